@@ -1,0 +1,189 @@
+//! The matrix product: digitising to integers on a power-of-two scale, the exact integer dot product, and one
+//! rounding back to binary32. Contract: `docs/ARITHMETIC.md`, section 4.
+
+use super::float;
+
+/// The most digits a product may ask for.
+pub const DIGITS_MAX: u32 = 4;
+
+/// Magnitude bits of a `digits`-digit integer: |q| <= 2^m with m = 8d - 2, so that q splits into d balanced
+/// base-256 digits that fit i8.
+pub fn magnitude_bits(digits: u32) -> u32 {
+    debug_assert!((1..=DIGITS_MAX).contains(&digits));
+    8 * digits - 2
+}
+
+/// The magnitude of a scale group: the greatest `bits & 0x7fffffff` (0 for an empty group). As integers these sort
+/// like |x|, infinity above every finite value and NaN above infinity, so one integer maximum also marks a group
+/// that holds either.
+pub fn group_magnitude(group: impl IntoIterator<Item = u32>) -> u32 {
+    group.into_iter().map(|x| x & !float::SIGN).max().unwrap_or(0)
+}
+
+/// Whether a group of this magnitude holds NaN or infinity: every output that uses it is NaN.
+pub fn is_marked(magnitude: u32) -> bool {
+    magnitude >= float::INFINITY
+}
+
+/// The group's exponent: the least e with max|x| < 2^e; 0 for a zero or marked group.
+pub fn exponent(magnitude: u32) -> i32 {
+    if magnitude == 0 || is_marked(magnitude) {
+        0
+    } else if magnitude < 0x0080_0000 {
+        // Subnormal: magnitude * 2^-149.
+        (32 - magnitude.leading_zeros()) as i32 - 149
+    } else {
+        (magnitude >> 23) as i32 - 126
+    }
+}
+
+/// q = RNE(x * 2^(m - e)) for a member x of a group with this magnitude, by integer shifting; 0 in a marked group.
+pub fn quantise(x: u32, magnitude: u32, digits: u32) -> i32 {
+    if is_marked(magnitude) {
+        return 0;
+    }
+    let field = (x >> 23 & 0xff) as i32;
+    let fraction = x & 0x007f_ffff;
+    // |x| = mantissa * 2^(scale)
+    let (mantissa, scale) = if field == 0 { (fraction, -149) } else { (fraction | 0x0080_0000, field - 150) };
+    let shift = scale + magnitude_bits(digits) as i32 - exponent(magnitude);
+    let q = if shift >= 0 {
+        // |q| <= 2^m <= 2^30 bounds the shift whenever the mantissa is not 0.
+        if mantissa == 0 { 0 } else { mantissa << shift }
+    } else {
+        round_shift(u128::from(mantissa), (-shift) as u32) as u32
+    };
+    if x & float::SIGN != 0 { -(q as i32) } else { q as i32 }
+}
+
+/// n / 2^shift, rounded to nearest, ties to even.
+fn round_shift(n: u128, shift: u32) -> u128 {
+    if shift == 0 {
+        return n;
+    }
+    if shift > 127 {
+        return 0;
+    }
+    let quotient = n >> shift;
+    let rest = n & ((1 << shift) - 1);
+    let half = 1u128 << (shift - 1);
+    quotient + u128::from(rest > half || (rest == half && quotient & 1 == 1))
+}
+
+/// The `digits` balanced base-256 digits of q, least significant first; each in -128..=127.
+pub fn balanced_digits(q: i32, digits: u32) -> [i8; DIGITS_MAX as usize] {
+    let mut rest = i64::from(q);
+    let mut out = [0i8; DIGITS_MAX as usize];
+    for digit in out.iter_mut().take(digits as usize) {
+        *digit = rest as i8;
+        rest = (rest - i64::from(*digit)) >> 8;
+    }
+    debug_assert_eq!(rest, 0, "q does not fit its digits");
+    out
+}
+
+/// sum * 2^exponent rounded once to binary32 (RNE, to subnormals and to infinity alike). A sum of 0 gives +0; a
+/// nonzero sum that underflows keeps its sign.
+pub fn round_scaled(sum: i128, exponent: i32) -> u32 {
+    if sum == 0 {
+        return 0;
+    }
+    let sign = if sum < 0 { float::SIGN } else { 0 };
+    let n = sum.unsigned_abs();
+    let top = 127 - n.leading_zeros() as i32 + exponent; // floor(log2 |value|)
+    // The quantum of the result: 2^(top - 23), but never below 2^-149.
+    let quantum = (top - 23).max(-149);
+    let shift = quantum - exponent;
+    let mantissa = if shift >= 0 {
+        round_shift(n, shift as u32)
+    } else {
+        n << -shift // exact: at most 24 bits stay significant
+    };
+    // Adding the mantissa, hidden bit included, to a field one too low carries into the exponent by itself.
+    let field = (quantum + 149) as u32;
+    if field >= 254 {
+        // quantum > 104: the exponent is past the finite range before rounding.
+        return sign | float::INFINITY;
+    }
+    let bits = (field << 23) + mantissa as u32;
+    sign | bits.min(float::INFINITY)
+}
+
+/// One block's product: the exact integer dot product of two quantised rows, scaled back and rounded once.
+/// `magnitude_*` and `digits_*` are those of the rows' scale groups.
+pub fn dot(a: &[i32], b: &[i32], magnitude_a: u32, magnitude_b: u32, digits_a: u32, digits_b: u32) -> u32 {
+    assert_eq!(a.len(), b.len(), "the rows of a product have one length");
+    let sum = a.iter().zip(b).map(|(&x, &y)| i128::from(x) * i128::from(y)).sum();
+    scale_back(sum, magnitude_a, magnitude_b, digits_a, digits_b)
+}
+
+/// The exact sum of a block scaled back to binary32, NaN if either group is marked.
+pub fn scale_back(sum: i128, magnitude_a: u32, magnitude_b: u32, digits_a: u32, digits_b: u32) -> u32 {
+    if is_marked(magnitude_a) || is_marked(magnitude_b) {
+        return float::NAN;
+    }
+    let bits = (magnitude_bits(digits_a) + magnitude_bits(digits_b)) as i32;
+    round_scaled(sum, exponent(magnitude_a) + exponent(magnitude_b) - bits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bits(x: f32) -> u32 {
+        x.to_bits()
+    }
+
+    #[test]
+    fn rounding_back_agrees_with_exact_doubles() {
+        // Integers below 2^53 on scales where f64 is exact: the conversion f64 -> f32 rounds once.
+        for (sum, exponent) in [
+            (1i128, 0),
+            (-3, -149),
+            (3, -150),
+            (1, -150),
+            (-1, -151),
+            (0x1ffffff, -3),
+            (0xffffff8, 96),
+            (0x1ffffff, 103),
+            (-5, -151),
+        ] {
+            let exact = sum as f64 * 2f64.powi(exponent);
+            let rounded = exact as f32;
+            assert_eq!(round_scaled(sum, exponent), rounded.to_bits(), "{sum} * 2^{exponent}");
+        }
+        assert_eq!(round_scaled(i128::MIN, 0), float::SIGN | bits(2f32.powi(127)));
+        assert_eq!(round_scaled(1, 128), float::INFINITY);
+        assert_eq!(round_scaled(-1, 4000), float::NEG_INFINITY);
+        assert_eq!(round_scaled(-1, -4000), float::SIGN);
+    }
+
+    #[test]
+    fn quantise_reaches_the_bound_and_keeps_small_values() {
+        let magnitude = group_magnitude([bits(0.999_999_94), bits(0.5)]);
+        assert_eq!(exponent(magnitude), 0);
+        assert_eq!(quantise(bits(0.999_999_94), magnitude, 1), 64);
+        assert_eq!(quantise(bits(-0.5), magnitude, 4), -(1 << 29));
+        assert_eq!(quantise(1, 1, 4), 1 << 29); // the least subnormal alone in its group
+        assert_eq!(exponent(1), -148);
+        assert_eq!(quantise(bits(3.0), float::INFINITY, 2), 0);
+    }
+
+    #[test]
+    fn digits_are_balanced() {
+        for digits in 1..=DIGITS_MAX {
+            let top = 1i32 << magnitude_bits(digits);
+            for q in [0, 1, -1, 127, 128, -128, -129, top, -top, top / 3] {
+                if q.unsigned_abs() > top as u32 {
+                    continue;
+                }
+                let back: i64 = balanced_digits(q, digits)
+                    .iter()
+                    .enumerate()
+                    .map(|(i, &d)| i64::from(d) << (8 * i))
+                    .sum();
+                assert_eq!(back, i64::from(q));
+            }
+        }
+    }
+}

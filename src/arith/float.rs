@@ -1,0 +1,97 @@
+//! IEEE-754 binary32 on bit patterns: round to nearest even, one rounding per operation, subnormals kept,
+//! every NaN result is [`NAN`]. Contract: `docs/ARITHMETIC.md`, sections 1 and 2.
+
+/// The one NaN of the contract.
+pub const NAN: u32 = 0x7fc0_0000;
+pub const INFINITY: u32 = 0x7f80_0000;
+pub const NEG_INFINITY: u32 = 0xff80_0000;
+pub const ONE: u32 = 0x3f80_0000;
+pub const SIGN: u32 = 0x8000_0000;
+/// Minus zero, the neutral element of [`add`].
+pub const NEG_ZERO: u32 = SIGN;
+
+/// Whether the pattern is any NaN.
+pub fn is_nan(x: u32) -> bool {
+    x & !SIGN > INFINITY
+}
+
+/// The pattern of `x`, with every NaN made [`NAN`].
+pub fn canonical(x: f32) -> u32 {
+    if x.is_nan() { NAN } else { x.to_bits() }
+}
+
+fn value(x: u32) -> f32 {
+    f32::from_bits(x)
+}
+
+pub fn add(a: u32, b: u32) -> u32 {
+    canonical(value(a) + value(b))
+}
+
+pub fn sub(a: u32, b: u32) -> u32 {
+    canonical(value(a) - value(b))
+}
+
+pub fn mul(a: u32, b: u32) -> u32 {
+    canonical(value(a) * value(b))
+}
+
+pub fn div(a: u32, b: u32) -> u32 {
+    canonical(value(a) / value(b))
+}
+
+/// Square root; `sqrt(-0) = -0`, `sqrt(x < 0) = NaN`.
+pub fn sqrt(a: u32) -> u32 {
+    canonical(value(a).sqrt())
+}
+
+/// Flips the sign bit; NaN stays [`NAN`].
+pub fn neg(a: u32) -> u32 {
+    if is_nan(a) { NAN } else { a ^ SIGN }
+}
+
+/// Clears the sign bit; NaN stays [`NAN`].
+pub fn abs(a: u32) -> u32 {
+    if is_nan(a) { NAN } else { a & !SIGN }
+}
+
+/// 1 if `a < b`, else 0 (also when either is NaN; -0 equals +0).
+pub fn lt(a: u32, b: u32) -> u32 {
+    (value(a) < value(b)) as u32
+}
+
+/// 1 if `a <= b`, else 0 (also when either is NaN; -0 equals +0).
+pub fn le(a: u32, b: u32) -> u32 {
+    (value(a) <= value(b)) as u32
+}
+
+/// 1 if `a == b`, else 0 (also when either is NaN; -0 equals +0).
+pub fn eq(a: u32, b: u32) -> u32 {
+    (value(a) == value(b)) as u32
+}
+
+/// The binary32 value nearest to an unsigned integer (RNE).
+pub fn from_u32(n: u32) -> u32 {
+    (n as f32).to_bits()
+}
+
+/// A key that sorts patterns as numbers, -0 below +0 and NaN above all.
+pub fn order_key(x: u32) -> u32 {
+    if is_nan(x) {
+        NAN | SIGN
+    } else if x & SIGN == 0 {
+        x | SIGN
+    } else {
+        !x
+    }
+}
+
+/// The pattern whose [`order_key`] is `key`.
+pub fn from_order_key(key: u32) -> u32 {
+    if key & SIGN != 0 { key & !SIGN } else { !key }
+}
+
+/// The greater of two patterns by [`order_key`]; NaN wins.
+pub fn max(a: u32, b: u32) -> u32 {
+    from_order_key(order_key(a).max(order_key(b)))
+}

@@ -1,0 +1,34 @@
+//! The fixed reduction tree: pair neighbours, promote an odd last node, repeat (the tree of RFC 9162).
+//! Contract: `docs/ARITHMETIC.md`, section 5.
+
+use super::float;
+
+/// The tree sum of binary32 patterns; +0 for no terms, the (canonical) term itself for one.
+///
+/// Runs in one pass with at most 32 partial sums: bit `h` of the count says whether a finished subtree of `2^h`
+/// terms waits, and the subtrees that are left at the end are added from the last (smallest) upwards, which is
+/// what promoting an odd node does.
+pub fn sum(terms: impl IntoIterator<Item = u32>) -> u32 {
+    let mut waiting = [0u32; 64];
+    let mut count = 0u64;
+    for term in terms {
+        let mut node = if float::is_nan(term) { float::NAN } else { term };
+        let mut height = 0;
+        while count >> height & 1 == 1 {
+            node = float::add(waiting[height], node);
+            height += 1;
+        }
+        waiting[height] = node;
+        count += 1;
+    }
+    let mut total = None;
+    for (height, &node) in waiting.iter().enumerate() {
+        if count >> height & 1 == 1 {
+            total = Some(match total {
+                None => node,
+                Some(right) => float::add(node, right),
+            });
+        }
+    }
+    total.unwrap_or(0)
+}

@@ -1,0 +1,7 @@
+//! tiebreak: replay disputed steps of neural-network training bit for bit, on any GPU or CPU.
+//!
+//! Data flows one way, and so do imports: a module uses only what stands above it in this list.
+//! `arith` says what a number is, `program` what a training step is, `engine` executes it, `commit` says what is
+//! promised, `run` what is on disk; `train`, `audit` and `dispute` are what people do with them.
+
+pub mod arith;
