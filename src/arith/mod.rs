@@ -4,6 +4,7 @@
 //! contract itself is `docs/ARITHMETIC.md`. This module imports nothing else of the crate.
 
 pub mod digits;
+pub mod elementary;
 pub mod float;
 pub mod philox;
 pub mod tree;

@@ -1,0 +1,1 @@
+//! The CPU engine: portable Rust on all cores.

@@ -1,0 +1,101 @@
+//! How a program is executed. An engine knows nothing of logs, hashes or disputes: observers do.
+
+pub mod cpu;
+pub mod reference;
+pub mod session;
+
+use std::any::Any;
+use std::sync::Arc;
+
+use crate::program::graph::{Graph, Node, TensorType};
+
+/// What went wrong on this side: never the fault of the run that is trained or audited.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    #[error("{device} cannot run this program: {reason}")]
+    Unsupported { device: String, reason: String },
+    #[error("{device} ran out of memory: {reason}")]
+    OutOfMemory { device: String, reason: String },
+    #[error("{device} was lost: {reason}; the run can be resumed from its last checkpoint")]
+    DeviceLost { device: String, reason: String },
+    #[error("{device} failed its self-test ({check}) and is not used; try another adapter or --engine cpu")]
+    SelfTest { device: String, check: String },
+    /// An observer stopped the run.
+    #[error("{0}")]
+    Stopped(String),
+}
+
+/// A tensor in an engine's memory. Clones share it; the last one frees it.
+#[derive(Clone)]
+pub struct Tensor(Arc<dyn Any + Send + Sync>);
+
+impl Tensor {
+    pub fn new(storage: impl Any + Send + Sync) -> Tensor {
+        Tensor(Arc::new(storage))
+    }
+
+    /// The storage, as the engine that made the tensor knows it.
+    ///
+    /// # Panics
+    /// If another engine made it: a fault of our own.
+    pub fn storage<T: Any>(&self) -> &T {
+        self.0.downcast_ref().expect("a tensor is used with the engine that made it")
+    }
+}
+
+/// A graph made ready for one engine.
+pub struct Compiled {
+    pub graph: Arc<Graph>,
+    engine: Box<dyn Any + Send + Sync>,
+}
+
+impl Compiled {
+    pub fn new(graph: Arc<Graph>, engine: impl Any + Send + Sync) -> Compiled {
+        Compiled { graph, engine: Box::new(engine) }
+    }
+
+    /// What the engine that compiled the graph keeps for it.
+    ///
+    /// # Panics
+    /// If another engine compiled it: a fault of our own.
+    pub fn of<T: Any>(&self) -> &T {
+        self.engine.downcast_ref().expect("a graph is run by the engine that compiled it")
+    }
+}
+
+/// Sees every node's output in execution order, in the canonical layout.
+pub trait Observer {
+    /// May return other bytes of the same length, which the rest of the run then uses: this is how tests and the
+    /// demo play a trainer that tampers with an operator.
+    fn node(&mut self, index: usize, node: &Node, bytes: &[u8]) -> Result<Option<Vec<u8>>, EngineError>;
+}
+
+/// Runs graphs. Canonical bytes are little-endian and row-major; quantised tensors are `d`-byte two's complement.
+pub trait Engine {
+    /// The engine and device, for people: `cpu (2 threads, avx512-vnni)`, `wgpu: llvmpipe (Vulkan)`.
+    fn describe(&self) -> String;
+
+    /// Copies canonical bytes to the engine. `bytes` has exactly `ty.bytes()` bytes.
+    fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError>;
+
+    /// Shows a tensor's canonical bytes (F32, U32 and U8 tensors).
+    fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError>;
+
+    fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError>;
+
+    /// Runs a graph: `inputs` in the order of its input ports; the result is in the order of its output ports.
+    /// With an observer every node's output is shown as soon as it is there, which is slow.
+    fn run(
+        &mut self,
+        compiled: &Compiled,
+        inputs: &[Tensor],
+        observer: Option<&mut dyn Observer>,
+    ) -> Result<Vec<Tensor>, EngineError>;
+
+    /// Copies a tensor's canonical bytes out.
+    fn download(&mut self, tensor: &Tensor) -> Result<Vec<u8>, EngineError> {
+        let mut copy = Vec::new();
+        self.read(tensor, &mut |bytes| copy.extend_from_slice(bytes))?;
+        Ok(copy)
+    }
+}

@@ -1,0 +1,120 @@
+//! The reference engine: every node element by element through the scalar reference, nothing clever. It confirms a
+//! difference before anybody is accused, and the tests hold the other engines to it.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use super::{Compiled, Engine, EngineError, Observer, Tensor};
+use crate::arith::DType;
+use crate::program::element::{self, Source};
+use crate::program::graph::{Graph, Primitive, TensorId, TensorType};
+
+/// Elements as words; integers of quantised tensors are sign-extended.
+struct Words {
+    dtype: DType,
+    words: Vec<u32>,
+}
+
+/// The engine without state.
+#[derive(Default)]
+pub struct Reference;
+
+/// The words of canonical bytes.
+pub fn words_from_bytes(dtype: DType, bytes: &[u8]) -> Vec<u32> {
+    let size = dtype.size();
+    let extend = |chunk: &[u8]| {
+        let mut word = [0; 4];
+        word[..size].copy_from_slice(chunk);
+        let word = u32::from_le_bytes(word);
+        match dtype {
+            DType::Q(d) => (((word << (32 - 8 * u32::from(d))) as i32) >> (32 - 8 * u32::from(d))) as u32,
+            _ => word,
+        }
+    };
+    bytes.chunks_exact(size).map(extend).collect()
+}
+
+/// The canonical bytes of words.
+pub fn bytes_from_words(dtype: DType, words: &[u32]) -> Vec<u8> {
+    let size = dtype.size();
+    words.iter().flat_map(|w| w.to_le_bytes().into_iter().take(size)).collect()
+}
+
+struct Values<'a>(&'a [Option<Arc<Words>>]);
+
+impl Source for Values<'_> {
+    type Error = Infallible;
+
+    fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, Infallible> {
+        Ok(self.0[tensor.0 as usize].as_ref().expect("nodes run in order").words[index])
+    }
+}
+
+impl Engine for Reference {
+    fn describe(&self) -> String {
+        "scalar reference".into()
+    }
+
+    fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
+        Ok(Tensor::new(Arc::new(Words { dtype: ty.dtype, words: words_from_bytes(ty.dtype, bytes) })))
+    }
+
+    fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
+        let value = tensor.storage::<Arc<Words>>();
+        visit(&bytes_from_words(value.dtype, &value.words));
+        Ok(())
+    }
+
+    fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
+        Ok(Compiled::new(graph, ()))
+    }
+
+    fn run(
+        &mut self,
+        compiled: &Compiled,
+        inputs: &[Tensor],
+        mut observer: Option<&mut dyn Observer>,
+    ) -> Result<Vec<Tensor>, EngineError> {
+        let graph: &Graph = &compiled.graph;
+        let mut values: Vec<Option<Arc<Words>>> = vec![None; graph.tensors.len()];
+        for (port, tensor) in graph.inputs.iter().zip(inputs) {
+            values[port.tensor.0 as usize] = Some(tensor.storage::<Arc<Words>>().clone());
+        }
+        for (index, node) in graph.nodes.iter().enumerate() {
+            let ty = graph.tensor(node.output);
+            let Ok(mut words) = element::range(graph, node, 0..ty.len(), &mut Values(&values));
+            if let Some(observer) = observer.as_deref_mut()
+                && let Some(bytes) = observer.node(index, node, &bytes_from_words(ty.dtype, &words))?
+            {
+                words = words_from_bytes(ty.dtype, &bytes);
+            }
+            values[node.output.0 as usize] = Some(Arc::new(Words { dtype: ty.dtype, words }));
+        }
+        let output = |id: TensorId| Tensor::new(values[id.0 as usize].clone().expect("outputs are computed"));
+        Ok(graph.outputs.iter().map(|port| output(port.tensor)).collect())
+    }
+}
+
+/// The tensors whose last reader is each node, so that engines can free them there; inputs of the graph and
+/// outputs never are.
+pub fn last_uses(graph: &Graph) -> Vec<Vec<TensorId>> {
+    let mut kept = vec![false; graph.tensors.len()];
+    for port in graph.inputs.iter().chain(&graph.outputs) {
+        kept[port.tensor.0 as usize] = true;
+    }
+    let mut uses = vec![Vec::new(); graph.nodes.len()];
+    for (i, node) in graph.nodes.iter().enumerate().rev() {
+        for tensor in node.primitive.inputs().into_iter().chain([node.output]) {
+            if !std::mem::replace(&mut kept[tensor.0 as usize], true) {
+                uses[i].push(tensor);
+            }
+        }
+    }
+    uses
+}
+
+/// Whether a node only looks at integers that were known before the step (the batch), so that engines may compute
+/// it on the host.
+pub fn is_grouping(primitive: &Primitive) -> bool {
+    matches!(primitive, Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. })
+}

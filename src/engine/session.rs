@@ -1,0 +1,242 @@
+//! A program on an engine: runs micro-batches, adds their gradients by the fixed tree, updates the state.
+//! Contract: `docs/ARITHMETIC.md`, section 7.
+
+use std::sync::Arc;
+
+use super::{Compiled, Engine, EngineError, Observer, Tensor};
+use crate::arith::{DType, float};
+use crate::program::graph::{Graph, TensorType};
+use crate::program::optimizer::Optimizer;
+use crate::program::schedule;
+use crate::program::step::Program;
+
+/// The data of one micro-batch: canonical bytes of each tensor of [`crate::program::models::Model::batch`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MicroBatch {
+    pub tensors: Vec<Vec<u8>>,
+}
+
+/// The scalars of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepScalars {
+    /// From 1.
+    pub step: u32,
+    /// The run's Philox key.
+    pub seed: [u32; 2],
+    /// A binary32 pattern.
+    pub learning_rate: u32,
+}
+
+/// Gradients in the table's order, then the loss: what a micro-batch, or a sum of them, yields.
+pub struct Gradients(Vec<Tensor>);
+
+/// The scalars a step yields, as binary32 patterns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepOutcome {
+    pub loss: u32,
+    pub clip: u32,
+    pub norm: u32,
+}
+
+/// Which part of a step a graph runs for, as observers are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Phase {
+    /// The gradient of micro-batch i.
+    Micro(u32),
+    /// The i-th addition of the accumulation tree, in execution order.
+    Accumulate(u32),
+    Update,
+}
+
+/// Sees a whole step: it is asked for an observer of every graph run.
+pub trait StepObserver {
+    fn phase(&mut self, phase: Phase, graph: &Graph) -> Option<&mut dyn Observer>;
+}
+
+/// Observes nothing.
+pub struct Unobserved;
+
+impl StepObserver for Unobserved {
+    fn phase(&mut self, _: Phase, _: &Graph) -> Option<&mut dyn Observer> {
+        None
+    }
+}
+
+/// A training state on an engine.
+pub struct Session<'e> {
+    engine: &'e mut dyn Engine,
+    program: Arc<Program>,
+    micro: Compiled,
+    accumulate: Compiled,
+    update: Compiled,
+    /// In the order of [`Program::state`]; empty until a state is loaded.
+    state: Vec<Tensor>,
+}
+
+fn words(values: &[u32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+impl<'e> Session<'e> {
+    pub fn new(engine: &'e mut dyn Engine, program: Arc<Program>) -> Result<Session<'e>, EngineError> {
+        let micro = engine.compile(Arc::new(program.micro.clone()))?;
+        let accumulate = engine.compile(Arc::new(program.accumulate.clone()))?;
+        let update = engine.compile(Arc::new(program.update.clone()))?;
+        Ok(Session { engine, program, micro, accumulate, update, state: Vec::new() })
+    }
+
+    pub fn engine(&self) -> &dyn Engine {
+        &*self.engine
+    }
+
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    /// Replaces the state: canonical bytes of every tensor of [`Program::state`].
+    pub fn load(&mut self, state: &[Vec<u8>]) -> Result<(), EngineError> {
+        let table = self.program.state();
+        assert_eq!(table.len(), state.len(), "a state has every tensor of its table");
+        self.state.clear();
+        for (tensor, bytes) in table.into_iter().zip(state) {
+            let ty = TensorType { dtype: DType::F32, shape: tensor.shape };
+            self.state.push(self.engine.upload(&ty, bytes)?);
+        }
+        Ok(())
+    }
+
+    /// Shows every state tensor's canonical bytes, in order.
+    pub fn visit_state(&mut self, mut visit: impl FnMut(usize, &[u8])) -> Result<(), EngineError> {
+        for (i, tensor) in self.state.iter().enumerate() {
+            self.engine.read(tensor, &mut |bytes| visit(i, bytes))?;
+        }
+        Ok(())
+    }
+
+    /// Shows every gradient's canonical bytes, in the table's order, then the loss's.
+    pub fn visit_gradients(
+        &mut self,
+        gradients: &Gradients,
+        mut visit: impl FnMut(usize, &[u8]),
+    ) -> Result<(), EngineError> {
+        for (i, tensor) in gradients.0.iter().enumerate() {
+            self.engine.read(tensor, &mut |bytes| visit(i, bytes))?;
+        }
+        Ok(())
+    }
+
+    fn upload_words(&mut self, dtype: DType, values: &[u32]) -> Result<Tensor, EngineError> {
+        self.engine.upload(&TensorType { dtype, shape: vec![values.len() as u32] }, &words(values))
+    }
+
+    /// The gradient and loss share of micro-batch `index`.
+    pub fn micro_batch(
+        &mut self,
+        scalars: StepScalars,
+        index: u32,
+        batch: &MicroBatch,
+        observer: &mut dyn StepObserver,
+    ) -> Result<Gradients, EngineError> {
+        let spec = &self.program.spec;
+        let types = spec.model.batch(spec.micro_batch);
+        let labels = self.program.batch() * spec.model.labels_per_sample();
+        let factor = float::div(float::ONE, float::from_u32(labels));
+        let first_sample = index * spec.micro_batch;
+        let mut inputs = self.state[..self.program.parameters.len()].to_vec();
+        assert_eq!(types.len(), batch.tensors.len(), "a micro-batch has every tensor of its model");
+        for (ty, bytes) in types.into_iter().zip(&batch.tensors) {
+            let ty = TensorType { dtype: ty.dtype, shape: ty.shape };
+            inputs.push(self.engine.upload(&ty, bytes)?);
+        }
+        inputs.push(self.upload_words(DType::F32, &[factor])?);
+        inputs.push(self.upload_words(DType::U32, &scalars.seed)?);
+        inputs.push(self.upload_words(DType::U32, &[scalars.step])?);
+        inputs.push(self.upload_words(DType::U32, &[first_sample])?);
+        let observer = observer.phase(Phase::Micro(index), &self.micro.graph);
+        Ok(Gradients(self.engine.run(&self.micro, &inputs, observer)?))
+    }
+
+    /// Adds two gradients.
+    pub fn accumulate(
+        &mut self,
+        index: u32,
+        left: &Gradients,
+        right: &Gradients,
+        observer: &mut dyn StepObserver,
+    ) -> Result<Gradients, EngineError> {
+        let inputs: Vec<Tensor> =
+            left.0.iter().zip(&right.0).flat_map(|(l, r)| [l.clone(), r.clone()]).collect();
+        let observer = observer.phase(Phase::Accumulate(index), &self.accumulate.graph);
+        Ok(Gradients(self.engine.run(&self.accumulate, &inputs, observer)?))
+    }
+
+    /// A whole step: `micro_root` sees each micro-batch's gradients as they are done.
+    pub fn step(
+        &mut self,
+        scalars: StepScalars,
+        batches: &[MicroBatch],
+        observer: &mut dyn StepObserver,
+        mut micro_root: impl FnMut(&mut Session<'e>, u32, &Gradients) -> Result<(), EngineError>,
+    ) -> Result<StepOutcome, EngineError> {
+        // The tree of arith/tree.rs over gradients: at most log2(M) + 1 wait at a time.
+        let mut waiting: Vec<(u32, Gradients)> = Vec::new();
+        let mut additions = 0;
+        for (index, batch) in (0..).zip(batches) {
+            let mut node = self.micro_batch(scalars, index, batch, observer)?;
+            micro_root(self, index, &node)?;
+            let mut height = 0;
+            while waiting.last().is_some_and(|(h, _)| *h == height) {
+                let (_, left) = waiting.pop().expect("checked just now");
+                node = self.accumulate(additions, &left, &node, observer)?;
+                additions += 1;
+                height += 1;
+            }
+            waiting.push((height, node));
+        }
+        let (_, mut total) = waiting.pop().expect("a step has at least one micro-batch");
+        while let Some((_, left)) = waiting.pop() {
+            total = self.accumulate(additions, &left, &total, observer)?;
+            additions += 1;
+        }
+        self.update(scalars, &total, observer)
+    }
+
+    /// The update of the state from a step's whole gradient.
+    fn update(
+        &mut self,
+        scalars: StepScalars,
+        total: &Gradients,
+        observer: &mut dyn StepObserver,
+    ) -> Result<StepOutcome, EngineError> {
+        let (gradients, loss) = total.0.split_at(total.0.len() - 1);
+        let corrections = match self.program.spec.optimizer {
+            Optimizer::Adamw { beta1, beta2, .. } => {
+                [beta1, beta2].map(|beta| schedule::bias_correction(beta, scalars.step))
+            }
+            Optimizer::Sgd { .. } => [float::ONE; 2],
+        };
+        let mut inputs = self.state.clone();
+        inputs.extend_from_slice(gradients);
+        for value in [scalars.learning_rate, corrections[0], corrections[1]] {
+            inputs.push(self.upload_words(DType::F32, &[value])?);
+        }
+        let observer = observer.phase(Phase::Update, &self.update.graph);
+        let mut outputs = self.engine.run(&self.update, &inputs, observer)?;
+        drop(inputs);
+        let scalars = outputs.split_off(self.state.len());
+        self.state = outputs;
+        Ok(StepOutcome {
+            loss: self.scalar(&loss[0])?,
+            clip: self.scalar(&scalars[0])?,
+            norm: self.scalar(&scalars[1])?,
+        })
+    }
+
+    fn scalar(&mut self, tensor: &Tensor) -> Result<u32, EngineError> {
+        let mut value = 0;
+        self.engine.read(tensor, &mut |bytes| {
+            value = u32::from_le_bytes(bytes.try_into().expect("a scalar has four bytes"));
+        })?;
+        Ok(value)
+    }
+}

@@ -1,0 +1,292 @@
+//! Builds a graph: appends primitives, shares equal ones, and derives gradients from the forward operators.
+//!
+//! Each operator's forward function records a closure that appends its gradient; [`Builder::backward`] runs these
+//! in reverse. Where several gradients meet in one tensor they are added in that order, one contract addition each.
+
+use std::collections::HashMap;
+
+use super::expr::{Body, Reg, Writer};
+use super::graph::{Graph, Node, Port, Primitive, TensorId, TensorType, View, block_count, pad_shape};
+use super::products::{ProductClass, ProductTable};
+use crate::arith::DType;
+
+/// Appends an operator's gradient: given d(loss)/d(output), returns d(loss)/d(input) for the inputs that have one.
+type Gradient = Box<dyn FnOnce(&mut Builder, TensorId) -> Vec<(TensorId, TensorId)>>;
+
+struct TapeEntry {
+    operator: String,
+    output: TensorId,
+    gradient: Gradient,
+}
+
+/// A graph under construction.
+pub struct Builder {
+    graph: Graph,
+    products: ProductTable,
+    scope: Vec<String>,
+    tape: Vec<TapeEntry>,
+    shared: HashMap<Primitive, TensorId>,
+}
+
+impl Builder {
+    /// An empty graph whose products take their digits from `products`.
+    pub fn new(products: ProductTable) -> Builder {
+        Builder {
+            graph: Graph::default(),
+            products,
+            scope: Vec::new(),
+            tape: Vec::new(),
+            shared: HashMap::new(),
+        }
+    }
+
+    /// The finished graph, without the nodes that no output needs (such as the gradient of the data).
+    pub fn finish(self) -> Graph {
+        let mut graph = self.graph;
+        let mut needed = vec![false; graph.tensors.len()];
+        for port in &graph.outputs {
+            needed[port.tensor.0 as usize] = true;
+        }
+        for node in graph.nodes.iter().rev() {
+            if needed[node.output.0 as usize] {
+                for input in node.primitive.inputs() {
+                    needed[input.0 as usize] = true;
+                }
+            }
+        }
+        graph.nodes.retain(|node| needed[node.output.0 as usize]);
+        graph
+    }
+
+    /// Runs `build` with `label` appended to the operator names of the nodes it makes.
+    pub fn scoped<R>(&mut self, label: &str, build: impl FnOnce(&mut Builder) -> R) -> R {
+        self.scope.push(label.to_string());
+        let result = build(self);
+        self.scope.pop();
+        result
+    }
+
+    fn operator(&self) -> String {
+        self.scope.join(".")
+    }
+
+    /// The element type and shape of a tensor of this graph.
+    pub fn tensor(&self, id: TensorId) -> &TensorType {
+        self.graph.tensor(id)
+    }
+
+    /// Shape of a tensor of this graph.
+    pub fn shape(&self, id: TensorId) -> Vec<u32> {
+        self.tensor(id).shape.clone()
+    }
+
+    fn new_tensor(&mut self, dtype: DType, shape: &[u32]) -> TensorId {
+        assert!((1..=4).contains(&shape.len()), "tensors have rank 1 to 4");
+        self.graph.tensors.push(TensorType { dtype, shape: shape.to_vec() });
+        TensorId(self.graph.tensors.len() as u32 - 1)
+    }
+
+    /// A named input of the graph.
+    pub fn input(&mut self, name: impl Into<String>, dtype: DType, shape: &[u32]) -> TensorId {
+        let tensor = self.new_tensor(dtype, shape);
+        self.graph.inputs.push(Port { name: name.into(), tensor });
+        tensor
+    }
+
+    /// Names a tensor as an output of the graph.
+    pub fn output(&mut self, name: impl Into<String>, tensor: TensorId) {
+        self.graph.outputs.push(Port { name: name.into(), tensor });
+    }
+
+    /// Appends a primitive, or returns the output of an equal one that is there already.
+    pub fn node(&mut self, primitive: Primitive, dtype: DType, shape: &[u32]) -> TensorId {
+        if let Some(&have) = self.shared.get(&primitive)
+            && self.tensor(have).shape == shape
+        {
+            return have;
+        }
+        let output = self.new_tensor(dtype, shape);
+        self.shared.insert(primitive.clone(), output);
+        self.graph.nodes.push(Node { operator: self.operator(), primitive, output });
+        output
+    }
+
+    /// A contiguous view of a whole tensor, dimensions padded with leading ones.
+    pub fn whole(&self, tensor: TensorId) -> View {
+        self.broadcast(tensor, &self.shape(tensor))
+    }
+
+    /// A view that broadcasts `tensor` to `shape`: trailing dimensions align, a dimension of 1 is repeated.
+    pub fn broadcast(&self, tensor: TensorId, shape: &[u32]) -> View {
+        let dims = pad_shape(shape);
+        let own = pad_shape(&self.tensor(tensor).shape);
+        let mut strides = [0; 4];
+        let mut stride = 1;
+        for d in (0..4).rev() {
+            assert!(own[d] == dims[d] || own[d] == 1, "cannot broadcast {own:?} to {dims:?}");
+            if own[d] == dims[d] && own[d] != 1 {
+                strides[d] = stride;
+            }
+            stride *= own[d];
+        }
+        View { tensor, offset: 0, dims, strides }
+    }
+
+    /// An elementwise binary32 operator over tensors that broadcast to `shape`.
+    pub fn map(&mut self, body: Body, inputs: &[TensorId], shape: &[u32]) -> TensorId {
+        let views = inputs.iter().map(|&t| self.broadcast(t, shape)).collect();
+        self.map_views(body, pad_shape(shape), views, DType::F32, shape)
+    }
+
+    /// An elementwise operator over explicit views of the index space `dims`; the output, of as many elements, gets
+    /// `shape`.
+    pub fn map_views(
+        &mut self,
+        body: Body,
+        dims: [u32; 4],
+        inputs: Vec<View>,
+        dtype: DType,
+        shape: &[u32],
+    ) -> TensorId {
+        assert_eq!(body.inputs(), inputs.len(), "{} reads all of its inputs", body.name);
+        assert_eq!(dims.iter().product::<u32>(), shape.iter().product(), "output elements of {}", body.name);
+        for view in &inputs {
+            assert_eq!(view.dims, dims, "an input of {} has other dims than its output", body.name);
+            assert!(
+                view.reach() <= self.tensor(view.tensor).len(),
+                "a view of {} leaves its tensor",
+                body.name
+            );
+        }
+        self.node(Primitive::Map { body, dims, inputs }, dtype, shape)
+    }
+
+    /// The one element of `tensor` at `offset`, repeated over `dims`.
+    pub fn scalar(&self, tensor: TensorId, offset: u32, dims: [u32; 4]) -> View {
+        View { tensor, offset, dims, strides: [0; 4] }
+    }
+
+    /// `a` and `b` of one shape through a two-input body.
+    pub fn zip(
+        &mut self,
+        name: &'static str,
+        a: TensorId,
+        b: TensorId,
+        f: fn(&mut Writer, Reg, Reg) -> Reg,
+    ) -> TensorId {
+        let shape = self.shape(a);
+        let body = Body::new(name, |w| {
+            let (x, y) = (w.input(0), w.input(1));
+            f(w, x, y)
+        });
+        self.map(body, &[a, b], &shape)
+    }
+
+    /// a + b, one shape.
+    pub fn add(&mut self, a: TensorId, b: TensorId) -> TensorId {
+        self.zip("add.v1", a, b, Writer::add)
+    }
+
+    /// Adds tensors of one shape by the fixed tree: pair neighbours, promote an odd last one, repeat.
+    pub fn add_tree(&mut self, terms: &[TensorId]) -> TensorId {
+        assert!(!terms.is_empty(), "a tree of tensors has at least one");
+        let mut level = terms.to_vec();
+        while level.len() > 1 {
+            level = level
+                .chunks(2)
+                .map(|pair| if let [a, b] = pair { self.add(*a, *b) } else { pair[0] })
+                .collect();
+        }
+        level[0]
+    }
+
+    /// Copies a view to a contiguous tensor of `shape` (a transposition, a merge of heads).
+    pub fn copy(&mut self, view: View, shape: &[u32]) -> TensorId {
+        let dtype = self.tensor(view.tensor).dtype;
+        self.map_views(Body::new("copy.v1", |w| w.input(0)), view.dims, vec![view], dtype, shape)
+    }
+
+    /// The tree sum over the last dimension; [.., len] -> [.., 1].
+    pub fn sum_last(&mut self, input: TensorId) -> TensorId {
+        let mut shape = self.shape(input);
+        let len = shape.pop().expect("tensors have rank 1 or more");
+        let outer = shape.iter().product();
+        shape.push(1);
+        self.node(Primitive::TreeSum { input, outer, len, inner: 1 }, DType::F32, &shape)
+    }
+
+    /// The tree sum over all but the last dimension; [.., n] -> [n].
+    pub fn sum_leading(&mut self, input: TensorId) -> TensorId {
+        let shape = self.shape(input);
+        let (&inner, leading) = shape.split_last().expect("tensors have rank 1 or more");
+        let len = leading.iter().product();
+        self.node(Primitive::TreeSum { input, outer: 1, len, inner }, DType::F32, &[inner])
+    }
+
+    /// The maximum over the last dimension; [.., len] -> [.., 1].
+    pub fn max_last(&mut self, input: TensorId) -> TensorId {
+        let mut shape = self.shape(input);
+        *shape.last_mut().expect("tensors have rank 1 or more") = 1;
+        self.node(Primitive::RowMax { input }, DType::F32, &shape)
+    }
+
+    /// The digitised matrix product of `a` [batch0, batch1, M, K] and `b` [batch0, batch1, N, K]; the result, of
+    /// batch0*batch1*M*N elements in that order, gets `shape`.
+    pub fn product(&mut self, class: ProductClass, a: View, b: View, shape: &[u32]) -> TensorId {
+        assert_eq!((a.dims[0], a.dims[1], a.dims[3]), (b.dims[0], b.dims[1], b.dims[3]), "product shapes");
+        let digits = self.products.get(class);
+        let (batch, m, n, k) = (a.dims[0] * a.dims[1], a.dims[2], b.dims[2], a.dims[3]);
+        assert_eq!(shape.iter().product::<u32>(), batch * m * n, "product output shape");
+        let block = if digits.block >= k { 0 } else { digits.block };
+        let blocks = block_count(k, block);
+        let (qa, magnitudes_a) = self.quantise(a, digits.digits_a, block);
+        let (qb, magnitudes_b) = self.quantise(b, digits.digits_b, block);
+        let product = Primitive::Product { a: qa, magnitudes_a, b: qb, magnitudes_b, block };
+        if blocks == 1 {
+            return self.node(product, DType::F32, shape);
+        }
+        let input = self.node(product, DType::F32, &[blocks, batch, m, n]);
+        self.node(
+            Primitive::TreeSum { input, outer: 1, len: blocks, inner: batch * m * n },
+            DType::F32,
+            shape,
+        )
+    }
+
+    fn quantise(&mut self, input: View, digits: u8, block: u32) -> (TensorId, TensorId) {
+        assert!(input.reach() <= self.tensor(input.tensor).len(), "a product's view leaves its tensor");
+        let [b0, b1, rows, k] = input.dims;
+        let scale = Primitive::Magnitude { input: input.clone(), block };
+        let magnitudes = self.node(scale, DType::U32, &[b0 * b1, rows, block_count(k, block)]);
+        let quantise = Primitive::Quantise { input, magnitudes, digits, block };
+        (self.node(quantise, DType::Q(digits), &[b0 * b1, rows, k]), magnitudes)
+    }
+
+    /// Records how to derive the gradient of the operator that made `output`.
+    pub fn differentiable(
+        &mut self,
+        output: TensorId,
+        gradient: impl FnOnce(&mut Builder, TensorId) -> Vec<(TensorId, TensorId)> + 'static,
+    ) {
+        self.tape.push(TapeEntry { operator: self.operator(), output, gradient: Box::new(gradient) });
+    }
+
+    /// Appends the gradients of everything on the tape, from d(loss)/d(`output`) = `seed` down. Returns the
+    /// gradient of each tensor that has one.
+    pub fn backward(&mut self, output: TensorId, seed: TensorId) -> HashMap<TensorId, TensorId> {
+        let mut gradients = HashMap::from([(output, seed)]);
+        for entry in std::mem::take(&mut self.tape).into_iter().rev() {
+            let Some(&incoming) = gradients.get(&entry.output) else { continue };
+            let scope = std::mem::replace(&mut self.scope, vec![entry.operator, "backward".into()]);
+            for (tensor, gradient) in (entry.gradient)(self, incoming) {
+                let total = match gradients.get(&tensor) {
+                    Some(&have) => self.add(have, gradient),
+                    None => gradient,
+                };
+                gradients.insert(tensor, total);
+            }
+            self.scope = scope;
+        }
+        gradients
+    }
+}

@@ -1,0 +1,187 @@
+//! The scalar reference of every primitive: the value of output elements from single input elements.
+//!
+//! This is the meaning of a node. The reference engine runs whole graphs with it; the leaf checker runs one tile,
+//! from elements that it has verified.
+
+use std::ops::Range;
+
+use super::graph::{Graph, Node, Primitive, TensorId, View, block_count};
+use crate::arith::{DType, digits, float, tree};
+
+/// Where input elements come from. Elements of quantised tensors are sign-extended integers.
+pub trait Source {
+    /// Why an element cannot be had.
+    type Error;
+    /// Element `index` of `tensor`, row-major.
+    fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, Self::Error>;
+}
+
+/// The elements `range` of a node's output.
+pub fn range<S: Source>(
+    graph: &Graph,
+    node: &Node,
+    range: Range<usize>,
+    source: &mut S,
+) -> Result<Vec<u32>, S::Error> {
+    match &node.primitive {
+        Primitive::GroupOrder { classes, .. } => {
+            let classes = all(graph, *classes, source)?;
+            let mut order: Vec<u32> = (0..classes.len() as u32).collect();
+            order.sort_by_key(|&i| classes[i as usize]); // a stable sort
+            Ok(order[range].to_vec())
+        }
+        Primitive::GroupOffsets { classes, bound } => {
+            let classes = all(graph, *classes, source)?;
+            let mut offsets = vec![0u32; *bound as usize + 1];
+            for class in classes {
+                // Classes are checked against the bound where data enters.
+                offsets[class as usize + 1] += 1;
+            }
+            for i in 1..offsets.len() {
+                offsets[i] += offsets[i - 1];
+            }
+            Ok(offsets[range].to_vec())
+        }
+        _ => range.map(|i| element(graph, node, i, source)).collect(),
+    }
+}
+
+fn all<S: Source>(graph: &Graph, tensor: TensorId, source: &mut S) -> Result<Vec<u32>, S::Error> {
+    (0..graph.tensor(tensor).len()).map(|i| source.get(tensor, i)).collect()
+}
+
+/// The index in `dims` of the row-major element `i`.
+pub fn unravel(mut i: usize, dims: [u32; 4]) -> [u32; 4] {
+    let mut index = [0; 4];
+    for d in (0..4).rev() {
+        let size = dims[d] as usize;
+        index[d] = (i % size) as u32;
+        i /= size;
+    }
+    index
+}
+
+/// One output element of a node that is not a grouping.
+fn element<S: Source>(graph: &Graph, node: &Node, i: usize, source: &mut S) -> Result<u32, S::Error> {
+    match &node.primitive {
+        Primitive::Map { body, dims, inputs } => {
+            let index = unravel(i, *dims);
+            let mut values = [0; 8];
+            for (value, view) in values.iter_mut().zip(inputs) {
+                *value = source.get(view.tensor, view.at(index))?;
+            }
+            Ok(body.eval(&values[..inputs.len()], index))
+        }
+        Primitive::Gather { table, indices, stride_index, stride_row, stride_column, .. } => {
+            let columns =
+                *graph.tensor(node.output).shape.last().expect("tensors have rank 1 or more") as usize;
+            let (row, column) = (i / columns, i % columns);
+            let choice = source.get(*indices, row)? as usize;
+            let place = choice * *stride_index as usize
+                + row * *stride_row as usize
+                + column * *stride_column as usize;
+            source.get(*table, place)
+        }
+        Primitive::RowMax { input } => {
+            let len = *graph.tensor(*input).shape.last().expect("tensors have rank 1 or more") as usize;
+            let mut max = source.get(*input, i * len)?;
+            for j in 1..len {
+                max = float::max(max, source.get(*input, i * len + j)?);
+            }
+            Ok(max)
+        }
+        Primitive::TreeSum { input, len, inner, .. } => {
+            let (len, inner) = (*len as usize, *inner as usize);
+            let first = i / inner * len * inner + i % inner;
+            tree_sum((0..len).map(|j| (*input, first + j * inner)), source)
+        }
+        Primitive::SegmentSum { input, order, offsets } => {
+            let width =
+                *graph.tensor(node.output).shape.last().expect("tensors have rank 1 or more") as usize;
+            let (segment, column) = (i / width, i % width);
+            let (begin, end) = (source.get(*offsets, segment)?, source.get(*offsets, segment + 1)?);
+            let mut terms = Vec::new();
+            for place in begin..end {
+                let row = source.get(*order, place as usize)? as usize;
+                terms.push((*input, row * width + column));
+            }
+            tree_sum(terms, source)
+        }
+        Primitive::Magnitude { input, block } => {
+            let blocks = block_count(input.dims[3], *block) as usize;
+            let (row, b) = (i / blocks, i % blocks);
+            let index = row_index(input, row);
+            let mut magnitude = 0;
+            for k in block_range(input.dims[3], *block, b) {
+                let x = source.get(input.tensor, input.at([index[0], index[1], index[2], k]))?;
+                magnitude = digits::group_magnitude([magnitude, x]);
+            }
+            Ok(magnitude)
+        }
+        Primitive::Quantise { input, magnitudes, digits, block } => {
+            let k_len = input.dims[3];
+            let (row, k) = (i / k_len as usize, (i % k_len as usize) as u32);
+            let blocks = block_count(k_len, *block) as usize;
+            let b = if *block == 0 { 0 } else { (k / block) as usize };
+            let index = row_index(input, row);
+            let x = source.get(input.tensor, input.at([index[0], index[1], index[2], k]))?;
+            let magnitude = source.get(*magnitudes, row * blocks + b)?;
+            Ok(digits::quantise(x, magnitude, u32::from(*digits)) as u32)
+        }
+        Primitive::Product { a, magnitudes_a, b, magnitudes_b, block } => {
+            let ([batch, m, k], [_, n, _]) = (matrix(graph, *a), matrix(graph, *b));
+            let blocks = block_count(k as u32, *block) as usize;
+            let (column, rest) = (i % n, i / n);
+            let (row, rest) = (rest % m, rest / m);
+            let (sample, block_index) = (rest % batch, rest / batch);
+            let (row_a, row_b) = (sample * m + row, sample * n + column);
+            let mut sum = 0i128;
+            for j in block_range(k as u32, *block, block_index) {
+                let x = source.get(*a, row_a * k + j as usize)? as i32;
+                let y = source.get(*b, row_b * k + j as usize)? as i32;
+                sum += i128::from(i64::from(x) * i64::from(y));
+            }
+            let magnitude_a = source.get(*magnitudes_a, row_a * blocks + block_index)?;
+            let magnitude_b = source.get(*magnitudes_b, row_b * blocks + block_index)?;
+            let digits = |t| match graph.tensor(t).dtype {
+                DType::Q(d) => u32::from(d),
+                _ => unreachable!("products take quantised operands"),
+            };
+            Ok(digits::scale_back(sum, magnitude_a, magnitude_b, digits(*a), digits(*b)))
+        }
+        Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. } => {
+            unreachable!("groupings are evaluated whole")
+        }
+    }
+}
+
+/// The view index of row `row` of a [batch0, batch1, rows, K] view, at K = 0.
+fn row_index(view: &View, row: usize) -> [u32; 4] {
+    unravel(row, [view.dims[0], view.dims[1], view.dims[2], 1])
+}
+
+/// The places along K of block `b`.
+fn block_range(k: u32, block: u32, b: usize) -> Range<u32> {
+    if block == 0 { 0..k } else { b as u32 * block..k.min((b as u32 + 1) * block) }
+}
+
+/// [batch, rows, K] of a quantised operand.
+fn matrix(graph: &Graph, tensor: TensorId) -> [usize; 3] {
+    let shape = &graph.tensor(tensor).shape;
+    [shape[0] as usize, shape[1] as usize, shape[2] as usize]
+}
+
+fn tree_sum<S: Source>(
+    places: impl IntoIterator<Item = (TensorId, usize)>,
+    source: &mut S,
+) -> Result<u32, S::Error> {
+    let mut failed = None;
+    let sum = tree::sum(places.into_iter().map_while(|(tensor, place)| match source.get(tensor, place) {
+        Ok(x) => Some(x),
+        Err(error) => {
+            failed = Some(error);
+            None
+        }
+    }));
+    failed.map_or(Ok(sum), Err)
+}

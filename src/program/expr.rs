@@ -1,0 +1,249 @@
+//! The bodies of elementwise operators: straight-line programs over the contract's scalar operations.
+//!
+//! A body is data. The scalar reference interprets it, the CPU engine runs it over blocks, the GPU engines
+//! translate it to shader text, and the program's digest covers every instruction, so an elementwise operator has
+//! one meaning and no engine restates it. Each instruction rounds once, in the order written.
+//! Contract: `docs/ARITHMETIC.md`, sections 2, 3 and 6.
+
+use crate::arith::{elementary, float, philox};
+
+/// The most instructions a body may have; registers are numbered by instruction.
+pub const INSTRUCTIONS_MAX: usize = 128;
+
+/// A register: the result of the instruction with this index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Reg(pub u8);
+
+/// One instruction. All registers hold 32-bit words; `f` operations read them as binary32, the others as `u32`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Instr {
+    /// The element of the k-th input view.
+    Input(u8),
+    /// A constant word (a binary32 pattern or an integer).
+    Const(u32),
+    /// The output index along dimension 0..=3 of the padded output shape.
+    Index(u8),
+    FAdd(Reg, Reg),
+    FSub(Reg, Reg),
+    FMul(Reg, Reg),
+    FDiv(Reg, Reg),
+    FSqrt(Reg),
+    FNeg(Reg),
+    FExp(Reg),
+    FLog(Reg),
+    FTanh(Reg),
+    FErf(Reg),
+    /// 1 if a < b as binary32, else 0.
+    FLt(Reg, Reg),
+    /// An unsigned integer rounded to binary32.
+    FFromU(Reg),
+    UAdd(Reg, Reg),
+    UMul(Reg, Reg),
+    UAnd(Reg, Reg),
+    /// Logical shift right; only the low five bits of the amount count.
+    UShr(Reg, Reg),
+    /// 1 if a < b as unsigned integers, else 0.
+    ULt(Reg, Reg),
+    /// 1 if a == b, else 0.
+    UEq(Reg, Reg),
+    /// a if the condition is not 0, else b.
+    Select(Reg, Reg, Reg),
+    /// Word `word & 3` of Philox4x32-10 with `key` and `counter` in registers.
+    Philox {
+        key: [Reg; 2],
+        counter: [Reg; 4],
+        word: Reg,
+    },
+}
+
+/// A named body. Its value is the last instruction's.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Body {
+    /// The versioned name that traces and verdicts print, such as `gelu_tanh.v1`.
+    pub name: &'static str,
+    pub code: Vec<Instr>,
+}
+
+impl Instr {
+    /// The registers this instruction reads.
+    pub fn operands(&self) -> Vec<Reg> {
+        use Instr::*;
+        match *self {
+            Input(_) | Const(_) | Index(_) => vec![],
+            FSqrt(a) | FNeg(a) | FExp(a) | FLog(a) | FTanh(a) | FErf(a) | FFromU(a) => vec![a],
+            FAdd(a, b)
+            | FSub(a, b)
+            | FMul(a, b)
+            | FDiv(a, b)
+            | FLt(a, b)
+            | UAdd(a, b)
+            | UMul(a, b)
+            | UAnd(a, b)
+            | UShr(a, b)
+            | ULt(a, b)
+            | UEq(a, b) => vec![a, b],
+            Select(c, a, b) => vec![c, a, b],
+            Philox { key, counter, word } => key.into_iter().chain(counter).chain([word]).collect(),
+        }
+    }
+
+    /// The instruction's code in canonical encodings.
+    pub fn opcode(&self) -> u8 {
+        use Instr::*;
+        match self {
+            Input(_) => 0,
+            Const(_) => 1,
+            Index(_) => 2,
+            FAdd(..) => 3,
+            FSub(..) => 4,
+            FMul(..) => 5,
+            FDiv(..) => 6,
+            FSqrt(_) => 7,
+            FNeg(_) => 8,
+            FExp(_) => 9,
+            FLog(_) => 10,
+            FTanh(_) => 11,
+            FErf(_) => 12,
+            FLt(..) => 13,
+            FFromU(_) => 14,
+            UAdd(..) => 15,
+            UMul(..) => 16,
+            UAnd(..) => 17,
+            UShr(..) => 18,
+            ULt(..) => 19,
+            UEq(..) => 20,
+            Select(..) => 21,
+            Philox { .. } => 22,
+        }
+    }
+
+    /// The instruction's value by the scalar reference.
+    /// `register` gives earlier results, `inputs` the input elements, `index` the output index.
+    pub fn eval(&self, register: impl Fn(Reg) -> u32, inputs: &[u32], index: [u32; 4]) -> u32 {
+        use Instr::*;
+        let r = register;
+        match *self {
+            Input(k) => inputs[k as usize],
+            Const(word) => word,
+            Index(dim) => index[dim as usize],
+            FAdd(a, b) => float::add(r(a), r(b)),
+            FSub(a, b) => float::sub(r(a), r(b)),
+            FMul(a, b) => float::mul(r(a), r(b)),
+            FDiv(a, b) => float::div(r(a), r(b)),
+            FSqrt(a) => float::sqrt(r(a)),
+            FNeg(a) => float::neg(r(a)),
+            FExp(a) => elementary::exp(r(a)),
+            FLog(a) => elementary::log(r(a)),
+            FTanh(a) => elementary::tanh(r(a)),
+            FErf(a) => elementary::erf(r(a)),
+            FLt(a, b) => float::lt(r(a), r(b)),
+            FFromU(a) => float::from_u32(r(a)),
+            UAdd(a, b) => r(a).wrapping_add(r(b)),
+            UMul(a, b) => r(a).wrapping_mul(r(b)),
+            UAnd(a, b) => r(a) & r(b),
+            UShr(a, b) => r(a) >> (r(b) & 31),
+            ULt(a, b) => u32::from(r(a) < r(b)),
+            UEq(a, b) => u32::from(r(a) == r(b)),
+            Select(c, a, b) => {
+                if r(c) != 0 {
+                    r(a)
+                } else {
+                    r(b)
+                }
+            }
+            Philox { key, counter, word } => {
+                philox::philox4x32_10(key.map(&r), counter.map(&r))[(r(word) & 3) as usize]
+            }
+        }
+    }
+}
+
+impl Body {
+    /// Writes a body with a closure; the register it returns is computed last, so it is the value.
+    ///
+    /// # Panics
+    /// If the body is empty, too long, or its value is not the last instruction: faults of our own tables.
+    pub fn new(name: &'static str, write: impl FnOnce(&mut Writer) -> Reg) -> Body {
+        let mut writer = Writer { code: Vec::new() };
+        let value = write(&mut writer);
+        assert!(writer.code.len() <= INSTRUCTIONS_MAX, "body {name} is too long");
+        assert_eq!(
+            value.0 as usize + 1,
+            writer.code.len(),
+            "the value of body {name} is its last instruction"
+        );
+        Body { name, code: writer.code }
+    }
+
+    /// How many inputs the body reads (the greatest input number plus one).
+    pub fn inputs(&self) -> usize {
+        self.code.iter().map(|i| if let Instr::Input(k) = i { *k as usize + 1 } else { 0 }).max().unwrap_or(0)
+    }
+
+    /// The value for one element.
+    pub fn eval(&self, inputs: &[u32], index: [u32; 4]) -> u32 {
+        let mut registers = [0u32; INSTRUCTIONS_MAX];
+        let mut value = 0;
+        for (i, instr) in self.code.iter().enumerate() {
+            value = instr.eval(|r| registers[r.0 as usize], inputs, index);
+            registers[i] = value;
+        }
+        value
+    }
+}
+
+/// Appends instructions to a body; equal instructions are shared.
+pub struct Writer {
+    code: Vec<Instr>,
+}
+
+macro_rules! binary {
+    ($($name:ident => $instr:ident),*) => {
+        $(pub fn $name(&mut self, a: Reg, b: Reg) -> Reg { self.push(Instr::$instr(a, b)) })*
+    };
+}
+macro_rules! unary {
+    ($($name:ident => $instr:ident),*) => {
+        $(pub fn $name(&mut self, a: Reg) -> Reg { self.push(Instr::$instr(a)) })*
+    };
+}
+
+impl Writer {
+    fn push(&mut self, instr: Instr) -> Reg {
+        if let Some(i) = self.code.iter().position(|have| *have == instr) {
+            return Reg(i as u8);
+        }
+        self.code.push(instr);
+        Reg((self.code.len() - 1) as u8)
+    }
+
+    pub fn input(&mut self, k: u8) -> Reg {
+        self.push(Instr::Input(k))
+    }
+
+    /// A binary32 constant, given as the nearest Rust literal.
+    pub fn f(&mut self, value: f32) -> Reg {
+        self.push(Instr::Const(value.to_bits()))
+    }
+
+    /// A constant word.
+    pub fn word(&mut self, word: u32) -> Reg {
+        self.push(Instr::Const(word))
+    }
+
+    pub fn index(&mut self, dim: u8) -> Reg {
+        self.push(Instr::Index(dim))
+    }
+
+    binary!(add => FAdd, sub => FSub, mul => FMul, div => FDiv, lt => FLt, uadd => UAdd, umul => UMul,
+            uand => UAnd, ushr => UShr, ult => ULt, ueq => UEq);
+    unary!(sqrt => FSqrt, neg => FNeg, exp => FExp, log => FLog, tanh => FTanh, erf => FErf, from_u => FFromU);
+
+    pub fn select(&mut self, condition: Reg, yes: Reg, no: Reg) -> Reg {
+        self.push(Instr::Select(condition, yes, no))
+    }
+
+    pub fn philox(&mut self, key: [Reg; 2], counter: [Reg; 4], word: Reg) -> Reg {
+        self.push(Instr::Philox { key, counter, word })
+    }
+}

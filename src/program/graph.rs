@@ -1,0 +1,190 @@
+//! The operator graph: tensors, and nodes that are primitives of the leaf grammar.
+//!
+//! A composite operator (softmax, layer norm, attention, AdamW) *is* its sequence of primitives, each with an
+//! output of its own; nodes carry the operator's name as a label. So the graph that an engine runs, the trace that
+//! a trainer commits to and the leaves that a referee checks are one thing. An engine may fuse what it likes.
+//! Contract: `docs/ARITHMETIC.md`, section 8.
+
+use super::expr::Body;
+use crate::arith::DType;
+
+/// A tensor of the graph, by its place in [`Graph::tensors`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TensorId(pub u32);
+
+/// Shape (row-major, rank 1..=4) and element type.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TensorType {
+    pub dtype: DType,
+    pub shape: Vec<u32>,
+}
+
+impl TensorType {
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.shape.iter().map(|&d| d as usize).product()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes in the canonical layout.
+    pub fn bytes(&self) -> usize {
+        self.len() * self.dtype.size()
+    }
+}
+
+/// A four-dimensional strided window on a tensor: element (i, j, k, l) is `tensor[offset + i*s0 + j*s1 + k*s2 + l*s3]`.
+/// Strides may be 0 (broadcast).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct View {
+    pub tensor: TensorId,
+    pub offset: u32,
+    pub dims: [u32; 4],
+    pub strides: [u32; 4],
+}
+
+impl View {
+    /// The tensor's element that (i, j, k, l) names.
+    pub fn at(&self, index: [u32; 4]) -> usize {
+        let mut place = self.offset as usize;
+        for (i, stride) in index.iter().zip(self.strides) {
+            place += *i as usize * stride as usize;
+        }
+        place
+    }
+
+    /// The greatest element the view reaches plus one; 0 for an empty view.
+    pub fn reach(&self) -> usize {
+        if self.dims.contains(&0) { 0 } else { self.at(self.dims.map(|d| d - 1)) + 1 }
+    }
+}
+
+/// A node's computation. One output each.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Primitive {
+    /// *map*: every output element from the elements of the input views at its index. The index space `dims` has as
+    /// many elements as the output, in row-major order; every view has the same dims.
+    Map { body: Body, dims: [u32; 4], inputs: Vec<View> },
+    /// *map*: out[i, c] = table[offset + i*stride_row + c*stride_column + indices[i]*stride_index]; an index is
+    /// below `bound`. Embedding look-ups and the picking of a label's logit.
+    Gather {
+        table: TensorId,
+        indices: TensorId,
+        bound: u32,
+        stride_index: u32,
+        stride_row: u32,
+        stride_column: u32,
+    },
+    /// *max*: over the last dimension, by [`crate::arith::float::order_key`]; [.., len] -> [..].
+    RowMax { input: TensorId },
+    /// *tree sum* over the middle dimension: [outer, len, inner] -> [outer, inner].
+    TreeSum { input: TensorId, outer: u32, len: u32, inner: u32 },
+    /// *tree sum* over rows grouped by [`Primitive::GroupOrder`]: out[s, w] = sum of input[order[i], w] for i in
+    /// offsets[s]..offsets[s+1].
+    SegmentSum { input: TensorId, order: TensorId, offsets: TensorId },
+    /// *stable grouping*: the permutation that sorts positions by class, equal classes in their order.
+    GroupOrder { classes: TensorId, bound: u32 },
+    /// *stable grouping*: where each class begins in that permutation; `bound + 1` entries.
+    GroupOffsets { classes: TensorId, bound: u32 },
+    /// *max*: `scale`: the magnitude of every scale group; view dims = [batch0, batch1, rows, K], output
+    /// [batch0*batch1, rows, blocks]. `block` = 0 (whole K) or a power of two.
+    Magnitude { input: View, block: u32 },
+    /// *map*: `quantise`: the same view to integers of `digits` digits; output [batch0*batch1, rows, K], K contiguous.
+    Quantise { input: View, magnitudes: TensorId, digits: u8, block: u32 },
+    /// *integer product*: out[block, batch, m, n] = the exact dot product of a's row m and b's row n over the block,
+    /// scaled back and rounded once. The blocks' results are added by a tree sum of their own.
+    Product { a: TensorId, magnitudes_a: TensorId, b: TensorId, magnitudes_b: TensorId, block: u32 },
+}
+
+impl Primitive {
+    /// The tensors this node reads, in a fixed order, with repetitions.
+    pub fn inputs(&self) -> Vec<TensorId> {
+        match self {
+            Primitive::Map { inputs, .. } => inputs.iter().map(|v| v.tensor).collect(),
+            Primitive::Gather { table, indices, .. } => vec![*table, *indices],
+            Primitive::RowMax { input } | Primitive::TreeSum { input, .. } => vec![*input],
+            Primitive::SegmentSum { input, order, offsets } => vec![*input, *order, *offsets],
+            Primitive::GroupOrder { classes, .. } | Primitive::GroupOffsets { classes, .. } => vec![*classes],
+            Primitive::Magnitude { input, .. } => vec![input.tensor],
+            Primitive::Quantise { input, magnitudes, .. } => vec![input.tensor, *magnitudes],
+            Primitive::Product { a, magnitudes_a, b, magnitudes_b, .. } => {
+                vec![*a, *magnitudes_a, *b, *magnitudes_b]
+            }
+        }
+    }
+
+    /// The versioned name of the primitive, as traces and verdicts print it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Primitive::Map { body, .. } => body.name,
+            Primitive::Gather { .. } => "gather.v1",
+            Primitive::RowMax { .. } => "row_max.v1",
+            Primitive::TreeSum { .. } => "tree_sum.v1",
+            Primitive::SegmentSum { .. } => "segment_sum.v1",
+            Primitive::GroupOrder { .. } => "group_order.v1",
+            Primitive::GroupOffsets { .. } => "group_offsets.v1",
+            Primitive::Magnitude { .. } => "scale.v1",
+            Primitive::Quantise { .. } => "quantise.v1",
+            Primitive::Product { .. } => "product.v1",
+        }
+    }
+}
+
+/// One primitive with its output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// The operator the primitive belongs to, such as `block0.attention.scores` or `block0.ln1.backward`.
+    pub operator: String,
+    pub primitive: Primitive,
+    pub output: TensorId,
+}
+
+/// A tensor that enters or leaves a graph under a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    pub name: String,
+    pub tensor: TensorId,
+}
+
+/// A graph in execution order: every node reads inputs and outputs of earlier nodes only.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Graph {
+    pub tensors: Vec<TensorType>,
+    pub inputs: Vec<Port>,
+    pub nodes: Vec<Node>,
+    pub outputs: Vec<Port>,
+}
+
+impl Graph {
+    pub fn tensor(&self, id: TensorId) -> &TensorType {
+        &self.tensors[id.0 as usize]
+    }
+
+    /// The input or output port with this name.
+    pub fn input(&self, name: &str) -> Option<TensorId> {
+        self.inputs.iter().find(|p| p.name == name).map(|p| p.tensor)
+    }
+
+    pub fn output(&self, name: &str) -> Option<TensorId> {
+        self.outputs.iter().find(|p| p.name == name).map(|p| p.tensor)
+    }
+
+    /// The output shape padded with leading ones to four dimensions, as maps see it.
+    pub fn padded_shape(&self, id: TensorId) -> [u32; 4] {
+        pad_shape(&self.tensor(id).shape)
+    }
+}
+
+/// A shape of rank <= 4 padded with leading ones.
+pub fn pad_shape(shape: &[u32]) -> [u32; 4] {
+    let mut padded = [1; 4];
+    padded[4 - shape.len()..].copy_from_slice(shape);
+    padded
+}
+
+/// The blocks of a K that is cut in pieces of `block` (0 = one piece, also for K = 0).
+pub fn block_count(k: u32, block: u32) -> u32 {
+    if block == 0 { 1 } else { k.div_ceil(block).max(1) }
+}

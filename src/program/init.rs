@@ -1,0 +1,42 @@
+//! Initial state: parameters from Philox (`init.v1`), optimizer slots at +0. Contract: section 6.
+
+use super::models::Init;
+use super::step::Program;
+use crate::arith::{float, philox};
+
+/// The counter word that separates initial weights from every other use of the generator.
+const DOMAIN: u32 = 0xffff_fffe;
+
+/// The initial tensor of the `parameter`-th entry of a table: binary32 patterns, row-major.
+///
+/// `Normal`: one Philox block gives eight 16-bit halves; n = 2 * (their sum) - 8 * 65535 is an integer of mean 0 and
+/// variance 4 * 8 * (65536^2 - 1)/12, and the weight is n * c with c = std * sqrt(1.5) / 131072, each operation
+/// rounded to binary32 in that order.
+pub fn tensor(seed: [u32; 2], parameter: u32, len: usize, init: Init) -> Vec<u32> {
+    match init {
+        Init::Zeros => vec![0; len],
+        Init::Ones => vec![float::ONE; len],
+        Init::Normal { std } => {
+            let c =
+                float::div(float::mul(std.to_bits(), float::sqrt(1.5f32.to_bits())), 131_072f32.to_bits());
+            (0..len as u64).map(|i| normal(seed, parameter, i, c)).collect()
+        }
+    }
+}
+
+fn normal(seed: [u32; 2], parameter: u32, i: u64, c: u32) -> u32 {
+    let words = philox::philox4x32_10(seed, [i as u32, (i >> 32) as u32, parameter, DOMAIN]);
+    let sum: u32 = words.iter().map(|w| (w & 0xffff) + (w >> 16)).sum();
+    // |n| <= 524280 is exact in binary32.
+    let n = 2 * sum as i32 - 8 * 65535;
+    float::mul((n as f32).to_bits(), c)
+}
+
+/// The initial training state, in the order of [`Program::state`].
+pub fn state(program: &Program, seed: [u32; 2]) -> Vec<Vec<u32>> {
+    let len = |shape: &[u32]| shape.iter().map(|&d| d as usize).product::<usize>();
+    let parameters =
+        program.parameters.iter().zip(0..).map(|(p, number)| tensor(seed, number, len(&p.shape), p.init));
+    let slots = program.spec.optimizer.slots().iter().flat_map(|_| &program.parameters);
+    parameters.chain(slots.map(|p| vec![0; len(&p.shape)])).collect()
+}

@@ -1,0 +1,14 @@
+//! What a training step is: operators, their gradients, models and optimizers, as graphs of primitives.
+
+pub mod builder;
+pub mod element;
+pub mod encoding;
+pub mod expr;
+pub mod graph;
+pub mod init;
+pub mod models;
+pub mod operators;
+pub mod optimizer;
+pub mod products;
+pub mod schedule;
+pub mod step;

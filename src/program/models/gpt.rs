@@ -1,0 +1,214 @@
+//! A GPT-2 style decoder (Radford et al., 2019): learned positions, pre-norm blocks, GELU, and an output projection
+//! that may share the token table. Query, key and value have a matrix each.
+
+use serde::{Deserialize, Serialize};
+
+use super::{BatchTensor, Init, Inputs, Loss, Parameter};
+use crate::arith::DType;
+use crate::program::builder::Builder;
+use crate::program::graph::TensorId;
+use crate::program::operators::{
+    LinearClasses, causal_attention, cross_entropy, dropout, gelu_erf, gelu_tanh, layer_norm, linear,
+    position_embedding, residual, token_embedding,
+};
+
+const EPSILON: f32 = 1e-5;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gelu {
+    #[default]
+    Tanh,
+    Erf,
+}
+
+fn default_vocabulary() -> u32 {
+    256
+}
+
+fn default_tied() -> bool {
+    true
+}
+
+fn default_std() -> f32 {
+    0.02
+}
+
+/// The sizes of a decoder.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gpt {
+    /// Classes of a token; 256 for bytes.
+    #[serde(default = "default_vocabulary")]
+    pub vocabulary: u32,
+    /// Positions of a sample (T).
+    pub context: u32,
+    pub layers: u32,
+    pub heads: u32,
+    /// Channels (C); a multiple of `heads`.
+    pub width: u32,
+    #[serde(default)]
+    pub gelu: Gelu,
+    /// Drop probability of embeddings, attention probabilities and residual branches.
+    #[serde(default)]
+    pub dropout: f32,
+    /// Whether the output projection is the token table.
+    #[serde(default = "default_tied")]
+    pub tied: bool,
+    /// Standard deviation of initial weights; residual projections get std / sqrt(2 layers).
+    #[serde(default = "default_std")]
+    pub init_std: f32,
+}
+
+/// Takes parameters in the table's order.
+struct Cursor<'a>(std::slice::Iter<'a, TensorId>);
+
+impl Cursor<'_> {
+    fn next(&mut self) -> TensorId {
+        *self.0.next().expect("the parameter table and the forward pass list the same parameters")
+    }
+}
+
+impl Gpt {
+    pub(super) fn error(&self) -> Option<(&'static str, String)> {
+        let sizes = [
+            ("vocabulary", self.vocabulary, 1 << 20),
+            ("context", self.context, 1 << 16),
+            ("layers", self.layers, 1 << 10),
+            ("heads", self.heads, 1 << 10),
+            ("width", self.width, 1 << 16),
+        ];
+        for (key, size, max) in sizes {
+            if size == 0 || size > max {
+                return Some((key, format!("must be 1 to {max}, is {size}")));
+            }
+        }
+        if !self.width.is_multiple_of(self.heads) {
+            return Some(("width", format!("must be a multiple of heads ({})", self.heads)));
+        }
+        if !(0.0..1.0).contains(&self.dropout) {
+            return Some(("dropout", "must be at least 0 and below 1".into()));
+        }
+        if !(self.init_std >= 0.0 && self.init_std.is_finite()) {
+            return Some(("init_std", "must be a finite number of at least 0".into()));
+        }
+        None
+    }
+
+    pub(super) fn parameters(&self) -> Vec<Parameter> {
+        let (c, v) = (self.width, self.vocabulary);
+        let normal = Init::Normal { std: self.init_std };
+        let projection = Init::Normal { std: self.init_std / (2.0 * self.layers as f32).sqrt() };
+        let mut table = Vec::new();
+        let mut matrix = |name: String, shape: [u32; 2], init| {
+            table.push(Parameter { name, shape: shape.to_vec(), init, decayed: true });
+        };
+        matrix("token_embedding".into(), [v, c], normal);
+        matrix("position_embedding".into(), [self.context, c], normal);
+        let vector = |table: &mut Vec<Parameter>, name: String, len, init| {
+            table.push(Parameter { name, shape: vec![len], init, decayed: false });
+        };
+        for layer in 0..self.layers {
+            let name = |rest: &str| format!("block{layer}.{rest}");
+            let linear = |table: &mut Vec<Parameter>, rest: &str, outputs, inputs, init| {
+                table.push(Parameter {
+                    name: name(&format!("{rest}.weight")),
+                    shape: vec![outputs, inputs],
+                    init,
+                    decayed: true,
+                });
+                vector(table, name(&format!("{rest}.bias")), outputs, Init::Zeros);
+            };
+            vector(&mut table, name("norm1.gain"), c, Init::Ones);
+            vector(&mut table, name("norm1.bias"), c, Init::Zeros);
+            linear(&mut table, "query", c, c, normal);
+            linear(&mut table, "key", c, c, normal);
+            linear(&mut table, "value", c, c, normal);
+            linear(&mut table, "attention_out", c, c, projection);
+            vector(&mut table, name("norm2.gain"), c, Init::Ones);
+            vector(&mut table, name("norm2.bias"), c, Init::Zeros);
+            linear(&mut table, "mlp_in", 4 * c, c, normal);
+            linear(&mut table, "mlp_out", c, 4 * c, projection);
+        }
+        vector(&mut table, "final_norm.gain".into(), c, Init::Ones);
+        vector(&mut table, "final_norm.bias".into(), c, Init::Zeros);
+        if !self.tied {
+            table.push(Parameter { name: "head".into(), shape: vec![v, c], init: normal, decayed: true });
+        }
+        table
+    }
+
+    pub(super) fn batch(&self, samples: u32) -> Vec<BatchTensor> {
+        let shape = vec![samples * self.context];
+        vec![
+            BatchTensor { name: "tokens", dtype: DType::U32, shape: shape.clone() },
+            BatchTensor { name: "labels", dtype: DType::U32, shape },
+        ]
+    }
+
+    pub(super) fn forward(
+        &self,
+        b: &mut Builder,
+        samples: u32,
+        parameters: &[TensorId],
+        inputs: &Inputs,
+    ) -> Loss {
+        let mut p = Cursor(parameters.iter());
+        let (tokens, labels) = (inputs.batch[0], inputs.batch[1]);
+        let drop = inputs.dropout(self.dropout);
+        let mut drops = 0..;
+        // Dropouts are numbered in the order of the forward pass.
+        let mut next_drop = move || drops.next().unwrap_or(0);
+        let dropped = |b: &mut Builder, operator: u32, x| match drop {
+            Some(d) => b.scoped("dropout", |b| dropout(b, d, samples, operator, x)),
+            None => x,
+        };
+        let (token_table, position_table) = (p.next(), p.next());
+        let mut x = b.scoped("embedding", |b| {
+            let x = token_embedding(b, token_table, tokens);
+            let x = position_embedding(b, x, position_table);
+            dropped(b, next_drop(), x)
+        });
+        for layer in 0..self.layers {
+            x = b.scoped(&format!("block{layer}"), |b| {
+                let (gain, bias) = (p.next(), p.next());
+                let normed = b.scoped("norm1", |b| layer_norm(b, x, gain, bias, EPSILON));
+                let qkv = ["query", "key", "value"].map(|name| {
+                    let (weight, bias) = (p.next(), p.next());
+                    b.scoped(name, |b| linear(b, LinearClasses::HIDDEN, normed, weight, Some(bias)))
+                });
+                let drop_probabilities = drop.map(|d| (d, next_drop()));
+                let attended = b.scoped("attention", |b| {
+                    causal_attention(b, qkv, samples, self.heads, drop_probabilities)
+                });
+                let (weight, bias) = (p.next(), p.next());
+                let branch = b.scoped("attention_out", |b| {
+                    let y = linear(b, LinearClasses::HIDDEN, attended, weight, Some(bias));
+                    dropped(b, next_drop(), y)
+                });
+                let x = b.scoped("residual1", |b| residual(b, x, branch));
+                let (gain, bias) = (p.next(), p.next());
+                let normed = b.scoped("norm2", |b| layer_norm(b, x, gain, bias, EPSILON));
+                let (weight, bias) = (p.next(), p.next());
+                let hidden =
+                    b.scoped("mlp_in", |b| linear(b, LinearClasses::HIDDEN, normed, weight, Some(bias)));
+                let hidden = b.scoped("gelu", |b| match self.gelu {
+                    Gelu::Tanh => gelu_tanh(b, hidden),
+                    Gelu::Erf => gelu_erf(b, hidden),
+                });
+                let (weight, bias) = (p.next(), p.next());
+                let branch = b.scoped("mlp_out", |b| {
+                    let y = linear(b, LinearClasses::HIDDEN, hidden, weight, Some(bias));
+                    dropped(b, next_drop(), y)
+                });
+                b.scoped("residual2", |b| residual(b, x, branch))
+            });
+        }
+        let (gain, bias) = (p.next(), p.next());
+        let normed = b.scoped("final_norm", |b| layer_norm(b, x, gain, bias, EPSILON));
+        let head = if self.tied { token_table } else { p.next() };
+        let logits = b.scoped("head", |b| linear(b, LinearClasses::HEAD, normed, head, None));
+        let (loss, dlogits) = b.scoped("loss", |b| cross_entropy(b, logits, labels, inputs.factor));
+        Loss { loss, logits, dlogits }
+    }
+}

@@ -1,0 +1,114 @@
+//! A multi-layer perceptron with ReLU that classifies byte images.
+
+use serde::{Deserialize, Serialize};
+
+use super::{BatchTensor, Init, Inputs, Loss, Parameter};
+use crate::arith::DType;
+use crate::program::builder::Builder;
+use crate::program::expr::Body;
+use crate::program::graph::TensorId;
+use crate::program::operators::{LinearClasses, cross_entropy, dropout, linear, relu};
+
+/// The widths from the pixels of a sample to its classes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mlp {
+    /// Bytes of an image.
+    pub inputs: u32,
+    pub hidden: Vec<u32>,
+    pub classes: u32,
+    /// Drop probability after each hidden layer.
+    #[serde(default)]
+    pub dropout: f32,
+}
+
+impl Mlp {
+    /// The widths of all layers, ends included.
+    fn widths(&self) -> Vec<u32> {
+        [&[self.inputs], &self.hidden[..], &[self.classes]].concat()
+    }
+
+    pub(super) fn error(&self) -> Option<(&'static str, String)> {
+        const MAX: u32 = 1 << 20;
+        for (key, widths) in
+            [("inputs", &[self.inputs][..]), ("hidden", &self.hidden), ("classes", &[self.classes])]
+        {
+            if let Some(bad) = widths.iter().find(|w| !(1..=MAX).contains(w)) {
+                return Some((key, format!("must be 1 to {MAX}, is {bad}")));
+            }
+        }
+        if self.hidden.len() > 64 {
+            return Some(("hidden", "at most 64 hidden layers".into()));
+        }
+        if !(0.0..1.0).contains(&self.dropout) {
+            return Some(("dropout", "must be at least 0 and below 1".into()));
+        }
+        None
+    }
+
+    pub(super) fn parameters(&self) -> Vec<Parameter> {
+        let widths = self.widths();
+        let mut table = Vec::new();
+        for (layer, pair) in widths.windows(2).enumerate() {
+            // He initialisation (He et al., 2015).
+            let init = Init::Normal { std: (2.0 / pair[0] as f32).sqrt() };
+            table.push(Parameter {
+                name: format!("layer{layer}.weight"),
+                shape: vec![pair[1], pair[0]],
+                init,
+                decayed: true,
+            });
+            table.push(Parameter {
+                name: format!("layer{layer}.bias"),
+                shape: vec![pair[1]],
+                init: Init::Zeros,
+                decayed: false,
+            });
+        }
+        table
+    }
+
+    pub(super) fn batch(&self, samples: u32) -> Vec<BatchTensor> {
+        vec![
+            BatchTensor { name: "pixels", dtype: DType::U32, shape: vec![samples, self.inputs] },
+            BatchTensor { name: "labels", dtype: DType::U32, shape: vec![samples] },
+        ]
+    }
+
+    pub(super) fn forward(
+        &self,
+        b: &mut Builder,
+        samples: u32,
+        parameters: &[TensorId],
+        inputs: &Inputs,
+    ) -> Loss {
+        let (pixels, labels) = (inputs.batch[0], inputs.batch[1]);
+        let drop = inputs.dropout(self.dropout);
+        let mut x = b.scoped("pixels", |b| {
+            // Pixel bytes to 0..=1.
+            let body = Body::new("pixel.v1", |w| {
+                let (pixel, full) = (w.input(0), w.f(255.0));
+                let value = w.from_u(pixel);
+                w.div(value, full)
+            });
+            b.map(body, &[pixels], &[samples, self.inputs])
+        });
+        let last = self.hidden.len();
+        for (layer, pair) in parameters.chunks(2).enumerate() {
+            x = b.scoped(&format!("layer{layer}"), |b| {
+                let classes = if layer == last { LinearClasses::HEAD } else { LinearClasses::HIDDEN };
+                let y = linear(b, classes, x, pair[0], Some(pair[1]));
+                if layer == last {
+                    return y;
+                }
+                let y = b.scoped("relu", |b| relu(b, y));
+                match drop {
+                    Some(d) => b.scoped("dropout", |b| dropout(b, d, samples, layer as u32, y)),
+                    None => y,
+                }
+            });
+        }
+        let (loss, dlogits) = b.scoped("loss", |b| cross_entropy(b, x, labels, inputs.factor));
+        Loss { loss, logits: x, dlogits }
+    }
+}

@@ -1,0 +1,108 @@
+//! gelu_tanh.v1, gelu_erf.v1 and relu.v1, elementwise on any shape.
+
+use crate::program::builder::Builder;
+use crate::program::expr::{Body, Reg, Writer};
+use crate::program::graph::TensorId;
+
+/// sqrt(2/pi) and the cubic coefficient of the tanh form (Hendrycks and Gimpel, 2016).
+const SQRT_2_OVER_PI: f32 = 0.797_884_56;
+const CUBIC: f32 = 0.044_715;
+const SQRT_HALF: f32 = std::f32::consts::FRAC_1_SQRT_2;
+/// 1/sqrt(2 pi).
+const DENSITY: f32 = 0.398_942_3;
+
+/// 0.5 * x * (1 + t).
+fn half_x_one_plus(w: &mut Writer, x: Reg, t: Reg) -> Reg {
+    let (half, one) = (w.f(0.5), w.f(1.0));
+    let (hx, sum) = (w.mul(half, x), w.add(one, t));
+    w.mul(hx, sum)
+}
+
+/// y = 0.5 x (1 + t) with t = tanh(c (x + a x x x)), t kept as an output of its own.
+pub fn gelu_tanh(b: &mut Builder, x: TensorId) -> TensorId {
+    let shape = b.shape(x);
+    let inner = Body::new("gelu_tanh_inner.v1", |w| {
+        let (x, a, c) = (w.input(0), w.f(CUBIC), w.f(SQRT_2_OVER_PI));
+        let (xx, ax) = (w.mul(x, x), w.mul(a, x));
+        let axxx = w.mul(ax, xx);
+        let sum = w.add(x, axxx);
+        let u = w.mul(c, sum);
+        w.tanh(u)
+    });
+    let t = b.map(inner, &[x], &shape);
+    let y = b.zip("gelu.v1", x, t, half_x_one_plus);
+    b.differentiable(y, move |b, dy| {
+        // dy * (0.5 (1 + t) + 0.5 x (1 - t t) c (1 + 3 a x x))
+        let body = Body::new("gelu_tanh_backward.v1", |w| {
+            let (x, t, dy) = (w.input(0), w.input(1), w.input(2));
+            let (half, one, c, a3) = (w.f(0.5), w.f(1.0), w.f(SQRT_2_OVER_PI), w.f(3.0 * CUBIC));
+            let sum = w.add(one, t);
+            let left = w.mul(half, sum);
+            let (tt, hx, xx) = (w.mul(t, t), w.mul(half, x), w.mul(x, x));
+            let sech = w.sub(one, tt);
+            let axx = w.mul(a3, xx);
+            let slope = w.add(one, axx);
+            let du = w.mul(c, slope);
+            let right = w.mul(hx, sech);
+            let right = w.mul(right, du);
+            let d = w.add(left, right);
+            w.mul(dy, d)
+        });
+        let shape = b.shape(x);
+        vec![(x, b.map(body, &[x, t, dy], &shape))]
+    });
+    y
+}
+
+/// y = 0.5 x (1 + t) with t = erf(x / sqrt 2), t kept as an output of its own.
+pub fn gelu_erf(b: &mut Builder, x: TensorId) -> TensorId {
+    let shape = b.shape(x);
+    let inner = Body::new("gelu_erf_inner.v1", |w| {
+        let (x, s) = (w.input(0), w.f(SQRT_HALF));
+        let u = w.mul(x, s);
+        w.erf(u)
+    });
+    let t = b.map(inner, &[x], &shape);
+    let y = b.zip("gelu.v1", x, t, half_x_one_plus);
+    b.differentiable(y, move |b, dy| {
+        // dy * (0.5 (1 + t) + x * density * exp(-0.5 x x))
+        let body = Body::new("gelu_erf_backward.v1", |w| {
+            let (x, t, dy) = (w.input(0), w.input(1), w.input(2));
+            let (half, one, minus_half, density) = (w.f(0.5), w.f(1.0), w.f(-0.5), w.f(DENSITY));
+            let sum = w.add(one, t);
+            let left = w.mul(half, sum);
+            let xx = w.mul(x, x);
+            let exponent = w.mul(minus_half, xx);
+            let bell = w.exp(exponent);
+            let xd = w.mul(x, density);
+            let right = w.mul(xd, bell);
+            let d = w.add(left, right);
+            w.mul(dy, d)
+        });
+        let shape = b.shape(x);
+        vec![(x, b.map(body, &[x, t, dy], &shape))]
+    });
+    y
+}
+
+/// y = x if 0 < x, NaN if x is NaN, else +0. The gradient is dy where 0 < x, else +0.
+pub fn relu(b: &mut Builder, x: TensorId) -> TensorId {
+    let shape = b.shape(x);
+    let body = Body::new("relu.v1", |w| {
+        let (x, zero) = (w.input(0), w.f(0.0));
+        let negative = w.lt(x, zero);
+        // x + 0 turns -0 into +0 and keeps NaN.
+        let kept = w.add(x, zero);
+        w.select(negative, zero, kept)
+    });
+    let y = b.map(body, &[x], &shape);
+    b.differentiable(y, move |b, dy| {
+        let dx = b.zip("relu_backward.v1", x, dy, |w, x, dy| {
+            let zero = w.f(0.0);
+            let positive = w.lt(zero, x);
+            w.select(positive, dy, zero)
+        });
+        vec![(x, dx)]
+    });
+    y
+}

@@ -1,0 +1,156 @@
+//! causal_attention.v1: softmax(q k^T / sqrt(D) masked to earlier positions) v, per head.
+//!
+//! Every sum runs over all T positions, with +0 at masked places, so its tree depends on T alone.
+
+use super::dropout::{Dropout, dropout};
+use crate::arith::DType;
+use crate::program::builder::Builder;
+use crate::program::expr::{Body, Writer};
+use crate::program::graph::{TensorId, View};
+use crate::program::products::ProductClass::{Scores, ScoresDk, ScoresDq, Values, ValuesDp, ValuesDv};
+
+/// The sizes of one attention: B samples of T positions, H heads of D channels.
+#[derive(Clone, Copy)]
+struct Heads {
+    b: u32,
+    t: u32,
+    h: u32,
+    d: u32,
+}
+
+impl Heads {
+    /// [B, H, T, D] out of a [B*T, H*D] tensor: rows are positions.
+    fn by_position(self, tensor: TensorId) -> View {
+        let c = self.h * self.d;
+        View {
+            tensor,
+            offset: 0,
+            dims: [self.b, self.h, self.t, self.d],
+            strides: [self.t * c, self.d, c, 1],
+        }
+    }
+
+    /// [B, H, D, T] out of a [B*T, H*D] tensor: rows are channels.
+    fn by_channel(self, tensor: TensorId) -> View {
+        let c = self.h * self.d;
+        View {
+            tensor,
+            offset: 0,
+            dims: [self.b, self.h, self.d, self.t],
+            strides: [self.t * c, self.d, 1, c],
+        }
+    }
+
+    /// [B, H, T, T] rows of a [B, H, T, T] tensor.
+    fn rows(self, tensor: TensorId) -> View {
+        let t = self.t;
+        View { tensor, offset: 0, dims: [self.b, self.h, t, t], strides: [self.h * t * t, t * t, t, 1] }
+    }
+
+    /// [B, H, T, T] columns of a [B, H, T, T] tensor.
+    fn columns(self, tensor: TensorId) -> View {
+        let t = self.t;
+        View { tensor, offset: 0, dims: [self.b, self.h, t, t], strides: [self.h * t * t, t * t, 1, t] }
+    }
+
+    fn scores(self) -> [u32; 4] {
+        [self.b, self.h, self.t, self.t]
+    }
+
+    /// A [B, H, T, D] tensor copied to [B*T, H*D].
+    fn merge(self, b: &mut Builder, tensor: TensorId) -> TensorId {
+        let Heads { b: batch, t, h, d } = self;
+        let view = View { tensor, offset: 0, dims: [batch, t, h, d], strides: [h * t * d, d, t * d, 1] };
+        b.copy(view, &[batch * t, h * d])
+    }
+}
+
+/// q, k, v [B*T, H*D] -> [B*T, H*D]. `drop` applies to the probabilities.
+pub fn causal_attention(
+    b: &mut Builder,
+    [q, k, v]: [TensorId; 3],
+    samples: u32,
+    heads: u32,
+    drop: Option<(Dropout, u32)>,
+) -> TensorId {
+    let [n, c] = b.shape(q)[..] else { panic!("attention takes matrices") };
+    let s = Heads { b: samples, t: n / samples, h: heads, d: c / heads };
+    let scores = b.scoped("scores", |b| scores(b, s, q, k));
+    let p = b.scoped("softmax", |b| causal_softmax(b, s, scores));
+    let p = match drop {
+        Some((d, operator)) => b.scoped("dropout", |b| dropout(b, d, samples, operator, p)),
+        None => p,
+    };
+    b.scoped("values", |b| values(b, s, p, v))
+}
+
+/// q k^T of every head: [B, H, T, T], masked places included.
+fn scores(b: &mut Builder, s: Heads, q: TensorId, k: TensorId) -> TensorId {
+    let output = b.product(Scores, s.by_position(q), s.by_position(k), &s.scores());
+    b.differentiable(output, move |b, ds| {
+        let head_shape = [s.b, s.h, s.t, s.d];
+        let dq = b.product(ScoresDq, s.rows(ds), s.by_channel(k), &head_shape);
+        let dk = b.product(ScoresDk, s.columns(ds), s.by_channel(q), &head_shape);
+        vec![(q, s.merge(b, dq)), (k, s.merge(b, dk))]
+    });
+    output
+}
+
+/// p v of every head, heads merged: [B*T, H*D].
+fn values(b: &mut Builder, s: Heads, p: TensorId, v: TensorId) -> TensorId {
+    let head_shape = [s.b, s.h, s.t, s.d];
+    let product = b.product(Values, s.rows(p), s.by_channel(v), &head_shape);
+    let output = s.merge(b, product);
+    b.differentiable(output, move |b, dy| {
+        let dp = b.product(ValuesDp, s.by_position(dy), s.by_position(v), &s.scores());
+        let dv = b.product(ValuesDv, s.columns(p), s.by_channel(dy), &head_shape);
+        vec![(p, dp), (v, s.merge(b, dv))]
+    });
+    output
+}
+
+/// softmax(scores / sqrt(D)) over the positions j <= i of row i; +0 elsewhere.
+fn causal_softmax(b: &mut Builder, s: Heads, scores: TensorId) -> TensorId {
+    let shape = s.scores();
+    // 1/sqrt(D) by two contract operations.
+    let scale = 1.0 / (s.d as f32).sqrt();
+    let mask = Body::new("causal_scale_mask.v1", |w| {
+        let (x, scale, minus_infinity) = (w.input(0), w.f(scale), w.f(f32::NEG_INFINITY));
+        let (i, j) = (w.index(2), w.index(3));
+        let later = w.ult(i, j);
+        let scaled = w.mul(x, scale);
+        w.select(later, minus_infinity, scaled)
+    });
+    let masked = b.map(mask, &[scores], &shape);
+    let max = b.max_last(masked);
+    let exponential = Body::new("exp_sub.v1", |w| {
+        let (x, max) = (w.input(0), w.input(1));
+        let shifted = w.sub(x, max);
+        w.exp(shifted)
+    });
+    let e = b.map(exponential, &[masked, max], &shape);
+    let sum = b.sum_last(e);
+    let quotient = Body::new("div.v1", |w: &mut Writer| {
+        let (x, y) = (w.input(0), w.input(1));
+        w.div(x, y)
+    });
+    let p = b.map(quotient, &[e, sum], &shape);
+    b.differentiable(p, move |b, dp| {
+        let weighted = b.zip("mul.v1", p, dp, Writer::mul);
+        let sum = b.sum_last(weighted);
+        // dscores = p (dp - sum(p dp)) / sqrt(D), +0 at masked places.
+        let body = Body::new("causal_softmax_backward.v1", |w| {
+            let (p, dp, sum, scale, zero) = (w.input(0), w.input(1), w.input(2), w.f(scale), w.f(0.0));
+            let (i, j) = (w.index(2), w.index(3));
+            let later = w.ult(i, j);
+            let centred = w.sub(dp, sum);
+            let scaled = w.mul(p, centred);
+            let scaled = w.mul(scaled, scale);
+            w.select(later, zero, scaled)
+        });
+        let dims = shape;
+        let views = vec![b.whole(p), b.whole(dp), b.broadcast(sum, &shape)];
+        vec![(scores, b.map_views(body, dims, views, DType::F32, &shape))]
+    });
+    p
+}

@@ -1,0 +1,66 @@
+//! dropout.v1: keep with probability 1 - p, scale what is kept by 1/(1 - p). Masks come from Philox and are never
+//! stored: the gradient draws the same words again.
+
+use crate::arith::DType;
+use crate::program::builder::Builder;
+use crate::program::expr::Body;
+use crate::program::graph::{TensorId, View};
+
+/// What every dropout of a graph shares: the inputs that say which random words it draws.
+#[derive(Clone, Copy)]
+pub struct Dropout {
+    /// u32 [2]: the run's Philox key.
+    pub seed: TensorId,
+    /// u32 [1]: the step.
+    pub step: TensorId,
+    /// u32 [1]: the first sample of this micro-batch in the whole batch.
+    pub first_sample: TensorId,
+    /// A word is kept if it is below this threshold.
+    pub threshold: u32,
+    /// 1/(1 - p), rounded to binary32.
+    pub scale: f32,
+}
+
+impl Dropout {
+    /// The integer threshold RNE(2^32 * (1 - p)) and the scale for a drop probability 0 <= p < 1 (binary32).
+    pub fn rates(p: f32) -> (u32, f32) {
+        let keep = 1.0 - f64::from(p); // exact: p has 24 bits and is below 1
+        let threshold = (keep * 4_294_967_296.0).round_ties_even();
+        // p = 0 keeps every word but the last; models leave dropout out in that case.
+        (threshold.min(4_294_967_295.0) as u32, (1.0 / keep) as f32)
+    }
+}
+
+/// x of `samples` equal parts (the leading dimension is a multiple of `samples`); `operator` numbers the dropouts of
+/// a model. Element i of a sample draws word i mod 4 of the block i / 4.
+pub fn dropout(b: &mut Builder, d: Dropout, samples: u32, operator: u32, x: TensorId) -> TensorId {
+    let y = draw(b, d, samples, operator, x);
+    b.differentiable(y, move |b, dy| vec![(x, draw(b, d, samples, operator, dy))]);
+    y
+}
+
+fn draw(b: &mut Builder, d: Dropout, samples: u32, operator: u32, x: TensorId) -> TensorId {
+    let shape = b.shape(x);
+    let per_sample = shape.iter().product::<u32>() / samples;
+    let body = Body::new("dropout.v1", |w| {
+        let (x, key0, key1, step, first) = (w.input(0), w.input(1), w.input(2), w.input(3), w.input(4));
+        let (sample, element) = (w.index(2), w.index(3));
+        let (two, operator) = (w.word(2), w.word(operator));
+        let sample = w.uadd(first, sample);
+        let block = w.ushr(element, two);
+        let word = w.philox([key0, key1], [step, sample, operator, block], element);
+        let (threshold, zero, scale) = (w.word(d.threshold), w.f(0.0), w.f(d.scale));
+        let keep = w.ult(word, threshold);
+        let scaled = w.mul(x, scale);
+        w.select(keep, scaled, zero)
+    });
+    let dims = [1, 1, samples, per_sample];
+    let views = vec![
+        View { tensor: x, offset: 0, dims, strides: [0, 0, per_sample, 1] },
+        b.scalar(d.seed, 0, dims),
+        b.scalar(d.seed, 1, dims),
+        b.scalar(d.step, 0, dims),
+        b.scalar(d.first_sample, 0, dims),
+    ];
+    b.map_views(body, dims, views, DType::F32, &shape)
+}

@@ -1,0 +1,30 @@
+//! The operators of the contract: each file gives an operator's forward primitives and its gradient.
+//!
+//! Shape letters: B samples, T positions, N = B*T rows, C channels, H heads, D = C/H, V classes.
+//! Every tensor is binary32 unless a line says otherwise.
+
+mod activation;
+mod attention;
+mod dropout;
+mod embedding;
+mod linear;
+mod loss;
+mod norm;
+
+pub use activation::{gelu_erf, gelu_tanh, relu};
+pub use attention::causal_attention;
+pub use dropout::{Dropout, dropout};
+pub use embedding::{position_embedding, token_embedding};
+pub use linear::{LinearClasses, linear};
+pub use loss::cross_entropy;
+pub use norm::layer_norm;
+
+use super::builder::Builder;
+use super::graph::TensorId;
+
+/// x + y, one shape; the gradient passes to both unchanged.
+pub fn residual(b: &mut Builder, x: TensorId, y: TensorId) -> TensorId {
+    let output = b.add(x, y);
+    b.differentiable(output, move |_, dy| vec![(x, dy), (y, dy)]);
+    output
+}

@@ -1,0 +1,157 @@
+//! adamw.v1, sgd.v1 and clip.v1: the update of parameters from the step's gradient.
+
+use serde::{Deserialize, Serialize};
+
+use crate::arith::DType;
+
+use super::builder::Builder;
+use super::expr::{Body, Reg, Writer};
+use super::graph::{Primitive, TensorId};
+
+/// The optimizer of a job. All numbers are binary32; weight decay is decoupled and applies to the parameters that
+/// the model marks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Optimizer {
+    /// AdamW (Loshchilov and Hutter, 2019).
+    Adamw { beta1: f32, beta2: f32, epsilon: f32, weight_decay: f32 },
+    /// SGD with momentum; weight decay is decoupled here too.
+    Sgd { momentum: f32, weight_decay: f32 },
+}
+
+impl Optimizer {
+    /// The names of the state tensors kept for each parameter, each of the parameter's shape and first +0.
+    pub fn slots(&self) -> &'static [&'static str] {
+        match self {
+            Optimizer::Adamw { .. } => &["m", "v"],
+            Optimizer::Sgd { .. } => &["momentum"],
+        }
+    }
+
+    fn weight_decay(&self) -> f32 {
+        match self {
+            Optimizer::Adamw { weight_decay, .. } | Optimizer::Sgd { weight_decay, .. } => *weight_decay,
+        }
+    }
+}
+
+/// The scalar inputs of an update, each [1].
+#[derive(Clone, Copy)]
+pub struct Rates {
+    pub learning_rate: TensorId,
+    /// 1 - beta1^t and 1 - beta2^t for AdamW (t counts from 1); unused by SGD.
+    pub correction1: TensorId,
+    pub correction2: TensorId,
+}
+
+/// The factor that clips the global norm of `gradients` to `max_norm`: max_norm/norm if max_norm < norm, else 1; and
+/// the norm. Squares are summed by row, then over rows, then over parameters, each by the tree.
+pub fn clip_factor(b: &mut Builder, gradients: &[TensorId], max_norm: f32) -> (TensorId, TensorId) {
+    let sums: Vec<TensorId> = gradients.iter().map(|&g| sum_of_squares(b, g)).collect();
+    let total = b.add_tree(&sums);
+    let norm = b.map(
+        Body::new("sqrt.v1", |w| {
+            let x = w.input(0);
+            w.sqrt(x)
+        }),
+        &[total],
+        &[1],
+    );
+    let factor = Body::new("clip_factor.v1", |w| {
+        let (norm, max, one) = (w.input(0), w.f(max_norm), w.f(1.0));
+        let over = w.lt(max, norm);
+        let ratio = w.div(max, norm);
+        w.select(over, ratio, one)
+    });
+    (b.map(factor, &[norm], &[1]), norm)
+}
+
+fn sum_of_squares(b: &mut Builder, gradient: TensorId) -> TensorId {
+    let shape = b.shape(gradient);
+    let squares = b.zip("mul.v1", gradient, gradient, Writer::mul);
+    let rows = if shape.len() > 1 { b.sum_last(squares) } else { squares };
+    let len = b.shape(rows).iter().product();
+    let sum = Primitive::TreeSum { input: rows, outer: 1, len, inner: 1 };
+    b.node(sum, DType::F32, &[1])
+}
+
+/// One parameter's update from its clipped gradient (gradient * factor). Returns the new parameter and the new state
+/// in the order of [`Optimizer::slots`].
+pub fn update(
+    b: &mut Builder,
+    optimizer: &Optimizer,
+    rates: Rates,
+    parameter: TensorId,
+    decayed: bool,
+    gradient: TensorId,
+    factor: TensorId,
+    state: &[TensorId],
+) -> (TensorId, Vec<TensorId>) {
+    let shape = b.shape(parameter);
+    let clipped = b.map(
+        Body::new("mul.v1", |w| {
+            let (x, y) = (w.input(0), w.input(1));
+            w.mul(x, y)
+        }),
+        &[gradient, factor],
+        &shape,
+    );
+    let decay = if decayed { optimizer.weight_decay() } else { 0.0 };
+    match *optimizer {
+        Optimizer::Adamw { beta1, beta2, epsilon, .. } => {
+            let m = b.map(moment("adamw_m.v1", beta1, false), &[state[0], clipped], &shape);
+            let v = b.map(moment("adamw_v.v1", beta2, true), &[state[1], clipped], &shape);
+            // w' = (w - (lr*decay)*w) - lr*((m/c1) / (sqrt(v/c2) + epsilon))
+            let body = Body::new("adamw_w.v1", |w| {
+                let (p, m, v) = (w.input(0), w.input(1), w.input(2));
+                let (lr, c1, c2) = (w.input(3), w.input(4), w.input(5));
+                let (mhat, vhat) = (w.div(m, c1), w.div(v, c2));
+                let root = w.sqrt(vhat);
+                let epsilon = w.f(epsilon);
+                let denominator = w.add(root, epsilon);
+                let direction = w.div(mhat, denominator);
+                let kept = decayed_parameter(w, p, lr, decay);
+                let move_by = w.mul(lr, direction);
+                w.sub(kept, move_by)
+            });
+            let inputs = [parameter, m, v, rates.learning_rate, rates.correction1, rates.correction2];
+            (b.map(body, &inputs, &shape), vec![m, v])
+        }
+        Optimizer::Sgd { momentum, .. } => {
+            let body = Body::new("sgd_momentum.v1", |w| {
+                let (buffer, g, mu) = (w.input(0), w.input(1), w.f(momentum));
+                let kept = w.mul(mu, buffer);
+                w.add(kept, g)
+            });
+            let buffer = b.map(body, &[state[0], clipped], &shape);
+            let body = Body::new("sgd_w.v1", |w| {
+                let (p, buffer, lr) = (w.input(0), w.input(1), w.input(2));
+                let kept = decayed_parameter(w, p, lr, decay);
+                let move_by = w.mul(lr, buffer);
+                w.sub(kept, move_by)
+            });
+            (b.map(body, &[parameter, buffer, rates.learning_rate], &shape), vec![buffer])
+        }
+    }
+}
+
+/// beta*m + (1-beta)*g, or with g*g in place of g.
+fn moment(name: &'static str, beta: f32, squared: bool) -> Body {
+    Body::new(name, |w| {
+        let (m, g, beta_reg, rest) = (w.input(0), w.input(1), w.f(beta), w.f(1.0 - beta));
+        let g = if squared { w.mul(g, g) } else { g };
+        let (kept, new) = (w.mul(beta_reg, m), w.mul(rest, g));
+        w.add(kept, new)
+    })
+}
+
+/// p - (lr*decay)*p; p itself, with no instruction, when there is no decay.
+fn decayed_parameter(w: &mut Writer, p: Reg, lr: Reg, decay: f32) -> Reg {
+    if decay == 0.0 {
+        return p;
+    }
+    let decay = w.f(decay);
+    let rate = w.mul(lr, decay);
+    let shrink = w.mul(rate, p);
+    w.sub(p, shrink)
+}

@@ -1,0 +1,115 @@
+//! Digits and block of every product, by operator class: part of the job, so part of the program.
+
+use serde::{Deserialize, Serialize};
+
+use crate::arith::digits::DIGITS_MAX;
+
+/// Where a product stands in a model. Forward products, and the two gradients of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProductClass {
+    /// x W^T of a linear layer; its gradients dy W and dy^T x.
+    Linear,
+    LinearDx,
+    LinearDw,
+    /// The last linear layer before the loss: hidden W^T; dlogits W and dlogits^T hidden.
+    Head,
+    HeadDx,
+    HeadDw,
+    /// Attention scores q k^T; dscores k and dscores^T q.
+    Scores,
+    ScoresDq,
+    ScoresDk,
+    /// Attention values p v; dout v^T and p^T dout.
+    Values,
+    ValuesDp,
+    ValuesDv,
+}
+
+impl ProductClass {
+    pub const ALL: [ProductClass; 12] = {
+        use ProductClass::*;
+        [
+            Linear, LinearDx, LinearDw, Head, HeadDx, HeadDw, Scores, ScoresDq, ScoresDk, Values, ValuesDp,
+            ValuesDv,
+        ]
+    };
+
+    /// The name in job files.
+    pub fn name(self) -> &'static str {
+        use ProductClass::*;
+        match self {
+            Linear => "linear",
+            LinearDx => "linear_dx",
+            LinearDw => "linear_dw",
+            Head => "head",
+            HeadDx => "head_dx",
+            HeadDw => "head_dw",
+            Scores => "scores",
+            ScoresDq => "scores_dq",
+            ScoresDk => "scores_dk",
+            Values => "values",
+            ValuesDp => "values_dp",
+            ValuesDv => "values_dv",
+        }
+    }
+}
+
+/// Digits of the two operands (a is the activation or incoming gradient) and the scale block along K (0 = all of K).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProductDigits {
+    pub digits_a: u8,
+    pub digits_b: u8,
+    #[serde(default)]
+    pub block: u32,
+}
+
+impl ProductDigits {
+    /// The same digits for both operands, one scale group for all of K.
+    pub fn uniform(digits: u8) -> ProductDigits {
+        ProductDigits { digits_a: digits, digits_b: digits, block: 0 }
+    }
+
+    /// What is wrong with these numbers, if anything.
+    pub fn error(&self) -> Option<String> {
+        let fits = |d: u8| (1..=DIGITS_MAX as u8).contains(&d);
+        if !fits(self.digits_a) || !fits(self.digits_b) {
+            return Some(format!("digits must be 1 to {DIGITS_MAX}"));
+        }
+        if self.block != 0 && (self.block < 64 || !self.block.is_power_of_two()) {
+            return Some("block must be 0 (all of K) or a power of two of at least 64".into());
+        }
+        None
+    }
+}
+
+/// The digits of every class.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProductTable([ProductDigits; ProductClass::ALL.len()]);
+
+impl ProductTable {
+    /// Every product with the same digits.
+    pub fn uniform(digits: u8) -> ProductTable {
+        ProductTable([ProductDigits::uniform(digits); ProductClass::ALL.len()])
+    }
+
+    /// The default preset: two digits, and three for the operands whose rows are wide in range: the loss's
+    /// gradient, attention probabilities and their gradients.
+    pub fn preset() -> ProductTable {
+        use ProductClass::*;
+        let mut table = ProductTable::uniform(2);
+        for class in [HeadDx, HeadDw, ScoresDq, ScoresDk, Values, ValuesDv] {
+            table.set(class, ProductDigits { digits_a: 3, digits_b: 2, block: 0 });
+        }
+        table
+    }
+
+    pub fn get(&self, class: ProductClass) -> ProductDigits {
+        self.0[class as usize]
+    }
+
+    pub fn set(&mut self, class: ProductClass, digits: ProductDigits) {
+        self.0[class as usize] = digits;
+    }
+}

@@ -1,0 +1,233 @@
+//! A training step as three graphs: the gradient of a micro-batch, the sum of two gradients, and the update.
+//!
+//! A step over M micro-batches is the fixed tree over their gradients (`accumulate`), then `update`; so any number
+//! of devices, or an auditor with one micro-batch, computes the same bits. Contract: section 7.
+
+use super::builder::Builder;
+use super::graph::{Graph, TensorId};
+use super::models::{Inputs, Model, Parameter};
+use super::optimizer::{Optimizer, Rates, clip_factor, update};
+use super::products::ProductTable;
+use crate::arith::DType;
+
+/// The port names of the graphs. `{}` stands for a parameter's name.
+pub mod port {
+    /// f32 [1]: the micro-batch's share of the mean loss.
+    pub const LOSS: &str = "loss";
+    /// f32 [1]: 1 / the number of labels in the whole batch.
+    pub const FACTOR: &str = "scalar/factor";
+    /// u32 [2]: the run's Philox key.
+    pub const SEED: &str = "scalar/seed";
+    /// u32 [1]: the step, from 1.
+    pub const STEP: &str = "scalar/step";
+    /// u32 [1]: the first sample of the micro-batch in the whole batch.
+    pub const FIRST_SAMPLE: &str = "scalar/first_sample";
+    /// f32 [1] each.
+    pub const LEARNING_RATE: &str = "scalar/learning_rate";
+    pub const CORRECTION1: &str = "scalar/correction1";
+    pub const CORRECTION2: &str = "scalar/correction2";
+    /// f32 [1]: the clip factor and the gradient's norm before it.
+    pub const CLIP: &str = "clip";
+    pub const NORM: &str = "norm";
+
+    pub fn parameter(name: &str) -> String {
+        format!("param/{name}")
+    }
+    pub fn gradient(name: &str) -> String {
+        format!("grad/{name}")
+    }
+    /// An optimizer state tensor of a parameter.
+    pub fn slot(slot: &str, name: &str) -> String {
+        format!("{slot}/{name}")
+    }
+    pub fn batch(name: &str) -> String {
+        format!("batch/{name}")
+    }
+    /// The two operands of `accumulate`.
+    pub fn left(name: &str) -> String {
+        format!("left/{name}")
+    }
+    pub fn right(name: &str) -> String {
+        format!("right/{name}")
+    }
+}
+
+/// Everything that decides the bits of a training step, apart from its data.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepSpec {
+    pub model: Model,
+    pub optimizer: Optimizer,
+    /// The greatest gradient norm; `None` = no clipping (the factor is 1).
+    pub clip_norm: Option<f32>,
+    /// Samples of a micro-batch, and micro-batches of a step.
+    pub micro_batch: u32,
+    pub micro_batches: u32,
+    pub products: ProductTable,
+}
+
+/// A tensor of the training state, in the order of state digests and checkpoints.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StateTensor {
+    /// The port's name: `param/..`, or an optimizer slot such as `m/..`.
+    pub name: String,
+    pub shape: Vec<u32>,
+}
+
+/// The program of a job.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub spec: StepSpec,
+    pub parameters: Vec<Parameter>,
+    /// params, batch, scalars -> `grad/*`, `loss`.
+    pub micro: Graph,
+    /// `left/*` + `right/*` -> `grad/*`, `loss`.
+    pub accumulate: Graph,
+    /// params, slots, grads, scalars -> params, slots, `clip`, `norm`.
+    pub update: Graph,
+}
+
+impl Program {
+    pub fn new(spec: StepSpec) -> Program {
+        let parameters = spec.model.parameters();
+        Program {
+            micro: micro_graph(&spec, &parameters),
+            accumulate: accumulate_graph(&parameters),
+            update: update_graph(&spec, &parameters),
+            parameters,
+            spec,
+        }
+    }
+
+    /// The state in order: all parameters, then all of each optimizer slot.
+    pub fn state(&self) -> Vec<StateTensor> {
+        let mut table = Vec::new();
+        let tensors = |prefix: &str, table: &mut Vec<StateTensor>| {
+            for p in &self.parameters {
+                table.push(StateTensor { name: port::slot(prefix, &p.name), shape: p.shape.clone() });
+            }
+        };
+        tensors("param", &mut table);
+        for slot in self.spec.optimizer.slots() {
+            tensors(slot, &mut table);
+        }
+        table
+    }
+
+    /// Number of trained scalars.
+    pub fn parameter_count(&self) -> u64 {
+        self.parameters.iter().map(|p| p.shape.iter().map(|&d| u64::from(d)).product::<u64>()).sum()
+    }
+
+    /// Samples of a whole batch.
+    pub fn batch(&self) -> u32 {
+        self.spec.micro_batch * self.spec.micro_batches
+    }
+}
+
+fn parameter_inputs(b: &mut Builder, parameters: &[Parameter]) -> Vec<TensorId> {
+    parameters.iter().map(|p| b.input(port::parameter(&p.name), DType::F32, &p.shape)).collect()
+}
+
+fn micro_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
+    let mut b = Builder::new(spec.products.clone());
+    let ids = parameter_inputs(&mut b, parameters);
+    let batch = spec.model.batch(spec.micro_batch);
+    let batch = batch.iter().map(|t| b.input(port::batch(t.name), t.dtype, &t.shape)).collect();
+    let inputs = Inputs {
+        batch,
+        factor: b.input(port::FACTOR, DType::F32, &[1]),
+        seed: b.input(port::SEED, DType::U32, &[2]),
+        step: b.input(port::STEP, DType::U32, &[1]),
+        first_sample: b.input(port::FIRST_SAMPLE, DType::U32, &[1]),
+    };
+    let loss = spec.model.forward(&mut b, spec.micro_batch, &ids, &inputs);
+    let gradients = b.backward(loss.logits, loss.dlogits);
+    for (p, id) in parameters.iter().zip(&ids) {
+        b.output(port::gradient(&p.name), gradients[id]);
+    }
+    b.output(port::LOSS, loss.loss);
+    b.finish()
+}
+
+fn accumulate_graph(parameters: &[Parameter]) -> Graph {
+    let mut b = Builder::new(ProductTable::preset());
+    let names: Vec<(String, Vec<u32>)> = parameters
+        .iter()
+        .map(|p| (port::gradient(&p.name), p.shape.clone()))
+        .chain([(port::LOSS.to_string(), vec![1])])
+        .collect();
+    for (name, shape) in names {
+        let left = b.input(port::left(&name), DType::F32, &shape);
+        let right = b.input(port::right(&name), DType::F32, &shape);
+        let sum = b.scoped("accumulate", |b| b.scoped(&name, |b| b.add(left, right)));
+        b.output(name, sum);
+    }
+    b.finish()
+}
+
+fn update_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
+    let mut b = Builder::new(ProductTable::preset());
+    let ids = parameter_inputs(&mut b, parameters);
+    let slots: Vec<Vec<TensorId>> = spec
+        .optimizer
+        .slots()
+        .iter()
+        .map(|slot| {
+            parameters.iter().map(|p| b.input(port::slot(slot, &p.name), DType::F32, &p.shape)).collect()
+        })
+        .collect();
+    let gradients: Vec<TensorId> =
+        parameters.iter().map(|p| b.input(port::gradient(&p.name), DType::F32, &p.shape)).collect();
+    let rates = Rates {
+        learning_rate: b.input(port::LEARNING_RATE, DType::F32, &[1]),
+        correction1: b.input(port::CORRECTION1, DType::F32, &[1]),
+        correction2: b.input(port::CORRECTION2, DType::F32, &[1]),
+    };
+    // Without clipping the bound is infinity, which no norm exceeds.
+    let max_norm = spec.clip_norm.unwrap_or(f32::INFINITY);
+    let (factor, norm) = b.scoped("clip", |b| clip_factor(b, &gradients, max_norm));
+    let mut new_slots = vec![Vec::new(); slots.len()];
+    for (i, p) in parameters.iter().enumerate() {
+        let state: Vec<TensorId> = slots.iter().map(|s| s[i]).collect();
+        let (parameter, state) = b.scoped("update", |b| {
+            b.scoped(&p.name, |b| {
+                update(b, &spec.optimizer, rates, ids[i], p.decayed, gradients[i], factor, &state)
+            })
+        });
+        b.output(port::parameter(&p.name), parameter);
+        for (all, one) in new_slots.iter_mut().zip(state) {
+            all.push(one);
+        }
+    }
+    for (slot, tensors) in spec.optimizer.slots().iter().zip(new_slots) {
+        for (p, tensor) in parameters.iter().zip(tensors) {
+            b.output(port::slot(slot, &p.name), tensor);
+        }
+    }
+    b.output(port::CLIP, factor);
+    b.output(port::NORM, norm);
+    b.finish()
+}
+
+/// The logits of a batch of `samples` for generation: inputs params and `batch/*`, output `logits`. Dropout is off.
+pub fn inference_graph(model: &Model, products: &ProductTable, samples: u32) -> Graph {
+    let mut model = model.clone();
+    match &mut model {
+        Model::Gpt(gpt) => gpt.dropout = 0.0,
+        Model::Mlp(mlp) => mlp.dropout = 0.0,
+    }
+    let mut b = Builder::new(products.clone());
+    let ids = parameter_inputs(&mut b, &model.parameters());
+    let batch = model.batch(samples);
+    let batch = batch.iter().map(|t| b.input(port::batch(t.name), t.dtype, &t.shape)).collect();
+    let inputs = Inputs {
+        batch,
+        factor: b.input(port::FACTOR, DType::F32, &[1]),
+        seed: b.input(port::SEED, DType::U32, &[2]),
+        step: b.input(port::STEP, DType::U32, &[1]),
+        first_sample: b.input(port::FIRST_SAMPLE, DType::U32, &[1]),
+    };
+    let loss = model.forward(&mut b, samples, &ids, &inputs);
+    b.output("logits", loss.logits);
+    b.finish()
+}

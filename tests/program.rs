@@ -1,0 +1,1 @@
+//! The program on the reference engine: gradients against finite differences, and a step's determinism.
