@@ -58,7 +58,13 @@ fn eval(body: &Body, inputs: &[f64], index: [u32; 4]) -> f64 {
             Instr::UShr(a, b) => f64::from(u(a) >> u(b)),
             Instr::ULt(a, b) => f64::from(u8::from(u(a) < u(b))),
             Instr::UEq(a, b) => f64::from(u8::from(u(a) == u(b))),
-            Instr::Select(c, a, b) => if v(c) != 0.0 { v(a) } else { v(b) },
+            Instr::Select(c, a, b) => {
+                if v(c) != 0.0 {
+                    v(a)
+                } else {
+                    v(b)
+                }
+            }
             Instr::Philox { key, counter, word } => {
                 f64::from(philox4x32_10(key.map(u), counter.map(u))[(u(word) & 3) as usize])
             }
@@ -72,7 +78,12 @@ fn integer_use(body: &Body, register: usize) -> bool {
     body.code.iter().any(|instr| {
         let integers = matches!(
             instr,
-            Instr::UAdd(..) | Instr::UMul(..) | Instr::UAnd(..) | Instr::UShr(..) | Instr::ULt(..) | Instr::UEq(..)
+            Instr::UAdd(..)
+                | Instr::UMul(..)
+                | Instr::UAnd(..)
+                | Instr::UShr(..)
+                | Instr::ULt(..)
+                | Instr::UEq(..)
                 | Instr::Philox { .. }
         );
         integers && instr.operands().iter().any(|r| r.0 as usize == register)
@@ -110,12 +121,17 @@ fn run_node(graph: &Graph, node: &Node, values: &Values) -> Vec<f64> {
         }
         Primitive::RowMax { input } => {
             let len = *shape(*input).last().unwrap();
-            values[input].chunks(len).map(|row| row.iter().copied().fold(f64::NEG_INFINITY, f64::max)).collect()
+            values[input]
+                .chunks(len)
+                .map(|row| row.iter().copied().fold(f64::NEG_INFINITY, f64::max))
+                .collect()
         }
         Primitive::TreeSum { input, len, inner, .. } => {
             let (len, inner) = (*len as usize, *inner as usize);
             (0..out_len)
-                .map(|i| (0..len).map(|j| values[input][i / inner * len * inner + j * inner + i % inner]).sum())
+                .map(|i| {
+                    (0..len).map(|j| values[input][i / inner * len * inner + j * inner + i % inner]).sum()
+                })
                 .collect()
         }
         Primitive::SegmentSum { input, order, offsets } => {
@@ -134,9 +150,9 @@ fn run_node(graph: &Graph, node: &Node, values: &Values) -> Vec<f64> {
             order.sort_by_key(|&i| values[classes][i] as usize);
             order.into_iter().map(|i| i as f64).collect()
         }
-        Primitive::GroupOffsets { classes, .. } => {
-            (0..out_len).map(|c| values[classes].iter().filter(|&&x| (x as usize) < c).count() as f64).collect()
-        }
+        Primitive::GroupOffsets { classes, .. } => (0..out_len)
+            .map(|c| values[classes].iter().filter(|&&x| (x as usize) < c).count() as f64)
+            .collect(),
         Primitive::Magnitude { .. } => vec![0.0; out_len],
         Primitive::Quantise { input, .. } => gathered(values, input),
         Primitive::Product { a, b, .. } => {
@@ -214,13 +230,27 @@ fn check(model: Model) {
             let numeric =
                 (8.0 * (loss_at(h) - loss_at(-h)) - (loss_at(2.0 * h) - loss_at(-2.0 * h))) / (12.0 * h);
             let error = (numeric - analytic[i]).abs();
-            assert!(error < 1e-9 + 1e-6 * analytic[i].abs(), "{name}[{i}]: {} against {numeric}", analytic[i]);
+            assert!(
+                error < 1e-9 + 1e-6 * analytic[i].abs(),
+                "{name}[{i}]: {} against {numeric}",
+                analytic[i]
+            );
         }
     }
 }
 
 fn gpt(gelu: Gelu, tied: bool, dropout: f32) -> Model {
-    Model::Gpt(Gpt { vocabulary: 7, context: 4, layers: 2, heads: 2, width: 6, gelu, dropout, tied, init_std: 0.02 })
+    Model::Gpt(Gpt {
+        vocabulary: 7,
+        context: 4,
+        layers: 2,
+        heads: 2,
+        width: 6,
+        gelu,
+        dropout,
+        tied,
+        init_std: 0.02,
+    })
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Compiled, Engine, EngineError, Observer, Tensor};
 use crate::arith::DType;
 use crate::program::element::{self, Source};
-use crate::program::graph::{Graph, Primitive, TensorId, TensorType};
+use crate::program::graph::{Graph, TensorId, TensorType};
 
 /// Elements as words; integers of quantised tensors are sign-extended.
 struct Words {
@@ -93,28 +93,4 @@ impl Engine for Reference {
         let output = |id: TensorId| Tensor::new(values[id.0 as usize].clone().expect("outputs are computed"));
         Ok(graph.outputs.iter().map(|port| output(port.tensor)).collect())
     }
-}
-
-/// The tensors whose last reader is each node, so that engines can free them there; inputs of the graph and
-/// outputs never are.
-pub fn last_uses(graph: &Graph) -> Vec<Vec<TensorId>> {
-    let mut kept = vec![false; graph.tensors.len()];
-    for port in graph.inputs.iter().chain(&graph.outputs) {
-        kept[port.tensor.0 as usize] = true;
-    }
-    let mut uses = vec![Vec::new(); graph.nodes.len()];
-    for (i, node) in graph.nodes.iter().enumerate().rev() {
-        for tensor in node.primitive.inputs().into_iter().chain([node.output]) {
-            if !std::mem::replace(&mut kept[tensor.0 as usize], true) {
-                uses[i].push(tensor);
-            }
-        }
-    }
-    uses
-}
-
-/// Whether a node only looks at integers that were known before the step (the batch), so that engines may compute
-/// it on the host.
-pub fn is_grouping(primitive: &Primitive) -> bool {
-    matches!(primitive, Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. })
 }

@@ -35,7 +35,11 @@ impl<'a> Input<'a> {
             contiguous &= view.dims[d] == 1 || view.strides[d] == stride;
             stride = stride.wrapping_mul(view.dims[d]);
         }
-        if contiguous { Input::Contiguous(&words[view.offset as usize..]) } else { Input::Strided(words, view) }
+        if contiguous {
+            Input::Contiguous(&words[view.offset as usize..])
+        } else {
+            Input::Strided(words, view)
+        }
     }
 
     fn load(&self, first: usize, out: &mut [u32]) {
@@ -110,11 +114,25 @@ pub fn run(body: &Body, dims: [u32; 4], words: &[&[u32]], views: &[View], out: &
 }
 
 /// One block through the widest vectors the machine has.
-fn run_block(body: &Body, dims: [u32; 4], inputs: &[Input], first: usize, registers: &mut [Block], len: usize) {
+fn run_block(
+    body: &Body,
+    dims: [u32; 4],
+    inputs: &[Input],
+    first: usize,
+    registers: &mut [Block],
+    len: usize,
+) {
     #[cfg(all(target_arch = "x86_64", not(feature = "no-avx2")))]
     {
         #[target_feature(enable = "avx2")]
-        fn wide(body: &Body, dims: [u32; 4], inputs: &[Input], first: usize, registers: &mut [Block], len: usize) {
+        fn wide(
+            body: &Body,
+            dims: [u32; 4],
+            inputs: &[Input],
+            first: usize,
+            registers: &mut [Block],
+            len: usize,
+        ) {
             block(body, dims, inputs, first, registers, len);
         }
         if std::arch::is_x86_feature_detected!("avx2") {

@@ -119,7 +119,8 @@ pub fn tree_sum(input: &[u32], len: usize, inner: usize, out: &mut [u32]) {
     out.par_chunks_mut(inner).enumerate().for_each(|(o, out)| {
         out.par_chunks_mut(COLUMNS).enumerate().for_each(|(strip, out)| {
             let first = o * len * inner + strip * COLUMNS;
-            let rows = (0..len).map(|j| &input[first + j * inner..first + j * inner + out.len()]);
+            let width = out.len();
+            let rows = (0..len).map(|j| &input[first + j * inner..first + j * inner + width]);
             sum_rows(rows, out);
         });
     });
