@@ -44,8 +44,7 @@ fn sum_rows<'a>(rows: impl Iterator<Item = &'a [u32]>, out: &mut [u32]) {
     let width = out.len();
     let mut waiting: Vec<Vec<u32>> = Vec::new();
     let mut free: Vec<Vec<u32>> = Vec::new();
-    let mut count = 0u64;
-    for row in rows {
+    for (count, row) in rows.enumerate() {
         let mut node = free.pop().unwrap_or_else(|| vec![0; width]);
         wide(
             #[inline(always)]
@@ -64,7 +63,6 @@ fn sum_rows<'a>(rows: impl Iterator<Item = &'a [u32]>, out: &mut [u32]) {
             height += 1;
         }
         waiting.push(node);
-        count += 1;
     }
     let Some(mut total) = waiting.pop() else {
         out.fill(0);
