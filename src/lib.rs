@@ -9,3 +9,4 @@ pub mod commit;
 pub mod engine;
 pub mod program;
 pub mod run;
+pub mod train;

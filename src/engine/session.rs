@@ -113,6 +113,20 @@ impl<'e> Session<'e> {
         Ok(())
     }
 
+    /// Replaces one tensor of the state.
+    pub fn replace_state(&mut self, index: usize, bytes: &[u8]) -> Result<(), EngineError> {
+        let shape = self.program.state()[index].shape.clone();
+        self.state[index] = self.engine.upload(&TensorType { dtype: DType::F32, shape }, bytes)?;
+        Ok(())
+    }
+
+    /// Copies the whole state out, in order.
+    pub fn download_state(&mut self) -> Result<Vec<Vec<u8>>, EngineError> {
+        let mut state = Vec::with_capacity(self.state.len());
+        self.visit_state(|_, bytes| state.push(bytes.to_vec()))?;
+        Ok(state)
+    }
+
     /// Shows every gradient's canonical bytes, in the table's order, then the loss's.
     pub fn visit_gradients(
         &mut self,
