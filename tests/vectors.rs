@@ -8,6 +8,7 @@ use tiebreak::program::init;
 use tiebreak::program::models::Init;
 
 #[derive(Deserialize)]
+#[expect(clippy::type_complexity, reason = "rows as they stand in the file")]
 struct Vectors {
     scalar: Vec<[u32; 8]>,
     tree: Vec<(Vec<u32>, u32)>,

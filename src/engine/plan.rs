@@ -19,3 +19,17 @@ pub fn last_uses(graph: &Graph) -> Vec<Vec<TensorId>> {
     }
     uses
 }
+
+/// The most bytes of tensors that live at once while a graph runs, inputs and outputs included, in the canonical
+/// layout.
+pub fn peak_bytes(graph: &Graph) -> u64 {
+    let bytes = |id: TensorId| graph.tensor(id).bytes() as u64;
+    let mut live: u64 = graph.inputs.iter().map(|port| bytes(port.tensor)).sum();
+    let mut peak = live;
+    for (node, dying) in graph.nodes.iter().zip(last_uses(graph)) {
+        live += bytes(node.output);
+        peak = peak.max(live);
+        live -= dying.into_iter().map(bytes).sum::<u64>();
+    }
+    peak
+}

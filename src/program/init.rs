@@ -30,15 +30,16 @@ pub fn element(seed: [u32; 2], parameter: u32, i: u64, init: Init) -> u32 {
     }
 }
 
-fn tensor(seed: [u32; 2], parameter: u32, len: usize, init: Init) -> Vec<u32> {
-    (0..len as u64).into_par_iter().map(|i| element(seed, parameter, i, init)).collect()
+/// Tensor `index` of the initial state, in the order of [`Program::state`]: binary32 patterns, row-major.
+pub fn state_tensor(program: &Program, seed: [u32; 2], index: usize) -> Vec<u32> {
+    let count = program.parameters.len();
+    let parameter = &program.parameters[index % count];
+    let init = if index < count { parameter.init } else { Init::Zeros };
+    let len: u64 = parameter.shape.iter().map(|&d| u64::from(d)).product();
+    (0..len).into_par_iter().map(|i| element(seed, index as u32, i, init)).collect()
 }
 
-/// The initial training state, in the order of [`Program::state`].
+/// The initial training state.
 pub fn state(program: &Program, seed: [u32; 2]) -> Vec<Vec<u32>> {
-    let len = |shape: &[u32]| shape.iter().map(|&d| d as usize).product::<usize>();
-    let parameters =
-        program.parameters.iter().zip(0..).map(|(p, number)| tensor(seed, number, len(&p.shape), p.init));
-    let slots = program.spec.optimizer.slots().iter().flat_map(|_| &program.parameters);
-    parameters.chain(slots.map(|p| vec![0; len(&p.shape)])).collect()
+    (0..program.state().len()).map(|index| state_tensor(program, seed, index)).collect()
 }

@@ -21,6 +21,9 @@ const STATE_MAX: u64 = 1 << 40;
 const BATCH_MAX: u64 = 1 << 24;
 const TENSOR_MAX: u64 = 1 << 31;
 
+/// The most micro-batches of a step whose operators are committed: every one has a trace of its own.
+const TRACED_MICRO_BATCHES_MAX: u32 = 256;
+
 /// A parsed and validated job.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -178,6 +181,13 @@ impl Job {
         let samples = u64::from(self.batch.micro_batch) * u64::from(self.batch.micro_batches);
         if samples == 0 || samples > BATCH_MAX || self.batch.micro_batches > 1 << 16 {
             return found("batch.micro_batch", format!("the whole batch must have 1 to {BATCH_MAX} samples"));
+        }
+        if self.commit.granularity == Granularity::Operator
+            && self.batch.micro_batches > TRACED_MICRO_BATCHES_MAX
+        {
+            let why =
+                format!("at most {TRACED_MICRO_BATCHES_MAX} micro-batches when operators are committed");
+            return found("batch.micro_batches", why);
         }
         if self.clip_norm.is_some_and(|norm| norm.is_nan() || norm <= 0.0) {
             return found("clip_norm", "must be above 0".into());

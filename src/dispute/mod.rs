@@ -1,0 +1,7 @@
+//! Disputes: what one tile of one operator must be, and verdicts that anybody can check from a file alone.
+//!
+//! Everything here runs the scalar reference on verified bytes. There is no clock, no network and no GPU.
+
+pub mod leaf;
+pub mod origin;
+pub mod verdict;
