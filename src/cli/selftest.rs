@@ -41,11 +41,13 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     Ok(if same { Exit::Match } else { Exit::Undecided })
 }
 
+type Compute = fn(u32) -> u32;
+
 /// Inputs of one stretch of the exhaustive check.
 const STRETCH: u64 = 1 << 22;
 
 fn exhaustive(printer: Printer) -> CommandResult {
-    let functions: [(Function, fn(u32) -> u32); 4] = [
+    let functions: [(Function, Compute); 4] = [
         (Function::Exp, elementary::exp),
         (Function::Log, elementary::log),
         (Function::Tanh, elementary::tanh),

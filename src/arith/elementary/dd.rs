@@ -97,6 +97,7 @@ impl Add for Dd {
 impl Sub for Dd {
     type Output = Dd;
 
+    #[expect(clippy::suspicious_arithmetic_impl, reason = "a difference is the sum with the negative")]
     fn sub(self, other: Dd) -> Dd {
         self + other.neg()
     }

@@ -75,10 +75,10 @@ pub fn erf(x: f64) -> f64 {
     let mut power = h;
     let mut sum = 0.0;
     let (mut before, mut g) = (0.0, slope.hi);
-    for n in 0..16 {
-        sum += g * power * INVERSE[n];
+    for inverse in INVERSE {
+        sum += g * power * inverse;
         power *= h;
-        let next = -2.0 * (c * g + before) * INVERSE[n];
+        let next = -2.0 * (c * g + before) * inverse;
         (before, g) = (g, next);
     }
     value.hi + sum
