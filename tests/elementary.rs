@@ -39,7 +39,7 @@ fn vectors_of_mpmath() {
 fn a_stratified_sample() {
     for (function, compute) in FUNCTIONS {
         for binade in 0..512u64 {
-            let first = (binade << 23) + (binade * 0x9e37_79b9 & 0x7f_e000);
+            let first = (binade << 23) + ((binade * 0x9e37_79b9) & 0x7f_e000);
             let tally = check_range(function, compute, first..first + 4096);
             assert_eq!(tally.first_wrong, None, "{function:?}: {} wrong in binade {binade}", tally.wrong);
         }
