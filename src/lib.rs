@@ -5,3 +5,4 @@
 //! promised, `run` what is on disk; `train`, `audit` and `dispute` are what people do with them.
 
 pub mod arith;
+pub mod engine;

@@ -1,0 +1,3 @@
+//! How a program is executed. Every engine gives the bits that [`crate::arith`] defines.
+
+pub mod cpu;
