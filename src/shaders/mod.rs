@@ -2,6 +2,7 @@
 
 pub mod compose;
 pub mod lint;
+pub mod product;
 
 include!(concat!(env!("OUT_DIR"), "/shaders.rs"));
 

@@ -91,10 +91,9 @@ fn shader(graph: &Graph, node: &Node) -> (String, Vec<u32>, [u32; 3]) {
             let (words, blocks) = (words_of_k(k), block_count(k, *block));
             let step = if *block == 0 { words } else { *block / 4 };
             let bits = digits::magnitude_bits(digits_a) + digits::magnitude_bits(digits_b);
-            let head = format!("const DIGITS_A: u32 = {digits_a}u;\nconst DIGITS_B: u32 = {digits_b}u;\n");
             let uniform = vec![batch, m, n, words, blocks, step, bits, 0];
             let groups = [n.div_ceil(32), m.div_ceil(32), blocks * batch];
-            (format!("{head}{}", file("product")), uniform, groups)
+            (shaders::product::complete(&file("product"), digits_a, digits_b), uniform, groups)
         }
         Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. } => (String::new(), Vec::new(), [0; 3]),
     }

@@ -1,0 +1,228 @@
+//! The wgpu engine on every adapter here, bit for bit against the scalar contract and the CPU engine.
+//!
+//! A software adapter that is missing is named in the output; with TIEBREAK_REQUIRE_ADAPTERS (parts of names,
+//! separated by commas) a missing one is a failure, which is how CI runs.
+
+#![cfg(feature = "gpu")]
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{begin_run, files, gpt_job, key};
+use tiebreak::arith::philox::philox4x32_10;
+use tiebreak::arith::{DType, elementary, float};
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::engine::gpu::{Gpu, adapters};
+use tiebreak::engine::{Engine, Tensor};
+use tiebreak::program::builder::Builder;
+use tiebreak::program::expr::{Body, Reg, Writer};
+use tiebreak::program::graph::{Graph, TensorType, View};
+use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
+use tiebreak::run::disk::Disk;
+use tiebreak::train::{Silent, train};
+
+/// Every usable adapter, after checking that those that must be here are.
+fn engines() -> Vec<Gpu> {
+    let names: Vec<String> = adapters().into_iter().filter(|a| a.refused.is_none()).map(|a| a.name).collect();
+    let required = std::env::var("TIEBREAK_REQUIRE_ADAPTERS").unwrap_or_default();
+    for wanted in required.split(',').filter(|w| !w.is_empty()) {
+        assert!(names.iter().any(|n| n.contains(wanted)), "adapter {wanted} is required; here are {names:?}");
+    }
+    for usual in ["llvmpipe", "SwiftShader"] {
+        if !names.iter().any(|n| n.contains(usual)) {
+            println!("NOT TESTED: there is no adapter {usual} here");
+        }
+    }
+    names.iter().map(|name| Gpu::open(Some(name)).unwrap()).collect()
+}
+
+fn upload(engine: &mut dyn Engine, dtype: DType, shape: &[u32], words: &[u32]) -> Tensor {
+    let ty = TensorType { dtype, shape: shape.to_vec() };
+    engine.upload(&ty, &words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>()).unwrap()
+}
+
+fn run(engine: &mut dyn Engine, graph: &Graph, inputs: &[Tensor]) -> Vec<u32> {
+    let compiled = engine.compile(Arc::new(graph.clone())).unwrap();
+    let outputs = engine.run(&compiled, inputs, None).unwrap();
+    let bytes = engine.download(&outputs[0]).unwrap();
+    bytes.chunks_exact(4).map(|c| u32::from_le_bytes(c.try_into().unwrap())).collect()
+}
+
+fn random(i: u32, stream: u32) -> u32 {
+    philox4x32_10([stream, 99], [i, 0, 0, 0])[0]
+}
+
+/// Patterns of all kinds: any bits, close exponents, subnormals, specials.
+fn pattern(i: u32, stream: u32) -> u32 {
+    const SPECIAL: [u32; 16] = [
+        0,
+        0x8000_0000,
+        1,
+        0x8000_0001,
+        0x007f_ffff,
+        0x0080_0000,
+        0x3f80_0000,
+        0xbf80_0000,
+        0x3f7f_ffff,
+        0x7f7f_ffff,
+        0xff7f_ffff,
+        0x7f80_0000,
+        0xff80_0000,
+        0x7fc0_0000,
+        0x7f80_0001,
+        0xffff_ffff,
+    ];
+    let r = random(i, stream);
+    match i % 8 {
+        0 => SPECIAL[(r % 16) as usize],
+        1 => r & 0x80ff_ffff,
+        2 | 3 => (r & 0x80ff_ffff) | (120 + (r >> 24 & 15)) << 23,
+        4 => (r & 0x8000_0007) | 0x3f80_0000,
+        _ => r,
+    }
+}
+
+const COUNT: u32 = 1 << 20;
+
+#[test]
+fn scalar_operations_on_a_million_pairs() {
+    type Operation = (fn(&mut Writer, Reg, Reg) -> Reg, fn(u32, u32) -> u32);
+    let operations: [Operation; 6] = [
+        (Writer::add, float::add),
+        (Writer::sub, float::sub),
+        (Writer::mul, float::mul),
+        (Writer::div, float::div),
+        (Writer::lt, float::lt),
+        (|w, a, _| w.sqrt(a), |a, _| float::sqrt(a)),
+    ];
+    let a: Vec<u32> = (0..COUNT).map(|i| pattern(i, 1)).collect();
+    let b: Vec<u32> = (0..COUNT).map(|i| pattern(random(i, 3), 2)).collect();
+    for mut engine in engines() {
+        let inputs =
+            [upload(&mut engine, DType::F32, &[COUNT], &a), upload(&mut engine, DType::F32, &[COUNT], &b)];
+        for (number, (write, right)) in operations.iter().enumerate() {
+            let mut builder = Builder::new(ProductTable::preset());
+            let (x, y) = (builder.input("a", DType::F32, &[COUNT]), builder.input("b", DType::F32, &[COUNT]));
+            let body = Body::new("test.v1", |w| {
+                let (x, y) = (w.input(0), w.input(1));
+                write(w, x, y)
+            });
+            let output = builder.map(body, &[x, y], &[COUNT]);
+            builder.output("out", output);
+            let have = run(&mut engine, &builder.finish(), &inputs);
+            for i in 0..COUNT as usize {
+                let want = right(a[i], b[i]);
+                let name = engine.describe();
+                assert_eq!(have[i], want, "{name}: operation {number} of {:08x} and {:08x}", a[i], b[i]);
+            }
+        }
+    }
+}
+
+#[test]
+fn elementary_functions_on_a_million_inputs() {
+    type Function = (fn(&mut Writer, Reg) -> Reg, fn(u32) -> u32);
+    let functions: [Function; 4] = [
+        (Writer::exp, elementary::exp),
+        (Writer::log, elementary::log),
+        (Writer::tanh, elementary::tanh),
+        (Writer::erf, elementary::erf),
+    ];
+    // 2048 inputs in each of the 512 binades, and the vectors of mpmath are covered by the CPU's functions.
+    let x: Vec<u32> = (0..COUNT).map(|i| (i >> 11) << 23 | (random(i, 5) & 0x7f_ffff)).collect();
+    for mut engine in engines() {
+        let input = upload(&mut engine, DType::F32, &[COUNT], &x);
+        for (number, (write, right)) in functions.iter().enumerate() {
+            let mut builder = Builder::new(ProductTable::preset());
+            let input_id = builder.input("x", DType::F32, &[COUNT]);
+            let body = Body::new("test.v1", |w| {
+                let x = w.input(0);
+                write(w, x)
+            });
+            let output = builder.map(body, &[input_id], &[COUNT]);
+            builder.output("out", output);
+            let have = run(&mut engine, &builder.finish(), std::slice::from_ref(&input));
+            for i in 0..COUNT as usize {
+                assert_eq!(have[i], right(x[i]), "{}: function {number} of {:08x}", engine.describe(), x[i]);
+            }
+        }
+    }
+}
+
+/// One product on an engine: a [batch, m, k], b [batch, n, k], b's columns strided.
+fn product(
+    engine: &mut dyn Engine,
+    [batch, m, n, k]: [u32; 4],
+    digits: ProductDigits,
+    a: &[u32],
+    b: &[u32],
+) -> Vec<u32> {
+    let mut table = ProductTable::preset();
+    table.set(ProductClass::Linear, digits);
+    let mut builder = Builder::new(table);
+    let a_id = builder.input("a", DType::F32, &[batch, m, k]);
+    let b_id = builder.input("b", DType::F32, &[batch, k, n]);
+    let a_view = View { tensor: a_id, offset: 0, dims: [1, batch, m, k], strides: [0, m * k, k, 1] };
+    let b_view = View { tensor: b_id, offset: 0, dims: [1, batch, n, k], strides: [0, n * k, 1, n] };
+    let output = builder.product(ProductClass::Linear, a_view, b_view, &[batch, m, n]);
+    builder.output("out", output);
+    let inputs =
+        [upload(engine, DType::F32, &[batch, m, k], a), upload(engine, DType::F32, &[batch, k, n], b)];
+    run(engine, &builder.finish(), &inputs)
+}
+
+#[test]
+fn products_of_every_kind() {
+    let shapes =
+        [[1, 1, 1, 1], [1, 33, 31, 7], [2, 5, 70, 64], [3, 40, 1, 129], [1, 64, 64, 300], [1, 2, 2, 802_816]];
+    let mut cpu = Cpu::new(2).unwrap();
+    for mut engine in engines() {
+        for [batch, m, n, k] in shapes {
+            let word = |i: u32, stream: u32| match k {
+                // All digits extreme, so that every accumulator is as full as it can be.
+                802_816 => 0x3f7f_ffff | (random(i / 1000, stream) & 0x8000_0000),
+                _ => match pattern(i, stream) {
+                    w if random(i, 9) % 64 != 0 && w & 0x7f80_0000 == 0x7f80_0000 => 0x3f00_0000,
+                    w => w,
+                },
+            };
+            let a: Vec<u32> = (0..batch * m * k).map(|i| word(i, 11)).collect();
+            let b: Vec<u32> = (0..batch * n * k).map(|i| word(i, 12)).collect();
+            for (digits_a, digits_b, block) in
+                [(1, 1, 0), (2, 2, 0), (3, 2, 64), (3, 3, 0), (4, 4, 0), (4, 1, 128)]
+            {
+                let digits = ProductDigits { digits_a, digits_b, block };
+                let shape = [batch, m, n, k];
+                let have = product(&mut engine, shape, digits, &a, &b);
+                let want = product(&mut cpu, shape, digits, &a, &b);
+                assert!(have == want, "{}: {shape:?}, {digits:?}", engine.describe());
+            }
+        }
+    }
+}
+
+/// Whole runs, with dropout and accumulation, end in the same files on every engine and number of threads.
+#[test]
+fn fifty_steps_write_the_same_run_everywhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "microbatch", "");
+    let text = std::fs::read_to_string(&job).unwrap().replace("steps = 8", "steps = 50");
+    std::fs::write(&job, text.replace("every = 2", "every = 25")).unwrap();
+    let trained = |name: &str, engine: &mut dyn Engine| {
+        let disk = Disk::default();
+        let out = folder.path().join(name);
+        let run = begin_run(&disk, &job, &out).unwrap();
+        train(&disk, &run, engine, Some(&key()), None, &mut Silent).unwrap();
+        files(&out)
+    };
+    let expected = trained("cpu-1", &mut Cpu::new(1).unwrap());
+    assert!(trained("cpu-2", &mut Cpu::new(2).unwrap()) == expected, "two threads differ from one");
+    for (number, mut engine) in engines().into_iter().enumerate() {
+        let name = engine.describe();
+        assert!(
+            trained(&format!("gpu-{number}"), &mut engine) == expected,
+            "{name} differs from the CPU engine"
+        );
+    }
+}
