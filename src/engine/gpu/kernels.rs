@@ -25,6 +25,39 @@ fn linear_groups(elements: u32) -> [u32; 3] {
     }
 }
 
+/// Workgroups along x, and the workgroups, for one workgroup an output.
+fn workgroup_each(outputs: u32) -> (u32, [u32; 3]) {
+    let width = outputs.clamp(1, 65_535);
+    (width, [width, outputs.div_ceil(width), 1])
+}
+
+/// From this length on a workgroup shares the work of an output.
+const LONG: u32 = 256;
+
+/// Some software adapters (llvmpipe 22.3) silently end an invocation's loops after this many rounds altogether. No
+/// shader may need more, and a graph that would is refused.
+const LOOP_ROUNDS_MAX: u32 = 65_535;
+
+/// Why a node cannot run here, if so.
+pub fn refusal(graph: &Graph, node: &Node) -> Option<String> {
+    let (what, rounds) = match &node.primitive {
+        // A term costs a round and, on average, one more for its carries.
+        Primitive::TreeSum { len, .. } => ("terms of a sum", long_block(*len).max(1) * 2),
+        Primitive::SegmentSum { order, .. } => {
+            ("positions of a micro-batch", graph.tensor(*order).len() as u32 * 2)
+        }
+        Primitive::Magnitude { input, .. } => ("places of K", input.dims[3].div_ceil(64)),
+        Primitive::Product { a, .. } => ("places of K", words_of_k(graph.tensor(*a).shape[2]) / 4),
+        _ => return None,
+    };
+    (rounds > LOOP_ROUNDS_MAX).then(|| format!("{}: too many {what} for one dispatch", node.operator))
+}
+
+/// Terms of a block when 64 invocations share a sum: a power of two.
+fn long_block(len: u32) -> u32 {
+    len.div_ceil(64).next_power_of_two()
+}
+
 /// dims, strides, (offset, ...) as shared/view.wgsl takes them.
 fn view_words(view: &View) -> Vec<u32> {
     [&view.dims[..], &view.strides[..]].concat()
@@ -52,9 +85,19 @@ fn shader(graph: &Graph, node: &Node) -> (String, Vec<u32>, [u32; 3]) {
         }
         Primitive::RowMax { input } => {
             let len = *graph.tensor(*input).shape.last().expect("tensors have rank 1 or more");
+            if len >= LONG {
+                let (width, groups) = workgroup_each(elements);
+                return (file("row_max_long"), vec![elements, len, 0, width], groups);
+            }
             (file("row_max"), vec![elements, len, 0, GRID_WIDTH], linear_groups(elements))
         }
         Primitive::TreeSum { len, inner, .. } => {
+            // Columns are read together by neighbours, so only rows and very long sums are shared.
+            if (*inner == 1 && *len >= LONG) || *len >= 1 << 14 {
+                let (width, groups) = workgroup_each(elements);
+                let uniform = vec![elements, *len, *inner, width, long_block(*len), 0, 0, 0];
+                return (file("tree_sum_long"), uniform, groups);
+            }
             (file("tree_sum"), vec![elements, *len, *inner, GRID_WIDTH], linear_groups(elements))
         }
         Primitive::SegmentSum { .. } => {
@@ -63,10 +106,13 @@ fn shader(graph: &Graph, node: &Node) -> (String, Vec<u32>, [u32; 3]) {
         Primitive::Magnitude { input, block } => {
             let blocks = block_count(input.dims[3], *block);
             let step = if *block == 0 { input.dims[3] } else { *block };
-            let mut uniform = vec![elements, blocks, step, GRID_WIDTH];
+            let long = (input.strides[3] == 1 && step >= LONG) || step >= 1 << 15;
+            let (width, groups) =
+                if long { workgroup_each(elements) } else { (GRID_WIDTH, linear_groups(elements)) };
+            let mut uniform = vec![elements, blocks, step, width];
             uniform.extend(view_words(input));
             uniform.extend([input.offset, 0, 0, 0]);
-            (file("scale"), uniform, linear_groups(elements))
+            (file(if long { "scale_long" } else { "scale" }), uniform, groups)
         }
         Primitive::Quantise { input, digits, block, .. } => {
             let words = words_of_k(input.dims[3]);

@@ -172,6 +172,9 @@ impl Engine for Gpu {
             if physical_bytes(ty) > self.device.binding_max() {
                 return Err(too_large(&self.device, &node.operator, ty));
             }
+            if let Some(reason) = kernels::refusal(&graph, node) {
+                return Err(EngineError::Unsupported { device: self.device.name.clone(), reason });
+            }
             steps.push(step_of(&mut self.device, &graph, node, &mut data));
         }
         self.device.check()?;
