@@ -5,5 +5,6 @@
 //! promised, `run` what is on disk; `train`, `audit` and `dispute` are what people do with them.
 
 pub mod arith;
+pub mod dispute;
 pub mod engine;
 pub mod program;
