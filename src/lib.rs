@@ -5,6 +5,7 @@
 //! promised, `run` what is on disk; `train`, `audit` and `dispute` are what people do with them.
 
 pub mod arith;
+pub mod audit;
 pub mod dispute;
 pub mod engine;
 pub mod program;
