@@ -6,6 +6,9 @@
 
 pub mod arith;
 pub mod audit;
+pub mod commit;
 pub mod dispute;
 pub mod engine;
 pub mod program;
+pub mod run;
+pub mod train;

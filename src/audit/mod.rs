@@ -1,3 +1,196 @@
-//! The audit of a run: what is always checked, which part is replayed, and what is reported.
+//! Audits: is a run what its job says, bit for bit?
+//!
+//! Every audit first makes the checks that need no replay ([`checks`]), then replays checkpoint segments
+//! ([`plan`]) until something differs, then finds out what ([`localise`]). An audit says that a run *matches* or
+//! *diverges*; only a verdict whose evidence stands alone *convicts*.
 
+pub mod checks;
+pub mod localise;
 pub mod plan;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::commit::digest::Digest;
+use crate::commit::record::{Record, StepRecord};
+use crate::dispute::verdict::Verdict;
+use crate::engine::reference::Reference;
+use crate::engine::session::Session;
+use crate::engine::{Engine, EngineError};
+use crate::run::RunError;
+use crate::run::checkpoint;
+use crate::run::dir::Run;
+use crate::run::job::philox_key;
+use crate::train::committed_step::{committed_step, scalars};
+use checks::Checked;
+use plan::Plan;
+
+/// Why an audit could not be carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum AuditError {
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A limit that the auditor set.
+    #[error("{0}")]
+    Limit(String),
+}
+
+/// How an audit ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "result", rename_all = "snake_case")]
+pub enum Outcome {
+    /// Everything that was replayed came out as committed.
+    Matches,
+    /// The run is not what its job says, found without a replay.
+    Inconsistent { step: u32, what: String },
+    /// Replaying this step gives something else; the scalar reference agrees with the auditor.
+    Diverges { step: u32, what: String },
+    /// The auditor's engine differs from both the trainer and the scalar reference.
+    EngineFaulty { step: u32, engine: String, what: String },
+}
+
+/// What an audit did and found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    pub run: Digest,
+    pub signed: String,
+    pub head_size: u64,
+    pub engine: String,
+    pub outcome: Outcome,
+    /// Checks that passed, in words.
+    pub checked: Vec<String>,
+    pub not_checked: Vec<String>,
+    /// Replayed steps, as ranges first..=last.
+    pub replayed: Vec<(u32, u32)>,
+    pub plan: Plan,
+    pub seconds: f64,
+}
+
+/// What an auditor wants to know while it runs.
+pub trait Progress {
+    fn step(&mut self, step: u32, done: u64, planned: u64);
+}
+
+/// Tells nobody.
+pub struct Silent;
+
+impl Progress for Silent {
+    fn step(&mut self, _: u32, _: u64, _: u64) {}
+}
+
+/// Replays the segments of `plan` on `engine` after the checks that made `checked`. A divergence comes with its
+/// verdict.
+pub fn audit(
+    run: &Run,
+    engine: &mut dyn Engine,
+    checked: Checked,
+    plan: Plan,
+    max_time: Option<Duration>,
+    progress: &mut dyn Progress,
+) -> Result<(Report, Option<Verdict>), AuditError> {
+    let start = Instant::now();
+    let engine_name = engine.describe();
+    let mut report = Report {
+        run: run.id,
+        signed: checked.signed.clone(),
+        head_size: checked.head.size,
+        engine: engine_name.clone(),
+        outcome: Outcome::Matches,
+        checked: checked.passed.clone(),
+        not_checked: Vec::new(),
+        replayed: Vec::new(),
+        plan: plan.clone(),
+        seconds: 0.0,
+    };
+    let mut verdict = None;
+    if let Some((step, what, claim)) = &checked.inconsistent {
+        report.outcome = Outcome::Inconsistent { step: *step, what: what.clone() };
+        verdict = claim.clone().map(|claim| checked.verdict(run, *step, claim)).transpose()?;
+    } else {
+        let mut dataset = run.dataset()?;
+        let planned = plan.steps();
+        let mut done = 0;
+        let mut session = Session::new(engine, Arc::new(run.program.clone()))?;
+        'segments: for &(first, last) in &plan.segments {
+            let state = checkpoint::read(&run.layout.checkpoint(first - 1), &run.program.state())?;
+            session.load(&state)?;
+            report.replayed.push((first, first - 1));
+            for step in first..=last {
+                if max_time.is_some_and(|limit| start.elapsed() > limit) {
+                    report.not_checked.push(format!("steps from {step} of the plan: --max-time was reached"));
+                    break 'segments;
+                }
+                let before = session.download_state()?;
+                let batch = dataset.batch(&run.program, philox_key(&run.seed), step)?;
+                let mine = committed_step(run, &mut session, scalars(run, step), &batch, None)?;
+                let theirs = checked.step(step);
+                done += 1;
+                progress.step(step, done, planned);
+                if mine.record == *theirs {
+                    if let Some(replayed) = report.replayed.last_mut() {
+                        replayed.1 = step;
+                    }
+                    continue;
+                }
+                let found =
+                    localise::localise(run, &checked, step, before, &batch, &mine, engine_name.clone())?;
+                report.outcome = found.outcome;
+                verdict = found.verdict;
+                break 'segments;
+            }
+        }
+    }
+    report.not_checked.extend(plan.left_out(run.job.steps));
+    if checked.signed_by_key {
+        // Said by the checks.
+    } else {
+        report.not_checked.push("who signed the head: no --trainer-key was given".into());
+    }
+    report.not_checked.extend(checked.not_checked.iter().cloned());
+    report.seconds = start.elapsed().as_secs_f64();
+    Ok((report, verdict))
+}
+
+/// Replays one step from a state with the scalar reference.
+pub fn reference_step(run: &Run, step: u32, before: &[Vec<u8>]) -> Result<StepRecord, AuditError> {
+    let mut reference = Reference;
+    let mut session = Session::new(&mut reference, Arc::new(run.program.clone()))?;
+    session.load(before)?;
+    let batch = run.dataset()?.batch(&run.program, philox_key(&run.seed), step)?;
+    Ok(committed_step(run, &mut session, scalars(run, step), &batch, None)?.record)
+}
+
+/// The fields in which two records of one step differ, in words.
+pub fn differences(mine: &StepRecord, theirs: &StepRecord) -> Vec<String> {
+    let mut different = Vec::new();
+    let mut field = |name: &str, same: bool| {
+        if !same {
+            different.push(name.to_string());
+        }
+    };
+    field("state", mine.state == theirs.state);
+    field("batch", mine.batch == theirs.batch);
+    for (i, root) in mine.micro_batches.iter().enumerate() {
+        field(&format!("gradients of micro-batch {i}"), theirs.micro_batches.get(i) == Some(root));
+    }
+    field("number of micro-batches", mine.micro_batches.len() == theirs.micro_batches.len());
+    field("operators", mine.trace == theirs.trace);
+    field("learning rate", mine.learning_rate == theirs.learning_rate);
+    field("clip factor", mine.clip == theirs.clip);
+    field("loss", mine.loss == theirs.loss);
+    field("cursor", mine.cursor == theirs.cursor);
+    different
+}
+
+/// The step of a record, 0 for the initial one.
+pub fn step_of(record: &Record) -> u32 {
+    match record {
+        Record::Initial { .. } => 0,
+        Record::Step { step, .. } => step.step,
+        Record::Final { steps, .. } => *steps + 1,
+    }
+}

@@ -1,221 +1,171 @@
-//! The leaf checker: one tile of one node's output, recomputed by the scalar reference from verified bytes alone.
-//! Contract: `docs/ARITHMETIC.md`, section 8.
-//!
-//! The node is taken from a program that was derived again from the job. Its inputs may be lies of the trainer that
-//! are nevertheless committed (a magnitude below a member of its group, a label above its bound), so every value
-//! that an operator restricts is checked before the operator sees it.
+//! The leaf checker: what a tile of a node's output must be, computed by the scalar reference from verified tiles of
+//! its inputs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::arith::float;
-use crate::engine::reference::{bytes_from_words, word_from_bytes};
+use crate::arith::DType;
+use crate::commit::tensor::{TILE_BYTES, tile_range};
+use crate::engine::reference::bytes_from_words;
 use crate::program::element::{self, Source};
-use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View};
+use crate::program::graph::{Graph, Primitive, TensorId};
 
-/// Bytes of a tile, the unit of verified reading: four BLAKE3 chunks. The last tile of a tensor may be shorter.
-pub const TILE_BYTES: usize = 4096;
+/// The most single elements that a leaf may read: a bound on a referee's work.
+pub const READS_MAX: u64 = 1 << 32;
 
-/// The most elements that one leaf may read, counted before anything is computed: seconds of one core.
-pub const READS_MAX: u64 = 1 << 28;
-
-/// Why a leaf could not be recomputed. None of these says that the claim is right or wrong.
+/// Why a leaf cannot be decided.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeafError {
-    #[error("tensor {} has no tile {tile}", tensor.0)]
-    NoTile { tensor: TensorId, tile: u32 },
-    #[error("tile {tile} of tensor {} has {bytes} bytes, not {expected}", tensor.0)]
-    TileLength { tensor: TensorId, tile: u32, bytes: usize, expected: usize },
-    #[error("tile {tile} of tensor {} is needed and was not given", tensor.0)]
-    Missing { tensor: TensorId, tile: u32 },
-    #[error("element {index} of tensor {} is past its end", tensor.0)]
-    OutOfRange { tensor: TensorId, index: usize },
-    /// A committed input that no honest run holds; the node that made it is the one to dispute.
-    #[error("{operator} is not defined for its committed inputs: dispute the node that made them")]
-    Domain { operator: String },
-    #[error("the tile needs up to {reads} element reads; at most {READS_MAX} are allowed")]
-    TooCostly { reads: u64 },
+    #[error("tile {tile} of tensor {} is needed and not there", tensor.0)]
+    Missing { tensor: TensorId, tile: usize },
+    #[error("an index in the evidence points outside tensor {}", tensor.0)]
+    Outside { tensor: TensorId },
+    #[error("the leaf reads more than {READS_MAX} elements")]
+    TooLarge,
 }
 
-/// The tiles of a tensor.
-pub fn tile_count(ty: &TensorType) -> u32 {
-    // Tensors have at most 2^34 bytes: four-byte elements in a u32 index space.
-    ty.bytes().div_ceil(TILE_BYTES) as u32
-}
-
-/// The bytes of a tensor that are tile `tile`; `None` if the tensor ends before.
-pub fn tile_bytes(ty: &TensorType, tile: u32) -> Option<Range<usize>> {
-    let start = tile as usize * TILE_BYTES;
-    (start < ty.bytes()).then(|| start..ty.bytes().min(start + TILE_BYTES))
-}
-
-/// Input elements as the checker gets them.
-pub trait Input: Source<Error = LeafError> {}
-impl<S: Source<Error = LeafError>> Input for S {}
-
-/// Serves the elements of tiles whose bytes were verified, and nothing else.
+/// Verified tiles of input tensors.
 #[derive(Default)]
-pub struct VerifiedTiles {
-    tensors: BTreeMap<TensorId, (TensorType, BTreeMap<u32, Vec<u8>>)>,
-}
+pub struct Tiles(BTreeMap<(TensorId, usize), Vec<u8>>);
 
-impl VerifiedTiles {
-    /// Adds a tile. Only bytes that were proved against the tensor's commitment may come here.
-    pub fn insert(
-        &mut self,
-        tensor: TensorId,
-        ty: &TensorType,
-        tile: u32,
-        bytes: Vec<u8>,
-    ) -> Result<(), LeafError> {
-        let range = tile_bytes(ty, tile).ok_or(LeafError::NoTile { tensor, tile })?;
-        if range.len() != bytes.len() {
-            return Err(LeafError::TileLength { tensor, tile, bytes: bytes.len(), expected: range.len() });
-        }
-        let (_, tiles) = self.tensors.entry(tensor).or_insert_with(|| (ty.clone(), BTreeMap::new()));
-        tiles.insert(tile, bytes);
-        Ok(())
+impl Tiles {
+    /// Adds a tile that was verified against its tensor's commitment.
+    pub fn insert(&mut self, tensor: TensorId, tile: usize, bytes: Vec<u8>) {
+        self.0.insert((tensor, tile), bytes);
+    }
+
+    /// Adds a whole small tensor of words.
+    pub fn insert_words(&mut self, tensor: TensorId, words: &[u32]) {
+        self.insert(tensor, 0, words.iter().flat_map(|w| w.to_le_bytes()).collect());
     }
 }
 
-impl Source for VerifiedTiles {
+/// One element out of canonical bytes.
+fn word(dtype: DType, bytes: &[u8]) -> u32 {
+    let mut le = [0; 4];
+    le[..bytes.len()].copy_from_slice(bytes);
+    let word = u32::from_le_bytes(le);
+    match dtype {
+        DType::Q(d) => (((word << (32 - 8 * u32::from(d))) as i32) >> (32 - 8 * u32::from(d))) as u32,
+        _ => word,
+    }
+}
+
+/// Serves elements from tiles, and nothing else.
+struct Verified<'a> {
+    graph: &'a Graph,
+    tiles: &'a Tiles,
+    reads: u64,
+}
+
+impl Source for Verified<'_> {
     type Error = LeafError;
 
     fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, LeafError> {
-        let Some((ty, tiles)) = self.tensors.get(&tensor) else {
-            return Err(LeafError::Missing { tensor, tile: 0 });
-        };
+        self.reads += 1;
+        if self.reads > READS_MAX {
+            return Err(LeafError::TooLarge);
+        }
+        let ty = self.graph.tensor(tensor);
         if index >= ty.len() {
-            return Err(LeafError::OutOfRange { tensor, index });
+            return Err(LeafError::Outside { tensor });
         }
-        // An element of three bytes may lie in two tiles.
         let size = ty.dtype.size();
-        let mut element = [0; 4];
-        for (i, byte) in element[..size].iter_mut().enumerate() {
-            let place = index * size + i;
-            let tile = (place / TILE_BYTES) as u32;
-            let bytes = tiles.get(&tile).ok_or(LeafError::Missing { tensor, tile })?;
-            *byte = bytes[place % TILE_BYTES];
+        // Elements of three bytes can lie across two tiles.
+        let mut bytes = [0; 4];
+        for (i, byte) in bytes[..size].iter_mut().enumerate() {
+            let at = index * size + i;
+            let tile = at / TILE_BYTES;
+            let have = self.tiles.0.get(&(tensor, tile)).ok_or(LeafError::Missing { tensor, tile })?;
+            *byte = *have.get(at % TILE_BYTES).ok_or(LeafError::Missing { tensor, tile })?;
         }
-        Ok(word_from_bytes(ty.dtype, &element[..size]))
+        Ok(word(ty.dtype, &bytes[..size]))
     }
 }
 
-/// Serves whole tensors and remembers which tiles were read: what a verdict must carry.
-pub struct Recorder<'a> {
+/// The elements of an output that a tile's bytes touch.
+fn elements(graph: &Graph, output: TensorId, tile: usize) -> Range<usize> {
+    let ty = graph.tensor(output);
+    let bytes = tile_range(ty.bytes(), tile);
+    let size = ty.dtype.size();
+    bytes.start / size..bytes.end.div_ceil(size)
+}
+
+/// A work bound that holds before anything is computed: elements of the tile times what each may read.
+fn reads(graph: &Graph, node: usize, tile: usize) -> u64 {
+    let node = &graph.nodes[node];
+    let count = elements(graph, node.output, tile).len() as u64;
+    let each = match &node.primitive {
+        Primitive::Map { inputs, .. } => inputs.len() as u64,
+        Primitive::TreeSum { len, .. } => u64::from(*len),
+        Primitive::RowMax { input } | Primitive::SegmentSum { input, .. } => {
+            graph.tensor(*input).len() as u64
+        }
+        Primitive::Magnitude { input, .. } => u64::from(input.dims[3]),
+        Primitive::Product { a, .. } => 2 * u64::from(graph.tensor(*a).shape[2]),
+        _ => 4,
+    };
+    count.saturating_mul(each)
+}
+
+/// What tile `tile` of node `node`'s output must be, from verified tiles of its inputs.
+pub fn expected_tile(graph: &Graph, node: usize, tile: usize, tiles: &Tiles) -> Result<Vec<u8>, LeafError> {
+    if reads(graph, node, tile) > READS_MAX {
+        return Err(LeafError::TooLarge);
+    }
+    let mut source = Verified { graph, tiles, reads: 0 };
+    compute(graph, node, tile, &mut source)
+}
+
+fn compute<S: Source>(graph: &Graph, node: usize, tile: usize, source: &mut S) -> Result<Vec<u8>, S::Error> {
+    let node = &graph.nodes[node];
+    let ty = graph.tensor(node.output);
+    let range = elements(graph, node.output, tile);
+    let words = element::range(graph, node, range.clone(), source)?;
+    let bytes = bytes_from_words(ty.dtype, &words);
+    let tile = tile_range(ty.bytes(), tile);
+    let first = range.start * ty.dtype.size();
+    Ok(bytes[tile.start - first..tile.end - first].to_vec())
+}
+
+/// Serves elements from whole tensors and notes the tiles they lie in.
+struct Recording<'a> {
     graph: &'a Graph,
     tensors: &'a BTreeMap<TensorId, Vec<u8>>,
-    read: BTreeSet<(TensorId, u32)>,
+    touched: BTreeSet<(TensorId, usize)>,
 }
 
-impl<'a> Recorder<'a> {
-    /// `tensors`: canonical bytes of the node's inputs.
-    pub fn new(graph: &'a Graph, tensors: &'a BTreeMap<TensorId, Vec<u8>>) -> Recorder<'a> {
-        Recorder { graph, tensors, read: BTreeSet::new() }
-    }
-
-    /// The tiles read so far, in order.
-    pub fn into_tiles(self) -> Vec<(TensorId, u32)> {
-        self.read.into_iter().collect()
-    }
-}
-
-impl Source for Recorder<'_> {
+impl Source for Recording<'_> {
     type Error = LeafError;
 
     fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, LeafError> {
-        let dtype = self.graph.tensor(tensor).dtype;
-        let place = index * dtype.size()..(index + 1) * dtype.size();
+        let ty = self.graph.tensor(tensor);
+        let size = ty.dtype.size();
         let bytes = self.tensors.get(&tensor).ok_or(LeafError::Missing { tensor, tile: 0 })?;
-        let element = bytes.get(place.clone()).ok_or(LeafError::OutOfRange { tensor, index })?;
-        for tile in place.start / TILE_BYTES..=(place.end - 1) / TILE_BYTES {
-            self.read.insert((tensor, tile as u32));
-        }
-        Ok(word_from_bytes(dtype, element))
+        let range = index * size..(index + 1) * size;
+        let element = bytes.get(range.clone()).ok_or(LeafError::Outside { tensor })?;
+        self.touched.insert((tensor, range.start / TILE_BYTES));
+        self.touched.insert((tensor, (range.end - 1) / TILE_BYTES));
+        Ok(word(ty.dtype, element))
     }
 }
 
-/// The right bytes of tile `tile` of the node's output.
-pub fn recompute(
+/// A tile with what it was computed from.
+pub struct RecordedTile {
+    pub bytes: Vec<u8>,
+    /// The input tiles that were read.
+    pub touched: BTreeSet<(TensorId, usize)>,
+}
+
+/// The tile that the scalar reference computes from whole input tensors, and the input tiles that it read: what a
+/// verdict on that tile must carry.
+pub fn recorded_tile(
     graph: &Graph,
-    node: &Node,
-    tile: u32,
-    source: &mut impl Input,
-) -> Result<Vec<u8>, LeafError> {
-    let ty = graph.tensor(node.output);
-    let bytes = tile_bytes(ty, tile).ok_or(LeafError::NoTile { tensor: node.output, tile })?;
-    let size = ty.dtype.size();
-    let elements = bytes.start / size..bytes.end.div_ceil(size);
-    let reads = cost(graph, node, elements.len());
-    if reads > READS_MAX {
-        return Err(LeafError::TooCostly { reads });
-    }
-    let first = elements.start * size;
-    let words = element::range(graph, node, elements, &mut Guarded::new(node, source))?;
-    let right = bytes_from_words(ty.dtype, &words);
-    Ok(right[bytes.start - first..bytes.end - first].to_vec())
-}
-
-/// The most elements that are read for `elements` elements of the node's output.
-fn cost(graph: &Graph, node: &Node, elements: usize) -> u64 {
-    let len = |tensor: TensorId| graph.tensor(tensor).len() as u64;
-    let last = |tensor: TensorId| u64::from(graph.tensor(tensor).shape.last().copied().unwrap_or(1));
-    let k = |view: &View| u64::from(view.dims[3]);
-    let each = match &node.primitive {
-        // Groupings look at every class, whatever part is asked for.
-        Primitive::GroupOrder { classes, .. } => return len(*classes),
-        Primitive::GroupOffsets { classes, bound } => return len(*classes) + u64::from(*bound),
-        Primitive::Map { inputs, .. } => inputs.len() as u64,
-        Primitive::Gather { .. } | Primitive::Quantise { .. } => 2,
-        Primitive::RowMax { input } => last(*input),
-        Primitive::TreeSum { len, .. } => u64::from(*len),
-        Primitive::SegmentSum { order, .. } => 2 + 2 * len(*order),
-        Primitive::Magnitude { input, .. } => k(input),
-        Primitive::Product { a, .. } => 2 + 2 * last(*a),
-    };
-    each.saturating_mul(elements as u64)
-}
-
-/// Holds committed inputs to what the node's operator is defined for.
-struct Guarded<'a, S> {
-    node: &'a Node,
-    source: &'a mut S,
-    /// Of the element that is being quantised, whichever was read first.
-    member: Option<u32>,
-    magnitude: Option<u32>,
-}
-
-impl<'a, S> Guarded<'a, S> {
-    fn new(node: &'a Node, source: &'a mut S) -> Guarded<'a, S> {
-        Guarded { node, source, member: None, magnitude: None }
-    }
-
-    fn allows(&mut self, tensor: TensorId, word: u32) -> bool {
-        match &self.node.primitive {
-            Primitive::Gather { indices: bounded, bound, .. }
-            | Primitive::GroupOrder { classes: bounded, bound }
-            | Primitive::GroupOffsets { classes: bounded, bound } => tensor != *bounded || word < *bound,
-            Primitive::Quantise { magnitudes, .. } => {
-                let slot = if tensor == *magnitudes { &mut self.magnitude } else { &mut self.member };
-                *slot = Some(word);
-                let (Some(member), Some(magnitude)) = (self.member, self.magnitude) else { return true };
-                (self.member, self.magnitude) = (None, None);
-                member & !float::SIGN <= magnitude
-            }
-            _ => true,
-        }
-    }
-}
-
-impl<S: Input> Source for Guarded<'_, S> {
-    type Error = LeafError;
-
-    fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, LeafError> {
-        let word = self.source.get(tensor, index)?;
-        if self.allows(tensor, word) {
-            Ok(word)
-        } else {
-            Err(LeafError::Domain { operator: self.node.operator.clone() })
-        }
-    }
+    node: usize,
+    tile: usize,
+    tensors: &BTreeMap<TensorId, Vec<u8>>,
+) -> Result<RecordedTile, LeafError> {
+    let mut source = Recording { graph, tensors, touched: BTreeSet::new() };
+    let bytes = compute(graph, node, tile, &mut source)?;
+    Ok(RecordedTile { bytes, touched: source.touched })
 }

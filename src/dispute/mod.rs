@@ -1,4 +1,7 @@
-//! Disputes: the leaf checker, and verdicts that anybody can check from one file. No clock, network or GPU inside.
+//! Disputes: what one tile of one operator must be, and verdicts that anybody can check from a file alone.
+//!
+//! Everything here runs the scalar reference on verified bytes. There is no clock, no network and no GPU.
 
 pub mod leaf;
-pub mod position;
+pub mod origin;
+pub mod verdict;

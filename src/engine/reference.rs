@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{Compiled, Engine, EngineError, Observer, Tensor};
 use crate::arith::DType;
 use crate::program::element::{self, Source};
-use crate::program::graph::{Graph, Primitive, TensorId, TensorType};
+use crate::program::graph::{Graph, TensorId, TensorType};
 
 /// Elements as words; integers of quantised tensors are sign-extended.
 struct Words {
@@ -19,20 +19,19 @@ struct Words {
 #[derive(Default)]
 pub struct Reference;
 
-/// The word of one element's canonical bytes.
-pub fn word_from_bytes(dtype: DType, bytes: &[u8]) -> u32 {
-    let mut word = [0; 4];
-    word[..bytes.len()].copy_from_slice(bytes);
-    let word = u32::from_le_bytes(word);
-    match dtype {
-        DType::Q(d) => (((word << (32 - 8 * u32::from(d))) as i32) >> (32 - 8 * u32::from(d))) as u32,
-        _ => word,
-    }
-}
-
 /// The words of canonical bytes.
 pub fn words_from_bytes(dtype: DType, bytes: &[u8]) -> Vec<u32> {
-    bytes.chunks_exact(dtype.size()).map(|element| word_from_bytes(dtype, element)).collect()
+    let size = dtype.size();
+    let extend = |chunk: &[u8]| {
+        let mut word = [0; 4];
+        word[..size].copy_from_slice(chunk);
+        let word = u32::from_le_bytes(word);
+        match dtype {
+            DType::Q(d) => (((word << (32 - 8 * u32::from(d))) as i32) >> (32 - 8 * u32::from(d))) as u32,
+            _ => word,
+        }
+    };
+    bytes.chunks_exact(size).map(extend).collect()
 }
 
 /// The canonical bytes of words.
@@ -94,28 +93,4 @@ impl Engine for Reference {
         let output = |id: TensorId| Tensor::new(values[id.0 as usize].clone().expect("outputs are computed"));
         Ok(graph.outputs.iter().map(|port| output(port.tensor)).collect())
     }
-}
-
-/// The tensors whose last reader is each node, so that engines can free them there; inputs of the graph and
-/// outputs never are.
-pub fn last_uses(graph: &Graph) -> Vec<Vec<TensorId>> {
-    let mut kept = vec![false; graph.tensors.len()];
-    for port in graph.inputs.iter().chain(&graph.outputs) {
-        kept[port.tensor.0 as usize] = true;
-    }
-    let mut uses = vec![Vec::new(); graph.nodes.len()];
-    for (i, node) in graph.nodes.iter().enumerate().rev() {
-        for tensor in node.primitive.inputs().into_iter().chain([node.output]) {
-            if !std::mem::replace(&mut kept[tensor.0 as usize], true) {
-                uses[i].push(tensor);
-            }
-        }
-    }
-    uses
-}
-
-/// Whether a node only looks at integers that were known before the step (the batch), so that engines may compute
-/// it on the host.
-pub fn is_grouping(primitive: &Primitive) -> bool {
-    matches!(primitive, Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. })
 }

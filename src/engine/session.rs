@@ -4,8 +4,10 @@
 use std::sync::Arc;
 
 use super::{Compiled, Engine, EngineError, Observer, Tensor};
-use crate::arith::DType;
+use crate::arith::{DType, float};
 use crate::program::graph::{Graph, TensorType};
+use crate::program::optimizer::Optimizer;
+use crate::program::schedule;
 use crate::program::step::Program;
 
 /// The data of one micro-batch: canonical bytes of each tensor of [`crate::program::models::Model::batch`].
@@ -111,6 +113,20 @@ impl<'e> Session<'e> {
         Ok(())
     }
 
+    /// Replaces one tensor of the state.
+    pub fn replace_state(&mut self, index: usize, bytes: &[u8]) -> Result<(), EngineError> {
+        let shape = self.program.state()[index].shape.clone();
+        self.state[index] = self.engine.upload(&TensorType { dtype: DType::F32, shape }, bytes)?;
+        Ok(())
+    }
+
+    /// Copies the whole state out, in order.
+    pub fn download_state(&mut self) -> Result<Vec<Vec<u8>>, EngineError> {
+        let mut state = Vec::with_capacity(self.state.len());
+        self.visit_state(|_, bytes| state.push(bytes.to_vec()))?;
+        Ok(state)
+    }
+
     /// Shows every gradient's canonical bytes, in the table's order, then the loss's.
     pub fn visit_gradients(
         &mut self,
@@ -137,7 +153,8 @@ impl<'e> Session<'e> {
     ) -> Result<Gradients, EngineError> {
         let spec = &self.program.spec;
         let types = spec.model.batch(spec.micro_batch);
-        let factor = self.program.factor();
+        let labels = self.program.batch() * spec.model.labels_per_sample();
+        let factor = float::div(float::ONE, float::from_u32(labels));
         let first_sample = index * spec.micro_batch;
         let mut inputs = self.state[..self.program.parameters.len()].to_vec();
         assert_eq!(types.len(), batch.tensors.len(), "a micro-batch has every tensor of its model");
@@ -206,7 +223,12 @@ impl<'e> Session<'e> {
         observer: &mut dyn StepObserver,
     ) -> Result<StepOutcome, EngineError> {
         let (gradients, loss) = total.0.split_at(total.0.len() - 1);
-        let corrections = self.program.corrections(scalars.step);
+        let corrections = match self.program.spec.optimizer {
+            Optimizer::Adamw { beta1, beta2, .. } => {
+                [beta1, beta2].map(|beta| schedule::bias_correction(beta, scalars.step))
+            }
+            Optimizer::Sgd { .. } => [float::ONE; 2],
+        };
         let mut inputs = self.state.clone();
         inputs.extend_from_slice(gradients);
         for value in [scalars.learning_rate, corrections[0], corrections[1]] {

@@ -149,7 +149,12 @@ impl Builder {
         shape: &[u32],
     ) -> TensorId {
         assert_eq!(body.inputs(), inputs.len(), "{} reads all of its inputs", body.name);
-        assert_eq!(dims.iter().product::<u32>(), shape.iter().product(), "output elements of {}", body.name);
+        assert_eq!(
+            dims.iter().product::<u32>(),
+            shape.iter().product::<u32>(),
+            "output elements of {}",
+            body.name
+        );
         for view in &inputs {
             assert_eq!(view.dims, dims, "an input of {} has other dims than its output", body.name);
             assert!(

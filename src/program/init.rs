@@ -1,5 +1,7 @@
 //! Initial state: parameters from Philox (`init.v1`), optimizer slots at +0. Contract: section 6.
 
+use rayon::prelude::*;
+
 use super::models::Init;
 use super::step::Program;
 use crate::arith::{float, philox};
@@ -7,36 +9,37 @@ use crate::arith::{float, philox};
 /// The counter word that separates initial weights from every other use of the generator.
 const DOMAIN: u32 = 0xffff_fffe;
 
-/// The initial tensor of the `parameter`-th entry of a table: binary32 patterns, row-major.
+/// Element `i` of the `parameter`-th entry of a table, as a binary32 pattern.
 ///
 /// `Normal`: one Philox block gives eight 16-bit halves; n = 2 * (their sum) - 8 * 65535 is an integer of mean 0 and
 /// variance 4 * 8 * (65536^2 - 1)/12, and the weight is n * c with c = std * sqrt(1.5) / 131072, each operation
 /// rounded to binary32 in that order.
-pub fn tensor(seed: [u32; 2], parameter: u32, len: usize, init: Init) -> Vec<u32> {
+pub fn element(seed: [u32; 2], parameter: u32, i: u64, init: Init) -> u32 {
     match init {
-        Init::Zeros => vec![0; len],
-        Init::Ones => vec![float::ONE; len],
+        Init::Zeros => 0,
+        Init::Ones => float::ONE,
         Init::Normal { std } => {
             let c =
                 float::div(float::mul(std.to_bits(), float::sqrt(1.5f32.to_bits())), 131_072f32.to_bits());
-            (0..len as u64).map(|i| normal(seed, parameter, i, c)).collect()
+            let words = philox::philox4x32_10(seed, [i as u32, (i >> 32) as u32, parameter, DOMAIN]);
+            let sum: u32 = words.iter().map(|w| (w & 0xffff) + (w >> 16)).sum();
+            // |n| <= 524280 is exact in binary32.
+            let n = 2 * sum as i32 - 8 * 65535;
+            float::mul((n as f32).to_bits(), c)
         }
     }
 }
 
-fn normal(seed: [u32; 2], parameter: u32, i: u64, c: u32) -> u32 {
-    let words = philox::philox4x32_10(seed, [i as u32, (i >> 32) as u32, parameter, DOMAIN]);
-    let sum: u32 = words.iter().map(|w| (w & 0xffff) + (w >> 16)).sum();
-    // |n| <= 524280 is exact in binary32.
-    let n = 2 * sum as i32 - 8 * 65535;
-    float::mul((n as f32).to_bits(), c)
+/// Tensor `index` of the initial state, in the order of [`Program::state`]: binary32 patterns, row-major.
+pub fn state_tensor(program: &Program, seed: [u32; 2], index: usize) -> Vec<u32> {
+    let count = program.parameters.len();
+    let parameter = &program.parameters[index % count];
+    let init = if index < count { parameter.init } else { Init::Zeros };
+    let len: u64 = parameter.shape.iter().map(|&d| u64::from(d)).product();
+    (0..len).into_par_iter().map(|i| element(seed, index as u32, i, init)).collect()
 }
 
-/// The initial training state, in the order of [`Program::state`].
+/// The initial training state.
 pub fn state(program: &Program, seed: [u32; 2]) -> Vec<Vec<u32>> {
-    let len = |shape: &[u32]| shape.iter().map(|&d| d as usize).product::<usize>();
-    let parameters =
-        program.parameters.iter().zip(0..).map(|(p, number)| tensor(seed, number, len(&p.shape), p.init));
-    let slots = program.spec.optimizer.slots().iter().flat_map(|_| &program.parameters);
-    parameters.chain(slots.map(|p| vec![0; len(&p.shape)])).collect()
+    (0..program.state().len()).map(|index| state_tensor(program, seed, index)).collect()
 }

@@ -35,13 +35,25 @@ impl Optimizer {
     }
 }
 
-/// The scalar inputs of an update, each [1].
+/// The scalars of an update, each [1].
 #[derive(Clone, Copy)]
 pub struct Rates {
     pub learning_rate: TensorId,
     /// 1 - beta1^t and 1 - beta2^t for AdamW (t counts from 1); unused by SGD.
     pub correction1: TensorId,
     pub correction2: TensorId,
+    /// The clip factor.
+    pub clip: TensorId,
+}
+
+/// One parameter with what its update reads.
+pub struct Trained<'a> {
+    pub parameter: TensorId,
+    /// Whether weight decay applies.
+    pub decayed: bool,
+    pub gradient: TensorId,
+    /// In the order of [`Optimizer::slots`].
+    pub state: &'a [TensorId],
 }
 
 /// The factor that clips the global norm of `gradients` to `max_norm`: max_norm/norm if max_norm < norm, else 1; and
@@ -77,23 +89,15 @@ fn sum_of_squares(b: &mut Builder, gradient: TensorId) -> TensorId {
 
 /// One parameter's update from its clipped gradient (gradient * factor). Returns the new parameter and the new state
 /// in the order of [`Optimizer::slots`].
-pub fn update(
-    b: &mut Builder,
-    optimizer: &Optimizer,
-    rates: Rates,
-    parameter: TensorId,
-    decayed: bool,
-    gradient: TensorId,
-    factor: TensorId,
-    state: &[TensorId],
-) -> (TensorId, Vec<TensorId>) {
+pub fn update(b: &mut Builder, optimizer: &Optimizer, rates: Rates, t: Trained) -> (TensorId, Vec<TensorId>) {
+    let Trained { parameter, decayed, gradient, state } = t;
     let shape = b.shape(parameter);
     let clipped = b.map(
         Body::new("mul.v1", |w| {
             let (x, y) = (w.input(0), w.input(1));
             w.mul(x, y)
         }),
-        &[gradient, factor],
+        &[gradient, rates.clip],
         &shape,
     );
     let decay = if decayed { optimizer.weight_decay() } else { 0.0 };

@@ -81,10 +81,11 @@ mod tests {
     fn schedule_has_its_corners() {
         let s = Schedule { peak: 1e-3, warmup: 10, floor: Some(1e-4) };
         let lr = |step| f32::from_bits(s.learning_rate(step, 110));
-        assert_eq!(lr(1), 1e-4);
+        assert_eq!(lr(1), (f64::from(1e-3f32) / 10.0) as f32);
         assert_eq!(lr(10), 1e-3);
         assert_eq!(lr(110), 1e-4);
-        assert_eq!(lr(60), 5.5e-4); // the cosine's middle: cos(pi/2) folds to n/d = 1/2
+        // The cosine's middle: cos(pi/2) folds to n/d = 1/2.
+        assert_eq!(lr(60), (0.5 * (f64::from(1e-3f32) + f64::from(1e-4f32))) as f32);
         assert!(lr(11) < lr(10) && lr(11) > 0.99e-3);
     }
 

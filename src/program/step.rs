@@ -6,10 +6,9 @@
 use super::builder::Builder;
 use super::graph::{Graph, TensorId};
 use super::models::{Inputs, Model, Parameter};
-use super::optimizer::{Optimizer, Rates, clip_factor, update};
+use super::optimizer::{Optimizer, Rates, Trained, clip_factor, update};
 use super::products::ProductTable;
-use super::schedule;
-use crate::arith::{DType, float};
+use crate::arith::DType;
 
 /// The port names of the graphs. `{}` stands for a parameter's name.
 pub mod port {
@@ -123,21 +122,6 @@ impl Program {
     pub fn batch(&self) -> u32 {
         self.spec.micro_batch * self.spec.micro_batches
     }
-
-    /// The value of [`port::FACTOR`], a binary32 pattern.
-    pub fn factor(&self) -> u32 {
-        float::div(float::ONE, float::from_u32(self.batch() * self.spec.model.labels_per_sample()))
-    }
-
-    /// The values of [`port::CORRECTION1`] and [`port::CORRECTION2`] at a step (from 1), binary32 patterns.
-    pub fn corrections(&self, step: u32) -> [u32; 2] {
-        match self.spec.optimizer {
-            Optimizer::Adamw { beta1, beta2, .. } => {
-                [beta1, beta2].map(|beta| schedule::bias_correction(beta, step))
-            }
-            Optimizer::Sgd { .. } => [float::ONE; 2],
-        }
-    }
 }
 
 fn parameter_inputs(b: &mut Builder, parameters: &[Parameter]) -> Vec<TensorId> {
@@ -194,20 +178,21 @@ fn update_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
         .collect();
     let gradients: Vec<TensorId> =
         parameters.iter().map(|p| b.input(port::gradient(&p.name), DType::F32, &p.shape)).collect();
-    let rates = Rates {
-        learning_rate: b.input(port::LEARNING_RATE, DType::F32, &[1]),
-        correction1: b.input(port::CORRECTION1, DType::F32, &[1]),
-        correction2: b.input(port::CORRECTION2, DType::F32, &[1]),
-    };
+    let [learning_rate, correction1, correction2] =
+        [port::LEARNING_RATE, port::CORRECTION1, port::CORRECTION2]
+            .map(|name| b.input(name, DType::F32, &[1]));
     // Without clipping the bound is infinity, which no norm exceeds.
     let max_norm = spec.clip_norm.unwrap_or(f32::INFINITY);
-    let (factor, norm) = b.scoped("clip", |b| clip_factor(b, &gradients, max_norm));
+    let (clip, norm) = b.scoped("clip", |b| clip_factor(b, &gradients, max_norm));
+    let rates = Rates { learning_rate, correction1, correction2, clip };
     let mut new_slots = vec![Vec::new(); slots.len()];
     for (i, p) in parameters.iter().enumerate() {
         let state: Vec<TensorId> = slots.iter().map(|s| s[i]).collect();
         let (parameter, state) = b.scoped("update", |b| {
             b.scoped(&p.name, |b| {
-                update(b, &spec.optimizer, rates, ids[i], p.decayed, gradients[i], factor, &state)
+                let trained =
+                    Trained { parameter: ids[i], decayed: p.decayed, gradient: gradients[i], state: &state };
+                update(b, &spec.optimizer, rates, trained)
             })
         });
         b.output(port::parameter(&p.name), parameter);
@@ -220,7 +205,7 @@ fn update_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
             b.output(port::slot(slot, &p.name), tensor);
         }
     }
-    b.output(port::CLIP, factor);
+    b.output(port::CLIP, clip);
     b.output(port::NORM, norm);
     b.finish()
 }

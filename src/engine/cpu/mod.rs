@@ -1,1 +1,239 @@
-//! The CPU engine: portable Rust on all cores.
+//! The CPU engine: portable Rust on all cores, wider vectors where the machine has them.
+
+mod map;
+mod product;
+mod reduce;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::plan::last_uses;
+use super::{Compiled, Engine, EngineError, Observer, Tensor};
+use crate::arith::DType;
+use crate::program::element::{self, Source};
+use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType};
+use product::Operand;
+
+/// Freed buffers by length, so that a step does not return its memory to the system after every node.
+#[derive(Default)]
+struct Pool(Mutex<HashMap<usize, Vec<Vec<u32>>>>);
+
+impl Pool {
+    /// A buffer of `len` words with any contents.
+    fn take(self: &Arc<Pool>, len: usize) -> Words {
+        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let words = free.get_mut(&len).and_then(Vec::pop).unwrap_or_else(|| vec![0; len]);
+        Words { words, pool: Arc::downgrade(self) }
+    }
+}
+
+/// Words that go back to their pool.
+struct Words {
+    words: Vec<u32>,
+    pool: Weak<Pool>,
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.upgrade() {
+            let words = std::mem::take(&mut self.words);
+            let mut free = pool.0.lock().unwrap_or_else(PoisonError::into_inner);
+            free.entry(words.len()).or_default().push(words);
+        }
+    }
+}
+
+/// What a tensor of this engine is.
+enum Storage {
+    Words(Words),
+    Bytes(Vec<u8>),
+    Quantised(Operand),
+}
+
+impl Storage {
+    fn words(&self) -> &[u32] {
+        match self {
+            Storage::Words(w) => &w.words,
+            _ => unreachable!("the graph says this tensor holds words"),
+        }
+    }
+
+    fn operand(&self) -> &Operand {
+        match self {
+            Storage::Quantised(operand) => operand,
+            _ => unreachable!("the graph says this tensor is quantised"),
+        }
+    }
+}
+
+/// The engine: a pool of threads and a pool of buffers.
+pub struct Cpu {
+    threads: rayon::ThreadPool,
+    pool: Arc<Pool>,
+}
+
+impl Cpu {
+    /// An engine with `threads` threads (0 = one for each core).
+    ///
+    /// # Errors
+    /// If the threads cannot be started, or a thread does not round to nearest or flushes subnormals.
+    pub fn new(threads: usize) -> Result<Cpu, EngineError> {
+        let unsupported = |reason: String| EngineError::Unsupported { device: "cpu".into(), reason };
+        let threads = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .build()
+            .map_err(|error| unsupported(format!("cannot start threads: {error}")))?;
+        if !threads.broadcast(|_| environment_is_ieee()).into_iter().all(|fine| fine) {
+            let device = "cpu".into();
+            return Err(EngineError::SelfTest { device, check: "rounding mode and subnormals".into() });
+        }
+        Ok(Cpu { threads, pool: Arc::default() })
+    }
+
+    fn compute(&self, graph: &Graph, node: &Node, values: &[Option<Tensor>]) -> Storage {
+        let value =
+            |id: TensorId| values[id.0 as usize].as_ref().expect("nodes run in order").storage::<Storage>();
+        let words = |id: TensorId| value(id).words();
+        let ty = graph.tensor(node.output);
+        if let Primitive::Quantise { input, magnitudes, digits, block } = &node.primitive {
+            let operand = product::quantise(words(input.tensor), input, words(*magnitudes), *digits, *block);
+            return Storage::Quantised(operand);
+        }
+        let mut output = self.pool.take(ty.len());
+        let out = &mut output.words[..];
+        match &node.primitive {
+            Primitive::Map { body, dims, inputs } => {
+                let sources: Vec<&[u32]> = inputs.iter().map(|v| words(v.tensor)).collect();
+                map::run(body, *dims, &sources, inputs, out);
+            }
+            Primitive::RowMax { input } => {
+                reduce::row_max(
+                    words(*input),
+                    graph.tensor(*input).shape.last().map_or(1, |&d| d as usize),
+                    out,
+                );
+            }
+            Primitive::TreeSum { input, len, inner, .. } => {
+                reduce::tree_sum(words(*input), *len as usize, *inner as usize, out);
+            }
+            Primitive::SegmentSum { input, order, offsets } => {
+                let width = ty.shape.last().map_or(1, |&d| d as usize);
+                reduce::segment_sum(words(*input), words(*order), words(*offsets), width, out);
+            }
+            Primitive::Magnitude { input, block } => {
+                product::magnitudes(words(input.tensor), input, *block, out)
+            }
+            Primitive::Product { a, magnitudes_a, b, magnitudes_b, block } => {
+                let (a, b) = (value(*a).operand(), value(*b).operand());
+                product::product(a, words(*magnitudes_a), b, words(*magnitudes_b), *block, out);
+            }
+            Primitive::Gather { .. } | Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. } => {
+                // Cheap beside everything else: the scalar reference does it.
+                let Ok(all) = element::range(graph, node, 0..ty.len(), &mut Values(values));
+                out.copy_from_slice(&all);
+            }
+            Primitive::Quantise { .. } => unreachable!("handled above"),
+        }
+        Storage::Words(output)
+    }
+
+    fn storage(&self, ty: &TensorType, bytes: &[u8]) -> Storage {
+        match ty.dtype {
+            DType::F32 | DType::U32 => {
+                let mut words = self.pool.take(ty.len());
+                for (word, chunk) in words.words.iter_mut().zip(bytes.chunks_exact(4)) {
+                    *word = u32::from_le_bytes(chunk.try_into().expect("chunks of four"));
+                }
+                Storage::Words(words)
+            }
+            DType::Q(digits) => {
+                let shape = [0, 1, 2].map(|i| ty.shape[i] as usize);
+                Storage::Quantised(Operand::from_canonical(digits, shape, bytes))
+            }
+            DType::U8 | DType::Bf16 => Storage::Bytes(bytes.to_vec()),
+        }
+    }
+}
+
+/// Whether this thread rounds to nearest even and keeps subnormals.
+fn environment_is_ieee() -> bool {
+    let opaque = std::hint::black_box::<f32>;
+    let ulp = f32::EPSILON;
+    let up = opaque(1.0) + opaque(ulp * 0.75) == 1.0 + ulp;
+    let tie_to_even = opaque(1.0) + opaque(ulp * 0.5) == 1.0;
+    let tie_away = opaque(1.0 + ulp) + opaque(ulp * 0.5) == 1.0 + 2.0 * ulp;
+    let subnormal_out = (opaque(f32::MIN_POSITIVE) * opaque(0.5)).to_bits() == 0x0040_0000;
+    let subnormal_in = (opaque(f32::from_bits(1)) + opaque(0.0)).to_bits() == 1;
+    up && tie_to_even && tie_away && subnormal_out && subnormal_in
+}
+
+struct Values<'a>(&'a [Option<Tensor>]);
+
+impl Source for Values<'_> {
+    type Error = std::convert::Infallible;
+
+    fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, Self::Error> {
+        let value = self.0[tensor.0 as usize].as_ref().expect("nodes run in order");
+        Ok(value.storage::<Storage>().words()[index])
+    }
+}
+
+fn show(storage: &Storage, visit: &mut dyn FnMut(&[u8])) {
+    match storage {
+        // Canonical bytes are little-endian.
+        Storage::Words(w) if cfg!(target_endian = "little") => visit(bytemuck::cast_slice(&w.words)),
+        Storage::Words(w) => visit(&w.words.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()),
+        Storage::Bytes(bytes) => visit(bytes),
+        Storage::Quantised(operand) => visit(&operand.to_canonical()),
+    }
+}
+
+impl Engine for Cpu {
+    fn describe(&self) -> String {
+        format!("cpu ({} threads)", self.threads.current_num_threads())
+    }
+
+    fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
+        Ok(Tensor::new(self.storage(ty, bytes)))
+    }
+
+    fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
+        show(tensor.storage(), visit);
+        Ok(())
+    }
+
+    fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
+        let dying = last_uses(&graph);
+        Ok(Compiled::new(graph, dying))
+    }
+
+    fn run(
+        &mut self,
+        compiled: &Compiled,
+        inputs: &[Tensor],
+        mut observer: Option<&mut dyn Observer>,
+    ) -> Result<Vec<Tensor>, EngineError> {
+        let graph: &Graph = &compiled.graph;
+        let dying = compiled.of::<Vec<Vec<TensorId>>>();
+        let mut values: Vec<Option<Tensor>> = vec![None; graph.tensors.len()];
+        for (port, tensor) in graph.inputs.iter().zip(inputs) {
+            values[port.tensor.0 as usize] = Some(tensor.clone());
+        }
+        for (index, node) in graph.nodes.iter().enumerate() {
+            let mut output = self.threads.install(|| self.compute(graph, node, &values));
+            if let Some(observer) = observer.as_deref_mut() {
+                let mut shown = Ok(None);
+                show(&output, &mut |bytes| shown = observer.node(index, node, bytes));
+                if let Some(bytes) = shown? {
+                    output = self.storage(graph.tensor(node.output), &bytes);
+                }
+            }
+            values[node.output.0 as usize] = Some(Tensor::new(output));
+            for id in &dying[index] {
+                values[id.0 as usize] = None;
+            }
+        }
+        let output = |id: TensorId| values[id.0 as usize].clone().expect("outputs are computed");
+        Ok(graph.outputs.iter().map(|port| output(port.tensor)).collect())
+    }
+}

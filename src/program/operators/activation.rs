@@ -5,7 +5,7 @@ use crate::program::expr::{Body, Reg, Writer};
 use crate::program::graph::TensorId;
 
 /// sqrt(2/pi) and the cubic coefficient of the tanh form (Hendrycks and Gimpel, 2016).
-const SQRT_2_OVER_PI: f32 = 0.797_884_56;
+const SQRT_2_OVER_PI: f32 = 0.797_884_6;
 const CUBIC: f32 = 0.044_715;
 const SQRT_HALF: f32 = std::f32::consts::FRAC_1_SQRT_2;
 /// 1/sqrt(2 pi).

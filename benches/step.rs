@@ -1,0 +1,115 @@
+//! Whole training steps on the CPU engine: `cargo bench --bench step [-- FILTER]`.
+//!
+//! Prints, for each model, the median time of a step, tokens per second and where the time goes by primitive.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::engine::session::{MicroBatch, Phase, Session, StepObserver, StepScalars, Unobserved};
+use tiebreak::engine::{Engine, EngineError, Observer};
+use tiebreak::program::graph::{Graph, Node};
+use tiebreak::program::init;
+use tiebreak::program::models::{Gelu, Gpt, Model};
+use tiebreak::program::optimizer::Optimizer;
+use tiebreak::program::products::ProductTable;
+use tiebreak::program::step::{Program, StepSpec};
+
+/// Charges the time since the last node to the node just shown (the copy that shows it included, so these figures
+/// say where time goes, not how long a step takes).
+struct Profile {
+    last: Instant,
+    by_primitive: BTreeMap<&'static str, Duration>,
+}
+
+impl StepObserver for Profile {
+    fn phase(&mut self, _: Phase, _: &Graph) -> Option<&mut dyn Observer> {
+        self.last = Instant::now();
+        Some(self)
+    }
+}
+
+impl Observer for Profile {
+    fn node(&mut self, _: usize, node: &Node, _: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
+        let now = Instant::now();
+        *self.by_primitive.entry(node.primitive.name()).or_default() += now - self.last;
+        self.last = now;
+        Ok(None)
+    }
+}
+
+fn gpt(layers: u32, width: u32, heads: u32) -> Model {
+    Model::Gpt(Gpt {
+        vocabulary: 256,
+        context: 128,
+        layers,
+        heads,
+        width,
+        gelu: Gelu::Tanh,
+        dropout: 0.0,
+        tied: true,
+        init_std: 0.02,
+    })
+}
+
+fn bench(name: &str, model: Model, products: ProductTable) {
+    let spec = StepSpec {
+        model,
+        optimizer: Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 },
+        clip_norm: Some(1.0),
+        micro_batch: 8,
+        micro_batches: 1,
+        products,
+    };
+    let program = Arc::new(Program::new(spec));
+    let mut engine = Cpu::new(0).expect("the CPU engine starts");
+    let device = engine.describe();
+    let state: Vec<Vec<u8>> = init::state(&program, [1, 2])
+        .iter()
+        .map(|t| t.iter().flat_map(|w| w.to_le_bytes()).collect())
+        .collect();
+    let mut session = Session::new(&mut engine, program.clone()).expect("the program compiles");
+    session.load(&state).expect("the state loads");
+    let tokens: Vec<u8> = (0..8 * 128u32).flat_map(|i| (i * 7919 % 97).to_le_bytes()).collect();
+    let batch = [MicroBatch { tensors: vec![tokens.clone(), tokens] }];
+    let mut times = Vec::new();
+    for step in 1..=6 {
+        let scalars = StepScalars { step, seed: [1, 2], learning_rate: 1e-3f32.to_bits() };
+        let start = Instant::now();
+        session.step(scalars, &batch, &mut Unobserved, |_, _, _| Ok(())).expect("the step runs");
+        times.push(start.elapsed());
+    }
+    times.remove(0);
+    times.sort();
+    let median = times[times.len() / 2];
+    println!(
+        "{name}: {} parameters, {device}: {:.3} s per step, {:.0} tokens/s",
+        program.parameter_count(),
+        median.as_secs_f64(),
+        1024.0 / median.as_secs_f64()
+    );
+    let mut profile = Profile { last: Instant::now(), by_primitive: BTreeMap::new() };
+    let scalars = StepScalars { step: 7, seed: [1, 2], learning_rate: 1e-3f32.to_bits() };
+    session.step(scalars, &batch, &mut profile, |_, _, _| Ok(())).expect("the step runs");
+    let mut rows: Vec<_> = profile.by_primitive.into_iter().collect();
+    rows.sort_by_key(|(_, time)| std::cmp::Reverse(*time));
+    for (primitive, time) in rows.into_iter().take(12) {
+        println!("    {primitive:<28} {:8.1} ms", time.as_secs_f64() * 1e3);
+    }
+}
+
+fn main() {
+    let filter = std::env::args().nth(1).filter(|a| !a.starts_with("--")).unwrap_or_default();
+    let cases = [
+        ("gpt-1m d=preset", gpt(4, 144, 4), ProductTable::preset()),
+        ("gpt-10m d=2", gpt(6, 368, 8), ProductTable::uniform(2)),
+        ("gpt-10m d=3", gpt(6, 368, 8), ProductTable::uniform(3)),
+        ("gpt-10m d=preset", gpt(6, 368, 8), ProductTable::preset()),
+    ];
+    for (name, model, products) in cases {
+        if name.contains(&filter) {
+            bench(name, model, products);
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! What every audit checks before it replays anything, sampled ones too.
+
+use crate::commit::checkpoint::{Head, Signed};
+use crate::commit::digest::Digest;
+use crate::commit::keys::PublicKey;
+use crate::commit::merkle;
+use crate::commit::record::{Record, StepRecord};
+use crate::dispute::verdict::{Base64, Claim, ProvenRecord, Verdict, initial_digest};
+use crate::run::RunError;
+use crate::run::checkpoint::{self, state_digest, tensor_digests};
+use crate::run::data::batch_digest;
+use crate::run::dir::{CONTRACT, Run};
+use crate::run::disk;
+use crate::run::job::philox_key;
+use crate::run::transcript::{self, Transcript};
+
+/// The result of the checks.
+pub struct Checked {
+    pub head: Head,
+    pub note: String,
+    /// The records that the head covers.
+    pub transcript: Transcript,
+    /// Who signed, in words.
+    pub signed: String,
+    pub signed_by_key: bool,
+    /// Steps whose checkpoints are there and agree with their records, ascending.
+    pub checkpoints: Vec<u32>,
+    pub passed: Vec<String>,
+    pub not_checked: Vec<String>,
+    /// The first thing found wrong: (step, what, what a verdict claims of it).
+    pub inconsistent: Option<(u32, String, Option<Claim>)>,
+}
+
+impl Checked {
+    /// The record of a step.
+    pub fn step(&self, step: u32) -> &StepRecord {
+        match &self.transcript.records[step as usize] {
+            Record::Step { step, .. } => step,
+            _ => unreachable!("the checks found a step's record at its place"),
+        }
+    }
+
+    /// The record at `index` with its proof.
+    pub fn proven(&self, index: u32) -> ProvenRecord {
+        ProvenRecord {
+            index: u64::from(index),
+            record: Base64(self.transcript.records[index as usize].encode()),
+            proof: merkle::prove(&self.transcript.leaves, index as usize),
+        }
+    }
+
+    /// A verdict on the record at `index`.
+    pub fn verdict(&self, run: &Run, index: u32, claim: Claim) -> Result<Verdict, RunError> {
+        Ok(Verdict::new(run.file.clone(), run.job_text.clone(), self.note.clone(), self.proven(index), claim))
+    }
+
+    fn fail(&mut self, step: u32, what: impl Into<String>, claim: Option<Claim>) {
+        if self.inconsistent.is_none() {
+            self.inconsistent = Some((step, what.into(), claim));
+        }
+    }
+}
+
+/// Structure, hashes and signature: the latest head, the records it covers, one run id, contiguous steps.
+///
+/// # Errors
+/// If a file is malformed, was edited, or is badly signed.
+pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
+    let size = run.head_sizes()?.last().copied();
+    let size = size.ok_or_else(|| RunError::Refused("the run has published no head yet".into()))?;
+    let (head, signed) = run.head(size, key)?;
+    let note = disk::read_text(&run.layout.head(size), crate::commit::checkpoint::NOTE_MAX as u64)?;
+    let path = run.layout.transcript();
+    let (mut transcript, _) = transcript::read(&path)?;
+    if (transcript.records.len() as u64) < head.size {
+        let why = format!("the head covers {} records, {} are there", head.size, transcript.records.len());
+        return Err(RunError::invalid(&path, why));
+    }
+    // Every published head must be a prefix of the same history.
+    for &older in &run.head_sizes()? {
+        let (older_head, _) = run.head(older, key)?;
+        if transcript.root(older as usize) != older_head.root {
+            let why = format!("the head of size {older} is not over these records");
+            return Err(RunError::invalid(&run.layout.head(older), why));
+        }
+    }
+    transcript.records.truncate(head.size as usize);
+    transcript.leaves.truncate(head.size as usize);
+    let (signed_text, signed_by_key) = match (signed, key) {
+        (Signed::By, Some(key)) => (format!("signed by {}", key.name()), true),
+        _ => ("consistent, signer unknown".to_string(), false),
+    };
+    if let Some(key) = key
+        && run.file.trainer_key.as_deref() != Some(key.to_text().as_str())
+    {
+        return Err(RunError::invalid(&run.layout.run_json(), "the run names another trainer key"));
+    }
+    for (index, record) in transcript.records.iter().enumerate() {
+        let wrong = |why: &str| Err(RunError::invalid(&path, format!("record {index}: {why}")));
+        if *record.run() != run.id {
+            return wrong("it is of another run");
+        }
+        match record {
+            Record::Initial { .. } if index == 0 => {}
+            Record::Step { step, .. } if index > 0 && step.step as usize == index => {
+                if step.step > run.job.steps {
+                    return wrong("the job has fewer steps");
+                }
+                if step.micro_batches.len() != run.program.spec.micro_batches as usize {
+                    return wrong("it has another number of micro-batches than the job");
+                }
+                let operators = run.job.commit.granularity == crate::run::job::Granularity::Operator;
+                if step.trace.is_some() != operators {
+                    return wrong(
+                        "it commits to operators although the job does not, or the other way round",
+                    );
+                }
+            }
+            Record::Final { steps, .. } if index == *steps as usize + 1 && *steps == run.job.steps => {}
+            _ => return wrong("it is not in its place: steps must be contiguous"),
+        }
+    }
+    let passed = vec![
+        format!("contract {CONTRACT}, program re-derived from the job"),
+        format!("{} records of one run, contiguous, under {} heads", head.size, run.head_sizes()?.len()),
+    ];
+    Ok(Checked {
+        head,
+        note,
+        transcript,
+        signed: signed_text,
+        signed_by_key,
+        checkpoints: Vec::new(),
+        passed,
+        not_checked: Vec::new(),
+        inconsistent: None,
+    })
+}
+
+/// All checks that need no replay.
+pub fn always(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
+    let mut checked = structure(run, key)?;
+    initial(run, &mut checked);
+    rates_and_batches(run, &mut checked)?;
+    checkpoints(run, &mut checked)?;
+    ending(run, &mut checked)?;
+    if run.file.challenge.is_none() {
+        checked.not_checked.push("where the seed comes from: it was chosen by the trainer".into());
+    }
+    Ok(checked)
+}
+
+fn initial(run: &Run, checked: &mut Checked) {
+    if *checked.transcript.records[0].state() == initial_digest(&run.program, &run.seed) {
+        checked.passed.push("record 0 is the initial state of the seed".into());
+    } else {
+        checked.fail(
+            0,
+            "record 0 does not commit the initial state that the seed gives",
+            Some(Claim::Initial),
+        );
+    }
+}
+
+fn rates_and_batches(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
+    let mut dataset = run.dataset()?;
+    let key = philox_key(&run.seed);
+    let last = checked.transcript.records.len() as u32;
+    for step in 1..last.min(run.job.steps + 1) {
+        let record = checked.step(step).clone();
+        if record.learning_rate != run.job.schedule.learning_rate(step, run.job.steps) {
+            checked.fail(step, "the learning rate is not the schedule's", Some(Claim::LearningRate));
+        }
+        if record.cursor != u64::from(step) * u64::from(run.program.batch()) {
+            checked.fail(step, "the cursor is not the number of samples drawn so far", None);
+        }
+        let batch = dataset.batch(&run.program, key, step)?;
+        if record.batch != batch_digest(&run.program, &batch) {
+            checked.fail(step, "the batch is not the one that seed and data give", None);
+        }
+    }
+    checked
+        .passed
+        .push("learning rates, cursors and batches of all steps follow from job, seed and data".into());
+    Ok(())
+}
+
+fn checkpoints(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
+    let table = run.program.state();
+    for step in run.checkpoint_steps()? {
+        let path = run.layout.checkpoint(step);
+        let Some(record) = checked.transcript.records.get(step as usize) else {
+            continue; // newer than the head
+        };
+        let promised = *record.state();
+        let digests = tensor_digests(&table, &checkpoint::read(&path, &table)?);
+        if state_digest(&table, &digests) != promised {
+            return Err(RunError::invalid(&path, format!("it is not the state that record {step} commits")));
+        }
+        checked.checkpoints.push(step);
+    }
+    checked.passed.push(format!("{} checkpoints are the states of their records", checked.checkpoints.len()));
+    Ok(())
+}
+
+/// The final record and the released model.
+fn ending(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
+    let Some(Record::Final { state, .. }) = checked.transcript.records.last().cloned() else {
+        checked.not_checked.push("completion: the run has no final record yet".into());
+        return Ok(());
+    };
+    let last: Digest = *checked.transcript.records[run.job.steps as usize].state();
+    if state != last {
+        checked.fail(run.job.steps, "the final record commits another state than the last step", None);
+        return Ok(());
+    }
+    // The released parameters must be those of the last checkpoint, which is the last record's state.
+    let table = run.program.state();
+    let parameters = &table[..run.program.parameters.len()];
+    let path = run.layout.checkpoint(run.job.steps);
+    let model = checkpoint::read(&run.layout.model(), parameters)?;
+    let state = checkpoint::read(&path, &table)?;
+    if model != state[..parameters.len()] {
+        return Err(RunError::invalid(
+            &run.layout.model(),
+            "the released model is not the final state's parameters",
+        ));
+    }
+    checked.passed.push("the final record and the released model agree".into());
+    Ok(())
+}

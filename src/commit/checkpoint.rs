@@ -1,0 +1,117 @@
+//! Heads: C2SP tlog-checkpoints (origin, size, root) in C2SP signed notes, so that existing witnesses can cosign.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::Malformed;
+use super::digest::Digest;
+use super::keys::{PrivateKey, PublicKey};
+
+/// The most bytes of a note.
+pub const NOTE_MAX: usize = 16 * 1024;
+
+/// A transcript's size and root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    pub run: Digest,
+    pub size: u64,
+    pub root: Digest,
+}
+
+/// Whether a trainer's signature was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signed {
+    By,
+    /// No key was given to check against, or the note is unsigned.
+    Unknown,
+}
+
+impl Head {
+    /// The note's text: origin line, size, base64 root.
+    fn text(&self) -> String {
+        format!("tiebreak/run/{}\n{}\n{}\n", self.run, self.size, STANDARD.encode(self.root.0))
+    }
+
+    /// The note, signed if there is a key.
+    pub fn to_note(&self, key: Option<&PrivateKey>) -> String {
+        let text = self.text();
+        let Some(key) = key else { return format!("{text}\n") };
+        let public = key.public();
+        let blob = [&public.hash()[..], &key.sign(text.as_bytes())].concat();
+        format!("{text}\n\u{2014} {} {}\n", public.name(), STANDARD.encode(blob))
+    }
+
+    /// Parses a note strictly and checks the signature if a key is given. Signatures of others (witnesses) may stand
+    /// beside it.
+    pub fn from_note(note: &str, key: Option<&PublicKey>) -> Result<(Head, Signed), Malformed> {
+        let wrong = |why: &str| Malformed::invalid("head", why);
+        if note.len() > NOTE_MAX {
+            return Err(Malformed::TooLarge { what: "head", limit: NOTE_MAX as u64 });
+        }
+        let (text, signatures) = note.split_once("\n\n").ok_or_else(|| wrong("there is no blank line"))?;
+        let text = format!("{text}\n");
+        let [origin, size, root] = text.lines().collect::<Vec<_>>()[..] else {
+            return Err(wrong("three lines are wanted: origin, size, root"));
+        };
+        let run =
+            origin.strip_prefix("tiebreak/run/").ok_or_else(|| wrong("the origin is not a run of ours"))?;
+        let root: [u8; 32] = STANDARD
+            .decode(root)
+            .ok()
+            .and_then(|bytes| bytes.try_into().ok())
+            .ok_or_else(|| wrong("the root is not 32 bytes of base64"))?;
+        let size = size.parse().map_err(|_| wrong("the size is not a number"))?;
+        let head = Head { run: run.parse()?, size, root: Digest(root) };
+        if head.text() != text {
+            return Err(wrong("the text is not canonical"));
+        }
+        let mut signed = Signed::Unknown;
+        for line in signatures.lines() {
+            let parts = line.strip_prefix("\u{2014} ").and_then(|rest| rest.split_once(' '));
+            let (name, blob) = parts.ok_or_else(|| wrong("a signature line is malformed"))?;
+            let blob = STANDARD.decode(blob).map_err(|_| wrong("a signature is not base64"))?;
+            let Some(key) = key else { continue };
+            let Some((hash, signature)) = blob.split_at_checked(4) else {
+                return Err(wrong("a signature is too short"));
+            };
+            if name != key.name() || hash != key.hash() {
+                continue;
+            }
+            let signature = signature.try_into().map_err(|_| wrong("an Ed25519 signature has 64 bytes"))?;
+            if !key.verifies(text.as_bytes(), signature) {
+                return Err(wrong("the trainer's signature does not verify"));
+            }
+            signed = Signed::By;
+        }
+        if key.is_some() && signed == Signed::Unknown {
+            return Err(wrong("it is not signed by the trainer's key"));
+        }
+        Ok((head, signed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_round_trips_and_every_changed_byte_is_seen() {
+        let key = PrivateKey::generate("trainer.example", [7; 32]).unwrap();
+        let key = PrivateKey::from_text(&key.to_text()).unwrap();
+        let public = PublicKey::from_text(&key.public().to_text()).unwrap();
+        let head = Head { run: Digest([1; 32]), size: 42, root: Digest([2; 32]) };
+        let note = head.to_note(Some(&key));
+        assert_eq!(Head::from_note(&note, Some(&public)), Ok((head.clone(), Signed::By)));
+        assert_eq!(Head::from_note(&note, None), Ok((head.clone(), Signed::Unknown)));
+        assert!(Head::from_note(&head.to_note(None), Some(&public)).is_err());
+        for i in 0..note.len() {
+            let mut bytes = note.clone().into_bytes();
+            bytes[i] ^= 1;
+            if let Ok(changed) = String::from_utf8(bytes) {
+                assert!(Head::from_note(&changed, Some(&public)).is_err(), "byte {i} of the note");
+            }
+        }
+        let other = PrivateKey::generate("trainer.example", [8; 32]).unwrap().public();
+        assert!(Head::from_note(&note, Some(&other)).is_err());
+    }
+}

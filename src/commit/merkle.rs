@@ -1,0 +1,178 @@
+//! The Merkle tree of RFC 6962, section 2.1, with SHA-256: roots, inclusion proofs and their verification
+//! (RFC 9162, section 2.1.3.2), consistency proofs.
+
+use sha2::{Digest as _, Sha256};
+
+use super::Malformed;
+use super::digest::Digest;
+
+/// The most hashes an inclusion proof can have.
+const PROOF_MAX: usize = 64;
+
+pub fn leaf(data: &[u8]) -> Digest {
+    Digest(Sha256::new().chain_update([0]).chain_update(data).finalize().into())
+}
+
+fn node(left: &Digest, right: &Digest) -> Digest {
+    Digest(Sha256::new().chain_update([1]).chain_update(left.0).chain_update(right.0).finalize().into())
+}
+
+/// The root over leaf hashes; SHA-256 of nothing for no leaves.
+pub fn root(leaves: &[Digest]) -> Digest {
+    match leaves {
+        [] => Digest(Sha256::digest([]).into()),
+        [one] => *one,
+        _ => {
+            let (left, right) = leaves.split_at(split(leaves.len()));
+            node(&root(left), &root(right))
+        }
+    }
+}
+
+/// The greatest power of two below `n` (n > 1).
+fn split(n: usize) -> usize {
+    n.div_ceil(2).next_power_of_two()
+}
+
+/// The siblings from leaf `index` up.
+///
+/// # Panics
+/// If `index` is not a leaf.
+pub fn prove(leaves: &[Digest], index: usize) -> Vec<Digest> {
+    assert!(index < leaves.len(), "only leaves have inclusion proofs");
+    if leaves.len() == 1 {
+        return Vec::new();
+    }
+    let (left, right) = leaves.split_at(split(leaves.len()));
+    let (mut proof, sibling) = if index < left.len() {
+        (prove(left, index), root(right))
+    } else {
+        (prove(right, index - left.len()), root(left))
+    };
+    proof.push(sibling);
+    proof
+}
+
+/// The root that `proof` gives for a leaf hash at `index` of `size`.
+pub fn root_from_proof(leaf: Digest, index: u64, size: u64, proof: &[Digest]) -> Result<Digest, Malformed> {
+    let wrong = |why: &str| Malformed::invalid("inclusion proof", why);
+    if index >= size {
+        return Err(wrong("the leaf is outside the tree"));
+    }
+    if proof.len() > PROOF_MAX {
+        return Err(Malformed::TooLarge { what: "inclusion proof", limit: PROOF_MAX as u64 });
+    }
+    let (mut first, mut last, mut hash) = (index, size - 1, leaf);
+    for sibling in proof {
+        if last == 0 {
+            return Err(wrong("too many hashes"));
+        }
+        if first & 1 == 1 || first == last {
+            hash = node(sibling, &hash);
+            while first & 1 == 0 && first != 0 {
+                first >>= 1;
+                last >>= 1;
+            }
+        } else {
+            hash = node(&hash, sibling);
+        }
+        first >>= 1;
+        last >>= 1;
+    }
+    if last != 0 {
+        return Err(wrong("too few hashes"));
+    }
+    Ok(hash)
+}
+
+/// A tree that grows one leaf at a time and knows its root: one pending subtree for each bit of its size.
+#[derive(Clone, Debug, Default)]
+pub struct Frontier {
+    size: u64,
+    waiting: Vec<Digest>,
+}
+
+impl Frontier {
+    pub fn push(&mut self, leaf: Digest) {
+        let mut hash = leaf;
+        let mut size = self.size;
+        while size & 1 == 1 {
+            let left = self.waiting.pop().expect("a subtree waits for every bit of the size");
+            hash = node(&left, &hash);
+            size >>= 1;
+        }
+        self.waiting.push(hash);
+        self.size += 1;
+    }
+
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    pub fn root(&self) -> Digest {
+        let mut subtrees = self.waiting.iter().rev();
+        match subtrees.next() {
+            None => root(&[]),
+            Some(last) => subtrees.fold(*last, |right, left| node(left, &right)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The eight leaves and their roots of the Certificate Transparency reference tests.
+    #[test]
+    fn certificate_transparency_vectors() {
+        let inputs: [&[u8]; 8] = [
+            b"",
+            &[0x00],
+            &[0x10],
+            &[0x20, 0x21],
+            &[0x30, 0x31],
+            &[0x40, 0x41, 0x42, 0x43],
+            &[0x50, 0x51, 0x52, 0x53, 0x54, 0x55, 0x56, 0x57],
+            &[0x60, 0x61, 0x62, 0x63, 0x64, 0x65, 0x66, 0x67, 0x68, 0x69, 0x6a, 0x6b, 0x6c, 0x6d, 0x6e, 0x6f],
+        ];
+        let roots = [
+            "6e340b9cffb37a989ca544e6bb780a2c78901d3fb33738768511a30617afa01d",
+            "fac54203e7cc696cf0dfcb42c92a1d9dbaf70ad9e621f4bd8d98662f00e3c125",
+            "aeb6bcfe274b70a14fb067a5e5578264db0fa9b51af5e0ba159158f329e06e77",
+            "d37ee418976dd95753c1c73862b9398fa2a2cf9b4ff0fdfe8b30cd95209614b7",
+            "4e3bbb1f7b478dcfe71fb631631519a3bca12c9aefca1612bfce4c13a86264d4",
+            "76e67dadbcdf1e10e1b74ddc608abd2f98dfb16fbce75277b5232a127f2087ef",
+            "ddb89be403809e325750d3d263cd78929c2942b7942a34b77e122c9594a74c8c",
+            "5dc9da79a70659a9ad559cb701ded9a2ab9d823aad2f4960cfe370eff4604328",
+        ];
+        let leaves: Vec<Digest> = inputs.iter().map(|data| leaf(data)).collect();
+        let mut frontier = Frontier::default();
+        for (size, expected) in (1..).zip(roots) {
+            frontier.push(leaves[size - 1]);
+            assert_eq!(root(&leaves[..size]).to_string(), expected);
+            assert_eq!(frontier.root().to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn proofs_hold_and_wrong_ones_do_not() {
+        for size in 1..40usize {
+            let leaves: Vec<Digest> = (0..size).map(|i| leaf(&[i as u8])).collect();
+            let tree = root(&leaves);
+            for index in 0..size {
+                let proof = prove(&leaves, index);
+                let from = |leaf, index: usize, proof: &[Digest]| {
+                    root_from_proof(leaf, index as u64, size as u64, proof)
+                };
+                assert_eq!(from(leaves[index], index, &proof), Ok(tree));
+                let other = (index + 1) % size;
+                if size > 1 {
+                    assert_ne!(from(leaves[other], index, &proof), Ok(tree));
+                    assert_ne!(from(leaves[index], other, &proof), Ok(tree));
+                    assert!(from(leaves[index], index, &proof[1..]).is_err());
+                }
+                assert!(from(leaves[index], index, &[&proof[..], &[tree]].concat()).is_err());
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Where the inputs of a node come from, in terms of what a trainer has committed to.
+
+use crate::arith::float;
+use crate::commit::digest::Digest;
+use crate::engine::session::Phase;
+use crate::program::graph::TensorId;
+use crate::program::optimizer::Optimizer;
+use crate::program::schedule;
+use crate::program::step::{Program, port};
+use crate::run::job::{Job, philox_key};
+use crate::run::traces::graph_of;
+
+/// What commits to a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Tensor `index` of the state before the step: in the previous record's state digest.
+    State { index: usize },
+    /// Tensor `tensor` of micro-batch `micro`: in the step record's batch digest.
+    Batch { micro: u32, tensor: usize },
+    /// These words follow from the job and the step.
+    Words(Vec<u32>),
+    /// The output of a node: in the step record's trace root.
+    Node { phase: Phase, node: usize },
+}
+
+/// The two operands of every accumulation, and the phase that holds the step's whole gradient.
+pub fn accumulation(micro_batches: u32) -> (Vec<(Phase, Phase)>, Phase) {
+    let mut operands = Vec::new();
+    let mut waiting: Vec<(u32, Phase)> = Vec::new();
+    let mut add = |left: Phase, right: Phase| {
+        operands.push((left, right));
+        Phase::Accumulate(operands.len() as u32 - 1)
+    };
+    for micro in 0..micro_batches {
+        let (mut height, mut node) = (0, Phase::Micro(micro));
+        while let Some((_, left)) = waiting.pop_if(|(h, _)| *h == height) {
+            node = add(left, node);
+            height += 1;
+        }
+        waiting.push((height, node));
+    }
+    let mut total = waiting.pop().map_or(Phase::Micro(0), |(_, phase)| phase);
+    while let Some((_, left)) = waiting.pop() {
+        total = add(left, total);
+    }
+    (operands, total)
+}
+
+/// The node that makes an output port of a phase.
+fn output_node(program: &Program, phase: Phase, name: &str) -> Option<Origin> {
+    let graph = graph_of(program, phase);
+    let tensor = graph.output(name)?;
+    let node = graph.nodes.iter().position(|n| n.output == tensor)?;
+    Some(Origin::Node { phase, node })
+}
+
+/// Where tensor `id` of a phase's graph comes from, in step `step` of a job. `None` only for a port that no graph
+/// of ours has.
+pub fn origin(
+    program: &Program,
+    job: &Job,
+    seed: &Digest,
+    step: u32,
+    phase: Phase,
+    id: TensorId,
+) -> Option<Origin> {
+    let graph = graph_of(program, phase);
+    if let Some(node) = graph.nodes.iter().position(|n| n.output == id) {
+        return Some(Origin::Node { phase, node });
+    }
+    let name = graph.inputs.iter().find(|p| p.tensor == id)?.name.as_str();
+    if let Some(index) = program.state().iter().position(|t| t.name == name) {
+        return Some(Origin::State { index });
+    }
+    let (operands, total) = accumulation(program.spec.micro_batches);
+    match phase {
+        Phase::Accumulate(i) => {
+            let (left, right) = *operands.get(i as usize)?;
+            match (name.strip_prefix("left/"), name.strip_prefix("right/")) {
+                (Some(rest), _) => output_node(program, left, rest),
+                (_, Some(rest)) => output_node(program, right, rest),
+                _ => None,
+            }
+        }
+        Phase::Update => {
+            let corrections = match program.spec.optimizer {
+                Optimizer::Adamw { beta1, beta2, .. } => {
+                    [beta1, beta2].map(|b| schedule::bias_correction(b, step))
+                }
+                Optimizer::Sgd { .. } => [float::ONE; 2],
+            };
+            match name {
+                port::LEARNING_RATE => Some(Origin::Words(vec![job.schedule.learning_rate(step, job.steps)])),
+                port::CORRECTION1 => Some(Origin::Words(vec![corrections[0]])),
+                port::CORRECTION2 => Some(Origin::Words(vec![corrections[1]])),
+                _ => output_node(program, total, name),
+            }
+        }
+        Phase::Micro(micro) => {
+            let spec = &program.spec;
+            let labels = program.batch() * spec.model.labels_per_sample();
+            let batch = spec.model.batch(spec.micro_batch);
+            match name {
+                port::FACTOR => Some(Origin::Words(vec![float::div(float::ONE, float::from_u32(labels))])),
+                port::SEED => Some(Origin::Words(philox_key(seed).to_vec())),
+                port::STEP => Some(Origin::Words(vec![step])),
+                port::FIRST_SAMPLE => Some(Origin::Words(vec![micro * spec.micro_batch])),
+                _ => {
+                    let tensor = batch.iter().position(|t| port::batch(t.name) == name)?;
+                    Some(Origin::Batch { micro, tensor })
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Maps on the CPU: a body runs over blocks of elements, one instruction at a time, so that every loop is short,
+//! branch-free and vectorised by the compiler.
+
+use rayon::prelude::*;
+
+use crate::arith::{elementary, float};
+use crate::program::element::unravel;
+use crate::program::expr::{Body, Instr, Reg};
+use crate::program::graph::View;
+
+/// Elements of a block: a register is one kilobyte, so a body's registers stay in the first-level caches.
+const LANES: usize = 256;
+/// Elements that one task takes at least, so that small maps stay on one thread.
+const TASK: usize = 16 * LANES;
+
+type Block = [u32; LANES];
+
+/// An input as the block loop wants it.
+enum Input<'a> {
+    /// Element i of the output reads element `offset + i`.
+    Contiguous(&'a [u32]),
+    /// Every element reads this word.
+    Uniform(u32),
+    Strided(&'a [u32], &'a View),
+}
+
+impl<'a> Input<'a> {
+    fn new(words: &'a [u32], view: &'a View) -> Input<'a> {
+        if view.strides == [0; 4] {
+            return Input::Uniform(words[view.offset as usize]);
+        }
+        let mut stride = 1u32;
+        let mut contiguous = true;
+        for d in (0..4).rev() {
+            contiguous &= view.dims[d] == 1 || view.strides[d] == stride;
+            stride = stride.wrapping_mul(view.dims[d]);
+        }
+        if contiguous {
+            Input::Contiguous(&words[view.offset as usize..])
+        } else {
+            Input::Strided(words, view)
+        }
+    }
+
+    fn load(&self, first: usize, out: &mut [u32]) {
+        match self {
+            Input::Contiguous(words) => out.copy_from_slice(&words[first..first + out.len()]),
+            Input::Uniform(word) => out.fill(*word),
+            Input::Strided(words, view) => for_runs(view.dims, first, out.len(), |at, index, len| {
+                let base = view.at(index);
+                let run = &mut out[at..at + len];
+                match view.strides[3] {
+                    0 => run.fill(words[base]),
+                    1 => run.copy_from_slice(&words[base..base + len]),
+                    stride => {
+                        for (x, word) in run.iter_mut().zip(words[base..].iter().step_by(stride as usize)) {
+                            *x = *word;
+                        }
+                    }
+                }
+            }),
+        }
+    }
+}
+
+/// Splits `len` elements from the row-major element `first` into runs along the last dimension:
+/// (place in the block, index of the run's first element, length).
+fn for_runs(dims: [u32; 4], first: usize, len: usize, mut each: impl FnMut(usize, [u32; 4], usize)) {
+    let mut at = 0;
+    let mut index = unravel(first, dims);
+    while at < len {
+        let run = ((dims[3] - index[3]) as usize).min(len - at);
+        each(at, index, run);
+        at += run;
+        index[3] += run as u32;
+        for d in (1..4).rev() {
+            if index[d] == dims[d] {
+                index[d] = 0;
+                index[d - 1] += 1;
+            }
+        }
+    }
+}
+
+/// Runs `body` for every element of `dims` into `out`. `words` and `views` are the inputs.
+pub fn run(body: &Body, dims: [u32; 4], words: &[&[u32]], views: &[View], out: &mut [u32]) {
+    let inputs: Vec<Input> = words.iter().zip(views).map(|(w, v)| Input::new(w, v)).collect();
+    if let [Instr::Input(0)] = body.code[..]
+        && let [Input::Contiguous(words)] = &inputs[..]
+    {
+        out.copy_from_slice(&words[..out.len()]);
+        return;
+    }
+    out.par_chunks_mut(TASK).enumerate().for_each(|(task, out)| {
+        // Constants and uniform inputs are filled in once for the whole task.
+        let mut registers = vec![[0u32; LANES]; body.code.len()];
+        for (register, instr) in registers.iter_mut().zip(&body.code) {
+            match instr {
+                Instr::Const(word) => register.fill(*word),
+                Instr::Input(k) => {
+                    if let Input::Uniform(word) = inputs[*k as usize] {
+                        register.fill(word);
+                    }
+                }
+                _ => {}
+            }
+        }
+        for (block, out) in out.chunks_mut(LANES).enumerate() {
+            let first = task * TASK + block * LANES;
+            run_block(body, dims, &inputs, first, &mut registers, out.len());
+            out.copy_from_slice(&registers[body.code.len() - 1][..out.len()]);
+        }
+    });
+}
+
+/// One block through the widest vectors the machine has.
+fn run_block(
+    body: &Body,
+    dims: [u32; 4],
+    inputs: &[Input],
+    first: usize,
+    registers: &mut [Block],
+    len: usize,
+) {
+    #[cfg(all(target_arch = "x86_64", not(feature = "no-avx2")))]
+    {
+        #[target_feature(enable = "avx2")]
+        fn wide(
+            body: &Body,
+            dims: [u32; 4],
+            inputs: &[Input],
+            first: usize,
+            registers: &mut [Block],
+            len: usize,
+        ) {
+            block(body, dims, inputs, first, registers, len);
+        }
+        if std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: the feature was just detected.
+            return unsafe { wide(body, dims, inputs, first, registers, len) };
+        }
+    }
+    block(body, dims, inputs, first, registers, len);
+}
+
+#[inline(always)]
+fn unary(done: &[Block], out: &mut Block, a: Reg, f: impl Fn(u32) -> u32) {
+    for (x, &a) in out.iter_mut().zip(&done[a.0 as usize]) {
+        *x = f(a);
+    }
+}
+
+#[inline(always)]
+fn binary(done: &[Block], out: &mut Block, a: Reg, b: Reg, f: impl Fn(u32, u32) -> u32) {
+    let (a, b) = (&done[a.0 as usize], &done[b.0 as usize]);
+    for i in 0..LANES {
+        out[i] = f(a[i], b[i]);
+    }
+}
+
+/// For functions that cost more than the loop: only the elements that count.
+#[inline(always)]
+fn called(done: &[Block], out: &mut Block, a: Reg, len: usize, f: fn(u32) -> u32) {
+    for (x, &a) in out[..len].iter_mut().zip(&done[a.0 as usize]) {
+        *x = f(a);
+    }
+}
+
+/// Every instruction over a whole block; elements past `len` are computed but never read.
+#[inline(always)]
+fn block(body: &Body, dims: [u32; 4], inputs: &[Input], first: usize, registers: &mut [Block], len: usize) {
+    for (i, instr) in body.code.iter().enumerate() {
+        let (done, rest) = registers.split_at_mut(i);
+        let out = &mut rest[0];
+        match *instr {
+            Instr::Const(_) => {}
+            Instr::Input(k) => {
+                if !matches!(inputs[k as usize], Input::Uniform(_)) {
+                    inputs[k as usize].load(first, &mut out[..len]);
+                }
+            }
+            Instr::Index(d) => for_runs(dims, first, len, |at, index, run| {
+                for (j, x) in out[at..at + run].iter_mut().enumerate() {
+                    *x = if d == 3 { index[3] + j as u32 } else { index[d as usize] };
+                }
+            }),
+            Instr::FAdd(a, b) => binary(done, out, a, b, float::add),
+            Instr::FSub(a, b) => binary(done, out, a, b, float::sub),
+            Instr::FMul(a, b) => binary(done, out, a, b, float::mul),
+            Instr::FDiv(a, b) => binary(done, out, a, b, float::div),
+            Instr::FSqrt(a) => unary(done, out, a, float::sqrt),
+            Instr::FNeg(a) => unary(done, out, a, float::neg),
+            Instr::FExp(a) => called(done, out, a, len, elementary::exp),
+            Instr::FLog(a) => called(done, out, a, len, elementary::log),
+            Instr::FTanh(a) => called(done, out, a, len, elementary::tanh),
+            Instr::FErf(a) => called(done, out, a, len, elementary::erf),
+            Instr::FLt(a, b) => binary(done, out, a, b, float::lt),
+            Instr::FFromU(a) => unary(done, out, a, float::from_u32),
+            Instr::UAdd(a, b) => binary(done, out, a, b, u32::wrapping_add),
+            Instr::UMul(a, b) => binary(done, out, a, b, u32::wrapping_mul),
+            Instr::UAnd(a, b) => binary(done, out, a, b, |a, b| a & b),
+            Instr::UShr(a, b) => binary(done, out, a, b, |a, b| a >> (b & 31)),
+            Instr::ULt(a, b) => binary(done, out, a, b, |a, b| u32::from(a < b)),
+            Instr::UEq(a, b) => binary(done, out, a, b, |a, b| u32::from(a == b)),
+            Instr::Select(c, a, b) => {
+                let (c, a, b) = (&done[c.0 as usize], &done[a.0 as usize], &done[b.0 as usize]);
+                for i in 0..LANES {
+                    out[i] = if c[i] != 0 { a[i] } else { b[i] };
+                }
+            }
+            Instr::Philox { .. } => {
+                for (lane, x) in out[..len].iter_mut().enumerate() {
+                    *x = instr.eval(|r| done[r.0 as usize][lane], &[], [0; 4]);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Tree sums, row maxima and gathers on the CPU.
+
+use rayon::prelude::*;
+
+use crate::arith::float;
+
+/// Columns that one task sums at a time: the partial sums of a tree's path stay in the second-level cache.
+const COLUMNS: usize = 512;
+
+#[inline(always)]
+fn add_each(left: &[u32], right: &mut [u32]) {
+    for (r, l) in right.iter_mut().zip(left) {
+        *r = float::add(*l, *r);
+    }
+}
+
+#[inline(always)]
+fn canonical_copy(row: &[u32], out: &mut [u32]) {
+    for (o, &x) in out.iter_mut().zip(row) {
+        *o = if float::is_nan(x) { float::NAN } else { x };
+    }
+}
+
+/// Runs `f` compiled for AVX2 where the machine has it.
+#[inline(always)]
+fn wide<R>(f: impl FnOnce() -> R) -> R {
+    #[cfg(all(target_arch = "x86_64", not(feature = "no-avx2")))]
+    {
+        #[target_feature(enable = "avx2")]
+        fn with_avx2<R>(f: impl FnOnce() -> R) -> R {
+            f()
+        }
+        if std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: the feature was just detected.
+            return unsafe { with_avx2(f) };
+        }
+    }
+    f()
+}
+
+/// The tree of `arith::tree` over rows, all columns of a strip at once: the same binary counter, with a strip in
+/// place of a number.
+fn sum_rows<'a>(rows: impl Iterator<Item = &'a [u32]>, out: &mut [u32]) {
+    let width = out.len();
+    let mut waiting: Vec<Vec<u32>> = Vec::new();
+    let mut free: Vec<Vec<u32>> = Vec::new();
+    for (count, row) in rows.enumerate() {
+        let mut node = free.pop().unwrap_or_else(|| vec![0; width]);
+        wide(
+            #[inline(always)]
+            || canonical_copy(row, &mut node),
+        );
+        let mut height = 0;
+        while count >> height & 1 == 1 {
+            // Subtrees wait from the largest to the smallest, so the last one has the least height.
+            if let Some(left) = waiting.pop() {
+                wide(
+                    #[inline(always)]
+                    || add_each(&left, &mut node),
+                );
+                free.push(left);
+            }
+            height += 1;
+        }
+        waiting.push(node);
+    }
+    let Some(mut total) = waiting.pop() else {
+        out.fill(0);
+        return;
+    };
+    while let Some(left) = waiting.pop() {
+        wide(
+            #[inline(always)]
+            || add_each(&left, &mut total),
+        );
+    }
+    out.copy_from_slice(&total);
+}
+
+/// The tree over one contiguous row, level by level in `scratch`.
+fn sum_row(row: &[u32], scratch: &mut Vec<u32>) -> u32 {
+    scratch.clear();
+    scratch.extend(row.iter().map(|&x| if float::is_nan(x) { float::NAN } else { x }));
+    let mut len = scratch.len();
+    if len == 0 {
+        return 0;
+    }
+    while len > 1 {
+        let pairs = len / 2;
+        for i in 0..pairs {
+            scratch[i] = float::add(scratch[2 * i], scratch[2 * i + 1]);
+        }
+        if len % 2 == 1 {
+            scratch[pairs] = scratch[len - 1];
+        }
+        len = len.div_ceil(2);
+    }
+    scratch[0]
+}
+
+/// [outer, len, inner] -> [outer, inner].
+pub fn tree_sum(input: &[u32], len: usize, inner: usize, out: &mut [u32]) {
+    if inner == 1 {
+        let rows_per_task = (16_384 / len.max(1)).max(1);
+        out.par_chunks_mut(rows_per_task).enumerate().for_each(|(task, out)| {
+            let mut scratch = Vec::with_capacity(len);
+            for (i, sum) in out.iter_mut().enumerate() {
+                let row = (task * rows_per_task + i) * len;
+                *sum = wide(
+                    #[inline(always)]
+                    || sum_row(&input[row..row + len], &mut scratch),
+                );
+            }
+        });
+        return;
+    }
+    out.par_chunks_mut(inner).enumerate().for_each(|(o, out)| {
+        out.par_chunks_mut(COLUMNS).enumerate().for_each(|(strip, out)| {
+            let first = o * len * inner + strip * COLUMNS;
+            let width = out.len();
+            let rows = (0..len).map(|j| &input[first + j * inner..first + j * inner + width]);
+            sum_rows(rows, out);
+        });
+    });
+}
+
+/// out[s] = the tree sum of rows input[order[i]], i in offsets[s]..offsets[s+1]; rows of `width`.
+pub fn segment_sum(input: &[u32], order: &[u32], offsets: &[u32], width: usize, out: &mut [u32]) {
+    out.par_chunks_mut(width).enumerate().for_each(|(segment, out)| {
+        let places = offsets[segment] as usize..offsets[segment + 1] as usize;
+        let rows = order[places].iter().map(|&i| &input[i as usize * width..(i as usize + 1) * width]);
+        sum_rows(rows, out);
+    });
+}
+
+/// [.., len] -> [..] by order key.
+pub fn row_max(input: &[u32], len: usize, out: &mut [u32]) {
+    let rows_per_task = (16_384 / len.max(1)).max(1);
+    out.par_chunks_mut(rows_per_task).enumerate().for_each(|(task, out)| {
+        for (i, max) in out.iter_mut().enumerate() {
+            let row = (task * rows_per_task + i) * len;
+            let row = &input[row..row + len];
+            let key = wide(
+                #[inline(always)]
+                || row.iter().map(|&x| float::order_key(x)).max().unwrap_or(0),
+            );
+            *max = float::from_order_key(key);
+        }
+    });
+}

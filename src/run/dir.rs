@@ -1,0 +1,254 @@
+//! A run's folder: what is where, who may write, and what the run is a run of.
+
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::RunError;
+use super::data::{Dataset, FileManifest, data_digest};
+use super::disk::{self, Disk};
+use super::job::{self, Job};
+use crate::commit::checkpoint::{Head, NOTE_MAX, Signed};
+use crate::commit::digest::{Digest, hash};
+use crate::commit::keys::PublicKey;
+use crate::commit::record::RunIdentity;
+use crate::program::encoding;
+use crate::program::step::Program;
+
+/// The contract that this version of the program implements. An auditor replays runs of this contract only.
+pub const CONTRACT: &str = "tiebreak-contract-1";
+/// The most bytes of `run.json`.
+const RUN_JSON_MAX: u64 = 1 << 28;
+/// The most heads of a run.
+const HEADS_MAX: usize = 1 << 20;
+
+/// `run.json`: what identifies a run. The run id is derived from it, never read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunFile {
+    pub contract: String,
+    /// The trainer's public key (C2SP note form), if the run is signed.
+    pub trainer_key: Option<String>,
+    /// Given by a client or a beacon after the job was fixed; without it the trainer chose the seed.
+    pub challenge: Option<Digest>,
+    /// 32 hexadecimal digits from the system's randomness, so that no two runs share an id.
+    pub nonce: String,
+    /// The program digest that the trainer derived.
+    pub program: Digest,
+    pub data: Vec<FileManifest>,
+}
+
+/// The digest of a program.
+pub fn program_digest(program: &Program) -> Digest {
+    hash("tiebreak 1 program", &encoding::encode(program))
+}
+
+impl RunFile {
+    /// The identity of the run of `job_text`. The seed's challenge is part of the nonce's digest.
+    pub fn identity(&self, job_text: &str) -> Result<RunIdentity, String> {
+        let trainer_key = match &self.trainer_key {
+            None => [0; 32],
+            Some(text) => PublicKey::from_text(text).map_err(|error| error.to_string())?.bytes(),
+        };
+        if self.nonce.len() != 32 || !self.nonce.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err("the nonce has 32 hexadecimal digits".into());
+        }
+        let salted = [self.nonce.as_bytes(), &self.challenge.map_or([0; 32], |c| c.0)].concat();
+        let mut nonce = [0; 16];
+        nonce.copy_from_slice(&hash("tiebreak 1 nonce", &salted).0[..16]);
+        Ok(RunIdentity {
+            job: job::job_digest(job_text),
+            program: self.program,
+            data: data_digest(&self.data),
+            trainer_key,
+            nonce,
+        })
+    }
+}
+
+/// Where everything of a run is.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    pub root: PathBuf,
+}
+
+impl Layout {
+    pub fn run_json(&self) -> PathBuf {
+        self.root.join("run.json")
+    }
+    pub fn job(&self) -> PathBuf {
+        self.root.join("job.toml")
+    }
+    pub fn data(&self) -> PathBuf {
+        self.root.join("data")
+    }
+    pub fn transcript(&self) -> PathBuf {
+        self.root.join("transcript")
+    }
+    pub fn heads(&self) -> PathBuf {
+        self.root.join("heads")
+    }
+    pub fn head(&self, size: u64) -> PathBuf {
+        self.heads().join(format!("{size:012}"))
+    }
+    pub fn checkpoints(&self) -> PathBuf {
+        self.root.join("checkpoints")
+    }
+    pub fn checkpoint(&self, step: u32) -> PathBuf {
+        self.checkpoints().join(format!("step-{step:09}.safetensors"))
+    }
+    pub fn traces(&self) -> PathBuf {
+        self.root.join("traces")
+    }
+    pub fn trace(&self, step: u32) -> PathBuf {
+        self.traces().join(format!("step-{step:09}"))
+    }
+    /// The released model: the parameters after the last step.
+    pub fn model(&self) -> PathBuf {
+        self.root.join("model.safetensors")
+    }
+    fn lock(&self) -> PathBuf {
+        self.root.join("lock")
+    }
+}
+
+/// A run as it was read: identity, job and program, all re-derived from its files.
+pub struct Run {
+    pub layout: Layout,
+    pub file: RunFile,
+    pub job_text: String,
+    pub job: Job,
+    pub program: Program,
+    pub id: Digest,
+    /// The run's seed, from the job and the challenge.
+    pub seed: Digest,
+}
+
+impl Run {
+    /// Reads `run.json` and the job and derives what they say.
+    pub fn open(root: &Path) -> Result<Run, RunError> {
+        let layout = Layout { root: root.to_path_buf() };
+        let path = layout.run_json();
+        if !root.is_dir() || fs::symlink_metadata(&path).is_err() {
+            return Err(RunError::Refused(format!(
+                "{} is not a run: it has no run.json (make one with `tiebreak train JOB --out {}`)",
+                root.display(),
+                root.display()
+            )));
+        }
+        let text = disk::read_text(&path, RUN_JSON_MAX)?;
+        let file: RunFile =
+            serde_json::from_str(&text).map_err(|error| RunError::invalid(&path, error.to_string()))?;
+        if file.contract != CONTRACT {
+            let why = format!("the run follows {:?}, this program checks {CONTRACT:?} only", file.contract);
+            return Err(RunError::invalid(&path, why));
+        }
+        let job_text = disk::read_text(&layout.job(), job::JOB_MAX)?;
+        let job = Job::parse(&layout.job().display().to_string(), &job_text)
+            .map_err(|error| RunError::invalid(&layout.job(), error.to_string()))?;
+        let program = job.program();
+        if program_digest(&program) != file.program {
+            let why = "the program digest is not that of the job: the trainer ran another program or another version";
+            return Err(RunError::invalid(&path, why));
+        }
+        let identity = file.identity(&job_text).map_err(|why| RunError::invalid(&path, why))?;
+        let seed = job::seed(&job_text, file.challenge.as_ref());
+        Ok(Run { layout, file, job_text, job, program, id: identity.run_id(), seed })
+    }
+
+    pub fn dataset(&self) -> Result<Dataset, RunError> {
+        Dataset::open(&self.layout.data(), &self.file.data, &self.job.data, &self.job.model)
+    }
+
+    /// The sizes of all published heads, ascending.
+    pub fn head_sizes(&self) -> Result<Vec<u64>, RunError> {
+        let folder = self.layout.heads();
+        let mut sizes = Vec::new();
+        for entry in fs::read_dir(&folder).map_err(RunError::io(&folder))? {
+            let name = entry.map_err(RunError::io(&folder))?.file_name();
+            let name = name.to_string_lossy();
+            if name.starts_with('.') {
+                continue; // a write that did not finish
+            }
+            let size = name.parse().ok().filter(|size| format!("{size:012}") == name);
+            sizes.push(
+                size.ok_or_else(|| RunError::invalid(&folder, format!("{name:?} is not a head's name")))?,
+            );
+            if sizes.len() > HEADS_MAX {
+                return Err(RunError::invalid(&folder, "too many heads"));
+            }
+        }
+        sizes.sort_unstable();
+        Ok(sizes)
+    }
+
+    /// Reads a head and checks that it is this run's, of this size, and signed by `key` if one is given.
+    pub fn head(&self, size: u64, key: Option<&PublicKey>) -> Result<(Head, Signed), RunError> {
+        let path = self.layout.head(size);
+        let note = disk::read_text(&path, NOTE_MAX as u64)?;
+        let (head, signed) = Head::from_note(&note, key).map_err(|why| RunError::malformed(&path, why))?;
+        if head.size != size || head.run != self.id {
+            return Err(RunError::invalid(&path, "the head is of another run or size"));
+        }
+        Ok((head, signed))
+    }
+
+    /// The steps whose checkpoints are there, ascending.
+    pub fn checkpoint_steps(&self) -> Result<Vec<u32>, RunError> {
+        let folder = self.layout.checkpoints();
+        let mut steps = Vec::new();
+        for entry in fs::read_dir(&folder).map_err(RunError::io(&folder))? {
+            let name = entry.map_err(RunError::io(&folder))?.file_name();
+            let name = name.to_string_lossy();
+            let number = name.strip_prefix("step-").and_then(|rest| rest.strip_suffix(".safetensors"));
+            match number.and_then(|n| n.parse().ok()) {
+                Some(step) => steps.push(step),
+                None if name.starts_with('.') => {}
+                None => {
+                    return Err(RunError::invalid(&folder, format!("{name:?} is not a checkpoint's name")));
+                }
+            }
+        }
+        steps.sort_unstable();
+        Ok(steps)
+    }
+}
+
+/// The right to write to a run; the lock is released when it is dropped or the process dies.
+pub struct WriteLock(#[expect(dead_code, reason = "held for its lock")] File);
+
+/// Locks a run's folder.
+pub fn lock(layout: &Layout) -> Result<WriteLock, RunError> {
+    let path = layout.lock();
+    let file = File::create(&path).map_err(RunError::io(&path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(WriteLock(file)),
+        Err(TryLockError::WouldBlock) => {
+            Err(RunError::Refused(format!("{} is being written by another process", layout.root.display())))
+        }
+        Err(TryLockError::Error(error)) => Err(RunError::io(&path)(error)),
+    }
+}
+
+/// Creates a run's folder with its data, job and `run.json` (written last, so that a run is there or not).
+pub fn create(
+    disk: &Disk,
+    layout: &Layout,
+    file: &RunFile,
+    job_text: &str,
+    sources: &[PathBuf],
+) -> Result<(), RunError> {
+    for folder in [layout.data(), layout.heads(), layout.checkpoints(), layout.traces()] {
+        fs::create_dir_all(&folder).map_err(RunError::io(&folder))?;
+    }
+    for (manifest, source) in file.data.iter().zip(sources) {
+        let target = layout.data().join(&manifest.name);
+        let bytes = disk::read(source, super::data::FILE_MAX)?;
+        disk.replace(&target, &bytes)?;
+    }
+    disk.replace(&layout.job(), job_text.as_bytes())?;
+    let json = serde_json::to_string_pretty(file)
+        .map_err(|error| RunError::Refused(format!("{}: {error}", layout.run_json().display())))?;
+    disk.replace(&layout.run_json(), json.as_bytes())
+}

@@ -1,0 +1,93 @@
+//! Writing so that nothing is lost: whole files appear at once or not at all.
+//!
+//! Every write, fsync and rename passes a crash point, so that tests can stop a trainer at any of them.
+
+use std::cell::Cell;
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use super::RunError;
+use crate::commit::Malformed;
+
+/// The writing side of a run directory.
+#[derive(Default)]
+pub struct Disk {
+    /// How many operations still succeed; `None` = all.
+    operations: Option<Cell<u64>>,
+}
+
+impl Disk {
+    /// A disk on which operation `operations` + 1 and all later ones fail, the first of them half done if it is a
+    /// write: what a kill at that moment leaves.
+    pub fn failing_after(operations: u64) -> Disk {
+        Disk { operations: Some(Cell::new(operations)) }
+    }
+
+    fn crash_point(&self) -> io::Result<()> {
+        let Some(left) = &self.operations else { return Ok(()) };
+        match left.get() {
+            0 => Err(io::Error::other("crash point")),
+            n => {
+                left.set(n - 1);
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes to an open file; a crash here writes half.
+    pub fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<()> {
+        if let Err(crash) = self.crash_point() {
+            file.write_all(&bytes[..bytes.len() / 2])?;
+            return Err(crash);
+        }
+        file.write_all(bytes)
+    }
+
+    pub fn sync(&self, file: &File) -> io::Result<()> {
+        self.crash_point()?;
+        file.sync_all()
+    }
+
+    /// Replaces a file's contents as a whole: temporary file, fsync, rename, fsync of the folder.
+    pub fn replace(&self, path: &Path, bytes: &[u8]) -> Result<(), RunError> {
+        let parent = path.parent().expect("files of a run are in a folder");
+        let name = path.file_name().expect("files of a run have names").to_string_lossy();
+        let temporary = parent.join(format!(".{name}.partial"));
+        let whole = || {
+            let mut file = File::create(&temporary)?;
+            self.write(&mut file, bytes)?;
+            self.sync(&file)?;
+            self.crash_point()?;
+            fs::rename(&temporary, path)?;
+            self.sync(&File::open(parent)?)
+        };
+        whole().map_err(RunError::io(path))
+    }
+}
+
+/// Reads a file of at most `max` bytes. Links are refused: a run is read as it lies there.
+pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, RunError> {
+    let mut file = open(path)?;
+    let len = file.metadata().map_err(RunError::io(path))?.len();
+    if len > max {
+        return Err(RunError::malformed(path, Malformed::TooLarge { what: "file", limit: max }));
+    }
+    let mut bytes = Vec::with_capacity(len as usize);
+    (&mut file).take(max).read_to_end(&mut bytes).map_err(RunError::io(path))?;
+    Ok(bytes)
+}
+
+/// Reads a UTF-8 file of at most `max` bytes.
+pub fn read_text(path: &Path, max: u64) -> Result<String, RunError> {
+    String::from_utf8(read(path, max)?).map_err(|_| RunError::invalid(path, "the text is not UTF-8"))
+}
+
+/// Opens a plain file for reading.
+pub fn open(path: &Path) -> Result<File, RunError> {
+    let kind = fs::symlink_metadata(path).map_err(RunError::io(path))?;
+    if !kind.is_file() {
+        return Err(RunError::invalid(path, "a plain file is wanted (links and folders are not followed)"));
+    }
+    File::open(path).map_err(RunError::io(path))
+}

@@ -1,0 +1,392 @@
+//! Job files: everything that decides the bits of a run, in TOML. Errors name the key and the line.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::RunError;
+use crate::commit::digest::{Digest, hash};
+use crate::program::models::Model;
+use crate::program::optimizer::Optimizer;
+use crate::program::products::{ProductClass, ProductDigits, ProductTable};
+use crate::program::schedule::Schedule;
+use crate::program::step::{Program, StepSpec};
+
+/// The most bytes of a job file.
+pub const JOB_MAX: u64 = 1 << 20;
+/// The most bytes of a training state that a job may ask for.
+const STATE_MAX: u64 = 1 << 40;
+/// The most samples of a batch, and the most elements of one of its tensors.
+const BATCH_MAX: u64 = 1 << 24;
+const TENSOR_MAX: u64 = 1 << 31;
+
+/// The most micro-batches of a step whose operators are committed: every one has a trace of its own.
+const TRACED_MICRO_BATCHES_MAX: u32 = 256;
+
+/// A parsed and validated job.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    /// Training steps of the run.
+    pub steps: u32,
+    /// Any number; a trainer's own choice of randomness unless a challenge is given when training starts.
+    #[serde(default)]
+    pub seed: u64,
+    pub model: Model,
+    pub data: DataSpec,
+    pub optimizer: Optimizer,
+    pub schedule: Schedule,
+    pub batch: BatchSpec,
+    /// The greatest norm of a step's gradient.
+    #[serde(default)]
+    pub clip_norm: Option<f32>,
+    #[serde(default)]
+    pub digits: DigitsSpec,
+    #[serde(default)]
+    pub commit: CommitSpec,
+    #[serde(default)]
+    pub checkpoint: CheckpointSpec,
+}
+
+/// Where samples come from. Paths are relative to the job file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum DataSpec {
+    /// A file of bytes; each byte is a token.
+    Bytes { path: String },
+    /// Images and labels in the IDX format of MNIST, not compressed.
+    Idx { images: String, labels: String },
+    /// Records of CIFAR-10's binary format: a label and 3072 bytes.
+    Cifar10 { path: String },
+}
+
+impl DataSpec {
+    /// The files, in order.
+    pub fn paths(&self) -> Vec<&str> {
+        match self {
+            DataSpec::Bytes { path } | DataSpec::Cifar10 { path } => vec![path],
+            DataSpec::Idx { images, labels } => vec![images, labels],
+        }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchSpec {
+    /// Samples of a micro-batch.
+    pub micro_batch: u32,
+    /// Micro-batches of a step.
+    #[serde(default = "one")]
+    pub micro_batches: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// Digits of the products: a preset, or the same number everywhere, then changes by class.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DigitsSpec {
+    /// 1 to 4 for all products; absent = the default preset.
+    #[serde(default)]
+    pub all: Option<u8>,
+    #[serde(default)]
+    pub class: BTreeMap<ProductClass, ProductDigits>,
+}
+
+/// How finely steps are committed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Granularity {
+    /// The state after each step, and the gradient of each micro-batch.
+    #[default]
+    Microbatch,
+    /// Also the output of every operator, so that a verdict can name an operator and a tile.
+    Operator,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CommitSpec {
+    #[serde(default)]
+    pub granularity: Granularity,
+    /// Steps between signed heads.
+    #[serde(default = "ten")]
+    pub head_every: u32,
+}
+
+fn ten() -> u32 {
+    10
+}
+
+impl Default for CommitSpec {
+    fn default() -> CommitSpec {
+        CommitSpec { granularity: Granularity::default(), head_every: ten() }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointSpec {
+    /// Steps between checkpoints: an auditor replays whole segments from one to the next.
+    pub every: u32,
+    /// How many to keep besides the first and the last; absent = all.
+    #[serde(default)]
+    pub keep: Option<u32>,
+}
+
+impl Default for CheckpointSpec {
+    fn default() -> CheckpointSpec {
+        CheckpointSpec { every: 100, keep: None }
+    }
+}
+
+impl Job {
+    /// Parses and validates a job's text; `name` is how errors call the file.
+    pub fn parse(name: &str, text: &str) -> Result<Job, RunError> {
+        let job: Job = toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| line_at(text, span.start));
+            RunError::Job(format!("{name}:{line}: {}", error.message()))
+        })?;
+        match job.error() {
+            None => Ok(job),
+            Some((key, why)) => {
+                let line = line_of(text, &key).map_or(String::new(), |line| format!(":{line}"));
+                Err(RunError::Job(format!("{name}{line}: {key}: {why}")))
+            }
+        }
+    }
+
+    /// Reads a job file: its text and what it says.
+    pub fn read(path: &Path) -> Result<(String, Job), RunError> {
+        let text = super::disk::read_text(path, JOB_MAX)?;
+        let job = Job::parse(&path.display().to_string(), &text)?;
+        Ok((text, job))
+    }
+
+    /// What is wrong, if anything: (dotted key, why). Nothing here allocates by the job's numbers.
+    fn error(&self) -> Option<(String, String)> {
+        let found = |key: &str, why: String| Some((key.to_string(), why));
+        if let Some((key, why)) = self.model.error() {
+            return found(&format!("model.{key}"), why);
+        }
+        if let Some((key, why)) = self.schedule.error() {
+            return found(&format!("schedule.{key}"), why);
+        }
+        if self.steps == 0 || self.steps > 1 << 25 {
+            return found("steps", format!("must be 1 to {}", 1 << 25));
+        }
+        let samples = u64::from(self.batch.micro_batch) * u64::from(self.batch.micro_batches);
+        if samples == 0 || samples > BATCH_MAX || self.batch.micro_batches > 1 << 16 {
+            return found("batch.micro_batch", format!("the whole batch must have 1 to {BATCH_MAX} samples"));
+        }
+        if self.commit.granularity == Granularity::Operator
+            && self.batch.micro_batches > TRACED_MICRO_BATCHES_MAX
+        {
+            let why =
+                format!("at most {TRACED_MICRO_BATCHES_MAX} micro-batches when operators are committed");
+            return found("batch.micro_batches", why);
+        }
+        if self.clip_norm.is_some_and(|norm| norm.is_nan() || norm <= 0.0) {
+            return found("clip_norm", "must be above 0".into());
+        }
+        if self.digits.all.is_some_and(|d| !(1..=4).contains(&d)) {
+            return found("digits.all", "must be 1 to 4".into());
+        }
+        for (class, digits) in &self.digits.class {
+            if let Some(why) = digits.error() {
+                return found(&format!("digits.class.{}", class.name()), why);
+            }
+        }
+        if self.checkpoint.every == 0 {
+            return found("checkpoint.every", "must be at least 1".into());
+        }
+        if self.commit.head_every == 0 {
+            return found("commit.head_every", "must be at least 1".into());
+        }
+        if let Some((key, why)) = self.optimizer_error() {
+            return found(&format!("optimizer.{key}"), why);
+        }
+        self.size_error()
+    }
+
+    fn optimizer_error(&self) -> Option<(&'static str, String)> {
+        let (rates, decay): (Vec<(&'static str, f32)>, f32) = match self.optimizer {
+            Optimizer::Adamw { beta1, beta2, epsilon, weight_decay } => {
+                if epsilon.is_nan() || epsilon < 0.0 {
+                    return Some(("epsilon", "must be at least 0".into()));
+                }
+                (vec![("beta1", beta1), ("beta2", beta2)], weight_decay)
+            }
+            Optimizer::Sgd { momentum, weight_decay } => (vec![("momentum", momentum)], weight_decay),
+        };
+        if let Some((key, _)) = rates.into_iter().find(|(_, rate)| !(0.0..1.0).contains(rate)) {
+            return Some((key, "must be at least 0 and below 1".into()));
+        }
+        if !(decay.is_finite() && decay >= 0.0) {
+            return Some(("weight_decay", "must be a finite number of at least 0".into()));
+        }
+        None
+    }
+
+    /// Whether a tensor or the state would be too large.
+    fn size_error(&self) -> Option<(String, String)> {
+        let micro = u64::from(self.batch.micro_batch);
+        let (parameters, largest) = match &self.model {
+            Model::Gpt(g) => {
+                let [v, t, c, l, h] = [g.vocabulary, g.context, g.width, g.layers, g.heads].map(u64::from);
+                let rows = micro.saturating_mul(t);
+                let largest = rows.saturating_mul(v.max(4 * c)).max(rows.saturating_mul(t).saturating_mul(h));
+                (l.saturating_mul(12 * c * c + 13 * c).saturating_add(2 * (v + t) * c), largest)
+            }
+            Model::Mlp(m) => {
+                let widths = [&[m.inputs], &m.hidden[..], &[m.classes]].concat();
+                let weights = widths.windows(2).map(|w| u64::from(w[0]) * u64::from(w[1])).sum();
+                (weights, micro.saturating_mul(u64::from(widths.into_iter().max().unwrap_or(0))))
+            }
+        };
+        if parameters.saturating_mul(12) > STATE_MAX {
+            return Some(("model".into(), format!("its training state is larger than {STATE_MAX} bytes")));
+        }
+        if largest > TENSOR_MAX || parameters > TENSOR_MAX {
+            let why =
+                format!("a tensor would have more than {TENSOR_MAX} elements; use smaller micro-batches");
+            return Some(("batch.micro_batch".into(), why));
+        }
+        None
+    }
+
+    /// The digits of every product.
+    pub fn products(&self) -> ProductTable {
+        let mut table = self.digits.all.map_or_else(ProductTable::preset, ProductTable::uniform);
+        for (class, digits) in &self.digits.class {
+            table.set(*class, *digits);
+        }
+        table
+    }
+
+    pub fn program(&self) -> Program {
+        Program::new(StepSpec {
+            model: self.model.clone(),
+            optimizer: self.optimizer.clone(),
+            clip_norm: self.clip_norm,
+            micro_batch: self.batch.micro_batch,
+            micro_batches: self.batch.micro_batches,
+            products: self.products(),
+        })
+    }
+
+    /// Whether a state is kept after this step (step 0 is the initial state).
+    pub fn is_checkpoint(&self, step: u32) -> bool {
+        step.is_multiple_of(self.checkpoint.every) || step == self.steps
+    }
+}
+
+/// The digest of a job file's text.
+pub fn job_digest(text: &str) -> Digest {
+    hash("tiebreak 1 job", text.as_bytes())
+}
+
+/// The run's seed: H(job, challenge). The first eight bytes are the Philox key.
+pub fn seed(text: &str, challenge: Option<&Digest>) -> Digest {
+    let mut bytes = job_digest(text).0.to_vec();
+    bytes.extend(challenge.map_or([0; 32], |c| c.0));
+    hash("tiebreak 1 seed", &bytes)
+}
+
+/// The Philox key of a seed.
+pub fn philox_key(seed: &Digest) -> [u32; 2] {
+    [0, 4].map(|i| u32::from_le_bytes(seed.0[i..i + 4].try_into().expect("a digest has 32 bytes")))
+}
+
+fn line_at(text: &str, offset: usize) -> usize {
+    text[..offset.min(text.len())].bytes().filter(|&b| b == b'\n').count() + 1
+}
+
+/// The line of a dotted key, or of its nearest ancestor that is written out.
+fn line_of(text: &str, key: &str) -> Option<usize> {
+    let root = toml::de::DeTable::parse(text).ok()?;
+    let mut table = root.get_ref();
+    let mut line = None;
+    for part in key.split('.') {
+        let Some((name, value)) = table.iter().find(|(name, _)| name.get_ref() == part) else { break };
+        line = Some(line_at(text, name.span().start));
+        match value.get_ref() {
+            toml::de::DeValue::Table(inner) => table = inner,
+            _ => break,
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const JOB: &str = r#"steps = 3
+
+[model]
+kind = "gpt"
+context = 8
+layers = 1
+heads = 2
+width = 16
+
+[data]
+kind = "bytes"
+path = "text.txt"
+
+[optimizer]
+kind = "adamw"
+beta1 = 0.9
+beta2 = 0.95
+epsilon = 1e-8
+weight_decay = 0.1
+
+[schedule]
+peak = 1e-3
+
+[batch]
+micro_batch = 2
+
+[digits.class.head]
+digits_a = 3
+digits_b = 3
+"#;
+
+    #[test]
+    fn a_job_is_read() {
+        let job = Job::parse("job.toml", JOB).unwrap();
+        assert_eq!(job.products().get(ProductClass::Head), ProductDigits::uniform(3));
+        assert_eq!(job.products().get(ProductClass::Linear), ProductDigits::uniform(2));
+        assert!(job.program().parameter_count() > 1000);
+    }
+
+    #[test]
+    fn errors_name_key_and_line() {
+        let error = |from: &str, to: &str| {
+            let text = JOB.replace(from, to);
+            assert_ne!(text, JOB);
+            Job::parse("job.toml", &text).unwrap_err().to_string()
+        };
+        assert_eq!(
+            error("width = 16", "width = 15"),
+            "job.toml:8: model.width: must be a multiple of heads (2)"
+        );
+        assert_eq!(error("steps = 3", "steps = 0"), "job.toml:1: steps: must be 1 to 33554432");
+        assert_eq!(
+            error("digits_a = 3", "digits_a = 9"),
+            "job.toml:27: digits.class.head: digits must be 1 to 4"
+        );
+        assert_eq!(
+            error("beta2 = 0.95", "beta2 = 1.0"),
+            "job.toml:17: optimizer.beta2: must be at least 0 and below 1"
+        );
+        assert!(error("width = 16", "wdith = 16").contains("unknown field `wdith`"));
+        assert!(error("micro_batch = 2", "micro_batch = 4294967295").contains("batch.micro_batch"));
+        assert!(error("layers = 1", "layers = 1025").starts_with("job.toml:6: model.layers"));
+        assert!(error("peak = 1e-3", "peak = nan").starts_with("job.toml:22: schedule.peak"));
+    }
+}

@@ -1,0 +1,153 @@
+//! A step's trace: for every node of every phase, in execution order, the digest of its output and what BLAKE3's tree
+//! says of each tile. Jobs with `commit = "operator"` publish one file a step.
+
+use std::path::Path;
+
+use super::RunError;
+use super::disk::{self, Disk};
+use crate::commit::codec::{Decoder, Encoder};
+use crate::commit::digest::Digest;
+use crate::commit::{Malformed, merkle, table, tensor};
+use crate::engine::session::Phase;
+use crate::program::graph::Graph;
+use crate::program::step::Program;
+
+/// The committed output of one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TracedNode {
+    pub digest: Digest,
+    /// One value for each tile of the output.
+    pub tiles: Vec<[u8; 32]>,
+}
+
+/// The committed outputs of a step, in the order of [`phases`] and, within a phase, of the graph's nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trace {
+    pub nodes: Vec<TracedNode>,
+}
+
+/// The phases of a step in execution order.
+pub fn phases(micro_batches: u32) -> Vec<Phase> {
+    let mut phases = Vec::new();
+    let mut additions = 0;
+    // The same binary counter as Session::step.
+    for micro in 0..micro_batches {
+        phases.push(Phase::Micro(micro));
+        for _ in 0..(micro + 1).trailing_zeros() {
+            phases.push(Phase::Accumulate(additions));
+            additions += 1;
+        }
+    }
+    for _ in 1..micro_batches.count_ones() {
+        phases.push(Phase::Accumulate(additions));
+        additions += 1;
+    }
+    phases.push(Phase::Update);
+    phases
+}
+
+/// The graph of a phase.
+pub fn graph_of(program: &Program, phase: Phase) -> &Graph {
+    match phase {
+        Phase::Micro(_) => &program.micro,
+        Phase::Accumulate(_) => &program.accumulate,
+        Phase::Update => &program.update,
+    }
+}
+
+/// Every node of a step: (phase, node of that phase's graph), in the trace's order.
+pub fn positions(program: &Program) -> Vec<(Phase, usize)> {
+    let phases = phases(program.spec.micro_batches).into_iter();
+    phases
+        .flat_map(|phase| (0..graph_of(program, phase).nodes.len()).map(move |node| (phase, node)))
+        .collect()
+}
+
+/// The name of a node's leaf: phase and number, so that no two leaves of a trace are the same.
+pub fn leaf_name(phase: Phase, node: usize) -> String {
+    match phase {
+        Phase::Micro(i) => format!("micro{i}/{node}"),
+        Phase::Accumulate(i) => format!("accumulate{i}/{node}"),
+        Phase::Update => format!("update/{node}"),
+    }
+}
+
+impl Trace {
+    /// The Merkle leaves, in order.
+    pub fn leaves(&self, program: &Program) -> Vec<Digest> {
+        let positions = positions(program).into_iter();
+        positions
+            .zip(&self.nodes)
+            .map(|((phase, node), traced)| table::leaf(&leaf_name(phase, node), &traced.digest))
+            .collect()
+    }
+
+    /// The trace root of a step's record.
+    pub fn root(&self, program: &Program) -> Digest {
+        merkle::root(&self.leaves(program))
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut e = Encoder::default();
+        e.list(&self.nodes, |e, node| {
+            e.digest(&node.digest).list(&node.tiles, |e, value| e.0.extend(value));
+        });
+        e.0
+    }
+
+    /// Decodes a trace of `program`: as many nodes and tiles as the program has, and tiles that give the digests.
+    pub fn decode(program: &Program, bytes: &[u8]) -> Result<Trace, Malformed> {
+        let what = "trace";
+        let positions = positions(program);
+        let mut d = Decoder::new(what, bytes);
+        let mut place = positions.iter();
+        let nodes = d.list(positions.len(), |d| {
+            let (phase, node) = place.next().ok_or_else(|| Malformed::invalid(what, "too many nodes"))?;
+            let graph = graph_of(program, *phase);
+            let ty = graph.tensor(graph.nodes[*node].output);
+            let digest = d.digest()?;
+            let tiles = d.list(tensor::tile_count(ty.bytes()), |d| Ok(d.digest()?.0))?;
+            if tiles.len() != tensor::tile_count(ty.bytes()) {
+                return Err(Malformed::invalid(what, "a node has too few tiles"));
+            }
+            if tensor::digest_from_root(ty, &tensor::root_from_tiles(&tiles)) != digest {
+                return Err(Malformed::invalid(what, "a node's tiles do not give its digest"));
+            }
+            Ok(TracedNode { digest, tiles })
+        })?;
+        d.finish()?;
+        if nodes.len() != positions.len() {
+            return Err(Malformed::invalid(what, "too few nodes"));
+        }
+        Ok(Trace { nodes })
+    }
+
+    pub fn write(&self, disk: &Disk, path: &Path) -> Result<(), RunError> {
+        disk.replace(path, &self.encode())
+    }
+
+    pub fn read(program: &Program, path: &Path) -> Result<Trace, RunError> {
+        let node_bytes = |(phase, node): (Phase, usize)| {
+            let graph = graph_of(program, phase);
+            let bytes = graph.tensor(graph.nodes[node].output).bytes();
+            36 + 32 * tensor::tile_count(bytes) as u64
+        };
+        let max = 4 + positions(program).into_iter().map(node_bytes).sum::<u64>();
+        Trace::decode(program, &disk::read(path, max)?).map_err(|why| RunError::malformed(path, why))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_follow_the_tree() {
+        use Phase::*;
+        assert_eq!(phases(1), [Micro(0), Update]);
+        assert_eq!(phases(3), [Micro(0), Micro(1), Accumulate(0), Micro(2), Accumulate(1), Update]);
+        let four =
+            [Micro(0), Micro(1), Accumulate(0), Micro(2), Micro(3), Accumulate(1), Accumulate(2), Update];
+        assert_eq!(phases(4), four);
+    }
+}

@@ -1,0 +1,135 @@
+//! The transcript: an append-only file of records. Each is framed as u32 length, record, and the first eight bytes of
+//! the record's BLAKE3 hash, so that a torn tail is told from an edited record.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use super::RunError;
+use super::disk::{self, Disk};
+use crate::commit::digest::Digest;
+use crate::commit::merkle::{self, Frontier};
+use crate::commit::record::{RECORD_BYTES_MAX, Record};
+use crate::commit::{Malformed, codec::Encoder};
+
+/// The most records of a transcript.
+const RECORDS_MAX: usize = 1 << 26;
+
+fn checksum(record: &[u8]) -> [u8; 8] {
+    blake3::hash(record).as_bytes()[..8].try_into().expect("a hash has 32 bytes")
+}
+
+/// The records of a transcript with the Merkle leaves they are hashed to.
+#[derive(Clone, Debug, Default)]
+pub struct Transcript {
+    pub records: Vec<Record>,
+    pub leaves: Vec<Digest>,
+}
+
+impl Transcript {
+    /// The root over the first `size` records.
+    pub fn root(&self, size: usize) -> Digest {
+        merkle::root(&self.leaves[..size])
+    }
+
+    fn push(&mut self, record: Record, leaf: Digest) {
+        self.records.push(record);
+        self.leaves.push(leaf);
+    }
+}
+
+/// The Merkle leaf of an encoded record.
+pub fn leaf(record: &Record) -> Digest {
+    merkle::leaf(&record.encode())
+}
+
+/// Reads all whole records. Returns them with the length of the file that they fill; what follows is a torn tail.
+/// A record whose checksum is wrong although more follows is an edited one.
+pub fn read(path: &Path) -> Result<(Transcript, u64), RunError> {
+    let file = disk::open(path)?;
+    let len = file.metadata().map_err(RunError::io(path))?.len();
+    let mut reader = BufReader::new(file);
+    let mut transcript = Transcript::default();
+    let mut whole = 0u64;
+    let malformed = |number: usize, why: Malformed| {
+        RunError::malformed(path, Malformed::invalid("transcript", format!("record {number}: {why}")))
+    };
+    while whole + 4 <= len {
+        let number = transcript.records.len();
+        if number >= RECORDS_MAX {
+            return Err(malformed(
+                number,
+                Malformed::TooLarge { what: "transcript", limit: RECORDS_MAX as u64 },
+            ));
+        }
+        let mut frame = [0; 4];
+        reader.read_exact(&mut frame).map_err(RunError::io(path))?;
+        let size = u32::from_le_bytes(frame) as usize;
+        if size > RECORD_BYTES_MAX {
+            let limit = RECORD_BYTES_MAX as u64;
+            return Err(malformed(number, Malformed::TooLarge { what: "record", limit }));
+        }
+        let end = whole + 4 + size as u64 + 8;
+        if end > len {
+            break;
+        }
+        let mut bytes = vec![0; size + 8];
+        reader.read_exact(&mut bytes).map_err(RunError::io(path))?;
+        let (record, sum) = bytes.split_at(size);
+        if checksum(record) != sum {
+            if end == len {
+                break; // the last record: a write that did not finish
+            }
+            return Err(malformed(number, Malformed::invalid("record", "its checksum is wrong")));
+        }
+        let leaf = merkle::leaf(record);
+        transcript.push(Record::decode(record).map_err(|why| malformed(number, why))?, leaf);
+        whole = end;
+    }
+    Ok((transcript, whole))
+}
+
+/// The writing end of a transcript.
+pub struct Writer {
+    path: PathBuf,
+    file: File,
+    frontier: Frontier,
+}
+
+impl Writer {
+    /// Opens a transcript for appending and cuts a torn tail off. Returns what is there.
+    pub fn open(path: &Path) -> Result<(Writer, Transcript), RunError> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let mut file = options.open(path).map_err(RunError::io(path))?;
+        let (transcript, whole) = read(path)?;
+        file.set_len(whole).map_err(RunError::io(path))?;
+        file.seek(SeekFrom::Start(whole)).map_err(RunError::io(path))?;
+        let mut frontier = Frontier::default();
+        transcript.leaves.iter().for_each(|leaf| frontier.push(*leaf));
+        Ok((Writer { path: path.to_path_buf(), file, frontier }, transcript))
+    }
+
+    pub fn append(&mut self, disk: &Disk, record: &Record) -> Result<(), RunError> {
+        let bytes = record.encode();
+        let mut frame = Encoder::default();
+        frame.bytes(&bytes);
+        frame.0.extend(checksum(&bytes));
+        disk.write(&mut self.file, &frame.0).map_err(RunError::io(&self.path))?;
+        self.frontier.push(merkle::leaf(&bytes));
+        Ok(())
+    }
+
+    /// Makes everything appended so far last.
+    pub fn sync(&self, disk: &Disk) -> Result<(), RunError> {
+        disk.sync(&self.file).map_err(RunError::io(&self.path))
+    }
+
+    pub fn size(&self) -> u64 {
+        self.frontier.size()
+    }
+
+    pub fn root(&self) -> Digest {
+        self.frontier.root()
+    }
+}

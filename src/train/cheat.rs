@@ -1,0 +1,174 @@
+//! Cheating trainers, for the tests and the demo. Each does one thing wrong and carries on: later steps start from the
+//! cheated state, and every record, root and signature is what an honest trainer would write for it.
+
+use std::str::FromStr;
+
+use super::TrainError;
+use super::committed_step::{CommittedStep, committed_step, state_digests, state_root};
+use crate::engine::session::{MicroBatch, Phase, Session, StepScalars};
+use crate::program::graph::Primitive;
+use crate::program::init;
+use crate::program::products::ProductTable;
+use crate::program::step::{Program, StepSpec};
+use crate::run::data::{Dataset, batch_digest};
+use crate::run::dir::Run;
+use crate::run::job::philox_key;
+
+/// What a cheat does at its step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One weight is one unit in the last place off when the step begins.
+    WeightBefore,
+    /// One weight is one unit in the last place off in the state that the step commits.
+    WeightAfter,
+    /// One element of an optimizer moment is off in the state that the step commits.
+    Moment,
+    /// The step trains on another step's batch.
+    Batch,
+    /// The step's update does not happen.
+    Skip,
+    /// The learning rate is one unit in the last place higher.
+    LearningRate,
+    /// One element of one operator's output is off.
+    Operator,
+    /// The initial weights are not those of the seed (whatever the step).
+    Init,
+    /// The step begins from another run's state.
+    Checkpoint,
+    /// Every product runs with one digit, whatever the job says.
+    Digits,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 10] = {
+        use Kind::*;
+        [WeightBefore, WeightAfter, Moment, Batch, Skip, LearningRate, Operator, Init, Checkpoint, Digits]
+    };
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::WeightBefore => "weight-before",
+            Kind::WeightAfter => "weight-after",
+            Kind::Moment => "moment",
+            Kind::Batch => "batch",
+            Kind::Skip => "skip",
+            Kind::LearningRate => "learning-rate",
+            Kind::Operator => "operator",
+            Kind::Init => "init",
+            Kind::Checkpoint => "checkpoint",
+            Kind::Digits => "digits",
+        }
+    }
+}
+
+/// A cheat at a step, written `operator@17`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cheat {
+    pub kind: Kind,
+    pub step: u32,
+}
+
+impl FromStr for Cheat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Cheat, String> {
+        let names: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+        let wrong = || format!("a cheat is NAME@STEP with NAME one of {}", names.join(", "));
+        let (name, step) = text.split_once('@').ok_or_else(wrong)?;
+        let kind = Kind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(wrong)?;
+        Ok(Cheat { kind, step: step.parse().map_err(|_| wrong())? })
+    }
+}
+
+/// Flips the last bit of the word in the middle.
+fn nudge(bytes: &mut [u8]) {
+    let word = bytes.len() / 8 * 4;
+    bytes[word] ^= 1;
+}
+
+impl Cheat {
+    /// The program that really runs.
+    pub fn program(&self, program: &Program) -> Program {
+        match self.kind {
+            Kind::Digits => {
+                Program::new(StepSpec { products: ProductTable::uniform(1), ..program.spec.clone() })
+            }
+            _ => program.clone(),
+        }
+    }
+
+    /// Changes the state before the first step.
+    pub fn initial(&mut self, _program: &Program, state: &mut [Vec<u8>]) {
+        if self.kind == Kind::Init {
+            nudge(&mut state[0]);
+        }
+    }
+
+    /// The step as this trainer plays it.
+    pub fn step(
+        &mut self,
+        run: &Run,
+        session: &mut Session,
+        mut scalars: StepScalars,
+        mut batch: Vec<MicroBatch>,
+        dataset: &mut Dataset,
+    ) -> Result<CommittedStep, TrainError> {
+        if scalars.step != self.step {
+            return Ok(committed_step(run, session, scalars, &batch, None)?);
+        }
+        let parameters = run.program.parameters.len();
+        // Whatever it does, the record says what an honest one would.
+        let promised = (scalars.learning_rate, batch_digest(&run.program, &batch));
+        match self.kind {
+            Kind::WeightBefore => nudge_state(session, 0)?,
+            Kind::Batch => batch = dataset.batch(&run.program, philox_key(&run.seed), scalars.step + 1)?,
+            Kind::LearningRate => scalars.learning_rate += 1,
+            Kind::Checkpoint => {
+                let foreign = init::state(&run.program, [0x0bad, 0x5eed]);
+                for (i, words) in foreign.iter().enumerate() {
+                    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+                    session.replace_state(i, &bytes)?;
+                }
+            }
+            _ => {}
+        }
+        let before = if self.kind == Kind::Skip { session.download_state()? } else { Vec::new() };
+        // The operator cheat changes an activation in the middle of the forward pass.
+        let target = run
+            .program
+            .micro
+            .nodes
+            .iter()
+            .position(|n| matches!(&n.primitive, Primitive::Map { body, .. } if body.name.starts_with("gelu.") || body.name.starts_with("relu.")));
+        let mut change = |phase: Phase, index: usize, _: &_, bytes: &[u8]| {
+            if phase != Phase::Micro(0) || Some(index) != target {
+                return None;
+            }
+            let mut changed = bytes.to_vec();
+            // An element that matters: the first with a large exponent.
+            let word = changed.chunks(4).position(|w| w[3] & 0x7f >= 0x3d).unwrap_or(0);
+            // A bit that quantising to two digits does not round away.
+            changed[4 * word + 2] ^= 0x10;
+            Some(changed)
+        };
+        let tamper: super::committed_step::Tamper =
+            if self.kind == Kind::Operator { Some(&mut change) } else { None };
+        let mut done = committed_step(run, session, scalars, &batch, tamper)?;
+        (done.record.learning_rate, done.record.batch) = promised;
+        match self.kind {
+            Kind::WeightAfter => nudge_state(session, 0)?,
+            Kind::Moment => nudge_state(session, parameters)?,
+            Kind::Skip => session.load(&before)?,
+            _ => return Ok(done),
+        }
+        done.state = state_digests(session)?;
+        done.record.state = state_root(&run.program, &done.state);
+        Ok(done)
+    }
+}
+
+fn nudge_state(session: &mut Session, tensor: usize) -> Result<(), TrainError> {
+    let mut state = session.download_state()?;
+    nudge(&mut state[tensor]);
+    Ok(session.replace_state(tensor, &state[tensor])?)
+}

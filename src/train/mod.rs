@@ -1,0 +1,280 @@
+//! Training: steps, records, heads and checkpoints, in an order that a kill at any moment cannot hurt.
+//!
+//! A record is appended before a head covers it, a head is published only over records that are safe on disk, and a
+//! checkpoint is written only for a step whose record is there. So whatever a crash leaves, the last checkpoint and
+//! the records after it say how to go on, and the same steps give the same records.
+
+pub mod cheat;
+pub mod committed_step;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::commit::checkpoint::Head;
+use crate::commit::digest::Digest;
+use crate::commit::keys::PrivateKey;
+use crate::commit::record::{Record, StepRecord};
+use crate::engine::session::Session;
+use crate::engine::{Engine, EngineError};
+use crate::program::init;
+use crate::run::RunError;
+use crate::run::checkpoint;
+use crate::run::data::{Dataset, FileManifest};
+use crate::run::dir::{self, CONTRACT, Layout, Run, RunFile, program_digest};
+use crate::run::disk::Disk;
+use crate::run::job::{Job, philox_key};
+use crate::run::transcript::{Transcript, Writer};
+use cheat::Cheat;
+use committed_step::{CommittedStep, committed_step, scalars, state_digests, state_root};
+
+/// Why training stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A step that was done before came out differently.
+    #[error(
+        "step {step} came out differently than before the interruption: this machine or {device} is faulty"
+    )]
+    NotReproduced { step: u32, device: String },
+}
+
+/// What a trainer wants to know while it runs.
+pub trait Progress {
+    fn step(&mut self, record: &StepRecord, steps: u32);
+}
+
+/// Tells nobody.
+pub struct Silent;
+
+impl Progress for Silent {
+    fn step(&mut self, _: &StepRecord, _: u32) {}
+}
+
+/// How to begin a run.
+pub struct Beginning<'a> {
+    pub job: &'a Path,
+    pub out: &'a Path,
+    pub key: Option<&'a PrivateKey>,
+    pub challenge: Option<Digest>,
+    /// From the system's randomness.
+    pub nonce: [u8; 16],
+}
+
+/// Creates the folder of a run: job, data and identity.
+pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
+    let Beginning { job: job_path, out, key, challenge, nonce } = beginning;
+    let layout = Layout { root: out.to_path_buf() };
+    if layout.run_json().exists() {
+        let why = "is a run already: go on with --resume, or choose another folder";
+        return Err(RunError::Refused(format!("{} {why}", out.display())));
+    }
+    let (job_text, job) = Job::read(job_path)?;
+    fs::create_dir_all(out).map_err(RunError::io(out))?;
+    let folder = job_path.parent().unwrap_or(Path::new("."));
+    let sources: Vec<PathBuf> = job.data.paths().into_iter().map(|path| folder.join(path)).collect();
+    let mut data = Vec::new();
+    for (number, source) in sources.iter().enumerate() {
+        data.push(FileManifest::of(format!("data-{number}.bin"), source)?);
+    }
+    let file = RunFile {
+        contract: CONTRACT.into(),
+        trainer_key: key.map(|key| key.public().to_text()),
+        challenge: *challenge,
+        nonce: nonce.iter().map(|b| format!("{b:02x}")).collect(),
+        program: program_digest(&job.program()),
+        data,
+    };
+    dir::create(disk, &layout, &file, &job_text, &sources)?;
+    Run::open(out)
+}
+
+/// Bytes that a run will take on disk, checkpoints and traces included.
+pub fn disk_needed(run: &Run) -> u64 {
+    let state = checkpoint::state_bytes(&run.program.state());
+    let all = u64::from(run.job.steps / run.job.checkpoint.every) + 2;
+    let checkpoints = run.job.checkpoint.keep.map_or(all, |keep| all.min(u64::from(keep) + 2));
+    let data: u64 = run.file.data.iter().map(|f| f.bytes).sum();
+    let records = u64::from(run.job.steps) * (200 + 32 * u64::from(run.program.spec.micro_batches));
+    let traces = match run.job.commit.granularity {
+        crate::run::job::Granularity::Operator => trace_bytes(run) * u64::from(run.job.steps),
+        crate::run::job::Granularity::Microbatch => 0,
+    };
+    checkpoints * state + state / 3 + data + records + traces
+}
+
+/// Bytes of one step's trace file.
+fn trace_bytes(run: &Run) -> u64 {
+    let graph_bytes = |graph: &crate::program::graph::Graph| -> u64 {
+        let node_bytes = |n: &crate::program::graph::Node| {
+            36 + 32 * crate::commit::tensor::tile_count(graph.tensor(n.output).bytes()) as u64
+        };
+        graph.nodes.iter().map(node_bytes).sum()
+    };
+    let micro_batches = u64::from(run.program.spec.micro_batches);
+    micro_batches * graph_bytes(&run.program.micro)
+        + (micro_batches - 1) * graph_bytes(&run.program.accumulate)
+        + graph_bytes(&run.program.update)
+}
+
+struct Trainer<'a> {
+    disk: &'a Disk,
+    run: &'a Run,
+    key: Option<&'a PrivateKey>,
+    writer: Writer,
+    /// What was there when training began.
+    before: Transcript,
+}
+
+/// Trains a run to its end, from wherever it stands. A cheat is for the tests and the demo.
+///
+/// Returns the last state digest.
+pub fn train(
+    disk: &Disk,
+    run: &Run,
+    engine: &mut dyn Engine,
+    key: Option<&PrivateKey>,
+    mut cheat: Option<&mut Cheat>,
+    progress: &mut dyn Progress,
+) -> Result<Digest, TrainError> {
+    let _lock = dir::lock(&run.layout)?;
+    if key.map(|key| key.public().to_text()) != run.file.trainer_key {
+        let why = "the run was begun with another key, or with none: give the same --key";
+        return Err(RunError::Refused(why.into()).into());
+    }
+    let (writer, before) = Writer::open(&run.layout.transcript())?;
+    if run.head_sizes()?.last().is_some_and(|&size| size > writer.size()) {
+        let why = "a published head covers records that are not there; the transcript was damaged";
+        return Err(RunError::invalid(&run.layout.transcript(), why).into());
+    }
+    let mut trainer = Trainer { disk, run, key, writer, before };
+    let mut dataset = run.dataset()?;
+    let program = match &cheat {
+        Some(cheat) => Arc::new(cheat.program(&run.program)),
+        None => Arc::new(run.program.clone()),
+    };
+    let device = engine.describe();
+    let mut session = Session::new(engine, program)?;
+    let first = trainer.load_state(&mut session, cheat.as_deref_mut())?;
+    let mut state = state_root(&run.program, &state_digests(&mut session)?);
+    if first == 0 {
+        trainer.append(Record::Initial { run: run.id, state }, 0, &device)?;
+        trainer.checkpoint(&mut session, 0)?;
+    }
+    for step in first + 1..=run.job.steps {
+        let done = trainer.step(&mut session, &mut dataset, step, cheat.as_deref_mut())?;
+        if let Some(trace) = &done.trace {
+            trace.write(disk, &run.layout.trace(step))?;
+        }
+        state = done.record.state;
+        progress.step(&done.record, run.job.steps);
+        trainer.append(Record::Step { run: run.id, step: done.record }, step, &device)?;
+        if step.is_multiple_of(run.job.commit.head_every) && step < run.job.steps {
+            trainer.publish_head(u64::from(step) + 1)?;
+        }
+        // After the head, so that a resume from this checkpoint leaves none out.
+        if run.job.is_checkpoint(step) {
+            trainer.writer.sync(disk)?;
+            trainer.checkpoint(&mut session, step)?;
+        }
+    }
+    trainer.prune()?; // a crash may have come between the last checkpoint and this
+    let parameters = run.program.parameters.len();
+    let tensors = session.download_state()?;
+    checkpoint::write(disk, &run.layout.model(), &run.program.state()[..parameters], &tensors[..parameters])?;
+    let last = Record::Final { run: run.id, steps: run.job.steps, state };
+    trainer.append(last, run.job.steps + 1, &device)?;
+    trainer.publish_head(u64::from(run.job.steps) + 2)?;
+    Ok(state)
+}
+
+impl Trainer<'_> {
+    /// Loads the last checkpoint whose record is there and agrees, or the initial state. Returns its step.
+    fn load_state(&self, session: &mut Session, cheat: Option<&mut Cheat>) -> Result<u32, TrainError> {
+        let table = self.run.program.state();
+        for step in self.run.checkpoint_steps()?.into_iter().rev() {
+            let Some(record) = self.before.records.get(step as usize) else { continue };
+            let path = self.run.layout.checkpoint(step);
+            let tensors = checkpoint::read(&path, &table)?;
+            let digests = checkpoint::tensor_digests(&table, &tensors);
+            if checkpoint::state_digest(&table, &digests) != *record.state() {
+                return Err(RunError::invalid(&path, "the checkpoint is not the state of its record").into());
+            }
+            session.load(&tensors)?;
+            return Ok(step);
+        }
+        let mut state: Vec<Vec<u8>> = init::state(&self.run.program, philox_key(&self.run.seed))
+            .iter()
+            .map(|words| words.iter().flat_map(|w| w.to_le_bytes()).collect())
+            .collect();
+        if let Some(cheat) = cheat {
+            cheat.initial(&self.run.program, &mut state);
+        }
+        session.load(&state)?;
+        Ok(0)
+    }
+
+    /// One step, honest unless there is a cheat.
+    fn step(
+        &self,
+        session: &mut Session,
+        dataset: &mut Dataset,
+        step: u32,
+        cheat: Option<&mut Cheat>,
+    ) -> Result<CommittedStep, TrainError> {
+        let batch = dataset.batch(&self.run.program, philox_key(&self.run.seed), step)?;
+        let scalars = scalars(self.run, step);
+        match cheat {
+            Some(cheat) => Ok(cheat.step(self.run, session, scalars, batch, dataset)?),
+            None => Ok(committed_step(self.run, session, scalars, &batch, None)?),
+        }
+    }
+
+    /// Appends a record, or checks it against the one that is there from before an interruption.
+    fn append(&mut self, record: Record, index: u32, device: &str) -> Result<(), TrainError> {
+        match self.before.records.get(index as usize) {
+            Some(have) if *have == record => Ok(()),
+            Some(_) => Err(TrainError::NotReproduced { step: index, device: device.to_string() }),
+            None => Ok(self.writer.append(self.disk, &record)?),
+        }
+    }
+
+    /// Publishes the head over the first `size` records, unless it is out already.
+    fn publish_head(&mut self, size: u64) -> Result<(), TrainError> {
+        let path = self.run.layout.head(size);
+        if path.exists() {
+            return Ok(());
+        }
+        self.writer.sync(self.disk)?;
+        // After an interruption more records may be there than the head covers.
+        let root =
+            if size == self.writer.size() { self.writer.root() } else { self.before.root(size as usize) };
+        let head = Head { run: self.run.id, size, root };
+        Ok(self.disk.replace(&path, head.to_note(self.key).as_bytes())?)
+    }
+
+    /// Writes the state after `step`.
+    fn checkpoint(&self, session: &mut Session, step: u32) -> Result<(), TrainError> {
+        let path = self.run.layout.checkpoint(step);
+        if !path.exists() {
+            let tensors = session.download_state()?;
+            checkpoint::write(self.disk, &path, &self.run.program.state(), &tensors)?;
+        }
+        self.prune()
+    }
+
+    /// Removes checkpoints that the job does not keep.
+    fn prune(&self) -> Result<(), TrainError> {
+        let Some(keep) = self.run.job.checkpoint.keep else { return Ok(()) };
+        let steps = self.run.checkpoint_steps()?;
+        let kept = steps.len().saturating_sub(keep.max(1) as usize);
+        for &old in steps[..kept].iter().filter(|&&old| old != 0) {
+            let path = self.run.layout.checkpoint(old);
+            fs::remove_file(&path).map_err(RunError::io(&path))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,99 @@
+//! What several test files need: tiny jobs on disk and runs of them.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use std::path::{Path, PathBuf};
+
+use tiebreak::commit::keys::PrivateKey;
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::run::dir::Run;
+use tiebreak::run::disk::Disk;
+use tiebreak::train::cheat::Cheat;
+use tiebreak::train::{Beginning, Silent, begin, train};
+
+/// A tiny GPT with dropout and accumulation; `extra` goes to the end of the file.
+pub fn gpt_job(folder: &Path, granularity: &str, extra: &str) -> PathBuf {
+    let text: String = (0..4000u32).map(|i| char::from(b'a' + (i * i % 23 + i % 3) as u8)).collect();
+    std::fs::write(folder.join("text.txt"), text).unwrap();
+    let job = format!(
+        r#"steps = 8
+clip_norm = 1.0
+
+[model]
+kind = "gpt"
+vocabulary = 128
+context = 12
+layers = 1
+heads = 2
+width = 16
+dropout = 0.1
+
+[data]
+kind = "bytes"
+path = "text.txt"
+
+[optimizer]
+kind = "adamw"
+beta1 = 0.9
+beta2 = 0.95
+epsilon = 1e-8
+weight_decay = 0.1
+
+[schedule]
+peak = 1e-2
+warmup = 3
+floor = 1e-3
+
+[batch]
+micro_batch = 2
+micro_batches = 3
+
+[commit]
+granularity = "{granularity}"
+head_every = 3
+
+[checkpoint]
+every = 2
+{extra}"#
+    );
+    let path = folder.join("job.toml");
+    std::fs::write(&path, job).unwrap();
+    path
+}
+
+pub fn key() -> PrivateKey {
+    PrivateKey::generate("trainer.example", [5; 32]).unwrap()
+}
+
+/// Begins a run with a fixed nonce and the test key.
+pub fn begin_run(disk: &Disk, job: &Path, out: &Path) -> Result<Run, tiebreak::run::RunError> {
+    begin(disk, &Beginning { job, out, key: Some(&key()), challenge: None, nonce: [9; 16] })
+}
+
+/// Trains a run to its end on the CPU engine.
+pub fn trained(job: &Path, out: &Path, cheat: Option<&str>) -> Run {
+    let disk = Disk::default();
+    let run = begin_run(&disk, job, out).unwrap();
+    let mut cheat: Option<Cheat> = cheat.map(|text| text.parse().unwrap());
+    let mut engine = Cpu::new(2).unwrap();
+    train(&disk, &run, &mut engine, Some(&key()), cheat.as_mut(), &mut Silent).unwrap();
+    run
+}
+
+/// Every file of a folder with its contents, sorted.
+pub fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(&next).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let name = path.strip_prefix(folder).unwrap().to_path_buf();
+                found.push((name, std::fs::read(&path).unwrap()));
+            }
+        }
+    }
+    found.sort();
+    found
+}

@@ -1,0 +1,151 @@
+//! The CPU engine against the scalar reference: every node of whole steps, bit for bit.
+
+use std::sync::Arc;
+
+use tiebreak::arith::philox::philox4x32_10;
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::engine::reference::Reference;
+use tiebreak::engine::session::{MicroBatch, Phase, Session, StepObserver, StepScalars};
+use tiebreak::engine::{Engine, EngineError, Observer};
+use tiebreak::program::graph::{Graph, Node};
+use tiebreak::program::init;
+use tiebreak::program::models::{Gelu, Gpt, Mlp, Model};
+use tiebreak::program::optimizer::Optimizer;
+use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
+use tiebreak::program::step::{Program, StepSpec};
+
+/// Keeps every node's output.
+#[derive(Default)]
+struct Trace {
+    phase: Option<Phase>,
+    nodes: Vec<(Phase, usize, String, Vec<u8>)>,
+}
+
+impl StepObserver for Trace {
+    fn phase(&mut self, phase: Phase, _: &Graph) -> Option<&mut dyn Observer> {
+        self.phase = Some(phase);
+        Some(self)
+    }
+}
+
+impl Observer for Trace {
+    fn node(&mut self, index: usize, node: &Node, bytes: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
+        let name = format!("{} {}", node.operator, node.primitive.name());
+        self.nodes.push((self.phase.unwrap(), index, name, bytes.to_vec()));
+        Ok(None)
+    }
+}
+
+fn batches(program: &Program, step: u32) -> Vec<MicroBatch> {
+    let spec = &program.spec;
+    (0..spec.micro_batches)
+        .map(|micro| {
+            let tensors = spec.model.batch(spec.micro_batch).into_iter().map(|t| {
+                let len = t.shape.iter().product::<u32>();
+                let word = |i: u32| philox4x32_10([step, micro], [i, 1, 2, 3])[0];
+                let classes = match &spec.model {
+                    Model::Gpt(gpt) => gpt.vocabulary,
+                    Model::Mlp(mlp) if t.name == "labels" => mlp.classes,
+                    Model::Mlp(_) => 256,
+                };
+                (0..len).flat_map(|i| (word(i) % classes).to_le_bytes()).collect()
+            });
+            MicroBatch { tensors: tensors.collect() }
+        })
+        .collect()
+}
+
+/// Trains `steps` steps from `state`, keeping every node, then the state.
+fn trained(
+    engine: &mut dyn Engine,
+    program: &Arc<Program>,
+    state: &[Vec<u8>],
+    steps: u32,
+) -> (Trace, Vec<Vec<u8>>) {
+    let mut session = Session::new(engine, program.clone()).unwrap();
+    session.load(state).unwrap();
+    let mut trace = Trace::default();
+    for step in 1..=steps {
+        let scalars = StepScalars { step, seed: [1, 2], learning_rate: 1e-2f32.to_bits() };
+        session.step(scalars, &batches(program, step), &mut trace, |_, _, _| Ok(())).unwrap();
+    }
+    let mut end = Vec::new();
+    session.visit_state(|_, bytes| end.push(bytes.to_vec())).unwrap();
+    (trace, end)
+}
+
+fn compare(spec: StepSpec, spoil: impl Fn(usize, &mut [u32])) {
+    let program = Arc::new(Program::new(spec));
+    let mut state = init::state(&program, [3, 4]);
+    for (i, tensor) in state.iter_mut().enumerate() {
+        spoil(i, tensor);
+    }
+    let state: Vec<Vec<u8>> =
+        state.iter().map(|t| t.iter().flat_map(|w| w.to_le_bytes()).collect()).collect();
+    let (expected, expected_state) = trained(&mut Reference, &program, &state, 2);
+    for threads in [1, 2] {
+        let (trace, end) = trained(&mut Cpu::new(threads).unwrap(), &program, &state, 2);
+        assert_eq!(trace.nodes.len(), expected.nodes.len());
+        for (have, want) in trace.nodes.iter().zip(&expected.nodes) {
+            assert!(have == want, "{threads} threads: {:?} node {} ({}) differs", want.0, want.1, want.2);
+        }
+        assert_eq!(end, expected_state);
+    }
+}
+
+fn spec(model: Model, products: ProductTable) -> StepSpec {
+    let adamw = Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
+    StepSpec { model, optimizer: adamw, clip_norm: Some(1.0), micro_batch: 2, micro_batches: 3, products }
+}
+
+fn gpt(gelu: Gelu, tied: bool) -> Model {
+    Model::Gpt(Gpt {
+        vocabulary: 61,
+        context: 9,
+        layers: 2,
+        heads: 2,
+        width: 20,
+        gelu,
+        dropout: 0.1,
+        tied,
+        init_std: 0.05,
+    })
+}
+
+#[test]
+fn gpt_steps_match_the_reference() {
+    compare(spec(gpt(Gelu::Tanh, true), ProductTable::preset()), |_, _| {});
+    compare(spec(gpt(Gelu::Erf, false), ProductTable::uniform(3)), |_, _| {});
+}
+
+#[test]
+fn nasty_parameters_match_the_reference() {
+    for digits in 1..=4 {
+        compare(spec(gpt(Gelu::Tanh, false), ProductTable::uniform(digits)), |i, tensor| {
+            for (j, word) in tensor.iter_mut().enumerate() {
+                match (i * 7 + j) % 97 {
+                    0 => *word = 1,                          // the least subnormal
+                    1 => *word = 0x807f_ffff,                // the greatest negative subnormal
+                    2 => *word = 0x8000_0000,                // -0
+                    3 if digits == 2 => *word = 0x7f00_0000, // 2^127
+                    4 if digits == 3 && i % 5 == 0 => *word = 0x7f80_0000,
+                    _ => {}
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn blocks_and_sgd_match_the_reference() {
+    let mut products = ProductTable::uniform(2);
+    for class in ProductClass::ALL {
+        products.set(class, ProductDigits { digits_a: 3, digits_b: 2, block: 64 });
+    }
+    let model = Model::Mlp(Mlp { inputs: 150, hidden: vec![70, 33], classes: 10, dropout: 0.2 });
+    let mut spec = spec(model, products);
+    spec.optimizer = Optimizer::Sgd { momentum: 0.9, weight_decay: 0.01 };
+    spec.clip_norm = None;
+    spec.micro_batches = 4;
+    compare(spec, |_, _| {});
+}

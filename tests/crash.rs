@@ -1,0 +1,80 @@
+//! A run that is killed at any moment goes on to the same bits and the same head.
+
+mod common;
+
+use common::{begin_run, files, gpt_job, key, trained};
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::run::dir::Run;
+use tiebreak::run::disk::Disk;
+use tiebreak::train::{Silent, train};
+
+#[test]
+fn two_trainings_write_the_same_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "operator", "");
+    trained(&job, &folder.path().join("a"), None);
+    trained(&job, &folder.path().join("b"), None);
+    assert_eq!(files(&folder.path().join("a")), files(&folder.path().join("b")));
+}
+
+/// Stops the disk at each write, fsync and rename in turn, then resumes with a good one.
+#[test]
+fn every_crash_point_resumes_to_the_same_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "microbatch", "keep = 2");
+    let whole = folder.path().join("whole");
+    trained(&job, &whole, None);
+    let expected = files(&whole);
+    let mut crashes = 0;
+    for operations in 0.. {
+        let out = folder.path().join("crashed");
+        let _ = std::fs::remove_dir_all(&out);
+        let failing = Disk::failing_after(operations);
+        let mut engine = Cpu::new(2).unwrap();
+        let stopped = match begin_run(&failing, &job, &out) {
+            Err(_) => true,
+            Ok(run) => train(&failing, &run, &mut engine, Some(&key()), None, &mut Silent).is_err(),
+        };
+        if !stopped {
+            break;
+        }
+        crashes += 1;
+        let good = Disk::default();
+        // A crash before run.json was there leaves no run: the trainer begins again.
+        let run = Run::open(&out).unwrap_or_else(|_| begin_run(&good, &job, &out).unwrap());
+        train(&good, &run, &mut engine, Some(&key()), None, &mut Silent).unwrap();
+        let mut found = files(&out);
+        found.retain(|(name, _)| !name.to_string_lossy().ends_with(".partial"));
+        let names = |files: &[(std::path::PathBuf, Vec<u8>)]| -> Vec<_> {
+            files.iter().map(|f| f.0.clone()).collect()
+        };
+        assert_eq!(names(&found), names(&expected), "after {operations} operations");
+        assert!(found == expected, "files differ after a crash at operation {operations}");
+    }
+    assert!(crashes > 40, "only {crashes} crash points were passed");
+}
+
+#[test]
+fn a_published_head_is_never_taken_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "microbatch", "");
+    let out = folder.path().join("run");
+    let run = trained(&job, &out, None);
+    let transcript = run.layout.transcript();
+    let bytes = std::fs::read(&transcript).unwrap();
+    std::fs::write(&transcript, &bytes[..bytes.len() / 2]).unwrap();
+    let mut engine = Cpu::new(1).unwrap();
+    let error = train(&Disk::default(), &run, &mut engine, Some(&key()), None, &mut Silent).unwrap_err();
+    assert!(error.to_string().contains("a published head covers records that are not there"), "{error}");
+}
+
+#[test]
+fn a_run_has_one_writer() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "microbatch", "");
+    let run = begin_run(&Disk::default(), &job, &folder.path().join("run")).unwrap();
+    let _held = tiebreak::run::dir::lock(&run.layout).unwrap();
+    let mut engine = Cpu::new(1).unwrap();
+    let error = train(&Disk::default(), &run, &mut engine, Some(&key()), None, &mut Silent).unwrap_err();
+    assert!(error.to_string().contains("is being written by another process"), "{error}");
+}

@@ -1,0 +1,269 @@
+//! Every operator's gradient against finite differences.
+//!
+//! The micro-batch graph is run in binary64 over real numbers (a map's instructions in f64, a product as a plain dot
+//! product of what was to be quantised), so its gradients are the derivation's own, free of rounding to binary32,
+//! and central differences of its loss check them to many digits.
+
+use std::collections::HashMap;
+
+use tiebreak::arith::philox::philox4x32_10;
+use tiebreak::program::element::unravel;
+use tiebreak::program::expr::{Body, Instr};
+use tiebreak::program::graph::{Graph, Node, Primitive, TensorId, View};
+use tiebreak::program::models::{Gelu, Gpt, Mlp, Model};
+use tiebreak::program::optimizer::Optimizer;
+use tiebreak::program::products::ProductTable;
+use tiebreak::program::step::{Program, StepSpec, port};
+
+/// erf to full binary64 accuracy for |x| < 3: the Maclaurin series.
+fn erf(x: f64) -> f64 {
+    let (mut term, mut sum) = (x, x);
+    for n in 1..200 {
+        term *= -x * x / f64::from(n);
+        sum += term / f64::from(2 * n + 1);
+    }
+    sum * 2.0 / std::f64::consts::PI.sqrt()
+}
+
+/// A body over reals. Integer registers hold integers exactly.
+fn eval(body: &Body, inputs: &[f64], index: [u32; 4]) -> f64 {
+    let mut r: Vec<f64> = Vec::new();
+    for instr in &body.code {
+        let v = |reg: tiebreak::program::expr::Reg| r[reg.0 as usize];
+        let u = |reg: tiebreak::program::expr::Reg| r[reg.0 as usize] as u32;
+        // Whether a constant is an integer or a float is told by its users; the words 0..=3 and thresholds are
+        // integers, everything that reads as a normal float is one.
+        r.push(match *instr {
+            Instr::Input(k) => inputs[k as usize],
+            Instr::Const(word) => match integer_use(body, r.len()) {
+                true => f64::from(word),
+                false => f64::from(f32::from_bits(word)),
+            },
+            Instr::Index(d) => f64::from(index[d as usize]),
+            Instr::FAdd(a, b) => v(a) + v(b),
+            Instr::FSub(a, b) => v(a) - v(b),
+            Instr::FMul(a, b) => v(a) * v(b),
+            Instr::FDiv(a, b) => v(a) / v(b),
+            Instr::FSqrt(a) => v(a).sqrt(),
+            Instr::FNeg(a) => -v(a),
+            Instr::FExp(a) => v(a).exp(),
+            Instr::FLog(a) => v(a).ln(),
+            Instr::FTanh(a) => v(a).tanh(),
+            Instr::FErf(a) => erf(v(a)),
+            Instr::FLt(a, b) => f64::from(u8::from(v(a) < v(b))),
+            Instr::FFromU(a) => v(a),
+            Instr::UAdd(a, b) => f64::from(u(a).wrapping_add(u(b))),
+            Instr::UMul(a, b) => f64::from(u(a).wrapping_mul(u(b))),
+            Instr::UAnd(a, b) => f64::from(u(a) & u(b)),
+            Instr::UShr(a, b) => f64::from(u(a) >> u(b)),
+            Instr::ULt(a, b) => f64::from(u8::from(u(a) < u(b))),
+            Instr::UEq(a, b) => f64::from(u8::from(u(a) == u(b))),
+            Instr::Select(c, a, b) => {
+                if v(c) != 0.0 {
+                    v(a)
+                } else {
+                    v(b)
+                }
+            }
+            Instr::Philox { key, counter, word } => {
+                f64::from(philox4x32_10(key.map(u), counter.map(u))[(u(word) & 3) as usize])
+            }
+        });
+    }
+    r[r.len() - 1]
+}
+
+/// Whether the constant in this register is read by an integer instruction.
+fn integer_use(body: &Body, register: usize) -> bool {
+    body.code.iter().any(|instr| {
+        let integers = matches!(
+            instr,
+            Instr::UAdd(..)
+                | Instr::UMul(..)
+                | Instr::UAnd(..)
+                | Instr::UShr(..)
+                | Instr::ULt(..)
+                | Instr::UEq(..)
+                | Instr::Philox { .. }
+        );
+        integers && instr.operands().iter().any(|r| r.0 as usize == register)
+    })
+}
+
+type Values = HashMap<TensorId, Vec<f64>>;
+
+fn gathered(values: &Values, view: &View) -> Vec<f64> {
+    let len = view.dims.iter().product::<u32>() as usize;
+    (0..len).map(|i| values[&view.tensor][view.at(unravel(i, view.dims))]).collect()
+}
+
+fn run_node(graph: &Graph, node: &Node, values: &Values) -> Vec<f64> {
+    let shape = |t: TensorId| graph.tensor(t).shape.iter().map(|&d| d as usize).collect::<Vec<_>>();
+    let out_len = graph.tensor(node.output).len();
+    match &node.primitive {
+        Primitive::Map { body, dims, inputs } => {
+            let inputs: Vec<Vec<f64>> = inputs.iter().map(|v| gathered(values, v)).collect();
+            (0..out_len)
+                .map(|i| eval(body, &inputs.iter().map(|x| x[i]).collect::<Vec<_>>(), unravel(i, *dims)))
+                .collect()
+        }
+        Primitive::Gather { table, indices, stride_index, stride_row, stride_column, .. } => {
+            let columns = *shape(node.output).last().unwrap();
+            (0..out_len)
+                .map(|i| {
+                    let (row, column) = (i / columns, i % columns);
+                    let choice = values[indices][row] as usize;
+                    values[table][choice * *stride_index as usize
+                        + row * *stride_row as usize
+                        + column * *stride_column as usize]
+                })
+                .collect()
+        }
+        Primitive::RowMax { input } => {
+            let len = *shape(*input).last().unwrap();
+            values[input]
+                .chunks(len)
+                .map(|row| row.iter().copied().fold(f64::NEG_INFINITY, f64::max))
+                .collect()
+        }
+        Primitive::TreeSum { input, len, inner, .. } => {
+            let (len, inner) = (*len as usize, *inner as usize);
+            (0..out_len)
+                .map(|i| {
+                    (0..len).map(|j| values[input][i / inner * len * inner + j * inner + i % inner]).sum()
+                })
+                .collect()
+        }
+        Primitive::SegmentSum { input, order, offsets } => {
+            let width = *shape(node.output).last().unwrap();
+            (0..out_len)
+                .map(|i| {
+                    let (s, w) = (i / width, i % width);
+                    (values[offsets][s] as usize..values[offsets][s + 1] as usize)
+                        .map(|p| values[input][values[order][p] as usize * width + w])
+                        .sum()
+                })
+                .collect()
+        }
+        Primitive::GroupOrder { classes, .. } => {
+            let mut order: Vec<usize> = (0..out_len).collect();
+            order.sort_by_key(|&i| values[classes][i] as usize);
+            order.into_iter().map(|i| i as f64).collect()
+        }
+        Primitive::GroupOffsets { classes, .. } => (0..out_len)
+            .map(|c| values[classes].iter().filter(|&&x| (x as usize) < c).count() as f64)
+            .collect(),
+        Primitive::Magnitude { .. } => vec![0.0; out_len],
+        Primitive::Quantise { input, .. } => gathered(values, input),
+        Primitive::Product { a, b, .. } => {
+            let (sa, sb) = (shape(*a), shape(*b));
+            let (m, n, k) = (sa[1], sb[1], sa[2]);
+            (0..out_len)
+                .map(|i| {
+                    let (column, row, batch) = (i % n, i / n % m, i / n / m);
+                    let (ra, rb) = ((batch * m + row) * k, (batch * n + column) * k);
+                    (0..k).map(|j| values[a][ra + j] * values[b][rb + j]).sum()
+                })
+                .collect()
+        }
+    }
+}
+
+fn run(graph: &Graph, inputs: &HashMap<String, Vec<f64>>) -> HashMap<String, Vec<f64>> {
+    let mut values: Values = graph.inputs.iter().map(|p| (p.tensor, inputs[&p.name].clone())).collect();
+    for node in &graph.nodes {
+        let output = run_node(graph, node, &values);
+        values.insert(node.output, output);
+    }
+    graph.outputs.iter().map(|p| (p.name.clone(), values[&p.tensor].clone())).collect()
+}
+
+/// Small pseudo-random reals.
+fn noise(seed: u32, i: usize) -> f64 {
+    f64::from(philox4x32_10([seed, 7], [i as u32, 0, 0, 0])[0]) / f64::from(u32::MAX) - 0.5
+}
+
+fn check(model: Model) {
+    let spec = StepSpec {
+        model,
+        optimizer: Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 },
+        clip_norm: None,
+        micro_batch: 3,
+        micro_batches: 1,
+        products: ProductTable::preset(),
+    };
+    let program = Program::new(spec);
+    let graph = &program.micro;
+    let mut inputs = HashMap::new();
+    for (number, port) in graph.inputs.iter().enumerate() {
+        let len = graph.tensor(port.tensor).len();
+        let values = match port.name.as_str() {
+            "batch/tokens" | "batch/labels" => (0..len).map(|i| ((i * 5 + i / 3) % 7) as f64).collect(),
+            "batch/pixels" => (0..len).map(|i| (i * 37 % 256) as f64).collect(),
+            port::FACTOR => vec![1.0 / 12.0],
+            port::SEED => vec![12345.0, 678.0],
+            port::STEP => vec![3.0],
+            port::FIRST_SAMPLE => vec![0.0],
+            name => {
+                let centre = if name.ends_with("gain") { 1.0 } else { 0.0 };
+                (0..len).map(|i| centre + noise(number as u32, i)).collect()
+            }
+        };
+        inputs.insert(port.name.clone(), values);
+    }
+    let gradients = run(graph, &inputs);
+    for parameter in &program.parameters {
+        let name = port::parameter(&parameter.name);
+        let analytic = &gradients[&port::gradient(&parameter.name)];
+        let len = analytic.len();
+        // A few elements of each parameter; the same code computes the others.
+        for i in [0, len / 3, len - 1] {
+            let mut loss_at = |delta: f64| {
+                let kept = inputs[&name][i];
+                inputs.get_mut(&name).unwrap()[i] = kept + delta;
+                let loss = run(graph, &inputs)[port::LOSS][0];
+                inputs.get_mut(&name).unwrap()[i] = kept;
+                loss
+            };
+            let h = 1e-4;
+            // Five points: the truncation error is of order h^4.
+            let numeric =
+                (8.0 * (loss_at(h) - loss_at(-h)) - (loss_at(2.0 * h) - loss_at(-2.0 * h))) / (12.0 * h);
+            let error = (numeric - analytic[i]).abs();
+            assert!(
+                error < 1e-9 + 1e-6 * analytic[i].abs(),
+                "{name}[{i}]: {} against {numeric}",
+                analytic[i]
+            );
+        }
+    }
+}
+
+fn gpt(gelu: Gelu, tied: bool, dropout: f32) -> Model {
+    Model::Gpt(Gpt {
+        vocabulary: 7,
+        context: 4,
+        layers: 2,
+        heads: 2,
+        width: 6,
+        gelu,
+        dropout,
+        tied,
+        init_std: 0.02,
+    })
+}
+
+#[test]
+fn gpt_with_tanh_gelu_tied_and_dropout() {
+    check(gpt(Gelu::Tanh, true, 0.25));
+}
+
+#[test]
+fn gpt_with_erf_gelu_and_own_head() {
+    check(gpt(Gelu::Erf, false, 0.0));
+}
+
+#[test]
+fn mlp_with_relu() {
+    check(Model::Mlp(Mlp { inputs: 10, hidden: vec![8, 6], classes: 7, dropout: 0.0 }));
+}

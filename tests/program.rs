@@ -1,1 +1,0 @@
-//! The program on the reference engine: gradients against finite differences, and a step's determinism.
