@@ -181,9 +181,10 @@ fn tile(
         Origin::Node { phase, node } => keeper.kept.get(&(*phase, *node)).cloned().unwrap_or_default(),
     };
     let tensors: BTreeMap<TensorId, Vec<u8>> = origins.iter().map(|(id, o)| (*id, whole(o))).collect();
-    let RecordedTile { bytes, touched } = recorded_tile(graph, node_index, tile, &tensors).map_err(|error| {
-        AuditError::Limit(format!("step {step}: the first differing tile cannot be recomputed: {error}"))
-    })?;
+    let RecordedTile { bytes, touched } =
+        recorded_tile(graph, node_index, tile, &tensors).map_err(|error| {
+            AuditError::Limit(format!("step {step}: the first differing tile cannot be recomputed: {error}"))
+        })?;
 
     let ty = graph.tensor(node.output);
     let name = format!("{} ({})", node.operator, node.primitive.name());

@@ -182,6 +182,9 @@ impl Job {
         if samples == 0 || samples > BATCH_MAX || self.batch.micro_batches > 1 << 16 {
             return found("batch.micro_batch", format!("the whole batch must have 1 to {BATCH_MAX} samples"));
         }
+        if samples * u64::from(self.model.labels_per_sample()) > u64::from(u32::MAX) {
+            return found("batch.micro_batches", "the whole batch has more labels than a u32 counts".into());
+        }
         if self.commit.granularity == Granularity::Operator
             && self.batch.micro_batches > TRACED_MICRO_BATCHES_MAX
         {
