@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::checks::Checked;
 use super::{AuditError, Outcome, differences, reference_step};
 use crate::commit::digest::Digest;
+use crate::commit::record::StepRecord;
 use crate::commit::{merkle, table, tensor};
 use crate::dispute::leaf::{RecordedTile, recorded_tile};
 use crate::dispute::origin::{Origin, origin};
@@ -21,7 +22,7 @@ use crate::program::graph::{Graph, Node, TensorId, TensorType};
 use crate::run::RunError;
 use crate::run::checkpoint::tensor_digests;
 use crate::run::dir::Run;
-use crate::run::traces::{Trace, graph_of, leaf_name, positions};
+use crate::run::traces::{Trace, graph_of, leaf_name, leaf_place, positions};
 use crate::train::committed_step::{CommittedStep, scalars};
 
 /// What was found.
@@ -41,31 +42,39 @@ pub fn localise(
     engine: String,
 ) -> Result<Found, AuditError> {
     let theirs = checked.step(step);
-    if let (Some(_), Some(trace)) = (&theirs.trace, &mine.trace) {
-        let published = Trace::read(&run.program, &run.layout.trace(step))?;
-        if Some(published.root(&run.program)) != theirs.trace {
-            let why = "the published trace is not the one that the record commits";
-            return Err(RunError::invalid(&run.layout.trace(step), why).into());
+    let Some(trace) = &mine.trace else { return whole_step(run, checked, step, before, mine, engine) };
+    let Some(published) = published_trace(run, theirs) else {
+        // A trainer who withholds a trace, or commits to one of another program, does not escape the step verdict.
+        let mut found = whole_step(run, checked, step, before, mine, engine)?;
+        if let Outcome::Diverges { what, .. } = &mut found.outcome {
+            what.push_str("; no published trace is the one that the record commits");
         }
-        let difference = published.nodes.iter().zip(&trace.nodes).position(|(a, b)| a.digest != b.digest);
-        if let Some(index) = difference {
-            let found = tile(run, checked, step, &before, batch, &published, (index, trace, &engine))?;
-            // A verdict that does not stand alone is none: then the whole step is replayed by the reference.
-            let stands = |verdict: &Verdict| matches!(verdict.check(None), Ok(VerdictOutcome::Convicts(_)));
-            if found.verdict.as_ref().is_none_or(stands) {
-                return Ok(found);
-            }
-            return whole_step(run, checked, step, before, mine, engine);
+        return Ok(found);
+    };
+    let difference = published.nodes.iter().zip(&trace.nodes).position(|(a, b)| a.digest != b.digest);
+    if let Some(index) = difference {
+        let found = tile(run, checked, step, &before, batch, &published, (index, trace, &engine))?;
+        // A verdict that does not stand alone is none: then the whole step is replayed by the reference.
+        let stands = |verdict: &Verdict| matches!(verdict.check(None), Ok(VerdictOutcome::Convicts(_)));
+        if found.verdict.as_ref().is_none_or(stands) {
+            return Ok(found);
         }
-        let digests: Vec<Digest> = published.nodes.iter().map(|n| n.digest).collect();
-        if state_from_trace(&run.program, &digests) != Some(theirs.state) {
-            let what = "the record's state is not the one that its own trace's update computed".to_string();
-            let claim = Claim::Binding { leaves: digests };
-            let verdict = checked.verdict(run, step, claim)?;
-            return Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) });
-        }
+        return whole_step(run, checked, step, before, mine, engine);
+    }
+    let digests: Vec<Digest> = published.nodes.iter().map(|n| n.digest).collect();
+    if state_from_trace(&run.program, &digests) != Some(theirs.state) {
+        let what = "the record's state is not the one that its own trace's update computed".to_string();
+        let claim = Claim::Binding { leaves: digests };
+        let verdict = checked.verdict(run, step, claim)?;
+        return Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) });
     }
     whole_step(run, checked, step, before, mine, engine)
+}
+
+/// The trace that the run publishes for a step, if it is the one that the step's record commits.
+fn published_trace(run: &Run, theirs: &StepRecord) -> Option<Trace> {
+    let trace = Trace::read(&run.program, &run.layout.trace(theirs.step)).ok()?;
+    (Some(trace.root(&run.program)) == theirs.trace).then_some(trace)
 }
 
 /// A verdict on a whole step: what differs by name, after the scalar reference agreed.
@@ -266,8 +275,7 @@ impl Evidence<'_> {
                 ProvenTensor { digest: digests[index], proof: merkle::prove(&leaves, index) }
             }
             Origin::Node { phase, node } => {
-                let positions = positions(program);
-                let index = positions.iter().position(|p| *p == (*phase, *node)).unwrap_or(0);
+                let index = leaf_place(program, *phase, *node).unwrap_or(0);
                 ProvenTensor {
                     digest: self.published.nodes[index].digest,
                     proof: merkle::prove(trace_leaves, index),

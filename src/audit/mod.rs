@@ -20,7 +20,6 @@ use crate::engine::reference::Reference;
 use crate::engine::session::Session;
 use crate::engine::{Engine, EngineError};
 use crate::run::RunError;
-use crate::run::checkpoint;
 use crate::run::dir::Run;
 use crate::run::job::philox_key;
 use crate::train::committed_step::{committed_step, scalars};
@@ -116,8 +115,7 @@ pub fn audit(
         let mut done = 0;
         let mut session = Session::new(engine, Arc::new(run.program.clone()))?;
         'segments: for &(first, last) in &plan.segments {
-            let state = checkpoint::read(&run.layout.checkpoint(first - 1), &run.program.state())?;
-            session.load(&state)?;
+            session.load(&checks::state_after(run, &checked, first - 1)?)?;
             report.replayed.push((first, first - 1));
             for step in first..=last {
                 if max_time.is_some_and(|limit| start.elapsed() > limit) {
@@ -179,6 +177,7 @@ pub fn differences(mine: &StepRecord, theirs: &StepRecord) -> Vec<String> {
     }
     field("number of micro-batches", mine.micro_batches.len() == theirs.micro_batches.len());
     field("operators", mine.trace == theirs.trace);
+    field("rounding log", mine.log == theirs.log);
     field("learning rate", mine.learning_rate == theirs.learning_rate);
     field("clip factor", mine.clip == theirs.clip);
     field("loss", mine.loss == theirs.loss);
