@@ -6,6 +6,7 @@
 
 pub mod arith;
 pub mod audit;
+pub mod cli;
 pub mod commit;
 pub mod dispute;
 pub mod engine;

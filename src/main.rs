@@ -1,1 +1,7 @@
-fn main() {}
+//! The `tiebreak` command: see [`tiebreak::cli`].
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    tiebreak::cli::main()
+}

@@ -1,6 +1,7 @@
 //! How a program is executed. An engine knows nothing of logs, hashes or disputes: observers do.
 
 pub mod cpu;
+pub mod fingerprint;
 pub mod plan;
 pub mod reference;
 pub mod session;

@@ -1,0 +1,226 @@
+//! `tiebreak audit`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Subcommand;
+use indicatif::ProgressBar;
+use serde_json::json;
+
+use super::engine::{EngineArgs, open};
+use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random};
+use crate::audit::plan::{Choice, Plan, plan};
+use crate::audit::{Outcome, Progress, Report, audit, checks};
+use crate::dispute::verdict::Verdict;
+use crate::run::RunError;
+use crate::run::dir::Run;
+use crate::run::disk::{self, Disk};
+
+/// Replay a run, or a part of it, and stop at the first difference.
+#[derive(clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  tiebreak audit runs/shakespeare --trainer-key trainer.key.pub\n  \
+tiebreak audit runs/shakespeare --sample 0.05 --engine wgpu\n  tiebreak audit runs/shakespeare --steps 100..200 --plan"
+)]
+pub struct Args {
+    run: Option<PathBuf>,
+    #[command(flatten)]
+    options: Options,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Put the reports of several auditors of one run together.
+    Merge { reports: Vec<PathBuf> },
+}
+
+#[derive(clap::Args)]
+struct Options {
+    /// The trainer's public key: a file or its text.
+    #[arg(long)]
+    trainer_key: Option<String>,
+    /// Only these steps, as FIRST..LAST (both included); replay begins at the checkpoint before.
+    #[arg(long, value_parser = parse_range, conflicts_with = "sample")]
+    steps: Option<(u32, u32)>,
+    /// Each checkpoint segment with this probability.
+    #[arg(long)]
+    sample: Option<f64>,
+    /// Reproduce the sample of an earlier report.
+    #[arg(long, requires = "sample")]
+    seed: Option<u64>,
+    /// Print what would be replayed and what it costs, and stop.
+    #[arg(long)]
+    plan: bool,
+    /// Refuse to start if more memory is needed, in MiB.
+    #[arg(long)]
+    max_memory: Option<u64>,
+    /// Stop after this many seconds and say what was not replayed.
+    #[arg(long)]
+    max_time: Option<u64>,
+    /// Write the report here, for `audit merge`.
+    #[arg(long)]
+    report: Option<PathBuf>,
+    /// Write the verdict here if there is one.
+    #[arg(long, default_value = "verdict.json")]
+    verdict: PathBuf,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+fn parse_range(text: &str) -> Result<(u32, u32), String> {
+    let wrong = || "the form is FIRST..LAST with 1 <= FIRST <= LAST".to_string();
+    let (first, last) = text.split_once("..").ok_or_else(wrong)?;
+    let pair = (first.parse().map_err(|_| wrong())?, last.parse().map_err(|_| wrong())?);
+    if pair.0 == 0 || pair.0 > pair.1 { Err(wrong()) } else { Ok(pair) }
+}
+
+struct Bar(ProgressBar);
+
+impl Progress for Bar {
+    fn step(&mut self, step: u32, done: u64, _: u64) {
+        self.0.set_position(done);
+        self.0.set_message(format!("step {step}"));
+    }
+}
+
+/// The plan in words.
+fn plan_text(plan: &Plan, run: &Run) -> String {
+    let [one, ten, hundred] = plan.detection.map(|p| 100.0 * p);
+    let seed = plan.seed.map_or(String::new(), |seed| format!(", sampling seed {seed}"));
+    format!(
+        "{} of {} segments, {} of {} steps{seed}: reads {}, needs about {} of memory\n\
+         probability to replay at least one of 1, 10, 100 bad steps: {one:.1} %, {ten:.1} %, {hundred:.1} %",
+        plan.segments.len(),
+        plan.of,
+        plan.steps(),
+        run.job.steps,
+        bytes_text(plan.bytes),
+        bytes_text(plan.memory),
+    )
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    if let Some(Command::Merge { reports }) = args.command {
+        return merge(printer, &reports);
+    }
+    let Some(path) = args.run else { return Err(Failure::new(Exit::Usage, "a run's folder is needed")) };
+    let options = args.options;
+    let public = options.trainer_key.as_deref().map(key::read_public).transpose()?;
+    let run = Run::open(&path)?;
+    let checked = checks::always(&run, public.as_ref())?;
+    // The seed is drawn now, after the head is fixed: the trainer cannot have known it.
+    let choice = match (options.steps, options.sample) {
+        (Some((first, last)), _) => Choice::Range(first, last),
+        (None, Some(fraction)) if (0.0..=1.0).contains(&fraction) => {
+            let seed = options.seed.map_or_else(|| random().map(u64::from_le_bytes), Ok)?;
+            Choice::Sample { fraction, seed }
+        }
+        (None, Some(_)) => {
+            return Err(Failure::new(Exit::Usage, "--sample takes a fraction between 0 and 1"));
+        }
+        (None, None) => Choice::All,
+    };
+    let last = (checked.transcript.records.len() as u32 - 1).min(run.job.steps);
+    let plan = plan(&run, &checked.checkpoints, last, &choice);
+    if options.plan {
+        printer.result(plan_text(&plan, &run), &plan);
+        return Ok(Exit::Match);
+    }
+    printer.say(plan_text(&plan, &run));
+    if options.max_memory.is_some_and(|limit| plan.memory > limit << 20) {
+        let why = format!("a replay needs about {} of memory; raise --max-memory", bytes_text(plan.memory));
+        return Err(Failure::new(Exit::Undecided, why));
+    }
+    let mut engine = open(&options.engine)?;
+    let mut bar = Bar(printer.bar(plan.steps(), "steps"));
+    let limit = options.max_time.map(Duration::from_secs);
+    let (report, verdict) = audit(&run, engine.as_mut(), checked, plan, limit, &mut bar)?;
+    bar.0.finish_and_clear();
+    let disk = Disk::default();
+    if let Some(path) = &options.report {
+        write_json(&disk, path, &report)?;
+    }
+    if let Some(verdict) = &verdict {
+        disk.replace(&absolute(&options.verdict)?, &verdict.to_bytes())?;
+    }
+    printer.result(report_text(&report, verdict.as_ref(), &options.verdict), &report);
+    Ok(match report.outcome {
+        Outcome::Matches => Exit::Match,
+        Outcome::Diverges { .. } | Outcome::Inconsistent { .. } => Exit::Diverges,
+        Outcome::EngineFaulty { .. } => Exit::Undecided,
+    })
+}
+
+/// A path with a folder, so that a file can be replaced in it.
+fn absolute(path: &Path) -> Result<PathBuf, RunError> {
+    std::path::absolute(path).map_err(RunError::io(path))
+}
+
+fn write_json(disk: &Disk, path: &Path, value: &impl serde::Serialize) -> Result<(), Failure> {
+    let json = serde_json::to_vec_pretty(value).map_err(|error| Failure::new(Exit::Undecided, error))?;
+    Ok(disk.replace(&absolute(path)?, &json)?)
+}
+
+/// A report in words.
+pub fn report_text(report: &Report, verdict: Option<&Verdict>, file: &Path) -> String {
+    let mut lines = vec![match &report.outcome {
+        Outcome::Matches => format!("MATCHES: run {} on {}", report.run.short(), report.engine),
+        Outcome::Diverges { step, what } => format!("DIVERGES at step {step}: {what}"),
+        Outcome::Inconsistent { step, what } => format!("DIVERGES at step {step}, without a replay: {what}"),
+        Outcome::EngineFaulty { step, engine, what } => {
+            format!(
+                "NOBODY IS ACCUSED: at step {step} {engine} differs from the scalar reference, which agrees with the trainer ({what})"
+            )
+        }
+    }];
+    lines.push(format!("  {}", report.signed));
+    lines.extend(report.checked.iter().map(|line| format!("  ok: {line}")));
+    let ranges: Vec<String> =
+        report.replayed.iter().filter(|(a, b)| a <= b).map(|(a, b)| format!("{a}..{b}")).collect();
+    if !ranges.is_empty() {
+        lines.push(format!("  ok: replayed steps {} in {:.1} s", ranges.join(", "), report.seconds));
+    }
+    lines.extend(report.not_checked.iter().map(|line| format!("  not checked: {line}")));
+    if let Some(verdict) = verdict {
+        let size = bytes_text(verdict.to_bytes().len() as u64);
+        lines.push(format!("  verdict ({size}): {}", file.display()));
+        lines.push(format!("  anybody can check it: tiebreak verdict check {}", file.display()));
+    }
+    lines.join("\n")
+}
+
+fn merge(printer: Printer, paths: &[PathBuf]) -> CommandResult {
+    let mut run = None;
+    let mut covered = std::collections::BTreeSet::new();
+    let mut results = Vec::new();
+    for path in paths {
+        let text = disk::read_text(path, 1 << 26)?;
+        let report: serde_json::Value =
+            serde_json::from_str(&text).map_err(|error| RunError::invalid(path, error.to_string()))?;
+        let field = |name: &str| report.get(name).cloned().unwrap_or_default();
+        if run.get_or_insert_with(|| field("run")) != &field("run") {
+            return Err(Failure::new(Exit::Usage, format!("{} is about another run", path.display())));
+        }
+        let ranges: Vec<(u32, u32)> = serde_json::from_value(field("replayed"))
+            .map_err(|error| Failure::from(RunError::invalid(path, error.to_string())))?;
+        ranges
+            .into_iter()
+            .filter(|(a, b)| a <= b && b - a < 1 << 25)
+            .for_each(|(a, b)| covered.extend(a..=b));
+        results.push(field("outcome"));
+    }
+    let all_match = results.iter().all(|r| r.get("result").is_some_and(|r| r == "matches"));
+    printer.result(
+        format!(
+            "{}: {} reports, {} steps replayed by somebody",
+            if all_match { "MATCHES" } else { "DIVERGES" },
+            paths.len(),
+            covered.len()
+        ),
+        &json!({ "run": run, "matches": all_match, "steps_replayed": covered.len(), "outcomes": results }),
+    );
+    Ok(if all_match { Exit::Match } else { Exit::Diverges })
+}

@@ -1,0 +1,196 @@
+//! `tiebreak demo`: the main job from end to end.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde_json::json;
+
+use super::engine::{EngineArgs, Kind, open};
+use super::train::Bar;
+use super::{CommandResult, Exit, Failure, Printer, bytes_text};
+use crate::audit::plan::{Choice, plan};
+use crate::audit::{Outcome, Report, audit, checks};
+use crate::commit::keys::{PrivateKey, PublicKey};
+use crate::dispute::verdict::{Outcome as VerdictOutcome, Verdict};
+use crate::engine::Engine;
+use crate::engine::cpu::Cpu;
+use crate::run::RunError;
+use crate::run::dir::Run;
+use crate::run::disk::Disk;
+use crate::run::job::JOB_MAX;
+use crate::train::cheat::Cheat;
+use crate::train::{Beginning, begin, train};
+
+const JOB: &str = include_str!("../../assets/jobs/demo.toml");
+const TEXT: &[u8] = include_bytes!("../../assets/text/shakespeare.txt");
+
+/// Train a small GPT, plant a cheat in one step, and convict it.
+///
+/// A trainer trains honestly and an auditor replays the run; then a trainer cheats in one step and carries on, and the
+/// auditor, on another engine, stops at that step, names the operator and the first differing tile, and writes a
+/// verdict that anybody can check. Exit code 0 when the honest run matched and the cheat was convicted.
+#[derive(clap::Args)]
+#[command(after_help = "Example: tiebreak demo --cheat weight-before@12 --dir /tmp/demo")]
+pub struct Args {
+    /// Where runs and verdict go; a folder that is not there yet. Default: tiebreak-demo.
+    #[arg(long, default_value = "tiebreak-demo")]
+    dir: PathBuf,
+    /// What the dishonest trainer does, as NAME@STEP.
+    #[arg(long, default_value = "operator@17")]
+    cheat: Cheat,
+    /// The auditor's engine. Default: a GPU if there is one, else the CPU engine with one thread.
+    #[arg(long, value_enum)]
+    engine: Option<Kind>,
+    #[arg(long)]
+    adapter: Option<String>,
+}
+
+/// The auditor's engine, another one than the trainer's.
+fn auditor(args: &Args) -> Result<Box<dyn Engine>, Failure> {
+    let engine_args = |engine, threads| EngineArgs { engine, adapter: args.adapter.clone(), threads };
+    match args.engine {
+        Some(kind) => Ok(open(&engine_args(kind, 1))?),
+        None => {
+            #[cfg(feature = "gpu")]
+            if let Ok(gpu) = open(&engine_args(Kind::Wgpu, 0)) {
+                return Ok(gpu);
+            }
+            Ok(open(&engine_args(Kind::Cpu, 1))?)
+        }
+    }
+}
+
+fn trained(
+    printer: Printer,
+    job: &Path,
+    out: &Path,
+    key: &PrivateKey,
+    cheat: Option<Cheat>,
+) -> Result<Run, Failure> {
+    let disk = Disk::default();
+    let beginning = Beginning { job, out, key: Some(key), challenge: None, nonce: super::random()? };
+    let run = begin(&disk, &beginning)?;
+    let mut cheat = cheat;
+    let mut cpu = Cpu::new(0)?;
+    let mut bar = Bar::new(printer, &run);
+    let start = Instant::now();
+    train(&disk, &run, &mut cpu, Some(key), cheat.as_mut(), &mut bar)?;
+    bar.bar.finish_and_clear();
+    printer.say(format!(
+        "  trained {} steps of {} parameters on {} in {:.1} s, every operator committed",
+        run.job.steps,
+        run.program.parameter_count(),
+        cpu.describe(),
+        start.elapsed().as_secs_f64()
+    ));
+    Ok(run)
+}
+
+fn audited(
+    printer: Printer,
+    run: &Run,
+    args: &Args,
+    key: &PublicKey,
+) -> Result<(Report, Option<Verdict>), Failure> {
+    let run = Run::open(&run.layout.root)?; // as a stranger reads it
+    let checked = checks::always(&run, Some(key))?;
+    let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let mut engine = auditor(args)?;
+    printer.say(format!("  auditing on {}", engine.describe()));
+    let (report, verdict) = audit(&run, engine.as_mut(), checked, plan, None, &mut crate::audit::Silent)?;
+    let line = match &report.outcome {
+        Outcome::Matches => {
+            format!("  MATCHES: {} steps replayed bit for bit in {:.1} s", run.job.steps, report.seconds)
+        }
+        Outcome::Diverges { step, what } => format!("  DIVERGES at step {step}\n  {what}"),
+        other => format!("  {other:?}"),
+    };
+    printer.say(line);
+    Ok((report, verdict))
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let start = Instant::now();
+    let folder = &args.dir;
+    if folder.exists() {
+        return Err(Failure::new(
+            Exit::Usage,
+            format!("{} is there already: remove it, or give another --dir", folder.display()),
+        ));
+    }
+    let io = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source| RunError::Io { path, source }
+    };
+    let texts = folder.join("text");
+    let jobs = folder.join("jobs");
+    for path in [&texts, &jobs] {
+        std::fs::create_dir_all(path).map_err(io(path))?;
+    }
+    let disk = Disk::default();
+    let job = std::path::absolute(jobs.join("demo.toml")).map_err(io(&jobs))?;
+    debug_assert!((JOB.len() as u64) < JOB_MAX);
+    disk.replace(&texts.join("shakespeare.txt"), TEXT)?;
+    disk.replace(&job, JOB.as_bytes())?;
+    let key = PrivateKey::generate("trainer.demo", super::random()?)?;
+    let public = key.public();
+    disk.replace(&folder.join("trainer.pub"), format!("{}\n", public.to_text()).as_bytes())?;
+
+    printer.say("1. An honest trainer");
+    let honest = trained(printer, &job, &folder.join("honest"), &key, None)?;
+    let (honest_report, _) = audited(printer, &honest, &args, &public)?;
+
+    printer.say(format!(
+        "2. A trainer that cheats ({}@{}) and carries on",
+        args.cheat.kind.name(),
+        args.cheat.step
+    ));
+    let cheated = trained(printer, &job, &folder.join("cheated"), &key, Some(args.cheat))?;
+    let (report, verdict) = audited(printer, &cheated, &args, &public)?;
+
+    printer.say("3. The verdict");
+    let matched = honest_report.outcome == Outcome::Matches;
+    let file = folder.join("verdict.json");
+    let mut convicted = None;
+    let mut size = 0;
+    if let Some(verdict) = verdict {
+        let bytes = verdict.to_bytes();
+        size = bytes.len() as u64;
+        disk.replace(&file, &bytes)?;
+        // Read again from the file, as anybody would.
+        let again =
+            Verdict::from_bytes(&crate::run::disk::read(&file, crate::dispute::verdict::VERDICT_MAX)?)?;
+        if let VerdictOutcome::Convicts(finding) = again.check(Some(&public))? {
+            convicted = Some(finding);
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let text = match &convicted {
+        Some(finding) => format!(
+            "  CONVICTED by the scalar reference from the file alone ({}):\n  step {}: {}\n\n\
+             honest run: {}; cheat: convicted; {seconds:.0} s\n\
+             Re-check it anywhere:   tiebreak verdict check {} --trainer-key {}\n\
+             Audit on another GPU:   tiebreak audit {} --engine wgpu --adapter NAME",
+            bytes_text(size),
+            finding.step,
+            finding.what,
+            if matched { "matches" } else { "DOES NOT MATCH" },
+            file.display(),
+            folder.join("trainer.pub").display(),
+            folder.join("cheated").display(),
+        ),
+        None => format!("  no conviction: {:?}", report.outcome),
+    };
+    printer.result(
+        text,
+        &json!({
+            "honest": honest_report.outcome,
+            "cheated": report.outcome,
+            "convicted": convicted.as_ref().map(|f| json!({ "step": f.step, "what": f.what })),
+            "verdict": file,
+            "verdict_bytes": size,
+            "seconds": seconds,
+        }),
+    );
+    Ok(if matched && convicted.is_some() { Exit::Match } else { Exit::Undecided })
+}

@@ -1,0 +1,131 @@
+//! `tiebreak inspect`.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::{CommandResult, Exit, Printer};
+use crate::commit::record::Record;
+use crate::run::RunError;
+use crate::run::dir::Run;
+use crate::run::transcript;
+
+/// Columns and rows of the curve on a terminal.
+const COLUMNS: usize = 72;
+const ROWS: usize = 12;
+
+/// Summarise a run and draw its loss curve.
+#[derive(clap::Args)]
+#[command(after_help = "Example: tiebreak inspect runs/shakespeare --svg loss.svg")]
+pub struct Args {
+    run: PathBuf,
+    /// Also write the curve as an SVG picture.
+    #[arg(long)]
+    svg: Option<PathBuf>,
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let run = Run::open(&args.run)?;
+    let (transcript, _) = transcript::read(&run.layout.transcript())?;
+    let mut losses = Vec::new();
+    let mut complete = false;
+    for record in &transcript.records {
+        match record {
+            Record::Step { step, .. } => losses.push(f32::from_bits(step.loss)),
+            Record::Final { .. } => complete = true,
+            Record::Initial { .. } => {}
+        }
+    }
+    if let Some(path) = &args.svg {
+        std::fs::write(path, svg(&losses)).map_err(|source| RunError::Io { path: path.clone(), source })?;
+    }
+    let heads = run.head_sizes()?;
+    let text = format!(
+        "run      {}\nsigned   {}\nprogram  {} ({} parameters)\nsteps    {} of {}{}\nheads    {}\ncheckpoints {}\n\n{}",
+        run.id,
+        run.file.trainer_key.as_deref().unwrap_or("no"),
+        run.file.program,
+        run.program.parameter_count(),
+        losses.len(),
+        run.job.steps,
+        if complete { ", complete" } else { "" },
+        heads.len(),
+        run.checkpoint_steps()?.len(),
+        curve(&losses),
+    );
+    printer.result(
+        text,
+        &json!({
+            "run": run.id,
+            "trainer_key": run.file.trainer_key,
+            "program": run.file.program,
+            "parameters": run.program.parameter_count(),
+            "steps": losses.len(),
+            "of": run.job.steps,
+            "complete": complete,
+            "losses": losses,
+        }),
+    );
+    Ok(Exit::Match)
+}
+
+/// The mean loss of each of `columns` equal parts.
+fn columns(losses: &[f32], columns: usize) -> Vec<f32> {
+    let count = columns.min(losses.len());
+    let part = |i: usize| &losses[i * losses.len() / count..(i + 1) * losses.len() / count];
+    (0..count).map(|i| part(i).iter().sum::<f32>() / part(i).len() as f32).collect()
+}
+
+fn range(values: &[f32]) -> Option<(f32, f32)> {
+    let finite = || values.iter().copied().filter(|x| x.is_finite());
+    let (low, high) = (finite().reduce(f32::min)?, finite().reduce(f32::max)?);
+    Some((low, if high > low { high } else { low + 1.0 }))
+}
+
+/// The loss curve as text.
+fn curve(losses: &[f32]) -> String {
+    let values = columns(losses, COLUMNS);
+    let Some((low, high)) = range(&values) else { return "no losses yet".into() };
+    let mut lines = vec![vec![' '; values.len()]; ROWS];
+    for (x, value) in values.iter().enumerate().filter(|(_, v)| v.is_finite()) {
+        let y = ((high - value) / (high - low) * (ROWS - 1) as f32).round() as usize;
+        lines[y.min(ROWS - 1)][x] = '*';
+    }
+    let label = |row: usize| high - (high - low) * row as f32 / (ROWS - 1) as f32;
+    let rows = lines.iter().enumerate();
+    let text: Vec<String> =
+        rows.map(|(row, line)| format!("{:8.4} |{}", label(row), String::from_iter(line))).collect();
+    format!(
+        "{}\n{:>9}+{}\n{:>10}1{:>width$}",
+        text.join("\n"),
+        "",
+        "-".repeat(values.len()),
+        "",
+        losses.len(),
+        width = values.len() - 1
+    )
+}
+
+/// The loss curve as a picture.
+fn svg(losses: &[f32]) -> String {
+    let (width, height, margin) = (800.0, 400.0, 50.0);
+    let (low, high) = range(losses).unwrap_or((0.0, 1.0));
+    let x = |i: usize| margin + (width - 2.0 * margin) * i as f32 / (losses.len().max(2) - 1) as f32;
+    let y = |v: f32| margin + (height - 2.0 * margin) * (high - v) / (high - low);
+    let finite = losses.iter().enumerate().filter(|(_, v)| v.is_finite());
+    let points: Vec<String> = finite.map(|(i, &v)| format!("{:.1},{:.1}", x(i), y(v))).collect();
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" \
+         font-size=\"14\"><rect width=\"100%\" height=\"100%\" fill=\"white\"/><polyline fill=\"none\" \
+         stroke=\"#1f5fa8\" stroke-width=\"1.5\" points=\"{}\"/><text x=\"5\" y=\"{}\">{high:.3}</text><text x=\"5\" \
+         y=\"{}\">{low:.3}</text><text x=\"{}\" y=\"{}\" text-anchor=\"end\">step {}</text><text x=\"{}\" y=\"25\">\
+         loss</text></svg>\n",
+        points.join(" "),
+        y(high) + 5.0,
+        y(low) + 5.0,
+        width - margin,
+        height - 20.0,
+        losses.len(),
+        margin,
+    )
+}

@@ -1,0 +1,62 @@
+//! `tiebreak job`.
+
+use std::path::PathBuf;
+
+use clap::Subcommand;
+use serde_json::json;
+
+use super::{CommandResult, Exit, Printer, bytes_text};
+use crate::engine::plan::peak_bytes;
+use crate::run::checkpoint::state_bytes;
+use crate::run::dir::program_digest;
+use crate::run::job::{Job, job_digest};
+
+/// Look at job files.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Check a job file: errors name the key and the line.
+    #[command(after_help = "Example: tiebreak job check assets/jobs/demo.toml")]
+    Check { job: PathBuf },
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let Command::Check { job: path } = args.command;
+    let (text, job) = Job::read(&path)?;
+    let program = job.program();
+    let nodes = [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len());
+    let (state, peak) = (state_bytes(&program.state()), peak_bytes(&program.micro));
+    let digest = program_digest(&program);
+    printer.result(
+        format!(
+            "{}: {} parameters, {} steps of {} samples\nstate {}, a micro-batch needs about {} of memory\n\
+             {} + {} + {} operators (micro-batch, accumulation, update)\njob     {}\nprogram {digest}",
+            path.display(),
+            program.parameter_count(),
+            job.steps,
+            program.batch(),
+            bytes_text(state),
+            bytes_text(peak),
+            nodes[0],
+            nodes[1],
+            nodes[2],
+            job_digest(&text),
+        ),
+        &json!({
+            "parameters": program.parameter_count(),
+            "steps": job.steps,
+            "batch": program.batch(),
+            "state_bytes": state,
+            "micro_batch_bytes": peak,
+            "nodes": nodes,
+            "job": job_digest(&text),
+            "program": digest,
+        }),
+    );
+    Ok(Exit::Match)
+}

@@ -1,0 +1,85 @@
+//! `tiebreak replay`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::engine::{EngineArgs, open};
+use super::{CommandResult, Exit, Failure, Printer};
+use crate::audit::{checks, differences};
+use crate::engine::session::{Session, Unobserved};
+use crate::run::checkpoint;
+use crate::run::dir::Run;
+use crate::run::job::philox_key;
+use crate::train::committed_step::{committed_step, gradient_root, scalars};
+
+/// Replay one step, or one micro-batch of it, and compare it with what the run commits.
+#[derive(clap::Args)]
+#[command(after_help = "Example: tiebreak replay runs/shakespeare --step 120 --microbatch 0 --engine wgpu")]
+pub struct Args {
+    run: PathBuf,
+    #[arg(long)]
+    step: u32,
+    /// Only the gradient of this micro-batch (from 0).
+    #[arg(long)]
+    microbatch: Option<u32>,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let run = Run::open(&args.run)?;
+    let checked = checks::structure(&run, None)?;
+    let last = (checked.transcript.records.len() as u32 - 1).min(run.job.steps);
+    if args.step == 0 || args.step > last {
+        return Err(Failure::new(Exit::Usage, format!("the head covers steps 1 to {last}")));
+    }
+    if args.microbatch.is_some_and(|i| i >= run.program.spec.micro_batches) {
+        let why = format!("a step has micro-batches 0 to {}", run.program.spec.micro_batches - 1);
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    let from = run.checkpoint_steps()?.into_iter().rfind(|&step| step < args.step);
+    let from =
+        from.ok_or_else(|| Failure::new(Exit::Undecided, "there is no checkpoint before this step"))?;
+    let mut engine = open(&args.engine)?;
+    let mut session = Session::new(engine.as_mut(), Arc::new(run.program.clone()))?;
+    session.load(&checkpoint::read(&run.layout.checkpoint(from), &run.program.state())?)?;
+    let mut dataset = run.dataset()?;
+    let key = philox_key(&run.seed);
+    printer.say(format!("replaying from the checkpoint of step {from}"));
+    for step in from + 1..args.step {
+        let batch = dataset.batch(&run.program, key, step)?;
+        let mine = committed_step(&run, &mut session, scalars(&run, step), &batch, None)?;
+        if mine.record != *checked.step(step) {
+            let what = differences(&mine.record, checked.step(step)).join(", ");
+            return Err(Failure::new(
+                Exit::Diverges,
+                format!("step {step} before it differs already: {what}"),
+            ));
+        }
+    }
+    let theirs = checked.step(args.step);
+    let different = match args.microbatch {
+        Some(micro) => {
+            let batch = dataset.micro_batch(&run.program, key, args.step, micro)?;
+            let gradients = session.micro_batch(scalars(&run, args.step), micro, &batch, &mut Unobserved)?;
+            let root = gradient_root(&mut session, &gradients)?;
+            let same = root == theirs.micro_batches[micro as usize];
+            if same { vec![] } else { vec![format!("gradients of micro-batch {micro}")] }
+        }
+        None => {
+            let batch = dataset.batch(&run.program, key, args.step)?;
+            let mine = committed_step(&run, &mut session, scalars(&run, args.step), &batch, None)?;
+            differences(&mine.record, theirs)
+        }
+    };
+    drop(session);
+    let what =
+        if different.is_empty() { "matches".into() } else { format!("differs: {}", different.join(", ")) };
+    printer.result(
+        format!("step {} on {} {what}", args.step, engine.describe()),
+        &json!({ "step": args.step, "microbatch": args.microbatch, "differences": different }),
+    );
+    Ok(if different.is_empty() { Exit::Match } else { Exit::Diverges })
+}

@@ -1,0 +1,123 @@
+//! `tiebreak sample`.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::engine::{EngineArgs, open};
+use super::{CommandResult, Exit, Failure, Printer, random};
+use crate::arith::DType;
+use crate::arith::philox::philox4x32_10;
+use crate::engine::{Engine, EngineError, Tensor};
+use crate::program::graph::TensorType;
+use crate::program::models::Model;
+use crate::program::step::inference_graph;
+use crate::run::checkpoint;
+use crate::run::dir::Run;
+
+/// Write text with a trained byte-level model.
+#[derive(clap::Args)]
+#[command(after_help = "Example: tiebreak sample runs/shakespeare --prompt 'First Citizen:' --length 400")]
+pub struct Args {
+    run: PathBuf,
+    #[arg(long, default_value = "\n")]
+    prompt: String,
+    /// Bytes to write.
+    #[arg(long, default_value_t = 400)]
+    length: usize,
+    /// 0 always takes the most likely byte.
+    #[arg(long, default_value_t = 0.8)]
+    temperature: f64,
+    /// The same seed gives the same text.
+    #[arg(long)]
+    seed: Option<u64>,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let run = Run::open(&args.run)?;
+    let Model::Gpt(gpt) = &run.job.model else {
+        return Err(Failure::new(Exit::Usage, "only language models write text"));
+    };
+    if gpt.vocabulary > 256 {
+        return Err(Failure::new(Exit::Usage, "only models over bytes can be sampled"));
+    }
+    let seed = args.seed.map_or_else(|| random().map(u64::from_le_bytes), Ok)?;
+    let table = run.program.state();
+    let parameters = &table[..run.program.parameters.len()];
+    let state = checkpoint::read(&run.layout.model(), parameters)?;
+    let mut engine = open(&args.engine)?;
+    let engine = engine.as_mut();
+    let graph = engine.compile(Arc::new(inference_graph(&run.job.model, &run.job.products(), 1)))?;
+    let mut fixed = Vec::new();
+    for (t, bytes) in parameters.iter().zip(&state) {
+        fixed.push(engine.upload(&checkpoint::state_type(t), bytes)?);
+    }
+    let context = gpt.context as usize;
+    let classes = gpt.vocabulary as usize;
+    let zeros = words(engine, &vec![0; context])?;
+    let rest = [words(engine, &[0])?, words(engine, &[0, 0])?, words(engine, &[0])?, words(engine, &[0])?];
+    let mut text: Vec<u8> = args.prompt.into_bytes();
+    if text.is_empty() || text.iter().any(|&b| b as usize >= classes) {
+        return Err(Failure::new(Exit::Usage, "the prompt must have bytes that the model knows"));
+    }
+    let mut out = std::io::stdout().lock();
+    let show = |out: &mut std::io::StdoutLock, bytes: &[u8]| {
+        !printer.json && out.write_all(bytes).and_then(|()| out.flush()).is_err()
+    };
+    if show(&mut out, &text) {
+        return Ok(Exit::Match);
+    }
+    for number in 0..args.length {
+        let window = &text[text.len().saturating_sub(context)..];
+        let mut tokens: Vec<u32> = window.iter().map(|&b| u32::from(b)).collect();
+        tokens.resize(context, 0);
+        let mut inputs = fixed.clone();
+        inputs.extend([words(engine, &tokens)?, zeros.clone()]);
+        inputs.extend(rest.iter().cloned());
+        let outputs = engine.run(&graph, &inputs, None)?;
+        let logits = engine.download(&outputs[0])?;
+        let row = &logits[(window.len() - 1) * classes * 4..window.len() * classes * 4];
+        let row: Vec<f64> = row
+            .chunks_exact(4)
+            .map(|c| f64::from(f32::from_le_bytes(c.try_into().expect("chunks of four"))))
+            .collect();
+        let word = philox4x32_10([seed as u32, (seed >> 32) as u32], [number as u32, 0, 0, 0])[0];
+        let byte = choose(&row, args.temperature, f64::from(word) / 4_294_967_296.0);
+        text.push(byte);
+        if show(&mut out, &[byte]) {
+            break;
+        }
+    }
+    drop(out);
+    let text = String::from_utf8_lossy(&text).into_owned();
+    if printer.json {
+        printer.result("", &serde_json::json!({ "text": text, "seed": seed }));
+    } else {
+        printer.result("", &());
+    }
+    Ok(Exit::Match)
+}
+
+fn words(engine: &mut dyn Engine, words: &[u32]) -> Result<Tensor, EngineError> {
+    let ty = TensorType { dtype: DType::U32, shape: vec![words.len() as u32] };
+    engine.upload(&ty, &words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>())
+}
+
+/// A class of softmax(logits / temperature) by a uniform number. Nothing is committed here, so plain floats serve.
+fn choose(logits: &[f64], temperature: f64, uniform: f64) -> u8 {
+    let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap_or(0);
+    if temperature <= 0.0 {
+        return best as u8;
+    }
+    let weights: Vec<f64> = logits.iter().map(|x| ((x - logits[best]) / temperature).exp()).collect();
+    let mut left = uniform * weights.iter().sum::<f64>();
+    for (class, weight) in weights.iter().enumerate() {
+        left -= weight;
+        if left < 0.0 {
+            return class as u8;
+        }
+    }
+    best as u8
+}
