@@ -153,6 +153,28 @@ pub fn audit(
     Ok((report, verdict))
 }
 
+/// Brings a session to the state before `step`, from the nearest state that can be had and through the steps between.
+/// If one of those differs from its record already, it is returned with what differs.
+pub fn replay_to(
+    run: &Run,
+    checked: &Checked,
+    session: &mut Session,
+    step: u32,
+) -> Result<Option<(u32, String)>, AuditError> {
+    let from = run.checkpoint_steps()?.into_iter().rfind(|&s| s < step).unwrap_or(0);
+    session.load(&checks::state_after(run, checked, from)?)?;
+    let mut dataset = run.dataset()?;
+    for between in from + 1..step {
+        let batch = dataset.batch(&run.program, philox_key(&run.seed), between)?;
+        let mine = committed_step(run, session, scalars(run, between), &batch, None)?;
+        let different = differences(&mine.record, checked.step(between));
+        if !different.is_empty() {
+            return Ok(Some((between, different.join(", "))));
+        }
+    }
+    Ok(None)
+}
+
 /// Replays one step from a state with the scalar reference.
 pub fn reference_step(run: &Run, step: u32, before: &[Vec<u8>]) -> Result<StepRecord, AuditError> {
     let mut reference = Reference;

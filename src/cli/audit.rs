@@ -45,7 +45,7 @@ struct Options {
     /// Only these steps, as FIRST..LAST (both included); replay begins at the checkpoint before.
     #[arg(long, value_parser = parse_range, conflicts_with = "sample")]
     steps: Option<(u32, u32)>,
-    /// Each checkpoint segment with this probability.
+    /// A random part of the checkpoint segments, at least one.
     #[arg(long)]
     sample: Option<f64>,
     /// Reproduce the sample of an earlier report.
