@@ -75,7 +75,7 @@ pub fn leaf_place(program: &Program, phase: Phase, node: usize) -> Option<usize>
     for p in phases(program.spec.micro_batches) {
         let nodes = graph_of(program, p).nodes.len();
         if p == phase {
-            return (node < nodes).then_some(before + node);
+            return (node < nodes).then(|| before + node);
         }
         before += nodes;
     }
