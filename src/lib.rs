@@ -12,4 +12,5 @@ pub mod dispute;
 pub mod engine;
 pub mod program;
 pub mod run;
+pub mod shaders;
 pub mod train;

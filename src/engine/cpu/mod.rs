@@ -1,7 +1,7 @@
 //! The CPU engine: portable Rust on all cores, wider vectors where the machine has them.
 
 mod map;
-mod product;
+pub mod product;
 mod reduce;
 
 use std::collections::HashMap;
@@ -11,8 +11,8 @@ use super::plan::last_uses;
 use super::{Compiled, Engine, EngineError, Observer, Tensor};
 use crate::arith::DType;
 use crate::program::element::{self, Source};
-use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType};
-use product::Operand;
+use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View};
+use product::{Axis, Operand, StridedView};
 
 /// Freed buffers by length, so that a step does not return its memory to the system after every node.
 #[derive(Default)]
@@ -96,8 +96,13 @@ impl Cpu {
         let words = |id: TensorId| value(id).words();
         let ty = graph.tensor(node.output);
         if let Primitive::Quantise { input, magnitudes, digits, block } = &node.primitive {
-            let operand = product::quantise(words(input.tensor), input, words(*magnitudes), *digits, *block);
-            return Storage::Quantised(operand);
+            let (view, magnitudes) = (strided(words(input.tensor), input), words(*magnitudes).to_vec());
+            return Storage::Quantised(product::quantise_with(
+                view,
+                magnitudes,
+                u32::from(*digits),
+                *block as usize,
+            ));
         }
         let mut output = self.pool.take(ty.len());
         let out = &mut output.words[..];
@@ -121,11 +126,12 @@ impl Cpu {
                 reduce::segment_sum(words(*input), words(*order), words(*offsets), width, out);
             }
             Primitive::Magnitude { input, block } => {
-                product::magnitudes(words(input.tensor), input, *block, out)
+                let view = strided(words(input.tensor), input);
+                out.copy_from_slice(&product::magnitudes(view, *block as usize));
             }
-            Primitive::Product { a, magnitudes_a, b, magnitudes_b, block } => {
-                let (a, b) = (value(*a).operand(), value(*b).operand());
-                product::product(a, words(*magnitudes_a), b, words(*magnitudes_b), *block, out);
+            // Operands carry their magnitudes.
+            Primitive::Product { a, b, .. } => {
+                product::product(value(*a).operand(), value(*b).operand(), out)
             }
             Primitive::Gather { .. } | Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. } => {
                 // Cheap beside everything else: the scalar reference does it.
@@ -137,6 +143,19 @@ impl Cpu {
         Storage::Words(output)
     }
 
+    /// A node's output from canonical bytes.
+    fn replacement(&self, graph: &Graph, node: &Node, values: &[Option<Tensor>], bytes: &[u8]) -> Storage {
+        let ty = graph.tensor(node.output);
+        let Primitive::Quantise { magnitudes, digits, block, .. } = &node.primitive else {
+            return self.storage(ty, bytes);
+        };
+        let magnitudes = values[magnitudes.0 as usize].as_ref().expect("nodes run in order");
+        let magnitudes = magnitudes.storage::<Storage>().words().to_vec();
+        let shape = [0, 1, 2].map(|i| ty.shape[i] as usize);
+        let (digits, block) = (u32::from(*digits), *block as usize);
+        Storage::Quantised(Operand::from_canonical(digits, shape, block, magnitudes, bytes))
+    }
+
     fn storage(&self, ty: &TensorType, bytes: &[u8]) -> Storage {
         match ty.dtype {
             DType::F32 | DType::U32 => {
@@ -146,11 +165,7 @@ impl Cpu {
                 }
                 Storage::Words(words)
             }
-            DType::Q(digits) => {
-                let shape = [0, 1, 2].map(|i| ty.shape[i] as usize);
-                Storage::Quantised(Operand::from_canonical(digits, shape, bytes))
-            }
-            DType::U8 | DType::Bf16 => Storage::Bytes(bytes.to_vec()),
+            DType::Q(_) | DType::U8 | DType::Bf16 => Storage::Bytes(bytes.to_vec()),
         }
     }
 }
@@ -165,6 +180,12 @@ fn environment_is_ieee() -> bool {
     let subnormal_out = (opaque(f32::MIN_POSITIVE) * opaque(0.5)).to_bits() == 0x0040_0000;
     let subnormal_in = (opaque(f32::from_bits(1)) + opaque(0.0)).to_bits() == 1;
     up && tie_to_even && tie_away && subnormal_out && subnormal_in
+}
+
+/// A product operand's view over the words of its tensor.
+fn strided<'a>(words: &'a [u32], view: &View) -> StridedView<'a> {
+    let axis = |d: usize| Axis { len: view.dims[d] as usize, stride: view.strides[d] as usize };
+    StridedView::new(words, view.offset as usize, [axis(0), axis(1)], axis(2), axis(3))
 }
 
 struct Values<'a>(&'a [Option<Tensor>]);
@@ -184,7 +205,7 @@ fn show(storage: &Storage, visit: &mut dyn FnMut(&[u8])) {
         Storage::Words(w) if cfg!(target_endian = "little") => visit(bytemuck::cast_slice(&w.words)),
         Storage::Words(w) => visit(&w.words.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()),
         Storage::Bytes(bytes) => visit(bytes),
-        Storage::Quantised(operand) => visit(&operand.to_canonical()),
+        Storage::Quantised(operand) => visit(&product::to_canonical(operand)),
     }
 }
 
@@ -225,7 +246,7 @@ impl Engine for Cpu {
                 let mut shown = Ok(None);
                 show(&output, &mut |bytes| shown = observer.node(index, node, bytes));
                 if let Some(bytes) = shown? {
-                    output = self.storage(graph.tensor(node.output), &bytes);
+                    output = self.replacement(graph, node, &values, &bytes);
                 }
             }
             values[node.output.0 as usize] = Some(Tensor::new(output));

@@ -1,0 +1,69 @@
+//! Puts the verifier's shaders together, lints each, and emits one sorted table of them.
+
+#[path = "src/shaders/compose.rs"]
+mod compose;
+#[path = "src/shaders/lint.rs"]
+#[allow(dead_code, reason = "the library uses the rest")]
+mod lint;
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::{env, fs};
+
+/// (name, text) of every WGSL file of a folder, sorted; names are prefixed.
+fn files(folder: &Path, prefix: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("the shaders' folder is there") {
+        let path = entry.expect("its entries can be read").path();
+        if path.extension().is_some_and(|e| e == "wgsl") {
+            let name = path.file_name().expect("files have names").to_string_lossy().into_owned();
+            found.push((format!("{prefix}{name}"), fs::read_to_string(&path).expect("shaders are UTF-8")));
+        }
+    }
+    found.sort();
+    found
+}
+
+fn main() {
+    println!("cargo::rerun-if-changed=shaders");
+    println!("cargo::rerun-if-changed=src/shaders");
+    let shared = files(Path::new("shaders/shared"), "shared/");
+    let lookup = |name: &str| shared.iter().find(|(n, _)| n == name).map(|(_, text)| text.as_str());
+    let mut table = String::from("static SHADERS: &[(&str, &str)] = &[\n");
+    let mut failed = false;
+    for (file, text) in files(Path::new("shaders"), "") {
+        let text = match compose::compose(&file, &text, &lookup) {
+            Ok(text) => text,
+            Err(error) => {
+                println!("cargo::error={error}");
+                failed = true;
+                continue;
+            }
+        };
+        // The product is completed with its digits by the engine; the lint sees every completion.
+        let product = file == "product.wgsl";
+        let digits: &[(u32, u32)] = if product { &[(1, 1), (4, 4), (3, 2)] } else { &[(0, 0)] };
+        for (a, b) in digits {
+            let head = if product {
+                format!("const DIGITS_A: u32 = {a}u;\nconst DIGITS_B: u32 = {b}u;\n")
+            } else {
+                String::new()
+            };
+            for violation in lint::check(&file, &format!("{head}{text}")).err().into_iter().flatten() {
+                println!("cargo::error={violation}");
+                failed = true;
+            }
+        }
+        let name = file.trim_end_matches(".wgsl");
+        writeln!(table, "    ({name:?}, {text:?}),").expect("writing to a string");
+    }
+    table.push_str("];\nstatic SHARED: &[(&str, &str)] = &[\n");
+    for (file, text) in &shared {
+        writeln!(table, "    ({file:?}, {text:?}),").expect("writing to a string");
+    }
+    table.push_str("];\n");
+    if !failed {
+        let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
+        fs::write(Path::new(&out).join("shaders.rs"), table).expect("OUT_DIR can be written");
+    }
+}

@@ -1,0 +1,22 @@
+//!include shared/tree.wgsl
+// tree_sum.v1: [outer, len, inner] -> [outer, inner]. One invocation an output, so that neighbours read neighbours.
+
+// (outputs, len, inner, grid width in invocations)
+@group(0) @binding(0) var<uniform> p: array<vec4<u32>, 1>;
+@group(0) @binding(1) var<storage, read> input: array<u32>;
+@group(0) @binding(2) var<storage, read_write> output: array<u32>;
+
+@compute @workgroup_size(64)
+fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+    let i = id.x + id.y * p[0].w;
+    if (i >= p[0].x) {
+        return;
+    }
+    let inner = max(p[0].z, 1u);
+    let first = (i / inner) * p[0].y * inner + i % inner;
+    tree_begin();
+    for (var j = 0u; j < p[0].y; j++) {
+        tree_push(input[first + j * inner]);
+    }
+    output[i] = tree_end();
+}

@@ -1,0 +1,169 @@
+//! Integer products by floating-point ones of the `gemm` crate, exact because no partial sum leaves the integers of
+//! the format: 2^24 in binary32, 2^53 in binary64. Longer sums are added as integers.
+
+use rayon::prelude::*;
+
+use super::operand::Operand;
+use super::scale_back::{Scale, Sum, fits_i64, product_bits};
+use super::simd::{Path, vectorised};
+use super::{Band, band_height, bands};
+use crate::arith::digits::magnitude_bits;
+
+/// Rows and columns of a tile, and the most of K in one call.
+const TILE_M: usize = 256;
+const TILE_N: usize = 512;
+const TILE_K: usize = 1024;
+/// A K worth splitting an operand for: shorter calls would spend their time outside the multiplications.
+const WORTHWHILE_K: usize = 256;
+
+/// A format whose integers up to 2^BITS are exact.
+trait Exact: Copy + Default + Send + Sync + 'static {
+    const BITS: u32;
+    const ONE: Self;
+    fn convert(path: Path, q: &[i32], piece: Piece, out: &mut [Self]);
+    fn add_to<S: Sum>(self, sum: &mut S, shift: u32);
+}
+
+/// The part of an integer that one multiplication takes: `q = high * 2^shift + low`, low in
+/// `-2^(shift-1)..2^(shift-1)`.
+#[derive(Clone, Copy)]
+enum Piece {
+    Whole,
+    Low(u32),
+    High(u32),
+}
+
+impl Piece {
+    fn shift(self) -> u32 {
+        if let Piece::High(shift) = self { shift } else { 0 }
+    }
+
+    #[inline(always)]
+    fn of(self, q: i32) -> i32 {
+        match self {
+            Piece::Whole => q,
+            Piece::Low(shift) => q << (32 - shift) >> (32 - shift),
+            Piece::High(shift) => (q - (q << (32 - shift) >> (32 - shift))) >> shift,
+        }
+    }
+}
+
+macro_rules! exact {
+    ($type:ty, $bits:literal, $convert:ident) => {
+        impl Exact for $type {
+            const BITS: u32 = $bits;
+            const ONE: Self = 1.0;
+            fn convert(path: Path, q: &[i32], piece: Piece, out: &mut [Self]) {
+                $convert(path, q, piece, out);
+            }
+            fn add_to<S: Sum>(self, sum: &mut S, shift: u32) {
+                *sum += S::from(self as i64) << shift;
+            }
+        }
+        vectorised! {
+            fn $convert(q: &[i32], piece: Piece, out: &mut [$type]) {
+                for (x, &q) in out.iter_mut().zip(q) {
+                    *x = piece.of(q) as $type;
+                }
+            }
+        }
+    };
+}
+exact!(f32, 24, convert_f32);
+exact!(f64, 53, convert_f64);
+
+/// `out[block, batch, m, n]`, not empty.
+pub(super) fn product(path: Path, a: &Operand, b: &Operand, batch: usize, out: &mut [u32]) {
+    let longest = a.block_range(0).1;
+    match (product_bits(a, b), fits_i64(product_bits(a, b), longest)) {
+        (bits, _) if bits + WORTHWHILE_K.ilog2() <= <f32 as Exact>::BITS => {
+            compute::<f32, i64>(path, a, b, batch, out)
+        }
+        (_, true) => compute::<f64, i64>(path, a, b, batch, out),
+        (_, false) => compute::<f64, i128>(path, a, b, batch, out),
+    }
+}
+
+fn compute<F: Exact, S: Sum>(path: Path, a: &Operand, b: &Operand, batch: usize, out: &mut [u32]) {
+    let (m, n) = (a.rows(), b.rows());
+    let height = band_height(out.len() / (m * n), m, TILE_M);
+    bands(out, batch, m, n, height).into_par_iter().for_each(|band| compute_band::<F, S>(path, a, b, band));
+}
+
+fn compute_band<F: Exact, S: Sum>(path: Path, a: &Operand, b: &Operand, band: Band<'_>) {
+    let Band { block, batch, row, out } = band;
+    let n = b.rows();
+    let rows = out.len() / n;
+    let scale = Scale::new(path, a, b, batch, block);
+    let (first, len) = a.block_range(block);
+
+    // Where whole integers would allow only short sums, a's are cut in halves of `half` bits and one more for the low
+    // half's carry: |high| <= 2^(m_a - shift), |low| <= 2^(shift - 1).
+    let (bits, bits_a) = (product_bits(a, b), magnitude_bits(a.digits()));
+    let half = bits_a / 2;
+    let split = bits + WORTHWHILE_K.ilog2() > F::BITS;
+    let pieces: &[Piece] = if split { &[Piece::Low(half), Piece::High(half)] } else { &[Piece::Whole] };
+    let term_bits = if split { bits - half } else { bits };
+    let depth = (1usize << (F::BITS - term_bits)).min(TILE_K);
+    assert!((depth as u128) << term_bits <= 1 << F::BITS, "a partial sum may leave the exact integers");
+
+    let width = n.min(TILE_N);
+    let depth = depth.min(len.max(1));
+    let mut tile_a = vec![F::default(); rows * depth];
+    let mut tile_b = vec![F::default(); width * depth];
+    let mut tile_c = vec![F::default(); rows * width];
+    let mut sums = vec![S::default(); rows * width];
+    for column in (0..n).step_by(width) {
+        let columns = width.min(n - column);
+        sums.fill(S::default());
+        for start in (first..first + len).step_by(depth) {
+            let depth = depth.min(first + len - start);
+            for (j, to) in tile_b.chunks_exact_mut(depth).take(columns).enumerate() {
+                F::convert(path, &b.row(batch, column + j)[start..][..depth], Piece::Whole, to);
+            }
+            for &piece in pieces {
+                for (i, to) in tile_a.chunks_exact_mut(depth).take(rows).enumerate() {
+                    F::convert(path, &a.row(batch, row + i)[start..][..depth], piece, to);
+                }
+                multiply(rows, columns, depth, &tile_a, &tile_b, &mut tile_c);
+                for (&x, sum) in tile_c.iter().zip(&mut sums[..rows * columns]) {
+                    x.add_to(sum, piece.shift());
+                }
+            }
+        }
+        for i in 0..rows {
+            let out = &mut out[i * n + column..][..columns];
+            S::scale_back(&scale, row + i, column, &sums[i * columns..][..columns], out);
+        }
+    }
+}
+
+/// c = a b^T on this thread: a `[rows, depth]`, b `[columns, depth]`, c `[rows, columns]`.
+fn multiply<F: Exact>(rows: usize, columns: usize, depth: usize, a: &[F], b: &[F], c: &mut [F]) {
+    assert!(a.len() >= rows * depth && b.len() >= columns * depth && c.len() >= rows * columns);
+    let (along, across) = (depth as isize, columns as isize);
+    // SAFETY: the lengths are asserted, and c is borrowed mutably, so it overlaps neither factor.
+    unsafe {
+        gemm::gemm(
+            rows,
+            columns,
+            depth,
+            c.as_mut_ptr(),
+            1,
+            across,
+            false,
+            a.as_ptr(),
+            1,
+            along,
+            b.as_ptr(),
+            along,
+            1,
+            F::default(),
+            F::ONE,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}

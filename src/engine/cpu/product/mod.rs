@@ -1,0 +1,71 @@
+//! The matrix product on the CPU: digitising, the exact integer dot products, one rounding back to binary32.
+//! Contract: `docs/ARITHMETIC.md`, section 4; the scalar reference is [`crate::arith::digits`].
+//!
+//! An integer sum has no order, so every [`Path`], tiling and number of threads gives the same bits; which one runs
+//! is a question of speed alone. Work is spread over rayon's current pool.
+
+mod float_gemm;
+mod operand;
+mod scale_back;
+mod simd;
+#[cfg(test)]
+mod tests;
+
+pub use operand::{Axis, Operand, StridedView, magnitudes, quantise, quantise_with, to_canonical};
+pub use simd::Path;
+
+/// The block products of two operands: `out[block][batch][m][n]` is the exact dot product over the block's K of row
+/// `m` of `a` (`[batch, M, K]`) and row `n` of `b` (`[batch, N, K]`), scaled back and rounded once; NaN where either
+/// scale group is marked. An operand of batch 1 is shared by the whole batch of the other.
+///
+/// # Panics
+/// If K, the blocks or the batches of the operands do not agree, or `out` has another length than
+/// `blocks * batch * M * N`.
+pub fn product(a: &Operand, b: &Operand, out: &mut [u32]) {
+    product_on(Path::fastest(), a, b, out);
+}
+
+/// [`product`] on a given path; one that this machine lacks is replaced by the best it has below it.
+pub fn product_on(path: Path, a: &Operand, b: &Operand, out: &mut [u32]) {
+    assert_eq!((a.k(), a.block()), (b.k(), b.block()), "the operands have one K and one block");
+    let (batch_a, batch_b) = (a.batch(), b.batch());
+    assert!(
+        batch_a == batch_b || batch_a == 1 || batch_b == 1,
+        "batches {batch_a} and {batch_b} do not broadcast"
+    );
+    let batch = if batch_a == 1 { batch_b } else { batch_a };
+    let (m, n) = (a.rows(), b.rows());
+    assert_eq!(out.len(), a.blocks() * batch * m * n, "the output is [block, batch, M, N]");
+    if out.is_empty() {
+        return;
+    }
+    float_gemm::product(path.supported(), a, b, batch, out);
+}
+
+/// A band of output rows: what one task computes.
+struct Band<'o> {
+    block: usize,
+    batch: usize,
+    /// The first row of the band.
+    row: usize,
+    /// `[rows, N]`.
+    out: &'o mut [u32],
+}
+
+/// Cuts `[block, batch, m, n]` into bands of at most `height` rows.
+fn bands(out: &mut [u32], batches: usize, m: usize, n: usize, height: usize) -> Vec<Band<'_>> {
+    let matrices = out.chunks_exact_mut(m * n).enumerate();
+    matrices
+        .flat_map(|(matrix, out)| {
+            let (block, batch) = (matrix / batches, matrix % batches);
+            let bands = out.chunks_mut(height * n).enumerate();
+            bands.map(move |(band, out)| Band { block, batch, row: band * height, out })
+        })
+        .collect()
+}
+
+/// The height of a band: a multiple of 16 that leaves every thread several bands where there are rows enough.
+fn band_height(matrices: usize, m: usize, most: usize) -> usize {
+    let rows_per_band = (matrices * m).div_ceil(4 * rayon::current_num_threads());
+    rows_per_band.next_multiple_of(16).min(most).min(m.next_multiple_of(16))
+}

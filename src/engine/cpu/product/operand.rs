@@ -1,0 +1,329 @@
+//! Digitising an operand: strided binary32 tensors to rows of integers, K contiguous, with the magnitude of every
+//! scale group. Contract: `docs/ARITHMETIC.md`, section 4.
+
+use rayon::prelude::*;
+
+use super::simd::{Path, vectorised};
+use crate::arith::digits;
+use crate::arith::float;
+
+/// Rows that are transposed together: one cache line of a tensor whose rows are contiguous.
+const ROWS: usize = 16;
+/// Elements of K that are transposed together, so that a tile stays in the first-level cache.
+const DEPTH: usize = 256;
+
+/// One axis of a strided tensor. Stride in elements; 0 repeats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Axis {
+    pub len: usize,
+    pub stride: usize,
+}
+
+/// A `[batch, rows, K]` view of binary32 patterns, its batch over two axes (outer first). Fast where K or the rows
+/// are contiguous; right for any strides.
+#[derive(Clone, Copy, Debug)]
+pub struct StridedView<'a> {
+    data: &'a [u32],
+    offset: usize,
+    batch: [Axis; 2],
+    rows: Axis,
+    k: Axis,
+}
+
+impl<'a> StridedView<'a> {
+    /// # Panics
+    /// If an element lies outside `data`.
+    pub fn new(data: &'a [u32], offset: usize, batch: [Axis; 2], rows: Axis, k: Axis) -> Self {
+        let axes = [batch[0], batch[1], rows, k];
+        if axes.iter().all(|axis| axis.len > 0) {
+            let last = axes.iter().try_fold(offset, |at, axis| {
+                (axis.len - 1).checked_mul(axis.stride).and_then(|step| at.checked_add(step))
+            });
+            assert!(last.is_some_and(|last| last < data.len()), "the view leaves its tensor");
+        }
+        StridedView { data, offset, batch, rows, k }
+    }
+
+    /// A row-major `[batch, rows, k]` tensor.
+    ///
+    /// # Panics
+    /// If `data` is shorter.
+    pub fn contiguous(data: &'a [u32], batch: usize, rows: usize, k: usize) -> Self {
+        let one = Axis { len: 1, stride: 0 };
+        let batch = Axis { len: batch, stride: rows * k };
+        Self::new(data, 0, [one, batch], Axis { len: rows, stride: k }, Axis { len: k, stride: 1 })
+    }
+
+    fn batches(&self) -> usize {
+        self.batch[0].len * self.batch[1].len
+    }
+
+    /// Where row `row` of batch `batch` starts in `data`.
+    fn start(&self, batch: usize, row: usize) -> usize {
+        let [outer, inner] = self.batch;
+        let (i, j) = (batch / inner.len, batch % inner.len);
+        self.offset + i * outer.stride + j * inner.stride + row * self.rows.stride
+    }
+
+    /// The strip of `ROWS` rows, or what is left of a batch, that is the `strip`-th of the view.
+    fn strip(&self, strip: usize) -> Strip<'_> {
+        let strips = self.rows.len.div_ceil(ROWS);
+        let (batch, row) = (strip / strips, strip % strips * ROWS);
+        Strip { view: self, start: self.start(batch, row), rows: ROWS.min(self.rows.len - row) }
+    }
+}
+
+/// A few neighbouring rows of a view.
+struct Strip<'a> {
+    view: &'a StridedView<'a>,
+    start: usize,
+    rows: usize,
+}
+
+impl Strip<'_> {
+    /// Calls `visit(row, first_k, elements)` for pieces of at most `DEPTH` elements that cover every row, in order of
+    /// K within a row, none across a multiple of `block`.
+    fn for_each_piece(&self, block: usize, mut visit: impl FnMut(usize, usize, &[u32])) {
+        let StridedView { data, rows, k, .. } = *self.view;
+        if k.stride == 1 {
+            for row in 0..self.rows {
+                let start = self.start + row * rows.stride;
+                for (first, len) in pieces(k.len, block) {
+                    visit(row, first, &data[start + first..][..len]);
+                }
+            }
+            return;
+        }
+        let mut tile = [[0u32; DEPTH]; ROWS];
+        for (first, len) in pieces(k.len, block) {
+            for i in 0..len {
+                let start = self.start + (first + i) * k.stride;
+                if rows.stride == 1 {
+                    for (row, &x) in tile.iter_mut().zip(&data[start..start + self.rows]) {
+                        row[i] = x;
+                    }
+                } else {
+                    for (row, to) in tile.iter_mut().enumerate().take(self.rows) {
+                        to[i] = data[start + row * rows.stride];
+                    }
+                }
+            }
+            for (row, elements) in tile.iter().enumerate().take(self.rows) {
+                visit(row, first, &elements[..len]);
+            }
+        }
+    }
+}
+
+/// `0..k` cut at the multiples of `block` (a power of two >= 64) and of `DEPTH`, as (first, length).
+fn pieces(k: usize, block: usize) -> impl Iterator<Item = (usize, usize)> {
+    let step = DEPTH.min(block);
+    (0..k).step_by(step).map(move |first| (first, step.min(k - first)))
+}
+
+/// The integers of one side of a product, `[batch, rows, K]`, and its magnitudes, `[batch, rows, blocks]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operand {
+    digits: u32,
+    batch: usize,
+    rows: usize,
+    k: usize,
+    block: usize,
+    q: Vec<i32>,
+    magnitudes: Vec<u32>,
+}
+
+impl Operand {
+    /// An operand from its committed form (see [`to_canonical`]) and its magnitudes.
+    ///
+    /// # Panics
+    /// If the lengths are not those of `[batch, rows, k]`.
+    pub fn from_canonical(
+        digits: u32,
+        [batch, rows, k]: [usize; 3],
+        block: usize,
+        magnitudes: Vec<u32>,
+        bytes: &[u8],
+    ) -> Operand {
+        let width = digits as usize;
+        assert_eq!(bytes.len(), batch * rows * k * width, "the bytes of the integers");
+        assert_eq!(magnitudes.len(), batch * rows * blocks(k, block), "magnitudes are [batch, rows, blocks]");
+        let extend = |bytes: &[u8]| {
+            let mut le = [if bytes[width - 1] & 0x80 != 0 { 0xff } else { 0 }; 4];
+            le[..width].copy_from_slice(bytes);
+            i32::from_le_bytes(le)
+        };
+        let q = bytes.chunks_exact(width).map(extend).collect();
+        Operand { digits, batch, rows, k, block, q, magnitudes }
+    }
+
+    pub fn digits(&self) -> u32 {
+        self.digits
+    }
+
+    pub fn batch(&self) -> usize {
+        self.batch
+    }
+
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// The length of a scale group along K; 0 if it is the whole of K.
+    pub fn block(&self) -> usize {
+        self.block
+    }
+
+    /// The number of scale groups along K, at least 1.
+    pub fn blocks(&self) -> usize {
+        blocks(self.k, self.block)
+    }
+
+    /// `[batch, rows, blocks]`.
+    pub fn magnitudes(&self) -> &[u32] {
+        &self.magnitudes
+    }
+
+    /// `[batch, rows, K]`.
+    pub fn integers(&self) -> &[i32] {
+        &self.q
+    }
+
+    /// The K of block `block`, as (first, length).
+    pub(super) fn block_range(&self, block: usize) -> (usize, usize) {
+        let step = group_len(self.k, self.block);
+        (block * step, step.min(self.k - block * step))
+    }
+
+    /// The row of integers `row` of batch `batch`; the only batch serves for any.
+    pub(super) fn row(&self, batch: usize, row: usize) -> &[i32] {
+        &self.q[self.row_index(batch, row) * self.k..][..self.k]
+    }
+
+    pub(super) fn magnitude(&self, batch: usize, row: usize, block: usize) -> u32 {
+        self.magnitudes[self.row_index(batch, row) * self.blocks() + block]
+    }
+
+    fn row_index(&self, batch: usize, row: usize) -> usize {
+        let batch = if self.batch == 1 { 0 } else { batch };
+        batch * self.rows + row
+    }
+}
+
+/// The length of a scale group, at least 1.
+fn group_len(k: usize, block: usize) -> usize {
+    if block == 0 { k.max(1) } else { block }
+}
+
+fn blocks(k: usize, block: usize) -> usize {
+    k.div_ceil(group_len(k, block)).max(1)
+}
+
+fn check_block(block: usize) {
+    assert!(block == 0 || (block >= 64 && block.is_power_of_two()), "block {block}: neither 0 nor 2^n >= 64");
+}
+
+/// The magnitude of every scale group of a view: `[batch, rows, blocks]`, `blocks` = 1 if `block` is 0, else
+/// `ceil(K / block)`, at least 1.
+///
+/// # Panics
+/// If `block` is neither 0 nor a power of two >= 64.
+pub fn magnitudes(view: StridedView<'_>, block: usize) -> Vec<u32> {
+    check_block(block);
+    let (k, rows) = (view.k.len, view.rows.len);
+    let (group, groups) = (group_len(k, block), blocks(k, block));
+    let mut out = vec![0u32; view.batches() * rows * groups];
+    if k == 0 || out.is_empty() {
+        return out;
+    }
+    let path = Path::fastest();
+    let strips: Vec<_> =
+        out.chunks_mut(rows * groups).flat_map(|batch| batch.chunks_mut(ROWS * groups)).collect();
+    strips.into_par_iter().enumerate().for_each(|(i, out)| {
+        view.strip(i).for_each_piece(group, |row, first, elements| {
+            let magnitude = &mut out[row * groups + first / group];
+            *magnitude = greatest_magnitude(path, elements).max(*magnitude);
+        });
+    });
+    out
+}
+
+vectorised! {
+    fn greatest_magnitude(elements: &[u32]) -> u32 {
+        elements.iter().fold(0, |greatest, &x| greatest.max(x & !float::SIGN))
+    }
+}
+
+/// Digitises a view whose magnitudes are known.
+///
+/// # Panics
+/// If `digits` is not in 1..=4, `block` is neither 0 nor a power of two >= 64, or `magnitudes` has another shape than
+/// [`magnitudes`] gives. A magnitude below its group's true one gives integers that mean nothing.
+pub fn quantise_with(view: StridedView<'_>, magnitudes: Vec<u32>, digits: u32, block: usize) -> Operand {
+    assert!((1..=digits::DIGITS_MAX).contains(&digits), "a product has 1 to 4 digits, not {digits}");
+    check_block(block);
+    let (batch, rows, k) = (view.batches(), view.rows.len, view.k.len);
+    let (group, groups) = (group_len(k, block), blocks(k, block));
+    assert_eq!(magnitudes.len(), batch * rows * groups, "magnitudes are [batch, rows, blocks]");
+    let mut q = vec![0i32; batch * rows * k];
+    if !q.is_empty() {
+        let path = Path::fastest();
+        let strips: Vec<_> = q.chunks_mut(rows * k).flat_map(|batch| batch.chunks_mut(ROWS * k)).collect();
+        let magnitudes = magnitudes.chunks(rows * groups).flat_map(|batch| batch.chunks(ROWS * groups));
+        let strips: Vec<_> = strips.into_iter().zip(magnitudes).collect();
+        strips.into_par_iter().enumerate().for_each(|(i, (q, magnitudes))| {
+            view.strip(i).for_each_piece(group, |row, first, elements| {
+                let magnitude = magnitudes[row * groups + first / group];
+                // A marked group keeps its zeros.
+                if !digits::is_marked(magnitude) {
+                    let scale = digits::magnitude_bits(digits) as i32 - digits::exponent(magnitude);
+                    let q = &mut q[row * k + first..][..elements.len()];
+                    quantise_group(path, elements, power_of_two(scale), q);
+                }
+            });
+        });
+    }
+    Operand { digits, batch, rows, k, block, q, magnitudes }
+}
+
+/// [`magnitudes`], then [`quantise_with`].
+///
+/// # Panics
+/// As they do.
+pub fn quantise(view: StridedView<'_>, digits: u32, block: usize) -> Operand {
+    quantise_with(view, magnitudes(view, block), digits, block)
+}
+
+/// 2^exponent, for exponents of normal doubles.
+pub(super) fn power_of_two(exponent: i32) -> f64 {
+    debug_assert!((-1022..=1023).contains(&exponent));
+    f64::from_bits(((exponent + 1023) as u64) << 52)
+}
+
+vectorised! {
+    /// q = RNE(x * scale), |q| <= 2^30, scale a power of two. Exact in binary64: a binary32 value times a power of two
+    /// is a double, and adding 1.5 * 2^52, where doubles are the integers, rounds to nearest even and leaves
+    /// q in two's complement in the low bits.
+    fn quantise_group(elements: &[u32], scale: f64, q: &mut [i32]) {
+        const INTEGERS: f64 = 6_755_399_441_055_744.0;
+        for (q, &x) in q.iter_mut().zip(elements) {
+            *q = (f64::from(f32::from_bits(x)) * scale + INTEGERS).to_bits() as i32;
+        }
+    }
+}
+
+/// The committed form of the integers: `digits`-byte little-endian two's complement, `[batch, rows, K]`.
+pub fn to_canonical(operand: &Operand) -> Vec<u8> {
+    let width = operand.digits as usize;
+    let mut out = vec![0u8; operand.q.len() * width];
+    out.par_chunks_mut(4096 * width).zip(operand.q.par_chunks(4096)).for_each(|(out, q)| {
+        for (bytes, q) in out.chunks_exact_mut(width).zip(q) {
+            bytes.copy_from_slice(&q.to_le_bytes()[..width]);
+        }
+    });
+    out
+}

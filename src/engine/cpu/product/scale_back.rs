@@ -1,0 +1,115 @@
+//! From exact integer sums to binary32: one rounding, as [`crate::arith::digits::scale_back`] does it.
+
+use super::operand::{Operand, power_of_two};
+use super::simd::{Path, vectorised};
+use crate::arith::{digits, float};
+
+/// An integer wide enough for the exact sums of a product.
+pub(super) trait Sum:
+    Copy + Default + Send + std::ops::AddAssign + std::ops::Shl<u32, Output = Self> + From<i64>
+{
+    /// Rounds one row of sums, `sums.len()` columns from `column`, into `out`.
+    fn scale_back(scale: &Scale<'_>, row: usize, column: usize, sums: &[Self], out: &mut [u32]);
+}
+
+/// The scales of one block of one batch.
+pub(super) struct Scale<'o> {
+    path: Path,
+    a: &'o Operand,
+    b: &'o Operand,
+    batch: usize,
+    block: usize,
+    /// 2^(e_b - m_a - m_b) for each row of b; NaN for a marked one.
+    columns: Vec<f64>,
+}
+
+impl<'o> Scale<'o> {
+    pub fn new(path: Path, a: &'o Operand, b: &'o Operand, batch: usize, block: usize) -> Self {
+        let bits = product_bits(a, b) as i32;
+        let columns = (0..b.rows()).map(|n| factor(b.magnitude(batch, n, block), -bits)).collect();
+        Scale { path, a, b, batch, block, columns }
+    }
+}
+
+/// 2^(e + shift), or NaN if the magnitude marks its group.
+fn factor(magnitude: u32, shift: i32) -> f64 {
+    if digits::is_marked(magnitude) { f64::NAN } else { power_of_two(digits::exponent(magnitude) + shift) }
+}
+
+/// m_a + m_b: |q_a * q_b| <= 2^this.
+pub(super) fn product_bits(a: &Operand, b: &Operand) -> u32 {
+    digits::magnitude_bits(a.digits()) + digits::magnitude_bits(b.digits())
+}
+
+/// Whether every sum of `len` products of `bits` bits, and every partial one, has its absolute value below 2^63.
+pub(super) fn fits_i64(bits: u32, len: usize) -> bool {
+    (len as u128) << bits < 1 << 63
+}
+
+impl Sum for i64 {
+    fn scale_back(scale: &Scale<'_>, row: usize, column: usize, sums: &[i64], out: &mut [u32]) {
+        let row = factor(scale.a.magnitude(scale.batch, row, scale.block), 0);
+        round_row(scale.path, sums, row, &scale.columns[column..][..sums.len()], out);
+    }
+}
+
+impl Sum for i128 {
+    fn scale_back(scale: &Scale<'_>, row: usize, column: usize, sums: &[i128], out: &mut [u32]) {
+        let Scale { a, b, batch, block, .. } = *scale;
+        let magnitude_a = a.magnitude(batch, row, block);
+        for (i, (&sum, out)) in sums.iter().zip(out).enumerate() {
+            let magnitude_b = b.magnitude(batch, column + i, block);
+            *out = digits::scale_back(sum, magnitude_a, magnitude_b, a.digits(), b.digits());
+        }
+    }
+}
+
+vectorised! {
+    /// Rounds `sums[n] * row * columns[n]`. The factors are powers of two from 2^-356 to 2^128, so a 53-bit sum times
+    /// them is a normal double and exact: only the conversion to binary32 rounds.
+    fn round_row(sums: &[i64], row: f64, columns: &[f64], out: &mut [u32]) {
+        for ((&sum, &column), out) in sums.iter().zip(columns).zip(out) {
+            let x = (to_odd(sum) as f64 * row * column) as f32;
+            *out = if x.is_nan() { float::NAN } else { x.to_bits() };
+        }
+    }
+}
+
+/// A sum above 2^53 cut to 53 bits, the lowest of them 1 if anything was cut (rounding to odd): that bit lies below
+/// binary32's rounding bit, so the later rounding to nearest even sees the same side or tie as with the whole sum.
+#[inline(always)]
+fn to_odd(sum: i64) -> i64 {
+    const CUT: i64 = (1 << 10) - 1;
+    let sticky = ((sum & CUT) + CUT) & !CUT;
+    let odd = (sum & !CUT) | sticky;
+    if sum.wrapping_add(1 << 53) as u64 > 1 << 54 { odd } else { sum }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounding_a_row_agrees_with_the_scalar_reference() {
+        let mut sums = vec![0i64, i64::MAX, -i64::MAX];
+        for shift in 0..62 {
+            let top = 1i64 << shift;
+            for below in [0, 1, top >> 24, top >> 25, (top >> 24) + 1, (top >> 25) + 1, (top >> 24) - 1] {
+                sums.extend([top + below, -top - below, top - below, below - top]);
+            }
+        }
+        for path in Path::ALL {
+            for (e_a, e_b, bits) in
+                [(0, 0, 44), (128, 128, 12), (-148, -148, 60), (-70, -70, 28), (128, 40, 60)]
+            {
+                let columns = vec![power_of_two(e_b - bits); sums.len()];
+                let mut out = vec![0; sums.len()];
+                round_row(path, &sums, power_of_two(e_a), &columns, &mut out);
+                for (&sum, &out) in sums.iter().zip(&out) {
+                    let expected = digits::round_scaled(sum.into(), e_a + e_b - bits);
+                    assert_eq!(out, expected, "{path:?}: {sum} * 2^({e_a} + {e_b} - {bits})");
+                }
+            }
+        }
+    }
+}

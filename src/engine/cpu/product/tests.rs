@@ -1,0 +1,243 @@
+//! Every path and number of threads against the scalar reference: equal bits, always.
+
+use super::*;
+use crate::arith::digits;
+
+const INFINITY: u32 = crate::arith::float::INFINITY;
+
+/// A deterministic stream of words.
+struct Words(u64);
+
+impl Words {
+    fn next(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 32) as u32
+    }
+}
+
+/// What a tensor is filled with.
+#[derive(Clone, Copy, Debug)]
+enum Fill {
+    /// Near 1, either sign.
+    Ordinary,
+    /// Any finite pattern: every exponent and subnormals.
+    Wide,
+    Subnormal,
+    /// Mostly ordinary, some NaN and infinity.
+    Special,
+    /// The greatest integers the digits reach, signs alternating by row.
+    Extreme,
+}
+
+fn fill(kind: Fill, words: &mut Words, len: usize) -> Vec<u32> {
+    let one = |x: u32| x & 0x807f_ffff | (120 + (x >> 23 & 7)) << 23;
+    (0..len)
+        .map(|_| {
+            let x = words.next();
+            match kind {
+                Fill::Ordinary => one(x),
+                Fill::Wide if x & INFINITY == INFINITY => x & !0x0080_0000,
+                Fill::Wide => x,
+                Fill::Subnormal => x & 0x807f_ffff,
+                Fill::Special => match x % 61 {
+                    0 => INFINITY,
+                    1 => 0xff80_0000,
+                    2 => 0x7f80_0001,
+                    3 => 0xffff_ffff,
+                    4 => 0x8000_0000,
+                    _ => one(x),
+                },
+                Fill::Extreme => 0x3f7f_ffff | x & 0x8000_0000,
+            }
+        })
+        .collect()
+}
+
+/// The reference's `[block, batch, M, N]` of row-major `[batch_a, m, k]` and `[batch_b, n, k]`.
+fn reference(a: &Reference<'_>, b: &Reference<'_>, block: usize) -> Vec<u32> {
+    let k = a.k;
+    let step = if block == 0 { k.max(1) } else { block };
+    let mut out = Vec::new();
+    for first in (0..k.max(1)).step_by(step) {
+        let range = first..(first + step).min(k);
+        for batch in 0..if a.batch == 1 { b.batch } else { a.batch } {
+            for m in 0..a.rows {
+                let (qa, ma) = a.group(batch, m, range.clone());
+                for n in 0..b.rows {
+                    let (qb, mb) = b.group(batch, n, range.clone());
+                    out.push(digits::dot(&qa, &qb, ma, mb, a.digits, b.digits));
+                }
+            }
+        }
+    }
+    out
+}
+
+struct Reference<'a> {
+    data: &'a [u32],
+    batch: usize,
+    rows: usize,
+    k: usize,
+    digits: u32,
+}
+
+impl Reference<'_> {
+    fn group(&self, batch: usize, row: usize, k: std::ops::Range<usize>) -> (Vec<i32>, u32) {
+        let start = (batch % self.batch * self.rows + row) * self.k;
+        let group = &self.data[start + k.start..start + k.end];
+        let magnitude = digits::group_magnitude(group.iter().copied());
+        (group.iter().map(|&x| digits::quantise(x, magnitude, self.digits)).collect(), magnitude)
+    }
+
+    fn operand(&self, block: usize) -> Operand {
+        quantise(StridedView::contiguous(self.data, self.batch, self.rows, self.k), self.digits, block)
+    }
+}
+
+fn on_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("a thread pool").install(work)
+}
+
+fn check(
+    kind: Fill,
+    batches: (usize, usize),
+    shape: (usize, usize, usize),
+    digits: (u32, u32),
+    block: usize,
+) {
+    let (m, n, k) = shape;
+    let mut words = Words((m * 7 + n * 11 + k * 13 + block) as u64);
+    let (data_a, data_b) =
+        (fill(kind, &mut words, batches.0 * m * k), fill(kind, &mut words, batches.1 * n * k));
+    let a = Reference { data: &data_a, batch: batches.0, rows: m, k, digits: digits.0 };
+    let b = Reference { data: &data_b, batch: batches.1, rows: n, k, digits: digits.1 };
+    let expected = reference(&a, &b, block);
+    for path in Path::ALL {
+        for threads in [1, 2] {
+            let mut out = vec![0xdead_beef; expected.len()];
+            on_threads(threads, || product_on(path, &a.operand(block), &b.operand(block), &mut out));
+            assert!(
+                out == expected,
+                "{path:?} {threads} threads {kind:?} {batches:?} {shape:?} {digits:?} {block}"
+            );
+        }
+    }
+}
+
+const PAIRS: [(u32, u32); 16] = [
+    (1, 1),
+    (1, 2),
+    (1, 3),
+    (1, 4),
+    (2, 1),
+    (2, 2),
+    (2, 3),
+    (2, 4),
+    (3, 1),
+    (3, 2),
+    (3, 3),
+    (3, 4),
+    (4, 1),
+    (4, 2),
+    (4, 3),
+    (4, 4),
+];
+
+#[test]
+fn every_pair_of_digits_on_every_kind_of_input() {
+    for kind in [Fill::Ordinary, Fill::Wide, Fill::Subnormal, Fill::Special, Fill::Extreme] {
+        for digits in PAIRS {
+            check(kind, (1, 1), (19, 37, 131), digits, 0);
+            check(kind, (2, 1), (5, 18, 200), digits, 64);
+        }
+    }
+}
+
+#[test]
+fn ragged_and_empty_shapes_and_batches() {
+    for digits in [(1, 1), (2, 2), (3, 3), (4, 4), (3, 1)] {
+        for shape in
+            [(1, 1, 1), (1, 1, 0), (0, 3, 5), (3, 0, 5), (2, 33, 63), (47, 1, 65), (16, 16, 64), (17, 513, 3)]
+        {
+            for batches in [(1, 1), (3, 3), (1, 2), (2, 1)] {
+                check(Fill::Ordinary, batches, shape, digits, 0);
+                check(Fill::Wide, batches, shape, digits, 64);
+            }
+        }
+        check(Fill::Ordinary, (0, 1), (3, 4, 5), digits, 0);
+        check(Fill::Extreme, (1, 1), (3, 5, 4500), digits, 2048);
+        check(Fill::Special, (1, 1), (33, 5, 1100), digits, 512);
+    }
+}
+
+#[test]
+fn the_longest_rows_of_extreme_integers_stay_exact() {
+    let k = 802_816;
+    for positive in [true, false] {
+        let mut words = Words(1);
+        let data = if positive { vec![0x3f7f_ffff; k] } else { fill(Fill::Extreme, &mut words, k) };
+        for digits in PAIRS {
+            let row = |digits| Reference { data: &data, batch: 1, rows: 1, k, digits };
+            let expected = reference(&row(digits.0), &row(digits.1), 0);
+            for path in Path::ALL {
+                let mut out = [0];
+                product_on(path, &row(digits.0).operand(0), &row(digits.1).operand(0), &mut out);
+                assert_eq!(out[..], expected, "{path:?} {digits:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn any_strides_digitise_alike() {
+    let (outer, inner, rows, k) = (2, 3, 35, 300);
+    let mut words = Words(5);
+    // The axes [outer, inner, rows, k] stored in several orders, with one element of padding in front.
+    for order in [[0, 1, 2, 3], [0, 1, 3, 2], [2, 0, 1, 3], [3, 2, 1, 0], [0, 2, 1, 3]] {
+        let lens = [outer, inner, rows, k];
+        let mut strides = [0; 4];
+        let mut step = 1;
+        for &axis in order.iter().rev() {
+            strides[axis] = step;
+            step *= lens[axis];
+        }
+        for (kind, block, digits) in
+            [(Fill::Wide, 0, 3), (Fill::Special, 64, 2), (Fill::Wide, 128, 4), (Fill::Subnormal, 0, 1)]
+        {
+            let stored = fill(kind, &mut words, step + 1);
+            let at = |o: usize, i: usize, r: usize, k: usize| {
+                stored[1 + o * strides[0] + i * strides[1] + r * strides[2] + k * strides[3]]
+            };
+            let mut plain = Vec::new();
+            for (o, i, r) in (0..outer * inner * rows).map(|x| (x / rows / inner, x / rows % inner, x % rows))
+            {
+                plain.extend((0..k).map(|k| at(o, i, r, k)));
+            }
+            let axis = |i: usize| Axis { len: lens[i], stride: strides[i] };
+            let view = StridedView::new(&stored, 1, [axis(0), axis(1)], axis(2), axis(3));
+            let operand = quantise(view, digits, block);
+            let group = if block == 0 { k } else { block };
+            let mut bytes = Vec::new();
+            for (row, q) in plain.chunks(k).zip(operand.integers().chunks(k)) {
+                for (group, q) in row.chunks(group).zip(q.chunks(group)) {
+                    let magnitude = digits::group_magnitude(group.iter().copied());
+                    let expected: Vec<i32> =
+                        group.iter().map(|&x| digits::quantise(x, magnitude, digits)).collect();
+                    assert_eq!(q, expected, "{order:?} {kind:?} {block} {digits}");
+                    bytes.extend(expected.iter().flat_map(|q| q.to_le_bytes()[..digits as usize].to_vec()));
+                }
+            }
+            let groups = plain.chunks(k).flat_map(|row| row.chunks(group));
+            let expected: Vec<u32> =
+                groups.map(|group| digits::group_magnitude(group.iter().copied())).collect();
+            assert_eq!(operand.magnitudes(), expected);
+            assert_eq!(to_canonical(&operand), bytes);
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "leaves its tensor")]
+fn a_view_may_not_leave_its_tensor() {
+    StridedView::contiguous(&[0; 23], 2, 3, 4);
+}

@@ -1,0 +1,308 @@
+//! The lint: an allow-list over naga's IR. What passes is integer arithmetic that every conforming implementation must
+//! compute to the same bits; everything else is an error that names shader, line and expression.
+//!
+//! No float type exists in a verifier shader, so no float instruction can round in one. Rules and their sources:
+//! `docs/LINT.md`. The build script uses this file too, so it imports nothing but naga.
+
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+use naga::{
+    Arena, BinaryOperator, Expression, Function, Handle, Literal, MathFunction, Module, ScalarKind, Span,
+    Statement, TypeInner,
+};
+
+/// What a rule forbids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// The text does not parse or validate without extra capabilities.
+    Invalid,
+    /// A type other than 32-bit integers, bool, and vectors, arrays and structs of them.
+    Type,
+    /// A float value: literal, conversion or bitcast.
+    Float,
+    /// A built-in function that is not on the list.
+    Builtin,
+    /// A shift whose amount is not provably below 32.
+    Shift,
+    /// A division whose divisor is not provably nonzero, or a signed one.
+    Division,
+    /// A statement or expression that is not on the list (atomics, textures, subgroups, ...).
+    Construct,
+    /// Outside what naga and Tint share: directives, overrides, pointers to buffers as parameters.
+    Dialect,
+}
+
+/// A place that breaks a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    pub shader: String,
+    pub line: u32,
+    pub rule: Rule,
+    /// The source text of the expression, cut short.
+    pub expression: String,
+    pub message: String,
+}
+
+impl std::fmt::Display for Violation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Violation { shader, line, rule, expression, message } = self;
+        write!(f, "{shader}:{line}: {rule:?}: {message}: {expression}")
+    }
+}
+
+/// Checks a complete shader.
+pub fn check(shader: &str, source: &str) -> Result<(), Vec<Violation>> {
+    let mut lint = Lint { shader, source, found: Vec::new() };
+    for (number, line) in source.lines().enumerate() {
+        let word = line.split_whitespace().next().unwrap_or("");
+        if ["enable", "requires", "diagnostic"].contains(&word) {
+            lint.violation(Rule::Dialect, number as u32 + 1, line, "directives are not allowed");
+        }
+    }
+    let module = match naga::front::wgsl::parse_str(source) {
+        Ok(module) => module,
+        Err(error) => {
+            let line = error.location(source).map_or(1, |l| l.line_number);
+            lint.violation(Rule::Invalid, line, error.message(), "it does not parse");
+            return Err(lint.found);
+        }
+    };
+    if let Err(error) = Validator::new(ValidationFlags::all(), Capabilities::empty()).validate(&module) {
+        let line = error.location(source).map_or(1, |l| l.line_number);
+        lint.violation(Rule::Invalid, line, &format!("{error:?}"), "it does not validate in plain WGSL");
+        return Err(lint.found);
+    }
+    lint.module(&module);
+    if lint.found.is_empty() { Ok(()) } else { Err(lint.found) }
+}
+
+struct Lint<'a> {
+    shader: &'a str,
+    source: &'a str,
+    found: Vec<Violation>,
+}
+
+impl Lint<'_> {
+    fn violation(&mut self, rule: Rule, line: u32, expression: &str, message: &str) {
+        let expression = expression.chars().take(120).collect();
+        let (shader, message) = (self.shader.to_string(), message.to_string());
+        self.found.push(Violation { shader, line, rule, expression, message });
+    }
+
+    fn at(&mut self, rule: Rule, span: Span, message: &str) {
+        let text = span.to_range().and_then(|range| self.source.get(range)).unwrap_or("").to_string();
+        self.violation(rule, span.location(self.source).line_number, &text, message);
+    }
+
+    fn module(&mut self, module: &Module) {
+        for (handle, ty) in module.types.iter() {
+            self.ty(&ty.inner, module.types.get_span(handle));
+        }
+        if !module.overrides.is_empty() {
+            self.violation(Rule::Dialect, 1, "override", "overrides are not allowed");
+        }
+        self.expressions(module, &module.global_expressions);
+        for (handle, variable) in module.global_variables.iter() {
+            use naga::AddressSpace::*;
+            let span = module.global_variables.get_span(handle);
+            if !matches!(variable.space, Private | WorkGroup | Uniform | Storage { .. } | Function) {
+                self.at(Rule::Construct, span, "only buffers, workgroup and private variables are allowed");
+            }
+        }
+        for (_, function) in module.functions.iter() {
+            self.function(module, function);
+        }
+        for entry in &module.entry_points {
+            if entry.stage != naga::ShaderStage::Compute {
+                self.violation(Rule::Construct, 1, &entry.name, "only compute shaders are allowed");
+            }
+            self.function(module, &entry.function);
+        }
+    }
+
+    fn ty(&mut self, inner: &TypeInner, span: Span) {
+        let scalar = |s: &naga::Scalar| match s.kind {
+            ScalarKind::Sint | ScalarKind::Uint => s.width == 4,
+            ScalarKind::Bool => true,
+            ScalarKind::Float | ScalarKind::AbstractInt | ScalarKind::AbstractFloat => false,
+        };
+        let fine = match inner {
+            TypeInner::Scalar(s)
+            | TypeInner::Vector { scalar: s, .. }
+            | TypeInner::ValuePointer { scalar: s, .. } => scalar(s),
+            TypeInner::Array { .. } | TypeInner::Struct { .. } | TypeInner::Pointer { .. } => true, // by their parts
+            _ => false,
+        };
+        if !fine {
+            let message = "only 32-bit integers, bool, and vectors, arrays and structs of them are allowed";
+            self.at(Rule::Type, span, message);
+        }
+    }
+
+    fn function(&mut self, module: &Module, function: &Function) {
+        for argument in &function.arguments {
+            if let TypeInner::Pointer { space, .. } | TypeInner::ValuePointer { space, .. } =
+                module.types[argument.ty].inner
+                && space != naga::AddressSpace::Function
+            {
+                let name = argument.name.clone().unwrap_or_default();
+                let span = module.types.get_span(argument.ty);
+                let line = span.location(self.source).line_number;
+                self.violation(
+                    Rule::Dialect,
+                    line,
+                    &name,
+                    "pointers to buffers cannot be parameters in Tint and naga alike",
+                );
+            }
+        }
+        self.expressions(module, &function.expressions);
+        self.block(&function.body);
+    }
+
+    fn block(&mut self, block: &naga::Block) {
+        for (statement, span) in block.span_iter() {
+            match statement {
+                Statement::Emit(_)
+                | Statement::Break
+                | Statement::Continue
+                | Statement::Return { .. }
+                | Statement::ControlBarrier(_)
+                | Statement::MemoryBarrier(_)
+                | Statement::Store { .. }
+                | Statement::Call { .. } => {}
+                Statement::Block(inner) => self.block(inner),
+                Statement::If { accept, reject, .. } => {
+                    self.block(accept);
+                    self.block(reject);
+                }
+                Statement::Switch { cases, .. } => cases.iter().for_each(|case| self.block(&case.body)),
+                Statement::Loop { body, continuing, .. } => {
+                    self.block(body);
+                    self.block(continuing);
+                }
+                _ => self.at(Rule::Construct, *span, "this statement is not on the list"),
+            }
+        }
+    }
+
+    fn expressions(&mut self, module: &Module, arena: &Arena<Expression>) {
+        let context = Context { module, arena };
+        for (handle, expression) in arena.iter() {
+            let span = arena.get_span(handle);
+            match expression {
+                Expression::Literal(Literal::U32(_) | Literal::I32(_) | Literal::Bool(_)) => {}
+                Expression::Literal(_) => self.at(Rule::Float, span, "only integer literals are allowed"),
+                Expression::As { kind, .. } => {
+                    if !matches!(kind, ScalarKind::Sint | ScalarKind::Uint | ScalarKind::Bool) {
+                        self.at(Rule::Float, span, "values are never converted to floats");
+                    }
+                }
+                Expression::Math { fun, .. } => {
+                    use MathFunction::*;
+                    let listed = [
+                        Min,
+                        Max,
+                        Clamp,
+                        CountLeadingZeros,
+                        CountTrailingZeros,
+                        CountOneBits,
+                        FirstLeadingBit,
+                        FirstTrailingBit,
+                        ReverseBits,
+                        Dot,
+                        Dot4I8Packed,
+                        Dot4U8Packed,
+                    ];
+                    if !listed.contains(fun) {
+                        self.at(Rule::Builtin, span, "this built-in function is not on the list");
+                    }
+                }
+                Expression::Binary { op, right, .. } => match op {
+                    BinaryOperator::ShiftLeft | BinaryOperator::ShiftRight => {
+                        if !context.below_32(*right) {
+                            self.at(
+                                Rule::Shift,
+                                span,
+                                "the shift amount is not provably below 32: mask it with & 31u",
+                            );
+                        }
+                    }
+                    BinaryOperator::Divide | BinaryOperator::Modulo => {
+                        if !context.at_least_one(*right) {
+                            let message =
+                                "the divisor is not provably a nonzero unsigned integer: max(x, 1u)";
+                            self.at(Rule::Division, span, message);
+                        }
+                    }
+                    _ => {}
+                },
+                Expression::Constant(_)
+                | Expression::ZeroValue(_)
+                | Expression::Compose { .. }
+                | Expression::Access { .. }
+                | Expression::AccessIndex { .. }
+                | Expression::Splat { .. }
+                | Expression::Swizzle { .. }
+                | Expression::FunctionArgument(_)
+                | Expression::GlobalVariable(_)
+                | Expression::LocalVariable(_)
+                | Expression::Load { .. }
+                | Expression::Unary { .. }
+                | Expression::Select { .. }
+                | Expression::Relational { .. }
+                | Expression::CallResult(_)
+                | Expression::ArrayLength(_) => {}
+                _ => self.at(Rule::Construct, span, "this expression is not on the list"),
+            }
+        }
+    }
+}
+
+/// Follows expressions to what is known of their values.
+struct Context<'a> {
+    module: &'a Module,
+    arena: &'a Arena<Expression>,
+}
+
+impl Context<'_> {
+    /// The value of an unsigned constant.
+    fn constant(&self, handle: Handle<Expression>) -> Option<u32> {
+        match self.arena[handle] {
+            Expression::Literal(Literal::U32(value)) => Some(value),
+            Expression::Constant(constant) => {
+                match self.module.global_expressions[self.module.constants[constant].init] {
+                    Expression::Literal(Literal::U32(value)) => Some(value),
+                    _ => None,
+                }
+            }
+            Expression::Splat { value, .. } => self.constant(value),
+            _ => None,
+        }
+    }
+
+    fn below_32(&self, handle: Handle<Expression>) -> bool {
+        if let Some(value) = self.constant(handle) {
+            return value < 32;
+        }
+        match &self.arena[handle] {
+            Expression::Binary { op: BinaryOperator::And, left, right } => {
+                [left, right].into_iter().any(|side| self.constant(*side).is_some_and(|mask| mask < 32))
+            }
+            Expression::Compose { components, .. } => components.iter().all(|c| self.below_32(*c)),
+            Expression::Splat { value, .. } => self.below_32(*value),
+            _ => false,
+        }
+    }
+
+    fn at_least_one(&self, handle: Handle<Expression>) -> bool {
+        if let Some(value) = self.constant(handle) {
+            return value > 0;
+        }
+        match &self.arena[handle] {
+            Expression::Math { fun: MathFunction::Max, arg, arg1: Some(other), .. } => {
+                [arg, other].into_iter().any(|side| self.constant(*side).is_some_and(|value| value > 0))
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! The verifier's shaders, put together and linted by the build script.
+
+pub mod compose;
+pub mod lint;
+
+include!(concat!(env!("OUT_DIR"), "/shaders.rs"));
+
+/// The text of the shader `shaders/NAME.wgsl`, includes expanded.
+pub fn source(name: &str) -> Option<&'static str> {
+    SHADERS.iter().find(|(n, _)| *n == name).map(|(_, text)| *text)
+}
+
+/// Every shader, sorted by name.
+pub fn all() -> &'static [(&'static str, &'static str)] {
+    SHADERS
+}
+
+/// Expands the includes of a shader that is written at run time.
+pub fn compose_text(name: &str, text: &str) -> Result<String, compose::ComposeError> {
+    compose::compose(name, text, &|file| SHARED.iter().find(|(n, _)| *n == file).map(|(_, text)| *text))
+}
