@@ -53,8 +53,8 @@ struct Verified<'a> {
 }
 
 impl Verified<'_> {
-    /// The tile that holds byte `at` of a tensor, from that byte on.
-    fn from_byte(&self, tensor: TensorId, at: usize) -> Result<&[u8], LeafError> {
+    /// The bytes of a tensor from byte `at` to the end of its tile.
+    fn rest_of_tile(&self, tensor: TensorId, at: usize) -> Result<&[u8], LeafError> {
         let tile = at / TILE_BYTES;
         let bytes = self.tiles.0.get(&(tensor, tile)).and_then(|bytes| bytes.get(at % TILE_BYTES..));
         bytes.filter(|rest| !rest.is_empty()).ok_or(LeafError::Missing { tensor, tile })
@@ -70,12 +70,12 @@ impl Source for Verified<'_> {
             return Err(LeafError::Outside { tensor });
         }
         let (at, size) = (index * ty.dtype.size(), ty.dtype.size());
-        let first = self.from_byte(tensor, at)?;
+        let first = self.rest_of_tile(tensor, at)?;
         if let Some(element) = first.get(..size) {
             return Ok(word_from_bytes(ty.dtype, element));
         }
         // An element of three bytes can lie across two tiles.
-        let second = self.from_byte(tensor, at + first.len())?;
+        let second = self.rest_of_tile(tensor, at + first.len())?;
         let element: Vec<u8> = first.iter().chain(second).copied().take(size).collect();
         Ok(word_from_bytes(ty.dtype, &element))
     }
