@@ -17,12 +17,12 @@ use crate::commit::digest::Digest;
 use crate::commit::record::{Record, StepRecord};
 use crate::dispute::verdict::Verdict;
 use crate::engine::reference::Reference;
-use crate::engine::session::Session;
+use crate::engine::session::{Session, Unobserved};
 use crate::engine::{Engine, EngineError};
 use crate::run::RunError;
 use crate::run::dir::Run;
 use crate::run::job::philox_key;
-use crate::train::committed_step::{committed_step, scalars};
+use crate::train::committed_step::{committed_step, gradient_root, scalars};
 use checks::Checked;
 use plan::Plan;
 
@@ -67,6 +67,18 @@ pub struct Report {
     pub replayed: Vec<(u32, u32)>,
     pub plan: Plan,
     pub seconds: f64,
+}
+
+impl Report {
+    /// Steps that were replayed and came out as committed.
+    pub fn steps_replayed(&self) -> u64 {
+        self.replayed.iter().map(|&(first, last)| u64::from(last + 1 - first)).sum()
+    }
+
+    /// Whether the audit matched and reached the end of its plan.
+    pub fn is_complete(&self) -> bool {
+        self.outcome == Outcome::Matches && self.steps_replayed() == self.plan.steps()
+    }
 }
 
 /// What an auditor wants to know while it runs.
@@ -151,6 +163,28 @@ pub fn audit(
     report.not_checked.extend(checked.not_checked.iter().cloned());
     report.seconds = start.elapsed().as_secs_f64();
     Ok((report, verdict))
+}
+
+/// Seconds that a plan will take on an engine, about: a micro-batch of its first step is timed, after one that pays for
+/// what an engine does only once.
+pub fn estimated_seconds(
+    run: &Run,
+    engine: &mut dyn Engine,
+    checked: &Checked,
+    plan: &Plan,
+) -> Result<f64, AuditError> {
+    let Some(&(first, _)) = plan.segments.first() else { return Ok(0.0) };
+    let mut session = Session::new(engine, Arc::new(run.program.clone()))?;
+    session.load(&checks::state_after(run, checked, first - 1)?)?;
+    let batch = run.dataset()?.micro_batch(&run.program, philox_key(&run.seed), first, 0)?;
+    let mut start = Instant::now();
+    for _ in 0..2 {
+        start = Instant::now();
+        let gradients = session.micro_batch(scalars(run, first), 0, &batch, &mut Unobserved)?;
+        gradient_root(&mut session, &gradients)?; // waits for the engine
+    }
+    let micro_batches = plan.steps() * u64::from(run.program.spec.micro_batches);
+    Ok(start.elapsed().as_secs_f64() * micro_batches as f64)
 }
 
 /// Brings a session to the state before `step`, from the nearest state that can be had and through the steps between.
