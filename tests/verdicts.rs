@@ -126,6 +126,25 @@ fn an_edited_tile_verdict_does_not_convict() {
     }
 }
 
+#[test]
+fn an_edited_binding_verdict_does_not_convict() {
+    type Edit = fn(&mut Vec<ProvenTensor>);
+    let edits: [(&str, Edit); 4] = [
+        ("another order", |outputs| outputs.swap(0, 1)),
+        ("one less", |outputs| drop(outputs.pop())),
+        ("one more", |outputs| outputs.push(outputs[0].clone())),
+        ("another digest", |outputs| outputs[3].digest = Digest([1; 32])),
+    ];
+    for (what, edit) in edits {
+        let mut edited = CONVICTING[2].clone();
+        match &mut edited.claim {
+            Claim::Binding { outputs } => edit(outputs),
+            other => panic!("{other:?} is not a binding"),
+        }
+        assert!(edited.check(Some(&public())).is_err(), "{what}");
+    }
+}
+
 /// What an accuser might change in any verdict.
 #[test]
 fn a_verdict_with_another_run_job_seed_or_head_does_not_convict() {

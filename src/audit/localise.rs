@@ -12,15 +12,16 @@ use crate::dispute::leaf::{RecordedTile, recorded_tile};
 use crate::dispute::origin::{Origin, origin};
 use crate::dispute::verdict::{
     Base64, Claim, Outcome as VerdictOutcome, ProvenInput, ProvenTensor, ProvenTile, TileClaim, Verdict,
-    state_from_trace,
+    state_nodes,
 };
 use crate::engine::cpu::Cpu;
 use crate::engine::reference::bytes_from_words;
 use crate::engine::session::{MicroBatch, Phase, Session, StepObserver};
 use crate::engine::{EngineError, Observer};
 use crate::program::graph::{Graph, Node, TensorId, TensorType};
+use crate::program::step::Program;
 use crate::run::RunError;
-use crate::run::checkpoint::tensor_digests;
+use crate::run::checkpoint::{state_digest, tensor_digests};
 use crate::run::dir::Run;
 use crate::run::traces::{Trace, graph_of, leaf_name, leaf_place, positions};
 use crate::train::committed_step::{CommittedStep, scalars};
@@ -60,14 +61,26 @@ pub fn localise(
             _ => whole_step(run, checked, step, before, mine, engine),
         };
     }
-    let digests: Vec<Digest> = published.nodes.iter().map(|n| n.digest).collect();
-    if state_from_trace(&run.program, &digests) != Some(theirs.state) {
+    let (outputs, implied) = state_outputs(&run.program, &published);
+    if implied != theirs.state {
         let what = "the record's state is not the one that its own trace's update computed".to_string();
-        let claim = Claim::Binding { leaves: digests };
-        let verdict = checked.verdict(run, step, claim)?;
+        let verdict = checked.verdict(run, step, Claim::Binding { outputs })?;
         return Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) });
     }
     whole_step(run, checked, step, before, mine, engine)
+}
+
+/// The outputs of a trace's update that are the state after the step, and the state digest that they imply.
+pub fn state_outputs(program: &Program, published: &Trace) -> (Vec<ProvenTensor>, Digest) {
+    let leaves = published.leaves(program);
+    let first = leaves.len() - program.update.nodes.len();
+    let output = |node: usize| ProvenTensor {
+        digest: published.nodes[first + node].digest,
+        proof: merkle::prove(&leaves, first + node),
+    };
+    let outputs: Vec<ProvenTensor> = state_nodes(program).into_iter().map(output).collect();
+    let digests: Vec<Digest> = outputs.iter().map(|output| output.digest).collect();
+    (outputs, state_digest(&program.state(), &digests))
 }
 
 /// The trace that the run publishes for a step, if it is the one that the step's record commits.

@@ -20,11 +20,11 @@ use crate::commit::{Malformed, merkle, table, tensor};
 use crate::engine::session::Phase;
 use crate::program::graph::{TensorId, TensorType};
 use crate::program::init;
-use crate::program::step::Program;
+use crate::program::step::{Program, StateTensor};
 use crate::run::checkpoint::{state_digest, state_type};
 use crate::run::dir::{CONTRACT, RunFile, program_digest};
 use crate::run::job::{self, Granularity, Job, philox_key};
-use crate::run::traces::{graph_of, leaf_count, leaf_name, leaf_place, positions};
+use crate::run::traces::{graph_of, leaf_count, leaf_name, leaf_place};
 
 /// The most bytes of a verdict file.
 pub const VERDICT_MAX: u64 = 1 << 28;
@@ -135,10 +135,10 @@ pub struct TileClaim {
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Claim {
     Tile(Box<TileClaim>),
-    /// The state that the record commits is not the one that its own trace's update computed. `leaves`: the digests
-    /// of all traced nodes, in order.
+    /// The state that the record commits is not the one that its own trace's update computed. `outputs`: the nodes of
+    /// the update that make the state tensors, in the order of the state's table.
     Binding {
-        leaves: Vec<Digest>,
+        outputs: Vec<ProvenTensor>,
     },
     /// Record 0 does not commit the initial state that the job and seed give.
     Initial,
@@ -270,7 +270,7 @@ impl Verdict {
                 Some(what) => Ok(finding(step.step, what)),
                 None => honest("the committed tile is what the operator makes of its inputs"),
             },
-            Claim::Binding { leaves } => match context.binding(&step, leaves)? {
+            Claim::Binding { outputs } => match context.binding(&step, outputs)? {
                 Some(what) => Ok(finding(step.step, what)),
                 None => honest("the record's state is the one that its trace's update computed"),
             },
@@ -300,17 +300,18 @@ pub fn initial_digest(program: &Program, seed: &Digest) -> Digest {
     state_digest(&table, &digests)
 }
 
-/// The state digest that a step's trace implies: every state tensor is an output of the update.
-pub fn state_from_trace(program: &Program, digests: &[Digest]) -> Option<Digest> {
-    let table = program.state();
-    let first = digests.len().checked_sub(program.update.nodes.len())?;
-    let mut state = Vec::new();
-    for t in &table {
-        let output = program.update.output(&t.name)?;
-        let node = program.update.nodes.iter().position(|n| n.output == output)?;
-        state.push(digests[first + node]);
-    }
-    Some(state_digest(&table, &state))
+/// The nodes of the update that make the state tensors, in the order of [`Program::state`].
+pub fn state_nodes(program: &Program) -> Vec<usize> {
+    let update = &program.update;
+    let node = |t: StateTensor| {
+        let output = update.output(&t.name);
+        update
+            .nodes
+            .iter()
+            .position(|n| Some(n.output) == output)
+            .expect("the update makes every state tensor")
+    };
+    program.state().into_iter().map(node).collect()
 }
 
 impl Context {
@@ -447,22 +448,16 @@ impl Context {
     }
 
     /// What a binding claim shows, `None` if state and trace agree.
-    fn binding(&self, step: &StepRecord, digests: &[Digest]) -> Result<Option<String>, Malformed> {
-        let trace = self.trace_root(step)?;
-        if digests.len() != leaf_count(&self.program) {
-            return Err(wrong("it lists another number of nodes than the program has"));
+    fn binding(&self, step: &StepRecord, outputs: &[ProvenTensor]) -> Result<Option<String>, Malformed> {
+        let nodes = state_nodes(&self.program);
+        if outputs.len() != nodes.len() {
+            return Err(wrong("it lists another number of tensors than the state has"));
         }
-        let leaves: Vec<Digest> = positions(&self.program)
-            .into_iter()
-            .zip(digests)
-            .map(|((phase, node), digest)| table::leaf(&leaf_name(phase, node), digest))
-            .collect();
-        if merkle::root(&leaves) != *trace {
-            return Err(wrong("the nodes' digests are not those that the run committed to"));
+        for (node, output) in nodes.into_iter().zip(outputs) {
+            self.trace_commitment(step, Phase::Update, node, output)?;
         }
-        let implied =
-            state_from_trace(&self.program, digests).ok_or_else(|| wrong("the trace has no update"))?;
-        Ok((implied != step.state)
+        let digests: Vec<Digest> = outputs.iter().map(|output| output.digest).collect();
+        Ok((state_digest(&self.program.state(), &digests) != step.state)
             .then(|| "the record's state is not the one that its own trace's update computed".to_string()))
     }
 }
