@@ -189,8 +189,13 @@ fn withheld_checkpoints_are_named_and_hide_nothing() {
     let (report, _) = audited(&run);
     assert_eq!(report.outcome, Outcome::Matches);
     assert_eq!(report.replayed, [(1, 2), (3, 6), (7, 8)]);
-    let missing = "checkpoints that the job promises and the run lacks: step 4";
+    let missing = "1 checkpoints that the job promises, the first of step 4";
     assert!(report.not_checked.iter().any(|line| line == missing), "{:?}", report.not_checked);
+    fs::remove_file(run.layout.checkpoint(8)).unwrap();
+    let (report, _) = audited(&run);
+    assert_eq!(report.replayed, [(1, 2), (3, 6), (7, 8)]);
+    let model = "the released model: the run lacks the checkpoint of its last step";
+    assert!(report.not_checked.iter().any(|line| line == model), "{:?}", report.not_checked);
 }
 
 #[test]

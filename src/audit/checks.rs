@@ -216,12 +216,12 @@ fn checkpoints(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     let missing = promised_checkpoints(run, last.min(run.job.steps))
         .into_iter()
         .filter(|step| checked.checkpoints.binary_search(step).is_err());
-    let missing: Vec<String> = missing.map(|step| step.to_string()).collect();
-    if !missing.is_empty() {
-        let steps = missing.join(", ");
+    let missing: Vec<u32> = missing.collect();
+    if let [first, ..] = missing[..] {
+        let count = missing.len();
         checked
             .not_checked
-            .push(format!("checkpoints that the job promises and the run lacks: step {steps}"));
+            .push(format!("{count} checkpoints that the job promises, the first of step {first}"));
     }
     Ok(())
 }
@@ -261,6 +261,10 @@ fn ending(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     let last: Digest = *checked.transcript.records[run.job.steps as usize].state();
     if state != last {
         checked.fail(run.job.steps, "the final record commits another state than the last step", None);
+        return Ok(());
+    }
+    if checked.checkpoints.binary_search(&run.job.steps).is_err() {
+        checked.not_checked.push("the released model: the run lacks the checkpoint of its last step".into());
         return Ok(());
     }
     // The released parameters must be those of the last checkpoint, which is the last record's state.
