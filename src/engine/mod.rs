@@ -2,6 +2,8 @@
 
 pub mod cpu;
 pub mod fingerprint;
+#[cfg(feature = "gpu")]
+pub mod gpu;
 pub mod plan;
 pub mod reference;
 pub mod session;
