@@ -258,8 +258,8 @@ fn a_verdict_against_an_honest_trainer_does_not_convict() {
         assert!(matches!(verdict.check(None), Ok(VerdictOutcome::DoesNotConvict(_))));
     }
     let trace = tiebreak::run::traces::Trace::read(&run.program, &run.layout.trace(2)).unwrap();
-    let leaves = trace.nodes.iter().map(|n| n.digest).collect();
-    let verdict = checked.verdict(&run, 2, Claim::Binding { leaves }).unwrap();
+    let (outputs, _) = tiebreak::audit::localise::state_outputs(&run.program, &trace);
+    let verdict = checked.verdict(&run, 2, Claim::Binding { outputs }).unwrap();
     assert!(matches!(verdict.check(None), Ok(VerdictOutcome::DoesNotConvict(_))));
 }
 

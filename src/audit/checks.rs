@@ -3,9 +3,10 @@
 use crate::commit::checkpoint::{Head, Signed};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PublicKey;
-use crate::commit::merkle;
+use crate::commit::merkle::{self, Frontier};
 use crate::commit::record::{Record, StepRecord};
 use crate::dispute::verdict::{Base64, Claim, ProvenRecord, Verdict, initial_digest};
+use crate::program::init;
 use crate::run::RunError;
 use crate::run::checkpoint::{self, state_digest, tensor_digests};
 use crate::run::data::batch_digest;
@@ -23,7 +24,8 @@ pub struct Checked {
     /// Who signed, in words.
     pub signed: String,
     pub signed_by_key: bool,
-    /// Steps whose checkpoints are there and agree with their records, ascending.
+    /// Steps whose states can be had and agree with their records, ascending: step 0 follows from the seed, the
+    /// others have checkpoints.
     pub checkpoints: Vec<u32>,
     pub passed: Vec<String>,
     pub not_checked: Vec<String>,
@@ -68,6 +70,9 @@ impl Checked {
 pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
     let size = run.head_sizes()?.last().copied();
     let size = size.ok_or_else(|| RunError::Refused("the run has published no head yet".into()))?;
+    if size == 0 {
+        return Err(RunError::invalid(&run.layout.head(0), "a head covers at least the initial state"));
+    }
     let (head, signed) = run.head(size, key)?;
     let note = disk::read_text(&run.layout.head(size), crate::commit::checkpoint::NOTE_MAX as u64)?;
     let path = run.layout.transcript();
@@ -77,9 +82,12 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         return Err(RunError::invalid(&path, why));
     }
     // Every published head must be a prefix of the same history.
+    let mut history = Frontier::default();
+    let mut leaves = transcript.leaves.iter();
     for &older in &run.head_sizes()? {
         let (older_head, _) = run.head(older, key)?;
-        if transcript.root(older as usize) != older_head.root {
+        leaves.by_ref().take((older - history.size()) as usize).for_each(|leaf| history.push(*leaf));
+        if history.root() != older_head.root {
             let why = format!("the head of size {older} is not over these records");
             return Err(RunError::invalid(&run.layout.head(older), why));
         }
@@ -144,15 +152,17 @@ pub fn always(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
     rates_and_batches(run, &mut checked)?;
     checkpoints(run, &mut checked)?;
     ending(run, &mut checked)?;
-    if run.file.challenge.is_none() {
-        checked.not_checked.push("where the seed comes from: it was chosen by the trainer".into());
-    }
+    checked.not_checked.push(match &run.file.challenge {
+        None => "where the seed comes from: it was chosen by the trainer".to_string(),
+        Some(challenge) => format!("where the challenge comes from: compare {challenge} with the one given"),
+    });
     Ok(checked)
 }
 
 fn initial(run: &Run, checked: &mut Checked) {
     if *checked.transcript.records[0].state() == initial_digest(&run.program, &run.seed) {
         checked.passed.push("record 0 is the initial state of the seed".into());
+        checked.checkpoints.push(0); // it needs no file
     } else {
         checked.fail(
             0,
@@ -197,10 +207,49 @@ fn checkpoints(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
         if state_digest(&table, &digests) != promised {
             return Err(RunError::invalid(&path, format!("it is not the state that record {step} commits")));
         }
-        checked.checkpoints.push(step);
+        if step != 0 {
+            checked.checkpoints.push(step);
+        }
     }
     checked.passed.push(format!("{} checkpoints are the states of their records", checked.checkpoints.len()));
+    let last = checked.transcript.records.len() as u32 - 1;
+    let missing = promised_checkpoints(run, last.min(run.job.steps))
+        .into_iter()
+        .filter(|step| checked.checkpoints.binary_search(step).is_err());
+    let missing: Vec<u32> = missing.collect();
+    if let [first, ..] = missing[..] {
+        let count = missing.len();
+        checked
+            .not_checked
+            .push(format!("{count} checkpoints that the job promises, the first of step {first}"));
+    }
     Ok(())
+}
+
+/// The steps up to `last` whose checkpoints the job keeps once step `last` is done.
+fn promised_checkpoints(run: &Run, last: u32) -> Vec<u32> {
+    let made: Vec<u32> = (1..=last).filter(|&step| run.job.is_checkpoint(step)).collect();
+    let keep = run.job.checkpoint.keep.map_or(made.len(), |keep| keep.max(1) as usize);
+    let kept = made.iter().skip(made.len().saturating_sub(keep));
+    [0].iter().chain(kept).copied().collect()
+}
+
+/// The state after a step whose checkpoint was checked, read and checked again: nobody may be accused because a file
+/// changed meanwhile. The initial state needs no file.
+pub fn state_after(run: &Run, checked: &Checked, step: u32) -> Result<Vec<Vec<u8>>, RunError> {
+    let path = run.layout.checkpoint(step);
+    let state = if step == 0 {
+        let words = init::state(&run.program, philox_key(&run.seed));
+        words.iter().map(|tensor| tensor.iter().flat_map(|w| w.to_le_bytes()).collect()).collect()
+    } else {
+        checkpoint::read(&path, &run.program.state())?
+    };
+    let table = run.program.state();
+    let promised = checked.transcript.records.get(step as usize).map(Record::state);
+    if Some(&state_digest(&table, &tensor_digests(&table, &state))) != promised {
+        return Err(RunError::invalid(&path, format!("it is not the state that record {step} commits")));
+    }
+    Ok(state)
 }
 
 /// The final record and the released model.
@@ -212,6 +261,10 @@ fn ending(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     let last: Digest = *checked.transcript.records[run.job.steps as usize].state();
     if state != last {
         checked.fail(run.job.steps, "the final record commits another state than the last step", None);
+        return Ok(());
+    }
+    if checked.checkpoints.binary_search(&run.job.steps).is_err() {
+        checked.not_checked.push("the released model: the run lacks the checkpoint of its last step".into());
         return Ok(());
     }
     // The released parameters must be those of the last checkpoint, which is the last record's state.

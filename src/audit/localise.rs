@@ -6,22 +6,24 @@ use std::sync::Arc;
 use super::checks::Checked;
 use super::{AuditError, Outcome, differences, reference_step};
 use crate::commit::digest::Digest;
+use crate::commit::record::StepRecord;
 use crate::commit::{merkle, table, tensor};
 use crate::dispute::leaf::{RecordedTile, recorded_tile};
 use crate::dispute::origin::{Origin, origin};
 use crate::dispute::verdict::{
     Base64, Claim, Outcome as VerdictOutcome, ProvenInput, ProvenTensor, ProvenTile, TileClaim, Verdict,
-    state_from_trace,
+    state_nodes,
 };
 use crate::engine::cpu::Cpu;
 use crate::engine::reference::bytes_from_words;
 use crate::engine::session::{MicroBatch, Phase, Session, StepObserver};
 use crate::engine::{EngineError, Observer};
 use crate::program::graph::{Graph, Node, TensorId, TensorType};
+use crate::program::step::Program;
 use crate::run::RunError;
-use crate::run::checkpoint::tensor_digests;
+use crate::run::checkpoint::{state_digest, tensor_digests};
 use crate::run::dir::Run;
-use crate::run::traces::{Trace, graph_of, leaf_name, positions};
+use crate::run::traces::{Trace, graph_of, leaf_name, leaf_place, positions};
 use crate::train::committed_step::{CommittedStep, scalars};
 
 /// What was found.
@@ -41,31 +43,50 @@ pub fn localise(
     engine: String,
 ) -> Result<Found, AuditError> {
     let theirs = checked.step(step);
-    if let (Some(_), Some(trace)) = (&theirs.trace, &mine.trace) {
-        let published = Trace::read(&run.program, &run.layout.trace(step))?;
-        if Some(published.root(&run.program)) != theirs.trace {
-            let why = "the published trace is not the one that the record commits";
-            return Err(RunError::invalid(&run.layout.trace(step), why).into());
+    let Some(trace) = &mine.trace else { return whole_step(run, checked, step, before, mine, engine) };
+    let Some(published) = published_trace(run, theirs) else {
+        // A trainer who withholds a trace, or commits to one of another program, does not escape the step verdict.
+        let mut found = whole_step(run, checked, step, before, mine, engine)?;
+        if let Outcome::Diverges { what, .. } = &mut found.outcome {
+            what.push_str("; no published trace is the one that the record commits");
         }
-        let difference = published.nodes.iter().zip(&trace.nodes).position(|(a, b)| a.digest != b.digest);
-        if let Some(index) = difference {
-            let found = tile(run, checked, step, &before, batch, &published, (index, trace, &engine))?;
-            // A verdict that does not stand alone is none: then the whole step is replayed by the reference.
-            let stands = |verdict: &Verdict| matches!(verdict.check(None), Ok(VerdictOutcome::Convicts(_)));
-            if found.verdict.as_ref().is_none_or(stands) {
-                return Ok(found);
-            }
-            return whole_step(run, checked, step, before, mine, engine);
-        }
-        let digests: Vec<Digest> = published.nodes.iter().map(|n| n.digest).collect();
-        if state_from_trace(&run.program, &digests) != Some(theirs.state) {
-            let what = "the record's state is not the one that its own trace's update computed".to_string();
-            let claim = Claim::Binding { leaves: digests };
-            let verdict = checked.verdict(run, step, claim)?;
-            return Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) });
-        }
+        return Ok(found);
+    };
+    let difference = published.nodes.iter().zip(&trace.nodes).position(|(a, b)| a.digest != b.digest);
+    if let Some(index) = difference {
+        // A verdict that does not stand alone is none: then the whole step is replayed by the reference.
+        let stands = |verdict: &Verdict| matches!(verdict.check(None), Ok(VerdictOutcome::Convicts(_)));
+        return match tile(run, checked, step, &before, batch, &published, (index, trace, &engine))? {
+            Some(found) if found.verdict.as_ref().is_none_or(stands) => Ok(found),
+            _ => whole_step(run, checked, step, before, mine, engine),
+        };
+    }
+    let (outputs, implied) = state_outputs(&run.program, &published);
+    if implied != theirs.state {
+        let what = "the record's state is not the one that its own trace's update computed".to_string();
+        let verdict = checked.verdict(run, step, Claim::Binding { outputs })?;
+        return Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) });
     }
     whole_step(run, checked, step, before, mine, engine)
+}
+
+/// The outputs of a trace's update that are the state after the step, and the state digest that they imply.
+pub fn state_outputs(program: &Program, published: &Trace) -> (Vec<ProvenTensor>, Digest) {
+    let leaves = published.leaves(program);
+    let first = leaves.len() - program.update.nodes.len();
+    let output = |node: usize| ProvenTensor {
+        digest: published.nodes[first + node].digest,
+        proof: merkle::prove(&leaves, first + node),
+    };
+    let outputs: Vec<ProvenTensor> = state_nodes(program).into_iter().map(output).collect();
+    let digests: Vec<Digest> = outputs.iter().map(|output| output.digest).collect();
+    (outputs, state_digest(&program.state(), &digests))
+}
+
+/// The trace that the run publishes for a step, if it is the one that the step's record commits.
+fn published_trace(run: &Run, theirs: &StepRecord) -> Option<Trace> {
+    let trace = Trace::read(&run.program, &run.layout.trace(theirs.step)).ok()?;
+    (Some(trace.root(&run.program)) == theirs.trace).then_some(trace)
 }
 
 /// A verdict on a whole step: what differs by name, after the scalar reference agreed.
@@ -139,7 +160,7 @@ impl Observer for Keeper {
     }
 }
 
-/// A verdict on one tile of one operator.
+/// A verdict on one tile of one operator; `None` if the leaf checker cannot decide the tile.
 fn tile(
     run: &Run,
     checked: &Checked,
@@ -148,7 +169,7 @@ fn tile(
     batch: &[MicroBatch],
     published: &Trace,
     (index, mine, engine): (usize, &Trace, &str),
-) -> Result<Found, AuditError> {
+) -> Result<Option<Found>, AuditError> {
     let program = &run.program;
     let positions = positions(program);
     let (phase, node_index) = positions[index];
@@ -181,10 +202,9 @@ fn tile(
         Origin::Node { phase, node } => keeper.kept.get(&(*phase, *node)).cloned().unwrap_or_default(),
     };
     let tensors: BTreeMap<TensorId, Vec<u8>> = origins.iter().map(|(id, o)| (*id, whole(o))).collect();
-    let RecordedTile { bytes, touched } =
-        recorded_tile(graph, node_index, tile, &tensors).map_err(|error| {
-            AuditError::Limit(format!("step {step}: the first differing tile cannot be recomputed: {error}"))
-        })?;
+    let Ok(RecordedTile { bytes, touched }) = recorded_tile(graph, node_index, tile, &tensors) else {
+        return Ok(None);
+    };
 
     let ty = graph.tensor(node.output);
     let name = format!("{} ({})", node.operator, node.primitive.name());
@@ -192,7 +212,7 @@ fn tile(
     if tensor::tile_value(&bytes, tile, count) == theirs.tiles[tile] {
         let what = format!("{name}, tile {tile} of {count}");
         let engine = engine.to_string();
-        return Ok(Found { outcome: Outcome::EngineFaulty { step, engine, what }, verdict: None });
+        return Ok(Some(Found { outcome: Outcome::EngineFaulty { step, engine, what }, verdict: None }));
     }
     let evidence = Evidence { run, published, before, batch };
     let leaves = published.leaves(program);
@@ -227,7 +247,7 @@ fn tile(
     let verdict = checked.verdict(run, step, Claim::Tile(Box::new(claim)))?;
     let what =
         format!("operator {name}, {}: first differing tile {tile} of {count}", leaf_name(phase, node_index));
-    Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) })
+    Ok(Some(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) }))
 }
 
 /// What proofs are made from.
@@ -266,8 +286,7 @@ impl Evidence<'_> {
                 ProvenTensor { digest: digests[index], proof: merkle::prove(&leaves, index) }
             }
             Origin::Node { phase, node } => {
-                let positions = positions(program);
-                let index = positions.iter().position(|p| *p == (*phase, *node)).unwrap_or(0);
+                let index = leaf_place(program, *phase, *node).unwrap_or(0);
                 ProvenTensor {
                     digest: self.published.nodes[index].digest,
                     proof: merkle::prove(trace_leaves, index),

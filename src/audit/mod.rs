@@ -17,13 +17,12 @@ use crate::commit::digest::Digest;
 use crate::commit::record::{Record, StepRecord};
 use crate::dispute::verdict::Verdict;
 use crate::engine::reference::Reference;
-use crate::engine::session::Session;
+use crate::engine::session::{Session, Unobserved};
 use crate::engine::{Engine, EngineError};
 use crate::run::RunError;
-use crate::run::checkpoint;
 use crate::run::dir::Run;
 use crate::run::job::philox_key;
-use crate::train::committed_step::{committed_step, scalars};
+use crate::train::committed_step::{committed_step, gradient_root, scalars};
 use checks::Checked;
 use plan::Plan;
 
@@ -68,6 +67,18 @@ pub struct Report {
     pub replayed: Vec<(u32, u32)>,
     pub plan: Plan,
     pub seconds: f64,
+}
+
+impl Report {
+    /// Steps that were replayed and came out as committed.
+    pub fn steps_replayed(&self) -> u64 {
+        self.replayed.iter().map(|&(first, last)| u64::from(last + 1 - first)).sum()
+    }
+
+    /// Whether the audit matched and reached the end of its plan.
+    pub fn is_complete(&self) -> bool {
+        self.outcome == Outcome::Matches && self.steps_replayed() == self.plan.steps()
+    }
 }
 
 /// What an auditor wants to know while it runs.
@@ -116,8 +127,7 @@ pub fn audit(
         let mut done = 0;
         let mut session = Session::new(engine, Arc::new(run.program.clone()))?;
         'segments: for &(first, last) in &plan.segments {
-            let state = checkpoint::read(&run.layout.checkpoint(first - 1), &run.program.state())?;
-            session.load(&state)?;
+            session.load(&checks::state_after(run, &checked, first - 1)?)?;
             report.replayed.push((first, first - 1));
             for step in first..=last {
                 if max_time.is_some_and(|limit| start.elapsed() > limit) {
@@ -155,6 +165,50 @@ pub fn audit(
     Ok((report, verdict))
 }
 
+/// Seconds that a plan will take on an engine, about: a micro-batch of its first step is timed, after one that pays for
+/// what an engine does only once.
+pub fn estimated_seconds(
+    run: &Run,
+    engine: &mut dyn Engine,
+    checked: &Checked,
+    plan: &Plan,
+) -> Result<f64, AuditError> {
+    let Some(&(first, _)) = plan.segments.first() else { return Ok(0.0) };
+    let mut session = Session::new(engine, Arc::new(run.program.clone()))?;
+    session.load(&checks::state_after(run, checked, first - 1)?)?;
+    let batch = run.dataset()?.micro_batch(&run.program, philox_key(&run.seed), first, 0)?;
+    let mut start = Instant::now();
+    for _ in 0..2 {
+        start = Instant::now();
+        let gradients = session.micro_batch(scalars(run, first), 0, &batch, &mut Unobserved)?;
+        gradient_root(&mut session, &gradients)?; // waits for the engine
+    }
+    let micro_batches = plan.steps() * u64::from(run.program.spec.micro_batches);
+    Ok(start.elapsed().as_secs_f64() * micro_batches as f64)
+}
+
+/// Brings a session to the state before `step`, from the nearest state that can be had and through the steps between.
+/// If one of those differs from its record already, it is returned with what differs.
+pub fn replay_to(
+    run: &Run,
+    checked: &Checked,
+    session: &mut Session,
+    step: u32,
+) -> Result<Option<(u32, String)>, AuditError> {
+    let from = run.checkpoint_steps()?.into_iter().rfind(|&s| s < step).unwrap_or(0);
+    session.load(&checks::state_after(run, checked, from)?)?;
+    let mut dataset = run.dataset()?;
+    for between in from + 1..step {
+        let batch = dataset.batch(&run.program, philox_key(&run.seed), between)?;
+        let mine = committed_step(run, session, scalars(run, between), &batch, None)?;
+        let different = differences(&mine.record, checked.step(between));
+        if !different.is_empty() {
+            return Ok(Some((between, different.join(", "))));
+        }
+    }
+    Ok(None)
+}
+
 /// Replays one step from a state with the scalar reference.
 pub fn reference_step(run: &Run, step: u32, before: &[Vec<u8>]) -> Result<StepRecord, AuditError> {
     let mut reference = Reference;
@@ -179,6 +233,7 @@ pub fn differences(mine: &StepRecord, theirs: &StepRecord) -> Vec<String> {
     }
     field("number of micro-batches", mine.micro_batches.len() == theirs.micro_batches.len());
     field("operators", mine.trace == theirs.trace);
+    field("rounding log", mine.log == theirs.log);
     field("learning rate", mine.learning_rate == theirs.learning_rate);
     field("clip factor", mine.clip == theirs.clip);
     field("loss", mine.loss == theirs.loss);

@@ -1,4 +1,9 @@
 //! What to replay: whole checkpoint segments, all of them, those of a range, or a random sample.
+//!
+//! A trainer who cheats in a hundred steps may well put them all in one segment, so what a sample promises is the
+//! chance to meet bad steps however they were placed, not at random places.
+
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +18,8 @@ pub enum Choice {
     All,
     /// Steps first..=last.
     Range(u32, u32),
-    /// Each segment with this probability, drawn from `seed`.
+    /// This part of the segments, rounded up to at least one; every set of that size is equally likely to be drawn
+    /// from `seed`.
     Sample {
         fraction: f64,
         seed: u64,
@@ -29,7 +35,8 @@ pub struct Plan {
     pub of: usize,
     /// The sampling seed, drawn after the head was fixed.
     pub seed: Option<u64>,
-    /// Probability that at least one of 1, 10 and 100 bad steps, at random places, is replayed.
+    /// Probability that at least one of 1, 10 and 100 bad steps is replayed. Of a sample: before it is drawn, and at
+    /// least, wherever the trainer put them. Of a range, which is no secret: at random places.
     pub detection: [f64; 3],
     /// Bytes of checkpoints to read.
     pub bytes: u64,
@@ -56,25 +63,15 @@ pub fn plan(run: &Run, checkpoints: &[u32], last: u32, choice: &Choice) -> Plan 
         }
         Choice::Sample { fraction, seed } => {
             seed_used = Some(*seed);
-            let threshold = (fraction.clamp(0.0, 1.0) * 4_294_967_296.0) as u64;
-            let mut chosen: Vec<(u32, u32)> = Vec::new();
-            for (number, segment) in (0..).zip(&all) {
-                let word = philox::philox4x32_10([*seed as u32, (*seed >> 32) as u32], [number, 0, 0, 0])[0];
-                if u64::from(word) < threshold {
-                    chosen.push(*segment);
-                }
-            }
-            // A sample is never empty.
-            if chosen.is_empty() && !all.is_empty() {
-                let words = philox::philox4x32_10([*seed as u32, (*seed >> 32) as u32], [0, 1, 0, 0]);
-                chosen.push(all[words[0] as usize % all.len()]);
-            }
-            chosen
+            draw(all.len(), part(all.len(), *fraction), *seed).into_iter().map(|i| all[i]).collect()
         }
     };
     let steps: u64 = segments.iter().map(|(a, b)| u64::from(b - a + 1)).sum();
     let missed = 1.0 - steps as f64 / f64::from(last.max(1));
-    let detection = [1, 10, 100].map(|bad| 1.0 - missed.powi(bad));
+    let detection = [1, 10, 100].map(|bad| match choice {
+        Choice::Sample { .. } => guaranteed(&all, segments.len(), last, bad),
+        _ => 1.0 - missed.powi(bad as i32),
+    });
     let state = state_bytes(&run.program.state());
     Plan {
         bytes: state * segments.len() as u64,
@@ -84,6 +81,51 @@ pub fn plan(run: &Run, checkpoints: &[u32], last: u32, choice: &Choice) -> Plan 
         seed: seed_used,
         detection,
     }
+}
+
+/// Segments of a sample.
+fn part(segments: usize, fraction: f64) -> usize {
+    ((fraction * segments as f64).ceil() as usize).clamp(segments.min(1), segments)
+}
+
+/// `chosen` different numbers below `of`, ascending (Floyd's algorithm).
+fn draw(of: usize, chosen: usize, seed: u64) -> BTreeSet<usize> {
+    let key = [seed as u32, (seed >> 32) as u32];
+    let mut words = (0..).map(|i| philox::philox4x32_10(key, [i, 0, 0, 0])[0]);
+    let mut below = |bound: u32| {
+        // Words past the last whole multiple of the bound would favour small numbers.
+        let fair = words.by_ref().find(|&word| word < u32::MAX - u32::MAX % bound);
+        fair.map_or(0, |word| word % bound) as usize
+    };
+    let mut taken = BTreeSet::new();
+    for last in of - chosen..of {
+        let number = below(last as u32 + 1);
+        if !taken.insert(number) {
+            taken.insert(last);
+        }
+    }
+    taken
+}
+
+/// The chance that `chosen` of the segments include one with a bad step if the trainer put `bad` of the run's `steps`
+/// together in as few segments as can hold them.
+fn guaranteed(all: &[(u32, u32)], chosen: usize, steps: u32, bad: u32) -> f64 {
+    let mut lengths: Vec<u32> = all.iter().map(|(a, b)| b - a + 1).collect();
+    lengths.sort_unstable();
+    // Steps that are in no segment cannot be replayed at all.
+    let unreachable = steps.saturating_sub(lengths.iter().sum());
+    let mut left = bad.min(steps).saturating_sub(unreachable);
+    let mut missed = 1.0;
+    let mut remaining = all.len();
+    while left > 0
+        && let Some(longest) = lengths.pop()
+    {
+        left = left.saturating_sub(longest);
+        // The next bad segment is not among the chosen ones either.
+        missed *= (remaining - chosen.min(remaining)) as f64 / remaining as f64;
+        remaining -= 1;
+    }
+    1.0 - missed
 }
 
 impl Plan {
@@ -96,5 +138,40 @@ impl Plan {
     pub fn left_out(&self, steps: u32) -> Option<String> {
         let left = u64::from(steps).saturating_sub(self.steps());
         (left > 0).then(|| format!("{left} of {steps} steps were not in the plan"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draws_are_reproducible_and_fair() {
+        let mut counts = [0u32; 20];
+        for seed in 0..4000 {
+            let drawn = draw(20, part(20, 0.15), seed);
+            assert_eq!(drawn, draw(20, 3, seed));
+            assert_eq!(drawn.len(), 3);
+            drawn.iter().for_each(|&i| counts[i] += 1);
+        }
+        // Each is expected 600 times, with a standard deviation of 22.6.
+        assert!(counts.iter().all(|c| (500..700).contains(c)), "{counts:?}");
+        assert_eq!(draw(5, part(5, 1.0), 1).len(), 5);
+        assert_eq!((part(7, 0.0), part(0, 0.5), draw(0, 0, 1).len()), (1, 0, 0));
+    }
+
+    #[test]
+    fn detection_is_the_hypergeometric_chance() {
+        let all: Vec<(u32, u32)> = (0..20).map(|i| (10 * i + 1, 10 * i + 10)).collect();
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a} {b}");
+        // One segment holds ten bad steps as well as one.
+        near(guaranteed(&all, 5, 200, 1), 0.25);
+        near(guaranteed(&all, 5, 200, 10), 0.25);
+        // Ten segments hold a hundred: 1 - C(10, 5) / C(20, 5).
+        near(guaranteed(&all, 5, 200, 100), 1.0 - 252.0 / 15504.0);
+        near(guaranteed(&all, 20, 200, 1), 1.0);
+        // All of them may lie where no checkpoint leads.
+        near(guaranteed(&all[2..], 18, 200, 10), 0.0);
+        near(guaranteed(&all[2..], 18, 200, 100), 1.0);
     }
 }

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::engine::{EngineArgs, open};
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random};
 use crate::audit::plan::{Choice, Plan, plan};
-use crate::audit::{Outcome, Progress, Report, audit, checks};
+use crate::audit::{Outcome, Progress, Report, audit, checks, estimated_seconds};
 use crate::dispute::verdict::Verdict;
 use crate::run::RunError;
 use crate::run::dir::Run;
@@ -45,7 +45,7 @@ struct Options {
     /// Only these steps, as FIRST..LAST (both included); replay begins at the checkpoint before.
     #[arg(long, value_parser = parse_range, conflicts_with = "sample")]
     steps: Option<(u32, u32)>,
-    /// Each checkpoint segment with this probability.
+    /// A random part of the checkpoint segments, at least one.
     #[arg(long)]
     sample: Option<f64>,
     /// Reproduce the sample of an earlier report.
@@ -86,12 +86,13 @@ impl Progress for Bar {
     }
 }
 
-/// The plan in words.
-fn plan_text(plan: &Plan, run: &Run) -> String {
+/// The plan in words, with the seconds it will take on an engine.
+fn plan_text(plan: &Plan, run: &Run, seconds: f64, engine: &str) -> String {
     let [one, ten, hundred] = plan.detection.map(|p| 100.0 * p);
     let seed = plan.seed.map_or(String::new(), |seed| format!(", sampling seed {seed}"));
     format!(
-        "{} of {} segments, {} of {} steps{seed}: reads {}, needs about {} of memory\n\
+        "{} of {} segments, {} of {} steps{seed}: reads {}, needs about {} of memory \
+         and {seconds:.0} s on {engine}\n\
          probability to replay at least one of 1, 10, 100 bad steps: {one:.1} %, {ten:.1} %, {hundred:.1} %",
         plan.segments.len(),
         plan.of,
@@ -125,16 +126,18 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     };
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job.steps);
     let plan = plan(&run, &checked.checkpoints, last, &choice);
-    if options.plan {
-        printer.result(plan_text(&plan, &run), &plan);
-        return Ok(Exit::Match);
-    }
-    printer.say(plan_text(&plan, &run));
     if options.max_memory.is_some_and(|limit| plan.memory > limit << 20) {
         let why = format!("a replay needs about {} of memory; raise --max-memory", bytes_text(plan.memory));
         return Err(Failure::new(Exit::Undecided, why));
     }
     let mut engine = open(&options.engine)?;
+    let seconds = estimated_seconds(&run, engine.as_mut(), &checked, &plan)?;
+    let text = plan_text(&plan, &run, seconds, &engine.describe());
+    if options.plan {
+        printer.result(text, &json!({ "plan": plan, "seconds": seconds }));
+        return Ok(Exit::Match);
+    }
+    printer.say(text);
     let mut bar = Bar(printer.bar(plan.steps(), "steps"));
     let limit = options.max_time.map(Duration::from_secs);
     let (report, verdict) = audit(&run, engine.as_mut(), checked, plan, limit, &mut bar)?;
@@ -148,7 +151,14 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     printer.result(report_text(&report, verdict.as_ref(), &options.verdict), &report);
     Ok(match report.outcome {
-        Outcome::Matches => Exit::Match,
+        // --max-time may have cut the plan short.
+        Outcome::Matches => {
+            if report.is_complete() {
+                Exit::Match
+            } else {
+                Exit::Undecided
+            }
+        }
         Outcome::Diverges { .. } | Outcome::Inconsistent { .. } => Exit::Diverges,
         Outcome::EngineFaulty { .. } => Exit::Undecided,
     })
@@ -167,7 +177,16 @@ fn write_json(disk: &Disk, path: &Path, value: &impl serde::Serialize) -> Result
 /// A report in words.
 pub fn report_text(report: &Report, verdict: Option<&Verdict>, file: &Path) -> String {
     let mut lines = vec![match &report.outcome {
-        Outcome::Matches => format!("MATCHES: run {} on {}", report.run.short(), report.engine),
+        Outcome::Matches if report.is_complete() => {
+            format!("MATCHES: run {} on {}", report.run.short(), report.engine)
+        }
+        Outcome::Matches => format!(
+            "NOT FINISHED: {} of {} planned steps of run {} match on {}",
+            report.steps_replayed(),
+            report.plan.steps(),
+            report.run.short(),
+            report.engine
+        ),
         Outcome::Diverges { step, what } => format!("DIVERGES at step {step}: {what}"),
         Outcome::Inconsistent { step, what } => format!("DIVERGES at step {step}, without a replay: {what}"),
         Outcome::EngineFaulty { step, engine, what } => {
@@ -212,15 +231,27 @@ fn merge(printer: Printer, paths: &[PathBuf]) -> CommandResult {
             .for_each(|(a, b)| covered.extend(a..=b));
         results.push(field("outcome"));
     }
-    let all_match = results.iter().all(|r| r.get("result").is_some_and(|r| r == "matches"));
+    let has = |names: &[&str]| {
+        let named = |r: &serde_json::Value| {
+            r.get("result").and_then(|n| n.as_str()).is_some_and(|n| names.contains(&n))
+        };
+        results.iter().any(named)
+    };
+    let (word, exit) = if has(&["diverges", "inconsistent"]) {
+        ("DIVERGES", Exit::Diverges)
+    } else if !results.is_empty() && !has(&["engine_faulty"]) {
+        ("MATCHES", Exit::Match)
+    } else {
+        ("UNDECIDED", Exit::Undecided)
+    };
     printer.result(
-        format!(
-            "{}: {} reports, {} steps replayed by somebody",
-            if all_match { "MATCHES" } else { "DIVERGES" },
-            paths.len(),
-            covered.len()
-        ),
-        &json!({ "run": run, "matches": all_match, "steps_replayed": covered.len(), "outcomes": results }),
+        format!("{word}: {} reports, {} steps replayed by somebody", paths.len(), covered.len()),
+        &json!({
+            "run": run,
+            "matches": exit == Exit::Match,
+            "steps_replayed": covered.len(),
+            "outcomes": results,
+        }),
     );
-    Ok(if all_match { Exit::Match } else { Exit::Diverges })
+    Ok(exit)
 }

@@ -7,9 +7,8 @@ use serde_json::json;
 
 use super::engine::{EngineArgs, open};
 use super::{CommandResult, Exit, Failure, Printer};
-use crate::audit::{checks, differences};
+use crate::audit::{checks, differences, replay_to};
 use crate::engine::session::{Session, Unobserved};
-use crate::run::checkpoint;
 use crate::run::dir::Run;
 use crate::run::job::philox_key;
 use crate::train::committed_step::{committed_step, gradient_root, scalars};
@@ -39,26 +38,13 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         let why = format!("a step has micro-batches 0 to {}", run.program.spec.micro_batches - 1);
         return Err(Failure::new(Exit::Usage, why));
     }
-    let from = run.checkpoint_steps()?.into_iter().rfind(|&step| step < args.step);
-    let from =
-        from.ok_or_else(|| Failure::new(Exit::Undecided, "there is no checkpoint before this step"))?;
     let mut engine = open(&args.engine)?;
     let mut session = Session::new(engine.as_mut(), Arc::new(run.program.clone()))?;
-    session.load(&checkpoint::read(&run.layout.checkpoint(from), &run.program.state())?)?;
+    if let Some((step, what)) = replay_to(&run, &checked, &mut session, args.step)? {
+        return Err(Failure::new(Exit::Diverges, format!("step {step} before it differs already: {what}")));
+    }
     let mut dataset = run.dataset()?;
     let key = philox_key(&run.seed);
-    printer.say(format!("replaying from the checkpoint of step {from}"));
-    for step in from + 1..args.step {
-        let batch = dataset.batch(&run.program, key, step)?;
-        let mine = committed_step(&run, &mut session, scalars(&run, step), &batch, None)?;
-        if mine.record != *checked.step(step) {
-            let what = differences(&mine.record, checked.step(step)).join(", ");
-            return Err(Failure::new(
-                Exit::Diverges,
-                format!("step {step} before it differs already: {what}"),
-            ));
-        }
-    }
     let theirs = checked.step(args.step);
     let different = match args.microbatch {
         Some(micro) => {

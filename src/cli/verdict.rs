@@ -7,17 +7,15 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key};
-use crate::audit::{checks, differences, reference_step};
+use crate::audit::{checks, differences, reference_step, replay_to};
 use crate::commit::checkpoint::Signed;
+use crate::commit::record::Record;
 use crate::dispute::verdict::{Outcome, VERDICT_MAX, Verdict};
 use crate::engine::cpu::Cpu;
 use crate::engine::session::Session;
 use crate::run::RunError;
-use crate::run::checkpoint;
 use crate::run::dir::Run;
 use crate::run::disk;
-use crate::run::job::philox_key;
-use crate::train::committed_step::{committed_step, scalars};
 
 /// Check verdicts.
 #[derive(clap::Args)]
@@ -75,7 +73,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             if run.id != id {
                 return Err(Failure::new(Exit::Usage, format!("{} is another run", path.display())));
             }
-            step_verdict(printer, &run, step, public.as_ref())?
+            step_verdict(printer, &run, &verdict, step, public.as_ref())?
         }
     };
     printer.result(&text, &json!({ "convicts": convicts, "text": text }));
@@ -87,28 +85,24 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 fn step_verdict(
     printer: Printer,
     run: &Run,
+    verdict: &Verdict,
     step: u32,
     key: Option<&crate::commit::keys::PublicKey>,
 ) -> Result<(bool, String), Failure> {
     let checked = checks::structure(run, key)?;
-    let from = run.checkpoint_steps()?.into_iter().rfind(|&s| s < step);
-    let from =
-        from.ok_or_else(|| Failure::new(Exit::Undecided, "there is no checkpoint before this step"))?;
-    let mut state = checkpoint::read(&run.layout.checkpoint(from), &run.program.state())?;
-    if from + 1 < step {
-        let mut cpu = Cpu::new(0)?;
-        let mut session = Session::new(&mut cpu, Arc::new(run.program.clone()))?;
-        session.load(&state)?;
-        let mut dataset = run.dataset()?;
-        for s in from + 1..step {
-            let batch = dataset.batch(&run.program, philox_key(&run.seed), s)?;
-            let mine = committed_step(run, &mut session, scalars(run, s), &batch, None)?;
-            if mine.record != *checked.step(s) {
-                return Err(Failure::new(Exit::Undecided, format!("step {s} before it differs already")));
-            }
-        }
-        state = session.download_state()?;
+    // Two heads of one run may be over different records: the verdict is about the one that it carries.
+    let theirs = checked.transcript.records.get(step as usize).map(Record::encode);
+    if theirs.as_ref() != Some(&verdict.record.record.0) {
+        let why = format!("{}: its record of step {step} is not the verdict's", run.layout.root.display());
+        return Err(Failure::new(Exit::Undecided, why));
     }
+    let mut cpu = Cpu::new(0)?;
+    let mut session = Session::new(&mut cpu, Arc::new(run.program.clone()))?;
+    if let Some((before, what)) = replay_to(run, &checked, &mut session, step)? {
+        let why = format!("step {before} before it differs already: {what}");
+        return Err(Failure::new(Exit::Undecided, why));
+    }
+    let state = session.download_state()?;
     printer.say(format!("replaying step {step} with the scalar reference ..."));
     let mine = reference_step(run, step, &state)?;
     let different = differences(&mine, checked.step(step));

@@ -1,17 +1,20 @@
 //! The leaf checker: what a tile of a node's output must be, computed by the scalar reference from verified tiles of
-//! its inputs.
+//! its inputs. Contract: `docs/ARITHMETIC.md`, section 8.
+//!
+//! Verified means committed, not right: a trainer may have committed to inputs that no honest step has. So every
+//! value that an operator restricts is checked before the operator sees it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::arith::DType;
+use crate::arith::float;
 use crate::commit::tensor::{TILE_BYTES, tile_range};
-use crate::engine::reference::bytes_from_words;
+use crate::engine::reference::{bytes_from_words, word_from_bytes};
 use crate::program::element::{self, Source};
-use crate::program::graph::{Graph, Primitive, TensorId};
+use crate::program::graph::{Graph, Node, Primitive, TensorId, View};
 
-/// The most single elements that a leaf may read: a bound on a referee's work.
-pub const READS_MAX: u64 = 1 << 32;
+/// The most single elements that a leaf may read, counted before anything is computed: minutes of one core.
+pub const READS_MAX: u64 = 1 << 31;
 
 /// Why a leaf cannot be decided.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,8 +23,11 @@ pub enum LeafError {
     Missing { tensor: TensorId, tile: usize },
     #[error("an index in the evidence points outside tensor {}", tensor.0)]
     Outside { tensor: TensorId },
-    #[error("the leaf reads more than {READS_MAX} elements")]
-    TooLarge,
+    /// An input that no honest step has; the node that made it is the one to dispute.
+    #[error("{operator} is not defined for its committed inputs")]
+    Domain { operator: String },
+    #[error("the leaf may read {reads} elements, more than {READS_MAX}")]
+    TooLarge { reads: u64 },
 }
 
 /// Verified tiles of input tensors.
@@ -40,46 +46,78 @@ impl Tiles {
     }
 }
 
-/// One element out of canonical bytes.
-fn word(dtype: DType, bytes: &[u8]) -> u32 {
-    let mut le = [0; 4];
-    le[..bytes.len()].copy_from_slice(bytes);
-    let word = u32::from_le_bytes(le);
-    match dtype {
-        DType::Q(d) => (((word << (32 - 8 * u32::from(d))) as i32) >> (32 - 8 * u32::from(d))) as u32,
-        _ => word,
-    }
-}
-
 /// Serves elements from tiles, and nothing else.
 struct Verified<'a> {
     graph: &'a Graph,
     tiles: &'a Tiles,
-    reads: u64,
+}
+
+impl Verified<'_> {
+    /// The bytes of a tensor from byte `at` to the end of its tile.
+    fn rest_of_tile(&self, tensor: TensorId, at: usize) -> Result<&[u8], LeafError> {
+        let tile = at / TILE_BYTES;
+        let bytes = self.tiles.0.get(&(tensor, tile)).and_then(|bytes| bytes.get(at % TILE_BYTES..));
+        bytes.filter(|rest| !rest.is_empty()).ok_or(LeafError::Missing { tensor, tile })
+    }
 }
 
 impl Source for Verified<'_> {
     type Error = LeafError;
 
     fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, LeafError> {
-        self.reads += 1;
-        if self.reads > READS_MAX {
-            return Err(LeafError::TooLarge);
-        }
         let ty = self.graph.tensor(tensor);
         if index >= ty.len() {
             return Err(LeafError::Outside { tensor });
         }
-        let size = ty.dtype.size();
-        // Elements of three bytes can lie across two tiles.
-        let mut bytes = [0; 4];
-        for (i, byte) in bytes[..size].iter_mut().enumerate() {
-            let at = index * size + i;
-            let tile = at / TILE_BYTES;
-            let have = self.tiles.0.get(&(tensor, tile)).ok_or(LeafError::Missing { tensor, tile })?;
-            *byte = *have.get(at % TILE_BYTES).ok_or(LeafError::Missing { tensor, tile })?;
+        let (at, size) = (index * ty.dtype.size(), ty.dtype.size());
+        let first = self.rest_of_tile(tensor, at)?;
+        if let Some(element) = first.get(..size) {
+            return Ok(word_from_bytes(ty.dtype, element));
         }
-        Ok(word(ty.dtype, &bytes[..size]))
+        // An element of three bytes can lie across two tiles.
+        let second = self.rest_of_tile(tensor, at + first.len())?;
+        let element: Vec<u8> = first.iter().chain(second).copied().take(size).collect();
+        Ok(word_from_bytes(ty.dtype, &element))
+    }
+}
+
+/// Holds inputs to what the node's operator is defined for.
+struct Guarded<'a, S> {
+    node: &'a Node,
+    source: &'a mut S,
+    /// Of the element that is being quantised: itself and its group's magnitude, as they are read.
+    member: Option<u32>,
+    magnitude: Option<u32>,
+}
+
+impl<S> Guarded<'_, S> {
+    fn allows(&mut self, tensor: TensorId, word: u32) -> bool {
+        match &self.node.primitive {
+            Primitive::Gather { indices: bounded, bound, .. }
+            | Primitive::GroupOrder { classes: bounded, bound }
+            | Primitive::GroupOffsets { classes: bounded, bound } => tensor != *bounded || word < *bound,
+            Primitive::Quantise { magnitudes, .. } => {
+                let slot = if tensor == *magnitudes { &mut self.magnitude } else { &mut self.member };
+                *slot = Some(word);
+                let (Some(member), Some(magnitude)) = (self.member, self.magnitude) else { return true };
+                (self.member, self.magnitude) = (None, None);
+                member & !float::SIGN <= magnitude
+            }
+            _ => true,
+        }
+    }
+}
+
+impl<S: Source<Error = LeafError>> Source for Guarded<'_, S> {
+    type Error = LeafError;
+
+    fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, LeafError> {
+        let word = self.source.get(tensor, index)?;
+        if self.allows(tensor, word) {
+            Ok(word)
+        } else {
+            Err(LeafError::Domain { operator: self.node.operator.clone() })
+        }
     }
 }
 
@@ -92,36 +130,45 @@ fn elements(graph: &Graph, output: TensorId, tile: usize) -> Range<usize> {
 }
 
 /// A work bound that holds before anything is computed: elements of the tile times what each may read.
-fn reads(graph: &Graph, node: usize, tile: usize) -> u64 {
-    let node = &graph.nodes[node];
-    let count = elements(graph, node.output, tile).len() as u64;
+fn reads(graph: &Graph, node: &Node, tile: usize) -> u64 {
+    let len = |tensor: TensorId| graph.tensor(tensor).len() as u64;
+    let last = |tensor: TensorId| u64::from(graph.tensor(tensor).shape.last().copied().unwrap_or(1));
+    let k = |view: &View| u64::from(view.dims[3]);
     let each = match &node.primitive {
+        // Groupings look at every class, whatever part is asked for.
+        Primitive::GroupOrder { classes, .. } => return len(*classes),
+        Primitive::GroupOffsets { classes, bound } => return len(*classes) + u64::from(*bound),
         Primitive::Map { inputs, .. } => inputs.len() as u64,
+        Primitive::Gather { .. } | Primitive::Quantise { .. } => 2,
+        Primitive::RowMax { input } => last(*input),
         Primitive::TreeSum { len, .. } => u64::from(*len),
-        Primitive::RowMax { input } | Primitive::SegmentSum { input, .. } => {
-            graph.tensor(*input).len() as u64
-        }
-        Primitive::Magnitude { input, .. } => u64::from(input.dims[3]),
-        Primitive::Product { a, .. } => 2 * u64::from(graph.tensor(*a).shape[2]),
-        _ => 4,
+        Primitive::SegmentSum { order, .. } => 2 + 2 * len(*order),
+        Primitive::Magnitude { input, .. } => k(input),
+        Primitive::Product { a, .. } => 2 + 2 * last(*a),
     };
-    count.saturating_mul(each)
+    each.saturating_mul(elements(graph, node.output, tile).len() as u64)
 }
 
 /// What tile `tile` of node `node`'s output must be, from verified tiles of its inputs.
 pub fn expected_tile(graph: &Graph, node: usize, tile: usize, tiles: &Tiles) -> Result<Vec<u8>, LeafError> {
-    if reads(graph, node, tile) > READS_MAX {
-        return Err(LeafError::TooLarge);
-    }
-    let mut source = Verified { graph, tiles, reads: 0 };
-    compute(graph, node, tile, &mut source)
+    compute(graph, node, tile, &mut Verified { graph, tiles })
 }
 
-fn compute<S: Source>(graph: &Graph, node: usize, tile: usize, source: &mut S) -> Result<Vec<u8>, S::Error> {
+fn compute<S: Source<Error = LeafError>>(
+    graph: &Graph,
+    node: usize,
+    tile: usize,
+    source: &mut S,
+) -> Result<Vec<u8>, LeafError> {
     let node = &graph.nodes[node];
+    let reads = reads(graph, node, tile);
+    if reads > READS_MAX {
+        return Err(LeafError::TooLarge { reads });
+    }
     let ty = graph.tensor(node.output);
     let range = elements(graph, node.output, tile);
-    let words = element::range(graph, node, range.clone(), source)?;
+    let mut guarded = Guarded { node, source, member: None, magnitude: None };
+    let words = element::range(graph, node, range.clone(), &mut guarded)?;
     let bytes = bytes_from_words(ty.dtype, &words);
     let tile = tile_range(ty.bytes(), tile);
     let first = range.start * ty.dtype.size();
@@ -146,7 +193,7 @@ impl Source for Recording<'_> {
         let element = bytes.get(range.clone()).ok_or(LeafError::Outside { tensor })?;
         self.touched.insert((tensor, range.start / TILE_BYTES));
         self.touched.insert((tensor, (range.end - 1) / TILE_BYTES));
-        Ok(word(ty.dtype, element))
+        Ok(word_from_bytes(ty.dtype, element))
     }
 }
 

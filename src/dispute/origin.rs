@@ -1,11 +1,8 @@
 //! Where the inputs of a node come from, in terms of what a trainer has committed to.
 
-use crate::arith::float;
 use crate::commit::digest::Digest;
 use crate::engine::session::Phase;
 use crate::program::graph::TensorId;
-use crate::program::optimizer::Optimizer;
-use crate::program::schedule;
 use crate::program::step::{Program, port};
 use crate::run::job::{Job, philox_key};
 use crate::run::traces::graph_of;
@@ -83,12 +80,7 @@ pub fn origin(
             }
         }
         Phase::Update => {
-            let corrections = match program.spec.optimizer {
-                Optimizer::Adamw { beta1, beta2, .. } => {
-                    [beta1, beta2].map(|b| schedule::bias_correction(b, step))
-                }
-                Optimizer::Sgd { .. } => [float::ONE; 2],
-            };
+            let corrections = program.corrections(step);
             match name {
                 port::LEARNING_RATE => Some(Origin::Words(vec![job.schedule.learning_rate(step, job.steps)])),
                 port::CORRECTION1 => Some(Origin::Words(vec![corrections[0]])),
@@ -98,10 +90,9 @@ pub fn origin(
         }
         Phase::Micro(micro) => {
             let spec = &program.spec;
-            let labels = program.batch() * spec.model.labels_per_sample();
             let batch = spec.model.batch(spec.micro_batch);
             match name {
-                port::FACTOR => Some(Origin::Words(vec![float::div(float::ONE, float::from_u32(labels))])),
+                port::FACTOR => Some(Origin::Words(vec![program.factor()])),
                 port::SEED => Some(Origin::Words(philox_key(seed).to_vec())),
                 port::STEP => Some(Origin::Words(vec![step])),
                 port::FIRST_SAMPLE => Some(Origin::Words(vec![micro * spec.micro_batch])),

@@ -4,6 +4,8 @@
 //! verdict is decided by the leaf checker from the file alone, as are contradictions inside the record. A *step*
 //! verdict names the step and is checked by replaying it from the run.
 
+use std::collections::BTreeSet;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
@@ -18,11 +20,11 @@ use crate::commit::{Malformed, merkle, table, tensor};
 use crate::engine::session::Phase;
 use crate::program::graph::{TensorId, TensorType};
 use crate::program::init;
-use crate::program::step::Program;
+use crate::program::step::{Program, StateTensor};
 use crate::run::checkpoint::{state_digest, state_type};
 use crate::run::dir::{CONTRACT, RunFile, program_digest};
-use crate::run::job::{self, Job, philox_key};
-use crate::run::traces::{graph_of, leaf_name, positions};
+use crate::run::job::{self, Granularity, Job, philox_key};
+use crate::run::traces::{graph_of, leaf_count, leaf_name, leaf_place};
 
 /// The most bytes of a verdict file.
 pub const VERDICT_MAX: u64 = 1 << 28;
@@ -133,10 +135,10 @@ pub struct TileClaim {
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Claim {
     Tile(Box<TileClaim>),
-    /// The state that the record commits is not the one that its own trace's update computed. `leaves`: the digests
-    /// of all traced nodes, in order.
+    /// The state that the record commits is not the one that its own trace's update computed. `outputs`: the nodes of
+    /// the update that make the state tensors, in the order of the state's table.
     Binding {
-        leaves: Vec<Digest>,
+        outputs: Vec<ProvenTensor>,
     },
     /// Record 0 does not commit the initial state that the job and seed give.
     Initial,
@@ -205,6 +207,7 @@ impl Verdict {
         serde_json::to_vec(self).expect("a verdict is plain data")
     }
 
+    /// Parses strictly: a verdict has one encoding, that of [`Verdict::to_bytes`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Verdict, Malformed> {
         if bytes.len() as u64 > VERDICT_MAX {
             return Err(Malformed::TooLarge { what: "verdict", limit: VERDICT_MAX });
@@ -212,6 +215,9 @@ impl Verdict {
         let verdict: Verdict = serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))?;
         if verdict.format != FORMAT {
             return Err(wrong(format!("format {} is not known here", verdict.format)));
+        }
+        if verdict.to_bytes() != bytes {
+            return Err(wrong("it is not in the canonical encoding"));
         }
         Ok(verdict)
     }
@@ -227,6 +233,9 @@ impl Verdict {
         }
         let identity = self.run.identity(&self.job).map_err(wrong)?;
         let run = identity.run_id();
+        if key.is_some_and(|key| identity.trainer_key != key.bytes()) {
+            return Err(wrong("the run names another trainer key"));
+        }
         let (head, signed) = Head::from_note(&self.head, key)?;
         if head.run != run {
             return Err(wrong("the head is of another run"));
@@ -261,7 +270,7 @@ impl Verdict {
                 Some(what) => Ok(finding(step.step, what)),
                 None => honest("the committed tile is what the operator makes of its inputs"),
             },
-            Claim::Binding { leaves } => match context.binding(&step, leaves)? {
+            Claim::Binding { outputs } => match context.binding(&step, outputs)? {
                 Some(what) => Ok(finding(step.step, what)),
                 None => honest("the record's state is the one that its trace's update computed"),
             },
@@ -291,17 +300,18 @@ pub fn initial_digest(program: &Program, seed: &Digest) -> Digest {
     state_digest(&table, &digests)
 }
 
-/// The state digest that a step's trace implies: every state tensor is an output of the update.
-pub fn state_from_trace(program: &Program, digests: &[Digest]) -> Option<Digest> {
-    let table = program.state();
-    let first = digests.len().checked_sub(program.update.nodes.len())?;
-    let mut state = Vec::new();
-    for t in &table {
-        let output = program.update.output(&t.name)?;
-        let node = program.update.nodes.iter().position(|n| n.output == output)?;
-        state.push(digests[first + node]);
-    }
-    Some(state_digest(&table, &state))
+/// The nodes of the update that make the state tensors, in the order of [`Program::state`].
+pub fn state_nodes(program: &Program) -> Vec<usize> {
+    let update = &program.update;
+    let node = |t: StateTensor| {
+        let output = update.output(&t.name);
+        update
+            .nodes
+            .iter()
+            .position(|n| Some(n.output) == output)
+            .expect("the update makes every state tensor")
+    };
+    program.state().into_iter().map(node).collect()
 }
 
 impl Context {
@@ -362,6 +372,13 @@ impl Context {
         }
     }
 
+    /// The record's trace root. Jobs that commit operators have a bound on their micro-batches, so listing the
+    /// nodes of a step is possible only after this.
+    fn trace_root<'s>(&self, step: &'s StepRecord) -> Result<&'s Digest, Malformed> {
+        let operators = self.job.commit.granularity == Granularity::Operator;
+        step.trace.as_ref().filter(|_| operators).ok_or_else(|| wrong("the record commits to no operators"))
+    }
+
     fn trace_commitment(
         &self,
         step: &StepRecord,
@@ -369,11 +386,9 @@ impl Context {
         node: usize,
         tensor: &ProvenTensor,
     ) -> Result<(), Malformed> {
-        let trace = step.trace.as_ref().ok_or_else(|| wrong("the record commits to no operators"))?;
-        let positions = positions(&self.program);
-        let index = positions.iter().position(|p| *p == (phase, node));
-        let index = index.ok_or_else(|| wrong("there is no such node"))?;
-        self.committed(trace, (index, positions.len()), &leaf_name(phase, node), tensor)
+        let trace = self.trace_root(step)?;
+        let index = leaf_place(&self.program, phase, node).ok_or_else(|| wrong("there is no such node"))?;
+        self.committed(trace, (index, leaf_count(&self.program)), &leaf_name(phase, node), tensor)
     }
 
     /// What a tile claim shows, `None` if the committed tile is right.
@@ -391,16 +406,18 @@ impl Context {
         if claim.before.index + 1 != u64::from(step.step) {
             return Err(wrong("the record before the step is another step's"));
         }
+        let reads: BTreeSet<TensorId> = node.primitive.inputs().into_iter().collect();
+        let mut carried = BTreeSet::new();
         let mut tiles = Tiles::default();
-        for id in node.primitive.inputs() {
+        for &id in &reads {
             if let Some(Origin::Words(words)) = self.origin(step, phase, id) {
                 tiles.insert_words(id, &words);
             }
         }
         for input in &claim.inputs {
             let id = TensorId(input.tensor);
-            if !node.primitive.inputs().contains(&id) {
-                return Err(wrong("it carries a tensor that the node does not read"));
+            if !reads.contains(&id) || !carried.insert(id) {
+                return Err(wrong("it carries a tensor twice, or one that the node does not read"));
             }
             let from = self.origin(step, phase, id).ok_or_else(|| wrong("an input has no origin"))?;
             if matches!(from, Origin::Words(_)) {
@@ -431,23 +448,16 @@ impl Context {
     }
 
     /// What a binding claim shows, `None` if state and trace agree.
-    fn binding(&self, step: &StepRecord, digests: &[Digest]) -> Result<Option<String>, Malformed> {
-        let trace = step.trace.as_ref().ok_or_else(|| wrong("the record commits to no operators"))?;
-        let positions = positions(&self.program);
-        if digests.len() != positions.len() {
-            return Err(wrong("it lists another number of nodes than the program has"));
+    fn binding(&self, step: &StepRecord, outputs: &[ProvenTensor]) -> Result<Option<String>, Malformed> {
+        let nodes = state_nodes(&self.program);
+        if outputs.len() != nodes.len() {
+            return Err(wrong("it lists another number of tensors than the state has"));
         }
-        let leaves: Vec<Digest> = positions
-            .iter()
-            .zip(digests)
-            .map(|((phase, node), digest)| table::leaf(&leaf_name(*phase, *node), digest))
-            .collect();
-        if merkle::root(&leaves) != *trace {
-            return Err(wrong("the nodes' digests are not those that the run committed to"));
+        for (node, output) in nodes.into_iter().zip(outputs) {
+            self.trace_commitment(step, Phase::Update, node, output)?;
         }
-        let implied =
-            state_from_trace(&self.program, digests).ok_or_else(|| wrong("the trace has no update"))?;
-        Ok((implied != step.state)
+        let digests: Vec<Digest> = outputs.iter().map(|output| output.digest).collect();
+        Ok((state_digest(&self.program.state(), &digests) != step.state)
             .then(|| "the record's state is not the one that its own trace's update computed".to_string()))
     }
 }

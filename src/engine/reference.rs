@@ -19,19 +19,20 @@ struct Words {
 #[derive(Default)]
 pub struct Reference;
 
+/// The word of one element's canonical bytes.
+pub fn word_from_bytes(dtype: DType, bytes: &[u8]) -> u32 {
+    let mut word = [0; 4];
+    word[..bytes.len()].copy_from_slice(bytes);
+    let word = u32::from_le_bytes(word);
+    match dtype {
+        DType::Q(d) => (((word << (32 - 8 * u32::from(d))) as i32) >> (32 - 8 * u32::from(d))) as u32,
+        _ => word,
+    }
+}
+
 /// The words of canonical bytes.
 pub fn words_from_bytes(dtype: DType, bytes: &[u8]) -> Vec<u32> {
-    let size = dtype.size();
-    let extend = |chunk: &[u8]| {
-        let mut word = [0; 4];
-        word[..size].copy_from_slice(chunk);
-        let word = u32::from_le_bytes(word);
-        match dtype {
-            DType::Q(d) => (((word << (32 - 8 * u32::from(d))) as i32) >> (32 - 8 * u32::from(d))) as u32,
-            _ => word,
-        }
-    };
-    bytes.chunks_exact(size).map(extend).collect()
+    bytes.chunks_exact(dtype.size()).map(|element| word_from_bytes(dtype, element)).collect()
 }
 
 /// The canonical bytes of words.

@@ -4,10 +4,8 @@
 use std::sync::Arc;
 
 use super::{Compiled, Engine, EngineError, Observer, Tensor};
-use crate::arith::{DType, float};
+use crate::arith::DType;
 use crate::program::graph::{Graph, TensorType};
-use crate::program::optimizer::Optimizer;
-use crate::program::schedule;
 use crate::program::step::Program;
 
 /// The data of one micro-batch: canonical bytes of each tensor of [`crate::program::models::Model::batch`].
@@ -153,8 +151,7 @@ impl<'e> Session<'e> {
     ) -> Result<Gradients, EngineError> {
         let spec = &self.program.spec;
         let types = spec.model.batch(spec.micro_batch);
-        let labels = self.program.batch() * spec.model.labels_per_sample();
-        let factor = float::div(float::ONE, float::from_u32(labels));
+        let factor = self.program.factor();
         let first_sample = index * spec.micro_batch;
         let mut inputs = self.state[..self.program.parameters.len()].to_vec();
         assert_eq!(types.len(), batch.tensors.len(), "a micro-batch has every tensor of its model");
@@ -223,12 +220,7 @@ impl<'e> Session<'e> {
         observer: &mut dyn StepObserver,
     ) -> Result<StepOutcome, EngineError> {
         let (gradients, loss) = total.0.split_at(total.0.len() - 1);
-        let corrections = match self.program.spec.optimizer {
-            Optimizer::Adamw { beta1, beta2, .. } => {
-                [beta1, beta2].map(|beta| schedule::bias_correction(beta, scalars.step))
-            }
-            Optimizer::Sgd { .. } => [float::ONE; 2],
-        };
+        let corrections = self.program.corrections(scalars.step);
         let mut inputs = self.state.clone();
         inputs.extend_from_slice(gradients);
         for value in [scalars.learning_rate, corrections[0], corrections[1]] {

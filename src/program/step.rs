@@ -8,7 +8,8 @@ use super::graph::{Graph, TensorId};
 use super::models::{Inputs, Model, Parameter};
 use super::optimizer::{Optimizer, Rates, Trained, clip_factor, update};
 use super::products::ProductTable;
-use crate::arith::DType;
+use super::schedule;
+use crate::arith::{DType, float};
 
 /// The port names of the graphs. `{}` stands for a parameter's name.
 pub mod port {
@@ -121,6 +122,21 @@ impl Program {
     /// Samples of a whole batch.
     pub fn batch(&self) -> u32 {
         self.spec.micro_batch * self.spec.micro_batches
+    }
+
+    /// The value of [`port::FACTOR`], a binary32 pattern.
+    pub fn factor(&self) -> u32 {
+        float::div(float::ONE, float::from_u32(self.batch() * self.spec.model.labels_per_sample()))
+    }
+
+    /// The values of [`port::CORRECTION1`] and [`port::CORRECTION2`] at a step (from 1), binary32 patterns.
+    pub fn corrections(&self, step: u32) -> [u32; 2] {
+        match self.spec.optimizer {
+            Optimizer::Adamw { beta1, beta2, .. } => {
+                [beta1, beta2].map(|beta| schedule::bias_correction(beta, step))
+            }
+            Optimizer::Sgd { .. } => [float::ONE; 2],
+        }
     }
 }
 

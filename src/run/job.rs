@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::RunError;
 use crate::commit::digest::{Digest, hash};
+use crate::program::graph::block_count;
 use crate::program::models::Model;
 use crate::program::optimizer::Optimizer;
 use crate::program::products::{ProductClass, ProductDigits, ProductTable};
@@ -182,6 +183,9 @@ impl Job {
         if samples == 0 || samples > BATCH_MAX || self.batch.micro_batches > 1 << 16 {
             return found("batch.micro_batch", format!("the whole batch must have 1 to {BATCH_MAX} samples"));
         }
+        if samples * u64::from(self.model.labels_per_sample()) > u64::from(u32::MAX) {
+            return found("batch.micro_batches", "the whole batch has more labels than a u32 counts".into());
+        }
         if self.commit.granularity == Granularity::Operator
             && self.batch.micro_batches > TRACED_MICRO_BATCHES_MAX
         {
@@ -255,7 +259,53 @@ impl Job {
                 format!("a tensor would have more than {TENSOR_MAX} elements; use smaller micro-batches");
             return Some(("batch.micro_batch".into(), why));
         }
-        None
+        // A product that is cut along K has an output for every block, until they are added.
+        let table = self.products();
+        self.product_sizes().into_iter().find_map(|(class, outputs, k)| {
+            let blocks = block_count(u32::try_from(k).unwrap_or(u32::MAX), table.get(class).block);
+            let why = format!("the products of all blocks have more than {TENSOR_MAX} elements");
+            let key = format!("digits.class.{}", class.name());
+            (outputs.saturating_mul(u64::from(blocks)) > TENSOR_MAX).then_some((key, why))
+        })
+    }
+
+    /// The products of a micro-batch as (class, elements of the output, K), each class with its largest ones. The
+    /// numbers are bounded before.
+    fn product_sizes(&self) -> Vec<(ProductClass, u64, u64)> {
+        use ProductClass::*;
+        let micro = u64::from(self.batch.micro_batch);
+        let linear = |[forward, dx, dw]: [ProductClass; 3], rows: u64, inputs: u64, outputs: u64| {
+            [(forward, rows * outputs, inputs), (dx, rows * inputs, outputs), (dw, inputs * outputs, rows)]
+        };
+        let (hidden, head) = ([Linear, LinearDx, LinearDw], [Head, HeadDx, HeadDw]);
+        match &self.model {
+            Model::Gpt(g) => {
+                let [v, t, c, h] = [g.vocabulary, g.context, g.width, g.heads].map(u64::from);
+                let (rows, scores) = (micro * t, micro * h * t * t);
+                let layers = [
+                    linear(hidden, rows, c, 4 * c),
+                    linear(hidden, rows, 4 * c, c),
+                    linear(head, rows, c, v),
+                ];
+                let attention = [
+                    (Scores, scores, c / h),
+                    (ScoresDq, rows * c, t),
+                    (ScoresDk, rows * c, t),
+                    (Values, rows * c, t),
+                    (ValuesDp, scores, c / h),
+                    (ValuesDv, rows * c, t),
+                ];
+                layers.into_iter().flatten().chain(attention).collect()
+            }
+            Model::Mlp(m) => {
+                let widths = [&[m.inputs], &m.hidden[..], &[m.classes]].concat();
+                let layers = widths.windows(2).enumerate();
+                let classes = |layer| if layer == m.hidden.len() { head } else { hidden };
+                layers
+                    .flat_map(|(layer, w)| linear(classes(layer), micro, u64::from(w[0]), u64::from(w[1])))
+                    .collect()
+            }
+        }
     }
 
     /// The digits of every product.

@@ -63,6 +63,25 @@ pub fn positions(program: &Program) -> Vec<(Phase, usize)> {
         .collect()
 }
 
+/// The leaves of a step's trace, without listing them.
+pub fn leaf_count(program: &Program) -> usize {
+    let phases = phases(program.spec.micro_batches).into_iter();
+    phases.map(|phase| graph_of(program, phase).nodes.len()).sum()
+}
+
+/// The place of a node's leaf in its step's trace, if the step has the node.
+pub fn leaf_place(program: &Program, phase: Phase, node: usize) -> Option<usize> {
+    let mut before = 0;
+    for p in phases(program.spec.micro_batches) {
+        let nodes = graph_of(program, p).nodes.len();
+        if p == phase {
+            return (node < nodes).then(|| before + node);
+        }
+        before += nodes;
+    }
+    None
+}
+
 /// The name of a node's leaf: phase and number, so that no two leaves of a trace are the same.
 pub fn leaf_name(phase: Phase, node: usize) -> String {
     match phase {

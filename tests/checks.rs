@@ -1,0 +1,241 @@
+//! What every audit checks before it replays anything: one run for each check that fails it. The trainer here signs for
+//! what is wrong, so no hash or signature gives it away.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{gpt_job, key, trained};
+use tiebreak::audit::checks::{self, Checked};
+use tiebreak::audit::plan::{Choice, plan};
+use tiebreak::audit::{Outcome, Silent, audit};
+use tiebreak::commit::checkpoint::Head;
+use tiebreak::commit::digest::Digest;
+use tiebreak::commit::merkle;
+use tiebreak::commit::record::{Record, StepRecord};
+use tiebreak::dispute::verdict::Outcome as VerdictOutcome;
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::run::RunError;
+use tiebreak::run::dir::Run;
+use tiebreak::run::disk::Disk;
+use tiebreak::run::transcript::{self, Writer};
+
+const OTHER: Digest = Digest([9; 32]);
+
+/// A finished run whose folder is thrown away with the second value.
+fn finished(granularity: &str) -> (Run, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let run = trained(&gpt_job(folder.path(), granularity, ""), &folder.path().join("run"), None);
+    (run, folder)
+}
+
+/// Replaces the history by an edited one under one new head.
+fn sign_again(run: &Run, edit: impl FnOnce(&mut Vec<Record>)) {
+    let (mut history, _) = transcript::read(&run.layout.transcript()).unwrap();
+    edit(&mut history.records);
+    fs::remove_file(run.layout.transcript()).unwrap();
+    fs::remove_dir_all(run.layout.heads()).unwrap();
+    fs::create_dir(run.layout.heads()).unwrap();
+    let disk = Disk::default();
+    let (mut writer, _) = Writer::open(&run.layout.transcript()).unwrap();
+    history.records.iter().for_each(|record| writer.append(&disk, record).unwrap());
+    sign(run, writer.size(), writer.root());
+}
+
+fn sign(run: &Run, size: u64, root: Digest) {
+    let note = Head { run: run.id, size, root }.to_note(Some(&key()));
+    fs::write(run.layout.head(size), note).unwrap();
+}
+
+fn check(run: &Run) -> Result<Checked, RunError> {
+    checks::always(&Run::open(&run.layout.root)?, Some(&key().public()))
+}
+
+fn error(run: &Run) -> String {
+    match check(run) {
+        Err(error) => error.to_string(),
+        Ok(_) => panic!("nothing was found wrong"),
+    }
+}
+
+fn step_mut(records: &mut [Record], step: usize) -> &mut StepRecord {
+    match &mut records[step] {
+        Record::Step { step, .. } => step,
+        other => panic!("{other:?} is not a step"),
+    }
+}
+
+#[test]
+fn histories_that_do_not_hold_together_are_malformed() {
+    type Edit = fn(&mut Vec<Record>);
+    let cases: [(Edit, &str); 9] = [
+        (|r| drop(r.remove(3)), "record 3: it is not in its place"),
+        (|r| r.swap(2, 3), "record 2: it is not in its place"),
+        (|r| r.insert(3, r[3].clone()), "record 4: it is not in its place"),
+        (|r| drop(r.remove(0)), "record 0: it is not in its place"),
+        (|r| r.push(r[9].clone()), "record 10: it is not in its place"),
+        (|r| step_mut(r, 4).trace = Some(OTHER), "record 4: it commits to operators although"),
+        (|r| step_mut(r, 4).micro_batches.truncate(2), "record 4: it has another number of micro-batches"),
+        (
+            |r| match &mut r[2] {
+                Record::Step { run, .. } => *run = OTHER,
+                _ => unreachable!("record 2 is a step's"),
+            },
+            "record 2: it is of another run",
+        ),
+        (
+            |r| match &mut r[9] {
+                Record::Final { steps, .. } => *steps = 7,
+                _ => unreachable!("record 9 is the final one"),
+            },
+            "record 9: it is not in its place",
+        ),
+    ];
+    for (edit, wanted) in cases {
+        let (run, _folder) = finished("microbatch");
+        sign_again(&run, edit);
+        let error = error(&run);
+        assert!(error.contains(wanted), "{error}");
+    }
+}
+
+#[test]
+fn records_that_contradict_the_job_diverge_without_a_replay() {
+    type Edit = fn(&mut Vec<Record>);
+    let cases: [(Edit, u32, &str, bool); 5] = [
+        (|r| step_mut(r, 4).learning_rate ^= 1, 4, "learning rate", true),
+        (|r| step_mut(r, 5).cursor += 1, 5, "cursor", false),
+        (|r| step_mut(r, 6).batch = OTHER, 6, "the batch is not the one that seed and data give", false),
+        (
+            |r| match &mut r[9] {
+                Record::Final { state, .. } => *state = OTHER,
+                _ => unreachable!("record 9 is the final one"),
+            },
+            8,
+            "the final record commits another state",
+            false,
+        ),
+        // The steps after it are honest: only the first thing wrong is reported.
+        (
+            |r| {
+                step_mut(r, 2).learning_rate ^= 1;
+                step_mut(r, 1).cursor = 0;
+            },
+            1,
+            "cursor",
+            false,
+        ),
+    ];
+    for (edit, step, wanted, convicts) in cases {
+        let (run, _folder) = finished("microbatch");
+        sign_again(&run, edit);
+        let checked = check(&run).unwrap();
+        let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+        let mut engine = Cpu::new(1).unwrap();
+        let (report, verdict) = audit(&run, &mut engine, checked, plan, None, &mut Silent).unwrap();
+        let Outcome::Inconsistent { step: found, what } = &report.outcome else {
+            panic!("{:?}", report.outcome)
+        };
+        assert!(*found == step && what.contains(wanted), "step {found}: {what}");
+        assert!(report.replayed.is_empty());
+        assert_eq!(verdict.is_some(), convicts);
+        if let Some(verdict) = verdict {
+            let outcome = verdict.check(Some(&key().public())).unwrap();
+            assert!(matches!(outcome, VerdictOutcome::Convicts(finding) if finding.step == step));
+        }
+    }
+}
+
+#[test]
+fn a_program_that_is_not_the_jobs_is_refused() {
+    let (run, _folder) = finished("microbatch");
+    let path = run.layout.run_json();
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(&path, text.replace(&run.file.program.to_string(), &OTHER.to_string())).unwrap();
+    assert!(error(&run).contains("the program digest is not that of the job"));
+}
+
+#[test]
+fn a_head_over_nothing_is_refused() {
+    let (run, _folder) = finished("microbatch");
+    sign_again(&run, Vec::clear);
+    assert!(run.layout.head(0).exists());
+    assert!(error(&run).contains("a head covers at least the initial state"));
+}
+
+#[test]
+fn every_published_head_must_be_over_the_same_history() {
+    let (run, _folder) = finished("microbatch");
+    let (history, _) = transcript::read(&run.layout.transcript()).unwrap();
+    sign(&run, 5, merkle::root(&history.leaves[1..6]));
+    assert!(error(&run).contains("the head of size 5 is not over these records"));
+}
+
+fn audited(run: &Run) -> (tiebreak::audit::Report, bool) {
+    let checked = check(run).unwrap();
+    let plan = plan(run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let mut engine = Cpu::new(2).unwrap();
+    let (report, verdict) = audit(run, &mut engine, checked, plan, None, &mut Silent).unwrap();
+    (report, verdict.is_some())
+}
+
+#[test]
+fn withheld_checkpoints_are_named_and_hide_nothing() {
+    let (run, _folder) = finished("microbatch");
+    for step in [0, 4] {
+        fs::remove_file(run.layout.checkpoint(step)).unwrap();
+    }
+    let (report, _) = audited(&run);
+    assert_eq!(report.outcome, Outcome::Matches);
+    assert_eq!(report.replayed, [(1, 2), (3, 6), (7, 8)]);
+    let missing = "1 checkpoints that the job promises, the first of step 4";
+    assert!(report.not_checked.iter().any(|line| line == missing), "{:?}", report.not_checked);
+    fs::remove_file(run.layout.checkpoint(8)).unwrap();
+    let (report, _) = audited(&run);
+    assert_eq!(report.replayed, [(1, 2), (3, 6), (7, 8)]);
+    let model = "the released model: the run lacks the checkpoint of its last step";
+    assert!(report.not_checked.iter().any(|line| line == model), "{:?}", report.not_checked);
+}
+
+#[test]
+fn a_state_that_changes_after_the_checks_accuses_nobody() {
+    let (run, _folder) = finished("microbatch");
+    let checked = check(&run).unwrap();
+    let path = run.layout.checkpoint(4);
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::Range(5, 6));
+    let outcome = audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent);
+    let Err(error) = outcome else { panic!("the audit went on") };
+    assert!(error.to_string().contains("it is not the state that record 4 commits"), "{error}");
+}
+
+fn cheated(folder: &Path, cheat: &str) -> Run {
+    trained(&gpt_job(folder, "operator", ""), &folder.join("run"), Some(cheat))
+}
+
+#[test]
+fn a_withheld_trace_does_not_save_a_cheat() {
+    for damage in [|path: &Path| fs::remove_file(path).unwrap(), |path: &Path| fs::write(path, "x").unwrap()]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let run = cheated(folder.path(), "operator@5");
+        damage(&run.layout.trace(5));
+        let (report, verdict) = audited(&run);
+        let Outcome::Diverges { step: 5, what } = &report.outcome else { panic!("{:?}", report.outcome) };
+        assert!(what.contains("gradients of micro-batch 0"), "{what}");
+        assert!(what.ends_with("no published trace is the one that the record commits"), "{what}");
+        assert!(verdict);
+    }
+}
+
+#[test]
+fn a_trace_of_another_program_does_not_save_a_cheat() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = cheated(folder.path(), "digits@1");
+    let (report, verdict) = audited(&run);
+    assert!(matches!(report.outcome, Outcome::Diverges { step: 1, .. }), "{:?}", report.outcome);
+    assert!(verdict);
+}

@@ -1,0 +1,171 @@
+//! The leaf checker against the reference engine: every tile of every node of a step follows from what the step's
+//! origins commit, and hostile inputs are errors, never panics.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tiebreak::arith::DType;
+use tiebreak::commit::digest::Digest;
+use tiebreak::commit::tensor::{tile_count, tile_range};
+use tiebreak::dispute::leaf::{LeafError, Tiles, expected_tile, recorded_tile};
+use tiebreak::dispute::origin::{Origin, origin};
+use tiebreak::engine::reference::{Reference, bytes_from_words};
+use tiebreak::engine::session::{MicroBatch, Phase, Session, StepObserver, StepScalars};
+use tiebreak::engine::{EngineError, Observer};
+use tiebreak::program::graph::{Graph, Node, Primitive, TensorId};
+use tiebreak::program::init;
+use tiebreak::program::step::Program;
+use tiebreak::run::job::{Job, philox_key};
+use tiebreak::run::traces::{graph_of, positions};
+
+const STEP: u32 = 3;
+const SEED: Digest = Digest([7; 32]);
+const JOB: &str = r#"
+steps = 9
+clip_norm = 1.0
+model = { kind = "gpt", vocabulary = 70, context = 12, layers = 1, heads = 2, width = 24, dropout = 0.1 }
+data = { kind = "bytes", path = "text.txt" }
+optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }
+schedule = { peak = 1e-3, warmup = 4, floor = 1e-4 }
+batch = { micro_batch = 4, micro_batches = 3 }
+"#;
+
+/// A step's honest values: what is committed before it, and every node's output.
+struct Step {
+    job: Job,
+    program: Program,
+    state: Vec<Vec<u8>>,
+    batches: Vec<MicroBatch>,
+    phase: Phase,
+    order: Vec<(Phase, usize)>,
+    outputs: BTreeMap<(Phase, usize), Vec<u8>>,
+}
+
+impl StepObserver for Step {
+    fn phase(&mut self, phase: Phase, _: &Graph) -> Option<&mut dyn Observer> {
+        self.phase = phase;
+        Some(self)
+    }
+}
+
+impl Observer for Step {
+    fn node(&mut self, index: usize, _: &Node, bytes: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
+        self.order.push((self.phase, index));
+        self.outputs.insert((self.phase, index), bytes.to_vec());
+        Ok(None)
+    }
+}
+
+impl Step {
+    fn run() -> Step {
+        let job = Job::parse("job", JOB).unwrap();
+        let program = job.program();
+        let seed = philox_key(&SEED);
+        let state: Vec<Vec<u8>> =
+            init::state(&program, seed).iter().map(|t| bytes_from_words(DType::F32, t)).collect();
+        let words = |m: u32, salt: u32| (0..48).map(|i| (i * i * 31 + m + salt) % 70).collect::<Vec<u32>>();
+        let batches: Vec<MicroBatch> = (0..3)
+            .map(|m| [0, 9].map(|salt| bytes_from_words(DType::U32, &words(m, salt))))
+            .map(|tensors| MicroBatch { tensors: tensors.into() })
+            .collect();
+        let mut step = Step {
+            state: state.clone(),
+            batches: batches.clone(),
+            phase: Phase::Update,
+            order: Vec::new(),
+            outputs: BTreeMap::new(),
+            program: program.clone(),
+            job,
+        };
+        let learning_rate = step.job.schedule.learning_rate(STEP, step.job.steps);
+        let mut engine = Reference;
+        let mut session = Session::new(&mut engine, Arc::new(program)).unwrap();
+        session.load(&state).unwrap();
+        let scalars = StepScalars { step: STEP, seed, learning_rate };
+        session.step(scalars, &batches, &mut step, |_, _, _| Ok(())).unwrap();
+        step
+    }
+
+    /// The bytes of everything that a node reads, each from what commits it.
+    fn inputs(&self, phase: Phase, node: usize) -> BTreeMap<TensorId, Vec<u8>> {
+        let graph = graph_of(&self.program, phase);
+        let bytes = |id| match origin(&self.program, &self.job, &SEED, STEP, phase, id).unwrap() {
+            Origin::State { index } => self.state[index].clone(),
+            Origin::Batch { micro, tensor } => self.batches[micro as usize].tensors[tensor].clone(),
+            Origin::Words(words) => bytes_from_words(graph.tensor(id).dtype, &words),
+            Origin::Node { phase, node } => self.outputs[&(phase, node)].clone(),
+        };
+        graph.nodes[node].primitive.inputs().into_iter().map(|id| (id, bytes(id))).collect()
+    }
+}
+
+#[test]
+fn every_tile_of_a_step_follows_from_the_recorded_tiles() {
+    let step = Step::run();
+    assert_eq!(positions(&step.program), step.order, "traces list nodes in the session's order");
+    let mut several = 0;
+    for &(phase, index) in &step.order {
+        let graph = graph_of(&step.program, phase);
+        let node = &graph.nodes[index];
+        let bytes = graph.tensor(node.output).bytes();
+        let (tensors, output) = (step.inputs(phase, index), &step.outputs[&(phase, index)]);
+        several += usize::from(tile_count(bytes) > 1);
+        for tile in 0..tile_count(bytes) {
+            let recorded = recorded_tile(graph, index, tile, &tensors).unwrap();
+            assert_eq!(recorded.bytes, output[tile_range(bytes, tile)], "{phase:?} {}", node.operator);
+            let verified = |without: Option<&(TensorId, usize)>| {
+                let mut tiles = Tiles::default();
+                for place in recorded.touched.iter().filter(|place| Some(*place) != without) {
+                    let range = tile_range(graph.tensor(place.0).bytes(), place.1);
+                    tiles.insert(place.0, place.1, tensors[&place.0][range].to_vec());
+                }
+                tiles
+            };
+            assert_eq!(expected_tile(graph, index, tile, &verified(None)).as_ref(), Ok(&recorded.bytes));
+            let last = recorded.touched.last();
+            let missing = expected_tile(graph, index, tile, &verified(last));
+            assert!(matches!(missing, Err(LeafError::Missing { .. })), "{}: {missing:?}", node.operator);
+        }
+    }
+    assert!(several > 10, "some tensors must have more than one tile, {several} have");
+}
+
+#[test]
+fn committed_inputs_that_no_honest_step_has_are_errors() {
+    let step = Step::run();
+    let graph = &step.program.micro;
+    let find = |wanted: fn(&Primitive) -> bool| {
+        graph.nodes.iter().position(|n| wanted(&n.primitive)).expect("the graph has such a node")
+    };
+    let lie = |node: usize, input: usize, word: u32| {
+        let tensor = graph.nodes[node].primitive.inputs()[input];
+        let mut tensors = step.inputs(Phase::Micro(1), node);
+        let bytes = tensors.get_mut(&tensor).unwrap();
+        bytes.chunks_exact_mut(4).for_each(|element| element.copy_from_slice(&word.to_le_bytes()));
+        recorded_tile(graph, node, 0, &tensors).map(|tile| tile.bytes)
+    };
+    let quantise = find(|p| matches!(p, Primitive::Quantise { .. }));
+    let gather = find(|p| matches!(p, Primitive::Gather { .. }));
+    let offsets = find(|p| matches!(p, Primitive::GroupOffsets { .. }));
+    let order = find(|p| matches!(p, Primitive::GroupOrder { .. }));
+    let sum = find(|p| matches!(p, Primitive::SegmentSum { .. }));
+    let product = find(|p| matches!(p, Primitive::Product { .. }));
+    for (node, input, word) in [
+        (quantise, 1, 1),
+        (quantise, 0, f32::INFINITY.to_bits()),
+        (gather, 1, 70),
+        (gather, 1, u32::MAX),
+        (offsets, 0, u32::MAX),
+        (order, 0, 70),
+    ] {
+        let outcome = lie(node, input, word);
+        let operator = &graph.nodes[node].operator;
+        assert_eq!(outcome, Err(LeafError::Domain { operator: operator.clone() }), "{word:#x}");
+    }
+    // A permutation that leaves the tensor, and offsets that run backwards: the sum of nothing.
+    assert!(matches!(lie(sum, 1, u32::MAX), Err(LeafError::Outside { .. })));
+    assert!(lie(sum, 2, 5).unwrap().iter().all(|&byte| byte == 0));
+    // Magnitudes that mark a group, sign bit and all, make NaN.
+    let marked = lie(product, 1, u32::MAX).unwrap();
+    assert!(marked.chunks_exact(4).all(|w| w == 0x7fc0_0000u32.to_le_bytes()));
+}
