@@ -25,7 +25,12 @@ fn every_rule_rejects() {
     body(Rule::Float, "let x = 0.1; a[0] = u32(x);");
     body(Rule::Float, "a[0] = select(0u, 1u, f32(a[1]) < f32(a[2]));");
     body(Rule::Float, "let v = vec2<f32>(f32(a[1]), 1.0); a[0] = u32(v.x);");
-    body(Rule::Builtin, "a[0] = pack2x16float(unpack2x16float(a[1]));");
+    // Constants that naga folds to integers before the IR is seen.
+    body(Rule::Float, "const k: u32 = u32(0.1f * 10f); a[0] = k;");
+    body(Rule::Float, "a[0] = bitcast<u32>(0x1p-3f);");
+    body(Rule::Float, "a[0] = u32(1e3);");
+    body(Rule::Builtin, "a[0] = extractBits(a[1], a[2], a[3]);");
+    body(Rule::Builtin, "a[0] = u32(abs(i32(a[1])));");
     body(Rule::Builtin, "a[0] = u32(sqrt(f32(a[1])));");
     body(Rule::Shift, "a[0] = a[1] << a[2];");
     body(Rule::Shift, "a[0] = a[1] >> (a[2] & 63u);");
@@ -51,9 +56,41 @@ fn types_constructs_and_dialects_reject() {
     assert!(check("test", atomics).unwrap_err().iter().any(|v| v.rule == Rule::Type));
     assert!(check("test", atomics).unwrap_err().iter().any(|v| v.rule == Rule::Construct && v.line == 4));
     rejected(Rule::Dialect, &format!("enable f16;\n{}", shader("a[0] = 1u;")), 1);
-    rejected(Rule::Dialect, &format!("override n: u32 = 4u;\n{}", shader("a[0] = n;")), 1);
+    rejected(Rule::Dialect, &format!("/* /* */ */ enable f16;\n{}", shader("a[0] = 1u;")), 1);
+    rejected(Rule::Dialect, &format!("diagnostic(off, derivative_uniformity);\n{}", shader("a[0] = 1u;")), 1);
+    rejected(Rule::Dialect, &format!("\noverride n: u32 = 4u;\n{}", shader("a[0] = n;")), 2);
+    let pointer = "var<private> t: array<u32, 4>;\nfn f(x: ptr<private, array<u32, 4>>) -> u32 {\n    return (*x)[0];\n}\n\
+                   @compute @workgroup_size(64)\nfn main() {\n    t[0] = f(&t);\n}\n";
+    assert!(
+        check("test", pointer)
+            .unwrap_err()
+            .iter()
+            .any(|v| v.rule == Rule::Dialect || v.rule == Rule::Invalid)
+    );
+    let texture = "@group(0) @binding(0) var t: texture_2d<u32>;\n@compute @workgroup_size(64)\nfn main() {\n    \
+                   let v = textureLoad(t, vec2<i32>(0), 0);\n}\n";
+    assert!(check("test", texture).unwrap_err().iter().any(|v| v.rule == Rule::Type));
     let fragment = "@fragment\nfn main() -> @location(0) vec4<u32> {\n    return vec4<u32>(1u);\n}\n";
-    assert!(check("test", fragment).unwrap_err().iter().any(|v| v.rule == Rule::Construct));
+    assert!(check("test", fragment).unwrap_err().iter().any(|v| v.rule == Rule::Construct && v.line == 2));
+}
+
+#[test]
+fn includes_are_expanded_once_and_errors_name_their_line() {
+    use tiebreak::shaders::compose::compose;
+    let lookup = |name: &str| match name {
+        "shared/a.wgsl" => Some("//!include shared/b.wgsl\nA"),
+        "shared/b.wgsl" => Some("B"),
+        "shared/loop.wgsl" => Some("x\n//!include shared/loop.wgsl"),
+        _ => None,
+    };
+    let diamond = "//!include shared/b.wgsl\n//!include shared/a.wgsl\nmain";
+    assert_eq!(compose("m.wgsl", diamond, &lookup).unwrap(), "B\nA\nmain\n");
+    let error = |text: &str| compose("m.wgsl", text, &lookup).unwrap_err().to_string();
+    assert_eq!(error("one\n//!include shared/none.wgsl"), "shaders/m.wgsl:2: there is no shared/none.wgsl");
+    assert_eq!(
+        error("//!include shared/loop.wgsl"),
+        "shaders/shared/loop.wgsl:2: shared/loop.wgsl includes itself"
+    );
 }
 
 #[test]

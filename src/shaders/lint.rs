@@ -52,12 +52,7 @@ impl std::fmt::Display for Violation {
 /// Checks a complete shader.
 pub fn check(shader: &str, source: &str) -> Result<(), Vec<Violation>> {
     let mut lint = Lint { shader, source, found: Vec::new() };
-    for (number, line) in source.lines().enumerate() {
-        let word = line.split_whitespace().next().unwrap_or("");
-        if ["enable", "requires", "diagnostic"].contains(&word) {
-            lint.violation(Rule::Dialect, number as u32 + 1, line, "directives are not allowed");
-        }
-    }
+    lint.text();
     let module = match naga::front::wgsl::parse_str(source) {
         Ok(module) => module,
         Err(error) => {
@@ -75,6 +70,48 @@ pub fn check(shader: &str, source: &str) -> Result<(), Vec<Violation>> {
     if lint.found.is_empty() { Ok(()) } else { Err(lint.found) }
 }
 
+/// The source with comments turned to spaces, so that lines and columns stay. Block comments nest in WGSL.
+fn without_comments(source: &str) -> String {
+    let bytes = source.as_bytes();
+    let mut out = bytes.to_vec();
+    let (mut at, mut depth) = (0, 0usize);
+    while at < bytes.len() {
+        let two = &bytes[at..bytes.len().min(at + 2)];
+        let len = match two {
+            b"//" if depth == 0 => bytes[at..].iter().position(|&b| b == b'\n').unwrap_or(bytes.len() - at),
+            b"/*" => {
+                depth += 1;
+                2
+            }
+            b"*/" if depth > 0 => {
+                out[at..at + 2].fill(b' ');
+                depth -= 1;
+                at += 2;
+                continue;
+            }
+            _ if depth > 0 => 1,
+            _ => {
+                at += 1;
+                continue;
+            }
+        };
+        out[at..at + len].iter_mut().filter(|b| **b != b'\n').for_each(|b| *b = b' ');
+        at += len;
+    }
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+/// Whether a word of the source is a float type or literal: constants are folded before the IR is seen.
+fn is_float_word(word: &str) -> bool {
+    let types = ["f16", "f32", "f64"];
+    let type_name = types.contains(&word)
+        || (word.starts_with("vec") || word.starts_with("mat")) && word.ends_with(['f', 'h']);
+    let digits = word.starts_with(|c: char| c.is_ascii_digit());
+    let hexadecimal = word.starts_with("0x") || word.starts_with("0X");
+    let literal = digits && (word.contains('.') || !hexadecimal && word.contains(['f', 'h', 'e', 'E']));
+    type_name || literal || hexadecimal && word.contains(['p', 'P'])
+}
+
 struct Lint<'a> {
     shader: &'a str,
     source: &'a str,
@@ -82,6 +119,26 @@ struct Lint<'a> {
 }
 
 impl Lint<'_> {
+    /// What can be told from the words alone, before constants are folded.
+    fn text(&mut self) {
+        let text = without_comments(self.source);
+        for (number, line) in text.lines().enumerate() {
+            for word in line.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '.')) {
+                let number = number as u32 + 1;
+                if ["enable", "requires", "diagnostic", "override"].contains(&word) {
+                    self.violation(
+                        Rule::Dialect,
+                        number,
+                        line.trim(),
+                        "directives and overrides are not allowed",
+                    );
+                } else if is_float_word(word) {
+                    self.violation(Rule::Float, number, word, "floats are not even constants here");
+                }
+            }
+        }
+    }
+
     fn violation(&mut self, rule: Rule, line: u32, expression: &str, message: &str) {
         let expression = expression.chars().take(120).collect();
         let (shader, message) = (self.shader.to_string(), message.to_string());
@@ -97,9 +154,6 @@ impl Lint<'_> {
         for (handle, ty) in module.types.iter() {
             self.ty(&ty.inner, module.types.get_span(handle));
         }
-        if !module.overrides.is_empty() {
-            self.violation(Rule::Dialect, 1, "override", "overrides are not allowed");
-        }
         self.expressions(module, &module.global_expressions);
         for (handle, variable) in module.global_variables.iter() {
             use naga::AddressSpace::*;
@@ -113,7 +167,10 @@ impl Lint<'_> {
         }
         for entry in &module.entry_points {
             if entry.stage != naga::ShaderStage::Compute {
-                self.violation(Rule::Construct, 1, &entry.name, "only compute shaders are allowed");
+                let mut lines = self.source.lines().zip(1..);
+                let line =
+                    lines.find(|(text, _)| text.contains(&format!("fn {}", entry.name))).map_or(1, |l| l.1);
+                self.violation(Rule::Construct, line, &entry.name, "only compute shaders are allowed");
             }
             self.function(module, &entry.function);
         }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use wgpu::{Backends, BufferUsages};
 
 use crate::engine::EngineError;
+use crate::shaders::lint;
 
 /// An adapter as people choose it.
 #[derive(Clone, Debug)]
@@ -176,10 +177,15 @@ impl Device {
         self.queue.write_buffer(buffer, 0, bytes);
     }
 
-    /// The pipeline of a shader's text, from the cache if it was made before.
-    pub fn pipeline(&mut self, text: &str) -> wgpu::ComputePipeline {
+    /// The pipeline of a shader's text, from the cache if it was made before. No text reaches the driver that the lint
+    /// has not passed.
+    pub fn pipeline(&mut self, text: &str) -> Result<wgpu::ComputePipeline, EngineError> {
         if let Some(pipeline) = self.pipelines.get(text) {
-            return pipeline.clone();
+            return Ok(pipeline.clone());
+        }
+        if let Err(violations) = lint::check("pipeline", text) {
+            let reason = format!("a shader does not pass the lint: {}", violations[0]);
+            return Err(EngineError::Unsupported { device: self.name.clone(), reason });
         }
         let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor {
             label: None,
@@ -194,7 +200,7 @@ impl Device {
             cache: None,
         });
         self.pipelines.insert(text.to_string(), pipeline.clone());
-        pipeline
+        Ok(pipeline)
     }
 
     /// Runs dispatches in order.

@@ -4,6 +4,7 @@ use super::device::Device;
 use super::map::{GRID_WIDTH, GROUP, translate};
 use super::words_of_k;
 use crate::arith::{DType, digits};
+use crate::engine::EngineError;
 use crate::program::graph::{Graph, Node, Primitive, View, block_count};
 use crate::shaders;
 
@@ -146,19 +147,21 @@ fn shader(graph: &Graph, node: &Node) -> (String, Vec<u32>, [u32; 3]) {
 }
 
 /// Makes a node ready; its uniform data goes to the end of `data`.
-pub fn step_of(device: &mut Device, graph: &Graph, node: &Node, data: &mut Vec<u8>) -> Step {
+pub fn step_of(
+    device: &mut Device,
+    graph: &Graph,
+    node: &Node,
+    data: &mut Vec<u8>,
+) -> Result<Step, EngineError> {
     let (text, uniform, groups) = shader(graph, node);
     if text.is_empty() {
-        return Step { pipeline: None, uniform: (0, 0), groups };
+        return Ok(Step { pipeline: None, uniform: (0, 0), groups });
     }
     let offset = data.len().next_multiple_of(256);
     data.resize(offset, 0);
     data.extend(uniform.iter().flat_map(|w| w.to_le_bytes()));
-    Step {
-        pipeline: Some(device.pipeline(&text)),
-        uniform: (offset as u64, uniform.len() as u64 * 4),
-        groups,
-    }
+    let pipeline = Some(device.pipeline(&text)?);
+    Ok(Step { pipeline, uniform: (offset as u64, uniform.len() as u64 * 4), groups })
 }
 
 /// Every shader text of a graph with the name of a node that uses it, for dumps and the lint's tests.

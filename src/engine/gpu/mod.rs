@@ -175,7 +175,7 @@ impl Engine for Gpu {
             if let Some(reason) = kernels::refusal(&graph, node) {
                 return Err(EngineError::Unsupported { device: self.device.name.clone(), reason });
             }
-            steps.push(step_of(&mut self.device, &graph, node, &mut data));
+            steps.push(step_of(&mut self.device, &graph, node, &mut data)?);
         }
         self.device.check()?;
         let uniforms = self.device.uniforms(&data);
