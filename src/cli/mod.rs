@@ -11,9 +11,12 @@ mod engine;
 mod inspect;
 mod job;
 mod key;
+mod op;
 mod replay;
 mod sample;
 mod selftest;
+#[cfg(feature = "gpu")]
+mod shaders;
 mod train;
 mod verdict;
 mod verify;
@@ -125,6 +128,9 @@ enum Command {
     Verdict(verdict::Args),
     Adapters(engine::AdaptersArgs),
     Selftest(selftest::Args),
+    Op(op::Args),
+    #[cfg(feature = "gpu")]
+    Shaders(shaders::Args),
     Sample(sample::Args),
     Inspect(inspect::Args),
     Job(job::Args),
@@ -186,6 +192,9 @@ pub fn main() -> ExitCode {
         Command::Verdict(args) => verdict::run(printer, args),
         Command::Adapters(args) => engine::adapters(printer, args),
         Command::Selftest(args) => selftest::run(printer, args),
+        Command::Op(args) => op::run(printer, args),
+        #[cfg(feature = "gpu")]
+        Command::Shaders(args) => shaders::run(printer, args),
         Command::Sample(args) => sample::run(printer, args),
         Command::Inspect(args) => inspect::run(printer, args),
         Command::Job(args) => job::run(printer, args),

@@ -1,0 +1,112 @@
+//! The lint: one shader that must be rejected for each rule, and every shader that the engine can make accepted.
+
+use tiebreak::shaders::lint::{Rule, check};
+
+/// A compute shader around a body over `a: array<u32>`.
+fn shader(body: &str) -> String {
+    format!(
+        "@group(0) @binding(0) var<storage, read_write> a: array<u32>;\n@compute @workgroup_size(64)\n\
+         fn main(@builtin(global_invocation_id) id: vec3<u32>) {{\n{body}\n}}\n"
+    )
+}
+
+fn rejected(rule: Rule, source: &str, line: u32) {
+    let violations = check("test", source).expect_err("the lint must reject this shader");
+    let found = violations.iter().any(|v| v.rule == rule && v.line == line && v.shader == "test");
+    assert!(found, "{rule:?} at line {line} is wanted, found {violations:?}\n{source}");
+}
+
+#[test]
+fn every_rule_rejects() {
+    let body = |rule, text: &str| rejected(rule, &shader(text), 4);
+    body(Rule::Invalid, "a[0] = ;");
+    body(Rule::Float, "a[0] = u32(f32(a[1]) * 0.5);");
+    body(Rule::Float, "a[0] = bitcast<u32>(bitcast<f32>(a[1]) + 1.0);");
+    body(Rule::Float, "let x = 0.1; a[0] = u32(x);");
+    body(Rule::Float, "a[0] = select(0u, 1u, f32(a[1]) < f32(a[2]));");
+    body(Rule::Float, "let v = vec2<f32>(f32(a[1]), 1.0); a[0] = u32(v.x);");
+    body(Rule::Builtin, "a[0] = pack2x16float(unpack2x16float(a[1]));");
+    body(Rule::Builtin, "a[0] = u32(sqrt(f32(a[1])));");
+    body(Rule::Shift, "a[0] = a[1] << a[2];");
+    body(Rule::Shift, "a[0] = a[1] >> (a[2] & 63u);");
+    body(Rule::Shift, "let n = a[2] + 1u; a[0] = a[1] >> n;");
+    body(Rule::Shift, "let v = vec2<u32>(a[1]) << vec2<u32>(a[2], 3u); a[0] = v.x;");
+    body(Rule::Division, "a[0] = a[1] / a[2];");
+    body(Rule::Division, "a[0] = a[1] % max(a[2], 0u);");
+    body(Rule::Division, "a[0] = u32(i32(a[1]) / 3);");
+}
+
+#[test]
+fn types_constructs_and_dialects_reject() {
+    let floats = "@group(0) @binding(0) var<storage, read_write> a: array<f32>;\n\
+                  @compute @workgroup_size(64)\nfn main() {\n    a[0] = a[1];\n}\n";
+    assert!(check("test", floats).unwrap_err().iter().any(|v| v.rule == Rule::Type));
+    let shared =
+        "var<workgroup> t: array<f32, 4>;\n@compute @workgroup_size(64)\nfn main() {\n    t[0] = t[1];\n}\n";
+    assert!(check("test", shared).unwrap_err().iter().any(|v| v.rule == Rule::Type));
+    let passed = "fn half(x: f32) -> f32 {\n    return x;\n}\n@compute @workgroup_size(64)\nfn main() {}\n";
+    assert!(check("test", passed).unwrap_err().iter().any(|v| v.rule == Rule::Type));
+    let atomics = "@group(0) @binding(0) var<storage, read_write> a: array<atomic<u32>>;\n\
+                   @compute @workgroup_size(64)\nfn main() {\n    let old = atomicAdd(&a[0], 1u);\n}\n";
+    assert!(check("test", atomics).unwrap_err().iter().any(|v| v.rule == Rule::Type));
+    assert!(check("test", atomics).unwrap_err().iter().any(|v| v.rule == Rule::Construct && v.line == 4));
+    rejected(Rule::Dialect, &format!("enable f16;\n{}", shader("a[0] = 1u;")), 1);
+    rejected(Rule::Dialect, &format!("override n: u32 = 4u;\n{}", shader("a[0] = n;")), 1);
+    let fragment = "@fragment\nfn main() -> @location(0) vec4<u32> {\n    return vec4<u32>(1u);\n}\n";
+    assert!(check("test", fragment).unwrap_err().iter().any(|v| v.rule == Rule::Construct));
+}
+
+#[test]
+fn integer_arithmetic_passes() {
+    let body = "let n = a[2] & 31u; a[0] = (a[1] << n) / max(a[3], 1u) + countLeadingZeros(a[4]);\n\
+                a[5] = u32(dot4I8Packed(a[6], a[7])) % 7u;";
+    assert_eq!(check("test", &shader(body)), Ok(()));
+}
+
+/// Whatever a job can ask for, the engine runs linted shaders only: the files are linted by the build, these are the
+/// texts that are made at run time.
+#[cfg(feature = "gpu")]
+#[test]
+fn every_shader_of_every_program_passes() {
+    use tiebreak::engine::gpu::kernels::texts;
+    use tiebreak::program::models::{Gelu, Gpt, Mlp, Model};
+    use tiebreak::program::optimizer::Optimizer;
+    use tiebreak::program::products::ProductTable;
+    use tiebreak::program::step::{Program, StepSpec};
+    let adamw = Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
+    let sgd = Optimizer::Sgd { momentum: 0.9, weight_decay: 0.1 };
+    let gpt = |gelu| {
+        Model::Gpt(Gpt {
+            vocabulary: 300,
+            context: 300,
+            layers: 1,
+            heads: 2,
+            width: 8,
+            gelu,
+            dropout: 0.1,
+            tied: true,
+            init_std: 0.02,
+        })
+    };
+    let mlp = Model::Mlp(Mlp { inputs: 300, hidden: vec![8], classes: 3, dropout: 0.1 });
+    let mut count = 0;
+    for (model, optimizer) in [(gpt(Gelu::Tanh), adamw.clone()), (gpt(Gelu::Erf), sgd), (mlp, adamw)] {
+        let products = ProductTable::preset();
+        let clip_norm = Some(1.0);
+        let program = Program::new(StepSpec {
+            model,
+            optimizer,
+            clip_norm,
+            micro_batch: 2,
+            micro_batches: 2,
+            products,
+        });
+        for graph in [&program.micro, &program.accumulate, &program.update] {
+            for (name, text) in texts(graph) {
+                assert_eq!(check(&name, &text), Ok(()));
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 60, "only {count} shaders were seen");
+}
