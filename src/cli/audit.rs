@@ -125,6 +125,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         (None, None) => Choice::All,
     };
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job.steps);
+    if options.steps.is_some_and(|(_, end)| end > last) {
+        return Err(Failure::new(Exit::Usage, format!("the head covers steps 1 to {last}")));
+    }
     let plan = plan(&run, &checked.checkpoints, last, &choice);
     if options.max_memory.is_some_and(|limit| plan.memory > limit << 20) {
         let why = format!("a replay needs about {} of memory; raise --max-memory", bytes_text(plan.memory));

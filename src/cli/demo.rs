@@ -38,7 +38,8 @@ pub struct Args {
     /// What the dishonest trainer does, as NAME@STEP.
     #[arg(long, default_value = "operator@17")]
     cheat: Cheat,
-    /// The auditor's engine. Default: a GPU if there is one, else the CPU engine with one thread.
+    /// The auditor's engine. Default: a GPU if there is one (software adapters do not count), else the CPU engine with
+    /// one thread.
     #[arg(long, value_enum)]
     engine: Option<Kind>,
     #[arg(long)]
@@ -51,8 +52,11 @@ fn auditor(args: &Args) -> Result<Box<dyn Engine>, Failure> {
     match args.engine {
         Some(kind) => Ok(open(&engine_args(kind, 1))?),
         None => {
+            // A software adapter would take minutes to tell what the CPU engine tells in seconds.
             #[cfg(feature = "gpu")]
-            if let Ok(gpu) = open(&engine_args(Kind::Wgpu, 0)) {
+            if (args.adapter.is_some() || crate::engine::gpu::adapters().iter().any(|a| !a.software))
+                && let Ok(gpu) = open(&engine_args(Kind::Wgpu, 0))
+            {
                 return Ok(gpu);
             }
             Ok(open(&engine_args(Kind::Cpu, 1))?)

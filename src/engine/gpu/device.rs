@@ -14,6 +14,8 @@ pub struct AdapterName {
     pub name: String,
     /// Why it is not used, if so.
     pub refused: Option<String>,
+    /// Whether it runs on the CPU: a software driver.
+    pub software: bool,
 }
 
 fn instance() -> wgpu::Instance {
@@ -39,7 +41,12 @@ pub fn adapters() -> Vec<AdapterName> {
         (!limits.check_limits(&adapter.limits()))
             .then(|| "it does not offer WebGPU's default limits".to_string())
     };
-    all().iter().map(|adapter| AdapterName { name: name_of(adapter), refused: refused(adapter) }).collect()
+    let named = |adapter: &wgpu::Adapter| AdapterName {
+        name: name_of(adapter),
+        refused: refused(adapter),
+        software: adapter.get_info().device_type == wgpu::DeviceType::Cpu,
+    };
+    all().iter().map(named).collect()
 }
 
 /// The first fault that the device reported.
