@@ -180,13 +180,13 @@ fn products_of_every_kind() {
     for mut engine in engines() {
         for [batch, m, n, k] in shapes {
             let word = |i: u32, stream: u32| match k {
-                // All digits extreme, so that every accumulator is as full as it can be.
+                // All digits extreme, so that every accumulator is as full as it can be, and the greatest element late.
                 802_816 => {
-                    0x3f7f_ffff - (i < 700_000) as u32 * 0x0080_0000
-                        | (random(i / 1000, stream) & 0x8000_0000)
+                    let magnitude = if i < 700_000 { 0x3eff_ffff } else { 0x3f7f_ffff };
+                    magnitude | (random(i / 1000, stream) & 0x8000_0000)
                 }
                 _ => match pattern(i, stream) {
-                    w if random(i, 9) % 64 != 0 && w & 0x7f80_0000 == 0x7f80_0000 => 0x3f00_0000,
+                    w if !random(i, 9).is_multiple_of(64) && w & 0x7f80_0000 == 0x7f80_0000 => 0x3f00_0000,
                     w => w,
                 },
             };

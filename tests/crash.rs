@@ -78,3 +78,14 @@ fn a_run_has_one_writer() {
     let error = train(&Disk::default(), &run, &mut engine, Some(&key()), None, &mut Silent).unwrap_err();
     assert!(error.to_string().contains("is being written by another process"), "{error}");
 }
+
+#[test]
+fn a_new_run_does_not_take_over_the_leftovers_of_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "microbatch", "");
+    let out = folder.path().join("run");
+    trained(&job, &out, None);
+    std::fs::remove_file(out.join("run.json")).unwrap();
+    let Err(error) = begin_run(&Disk::default(), &job, &out) else { panic!("the folder was taken over") };
+    assert!(error.to_string().contains("but no run.json: choose another folder"), "{error}");
+}

@@ -101,8 +101,12 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let seconds = bar.start.elapsed().as_secs_f64();
     printer.result(
         format!(
-            "trained {} steps in {seconds:.1} s\nrun    {}\nstate  {state}\naudit it with: tiebreak audit {}",
-            bar.done,
+            "{} in {seconds:.1} s\nrun    {}\nstate  {state}\naudit it with: tiebreak audit {}",
+            if bar.done == 0 {
+                "the run was complete already".into()
+            } else {
+                format!("trained {} steps", bar.done)
+            },
             run.id,
             args.out.display()
         ),

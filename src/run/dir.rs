@@ -111,6 +111,30 @@ impl Layout {
     fn lock(&self) -> PathBuf {
         self.root.join("lock")
     }
+
+    /// Checks that a new run can be made here: the folder is not there, empty, or holds what an interrupted beginning
+    /// leaves. `run.json` is written last, so nothing that a trainer writes later can be there without it.
+    pub fn check_unused(&self) -> Result<(), RunError> {
+        let refused = |name: &str| {
+            let why = format!("{} holds {name}, but no run.json: choose another folder", self.root.display());
+            Err(RunError::Refused(why))
+        };
+        let Ok(entries) = fs::read_dir(&self.root) else { return Ok(()) };
+        for entry in entries {
+            let name = entry.map_err(RunError::io(&self.root))?.file_name().to_string_lossy().into_owned();
+            let empty =
+                |folder: PathBuf| fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none());
+            let fine = match name.as_str() {
+                "data" | "job.toml" => true,
+                "heads" | "checkpoints" | "traces" => empty(self.root.join(&name)),
+                other => other.starts_with('.') && other.ends_with(".partial"),
+            };
+            if !fine {
+                return refused(&name);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A run as it was read: identity, job and program, all re-derived from its files.
@@ -202,7 +226,9 @@ impl Run {
             let name = entry.map_err(RunError::io(&folder))?.file_name();
             let name = name.to_string_lossy();
             let number = name.strip_prefix("step-").and_then(|rest| rest.strip_suffix(".safetensors"));
-            match number.and_then(|n| n.parse().ok()) {
+            // Only the one way to write a number: what is listed must be what `checkpoint` opens.
+            let canonical = |step: &u32| format!("step-{step:09}.safetensors") == name;
+            match number.and_then(|n| n.parse().ok()).filter(canonical) {
                 Some(step) => steps.push(step),
                 None if name.starts_with('.') => {}
                 None => {

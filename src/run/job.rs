@@ -149,7 +149,8 @@ impl Job {
     pub fn parse(name: &str, text: &str) -> Result<Job, RunError> {
         let job: Job = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| line_at(text, span.start));
-            RunError::Job(format!("{name}:{line}: {}", error.message()))
+            let source = text.lines().nth(line - 1).unwrap_or("").trim();
+            RunError::Job(format!("{name}:{line}: {} (in `{source}`)", error.message()))
         })?;
         match job.error() {
             None => Ok(job),
@@ -180,7 +181,19 @@ impl Job {
             return found("steps", format!("must be 1 to {}", 1 << 25));
         }
         let samples = u64::from(self.batch.micro_batch) * u64::from(self.batch.micro_batches);
-        if samples == 0 || samples > BATCH_MAX || self.batch.micro_batches > 1 << 16 {
+        if !(1..=1 << 16).contains(&self.batch.micro_batches) {
+            return found("batch.micro_batches", format!("must be 1 to {}", 1 << 16));
+        }
+        let fits = match (&self.data, &self.model) {
+            (DataSpec::Bytes { .. }, Model::Gpt(_)) | (DataSpec::Idx { .. }, Model::Mlp(_)) => true,
+            (DataSpec::Cifar10 { .. }, Model::Mlp(mlp)) => mlp.inputs == 3072,
+            _ => false,
+        };
+        if !fits {
+            let why = "this kind of data does not fit the model: a gpt wants bytes, an mlp idx or (3072 inputs) cifar10";
+            return found("data.kind", why.into());
+        }
+        if samples == 0 || samples > BATCH_MAX {
             return found("batch.micro_batch", format!("the whole batch must have 1 to {BATCH_MAX} samples"));
         }
         if samples * u64::from(self.model.labels_per_sample()) > u64::from(u32::MAX) {

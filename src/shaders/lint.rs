@@ -274,25 +274,23 @@ impl Lint<'_> {
                         self.at(Rule::Builtin, span, "this built-in function is not on the list");
                     }
                 }
-                Expression::Binary { op, right, .. } => match op {
-                    BinaryOperator::ShiftLeft | BinaryOperator::ShiftRight => {
-                        if !context.below_32(*right) {
-                            self.at(
-                                Rule::Shift,
-                                span,
-                                "the shift amount is not provably below 32: mask it with & 31u",
-                            );
-                        }
+                Expression::Binary {
+                    op: BinaryOperator::ShiftLeft | BinaryOperator::ShiftRight,
+                    right,
+                    ..
+                } => {
+                    if !context.below_32(*right) {
+                        let message = "the shift amount is not provably below 32: mask it with & 31u";
+                        self.at(Rule::Shift, span, message);
                     }
-                    BinaryOperator::Divide | BinaryOperator::Modulo => {
-                        if !context.at_least_one(*right) {
-                            let message =
-                                "the divisor is not provably a nonzero unsigned integer: max(x, 1u)";
-                            self.at(Rule::Division, span, message);
-                        }
+                }
+                Expression::Binary { op: BinaryOperator::Divide | BinaryOperator::Modulo, right, .. } => {
+                    if !context.at_least_one(*right) {
+                        let message = "the divisor is not provably a nonzero unsigned integer: max(x, 1u)";
+                        self.at(Rule::Division, span, message);
                     }
-                    _ => {}
-                },
+                }
+                Expression::Binary { .. } => {}
                 Expression::Constant(_)
                 | Expression::ZeroValue(_)
                 | Expression::Compose { .. }

@@ -72,6 +72,7 @@ pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
         let why = "is a run already: go on with --resume, or choose another folder";
         return Err(RunError::Refused(format!("{} {why}", out.display())));
     }
+    layout.check_unused()?;
     let (job_text, job) = Job::read(job_path)?;
     fs::create_dir_all(out).map_err(RunError::io(out))?;
     let folder = job_path.parent().unwrap_or(Path::new("."));
@@ -146,6 +147,10 @@ pub fn train(
         return Err(RunError::Refused(why.into()).into());
     }
     let (writer, before) = Writer::open(&run.layout.transcript())?;
+    if let Some(index) = before.records.iter().position(|record| *record.run() != run.id) {
+        let why = format!("record {index} is of another run");
+        return Err(RunError::invalid(&run.layout.transcript(), why).into());
+    }
     if run.head_sizes()?.last().is_some_and(|&size| size > writer.size()) {
         let why = "a published head covers records that are not there; the transcript was damaged";
         return Err(RunError::invalid(&run.layout.transcript(), why).into());

@@ -143,7 +143,7 @@ impl Device {
     /// The greatest buffer that a shader can see, in bytes.
     pub fn binding_max(&self) -> u64 {
         let limits = self.device.limits();
-        u64::from(limits.max_storage_buffer_binding_size).min(limits.max_buffer_size)
+        limits.max_storage_buffer_binding_size.min(limits.max_buffer_size)
     }
 
     /// Reports what the device complained of since it was last asked.

@@ -1,0 +1,132 @@
+//! The command: exit codes, and a trainer that is killed at any moment.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use common::{files, gpt_job};
+
+fn tiebreak(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tiebreak"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+fn output(args: &[&str]) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = tiebreak(args).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+fn path(folder: &Path, name: &str) -> String {
+    folder.join(name).to_str().unwrap().to_string()
+}
+
+#[test]
+fn the_demo_convicts_and_its_verdict_is_checked_from_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = path(folder.path(), "demo");
+    let (code, stdout, stderr) = output(&["demo", "--dir", &dir, "--engine", "cpu", "--json"]);
+    assert_eq!(code, 0, "{stderr}");
+    let report: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(report["honest"]["result"], "matches");
+    assert_eq!(report["cheated"]["step"], 17);
+    assert!(report["convicted"]["what"].as_str().unwrap().contains("block0.gelu"));
+    assert!(report["verdict_bytes"].as_u64().unwrap() < 100_000);
+
+    let (verdict, public) = (format!("{dir}/verdict.json"), format!("{dir}/trainer.pub"));
+    let check = |file: &str| output(&["verdict", "check", file, "--trainer-key", &public]);
+    let (code, stdout, _) = check(&verdict);
+    assert_eq!(code, 1);
+    assert!(stdout.starts_with("CONVICTS") && stdout.contains("signed by the trainer's key"), "{stdout}");
+    let text = std::fs::read_to_string(&verdict).unwrap();
+    let edited = format!("{dir}/edited.json");
+    std::fs::write(&edited, text.replacen("\"tile\":0", "\"tile\":1", 1)).unwrap();
+    assert_eq!(check(&edited).0, 4);
+
+    let (honest, cheated) = (format!("{dir}/honest"), format!("{dir}/cheated"));
+    assert_eq!(output(&["verify", &honest, "--trainer-key", &public]).0, 0);
+    assert_eq!(output(&["audit", &honest, "--steps", "1..3"]).0, 0);
+    let saved = format!("{dir}/again.json");
+    assert_eq!(output(&["audit", &cheated, "--verdict", &saved]).0, 1);
+    assert_eq!(output(&["replay", &cheated, "--step", "16"]).0, 0);
+    assert_eq!(output(&["replay", &cheated, "--step", "17", "--microbatch", "0"]).0, 1);
+    assert_eq!(output(&["replay", &cheated, "--step", "17", "--microbatch", "1"]).0, 0);
+    assert_eq!(output(&["compare", &honest, &honest]).0, 0);
+    let (code, stdout, _) = output(&["inspect", &honest]);
+    assert_eq!(code, 0);
+    assert!(stdout.contains("40 of 40, complete"), "{stdout}");
+    let sample = |seed| output(&["sample", &honest, "--length", "20", "--seed", seed]).1;
+    assert_eq!(sample("5"), sample("5"));
+
+    // Errors say what to do.
+    let (code, _, stderr) = output(&["audit", &dir]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("is not a run"), "{stderr}");
+    assert_eq!(output(&["no-such-command"]).0, 2);
+    std::fs::write(format!("{honest}/run.json"), "{").unwrap();
+    assert_eq!(output(&["verify", &honest]).0, 4);
+}
+
+#[test]
+fn a_job_error_names_key_and_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "microbatch", "");
+    let job = job.to_str().unwrap();
+    assert_eq!(output(&["job", "check", job]).0, 0);
+    std::fs::write(job, std::fs::read_to_string(job).unwrap().replace("heads = 2", "heads = 3")).unwrap();
+    let (code, _, stderr) = output(&["job", "check", job]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("job.toml:10: model.width: must be a multiple of heads (3)"), "{stderr}");
+}
+
+/// Kills a trainer (SIGKILL) at moments spread over its run and resumes each time; TIEBREAK_KILLS sets how often.
+#[test]
+fn a_killed_trainer_resumes_to_the_same_run() {
+    let kills: u64 = std::env::var("TIEBREAK_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(12);
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "operator", "");
+    let text = std::fs::read_to_string(&job).unwrap().replace("steps = 8", "steps = 60");
+    std::fs::write(&job, text).unwrap();
+    let (job, out) = (job.to_str().unwrap().to_string(), path(folder.path(), "run"));
+    let key = path(folder.path(), "key");
+    assert_eq!(output(&["key", "new", &key, "--name", "trainer.example"]).0, 0);
+    let mut killed = 0;
+    let mut begun = false;
+    for number in 0..kills {
+        let mut args = vec!["train", "--out", &out, "--key", &key, "--threads", "1", "--quiet"];
+        if begun {
+            args.push("--resume");
+        } else {
+            args.push(&job);
+        }
+        let mut child = tiebreak(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(30 + number * 37 % 190));
+        killed += u64::from(child.try_wait().unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        begun = Path::new(&out).join("run.json").exists();
+    }
+    assert!(begun && killed > kills / 2, "{killed} of {kills} kills hit a running trainer");
+    let (code, _, stderr) = output(&["train", "--out", &out, "--key", &key, "--resume"]);
+    assert_eq!(code, 0, "{stderr}");
+    // The same identity trained without interruption writes the same files.
+    let whole = path(folder.path(), "whole");
+    for name in ["", "data", "heads", "checkpoints", "traces"] {
+        std::fs::create_dir_all(Path::new(&whole).join(name)).unwrap();
+    }
+    for name in ["run.json", "job.toml", "data/data-0.bin"] {
+        std::fs::copy(Path::new(&out).join(name), Path::new(&whole).join(name)).unwrap();
+    }
+    assert_eq!(output(&["train", "--out", &whole, "--key", &key, "--resume"]).0, 0);
+    let clean = |name: &str| {
+        let mut found = files(Path::new(name));
+        found.retain(|(file, _)| !file.to_string_lossy().ends_with(".partial"));
+        found
+    };
+    assert!(clean(&out) == clean(&whole), "the interrupted run differs");
+    let public = format!("{key}.pub");
+    assert_eq!(output(&["audit", &out, "--trainer-key", &public, "--sample", "0.2"]).0, 0);
+}
