@@ -10,6 +10,8 @@ mod scale_back;
 mod simd;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
 
 pub use operand::{Axis, Operand, StridedView, magnitudes, quantise, quantise_with, to_canonical};
 pub use simd::Path;
@@ -39,7 +41,12 @@ pub fn product_on(path: Path, a: &Operand, b: &Operand, out: &mut [u32]) {
     if out.is_empty() {
         return;
     }
-    float_gemm::product(path.supported(), a, b, batch, out);
+    let path = path.supported();
+    #[cfg(target_arch = "x86_64")]
+    if path == Path::Vnni && vnni::computes(a, b) {
+        return vnni::product(path, a, b, batch, out);
+    }
+    float_gemm::product(path, a, b, batch, out);
 }
 
 /// A band of output rows: what one task computes.

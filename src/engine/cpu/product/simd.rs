@@ -11,10 +11,12 @@ pub enum Path {
     Avx2,
     /// As above, the loops compiled for AVX-512 (F, BW, DQ, VL).
     Avx512,
+    /// As above, and products by int8 dot products (AVX-512 VNNI).
+    Vnni,
 }
 
 impl Path {
-    pub const ALL: [Path; 3] = [Path::Portable, Path::Avx2, Path::Avx512];
+    pub const ALL: [Path; 4] = [Path::Portable, Path::Avx2, Path::Avx512, Path::Vnni];
 
     /// The fastest path of this machine and build.
     pub fn fastest() -> Path {
@@ -37,6 +39,7 @@ fn detect() -> Path {
         && is_x86_feature_detected!("avx512dq")
         && is_x86_feature_detected!("avx512vl");
     match (avx2, avx512) {
+        (true, true) if is_x86_feature_detected!("avx512vnni") => Path::Vnni,
         (true, true) => Path::Avx512,
         (true, false) => Path::Avx2,
         _ => Path::Portable,
