@@ -4,6 +4,8 @@
 //! `arith` says what a number is, `program` what a training step is, `engine` executes it, `commit` says what is
 //! promised, `run` what is on disk; `train`, `audit` and `dispute` are what people do with them.
 
+#![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]
+
 pub mod arith;
 pub mod audit;
 pub mod cli;

@@ -14,9 +14,8 @@ use rayon::prelude::*;
 
 use super::operand::Operand;
 use super::scale_back::{Scale, Sum, fits_i64, product_bits};
-use super::simd::Path;
+use super::simd::{Path, vectorised};
 use super::{Band, band_height, bands};
-use crate::arith::digits::balanced_digits;
 
 /// Rows of a register tile, and columns of a vector.
 const ROWS: usize = 4;
@@ -61,12 +60,12 @@ fn matrix_product<const DA: usize, const DB: usize, const SUMS: usize, const NV:
     let (first, len) = a.block_range(block);
     let (m, n) = (a.rows(), b.rows());
     let scale = Scale::new(path, a, b, batch, block);
-    let panels = Panels::<DB, NV>::pack(b, DA, batch, first, len);
+    let panels = Panels::<DB, NV>::pack(path, b, DA, batch, first, len);
     let height = band_height(1, m, BAND_ROWS);
     bands(out, 1, m, n, height).into_par_iter().for_each(|band| {
         let Band { row, out, .. } = band;
         let rows = out.len() / n;
-        let packed = pack_rows::<DA>(a, batch, row, rows, first, len);
+        let packed = pack_rows::<DA>(path, a, batch, row, rows, first, len);
         let words = len.div_ceil(4);
         let tile_words = words * DA * ROWS;
         let mut sums = [[0i64; LANES * 4]; ROWS];
@@ -93,25 +92,39 @@ fn matrix_product<const DA: usize, const DB: usize, const SUMS: usize, const NV:
     });
 }
 
-/// Four digits of each plane of a row: the bytes of one word of K, first digit lowest.
-#[inline(always)]
-fn digit_words<const D: usize>(q: &[i32], xor: u8) -> [u32; D] {
-    let mut words = [0u32; D];
-    for (j, &q) in q.iter().enumerate() {
-        let digits = balanced_digits(q, D as u32);
-        for (word, &digit) in words.iter_mut().zip(&digits) {
-            *word |= u32::from(digit as u8 ^ xor) << (8 * j);
+/// 128 in every digit: with this added, the bytes of an integer are its balanced digits plus 128.
+fn offset(digits: usize) -> i64 {
+    (0..digits).map(|d| 128 << (8 * d)).sum()
+}
+
+vectorised! {
+    /// The digits of a row as words of four places of K, `[digit][word]`, each digit plus 128, then `xor`ed: with 0x80
+    /// that gives the signed digits. Places past the end are zeros.
+    fn digit_words(q: &[i32], digits: usize, xor: u32, out: &mut [u32]) {
+        let offset = offset(digits) as u32;
+        let words = out.len() / digits;
+        let whole = q.len() / 4;
+        for (d, out) in out.chunks_exact_mut(words).enumerate() {
+            let shift = 8 * d as u32;
+            for (word, q) in out.iter_mut().zip(q.chunks_exact(4)) {
+                let byte = |i: usize| ((q[i] as u32).wrapping_add(offset) >> shift) & 255;
+                *word = (byte(0) | byte(1) << 8 | byte(2) << 16 | byte(3) << 24) ^ xor;
+            }
+            if whole < words {
+                let mut word = 0;
+                for i in 0..4 {
+                    let q = q.get(4 * whole + i).map_or(0, |&q| q as u32);
+                    word |= ((q.wrapping_add(offset) >> shift) & 255) << (8 * i);
+                }
+                out[whole] = word ^ xor;
+            }
         }
     }
-    // Places past the end: digits of 0, which are `xor` when they are stored.
-    for j in q.len()..4 {
-        words.iter_mut().for_each(|word| *word |= u32::from(xor) << (8 * j));
-    }
-    words
 }
 
 /// Rows of a as tiles: `[tile][word of K][digit][row of the tile]`, digits plus 128; missing rows are zeros.
 fn pack_rows<const DA: usize>(
+    path: Path,
     a: &Operand,
     batch: usize,
     row: usize,
@@ -121,11 +134,13 @@ fn pack_rows<const DA: usize>(
 ) -> Vec<u32> {
     let words = len.div_ceil(4);
     let mut packed = vec![0x8080_8080; rows.div_ceil(ROWS) * words * DA * ROWS];
+    let mut planes = vec![0; words * DA];
     for i in 0..rows {
-        let tile = &mut packed[i / ROWS * words * DA * ROWS..];
-        for (w, q) in a.row(batch, row + i)[first..first + len].chunks(4).enumerate() {
-            for (d, word) in digit_words::<DA>(q, 0x80).into_iter().enumerate() {
-                tile[(w * DA + d) * ROWS + i % ROWS] = word;
+        digit_words(path, &a.row(batch, row + i)[first..first + len], DA, 0, &mut planes);
+        let tile = &mut packed[i / ROWS * words * DA * ROWS + i % ROWS..];
+        for (d, plane) in planes.chunks_exact(words).enumerate() {
+            for (to, &word) in tile[d * ROWS..].iter_mut().step_by(DA * ROWS).zip(plane) {
+                *to = word;
             }
         }
     }
@@ -144,8 +159,8 @@ impl<const DB: usize, const NV: usize> Panels<DB, NV> {
     const WIDTH: usize = NV * LANES;
 
     /// `digits_a` planes of a are stored plus 128: together plus 128 * (1 + 256 + ...).
-    fn pack(b: &Operand, digits_a: usize, batch: usize, first: usize, len: usize) -> Self {
-        let offset: i64 = (0..digits_a).map(|d| 128 << (8 * d)).sum();
+    fn pack(path: Path, b: &Operand, digits_a: usize, batch: usize, first: usize, len: usize) -> Self {
+        let offset = offset(digits_a);
         let (n, words_of_k) = (b.rows(), len.div_ceil(4));
         let panels = n.div_ceil(Self::WIDTH);
         let mut words = vec![0u32; panels * words_of_k * DB * Self::WIDTH];
@@ -154,11 +169,15 @@ impl<const DB: usize, const NV: usize> Panels<DB, NV> {
         words.par_chunks_mut(panel_words).zip(surplus.par_chunks_mut(Self::WIDTH)).enumerate().for_each(
             |(panel, (words, surplus))| {
                 let columns = (n - panel * Self::WIDTH).min(Self::WIDTH);
+                let mut planes = vec![0; words_of_k * DB];
                 for (c, surplus) in surplus.iter_mut().enumerate().take(columns) {
                     let row = &b.row(batch, panel * Self::WIDTH + c)[first..first + len];
-                    for (w, q) in row.chunks(4).enumerate() {
-                        for (e, word) in digit_words::<DB>(q, 0).into_iter().enumerate() {
-                            words[(w * DB + e) * Self::WIDTH + c] = word;
+                    digit_words(path, row, DB, 0x8080_8080, &mut planes);
+                    for (e, plane) in planes.chunks_exact(words_of_k).enumerate() {
+                        for (to, &word) in
+                            words[e * Self::WIDTH + c..].iter_mut().step_by(DB * Self::WIDTH).zip(plane)
+                        {
+                            *to = word;
                         }
                     }
                     // The sum over digits e of 256^e times the digits is the sum of the integers.
