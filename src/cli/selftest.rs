@@ -1,21 +1,30 @@
 //! `tiebreak selftest`.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use serde_json::json;
 
-use super::engine::{EngineArgs, open};
+use super::engine::{EngineArgs, Kind, open};
 use super::{CommandResult, Exit, Failure, Printer};
-use crate::arith::elementary;
 use crate::arith::elementary::oracle::{Function, Tally, check_range};
+use crate::arith::{DType, elementary};
 use crate::engine::fingerprint::fingerprint;
 use crate::engine::reference::Reference;
+use crate::engine::{Engine, EngineError};
+use crate::program::builder::Builder;
+use crate::program::expr::Body;
+use crate::program::graph::TensorType;
+use crate::program::products::ProductTable;
 
 /// Check this machine: an engine against the scalar reference, and with --exhaustive the elementary functions over all
 /// 2^32 inputs.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  tiebreak selftest --engine wgpu --adapter llvmpipe\n  \
-tiebreak selftest --exhaustive   (minutes to hours, by the number of cores)")]
+tiebreak selftest --exhaustive   (minutes)\n  \
+tiebreak selftest --exhaustive --engine wgpu   (hours on a software adapter)")]
 pub struct Args {
-    /// Every input of exp, log, tanh and erf.
+    /// Every input of exp, log, tanh and erf: the scalar functions against an oracle, a GPU's against those.
     #[arg(long)]
     exhaustive: bool,
     #[command(flatten)]
@@ -24,7 +33,7 @@ pub struct Args {
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     if args.exhaustive {
-        return exhaustive(printer);
+        return exhaustive(printer, &args.engine);
     }
     let mut engine = open(&args.engine)?;
     let (have, want) = (fingerprint(engine.as_mut())?, fingerprint(&mut Reference)?);
@@ -46,26 +55,38 @@ type Compute = fn(u32) -> u32;
 /// Inputs of one stretch of the exhaustive check.
 const STRETCH: u64 = 1 << 22;
 
-fn exhaustive(printer: Printer) -> CommandResult {
-    let functions: [(Function, Compute); 4] = [
-        (Function::Exp, elementary::exp),
-        (Function::Log, elementary::log),
-        (Function::Tanh, elementary::tanh),
-        (Function::Erf, elementary::erf),
-    ];
+const FUNCTIONS: [(Function, Compute); 4] = [
+    (Function::Exp, elementary::exp),
+    (Function::Log, elementary::log),
+    (Function::Tanh, elementary::tanh),
+    (Function::Erf, elementary::erf),
+];
+
+/// All inputs of each function: the scalar functions against the oracle, and with an engine, the engine's against the
+/// scalar ones.
+fn exhaustive(printer: Printer, args: &EngineArgs) -> CommandResult {
+    let mut engine = match args.engine {
+        Kind::Cpu | Kind::Reference => None, // they call the scalar functions
+        #[cfg(feature = "gpu")]
+        Kind::Wgpu => Some(open(args)?),
+    };
     let mut rows = Vec::new();
     let mut wrong = 0;
-    for (function, compute) in functions {
+    for (function, compute) in FUNCTIONS {
         let bar = printer.bar(1 << 32, "inputs");
         bar.set_message(format!("{function:?}"));
         let mut total = Tally::default();
         for first in (0..1u64 << 32).step_by(STRETCH as usize) {
-            total.add(check_range(function, compute, first..first + STRETCH));
+            let inputs = first..first + STRETCH;
+            total.add(match engine.as_mut() {
+                None => check_range(function, compute, inputs),
+                Some(engine) => engine_range(engine.as_mut(), function, compute, inputs)?,
+            });
             bar.set_position(first + STRETCH);
         }
         bar.finish_and_clear();
         printer.say(format!(
-            "{function:?}: {} inputs, {} by the arbitrary-precision oracle, {} wrong{}",
+            "{function:?}: {} inputs, {} that binary64 does not decide, {} wrong{}",
             total.inputs,
             total.hard,
             total.wrong,
@@ -78,4 +99,40 @@ fn exhaustive(printer: Printer) -> CommandResult {
     }
     printer.result(if wrong == 0 { "all correctly rounded" } else { "NOT correctly rounded" }, &rows);
     if wrong == 0 { Ok(Exit::Match) } else { Err(Failure::new(Exit::Undecided, format!("{wrong} inputs"))) }
+}
+
+/// A stretch of inputs on an engine against the scalar function.
+fn engine_range(
+    engine: &mut dyn Engine,
+    function: Function,
+    compute: Compute,
+    inputs: Range<u64>,
+) -> Result<Tally, EngineError> {
+    let shape = [(inputs.end - inputs.start) as u32];
+    let mut b = Builder::new(ProductTable::preset());
+    let x = b.input("x", DType::F32, &shape);
+    let body = Body::new("selftest.v1", |w| {
+        let x = w.input(0);
+        match function {
+            Function::Exp => w.exp(x),
+            Function::Log => w.log(x),
+            Function::Tanh => w.tanh(x),
+            Function::Erf => w.erf(x),
+        }
+    });
+    let y = b.map(body, &[x], &shape);
+    b.output("y", y);
+    let graph = engine.compile(Arc::new(b.finish()))?;
+    let words: Vec<u8> = inputs.clone().flat_map(|x| (x as u32).to_le_bytes()).collect();
+    let input = engine.upload(&TensorType { dtype: DType::F32, shape: shape.to_vec() }, &words)?;
+    let outputs = engine.run(&graph, &[input], None)?;
+    let have = engine.download(&outputs[0])?;
+    let mut tally = Tally { inputs: inputs.end - inputs.start, ..Tally::default() };
+    for (x, y) in inputs.zip(have.chunks_exact(4)) {
+        if y != compute(x as u32).to_le_bytes() {
+            tally.wrong += 1;
+            tally.first_wrong.get_or_insert(x as u32);
+        }
+    }
+    Ok(tally)
 }
