@@ -15,6 +15,7 @@ use tiebreak::program::models::{Gelu, Gpt, Model};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::ProductTable;
 use tiebreak::program::step::{Program, StepSpec};
+use tiebreak::train::committed_step::state_digests;
 
 /// Charges the time since the last node to the node just shown (the copy that shows it included, so these figures
 /// say where time goes, not how long a step takes).
@@ -88,6 +89,15 @@ fn bench(name: &str, model: Model, products: ProductTable) {
         program.parameter_count(),
         median.as_secs_f64(),
         1024.0 / median.as_secs_f64()
+    );
+    let start = Instant::now();
+    let digests = state_digests(&mut session).expect("the state is read");
+    let commitment = start.elapsed();
+    println!(
+        "    committing to {} state tensors: {:.1} ms, {:.1} % of a step",
+        digests.len(),
+        commitment.as_secs_f64() * 1e3,
+        100.0 * commitment.as_secs_f64() / median.as_secs_f64()
     );
     let mut profile = Profile { last: Instant::now(), by_primitive: BTreeMap::new() };
     let scalars = StepScalars { step: 7, seed: [1, 2], learning_rate: 1e-3f32.to_bits() };

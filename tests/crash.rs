@@ -66,6 +66,36 @@ fn a_published_head_is_never_taken_back() {
     let mut engine = Cpu::new(1).unwrap();
     let error = train(&Disk::default(), &run, &mut engine, Some(&key()), None, &mut Silent).unwrap_err();
     assert!(error.to_string().contains("a published head covers records that are not there"), "{error}");
+    // Nor is anything cut: damage in the middle looks like a torn tail.
+    let mut damaged = bytes.clone();
+    damaged[bytes.len() / 2..][..200].fill(0xee);
+    std::fs::write(&transcript, &damaged).unwrap();
+    train(&Disk::default(), &run, &mut engine, Some(&key()), None, &mut Silent).unwrap_err();
+    assert!(std::fs::read(&transcript).unwrap() == damaged, "the refused resume changed the transcript");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_resume_writes_through_no_link() {
+    use std::os::unix::fs::symlink;
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "microbatch", "");
+    let outside = folder.path().join("outside");
+    for name in ["lock", "transcript", ".model.safetensors.partial"] {
+        let out = folder.path().join(name.trim_start_matches('.'));
+        let run = begin_run(&Disk::default(), &job, &out).unwrap();
+        std::fs::write(&outside, "kept").unwrap();
+        symlink(&outside, out.join(name)).unwrap();
+        let mut engine = Cpu::new(1).unwrap();
+        let result = train(&Disk::default(), &run, &mut engine, Some(&key()), None, &mut Silent);
+        assert_eq!(result.is_ok(), name.ends_with(".partial"), "{name}");
+        assert_eq!(std::fs::read_to_string(&outside).unwrap(), "kept", "{name}");
+    }
+    let out = folder.path().join("folders");
+    begin_run(&Disk::default(), &job, &out).unwrap();
+    std::fs::rename(out.join("checkpoints"), folder.path().join("elsewhere")).unwrap();
+    symlink(folder.path().join("elsewhere"), out.join("checkpoints")).unwrap();
+    assert!(Run::open(&out).is_err_and(|error| error.to_string().contains("links are not followed")));
 }
 
 #[test]

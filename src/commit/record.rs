@@ -12,6 +12,8 @@ pub const RECORD_BYTES_MAX: usize = 64 + 32 * (MICRO_BATCHES_MAX + 16);
 /// What a run is the run of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunIdentity {
+    /// The contract's name, so that no run can be read under another one.
+    pub contract: String,
     /// The job file's text.
     pub job: Digest,
     /// The contract's versioned operators that the program uses, and the program.
@@ -25,7 +27,7 @@ pub struct RunIdentity {
 impl RunIdentity {
     pub fn run_id(&self) -> Digest {
         let mut e = Encoder::default();
-        e.digest(&self.job).digest(&self.program).digest(&self.data);
+        e.bytes(self.contract.as_bytes()).digest(&self.job).digest(&self.program).digest(&self.data);
         e.0.extend(self.trainer_key);
         e.0.extend(self.nonce);
         hash("tiebreak 1 run-id", &e.0)

@@ -58,6 +58,7 @@ impl RunFile {
         let mut nonce = [0; 16];
         nonce.copy_from_slice(&hash("tiebreak 1 nonce", &salted).0[..16]);
         Ok(RunIdentity {
+            contract: self.contract.clone(),
             job: job::job_digest(job_text),
             program: self.program,
             data: data_digest(&self.data),
@@ -161,6 +162,12 @@ impl Run {
                 root.display()
             )));
         }
+        for folder in [layout.data(), layout.heads(), layout.checkpoints(), layout.traces()] {
+            let kind = fs::symlink_metadata(&folder).map_err(RunError::io(&folder))?;
+            if !kind.is_dir() {
+                return Err(RunError::invalid(&folder, "a folder is wanted (links are not followed)"));
+            }
+        }
         let text = disk::read_text(&path, RUN_JSON_MAX)?;
         let file: RunFile =
             serde_json::from_str(&text).map_err(|error| RunError::invalid(&path, error.to_string()))?;
@@ -247,7 +254,10 @@ pub struct WriteLock(#[expect(dead_code, reason = "held for its lock")] File);
 /// Locks a run's folder.
 pub fn lock(layout: &Layout) -> Result<WriteLock, RunError> {
     let path = layout.lock();
-    let file = File::create(&path).map_err(RunError::io(&path))?;
+    disk::refuse_link(&path)?;
+    let mut options = fs::OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    let file = options.open(&path).map_err(RunError::io(&path))?;
     match file.try_lock() {
         Ok(()) => Ok(WriteLock(file)),
         Err(TryLockError::WouldBlock) => {

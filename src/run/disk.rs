@@ -55,7 +55,12 @@ impl Disk {
         let name = path.file_name().expect("files of a run have names").to_string_lossy();
         let temporary = parent.join(format!(".{name}.partial"));
         let whole = || {
-            let mut file = File::create(&temporary)?;
+            // What an interrupted write left is removed, not opened: it could be a link to somewhere else.
+            match fs::remove_file(&temporary) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let mut file = File::create_new(&temporary)?;
             self.write(&mut file, bytes)?;
             self.sync(&file)?;
             self.crash_point()?;
@@ -81,6 +86,16 @@ pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, RunError> {
 /// Reads a UTF-8 file of at most `max` bytes.
 pub fn read_text(path: &Path, max: u64) -> Result<String, RunError> {
     String::from_utf8(read(path, max)?).map_err(|_| RunError::invalid(path, "the text is not UTF-8"))
+}
+
+/// Checks that a path that is about to be written is not a link (to there or to nowhere).
+pub fn refuse_link(path: &Path) -> Result<(), RunError> {
+    match fs::symlink_metadata(path) {
+        Ok(kind) if !kind.is_file() => {
+            Err(RunError::invalid(path, "a plain file is wanted (links and folders are not followed)"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Opens a plain file for reading.

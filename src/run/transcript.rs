@@ -69,6 +69,9 @@ pub fn read(path: &Path) -> Result<(Transcript, u64), RunError> {
             let limit = RECORD_BYTES_MAX as u64;
             return Err(malformed(number, Malformed::TooLarge { what: "record", limit }));
         }
+        if size == 0 {
+            break; // no record is empty: a tail that the file system filled with zeros
+        }
         let end = whole + 4 + size as u64 + 8;
         if end > len {
             break;
@@ -98,11 +101,20 @@ pub struct Writer {
 
 impl Writer {
     /// Opens a transcript for appending and cuts a torn tail off. Returns what is there.
-    pub fn open(path: &Path) -> Result<(Writer, Transcript), RunError> {
+    ///
+    /// # Errors
+    /// If fewer than the `published` records that a head covers are whole: then nothing is cut, because what looks
+    /// like a torn tail is damage to records that were promised.
+    pub fn open(path: &Path, published: u64) -> Result<(Writer, Transcript), RunError> {
+        disk::refuse_link(path)?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         let mut file = options.open(path).map_err(RunError::io(path))?;
         let (transcript, whole) = read(path)?;
+        if (transcript.leaves.len() as u64) < published {
+            let why = "a published head covers records that are not there; the transcript was damaged";
+            return Err(RunError::invalid(path, why));
+        }
         file.set_len(whole).map_err(RunError::io(path))?;
         file.seek(SeekFrom::Start(whole)).map_err(RunError::io(path))?;
         let mut frontier = Frontier::default();

@@ -146,13 +146,10 @@ pub fn train(
         let why = "the run was begun with another key, or with none: give the same --key";
         return Err(RunError::Refused(why.into()).into());
     }
-    let (writer, before) = Writer::open(&run.layout.transcript())?;
+    let published = run.head_sizes()?.last().copied().unwrap_or(0);
+    let (writer, before) = Writer::open(&run.layout.transcript(), published)?;
     if let Some(index) = before.records.iter().position(|record| *record.run() != run.id) {
         let why = format!("record {index} is of another run");
-        return Err(RunError::invalid(&run.layout.transcript(), why).into());
-    }
-    if run.head_sizes()?.last().is_some_and(|&size| size > writer.size()) {
-        let why = "a published head covers records that are not there; the transcript was damaged";
         return Err(RunError::invalid(&run.layout.transcript(), why).into());
     }
     let mut trainer = Trainer { disk, run, key, writer, before };
