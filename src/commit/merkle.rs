@@ -1,5 +1,5 @@
 //! The Merkle tree of RFC 6962, section 2.1, with SHA-256: roots, inclusion proofs and their verification
-//! (RFC 9162, section 2.1.3.2), consistency proofs.
+//! (RFC 9162, section 2.1.3.2).
 
 use sha2::{Digest as _, Sha256};
 
