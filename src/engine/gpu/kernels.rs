@@ -41,6 +41,16 @@ const LOOP_ROUNDS_MAX: u32 = 65_535;
 
 /// Why a node cannot run here, if so.
 pub fn refusal(graph: &Graph, node: &Node) -> Option<String> {
+    if let Primitive::Product { a, block, .. } = &node.primitive {
+        let shape = &graph.tensor(*a).shape;
+        // WebGPU's limit on workgroups along a dimension.
+        if u64::from(shape[0]) * u64::from(block_count(shape[2], *block)) > 65_535 {
+            return Some(format!(
+                "{}: more than 65535 products in one dispatch; use smaller micro-batches",
+                node.operator
+            ));
+        }
+    }
     let (what, rounds) = match &node.primitive {
         // A term costs a round and, on average, one more for its carries.
         Primitive::TreeSum { len, .. } => ("terms of a sum", long_block(*len).max(1) * 2),
