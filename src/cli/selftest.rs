@@ -65,7 +65,7 @@ const FUNCTIONS: [(Function, Compute); 4] = [
 /// All inputs of each function: the scalar functions against the oracle, and with an engine, the engine's against the
 /// scalar ones.
 fn exhaustive(printer: Printer, args: &EngineArgs) -> CommandResult {
-    let mut engine = match args.engine {
+    let mut engine: Option<Box<dyn Engine>> = match args.engine {
         Kind::Cpu | Kind::Reference => None, // they call the scalar functions
         #[cfg(feature = "gpu")]
         Kind::Wgpu => Some(open(args)?),
