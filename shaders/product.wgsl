@@ -1,15 +1,16 @@
-//!include shared/float.wgsl
-//!include shared/digits.wgsl
-// product.v1: exact integer products of digit planes by dot4I8Packed, scaled back and rounded once.
+//!include shared/scale_back.wgsl
+// product.v1 for GPUs: exact integer products of digit planes, scaled back and rounded once.
 //
 // A workgroup of 8 x 8 invocations computes a tile of 32 x 32 outputs, each invocation 4 x 4 of them. Digit products of
-// equal weight share an accumulator: digits d and e have weight 256^(d + e). An accumulator adds at most 4 pairs of
-// 2^14 for each of FLUSH_WORDS * 4 places of K: 4 * 2^14 * 2^14 = 2^30, so i32 is exact; then it is added to a
-// 128-bit sum, which no K overflows.
+// equal weight share an accumulator: digits d and e have weight 256^(d + e). An i32 accumulator adds at most 4 pairs of
+// 2^14 for each of FLUSH_WORDS * 4 places of K: 4 * 2^14 * 2^14 = 2^30, which is exact; then it is added to the
+// total, which the longest K does not overflow.
 //
 // This is a template: src/shaders/product.rs replaces the lines `//@...` for a pair of digit counts, every loop over
 // digits, rows and words of a tile written out. That keeps accumulators in registers; and some software adapters stop an
-// invocation's loops, silently, after 65535 rounds altogether, so the only loop is the one over K.
+// invocation's loops, silently, after 65535 rounds altogether, so the only loop is the one over K. Two variants of the
+// arithmetic share it: dot4I8Packed on words, or fma on digits turned to f32, which is exact since the terms of a tile
+// add up to less than 2^24 (the lint derives that bound from the text).
 
 //@constants
 
@@ -25,40 +26,7 @@ const FLUSH_WORDS: u32 = 4096u;
 @group(0) @binding(4) var<storage, read> magnitudes_b: array<u32>;
 @group(0) @binding(5) var<storage, read_write> output: array<u32>;
 
-var<workgroup> tile_a: array<u32, DIGITS_A * TILE * STEP>;
-var<workgroup> tile_b: array<u32, DIGITS_B * TILE * STEP>;
-
-fn scale_back(total: vec4<u32>, exponent: i32) -> u32 {
-    if ((total.x | total.y | total.z | total.w) == 0u) {
-        return 0u;
-    }
-    let sign = total.w & 0x80000000u;
-    var n = select(total, u128_neg(total), sign != 0u);
-    // The top bit to bit 127: whole words first.
-    var top = 127;
-    if (n.w == 0u) {
-        n = vec4<u32>(0u, n.x, n.y, n.z);
-        top = 95;
-    }
-    if (n.w == 0u) {
-        n = vec4<u32>(0u, n.x, n.y, n.z);
-        top = 63;
-    }
-    if (n.w == 0u) {
-        n = vec4<u32>(0u, n.x, n.y, n.z);
-        top = 31;
-    }
-    let zeros = countLeadingZeros(n.w);
-    let m = zeros & 31u;
-    let high = (n.w << m) | ((n.z >> 1u) >> ((31u - m) & 31u));
-    let low = (n.z << m) | n.y | n.x;
-    return f_pack(sign, top - i32(zeros) + exponent + 127, high | u32(low != 0u));
-}
-
-fn finish(total: vec4<u32>, ma: u32, mb: u32) -> u32 {
-    let exponent = digits_exponent(ma) + digits_exponent(mb) - i32(p[1].z);
-    return select(scale_back(total, exponent), F_NAN, digits_marked(ma) || digits_marked(mb));
-}
+//@tiles
 
 @compute @workgroup_size(8, 8)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_id) id: vec3<u32>,

@@ -1,9 +1,9 @@
 //!include shared/view.wgsl
 //!include shared/digits.wgsl
 // quantise.v1: a strided view to planes of balanced base-256 digits: [digit][row][word], four digits along K in a word,
-// least significant first; K is padded with zeros to whole tiles of the product.
+// least significant first; or to whole q's, one in a word. K is padded with zeros to whole steps of the product.
 
-// (words of a plane, words of a row, digits, grid width in invocations), dims, strides,
+// (words of a plane, words of a row, digits or 0 for whole q's, grid width in invocations), dims, strides,
 // (offset, blocks of a row, elements of a block, magnitude bits)
 @group(0) @binding(0) var<uniform> p: array<vec4<u32>, 4>;
 @group(0) @binding(1) var<storage, read> input: array<u32>;
@@ -26,6 +26,11 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     for (var j = 0u; j < 4u; j++) {
         if (first + j < p[1].w) {
             rest[j] = digits_quantise(input[base + (first + j) * p[2].w], magnitude, i32(p[3].w));
+        }
+    }
+    if (p[0].z == 0u) {
+        for (var j = 0u; j < 4u; j++) {
+            output[i * 4u + j] = bitcast<u32>(rest[j]);
         }
     }
     for (var digit = 0u; digit < p[0].z; digit++) {

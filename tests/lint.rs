@@ -48,7 +48,7 @@ fn types_constructs_and_dialects_reject() {
     assert!(check("test", floats).unwrap_err().iter().any(|v| v.rule == Rule::Type));
     let shared =
         "var<workgroup> t: array<f32, 4>;\n@compute @workgroup_size(64)\nfn main() {\n    t[0] = t[1];\n}\n";
-    assert!(check("test", shared).unwrap_err().iter().any(|v| v.rule == Rule::Type));
+    assert!(check("test", shared).unwrap_err().iter().any(|v| v.rule == Rule::Float));
     let passed = "fn half(x: f32) -> f32 {\n    return x;\n}\n@compute @workgroup_size(64)\nfn main() {}\n";
     assert!(check("test", passed).unwrap_err().iter().any(|v| v.rule == Rule::Type));
     let atomics = "@group(0) @binding(0) var<storage, read_write> a: array<atomic<u32>>;\n\
@@ -98,6 +98,55 @@ fn integer_arithmetic_passes() {
     let body = "let n = a[2] & 31u; a[0] = (a[1] << n) / max(a[3], 1u) + countLeadingZeros(a[4]);\n\
                 a[5] = u32(dot4I8Packed(a[6], a[7])) % 7u;";
     assert_eq!(check("test", &shader(body)), Ok(()));
+}
+
+/// A shader that unpacks bytes to workgroup memory, computes `body` and stores `result`, an integer.
+fn exact(body: &str, result: &str) -> String {
+    format!(
+        "@group(0) @binding(0) var<storage, read_write> a: array<u32>;\n\
+         var<workgroup> t: array<vec4<f32>, 64>;\n\
+         @compute @workgroup_size(64)\nfn main(@builtin(local_invocation_index) i: u32) {{\n\
+         t[i] = vec4<f32>(unpack4xI8(a[i]));\nworkgroupBarrier();\nlet x = t[i & 31u];\n\
+         let y = t[i & 15u];\n{body}\na[i] = u32({result});\n}}\n"
+    )
+}
+
+/// Floats that are integers of at most 2^24 pass; one step beyond what is proved does not.
+#[test]
+fn floats_are_exact_integers_or_rejected() {
+    let terms = |count: u32| {
+        let mut text = String::from("let s0 = x.x * y.x;");
+        (1..count).for_each(|i| text += &format!(" let s{i} = fma(x.y, y.z, s{});", i - 1));
+        (text, format!("i32(s{})", count - 1))
+    };
+    // 2^24 / 2^14 terms are exact, one more is not.
+    let (text, sum) = terms(1024);
+    assert_eq!(check("test", &exact(&text, &sum)), Ok(()));
+    let (text, sum) = terms(1025);
+    rejected(Rule::Exact, &exact(&text, &sum), 9);
+    assert_eq!(check("test", &exact("let v = x + y - x; let z = v.w * y.x;", "i32(z)")), Ok(()));
+    let body = |rule, text: &str, result: &str| rejected(rule, &exact(text, result), 9);
+    body(Rule::Exact, "let z = x.x * x.y * x.z * x.w;", "i32(z)");
+    body(Rule::Exact, "let z = x.x / y.x;", "i32(z)");
+    body(Rule::Exact, "let z = -x.x;", "i32(z)");
+    body(Rule::Exact, "let z = select(1, 2, x.x < y.x);", "z");
+    body(Rule::Exact, "let z = dot(x, y);", "i32(z)");
+    body(Rule::Exact, "let z = bitcast<u32>(x.x);", "z");
+    body(Rule::Exact, "let z = u32(x.x);", "z");
+    body(Rule::Exact, "t[i] = x;", "1");
+    body(Rule::Exact, "let z = t;", "1");
+    body(Rule::Builtin, "let z = sqrt(x.x);", "1");
+    // A variable could carry a sum around a loop.
+    body(Rule::Type, "var z = x.x; z += y.x;", "i32(z)");
+    body(Rule::Float, "let z = x.x * 0.5;", "i32(z)");
+    // Only unpacked bytes become floats.
+    let other = exact("", "1").replace("unpack4xI8(a[i])", "vec4<i32>(i32(a[i]))");
+    rejected(Rule::Float, &other, 5);
+    let buffer = exact("", "1").replace("array<u32>", "array<vec4<f32>>");
+    assert!(check("test", &buffer).is_err());
+    let stored = "@group(0) @binding(0) var<storage, read_write> a: array<vec4<f32>, 4>;\n\
+                  @compute @workgroup_size(64)\nfn main() {\n    a[0] = vec4<f32>();\n}\n";
+    rejected(Rule::Type, stored, 1);
 }
 
 /// Whatever a job can ask for, the engine runs linted shaders only: the files are linted by the build, these are the

@@ -71,16 +71,17 @@ fn u128_neg(a: vec4<u32>) -> vec4<u32> {
     return u128_add(~a, vec4<u32>(1u, 0u, 0u, 0u));
 }
 
-// A signed 32-bit integer times 256^n, n in 0..=7, as a 128-bit two's complement integer.
-fn i128_digit(value: i32, n: u32) -> vec4<u32> {
+// value * 2^n for n in 0..=63, as a 64-bit two's complement integer.
+fn i64_shl(value: i32, n: u32) -> vec2<u32> {
+    return u64_shl(vec2<u32>(bitcast<u32>(value), select(0u, 0xffffffffu, value < 0)), n);
+}
+
+// value * 2^n for n in 0..=63, as a 128-bit two's complement integer.
+fn i128_shl(value: i32, n: u32) -> vec4<u32> {
     let low = bitcast<u32>(value);
     let fill = select(0u, 0xffffffffu, value < 0);
-    let words = n >> 2u;
-    let m = (n & 3u) * 8u;
-    let a = low << (m & 31u);
-    let b = (fill << (m & 31u)) | ((low >> 1u) >> ((31u - m) & 31u));
-    if (words == 0u) {
-        return vec4<u32>(a, b, fill, fill);
-    }
-    return vec4<u32>(0u, a, b, fill);
+    let m = n & 31u;
+    let a = low << m;
+    let b = (fill << m) | ((low >> 1u) >> ((31u - m) & 31u));
+    return select(vec4<u32>(a, b, fill, fill), vec4<u32>(0u, a, b, fill), n >= 32u);
 }

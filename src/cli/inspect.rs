@@ -41,8 +41,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     let heads = run.head_sizes()?;
     let text = format!(
-        "run      {}\nsigned   {}\nprogram  {} ({} parameters)\nsteps    {} of {}{}\nheads    {}\ncheckpoints {}\n\n{}",
+        "run      {}\nseed     {}\nsigned   {}\nprogram  {} ({} parameters)\nsteps    {} of {}{}\nheads    {}\ncheckpoints {}\n\n{}",
         run.id,
+        run.seed,
         run.file.trainer_key.as_deref().unwrap_or("no"),
         run.file.program,
         run.program.parameter_count(),
@@ -57,6 +58,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         text,
         &json!({
             "run": run.id,
+            "seed": run.seed,
             "trainer_key": run.file.trainer_key,
             "program": run.file.program,
             "parameters": run.program.parameter_count(),

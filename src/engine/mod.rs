@@ -24,6 +24,8 @@ pub enum EngineError {
     DeviceLost { device: String, reason: String },
     #[error("{device} failed its self-test ({check}) and is not used; try another adapter or --engine cpu")]
     SelfTest { device: String, check: String },
+    #[error("a fault of tiebreak itself on {device}: {reason}; please report it")]
+    Fault { device: String, reason: String },
     /// An observer stopped the run.
     #[error("{0}")]
     Stopped(String),

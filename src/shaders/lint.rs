@@ -1,13 +1,17 @@
 //! The lint: an allow-list over naga's IR. What passes is integer arithmetic that every conforming implementation must
 //! compute to the same bits; everything else is an error that names shader, line and expression.
 //!
-//! No float type exists in a verifier shader, so no float instruction can round in one. Rules and their sources:
-//! `docs/LINT.md`. The build script uses this file too, so it imports nothing but naga.
+//! Floats appear only as integers that are proved to be small enough for exact arithmetic ([`exact`]), so no float
+//! instruction can round. Rules and their sources: `docs/LINT.md`. The build script uses this file too, so it imports
+//! nothing but naga.
 
-use naga::valid::{Capabilities, ValidationFlags, Validator};
+#[path = "exact.rs"]
+mod exact;
+
+use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use naga::{
     Arena, BinaryOperator, Expression, Function, Handle, Literal, MathFunction, Module, ScalarKind, Span,
-    Statement, TypeInner,
+    Statement, Type, TypeInner,
 };
 
 /// What a rule forbids.
@@ -17,8 +21,10 @@ pub enum Rule {
     Invalid,
     /// A type other than 32-bit integers, bool, and vectors, arrays and structs of them.
     Type,
-    /// A float value: literal, conversion or bitcast.
+    /// A float value: literal, bitcast, or a conversion of anything but unpacked bytes.
     Float,
+    /// A float that is not proved to be an integer of at most 2^24, or is used for more than sums of products.
+    Exact,
     /// A built-in function that is not on the list.
     Builtin,
     /// A shift whose amount is not provably below 32.
@@ -51,7 +57,7 @@ impl std::fmt::Display for Violation {
 
 /// Checks a complete shader.
 pub fn check(shader: &str, source: &str) -> Result<(), Vec<Violation>> {
-    let mut lint = Lint { shader, source, found: Vec::new() };
+    let mut lint = Lint { shader, source, found: Vec::new(), unpacked: 0 };
     lint.text();
     let module = match naga::front::wgsl::parse_str(source) {
         Ok(module) => module,
@@ -61,12 +67,16 @@ pub fn check(shader: &str, source: &str) -> Result<(), Vec<Violation>> {
             return Err(lint.found);
         }
     };
-    if let Err(error) = Validator::new(ValidationFlags::all(), Capabilities::empty()).validate(&module) {
-        let line = error.location(source).map_or(1, |l| l.line_number);
-        lint.violation(Rule::Invalid, line, &format!("{error:?}"), "it does not validate in plain WGSL");
-        return Err(lint.found);
-    }
+    let info = match Validator::new(ValidationFlags::all(), Capabilities::empty()).validate(&module) {
+        Ok(info) => info,
+        Err(error) => {
+            let line = error.location(source).map_or(1, |l| l.line_number);
+            lint.violation(Rule::Invalid, line, &format!("{error:?}"), "it does not validate in plain WGSL");
+            return Err(lint.found);
+        }
+    };
     lint.module(&module);
+    lint.floats(&module, &info);
     if lint.found.is_empty() { Ok(()) } else { Err(lint.found) }
 }
 
@@ -112,17 +122,25 @@ fn is_float_word(word: &str) -> bool {
     type_name || literal || hexadecimal && word.contains(['p', 'P'])
 }
 
+/// The conversion that floats begin with, and the other two texts that may name their type.
+const UNPACK: &str = "vec4<f32>(unpack4xI8(";
+const FLOAT_TEXTS: [&str; 3] = [UNPACK, "vec4<f32>()", "array<vec4<f32>,"];
+
 struct Lint<'a> {
     shader: &'a str,
     source: &'a str,
     found: Vec<Violation>,
+    /// How often the text turns unpacked bytes to floats.
+    unpacked: usize,
 }
 
 impl Lint<'_> {
     /// What can be told from the words alone, before constants are folded.
     fn text(&mut self) {
         let text = without_comments(self.source);
+        self.unpacked = text.matches(UNPACK).count();
         for (number, line) in text.lines().enumerate() {
+            let line = FLOAT_TEXTS.iter().fold(line.to_string(), |line, known| line.replace(known, " "));
             for word in line.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_' || c == '.')) {
                 let number = number as u32 + 1;
                 if ["enable", "requires", "diagnostic", "override"].contains(&word) {
@@ -148,6 +166,45 @@ impl Lint<'_> {
     fn at(&mut self, rule: Rule, span: Span, message: &str) {
         let text = span.to_range().and_then(|range| self.source.get(range)).unwrap_or("").to_string();
         self.violation(rule, span.location(self.source).line_number, &text, message);
+    }
+
+    /// Floats: where their types stand, and what is computed with them.
+    fn floats(&mut self, module: &Module, info: &ModuleInfo) {
+        let floats = |ty: Handle<Type>| exact::holds_floats(module, &module.types[ty].inner);
+        for (handle, variable) in module.global_variables.iter() {
+            if floats(variable.ty) && variable.space != naga::AddressSpace::WorkGroup {
+                let span = module.global_variables.get_span(handle);
+                self.at(Rule::Type, span, "floats live in workgroup memory and lets only");
+            }
+        }
+        let functions = module.functions.iter().map(|(_, function)| function);
+        let functions: Vec<&Function> =
+            functions.chain(module.entry_points.iter().map(|entry| &entry.function)).collect();
+        let mut conversions = 0;
+        for function in functions {
+            for (_, expression) in function.expressions.iter() {
+                let float = matches!(expression, Expression::As { kind: ScalarKind::Float, .. });
+                conversions += usize::from(float);
+            }
+            let passed = function.arguments.iter().map(|a| a.ty).chain(function.result.iter().map(|r| r.ty));
+            if passed.into_iter().any(floats) {
+                let name = function.name.clone().unwrap_or_default();
+                let mut lines = self.source.lines().zip(1..);
+                let line = lines.find(|(text, _)| text.contains(&format!("fn {name}"))).map_or(1, |l| l.1);
+                self.violation(Rule::Type, line, &name, "floats are no arguments and no results");
+            }
+            for (handle, _) in function.local_variables.iter().filter(|(_, local)| floats(local.ty)) {
+                let span = function.local_variables.get_span(handle);
+                self.at(Rule::Type, span, "floats live in workgroup memory and lets only");
+            }
+        }
+        // A conversion that the front end folded away was of a constant, and so was what became of it.
+        if conversions != self.unpacked {
+            self.violation(Rule::Float, 1, UNPACK, "bytes to unpack come from memory, never from constants");
+        }
+        for (span, message) in exact::findings(module, info) {
+            self.at(Rule::Exact, span, message);
+        }
     }
 
     fn module(&mut self, module: &Module) {
@@ -180,7 +237,8 @@ impl Lint<'_> {
         let scalar = |s: &naga::Scalar| match s.kind {
             ScalarKind::Sint | ScalarKind::Uint => s.width == 4,
             ScalarKind::Bool => true,
-            ScalarKind::Float | ScalarKind::AbstractInt | ScalarKind::AbstractFloat => false,
+            ScalarKind::Float => s.width == 4, // `floats` says where
+            ScalarKind::AbstractInt | ScalarKind::AbstractFloat => false,
         };
         let fine = match inner {
             TypeInner::Scalar(s)
@@ -190,7 +248,7 @@ impl Lint<'_> {
             _ => false,
         };
         if !fine {
-            let message = "only 32-bit integers, bool, and vectors, arrays and structs of them are allowed";
+            let message = "only 32-bit scalars, bool, and vectors, arrays and structs of them are allowed";
             self.at(Rule::Type, span, message);
         }
     }
@@ -249,9 +307,12 @@ impl Lint<'_> {
             match expression {
                 Expression::Literal(Literal::U32(_) | Literal::I32(_) | Literal::Bool(_)) => {}
                 Expression::Literal(_) => self.at(Rule::Float, span, "only integer literals are allowed"),
-                Expression::As { kind, .. } => {
-                    if !matches!(kind, ScalarKind::Sint | ScalarKind::Uint | ScalarKind::Bool) {
-                        self.at(Rule::Float, span, "values are never converted to floats");
+                Expression::As { kind: ScalarKind::Sint | ScalarKind::Uint | ScalarKind::Bool, .. } => {}
+                Expression::As { expr, convert, .. } => {
+                    let unpacked =
+                        matches!(arena[*expr], Expression::Math { fun: MathFunction::Unpack4xI8, .. });
+                    if !unpacked || convert.is_none() {
+                        self.at(Rule::Float, span, "only unpacked bytes are converted to floats");
                     }
                 }
                 Expression::Math { fun, .. } => {
@@ -269,6 +330,8 @@ impl Lint<'_> {
                         Dot,
                         Dot4I8Packed,
                         Dot4U8Packed,
+                        Unpack4xI8,
+                        Fma,
                     ];
                     if !listed.contains(fun) {
                         self.at(Rule::Builtin, span, "this built-in function is not on the list");

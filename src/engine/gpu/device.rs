@@ -53,12 +53,22 @@ pub fn adapters() -> Vec<AdapterName> {
 type Fault = Arc<Mutex<Option<EngineError>>>;
 
 /// Free buffers by size in bytes.
-type Pool = Arc<Mutex<HashMap<u64, Vec<wgpu::Buffer>>>>;
+#[derive(Default)]
+struct Free {
+    by_size: HashMap<u64, Vec<(u64, wgpu::Buffer)>>,
+    /// How often the pool was trimmed; kept with each buffer from when it was last in use.
+    age: u64,
+}
+
+/// Trims that a free buffer survives: a step runs a handful of graphs, each of which trims once.
+const AGE_MAX: u64 = 16;
+
+type Pool = Arc<Mutex<Free>>;
 
 /// A buffer that goes back to its pool.
 pub struct Buffer {
     buffer: Option<wgpu::Buffer>,
-    pool: Weak<Mutex<HashMap<u64, Vec<wgpu::Buffer>>>>,
+    pool: Weak<Mutex<Free>>,
 }
 
 impl Buffer {
@@ -71,7 +81,8 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         if let (Some(pool), Some(buffer)) = (self.pool.upgrade(), self.buffer.take()) {
             let mut pool = pool.lock().unwrap_or_else(PoisonError::into_inner);
-            pool.entry(buffer.size()).or_default().push(buffer);
+            let age = pool.age;
+            pool.by_size.entry(buffer.size()).or_default().push((age, buffer));
         }
     }
 }
@@ -79,6 +90,8 @@ impl Drop for Buffer {
 /// A device with WebGPU's default limits, so that a program that runs here runs everywhere.
 pub struct Device {
     pub name: String,
+    /// Whether it runs on the CPU.
+    pub software: bool,
     device: wgpu::Device,
     queue: wgpu::Queue,
     pool: Pool,
@@ -126,7 +139,8 @@ impl Device {
                 wgpu::Error::OutOfMemory { source } => {
                     EngineError::OutOfMemory { device, reason: source.to_string() }
                 }
-                other => EngineError::Unsupported { device, reason: other.to_string() },
+                // Programs are checked before they run, so what wgpu rejects is our mistake.
+                other => EngineError::Fault { device, reason: other.to_string() },
             };
             seen.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         }));
@@ -137,7 +151,8 @@ impl Device {
                 seen.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
             }
         });
-        Ok(Device { name, device, queue, pool: Arc::default(), pipelines: HashMap::new(), fault })
+        let software = adapter.get_info().device_type == Cpu;
+        Ok(Device { name, software, device, queue, pool: Arc::default(), pipelines: HashMap::new(), fault })
     }
 
     /// The greatest buffer that a shader can see, in bytes.
@@ -154,8 +169,9 @@ impl Device {
     /// A storage buffer of at least `bytes` with any contents.
     pub fn buffer(&self, bytes: u64) -> Buffer {
         let size = bytes.next_multiple_of(256).max(256);
-        let pooled =
-            self.pool.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&size).and_then(Vec::pop);
+        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let pooled = pool.by_size.get_mut(&size).and_then(Vec::pop).map(|(_, buffer)| buffer);
+        drop(pool);
         let buffer = pooled.unwrap_or_else(|| {
             self.device.create_buffer(&wgpu::BufferDescriptor {
                 label: None,
@@ -165,6 +181,15 @@ impl Device {
             })
         });
         Buffer { buffer: Some(buffer), pool: Arc::downgrade(&self.pool) }
+    }
+
+    /// Frees pooled buffers that nothing has used for a while.
+    pub fn trim(&self) {
+        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        pool.age += 1;
+        let age = pool.age;
+        pool.by_size.values_mut().for_each(|free| free.retain(|(used, _)| age - used <= AGE_MAX));
+        pool.by_size.retain(|_, free| !free.is_empty());
     }
 
     /// A buffer of uniform data.
@@ -192,7 +217,7 @@ impl Device {
         }
         if let Err(violations) = lint::check("pipeline", text) {
             let reason = format!("a shader does not pass the lint: {}", violations[0]);
-            return Err(EngineError::Unsupported { device: self.name.clone(), reason });
+            return Err(EngineError::Fault { device: self.name.clone(), reason });
         }
         let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor {
             label: None,

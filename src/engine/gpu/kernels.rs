@@ -1,12 +1,13 @@
 //! From a node to its dispatch: which shader, which uniform data, how many workgroups.
 
 use super::device::Device;
+use super::layout::words_of_k;
 use super::map::{GRID_WIDTH, GROUP, translate};
-use super::words_of_k;
 use crate::arith::{DType, digits};
 use crate::engine::EngineError;
-use crate::program::graph::{Graph, Node, Primitive, View, block_count};
+use crate::program::graph::{Graph, Node, Primitive, TensorId, View, block_count};
 use crate::shaders;
+use crate::shaders::product::{Choice, Variant};
 
 /// A node made ready.
 pub struct Step {
@@ -15,6 +16,16 @@ pub struct Step {
     /// Offset and size in the graph's uniform data.
     pub uniform: (u64, u64),
     pub groups: [u32; 3],
+}
+
+/// How a product of these operands is computed by a variant.
+fn choice_of(graph: &Graph, a: TensorId, b: TensorId, block: u32, variant: Variant) -> Choice {
+    let digits = |tensor| match graph.tensor(tensor).dtype {
+        DType::Q(d) => u32::from(d),
+        _ => unreachable!("products take quantised operands"),
+    };
+    let k = graph.tensor(a).shape[2];
+    Choice::new(variant, digits(a), digits(b), if block == 0 { k } else { block })
 }
 
 /// Workgroups for one invocation an element.
@@ -40,7 +51,7 @@ const LONG: u32 = 256;
 const LOOP_ROUNDS_MAX: u32 = 65_535;
 
 /// Why a node cannot run here, if so.
-pub fn refusal(graph: &Graph, node: &Node) -> Option<String> {
+pub fn refusal(graph: &Graph, node: &Node, variant: Variant) -> Option<String> {
     if let Primitive::Product { a, block, .. } = &node.primitive {
         let shape = &graph.tensor(*a).shape;
         // WebGPU's limit on workgroups along a dimension.
@@ -58,7 +69,11 @@ pub fn refusal(graph: &Graph, node: &Node) -> Option<String> {
             ("positions of a micro-batch", graph.tensor(*order).len() as u32 * 2)
         }
         Primitive::Magnitude { input, .. } => ("places of K", input.dims[3].div_ceil(64)),
-        Primitive::Product { a, .. } => ("places of K", words_of_k(graph.tensor(*a).shape[2]) / 4),
+        Primitive::Product { a, b, block, .. } => {
+            let k = graph.tensor(*a).shape[2];
+            let k = if *block == 0 { k } else { *block };
+            ("places of K", choice_of(graph, *a, *b, *block, variant).rounds(words_of_k(k)))
+        }
         _ => return None,
     };
     (rounds > LOOP_ROUNDS_MAX).then(|| format!("{}: too many {what} for one dispatch", node.operator))
@@ -80,7 +95,7 @@ fn file(name: &str) -> String {
 }
 
 /// A node's shader text, uniform words and workgroups.
-fn shader(graph: &Graph, node: &Node) -> (String, Vec<u32>, [u32; 3]) {
+fn shader(graph: &Graph, node: &Node, variant: Variant) -> (String, Vec<u32>, [u32; 3]) {
     let ty = graph.tensor(node.output);
     let elements = ty.len() as u32;
     let last = *ty.shape.last().expect("tensors have rank 1 or more");
@@ -130,27 +145,25 @@ fn shader(graph: &Graph, node: &Node) -> (String, Vec<u32>, [u32; 3]) {
             let plane = ty.shape[0] * ty.shape[1] * words;
             let step = if *block == 0 { input.dims[3].next_multiple_of(16).max(1) } else { *block };
             let digits = u32::from(*digits);
-            let mut uniform = vec![plane, words, digits, GRID_WIDTH];
+            let planes = if variant == Variant::Words { 0 } else { digits };
+            let mut uniform = vec![plane, words, planes, GRID_WIDTH];
             uniform.extend(view_words(input));
             let blocks = block_count(input.dims[3], *block);
             uniform.extend([input.offset, blocks, step, digits::magnitude_bits(digits)]);
             (file("quantise"), uniform, linear_groups(plane))
         }
         Primitive::Product { a, b, block, .. } => {
+            let choice = choice_of(graph, *a, *b, *block, variant);
             let (a, b) = (graph.tensor(*a), graph.tensor(*b));
-            let digits_of = |dtype| match dtype {
-                DType::Q(d) => u32::from(d),
-                _ => unreachable!("products take quantised operands"),
-            };
-            let (digits_a, digits_b) = (digits_of(a.dtype), digits_of(b.dtype));
             let [batch, m, k] = [a.shape[0], a.shape[1], a.shape[2]];
             let n = b.shape[1];
             let (words, blocks) = (words_of_k(k), block_count(k, *block));
             let step = if *block == 0 { words } else { *block / 4 };
-            let bits = digits::magnitude_bits(digits_a) + digits::magnitude_bits(digits_b);
+            let bits = digits::magnitude_bits(choice.digits_a) + digits::magnitude_bits(choice.digits_b);
             let uniform = vec![batch, m, n, words, blocks, step, bits, 0];
-            let groups = [n.div_ceil(32), m.div_ceil(32), blocks * batch];
-            (shaders::product::complete(&file("product"), digits_a, digits_b), uniform, groups)
+            let [rows, columns] = variant.tile();
+            let groups = [n.div_ceil(columns), m.div_ceil(rows), blocks * batch];
+            (choice.complete(&file(variant.file())), uniform, groups)
         }
         Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. } => (String::new(), Vec::new(), [0; 3]),
     }
@@ -159,11 +172,12 @@ fn shader(graph: &Graph, node: &Node) -> (String, Vec<u32>, [u32; 3]) {
 /// Makes a node ready; its uniform data goes to the end of `data`.
 pub fn step_of(
     device: &mut Device,
+    variant: Variant,
     graph: &Graph,
     node: &Node,
     data: &mut Vec<u8>,
 ) -> Result<Step, EngineError> {
-    let (text, uniform, groups) = shader(graph, node);
+    let (text, uniform, groups) = shader(graph, node, variant);
     if text.is_empty() {
         return Ok(Step { pipeline: None, uniform: (0, 0), groups });
     }
@@ -177,8 +191,8 @@ pub fn step_of(
 /// Every shader text of a graph with the name of a node that uses it, for dumps and the lint's tests.
 pub fn texts(graph: &Graph) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
-    for node in &graph.nodes {
-        let (text, ..) = shader(graph, node);
+    for (node, variant) in graph.nodes.iter().flat_map(|node| Variant::ALL.map(|variant| (node, variant))) {
+        let (text, ..) = shader(graph, node, variant);
         if !text.is_empty() && !found.iter().any(|(_, t)| *t == text) {
             found.push((node.primitive.name().to_string(), text));
         }

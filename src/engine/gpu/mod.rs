@@ -5,9 +5,11 @@
 
 mod device;
 pub mod kernels;
+mod layout;
 mod map;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 pub use device::{AdapterName, adapters};
 use device::{Buffer, Device, Dispatch};
@@ -15,17 +17,15 @@ use kernels::{Step, step_of};
 
 use super::plan::last_uses;
 use super::{Compiled, Engine, EngineError, Observer, Tensor};
-use crate::arith::{DType, digits};
+use crate::arith::DType;
+use crate::program::builder::Builder;
 use crate::program::element::{self, Source};
 use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType};
+use crate::program::products::{ProductClass, ProductTable};
+pub use crate::shaders::product::Variant;
 
 /// Dispatches of one submission.
 const BATCH: usize = 128;
-
-/// The words of K in a row of digit planes: K padded to whole tiles of the product.
-fn words_of_k(k: u32) -> u32 {
-    k.div_ceil(16) * 4
-}
 
 /// What a tensor is in GPU memory.
 struct Storage {
@@ -33,48 +33,6 @@ struct Storage {
     ty: TensorType,
     /// Small integers that came from the host, for groupings, which run there.
     host: Option<Vec<u32>>,
-}
-
-/// Bytes of a tensor in GPU memory: words, or digit planes.
-fn physical_bytes(ty: &TensorType) -> u64 {
-    match ty.dtype {
-        DType::Q(d) => {
-            let rows = u64::from(ty.shape[0]) * u64::from(ty.shape[1]);
-            u64::from(d) * rows * u64::from(words_of_k(ty.shape[2])) * 4
-        }
-        DType::U8 | DType::Bf16 => ty.bytes() as u64,
-        DType::F32 | DType::U32 => ty.len() as u64 * 4,
-    }
-}
-
-/// The canonical bytes of digit planes.
-fn canonical_from_planes(ty: &TensorType, d: u8, planes: &[u8]) -> Vec<u8> {
-    let [rows, k] = [ty.shape[0] as usize * ty.shape[1] as usize, ty.shape[2] as usize];
-    let width = words_of_k(ty.shape[2]) as usize * 4;
-    let mut bytes = Vec::with_capacity(ty.bytes());
-    for row in 0..rows {
-        for j in 0..k {
-            let digit = |p: usize| i64::from(planes[(p * rows + row) * width + j] as i8);
-            let q: i64 = (0..d as usize).map(|p| digit(p) << (8 * p)).sum();
-            bytes.extend(&q.to_le_bytes()[..d as usize]);
-        }
-    }
-    bytes
-}
-
-/// The digit planes of canonical bytes.
-fn planes_from_canonical(ty: &TensorType, d: u8, bytes: &[u8]) -> Vec<u8> {
-    let [rows, k] = [ty.shape[0] as usize * ty.shape[1] as usize, ty.shape[2] as usize];
-    let width = words_of_k(ty.shape[2]) as usize * 4;
-    let mut planes = vec![0; d as usize * rows * width];
-    let words = super::reference::words_from_bytes(ty.dtype, bytes);
-    for (i, word) in words.into_iter().enumerate() {
-        let split = digits::balanced_digits(word as i32, u32::from(d));
-        for (p, digit) in split.iter().take(d as usize).enumerate() {
-            planes[(p * rows + i / k) * width + i % k] = *digit as u8;
-        }
-    }
-    planes
 }
 
 /// A graph made ready: a step for each node and the uniform data of all of them.
@@ -87,6 +45,8 @@ struct Plan {
 /// The engine on one adapter.
 pub struct Gpu {
     device: Device,
+    /// How it computes products.
+    variant: Variant,
 }
 
 impl Gpu {
@@ -96,24 +56,73 @@ impl Gpu {
     /// # Errors
     /// If there is none, it cannot be opened, or it fails the test.
     pub fn open(name: Option<&str>) -> Result<Gpu, EngineError> {
-        let mut gpu = Gpu { device: Device::open(name)? };
-        let expected = super::fingerprint::fingerprint(&mut super::reference::Reference)?;
-        if super::fingerprint::fingerprint(&mut gpu)? != expected {
-            let check = "an operator's bits differ from the scalar reference".into();
-            return Err(EngineError::SelfTest { device: gpu.device.name, check });
-        }
-        Ok(gpu)
+        let device = Device::open(name)?;
+        // On software adapters the others are slower by far (benches/gpu_product.rs), and slow to try.
+        let variant = if device.software { Some(Variant::Words) } else { None };
+        Gpu { device, variant: Variant::Dot }.chosen(variant)?.tested()
     }
 
-    fn upload_planes(&self, ty: &TensorType, bytes: &[u8]) -> Storage {
+    /// [`Gpu::open`], with products by a given variant instead of the fastest.
+    pub fn open_with(name: Option<&str>, variant: Variant) -> Result<Gpu, EngineError> {
+        Gpu { device: Device::open(name)?, variant }.tested()
+    }
+
+    /// Sets the variant given, or the one that is fastest on this adapter for a product of two digits.
+    fn chosen(mut self, variant: Option<Variant>) -> Result<Gpu, EngineError> {
+        if let Some(variant) = variant {
+            return Ok(Gpu { variant, ..self });
+        }
+        const SIDE: u32 = 512;
+        let mut builder = Builder::new(ProductTable::uniform(2));
+        let a = builder.input("a", DType::F32, &[SIDE, SIDE]);
+        let b = builder.input("b", DType::F32, &[SIDE, SIDE]);
+        let (view_a, view_b) = (builder.whole(a), builder.whole(b));
+        let output = builder.product(ProductClass::Linear, view_a, view_b, &[SIDE, SIDE]);
+        builder.output("product", output);
+        let graph = Arc::new(builder.finish());
+        let bytes: Vec<u8> =
+            (0..SIDE * SIDE).flat_map(|i| ((i * i % 1009) as f32 - 504.0).to_le_bytes()).collect();
+        let ty = graph.tensor(graph.inputs[0].tensor).clone();
+        let mut fastest: Option<(Duration, Variant)> = None;
+        for variant in Variant::ALL {
+            self.variant = variant;
+            let compiled = self.compile(graph.clone())?;
+            let inputs = [self.upload(&ty, &bytes)?, self.upload(&ty, &bytes)?];
+            // The first run also compiles and allocates.
+            for _ in 0..3 {
+                let begin = Instant::now();
+                let outputs = self.run(&compiled, &inputs, None)?;
+                self.read(&outputs[0], &mut |_| {})?;
+                let time = begin.elapsed();
+                if fastest.is_none_or(|(least, _)| time < least) {
+                    fastest = Some((time, variant));
+                }
+            }
+        }
+        self.variant = fastest.map_or(Variant::Dot, |(_, variant)| variant);
+        Ok(self)
+    }
+
+    /// The engine, if it passes its self-test.
+    fn tested(mut self) -> Result<Gpu, EngineError> {
+        let gpu = &mut self;
+        let expected = super::fingerprint::fingerprint(&mut super::reference::Reference)?;
+        if super::fingerprint::fingerprint(gpu)? != expected {
+            let check = "an operator's bits differ from the scalar reference".into();
+            return Err(EngineError::SelfTest { device: self.device.name, check });
+        }
+        Ok(self)
+    }
+
+    fn upload_any(&self, ty: &TensorType, bytes: &[u8]) -> Storage {
         let DType::Q(d) = ty.dtype else { return self.upload_words(ty, bytes, false) };
-        let buffer = self.device.buffer(physical_bytes(ty));
-        self.device.write(buffer.raw(), &planes_from_canonical(ty, d, bytes));
+        let buffer = self.device.buffer(self.bytes(ty));
+        self.device.write(buffer.raw(), &layout::from_canonical(ty, d, self.variant, bytes));
         Storage { buffer, ty: ty.clone(), host: None }
     }
 
     fn upload_words(&self, ty: &TensorType, bytes: &[u8], keep: bool) -> Storage {
-        let buffer = self.device.buffer(physical_bytes(ty));
+        let buffer = self.device.buffer(self.bytes(ty));
         let mut padded = bytes.to_vec();
         padded.resize(bytes.len().next_multiple_of(4), 0);
         self.device.write(buffer.raw(), &padded);
@@ -124,10 +133,10 @@ impl Gpu {
 
     /// Shows a tensor in the canonical layout.
     fn show(&self, storage: &Storage, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
-        let bytes = physical_bytes(&storage.ty);
+        let bytes = self.bytes(&storage.ty);
         match storage.ty.dtype {
-            DType::Q(d) => self.device.read(storage.buffer.raw(), bytes, &mut |planes| {
-                visit(&canonical_from_planes(&storage.ty, d, planes));
+            DType::Q(d) => self.device.read(storage.buffer.raw(), bytes, &mut |stored| {
+                visit(&layout::to_canonical(&storage.ty, d, self.variant, stored));
             }),
             _ => self.device.read(storage.buffer.raw(), bytes, visit),
         }
@@ -148,12 +157,12 @@ impl Source for HostWords<'_> {
 
 impl Engine for Gpu {
     fn describe(&self) -> String {
-        format!("wgpu: {}", self.device.name)
+        format!("wgpu: {}, {:?} products", self.device.name, self.variant)
     }
 
     fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
-        if physical_bytes(ty) > self.device.binding_max() {
-            return Err(too_large(&self.device, "an input", ty));
+        if self.bytes(ty) > self.device.binding_max() {
+            return Err(self.too_large("an input", ty));
         }
         let storage = self.upload_words(ty, bytes, true);
         self.device.check()?;
@@ -169,13 +178,13 @@ impl Engine for Gpu {
         let mut steps = Vec::new();
         for node in &graph.nodes {
             let ty = graph.tensor(node.output);
-            if physical_bytes(ty) > self.device.binding_max() {
-                return Err(too_large(&self.device, &node.operator, ty));
+            if self.bytes(ty) > self.device.binding_max() {
+                return Err(self.too_large(&node.operator, ty));
             }
-            if let Some(reason) = kernels::refusal(&graph, node) {
+            if let Some(reason) = kernels::refusal(&graph, node, self.variant) {
                 return Err(EngineError::Unsupported { device: self.device.name.clone(), reason });
             }
-            steps.push(step_of(&mut self.device, &graph, node, &mut data)?);
+            steps.push(step_of(&mut self.device, self.variant, &graph, node, &mut data)?);
         }
         self.device.check()?;
         let uniforms = self.device.uniforms(&data);
@@ -208,7 +217,7 @@ impl Engine for Gpu {
                 let mut shown = Ok(None);
                 self.show(output.storage(), &mut |bytes| shown = observer.node(index, node, bytes))?;
                 if let Some(bytes) = shown? {
-                    let storage = self.upload_planes(graph.tensor(node.output), &bytes);
+                    let storage = self.upload_any(graph.tensor(node.output), &bytes);
                     values[node.output.0 as usize] = Some(Tensor::new(storage));
                 }
             }
@@ -217,7 +226,9 @@ impl Engine for Gpu {
             }
         }
         let output = |id: TensorId| values[id.0 as usize].clone().expect("outputs are computed");
-        Ok(graph.outputs.iter().map(|port| output(port.tensor)).collect())
+        let outputs = graph.outputs.iter().map(|port| output(port.tensor)).collect();
+        self.device.trim();
+        Ok(outputs)
     }
 }
 
@@ -239,7 +250,7 @@ impl Gpu {
             // Written before the submission that reads it: the recorded dispatches do not touch this buffer.
             return Ok(Tensor::new(self.upload_words(ty, &bytes, true)));
         }
-        let buffer = self.device.buffer(physical_bytes(ty));
+        let buffer = self.device.buffer(self.bytes(ty));
         let output = Tensor::new(Storage { buffer, ty: ty.clone(), host: None });
         if step.groups.contains(&0) {
             return Ok(output); // nothing to compute
@@ -267,7 +278,7 @@ impl Gpu {
                         .iter()
                         .map(|t| {
                             let storage = t.storage::<Storage>();
-                            (storage.buffer.raw(), physical_bytes(&storage.ty).next_multiple_of(4).max(4))
+                            (storage.buffer.raw(), self.bytes(&storage.ty).next_multiple_of(4).max(4))
                         })
                         .collect(),
                     groups: step.groups,
@@ -279,14 +290,17 @@ impl Gpu {
         recorded.clear();
         Ok(())
     }
-}
 
-fn too_large(device: &Device, what: &str, ty: &TensorType) -> EngineError {
-    let reason = format!(
-        "{what} {:?} takes {} bytes, a shader can see {}; use smaller micro-batches",
-        ty.shape,
-        physical_bytes(ty),
-        device.binding_max()
-    );
-    EngineError::Unsupported { device: device.name.clone(), reason }
+    fn bytes(&self, ty: &TensorType) -> u64 {
+        layout::bytes(ty, self.variant)
+    }
+
+    fn too_large(&self, what: &str, ty: &TensorType) -> EngineError {
+        let (bytes, most) = (self.bytes(ty), self.device.binding_max());
+        let reason = format!(
+            "{what} {:?} takes {bytes} bytes, a shader can see {most}; use smaller micro-batches",
+            ty.shape
+        );
+        EngineError::Unsupported { device: self.device.name.clone(), reason }
+    }
 }

@@ -1,0 +1,48 @@
+//!include shared/scale_back.wgsl
+// product.v1 for software adapters: exact integer products of whole q's, one in a word, scaled back and rounded once.
+//
+// A processor has no workgroup memory of its own and multiplies 32-bit integers in vectors, so this variant has neither
+// tiles nor digits: an invocation computes ROWS x COLUMNS outputs straight from the operands. The rows of A are the same
+// for the whole workgroup, so that their loads are one load and a broadcast; columns are LANES apart. A q too wide for a
+// 32-bit product is split into a few balanced parts in registers (src/shaders/product.rs chooses them, and says how many
+// products an accumulator holds); products of equal split sides are Karatsuba's, three for two parts, six for three.
+//
+// This is a template, as product.wgsl is, and the loops over K are the only ones for the same reason.
+
+//@constants
+
+// (batch, M, N, words of a row / 4), (blocks, words of a block / 4, magnitude bits of both, 0)
+@group(0) @binding(0) var<uniform> p: array<vec4<u32>, 2>;
+@group(0) @binding(1) var<storage, read> a: array<vec4<i32>>;
+@group(0) @binding(2) var<storage, read> magnitudes_a: array<u32>;
+@group(0) @binding(3) var<storage, read> b: array<vec4<i32>>;
+@group(0) @binding(4) var<storage, read> magnitudes_b: array<u32>;
+@group(0) @binding(5) var<storage, read_write> output: array<u32>;
+
+@compute @workgroup_size(LANES)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {
+    let batch = max(p[0].x, 1u);
+    let m = p[0].y;
+    let n = p[0].z;
+    let words = p[0].w;
+    let block = group.z / batch;
+    let sample = group.z % batch;
+    let first = block * p[1].y;
+    let end = min(first + p[1].y, words);
+    let row = group.y * ROWS;
+    let column = group.x * COLUMNS * LANES + lane;
+    // Rows and columns past the end repeat the last one and are not stored.
+    //@rows
+    //@accumulators
+    for (var start = first; start < end; start += FLUSH_WORDS) {
+        let stop = min(start + FLUSH_WORDS, end);
+        for (var k = start; k < stop; k += STEP) {
+            //@multiply
+        }
+        //@flush
+    }
+    let place = ((block * batch + sample) * m + row) * n + column;
+    let mags_a = (sample * m + row) * p[1].x + block;
+    let mags_b = (sample * n + column) * p[1].x + block;
+    //@store
+}
