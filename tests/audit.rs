@@ -49,7 +49,7 @@ fn diverges_at(report: &Report) -> (u32, String) {
 #[test]
 fn an_honest_run_matches_on_every_engine() {
     let folder = tempfile::tempdir().unwrap();
-    for granularity in ["microbatch", "operator"] {
+    for granularity in ["step", "microbatch", "operator"] {
         let job = gpt_job(folder.path(), granularity, "");
         let run = trained(&job, &folder.path().join(granularity), None);
         let engines: [Box<dyn Engine>; 3] =
@@ -212,7 +212,7 @@ impl Engine for Faulty {
 #[test]
 fn a_faulty_auditor_accuses_nobody() {
     let folder = tempfile::tempdir().unwrap();
-    for granularity in ["microbatch", "operator"] {
+    for granularity in ["step", "microbatch", "operator"] {
         let job = gpt_job(folder.path(), granularity, "");
         let run = trained(&job, &folder.path().join(granularity), None);
         let (report, verdict) = audited(&run, &mut Faulty(Cpu::new(1).unwrap()), &Choice::All);

@@ -12,7 +12,7 @@ use crate::run::checkpoint::{self, state_digest, tensor_digests};
 use crate::run::data::batch_digest;
 use crate::run::dir::{CONTRACT, Run};
 use crate::run::disk;
-use crate::run::job::philox_key;
+use crate::run::job::{Granularity, philox_key};
 use crate::run::transcript::{self, Transcript};
 
 /// The result of the checks.
@@ -114,10 +114,14 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
                 if step.step > run.job.steps {
                     return wrong("the job has fewer steps");
                 }
-                if step.micro_batches.len() != run.program.spec.micro_batches as usize {
-                    return wrong("it has another number of micro-batches than the job");
+                let expected = match run.job.commit.granularity {
+                    Granularity::Step => 0,
+                    Granularity::Microbatch | Granularity::Operator => run.program.spec.micro_batches,
+                };
+                if step.micro_batches.len() != expected as usize {
+                    return wrong("it commits another number of micro-batches than the job says");
                 }
-                let operators = run.job.commit.granularity == crate::run::job::Granularity::Operator;
+                let operators = run.job.commit.granularity == Granularity::Operator;
                 if step.trace.is_some() != operators {
                     return wrong(
                         "it commits to operators although the job does not, or the other way round",

@@ -10,7 +10,7 @@ use super::{CommandResult, Exit, Failure, Printer};
 use crate::audit::{checks, differences, replay_to};
 use crate::engine::session::{Session, Unobserved};
 use crate::run::dir::Run;
-use crate::run::job::philox_key;
+use crate::run::job::{Granularity, philox_key};
 use crate::train::committed_step::{committed_step, gradient_root, scalars};
 
 /// Replay one step, or one micro-batch of it, and compare it with what the run commits.
@@ -36,6 +36,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     if args.microbatch.is_some_and(|i| i >= run.program.spec.micro_batches) {
         let why = format!("a step has micro-batches 0 to {}", run.program.spec.micro_batches - 1);
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    if args.microbatch.is_some() && run.job.commit.granularity == Granularity::Step {
+        let why = "this run commits to whole steps only (granularity = \"step\"): leave --microbatch out";
         return Err(Failure::new(Exit::Usage, why));
     }
     let mut engine = open(&args.engine)?;

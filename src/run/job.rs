@@ -101,7 +101,9 @@ pub struct DigitsSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Granularity {
-    /// The state after each step, and the gradient of each micro-batch.
+    /// The state after each step.
+    Step,
+    /// Also the gradient of each micro-batch, so that one can be replayed alone.
     #[default]
     Microbatch,
     /// Also the output of every operator, so that a verdict can name an operator and a tile.

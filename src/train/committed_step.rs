@@ -106,12 +106,15 @@ pub fn committed_step(
     batch: &[MicroBatch],
     mut tamper: Tamper,
 ) -> Result<CommittedStep, EngineError> {
-    let hashing = run.job.commit.granularity == Granularity::Operator;
+    let granularity = run.job.commit.granularity;
+    let hashing = granularity == Granularity::Operator;
     let mut tracer =
         Tracer { nodes: Vec::new(), hashing, tamper: &mut tamper, phase: Phase::Update, graph: None };
     let mut micro_batches = Vec::new();
     let outcome = session.step(scalars, batch, &mut tracer, |session, _, gradients| {
-        micro_batches.push(gradient_root(session, gradients)?);
+        if granularity != Granularity::Step {
+            micro_batches.push(gradient_root(session, gradients)?);
+        }
         Ok(())
     })?;
     let trace = hashing.then_some(Trace { nodes: tracer.nodes });

@@ -102,7 +102,7 @@ pub fn disk_needed(run: &Run) -> u64 {
     let records = u64::from(run.job.steps) * (200 + 32 * u64::from(run.program.spec.micro_batches));
     let traces = match run.job.commit.granularity {
         crate::run::job::Granularity::Operator => trace_bytes(run) * u64::from(run.job.steps),
-        crate::run::job::Granularity::Microbatch => 0,
+        crate::run::job::Granularity::Step | crate::run::job::Granularity::Microbatch => 0,
     };
     checkpoints * state + state / 3 + data + records + traces
 }
