@@ -9,11 +9,11 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{begin_run, files, gpt_job, key};
+use common::{adapter_names, begin_run, files, gpt_job, key};
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::arith::{DType, elementary, float};
 use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::gpu::{Gpu, Variant, adapters};
+use tiebreak::engine::gpu::{Gpu, Variant};
 use tiebreak::engine::{Engine, Tensor};
 use tiebreak::program::builder::Builder;
 use tiebreak::program::expr::{Body, Reg, Writer};
@@ -22,23 +22,8 @@ use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
 use tiebreak::run::disk::Disk;
 use tiebreak::train::{Silent, train};
 
-/// Every usable adapter's name, after checking that those that must be here are.
-fn names() -> Vec<String> {
-    let names: Vec<String> = adapters().into_iter().filter(|a| a.refused.is_none()).map(|a| a.name).collect();
-    let required = std::env::var("TIEBREAK_REQUIRE_ADAPTERS").unwrap_or_default();
-    for wanted in required.split(',').filter(|w| !w.is_empty()) {
-        assert!(names.iter().any(|n| n.contains(wanted)), "adapter {wanted} is required; here are {names:?}");
-    }
-    for usual in ["llvmpipe", "SwiftShader"] {
-        if !names.iter().any(|n| n.contains(usual)) {
-            println!("NOT TESTED: there is no adapter {usual} here");
-        }
-    }
-    names
-}
-
 fn engines() -> Vec<Gpu> {
-    names().iter().map(|name| Gpu::open(Some(name)).unwrap()).collect()
+    adapter_names().iter().map(|name| Gpu::open(Some(name)).unwrap()).collect()
 }
 
 fn upload(engine: &mut dyn Engine, dtype: DType, shape: &[u32], words: &[u32]) -> Tensor {
@@ -183,7 +168,7 @@ fn products_of_every_kind() {
         [[1, 1, 1, 1], [1, 33, 31, 7], [2, 5, 70, 64], [3, 40, 1, 129], [1, 64, 64, 300], [1, 2, 2, 802_816]];
     let pairs = [(1, 1, 0), (2, 2, 0), (2, 3, 0), (3, 2, 64), (3, 3, 0), (3, 4, 0), (4, 4, 0), (4, 1, 128)];
     let mut cpu = Cpu::new(2).unwrap();
-    let every = names();
+    let every = adapter_names();
     let mut engines: Vec<Gpu> = every
         .iter()
         .flat_map(|name| Variant::ALL.map(|variant| Gpu::open_with(Some(name), variant).unwrap()))

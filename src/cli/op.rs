@@ -3,8 +3,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use clap::ValueEnum;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::json;
 
 use super::engine::{EngineArgs, open};
@@ -12,165 +10,199 @@ use super::{CommandResult, Exit, Failure, Printer};
 use crate::arith::DType;
 use crate::commit::tensor::digest;
 use crate::program::builder::Builder;
-use crate::program::expr::{Body, Reg, Writer};
-use crate::program::graph::{TensorId, TensorType, View};
-use crate::program::operators;
+use crate::program::catalogue::{Attributes, OPERATORS, Operator};
+use crate::program::graph::TensorType;
 use crate::program::products::{ProductClass, ProductDigits, ProductTable};
 use crate::run::RunError;
-use crate::run::disk::{self, Disk};
+use crate::run::arrays::{self, Array};
 
-/// The most bytes of an input file.
-const INPUT_MAX: u64 = 1 << 34;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Operator {
-    /// a + b, a - b, a * b, a / b: two tensors of one shape.
-    Add,
-    Sub,
-    Mul,
-    Div,
-    Sqrt,
-    Exp,
-    Log,
-    Tanh,
-    Erf,
-    /// GELU in its tanh form.
-    Gelu,
-    GeluErf,
-    Relu,
-    /// a [M, K] times b [N, K] transposed, digitised.
-    Matmul,
-    /// The tree sum over the last dimension.
-    Sum,
-    /// The maximum over the last dimension.
-    Max,
-    /// x [N, C] with gain [C] and bias [C].
-    LayerNorm,
-}
-
-/// Run one operator of the contract on F32 tensors of a safetensors file, on any engine.
+/// Run one operator of the contract on arrays of your own, on any engine.
 ///
-/// Inputs are the file's tensors in the order of their names; the output is the tensor `out`.
+/// Inputs are .npy files in the operator's order, or one safetensors file with tensors of the inputs' names. `tiebreak op
+/// --list` prints every operator with its inputs.
 #[derive(clap::Args)]
-#[command(after_help = "Example: tiebreak op matmul in.safetensors out.safetensors --digits 3 --engine wgpu")]
+#[command(after_help = "Example: tiebreak op matmul a.npy b.npy --out c.npy --digits 3 --engine wgpu")]
 pub struct Args {
-    operator: Operator,
-    input: PathBuf,
-    output: PathBuf,
-    /// Digits of both operands of a product.
+    #[arg(required_unless_present = "list")]
+    operator: Option<String>,
+    inputs: Vec<PathBuf>,
+    /// A .npy file, or a .safetensors file, which operators with several outputs need.
+    #[arg(long, short, required_unless_present = "list")]
+    out: Option<PathBuf>,
+    /// Print every operator: name, inputs with shapes, whether it has a gradient.
+    #[arg(long)]
+    list: bool,
+    /// The gradients instead: takes one more input, `dy`, of the output's shape.
+    #[arg(long)]
+    gradient: bool,
+    /// Digits of both operands of products.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=4))]
     digits: u8,
-    /// Scale block of a product along K: 0, or a power of two of at least 64.
+    /// Scale block of products along K: 0, or a power of two of at least 64.
     #[arg(long, default_value_t = 0)]
     block: u32,
+    #[command(flatten)]
+    attributes: Flags,
     #[command(flatten)]
     engine: EngineArgs,
 }
 
-pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let bytes = disk::read(&args.input, INPUT_MAX)?;
-    let invalid = |why: String| Failure::from(RunError::invalid(&args.input, why));
-    let file = SafeTensors::deserialize(&bytes).map_err(|error| invalid(error.to_string()))?;
-    let mut names = file.names();
-    names.sort_unstable();
-    let mut inputs = Vec::new();
-    for name in names {
-        let view = file.tensor(name).map_err(|error| invalid(error.to_string()))?;
-        let shape: Option<Vec<u32>> = view.shape().iter().map(|&d| u32::try_from(d).ok()).collect();
-        let shape = shape.filter(|s| (1..=4).contains(&s.len()) && view.data().len() / 4 < 1 << 31);
-        match (view.dtype(), shape) {
-            (Dtype::F32, Some(shape)) => {
-                inputs.push((TensorType { dtype: DType::F32, shape }, view.data().to_vec()));
-            }
-            _ => return Err(invalid(format!("{name}: F32 tensors of rank 1 to 4 are wanted"))),
-        }
+/// [`Attributes`] as people write them.
+#[derive(clap::Args)]
+struct Flags {
+    /// Samples that the rows of `attention` and `dropout` hold.
+    #[arg(long, default_value_t = 1)]
+    samples: u32,
+    /// Heads of `attention`.
+    #[arg(long, default_value_t = 1)]
+    heads: u32,
+    /// Drop probability of `dropout`.
+    #[arg(long, default_value_t = 0.1)]
+    p: f32,
+    /// The number of a `dropout` in its model.
+    #[arg(long, default_value_t = 0)]
+    number: u32,
+    /// Of `layer_norm` (1e-5 in the models) and `adamw` (usually 1e-8).
+    #[arg(long, default_value_t = 1e-5)]
+    epsilon: f32,
+    #[arg(long, default_value_t = 0.9)]
+    beta1: f32,
+    #[arg(long, default_value_t = 0.95)]
+    beta2: f32,
+    #[arg(long, default_value_t = 0.1)]
+    weight_decay: f32,
+    #[arg(long, default_value_t = 0.9)]
+    momentum: f32,
+    /// Of `clip`.
+    #[arg(long, default_value_t = 1.0)]
+    max_norm: f32,
+}
+
+impl From<Flags> for Attributes {
+    fn from(flags: Flags) -> Attributes {
+        let Flags { samples, heads, p, number, epsilon, beta1, beta2, weight_decay, momentum, max_norm } =
+            flags;
+        Attributes { samples, heads, p, number, epsilon, beta1, beta2, weight_decay, momentum, max_norm }
     }
-    let digits = ProductDigits { digits_a: args.digits, digits_b: args.digits, block: args.block };
-    if let Some(why) = digits.error() {
-        return Err(Failure::new(Exit::Usage, why));
+}
+
+fn list(printer: Printer) -> CommandResult {
+    let mut text = Vec::new();
+    let mut rows = Vec::new();
+    for operator in OPERATORS {
+        let integers = |i: &crate::program::catalogue::Input| i.dtype != DType::F32;
+        let inputs: Vec<String> = operator
+            .inputs
+            .iter()
+            .map(|i| format!("{} [{}]{}", i.name, i.shape, if integers(i) { " u32" } else { "" }))
+            .collect();
+        let gradient = if operator.differentiable { "; --gradient" } else { "" };
+        text.push(format!(
+            "{:14} {}\n{:14} {}{gradient}",
+            operator.name,
+            operator.about,
+            "",
+            inputs.join(", ")
+        ));
+        rows.push(json!({ "name": operator.name, "about": operator.about, "inputs": inputs, "gradient": operator.differentiable }));
     }
-    let mut table = ProductTable::preset();
-    table.set(ProductClass::Linear, digits);
-    let mut b = Builder::new(table);
-    let ids: Vec<TensorId> = inputs
-        .iter()
-        .enumerate()
-        .map(|(i, (ty, _))| b.input(format!("in{i}"), ty.dtype, &ty.shape))
-        .collect();
-    let out = build(&mut b, args.operator, &ids).map_err(|why| Failure::new(Exit::Usage, why))?;
-    b.output("out", out);
-    let ty = b.tensor(out).clone();
-    let mut engine = open(&args.engine)?;
-    let graph = engine.compile(Arc::new(b.finish()))?;
-    let mut tensors = Vec::new();
-    for (ty, bytes) in &inputs {
-        tensors.push(engine.upload(ty, bytes)?);
-    }
-    let outputs = engine.run(&graph, &tensors, None)?;
-    let result = engine.download(&outputs[0])?;
-    let shape = ty.shape.iter().map(|&d| d as usize).collect();
-    let saved = TensorView::new(Dtype::F32, shape, &result)
-        .and_then(|view| safetensors::serialize([("out", view)], None))
-        .map_err(|error| Failure::new(Exit::Undecided, error))?;
-    let path = std::path::absolute(&args.output).map_err(RunError::io(&args.output))?;
-    Disk::default().replace(&path, &saved)?;
-    let digest = digest(&ty, &result);
-    printer.result(
-        format!("{:?} on {}: {digest}", ty.shape, engine.describe()),
-        &json!({ "shape": ty.shape, "digest": digest, "engine": engine.describe() }),
-    );
+    printer.result(text.join("\n"), &json!(rows));
     Ok(Exit::Match)
 }
 
-/// Appends the operator, after checking the shapes that people brought.
-fn build(b: &mut Builder, operator: Operator, ids: &[TensorId]) -> Result<TensorId, String> {
-    let shapes: Vec<Vec<u32>> = ids.iter().map(|&id| b.shape(id)).collect();
-    let wants = |what: &str| Err(format!("{operator:?} wants {what}, the file holds {shapes:?}"));
-    let unary = |b: &mut Builder, f: fn(&mut Writer, Reg) -> Reg| {
-        let body = Body::new("op.v1", |w| {
-            let x = w.input(0);
-            f(w, x)
-        });
-        b.map(body, &ids[..1], &shapes[0])
-    };
-    let one = ids.len() == 1;
-    let pair = ids.len() == 2 && shapes[0] == shapes[1];
-    Ok(match operator {
-        Operator::Add if pair => b.zip("add.v1", ids[0], ids[1], Writer::add),
-        Operator::Sub if pair => b.zip("sub.v1", ids[0], ids[1], Writer::sub),
-        Operator::Mul if pair => b.zip("mul.v1", ids[0], ids[1], Writer::mul),
-        Operator::Div if pair => b.zip("div.v1", ids[0], ids[1], Writer::div),
-        Operator::Add | Operator::Sub | Operator::Mul | Operator::Div => {
-            return wants("two tensors of one shape");
+/// The inputs in the operator's order: by name from one safetensors file, else as they come.
+fn arranged(operator: &Operator, args: &Args) -> Result<Vec<Array>, Failure> {
+    let mut files = Vec::new();
+    for path in &args.inputs {
+        files.push(arrays::read(path)?);
+    }
+    let mut names: Vec<&str> = operator.inputs.iter().map(|input| input.name).collect();
+    if args.gradient {
+        names.push("dy");
+    }
+    if files.iter().any(|file| file.iter().any(|array| !array.name.is_empty())) {
+        let [file] = &files[..] else {
+            return Err(Failure::new(Exit::Usage, "inputs are .npy files, or one safetensors file"));
+        };
+        let have: Vec<&str> = file.iter().map(|array| array.name.as_str()).collect();
+        let by_name = |name: &&str| {
+            let found = file.iter().find(|array| array.name == **name).cloned();
+            found.ok_or_else(|| format!("there is no tensor {name}; the file holds {}", have.join(", ")))
+        };
+        let arranged: Result<Vec<Array>, String> = names.iter().map(by_name).collect();
+        return arranged.map_err(|why| Failure::from(RunError::invalid(&args.inputs[0], why)));
+    }
+    let arrays: Vec<Array> = files.into_iter().flatten().collect();
+    if arrays.len() != names.len() {
+        let why = format!("{} takes {} inputs: {}", operator.name, names.len(), names.join(", "));
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    Ok(arrays)
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    if args.list {
+        return list(printer);
+    }
+    let usage = |why: String| Failure::new(Exit::Usage, why);
+    let name = args.operator.as_deref().unwrap_or_default();
+    let operator = Operator::by_name(name)
+        .ok_or_else(|| usage(format!("there is no operator {name}; tiebreak op --list prints them all")))?;
+    let inputs = arranged(operator, &args)?;
+    let wanted = operator.inputs.iter().map(|input| (input.name, input.dtype)).chain([("dy", DType::F32)]);
+    for (array, (name, dtype)) in inputs.iter().zip(wanted) {
+        if array.ty.dtype != dtype {
+            let kind = if dtype == DType::F32 { "32-bit floats" } else { "integers" };
+            return Err(usage(format!("{name} must hold {kind}")));
         }
-        Operator::Matmul => match (&shapes[..], ids) {
-            ([a, c], [x, y]) if a.len() == 2 && c.len() == 2 && a[1] == c[1] => {
-                let rows = |tensor, s: &[u32]| View {
-                    tensor,
-                    offset: 0,
-                    dims: [1, 1, s[0], s[1]],
-                    strides: [0, 0, s[1], 1],
-                };
-                b.product(ProductClass::Linear, rows(*x, a), rows(*y, c), &[a[0], c[0]])
-            }
-            _ => return wants("a [M, K] and b [N, K]"),
-        },
-        Operator::LayerNorm => match (&shapes[..], ids) {
-            ([x, gain, bias], _) if x.len() == 2 && *gain == x[1..] && gain == bias => {
-                operators::layer_norm(b, ids[0], ids[1], ids[2], 1e-5)
-            }
-            _ => return wants("x [N, C], then gain [C] and bias [C], in the order of their names"),
-        },
-        _ if !one => return wants("one tensor"),
-        Operator::Sqrt => unary(b, Writer::sqrt),
-        Operator::Exp => unary(b, Writer::exp),
-        Operator::Log => unary(b, Writer::log),
-        Operator::Tanh => unary(b, Writer::tanh),
-        Operator::Erf => unary(b, Writer::erf),
-        Operator::Gelu => operators::gelu_tanh(b, ids[0]),
-        Operator::GeluErf => operators::gelu_erf(b, ids[0]),
-        Operator::Relu => operators::relu(b, ids[0]),
-        Operator::Sum => b.sum_last(ids[0]),
-        Operator::Max => b.max_last(ids[0]),
-    })
+    }
+    let shapes: Vec<Vec<u32>> =
+        inputs.iter().take(operator.inputs.len()).map(|array| array.ty.shape.clone()).collect();
+    let digits = ProductDigits { digits_a: args.digits, digits_b: args.digits, block: args.block };
+    if let Some(why) = digits.error() {
+        return Err(usage(why));
+    }
+    let mut table = ProductTable::preset();
+    ProductClass::ALL.into_iter().for_each(|class| table.set(class, digits));
+    let mut b = Builder::new(table);
+    let attributes = Attributes::from(args.attributes);
+    let (ids, outputs) = operator.append(&mut b, &shapes, &attributes, args.gradient).map_err(usage)?;
+    for (array, id) in inputs.iter().zip(&ids) {
+        let ty = b.tensor(*id);
+        if array.ty != *ty {
+            return Err(usage(format!("dy has shape {:?}, the output {:?}", array.ty.shape, ty.shape)));
+        }
+    }
+    for (index, bound) in operator.index_bounds(&shapes) {
+        let words = crate::engine::reference::words_from_bytes(DType::U32, &inputs[index].bytes);
+        if let Some(word) = words.into_iter().find(|&word| word >= bound) {
+            let name = operator.inputs[index].name;
+            return Err(usage(format!("{name} holds {word}; every number must be below {bound}")));
+        }
+    }
+    let types: Vec<TensorType> = outputs.iter().map(|(_, id)| b.tensor(*id).clone()).collect();
+    let mut engine = open(&args.engine)?;
+    let graph = engine.compile(Arc::new(b.finish()))?;
+    let mut tensors = Vec::new();
+    for array in &inputs {
+        tensors.push(engine.upload(&array.ty, &array.bytes)?);
+    }
+    let computed = engine.run(&graph, &tensors, None)?;
+    let mut results = Vec::new();
+    for ((name, _), (ty, tensor)) in outputs.into_iter().zip(types.into_iter().zip(&computed)) {
+        results.push(Array { name, ty, bytes: engine.download(tensor)? });
+    }
+    let path = args.out.unwrap_or_default();
+    arrays::write(&path, &results)?;
+    let rows: Vec<_> = results
+        .iter()
+        .map(|a| json!({ "name": a.name, "shape": a.ty.shape, "digest": digest(&a.ty, &a.bytes) }))
+        .collect();
+    let line = |a: &Array| format!("{} {:?} {}", a.name, a.ty.shape, digest(&a.ty, &a.bytes));
+    let text: Vec<String> = results.iter().map(line).collect();
+    printer.result(
+        format!("{}\non {}", text.join("\n"), engine.describe()),
+        &json!({ "outputs": rows, "engine": engine.describe() }),
+    );
+    Ok(Exit::Match)
 }

@@ -1,6 +1,7 @@
 //! What a training step is: operators, their gradients, models and optimizers, as graphs of primitives.
 
 pub mod builder;
+pub mod catalogue;
 pub mod element;
 pub mod encoding;
 pub mod expr;

@@ -1,6 +1,7 @@
 //! What is on disk: jobs, data, transcripts, heads, checkpoints, traces. Reading never executes anything, never
 //! follows links, and checks every size before it allocates. Layout: `docs/RUN-FORMAT.md`.
 
+pub mod arrays;
 pub mod checkpoint;
 pub mod data;
 pub mod dir;

@@ -97,3 +97,21 @@ pub fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     found.sort();
     found
 }
+
+/// Every usable adapter's name, after checking that those that TIEBREAK_REQUIRE_ADAPTERS names (parts, separated by
+/// commas) are here. A software adapter that is missing is named in the output.
+#[cfg(feature = "gpu")]
+pub fn adapter_names() -> Vec<String> {
+    let usable = tiebreak::engine::gpu::adapters().into_iter().filter(|a| a.refused.is_none());
+    let names: Vec<String> = usable.map(|a| a.name).collect();
+    let required = std::env::var("TIEBREAK_REQUIRE_ADAPTERS").unwrap_or_default();
+    for wanted in required.split(',').filter(|w| !w.is_empty()) {
+        assert!(names.iter().any(|n| n.contains(wanted)), "adapter {wanted} is required; here are {names:?}");
+    }
+    for usual in ["llvmpipe", "SwiftShader"] {
+        if !names.iter().any(|n| n.contains(usual)) {
+            println!("NOT TESTED: there is no adapter {usual} here");
+        }
+    }
+    names
+}

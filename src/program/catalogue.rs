@@ -1,0 +1,321 @@
+//! The operators that people can run on arrays of their own, as one table: names, inputs, attributes, and how each is
+//! appended to a graph. `tiebreak op` and the tests of every operator on every engine read it.
+
+use super::builder::Builder;
+use super::expr::{Body, Reg, Writer};
+use super::graph::{Primitive, TensorId};
+use super::operators::{self, Dropout, LinearClasses};
+use super::optimizer::{self, Optimizer, Rates, Trained};
+use crate::arith::DType;
+
+/// An input of an operator.
+#[derive(Clone, Copy, Debug)]
+pub struct Input {
+    pub name: &'static str,
+    /// Letters stand for dimensions, equal letters for equal ones; `*` is any shape, the same for all inputs with it.
+    pub shape: &'static str,
+    pub dtype: DType,
+}
+
+/// The numbers that an operator may need besides its inputs. Each operator reads its own.
+#[derive(Clone, Debug)]
+pub struct Attributes {
+    /// Samples that the rows of `attention` and `dropout` hold.
+    pub samples: u32,
+    /// Heads of `attention`.
+    pub heads: u32,
+    /// Drop probability of `dropout`, and its number in the model.
+    pub p: f32,
+    pub number: u32,
+    /// Of `layer_norm` and `adamw`.
+    pub epsilon: f32,
+    pub beta1: f32,
+    pub beta2: f32,
+    pub weight_decay: f32,
+    pub momentum: f32,
+    /// Of `clip`.
+    pub max_norm: f32,
+}
+
+/// What an operator computes, by name.
+pub type Outputs = Vec<(&'static str, TensorId)>;
+
+/// An entry of the table.
+pub struct Operator {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub inputs: &'static [Input],
+    /// Whether [`append`] can add its gradient.
+    pub differentiable: bool,
+    append: fn(&mut Builder, &[TensorId], &Attributes) -> Result<Outputs, String>,
+}
+
+const fn input(name: &'static str, shape: &'static str) -> Input {
+    Input { name, shape, dtype: DType::F32 }
+}
+
+const fn integers(name: &'static str, shape: &'static str) -> Input {
+    Input { name, shape, dtype: DType::U32 }
+}
+
+const PAIR: &[Input] = &[input("a", "*"), input("b", "*")];
+const ONE: &[Input] = &[input("x", "*")];
+
+type Scalar = fn(&mut Writer, Reg) -> Reg;
+
+fn scalar(b: &mut Builder, x: TensorId, f: Scalar) -> Result<Outputs, String> {
+    let shape = b.shape(x);
+    let body = Body::new("op.v1", |w| {
+        let x = w.input(0);
+        f(w, x)
+    });
+    Ok(vec![("out", b.map(body, &[x], &shape))])
+}
+
+fn out(id: TensorId) -> Result<Outputs, String> {
+    Ok(vec![("out", id)])
+}
+
+macro_rules! operator {
+    ($name:literal, $about:literal, $inputs:expr, $append:expr) => {
+        Operator { name: $name, about: $about, inputs: $inputs, differentiable: false, append: $append }
+    };
+    ($name:literal, $about:literal, $inputs:expr, gradient, $append:expr) => {
+        Operator { name: $name, about: $about, inputs: $inputs, differentiable: true, append: $append }
+    };
+}
+
+/// Every operator, by name.
+pub const OPERATORS: &[Operator] = &[
+    operator!("add", "a + b", PAIR, |b, i, _| out(b.zip("add.v1", i[0], i[1], Writer::add))),
+    operator!("sub", "a - b", PAIR, |b, i, _| out(b.zip("sub.v1", i[0], i[1], Writer::sub))),
+    operator!("mul", "a * b", PAIR, |b, i, _| out(b.zip("mul.v1", i[0], i[1], Writer::mul))),
+    operator!("div", "a / b", PAIR, |b, i, _| out(b.zip("div.v1", i[0], i[1], Writer::div))),
+    operator!("sqrt", "square root", ONE, |b, i, _| scalar(b, i[0], Writer::sqrt)),
+    operator!("exp", "e^x, correctly rounded", ONE, |b, i, _| scalar(b, i[0], Writer::exp)),
+    operator!("log", "natural logarithm, correctly rounded", ONE, |b, i, _| scalar(b, i[0], Writer::log)),
+    operator!("tanh", "hyperbolic tangent, correctly rounded", ONE, |b, i, _| scalar(b, i[0], Writer::tanh)),
+    operator!("erf", "error function, correctly rounded", ONE, |b, i, _| scalar(b, i[0], Writer::erf)),
+    operator!("sum", "tree sum over the last dimension", ONE, |b, i, _| out(b.sum_last(i[0]))),
+    operator!("sum_leading", "tree sum over all dimensions but the last", ONE, |b, i, _| out(
+        b.sum_leading(i[0])
+    )),
+    operator!("max", "maximum over the last dimension", ONE, |b, i, _| out(b.max_last(i[0]))),
+    operator!("relu", "max(x, 0)", ONE, gradient, |b, i, _| out(operators::relu(b, i[0]))),
+    operator!("gelu", "GELU in its tanh form", ONE, gradient, |b, i, _| out(operators::gelu_tanh(b, i[0]))),
+    operator!("gelu_erf", "GELU", ONE, gradient, |b, i, _| out(operators::gelu_erf(b, i[0]))),
+    operator!("residual", "x + y", &[input("x", "*"), input("y", "*")], gradient, |b, i, _| {
+        out(operators::residual(b, i[0], i[1]))
+    }),
+    operator!(
+        "linear",
+        "x times weight transposed, digitised, + bias",
+        &[input("x", "N K"), input("weight", "M K"), input("bias", "M")],
+        gradient,
+        |b, i, _| out(operators::linear(b, LinearClasses::HIDDEN, i[0], i[1], Some(i[2])))
+    ),
+    operator!(
+        "matmul",
+        "a times b transposed, digitised",
+        &[input("a", "M K"), input("b", "N K")],
+        gradient,
+        |b, i, _| out(operators::linear(b, LinearClasses::HIDDEN, i[0], i[1], None))
+    ),
+    operator!(
+        "layer_norm",
+        "layer normalisation (--epsilon)",
+        &[input("x", "N C"), input("gain", "C"), input("bias", "C")],
+        gradient,
+        |b, i, a| out(operators::layer_norm(b, i[0], i[1], i[2], a.epsilon))
+    ),
+    operator!(
+        "attention",
+        "causal multi-head attention (--samples, --heads)",
+        &[input("q", "N C"), input("k", "N C"), input("v", "N C")],
+        gradient,
+        |b, i, a| {
+            let shape = b.shape(i[0]);
+            let divides = |n: u32, by: u32| by > 0 && n.is_multiple_of(by);
+            if !divides(shape[0], a.samples) || !divides(shape[1], a.heads) {
+                return Err(format!("--samples must divide N = {} and --heads C = {}", shape[0], shape[1]));
+            }
+            out(operators::causal_attention(b, [i[0], i[1], i[2]], a.samples, a.heads, None))
+        }
+    ),
+    operator!(
+        "embedding",
+        "rows of a table by number",
+        &[input("table", "V C"), integers("tokens", "N")],
+        gradient,
+        |b, i, _| out(operators::token_embedding(b, i[0], i[1]))
+    ),
+    operator!(
+        "cross_entropy",
+        "loss, scaled by factor, and its gradient",
+        &[input("logits", "N V"), integers("labels", "N"), input("factor", "1")],
+        |b, i, _| {
+            let (loss, gradient) = operators::cross_entropy(b, i[0], i[1], i[2]);
+            Ok(vec![("loss", loss), ("dlogits", gradient)])
+        }
+    ),
+    operator!(
+        "dropout",
+        "dropout (--p, --samples, --number) with a Philox key, a step and the first sample's number",
+        &[input("x", "N C"), integers("seed", "2"), integers("step", "1"), integers("first_sample", "1")],
+        gradient,
+        |b, i, a| {
+            let rows = b.shape(i[0])[0];
+            if a.samples == 0 || !rows.is_multiple_of(a.samples) {
+                return Err(format!("--samples must divide N = {rows}"));
+            }
+            if !(0.0..1.0).contains(&a.p) {
+                return Err("--p must be at least 0 and below 1".into());
+            }
+            let (threshold, scale) = Dropout::rates(a.p);
+            let drop = Dropout { seed: i[1], step: i[2], first_sample: i[3], threshold, scale };
+            out(operators::dropout(b, drop, a.samples, a.number, i[0]))
+        }
+    ),
+    operator!(
+        "clip",
+        "the factor that clips to --max-norm, and the norm",
+        &[input("gradient", "*")],
+        |b, i, a| {
+            if a.max_norm.is_nan() || a.max_norm <= 0.0 {
+                return Err("--max-norm must be above 0".into());
+            }
+            let (factor, norm) = optimizer::clip_factor(b, &[i[0]], a.max_norm);
+            Ok(vec![("factor", factor), ("norm", norm)])
+        }
+    ),
+    operator!(
+        "adamw",
+        "one AdamW update (--beta1, --beta2, --epsilon, --weight-decay)",
+        &[
+            input("parameter", "*"),
+            input("gradient", "*"),
+            input("m", "*"),
+            input("v", "*"),
+            input("learning_rate", "1"),
+            input("correction1", "1"),
+            input("correction2", "1"),
+            input("clip", "1"),
+        ],
+        |b, i, a| {
+            let (beta1, beta2, epsilon, weight_decay) = (a.beta1, a.beta2, a.epsilon, a.weight_decay);
+            let optimizer = Optimizer::Adamw { beta1, beta2, epsilon, weight_decay };
+            let rates = Rates { learning_rate: i[4], correction1: i[5], correction2: i[6], clip: i[7] };
+            let trained = Trained { parameter: i[0], decayed: true, gradient: i[1], state: &i[2..4] };
+            let (parameter, state) = optimizer::update(b, &optimizer, rates, trained);
+            Ok(vec![("parameter", parameter), ("m", state[0]), ("v", state[1])])
+        }
+    ),
+    operator!(
+        "sgd",
+        "one update of SGD with momentum (--momentum, --weight-decay)",
+        &[
+            input("parameter", "*"),
+            input("gradient", "*"),
+            input("momentum", "*"),
+            input("learning_rate", "1"),
+            input("clip", "1"),
+        ],
+        |b, i, a| {
+            let optimizer = Optimizer::Sgd { momentum: a.momentum, weight_decay: a.weight_decay };
+            // Bias corrections are AdamW's; any input will do.
+            let rates = Rates { learning_rate: i[3], correction1: i[3], correction2: i[3], clip: i[4] };
+            let trained = Trained { parameter: i[0], decayed: true, gradient: i[1], state: &i[2..3] };
+            let (parameter, state) = optimizer::update(b, &optimizer, rates, trained);
+            Ok(vec![("parameter", parameter), ("momentum", state[0])])
+        }
+    ),
+    operator!("scale", "the magnitude of every row, of [M, K]", &[input("x", "M K")], |b, i, _| {
+        let rows = b.shape(i[0])[0];
+        let input = b.whole(i[0]);
+        Ok(vec![("out", b.node(Primitive::Magnitude { input, block: 0 }, DType::U32, &[1, rows, 1]))])
+    }),
+];
+
+impl Operator {
+    pub fn by_name(name: &str) -> Option<&'static Operator> {
+        OPERATORS.iter().find(|operator| operator.name == name)
+    }
+
+    /// What is wrong with inputs of these shapes, if anything. Dimensions are at least 1.
+    pub fn shape_error(&self, shapes: &[Vec<u32>]) -> Option<String> {
+        let mut known: Vec<(&str, &[u32])> = Vec::new();
+        for (input, shape) in self.inputs.iter().zip(shapes) {
+            let wants = |why: &str| Some(format!("{} has shape {shape:?}, but {why}", input.name));
+            let elements: u64 = shape.iter().map(|&d| u64::from(d)).product();
+            if elements == 0 || elements >= 1 << 31 || shape.len() > 4 {
+                return wants("arrays have 1 to 4 dimensions and 1 to 2^31 - 1 elements");
+            }
+            let words: Vec<&str> = input.shape.split(' ').collect();
+            let parts: Vec<(&str, &[u32])> = match words[..] {
+                ["*"] => vec![("*", &shape[..])],
+                _ if words.len() == shape.len() => words.iter().copied().zip(shape.chunks(1)).collect(),
+                _ => return wants(&format!("[{}] is wanted", words.join(", "))),
+            };
+            for (word, dims) in parts {
+                let first = known.iter().find(|(w, _)| *w == word).map(|(_, d)| *d);
+                let fixed: Option<u32> = word.parse().ok();
+                if first.is_some_and(|d| d != dims) || fixed.is_some_and(|d| dims != [d]) {
+                    return wants(&format!("[{}] is wanted, as the inputs before it are", words.join(", ")));
+                }
+                known.push((word, dims));
+            }
+        }
+        None
+    }
+
+    /// Appends the operator; with `gradient`, also an input `dy` of the output's shape and the gradients of the
+    /// binary32 inputs that have one, named `d` and the input's name. Returns the inputs' ids and the outputs.
+    ///
+    /// # Errors
+    /// What is wrong with shapes or attributes.
+    pub fn append(
+        &self,
+        b: &mut Builder,
+        shapes: &[Vec<u32>],
+        attributes: &Attributes,
+        gradient: bool,
+    ) -> Result<(Vec<TensorId>, Vec<(String, TensorId)>), String> {
+        if shapes.len() != self.inputs.len() {
+            let names: Vec<&str> = self.inputs.iter().map(|i| i.name).collect();
+            return Err(format!("{} takes {} inputs: {}", self.name, names.len(), names.join(", ")));
+        }
+        if let Some(why) = self.shape_error(shapes) {
+            return Err(why);
+        }
+        let declare = |(input, shape): (&Input, &Vec<u32>)| b.input(input.name, input.dtype, shape);
+        let mut ids: Vec<TensorId> = self.inputs.iter().zip(shapes).map(declare).collect();
+        let outputs = (self.append)(b, &ids, attributes)?;
+        let mut named: Vec<(String, TensorId)> = outputs.iter().map(|(n, id)| (n.to_string(), *id)).collect();
+        if gradient {
+            if !self.differentiable {
+                return Err(format!("{} has no gradient of its own", self.name));
+            }
+            let shape = b.shape(outputs[0].1);
+            let dy = b.input("dy", DType::F32, &shape);
+            let gradients = b.backward(outputs[0].1, dy);
+            named = self
+                .inputs
+                .iter()
+                .zip(&ids)
+                .filter_map(|(input, id)| Some((format!("d{}", input.name), *gradients.get(id)?)))
+                .collect();
+            ids.push(dy);
+        }
+        for (name, id) in &named {
+            b.output(name.clone(), *id);
+        }
+        Ok((ids, named))
+    }
+
+    /// For each input of numbers that index another: (the input, what they must be below, by the shapes).
+    pub fn index_bounds(&self, shapes: &[Vec<u32>]) -> Vec<(usize, u32)> {
+        let classes = || shapes[0][usize::from(self.name == "cross_entropy")];
+        let indexing = |input: &Input| ["tokens", "labels"].contains(&input.name);
+        (0..).zip(self.inputs).filter(|(_, input)| indexing(input)).map(|(i, _)| (i, classes())).collect()
+    }
+}

@@ -1,0 +1,239 @@
+//! Every operator of the catalogue, and its gradient, on every engine and adapter: random, extreme and subnormal inputs,
+//! equal bits. And the arrays that people bring: what is read back is what was written, and bad files are errors.
+
+mod common;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use tiebreak::arith::DType;
+use tiebreak::arith::philox::philox4x32_10;
+use tiebreak::engine::Engine;
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::engine::reference::Reference;
+use tiebreak::program::builder::Builder;
+use tiebreak::program::catalogue::{Attributes, OPERATORS, Operator};
+use tiebreak::program::products::ProductTable;
+use tiebreak::run::arrays::{self, Array};
+
+fn attributes() -> Attributes {
+    Attributes {
+        samples: 2,
+        heads: 2,
+        p: 0.25,
+        number: 3,
+        epsilon: 1e-5,
+        beta1: 0.9,
+        beta2: 0.95,
+        weight_decay: 0.1,
+        momentum: 0.9,
+        max_norm: 0.5,
+    }
+}
+
+/// Shapes for an operator's letters.
+fn shapes(operator: &Operator) -> Vec<Vec<u32>> {
+    let sizes = HashMap::from([("N", 6), ("M", 10), ("K", 70), ("C", 8), ("V", 37)]);
+    let size = |word: &str| sizes.get(word).copied().unwrap_or_else(|| word.parse().unwrap());
+    let shape =
+        |pattern: &str| if pattern == "*" { vec![5, 67] } else { pattern.split(' ').map(size).collect() };
+    operator.inputs.iter().map(|input| shape(input.shape)).collect()
+}
+
+/// Inputs of a kind: 0 ordinary numbers, 1 any patterns and specials, 2 subnormals and close to them.
+fn values(kind: u32, input: u32, dtype: DType, len: u32, bound: u32) -> Vec<u8> {
+    let word = |i: u32| {
+        let r = philox4x32_10([kind, input], [i, 7, 0, 0])[0];
+        if dtype == DType::U32 {
+            return r % bound;
+        }
+        let special = [0, 0x8000_0000, 1, 0x7f7f_ffff, 0x7f80_0000, 0xff80_0000, 0x7fc0_0000, 0x8000_0001];
+        match kind {
+            0 => (r & 0x807f_ffff) | (122 + (r >> 23) % 7) << 23,
+            1 if i % 13 == 0 => special[(r % 8) as usize],
+            1 => match r {
+                nan if nan & 0x7fff_ffff > 0x7f80_0000 => 0x7fc0_0000,
+                other => other,
+            },
+            _ => r & 0x80ff_ffff,
+        }
+    };
+    (0..len).flat_map(|i| word(i).to_le_bytes()).collect()
+}
+
+/// The outputs of an operator on an engine.
+fn run(engine: &mut dyn Engine, operator: &Operator, kind: u32, gradient: bool) -> Vec<Vec<u8>> {
+    let shapes = shapes(operator);
+    let mut b = Builder::new(ProductTable::preset());
+    let (ids, outputs) = operator.append(&mut b, &shapes, &attributes(), gradient).unwrap();
+    let types: Vec<_> = ids.iter().map(|id| b.tensor(*id).clone()).collect();
+    let compiled = engine.compile(Arc::new(b.finish())).unwrap();
+    let bounds: HashMap<usize, u32> = operator.index_bounds(&shapes).into_iter().collect();
+    let mut tensors = Vec::new();
+    for (i, ty) in types.iter().enumerate() {
+        let bound = bounds.get(&i).copied().unwrap_or(1 << 31);
+        let bytes = values(kind, i as u32, ty.dtype, ty.len() as u32, bound);
+        tensors.push(engine.upload(ty, &bytes).unwrap());
+    }
+    let computed = engine.run(&compiled, &tensors, None).unwrap();
+    assert_eq!(computed.len(), outputs.len());
+    computed.iter().map(|tensor| engine.download(tensor).unwrap()).collect()
+}
+
+#[test]
+fn every_operator_has_the_same_bits_on_every_engine() {
+    let mut engines: Vec<Box<dyn Engine>> =
+        vec![Box::new(Cpu::new(1).unwrap()), Box::new(Cpu::new(2).unwrap())];
+    #[cfg(feature = "gpu")]
+    for name in common::adapter_names() {
+        engines.push(Box::new(tiebreak::engine::gpu::Gpu::open(Some(&name)).unwrap()));
+    }
+    for operator in OPERATORS {
+        for gradient in [false, true] {
+            if gradient && !operator.differentiable {
+                continue;
+            }
+            for kind in 0..3 {
+                let expected = run(&mut Reference, operator, kind, gradient);
+                assert!(expected.iter().all(|bytes| !bytes.is_empty()));
+                for engine in &mut engines {
+                    let have = run(engine.as_mut(), operator, kind, gradient);
+                    let name = engine.describe();
+                    assert!(
+                        have == expected,
+                        "{} (gradient {gradient}) of kind {kind} on {name}",
+                        operator.name
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Runs the command; its exit code and error text.
+fn tiebreak(folder: &Path, args: &[&str]) -> (i32, String) {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_tiebreak")).args(args).current_dir(folder).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code().unwrap(), String::from_utf8(text).unwrap())
+}
+
+fn floats(name: &str, shape: &[u32], values: &[f32]) -> Array {
+    let ty = tiebreak::program::graph::TensorType { dtype: DType::F32, shape: shape.to_vec() };
+    Array { name: name.into(), ty, bytes: values.iter().flat_map(|v| v.to_le_bytes()).collect() }
+}
+
+#[test]
+fn arrays_go_through_the_command_and_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    arrays::write(&path("a.npy"), &[floats("", &[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])]).unwrap();
+    arrays::write(&path("b.npy"), &[floats("", &[1, 3], &[1.0, 0.5, 0.25])]).unwrap();
+    let (code, text) =
+        tiebreak(folder.path(), &["op", "matmul", "a.npy", "b.npy", "-o", "c.npy", "--digits", "4"]);
+    assert_eq!(code, 0, "{text}");
+    let [product] = &arrays::read(&path("c.npy")).unwrap()[..] else { panic!() };
+    assert_eq!(*product, floats("", &[2, 1], &[2.75, 8.0]));
+    // The same by a safetensors file, by name, and a gradient with several outputs.
+    let named = [
+        floats("b", &[1, 3], &[1.0, 0.5, 0.25]),
+        floats("a", &[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
+        floats("dy", &[2, 1], &[1.0, 0.0]),
+    ];
+    arrays::write(&path("in.safetensors"), &named).unwrap();
+    let args =
+        ["op", "matmul", "in.safetensors", "--gradient", "-o", "g.safetensors", "--engine", "reference"];
+    let (code, text) = tiebreak(folder.path(), &args);
+    assert_eq!(code, 0, "{text}");
+    let gradients = arrays::read(&path("g.safetensors")).unwrap();
+    assert_eq!(gradients[0], floats("da", &[2, 3], &[1.0, 0.5, 0.25, 0.0, 0.0, 0.0]));
+    assert_eq!(gradients[1], floats("db", &[1, 3], &[1.0, 2.0, 3.0]));
+    let (code, text) =
+        tiebreak(folder.path(), &["op", "matmul", "in.safetensors", "--gradient", "-o", "g.npy"]);
+    assert_eq!(code, 2, "{text}");
+    assert!(text.contains("name a .safetensors file"), "{text}");
+    for (args, why) in [
+        (&["op", "nothing", "a.npy", "-o", "c.npy"][..], "op --list"),
+        (&["op", "add", "a.npy", "-o", "c.npy"], "takes 2 inputs: a, b"),
+        (&["op", "add", "a.npy", "b.npy", "-o", "c.npy"], "[*] is wanted, as the inputs before it are"),
+        (&["op", "embedding", "a.npy", "b.npy", "-o", "c.npy"], "tokens must hold integers"),
+        (&["op", "sum", "a.npy", "--gradient", "b.npy", "-o", "c.npy"], "has no gradient"),
+        (&["op", "sum", "a.npy", "-o", "c.txt"], ".npy or a .safetensors file"),
+    ] {
+        let (code, text) = tiebreak(folder.path(), args);
+        assert_eq!(code, 2, "{args:?}: {text}");
+        assert!(text.contains(why), "{args:?}: {text}");
+    }
+    let (code, text) = tiebreak(folder.path(), &["op", "--list"]);
+    assert!(code == 0 && OPERATORS.iter().all(|o| text.contains(o.name)), "{text}");
+}
+
+/// A .npy file with this header and data.
+fn npy(version: u8, header: &str, data: &[u8]) -> Vec<u8> {
+    let mut bytes = b"\x93NUMPY".to_vec();
+    bytes.extend([version, 0]);
+    match version {
+        1 => bytes.extend((header.len() as u16).to_le_bytes()),
+        _ => bytes.extend((header.len() as u32).to_le_bytes()),
+    }
+    [&bytes, header.as_bytes(), data].concat()
+}
+
+#[test]
+fn npy_files_are_read_as_numpy_writes_them_and_bad_ones_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.npy");
+    let read = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        arrays::read(&path).map(|mut arrays| arrays.remove(0)).map_err(|error| error.to_string())
+    };
+    // What numpy 1.26 writes for np.array([1, 2, 300]) and np.float32(1.5).
+    let header = "{'descr': '<i8', 'fortran_order': False, 'shape': (3,), }                                                          \n";
+    let tokens: Vec<u8> = [1u64, 2, 300].iter().flat_map(|x| x.to_le_bytes()).collect();
+    let array = read(&npy(1, header, &tokens)).unwrap();
+    assert_eq!((array.ty.dtype, &array.ty.shape[..]), (DType::U32, &[3][..]));
+    assert_eq!(array.bytes, [1u32, 2, 300].iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>());
+    let scalar = "{'descr': '<f4', 'fortran_order': False, 'shape': (), }";
+    assert_eq!(read(&npy(2, scalar, &1.5f32.to_le_bytes())).unwrap(), floats("", &[1], &[1.5]));
+    // A NaN of any pattern is the one NaN of the contract.
+    let nan = read(&npy(1, scalar, &[1, 0, 0x80, 0xff])).unwrap();
+    assert_eq!(nan.bytes, 0x7fc0_0000u32.to_le_bytes());
+
+    let refused = |bytes: &[u8], why: &str| {
+        let error = read(bytes).unwrap_err();
+        assert!(error.contains(why), "{error}, not {why}");
+    };
+    let with = |descr: &str, order: &str, shape: &str| {
+        format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}\n")
+    };
+    refused(b"", "no .npy file");
+    refused(b"\x93NUMPY\x01", "cut short");
+    refused(&npy(9, scalar, &[]), "format 9.0 is unknown");
+    refused(&npy(1, scalar, &[0; 3]), "3 bytes of data, the shape wants 4");
+    refused(&npy(1, &with("<f8", "False", "(1,)"), &[0; 8]), "elements of type f8");
+    refused(&npy(1, &with(">f4", "False", "(1,)"), &[0; 4]), "elements of type >f4");
+    refused(&npy(1, &with("|O", "False", "(1,)"), &[0; 8]), "elements of type |O");
+    refused(&npy(1, &with("<f4", "True", "(1, 1)"), &[0; 4]), "Fortran order");
+    refused(&npy(1, &with("<i4", "False", "(1,)"), &[255; 4]), "at least 0");
+    refused(&npy(1, &with("<f4", "False", "(4294967296, 4294967296, 4294967296)"), &[]), "too large");
+    refused(&npy(1, &with("<f4", "False", "(99999999999999999999,)"), &[]), "not understood");
+    refused(&npy(1, &with("<f4", "False", "(1,)").replace("descr", "other"), &[0; 4]), "not understood");
+    refused(
+        &npy(1, "{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (1,)}", &[]),
+        "not understood",
+    );
+    refused(&npy(1, "{}", &[]), "not understood");
+    refused(&npy(2, &" ".repeat(70_000), &[]), "at most 65536");
+    // Whatever is changed, nothing panics.
+    let good = npy(1, header, &tokens);
+    for i in 0..good.len() {
+        for bit in 0..8 {
+            let mut bad = good.clone();
+            bad[i] ^= 1 << bit;
+            let _ = read(&bad);
+        }
+        let _ = read(&good[..i]);
+    }
+}
