@@ -76,7 +76,10 @@ fn histories_that_do_not_hold_together_are_malformed() {
         (|r| drop(r.remove(0)), "record 0: it is not in its place"),
         (|r| r.push(r[9].clone()), "record 10: it is not in its place"),
         (|r| step_mut(r, 4).trace = Some(OTHER), "record 4: it commits to operators although"),
-        (|r| step_mut(r, 4).micro_batches.truncate(2), "record 4: it has another number of micro-batches"),
+        (
+            |r| step_mut(r, 4).micro_batches.truncate(2),
+            "record 4: it commits another number of micro-batches",
+        ),
         (
             |r| match &mut r[2] {
                 Record::Step { run, .. } => *run = OTHER,

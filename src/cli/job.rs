@@ -6,7 +6,7 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::{CommandResult, Exit, Printer, bytes_text};
-use crate::engine::plan::peak_bytes;
+use crate::engine::plan::step_bytes;
 use crate::run::checkpoint::state_bytes;
 use crate::run::dir::program_digest;
 use crate::run::job::{Job, job_digest};
@@ -30,11 +30,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let (text, job) = Job::read(&path)?;
     let program = job.program();
     let nodes = [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len());
-    let (state, peak) = (state_bytes(&program.state()), peak_bytes(&program.micro));
+    let (state, peak) = (state_bytes(&program.state()), step_bytes(&program));
     let digest = program_digest(&program);
     printer.result(
         format!(
-            "{}: {} parameters, {} steps of {} samples\nstate {}, a micro-batch needs about {} of memory\n\
+            "{}: {} parameters, {} steps of {} samples\nstate {}, tensors of a step take {} at most\n\
              {} + {} + {} operators (micro-batch, accumulation, update)\njob     {}\nprogram {digest}",
             path.display(),
             program.parameter_count(),
@@ -52,7 +52,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             "steps": job.steps,
             "batch": program.batch(),
             "state_bytes": state,
-            "micro_batch_bytes": peak,
+            "step_bytes": peak,
             "nodes": nodes,
             "job": job_digest(&text),
             "program": digest,

@@ -10,6 +10,7 @@ use super::engine::{EngineArgs, open};
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random};
 use crate::commit::digest::Digest;
 use crate::commit::record::StepRecord;
+use crate::engine::plan::step_bytes;
 use crate::program::models::Model;
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
@@ -88,11 +89,12 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     };
     let mut engine = open(&args.engine)?;
     printer.say(format!(
-        "run {}: {} parameters, {} steps on {}; the run will take about {} on disk",
+        "run {}: {} parameters, {} steps on {}; tensors of a step take {}, the run about {} on disk",
         run.id.short(),
         run.program.parameter_count(),
         run.job.steps,
         engine.describe(),
+        bytes_text(step_bytes(&run.program)),
         bytes_text(disk_needed(&run)),
     ));
     let mut bar = Bar::new(printer, &run);

@@ -1,6 +1,7 @@
 //! When tensors live: what an engine may free, and the least memory a graph needs.
 
 use crate::program::graph::{Graph, TensorId};
+use crate::program::step::Program;
 
 /// The tensors whose last reader is each node, so that engines can free them there; inputs of the graph and
 /// outputs never are.
@@ -32,4 +33,23 @@ pub fn peak_bytes(graph: &Graph) -> u64 {
         live -= dying.into_iter().map(bytes).sum::<u64>();
     }
     peak
+}
+
+/// The most bytes of tensors that live at once in a step: the state, the gradients that wait for their sum, and what
+/// the graph that runs needs.
+pub fn step_bytes(program: &Program) -> u64 {
+    let bytes = |ports: &[crate::program::graph::Port], graph: &Graph| -> u64 {
+        ports.iter().map(|port| graph.tensor(port.tensor).bytes() as u64).sum()
+    };
+    let gradients = bytes(&program.micro.outputs, &program.micro);
+    let parameters: u64 =
+        program.parameters.iter().map(|p| p.shape.iter().map(|&d| u64::from(d)).product::<u64>() * 4).sum();
+    let slots = parameters * program.spec.optimizer.slots().len() as u64;
+    // The tree over micro-batches keeps one partial sum for each bit of their number.
+    let waiting = u64::from(program.spec.micro_batches.ilog2()) * gradients;
+    let state = parameters + slots;
+    let micro = slots + waiting + peak_bytes(&program.micro);
+    let accumulate = state + waiting + peak_bytes(&program.accumulate);
+    let update = peak_bytes(&program.update);
+    micro.max(if program.spec.micro_batches > 1 { accumulate } else { 0 }).max(update)
 }

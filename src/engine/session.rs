@@ -93,12 +93,16 @@ impl<'e> Session<'e> {
 
     /// Replaces the state: canonical bytes of every tensor of [`Program::state`].
     pub fn load(&mut self, state: &[Vec<u8>]) -> Result<(), EngineError> {
-        let table = self.program.state();
-        assert_eq!(table.len(), state.len(), "a state has every tensor of its table");
+        assert_eq!(self.program.state().len(), state.len(), "a state has every tensor of its table");
+        self.load_each(|i| &state[i])
+    }
+
+    /// [`Session::load`], one tensor at a time: a large state need not be in memory as a whole besides.
+    pub fn load_each<B: AsRef<[u8]>>(&mut self, tensor: impl Fn(usize) -> B) -> Result<(), EngineError> {
         self.state.clear();
-        for (tensor, bytes) in table.into_iter().zip(state) {
-            let ty = TensorType { dtype: DType::F32, shape: tensor.shape };
-            self.state.push(self.engine.upload(&ty, bytes)?);
+        for (i, entry) in self.program.state().into_iter().enumerate() {
+            let ty = TensorType { dtype: DType::F32, shape: entry.shape };
+            self.state.push(self.engine.upload(&ty, tensor(i).as_ref())?);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use rayon::prelude::*;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, SafeTensors};
 
 use super::RunError;
 use super::disk::{self, Disk};
@@ -39,17 +39,53 @@ pub fn state_digest(state: &[StateTensor], digests: &[Digest]) -> Digest {
     table::root(state.iter().map(|t| t.name.as_str()).zip(digests))
 }
 
-/// Writes a state, or the leading part of it that `state` lists.
-pub fn write(disk: &Disk, path: &Path, state: &[StateTensor], tensors: &[Vec<u8>]) -> Result<(), RunError> {
-    let refused =
-        |error: safetensors::SafeTensorError| RunError::Refused(format!("{}: {error}", path.display()));
-    let mut views = Vec::new();
-    for (t, bytes) in state.iter().zip(tensors) {
-        let shape = t.shape.iter().map(|&d| d as usize).collect();
-        views.push((t.name.as_str(), TensorView::new(Dtype::F32, shape, bytes).map_err(refused)?));
+/// Bytes that are gathered before they are written.
+const CHUNK: usize = 1 << 23;
+
+/// Writes the tensors that `state` lists, one at a time: `visit` shows each tensor's canonical bytes, in order.
+///
+/// # Errors
+/// What `visit` or the disk reports.
+pub fn write<E: From<RunError>>(
+    disk: &Disk,
+    path: &Path,
+    state: &[StateTensor],
+    visit: impl FnOnce(&mut dyn FnMut(&[u8])) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut visited = Ok(());
+    disk.replace_by(path, |file| {
+        let mut gathered = header(state);
+        let mut written = Ok(());
+        visited = visit(&mut |bytes| {
+            gathered.extend_from_slice(bytes);
+            if gathered.len() >= CHUNK && written.is_ok() {
+                written = disk.write(file, &gathered);
+                gathered.clear();
+            }
+        });
+        written?;
+        match visited {
+            Ok(()) => disk.write(file, &gathered),
+            Err(_) => Err(std::io::Error::other("the state could not be read")),
+        }
+    })
+    .or_else(|error| std::mem::replace(&mut visited, Ok(())).and(Err(error.into())))
+}
+
+/// The header of a safetensors file: its length as a little-endian u64, then JSON, padded to eight bytes.
+fn header(state: &[StateTensor]) -> Vec<u8> {
+    let mut end = 0;
+    let mut entries = serde_json::Map::new();
+    for tensor in state {
+        let start = end;
+        end += state_type(tensor).bytes();
+        let entry =
+            serde_json::json!({ "dtype": "F32", "shape": tensor.shape, "data_offsets": [start, end] });
+        entries.insert(tensor.name.clone(), entry);
     }
-    let bytes = safetensors::serialize(views, None).map_err(refused)?;
-    disk.replace(path, &bytes)
+    let mut json = serde_json::Value::Object(entries).to_string().into_bytes();
+    json.resize(json.len().next_multiple_of(8), b' ');
+    [&(json.len() as u64).to_le_bytes()[..], &json].concat()
 }
 
 /// Reads exactly the tensors of `state`, each with its shape.

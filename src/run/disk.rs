@@ -51,6 +51,15 @@ impl Disk {
 
     /// Replaces a file's contents as a whole: temporary file, fsync, rename, fsync of the folder.
     pub fn replace(&self, path: &Path, bytes: &[u8]) -> Result<(), RunError> {
+        self.replace_by(path, |file| self.write(file, bytes))
+    }
+
+    /// [`Disk::replace`], with the contents written by `contents`.
+    pub fn replace_by(
+        &self,
+        path: &Path,
+        contents: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> Result<(), RunError> {
         let parent = path.parent().expect("files of a run are in a folder");
         let name = path.file_name().expect("files of a run have names").to_string_lossy();
         let temporary = parent.join(format!(".{name}.partial"));
@@ -61,7 +70,7 @@ impl Disk {
                 _ => {}
             }
             let mut file = File::create_new(&temporary)?;
-            self.write(&mut file, bytes)?;
+            contents(&mut file)?;
             self.sync(&file)?;
             self.crash_point()?;
             fs::rename(&temporary, path)?;

@@ -11,10 +11,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::arith::DType;
 use crate::commit::checkpoint::Head;
 use crate::commit::digest::Digest;
 use crate::commit::keys::PrivateKey;
 use crate::commit::record::{Record, StepRecord};
+use crate::engine::reference::bytes_from_words;
 use crate::engine::session::Session;
 use crate::engine::{Engine, EngineError};
 use crate::program::init;
@@ -185,8 +187,14 @@ pub fn train(
     }
     trainer.prune()?; // a crash may have come between the last checkpoint and this
     let parameters = run.program.parameters.len();
-    let tensors = session.download_state()?;
-    checkpoint::write(disk, &run.layout.model(), &run.program.state()[..parameters], &tensors[..parameters])?;
+    checkpoint::write(disk, &run.layout.model(), &run.program.state()[..parameters], |show| {
+        session.visit_state(|i, bytes| {
+            if i < parameters {
+                show(bytes);
+            }
+        })?;
+        Ok::<(), TrainError>(())
+    })?;
     let last = Record::Final { run: run.id, steps: run.job.steps, state };
     trainer.append(last, run.job.steps + 1, &device)?;
     trainer.publish_head(u64::from(run.job.steps) + 2)?;
@@ -208,14 +216,16 @@ impl Trainer<'_> {
             session.load(&tensors)?;
             return Ok(step);
         }
-        let mut state: Vec<Vec<u8>> = init::state(&self.run.program, philox_key(&self.run.seed))
-            .iter()
-            .map(|words| words.iter().flat_map(|w| w.to_le_bytes()).collect())
-            .collect();
-        if let Some(cheat) = cheat {
-            cheat.initial(&self.run.program, &mut state);
+        let (program, seed) = (&self.run.program, philox_key(&self.run.seed));
+        let tensor = |i| bytes_from_words(DType::F32, &init::state_tensor(program, seed, i));
+        match cheat {
+            None => session.load_each(tensor)?,
+            Some(cheat) => {
+                let mut state: Vec<Vec<u8>> = (0..table.len()).map(tensor).collect();
+                cheat.initial(program, &mut state);
+                session.load(&state)?;
+            }
         }
-        session.load(&state)?;
         Ok(0)
     }
 
@@ -262,8 +272,10 @@ impl Trainer<'_> {
     fn checkpoint(&self, session: &mut Session, step: u32) -> Result<(), TrainError> {
         let path = self.run.layout.checkpoint(step);
         if !path.exists() {
-            let tensors = session.download_state()?;
-            checkpoint::write(self.disk, &path, &self.run.program.state(), &tensors)?;
+            checkpoint::write(self.disk, &path, &self.run.program.state(), |show| {
+                session.visit_state(|_, bytes| show(bytes))?;
+                Ok::<(), TrainError>(())
+            })?;
         }
         self.prune()
     }

@@ -4,7 +4,7 @@ mod map;
 pub mod product;
 mod reduce;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::plan::last_uses;
@@ -14,15 +14,19 @@ use crate::program::element::{self, Source};
 use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View};
 use product::{Axis, Operand, StridedView};
 
-/// Freed buffers by length, so that a step does not return its memory to the system after every node.
+/// Freed buffers by capacity, so that a step does not return its memory to the system after every node. A buffer
+/// serves lengths down to half its capacity: the graphs of a step share buffers, and little of them is idle.
 #[derive(Default)]
-struct Pool(Mutex<HashMap<usize, Vec<Vec<u32>>>>);
+struct Pool(Mutex<BTreeMap<usize, Vec<Vec<u32>>>>);
 
 impl Pool {
     /// A buffer of `len` words with any contents.
     fn take(self: &Arc<Pool>, len: usize) -> Words {
         let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let words = free.get_mut(&len).and_then(Vec::pop).unwrap_or_else(|| vec![0; len]);
+        let fitting = free.range_mut(len..=len.saturating_mul(2)).find_map(|(_, buffers)| buffers.pop());
+        drop(free);
+        let mut words = fitting.unwrap_or_else(|| Vec::with_capacity(len));
+        words.resize(len, 0);
         Words { words, pool: Arc::downgrade(self) }
     }
 }
@@ -38,7 +42,7 @@ impl Drop for Words {
         if let Some(pool) = self.pool.upgrade() {
             let words = std::mem::take(&mut self.words);
             let mut free = pool.0.lock().unwrap_or_else(PoisonError::into_inner);
-            free.entry(words.len()).or_default().push(words);
+            free.entry(words.capacity()).or_default().push(words);
         }
     }
 }
