@@ -82,51 +82,66 @@ fn a_job_error_names_key_and_line() {
     assert!(stderr.contains("job.toml:10: model.width: must be a multiple of heads (3)"), "{stderr}");
 }
 
-/// Kills a trainer (SIGKILL) at moments spread over its run and resumes each time; TIEBREAK_KILLS sets how often.
+/// Kills trainers (SIGKILL) 100 times at moments spread over their runs, resuming each time.
 #[test]
 fn a_killed_trainer_resumes_to_the_same_run() {
-    let kills: u64 = std::env::var("TIEBREAK_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(12);
+    const KILLS: u64 = 100;
     let folder = tempfile::tempdir().unwrap();
     let job = gpt_job(folder.path(), "operator", "");
     let text = std::fs::read_to_string(&job).unwrap().replace("steps = 8", "steps = 60");
     std::fs::write(&job, text).unwrap();
-    let (job, out) = (job.to_str().unwrap().to_string(), path(folder.path(), "run"));
     let key = path(folder.path(), "key");
     assert_eq!(output(&["key", "new", &key, "--name", "trainer.example"]).0, 0);
-    let mut killed = 0;
-    let mut begun = false;
-    for number in 0..kills {
-        let mut args = vec!["train", "--out", &out, "--key", &key, "--threads", "1", "--quiet"];
-        if begun {
+    let mut kills = 0;
+    for number in 0.. {
+        let out = path(folder.path(), &format!("run-{number}"));
+        kills = trained_between_kills(job.to_str().unwrap(), &out, &key, kills, KILLS);
+        same_as_without_interruption(&out, &key, &path(folder.path(), &format!("whole-{number}")));
+        if kills >= KILLS {
+            break;
+        }
+    }
+}
+
+/// Trains a run to its end, killing the trainer until it ends by itself or `most` kills are reached. Returns the kills.
+fn trained_between_kills(job: &str, out: &str, key: &str, mut kills: u64, most: u64) -> u64 {
+    while kills < most {
+        let mut args = vec!["train", "--out", out, "--key", key, "--threads", "1", "--quiet"];
+        if Path::new(out).join("run.json").exists() {
             args.push("--resume");
         } else {
-            args.push(&job);
+            args.push(job);
         }
         let mut child = tiebreak(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(30 + number * 37 % 190));
-        killed += u64::from(child.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(30 + kills * 37 % 190));
+        if let Some(status) = child.try_wait().unwrap() {
+            assert!(status.success(), "a resumed trainer failed");
+            return kills;
+        }
         child.kill().unwrap();
         child.wait().unwrap();
-        begun = Path::new(&out).join("run.json").exists();
+        kills += 1;
     }
-    assert!(begun && killed > kills / 2, "{killed} of {kills} kills hit a running trainer");
-    let (code, _, stderr) = output(&["train", "--out", &out, "--key", &key, "--resume"]);
+    let (code, _, stderr) = output(&["train", "--out", out, "--key", key, "--resume"]);
     assert_eq!(code, 0, "{stderr}");
-    // The same identity trained without interruption writes the same files.
-    let whole = path(folder.path(), "whole");
+    kills
+}
+
+/// The same identity trained without interruption writes the same files.
+fn same_as_without_interruption(out: &str, key: &str, whole: &str) {
     for name in ["", "data", "heads", "checkpoints", "traces"] {
-        std::fs::create_dir_all(Path::new(&whole).join(name)).unwrap();
+        std::fs::create_dir_all(Path::new(whole).join(name)).unwrap();
     }
     for name in ["run.json", "job.toml", "data/data-0.bin"] {
-        std::fs::copy(Path::new(&out).join(name), Path::new(&whole).join(name)).unwrap();
+        std::fs::copy(Path::new(out).join(name), Path::new(whole).join(name)).unwrap();
     }
-    assert_eq!(output(&["train", "--out", &whole, "--key", &key, "--resume"]).0, 0);
+    assert_eq!(output(&["train", "--out", whole, "--key", key, "--resume"]).0, 0);
     let clean = |name: &str| {
         let mut found = files(Path::new(name));
         found.retain(|(file, _)| !file.to_string_lossy().ends_with(".partial"));
         found
     };
-    assert!(clean(&out) == clean(&whole), "the interrupted run differs");
+    assert!(clean(out) == clean(whole), "the interrupted run differs");
     let public = format!("{key}.pub");
     assert_eq!(output(&["audit", &out, "--trainer-key", &public, "--sample", "0.2"]).0, 0);
 }

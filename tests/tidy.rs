@@ -68,13 +68,13 @@ fn files_can_be_read_in_one_sitting() {
 
 #[test]
 fn shaders_name_their_operator() {
-    // A kernel's stem is a primitive's name, or such a name with `_long`.
+    // A kernel's stem is a primitive's name, or such a name with a variant's.
     for path in sources("shaders", &["wgsl"]) {
         if path.parent().unwrap().ends_with("shared") {
             continue;
         }
         let text = fs::read_to_string(&path).unwrap();
-        let stem = path.file_stem().unwrap().to_string_lossy().replace("_long", "");
+        let stem = path.file_stem().unwrap().to_string_lossy().replace("_long", "").replace("_words", "");
         assert!(text.contains(&format!("{stem}.v1")), "{} does not name {stem}.v1", path.display());
     }
 }
