@@ -18,7 +18,7 @@ const TILE: u32 = 32u;
 const STEP: u32 = 4u; // words of K that a tile holds
 const FLUSH_WORDS: u32 = 4096u;
 
-// (batch, M, N, words of a row), (blocks, words of a block, magnitude bits of both, 0)
+// (batch, M, N, words of a row), (blocks, words of a block, magnitude bits of both, first product)
 @group(0) @binding(0) var<uniform> p: array<vec4<u32>, 2>;
 @group(0) @binding(1) var<storage, read> a: array<u32>;
 @group(0) @binding(2) var<storage, read> magnitudes_a: array<u32>;
@@ -35,8 +35,9 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_id) i
     let m = p[0].y;
     let n = p[0].z;
     let words = p[0].w;
-    let block = group.z / batch;
-    let sample = group.z % batch;
+    let product = p[1].w + group.z; // of all blocks and samples
+    let block = product / batch;
+    let sample = product % batch;
     let first = block * p[1].y;
     let end = min(first + p[1].y, words);
     let plane_a = batch * m * words;

@@ -87,7 +87,7 @@ impl Drop for Buffer {
     }
 }
 
-/// A device with WebGPU's default limits, so that a program that runs here runs everywhere.
+/// A device with WebGPU's default limits but for the size of buffers.
 pub struct Device {
     pub name: String,
     /// Whether it runs on the CPU.
@@ -128,7 +128,15 @@ impl Device {
             unsupported("wgpu", format!("no adapter matches; adapters here: {here}"))
         })?;
         let name = name_of(adapter);
-        let descriptor = wgpu::DeviceDescriptor { label: Some("tiebreak"), ..Default::default() };
+        // WebGPU's default limits are enough for everything but large tensors, which may be as large as the adapter allows.
+        let has = adapter.limits();
+        let required_limits = wgpu::Limits {
+            max_storage_buffer_binding_size: has.max_storage_buffer_binding_size,
+            max_buffer_size: has.max_buffer_size,
+            ..Default::default()
+        };
+        let descriptor =
+            wgpu::DeviceDescriptor { label: Some("tiebreak"), required_limits, ..Default::default() };
         let (device, queue) = pollster::block_on(adapter.request_device(&descriptor))
             .map_err(|error| unsupported(&name, error.to_string()))?;
         let fault: Fault = Arc::default();

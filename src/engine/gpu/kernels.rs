@@ -13,10 +13,13 @@ use crate::shaders::product::{Choice, Variant};
 pub struct Step {
     /// `None` for groupings, which run on the host.
     pub pipeline: Option<wgpu::ComputePipeline>,
-    /// Offset and size in the graph's uniform data.
-    pub uniform: (u64, u64),
-    pub groups: [u32; 3],
+    /// Offset and size in the graph's uniform data, and workgroups: one dispatch, or several where WebGPU's limit on
+    /// workgroups asks for it.
+    pub dispatches: Vec<((u64, u64), [u32; 3])>,
 }
+
+/// WebGPU's limit on workgroups along a dimension.
+const GROUPS_MAX: u32 = 65_535;
 
 /// How a product of these operands is computed by a variant.
 fn choice_of(graph: &Graph, a: TensorId, b: TensorId, block: u32, variant: Variant) -> Choice {
@@ -39,7 +42,7 @@ fn linear_groups(elements: u32) -> [u32; 3] {
 
 /// Workgroups along x, and the workgroups, for one workgroup an output.
 fn workgroup_each(outputs: u32) -> (u32, [u32; 3]) {
-    let width = outputs.clamp(1, 65_535);
+    let width = outputs.clamp(1, GROUPS_MAX);
     (width, [width, outputs.div_ceil(width), 1])
 }
 
@@ -52,16 +55,6 @@ const LOOP_ROUNDS_MAX: u32 = 65_535;
 
 /// Why a node cannot run here, if so.
 pub fn refusal(graph: &Graph, node: &Node, variant: Variant) -> Option<String> {
-    if let Primitive::Product { a, block, .. } = &node.primitive {
-        let shape = &graph.tensor(*a).shape;
-        // WebGPU's limit on workgroups along a dimension.
-        if u64::from(shape[0]) * u64::from(block_count(shape[2], *block)) > 65_535 {
-            return Some(format!(
-                "{}: more than 65535 products in one dispatch; use smaller micro-batches",
-                node.operator
-            ));
-        }
-    }
     let (what, rounds) = match &node.primitive {
         // A term costs a round and, on average, one more for its carries.
         Primitive::TreeSum { len, .. } => ("terms of a sum", long_block(*len).max(1) * 2),
@@ -179,13 +172,24 @@ pub fn step_of(
 ) -> Result<Step, EngineError> {
     let (text, uniform, groups) = shader(graph, node, variant);
     if text.is_empty() {
-        return Ok(Step { pipeline: None, uniform: (0, 0), groups });
+        return Ok(Step { pipeline: None, dispatches: Vec::new() });
     }
-    let offset = data.len().next_multiple_of(256);
-    data.resize(offset, 0);
-    data.extend(uniform.iter().flat_map(|w| w.to_le_bytes()));
     let pipeline = Some(device.pipeline(&text)?);
-    Ok(Step { pipeline, uniform: (offset as u64, uniform.len() as u64 * 4), groups })
+    let mut dispatches = Vec::new();
+    // Only products have a third dimension; their last uniform word says where a dispatch begins in it.
+    for first in (0..groups[2]).step_by(GROUPS_MAX as usize) {
+        let offset = data.len().next_multiple_of(256);
+        data.resize(offset, 0);
+        let mut words = uniform.clone();
+        if let (Primitive::Product { .. }, Some(last)) = (&node.primitive, words.last_mut()) {
+            *last = first;
+        }
+        data.extend(words.iter().flat_map(|w| w.to_le_bytes()));
+        let groups = [groups[0], groups[1], GROUPS_MAX.min(groups[2] - first)];
+        dispatches.push(((offset as u64, words.len() as u64 * 4), groups));
+    }
+    dispatches.retain(|(_, groups)| !groups.contains(&0));
+    Ok(Step { pipeline, dispatches })
 }
 
 /// Every shader text of a graph with the name of a node that uses it, for dumps and the lint's tests.

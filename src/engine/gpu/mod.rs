@@ -252,7 +252,7 @@ impl Gpu {
         }
         let buffer = self.device.buffer(self.bytes(ty));
         let output = Tensor::new(Storage { buffer, ty: ty.clone(), host: None });
-        if step.groups.contains(&0) {
+        if step.dispatches.is_empty() {
             return Ok(output); // nothing to compute
         }
         let mut tensors: Vec<Tensor> = node
@@ -269,11 +269,14 @@ impl Gpu {
     fn submit(&self, plan: &Plan, recorded: &mut Vec<(usize, Vec<Tensor>)>) -> Result<(), EngineError> {
         let dispatches: Vec<Dispatch> = recorded
             .iter()
-            .map(|(index, tensors)| {
+            .flat_map(|(index, tensors)| {
+                plan.steps[*index].dispatches.iter().map(move |d| (index, tensors, d))
+            })
+            .map(|(index, tensors, ((offset, size), groups))| {
                 let step = &plan.steps[*index];
                 Dispatch {
                     pipeline: step.pipeline.as_ref().expect("recorded nodes have a pipeline"),
-                    uniform: (&plan.uniforms, step.uniform.0, step.uniform.1),
+                    uniform: (&plan.uniforms, *offset, *size),
                     buffers: tensors
                         .iter()
                         .map(|t| {
@@ -281,7 +284,7 @@ impl Gpu {
                             (storage.buffer.raw(), self.bytes(&storage.ty).next_multiple_of(4).max(4))
                         })
                         .collect(),
-                    groups: step.groups,
+                    groups: *groups,
                 }
             })
             .collect();
