@@ -8,10 +8,11 @@ use super::scale_back::{Scale, Sum, fits_i64, product_bits};
 use super::simd::{Path, vectorised};
 use super::{Band, band_height, bands};
 use crate::arith::digits::magnitude_bits;
+use crate::arith::float;
 
 /// Rows and columns of a tile, and the most of K in one call.
-const TILE_M: usize = 256;
-const TILE_N: usize = 512;
+const TILE_M: usize = 512;
+const TILE_N: usize = 1024;
 const TILE_K: usize = 1024;
 /// A K worth splitting an operand for: shorter calls would spend their time outside the multiplications.
 const WORTHWHILE_K: usize = 256;
@@ -22,6 +23,8 @@ trait Exact: Copy + Default + Send + Sync + 'static {
     const ONE: Self;
     fn convert(path: Path, q: &[i32], piece: Piece, out: &mut [Self]);
     fn add_to<S: Sum>(self, sum: &mut S, shift: u32);
+    /// Rounds sums `[rows, columns]` that are whole already.
+    fn scale_back(scale: &Scale<'_>, row: usize, column: usize, sums: &[Self], out: &mut [u32]);
 }
 
 /// The part of an integer that one multiplication takes: `q = high * 2^shift + low`, low in
@@ -49,7 +52,7 @@ impl Piece {
 }
 
 macro_rules! exact {
-    ($type:ty, $bits:literal, $convert:ident) => {
+    ($type:ty, $bits:literal, $convert:ident, $round:ident) => {
         impl Exact for $type {
             const BITS: u32 = $bits;
             const ONE: Self = 1.0;
@@ -59,6 +62,10 @@ macro_rules! exact {
             fn add_to<S: Sum>(self, sum: &mut S, shift: u32) {
                 *sum += S::from(self as i64) << shift;
             }
+            fn scale_back(scale: &Scale<'_>, row: usize, column: usize, sums: &[Self], out: &mut [u32]) {
+                let (row, columns) = scale.factors(row, column, sums.len());
+                $round(scale.path, sums, row, columns, out);
+            }
         }
         vectorised! {
             fn $convert(q: &[i32], piece: Piece, out: &mut [$type]) {
@@ -67,10 +74,20 @@ macro_rules! exact {
                 }
             }
         }
+        vectorised! {
+            /// As `scale_back::round_row`: the product of an integer below 2^53 and powers of two is exact.
+            fn $round(sums: &[$type], row: f64, columns: &[f64], out: &mut [u32]) {
+                for ((&sum, &column), out) in sums.iter().zip(columns).zip(out) {
+                    // A sum of 0 may be -0 here; adding +0 makes it +0 and changes nothing else.
+                    let x = ((f64::from(sum) + 0.0) * row * column) as f32;
+                    *out = if x.is_nan() { float::NAN } else { x.to_bits() };
+                }
+            }
+        }
     };
 }
-exact!(f32, 24, convert_f32);
-exact!(f64, 53, convert_f64);
+exact!(f32, 24, convert_f32, round_f32);
+exact!(f64, 53, convert_f64, round_f64);
 
 /// `out[block, batch, m, n]`, not empty.
 pub(super) fn product(path: Path, a: &Operand, b: &Operand, batch: usize, out: &mut [u32]) {
@@ -104,6 +121,8 @@ fn compute_band<F: Exact, S: Sum>(path: Path, a: &Operand, b: &Operand, band: Ba
     let split = bits + WORTHWHILE_K.ilog2() > F::BITS;
     let pieces: &[Piece] = if split { &[Piece::Low(half), Piece::High(half)] } else { &[Piece::Whole] };
     let term_bits = if split { bits - half } else { bits };
+    // Short enough sums stay in the format up to the rounding: no integers are needed to add them.
+    let stays = !split && (len as u128) << bits <= 1 << F::BITS;
     let depth = (1usize << (F::BITS - term_bits)).min(TILE_K);
     assert!((depth as u128) << term_bits <= 1 << F::BITS, "a partial sum may leave the exact integers");
 
@@ -112,7 +131,7 @@ fn compute_band<F: Exact, S: Sum>(path: Path, a: &Operand, b: &Operand, band: Ba
     let mut tile_a = vec![F::default(); rows * depth];
     let mut tile_b = vec![F::default(); width * depth];
     let mut tile_c = vec![F::default(); rows * width];
-    let mut sums = vec![S::default(); rows * width];
+    let mut sums = vec![S::default(); if stays { 0 } else { rows * width }];
     for column in (0..n).step_by(width) {
         let columns = width.min(n - column);
         sums.fill(S::default());
@@ -125,7 +144,11 @@ fn compute_band<F: Exact, S: Sum>(path: Path, a: &Operand, b: &Operand, band: Ba
                 for (i, to) in tile_a.chunks_exact_mut(depth).take(rows).enumerate() {
                     F::convert(path, &a.row(batch, row + i)[start..][..depth], piece, to);
                 }
-                multiply(rows, columns, depth, &tile_a, &tile_b, &mut tile_c);
+                let continues = stays && start > first;
+                multiply(rows, columns, depth, &tile_a, &tile_b, &mut tile_c, continues);
+                if stays {
+                    continue;
+                }
                 for (&x, sum) in tile_c.iter().zip(&mut sums[..rows * columns]) {
                     x.add_to(sum, piece.shift());
                 }
@@ -133,13 +156,25 @@ fn compute_band<F: Exact, S: Sum>(path: Path, a: &Operand, b: &Operand, band: Ba
         }
         for i in 0..rows {
             let out = &mut out[i * n + column..][..columns];
+            if stays {
+                F::scale_back(&scale, row + i, column, &tile_c[i * columns..][..columns], out);
+                continue;
+            }
             S::scale_back(&scale, row + i, column, &sums[i * columns..][..columns], out);
         }
     }
 }
 
-/// c = a b^T on this thread: a `[rows, depth]`, b `[columns, depth]`, c `[rows, columns]`.
-fn multiply<F: Exact>(rows: usize, columns: usize, depth: usize, a: &[F], b: &[F], c: &mut [F]) {
+/// c = a b^T, or c + a b^T, on this thread: a `[rows, depth]`, b `[columns, depth]`, c `[rows, columns]`.
+fn multiply<F: Exact>(
+    rows: usize,
+    columns: usize,
+    depth: usize,
+    a: &[F],
+    b: &[F],
+    c: &mut [F],
+    continues: bool,
+) {
     assert!(a.len() >= rows * depth && b.len() >= columns * depth && c.len() >= rows * columns);
     let (along, across) = (depth as isize, columns as isize);
     // SAFETY: the lengths are asserted, and c is borrowed mutably, so it overlaps neither factor.
@@ -151,14 +186,14 @@ fn multiply<F: Exact>(rows: usize, columns: usize, depth: usize, a: &[F], b: &[F
             c.as_mut_ptr(),
             1,
             across,
-            false,
+            continues,
             a.as_ptr(),
             1,
             along,
             b.as_ptr(),
             along,
             1,
-            F::default(),
+            if continues { F::ONE } else { F::default() },
             F::ONE,
             false,
             false,

@@ -14,7 +14,7 @@ pub(super) trait Sum:
 
 /// The scales of one block of one batch.
 pub(super) struct Scale<'o> {
-    path: Path,
+    pub path: Path,
     a: &'o Operand,
     b: &'o Operand,
     batch: usize,
@@ -28,6 +28,11 @@ impl<'o> Scale<'o> {
         let bits = product_bits(a, b) as i32;
         let columns = (0..b.rows()).map(|n| factor(b.magnitude(batch, n, block), -bits)).collect();
         Scale { path, a, b, batch, block, columns }
+    }
+
+    /// The factors of a row and of `len` columns from `column`.
+    pub fn factors(&self, row: usize, column: usize, len: usize) -> (f64, &[f64]) {
+        (factor(self.a.magnitude(self.batch, row, self.block), 0), &self.columns[column..][..len])
     }
 }
 
@@ -48,8 +53,8 @@ pub(super) fn fits_i64(bits: u32, len: usize) -> bool {
 
 impl Sum for i64 {
     fn scale_back(scale: &Scale<'_>, row: usize, column: usize, sums: &[i64], out: &mut [u32]) {
-        let row = factor(scale.a.magnitude(scale.batch, row, scale.block), 0);
-        round_row(scale.path, sums, row, &scale.columns[column..][..sums.len()], out);
+        let (row, columns) = scale.factors(row, column, sums.len());
+        round_row(scale.path, sums, row, columns, out);
     }
 }
 
