@@ -1,15 +1,20 @@
-//! A digest over every operator of a small training step: equal on every right engine.
+//! A digest over every operator of small training steps, over corner cases and over long products: equal on every
+//! right engine.
 
 use std::sync::Arc;
 
 use super::session::{MicroBatch, Phase, Session, StepObserver, StepScalars};
 use super::{Engine, EngineError, Observer};
+use crate::arith::DType;
 use crate::arith::philox::philox4x32_10;
-use crate::program::graph::{Graph, Node};
+use crate::engine::reference::bytes_from_words;
+use crate::program::builder::Builder;
+use crate::program::expr::Body;
+use crate::program::graph::{Graph, Node, TensorId};
 use crate::program::init;
 use crate::program::models::{Gelu, Gpt, Mlp, Model};
 use crate::program::optimizer::Optimizer;
-use crate::program::products::ProductTable;
+use crate::program::products::{ProductClass, ProductDigits, ProductTable};
 use crate::program::step::{Program, StepSpec};
 
 /// Hashes every output that it is shown.
@@ -99,5 +104,86 @@ pub fn fingerprint(engine: &mut dyn Engine) -> Result<blake3::Hash, EngineError>
             digester.0.update(bytes);
         })?;
     }
+    corner_cases(engine, &mut digester.0)?;
+    full_products(engine, &mut digester.0)?;
     Ok(digester.0.finalize())
+}
+
+/// Runs a graph of two binary32 inputs and digests its output.
+fn digest_of(
+    engine: &mut dyn Engine,
+    digester: &mut blake3::Hasher,
+    shape: &[u32],
+    inputs: [&[u32]; 2],
+    products: ProductTable,
+    build: impl FnOnce(&mut Builder, TensorId, TensorId) -> TensorId,
+) -> Result<(), EngineError> {
+    let mut b = Builder::new(products);
+    let (x, y) = (b.input("x", DType::F32, shape), b.input("y", DType::F32, shape));
+    let output = build(&mut b, x, y);
+    b.output("out", output);
+    let ty = b.tensor(x).clone();
+    let compiled = engine.compile(Arc::new(b.finish()))?;
+    let mut tensors = Vec::new();
+    for words in inputs {
+        tensors.push(engine.upload(&ty, &bytes_from_words(DType::F32, words))?);
+    }
+    let outputs = engine.run(&compiled, &tensors, None)?;
+    engine.read(&outputs[0], &mut |bytes| {
+        digester.update(bytes);
+    })
+}
+
+/// Every scalar operation on every pair of special patterns. One map computes them all, added up as integers, since
+/// some drivers take a second to compile each.
+fn corner_cases(engine: &mut dyn Engine, digester: &mut blake3::Hasher) -> Result<(), EngineError> {
+    let specials: Vec<u32> = [0, 1, 2, 0x007f_ffff, 0x0080_0000, 0x0080_0001, 0x3380_0000, 0x3f7f_ffff]
+        .into_iter()
+        .chain([0x3f80_0000, 0x3f80_0001, 0x4b7f_ffff, 0x4b80_0000, 0x42b1_7218, 0x7f7f_ffff, 0x7f80_0000])
+        .flat_map(|x| [x, x | 0x8000_0000])
+        .chain([0x7fc0_0000, 0x3e99_999a])
+        .collect();
+    let count = specials.len();
+    let pair = |i: usize| (specials[i % count], specials[i / count]);
+    let x: Vec<u32> = (0..count * count).map(|i| pair(i).0).collect();
+    let y: Vec<u32> = (0..count * count).map(|i| pair(i).1).collect();
+    let shape = [(count * count) as u32];
+    digest_of(engine, digester, &shape, [&x, &y], ProductTable::preset(), |b, x, y| {
+        let body = Body::new("corner_cases.v1", |w| {
+            let (x, y) = (w.input(0), w.input(1));
+            let values = [
+                w.add(x, y),
+                w.sub(x, y),
+                w.mul(x, y),
+                w.div(x, y),
+                w.sqrt(x),
+                w.exp(x),
+                w.log(x),
+                w.tanh(x),
+                w.erf(x),
+                w.lt(x, y),
+            ];
+            values.into_iter().reduce(|sum, value| w.uadd(sum, value)).expect("there are values")
+        });
+        b.map(body, &[x, y], &shape)
+    })
+}
+
+/// Products whose digits are all as large as they can be, along a K that fills every accumulator more than once.
+fn full_products(engine: &mut dyn Engine, digester: &mut blake3::Hasher) -> Result<(), EngineError> {
+    const K: u32 = 70_000;
+    let word = |i: u32, stream: u32| {
+        let sign = philox4x32_10([9, stream], [i / 20_000, 0, 0, 0])[0] & 0x8000_0000;
+        sign | if i < 60_000 { 0x3eff_ffff } else { 0x3f7f_ffff }
+    };
+    let [a, b]: [Vec<u32>; 2] = [1, 2].map(|stream| (0..K).map(|i| word(i, stream)).collect());
+    for (digits_a, digits_b) in [(1, 1), (2, 2), (3, 2), (3, 3), (4, 4)] {
+        let mut table = ProductTable::preset();
+        table.set(ProductClass::Linear, ProductDigits { digits_a, digits_b, block: 0 });
+        digest_of(engine, digester, &[1, K], [&a, &b], table, |builder, x, y| {
+            let (x, y) = (builder.whole(x), builder.whole(y));
+            builder.product(ProductClass::Linear, x, y, &[1, 1])
+        })?;
+    }
+    Ok(())
 }
