@@ -54,12 +54,8 @@ struct Options {
     /// Print what would be replayed and what it costs, and stop.
     #[arg(long)]
     plan: bool,
-    /// Refuse to start if more memory is needed, in MiB.
-    #[arg(long)]
-    max_memory: Option<u64>,
-    /// Stop after this many seconds and say what was not replayed.
-    #[arg(long)]
-    max_time: Option<u64>,
+    #[command(flatten)]
+    limits: Limits,
     /// Write the report here, for `audit merge`.
     #[arg(long)]
     report: Option<PathBuf>,
@@ -68,6 +64,28 @@ struct Options {
     verdict: PathBuf,
     #[command(flatten)]
     engine: EngineArgs,
+}
+
+/// What a replay may take.
+#[derive(clap::Args)]
+pub(super) struct Limits {
+    /// Refuse to start if more memory is needed, in MiB.
+    #[arg(long)]
+    max_memory: Option<u64>,
+    /// Stop after this many seconds and say what was not replayed.
+    #[arg(long)]
+    pub max_time: Option<u64>,
+}
+
+impl Limits {
+    /// Refuses a plan that needs too much memory.
+    pub fn check(&self, plan: &Plan) -> Result<(), Failure> {
+        if self.max_memory.is_none_or(|limit| plan.memory <= limit << 20) {
+            return Ok(());
+        }
+        let why = format!("a replay needs about {} of memory; raise --max-memory", bytes_text(plan.memory));
+        Err(Failure::new(Exit::Undecided, why))
+    }
 }
 
 fn parse_range(text: &str) -> Result<(u32, u32), String> {
@@ -129,10 +147,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         return Err(Failure::new(Exit::Usage, format!("the head covers steps 1 to {last}")));
     }
     let plan = plan(&run, &checked.checkpoints, last, &choice);
-    if options.max_memory.is_some_and(|limit| plan.memory > limit << 20) {
-        let why = format!("a replay needs about {} of memory; raise --max-memory", bytes_text(plan.memory));
-        return Err(Failure::new(Exit::Undecided, why));
-    }
+    options.limits.check(&plan)?;
     let mut engine = open(&options.engine)?;
     let seconds = estimated_seconds(&run, engine.as_mut(), &checked, &plan)?;
     let text = plan_text(&plan, &run, seconds, &engine.describe());
@@ -142,7 +157,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     printer.say(text);
     let mut bar = Bar(printer.bar(plan.steps(), "steps"));
-    let limit = options.max_time.map(Duration::from_secs);
+    let limit = options.limits.max_time.map(Duration::from_secs);
     let (report, verdict) = audit(&run, engine.as_mut(), checked, plan, limit, &mut bar)?;
     bar.0.finish_and_clear();
     let disk = Disk::default();

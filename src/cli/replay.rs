@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use serde_json::json;
 
+use super::audit::Limits;
 use super::engine::{EngineArgs, open};
-use super::{CommandResult, Exit, Failure, Printer};
-use crate::audit::{checks, differences, replay_to};
+use super::{CommandResult, Exit, Failure, Printer, bytes_text};
+use crate::audit::plan::{Choice, plan};
+use crate::audit::{checks, differences, estimated_seconds, replay_to};
 use crate::engine::session::{Session, Unobserved};
 use crate::run::dir::Run;
 use crate::run::job::{Granularity, philox_key};
@@ -23,6 +25,8 @@ pub struct Args {
     /// Only the gradient of this micro-batch (from 0).
     #[arg(long)]
     microbatch: Option<u32>,
+    #[command(flatten)]
+    limits: Limits,
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -42,7 +46,20 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         let why = "this run commits to whole steps only (granularity = \"step\"): leave --microbatch out";
         return Err(Failure::new(Exit::Usage, why));
     }
+    let begin = plan(&run, &run.checkpoint_steps()?, args.step, &Choice::Range(args.step, args.step));
+    args.limits.check(&begin)?;
     let mut engine = open(&args.engine)?;
+    let seconds = estimated_seconds(&run, engine.as_mut(), &checked, &begin)?;
+    printer.say(format!(
+        "replays {} steps: reads {}, needs about {} of memory and {seconds:.0} s on {}",
+        begin.steps(),
+        bytes_text(begin.bytes),
+        bytes_text(begin.memory),
+        engine.describe(),
+    ));
+    if args.limits.max_time.is_some_and(|limit| seconds > limit as f64) {
+        return Err(Failure::new(Exit::Undecided, "that is longer than --max-time allows"));
+    }
     let mut session = Session::new(engine.as_mut(), Arc::new(run.program.clone()))?;
     if let Some((step, what)) = replay_to(&run, &checked, &mut session, args.step)? {
         return Err(Failure::new(Exit::Diverges, format!("step {step} before it differs already: {what}")));
