@@ -297,6 +297,13 @@ fn every_edited_file_is_a_clear_error() {
         "chunk 0 is not what the manifest promises",
     );
     has(error(&|run| flip(&run.layout.head(10), 20)), "head");
+    has(
+        error(&|run| {
+            let text = std::fs::read_to_string(run.layout.run_json()).unwrap();
+            std::fs::write(run.layout.run_json(), text.replace("data-0.bin", "../job.toml")).unwrap();
+        }),
+        "data file 0 is named \"../job.toml\"",
+    );
     has(error(&|run| flip(&run.layout.job(), 300)), "job.toml");
     has(
         error(&|run| {

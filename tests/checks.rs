@@ -38,7 +38,7 @@ fn sign_again(run: &Run, edit: impl FnOnce(&mut Vec<Record>)) {
     fs::remove_dir_all(run.layout.heads()).unwrap();
     fs::create_dir(run.layout.heads()).unwrap();
     let disk = Disk::default();
-    let (mut writer, _) = Writer::open(&run.layout.transcript(), 0).unwrap();
+    let (mut writer, _) = Writer::open(&disk, &run.layout.transcript(), 0).unwrap();
     history.records.iter().for_each(|record| writer.append(&disk, record).unwrap());
     sign(run, writer.size(), writer.root());
 }

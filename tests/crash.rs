@@ -17,11 +17,22 @@ fn two_trainings_write_the_same_files() {
     assert_eq!(files(&folder.path().join("a")), files(&folder.path().join("b")));
 }
 
-/// Stops the disk at each write, fsync and rename in turn, then resumes with a good one.
+/// Stops the disk at each operation in turn, then resumes with a good one.
 #[test]
 fn every_crash_point_resumes_to_the_same_files() {
+    every_crash_point("microbatch", "keep = 2", 8, 60);
+}
+
+#[test]
+fn every_crash_point_of_a_run_with_traces_resumes_to_the_same_files() {
+    every_crash_point("operator", "", 3, 40);
+}
+
+fn every_crash_point(granularity: &str, extra: &str, steps: u32, points: u32) {
     let folder = tempfile::tempdir().unwrap();
-    let job = gpt_job(folder.path(), "microbatch", "keep = 2");
+    let job = gpt_job(folder.path(), granularity, extra);
+    let text = std::fs::read_to_string(&job).unwrap().replace("steps = 8", &format!("steps = {steps}"));
+    std::fs::write(&job, text).unwrap();
     let whole = folder.path().join("whole");
     trained(&job, &whole, None);
     let expected = files(&whole);
@@ -51,7 +62,7 @@ fn every_crash_point_resumes_to_the_same_files() {
         assert_eq!(names(&found), names(&expected), "after {operations} operations");
         assert!(found == expected, "files differ after a crash at operation {operations}");
     }
-    assert!(crashes > 40, "only {crashes} crash points were passed");
+    assert!(crashes > points, "only {crashes} crash points were passed");
 }
 
 #[test]
@@ -106,7 +117,33 @@ fn a_run_has_one_writer() {
     let _held = tiebreak::run::dir::lock(&run.layout).unwrap();
     let mut engine = Cpu::new(1).unwrap();
     let error = train(&Disk::default(), &run, &mut engine, Some(&key()), None, &mut Silent).unwrap_err();
-    assert!(error.to_string().contains("is being written by another process"), "{error}");
+    let holder = format!("is being written by another process (process {})", std::process::id());
+    assert!(error.to_string().contains(&holder), "{error}");
+}
+
+/// Whatever is added to a run's folder is named; links are errors.
+#[test]
+fn files_that_are_not_of_a_run_are_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = trained(&gpt_job(folder.path(), "operator", ""), &folder.path().join("run"), None);
+    assert_eq!(run.unexpected_files().unwrap(), Vec::<String>::new());
+    let added = [
+        "data/data-1.bin",
+        "heads/note",
+        "notes.txt",
+        "traces/step-1",
+        "checkpoints/.step-000000002.partial",
+    ];
+    for name in added {
+        std::fs::write(run.layout.root.join(name), "x").unwrap();
+    }
+    std::fs::create_dir(run.layout.root.join("data/more")).unwrap();
+    let mut expected: Vec<String> = added.iter().map(|name| name.to_string()).collect();
+    expected.push("data/more".into());
+    expected.sort();
+    assert_eq!(run.unexpected_files().unwrap(), expected);
+    std::os::unix::fs::symlink("/etc/passwd", run.layout.root.join("traces/link")).unwrap();
+    assert!(run.unexpected_files().unwrap_err().to_string().contains("traces/link"));
 }
 
 #[test]

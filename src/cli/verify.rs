@@ -25,6 +25,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let mut lines = vec![format!("run {}: {}", run.id, checked.signed)];
     lines.extend(checked.passed.iter().map(|line| format!("  ok: {line}")));
     lines.extend(checked.not_checked.iter().map(|line| format!("  not checked: {line}")));
+    let unexpected = run.unexpected_files()?;
+    lines.extend(unexpected.iter().map(|name| format!("  not of the run: {name}")));
     lines.push("  not checked: that any step computes what it says (tiebreak audit replays steps)".into());
     let wrong = checked.inconsistent.as_ref().map(|(step, what, _)| format!("step {step}: {what}"));
     printer.result(
@@ -35,6 +37,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             "head_size": checked.head.size,
             "passed": checked.passed,
             "not_checked": checked.not_checked,
+            "unexpected": unexpected,
             "inconsistent": wrong,
         }),
     );

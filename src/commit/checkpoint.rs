@@ -66,7 +66,15 @@ impl Head {
             return Err(wrong("the text is not canonical"));
         }
         let mut signed = Signed::Unknown;
-        for line in signatures.lines() {
+        let lines = match signatures {
+            "" => Vec::new(),
+            some => some
+                .strip_suffix('\n')
+                .ok_or_else(|| wrong("the last line has no end"))?
+                .split('\n')
+                .collect(),
+        };
+        for line in lines {
             let parts = line.strip_prefix("\u{2014} ").and_then(|rest| rest.split_once(' '));
             let (name, blob) = parts.ok_or_else(|| wrong("a signature line is malformed"))?;
             let blob = STANDARD.decode(blob).map_err(|_| wrong("a signature is not base64"))?;
@@ -104,6 +112,15 @@ mod tests {
         assert_eq!(Head::from_note(&note, Some(&public)), Ok((head.clone(), Signed::By)));
         assert_eq!(Head::from_note(&note, None), Ok((head.clone(), Signed::Unknown)));
         assert!(Head::from_note(&head.to_note(None), Some(&public)).is_err());
+        assert!(Head::from_note(&head.to_note(None), None).is_ok());
+        // Cut anywhere, or with other line ends, it is no note.
+        for cut in 0..note.len() {
+            if let Some(part) = note.get(..cut) {
+                assert!(Head::from_note(part, Some(&public)).is_err(), "{cut} bytes of the note");
+            }
+        }
+        assert!(Head::from_note(&note.replace('\n', "\r\n"), None).is_err());
+        assert!(Head::from_note(&format!("{note}\n"), None).is_err());
         for i in 0..note.len() {
             let mut bytes = note.clone().into_bytes();
             bytes[i] ^= 1;

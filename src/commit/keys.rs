@@ -61,8 +61,10 @@ fn parse(what: &'static str, text: &str) -> Result<(String, [u8; 4], [u8; 32]), 
         return Err(Malformed::invalid(what, "the algorithm is not Ed25519"));
     };
     let key = key.try_into().map_err(|_| Malformed::invalid(what, "an Ed25519 key has 32 bytes"))?;
-    let number = u32::from_str_radix(hash, 16).ok().filter(|_| hash.len() == 8);
-    let hash = number.ok_or_else(|| Malformed::invalid(what, "the key hash has 8 hexadecimal digits"))?;
+    let digits = hash.len() == 8 && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let number = u32::from_str_radix(hash, 16).ok().filter(|_| digits);
+    let hash =
+        number.ok_or_else(|| Malformed::invalid(what, "the key hash has 8 lowercase hexadecimal digits"))?;
     Ok((name.to_string(), hash.to_be_bytes(), key))
 }
 

@@ -1,6 +1,7 @@
 //! A run's folder: what is where, who may write, and what the run is a run of.
 
 use std::fs::{self, File, TryLockError};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,10 @@ use crate::program::step::Program;
 pub const CONTRACT: &str = "tiebreak-contract-1";
 /// The most bytes of `run.json`.
 const RUN_JSON_MAX: u64 = 1 << 28;
+/// Bytes of data that are copied at once.
+const COPY_BYTES: u64 = 1 << 23;
+/// The most unexpected files that are listed.
+const UNEXPECTED_MAX: usize = 1000;
 /// The most heads of a run.
 const HEADS_MAX: usize = 1 << 20;
 
@@ -37,6 +42,11 @@ pub struct RunFile {
     /// The program digest that the trainer derived.
     pub program: Digest,
     pub data: Vec<FileManifest>,
+}
+
+/// The name of a run's data file.
+pub fn data_name(number: usize) -> String {
+    format!("data-{number}.bin")
 }
 
 /// The digest of a program.
@@ -175,6 +185,12 @@ impl Run {
             let why = format!("the run follows {:?}, this program checks {CONTRACT:?} only", file.contract);
             return Err(RunError::invalid(&path, why));
         }
+        for (number, data) in file.data.iter().enumerate() {
+            if data.name != data_name(number) {
+                let why = format!("data file {number} is named {:?}, not {:?}", data.name, data_name(number));
+                return Err(RunError::invalid(&path, why));
+            }
+        }
         let job_text = disk::read_text(&layout.job(), job::JOB_MAX)?;
         let job = Job::parse(&layout.job().display().to_string(), &job_text)
             .map_err(|error| RunError::invalid(&layout.job(), error.to_string()))?;
@@ -225,6 +241,48 @@ impl Run {
         Ok((head, signed))
     }
 
+    /// Files and folders that nothing of a run is called: their names, relative to its folder, sorted.
+    ///
+    /// # Errors
+    /// If something is neither a plain file nor a folder.
+    pub fn unexpected_files(&self) -> Result<Vec<String>, RunError> {
+        let numbered = |name: &str, before: &str, width: usize, after: &str| {
+            let digits = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
+            digits.is_some_and(|d| d.len() >= width && d.bytes().all(|b| b.is_ascii_digit()))
+        };
+        let expected = |folder: &str, name: &str| match folder {
+            "" => ["run.json", "job.toml", "transcript", "model.safetensors", "lock"].contains(&name),
+            "data" => self.file.data.iter().any(|file| file.name == name),
+            "heads" => numbered(name, "", 12, ""),
+            "checkpoints" => numbered(name, "step-", 9, ".safetensors"),
+            _ => numbered(name, "step-", 9, ""),
+        };
+        let mut found = Vec::new();
+        for folder in ["", "data", "heads", "checkpoints", "traces"] {
+            let path = self.layout.root.join(folder);
+            for entry in fs::read_dir(&path).map_err(RunError::io(&path))? {
+                let entry = entry.map_err(RunError::io(&path))?;
+                let name = entry.file_name().to_string_lossy().into_owned();
+                let kind = entry.file_type().map_err(RunError::io(&entry.path()))?;
+                if kind.is_symlink() || !(kind.is_file() || kind.is_dir()) {
+                    let why = "a run holds plain files and folders only (links are not followed)";
+                    return Err(RunError::invalid(&entry.path(), why));
+                }
+                let known_folder =
+                    folder.is_empty() && ["data", "heads", "checkpoints", "traces"].contains(&&*name);
+                let fine = if kind.is_dir() { known_folder } else { expected(folder, &name) };
+                if !fine {
+                    found.push(if folder.is_empty() { name } else { format!("{folder}/{name}") });
+                }
+                if found.len() > UNEXPECTED_MAX {
+                    return Err(RunError::invalid(&path, "there are too many files that are not a run's"));
+                }
+            }
+        }
+        found.sort();
+        Ok(found)
+    }
+
     /// The steps whose checkpoints are there, ascending.
     pub fn checkpoint_steps(&self) -> Result<Vec<u32>, RunError> {
         let folder = self.layout.checkpoints();
@@ -249,7 +307,14 @@ impl Run {
 }
 
 /// The right to write to a run; the lock is released when it is dropped or the process dies.
-pub struct WriteLock(#[expect(dead_code, reason = "held for its lock")] File);
+pub struct WriteLock(File);
+
+impl Drop for WriteLock {
+    fn drop(&mut self) {
+        // The number is only a hint for people; if it stays, it does no harm.
+        let _ = self.0.set_len(0);
+    }
+}
 
 /// Locks a run's folder.
 pub fn lock(layout: &Layout) -> Result<WriteLock, RunError> {
@@ -257,11 +322,19 @@ pub fn lock(layout: &Layout) -> Result<WriteLock, RunError> {
     disk::refuse_link(&path)?;
     let mut options = fs::OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
-    let file = options.open(&path).map_err(RunError::io(&path))?;
+    let mut file = options.open(&path).map_err(RunError::io(&path))?;
     match file.try_lock() {
-        Ok(()) => Ok(WriteLock(file)),
+        Ok(()) => {
+            let pid = std::process::id().to_string();
+            file.set_len(0).and_then(|()| file.write_all(pid.as_bytes())).map_err(RunError::io(&path))?;
+            Ok(WriteLock(file))
+        }
         Err(TryLockError::WouldBlock) => {
-            Err(RunError::Refused(format!("{} is being written by another process", layout.root.display())))
+            let mut text = String::new();
+            let holder = (&mut file).take(20).read_to_string(&mut text).ok().and_then(|_| text.parse().ok());
+            let holder = holder.map_or(String::new(), |pid: u32| format!(" (process {pid})"));
+            let root = layout.root.display();
+            Err(RunError::Refused(format!("{root} is being written by another process{holder}")))
         }
         Err(TryLockError::Error(error)) => Err(RunError::io(&path)(error)),
     }
@@ -276,12 +349,23 @@ pub fn create(
     sources: &[PathBuf],
 ) -> Result<(), RunError> {
     for folder in [layout.data(), layout.heads(), layout.checkpoints(), layout.traces()] {
-        fs::create_dir_all(&folder).map_err(RunError::io(&folder))?;
+        disk.create_folder(&folder)?;
     }
     for (manifest, source) in file.data.iter().zip(sources) {
         let target = layout.data().join(&manifest.name);
-        let bytes = disk::read(source, super::data::FILE_MAX)?;
-        disk.replace(&target, &bytes)?;
+        let mut from = disk::open(source)?;
+        disk.replace_by(&target, |file| {
+            // What was promised and no more, piece by piece; a file that changes meanwhile no longer fits its manifest.
+            let mut left = manifest.bytes;
+            let mut piece = vec![0; COPY_BYTES.min(left.max(1)) as usize];
+            while left > 0 {
+                let len = left.min(COPY_BYTES) as usize;
+                from.read_exact(&mut piece[..len])?;
+                disk.write(file, &piece[..len])?;
+                left -= len as u64;
+            }
+            Ok(())
+        })?;
     }
     disk.replace(&layout.job(), job_text.as_bytes())?;
     let json = serde_json::to_string_pretty(file)

@@ -1,6 +1,7 @@
 //! Writing so that nothing is lost: whole files appear at once or not at all.
 //!
-//! Every write, fsync and rename passes a crash point, so that tests can stop a trainer at any of them.
+//! Every write, fsync, rename, deletion, truncation and new folder passes a crash point, so that tests can stop a
+//! trainer at any of them.
 
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -47,6 +48,22 @@ impl Disk {
     pub fn sync(&self, file: &File) -> io::Result<()> {
         self.crash_point()?;
         file.sync_all()
+    }
+
+    /// Cuts an open file to `len` bytes.
+    pub fn truncate(&self, file: &File, len: u64) -> io::Result<()> {
+        self.crash_point()?;
+        file.set_len(len)
+    }
+
+    /// Removes a file.
+    pub fn remove(&self, path: &Path) -> Result<(), RunError> {
+        self.crash_point().and_then(|()| fs::remove_file(path)).map_err(RunError::io(path))
+    }
+
+    /// Makes a folder and those above it, unless they are there.
+    pub fn create_folder(&self, path: &Path) -> Result<(), RunError> {
+        self.crash_point().and_then(|()| fs::create_dir_all(path)).map_err(RunError::io(path))
     }
 
     /// Replaces a file's contents as a whole: temporary file, fsync, rename, fsync of the folder.

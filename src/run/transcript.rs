@@ -105,7 +105,7 @@ impl Writer {
     /// # Errors
     /// If fewer than the `published` records that a head covers are whole: then nothing is cut, because what looks
     /// like a torn tail is damage to records that were promised.
-    pub fn open(path: &Path, published: u64) -> Result<(Writer, Transcript), RunError> {
+    pub fn open(disk: &Disk, path: &Path, published: u64) -> Result<(Writer, Transcript), RunError> {
         disk::refuse_link(path)?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
@@ -115,7 +115,9 @@ impl Writer {
             let why = "a published head covers records that are not there; the transcript was damaged";
             return Err(RunError::invalid(path, why));
         }
-        file.set_len(whole).map_err(RunError::io(path))?;
+        if file.metadata().map_err(RunError::io(path))?.len() != whole {
+            disk.truncate(&file, whole).map_err(RunError::io(path))?;
+        }
         file.seek(SeekFrom::Start(whole)).map_err(RunError::io(path))?;
         let mut frontier = Frontier::default();
         transcript.leaves.iter().for_each(|leaf| frontier.push(*leaf));

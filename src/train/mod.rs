@@ -7,7 +7,6 @@
 pub mod cheat;
 pub mod committed_step;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -76,12 +75,12 @@ pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
     }
     layout.check_unused()?;
     let (job_text, job) = Job::read(job_path)?;
-    fs::create_dir_all(out).map_err(RunError::io(out))?;
+    disk.create_folder(out)?;
     let folder = job_path.parent().unwrap_or(Path::new("."));
     let sources: Vec<PathBuf> = job.data.paths().into_iter().map(|path| folder.join(path)).collect();
     let mut data = Vec::new();
     for (number, source) in sources.iter().enumerate() {
-        data.push(FileManifest::of(format!("data-{number}.bin"), source)?);
+        data.push(FileManifest::of(dir::data_name(number), source)?);
     }
     let file = RunFile {
         contract: CONTRACT.into(),
@@ -149,7 +148,7 @@ pub fn train(
         return Err(RunError::Refused(why.into()).into());
     }
     let published = run.head_sizes()?.last().copied().unwrap_or(0);
-    let (writer, before) = Writer::open(&run.layout.transcript(), published)?;
+    let (writer, before) = Writer::open(disk, &run.layout.transcript(), published)?;
     if let Some(index) = before.records.iter().position(|record| *record.run() != run.id) {
         let why = format!("record {index} is of another run");
         return Err(RunError::invalid(&run.layout.transcript(), why).into());
@@ -286,8 +285,7 @@ impl Trainer<'_> {
         let steps = self.run.checkpoint_steps()?;
         let kept = steps.len().saturating_sub(keep.max(1) as usize);
         for &old in steps[..kept].iter().filter(|&&old| old != 0) {
-            let path = self.run.layout.checkpoint(old);
-            fs::remove_file(&path).map_err(RunError::io(&path))?;
+            self.disk.remove(&self.run.layout.checkpoint(old))?;
         }
         Ok(())
     }
