@@ -26,7 +26,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     lines.extend(checked.passed.iter().map(|line| format!("  ok: {line}")));
     lines.extend(checked.not_checked.iter().map(|line| format!("  not checked: {line}")));
     lines.push("  not checked: that any step computes what it says (tiebreak audit replays steps)".into());
-    let wrong = checked.inconsistent.as_ref().map(|(step, what, _)| format!("step {step}: {what}"));
+    let wrong = checked.inconsistent.as_ref().map(|found| format!("step {}: {}", found.step, found.what));
     printer.result(
         lines.join("\n"),
         &json!({
