@@ -6,20 +6,19 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::{gpt_job, key, trained};
+use common::{gpt_job, key, sign, sign_again, step_mut, trained};
 use tiebreak::audit::checks::{self, Checked};
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Outcome, Silent, audit};
 use tiebreak::commit::checkpoint::Head;
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::merkle;
-use tiebreak::commit::record::{Record, StepRecord};
+use tiebreak::commit::record::Record;
 use tiebreak::dispute::verdict::Outcome as VerdictOutcome;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::run::RunError;
 use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
-use tiebreak::run::transcript::{self, Writer};
+use tiebreak::run::transcript;
 
 const OTHER: Digest = Digest([9; 32]);
 
@@ -30,24 +29,6 @@ fn finished(granularity: &str) -> (Run, tempfile::TempDir) {
     (run, folder)
 }
 
-/// Replaces the history by an edited one under one new head.
-fn sign_again(run: &Run, edit: impl FnOnce(&mut Vec<Record>)) {
-    let (mut history, _) = transcript::read(&run.layout.transcript()).unwrap();
-    edit(&mut history.records);
-    fs::remove_file(run.layout.transcript()).unwrap();
-    fs::remove_dir_all(run.layout.heads()).unwrap();
-    fs::create_dir(run.layout.heads()).unwrap();
-    let disk = Disk::default();
-    let (mut writer, _) = Writer::open(&disk, &run.layout.transcript(), 0).unwrap();
-    history.records.iter().for_each(|record| writer.append(&disk, record).unwrap());
-    sign(run, writer.size(), writer.root());
-}
-
-fn sign(run: &Run, size: u64, root: Digest) {
-    let note = Head { run: run.id, size, root }.to_note(Some(&key()));
-    fs::write(run.layout.head(size), note).unwrap();
-}
-
 fn check(run: &Run) -> Result<Checked, RunError> {
     checks::always(&Run::open(&run.layout.root)?, Some(&key().public()))
 }
@@ -56,13 +37,6 @@ fn error(run: &Run) -> String {
     match check(run) {
         Err(error) => error.to_string(),
         Ok(_) => panic!("nothing was found wrong"),
-    }
-}
-
-fn step_mut(records: &mut [Record], step: usize) -> &mut StepRecord {
-    match &mut records[step] {
-        Record::Step { step, .. } => step,
-        other => panic!("{other:?} is not a step"),
     }
 }
 
@@ -106,10 +80,10 @@ fn histories_that_do_not_hold_together_are_malformed() {
 #[test]
 fn records_that_contradict_the_job_diverge_without_a_replay() {
     type Edit = fn(&mut Vec<Record>);
-    let cases: [(Edit, u32, &str, bool); 5] = [
-        (|r| step_mut(r, 4).learning_rate ^= 1, 4, "learning rate", true),
-        (|r| step_mut(r, 5).cursor += 1, 5, "cursor", false),
-        (|r| step_mut(r, 6).batch = OTHER, 6, "the batch is not the one that seed and data give", false),
+    let cases: [(Edit, u32, &str, &str); 6] = [
+        (|r| step_mut(r, 4).learning_rate ^= 1, 4, "learning rate", "learning_rate"),
+        (|r| step_mut(r, 5).cursor += 1, 5, "cursor", "cursor"),
+        (|r| step_mut(r, 6).batch = OTHER, 6, "the batch is not the one that seed and data give", "batch"),
         (
             |r| match &mut r[9] {
                 Record::Final { state, .. } => *state = OTHER,
@@ -117,7 +91,7 @@ fn records_that_contradict_the_job_diverge_without_a_replay() {
             },
             8,
             "the final record commits another state",
-            false,
+            "final",
         ),
         // The steps after it are honest: only the first thing wrong is reported.
         (
@@ -127,10 +101,19 @@ fn records_that_contradict_the_job_diverge_without_a_replay() {
             },
             1,
             "cursor",
-            false,
+            "cursor",
+        ),
+        (
+            |r| match &mut r[0] {
+                Record::Initial { state, .. } => *state = OTHER,
+                _ => unreachable!("record 0 is the initial one"),
+            },
+            0,
+            "record 0 does not commit the initial state",
+            "initial",
         ),
     ];
-    for (edit, step, wanted, convicts) in cases {
+    for (edit, step, wanted, kind) in cases {
         let (run, _folder) = finished("microbatch");
         sign_again(&run, edit);
         let checked = check(&run).unwrap();
@@ -142,11 +125,10 @@ fn records_that_contradict_the_job_diverge_without_a_replay() {
         };
         assert!(*found == step && what.contains(wanted), "step {found}: {what}");
         assert!(report.replayed.is_empty());
-        assert_eq!(verdict.is_some(), convicts);
-        if let Some(verdict) = verdict {
-            let outcome = verdict.check(Some(&key().public())).unwrap();
-            assert!(matches!(outcome, VerdictOutcome::Convicts(finding) if finding.step == step));
-        }
+        let verdict = verdict.expect("a contradiction with the job comes with a verdict");
+        assert_eq!(verdict.claim.kind(), kind);
+        let outcome = verdict.check(Some(&key().public())).unwrap();
+        assert!(matches!(outcome, VerdictOutcome::Convicts(finding) if finding.step == step));
     }
 }
 
@@ -172,7 +154,14 @@ fn every_published_head_must_be_over_the_same_history() {
     let (run, _folder) = finished("microbatch");
     let (history, _) = transcript::read(&run.layout.transcript()).unwrap();
     sign(&run, 5, merkle::root(&history.leaves[1..6]));
-    assert!(error(&run).contains("the head of size 5 is not over these records"));
+    let found = check(&run).unwrap().inconsistent.unwrap();
+    assert!(found.what.contains("two histories: another head over 5 records"), "{}", found.what);
+    assert_eq!(found.verdict.unwrap().claim.kind(), "fork");
+    // A head that the trainer did not sign is a damaged file and accuses nobody.
+    let head = Head { run: run.id, size: 5, root: OTHER };
+    fs::write(run.layout.head(5), head.to_note(None)).unwrap();
+    let unsigned = checks::always(&Run::open(&run.layout.root).unwrap(), None);
+    assert!(unsigned.is_err_and(|error| error.to_string().contains("it is not signed by the trainer's key")));
 }
 
 fn audited(run: &Run) -> (tiebreak::audit::Report, bool) {

@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use tiebreak::arith::DType;
 use tiebreak::commit::digest::Digest;
-use tiebreak::commit::tensor::{tile_count, tile_range};
-use tiebreak::dispute::leaf::{LeafError, Tiles, expected_tile, recorded_tile};
+use tiebreak::commit::tensor::{SLICE_BYTES, piece_range, tile_count, tile_range};
+use tiebreak::dispute::leaf::{
+    LeafError, Slices, expected, recorded_from_slices, recorded_from_tensors, tile_bytes, tile_elements,
+};
 use tiebreak::dispute::origin::{Origin, origin};
 use tiebreak::engine::reference::{Reference, bytes_from_words};
 use tiebreak::engine::session::{MicroBatch, Phase, Session, StepObserver, StepScalars};
@@ -100,31 +102,39 @@ impl Step {
 }
 
 #[test]
-fn every_tile_of_a_step_follows_from_the_recorded_tiles() {
+fn every_tile_of_a_step_follows_from_the_recorded_slices() {
     let step = Step::run();
     assert_eq!(positions(&step.program), step.order, "traces list nodes in the session's order");
     let mut several = 0;
     for &(phase, index) in &step.order {
         let graph = graph_of(&step.program, phase);
         let node = &graph.nodes[index];
-        let bytes = graph.tensor(node.output).bytes();
+        let ty = graph.tensor(node.output);
+        let bytes = ty.bytes();
         let (tensors, output) = (step.inputs(phase, index), &step.outputs[&(phase, index)]);
         several += usize::from(tile_count(bytes) > 1);
         for tile in 0..tile_count(bytes) {
-            let recorded = recorded_tile(graph, index, tile, &tensors).unwrap();
-            assert_eq!(recorded.bytes, output[tile_range(bytes, tile)], "{phase:?} {}", node.operator);
+            let elements = tile_elements(ty, tile);
+            let (words, touched) = recorded_from_tensors(graph, index, elements.clone(), &tensors).unwrap();
+            let right = &output[tile_range(bytes, tile)];
+            assert_eq!(tile_bytes(ty, tile, &words), right, "{phase:?} {}", node.operator);
             let verified = |without: Option<&(TensorId, usize)>| {
-                let mut tiles = Tiles::default();
-                for place in recorded.touched.iter().filter(|place| Some(*place) != without) {
-                    let range = tile_range(graph.tensor(place.0).bytes(), place.1);
-                    tiles.insert(place.0, place.1, tensors[&place.0][range].to_vec());
+                let mut slices = Slices::default();
+                for place in touched.iter().filter(|place| Some(*place) != without) {
+                    let range = piece_range(graph.tensor(place.0).bytes(), SLICE_BYTES, place.1);
+                    slices.insert(place.0, place.1, tensors[&place.0][range].to_vec());
                 }
-                tiles
+                slices
             };
-            assert_eq!(expected_tile(graph, index, tile, &verified(None)).as_ref(), Ok(&recorded.bytes));
-            let last = recorded.touched.last();
-            let missing = expected_tile(graph, index, tile, &verified(last));
+            let all = verified(None);
+            assert_eq!(expected(graph, index, elements.clone(), &all).as_ref(), Ok(&words));
+            let missing = expected(graph, index, elements.clone(), &verified(touched.last()));
             assert!(matches!(missing, Err(LeafError::Missing { .. })), "{}: {missing:?}", node.operator);
+            // One element needs a part of that, and says which.
+            let middle = elements.start + elements.len() / 2;
+            let one = recorded_from_slices(graph, index, middle..middle + 1, &all).unwrap();
+            assert_eq!(one.0, [words[middle - elements.start]]);
+            assert!(one.1.is_subset(&touched));
         }
     }
     assert!(several > 10, "some tensors must have more than one tile, {several} have");
@@ -142,7 +152,8 @@ fn committed_inputs_that_no_honest_step_has_are_errors() {
         let mut tensors = step.inputs(Phase::Micro(1), node);
         let bytes = tensors.get_mut(&tensor).unwrap();
         bytes.chunks_exact_mut(4).for_each(|element| element.copy_from_slice(&word.to_le_bytes()));
-        recorded_tile(graph, node, 0, &tensors).map(|tile| tile.bytes)
+        let ty = graph.tensor(graph.nodes[node].output);
+        recorded_from_tensors(graph, node, tile_elements(ty, 0), &tensors).map(|(words, _)| words)
     };
     let quantise = find(|p| matches!(p, Primitive::Quantise { .. }));
     let gather = find(|p| matches!(p, Primitive::Gather { .. }));
@@ -164,8 +175,8 @@ fn committed_inputs_that_no_honest_step_has_are_errors() {
     }
     // A permutation that leaves the tensor, and offsets that run backwards: the sum of nothing.
     assert!(matches!(lie(sum, 1, u32::MAX), Err(LeafError::Outside { .. })));
-    assert!(lie(sum, 2, 5).unwrap().iter().all(|&byte| byte == 0));
+    assert!(lie(sum, 2, 5).unwrap().iter().all(|&word| word == 0));
     // Magnitudes that mark a group, sign bit and all, make NaN.
     let marked = lie(product, 1, u32::MAX).unwrap();
-    assert!(marked.chunks_exact(4).all(|w| w == 0x7fc0_0000u32.to_le_bytes()));
+    assert!(marked.iter().all(|&word| word == 0x7fc0_0000));
 }

@@ -15,10 +15,10 @@ use tiebreak::audit::{Silent, audit};
 use tiebreak::commit::checkpoint::{Head, Signed};
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::{PrivateKey, PublicKey};
-use tiebreak::commit::{merkle, table, tensor};
+use tiebreak::commit::{merkle, multiproof, table, tensor};
 use tiebreak::dispute::origin::{Origin, origin};
 use tiebreak::dispute::verdict::{
-    Base64, Claim, Outcome, PhaseName, ProvenInput, ProvenTensor, ProvenTile, TileClaim, Verdict,
+    Base64, Claim, Disclosed, Hashes, Outcome, PhaseName, ProvenInput, ProvenTensor, TileClaim, Verdict,
 };
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::session::Phase;
@@ -40,9 +40,13 @@ fn verdict_on(cheat: &str) -> Verdict {
     verdict.expect("a cheat gives a verdict")
 }
 
-/// A verdict that convicts of each self-contained kind: a map's tile, an update's tile, a binding, the initial state.
-static CONVICTING: LazyLock<Vec<Verdict>> =
-    LazyLock::new(|| ["operator@5", "learning-rate@4", "moment@3", "init@0"].map(verdict_on).into());
+/// Verdicts that convict: of one element of a map's output (a flipped bit) and of an update's (the state after the step
+/// is published), of an update's whole tile (it is not), of a binding, of the initial state.
+static CONVICTING: LazyLock<Vec<Verdict>> = LazyLock::new(|| {
+    ["operator@5", "learning-rate@4", "learning-rate@3", "moment@3", "init@0"].map(verdict_on).into()
+});
+/// How many of them are about tiles.
+const TILES: usize = 3;
 
 /// A run that all tests of this file read.
 static HONEST: LazyLock<(Run, Checked)> = LazyLock::new(|| {
@@ -71,6 +75,7 @@ fn verdicts_are_small_and_convict_from_their_bytes_alone() {
         let bytes = verdict.to_bytes();
         let read = Verdict::from_bytes(&bytes).unwrap();
         assert_eq!(&read, verdict);
+        println!("{}: {} bytes", verdict.claim.kind(), bytes.len());
         assert!(bytes.len() < 100_000, "{} bytes", bytes.len());
         let Ok(Outcome::Convicts(finding)) = read.check(Some(&public())) else { panic!("no conviction") };
         assert_eq!(finding.signed, Signed::By);
@@ -85,7 +90,7 @@ fn verdicts_are_small_and_convict_from_their_bytes_alone() {
 #[test]
 fn an_edited_tile_verdict_does_not_convict() {
     type Edit = fn(&mut Verdict);
-    let edits: [(&str, Edit); 22] = [
+    let edits: [(&str, Edit); 26] = [
         ("another tile", |v| tile_claim(v).tile ^= 1),
         ("another node", |v| tile_claim(v).node += 1),
         ("an absurd node", |v| tile_claim(v).node = usize::MAX),
@@ -104,19 +109,25 @@ fn an_edited_tile_verdict_does_not_convict() {
             tile_claim(v).inputs.push(input);
         }),
         ("a foreign input", |v| tile_claim(v).inputs[0].tensor += 1),
-        ("a changed input", |v| tile_claim(v).inputs[0].tiles[0].bytes.0[5] ^= 1),
-        ("a shorter input", |v| tile_claim(v).inputs[0].tiles[0].bytes.0.truncate(8)),
-        ("a missing tile", |v| tile_claim(v).inputs[0].tiles.clear()),
-        ("an input tile elsewhere", |v| tile_claim(v).inputs[0].tiles[0].tile = usize::MAX),
-        ("the record of the step for the one before", |v| {
-            let record = v.record.clone();
-            tile_claim(v).before = record;
+        ("a changed input", |v| tile_claim(v).inputs[0].bytes.0[5] ^= 1),
+        ("a shorter input", |v| tile_claim(v).inputs[0].bytes.0.truncate(8)),
+        ("a longer input", |v| tile_claim(v).inputs[0].bytes.0.push(0)),
+        ("an input without slices", |v| tile_claim(v).inputs[0].slices.clear()),
+        ("an input slice elsewhere", |v| tile_claim(v).inputs[0].slices[0] = usize::MAX),
+        ("an input slice twice", |v| {
+            let input = &mut tile_claim(v).inputs[0];
+            input.slices.insert(0, input.slices[0]);
         }),
-        ("the record before for the step's", |v| v.record = tile_claim(v).before.clone()),
-        ("another place of the record", |v| v.record.index += 1),
+        ("a hash too many", |v| tile_claim(v).inputs[0].siblings.0.push([1; 32])),
+        ("the record of the step for the one before", |v| {
+            tile_claim(v).before = v.record.clone().unwrap();
+        }),
+        ("the record before for the step's", |v| v.record = Some(tile_claim(v).before.clone())),
+        ("another place of the record", |v| v.record.as_mut().unwrap().index += 1),
+        ("no record", |v| v.record = None),
     ];
     // An update's tile reads the state, a map's tile another node.
-    for verdict in &CONVICTING[..2] {
+    for verdict in &CONVICTING[..TILES] {
         for (what, edit) in edits {
             let mut edited = verdict.clone();
             edit(&mut edited);
@@ -124,6 +135,60 @@ fn an_edited_tile_verdict_does_not_convict() {
             assert!(edited == *verdict || !convicts(&edited), "{what}");
         }
     }
+}
+
+#[test]
+fn an_edited_disclosure_does_not_convict() {
+    fn disclosed(v: &mut Verdict) -> &mut Disclosed {
+        tile_claim(v).disclosed.as_mut().expect("the trainer's bytes are known")
+    }
+    type Edit = fn(&mut Verdict);
+    let edits: [(&str, Edit); 7] = [
+        ("its neighbour", |v| disclosed(v).element ^= 1),
+        ("an element further on", |v| disclosed(v).element += 2),
+        ("an element of another tile", |v| disclosed(v).element += 1024),
+        ("an absurd element", |v| disclosed(v).element = usize::MAX),
+        ("other bytes", |v| disclosed(v).bytes.0[7] ^= 1),
+        ("fewer bytes", |v| disclosed(v).bytes.0.truncate(1024)),
+        ("no bytes, and the inputs of one element", |v| tile_claim(v).disclosed = None),
+    ];
+    for (what, edit) in edits {
+        let mut edited = CONVICTING[0].clone();
+        edit(&mut edited);
+        assert!(!convicts(&edited), "{what}");
+    }
+}
+
+/// A trainer who is asked for the tile's bytes makes the verdict small; wrong bytes make none.
+#[test]
+fn a_tile_verdict_is_narrowed_to_one_element() {
+    let folder = tempfile::tempdir().unwrap();
+    let run =
+        trained(&gpt_job(folder.path(), "operator", ""), &folder.path().join("run"), Some("learning-rate@4"));
+    let path = run.layout.checkpoint(4);
+    let state = tiebreak::run::checkpoint::read(&path, &run.program.state()).unwrap();
+    std::fs::remove_file(path).unwrap();
+    let checked = checks::always(&run, Some(&public())).unwrap();
+    let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let (_, verdict) = audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent).unwrap();
+    let mut wide = verdict.unwrap();
+    let claim = tile_claim(&mut wide).clone();
+    assert_eq!(claim.disclosed, None);
+    let tensor = tiebreak::dispute::check::state_nodes(&run.program).iter().position(|&n| n == claim.node);
+    let bytes = &state[tensor.unwrap()];
+    let tile = &bytes[tensor::tile_range(bytes.len(), claim.tile)];
+    let narrow = wide.narrowed(tile).unwrap().expect("an element is wrong");
+    assert!(convicts(&wide) && convicts(&narrow));
+    let sizes = [&wide, &narrow].map(|verdict| verdict.to_bytes().len());
+    println!("narrowed from {} to {} bytes", sizes[0], sizes[1]);
+    assert!(sizes[1] + 5_000 < sizes[0], "{sizes:?}");
+    let mut other = tile.to_vec();
+    other[5] ^= 1;
+    assert!(wide.narrowed(&other).is_err(), "bytes that are not committed");
+    assert!(wide.narrowed(&tile[..8]).is_err());
+    assert!(narrow.narrowed(tile).is_err(), "it is narrow already");
+    assert!(CONVICTING[TILES].narrowed(tile).is_err(), "a binding has no tile");
+    assert_eq!(Verdict::from_bytes(&narrow.to_bytes()), Ok(narrow));
 }
 
 #[test]
@@ -136,7 +201,7 @@ fn an_edited_binding_verdict_does_not_convict() {
         ("another digest", |outputs| outputs[3].digest = Digest([1; 32])),
     ];
     for (what, edit) in edits {
-        let mut edited = CONVICTING[2].clone();
+        let mut edited = CONVICTING[TILES].clone();
         match &mut edited.claim {
             Claim::Binding { outputs } => edit(outputs),
             other => panic!("{other:?} is not a binding"),
@@ -155,7 +220,7 @@ fn a_verdict_with_another_run_job_seed_or_head_does_not_convict() {
         ("a challenge, for another seed", |v| v.run.challenge = Some(Digest([1; 32]))),
         ("another nonce", |v| v.run.nonce = "0".repeat(32)),
         ("no trainer", |v| v.run.trainer_key = None),
-        ("other data", |v| v.run.data[0].chunks[0] = Digest([1; 32])),
+        ("other data", |v| v.run.data = Digest([1; 32])),
         ("another program", |v| v.run.program = Digest([1; 32])),
         ("another job", |v| v.job = v.job.replace("peak = 1e-2", "peak = 2e-2")),
         ("the same job in other words", |v| v.job.push('\n')),
@@ -171,7 +236,7 @@ fn a_verdict_with_another_run_job_seed_or_head_does_not_convict() {
         }
         let mut edited = verdict.clone();
         // The honest run has the same id: same job, key and nonce. Its head is over other records.
-        assert_eq!(edited.run, honest.file);
+        assert_eq!(edited.run, honest.file.summary());
         edited.head = checked.note.clone();
         assert!(!convicts(&edited), "the head of an honest history");
         let signer = PrivateKey::generate("trainer.example", [6; 32]).unwrap();
@@ -226,13 +291,15 @@ fn honest_tile(step: u32) -> Verdict {
             }
             other => panic!("an embedding does not read {other:?}"),
         };
-        let values = tensor::tile_values(bytes);
-        let tile = |tile: usize| ProvenTile {
-            tile,
-            bytes: Base64(bytes[tensor::tile_range(bytes.len(), tile)].to_vec()),
-            siblings: tensor::prove_tile(&values, tile).into_iter().map(Digest).collect(),
-        };
-        inputs.push(ProvenInput { tensor: id.0, commitment, tiles: (0..values.len()).map(tile).collect() });
+        let values = tensor::piece_values(bytes, tensor::SLICE_BYTES);
+        let slices: Vec<usize> = (0..values.len()).collect();
+        inputs.push(ProvenInput {
+            tensor: id.0,
+            commitment,
+            bytes: Base64(bytes.clone()),
+            siblings: Hashes(multiproof::prove(&values, &slices)),
+            slices,
+        });
     }
     let traced = &trace.nodes[node];
     let claim = TileClaim {
@@ -242,10 +309,11 @@ fn honest_tile(step: u32) -> Verdict {
         output: ProvenTensor { digest: traced.digest, proof: merkle::prove(&trace.leaves(program), node) },
         tile: 0,
         value: Digest(traced.tiles[0]),
-        siblings: tensor::prove_tile(&traced.tiles, 0).into_iter().map(Digest).collect(),
+        siblings: Hashes(multiproof::prove(&traced.tiles, &[0])),
+        disclosed: None,
         inputs,
     };
-    checked.verdict(run, step, Claim::Tile(Box::new(claim))).unwrap()
+    checked.verdict(run, step, Claim::Tile(Box::new(claim)))
 }
 
 #[test]
@@ -274,9 +342,9 @@ fn a_verdict_has_one_encoding() {
     for other in [
         format!("{text} "),
         format!(" {text}"),
-        text.replacen("\"format\":1", "\"format\": 1", 1),
-        text.replacen("\"format\":1", "\"format\":1,\"format\":1", 1),
-        text.replacen("\"format\":1", "\"format\":1,\"extra\":0", 1),
+        text.replacen("\"format\":2", "\"format\": 2", 1),
+        text.replacen("\"format\":2", "\"format\":2,\"format\":2", 1),
+        text.replacen("\"format\":2", "\"format\":2,\"extra\":0", 1),
         text.replacen("\"kind\":\"tile\"", "\"extra\":0,\"kind\":\"tile\"", 1),
         text.replacen("\"kind\":\"tile\"", "\"kind\":\"game\"", 1),
         "[".repeat(100_000),
@@ -293,7 +361,7 @@ proptest! {
     /// Whatever byte an accuser changes, cuts off or repeats, nothing convicts and nothing panics.
     #[test]
     fn changed_bytes_never_convict(
-        kind in 0usize..4,
+        kind in 0usize..5,
         place in any::<prop::sample::Index>(),
         flip in 1u8..,
         action in 0..3,
@@ -312,16 +380,14 @@ proptest! {
 
     /// The same inside the decoded bytes of records and tiles, where text does not get in the way.
     #[test]
-    fn changed_evidence_never_convicts(place in any::<prop::sample::Index>(), flip in 1u8.., which in 0..4) {
-        let mut verdict = CONVICTING[which as usize % 2].clone();
-        let bytes = match which / 2 {
-            0 => &mut verdict.record.record.0,
+    fn changed_evidence_never_convicts(place in any::<prop::sample::Index>(), flip in 1u8.., which in 0..6) {
+        let mut verdict = CONVICTING[which as usize % TILES].clone();
+        let bytes = match which / TILES as i32 {
+            0 => &mut verdict.record.as_mut().unwrap().record.0,
             _ => {
                 let inputs = &mut tile_claim(&mut verdict).inputs;
                 let input = place.index(inputs.len());
-                let tiles = &mut inputs[input].tiles;
-                let tile = place.index(tiles.len());
-                &mut tiles[tile].bytes.0
+                &mut inputs[input].bytes.0
             }
         };
         let at = place.index(bytes.len());

@@ -1,11 +1,17 @@
 //! What every audit checks before it replays anything, sampled ones too.
 
-use crate::commit::checkpoint::{Head, Signed};
+use std::sync::Arc;
+
+use crate::arith::float;
+use crate::commit::checkpoint::{Head, NOTE_MAX, Signed};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PublicKey;
 use crate::commit::merkle::{self, Frontier};
 use crate::commit::record::{Record, StepRecord};
-use crate::dispute::verdict::{Base64, Claim, ProvenRecord, Verdict, initial_digest};
+use crate::dispute::check::initial_digest;
+use crate::dispute::verdict::{
+    Base64, Claim, DataChunk, Fork, Outcome, ProvenRecord, Scalar, VERDICT_MAX, Verdict,
+};
 use crate::program::init;
 use crate::run::RunError;
 use crate::run::checkpoint::{self, state_digest, tensor_digests};
@@ -29,8 +35,16 @@ pub struct Checked {
     pub checkpoints: Vec<u32>,
     pub passed: Vec<String>,
     pub not_checked: Vec<String>,
-    /// The first thing found wrong: (step, what, what a verdict claims of it).
-    pub inconsistent: Option<(u32, String, Option<Claim>)>,
+    /// The first thing found wrong.
+    pub inconsistent: Option<Inconsistent>,
+}
+
+/// What is wrong without any replay.
+pub struct Inconsistent {
+    pub step: u32,
+    pub what: String,
+    /// Shows it from a file alone; absent if it would be too large, or if the trainer's signature is missing.
+    pub verdict: Option<Verdict>,
 }
 
 impl Checked {
@@ -52,14 +66,65 @@ impl Checked {
     }
 
     /// A verdict on the record at `index`.
-    pub fn verdict(&self, run: &Run, index: u32, claim: Claim) -> Result<Verdict, RunError> {
-        Ok(Verdict::new(run.file.clone(), run.job_text.clone(), self.note.clone(), self.proven(index), claim))
+    pub fn verdict(&self, run: &Run, index: u32, claim: Claim) -> Verdict {
+        let record = Some(self.proven(index));
+        Verdict::new(run.file.summary(), run.job_text.clone(), self.note.clone(), record, claim)
     }
 
-    fn fail(&mut self, step: u32, what: impl Into<String>, claim: Option<Claim>) {
-        if self.inconsistent.is_none() {
-            self.inconsistent = Some((step, what.into(), claim));
+    /// Notes that something is wrong, unless something was before. `evidence`: the record's index, and the claim.
+    fn fail(
+        &mut self,
+        run: &Run,
+        step: u32,
+        what: impl Into<String>,
+        evidence: impl FnOnce(&Checked) -> Result<(Option<u32>, Claim), RunError>,
+    ) -> Result<(), RunError> {
+        if self.inconsistent.is_some() {
+            return Ok(());
         }
+        let (index, claim) = evidence(self)?;
+        let mut verdict = self.verdict(run, index.unwrap_or(0), claim);
+        if index.is_none() {
+            verdict.record = None;
+        }
+        // A verdict that does not stand alone is none.
+        let stands = matches!(verdict.check(None), Ok(Outcome::Convicts(_)))
+            && verdict.to_bytes().len() as u64 <= VERDICT_MAX;
+        let verdict = stands.then_some(verdict);
+        self.inconsistent = Some(Inconsistent { step, what: what.into(), verdict });
+        Ok(())
+    }
+
+    /// Holds the run to a head that somebody else has of it: a witness, or whoever downloaded it earlier.
+    ///
+    /// # Errors
+    /// If the note is malformed, of another run, or not signed by the key that the run names.
+    pub fn other_head(&mut self, run: &Run, note: &str) -> Result<(), RunError> {
+        let path = run.layout.heads();
+        let named = run.file.summary().named_key().map_err(|why| RunError::malformed(&path, why))?;
+        let (head, _) =
+            Head::from_note(note, named.as_ref()).map_err(|why| RunError::malformed(&path, why))?;
+        if head.run != run.id || head.size == 0 {
+            return Err(RunError::invalid(&path, "the other head is of another run, or over nothing"));
+        }
+        if head.size > self.head.size {
+            let (more, have) = (head.size, self.head.size);
+            self.not_checked.push(format!("another head, over {more} records: the run has {have} here"));
+            return Ok(());
+        }
+        if merkle::root(&self.transcript.leaves[..head.size as usize]) == head.root {
+            self.passed.push(format!("another head, over {} records, is of this history", head.size));
+            return Ok(());
+        }
+        if named.is_none() {
+            let why = format!("the head of size {} is not over these records", head.size);
+            return Err(RunError::invalid(&path, why));
+        }
+        let what = format!("the trainer signed two histories: another head over {} records", head.size);
+        self.fail(run, 0, what, |checked| {
+            let proof = merkle::prove_prefix(&checked.transcript.leaves, head.size as usize);
+            Ok((None, Claim::Fork { other: note.to_string(), evidence: Fork::Prefix { proof } }))
+        })
     }
 }
 
@@ -74,7 +139,7 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         return Err(RunError::invalid(&run.layout.head(0), "a head covers at least the initial state"));
     }
     let (head, signed) = run.head(size, key)?;
-    let note = disk::read_text(&run.layout.head(size), crate::commit::checkpoint::NOTE_MAX as u64)?;
+    let note = disk::read_text(&run.layout.head(size), NOTE_MAX as u64)?;
     let path = run.layout.transcript();
     let (mut transcript, _) = transcript::read(&path)?;
     if (transcript.records.len() as u64) < head.size {
@@ -84,12 +149,16 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
     // Every published head must be a prefix of the same history.
     let mut history = Frontier::default();
     let mut leaves = transcript.leaves.iter();
+    let mut forks = Vec::new();
     for &older in &run.head_sizes()? {
         let (older_head, _) = run.head(older, key)?;
         leaves.by_ref().take((older - history.size()) as usize).for_each(|leaf| history.push(*leaf));
         if history.root() != older_head.root {
-            let why = format!("the head of size {older} is not over these records");
-            return Err(RunError::invalid(&run.layout.head(older), why));
+            if older == size {
+                let why = format!("the head of size {older} is not over these records");
+                return Err(RunError::invalid(&run.layout.head(older), why));
+            }
+            forks.push(older);
         }
     }
     transcript.records.truncate(head.size as usize);
@@ -136,7 +205,7 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         format!("contract {CONTRACT}, program re-derived from the job"),
         format!("{} records of one run, contiguous, under {} heads", head.size, run.head_sizes()?.len()),
     ];
-    Ok(Checked {
+    let mut checked = Checked {
         head,
         note,
         transcript,
@@ -146,16 +215,25 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         passed,
         not_checked: Vec::new(),
         inconsistent: None,
-    })
+    };
+    for older in forks {
+        // Only the trainer's signature tells a second history from a file that was damaged.
+        checked.other_head(run, &disk::read_text(&run.layout.head(older), NOTE_MAX as u64)?)?;
+    }
+    Ok(checked)
 }
 
 /// All checks that need no replay.
 pub fn always(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
     let mut checked = structure(run, key)?;
-    initial(run, &mut checked);
-    rates_and_batches(run, &mut checked)?;
-    checkpoints(run, &mut checked)?;
-    ending(run, &mut checked)?;
+    for check in [initial, rates_and_batches, checkpoints, ending] {
+        if checked.inconsistent.is_some() {
+            // A file that does not fit, later, must not hide what convicts.
+            checked.not_checked.push("what comes after the first contradiction".into());
+            break;
+        }
+        check(run, &mut checked)?;
+    }
     checked.not_checked.push(match &run.file.challenge {
         None => "where the seed comes from: it was chosen by the trainer".to_string(),
         Some(challenge) => format!("where the challenge comes from: compare {challenge} with the one given"),
@@ -163,17 +241,14 @@ pub fn always(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
     Ok(checked)
 }
 
-fn initial(run: &Run, checked: &mut Checked) {
-    if *checked.transcript.records[0].state() == initial_digest(&run.program, &run.seed) {
-        checked.passed.push("record 0 is the initial state of the seed".into());
-        checked.checkpoints.push(0); // it needs no file
-    } else {
-        checked.fail(
-            0,
-            "record 0 does not commit the initial state that the seed gives",
-            Some(Claim::Initial),
-        );
+fn initial(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
+    if *checked.transcript.records[0].state() != initial_digest(&run.program, &run.seed) {
+        let what = "record 0 does not commit the initial state that the seed gives";
+        return checked.fail(run, 0, what, |_| Ok((Some(0), Claim::Initial)));
     }
+    checked.passed.push("record 0 is the initial state of the seed".into());
+    checked.checkpoints.push(0); // it needs no file
+    Ok(())
 }
 
 fn rates_and_batches(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
@@ -182,21 +257,44 @@ fn rates_and_batches(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     let last = checked.transcript.records.len() as u32;
     for step in 1..last.min(run.job.steps + 1) {
         let record = checked.step(step).clone();
+        let mut fail = |what: &str, claim: &dyn Fn() -> Result<Claim, RunError>| {
+            checked.fail(run, step, what, |_| Ok((Some(step), claim()?)))
+        };
         if record.learning_rate != run.job.schedule.learning_rate(step, run.job.steps) {
-            checked.fail(step, "the learning rate is not the schedule's", Some(Claim::LearningRate));
+            fail("the learning rate is not the schedule's", &|| Ok(Claim::LearningRate))?;
+        }
+        if run.job.clip_norm.is_none() && record.clip != float::ONE {
+            let claim = || Ok(Claim::Scalar { scalar: Scalar::Clip, output: None });
+            fail("the clip factor of a job without clipping is not 1", &claim)?;
         }
         if record.cursor != u64::from(step) * u64::from(run.program.batch()) {
-            checked.fail(step, "the cursor is not the number of samples drawn so far", None);
+            fail("the cursor is not the number of samples drawn so far", &|| Ok(Claim::Cursor))?;
         }
         let batch = dataset.batch(&run.program, key, step)?;
         if record.batch != batch_digest(&run.program, &batch) {
-            checked.fail(step, "the batch is not the one that seed and data give", None);
+            fail("the batch is not the one that seed and data give", &|| batch_claim(run, step))?;
+        }
+        if checked.inconsistent.is_some() {
+            return Ok(());
         }
     }
     checked
         .passed
         .push("learning rates, cursors and batches of all steps follow from job, seed and data".into());
     Ok(())
+}
+
+/// The data from which anybody draws a step's batch again.
+fn batch_claim(run: &Run, step: u32) -> Result<Claim, RunError> {
+    let mut dataset = run.dataset()?; // has read nothing but this batch then
+    dataset.batch(&run.program, philox_key(&run.seed), step)?;
+    let chunk = |(file, chunk, bytes): (usize, usize, Arc<Vec<u8>>)| DataChunk {
+        file,
+        chunk,
+        bytes: Base64(bytes.to_vec()),
+    };
+    let chunks = dataset.chunks_read().into_iter().map(chunk).collect();
+    Ok(Claim::Batch { files: run.file.data.clone(), chunks })
 }
 
 fn checkpoints(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
@@ -264,8 +362,10 @@ fn ending(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     };
     let last: Digest = *checked.transcript.records[run.job.steps as usize].state();
     if state != last {
-        checked.fail(run.job.steps, "the final record commits another state than the last step", None);
-        return Ok(());
+        let (what, steps) = ("the final record commits another state than the last step", run.job.steps);
+        return checked.fail(run, steps, what, |checked| {
+            Ok((Some(steps + 1), Claim::Final { last: checked.proven(steps) }))
+        });
     }
     if checked.checkpoints.binary_search(&run.job.steps).is_err() {
         checked.not_checked.push("the released model: the run lacks the checkpoint of its last step".into());

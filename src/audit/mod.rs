@@ -5,6 +5,7 @@
 //! *diverges*; only a verdict whose evidence stands alone *convicts*.
 
 pub mod checks;
+mod evidence;
 pub mod localise;
 pub mod plan;
 
@@ -118,9 +119,9 @@ pub fn audit(
         seconds: 0.0,
     };
     let mut verdict = None;
-    if let Some((step, what, claim)) = &checked.inconsistent {
-        report.outcome = Outcome::Inconsistent { step: *step, what: what.clone() };
-        verdict = claim.clone().map(|claim| checked.verdict(run, *step, claim)).transpose()?;
+    if let Some(found) = &checked.inconsistent {
+        report.outcome = Outcome::Inconsistent { step: found.step, what: found.what.clone() };
+        verdict = found.verdict.clone();
     } else {
         let mut dataset = run.dataset()?;
         let planned = plan.steps();

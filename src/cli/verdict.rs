@@ -92,7 +92,7 @@ fn step_verdict(
     let checked = checks::structure(run, key)?;
     // Two heads of one run may be over different records: the verdict is about the one that it carries.
     let theirs = checked.transcript.records.get(step as usize).map(Record::encode);
-    if theirs.as_ref() != Some(&verdict.record.record.0) {
+    if theirs.as_ref() != verdict.record.as_ref().map(|record| &record.record.0) {
         let why = format!("{}: its record of step {step} is not the verdict's", run.layout.root.display());
         return Err(Failure::new(Exit::Undecided, why));
     }

@@ -28,7 +28,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let unexpected = run.unexpected_files()?;
     lines.extend(unexpected.iter().map(|name| format!("  not of the run: {name}")));
     lines.push("  not checked: that any step computes what it says (tiebreak audit replays steps)".into());
-    let wrong = checked.inconsistent.as_ref().map(|(step, what, _)| format!("step {step}: {what}"));
+    let wrong = checked.inconsistent.as_ref().map(|found| format!("step {}: {}", found.step, found.what));
     printer.result(
         lines.join("\n"),
         &json!({

@@ -85,6 +85,59 @@ pub fn root_from_proof(leaf: Digest, index: u64, size: u64, proof: &[Digest]) ->
     Ok(hash)
 }
 
+/// The hashes from which both the root over the first `prefix` leaves and the root over all follow. Unlike the
+/// consistency proof of RFC 9162 it takes nothing from the smaller head, so it also shows that one is wrong.
+///
+/// # Panics
+/// If the prefix is empty or longer than the leaves.
+pub fn prove_prefix(leaves: &[Digest], prefix: usize) -> Vec<Digest> {
+    assert!((1..=leaves.len()).contains(&prefix), "a prefix has leaves");
+    if prefix == leaves.len() {
+        return vec![root(leaves)];
+    }
+    let (left, right) = leaves.split_at(split(leaves.len()));
+    if prefix <= left.len() {
+        let mut proof = prove_prefix(left, prefix);
+        proof.push(root(right));
+        proof
+    } else {
+        let mut proof = vec![root(left)];
+        proof.extend(prove_prefix(right, prefix - left.len()));
+        proof
+    }
+}
+
+/// The roots over the first `prefix` and over all `size` leaves that a proof of [`prove_prefix`] gives.
+pub fn roots_from_prefix_proof(
+    prefix: u64,
+    size: u64,
+    proof: &[Digest],
+) -> Result<(Digest, Digest), Malformed> {
+    fn roots(prefix: u64, size: u64, proof: &mut std::slice::Iter<Digest>) -> Option<(Digest, Digest)> {
+        if prefix == size {
+            let root = *proof.next()?;
+            return Some((root, root));
+        }
+        // The greatest power of two below the size.
+        let left_size = 1 << (63 - (size - 1).leading_zeros());
+        if prefix <= left_size {
+            let (part, left) = roots(prefix, left_size, proof)?;
+            Some((part, node(&left, proof.next()?)))
+        } else {
+            let left = proof.next()?;
+            let (part, right) = roots(prefix - left_size, size - left_size, proof)?;
+            Some((node(left, &part), node(left, &right)))
+        }
+    }
+    let wrong = |why: &str| Malformed::invalid("prefix proof", why);
+    if prefix == 0 || prefix > size {
+        return Err(wrong("the prefix is empty or longer than the history"));
+    }
+    let mut hashes = proof.iter();
+    let roots = roots(prefix, size, &mut hashes).ok_or_else(|| wrong("too few hashes"))?;
+    if hashes.next().is_some() { Err(wrong("too many hashes")) } else { Ok(roots) }
+}
+
 /// A tree that grows one leaf at a time and knows its root: one pending subtree for each bit of its size.
 #[derive(Clone, Debug, Default)]
 pub struct Frontier {
@@ -174,5 +227,23 @@ mod tests {
                 assert!(from(leaves[index], index, &[&proof[..], &[tree]].concat()).is_err());
             }
         }
+    }
+
+    #[test]
+    fn prefix_proofs_give_both_roots() {
+        let leaves: Vec<Digest> = (0..40).map(|i| leaf(&[i])).collect();
+        for size in 1..=40 {
+            for prefix in 1..=size {
+                let proof = prove_prefix(&leaves[..size], prefix);
+                let given = |proof: &[Digest]| roots_from_prefix_proof(prefix as u64, size as u64, proof);
+                assert_eq!(given(&proof), Ok((root(&leaves[..prefix]), root(&leaves[..size]))));
+                assert!(given(&proof[1..]).is_err());
+                assert!(given(&[&proof[..], &[root(&[])]].concat()).is_err());
+            }
+        }
+        for (prefix, size) in [(0, 5), (6, 5), (1, 0), (u64::MAX, u64::MAX - 1)] {
+            assert!(roots_from_prefix_proof(prefix, size, &[]).is_err());
+        }
+        assert!(roots_from_prefix_proof(1, u64::MAX, &[root(&[]); 3]).is_err());
     }
 }

@@ -9,6 +9,7 @@ pub mod codec;
 pub mod digest;
 pub mod keys;
 pub mod merkle;
+pub mod multiproof;
 pub mod record;
 pub mod table;
 pub mod tensor;

@@ -3,20 +3,26 @@
 //! The digest is H(header; BLAKE3 root of the canonical bytes), so BLAKE3's own tree proves any aligned piece. A tile
 //! is a subtree of [`TILE_BYTES`]; its *chaining value* is what the tree says about it. Publishing the chaining
 //! values of a tensor's tiles (32 bytes for 4096) lets anybody who recomputes a tile show that the committed one is
-//! different, without the trainer's bytes.
+//! different, without the trainer's bytes. Evidence is carried in smaller slices ([`super::multiproof`]).
 
-use blake3::hazmat::{ChainingValue, HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
+use std::ops::Range;
+
+use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
 use rayon::prelude::*;
 
-use super::Malformed;
 use super::codec::Encoder;
 use super::digest::{Digest, hash};
 use crate::program::graph::TensorType;
 
 /// Bytes of a tile: four BLAKE3 chunks, 1024 elements of four bytes.
 pub const TILE_BYTES: usize = 4096;
+/// Bytes of a slice: one BLAKE3 chunk, the least that can be proven alone.
+pub const SLICE_BYTES: usize = 1024;
 /// Bytes that one task hashes.
 const TASK_BYTES: usize = 64 * TILE_BYTES;
+
+/// A BLAKE3 chaining value or root.
+pub type Hash = [u8; 32];
 
 /// The digest of a tensor with this BLAKE3 root.
 pub fn digest_from_root(ty: &TensorType, root: &[u8; 32]) -> Digest {
@@ -35,11 +41,11 @@ pub fn digest(ty: &TensorType, bytes: &[u8]) -> Digest {
 }
 
 /// The BLAKE3 root of bytes, on all threads of the current pool.
-pub fn root(bytes: &[u8]) -> [u8; 32] {
+pub fn root(bytes: &[u8]) -> Hash {
     if bytes.len() <= TASK_BYTES {
         return *blake3::hash(bytes).as_bytes();
     }
-    let subtrees: Vec<ChainingValue> = bytes
+    let subtrees: Vec<Hash> = bytes
         .par_chunks(TASK_BYTES)
         .enumerate()
         .map(|(i, chunk)| subtree(chunk, i as u64 * TASK_BYTES as u64))
@@ -47,18 +53,18 @@ pub fn root(bytes: &[u8]) -> [u8; 32] {
     merge_root(&subtrees)
 }
 
-fn subtree(bytes: &[u8], offset: u64) -> ChainingValue {
+fn subtree(bytes: &[u8], offset: u64) -> Hash {
     let mut hasher = blake3::Hasher::new();
     hasher.set_input_offset(offset).update(bytes);
     hasher.finalize_non_root()
 }
 
 /// The split of BLAKE3's tree over `n` equal subtrees (the last may be shorter): the greatest power of two below n.
-fn split(n: usize) -> usize {
+pub(super) fn split(n: usize) -> usize {
     n.div_ceil(2).next_power_of_two()
 }
 
-fn merge(subtrees: &[ChainingValue]) -> ChainingValue {
+pub(super) fn merge(subtrees: &[Hash]) -> Hash {
     match subtrees {
         [one] => *one,
         _ => {
@@ -68,103 +74,63 @@ fn merge(subtrees: &[ChainingValue]) -> ChainingValue {
     }
 }
 
-fn merge_root(subtrees: &[ChainingValue]) -> [u8; 32] {
+fn merge_root(subtrees: &[Hash]) -> Hash {
     let (left, right) = subtrees.split_at(split(subtrees.len()));
     *merge_subtrees_root(&merge(left), &merge(right), Mode::Hash).as_bytes()
 }
 
+/// How many pieces of `size` bytes a tensor of `len` bytes has; at least one.
+pub fn piece_count(len: usize, size: usize) -> usize {
+    len.div_ceil(size).max(1)
+}
+
+/// The bytes of piece `piece` in a tensor of `len` bytes.
+pub fn piece_range(len: usize, size: usize, piece: usize) -> Range<usize> {
+    piece * size..((piece + 1) * size).min(len)
+}
+
+/// What BLAKE3's tree says of every piece: its chaining value, or the root itself if there is only one.
+pub fn piece_values(bytes: &[u8], size: usize) -> Vec<Hash> {
+    if bytes.len() <= size {
+        return vec![*blake3::hash(bytes).as_bytes()];
+    }
+    bytes.par_chunks(size).enumerate().map(|(i, piece)| subtree(piece, (i * size) as u64)).collect()
+}
+
+/// What the tree would say of these bytes as piece `piece` of `count`.
+pub fn piece_value(bytes: &[u8], size: usize, piece: usize, count: usize) -> Hash {
+    if count == 1 { *blake3::hash(bytes).as_bytes() } else { subtree(bytes, (piece * size) as u64) }
+}
+
 /// How many tiles a tensor of this many bytes has; at least one.
 pub fn tile_count(bytes: usize) -> usize {
-    bytes.div_ceil(TILE_BYTES).max(1)
+    piece_count(bytes, TILE_BYTES)
 }
 
 /// The bytes of tile `tile` in a tensor of `len` bytes.
-pub fn tile_range(len: usize, tile: usize) -> std::ops::Range<usize> {
-    tile * TILE_BYTES..((tile + 1) * TILE_BYTES).min(len)
+pub fn tile_range(len: usize, tile: usize) -> Range<usize> {
+    piece_range(len, TILE_BYTES, tile)
 }
 
-/// What BLAKE3's tree says of every tile: its chaining value, or the root itself if there is only one tile.
-pub fn tile_values(bytes: &[u8]) -> Vec<[u8; 32]> {
-    if bytes.len() <= TILE_BYTES {
-        return vec![*blake3::hash(bytes).as_bytes()];
-    }
-    bytes.par_chunks(TILE_BYTES).enumerate().map(|(i, tile)| subtree(tile, (i * TILE_BYTES) as u64)).collect()
+/// What BLAKE3's tree says of every tile.
+pub fn tile_values(bytes: &[u8]) -> Vec<Hash> {
+    piece_values(bytes, TILE_BYTES)
 }
 
 /// What the tree would say of these bytes as tile `tile` of `tiles`.
-pub fn tile_value(bytes: &[u8], tile: usize, tiles: usize) -> [u8; 32] {
-    if tiles == 1 { *blake3::hash(bytes).as_bytes() } else { subtree(bytes, (tile * TILE_BYTES) as u64) }
+pub fn tile_value(bytes: &[u8], tile: usize, tiles: usize) -> Hash {
+    piece_value(bytes, TILE_BYTES, tile, tiles)
 }
 
 /// The BLAKE3 root that tile values give.
 ///
 /// # Panics
 /// If there is none.
-pub fn root_from_tiles(values: &[[u8; 32]]) -> [u8; 32] {
+pub fn root_from_tiles(values: &[Hash]) -> Hash {
     match values {
         [one] => *one,
         _ => merge_root(values),
     }
-}
-
-/// The siblings of tile `tile`, from the tile up.
-pub fn prove_tile(values: &[[u8; 32]], tile: usize) -> Vec<[u8; 32]> {
-    fn walk(values: &[[u8; 32]], tile: usize, proof: &mut Vec<[u8; 32]>) {
-        if values.len() == 1 {
-            return;
-        }
-        let (left, right) = values.split_at(split(values.len()));
-        if tile < left.len() {
-            walk(left, tile, proof);
-            proof.push(merge(right));
-        } else {
-            walk(right, tile - left.len(), proof);
-            proof.push(merge(left));
-        }
-    }
-    let mut proof = Vec::new();
-    walk(values, tile, &mut proof);
-    proof
-}
-
-/// The tensor digest that a tile's value and its siblings give, for a tensor of type `ty`.
-pub fn digest_from_tile(
-    ty: &TensorType,
-    tile: usize,
-    value: &[u8; 32],
-    siblings: &[[u8; 32]],
-) -> Result<Digest, Malformed> {
-    fn climb(
-        first: usize,
-        count: usize,
-        tile: usize,
-        value: &[u8; 32],
-        siblings: &[[u8; 32]],
-        top: bool,
-    ) -> Option<[u8; 32]> {
-        if count == 1 {
-            return siblings.is_empty().then_some(*value);
-        }
-        let (sibling, below) = siblings.split_last()?;
-        let middle = split(count);
-        let (left, right) = if tile < first + middle {
-            (climb(first, middle, tile, value, below, false)?, *sibling)
-        } else {
-            (*sibling, climb(first + middle, count - middle, tile, value, below, false)?)
-        };
-        Some(if top {
-            *merge_subtrees_root(&left, &right, Mode::Hash).as_bytes()
-        } else {
-            merge_subtrees_non_root(&left, &right, Mode::Hash)
-        })
-    }
-    let tiles = tile_count(ty.bytes());
-    if tile >= tiles {
-        return Err(Malformed::invalid("tile proof", format!("tile {tile} of {tiles}")));
-    }
-    let root = climb(0, tiles, tile, value, siblings, true)
-        .ok_or_else(|| Malformed::invalid("tile proof", "the number of siblings is wrong"))?;
-    Ok(digest_from_root(ty, &root))
 }
 
 #[cfg(test)]
@@ -173,7 +139,7 @@ mod tests {
     use crate::arith::DType;
 
     #[test]
-    fn tiles_prove_the_same_digest_as_plain_blake3() {
+    fn tiles_give_the_same_digest_as_plain_blake3() {
         for len in [0usize, 1, 1024, 4095, 4096, 4097, 8192, 12_289, 70_000, 300_001, 1_100_000] {
             let bytes: Vec<u8> = (0..len).map(|i| (i * 31 % 251) as u8).collect();
             let ty = TensorType { dtype: DType::U8, shape: vec![len as u32] };
@@ -182,16 +148,10 @@ mod tests {
             assert_eq!(values.len(), tile_count(len));
             assert_eq!(root_from_tiles(&values), root(&bytes));
             for tile in [0, values.len() / 2, values.len() - 1] {
-                let proof = prove_tile(&values, tile);
                 let value = tile_value(&bytes[tile_range(len, tile)], tile, values.len());
                 assert_eq!(value, values[tile]);
-                assert_eq!(digest_from_tile(&ty, tile, &value, &proof), Ok(digest(&ty, &bytes)));
-                let mut wrong = value;
-                wrong[0] ^= 1;
-                assert_ne!(digest_from_tile(&ty, tile, &wrong, &proof), Ok(digest(&ty, &bytes)));
-                assert!(digest_from_tile(&ty, tile, &value, &[&proof[..], &[[0; 32]]].concat()).is_err());
             }
-            assert!(digest_from_tile(&ty, values.len(), &values[0], &[]).is_err());
+            assert_eq!(digest_from_root(&ty, &root_from_tiles(&values)), digest(&ty, &bytes));
         }
     }
 }

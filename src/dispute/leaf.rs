@@ -1,5 +1,5 @@
-//! The leaf checker: what a tile of a node's output must be, computed by the scalar reference from verified tiles of
-//! its inputs. Contract: `docs/ARITHMETIC.md`, section 8.
+//! The leaf checker: what elements of a node's output must be, computed by the scalar reference from verified slices
+//! of its inputs. Contract: `docs/ARITHMETIC.md`, section 8.
 //!
 //! Verified means committed, not right: a trainer may have committed to inputs that no honest step has. So every
 //! value that an operator restricts is checked before the operator sees it.
@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::arith::float;
-use crate::commit::tensor::{TILE_BYTES, tile_range};
+use crate::commit::tensor::{SLICE_BYTES, tile_range};
 use crate::engine::reference::{bytes_from_words, word_from_bytes};
 use crate::program::element::{self, Source};
-use crate::program::graph::{Graph, Node, Primitive, TensorId, View};
+use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View};
 
 /// The most single elements that a leaf may read, counted before anything is computed: minutes of one core.
 pub const READS_MAX: u64 = 1 << 31;
@@ -19,8 +19,8 @@ pub const READS_MAX: u64 = 1 << 31;
 /// Why a leaf cannot be decided.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeafError {
-    #[error("tile {tile} of tensor {} is needed and not there", tensor.0)]
-    Missing { tensor: TensorId, tile: usize },
+    #[error("slice {slice} of tensor {} is needed and not there", tensor.0)]
+    Missing { tensor: TensorId, slice: usize },
     #[error("an index in the evidence points outside tensor {}", tensor.0)]
     Outside { tensor: TensorId },
     /// An input that no honest step has; the node that made it is the one to dispute.
@@ -30,34 +30,39 @@ pub enum LeafError {
     TooLarge { reads: u64 },
 }
 
-/// Verified tiles of input tensors.
+/// Verified slices of input tensors.
 #[derive(Default)]
-pub struct Tiles(BTreeMap<(TensorId, usize), Vec<u8>>);
+pub struct Slices(BTreeMap<(TensorId, usize), Vec<u8>>);
 
-impl Tiles {
-    /// Adds a tile that was verified against its tensor's commitment.
-    pub fn insert(&mut self, tensor: TensorId, tile: usize, bytes: Vec<u8>) {
-        self.0.insert((tensor, tile), bytes);
+impl Slices {
+    /// Adds a slice that was verified against its tensor's commitment.
+    pub fn insert(&mut self, tensor: TensorId, slice: usize, bytes: Vec<u8>) {
+        self.0.insert((tensor, slice), bytes);
     }
 
-    /// Adds a whole small tensor of words.
+    /// Adds a whole tensor of a few words.
     pub fn insert_words(&mut self, tensor: TensorId, words: &[u32]) {
+        debug_assert!(words.len() * 4 <= SLICE_BYTES, "scalars fit one slice");
         self.insert(tensor, 0, words.iter().flat_map(|w| w.to_le_bytes()).collect());
+    }
+
+    pub fn get(&self, tensor: TensorId, slice: usize) -> Option<&[u8]> {
+        self.0.get(&(tensor, slice)).map(Vec::as_slice)
     }
 }
 
-/// Serves elements from tiles, and nothing else.
+/// Serves elements from slices, and nothing else.
 struct Verified<'a> {
     graph: &'a Graph,
-    tiles: &'a Tiles,
+    slices: &'a Slices,
 }
 
 impl Verified<'_> {
-    /// The bytes of a tensor from byte `at` to the end of its tile.
-    fn rest_of_tile(&self, tensor: TensorId, at: usize) -> Result<&[u8], LeafError> {
-        let tile = at / TILE_BYTES;
-        let bytes = self.tiles.0.get(&(tensor, tile)).and_then(|bytes| bytes.get(at % TILE_BYTES..));
-        bytes.filter(|rest| !rest.is_empty()).ok_or(LeafError::Missing { tensor, tile })
+    /// The bytes of a tensor from byte `at` to the end of its slice.
+    fn rest_of_slice(&self, tensor: TensorId, at: usize) -> Result<&[u8], LeafError> {
+        let slice = at / SLICE_BYTES;
+        let bytes = self.slices.get(tensor, slice).and_then(|bytes| bytes.get(at % SLICE_BYTES..));
+        bytes.filter(|rest| !rest.is_empty()).ok_or(LeafError::Missing { tensor, slice })
     }
 }
 
@@ -70,14 +75,60 @@ impl Source for Verified<'_> {
             return Err(LeafError::Outside { tensor });
         }
         let (at, size) = (index * ty.dtype.size(), ty.dtype.size());
-        let first = self.rest_of_tile(tensor, at)?;
+        let first = self.rest_of_slice(tensor, at)?;
         if let Some(element) = first.get(..size) {
             return Ok(word_from_bytes(ty.dtype, element));
         }
-        // An element of three bytes can lie across two tiles.
-        let second = self.rest_of_tile(tensor, at + first.len())?;
+        // An element of three bytes can lie across two slices.
+        let second = self.rest_of_slice(tensor, at + first.len())?;
         let element: Vec<u8> = first.iter().chain(second).copied().take(size).collect();
         Ok(word_from_bytes(ty.dtype, &element))
+    }
+}
+
+/// Serves elements from whole tensors.
+struct Whole<'a> {
+    graph: &'a Graph,
+    tensors: &'a BTreeMap<TensorId, Vec<u8>>,
+}
+
+impl Source for Whole<'_> {
+    type Error = LeafError;
+
+    fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, LeafError> {
+        let ty = self.graph.tensor(tensor);
+        let size = ty.dtype.size();
+        let bytes = self.tensors.get(&tensor).ok_or(LeafError::Missing { tensor, slice: 0 })?;
+        let element = bytes.get(index * size..(index + 1) * size).ok_or(LeafError::Outside { tensor })?;
+        Ok(word_from_bytes(ty.dtype, element))
+    }
+}
+
+/// Places in tensors: (tensor, slice).
+pub type Touched = BTreeSet<(TensorId, usize)>;
+
+/// Notes the slices that elements lie in.
+struct Recording<'a, S> {
+    graph: &'a Graph,
+    source: S,
+    touched: Touched,
+    last: Option<(TensorId, usize)>,
+}
+
+impl<S: Source<Error = LeafError>> Source for Recording<'_, S> {
+    type Error = LeafError;
+
+    fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, LeafError> {
+        let word = self.source.get(tensor, index)?;
+        let size = self.graph.tensor(tensor).dtype.size();
+        for byte in [index * size, (index + 1) * size - 1] {
+            let place = (tensor, byte / SLICE_BYTES);
+            // Neighbours lie in one slice: most reads need no look into the set.
+            if self.last.replace(place) != Some(place) {
+                self.touched.insert(place);
+            }
+        }
+        Ok(word)
     }
 }
 
@@ -122,15 +173,14 @@ impl<S: Source<Error = LeafError>> Source for Guarded<'_, S> {
 }
 
 /// The elements of an output that a tile's bytes touch.
-fn elements(graph: &Graph, output: TensorId, tile: usize) -> Range<usize> {
-    let ty = graph.tensor(output);
+pub fn tile_elements(ty: &TensorType, tile: usize) -> Range<usize> {
     let bytes = tile_range(ty.bytes(), tile);
     let size = ty.dtype.size();
     bytes.start / size..bytes.end.div_ceil(size)
 }
 
-/// A work bound that holds before anything is computed: elements of the tile times what each may read.
-fn reads(graph: &Graph, node: &Node, tile: usize) -> u64 {
+/// A work bound that holds before anything is computed: elements times what each may read.
+fn reads(graph: &Graph, node: &Node, elements: usize) -> u64 {
     let len = |tensor: TensorId| graph.tensor(tensor).len() as u64;
     let last = |tensor: TensorId| u64::from(graph.tensor(tensor).shape.last().copied().unwrap_or(1));
     let k = |view: &View| u64::from(view.dims[3]);
@@ -146,73 +196,98 @@ fn reads(graph: &Graph, node: &Node, tile: usize) -> u64 {
         Primitive::Magnitude { input, .. } => k(input),
         Primitive::Product { a, .. } => 2 + 2 * last(*a),
     };
-    each.saturating_mul(elements(graph, node.output, tile).len() as u64)
-}
-
-/// What tile `tile` of node `node`'s output must be, from verified tiles of its inputs.
-pub fn expected_tile(graph: &Graph, node: usize, tile: usize, tiles: &Tiles) -> Result<Vec<u8>, LeafError> {
-    compute(graph, node, tile, &mut Verified { graph, tiles })
+    each.saturating_mul(elements as u64)
 }
 
 fn compute<S: Source<Error = LeafError>>(
     graph: &Graph,
     node: usize,
-    tile: usize,
+    elements: Range<usize>,
     source: &mut S,
-) -> Result<Vec<u8>, LeafError> {
+) -> Result<Vec<u32>, LeafError> {
     let node = &graph.nodes[node];
-    let reads = reads(graph, node, tile);
+    let reads = reads(graph, node, elements.len());
     if reads > READS_MAX {
         return Err(LeafError::TooLarge { reads });
     }
-    let ty = graph.tensor(node.output);
-    let range = elements(graph, node.output, tile);
     let mut guarded = Guarded { node, source, member: None, magnitude: None };
-    let words = element::range(graph, node, range.clone(), &mut guarded)?;
-    let bytes = bytes_from_words(ty.dtype, &words);
-    let tile = tile_range(ty.bytes(), tile);
-    let first = range.start * ty.dtype.size();
-    Ok(bytes[tile.start - first..tile.end - first].to_vec())
+    element::range(graph, node, elements, &mut guarded)
 }
 
-/// Serves elements from whole tensors and notes the tiles they lie in.
-struct Recording<'a> {
+/// What the elements `elements` of node `node`'s output must be, from verified slices of its inputs.
+pub fn expected(
+    graph: &Graph,
+    node: usize,
+    elements: Range<usize>,
+    slices: &Slices,
+) -> Result<Vec<u32>, LeafError> {
+    compute(graph, node, elements, &mut Verified { graph, slices })
+}
+
+/// The bytes of tile `tile` of a tensor, from the words of its [`tile_elements`].
+pub fn tile_bytes(ty: &TensorType, tile: usize, words: &[u32]) -> Vec<u8> {
+    let bytes = bytes_from_words(ty.dtype, words);
+    let first = tile_elements(ty, tile).start * ty.dtype.size();
+    let range = tile_range(ty.bytes(), tile);
+    bytes[range.start - first..range.end - first].to_vec()
+}
+
+fn recorded<S: Source<Error = LeafError>>(
+    graph: &Graph,
+    node: usize,
+    elements: Range<usize>,
+    source: S,
+) -> Result<(Vec<u32>, Touched), LeafError> {
+    let mut source = Recording { graph, source, touched: Touched::new(), last: None };
+    let words = compute(graph, node, elements, &mut source)?;
+    Ok((words, source.touched))
+}
+
+/// Elements that the scalar reference computes from whole input tensors, and the input slices that it read: what a
+/// verdict on these elements must carry.
+pub fn recorded_from_tensors(
+    graph: &Graph,
+    node: usize,
+    elements: Range<usize>,
+    tensors: &BTreeMap<TensorId, Vec<u8>>,
+) -> Result<(Vec<u32>, Touched), LeafError> {
+    recorded(graph, node, elements, Whole { graph, tensors })
+}
+
+/// The same from slices that a verdict carries already.
+pub fn recorded_from_slices(
+    graph: &Graph,
+    node: usize,
+    elements: Range<usize>,
+    slices: &Slices,
+) -> Result<(Vec<u32>, Touched), LeafError> {
+    recorded(graph, node, elements, Verified { graph, slices })
+}
+
+/// The input slices that one element reads at worst: indices are 0, and its segment holds every row.
+pub fn worst_touched(graph: &Graph, node: usize, element: usize) -> Result<Touched, LeafError> {
+    let shape = &graph.tensor(graph.nodes[node].output).shape;
+    let segment = element / shape.last().map_or(1, |&width| width.max(1) as usize);
+    let source = Worst { node: &graph.nodes[node], graph, segment };
+    Ok(recorded(graph, node, element..element + 1, source)?.1)
+}
+
+/// Serves what makes an element of segment `segment` read the most, without data.
+struct Worst<'a> {
     graph: &'a Graph,
-    tensors: &'a BTreeMap<TensorId, Vec<u8>>,
-    touched: BTreeSet<(TensorId, usize)>,
+    node: &'a Node,
+    segment: usize,
 }
 
-impl Source for Recording<'_> {
+impl Source for Worst<'_> {
     type Error = LeafError;
 
     fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, LeafError> {
-        let ty = self.graph.tensor(tensor);
-        let size = ty.dtype.size();
-        let bytes = self.tensors.get(&tensor).ok_or(LeafError::Missing { tensor, tile: 0 })?;
-        let range = index * size..(index + 1) * size;
-        let element = bytes.get(range.clone()).ok_or(LeafError::Outside { tensor })?;
-        self.touched.insert((tensor, range.start / TILE_BYTES));
-        self.touched.insert((tensor, (range.end - 1) / TILE_BYTES));
-        Ok(word_from_bytes(ty.dtype, element))
+        let Primitive::SegmentSum { order, offsets, .. } = &self.node.primitive else { return Ok(0) };
+        Ok(match tensor {
+            t if t == *offsets && index > self.segment => self.graph.tensor(*order).len() as u32,
+            t if t == *order => index as u32,
+            _ => 0,
+        })
     }
-}
-
-/// A tile with what it was computed from.
-pub struct RecordedTile {
-    pub bytes: Vec<u8>,
-    /// The input tiles that were read.
-    pub touched: BTreeSet<(TensorId, usize)>,
-}
-
-/// The tile that the scalar reference computes from whole input tensors, and the input tiles that it read: what a
-/// verdict on that tile must carry.
-pub fn recorded_tile(
-    graph: &Graph,
-    node: usize,
-    tile: usize,
-    tensors: &BTreeMap<TensorId, Vec<u8>>,
-) -> Result<RecordedTile, LeafError> {
-    let mut source = Recording { graph, tensors, touched: BTreeSet::new() };
-    let bytes = compute(graph, node, tile, &mut source)?;
-    Ok(RecordedTile { bytes, touched: source.touched })
 }

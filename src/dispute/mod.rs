@@ -2,6 +2,9 @@
 //!
 //! Everything here runs the scalar reference on verified bytes. There is no clock, no network and no GPU.
 
+pub mod check;
+mod fork;
 pub mod leaf;
 pub mod origin;
+mod tile;
 pub mod verdict;

@@ -1,5 +1,6 @@
 //! Where the inputs of a node come from, in terms of what a trainer has committed to.
 
+use super::verdict::Scalar;
 use crate::commit::digest::Digest;
 use crate::engine::session::Phase;
 use crate::program::graph::TensorId;
@@ -49,6 +50,14 @@ fn output_node(program: &Program, phase: Phase, name: &str) -> Option<Origin> {
     let tensor = graph.output(name)?;
     let node = graph.nodes.iter().position(|n| n.output == tensor)?;
     Some(Origin::Node { phase, node })
+}
+
+/// The node that makes a scalar of the step's record.
+pub fn scalar(program: &Program, scalar: Scalar) -> Option<Origin> {
+    match scalar {
+        Scalar::Clip => output_node(program, Phase::Update, port::CLIP),
+        Scalar::Loss => output_node(program, accumulation(program.spec.micro_batches).1, port::LOSS),
+    }
 }
 
 /// Where tensor `id` of a phase's graph comes from, in step `step` of a job. `None` only for a port that no graph

@@ -1,34 +1,23 @@
-//! Verdicts: files that show, to anybody, that a run is not what its trainer signed for.
+//! Verdict files: what they carry, in one encoding. What a file shows is decided in [`super::check`].
 //!
-//! A verdict carries the job, the signed head, the step's record with its inclusion proof, and a claim. A *tile*
-//! verdict is decided by the leaf checker from the file alone, as are contradictions inside the record. A *step*
-//! verdict names the step and is checked by replaying it from the run.
-
-use std::collections::BTreeSet;
+//! A verdict carries the job, a signed head, the record it is about with its inclusion proof, and a claim. Every kind
+//! but *step* is decided from the file alone; a *step* verdict names the step and is checked by replaying it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
-use super::leaf::{self, Tiles};
-use super::origin::{Origin, origin};
-use crate::commit::checkpoint::{Head, Signed};
+use crate::commit::Malformed;
+use crate::commit::checkpoint::Signed;
 use crate::commit::digest::Digest;
-use crate::commit::keys::PublicKey;
-use crate::commit::record::{Record, StepRecord};
-use crate::commit::{Malformed, merkle, table, tensor};
+use crate::commit::tensor::Hash;
 use crate::engine::session::Phase;
-use crate::program::graph::{TensorId, TensorType};
-use crate::program::init;
-use crate::program::step::{Program, StateTensor};
-use crate::run::checkpoint::{state_digest, state_type};
-use crate::run::dir::{CONTRACT, RunFile, program_digest};
-use crate::run::job::{self, Granularity, Job, philox_key};
-use crate::run::traces::{graph_of, leaf_count, leaf_name, leaf_place};
+use crate::run::data::FileManifest;
+use crate::run::dir::RunSummary;
 
 /// The most bytes of a verdict file.
 pub const VERDICT_MAX: u64 = 1 << 28;
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// Bytes as base64 text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +38,26 @@ impl TryFrom<String> for Base64 {
     }
 }
 
+/// BLAKE3 hashes, one after another, as base64 text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Base64", into = "Base64")]
+pub struct Hashes(pub Vec<Hash>);
+
+impl From<Hashes> for Base64 {
+    fn from(hashes: Hashes) -> Base64 {
+        Base64(hashes.0.concat())
+    }
+}
+
+impl TryFrom<Base64> for Hashes {
+    type Error = &'static str;
+
+    fn try_from(bytes: Base64) -> Result<Hashes, &'static str> {
+        let (hashes, rest) = bytes.0.as_chunks::<32>();
+        if rest.is_empty() { Ok(Hashes(hashes.to_vec())) } else { Err("hashes have 32 bytes each") }
+    }
+}
+
 /// A record that the head covers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -66,23 +75,19 @@ pub struct ProvenTensor {
     pub proof: Vec<Digest>,
 }
 
-/// A tile of an input tensor.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ProvenTile {
-    pub tile: usize,
-    pub bytes: Base64,
-    pub siblings: Vec<Digest>,
-}
-
-/// The tiles of one input tensor of the node.
+/// The slices of one input tensor that the elements in question need.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProvenInput {
     /// The tensor in the graph of the node's phase.
     pub tensor: u32,
     pub commitment: ProvenTensor,
-    pub tiles: Vec<ProvenTile>,
+    /// Which slices, ascending.
+    pub slices: Vec<usize>,
+    /// Their bytes, one after another.
+    pub bytes: Base64,
+    /// What proves them together ([`crate::commit::multiproof`]).
+    pub siblings: Hashes,
 }
 
 /// The phase of a node, as files write it.
@@ -114,6 +119,16 @@ impl From<PhaseName> for Phase {
     }
 }
 
+/// What the trainer disclosed of a tile: with it, one wrong element suffices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Disclosed {
+    /// The committed tile's bytes.
+    pub bytes: Base64,
+    /// The element of the output, row-major, that is wrong in them.
+    pub element: usize,
+}
+
 /// One tile of one operator's output is not what the operator makes of its committed inputs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -124,10 +139,50 @@ pub struct TileClaim {
     pub node: usize,
     pub output: ProvenTensor,
     pub tile: usize,
-    /// What the committed tree says of the tile, and the siblings that prove it.
+    /// What the committed tree says of the tile, and what proves it.
     pub value: Digest,
-    pub siblings: Vec<Digest>,
+    pub siblings: Hashes,
+    /// Without the committed bytes the inputs of every element of the tile are carried, with them those of one.
+    pub disclosed: Option<Disclosed>,
     pub inputs: Vec<ProvenInput>,
+}
+
+/// A scalar of a record that an output of the step's graphs gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scalar {
+    /// The clip factor.
+    Clip,
+    /// The mean loss.
+    Loss,
+}
+
+impl Scalar {
+    pub fn name(self) -> &'static str {
+        match self {
+            Scalar::Clip => "clip factor",
+            Scalar::Loss => "loss",
+        }
+    }
+}
+
+/// A chunk of the run's data.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataChunk {
+    pub file: usize,
+    pub chunk: usize,
+    pub bytes: Base64,
+}
+
+/// What shows that two heads are of different histories.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fork {
+    /// From the larger head's tree: the records that the smaller head should be over have another root.
+    Prefix { proof: Vec<Digest> },
+    /// The other head has another record at the place of the verdict's.
+    Record { record: ProvenRecord },
 }
 
 /// What is wrong.
@@ -140,10 +195,32 @@ pub enum Claim {
     Binding {
         outputs: Vec<ProvenTensor>,
     },
+    /// A scalar of the record is not the one that its own trace computed; without `output`, not the one that the job
+    /// gives (the clip factor of a job without clipping).
+    Scalar {
+        scalar: Scalar,
+        output: Option<ProvenTensor>,
+    },
     /// Record 0 does not commit the initial state that the job and seed give.
     Initial,
     /// The record's learning rate is not the schedule's.
     LearningRate,
+    /// The record's cursor is not the number of samples drawn.
+    Cursor,
+    /// The record's batch is not the one that seed and data give.
+    Batch {
+        files: Vec<FileManifest>,
+        chunks: Vec<DataChunk>,
+    },
+    /// The final record does not commit the state of the last step's record, `last`.
+    Final {
+        last: ProvenRecord,
+    },
+    /// The trainer signed two histories of one run.
+    Fork {
+        other: String,
+        evidence: Fork,
+    },
     /// Replaying the step gives other tensors; checked against the run.
     Step {
         micro_batches: Vec<u32>,
@@ -151,15 +228,34 @@ pub enum Claim {
     },
 }
 
+impl Claim {
+    /// The kind, as files write it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Claim::Tile(_) => "tile",
+            Claim::Binding { .. } => "binding",
+            Claim::Scalar { .. } => "scalar",
+            Claim::Initial => "initial",
+            Claim::LearningRate => "learning_rate",
+            Claim::Cursor => "cursor",
+            Claim::Batch { .. } => "batch",
+            Claim::Final { .. } => "final",
+            Claim::Fork { .. } => "fork",
+            Claim::Step { .. } => "step",
+        }
+    }
+}
+
 /// A verdict file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Verdict {
     pub format: u32,
-    pub run: RunFile,
+    pub run: RunSummary,
     pub job: String,
     pub head: String,
-    pub record: ProvenRecord,
+    /// The record in question; a fork of two heads needs none.
+    pub record: Option<ProvenRecord>,
     pub claim: Claim,
 }
 
@@ -179,27 +275,19 @@ pub enum Outcome {
 pub struct Finding {
     pub run: Digest,
     pub signed: Signed,
-    /// The step, 0 for the initial state.
+    /// The step, 0 for the initial state and for a fork.
     pub step: u32,
     pub what: String,
 }
 
-/// What every check establishes first.
-struct Context {
-    job: Job,
-    program: Program,
-    seed: Digest,
-    run: Digest,
-    signed: Signed,
-    head: Head,
-}
-
-fn wrong(why: impl Into<String>) -> Malformed {
-    Malformed::invalid("verdict", why)
-}
-
 impl Verdict {
-    pub fn new(run: RunFile, job: String, head: String, record: ProvenRecord, claim: Claim) -> Verdict {
+    pub fn new(
+        run: RunSummary,
+        job: String,
+        head: String,
+        record: Option<ProvenRecord>,
+        claim: Claim,
+    ) -> Verdict {
         Verdict { format: FORMAT, run, job, head, record, claim }
     }
 
@@ -209,6 +297,7 @@ impl Verdict {
 
     /// Parses strictly: a verdict has one encoding, that of [`Verdict::to_bytes`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Verdict, Malformed> {
+        let wrong = |why: String| Malformed::invalid("verdict", why);
         if bytes.len() as u64 > VERDICT_MAX {
             return Err(Malformed::TooLarge { what: "verdict", limit: VERDICT_MAX });
         }
@@ -217,261 +306,8 @@ impl Verdict {
             return Err(wrong(format!("format {} is not known here", verdict.format)));
         }
         if verdict.to_bytes() != bytes {
-            return Err(wrong("it is not in the canonical encoding"));
+            return Err(wrong("it is not in the canonical encoding".into()));
         }
         Ok(verdict)
     }
-
-    fn context(&self, key: Option<&PublicKey>) -> Result<Context, Malformed> {
-        if self.run.contract != CONTRACT {
-            return Err(wrong(format!("it is about contract {:?}", self.run.contract)));
-        }
-        let job = Job::parse("job", &self.job).map_err(|error| wrong(error.to_string()))?;
-        let program = job.program();
-        if program_digest(&program) != self.run.program {
-            return Err(wrong("the program digest is not that of the job"));
-        }
-        let identity = self.run.identity(&self.job).map_err(wrong)?;
-        let run = identity.run_id();
-        if key.is_some_and(|key| identity.trainer_key != key.bytes()) {
-            return Err(wrong("the run names another trainer key"));
-        }
-        let (head, signed) = Head::from_note(&self.head, key)?;
-        if head.run != run {
-            return Err(wrong("the head is of another run"));
-        }
-        let seed = job::seed(&self.job, self.run.challenge.as_ref());
-        Ok(Context { job, program, seed, run, signed, head })
-    }
-
-    /// Checks the verdict with the scalar reference alone.
-    ///
-    /// # Errors
-    /// If the file does not hold together: then it says nothing about the trainer.
-    pub fn check(&self, key: Option<&PublicKey>) -> Result<Outcome, Malformed> {
-        let context = self.context(key)?;
-        let record = context.proven(&self.record)?;
-        let finding = |step: u32, what: String| {
-            Outcome::Convicts(Finding { run: context.run, signed: context.signed, step, what })
-        };
-        let honest = |why: &str| Ok(Outcome::DoesNotConvict(why.to_string()));
-        if let (Claim::Initial, Record::Initial { state, .. }) = (&self.claim, &record) {
-            if *state == initial_digest(&context.program, &context.seed) {
-                return honest("record 0 commits the initial state that the seed gives");
-            }
-            return Ok(finding(0, "record 0 does not commit the initial state that the seed gives".into()));
-        }
-        let Record::Step { step, .. } = record else { return Err(wrong("the record is not a step's")) };
-        if u64::from(step.step) != self.record.index {
-            return Err(wrong("the record is not at its step's place"));
-        }
-        match &self.claim {
-            Claim::Tile(claim) => match context.tile(&step, claim)? {
-                Some(what) => Ok(finding(step.step, what)),
-                None => honest("the committed tile is what the operator makes of its inputs"),
-            },
-            Claim::Binding { outputs } => match context.binding(&step, outputs)? {
-                Some(what) => Ok(finding(step.step, what)),
-                None => honest("the record's state is the one that its trace's update computed"),
-            },
-            Claim::LearningRate => {
-                let rate = context.job.schedule.learning_rate(step.step, context.job.steps);
-                if step.learning_rate == rate {
-                    return honest("the record's learning rate is the schedule's");
-                }
-                Ok(finding(step.step, "the record's learning rate is not the schedule's".into()))
-            }
-            Claim::Step { .. } => Ok(Outcome::NeedsReplay { step: step.step, run: context.run }),
-            Claim::Initial => Err(wrong("the record is not record 0")),
-        }
-    }
-}
-
-/// The state digest of init(seed), one tensor in memory at a time.
-pub fn initial_digest(program: &Program, seed: &Digest) -> Digest {
-    let table = program.state();
-    let digests: Vec<Digest> = (0..table.len())
-        .map(|i| {
-            let words = init::state_tensor(program, philox_key(seed), i);
-            let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-            tensor::digest(&state_type(&table[i]), &bytes)
-        })
-        .collect();
-    state_digest(&table, &digests)
-}
-
-/// The nodes of the update that make the state tensors, in the order of [`Program::state`].
-pub fn state_nodes(program: &Program) -> Vec<usize> {
-    let update = &program.update;
-    let node = |t: StateTensor| {
-        let output = update.output(&t.name);
-        update
-            .nodes
-            .iter()
-            .position(|n| Some(n.output) == output)
-            .expect("the update makes every state tensor")
-    };
-    program.state().into_iter().map(node).collect()
-}
-
-impl Context {
-    /// A record, after checking that the head covers it.
-    fn proven(&self, proven: &ProvenRecord) -> Result<Record, Malformed> {
-        let leaf = merkle::leaf(&proven.record.0);
-        if merkle::root_from_proof(leaf, proven.index, self.head.size, &proven.proof)? != self.head.root {
-            return Err(wrong("the head does not cover the record"));
-        }
-        let record = Record::decode(&proven.record.0)?;
-        if *record.run() != self.run {
-            return Err(wrong("the record is of another run"));
-        }
-        Ok(record)
-    }
-
-    /// Checks that `root` over `size` leaves commits to a named tensor at `index`.
-    fn committed(
-        &self,
-        root: &Digest,
-        (index, size): (usize, usize),
-        name: &str,
-        tensor: &ProvenTensor,
-    ) -> Result<(), Malformed> {
-        let leaf = table::leaf(name, &tensor.digest);
-        if merkle::root_from_proof(leaf, index as u64, size as u64, &tensor.proof)? != *root {
-            return Err(wrong(format!("{name} is not what the run committed to")));
-        }
-        Ok(())
-    }
-
-    /// Checks the commitment of a tensor of the node's phase; `None` for words that follow from the job.
-    fn input_commitment(
-        &self,
-        step: &StepRecord,
-        before: &Digest,
-        from: &Origin,
-        tensor: &ProvenTensor,
-    ) -> Result<(), Malformed> {
-        match from {
-            Origin::State { index } => {
-                let table = self.program.state();
-                self.committed(before, (*index, table.len()), &table[*index].name, tensor)
-            }
-            Origin::Batch { micro, tensor: number } => {
-                let names = self.program.spec.model.batch(self.program.spec.micro_batch);
-                let index = *micro as usize * names.len() + number;
-                let size = self.program.spec.micro_batches as usize * names.len();
-                self.committed(
-                    &step.batch,
-                    (index, size),
-                    &format!("micro{micro}/{}", names[*number].name),
-                    tensor,
-                )
-            }
-            Origin::Node { phase, node } => self.trace_commitment(step, *phase, *node, tensor),
-            Origin::Words(_) => Ok(()),
-        }
-    }
-
-    /// The record's trace root. Jobs that commit operators have a bound on their micro-batches, so listing the
-    /// nodes of a step is possible only after this.
-    fn trace_root<'s>(&self, step: &'s StepRecord) -> Result<&'s Digest, Malformed> {
-        let operators = self.job.commit.granularity == Granularity::Operator;
-        step.trace.as_ref().filter(|_| operators).ok_or_else(|| wrong("the record commits to no operators"))
-    }
-
-    fn trace_commitment(
-        &self,
-        step: &StepRecord,
-        phase: Phase,
-        node: usize,
-        tensor: &ProvenTensor,
-    ) -> Result<(), Malformed> {
-        let trace = self.trace_root(step)?;
-        let index = leaf_place(&self.program, phase, node).ok_or_else(|| wrong("there is no such node"))?;
-        self.committed(trace, (index, leaf_count(&self.program)), &leaf_name(phase, node), tensor)
-    }
-
-    /// What a tile claim shows, `None` if the committed tile is right.
-    fn tile(&self, step: &StepRecord, claim: &TileClaim) -> Result<Option<String>, Malformed> {
-        let phase = Phase::from(claim.phase);
-        self.trace_commitment(step, phase, claim.node, &claim.output)?;
-        let graph = graph_of(&self.program, phase);
-        let node = &graph.nodes[claim.node];
-        let ty = graph.tensor(node.output);
-        let siblings: Vec<[u8; 32]> = claim.siblings.iter().map(|d| d.0).collect();
-        if tensor::digest_from_tile(ty, claim.tile, &claim.value.0, &siblings)? != claim.output.digest {
-            return Err(wrong("the tile's value is not what the run committed to"));
-        }
-        let before = self.proven(&claim.before)?;
-        if claim.before.index + 1 != u64::from(step.step) {
-            return Err(wrong("the record before the step is another step's"));
-        }
-        let reads: BTreeSet<TensorId> = node.primitive.inputs().into_iter().collect();
-        let mut carried = BTreeSet::new();
-        let mut tiles = Tiles::default();
-        for &id in &reads {
-            if let Some(Origin::Words(words)) = self.origin(step, phase, id) {
-                tiles.insert_words(id, &words);
-            }
-        }
-        for input in &claim.inputs {
-            let id = TensorId(input.tensor);
-            if !reads.contains(&id) || !carried.insert(id) {
-                return Err(wrong("it carries a tensor twice, or one that the node does not read"));
-            }
-            let from = self.origin(step, phase, id).ok_or_else(|| wrong("an input has no origin"))?;
-            if matches!(from, Origin::Words(_)) {
-                return Err(wrong("it carries a tensor that follows from the job"));
-            }
-            self.input_commitment(step, before.state(), &from, &input.commitment)?;
-            for tile in &input.tiles {
-                tiles.insert(id, tile.tile, verified_tile(graph.tensor(id), &input.commitment.digest, tile)?);
-            }
-        }
-        let bytes = leaf::expected_tile(graph, claim.node, claim.tile, &tiles)
-            .map_err(|error| wrong(error.to_string()))?;
-        let count = tensor::tile_count(ty.bytes());
-        if tensor::tile_value(&bytes, claim.tile, count) == claim.value.0 {
-            return Ok(None);
-        }
-        Ok(Some(format!(
-            "{} ({}) of {}: tile {} of {count} is not what the operator makes of its committed inputs",
-            node.operator,
-            node.primitive.name(),
-            leaf_name(phase, claim.node),
-            claim.tile
-        )))
-    }
-
-    fn origin(&self, step: &StepRecord, phase: Phase, id: TensorId) -> Option<Origin> {
-        origin(&self.program, &self.job, &self.seed, step.step, phase, id)
-    }
-
-    /// What a binding claim shows, `None` if state and trace agree.
-    fn binding(&self, step: &StepRecord, outputs: &[ProvenTensor]) -> Result<Option<String>, Malformed> {
-        let nodes = state_nodes(&self.program);
-        if outputs.len() != nodes.len() {
-            return Err(wrong("it lists another number of tensors than the state has"));
-        }
-        for (node, output) in nodes.into_iter().zip(outputs) {
-            self.trace_commitment(step, Phase::Update, node, output)?;
-        }
-        let digests: Vec<Digest> = outputs.iter().map(|output| output.digest).collect();
-        Ok((state_digest(&self.program.state(), &digests) != step.state)
-            .then(|| "the record's state is not the one that its own trace's update computed".to_string()))
-    }
-}
-
-/// A tile's bytes, after checking them against the tensor's digest.
-fn verified_tile(ty: &TensorType, digest: &Digest, tile: &ProvenTile) -> Result<Vec<u8>, Malformed> {
-    let count = tensor::tile_count(ty.bytes());
-    if tile.tile >= count || tile.bytes.0.len() != tensor::tile_range(ty.bytes(), tile.tile).len() {
-        return Err(wrong("an input tile has the wrong place or length"));
-    }
-    let siblings: Vec<[u8; 32]> = tile.siblings.iter().map(|d| d.0).collect();
-    let value = tensor::tile_value(&tile.bytes.0, tile.tile, count);
-    if tensor::digest_from_tile(ty, tile.tile, &value, &siblings)? != *digest {
-        return Err(wrong("an input tile is not what the run committed to"));
-    }
-    Ok(tile.bytes.0.clone())
 }

@@ -32,12 +32,16 @@ pub struct Array {
 /// u32.
 pub fn read(path: &Path) -> Result<Vec<Array>, RunError> {
     let bytes = disk::read(path, FILE_MAX)?;
-    let result = match extension(path) {
-        "npy" => from_npy(&bytes).map(|array| vec![array]),
-        "safetensors" => from_safetensors(&bytes),
+    parse(extension(path), &bytes).map_err(|why| RunError::invalid(path, why))
+}
+
+/// The arrays of a file with this extension and contents.
+pub fn parse(extension: &str, bytes: &[u8]) -> Result<Vec<Array>, String> {
+    match extension {
+        "npy" => from_npy(bytes).map(|array| vec![array]),
+        "safetensors" => from_safetensors(bytes),
         _ => Err("arrays are .npy or .safetensors files".into()),
-    };
-    result.map_err(|why| RunError::invalid(path, why))
+    }
 }
 
 /// Writes arrays, by the path's extension.

@@ -90,9 +90,12 @@ fn header(state: &[StateTensor]) -> Vec<u8> {
 
 /// Reads exactly the tensors of `state`, each with its shape.
 pub fn read(path: &Path, state: &[StateTensor]) -> Result<Vec<Vec<u8>>, RunError> {
-    let bytes = disk::read(path, state_bytes(state) + HEADER_MAX)?;
-    let file =
-        SafeTensors::deserialize(&bytes).map_err(|error| RunError::invalid(path, error.to_string()))?;
+    parse(path, &disk::read(path, state_bytes(state) + HEADER_MAX)?, state)
+}
+
+/// [`read`] from a file's contents; `path` names them in errors.
+pub fn parse(path: &Path, bytes: &[u8], state: &[StateTensor]) -> Result<Vec<Vec<u8>>, RunError> {
+    let file = SafeTensors::deserialize(bytes).map_err(|error| RunError::invalid(path, error.to_string()))?;
     if file.len() != state.len() {
         return Err(RunError::invalid(
             path,

@@ -92,7 +92,8 @@ pub fn data_digest(files: &[FileManifest]) -> Digest {
 /// A data file whose bytes are checked as they are read.
 struct DataFile {
     path: PathBuf,
-    file: File,
+    /// `None` if only the chunks that a verdict carries are at hand.
+    file: Option<File>,
     manifest: FileManifest,
     /// Chunks that were read and found right.
     checked: HashMap<usize, Arc<Vec<u8>>>,
@@ -115,16 +116,19 @@ impl DataFile {
                 format!("{len} bytes, the manifest says {}", manifest.bytes),
             ));
         }
-        Ok(DataFile { path, file, manifest: manifest.clone(), checked: HashMap::new() })
+        Ok(DataFile { path, file: Some(file), manifest: manifest.clone(), checked: HashMap::new() })
     }
 
     fn chunk(&mut self, number: usize) -> Result<Arc<Vec<u8>>, RunError> {
         if let Some(chunk) = self.checked.get(&number) {
             return Ok(chunk.clone());
         }
+        let Some(file) = &mut self.file else {
+            return Err(RunError::invalid(&self.path, format!("chunk {number} is needed and not there")));
+        };
         let first = number as u64 * CHUNK_BYTES as u64;
         let mut bytes = vec![0; (self.manifest.bytes - first).min(CHUNK_BYTES as u64) as usize];
-        let read = self.file.seek(SeekFrom::Start(first)).and_then(|_| self.file.read_exact(&mut bytes));
+        let read = file.seek(SeekFrom::Start(first)).and_then(|_| file.read_exact(&mut bytes));
         read.map_err(RunError::io(&self.path))?;
         if chunk_digest(&bytes) != self.manifest.chunks[number] {
             return Err(RunError::invalid(
@@ -184,16 +188,58 @@ impl Dataset {
         spec: &DataSpec,
         model: &Model,
     ) -> Result<Dataset, RunError> {
-        let expected = spec.paths().len();
-        if manifest.len() != expected {
-            return Err(RunError::invalid(
-                folder,
-                format!("{} data files, the job has {expected}", manifest.len()),
-            ));
-        }
+        let files = manifest.iter().map(|file| DataFile::open(folder, file)).collect::<Result<_, _>>()?;
+        Dataset::of(files, folder, spec, model)
+    }
+
+    /// The samples that lie in the given chunks (file, chunk, bytes), each checked against the manifest.
+    pub fn from_chunks<'a>(
+        manifest: &[FileManifest],
+        chunks: impl IntoIterator<Item = (usize, usize, &'a [u8])>,
+        spec: &DataSpec,
+        model: &Model,
+    ) -> Result<Dataset, RunError> {
+        let folder = Path::new("data");
         let mut files = Vec::new();
-        for file in manifest {
-            files.push(DataFile::open(folder, file)?);
+        for manifest in manifest {
+            let path = folder.join(&manifest.name);
+            if let Some(why) = manifest.error() {
+                return Err(RunError::invalid(&path, why));
+            }
+            files.push(DataFile { path, file: None, manifest: manifest.clone(), checked: HashMap::new() });
+        }
+        for (file, chunk, bytes) in chunks {
+            let wrong =
+                || RunError::invalid(folder, format!("chunk {chunk} of file {file} is not the run's"));
+            let file: &mut DataFile = files.get_mut(file).ok_or_else(wrong)?;
+            if file.manifest.chunks.get(chunk) != Some(&chunk_digest(bytes)) {
+                return Err(wrong());
+            }
+            file.checked.insert(chunk, Arc::new(bytes.to_vec()));
+        }
+        Dataset::of(files, folder, spec, model)
+    }
+
+    /// The chunks that were read so far: (file, chunk, bytes), in order.
+    pub fn chunks_read(&self) -> Vec<(usize, usize, Arc<Vec<u8>>)> {
+        let mut read = Vec::new();
+        for (number, file) in self.files.iter().enumerate() {
+            read.extend(file.checked.iter().map(|(chunk, bytes)| (number, *chunk, bytes.clone())));
+        }
+        read.sort_unstable_by_key(|(file, chunk, _)| (*file, *chunk));
+        read
+    }
+
+    fn of(
+        mut files: Vec<DataFile>,
+        folder: &Path,
+        spec: &DataSpec,
+        model: &Model,
+    ) -> Result<Dataset, RunError> {
+        let expected = spec.paths().len();
+        if files.len() != expected {
+            let why = format!("{} data files, the job has {expected}", files.len());
+            return Err(RunError::invalid(folder, why));
         }
         let mismatch = || RunError::Job("data.kind: this kind of data does not fit the model".into());
         let too_small = |file: &DataFile| RunError::invalid(&file.path, "the file holds no whole sample");

@@ -10,6 +10,7 @@ use super::RunError;
 use super::data::{Dataset, FileManifest, data_digest};
 use super::disk::{self, Disk};
 use super::job::{self, Job};
+use crate::commit::Malformed;
 use crate::commit::checkpoint::{Head, NOTE_MAX, Signed};
 use crate::commit::digest::{Digest, hash};
 use crate::commit::keys::PublicKey;
@@ -54,13 +55,40 @@ pub fn program_digest(program: &Program) -> Digest {
     hash("tiebreak 1 program", &encoding::encode(program))
 }
 
+/// What `run.json` says, with the data's digest in place of its manifest: enough for the run id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunSummary {
+    pub contract: String,
+    pub trainer_key: Option<String>,
+    pub challenge: Option<Digest>,
+    pub nonce: String,
+    pub program: Digest,
+    pub data: Digest,
+}
+
 impl RunFile {
+    pub fn summary(&self) -> RunSummary {
+        RunSummary {
+            contract: self.contract.clone(),
+            trainer_key: self.trainer_key.clone(),
+            challenge: self.challenge,
+            nonce: self.nonce.clone(),
+            program: self.program,
+            data: data_digest(&self.data),
+        }
+    }
+}
+
+impl RunSummary {
+    /// The key that the run names as its trainer's, if it is signed.
+    pub fn named_key(&self) -> Result<Option<PublicKey>, Malformed> {
+        self.trainer_key.as_deref().map(PublicKey::from_text).transpose()
+    }
+
     /// The identity of the run of `job_text`. The seed's challenge is part of the nonce's digest.
     pub fn identity(&self, job_text: &str) -> Result<RunIdentity, String> {
-        let trainer_key = match &self.trainer_key {
-            None => [0; 32],
-            Some(text) => PublicKey::from_text(text).map_err(|error| error.to_string())?.bytes(),
-        };
+        let key = self.named_key().map_err(|error| error.to_string())?;
         if self.nonce.len() != 32 || !self.nonce.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err("the nonce has 32 hexadecimal digits".into());
         }
@@ -71,8 +99,8 @@ impl RunFile {
             contract: self.contract.clone(),
             job: job::job_digest(job_text),
             program: self.program,
-            data: data_digest(&self.data),
-            trainer_key,
+            data: self.data,
+            trainer_key: key.map_or([0; 32], |key| key.bytes()),
             nonce,
         })
     }
@@ -199,7 +227,7 @@ impl Run {
             let why = "the program digest is not that of the job: the trainer ran another program or another version";
             return Err(RunError::invalid(&path, why));
         }
-        let identity = file.identity(&job_text).map_err(|why| RunError::invalid(&path, why))?;
+        let identity = file.summary().identity(&job_text).map_err(|why| RunError::invalid(&path, why))?;
         let seed = job::seed(&job_text, file.challenge.as_ref());
         Ok(Run { layout, file, job_text, job, program, id: identity.run_id(), seed })
     }

@@ -48,7 +48,11 @@ pub fn leaf(record: &Record) -> Digest {
 pub fn read(path: &Path) -> Result<(Transcript, u64), RunError> {
     let file = disk::open(path)?;
     let len = file.metadata().map_err(RunError::io(path))?.len();
-    let mut reader = BufReader::new(file);
+    parse(path, BufReader::new(file), len)
+}
+
+/// [`read`] from `len` bytes of anything; `path` names them in errors.
+pub fn parse(path: &Path, mut reader: impl Read, len: u64) -> Result<(Transcript, u64), RunError> {
     let mut transcript = Transcript::default();
     let mut whole = 0u64;
     let malformed = |number: usize, why: Malformed| {

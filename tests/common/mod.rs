@@ -1,12 +1,17 @@
 //! What several test files need: tiny jobs on disk and runs of them.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
+use tiebreak::commit::checkpoint::Head;
+use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::PrivateKey;
+use tiebreak::commit::record::{Record, StepRecord};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
+use tiebreak::run::transcript::{self, Writer};
 use tiebreak::train::cheat::Cheat;
 use tiebreak::train::{Beginning, Silent, begin, train};
 
@@ -114,4 +119,29 @@ pub fn adapter_names() -> Vec<String> {
         }
     }
     names
+}
+
+/// Replaces the history by an edited one under one new head.
+pub fn sign_again(run: &Run, edit: impl FnOnce(&mut Vec<Record>)) {
+    let (mut history, _) = transcript::read(&run.layout.transcript()).unwrap();
+    edit(&mut history.records);
+    fs::remove_file(run.layout.transcript()).unwrap();
+    fs::remove_dir_all(run.layout.heads()).unwrap();
+    fs::create_dir(run.layout.heads()).unwrap();
+    let disk = Disk::default();
+    let (mut writer, _) = Writer::open(&disk, &run.layout.transcript(), 0).unwrap();
+    history.records.iter().for_each(|record| writer.append(&disk, record).unwrap());
+    sign(run, writer.size(), writer.root());
+}
+
+pub fn sign(run: &Run, size: u64, root: Digest) {
+    let note = Head { run: run.id, size, root }.to_note(Some(&key()));
+    fs::write(run.layout.head(size), note).unwrap();
+}
+
+pub fn step_mut(records: &mut [Record], step: usize) -> &mut StepRecord {
+    match &mut records[step] {
+        Record::Step { step, .. } => step,
+        other => panic!("{other:?} is not a step"),
+    }
 }

@@ -1,0 +1,10 @@
+//! Records: what decodes is canonical.
+#![no_main]
+
+use tiebreak::commit::record::Record;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    if let Ok(record) = Record::decode(bytes) {
+        assert_eq!(record.encode(), bytes);
+    }
+});

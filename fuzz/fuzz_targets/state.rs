@@ -1,0 +1,31 @@
+//! Checkpoints and traces of a small program; the first byte chooses which.
+#![no_main]
+
+use std::path::Path;
+use std::sync::LazyLock;
+
+use tiebreak::program::models::{Mlp, Model};
+use tiebreak::program::optimizer::Optimizer;
+use tiebreak::program::products::ProductTable;
+use tiebreak::program::step::{Program, StepSpec};
+use tiebreak::run::{checkpoint, traces::Trace};
+
+static PROGRAM: LazyLock<Program> = LazyLock::new(|| {
+    Program::new(StepSpec {
+        model: Model::Mlp(Mlp { inputs: 3, hidden: vec![2], classes: 2, dropout: 0.0 }),
+        optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0 },
+        clip_norm: None,
+        micro_batch: 1,
+        micro_batches: 1,
+        products: ProductTable::uniform(1),
+    })
+});
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    let Some((first, rest)) = bytes.split_first() else { return };
+    if first & 1 == 0 {
+        let _ = checkpoint::parse(Path::new("checkpoint"), rest, &PROGRAM.state());
+    } else if let Ok(trace) = Trace::decode(&PROGRAM, rest) {
+        assert_eq!(trace.encode(), rest);
+    }
+});

@@ -1,0 +1,19 @@
+//! Texts: head notes, keys, jobs. What parses is the one way to write it.
+#![no_main]
+
+use tiebreak::commit::checkpoint::Head;
+use tiebreak::commit::keys::{PrivateKey, PublicKey};
+use tiebreak::run::job::Job;
+
+libfuzzer_sys::fuzz_target!(|text: &str| {
+    if let Ok((head, _)) = Head::from_note(text, None) {
+        assert!(text.starts_with(head.to_note(None).as_str()));
+    }
+    if let Ok(key) = PublicKey::from_text(text) {
+        assert_eq!(key.to_text(), text.trim_end());
+    }
+    if let Ok(key) = PrivateKey::from_text(text) {
+        assert_eq!(key.to_text(), text.trim_end());
+    }
+    let _ = Job::parse("job.toml", text);
+});

@@ -1,0 +1,10 @@
+//! Verdicts: random bytes never convict.
+#![no_main]
+
+use tiebreak::dispute::verdict::{Outcome, Verdict};
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    if let Ok(verdict) = Verdict::from_bytes(bytes) {
+        assert!(!matches!(verdict.check(None), Ok(Outcome::Convicts(_))));
+    }
+});

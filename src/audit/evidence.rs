@@ -1,0 +1,229 @@
+//! The evidence of a tile verdict: the first tile of an operator's output that differs, and what it is computed from.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::checks::Checked;
+use super::localise::Found;
+use super::{AuditError, Outcome};
+use crate::commit::digest::Digest;
+use crate::commit::tensor::{Hash, SLICE_BYTES};
+use crate::commit::{merkle, multiproof, table, tensor};
+use crate::dispute::check::state_nodes;
+use crate::dispute::leaf;
+use crate::dispute::origin::{Origin, origin};
+use crate::dispute::verdict::{Base64, Claim, Hashes, ProvenInput, ProvenTensor, TileClaim};
+use crate::engine::cpu::Cpu;
+use crate::engine::reference::bytes_from_words;
+use crate::engine::session::{MicroBatch, Phase, Session, StepObserver};
+use crate::engine::{EngineError, Observer};
+use crate::program::graph::{Graph, Node, TensorId, TensorType};
+use crate::run::checkpoint::{self, tensor_digests};
+use crate::run::dir::Run;
+use crate::run::traces::{Trace, graph_of, leaf_name, leaf_place, positions};
+use crate::train::committed_step::scalars;
+
+/// Keeps the outputs of some nodes.
+struct Keeper {
+    wanted: BTreeSet<(Phase, usize)>,
+    phase: Phase,
+    kept: BTreeMap<(Phase, usize), Vec<u8>>,
+}
+
+impl StepObserver for Keeper {
+    fn phase(&mut self, phase: Phase, _: &Graph) -> Option<&mut dyn Observer> {
+        self.phase = phase;
+        self.wanted.iter().any(|(p, _)| *p == phase).then_some(self)
+    }
+}
+
+impl Observer for Keeper {
+    fn node(&mut self, index: usize, _: &Node, bytes: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
+        let place = (self.phase, index);
+        if self.wanted.contains(&place) {
+            self.kept.insert(place, bytes.to_vec());
+        }
+        Ok(None)
+    }
+}
+
+/// A step whose trace differs from the auditor's, and what its evidence is made from.
+pub struct Disputed<'a> {
+    pub run: &'a Run,
+    pub checked: &'a Checked,
+    pub step: u32,
+    /// The state that the step began from.
+    pub before: &'a [Vec<u8>],
+    pub batch: &'a [MicroBatch],
+    pub published: &'a Trace,
+}
+
+impl Disputed<'_> {
+    /// The inputs of a node, whole: state and batch are at hand, outputs of earlier nodes are computed again.
+    fn inputs(&self, phase: Phase, node: &Node) -> Result<BTreeMap<TensorId, (Origin, Vec<u8>)>, AuditError> {
+        let Disputed { run, step, before, batch, .. } = *self;
+        let origins: BTreeMap<TensorId, Origin> = node
+            .primitive
+            .inputs()
+            .into_iter()
+            .filter_map(|id| Some((id, origin(&run.program, &run.job, &run.seed, step, phase, id)?)))
+            .collect();
+        let wanted = origins.values().filter_map(|o| match o {
+            Origin::Node { phase, node } => Some((*phase, *node)),
+            _ => None,
+        });
+        let mut keeper = Keeper { wanted: wanted.collect(), phase, kept: BTreeMap::new() };
+        let mut cpu = Cpu::new(0)?;
+        let mut session = Session::new(&mut cpu, Arc::new(run.program.clone()))?;
+        session.load(before)?;
+        session.step(scalars(run, step), batch, &mut keeper, |_, _, _| Ok(()))?;
+        let whole = |origin: &Origin| match origin {
+            Origin::State { index } => before[*index].clone(),
+            Origin::Batch { micro, tensor } => batch[*micro as usize].tensors[*tensor].clone(),
+            Origin::Words(words) => bytes_from_words(crate::arith::DType::U32, words),
+            Origin::Node { phase, node } => keeper.kept.get(&(*phase, *node)).cloned().unwrap_or_default(),
+        };
+        Ok(origins
+            .into_iter()
+            .map(|(id, origin)| {
+                let bytes = whole(&origin);
+                (id, (origin, bytes))
+            })
+            .collect())
+    }
+
+    /// A verdict on the first differing tile of the trace's node `index`, narrowed to one element if the trainer's bytes
+    /// can be had; `None` if the leaf checker cannot decide the tile.
+    pub fn tile(&self, index: usize, mine: &Trace, engine: &str) -> Result<Option<Found>, AuditError> {
+        let Disputed { run, checked, step, published, .. } = *self;
+        let program = &run.program;
+        let (phase, node_index) = positions(program)[index];
+        let graph = graph_of(program, phase);
+        let node = &graph.nodes[node_index];
+        let theirs = &published.nodes[index];
+        let differing = |(a, b): (&Hash, &Hash)| a != b;
+        let tile = theirs.tiles.iter().zip(&mine.nodes[index].tiles).position(differing).unwrap_or(0);
+
+        let inputs = self.inputs(phase, node)?;
+        let tensors: BTreeMap<TensorId, Vec<u8>> =
+            inputs.iter().map(|(id, (_, bytes))| (*id, bytes.clone())).collect();
+        let ty = graph.tensor(node.output);
+        let elements = leaf::tile_elements(ty, tile);
+        let Ok((words, touched)) = leaf::recorded_from_tensors(graph, node_index, elements, &tensors) else {
+            return Ok(None);
+        };
+        let bytes = leaf::tile_bytes(ty, tile, &words);
+        let name = format!("{} ({})", node.operator, node.primitive.name());
+        let count = tensor::tile_count(ty.bytes());
+        if tensor::tile_value(&bytes, tile, count) == theirs.tiles[tile] {
+            let what = format!("{name}, tile {tile} of {count}");
+            let engine = engine.to_string();
+            return Ok(Some(Found { outcome: Outcome::EngineFaulty { step, engine, what }, verdict: None }));
+        }
+        let leaves = published.leaves(program);
+        let mut proven = Vec::new();
+        for (id, (origin, bytes)) in &inputs {
+            let slices: Vec<usize> =
+                touched.iter().filter(|(t, _)| t == id).map(|(_, slice)| *slice).collect();
+            if matches!(origin, Origin::Words(_)) || slices.is_empty() {
+                continue;
+            }
+            let values = tensor::piece_values(bytes, SLICE_BYTES);
+            let slice = |&slice: &usize| &bytes[tensor::piece_range(bytes.len(), SLICE_BYTES, slice)];
+            proven.push(ProvenInput {
+                tensor: id.0,
+                commitment: self.commitment(origin, &leaves),
+                bytes: Base64(slices.iter().map(slice).collect::<Vec<_>>().concat()),
+                siblings: Hashes(multiproof::prove(&values, &slices)),
+                slices,
+            });
+        }
+        let claim = TileClaim {
+            before: checked.proven(step - 1),
+            phase: phase.into(),
+            node: node_index,
+            output: self.commitment(&Origin::Node { phase, node: node_index }, &leaves),
+            tile,
+            value: Digest(theirs.tiles[tile]),
+            siblings: Hashes(multiproof::prove(&theirs.tiles, &[tile])),
+            disclosed: None,
+            inputs: proven,
+        };
+        let mut verdict = checked.verdict(run, step, Claim::Tile(Box::new(claim)));
+        let disclosed = match self.published_tile(phase, node_index, tile, theirs.tiles[tile]) {
+            Some(published) => Some(published),
+            None => one_bit_off(bytes, tile, count, theirs.tiles[tile]),
+        };
+        if let Some(narrowed) = disclosed.and_then(|bytes| verdict.narrowed(&bytes).ok()?) {
+            verdict = narrowed;
+        }
+        let what = format!(
+            "operator {name}, {}: first differing tile {tile} of {count}",
+            leaf_name(phase, node_index)
+        );
+        Ok(Some(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) }))
+    }
+
+    /// The committed tile from the checkpoint after the step, if the node makes a state tensor and there is one.
+    fn published_tile(&self, phase: Phase, node: usize, tile: usize, value: Hash) -> Option<Vec<u8>> {
+        let program = &self.run.program;
+        let place = state_nodes(program).iter().position(|&n| phase == Phase::Update && n == node)?;
+        let path = self.run.layout.checkpoint(self.step);
+        let state = checkpoint::read(&path, &program.state()).ok()?;
+        let bytes = state[place].get(tensor::tile_range(state[place].len(), tile))?;
+        let count = tensor::tile_count(state[place].len());
+        (tensor::tile_value(bytes, tile, count) == value).then(|| bytes.to_vec())
+    }
+
+    /// A tensor's digest and its place under the root that commits to it.
+    fn commitment(&self, origin: &Origin, trace_leaves: &[Digest]) -> ProvenTensor {
+        let program = &self.run.program;
+        match origin {
+            Origin::State { index } => {
+                let table = program.state();
+                let digests = tensor_digests(&table, self.before);
+                let leaves: Vec<Digest> =
+                    table.iter().zip(&digests).map(|(t, d)| table::leaf(&t.name, d)).collect();
+                ProvenTensor { digest: digests[*index], proof: merkle::prove(&leaves, *index) }
+            }
+            Origin::Batch { micro, tensor: number } => {
+                let types = program.spec.model.batch(program.spec.micro_batch);
+                let mut leaves = Vec::new();
+                let mut digests = Vec::new();
+                for (m, tensors) in self.batch.iter().enumerate() {
+                    for (t, bytes) in types.iter().zip(&tensors.tensors) {
+                        let ty = TensorType { dtype: t.dtype, shape: t.shape.clone() };
+                        let digest = tensor::digest(&ty, bytes);
+                        leaves.push(table::leaf(&format!("micro{m}/{}", t.name), &digest));
+                        digests.push(digest);
+                    }
+                }
+                let index = *micro as usize * types.len() + number;
+                ProvenTensor { digest: digests[index], proof: merkle::prove(&leaves, index) }
+            }
+            Origin::Node { phase, node } => {
+                let index = leaf_place(program, *phase, *node).unwrap_or(0);
+                ProvenTensor {
+                    digest: self.published.nodes[index].digest,
+                    proof: merkle::prove(trace_leaves, index),
+                }
+            }
+            Origin::Words(_) => ProvenTensor { digest: Digest([0; 32]), proof: Vec::new() },
+        }
+    }
+}
+
+/// The committed tile, if it is `right` with one bit flipped: what a fault in memory or a register leaves, and cheap to
+/// try.
+fn one_bit_off(mut right: Vec<u8>, tile: usize, count: usize, value: Hash) -> Option<Vec<u8>> {
+    for byte in 0..right.len() {
+        for bit in 0..8 {
+            right[byte] ^= 1 << bit;
+            if tensor::tile_value(&right, tile, count) == value {
+                return Some(right);
+            }
+            right[byte] ^= 1 << bit;
+        }
+    }
+    None
+}

@@ -1,0 +1,170 @@
+//! Proofs that several pieces of a tensor are what its BLAKE3 root commits to, with every shared hash once.
+//!
+//! A piece is a subtree of the same size everywhere (the last may be shorter): a tile or a slice. The proof lists, from
+//! left to right, the hashes of the greatest subtrees that hold none of the proven pieces.
+
+use blake3::hazmat::{Mode, merge_subtrees_non_root, merge_subtrees_root};
+
+use super::Malformed;
+use super::tensor::{Hash, merge, split};
+
+/// The hashes that prove the pieces `wanted` (ascending, at least one) among all pieces' values.
+pub fn prove(values: &[Hash], wanted: &[usize]) -> Vec<Hash> {
+    fn walk(values: &[Hash], first: usize, wanted: &[usize], proof: &mut Vec<Hash>) {
+        if wanted.is_empty() {
+            proof.push(merge(values));
+        } else if values.len() > 1 {
+            let (left, right) = values.split_at(split(values.len()));
+            let middle = first + left.len();
+            let (before, after) = wanted.split_at(wanted.partition_point(|&w| w < middle));
+            walk(left, first, before, proof);
+            walk(right, middle, after, proof);
+        }
+    }
+    let mut proof = Vec::new();
+    walk(values, 0, wanted, &mut proof);
+    proof
+}
+
+/// How many hashes [`prove`] gives for pieces of a tensor that has `count`.
+pub fn proof_len(count: usize, wanted: &[usize]) -> usize {
+    fn walk(first: usize, count: usize, wanted: &[usize]) -> usize {
+        if wanted.is_empty() {
+            return 1;
+        }
+        if count == 1 {
+            return 0;
+        }
+        let middle = first + split(count);
+        let (before, after) = wanted.split_at(wanted.partition_point(|&w| w < middle));
+        walk(first, split(count), before) + walk(middle, count - split(count), after)
+    }
+    walk(0, count, wanted)
+}
+
+/// A proof that is being read.
+struct Reader<'a> {
+    hashes: std::slice::Iter<'a, Hash>,
+}
+
+impl Reader<'_> {
+    /// The hash of the subtree of `count` pieces from `first` on; `None` if the proof is too short.
+    fn hash(&mut self, first: usize, count: usize, pieces: &[(usize, Hash)], top: bool) -> Option<Hash> {
+        if pieces.is_empty() {
+            return self.hashes.next().copied();
+        }
+        if count == 1 {
+            return Some(pieces[0].1);
+        }
+        let middle = first + split(count);
+        let (before, after) = pieces.split_at(pieces.partition_point(|piece| piece.0 < middle));
+        let left = self.hash(first, split(count), before, false)?;
+        let right = self.hash(middle, count - split(count), after, false)?;
+        Some(if top {
+            *merge_subtrees_root(&left, &right, Mode::Hash).as_bytes()
+        } else {
+            merge_subtrees_non_root(&left, &right, Mode::Hash)
+        })
+    }
+
+    /// Appends the proof of the pieces `wanted` alone, of which `pieces` are a superset.
+    fn narrow(
+        &mut self,
+        (first, count): (usize, usize),
+        pieces: &[(usize, Hash)],
+        wanted: &[usize],
+        proof: &mut Vec<Hash>,
+    ) -> Option<()> {
+        if wanted.is_empty() {
+            proof.push(self.hash(first, count, pieces, false)?);
+        } else if count > 1 {
+            let middle = first + split(count);
+            let (before, after) = pieces.split_at(pieces.partition_point(|piece| piece.0 < middle));
+            let (low, high) = wanted.split_at(wanted.partition_point(|&w| w < middle));
+            self.narrow((first, split(count)), before, low, proof)?;
+            self.narrow((middle, count - split(count)), after, high, proof)?;
+        }
+        Some(())
+    }
+}
+
+fn check_places(count: usize, pieces: &[(usize, Hash)]) -> Result<(), Malformed> {
+    let ascending = pieces.windows(2).all(|pair| pair[0].0 < pair[1].0);
+    if !ascending || pieces.last().is_none_or(|last| last.0 >= count) {
+        return Err(Malformed::invalid("slice proof", "the places do not ascend, or leave the tensor"));
+    }
+    Ok(())
+}
+
+fn wrong_length() -> Malformed {
+    Malformed::invalid("slice proof", "the number of hashes is wrong")
+}
+
+/// The BLAKE3 root that a proof gives for pieces (place, value) of a tensor that has `count`.
+pub fn root(count: usize, pieces: &[(usize, Hash)], proof: &[Hash]) -> Result<Hash, Malformed> {
+    check_places(count, pieces)?;
+    let mut reader = Reader { hashes: proof.iter() };
+    let root = reader.hash(0, count, pieces, true).ok_or_else(wrong_length)?;
+    if reader.hashes.next().is_some() { Err(wrong_length()) } else { Ok(root) }
+}
+
+/// The proof of some of the pieces that `proof` proves.
+pub fn narrow(
+    count: usize,
+    pieces: &[(usize, Hash)],
+    proof: &[Hash],
+    wanted: &[usize],
+) -> Result<Vec<Hash>, Malformed> {
+    check_places(count, pieces)?;
+    let mut narrowed = Vec::new();
+    let mut reader = Reader { hashes: proof.iter() };
+    reader.narrow((0, count), pieces, wanted, &mut narrowed).ok_or_else(wrong_length)?;
+    Ok(narrowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tensor::{
+        SLICE_BYTES, TILE_BYTES, piece_count, piece_range, piece_value, piece_values,
+    };
+    use super::*;
+
+    #[test]
+    fn pieces_prove_plain_blake3() {
+        for len in [0usize, 1, 1024, 1025, 4096, 4097, 12_289, 70_000, 300_001] {
+            let bytes: Vec<u8> = (0..len).map(|i| (i * 31 % 251) as u8).collect();
+            let plain = *blake3::hash(&bytes).as_bytes();
+            for size in [SLICE_BYTES, TILE_BYTES] {
+                let values = piece_values(&bytes, size);
+                let count = piece_count(len, size);
+                assert_eq!(values.len(), count);
+                let every = |n: usize| (0..count).step_by(n).collect::<Vec<usize>>();
+                let last = vec![count - 1];
+                for wanted in [every(1), every(2), every(3), every(17), last] {
+                    let pieces: Vec<(usize, Hash)> = wanted
+                        .iter()
+                        .map(|&i| (i, piece_value(&bytes[piece_range(len, size, i)], size, i, count)))
+                        .collect();
+                    let proof = prove(&values, &wanted);
+                    assert_eq!(proof.len(), proof_len(count, &wanted));
+                    assert_eq!(root(count, &pieces, &proof), Ok(plain));
+                    assert!(root(count, &pieces, &[&proof[..], &[[0; 32]]].concat()).is_err());
+                    if let Some((_, shorter)) = proof.split_last() {
+                        assert!(root(count, &pieces, shorter).is_err());
+                    }
+                    let few: Vec<usize> = wanted.iter().copied().skip(wanted.len() / 2).step_by(2).collect();
+                    assert_eq!(narrow(count, &pieces, &proof, &few), Ok(prove(&values, &few)));
+                    for i in 0..pieces.len().min(5) {
+                        let mut other = pieces.clone();
+                        other[i].1[0] ^= 1;
+                        assert_ne!(root(count, &other, &proof), Ok(plain));
+                        other.push(pieces[0]);
+                        assert!(root(count, &other, &proof).is_err(), "places that do not ascend");
+                    }
+                }
+                assert!(root(count, &[(count, values[0])], &[]).is_err());
+                assert!(root(count, &[], &[plain]).is_err());
+            }
+        }
+    }
+}

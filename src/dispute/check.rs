@@ -1,0 +1,363 @@
+//! What a verdict shows: everything is derived from the file again, with the scalar reference, and said step by step.
+//!
+//! Three outcomes stay apart. A file that does not hold together is [`Malformed`] and says nothing about the trainer;
+//! one that does either convicts or does not.
+
+use super::origin::{self, Origin};
+use super::verdict::{Claim, DataChunk, Finding, Outcome, ProvenRecord, ProvenTensor, Scalar, Verdict};
+use crate::arith::{DType, float};
+use crate::commit::checkpoint::{Head, Signed};
+use crate::commit::digest::Digest;
+use crate::commit::keys::PublicKey;
+use crate::commit::record::{Record, StepRecord};
+use crate::commit::{Malformed, merkle, table, tensor};
+use crate::engine::session::Phase;
+use crate::program::graph::TensorType;
+use crate::program::init;
+use crate::program::step::{Program, StateTensor};
+use crate::run::checkpoint::{state_digest, state_type};
+use crate::run::data::{Dataset, FileManifest, batch_digest, data_digest};
+use crate::run::dir::{CONTRACT, program_digest};
+use crate::run::job::{self, Granularity, Job, philox_key};
+use crate::run::traces::{leaf_count, leaf_name, leaf_place};
+
+/// The most bytes of a batch that a check draws again.
+const BATCH_BYTES_MAX: u64 = 1 << 30;
+
+/// A check, and what it went through.
+pub struct Examination {
+    /// What held, in order.
+    pub steps: Vec<String>,
+    /// # Errors
+    /// If the file does not hold together: then it says nothing about the trainer.
+    pub outcome: Result<Outcome, Malformed>,
+}
+
+/// What every check establishes first.
+pub(super) struct Context {
+    pub job: Job,
+    pub program: Program,
+    pub seed: Digest,
+    pub run: Digest,
+    pub data: Digest,
+    pub head: Head,
+    /// The key that the run names, which signed the head.
+    pub key: Option<PublicKey>,
+}
+
+pub(super) fn wrong(why: impl Into<String>) -> Malformed {
+    Malformed::invalid("verdict", why)
+}
+
+/// What a claim came to: what convicts, or why nothing does.
+pub(super) enum Shown {
+    Wrong { step: u32, what: String },
+    Right(String),
+    Replay { step: u32 },
+}
+
+impl Verdict {
+    /// Checks the verdict with the scalar reference alone. `key`: whom the checker knows to be the trainer.
+    ///
+    /// # Errors
+    /// If the file does not hold together: then it says nothing about the trainer.
+    pub fn check(&self, key: Option<&PublicKey>) -> Result<Outcome, Malformed> {
+        self.examine(key).outcome
+    }
+
+    /// Checks the verdict and keeps what was checked.
+    pub fn examine(&self, key: Option<&PublicKey>) -> Examination {
+        let mut steps = Vec::new();
+        let outcome = self.examined(key, &mut steps);
+        Examination { steps, outcome }
+    }
+
+    fn examined(&self, key: Option<&PublicKey>, steps: &mut Vec<String>) -> Result<Outcome, Malformed> {
+        let context = self.context(key)?;
+        steps.push(format!(
+            "the job gives program {} and run {}",
+            self.run.program.short(),
+            context.run.short()
+        ));
+        steps.push(match (&context.key, key) {
+            (Some(named), Some(_)) => {
+                format!("the head over {} records is signed by {}", context.head.size, named.to_text())
+            }
+            (Some(named), None) => format!(
+                "the head over {} records is signed by {}, the key that the run names; give --trainer-key to \
+                 establish that it is the trainer's",
+                context.head.size,
+                named.to_text()
+            ),
+            (None, _) => format!("the head over {} records is not signed", context.head.size),
+        });
+        let signed = if key.is_some() { Signed::By } else { Signed::Unknown };
+        Ok(match context.shown(self, steps)? {
+            Shown::Right(why) => Outcome::DoesNotConvict(why),
+            Shown::Replay { step } => Outcome::NeedsReplay { step, run: context.run },
+            Shown::Wrong { step, what } => {
+                Outcome::Convicts(Finding { run: context.run, signed, step, what })
+            }
+        })
+    }
+
+    pub(super) fn context(&self, key: Option<&PublicKey>) -> Result<Context, Malformed> {
+        if self.run.contract != CONTRACT {
+            return Err(wrong(format!("it is about contract {:?}", self.run.contract)));
+        }
+        let job = Job::parse("job", &self.job).map_err(|error| wrong(error.to_string()))?;
+        let program = job.program();
+        if program_digest(&program) != self.run.program {
+            return Err(wrong("the program digest is not that of the job"));
+        }
+        let identity = self.run.identity(&self.job).map_err(wrong)?;
+        let run = identity.run_id();
+        if key.is_some_and(|key| identity.trainer_key != key.bytes()) {
+            return Err(wrong("the run names another trainer key"));
+        }
+        // The run id covers the named key, so nobody else's signature counts, whether or not the checker knows it.
+        let named = self.run.named_key()?;
+        let (head, _) = Head::from_note(&self.head, key.or(named.as_ref()))?;
+        if head.run != run {
+            return Err(wrong("the head is of another run"));
+        }
+        let seed = job::seed(&self.job, self.run.challenge.as_ref());
+        Ok(Context { job, program, seed, run, data: self.run.data, head, key: named })
+    }
+}
+
+impl Context {
+    fn shown(&self, verdict: &Verdict, steps: &mut Vec<String>) -> Result<Shown, Malformed> {
+        if let Claim::Fork { other, evidence } = &verdict.claim {
+            return self.fork(verdict.record.as_ref(), other, evidence, steps);
+        }
+        let proven = verdict.record.as_ref().ok_or_else(|| wrong("it carries no record"))?;
+        let record = self.proven(proven, &self.head)?;
+        steps.push(format!("record {} is under the head", proven.index));
+        match (&verdict.claim, record) {
+            (Claim::Initial, Record::Initial { state, .. }) => {
+                steps.push("the initial state was computed from the seed".into());
+                let same = state == initial_digest(&self.program, &self.seed);
+                Ok(shown(0, same, "record 0 commits the initial state that the seed gives"))
+            }
+            (Claim::Final { last }, Record::Final { state, steps: count, .. }) => {
+                let last_record = self.proven(last, &self.head)?;
+                let Record::Step { step, .. } = last_record else {
+                    return Err(wrong("the other record is not a step's"));
+                };
+                let in_place = u64::from(count) + 1 == proven.index
+                    && last.index + 1 == proven.index
+                    && step.step == count
+                    && count == self.job.steps;
+                if !in_place {
+                    return Err(wrong("the records are not those of the run's end"));
+                }
+                steps.push(format!("record {} is under the head", last.index));
+                Ok(shown(count, state == step.state, "the final record commits the state of the last step"))
+            }
+            (claim, Record::Step { step, .. }) => {
+                if u64::from(step.step) != proven.index || step.step > self.job.steps {
+                    return Err(wrong("the record is not at its step's place"));
+                }
+                self.step_claim(claim, &step, steps)
+            }
+            _ => Err(wrong("the record is of another kind than the claim needs")),
+        }
+    }
+
+    fn step_claim(
+        &self,
+        claim: &Claim,
+        step: &StepRecord,
+        steps: &mut Vec<String>,
+    ) -> Result<Shown, Malformed> {
+        match claim {
+            Claim::Tile(claim) => self.tile(step, claim, steps),
+            Claim::Binding { outputs } => self.binding(step, outputs, steps),
+            Claim::Scalar { scalar, output } => self.scalar(step, *scalar, output.as_ref(), steps),
+            Claim::LearningRate => {
+                let rate = self.job.schedule.learning_rate(step.step, self.job.steps);
+                steps.push(format!("the schedule gives the pattern {rate:08x}"));
+                let what = "the record's learning rate is the schedule's";
+                Ok(shown(step.step, step.learning_rate == rate, what))
+            }
+            Claim::Cursor => {
+                let drawn = u64::from(step.step) * u64::from(self.program.batch());
+                steps.push(format!("{drawn} samples are drawn up to step {}", step.step));
+                Ok(shown(
+                    step.step,
+                    step.cursor == drawn,
+                    "the record's cursor is the number of samples drawn",
+                ))
+            }
+            Claim::Batch { files, chunks } => self.batch(step, files, chunks, steps),
+            Claim::Step { .. } => Ok(Shown::Replay { step: step.step }),
+            Claim::Initial | Claim::Final { .. } | Claim::Fork { .. } => {
+                Err(wrong("the record is of another kind than the claim needs"))
+            }
+        }
+    }
+
+    /// A record, after checking that the head covers it.
+    pub fn proven(&self, proven: &ProvenRecord, head: &Head) -> Result<Record, Malformed> {
+        let leaf = merkle::leaf(&proven.record.0);
+        if merkle::root_from_proof(leaf, proven.index, head.size, &proven.proof)? != head.root {
+            return Err(wrong("the head does not cover the record"));
+        }
+        let record = Record::decode(&proven.record.0)?;
+        if *record.run() != self.run {
+            return Err(wrong("the record is of another run"));
+        }
+        Ok(record)
+    }
+
+    /// Checks that `root` over `size` leaves commits to a named tensor at `index`.
+    pub fn committed(
+        &self,
+        root: &Digest,
+        (index, size): (usize, usize),
+        name: &str,
+        tensor: &ProvenTensor,
+    ) -> Result<(), Malformed> {
+        let leaf = table::leaf(name, &tensor.digest);
+        if merkle::root_from_proof(leaf, index as u64, size as u64, &tensor.proof)? != *root {
+            return Err(wrong(format!("{name} is not what the run committed to")));
+        }
+        Ok(())
+    }
+
+    /// The record's trace root. Jobs that commit operators have a bound on their micro-batches, so listing the
+    /// nodes of a step is possible only after this.
+    fn trace_root<'s>(&self, step: &'s StepRecord) -> Result<&'s Digest, Malformed> {
+        let operators = self.job.commit.granularity == Granularity::Operator;
+        step.trace.as_ref().filter(|_| operators).ok_or_else(|| wrong("the record commits to no operators"))
+    }
+
+    pub fn trace_commitment(
+        &self,
+        step: &StepRecord,
+        phase: Phase,
+        node: usize,
+        tensor: &ProvenTensor,
+    ) -> Result<(), Malformed> {
+        let trace = self.trace_root(step)?;
+        let index = leaf_place(&self.program, phase, node).ok_or_else(|| wrong("there is no such node"))?;
+        self.committed(trace, (index, leaf_count(&self.program)), &leaf_name(phase, node), tensor)
+    }
+
+    fn binding(
+        &self,
+        step: &StepRecord,
+        outputs: &[ProvenTensor],
+        steps: &mut Vec<String>,
+    ) -> Result<Shown, Malformed> {
+        let nodes = state_nodes(&self.program);
+        if outputs.len() != nodes.len() {
+            return Err(wrong("it lists another number of tensors than the state has"));
+        }
+        for (node, output) in nodes.into_iter().zip(outputs) {
+            self.trace_commitment(step, Phase::Update, node, output)?;
+        }
+        steps.push(format!("{} outputs of the update are under the record's trace root", outputs.len()));
+        let digests: Vec<Digest> = outputs.iter().map(|output| output.digest).collect();
+        let same = state_digest(&self.program.state(), &digests) == step.state;
+        Ok(shown(step.step, same, "the record's state is the one that its own trace's update computed"))
+    }
+
+    fn scalar(
+        &self,
+        step: &StepRecord,
+        scalar: Scalar,
+        output: Option<&ProvenTensor>,
+        steps: &mut Vec<String>,
+    ) -> Result<Shown, Malformed> {
+        let name = scalar.name();
+        let word = match scalar {
+            Scalar::Clip => step.clip,
+            Scalar::Loss => step.loss,
+        };
+        let Some(output) = output else {
+            if scalar != Scalar::Clip || self.job.clip_norm.is_some() {
+                return Err(wrong(format!("the job does not give the {name}")));
+            }
+            steps.push("the job does not clip: the factor is 1".into());
+            return Ok(shown(step.step, word == float::ONE, "the record's clip factor is 1"));
+        };
+        self.trace_root(step)?;
+        let Some(Origin::Node { phase, node }) = origin::scalar(&self.program, scalar) else {
+            return Err(wrong(format!("no operator makes the {name}")));
+        };
+        self.trace_commitment(step, phase, node, output)?;
+        steps.push(format!("{} is under the record's trace root", leaf_name(phase, node)));
+        let ty = TensorType { dtype: DType::F32, shape: vec![1] };
+        let same = tensor::digest(&ty, &word.to_le_bytes()) == output.digest;
+        Ok(shown(step.step, same, &format!("the record's {name} is the one that its own trace computed")))
+    }
+
+    fn batch(
+        &self,
+        step: &StepRecord,
+        files: &[FileManifest],
+        chunks: &[DataChunk],
+        steps: &mut Vec<String>,
+    ) -> Result<Shown, Malformed> {
+        if data_digest(files) != self.data {
+            return Err(wrong("the manifest is not that of the run's data"));
+        }
+        let spec = &self.program.spec;
+        let elements: u64 = spec
+            .model
+            .batch(spec.micro_batch)
+            .iter()
+            .map(|t| t.shape.iter().map(|&d| u64::from(d)).product::<u64>())
+            .sum();
+        if elements.saturating_mul(4 * u64::from(spec.micro_batches)) > BATCH_BYTES_MAX {
+            return Err(Malformed::TooLarge { what: "batch", limit: BATCH_BYTES_MAX });
+        }
+        let failed = |error: crate::run::RunError| wrong(error.to_string());
+        let carried = chunks.iter().map(|c| (c.file, c.chunk, c.bytes.0.as_slice()));
+        let mut dataset =
+            Dataset::from_chunks(files, carried, &self.job.data, &self.job.model).map_err(failed)?;
+        steps.push(format!("{} chunks are of the run's data", chunks.len()));
+        let batch = dataset.batch(&self.program, philox_key(&self.seed), step.step).map_err(failed)?;
+        steps.push("the batch was drawn from them again".into());
+        let same = batch_digest(&self.program, &batch) == step.batch;
+        Ok(shown(step.step, same, "the record's batch is the one that seed and data give"))
+    }
+}
+
+/// A claim about `what`, a sentence that is true of an honest record.
+pub(super) fn shown(step: u32, same: bool, what: &str) -> Shown {
+    if same {
+        Shown::Right(what.into())
+    } else {
+        Shown::Wrong { step, what: format!("it is not so that {what}") }
+    }
+}
+
+/// The state digest of init(seed), one tensor in memory at a time.
+pub fn initial_digest(program: &Program, seed: &Digest) -> Digest {
+    let table = program.state();
+    let digests: Vec<Digest> = (0..table.len())
+        .map(|i| {
+            let words = init::state_tensor(program, philox_key(seed), i);
+            let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+            tensor::digest(&state_type(&table[i]), &bytes)
+        })
+        .collect();
+    state_digest(&table, &digests)
+}
+
+/// The nodes of the update that make the state tensors, in the order of [`Program::state`].
+pub fn state_nodes(program: &Program) -> Vec<usize> {
+    let update = &program.update;
+    let node = |t: StateTensor| {
+        let output = update.output(&t.name);
+        update
+            .nodes
+            .iter()
+            .position(|n| Some(n.output) == output)
+            .expect("the update makes every state tensor")
+    };
+    program.state().into_iter().map(node).collect()
+}

@@ -1,0 +1,52 @@
+//! Two signed histories of one run.
+
+use super::check::{Context, Shown, shown, wrong};
+use super::verdict::{Fork, ProvenRecord};
+use crate::commit::checkpoint::Head;
+use crate::commit::{Malformed, merkle};
+
+impl Context {
+    /// What two heads of one run show. Both must bear the signature of the key that the run names: the second head is
+    /// no evidence against anybody else.
+    pub fn fork(
+        &self,
+        record: Option<&ProvenRecord>,
+        other: &str,
+        evidence: &Fork,
+        steps: &mut Vec<String>,
+    ) -> Result<Shown, Malformed> {
+        let key = self.key.as_ref().ok_or_else(|| wrong("nobody signed the heads of a run without a key"))?;
+        let (other, _) = Head::from_note(other, Some(key))?;
+        if other.run != self.run {
+            return Err(wrong("the other head is of another run"));
+        }
+        steps.push(format!("another head of this run, over {} records, has the same signer", other.size));
+        match (evidence, record) {
+            (Fork::Prefix { proof }, None) => {
+                let (small, large) =
+                    if self.head.size < other.size { (&self.head, &other) } else { (&other, &self.head) };
+                let (part, all) = merkle::roots_from_prefix_proof(small.size, large.size, proof)?;
+                if all != large.root {
+                    return Err(wrong("the proof is not of the larger head's history"));
+                }
+                steps.push(format!(
+                    "the first {} records of the larger head's history have a root",
+                    small.size
+                ));
+                let what = format!("both heads are over the same first {} records", small.size);
+                Ok(shown(0, part == small.root, &what))
+            }
+            (Fork::Record { record: there }, Some(here)) => {
+                self.proven(here, &self.head)?;
+                self.proven(there, &other)?;
+                if here.index != there.index {
+                    return Err(wrong("the two records are not at the same place"));
+                }
+                steps.push(format!("each head covers a record {}", here.index));
+                let what = format!("both heads cover the same record {}", here.index);
+                Ok(shown(u32::try_from(here.index).unwrap_or(0), here.record == there.record, &what))
+            }
+            _ => Err(wrong("a fork is shown by two heads alone or by two records")),
+        }
+    }
+}
