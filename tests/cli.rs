@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use common::{files, gpt_job};
+use common::{files, gpt_job, sign_again, step_mut, trained};
 
 fn tiebreak(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tiebreak"));
@@ -40,7 +40,19 @@ fn the_demo_convicts_and_its_verdict_is_checked_from_the_file() {
     let check = |file: &str| output(&["verdict", "check", file, "--trainer-key", &public]);
     let (code, stdout, _) = check(&verdict);
     assert_eq!(code, 1);
-    assert!(stdout.starts_with("CONVICTS") && stdout.contains("signed by the trainer's key"), "{stdout}");
+    assert!(stdout.starts_with("tile verdict, "), "{stdout}");
+    for said in [
+        "is signed by trainer.demo+",
+        "record 17 is under the head",
+        "the scalar reference computed",
+        "CONVICTS",
+    ] {
+        assert!(stdout.contains(said), "{stdout}");
+    }
+    let (code, stdout, _) = output(&["verdict", "check", &verdict, "--json"]);
+    let checked: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((code, &checked["convicts"], &checked["kind"]), (1, &true.into(), &"tile".into()), "{stdout}");
+    assert!(checked["checked"].as_array().unwrap().len() >= 6, "{stdout}");
     let text = std::fs::read_to_string(&verdict).unwrap();
     let edited = format!("{dir}/edited.json");
     std::fs::write(&edited, text.replacen("\"tile\":0", "\"tile\":1", 1)).unwrap();
@@ -68,6 +80,30 @@ fn the_demo_convicts_and_its_verdict_is_checked_from_the_file() {
     assert_eq!(output(&["no-such-command"]).0, 2);
     std::fs::write(format!("{honest}/run.json"), "{").unwrap();
     assert_eq!(output(&["verify", &honest]).0, 4);
+}
+
+#[test]
+fn two_histories_of_one_run_convict_wherever_they_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "microbatch", "");
+    let [one, other] = ["one", "other"].map(|name| path(folder.path(), name));
+    trained(&job, Path::new(&one), None);
+    let second = trained(&job, Path::new(&other), None);
+    let verdict = path(folder.path(), "verdict.json");
+    let found = |args: &[&str]| {
+        assert_eq!(output(&[args, &["--verdict", &verdict]].concat()).0, 1, "{args:?}");
+        let (code, stdout, stderr) = output(&["verdict", "check", &verdict]);
+        assert!(code == 1 && stdout.starts_with("fork verdict, "), "{stdout}{stderr}");
+    };
+    assert_eq!(output(&["compare", &one, &other]).0, 0);
+    sign_again(&second, |records| step_mut(records, 5).cursor += 1);
+    found(&["compare", &one, &other]);
+    let head = second.layout.head(10).to_str().unwrap().to_string();
+    found(&["audit", &one, "--head", &head]);
+    let (code, _, stderr) =
+        output(&["verdict", "narrow", &verdict, "--tile", &head, "--out", &path(folder.path(), "small")]);
+    assert_eq!(code, 4);
+    assert!(stderr.contains("only a tile verdict can be narrowed"), "{stderr}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use super::engine::{EngineArgs, open};
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random};
 use crate::audit::plan::{Choice, Plan, plan};
 use crate::audit::{Outcome, Progress, Report, audit, checks, estimated_seconds};
+use crate::commit::checkpoint::NOTE_MAX;
 use crate::dispute::verdict::Verdict;
 use crate::run::RunError;
 use crate::run::dir::Run;
@@ -42,6 +43,10 @@ struct Options {
     /// The trainer's public key: a file or its text.
     #[arg(long)]
     trainer_key: Option<String>,
+    /// A head of this run that somebody else has (a witness, an earlier download): one that is of another history
+    /// convicts the trainer of two.
+    #[arg(long)]
+    head: Vec<PathBuf>,
     /// Only these steps, as FIRST..LAST (both included); replay begins at the checkpoint before.
     #[arg(long, value_parser = parse_range, conflicts_with = "sample")]
     steps: Option<(u32, u32)>,
@@ -129,7 +134,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let options = args.options;
     let public = options.trainer_key.as_deref().map(key::read_public).transpose()?;
     let run = Run::open(&path)?;
-    let checked = checks::always(&run, public.as_ref())?;
+    let mut checked = checks::always(&run, public.as_ref())?;
+    for path in &options.head {
+        checked.other_head(&run, &disk::read_text(path, NOTE_MAX as u64)?)?;
+    }
     // The seed is drawn now, after the head is fixed: the trainer cannot have known it.
     let choice = match (options.steps, options.sample) {
         (Some((first, last)), _) => Choice::Range(first, last),
@@ -149,13 +157,16 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let plan = plan(&run, &checked.checkpoints, last, &choice);
     options.limits.check(&plan)?;
     let mut engine = open(&options.engine)?;
-    let seconds = estimated_seconds(&run, engine.as_mut(), &checked, &plan)?;
-    let text = plan_text(&plan, &run, seconds, &engine.describe());
-    if options.plan {
-        printer.result(text, &json!({ "plan": plan, "seconds": seconds }));
-        return Ok(Exit::Match);
+    // What is wrong already needs no replay.
+    if checked.inconsistent.is_none() {
+        let seconds = estimated_seconds(&run, engine.as_mut(), &checked, &plan)?;
+        let text = plan_text(&plan, &run, seconds, &engine.describe());
+        if options.plan {
+            printer.result(text, &json!({ "plan": plan, "seconds": seconds }));
+            return Ok(Exit::Match);
+        }
+        printer.say(text);
     }
-    printer.say(text);
     let mut bar = Bar(printer.bar(plan.steps(), "steps"));
     let limit = options.limits.max_time.map(Duration::from_secs);
     let (report, verdict) = audit(&run, engine.as_mut(), checked, plan, limit, &mut bar)?;

@@ -5,9 +5,12 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::{CommandResult, Exit, Printer};
-use crate::audit::checks;
+use crate::audit::checks::{self, Checked};
+use crate::dispute::verdict::{Claim, Fork, Outcome, Verdict};
+use crate::run::RunError;
 use crate::run::checkpoint::{self, tensor_digests};
 use crate::run::dir::Run;
+use crate::run::disk::Disk;
 
 /// Find the first step, and tensor, in which two runs differ.
 #[derive(clap::Args)]
@@ -15,6 +18,9 @@ use crate::run::dir::Run;
 pub struct Args {
     first: PathBuf,
     second: PathBuf,
+    /// Write the verdict here, if these are two signed histories of one run.
+    #[arg(long, default_value = "verdict.json")]
+    verdict: PathBuf,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
@@ -43,6 +49,35 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             format!("step {step} differs first (no checkpoint of both runs to name the tensor)")
         }
     };
-    printer.result(&text, &json!({ "step": step, "tensor": tensor, "same_program": same_program }));
+    let fork = fork(&runs, &a, &b);
+    let text = match &fork {
+        Some(verdict) => {
+            let out = std::path::absolute(&args.verdict).map_err(RunError::io(&args.verdict))?;
+            Disk::default().replace(&out, &verdict.to_bytes())?;
+            format!(
+                "{text}\nthe trainer signed two histories of one run; verdict: {}",
+                args.verdict.display()
+            )
+        }
+        None => text,
+    };
+    let forked = fork.is_some();
+    printer.result(
+        &text,
+        &json!({ "step": step, "tensor": tensor, "same_program": same_program, "fork": forked }),
+    );
+    if forked {
+        return Ok(Exit::Diverges);
+    }
     Ok(if step.is_none() { Exit::Match } else { Exit::Diverges })
+}
+
+/// The verdict on two signed histories of one run.
+fn fork(runs: &[Run; 2], a: &Checked, b: &Checked) -> Option<Verdict> {
+    let mut pairs = a.transcript.leaves.iter().zip(&b.transcript.leaves);
+    let index = pairs.position(|(x, y)| x != y)? as u32;
+    let evidence = Fork::Record { record: b.proven(index) };
+    let verdict = a.verdict(&runs[0], index, Claim::Fork { other: b.note.clone(), evidence });
+    // Not if the runs are two, or nobody's.
+    matches!(verdict.check(None), Ok(Outcome::Convicts(_))).then_some(verdict)
 }

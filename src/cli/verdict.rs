@@ -1,6 +1,6 @@
 //! `tiebreak verdict`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Subcommand;
@@ -10,14 +10,15 @@ use super::{CommandResult, Exit, Failure, Printer, bytes_text, key};
 use crate::audit::{checks, differences, reference_step, replay_to};
 use crate::commit::checkpoint::Signed;
 use crate::commit::record::Record;
+use crate::commit::tensor::TILE_BYTES;
 use crate::dispute::verdict::{Outcome, VERDICT_MAX, Verdict};
 use crate::engine::cpu::Cpu;
 use crate::engine::session::Session;
 use crate::run::RunError;
 use crate::run::dir::Run;
-use crate::run::disk;
+use crate::run::disk::{self, Disk};
 
-/// Check verdicts.
+/// Check verdicts, or make them smaller.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -29,41 +30,78 @@ enum Command {
     /// Re-derive a verdict with the scalar reference, from the file alone (step verdicts need the run).
     #[command(after_help = "Example: tiebreak verdict check verdict.json --trainer-key trainer.key.pub\n\
 Exit code 1 when it convicts, 0 when it does not, 4 when the file does not hold together.")]
-    Check {
-        file: PathBuf,
-        /// The trainer's public key: a file or its text.
-        #[arg(long)]
-        trainer_key: Option<String>,
-        /// The run's folder, for a verdict that names a whole step.
-        #[arg(long)]
-        run: Option<PathBuf>,
-    },
+    Check(Check),
+    /// Cut a tile verdict down to one element, with the tile's bytes that the trainer disclosed.
+    #[command(
+        after_help = "Example: tiebreak verdict narrow verdict.json --tile tile.bin --out small.json\n\
+Ask the trainer for the bytes of the tile that the verdict names: at most 4096, in the canonical layout."
+    )]
+    Narrow(Narrow),
+}
+
+#[derive(clap::Args)]
+struct Check {
+    file: PathBuf,
+    /// The trainer's public key: a file or its text.
+    #[arg(long)]
+    trainer_key: Option<String>,
+    /// The run's folder, for a verdict that names a whole step.
+    #[arg(long)]
+    run: Option<PathBuf>,
+}
+
+#[derive(clap::Args)]
+struct Narrow {
+    file: PathBuf,
+    /// The bytes of the committed tile.
+    #[arg(long)]
+    tile: PathBuf,
+    /// Where the smaller verdict goes.
+    #[arg(long)]
+    out: PathBuf,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let Command::Check { file, trainer_key, run } = args.command;
-    let public = trainer_key.as_deref().map(key::read_public).transpose()?;
-    let bytes = disk::read(&file, VERDICT_MAX)?;
-    let malformed = |error| Failure::from(RunError::malformed(&file, error));
-    let verdict = Verdict::from_bytes(&bytes).map_err(malformed)?;
-    let (convicts, text) = match verdict.check(public.as_ref()).map_err(malformed)? {
+    match args.command {
+        Command::Check(args) => check(printer, args),
+        Command::Narrow(args) => narrow(printer, args),
+    }
+}
+
+/// A verdict file, and its size.
+fn read(file: &Path) -> Result<(Verdict, u64), Failure> {
+    let bytes = disk::read(file, VERDICT_MAX)?;
+    let verdict = Verdict::from_bytes(&bytes).map_err(|error| RunError::malformed(file, error))?;
+    Ok((verdict, bytes.len() as u64))
+}
+
+fn check(printer: Printer, args: Check) -> CommandResult {
+    let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
+    let (verdict, size) = read(&args.file)?;
+    let examination = verdict.examine(public.as_ref());
+    let kind = verdict.claim.kind();
+    let mut lines = vec![format!("{kind} verdict, {}", bytes_text(size))];
+    lines.extend(examination.steps.iter().map(|step| format!("  ok: {step}")));
+    let outcome = examination.outcome.map_err(|error| {
+        // How far it held together helps to find what is wrong with it.
+        printer.say(lines.join("\n"));
+        Failure::from(RunError::malformed(&args.file, error))
+    })?;
+    let (convicts, step, text) = match outcome {
         Outcome::Convicts(finding) => {
             let signed = match finding.signed {
                 Signed::By => "signed by the trainer's key",
                 Signed::Unknown => "signer unknown: give --trainer-key",
             };
-            let size = bytes_text(bytes.len() as u64);
-            (
-                true,
-                format!(
-                    "CONVICTS run {} ({signed}) from this file alone ({size})\nstep {}: {}",
-                    finding.run, finding.step, finding.what
-                ),
-            )
+            let text = format!(
+                "CONVICTS run {} ({signed}) from this file alone\nstep {}: {}",
+                finding.run, finding.step, finding.what
+            );
+            (true, Some(finding.step), text)
         }
-        Outcome::DoesNotConvict(why) => (false, format!("does not convict: {why}")),
+        Outcome::DoesNotConvict(why) => (false, None, format!("does not convict: {why}")),
         Outcome::NeedsReplay { step, run: id } => {
-            let path = run.ok_or_else(|| {
+            let path = args.run.ok_or_else(|| {
                 Failure::new(
                     Exit::Usage,
                     format!("this verdict names step {step} as a whole: give --run FOLDER"),
@@ -73,11 +111,43 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             if run.id != id {
                 return Err(Failure::new(Exit::Usage, format!("{} is another run", path.display())));
             }
-            step_verdict(printer, &run, &verdict, step, public.as_ref())?
+            let (convicts, text) = step_verdict(printer, &run, &verdict, step, public.as_ref())?;
+            (convicts, Some(step), text)
         }
     };
-    printer.result(&text, &json!({ "convicts": convicts, "text": text }));
+    lines.push(text.clone());
+    printer.result(
+        lines.join("\n"),
+        &json!({
+            "kind": kind,
+            "bytes": size,
+            "checked": examination.steps,
+            "convicts": convicts,
+            "trainer_key_given": public.is_some(),
+            "step": step,
+            "text": text,
+        }),
+    );
     Ok(if convicts { Exit::Diverges } else { Exit::Match })
+}
+
+fn narrow(printer: Printer, args: Narrow) -> CommandResult {
+    let (verdict, before) = read(&args.file)?;
+    let tile = disk::read(&args.tile, TILE_BYTES as u64)?;
+    let narrowed = verdict.narrowed(&tile).map_err(|error| RunError::malformed(&args.file, error))?;
+    let Some(narrowed) = narrowed else {
+        let text =
+            "the disclosed tile is what the operator makes of its inputs: there is nothing to convict of";
+        printer.result(text, &json!({ "narrowed": false, "text": text }));
+        return Ok(Exit::Match);
+    };
+    let bytes = narrowed.to_bytes();
+    let out = std::path::absolute(&args.out).map_err(RunError::io(&args.out))?;
+    Disk::default().replace(&out, &bytes)?;
+    let after = bytes.len() as u64;
+    let text = format!("{} -> {}: {}", bytes_text(before), bytes_text(after), args.out.display());
+    printer.result(text, &json!({ "narrowed": true, "bytes_before": before, "bytes": after }));
+    Ok(Exit::Match)
 }
 
 /// Replays a step with the scalar reference. The way there from the last checkpoint runs on the CPU engine and is

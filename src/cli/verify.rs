@@ -43,6 +43,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     );
     match wrong {
         None => Ok(Exit::Match),
-        Some(what) => Err(Failure::new(Exit::Diverges, what)),
+        Some(what) => {
+            Err(Failure::new(Exit::Diverges, format!("{what} (tiebreak audit writes the verdict)")))
+        }
     }
 }
