@@ -14,7 +14,7 @@ use tiebreak::engine::Engine;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::reference::Reference;
 use tiebreak::program::builder::Builder;
-use tiebreak::program::catalogue::{Attributes, OPERATORS, Operator};
+use tiebreak::program::catalogue::{Appended, Attributes, OPERATORS, Operator};
 use tiebreak::program::products::ProductTable;
 use tiebreak::run::arrays::{self, Array};
 
@@ -67,7 +67,8 @@ fn values(kind: u32, input: u32, dtype: DType, len: u32, bound: u32) -> Vec<u8> 
 fn run(engine: &mut dyn Engine, operator: &Operator, kind: u32, gradient: bool) -> Vec<Vec<u8>> {
     let shapes = shapes(operator);
     let mut b = Builder::new(ProductTable::preset());
-    let (ids, outputs) = operator.append(&mut b, &shapes, &attributes(), gradient).unwrap();
+    let Appended { inputs: ids, outputs } =
+        operator.append(&mut b, &shapes, &attributes(), gradient).unwrap();
     let types: Vec<_> = ids.iter().map(|id| b.tensor(*id).clone()).collect();
     let compiled = engine.compile(Arc::new(b.finish())).unwrap();
     let bounds: HashMap<usize, u32> = operator.index_bounds(&shapes).into_iter().collect();
