@@ -52,7 +52,7 @@ fn values(kind: u32, input: u32, dtype: DType, len: u32, bound: u32) -> Vec<u8> 
         let special = [0, 0x8000_0000, 1, 0x7f7f_ffff, 0x7f80_0000, 0xff80_0000, 0x7fc0_0000, 0x8000_0001];
         match kind {
             0 => (r & 0x807f_ffff) | (122 + (r >> 23) % 7) << 23,
-            1 if i % 13 == 0 => special[(r % 8) as usize],
+            1 if i.is_multiple_of(13) => special[(r % 8) as usize],
             1 => match r {
                 nan if nan & 0x7fff_ffff > 0x7f80_0000 => 0x7fc0_0000,
                 other => other,
