@@ -179,5 +179,5 @@ fn same_as_without_interruption(out: &str, key: &str, whole: &str) {
     };
     assert!(clean(out) == clean(whole), "the interrupted run differs");
     let public = format!("{key}.pub");
-    assert_eq!(output(&["audit", &out, "--trainer-key", &public, "--sample", "0.2"]).0, 0);
+    assert_eq!(output(&["audit", out, "--trainer-key", &public, "--sample", "0.2"]).0, 0);
 }

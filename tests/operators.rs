@@ -14,7 +14,7 @@ use tiebreak::engine::Engine;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::reference::Reference;
 use tiebreak::program::builder::Builder;
-use tiebreak::program::catalogue::{Attributes, OPERATORS, Operator};
+use tiebreak::program::catalogue::{Appended, Attributes, OPERATORS, Operator};
 use tiebreak::program::products::ProductTable;
 use tiebreak::run::arrays::{self, Array};
 
@@ -52,7 +52,7 @@ fn values(kind: u32, input: u32, dtype: DType, len: u32, bound: u32) -> Vec<u8> 
         let special = [0, 0x8000_0000, 1, 0x7f7f_ffff, 0x7f80_0000, 0xff80_0000, 0x7fc0_0000, 0x8000_0001];
         match kind {
             0 => (r & 0x807f_ffff) | (122 + (r >> 23) % 7) << 23,
-            1 if i % 13 == 0 => special[(r % 8) as usize],
+            1 if i.is_multiple_of(13) => special[(r % 8) as usize],
             1 => match r {
                 nan if nan & 0x7fff_ffff > 0x7f80_0000 => 0x7fc0_0000,
                 other => other,
@@ -67,7 +67,8 @@ fn values(kind: u32, input: u32, dtype: DType, len: u32, bound: u32) -> Vec<u8> 
 fn run(engine: &mut dyn Engine, operator: &Operator, kind: u32, gradient: bool) -> Vec<Vec<u8>> {
     let shapes = shapes(operator);
     let mut b = Builder::new(ProductTable::preset());
-    let (ids, outputs) = operator.append(&mut b, &shapes, &attributes(), gradient).unwrap();
+    let Appended { inputs: ids, outputs } =
+        operator.append(&mut b, &shapes, &attributes(), gradient).unwrap();
     let types: Vec<_> = ids.iter().map(|id| b.tensor(*id).clone()).collect();
     let compiled = engine.compile(Arc::new(b.finish())).unwrap();
     let bounds: HashMap<usize, u32> = operator.index_bounds(&shapes).into_iter().collect();

@@ -10,7 +10,7 @@ use super::{CommandResult, Exit, Failure, Printer};
 use crate::arith::DType;
 use crate::commit::tensor::digest;
 use crate::program::builder::Builder;
-use crate::program::catalogue::{Attributes, OPERATORS, Operator};
+use crate::program::catalogue::{Appended, Attributes, OPERATORS, Operator};
 use crate::program::graph::TensorType;
 use crate::program::products::{ProductClass, ProductDigits, ProductTable};
 use crate::run::RunError;
@@ -166,7 +166,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     ProductClass::ALL.into_iter().for_each(|class| table.set(class, digits));
     let mut b = Builder::new(table);
     let attributes = Attributes::from(args.attributes);
-    let (ids, outputs) = operator.append(&mut b, &shapes, &attributes, args.gradient).map_err(usage)?;
+    let Appended { inputs: ids, outputs } =
+        operator.append(&mut b, &shapes, &attributes, args.gradient).map_err(usage)?;
     for (array, id) in inputs.iter().zip(&ids) {
         let ty = b.tensor(*id);
         if array.ty != *ty {

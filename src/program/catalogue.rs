@@ -38,7 +38,15 @@ pub struct Attributes {
 }
 
 /// What an operator computes, by name.
-pub type Outputs = Vec<(&'static str, TensorId)>;
+type Outputs = Vec<(&'static str, TensorId)>;
+
+/// An operator in a graph.
+pub struct Appended {
+    /// In the order of [`Operator::inputs`], then `dy` if gradients are wanted.
+    pub inputs: Vec<TensorId>,
+    /// By name.
+    pub outputs: Vec<(String, TensorId)>,
+}
 
 /// An entry of the table.
 pub struct Operator {
@@ -269,7 +277,7 @@ impl Operator {
     }
 
     /// Appends the operator; with `gradient`, also an input `dy` of the output's shape and the gradients of the
-    /// binary32 inputs that have one, named `d` and the input's name. Returns the inputs' ids and the outputs.
+    /// binary32 inputs that have one, named `d` and the input's name.
     ///
     /// # Errors
     /// What is wrong with shapes or attributes.
@@ -279,7 +287,7 @@ impl Operator {
         shapes: &[Vec<u32>],
         attributes: &Attributes,
         gradient: bool,
-    ) -> Result<(Vec<TensorId>, Vec<(String, TensorId)>), String> {
+    ) -> Result<Appended, String> {
         if shapes.len() != self.inputs.len() {
             let names: Vec<&str> = self.inputs.iter().map(|i| i.name).collect();
             return Err(format!("{} takes {} inputs: {}", self.name, names.len(), names.join(", ")));
@@ -309,7 +317,7 @@ impl Operator {
         for (name, id) in &named {
             b.output(name.clone(), *id);
         }
-        Ok((ids, named))
+        Ok(Appended { inputs: ids, outputs: named })
     }
 
     /// For each input of numbers that index another: (the input, what they must be below, by the shapes).

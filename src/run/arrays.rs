@@ -237,7 +237,7 @@ fn to_npy(array: &Array) -> Vec<u8> {
     let sizes = if array.ty.shape.len() == 1 { sizes.trim_end() } else { sizes.trim_end_matches(", ") };
     let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({sizes}), }}");
     // Data begin at a multiple of 64 bytes.
-    while (MAGIC.len() + 4 + header.len() + 1) % 64 != 0 {
+    while !(MAGIC.len() + 4 + header.len() + 1).is_multiple_of(64) {
         header.push(' ');
     }
     header.push('\n');

@@ -1,7 +1,7 @@
 //! The lint: an allow-list over naga's IR. What passes is integer arithmetic that every conforming implementation must
 //! compute to the same bits; everything else is an error that names shader, line and expression.
 //!
-//! Floats appear only as integers that are proved to be small enough for exact arithmetic ([`exact`]), so no float
+//! Floats appear only as integers that are proved to be small enough for exact arithmetic (`exact.rs`), so no float
 //! instruction can round. Rules and their sources: `docs/LINT.md`. The build script uses this file too, so it imports
 //! nothing but naga.
 
