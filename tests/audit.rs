@@ -6,6 +6,7 @@ use std::path::Path;
 
 use common::{gpt_job, key, trained};
 use tiebreak::audit::checks;
+use tiebreak::audit::evidence::disclosed_tile;
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Outcome, Report, Silent, audit};
 use tiebreak::commit::keys::{PrivateKey, PublicKey};
@@ -161,7 +162,7 @@ fn a_sample_replays_whole_segments_and_says_what_it_left_out() {
     assert_eq!(report.replayed, [(3, 4), (5, 5)]);
 }
 
-/// An engine that is right but for one bit of one node.
+/// An engine that is right but for two elements of one node.
 struct Faulty(Cpu);
 
 struct FlipFirst<'a> {
@@ -178,6 +179,7 @@ impl Observer for FlipFirst<'_> {
         let mut changed = bytes.to_vec();
         if node.operator == "block0.gelu" {
             changed[2] ^= 0x10;
+            changed[6] ^= 0x10;
         }
         if let Some(inner) = &mut self.inner {
             inner.node(index, node, &changed)?;
@@ -223,6 +225,27 @@ fn a_faulty_auditor_accuses_nobody() {
         );
         assert_eq!(verdict, None);
     }
+}
+
+#[test]
+fn a_trainer_whose_engine_is_faulty_can_disclose_the_tile() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "operator", "");
+    let disk = tiebreak::run::disk::Disk::default();
+    let run = common::begin_run(&disk, &job, &folder.path().join("run")).unwrap();
+    let mut faulty = Faulty(Cpu::new(1).unwrap());
+    tiebreak::train::train(&disk, &run, &mut faulty, Some(&key()), None, &mut tiebreak::train::Silent)
+        .unwrap();
+    let (report, verdict) = audited(&run, &mut Cpu::new(1).unwrap(), &Choice::All);
+    assert_eq!(diverges_at(&report).0, 1);
+    let wide = verdict.unwrap();
+    let Claim::Tile(claim) = &wide.claim else { panic!("{:?}", wide.claim) };
+    assert_eq!(claim.disclosed, None, "two elements cannot be guessed");
+    let honest = disclosed_tile(&run, &mut Cpu::new(1).unwrap(), 1, claim).unwrap();
+    assert_eq!(honest, None);
+    let tile = disclosed_tile(&run, &mut faulty, 1, claim).unwrap().expect("the same fault again");
+    let narrow = wide.narrowed(&tile).unwrap().unwrap();
+    assert!(conviction(Some(narrow)).contains("element 0 is not"));
 }
 
 #[test]

@@ -59,6 +59,9 @@ fn the_demo_convicts_and_its_verdict_is_checked_from_the_file() {
     assert_eq!(check(&edited).0, 4);
 
     let (honest, cheated) = (format!("{dir}/honest"), format!("{dir}/cheated"));
+    // The engine here is right, so it has not the bytes that the cheat committed.
+    let disclose = ["verdict", "disclose", &verdict, "--run", &cheated, "--out", &edited, "--engine", "cpu"];
+    assert_eq!(output(&disclose).0, 3);
     assert_eq!(output(&["verify", &honest, "--trainer-key", &public]).0, 0);
     assert_eq!(output(&["audit", &honest, "--steps", "1..3"]).0, 0);
     let saved = format!("{dir}/again.json");
@@ -104,6 +107,10 @@ fn two_histories_of_one_run_convict_wherever_they_are_found() {
         output(&["verdict", "narrow", &verdict, "--tile", &head, "--out", &path(folder.path(), "small")]);
     assert_eq!(code, 4);
     assert!(stderr.contains("only a tile verdict can be narrowed"), "{stderr}");
+    let (code, _, stderr) =
+        output(&["verdict", "disclose", &verdict, "--run", &one, "--out", &path(folder.path(), "tile")]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("only a tile verdict that convicts"), "{stderr}");
 }
 
 #[test]

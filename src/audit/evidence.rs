@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::checks::Checked;
+use super::checks::{self, Checked};
 use super::localise::Found;
-use super::{AuditError, Outcome};
+use super::{AuditError, Outcome, replay_to};
 use crate::commit::digest::Digest;
 use crate::commit::tensor::{Hash, SLICE_BYTES};
 use crate::commit::{merkle, multiproof, table, tensor};
@@ -16,10 +16,11 @@ use crate::dispute::verdict::{Base64, Claim, Hashes, ProvenInput, ProvenTensor, 
 use crate::engine::cpu::Cpu;
 use crate::engine::reference::bytes_from_words;
 use crate::engine::session::{MicroBatch, Phase, Session, StepObserver};
-use crate::engine::{EngineError, Observer};
+use crate::engine::{Engine, EngineError, Observer};
 use crate::program::graph::{Graph, Node, TensorId, TensorType};
 use crate::run::checkpoint::{self, tensor_digests};
 use crate::run::dir::Run;
+use crate::run::job::philox_key;
 use crate::run::traces::{Trace, graph_of, leaf_name, leaf_place, positions};
 use crate::train::committed_step::scalars;
 
@@ -47,6 +48,41 @@ impl Observer for Keeper {
     }
 }
 
+/// The outputs of some nodes of a step, which a session plays from its state.
+pub fn outputs(
+    run: &Run,
+    session: &mut Session,
+    step: u32,
+    batch: &[MicroBatch],
+    wanted: BTreeSet<(Phase, usize)>,
+) -> Result<BTreeMap<(Phase, usize), Vec<u8>>, EngineError> {
+    let mut keeper = Keeper { wanted, phase: Phase::Update, kept: BTreeMap::new() };
+    session.step(scalars(run, step), batch, &mut keeper, |_, _, _| Ok(()))?;
+    Ok(keeper.kept)
+}
+
+/// What a trainer answers to a tile verdict on step `step`: the bytes of the tile that the run committed, from a replay on
+/// the engine that trained; `None` if this one computes something else.
+pub fn disclosed_tile(
+    run: &Run,
+    engine: &mut dyn Engine,
+    step: u32,
+    claim: &TileClaim,
+) -> Result<Option<Vec<u8>>, AuditError> {
+    let checked = checks::structure(run, None)?;
+    let mut session = Session::new(engine, Arc::new(run.program.clone()))?;
+    if replay_to(run, &checked, &mut session, step)?.is_some() {
+        return Ok(None);
+    }
+    let batch = run.dataset()?.batch(&run.program, philox_key(&run.seed), step)?;
+    let place = (Phase::from(claim.phase), claim.node);
+    let kept = outputs(run, &mut session, step, &batch, [place].into())?;
+    let output = kept.get(&place).map_or(&[][..], Vec::as_slice);
+    let tile = output.get(tensor::tile_range(output.len(), claim.tile)).unwrap_or_default();
+    let value = tensor::tile_value(tile, claim.tile, tensor::tile_count(output.len()));
+    Ok((value == claim.value.0).then(|| tile.to_vec()))
+}
+
 /// A step whose trace differs from the auditor's, and what its evidence is made from.
 pub struct Disputed<'a> {
     pub run: &'a Run,
@@ -72,16 +108,16 @@ impl Disputed<'_> {
             Origin::Node { phase, node } => Some((*phase, *node)),
             _ => None,
         });
-        let mut keeper = Keeper { wanted: wanted.collect(), phase, kept: BTreeMap::new() };
+        let wanted = wanted.collect();
         let mut cpu = Cpu::new(0)?;
         let mut session = Session::new(&mut cpu, Arc::new(run.program.clone()))?;
         session.load(before)?;
-        session.step(scalars(run, step), batch, &mut keeper, |_, _, _| Ok(()))?;
+        let kept = outputs(run, &mut session, step, batch, wanted)?;
         let whole = |origin: &Origin| match origin {
             Origin::State { index } => before[*index].clone(),
             Origin::Batch { micro, tensor } => batch[*micro as usize].tensors[*tensor].clone(),
             Origin::Words(words) => bytes_from_words(crate::arith::DType::U32, words),
-            Origin::Node { phase, node } => keeper.kept.get(&(*phase, *node)).cloned().unwrap_or_default(),
+            Origin::Node { phase, node } => kept.get(&(*phase, *node)).cloned().unwrap_or_default(),
         };
         Ok(origins
             .into_iter()

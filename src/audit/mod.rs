@@ -5,7 +5,7 @@
 //! *diverges*; only a verdict whose evidence stands alone *convicts*.
 
 pub mod checks;
-mod evidence;
+pub mod evidence;
 pub mod localise;
 pub mod plan;
 

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use clap::Subcommand;
 use serde_json::json;
 
+use super::engine::{EngineArgs, open};
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key};
+use crate::audit::evidence::disclosed_tile;
 use crate::audit::{checks, differences, reference_step, replay_to};
 use crate::commit::checkpoint::Signed;
 use crate::commit::record::Record;
 use crate::commit::tensor::TILE_BYTES;
-use crate::dispute::verdict::{Outcome, VERDICT_MAX, Verdict};
+use crate::dispute::verdict::{Claim, Outcome, VERDICT_MAX, Verdict};
 use crate::engine::cpu::Cpu;
 use crate::engine::session::Session;
 use crate::run::RunError;
@@ -31,6 +33,12 @@ enum Command {
     #[command(after_help = "Example: tiebreak verdict check verdict.json --trainer-key trainer.key.pub\n\
 Exit code 1 when it convicts, 0 when it does not, 4 when the file does not hold together.")]
     Check(Check),
+    /// For the trainer: replay the step of a tile verdict and write the bytes of the tile that the run committed.
+    #[command(
+        after_help = "Example: tiebreak verdict disclose verdict.json --run runs/mine --out tile.bin --engine wgpu\n\
+Use the engine that trained: only bytes with the committed hash are written."
+    )]
+    Disclose(Disclose),
     /// Cut a tile verdict down to one element, with the tile's bytes that the trainer disclosed.
     #[command(
         after_help = "Example: tiebreak verdict narrow verdict.json --tile tile.bin --out small.json\n\
@@ -51,6 +59,19 @@ struct Check {
 }
 
 #[derive(clap::Args)]
+struct Disclose {
+    file: PathBuf,
+    /// The run's folder.
+    #[arg(long)]
+    run: PathBuf,
+    /// Where the tile's bytes go.
+    #[arg(long)]
+    out: PathBuf,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+#[derive(clap::Args)]
 struct Narrow {
     file: PathBuf,
     /// The bytes of the committed tile.
@@ -64,6 +85,7 @@ struct Narrow {
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
         Command::Check(args) => check(printer, args),
+        Command::Disclose(args) => disclose(printer, args),
         Command::Narrow(args) => narrow(printer, args),
     }
 }
@@ -129,6 +151,28 @@ fn check(printer: Printer, args: Check) -> CommandResult {
         }),
     );
     Ok(if convicts { Exit::Diverges } else { Exit::Match })
+}
+
+fn disclose(printer: Printer, args: Disclose) -> CommandResult {
+    let (verdict, _) = read(&args.file)?;
+    let outcome = verdict.check(None).map_err(|error| RunError::malformed(&args.file, error))?;
+    let (Claim::Tile(claim), Outcome::Convicts(finding)) = (&verdict.claim, outcome) else {
+        return Err(Failure::new(Exit::Usage, "only a tile verdict that convicts asks for a tile's bytes"));
+    };
+    let run = Run::open(&args.run)?;
+    if run.id != finding.run {
+        return Err(Failure::new(Exit::Usage, format!("{} is another run", args.run.display())));
+    }
+    let mut engine = open(&args.engine)?;
+    let tile = disclosed_tile(&run, engine.as_mut(), finding.step, claim)?.ok_or_else(|| {
+        let why = "this engine computes another tile than the run commits: use the one that trained";
+        Failure::new(Exit::Undecided, why)
+    })?;
+    let out = std::path::absolute(&args.out).map_err(RunError::io(&args.out))?;
+    Disk::default().replace(&out, &tile)?;
+    let text = format!("{} of tile {}: {}", bytes_text(tile.len() as u64), claim.tile, args.out.display());
+    printer.result(text, &json!({ "tile": claim.tile, "bytes": tile.len() }));
+    Ok(Exit::Match)
 }
 
 fn narrow(printer: Printer, args: Narrow) -> CommandResult {
