@@ -184,16 +184,17 @@ fn reads(graph: &Graph, node: &Node, elements: usize) -> u64 {
     let len = |tensor: TensorId| graph.tensor(tensor).len() as u64;
     let last = |tensor: TensorId| u64::from(graph.tensor(tensor).shape.last().copied().unwrap_or(1));
     let k = |view: &View| u64::from(view.dims[3]);
+    let within = |len: u64, block: u32| if block == 0 { len } else { len.min(u64::from(block)) };
     let each = match &node.primitive {
         // Groupings look at every class, whatever part is asked for.
         Primitive::GroupOrder { classes, .. } => return len(*classes),
         Primitive::GroupOffsets { classes, bound } => return len(*classes) + u64::from(*bound),
         Primitive::Map { inputs, .. } => inputs.len() as u64,
         Primitive::Gather { .. } | Primitive::Quantise { .. } => 2,
-        Primitive::RowMax { input } => last(*input),
-        Primitive::TreeSum { len, .. } => u64::from(*len),
+        Primitive::RowMax { input, block } => within(last(*input), *block),
+        Primitive::TreeSum { len, block, .. } => within(u64::from(*len), *block),
         Primitive::SegmentSum { order, .. } => 2 + 2 * len(*order),
-        Primitive::Magnitude { input, .. } => k(input),
+        Primitive::Magnitude { input, block } => within(k(input), *block),
         Primitive::Product { a, .. } => 2 + 2 * last(*a),
     };
     each.saturating_mul(elements as u64)

@@ -6,5 +6,6 @@ pub mod check;
 mod fork;
 pub mod leaf;
 pub mod origin;
+pub mod size;
 mod tile;
 pub mod verdict;

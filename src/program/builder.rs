@@ -6,7 +6,9 @@
 use std::collections::HashMap;
 
 use super::expr::{Body, Reg, Writer};
-use super::graph::{Graph, Node, Port, Primitive, TensorId, TensorType, View, block_count, pad_shape};
+use super::graph::{
+    Graph, Node, Port, Primitive, TensorId, TensorType, View, block_count, leaf_block, pad_shape,
+};
 use super::products::{ProductClass, ProductTable};
 use crate::arith::DType;
 
@@ -217,7 +219,7 @@ impl Builder {
         let len = shape.pop().expect("tensors have rank 1 or more");
         let outer = shape.iter().product();
         shape.push(1);
-        self.node(Primitive::TreeSum { input, outer, len, inner: 1 }, DType::F32, &shape)
+        self.tree_sum(input, [outer, len, 1], &shape)
     }
 
     /// The tree sum over all but the last dimension; [.., n] -> [n].
@@ -225,14 +227,33 @@ impl Builder {
         let shape = self.shape(input);
         let (&inner, leading) = shape.split_last().expect("tensors have rank 1 or more");
         let len = leading.iter().product();
-        self.node(Primitive::TreeSum { input, outer: 1, len, inner }, DType::F32, &[inner])
+        self.tree_sum(input, [1, len, inner], &[inner])
     }
 
-    /// The maximum over the last dimension; [.., len] -> [.., 1].
-    pub fn max_last(&mut self, input: TensorId) -> TensorId {
+    /// The tree sum over the middle of [outer, len, inner], by way of partial sums if it is long; the result, of outer *
+    /// inner elements, gets `shape`.
+    pub fn tree_sum(&mut self, mut input: TensorId, dims: [u32; 3], shape: &[u32]) -> TensorId {
+        let [outer, mut len, inner] = dims;
+        let block = leaf_block(inner);
+        while len > block {
+            let blocks = len.div_ceil(block);
+            let partial = Primitive::TreeSum { input, outer, len, inner, block };
+            (input, len) = (self.node(partial, DType::F32, &[outer, blocks, inner]), blocks);
+        }
+        self.node(Primitive::TreeSum { input, outer, len, inner, block: 0 }, DType::F32, shape)
+    }
+
+    /// The maximum over the last dimension, by way of partial maxima if it is long; [.., len] -> [.., 1].
+    pub fn max_last(&mut self, mut input: TensorId) -> TensorId {
         let mut shape = self.shape(input);
-        *shape.last_mut().expect("tensors have rank 1 or more") = 1;
-        self.node(Primitive::RowMax { input }, DType::F32, &shape)
+        let last = shape.len() - 1;
+        let block = leaf_block(1);
+        while shape[last] > block {
+            shape[last] = shape[last].div_ceil(block);
+            input = self.node(Primitive::RowMax { input, block }, DType::F32, &shape);
+        }
+        shape[last] = 1;
+        self.node(Primitive::RowMax { input, block: 0 }, DType::F32, &shape)
     }
 
     /// The digitised matrix product of `a` [batch0, batch1, M, K] and `b` [batch0, batch1, N, K]; the result, of
@@ -251,20 +272,31 @@ impl Builder {
             return self.node(product, DType::F32, shape);
         }
         let input = self.node(product, DType::F32, &[blocks, batch, m, n]);
-        self.node(
-            Primitive::TreeSum { input, outer: 1, len: blocks, inner: batch * m * n },
-            DType::F32,
-            shape,
-        )
+        self.tree_sum(input, [1, blocks, batch * m * n], shape)
     }
 
     fn quantise(&mut self, input: View, digits: u8, block: u32) -> (TensorId, TensorId) {
         assert!(input.reach() <= self.tensor(input.tensor).len(), "a product's view leaves its tensor");
         let [b0, b1, rows, k] = input.dims;
-        let scale = Primitive::Magnitude { input: input.clone(), block };
-        let magnitudes = self.node(scale, DType::U32, &[b0 * b1, rows, block_count(k, block)]);
+        let magnitudes = self.magnitudes(input.clone(), block);
         let quantise = Primitive::Quantise { input, magnitudes, digits, block };
         (self.node(quantise, DType::Q(digits), &[b0 * b1, rows, k]), magnitudes)
+    }
+
+    /// The magnitudes of a view's scale groups, by way of those of shorter groups if they are long.
+    fn magnitudes(&mut self, mut view: View, mut block: u32) -> TensorId {
+        let [b0, b1, rows, k] = view.dims;
+        let leaf = leaf_block(view.strides[3]);
+        if leaf < if block == 0 { k } else { block } {
+            let blocks = block_count(k, leaf);
+            let partial = Primitive::Magnitude { input: view, block: leaf };
+            let tensor = self.node(partial, DType::U32, &[b0 * b1, rows, blocks]);
+            let strides = [b1 * rows * blocks, rows * blocks, blocks, 1];
+            view = View { tensor, offset: 0, dims: [b0, b1, rows, blocks], strides };
+            block /= leaf;
+        }
+        let blocks = block_count(view.dims[3], block);
+        self.node(Primitive::Magnitude { input: view, block }, DType::U32, &[b0 * b1, rows, blocks])
     }
 
     /// Records how to derive the gradient of the operator that made `output`.

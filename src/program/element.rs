@@ -82,18 +82,23 @@ fn element<S: Source>(graph: &Graph, node: &Node, i: usize, source: &mut S) -> R
                 + column * *stride_column as usize;
             source.get(*table, place)
         }
-        Primitive::RowMax { input } => {
-            let len = *graph.tensor(*input).shape.last().expect("tensors have rank 1 or more") as usize;
-            let mut max = source.get(*input, i * len)?;
-            for j in 1..len {
-                max = float::max(max, source.get(*input, i * len + j)?);
+        Primitive::RowMax { input, block } => {
+            let len = *graph.tensor(*input).shape.last().expect("tensors have rank 1 or more");
+            let blocks = block_count(len, *block) as usize;
+            let (row, mut places) = (i / blocks * len as usize, block_range(len, *block, i % blocks));
+            let first = places.next().expect("rows have elements");
+            let mut max = source.get(*input, row + first as usize)?;
+            for j in places {
+                max = float::max(max, source.get(*input, row + j as usize)?);
             }
             Ok(max)
         }
-        Primitive::TreeSum { input, len, inner, .. } => {
-            let (len, inner) = (*len as usize, *inner as usize);
-            let first = i / inner * len * inner + i % inner;
-            tree_sum((0..len).map(|j| (*input, first + j * inner)), source)
+        Primitive::TreeSum { input, len, inner, block, .. } => {
+            let (blocks, inner) = (block_count(*len, *block) as usize, *inner as usize);
+            let (block_index, column) = (i / inner, i % inner);
+            let first = block_index / blocks * *len as usize * inner + column;
+            let places = block_range(*len, *block, block_index % blocks);
+            tree_sum(places.map(|j| (*input, first + j as usize * inner)), source)
         }
         Primitive::SegmentSum { input, order, offsets } => {
             let width =

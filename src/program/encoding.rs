@@ -94,14 +94,15 @@ impl Encoder {
                     self.u32(*x);
                 }
             }
-            Primitive::RowMax { input } => {
+            Primitive::RowMax { input, block } => {
                 self.u8(2);
                 self.id(*input);
+                self.u32(*block);
             }
-            Primitive::TreeSum { input, outer, len, inner } => {
+            Primitive::TreeSum { input, outer, len, inner, block } => {
                 self.u8(3);
                 self.id(*input);
-                for x in [outer, len, inner] {
+                for x in [outer, len, inner, block] {
                     self.u32(*x);
                 }
             }

@@ -77,10 +77,12 @@ pub enum Primitive {
         stride_row: u32,
         stride_column: u32,
     },
-    /// *max*: over the last dimension, by [`crate::arith::float::order_key`]; [.., len] -> [..].
-    RowMax { input: TensorId },
-    /// *tree sum* over the middle dimension: [outer, len, inner] -> [outer, inner].
-    TreeSum { input: TensorId, outer: u32, len: u32, inner: u32 },
+    /// *max*: over the blocks of the last dimension, by [`crate::arith::float::order_key`]; [.., len] -> [.., blocks].
+    /// `block` = 0 (whole rows) or a power of two.
+    RowMax { input: TensorId, block: u32 },
+    /// *tree sum* over the blocks of the middle dimension: [outer, len, inner] -> [outer, blocks, inner]. `block` = 0
+    /// (all terms) or a power of two: then the block's sum is a node of the whole tree.
+    TreeSum { input: TensorId, outer: u32, len: u32, inner: u32, block: u32 },
     /// *tree sum* over rows grouped by [`Primitive::GroupOrder`]: out[s, w] = sum of input[order[i], w] for i in
     /// offsets[s]..offsets[s+1].
     SegmentSum { input: TensorId, order: TensorId, offsets: TensorId },
@@ -104,7 +106,7 @@ impl Primitive {
         match self {
             Primitive::Map { inputs, .. } => inputs.iter().map(|v| v.tensor).collect(),
             Primitive::Gather { table, indices, .. } => vec![*table, *indices],
-            Primitive::RowMax { input } | Primitive::TreeSum { input, .. } => vec![*input],
+            Primitive::RowMax { input, .. } | Primitive::TreeSum { input, .. } => vec![*input],
             Primitive::SegmentSum { input, order, offsets } => vec![*input, *order, *offsets],
             Primitive::GroupOrder { classes, .. } | Primitive::GroupOffsets { classes, .. } => vec![*classes],
             Primitive::Magnitude { input, .. } => vec![input.tensor],
@@ -182,6 +184,16 @@ pub fn pad_shape(shape: &[u32]) -> [u32; 4] {
     let mut padded = [1; 4];
     padded[4 - shape.len()..].copy_from_slice(shape);
     padded
+}
+
+/// The most contiguous elements, and the most rows, that one sum or maximum reads: what bounds a verdict on it. Longer ones
+/// are made of partial results, each an output of the trace.
+const LEAF_ELEMENTS: u32 = 4096;
+const LEAF_ROWS: u32 = 32;
+
+/// The terms, `stride` elements apart, that one sum or maximum may take: a power of two.
+pub fn leaf_block(stride: u32) -> u32 {
+    1 << (LEAF_ELEMENTS / stride.max(1)).max(LEAF_ROWS).ilog2()
 }
 
 /// The blocks of a K that is cut in pieces of `block` (0 = one piece, also for K = 0).

@@ -2,11 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::arith::DType;
-
 use super::builder::Builder;
 use super::expr::{Body, Reg, Writer};
-use super::graph::{Primitive, TensorId};
+use super::graph::TensorId;
 
 /// The optimizer of a job. All numbers are binary32; weight decay is decoupled and applies to the parameters that
 /// the model marks.
@@ -83,8 +81,7 @@ fn sum_of_squares(b: &mut Builder, gradient: TensorId) -> TensorId {
     let squares = b.zip("mul.v1", gradient, gradient, Writer::mul);
     let rows = if shape.len() > 1 { b.sum_last(squares) } else { squares };
     let len = b.shape(rows).iter().product();
-    let sum = Primitive::TreeSum { input: rows, outer: 1, len, inner: 1 };
-    b.node(sum, DType::F32, &[1])
+    b.tree_sum(rows, [1, len, 1], &[1])
 }
 
 /// One parameter's update from its clipped gradient (gradient * factor). Returns the new parameter and the new state

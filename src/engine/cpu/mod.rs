@@ -13,6 +13,7 @@ use crate::arith::DType;
 use crate::program::element::{self, Source};
 use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View};
 use product::{Axis, Operand, StridedView};
+use reduce::Blocks;
 
 /// Freed buffers by capacity, so that a step does not return its memory to the system after every node. A buffer
 /// serves lengths down to half its capacity: the graphs of a step share buffers, and little of them is idle.
@@ -115,15 +116,13 @@ impl Cpu {
                 let sources: Vec<&[u32]> = inputs.iter().map(|v| words(v.tensor)).collect();
                 map::run(body, *dims, &sources, inputs, out);
             }
-            Primitive::RowMax { input } => {
-                reduce::row_max(
-                    words(*input),
-                    graph.tensor(*input).shape.last().map_or(1, |&d| d as usize),
-                    out,
-                );
+            Primitive::RowMax { input, block } => {
+                let len = graph.tensor(*input).shape.last().map_or(1, |&d| d as usize);
+                reduce::row_max(words(*input), Blocks::new(len, *block), out);
             }
-            Primitive::TreeSum { input, len, inner, .. } => {
-                reduce::tree_sum(words(*input), *len as usize, *inner as usize, out);
+            Primitive::TreeSum { input, len, inner, block, .. } => {
+                let blocks = Blocks::new(*len as usize, *block);
+                reduce::tree_sum(words(*input), blocks, *inner as usize, out);
             }
             Primitive::SegmentSum { input, order, offsets } => {
                 let width = ty.shape.last().map_or(1, |&d| d as usize);

@@ -1,5 +1,7 @@
 //! Tree sums, row maxima and gathers on the CPU.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use crate::arith::float;
@@ -98,27 +100,56 @@ fn sum_row(row: &[u32], scratch: &mut Vec<u32>) -> u32 {
     scratch[0]
 }
 
-/// [outer, len, inner] -> [outer, inner].
-pub fn tree_sum(input: &[u32], len: usize, inner: usize, out: &mut [u32]) {
+/// Rows of `len` elements that are reduced block by block.
+#[derive(Clone, Copy)]
+pub struct Blocks {
+    len: usize,
+    block: usize,
+    count: usize,
+}
+
+impl Blocks {
+    /// `block` as primitives have it: 0 for the whole row.
+    pub fn new(len: usize, block: u32) -> Blocks {
+        let block = if block == 0 { len.max(1) } else { block as usize };
+        Blocks { len, block, count: len.div_ceil(block).max(1) }
+    }
+
+    /// The elements that output `i` reduces, counted over all rows.
+    fn range(&self, i: usize) -> Range<usize> {
+        let first = i % self.count * self.block;
+        let row = i / self.count * self.len;
+        row + first..row + self.len.min(first + self.block)
+    }
+
+    /// Outputs that make a task.
+    fn per_task(&self) -> usize {
+        (16_384 / self.block.min(self.len).max(1)).max(1)
+    }
+}
+
+/// [outer, len, inner] -> [outer, blocks, inner].
+pub fn tree_sum(input: &[u32], blocks: Blocks, inner: usize, out: &mut [u32]) {
     if inner == 1 {
-        let rows_per_task = (16_384 / len.max(1)).max(1);
-        out.par_chunks_mut(rows_per_task).enumerate().for_each(|(task, out)| {
-            let mut scratch = Vec::with_capacity(len);
+        let per_task = blocks.per_task();
+        out.par_chunks_mut(per_task).enumerate().for_each(|(task, out)| {
+            let mut scratch = Vec::with_capacity(blocks.block.min(blocks.len));
             for (i, sum) in out.iter_mut().enumerate() {
-                let row = (task * rows_per_task + i) * len;
+                let range = blocks.range(task * per_task + i);
                 *sum = wide(
                     #[inline(always)]
-                    || sum_row(&input[row..row + len], &mut scratch),
+                    || sum_row(&input[range], &mut scratch),
                 );
             }
         });
         return;
     }
-    out.par_chunks_mut(inner).enumerate().for_each(|(o, out)| {
+    out.par_chunks_mut(inner).enumerate().for_each(|(i, out)| {
+        let range = blocks.range(i);
         out.par_chunks_mut(COLUMNS).enumerate().for_each(|(strip, out)| {
-            let first = o * len * inner + strip * COLUMNS;
+            let first = range.start * inner + strip * COLUMNS;
             let width = out.len();
-            let rows = (0..len).map(|j| &input[first + j * inner..first + j * inner + width]);
+            let rows = (0..range.len()).map(|j| &input[first + j * inner..first + j * inner + width]);
             sum_rows(rows, out);
         });
     });
@@ -133,13 +164,12 @@ pub fn segment_sum(input: &[u32], order: &[u32], offsets: &[u32], width: usize, 
     });
 }
 
-/// [.., len] -> [..] by order key.
-pub fn row_max(input: &[u32], len: usize, out: &mut [u32]) {
-    let rows_per_task = (16_384 / len.max(1)).max(1);
-    out.par_chunks_mut(rows_per_task).enumerate().for_each(|(task, out)| {
+/// [.., len] -> [.., blocks] by order key.
+pub fn row_max(input: &[u32], blocks: Blocks, out: &mut [u32]) {
+    let per_task = blocks.per_task();
+    out.par_chunks_mut(per_task).enumerate().for_each(|(task, out)| {
         for (i, max) in out.iter_mut().enumerate() {
-            let row = (task * rows_per_task + i) * len;
-            let row = &input[row..row + len];
+            let row = &input[blocks.range(task * per_task + i)];
             let key = wide(
                 #[inline(always)]
                 || row.iter().map(|&x| float::order_key(x)).max().unwrap_or(0),

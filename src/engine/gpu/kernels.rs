@@ -57,7 +57,9 @@ const LOOP_ROUNDS_MAX: u32 = 65_535;
 pub fn refusal(graph: &Graph, node: &Node, variant: Variant) -> Option<String> {
     let (what, rounds) = match &node.primitive {
         // A term costs a round and, on average, one more for its carries.
-        Primitive::TreeSum { len, .. } => ("terms of a sum", long_block(*len).max(1) * 2),
+        Primitive::TreeSum { len, block, .. } => {
+            ("terms of a sum", share(block_len(*len, *block)).max(1) * 2)
+        }
         Primitive::SegmentSum { order, .. } => {
             ("positions of a micro-batch", graph.tensor(*order).len() as u32 * 2)
         }
@@ -72,9 +74,14 @@ pub fn refusal(graph: &Graph, node: &Node, variant: Variant) -> Option<String> {
     (rounds > LOOP_ROUNDS_MAX).then(|| format!("{}: too many {what} for one dispatch", node.operator))
 }
 
-/// Terms of a block when 64 invocations share a sum: a power of two.
-fn long_block(len: u32) -> u32 {
+/// Terms that each of 64 invocations takes when they share a sum: a power of two.
+fn share(len: u32) -> u32 {
     len.div_ceil(64).next_power_of_two()
+}
+
+/// The most elements of a block.
+fn block_len(len: u32, block: u32) -> u32 {
+    if block == 0 { len } else { block.min(len) }
 }
 
 /// dims, strides, (offset, ...) as shared/view.wgsl takes them.
@@ -102,22 +109,23 @@ fn shader(graph: &Graph, node: &Node, variant: Variant) -> (String, Vec<u32>, [u
             let uniform = vec![elements, last, 0, GRID_WIDTH, *stride_index, *stride_row, *stride_column, 0];
             (file("gather"), uniform, linear_groups(elements))
         }
-        Primitive::RowMax { input } => {
+        Primitive::RowMax { input, block } => {
             let len = *graph.tensor(*input).shape.last().expect("tensors have rank 1 or more");
-            if len >= LONG {
-                let (width, groups) = workgroup_each(elements);
-                return (file("row_max_long"), vec![elements, len, 0, width], groups);
-            }
-            (file("row_max"), vec![elements, len, 0, GRID_WIDTH], linear_groups(elements))
+            let (step, blocks) = (block_len(len, *block), block_count(len, *block));
+            let long = step >= LONG;
+            let (width, groups) =
+                if long { workgroup_each(elements) } else { (GRID_WIDTH, linear_groups(elements)) };
+            let uniform = vec![elements, len, 1, width, step, blocks, 0, 0];
+            (file(if long { "row_max_long" } else { "row_max" }), uniform, groups)
         }
-        Primitive::TreeSum { len, inner, .. } => {
+        Primitive::TreeSum { len, inner, block, .. } => {
+            let (step, blocks) = (block_len(*len, *block), block_count(*len, *block));
             // Columns are read together by neighbours, so only rows and very long sums are shared.
-            if (*inner == 1 && *len >= LONG) || *len >= 1 << 14 {
-                let (width, groups) = workgroup_each(elements);
-                let uniform = vec![elements, *len, *inner, width, long_block(*len), 0, 0, 0];
-                return (file("tree_sum_long"), uniform, groups);
-            }
-            (file("tree_sum"), vec![elements, *len, *inner, GRID_WIDTH], linear_groups(elements))
+            let long = (*inner == 1 && step >= LONG) || step >= 1 << 14;
+            let (width, groups) =
+                if long { workgroup_each(elements) } else { (GRID_WIDTH, linear_groups(elements)) };
+            let uniform = vec![elements, *len, *inner, width, step, blocks, share(step), 0];
+            (file(if long { "tree_sum_long" } else { "tree_sum" }), uniform, groups)
         }
         Primitive::SegmentSum { .. } => {
             (file("segment_sum"), vec![elements, last, 0, GRID_WIDTH], linear_groups(elements))

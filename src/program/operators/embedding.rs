@@ -43,8 +43,7 @@ pub fn position_embedding(b: &mut Builder, x: TensorId, table: TensorId) -> Tens
     });
     let output = b.map_views(body, dims, vec![x_view, table_view], DType::F32, &[n, channels]);
     b.differentiable(output, move |b, dy| {
-        let sum = Primitive::TreeSum { input: dy, outer: 1, len: samples, inner: row };
-        let dtable = b.node(sum, DType::F32, &[positions, channels]);
+        let dtable = b.tree_sum(dy, [1, samples, row], &[positions, channels]);
         vec![(x, dy), (table, dtable)]
     });
     output

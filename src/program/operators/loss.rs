@@ -42,7 +42,7 @@ pub fn cross_entropy(
         w.mul(loss, factor)
     });
     let losses = b.map(negative_log, &[sum, picked, max, factor], &column);
-    let loss = b.node(Primitive::TreeSum { input: losses, outer: 1, len: n, inner: 1 }, DType::F32, &[1]);
+    let loss = b.tree_sum(losses, [1, n, 1], &[1]);
     let labels_column = View { tensor: labels, offset: 0, dims: [1, 1, n, classes], strides: [0, 0, 1, 0] };
     let backward = Body::new("cross_entropy_backward.v1", |w: &mut Writer| {
         let (e, sum, label, factor) = (w.input(0), w.input(1), w.input(2), w.input(3));

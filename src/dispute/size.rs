@@ -1,0 +1,57 @@
+//! How large verdicts are, from the program alone: what one element of each operator's output takes at worst.
+
+use super::leaf::{LeafError, worst_touched};
+use crate::commit::multiproof;
+use crate::commit::tensor::{SLICE_BYTES, TILE_BYTES, piece_count, piece_range, tile_count};
+use crate::engine::session::Phase;
+use crate::program::graph::TensorId;
+use crate::program::step::Program;
+use crate::run::traces::{graph_of, leaf_count};
+
+/// Elements that are tried for each output: enough to meet rows that begin and end inside a slice.
+const TRIED: usize = 24;
+/// JSON's names and punctuation of an input, at most.
+const INPUT_FRAME: usize = 256;
+/// A digest as JSON: 64 digits, quotes and a comma.
+const DIGEST: usize = 67;
+
+/// Bytes as base64 text.
+fn base64(bytes: usize) -> usize {
+    bytes.div_ceil(3) * 4
+}
+
+/// What a verdict on one element of a node's output carries of the operator, in bytes of the file: the disclosed tile and
+/// the proven slices of every input. Job, records and head come on top, a few KiB.
+pub fn leaf_bytes(program: &Program, phase: Phase, node: usize, element: usize) -> Result<usize, LeafError> {
+    let graph = graph_of(program, phase);
+    // A tensor of the batch, the state or the trace has at most this many siblings.
+    let proof = DIGEST * (leaf_count(program).max(program.state().len()).ilog2() as usize + 1);
+    let output = graph.tensor(graph.nodes[node].output).bytes();
+    let siblings = multiproof::proof_len(tile_count(output), &[0]);
+    let mut bytes = base64(TILE_BYTES.min(output)) + base64(32 * siblings) + proof + INPUT_FRAME;
+    let touched = worst_touched(graph, node, element)?;
+    let mut tensors: Vec<TensorId> = touched.iter().map(|(tensor, _)| *tensor).collect();
+    tensors.dedup();
+    for id in tensors {
+        let len = graph.tensor(id).bytes();
+        let slices: Vec<usize> = touched.iter().filter(|(t, _)| *t == id).map(|(_, slice)| *slice).collect();
+        let places: usize = slices.iter().map(|slice| slice.checked_ilog10().unwrap_or(0) as usize + 2).sum();
+        let content: usize = slices.iter().map(|&slice| piece_range(len, SLICE_BYTES, slice).len()).sum();
+        let siblings = multiproof::proof_len(piece_count(len, SLICE_BYTES), &slices);
+        bytes += base64(content) + base64(32 * siblings) + places + proof + INPUT_FRAME;
+    }
+    Ok(bytes)
+}
+
+/// The greatest [`leaf_bytes`] of a node's elements, over some that are spread over its output.
+pub fn worst_leaf_bytes(program: &Program, phase: Phase, node: usize) -> Result<usize, LeafError> {
+    let graph = graph_of(program, phase);
+    let len = graph.tensor(graph.nodes[node].output).len();
+    let mut worst = 0;
+    for i in 0..TRIED.min(len) {
+        // Both ends, and places that no power of two divides evenly.
+        let element = if i + 1 == TRIED { len - 1 } else { len / TRIED * i + i };
+        worst = worst.max(leaf_bytes(program, phase, node, element.min(len - 1))?);
+    }
+    Ok(worst)
+}
