@@ -1,0 +1,57 @@
+"""Batches of real data, drawn by docs/ARITHMETIC.md, section 6, and read by the formats' own descriptions. Shares no code with us.
+
+    python3 assets/vectors/batches.py DATA > assets/vectors/batches.json
+
+DATA holds cifar-10/train_5000.bin (records of the CIFAR-10 binary version: a label, 3072 pixels) and mnist/t10k-*.gz (IDX).
+For each of three steps of four samples: sample numbers, labels and the sums of the pixels.
+"""
+
+import gzip
+import json
+import sys
+from pathlib import Path
+
+MASK = 0xFFFFFFFF
+KEY = (0x12345678, 0x9ABCDEF0)
+
+
+def philox(key, counter):
+    """Philox4x32-10 (Salmon et al. 2011)."""
+    c, k = list(counter), list(key)
+    for _ in range(10):
+        p, q = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
+        c = [q >> 32 ^ c[1] ^ k[0], q & MASK, p >> 32 ^ c[3] ^ k[1], p & MASK]
+        k = [k[0] + 0x9E3779B9 & MASK, k[1] + 0xBB67AE85 & MASK]
+    return c
+
+
+def draw(samples, step, place):
+    words = philox(KEY, (step, place, MASK, 0))
+    return (words[0] | words[1] << 32) * samples >> 64
+
+
+def batches(samples, read):
+    steps = []
+    for step in (1, 2, 3):
+        numbers = [draw(samples, step, place) for place in range(4)]
+        read_all = [read(number) for number in numbers]
+        steps.append({"samples": numbers, "labels": [l for l, _ in read_all], "sums": [sum(p) for _, p in read_all]})
+    return steps
+
+
+def main():
+    data = Path(sys.argv[1])
+    cifar = (data / "cifar-10/train_5000.bin").read_bytes()
+    images = gzip.decompress((data / "mnist/t10k-images-idx3-ubyte.gz").read_bytes())
+    labels = gzip.decompress((data / "mnist/t10k-labels-idx1-ubyte.gz").read_bytes())
+    count, rows, columns = (int.from_bytes(images[i : i + 4], "big") for i in (4, 8, 12))
+    size = rows * columns
+    mnist = lambda i: (labels[8 + i], images[16 + i * size : 16 + (i + 1) * size])
+    golden = {
+        "cifar10": batches(len(cifar) // 3073, lambda i: (cifar[i * 3073], cifar[i * 3073 + 1 : (i + 1) * 3073])),
+        "mnist": batches(count, mnist),
+    }
+    print(json.dumps(golden, indent=1))
+
+
+main()
