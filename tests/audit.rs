@@ -277,8 +277,8 @@ fn a_binding_verdict_against_an_honest_trainer_does_not_convict() {
     let run = trained(&job, &folder.path().join("run"), None);
     let checked = checks::always(&run, None).unwrap();
     let trace = tiebreak::run::traces::Trace::read(&run.program, &run.layout.trace(2)).unwrap();
-    let (outputs, _) = tiebreak::audit::localise::state_outputs(&run.program, &trace);
-    let verdict = checked.verdict(&run, 2, Claim::Binding { outputs });
+    let (claim, _) = tiebreak::audit::localise::binding(&run.program, &trace);
+    let verdict = checked.verdict(&run, 2, claim);
     assert!(matches!(verdict.check(None), Ok(VerdictOutcome::DoesNotConvict(_))));
 }
 

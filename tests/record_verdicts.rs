@@ -157,6 +157,24 @@ fn the_evidence_of_one_claim_is_none_for_another() {
     }
 }
 
+#[test]
+fn a_job_without_clipping_gives_the_clip_factor() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "microbatch", "");
+    let text = std::fs::read_to_string(&job).unwrap().replace("clip_norm = 1.0", "");
+    std::fs::write(&job, text).unwrap();
+    let run = trained(&job, &folder.path().join("run"), None);
+    let claim = || Claim::Scalar { scalar: Scalar::Clip, output: None };
+    let honest = checked(&run);
+    assert!(honest.inconsistent.is_none());
+    let outcome = honest.verdict(&run, 3, claim()).check(Some(&public()));
+    assert!(matches!(outcome, Ok(Outcome::DoesNotConvict(_))), "{outcome:?}");
+    sign_again(&run, |records| step_mut(records, 3).clip ^= 1);
+    let found = checked(&run).inconsistent.unwrap();
+    assert_eq!((found.step, &found.verdict.as_ref().unwrap().claim), (3, &claim()));
+    assert!(convicts(&found.verdict.unwrap()));
+}
+
 /// The chunks of data that a batch is drawn from.
 fn chunks(run: &Run, step: u32) -> Vec<DataChunk> {
     let mut dataset = run.dataset().unwrap();

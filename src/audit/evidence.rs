@@ -170,7 +170,7 @@ impl Disputed<'_> {
                 tensor: id.0,
                 commitment: self.commitment(origin, &leaves),
                 bytes: Base64(slices.iter().map(slice).collect::<Vec<_>>().concat()),
-                siblings: Hashes(multiproof::prove(&values, &slices)),
+                siblings: Hashes(multiproof::prove(multiproof::blake3, &values, &slices)),
                 slices,
             });
         }
@@ -181,7 +181,7 @@ impl Disputed<'_> {
             output: self.commitment(&Origin::Node { phase, node: node_index }, &leaves),
             tile,
             value: Digest(theirs.tiles[tile]),
-            siblings: Hashes(multiproof::prove(&theirs.tiles, &[tile])),
+            siblings: Hashes(multiproof::prove(multiproof::blake3, &theirs.tiles, &[tile])),
             disclosed: None,
             inputs: proven,
         };

@@ -4,11 +4,12 @@ use super::checks::Checked;
 use super::evidence::Disputed;
 use super::{AuditError, Outcome, differences, reference_step};
 use crate::commit::digest::Digest;
-use crate::commit::merkle;
 use crate::commit::record::StepRecord;
+use crate::commit::tensor::Hash;
+use crate::commit::{merkle, multiproof};
 use crate::dispute::check::state_nodes;
 use crate::dispute::origin::{self, Origin};
-use crate::dispute::verdict::{Claim, Outcome as VerdictOutcome, ProvenTensor, Scalar, Verdict};
+use crate::dispute::verdict::{Claim, Hashes, Outcome as VerdictOutcome, ProvenTensor, Scalar, Verdict};
 use crate::engine::session::MicroBatch;
 use crate::program::step::Program;
 use crate::run::RunError;
@@ -53,10 +54,10 @@ pub fn localise(
             _ => whole_step(run, checked, step, before, mine, engine),
         };
     }
-    let (outputs, implied) = state_outputs(&run.program, &published);
+    let (claim, implied) = binding(&run.program, &published);
     if implied != theirs.state {
         let what = "the record's state is not the one that its own trace's update computed".to_string();
-        let verdict = checked.verdict(run, step, Claim::Binding { outputs });
+        let verdict = checked.verdict(run, step, claim);
         return Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) });
     }
     for (scalar, same) in
@@ -81,17 +82,17 @@ pub fn scalar_output(program: &Program, published: &Trace, scalar: Scalar) -> Op
     Some(ProvenTensor { digest: published.nodes[index].digest, proof })
 }
 
-/// The outputs of a trace's update that are the state after the step, and the state digest that they imply.
-pub fn state_outputs(program: &Program, published: &Trace) -> (Vec<ProvenTensor>, Digest) {
-    let leaves = published.leaves(program);
+/// The claim that a trace's update computed another state than the record commits, and the state digest that it implies.
+pub fn binding(program: &Program, published: &Trace) -> (Claim, Digest) {
+    let leaves: Vec<Hash> = published.leaves(program).iter().map(|leaf| leaf.0).collect();
     let first = leaves.len() - program.update.nodes.len();
-    let output = |node: usize| ProvenTensor {
-        digest: published.nodes[first + node].digest,
-        proof: merkle::prove(&leaves, first + node),
-    };
-    let outputs: Vec<ProvenTensor> = state_nodes(program).into_iter().map(output).collect();
-    let digests: Vec<Digest> = outputs.iter().map(|output| output.digest).collect();
-    (outputs, state_digest(&program.state(), &digests))
+    let nodes = state_nodes(program);
+    let outputs: Vec<Digest> = nodes.iter().map(|node| published.nodes[first + node].digest).collect();
+    let implied = state_digest(&program.state(), &outputs);
+    let mut places: Vec<usize> = nodes.iter().map(|node| first + node).collect();
+    places.sort_unstable();
+    let siblings = Hashes(multiproof::prove(multiproof::rfc6962, &leaves, &places));
+    (Claim::Binding { outputs, siblings }, implied)
 }
 
 /// The trace that the run publishes for a step, if it is the one that the step's record commits.

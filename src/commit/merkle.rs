@@ -13,7 +13,7 @@ pub fn leaf(data: &[u8]) -> Digest {
     Digest(Sha256::new().chain_update([0]).chain_update(data).finalize().into())
 }
 
-fn node(left: &Digest, right: &Digest) -> Digest {
+pub(super) fn node(left: &Digest, right: &Digest) -> Digest {
     Digest(Sha256::new().chain_update([1]).chain_update(left.0).chain_update(right.0).finalize().into())
 }
 

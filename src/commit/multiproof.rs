@@ -1,28 +1,58 @@
-//! Proofs that several pieces of a tensor are what its BLAKE3 root commits to, with every shared hash once.
+//! Proofs that several leaves of a tree are what its root commits to, with every shared hash once.
 //!
-//! A piece is a subtree of the same size everywhere (the last may be shorter): a tile or a slice. The proof lists, from
-//! left to right, the hashes of the greatest subtrees that hold none of the proven pieces.
+//! The trees of BLAKE3 and of RFC 6962 split in the same way. A leaf of BLAKE3's is a piece of a tensor, of the same size
+//! everywhere (the last may be shorter): a tile or a slice. The proof lists, from left to right, the hashes of the
+//! greatest subtrees that hold none of the proven leaves.
 
 use blake3::hazmat::{Mode, merge_subtrees_non_root, merge_subtrees_root};
 
 use super::Malformed;
-use super::tensor::{Hash, merge, split};
+use super::digest::Digest;
+use super::merkle;
+use super::tensor::{Hash, split};
+
+/// How two subtrees become one; `top`: the whole tree.
+pub type Join = fn(left: &Hash, right: &Hash, top: bool) -> Hash;
+
+/// BLAKE3's tree over a tensor.
+pub fn blake3(left: &Hash, right: &Hash, top: bool) -> Hash {
+    if top {
+        *merge_subtrees_root(left, right, Mode::Hash).as_bytes()
+    } else {
+        merge_subtrees_non_root(left, right, Mode::Hash)
+    }
+}
+
+/// The tree of RFC 6962 over leaf hashes.
+pub fn rfc6962(left: &Hash, right: &Hash, _: bool) -> Hash {
+    merkle::node(&Digest(*left), &Digest(*right)).0
+}
+
+fn subtree(join: Join, values: &[Hash]) -> Hash {
+    match values {
+        [one] => *one,
+        _ => {
+            let (left, right) = values.split_at(split(values.len()));
+            join(&subtree(join, left), &subtree(join, right), false)
+        }
+    }
+}
 
 /// The hashes that prove the pieces `wanted` (ascending, at least one) among all pieces' values.
-pub fn prove(values: &[Hash], wanted: &[usize]) -> Vec<Hash> {
-    fn walk(values: &[Hash], first: usize, wanted: &[usize], proof: &mut Vec<Hash>) {
+pub fn prove(join: Join, values: &[Hash], wanted: &[usize]) -> Vec<Hash> {
+    fn walk(join: Join, values: &[Hash], first: usize, wanted: &[usize], proof: &mut Vec<Hash>) {
         if wanted.is_empty() {
-            proof.push(merge(values));
+            proof.push(subtree(join, values));
         } else if values.len() > 1 {
             let (left, right) = values.split_at(split(values.len()));
             let middle = first + left.len();
             let (before, after) = wanted.split_at(wanted.partition_point(|&w| w < middle));
-            walk(left, first, before, proof);
-            walk(right, middle, after, proof);
+            walk(join, left, first, before, proof);
+            walk(join, right, middle, after, proof);
         }
     }
     let mut proof = Vec::new();
-    walk(values, 0, wanted, &mut proof);
+    walk(join, values, 0, wanted, &mut proof);
     proof
 }
 
@@ -44,6 +74,7 @@ pub fn proof_len(count: usize, wanted: &[usize]) -> usize {
 
 /// A proof that is being read.
 struct Reader<'a> {
+    join: Join,
     hashes: std::slice::Iter<'a, Hash>,
 }
 
@@ -60,11 +91,7 @@ impl Reader<'_> {
         let (before, after) = pieces.split_at(pieces.partition_point(|piece| piece.0 < middle));
         let left = self.hash(first, split(count), before, false)?;
         let right = self.hash(middle, count - split(count), after, false)?;
-        Some(if top {
-            *merge_subtrees_root(&left, &right, Mode::Hash).as_bytes()
-        } else {
-            merge_subtrees_non_root(&left, &right, Mode::Hash)
-        })
+        Some((self.join)(&left, &right, top))
     }
 
     /// Appends the proof of the pieces `wanted` alone, of which `pieces` are a superset.
@@ -101,15 +128,16 @@ fn wrong_length() -> Malformed {
 }
 
 /// The BLAKE3 root that a proof gives for pieces (place, value) of a tensor that has `count`.
-pub fn root(count: usize, pieces: &[(usize, Hash)], proof: &[Hash]) -> Result<Hash, Malformed> {
+pub fn root(join: Join, count: usize, pieces: &[(usize, Hash)], proof: &[Hash]) -> Result<Hash, Malformed> {
     check_places(count, pieces)?;
-    let mut reader = Reader { hashes: proof.iter() };
+    let mut reader = Reader { join, hashes: proof.iter() };
     let root = reader.hash(0, count, pieces, true).ok_or_else(wrong_length)?;
     if reader.hashes.next().is_some() { Err(wrong_length()) } else { Ok(root) }
 }
 
 /// The proof of some of the pieces that `proof` proves.
 pub fn narrow(
+    join: Join,
     count: usize,
     pieces: &[(usize, Hash)],
     proof: &[Hash],
@@ -117,7 +145,7 @@ pub fn narrow(
 ) -> Result<Vec<Hash>, Malformed> {
     check_places(count, pieces)?;
     let mut narrowed = Vec::new();
-    let mut reader = Reader { hashes: proof.iter() };
+    let mut reader = Reader { join, hashes: proof.iter() };
     reader.narrow((0, count), pieces, wanted, &mut narrowed).ok_or_else(wrong_length)?;
     Ok(narrowed)
 }
@@ -133,7 +161,7 @@ mod tests {
     fn pieces_prove_plain_blake3() {
         for len in [0usize, 1, 1024, 1025, 4096, 4097, 12_289, 70_000, 300_001] {
             let bytes: Vec<u8> = (0..len).map(|i| (i * 31 % 251) as u8).collect();
-            let plain = *blake3::hash(&bytes).as_bytes();
+            let plain = *::blake3::hash(&bytes).as_bytes();
             for size in [SLICE_BYTES, TILE_BYTES] {
                 let values = piece_values(&bytes, size);
                 let count = piece_count(len, size);
@@ -145,25 +173,42 @@ mod tests {
                         .iter()
                         .map(|&i| (i, piece_value(&bytes[piece_range(len, size, i)], size, i, count)))
                         .collect();
-                    let proof = prove(&values, &wanted);
+                    let proof = prove(blake3, &values, &wanted);
                     assert_eq!(proof.len(), proof_len(count, &wanted));
-                    assert_eq!(root(count, &pieces, &proof), Ok(plain));
-                    assert!(root(count, &pieces, &[&proof[..], &[[0; 32]]].concat()).is_err());
+                    assert_eq!(root(blake3, count, &pieces, &proof), Ok(plain));
+                    assert!(root(blake3, count, &pieces, &[&proof[..], &[[0; 32]]].concat()).is_err());
                     if let Some((_, shorter)) = proof.split_last() {
-                        assert!(root(count, &pieces, shorter).is_err());
+                        assert!(root(blake3, count, &pieces, shorter).is_err());
                     }
                     let few: Vec<usize> = wanted.iter().copied().skip(wanted.len() / 2).step_by(2).collect();
-                    assert_eq!(narrow(count, &pieces, &proof, &few), Ok(prove(&values, &few)));
+                    assert_eq!(
+                        narrow(blake3, count, &pieces, &proof, &few),
+                        Ok(prove(blake3, &values, &few))
+                    );
                     for i in 0..pieces.len().min(5) {
                         let mut other = pieces.clone();
                         other[i].1[0] ^= 1;
-                        assert_ne!(root(count, &other, &proof), Ok(plain));
+                        assert_ne!(root(blake3, count, &other, &proof), Ok(plain));
                         other.push(pieces[0]);
-                        assert!(root(count, &other, &proof).is_err(), "places that do not ascend");
+                        assert!(root(blake3, count, &other, &proof).is_err(), "places that do not ascend");
                     }
                 }
-                assert!(root(count, &[(count, values[0])], &[]).is_err());
-                assert!(root(count, &[], &[plain]).is_err());
+                assert!(root(blake3, count, &[(count, values[0])], &[]).is_err());
+                assert!(root(blake3, count, &[], &[plain]).is_err());
+            }
+        }
+    }
+
+    #[test]
+    fn leaves_prove_the_root_of_rfc_6962() {
+        let leaves: Vec<Digest> = (0..37).map(|i| merkle::leaf(&[i])).collect();
+        for size in 1..=37 {
+            let values: Vec<Hash> = leaves[..size].iter().map(|leaf| leaf.0).collect();
+            for step in [1, 2, 5] {
+                let wanted: Vec<usize> = (size / 3..size).step_by(step).collect();
+                let proof = prove(rfc6962, &values, &wanted);
+                let given: Vec<(usize, Hash)> = wanted.iter().map(|&i| (i, values[i])).collect();
+                assert_eq!(root(rfc6962, size, &given, &proof), Ok(merkle::root(&leaves[..size]).0));
             }
         }
     }

@@ -64,7 +64,7 @@ pub(super) fn split(n: usize) -> usize {
     n.div_ceil(2).next_power_of_two()
 }
 
-pub(super) fn merge(subtrees: &[Hash]) -> Hash {
+fn merge(subtrees: &[Hash]) -> Hash {
     match subtrees {
         [one] => *one,
         _ => {

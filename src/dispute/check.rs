@@ -10,7 +10,8 @@ use crate::commit::checkpoint::{Head, Signed};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PublicKey;
 use crate::commit::record::{Record, StepRecord};
-use crate::commit::{Malformed, merkle, table, tensor};
+use crate::commit::tensor::Hash;
+use crate::commit::{Malformed, merkle, multiproof, table, tensor};
 use crate::engine::session::Phase;
 use crate::program::graph::TensorType;
 use crate::program::init;
@@ -138,7 +139,7 @@ impl Context {
             (Claim::Initial, Record::Initial { state, .. }) => {
                 steps.push("the initial state was computed from the seed".into());
                 let same = state == initial_digest(&self.program, &self.seed);
-                Ok(shown(0, same, "record 0 commits the initial state that the seed gives"))
+                Ok(shown(0, same, "record 0's state", "the initial state that the seed gives"))
             }
             (Claim::Final { last }, Record::Final { state, steps: count, .. }) => {
                 let last_record = self.proven(last, &self.head)?;
@@ -153,7 +154,7 @@ impl Context {
                     return Err(wrong("the records are not those of the run's end"));
                 }
                 steps.push(format!("record {} is under the head", last.index));
-                Ok(shown(count, state == step.state, "the final record commits the state of the last step"))
+                Ok(shown(count, state == step.state, "the final record's state", "the last step's"))
             }
             (claim, Record::Step { step, .. }) => {
                 if u64::from(step.step) != proven.index || step.step > self.job.steps {
@@ -173,22 +174,19 @@ impl Context {
     ) -> Result<Shown, Malformed> {
         match claim {
             Claim::Tile(claim) => self.tile(step, claim, steps),
-            Claim::Binding { outputs } => self.binding(step, outputs, steps),
+            Claim::Binding { outputs, siblings } => self.binding(step, outputs, &siblings.0, steps),
             Claim::Scalar { scalar, output } => self.scalar(step, *scalar, output.as_ref(), steps),
             Claim::LearningRate => {
                 let rate = self.job.schedule.learning_rate(step.step, self.job.steps);
                 steps.push(format!("the schedule gives the pattern {rate:08x}"));
-                let what = "the record's learning rate is the schedule's";
-                Ok(shown(step.step, step.learning_rate == rate, what))
+                let same = step.learning_rate == rate;
+                Ok(shown(step.step, same, "the record's learning rate", "the schedule's"))
             }
             Claim::Cursor => {
                 let drawn = u64::from(step.step) * u64::from(self.program.batch());
                 steps.push(format!("{drawn} samples are drawn up to step {}", step.step));
-                Ok(shown(
-                    step.step,
-                    step.cursor == drawn,
-                    "the record's cursor is the number of samples drawn",
-                ))
+                let same = step.cursor == drawn;
+                Ok(shown(step.step, same, "the record's cursor", "the number of samples drawn"))
             }
             Claim::Batch { files, chunks } => self.batch(step, files, chunks, steps),
             Claim::Step { .. } => Ok(Shown::Replay { step: step.step }),
@@ -248,20 +246,29 @@ impl Context {
     fn binding(
         &self,
         step: &StepRecord,
-        outputs: &[ProvenTensor],
+        outputs: &[Digest],
+        siblings: &[Hash],
         steps: &mut Vec<String>,
     ) -> Result<Shown, Malformed> {
+        let trace = self.trace_root(step)?;
         let nodes = state_nodes(&self.program);
         if outputs.len() != nodes.len() {
             return Err(wrong("it lists another number of tensors than the state has"));
         }
+        let mut leaves = Vec::new();
         for (node, output) in nodes.into_iter().zip(outputs) {
-            self.trace_commitment(step, Phase::Update, node, output)?;
+            let place = leaf_place(&self.program, Phase::Update, node);
+            let place = place.ok_or_else(|| wrong("there is no such node"))?;
+            leaves.push((place, table::leaf(&leaf_name(Phase::Update, node), output).0));
+        }
+        leaves.sort_unstable();
+        let root = multiproof::root(multiproof::rfc6962, leaf_count(&self.program), &leaves, siblings)?;
+        if root != trace.0 {
+            return Err(wrong("the outputs are not what the run committed to"));
         }
         steps.push(format!("{} outputs of the update are under the record's trace root", outputs.len()));
-        let digests: Vec<Digest> = outputs.iter().map(|output| output.digest).collect();
-        let same = state_digest(&self.program.state(), &digests) == step.state;
-        Ok(shown(step.step, same, "the record's state is the one that its own trace's update computed"))
+        let same = state_digest(&self.program.state(), outputs) == step.state;
+        Ok(shown(step.step, same, "the record's state", "the one that its own trace's update computed"))
     }
 
     fn scalar(
@@ -281,7 +288,7 @@ impl Context {
                 return Err(wrong(format!("the job does not give the {name}")));
             }
             steps.push("the job does not clip: the factor is 1".into());
-            return Ok(shown(step.step, word == float::ONE, "the record's clip factor is 1"));
+            return Ok(shown(step.step, word == float::ONE, "the record's clip factor", "1"));
         };
         self.trace_root(step)?;
         let Some(Origin::Node { phase, node }) = origin::scalar(&self.program, scalar) else {
@@ -291,7 +298,7 @@ impl Context {
         steps.push(format!("{} is under the record's trace root", leaf_name(phase, node)));
         let ty = TensorType { dtype: DType::F32, shape: vec![1] };
         let same = tensor::digest(&ty, &word.to_le_bytes()) == output.digest;
-        Ok(shown(step.step, same, &format!("the record's {name} is the one that its own trace computed")))
+        Ok(shown(step.step, same, &format!("the record's {name}"), "the one that its own trace computed"))
     }
 
     fn batch(
@@ -322,16 +329,16 @@ impl Context {
         let batch = dataset.batch(&self.program, philox_key(&self.seed), step.step).map_err(failed)?;
         steps.push("the batch was drawn from them again".into());
         let same = batch_digest(&self.program, &batch) == step.batch;
-        Ok(shown(step.step, same, "the record's batch is the one that seed and data give"))
+        Ok(shown(step.step, same, "the record's batch", "the one that seed and data give"))
     }
 }
 
-/// A claim about `what`, a sentence that is true of an honest record.
-pub(super) fn shown(step: u32, same: bool, what: &str) -> Shown {
+/// Whether `subject` is the `predicate` that an honest one is.
+pub(super) fn shown(step: u32, same: bool, subject: &str, predicate: &str) -> Shown {
     if same {
-        Shown::Right(what.into())
+        Shown::Right(format!("{subject} is {predicate}"))
     } else {
-        Shown::Wrong { step, what: format!("it is not so that {what}") }
+        Shown::Wrong { step, what: format!("{subject} is not {predicate}") }
     }
 }
 

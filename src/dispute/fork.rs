@@ -33,8 +33,8 @@ impl Context {
                     "the first {} records of the larger head's history have a root",
                     small.size
                 ));
-                let what = format!("both heads are over the same first {} records", small.size);
-                Ok(shown(0, part == small.root, &what))
+                let subject = format!("the history of {} records", small.size);
+                Ok(shown(0, part == small.root, &subject, "the beginning of the longer one"))
             }
             (Fork::Record { record: there }, Some(here)) => {
                 self.proven(here, &self.head)?;
@@ -43,8 +43,9 @@ impl Context {
                     return Err(wrong("the two records are not at the same place"));
                 }
                 steps.push(format!("each head covers a record {}", here.index));
-                let what = format!("both heads cover the same record {}", here.index);
-                Ok(shown(u32::try_from(here.index).unwrap_or(0), here.record == there.record, &what))
+                let subject = format!("record {} under one head", here.index);
+                let step = u32::try_from(here.index).unwrap_or(0);
+                Ok(shown(step, here.record == there.record, &subject, "the one under the other"))
             }
             _ => Err(wrong("a fork is shown by two heads alone or by two records")),
         }

@@ -84,7 +84,8 @@ impl Context {
         let node = &graph.nodes[claim.node];
         let ty = graph.tensor(node.output);
         let count = tensor::tile_count(ty.bytes());
-        let root = multiproof::root(count, &[(claim.tile, claim.value.0)], &claim.siblings.0)?;
+        let root =
+            multiproof::root(multiproof::blake3, count, &[(claim.tile, claim.value.0)], &claim.siblings.0)?;
         if tensor::digest_from_root(ty, &root) != claim.output.digest {
             return Err(wrong("the tile's value is not what the run committed to"));
         }
@@ -110,7 +111,7 @@ impl Context {
             let ty = graph.tensor(id);
             let pieces = pieces(ty, input)?;
             let count = tensor::piece_count(ty.bytes(), SLICE_BYTES);
-            let root = multiproof::root(count, &pieces, &input.siblings.0)?;
+            let root = multiproof::root(multiproof::blake3, count, &pieces, &input.siblings.0)?;
             if tensor::digest_from_root(ty, &root) != input.commitment.digest {
                 return Err(wrong("an input slice is not what the run committed to"));
             }
@@ -208,7 +209,8 @@ fn narrowed_input(
         return Ok(None);
     }
     let count = tensor::piece_count(ty.bytes(), SLICE_BYTES);
-    let siblings = multiproof::narrow(count, &pieces(ty, input)?, &input.siblings.0, &wanted)?;
+    let siblings =
+        multiproof::narrow(multiproof::blake3, count, &pieces(ty, input)?, &input.siblings.0, &wanted)?;
     let have: BTreeMap<usize, &[u8]> =
         input.slices.iter().copied().zip(input.bytes.0.chunks(SLICE_BYTES)).collect();
     let bytes = wanted.iter().filter_map(|slice| have.get(slice)).copied().collect::<Vec<_>>().concat();

@@ -190,10 +190,11 @@ pub enum Fork {
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Claim {
     Tile(Box<TileClaim>),
-    /// The state that the record commits is not the one that its own trace's update computed. `outputs`: the nodes of
-    /// the update that make the state tensors, in the order of the state's table.
+    /// The state that the record commits is not the one that its own trace's update computed. `outputs`: the digests
+    /// of the update's nodes that make the state tensors, in the order of the state's table, proven together.
     Binding {
-        outputs: Vec<ProvenTensor>,
+        outputs: Vec<Digest>,
+        siblings: Hashes,
     },
     /// A scalar of the record is not the one that its own trace computed; without `output`, not the one that the job
     /// gives (the clip factor of a job without clipping).
