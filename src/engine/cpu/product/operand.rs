@@ -244,9 +244,12 @@ pub fn magnitudes(view: StridedView<'_>, block: usize) -> Vec<u32> {
     let strips: Vec<_> =
         out.chunks_mut(rows * groups).flat_map(|batch| batch.chunks_mut(ROWS * groups)).collect();
     strips.into_par_iter().enumerate().for_each(|(i, out)| {
-        view.strip(i).for_each_piece(group, |row, first, elements| {
-            let magnitude = &mut out[row * groups + first / group];
-            *magnitude = greatest_magnitude(path, elements).max(*magnitude);
+        // Short groups are gathered together.
+        view.strip(i).for_each_piece(group.max(DEPTH), |row, first, elements| {
+            let out = &mut out[row * groups + first / group..];
+            for (magnitude, elements) in out.iter_mut().zip(elements.chunks(group)) {
+                *magnitude = greatest_magnitude(path, elements).max(*magnitude);
+            }
         });
     });
     out
