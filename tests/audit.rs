@@ -14,7 +14,7 @@ use tiebreak::dispute::verdict::{Claim, Outcome as VerdictOutcome, Verdict};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::reference::Reference;
 use tiebreak::engine::session::{Session, Unobserved};
-use tiebreak::engine::{Compiled, Engine, EngineError, Observer, Tensor};
+use tiebreak::engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
 use tiebreak::program::graph::{Graph, TensorType};
 use tiebreak::run::dir::Run;
 
@@ -175,6 +175,7 @@ impl Observer for FlipFirst<'_> {
         index: usize,
         node: &tiebreak::program::graph::Node,
         bytes: &[u8],
+        inputs: &mut dyn Inputs,
     ) -> Result<Option<Vec<u8>>, EngineError> {
         let mut changed = bytes.to_vec();
         if node.operator == "block0.gelu" {
@@ -182,7 +183,7 @@ impl Observer for FlipFirst<'_> {
             changed[6] ^= 0x10;
         }
         if let Some(inner) = &mut self.inner {
-            inner.node(index, node, &changed)?;
+            inner.node(index, node, &changed, inputs)?;
         }
         Ok(Some(changed))
     }

@@ -108,6 +108,49 @@ fn every_auditor_replays_every_trainer() {
     assert!(!heads.is_empty(), "every trainer reached the same weights");
 }
 
+#[test]
+fn binary64_kernels_on_finer_grids_are_replayed_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut auditors = auditors();
+    for bits in [32, 28] {
+        let job = logged_job(folder.path(), &format!("bits = {bits}\n"));
+        for native in [Native::Gemm, Native::Sequential { fused: false }, Native::Interleaved { fused: true }]
+        {
+            let out = folder.path().join(format!("{bits}-{}", native.name()));
+            let run = trained_on(&mut cpu(native), &job, &out, None);
+            for (auditor, engine) in &mut auditors {
+                // The scalar reference takes its time: one pair with it; GPUs compile shaders, so they see one trainer.
+                if auditor != "cpu" && (bits == 28 || native != Native::Gemm) {
+                    continue;
+                }
+                let report = audited(&run, engine.as_mut()).unwrap();
+                assert_eq!(
+                    report.outcome,
+                    Outcome::Matches,
+                    "{bits} bits of {native:?} audited by {auditor}"
+                );
+                let tally = report.rounding.unwrap();
+                assert_eq!(
+                    (tally.illegal, tally.beyond, tally.needless),
+                    (0, 0, 0),
+                    "{native:?} by {auditor}"
+                );
+                println!(
+                    "{bits} bits, {native:?}: {} of {}, {} taken",
+                    tally.decisions,
+                    tally.elements,
+                    tally.taken()
+                );
+            }
+        }
+    }
+    let far = folder.path().join("far");
+    let job = logged_job(folder.path(), "bits = 32\n");
+    let run = trained_on(&mut cpu(Native::Gemm), &job, &far, Some("decision-far@3"));
+    let report = audited(&run, &mut Cpu::new(2).unwrap()).unwrap();
+    assert!(matches!(report.outcome, Outcome::Diverges { step: 3, .. }), "{:?}", report.outcome);
+}
+
 fn cheated(cheat: &str) -> Report {
     let folder = tempfile::tempdir().unwrap();
     let job = logged_job(folder.path(), "");

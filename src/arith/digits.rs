@@ -109,6 +109,24 @@ pub fn round_scaled(sum: i128, exponent: i32) -> u32 {
     sign | bits.min(float::INFINITY)
 }
 
+/// What [`round_scaled`] leaves of sum * 2^exponent, itself rounded once to binary32: the two add up to the value but for 48
+/// bits or so. +0 where the first part is infinite.
+pub fn rest_scaled(sum: i128, exponent: i32) -> u32 {
+    let rounded = round_scaled(sum, exponent);
+    if rounded & !float::SIGN == float::INFINITY {
+        return 0;
+    }
+    let field = (rounded >> 23 & 0xff) as i32;
+    let mantissa = (rounded & 0x007f_ffff) | (u32::from(field != 0) << 23);
+    // |rounded| = mantissa * 2^(scale). Below the sum's own unit nothing was rounded away.
+    let shift = field.max(1) - 150 - exponent;
+    if shift < 0 {
+        return 0;
+    }
+    let whole = if mantissa == 0 { 0 } else { i128::from(mantissa) << shift };
+    round_scaled(sum - if rounded & float::SIGN != 0 { -whole } else { whole }, exponent)
+}
+
 /// One block's product: the exact integer dot product of two quantised rows, scaled back and rounded once.
 /// `magnitude_*` and `digits_*` are those of the rows' scale groups.
 pub fn dot(a: &[i32], b: &[i32], magnitude_a: u32, magnitude_b: u32, digits_a: u32, digits_b: u32) -> u32 {
@@ -119,11 +137,30 @@ pub fn dot(a: &[i32], b: &[i32], magnitude_a: u32, magnitude_b: u32, digits_a: u
 
 /// The exact sum of a block scaled back to binary32, NaN if either group is marked.
 pub fn scale_back(sum: i128, magnitude_a: u32, magnitude_b: u32, digits_a: u32, digits_b: u32) -> u32 {
-    if is_marked(magnitude_a) || is_marked(magnitude_b) {
+    scale_back_part(Part::Rounded, sum, [magnitude_a, magnitude_b], [digits_a, digits_b])
+}
+
+/// What a product's output is of the exact sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// [`round_scaled`].
+    #[default]
+    Rounded,
+    /// [`rest_scaled`].
+    Rest,
+}
+
+/// A part of the exact sum of a block scaled back to binary32, NaN if either group is marked.
+pub fn scale_back_part(part: Part, sum: i128, magnitudes: [u32; 2], digits: [u32; 2]) -> u32 {
+    if magnitudes.into_iter().any(is_marked) {
         return float::NAN;
     }
-    let bits = (magnitude_bits(digits_a) + magnitude_bits(digits_b)) as i32;
-    round_scaled(sum, exponent(magnitude_a) + exponent(magnitude_b) - bits)
+    let bits = digits.map(magnitude_bits).into_iter().sum::<u32>() as i32;
+    let scale = magnitudes.map(exponent).into_iter().sum::<i32>() - bits;
+    match part {
+        Part::Rounded => round_scaled(sum, scale),
+        Part::Rest => rest_scaled(sum, scale),
+    }
 }
 
 #[cfg(test)]
@@ -156,6 +193,31 @@ mod tests {
         assert_eq!(round_scaled(1, 128), float::INFINITY);
         assert_eq!(round_scaled(-1, 4000), float::NEG_INFINITY);
         assert_eq!(round_scaled(-1, -4000), float::SIGN);
+    }
+
+    #[test]
+    fn the_rest_completes_the_rounded_part() {
+        for shift in 0..80u32 {
+            for sum in [
+                1i128 << shift,
+                (1 << shift) + 1,
+                (3 << shift) - 1,
+                0x1_2345_6789 << shift,
+                -(5 << shift) - 3,
+            ] {
+                for exponent in [-40, 0, -149, -200] {
+                    let part = |bits: u32| f64::from(f32::from_bits(bits));
+                    let (high, low) = (part(round_scaled(sum, exponent)), part(rest_scaled(sum, exponent)));
+                    if sum.unsigned_abs() < 1 << 48 && exponent >= -120 {
+                        assert_eq!(high + low, sum as f64 * 2f64.powi(exponent), "{sum} * 2^{exponent}");
+                    }
+                    let off = (high + low - sum as f64 * 2f64.powi(exponent)).abs();
+                    let unit = (sum as f64 * 2f64.powi(exponent - 48)).abs().max(2f64.powi(-150));
+                    assert!(off <= unit, "{sum} * 2^{exponent}");
+                }
+            }
+        }
+        assert_eq!(rest_scaled(1, 128), 0);
     }
 
     #[test]

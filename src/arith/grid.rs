@@ -35,6 +35,11 @@ fn field(magnitude: u32) -> i32 {
 }
 
 impl GridRule {
+    /// Whether the grid is finer than bfloat16: kernels accumulate in binary64, and a product is known in two parts.
+    pub fn is_wide(self) -> bool {
+        self.bits > 16
+    }
+
     /// What is added to both magnitudes' fields to give the floor's exponent. The scale of a dot product of K terms is
     /// 2^(ea + eb) * sqrt(K).
     pub fn floor_offset(self, k: u32) -> i32 {
@@ -72,8 +77,10 @@ impl Grid {
     /// The index of the value nearest to x, ties to the even index. x is finite.
     pub fn index(self, x: f64) -> i64 {
         let quantum = self.quantum(x);
-        // Exact: both factors are powers of two times integers of 53 bits, far from binary64's limits.
-        let steps = (x.abs() * power(-quantum)).round_ties_even() as i64;
+        // The product is exact: its factors are powers of two times integers of 53 bits, far from binary64's limits. Adding
+        // 1.5 * 2^52 and taking it off again rounds what is below 2^51 to an integer; steps are below 2^25.
+        const INTEGERS: f64 = 6_755_399_441_055_744.0;
+        let steps = (x.abs() * power(-quantum) + INTEGERS - INTEGERS) as i64;
         let octave = i64::from(quantum - self.floor);
         let index = (octave << (self.bits - HEAD)) + steps;
         if x < 0.0 { -index } else { index }

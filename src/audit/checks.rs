@@ -196,6 +196,11 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
                         "it commits to operators although the job does not, or the other way round",
                     );
                 }
+                if step.log.is_some() != run.job.rounding.is_some() {
+                    return wrong(
+                        "it commits a rounding log although the job has none, or the other way round",
+                    );
+                }
             }
             Record::Final { steps, .. } if index == *steps as usize + 1 && *steps == run.job.steps => {}
             _ => return wrong("it is not in its place: steps must be contiguous"),

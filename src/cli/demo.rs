@@ -48,7 +48,12 @@ pub struct Args {
 
 /// The auditor's engine, another one than the trainer's.
 fn auditor(args: &Args) -> Result<Box<dyn Engine>, Failure> {
-    let engine_args = |engine, threads| EngineArgs { engine, adapter: args.adapter.clone(), threads };
+    let engine_args = |engine, threads| EngineArgs {
+        engine,
+        adapter: args.adapter.clone(),
+        threads,
+        ..EngineArgs::default()
+    };
     match args.engine {
         Some(kind) => Ok(open(&engine_args(kind, 1))?),
         None => {
@@ -72,7 +77,8 @@ fn trained(
     cheat: Option<Cheat>,
 ) -> Result<Run, Failure> {
     let disk = Disk::default();
-    let beginning = Beginning { job, out, key: Some(key), challenge: None, nonce: super::random()? };
+    let beginning =
+        Beginning { job, out, key: Some(key), challenge: None, logged: false, nonce: super::random()? };
     let run = begin(&disk, &beginning)?;
     let mut cheat = cheat;
     let mut cpu = Cpu::new(0)?;

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::{CommandResult, Exit, Failure, Printer};
 use crate::engine::cpu::Cpu;
+use crate::engine::cpu::native::Native;
 use crate::engine::fingerprint::fingerprint;
 use crate::engine::reference::Reference;
 use crate::engine::{Engine, EngineError};
@@ -21,6 +22,34 @@ pub enum Kind {
     Reference,
 }
 
+/// An order of summation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum NativeKind {
+    /// The `gemm` crate.
+    #[default]
+    Gemm,
+    /// Term by term.
+    Sequential,
+    /// Term by term, fused.
+    SequentialFma,
+    /// Sixteen partial sums.
+    Interleaved,
+    /// Sixteen partial sums, fused.
+    InterleavedFma,
+}
+
+impl NativeKind {
+    fn native(self) -> Native {
+        match self {
+            NativeKind::Gemm => Native::Gemm,
+            NativeKind::Sequential => Native::Sequential { fused: false },
+            NativeKind::SequentialFma => Native::Sequential { fused: true },
+            NativeKind::Interleaved => Native::Interleaved { fused: false },
+            NativeKind::InterleavedFma => Native::Interleaved { fused: true },
+        }
+    }
+}
+
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct EngineArgs {
     /// What computes.
@@ -29,6 +58,9 @@ pub struct EngineArgs {
     /// The GPU whose name contains this (see `tiebreak adapters`).
     #[arg(long)]
     pub adapter: Option<String>,
+    /// The CPU kernel that a trainer of the logged profile calls native; each sums in another order.
+    #[arg(long, value_enum, default_value_t = NativeKind::Gemm)]
+    pub native: NativeKind,
     /// Threads of the CPU engine; 0 = one for each core.
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
@@ -37,7 +69,7 @@ pub struct EngineArgs {
 /// Opens the engine that the arguments name.
 pub fn open(args: &EngineArgs) -> Result<Box<dyn Engine>, EngineError> {
     Ok(match args.engine {
-        Kind::Cpu => Box::new(Cpu::new(args.threads)?),
+        Kind::Cpu => Box::new(Cpu::new(args.threads)?.with_native(args.native.native())),
         #[cfg(feature = "gpu")]
         Kind::Wgpu => Box::new(crate::engine::gpu::Gpu::open(args.adapter.as_deref())?),
         Kind::Reference => Box::new(Reference),

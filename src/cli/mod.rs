@@ -11,6 +11,7 @@ mod engine;
 mod inspect;
 mod job;
 mod key;
+mod log;
 mod op;
 mod replay;
 mod sample;
@@ -135,6 +136,7 @@ enum Command {
     Inspect(inspect::Args),
     Job(job::Args),
     Key(key::Args),
+    Log(log::Args),
 }
 
 /// Where output goes.
@@ -199,6 +201,7 @@ pub fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(printer, args),
         Command::Job(args) => job::run(printer, args),
         Command::Key(args) => key::run(printer, args),
+        Command::Log(args) => log::run(printer, args),
     };
     match result {
         Ok(exit) => ExitCode::from(exit as u8),

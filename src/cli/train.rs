@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
+use clap::ValueEnum;
 use indicatif::ProgressBar;
 use serde_json::json;
 
@@ -34,11 +35,22 @@ pub struct Args {
     /// 64 hexadecimal digits from the client or a beacon, given after the job was fixed.
     #[arg(long)]
     challenge: Option<Digest>,
+    /// `logged`: products by native kernels, with a rounding log, at the job's thresholds or the default ones.
+    #[arg(long, value_enum)]
+    profile: Option<Profile>,
     /// Go on where the run stopped, to the same bits.
     #[arg(long)]
     resume: bool,
     #[command(flatten)]
     engine: EngineArgs,
+}
+
+/// What a trainer's kernels may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Profile {
+    /// The contract's own products; no log.
+    Exact,
+    Logged,
 }
 
 /// Shows steps as they are done.
@@ -81,12 +93,23 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         (_, true) => Run::open(&args.out)?,
         (Some(job), false) => {
             let nonce = random()?;
-            let beginning =
-                Beginning { job, out: &args.out, key: private.as_ref(), challenge: args.challenge, nonce };
+            let logged = args.profile == Some(Profile::Logged);
+            let beginning = Beginning {
+                job,
+                out: &args.out,
+                key: private.as_ref(),
+                challenge: args.challenge,
+                logged,
+                nonce,
+            };
             begin(&disk, &beginning)?
         }
         (None, false) => return Err(Failure::new(Exit::Usage, "a job file is needed, or --resume")),
     };
+    if args.profile == Some(Profile::Exact) && run.job.rounding.is_some() {
+        let why = "the job has a [rounding] table: it is of the logged profile; remove the table or --profile exact";
+        return Err(Failure::new(Exit::Usage, why));
+    }
     let mut engine = open(&args.engine)?;
     printer.say(format!(
         "run {}: {} parameters, {} steps on {}; tensors of a step take {}, the run about {} on disk",

@@ -9,10 +9,10 @@ use super::expr::{Body, Reg, Writer};
 use super::graph::{
     Graph, Node, Port, Primitive, TensorId, TensorType, View, block_count, leaf_block, pad_shape,
 };
-use super::logged::{LoggedProduct, bf16_body, round_body};
-use super::products::{ProductClass, ProductTable};
+use super::logged::{LoggedProduct, logged_product};
+use super::products::{ProductClass, ProductDigits, ProductTable};
 use crate::arith::DType;
-use crate::arith::grid::GridRule;
+use crate::arith::digits::Part;
 
 /// Appends an operator's gradient: given d(loss)/d(output), returns d(loss)/d(input) for the inputs that have one.
 type Gradient = Box<dyn FnOnce(&mut Builder, TensorId) -> Vec<(TensorId, TensorId)>>;
@@ -264,16 +264,17 @@ impl Builder {
     pub fn product(&mut self, class: ProductClass, a: View, b: View, shape: &[u32]) -> TensorId {
         assert_eq!((a.dims[0], a.dims[1], a.dims[3]), (b.dims[0], b.dims[1], b.dims[3]), "product shapes");
         if let Some(rule) = self.products.logged(class) {
-            return self.logged_product(class, rule, a, b, shape);
+            return logged_product(self, class, rule, [a, b], shape);
         }
-        let digits = self.products.get(class);
+        let digits = self.digits(class);
         let (batch, m, n, k) = (a.dims[0] * a.dims[1], a.dims[2], b.dims[2], a.dims[3]);
         assert_eq!(shape.iter().product::<u32>(), batch * m * n, "product output shape");
         let block = if digits.block >= k { 0 } else { digits.block };
         let blocks = block_count(k, block);
         let (qa, magnitudes_a) = self.quantise(a, digits.digits_a, block);
         let (qb, magnitudes_b) = self.quantise(b, digits.digits_b, block);
-        let product = Primitive::Product { a: qa, magnitudes_a, b: qb, magnitudes_b, block };
+        let product =
+            Primitive::Product { a: qa, magnitudes_a, b: qb, magnitudes_b, block, part: Part::Rounded };
         if blocks == 1 {
             return self.node(product, DType::F32, shape);
         }
@@ -281,53 +282,21 @@ impl Builder {
         self.tree_sum(input, [1, blocks, batch * m * n], shape)
     }
 
-    /// [`Builder::product`] of operands in the kernels' input format, rounded to a grid.
-    fn logged_product(
-        &mut self,
-        class: ProductClass,
-        rule: GridRule,
-        a: View,
-        b: View,
-        shape: &[u32],
-    ) -> TensorId {
-        let digits = self.products.get(class);
-        let (a, b) = (self.native_input(rule, a), self.native_input(rule, b));
-        let (b0, b1, m, n, k) = (a.dims[0], a.dims[1], a.dims[2], b.dims[2], a.dims[3]);
-        let (qa, magnitudes_a) = self.quantise(a.clone(), digits.digits_a, 0);
-        let (qb, magnitudes_b) = self.quantise(b.clone(), digits.digits_b, 0);
-        let product = Primitive::Product { a: qa, magnitudes_a, b: qb, magnitudes_b, block: 0 };
-        let product = self.node(product, DType::F32, shape);
-        let dims = [b0, b1, m, n];
-        let whole = View { tensor: product, offset: 0, dims, strides: [b1 * m * n, m * n, n, 1] };
-        let mut inputs = vec![whole];
-        if rule.floor != 0 {
-            inputs.push(View { tensor: magnitudes_a, offset: 0, dims, strides: [b1 * m, m, 1, 0] });
-            inputs.push(View { tensor: magnitudes_b, offset: 0, dims, strides: [b1 * n, n, 0, 1] });
-        }
-        let output = self.map_views(round_body(rule, k), dims, inputs, DType::F32, shape);
-        self.graph.logged.push(LoggedProduct {
-            class,
-            a,
-            b,
-            magnitudes_a,
-            magnitudes_b,
-            rule,
-            product,
-            output,
-        });
-        output
+    /// The digits of a class of products.
+    pub(super) fn digits(&self, class: ProductClass) -> ProductDigits {
+        self.products.get(class)
     }
 
-    /// A product's operand in the input format of the kernels: a bfloat16 grid takes bfloat16.
-    fn native_input(&mut self, rule: GridRule, view: View) -> View {
-        if rule.bits > 16 {
-            return view;
+    /// Notes a product that native kernels may compute.
+    pub(super) fn logged(&mut self, logged: LoggedProduct) {
+        // An equal one shares its nodes.
+        if !self.graph.logged.iter().any(|have| have.output == logged.output) {
+            self.graph.logged.push(logged);
         }
-        let shape = self.shape(view.tensor);
-        View { tensor: self.map(bf16_body(), &[view.tensor], &shape), ..view }
     }
 
-    fn quantise(&mut self, input: View, digits: u8, block: u32) -> (TensorId, TensorId) {
+    /// A view of a product's operand as integers of its scale groups, and the magnitudes of these.
+    pub(super) fn quantise(&mut self, input: View, digits: u8, block: u32) -> (TensorId, TensorId) {
         assert!(input.reach() <= self.tensor(input.tensor).len(), "a product's view leaves its tensor");
         let [b0, b1, rows, k] = input.dims;
         let magnitudes = self.magnitudes(input.clone(), block);
@@ -336,7 +305,7 @@ impl Builder {
     }
 
     /// The magnitudes of a view's scale groups, by way of those of shorter groups if they are long.
-    fn magnitudes(&mut self, mut view: View, mut block: u32) -> TensorId {
+    pub(super) fn magnitudes(&mut self, mut view: View, mut block: u32) -> TensorId {
         let [b0, b1, rows, k] = view.dims;
         let leaf = leaf_block(view.strides[3]);
         if leaf < if block == 0 { k } else { block } {

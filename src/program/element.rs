@@ -133,7 +133,7 @@ fn element<S: Source>(graph: &Graph, node: &Node, i: usize, source: &mut S) -> R
             let magnitude = source.get(*magnitudes, row * blocks + b)?;
             Ok(digits::quantise(x, magnitude, u32::from(*digits)) as u32)
         }
-        Primitive::Product { a, magnitudes_a, b, magnitudes_b, block } => {
+        Primitive::Product { a, magnitudes_a, b, magnitudes_b, block, part } => {
             let ([batch, m, k], [_, n, _]) = (matrix(graph, *a), matrix(graph, *b));
             let blocks = block_count(k as u32, *block) as usize;
             let (column, rest) = (i % n, i / n);
@@ -152,7 +152,8 @@ fn element<S: Source>(graph: &Graph, node: &Node, i: usize, source: &mut S) -> R
                 DType::Q(d) => u32::from(d),
                 _ => unreachable!("products take quantised operands"),
             };
-            Ok(digits::scale_back(sum, magnitude_a, magnitude_b, digits(*a), digits(*b)))
+            let magnitudes = [magnitude_a, magnitude_b];
+            Ok(digits::scale_back_part(*part, sum, magnitudes, [digits(*a), digits(*b)]))
         }
         Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. } => {
             unreachable!("groupings are evaluated whole")

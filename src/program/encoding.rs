@@ -5,6 +5,7 @@ use super::expr::{Body, Instr};
 use super::graph::{Graph, Port, Primitive, TensorId, View};
 use super::models::Init;
 use super::step::Program;
+use crate::arith::digits::Part;
 
 /// The version of this layout, the first word of every encoding.
 pub const VERSION: u32 = 1;
@@ -132,8 +133,11 @@ impl Encoder {
                 self.u8(*digits);
                 self.u32(*block);
             }
-            Primitive::Product { a, magnitudes_a, b, magnitudes_b, block } => {
-                self.u8(9);
+            Primitive::Product { a, magnitudes_a, b, magnitudes_b, block, part } => {
+                self.u8(match part {
+                    Part::Rounded => 9,
+                    Part::Rest => 10,
+                });
                 [a, magnitudes_a, b, magnitudes_b].into_iter().for_each(|&t| self.id(t));
                 self.u32(*block);
             }

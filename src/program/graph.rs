@@ -8,6 +8,7 @@
 use super::expr::Body;
 use super::logged::LoggedProduct;
 use crate::arith::DType;
+use crate::arith::digits::Part;
 
 /// A tensor of the graph, by its place in [`Graph::tensors`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -97,8 +98,15 @@ pub enum Primitive {
     /// *map*: `quantise`: the same view to integers of `digits` digits; output [batch0*batch1, rows, K], K contiguous.
     Quantise { input: View, magnitudes: TensorId, digits: u8, block: u32 },
     /// *integer product*: out[block, batch, m, n] = the exact dot product of a's row m and b's row n over the block,
-    /// scaled back and rounded once. The blocks' results are added by a tree sum of their own.
-    Product { a: TensorId, magnitudes_a: TensorId, b: TensorId, magnitudes_b: TensorId, block: u32 },
+    /// scaled back and rounded once, or what that rounding leaves. The blocks' results are added by a tree sum of their own.
+    Product {
+        a: TensorId,
+        magnitudes_a: TensorId,
+        b: TensorId,
+        magnitudes_b: TensorId,
+        block: u32,
+        part: Part,
+    },
     /// Not a primitive of the contract, and in no program: the same matrix product of two views [batch0, batch1, rows, K] by
     /// whatever kernel the engine calls native, in floating point. [`super::logged::native_graph`] puts it there.
     Native { a: View, b: View },
@@ -134,7 +142,8 @@ impl Primitive {
             Primitive::GroupOffsets { .. } => "group_offsets.v1",
             Primitive::Magnitude { .. } => "scale.v1",
             Primitive::Quantise { .. } => "quantise.v1",
-            Primitive::Product { .. } => "product.v1",
+            Primitive::Product { part: Part::Rounded, .. } => "product.v1",
+            Primitive::Product { part: Part::Rest, .. } => "product_rest.v1",
             Primitive::Native { .. } => "native_product",
         }
     }

@@ -6,11 +6,13 @@
 
 use std::collections::HashMap;
 
+use super::builder::Builder;
 use super::expr::{Body, Reg, Writer};
 use super::graph::{Graph, Node, Primitive, TensorId, View};
-use super::products::ProductClass;
-use crate::arith::float;
+use super::products::{ProductClass, ProductDigits};
+use crate::arith::digits::{Part, magnitude_bits};
 use crate::arith::grid::GridRule;
+use crate::arith::{DType, float};
 
 /// A product of a graph that native kernels may compute.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,9 +25,14 @@ pub struct LoggedProduct {
     pub magnitudes_a: TensorId,
     pub magnitudes_b: TensorId,
     pub rule: GridRule,
-    /// The product before it is rounded to the grid, and after.
+    /// The product before it is rounded to the grid: binary32, or for grids finer than bfloat16 two parts [2, batch, M, N], the
+    /// nearest binary32 and the rest.
     pub product: TensorId,
+    /// After.
     pub output: TensorId,
+    /// The outputs of the digitised products that hold the operands' integers: one, or that of the high parts and that of what is
+    /// left of them.
+    pub exact: Vec<TensorId>,
 }
 
 impl LoggedProduct {
@@ -42,6 +49,158 @@ impl LoggedProduct {
     }
 }
 
+/// A product of `operands` [batch0, batch1, M, K] and [batch0, batch1, N, K] on a grid: what an auditor computes.
+pub fn logged_product(
+    b: &mut Builder,
+    class: ProductClass,
+    rule: GridRule,
+    operands: [View; 2],
+    shape: &[u32],
+) -> TensorId {
+    let operands = operands.map(|view| native_input(b, rule, view));
+    let [va, vb] = &operands;
+    let (b0, b1, m, n, k) = (va.dims[0], va.dims[1], va.dims[2], vb.dims[2], va.dims[3]);
+    let dims = [b0, b1, m, n];
+    let magnitudes = operands.clone().map(|view| b.magnitudes(view, 0));
+    let (product, exact) = if rule.is_wide() {
+        two_part_product(b, class, &operands, magnitudes, dims)
+    } else {
+        let product = exact_product(b, class, &operands, Part::Rounded, shape);
+        (product, vec![product])
+    };
+    let strides = [b1 * m * n, m * n, n, 1];
+    let part = |offset| View { tensor: product, offset, dims, strides };
+    let mut inputs = vec![part(0)];
+    if rule.floor != 0 {
+        let [tensor_a, tensor_b] = magnitudes;
+        inputs.push(View { tensor: tensor_a, offset: 0, dims, strides: [b1 * m, m, 1, 0] });
+        inputs.push(View { tensor: tensor_b, offset: 0, dims, strides: [b1 * n, n, 0, 1] });
+    } else if rule.is_wide() && rule.bits < 32 {
+        inputs.push(part(b0 * b1 * m * n));
+    }
+    let output = b.map_views(round_body(rule, k), dims, inputs, DType::F32, shape);
+    let [a, b_view] = operands;
+    let [magnitudes_a, magnitudes_b] = magnitudes;
+    b.logged(LoggedProduct { class, a, b: b_view, magnitudes_a, magnitudes_b, rule, product, output, exact });
+    output
+}
+
+/// A product's operand in the input format of the kernels: a bfloat16 grid takes bfloat16.
+fn native_input(b: &mut Builder, rule: GridRule, view: View) -> View {
+    if rule.is_wide() {
+        return view;
+    }
+    let shape = b.shape(view.tensor);
+    View { tensor: b.map(bf16_body(), &[view.tensor], &shape), ..view }
+}
+
+/// A part of the digitised product.
+fn exact_product(
+    b: &mut Builder,
+    class: ProductClass,
+    [va, vb]: &[View; 2],
+    part: Part,
+    shape: &[u32],
+) -> TensorId {
+    let digits = b.digits(class);
+    let (qa, magnitudes_a) = b.quantise(va.clone(), digits.digits_a, 0);
+    let (qb, magnitudes_b) = b.quantise(vb.clone(), digits.digits_b, 0);
+    let product = Primitive::Product { a: qa, magnitudes_a, b: qb, magnitudes_b, block: 0, part };
+    b.node(product, DType::F32, shape)
+}
+
+/// The product to about 48 bits, [2, batch0 * batch1, M, N]: each operand is split in a high part, which its digits hold exactly,
+/// and the rest; the four exact products, the larger three in two parts each, are added with what sums round away.
+fn two_part_product(
+    b: &mut Builder,
+    class: ProductClass,
+    operands: &[View; 2],
+    magnitudes: [TensorId; 2],
+    [b0, b1, m, n]: [u32; 4],
+) -> (TensorId, Vec<TensorId>) {
+    let shape = [b0, b1, m, n];
+    let [[ah, al], [bh, bl]] =
+        [0, 1].map(|i| split(b, &operands[i], magnitudes[i], digits_of(b.digits(class), i)));
+    let mut product =
+        |a: &View, b_view: &View, part| exact_product(b, class, &[a.clone(), b_view.clone()], part, &shape);
+    let [rounded, left, right] =
+        [(&ah, &bh), (&ah, &bl), (&al, &bh)].map(|(x, y)| product(x, y, Part::Rounded));
+    let rests = [(&ah, &bh), (&ah, &bl), (&al, &bh)].map(|(x, y)| product(x, y, Part::Rest));
+    let least = product(&al, &bl, Part::Rounded);
+    // Sums of what is large keep what they round away; only the small terms are added plainly.
+    let body = Body::new("two_parts.v1", |w| {
+        let [rounded, left, right, least, rest, rest_left, rest_right] =
+            [0, 1, 2, 3, 4, 5, 6].map(|i| w.input(i));
+        let (cross, cross_rest) = two_sum(w, left, right);
+        let (sum, sum_rest) = two_sum(w, rounded, cross);
+        let mut small = w.add(rest_left, rest_right);
+        for term in [least, cross_rest, rest, sum_rest] {
+            small = w.add(small, term);
+        }
+        let high = w.add(sum, small);
+        let without = w.sub(sum, high);
+        let low = w.add(without, small);
+        let second = w.index(0);
+        w.select(second, low, high)
+    });
+    let (batch, all) = (b0 * b1, b0 * b1 * m * n);
+    let dims = [2, batch, m, n];
+    let view = |tensor| View { tensor, offset: 0, dims, strides: [0, m * n, n, 1] };
+    debug_assert_eq!(dims.iter().product::<u32>(), 2 * all);
+    let [rest, rest_left, rest_right] = rests;
+    let parts = [rounded, left, right, least, rest, rest_left, rest_right].map(view).to_vec();
+    (b.map_views(body, dims, parts, DType::F32, &dims), vec![rounded, least])
+}
+
+/// x + y and what that rounds away (Knuth's TwoSum: exact without a condition on their order).
+fn two_sum(w: &mut Writer, x: Reg, y: Reg) -> (Reg, Reg) {
+    let sum = w.add(x, y);
+    let of_y = w.sub(sum, x);
+    let of_x = w.sub(sum, of_y);
+    let (rest_x, rest_y) = (w.sub(x, of_x), w.sub(y, of_y));
+    (sum, w.add(rest_x, rest_y))
+}
+
+fn digits_of(digits: ProductDigits, operand: usize) -> u8 {
+    [digits.digits_a, digits.digits_b][operand]
+}
+
+/// An operand's high part, a multiple of 2^(e + 1 - m) for digits of m bits and a row below 2^e, and what is left of it.
+fn split(b: &mut Builder, view: &View, magnitudes: TensorId, digits: u8) -> [View; 2] {
+    let [b0, b1, rows, k] = view.dims;
+    let rows_of_row =
+        View { tensor: magnitudes, offset: 0, dims: view.dims, strides: [b1 * rows, rows, 1, 0] };
+    let contiguous =
+        |tensor| View { tensor, offset: 0, dims: view.dims, strides: [b1 * rows * k, rows * k, k, 1] };
+    // 1.5 * 2^(e + 24 - m): adding it to |x| < 2^e and taking it off again leaves multiples of 2^(e + 1 - m). It must exceed |x|.
+    let above = (24 - magnitude_bits(u32::from(digits)) as i32).max(2);
+    let [high, low] = [("split_high.v1", false), ("split_low.v1", true)].map(|(name, rest)| {
+        let body = Body::new(name, |w| {
+            let (x, magnitude) = (w.input(0), w.input(1));
+            let (shift, one) = (w.word(23), w.word(1));
+            let field = w.ushr(magnitude, shift);
+            let small = w.ult(field, one);
+            let field = w.select(small, one, field);
+            // The field of 2^e is one more than the greatest member's.
+            let offset = w.word((above + 1) as u32);
+            let field = w.uadd(field, offset);
+            let most = w.word(254);
+            let too_large = w.ult(most, field);
+            let field = w.select(too_large, most, field);
+            let place = w.word(1 << 23);
+            let power = w.umul(field, place);
+            let half = w.word(1 << 22);
+            let c = w.uadd(power, half);
+            let raised = w.add(x, c);
+            let high = w.sub(raised, c);
+            if rest { w.sub(x, high) } else { high }
+        });
+        let views = vec![view.clone(), rows_of_row.clone()];
+        contiguous(b.map_views(body, view.dims, views, DType::F32, &[b0, b1, rows, k]))
+    });
+    [high, low]
+}
+
 /// |x|'s bits with everything below the first `bits` bits rounded away, to nearest, ties to even. Carries into the exponent.
 fn cut(w: &mut Writer, magnitude: Reg, bits: u8) -> Reg {
     let dropped = 32 - u32::from(bits);
@@ -56,6 +215,28 @@ fn cut(w: &mut Writer, magnitude: Reg, bits: u8) -> Reg {
     let raised = w.uadd(raised, odd);
     let mask = w.word(!((1 << dropped) - 1));
     w.uand(raised, mask)
+}
+
+/// |x| towards zero if input 1, what is left of x, says that it was rounded away from there, and its last bit 1 if anything is left
+/// (rounding to odd): rounding that to two bits less is rounding once.
+fn to_odd(w: &mut Writer, x: Reg, magnitude: Reg) -> Reg {
+    let (mask, zero, one, shift) = (w.word(!float::SIGN), w.word(0), w.word(1), w.word(31));
+    let rest = w.input(1);
+    let left = w.uand(rest, mask);
+    let nothing = w.ueq(left, zero);
+    let (sign, sign_of_rest) = (w.ushr(x, shift), w.ushr(rest, shift));
+    let outward = w.ueq(sign, sign_of_rest);
+    let minus_one = w.word(u32::MAX);
+    let inward = w.uadd(magnitude, minus_one);
+    let truncated = w.select(outward, magnitude, inward);
+    let last = w.uand(truncated, one);
+    let raised = w.uadd(truncated, one);
+    let odd = w.select(last, truncated, raised);
+    // Infinity and NaN have no rest that counts.
+    let infinity = w.word(float::INFINITY);
+    let finite = w.ult(magnitude, infinity);
+    let odd = w.select(finite, odd, magnitude);
+    w.select(nothing, magnitude, odd)
 }
 
 /// `to_bf16.v1`: the nearest bfloat16, as binary32; ties to even, signed zeros and infinities kept.
@@ -77,13 +258,17 @@ pub fn bf16_body() -> Body {
     })
 }
 
-/// `round_to_grid.v1` of a dot product of K terms: inputs x and its row's and column's magnitudes. The scalar meaning is
+/// `round_to_grid.v1` of a dot product of K terms: inputs x and, for grids with a floor, its row's and column's magnitudes; for
+/// grids of 26 to 30 bits the rest of x. The scalar meaning is
 /// [`crate::arith::grid::Grid::round`].
 pub fn round_body(rule: GridRule, k: u32) -> Body {
     Body::new("round_to_grid.v1", |w| {
         let (mask, sign_bit, zero, one) = (w.word(!float::SIGN), w.word(float::SIGN), w.word(0), w.word(1));
         let x = w.input(0);
-        let magnitude = w.uand(x, mask);
+        let mut magnitude = w.uand(x, mask);
+        if rule.is_wide() && rule.bits < 32 {
+            magnitude = to_odd(w, x, magnitude);
+        }
         let mut rounded = cut(w, magnitude, rule.bits);
         let shift = w.word(23);
         if rule.floor != 0 {
@@ -164,7 +349,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
         #[test]
         fn the_body_is_the_grid(x: u32, a in 0u32..0x7f80_0000, b in 0u32..0x7f80_0000, k in 1u32..5000,
-                                bits in 10u8..=32, floor in 0u8..40, near in any::<bool>()) {
+                                bits in 10u8..=16, floor in 0u8..40, near in any::<bool>()) {
             let rule = GridRule { bits, floor };
             // Half of the cases near the floor, where both roundings meet.
             let grid = rule.grid(k, a, b);
@@ -174,6 +359,21 @@ mod tests {
                 if scaled.is_finite() { scaled.to_bits() | (x & float::SIGN) } else { x }
             } else { x };
             prop_assert_eq!(round_body(rule, k).eval(&[x, a, b], [0; 4]), grid.round(x));
+        }
+
+        #[test]
+        fn two_parts_round_once(fraction in 0u32..1 << 23, field in 40u32..254, sign: bool, tail in -1.0f64..1.0, bits in 26u8..=30) {
+            let x = fraction | field << 23 | u32::from(sign) << 31;
+            let high = f32::from_bits(x);
+            // Any rest of at most half a unit, as a sum of two parts has it; often none, often a tie's.
+            let unit = f64::from(f32::from_bits((x & 0x7fff_ffff) + 1)) - f64::from(high.abs());
+            let low = (tail * tail * tail * unit * 0.24) as f32;
+            let whole = f64::from(high) + f64::from(low);
+            prop_assume!(low == 0.0 || whole != f64::from(high));
+            let grid = GridRule { bits, floor: 0 }.grid(64, 0, 0);
+            let expected = grid.pattern(grid.index(whole));
+            let body = round_body(GridRule { bits, floor: 0 }, 64);
+            prop_assert_eq!(body.eval(&[x, low.to_bits()], [0; 4]), expected);
         }
 
         #[test]

@@ -38,19 +38,47 @@ impl Accumulation {
         if product < 0.5 { product / (1.0 - product) } else { f64::INFINITY }
     }
 
-    /// A bound on |native - x| in units of the product of the 2-norms of the row and the column, for operands of these digits.
-    /// Looser than [`Exact::bound`], for statistics over all elements.
-    pub fn bound_by_norms(self, k: usize, digits: [u32; 2]) -> f64 {
-        let [a, b] = digits.map(|d| 2f64.powi(-(magnitude_bits(d) as i32)));
+    /// A bound on |native - x| in units of the product of the 2-norms of the row and the column, for operands in one
+    /// or two parts of these digits. Looser than [`Exact::bound`], for statistics over all elements.
+    pub fn bound_by_norms(self, k: usize, digits: [u32; 2], parts: usize) -> f64 {
+        let [a, b] = digits.map(|d| {
+            let bits = magnitude_bits(d) as i32;
+            // A high part has at most 22 bits, and what is left of it begins a bit above its half unit.
+            2f64.powi(if parts == 1 { -bits } else { 1 - bits.min(22) - bits })
+        });
         let k_float = k as f64;
         (self.gamma(k) + k_float.sqrt() * (a + b) + k_float * a * b) * 1.000_001
+    }
+}
+
+/// A row of an operand as integers on power-of-two scales: their sum is the row but for half a unit of the last.
+#[derive(Default)]
+pub struct Row {
+    parts: Vec<(Vec<i32>, f64)>,
+}
+
+impl Row {
+    /// Appends a part: integers of `digits` digits of a row of this magnitude, which is finite.
+    pub fn with(mut self, integers: Vec<i32>, magnitude: u32, digits: u32) -> Row {
+        let scale = 2f64.powi(exponent(magnitude) - magnitude_bits(digits) as i32);
+        self.parts.push((integers, scale));
+        self
+    }
+
+    /// How far an element may be from what the integers say.
+    fn half(&self) -> f64 {
+        self.parts.last().map_or(0.0, |(_, scale)| 0.5 * scale)
+    }
+
+    fn magnitude(&self, k: usize) -> f64 {
+        self.parts.iter().map(|(integers, scale)| f64::from(integers[k]) * scale).sum::<f64>().abs()
     }
 }
 
 /// One element's exact product of quantised rows, and what the bound is made of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Exact {
-    /// The nearest binary64 to the exact integer product on its scale.
+    /// The exact integer product on its scale, to about binary64.
     pub value: f64,
     /// Above the sum of |a b| of the operands before they were quantised.
     absolute: f64,
@@ -62,38 +90,34 @@ pub struct Exact {
 }
 
 impl Exact {
-    /// From an element's quantised row and column (integers of `digits` digits) and their magnitudes, which are finite.
-    pub fn of(a: &[i32], b: &[i32], magnitudes: [u32; 2], digits: [u32; 2]) -> Exact {
-        let (mut sum, mut absolute, mut halves) = (0i128, 0u128, 0u128);
-        let (mut sum_a, mut sum_b) = (0u64, 0u64);
-        for (&x, &y) in a.iter().zip(b) {
-            sum += i128::from(i64::from(x) * i64::from(y));
-            let (x, y) = (u64::from(x.unsigned_abs()), u64::from(y.unsigned_abs()));
-            absolute += u128::from(x * y);
+    /// From an element's quantised row and column.
+    pub fn of(a: &Row, b: &Row) -> Exact {
+        let k = a.parts.first().map_or(0, |(integers, _)| integers.len());
+        let mut value = 0.0;
+        for (left, scale_a) in &a.parts {
+            for (right, scale_b) in &b.parts {
+                let terms = left.iter().zip(right).map(|(&x, &y)| i128::from(i64::from(x) * i64::from(y)));
+                value += terms.sum::<i128>() as f64 * (scale_a * scale_b);
+            }
+        }
+        let (half_a, half_b) = (a.half(), b.half());
+        let (mut absolute, mut sum_a, mut sum_b) = (0.0, 0.0, 0.0);
+        for i in 0..k {
+            let (x, y) = (a.magnitude(i), b.magnitude(i));
+            absolute += x * y;
             sum_a += x;
             sum_b += y;
         }
-        halves += u128::from(sum_a) + u128::from(sum_b);
-        let k = a.len();
-        let exponents = [0, 1].map(|i| exponent(magnitudes[i]) - magnitude_bits(digits[i]) as i32);
-        let [scale_a, scale_b] = exponents.map(|e| 2f64.powi(e));
-        let scale = 2f64.powi(exponents[0] + exponents[1]);
-        // Each operand is within half a unit of its integer.
-        let digitisation = (halves as f64 * 0.5 + k as f64 * 0.25) * scale;
-        Exact {
-            value: sum as f64 * scale,
-            absolute: absolute as f64 * scale + digitisation,
-            digitisation,
-            operands: (sum_a as f64 + k as f64) * scale_a + (sum_b as f64 + k as f64) * scale_b,
-            k,
-        }
+        let digitisation = half_a * sum_b + half_b * sum_a + k as f64 * half_a * half_b;
+        let operands = sum_a + sum_b + k as f64 * (half_a + half_b);
+        Exact { value, absolute: absolute + digitisation, digitisation, operands, k }
     }
 
-    /// A bound on the distance between `value` and what a native kernel computes. Every term is far above the error of this
-    /// computation, which the last factor covers.
+    /// A bound on the distance between `value` and what a native kernel computes. The errors of computing `value` are a few units
+    /// of binary64 of the absolute sum; those of the bound itself the last factor covers.
     pub fn bound(&self, accumulation: Accumulation) -> f64 {
         let flushed = accumulation.least_normal() * (2.0 * self.k as f64 + self.operands);
-        let rounding = (accumulation.gamma(self.k) + f64::EPSILON) * self.absolute;
+        let rounding = (accumulation.gamma(self.k) + 8.0 * f64::EPSILON) * self.absolute;
         (rounding + self.digitisation + flushed) * (1.0 + 1e-9)
     }
 
@@ -140,10 +164,11 @@ mod tests {
             let (a, b) = (hard(k, 2 * seed), hard(k, 2 * seed + 1));
             let magnitudes = [group_magnitude(a.iter().copied()), group_magnitude(b.iter().copied())];
             for digits in [[2, 3], [3, 3], [4, 4]] {
-                let q = |row: &[u32], i: usize| -> Vec<i32> {
-                    row.iter().map(|&x| quantise(x, magnitudes[i], digits[i])).collect()
+                let q = |row: &[u32], i: usize| {
+                    let integers = row.iter().map(|&x| quantise(x, magnitudes[i], digits[i])).collect();
+                    Row::default().with(integers, magnitudes[i], digits[i])
                 };
-                let exact = Exact::of(&q(&a, 0), &q(&b, 1), magnitudes, digits);
+                let exact = Exact::of(&q(&a, 0), &q(&b, 1));
                 let grid = GridRule { bits: 16, floor: 0 }.grid(k as u32, magnitudes[0], magnitudes[1]);
                 for native in Native::ALL {
                     let mut out = [0u32];
@@ -167,10 +192,11 @@ mod tests {
     fn the_bound_is_not_so_loose_that_anything_is_legal() {
         let k = 256;
         let row: Vec<i32> = (0..k).map(|i| (i % 100 - 50) * 80_000).collect();
-        let exact = Exact::of(&row, &row, [0x3f80_0000; 2], [3, 3]);
+        let one = || Row::default().with(row.clone(), 0x3f80_0000, 3);
+        let exact = Exact::of(&one(), &one());
         let bound = exact.bound(Accumulation::Binary32);
         assert!(bound < exact.value * 256.0 * 2f64.powi(-22), "{bound} {}", exact.value);
-        let wide = Accumulation::Binary32.bound_by_norms(k as usize, [3, 3]);
+        let wide = Accumulation::Binary32.bound_by_norms(k as usize, [3, 3], 1);
         let norm = row.iter().map(|&q| (f64::from(q) * 2f64.powi(1 - 22)).powi(2)).sum::<f64>();
         assert!(bound <= wide * norm, "the bound by norms is the looser one");
     }

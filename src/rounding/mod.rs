@@ -5,6 +5,7 @@
 //! [`near_tie`] decides what is logged, [`codec`] and [`log`] how it is written, [`legal`] what is allowed; [`record`] is the
 //! trainer's side of a step and [`replay`] the auditor's.
 
+pub mod calibrate;
 pub mod codec;
 pub mod legal;
 pub mod log;

@@ -1,16 +1,17 @@
 //! The near-tie rule: which roundings are logged.
 //!
 //! A native result v stands for every value within a tolerance t of it, so the rounding is logged when those round to more than
-//! one value of the grid. The tolerance is absolute, a threshold times the 2-norms of the row and the column: an error of
-//! summation scales with these, and not with the result (`docs/ROUNDING.md`, section 3).
+//! one value of the grid. The tolerance is a threshold times the 2-norms of the row and the column, since an error of summation
+//! scales with these, and a small part of the result itself (`docs/ROUNDING.md`, section 3).
 
 use rayon::prelude::*;
 
 use super::{BITS_MAX, Decision};
 use crate::arith::grid::{Grid, GridRule};
+use crate::engine::cpu::product::simd::{Path, vectorised};
 
-/// Elements whose fast test is one loop without branches.
-const RUN: usize = 64;
+/// Elements whose fast tests are one loop.
+const RUN: usize = 512;
 
 /// What the scan of a product needs of its rows or columns.
 pub struct Side {
@@ -27,8 +28,10 @@ pub struct Product<'a> {
     pub rule: GridRule,
     pub a: &'a Side,
     pub b: &'a Side,
-    /// The tolerance is this times both norms.
+    /// The tolerance is this times both norms,
     pub threshold: f32,
+    /// and this times the result.
+    pub relative: f32,
 }
 
 /// A result that could round to more than one value.
@@ -44,6 +47,14 @@ impl NearTie {
     /// The indices that values within the tolerance round to, the first and the last.
     pub fn range(&self) -> [i64; 2] {
         [self.grid.index(self.value - self.tolerance), self.grid.index(self.value + self.tolerance)]
+    }
+
+    /// The distance to the nearest boundary between two values, in tolerances.
+    pub fn margin(&self) -> f64 {
+        let near = self.grid.index(self.value);
+        let value = self.grid.value(near);
+        let neighbour = self.grid.value(if self.value >= value { near + 1 } else { near - 1 });
+        (self.value - 0.5 * (value + neighbour)).abs() / self.tolerance
     }
 
     /// The decision for an index, with as many bits as whoever knows the value up to the tolerance needs: x and y are at most
@@ -65,11 +76,16 @@ impl Product<'_> {
         self.rule.grid(k as u32, self.a.magnitudes[row], self.b.magnitudes[column])
     }
 
-    /// The tolerance of an element.
-    pub fn tolerance(&self, place: usize) -> f64 {
+    /// The product of the norms of an element's row and column.
+    pub fn norms(&self, place: usize) -> f64 {
         let [_, m, n, _] = self.dims;
         let (row, column) = (place / n, place / (m * n) * n + place % n);
-        f64::from(self.threshold) * f64::from(self.a.norms[row]) * f64::from(self.b.norms[column])
+        f64::from(self.a.norms[row]) * f64::from(self.b.norms[column])
+    }
+
+    /// The tolerance of an element of this value.
+    pub fn tolerance(&self, place: usize, value: f64) -> f64 {
+        f64::from(self.threshold) * self.norms(place) + f64::from(self.relative) * value.abs()
     }
 
     /// Every near tie of `results` ([batch, M, N] in one part or two), in order.
@@ -122,41 +138,120 @@ impl Product<'_> {
     ) -> Result<(), usize> {
         let [_, m, n, k] = self.dims;
         let columns = row / m * n;
-        let (rule, least) = (self.rule, self.rule.floor_min());
-        let field = |magnitude: u32| ((magnitude >> 23) as i32).max(1);
-        let offset = field(self.a.magnitudes[row]) + rule.floor_offset(k as u32);
-        let scale = self.threshold * self.a.norms[row] * 1.000_001;
-        let bits = i32::from(rule.bits);
+        let scan = Row {
+            offset: field(self.a.magnitudes[row]) + self.rule.floor_offset(k as u32),
+            floored: self.rule.floor != 0,
+            least: self.rule.floor_min(),
+            bits: i32::from(self.rule.bits),
+            scale: self.threshold * self.a.norms[row] * 1.000_001,
+            relative: self.relative * 1.000_001,
+        };
+        let (magnitudes, norms) = (&self.b.magnitudes[columns..][..n], &self.b.norms[columns..][..n]);
+        let mut near = [0u8; RUN];
         for first in (0..n).step_by(RUN) {
             let len = RUN.min(n - first);
-            let mut near = [false; RUN];
-            let magnitudes = &self.b.magnitudes[columns + first..][..len];
-            let norms = &self.b.norms[columns + first..][..len];
-            for i in 0..len {
-                let floor =
-                    if rule.floor == 0 { least } else { (field(magnitudes[i]) + offset).clamp(least, 104) };
-                near[i] = may_be_near(high[first + i], floor, bits, scale * norms[i]);
+            let near = &mut near[..len];
+            let part = first..first + len;
+            if scan.bits == 32 {
+                mark_binary32(
+                    Path::fastest(),
+                    &high[part.clone()],
+                    &low[part.clone()],
+                    &norms[part],
+                    scan,
+                    near,
+                );
+            } else {
+                mark(
+                    Path::fastest(),
+                    &high[part.clone()],
+                    &magnitudes[part.clone()],
+                    &norms[part],
+                    scan,
+                    near,
+                );
             }
-            if !near[..len].contains(&true) {
-                continue;
-            }
-            for i in (0..len).filter(|&i| near[i]) {
-                let place = row * n + first + i;
-                let mut value = f64::from(f32::from_bits(high[first + i]));
-                if let Some(&rest) = low.get(first + i) {
-                    value += f64::from(f32::from_bits(rest));
+            for (group, marks) in near.chunks(8).enumerate() {
+                if marks == [0; 8] {
+                    continue;
                 }
-                if !value.is_finite() {
-                    return Err(place);
-                }
-                let tie = NearTie { place, value, tolerance: self.tolerance(place), grid: self.grid(place) };
-                let range = tie.range();
-                if range[0] != range[1] {
-                    found(tie, range);
+                for i in (0..marks.len()).filter(|&i| marks[i] != 0) {
+                    self.test(row * n, first + group * 8 + i, high, low, found)?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// The exact test of an element of a row that begins at `start`.
+    fn test(
+        &self,
+        start: usize,
+        column: usize,
+        high: &[u32],
+        low: &[u32],
+        found: &mut dyn FnMut(NearTie, [i64; 2]),
+    ) -> Result<(), usize> {
+        let place = start + column;
+        let mut value = f64::from(f32::from_bits(high[column]));
+        if let Some(&rest) = low.get(column) {
+            value += f64::from(f32::from_bits(rest));
+        }
+        if !value.is_finite() {
+            return Err(place);
+        }
+        let tie = NearTie { place, value, tolerance: self.tolerance(place, value), grid: self.grid(place) };
+        let range = tie.range();
+        if range[0] != range[1] {
+            found(tie, range);
+        }
+        Ok(())
+    }
+}
+
+/// What the fast test needs of a row.
+#[derive(Clone, Copy)]
+struct Row {
+    /// The floor's exponent but for the column's field.
+    offset: i32,
+    floored: bool,
+    least: i32,
+    bits: i32,
+    /// The tolerance but for the column's norm, and its part for each unit of the result.
+    scale: f32,
+    relative: f32,
+}
+
+impl Row {
+    #[inline(always)]
+    fn tolerance(self, norm: f32, x: u32) -> f32 {
+        self.scale * norm + self.relative * f32::from_bits(x & 0x7fff_ffff)
+    }
+}
+
+/// A magnitude's part of a floor's exponent.
+#[inline(always)]
+fn field(magnitude: u32) -> i32 {
+    ((magnitude >> 23) as i32).max(1)
+}
+
+vectorised! {
+    /// Marks the elements that may be near ties.
+    fn mark(high: &[u32], magnitudes: &[u32], norms: &[f32], row: Row, near: &mut [u8]) {
+        for (((near, &x), &magnitude), &norm) in near.iter_mut().zip(high).zip(magnitudes).zip(norms) {
+            let floor = (field(magnitude) + row.offset).clamp(row.least, 104);
+            let floor = if row.floored { floor } else { row.least };
+            *near = u8::from(may_be_near(x, floor, row.bits, row.tolerance(norm, x)));
+        }
+    }
+}
+
+vectorised! {
+    /// The same for binary32 itself.
+    fn mark_binary32(high: &[u32], low: &[u32], norms: &[f32], row: Row, near: &mut [u8]) {
+        for (((near, &x), &rest), &norm) in near.iter_mut().zip(high).zip(low).zip(norms) {
+            *near = u8::from(may_be_near_binary32(x, rest, row.tolerance(norm, x)));
+        }
     }
 }
 
@@ -184,6 +279,16 @@ fn may_be_near(x: u32, floor: i32, bits: i32, tolerance: f32) -> bool {
     (biased == 255) | if small { above_zero } else { near }
 }
 
+/// The same for binary32 itself: whether what is left of x is nearly half a unit of it, or a quarter below a power of two.
+#[inline(always)]
+fn may_be_near_binary32(x: u32, rest: u32, tolerance: f32) -> bool {
+    let biased = x >> 23 & 0xff;
+    // Half a unit in the last place is 2^(biased - 151); a little less for the roundings here.
+    let half = f32::from_bits(biased.saturating_sub(24).max(1) << 23) * 0.999_999;
+    let least = if x & 0x007f_ffff == 0 { half * 0.5 } else { half };
+    !(26..255).contains(&biased) | (f32::from_bits(rest & 0x7fff_ffff) + tolerance >= least)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,7 +297,7 @@ mod tests {
     fn one(rule: GridRule, value: f32, threshold: f32) -> Option<NearTie> {
         let side = || Side { magnitudes: vec![0x3f80_0000], norms: vec![1.0] };
         let (a, b) = (side(), side());
-        let product = Product { dims: [1, 1, 1, 64], rule, a: &a, b: &b, threshold };
+        let product = Product { dims: [1, 1, 1, 64], rule, a: &a, b: &b, threshold, relative: 0.0 };
         product.near_ties(&[value.to_bits()]).expect("finite").pop()
     }
 
@@ -269,7 +374,8 @@ mod tests {
     #[test]
     fn results_that_are_not_finite_are_refused() {
         let side = Side { magnitudes: vec![0x3f80_0000; 2], norms: vec![1.0; 2] };
-        let product = Product { dims: [1, 1, 2, 4], rule: BF16, a: &side, b: &side, threshold: 1e-6 };
+        let product =
+            Product { dims: [1, 1, 2, 4], rule: BF16, a: &side, b: &side, threshold: 1e-6, relative: 0.0 };
         assert_eq!(product.near_ties(&[0, 0x7f80_0000]).err(), Some(1));
     }
 }

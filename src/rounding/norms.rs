@@ -3,6 +3,7 @@
 
 use rayon::prelude::*;
 
+use crate::engine::cpu::product::simd::{Path, vectorised};
 use crate::program::graph::View;
 
 /// Rows summed at once where rows, not K, are contiguous.
@@ -23,7 +24,7 @@ pub fn row_norms(view: &View, words: &[u32]) -> Vec<f32> {
     tasks.for_each(|(start, norms)| {
         if along == 1 {
             for (row, norm) in norms.iter_mut().enumerate() {
-                *norm = root(squares(&words[start + row * across..][..k]));
+                *norm = root(squares(Path::fastest(), &words[start + row * across..][..k]));
             }
             return;
         }
@@ -31,9 +32,7 @@ pub fn row_norms(view: &View, words: &[u32]) -> Vec<f32> {
         for i in 0..k {
             let from = start + i * along;
             if across == 1 {
-                for (sum, &x) in sums.iter_mut().zip(&words[from..from + norms.len()]) {
-                    *sum += square(x);
-                }
+                add_squares(Path::fastest(), &words[from..from + norms.len()], &mut sums);
             } else {
                 for (row, sum) in sums.iter_mut().enumerate().take(norms.len()) {
                     *sum += square(words[from + row * across]);
@@ -53,15 +52,25 @@ fn square(x: u32) -> f64 {
     x * x
 }
 
-fn squares(row: &[u32]) -> f64 {
-    let mut lanes = [0f64; 8];
-    let mut chunks = row.chunks_exact(8);
-    for chunk in &mut chunks {
-        for (lane, &x) in lanes.iter_mut().zip(chunk) {
-            *lane += square(x);
+vectorised! {
+    fn squares(row: &[u32]) -> f64 {
+        let mut lanes = [0f64; 16];
+        let mut chunks = row.chunks_exact(16);
+        for chunk in &mut chunks {
+            for (lane, &x) in lanes.iter_mut().zip(chunk) {
+                *lane += square(x);
+            }
+        }
+        lanes.iter().sum::<f64>() + chunks.remainder().iter().map(|&x| square(x)).sum::<f64>()
+    }
+}
+
+vectorised! {
+    fn add_squares(row: &[u32], sums: &mut [f64]) {
+        for (sum, &x) in sums.iter_mut().zip(row) {
+            *sum += square(x);
         }
     }
-    lanes.iter().sum::<f64>() + chunks.remainder().iter().map(|&x| square(x)).sum::<f64>()
 }
 
 /// The root, a little up so that a norm is not 0 unless its row is.

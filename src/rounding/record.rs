@@ -110,7 +110,11 @@ pub(super) fn with_words<R>(bytes: &[u8], f: impl FnOnce(&[u32]) -> R) -> R {
 }
 
 /// The magnitudes and norms of an operand's rows.
-fn side(inputs: &mut dyn Inputs, view: &View, magnitudes: Option<TensorId>) -> Result<Side, EngineError> {
+pub(super) fn side(
+    inputs: &mut dyn Inputs,
+    view: &View,
+    magnitudes: Option<TensorId>,
+) -> Result<Side, EngineError> {
     let rows = (view.dims[0] * view.dims[1] * view.dims[2]) as usize;
     let mut side = Side { magnitudes: vec![0; rows], norms: Vec::new() };
     inputs.visit(view.tensor, &mut |bytes| {
@@ -160,8 +164,9 @@ impl Rounder for Recorder {
         let floored = logged.rule.floor != 0;
         let a = side(inputs, &logged.a, floored.then_some(logged.magnitudes_a))?;
         let b = side(inputs, &logged.b, floored.then_some(logged.magnitudes_b))?;
-        let threshold = self.rounding.of(logged.class);
-        let product = Product { dims: logged.dims(), rule: logged.rule, a: &a, b: &b, threshold };
+        let (threshold, relative) =
+            (self.rounding.of(logged.class, logged.dims()[3]), self.rounding.relative());
+        let product = Product { dims: logged.dims(), rule: logged.rule, a: &a, b: &b, threshold, relative };
         let stopped = |why: String| EngineError::Stopped(format!("{}: {why}", node.operator));
         let ties = with_words(bytes, |words| product.near_ties(words)).map_err(|place| {
             stopped(format!(

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use super::codec::decode;
-use super::legal::Exact;
+use super::legal::{Exact, Row};
 use super::log::Log;
 use super::near_tie::{NearTie, Product, Side};
 use super::record::{Rounder, with_words};
@@ -38,6 +38,30 @@ pub struct Illegal {
 /// The most remarks of a report.
 const REMARKS_MAX: usize = 8;
 
+/// Bins of a histogram of margins: 0 to 2 tolerances, and beyond.
+pub const MARGIN_BINS: usize = 41;
+
+/// A histogram of margins.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Margins(pub Vec<u64>);
+
+impl Default for Margins {
+    fn default() -> Margins {
+        Margins(vec![0; MARGIN_BINS])
+    }
+}
+
+impl Margins {
+    fn count(&mut self, margin: f64) {
+        self.0[((margin * 20.0) as usize).min(MARGIN_BINS - 1)] += 1;
+    }
+
+    fn add(&mut self, other: &Margins) {
+        self.0.iter_mut().zip(&other.0).for_each(|(mine, theirs)| *mine += theirs);
+    }
+}
+
 /// What a replay saw of a trainer's freedom.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Tally {
@@ -54,6 +78,10 @@ pub struct Tally {
     pub beyond: u64,
     /// Decisions about elements that lie too far from any boundary to be logged.
     pub needless: u64,
+    /// Decisions by the distance of the auditor's value from the boundary, in twentieths of the tolerance; all, and those that are
+    /// not the nearest value. The last bin holds what is further.
+    pub margins: Margins,
+    pub margins_taken: Margins,
     /// Roundings that no honest kernel can have taken; the first is described.
     pub illegal: u64,
     pub first_illegal: Option<Illegal>,
@@ -122,6 +150,8 @@ impl Tally {
         self.beyond += other.beyond;
         self.needless += other.needless;
         self.illegal += other.illegal;
+        self.margins.add(&other.margins);
+        self.margins_taken.add(&other.margins_taken);
         if self.first_illegal.is_none() {
             self.first_illegal.clone_from(&other.first_illegal);
         }
@@ -138,14 +168,25 @@ pub struct Replayer {
     products: Vec<LoggedProduct>,
     /// Of every tensor of the graph.
     types: Vec<DType>,
-    /// Nodes of the program's graph that are logged products: their number.
-    sites: HashMap<usize, usize>,
+    /// Nodes of the program's graph that matter: the product's number, and whether its operands' integers are read there, its
+    /// results, or both.
+    sites: HashMap<usize, Site>,
     micro: u32,
+    /// The operands of a product whose results are to come.
+    operands: Vec<[Rows; 2]>,
     /// Elements of the next rounding that the log decides otherwise.
     pending: HashMap<TensorId, Vec<(usize, u32)>>,
     measure_freedom: bool,
     tally: Tally,
     malformed: Option<Malformed>,
+}
+
+/// What a node is to a logged product.
+#[derive(Clone, Copy)]
+struct Site {
+    number: usize,
+    operands: bool,
+    results: bool,
 }
 
 /// A quantised operand: its rows' integers, magnitudes and norms.
@@ -184,12 +225,12 @@ impl Rows {
         Ok(rows)
     }
 
-    fn row(&self, row: usize) -> Vec<i32> {
+    /// A row, as one more part of `to`.
+    fn row(&self, to: Row, row: usize) -> Row {
         let bytes = self.k * usize::from(self.digits);
-        self.bytes[row * bytes..(row + 1) * bytes]
-            .chunks_exact(usize::from(self.digits))
-            .map(integer)
-            .collect()
+        let row_bytes = &self.bytes[row * bytes..(row + 1) * bytes];
+        let integers = row_bytes.chunks_exact(usize::from(self.digits)).map(integer).collect();
+        to.with(integers, self.side.magnitudes[row], u32::from(self.digits))
     }
 }
 
@@ -211,6 +252,7 @@ impl Replayer {
             types: graph.tensors.iter().map(|ty| ty.dtype).collect(),
             sites: HashMap::new(),
             micro: 0,
+            operands: Vec::new(),
             pending: HashMap::new(),
             measure_freedom: false,
             tally,
@@ -238,42 +280,53 @@ impl Replayer {
         self.malformed.as_ref()
     }
 
-    fn product(
-        &mut self,
-        number: usize,
-        node: &Node,
-        results: &[u32],
-        inputs: &mut dyn Inputs,
-    ) -> Result<(), EngineError> {
-        let logged = &self.products[number];
-        let elements = logged.elements() as u64;
+    /// Whether anything of a product is looked at.
+    fn looks_at(&self, number: usize) -> bool {
         let part = self.micro as usize * self.products.len() + number;
-        let decisions = decode(self.log.part(part), elements).map_err(|error| {
+        self.measure_freedom || !self.log.part(part).is_empty()
+    }
+
+    /// Reads the operands of a digitised product.
+    fn read_operands(&mut self, site: Site, node: &Node, inputs: &mut dyn Inputs) -> Result<(), EngineError> {
+        let Primitive::Product { a, magnitudes_a, b, magnitudes_b, .. } = &node.primitive else {
+            unreachable!("operands are read where they are multiplied");
+        };
+        let k = self.products[site.number].dims()[3];
+        let read = |tensor: &TensorId, magnitudes: &TensorId, inputs: &mut dyn Inputs| {
+            Rows::read(inputs, self.types[tensor.0 as usize], [*tensor, *magnitudes], k)
+        };
+        let rows = [read(a, magnitudes_a, inputs)?, read(b, magnitudes_b, inputs)?];
+        self.operands.push(rows);
+        Ok(())
+    }
+
+    fn product(&mut self, number: usize, node: &Node, results: &[u32]) -> Result<(), EngineError> {
+        let logged = &self.products[number];
+        let elements = logged.elements();
+        let part = self.micro as usize * self.products.len() + number;
+        let decisions = decode(self.log.part(part), elements as u64).map_err(|error| {
             let why = format!("{}, micro-batch {}: {error}", node.operator, self.micro);
             self.malformed = Some(error);
             EngineError::Stopped(why)
         })?;
-        self.tally.elements += elements;
+        self.tally.elements += elements as u64;
         self.tally.decisions += decisions.len() as u64;
         let mut changes = Vec::new();
-        if !decisions.is_empty() || self.measure_freedom {
-            let Primitive::Product { a, magnitudes_a, b, magnitudes_b, .. } = &node.primitive else {
-                unreachable!("logged products are products");
-            };
+        let operands = std::mem::take(&mut self.operands);
+        if let Some([first_a, first_b]) = operands.first() {
             let dims @ [_, m, n, k] = logged.dims();
-            let types = [a, b].map(|tensor| self.types[tensor.0 as usize]);
-            let a = Rows::read(inputs, types[0], [*a, *magnitudes_a], k)?;
-            let b = Rows::read(inputs, types[1], [*b, *magnitudes_b], k)?;
             let accumulation = self.rounding.accumulation();
-            let threshold = self.rounding.of(logged.class);
-            let scan = Product { dims, rule: logged.rule, a: &a.side, b: &b.side, threshold };
-            let digits = [u32::from(a.digits), u32::from(b.digits)];
+            let (threshold, relative) = (self.rounding.of(logged.class, k), self.rounding.relative());
+            let (rule, a, b) = (logged.rule, &first_a.side, &first_b.side);
+            let scan = Product { dims, rule, a, b, threshold, relative };
+            let digits = [u32::from(first_a.digits), u32::from(first_b.digits)];
             for decision in &decisions {
                 self.tally.bits += u64::from(decision.bits);
                 let place = decision.place as usize;
-                let x = f64::from(f32::from_bits(results[place]));
+                let part = |place: usize| f64::from(f32::from_bits(results[place]));
+                let x = part(place) + if logged.rule.is_wide() { part(elements + place) } else { 0.0 };
                 let (row, column) = (place / n, place / (m * n) * n + place % n);
-                let magnitudes = [a.side.magnitudes[row], b.side.magnitudes[column]];
+                let magnitudes = [first_a.side.magnitudes[row], first_b.side.magnitudes[column]];
                 if !x.is_finite() || magnitudes.into_iter().any(is_marked) {
                     let error =
                         Malformed::invalid("rounding log", "a decision about a value that is not finite");
@@ -282,14 +335,17 @@ impl Replayer {
                 }
                 let grid = scan.grid(place);
                 let (mine, theirs) = (grid.index(x), decision.index(grid, x));
-                let tie = NearTie { place, value: x, tolerance: 2.0 * scan.tolerance(place), grid };
+                let tie = NearTie { place, value: x, tolerance: 2.0 * scan.tolerance(place, x), grid };
                 let [low, high] = tie.range();
                 if low == high {
                     self.tally.needless += 1;
                 }
+                let margin = 2.0 * tie.margin(); // of the tolerance itself
+                self.tally.margins.count(margin);
                 if theirs == mine {
                     continue;
                 }
+                self.tally.margins_taken.count(margin);
                 changes.push((place, grid.pattern(theirs)));
                 if theirs > mine {
                     self.tally.taken_up += 1;
@@ -299,7 +355,10 @@ impl Replayer {
                 if !(low..=high).contains(&theirs) {
                     self.tally.beyond += 1;
                 }
-                let exact = Exact::of(&a.row(row), &b.row(column), magnitudes, digits);
+                let joined = |side: usize, row: usize| {
+                    operands.iter().fold(Row::default(), |all, parts| parts[side].row(all, row))
+                };
+                let exact = Exact::of(&joined(0, row), &joined(1, column));
                 let legal = exact.legal(grid, accumulation);
                 if !(legal[0]..=legal[1]).contains(&theirs) {
                     self.tally.illegal += 1;
@@ -315,9 +374,9 @@ impl Replayer {
                 }
             }
             if self.measure_freedom {
-                let threshold = accumulation.bound_by_norms(k, digits) as f32;
-                let scan = Product { threshold, ..scan };
-                self.tally.freedom.push(freedom(&scan, results, self.micro, &node.operator));
+                let threshold = accumulation.bound_by_norms(k, digits, operands.len()) as f32;
+                let scan = Product { threshold, relative: 0.0, ..scan };
+                self.tally.freedom.push(freedom(&scan, results, elements, self.micro, &node.operator));
             }
         }
         self.pending.insert(logged.output, changes);
@@ -326,7 +385,7 @@ impl Replayer {
 }
 
 /// What the bound leaves free in a product.
-fn freedom(product: &Product, results: &[u32], micro_batch: u32, operator: &str) -> Freedom {
+fn freedom(product: &Product, results: &[u32], elements: usize, micro_batch: u32, operator: &str) -> Freedom {
     let parts = product.fold(
         results,
         || (0u64, 0f64, 0f64),
@@ -340,11 +399,11 @@ fn freedom(product: &Product, results: &[u32], micro_batch: u32, operator: &str)
     );
     let parts = parts.unwrap_or_default(); // values that are not finite are no choice
     let sum = |f: fn(&(u64, f64, f64)) -> f64| parts.iter().map(f).sum::<f64>();
-    let size: f64 = results.iter().map(|&x| f64::from(f32::from_bits(x)).abs()).sum();
+    let size: f64 = results[..elements].iter().map(|&x| f64::from(f32::from_bits(x)).abs()).sum();
     Freedom {
         micro_batch,
         operator: operator.to_string(),
-        elements: results.len() as u64,
+        elements: elements as u64,
         free: parts.iter().map(|part| part.0).sum(),
         bits: sum(|part| part.1),
         bias: if size > 0.0 { sum(|part| part.2) / size } else { 0.0 },
@@ -358,14 +417,22 @@ impl Rounder for Replayer {
             return;
         };
         self.micro = micro;
-        let numbers: HashMap<TensorId, usize> =
-            self.products.iter().enumerate().map(|(number, product)| (product.product, number)).collect();
-        let sites = graph.nodes.iter().enumerate();
-        self.sites = sites.filter_map(|(i, node)| numbers.get(&node.output).map(|&n| (i, n))).collect();
+        self.operands.clear();
+        self.sites.clear();
+        let places: HashMap<TensorId, usize> =
+            graph.nodes.iter().enumerate().map(|(index, node)| (node.output, index)).collect();
+        for (number, logged) in self.products.iter().enumerate() {
+            let none = Site { number, operands: false, results: false };
+            for tensor in &logged.exact {
+                self.sites.entry(places[tensor]).or_insert(none).operands = true;
+            }
+            self.sites.entry(places[&logged.product]).or_insert(none).results = true;
+        }
     }
 
     fn wants(&self, index: usize, node: &Node) -> bool {
-        self.sites.contains_key(&index) || self.pending.get(&node.output).is_some_and(|c| !c.is_empty())
+        let site = self.sites.get(&index).is_some_and(|site| site.results || self.looks_at(site.number));
+        site || self.pending.get(&node.output).is_some_and(|c| !c.is_empty())
     }
 
     fn node(
@@ -385,11 +452,14 @@ impl Rounder for Replayer {
             }
             return Ok(Some(bytes));
         }
-        match self.sites.get(&index) {
-            Some(&number) => {
-                with_words(bytes, |words| self.product(number, node, words, inputs)).map(|()| None)
+        if let Some(&site) = self.sites.get(&index) {
+            if site.operands && self.looks_at(site.number) {
+                self.read_operands(site, node, inputs)?;
             }
-            None => Ok(None),
+            if site.results {
+                with_words(bytes, |words| self.product(site.number, node, words))?;
+            }
         }
+        Ok(None)
     }
 }

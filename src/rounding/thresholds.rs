@@ -9,9 +9,7 @@ use super::legal::Accumulation;
 use crate::arith::grid::GridRule;
 use crate::program::products::{ProductClass, ProductTable};
 
-/// A threshold's unit: 2^-32 of the product of the norms of the row and the column.
-const UNIT: f32 = 1.0 / 4_294_967_296.0;
-/// The most a threshold may be: 2^-8 of the norms.
+/// The most a threshold may be.
 const MOST: u32 = 1 << 24;
 
 /// The `[rounding]` table of a job: the logged profile.
@@ -21,12 +19,13 @@ pub struct Rounding {
     /// The grid: leading bits of binary32 that results keep. 16 is bfloat16, for kernels that accumulate in binary32.
     #[serde(default = "sixteen")]
     pub bits: u8,
-    /// Results are not finer than 2^-floor of their row's and column's scale; 0 = no floor.
-    #[serde(default = "fourteen")]
-    pub floor: u8,
-    /// The threshold of every class that has none of its own, in units of 2^-32 of the norms.
-    #[serde(default = "default_threshold")]
-    pub threshold: u32,
+    /// Results are not finer than 2^-floor of their row's and column's scale; 0 = no floor. Absent = 14 for bfloat16, else 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor: Option<u8>,
+    /// The threshold of every class that has none of its own, in units of 2^-32 of the norms, or 2^-60 for grids of more than
+    /// 16 bits. Absent = a default that grows with sqrt(K).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub threshold: Option<u32>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub class: BTreeMap<ProductClass, u32>,
 }
@@ -35,38 +34,37 @@ fn sixteen() -> u8 {
     16
 }
 
-fn fourteen() -> u8 {
-    14
-}
-
-/// What `tiebreak log calibrate` measured for CPU and software Vulkan kernels, rounded up (`docs/ROUNDING.md`, section 3).
-fn default_threshold() -> u32 {
-    512
-}
+/// The bfloat16 grid's floor.
+const FLOOR: u8 = 14;
+/// Thresholds without a calibration, in units for each sqrt(K): above what `tiebreak log calibrate` measures for CPU and software
+/// Vulkan kernels (`docs/ROUNDING.md`, section 3).
+const THRESHOLD_BINARY32: f64 = 40.0;
+/// The auditor's own error counts most here, and does not grow with K.
+const THRESHOLD_BINARY64: f64 = 16_384.0;
 
 impl Default for Rounding {
     fn default() -> Rounding {
-        Rounding {
-            bits: sixteen(),
-            floor: fourteen(),
-            threshold: default_threshold(),
-            class: BTreeMap::new(),
-        }
+        Rounding { bits: sixteen(), floor: None, threshold: None, class: BTreeMap::new() }
     }
 }
 
 impl Rounding {
     /// The key that is wrong and why, if any.
     pub fn error(&self) -> Option<(String, String)> {
-        if self.bits != 16 {
-            return Some(("bits".into(), "must be 16 (bfloat16)".into()));
+        if !matches!(self.bits, 16 | 26..=30 | 32) {
+            return Some(("bits".into(), "must be 16 (bfloat16), 26 to 30, or 32 (binary32)".into()));
         }
-        if self.floor != 0 && !(4..=40).contains(&self.floor) {
+        if self.bits > 16 && self.floor.is_some_and(|floor| floor != 0) {
+            return Some(("floor".into(), "only the bfloat16 grid has a floor; leave it out".into()));
+        }
+        if self.floor.is_some_and(|floor| floor != 0 && !(4..=40).contains(&floor)) {
             return Some(("floor".into(), "must be 0 (none) or 4 to 40".into()));
         }
         let fits = |threshold: u32| (1..=MOST).contains(&threshold);
-        let why = format!("must be 1 to {MOST}, in units of 2^-32 of the norms of row and column");
-        if !fits(self.threshold) {
+        let why = format!(
+            "must be 1 to {MOST}, in units of 2^-32 (2^-60 above 16 bits) of the norms of row and column"
+        );
+        if self.threshold.is_some_and(|threshold| !fits(threshold)) {
             return Some(("threshold".into(), why));
         }
         let wrong = self.class.iter().find(|(_, threshold)| !fits(**threshold));
@@ -74,7 +72,8 @@ impl Rounding {
     }
 
     pub fn rule(&self) -> GridRule {
-        GridRule { bits: self.bits, floor: self.floor }
+        let floor = if self.bits > 16 { 0 } else { FLOOR };
+        GridRule { bits: self.bits, floor: self.floor.unwrap_or(floor) }
     }
 
     /// What native kernels of this grid accumulate in.
@@ -82,14 +81,35 @@ impl Rounding {
         if self.bits <= 16 { Accumulation::Binary32 } else { Accumulation::Binary64 }
     }
 
-    /// A class's threshold, relative to the norms.
-    pub fn of(&self, class: ProductClass) -> f32 {
-        self.class.get(&class).copied().unwrap_or(self.threshold) as f32 * UNIT
+    /// The threshold of a class's products of K terms, relative to the norms.
+    pub fn of(&self, class: ProductClass, k: usize) -> f32 {
+        let default = match self.accumulation() {
+            Accumulation::Binary32 => THRESHOLD_BINARY32 * (k as f64).sqrt(),
+            Accumulation::Binary64 => THRESHOLD_BINARY64,
+        };
+        let given = self.class.get(&class).copied().or(self.threshold);
+        (given.map_or(default, f64::from) * self.unit()) as f32
     }
 
-    /// The table's units of a measured error relative to the norms, rounded up.
-    pub fn units(relative: f64) -> u32 {
-        (relative / f64::from(UNIT)).ceil().clamp(1.0, f64::from(MOST)) as u32
+    /// The part of a tolerance that scales with the result: sums whose terms agree in sign err with what they add up to. Small
+    /// against the grid's steps, so it costs little.
+    pub fn relative(&self) -> f32 {
+        match self.accumulation() {
+            Accumulation::Binary32 => 2f32.powi(-20),
+            Accumulation::Binary64 => 2f32.powi(-44),
+        }
+    }
+
+    /// A threshold's unit, relative to the product of the norms of the row and the column.
+    fn unit(&self) -> f64 {
+        2f64.powi(if self.accumulation() == Accumulation::Binary32 { -32 } else { -60 })
+    }
+
+    /// The table's units of a measured error relative to the norms, rounded up, and never so few that another step's values could
+    /// not fit.
+    pub fn units(&self, relative: f64) -> u32 {
+        let least = if self.accumulation() == Accumulation::Binary32 { 64.0 } else { 1024.0 };
+        (relative / self.unit()).ceil().clamp(least, f64::from(MOST)) as u32
     }
 
     /// Every class of product logged on this grid.

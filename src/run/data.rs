@@ -192,6 +192,18 @@ impl Dataset {
         Dataset::of(files, folder, spec, model)
     }
 
+    /// Opens the files that a job names, before there is a run.
+    pub fn of_sources(sources: &[PathBuf], spec: &DataSpec, model: &Model) -> Result<Dataset, RunError> {
+        let mut files = Vec::new();
+        for (number, path) in sources.iter().enumerate() {
+            let manifest = FileManifest::of(format!("{number:03}"), path)?;
+            let file = Some(super::disk::open(path)?);
+            files.push(DataFile { path: path.clone(), file, manifest, checked: HashMap::new() });
+        }
+        let folder = sources.first().and_then(|path| path.parent()).unwrap_or(Path::new("."));
+        Dataset::of(files, folder, spec, model)
+    }
+
     /// The samples that lie in the given chunks (file, chunk, bytes), each checked against the manifest.
     pub fn from_chunks<'a>(
         manifest: &[FileManifest],

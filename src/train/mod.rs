@@ -61,20 +61,26 @@ pub struct Beginning<'a> {
     pub out: &'a Path,
     pub key: Option<&'a PrivateKey>,
     pub challenge: Option<Digest>,
+    /// Train in the logged profile with its default thresholds, though the job has no `[rounding]`: it is added to the run's job.
+    pub logged: bool,
     /// From the system's randomness.
     pub nonce: [u8; 16],
 }
 
 /// Creates the folder of a run: job, data and identity.
 pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
-    let Beginning { job: job_path, out, key, challenge, nonce } = beginning;
+    let Beginning { job: job_path, out, key, challenge, logged, nonce } = beginning;
     let layout = Layout { root: out.to_path_buf() };
     if layout.run_json().exists() {
         let why = "is a run already: go on with --resume, or choose another folder";
         return Err(RunError::Refused(format!("{} {why}", out.display())));
     }
     layout.check_unused()?;
-    let (job_text, job) = Job::read(job_path)?;
+    let (mut job_text, mut job) = Job::read(job_path)?;
+    if *logged && job.rounding.is_none() {
+        job_text.push_str("\n[rounding]\n");
+        job = Job::parse(&job_path.display().to_string(), &job_text)?;
+    }
     disk.create_folder(out)?;
     let folder = job_path.parent().unwrap_or(Path::new("."));
     let sources: Vec<PathBuf> = job.data.paths().into_iter().map(|path| folder.join(path)).collect();

@@ -1,5 +1,6 @@
 //! The CPU engine: portable Rust on all cores, wider vectors where the machine has them.
 
+mod grid;
 mod map;
 pub mod native;
 pub mod product;
@@ -120,6 +121,7 @@ impl Cpu {
         let mut output = self.pool.take(ty.len());
         let out = &mut output.words[..];
         match &node.primitive {
+            Primitive::Map { .. } if grid::run(graph, node, words, out) => {}
             Primitive::Map { body, dims, inputs } => {
                 let sources: Vec<&[u32]> = inputs.iter().map(|v| words(v.tensor)).collect();
                 map::run(body, *dims, &sources, inputs, out);
@@ -141,8 +143,8 @@ impl Cpu {
                 out.copy_from_slice(&product::magnitudes(view, *block as usize));
             }
             // Operands carry their magnitudes.
-            Primitive::Product { a, b, .. } => {
-                product::product(value(*a).operand(), value(*b).operand(), out)
+            Primitive::Product { a, b, part, .. } => {
+                product::product_part(*part, value(*a).operand(), value(*b).operand(), out)
             }
             Primitive::Native { a, b } => {
                 let views = [a, b].map(|view| strided(words(view.tensor), view));

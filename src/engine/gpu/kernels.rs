@@ -167,14 +167,16 @@ fn shader(graph: &Graph, node: &Node, variant: Variant) -> (String, Vec<u32>, [u
             uniform.extend([input.offset, blocks, step, digits::magnitude_bits(digits)]);
             (file("quantise"), uniform, linear_groups(plane))
         }
-        Primitive::Product { a, b, block, .. } => {
+        Primitive::Product { a, b, block, part, .. } => {
             let choice = choice_of(graph, *a, *b, *block, variant);
             let (a, b) = (graph.tensor(*a), graph.tensor(*b));
             let [batch, m, k] = [a.shape[0], a.shape[1], a.shape[2]];
             let n = b.shape[1];
             let (words, blocks) = (words_of_k(k), block_count(k, *block));
             let step = if *block == 0 { words } else { *block / 4 };
-            let bits = digits::magnitude_bits(choice.digits_a) + digits::magnitude_bits(choice.digits_b);
+            let rest = u32::from(*part == digits::Part::Rest) << 16;
+            let bits =
+                digits::magnitude_bits(choice.digits_a) + digits::magnitude_bits(choice.digits_b) + rest;
             let uniform = vec![batch, m, n, words, blocks, step, bits, 0];
             let [rows, columns] = variant.tile();
             let groups = [n.div_ceil(columns), m.div_ceil(rows), blocks * batch];

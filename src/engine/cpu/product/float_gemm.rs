@@ -7,7 +7,7 @@ use super::operand::Operand;
 use super::scale_back::{Scale, Sum, fits_i64, product_bits};
 use super::simd::{Path, vectorised};
 use super::{Band, band_height, bands};
-use crate::arith::digits::magnitude_bits;
+use crate::arith::digits::{Part, magnitude_bits};
 use crate::arith::float;
 
 /// Rows and columns of a tile, and the most of K in one call.
@@ -63,6 +63,9 @@ macro_rules! exact {
                 *sum += S::from(self as i64) << shift;
             }
             fn scale_back(scale: &Scale<'_>, row: usize, column: usize, sums: &[Self], out: &mut [u32]) {
+                if !scale.rounds() {
+                    return scale.by_reference(row, column, sums.iter().map(|&sum| sum as i128), out);
+                }
                 let (row, columns) = scale.factors(row, column, sums.len());
                 $round(scale.path, sums, row, columns, out);
             }
@@ -90,28 +93,37 @@ exact!(f32, 24, convert_f32, round_f32);
 exact!(f64, 53, convert_f64, round_f64);
 
 /// `out[block, batch, m, n]`, not empty.
-pub(super) fn product(path: Path, a: &Operand, b: &Operand, batch: usize, out: &mut [u32]) {
+pub(super) fn product(path: Path, part: Part, a: &Operand, b: &Operand, batch: usize, out: &mut [u32]) {
     let longest = a.block_range(0).1;
     match (product_bits(a, b), fits_i64(product_bits(a, b), longest)) {
         (bits, _) if bits + WORTHWHILE_K.ilog2() <= <f32 as Exact>::BITS => {
-            compute::<f32, i64>(path, a, b, batch, out)
+            compute::<f32, i64>(path, part, a, b, batch, out)
         }
-        (_, true) => compute::<f64, i64>(path, a, b, batch, out),
-        (_, false) => compute::<f64, i128>(path, a, b, batch, out),
+        (_, true) => compute::<f64, i64>(path, part, a, b, batch, out),
+        (_, false) => compute::<f64, i128>(path, part, a, b, batch, out),
     }
 }
 
-fn compute<F: Exact, S: Sum>(path: Path, a: &Operand, b: &Operand, batch: usize, out: &mut [u32]) {
+fn compute<F: Exact, S: Sum>(
+    path: Path,
+    part: Part,
+    a: &Operand,
+    b: &Operand,
+    batch: usize,
+    out: &mut [u32],
+) {
     let (m, n) = (a.rows(), b.rows());
     let height = band_height(out.len() / (m * n), m, TILE_M);
-    bands(out, batch, m, n, height).into_par_iter().for_each(|band| compute_band::<F, S>(path, a, b, band));
+    bands(out, batch, m, n, height)
+        .into_par_iter()
+        .for_each(|band| compute_band::<F, S>(path, part, a, b, band));
 }
 
-fn compute_band<F: Exact, S: Sum>(path: Path, a: &Operand, b: &Operand, band: Band<'_>) {
+fn compute_band<F: Exact, S: Sum>(path: Path, part: Part, a: &Operand, b: &Operand, band: Band<'_>) {
     let Band { block, batch, row, out } = band;
     let n = b.rows();
     let rows = out.len() / n;
-    let scale = Scale::new(path, a, b, batch, block);
+    let scale = Scale::new(path, part, a, b, batch, block);
     let (first, len) = a.block_range(block);
 
     // Where whole integers would allow only short sums, a's are cut in halves of `half` bits and one more for the low

@@ -7,11 +7,13 @@
 mod float_gemm;
 mod operand;
 mod scale_back;
-mod simd;
+pub(crate) mod simd;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
+
+use crate::arith::digits::Part;
 
 pub use operand::{Axis, Operand, StridedView, magnitudes, quantise, quantise_with, to_canonical};
 pub use simd::Path;
@@ -27,8 +29,17 @@ pub fn product(a: &Operand, b: &Operand, out: &mut [u32]) {
     product_on(Path::fastest(), a, b, out);
 }
 
+/// [`product`], or what its rounding leaves.
+pub fn product_part(part: Part, a: &Operand, b: &Operand, out: &mut [u32]) {
+    compute(Path::fastest(), part, a, b, out);
+}
+
 /// [`product`] on a given path; one that this machine lacks is replaced by the best it has below it.
 pub fn product_on(path: Path, a: &Operand, b: &Operand, out: &mut [u32]) {
+    compute(path, Part::Rounded, a, b, out);
+}
+
+fn compute(path: Path, part: Part, a: &Operand, b: &Operand, out: &mut [u32]) {
     assert_eq!((a.k(), a.block()), (b.k(), b.block()), "the operands have one K and one block");
     let (batch_a, batch_b) = (a.batch(), b.batch());
     assert!(
@@ -44,9 +55,9 @@ pub fn product_on(path: Path, a: &Operand, b: &Operand, out: &mut [u32]) {
     let path = path.supported();
     #[cfg(target_arch = "x86_64")]
     if path == Path::Vnni && vnni::computes(a, b) {
-        return vnni::product(path, a, b, batch, out);
+        return vnni::product(path, part, a, b, batch, out);
     }
-    float_gemm::product(path, a, b, batch, out);
+    float_gemm::product(path, part, a, b, batch, out);
 }
 
 /// A band of output rows: what one task computes.

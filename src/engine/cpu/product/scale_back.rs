@@ -2,7 +2,8 @@
 
 use super::operand::{Operand, power_of_two};
 use super::simd::{Path, vectorised};
-use crate::arith::{digits, float};
+use crate::arith::digits::{self, Part};
+use crate::arith::float;
 
 /// An integer wide enough for the exact sums of a product.
 pub(super) trait Sum:
@@ -15,6 +16,7 @@ pub(super) trait Sum:
 /// The scales of one block of one batch.
 pub(super) struct Scale<'o> {
     pub path: Path,
+    part: Part,
     a: &'o Operand,
     b: &'o Operand,
     batch: usize,
@@ -24,10 +26,24 @@ pub(super) struct Scale<'o> {
 }
 
 impl<'o> Scale<'o> {
-    pub fn new(path: Path, a: &'o Operand, b: &'o Operand, batch: usize, block: usize) -> Self {
+    pub fn new(path: Path, part: Part, a: &'o Operand, b: &'o Operand, batch: usize, block: usize) -> Self {
         let bits = product_bits(a, b) as i32;
         let columns = (0..b.rows()).map(|n| factor(b.magnitude(batch, n, block), -bits)).collect();
-        Scale { path, a, b, batch, block, columns }
+        Scale { path, part, a, b, batch, block, columns }
+    }
+
+    /// Whether sums are rounded to binary32, as the fast loops do; otherwise [`Scale::by_reference`].
+    pub fn rounds(&self) -> bool {
+        self.part == Part::Rounded
+    }
+
+    /// A row of sums through the scalar reference.
+    pub fn by_reference(&self, row: usize, column: usize, sums: impl Iterator<Item = i128>, out: &mut [u32]) {
+        let magnitude_a = self.a.magnitude(self.batch, row, self.block);
+        for (i, (sum, out)) in sums.zip(out).enumerate() {
+            let magnitudes = [magnitude_a, self.b.magnitude(self.batch, column + i, self.block)];
+            *out = digits::scale_back_part(self.part, sum, magnitudes, [self.a.digits(), self.b.digits()]);
+        }
     }
 
     /// The factors of a row and of `len` columns from `column`.
@@ -53,6 +69,9 @@ pub(super) fn fits_i64(bits: u32, len: usize) -> bool {
 
 impl Sum for i64 {
     fn scale_back(scale: &Scale<'_>, row: usize, column: usize, sums: &[i64], out: &mut [u32]) {
+        if !scale.rounds() {
+            return scale.by_reference(row, column, sums.iter().map(|&sum| sum.into()), out);
+        }
         let (row, columns) = scale.factors(row, column, sums.len());
         round_row(scale.path, sums, row, columns, out);
     }
@@ -60,12 +79,7 @@ impl Sum for i64 {
 
 impl Sum for i128 {
     fn scale_back(scale: &Scale<'_>, row: usize, column: usize, sums: &[i128], out: &mut [u32]) {
-        let Scale { a, b, batch, block, .. } = *scale;
-        let magnitude_a = a.magnitude(batch, row, block);
-        for (i, (&sum, out)) in sums.iter().zip(out).enumerate() {
-            let magnitude_b = b.magnitude(batch, column + i, block);
-            *out = digits::scale_back(sum, magnitude_a, magnitude_b, a.digits(), b.digits());
-        }
+        scale.by_reference(row, column, sums.iter().copied(), out);
     }
 }
 

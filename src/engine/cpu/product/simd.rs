@@ -25,7 +25,7 @@ impl Path {
     }
 
     /// This path, or the best one below it that the machine has.
-    pub(super) fn supported(self) -> Path {
+    pub(crate) fn supported(self) -> Path {
         self.min(Path::fastest())
     }
 }
@@ -81,4 +81,4 @@ macro_rules! vectorised {
         }
     };
 }
-pub(super) use vectorised;
+pub(crate) use vectorised;

@@ -16,6 +16,7 @@ use super::operand::Operand;
 use super::scale_back::{Scale, Sum, fits_i64, product_bits};
 use super::simd::{Path, vectorised};
 use super::{Band, band_height, bands};
+use crate::arith::digits::Part;
 
 /// Rows of a register tile, and columns of a vector.
 const ROWS: usize = 4;
@@ -34,16 +35,16 @@ pub(super) fn computes(a: &Operand, b: &Operand) -> bool {
 }
 
 /// `out[block, batch, m, n]`, not empty, for operands that [`computes`] accepts.
-pub(super) fn product(path: Path, a: &Operand, b: &Operand, batch: usize, out: &mut [u32]) {
+pub(super) fn product(path: Path, part: Part, a: &Operand, b: &Operand, batch: usize, out: &mut [u32]) {
     let size = a.rows() * b.rows();
     out.par_chunks_mut(size).enumerate().for_each(|(matrix, out)| {
         let (block, batch) = (matrix / batch, matrix % batch);
         match (a.digits(), b.digits()) {
-            (1, 1) => matrix_product::<1, 1, 1, 4>(path, a, b, block, batch, out),
-            (2, 2) => matrix_product::<2, 2, 3, 2>(path, a, b, block, batch, out),
-            (3, 2) => matrix_product::<3, 2, 4, 1>(path, a, b, block, batch, out),
-            (2, 3) => matrix_product::<2, 3, 4, 1>(path, a, b, block, batch, out),
-            _ => matrix_product::<3, 3, 5, 1>(path, a, b, block, batch, out),
+            (1, 1) => matrix_product::<1, 1, 1, 4>(path, part, a, b, block, batch, out),
+            (2, 2) => matrix_product::<2, 2, 3, 2>(path, part, a, b, block, batch, out),
+            (3, 2) => matrix_product::<3, 2, 4, 1>(path, part, a, b, block, batch, out),
+            (2, 3) => matrix_product::<2, 3, 4, 1>(path, part, a, b, block, batch, out),
+            _ => matrix_product::<3, 3, 5, 1>(path, part, a, b, block, batch, out),
         }
     });
 }
@@ -51,6 +52,7 @@ pub(super) fn product(path: Path, a: &Operand, b: &Operand, batch: usize, out: &
 /// One block of one sample of the batch: `DA` and `DB` digits, `SUMS` = DA + DB - 1, `NV` vectors of columns.
 fn matrix_product<const DA: usize, const DB: usize, const SUMS: usize, const NV: usize>(
     path: Path,
+    part: Part,
     a: &Operand,
     b: &Operand,
     block: usize,
@@ -59,7 +61,7 @@ fn matrix_product<const DA: usize, const DB: usize, const SUMS: usize, const NV:
 ) {
     let (first, len) = a.block_range(block);
     let (m, n) = (a.rows(), b.rows());
-    let scale = Scale::new(path, a, b, batch, block);
+    let scale = Scale::new(path, part, a, b, batch, block);
     let panels = Panels::<DB, NV>::pack(path, b, DA, batch, first, len);
     let height = band_height(1, m, BAND_ROWS);
     bands(out, 1, m, n, height).into_par_iter().for_each(|band| {

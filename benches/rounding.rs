@@ -1,0 +1,238 @@
+//! What the logged profile costs: `cargo bench --bench rounding [-- gpt-2 [bf16|fp32]]`.
+//!
+//! A step by native kernels without roundings, the same step with roundings and its log, and its replay by the exact engine, all on
+//! the CPU; the log's bytes against the entropy of its decisions. Medians of several steps, in one run.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::engine::cpu::native::Native;
+use tiebreak::engine::session::{MicroBatch, Phase, Session, StepObserver, StepScalars, Unobserved};
+use tiebreak::engine::{Engine, EngineError, Inputs, Observer};
+use tiebreak::program::graph::{Graph, Node, Primitive, TensorId, View};
+use tiebreak::program::init;
+use tiebreak::program::logged::native_graph;
+use tiebreak::program::models::{Gelu, Gpt, Model};
+use tiebreak::program::optimizer::Optimizer;
+use tiebreak::program::products::ProductTable;
+use tiebreak::program::step::{Program, StepSpec};
+use tiebreak::rounding::calibrate::Calibrator;
+use tiebreak::rounding::record::{Recorder, Rounder};
+use tiebreak::rounding::replay::Replayer;
+use tiebreak::rounding::thresholds::Rounding;
+
+/// The paper's setting: 8 samples of 64 tokens.
+const SAMPLES: u32 = 8;
+const TOKENS: u32 = 64;
+
+/// Lets a side of the logged profile see a step.
+struct Observed<'a>(&'a mut dyn Rounder);
+
+impl StepObserver for Observed<'_> {
+    fn phase(&mut self, phase: Phase, graph: &Graph) -> Option<&mut dyn Observer> {
+        self.0.begin(phase, graph);
+        Some(self)
+    }
+}
+
+impl Observer for Observed<'_> {
+    fn wants(&self, index: usize, node: &Node) -> bool {
+        self.0.wants(index, node)
+    }
+
+    fn node(
+        &mut self,
+        index: usize,
+        node: &Node,
+        bytes: &[u8],
+        inputs: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        self.0.node(index, node, bytes, inputs)
+    }
+}
+
+fn program(vocabulary: u32, layers: u32, width: u32, rounding: &Rounding) -> Program {
+    let mut products = ProductTable::uniform(3);
+    rounding.apply(&mut products);
+    Program::new(StepSpec {
+        model: Model::Gpt(Gpt {
+            vocabulary,
+            context: TOKENS,
+            layers,
+            heads: 12,
+            width,
+            gelu: Gelu::Tanh,
+            dropout: 0.0,
+            tied: true,
+            init_std: 0.02,
+        }),
+        optimizer: Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 },
+        clip_norm: Some(1.0),
+        micro_batch: SAMPLES,
+        micro_batches: 1,
+        products,
+    })
+}
+
+/// The native graph without casts and roundings: what the trainer's kernels cost alone.
+fn plain_graph(graph: &Graph) -> Graph {
+    let mut native = native_graph(graph);
+    let mut instead: Vec<TensorId> = (0..native.tensors.len() as u32).map(TensorId).collect();
+    for logged in &native.logged {
+        if !logged.rule.is_wide() {
+            instead[logged.output.0 as usize] = logged.product;
+        }
+    }
+    for node in &native.nodes {
+        if let Primitive::Map { body, inputs, .. } = &node.primitive
+            && body.name == "to_bf16.v1"
+        {
+            instead[node.output.0 as usize] = inputs[0].tensor;
+        }
+    }
+    let resolve = |mut id: TensorId| {
+        while instead[id.0 as usize] != id {
+            id = instead[id.0 as usize];
+        }
+        id
+    };
+    let view = |view: &View| View { tensor: resolve(view.tensor), ..view.clone() };
+    let removed = |node: &Node| instead[node.output.0 as usize] != node.output;
+    native.nodes.retain(|node| !removed(node) && !matches!(node.primitive, Primitive::Magnitude { .. }));
+    for node in &mut native.nodes {
+        match &mut node.primitive {
+            Primitive::Map { inputs, .. } => inputs.iter_mut().for_each(|input| *input = view(input)),
+            Primitive::Native { a, b } => (*a, *b) = (view(a), view(b)),
+            Primitive::Gather { table: input, .. }
+            | Primitive::RowMax { input, .. }
+            | Primitive::TreeSum { input, .. }
+            | Primitive::SegmentSum { input, .. } => *input = resolve(*input),
+            _ => {}
+        }
+    }
+    for port in &mut native.outputs {
+        port.tensor = resolve(port.tensor);
+    }
+    native
+}
+
+fn median(times: &mut [f64]) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+/// Thresholds from the kernels of this machine's CPU on the program's first step, as `tiebreak log calibrate` finds them.
+fn calibrated(program: &Arc<Program>, rounding: &Rounding, batch: &[MicroBatch]) -> Rounding {
+    let kernel = |native| -> (String, Box<dyn Engine>) {
+        (format!("{native:?}"), Box::new(Cpu::new(0).expect("the CPU engine starts").with_native(native)))
+    };
+    let kernels = Native::ALL.into_iter().map(kernel).collect();
+    let products = program.spec.products.clone();
+    let mut calibrator =
+        Calibrator::new(rounding, products, &program.micro, kernels).expect("the CPU engine starts");
+    let mut engine = Cpu::new(0).expect("the CPU engine starts");
+    let mut session = Session::native(&mut engine, program.clone()).expect("the program compiles");
+    session.load_each(|i| state_bytes(program, i)).expect("the state loads");
+    session.step(scalars(1), batch, &mut calibrator, |_, _, _| Ok(())).expect("the step runs");
+    Rounding { class: calibrator.thresholds(2.0), ..rounding.clone() }
+}
+
+fn state_bytes(program: &Program, i: usize) -> Vec<u8> {
+    init::state_tensor(program, [1, 2], i).iter().flat_map(|w| w.to_le_bytes()).collect()
+}
+
+fn scalars(step: u32) -> StepScalars {
+    StepScalars { step, seed: [1, 2], learning_rate: 1e-3f32.to_bits() }
+}
+
+fn bench(name: &str, rounding: &Rounding, [vocabulary, layers, width]: [u32; 3], repeats: u32) {
+    let program = Arc::new(program(vocabulary, layers, width, rounding));
+    let plain = Arc::new(Program { micro: plain_graph(&program.micro), ..(*program).clone() });
+    let tokens: Vec<u8> = (0..SAMPLES * TOKENS).flat_map(|i| (i * 7919 % 97).to_le_bytes()).collect();
+    let batch = [MicroBatch { tensors: vec![tokens.clone(), tokens] }];
+    let rounding = &calibrated(&program, rounding, &batch);
+    let timed = |session: &mut Session, step, observer: &mut dyn StepObserver| {
+        let start = Instant::now();
+        session.step(scalars(step), &batch, observer, |_, _, _| Ok(())).expect("the step runs");
+        start.elapsed().as_secs_f64()
+    };
+    // Alternating, so that both see the same machine.
+    let mut engines = [0, 1].map(|_| Cpu::new(0).expect("the CPU engine starts"));
+    let [first_engine, second_engine] = &mut engines;
+    let mut native_session = Session::new(first_engine, plain).expect("the program compiles");
+    let mut session = Session::native(second_engine, program.clone()).expect("the program compiles");
+    native_session.load_each(|i| state_bytes(&program, i)).expect("the state loads");
+    session.load_each(|i| state_bytes(&program, i)).expect("the state loads");
+    let (mut natives, mut loggeds, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let mut first = None;
+    for step in 1..=repeats + 1 {
+        let native = timed(&mut native_session, step, &mut Unobserved);
+        let start = Instant::now();
+        let mut recorder = Recorder::new(rounding, &program.micro, 1, None);
+        timed(&mut session, step, &mut Observed(&mut recorder));
+        let done = recorder.finish();
+        let logged = start.elapsed().as_secs_f64();
+        first.get_or_insert(done);
+        if step > 1 {
+            natives.push(native);
+            loggeds.push(logged);
+            ratios.push(logged / native);
+        }
+    }
+    let [native, logged, ratio] = [&mut natives, &mut loggeds, &mut ratios].map(|times| median(times));
+    drop((session, native_session));
+
+    let (log, counts) = first.expect("a step was logged");
+    let mut engine = Cpu::new(0).expect("the CPU engine starts");
+    let mut session = Session::new(&mut engine, program.clone()).expect("the program compiles");
+    session.load_each(|i| state_bytes(&program, i)).expect("the state loads");
+    let mut replayer = Replayer::new(rounding, &program.micro, log.clone());
+    timed(&mut session, 1, &mut Observed(&mut replayer));
+    let first_audit = replayer.tally().clone();
+    session.load_each(|i| state_bytes(&program, i)).expect("the state loads");
+    let mut replayer = Replayer::new(rounding, &program.micro, log.clone());
+    let audit = timed(&mut session, 1, &mut Observed(&mut replayer));
+    assert_eq!((first_audit.illegal, first_audit.beyond, first_audit.needless), (0, 0, 0), "an honest log");
+
+    let thresholds: Vec<String> =
+        rounding.class.iter().map(|(class, units)| format!("{} {units}", class.name())).collect();
+    let bits = log.bytes().len() as f64 * 8.0;
+    println!(
+        "{name}: {} parameters, {} values of {} products a step",
+        program.parameter_count(),
+        counts.elements,
+        program.micro.logged.len()
+    );
+    println!("    thresholds          {}", thresholds.join(", "));
+    println!("    flips without a log {:>12}", first_audit.taken());
+    println!(
+        "    decisions           {:>12}  ({:.2e} of the values)",
+        counts.decisions,
+        counts.decisions as f64 / counts.elements as f64
+    );
+    println!(
+        "    log                 {:>12} bytes, {:.2e} bits a value, {:.3} of its entropy",
+        log.bytes().len(),
+        bits / counts.elements as f64,
+        bits / counts.entropy_bits
+    );
+    println!("    native step         {native:>12.3} s");
+    println!("    with roundings, log {logged:>12.3} s  ({ratio:.3} of the native step)");
+    println!("    replay, exact       {audit:>12.3} s  ({:.3} of the native step)", audit / native);
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
+    let has = |word: &str| words.iter().any(|w| w == word);
+    let (size, repeats) = if has("gpt-2") { ([50_257, 12, 768], 3) } else { ([256, 4, 192], 7) };
+    let bf16 = Rounding::default();
+    let fp32 = Rounding { bits: 32, ..Rounding::default() };
+    let all = !has("bf16") && !has("fp32");
+    if all || has("bf16") {
+        bench("binary32 kernels, bfloat16 grid", &bf16, size, repeats);
+    }
+    if all || has("fp32") {
+        bench("binary64 kernels, binary32 grid", &fp32, size, repeats);
+    }
+}

@@ -1,0 +1,277 @@
+//! `tiebreak log`: what a rounding log holds, and the thresholds that a job's log needs.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Subcommand;
+use serde::Serialize;
+use serde_json::json;
+
+use super::engine::{EngineArgs, open};
+use super::{CommandResult, Exit, Failure, Printer, bytes_text};
+use crate::audit::{checks, replay_to};
+use crate::engine::cpu::Cpu;
+use crate::engine::cpu::native::Native;
+use crate::engine::session::{Session, StepScalars};
+use crate::program::init;
+use crate::program::products::ProductClass;
+use crate::rounding::calibrate::{Calibrator, Kernels};
+use crate::rounding::codec::{decode, entropy_bits};
+use crate::rounding::replay::{MARGIN_BINS, Tally};
+use crate::run::data::Dataset;
+use crate::run::dir::Run;
+use crate::run::disk::Disk;
+use crate::run::job::{Job, philox_key, seed};
+use crate::train::committed_step::{replayed_step, scalars};
+
+/// Look into rounding logs of the logged profile.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Inspect(Inspect),
+    Calibrate(Calibrate),
+}
+
+/// Sizes and entries of a step's log, by class of product; with --margins, how near its decisions are to their boundaries.
+#[derive(clap::Args)]
+#[command(after_help = "Example: tiebreak log inspect runs/logged --step 10 --margins margins.svg")]
+struct Inspect {
+    run: PathBuf,
+    /// The step; the last one by default.
+    #[arg(long)]
+    step: Option<u32>,
+    /// Replay the step and draw a histogram of the decisions' distances from their boundaries.
+    #[arg(long)]
+    margins: Option<PathBuf>,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// Measure thresholds for a job: every native kernel at hand against the exact product, on the products of its first steps.
+#[derive(clap::Args)]
+#[command(after_help = "Example: tiebreak log calibrate job.toml --steps 5 >> job.toml")]
+struct Calibrate {
+    job: PathBuf,
+    /// Training steps whose first micro-batch is measured.
+    #[arg(long, default_value_t = 3)]
+    steps: u32,
+    /// What measured distances are multiplied by.
+    #[arg(long, default_value_t = 2.0)]
+    safety: f64,
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    match args.command {
+        Command::Inspect(args) => inspect(printer, &args),
+        Command::Calibrate(args) => calibrate(printer, &args),
+    }
+}
+
+#[derive(Default, Serialize)]
+struct Row {
+    products: u64,
+    elements: u64,
+    decisions: u64,
+    wide: u64,
+    bytes: u64,
+    entropy_bytes: f64,
+}
+
+fn inspect(printer: Printer, args: &Inspect) -> CommandResult {
+    let run = Run::open(&args.run)?;
+    if run.job.rounding.is_none() {
+        return Err(Failure::new(Exit::Usage, "this run is of the exact profile: it has no rounding log"));
+    }
+    let checked = checks::always(&run, None)?;
+    let step = args.step.unwrap_or(run.job.steps);
+    if step == 0 || step > run.job.steps {
+        return Err(Failure::new(Exit::Usage, format!("the run has steps 1 to {}", run.job.steps)));
+    }
+    let log = run.rounding_log(step)?;
+    let products = &run.program.micro.logged;
+    let mut rows: BTreeMap<ProductClass, Row> = BTreeMap::new();
+    for part in 0..products.len() * run.program.spec.micro_batches as usize {
+        let product = &products[part % products.len()];
+        let elements = product.elements() as u64;
+        let decisions = decode(log.part(part), elements)?;
+        let row = rows.entry(product.class).or_default();
+        row.products += 1;
+        row.elements += elements;
+        row.decisions += decisions.len() as u64;
+        row.wide += decisions.iter().filter(|decision| decision.bits > 1).count() as u64;
+        row.bytes += log.part(part).len() as u64;
+        row.entropy_bytes += entropy_bits(&decisions, elements) / 8.0;
+    }
+    let committed = checked.step(step).log == Some(log.root());
+    let mut lines = vec![format!(
+        "step {step}: {} in {} products{}",
+        bytes_text(log.bytes().len() as u64),
+        rows.values().map(|row| row.products).sum::<u64>(),
+        if committed { "" } else { "; NOT the log that the record commits" }
+    )];
+    lines.push(format!(
+        "{:<10}  {:>12}  {:>10}  {:>8}  {:>6}  {:>10}  {:>8}",
+        "class", "elements", "decisions", "share", "wide", "bytes", "/entropy"
+    ));
+    for (class, row) in &rows {
+        lines.push(format!(
+            "{:<10}  {:>12}  {:>10}  {:>7.4}%  {:>6}  {:>10}  {:>8.3}",
+            class.name(),
+            row.elements,
+            row.decisions,
+            100.0 * row.decisions as f64 / row.elements.max(1) as f64,
+            row.wide,
+            row.bytes,
+            if row.decisions == 0 { 1.0 } else { row.bytes as f64 / row.entropy_bytes },
+        ));
+    }
+    let mut tally = None;
+    if let Some(path) = &args.margins {
+        let seen = replayed(&run, &checked, step, args)?;
+        lines.push(histogram(&seen));
+        Disk::default().replace(
+            &std::path::absolute(path).map_err(crate::run::RunError::io(path))?,
+            svg(&seen).as_bytes(),
+        )?;
+        lines.push(format!("picture: {}", path.display()));
+        tally = Some(seen);
+    }
+    printer.result(lines.join("\n"), &json!({ "step": step, "committed": committed, "bytes": log.bytes().len(), "classes": rows, "replay": tally }));
+    Ok(if committed { Exit::Match } else { Exit::Diverges })
+}
+
+/// What a replay of the step sees.
+fn replayed(run: &Run, checked: &checks::Checked, step: u32, args: &Inspect) -> Result<Tally, Failure> {
+    let mut engine = open(&args.engine)?;
+    let mut session = Session::new(engine.as_mut(), Arc::new(run.program.clone()))?;
+    if let Some((step, what)) = replay_to(run, checked, &mut session, step)? {
+        return Err(Failure::new(Exit::Diverges, format!("step {step} before it differs already: {what}")));
+    }
+    let batch = run.dataset()?.batch(&run.program, philox_key(&run.seed), step)?;
+    Ok(replayed_step(run, &mut session, scalars(run, step), &batch, true)?.1)
+}
+
+/// Counts by margin, two bins a line.
+fn histogram(tally: &Tally) -> String {
+    let largest = tally.margins.0.iter().copied().max().unwrap_or(0).max(1);
+    let mut lines = vec![
+        "distance of the exact product from the boundary, in thresholds (#: taken against it)".to_string(),
+    ];
+    for (bin, (&all, &taken)) in tally.margins.0.iter().zip(&tally.margins_taken.0).enumerate() {
+        if all == 0 {
+            continue;
+        }
+        let width = |count: u64| (count * 50).div_ceil(largest) as usize;
+        let label = if bin + 1 == MARGIN_BINS { ">2".into() } else { format!("{:.2}", bin as f64 / 20.0) };
+        lines.push(format!(
+            "{label:>5} |{}{} {all} ({taken})",
+            "#".repeat(width(taken)),
+            "*".repeat(width(all) - width(taken).min(width(all)))
+        ));
+    }
+    lines.join("\n")
+}
+
+/// The histogram as a picture: all decisions, and those that are not the nearest value.
+fn svg(tally: &Tally) -> String {
+    let (width, height, margin) = (800.0, 400.0, 50.0);
+    let largest = tally.margins.0.iter().copied().max().unwrap_or(0).max(1) as f64;
+    let step = (width - 2.0 * margin) / MARGIN_BINS as f64;
+    let bars = |counts: &[u64], colour: &str| -> String {
+        let bar = |(bin, &count): (usize, &u64)| {
+            let tall = (height - 2.0 * margin) * count as f64 / largest;
+            let (x, y) = (margin + step * bin as f64, height - margin - tall);
+            format!(
+                "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{tall:.1}\" fill=\"{colour}\"/>",
+                step - 1.0
+            )
+        };
+        counts.iter().enumerate().map(bar).collect()
+    };
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" font-size=\"14\">\
+         <rect width=\"100%\" height=\"100%\" fill=\"white\"/>{}{}<text x=\"{margin}\" y=\"25\">logged decisions (blue) and those that \
+         are not the nearest value (red)</text><text x=\"{margin}\" y=\"{}\">0</text><text x=\"{}\" y=\"{}\" text-anchor=\"end\">2 \
+         thresholds from the boundary</text></svg>\n",
+        bars(&tally.margins.0, "#1f5fa8"),
+        bars(&tally.margins_taken.0, "#b3261e"),
+        height - 25.0,
+        width - margin,
+        height - 25.0,
+    )
+}
+
+/// Every native kernel of this machine that can compute the job's products.
+fn kernels(wide: bool) -> Result<Kernels, Failure> {
+    let mut all: Kernels = Vec::new();
+    for native in Native::ALL {
+        all.push((format!("cpu {}", native.name()), Box::new(Cpu::new(0)?.with_native(native))));
+    }
+    #[cfg(feature = "gpu")]
+    if !wide {
+        for adapter in crate::engine::gpu::adapters().into_iter().filter(|a| a.refused.is_none()) {
+            all.push((adapter.name.clone(), Box::new(crate::engine::gpu::Gpu::open(Some(&adapter.name))?)));
+        }
+    }
+    let _ = wide;
+    Ok(all)
+}
+
+fn calibrate(printer: Printer, args: &Calibrate) -> CommandResult {
+    let (mut text, mut job) = Job::read(&args.job)?;
+    if job.rounding.is_none() {
+        text.push_str("\n[rounding]\n");
+        job = Job::parse(&args.job.display().to_string(), &text)?;
+    }
+    let rounding = job.rounding.clone().unwrap_or_default();
+    let program = Arc::new(job.program());
+    let folder = args.job.parent().unwrap_or(std::path::Path::new("."));
+    let files: Vec<PathBuf> = job.data.paths().into_iter().map(|path| folder.join(path)).collect();
+    let mut dataset = Dataset::of_sources(&files, &job.data, &job.model)?;
+    let key = philox_key(&seed(&text, None));
+    let kernels = kernels(rounding.rule().is_wide())?;
+    let names: Vec<String> = kernels.iter().map(|(name, _)| name.clone()).collect();
+    printer.say(format!("measuring {}", names.join(", ")));
+    let mut calibrator = Calibrator::new(&rounding, job.products(), &program.micro, kernels)?;
+    let mut cpu = Cpu::new(0)?;
+    let mut session = Session::native(&mut cpu, program.clone())?;
+    session.load_each(|i| {
+        let words = init::state_tensor(&program, key, i);
+        crate::engine::reference::bytes_from_words(crate::arith::DType::F32, &words)
+    })?;
+    let bar = printer.bar(u64::from(args.steps), "steps");
+    for step in 1..=args.steps.min(job.steps) {
+        let batch = dataset.batch(&program, key, step)?;
+        let learning_rate = job.schedule.learning_rate(step, job.steps);
+        let scalars = StepScalars { step, seed: key, learning_rate };
+        session.step(scalars, &batch, &mut calibrator, |_, _, _| Ok(()))?;
+        bar.set_position(u64::from(step));
+    }
+    bar.finish_and_clear();
+    let thresholds = calibrator.thresholds(args.safety);
+    let mut lines = vec!["# measured by `tiebreak log calibrate`:".to_string()];
+    for (class, m) in &calibrator.measured {
+        lines.push(format!(
+            "# {:<10} {} products, {} elements, {} flips without a log; at most {:.3e} of the norms ({})",
+            class.name(),
+            m.products,
+            m.elements,
+            m.flips,
+            m.largest,
+            m.kernel
+        ));
+    }
+    lines.push("[rounding.class]".into());
+    lines.extend(thresholds.iter().map(|(class, units)| format!("{} = {units}", class.name())));
+    printer.result(
+        lines.join("\n"),
+        &json!({ "kernels": names, "measured": calibrator.measured, "thresholds": thresholds }),
+    );
+    Ok(Exit::Match)
+}

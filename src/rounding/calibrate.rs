@@ -1,0 +1,169 @@
+//! Measuring thresholds: how far the native kernels at hand are from the exact product, by class, on the products of a real step
+//! (the paper's Algorithm 3, with the exact product in place of a second GPU). `docs/ROUNDING.md`, section 3.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::near_tie::Product;
+use super::record::{side, with_words};
+use super::thresholds::Rounding;
+use crate::arith::DType;
+use crate::engine::cpu::Cpu;
+use crate::engine::session::{Phase, StepObserver};
+use crate::engine::{Engine, EngineError, Inputs, Observer, Tensor};
+use crate::program::builder::Builder;
+use crate::program::graph::{Graph, Node, Port, Primitive, TensorId, TensorType, View};
+use crate::program::logged::{LoggedProduct, native_graph};
+use crate::program::products::{ProductClass, ProductTable};
+
+/// Engines with names, whose native products are compared.
+pub type Kernels = Vec<(String, Box<dyn Engine>)>;
+
+/// What was measured of a class.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Measured {
+    pub products: u64,
+    pub elements: u64,
+    /// The largest distance of a native result from the exact one that its size does not explain ([`Rounding::relative`]),
+    /// relative to the norms of its row and column.
+    pub largest: f64,
+    /// The kernel that it was.
+    pub kernel: String,
+    /// Elements that rounded differently from the exact product without a log, over all kernels.
+    pub flips: u64,
+}
+
+/// Compares kernels on every logged product of the steps that it observes; only their first micro-batch.
+pub struct Calibrator {
+    rounding: Rounding,
+    digits: ProductTable,
+    products: Vec<LoggedProduct>,
+    sites: HashMap<usize, usize>,
+    exact: Cpu,
+    kernels: Kernels,
+    pub measured: BTreeMap<ProductClass, Measured>,
+}
+
+impl Calibrator {
+    /// For a graph with logged products, and the kernels to be measured.
+    pub fn new(
+        rounding: &Rounding,
+        digits: ProductTable,
+        graph: &Graph,
+        kernels: Kernels,
+    ) -> Result<Calibrator, EngineError> {
+        Ok(Calibrator {
+            rounding: rounding.clone(),
+            digits,
+            products: graph.logged.clone(),
+            sites: HashMap::new(),
+            exact: Cpu::new(0)?,
+            kernels,
+            measured: BTreeMap::new(),
+        })
+    }
+
+    /// The thresholds that cover what was measured, `safety` times over.
+    pub fn thresholds(&self, safety: f64) -> BTreeMap<ProductClass, u32> {
+        let units = |m: &Measured| self.rounding.units(m.largest * safety);
+        self.measured.iter().map(|(&class, measured)| (class, units(measured))).collect()
+    }
+
+    fn compare(&mut self, number: usize, inputs: &mut dyn Inputs) -> Result<(), EngineError> {
+        let logged = &self.products[number];
+        // The two operands' tensors, whole, under the product's own views.
+        let mut builder = Builder::new(self.digits.clone());
+        let mut bytes = Vec::new();
+        let mut views = Vec::new();
+        for (name, view) in [("a", &logged.a), ("b", &logged.b)] {
+            inputs.visit(view.tensor, &mut |shown| bytes.push(shown.to_vec()))?;
+            let elements = bytes[bytes.len() - 1].len() / 4;
+            let tensor = builder.input(name, DType::F32, &[elements as u32]);
+            views.push(View { tensor, ..view.clone() });
+        }
+        let dims = logged.dims();
+        let shape = [dims[0] as u32, dims[1] as u32, dims[2] as u32];
+        let [a, b] = [0, 1].map(|i| views[i].clone());
+        let output = builder.product(logged.class, a, b, &shape);
+        builder.output("rounded", output);
+        let mut exact = builder.finish();
+        exact.outputs = vec![Port { name: "product".into(), tensor: exact.logged[0].product }];
+        let native = native_graph(&exact);
+        let types: Vec<TensorType> = exact.inputs.iter().map(|p| exact.tensor(p.tensor).clone()).collect();
+        let run = |engine: &mut dyn Engine, graph: &Graph| -> Result<Vec<u8>, EngineError> {
+            let compiled = engine.compile(Arc::new(graph.clone()))?;
+            let mut tensors: Vec<Tensor> = Vec::new();
+            for (ty, bytes) in types.iter().zip(&bytes) {
+                tensors.push(engine.upload(ty, bytes)?);
+            }
+            let outputs = engine.run(&compiled, &tensors, None)?;
+            engine.download(&outputs[0])
+        };
+        let expected = run(&mut self.exact, &exact)?;
+        let floored = logged.rule.floor != 0;
+        let a = side(inputs, &logged.a, floored.then_some(logged.magnitudes_a))?;
+        let b = side(inputs, &logged.b, floored.then_some(logged.magnitudes_b))?;
+        let scale = Product { dims, rule: logged.rule, a: &a, b: &b, threshold: 1.0, relative: 0.0 };
+        let elements = logged.elements();
+        let value = |bytes: &[u8], place: usize| {
+            let part =
+                |place: usize| f64::from(f32::from_le_bytes([0, 1, 2, 3].map(|i| bytes[4 * place + i])));
+            part(place) + if logged.rule.is_wide() { part(elements + place) } else { 0.0 }
+        };
+        let measured = self.measured.entry(logged.class).or_default();
+        measured.products += 1;
+        measured.elements += elements as u64;
+        for (name, engine) in &mut self.kernels {
+            let results = run(engine.as_mut(), &native)?;
+            for place in 0..elements {
+                let (x, v) = (value(&expected, place), value(&results, place));
+                let norms = scale.norms(place);
+                let explained = f64::from(self.rounding.relative()) * v.abs();
+                let unexplained = ((v - x).abs() - explained).max(0.0);
+                let relative = if norms > 0.0 { unexplained / norms } else { 0.0 };
+                if relative > measured.largest {
+                    (measured.largest, measured.kernel) = (relative, name.clone());
+                }
+                if v != x {
+                    let grid = scale.grid(place);
+                    measured.flips += u64::from(grid.index(v) != grid.index(x));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl StepObserver for Calibrator {
+    fn phase(&mut self, phase: Phase, graph: &Graph) -> Option<&mut dyn Observer> {
+        if phase != Phase::Micro(0) {
+            return None;
+        }
+        let numbers: HashMap<TensorId, usize> =
+            self.products.iter().enumerate().map(|(number, product)| (product.product, number)).collect();
+        let native = |node: &Node| matches!(node.primitive, Primitive::Native { .. });
+        let sites = graph.nodes.iter().enumerate().filter(|(_, node)| native(node));
+        self.sites = sites.map(|(index, node)| (index, numbers[&node.output])).collect();
+        Some(self)
+    }
+}
+
+impl Observer for Calibrator {
+    fn wants(&self, index: usize, _: &Node) -> bool {
+        self.sites.contains_key(&index)
+    }
+
+    fn node(
+        &mut self,
+        index: usize,
+        _: &Node,
+        bytes: &[u8],
+        inputs: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        debug_assert!(with_words(bytes, |words| !words.is_empty()));
+        self.compare(self.sites[&index], inputs)?;
+        Ok(None)
+    }
+}
