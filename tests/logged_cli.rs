@@ -67,10 +67,11 @@ fn a_logged_run_from_its_job_to_its_audit() {
 fn wrong_uses_say_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let run = path(folder.path(), "run");
-    let job = gpt_job(folder.path(), "operator", "").to_str().unwrap().to_string();
+    let blocks = "\n[digits.class.linear]\ndigits_a = 3\ndigits_b = 3\nblock = 64\n";
+    let job = gpt_job(folder.path(), "operator", blocks).to_str().unwrap().to_string();
     let (code, _, stderr) = output(&["train", &job, "--out", &run, "--profile", "logged"]);
     assert_eq!(code, 2);
-    assert!(stderr.contains("cannot be committed in the logged profile"), "{stderr}");
+    assert!(stderr.contains("not cut along K"), "{stderr}");
     assert!(!Path::new(&run).exists(), "nothing was begun");
     for (table, why) in [
         ("bits = 31", "26 to 30"),

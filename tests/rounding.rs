@@ -9,6 +9,7 @@ use common::{begin_run, gpt_job, key};
 use tiebreak::audit::checks;
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{AuditError, Outcome, Report, Silent, audit};
+use tiebreak::dispute::verdict::{Outcome as VerdictOutcome, Verdict};
 use tiebreak::engine::Engine;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::cpu::native::Native;
@@ -215,13 +216,48 @@ fn logs_that_are_not_the_committed_ones_are_found() {
 #[test]
 fn a_rounding_that_the_log_lacks_is_not_decided() {
     let folder = tempfile::tempdir().unwrap();
-    // Thresholds so tight that decisions are missing.
-    let job = logged_job(folder.path(), "threshold = 1\n");
+    let job = logged_job(folder.path(), "");
+    let mut trainer = cpu(Native::Interleaved { fused: false });
+    let run = trained_on(&mut trainer, &job, &folder.path().join("run"), Some("decisions-dropped@5"));
+    let report = audited(&run, &mut Cpu::new(2).unwrap()).unwrap();
+    let Outcome::MissingDecision { step: 5, what } = &report.outcome else { panic!("{:?}", report.outcome) };
+    assert!(what.contains("missing decision"), "{what}");
+}
+
+/// The same job with operators committed, small: traces are large.
+fn traced_job(folder: &Path, extra: &str) -> std::path::PathBuf {
+    let path = logged_job(folder, extra);
+    let job = fs::read_to_string(&path).unwrap().replace("\"microbatch\"", "\"operator\"");
+    fs::write(&path, job).unwrap();
+    path
+}
+
+#[test]
+fn traces_tell_a_missing_decision_from_a_cheat() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = traced_job(folder.path(), "");
     let run =
-        trained_on(&mut cpu(Native::Interleaved { fused: false }), &job, &folder.path().join("run"), None);
+        trained_on(&mut cpu(Native::Interleaved { fused: true }), &job, &folder.path().join("honest"), None);
+    let report = audited(&run, &mut Cpu::new(2).unwrap()).unwrap();
+    assert_eq!(report.outcome, Outcome::Matches);
+
+    // An operator's output that was changed is convicted by a verdict that stands alone.
+    let run = trained_on(&mut cpu(Native::Gemm), &job, &folder.path().join("cheat"), Some("operator@3"));
+    let checked = checks::always(&run, Some(&key().public())).unwrap();
+    let all = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let (report, verdict) = audit(&run, &mut Cpu::new(2).unwrap(), checked, all, None, &mut Silent).unwrap();
+    let Outcome::Diverges { step: 3, what } = &report.outcome else { panic!("{:?}", report.outcome) };
+    assert!(what.starts_with("operator block0.gelu (gelu.v1)"), "{what}");
+    let verdict = Verdict::from_bytes(&verdict.expect("a verdict").to_bytes()).unwrap();
+    let outcome = verdict.check(Some(&key().public()));
+    assert!(matches!(outcome, Ok(VerdictOutcome::Convicts(_))), "{outcome:?}");
+
+    // A decision that the log lacks: named, and nobody is accused.
+    let mut trainer = cpu(Native::Interleaved { fused: false });
+    let run = trained_on(&mut trainer, &job, &folder.path().join("dropped"), Some("decisions-dropped@5"));
     let report = audited(&run, &mut Cpu::new(2).unwrap()).unwrap();
     let Outcome::MissingDecision { what, .. } = &report.outcome else { panic!("{:?}", report.outcome) };
-    assert!(what.contains("missing decision"), "{what}");
+    assert!(what.contains("a missing decision") && what.contains("element"), "{what}");
 }
 
 #[test]

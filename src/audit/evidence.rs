@@ -18,39 +18,61 @@ use crate::engine::reference::bytes_from_words;
 use crate::engine::session::{MicroBatch, Phase, Session, StepObserver};
 use crate::engine::{Engine, EngineError, Inputs, Observer};
 use crate::program::graph::{Graph, Node, TensorId, TensorType};
+use crate::rounding::record::Rounder;
+use crate::rounding::replay::Replayer;
 use crate::run::checkpoint::{self, tensor_digests};
 use crate::run::dir::Run;
 use crate::run::job::philox_key;
 use crate::run::traces::{Trace, graph_of, leaf_name, leaf_place, positions};
-use crate::train::committed_step::scalars;
+use crate::train::committed_step::{replayer, scalars};
 
-/// Keeps the outputs of some nodes.
+/// Keeps the outputs of some nodes, with the log's decisions in place.
 struct Keeper {
     wanted: BTreeSet<(Phase, usize)>,
     phase: Phase,
     kept: BTreeMap<(Phase, usize), Vec<u8>>,
+    replayer: Option<Replayer>,
 }
 
 impl StepObserver for Keeper {
-    fn phase(&mut self, phase: Phase, _: &Graph) -> Option<&mut dyn Observer> {
+    fn phase(&mut self, phase: Phase, graph: &Graph) -> Option<&mut dyn Observer> {
         self.phase = phase;
-        self.wanted.iter().any(|(p, _)| *p == phase).then_some(self)
+        if let Some(replayer) = &mut self.replayer {
+            replayer.begin(phase, graph);
+        }
+        (self.replayer.is_some() || self.wanted.iter().any(|(p, _)| *p == phase)).then_some(self)
+    }
+}
+
+impl Keeper {
+    fn rounds(&self, index: usize, node: &Node) -> bool {
+        self.replayer.as_ref().is_some_and(|replayer| replayer.wants(index, node))
     }
 }
 
 impl Observer for Keeper {
+    fn wants(&self, index: usize, node: &Node) -> bool {
+        self.rounds(index, node) || self.wanted.contains(&(self.phase, index))
+    }
+
     fn node(
         &mut self,
         index: usize,
-        _: &Node,
+        node: &Node,
         bytes: &[u8],
-        _: &mut dyn Inputs,
+        inputs: &mut dyn Inputs,
     ) -> Result<Option<Vec<u8>>, EngineError> {
+        let mut changed = None;
+        if self.rounds(index, node)
+            && let Some(replayer) = &mut self.replayer
+        {
+            changed = replayer.node(index, node, bytes, inputs)?;
+        }
         let place = (self.phase, index);
         if self.wanted.contains(&place) {
-            self.kept.insert(place, bytes.to_vec());
+            self.kept.insert(place, changed.as_deref().unwrap_or(bytes).to_vec());
         }
-        Ok(None)
+        Ok(changed)
     }
 }
 
@@ -61,8 +83,9 @@ pub fn outputs(
     step: u32,
     batch: &[MicroBatch],
     wanted: BTreeSet<(Phase, usize)>,
-) -> Result<BTreeMap<(Phase, usize), Vec<u8>>, EngineError> {
-    let mut keeper = Keeper { wanted, phase: Phase::Update, kept: BTreeMap::new() };
+) -> Result<BTreeMap<(Phase, usize), Vec<u8>>, AuditError> {
+    let replayer = replayer(run, step)?;
+    let mut keeper = Keeper { wanted, phase: Phase::Update, kept: BTreeMap::new(), replayer };
     session.step(scalars(run, step), batch, &mut keeper, |_, _, _| Ok(()))?;
     Ok(keeper.kept)
 }

@@ -15,7 +15,7 @@ use crate::program::step::Program;
 use crate::run::RunError;
 use crate::run::checkpoint::{state_digest, tensor_digests};
 use crate::run::dir::Run;
-use crate::run::traces::{Trace, leaf_place};
+use crate::run::traces::{Trace, graph_of, leaf_place, positions};
 use crate::train::committed_step::CommittedStep;
 
 /// What was found.
@@ -49,6 +49,12 @@ pub fn localise(
         // A verdict that does not stand alone is none: then the whole step is replayed by the reference.
         let stands = |verdict: &Verdict| matches!(verdict.check(None), Ok(VerdictOutcome::Convicts(_)));
         let disputed = Disputed { run, checked, step, before: &before, batch, published: &published };
+        let (phase, node) = positions(&run.program)[index];
+        let output = graph_of(&run.program, phase).nodes[node].output;
+        if let Some(logged) = graph_of(&run.program, phase).logged.iter().find(|l| l.output == output) {
+            let outcome = super::rounding::disputed_rounding(&disputed, phase, node, logged, index)?;
+            return Ok(Found { outcome, verdict: None });
+        }
         return match disputed.tile(index, trace, &engine)? {
             Some(found) if found.verdict.as_ref().is_none_or(stands) => Ok(found),
             _ => whole_step(run, checked, step, before, mine, engine),

@@ -168,11 +168,17 @@ pub fn audit(
                 if let Some(all) = &mut report.rounding {
                     all.add(step, &tally);
                 }
-                if let Some(illegal) = &tally.first_illegal {
+                // Decisions after an operator that differs are about other products.
+                if let Some(illegal) =
+                    tally.first_illegal.as_ref().filter(|_| mine.record.trace == theirs.trace)
+                {
                     report.outcome = rounding::illegal(run, step, &before, illegal, &engine_name)?;
                     break 'segments;
                 }
-                if run.job.rounding.is_some() && rounding::may_lack_a_decision(&mine.record, theirs) {
+                if mine.trace.is_none()
+                    && run.job.rounding.is_some()
+                    && rounding::may_lack_a_decision(&mine.record, theirs)
+                {
                     report.outcome = rounding::missing(step, &mine.record, theirs);
                     break 'segments;
                 }

@@ -4,7 +4,7 @@
 //! trainer's logged decisions in place of single roundings. What the trainer runs is [`native_graph`]: the same graph with a
 //! native kernel in place of each digitised product. Contract: `docs/ROUNDING.md`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::builder::Builder;
 use super::expr::{Body, Reg, Writer};
@@ -338,6 +338,19 @@ pub fn native_graph(graph: &Graph) -> Graph {
     }
     nodes.retain(|node| needed[node.output.0 as usize]);
     Graph { nodes, ..graph.clone() }
+}
+
+/// Which nodes of a graph have outputs that trainer and auditor both know, so that a trace can hold them: all but native products in
+/// a trainer's graph, and in a program's graph those that the trainer's has as well.
+pub fn traced(graph: &Graph) -> Vec<bool> {
+    let is_native = |node: &Node| matches!(node.primitive, Primitive::Native { .. });
+    if graph.logged.is_empty() || graph.nodes.iter().any(is_native) {
+        return graph.nodes.iter().map(|node| !is_native(node)).collect();
+    }
+    let native = native_graph(graph);
+    let shared: HashSet<TensorId> =
+        native.nodes.iter().filter(|node| !is_native(node)).map(|node| node.output).collect();
+    graph.nodes.iter().map(|node| shared.contains(&node.output)).collect()
 }
 
 #[cfg(test)]

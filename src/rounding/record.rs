@@ -35,6 +35,8 @@ pub trait Rounder {
 pub struct Choice {
     pub tie: NearTie,
     pub index: i64,
+    /// Whether the log says so; an honest trainer's always does.
+    pub logged: bool,
 }
 
 /// Changes a trainer's choices (product number, the product, its results): an honest trainer has none. This is how tests play
@@ -173,15 +175,18 @@ impl Rounder for Recorder {
                 "element {place} of a native product is not finite; the logged profile has no such values"
             ))
         })?;
-        let mut choices: Vec<Choice> =
-            ties.into_iter().map(|tie| Choice { index: tie.grid.index(tie.value), tie }).collect();
+        let mut choices: Vec<Choice> = ties
+            .into_iter()
+            .map(|tie| Choice { index: tie.grid.index(tie.value), tie, logged: true })
+            .collect();
         if let Some(steer) = &mut self.steer {
             with_words(bytes, |words| steer(number, &product, words, &mut choices));
             let changed = choices.iter().filter(|c| c.index != c.tie.grid.index(c.tie.value));
             let changes = changed.map(|c| (c.tie.place, c.tie.grid.pattern(c.index))).collect();
             self.steered.insert(logged.output, changes);
         }
-        let decisions: Option<Vec<Decision>> = choices.iter().map(|c| c.tie.decision(c.index)).collect();
+        let decisions: Option<Vec<Decision>> =
+            choices.iter().filter(|c| c.logged).map(|c| c.tie.decision(c.index)).collect();
         let decisions = decisions.ok_or_else(|| {
             let class = logged.class.name();
             stopped(format!(

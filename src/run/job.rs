@@ -233,10 +233,6 @@ impl Job {
             return found(&format!("rounding.{key}"), why);
         }
         if self.rounding.is_some() {
-            if self.commit.granularity == Granularity::Operator {
-                let why = "operators cannot be committed in the logged profile yet; use step or microbatch";
-                return found("commit.granularity", why.into());
-            }
             if let Some((class, _)) = self.digits.class.iter().find(|(_, digits)| digits.block != 0) {
                 let why = "products of the logged profile are not cut along K; leave block out";
                 return found(&format!("digits.class.{}", class.name()), why.into());

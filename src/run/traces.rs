@@ -10,6 +10,7 @@ use crate::commit::digest::Digest;
 use crate::commit::{Malformed, merkle, table, tensor};
 use crate::engine::session::Phase;
 use crate::program::graph::Graph;
+use crate::program::logged::traced;
 use crate::program::step::Program;
 
 /// The committed output of one node.
@@ -55,29 +56,57 @@ pub fn graph_of(program: &Program, phase: Phase) -> &Graph {
     }
 }
 
-/// Every node of a step: (phase, node of that phase's graph), in the trace's order.
+/// The nodes of each graph that traces hold.
+struct Traced {
+    micro: Vec<usize>,
+    accumulate: Vec<usize>,
+    update: Vec<usize>,
+}
+
+impl Traced {
+    fn of(program: &Program) -> Traced {
+        let places = |graph: &Graph| -> Vec<usize> {
+            traced(graph).into_iter().enumerate().filter_map(|(node, held)| held.then_some(node)).collect()
+        };
+        Traced {
+            micro: places(&program.micro),
+            accumulate: places(&program.accumulate),
+            update: places(&program.update),
+        }
+    }
+
+    fn nodes(&self, phase: Phase) -> &[usize] {
+        match phase {
+            Phase::Micro(_) => &self.micro,
+            Phase::Accumulate(_) => &self.accumulate,
+            Phase::Update => &self.update,
+        }
+    }
+}
+
+/// Every traced node of a step: (phase, node of that phase's graph), in the trace's order.
 pub fn positions(program: &Program) -> Vec<(Phase, usize)> {
+    let traced = Traced::of(program);
     let phases = phases(program.spec.micro_batches).into_iter();
-    phases
-        .flat_map(|phase| (0..graph_of(program, phase).nodes.len()).map(move |node| (phase, node)))
-        .collect()
+    phases.flat_map(|phase| traced.nodes(phase).iter().map(move |&node| (phase, node))).collect()
 }
 
 /// The leaves of a step's trace, without listing them.
 pub fn leaf_count(program: &Program) -> usize {
-    let phases = phases(program.spec.micro_batches).into_iter();
-    phases.map(|phase| graph_of(program, phase).nodes.len()).sum()
+    let traced = Traced::of(program);
+    phases(program.spec.micro_batches).into_iter().map(|phase| traced.nodes(phase).len()).sum()
 }
 
-/// The place of a node's leaf in its step's trace, if the step has the node.
+/// The place of a node's leaf in its step's trace, if the step has the node and traces hold it.
 pub fn leaf_place(program: &Program, phase: Phase, node: usize) -> Option<usize> {
+    let traced = Traced::of(program);
     let mut before = 0;
     for p in phases(program.spec.micro_batches) {
-        let nodes = graph_of(program, p).nodes.len();
+        let nodes = traced.nodes(p);
         if p == phase {
-            return (node < nodes).then(|| before + node);
+            return nodes.binary_search(&node).ok().map(|place| before + place);
         }
-        before += nodes;
+        before += nodes.len();
     }
     None
 }

@@ -1,12 +1,13 @@
 //! Cheating trainers, for the tests and the demo. Each does one thing wrong and carries on: later steps start from the
 //! cheated state, and every record, root and signature is what an honest trainer would write for it.
 
+use std::collections::HashSet;
 use std::str::FromStr;
 
 use super::TrainError;
 use super::committed_step::{CommittedStep, committed_step, state_digests, state_root};
 use crate::engine::session::{MicroBatch, Phase, Session, StepScalars};
-use crate::program::graph::Primitive;
+use crate::program::graph::{Node, Primitive};
 use crate::program::init;
 use crate::program::products::ProductTable;
 use crate::program::step::{Program, StepSpec};
@@ -47,6 +48,8 @@ pub enum Kind {
     DecisionsBiased,
     /// Roundings are logged, and taken the other way, eight times as far from a boundary as the thresholds say.
     DecisionsBeyond,
+    /// Roundings are not logged at all, and in each product the nearest tie goes the other way.
+    DecisionsDropped,
     /// A value in the middle between two boundaries is rounded to its neighbour, and the log says so.
     DecisionFar,
 }
@@ -58,9 +61,9 @@ impl Kind {
     };
 
     /// The ones that only a trainer of the logged profile can play.
-    pub const STEERING: [Kind; 5] = {
+    pub const STEERING: [Kind; 6] = {
         use Kind::*;
-        [DecisionsFlipped, DecisionFlipped, DecisionsBiased, DecisionsBeyond, DecisionFar]
+        [DecisionsFlipped, DecisionFlipped, DecisionsBiased, DecisionsBeyond, DecisionsDropped, DecisionFar]
     };
 
     pub fn name(self) -> &'static str {
@@ -79,6 +82,7 @@ impl Kind {
             Kind::DecisionFlipped => "decision-flipped",
             Kind::DecisionsBiased => "decisions-biased",
             Kind::DecisionsBeyond => "decisions-beyond",
+            Kind::DecisionsDropped => "decisions-dropped",
             Kind::DecisionFar => "decision-far",
         }
     }
@@ -132,11 +136,20 @@ impl Kind {
                     let near = NearTie { tolerance: tie.tolerance / 8.0, ..*tie };
                     near.range()[0] == near.range()[1]
                 });
-                for tie in far {
+                let logged: HashSet<usize> = choices.iter().map(|choice| choice.tie.place).collect();
+                for tie in far.filter(|tie| !logged.contains(&tie.place)) {
                     let index = other(tie.range(), tie.grid.index(tie.value));
-                    choices.push(Choice { tie, index });
+                    choices.push(Choice { tie, index, logged: true });
                 }
                 choices.sort_by_key(|choice| choice.tie.place);
+            })),
+            Kind::DecisionsDropped => Some(Box::new(move |_, _, _, choices| {
+                choices.iter_mut().for_each(|choice| choice.logged = false);
+                if let Some(choice) =
+                    choices.iter_mut().min_by(|a, b| a.tie.margin().total_cmp(&b.tie.margin()))
+                {
+                    flip(choice);
+                }
             })),
             Kind::DecisionFar => Some(Box::new(move |_, product, results, choices| {
                 let magnitude = |&place: &usize| results[place] & 0x7fff_ffff;
@@ -148,7 +161,7 @@ impl Kind {
                 // As if whole steps could not be told apart, so that the log can say it at all.
                 let tolerance = 2f64.powi(grid.quantum(value));
                 let tie = NearTie { place, value, tolerance, grid };
-                choices.push(Choice { index: grid.index(value) + 1, tie });
+                choices.push(Choice { index: grid.index(value) + 1, tie, logged: true });
                 choices.sort_by_key(|choice| choice.tie.place);
             })),
             _ => None,
@@ -215,9 +228,10 @@ impl Cheat {
             .micro
             .nodes
             .iter()
-            .position(|n| matches!(&n.primitive, Primitive::Map { body, .. } if body.name.starts_with("gelu.") || body.name.starts_with("relu.")));
-        let mut change = |phase: Phase, index: usize, _: &_, bytes: &[u8]| {
-            if phase != Phase::Micro(0) || Some(index) != target {
+            .find(|n| matches!(&n.primitive, Primitive::Map { body, .. } if body.name.starts_with("gelu.") || body.name.starts_with("relu.")))
+            .map(|n| n.output);
+        let mut change = |phase: Phase, _: usize, node: &Node, bytes: &[u8]| {
+            if phase != Phase::Micro(0) || Some(node.output) != target {
                 return None;
             }
             let mut changed = bytes.to_vec();

@@ -10,6 +10,7 @@ use crate::commit::{table, tensor};
 use crate::engine::session::{Gradients, MicroBatch, Phase, Session, StepObserver, StepScalars};
 use crate::engine::{EngineError, Inputs, Observer};
 use crate::program::graph::{Graph, Node, TensorType};
+use crate::program::logged::traced;
 use crate::program::step::{Program, port};
 use crate::rounding::log::Log;
 use crate::rounding::record::{Logged, Recorder, Rounder, Steer};
@@ -38,8 +39,9 @@ pub type Tamper<'a> = Option<&'a mut dyn FnMut(Phase, usize, &Node, &[u8]) -> Op
 /// Hashes every node's output as it is shown, and lets roundings be logged or taken from a log.
 struct Tracer<'a, 'b, 'c> {
     nodes: Vec<TracedNode>,
-    /// Whether digests are wanted at all.
+    /// Whether digests are wanted at all, and of which nodes of the graph that runs.
     hashing: bool,
+    traced: Vec<bool>,
     tamper: &'b mut Tamper<'a>,
     rounder: Option<&'c mut (dyn Rounder + 'c)>,
     phase: Phase,
@@ -56,11 +58,17 @@ impl StepObserver for Tracer<'_, '_, '_> {
         }
         self.phase = phase;
         self.graph = Some(Arc::new(graph.nodes.iter().map(|n| graph.tensor(n.output).clone()).collect()));
+        self.traced = if self.hashing { traced(graph) } else { Vec::new() };
         Some(self)
     }
 }
 
 impl Tracer<'_, '_, '_> {
+    /// Whether the trace holds a node.
+    fn hashes(&self, index: usize) -> bool {
+        self.hashing && self.traced[index]
+    }
+
     /// Whether the rounder has something to do at a node.
     fn rounds(&self, index: usize, node: &Node) -> bool {
         self.rounder.as_ref().is_some_and(|rounder| rounder.wants(index, node))
@@ -69,7 +77,7 @@ impl Tracer<'_, '_, '_> {
 
 impl Observer for Tracer<'_, '_, '_> {
     fn wants(&self, index: usize, node: &Node) -> bool {
-        self.hashing || self.tamper.is_some() || self.rounds(index, node)
+        self.hashes(index) || self.tamper.is_some() || self.rounds(index, node)
     }
 
     fn node(
@@ -89,7 +97,7 @@ impl Observer for Tracer<'_, '_, '_> {
             let shown = changed.as_deref().unwrap_or(bytes);
             changed = tamper(self.phase, index, node, shown).or(changed);
         }
-        if self.hashing {
+        if self.hashes(index) {
             let types = self.graph.as_ref().expect("a phase was begun");
             let tiles = tensor::tile_values(changed.as_deref().unwrap_or(bytes));
             let digest = tensor::digest_from_root(&types[index], &tensor::root_from_tiles(&tiles));
@@ -200,6 +208,7 @@ pub fn replayed_micro_batch(
     let mut tracer = Tracer {
         nodes: Vec::new(),
         hashing: false,
+        traced: Vec::new(),
         tamper: &mut None,
         rounder: replayer.as_mut().map(|replayer| replayer as &mut dyn Rounder),
         phase: Phase::Micro(index),
@@ -225,6 +234,7 @@ fn observed_step(
     let mut tracer = Tracer {
         nodes: Vec::new(),
         hashing,
+        traced: Vec::new(),
         tamper: &mut tamper,
         rounder,
         phase: Phase::Update,

@@ -19,6 +19,7 @@ use crate::engine::reference::bytes_from_words;
 use crate::engine::session::Session;
 use crate::engine::{Engine, EngineError};
 use crate::program::init;
+use crate::program::logged::traced;
 use crate::run::RunError;
 use crate::run::checkpoint;
 use crate::run::data::{Dataset, FileManifest};
@@ -120,7 +121,8 @@ fn trace_bytes(run: &Run) -> u64 {
         let node_bytes = |n: &crate::program::graph::Node| {
             36 + 32 * crate::commit::tensor::tile_count(graph.tensor(n.output).bytes()) as u64
         };
-        graph.nodes.iter().map(node_bytes).sum()
+        let held = traced(graph).into_iter();
+        graph.nodes.iter().zip(held).filter(|(_, held)| *held).map(|(node, _)| node_bytes(node)).sum()
     };
     let micro_batches = u64::from(run.program.spec.micro_batches);
     micro_batches * graph_bytes(&run.program.micro)
