@@ -154,6 +154,8 @@ impl Nvrtc {
             "--ftz=false",
             "--prec-div=true",
             "--prec-sqrt=true",
+            // Every text holds the whole prelude and uses a part.
+            "--disable-warnings",
         ];
         let options = options.map(|option| text("options", option));
         let options = options.into_iter().collect::<Result<Vec<_>, _>>()?;

@@ -14,7 +14,7 @@ use tiebreak::shaders;
 use tiebreak::shaders::product::Choice;
 
 /// By name: what `tiebreak shaders --dump` writes for each example job, every shader file, every completion of the
-/// products' templates.
+/// products' templates that a K of 32 bits asks for.
 fn shader_texts() -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     let mut add = |name: String, text: String| {
@@ -37,7 +37,7 @@ fn shader_texts() -> BTreeMap<String, String> {
             add((*name).to_string(), (*text).to_string());
         }
     }
-    for choice in Choice::all() {
+    for choice in Choice::all().filter(|c| !c.wide || c.digits_a + c.digits_b > 4) {
         let template = shaders::source(choice.variant.file()).unwrap();
         add(format!("{choice:?}"), choice.complete(template));
     }
@@ -59,8 +59,8 @@ fn kernels() -> Vec<(String, Kernel)> {
 #[test]
 fn every_shader_translates() {
     let kernels = kernels();
-    // 96 products, the other shader files, and maps.
-    assert!(kernels.len() > 2 * 130, "{} kernels", kernels.len());
+    // 78 products, the other shader files, and maps.
+    assert!(kernels.len() > 2 * 120, "{} kernels", kernels.len());
     for (name, kernel) in &kernels {
         assert!(kernel.source.contains("extern \"C\" __global__ void"), "{name}");
         let bindings: Vec<u32> = kernel.parameters.iter().map(|p| p.binding).collect();
@@ -85,9 +85,10 @@ fn nvrtc() -> Option<Nvrtc> {
 fn every_kernel_compiles_to_machine_code() {
     let Some(nvrtc) = nvrtc() else { return };
     let kernels = kernels();
-    // All for one architecture; for the others one product of each variant and width, and all that is no product.
+    // Products have next to nothing that is native, and take seconds: once is enough.
+    let once = |name: &str| name.contains("Choice") || name.contains("product");
     let mut work = Vec::new();
-    for (name, kernel) in &kernels {
+    for (name, kernel) in kernels.iter().filter(|(name, _)| !once(name) || name.ends_with("native: true")) {
         work.extend(["sm_80", "sm_89", "sm_90a"].map(|architecture| (name, kernel, architecture)));
     }
     let next = AtomicUsize::new(0);

@@ -7,6 +7,12 @@ typedef int i32;
 typedef float f32;
 
 #define TB_FN static __device__ __forceinline__
+// Where a struct's members lie; NVRTC cannot say it, and lays structs out as the host does.
+#ifdef __CUDACC_RTC__
+#define TB_MEMBER_AT(type, member, place) static_assert(true, "")
+#else
+#define TB_MEMBER_AT(type, member, place) static_assert(__builtin_offsetof(type, member) == place, "layout")
+#endif
 
 namespace tb {
 

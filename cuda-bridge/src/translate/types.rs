@@ -142,9 +142,7 @@ impl<'a> Types<'a> {
             pieces.push(Piece::Member(i));
             end = member.offset + self.size(member.ty);
             if padded {
-                let place = member.offset;
-                let _ =
-                    writeln!(offsets, "static_assert(__builtin_offsetof({name}, m{i}) == {place}, \"layout\");");
+                let _ = writeln!(offsets, "TB_MEMBER_AT({name}, m{i}, {});", member.offset);
             }
         }
         pad(&mut pieces, &mut body, end, *span);
