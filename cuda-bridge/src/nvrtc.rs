@@ -65,7 +65,11 @@ fn candidates() -> Vec<PathBuf> {
     if let Some(given) = std::env::var_os("TIEBREAK_NVRTC") {
         let given = PathBuf::from(given);
         // What was asked for, or nothing: another version would be a surprise.
-        return if given.is_dir() { names.iter().map(|name| given.join(name)).collect() } else { vec![given] };
+        return if given.is_dir() {
+            names.iter().map(|name| given.join(name)).collect()
+        } else {
+            vec![given]
+        };
     }
     for variable in ["CUDA_PATH", "CUDA_HOME"] {
         if let Some(root) = std::env::var_os(variable) {
@@ -99,9 +103,8 @@ impl Nvrtc {
         macro_rules! symbol {
             ($name:literal) => {
                 // SAFETY: the declared types are those of nvrtc.h, unchanged since CUDA 11.2.
-                *unsafe { library.get(concat!($name, "\0").as_bytes()) }.map_err(|source| {
-                    NvrtcError::TooOld { library: path.clone(), symbol: $name, source }
-                })?
+                *unsafe { library.get(concat!($name, "\0").as_bytes()) }
+                    .map_err(|source| NvrtcError::TooOld { library: path.clone(), symbol: $name, source })?
             };
         }
         Ok(Nvrtc {

@@ -81,7 +81,8 @@ fn products_of_every_kind() {
     let mut cpu = Cpu::new(1).unwrap();
     let mut engines = Variant::ALL.map(|variant| Shim::new(variant, PLAIN));
     let pairs = [(1, 1, 0), (2, 2, 0), (2, 3, 0), (3, 2, 64), (3, 3, 0), (3, 4, 0), (4, 4, 0), (4, 1, 128)];
-    for [batch, m, n, k] in [[1, 1, 1, 1], [1, 33, 31, 7], [2, 5, 70, 64], [2, 40, 1, 129], [1, 20, 35, 300]] {
+    for [batch, m, n, k] in [[1, 1, 1, 1], [1, 33, 31, 7], [2, 5, 70, 64], [2, 40, 1, 129], [1, 20, 35, 300]]
+    {
         let word = |i: u32, stream: u32| match random(i, stream) % 2000 {
             0 => [0x7f80_0000, 0xff80_0000, 0x7fc0_0000][(i % 3) as usize],
             _ => pattern(i, stream),
@@ -120,12 +121,16 @@ fn products_of_every_kind() {
 #[test]
 fn reductions_of_every_length() {
     type Build = fn(&mut Builder, TensorId) -> TensorId;
-    let builds: [Build; 4] =
-        [|b, x| b.sum_last(x), |b, x| b.sum_leading(x), |b, x| b.max_last(x), |b, x| {
+    let builds: [Build; 4] = [
+        |b, x| b.sum_last(x),
+        |b, x| b.sum_leading(x),
+        |b, x| b.max_last(x),
+        |b, x| {
             let [rows, len] = b.shape(x)[..] else { unreachable!() };
             let input = View { tensor: x, offset: 0, dims: [1, 1, rows, len], strides: [0, 0, len, 1] };
             b.node(Primitive::Magnitude { input, block: 0 }, DType::U32, &[1, rows, 1])
-        }];
+        },
+    ];
     let mut cpu = Cpu::new(1).unwrap();
     for (rows, len) in [(3, 1), (5, 255), (4, 256), (3, 257), (2, 4097), (1, 20_000), (20_000, 2)] {
         let words: Vec<u32> = (0..rows * len).map(|i| pattern(i, 21)).collect();
@@ -202,7 +207,11 @@ fn every_operator_and_gradient() {
                 for engine in &mut engines {
                     let have = operator_outputs(engine, operator, kind, gradient);
                     let name = engine.describe();
-                    assert!(have == expected, "{} (gradient {gradient}) of kind {kind} on {name}", operator.name);
+                    assert!(
+                        have == expected,
+                        "{} (gradient {gradient}) of kind {kind} on {name}",
+                        operator.name
+                    );
                 }
             }
         }

@@ -96,7 +96,8 @@ fn every_kernel_compiles_to_machine_code() {
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some((name, kernel, architecture)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+                while let Some((name, kernel, architecture)) = work.get(next.fetch_add(1, Ordering::Relaxed))
+                {
                     let cubin = nvrtc.compile(&kernel.name, &kernel.source, architecture);
                     let cubin = cubin.unwrap_or_else(|error| panic!("{name}: {error}"));
                     assert!(cubin.starts_with(b"\x7fELF"), "{name} for {architecture} is no cubin");

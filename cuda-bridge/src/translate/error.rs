@@ -39,35 +39,37 @@ pub enum TranslateError {
     #[error("entry point `{entry}` takes {amount} {what}; at most {most} are portable")]
     TooLarge { entry: String, what: &'static str, amount: u64, most: u64 },
     /// It uses something whose meaning on CUDA is not defined to the bit here.
-    #[error("entry point `{entry}`, function `{function}`: {group} {construct} is not accepted: {reason}")]
-    Construct { entry: String, function: String, group: Group, construct: String, reason: &'static str },
+    #[error("entry point `{entry}`, {place}: {group} `{construct}` is not accepted: {reason}")]
+    Construct {
+        entry: String,
+        /// The function or the module's variable that has it: "function `f_add`".
+        place: String,
+        group: Group,
+        construct: String,
+        reason: &'static str,
+    },
 }
 
 /// A refusal; whoever walks the functions adds its place.
 #[derive(Debug)]
 pub(super) struct Refusal {
-    /// The function that it was met in, once that is known.
-    pub function: Option<String>,
+    /// Where it was met, once that is known.
+    pub place: Option<String>,
     pub group: Group,
     pub construct: String,
     pub reason: &'static str,
 }
 
 impl Refusal {
-    /// The refusal as met in this function, unless it comes from one that it calls.
-    pub fn within(self, function: &str) -> Refusal {
-        Refusal { function: self.function.or_else(|| Some(function.into())), ..self }
+    /// The refusal as met in this function (or variable), unless it comes from one that it calls.
+    pub fn within(self, what: &str, name: &str) -> Refusal {
+        Refusal { place: self.place.or_else(|| Some(format!("{what} `{name}`"))), ..self }
     }
 
     pub fn at(self, entry: &str) -> TranslateError {
-        let Refusal { function, group, construct, reason } = self;
-        TranslateError::Construct {
-            entry: entry.into(),
-            function: function.unwrap_or_else(|| entry.into()),
-            group,
-            construct: format!("`{construct}`"),
-            reason,
-        }
+        let Refusal { place, group, construct, reason } = self;
+        let place = place.unwrap_or_else(|| format!("function `{entry}`"));
+        TranslateError::Construct { entry: entry.into(), place, group, construct, reason }
     }
 }
 
@@ -79,6 +81,7 @@ pub(super) fn refuse<T>(
 ) -> Result<T, Refusal> {
     // The name of the variant is what a reader knows; its fields are handles.
     let text = format!("{construct:?}");
+    let text = text.trim_start_matches('"');
     let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
-    Err(Refusal { function: None, group, construct: text[..end].to_string(), reason })
+    Err(Refusal { place: None, group, construct: text[..end].to_string(), reason })
 }

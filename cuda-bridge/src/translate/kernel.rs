@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use naga::valid::{FunctionInfo, ModuleInfo};
 use naga::{
-    AddressSpace, ArraySize, Binding, BuiltIn, Constant, EntryPoint, Function, GlobalVariable, Handle, Module,
-    ShaderStage, StorageAccess, Type, TypeInner,
+    AddressSpace, ArraySize, Binding, BuiltIn, Constant, EntryPoint, Function, GlobalVariable, Handle,
+    Module, ShaderStage, StorageAccess, Type, TypeInner,
 };
 
 use super::error::{Group, Refusal, TranslateError, refuse};
@@ -87,10 +87,11 @@ pub fn translate(
     let threads = point.workgroup_size.iter().map(|&n| u64::from(n)).fold(1, u64::saturating_mul);
     limit("threads of a block", threads, THREADS_MAX)?;
     let used = info.get_entry_point(index);
-    let shared = module.global_variables.iter().filter(|(handle, variable)| {
-        variable.space == AddressSpace::WorkGroup && !used[*handle].is_empty()
-    });
-    let at = |refusal: Refusal| refusal.within(&point.name).at(&point.name);
+    let shared = module
+        .global_variables
+        .iter()
+        .filter(|(handle, variable)| variable.space == AddressSpace::WorkGroup && !used[*handle].is_empty());
+    let at = |refusal: Refusal| refusal.at(&point.name);
     let types = Types::new(module, info).map_err(at)?;
     let bytes = shared.map(|(_, variable)| u64::from(types.size(variable.ty))).sum();
     limit("bytes of workgroup memory", bytes, SHARED_MAX)?;
@@ -137,11 +138,19 @@ impl<'a> Writer<'a> {
             AddressSpace::Storage { access } if access.contains(StorageAccess::STORE) => "",
             AddressSpace::Storage { .. } => "const ",
             other => {
-                return refuse(Group::AddressSpace, other, "variables are buffers, workgroup memory or private");
+                return refuse(
+                    Group::AddressSpace,
+                    other,
+                    "variables are buffers, workgroup memory or private",
+                );
             }
         };
         if !variable.memory_decorations.is_empty() {
-            return refuse(Group::AddressSpace, variable.memory_decorations, "buffers have no decorations here");
+            return refuse(
+                Group::AddressSpace,
+                variable.memory_decorations,
+                "buffers have no decorations here",
+            );
         }
         let restrict = if kernel { " __restrict__" } else { "" };
         Ok(match self.types.inner(variable.ty) {
@@ -177,7 +186,7 @@ impl<'a> Writer<'a> {
         let function = &self.module.functions[handle];
         let given = function.name.clone().unwrap_or_else(|| format!("#{}", handle.index()));
         let name = format!("f{}_{}", handle.index(), plain_name(Some(&given)));
-        let text = self.function(handle, &name).map_err(|refusal| refusal.within(&given))?;
+        let text = self.function(handle, &name).map_err(|refusal| refusal.within("function", &given))?;
         self.functions.push_str(&text);
         self.names.insert(handle, name.clone());
         Ok(name)
@@ -190,7 +199,8 @@ impl<'a> Writer<'a> {
             parameters.push(match self.types.inner(argument.ty) {
                 TypeInner::Pointer { base, space } => {
                     if !may_be_passed(*space) {
-                        let reason = "pointers that are passed point to variables of a function, private or workgroup";
+                        let reason =
+                            "pointers that are passed point to variables of a function, private or workgroup";
                         return refuse(Group::AddressSpace, space, reason);
                     }
                     format!("{}& a{i}", self.types.name(*base)?)
@@ -228,7 +238,12 @@ impl<'a> Writer<'a> {
     }
 
     /// An argument of the entry point: a built-in, or a struct of them.
-    fn entry_argument(&mut self, ty: Handle<Type>, binding: Option<&Binding>, size: [u32; 3]) -> Result<String, Refusal> {
+    fn entry_argument(
+        &mut self,
+        ty: Handle<Type>,
+        binding: Option<&Binding>,
+        size: [u32; 3],
+    ) -> Result<String, Refusal> {
         match (self.types.inner(ty), binding) {
             (TypeInner::Struct { members, .. }, None) => {
                 let mut parts = Vec::new();
@@ -269,18 +284,24 @@ impl<'a> Writer<'a> {
         let mut buffers = Vec::new();
         let (mut variables, mut shared) = (String::new(), String::new());
         for handle in self.used(info) {
-            // Refuses spaces that have no counterpart.
-            let text = self.global_parameter(handle, true)?;
-            if let Some(parameter) = self.parameter(handle)? {
+            let variable = &self.module.global_variables[handle];
+            let given = variable.name.clone().unwrap_or_default();
+            let of = |refusal: Refusal| refusal.within("variable", &given);
+            // Refuses types and spaces that have no counterpart.
+            let text = self.global_parameter(handle, true).map_err(of)?;
+            if let Some(parameter) = self.parameter(handle).map_err(of)? {
                 buffers.push((parameter, text));
                 continue;
             }
-            let (name, variable) = (self.global_name(handle), &self.module.global_variables[handle]);
+            let name = self.global_name(handle);
             let ty = self.types.name(variable.ty)?;
             if variable.space == AddressSpace::WorkGroup {
                 variables.push_str(&format!("    __shared__ {ty} {name};\n"));
                 let threads = size.iter().fold(1, |all, n| n.wrapping_mul(all));
-                shared.push_str(&format!("    tb::zero({name}, {}, {threads}u);\n", local_index(size[0], size[1])));
+                shared.push_str(&format!(
+                    "    tb::zero({name}, {}, {threads}u);\n",
+                    local_index(size[0], size[1])
+                ));
             } else {
                 let init = match variable.init {
                     Some(init) => self.global_expression(init)?,

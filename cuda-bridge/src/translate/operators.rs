@@ -1,7 +1,8 @@
 //! Operators, built-in functions and conversions, by the names that the prelude gives them.
 
 use naga::{
-    BinaryOperator, Expression, Handle, MathFunction, RelationalFunction, ScalarKind, TypeInner, UnaryOperator,
+    BinaryOperator, Expression, Handle, MathFunction, RelationalFunction, ScalarKind, TypeInner,
+    UnaryOperator,
 };
 
 use super::error::{Group, Refusal, refuse};

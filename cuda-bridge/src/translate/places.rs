@@ -40,9 +40,7 @@ impl<'a> Body<'_, 'a> {
     /// A component or element at a computed index, which is brought into bounds.
     pub fn element(&mut self, text: &str, inner: &TypeInner, index: &str) -> Result<String, Refusal> {
         match inner {
-            TypeInner::Vector { size, .. } => {
-                Ok(format!("{text}.v[tb::bound({index}, {}u)]", *size as u32))
-            }
+            TypeInner::Vector { size, .. } => Ok(format!("{text}.v[tb::bound({index}, {}u)]", *size as u32)),
             TypeInner::Array { base, size, stride } => {
                 let rest = self.writer.types.rest(*base, *stride);
                 let value = if rest == 0 { "" } else { ".value" };
@@ -73,9 +71,7 @@ impl<'a> Body<'_, 'a> {
     /// The length of a runtime-sized array.
     pub fn length(&mut self, pointer: Handle<Expression>) -> Result<String, Refusal> {
         match &self.function.expressions[pointer] {
-            Expression::GlobalVariable(variable) => {
-                Ok(format!("{}_n", self.writer.global_place(*variable)?))
-            }
+            Expression::GlobalVariable(variable) => Ok(format!("{}_n", self.writer.global_place(*variable)?)),
             other => refuse(Group::Expression, other, "arrayLength takes a whole storage buffer"),
         }
     }

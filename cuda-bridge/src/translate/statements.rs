@@ -6,7 +6,8 @@ use std::fmt::Write;
 
 use naga::valid::FunctionInfo;
 use naga::{
-    AddressSpace, Barrier, Block, Expression, Function, Handle, Literal, Statement, SwitchCase, SwitchValue, TypeInner,
+    AddressSpace, Barrier, Block, Expression, Function, Handle, Literal, Statement, SwitchCase, SwitchValue,
+    TypeInner,
 };
 
 use super::error::{Group, Refusal, refuse};
@@ -106,7 +107,10 @@ impl<'w, 'a> Body<'w, 'a> {
             Statement::Emit(range) => {
                 for handle in range.clone() {
                     // Pointers are written out where they are followed; their indices have variables.
-                    if matches!(self.inner(handle), TypeInner::Pointer { .. } | TypeInner::ValuePointer { .. }) {
+                    if matches!(
+                        self.inner(handle),
+                        TypeInner::Pointer { .. } | TypeInner::ValuePointer { .. }
+                    ) {
                         continue;
                     }
                     let text = self.text(handle)?;
@@ -142,7 +146,11 @@ impl<'w, 'a> Body<'w, 'a> {
             }
             Statement::ControlBarrier(barrier) => {
                 if barrier.intersects(Barrier::SUB_GROUP | Barrier::TEXTURE) {
-                    return refuse(Group::Statement, statement, "barriers are workgroupBarrier and storageBarrier");
+                    return refuse(
+                        Group::Statement,
+                        statement,
+                        "barriers are workgroupBarrier and storageBarrier",
+                    );
                 }
                 self.barrier();
             }

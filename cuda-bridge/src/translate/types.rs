@@ -32,7 +32,7 @@ pub fn scalar(scalar: Scalar) -> Result<&'static str, Refusal> {
                 _ => format!("{kind:?}"),
             };
             let reason = "scalars are u32, i32, f32 and bool";
-            Err(Refusal { function: None, group: Group::Type, construct: name, reason })
+            Err(Refusal { place: None, group: Group::Type, construct: name, reason })
         }
     }
 }
