@@ -197,20 +197,27 @@ fn floats() {
     fn f(a: u32) -> f32 {
         f32::from_bits(a)
     }
+    fn near(a: u32) -> f32 {
+        f32::from_bits((a & 0x807f_ffff) | 0x3f80_0000)
+    }
     /// Patterns of NaNs are not compared: WGSL leaves them open.
     fn pattern(x: f32) -> u32 {
         if x.is_nan() { 0x7fc0_0000 } else { x.to_bits() }
     }
     check(
         "fn f(a: u32) -> f32 { return bitcast<f32>(a); }
+fn near(a: u32) -> f32 { return bitcast<f32>((a & 0x807fffffu) | 0x3f800000u); }
 fn p(x: f32) -> u32 { return select(bitcast<u32>(x), 0x7fc00000u, x != x); }",
         &[
             ("p(f(a) + f(b))", |a, b, _| pattern(f(a) + f(b))),
             ("p(f(a) - f(b))", |a, b, _| pattern(f(a) - f(b))),
             ("p(f(a) * f(b))", |a, b, _| pattern(f(a) * f(b))),
             ("p(f(a) / f(b))", |a, b, _| pattern(f(a) / f(b))),
-            // Two roundings, not one.
             ("p(f(a) * f(b) + f(c))", |a, b, c| pattern(f(a) * f(b) + f(c))),
+            // Two roundings, not one: of numbers near 1, where it shows.
+            ("p(near(a) * near(b) + near(c))", |a, b, c| pattern(near(a) * near(b) + near(c))),
+            ("p(near(a) - near(b) * near(c))", |a, b, c| pattern(near(a) - near(b) * near(c))),
+            ("p(fma(near(a), near(b), near(c)))", |a, b, c| pattern(near(a).mul_add(near(b), near(c)))),
             ("p(fma(f(a), f(b), f(c)))", |a, b, c| pattern(f(a).mul_add(f(b), f(c)))),
             ("p(sqrt(f(a)))", |a, _, _| pattern(f(a).sqrt())),
             ("p(-f(a))", |a, _, _| pattern(-f(a))),

@@ -242,10 +242,15 @@ TB_FN u32 pack_4x_u8_clamp(vec<u32, 4> a) {
 
 TB_FN vec<u32, 3> three(u32 x, u32 y, u32 z) { return vec<u32, 3>{{x, y, z}}; }
 
-// Workgroup memory begins as zeros. Followed by a barrier.
+// Workgroup memory begins as zeros; a barrier follows, before which nothing else touches it.
 template <class T> TB_FN void zero(T& variable, u32 index, u32 invocations) {
-    unsigned char* at = (unsigned char*)&variable;
-    for (u32 i = index; i < (u32)sizeof(T); i += invocations) at[i] = 0;
+    if (sizeof(T) % 4 == 0 && alignof(T) % 4 == 0) {
+        u32* at = (u32*)&variable;
+        for (u32 i = index; i < (u32)(sizeof(T) / 4); i += invocations) at[i] = 0u;
+    } else {
+        unsigned char* at = (unsigned char*)&variable;
+        for (u32 i = index; i < (u32)sizeof(T); i += invocations) at[i] = 0;
+    }
 }
 
 }  // namespace tb
