@@ -56,6 +56,16 @@ fn main() {
         }
         writeln!(table, "    ({name:?}, {text:?}),").expect("writing to a string");
     }
+    // Stand-ins for a trainer's own kernels; only their syntax and types are checked.
+    table.push_str("];\nstatic NATIVE: &[(&str, &str)] = &[\n");
+    for (file, text) in files(Path::new("shaders/native"), "") {
+        if let Err(error) = naga::front::wgsl::parse_str(&text) {
+            println!("cargo::error=native/{file}: {}", error.message());
+            failed = true;
+        }
+        writeln!(table, "    ({:?}, {text:?}),", file.trim_end_matches(".wgsl"))
+            .expect("writing to a string");
+    }
     table.push_str("];\nstatic SHARED: &[(&str, &str)] = &[\n");
     for (file, text) in &shared {
         writeln!(table, "    ({file:?}, {text:?}),").expect("writing to a string");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::session::{MicroBatch, Phase, Session, StepObserver, StepScalars, Unobserved};
-use tiebreak::engine::{Engine, EngineError, Observer};
+use tiebreak::engine::{Engine, EngineError, Inputs, Observer};
 use tiebreak::program::graph::{Graph, Node};
 use tiebreak::program::init;
 use tiebreak::program::models::{Gelu, Gpt, Model};
@@ -32,7 +32,13 @@ impl StepObserver for Profile {
 }
 
 impl Observer for Profile {
-    fn node(&mut self, _: usize, node: &Node, _: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
+    fn node(
+        &mut self,
+        _: usize,
+        node: &Node,
+        _: &[u8],
+        _: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
         let now = Instant::now();
         *self.by_primitive.entry(node.primitive.name()).or_default() += now - self.last;
         self.last = now;

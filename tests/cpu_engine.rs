@@ -6,7 +6,7 @@ use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::reference::Reference;
 use tiebreak::engine::session::{MicroBatch, Phase, Session, StepObserver, StepScalars};
-use tiebreak::engine::{Engine, EngineError, Observer};
+use tiebreak::engine::{Engine, EngineError, Inputs, Observer};
 use tiebreak::program::graph::{Graph, Node};
 use tiebreak::program::init;
 use tiebreak::program::models::{Gelu, Gpt, Mlp, Model};
@@ -29,7 +29,13 @@ impl StepObserver for Trace {
 }
 
 impl Observer for Trace {
-    fn node(&mut self, index: usize, node: &Node, bytes: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
+    fn node(
+        &mut self,
+        index: usize,
+        node: &Node,
+        bytes: &[u8],
+        _: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
         let name = format!("{} {}", node.operator, node.primitive.name());
         self.nodes.push((self.phase.unwrap(), index, name, bytes.to_vec()));
         Ok(None)

@@ -101,6 +101,7 @@ fn run_node(graph: &Graph, node: &Node, values: &Values) -> Vec<f64> {
     let shape = |t: TensorId| graph.tensor(t).shape.iter().map(|&d| d as usize).collect::<Vec<_>>();
     let out_len = graph.tensor(node.output).len();
     match &node.primitive {
+        Primitive::Native { .. } => unreachable!("programs have no native products"),
         Primitive::Map { body, dims, inputs } => {
             let inputs: Vec<Vec<f64>> = inputs.iter().map(|v| gathered(values, v)).collect();
             (0..out_len)

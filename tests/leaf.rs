@@ -13,7 +13,7 @@ use tiebreak::dispute::leaf::{
 use tiebreak::dispute::origin::{Origin, origin};
 use tiebreak::engine::reference::{Reference, bytes_from_words};
 use tiebreak::engine::session::{MicroBatch, Phase, Session, StepObserver, StepScalars};
-use tiebreak::engine::{EngineError, Observer};
+use tiebreak::engine::{EngineError, Inputs, Observer};
 use tiebreak::program::graph::{Graph, Node, Primitive, TensorId};
 use tiebreak::program::init;
 use tiebreak::program::step::Program;
@@ -51,7 +51,13 @@ impl StepObserver for Step {
 }
 
 impl Observer for Step {
-    fn node(&mut self, index: usize, _: &Node, bytes: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
+    fn node(
+        &mut self,
+        index: usize,
+        _: &Node,
+        bytes: &[u8],
+        _: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
         self.order.push((self.phase, index));
         self.outputs.insert((self.phase, index), bytes.to_vec());
         Ok(None)

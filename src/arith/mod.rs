@@ -6,6 +6,7 @@
 pub mod digits;
 pub mod elementary;
 pub mod float;
+pub mod grid;
 pub mod philox;
 pub mod tree;
 

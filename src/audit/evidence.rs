@@ -16,7 +16,7 @@ use crate::dispute::verdict::{Base64, Claim, Hashes, ProvenInput, ProvenTensor, 
 use crate::engine::cpu::Cpu;
 use crate::engine::reference::bytes_from_words;
 use crate::engine::session::{MicroBatch, Phase, Session, StepObserver};
-use crate::engine::{Engine, EngineError, Observer};
+use crate::engine::{Engine, EngineError, Inputs, Observer};
 use crate::program::graph::{Graph, Node, TensorId, TensorType};
 use crate::run::checkpoint::{self, tensor_digests};
 use crate::run::dir::Run;
@@ -39,7 +39,13 @@ impl StepObserver for Keeper {
 }
 
 impl Observer for Keeper {
-    fn node(&mut self, index: usize, _: &Node, bytes: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
+    fn node(
+        &mut self,
+        index: usize,
+        _: &Node,
+        bytes: &[u8],
+        _: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
         let place = (self.phase, index);
         if self.wanted.contains(&place) {
             self.kept.insert(place, bytes.to_vec());

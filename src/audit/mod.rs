@@ -8,6 +8,7 @@ pub mod checks;
 pub mod evidence;
 pub mod localise;
 pub mod plan;
+mod rounding;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,12 +19,14 @@ use crate::commit::digest::Digest;
 use crate::commit::record::{Record, StepRecord};
 use crate::dispute::verdict::Verdict;
 use crate::engine::reference::Reference;
-use crate::engine::session::{Session, Unobserved};
+use crate::engine::session::Session;
 use crate::engine::{Engine, EngineError};
+use crate::rounding::replay::Tally;
 use crate::run::RunError;
 use crate::run::dir::Run;
 use crate::run::job::philox_key;
-use crate::train::committed_step::{committed_step, gradient_root, scalars};
+use crate::train::TrainError;
+use crate::train::committed_step::{gradient_root, replayed_micro_batch, replayed_step, scalars};
 use checks::Checked;
 use plan::Plan;
 
@@ -39,6 +42,16 @@ pub enum AuditError {
     Limit(String),
 }
 
+impl From<TrainError> for AuditError {
+    fn from(error: TrainError) -> AuditError {
+        match error {
+            TrainError::Run(error) => AuditError::Run(error),
+            TrainError::Engine(error) => AuditError::Engine(error),
+            other => AuditError::Limit(other.to_string()),
+        }
+    }
+}
+
 /// How an audit ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "result", rename_all = "snake_case")]
@@ -49,6 +62,9 @@ pub enum Outcome {
     Inconsistent { step: u32, what: String },
     /// Replaying this step gives something else; the scalar reference agrees with the auditor.
     Diverges { step: u32, what: String },
+    /// Replaying this step gives other gradients, as a rounding that the trainer's log lacks would: not enough to say that the
+    /// trainer computed something else.
+    MissingDecision { step: u32, what: String },
     /// The auditor's engine differs from both the trainer and the scalar reference.
     EngineFaulty { step: u32, engine: String, what: String },
 }
@@ -67,6 +83,8 @@ pub struct Report {
     /// Replayed steps, as ranges first..=last.
     pub replayed: Vec<(u32, u32)>,
     pub plan: Plan,
+    /// In the logged profile: the trainer's rounding decisions, and the freedom they had.
+    pub rounding: Option<Tally>,
     pub seconds: f64,
 }
 
@@ -116,6 +134,7 @@ pub fn audit(
         not_checked: Vec::new(),
         replayed: Vec::new(),
         plan: plan.clone(),
+        rounding: run.job.rounding.is_some().then(Tally::default),
         seconds: 0.0,
     };
     let mut verdict = None;
@@ -137,10 +156,26 @@ pub fn audit(
                 }
                 let before = session.download_state()?;
                 let batch = dataset.batch(&run.program, philox_key(&run.seed), step)?;
-                let mine = committed_step(run, &mut session, scalars(run, step), &batch, None)?;
+                if let Some(what) = rounding::foreign_log(run, step, checked.step(step))? {
+                    report.outcome = Outcome::Inconsistent { step, what };
+                    break 'segments;
+                }
+                // The freedom that a log leaves is much the same in every step, and measuring it is a pass over every product.
+                let (mine, tally) = replayed_step(run, &mut session, scalars(run, step), &batch, done == 0)?;
                 let theirs = checked.step(step);
                 done += 1;
                 progress.step(step, done, planned);
+                if let Some(all) = &mut report.rounding {
+                    all.add(step, &tally);
+                }
+                if let Some(illegal) = &tally.first_illegal {
+                    report.outcome = rounding::illegal(run, step, &before, illegal, &engine_name)?;
+                    break 'segments;
+                }
+                if run.job.rounding.is_some() && rounding::may_lack_a_decision(&mine.record, theirs) {
+                    report.outcome = rounding::missing(step, &mine.record, theirs);
+                    break 'segments;
+                }
                 if mine.record == *theirs {
                     if let Some(replayed) = report.replayed.last_mut() {
                         replayed.1 = step;
@@ -181,7 +216,7 @@ pub fn estimated_seconds(
     let mut start = Instant::now();
     for _ in 0..2 {
         start = Instant::now();
-        let gradients = session.micro_batch(scalars(run, first), 0, &batch, &mut Unobserved)?;
+        let (gradients, _) = replayed_micro_batch(run, &mut session, scalars(run, first), 0, &batch)?;
         gradient_root(&mut session, &gradients)?; // waits for the engine
     }
     let micro_batches = plan.steps() * u64::from(run.program.spec.micro_batches);
@@ -201,7 +236,7 @@ pub fn replay_to(
     let mut dataset = run.dataset()?;
     for between in from + 1..step {
         let batch = dataset.batch(&run.program, philox_key(&run.seed), between)?;
-        let mine = committed_step(run, session, scalars(run, between), &batch, None)?;
+        let (mine, _) = replayed_step(run, session, scalars(run, between), &batch, false)?;
         let different = differences(&mine.record, checked.step(between));
         if !different.is_empty() {
             return Ok(Some((between, different.join(", "))));
@@ -216,7 +251,7 @@ pub fn reference_step(run: &Run, step: u32, before: &[Vec<u8>]) -> Result<StepRe
     let mut session = Session::new(&mut reference, Arc::new(run.program.clone()))?;
     session.load(before)?;
     let batch = run.dataset()?.batch(&run.program, philox_key(&run.seed), step)?;
-    Ok(committed_step(run, &mut session, scalars(run, step), &batch, None)?.record)
+    Ok(replayed_step(run, &mut session, scalars(run, step), &batch, false)?.0.record)
 }
 
 /// The fields in which two records of one step differ, in words.

@@ -13,6 +13,7 @@ use crate::audit::plan::{Choice, Plan, plan};
 use crate::audit::{Outcome, Progress, Report, audit, checks, estimated_seconds};
 use crate::commit::checkpoint::NOTE_MAX;
 use crate::dispute::verdict::Verdict;
+use crate::rounding::replay::{Freedom, Tally};
 use crate::run::RunError;
 use crate::run::dir::Run;
 use crate::run::disk::{self, Disk};
@@ -189,7 +190,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             }
         }
         Outcome::Diverges { .. } | Outcome::Inconsistent { .. } => Exit::Diverges,
-        Outcome::EngineFaulty { .. } => Exit::Undecided,
+        Outcome::EngineFaulty { .. } | Outcome::MissingDecision { .. } => Exit::Undecided,
     })
 }
 
@@ -218,6 +219,7 @@ pub fn report_text(report: &Report, verdict: Option<&Verdict>, file: &Path) -> S
         ),
         Outcome::Diverges { step, what } => format!("DIVERGES at step {step}: {what}"),
         Outcome::Inconsistent { step, what } => format!("DIVERGES at step {step}, without a replay: {what}"),
+        Outcome::MissingDecision { step, what } => format!("COULD NOT DECIDE at step {step}: {what}"),
         Outcome::EngineFaulty { step, engine, what } => {
             format!(
                 "NOBODY IS ACCUSED: at step {step} {engine} differs from the scalar reference, which agrees with the trainer ({what})"
@@ -231,6 +233,7 @@ pub fn report_text(report: &Report, verdict: Option<&Verdict>, file: &Path) -> S
     if !ranges.is_empty() {
         lines.push(format!("  ok: replayed steps {} in {:.1} s", ranges.join(", "), report.seconds));
     }
+    lines.extend(report.rounding.iter().flat_map(rounding_lines));
     lines.extend(report.not_checked.iter().map(|line| format!("  not checked: {line}")));
     if let Some(verdict) = verdict {
         let size = bytes_text(verdict.to_bytes().len() as u64);
@@ -238,6 +241,38 @@ pub fn report_text(report: &Report, verdict: Option<&Verdict>, file: &Path) -> S
         lines.push(format!("  anybody can check it: tiebreak verdict check {}", file.display()));
     }
     lines.join("\n")
+}
+
+/// What a logged run's trainer chose, and could have chosen.
+fn rounding_lines(tally: &Tally) -> Vec<String> {
+    let share = |part: u64, of: u64| 100.0 * part as f64 / of.max(1) as f64;
+    let mut lines = vec![format!(
+        "  rounding log: {} decisions about {} values ({:.3} %), {} bits in {}; {} were not the nearest value ({} up, {} down)",
+        tally.decisions,
+        tally.elements,
+        share(tally.decisions, tally.elements),
+        tally.bits,
+        bytes_text(tally.bytes),
+        tally.taken(),
+        tally.taken_up,
+        tally.taken_down,
+    )];
+    let all = tally.unusual().map(|why| format!("all steps: {why}"));
+    for why in tally.remarks.iter().chain(&all) {
+        lines.push(format!("  UNUSUAL ROUNDING, legal but not what honest kernels do: {why}"));
+    }
+    let sum = |f: fn(&Freedom) -> f64| tally.freedom.iter().map(f).sum::<f64>();
+    if let Some(most) = tally.freedom.iter().max_by(|a, b| a.bias.total_cmp(&b.bias)) {
+        lines.push(format!(
+            "  freedom that the proved bound leaves in a step: {:.1} % of the values, {:.0} bits; the largest hidden shift of a \
+             tensor's mean is {:.2e} of its size ({})",
+            100.0 * sum(|f| f.free as f64) / sum(|f| f.elements as f64).max(1.0),
+            sum(|f| f.bits),
+            most.bias,
+            most.operator,
+        ));
+    }
+    lines
 }
 
 fn merge(printer: Printer, paths: &[PathBuf]) -> CommandResult {
@@ -268,7 +303,7 @@ fn merge(printer: Printer, paths: &[PathBuf]) -> CommandResult {
     };
     let (word, exit) = if has(&["diverges", "inconsistent"]) {
         ("DIVERGES", Exit::Diverges)
-    } else if !results.is_empty() && !has(&["engine_faulty"]) {
+    } else if !results.is_empty() && !has(&["engine_faulty", "missing_decision"]) {
         ("MATCHES", Exit::Match)
     } else {
         ("UNDECIDED", Exit::Undecided)

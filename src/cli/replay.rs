@@ -10,10 +10,10 @@ use super::engine::{EngineArgs, open};
 use super::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::audit::plan::{Choice, plan};
 use crate::audit::{checks, differences, estimated_seconds, replay_to};
-use crate::engine::session::{Session, Unobserved};
+use crate::engine::session::Session;
 use crate::run::dir::Run;
 use crate::run::job::{Granularity, philox_key};
-use crate::train::committed_step::{committed_step, gradient_root, scalars};
+use crate::train::committed_step::{gradient_root, replayed_micro_batch, replayed_step, scalars};
 
 /// Replay one step, or one micro-batch of it, and compare it with what the run commits.
 #[derive(clap::Args)]
@@ -70,14 +70,15 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let different = match args.microbatch {
         Some(micro) => {
             let batch = dataset.micro_batch(&run.program, key, args.step, micro)?;
-            let gradients = session.micro_batch(scalars(&run, args.step), micro, &batch, &mut Unobserved)?;
+            let at = scalars(&run, args.step);
+            let (gradients, _) = replayed_micro_batch(&run, &mut session, at, micro, &batch)?;
             let root = gradient_root(&mut session, &gradients)?;
             let same = root == theirs.micro_batches[micro as usize];
             if same { vec![] } else { vec![format!("gradients of micro-batch {micro}")] }
         }
         None => {
             let batch = dataset.batch(&run.program, key, args.step)?;
-            let mine = committed_step(&run, &mut session, scalars(&run, args.step), &batch, None)?;
+            let (mine, _) = replayed_step(&run, &mut session, scalars(&run, args.step), &batch, false)?;
             differences(&mine.record, theirs)
         }
     };

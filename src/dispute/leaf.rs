@@ -196,6 +196,7 @@ fn reads(graph: &Graph, node: &Node, elements: usize) -> u64 {
         Primitive::SegmentSum { order, .. } => 2 + 2 * len(*order),
         Primitive::Magnitude { input, block } => within(k(input), *block),
         Primitive::Product { a, .. } => 2 + 2 * last(*a),
+        Primitive::Native { .. } => unreachable!("programs have no native products"),
     };
     each.saturating_mul(elements as u64)
 }

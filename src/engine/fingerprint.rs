@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::session::{MicroBatch, Phase, Session, StepObserver, StepScalars};
-use super::{Engine, EngineError, Observer};
+use super::{Engine, EngineError, Inputs, Observer};
 use crate::arith::DType;
 use crate::arith::philox::philox4x32_10;
 use crate::engine::reference::bytes_from_words;
@@ -27,7 +27,13 @@ impl StepObserver for Digester {
 }
 
 impl Observer for Digester {
-    fn node(&mut self, _: usize, _: &Node, bytes: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
+    fn node(
+        &mut self,
+        _: usize,
+        _: &Node,
+        bytes: &[u8],
+        _: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
         self.0.update(bytes);
         Ok(None)
     }

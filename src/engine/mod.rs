@@ -11,7 +11,7 @@ pub mod session;
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::program::graph::{Graph, Node, TensorType};
+use crate::program::graph::{Graph, Node, TensorId, TensorType};
 
 /// What went wrong on this side: never the fault of the run that is trained or audited.
 #[derive(Debug, thiserror::Error)]
@@ -69,11 +69,28 @@ impl Compiled {
     }
 }
 
-/// Sees every node's output in execution order, in the canonical layout.
+/// What an observer may look at beside a node's output: the tensors that the node reads.
+pub trait Inputs {
+    /// Shows the canonical bytes of a tensor that the node reads.
+    fn visit(&mut self, tensor: TensorId, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError>;
+}
+
+/// Sees nodes' outputs in execution order, in the canonical layout.
 pub trait Observer {
-    /// May return other bytes of the same length, which the rest of the run then uses: this is how tests and the
-    /// demo play a trainer that tampers with an operator.
-    fn node(&mut self, index: usize, node: &Node, bytes: &[u8]) -> Result<Option<Vec<u8>>, EngineError>;
+    /// Whether it wants to see a node; what nobody wants to see stays on the device.
+    fn wants(&self, _index: usize, _node: &Node) -> bool {
+        true
+    }
+
+    /// May return other bytes of the same length, which the rest of the run then uses: an auditor's rounding decisions are put
+    /// in place like this, and so do tests and the demo play a trainer that tampers with an operator.
+    fn node(
+        &mut self,
+        index: usize,
+        node: &Node,
+        bytes: &[u8],
+        inputs: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError>;
 }
 
 /// Runs graphs. Canonical bytes are little-endian and row-major; quantised tensors are `d`-byte two's complement.

@@ -4,10 +4,10 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use super::{Compiled, Engine, EngineError, Observer, Tensor};
+use super::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
 use crate::arith::DType;
 use crate::program::element::{self, Source};
-use crate::program::graph::{Graph, TensorId, TensorType};
+use crate::program::graph::{Graph, Primitive, TensorId, TensorType};
 
 /// Elements as words; integers of quantised tensors are sign-extended.
 struct Words {
@@ -43,6 +43,14 @@ pub fn bytes_from_words(dtype: DType, words: &[u32]) -> Vec<u8> {
 
 struct Values<'a>(&'a [Option<Arc<Words>>]);
 
+impl Inputs for Values<'_> {
+    fn visit(&mut self, tensor: TensorId, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
+        let value = self.0[tensor.0 as usize].as_ref().expect("nodes run in order");
+        visit(&bytes_from_words(value.dtype, &value.words));
+        Ok(())
+    }
+}
+
 impl Source for Values<'_> {
     type Error = Infallible;
 
@@ -67,6 +75,11 @@ impl Engine for Reference {
     }
 
     fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
+        if graph.nodes.iter().any(|node| matches!(node.primitive, Primitive::Native { .. })) {
+            let reason =
+                "the scalar reference has no native products; train with --engine cpu or wgpu".into();
+            return Err(EngineError::Unsupported { device: self.describe(), reason });
+        }
         Ok(Compiled::new(graph, ()))
     }
 
@@ -85,7 +98,9 @@ impl Engine for Reference {
             let ty = graph.tensor(node.output);
             let Ok(mut words) = element::range(graph, node, 0..ty.len(), &mut Values(&values));
             if let Some(observer) = observer.as_deref_mut()
-                && let Some(bytes) = observer.node(index, node, &bytes_from_words(ty.dtype, &words))?
+                && observer.wants(index, node)
+                && let bytes = bytes_from_words(ty.dtype, &words)
+                && let Some(bytes) = observer.node(index, node, &bytes, &mut Values(&values))?
             {
                 words = words_from_bytes(ty.dtype, &bytes);
             }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::{Compiled, Engine, EngineError, Observer, Tensor};
 use crate::arith::DType;
 use crate::program::graph::{Graph, TensorType};
+use crate::program::logged::native_graph;
 use crate::program::step::Program;
 
 /// The data of one micro-batch: canonical bytes of each tensor of [`crate::program::models::Model::batch`].
@@ -77,7 +78,23 @@ fn words(values: &[u32]) -> Vec<u8> {
 
 impl<'e> Session<'e> {
     pub fn new(engine: &'e mut dyn Engine, program: Arc<Program>) -> Result<Session<'e>, EngineError> {
-        let micro = engine.compile(Arc::new(program.micro.clone()))?;
+        let micro = program.micro.clone();
+        Session::with_micro(engine, program, micro)
+    }
+
+    /// A session whose logged products, if any, are computed by the engine's native kernels: what a trainer of the logged
+    /// profile runs.
+    pub fn native(engine: &'e mut dyn Engine, program: Arc<Program>) -> Result<Session<'e>, EngineError> {
+        let micro = native_graph(&program.micro);
+        Session::with_micro(engine, program, micro)
+    }
+
+    fn with_micro(
+        engine: &'e mut dyn Engine,
+        program: Arc<Program>,
+        micro: Graph,
+    ) -> Result<Session<'e>, EngineError> {
+        let micro = engine.compile(Arc::new(micro))?;
         let accumulate = engine.compile(Arc::new(program.accumulate.clone()))?;
         let update = engine.compile(Arc::new(program.update.clone()))?;
         Ok(Session { engine, program, micro, accumulate, update, state: Vec::new() })

@@ -9,8 +9,10 @@ use super::expr::{Body, Reg, Writer};
 use super::graph::{
     Graph, Node, Port, Primitive, TensorId, TensorType, View, block_count, leaf_block, pad_shape,
 };
+use super::logged::{LoggedProduct, bf16_body, round_body};
 use super::products::{ProductClass, ProductTable};
 use crate::arith::DType;
+use crate::arith::grid::GridRule;
 
 /// Appends an operator's gradient: given d(loss)/d(output), returns d(loss)/d(input) for the inputs that have one.
 type Gradient = Box<dyn FnOnce(&mut Builder, TensorId) -> Vec<(TensorId, TensorId)>>;
@@ -57,6 +59,7 @@ impl Builder {
             }
         }
         graph.nodes.retain(|node| needed[node.output.0 as usize]);
+        graph.logged.retain(|logged| needed[logged.output.0 as usize]);
         graph
     }
 
@@ -260,6 +263,9 @@ impl Builder {
     /// batch0*batch1*M*N elements in that order, gets `shape`.
     pub fn product(&mut self, class: ProductClass, a: View, b: View, shape: &[u32]) -> TensorId {
         assert_eq!((a.dims[0], a.dims[1], a.dims[3]), (b.dims[0], b.dims[1], b.dims[3]), "product shapes");
+        if let Some(rule) = self.products.logged(class) {
+            return self.logged_product(class, rule, a, b, shape);
+        }
         let digits = self.products.get(class);
         let (batch, m, n, k) = (a.dims[0] * a.dims[1], a.dims[2], b.dims[2], a.dims[3]);
         assert_eq!(shape.iter().product::<u32>(), batch * m * n, "product output shape");
@@ -273,6 +279,52 @@ impl Builder {
         }
         let input = self.node(product, DType::F32, &[blocks, batch, m, n]);
         self.tree_sum(input, [1, blocks, batch * m * n], shape)
+    }
+
+    /// [`Builder::product`] of operands in the kernels' input format, rounded to a grid.
+    fn logged_product(
+        &mut self,
+        class: ProductClass,
+        rule: GridRule,
+        a: View,
+        b: View,
+        shape: &[u32],
+    ) -> TensorId {
+        let digits = self.products.get(class);
+        let (a, b) = (self.native_input(rule, a), self.native_input(rule, b));
+        let (b0, b1, m, n, k) = (a.dims[0], a.dims[1], a.dims[2], b.dims[2], a.dims[3]);
+        let (qa, magnitudes_a) = self.quantise(a.clone(), digits.digits_a, 0);
+        let (qb, magnitudes_b) = self.quantise(b.clone(), digits.digits_b, 0);
+        let product = Primitive::Product { a: qa, magnitudes_a, b: qb, magnitudes_b, block: 0 };
+        let product = self.node(product, DType::F32, shape);
+        let dims = [b0, b1, m, n];
+        let whole = View { tensor: product, offset: 0, dims, strides: [b1 * m * n, m * n, n, 1] };
+        let mut inputs = vec![whole];
+        if rule.floor != 0 {
+            inputs.push(View { tensor: magnitudes_a, offset: 0, dims, strides: [b1 * m, m, 1, 0] });
+            inputs.push(View { tensor: magnitudes_b, offset: 0, dims, strides: [b1 * n, n, 0, 1] });
+        }
+        let output = self.map_views(round_body(rule, k), dims, inputs, DType::F32, shape);
+        self.graph.logged.push(LoggedProduct {
+            class,
+            a,
+            b,
+            magnitudes_a,
+            magnitudes_b,
+            rule,
+            product,
+            output,
+        });
+        output
+    }
+
+    /// A product's operand in the input format of the kernels: a bfloat16 grid takes bfloat16.
+    fn native_input(&mut self, rule: GridRule, view: View) -> View {
+        if rule.bits > 16 {
+            return view;
+        }
+        let shape = self.shape(view.tensor);
+        View { tensor: self.map(bf16_body(), &[view.tensor], &shape), ..view }
     }
 
     fn quantise(&mut self, input: View, digits: u8, block: u32) -> (TensorId, TensorId) {

@@ -157,6 +157,7 @@ fn element<S: Source>(graph: &Graph, node: &Node, i: usize, source: &mut S) -> R
         Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. } => {
             unreachable!("groupings are evaluated whole")
         }
+        Primitive::Native { .. } => unreachable!("native products have no contract"),
     }
 }
 

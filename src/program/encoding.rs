@@ -137,6 +137,7 @@ impl Encoder {
                 [a, magnitudes_a, b, magnitudes_b].into_iter().for_each(|&t| self.id(t));
                 self.u32(*block);
             }
+            Primitive::Native { .. } => unreachable!("programs have no native products"),
         }
     }
 

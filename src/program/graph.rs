@@ -6,6 +6,7 @@
 //! Contract: `docs/ARITHMETIC.md`, section 8.
 
 use super::expr::Body;
+use super::logged::LoggedProduct;
 use crate::arith::DType;
 
 /// A tensor of the graph, by its place in [`Graph::tensors`].
@@ -98,6 +99,9 @@ pub enum Primitive {
     /// *integer product*: out[block, batch, m, n] = the exact dot product of a's row m and b's row n over the block,
     /// scaled back and rounded once. The blocks' results are added by a tree sum of their own.
     Product { a: TensorId, magnitudes_a: TensorId, b: TensorId, magnitudes_b: TensorId, block: u32 },
+    /// Not a primitive of the contract, and in no program: the same matrix product of two views [batch0, batch1, rows, K] by
+    /// whatever kernel the engine calls native, in floating point. [`super::logged::native_graph`] puts it there.
+    Native { a: View, b: View },
 }
 
 impl Primitive {
@@ -114,6 +118,7 @@ impl Primitive {
             Primitive::Product { a, magnitudes_a, b, magnitudes_b, .. } => {
                 vec![*a, *magnitudes_a, *b, *magnitudes_b]
             }
+            Primitive::Native { a, b } => vec![a.tensor, b.tensor],
         }
     }
 
@@ -130,6 +135,7 @@ impl Primitive {
             Primitive::Magnitude { .. } => "scale.v1",
             Primitive::Quantise { .. } => "quantise.v1",
             Primitive::Product { .. } => "product.v1",
+            Primitive::Native { .. } => "native_product",
         }
     }
 }
@@ -157,6 +163,9 @@ pub struct Graph {
     pub inputs: Vec<Port>,
     pub nodes: Vec<Node>,
     pub outputs: Vec<Port>,
+    /// Products that native kernels may compute, in the order of their nodes; none in the exact profile. Follows from the nodes
+    /// and the job, so it is not part of the encoding.
+    pub logged: Vec<LoggedProduct>,
 }
 
 impl Graph {

@@ -7,6 +7,7 @@ pub mod encoding;
 pub mod expr;
 pub mod graph;
 pub mod init;
+pub mod logged;
 pub mod models;
 pub mod operators;
 pub mod optimizer;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::arith::digits::DIGITS_MAX;
+use crate::arith::grid::GridRule;
 
 /// Where a product stands in a model. Forward products, and the two gradients of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -84,14 +85,19 @@ impl ProductDigits {
     }
 }
 
-/// The digits of every class.
+const CLASSES: usize = ProductClass::ALL.len();
+
+/// The digits of every class, and the grids of those that native kernels may compute.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProductTable([ProductDigits; ProductClass::ALL.len()]);
+pub struct ProductTable {
+    digits: [ProductDigits; CLASSES],
+    logged: [Option<GridRule>; CLASSES],
+}
 
 impl ProductTable {
     /// Every product with the same digits.
     pub fn uniform(digits: u8) -> ProductTable {
-        ProductTable([ProductDigits::uniform(digits); ProductClass::ALL.len()])
+        ProductTable { digits: [ProductDigits::uniform(digits); CLASSES], logged: [None; CLASSES] }
     }
 
     /// The default preset: two digits, and three for the operands whose rows are wide in range: the loss's
@@ -106,10 +112,19 @@ impl ProductTable {
     }
 
     pub fn get(&self, class: ProductClass) -> ProductDigits {
-        self.0[class as usize]
+        self.digits[class as usize]
     }
 
     pub fn set(&mut self, class: ProductClass, digits: ProductDigits) {
-        self.0[class as usize] = digits;
+        self.digits[class as usize] = digits;
+    }
+
+    /// The grid that this class is rounded to, if native kernels may compute it.
+    pub fn logged(&self, class: ProductClass) -> Option<GridRule> {
+        self.logged[class as usize]
+    }
+
+    pub fn set_logged(&mut self, class: ProductClass, rule: GridRule) {
+        self.logged[class as usize] = Some(rule);
     }
 }

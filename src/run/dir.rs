@@ -17,6 +17,7 @@ use crate::commit::keys::PublicKey;
 use crate::commit::record::RunIdentity;
 use crate::program::encoding;
 use crate::program::step::Program;
+use crate::rounding::log::{Log, index_bytes_max};
 
 /// The contract that this version of the program implements. An auditor replays runs of this contract only.
 pub const CONTRACT: &str = "tiebreak-contract-1";
@@ -143,6 +144,13 @@ impl Layout {
     pub fn trace(&self, step: u32) -> PathBuf {
         self.traces().join(format!("step-{step:09}"))
     }
+    pub fn logs(&self) -> PathBuf {
+        self.root.join("logs")
+    }
+    /// The rounding log of a step, in the logged profile.
+    pub fn log(&self, step: u32) -> PathBuf {
+        self.logs().join(format!("step-{step:09}"))
+    }
     /// The released model: the parameters after the last step.
     pub fn model(&self) -> PathBuf {
         self.root.join("model.safetensors")
@@ -165,7 +173,7 @@ impl Layout {
                 |folder: PathBuf| fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none());
             let fine = match name.as_str() {
                 "data" | "job.toml" => true,
-                "heads" | "checkpoints" | "traces" => empty(self.root.join(&name)),
+                "heads" | "checkpoints" | "traces" | "logs" => empty(self.root.join(&name)),
                 other => other.starts_with('.') && other.ends_with(".partial"),
             };
             if !fine {
@@ -200,7 +208,7 @@ impl Run {
                 root.display()
             )));
         }
-        for folder in [layout.data(), layout.heads(), layout.checkpoints(), layout.traces()] {
+        for folder in [layout.data(), layout.heads(), layout.checkpoints(), layout.traces(), layout.logs()] {
             let kind = fs::symlink_metadata(&folder).map_err(RunError::io(&folder))?;
             if !kind.is_dir() {
                 return Err(RunError::invalid(&folder, "a folder is wanted (links are not followed)"));
@@ -286,7 +294,7 @@ impl Run {
             _ => numbered(name, "step-", 9, ""),
         };
         let mut found = Vec::new();
-        for folder in ["", "data", "heads", "checkpoints", "traces"] {
+        for folder in ["", "data", "heads", "checkpoints", "traces", "logs"] {
             let path = self.layout.root.join(folder);
             for entry in fs::read_dir(&path).map_err(RunError::io(&path))? {
                 let entry = entry.map_err(RunError::io(&path))?;
@@ -297,7 +305,7 @@ impl Run {
                     return Err(RunError::invalid(&entry.path(), why));
                 }
                 let known_folder =
-                    folder.is_empty() && ["data", "heads", "checkpoints", "traces"].contains(&&*name);
+                    folder.is_empty() && ["data", "heads", "checkpoints", "traces", "logs"].contains(&&*name);
                 let fine = if kind.is_dir() { known_folder } else { expected(folder, &name) };
                 if !fine {
                     found.push(if folder.is_empty() { name } else { format!("{folder}/{name}") });
@@ -309,6 +317,18 @@ impl Run {
         }
         found.sort();
         Ok(found)
+    }
+
+    /// The rounding log of a step; its root is not compared with anything here.
+    pub fn rounding_log(&self, step: u32) -> Result<Log, RunError> {
+        let path = self.layout.log(step);
+        let products = &self.program.micro.logged;
+        let parts = products.len() * self.program.spec.micro_batches as usize;
+        // Decisions about every element, with the most bits that any takes.
+        let elements: u64 = products.iter().map(|product| product.elements() as u64).sum();
+        let most = elements.saturating_mul(u64::from(self.program.spec.micro_batches)).saturating_mul(16);
+        let bytes = disk::read(&path, most.saturating_add(index_bytes_max(parts) as u64))?;
+        Log::open(bytes, parts).map_err(|why| RunError::malformed(&path, why))
     }
 
     /// The steps whose checkpoints are there, ascending.
@@ -376,7 +396,7 @@ pub fn create(
     job_text: &str,
     sources: &[PathBuf],
 ) -> Result<(), RunError> {
-    for folder in [layout.data(), layout.heads(), layout.checkpoints(), layout.traces()] {
+    for folder in [layout.data(), layout.heads(), layout.checkpoints(), layout.traces(), layout.logs()] {
         disk.create_folder(&folder)?;
     }
     for (manifest, source) in file.data.iter().zip(sources) {

@@ -13,6 +13,7 @@ use crate::program::optimizer::Optimizer;
 use crate::program::products::{ProductClass, ProductDigits, ProductTable};
 use crate::program::schedule::Schedule;
 use crate::program::step::{Program, StepSpec};
+use crate::rounding::thresholds::Rounding;
 
 /// The most bytes of a job file.
 pub const JOB_MAX: u64 = 1 << 20;
@@ -44,6 +45,9 @@ pub struct Job {
     pub clip_norm: Option<f32>,
     #[serde(default)]
     pub digits: DigitsSpec,
+    /// The logged profile: products may be computed by native kernels. Absent = the exact profile.
+    #[serde(default)]
+    pub rounding: Option<Rounding>,
     #[serde(default)]
     pub commit: CommitSpec,
     #[serde(default)]
@@ -225,6 +229,19 @@ impl Job {
         if self.commit.head_every == 0 {
             return found("commit.head_every", "must be at least 1".into());
         }
+        if let Some((key, why)) = self.rounding.as_ref().and_then(Rounding::error) {
+            return found(&format!("rounding.{key}"), why);
+        }
+        if self.rounding.is_some() {
+            if self.commit.granularity == Granularity::Operator {
+                let why = "operators cannot be committed in the logged profile yet; use step or microbatch";
+                return found("commit.granularity", why.into());
+            }
+            if let Some((class, _)) = self.digits.class.iter().find(|(_, digits)| digits.block != 0) {
+                let why = "products of the logged profile are not cut along K; leave block out";
+                return found(&format!("digits.class.{}", class.name()), why.into());
+            }
+        }
         if let Some((key, why)) = self.optimizer_error() {
             return found(&format!("optimizer.{key}"), why);
         }
@@ -323,11 +340,17 @@ impl Job {
         }
     }
 
-    /// The digits of every product.
+    /// The digits and grid of every product.
     pub fn products(&self) -> ProductTable {
-        let mut table = self.digits.all.map_or_else(ProductTable::preset, ProductTable::uniform);
+        // What is rounded to a grid must be known well below the grid's steps.
+        let default =
+            || if self.rounding.is_some() { ProductTable::uniform(3) } else { ProductTable::preset() };
+        let mut table = self.digits.all.map_or_else(default, ProductTable::uniform);
         for (class, digits) in &self.digits.class {
             table.set(*class, *digits);
+        }
+        if let Some(rounding) = &self.rounding {
+            rounding.apply(&mut table);
         }
         table
     }

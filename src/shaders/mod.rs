@@ -16,6 +16,16 @@ pub fn all() -> &'static [(&'static str, &'static str)] {
     SHADERS
 }
 
+/// The shader `shaders/native/NAME.wgsl`: no verifier shader, and not linted.
+pub fn native_source(name: &str) -> Option<&'static str> {
+    NATIVE.iter().find(|(n, _)| *n == name).map(|(_, text)| *text)
+}
+
+/// Whether a text is, to the letter, a shader of `shaders/native`.
+pub fn is_native(text: &str) -> bool {
+    NATIVE.iter().any(|(_, native)| *native == text)
+}
+
 /// Expands the includes of a shader that is written at run time.
 pub fn compose_text(name: &str, text: &str) -> Result<String, compose::ComposeError> {
     compose::compose(name, text, &|file| SHARED.iter().find(|(n, _)| *n == file).map(|(_, text)| *text))

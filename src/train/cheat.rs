@@ -10,6 +10,8 @@ use crate::program::graph::Primitive;
 use crate::program::init;
 use crate::program::products::ProductTable;
 use crate::program::step::{Program, StepSpec};
+use crate::rounding::near_tie::{NearTie, Product};
+use crate::rounding::record::{Choice, Steer};
 use crate::run::data::{Dataset, batch_digest};
 use crate::run::dir::Run;
 use crate::run::job::philox_key;
@@ -37,12 +39,28 @@ pub enum Kind {
     Checkpoint,
     /// Every product runs with one digit, whatever the job says.
     Digits,
+    /// In the logged profile: every logged rounding goes the other way.
+    DecisionsFlipped,
+    /// One logged rounding goes the other way.
+    DecisionFlipped,
+    /// Every logged rounding goes up.
+    DecisionsBiased,
+    /// Roundings are logged, and taken the other way, eight times as far from a boundary as the thresholds say.
+    DecisionsBeyond,
+    /// A value in the middle between two boundaries is rounded to its neighbour, and the log says so.
+    DecisionFar,
 }
 
 impl Kind {
     pub const ALL: [Kind; 10] = {
         use Kind::*;
         [WeightBefore, WeightAfter, Moment, Batch, Skip, LearningRate, Operator, Init, Checkpoint, Digits]
+    };
+
+    /// The ones that only a trainer of the logged profile can play.
+    pub const STEERING: [Kind; 5] = {
+        use Kind::*;
+        [DecisionsFlipped, DecisionFlipped, DecisionsBiased, DecisionsBeyond, DecisionFar]
     };
 
     pub fn name(self) -> &'static str {
@@ -57,6 +75,11 @@ impl Kind {
             Kind::Init => "init",
             Kind::Checkpoint => "checkpoint",
             Kind::Digits => "digits",
+            Kind::DecisionsFlipped => "decisions-flipped",
+            Kind::DecisionFlipped => "decision-flipped",
+            Kind::DecisionsBiased => "decisions-biased",
+            Kind::DecisionsBeyond => "decisions-beyond",
+            Kind::DecisionFar => "decision-far",
         }
     }
 }
@@ -72,11 +95,64 @@ impl FromStr for Cheat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Cheat, String> {
-        let names: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+        let all = || Kind::ALL.into_iter().chain(Kind::STEERING);
+        let names: Vec<&str> = all().map(Kind::name).collect();
         let wrong = || format!("a cheat is NAME@STEP with NAME one of {}", names.join(", "));
         let (name, step) = text.split_once('@').ok_or_else(wrong)?;
-        let kind = Kind::ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(wrong)?;
+        let kind = all().find(|kind| kind.name() == name).ok_or_else(wrong)?;
         Ok(Cheat { kind, step: step.parse().map_err(|_| wrong())? })
+    }
+}
+
+impl Kind {
+    /// How the trainer's rounding decisions change.
+    fn steer(self) -> Option<Steer> {
+        fn other(range: [i64; 2], index: i64) -> i64 {
+            if index == range[0] { range[1] } else { range[0] }
+        }
+        let flip = |choice: &mut Choice| choice.index = other(choice.tie.range(), choice.index);
+        let mut done = false;
+        match self {
+            Kind::DecisionsFlipped => {
+                Some(Box::new(move |_, _, _, choices| choices.iter_mut().for_each(flip)))
+            }
+            Kind::DecisionFlipped => Some(Box::new(move |_, _, _, choices| {
+                if let Some(choice) = choices.first_mut().filter(|_| !done) {
+                    flip(choice);
+                    done = true;
+                }
+            })),
+            Kind::DecisionsBiased => Some(Box::new(|_, _, _, choices| {
+                choices.iter_mut().for_each(|choice| choice.index = choice.tie.range()[1]);
+            })),
+            Kind::DecisionsBeyond => Some(Box::new(|_, product, results, choices| {
+                let wider = Product { threshold: 8.0 * product.threshold, ..*product };
+                let ties = wider.near_ties(results).unwrap_or_default();
+                let far = ties.into_iter().filter(|tie| {
+                    let near = NearTie { tolerance: tie.tolerance / 8.0, ..*tie };
+                    near.range()[0] == near.range()[1]
+                });
+                for tie in far {
+                    let index = other(tie.range(), tie.grid.index(tie.value));
+                    choices.push(Choice { tie, index });
+                }
+                choices.sort_by_key(|choice| choice.tie.place);
+            })),
+            Kind::DecisionFar => Some(Box::new(move |_, product, results, choices| {
+                let magnitude = |&place: &usize| results[place] & 0x7fff_ffff;
+                let Some(place) = (0..results.len()).max_by_key(magnitude).filter(|_| !done) else { return };
+                done = true;
+                choices.retain(|choice| choice.tie.place != place);
+                let grid = product.grid(place);
+                let value = f64::from(f32::from_bits(results[place]));
+                // As if whole steps could not be told apart, so that the log can say it at all.
+                let tolerance = 2f64.powi(grid.quantum(value));
+                let tie = NearTie { place, value, tolerance, grid };
+                choices.push(Choice { index: grid.index(value) + 1, tie });
+                choices.sort_by_key(|choice| choice.tie.place);
+            })),
+            _ => None,
+        }
     }
 }
 
@@ -114,7 +190,7 @@ impl Cheat {
         dataset: &mut Dataset,
     ) -> Result<CommittedStep, TrainError> {
         if scalars.step != self.step {
-            return Ok(committed_step(run, session, scalars, &batch, None)?);
+            return Ok(committed_step(run, session, scalars, &batch, None, None)?);
         }
         let parameters = run.program.parameters.len();
         // Whatever it does, the record says what an honest one would.
@@ -153,7 +229,7 @@ impl Cheat {
         };
         let tamper: super::committed_step::Tamper =
             if self.kind == Kind::Operator { Some(&mut change) } else { None };
-        let mut done = committed_step(run, session, scalars, &batch, tamper)?;
+        let mut done = committed_step(run, session, scalars, &batch, tamper, self.kind.steer())?;
         (done.record.learning_rate, done.record.batch) = promised;
         match self.kind {
             Kind::WeightAfter => nudge_state(session, 0)?,

@@ -2,14 +2,19 @@
 
 use std::sync::Arc;
 
+use super::TrainError;
 use crate::arith::DType;
 use crate::commit::digest::Digest;
 use crate::commit::record::StepRecord;
 use crate::commit::{table, tensor};
 use crate::engine::session::{Gradients, MicroBatch, Phase, Session, StepObserver, StepScalars};
-use crate::engine::{EngineError, Observer};
+use crate::engine::{EngineError, Inputs, Observer};
 use crate::program::graph::{Graph, Node, TensorType};
 use crate::program::step::{Program, port};
+use crate::rounding::log::Log;
+use crate::rounding::record::{Logged, Recorder, Rounder, Steer};
+use crate::rounding::replay::{Replayer, Tally};
+use crate::run::RunError;
 use crate::run::checkpoint::state_type;
 use crate::run::data::batch_digest;
 use crate::run::dir::Run;
@@ -23,25 +28,31 @@ pub struct CommittedStep {
     pub state: Vec<Digest>,
     /// For jobs that commit operators.
     pub trace: Option<Trace>,
+    /// For jobs of the logged profile: the trainer's log and what is in it.
+    pub log: Option<(Log, Logged)>,
 }
 
 /// Changes an operator's output as it is made; the honest one changes nothing.
 pub type Tamper<'a> = Option<&'a mut dyn FnMut(Phase, usize, &Node, &[u8]) -> Option<Vec<u8>>>;
 
-/// Hashes every node's output as it is shown.
-struct Tracer<'a, 'b> {
+/// Hashes every node's output as it is shown, and lets roundings be logged or taken from a log.
+struct Tracer<'a, 'b, 'c> {
     nodes: Vec<TracedNode>,
     /// Whether digests are wanted at all.
     hashing: bool,
     tamper: &'b mut Tamper<'a>,
+    rounder: Option<&'c mut (dyn Rounder + 'c)>,
     phase: Phase,
     graph: Option<Arc<Vec<TensorType>>>,
 }
 
-impl StepObserver for Tracer<'_, '_> {
+impl StepObserver for Tracer<'_, '_, '_> {
     fn phase(&mut self, phase: Phase, graph: &Graph) -> Option<&mut dyn Observer> {
-        if !self.hashing && self.tamper.is_none() {
+        if !self.hashing && self.tamper.is_none() && self.rounder.is_none() {
             return None;
+        }
+        if let Some(rounder) = &mut self.rounder {
+            rounder.begin(phase, graph);
         }
         self.phase = phase;
         self.graph = Some(Arc::new(graph.nodes.iter().map(|n| graph.tensor(n.output).clone()).collect()));
@@ -49,9 +60,35 @@ impl StepObserver for Tracer<'_, '_> {
     }
 }
 
-impl Observer for Tracer<'_, '_> {
-    fn node(&mut self, index: usize, node: &Node, bytes: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
-        let changed = self.tamper.as_mut().and_then(|tamper| tamper(self.phase, index, node, bytes));
+impl Tracer<'_, '_, '_> {
+    /// Whether the rounder has something to do at a node.
+    fn rounds(&self, index: usize, node: &Node) -> bool {
+        self.rounder.as_ref().is_some_and(|rounder| rounder.wants(index, node))
+    }
+}
+
+impl Observer for Tracer<'_, '_, '_> {
+    fn wants(&self, index: usize, node: &Node) -> bool {
+        self.hashing || self.tamper.is_some() || self.rounds(index, node)
+    }
+
+    fn node(
+        &mut self,
+        index: usize,
+        node: &Node,
+        bytes: &[u8],
+        inputs: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        let mut changed = None;
+        if self.rounds(index, node)
+            && let Some(rounder) = &mut self.rounder
+        {
+            changed = rounder.node(index, node, bytes, inputs)?;
+        }
+        if let Some(tamper) = &mut self.tamper {
+            let shown = changed.as_deref().unwrap_or(bytes);
+            changed = tamper(self.phase, index, node, shown).or(changed);
+        }
         if self.hashing {
             let types = self.graph.as_ref().expect("a phase was begun");
             let tiles = tensor::tile_values(changed.as_deref().unwrap_or(bytes));
@@ -98,18 +135,101 @@ pub fn state_root(program: &Program, digests: &[Digest]) -> Digest {
     crate::run::checkpoint::state_digest(&program.state(), digests)
 }
 
-/// Runs step `scalars.step` on the session's state and commits to it.
+/// Runs step `scalars.step` on the session's state and commits to it, as the trainer. Jobs of the logged profile want a
+/// [`Session::native`] and log their decisions, which `steer`, if any, changes.
 pub fn committed_step(
     run: &Run,
     session: &mut Session,
     scalars: StepScalars,
     batch: &[MicroBatch],
+    tamper: Tamper,
+    steer: Option<Steer>,
+) -> Result<CommittedStep, EngineError> {
+    let Some(rounding) = &run.job.rounding else {
+        return observed_step(run, session, scalars, batch, tamper, None);
+    };
+    let micro_batches = run.program.spec.micro_batches;
+    let mut recorder = Recorder::new(rounding, &run.program.micro, micro_batches, steer);
+    let mut done = observed_step(run, session, scalars, batch, tamper, Some(&mut recorder))?;
+    let (log, logged) = recorder.finish();
+    done.record.log = Some(log.root());
+    done.log = Some((log, logged));
+    Ok(done)
+}
+
+/// A replayer of a step's log, for jobs of the logged profile.
+pub fn replayer(run: &Run, step: u32) -> Result<Option<Replayer>, RunError> {
+    let Some(rounding) = &run.job.rounding else { return Ok(None) };
+    let log = run.rounding_log(step)?;
+    Ok(Some(Replayer::new(rounding, &run.program.micro, log)))
+}
+
+/// Runs step `scalars.step` on the session's state and commits to it, as an auditor: rounding decisions, if there are any, are
+/// taken from the run's log. `freedom`: also measure what the log could have hidden.
+pub fn replayed_step(
+    run: &Run,
+    session: &mut Session,
+    scalars: StepScalars,
+    batch: &[MicroBatch],
+    freedom: bool,
+) -> Result<(CommittedStep, Tally), TrainError> {
+    let Some(mut replayer) = replayer(run, scalars.step)? else {
+        return Ok((observed_step(run, session, scalars, batch, None, None)?, Tally::default()));
+    };
+    if freedom {
+        replayer.measure_freedom();
+    }
+    let done = observed_step(run, session, scalars, batch, None, Some(&mut replayer));
+    if let Some(why) = replayer.malformed() {
+        return Err(RunError::malformed(&run.layout.log(scalars.step), why.clone()).into());
+    }
+    let mut done = done?;
+    done.record.log = Some(replayer.root());
+    Ok((done, replayer.tally().clone()))
+}
+
+/// The gradient and loss share of one micro-batch, as an auditor.
+pub fn replayed_micro_batch(
+    run: &Run,
+    session: &mut Session,
+    scalars: StepScalars,
+    index: u32,
+    batch: &MicroBatch,
+) -> Result<(Gradients, Tally), TrainError> {
+    let mut replayer = replayer(run, scalars.step)?;
+    let mut tracer = Tracer {
+        nodes: Vec::new(),
+        hashing: false,
+        tamper: &mut None,
+        rounder: replayer.as_mut().map(|replayer| replayer as &mut dyn Rounder),
+        phase: Phase::Micro(index),
+        graph: None,
+    };
+    let gradients = session.micro_batch(scalars, index, batch, &mut tracer);
+    if let Some(why) = replayer.as_ref().and_then(Replayer::malformed) {
+        return Err(RunError::malformed(&run.layout.log(scalars.step), why.clone()).into());
+    }
+    Ok((gradients?, replayer.map(|replayer| replayer.tally().clone()).unwrap_or_default()))
+}
+
+fn observed_step(
+    run: &Run,
+    session: &mut Session,
+    scalars: StepScalars,
+    batch: &[MicroBatch],
     mut tamper: Tamper,
+    rounder: Option<&mut dyn Rounder>,
 ) -> Result<CommittedStep, EngineError> {
     let granularity = run.job.commit.granularity;
     let hashing = granularity == Granularity::Operator;
-    let mut tracer =
-        Tracer { nodes: Vec::new(), hashing, tamper: &mut tamper, phase: Phase::Update, graph: None };
+    let mut tracer = Tracer {
+        nodes: Vec::new(),
+        hashing,
+        tamper: &mut tamper,
+        rounder,
+        phase: Phase::Update,
+        graph: None,
+    };
     let mut micro_batches = Vec::new();
     let outcome = session.step(scalars, batch, &mut tracer, |session, _, gradients| {
         if granularity != Granularity::Step {
@@ -131,5 +251,5 @@ pub fn committed_step(
         loss: outcome.loss,
         cursor: u64::from(scalars.step) * u64::from(run.program.batch()),
     };
-    Ok(CommittedStep { record, state, trace })
+    Ok(CommittedStep { record, state, trace, log: None })
 }

@@ -160,7 +160,10 @@ pub fn train(
         None => Arc::new(run.program.clone()),
     };
     let device = engine.describe();
-    let mut session = Session::new(engine, program)?;
+    let mut session = match run.job.rounding {
+        Some(_) => Session::native(engine, program)?,
+        None => Session::new(engine, program)?,
+    };
     let first = trainer.load_state(&mut session, cheat.as_deref_mut())?;
     let mut state = state_root(&run.program, &state_digests(&mut session)?);
     if first == 0 {
@@ -171,6 +174,9 @@ pub fn train(
         let done = trainer.step(&mut session, &mut dataset, step, cheat.as_deref_mut())?;
         if let Some(trace) = &done.trace {
             trace.write(disk, &run.layout.trace(step))?;
+        }
+        if let Some((log, _)) = &done.log {
+            disk.replace(&run.layout.log(step), log.bytes())?;
         }
         state = done.record.state;
         progress.step(&done.record, run.job.steps);
@@ -240,7 +246,7 @@ impl Trainer<'_> {
         let scalars = scalars(self.run, step);
         match cheat {
             Some(cheat) => Ok(cheat.step(self.run, session, scalars, batch, dataset)?),
-            None => Ok(committed_step(self.run, session, scalars, &batch, None)?),
+            None => Ok(committed_step(self.run, session, scalars, &batch, None, None)?),
         }
     }
 

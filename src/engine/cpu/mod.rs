@@ -1,6 +1,7 @@
 //! The CPU engine: portable Rust on all cores, wider vectors where the machine has them.
 
 mod map;
+pub mod native;
 pub mod product;
 mod reduce;
 
@@ -8,10 +9,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::plan::last_uses;
-use super::{Compiled, Engine, EngineError, Observer, Tensor};
+use super::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
 use crate::arith::DType;
 use crate::program::element::{self, Source};
 use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View};
+use native::Native;
 use product::{Axis, Operand, StridedView};
 use reduce::Blocks;
 
@@ -75,6 +77,7 @@ impl Storage {
 pub struct Cpu {
     threads: rayon::ThreadPool,
     pool: Arc<Pool>,
+    native: Native,
 }
 
 impl Cpu {
@@ -92,7 +95,12 @@ impl Cpu {
             let device = "cpu".into();
             return Err(EngineError::SelfTest { device, check: "rounding mode and subnormals".into() });
         }
-        Ok(Cpu { threads, pool: Arc::default() })
+        Ok(Cpu { threads, pool: Arc::default(), native: Native::default() })
+    }
+
+    /// The engine with another order of summation in native products. Nothing else changes.
+    pub fn with_native(self, native: Native) -> Cpu {
+        Cpu { native, ..self }
     }
 
     fn compute(&self, graph: &Graph, node: &Node, values: &[Option<Tensor>]) -> Storage {
@@ -135,6 +143,10 @@ impl Cpu {
             // Operands carry their magnitudes.
             Primitive::Product { a, b, .. } => {
                 product::product(value(*a).operand(), value(*b).operand(), out)
+            }
+            Primitive::Native { a, b } => {
+                let views = [a, b].map(|view| strided(words(view.tensor), view));
+                native::product(self.native, &views[0], &views[1], out);
             }
             Primitive::Gather { .. } | Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. } => {
                 // Cheap beside everything else: the scalar reference does it.
@@ -193,6 +205,13 @@ fn strided<'a>(words: &'a [u32], view: &View) -> StridedView<'a> {
 
 struct Values<'a>(&'a [Option<Tensor>]);
 
+impl Inputs for Values<'_> {
+    fn visit(&mut self, tensor: TensorId, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
+        show(self.0[tensor.0 as usize].as_ref().expect("nodes run in order").storage(), visit);
+        Ok(())
+    }
+}
+
 impl Source for Values<'_> {
     type Error = std::convert::Infallible;
 
@@ -245,9 +264,11 @@ impl Engine for Cpu {
         }
         for (index, node) in graph.nodes.iter().enumerate() {
             let mut output = self.threads.install(|| self.compute(graph, node, &values));
-            if let Some(observer) = observer.as_deref_mut() {
+            if let Some(observer) = observer.as_deref_mut()
+                && observer.wants(index, node)
+            {
                 let mut shown = Ok(None);
-                show(&output, &mut |bytes| shown = observer.node(index, node, bytes));
+                show(&output, &mut |bytes| shown = observer.node(index, node, bytes, &mut Values(&values)));
                 if let Some(bytes) = shown? {
                     output = self.replacement(graph, node, &values, &bytes);
                 }

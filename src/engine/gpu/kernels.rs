@@ -69,9 +69,23 @@ pub fn refusal(graph: &Graph, node: &Node, variant: Variant) -> Option<String> {
             let k = if *block == 0 { k } else { *block };
             ("places of K", choice_of(graph, *a, *b, *block, variant).rounds(words_of_k(k)))
         }
+        Primitive::Native { a, .. } => {
+            if graph.tensor(node.output).len() as u64
+                != u64::from(a.dims[0] * a.dims[1]) * native_outputs(node)
+            {
+                return Some(format!("{}: WGSL has no binary64 for native products", node.operator));
+            }
+            ("places of K", a.dims[3])
+        }
         _ => return None,
     };
     (rounds > LOOP_ROUNDS_MAX).then(|| format!("{}: too many {what} for one dispatch", node.operator))
+}
+
+/// Outputs of a sample of a native product in binary32.
+fn native_outputs(node: &Node) -> u64 {
+    let Primitive::Native { a, b } = &node.primitive else { return 0 };
+    u64::from(a.dims[2]) * u64::from(b.dims[2])
 }
 
 /// Terms that each of 64 invocations takes when they share a sum: a power of two.
@@ -167,6 +181,14 @@ pub fn shader(graph: &Graph, node: &Node, variant: Variant) -> (String, Vec<u32>
             let groups = [n.div_ceil(columns), m.div_ceil(rows), blocks * batch];
             (choice.complete(&file(variant.file())), uniform, groups)
         }
+        Primitive::Native { a, b } => {
+            let (batch, m, n, k) = (a.dims[0] * a.dims[1], a.dims[2], b.dims[2], a.dims[3]);
+            let mut uniform = vec![batch, m, n, k];
+            uniform.extend(a.strides.iter().chain(&b.strides));
+            uniform.extend([a.dims[1].max(1), a.offset, b.offset, 0]);
+            let text = shaders::native_source("native_product").expect("the build script put it there");
+            (text.to_string(), uniform, [n.div_ceil(32), m.div_ceil(8), batch])
+        }
         Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. } => (String::new(), Vec::new(), [0; 3]),
     }
 }
@@ -190,7 +212,9 @@ pub fn step_of(
         let offset = data.len().next_multiple_of(256);
         data.resize(offset, 0);
         let mut words = uniform.clone();
-        if let (Primitive::Product { .. }, Some(last)) = (&node.primitive, words.last_mut()) {
+        if let (Primitive::Product { .. } | Primitive::Native { .. }, Some(last)) =
+            (&node.primitive, words.last_mut())
+        {
             *last = first;
         }
         data.extend(words.iter().flat_map(|w| w.to_le_bytes()));

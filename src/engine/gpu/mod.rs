@@ -16,7 +16,7 @@ use device::{Buffer, Device, Dispatch};
 use kernels::{Step, step_of};
 
 use super::plan::last_uses;
-use super::{Compiled, Engine, EngineError, Observer, Tensor};
+use super::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
 use crate::arith::DType;
 use crate::program::builder::Builder;
 use crate::program::element::{self, Source};
@@ -143,6 +143,19 @@ impl Gpu {
     }
 }
 
+/// The tensors of a run, for its observer.
+struct Shown<'a> {
+    gpu: &'a Gpu,
+    values: &'a [Option<Tensor>],
+}
+
+impl Inputs for Shown<'_> {
+    fn visit(&mut self, tensor: TensorId, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
+        let tensor = self.values[tensor.0 as usize].as_ref().expect("nodes run in order");
+        self.gpu.show(tensor.storage(), visit)
+    }
+}
+
 /// Batch tensors on the host.
 struct HostWords<'a>(&'a [Option<Tensor>]);
 
@@ -206,16 +219,21 @@ impl Engine for Gpu {
         }
         // Recorded dispatches keep the tensors they touch until they are submitted.
         let mut recorded: Vec<(usize, Vec<Tensor>)> = Vec::new();
-        let every = if observer.is_some() { 1 } else { BATCH };
         for (index, node) in graph.nodes.iter().enumerate() {
             let output = self.record(graph, index, node, &values, &plan.steps[index], &mut recorded)?;
             values[node.output.0 as usize] = Some(output.clone());
-            if recorded.len() >= every || index + 1 == graph.nodes.len() {
+            let wanted = observer.as_deref().is_some_and(|observer| observer.wants(index, node));
+            if wanted || recorded.len() >= BATCH || index + 1 == graph.nodes.len() {
                 self.submit(plan, &mut recorded)?;
             }
-            if let Some(observer) = observer.as_deref_mut() {
+            if let Some(observer) = observer.as_deref_mut()
+                && wanted
+            {
                 let mut shown = Ok(None);
-                self.show(output.storage(), &mut |bytes| shown = observer.node(index, node, bytes))?;
+                let mut inputs = Shown { gpu: self, values: &values };
+                self.show(output.storage(), &mut |bytes| {
+                    shown = observer.node(index, node, bytes, &mut inputs);
+                })?;
                 if let Some(bytes) = shown? {
                     let storage = self.upload_any(graph.tensor(node.output), &bytes);
                     values[node.output.0 as usize] = Some(Tensor::new(storage));

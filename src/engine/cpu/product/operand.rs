@@ -58,6 +58,16 @@ impl<'a> StridedView<'a> {
         self.batch[0].len * self.batch[1].len
     }
 
+    /// [batch, rows, K].
+    pub fn shape(&self) -> [usize; 3] {
+        [self.batches(), self.rows.len, self.k.len]
+    }
+
+    /// The elements from the start of a row to the end of the data, the stride of rows and that of K.
+    pub fn from_row(&self, batch: usize, row: usize) -> (&'a [u32], usize, usize) {
+        (&self.data[self.start(batch, row)..], self.rows.stride, self.k.stride)
+    }
+
     /// Where row `row` of batch `batch` starts in `data`.
     fn start(&self, batch: usize, row: usize) -> usize {
         let [outer, inner] = self.batch;

@@ -1,0 +1,158 @@
+//! The numbers that a logged product may be rounded to: binary32 cut to its first `bits` bits (16 is bfloat16), and nothing
+//! finer than a floor for results far below the scale of their row and column. Contract: `docs/ROUNDING.md`, section 2.
+//!
+//! Every value of a grid has an *index*: an integer that grows with the value by one from neighbour to neighbour, 0 at
+//! zero. A rounding decision is the last bits of an index.
+
+use super::float;
+
+/// Bits of a binary32 that are not its significand's fraction.
+const HEAD: i32 = 9;
+/// The greatest exponent of a floor: adding 2^(floor + 23) must stay finite.
+const FLOOR_MAX: i32 = 104;
+
+/// The grid of one element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grid {
+    /// Leading bits of the binary32 pattern that are kept, 10..=32.
+    bits: i32,
+    /// Values below 2^(floor + bits - 9) are multiples of 2^floor.
+    floor: i32,
+}
+
+/// How grids of a product follow from its operands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GridRule {
+    /// Leading bits that are kept, 10..=32.
+    pub bits: u8,
+    /// Bits between the product's scale and the floor; 0 = no floor but binary32's subnormals.
+    pub floor: u8,
+}
+
+/// The exponent that a scale group's magnitude gives to the floor: its biased field, at least 1.
+fn field(magnitude: u32) -> i32 {
+    ((magnitude >> 23) as i32).max(1)
+}
+
+impl GridRule {
+    /// What is added to both magnitudes' fields to give the floor's exponent. The scale of a dot product of K terms is
+    /// 2^(ea + eb) * sqrt(K).
+    pub fn floor_offset(self, k: u32) -> i32 {
+        k.max(1).ilog2() as i32 / 2 - i32::from(self.floor) - 2 * 126
+    }
+
+    /// The least exponent a floor may have: the quantum of binary32's subnormals, cut.
+    pub fn floor_min(self) -> i32 {
+        -149 + 32 - i32::from(self.bits)
+    }
+
+    /// The grid of an element whose row and column have these magnitudes ([`super::digits::group_magnitude`]).
+    pub fn grid(self, k: u32, magnitude_a: u32, magnitude_b: u32) -> Grid {
+        let least = self.floor_min();
+        let floor = if self.floor == 0 {
+            least
+        } else {
+            (field(magnitude_a) + field(magnitude_b) + self.floor_offset(k)).clamp(least, FLOOR_MAX)
+        };
+        Grid { bits: i32::from(self.bits), floor }
+    }
+}
+
+/// 2^exponent, for exponents of normal binary64 numbers.
+fn power(exponent: i32) -> f64 {
+    f64::from_bits(((exponent + 1023) as u64) << 52)
+}
+
+impl Grid {
+    /// The exponent of the grid's step at a finite x.
+    pub fn quantum(self, x: f64) -> i32 {
+        self.floor.max(exponent(x) - (self.bits - HEAD))
+    }
+
+    /// The index of the value nearest to x, ties to the even index. x is finite.
+    pub fn index(self, x: f64) -> i64 {
+        let quantum = self.quantum(x);
+        // Exact: both factors are powers of two times integers of 53 bits, far from binary64's limits.
+        let steps = (x.abs() * power(-quantum)).round_ties_even() as i64;
+        let octave = i64::from(quantum - self.floor);
+        let index = (octave << (self.bits - HEAD)) + steps;
+        if x < 0.0 { -index } else { index }
+    }
+
+    /// The value at an index; exact.
+    pub fn value(self, index: i64) -> f64 {
+        let magnitude = index.unsigned_abs() as i64;
+        let fraction = self.bits - HEAD;
+        let octave = (magnitude >> fraction).saturating_sub(1).clamp(0, 1200);
+        let steps = magnitude - (octave << fraction);
+        let value = steps as f64 * power(self.floor + octave as i32);
+        if index < 0 { -value } else { value }
+    }
+
+    /// The binary32 pattern at an index: +0 at 0, infinity beyond the finite values.
+    pub fn pattern(self, index: i64) -> u32 {
+        let value = self.value(index) as f32; // exact, or beyond binary32
+        if value == 0.0 { 0 } else { value.to_bits() }
+    }
+
+    /// x, a binary32 pattern, rounded to the grid: NaN stays [`float::NAN`], a zero becomes +0.
+    pub fn round(self, x: u32) -> u32 {
+        let value = f32::from_bits(x);
+        if value.is_nan() {
+            float::NAN
+        } else if value.is_infinite() {
+            x
+        } else {
+            self.pattern(self.index(f64::from(value)))
+        }
+    }
+}
+
+/// floor(log2 |x|) of a finite x, and binary32's least normal exponent for anything below it, zero included.
+fn exponent(x: f64) -> i32 {
+    ((x.to_bits() >> 52 & 0x7ff) as i32 - 1023).max(-126)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BF16: GridRule = GridRule { bits: 16, floor: 0 };
+
+    #[test]
+    fn without_a_floor_sixteen_bits_are_bfloat16() {
+        let grid = BF16.grid(64, 0x3f80_0000, 0x3f80_0000);
+        for x in [0u32, 1, 0x8000, 0x8001, 0x3f80_8000, 0x3f81_8000, 0x3f80_7fff, 0x3f80_8001, 0x7f7f_ffff] {
+            let expected = half::bf16::from_f32(f32::from_bits(x)).to_f32();
+            assert_eq!(grid.round(x), expected.to_bits(), "{x:#x}");
+        }
+        assert_eq!(grid.round(0x8000_0001), 0, "a zero is +0");
+        assert_eq!(grid.round(0xffc0_0001), float::NAN);
+    }
+
+    #[test]
+    fn an_index_names_its_value_and_neighbours_differ_by_one() {
+        for (bits, floor) in [(16, -133), (16, -20), (26, -143), (32, -149), (16, 104)] {
+            let grid = Grid { bits, floor };
+            let mut last = f64::NEG_INFINITY;
+            let some = (-600i64..600).chain((1 << 14) - 300..(1 << 14) + 300);
+            for index in some {
+                let value = grid.value(index);
+                assert!(value > last || index == (1 << 14) - 300, "values grow");
+                last = value;
+                if value.abs() < 3e38 {
+                    assert_eq!(grid.index(value), index, "{grid:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_floor_keeps_small_results_coarse() {
+        // Magnitudes of 1.0: fields 127 each, so the floor is 2^(127 + 127 - 252 + 3 - 14) for K = 64.
+        let grid = GridRule { bits: 16, floor: 14 }.grid(64, 0x3f80_0000, 0x3f80_0000);
+        assert_eq!(grid.quantum(1e-9), 2 + 3 - 14);
+        assert_eq!(grid.quantum(100.0), 6 - 7);
+        assert_eq!(grid.round(0.0003f32.to_bits()), 0);
+    }
+}

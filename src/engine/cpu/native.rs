@@ -1,0 +1,363 @@
+//! Floating-point matrix products on the CPU, in several orders: what a trainer's "native kernel" is on a machine without a
+//! GPU. Their results differ from each other in the last bits, as those of different GPUs do; the logged profile must not.
+//!
+//! Nothing in the contract depends on what is computed here.
+
+use rayon::prelude::*;
+
+use super::product::StridedView;
+
+/// An order of summation, with or without fused multiply-add.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Native {
+    /// The `gemm` crate: blocks of K, fused where the machine can.
+    #[default]
+    Gemm,
+    /// Terms one after another.
+    Sequential { fused: bool },
+    /// Sixteen interleaved partial sums, then a tree.
+    Interleaved { fused: bool },
+}
+
+impl Native {
+    pub const ALL: [Native; 5] = [
+        Native::Gemm,
+        Native::Sequential { fused: false },
+        Native::Sequential { fused: true },
+        Native::Interleaved { fused: false },
+        Native::Interleaved { fused: true },
+    ];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Native::Gemm => "gemm",
+            Native::Sequential { fused: false } => "sequential",
+            Native::Sequential { fused: true } => "sequential-fma",
+            Native::Interleaved { fused: false } => "interleaved",
+            Native::Interleaved { fused: true } => "interleaved-fma",
+        }
+    }
+}
+
+/// Rows of a task. Fixed, so that the calls of a library do not depend on the number of threads.
+const BAND: usize = 64;
+/// Rows of a task of the library, which packs the other operand anew for each.
+const GEMM_BAND: usize = 512;
+/// Partial sums of [`Native::Interleaved`].
+const LANES: usize = 16;
+
+/// The format of the accumulation.
+trait Real: Copy + Default + Send + Sync + 'static {
+    const ONE: Self;
+    fn of(bits: u32) -> Self;
+    fn multiply_add<const FUSED: bool>(self, x: Self, y: Self) -> Self;
+    fn plus(self, other: Self) -> Self;
+    /// The nearest binary32 and what is left of the value, rounded to binary32 as well.
+    fn parts(self) -> [u32; 2];
+}
+
+impl Real for f32 {
+    const ONE: Self = 1.0;
+    #[inline(always)]
+    fn of(bits: u32) -> Self {
+        f32::from_bits(bits)
+    }
+    #[inline(always)]
+    fn multiply_add<const FUSED: bool>(self, x: Self, y: Self) -> Self {
+        if FUSED { x.mul_add(y, self) } else { self + x * y }
+    }
+    #[inline(always)]
+    fn plus(self, other: Self) -> Self {
+        self + other
+    }
+    fn parts(self) -> [u32; 2] {
+        [self.to_bits(), 0]
+    }
+}
+
+impl Real for f64 {
+    const ONE: Self = 1.0;
+    #[inline(always)]
+    fn of(bits: u32) -> Self {
+        f64::from(f32::from_bits(bits))
+    }
+    #[inline(always)]
+    fn multiply_add<const FUSED: bool>(self, x: Self, y: Self) -> Self {
+        if FUSED { x.mul_add(y, self) } else { self + x * y }
+    }
+    #[inline(always)]
+    fn plus(self, other: Self) -> Self {
+        self + other
+    }
+    fn parts(self) -> [u32; 2] {
+        let high = self as f32;
+        [high.to_bits(), ((self - f64::from(high)) as f32).to_bits()]
+    }
+}
+
+/// The product of `a` [batch, M, K] and `b` [batch, N, K]: [batch, M, N] in binary32, or, if `out` is twice as long, in binary64
+/// as [2, batch, M, N]: each nearest binary32, then each rest.
+pub fn product(native: Native, a: &StridedView, b: &StridedView, out: &mut [u32]) {
+    let [batch, m, k] = a.shape();
+    let [_, n, _] = b.shape();
+    let elements = batch * m * n;
+    if elements == 0 {
+        return;
+    }
+    match out.len() / elements {
+        1 if native == Native::Gemm => single_gemm(a, b, [m, n, k], out),
+        1 => compute::<f32>(native, a, b, [m, n, k], out, &mut []),
+        2 => {
+            let (high, low) = out.split_at_mut(elements);
+            compute::<f64>(native, a, b, [m, n, k], high, low);
+        }
+        _ => unreachable!("a native product's output has one or two parts"),
+    }
+}
+
+/// The library's binary32 product of the views as they lie.
+fn single_gemm(a: &StridedView, b: &StridedView, [m, n, k]: [usize; 3], out: &mut [u32]) {
+    let bands = out.chunks_mut(m * n).enumerate().flat_map(|(sample, out)| {
+        out.chunks_mut(GEMM_BAND * n).enumerate().map(move |(band, out)| (sample, band * GEMM_BAND, out))
+    });
+    let bands: Vec<(usize, usize, &mut [u32])> = bands.collect();
+    bands.into_par_iter().for_each(|(sample, row, out)| {
+        let (a, a_rows, a_k) = a.from_row(sample, row);
+        let (b, b_rows, b_k) = b.from_row(sample, 0);
+        let rows = out.len() / n;
+        let reach = |rows: usize, stride: usize, along: usize| (rows - 1) * stride + (k.max(1) - 1) * along;
+        assert!(
+            reach(rows, a_rows, a_k) < a.len() && reach(n, b_rows, b_k) < b.len(),
+            "a view leaves its tensor"
+        );
+        let (a, b): (&[f32], &[f32]) = (bytemuck::cast_slice(a), bytemuck::cast_slice(b));
+        let sums: &mut [f32] = bytemuck::cast_slice_mut(out);
+        // SAFETY: every element that the strides reach was checked to be there, and the result is borrowed mutably, so it
+        // overlaps neither factor.
+        unsafe {
+            gemm::gemm(
+                rows,
+                n,
+                k,
+                sums.as_mut_ptr(),
+                1,
+                n as isize,
+                false,
+                a.as_ptr(),
+                a_k as isize,
+                a_rows as isize,
+                b.as_ptr(),
+                b_rows as isize,
+                b_k as isize,
+                0.0,
+                1.0,
+                false,
+                false,
+                false,
+                gemm::Parallelism::None,
+            );
+        }
+    });
+}
+
+fn compute<T: Real>(
+    native: Native,
+    a: &StridedView,
+    b: &StridedView,
+    [m, n, k]: [usize; 3],
+    high: &mut [u32],
+    low: &mut [u32],
+) {
+    let batches = high.len() / (m * n);
+    // b as [K, N] for the orders that go along N, as [N, K] for the one that goes along K.
+    let along_k = matches!(native, Native::Interleaved { .. });
+    let packed: Vec<T> = pack(b, 0..batches, 0..n, k, along_k);
+    let mut lows = low.chunks_mut(m * n);
+    let bands: Vec<(usize, usize, &mut [u32], &mut [u32])> = high
+        .chunks_mut(m * n)
+        .enumerate()
+        .flat_map(|(sample, out)| {
+            let mut rest = lows.next().unwrap_or_default().chunks_mut(BAND * n);
+            let bands: Vec<_> = out
+                .chunks_mut(BAND * n)
+                .enumerate()
+                .map(|(band, out)| (sample, band * BAND, out, rest.next().unwrap_or_default()))
+                .collect();
+            bands
+        })
+        .collect();
+    bands.into_par_iter().for_each(|(sample, row, high, low)| {
+        let rows = high.len() / n;
+        let a: Vec<T> = pack(a, sample..sample + 1, row..row + rows, k, true);
+        let b = &packed[sample * n * k..][..n * k];
+        let mut sums = vec![T::default(); rows * n];
+        match native {
+            Native::Gemm => gemm_rows(&a, b, [rows, n, k], &mut sums),
+            Native::Sequential { fused: false } => sequential::<T, false>(&a, b, [n, k], &mut sums),
+            Native::Sequential { fused: true } => fused(|| sequential::<T, true>(&a, b, [n, k], &mut sums)),
+            Native::Interleaved { fused: false } => interleaved::<T, false>(&a, b, [n, k], &mut sums),
+            Native::Interleaved { fused: true } => fused(|| interleaved::<T, true>(&a, b, [n, k], &mut sums)),
+        }
+        for (i, sum) in sums.iter().enumerate() {
+            let [h, l] = sum.parts();
+            high[i] = h;
+            if let Some(low) = low.get_mut(i) {
+                *low = l;
+            }
+        }
+    });
+}
+
+/// Rows of a view as [samples, rows, K], or [samples, K, rows].
+fn pack<T: Real>(
+    view: &StridedView,
+    samples: std::ops::Range<usize>,
+    rows: std::ops::Range<usize>,
+    k: usize,
+    along_k: bool,
+) -> Vec<T> {
+    let (count, first, first_sample) = (rows.len(), rows.start, samples.start);
+    let mut out = vec![T::default(); samples.len() * count * k];
+    if out.is_empty() {
+        return out;
+    }
+    if along_k {
+        out.par_chunks_mut(k).enumerate().for_each(|(row, out)| {
+            let (elements, _, stride) = view.from_row(first_sample + row / count, first + row % count);
+            for (i, to) in out.iter_mut().enumerate() {
+                *to = T::of(elements[i * stride]);
+            }
+        });
+    } else {
+        out.par_chunks_mut(count).enumerate().for_each(|(i, out)| {
+            let (elements, rows, stride) = view.from_row(first_sample + i / k, first);
+            for (row, to) in out.iter_mut().enumerate() {
+                *to = T::of(elements[row * rows + i % k * stride]);
+            }
+        });
+    }
+    out
+}
+
+/// a [rows, K] and b [K, N] through the library.
+fn gemm_rows<T: Real>(a: &[T], b: &[T], [rows, n, k]: [usize; 3], sums: &mut [T]) {
+    assert!(a.len() == rows * k && b.len() == k * n && sums.len() == rows * n, "gemm shapes");
+    let (along, across) = (k as isize, n as isize);
+    // SAFETY: the lengths are asserted, and the result is borrowed mutably, so it overlaps neither factor.
+    unsafe {
+        gemm::gemm(
+            rows,
+            n,
+            k,
+            sums.as_mut_ptr(),
+            1,
+            across,
+            false,
+            a.as_ptr(),
+            1,
+            along,
+            b.as_ptr(),
+            1,
+            across,
+            T::default(),
+            T::ONE,
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}
+
+/// Runs `f` compiled with fused multiply-add where the machine has it; without, `mul_add` is exact but slow.
+#[inline(always)]
+fn fused(f: impl FnOnce()) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx2,fma")]
+        fn with_fma(f: impl FnOnce()) {
+            f();
+        }
+        if is_x86_feature_detected!("fma") && is_x86_feature_detected!("avx2") {
+            // SAFETY: the features were detected just now.
+            return unsafe { with_fma(f) };
+        }
+    }
+    f();
+}
+
+/// a [rows, K], b [K, N]: term by term.
+#[inline(always)]
+fn sequential<T: Real, const FUSED: bool>(a: &[T], b: &[T], [n, k]: [usize; 2], sums: &mut [T]) {
+    for (a, sums) in a.chunks_exact(k.max(1)).zip(sums.chunks_exact_mut(n)) {
+        for (&x, b) in a.iter().zip(b.chunks_exact(n)) {
+            for (sum, &y) in sums.iter_mut().zip(b) {
+                *sum = sum.multiply_add::<FUSED>(x, y);
+            }
+        }
+    }
+}
+
+/// a [rows, K], b [N, K]: sixteen sums side by side, then a tree over them.
+#[inline(always)]
+fn interleaved<T: Real, const FUSED: bool>(a: &[T], b: &[T], [n, k]: [usize; 2], sums: &mut [T]) {
+    for (a, sums) in a.chunks_exact(k.max(1)).zip(sums.chunks_exact_mut(n)) {
+        for (sum, b) in sums.iter_mut().zip(b.chunks_exact(k)) {
+            let mut lanes = [T::default(); LANES];
+            for (x, y) in a.chunks(LANES).zip(b.chunks(LANES)) {
+                for ((lane, &x), &y) in lanes.iter_mut().zip(x).zip(y) {
+                    *lane = lane.multiply_add::<FUSED>(x, y);
+                }
+            }
+            let mut width = LANES;
+            while width > 1 {
+                width /= 2;
+                for i in 0..width {
+                    lanes[i] = lanes[i].plus(lanes[i + width]);
+                }
+            }
+            *sum = lanes[0];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn noise(len: usize, mut state: u32) -> Vec<u32> {
+        let mut next = move || {
+            state = state.wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
+            ((state >> 8) as f32 / 8_388_608.0 - 1.0).to_bits()
+        };
+        (0..len).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn orders_differ_by_roundings_only() {
+        let [batch, m, n, k] = [2, 70, 33, 300];
+        let (a, b) = (noise(batch * m * k, 1), noise(batch * n * k, 2));
+        let (a, b) = (StridedView::contiguous(&a, batch, m, k), StridedView::contiguous(&b, batch, n, k));
+        let run = |native, parts: usize| {
+            let mut out = vec![0; parts * batch * m * n];
+            product(native, &a, &b, &mut out);
+            out
+        };
+        let exact: Vec<u32> = run(Native::Sequential { fused: true }, 2);
+        let mut seen = Vec::new();
+        for native in Native::ALL {
+            let single = run(native, 1);
+            for (x, e) in single.iter().zip(&exact) {
+                assert!((f32::from_bits(*x) - f32::from_bits(*e)).abs() < 1e-4, "{native:?}");
+            }
+            if !seen.contains(&single) {
+                seen.push(single);
+            }
+            let double = run(native, 2);
+            assert_eq!(double[..batch * m * n], exact[..batch * m * n], "{native:?} in binary64");
+        }
+        // The library's order is term by term where K is short.
+        assert!(seen.len() >= 4, "the orders do not differ");
+    }
+}

@@ -1,0 +1,275 @@
+//! The near-tie rule: which roundings are logged.
+//!
+//! A native result v stands for every value within a tolerance t of it, so the rounding is logged when those round to more than
+//! one value of the grid. The tolerance is absolute, a threshold times the 2-norms of the row and the column: an error of
+//! summation scales with these, and not with the result (`docs/ROUNDING.md`, section 3).
+
+use rayon::prelude::*;
+
+use super::{BITS_MAX, Decision};
+use crate::arith::grid::{Grid, GridRule};
+
+/// Elements whose fast test is one loop without branches.
+const RUN: usize = 64;
+
+/// What the scan of a product needs of its rows or columns.
+pub struct Side {
+    /// The magnitudes of [batch, rows].
+    pub magnitudes: Vec<u32>,
+    /// What the tolerance scales with, [batch, rows].
+    pub norms: Vec<f32>,
+}
+
+/// A product whose results are tested: [batch, M, N] of K terms each.
+#[derive(Clone, Copy)]
+pub struct Product<'a> {
+    pub dims: [usize; 4],
+    pub rule: GridRule,
+    pub a: &'a Side,
+    pub b: &'a Side,
+    /// The tolerance is this times both norms.
+    pub threshold: f32,
+}
+
+/// A result that could round to more than one value.
+#[derive(Clone, Copy, Debug)]
+pub struct NearTie {
+    pub place: usize,
+    pub value: f64,
+    pub tolerance: f64,
+    pub grid: Grid,
+}
+
+impl NearTie {
+    /// The indices that values within the tolerance round to, the first and the last.
+    pub fn range(&self) -> [i64; 2] {
+        [self.grid.index(self.value - self.tolerance), self.grid.index(self.value + self.tolerance)]
+    }
+
+    /// The decision for an index, with as many bits as whoever knows the value up to the tolerance needs: x and y are at most
+    /// half a step and the tolerance apart, twice that where steps double, and a residue of r bits tells apart indices less
+    /// than 2^(r - 1) from x.
+    pub fn decision(&self, index: i64) -> Option<Decision> {
+        let steps = 0.5 + 2.0 * self.tolerance * 2f64.powi(-self.grid.quantum(self.value));
+        let bits = (1..=BITS_MAX).find(|&bits| steps < f64::from(1u32 << (bits - 1)))?;
+        let residue = index.rem_euclid(1 << bits) as u32;
+        Some(Decision { place: self.place as u64, bits, residue })
+    }
+}
+
+impl Product<'_> {
+    /// The grid of an element.
+    pub fn grid(&self, place: usize) -> Grid {
+        let [_, m, n, k] = self.dims;
+        let (row, column) = (place / n, place / (m * n) * n + place % n);
+        self.rule.grid(k as u32, self.a.magnitudes[row], self.b.magnitudes[column])
+    }
+
+    /// The tolerance of an element.
+    pub fn tolerance(&self, place: usize) -> f64 {
+        let [_, m, n, _] = self.dims;
+        let (row, column) = (place / n, place / (m * n) * n + place % n);
+        f64::from(self.threshold) * f64::from(self.a.norms[row]) * f64::from(self.b.norms[column])
+    }
+
+    /// Every near tie of `results` ([batch, M, N] in one part or two), in order.
+    ///
+    /// # Errors
+    /// The place of a result that is not finite: a native kernel that overflows cannot be logged.
+    pub fn near_ties(&self, results: &[u32]) -> Result<Vec<NearTie>, usize> {
+        let parts = self.fold(results, Vec::new, |all: &mut Vec<NearTie>, tie, _| all.push(tie))?;
+        Ok(parts.into_iter().flatten().collect())
+    }
+
+    /// Shows every near tie, with the first and last index that it may round to, to one of several accumulators, which are
+    /// returned in the order of their elements.
+    ///
+    /// # Errors
+    /// As [`Product::near_ties`].
+    pub fn fold<T: Send>(
+        &self,
+        results: &[u32],
+        new: impl Fn() -> T + Sync,
+        visit: impl Fn(&mut T, NearTie, [i64; 2]) + Sync,
+    ) -> Result<Vec<T>, usize> {
+        let [batch, m, n, _] = self.dims;
+        let elements = batch * m * n;
+        if elements == 0 {
+            return Ok(Vec::new());
+        }
+        let (high, low) = results.split_at(elements);
+        let rows_per_task = (1usize << 15).div_ceil(n);
+        let tasks = high.par_chunks(rows_per_task * n).enumerate();
+        tasks
+            .map(|(task, rows)| {
+                let mut found = new();
+                for (row, results) in rows.chunks(n).enumerate() {
+                    let row = task * rows_per_task + row;
+                    let low = if low.is_empty() { &[][..] } else { &low[row * n..][..n] };
+                    self.scan_row(row, results, low, &mut |tie, range| visit(&mut found, tie, range))?;
+                }
+                Ok(found)
+            })
+            .collect()
+    }
+
+    fn scan_row(
+        &self,
+        row: usize,
+        high: &[u32],
+        low: &[u32],
+        found: &mut dyn FnMut(NearTie, [i64; 2]),
+    ) -> Result<(), usize> {
+        let [_, m, n, k] = self.dims;
+        let columns = row / m * n;
+        let (rule, least) = (self.rule, self.rule.floor_min());
+        let field = |magnitude: u32| ((magnitude >> 23) as i32).max(1);
+        let offset = field(self.a.magnitudes[row]) + rule.floor_offset(k as u32);
+        let scale = self.threshold * self.a.norms[row] * 1.000_001;
+        let bits = i32::from(rule.bits);
+        for first in (0..n).step_by(RUN) {
+            let len = RUN.min(n - first);
+            let mut near = [false; RUN];
+            let magnitudes = &self.b.magnitudes[columns + first..][..len];
+            let norms = &self.b.norms[columns + first..][..len];
+            for i in 0..len {
+                let floor =
+                    if rule.floor == 0 { least } else { (field(magnitudes[i]) + offset).clamp(least, 104) };
+                near[i] = may_be_near(high[first + i], floor, bits, scale * norms[i]);
+            }
+            if !near[..len].contains(&true) {
+                continue;
+            }
+            for i in (0..len).filter(|&i| near[i]) {
+                let place = row * n + first + i;
+                let mut value = f64::from(f32::from_bits(high[first + i]));
+                if let Some(&rest) = low.get(first + i) {
+                    value += f64::from(f32::from_bits(rest));
+                }
+                if !value.is_finite() {
+                    return Err(place);
+                }
+                let tie = NearTie { place, value, tolerance: self.tolerance(place), grid: self.grid(place) };
+                let range = tie.range();
+                if range[0] != range[1] {
+                    found(tie, range);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A test without branches that no near tie fails: whether x lies within the tolerance, or half a unit of binary32, of a boundary
+/// of its own step, or is too extreme to tell.
+#[inline(always)]
+fn may_be_near(x: u32, floor: i32, bits: i32, tolerance: f32) -> bool {
+    let biased = (x >> 23 & 0xff) as i32;
+    let normal = biased.max(1);
+    let mantissa = (x & 0x007f_ffff) | (u32::from(biased != 0) << 23);
+    // The step is 2^dropped units of x's last place.
+    let dropped = (floor + 150 - normal).max(32 - bits);
+    let shift = dropped.clamp(0, 26) as u32;
+    let half = (1u32 << shift) >> 1;
+    let rest = mantissa & ((1u32 << shift) - 1);
+    let distance = rest.abs_diff(half) as f32;
+    // The tolerance in units of x's last place, 2^(normal - 150).
+    let unit = f32::from_bits(((277 - normal).clamp(1, 254) as u32) << 23);
+    let reach = tolerance * unit + 1.0;
+    // Far below the floor, or too small for the units above: near if it may not round to zero.
+    let small = biased < 24 || dropped > 26;
+    let quarter = if floor > -124 { f32::from_bits(((floor + 125) as u32) << 23) } else { 0.0 };
+    let above_zero = f32::from_bits(x & 0x7fff_ffff) + tolerance > quarter;
+    let near = (distance <= reach) | (reach >= (half >> 1) as f32);
+    (biased == 255) | if small { above_zero } else { near }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One element with given norms: its near tie, if it is one.
+    fn one(rule: GridRule, value: f32, threshold: f32) -> Option<NearTie> {
+        let side = || Side { magnitudes: vec![0x3f80_0000], norms: vec![1.0] };
+        let (a, b) = (side(), side());
+        let product = Product { dims: [1, 1, 1, 64], rule, a: &a, b: &b, threshold };
+        product.near_ties(&[value.to_bits()]).expect("finite").pop()
+    }
+
+    const BF16: GridRule = GridRule { bits: 16, floor: 0 };
+
+    /// The paper's Figure on when to log: the boundary between two values of the grid lies between the machines' results.
+    #[test]
+    fn case_a_results_on_two_sides_of_a_boundary_take_the_logged_side() {
+        let (boundary, error) = (1.0 + 2f32.powi(-8), 2f32.powi(-20));
+        let (trainer, auditor) = (boundary + error, boundary - error);
+        let tie = one(BF16, trainer, 4.0 * error).expect("a near tie");
+        let index = tie.grid.index(f64::from(trainer));
+        let decision = tie.decision(index).expect("one bit");
+        assert_eq!(decision.bits, 1);
+        assert_ne!(tie.grid.index(f64::from(auditor)), index, "without the log they differ");
+        assert_eq!(decision.index(tie.grid, f64::from(auditor)), index);
+    }
+
+    /// Both on one side of a value of the grid, or on two: the roundings agree and nothing is logged.
+    #[test]
+    fn cases_b_and_c_results_about_a_value_of_the_grid_are_not_logged() {
+        let (value, error) = (1.0f32 + 2f32.powi(-7), 2f32.powi(-20));
+        for trainer in [value + error, value - error, value] {
+            assert!(one(BF16, trainer, 4.0 * error).is_none());
+        }
+    }
+
+    #[test]
+    fn a_tolerance_of_several_steps_logs_several_bits() {
+        // A result far below its scale: the tolerance is 40 steps of its grid.
+        let value = 2f32.powi(-30);
+        let tolerance = 40.0 * 2f32.powi(-37);
+        let tie = one(BF16, value, tolerance).expect("logged");
+        let index = tie.grid.index(f64::from(value));
+        let decision = tie.decision(index).expect("fits");
+        assert!((7..=9).contains(&decision.bits), "{}", decision.bits);
+        for auditor in [value - tolerance, value + tolerance] {
+            assert_eq!(decision.index(tie.grid, f64::from(auditor)), index);
+        }
+        // A floor makes it one bit, or none.
+        assert!(one(GridRule { bits: 16, floor: 14 }, value, tolerance).is_none());
+    }
+
+    #[test]
+    fn the_fast_test_misses_nothing() {
+        let mut state = 1u64;
+        let mut next = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 32) as u32
+        };
+        for rule in [BF16, GridRule { bits: 16, floor: 12 }, GridRule { bits: 26, floor: 0 }] {
+            let mut ties = 0;
+            for _ in 0..300_000 {
+                let value = f32::from_bits(next());
+                if !value.is_finite() {
+                    continue;
+                }
+                let tolerance = value.abs() * 2f32.powi(-((next() % 30) as i32));
+                let grid = rule.grid(64, 0x3f80_0000, 0x3f80_0000);
+                let [low, high] =
+                    [-1.0, 1.0].map(|s| grid.index(f64::from(value) + s * f64::from(tolerance)));
+                let expected = low != high;
+                ties += u32::from(expected);
+                assert_eq!(
+                    one(rule, value, tolerance).is_some(),
+                    expected,
+                    "{value:e} {tolerance:e} {rule:?}"
+                );
+            }
+            assert!(ties > 1000);
+        }
+    }
+
+    #[test]
+    fn results_that_are_not_finite_are_refused() {
+        let side = Side { magnitudes: vec![0x3f80_0000; 2], norms: vec![1.0; 2] };
+        let product = Product { dims: [1, 1, 2, 4], rule: BF16, a: &side, b: &side, threshold: 1e-6 };
+        assert_eq!(product.near_ties(&[0, 0x7f80_0000]).err(), Some(1));
+    }
+}

@@ -1,0 +1,95 @@
+//! 2-norms of the rows of an operand: what errors of summation scale with. They decide what is logged, not what is legal, so
+//! any precision will do.
+
+use rayon::prelude::*;
+
+use crate::program::graph::View;
+
+/// Rows summed at once where rows, not K, are contiguous.
+const ROWS: usize = 256;
+
+/// The norm of each row of a [batch0, batch1, rows, K] view of binary32 patterns; [batch, rows].
+pub fn row_norms(view: &View, words: &[u32]) -> Vec<f32> {
+    let [b0, b1, rows, k] = view.dims.map(|d| d as usize);
+    let [s0, s1, across, along] = view.strides.map(|s| s as usize);
+    let mut norms = vec![0f32; b0 * b1 * rows];
+    if norms.is_empty() {
+        return norms;
+    }
+    let tasks = norms.par_chunks_mut(rows).enumerate().flat_map(|(sample, norms)| {
+        let start = view.offset as usize + sample / b1 * s0 + sample % b1 * s1;
+        norms.par_chunks_mut(ROWS).enumerate().map(move |(i, norms)| (start + i * ROWS * across, norms))
+    });
+    tasks.for_each(|(start, norms)| {
+        if along == 1 {
+            for (row, norm) in norms.iter_mut().enumerate() {
+                *norm = root(squares(&words[start + row * across..][..k]));
+            }
+            return;
+        }
+        let mut sums = [0f64; ROWS];
+        for i in 0..k {
+            let from = start + i * along;
+            if across == 1 {
+                for (sum, &x) in sums.iter_mut().zip(&words[from..from + norms.len()]) {
+                    *sum += square(x);
+                }
+            } else {
+                for (row, sum) in sums.iter_mut().enumerate().take(norms.len()) {
+                    *sum += square(words[from + row * across]);
+                }
+            }
+        }
+        for (norm, sum) in norms.iter_mut().zip(sums) {
+            *norm = root(sum);
+        }
+    });
+    norms
+}
+
+#[inline(always)]
+fn square(x: u32) -> f64 {
+    let x = f64::from(f32::from_bits(x));
+    x * x
+}
+
+fn squares(row: &[u32]) -> f64 {
+    let mut lanes = [0f64; 8];
+    let mut chunks = row.chunks_exact(8);
+    for chunk in &mut chunks {
+        for (lane, &x) in lanes.iter_mut().zip(chunk) {
+            *lane += square(x);
+        }
+    }
+    lanes.iter().sum::<f64>() + chunks.remainder().iter().map(|&x| square(x)).sum::<f64>()
+}
+
+/// The root, a little up so that a norm is not 0 unless its row is.
+fn root(sum: f64) -> f32 {
+    (sum.sqrt() * 1.000_001) as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::graph::TensorId;
+
+    #[test]
+    fn rows_and_columns_have_their_norms() {
+        let words: Vec<u32> = (0..600).map(|i| (i as f32 - 300.0).to_bits()).collect();
+        let view = |dims, strides| View { tensor: TensorId(0), offset: 0, dims, strides };
+        let rows = row_norms(&view([1, 2, 3, 100], [0, 300, 100, 1]), &words);
+        let columns = row_norms(&view([1, 1, 100, 6], [0, 0, 1, 100]), &words);
+        let expected = |places: &mut dyn Iterator<Item = usize>| {
+            places.map(|i| (i as f64 - 300.0).powi(2)).sum::<f64>().sqrt()
+        };
+        for (row, norm) in rows.iter().enumerate() {
+            let exact = expected(&mut (row * 100..row * 100 + 100));
+            assert!((f64::from(*norm) / exact - 1.0).abs() < 1e-5);
+        }
+        for (column, norm) in columns.iter().enumerate() {
+            let exact = expected(&mut (0..6).map(|i| i * 100 + column));
+            assert!((f64::from(*norm) / exact - 1.0).abs() < 1e-5);
+        }
+    }
+}

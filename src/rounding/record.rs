@@ -1,0 +1,191 @@
+//! The trainer's side of a step: finds the near ties of every native product and logs the decisions, encoded by a thread of its
+//! own while the step goes on.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+
+use super::Decision;
+use super::codec::{encode, entropy_bits};
+use super::log::Log;
+use super::near_tie::{NearTie, Product, Side};
+use super::norms::row_norms;
+use super::thresholds::Rounding;
+use crate::engine::session::Phase;
+use crate::engine::{EngineError, Inputs};
+use crate::program::graph::{Graph, Node, Primitive, TensorId, View};
+use crate::program::logged::LoggedProduct;
+
+/// What a side of the logged profile does while a step runs. [`crate::engine::Observer`]s call it.
+pub trait Rounder {
+    /// A graph of the step begins.
+    fn begin(&mut self, phase: Phase, graph: &Graph);
+    fn wants(&self, index: usize, node: &Node) -> bool;
+    /// See [`crate::engine::Observer::node`].
+    fn node(
+        &mut self,
+        index: usize,
+        node: &Node,
+        bytes: &[u8],
+        inputs: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError>;
+}
+
+/// A near tie and the index that its element is rounded to.
+pub struct Choice {
+    pub tie: NearTie,
+    pub index: i64,
+}
+
+/// Changes a trainer's choices (product number, the product, its results): an honest trainer has none. This is how tests play
+/// trainers that steer.
+pub type Steer = Box<dyn FnMut(usize, &Product, &[u32], &mut Vec<Choice>) + Send>;
+
+/// What was logged.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Logged {
+    pub elements: u64,
+    pub decisions: u64,
+    /// Bits that decisions at random places need.
+    pub entropy_bits: f64,
+}
+
+/// Logs a step.
+pub struct Recorder {
+    rounding: Rounding,
+    products: Vec<LoggedProduct>,
+    /// Nodes of the native graph that are products: their number.
+    sites: HashMap<usize, usize>,
+    micro: usize,
+    steer: Option<Steer>,
+    /// Elements of the next rounding that are not what rounding gives, of a trainer that steers.
+    steered: HashMap<TensorId, Vec<(usize, u32)>>,
+    parts: Sender<(usize, u64, Vec<Decision>)>,
+    encoder: JoinHandle<(Vec<Vec<u8>>, Logged)>,
+}
+
+impl Recorder {
+    /// For a step of `micro_batches` of a graph with logged products.
+    pub fn new(rounding: &Rounding, graph: &Graph, micro_batches: u32, steer: Option<Steer>) -> Recorder {
+        let products = graph.logged.clone();
+        let (parts, received) = channel::<(usize, u64, Vec<Decision>)>();
+        let count = products.len() * micro_batches as usize;
+        let encoder = std::thread::spawn(move || {
+            let mut encoded = vec![Vec::new(); count];
+            let mut logged = Logged::default();
+            for (part, elements, decisions) in received {
+                logged.elements += elements;
+                logged.decisions += decisions.len() as u64;
+                logged.entropy_bits += entropy_bits(&decisions, elements);
+                encoded[part] = encode(&decisions, elements);
+            }
+            (encoded, logged)
+        });
+        Recorder {
+            rounding: rounding.clone(),
+            products,
+            sites: HashMap::new(),
+            micro: 0,
+            steer,
+            steered: HashMap::new(),
+            parts,
+            encoder,
+        }
+    }
+
+    /// The log of the step that was run.
+    pub fn finish(self) -> (Log, Logged) {
+        drop(self.parts);
+        let (parts, logged) = self.encoder.join().expect("the encoder does not panic");
+        (Log::new(&parts), logged)
+    }
+}
+
+/// Canonical bytes as words.
+pub(super) fn with_words<R>(bytes: &[u8], f: impl FnOnce(&[u32]) -> R) -> R {
+    match bytemuck::try_cast_slice(bytes) {
+        Ok(words) if cfg!(target_endian = "little") => f(words),
+        _ => f(&crate::engine::reference::words_from_bytes(crate::arith::DType::U32, bytes)),
+    }
+}
+
+/// The magnitudes and norms of an operand's rows.
+fn side(inputs: &mut dyn Inputs, view: &View, magnitudes: Option<TensorId>) -> Result<Side, EngineError> {
+    let rows = (view.dims[0] * view.dims[1] * view.dims[2]) as usize;
+    let mut side = Side { magnitudes: vec![0; rows], norms: Vec::new() };
+    inputs.visit(view.tensor, &mut |bytes| {
+        side.norms = with_words(bytes, |words| row_norms(view, words));
+    })?;
+    if let Some(tensor) = magnitudes {
+        inputs
+            .visit(tensor, &mut |bytes| with_words(bytes, |words| side.magnitudes.copy_from_slice(words)))?;
+    }
+    Ok(side)
+}
+
+impl Rounder for Recorder {
+    fn begin(&mut self, phase: Phase, graph: &Graph) {
+        let Phase::Micro(micro) = phase else {
+            self.sites.clear();
+            return;
+        };
+        self.micro = micro as usize;
+        let numbers: HashMap<TensorId, usize> =
+            self.products.iter().enumerate().map(|(number, product)| (product.product, number)).collect();
+        let native = |node: &Node| matches!(node.primitive, Primitive::Native { .. });
+        let sites = graph.nodes.iter().enumerate().filter(|(_, node)| native(node));
+        self.sites = sites.map(|(index, node)| (index, numbers[&node.output])).collect();
+    }
+
+    fn wants(&self, index: usize, node: &Node) -> bool {
+        self.sites.contains_key(&index) || self.steered.contains_key(&node.output)
+    }
+
+    fn node(
+        &mut self,
+        index: usize,
+        node: &Node,
+        bytes: &[u8],
+        inputs: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        if let Some(changes) = self.steered.remove(&node.output) {
+            let mut bytes = bytes.to_vec();
+            for (place, pattern) in changes {
+                bytes[4 * place..4 * place + 4].copy_from_slice(&pattern.to_le_bytes());
+            }
+            return Ok(Some(bytes));
+        }
+        let number = self.sites[&index];
+        let logged = &self.products[number];
+        let floored = logged.rule.floor != 0;
+        let a = side(inputs, &logged.a, floored.then_some(logged.magnitudes_a))?;
+        let b = side(inputs, &logged.b, floored.then_some(logged.magnitudes_b))?;
+        let threshold = self.rounding.of(logged.class);
+        let product = Product { dims: logged.dims(), rule: logged.rule, a: &a, b: &b, threshold };
+        let stopped = |why: String| EngineError::Stopped(format!("{}: {why}", node.operator));
+        let ties = with_words(bytes, |words| product.near_ties(words)).map_err(|place| {
+            stopped(format!(
+                "element {place} of a native product is not finite; the logged profile has no such values"
+            ))
+        })?;
+        let mut choices: Vec<Choice> =
+            ties.into_iter().map(|tie| Choice { index: tie.grid.index(tie.value), tie }).collect();
+        if let Some(steer) = &mut self.steer {
+            with_words(bytes, |words| steer(number, &product, words, &mut choices));
+            let changed = choices.iter().filter(|c| c.index != c.tie.grid.index(c.tie.value));
+            let changes = changed.map(|c| (c.tie.place, c.tie.grid.pattern(c.index))).collect();
+            self.steered.insert(logged.output, changes);
+        }
+        let decisions: Option<Vec<Decision>> = choices.iter().map(|c| c.tie.decision(c.index)).collect();
+        let decisions = decisions.ok_or_else(|| {
+            let class = logged.class.name();
+            stopped(format!(
+                "its threshold spans too many values of the grid; lower rounding.class.{class} or set a floor"
+            ))
+        })?;
+        let part = self.micro * self.products.len() + number;
+        // The encoder ends only after this sender.
+        let _ = self.parts.send((part, logged.elements() as u64, decisions));
+        Ok(None)
+    }
+}

@@ -1,0 +1,220 @@
+//! The logged profile: trainers on kernels that round differently, auditors on exact engines, the same bits; logs that lie.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{begin_run, gpt_job, key};
+use tiebreak::audit::checks;
+use tiebreak::audit::plan::{Choice, plan};
+use tiebreak::audit::{AuditError, Outcome, Report, Silent, audit};
+use tiebreak::engine::Engine;
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::engine::cpu::native::Native;
+use tiebreak::engine::reference::Reference;
+use tiebreak::run::dir::Run;
+use tiebreak::run::disk::Disk;
+use tiebreak::train::cheat::Cheat;
+use tiebreak::train::{self, train};
+
+/// The job of a small GPT in the logged profile, large enough for its kernels to disagree.
+fn logged_job(folder: &Path, extra: &str) -> std::path::PathBuf {
+    let path = gpt_job(folder, "microbatch", &format!("\n[rounding]\n{extra}"));
+    let job = fs::read_to_string(&path).unwrap();
+    let job = job.replace("context = 12", "context = 32").replace("width = 16", "width = 64");
+    fs::write(&path, job.replace("micro_batches = 3", "micro_batches = 2")).unwrap();
+    path
+}
+
+fn trained_on(engine: &mut dyn Engine, job: &Path, out: &Path, cheat: Option<&str>) -> Run {
+    let disk = Disk::default();
+    let run = begin_run(&disk, job, out).unwrap();
+    let mut cheat: Option<Cheat> = cheat.map(|text| text.parse().unwrap());
+    train(&disk, &run, engine, Some(&key()), cheat.as_mut(), &mut train::Silent).unwrap();
+    run
+}
+
+fn audited(run: &Run, engine: &mut dyn Engine) -> Result<Report, AuditError> {
+    let checked = checks::always(run, Some(&key().public())).unwrap();
+    let plan = plan(run, &checked.checkpoints, run.job.steps, &Choice::All);
+    Ok(audit(run, engine, checked, plan, None, &mut Silent)?.0)
+}
+
+fn cpu(native: Native) -> Cpu {
+    Cpu::new(2).unwrap().with_native(native)
+}
+
+/// Every native engine of this machine.
+fn trainers() -> Vec<(String, Box<dyn Engine>)> {
+    let mut all: Vec<(String, Box<dyn Engine>)> = Native::ALL
+        .into_iter()
+        .map(|native| (native.name().to_string(), Box::new(cpu(native)) as Box<dyn Engine>))
+        .collect();
+    #[cfg(feature = "gpu")]
+    for name in common::adapter_names() {
+        let gpu = tiebreak::engine::gpu::Gpu::open(Some(&name)).unwrap();
+        all.push((name, Box::new(gpu)));
+    }
+    all
+}
+
+/// Every exact engine of this machine.
+fn auditors() -> Vec<(String, Box<dyn Engine>)> {
+    let mut all: Vec<(String, Box<dyn Engine>)> =
+        vec![("cpu".into(), Box::new(Cpu::new(2).unwrap())), ("reference".into(), Box::new(Reference))];
+    #[cfg(feature = "gpu")]
+    for name in common::adapter_names() {
+        let gpu = tiebreak::engine::gpu::Gpu::open(Some(&name)).unwrap();
+        all.push((name, Box::new(gpu)));
+    }
+    all
+}
+
+#[test]
+fn every_auditor_replays_every_trainer() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = logged_job(folder.path(), "");
+    let mut auditors = auditors();
+    let mut heads = Vec::new();
+    for (name, mut trainer) in trainers() {
+        let run =
+            trained_on(trainer.as_mut(), &job, &folder.path().join(name.replace(['/', ' '], "-")), None);
+        heads.push(fs::read(run.layout.model()).unwrap());
+        for (auditor, engine) in &mut auditors {
+            // The scalar reference takes its time: one pair with it.
+            if auditor == "reference" && name != "sequential" {
+                continue;
+            }
+            let report = audited(&run, engine.as_mut()).unwrap();
+            assert_eq!(report.outcome, Outcome::Matches, "{name} audited by {auditor}");
+            let tally = report.rounding.expect("a logged run has a tally");
+            assert!(tally.decisions > 0 && tally.bits >= tally.decisions);
+            assert_eq!(
+                (tally.illegal, tally.beyond, tally.needless),
+                (0, 0, 0),
+                "{name} audited by {auditor}"
+            );
+            assert_eq!(
+                (tally.unusual(), &tally.remarks[..]),
+                (None, &[][..]),
+                "{name} audited by {auditor}: {tally:?}"
+            );
+        }
+    }
+    // The trainers do differ: otherwise nothing was tested.
+    let first = heads[0].clone();
+    heads.retain(|model| *model != first);
+    assert!(!heads.is_empty(), "every trainer reached the same weights");
+}
+
+fn cheated(cheat: &str) -> Report {
+    let folder = tempfile::tempdir().unwrap();
+    let job = logged_job(folder.path(), "");
+    let run = trained_on(&mut cpu(Native::Gemm), &job, &folder.path().join("run"), Some(cheat));
+    audited(&run, &mut Cpu::new(2).unwrap()).unwrap()
+}
+
+#[test]
+fn decisions_within_the_thresholds_are_legal_and_reported_when_they_lean() {
+    let honest = cheated("skip@99").rounding.unwrap();
+    assert_eq!(honest.unusual(), None);
+    for cheat in ["decisions-flipped@5", "decisions-biased@5"] {
+        let report = cheated(cheat);
+        assert_eq!(report.outcome, Outcome::Matches, "{cheat}");
+        let tally = report.rounding.unwrap();
+        assert!(tally.taken() > 4 * honest.taken().max(1), "{cheat}: {} {}", tally.taken(), honest.taken());
+        assert_eq!(tally.illegal, 0);
+        assert!(tally.remarks[0].starts_with("step 5"), "{cheat}: {tally:?}");
+    }
+    let one = cheated("decision-flipped@5");
+    assert_eq!(one.outcome, Outcome::Matches);
+    let beyond = cheated("decisions-beyond@5");
+    assert_eq!(beyond.outcome, Outcome::Matches);
+    let tally = beyond.rounding.unwrap();
+    assert!(tally.beyond > 0 && tally.illegal == 0);
+    assert!(tally.unusual().expect("said").contains("further from a boundary"));
+}
+
+#[test]
+fn a_rounding_that_no_kernel_takes_is_named() {
+    let report = cheated("decision-far@5");
+    let Outcome::Diverges { step: 5, what } = &report.outcome else { panic!("{:?}", report.outcome) };
+    assert!(what.contains("no kernel"), "{what}");
+}
+
+#[test]
+fn logs_that_are_not_the_committed_ones_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = logged_job(folder.path(), "");
+    let run = trained_on(&mut cpu(Native::Gemm), &job, &folder.path().join("run"), None);
+    let path = run.layout.log(4);
+    let log = fs::read(&path).unwrap();
+
+    // The log of another step, or another log for another auditor.
+    fs::copy(run.layout.log(5), &path).unwrap();
+    let report = audited(&run, &mut Cpu::new(2).unwrap()).unwrap();
+    let Outcome::Inconsistent { step: 4, what } = &report.outcome else { panic!("{:?}", report.outcome) };
+    assert!(what.contains("rounding log"), "{what}");
+
+    let mut flipped = log.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    fs::write(&path, &flipped).unwrap();
+    let report = audited(&run, &mut Cpu::new(2).unwrap()).unwrap();
+    assert!(matches!(report.outcome, Outcome::Inconsistent { step: 4, .. }), "{:?}", report.outcome);
+
+    fs::write(&path, &log[..log.len() / 2]).unwrap();
+    assert!(matches!(audited(&run, &mut Cpu::new(2).unwrap()), Err(AuditError::Run(_))));
+    fs::remove_file(&path).unwrap();
+    assert!(matches!(audited(&run, &mut Cpu::new(2).unwrap()), Err(AuditError::Run(_))));
+}
+
+#[test]
+fn a_rounding_that_the_log_lacks_is_not_decided() {
+    let folder = tempfile::tempdir().unwrap();
+    // Thresholds so tight that decisions are missing.
+    let job = logged_job(folder.path(), "threshold = 1\n");
+    let run =
+        trained_on(&mut cpu(Native::Interleaved { fused: false }), &job, &folder.path().join("run"), None);
+    let report = audited(&run, &mut Cpu::new(2).unwrap()).unwrap();
+    let Outcome::MissingDecision { what, .. } = &report.outcome else { panic!("{:?}", report.outcome) };
+    assert!(what.contains("missing decision"), "{what}");
+}
+
+#[test]
+fn other_cheats_of_a_logged_trainer_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = logged_job(folder.path(), "");
+    for cheat in ["weight-after@5", "moment@5", "batch@5", "skip@5", "learning-rate@5"] {
+        let run = trained_on(&mut cpu(Native::Gemm), &job, &folder.path().join(cheat), Some(cheat));
+        let report = audited(&run, &mut Cpu::new(2).unwrap()).unwrap();
+        assert!(
+            matches!(
+                report.outcome,
+                Outcome::Diverges { step: 5, .. } | Outcome::MissingDecision { step: 5, .. }
+            ),
+            "{cheat}: {:?}",
+            report.outcome
+        );
+        println!("{cheat}: {:?}", report.outcome);
+    }
+}
+
+#[test]
+fn an_interrupted_run_goes_on_to_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = logged_job(folder.path(), "");
+    let whole = trained_on(&mut cpu(Native::Gemm), &job, &folder.path().join("whole"), None);
+    let out = folder.path().join("cut");
+    let run = begin_run(&Disk::default(), &job, &out).unwrap();
+    let mut operations = 20;
+    loop {
+        let disk = Disk::failing_after(operations);
+        if train(&disk, &run, &mut cpu(Native::Gemm), Some(&key()), None, &mut train::Silent).is_ok() {
+            break;
+        }
+        operations += 7;
+    }
+    assert_eq!(common::files(&out.join("logs")), common::files(&whole.layout.logs()));
+    assert_eq!(fs::read(run.layout.transcript()).unwrap(), fs::read(whole.layout.transcript()).unwrap());
+}
