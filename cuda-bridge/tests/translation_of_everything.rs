@@ -37,6 +37,7 @@ fn shader_texts() -> BTreeMap<String, String> {
             add((*name).to_string(), (*text).to_string());
         }
     }
+    add("native_product".into(), shaders::native_source("native_product").unwrap().to_string());
     for choice in Choice::all().filter(|c| !c.wide || c.digits_a + c.digits_b > 4) {
         let template = shaders::source(choice.variant.file()).unwrap();
         add(format!("{choice:?}"), choice.complete(template));
@@ -63,6 +64,7 @@ fn every_shader_translates() {
     assert!(kernels.len() > 2 * 120, "{} kernels", kernels.len());
     for (name, kernel) in &kernels {
         assert!(kernel.source.contains("extern \"C\" __global__ void"), "{name}");
+        assert!(kernel.block.iter().product::<u32>() <= 128, "{name}");
         let bindings: Vec<u32> = kernel.parameters.iter().map(|p| p.binding).collect();
         assert_eq!(bindings, (0..bindings.len() as u32).collect::<Vec<_>>(), "{name}");
         assert!(kernel.parameters.last().is_some_and(|p| p.writable), "{name}");

@@ -9,7 +9,7 @@ use tiebreak::arith::DType;
 use tiebreak::engine::gpu::Variant;
 use tiebreak::engine::gpu::kernels::shader;
 use tiebreak::engine::reference::{bytes_from_words, words_from_bytes};
-use tiebreak::engine::{Compiled, Engine, EngineError, Observer, Tensor};
+use tiebreak::engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
 use tiebreak::program::element::{self, Source};
 use tiebreak::program::graph::{Graph, Primitive, TensorId, TensorType};
 
@@ -61,6 +61,16 @@ impl Source for Words<'_> {
     fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, Self::Error> {
         let storage = self.0[tensor.0 as usize].as_ref().unwrap().storage::<Storage>();
         Ok(storage.words[index])
+    }
+}
+
+/// What an observer may look at.
+struct Shown<'a>(&'a [Option<Tensor>], Variant);
+
+impl Inputs for Shown<'_> {
+    fn visit(&mut self, tensor: TensorId, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
+        visit(&canonical(self.0[tensor.0 as usize].as_ref().unwrap().storage(), self.1));
+        Ok(())
     }
 }
 
@@ -140,8 +150,9 @@ impl Engine for Shim {
                 words
             };
             let storage = Storage { ty: ty.clone(), words };
-            if let Some(observer) = observer.as_deref_mut() {
-                let changed = observer.node(index, node, &canonical(&storage, self.variant))?;
+            if let Some(observer) = observer.as_deref_mut().filter(|o| o.wants(index, node)) {
+                let bytes = canonical(&storage, self.variant);
+                let changed = observer.node(index, node, &bytes, &mut Shown(&values, self.variant))?;
                 assert!(changed.is_none(), "no observer here changes what it sees");
             }
             values[node.output.0 as usize] = Some(Tensor::new(storage));
