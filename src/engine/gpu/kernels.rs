@@ -108,8 +108,9 @@ fn file(name: &str) -> String {
     shaders::source(name).expect("the build script made this shader").to_string()
 }
 
-/// A node's shader text, uniform words and workgroups.
-fn shader(graph: &Graph, node: &Node, variant: Variant) -> (String, Vec<u32>, [u32; 3]) {
+/// A node's shader text, uniform words and workgroups; the text is empty for groupings. Public for the CUDA translation's
+/// tests, which run the same dispatches.
+pub fn shader(graph: &Graph, node: &Node, variant: Variant) -> (String, Vec<u32>, [u32; 3]) {
     let ty = graph.tensor(node.output);
     let elements = ty.len() as u32;
     let last = *ty.shape.last().expect("tensors have rank 1 or more");

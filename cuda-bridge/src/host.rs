@@ -1,0 +1,198 @@
+//! Kernels on the host: the text that NVRTC compiles, compiled by the host's C++ compiler over `shim/shim.h`, and run with a
+//! block's threads as fibers. Slow, and there to show the bits where there is no GPU.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::fmt::Write;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::translate::{Kernel, Parameter, ParameterKind};
+
+/// The C++ header that gives a host CUDA's names.
+pub const SHIM: &str = include_str!("../shim/shim.h");
+
+/// Why a kernel could not be compiled or run on the host.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: std::io::Error },
+    #[error("cannot run the C++ compiler `{compiler}` (set CXX to another): {source}")]
+    NoCompiler { compiler: String, source: std::io::Error },
+    #[error("the C++ compiler rejects {path}:\n{message}")]
+    Rejected { path: PathBuf, message: String },
+    #[error("the compiled kernel cannot be loaded: {0}")]
+    Load(#[from] libloading::Error),
+    #[error("kernel {kernel}: {reason}")]
+    Arguments { kernel: String, reason: String },
+    #[error("kernel {kernel} failed: {reason}")]
+    Failed { kernel: String, reason: String },
+}
+
+/// How the text is compiled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Checks {
+    /// Trap where C++ leaves behaviour undefined: the process ends. Translated text never does that.
+    pub undefined: bool,
+}
+
+/// A buffer for a kernel, in the order of its parameters.
+pub enum Buffer<'a> {
+    Read(&'a [u32]),
+    Write(&'a mut [u32]),
+}
+
+impl Buffer<'_> {
+    fn words(&self) -> &[u32] {
+        match self {
+            Buffer::Read(words) => words,
+            Buffer::Write(words) => words,
+        }
+    }
+}
+
+/// Memory as aligned as a GPU's allocations have to be for vectors.
+#[repr(C, align(16))]
+#[derive(Clone, Copy)]
+struct Line([u32; 4]);
+
+/// What stands behind a buffer's end while a kernel runs.
+const CANARY: u32 = 0xdead_beef;
+const CANARIES: usize = 64;
+
+/// A kernel as a library in this process.
+pub struct HostKernel {
+    library: libloading::Library,
+    name: String,
+    parameters: Vec<Parameter>,
+}
+
+type Run = unsafe extern "C" fn(*const u32, *const *mut c_void, *const u32) -> *const c_char;
+
+impl HostKernel {
+    /// Compiles a kernel into `folder`, or takes what is there for the same text and compiler.
+    ///
+    /// # Errors
+    /// If there is no compiler, or it rejects the text.
+    pub fn compile(kernel: &Kernel, folder: &Path, checks: Checks) -> Result<HostKernel, HostError> {
+        let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
+        let mut options = vec!["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-w"];
+        if checks.undefined {
+            options.extend(["-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"]);
+        }
+        let text = host_text(kernel);
+        let mut hasher = DefaultHasher::new();
+        (&text, &compiler, &options).hash(&mut hasher);
+        let stem = format!("{}-{:016x}", kernel.name, hasher.finish());
+        let library = folder.join(format!("{stem}{}", std::env::consts::DLL_SUFFIX));
+        if !library.exists() {
+            // Tests in several processes may compile the same text: each under its own name, then renamed.
+            static NUMBER: AtomicU64 = AtomicU64::new(0);
+            let own = format!("{stem}-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+            let (source, built) = (folder.join(format!("{own}.cpp")), folder.join(&own));
+            let io = |path: &Path| {
+                let path = path.to_path_buf();
+                move |source| HostError::Io { path, source }
+            };
+            std::fs::create_dir_all(folder).map_err(io(folder))?;
+            std::fs::write(&source, &text).map_err(io(&source))?;
+            let output = Command::new(&compiler)
+                .args(&options)
+                .arg("-o")
+                .args([&built, &source])
+                .output()
+                .map_err(|source| HostError::NoCompiler { compiler: compiler.clone(), source })?;
+            if !output.status.success() {
+                let message = String::from_utf8_lossy(&output.stderr).chars().take(4000).collect();
+                return Err(HostError::Rejected { path: source, message });
+            }
+            std::fs::rename(&built, &library).map_err(io(&library))?;
+            std::fs::remove_file(&source).map_err(io(&source))?;
+        }
+        // SAFETY: the library is what the compiler made of our text; loading it runs no code but the C++ runtime's.
+        let library = unsafe { libloading::Library::new(&library) }?;
+        Ok(HostKernel { library, name: kernel.name.clone(), parameters: kernel.parameters.clone() })
+    }
+
+    /// Runs `groups` blocks. Afterwards written buffers hold what the kernel left.
+    ///
+    /// # Errors
+    /// If the buffers do not fit the parameters, threads of a block part at a barrier, or the kernel wrote past a buffer.
+    pub fn run(&self, groups: [u32; 3], buffers: &mut [Buffer]) -> Result<(), HostError> {
+        let wrong = |reason: String| HostError::Arguments { kernel: self.name.clone(), reason };
+        if buffers.len() != self.parameters.len() {
+            return Err(wrong(format!("{} buffers for {} parameters", buffers.len(), self.parameters.len())));
+        }
+        let mut counts = Vec::new();
+        let mut memory: Vec<Vec<Line>> = Vec::new();
+        for (parameter, buffer) in self.parameters.iter().zip(buffers.iter()) {
+            let words = buffer.words();
+            let bytes = words.len() as u64 * 4;
+            let name = &parameter.name;
+            counts.push(match parameter.kind {
+                ParameterKind::Sized { bytes: least } if bytes < u64::from(least) => {
+                    return Err(wrong(format!("`{name}` takes {least} bytes and gets {bytes}")));
+                }
+                ParameterKind::Sized { .. } => 0,
+                ParameterKind::Elements { stride } => match u32::try_from(bytes / u64::from(stride.max(1))) {
+                    Ok(0) => return Err(wrong(format!("`{name}` has no element"))),
+                    Ok(count) => count,
+                    Err(_) => return Err(wrong(format!("`{name}` has more than 2^32 - 1 elements"))),
+                },
+            });
+            if parameter.writable && matches!(buffer, Buffer::Read(_)) {
+                return Err(wrong(format!("`{name}` is written and was given to be read")));
+            }
+            let mut copy = words.to_vec();
+            copy.resize(words.len() + CANARIES, CANARY);
+            copy.resize(copy.len().next_multiple_of(4), CANARY);
+            memory.push(copy.chunks_exact(4).map(|c| Line([c[0], c[1], c[2], c[3]])).collect());
+        }
+        let pointers: Vec<*mut c_void> = memory.iter_mut().map(|lines| lines.as_mut_ptr().cast()).collect();
+        // SAFETY: the symbol is what `host_text` wrote, with that type.
+        let run: libloading::Symbol<Run> = unsafe { self.library.get(b"tb_run\0") }?;
+        // SAFETY: as many pointers and counts as the text takes, each to as much memory as the count or the type says; an
+        // index in the translated text never passes the count.
+        let message = unsafe { run(groups.as_ptr(), pointers.as_ptr(), counts.as_ptr()) };
+        let failed = |reason: String| HostError::Failed { kernel: self.name.clone(), reason };
+        if !message.is_null() {
+            // SAFETY: messages are the shim's literals, which live as long as the library.
+            return Err(failed(unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned()));
+        }
+        for ((parameter, buffer), lines) in self.parameters.iter().zip(buffers).zip(&memory) {
+            let (len, after) = (buffer.words().len(), lines.iter().flat_map(|line| line.0));
+            if after.clone().skip(len).any(|word| word != CANARY) {
+                return Err(failed(format!("it wrote past the end of `{}`", parameter.name)));
+            }
+            if let Buffer::Write(words) = buffer {
+                words.iter_mut().zip(after).for_each(|(word, now)| *word = now);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The kernel's text between the shim and a C function that launches it.
+fn host_text(kernel: &Kernel) -> String {
+    let mut arguments = Vec::new();
+    for (i, parameter) in kernel.parameters.iter().enumerate() {
+        arguments.push(format!("shim::Buffer{{buffers[{i}]}}"));
+        if let ParameterKind::Elements { .. } = parameter.kind {
+            arguments.push(format!("counts[{i}]"));
+        }
+    }
+    let [x, y, z] = kernel.block;
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = write!(
+        text,
+        "{SHIM}\n{}\nextern \"C\" const char* tb_run(const unsigned* grid, void* const* buffers, const unsigned* counts) {{\n    \
+         return shim::launch(grid, {{{x}u, {y}u, {z}u}}, {}, [&] {{ {}({}); }});\n}}\n",
+        kernel.source,
+        kernel.barriers,
+        kernel.name,
+        arguments.join(", ")
+    );
+    text
+}

@@ -1,0 +1,10 @@
+//! NVIDIA's side of tiebreak: the verifier's WGSL kernels as CUDA C++.
+//!
+//! [`translate`] writes a naga module's compute entry points as CUDA C++ with WGSL's semantics, [`nvrtc`] compiles that text
+//! for a GPU at run time, [`device`] launches it, and [`host`] compiles the same text with the host's C++ compiler and runs it, which is how it is
+//! tested where there is no GPU. The crate builds without CUDA: everything of NVIDIA's is loaded at run time.
+
+pub mod device;
+pub mod host;
+pub mod nvrtc;
+pub mod translate;

@@ -1,0 +1,220 @@
+//! NVIDIA's run-time compiler, loaded when it is first asked for: a kernel's text becomes machine code for one architecture.
+//!
+//! Nothing here needs a GPU or a driver. The library comes with the CUDA toolkit, or alone from PyPI.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::PathBuf;
+use std::ptr::null_mut;
+
+use libloading::Library;
+
+/// How to get the library, for error messages.
+pub const INSTALL: &str = "install the CUDA toolkit, or `pip install nvidia-cuda-nvrtc-cu12` and set TIEBREAK_NVRTC to its \
+                           libnvrtc.so.12 or to the folder that holds it (site-packages/nvidia/cuda_nvrtc/lib)";
+
+/// Why there is no machine code.
+#[derive(Debug, thiserror::Error)]
+pub enum NvrtcError {
+    #[error("NVIDIA's compiler NVRTC was not found ({tried}): {INSTALL}")]
+    NotFound { tried: String },
+    #[error("{library} lacks {symbol}, which CUDA 11.2 and later have: {source}")]
+    TooOld { library: String, symbol: &'static str, source: libloading::Error },
+    #[error("NVRTC rejects {kernel} for {architecture}:\n{log}")]
+    Rejected { kernel: String, architecture: String, log: String },
+    #[error("NVRTC {call}: {message}")]
+    Failed { call: &'static str, message: String },
+    #[error("a kernel's {what} holds a zero byte")]
+    ZeroByte { what: &'static str },
+}
+
+type Program = *mut c_void;
+type Status = c_int;
+
+/// The library, with the functions that are used here.
+pub struct Nvrtc {
+    library: Library,
+    /// Where it was found.
+    pub path: String,
+    error_string: unsafe extern "C" fn(Status) -> *const c_char,
+    version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> Status,
+    create: unsafe extern "C" fn(
+        *mut Program,
+        *const c_char,
+        *const c_char,
+        c_int,
+        *const *const c_char,
+        *const *const c_char,
+    ) -> Status,
+    compile: unsafe extern "C" fn(Program, c_int, *const *const c_char) -> Status,
+    destroy: unsafe extern "C" fn(*mut Program) -> Status,
+    log_size: unsafe extern "C" fn(Program, *mut usize) -> Status,
+    log: unsafe extern "C" fn(Program, *mut c_char) -> Status,
+    cubin_size: unsafe extern "C" fn(Program, *mut usize) -> Status,
+    cubin: unsafe extern "C" fn(Program, *mut c_char) -> Status,
+}
+
+/// Where the library may be, best first.
+fn candidates() -> Vec<PathBuf> {
+    let names: &[&str] = if cfg!(windows) {
+        &["nvrtc64_130_0.dll", "nvrtc64_120_0.dll", "nvrtc64_112_0.dll"]
+    } else {
+        &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"]
+    };
+    let mut folders = Vec::new();
+    let mut found = Vec::new();
+    if let Some(given) = std::env::var_os("TIEBREAK_NVRTC") {
+        let given = PathBuf::from(given);
+        // What was asked for, or nothing: another version would be a surprise.
+        return if given.is_dir() {
+            names.iter().map(|name| given.join(name)).collect()
+        } else {
+            vec![given]
+        };
+    }
+    for variable in ["CUDA_PATH", "CUDA_HOME"] {
+        if let Some(root) = std::env::var_os(variable) {
+            folders.extend(["lib64", "lib", "bin"].map(|sub| PathBuf::from(&root).join(sub)));
+        }
+    }
+    folders.push(PathBuf::from("/usr/local/cuda/lib64"));
+    found.extend(names.iter().map(PathBuf::from));
+    found.extend(folders.iter().flat_map(|folder| names.iter().map(move |name| folder.join(name))));
+    found
+}
+
+impl Nvrtc {
+    /// Finds and loads the library.
+    ///
+    /// # Errors
+    /// If it is not there, or too old; the message says how to get it.
+    pub fn load() -> Result<Nvrtc, NvrtcError> {
+        let mut tried = Vec::new();
+        for path in candidates() {
+            // SAFETY: loading NVIDIA's library runs its initialisers, which is what every user of it does.
+            match unsafe { Library::new(&path) } {
+                Ok(library) => return Nvrtc::from(library, path.display().to_string()),
+                Err(_) => tried.push(path.display().to_string()),
+            }
+        }
+        Err(NvrtcError::NotFound { tried: format!("tried {}", tried.join(", ")) })
+    }
+
+    fn from(library: Library, path: String) -> Result<Nvrtc, NvrtcError> {
+        macro_rules! symbol {
+            ($name:literal) => {
+                // SAFETY: the declared types are those of nvrtc.h, unchanged since CUDA 11.2.
+                *unsafe { library.get(concat!($name, "\0").as_bytes()) }
+                    .map_err(|source| NvrtcError::TooOld { library: path.clone(), symbol: $name, source })?
+            };
+        }
+        Ok(Nvrtc {
+            error_string: symbol!("nvrtcGetErrorString"),
+            version: symbol!("nvrtcVersion"),
+            create: symbol!("nvrtcCreateProgram"),
+            compile: symbol!("nvrtcCompileProgram"),
+            destroy: symbol!("nvrtcDestroyProgram"),
+            log_size: symbol!("nvrtcGetProgramLogSize"),
+            log: symbol!("nvrtcGetProgramLog"),
+            cubin_size: symbol!("nvrtcGetCUBINSize"),
+            cubin: symbol!("nvrtcGetCUBIN"),
+            path,
+            library,
+        })
+    }
+
+    fn check(&self, call: &'static str, status: Status) -> Result<(), NvrtcError> {
+        if status == 0 {
+            return Ok(());
+        }
+        // SAFETY: it returns a literal for every number.
+        let message = unsafe { CStr::from_ptr((self.error_string)(status)) };
+        Err(NvrtcError::Failed { call, message: message.to_string_lossy().into_owned() })
+    }
+
+    /// The compiler's version.
+    ///
+    /// # Errors
+    /// If the library does not say.
+    pub fn version(&self) -> Result<(i32, i32), NvrtcError> {
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: two places for two numbers.
+        self.check("nvrtcVersion", unsafe { (self.version)(&mut major, &mut minor) })?;
+        Ok((major, minor))
+    }
+
+    /// Compiles a text to a cubin for an architecture such as `sm_90a`.
+    ///
+    /// # Errors
+    /// If the compiler rejects it, with the compiler's own words.
+    pub fn compile(&self, name: &str, source: &str, architecture: &str) -> Result<Vec<u8>, NvrtcError> {
+        let text = |what, text: &str| CString::new(text).map_err(|_| NvrtcError::ZeroByte { what });
+        let (file, source) = (text("name", &format!("{name}.cu"))?, text("text", source)?);
+        // No contraction and no flushing: the translated text asks for each rounding by name anyway.
+        let options = [
+            &format!("--gpu-architecture={architecture}"),
+            "--std=c++17",
+            "--fmad=false",
+            "--ftz=false",
+            "--prec-div=true",
+            "--prec-sqrt=true",
+            // Every text holds the whole prelude and uses a part.
+            "--disable-warnings",
+        ];
+        let options = options.map(|option| text("options", option));
+        let options = options.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
+        let mut program = Handle { nvrtc: self, program: null_mut() };
+        // SAFETY: zero-ended texts, no headers, and a place for the handle.
+        let status = unsafe {
+            let none = std::ptr::null();
+            (self.create)(&mut program.program, source.as_ptr(), file.as_ptr(), 0, none, none)
+        };
+        self.check("nvrtcCreateProgram", status)?;
+        // SAFETY: a program that was made above, and as many options as are said.
+        let status = unsafe { (self.compile)(program.program, pointers.len() as c_int, pointers.as_ptr()) };
+        if status != 0 {
+            let log = program.bytes("nvrtcGetProgramLog", self.log_size, self.log)?;
+            let log = String::from_utf8_lossy(&log).chars().take(4000).collect();
+            return Err(NvrtcError::Rejected { kernel: name.into(), architecture: architecture.into(), log });
+        }
+        program.bytes("nvrtcGetCUBIN", self.cubin_size, self.cubin)
+    }
+
+    /// The library itself, for what is not wrapped here.
+    pub fn library(&self) -> &Library {
+        &self.library
+    }
+}
+
+/// A program that is destroyed when it is dropped.
+struct Handle<'a> {
+    nvrtc: &'a Nvrtc,
+    program: Program,
+}
+
+impl Handle<'_> {
+    /// What a pair of functions says: first how much, then what.
+    fn bytes(
+        &self,
+        call: &'static str,
+        size: unsafe extern "C" fn(Program, *mut usize) -> Status,
+        read: unsafe extern "C" fn(Program, *mut c_char) -> Status,
+    ) -> Result<Vec<u8>, NvrtcError> {
+        let mut len = 0;
+        // SAFETY: a program of this library and a place for a size.
+        self.nvrtc.check(call, unsafe { size(self.program, &mut len) })?;
+        let mut bytes = vec![0u8; len];
+        // SAFETY: as many bytes as it asked for.
+        self.nvrtc.check(call, unsafe { read(self.program, bytes.as_mut_ptr().cast()) })?;
+        Ok(bytes)
+    }
+}
+
+impl Drop for Handle<'_> {
+    fn drop(&mut self) {
+        if !self.program.is_null() {
+            // SAFETY: made by this library and not destroyed yet. There is nobody to tell of a failure.
+            unsafe { (self.nvrtc.destroy)(&mut self.program) };
+        }
+    }
+}

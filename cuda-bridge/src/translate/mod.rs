@@ -1,0 +1,54 @@
+//! From a validated naga module to CUDA C++, with the bits that WGSL defines.
+//!
+//! The text is the same for NVRTC and for a host's compiler with `shim/shim.h`. What WGSL defines and C++ does not
+//! (overflow of signed integers, long shifts, division by zero, places out of bounds, variables without a value) is written
+//! out: integers wrap, shifts are masked, a quotient that does not exist is the dividend, an index out of bounds becomes the
+//! last one, variables and workgroup memory begin as zeros. f32 operations are IEEE 754's, rounded once each and never
+//! contracted, which is one of the results that WGSL allows. What has no defined bits (`sin`, derivatives) or no
+//! counterpart here (atomics, textures, subgroups) is a [`TranslateError`].
+
+mod error;
+mod expressions;
+mod kernel;
+mod natives;
+mod operators;
+mod places;
+mod statements;
+mod types;
+
+pub use error::{Group, TranslateError};
+pub use kernel::{Kernel, Parameter, ParameterKind};
+
+use naga::Module;
+use naga::valid::ModuleInfo;
+
+/// What the text of every kernel begins with.
+pub const PRELUDE: &str = concat!(include_str!("prelude.cuh"), "\n", include_str!("natives.cuh"));
+
+/// Choices that change speed, never bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Options {
+    /// Functions of the u32 arithmetic library, known by name and signature ([`native_functions`]), are replaced by the
+    /// processor's own instructions. Only for modules in which these names have the library's meaning.
+    pub native: bool,
+}
+
+/// The names of the functions that [`Options::native`] replaces.
+pub fn native_functions() -> impl Iterator<Item = &'static str> {
+    natives::NATIVES.iter().map(|native| native.name)
+}
+
+/// Translates one entry point.
+///
+/// # Errors
+/// If there is no such entry point, or it uses something that is not accepted; the error names it.
+pub fn translate(
+    module: &Module,
+    info: &ModuleInfo,
+    entry: &str,
+    options: Options,
+) -> Result<Kernel, TranslateError> {
+    let index = module.entry_points.iter().position(|point| point.name == entry);
+    let index = index.ok_or_else(|| TranslateError::NoEntryPoint { entry: entry.into() })?;
+    kernel::translate(module, info, index, options)
+}

@@ -1,0 +1,42 @@
+//! The arithmetic library's functions that the processor has as instructions.
+
+use naga::{Function, Handle, Module, Scalar, Type, TypeInner, VectorSize};
+
+/// A function that `natives.cuh` has too.
+pub struct Native {
+    pub name: &'static str,
+    /// Arguments, all u32.
+    arguments: usize,
+    /// Whether the result is a vec2<u32>, not a u32.
+    pair: bool,
+}
+
+const fn native(name: &'static str, arguments: usize, pair: bool) -> Native {
+    Native { name, arguments, pair }
+}
+
+pub const NATIVES: [Native; 8] = [
+    native("f_add", 2, false),
+    native("f_sub", 2, false),
+    native("f_mul", 2, false),
+    native("f_div", 2, false),
+    native("f_sqrt", 1, false),
+    native("f_lt", 2, false),
+    native("f_from_u32", 1, false),
+    native("u32_mul", 2, true),
+];
+
+/// The counterpart of a function with a native's name and signature.
+pub fn of(module: &Module, function: &Function) -> Option<&'static Native> {
+    let native = NATIVES.iter().find(|native| function.name.as_deref() == Some(native.name))?;
+    let inner = |ty: Handle<Type>| &module.types[ty].inner;
+    let words = function.arguments.iter().all(|a| *inner(a.ty) == TypeInner::Scalar(Scalar::U32));
+    let result = match native.pair {
+        false => TypeInner::Scalar(Scalar::U32),
+        true => TypeInner::Vector { size: VectorSize::Bi, scalar: Scalar::U32 },
+    };
+    let same = words
+        && function.arguments.len() == native.arguments
+        && function.result.as_ref().is_some_and(|r| *inner(r.ty) == result);
+    same.then_some(native)
+}

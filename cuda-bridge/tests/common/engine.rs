@@ -1,0 +1,162 @@
+//! Programs on translated kernels: the wgpu engine's dispatches, run on the host.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cuda_bridge::host::{Buffer, Checks, HostKernel};
+use cuda_bridge::translate::Options;
+use tiebreak::arith::DType;
+use tiebreak::engine::gpu::Variant;
+use tiebreak::engine::gpu::kernels::shader;
+use tiebreak::engine::reference::{bytes_from_words, words_from_bytes};
+use tiebreak::engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
+use tiebreak::program::element::{self, Source};
+use tiebreak::program::graph::{Graph, Primitive, TensorId, TensorType};
+
+/// A tensor as the kernels see it: words, quantised ones in the variant's own layout.
+struct Storage {
+    ty: TensorType,
+    words: Vec<u32>,
+}
+
+/// An engine whose kernels are translated WGSL.
+pub struct Shim {
+    pub variant: Variant,
+    pub options: Options,
+    kernels: HashMap<String, Arc<HostKernel>>,
+}
+
+impl Shim {
+    pub fn new(variant: Variant, options: Options) -> Shim {
+        Shim { variant, options, kernels: HashMap::new() }
+    }
+
+    fn kernel(&mut self, text: &str) -> Arc<HostKernel> {
+        let options = self.options;
+        let make = || {
+            let kernel = super::try_kernel(text, options).unwrap_or_else(|error| panic!("{error}\n{text}"));
+            Arc::new(super::host(&kernel, Checks::default()))
+        };
+        self.kernels.entry(text.to_string()).or_insert_with(make).clone()
+    }
+
+    /// Words of a tensor in the kernels' layout: digit planes or whole q's, rows padded to 16 places.
+    fn words(&self, ty: &TensorType) -> usize {
+        match ty.dtype {
+            DType::Q(d) => {
+                let planes = if self.variant == Variant::Words { 4 } else { usize::from(d) };
+                planes * (ty.shape[0] * ty.shape[1] * ty.shape[2].div_ceil(16) * 4) as usize
+            }
+            _ => ty.bytes().div_ceil(4),
+        }
+    }
+}
+
+/// Tensors that groupings read.
+struct Words<'a>(&'a [Option<Tensor>]);
+
+impl Source for Words<'_> {
+    type Error = std::convert::Infallible;
+
+    fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, Self::Error> {
+        let storage = self.0[tensor.0 as usize].as_ref().unwrap().storage::<Storage>();
+        Ok(storage.words[index])
+    }
+}
+
+/// What an observer may look at.
+struct Shown<'a>(&'a [Option<Tensor>], Variant);
+
+impl Inputs for Shown<'_> {
+    fn visit(&mut self, tensor: TensorId, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
+        visit(&canonical(self.0[tensor.0 as usize].as_ref().unwrap().storage(), self.1));
+        Ok(())
+    }
+}
+
+/// A quantised tensor's canonical bytes, from its layout here.
+fn canonical(storage: &Storage, variant: Variant) -> Vec<u8> {
+    let ty = &storage.ty;
+    let DType::Q(d) = ty.dtype else {
+        let bytes: Vec<u8> = storage.words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        return bytes[..ty.bytes()].to_vec();
+    };
+    let (rows, k) = ((ty.shape[0] * ty.shape[1]) as usize, ty.shape[2] as usize);
+    let width = k.div_ceil(16) * 16;
+    let bytes: Vec<u8> = storage.words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    let mut out = Vec::new();
+    for at in (0..rows).flat_map(|row| (0..k).map(move |j| row * width + j)) {
+        let q = match variant {
+            Variant::Words => i64::from(storage.words[at] as i32),
+            _ => (0..d as usize).map(|p| i64::from(bytes[p * rows * width + at] as i8) << (8 * p)).sum(),
+        };
+        out.extend(&q.to_le_bytes()[..d as usize]);
+    }
+    out
+}
+
+impl Engine for Shim {
+    fn describe(&self) -> String {
+        format!("translated kernels on the host, {:?} products, {:?}", self.variant, self.options)
+    }
+
+    fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
+        let mut padded = bytes.to_vec();
+        padded.resize(bytes.len().next_multiple_of(4), 0);
+        let words = words_from_bytes(DType::U32, &padded);
+        Ok(Tensor::new(Storage { ty: ty.clone(), words }))
+    }
+
+    fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
+        visit(&canonical(tensor.storage(), self.variant));
+        Ok(())
+    }
+
+    fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
+        Ok(Compiled::new(graph, ()))
+    }
+
+    fn run(
+        &mut self,
+        compiled: &Compiled,
+        inputs: &[Tensor],
+        mut observer: Option<&mut dyn Observer>,
+    ) -> Result<Vec<Tensor>, EngineError> {
+        let graph = compiled.graph.clone();
+        let mut values: Vec<Option<Tensor>> = vec![None; graph.tensors.len()];
+        for (port, tensor) in graph.inputs.iter().zip(inputs) {
+            values[port.tensor.0 as usize] = Some(tensor.clone());
+        }
+        for (index, node) in graph.nodes.iter().enumerate() {
+            let ty = graph.tensor(node.output);
+            let grouping =
+                matches!(node.primitive, Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. });
+            let words = if grouping {
+                let Ok(words) = element::range(&graph, node, 0..ty.len(), &mut Words(&values));
+                words_from_bytes(DType::U32, &bytes_from_words(ty.dtype, &words))
+            } else {
+                // A pattern that no kernel writes everywhere: what it leaves out shows.
+                let mut words = vec![0x5a5a_5a5a; self.words(ty)];
+                let (text, uniform, groups) = shader(&graph, node, self.variant);
+                if !groups.contains(&0) {
+                    let kernel = self.kernel(&text);
+                    let ids = node.primitive.inputs();
+                    let read = |id: &TensorId| values[id.0 as usize].as_ref().unwrap().storage::<Storage>();
+                    let mut buffers = vec![Buffer::Read(&uniform)];
+                    buffers.extend(ids.iter().map(|id| Buffer::Read(&read(id).words)));
+                    buffers.push(Buffer::Write(&mut words));
+                    kernel.run(groups, &mut buffers).unwrap_or_else(|e| panic!("{}: {e}", node.operator));
+                }
+                words
+            };
+            let storage = Storage { ty: ty.clone(), words };
+            if let Some(observer) = observer.as_deref_mut().filter(|o| o.wants(index, node)) {
+                let bytes = canonical(&storage, self.variant);
+                let changed = observer.node(index, node, &bytes, &mut Shown(&values, self.variant))?;
+                assert!(changed.is_none(), "no observer here changes what it sees");
+            }
+            values[node.output.0 as usize] = Some(Tensor::new(storage));
+        }
+        Ok(graph.outputs.iter().map(|port| values[port.tensor.0 as usize].clone().unwrap()).collect())
+    }
+}

@@ -1,0 +1,50 @@
+//! From WGSL to a kernel that runs on the host.
+
+#![allow(dead_code, reason = "each test file uses a part")]
+
+pub mod engine;
+
+use std::path::Path;
+
+use cuda_bridge::host::{Buffer, Checks, HostKernel};
+use cuda_bridge::translate::{Kernel, Options, TranslateError, translate};
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+
+/// Translates the entry point `main` of a text that must be valid.
+pub fn try_kernel(text: &str, options: Options) -> Result<Kernel, TranslateError> {
+    let module = naga::front::wgsl::parse_str(text).unwrap_or_else(|e| panic!("{}", e.emit_to_string(text)));
+    // All capabilities, so that what is refused is refused by the translation.
+    let info = Validator::new(ValidationFlags::all(), Capabilities::all()).validate(&module);
+    translate(&module, &info.unwrap_or_else(|e| panic!("{}", e.emit_to_string(text))), "main", options)
+}
+
+pub fn kernel(text: &str) -> Kernel {
+    try_kernel(text, Options::default()).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// Compiles for the host, into the folder that Cargo keeps for tests.
+pub fn host(kernel: &Kernel, checks: Checks) -> HostKernel {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("host-kernels");
+    HostKernel::compile(kernel, &folder, checks).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Runs a text with an input at binding 0 and an output at binding 1, trapping undefined behaviour.
+pub fn run(text: &str, input: &[u32], outputs: usize, groups: [u32; 3]) -> Vec<u32> {
+    let kernel = host(&kernel(text), Checks { undefined: true });
+    let mut output = vec![0x5555_5555; outputs];
+    let mut buffers = [Buffer::Read(input), Buffer::Write(&mut output)];
+    kernel.run(groups, &mut buffers).unwrap_or_else(|error| panic!("{error}"));
+    output
+}
+
+/// Mixed patterns: small numbers, powers of two and their neighbours, any bits.
+pub fn word(i: u32) -> u32 {
+    let r = tiebreak::arith::philox::philox4x32_10([7, 7], [i, 0, 0, 0]);
+    match r[1] % 6 {
+        0 => r[0] % 40,
+        1 => 0u32.wrapping_sub(r[0] % 40),
+        2 => (1 << (r[0] % 32)) - r[2] % 2,
+        3 => [0, u32::MAX, i32::MAX as u32, 1 << 31][(r[0] % 4) as usize],
+        _ => r[0],
+    }
+}
