@@ -232,11 +232,11 @@ impl Job {
         if let Some((key, why)) = self.rounding.as_ref().and_then(Rounding::error) {
             return found(&format!("rounding.{key}"), why);
         }
-        if self.rounding.is_some() {
-            if let Some((class, _)) = self.digits.class.iter().find(|(_, digits)| digits.block != 0) {
-                let why = "products of the logged profile are not cut along K; leave block out";
-                return found(&format!("digits.class.{}", class.name()), why.into());
-            }
+        if self.rounding.is_some()
+            && let Some((class, _)) = self.digits.class.iter().find(|(_, digits)| digits.block != 0)
+        {
+            let why = "products of the logged profile are not cut along K; leave block out";
+            return found(&format!("digits.class.{}", class.name()), why.into());
         }
         if let Some((key, why)) = self.optimizer_error() {
             return found(&format!("optimizer.{key}"), why);
