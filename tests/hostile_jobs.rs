@@ -25,11 +25,13 @@ fn digits() -> impl Strategy<Value = String> {
         .chain(["scores_dk", "values", "values_dp", "values_dv"])
         .collect::<Vec<_>>();
     let class = (prop::sample::select(classes), prop::sample::select(vec![0u32, 64, 128, 4096, 1 << 31]));
-    prop::collection::vec(class, 0..4).prop_map(|classes| {
+    let rounding =
+        prop::sample::select(vec!["", "[rounding]\n", "[rounding]\nbits = 28\n", "[rounding]\nbits = 32\n"]);
+    (prop::collection::vec(class, 0..4), rounding).prop_map(|(classes, rounding)| {
         let table =
             |(class, block)| format!("[digits.class.{class}]\ndigits_a = 4\ndigits_b = 4\nblock = {block}\n");
         let distinct: std::collections::BTreeMap<_, _> = classes.into_iter().collect();
-        distinct.into_iter().map(table).collect()
+        distinct.into_iter().map(table).chain([rounding.to_string()]).collect()
     })
 }
 

@@ -90,7 +90,8 @@ impl Grid {
     pub fn value(self, index: i64) -> f64 {
         let magnitude = index.unsigned_abs() as i64;
         let fraction = self.bits - HEAD;
-        let octave = (magnitude >> fraction).saturating_sub(1).clamp(0, 1200);
+        // Far beyond binary32 all values are infinite anyway.
+        let octave = (magnitude >> fraction).saturating_sub(1).clamp(0, i64::from(900 - self.floor));
         let steps = magnitude - (octave << fraction);
         let value = steps as f64 * power(self.floor + octave as i32);
         if index < 0 { -value } else { value }
@@ -150,6 +151,17 @@ mod tests {
                 if value.abs() < 3e38 {
                     assert_eq!(grid.index(value), index, "{grid:?}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn indices_beyond_binary32_are_infinite() {
+        for (bits, floor) in [(16, -133), (32, -149), (16, 104)] {
+            let grid = Grid { bits, floor };
+            for index in [grid.index(2f64.powi(200)), i64::MAX >> 8, 1 << 40] {
+                assert_eq!(grid.pattern(index), float::INFINITY, "{bits} {floor} {index}");
+                assert_eq!(grid.pattern(-index), float::NEG_INFINITY);
             }
         }
     }

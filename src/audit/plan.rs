@@ -38,7 +38,7 @@ pub struct Plan {
     /// Probability that at least one of 1, 10 and 100 bad steps is replayed. Of a sample: before it is drawn, and at
     /// least, wherever the trainer put them. Of a range, which is no secret: at random places.
     pub detection: [f64; 3],
-    /// Bytes of checkpoints to read.
+    /// Bytes of checkpoints and rounding logs to read.
     pub bytes: u64,
     /// Bytes of memory that a replay needs, about.
     pub memory: u64,
@@ -73,8 +73,11 @@ pub fn plan(run: &Run, checkpoints: &[u32], last: u32, choice: &Choice) -> Plan 
         _ => 1.0 - missed.powi(bad as i32),
     });
     let state = state_bytes(&run.program.state());
+    let log = |step| std::fs::metadata(run.layout.log(step)).map_or(0, |file| file.len());
+    let replayed = segments.iter().flat_map(|&(first, last)| first..=last);
+    let logs: u64 = if run.job.rounding.is_some() { replayed.map(log).sum() } else { 0 };
     Plan {
-        bytes: state * segments.len() as u64,
+        bytes: state * segments.len() as u64 + logs,
         memory: 3 * state + peak_bytes(&run.program.micro),
         of: all.len(),
         segments,

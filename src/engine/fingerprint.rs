@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::session::{MicroBatch, Phase, Session, StepObserver, StepScalars};
 use super::{Engine, EngineError, Inputs, Observer};
 use crate::arith::DType;
+use crate::arith::grid::GridRule;
 use crate::arith::philox::philox4x32_10;
 use crate::engine::reference::bytes_from_words;
 use crate::program::builder::Builder;
@@ -112,6 +113,7 @@ pub fn fingerprint(engine: &mut dyn Engine) -> Result<blake3::Hash, EngineError>
     }
     corner_cases(engine, &mut digester.0)?;
     full_products(engine, &mut digester.0)?;
+    logged_products(engine, &mut digester.0)?;
     Ok(digester.0.finalize())
 }
 
@@ -173,6 +175,33 @@ fn corner_cases(engine: &mut dyn Engine, digester: &mut blake3::Hasher) -> Resul
         });
         b.map(body, &[x, y], &shape)
     })
+}
+
+/// Products in two parts and on grids, of rows with wide ranges, zeros, an infinity and a NaN.
+fn logged_products(engine: &mut dyn Engine, digester: &mut blake3::Hasher) -> Result<(), EngineError> {
+    const ROWS: u32 = 9;
+    const K: u32 = 203;
+    let word = |i: u32, stream: u32| match (i / K, i % K) {
+        (0, _) => 0,
+        (1, 17) => 0x7f80_0000,
+        (2, 5) => 0x7fc0_0000,
+        (row, _) => {
+            let [bits, spread, ..] = philox4x32_10([11, stream], [i, 0, 0, 0]);
+            // Rows 3 and 4 are subnormal or nearly, row 5 large; the others range over 2^20.
+            let field = if row < 5 { spread % 3 } else { [240, 120][usize::from(row > 5)] - spread % 20 };
+            (bits & 0x807f_ffff) | (field << 23)
+        }
+    };
+    let [a, b]: [Vec<u32>; 2] = [1, 2].map(|stream| (0..ROWS * K).map(|i| word(i, stream)).collect());
+    for rule in [GridRule { bits: 28, floor: 0 }, GridRule { bits: 16, floor: 14 }] {
+        let mut table = ProductTable::uniform(3);
+        table.set_logged(ProductClass::Linear, rule);
+        digest_of(engine, digester, &[ROWS, K], [&a, &b], table, |builder, x, y| {
+            let (x, y) = (builder.whole(x), builder.whole(y));
+            builder.product(ProductClass::Linear, x, y, &[ROWS, ROWS])
+        })?;
+    }
+    Ok(())
 }
 
 /// Products whose digits are all as large as they can be, along a K that fills every accumulator more than once.

@@ -287,13 +287,16 @@ impl Job {
                 format!("a tensor would have more than {TENSOR_MAX} elements; use smaller micro-batches");
             return Some(("batch.micro_batch".into(), why));
         }
-        // A product that is cut along K has an output for every block, until they are added.
+        // A product that is cut along K has an output for every block, until they are added; one on a fine grid has two parts.
         let table = self.products();
+        let parts =
+            if self.rounding.as_ref().is_some_and(|rounding| rounding.rule().is_wide()) { 2 } else { 1 };
         self.product_sizes().into_iter().find_map(|(class, outputs, k)| {
             let blocks = block_count(u32::try_from(k).unwrap_or(u32::MAX), table.get(class).block);
-            let why = format!("the products of all blocks have more than {TENSOR_MAX} elements");
+            let why =
+                format!("the products of all blocks, or both parts, have more than {TENSOR_MAX} elements");
             let key = format!("digits.class.{}", class.name());
-            (outputs.saturating_mul(u64::from(blocks)) > TENSOR_MAX).then_some((key, why))
+            (outputs.saturating_mul(parts * u64::from(blocks)) > TENSOR_MAX).then_some((key, why))
         })
     }
 

@@ -101,7 +101,7 @@ pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
     Run::open(out)
 }
 
-/// Bytes that a run will take on disk, checkpoints and traces included.
+/// Bytes that a run will take on disk, checkpoints, traces and rounding logs (about) included.
 pub fn disk_needed(run: &Run) -> u64 {
     let state = checkpoint::state_bytes(&run.program.state());
     let all = u64::from(run.job.steps / run.job.checkpoint.every) + 2;
@@ -112,7 +112,10 @@ pub fn disk_needed(run: &Run) -> u64 {
         crate::run::job::Granularity::Operator => trace_bytes(run) * u64::from(run.job.steps),
         crate::run::job::Granularity::Step | crate::run::job::Granularity::Microbatch => 0,
     };
-    checkpoints * state + state / 3 + data + records + traces
+    // Thresholds that fit log about a hundredth of the values, in eight bits or so each.
+    let values: u64 = run.program.micro.logged.iter().map(|product| product.elements() as u64).sum();
+    let logs = values / 100 * u64::from(run.program.spec.micro_batches) * u64::from(run.job.steps);
+    checkpoints * state + state / 3 + data + records + traces + logs
 }
 
 /// Bytes of one step's trace file.
