@@ -53,7 +53,7 @@ impl Observer for Observed<'_> {
 }
 
 fn program(vocabulary: u32, layers: u32, width: u32, rounding: &Rounding) -> Program {
-    let mut products = ProductTable::uniform(3);
+    let mut products = ProductTable::logged_preset();
     rounding.apply(&mut products);
     Program::new(StepSpec {
         model: Model::Gpt(Gpt {
@@ -135,7 +135,7 @@ fn calibrated(program: &Arc<Program>, rounding: &Rounding, batch: &[MicroBatch])
     let mut session = Session::native(&mut engine, program.clone()).expect("the program compiles");
     session.load_each(|i| state_bytes(program, i)).expect("the state loads");
     session.step(scalars(1), batch, &mut calibrator, |_, _, _| Ok(())).expect("the step runs");
-    Rounding { class: calibrator.thresholds(2.0), ..rounding.clone() }
+    Rounding { class: calibrator.thresholds(3.0), ..rounding.clone() }
 }
 
 fn state_bytes(program: &Program, i: usize) -> Vec<u8> {

@@ -9,7 +9,7 @@ use super::float;
 /// Bits of a binary32 that are not its significand's fraction.
 const HEAD: i32 = 9;
 /// The greatest exponent of a floor: adding 2^(floor + 23) must stay finite.
-const FLOOR_MAX: i32 = 104;
+pub const FLOOR_MAX: i32 = 104;
 
 /// The grid of one element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +29,9 @@ pub struct GridRule {
     pub floor: u8,
 }
 
-/// The exponent that a scale group's magnitude gives to the floor: its biased field, at least 1.
-fn field(magnitude: u32) -> i32 {
+/// The exponent that a scale group's magnitude gives to the floor, or a value's own: the biased field, at least 1.
+#[inline(always)]
+pub fn field(magnitude: u32) -> i32 {
     ((magnitude >> 23) as i32).max(1)
 }
 

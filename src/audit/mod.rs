@@ -168,10 +168,9 @@ pub fn audit(
                 if let Some(all) = &mut report.rounding {
                     all.add(step, &tally);
                 }
-                // Decisions after an operator that differs are about other products.
-                if let Some(illegal) =
-                    tally.first_illegal.as_ref().filter(|_| mine.record.trace == theirs.trace)
-                {
+                // Where the records differ, a decision may be about other operands than these: one that an honest trainer's log
+                // lacks would make later ones look wrong. Where they agree, everything that the decisions are about does.
+                if let Some(illegal) = tally.first_illegal.as_ref().filter(|_| mine.record == *theirs) {
                     report.outcome = rounding::illegal(run, step, &before, illegal, &engine_name)?;
                     break 'segments;
                 }

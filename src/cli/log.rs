@@ -62,7 +62,7 @@ struct Calibrate {
     #[arg(long, default_value_t = 3)]
     steps: u32,
     /// What measured distances are multiplied by.
-    #[arg(long, default_value_t = 2.0)]
+    #[arg(long, default_value_t = 3.0)]
     safety: f64,
 }
 

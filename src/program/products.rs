@@ -85,6 +85,12 @@ impl ProductDigits {
     }
 }
 
+/// Products whose first operand's rows are wide in range: the loss's gradient, attention probabilities and their gradients.
+const WIDE: [ProductClass; 6] = {
+    use ProductClass::*;
+    [HeadDx, HeadDw, ScoresDq, ScoresDk, Values, ValuesDv]
+};
+
 const CLASSES: usize = ProductClass::ALL.len();
 
 /// The digits of every class, and the grids of those that native kernels may compute.
@@ -103,10 +109,19 @@ impl ProductTable {
     /// The default preset: two digits, and three for the operands whose rows are wide in range: the loss's
     /// gradient, attention probabilities and their gradients.
     pub fn preset() -> ProductTable {
-        use ProductClass::*;
         let mut table = ProductTable::uniform(2);
-        for class in [HeadDx, HeadDw, ScoresDq, ScoresDk, Values, ValuesDv] {
+        for class in WIDE {
             table.set(class, ProductDigits { digits_a: 3, digits_b: 2, block: 0 });
+        }
+        table
+    }
+
+    /// The default of the logged profile, where a product must be known well below the steps that it is rounded to: three digits,
+    /// and four for the operands whose rows are wide in range.
+    pub fn logged_preset() -> ProductTable {
+        let mut table = ProductTable::uniform(3);
+        for class in WIDE {
+            table.set(class, ProductDigits { digits_a: 4, digits_b: 3, block: 0 });
         }
         table
     }

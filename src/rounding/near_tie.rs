@@ -7,7 +7,7 @@
 use rayon::prelude::*;
 
 use super::{BITS_MAX, Decision};
-use crate::arith::grid::{Grid, GridRule};
+use crate::arith::grid::{FLOOR_MAX, Grid, GridRule, field};
 use crate::engine::cpu::product::simd::{Path, vectorised};
 
 /// Elements whose fast tests are one loop.
@@ -229,17 +229,11 @@ impl Row {
     }
 }
 
-/// A magnitude's part of a floor's exponent.
-#[inline(always)]
-fn field(magnitude: u32) -> i32 {
-    ((magnitude >> 23) as i32).max(1)
-}
-
 vectorised! {
     /// Marks the elements that may be near ties.
     fn mark(high: &[u32], magnitudes: &[u32], norms: &[f32], row: Row, near: &mut [u8]) {
         for (((near, &x), &magnitude), &norm) in near.iter_mut().zip(high).zip(magnitudes).zip(norms) {
-            let floor = (field(magnitude) + row.offset).clamp(row.least, 104);
+            let floor = (field(magnitude) + row.offset).clamp(row.least, FLOOR_MAX);
             let floor = if row.floored { floor } else { row.least };
             *near = u8::from(may_be_near(x, floor, row.bits, row.tolerance(norm, x)));
         }

@@ -342,8 +342,10 @@ impl Job {
     /// The digits and grid of every product.
     pub fn products(&self) -> ProductTable {
         // What is rounded to a grid must be known well below the grid's steps.
-        let default =
-            || if self.rounding.is_some() { ProductTable::uniform(3) } else { ProductTable::preset() };
+        let default = match self.rounding {
+            Some(_) => ProductTable::logged_preset,
+            None => ProductTable::preset,
+        };
         let mut table = self.digits.all.map_or_else(default, ProductTable::uniform);
         for (class, digits) in &self.digits.class {
             table.set(*class, *digits);

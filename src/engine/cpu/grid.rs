@@ -5,6 +5,7 @@ use rayon::prelude::*;
 
 use super::product::simd::{Path, vectorised};
 use crate::arith::float;
+use crate::arith::grid::{FLOOR_MAX, field};
 use crate::program::expr::Body;
 use crate::program::graph::{Graph, Node, Primitive, TensorId};
 use crate::program::logged::{LoggedProduct, bf16_body, round_body};
@@ -71,11 +72,6 @@ struct Row {
     bits: i32,
 }
 
-#[inline(always)]
-fn field(magnitude: u32) -> i32 {
-    ((magnitude >> 23) as i32).max(1)
-}
-
 /// The magnitude's bits to nearest even above `dropped` bits.
 #[inline(always)]
 fn cut(magnitude: u32, dropped: u32) -> u32 {
@@ -98,7 +94,7 @@ vectorised! {
         let dropped = (32 - row.bits) as u32;
         for ((out, &x), &column) in out.iter_mut().zip(x).zip(columns) {
             let magnitude = x & !float::SIGN;
-            let floor = (field(column) + row.offset).clamp(row.least, 104);
+            let floor = (field(column) + row.offset).clamp(row.least, FLOOR_MAX);
             let c = f32::from_bits(((floor + 150) as u32) << 23);
             let coarse = ((f32::from_bits(magnitude) + c) - c).to_bits();
             let floored = field(magnitude) + dropped as i32 <= floor + 149;
