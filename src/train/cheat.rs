@@ -46,7 +46,7 @@ pub enum Kind {
     DecisionFlipped,
     /// Every logged rounding goes up.
     DecisionsBiased,
-    /// Roundings are logged, and taken the other way, eight times as far from a boundary as the thresholds say.
+    /// Roundings are logged, and taken the other way, four times as far from a boundary as the thresholds say.
     DecisionsBeyond,
     /// Roundings are not logged at all, and in each product the nearest tie goes the other way.
     DecisionsDropped,
@@ -130,10 +130,10 @@ impl Kind {
                 choices.iter_mut().for_each(|choice| choice.index = choice.tie.range()[1]);
             })),
             Kind::DecisionsBeyond => Some(Box::new(|_, product, results, choices| {
-                let wider = Product { threshold: 8.0 * product.threshold, ..*product };
+                let wider = Product { threshold: 4.0 * product.threshold, ..*product };
                 let ties = wider.near_ties(results).unwrap_or_default();
                 let far = ties.into_iter().filter(|tie| {
-                    let near = NearTie { tolerance: tie.tolerance / 8.0, ..*tie };
+                    let near = NearTie { tolerance: tie.tolerance / 4.0, ..*tie };
                     near.range()[0] == near.range()[1]
                 });
                 let logged: HashSet<usize> = choices.iter().map(|choice| choice.tie.place).collect();
