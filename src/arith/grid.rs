@@ -36,6 +36,12 @@ pub fn field(magnitude: u32) -> i32 {
 }
 
 impl GridRule {
+    /// The index that a program's rounding gives a result known as `high`, the nearest binary32, and `value`, with what is left of
+    /// it. On binary32 itself that is `high`: the rest may have been rounded to exactly half a unit, and no longer say which side.
+    pub fn rounded(self, grid: Grid, high: u32, value: f64) -> i64 {
+        grid.index(if self.bits == 32 { f64::from(f32::from_bits(high)) } else { value })
+    }
+
     /// Whether the grid is finer than bfloat16: kernels accumulate in binary64, and a product is known in two parts.
     pub fn is_wide(self) -> bool {
         self.bits > 16

@@ -39,6 +39,8 @@ pub struct Product<'a> {
 pub struct NearTie {
     pub place: usize,
     pub value: f64,
+    /// What the result is rounded to.
+    pub rounded: i64,
     pub tolerance: f64,
     pub grid: Grid,
 }
@@ -200,7 +202,9 @@ impl Product<'_> {
         if !value.is_finite() {
             return Err(place);
         }
-        let tie = NearTie { place, value, tolerance: self.tolerance(place, value), grid: self.grid(place) };
+        let (tolerance, grid) = (self.tolerance(place, value), self.grid(place));
+        let rounded = self.rule.rounded(grid, high[column], value);
+        let tie = NearTie { place, value, rounded, tolerance, grid };
         let range = tie.range();
         if range[0] != range[1] {
             found(tie, range);
@@ -362,6 +366,34 @@ mod tests {
                 );
             }
             assert!(ties > 1000);
+        }
+    }
+
+    /// A binary64 result a hair beyond a tie, whose rest is exactly half a unit in binary32: the decision is what it was rounded to.
+    #[test]
+    fn a_rest_that_was_rounded_to_a_tie_keeps_its_side() {
+        let rule = GridRule { bits: 32, floor: 0 };
+        let side = Side { magnitudes: vec![0x3f80_0000], norms: vec![1.0] };
+        let product = Product {
+            dims: [1, 1, 1, 64],
+            rule,
+            a: &side,
+            b: &side,
+            threshold: 2f32.powi(-40),
+            relative: 0.0,
+        };
+        for even in [1.0f32, 1.0 + 2.0 * f32::EPSILON] {
+            let odd = even + f32::EPSILON;
+            let v = (f64::from(even) + f64::from(odd)) / 2.0 + f64::EPSILON;
+            assert_eq!(v as f32, odd);
+            let parts = [odd.to_bits(), ((v - f64::from(odd)) as f32).to_bits()];
+            let tie = product.near_ties(&parts).unwrap().pop().expect("a near tie");
+            assert_eq!(tie.grid.pattern(tie.rounded), odd.to_bits());
+            let decision = tie.decision(tie.rounded).unwrap();
+            // The auditor may see the tie itself, or either side.
+            for x in [tie.value, v, v - 4.0 * f64::EPSILON] {
+                assert_eq!(tie.grid.pattern(decision.index(tie.grid, x)), odd.to_bits());
+            }
         }
     }
 

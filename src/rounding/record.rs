@@ -175,13 +175,11 @@ impl Rounder for Recorder {
                 "element {place} of a native product is not finite; the logged profile has no such values"
             ))
         })?;
-        let mut choices: Vec<Choice> = ties
-            .into_iter()
-            .map(|tie| Choice { index: tie.grid.index(tie.value), tie, logged: true })
-            .collect();
+        let mut choices: Vec<Choice> =
+            ties.into_iter().map(|tie| Choice { index: tie.rounded, tie, logged: true }).collect();
         if let Some(steer) = &mut self.steer {
             with_words(bytes, |words| steer(number, &product, words, &mut choices));
-            let changed = choices.iter().filter(|c| c.index != c.tie.grid.index(c.tie.value));
+            let changed = choices.iter().filter(|c| c.index != c.tie.rounded);
             let changes = changed.map(|c| (c.tie.place, c.tie.grid.pattern(c.index))).collect();
             self.steered.insert(logged.output, changes);
         }

@@ -334,8 +334,10 @@ impl Replayer {
                     return Err(EngineError::Stopped(format!("{}: {error}", node.operator)));
                 }
                 let grid = scan.grid(place);
-                let (mine, theirs) = (grid.index(x), decision.index(grid, x));
-                let tie = NearTie { place, value: x, tolerance: 2.0 * scan.tolerance(place, x), grid };
+                let mine = logged.rule.rounded(grid, results[place], x);
+                let theirs = decision.index(grid, x);
+                let tolerance = 2.0 * scan.tolerance(place, x);
+                let tie = NearTie { place, value: x, rounded: mine, tolerance, grid };
                 let [low, high] = tie.range();
                 if low == high {
                     self.tally.needless += 1;

@@ -41,7 +41,7 @@ const FLOOR: u8 = 14;
 const THRESHOLD_BINARY32: f64 = 160.0;
 /// The auditor's own error counts most here, and does not grow with K: low parts of three digits hold what is 2^-44 of a row's
 /// largest element.
-const THRESHOLD_BINARY64: f64 = 262_144.0;
+const THRESHOLD_BINARY64: f64 = 131_072.0;
 
 impl Default for Rounding {
     fn default() -> Rounding {

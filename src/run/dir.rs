@@ -208,7 +208,10 @@ impl Run {
                 root.display()
             )));
         }
-        for folder in [layout.data(), layout.heads(), layout.checkpoints(), layout.traces(), layout.logs()] {
+        // Only runs of the logged profile have logs.
+        let logs = Some(layout.logs()).filter(|folder| fs::symlink_metadata(folder).is_ok());
+        let folders = [layout.data(), layout.heads(), layout.checkpoints(), layout.traces()];
+        for folder in folders.into_iter().chain(logs) {
             let kind = fs::symlink_metadata(&folder).map_err(RunError::io(&folder))?;
             if !kind.is_dir() {
                 return Err(RunError::invalid(&folder, "a folder is wanted (links are not followed)"));
@@ -296,6 +299,9 @@ impl Run {
         let mut found = Vec::new();
         for folder in ["", "data", "heads", "checkpoints", "traces", "logs"] {
             let path = self.layout.root.join(folder);
+            if folder == "logs" && self.job.rounding.is_none() {
+                continue; // whatever is there is no part of the run, and named with the folder
+            }
             for entry in fs::read_dir(&path).map_err(RunError::io(&path))? {
                 let entry = entry.map_err(RunError::io(&path))?;
                 let name = entry.file_name().to_string_lossy().into_owned();
@@ -304,8 +310,9 @@ impl Run {
                     let why = "a run holds plain files and folders only (links are not followed)";
                     return Err(RunError::invalid(&entry.path(), why));
                 }
-                let known_folder =
-                    folder.is_empty() && ["data", "heads", "checkpoints", "traces", "logs"].contains(&&*name);
+                let logs = name == "logs" && self.job.rounding.is_some();
+                let known_folder = folder.is_empty()
+                    && (logs || ["data", "heads", "checkpoints", "traces"].contains(&&*name));
                 let fine = if kind.is_dir() { known_folder } else { expected(folder, &name) };
                 if !fine {
                     found.push(if folder.is_empty() { name } else { format!("{folder}/{name}") });
@@ -396,7 +403,7 @@ pub fn create(
     job_text: &str,
     sources: &[PathBuf],
 ) -> Result<(), RunError> {
-    for folder in [layout.data(), layout.heads(), layout.checkpoints(), layout.traces(), layout.logs()] {
+    for folder in [layout.data(), layout.heads(), layout.checkpoints(), layout.traces()] {
         disk.create_folder(&folder)?;
     }
     for (manifest, source) in file.data.iter().zip(sources) {

@@ -138,7 +138,7 @@ impl Kind {
                 });
                 let logged: HashSet<usize> = choices.iter().map(|choice| choice.tie.place).collect();
                 for tie in far.filter(|tie| !logged.contains(&tie.place)) {
-                    let index = other(tie.range(), tie.grid.index(tie.value));
+                    let index = other(tie.range(), tie.rounded);
                     choices.push(Choice { tie, index, logged: true });
                 }
                 choices.sort_by_key(|choice| choice.tie.place);
@@ -160,7 +160,8 @@ impl Kind {
                 let value = f64::from(f32::from_bits(results[place]));
                 // As if whole steps could not be told apart, so that the log can say it at all.
                 let tolerance = 2f64.powi(grid.quantum(value));
-                let tie = NearTie { place, value, tolerance, grid };
+                let rounded = grid.index(value);
+                let tie = NearTie { place, value, rounded, tolerance, grid };
                 choices.push(Choice { index: grid.index(value) + 1, tie, logged: true });
                 choices.sort_by_key(|choice| choice.tie.place);
             })),

@@ -97,6 +97,9 @@ pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
         program: program_digest(&job.program()),
         data,
     };
+    if job.rounding.is_some() {
+        disk.create_folder(&layout.logs())?;
+    }
     dir::create(disk, &layout, &file, &job_text, &sources)?;
     Run::open(out)
 }
