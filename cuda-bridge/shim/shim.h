@@ -8,7 +8,9 @@
 #include <cstring>
 #include <functional>
 #include <sys/mman.h>
+#include <type_traits>
 #include <ucontext.h>
+#include <utility>
 #include <vector>
 
 #define __global__
@@ -147,6 +149,20 @@ inline const char* launch(const unsigned* grid, Index3 block, bool barriers, con
             }
     for (Fiber& fiber : fibers) if (fiber.stack) munmap(fiber.stack, STACK);
     return error;
+}
+
+// Runs a kernel whose arguments stand in memory, as the driver's launch has them; gives the last buffer, which is what our
+// kernels write.
+template <class... A, size_t... I>
+const char* start(void (*kernel)(A...), const unsigned* grid, const unsigned* block, bool barriers, void** values,
+                  void** written, std::index_sequence<I...>) {
+    ((std::is_pointer_v<A> ? void(*written = *(void**)values[I]) : void()), ...);
+    return launch(grid, {block[0], block[1], block[2]}, barriers, [&] { kernel(*(A*)values[I]...); });
+}
+
+template <class... A>
+const char* start(void (*kernel)(A...), const unsigned* grid, const unsigned* block, bool barriers, void** values, void** written) {
+    return start(kernel, grid, block, barriers, values, written, std::index_sequence_for<A...>{});
 }
 
 // A buffer as a pointer to whatever the kernel takes.

@@ -24,8 +24,19 @@ pub enum DeviceError {
     TooOld { symbol: &'static str, source: libloading::Error },
     #[error("there is no NVIDIA GPU {index}: the driver shows {count}")]
     NoDevice { index: i32, count: i32 },
-    #[error("GPU memory: {bytes} more bytes are not there")]
-    OutOfMemory { bytes: usize },
+    #[error(
+        "the NVIDIA driver is for CUDA {0}.{1}, and 11.2 is the oldest that is used here: install a newer driver"
+    )]
+    OldVersion(i32, i32),
+    #[error(
+        "{bytes} more bytes are not there ({free} of {total} are free): use smaller micro-batches, or another GPU"
+    )]
+    OutOfMemory { bytes: usize, free: usize, total: usize },
+    #[error(
+        "the driver (CUDA {driver}) does not take the machine code of kernel {kernel} ({message}): install a newer driver, or \
+         an NVRTC that is no newer than it"
+    )]
+    Code { kernel: String, driver: String, message: String },
     #[error(
         "the GPU was lost or its program failed ({call}: {message}); this process cannot use it any more"
     )]
@@ -41,8 +52,11 @@ type Handle = *mut c_void;
 type Address = u64;
 
 const OUT_OF_MEMORY: Status = 2;
+/// Images that a driver cannot load: invalid, none for this GPU, PTX that it is too old for.
+const BAD_IMAGE: [Status; 4] = [200, 209, 218, 222];
 /// Errors after which a context is of no more use: memory errors, illegal addresses and instructions, failed launches.
 const STICKY: [Status; 9] = [214, 700, 702, 714, 715, 716, 717, 718, 719];
+const VERSION_MIN: c_int = 11_020;
 const COMPUTE_MAJOR: c_int = 75;
 const COMPUTE_MINOR: c_int = 76;
 
@@ -72,14 +86,16 @@ macro_rules! driver {
 driver! {
     init = "cuInit" (c_uint);
     error_string = "cuGetErrorString" (Status, *mut *const c_char);
+    version = "cuDriverGetVersion" (*mut c_int);
     count = "cuDeviceGetCount" (*mut c_int);
     get = "cuDeviceGet" (*mut c_int, c_int);
     name = "cuDeviceGetName" (*mut c_char, c_int, c_int);
     attribute = "cuDeviceGetAttribute" (*mut c_int, c_int, c_int);
+    total = "cuDeviceTotalMem_v2" (*mut usize, c_int);
+    memory = "cuMemGetInfo_v2" (*mut usize, *mut usize);
     retain = "cuDevicePrimaryCtxRetain" (*mut Handle, c_int);
     release = "cuDevicePrimaryCtxRelease_v2" (c_int);
     set_current = "cuCtxSetCurrent" (Handle);
-    synchronize = "cuCtxSynchronize" ();
     load = "cuModuleLoadData" (*mut Handle, *const c_void);
     unload = "cuModuleUnload" (Handle);
     function = "cuModuleGetFunction" (*mut Handle, Handle, *const c_char);
@@ -97,21 +113,99 @@ impl Driver {
         if status == 0 {
             return Ok(());
         }
-        let mut text = std::ptr::null();
-        // SAFETY: a place for a pointer to a literal, which stays null for a number that is not known.
-        unsafe { (self.error_string)(status, &mut text) };
-        let message = if text.is_null() {
-            format!("error {status}")
-        } else {
-            // SAFETY: a literal of the driver.
-            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
-        };
+        let message = self.message(status);
         Err(if STICKY.contains(&status) {
             DeviceError::Lost { call, message }
         } else {
             DeviceError::Failed { call, message }
         })
     }
+
+    /// The driver's words for a status.
+    fn message(&self, status: Status) -> String {
+        let mut text = std::ptr::null();
+        // SAFETY: a place for a pointer to a literal, which stays null for a number that is not known.
+        unsafe { (self.error_string)(status, &mut text) };
+        if text.is_null() {
+            return format!("error {status}");
+        }
+        // SAFETY: a literal of the driver.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+}
+
+/// The driver's library, if it is not found under its usual name.
+const LIBRARY: &str = "TIEBREAK_CUDA_DRIVER";
+
+impl Driver {
+    /// Loads and starts the driver.
+    fn load() -> Result<Driver, DeviceError> {
+        let usual = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
+        let file = std::env::var_os(LIBRARY).unwrap_or_else(|| usual.into());
+        // SAFETY: loading NVIDIA's driver library, as every user of it does.
+        let driver = Driver::from(unsafe { Library::new(file) }.map_err(DeviceError::NoDriver)?)?;
+        // SAFETY: a call as cuda.h has it.
+        driver.check("cuInit", unsafe { (driver.init)(0) })?;
+        let version = driver.version()?;
+        if version < VERSION_MIN {
+            return Err(DeviceError::OldVersion(version / 1000, version % 1000 / 10));
+        }
+        Ok(driver)
+    }
+
+    /// 1000 times the major version of CUDA plus ten times the minor one.
+    fn version(&self) -> Result<c_int, DeviceError> {
+        let mut version = 0;
+        // SAFETY: a place for a number.
+        self.check("cuDriverGetVersion", unsafe { (self.version)(&mut version) })?;
+        Ok(version)
+    }
+
+    fn count(&self) -> Result<c_int, DeviceError> {
+        let mut count = 0;
+        // SAFETY: a place for a number.
+        self.check("cuDeviceGetCount", unsafe { (self.count)(&mut count) })?;
+        Ok(count)
+    }
+
+    fn describe(&self, index: c_int) -> Result<(c_int, Description), DeviceError> {
+        let mut ordinal = 0;
+        let mut name = [0u8; 256];
+        let (mut major, mut minor, mut memory) = (0, 0, 0);
+        // SAFETY: calls as cuda.h has them with places for their results; the name is ended by a zero.
+        unsafe {
+            self.check("cuDeviceGet", (self.get)(&mut ordinal, index))?;
+            self.check("cuDeviceGetName", (self.name)(name.as_mut_ptr().cast(), 255, ordinal))?;
+            let call = "cuDeviceGetAttribute";
+            self.check(call, (self.attribute)(&mut major, COMPUTE_MAJOR, ordinal))?;
+            self.check(call, (self.attribute)(&mut minor, COMPUTE_MINOR, ordinal))?;
+            self.check("cuDeviceTotalMem", (self.total)(&mut memory, ordinal))?;
+        }
+        let name = CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned();
+        Ok((ordinal, Description { index, name, capability: (major, minor), memory: memory as u64 }))
+    }
+}
+
+/// A GPU as people choose it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// From 0, as the driver counts.
+    pub index: i32,
+    /// As the driver names it.
+    pub name: String,
+    /// Compute capability: (9, 0) on an H100 or H200.
+    pub capability: (i32, i32),
+    /// Its memory, in bytes.
+    pub memory: u64,
+}
+
+/// The GPUs that the driver shows.
+///
+/// # Errors
+/// If there is no driver, or it is too old.
+pub fn devices() -> Result<Vec<Description>, DeviceError> {
+    let driver = Driver::load()?;
+    (0..driver.count()?).map(|index| Ok(driver.describe(index)?.1)).collect()
 }
 
 /// A GPU in use: the primary context of one device.
@@ -119,10 +213,7 @@ pub struct Device {
     driver: Driver,
     ordinal: c_int,
     context: Handle,
-    /// As the driver names it.
-    pub name: String,
-    /// Compute capability: (9, 0) on an H100 or H200.
-    pub capability: (i32, i32),
+    pub description: Description,
 }
 
 // SAFETY: the driver's functions may be called from any thread; every method makes the context current first.
@@ -136,35 +227,31 @@ impl Device {
     /// # Errors
     /// If there is no driver, or no such GPU.
     pub fn open(index: i32) -> Result<Arc<Device>, DeviceError> {
-        let file = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
-        // SAFETY: loading NVIDIA's driver library, as every user of it does.
-        let driver = Driver::from(unsafe { Library::new(file) }.map_err(DeviceError::NoDriver)?)?;
-        // SAFETY: in this block, calls as cuda.h has them with places for their results; the name is ended by a zero.
-        unsafe {
-            driver.check("cuInit", (driver.init)(0))?;
-            let (mut count, mut ordinal) = (0, 0);
-            driver.check("cuDeviceGetCount", (driver.count)(&mut count))?;
-            if !(0..count).contains(&index) {
-                return Err(DeviceError::NoDevice { index, count });
-            }
-            driver.check("cuDeviceGet", (driver.get)(&mut ordinal, index))?;
-            let mut name = [0u8; 256];
-            driver.check("cuDeviceGetName", (driver.name)(name.as_mut_ptr().cast(), 255, ordinal))?;
-            let (mut major, mut minor) = (0, 0);
-            let call = "cuDeviceGetAttribute";
-            driver.check(call, (driver.attribute)(&mut major, COMPUTE_MAJOR, ordinal))?;
-            driver.check(call, (driver.attribute)(&mut minor, COMPUTE_MINOR, ordinal))?;
-            let mut context = null_mut();
-            driver.check("cuDevicePrimaryCtxRetain", (driver.retain)(&mut context, ordinal))?;
-            let name = CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned();
-            Ok(Arc::new(Device { driver, ordinal, context, name, capability: (major, minor) }))
+        let driver = Driver::load()?;
+        let count = driver.count()?;
+        if !(0..count).contains(&index) {
+            return Err(DeviceError::NoDevice { index, count });
         }
+        let (ordinal, description) = driver.describe(index)?;
+        let mut context = null_mut();
+        // SAFETY: a place for a handle.
+        driver.check("cuDevicePrimaryCtxRetain", unsafe { (driver.retain)(&mut context, ordinal) })?;
+        Ok(Arc::new(Device { driver, ordinal, context, description }))
+    }
+
+    /// The driver's version of CUDA: `12.8`.
+    ///
+    /// # Errors
+    /// If the driver does not say.
+    pub fn driver_version(&self) -> Result<String, DeviceError> {
+        let version = self.driver.version()?;
+        Ok(format!("{}.{}", version / 1000, version % 1000 / 10))
     }
 
     /// The architecture that kernels are compiled for. From 9.0 on the `a` variants, whose code runs on that one alone, which
     /// is what code compiled at run time is for.
     pub fn architecture(&self) -> String {
-        let (major, minor) = self.capability;
+        let (major, minor) = self.description.capability;
         format!("sm_{major}{minor}{}", if major >= 9 { "a" } else { "" })
     }
 
@@ -183,21 +270,22 @@ impl Device {
         // SAFETY: a place for an address; no memory of zero bytes is asked for.
         let status = unsafe { (self.driver.allocate)(&mut address, bytes.max(16)) };
         if status == OUT_OF_MEMORY {
-            return Err(DeviceError::OutOfMemory { bytes });
+            let (mut free, mut total) = (0, 0);
+            // SAFETY: two places for two sizes, which stay zero if the driver does not say.
+            unsafe { (self.driver.memory)(&mut free, &mut total) };
+            return Err(DeviceError::OutOfMemory { bytes, free, total });
         }
         self.driver.check("cuMemAlloc", status)?;
         Ok(Memory { device: self.clone(), address, bytes })
     }
 
-    /// Memory with these words.
+    /// Memory with these bytes.
     ///
     /// # Errors
     /// If there is not as much, or the GPU was lost.
-    pub fn upload(self: &Arc<Device>, words: &[u32]) -> Result<Memory, DeviceError> {
-        let memory = self.allocate(words.len() * 4)?;
-        // SAFETY: as many bytes as both sides have.
-        let status = unsafe { (self.driver.upload)(memory.address, words.as_ptr().cast(), memory.bytes) };
-        self.driver.check("cuMemcpyHtoD", status)?;
+    pub fn upload(self: &Arc<Device>, bytes: &[u8]) -> Result<Memory, DeviceError> {
+        let memory = self.allocate(bytes.len())?;
+        memory.write(bytes)?;
         Ok(memory)
     }
 
@@ -214,6 +302,11 @@ impl Device {
         // SAFETY: a cubin is an ELF file, which says how long it is; the name is ended by a zero.
         unsafe {
             let status = (self.driver.load)(&mut loaded.module, cubin.as_ptr().cast());
+            if BAD_IMAGE.contains(&status) {
+                let message = self.driver.message(status);
+                let kernel = loaded.kernel.name.clone();
+                return Err(DeviceError::Code { kernel, driver: self.driver_version()?, message });
+            }
             self.driver.check("cuModuleLoadData", status)?;
             let status = (self.driver.function)(&mut loaded.function, loaded.module, name.as_ptr().cast());
             self.driver.check("cuModuleGetFunction", status)?;
@@ -236,22 +329,60 @@ pub struct Memory {
     bytes: usize,
 }
 
+/// A part of a GPU's memory.
+#[derive(Clone, Copy)]
+pub struct Slice<'a> {
+    memory: &'a Memory,
+    offset: usize,
+    bytes: usize,
+}
+
 impl Memory {
-    /// The words in it, once all launches before have ended.
+    /// `bytes` bytes from `offset`.
+    ///
+    /// # Panics
+    /// If they are not in it: a fault of the caller's own.
+    pub fn slice(&self, offset: usize, bytes: usize) -> Slice<'_> {
+        let end = offset.checked_add(bytes).expect("sizes are small");
+        assert!(end <= self.bytes, "{end} bytes of {}", self.bytes);
+        Slice { memory: self, offset, bytes }
+    }
+
+    /// All of it.
+    pub fn whole(&self) -> Slice<'_> {
+        self.slice(0, self.bytes)
+    }
+
+    /// Replaces the first bytes, once all launches before have ended.
     ///
     /// # Errors
     /// If a launch failed, or the GPU was lost.
-    pub fn download(&self) -> Result<Vec<u32>, DeviceError> {
-        let driver = &self.device.driver;
+    ///
+    /// # Panics
+    /// If there are more than it holds.
+    pub fn write(&self, bytes: &[u8]) -> Result<(), DeviceError> {
+        assert!(bytes.len() <= self.bytes, "{} bytes of {}", bytes.len(), self.bytes);
         self.device.current()?;
-        let mut words = vec![0u32; self.bytes / 4];
-        // SAFETY: waits; then as many bytes as both sides have.
-        unsafe {
-            driver.check("cuCtxSynchronize", (driver.synchronize)())?;
-            let status = (driver.download)(words.as_mut_ptr().cast(), self.address, words.len() * 4);
-            driver.check("cuMemcpyDtoH", status)?;
-        }
-        Ok(words)
+        // SAFETY: as many bytes as both sides have.
+        let status = unsafe { (self.device.driver.upload)(self.address, bytes.as_ptr().cast(), bytes.len()) };
+        self.device.driver.check("cuMemcpyHtoD", status)
+    }
+
+    /// The first `bytes` bytes, once all launches before have ended.
+    ///
+    /// # Errors
+    /// If a launch failed, or the GPU was lost.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn read(&self, bytes: usize) -> Result<Vec<u8>, DeviceError> {
+        assert!(bytes <= self.bytes, "{bytes} bytes of {}", self.bytes);
+        self.device.current()?;
+        let mut copy = vec![0u8; bytes];
+        // SAFETY: as many bytes as both sides have. The copy waits for what was launched before it.
+        let status = unsafe { (self.device.driver.download)(copy.as_mut_ptr().cast(), self.address, bytes) };
+        self.device.driver.check("cuMemcpyDtoH", status)?;
+        Ok(copy)
     }
 }
 
@@ -272,12 +403,17 @@ pub struct Loaded {
     kernel: Kernel,
 }
 
+// SAFETY: the driver's functions take handles from any thread; every method makes the context current first.
+unsafe impl Send for Loaded {}
+// SAFETY: as above, and launching changes nothing in a loaded kernel.
+unsafe impl Sync for Loaded {}
+
 impl Loaded {
     /// Starts `groups` blocks; launches run one after the other. Buffers are in the order of the kernel's parameters.
     ///
     /// # Errors
     /// If the buffers do not fit the parameters, one that is written is given twice, or the driver refuses.
-    pub fn launch(&self, groups: [u32; 3], buffers: &[&Memory]) -> Result<(), DeviceError> {
+    pub fn launch(&self, groups: [u32; 3], buffers: &[Slice]) -> Result<(), DeviceError> {
         let wrong = |reason: String| DeviceError::Arguments { kernel: self.kernel.name.clone(), reason };
         let parameters = &self.kernel.parameters;
         if buffers.len() != parameters.len() {
@@ -286,14 +422,15 @@ impl Loaded {
         let mut values: Vec<u64> = Vec::new();
         for (i, (parameter, buffer)) in parameters.iter().zip(buffers).enumerate() {
             let (name, bytes) = (&parameter.name, buffer.bytes as u64);
-            if !Arc::ptr_eq(&buffer.device, &self.device) {
+            if !Arc::ptr_eq(&buffer.memory.device, &self.device) {
                 return Err(wrong(format!("`{name}` is on another device")));
             }
-            let elsewhere = buffers.iter().enumerate().any(|(j, b)| i != j && b.address == buffer.address);
+            let elsewhere =
+                buffers.iter().enumerate().any(|(j, b)| i != j && b.memory.address == buffer.memory.address);
             if parameter.writable && elsewhere {
                 return Err(wrong(format!("`{name}` is written and given twice")));
             }
-            values.push(buffer.address);
+            values.push(buffer.memory.address + buffer.offset as u64);
             match parameter.kind {
                 ParameterKind::Sized { bytes: least } if bytes < u64::from(least) => {
                     return Err(wrong(format!("`{name}` takes {least} bytes and gets {bytes}")));

@@ -173,6 +173,49 @@ impl HostKernel {
     }
 }
 
+/// The stand-in for NVIDIA's driver and NVRTC.
+const DRIVER: &str = include_str!("../shim/driver.cpp");
+
+/// Compiles, into `folder`, a library that plays NVIDIA's driver and NVRTC on a machine that has neither: what the
+/// environment variables `TIEBREAK_CUDA_DRIVER` and `TIEBREAK_NVRTC` of a process may name. Kernels that it compiles stay in
+/// that folder.
+///
+/// # Errors
+/// If there is no compiler, or it rejects the text.
+pub fn driver(folder: &Path) -> Result<PathBuf, HostError> {
+    let io = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source| HostError::Io { path, source }
+    };
+    std::fs::create_dir_all(folder).map_err(io(folder))?;
+    let folder = folder.canonicalize().map_err(io(folder))?;
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
+    let library = folder.join(format!("driver{}", std::env::consts::DLL_SUFFIX));
+    let own = |name: &str| folder.join(format!("{}-{name}", std::process::id()));
+    let (source, built) = (own("driver.cpp"), own("driver"));
+    // Files that others may be reading are replaced whole.
+    for (path, text) in [(source.clone(), DRIVER), (folder.join("shim.h"), SHIM)] {
+        let written = own("written");
+        std::fs::write(&written, text).map_err(io(&written))?;
+        std::fs::rename(&written, &path).map_err(io(&path))?;
+    }
+    let output = Command::new(&compiler)
+        .args(["-std=c++17", "-O1", "-fPIC", "-shared", "-Wall"])
+        .arg(format!("-DSHIM_FOLDER=\"{}\"", folder.display()))
+        .arg("-o")
+        .args([&built, &source])
+        .arg("-ldl")
+        .output()
+        .map_err(|source| HostError::NoCompiler { compiler, source })?;
+    if !output.status.success() {
+        let message = String::from_utf8_lossy(&output.stderr).chars().take(4000).collect();
+        return Err(HostError::Rejected { path: source, message });
+    }
+    std::fs::rename(&built, &library).map_err(io(&library))?;
+    std::fs::remove_file(&source).map_err(io(&source))?;
+    Ok(library)
+}
+
 /// The kernel's text between the shim and a C function that launches it.
 fn host_text(kernel: &Kernel) -> String {
     let mut arguments = Vec::new();

@@ -41,15 +41,22 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
         let kernel = common::try_kernel(&text, Options { native }).unwrap();
         let cubin = nvrtc.compile(&kernel.name, &kernel.source, &device.architecture()).unwrap();
         let loaded = device.load(&kernel, &cubin).unwrap();
+        let bytes: Vec<u8> = input.iter().flat_map(|word| word.to_le_bytes()).collect();
         let (input_there, output) =
-            (device.upload(&input).unwrap(), device.allocate(16 * COUNT as usize).unwrap());
-        loaded.launch([COUNT / 64, 1, 1], &[&input_there, &output]).unwrap();
-        for (pair, have) in input.chunks_exact(2).zip(output.download().unwrap().chunks_exact(4)) {
+            (device.upload(&bytes).unwrap(), device.allocate(16 * COUNT as usize).unwrap());
+        loaded.launch([COUNT / 64, 1, 1], &[input_there.whole(), output.whole()]).unwrap();
+        let words: Vec<u32> = (output.read(16 * COUNT as usize).unwrap().chunks_exact(4))
+            .map(|bytes| u32::from_le_bytes(bytes.try_into().unwrap()))
+            .collect();
+        for (pair, have) in input.chunks_exact(2).zip(words.chunks_exact(4)) {
             let (a, b) = (pair[0], pair[1]);
             let want = [float::add(a, b), float::mul(a, b), float::div(a, b), elementary::exp(a)];
-            assert_eq!(have, want, "{}: {a:08x} and {b:08x}, native: {native}", device.name);
+            assert_eq!(have, want, "{}: {a:08x} and {b:08x}, native: {native}", device.description.name);
         }
-        assert!(loaded.launch([1; 3], &[&output, &output]).is_err(), "a written buffer is given twice");
-        assert!(loaded.launch([1; 3], &[&output]).is_err(), "a buffer is missing");
+        assert!(
+            loaded.launch([1; 3], &[output.whole(), output.whole()]).is_err(),
+            "a written buffer is given twice"
+        );
+        assert!(loaded.launch([1; 3], &[output.whole()]).is_err(), "a buffer is missing");
     }
 }

@@ -18,6 +18,9 @@ pub enum Kind {
     /// A GPU (or a software adapter) through Vulkan, Metal or DX12.
     #[cfg(feature = "gpu")]
     Wgpu,
+    /// An NVIDIA GPU through its driver, with kernels that are compiled for it at run time (needs NVRTC).
+    #[cfg(feature = "cuda")]
+    Cuda,
     /// The scalar reference: slow, and what every other engine must equal.
     Reference,
 }
@@ -55,7 +58,7 @@ pub struct EngineArgs {
     /// What computes.
     #[arg(long, value_enum, default_value_t = Kind::Cpu)]
     pub engine: Kind,
-    /// The GPU whose name contains this (see `tiebreak adapters`).
+    /// The GPU whose name contains this (see `tiebreak adapters`), or the number of one of CUDA's.
     #[arg(long)]
     pub adapter: Option<String>,
     /// The CPU kernel that a trainer of the logged profile calls native; each sums in another order.
@@ -72,6 +75,8 @@ pub fn open(args: &EngineArgs) -> Result<Box<dyn Engine>, EngineError> {
         Kind::Cpu => Box::new(Cpu::new(args.threads)?.with_native(args.native.native())),
         #[cfg(feature = "gpu")]
         Kind::Wgpu => Box::new(crate::engine::gpu::Gpu::open(args.adapter.as_deref())?),
+        #[cfg(feature = "cuda")]
+        Kind::Cuda => Box::new(crate::engine::gpu::Cuda::open_cuda(args.adapter.as_deref())?),
         Kind::Reference => Box::new(Reference),
     })
 }
@@ -116,6 +121,14 @@ pub fn adapters(printer: Printer, _args: AdaptersArgs) -> CommandResult {
                     .map(|gpu| Box::new(gpu) as Box<dyn Engine>),
             ),
         }
+    }
+    #[cfg(feature = "cuda")]
+    match crate::engine::gpu::cuda_devices() {
+        Err(error) => probe("cuda".into(), Err(error)),
+        Ok(devices) => devices.into_iter().for_each(|device| {
+            let gpu = crate::engine::gpu::Cuda::open_cuda(Some(&device.index.to_string()));
+            probe(format!("cuda: {}", device.name), gpu.map(|gpu| Box::new(gpu) as Box<dyn Engine>));
+        }),
     }
     let lines: Vec<String> = rows
         .iter()

@@ -69,6 +69,8 @@ fn exhaustive(printer: Printer, args: &EngineArgs) -> CommandResult {
         Kind::Cpu | Kind::Reference => None, // they call the scalar functions
         #[cfg(feature = "gpu")]
         Kind::Wgpu => Some(open(args)?),
+        #[cfg(feature = "cuda")]
+        Kind::Cuda => Some(open(args)?),
     };
     let mut rows = Vec::new();
     let mut wrong = 0;

@@ -2,7 +2,7 @@
 
 pub mod cpu;
 pub mod fingerprint;
-#[cfg(feature = "gpu")]
+#[cfg(any(feature = "gpu", feature = "cuda"))]
 pub mod gpu;
 pub mod plan;
 pub mod reference;

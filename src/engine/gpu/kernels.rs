@@ -10,9 +10,9 @@ use crate::shaders;
 use crate::shaders::product::{Choice, Variant};
 
 /// A node made ready.
-pub struct Step {
+pub struct Step<P> {
     /// `None` for groupings, which run on the host.
-    pub pipeline: Option<wgpu::ComputePipeline>,
+    pub pipeline: Option<P>,
     /// Offset and size in the graph's uniform data, and workgroups: one dispatch, or several where WebGPU's limit on
     /// workgroups asks for it.
     pub dispatches: Vec<((u64, u64), [u32; 3])>,
@@ -49,12 +49,8 @@ fn workgroup_each(outputs: u32) -> (u32, [u32; 3]) {
 /// From this length on a workgroup shares the work of an output.
 const LONG: u32 = 256;
 
-/// Some software adapters (llvmpipe 22.3) silently end an invocation's loops after this many rounds altogether. No
-/// shader may need more, and a graph that would is refused.
-const LOOP_ROUNDS_MAX: u32 = 65_535;
-
-/// Why a node cannot run here, if so.
-pub fn refusal(graph: &Graph, node: &Node, variant: Variant) -> Option<String> {
+/// Why a node cannot run where an invocation's loops may take so many rounds altogether, if so.
+pub fn refusal(graph: &Graph, node: &Node, variant: Variant, rounds_max: u32) -> Option<String> {
     let (what, rounds) = match &node.primitive {
         // A term costs a round and, on average, one more for its carries.
         Primitive::TreeSum { len, block, .. } => {
@@ -79,7 +75,7 @@ pub fn refusal(graph: &Graph, node: &Node, variant: Variant) -> Option<String> {
         }
         _ => return None,
     };
-    (rounds > LOOP_ROUNDS_MAX).then(|| format!("{}: too many {what} for one dispatch", node.operator))
+    (rounds > rounds_max).then(|| format!("{}: too many {what} for one dispatch", node.operator))
 }
 
 /// Outputs of a sample of a native product in binary32.
@@ -196,13 +192,13 @@ pub fn shader(graph: &Graph, node: &Node, variant: Variant) -> (String, Vec<u32>
 }
 
 /// Makes a node ready; its uniform data goes to the end of `data`.
-pub fn step_of(
-    device: &mut Device,
+pub fn step_of<D: Device>(
+    device: &mut D,
     variant: Variant,
     graph: &Graph,
     node: &Node,
     data: &mut Vec<u8>,
-) -> Result<Step, EngineError> {
+) -> Result<Step<D::Pipeline>, EngineError> {
     let (text, uniform, groups) = shader(graph, node, variant);
     if text.is_empty() {
         return Ok(Step { pipeline: None, dispatches: Vec::new() });

@@ -1,19 +1,30 @@
-//! The wgpu engine: programs in integer WGSL on any GPU, or software adapter, that has Vulkan, Metal or DX12.
+//! The GPU engines: programs in integer WGSL on whatever runs it. Through wgpu ([`Gpu`]) that is any GPU, or software adapter,
+//! that has Vulkan, Metal or DX12; through NVIDIA's driver ([`Cuda`]) the same shaders are translated to CUDA C++.
 //!
-//! Every node is one dispatch of a linted shader; tensors stay on the GPU for the whole graph, in pooled buffers that
+//! Every node is a dispatch of a linted shader, or a few; tensors stay on the GPU for the whole graph, in pooled buffers that
 //! are reused as soon as their last reader is recorded.
 
+#[cfg(feature = "gpu")]
+mod adapter;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod device;
 pub mod kernels;
 mod layout;
 mod map;
+mod pool;
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use device::{AdapterName, adapters};
-use device::{Buffer, Device, Dispatch};
+#[cfg(feature = "gpu")]
+pub use adapter::{AdapterName, adapters};
+#[cfg(feature = "cuda")]
+pub use cuda::devices as cuda_devices;
+use device::{Device, Dispatch};
 use kernels::{Step, step_of};
+use pool::{Buffer, Pool};
 
 use super::plan::last_uses;
 use super::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
@@ -28,27 +39,37 @@ pub use crate::shaders::product::Variant;
 const BATCH: usize = 128;
 
 /// What a tensor is in GPU memory.
-struct Storage {
-    buffer: Buffer,
+struct Storage<M> {
+    buffer: Buffer<M>,
     ty: TensorType,
     /// Small integers that came from the host, for groupings, which run there.
     host: Option<Vec<u32>>,
 }
 
 /// A graph made ready: a step for each node and the uniform data of all of them.
-struct Plan {
-    steps: Vec<Step>,
-    uniforms: wgpu::Buffer,
+struct Plan<D: Device> {
+    steps: Vec<Step<D::Pipeline>>,
+    uniforms: D::Uniforms,
     dying: Vec<Vec<TensorId>>,
 }
 
-/// The engine on one adapter.
-pub struct Gpu {
-    device: Device,
+/// The engine on one device.
+pub struct Accelerated<D: Device> {
+    device: D,
     /// How it computes products.
     variant: Variant,
+    pool: Pool<D::Memory>,
 }
 
+/// The engine through wgpu.
+#[cfg(feature = "gpu")]
+pub type Gpu = Accelerated<adapter::Adapter>;
+
+/// The engine through NVIDIA's driver.
+#[cfg(feature = "cuda")]
+pub type Cuda = Accelerated<cuda::CudaDevice>;
+
+#[cfg(feature = "gpu")]
 impl Gpu {
     /// Opens an adapter by a part of its name, or the best one, and tests it: every operator of small programs with
     /// ordinary and extreme inputs must equal the scalar reference.
@@ -56,21 +77,40 @@ impl Gpu {
     /// # Errors
     /// If there is none, it cannot be opened, or it fails the test.
     pub fn open(name: Option<&str>) -> Result<Gpu, EngineError> {
-        let device = Device::open(name)?;
-        // On software adapters the others are slower by far (benches/gpu_product.rs), and slow to try.
-        let variant = if device.software { Some(Variant::Words) } else { None };
-        Gpu { device, variant: Variant::Dot }.chosen(variant)?.tested()
+        let device = adapter::Adapter::open(name)?;
+        let variant = device.variant();
+        Accelerated::new(device).chosen(variant)?.tested()
     }
 
     /// [`Gpu::open`], with products by a given variant instead of the fastest.
     pub fn open_with(name: Option<&str>, variant: Variant) -> Result<Gpu, EngineError> {
-        Gpu { device: Device::open(name)?, variant }.tested()
+        Accelerated::new(adapter::Adapter::open(name)?).chosen(Some(variant))?.tested()
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl Cuda {
+    /// Opens an NVIDIA GPU by a part of its name or by its number, or the first one, and tests it as [`Gpu::open`] does.
+    ///
+    /// # Errors
+    /// If there is no driver, no compiler (NVRTC) or no such GPU, or it fails the test.
+    pub fn open_cuda(name: Option<&str>) -> Result<Cuda, EngineError> {
+        let device = cuda::CudaDevice::open(name)?;
+        let variant = device.variant();
+        Accelerated::new(device).chosen(variant)?.tested()
+    }
+}
+
+impl<D: Device> Accelerated<D> {
+    fn new(device: D) -> Accelerated<D> {
+        Accelerated { device, variant: Variant::Dot, pool: Pool::default() }
     }
 
     /// Sets the variant given, or the one that is fastest on this adapter for a product of two digits.
-    fn chosen(mut self, variant: Option<Variant>) -> Result<Gpu, EngineError> {
+    fn chosen(mut self, variant: Option<Variant>) -> Result<Self, EngineError> {
         if let Some(variant) = variant {
-            return Ok(Gpu { variant, ..self });
+            self.variant = variant;
+            return Ok(self);
         }
         const SIDE: u32 = 512;
         let mut builder = Builder::new(ProductTable::uniform(2));
@@ -104,52 +144,62 @@ impl Gpu {
     }
 
     /// The engine, if it passes its self-test.
-    fn tested(mut self) -> Result<Gpu, EngineError> {
-        let gpu = &mut self;
+    fn tested(mut self) -> Result<Self, EngineError> {
         let expected = super::fingerprint::fingerprint(&mut super::reference::Reference)?;
-        if super::fingerprint::fingerprint(gpu)? != expected {
+        if super::fingerprint::fingerprint(&mut self)? != expected {
             let check = "an operator's bits differ from the scalar reference".into();
-            return Err(EngineError::SelfTest { device: self.device.name, check });
+            return Err(EngineError::SelfTest { device: self.device.name().into(), check });
         }
         Ok(self)
     }
 
-    fn upload_any(&self, ty: &TensorType, bytes: &[u8]) -> Storage {
-        let DType::Q(d) = ty.dtype else { return self.upload_words(ty, bytes, false) };
-        let buffer = self.device.buffer(self.bytes(ty));
-        self.device.write(buffer.raw(), &layout::from_canonical(ty, d, self.variant, bytes));
-        Storage { buffer, ty: ty.clone(), host: None }
+    fn buffer(&self, ty: &TensorType) -> Result<Buffer<D::Memory>, EngineError> {
+        self.pool.take(self.bytes(ty), |bytes| self.device.allocate(bytes))
     }
 
-    fn upload_words(&self, ty: &TensorType, bytes: &[u8], keep: bool) -> Storage {
-        let buffer = self.device.buffer(self.bytes(ty));
-        let mut padded = bytes.to_vec();
-        padded.resize(bytes.len().next_multiple_of(4), 0);
-        self.device.write(buffer.raw(), &padded);
+    fn upload_any(&self, ty: &TensorType, bytes: &[u8]) -> Result<Storage<D::Memory>, EngineError> {
+        let DType::Q(d) = ty.dtype else { return self.upload_words(ty, bytes, false) };
+        let buffer = self.buffer(ty)?;
+        self.device.write(buffer.memory(), &layout::from_canonical(ty, d, self.variant, bytes))?;
+        Ok(Storage { buffer, ty: ty.clone(), host: None })
+    }
+
+    fn upload_words(
+        &self,
+        ty: &TensorType,
+        bytes: &[u8],
+        keep: bool,
+    ) -> Result<Storage<D::Memory>, EngineError> {
+        let buffer = self.buffer(ty)?;
+        let mut padded = std::borrow::Cow::Borrowed(bytes);
+        if !bytes.len().is_multiple_of(4) {
+            padded.to_mut().resize(bytes.len().next_multiple_of(4), 0);
+        }
+        self.device.write(buffer.memory(), &padded)?;
         let host =
             (keep && ty.dtype == DType::U32).then(|| super::reference::words_from_bytes(ty.dtype, bytes));
-        Storage { buffer, ty: ty.clone(), host }
+        Ok(Storage { buffer, ty: ty.clone(), host })
     }
 
     /// Shows a tensor in the canonical layout.
-    fn show(&self, storage: &Storage, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
+    fn show(&self, storage: &Storage<D::Memory>, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
         let bytes = self.bytes(&storage.ty);
         match storage.ty.dtype {
-            DType::Q(d) => self.device.read(storage.buffer.raw(), bytes, &mut |stored| {
+            DType::Q(d) => self.device.read(storage.buffer.memory(), bytes, &mut |stored| {
                 visit(&layout::to_canonical(&storage.ty, d, self.variant, stored));
             }),
-            _ => self.device.read(storage.buffer.raw(), bytes, visit),
+            _ => self.device.read(storage.buffer.memory(), bytes, visit),
         }
     }
 }
 
 /// The tensors of a run, for its observer.
-struct Shown<'a> {
-    gpu: &'a Gpu,
+struct Shown<'a, D: Device> {
+    gpu: &'a Accelerated<D>,
     values: &'a [Option<Tensor>],
 }
 
-impl Inputs for Shown<'_> {
+impl<D: Device> Inputs for Shown<'_, D> {
     fn visit(&mut self, tensor: TensorId, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
         let tensor = self.values[tensor.0 as usize].as_ref().expect("nodes run in order");
         self.gpu.show(tensor.storage(), visit)
@@ -157,29 +207,27 @@ impl Inputs for Shown<'_> {
 }
 
 /// Batch tensors on the host.
-struct HostWords<'a>(&'a [Option<Tensor>]);
+struct HostWords<'a, M>(&'a [Option<Tensor>], PhantomData<M>);
 
-impl Source for HostWords<'_> {
+impl<M: Send + Sync + 'static> Source for HostWords<'_, M> {
     type Error = std::convert::Infallible;
 
     fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, Self::Error> {
-        let storage = self.0[tensor.0 as usize].as_ref().expect("nodes run in order").storage::<Storage>();
+        let storage = self.0[tensor.0 as usize].as_ref().expect("nodes run in order").storage::<Storage<M>>();
         Ok(storage.host.as_ref().expect("groupings read batch tensors only")[index])
     }
 }
 
-impl Engine for Gpu {
+impl<D: Device> Engine for Accelerated<D> {
     fn describe(&self) -> String {
-        format!("wgpu: {}, {:?} products", self.device.name, self.variant)
+        format!("{}, {:?} products", self.device.name(), self.variant)
     }
 
     fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
         if self.bytes(ty) > self.device.binding_max() {
             return Err(self.too_large("an input", ty));
         }
-        let storage = self.upload_words(ty, bytes, true);
-        self.device.check()?;
-        Ok(Tensor::new(storage))
+        Ok(Tensor::new(self.upload_words(ty, bytes, true)?))
     }
 
     fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
@@ -194,15 +242,16 @@ impl Engine for Gpu {
             if self.bytes(ty) > self.device.binding_max() {
                 return Err(self.too_large(&node.operator, ty));
             }
-            if let Some(reason) = kernels::refusal(&graph, node, self.variant) {
-                return Err(EngineError::Unsupported { device: self.device.name.clone(), reason });
+            if let Some(reason) = kernels::refusal(&graph, node, self.variant, self.device.loop_rounds_max())
+            {
+                return Err(EngineError::Unsupported { device: self.device.name().into(), reason });
             }
             steps.push(step_of(&mut self.device, self.variant, &graph, node, &mut data)?);
         }
         self.device.check()?;
-        let uniforms = self.device.uniforms(&data);
+        let uniforms = self.device.uniforms(&data)?;
         let dying = last_uses(&graph);
-        Ok(Compiled::new(graph, Plan { steps, uniforms, dying }))
+        Ok(Compiled::new(graph, Plan::<D> { steps, uniforms, dying }))
     }
 
     fn run(
@@ -212,7 +261,7 @@ impl Engine for Gpu {
         mut observer: Option<&mut dyn Observer>,
     ) -> Result<Vec<Tensor>, EngineError> {
         let graph: &Graph = &compiled.graph;
-        let plan = compiled.of::<Plan>();
+        let plan = compiled.of::<Plan<D>>();
         let mut values: Vec<Option<Tensor>> = vec![None; graph.tensors.len()];
         for (port, tensor) in graph.inputs.iter().zip(inputs) {
             values[port.tensor.0 as usize] = Some(tensor.clone());
@@ -235,7 +284,7 @@ impl Engine for Gpu {
                     shown = observer.node(index, node, bytes, &mut inputs);
                 })?;
                 if let Some(bytes) = shown? {
-                    let storage = self.upload_any(graph.tensor(node.output), &bytes);
+                    let storage = self.upload_any(graph.tensor(node.output), &bytes)?;
                     values[node.output.0 as usize] = Some(Tensor::new(storage));
                 }
             }
@@ -245,12 +294,12 @@ impl Engine for Gpu {
         }
         let output = |id: TensorId| values[id.0 as usize].clone().expect("outputs are computed");
         let outputs = graph.outputs.iter().map(|port| output(port.tensor)).collect();
-        self.device.trim();
+        self.pool.trim();
         Ok(outputs)
     }
 }
 
-impl Gpu {
+impl<D: Device> Accelerated<D> {
     /// Allocates a node's output and records its dispatch, or computes a grouping on the host.
     fn record(
         &self,
@@ -258,17 +307,18 @@ impl Gpu {
         index: usize,
         node: &Node,
         values: &[Option<Tensor>],
-        step: &Step,
+        step: &Step<D::Pipeline>,
         recorded: &mut Vec<(usize, Vec<Tensor>)>,
     ) -> Result<Tensor, EngineError> {
         let ty = graph.tensor(node.output);
         if matches!(node.primitive, Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. }) {
-            let Ok(words) = element::range(graph, node, 0..ty.len(), &mut HostWords(values));
+            let Ok(words) =
+                element::range(graph, node, 0..ty.len(), &mut HostWords::<D::Memory>(values, PhantomData));
             let bytes = super::reference::bytes_from_words(ty.dtype, &words);
             // Written before the submission that reads it: the recorded dispatches do not touch this buffer.
-            return Ok(Tensor::new(self.upload_words(ty, &bytes, true)));
+            return Ok(Tensor::new(self.upload_words(ty, &bytes, true)?));
         }
-        let buffer = self.device.buffer(self.bytes(ty));
+        let buffer = self.buffer(ty)?;
         let output = Tensor::new(Storage { buffer, ty: ty.clone(), host: None });
         if step.dispatches.is_empty() {
             return Ok(output); // nothing to compute
@@ -284,8 +334,8 @@ impl Gpu {
         Ok(output)
     }
 
-    fn submit(&self, plan: &Plan, recorded: &mut Vec<(usize, Vec<Tensor>)>) -> Result<(), EngineError> {
-        let dispatches: Vec<Dispatch> = recorded
+    fn submit(&self, plan: &Plan<D>, recorded: &mut Vec<(usize, Vec<Tensor>)>) -> Result<(), EngineError> {
+        let dispatches: Vec<Dispatch<D>> = recorded
             .iter()
             .flat_map(|(index, tensors)| {
                 plan.steps[*index].dispatches.iter().map(move |d| (index, tensors, d))
@@ -298,8 +348,8 @@ impl Gpu {
                     buffers: tensors
                         .iter()
                         .map(|t| {
-                            let storage = t.storage::<Storage>();
-                            (storage.buffer.raw(), self.bytes(&storage.ty).next_multiple_of(4).max(4))
+                            let storage = t.storage::<Storage<D::Memory>>();
+                            (storage.buffer.memory(), self.bytes(&storage.ty).next_multiple_of(4).max(4))
                         })
                         .collect(),
                     groups: *groups,
@@ -322,6 +372,6 @@ impl Gpu {
             "{what} {:?} takes {bytes} bytes, a shader can see {most}; use smaller micro-batches",
             ty.shape
         );
-        EngineError::Unsupported { device: self.device.name.clone(), reason }
+        EngineError::Unsupported { device: self.device.name().into(), reason }
     }
 }

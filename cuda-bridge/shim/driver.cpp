@@ -1,0 +1,308 @@
+// A stand-in for NVIDIA's driver and NVRTC on a machine that has neither: the functions that src/device.rs and
+// src/nvrtc.rs load, over the host's memory and its C++ compiler. Everything above these two files runs as it would with
+// a GPU. One library plays both parts: TIEBREAK_CUDA_DRIVER and TIEBREAK_NVRTC name it.
+//
+// It is stricter than a GPU where that finds mistakes: new memory is filled with a pattern, what stands behind every allocation is
+// checked after every launch, and addresses are checked. It can be told to fail:
+//   TIEBREAK_SHIM_MEMORY=BYTES   there is no more memory than this
+//   TIEBREAK_SHIM_LOST=N         the GPU is lost at the Nth launch
+//   TIEBREAK_SHIM_WRONG=N        every Nth launch leaves a wrong bit in what it writes
+//   TIEBREAK_SHIM_VERSION=N      the driver's version, as cuDriverGetVersion gives it
+//   TIEBREAK_SHIM_FOLDER=PATH    where compiled kernels are kept (default: the folder this was compiled in)
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+namespace {
+
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, BAD_IMAGE = 200, NOT_FOUND = 500, LOST = 719 };
+
+std::mutex lock;
+std::map<uint64_t, size_t> allocations;
+size_t used = 0;
+uint64_t launches = 0;
+bool lost = false;
+std::string complaint;  // why the GPU was lost, for cuGetErrorString
+
+uint64_t setting(const char* name, uint64_t otherwise) {
+    const char* text = getenv(name);
+    return text ? strtoull(text, nullptr, 10) : otherwise;
+}
+
+size_t memory() { return setting("TIEBREAK_SHIM_MEMORY", uint64_t(8) << 30); }
+
+constexpr size_t BEHIND = 64;
+constexpr unsigned char FRESH = 0x5a, CANARY = 0xc7;
+
+// Whether `bytes` bytes from an address are in one allocation.
+bool inside(uint64_t address, size_t bytes) {
+    auto after = allocations.upper_bound(address);
+    if (after == allocations.begin()) return false;
+    auto [start, size] = *--after;
+    return address + bytes <= start + size;
+}
+
+int lose(const std::string& why) {
+    lost = true;
+    complaint = why;
+    return LOST;
+}
+
+struct Loaded {
+    void* library;
+    const char* (*start)(const unsigned*, const unsigned*, void**, void**);
+    std::string name;
+};
+
+std::string folder() {
+    const char* text = getenv("TIEBREAK_SHIM_FOLDER");
+    return text ? text : SHIM_FOLDER;
+}
+
+struct Program {
+    std::string source, log, code;
+};
+
+uint64_t hash(const std::string& text) {
+    uint64_t h = 14695981039346656037u;
+    for (unsigned char c : text) h = (h ^ c) * 1099511628211u;
+    return h;
+}
+
+std::string read(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    std::stringstream bytes;
+    bytes << file.rdbuf();
+    return bytes.str();
+}
+
+// What stands before the library in the machine code of a kernel.
+constexpr char MAGIC[] = "tiebreak-shim-1";
+
+}  // namespace
+
+extern "C" {
+
+int cuInit(unsigned) { return OK; }
+
+int cuDriverGetVersion(int* version) {
+    *version = int(setting("TIEBREAK_SHIM_VERSION", 12080));
+    return OK;
+}
+
+int cuGetErrorString(int status, const char** text) {
+    switch (status) {
+        case NO_MEMORY: *text = "out of memory"; return OK;
+        case BAD_IMAGE: *text = "device kernel image is invalid"; return OK;
+        case LOST: *text = complaint.c_str(); return OK;
+        case INVALID: *text = "invalid argument"; return OK;
+        case NOT_FOUND: *text = "named symbol not found"; return OK;
+        default: *text = nullptr; return INVALID;
+    }
+}
+
+int cuDeviceGetCount(int* count) { *count = 1; return OK; }
+int cuDeviceGet(int* device, int index) { *device = index; return index == 0 ? OK : 101; }
+
+int cuDeviceGetName(char* name, int len, int) {
+    snprintf(name, size_t(len), "host shim");
+    return OK;
+}
+
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+    *value = attribute == 75 ? 9 : 0;  // compute capability 9.0
+    return OK;
+}
+
+int cuDeviceTotalMem_v2(size_t* bytes, int) { *bytes = memory(); return OK; }
+
+int cuMemGetInfo_v2(size_t* unused, size_t* total) {
+    std::lock_guard guard(lock);
+    *total = memory();
+    *unused = *total - std::min(*total, used);
+    return OK;
+}
+
+int cuDevicePrimaryCtxRetain(void** context, int) { *context = &lock; return OK; }
+int cuDevicePrimaryCtxRelease_v2(int) { return OK; }
+int cuCtxSetCurrent(void*) { return lost ? LOST : OK; }
+
+int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
+    std::lock_guard guard(lock);
+    if (lost) return LOST;
+    if (bytes == 0) return INVALID;
+    if (used + bytes > memory()) return NO_MEMORY;
+    void* at = aligned_alloc(256, (bytes + BEHIND + 255) / 256 * 256);
+    if (!at) return NO_MEMORY;
+    memset(at, FRESH, bytes);
+    memset((char*)at + bytes, CANARY, BEHIND);
+    *address = (uint64_t)at;
+    allocations[*address] = bytes;
+    used += bytes;
+    return OK;
+}
+
+int cuMemFree_v2(uint64_t address) {
+    std::lock_guard guard(lock);
+    auto found = allocations.find(address);
+    if (found == allocations.end()) return INVALID;
+    used -= found->second;
+    allocations.erase(found);
+    free((void*)address);
+    return OK;
+}
+
+int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
+    std::lock_guard guard(lock);
+    if (lost) return LOST;
+    if (bytes && !inside(to, bytes)) return INVALID;
+    memcpy((void*)to, from, bytes);
+    return OK;
+}
+
+int cuMemcpyDtoH_v2(void* to, uint64_t from, size_t bytes) {
+    std::lock_guard guard(lock);
+    if (lost) return LOST;
+    if (bytes && !inside(from, bytes)) return INVALID;
+    memcpy(to, (const void*)from, bytes);
+    return OK;
+}
+
+int cuModuleLoadData(void** module, const void* image) {
+    std::lock_guard guard(lock);
+    if (lost) return LOST;
+    const char* bytes = (const char*)image;
+    if (memcmp(bytes, MAGIC, sizeof MAGIC)) return BAD_IMAGE;
+    uint64_t size;
+    memcpy(&size, bytes + sizeof MAGIC, 8);
+    // The loader takes files; this one has a name only as long as that takes.
+    std::string path = folder() + "/module-XXXXXX";
+    int file = mkstemp(path.data());
+    if (file < 0) return lose("cannot write to " + folder());
+    const char* at = bytes + sizeof MAGIC + 8;
+    while (size > 0) {
+        ssize_t done = write(file, at, size);
+        if (done <= 0) return lose("cannot write to " + folder());
+        at += done, size -= uint64_t(done);
+    }
+    close(file);
+    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    unlink(path.c_str());
+    if (!library) return BAD_IMAGE;
+    *module = new Loaded{library, (decltype(Loaded::start))dlsym(library, "tb_start"), (const char*)dlsym(library, "tb_name")};
+    return OK;
+}
+
+int cuModuleUnload(void* module) {
+    dlclose(((Loaded*)module)->library);
+    delete (Loaded*)module;
+    return OK;
+}
+
+int cuModuleGetFunction(void** function, void* module, const char* name) {
+    if (((Loaded*)module)->name != name) return NOT_FOUND;
+    *function = module;
+    return OK;
+}
+
+// Dynamic shared memory is not there; no kernel of ours asks for it without cuFuncSetAttribute.
+int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned x, unsigned y, unsigned z, unsigned, void*,
+                   void** values, void**) {
+    std::lock_guard guard(lock);
+    if (lost) return LOST;
+    if (gx == 0 || gy == 0 || gz == 0 || gy > 65535 || gz > 65535 || x * y * z > 1024) return INVALID;
+    launches++;
+    if (launches == setting("TIEBREAK_SHIM_LOST", 0)) return lose("unspecified launch failure");
+    const unsigned grid[] = {gx, gy, gz}, block[] = {x, y, z};
+    void* written = nullptr;
+    if (const char* error = ((Loaded*)function)->start(grid, block, values, &written)) return lose(error);
+    for (auto [address, size] : allocations)
+        for (size_t i = 0; i < BEHIND; i++)
+            if (((unsigned char*)address)[size + i] != CANARY) return lose(((Loaded*)function)->name + " wrote past a buffer");
+    uint64_t wrong = setting("TIEBREAK_SHIM_WRONG", 0);
+    if (wrong && launches % wrong == 0) *(unsigned*)written ^= 1;
+    return OK;
+}
+
+const char* nvrtcGetErrorString(int status) { return status == 6 ? "compilation failed" : "error of the shim"; }
+
+int nvrtcVersion(int* major, int* minor) {
+    *major = 12, *minor = 8;
+    return 0;
+}
+
+int nvrtcCreateProgram(void** program, const char* source, const char*, int, const char* const*, const char* const*) {
+    *program = new Program{source, "", ""};
+    return 0;
+}
+
+int nvrtcDestroyProgram(void** program) {
+    delete (Program*)*program;
+    *program = nullptr;
+    return 0;
+}
+
+int nvrtcCompileProgram(void* handle, int, const char* const*) {
+    Program& program = *(Program*)handle;
+    // The one kernel of the text: the name before the first parenthesis after its bounds, if it has some.
+    const std::string& source = program.source;
+    size_t at = source.rfind("__global__");
+    if (at == std::string::npos) return 6;
+    size_t bounds = source.find("__launch_bounds__", at);
+    size_t open = source.find('(', at);
+    if (bounds < open) open = source.find('(', source.find(')', bounds));
+    size_t first = source.find_last_of(" \n*", open - 1) + 1;
+    std::string name = source.substr(first, open - first);
+    bool barriers = source.find("__syncthreads") != std::string::npos;
+    std::string text = "#include \"" SHIM_FOLDER "/shim.h\"\n" + source + "\nextern \"C\" const char tb_name[] = \"" + name + "\";\n" +
+        "extern \"C\" const char* tb_start(const unsigned* grid, const unsigned* block, void** values, void** written) {\n"
+        "    return shim::start(" + name + ", grid, block, " + (barriers ? "true" : "false") + ", values, written);\n}\n";
+    const char* compiler = getenv("CXX");
+    std::string command = std::string(compiler ? compiler : "c++") +
+        " -std=c++17 -O1 -fPIC -shared -ffp-contract=off -w ";
+    char stem[32];
+    snprintf(stem, sizeof stem, "%016llx", (unsigned long long)hash(command + text + read(SHIM_FOLDER "/shim.h")));
+    std::string library = folder() + "/" + stem + ".so";
+    if (access(library.c_str(), R_OK) != 0) {
+        // Several processes may compile the same text: each under its own name, then renamed.
+        std::string own = folder() + "/" + stem + "-" + std::to_string(getpid()) + "-" + std::to_string((uintptr_t)handle);
+        std::ofstream(own + ".cpp") << text;
+        int status = system((command + "-o '" + own + "' '" + own + ".cpp' 2>'" + own + ".log'").c_str());
+        program.log = read(own + ".log");
+        unlink((own + ".log").c_str());
+        if (status != 0) return 6;
+        unlink((own + ".cpp").c_str());
+        if (rename(own.c_str(), library.c_str()) != 0) return 6;
+    }
+    std::string bytes = read(library);
+    uint64_t size = bytes.size();
+    program.code.assign(MAGIC, sizeof MAGIC);
+    program.code.append((const char*)&size, 8);
+    program.code += bytes;
+    return 0;
+}
+
+int nvrtcGetProgramLogSize(void* program, size_t* bytes) { *bytes = ((Program*)program)->log.size() + 1; return 0; }
+int nvrtcGetProgramLog(void* handle, char* to) {
+    Program& program = *(Program*)handle;
+    memcpy(to, program.log.c_str(), program.log.size() + 1);
+    return 0;
+}
+int nvrtcGetCUBINSize(void* program, size_t* bytes) { *bytes = ((Program*)program)->code.size(); return 0; }
+int nvrtcGetCUBIN(void* handle, char* to) {
+    Program& program = *(Program*)handle;
+    memcpy(to, program.code.data(), program.code.size());
+    return 0;
+}
+
+}  // extern "C"

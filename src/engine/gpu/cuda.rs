@@ -1,0 +1,154 @@
+//! One NVIDIA GPU through its driver: the same shaders, translated to CUDA C++ and compiled for this GPU at run time.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use cuda_bridge::device::{self, Description, DeviceError, Loaded, Memory};
+use cuda_bridge::nvrtc::Nvrtc;
+use cuda_bridge::translate::{Options, translate};
+use naga::valid::{Capabilities, ValidationFlags, Validator};
+
+use super::device::{Device, Dispatch, linted};
+use crate::engine::EngineError;
+use crate::shaders::product::Variant;
+
+/// A GPU with the kernels that were compiled for it.
+pub struct CudaDevice {
+    name: String,
+    device: Arc<device::Device>,
+    nvrtc: Nvrtc,
+    kernels: HashMap<String, Arc<Loaded>>,
+}
+
+/// The GPUs that NVIDIA's driver shows; none where there is no driver.
+///
+/// # Errors
+/// If the driver cannot be used.
+pub fn devices() -> Result<Vec<Description>, EngineError> {
+    match device::devices() {
+        Err(DeviceError::NoDriver(_)) => Ok(Vec::new()),
+        listed => listed.map_err(|error| engine_error("cuda", error)),
+    }
+}
+
+/// What an error of the bridge means for who runs a program.
+fn engine_error(device: &str, error: DeviceError) -> EngineError {
+    let (device, reason) = (device.to_string(), error.to_string());
+    match error {
+        DeviceError::OutOfMemory { .. } => EngineError::OutOfMemory { device, reason },
+        DeviceError::Lost { .. } => EngineError::DeviceLost { device, reason },
+        DeviceError::Arguments { .. } => EngineError::Fault { device, reason },
+        DeviceError::NoDriver(_)
+        | DeviceError::TooOld { .. }
+        | DeviceError::OldVersion(..)
+        | DeviceError::NoDevice { .. }
+        | DeviceError::Code { .. }
+        | DeviceError::Failed { .. } => EngineError::Unsupported { device, reason },
+    }
+}
+
+impl CudaDevice {
+    /// Opens the first GPU whose name contains `name` (any case) or whose number it is, or the first of all.
+    pub fn open(name: Option<&str>) -> Result<CudaDevice, EngineError> {
+        let unsupported = |reason: String| EngineError::Unsupported { device: "cuda".into(), reason };
+        let here = device::devices().map_err(|error| engine_error("cuda", error))?;
+        let fits = |d: &&Description| {
+            name.is_none_or(|name| {
+                name == d.index.to_string() || d.name.to_lowercase().contains(&name.to_lowercase())
+            })
+        };
+        let Some(chosen) = here.iter().find(fits) else {
+            let names: Vec<String> = here.iter().map(|d| format!("{}: {}", d.index, d.name)).collect();
+            let here = if names.is_empty() { "none".into() } else { names.join(", ") };
+            return Err(unsupported(format!("no GPU matches; GPUs here: {here}")));
+        };
+        let nvrtc = Nvrtc::load().map_err(|error| unsupported(error.to_string()))?;
+        let (major, minor) = nvrtc.version().map_err(|error| unsupported(error.to_string()))?;
+        let opened = device::Device::open(chosen.index).and_then(|d| Ok((d.driver_version()?, d)));
+        let (driver, device) = opened.map_err(|error| engine_error("cuda", error))?;
+        let name = format!("cuda: {} (driver {driver}, NVRTC {major}.{minor})", chosen.name);
+        Ok(CudaDevice { name, device, nvrtc, kernels: HashMap::new() })
+    }
+
+    fn error(&self, error: DeviceError) -> EngineError {
+        engine_error(&self.name, error)
+    }
+
+    /// A fault of our own: every text that comes here passed the lint.
+    fn fault(&self, reason: impl ToString) -> EngineError {
+        EngineError::Fault { device: self.name.clone(), reason: reason.to_string() }
+    }
+}
+
+impl Device for CudaDevice {
+    type Memory = Memory;
+    type Uniforms = Memory;
+    type Pipeline = Arc<Loaded>;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn variant(&self) -> Option<Variant> {
+        Some(Variant::Dot)
+    }
+
+    /// Kernels count elements in 32 bits.
+    fn binding_max(&self) -> u64 {
+        u64::from(u32::MAX) * 4
+    }
+
+    fn loop_rounds_max(&self) -> u32 {
+        u32::MAX
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<Memory, EngineError> {
+        let bytes = usize::try_from(bytes).map_err(|e| self.fault(e))?;
+        self.device.allocate(bytes).map_err(|error| self.error(error))
+    }
+
+    fn uniforms(&self, bytes: &[u8]) -> Result<Memory, EngineError> {
+        self.device.upload(bytes).map_err(|error| self.error(error))
+    }
+
+    fn write(&self, memory: &Memory, bytes: &[u8]) -> Result<(), EngineError> {
+        memory.write(bytes).map_err(|error| self.error(error))
+    }
+
+    fn pipeline(&mut self, text: &str) -> Result<Arc<Loaded>, EngineError> {
+        if let Some(loaded) = self.kernels.get(text) {
+            return Ok(loaded.clone());
+        }
+        linted(&self.name, text)?;
+        let module = naga::front::wgsl::parse_str(text).map_err(|e| self.fault(e))?;
+        let info = Validator::new(ValidationFlags::all(), Capabilities::empty()).validate(&module);
+        let info = info.map_err(|e| self.fault(e))?;
+        let kernel =
+            translate(&module, &info, "main", Options { native: true }).map_err(|e| self.fault(e))?;
+        let cubin = self.nvrtc.compile(&kernel.name, &kernel.source, &self.device.architecture());
+        let cubin = cubin.map_err(|e| self.fault(e))?;
+        let loaded = Arc::new(self.device.load(&kernel, &cubin).map_err(|error| self.error(error))?);
+        self.kernels.insert(text.to_string(), loaded.clone());
+        Ok(loaded)
+    }
+
+    fn submit(&self, dispatches: &[Dispatch<Self>]) -> Result<(), EngineError> {
+        for dispatch in dispatches {
+            // No memory has more bytes than a usize counts.
+            let (uniform, offset, bytes) = dispatch.uniform;
+            let mut buffers = vec![uniform.slice(offset as usize, bytes as usize)];
+            buffers.extend(dispatch.buffers.iter().map(|(memory, bytes)| memory.slice(0, *bytes as usize)));
+            dispatch.pipeline.launch(dispatch.groups, &buffers).map_err(|error| self.error(error))?;
+        }
+        Ok(())
+    }
+
+    fn read(&self, memory: &Memory, bytes: u64, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
+        visit(&memory.read(bytes as usize).map_err(|error| self.error(error))?);
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), EngineError> {
+        Ok(()) // every call says how it went
+    }
+}

@@ -1,0 +1,112 @@
+//! The engine for NVIDIA's GPUs, over a stand-in for the driver and NVRTC that runs kernels on the host: the bits of every
+//! other engine, and errors that say what to do when a GPU fails. `cuda-bridge/check-on-gpu.sh` does the like on a GPU.
+
+#![cfg(feature = "cuda")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use common::gpt_job;
+
+/// Says what stands in for the driver, or `None` where no C++ compiler is. CI requires it.
+fn shim() -> Option<&'static Path> {
+    static SHIM: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let make = || {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-shim");
+        match cuda_bridge::host::driver(&folder) {
+            Ok(library) => Some(library),
+            Err(error) => {
+                assert!(std::env::var_os("TIEBREAK_REQUIRE_SHIM").is_none(), "{error}");
+                println!("NOT TESTED: the CUDA engine over the host's stand-in: {error}");
+                None
+            }
+        }
+    };
+    SHIM.get_or_init(make).as_deref()
+}
+
+/// Runs a command with the stand-in and what else the environment is to say; its exit code and what it printed.
+fn tiebreak(shim: &Path, environment: &[(&str, &str)], args: &[&str]) -> (i32, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tiebreak"));
+    command.args(args).env("TIEBREAK_CUDA_DRIVER", shim).env("TIEBREAK_NVRTC", shim);
+    let output = command.envs(environment.iter().copied()).output().unwrap();
+    let printed = [output.stdout, output.stderr].concat();
+    (output.status.code().unwrap(), String::from_utf8(printed).unwrap())
+}
+
+/// A run by the CUDA engine, audited by the CPU's, and the other way round; then one on a GPU that is lost in the middle.
+#[test]
+fn runs_have_the_bits_of_other_engines_and_survive_a_lost_gpu() {
+    let Some(shim) = shim() else { return };
+    let (code, printed) = tiebreak(shim, &[], &["selftest", "--engine", "cuda"]);
+    assert_eq!(code, 0, "{printed}");
+    assert!(printed.contains("host shim") && printed.contains("equals the scalar reference"), "{printed}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
+    let job = gpt_job(folder.path(), "operator", "").to_str().unwrap().to_string();
+    let (there, here, lost) = (path("cuda"), path("cpu"), path("lost"));
+    let run = |args: &[&str]| {
+        let (code, printed) = tiebreak(shim, &[], args);
+        assert_eq!(code, 0, "{args:?}: {printed}");
+        printed
+    };
+    run(&["-q", "train", &job, "--out", &there, "--engine", "cuda"]);
+    run(&["-q", "train", &job, "--out", &here]);
+    assert!(run(&["compare", &there, &here]).contains("no difference"));
+    assert!(run(&["audit", &there]).contains("MATCHES"));
+    assert!(run(&["audit", &here, "--engine", "cuda"]).contains("MATCHES"));
+
+    // Launches of the self-test, then some steps'.
+    let faults = [("TIEBREAK_SHIM_LOST", "2500")];
+    let (code, printed) = tiebreak(shim, &faults, &["-q", "train", &job, "--out", &lost, "--engine", "cuda"]);
+    assert_eq!(code, 3, "{printed}");
+    assert!(printed.contains("was lost") && printed.contains("resumed"), "{printed}");
+    let states = std::fs::read_dir(Path::new(&lost).join("checkpoints")).unwrap().count();
+    assert!(states >= 1, "the GPU was lost before a checkpoint; say another launch");
+    run(&["-q", "train", "--out", &lost, "--resume", "--engine", "cuda"]);
+    assert!(run(&["compare", &lost, &here]).contains("no difference"));
+    assert!(run(&["audit", &lost]).contains("MATCHES"));
+}
+
+#[test]
+fn a_logged_run_replays_on_the_cpu() {
+    let Some(shim) = shim() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "microbatch", "").to_str().unwrap().to_string();
+    let out = folder.path().join("run").to_str().unwrap().to_string();
+    let train = ["-q", "train", &job, "--out", &out, "--profile", "logged", "--engine", "cuda"];
+    let (code, printed) = tiebreak(shim, &[], &train);
+    assert_eq!(code, 0, "{printed}");
+    let (code, printed) = tiebreak(shim, &[], &["audit", &out]);
+    assert!(code == 0 && printed.contains("MATCHES"), "{printed}");
+}
+
+/// Each fault of a machine gives its own error, which says what to do, and no engine.
+#[test]
+fn faults_are_told_apart() {
+    let Some(shim) = shim() else { return };
+    let nowhere = ("TIEBREAK_CUDA_DRIVER", "/nowhere/libcuda.so");
+    for (fault, says) in [
+        (nowhere, "install the driver"),
+        (("TIEBREAK_NVRTC", "/nowhere/libnvrtc.so"), "pip install nvidia-cuda-nvrtc"),
+        (("TIEBREAK_SHIM_VERSION", "11010"), "install a newer driver"),
+        (("TIEBREAK_SHIM_MEMORY", "300000"), "out of memory"),
+        (("TIEBREAK_SHIM_LOST", "100"), "was lost"),
+        (("TIEBREAK_SHIM_WRONG", "500"), "failed its self-test"),
+    ] {
+        let (code, printed) = tiebreak(shim, &[fault], &["selftest", "--engine", "cuda"]);
+        assert_eq!(code, 3, "{fault:?}: {printed}");
+        assert!(printed.contains(says), "{fault:?}: {printed}");
+    }
+    let (code, printed) = tiebreak(shim, &[], &["selftest", "--engine", "cuda", "--adapter", "H200"]);
+    assert!(code == 3 && printed.contains("GPUs here: 0: host shim"), "{printed}");
+    let no_vulkan = ("VK_DRIVER_FILES", "/nowhere/icd.json");
+    let (_, printed) = tiebreak(shim, &[nowhere, no_vulkan], &["adapters", "--json"]);
+    assert!(!printed.contains("cuda"), "where there is no driver nothing is said of it: {printed}");
+    let (code, printed) = tiebreak(shim, &[no_vulkan], &["adapters"]);
+    assert!(code == 0 && printed.contains("cuda: host shim"), "{printed}");
+}
