@@ -262,6 +262,23 @@ fn reductions_of_every_length() {
     }
 }
 
+/// The BLAKE3 roots of tensors where they are: about the edges of blocks, chunks and workgroups, and of a tree of three
+/// levels of workgroups.
+#[test]
+fn roots_on_a_device_are_blake3() {
+    for mut engine in engines().into_iter().map(|engine| engine.hashing(true)) {
+        let (mut tensors, mut want) = (Vec::new(), Vec::new());
+        for len in [1, 2, 15, 16, 17, 255, 256, 257, 512, 769, 16_383, 16_384, 16_385, 16_640, 1_100_000] {
+            let words: Vec<u32> = (0..len).map(|i| random(i, len)).collect();
+            tensors.push(upload(&mut engine, DType::F32, &[len], &words));
+            let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+            want.push(*blake3::hash(&bytes).as_bytes());
+        }
+        let have = engine.roots(&tensors).unwrap().expect("hashing is switched on");
+        assert!(have == want, "{}", engine.describe());
+    }
+}
+
 /// Whole runs, with dropout and accumulation, end in the same files on every engine and number of threads.
 #[test]
 fn fifty_steps_write_the_same_run_everywhere() {
@@ -278,7 +295,8 @@ fn fifty_steps_write_the_same_run_everywhere() {
     };
     let expected = trained("cpu-1", &mut Cpu::new(1).unwrap());
     assert!(trained("cpu-2", &mut Cpu::new(2).unwrap()) == expected, "two threads differ from one");
-    for (number, mut engine) in engines().into_iter().enumerate() {
+    // State and gradients are hashed on the device too.
+    for (number, mut engine) in engines().into_iter().map(|e| e.hashing(true)).enumerate() {
         let name = engine.describe();
         assert!(
             trained(&format!("gpu-{number}"), &mut engine) == expected,

@@ -104,6 +104,11 @@ pub trait Engine {
     /// Shows a tensor's canonical bytes (F32, U32 and U8 tensors).
     fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError>;
 
+    /// The BLAKE3 roots of tensors' canonical bytes, if the engine does better than to show the bytes.
+    fn roots(&mut self, _tensors: &[Tensor]) -> Result<Option<Vec<[u8; 32]>>, EngineError> {
+        Ok(None)
+    }
+
     fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError>;
 
     /// Runs a graph: `inputs` in the order of its input ports; the result is in the order of its output ports.

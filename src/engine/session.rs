@@ -132,6 +132,16 @@ impl<'e> Session<'e> {
         Ok(())
     }
 
+    /// The BLAKE3 roots of the state's tensors, in order, if the engine hashes them where they are.
+    pub fn state_roots(&mut self) -> Result<Option<Vec<[u8; 32]>>, EngineError> {
+        self.engine.roots(&self.state)
+    }
+
+    /// The roots of the gradients and the loss, likewise.
+    pub fn gradient_roots(&mut self, gradients: &Gradients) -> Result<Option<Vec<[u8; 32]>>, EngineError> {
+        self.engine.roots(&gradients.0)
+    }
+
     /// Replaces one tensor of the state.
     pub fn replace_state(&mut self, index: usize, bytes: &[u8]) -> Result<(), EngineError> {
         let shape = self.program.state()[index].shape.clone();

@@ -119,20 +119,35 @@ pub fn scalars(run: &Run, step: u32) -> StepScalars {
 /// The root over a micro-batch's gradients and loss.
 pub fn gradient_root(session: &mut Session, gradients: &Gradients) -> Result<Digest, EngineError> {
     let program = session.program().clone();
-    let mut named = Vec::new();
-    session.visit_gradients(gradients, |i, bytes| {
+    let entry = |i: usize| {
         let (name, shape) = match program.parameters.get(i) {
             Some(p) => (port::gradient(&p.name), p.shape.clone()),
             None => (port::LOSS.to_string(), vec![1]),
         };
-        named.push((name, tensor::digest(&TensorType { dtype: DType::F32, shape }, bytes)));
-    })?;
+        (name, TensorType { dtype: DType::F32, shape })
+    };
+    let mut named = Vec::new();
+    match session.gradient_roots(gradients)? {
+        Some(roots) => named.extend(roots.iter().enumerate().map(|(i, root)| {
+            let (name, ty) = entry(i);
+            (name, tensor::digest_from_root(&ty, root))
+        })),
+        None => session.visit_gradients(gradients, |i, bytes| {
+            let (name, ty) = entry(i);
+            named.push((name, tensor::digest(&ty, bytes)));
+        })?,
+    }
     Ok(table::root(named.iter().map(|(name, digest)| (name.as_str(), digest))))
 }
 
 /// The digests of a session's state tensors.
 pub fn state_digests(session: &mut Session) -> Result<Vec<Digest>, EngineError> {
     let state = session.program().state();
+    if let Some(roots) = session.state_roots()? {
+        let digests =
+            state.iter().zip(&roots).map(|(t, root)| tensor::digest_from_root(&state_type(t), root));
+        return Ok(digests.collect());
+    }
     let mut digests = Vec::with_capacity(state.len());
     session.visit_state(|i, bytes| digests.push(tensor::digest(&state_type(&state[i]), bytes)))?;
     Ok(digests)

@@ -130,6 +130,10 @@ impl Device for Adapter {
         &self.name
     }
 
+    fn software(&self) -> bool {
+        self.software
+    }
+
     /// On software adapters the others are slower by far (benches/gpu_product.rs), and slow to try.
     fn variant(&self) -> Option<Variant> {
         self.software.then_some(Variant::Words)

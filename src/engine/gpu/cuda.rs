@@ -89,6 +89,10 @@ impl Device for CudaDevice {
         &self.name
     }
 
+    fn software(&self) -> bool {
+        false
+    }
+
     fn variant(&self) -> Option<Variant> {
         Some(Variant::Dot)
     }

@@ -15,6 +15,9 @@ pub trait Device: 'static {
     /// The GPU and how it is reached, for people.
     fn name(&self) -> &str;
 
+    /// Whether it runs on the host's processor.
+    fn software(&self) -> bool;
+
     /// How this device computes products, if that need not be measured.
     fn variant(&self) -> Option<Variant>;
 

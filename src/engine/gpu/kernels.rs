@@ -19,7 +19,7 @@ pub struct Step<P> {
 }
 
 /// WebGPU's limit on workgroups along a dimension.
-const GROUPS_MAX: u32 = 65_535;
+pub const GROUPS_MAX: u32 = 65_535;
 
 /// How a product of these operands is computed by a variant.
 fn choice_of(graph: &Graph, a: TensorId, b: TensorId, block: u32, variant: Variant) -> Choice {

@@ -1,0 +1,108 @@
+// BLAKE3's compression (github.com/BLAKE3-team/BLAKE3-specs, section 2.2), and its tree within a workgroup.
+
+const BLAKE3_IV_LOW = vec4<u32>(0x6a09e667u, 0xbb67ae85u, 0x3c6ef372u, 0xa54ff53au);
+const BLAKE3_IV_HIGH = vec4<u32>(0x510e527fu, 0x9b05688cu, 0x1f83d9abu, 0x5be0cd19u);
+const BLAKE3_CHUNK_START: u32 = 1u;
+const BLAKE3_CHUNK_END: u32 = 2u;
+const BLAKE3_PARENT: u32 = 4u;
+const BLAKE3_ROOT: u32 = 8u;
+
+// A chaining value: words 0 to 3, and 4 to 7.
+struct Blake3 {
+    low: vec4<u32>,
+    high: vec4<u32>,
+}
+
+// Sixteen words as a round takes them: even and odd ones of the columns, then of the diagonals.
+struct Blake3Block {
+    column_x: vec4<u32>,
+    column_y: vec4<u32>,
+    diagonal_x: vec4<u32>,
+    diagonal_y: vec4<u32>,
+}
+
+fn blake3_block(a: vec4<u32>, b: vec4<u32>, c: vec4<u32>, d: vec4<u32>) -> Blake3Block {
+    return Blake3Block(vec4<u32>(a.x, a.z, b.x, b.z), vec4<u32>(a.y, a.w, b.y, b.w),
+                       vec4<u32>(c.x, c.z, d.x, d.z), vec4<u32>(c.y, c.w, d.y, d.w));
+}
+
+fn blake3_compress(value: Blake3, block: Blake3Block, counter: u32, bytes: u32, flags: u32) -> Blake3 {
+    var m = block;
+    // The state's rows. A round is four quarter rounds side by side on its columns, then on its diagonals, which are columns
+    // of rows turned by 1, 2 and 3.
+    var a = value.low;
+    var b = value.high;
+    var c = BLAKE3_IV_LOW;
+    var d = vec4<u32>(counter, 0u, bytes, flags);
+    for (var round = 0u; round < 7u; round += 1u) {
+        a = a + b + m.column_x;
+        d = d ^ a;
+        d = (d >> vec4<u32>(16u)) | (d << vec4<u32>(16u));
+        c = c + d;
+        b = b ^ c;
+        b = (b >> vec4<u32>(12u)) | (b << vec4<u32>(20u));
+        a = a + b + m.column_y;
+        d = d ^ a;
+        d = (d >> vec4<u32>(8u)) | (d << vec4<u32>(24u));
+        c = c + d;
+        b = b ^ c;
+        b = (b >> vec4<u32>(7u)) | (b << vec4<u32>(25u));
+        b = b.yzwx;
+        c = c.zwxy;
+        d = d.wxyz;
+        a = a + b + m.diagonal_x;
+        d = d ^ a;
+        d = (d >> vec4<u32>(16u)) | (d << vec4<u32>(16u));
+        c = c + d;
+        b = b ^ c;
+        b = (b >> vec4<u32>(12u)) | (b << vec4<u32>(20u));
+        a = a + b + m.diagonal_y;
+        d = d ^ a;
+        d = (d >> vec4<u32>(8u)) | (d << vec4<u32>(24u));
+        c = c + d;
+        b = b ^ c;
+        b = (b >> vec4<u32>(7u)) | (b << vec4<u32>(25u));
+        b = b.wxyz;
+        c = c.zwxy;
+        d = d.yzwx;
+        // The permutation 2 6 3 10 7 0 4 13 1 11 12 5 9 14 15 8 of the words.
+        let x = m.column_x;
+        let y = m.column_y;
+        let z = m.diagonal_x;
+        let w = m.diagonal_y;
+        m = Blake3Block(vec4<u32>(x.y, y.y, y.w, x.z), vec4<u32>(x.w, z.y, x.x, w.z),
+                        vec4<u32>(y.x, z.z, w.x, w.w), vec4<u32>(w.y, y.z, z.w, z.x));
+    }
+    return Blake3(a ^ c, b ^ d);
+}
+
+// Chaining values of a workgroup's 64 invocations.
+var<workgroup> blake3_low: array<vec4<u32>, 64>;
+var<workgroup> blake3_high: array<vec4<u32>, 64>;
+
+// The value over the first `count` of a workgroup's values, of which invocation `index` brings one: neighbours are merged
+// level by level, and one without a neighbour moves up, which is BLAKE3's tree. `root` says that this is the tree's top.
+fn blake3_tree(mine: Blake3, index: u32, count: u32, root: bool) -> Blake3 {
+    blake3_low[index] = mine.low;
+    blake3_high[index] = mine.high;
+    var merged = mine;
+    var left = count;
+    for (var level = 0u; level < 6u; level += 1u) {
+        workgroupBarrier();
+        let pairs = left / 2u;
+        let pair = min(index, 31u) * 2u;
+        merged = Blake3(blake3_low[pair], blake3_high[pair]);
+        if (index < pairs) {
+            let flags = BLAKE3_PARENT | select(0u, BLAKE3_ROOT, root && left == 2u);
+            let block = blake3_block(merged.low, merged.high, blake3_low[pair + 1u], blake3_high[pair + 1u]);
+            merged = blake3_compress(Blake3(BLAKE3_IV_LOW, BLAKE3_IV_HIGH), block, 0u, 64u, flags);
+        }
+        workgroupBarrier();
+        left = left - pairs;
+        if (index < left) {
+            blake3_low[index] = merged.low;
+            blake3_high[index] = merged.high;
+        }
+    }
+    return merged;
+}
