@@ -9,7 +9,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{adapter_names, begin_run, files, gpt_job, key};
+use common::{adapter_names, begin_run, files, gpt_job, gpu_engines, key};
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::arith::{DType, elementary, float};
 use tiebreak::engine::cpu::Cpu;
@@ -21,10 +21,6 @@ use tiebreak::program::graph::{Graph, TensorType, View};
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
 use tiebreak::run::disk::Disk;
 use tiebreak::train::{Silent, train};
-
-fn engines() -> Vec<Gpu> {
-    adapter_names().iter().map(|name| Gpu::open(Some(name)).unwrap()).collect()
-}
 
 fn upload(engine: &mut dyn Engine, dtype: DType, shape: &[u32], words: &[u32]) -> Tensor {
     let ty = TensorType { dtype, shape: shape.to_vec() };
@@ -87,9 +83,11 @@ fn scalar_operations_on_a_million_pairs() {
     ];
     let a: Vec<u32> = (0..COUNT).map(|i| pattern(i, 1)).collect();
     let b: Vec<u32> = (0..COUNT).map(|i| pattern(random(i, 3), 2)).collect();
-    for mut engine in engines() {
-        let inputs =
-            [upload(&mut engine, DType::F32, &[COUNT], &a), upload(&mut engine, DType::F32, &[COUNT], &b)];
+    for mut engine in gpu_engines() {
+        let inputs = [
+            upload(engine.as_mut(), DType::F32, &[COUNT], &a),
+            upload(engine.as_mut(), DType::F32, &[COUNT], &b),
+        ];
         for (number, (write, right)) in operations.iter().enumerate() {
             let mut builder = Builder::new(ProductTable::preset());
             let (x, y) = (builder.input("a", DType::F32, &[COUNT]), builder.input("b", DType::F32, &[COUNT]));
@@ -99,7 +97,7 @@ fn scalar_operations_on_a_million_pairs() {
             });
             let output = builder.map(body, &[x, y], &[COUNT]);
             builder.output("out", output);
-            let have = run(&mut engine, &builder.finish(), &inputs);
+            let have = run(engine.as_mut(), &builder.finish(), &inputs);
             for i in 0..COUNT as usize {
                 let want = right(a[i], b[i]);
                 let name = engine.describe();
@@ -120,8 +118,8 @@ fn elementary_functions_on_a_million_inputs() {
     ];
     // 2048 inputs in each of the 512 binades, and the vectors of mpmath are covered by the CPU's functions.
     let x: Vec<u32> = (0..COUNT).map(|i| (i >> 11) << 23 | (random(i, 5) & 0x7f_ffff)).collect();
-    for mut engine in engines() {
-        let input = upload(&mut engine, DType::F32, &[COUNT], &x);
+    for mut engine in gpu_engines() {
+        let input = upload(engine.as_mut(), DType::F32, &[COUNT], &x);
         for (number, (write, right)) in functions.iter().enumerate() {
             let mut builder = Builder::new(ProductTable::preset());
             let input_id = builder.input("x", DType::F32, &[COUNT]);
@@ -131,7 +129,7 @@ fn elementary_functions_on_a_million_inputs() {
             });
             let output = builder.map(body, &[input_id], &[COUNT]);
             builder.output("out", output);
-            let have = run(&mut engine, &builder.finish(), std::slice::from_ref(&input));
+            let have = run(engine.as_mut(), &builder.finish(), std::slice::from_ref(&input));
             for i in 0..COUNT as usize {
                 assert_eq!(have[i], right(x[i]), "{}: function {number} of {:08x}", engine.describe(), x[i]);
             }
@@ -176,10 +174,12 @@ fn products_of_every_kind() {
     let pairs = [(1, 1, 0), (2, 2, 0), (2, 3, 0), (3, 2, 64), (3, 3, 0), (3, 4, 0), (4, 4, 0), (4, 1, 128)];
     let mut cpu = Cpu::new(2).unwrap();
     let every = adapter_names();
-    let mut engines: Vec<Gpu> = every
+    let mut engines: Vec<Box<dyn Engine>> = every
         .iter()
         .flat_map(|name| Variant::ALL.map(|variant| Gpu::open_with(Some(name), variant).unwrap()))
+        .map(|gpu| Box::new(gpu) as Box<dyn Engine>)
         .collect();
+    engines.extend(gpu_engines().into_iter().filter(|engine| engine.describe().starts_with("cuda")));
     for [batch, m, n, k] in shapes {
         let word = |i: u32, stream: u32| match k {
             // All digits extreme, so that every accumulator is as full as it can be, and the greatest element late.
@@ -211,7 +211,7 @@ fn products_of_every_kind() {
                 if name.contains("SwiftShader") && !name.contains("Words") && !sampled {
                     continue;
                 }
-                let have = product(engine, shape, digits, &a, &b);
+                let have = product(engine.as_mut(), shape, digits, &a, &b);
                 assert!(have == want, "{}: {shape:?}, {digits:?}", engine.describe());
             }
         }
@@ -222,7 +222,7 @@ fn products_of_every_kind() {
 #[test]
 fn reductions_of_every_length() {
     let mut cpu = Cpu::new(2).unwrap();
-    let mut engines = engines();
+    let mut engines = gpu_engines();
     for (rows, len) in [(3, 1), (5, 255), (4, 256), (3, 257), (2, 4097), (1, 100_000), (70_000, 2)] {
         let words: Vec<u32> = (0..rows * len)
             .map(|i| match random(i, 21) % 300 {
@@ -254,8 +254,8 @@ fn reductions_of_every_length() {
             let input = upload(&mut cpu, DType::F32, &[rows, len], &words);
             let want = run(&mut cpu, &graph, &[input]);
             for engine in &mut engines {
-                let input = upload(engine, DType::F32, &[rows, len], &words);
-                let have = run(engine, &graph, &[input]);
+                let input = upload(engine.as_mut(), DType::F32, &[rows, len], &words);
+                let have = run(engine.as_mut(), &graph, &[input]);
                 assert!(have == want, "{}: reduction {number} of {rows} x {len}", engine.describe());
             }
         }
@@ -266,11 +266,11 @@ fn reductions_of_every_length() {
 /// levels of workgroups.
 #[test]
 fn roots_on_a_device_are_blake3() {
-    for mut engine in engines().into_iter().map(|engine| engine.hashing(true)) {
+    for mut engine in gpu_engines() {
         let (mut tensors, mut want) = (Vec::new(), Vec::new());
         for len in [1, 2, 15, 16, 17, 255, 256, 257, 512, 769, 16_383, 16_384, 16_385, 16_640, 1_100_000] {
             let words: Vec<u32> = (0..len).map(|i| random(i, len)).collect();
-            tensors.push(upload(&mut engine, DType::F32, &[len], &words));
+            tensors.push(upload(engine.as_mut(), DType::F32, &[len], &words));
             let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
             want.push(*blake3::hash(&bytes).as_bytes());
         }
@@ -296,10 +296,10 @@ fn fifty_steps_write_the_same_run_everywhere() {
     let expected = trained("cpu-1", &mut Cpu::new(1).unwrap());
     assert!(trained("cpu-2", &mut Cpu::new(2).unwrap()) == expected, "two threads differ from one");
     // State and gradients are hashed on the device too.
-    for (number, mut engine) in engines().into_iter().map(|e| e.hashing(true)).enumerate() {
+    for (number, mut engine) in gpu_engines().into_iter().enumerate() {
         let name = engine.describe();
         assert!(
-            trained(&format!("gpu-{number}"), &mut engine) == expected,
+            trained(&format!("gpu-{number}"), engine.as_mut()) == expected,
             "{name} differs from the CPU engine"
         );
     }

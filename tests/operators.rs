@@ -88,9 +88,7 @@ fn every_operator_has_the_same_bits_on_every_engine() {
     let mut engines: Vec<Box<dyn Engine>> =
         vec![Box::new(Cpu::new(1).unwrap()), Box::new(Cpu::new(2).unwrap())];
     #[cfg(feature = "gpu")]
-    for name in common::adapter_names() {
-        engines.push(Box::new(tiebreak::engine::gpu::Gpu::open(Some(&name)).unwrap()));
-    }
+    engines.extend(common::gpu_engines());
     for operator in OPERATORS {
         for gradient in [false, true] {
             if gradient && !operator.differentiable {

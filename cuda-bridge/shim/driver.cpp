@@ -10,6 +10,7 @@
 //   TIEBREAK_SHIM_VERSION=N      the driver's version, as cuDriverGetVersion gives it
 //   TIEBREAK_SHIM_FOLDER=PATH    where compiled kernels are kept (default: the folder this was compiled in)
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -31,7 +32,7 @@ std::mutex lock;
 std::map<uint64_t, size_t> allocations;
 size_t used = 0;
 uint64_t launches = 0;
-bool lost = false;
+std::atomic<bool> lost = false;
 std::string complaint;  // why the GPU was lost, for cuGetErrorString
 
 uint64_t setting(const char* name, uint64_t otherwise) {
@@ -136,6 +137,7 @@ int cuMemGetInfo_v2(size_t* unused, size_t* total) {
 int cuDevicePrimaryCtxRetain(void** context, int) { *context = &lock; return OK; }
 int cuDevicePrimaryCtxRelease_v2(int) { return OK; }
 int cuCtxSetCurrent(void*) { return lost ? LOST : OK; }
+int cuCtxSynchronize() { return lost ? LOST : OK; }
 
 int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
     std::lock_guard guard(lock);

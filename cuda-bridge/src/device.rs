@@ -96,6 +96,7 @@ driver! {
     retain = "cuDevicePrimaryCtxRetain" (*mut Handle, c_int);
     release = "cuDevicePrimaryCtxRelease_v2" (c_int);
     set_current = "cuCtxSetCurrent" (Handle);
+    synchronize = "cuCtxSynchronize" ();
     load = "cuModuleLoadData" (*mut Handle, *const c_void);
     unload = "cuModuleUnload" (Handle);
     function = "cuModuleGetFunction" (*mut Handle, Handle, *const c_char);
@@ -258,6 +259,16 @@ impl Device {
     fn current(&self) -> Result<(), DeviceError> {
         // SAFETY: a context that lives as long as the device.
         self.driver.check("cuCtxSetCurrent", unsafe { (self.driver.set_current)(self.context) })
+    }
+
+    /// Waits for everything that was launched.
+    ///
+    /// # Errors
+    /// If a launch failed, or the GPU was lost.
+    pub fn finish(&self) -> Result<(), DeviceError> {
+        self.current()?;
+        // SAFETY: no arguments.
+        self.driver.check("cuCtxSynchronize", unsafe { (self.driver.synchronize)() })
     }
 
     /// Memory for `bytes` bytes, with any contents.

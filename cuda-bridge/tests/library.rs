@@ -33,11 +33,11 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
     );
     let text = compose_text("test", &text).unwrap();
     let kernel = common::try_kernel(&text, options).unwrap_or_else(|error| panic!("{error}"));
-    let host = common::host(&kernel, Checks { undefined: true });
     let input: Vec<u32> = rows.iter().flatten().copied().collect();
     let mut output = vec![0; rows.len() * count];
     let groups = [(rows.len() as u32).div_ceil(64), 1, 1];
-    host.run(groups, &mut [Buffer::Read(&input), Buffer::Write(&mut output)]).unwrap();
+    let mut buffers = [Buffer::Read(&input[..]), Buffer::Write(&mut output)];
+    common::execute(&kernel, Checks { undefined: true }, groups, &mut buffers);
     output.chunks_exact(count).map(<[u32]>::to_vec).collect()
 }
 
@@ -198,11 +198,11 @@ fn main() {
     .unwrap();
     for options in OPTIONS {
         let kernel = common::try_kernel(&text, options).unwrap();
-        let host = common::host(&kernel, Checks { undefined: true });
         let sum = |terms: &[u32]| {
             let input = [&[terms.len() as u32], terms].concat();
             let mut output = [0];
-            host.run([1; 3], &mut [Buffer::Read(&input), Buffer::Write(&mut output)]).unwrap();
+            let mut buffers = [Buffer::Read(&input[..]), Buffer::Write(&mut output)];
+            common::execute(&kernel, Checks { undefined: true }, [1; 3], &mut buffers);
             output[0]
         };
         for row in table("contract", "tree") {
@@ -283,7 +283,6 @@ fn main() {
     )
     .unwrap();
     let kernel = common::try_kernel(&text, OPTIONS[1]).unwrap();
-    let host = common::host(&kernel, Checks { undefined: true });
     let mut checked = 0;
     for row in table("contract", "product") {
         let (a, b) = (words(&row[0]), words(&row[1]));
@@ -296,7 +295,8 @@ fn main() {
             let head = [range.len() as u32, bits_a, bits_b];
             let input = [&head[..], &a[range.clone()], &b[range]].concat();
             let mut output = [0];
-            host.run([1; 3], &mut [Buffer::Read(&input), Buffer::Write(&mut output)]).unwrap();
+            let mut buffers = [Buffer::Read(&input[..]), Buffer::Write(&mut output)];
+            common::execute(&kernel, Checks { undefined: true }, [1; 3], &mut buffers);
             output[0]
         };
         let parts: Vec<u32> = (0..blocks).map(part).collect();

@@ -120,6 +120,11 @@ pub trait Engine {
         observer: Option<&mut dyn Observer>,
     ) -> Result<Vec<Tensor>, EngineError>;
 
+    /// Waits for everything that was begun, for those who measure time.
+    fn finish(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     /// Copies a tensor's canonical bytes out.
     fn download(&mut self, tensor: &Tensor) -> Result<Vec<u8>, EngineError> {
         let mut copy = Vec::new();

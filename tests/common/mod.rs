@@ -8,6 +8,7 @@ use tiebreak::commit::checkpoint::Head;
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::PrivateKey;
 use tiebreak::commit::record::{Record, StepRecord};
+use tiebreak::engine::Engine;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
@@ -109,9 +110,14 @@ pub fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 pub fn adapter_names() -> Vec<String> {
     let usable = tiebreak::engine::gpu::adapters().into_iter().filter(|a| a.refused.is_none());
     let names: Vec<String> = usable.map(|a| a.name).collect();
+    let mut here = names.clone();
+    #[cfg(feature = "cuda")]
+    here.extend(
+        tiebreak::engine::gpu::cuda_devices().unwrap().into_iter().map(|d| format!("cuda: {}", d.name)),
+    );
     let required = std::env::var("TIEBREAK_REQUIRE_ADAPTERS").unwrap_or_default();
     for wanted in required.split(',').filter(|w| !w.is_empty()) {
-        assert!(names.iter().any(|n| n.contains(wanted)), "adapter {wanted} is required; here are {names:?}");
+        assert!(here.iter().any(|n| n.contains(wanted)), "adapter {wanted} is required; here are {here:?}");
     }
     for usual in ["llvmpipe", "SwiftShader"] {
         if !names.iter().any(|n| n.contains(usual)) {
@@ -119,6 +125,23 @@ pub fn adapter_names() -> Vec<String> {
         }
     }
     names
+}
+
+/// An engine for every usable adapter, and for every NVIDIA GPU through its driver as well. Tensors are hashed where they are,
+/// as GPUs do it, on software adapters too.
+#[cfg(feature = "gpu")]
+pub fn gpu_engines() -> Vec<Box<dyn Engine>> {
+    use tiebreak::engine::gpu::Gpu;
+    let open = |name: &String| Gpu::open(Some(name)).unwrap_or_else(|error| panic!("{error}")).hashing(true);
+    let mut all: Vec<Box<dyn Engine>> =
+        adapter_names().iter().map(|name| Box::new(open(name)) as Box<dyn Engine>).collect();
+    #[cfg(feature = "cuda")]
+    for device in tiebreak::engine::gpu::cuda_devices().unwrap() {
+        let number = device.index.to_string();
+        let gpu = tiebreak::engine::gpu::Cuda::open_cuda(Some(&number));
+        all.push(Box::new(gpu.unwrap_or_else(|error| panic!("{error}"))));
+    }
+    all
 }
 
 /// Replaces the history by an edited one under one new head.

@@ -4,9 +4,13 @@
 
 pub mod engine;
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock};
 
+use cuda_bridge::device::{Device, Loaded, Memory};
 use cuda_bridge::host::{Buffer, Checks, HostKernel};
+use cuda_bridge::nvrtc::Nvrtc;
 use cuda_bridge::translate::{Kernel, Options, TranslateError, translate};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 
@@ -28,12 +32,50 @@ pub fn host(kernel: &Kernel, checks: Checks) -> HostKernel {
     HostKernel::compile(kernel, &folder, checks).unwrap_or_else(|error| panic!("{error}"))
 }
 
+/// The GPU of this machine, if there is one: the same kernels run there too, and must leave the same words.
+fn gpu() -> Option<&'static (Arc<Device>, Nvrtc)> {
+    static GPU: OnceLock<Option<(Arc<Device>, Nvrtc)>> = OnceLock::new();
+    let open = || match Device::open(0) {
+        Ok(device) => Some((device, Nvrtc::load().unwrap_or_else(|error| panic!("{error}")))),
+        Err(error) => {
+            assert!(std::env::var_os("TIEBREAK_REQUIRE_GPU").is_none(), "{error}");
+            eprintln!("NOT CHECKED ON A GPU: {error}");
+            None
+        }
+    };
+    GPU.get_or_init(open).as_ref()
+}
+
+/// Runs a kernel on the host, and on the GPU if there is one.
+pub fn execute(kernel: &Kernel, checks: Checks, groups: [u32; 3], buffers: &mut [Buffer]) {
+    let words = |buffer: &Buffer| match buffer {
+        Buffer::Read(words) => words.to_vec(),
+        Buffer::Write(words) => words.to_vec(),
+    };
+    let before: Vec<Vec<u32>> = buffers.iter().map(words).collect();
+    host(kernel, checks).run(groups, buffers).unwrap_or_else(|error| panic!("{error}"));
+    let Some((device, nvrtc)) = gpu() else { return };
+    static LOADED: Mutex<BTreeMap<String, Arc<Loaded>>> = Mutex::new(BTreeMap::new());
+    let load = || {
+        let cubin = nvrtc.compile(&kernel.name, &kernel.source, &device.architecture());
+        Arc::new(device.load(kernel, &cubin.unwrap_or_else(|error| panic!("{error}"))).unwrap())
+    };
+    let loaded = LOADED.lock().unwrap().entry(kernel.source.clone()).or_insert_with(load).clone();
+    let bytes = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let memory: Vec<Memory> = before.iter().map(|words| device.upload(&bytes(words)).unwrap()).collect();
+    let slices: Vec<_> = memory.iter().map(Memory::whole).collect();
+    loaded.launch(groups, &slices).unwrap_or_else(|error| panic!("{error}"));
+    for (number, (memory, buffer)) in memory.iter().zip(buffers.iter()).enumerate() {
+        let want = bytes(&words(buffer));
+        assert!(memory.read(want.len()).unwrap() == want, "{}: buffer {number} on the GPU", kernel.name);
+    }
+}
+
 /// Runs a text with an input at binding 0 and an output at binding 1, trapping undefined behaviour.
 pub fn run(text: &str, input: &[u32], outputs: usize, groups: [u32; 3]) -> Vec<u32> {
-    let kernel = host(&kernel(text), Checks { undefined: true });
     let mut output = vec![0x5555_5555; outputs];
     let mut buffers = [Buffer::Read(input), Buffer::Write(&mut output)];
-    kernel.run(groups, &mut buffers).unwrap_or_else(|error| panic!("{error}"));
+    execute(&kernel(text), Checks { undefined: true }, groups, &mut buffers);
     output
 }
 

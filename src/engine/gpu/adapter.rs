@@ -119,12 +119,18 @@ impl Adapter {
         let software = adapter.get_info().device_type == Cpu;
         Ok(Adapter { name, software, device, queue, pipelines: HashMap::new(), fault })
     }
+
+    fn lost(&self, error: impl ToString) -> EngineError {
+        EngineError::DeviceLost { device: self.name.clone(), reason: error.to_string() }
+    }
 }
 
 impl Device for Adapter {
     type Memory = wgpu::Buffer;
     type Uniforms = wgpu::Buffer;
     type Pipeline = wgpu::ComputePipeline;
+
+    const API: &'static str = "wgpu";
 
     fn name(&self) -> &str {
         &self.name
@@ -253,11 +259,14 @@ impl Device for Adapter {
         encoder.copy_buffer_to_buffer(buffer, 0, &staging, 0, size);
         self.queue.submit([encoder.finish()]);
         staging.map_async(wgpu::MapMode::Read, .., |_| {});
-        let lost = |reason: String| EngineError::DeviceLost { device: self.name.clone(), reason };
-        self.device.poll(wgpu::PollType::wait_indefinitely()).map_err(|error| lost(error.to_string()))?;
-        self.check()?;
-        let view = staging.get_mapped_range(..).map_err(|error| lost(error.to_string()))?;
+        self.finish()?;
+        let view = staging.get_mapped_range(..).map_err(|error| self.lost(error))?;
         visit(&view[..bytes as usize]);
         Ok(())
+    }
+
+    fn finish(&self) -> Result<(), EngineError> {
+        self.device.poll(wgpu::PollType::wait_indefinitely()).map_err(|error| self.lost(error))?;
+        self.check()
     }
 }

@@ -1,12 +1,14 @@
 //! One NVIDIA GPU through its driver: the same shaders, translated to CUDA C++ and compiled for this GPU at run time.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use cuda_bridge::device::{self, Description, DeviceError, Loaded, Memory};
 use cuda_bridge::nvrtc::Nvrtc;
 use cuda_bridge::translate::{Options, translate};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
+
+use rayon::prelude::*;
 
 use super::device::{Device, Dispatch, linted};
 use crate::engine::EngineError;
@@ -66,8 +68,21 @@ impl CudaDevice {
         let (major, minor) = nvrtc.version().map_err(|error| unsupported(error.to_string()))?;
         let opened = device::Device::open(chosen.index).and_then(|d| Ok((d.driver_version()?, d)));
         let (driver, device) = opened.map_err(|error| engine_error("cuda", error))?;
-        let name = format!("cuda: {} (driver {driver}, NVRTC {major}.{minor})", chosen.name);
+        let name = format!("{} (driver {driver}, NVRTC {major}.{minor})", chosen.name);
         Ok(CudaDevice { name, device, nvrtc, kernels: HashMap::new() })
+    }
+
+    /// A shader's text made ready to be launched.
+    fn load(&self, text: &str) -> Result<Arc<Loaded>, EngineError> {
+        linted(&self.name, text)?;
+        let module = naga::front::wgsl::parse_str(text).map_err(|e| self.fault(e))?;
+        let info = Validator::new(ValidationFlags::all(), Capabilities::empty()).validate(&module);
+        let info = info.map_err(|e| self.fault(e))?;
+        let kernel =
+            translate(&module, &info, "main", Options { native: true }).map_err(|e| self.fault(e))?;
+        let cubin = self.nvrtc.compile(&kernel.name, &kernel.source, &self.device.architecture());
+        let cubin = cubin.map_err(|e| self.fault(e))?;
+        Ok(Arc::new(self.device.load(&kernel, &cubin).map_err(|error| self.error(error))?))
     }
 
     fn error(&self, error: DeviceError) -> EngineError {
@@ -84,6 +99,8 @@ impl Device for CudaDevice {
     type Memory = Memory;
     type Uniforms = Memory;
     type Pipeline = Arc<Loaded>;
+
+    const API: &'static str = "cuda";
 
     fn name(&self) -> &str {
         &self.name
@@ -123,17 +140,21 @@ impl Device for CudaDevice {
         if let Some(loaded) = self.kernels.get(text) {
             return Ok(loaded.clone());
         }
-        linted(&self.name, text)?;
-        let module = naga::front::wgsl::parse_str(text).map_err(|e| self.fault(e))?;
-        let info = Validator::new(ValidationFlags::all(), Capabilities::empty()).validate(&module);
-        let info = info.map_err(|e| self.fault(e))?;
-        let kernel =
-            translate(&module, &info, "main", Options { native: true }).map_err(|e| self.fault(e))?;
-        let cubin = self.nvrtc.compile(&kernel.name, &kernel.source, &self.device.architecture());
-        let cubin = cubin.map_err(|e| self.fault(e))?;
-        let loaded = Arc::new(self.device.load(&kernel, &cubin).map_err(|error| self.error(error))?);
+        let loaded = self.load(text)?;
         self.kernels.insert(text.to_string(), loaded.clone());
         Ok(loaded)
+    }
+
+    /// On all cores: compiling takes longer than everything else that is done before the first step.
+    fn prepare(&mut self, texts: &[&str]) -> Result<(), EngineError> {
+        let missing: BTreeSet<&str> =
+            texts.iter().copied().filter(|text| !self.kernels.contains_key(*text)).collect();
+        let loaded: Vec<(String, Arc<Loaded>)> = missing
+            .into_par_iter()
+            .map(|text| Ok((text.to_string(), self.load(text)?)))
+            .collect::<Result<_, EngineError>>()?;
+        self.kernels.extend(loaded);
+        Ok(())
     }
 
     fn submit(&self, dispatches: &[Dispatch<Self>]) -> Result<(), EngineError> {
@@ -150,6 +171,10 @@ impl Device for CudaDevice {
     fn read(&self, memory: &Memory, bytes: u64, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
         visit(&memory.read(bytes as usize).map_err(|error| self.error(error))?);
         Ok(())
+    }
+
+    fn finish(&self) -> Result<(), EngineError> {
+        self.device.finish().map_err(|error| self.error(error))
     }
 
     fn check(&self) -> Result<(), EngineError> {

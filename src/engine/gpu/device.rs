@@ -12,7 +12,10 @@ pub trait Device: 'static {
     /// A shader made ready.
     type Pipeline: Clone + Send + Sync + 'static;
 
-    /// The GPU and how it is reached, for people.
+    /// How it is reached, for people.
+    const API: &'static str;
+
+    /// The GPU, for people.
     fn name(&self) -> &str;
 
     /// Whether it runs on the host's processor.
@@ -39,6 +42,11 @@ pub trait Device: 'static {
     /// kernels.
     fn pipeline(&mut self, text: &str) -> Result<Self::Pipeline, EngineError>;
 
+    /// Makes the pipelines of all these texts, at once where a device can.
+    fn prepare(&mut self, texts: &[&str]) -> Result<(), EngineError> {
+        texts.iter().try_for_each(|text| self.pipeline(text).map(drop))
+    }
+
     /// Runs dispatches in order.
     fn submit(&self, dispatches: &[Dispatch<Self>]) -> Result<(), EngineError>;
 
@@ -49,6 +57,9 @@ pub trait Device: 'static {
         bytes: u64,
         visit: &mut dyn FnMut(&[u8]),
     ) -> Result<(), EngineError>;
+
+    /// Waits for everything that was submitted.
+    fn finish(&self) -> Result<(), EngineError>;
 
     /// Reports what the device complained of since it was last asked.
     fn check(&self) -> Result<(), EngineError>;

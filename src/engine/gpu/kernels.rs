@@ -104,9 +104,12 @@ fn file(name: &str) -> String {
     shaders::source(name).expect("the build script made this shader").to_string()
 }
 
+/// A text, uniform words and workgroups.
+pub type Shader = (String, Vec<u32>, [u32; 3]);
+
 /// A node's shader text, uniform words and workgroups; the text is empty for groupings. Public for the CUDA translation's
 /// tests, which run the same dispatches.
-pub fn shader(graph: &Graph, node: &Node, variant: Variant) -> (String, Vec<u32>, [u32; 3]) {
+pub fn shader(graph: &Graph, node: &Node, variant: Variant) -> Shader {
     let ty = graph.tensor(node.output);
     let elements = ty.len() as u32;
     let last = *ty.shape.last().expect("tensors have rank 1 or more");
@@ -191,15 +194,13 @@ pub fn shader(graph: &Graph, node: &Node, variant: Variant) -> (String, Vec<u32>
     }
 }
 
-/// Makes a node ready; its uniform data goes to the end of `data`.
+/// Makes a node with this shader ready; its uniform data goes to the end of `data`.
 pub fn step_of<D: Device>(
     device: &mut D,
-    variant: Variant,
-    graph: &Graph,
     node: &Node,
+    (text, uniform, groups): Shader,
     data: &mut Vec<u8>,
 ) -> Result<Step<D::Pipeline>, EngineError> {
-    let (text, uniform, groups) = shader(graph, node, variant);
     if text.is_empty() {
         return Ok(Step { pipeline: None, dispatches: Vec::new() });
     }

@@ -246,7 +246,7 @@ impl<M: Send + Sync + 'static> Source for HostWords<'_, M> {
 
 impl<D: Device> Engine for Accelerated<D> {
     fn describe(&self) -> String {
-        format!("{}, {:?} products", self.device.name(), self.variant)
+        format!("{}: {}, {:?} products", D::API, self.device.name(), self.variant)
     }
 
     fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
@@ -264,9 +264,12 @@ impl<D: Device> Engine for Accelerated<D> {
         self.show(tensor.storage(), visit)
     }
 
+    fn finish(&mut self) -> Result<(), EngineError> {
+        self.device.finish()
+    }
+
     fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
-        let mut data = Vec::new();
-        let mut steps = Vec::new();
+        let mut shaders = Vec::new();
         for node in &graph.nodes {
             let ty = graph.tensor(node.output);
             if self.bytes(ty) > self.device.binding_max() {
@@ -276,7 +279,13 @@ impl<D: Device> Engine for Accelerated<D> {
             {
                 return Err(EngineError::Unsupported { device: self.device.name().into(), reason });
             }
-            steps.push(step_of(&mut self.device, self.variant, &graph, node, &mut data)?);
+            shaders.push(kernels::shader(&graph, node, self.variant));
+        }
+        let texts: Vec<&str> = shaders.iter().map(|(text, ..)| &text[..]).filter(|t| !t.is_empty()).collect();
+        self.device.prepare(&texts)?;
+        let (mut data, mut steps) = (Vec::new(), Vec::new());
+        for (node, shader) in graph.nodes.iter().zip(shaders) {
+            steps.push(step_of(&mut self.device, node, shader, &mut data)?);
         }
         self.device.check()?;
         let uniforms = self.device.uniforms(&data)?;

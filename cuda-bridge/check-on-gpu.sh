@@ -1,0 +1,162 @@
+#!/usr/bin/env bash
+# Everything that needs a real NVIDIA GPU, in one call of under eight minutes: bits on CUDA and, if there is a Vulkan loader, on the
+# same GPU through Vulkan; a training of 100 steps on CPU, CUDA and Vulkan; benchmarks beside PyTorch. Writes
+# benches/results/DATE-GPU.md, or FOLDER/DATE-GPU.md, and says at the end whether every check passed (exit status 0).
+#
+#   cuda-bridge/check-on-gpu.sh [FOLDER]       on the GPU's machine; builds with cargo, or takes what --pack left
+#   cuda-bridge/check-on-gpu.sh --pack         where there is cargo: leaves the programs in gpu-check.tar.xz, for a machine without
+#
+# Needs the driver, NVRTC (CUDA's, PyTorch's, or as TIEBREAK_NVRTC says) and, for the golden vectors, a C++ compiler.
+# TIEBREAK_CHECK_SMALL=1 tries the script itself where there is no GPU, over the stand-in that shim/driver.cpp is.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+programs="adapters operators library device"
+
+# What cargo built: the programs under names without hashes, stripped, in gpu-check/.
+build() {
+  set -e
+  rm -rf gpu-check && mkdir gpu-check
+  cargo build --release --locked
+  cp target/release/tiebreak gpu-check/
+  executables=$(cargo test --no-run --locked --test adapters --test operators --message-format=json 2>/dev/null
+    cargo test --no-run --locked -p cuda-bridge --test library --test device --message-format=json 2>/dev/null
+    cargo bench --no-run --locked --bench cuda --message-format=json 2>/dev/null)
+  for name in $programs cuda; do
+    path=$(printf '%s\n' "$executables" | grep -o "\"executable\":\"[^\"]*/$name-[0-9a-f]*\"" | tail -1 | cut -d'"' -f4)
+    [ -n "$path" ] || { echo "cargo built no $name" >&2; exit 1; }
+    cp "$path" "gpu-check/$name"
+  done
+  strip gpu-check/*
+  set +e
+}
+
+if [ "${1:-}" = --pack ]; then
+  build
+  tar -cJf gpu-check.tar.xz gpu-check
+  rm -rf gpu-check
+  ls -l gpu-check.tar.xz
+  exit
+fi
+
+if command -v cargo >/dev/null; then
+  build
+elif [ -f gpu-check.tar.xz ]; then
+  tar -xJf gpu-check.tar.xz
+else
+  echo "there is no cargo here, and no gpu-check.tar.xz: run cuda-bridge/check-on-gpu.sh --pack where there is one" >&2
+  exit 1
+fi
+
+results=${1:-benches/results}
+mkdir -p "$results"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+tiebreak=$PWD/gpu-check/tiebreak
+small=${TIEBREAK_CHECK_SMALL:-}
+number=100
+# When the whole has to be over, in seconds from its start.
+deadline=465
+fail() { touch "$work/failed"; }
+# row TEXT: a line of the report's table, in the order in which checks were begun.
+row() { printf '%s\n' "$1" > "$work/row-$number"; }
+
+# PyTorch brings an NVRTC that no loader's path names.
+if [ -z "${TIEBREAK_NVRTC:-}" ]; then
+  found=$(python3 - 2>/dev/null <<'PY'
+import pathlib, sys
+for root in sys.path:
+    for path in sorted(pathlib.Path(root or ".").glob("nvidia/*/lib/libnvrtc.so.1[0-9]")):
+        print(path)
+PY
+)
+  found=$(printf '%s\n' "$found" | tail -1)
+  [ -n "$found" ] && export TIEBREAK_NVRTC=$found
+fi
+
+# checked NAME COMMAND...: runs it until the deadline at most, and keeps its output in the results' folder if it fails.
+checked() {
+  local name=$1 begin=$SECONDS log=$work/log-$number status=0
+  shift
+  timeout $((deadline > SECONDS ? deadline - SECONDS : 1)) "$@" > "$log" 2>&1 || status=$?
+  local result=passed
+  if [ "$status" != 0 ]; then
+    result="**FAILED** (exit $status)"
+    [ "$status" = 124 ] && result="**NOT DONE** in time"
+    fail
+    cp "$log" "$results/failed-$number.log"
+    tail -15 "$log"
+  fi
+  echo "$name: $result, $((SECONDS - begin)) s"
+  row "| $name | $result | $((SECONDS - begin)) |"
+}
+check() { number=$((number + 1)); checked "$@"; }
+# The same beside what follows, until `wait`.
+beside() { number=$((number + 1)); checked "$@" & }
+
+echo "== what is here"
+name=$("$tiebreak" selftest --engine cuda --json 2> "$work/selftest.txt" | grep '"engine"' | cut -d'"' -f4)
+if [ -z "$name" ]; then
+  cat "$work/selftest.txt"
+  exit 1
+fi
+echo "$name; NVRTC: ${TIEBREAK_NVRTC:-as the loader finds it}"
+"$tiebreak" adapters 2>/dev/null | tee "$results/adapters.txt"
+require="cuda"
+vulkan=$(grep -o 'wgpu: NVIDIA[^(]*' "$results/adapters.txt" | head -1 | sed 's/^wgpu: //; s/ *$//')
+if [ -n "$vulkan" ]; then
+  require="cuda,NVIDIA"
+else
+  echo "NOT CHECKED: no NVIDIA adapter through Vulkan here (a loader, libvulkan1, may be missing)"
+  row "| the same GPU through Vulkan | not here | |"
+fi
+export TIEBREAK_REQUIRE_ADAPTERS=$require TIEBREAK_REQUIRE_GPU=1
+
+echo "== bits"
+beside "one fingerprint on every engine (\`tiebreak adapters\`)" "$tiebreak" adapters
+beside "a kernel of the library, driver and NVRTC (\`device\`)" gpu-check/device
+if [ -z "$small" ]; then
+  beside "golden vectors and the scalar library (\`library\`)" gpu-check/library
+  beside "operand pairs, elementary functions, products, reductions, 50 steps (\`adapters\`)" gpu-check/adapters
+  beside "every operator and gradient (\`operators\`)" gpu-check/operators every_operator
+fi
+
+wait
+
+echo "== a training of 100 steps"
+steps=100
+[ -n "$small" ] && steps=3
+cat > "$work/job.toml" <<JOB
+steps = $steps
+clip_norm = 1.0
+model = { kind = "gpt", context = 64, layers = 2, heads = 4, width = 64, dropout = 0.1 }
+data = { kind = "bytes", path = "$PWD/assets/text/shakespeare.txt" }
+optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }
+schedule = { peak = 2e-3, warmup = 2, floor = 2e-4 }
+batch = { micro_batch = 4, micro_batches = 2 }
+checkpoint = { every = $steps }
+JOB
+check "$steps steps on the CPU" "$tiebreak" -q train "$work/job.toml" --out "$work/cpu"
+check "$steps steps on CUDA" "$tiebreak" -q train "$work/job.toml" --out "$work/cuda" --engine cuda
+check "their states are equal" "$tiebreak" compare "$work/cpu" "$work/cuda"
+check "CUDA audits the CPU's run" "$tiebreak" -q audit "$work/cpu" --engine cuda
+if [ -n "$vulkan" ]; then
+  check "$steps steps on the GPU through Vulkan" "$tiebreak" -q train "$work/job.toml" --out "$work/vulkan" --engine wgpu --adapter "$vulkan"
+  check "its states are equal too" "$tiebreak" compare "$work/cpu" "$work/vulkan"
+fi
+check "logged profile: plain f32 kernels on CUDA, audited by the CPU" sh -c "'$tiebreak' -q train '$work/job.toml' --out '$work/logged' --profile logged --engine cuda && '$tiebreak' -q audit '$work/logged'"
+
+echo "== benchmarks"
+# Alone on the machine: nothing runs beside it.
+check "benchmark of the CUDA engine" sh -c "gpu-check/cuda ${small:+--small} > '$work/ours.jsonl'"
+checks=$work/checks.md
+{ printf '## Checks\n\n| check | result | s |\n| --- | --- | --- |\n'; cat "$work"/row-*; } > "$checks"
+gpu=$(printf '%s' "$name" | sed 's/^cuda: //; s/ (.*//' | tr -c 'a-zA-Z0-9\n' -)
+timeout $((deadline + 15 > SECONDS ? deadline + 15 - SECONDS : 1)) python3 benches/cuda_report.py --ours "$work/ours.jsonl" --checks "$checks" --out "$results/$(date +%F)-$gpu.md" || fail
+cp "$work/ours.jsonl" "$results/$(date +%F)-$gpu.jsonl"
+rm -f "$results/adapters.txt"
+if [ -e "$work/failed" ]; then
+  echo "SOMETHING FAILED: see above, and $results/failed-*.log"
+  exit 1
+fi
+echo "every check passed"
