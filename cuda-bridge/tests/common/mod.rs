@@ -8,14 +8,22 @@ use std::path::Path;
 
 use cuda_bridge::host::{Buffer, Checks, HostKernel};
 use cuda_bridge::translate::{Kernel, Options, TranslateError, translate};
-use naga::valid::{Capabilities, ValidationFlags, Validator};
+use naga::Module;
+use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 
-/// Translates the entry point `main` of a text that must be valid.
-pub fn try_kernel(text: &str, options: Options) -> Result<Kernel, TranslateError> {
+/// A text that must be valid.
+pub fn valid(text: &str) -> (Module, ModuleInfo) {
     let module = naga::front::wgsl::parse_str(text).unwrap_or_else(|e| panic!("{}", e.emit_to_string(text)));
     // All capabilities, so that what is refused is refused by the translation.
     let info = Validator::new(ValidationFlags::all(), Capabilities::all()).validate(&module);
-    translate(&module, &info.unwrap_or_else(|e| panic!("{}", e.emit_to_string(text))), "main", options)
+    let info = info.unwrap_or_else(|e| panic!("{}", e.emit_to_string(text)));
+    (module, info)
+}
+
+/// Translates the entry point `main` of a text that must be valid.
+pub fn try_kernel(text: &str, options: Options) -> Result<Kernel, TranslateError> {
+    let (module, info) = valid(text);
+    translate(&module, &info, "main", options)
 }
 
 pub fn kernel(text: &str) -> Kernel {
