@@ -7,4 +7,5 @@
 pub mod device;
 pub mod host;
 pub mod nvrtc;
+pub mod tensor_core;
 pub mod translate;
