@@ -64,7 +64,7 @@ static_assert(sizeof(Shared) <= 48 * 1024, "static shared memory");
 // banks. Copies write whole lines of 128 bytes, in any case without conflict.
 TB_FN u32 swizzle(u32 row, u32 half) { return row * STEP + ((half ^ (row >> 2 & 1u)) * CHUNK); }
 
-// Which tile of the output a block computes. In launch order blocks would go along whole rows of tiles, and a wave of
+// A block's share of the product, and which tile of the output that is. In launch order blocks would go along whole rows of tiles, and a wave of
 // some hundred of them would read nearly all of B. Here eight rows of tiles are walked together, column by column, so a wave is
 // closer to a square and its operands to the least that L2 must hold.
 constexpr u32 RASTER = 8;

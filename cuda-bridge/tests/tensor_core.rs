@@ -178,6 +178,21 @@ fn every_pair_of_digit_counts() {
     }
 }
 
+/// Totals of 128 bits and carries change nothing where they are not needed.
+#[test]
+fn completions_for_longer_rows() {
+    for (digits_a, digits_b) in [(1, 1), (2, 3), (3, 3), (4, 2)] {
+        let case = Case::new(digits_a, digits_b, [1, 37, 21, 83]);
+        Case { shape: Shape { long: true, ..case.shape }, ..case }.check();
+        Case { shape: Shape { wide: true, long: true, ..case.shape }, options: PLAIN, ..case }.check();
+    }
+    // Beyond 64 bits without a carry.
+    let case = Case { fill: Fill::All(-128), ..Case::new(3, 4, [1, 20, 40, 2049]) };
+    assert!(case.shape.wide && !case.shape.long);
+    case.check();
+    Case { part: Part::Rest, fill: Fill::Random, ..case }.check();
+}
+
 /// Rows, columns and K around multiples of what tiles, fragments and chunks have.
 #[test]
 fn edges_of_tiles_and_of_k() {
