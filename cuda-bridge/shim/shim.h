@@ -1,7 +1,10 @@
-// CUDA's names on a host, so that its C++ compiler compiles translated kernels and runs them: a block's threads are
-// fibers (ucontext) of one operating system thread, which change at barriers and nowhere else. A kernel without barriers
-// is a loop. Compile with -ffp-contract=off: the intrinsics below are plain operators.
+// CUDA's names on a host, so that its C++ compiler compiles kernels and runs them: a block's threads are fibers of one
+// operating system thread, which change at barriers and at the operations of a whole warp (warp.h), and nowhere else. A kernel
+// without barriers is a loop. Compile with -ffp-contract=off: the intrinsics below are plain operators.
 #pragma once
+// Switching fibers by longjmp is what a fortified C library takes for an attack.
+#undef _FORTIFY_SOURCE
+#include <csetjmp>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -16,7 +19,8 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline __attribute__((always_inline))
-#define __launch_bounds__(n)
+#define __launch_bounds__(...)
+#define TIEBREAK_SHIM
 #define __constant__ static
 // One copy for all threads of a block: a block runs on one operating system thread at a time.
 #define __shared__ static thread_local
@@ -44,6 +48,7 @@ inline float __fsqrt_rn(float a) { return sqrtf(a); }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline float __uint2float_rn(unsigned a) { return (float)a; }
 inline float __int2float_rn(int a) { return (float)a; }
+inline float __ll2float_rn(long long a) { return (float)a; }
 // The translation clamps before it converts.
 inline unsigned __float2uint_rz(float a) { return (unsigned)a; }
 inline int __float2int_rz(float a) { return (int)a; }
@@ -70,51 +75,137 @@ namespace shim {
 
 constexpr size_t STACK = 1 << 20;  // reserved; only what is touched becomes memory
 
-struct Fiber {
-    ucontext_t context;
-    Index3 index;
-    void* stack = nullptr;
-    int line = 0;  // of the barrier that it waits at
-    bool ended = false;
+constexpr unsigned WARP = 32;
+
+// 16 bytes on their way to shared memory.
+struct Copy {
+    unsigned char* to;
+    const unsigned char* from;
+    bool inside;
 };
 
-inline thread_local ucontext_t scheduler;
+// What all lanes of a warp do together, once every lane has given its argument.
+typedef void (*Operation)(void* const* arguments);
+
+enum State { READY, AT_BARRIER, AT_OPERATION, ENDED };
+
+struct Fiber {
+    ucontext_t context;  // where it begins
+    jmp_buf place;       // where it goes on
+    bool begun = false;
+    Index3 index;
+    void* stack = nullptr;
+    State state = READY;
+    int line = 0;  // of what it waits at
+    // The operation of the warp that it waits at, and how many it has come to.
+    Operation operation = nullptr;
+    void* argument = nullptr;
+    unsigned long operations = 0;
+    // Copies under way, and how many of them belong to the groups that are closed, group by group.
+    std::vector<Copy> copies;
+    std::vector<size_t> groups;
+};
+
+// Switches cost no system call: contexts of the C library, which keep signal masks, only begin a fiber.
+inline thread_local jmp_buf scheduler;
 inline thread_local Fiber* running = nullptr;
 inline thread_local const std::function<void()>* body = nullptr;
+// The first thing that was found wrong.
+inline thread_local const char* fault = nullptr;
+
+inline void expect(bool condition, const char* message) {
+    if (!condition && !fault) fault = message;
+}
+
+__attribute__((noinline)) inline void pause() {
+    if (_setjmp(running->place) == 0) _longjmp(scheduler, 1);
+}
+
+__attribute__((noinline)) inline void resume(Fiber* fiber) {
+    running = fiber;
+    thread_index = fiber->index;
+    if (_setjmp(scheduler) != 0) return;
+    if (running->begun) _longjmp(running->place, 1);
+    running->begun = true;
+    setcontext(&running->context);
+}
 
 inline void wait_at(int line) {
+    running->state = AT_BARRIER;
     running->line = line;
-    swapcontext(&running->context, &scheduler);
+    pause();
+}
+
+inline void wait_for_warp(int line, Operation operation, void* argument) {
+    running->state = AT_OPERATION;
+    running->line = line;
+    running->operation = operation;
+    running->argument = argument;
+    running->operations++;
+    pause();
 }
 
 inline void enter() {
     (*body)();
-    running->ended = true;
-    swapcontext(&running->context, &scheduler);
+    expect(running->copies.empty(), "a thread ended with copies that it did not wait for");
+    running->state = ENDED;
+    pause();
+}
+
+// Runs a warp's lanes until each is at a barrier or at its end. Returns a message, or null.
+inline const char* run_warp(Fiber* lanes, size_t count, bool& backwards) {
+    for (;;) {
+        for (size_t i = 0; i < count; i++) {
+            Fiber* lane = &lanes[backwards ? count - 1 - i : i];
+            if (lane->state == READY) resume(lane);
+        }
+        size_t waiting = 0;
+        for (size_t i = 0; i < count; i++) waiting += lanes[i].state == AT_OPERATION;
+        if (waiting == 0) return nullptr;
+        void* arguments[WARP];
+        for (size_t i = 0; i < count; i++) {
+            const Fiber& lane = lanes[i];
+            bool same = lane.line == lanes[0].line && lane.operation == lanes[0].operation && lane.operations == lanes[0].operations;
+            if (waiting != WARP || !same) return "lanes of a warp part at an operation of the whole warp";
+            arguments[i] = lane.argument;
+        }
+        lanes[0].operation(arguments);
+        for (size_t i = 0; i < count; i++) lanes[i].state = READY;
+        backwards = !backwards;
+    }
 }
 
 // Runs one block by fibers. Every other round runs the threads backwards, so that code which relies on an order between
 // barriers gives wrong results here. Returns a message, or null.
 inline const char* run_block(std::vector<Fiber>& fibers) {
+    fault = nullptr;
     for (Fiber& fiber : fibers) {
         getcontext(&fiber.context);
         fiber.context.uc_stack.ss_sp = fiber.stack;
         fiber.context.uc_stack.ss_size = STACK;
         fiber.context.uc_link = nullptr;
-        fiber.ended = false;
+        fiber.begun = false;
+        fiber.state = READY;
+        fiber.operations = 0;
+        fiber.copies.clear();
+        fiber.groups.clear();
         makecontext(&fiber.context, enter, 0);
     }
+    const size_t warps = (fibers.size() + WARP - 1) / WARP;
     for (bool backwards = false;; backwards = !backwards) {
-        for (size_t i = 0; i < fibers.size(); i++) {
-            running = &fibers[backwards ? fibers.size() - 1 - i : i];
-            thread_index = running->index;
-            swapcontext(&scheduler, &running->context);
+        for (size_t i = 0; i < warps; i++) {
+            const size_t first = (backwards ? warps - 1 - i : i) * WARP;
+            const size_t count = fibers.size() - first < WARP ? fibers.size() - first : WARP;
+            bool lanes_backwards = backwards;
+            if (const char* error = run_warp(&fibers[first], count, lanes_backwards)) return error;
         }
+        if (fault) return fault;
         for (Fiber& fiber : fibers) {
-            if (fiber.ended != fibers[0].ended) return "some threads of a block ended while others wait at a barrier";
-            if (!fiber.ended && fiber.line != fibers[0].line) return "threads of a block wait at different barriers";
+            if (fiber.state != fibers[0].state) return "some threads of a block ended while others wait at a barrier";
+            if (fiber.state != ENDED && fiber.line != fibers[0].line) return "threads of a block wait at different barriers";
         }
-        if (fibers[0].ended) return nullptr;
+        if (fibers[0].state == ENDED) return nullptr;
+        for (Fiber& fiber : fibers) fiber.state = READY;
     }
 }
 

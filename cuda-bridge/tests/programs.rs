@@ -75,11 +75,12 @@ fn pattern(i: u32, stream: u32) -> u32 {
 }
 
 /// Products over tiles' and blocks' edges, with marked groups, of every pair of digit counts that the CPU engine is
-/// asked for, in every variant.
+/// asked for, in every variant and on tensor cores.
 #[test]
 fn products_of_every_kind() {
     let mut cpu = Cpu::new(1).unwrap();
-    let mut engines = Variant::ALL.map(|variant| Shim::new(variant, PLAIN));
+    let mut engines = Vec::from(Variant::ALL.map(|variant| Shim::new(variant, PLAIN)));
+    engines.push(Shim::with_tensor_cores(NATIVE));
     let pairs = [(1, 1, 0), (2, 2, 0), (2, 3, 0), (3, 2, 64), (3, 3, 0), (3, 4, 0), (4, 4, 0), (4, 1, 128)];
     for [batch, m, n, k] in [[1, 1, 1, 1], [1, 33, 31, 7], [2, 5, 70, 64], [2, 40, 1, 129], [1, 20, 35, 300]]
     {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cuda_bridge::nvrtc::{Nvrtc, NvrtcError};
+use cuda_bridge::nvrtc::NvrtcError;
 use cuda_bridge::translate::{Kernel, Options};
 use tiebreak::engine::gpu::kernels::texts;
 use tiebreak::run::job::Job;
@@ -71,21 +71,9 @@ fn every_shader_translates() {
     }
 }
 
-/// NVRTC, or the end of the test where it is not there and need not be.
-fn nvrtc() -> Option<Nvrtc> {
-    match Nvrtc::load() {
-        Ok(nvrtc) => Some(nvrtc),
-        Err(error @ NvrtcError::NotFound { .. }) if std::env::var_os("TIEBREAK_REQUIRE_NVRTC").is_none() => {
-            eprintln!("NOT CHECKED: {error}");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
-}
-
 #[test]
 fn every_kernel_compiles_to_machine_code() {
-    let Some(nvrtc) = nvrtc() else { return };
+    let Some(nvrtc) = common::nvrtc() else { return };
     let kernels = kernels();
     // Products have next to nothing that is native, and take seconds: once is enough.
     let once = |name: &str| name.contains("Choice") || name.contains("product");
@@ -113,7 +101,7 @@ fn every_kernel_compiles_to_machine_code() {
 
 #[test]
 fn nvrtc_says_what_it_rejects() {
-    let Some(nvrtc) = nvrtc() else { return };
+    let Some(nvrtc) = common::nvrtc() else { return };
     let error = nvrtc.compile("k", "extern \"C\" __global__ void k() { nothing; }", "sm_80").unwrap_err();
     assert!(matches!(&error, NvrtcError::Rejected { log, .. } if log.contains("nothing")), "{error}");
     assert!(nvrtc.compile("k", "", "sm_1").is_err(), "there is no such architecture");

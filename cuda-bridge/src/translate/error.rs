@@ -32,6 +32,9 @@ pub enum TranslateError {
     /// There is no entry point of that name.
     #[error("the module has no entry point `{entry}`")]
     NoEntryPoint { entry: String },
+    /// There is no function of that name.
+    #[error("the module has no function `{function}`")]
+    NoFunction { function: String },
     /// Only compute shaders become kernels.
     #[error("entry point `{entry}` is a {stage} shader: only compute shaders become kernels")]
     Stage { entry: String, stage: String },

@@ -95,21 +95,63 @@ pub fn translate(
     let types = Types::new(module, info).map_err(at)?;
     let bytes = shared.map(|(_, variable)| u64::from(types.size(variable.ty))).sum();
     limit("bytes of workgroup memory", bytes, SHARED_MAX)?;
-    let writer = Writer {
-        module,
-        info,
-        options,
-        types,
-        constants: String::new(),
-        tables: HashMap::new(),
-        functions: String::new(),
-        names: HashMap::new(),
-        barriers: false,
-    };
+    let writer = Writer::new(module, info, options, types);
     writer.kernel(point, used).map_err(at)
 }
 
+/// Functions of a module as CUDA C++, for kernels whose entry point is written by hand.
+#[derive(Clone, Debug)]
+pub struct Functions {
+    /// The prelude, and the functions with all that they call.
+    pub source: String,
+    /// Their C++ names, in the order in which they were asked for. Structs are taken and given by value; WGSL's vectors are
+    /// `tb::vec<u32, 4u>` and the like.
+    pub names: Vec<String>,
+}
+
+/// Translates functions by name.
+pub fn functions(
+    module: &Module,
+    info: &ModuleInfo,
+    wanted: &[&str],
+    options: Options,
+) -> Result<Functions, TranslateError> {
+    let first = wanted.first().copied().unwrap_or_default();
+    let types = Types::new(module, info).map_err(|refusal| refusal.at(first))?;
+    let mut writer = Writer::new(module, info, options, types);
+    let mut names = Vec::new();
+    for name in wanted {
+        let mut found = module.functions.iter().filter(|(_, f)| f.name.as_deref() == Some(*name));
+        let (handle, _) =
+            found.next().ok_or_else(|| TranslateError::NoFunction { function: (*name).into() })?;
+        let refused = |refusal: Refusal| refusal.at(name);
+        // Its callers would have to know which of the module's variables to pass.
+        if let Some(variable) = writer.used(&info[handle]).first() {
+            let reason = "a function that is called by hand reads no variable of the module";
+            return refuse(Group::AddressSpace, module.global_variables[*variable].space, reason)
+                .map_err(refused);
+        }
+        names.push(writer.called(handle).map_err(refused)?);
+    }
+    let source = [PRELUDE, &writer.types.declarations, &writer.constants, "\n", &writer.functions].concat();
+    Ok(Functions { source, names })
+}
+
 impl<'a> Writer<'a> {
+    fn new(module: &'a Module, info: &'a ModuleInfo, options: Options, types: Types<'a>) -> Writer<'a> {
+        Writer {
+            module,
+            info,
+            options,
+            types,
+            constants: String::new(),
+            tables: HashMap::new(),
+            functions: String::new(),
+            names: HashMap::new(),
+            barriers: false,
+        }
+    }
+
     fn global_name(&self, handle: Handle<GlobalVariable>) -> String {
         let name = plain_name(self.module.global_variables[handle].name.as_deref());
         format!("g{}_{name}", handle.index())

@@ -17,7 +17,7 @@ mod statements;
 mod types;
 
 pub use error::{Group, TranslateError};
-pub use kernel::{Kernel, Parameter, ParameterKind};
+pub use kernel::{Functions, Kernel, Parameter, ParameterKind};
 
 use naga::Module;
 use naga::valid::ModuleInfo;
@@ -51,4 +51,17 @@ pub fn translate(
     let index = module.entry_points.iter().position(|point| point.name == entry);
     let index = index.ok_or_else(|| TranslateError::NoEntryPoint { entry: entry.into() })?;
     kernel::translate(module, info, index, options)
+}
+
+/// Translates functions by name, with all that they call and without any entry point, for kernels that are written by hand.
+///
+/// # Errors
+/// If there is no such function, it reads a variable of the module, or it uses something that is not accepted.
+pub fn functions(
+    module: &Module,
+    info: &ModuleInfo,
+    names: &[&str],
+    options: Options,
+) -> Result<Functions, TranslateError> {
+    kernel::functions(module, info, names, options)
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cuda_bridge::host::{Buffer, Checks, HostKernel};
+use cuda_bridge::tensor_core::Shape;
 use cuda_bridge::translate::Options;
 use tiebreak::arith::DType;
 use tiebreak::engine::gpu::Variant;
@@ -11,7 +12,7 @@ use tiebreak::engine::gpu::kernels::shader;
 use tiebreak::engine::reference::{bytes_from_words, words_from_bytes};
 use tiebreak::engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
 use tiebreak::program::element::{self, Source};
-use tiebreak::program::graph::{Graph, Primitive, TensorId, TensorType};
+use tiebreak::program::graph::{Graph, Node, Primitive, TensorId, TensorType};
 
 /// A tensor as the kernels see it: words, quantised ones in the variant's own layout.
 struct Storage {
@@ -23,12 +24,18 @@ struct Storage {
 pub struct Shim {
     pub variant: Variant,
     pub options: Options,
+    /// Whether products of digit planes run on the tensor cores' kernel instead of the translated one.
+    pub tensor_cores: bool,
     kernels: HashMap<String, Arc<HostKernel>>,
 }
 
 impl Shim {
     pub fn new(variant: Variant, options: Options) -> Shim {
-        Shim { variant, options, kernels: HashMap::new() }
+        Shim { variant, options, tensor_cores: false, kernels: HashMap::new() }
+    }
+
+    pub fn with_tensor_cores(options: Options) -> Shim {
+        Shim { tensor_cores: true, ..Shim::new(Variant::Dot, options) }
     }
 
     fn kernel(&mut self, text: &str) -> Arc<HostKernel> {
@@ -38,6 +45,31 @@ impl Shim {
             Arc::new(super::host(&kernel, Checks::default()))
         };
         self.kernels.entry(text.to_string()).or_insert_with(make).clone()
+    }
+
+    /// The tensor cores' kernel for a product, and its blocks.
+    fn product(
+        &mut self,
+        graph: &Graph,
+        node: &Node,
+        groups: [u32; 3],
+    ) -> Option<(Arc<HostKernel>, [u32; 3])> {
+        let Primitive::Product { a, b, block, .. } = &node.primitive else { return None };
+        if !self.tensor_cores {
+            return None;
+        }
+        let (a, b) = (graph.tensor(*a), graph.tensor(*b));
+        let digits = |ty: &TensorType| match ty.dtype {
+            DType::Q(d) => u32::from(d),
+            _ => unreachable!("products take quantised operands"),
+        };
+        let k = if *block == 0 { a.shape[2] } else { *block };
+        let shape = Shape::new(digits(a), digits(b), k).unwrap();
+        let options = self.options;
+        let make = || Arc::new(super::host(&super::tensor_core(shape, options), Checks::default()));
+        let kernel = self.kernels.entry(format!("{shape:?}")).or_insert_with(make).clone();
+        let [rows, columns] = shape.tile();
+        Some((kernel, [b.shape[1].div_ceil(columns), a.shape[1].div_ceil(rows), groups[2]]))
     }
 
     /// Words of a tensor in the kernels' layout: digit planes or whole q's, rows padded to 16 places.
@@ -97,7 +129,11 @@ fn canonical(storage: &Storage, variant: Variant) -> Vec<u8> {
 
 impl Engine for Shim {
     fn describe(&self) -> String {
-        format!("translated kernels on the host, {:?} products, {:?}", self.variant, self.options)
+        let tensor_cores = if self.tensor_cores { " on tensor cores" } else { "" };
+        format!(
+            "translated kernels on the host, {:?} products{tensor_cores}, {:?}",
+            self.variant, self.options
+        )
     }
 
     fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
@@ -139,7 +175,10 @@ impl Engine for Shim {
                 let mut words = vec![0x5a5a_5a5a; self.words(ty)];
                 let (text, uniform, groups) = shader(&graph, node, self.variant);
                 if !groups.contains(&0) {
-                    let kernel = self.kernel(&text);
+                    let (kernel, groups) = match self.product(&graph, node, groups) {
+                        Some(product) => product,
+                        None => (self.kernel(&text), groups),
+                    };
                     let ids = node.primitive.inputs();
                     let read = |id: &TensorId| values[id.0 as usize].as_ref().unwrap().storage::<Storage>();
                     let mut buffers = vec![Buffer::Read(&uniform)];

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod engine;
+pub mod ptxas;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,16 +11,46 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use cuda_bridge::device::{Device, Loaded, Memory};
 use cuda_bridge::host::{Buffer, Checks, HostKernel};
-use cuda_bridge::nvrtc::Nvrtc;
+use cuda_bridge::nvrtc::{Nvrtc, NvrtcError};
+use cuda_bridge::tensor_core::{Shape, product};
 use cuda_bridge::translate::{Kernel, Options, TranslateError, translate};
-use naga::valid::{Capabilities, ValidationFlags, Validator};
+use naga::Module;
+use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
+use tiebreak::shaders;
+use tiebreak::shaders::product::{Choice, Variant};
 
-/// Translates the entry point `main` of a text that must be valid.
-pub fn try_kernel(text: &str, options: Options) -> Result<Kernel, TranslateError> {
+/// A text that must be valid.
+pub fn valid(text: &str) -> (Module, ModuleInfo) {
     let module = naga::front::wgsl::parse_str(text).unwrap_or_else(|e| panic!("{}", e.emit_to_string(text)));
     // All capabilities, so that what is refused is refused by the translation.
     let info = Validator::new(ValidationFlags::all(), Capabilities::all()).validate(&module);
-    translate(&module, &info.unwrap_or_else(|e| panic!("{}", e.emit_to_string(text))), "main", options)
+    let info = info.unwrap_or_else(|e| panic!("{}", e.emit_to_string(text)));
+    (module, info)
+}
+
+/// Translates the entry point `main` of a text that must be valid.
+pub fn try_kernel(text: &str, options: Options) -> Result<Kernel, TranslateError> {
+    let (module, info) = valid(text);
+    translate(&module, &info, "main", options)
+}
+
+/// The tensor cores' product.
+pub fn tensor_core(shape: Shape, options: Options) -> Kernel {
+    let choice = Choice::new(Variant::Dot, shape.digits_a, shape.digits_b, 1);
+    let (module, info) = valid(&choice.complete(shaders::source("product").unwrap()));
+    product(&module, &info, shape, options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// NVRTC, or the end of the test where it is not there and need not be.
+pub fn nvrtc() -> Option<Nvrtc> {
+    match Nvrtc::load() {
+        Ok(nvrtc) => Some(nvrtc),
+        Err(error @ NvrtcError::NotFound { .. }) if std::env::var_os("TIEBREAK_REQUIRE_NVRTC").is_none() => {
+            eprintln!("NOT CHECKED: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
 }
 
 pub fn kernel(text: &str) -> Kernel {

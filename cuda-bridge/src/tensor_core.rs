@@ -1,0 +1,203 @@
+//! The digit product on int8 tensor cores: `kernels/product.cuh`, completed for a pair of digit counts.
+//!
+//! The kernel takes the place of the translated `shaders/product.wgsl` (on digit planes): the same buffers in the same order,
+//! the same uniform words, the same bits. Its caller changes the text, and divides rows and columns by [`Shape::tile`]. What is
+//! written by hand is the multiplication alone. The way back from exact sums to binary32 is the WGSL's own, translated from the
+//! module that the caller gives; that module also says which parameters there are.
+
+use std::fmt::Write;
+
+use naga::Module;
+use naga::valid::ModuleInfo;
+
+use crate::translate::{
+    Functions, Kernel, Options, Parameter, ParameterKind, TranslateError, functions, translate,
+};
+
+/// The instructions of a warp, and the kernel that is made of them.
+const WARP: &str = include_str!("../kernels/warp.cuh");
+const PRODUCT: &str = include_str!("../kernels/product.cuh");
+
+/// Functions of the WGSL that the kernel calls: `wgsl_NAME` in its text.
+const CALLED: [&str; 4] = ["finish", "u128_add", "digits_exponent", "digits_marked"];
+
+/// The most shared memory that a block has without being asked for at its launch.
+const SHARED_MAX: u32 = 48 << 10;
+
+/// Blocks of K of this length and more are left to the translated kernel: the word that takes what the highest sum leaves has
+/// room for K a few times as long, and nobody has longer rows.
+pub const PLACES_MAX: u32 = 1 << 25;
+
+/// Why there is no kernel for a module.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProductError {
+    #[error(transparent)]
+    Translate(#[from] TranslateError),
+    #[error("the module is no completion of product.wgsl: {reason}")]
+    NotAProduct { reason: String },
+    #[error("{digits_a} and {digits_b} digits: there are 1 to 4")]
+    Digits { digits_a: u32, digits_b: u32 },
+}
+
+/// What a completion depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
+    /// Digits of the operands, 1..=4.
+    pub digits_a: u32,
+    pub digits_b: u32,
+    /// Whether exact sums may need more than 64 bits.
+    pub wide: bool,
+    /// Whether sums of digit products may overflow 32 bits, so that they are carried on the way.
+    pub long: bool,
+    /// A quarter of the tile by half of the warps: for outputs that do not give every SM a large tile.
+    pub small: bool,
+}
+
+/// How a block computes its tile.
+struct Tile {
+    /// Warps along rows and columns of the block.
+    warps: [u32; 2],
+    /// Fragments of 16 rows and of 8 columns of a warp.
+    fragments: [u32; 2],
+}
+
+impl Shape {
+    /// The completion for blocks of `k` places; none where K is too long for it.
+    pub fn new(digits_a: u32, digits_b: u32, k: u32) -> Option<Shape> {
+        let bits = 8 * (digits_a + digits_b) - 4;
+        // Pairs of digits that have the same weight.
+        let pairs = u64::from(digits_a.min(digits_b));
+        let wide = u128::from(k) << bits >= 1 << 63;
+        let long = u64::from(k) * pairs * (1 << 14) >= 1 << 31;
+        (k < PLACES_MAX).then_some(Shape { digits_a, digits_b, wide, long, small: false })
+    }
+
+    /// Every completion that some K below [`PLACES_MAX`] asks for.
+    pub fn all() -> impl Iterator<Item = Shape> {
+        let pairs = (1..=4).flat_map(|digits_a| (1..=4).map(move |digits_b| (digits_a, digits_b)));
+        pairs
+            .flat_map(|(digits_a, digits_b)| {
+                // Both conditions hold from some K on, so the powers of two and what is just below them meet every case.
+                let mut found: Vec<Shape> = Vec::new();
+                for k in (0..25).flat_map(|i| [1 << i, (2 << i) - 1]) {
+                    let shape = Shape::new(digits_a, digits_b, k);
+                    found.extend(shape.filter(|shape| !found.contains(shape)));
+                }
+                found
+            })
+            .flat_map(|shape| [shape, Shape { small: true, ..shape }])
+    }
+
+    /// The same with large or small tiles, whichever takes less time for `products` outputs of this many rows and columns on a
+    /// GPU of so many SMs, going by rounds of blocks alone. An SM takes one large tile at a time or two small ones, which together
+    /// are half of its work. Small tiles read twice the bytes for it, so they have to win by a fifth.
+    pub fn for_output(self, rows: u32, columns: u32, products: u32, processors: u32) -> Shape {
+        let rounds = |shape: Shape, at_once: u32| {
+            let [tile_rows, tile_columns] = shape.tile();
+            let blocks = u64::from(rows.div_ceil(tile_rows)) * u64::from(columns.div_ceil(tile_columns));
+            (blocks * u64::from(products)).div_ceil(u64::from(at_once.max(1)))
+        };
+        let (large, small) = (Shape { small: false, ..self }, Shape { small: true, ..self });
+        let time_of_large = 2 * rounds(large, processors);
+        let time_of_small = rounds(small, processors.saturating_mul(2));
+        if 5 * time_of_small <= 4 * time_of_large { small } else { large }
+    }
+
+    /// Rows and columns of the output that a block computes.
+    pub fn tile(self) -> [u32; 2] {
+        let Tile { warps, fragments } = self.division();
+        [warps[0] * fragments[0] * 16, warps[1] * fragments[1] * 8]
+    }
+
+    /// A thread has 255 registers at most, of which the warp's sums, SUMS for each output, may take some 190: the fragments in
+    /// use, addresses and counters need the rest. Within that, a warp's part is as square as may be, and the block longer along the
+    /// operand with fewer digits, since that costs fewer bytes a step. Eight warps of 255 registers are an SM's whole file, so a
+    /// block has an SM to itself; of the small ones, with four, an SM takes two or three.
+    fn division(self) -> Tile {
+        let planes = self.digits_a + self.digits_b - 1 + u32::from(self.long);
+        let fragments = match planes {
+            1 => [4, 8],
+            2 | 3 => [4, 4],
+            4..=6 => [2, 4],
+            _ => [2, 2],
+        };
+        if self.small {
+            return Tile { warps: [2, 2], fragments: [fragments[0] / 2, fragments[1]] };
+        }
+        let warps = if self.digits_b > self.digits_a && planes > 3 { [4, 2] } else { [2, 4] };
+        Tile { warps, fragments }
+    }
+
+    /// Stages of the pipeline: as many as shared memory holds, of which the last is in use; beyond four nothing is left to hide.
+    fn stages(self) -> u32 {
+        let [rows, columns] = self.tile();
+        (SHARED_MAX / (32 * (self.digits_a * rows + self.digits_b * columns))).clamp(2, 4)
+    }
+}
+
+/// The kernel for a module that is `shaders/product.wgsl` completed (for digit planes, and for any digit counts: only functions
+/// that do not depend on them are taken from it), whose entry point is `main`.
+///
+/// # Errors
+/// If the module is something else, or the digit counts are out of range.
+pub fn product(
+    module: &Module,
+    info: &ModuleInfo,
+    shape: Shape,
+    options: Options,
+) -> Result<Kernel, ProductError> {
+    let Shape { digits_a, digits_b, .. } = shape;
+    if !(1..=4).contains(&digits_a) || !(1..=4).contains(&digits_b) {
+        return Err(ProductError::Digits { digits_a, digits_b });
+    }
+    let parameters = translate(module, info, "main", options)?.parameters;
+    check(&parameters)?;
+    let Functions { mut source, names } = functions(module, info, &CALLED, options)?;
+    let Tile { warps, fragments } = shape.division();
+    let name = format!("k_product_{digits_a}x{digits_b}");
+    // Writing to a string cannot fail.
+    for (name, given) in CALLED.iter().zip(names) {
+        let _ = writeln!(source, "#define wgsl_{name} {given}");
+    }
+    for (name, value) in [
+        ("WIDE", u32::from(shape.wide)),
+        ("LONG", u32::from(shape.long)),
+        ("NATIVE", u32::from(options.native)),
+    ] {
+        let _ = writeln!(source, "#define {name} {value}");
+    }
+    let _ = writeln!(source, "#define KERNEL {name}");
+    for (name, value) in [
+        ("DIGITS_A", digits_a),
+        ("DIGITS_B", digits_b),
+        ("WARPS_M", warps[0]),
+        ("WARPS_N", warps[1]),
+        ("TILES_M", fragments[0]),
+        ("TILES_N", fragments[1]),
+        ("STAGES", shape.stages()),
+    ] {
+        let _ = writeln!(source, "constexpr u32 {name} = {value};");
+    }
+    source.push_str(WARP);
+    source.push_str(PRODUCT);
+    let block = [32 * warps[0] * warps[1], 1, 1];
+    Ok(Kernel { name, source, parameters, block, barriers: true })
+}
+
+/// Whether a module's entry point takes what `kernels/product.cuh` takes.
+fn check(parameters: &[Parameter]) -> Result<(), ProductError> {
+    let words = ParameterKind::Elements { stride: 4 };
+    let expected = [
+        ("p", ParameterKind::Sized { bytes: 32 }, false),
+        ("a", words, false),
+        ("magnitudes_a", words, false),
+        ("b", words, false),
+        ("magnitudes_b", words, false),
+        ("output", words, true),
+    ];
+    let have = || parameters.iter().map(|p| (p.name.as_str(), p.kind, p.writable));
+    if have().eq(expected) {
+        return Ok(());
+    }
+    Err(ProductError::NotAProduct { reason: format!("its buffers are {:?}", have().collect::<Vec<_>>()) })
+}
