@@ -17,7 +17,11 @@ fn shim() -> Option<&'static Path> {
     let make = || {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-shim");
         match cuda_bridge::host::driver(&folder) {
-            Ok(library) => Some(library),
+            Ok(library) => {
+                // Kernels that an older stand-in compiled.
+                let _ = std::fs::remove_dir_all(folder.join("cache"));
+                Some(library)
+            }
             Err(error) => {
                 assert!(std::env::var_os("TIEBREAK_REQUIRE_SHIM").is_none(), "{error}");
                 println!("NOT TESTED: the CUDA engine over the host's stand-in: {error}");
@@ -32,6 +36,7 @@ fn shim() -> Option<&'static Path> {
 fn tiebreak(shim: &Path, environment: &[(&str, &str)], args: &[&str]) -> (i32, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tiebreak"));
     command.args(args).env("TIEBREAK_CUDA_DRIVER", shim).env("TIEBREAK_NVRTC", shim);
+    command.env("TIEBREAK_CACHE", shim.with_file_name("cache"));
     let output = command.envs(environment.iter().copied()).output().unwrap();
     let printed = [output.stdout, output.stderr].concat();
     (output.status.code().unwrap(), String::from_utf8(printed).unwrap())

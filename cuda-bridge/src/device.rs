@@ -57,6 +57,7 @@ const BAD_IMAGE: [Status; 4] = [200, 209, 218, 222];
 /// Errors after which a context is of no more use: memory errors, illegal addresses and instructions, failed launches.
 const STICKY: [Status; 9] = [214, 700, 702, 714, 715, 716, 717, 718, 719];
 const VERSION_MIN: c_int = 11_020;
+const PROCESSORS: c_int = 16;
 const COMPUTE_MAJOR: c_int = 75;
 const COMPUTE_MINOR: c_int = 76;
 
@@ -172,7 +173,7 @@ impl Driver {
     fn describe(&self, index: c_int) -> Result<(c_int, Description), DeviceError> {
         let mut ordinal = 0;
         let mut name = [0u8; 256];
-        let (mut major, mut minor, mut memory) = (0, 0, 0);
+        let (mut major, mut minor, mut processors, mut memory) = (0, 0, 0, 0);
         // SAFETY: calls as cuda.h has them with places for their results; the name is ended by a zero.
         unsafe {
             self.check("cuDeviceGet", (self.get)(&mut ordinal, index))?;
@@ -180,10 +181,13 @@ impl Driver {
             let call = "cuDeviceGetAttribute";
             self.check(call, (self.attribute)(&mut major, COMPUTE_MAJOR, ordinal))?;
             self.check(call, (self.attribute)(&mut minor, COMPUTE_MINOR, ordinal))?;
+            self.check(call, (self.attribute)(&mut processors, PROCESSORS, ordinal))?;
             self.check("cuDeviceTotalMem", (self.total)(&mut memory, ordinal))?;
         }
         let name = CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned();
-        Ok((ordinal, Description { index, name, capability: (major, minor), memory: memory as u64 }))
+        let processors = u32::try_from(processors).unwrap_or(1);
+        let memory = memory as u64;
+        Ok((ordinal, Description { index, name, capability: (major, minor), processors, memory }))
     }
 }
 
@@ -196,6 +200,8 @@ pub struct Description {
     pub name: String,
     /// Compute capability: (9, 0) on an H100 or H200.
     pub capability: (i32, i32),
+    /// Streaming multiprocessors.
+    pub processors: u32,
     /// Its memory, in bytes.
     pub memory: u64,
 }

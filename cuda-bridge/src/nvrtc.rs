@@ -27,6 +27,17 @@ pub enum NvrtcError {
     ZeroByte { what: &'static str },
 }
 
+/// How every text is compiled. No contraction and no flushing: the translated text asks for each rounding by name anyway.
+pub const OPTIONS: [&str; 6] = [
+    "--std=c++17",
+    "--fmad=false",
+    "--ftz=false",
+    "--prec-div=true",
+    "--prec-sqrt=true",
+    // Every text holds the whole prelude and uses a part.
+    "--disable-warnings",
+];
+
 type Program = *mut c_void;
 type Status = c_int;
 
@@ -149,19 +160,10 @@ impl Nvrtc {
     pub fn compile(&self, name: &str, source: &str, architecture: &str) -> Result<Vec<u8>, NvrtcError> {
         let text = |what, text: &str| CString::new(text).map_err(|_| NvrtcError::ZeroByte { what });
         let (file, source) = (text("name", &format!("{name}.cu"))?, text("text", source)?);
-        // No contraction and no flushing: the translated text asks for each rounding by name anyway.
-        let options = [
-            &format!("--gpu-architecture={architecture}"),
-            "--std=c++17",
-            "--fmad=false",
-            "--ftz=false",
-            "--prec-div=true",
-            "--prec-sqrt=true",
-            // Every text holds the whole prelude and uses a part.
-            "--disable-warnings",
-        ];
+        let architecture_option = format!("--gpu-architecture={architecture}");
+        let options = OPTIONS.iter().copied().chain([&architecture_option[..]]);
         let options = options.map(|option| text("options", option));
-        let options = options.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let options = options.collect::<Result<Vec<_>, _>>()?;
         let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         let mut program = Handle { nvrtc: self, program: null_mut() };
         // SAFETY: zero-ended texts, no headers, and a place for the handle.

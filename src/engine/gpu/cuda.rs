@@ -1,16 +1,19 @@
 //! One NVIDIA GPU through its driver: the same shaders, translated to CUDA C++ and compiled for this GPU at run time.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use cuda_bridge::cache::{self, Cache};
 use cuda_bridge::device::{self, Description, DeviceError, Loaded, Memory};
-use cuda_bridge::nvrtc::Nvrtc;
+use cuda_bridge::nvrtc::{self, Nvrtc};
+use cuda_bridge::tensor_core::{Shape, product};
 use cuda_bridge::translate::{Options, translate};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 
 use rayon::prelude::*;
 
-use super::device::{Device, Dispatch, linted};
+use super::device::{Device, Dispatch, Own, linted};
+use super::kernels::ProductSize;
 use crate::engine::EngineError;
 use crate::shaders::product::Variant;
 
@@ -19,8 +22,17 @@ pub struct CudaDevice {
     name: String,
     device: Arc<device::Device>,
     nvrtc: Nvrtc,
-    kernels: HashMap<String, Arc<Loaded>>,
+    /// NVRTC's version.
+    compiler: (i32, i32),
+    cache: Cache,
+    kernels: HashMap<Key, Arc<Loaded>>,
 }
+
+/// A shader's text, and how the tensor cores take its place if they do.
+type Key = (String, Option<Shape>);
+
+/// The compute capability from which on there are the instructions of the product on tensor cores.
+const TENSOR_CORES: (i32, i32) = (8, 0);
 
 /// The GPUs that NVIDIA's driver shows; none where there is no driver.
 ///
@@ -69,20 +81,43 @@ impl CudaDevice {
         let opened = device::Device::open(chosen.index).and_then(|d| Ok((d.driver_version()?, d)));
         let (driver, device) = opened.map_err(|error| engine_error("cuda", error))?;
         let name = format!("{} (driver {driver}, NVRTC {major}.{minor})", chosen.name);
-        Ok(CudaDevice { name, device, nvrtc, kernels: HashMap::new() })
+        let (compiler, cache) = ((major, minor), Cache::of_this_user());
+        Ok(CudaDevice { name, device, nvrtc, compiler, cache, kernels: HashMap::new() })
     }
 
-    /// A shader's text made ready to be launched.
-    fn load(&self, text: &str) -> Result<Arc<Loaded>, EngineError> {
+    /// The tensor cores' kernel for a product, if this GPU has the instructions and the kernel is for such sizes.
+    fn shape(&self, size: &ProductSize) -> Option<Shape> {
+        let ProductSize { digits_a, digits_b, places, rows, columns, count } = *size;
+        let Description { capability, processors, .. } = self.device.description;
+        let shape = (capability >= TENSOR_CORES).then(|| Shape::new(digits_a, digits_b, places))??;
+        Some(shape.for_output(rows, columns, count, processors))
+    }
+
+    /// A kernel made ready to be launched: a shader's text translated, or the product that stands in for it.
+    fn load(&self, (text, shape): &Key) -> Result<Arc<Loaded>, EngineError> {
         linted(&self.name, text)?;
         let module = naga::front::wgsl::parse_str(text).map_err(|e| self.fault(e))?;
         let info = Validator::new(ValidationFlags::all(), Capabilities::empty()).validate(&module);
         let info = info.map_err(|e| self.fault(e))?;
-        let kernel =
-            translate(&module, &info, "main", Options { native: true }).map_err(|e| self.fault(e))?;
-        let cubin = self.nvrtc.compile(&kernel.name, &kernel.source, &self.device.architecture());
-        let cubin = cubin.map_err(|e| self.fault(e))?;
+        let options = Options { native: true };
+        let kernel = match shape {
+            None => translate(&module, &info, "main", options).map_err(|e| self.fault(e))?,
+            Some(shape) => product(&module, &info, *shape, options).map_err(|e| self.fault(e))?,
+        };
+        let architecture = self.device.architecture();
+        let key = cache::Key::new(&kernel.source, self.compiler, &architecture, &nvrtc::OPTIONS);
+        let compile = || self.nvrtc.compile(&kernel.name, &kernel.source, &architecture);
+        let (cubin, _) = self.cache.get(key, compile).map_err(|e| self.fault(e))?;
         Ok(Arc::new(self.device.load(&kernel, &cubin).map_err(|error| self.error(error))?))
+    }
+
+    fn kernel(&mut self, key: Key) -> Result<Arc<Loaded>, EngineError> {
+        if let Some(loaded) = self.kernels.get(&key) {
+            return Ok(loaded.clone());
+        }
+        let loaded = self.load(&key)?;
+        self.kernels.insert(key, loaded.clone());
+        Ok(loaded)
     }
 
     fn error(&self, error: DeviceError) -> EngineError {
@@ -137,21 +172,26 @@ impl Device for CudaDevice {
     }
 
     fn pipeline(&mut self, text: &str) -> Result<Arc<Loaded>, EngineError> {
-        if let Some(loaded) = self.kernels.get(text) {
-            return Ok(loaded.clone());
-        }
-        let loaded = self.load(text)?;
-        self.kernels.insert(text.to_string(), loaded.clone());
-        Ok(loaded)
+        self.kernel((text.to_string(), None))
+    }
+
+    fn product(&mut self, text: &str, size: &ProductSize) -> Result<Own<Arc<Loaded>>, EngineError> {
+        let Some(shape) = self.shape(size) else { return Ok(None) };
+        Ok(Some((self.kernel((text.to_string(), Some(shape)))?, shape.tile())))
     }
 
     /// On all cores: compiling takes longer than everything else that is done before the first step.
-    fn prepare(&mut self, texts: &[&str]) -> Result<(), EngineError> {
-        let missing: BTreeSet<&str> =
-            texts.iter().copied().filter(|text| !self.kernels.contains_key(*text)).collect();
-        let loaded: Vec<(String, Arc<Loaded>)> = missing
+    fn prepare(&mut self, texts: &[(&str, Option<ProductSize>)]) -> Result<(), EngineError> {
+        let keys = texts
+            .iter()
+            .map(|(text, size)| (text.to_string(), size.as_ref().and_then(|size| self.shape(size))));
+        let missing: HashSet<Key> = keys.filter(|key| !self.kernels.contains_key(key)).collect();
+        let loaded: Vec<(Key, Arc<Loaded>)> = missing
             .into_par_iter()
-            .map(|text| Ok((text.to_string(), self.load(text)?)))
+            .map(|key| {
+                let loaded = self.load(&key)?;
+                Ok((key, loaded))
+            })
             .collect::<Result<_, EngineError>>()?;
         self.kernels.extend(loaded);
         Ok(())

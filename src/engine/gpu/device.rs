@@ -1,5 +1,6 @@
 //! What the engine asks of a way to reach GPUs: memory, pipelines, dispatches in order. Knows nothing of programs.
 
+use super::kernels::ProductSize;
 use crate::engine::EngineError;
 use crate::shaders::product::Variant;
 
@@ -42,9 +43,15 @@ pub trait Device: 'static {
     /// kernels.
     fn pipeline(&mut self, text: &str) -> Result<Self::Pipeline, EngineError>;
 
-    /// Makes the pipelines of all these texts, at once where a device can.
-    fn prepare(&mut self, texts: &[&str]) -> Result<(), EngineError> {
-        texts.iter().try_for_each(|text| self.pipeline(text).map(drop))
+    /// A kernel of the device's own for a product on digit planes of this size, whose shader is `text`, with the rows and columns that a
+    /// workgroup computes; none where the shader does.
+    fn product(&mut self, _text: &str, _size: &ProductSize) -> Result<Own<Self::Pipeline>, EngineError> {
+        Ok(None)
+    }
+
+    /// Makes the pipelines of all these texts, which products of this size use, at once where a device can.
+    fn prepare(&mut self, _texts: &[(&str, Option<ProductSize>)]) -> Result<(), EngineError> {
+        Ok(())
     }
 
     /// Runs dispatches in order.
@@ -64,6 +71,9 @@ pub trait Device: 'static {
     /// Reports what the device complained of since it was last asked.
     fn check(&self) -> Result<(), EngineError>;
 }
+
+/// A kernel of a device's own and its tile, if there is one.
+pub type Own<P> = Option<(P, [u32; 2])>;
 
 /// One dispatch: a pipeline, its uniform data (offset and size in bytes) and its memory in binding order, each with
 /// the bytes that the shader sees.

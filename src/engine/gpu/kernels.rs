@@ -31,6 +31,36 @@ fn choice_of(graph: &Graph, a: TensorId, b: TensorId, block: u32, variant: Varia
     Choice::new(variant, digits(a), digits(b), if block == 0 { k } else { block })
 }
 
+/// What the best kernel of a product depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct ProductSize {
+    pub digits_a: u32,
+    pub digits_b: u32,
+    /// Places of a block of K.
+    pub places: u32,
+    pub rows: u32,
+    pub columns: u32,
+    /// Outputs of that many rows and columns: samples times blocks.
+    pub count: u32,
+}
+
+impl ProductSize {
+    /// That of a node, if it is a product.
+    pub fn of(graph: &Graph, node: &Node) -> Option<ProductSize> {
+        let Primitive::Product { a, b, block, .. } = &node.primitive else { return None };
+        let choice = choice_of(graph, *a, *b, *block, Variant::Dot);
+        let shape = &graph.tensor(*a).shape;
+        Some(ProductSize {
+            digits_a: choice.digits_a,
+            digits_b: choice.digits_b,
+            places: if *block == 0 { shape[2] } else { *block },
+            rows: shape[1],
+            columns: graph.tensor(*b).shape[1],
+            count: shape[0] * block_count(shape[2], *block),
+        })
+    }
+}
+
 /// Workgroups for one invocation an element.
 fn linear_groups(elements: u32) -> [u32; 3] {
     if elements <= GRID_WIDTH {
@@ -198,13 +228,21 @@ pub fn shader(graph: &Graph, node: &Node, variant: Variant) -> Shader {
 pub fn step_of<D: Device>(
     device: &mut D,
     node: &Node,
-    (text, uniform, groups): Shader,
+    (text, uniform, mut groups): Shader,
+    size: Option<ProductSize>,
     data: &mut Vec<u8>,
 ) -> Result<Step<D::Pipeline>, EngineError> {
     if text.is_empty() {
         return Ok(Step { pipeline: None, dispatches: Vec::new() });
     }
-    let pipeline = Some(device.pipeline(&text)?);
+    let own = size.map_or(Ok(None), |size| device.product(&text, &size).map(|own| own.zip(Some(size))))?;
+    let pipeline = match own {
+        None => Some(device.pipeline(&text)?),
+        Some(((pipeline, [rows, columns]), size)) => {
+            groups = [size.columns.div_ceil(columns), size.rows.div_ceil(rows), groups[2]];
+            Some(pipeline)
+        }
+    };
     let mut dispatches = Vec::new();
     // Only products have a third dimension; their last uniform word says where a dispatch begins in it.
     for first in (0..groups[2]).step_by(GROUPS_MAX as usize) {

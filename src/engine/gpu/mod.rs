@@ -24,7 +24,7 @@ pub use adapter::{AdapterName, adapters};
 #[cfg(feature = "cuda")]
 pub use cuda::devices as cuda_devices;
 use device::{Device, Dispatch};
-use kernels::{Step, step_of};
+use kernels::{ProductSize, Step, step_of};
 use pool::{Buffer, Pool};
 
 use super::plan::last_uses;
@@ -281,11 +281,15 @@ impl<D: Device> Engine for Accelerated<D> {
             }
             shaders.push(kernels::shader(&graph, node, self.variant));
         }
-        let texts: Vec<&str> = shaders.iter().map(|(text, ..)| &text[..]).filter(|t| !t.is_empty()).collect();
-        self.device.prepare(&texts)?;
+        // Only digit planes have more than one way to be multiplied.
+        let sizes: Vec<Option<ProductSize>> = (graph.nodes.iter())
+            .map(|node| ProductSize::of(&graph, node).filter(|_| self.variant == Variant::Dot))
+            .collect();
+        let texts = shaders.iter().zip(&sizes).map(|((text, ..), size)| (&text[..], *size));
+        self.device.prepare(&texts.filter(|(text, _)| !text.is_empty()).collect::<Vec<_>>())?;
         let (mut data, mut steps) = (Vec::new(), Vec::new());
-        for (node, shader) in graph.nodes.iter().zip(shaders) {
-            steps.push(step_of(&mut self.device, node, shader, &mut data)?);
+        for ((node, shader), size) in graph.nodes.iter().zip(shaders).zip(sizes) {
+            steps.push(step_of(&mut self.device, node, shader, size, &mut data)?);
         }
         self.device.check()?;
         let uniforms = self.device.uniforms(&data)?;
