@@ -284,9 +284,8 @@ KERNEL(const u32* __restrict__ p, const u32* __restrict__ a, u32 a_n, const u32*
         }
     }
 
-    // The tiles' memory becomes the warps' slabs.
-    warp::wait_groups<0>();
-    __syncthreads();
+    // The tiles' memory becomes the warps' slabs. Before the loop's last barrier every copy had arrived and every warp had read
+    // all that it needs, so nothing is left to wait for.
     // What the loop has no use for is computed anew, since registers are what it lacks.
     const u32* words = p;
     u32 zero = 0;
