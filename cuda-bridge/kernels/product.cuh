@@ -64,9 +64,9 @@ static_assert(sizeof(Shared) <= 48 * 1024, "static shared memory");
 // banks. Copies write whole lines of 128 bytes, in any case without conflict.
 TB_FN u32 swizzle(u32 row, u32 half) { return row * STEP + ((half ^ (row >> 2 & 1u)) * CHUNK); }
 
-// A block's share of the product, and which tile of the output that is. In launch order blocks would go along whole rows of tiles, and a wave of
-// some hundred of them would read nearly all of B. Here eight rows of tiles are walked together, column by column, so a wave is
-// closer to a square and its operands to the least that L2 must hold.
+// A block's share of the product, and which tile of the output that is. In launch order blocks would go along whole rows of
+// tiles, and a wave of some hundred of them would read nearly all of B. Here eight rows of tiles are walked together, column by
+// column, so a wave is closer to a square and its operands to the least that L2 must hold.
 constexpr u32 RASTER = 8;
 struct Work {
     u32 m, n, words, blocks, bits;
@@ -286,7 +286,7 @@ KERNEL(const u32* __restrict__ p, const u32* __restrict__ a, u32 a_n, const u32*
 
     // The tiles' memory becomes the warps' slabs. Before the loop's last barrier every copy had arrived and every warp had read
     // all that it needs, so nothing is left to wait for.
-    // What the loop has no use for is computed anew, since registers are what it lacks.
+    // What the loop had no use for is computed anew, since registers are what it lacks.
     const u32* words = p;
     u32 zero = 0;
     TB_FORGET_POINTER(words);
