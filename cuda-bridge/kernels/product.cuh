@@ -7,7 +7,7 @@
 //   NATIVE               whether ordinary results are rounded by the processor's own conversion
 //   WARPS_M, WARPS_N     how a block's warps divide its tile
 //   TILES_M, TILES_N     a warp's part of it, in m16n8 fragments
-//   STAGES               parts of K that are on their way or in use at a time
+//   STAGES               steps along K that are on their way or in use at a time
 //
 // Digits d of A and e of B have weight 256^(d + e), so an output has SUMS = DIGITS_A + DIGITS_B - 1 sums, all of which stay in
 // registers from the first place of K to the last: a fragment of A meets every digit of B while it is there.
@@ -64,9 +64,9 @@ static_assert(sizeof(Shared) <= 48 * 1024, "static shared memory");
 // banks. Copies write whole lines of 128 bytes, in any case without conflict.
 TB_FN u32 swizzle(u32 row, u32 half) { return row * STEP + ((half ^ (row >> 2 & 1u)) * CHUNK); }
 
-// A block's share of the product, and which tile of the output that is. In launch order blocks would go along whole rows of tiles, and a wave of
-// some hundred of them would read nearly all of B. Here eight rows of tiles are walked together, column by column, so a wave is
-// closer to a square and its operands to the least that L2 must hold.
+// A block's share of the product, and which tile of the output that is. In launch order blocks would go along whole rows of
+// tiles, and a wave of some hundred of them would read nearly all of B. Here eight rows of tiles are walked together, column by
+// column, so a wave is closer to a square and its operands to the least that L2 must hold.
 constexpr u32 RASTER = 8;
 struct Work {
     u32 m, n, words, blocks, bits;
@@ -96,16 +96,13 @@ template <u32 DIGITS, u32 LINES> struct Source {
     static_assert(THREADS / 2 % 8 == 0, "rows that far apart are swizzled alike");
 
     const u32* from[PARTS];
-    size_t plane;      // words of a digit plane
-    u32 digit, own;    // the thread's digit among those at once, and its place in a stage
+    size_t plane;  // words of a digit plane
     TB_IF_SHIM(const u32* buffer; size_t size;)
 
     // `line` is the first of the tile's lines, of `lines` of a sample. Lines beyond the last are read as the last: what they
     // give is never stored, and so there is nothing to ask in the loop.
     __device__ __forceinline__ Source(const u32* operand, u32 count, u32 batch, u32 sample, u32 line, u32 lines, u32 words) {
-        u32 chunk = threadIdx.x % CHUNKS, row = chunk / 2, half = chunk & 1u;
-        digit = threadIdx.x / CHUNKS;
-        own = digit * LINES * STEP + swizzle(row, half);
+        const u32 digit = threadIdx.x / CHUNKS, row = threadIdx.x % CHUNKS / 2, half = threadIdx.x & 1u;
         plane = (size_t)batch * lines * words;
         _Pragma("unroll") for (u32 i = 0; i < PARTS; i++) {
             size_t at = (size_t)sample * lines + tb::min(line + row + i * (THREADS / 2), lines - 1u);
@@ -118,7 +115,11 @@ template <u32 DIGITS, u32 LINES> struct Source {
     // Starts the copies of the step whose words begin at `k`, up to `end` at most. Rows are whole chunks, and so are the blocks
     // of K, so a chunk is inside or it is not.
     __device__ __forceinline__ void copy(warp::Address stage, u32 k, u32 end) const {
-        bool inside = k + (threadIdx.x & 1u) * 4u < end;
+        // The thread's digit among those at once and its place in a stage are computed for each step: registers are dearer.
+        u32 thread = threadIdx.x;
+        TB_FORGET(thread);
+        const u32 digit = thread / CHUNKS, own = digit * LINES * STEP + swizzle(thread % CHUNKS / 2, thread & 1u);
+        const bool inside = k + (thread & 1u) * 4u < end;
         _Pragma("unroll") for (u32 d = 0; d < DIGITS; d += AT_ONCE) {
             if (d + AT_ONCE > DIGITS && d + digit >= DIGITS) break;
             _Pragma("unroll") for (u32 i = 0; i < PARTS; i++) {
@@ -133,23 +134,27 @@ template <u32 DIGITS, u32 LINES> struct Source {
 // A warp's sums, by weight: [plane][fragment row][fragment column].
 typedef i32 Sums[PLANES][TILES_M][TILES_N][4];
 
-// One step's products. A's fragments are loaded for one row of fragments at a time, B's for all of the warp's columns:
-// SUMS times TILES_M TILES_N fragments of sums leave no room for both.
-TB_FN void multiply(Sums& sums, warp::Address from_a, warp::Address from_b) {
-    u32 b[DIGITS_B][TILES_N / 2][4];
-    _Pragma("unroll") for (u32 e = 0; e < DIGITS_B; e++)
-        _Pragma("unroll") for (u32 n = 0; n < TILES_N / 2; n++)
-            TB_LOAD_MATRICES(b[e][n], from_b + (e * PLANE_B + n * 16 * STEP));
-    _Pragma("unroll") for (u32 m = 0; m < TILES_M; m++) {
-        u32 a[DIGITS_A][4];
-        _Pragma("unroll") for (u32 d = 0; d < DIGITS_A; d++) TB_LOAD_MATRICES(a[d], from_a + (d * PLANE_A + m * 16 * STEP));
-        // Neighbouring instructions add to different sums, so none waits for the one before.
+// A warp's operands of a step: B's fragments for all of its columns, A's for one row of fragments at a time, since SUMS times
+// TILES_M TILES_N fragments of sums leave no room for both.
+struct Operands {
+    u32 a[DIGITS_A][4], b[DIGITS_B][TILES_N / 2][4];
+
+    __device__ __forceinline__ void load_b(warp::Address from) {
+        _Pragma("unroll") for (u32 e = 0; e < DIGITS_B; e++)
+            _Pragma("unroll") for (u32 n = 0; n < TILES_N / 2; n++)
+                TB_LOAD_MATRICES(b[e][n], from + (e * PLANE_B + n * 16 * STEP));
+    }
+    __device__ __forceinline__ void load_a(warp::Address from, u32 m) {
+        _Pragma("unroll") for (u32 d = 0; d < DIGITS_A; d++) TB_LOAD_MATRICES(a[d], from + (d * PLANE_A + m * 16 * STEP));
+    }
+    // Neighbouring instructions add to different sums, so none waits for the one before.
+    __device__ __forceinline__ void multiply(Sums& sums, u32 m) const {
         _Pragma("unroll") for (u32 d = 0; d < DIGITS_A; d++)
             _Pragma("unroll") for (u32 e = 0; e < DIGITS_B; e++)
                 _Pragma("unroll") for (u32 n = 0; n < TILES_N; n++)
                     TB_MULTIPLY(sums[d + e][m][n], a[d], b[e][n / 2][n % 2 * 2], b[e][n / 2][n % 2 * 2 + 1]);
     }
-}
+};
 
 #if LONG
 // Carries all but the low 8 bits of each sum to the next weight. The value stays; the sums have room again. The highest
@@ -241,7 +246,7 @@ KERNEL(const u32* __restrict__ p, const u32* __restrict__ a, u32 a_n, const u32*
         const Source<DIGITS_A, ROWS> source_a(a, a_n, batch, work.sample, work.row, work.m, work.words);
         const Source<DIGITS_B, COLUMNS> source_b(b, b_n, batch, work.sample, work.column, work.n, work.words);
         // A group is closed for each step, empty or not, so that counting groups is counting steps.
-        _Pragma("unroll") for (u32 s = 0; s + 1 < STAGES; s++) {
+        _Pragma("unroll") for (u32 s = 0; s < STAGES; s++) {
             u32 k = first + s * WORDS;
             if (k < end) {
                 source_a.copy(tiles + s * STAGE, k, end);
@@ -249,19 +254,29 @@ KERNEL(const u32* __restrict__ p, const u32* __restrict__ a, u32 a_n, const u32*
             }
             warp::close_group();
         }
+        warp::wait_groups<STAGES - 1>();
+        __syncthreads();
         u32 stage = 0;
         _Pragma("unroll 1") for (u32 k = first; k < end; k += WORDS) {
-            // The step's own group and all before it have arrived, for every thread; and every warp is done with the stage that is
-            // filled next, which it read in the last round.
-            warp::wait_groups<STAGES - 2>();
-            __syncthreads();
-            if (end - k > (STAGES - 1) * WORDS) {
-                u32 filled = stage == 0 ? (STAGES - 1) * STAGE : stage - STAGE;
-                source_a.copy(tiles + filled, k + (STAGES - 1) * WORDS, end);
-                source_b.copy(tiles + filled + DIGITS_A * PLANE_A, k + (STAGES - 1) * WORDS, end);
+            Operands operands;
+            operands.load_b(tiles + stage + from_b);
+            _Pragma("unroll") for (u32 m = 0; m < TILES_M; m++) {
+                operands.load_a(tiles + stage + from_a, m);
+                if (m == TILES_M - 1) {
+                    // All that the warp needs of this stage is in registers, so this is where the block meets, with a row of
+                    // fragments still to multiply: the tensor cores have work while warps wait for one another, and
+                    // while the first of them load the next step's operands. Behind the barrier the next step's own group and all
+                    // before it have arrived, for every thread, and this stage, which every warp has read, is filled anew.
+                    warp::wait_groups<STAGES - 2>();
+                    __syncthreads();
+                    if (end - k > STAGES * WORDS) {
+                        source_a.copy(tiles + stage, k + STAGES * WORDS, end);
+                        source_b.copy(tiles + stage + DIGITS_A * PLANE_A, k + STAGES * WORDS, end);
+                    }
+                    warp::close_group();
+                }
+                operands.multiply(sums, m);
             }
-            warp::close_group();
-            multiply(sums, tiles + stage + from_a, tiles + stage + from_b);
             stage = stage == (STAGES - 1) * STAGE ? 0 : stage + STAGE;
 #if LONG
             if ((k - first) % WORDS_OF_CARRY == WORDS_OF_CARRY - WORDS) carry(sums);
@@ -269,10 +284,9 @@ KERNEL(const u32* __restrict__ p, const u32* __restrict__ a, u32 a_n, const u32*
         }
     }
 
-    // The tiles' memory becomes the warps' slabs.
-    warp::wait_groups<0>();
-    __syncthreads();
-    // What the loop has no use for is computed anew, since registers are what it lacks.
+    // The tiles' memory becomes the warps' slabs. Before the loop's last barrier every copy had arrived and every warp had read
+    // all that it needs, so nothing is left to wait for.
+    // What the loop had no use for is computed anew, since registers are what it lacks.
     const u32* words = p;
     u32 zero = 0;
     TB_FORGET_POINTER(words);

@@ -118,13 +118,16 @@ impl Shape {
         let fragments = match planes {
             1 => [4, 8],
             2 | 3 => [4, 4],
+            // B's fragments stay for a whole step, so with more digits of B the part is longer along A.
+            6 if self.digits_b > self.digits_a => [4, 2],
             4..=6 => [2, 4],
             _ => [2, 2],
         };
         if self.small {
             return Tile { warps: [2, 2], fragments: [fragments[0] / 2, fragments[1]] };
         }
-        let warps = if self.digits_b > self.digits_a && planes > 3 { [4, 2] } else { [2, 4] };
+        let along_a = self.digits_b > self.digits_a && (4..6).contains(&planes);
+        let warps = if along_a { [4, 2] } else { [2, 4] };
         Tile { warps, fragments }
     }
 
