@@ -5,10 +5,11 @@
 //! *diverges*; only a verdict whose evidence stands alone *convicts*.
 
 pub mod checks;
+mod disputed_rounding;
 pub mod evidence;
 pub mod localise;
 pub mod plan;
-mod rounding;
+pub mod rounding;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -171,7 +172,10 @@ pub fn audit(
                 // Where the records differ, a decision may be about other operands than these: one that an honest trainer's log
                 // lacks would make later ones look wrong. Where they agree, everything that the decisions are about does.
                 if let Some(illegal) = tally.first_illegal.as_ref().filter(|_| mine.record == *theirs) {
-                    report.outcome = rounding::illegal(run, step, &before, illegal, &engine_name)?;
+                    let found =
+                        localise::illegal(run, &checked, &before, &batch, &mine, illegal, &engine_name)?;
+                    report.outcome = found.outcome;
+                    verdict = found.verdict;
                     break 'segments;
                 }
                 if mine.trace.is_none()
@@ -251,12 +255,13 @@ pub fn replay_to(
 }
 
 /// Replays one step from a state with the scalar reference.
-pub fn reference_step(run: &Run, step: u32, before: &[Vec<u8>]) -> Result<StepRecord, AuditError> {
+pub fn reference_step(run: &Run, step: u32, before: &[Vec<u8>]) -> Result<(StepRecord, Tally), AuditError> {
     let mut reference = Reference;
     let mut session = Session::new(&mut reference, Arc::new(run.program.clone()))?;
     session.load(before)?;
     let batch = run.dataset()?.batch(&run.program, philox_key(&run.seed), step)?;
-    Ok(replayed_step(run, &mut session, scalars(run, step), &batch, false)?.0.record)
+    let (done, tally) = replayed_step(run, &mut session, scalars(run, step), &batch, false)?;
+    Ok((done.record, tally))
 }
 
 /// The fields in which two records of one step differ, in words.
