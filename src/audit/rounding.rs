@@ -39,6 +39,15 @@ pub fn missing(step: u32, mine: &StepRecord, theirs: &StepRecord) -> Outcome {
     Outcome::MissingDecision { step, what }
 }
 
+/// The outcome where a native auditor's step differs.
+pub fn not_replicated(step: u32, mine: &StepRecord, theirs: &StepRecord) -> Outcome {
+    let what = format!(
+        "{} differ from what this auditor's native kernels and the log give; audit with an exact engine (no --native) to find out why",
+        differences(mine, theirs).join(", ")
+    );
+    Outcome::MissingDecision { step, what }
+}
+
 /// What the scalar reference says of a step, whatever an engine saw: a match, a divergence, or that a missing decision would
 /// explain the difference. A log that is not the committed one says nothing about the trainer.
 pub fn reference_outcome(

@@ -341,12 +341,13 @@ fn calibrate(printer: Printer, args: &Calibrate) -> CommandResult {
     let mut lines = vec!["# measured by `tiebreak log calibrate`:".to_string()];
     for (class, m) in &calibrator.measured {
         lines.push(format!(
-            "# {:<10} {} products, {} elements, {} flips without a log; at most {:.3e} of the norms ({})",
+            "# {:<10} {} products, {} elements, {} flips without a log; at most {:.3e} of the {} ({})",
             class.name(),
             m.products,
             m.elements,
             m.flips,
             m.largest,
+            if rounding.is_paper() { "step" } else { "norms" },
             m.kernel
         ));
     }

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::codec::decode;
 use super::legal::{Exact, Row};
 use super::log::Log;
-use super::near_tie::{NearTie, Product, Side};
+use super::near_tie::{NearTie, Product, Side, Tolerance};
 use super::record::{Rounder, with_words};
 use super::thresholds::Rounding;
 use crate::arith::DType;
@@ -174,7 +174,8 @@ impl Tally {
     }
 }
 
-/// Replays a step's log.
+/// Replays a step's log, on a program's graph or a native one ([`crate::program::logged::native_graph`]): there no rounding can be
+/// judged, and `beyond` and `needless` are about the auditor's own products.
 pub struct Replayer {
     log: Log,
     rounding: Rounding,
@@ -326,20 +327,27 @@ impl Replayer {
         self.tally.decisions += decisions.len() as u64;
         let mut changes = Vec::new();
         let operands = std::mem::take(&mut self.operands);
-        if let Some([first_a, first_b]) = operands.first() {
-            let dims @ [_, m, n, k] = logged.dims();
+        if self.looks_at(number) {
+            let dims @ [batch, m, n, k] = logged.dims();
+            // Without the integers nothing is proved, and only grids without a floor are known: an auditor that rounds native
+            // products of its own, as in the paper's preset.
+            let blank = |rows| Side { magnitudes: vec![0; rows], norms: vec![0.0; rows] };
+            let blank = operands.is_empty().then(|| [blank(batch * m), blank(batch * n)]);
+            let (a, b) = match (operands.first(), &blank) {
+                (Some([a, b]), _) => (&a.side, &b.side),
+                (None, Some([a, b])) => (a, b),
+                (None, None) => unreachable!("one of the two is there"),
+            };
             let accumulation = self.rounding.accumulation();
-            let (threshold, relative) = (self.rounding.of(logged.class, k), self.rounding.relative());
-            let (rule, a, b) = (logged.rule, &first_a.side, &first_b.side);
-            let scan = Product { dims, rule, a, b, threshold, relative };
-            let digits = [u32::from(first_a.digits), u32::from(first_b.digits)];
+            let tolerance = self.rounding.tolerance(logged.class, k);
+            let scan = Product { dims, rule: logged.rule, a, b, tolerance };
             for decision in &decisions {
                 self.tally.bits += u64::from(decision.bits);
                 let place = decision.place as usize;
                 let part = |place: usize| f64::from(f32::from_bits(results[place]));
                 let x = part(place) + if logged.rule.is_wide() { part(elements + place) } else { 0.0 };
                 let (row, column) = (place / n, place / (m * n) * n + place % n);
-                let magnitudes = [first_a.side.magnitudes[row], first_b.side.magnitudes[column]];
+                let magnitudes = [a.magnitudes[row], b.magnitudes[column]];
                 if !x.is_finite() || magnitudes.into_iter().any(is_marked) {
                     let error =
                         Malformed::invalid("rounding log", "a decision about a value that is not finite");
@@ -370,6 +378,9 @@ impl Replayer {
                 if !(low..=high).contains(&theirs) {
                     self.tally.beyond += 1;
                 }
+                if operands.is_empty() {
+                    continue;
+                }
                 let joined = |side: usize, row: usize| {
                     operands.iter().fold(Row::default(), |all, parts| parts[side].row(all, row))
                 };
@@ -389,9 +400,10 @@ impl Replayer {
                     });
                 }
             }
-            if self.measure_freedom {
-                let threshold = accumulation.bound_by_norms(k, digits, operands.len()) as f32;
-                let scan = Product { threshold, relative: 0.0, ..scan };
+            if let Some(parts) = operands.first().filter(|_| self.measure_freedom) {
+                let digits = [0, 1].map(|side| u32::from(parts[side].digits));
+                let norms = accumulation.bound_by_norms(k, digits, operands.len()) as f32;
+                let scan = Product { tolerance: Tolerance { norms, ..Tolerance::default() }, ..scan };
                 self.tally.freedom.push(freedom(&scan, results, elements, self.micro, &node.operator));
             }
         }
@@ -439,8 +451,11 @@ impl Rounder for Replayer {
             graph.nodes.iter().enumerate().map(|(index, node)| (node.output, index)).collect();
         for (number, logged) in self.products.iter().enumerate() {
             let none = Site { number, operands: false, results: false };
-            for tensor in &logged.exact {
-                self.sites.entry(places[tensor]).or_insert(none).operands = true;
+            // A native graph has no integers.
+            let exact = logged.exact.iter().filter_map(|tensor| places.get(tensor));
+            let native = |&&place: &&usize| matches!(graph.nodes[place].primitive, Primitive::Native { .. });
+            for &place in exact.filter(|place| !native(place)) {
+                self.sites.entry(place).or_insert(none).operands = true;
             }
             self.sites.entry(places[&logged.product]).or_insert(none).results = true;
         }

@@ -11,7 +11,7 @@ use crate::program::graph::{Node, Primitive};
 use crate::program::init;
 use crate::program::products::ProductTable;
 use crate::program::step::{Program, StepSpec};
-use crate::rounding::near_tie::{NearTie, Product};
+use crate::rounding::near_tie::{NearTie, Product, Tolerance};
 use crate::rounding::record::{Choice, Steer};
 use crate::run::data::{Dataset, batch_digest};
 use crate::run::dir::Run;
@@ -141,7 +141,10 @@ impl Kind {
                 choices.iter_mut().for_each(|choice| choice.index = choice.tie.range()[1]);
             })),
             Kind::DecisionsBeyond => Some(Box::new(|_, product, results, choices| {
-                let wider = Product { threshold: 4.0 * product.threshold, ..*product };
+                let near = product.tolerance;
+                let tolerance =
+                    Tolerance { norms: 4.0 * near.norms, value: near.value, steps: 4.0 * near.steps };
+                let wider = Product { tolerance, ..*product };
                 let ties = wider.near_ties(results).unwrap_or_default();
                 let far = ties.into_iter().filter(|tie| {
                     let near = NearTie { tolerance: tie.tolerance / 4.0, ..*tie };
