@@ -1,8 +1,8 @@
-//! What the logged profile costs: `cargo bench --bench rounding [-- gpt-2 [bf16|fp32|paper]]`.
+//! What the logged profile costs: `cargo bench --bench rounding [-- gpt-2 [bf16|fp32|paper] [default]]`.
 //!
 //! A step by native kernels without roundings, the same step with roundings and its log, and its replay by the exact engine, all on
 //! the CPU; the log's bytes against the entropy of its decisions. Medians of several steps, in one run. `paper`: the paper's preset,
-//! replayed by the other native kernels instead.
+//! replayed by the other native kernels instead. `default`: default thresholds instead of calibrated ones.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -148,12 +148,18 @@ fn scalars(step: u32) -> StepScalars {
     StepScalars { step, seed: [1, 2], learning_rate: 1e-3f32.to_bits() }
 }
 
-fn bench(name: &str, rounding: &Rounding, [vocabulary, layers, width]: [u32; 3], repeats: u32) {
+fn bench(
+    name: &str,
+    rounding: &Rounding,
+    [vocabulary, layers, width]: [u32; 3],
+    repeats: u32,
+    calibrate: bool,
+) {
     let program = Arc::new(program(vocabulary, layers, width, rounding));
     let plain = Arc::new(Program { micro: plain_graph(&program.micro), ..(*program).clone() });
     let tokens: Vec<u8> = (0..SAMPLES * TOKENS).flat_map(|i| (i * 7919 % 97).to_le_bytes()).collect();
     let batch = [MicroBatch { tensors: vec![tokens.clone(), tokens] }];
-    let rounding = &calibrated(&program, rounding, &batch);
+    let rounding = &if calibrate { calibrated(&program, rounding, &batch) } else { rounding.clone() };
     let timed = |session: &mut Session, step, observer: &mut dyn StepObserver| {
         let start = Instant::now();
         session.step(scalars(step), &batch, observer, |_, _, _| Ok(())).expect("the step runs");
@@ -277,9 +283,9 @@ fn main() {
     }
     let all = !has("bf16") && !has("fp32");
     if all || has("bf16") {
-        bench("binary32 kernels, bfloat16 grid", &bf16, size, repeats);
+        bench("binary32 kernels, bfloat16 grid", &bf16, size, repeats, !has("default"));
     }
     if all || has("fp32") {
-        bench("binary64 kernels, binary32 grid", &fp32, size, repeats);
+        bench("binary64 kernels, binary32 grid", &fp32, size, repeats, !has("default"));
     }
 }

@@ -400,9 +400,10 @@ impl Replayer {
                     });
                 }
             }
-            if let Some(parts) = operands.first().filter(|_| self.measure_freedom) {
-                let digits = [0, 1].map(|side| u32::from(parts[side].digits));
-                let norms = accumulation.bound_by_norms(k, digits, operands.len()) as f32;
+            if self.measure_freedom && !operands.is_empty() {
+                let digits = |part: &[Rows; 2]| [0, 1].map(|side| u32::from(part[side].digits));
+                let digits: Vec<[u32; 2]> = operands.iter().map(digits).collect();
+                let norms = accumulation.bound_by_norms(k, &digits) as f32;
                 let scan = Product { tolerance: Tolerance { norms, ..Tolerance::default() }, ..scan };
                 self.tally.freedom.push(freedom(&scan, results, elements, self.micro, &node.operator));
             }
