@@ -46,10 +46,8 @@ impl<S: Source<Error = LeafError>> Source for Cone<'_, S> {
     }
 }
 
-/// One element of a logged product: what an auditor computes for it, and what an honest kernel can have rounded to.
+/// One element of a logged product: its exact value, and what an honest kernel can have rounded to.
 pub struct Judged {
-    /// The product as the program has it, in all its parts: what decisions are relative to.
-    pub x: f64,
     pub grid: Grid,
     pub exact: Exact,
     /// The bound on a native kernel's distance from the exact product.
@@ -126,7 +124,7 @@ fn judge<S: Source<Error = LeafError>>(
     source: S,
 ) -> Result<(Judged, S), LeafError> {
     let k = logged.dims()[3];
-    // A few operators for each member of the row and the column, and for each of two parts.
+    // A few operators for each member of the row and the column, in each of two parts.
     let reads = 64 * k as u64;
     if reads > READS_MAX {
         return Err(LeafError::TooLarge { reads });
@@ -156,16 +154,9 @@ fn judge<S: Source<Error = LeafError>>(
             *to = std::mem::take(to).with(integers?, magnitude, u32::from(digits));
         }
     }
-    let mut x = f64::from(f32::from_bits(cone.get(logged.product, place)?));
-    if logged.rule.is_wide() {
-        x += f64::from(f32::from_bits(cone.get(logged.product, logged.elements() + place)?));
-    }
-    if !x.is_finite() {
-        return Err(undefined(place_of(logged.product).unwrap_or(0)));
-    }
     let exact = Exact::of(&rows[0], &rows[1]);
     let judged =
-        Judged { x, grid, bound: exact.bound(accumulation), legal: exact.legal(grid, accumulation), exact };
+        Judged { grid, bound: exact.bound(accumulation), legal: exact.legal(grid, accumulation), exact };
     Ok((judged, cone.source))
 }
 

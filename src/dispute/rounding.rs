@@ -48,7 +48,7 @@ impl Context {
             "the scalar reference computed element {} of {operator}: exact product {:e}, bound {:e}, legal {:e} to {:e}",
             claim.element, judged.exact.value, judged.bound, judged.range()[0], judged.range()[1]
         ));
-        let (pattern, subject) = match &claim.rounded {
+        let (pattern, legal, subject) = match &claim.rounded {
             Rounded::Logged { len, slices, bytes, siblings } => {
                 if bytes.0.len() > PART_MAX {
                     return Err(Malformed::TooLarge {
@@ -70,9 +70,10 @@ impl Context {
                 let place =
                     decisions.binary_search_by_key(&(claim.element as u64), |decision| decision.place);
                 let place = place.map_err(|_| wrong("the log has no decision about the element"))?;
-                let index = decisions[place].index(judged.grid, judged.x);
                 steps.push(format!("decision {place} of {} is about the element", decisions.len()));
-                (judged.grid.pattern(index), "by the rounding log, ")
+                let decision = decisions[place];
+                let pattern = judged.grid.pattern(decision.index(judged.grid, judged.exact.value));
+                (pattern, decision.is_of(judged.legal), "by the rounding log, ")
             }
             Rounded::Committed { output, bytes, siblings } => {
                 let node = node_of(logged.output);
@@ -89,10 +90,11 @@ impl Context {
                 steps.push(format!("tile {tile} of {count} of {name} is under the record's trace root"));
                 let at = 4 * claim.element - range.start;
                 let word = bytes.0[at..at + 4].try_into().expect("tiles hold whole words");
-                (u32::from_le_bytes(word), "as committed, ")
+                let pattern = u32::from_le_bytes(word);
+                (pattern, judged.allows(pattern), "as committed, ")
             }
         };
-        if judged.allows(pattern) {
+        if legal {
             return Ok(Shown::Right(format!(
                 "element {} of {operator} has a value that an honest kernel may round to",
                 claim.element

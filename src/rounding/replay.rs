@@ -386,7 +386,7 @@ impl Replayer {
                 };
                 let exact = Exact::of(&joined(0, row), &joined(1, column));
                 let legal = exact.legal(grid, accumulation);
-                if !(legal[0]..=legal[1]).contains(&theirs) {
+                if !decision.is_of(legal) {
                     self.tally.illegal += 1;
                     self.tally.first_illegal.get_or_insert_with(|| Illegal {
                         micro_batch: self.micro,
