@@ -1,7 +1,8 @@
-//! What the logged profile costs: `cargo bench --bench rounding [-- gpt-2 [bf16|fp32]]`.
+//! What the logged profile costs: `cargo bench --bench rounding [-- gpt-2 [bf16|fp32|paper] [default]]`.
 //!
 //! A step by native kernels without roundings, the same step with roundings and its log, and its replay by the exact engine, all on
-//! the CPU; the log's bytes against the entropy of its decisions. Medians of several steps, in one run.
+//! the CPU; the log's bytes against the entropy of its decisions. Medians of several steps, in one run. `paper`: the paper's preset,
+//! replayed by the other native kernels instead. `default`: default thresholds instead of calibrated ones.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -20,7 +21,8 @@ use tiebreak::program::step::{Program, StepSpec};
 use tiebreak::rounding::calibrate::Calibrator;
 use tiebreak::rounding::record::{Recorder, Rounder};
 use tiebreak::rounding::replay::Replayer;
-use tiebreak::rounding::thresholds::Rounding;
+use tiebreak::rounding::thresholds::{Preset, Rounding};
+use tiebreak::train::committed_step::state_digests;
 
 /// The paper's setting: 8 samples of 64 tokens.
 const SAMPLES: u32 = 8;
@@ -146,12 +148,18 @@ fn scalars(step: u32) -> StepScalars {
     StepScalars { step, seed: [1, 2], learning_rate: 1e-3f32.to_bits() }
 }
 
-fn bench(name: &str, rounding: &Rounding, [vocabulary, layers, width]: [u32; 3], repeats: u32) {
+fn bench(
+    name: &str,
+    rounding: &Rounding,
+    [vocabulary, layers, width]: [u32; 3],
+    repeats: u32,
+    calibrate: bool,
+) {
     let program = Arc::new(program(vocabulary, layers, width, rounding));
     let plain = Arc::new(Program { micro: plain_graph(&program.micro), ..(*program).clone() });
     let tokens: Vec<u8> = (0..SAMPLES * TOKENS).flat_map(|i| (i * 7919 % 97).to_le_bytes()).collect();
     let batch = [MicroBatch { tensors: vec![tokens.clone(), tokens] }];
-    let rounding = &calibrated(&program, rounding, &batch);
+    let rounding = &if calibrate { calibrated(&program, rounding, &batch) } else { rounding.clone() };
     let timed = |session: &mut Session, step, observer: &mut dyn StepObserver| {
         let start = Instant::now();
         session.step(scalars(step), &batch, observer, |_, _, _| Ok(())).expect("the step runs");
@@ -222,17 +230,62 @@ fn bench(name: &str, rounding: &Rounding, [vocabulary, layers, width]: [u32; 3],
     println!("    replay, exact       {audit:>12.3} s  ({:.3} of the native step)", audit / native);
 }
 
+/// The paper's preset: what its log holds, and the corrections that every other kernel makes with it on the way to the same state.
+fn bench_paper([vocabulary, layers, width]: [u32; 3]) {
+    let rounding = Rounding { preset: Some(Preset::Paper), ..Rounding::default() };
+    let program = Arc::new(program(vocabulary, layers, width, &rounding));
+    let tokens: Vec<u8> = (0..SAMPLES * TOKENS).flat_map(|i| (i * 7919 % 97).to_le_bytes()).collect();
+    let batch = [MicroBatch { tensors: vec![tokens.clone(), tokens] }];
+    // A step by a kernel: seconds, and the state after it, hashed.
+    let step = |native: Native, observer: &mut dyn StepObserver| {
+        let mut engine = Cpu::new(0).expect("the CPU engine starts").with_native(native);
+        let mut session = Session::native(&mut engine, program.clone()).expect("the program compiles");
+        session.load_each(|i| state_bytes(&program, i)).expect("the state loads");
+        let start = Instant::now();
+        session.step(scalars(1), &batch, observer, |_, _, _| Ok(())).expect("the step runs");
+        let seconds = start.elapsed().as_secs_f64();
+        (seconds, state_digests(&mut session).expect("the state is read"))
+    };
+    let (native, _) = step(Native::Gemm, &mut Unobserved);
+    let mut recorder = Recorder::new(&rounding, &program.micro, 1, None);
+    let (logged, state) = step(Native::Gemm, &mut Observed(&mut recorder));
+    let (log, counts) = recorder.finish();
+    println!(
+        "the paper's preset: {} values, {} decisions, {} bytes, {:.3} bits a value; rounding and logging {:.3} of the native step",
+        counts.elements,
+        counts.decisions,
+        log.bytes().len(),
+        log.bytes().len() as f64 * 8.0 / counts.elements as f64,
+        logged / native
+    );
+    for auditor in Native::ALL {
+        let (_, without) = step(auditor, &mut Unobserved);
+        let mut replayer = Replayer::new(&rounding, &program.micro, log.clone());
+        let (_, with) = step(auditor, &mut Observed(&mut replayer));
+        assert!(with == state, "{} does not replicate the step", auditor.name());
+        println!(
+            "    {:<16} {:>4} corrections; the same state with the log, {} one without",
+            auditor.name(),
+            replayer.tally().taken(),
+            if without == state { "the same" } else { "another" }
+        );
+    }
+}
+
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
     let has = |word: &str| words.iter().any(|w| w == word);
     let (size, repeats) = if has("gpt-2") { ([50_257, 12, 768], 3) } else { ([256, 4, 192], 7) };
     let bf16 = Rounding::default();
-    let fp32 = Rounding { bits: 32, ..Rounding::default() };
+    let fp32 = Rounding { bits: Some(32), ..Rounding::default() };
+    if has("paper") {
+        return bench_paper(size);
+    }
     let all = !has("bf16") && !has("fp32");
     if all || has("bf16") {
-        bench("binary32 kernels, bfloat16 grid", &bf16, size, repeats);
+        bench("binary32 kernels, bfloat16 grid", &bf16, size, repeats, !has("default"));
     }
     if all || has("fp32") {
-        bench("binary64 kernels, binary32 grid", &fp32, size, repeats);
+        bench("binary64 kernels, binary32 grid", &fp32, size, repeats, !has("default"));
     }
 }

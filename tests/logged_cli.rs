@@ -49,6 +49,15 @@ fn a_logged_run_from_its_job_to_its_audit() {
     let inspected: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!((code, &inspected["committed"]), (0, &true.into()));
 
+    // One product of one micro-batch.
+    let part = ["log", "inspect", &run, "--step", "3", "--operator", "block0.query", "--micro-batch", "1"];
+    let (code, stdout, stderr) = output(&part);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stdout.contains("block0.query (linear) of micro-batch 1"), "{stdout}");
+    let (code, _, stderr) = output(&["log", "inspect", &run, "--operator", "block7.query"]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("it logs") && stderr.contains("block0.query"), "{stderr}");
+
     // Another step's log is not the committed one: said by both commands, and never accepted.
     std::fs::copy(
         path(folder.path(), "run/logs/step-000000004"),

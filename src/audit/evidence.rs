@@ -10,7 +10,7 @@ use crate::commit::digest::Digest;
 use crate::commit::tensor::{Hash, SLICE_BYTES};
 use crate::commit::{merkle, multiproof, table, tensor};
 use crate::dispute::check::state_nodes;
-use crate::dispute::leaf;
+use crate::dispute::leaf::{self, Touched};
 use crate::dispute::origin::{Origin, origin};
 use crate::dispute::verdict::{Base64, Claim, Hashes, ProvenInput, ProvenTensor, TileClaim};
 use crate::engine::cpu::Cpu;
@@ -124,12 +124,14 @@ pub struct Disputed<'a> {
 }
 
 impl Disputed<'_> {
-    /// The inputs of a node, whole: state and batch are at hand, outputs of earlier nodes are computed again.
-    fn inputs(&self, phase: Phase, node: &Node) -> Result<BTreeMap<TensorId, (Origin, Vec<u8>)>, AuditError> {
+    /// Tensors of a phase, whole: state and batch are at hand, outputs of nodes are computed again.
+    pub fn tensors(
+        &self,
+        phase: Phase,
+        ids: impl IntoIterator<Item = TensorId>,
+    ) -> Result<BTreeMap<TensorId, (Origin, Vec<u8>)>, AuditError> {
         let Disputed { run, step, before, batch, .. } = *self;
-        let origins: BTreeMap<TensorId, Origin> = node
-            .primitive
-            .inputs()
+        let origins: BTreeMap<TensorId, Origin> = ids
             .into_iter()
             .filter_map(|id| Some((id, origin(&run.program, &run.job, &run.seed, step, phase, id)?)))
             .collect();
@@ -169,7 +171,7 @@ impl Disputed<'_> {
         let differing = |(a, b): (&Hash, &Hash)| a != b;
         let tile = theirs.tiles.iter().zip(&mine.nodes[index].tiles).position(differing).unwrap_or(0);
 
-        let inputs = self.inputs(phase, node)?;
+        let inputs = self.tensors(phase, node.primitive.inputs())?;
         let tensors: BTreeMap<TensorId, Vec<u8>> =
             inputs.iter().map(|(id, (_, bytes))| (*id, bytes.clone())).collect();
         let ty = graph.tensor(node.output);
@@ -186,23 +188,6 @@ impl Disputed<'_> {
             return Ok(Some(Found { outcome: Outcome::EngineFaulty { step, engine, what }, verdict: None }));
         }
         let leaves = published.leaves(program);
-        let mut proven = Vec::new();
-        for (id, (origin, bytes)) in &inputs {
-            let slices: Vec<usize> =
-                touched.iter().filter(|(t, _)| t == id).map(|(_, slice)| *slice).collect();
-            if matches!(origin, Origin::Words(_)) || slices.is_empty() {
-                continue;
-            }
-            let values = tensor::piece_values(bytes, SLICE_BYTES);
-            let slice = |&slice: &usize| &bytes[tensor::piece_range(bytes.len(), SLICE_BYTES, slice)];
-            proven.push(ProvenInput {
-                tensor: id.0,
-                commitment: self.commitment(origin, &leaves),
-                bytes: Base64(slices.iter().map(slice).collect::<Vec<_>>().concat()),
-                siblings: Hashes(multiproof::prove(multiproof::blake3, &values, &slices)),
-                slices,
-            });
-        }
         let claim = TileClaim {
             before: checked.proven(step - 1),
             phase: phase.into(),
@@ -212,7 +197,7 @@ impl Disputed<'_> {
             value: Digest(theirs.tiles[tile]),
             siblings: Hashes(multiproof::prove(multiproof::blake3, &theirs.tiles, &[tile])),
             disclosed: None,
-            inputs: proven,
+            inputs: self.proven(&inputs, &touched, &leaves),
         };
         let mut verdict = checked.verdict(run, step, Claim::Tile(Box::new(claim)));
         let disclosed = match self.published_tile(phase, node_index, tile, theirs.tiles[tile]) {
@@ -229,6 +214,33 @@ impl Disputed<'_> {
         Ok(Some(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) }))
     }
 
+    /// The slices of tensors that were read, with what commits to each. `leaves`: those of the published trace.
+    pub fn proven(
+        &self,
+        tensors: &BTreeMap<TensorId, (Origin, Vec<u8>)>,
+        touched: &Touched,
+        leaves: &[Digest],
+    ) -> Vec<ProvenInput> {
+        let mut proven = Vec::new();
+        for (id, (origin, bytes)) in tensors {
+            let slices: Vec<usize> =
+                touched.iter().filter(|(t, _)| t == id).map(|(_, slice)| *slice).collect();
+            if matches!(origin, Origin::Words(_)) || slices.is_empty() {
+                continue;
+            }
+            let values = tensor::piece_values(bytes, SLICE_BYTES);
+            let slice = |&slice: &usize| &bytes[tensor::piece_range(bytes.len(), SLICE_BYTES, slice)];
+            proven.push(ProvenInput {
+                tensor: id.0,
+                commitment: self.commitment(origin, leaves),
+                bytes: Base64(slices.iter().map(slice).collect::<Vec<_>>().concat()),
+                siblings: Hashes(multiproof::prove(multiproof::blake3, &values, &slices)),
+                slices,
+            });
+        }
+        proven
+    }
+
     /// The committed tile from the checkpoint after the step, if the node makes a state tensor and there is one.
     fn published_tile(&self, phase: Phase, node: usize, tile: usize, value: Hash) -> Option<Vec<u8>> {
         let program = &self.run.program;
@@ -241,7 +253,7 @@ impl Disputed<'_> {
     }
 
     /// A tensor's digest and its place under the root that commits to it.
-    fn commitment(&self, origin: &Origin, trace_leaves: &[Digest]) -> ProvenTensor {
+    pub fn commitment(&self, origin: &Origin, trace_leaves: &[Digest]) -> ProvenTensor {
         let program = &self.run.program;
         match origin {
             Origin::State { index } => {

@@ -2,6 +2,7 @@
 
 use super::checks::Checked;
 use super::evidence::Disputed;
+use super::rounding::{may_lack_a_decision, missing};
 use super::{AuditError, Outcome, differences, reference_step};
 use crate::commit::digest::Digest;
 use crate::commit::record::StepRecord;
@@ -10,8 +11,9 @@ use crate::commit::{merkle, multiproof};
 use crate::dispute::check::state_nodes;
 use crate::dispute::origin::{self, Origin};
 use crate::dispute::verdict::{Claim, Hashes, Outcome as VerdictOutcome, ProvenTensor, Scalar, Verdict};
-use crate::engine::session::MicroBatch;
+use crate::engine::session::{MicroBatch, Phase};
 use crate::program::step::Program;
+use crate::rounding::replay::Illegal;
 use crate::run::RunError;
 use crate::run::checkpoint::{state_digest, tensor_digests};
 use crate::run::dir::Run;
@@ -37,10 +39,17 @@ pub fn localise(
     let theirs = checked.step(step);
     let Some(trace) = &mine.trace else { return whole_step(run, checked, step, before, mine, engine) };
     let Some(published) = published_trace(run, theirs) else {
-        // A trainer who withholds a trace, or commits to one of another program, does not escape the step verdict.
-        let mut found = whole_step(run, checked, step, before, mine, engine)?;
-        if let Outcome::Diverges { what, .. } = &mut found.outcome {
-            what.push_str("; no published trace is the one that the record commits");
+        // A trainer who withholds a trace, or commits to one of another program, does not escape the step verdict; but in the logged
+        // profile only a trace tells a missing decision from a cheat.
+        let withheld = "no published trace is the one that the record commits";
+        let mut found = if run.job.rounding.is_some() && may_lack_a_decision(&mine.record, theirs) {
+            Found { outcome: missing(step, &mine.record, theirs), verdict: None }
+        } else {
+            whole_step(run, checked, step, before, mine, engine)?
+        };
+        if let Outcome::Diverges { what, .. } | Outcome::MissingDecision { what, .. } = &mut found.outcome {
+            what.push_str("; ");
+            what.push_str(withheld);
         }
         return Ok(found);
     };
@@ -51,9 +60,9 @@ pub fn localise(
         let disputed = Disputed { run, checked, step, before: &before, batch, published: &published };
         let (phase, node) = positions(&run.program)[index];
         let output = graph_of(&run.program, phase).nodes[node].output;
-        if let Some(logged) = graph_of(&run.program, phase).logged.iter().find(|l| l.output == output) {
-            let outcome = super::rounding::disputed_rounding(&disputed, phase, node, logged, index)?;
-            return Ok(Found { outcome, verdict: None });
+        let logged = graph_of(&run.program, phase).logged.iter().position(|l| l.output == output);
+        if let (Phase::Micro(micro), Some(number)) = (phase, logged) {
+            return disputed.rounding(micro, number, node, index);
         }
         return match disputed.tile(index, trace, &engine)? {
             Some(found) if found.verdict.as_ref().is_none_or(stands) => Ok(found),
@@ -78,6 +87,36 @@ pub fn localise(
         return Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) });
     }
     whole_step(run, checked, step, before, mine, engine)
+}
+
+/// A decision that is outside the proved bound, in a step whose record is the auditor's. The step is replayed by the scalar
+/// reference before anybody is accused. Runs with operator traces get a verdict that stands alone.
+pub fn illegal(
+    run: &Run,
+    checked: &Checked,
+    before: &[Vec<u8>],
+    batch: &[MicroBatch],
+    mine: &CommittedStep,
+    found: &Illegal,
+    engine: &str,
+) -> Result<Found, AuditError> {
+    let step = mine.record.step;
+    let (_, tally) = reference_step(run, step, before)?;
+    let what = format!("by the rounding log, {found}");
+    if tally.first_illegal.as_ref() != Some(found) {
+        let engine = engine.to_string();
+        return Ok(Found { outcome: Outcome::EngineFaulty { step, engine, what }, verdict: None });
+    }
+    let alone = match &mine.trace {
+        // The records agree, so this is the committed trace, published or not.
+        Some(published) => {
+            Disputed { run, checked, step, before, batch, published }.decision_verdict(found)?
+        }
+        None => None,
+    };
+    let whole = || Claim::Step { micro_batches: vec![found.micro_batch], tensors: Vec::new() };
+    let verdict = alone.unwrap_or_else(|| checked.verdict(run, step, whole()));
+    Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) })
 }
 
 /// The output of a trace that a scalar of the record must be.
@@ -117,7 +156,7 @@ fn whole_step(
     engine: String,
 ) -> Result<Found, AuditError> {
     let theirs = checked.step(step);
-    let reference = reference_step(run, step, &before)?;
+    let (reference, _) = reference_step(run, step, &before)?;
     let different = differences(&mine.record, theirs);
     if reference == *theirs {
         let what = format!("{} differ from the scalar reference too", different.join(", "));

@@ -5,10 +5,11 @@
 //! *diverges*; only a verdict whose evidence stands alone *convicts*.
 
 pub mod checks;
+mod disputed_rounding;
 pub mod evidence;
 pub mod localise;
 pub mod plan;
-mod rounding;
+pub mod rounding;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ use crate::engine::reference::Reference;
 use crate::engine::session::Session;
 use crate::engine::{Engine, EngineError};
 use crate::rounding::replay::Tally;
+use crate::rounding::thresholds::Rounding;
 use crate::run::RunError;
 use crate::run::dir::Run;
 use crate::run::job::philox_key;
@@ -80,6 +82,8 @@ pub struct Report {
     /// Checks that passed, in words.
     pub checked: Vec<String>,
     pub not_checked: Vec<String>,
+    /// Whether the auditor rounded native products of its own: then the audit is about replication only.
+    pub native: bool,
     /// Replayed steps, as ranges first..=last.
     pub replayed: Vec<(u32, u32)>,
     pub plan: Plan,
@@ -122,13 +126,52 @@ pub fn audit(
     max_time: Option<Duration>,
     progress: &mut dyn Progress,
 ) -> Result<(Report, Option<Verdict>), AuditError> {
+    audit_in(run, session(run, engine, false)?, false, checked, plan, max_time, progress)
+}
+
+/// An audit of a run in the paper's preset by an engine whose native kernels compute the products again. It shows that the log
+/// makes two such machines agree, and nothing else: no rounding is judged, and no difference accuses anybody.
+pub fn audit_natively(
+    run: &Run,
+    engine: &mut dyn Engine,
+    checked: Checked,
+    plan: Plan,
+    max_time: Option<Duration>,
+    progress: &mut dyn Progress,
+) -> Result<(Report, Option<Verdict>), AuditError> {
+    audit_in(run, session(run, engine, true)?, true, checked, plan, max_time, progress)
+}
+
+/// An auditor's session: exact, or with native products.
+fn session<'e>(run: &Run, engine: &'e mut dyn Engine, native: bool) -> Result<Session<'e>, AuditError> {
+    let program = Arc::new(run.program.clone());
+    if !native {
+        return Ok(Session::new(engine, program)?);
+    }
+    if !run.job.rounding.as_ref().is_some_and(Rounding::is_paper) {
+        let why = "only a run whose job has rounding.preset = \"paper\" is audited natively";
+        return Err(AuditError::Limit(why.into()));
+    }
+    Ok(Session::native(engine, program)?)
+}
+
+fn audit_in(
+    run: &Run,
+    mut session: Session,
+    native: bool,
+    checked: Checked,
+    plan: Plan,
+    max_time: Option<Duration>,
+    progress: &mut dyn Progress,
+) -> Result<(Report, Option<Verdict>), AuditError> {
     let start = Instant::now();
-    let engine_name = engine.describe();
+    let engine_name = session.engine().describe();
     let mut report = Report {
         run: run.id,
         signed: checked.signed.clone(),
         head_size: checked.head.size,
         engine: engine_name.clone(),
+        native,
         outcome: Outcome::Matches,
         checked: checked.passed.clone(),
         not_checked: Vec::new(),
@@ -145,7 +188,6 @@ pub fn audit(
         let mut dataset = run.dataset()?;
         let planned = plan.steps();
         let mut done = 0;
-        let mut session = Session::new(engine, Arc::new(run.program.clone()))?;
         'segments: for &(first, last) in &plan.segments {
             session.load(&checks::state_after(run, &checked, first - 1)?)?;
             report.replayed.push((first, first - 1));
@@ -161,17 +203,25 @@ pub fn audit(
                     break 'segments;
                 }
                 // The freedom that a log leaves is much the same in every step, and measuring it is a pass over every product.
-                let (mine, tally) = replayed_step(run, &mut session, scalars(run, step), &batch, done == 0)?;
+                let freedom = done == 0 && !native;
+                let (mine, tally) = replayed_step(run, &mut session, scalars(run, step), &batch, freedom)?;
                 let theirs = checked.step(step);
                 done += 1;
                 progress.step(step, done, planned);
                 if let Some(all) = &mut report.rounding {
                     all.add(step, &tally);
                 }
+                if native && mine.record != *theirs {
+                    report.outcome = rounding::not_replicated(step, &mine.record, theirs);
+                    break 'segments;
+                }
                 // Where the records differ, a decision may be about other operands than these: one that an honest trainer's log
                 // lacks would make later ones look wrong. Where they agree, everything that the decisions are about does.
                 if let Some(illegal) = tally.first_illegal.as_ref().filter(|_| mine.record == *theirs) {
-                    report.outcome = rounding::illegal(run, step, &before, illegal, &engine_name)?;
+                    let found =
+                        localise::illegal(run, &checked, &before, &batch, &mine, illegal, &engine_name)?;
+                    report.outcome = found.outcome;
+                    verdict = found.verdict;
                     break 'segments;
                 }
                 if mine.trace.is_none()
@@ -196,6 +246,11 @@ pub fn audit(
         }
     }
     report.not_checked.extend(plan.left_out(run.job.steps));
+    if native {
+        let why = "whether roundings are legal: this auditor rounded native products of its own, which have no proved bound; the \
+                   audit shows replication only, and an exact engine (no --native) judges";
+        report.not_checked.push(why.into());
+    }
     if checked.signed_by_key {
         // Said by the checks.
     } else {
@@ -211,11 +266,12 @@ pub fn audit(
 pub fn estimated_seconds(
     run: &Run,
     engine: &mut dyn Engine,
+    native: bool,
     checked: &Checked,
     plan: &Plan,
 ) -> Result<f64, AuditError> {
     let Some(&(first, _)) = plan.segments.first() else { return Ok(0.0) };
-    let mut session = Session::new(engine, Arc::new(run.program.clone()))?;
+    let mut session = session(run, engine, native)?;
     session.load(&checks::state_after(run, checked, first - 1)?)?;
     let batch = run.dataset()?.micro_batch(&run.program, philox_key(&run.seed), first, 0)?;
     let mut start = Instant::now();
@@ -251,12 +307,13 @@ pub fn replay_to(
 }
 
 /// Replays one step from a state with the scalar reference.
-pub fn reference_step(run: &Run, step: u32, before: &[Vec<u8>]) -> Result<StepRecord, AuditError> {
+pub fn reference_step(run: &Run, step: u32, before: &[Vec<u8>]) -> Result<(StepRecord, Tally), AuditError> {
     let mut reference = Reference;
     let mut session = Session::new(&mut reference, Arc::new(run.program.clone()))?;
     session.load(before)?;
     let batch = run.dataset()?.batch(&run.program, philox_key(&run.seed), step)?;
-    Ok(replayed_step(run, &mut session, scalars(run, step), &batch, false)?.0.record)
+    let (done, tally) = replayed_step(run, &mut session, scalars(run, step), &batch, false)?;
+    Ok((done.record, tally))
 }
 
 /// The fields in which two records of one step differ, in words.

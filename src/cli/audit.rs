@@ -10,10 +10,11 @@ use serde_json::json;
 use super::engine::{EngineArgs, open};
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random};
 use crate::audit::plan::{Choice, Plan, plan};
-use crate::audit::{Outcome, Progress, Report, audit, checks, estimated_seconds};
+use crate::audit::{Outcome, Progress, Report, audit, audit_natively, checks, estimated_seconds};
 use crate::commit::checkpoint::NOTE_MAX;
 use crate::dispute::verdict::Verdict;
 use crate::rounding::replay::{Freedom, Tally};
+use crate::rounding::thresholds::Rounding;
 use crate::run::RunError;
 use crate::run::dir::Run;
 use crate::run::disk::{self, Disk};
@@ -157,10 +158,15 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     let plan = plan(&run, &checked.checkpoints, last, &choice);
     options.limits.check(&plan)?;
+    let native = options.engine.native.is_some();
+    if native && !run.job.rounding.as_ref().is_some_and(Rounding::is_paper) {
+        let why = "--native is for runs whose job has rounding.preset = \"paper\"; every other run is audited exactly";
+        return Err(Failure::new(Exit::Usage, why));
+    }
     let mut engine = open(&options.engine)?;
     // What is wrong already needs no replay.
     if checked.inconsistent.is_none() {
-        let seconds = estimated_seconds(&run, engine.as_mut(), &checked, &plan)?;
+        let seconds = estimated_seconds(&run, engine.as_mut(), native, &checked, &plan)?;
         let text = plan_text(&plan, &run, seconds, &engine.describe());
         if options.plan {
             printer.result(text, &json!({ "plan": plan, "seconds": seconds }));
@@ -170,6 +176,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     let mut bar = Bar(printer.bar(plan.steps(), "steps"));
     let limit = options.limits.max_time.map(Duration::from_secs);
+    let audit = if native { audit_natively } else { audit };
     let (report, verdict) = audit(&run, engine.as_mut(), checked, plan, limit, &mut bar)?;
     bar.0.finish_and_clear();
     let disk = Disk::default();
@@ -208,7 +215,8 @@ fn write_json(disk: &Disk, path: &Path, value: &impl serde::Serialize) -> Result
 pub fn report_text(report: &Report, verdict: Option<&Verdict>, file: &Path) -> String {
     let mut lines = vec![match &report.outcome {
         Outcome::Matches if report.is_complete() => {
-            format!("MATCHES: run {} on {}", report.run.short(), report.engine)
+            let how = if report.native { " with native products (replication only)" } else { "" };
+            format!("MATCHES: run {} on {}{how}", report.run.short(), report.engine)
         }
         Outcome::Matches => format!(
             "NOT FINISHED: {} of {} planned steps of run {} match on {}",
@@ -286,6 +294,10 @@ fn merge(printer: Printer, paths: &[PathBuf]) -> CommandResult {
         let field = |name: &str| report.get(name).cloned().unwrap_or_default();
         if run.get_or_insert_with(|| field("run")) != &field("run") {
             return Err(Failure::new(Exit::Usage, format!("{} is about another run", path.display())));
+        }
+        if field("native") == true {
+            let why = "is of a native auditor, who judges no rounding: it has no place beside exact ones";
+            return Err(Failure::new(Exit::Usage, format!("{} {why}", path.display())));
         }
         let ranges: Vec<(u32, u32)> = serde_json::from_value(field("replayed"))
             .map_err(|error| Failure::from(RunError::invalid(path, error.to_string())))?;

@@ -15,9 +15,11 @@ use crate::engine::cpu::Cpu;
 use crate::engine::cpu::native::Native;
 use crate::engine::session::{Session, StepScalars};
 use crate::program::init;
+use crate::program::logged::LoggedProduct;
 use crate::program::products::ProductClass;
 use crate::rounding::calibrate::{Calibrator, Kernels};
 use crate::rounding::codec::{decode, entropy_bits};
+use crate::rounding::log::Log;
 use crate::rounding::replay::{MARGIN_BINS, Tally};
 use crate::run::data::Dataset;
 use crate::run::dir::Run;
@@ -38,7 +40,7 @@ enum Command {
     Calibrate(Calibrate),
 }
 
-/// Sizes and entries of a step's log, by class of product; with --margins, how near its decisions are to their boundaries.
+/// Sizes and entries of a step's log, by class of product; with --operator, the decisions of one product; with --margins, how near its decisions are to their boundaries.
 #[derive(clap::Args)]
 #[command(after_help = "Example: tiebreak log inspect runs/logged --step 10 --margins margins.svg")]
 struct Inspect {
@@ -46,6 +48,12 @@ struct Inspect {
     /// The step; the last one by default.
     #[arg(long)]
     step: Option<u32>,
+    /// Decode and show the part of one product only, by the name of its operator, such as block0.query.
+    #[arg(long, conflicts_with = "margins")]
+    operator: Option<String>,
+    /// The micro-batch of that part.
+    #[arg(long, default_value_t = 0, requires = "operator")]
+    micro_batch: u32,
     /// Replay the step and draw a histogram of the decisions' distances from their boundaries.
     #[arg(long)]
     margins: Option<PathBuf>,
@@ -94,6 +102,10 @@ fn inspect(printer: Printer, args: &Inspect) -> CommandResult {
         return Err(Failure::new(Exit::Usage, format!("the run has steps 1 to {}", run.job.steps)));
     }
     let log = run.rounding_log(step)?;
+    let committed = checked.step(step).log == Some(log.root());
+    if let Some(operator) = &args.operator {
+        return inspect_part(printer, &run, (step, args.micro_batch), &log, operator, committed);
+    }
     let products = &run.program.micro.logged;
     let mut rows: BTreeMap<ProductClass, Row> = BTreeMap::new();
     for part in 0..products.len() * run.program.spec.micro_batches as usize {
@@ -108,12 +120,11 @@ fn inspect(printer: Printer, args: &Inspect) -> CommandResult {
         row.bytes += log.part(part).len() as u64;
         row.entropy_bytes += entropy_bits(&decisions, elements) / 8.0;
     }
-    let committed = checked.step(step).log == Some(log.root());
     let mut lines = vec![format!(
         "step {step}: {} in {} products{}",
         bytes_text(log.bytes().len() as u64),
         rows.values().map(|row| row.products).sum::<u64>(),
-        if committed { "" } else { "; NOT the log that the record commits" }
+        said(committed)
     )];
     lines.push(format!(
         "{:<10}  {:>12}  {:>10}  {:>8}  {:>6}  {:>10}  {:>8}",
@@ -143,6 +154,78 @@ fn inspect(printer: Printer, args: &Inspect) -> CommandResult {
         tally = Some(seen);
     }
     printer.result(lines.join("\n"), &json!({ "step": step, "committed": committed, "bytes": log.bytes().len(), "classes": rows, "replay": tally }));
+    Ok(if committed { Exit::Match } else { Exit::Diverges })
+}
+
+fn said(committed: bool) -> &'static str {
+    if committed { "" } else { "; NOT the log that the record commits" }
+}
+
+/// The decisions that are printed of a part.
+const SHOWN_MAX: usize = 20;
+
+/// One product's part of the log, found by the index; the others are not decoded.
+fn inspect_part(
+    printer: Printer,
+    run: &Run,
+    (step, micro_batch): (u32, u32),
+    log: &Log,
+    operator: &str,
+    committed: bool,
+) -> CommandResult {
+    let graph = &run.program.micro;
+    let operator_of = |product: &LoggedProduct| {
+        let node = graph.nodes.iter().find(|node| node.output == product.product);
+        node.map_or("", |node| node.operator.as_str())
+    };
+    let names: Vec<&str> = graph.logged.iter().map(operator_of).collect();
+    let numbers: Vec<usize> = (0..names.len()).filter(|&number| names[number] == operator).collect();
+    let usage = |why: String| Err(Failure::new(Exit::Usage, why));
+    if numbers.is_empty() {
+        return usage(format!("the program logs no product of {operator}; it logs {}", names.join(", ")));
+    }
+    if micro_batch >= run.program.spec.micro_batches {
+        return usage(format!("a step has micro-batches 0 to {}", run.program.spec.micro_batches - 1));
+    }
+    let mut lines = Vec::new();
+    let mut parts = Vec::new();
+    // The two gradients of a product carry one name.
+    for number in numbers {
+        let part = micro_batch as usize * graph.logged.len() + number;
+        let product = &graph.logged[number];
+        let decisions = decode(log.part(part), product.elements() as u64)?;
+        let bytes = log.part(part).len();
+        lines.push(format!(
+            "step {step}, {operator} ({}) of micro-batch {micro_batch}: {} decisions about {} values in {}; {} prove it{}",
+            product.class.name(),
+            decisions.len(),
+            product.elements(),
+            bytes_text(bytes as u64),
+            bytes_text(log.prove(part).bytes.len() as u64),
+            said(committed)
+        ));
+        let [_, m, n, _] = product.dims();
+        for decision in decisions.iter().take(SHOWN_MAX) {
+            let place = decision.place as usize;
+            lines.push(format!(
+                "  element {place} (sample {}, row {}, column {}): index = {} modulo {}",
+                place / (m * n),
+                place / n % m,
+                place % n,
+                decision.residue,
+                1u64 << decision.bits
+            ));
+        }
+        if decisions.len() > SHOWN_MAX {
+            lines.push(format!("  and {} more (--json lists all)", decisions.len() - SHOWN_MAX));
+        }
+        let listed: Vec<_> = decisions.iter().map(|d| (d.place, d.bits, d.residue)).collect();
+        parts.push(json!({ "class": product.class, "part": part, "bytes": bytes, "elements": product.elements(), "decisions": listed }));
+    }
+    printer.result(
+        lines.join("\n"),
+        &json!({ "step": step, "committed": committed, "operator": operator, "micro_batch": micro_batch, "products": parts }),
+    );
     Ok(if committed { Exit::Match } else { Exit::Diverges })
 }
 
@@ -258,12 +341,13 @@ fn calibrate(printer: Printer, args: &Calibrate) -> CommandResult {
     let mut lines = vec!["# measured by `tiebreak log calibrate`:".to_string()];
     for (class, m) in &calibrator.measured {
         lines.push(format!(
-            "# {:<10} {} products, {} elements, {} flips without a log; at most {:.3e} of the norms ({})",
+            "# {:<10} {} products, {} elements, {} flips without a log; at most {:.3e} of the {} ({})",
             class.name(),
             m.products,
             m.elements,
             m.flips,
             m.largest,
+            if rounding.is_paper() { "step" } else { "norms" },
             m.kernel
         ));
     }

@@ -49,7 +49,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let begin = plan(&run, &run.checkpoint_steps()?, args.step, &Choice::Range(args.step, args.step));
     args.limits.check(&begin)?;
     let mut engine = open(&args.engine)?;
-    let seconds = estimated_seconds(&run, engine.as_mut(), &checked, &begin)?;
+    let seconds = estimated_seconds(&run, engine.as_mut(), false, &checked, &begin)?;
     printer.say(format!(
         "replays {} steps: reads {}, needs about {} of memory and {seconds:.0} s on {}",
         begin.steps(),

@@ -9,7 +9,8 @@ use serde_json::json;
 use super::engine::{EngineArgs, open};
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key};
 use crate::audit::evidence::disclosed_tile;
-use crate::audit::{checks, differences, reference_step, replay_to};
+use crate::audit::rounding::reference_outcome;
+use crate::audit::{self, checks, replay_to};
 use crate::commit::checkpoint::Signed;
 use crate::commit::record::Record;
 use crate::commit::tensor::TILE_BYTES;
@@ -218,11 +219,18 @@ fn step_verdict(
     }
     let state = session.download_state()?;
     printer.say(format!("replaying step {step} with the scalar reference ..."));
-    let mine = reference_step(run, step, &state)?;
-    let different = differences(&mine, checked.step(step));
-    Ok(if different.is_empty() {
-        (false, format!("does not convict: step {step} is what the scalar reference computes"))
-    } else {
-        (true, format!("step {step} DIVERGES from the scalar reference: {}", different.join(", ")))
-    })
+    match reference_outcome(run, step, &state, checked.step(step))? {
+        audit::Outcome::Matches => {
+            Ok((false, format!("does not convict: step {step} is what the scalar reference computes")))
+        }
+        audit::Outcome::Diverges { what, .. } => {
+            Ok((true, format!("step {step} DIVERGES from the scalar reference: {what}")))
+        }
+        // A log that somebody changed, or a rounding that the log lacks, says nothing about the trainer.
+        audit::Outcome::Inconsistent { what, .. }
+        | audit::Outcome::MissingDecision { what, .. }
+        | audit::Outcome::EngineFaulty { what, .. } => {
+            Err(Failure::new(Exit::Undecided, format!("step {step} is not decided: {what}")))
+        }
+    }
 }

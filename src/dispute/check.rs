@@ -174,6 +174,7 @@ impl Context {
     ) -> Result<Shown, Malformed> {
         match claim {
             Claim::Tile(claim) => self.tile(step, claim, steps),
+            Claim::Rounding(claim) => self.rounding(step, claim, steps),
             Claim::Binding { outputs, siblings } => self.binding(step, outputs, &siblings.0, steps),
             Claim::Scalar { scalar, output } => self.scalar(step, *scalar, output.as_ref(), steps),
             Claim::LearningRate => {
@@ -226,7 +227,7 @@ impl Context {
 
     /// The record's trace root. Jobs that commit operators have a bound on their micro-batches, so listing the
     /// nodes of a step is possible only after this.
-    fn trace_root<'s>(&self, step: &'s StepRecord) -> Result<&'s Digest, Malformed> {
+    pub fn trace_root<'s>(&self, step: &'s StepRecord) -> Result<&'s Digest, Malformed> {
         let operators = self.job.commit.granularity == Granularity::Operator;
         step.trace.as_ref().filter(|_| operators).ok_or_else(|| wrong("the record commits to no operators"))
     }

@@ -52,9 +52,9 @@ impl Slices {
 }
 
 /// Serves elements from slices, and nothing else.
-struct Verified<'a> {
-    graph: &'a Graph,
-    slices: &'a Slices,
+pub(super) struct Verified<'a> {
+    pub graph: &'a Graph,
+    pub slices: &'a Slices,
 }
 
 impl Verified<'_> {
@@ -87,9 +87,9 @@ impl Source for Verified<'_> {
 }
 
 /// Serves elements from whole tensors.
-struct Whole<'a> {
-    graph: &'a Graph,
-    tensors: &'a BTreeMap<TensorId, Vec<u8>>,
+pub(super) struct Whole<'a> {
+    pub graph: &'a Graph,
+    pub tensors: &'a BTreeMap<TensorId, Vec<u8>>,
 }
 
 impl Source for Whole<'_> {
@@ -108,11 +108,17 @@ impl Source for Whole<'_> {
 pub type Touched = BTreeSet<(TensorId, usize)>;
 
 /// Notes the slices that elements lie in.
-struct Recording<'a, S> {
+pub(super) struct Recording<'a, S> {
     graph: &'a Graph,
     source: S,
-    touched: Touched,
+    pub touched: Touched,
     last: Option<(TensorId, usize)>,
+}
+
+impl<'a, S> Recording<'a, S> {
+    pub fn new(graph: &'a Graph, source: S) -> Recording<'a, S> {
+        Recording { graph, source, touched: Touched::new(), last: None }
+    }
 }
 
 impl<S: Source<Error = LeafError>> Source for Recording<'_, S> {
@@ -133,7 +139,7 @@ impl<S: Source<Error = LeafError>> Source for Recording<'_, S> {
 }
 
 /// Holds inputs to what the node's operator is defined for.
-struct Guarded<'a, S> {
+pub(super) struct Guarded<'a, S> {
     node: &'a Node,
     source: &'a mut S,
     /// Of the element that is being quantised: itself and its group's magnitude, as they are read.
@@ -141,7 +147,11 @@ struct Guarded<'a, S> {
     magnitude: Option<u32>,
 }
 
-impl<S> Guarded<'_, S> {
+impl<'a, S> Guarded<'a, S> {
+    pub fn new(node: &'a Node, source: &'a mut S) -> Guarded<'a, S> {
+        Guarded { node, source, member: None, magnitude: None }
+    }
+
     fn allows(&mut self, tensor: TensorId, word: u32) -> bool {
         match &self.node.primitive {
             Primitive::Gather { indices: bounded, bound, .. }
@@ -212,8 +222,7 @@ fn compute<S: Source<Error = LeafError>>(
     if reads > READS_MAX {
         return Err(LeafError::TooLarge { reads });
     }
-    let mut guarded = Guarded { node, source, member: None, magnitude: None };
-    element::range(graph, node, elements, &mut guarded)
+    element::range(graph, node, elements, &mut Guarded::new(node, source))
 }
 
 /// What the elements `elements` of node `node`'s output must be, from verified slices of its inputs.
@@ -240,7 +249,7 @@ fn recorded<S: Source<Error = LeafError>>(
     elements: Range<usize>,
     source: S,
 ) -> Result<(Vec<u32>, Touched), LeafError> {
-    let mut source = Recording { graph, source, touched: Touched::new(), last: None };
+    let mut source = Recording::new(graph, source);
     let words = compute(graph, node, elements, &mut source)?;
     Ok((words, source.touched))
 }

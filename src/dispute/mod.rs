@@ -3,9 +3,11 @@
 //! Everything here runs the scalar reference on verified bytes. There is no clock, no network and no GPU.
 
 pub mod check;
+pub mod cone;
 mod fork;
 pub mod leaf;
 pub mod origin;
+pub mod rounding;
 pub mod size;
 mod tile;
 pub mod verdict;

@@ -9,7 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::check::{Context, Shown, wrong};
 use super::leaf::{self, LeafError, Slices, Touched};
 use super::origin::{Origin, origin};
-use super::verdict::{Base64, Claim, Disclosed, Hashes, ProvenInput, ProvenTensor, TileClaim, Verdict};
+use super::verdict::{
+    Base64, Claim, Disclosed, Hashes, ProvenInput, ProvenRecord, ProvenTensor, TileClaim, Verdict,
+};
 use crate::commit::digest::Digest;
 use crate::commit::record::{Record, StepRecord};
 use crate::commit::tensor::{Hash, SLICE_BYTES};
@@ -26,7 +28,7 @@ struct VerifiedTile<'c> {
     slices: Slices,
 }
 
-fn undecided(error: LeafError) -> Malformed {
+pub(super) fn undecided(error: LeafError) -> Malformed {
     wrong(error.to_string())
 }
 
@@ -77,37 +79,35 @@ impl Context {
         }
     }
 
-    fn verified(&self, step: &StepRecord, claim: &TileClaim) -> Result<VerifiedTile<'_>, Malformed> {
-        let phase = Phase::from(claim.phase);
-        self.trace_commitment(step, phase, claim.node, &claim.output)?;
+    /// The slices of tensors of a phase, `reads` and no others, after checking each against what commits to it. `before` is the
+    /// record that commits to the state.
+    pub fn inputs(
+        &self,
+        step: &StepRecord,
+        before: &ProvenRecord,
+        phase: Phase,
+        reads: &BTreeSet<TensorId>,
+        inputs: &[ProvenInput],
+    ) -> Result<Slices, Malformed> {
         let graph = graph_of(&self.program, phase);
-        let node = &graph.nodes[claim.node];
-        let ty = graph.tensor(node.output);
-        let count = tensor::tile_count(ty.bytes());
-        let root =
-            multiproof::root(multiproof::blake3, count, &[(claim.tile, claim.value.0)], &claim.siblings.0)?;
-        if tensor::digest_from_root(ty, &root) != claim.output.digest {
-            return Err(wrong("the tile's value is not what the run committed to"));
-        }
-        let before = self.proven(&claim.before, &self.head)?;
-        if claim.before.index + 1 != u64::from(step.step) {
+        let state = self.proven(before, &self.head)?;
+        if before.index + 1 != u64::from(step.step) {
             return Err(wrong("the record before the step is another step's"));
         }
-        let reads: BTreeSet<TensorId> = node.primitive.inputs().into_iter().collect();
         let mut carried = BTreeSet::new();
         let mut slices = Slices::default();
-        for &id in &reads {
+        for &id in reads {
             if let Some(Origin::Words(words)) = self.origin(step, phase, id) {
                 slices.insert_words(id, &words);
             }
         }
-        for input in &claim.inputs {
+        for input in inputs {
             let id = TensorId(input.tensor);
             if !reads.contains(&id) || !carried.insert(id) {
-                return Err(wrong("it carries a tensor twice, or one that the node does not read"));
+                return Err(wrong("it carries a tensor twice, or one that the operator does not read"));
             }
             let from = self.origin(step, phase, id).ok_or_else(|| wrong("an input has no origin"))?;
-            self.input_commitment(step, before.state(), &from, &input.commitment)?;
+            self.input_commitment(step, state.state(), &from, &input.commitment)?;
             let ty = graph.tensor(id);
             let pieces = pieces(ty, input)?;
             let count = tensor::piece_count(ty.bytes(), SLICE_BYTES);
@@ -119,6 +119,18 @@ impl Context {
                 slices.insert(id, slice, bytes.to_vec());
             }
         }
+        Ok(slices)
+    }
+
+    fn verified(&self, step: &StepRecord, claim: &TileClaim) -> Result<VerifiedTile<'_>, Malformed> {
+        let phase = Phase::from(claim.phase);
+        self.trace_commitment(step, phase, claim.node, &claim.output)?;
+        let graph = graph_of(&self.program, phase);
+        let node = &graph.nodes[claim.node];
+        let ty = graph.tensor(node.output);
+        check_tile(ty, claim.tile, claim.value.0, &claim.siblings.0, &claim.output)?;
+        let reads = node.primitive.inputs().into_iter().collect();
+        let slices = self.inputs(step, &claim.before, phase, &reads, &claim.inputs)?;
         Ok(VerifiedTile { graph, phase, slices })
     }
 
@@ -174,6 +186,22 @@ impl Context {
         );
         Ok(Shown::Wrong { step: step.step, what })
     }
+}
+
+/// Checks that a tensor's digest says this of one of its tiles.
+pub(super) fn check_tile(
+    ty: &TensorType,
+    tile: usize,
+    value: Hash,
+    siblings: &[Hash],
+    output: &ProvenTensor,
+) -> Result<(), Malformed> {
+    let count = tensor::tile_count(ty.bytes());
+    let root = multiproof::root(multiproof::blake3, count, &[(tile, value)], siblings)?;
+    if tensor::digest_from_root(ty, &root) != output.digest {
+        return Err(wrong("the tile's value is not what the run committed to"));
+    }
+    Ok(())
 }
 
 /// Checks that disclosed bytes are the committed tile.

@@ -12,6 +12,7 @@ use crate::commit::checkpoint::Signed;
 use crate::commit::digest::Digest;
 use crate::commit::tensor::Hash;
 use crate::engine::session::Phase;
+use crate::rounding::log::PartProof;
 use crate::run::data::FileManifest;
 use crate::run::dir::RunSummary;
 
@@ -147,6 +148,39 @@ pub struct TileClaim {
     pub inputs: Vec<ProvenInput>,
 }
 
+/// How a trainer's value of a logged product's element is known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rounded {
+    /// The step's log has a decision about it: the index of the log and the part that holds it
+    /// ([`crate::rounding::log::PartProof`]).
+    Logged { len: u32, slices: Vec<usize>, bytes: Base64, siblings: Hashes },
+    /// The committed tile of the rounded output that it lies in, whatever the log says.
+    Committed { output: ProvenTensor, bytes: Base64, siblings: Hashes },
+}
+
+impl From<PartProof> for Rounded {
+    fn from(PartProof { len, slices, bytes, siblings }: PartProof) -> Rounded {
+        Rounded::Logged { len, slices, bytes: Base64(bytes), siblings: Hashes(siblings) }
+    }
+}
+
+/// A logged product's element was rounded to a value that no honest kernel rounds to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RoundingClaim {
+    /// The record before the step's: it commits to the state that the step began from.
+    pub before: ProvenRecord,
+    pub micro_batch: u32,
+    /// The product's number among those of the program that are logged.
+    pub product: usize,
+    /// The element of its output, row-major.
+    pub element: usize,
+    pub rounded: Rounded,
+    /// The element's row and column of the operands.
+    pub inputs: Vec<ProvenInput>,
+}
+
 /// A scalar of a record that an output of the step's graphs gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -190,6 +224,7 @@ pub enum Fork {
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Claim {
     Tile(Box<TileClaim>),
+    Rounding(Box<RoundingClaim>),
     /// The state that the record commits is not the one that its own trace's update computed. `outputs`: the digests
     /// of the update's nodes that make the state tensors, in the order of the state's table, proven together.
     Binding {
@@ -234,6 +269,7 @@ impl Claim {
     pub fn kind(&self) -> &'static str {
         match self {
             Claim::Tile(_) => "tile",
+            Claim::Rounding(_) => "rounding",
             Claim::Binding { .. } => "binding",
             Claim::Scalar { .. } => "scalar",
             Claim::Initial => "initial",

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use super::builder::Builder;
 use super::expr::{Body, Reg, Writer};
 use super::graph::{Graph, Node, Primitive, TensorId, View};
-use super::products::{ProductClass, ProductDigits};
+use super::products::ProductClass;
 use crate::arith::digits::{Part, magnitude_bits};
 use crate::arith::grid::GridRule;
 use crate::arith::{DType, float};
@@ -65,7 +65,8 @@ pub fn logged_product(
     let (product, exact) = if rule.is_wide() {
         two_part_product(b, class, &operands, magnitudes, dims)
     } else {
-        let product = exact_product(b, class, &operands, Part::Rounded, shape);
+        let digits = b.digits(class);
+        let product = exact_product(b, &operands, [digits.digits_a, digits.digits_b], Part::Rounded, shape);
         (product, vec![product])
     };
     let strides = [b1 * m * n, m * n, n, 1];
@@ -97,17 +98,21 @@ fn native_input(b: &mut Builder, rule: GridRule, view: View) -> View {
 /// A part of the digitised product.
 fn exact_product(
     b: &mut Builder,
-    class: ProductClass,
     [va, vb]: &[View; 2],
+    digits: [u8; 2],
     part: Part,
     shape: &[u32],
 ) -> TensorId {
-    let digits = b.digits(class);
-    let (qa, magnitudes_a) = b.quantise(va.clone(), digits.digits_a, 0);
-    let (qb, magnitudes_b) = b.quantise(vb.clone(), digits.digits_b, 0);
+    let (qa, magnitudes_a) = b.quantise(va.clone(), digits[0], 0);
+    let (qb, magnitudes_b) = b.quantise(vb.clone(), digits[1], 0);
     let product = Primitive::Product { a: qa, magnitudes_a, b: qb, magnitudes_b, block: 0, part };
     b.node(product, DType::F32, shape)
 }
+
+/// Digits of what the high parts of operands leave: the most, so that the auditor errs less than binary64 kernels do.
+const LOW_DIGITS: u8 = 4;
+/// The most digits of a high part: three hold all that [`split`] takes off.
+const HIGH_DIGITS_MAX: u8 = 3;
 
 /// The product to about 48 bits, [2, batch0 * batch1, M, N]: each operand is split in a high part, which its digits hold exactly,
 /// and the rest; the four exact products, the larger three in two parts each, are added with what sums round away.
@@ -119,14 +124,21 @@ fn two_part_product(
     [b0, b1, m, n]: [u32; 4],
 ) -> (TensorId, Vec<TensorId>) {
     let shape = [b0, b1, m, n];
-    let [[ah, al], [bh, bl]] =
-        [0, 1].map(|i| split(b, &operands[i], magnitudes[i], digits_of(b.digits(class), i)));
-    let mut product =
-        |a: &View, b_view: &View, part| exact_product(b, class, &[a.clone(), b_view.clone()], part, &shape);
-    let [rounded, left, right] =
-        [(&ah, &bh), (&ah, &bl), (&al, &bh)].map(|(x, y)| product(x, y, Part::Rounded));
-    let rests = [(&ah, &bh), (&ah, &bl), (&al, &bh)].map(|(x, y)| product(x, y, Part::Rest));
-    let least = product(&al, &bl, Part::Rounded);
+    let digits = b.digits(class);
+    let high = [digits.digits_a, digits.digits_b].map(|digits| digits.min(HIGH_DIGITS_MAX));
+    let [a, b_parts] = [0, 1].map(|i| {
+        let [above, rest] = split(b, &operands[i], magnitudes[i], high[i]);
+        [(above, high[i]), (rest, LOW_DIGITS)]
+    });
+    // 0 names the high part of an operand, 1 the rest.
+    let mut product = |[x, y]: [usize; 2], part| {
+        let ((left, digits_a), (right, digits_b)) = (&a[x], &b_parts[y]);
+        exact_product(b, &[left.clone(), right.clone()], [*digits_a, *digits_b], part, &shape)
+    };
+    let larger = [[0, 0], [0, 1], [1, 0]];
+    let [rounded, left, right] = larger.map(|parts| product(parts, Part::Rounded));
+    let rests = larger.map(|parts| product(parts, Part::Rest));
+    let least = product([1, 1], Part::Rounded);
     // Sums of what is large keep what they round away; only the small terms are added plainly.
     let body = Body::new("two_parts.v1", |w| {
         let [rounded, left, right, least, rest, rest_left, rest_right] =
@@ -159,10 +171,6 @@ fn two_sum(w: &mut Writer, x: Reg, y: Reg) -> (Reg, Reg) {
     let of_x = w.sub(sum, of_y);
     let (rest_x, rest_y) = (w.sub(x, of_x), w.sub(y, of_y));
     (sum, w.add(rest_x, rest_y))
-}
-
-fn digits_of(digits: ProductDigits, operand: usize) -> u8 {
-    [digits.digits_a, digits.digits_b][operand]
 }
 
 /// An operand's high part, a multiple of 2^(e + 1 - m) for digits of m bits and a row below 2^e, and what is left of it.

@@ -1,15 +1,17 @@
 //! Measuring thresholds: how far the native kernels at hand are from the exact product, by class, on the products of a real step
-//! (the paper's Algorithm 3, with the exact product in place of a second GPU). `docs/ROUNDING.md`, section 3.
+//! (the paper's Algorithm 3, with the exact product in place of a second GPU; in the paper's preset as it stands, kernel against
+//! kernel). `docs/ROUNDING.md`, sections 3 and 6.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::near_tie::Product;
+use super::near_tie::{Product, Tolerance};
 use super::record::{side, with_words};
 use super::thresholds::Rounding;
 use crate::arith::DType;
+use crate::arith::grid::Grid;
 use crate::engine::cpu::Cpu;
 use crate::engine::session::{Phase, StepObserver};
 use crate::engine::{Engine, EngineError, Inputs, Observer, Tensor};
@@ -27,11 +29,13 @@ pub struct Measured {
     pub products: u64,
     pub elements: u64,
     /// The largest distance of a native result from the exact one that its size does not explain ([`Rounding::relative`]),
-    /// relative to the norms of its row and column.
+    /// relative to the norms of its row and column; in the paper's preset the largest distance from the boundary of a result that
+    /// another kernel's is on the other side of, in steps of the grid.
     pub largest: f64,
     /// The kernel that it was.
     pub kernel: String,
-    /// Elements that rounded differently from the exact product without a log, over all kernels.
+    /// Elements that rounded differently from the exact product without a log, over all kernels; in the paper's preset elements that
+    /// the kernels do not all round to one value.
     pub flips: u64,
 }
 
@@ -65,10 +69,12 @@ impl Calibrator {
         })
     }
 
-    /// The thresholds that cover what was measured, `safety` times over.
+    /// The thresholds that cover what was measured, `safety` times over. In the paper's preset a class of which the machines rounded
+    /// nothing apart gets none: its default logs the most.
     pub fn thresholds(&self, safety: f64) -> BTreeMap<ProductClass, u32> {
         let units = |m: &Measured| self.rounding.units(m.largest * safety);
-        self.measured.iter().map(|(&class, measured)| (class, units(measured))).collect()
+        let known = self.measured.iter().filter(|(_, m)| !self.rounding.is_paper() || m.flips > 0);
+        known.map(|(&class, measured)| (class, units(measured))).collect()
     }
 
     fn compare(&mut self, number: usize, inputs: &mut dyn Inputs) -> Result<(), EngineError> {
@@ -105,7 +111,8 @@ impl Calibrator {
         let floored = logged.rule.floor != 0;
         let a = side(inputs, &logged.a, floored.then_some(logged.magnitudes_a))?;
         let b = side(inputs, &logged.b, floored.then_some(logged.magnitudes_b))?;
-        let scale = Product { dims, rule: logged.rule, a: &a, b: &b, threshold: 1.0, relative: 0.0 };
+        let tolerance = Tolerance::default();
+        let scale = Product { dims, rule: logged.rule, a: &a, b: &b, tolerance };
         let elements = logged.elements();
         let value = |bytes: &[u8], place: usize| {
             let part =
@@ -115,6 +122,22 @@ impl Calibrator {
         let measured = self.measured.entry(logged.class).or_default();
         measured.products += 1;
         measured.elements += elements as u64;
+        if self.rounding.is_paper() {
+            let mut results = Vec::new();
+            for (_, engine) in &mut self.kernels {
+                let bytes = run(engine.as_mut(), &native)?;
+                results.push((0..elements).map(|place| value(&bytes, place)).collect::<Vec<f64>>());
+            }
+            for place in 0..elements {
+                let values: Vec<f64> = results.iter().map(|kernel| kernel[place]).collect();
+                let Some((kernel, distance)) = rounded_apart(scale.grid(place), &values) else { continue };
+                measured.flips += 1;
+                if distance > measured.largest {
+                    (measured.largest, measured.kernel) = (distance, self.kernels[kernel].0.clone());
+                }
+            }
+            return Ok(());
+        }
         for (name, engine) in &mut self.kernels {
             let results = run(engine.as_mut(), &native)?;
             for place in 0..elements {
@@ -134,6 +157,19 @@ impl Calibrator {
         }
         Ok(())
     }
+}
+
+/// If machines' values of one element round to more than one value of the grid: which of them is furthest from the boundary
+/// between the first two, and how far, in steps. The paper's Algorithm 3 collects these.
+fn rounded_apart(grid: Grid, values: &[f64]) -> Option<(usize, f64)> {
+    let indices = || values.iter().map(|&v| grid.index(v));
+    let (low, high) = (indices().min()?, indices().max()?);
+    if low == high {
+        return None;
+    }
+    let boundary = 0.5 * (grid.value(low) + grid.value(low + 1));
+    let steps = |v: f64| (v - boundary).abs() * 2f64.powi(-grid.quantum(v));
+    (0..values.len()).map(|i| (i, steps(values[i]))).max_by(|a, b| a.1.total_cmp(&b.1))
 }
 
 impl StepObserver for Calibrator {

@@ -38,13 +38,13 @@ impl Accumulation {
         if product < 0.5 { product / (1.0 - product) } else { f64::INFINITY }
     }
 
-    /// A bound on |native - x| in units of the product of the 2-norms of the row and the column, for operands in one
-    /// or two parts of these digits. Looser than [`Exact::bound`], for statistics over all elements.
-    pub fn bound_by_norms(self, k: usize, digits: [u32; 2], parts: usize) -> f64 {
-        let [a, b] = digits.map(|d| {
-            let bits = magnitude_bits(d) as i32;
-            // A high part has at most 22 bits, and what is left of it begins a bit above its half unit.
-            2f64.powi(if parts == 1 { -bits } else { 1 - bits.min(22) - bits })
+    /// A bound on |native - x| in units of the product of the 2-norms of the row and the column, for operands in parts of these
+    /// digits: one, or a high one and the rest. Looser than [`Exact::bound`], for statistics over all elements.
+    pub fn bound_by_norms(self, k: usize, parts: &[[u32; 2]]) -> f64 {
+        let [a, b] = [0, 1].map(|side| {
+            let bits = parts.iter().map(|digits| magnitude_bits(digits[side]) as i32).sum::<i32>();
+            // What is left of a high part begins a bit above its half unit.
+            2f64.powi(if parts.len() == 1 { -bits } else { 1 - bits })
         });
         let k_float = k as f64;
         (self.gamma(k) + k_float.sqrt() * (a + b) + k_float * a * b) * 1.000_001
@@ -196,7 +196,7 @@ mod tests {
         let exact = Exact::of(&one(), &one());
         let bound = exact.bound(Accumulation::Binary32);
         assert!(bound < exact.value * 256.0 * 2f64.powi(-22), "{bound} {}", exact.value);
-        let wide = Accumulation::Binary32.bound_by_norms(k as usize, [3, 3], 1);
+        let wide = Accumulation::Binary32.bound_by_norms(k as usize, &[[3, 3]]);
         let norm = row.iter().map(|&q| (f64::from(q) * 2f64.powi(1 - 22)).powi(2)).sum::<f64>();
         assert!(bound <= wide * norm, "the bound by norms is the looser one");
     }

@@ -42,4 +42,31 @@ impl Decision {
             std::cmp::Ordering::Equal => near - up,
         }
     }
+
+    /// Whether an index of a range has this residue. An honest trainer's own index does, and is legal: this decides
+    /// whether a decision is, not [`Decision::index`], which is wrong about it if the threshold was too tight.
+    pub fn is_of(&self, [first, last]: [i64; 2]) -> bool {
+        (i64::from(self.residue) - first).rem_euclid(1 << self.bits) <= last - first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_decision_is_of_the_ranges_that_hold_its_residue() {
+        for bits in 1..=4u8 {
+            for index in -40i64..40 {
+                let residue = index.rem_euclid(1 << bits) as u32;
+                let decision = Decision { place: 0, bits, residue };
+                for first in -45i64..45 {
+                    for last in first..first + 20 {
+                        let held = (first..=last).any(|i| i.rem_euclid(1 << bits) == i64::from(residue));
+                        assert_eq!(decision.is_of([first, last]), held);
+                    }
+                }
+            }
+        }
+    }
 }

@@ -28,10 +28,18 @@ pub struct Product<'a> {
     pub rule: GridRule,
     pub a: &'a Side,
     pub b: &'a Side,
-    /// The tolerance is this times both norms,
-    pub threshold: f32,
-    /// and this times the result.
-    pub relative: f32,
+    pub tolerance: Tolerance,
+}
+
+/// How far from a result another machine's may be: the sum of these parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Tolerance {
+    /// Of the product of the row's and the column's norm.
+    pub norms: f32,
+    /// Of the result.
+    pub value: f32,
+    /// Of the grid's step at the result: how the paper has it.
+    pub steps: f32,
 }
 
 /// A result that could round to more than one value.
@@ -87,7 +95,12 @@ impl Product<'_> {
 
     /// The tolerance of an element of this value.
     pub fn tolerance(&self, place: usize, value: f64) -> f64 {
-        f64::from(self.threshold) * self.norms(place) + f64::from(self.relative) * value.abs()
+        let Tolerance { norms, value: relative, steps } = self.tolerance;
+        let scaled = f64::from(norms) * self.norms(place) + f64::from(relative) * value.abs();
+        if steps == 0.0 {
+            return scaled;
+        }
+        scaled + f64::from(steps) * 2f64.powi(self.grid(place).quantum(value))
     }
 
     /// Every near tie of `results` ([batch, M, N] in one part or two), in order.
@@ -145,8 +158,10 @@ impl Product<'_> {
             floored: self.rule.floor != 0,
             least: self.rule.floor_min(),
             bits: i32::from(self.rule.bits),
-            scale: self.threshold * self.a.norms[row] * 1.000_001,
-            relative: self.relative * 1.000_001,
+            scale: self.tolerance.norms * self.a.norms[row] * 1.000_001,
+            relative: (self.tolerance.value
+                + self.tolerance.steps * 2f32.powi(9 - i32::from(self.rule.bits)))
+                * 1.000_001,
         };
         let (magnitudes, norms) = (&self.b.magnitudes[columns..][..n], &self.b.norms[columns..][..n]);
         let mut near = [0u8; RUN];
@@ -291,11 +306,15 @@ fn may_be_near_binary32(x: u32, rest: u32, tolerance: f32) -> bool {
 mod tests {
     use super::*;
 
+    fn by_norms(norms: f32) -> Tolerance {
+        Tolerance { norms, ..Tolerance::default() }
+    }
+
     /// One element with given norms: its near tie, if it is one.
     fn one(rule: GridRule, value: f32, threshold: f32) -> Option<NearTie> {
         let side = || Side { magnitudes: vec![0x3f80_0000], norms: vec![1.0] };
         let (a, b) = (side(), side());
-        let product = Product { dims: [1, 1, 1, 64], rule, a: &a, b: &b, threshold, relative: 0.0 };
+        let product = Product { dims: [1, 1, 1, 64], rule, a: &a, b: &b, tolerance: by_norms(threshold) };
         product.near_ties(&[value.to_bits()]).expect("finite").pop()
     }
 
@@ -374,14 +393,8 @@ mod tests {
     fn a_rest_that_was_rounded_to_a_tie_keeps_its_side() {
         let rule = GridRule { bits: 32, floor: 0 };
         let side = Side { magnitudes: vec![0x3f80_0000], norms: vec![1.0] };
-        let product = Product {
-            dims: [1, 1, 1, 64],
-            rule,
-            a: &side,
-            b: &side,
-            threshold: 2f32.powi(-40),
-            relative: 0.0,
-        };
+        let product =
+            Product { dims: [1, 1, 1, 64], rule, a: &side, b: &side, tolerance: by_norms(2f32.powi(-40)) };
         for even in [1.0f32, 1.0 + 2.0 * f32::EPSILON] {
             let odd = even + f32::EPSILON;
             let v = (f64::from(even) + f64::from(odd)) / 2.0 + f64::EPSILON;
@@ -397,11 +410,36 @@ mod tests {
         }
     }
 
+    /// A quarter of a step: what the paper logs of results between two values, whatever their size, in one bit each.
+    #[test]
+    fn tolerances_in_steps_are_the_papers() {
+        for bits in [32u8, 28] {
+            let rule = GridRule { bits, floor: 0 };
+            let side = Side { magnitudes: vec![0], norms: vec![0.0] };
+            let steps = 0.25 - 2f32.powi(-24);
+            let tolerance = Tolerance { steps, ..Tolerance::default() };
+            let product = Product { dims: [1, 1, 1, 64], rule, a: &side, b: &side, tolerance };
+            for scale in [1e-30f64, 3e-9, 0.7, 1.0, 5e12] {
+                let grid = product.grid(0);
+                let (value, next) = (grid.value(grid.index(scale)), grid.value(grid.index(scale) + 1));
+                for (part, logged) in
+                    [(0.0, false), (0.2, false), (0.3, true), (0.5, true), (0.7, true), (0.8, false)]
+                {
+                    let v = value + part * (next - value);
+                    let parts = [(v as f32).to_bits(), ((v - f64::from(v as f32)) as f32).to_bits()];
+                    let tie = product.near_ties(&parts).unwrap().pop();
+                    assert_eq!(tie.is_some(), logged, "{bits} {scale} {part}");
+                    assert!(tie.is_none_or(|tie| tie.decision(tie.rounded).is_some_and(|d| d.bits == 1)));
+                }
+            }
+        }
+    }
+
     #[test]
     fn results_that_are_not_finite_are_refused() {
         let side = Side { magnitudes: vec![0x3f80_0000; 2], norms: vec![1.0; 2] };
         let product =
-            Product { dims: [1, 1, 2, 4], rule: BF16, a: &side, b: &side, threshold: 1e-6, relative: 0.0 };
+            Product { dims: [1, 1, 2, 4], rule: BF16, a: &side, b: &side, tolerance: by_norms(1e-6) };
         assert_eq!(product.near_ties(&[0, 0x7f80_0000]).err(), Some(1));
     }
 }

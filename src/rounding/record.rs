@@ -166,9 +166,8 @@ impl Rounder for Recorder {
         let floored = logged.rule.floor != 0;
         let a = side(inputs, &logged.a, floored.then_some(logged.magnitudes_a))?;
         let b = side(inputs, &logged.b, floored.then_some(logged.magnitudes_b))?;
-        let (threshold, relative) =
-            (self.rounding.of(logged.class, logged.dims()[3]), self.rounding.relative());
-        let product = Product { dims: logged.dims(), rule: logged.rule, a: &a, b: &b, threshold, relative };
+        let tolerance = self.rounding.tolerance(logged.class, logged.dims()[3]);
+        let product = Product { dims: logged.dims(), rule: logged.rule, a: &a, b: &b, tolerance };
         let stopped = |why: String| EngineError::Stopped(format!("{}: {why}", node.operator));
         let ties = with_words(bytes, |words| product.near_ties(words)).map_err(|place| {
             stopped(format!(

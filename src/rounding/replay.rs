@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::codec::decode;
 use super::legal::{Exact, Row};
 use super::log::Log;
-use super::near_tie::{NearTie, Product, Side};
+use super::near_tie::{NearTie, Product, Side, Tolerance};
 use super::record::{Rounder, with_words};
 use super::thresholds::Rounding;
 use crate::arith::DType;
@@ -25,14 +25,27 @@ use crate::program::logged::LoggedProduct;
 pub struct Illegal {
     pub micro_batch: u32,
     pub operator: String,
+    /// The product's number among those of the program that are logged.
+    pub product: usize,
     /// Place in the product's output, row-major.
     pub element: u64,
-    /// The exact product, about, the proved bound on a native kernel's distance from it, and the logged value.
+    /// The exact product, about, the proved bound on a native kernel's distance from it, and the trainer's value.
     pub exact: f64,
     pub bound: f64,
-    pub logged: f32,
+    pub value: f32,
     /// The least and greatest value that an honest kernel's result can have been rounded to.
     pub legal: [f32; 2],
+}
+
+impl std::fmt::Display for Illegal {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let Illegal { micro_batch, operator, element, exact, bound, value, legal: [low, high], .. } = self;
+        write!(
+            f,
+            "{operator} of micro-batch {micro_batch}, element {element}, is {value:e}; the exact product is {exact:e}, and no kernel \
+             that is within {bound:e} of it rounds outside {low:e} to {high:e}"
+        )
+    }
 }
 
 /// The most remarks of a report.
@@ -161,7 +174,8 @@ impl Tally {
     }
 }
 
-/// Replays a step's log.
+/// Replays a step's log, on a program's graph or a native one ([`crate::program::logged::native_graph`]): there no rounding can be
+/// judged, and `beyond` and `needless` are about the auditor's own products.
 pub struct Replayer {
     log: Log,
     rounding: Rounding,
@@ -313,20 +327,27 @@ impl Replayer {
         self.tally.decisions += decisions.len() as u64;
         let mut changes = Vec::new();
         let operands = std::mem::take(&mut self.operands);
-        if let Some([first_a, first_b]) = operands.first() {
-            let dims @ [_, m, n, k] = logged.dims();
+        if self.looks_at(number) {
+            let dims @ [batch, m, n, k] = logged.dims();
+            // Without the integers nothing is proved, and only grids without a floor are known: an auditor that rounds native
+            // products of its own, as in the paper's preset.
+            let blank = |rows| Side { magnitudes: vec![0; rows], norms: vec![0.0; rows] };
+            let blank = operands.is_empty().then(|| [blank(batch * m), blank(batch * n)]);
+            let (a, b) = match (operands.first(), &blank) {
+                (Some([a, b]), _) => (&a.side, &b.side),
+                (None, Some([a, b])) => (a, b),
+                (None, None) => unreachable!("one of the two is there"),
+            };
             let accumulation = self.rounding.accumulation();
-            let (threshold, relative) = (self.rounding.of(logged.class, k), self.rounding.relative());
-            let (rule, a, b) = (logged.rule, &first_a.side, &first_b.side);
-            let scan = Product { dims, rule, a, b, threshold, relative };
-            let digits = [u32::from(first_a.digits), u32::from(first_b.digits)];
+            let tolerance = self.rounding.tolerance(logged.class, k);
+            let scan = Product { dims, rule: logged.rule, a, b, tolerance };
             for decision in &decisions {
                 self.tally.bits += u64::from(decision.bits);
                 let place = decision.place as usize;
                 let part = |place: usize| f64::from(f32::from_bits(results[place]));
                 let x = part(place) + if logged.rule.is_wide() { part(elements + place) } else { 0.0 };
                 let (row, column) = (place / n, place / (m * n) * n + place % n);
-                let magnitudes = [first_a.side.magnitudes[row], first_b.side.magnitudes[column]];
+                let magnitudes = [a.magnitudes[row], b.magnitudes[column]];
                 if !x.is_finite() || magnitudes.into_iter().any(is_marked) {
                     let error =
                         Malformed::invalid("rounding log", "a decision about a value that is not finite");
@@ -357,27 +378,33 @@ impl Replayer {
                 if !(low..=high).contains(&theirs) {
                     self.tally.beyond += 1;
                 }
+                if operands.is_empty() {
+                    continue;
+                }
                 let joined = |side: usize, row: usize| {
                     operands.iter().fold(Row::default(), |all, parts| parts[side].row(all, row))
                 };
                 let exact = Exact::of(&joined(0, row), &joined(1, column));
                 let legal = exact.legal(grid, accumulation);
-                if !(legal[0]..=legal[1]).contains(&theirs) {
+                if !decision.is_of(legal) {
                     self.tally.illegal += 1;
                     self.tally.first_illegal.get_or_insert_with(|| Illegal {
                         micro_batch: self.micro,
                         operator: node.operator.clone(),
+                        product: number,
                         element: decision.place,
                         exact: exact.value,
                         bound: exact.bound(accumulation),
-                        logged: grid.value(theirs) as f32,
+                        value: grid.value(theirs) as f32,
                         legal: legal.map(|index| grid.value(index) as f32),
                     });
                 }
             }
-            if self.measure_freedom {
-                let threshold = accumulation.bound_by_norms(k, digits, operands.len()) as f32;
-                let scan = Product { threshold, relative: 0.0, ..scan };
+            if self.measure_freedom && !operands.is_empty() {
+                let digits = |part: &[Rows; 2]| [0, 1].map(|side| u32::from(part[side].digits));
+                let digits: Vec<[u32; 2]> = operands.iter().map(digits).collect();
+                let norms = accumulation.bound_by_norms(k, &digits) as f32;
+                let scan = Product { tolerance: Tolerance { norms, ..Tolerance::default() }, ..scan };
                 self.tally.freedom.push(freedom(&scan, results, elements, self.micro, &node.operator));
             }
         }
@@ -425,8 +452,11 @@ impl Rounder for Replayer {
             graph.nodes.iter().enumerate().map(|(index, node)| (node.output, index)).collect();
         for (number, logged) in self.products.iter().enumerate() {
             let none = Site { number, operands: false, results: false };
-            for tensor in &logged.exact {
-                self.sites.entry(places[tensor]).or_insert(none).operands = true;
+            // A native graph has no integers.
+            let exact = logged.exact.iter().filter_map(|tensor| places.get(tensor));
+            let native = |&&place: &&usize| matches!(graph.nodes[place].primitive, Primitive::Native { .. });
+            for &place in exact.filter(|place| !native(place)) {
+                self.sites.entry(place).or_insert(none).operands = true;
             }
             self.sites.entry(places[&logged.product]).or_insert(none).results = true;
         }

@@ -6,32 +6,43 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::legal::Accumulation;
+use super::near_tie::Tolerance;
 use crate::arith::grid::GridRule;
 use crate::program::products::{ProductClass, ProductTable};
 
 /// The most a threshold may be.
 const MOST: u32 = 1 << 24;
+/// The same in the paper's preset: a quarter of the grid's step, less one unit so that a decision is one bit.
+const PAPER_MOST: u32 = (1 << 22) - 1;
+
+/// A known setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Preset {
+    /// Srivastava, Arora and Boneh: binary64 kernels on the binary32 grid, thresholds in parts of the grid's step, and auditors that
+    /// round binary64 products of their own.
+    Paper,
+}
 
 /// The `[rounding]` table of a job: the logged profile.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rounding {
-    /// The grid: leading bits of binary32 that results keep. 16 is bfloat16, for kernels that accumulate in binary32.
-    #[serde(default = "sixteen")]
-    pub bits: u8,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preset: Option<Preset>,
+    /// The grid: leading bits of binary32 that results keep. 16 is bfloat16, for kernels that accumulate in binary32. Absent = 16, in
+    /// the paper's preset 32.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bits: Option<u8>,
     /// Results are not finer than 2^-floor of their row's and column's scale; 0 = no floor. Absent = 14 for bfloat16, else 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<u8>,
     /// The threshold of every class that has none of its own, in units of 2^-32 of the norms, or 2^-60 for grids of more than
-    /// 16 bits. Absent = a default that grows with sqrt(K).
+    /// 16 bits; in the paper's preset of 2^-24 of the grid's step. Absent = a default that grows with sqrt(K), in the preset the most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threshold: Option<u32>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub class: BTreeMap<ProductClass, u32>,
-}
-
-fn sixteen() -> u8 {
-    16
 }
 
 /// The bfloat16 grid's floor.
@@ -39,32 +50,36 @@ const FLOOR: u8 = 14;
 /// Thresholds without a calibration, in units for each sqrt(K): four times what `tiebreak log calibrate` measures for CPU and
 /// software Vulkan kernels (`docs/ROUNDING.md`, section 3); a quarter of it missed a decision within a hundred steps.
 const THRESHOLD_BINARY32: f64 = 160.0;
-/// The auditor's own error counts most here, and does not grow with K: low parts of three digits hold what is 2^-44 of a row's
-/// largest element.
-const THRESHOLD_BINARY64: f64 = 131_072.0;
-
-impl Default for Rounding {
-    fn default() -> Rounding {
-        Rounding { bits: sixteen(), floor: None, threshold: None, class: BTreeMap::new() }
-    }
-}
+/// The error of binary64 sums relative to the norms does not grow with K. Eighteen times what is measured.
+const THRESHOLD_BINARY64: f64 = 2048.0;
 
 impl Rounding {
     /// The key that is wrong and why, if any.
     pub fn error(&self) -> Option<(String, String)> {
-        if !matches!(self.bits, 16 | 26..=30 | 32) {
+        if !matches!(self.bits(), 16 | 26..=30 | 32) {
             return Some(("bits".into(), "must be 16 (bfloat16), 26 to 30, or 32 (binary32)".into()));
         }
-        if self.bits > 16 && self.floor.is_some_and(|floor| floor != 0) {
+        if self.is_paper() && self.bits() == 16 {
+            return Some((
+                "bits".into(),
+                "the paper's preset has kernels in binary64: 26 to 30, or 32".into(),
+            ));
+        }
+        if self.bits() > 16 && self.floor.is_some_and(|floor| floor != 0) {
             return Some(("floor".into(), "only the bfloat16 grid has a floor; leave it out".into()));
         }
         if self.floor.is_some_and(|floor| floor != 0 && !(4..=40).contains(&floor)) {
             return Some(("floor".into(), "must be 0 (none) or 4 to 40".into()));
         }
-        let fits = |threshold: u32| (1..=MOST).contains(&threshold);
-        let why = format!(
-            "must be 1 to {MOST}, in units of 2^-32 (2^-60 above 16 bits) of the norms of row and column"
-        );
+        let most = self.most();
+        let fits = |threshold: u32| (1..=most).contains(&threshold);
+        let why = if self.is_paper() {
+            format!("must be 1 to {most}, in units of 2^-24 of the grid's step")
+        } else {
+            format!(
+                "must be 1 to {most}, in units of 2^-32 (2^-60 above 16 bits) of the norms of row and column"
+            )
+        };
         if self.threshold.is_some_and(|threshold| !fits(threshold)) {
             return Some(("threshold".into(), why));
         }
@@ -72,24 +87,42 @@ impl Rounding {
         wrong.map(|(class, _)| (format!("class.{}", class.name()), why))
     }
 
+    /// Whether thresholds are those of the paper, and auditors may round products of their own.
+    pub fn is_paper(&self) -> bool {
+        self.preset == Some(Preset::Paper)
+    }
+
+    fn bits(&self) -> u8 {
+        self.bits.unwrap_or(if self.is_paper() { 32 } else { 16 })
+    }
+
+    fn most(&self) -> u32 {
+        if self.is_paper() { PAPER_MOST } else { MOST }
+    }
+
     pub fn rule(&self) -> GridRule {
-        let floor = if self.bits > 16 { 0 } else { FLOOR };
-        GridRule { bits: self.bits, floor: self.floor.unwrap_or(floor) }
+        let floor = if self.bits() > 16 { 0 } else { FLOOR };
+        GridRule { bits: self.bits(), floor: self.floor.unwrap_or(floor) }
     }
 
     /// What native kernels of this grid accumulate in.
     pub fn accumulation(&self) -> Accumulation {
-        if self.bits <= 16 { Accumulation::Binary32 } else { Accumulation::Binary64 }
+        if self.bits() <= 16 { Accumulation::Binary32 } else { Accumulation::Binary64 }
     }
 
-    /// The threshold of a class's products of K terms, relative to the norms.
-    pub fn of(&self, class: ProductClass, k: usize) -> f32 {
+    /// The tolerance of a class's products of K terms.
+    pub fn tolerance(&self, class: ProductClass, k: usize) -> Tolerance {
+        let given = self.class.get(&class).copied().or(self.threshold);
+        if self.is_paper() {
+            let steps = f64::from(given.unwrap_or(PAPER_MOST)) * self.unit();
+            return Tolerance { norms: 0.0, value: 0.0, steps: steps as f32 };
+        }
         let default = match self.accumulation() {
             Accumulation::Binary32 => THRESHOLD_BINARY32 * (k as f64).sqrt(),
             Accumulation::Binary64 => THRESHOLD_BINARY64,
         };
-        let given = self.class.get(&class).copied().or(self.threshold);
-        (given.map_or(default, f64::from) * self.unit()) as f32
+        let norms = (given.map_or(default, f64::from) * self.unit()) as f32;
+        Tolerance { norms, value: self.relative(), steps: 0.0 }
     }
 
     /// The part of a tolerance that scales with the result: sums whose terms agree in sign err with what they add up to. Small
@@ -101,16 +134,25 @@ impl Rounding {
         }
     }
 
-    /// A threshold's unit, relative to the product of the norms of the row and the column.
+    /// A threshold's unit, relative to the product of the norms of the row and the column, or to the grid's step.
     fn unit(&self) -> f64 {
+        if self.is_paper() {
+            return 2f64.powi(-24);
+        }
         2f64.powi(if self.accumulation() == Accumulation::Binary32 { -32 } else { -60 })
     }
 
-    /// The table's units of a measured error relative to the norms, rounded up, and never so few that another step's values could
-    /// not fit.
+    /// The table's units of a measured error relative to the norms (the grid's step), rounded up, and never so few that another
+    /// step's values could not fit.
     pub fn units(&self, relative: f64) -> u32 {
-        let least = if self.accumulation() == Accumulation::Binary32 { 64.0 } else { 1024.0 };
-        (relative / self.unit()).ceil().clamp(least, f64::from(MOST)) as u32
+        let least = if self.is_paper() {
+            1.0
+        } else if self.accumulation() == Accumulation::Binary32 {
+            64.0
+        } else {
+            1024.0
+        };
+        (relative / self.unit()).ceil().clamp(least, f64::from(self.most())) as u32
     }
 
     /// Every class of product logged on this grid.

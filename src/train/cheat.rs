@@ -11,7 +11,7 @@ use crate::program::graph::{Node, Primitive};
 use crate::program::init;
 use crate::program::products::ProductTable;
 use crate::program::step::{Program, StepSpec};
-use crate::rounding::near_tie::{NearTie, Product};
+use crate::rounding::near_tie::{NearTie, Product, Tolerance};
 use crate::rounding::record::{Choice, Steer};
 use crate::run::data::{Dataset, batch_digest};
 use crate::run::dir::Run;
@@ -52,6 +52,8 @@ pub enum Kind {
     DecisionsDropped,
     /// A value in the middle between two boundaries is rounded to its neighbour, and the log says so.
     DecisionFar,
+    /// The same, and the log does not.
+    DecisionHidden,
 }
 
 impl Kind {
@@ -61,9 +63,17 @@ impl Kind {
     };
 
     /// The ones that only a trainer of the logged profile can play.
-    pub const STEERING: [Kind; 6] = {
+    pub const STEERING: [Kind; 7] = {
         use Kind::*;
-        [DecisionsFlipped, DecisionFlipped, DecisionsBiased, DecisionsBeyond, DecisionsDropped, DecisionFar]
+        [
+            DecisionsFlipped,
+            DecisionFlipped,
+            DecisionsBiased,
+            DecisionsBeyond,
+            DecisionsDropped,
+            DecisionFar,
+            DecisionHidden,
+        ]
     };
 
     pub fn name(self) -> &'static str {
@@ -84,6 +94,7 @@ impl Kind {
             Kind::DecisionsBeyond => "decisions-beyond",
             Kind::DecisionsDropped => "decisions-dropped",
             Kind::DecisionFar => "decision-far",
+            Kind::DecisionHidden => "decision-hidden",
         }
     }
 }
@@ -130,7 +141,10 @@ impl Kind {
                 choices.iter_mut().for_each(|choice| choice.index = choice.tie.range()[1]);
             })),
             Kind::DecisionsBeyond => Some(Box::new(|_, product, results, choices| {
-                let wider = Product { threshold: 4.0 * product.threshold, ..*product };
+                let near = product.tolerance;
+                let tolerance =
+                    Tolerance { norms: 4.0 * near.norms, value: near.value, steps: 4.0 * near.steps };
+                let wider = Product { tolerance, ..*product };
                 let ties = wider.near_ties(results).unwrap_or_default();
                 let far = ties.into_iter().filter(|tie| {
                     let near = NearTie { tolerance: tie.tolerance / 4.0, ..*tie };
@@ -151,20 +165,28 @@ impl Kind {
                     flip(choice);
                 }
             })),
-            Kind::DecisionFar => Some(Box::new(move |_, product, results, choices| {
-                let magnitude = |&place: &usize| results[place] & 0x7fff_ffff;
-                let Some(place) = (0..results.len()).max_by_key(magnitude).filter(|_| !done) else { return };
-                done = true;
-                choices.retain(|choice| choice.tie.place != place);
-                let grid = product.grid(place);
-                let value = f64::from(f32::from_bits(results[place]));
-                // As if whole steps could not be told apart, so that the log can say it at all.
-                let tolerance = 2f64.powi(grid.quantum(value));
-                let rounded = grid.index(value);
-                let tie = NearTie { place, value, rounded, tolerance, grid };
-                choices.push(Choice { index: grid.index(value) + 1, tie, logged: true });
-                choices.sort_by_key(|choice| choice.tie.place);
-            })),
+            Kind::DecisionFar | Kind::DecisionHidden => {
+                Some(Box::new(move |_, product, results, choices| {
+                    let magnitude = |&place: &usize| results[place] & 0x7fff_ffff;
+                    let Some(place) = (0..results.len()).max_by_key(magnitude).filter(|_| !done) else {
+                        return;
+                    };
+                    done = true;
+                    choices.retain(|choice| choice.tie.place != place);
+                    let grid = product.grid(place);
+                    let value = f64::from(f32::from_bits(results[place]));
+                    // As if whole steps could not be told apart, so that the log can say it at all.
+                    let tolerance = 2f64.powi(grid.quantum(value));
+                    let rounded = grid.index(value);
+                    let tie = NearTie { place, value, rounded, tolerance, grid };
+                    choices.push(Choice {
+                        index: grid.index(value) + 1,
+                        tie,
+                        logged: self == Kind::DecisionFar,
+                    });
+                    choices.sort_by_key(|choice| choice.tie.place);
+                }))
+            }
             _ => None,
         }
     }

@@ -1,0 +1,185 @@
+//! What a logged product's element is judged from: the exact product and its bound, from verified slices of committed tensors.
+//!
+//! Traces of the logged profile hold what trainer and auditor both know. Quantised operands and exact products are the auditor's
+//! alone, so whoever judges a rounding computes them again, element by element, from the committed operands.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::leaf::{Guarded, LeafError, READS_MAX, Recording, Slices, Touched, Verified, Whole};
+use crate::arith::DType;
+use crate::arith::digits::is_marked;
+use crate::arith::grid::Grid;
+use crate::program::element::{self, Source};
+use crate::program::graph::{Graph, Primitive, TensorId};
+use crate::program::logged::{LoggedProduct, traced};
+use crate::rounding::legal::{Accumulation, Exact, Row};
+
+/// Serves elements of committed tensors from `source` and computes those of the others from them.
+struct Cone<'a, S> {
+    graph: &'a Graph,
+    /// The nodes whose outputs no trace holds.
+    made: HashMap<TensorId, usize>,
+    source: S,
+    /// Elements that were computed: magnitudes are read by every member of their row.
+    known: HashMap<(TensorId, usize), u32>,
+}
+
+/// The nodes of a graph whose outputs no trace holds, by those outputs.
+fn untraced(graph: &Graph) -> HashMap<TensorId, usize> {
+    let nodes = graph.nodes.iter().zip(traced(graph)).enumerate();
+    nodes.filter(|(_, (_, held))| !held).map(|(index, (node, _))| (node.output, index)).collect()
+}
+
+impl<S: Source<Error = LeafError>> Source for Cone<'_, S> {
+    type Error = LeafError;
+
+    fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, LeafError> {
+        let Some(&node) = self.made.get(&tensor) else { return self.source.get(tensor, index) };
+        if let Some(&word) = self.known.get(&(tensor, index)) {
+            return Ok(word);
+        }
+        let graph = self.graph;
+        let node = &graph.nodes[node];
+        let words = element::range(graph, node, index..index + 1, &mut Guarded::new(node, self))?;
+        self.known.insert((tensor, index), words[0]);
+        Ok(words[0])
+    }
+}
+
+/// One element of a logged product: its exact value, and what an honest kernel can have rounded to.
+pub struct Judged {
+    pub grid: Grid,
+    pub exact: Exact,
+    /// The bound on a native kernel's distance from the exact product.
+    pub bound: f64,
+    /// The first and the last legal index.
+    pub legal: [i64; 2],
+}
+
+impl Judged {
+    /// The least and the greatest legal value.
+    pub fn range(&self) -> [f32; 2] {
+        self.legal.map(|index| self.grid.value(index) as f32)
+    }
+
+    /// Whether an honest kernel's result can have been rounded to this binary32: a value of the grid within the range.
+    pub fn allows(&self, pattern: u32) -> bool {
+        let value = f32::from_bits(pattern);
+        if value.is_finite() {
+            let index = self.grid.index(f64::from(value));
+            return self.grid.pattern(index) == pattern && (self.legal[0]..=self.legal[1]).contains(&index);
+        }
+        self.legal.map(|index| self.grid.pattern(index)).contains(&pattern)
+    }
+}
+
+/// The committed tensors that an element of a logged product is judged from.
+pub fn operands(graph: &Graph, logged: &LoggedProduct) -> BTreeSet<TensorId> {
+    let made = untraced(graph);
+    let mut wanted = vec![logged.product, logged.magnitudes_a, logged.magnitudes_b];
+    let (mut seen, mut committed) = (BTreeSet::new(), BTreeSet::new());
+    while let Some(tensor) = wanted.pop() {
+        if !seen.insert(tensor) {
+            continue;
+        }
+        match made.get(&tensor) {
+            Some(&node) => wanted.extend(graph.nodes[node].primitive.inputs()),
+            None => drop(committed.insert(tensor)),
+        }
+    }
+    committed
+}
+
+/// The row and the column of an element, counted over all samples of the batch.
+fn row_and_column(logged: &LoggedProduct, place: usize) -> (usize, usize) {
+    let [_, m, n, _] = logged.dims();
+    (place / n, place / (m * n) * n + place % n)
+}
+
+/// The grid of an element.
+fn grid<S: Source>(logged: &LoggedProduct, place: usize, source: &mut S) -> Result<Grid, S::Error> {
+    let (row, column) = row_and_column(logged, place);
+    let mut magnitudes = [0, 0];
+    if logged.rule.floor != 0 {
+        magnitudes = [source.get(logged.magnitudes_a, row)?, source.get(logged.magnitudes_b, column)?];
+    }
+    Ok(logged.rule.grid(logged.dims()[3] as u32, magnitudes[0], magnitudes[1]))
+}
+
+/// The grid of an element, from whole operands: traces hold the magnitudes that grids depend on.
+pub fn grid_from_tensors(
+    graph: &Graph,
+    logged: &LoggedProduct,
+    place: usize,
+    tensors: &BTreeMap<TensorId, Vec<u8>>,
+) -> Result<Grid, LeafError> {
+    grid(logged, place, &mut Whole { graph, tensors })
+}
+
+fn judge<S: Source<Error = LeafError>>(
+    graph: &Graph,
+    logged: &LoggedProduct,
+    place: usize,
+    accumulation: Accumulation,
+    source: S,
+) -> Result<(Judged, S), LeafError> {
+    let k = logged.dims()[3];
+    // A few operators for each member of the row and the column, in each of two parts.
+    let reads = 64 * k as u64;
+    if reads > READS_MAX {
+        return Err(LeafError::TooLarge { reads });
+    }
+    let mut cone = Cone { graph, made: untraced(graph), source, known: HashMap::new() };
+    let undefined = |node: usize| LeafError::Domain { operator: graph.nodes[node].operator.clone() };
+    let place_of = |tensor: TensorId| graph.nodes.iter().position(|node| node.output == tensor);
+    let (row, column) = row_and_column(logged, place);
+    let grid = grid(logged, place, &mut cone)?;
+    let mut rows = [Row::default(), Row::default()];
+    for &product in &logged.exact {
+        let node = place_of(product).expect("a graph has the products that it logs");
+        let Primitive::Product { a, magnitudes_a, b, magnitudes_b, .. } = graph.nodes[node].primitive else {
+            unreachable!("exact products are products");
+        };
+        let sides = [(a, magnitudes_a, row), (b, magnitudes_b, column)];
+        for (to, (quantised, magnitudes, row)) in rows.iter_mut().zip(sides) {
+            let DType::Q(digits) = graph.tensor(quantised).dtype else {
+                unreachable!("products take quantised operands");
+            };
+            let magnitude = cone.get(magnitudes, row)?;
+            if is_marked(magnitude) {
+                return Err(undefined(node));
+            }
+            let integers: Result<Vec<i32>, LeafError> =
+                (row * k..(row + 1) * k).map(|i| Ok(cone.get(quantised, i)? as i32)).collect();
+            *to = std::mem::take(to).with(integers?, magnitude, u32::from(digits));
+        }
+    }
+    let exact = Exact::of(&rows[0], &rows[1]);
+    let judged =
+        Judged { grid, bound: exact.bound(accumulation), legal: exact.legal(grid, accumulation), exact };
+    Ok((judged, cone.source))
+}
+
+/// Judges element `place` of a product from verified slices of its operands.
+pub fn judged_from_slices(
+    graph: &Graph,
+    logged: &LoggedProduct,
+    place: usize,
+    accumulation: Accumulation,
+    slices: &Slices,
+) -> Result<Judged, LeafError> {
+    Ok(judge(graph, logged, place, accumulation, Verified { graph, slices })?.0)
+}
+
+/// The same from whole operands, with the slices of them that were read.
+pub fn judged_from_tensors(
+    graph: &Graph,
+    logged: &LoggedProduct,
+    place: usize,
+    accumulation: Accumulation,
+    tensors: &BTreeMap<TensorId, Vec<u8>>,
+) -> Result<(Judged, Touched), LeafError> {
+    let source = Recording::new(graph, Whole { graph, tensors });
+    let (judged, source) = judge(graph, logged, place, accumulation, source)?;
+    Ok((judged, source.touched))
+}
