@@ -152,7 +152,10 @@ check "benchmark of the CUDA engine" sh -c "gpu-check/cuda ${small:+--small} > '
 checks=$work/checks.md
 { printf '## Checks\n\n| check | result | s |\n| --- | --- | --- |\n'; cat "$work"/row-*; } > "$checks"
 gpu=$(printf '%s' "$name" | sed 's/^cuda: //; s/ (.*//' | tr -c 'a-zA-Z0-9\n' -)
-timeout $((deadline + 15 > SECONDS ? deadline + 15 - SECONDS : 1)) python3 benches/cuda_report.py --ours "$work/ours.jsonl" --checks "$checks" --out "$results/$(date +%F)-$gpu.md" || fail
+timeout $((deadline + 15 > SECONDS ? deadline + 15 - SECONDS : 1)) python3 benches/cuda_report.py --ours "$work/ours.jsonl" --checks "$checks" --out "$results/$(date +%F)-$gpu.md" || {
+  fail
+  cp "$checks" "$results/$(date +%F)-$gpu.md" # what was checked, at least
+}
 cp "$work/ours.jsonl" "$results/$(date +%F)-$gpu.jsonl"
 rm -f "$results/adapters.txt"
 if [ -e "$work/failed" ]; then

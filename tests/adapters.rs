@@ -262,6 +262,47 @@ fn reductions_of_every_length() {
     }
 }
 
+/// Sums over the rows of one class: few positions and many, classes without any, one that has nearly all.
+#[test]
+fn sums_of_segments_have_the_same_bits() {
+    use tiebreak::program::graph::Primitive;
+    let mut cpu = Cpu::new(2).unwrap();
+    let mut engines = gpu_engines();
+    for (positions, width, bound) in [(100u32, 3, 7), (16_384, 2, 5), (16_385, 9, 40), (90_001, 5, 3)] {
+        let mut b = Builder::new(ProductTable::preset());
+        let rows = b.input("rows", DType::F32, &[positions, width]);
+        let classes = b.input("classes", DType::U32, &[positions]);
+        let order = b.node(Primitive::GroupOrder { classes, bound }, DType::U32, &[positions]);
+        let offsets = b.node(Primitive::GroupOffsets { classes, bound }, DType::U32, &[bound + 1]);
+        let sum = Primitive::SegmentSum { input: rows, order, offsets };
+        let output = b.node(sum, DType::F32, &[bound, width]);
+        b.output("out", output);
+        let graph = b.finish();
+        let words: Vec<u32> = (0..positions * width)
+            .map(|i| (random(i, 31) & 0x807f_ffff) | (120 + random(i, 32) % 12) << 23)
+            .collect();
+        // The last class is that of nearly all; the one before it has none.
+        let class = |i: u32| match random(i, 33) % 20 {
+            0 => random(i, 34) % (bound - 2),
+            _ => bound - 1,
+        };
+        let classes: Vec<u32> = (0..positions).map(class).collect();
+        let inputs = |engine: &mut dyn Engine| {
+            [
+                upload(engine, DType::F32, &[positions, width], &words),
+                upload(engine, DType::U32, &[positions], &classes),
+            ]
+        };
+        let there = inputs(&mut cpu);
+        let want = run(&mut cpu, &graph, &there);
+        for engine in &mut engines {
+            let there = inputs(engine.as_mut());
+            let have = run(engine.as_mut(), &graph, &there);
+            assert!(have == want, "{}: {positions} positions", engine.describe());
+        }
+    }
+}
+
 /// The BLAKE3 roots of tensors where they are: about the edges of blocks, chunks and workgroups, and of a tree of three
 /// levels of workgroups.
 #[test]

@@ -53,10 +53,7 @@ fn trainers() -> Vec<(String, Box<dyn Engine>)> {
         .map(|native| (native.name().to_string(), Box::new(cpu(native)) as Box<dyn Engine>))
         .collect();
     #[cfg(feature = "gpu")]
-    for name in common::adapter_names() {
-        let gpu = tiebreak::engine::gpu::Gpu::open(Some(&name)).unwrap();
-        all.push((name, Box::new(gpu)));
-    }
+    all.extend(common::gpu_engines().into_iter().map(|gpu| (gpu.describe(), gpu)));
     all
 }
 
@@ -65,10 +62,7 @@ fn auditors() -> Vec<(String, Box<dyn Engine>)> {
     let mut all: Vec<(String, Box<dyn Engine>)> =
         vec![("cpu".into(), Box::new(Cpu::new(2).unwrap())), ("reference".into(), Box::new(Reference))];
     #[cfg(feature = "gpu")]
-    for name in common::adapter_names() {
-        let gpu = tiebreak::engine::gpu::Gpu::open(Some(&name)).unwrap();
-        all.push((name, Box::new(gpu)));
-    }
+    all.extend(common::gpu_engines().into_iter().map(|gpu| (gpu.describe(), gpu)));
     all
 }
 

@@ -84,7 +84,7 @@ fn everything_valid_has_an_answer() {
 /// Our shaders with words of the language exchanged at random: most are not valid, and thousands are.
 #[test]
 fn shaders_with_exchanged_words() {
-    const SHADERS: [&str; 9] = [
+    const SHADERS: [&str; 10] = [
         "gather",
         "quantise",
         "row_max",
@@ -92,6 +92,7 @@ fn shaders_with_exchanged_words() {
         "scale",
         "scale_long",
         "segment_sum",
+        "segment_sum_long",
         "tree_sum",
         "tree_sum_long",
     ];

@@ -302,6 +302,13 @@ fn kernels(wide: bool) -> Result<Kernels, Failure> {
             all.push((adapter.name.clone(), Box::new(crate::engine::gpu::Gpu::open(Some(&adapter.name))?)));
         }
     }
+    #[cfg(feature = "cuda")]
+    if !wide {
+        for device in crate::engine::gpu::cuda_devices()? {
+            let gpu = crate::engine::gpu::Cuda::open_cuda(Some(&device.index.to_string()))?;
+            all.push((device.name, Box::new(gpu)));
+        }
+    }
     let _ = wide;
     Ok(all)
 }

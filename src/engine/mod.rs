@@ -1,4 +1,4 @@
-//! How a program is executed. An engine knows nothing of logs, hashes or disputes: observers do.
+//! How a program is executed. An engine knows nothing of logs, commitments or disputes: observers do.
 
 pub mod cpu;
 pub mod fingerprint;

@@ -82,12 +82,13 @@ const LONG: u32 = 256;
 /// Why a node cannot run where an invocation's loops may take so many rounds altogether, if so.
 pub fn refusal(graph: &Graph, node: &Node, variant: Variant, rounds_max: u32) -> Option<String> {
     let (what, rounds) = match &node.primitive {
-        // A term costs a round and, on average, one more for its carries.
         Primitive::TreeSum { len, block, .. } => {
-            ("terms of a sum", share(block_len(*len, *block)).max(1) * 2)
+            ("terms of a sum", share(block_len(*len, *block)).max(1) * ROUNDS_OF_TERM)
         }
         Primitive::SegmentSum { order, .. } => {
-            ("positions of a micro-batch", graph.tensor(*order).len() as u32 * 2)
+            let positions = graph.tensor(*order).len() as u32;
+            let each = if positions > POSITIONS_SHORT { segment_share(positions) } else { positions };
+            ("positions of a micro-batch", each * ROUNDS_OF_TERM)
         }
         Primitive::Magnitude { input, .. } => ("places of K", input.dims[3].div_ceil(64)),
         Primitive::Product { a, b, block, .. } => {
@@ -118,6 +119,17 @@ fn native_outputs(node: &Node) -> u64 {
 fn share(len: u32) -> u32 {
     len.div_ceil(64).next_power_of_two()
 }
+
+/// The same for the 32 invocations that share a long segment.
+fn segment_share(len: u32) -> u32 {
+    len.div_ceil(32).next_power_of_two()
+}
+
+/// Up to so many positions an invocation sums a segment alone.
+const POSITIONS_SHORT: u32 = 1 << 14;
+
+/// A term of a tree sum costs a round, on average one more for its carries, and one for the test that ends them.
+const ROUNDS_OF_TERM: u32 = 3;
 
 /// The most elements of a block.
 fn block_len(len: u32, block: u32) -> u32 {
@@ -170,6 +182,11 @@ pub fn shader(graph: &Graph, node: &Node, variant: Variant) -> Shader {
                 if long { workgroup_each(elements) } else { (GRID_WIDTH, linear_groups(elements)) };
             let uniform = vec![elements, *len, *inner, width, step, blocks, share(step), 0];
             (file(if long { "tree_sum_long" } else { "tree_sum" }), uniform, groups)
+        }
+        Primitive::SegmentSum { order, .. } if graph.tensor(*order).len() as u32 > POSITIONS_SHORT => {
+            let (segments, columns) = (elements / last.max(1), last.div_ceil(8));
+            let (width, groups) = workgroup_each(segments * columns);
+            (file("segment_sum_long"), vec![segments, last, columns, width], groups)
         }
         Primitive::SegmentSum { .. } => {
             (file("segment_sum"), vec![elements, last, 0, GRID_WIDTH], linear_groups(elements))
