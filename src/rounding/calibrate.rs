@@ -203,3 +203,20 @@ impl Observer for Calibrator {
         Ok(None)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arith::grid::GridRule;
+
+    #[test]
+    fn values_that_round_apart_are_found_with_their_distance() {
+        let grid = GridRule { bits: 32, floor: 0 }.grid(64, 0, 0);
+        let step = 2f64.powi(-23);
+        let at = |steps: f64| 1.0 + steps * step;
+        assert_eq!(rounded_apart(grid, &[at(0.4), at(0.1), at(0.49)]), None);
+        let furthest = (at(0.53) - at(0.5)) / step;
+        assert_eq!(rounded_apart(grid, &[at(0.49), at(0.53), at(0.5)]), Some((1, furthest)));
+        assert_eq!(rounded_apart(grid, &[-at(0.45), -at(0.51)]).map(|(kernel, _)| kernel), Some(0));
+    }
+}
