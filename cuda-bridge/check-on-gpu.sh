@@ -3,7 +3,7 @@
 # same GPU through Vulkan; a training of 100 steps on CPU, CUDA and Vulkan; benchmarks beside PyTorch. Writes
 # benches/results/DATE-GPU.md, or FOLDER/DATE-GPU.md, and says at the end whether every check passed (exit status 0).
 #
-#   cuda-bridge/check-on-gpu.sh [FOLDER]       on the GPU's machine; builds with cargo, or takes what --pack left
+#   cuda-bridge/check-on-gpu.sh [FOLDER]       on the GPU's machine; takes what --pack left, or builds with cargo
 #   cuda-bridge/check-on-gpu.sh --pack         where there is cargo: leaves the programs in gpu-check.tar.xz, for a machine without
 #
 # Needs the driver, NVRTC (CUDA's, PyTorch's, or as TIEBREAK_NVRTC says) and, for the golden vectors, a C++ compiler.
@@ -39,10 +39,11 @@ if [ "${1:-}" = --pack ]; then
   exit
 fi
 
-if command -v cargo >/dev/null; then
-  build
-elif [ -f gpu-check.tar.xz ]; then
+if [ -f gpu-check.tar.xz ]; then
+  echo "the programs of gpu-check.tar.xz, packed $(date -r gpu-check.tar.xz)"
   tar -xJf gpu-check.tar.xz
+elif command -v cargo >/dev/null; then
+  build
 else
   echo "there is no cargo here, and no gpu-check.tar.xz: run cuda-bridge/check-on-gpu.sh --pack where there is one" >&2
   exit 1
@@ -95,9 +96,13 @@ check() { number=$((number + 1)); checked "$@"; }
 beside() { number=$((number + 1)); checked "$@" & }
 
 echo "== what is here"
-name=$("$tiebreak" selftest --engine cuda --json 2> "$work/selftest.txt" | grep '"engine"' | cut -d'"' -f4)
-if [ -z "$name" ]; then
+"$tiebreak" selftest --engine cuda --json > "$work/selftest.json" 2> "$work/selftest.txt"
+name=$(grep '"engine"' "$work/selftest.json" | cut -d'"' -f4)
+if [ -z "$name" ] || grep -q '"matches": false' "$work/selftest.json"; then
   cat "$work/selftest.txt"
+  echo "the engine is not usable here; what its kernels and the library do alone:"
+  TIEBREAK_REQUIRE_GPU=1 timeout 60 gpu-check/device 2>&1 | tail -20
+  TIEBREAK_REQUIRE_GPU=1 timeout 200 gpu-check/library 2>&1 | tail -60
   exit 1
 fi
 echo "$name; NVRTC: ${TIEBREAK_NVRTC:-as the loader finds it}"
@@ -105,7 +110,7 @@ echo "$name; NVRTC: ${TIEBREAK_NVRTC:-as the loader finds it}"
 require="cuda"
 vulkan=$(grep -o 'wgpu: NVIDIA[^(]*' "$results/adapters.txt" | head -1 | sed 's/^wgpu: //; s/ *$//')
 if [ -n "$vulkan" ]; then
-  require="cuda,NVIDIA"
+  require="cuda,(Vulkan)"
 else
   echo "NOT CHECKED: no NVIDIA adapter through Vulkan here (a loader, libvulkan1, may be missing)"
   row "| the same GPU through Vulkan | not here | |"
