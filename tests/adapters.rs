@@ -9,7 +9,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::{adapter_names, begin_run, files, gpt_job, gpu_engines, key};
+use common::{adapter_names, begin_run, cuda_engines, files, gpt_job, gpu_engines, key};
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::arith::{DType, elementary, float};
 use tiebreak::engine::cpu::Cpu;
@@ -179,7 +179,7 @@ fn products_of_every_kind() {
         .flat_map(|name| Variant::ALL.map(|variant| Gpu::open_with(Some(name), variant).unwrap()))
         .map(|gpu| Box::new(gpu) as Box<dyn Engine>)
         .collect();
-    engines.extend(gpu_engines().into_iter().filter(|engine| engine.describe().starts_with("cuda")));
+    engines.extend(cuda_engines());
     for [batch, m, n, k] in shapes {
         let word = |i: u32, stream: u32| match k {
             // All digits extreme, so that every accumulator is as full as it can be, and the greatest element late.

@@ -64,7 +64,7 @@ fn every_shader_translates() {
     assert!(kernels.len() > 2 * 120, "{} kernels", kernels.len());
     for (name, kernel) in &kernels {
         assert!(kernel.source.contains("extern \"C\" __global__ void"), "{name}");
-        assert!(kernel.block.iter().product::<u32>() <= 128, "{name}");
+        assert!(kernel.block.iter().product::<u32>() <= 256, "{name}");
         let bindings: Vec<u32> = kernel.parameters.iter().map(|p| p.binding).collect();
         assert_eq!(bindings, (0..bindings.len() as u32).collect::<Vec<_>>(), "{name}");
         assert!(kernel.parameters.last().is_some_and(|p| p.writable), "{name}");
@@ -78,8 +78,12 @@ fn every_kernel_compiles_to_machine_code() {
     // Products have next to nothing that is native, and take seconds: once is enough.
     let once = |name: &str| name.contains("Choice") || name.contains("product");
     let mut work = Vec::new();
+    // The engine takes digit planes and `dot4I8Packed`; the other variants are the verifier's, for adapters.
+    let elsewhere = |name: &str| name.contains("Float") || name.contains("Words");
     for (name, kernel) in kernels.iter().filter(|(name, _)| !once(name) || name.ends_with("native: true")) {
-        work.extend(["sm_80", "sm_89", "sm_90a"].map(|architecture| (name, kernel, architecture)));
+        let architectures = ["sm_90a", "sm_89", "sm_80"];
+        let count = if elsewhere(name) { 1 } else { architectures.len() };
+        work.extend(architectures[..count].iter().map(|architecture| (name, kernel, *architecture)));
     }
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(2, usize::from);

@@ -26,45 +26,40 @@ fn blake3_block(a: vec4<u32>, b: vec4<u32>, c: vec4<u32>, d: vec4<u32>) -> Blake
                        vec4<u32>(c.x, c.z, d.x, d.z), vec4<u32>(c.y, c.w, d.y, d.w));
 }
 
+// The state's rows.
+struct Blake3State {
+    a: vec4<u32>,
+    b: vec4<u32>,
+    c: vec4<u32>,
+    d: vec4<u32>,
+}
+
+// Four quarter rounds side by side, on the state's columns.
+fn blake3_quarters(state: Blake3State, x: vec4<u32>, y: vec4<u32>) -> Blake3State {
+    var s = state;
+    s.a = s.a + s.b + x;
+    s.d = s.d ^ s.a;
+    s.d = (s.d >> vec4<u32>(16u)) | (s.d << vec4<u32>(16u));
+    s.c = s.c + s.d;
+    s.b = s.b ^ s.c;
+    s.b = (s.b >> vec4<u32>(12u)) | (s.b << vec4<u32>(20u));
+    s.a = s.a + s.b + y;
+    s.d = s.d ^ s.a;
+    s.d = (s.d >> vec4<u32>(8u)) | (s.d << vec4<u32>(24u));
+    s.c = s.c + s.d;
+    s.b = s.b ^ s.c;
+    s.b = (s.b >> vec4<u32>(7u)) | (s.b << vec4<u32>(25u));
+    return s;
+}
+
 fn blake3_compress(value: Blake3, block: Blake3Block, counter: u32, bytes: u32, flags: u32) -> Blake3 {
     var m = block;
-    // The state's rows. A round is four quarter rounds side by side on its columns, then on its diagonals, which are columns
-    // of rows turned by 1, 2 and 3.
-    var a = value.low;
-    var b = value.high;
-    var c = BLAKE3_IV_LOW;
-    var d = vec4<u32>(counter, 0u, bytes, flags);
+    var s = Blake3State(value.low, value.high, BLAKE3_IV_LOW, vec4<u32>(counter, 0u, bytes, flags));
     for (var round = 0u; round < 7u; round += 1u) {
-        a = a + b + m.column_x;
-        d = d ^ a;
-        d = (d >> vec4<u32>(16u)) | (d << vec4<u32>(16u));
-        c = c + d;
-        b = b ^ c;
-        b = (b >> vec4<u32>(12u)) | (b << vec4<u32>(20u));
-        a = a + b + m.column_y;
-        d = d ^ a;
-        d = (d >> vec4<u32>(8u)) | (d << vec4<u32>(24u));
-        c = c + d;
-        b = b ^ c;
-        b = (b >> vec4<u32>(7u)) | (b << vec4<u32>(25u));
-        b = b.yzwx;
-        c = c.zwxy;
-        d = d.wxyz;
-        a = a + b + m.diagonal_x;
-        d = d ^ a;
-        d = (d >> vec4<u32>(16u)) | (d << vec4<u32>(16u));
-        c = c + d;
-        b = b ^ c;
-        b = (b >> vec4<u32>(12u)) | (b << vec4<u32>(20u));
-        a = a + b + m.diagonal_y;
-        d = d ^ a;
-        d = (d >> vec4<u32>(8u)) | (d << vec4<u32>(24u));
-        c = c + d;
-        b = b ^ c;
-        b = (b >> vec4<u32>(7u)) | (b << vec4<u32>(25u));
-        b = b.wxyz;
-        c = c.zwxy;
-        d = d.yzwx;
+        s = blake3_quarters(s, m.column_x, m.column_y);
+        // Diagonals are columns of rows turned by 1, 2 and 3.
+        s = blake3_quarters(Blake3State(s.a, s.b.yzwx, s.c.zwxy, s.d.wxyz), m.diagonal_x, m.diagonal_y);
+        s = Blake3State(s.a, s.b.wxyz, s.c.zwxy, s.d.yzwx);
         // The permutation 2 6 3 10 7 0 4 13 1 11 12 5 9 14 15 8 of the words.
         let x = m.column_x;
         let y = m.column_y;
@@ -73,7 +68,7 @@ fn blake3_compress(value: Blake3, block: Blake3Block, counter: u32, bytes: u32, 
         m = Blake3Block(vec4<u32>(x.y, y.y, y.w, x.z), vec4<u32>(x.w, z.y, x.x, w.z),
                         vec4<u32>(y.x, z.z, w.x, w.w), vec4<u32>(w.y, y.z, z.w, z.x));
     }
-    return Blake3(a ^ c, b ^ d);
+    return Blake3(s.a ^ s.c, s.b ^ s.d);
 }
 
 // Chaining values of a workgroup's 64 invocations.

@@ -127,7 +127,7 @@ pub fn adapter_names() -> Vec<String> {
     names
 }
 
-/// An engine for every usable adapter, and for every NVIDIA GPU through its driver as well. Tensors are hashed where they are,
+/// An engine for every usable adapter, and those of [`cuda_engines`]. Tensors are hashed where they are,
 /// as GPUs do it, on software adapters too.
 #[cfg(feature = "gpu")]
 pub fn gpu_engines() -> Vec<Box<dyn Engine>> {
@@ -135,10 +135,17 @@ pub fn gpu_engines() -> Vec<Box<dyn Engine>> {
     let open = |name: &String| Gpu::open(Some(name)).unwrap_or_else(|error| panic!("{error}")).hashing(true);
     let mut all: Vec<Box<dyn Engine>> =
         adapter_names().iter().map(|name| Box::new(open(name)) as Box<dyn Engine>).collect();
+    all.extend(cuda_engines());
+    all
+}
+
+/// An engine for every NVIDIA GPU through its driver.
+#[cfg(feature = "gpu")]
+pub fn cuda_engines() -> Vec<Box<dyn Engine>> {
+    let mut all: Vec<Box<dyn Engine>> = Vec::new();
     #[cfg(feature = "cuda")]
     for device in tiebreak::engine::gpu::cuda_devices().unwrap() {
-        let number = device.index.to_string();
-        let gpu = tiebreak::engine::gpu::Cuda::open_cuda(Some(&number));
+        let gpu = tiebreak::engine::gpu::Cuda::open_cuda(Some(&device.index.to_string()));
         all.push(Box::new(gpu.unwrap_or_else(|error| panic!("{error}"))));
     }
     all
