@@ -88,7 +88,7 @@ fn every_operator_has_the_same_bits_on_every_engine() {
     let mut engines: Vec<Box<dyn Engine>> =
         vec![Box::new(Cpu::new(1).unwrap()), Box::new(Cpu::new(2).unwrap())];
     #[cfg(feature = "gpu")]
-    engines.extend(common::gpu_engines());
+    engines.extend(common::gpu_engines().into_iter().map(|engine| engine as Box<dyn Engine>));
     for operator in OPERATORS {
         for gradient in [false, true] {
             if gradient && !operator.differentiable {

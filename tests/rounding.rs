@@ -53,7 +53,7 @@ fn trainers() -> Vec<(String, Box<dyn Engine>)> {
         .map(|native| (native.name().to_string(), Box::new(cpu(native)) as Box<dyn Engine>))
         .collect();
     #[cfg(feature = "gpu")]
-    all.extend(common::gpu_engines().into_iter().map(|gpu| (gpu.describe(), gpu)));
+    all.extend(common::gpu_engines().into_iter().map(|gpu| (gpu.describe(), gpu as Box<dyn Engine>)));
     all
 }
 
@@ -62,7 +62,7 @@ fn auditors() -> Vec<(String, Box<dyn Engine>)> {
     let mut all: Vec<(String, Box<dyn Engine>)> =
         vec![("cpu".into(), Box::new(Cpu::new(2).unwrap())), ("reference".into(), Box::new(Reference))];
     #[cfg(feature = "gpu")]
-    all.extend(common::gpu_engines().into_iter().map(|gpu| (gpu.describe(), gpu)));
+    all.extend(common::gpu_engines().into_iter().map(|gpu| (gpu.describe(), gpu as Box<dyn Engine>)));
     all
 }
 

@@ -130,19 +130,19 @@ pub fn adapter_names() -> Vec<String> {
 /// An engine for every usable adapter, and those of [`cuda_engines`]. Tensors are hashed where they are,
 /// as GPUs do it, on software adapters too.
 #[cfg(feature = "gpu")]
-pub fn gpu_engines() -> Vec<Box<dyn Engine>> {
+pub fn gpu_engines() -> Vec<Box<dyn Engine + Send>> {
     use tiebreak::engine::gpu::Gpu;
     let open = |name: &String| Gpu::open(Some(name)).unwrap_or_else(|error| panic!("{error}")).hashing(true);
-    let mut all: Vec<Box<dyn Engine>> =
-        adapter_names().iter().map(|name| Box::new(open(name)) as Box<dyn Engine>).collect();
+    let mut all: Vec<Box<dyn Engine + Send>> =
+        adapter_names().iter().map(|name| Box::new(open(name)) as Box<dyn Engine + Send>).collect();
     all.extend(cuda_engines());
     all
 }
 
 /// An engine for every NVIDIA GPU through its driver.
 #[cfg(feature = "gpu")]
-pub fn cuda_engines() -> Vec<Box<dyn Engine>> {
-    let mut all: Vec<Box<dyn Engine>> = Vec::new();
+pub fn cuda_engines() -> Vec<Box<dyn Engine + Send>> {
+    let mut all: Vec<Box<dyn Engine + Send>> = Vec::new();
     #[cfg(feature = "cuda")]
     for device in tiebreak::engine::gpu::cuda_devices().unwrap() {
         let gpu = tiebreak::engine::gpu::Cuda::open_cuda(Some(&device.index.to_string()));
