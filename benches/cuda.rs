@@ -127,7 +127,7 @@ fn step(
 }
 
 fn bench(small: bool) -> Result<(), EngineError> {
-    let mut engine = Cuda::open_cuda(None)?;
+    let mut engine = Cuda::open(None)?;
     println!("{}", json!({ "kind": "engine", "engine": engine.describe() }));
     let side = if small { 64 } else { 8192 };
     let tokens = if small { 96 } else { 8192 };

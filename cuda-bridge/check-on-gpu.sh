@@ -96,7 +96,7 @@ check() { number=$((number + 1)); checked "$@"; }
 beside() { number=$((number + 1)); checked "$@" & }
 
 echo "== what is here"
-"$tiebreak" selftest --engine cuda --json > "$work/selftest.json" 2> "$work/selftest.txt"
+timeout 120 "$tiebreak" selftest --engine cuda --json > "$work/selftest.json" 2> "$work/selftest.txt"
 name=$(grep '"engine"' "$work/selftest.json" | cut -d'"' -f4)
 if [ -z "$name" ] || grep -q '"matches": false' "$work/selftest.json"; then
   cat "$work/selftest.txt"
@@ -106,7 +106,7 @@ if [ -z "$name" ] || grep -q '"matches": false' "$work/selftest.json"; then
   exit 1
 fi
 echo "$name; NVRTC: ${TIEBREAK_NVRTC:-as the loader finds it}"
-"$tiebreak" adapters 2>/dev/null | tee "$results/adapters.txt"
+timeout 120 "$tiebreak" adapters 2>/dev/null | tee "$results/adapters.txt"
 require="cuda"
 vulkan=$(grep -o 'wgpu: NVIDIA[^(]*' "$results/adapters.txt" | head -1 | sed 's/^wgpu: //; s/ *$//')
 if [ -n "$vulkan" ]; then

@@ -1,6 +1,8 @@
 //! Batches of CIFAR-10 and MNIST as an independent reader drew them (assets/vectors/batches.py). The data are not in the
 //! repository: TIEBREAK_DATA names their folder, ../shared/data is tried otherwise, and what is missing is said.
 
+mod common;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -18,7 +20,7 @@ fn found(name: &str) -> Option<PathBuf> {
     let folder = std::env::var("TIEBREAK_DATA").unwrap_or_else(|_| "../shared/data".into());
     let path = Path::new(&folder).join(name);
     if !path.exists() {
-        println!("NOT TESTED: {} is not here (TIEBREAK_DATA names the folder)", path.display());
+        common::not_tested(&format!("{} is not here (TIEBREAK_DATA names the folder)", path.display()));
     }
     path.exists().then_some(path)
 }

@@ -20,7 +20,7 @@ fn a_gpu_computes_the_bits_or_is_not_there() {
             assert!(missing || text.contains("cuInit"), "{text}");
             assert!(text.contains("driver") || text.contains("cuInit"), "{text}");
             assert!(std::env::var_os("TIEBREAK_REQUIRE_GPU").is_none(), "{text}");
-            eprintln!("NOT CHECKED ON A GPU: {text}");
+            common::not_checked(&format!("on a GPU: {text}"));
             return;
         }
     };

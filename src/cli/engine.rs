@@ -77,7 +77,7 @@ pub fn open(args: &EngineArgs) -> Result<Box<dyn Engine>, EngineError> {
         #[cfg(feature = "gpu")]
         Kind::Wgpu => Box::new(crate::engine::gpu::Gpu::open(args.adapter.as_deref())?),
         #[cfg(feature = "cuda")]
-        Kind::Cuda => Box::new(crate::engine::gpu::Cuda::open_cuda(args.adapter.as_deref())?),
+        Kind::Cuda => Box::new(crate::engine::gpu::Cuda::open(args.adapter.as_deref())?),
         Kind::Reference => Box::new(Reference),
     })
 }
@@ -127,7 +127,7 @@ pub fn adapters(printer: Printer, _args: AdaptersArgs) -> CommandResult {
     match crate::engine::gpu::cuda_devices() {
         Err(error) => probe("cuda".into(), Err(error)),
         Ok(devices) => devices.into_iter().for_each(|device| {
-            let gpu = crate::engine::gpu::Cuda::open_cuda(Some(&device.index.to_string()));
+            let gpu = crate::engine::gpu::Cuda::open(Some(&device.index.to_string()));
             probe(format!("cuda: {}", device.name), gpu.map(|gpu| Box::new(gpu) as Box<dyn Engine>));
         }),
     }

@@ -305,7 +305,7 @@ fn kernels(wide: bool) -> Result<Kernels, Failure> {
     #[cfg(feature = "cuda")]
     if !wide {
         for device in crate::engine::gpu::cuda_devices()? {
-            let gpu = crate::engine::gpu::Cuda::open_cuda(Some(&device.index.to_string()))?;
+            let gpu = crate::engine::gpu::Cuda::open(Some(&device.index.to_string()))?;
             all.push((device.name, Box::new(gpu)));
         }
     }

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use tiebreak::commit::checkpoint::Head;
@@ -104,6 +105,11 @@ pub fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     found
 }
 
+/// Says what a test leaves out, past the harness, which shows what passing tests print to nobody.
+pub fn not_tested(what: &str) {
+    let _ = writeln!(std::io::stderr(), "NOT TESTED: {what}");
+}
+
 /// Every usable adapter's name, after checking that those that TIEBREAK_REQUIRE_ADAPTERS names (parts, separated by
 /// commas) are here. A software adapter that is missing is named in the output.
 #[cfg(feature = "gpu")]
@@ -121,7 +127,7 @@ pub fn adapter_names() -> Vec<String> {
     }
     for usual in ["llvmpipe", "SwiftShader"] {
         if !names.iter().any(|n| n.contains(usual)) {
-            println!("NOT TESTED: there is no adapter {usual} here");
+            not_tested(&format!("there is no adapter {usual} here"));
         }
     }
     names
@@ -145,7 +151,7 @@ pub fn cuda_engines() -> Vec<Box<dyn Engine + Send>> {
     let mut all: Vec<Box<dyn Engine + Send>> = Vec::new();
     #[cfg(feature = "cuda")]
     for device in tiebreak::engine::gpu::cuda_devices().unwrap() {
-        let gpu = tiebreak::engine::gpu::Cuda::open_cuda(Some(&device.index.to_string()));
+        let gpu = tiebreak::engine::gpu::Cuda::open(Some(&device.index.to_string()));
         all.push(Box::new(gpu.unwrap_or_else(|error| panic!("{error}"))));
     }
     all

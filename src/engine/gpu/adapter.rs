@@ -65,8 +65,19 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// Opens the first adapter whose name contains `name` (any case), or the best one.
-    pub fn open(name: Option<&str>) -> Result<Adapter, EngineError> {
+    fn lost(&self, error: impl ToString) -> EngineError {
+        EngineError::DeviceLost { device: self.name.clone(), reason: error.to_string() }
+    }
+}
+
+impl Device for Adapter {
+    type Memory = wgpu::Buffer;
+    type Uniforms = wgpu::Buffer;
+    type Pipeline = wgpu::ComputePipeline;
+
+    const API: &'static str = "wgpu";
+
+    fn open(name: Option<&str>) -> Result<Adapter, EngineError> {
         let unsupported =
             |device: &str, reason: String| EngineError::Unsupported { device: device.into(), reason };
         let wanted = name.map(str::to_lowercase);
@@ -119,18 +130,6 @@ impl Adapter {
         let software = adapter.get_info().device_type == Cpu;
         Ok(Adapter { name, software, device, queue, pipelines: HashMap::new(), fault })
     }
-
-    fn lost(&self, error: impl ToString) -> EngineError {
-        EngineError::DeviceLost { device: self.name.clone(), reason: error.to_string() }
-    }
-}
-
-impl Device for Adapter {
-    type Memory = wgpu::Buffer;
-    type Uniforms = wgpu::Buffer;
-    type Pipeline = wgpu::ComputePipeline;
-
-    const API: &'static str = "wgpu";
 
     fn name(&self) -> &str {
         &self.name

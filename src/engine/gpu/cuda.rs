@@ -9,7 +9,6 @@ use cuda_bridge::nvrtc::{self, Nvrtc};
 use cuda_bridge::tensor_core::{Shape, product};
 use cuda_bridge::translate::{Options, translate};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
-
 use rayon::prelude::*;
 
 use super::device::{Device, Dispatch, Own, linted};
@@ -62,29 +61,6 @@ fn engine_error(device: &str, error: DeviceError) -> EngineError {
 }
 
 impl CudaDevice {
-    /// Opens the first GPU whose name contains `name` (any case) or whose number it is, or the first of all.
-    pub fn open(name: Option<&str>) -> Result<CudaDevice, EngineError> {
-        let unsupported = |reason: String| EngineError::Unsupported { device: "cuda".into(), reason };
-        let here = device::devices().map_err(|error| engine_error("cuda", error))?;
-        let fits = |d: &&Description| {
-            name.is_none_or(|name| {
-                name == d.index.to_string() || d.name.to_lowercase().contains(&name.to_lowercase())
-            })
-        };
-        let Some(chosen) = here.iter().find(fits) else {
-            let names: Vec<String> = here.iter().map(|d| format!("{}: {}", d.index, d.name)).collect();
-            let here = if names.is_empty() { "none".into() } else { names.join(", ") };
-            return Err(unsupported(format!("no GPU matches; GPUs here: {here}")));
-        };
-        let nvrtc = Nvrtc::load().map_err(|error| unsupported(error.to_string()))?;
-        let (major, minor) = nvrtc.version().map_err(|error| unsupported(error.to_string()))?;
-        let opened = device::Device::open(chosen.index).and_then(|d| Ok((d.driver_version()?, d)));
-        let (driver, device) = opened.map_err(|error| engine_error("cuda", error))?;
-        let name = format!("{} (driver {driver}, NVRTC {major}.{minor})", chosen.name);
-        let (compiler, cache) = ((major, minor), Cache::of_this_user());
-        Ok(CudaDevice { name, device, nvrtc, compiler, cache, kernels: HashMap::new() })
-    }
-
     /// The tensor cores' kernel for a product, if this GPU has the instructions and the kernel is for such sizes.
     fn shape(&self, size: &ProductSize) -> Option<Shape> {
         let ProductSize { digits_a, digits_b, places, rows, columns, count } = *size;
@@ -136,6 +112,28 @@ impl Device for CudaDevice {
     type Pipeline = Arc<Loaded>;
 
     const API: &'static str = "cuda";
+
+    /// Also by its number.
+    fn open(name: Option<&str>) -> Result<CudaDevice, EngineError> {
+        let unsupported = |reason: String| EngineError::Unsupported { device: "cuda".into(), reason };
+        let here = device::devices().map_err(|error| engine_error("cuda", error))?;
+        // A number first: "1" is a part of many GPUs' names.
+        let numbered = here.iter().find(|d| name.is_some_and(|name| name == d.index.to_string()));
+        let named =
+            |d: &&Description| name.is_none_or(|name| d.name.to_lowercase().contains(&name.to_lowercase()));
+        let Some(chosen) = numbered.or_else(|| here.iter().find(named)) else {
+            let names: Vec<String> = here.iter().map(|d| format!("{}: {}", d.index, d.name)).collect();
+            let here = if names.is_empty() { "none".into() } else { names.join(", ") };
+            return Err(unsupported(format!("no GPU matches; GPUs here: {here}")));
+        };
+        let nvrtc = Nvrtc::load().map_err(|error| unsupported(error.to_string()))?;
+        let (major, minor) = nvrtc.version().map_err(|error| unsupported(error.to_string()))?;
+        let opened = device::Device::open(chosen.index).and_then(|d| Ok((d.driver_version()?, d)));
+        let (driver, device) = opened.map_err(|error| engine_error("cuda", error))?;
+        let name = format!("{} (driver {driver}, NVRTC {major}.{minor})", chosen.name);
+        let (compiler, cache) = ((major, minor), Cache::of_this_user());
+        Ok(CudaDevice { name, device, nvrtc, compiler, cache, kernels: HashMap::new() })
+    }
 
     fn name(&self) -> &str {
         &self.name

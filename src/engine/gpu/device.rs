@@ -5,7 +5,7 @@ use crate::engine::EngineError;
 use crate::shaders::product::Variant;
 
 /// A GPU through wgpu or through NVIDIA's driver.
-pub trait Device: 'static {
+pub trait Device: Sized + 'static {
     /// Memory that shaders see; freed when it is dropped.
     type Memory: Send + Sync + 'static;
     /// Data that dispatches take as their first binding.
@@ -15,6 +15,9 @@ pub trait Device: 'static {
 
     /// How it is reached, for people.
     const API: &'static str;
+
+    /// Opens the first device whose name contains `name` (any case), or the best one.
+    fn open(name: Option<&str>) -> Result<Self, EngineError>;
 
     /// The GPU, for people.
     fn name(&self) -> &str;
@@ -77,7 +80,7 @@ pub type Own<P> = Option<(P, [u32; 2])>;
 
 /// One dispatch: a pipeline, its uniform data (offset and size in bytes) and its memory in binding order, each with
 /// the bytes that the shader sees.
-pub struct Dispatch<'a, D: Device + ?Sized> {
+pub struct Dispatch<'a, D: Device> {
     pub pipeline: &'a D::Pipeline,
     pub uniform: (&'a D::Uniforms, u64, u64),
     pub buffers: Vec<(&'a D::Memory, u64)>,

@@ -72,40 +72,24 @@ pub type Gpu = Accelerated<adapter::Adapter>;
 #[cfg(feature = "cuda")]
 pub type Cuda = Accelerated<cuda::CudaDevice>;
 
-#[cfg(feature = "gpu")]
-impl Gpu {
-    /// Opens an adapter by a part of its name, or the best one, and tests it: every operator of small programs with
-    /// ordinary and extreme inputs must equal the scalar reference.
-    ///
-    /// # Errors
-    /// If there is none, it cannot be opened, or it fails the test.
-    pub fn open(name: Option<&str>) -> Result<Gpu, EngineError> {
-        let device = adapter::Adapter::open(name)?;
-        let variant = device.variant();
-        Accelerated::new(device).chosen(variant)?.tested()
-    }
-
-    /// [`Gpu::open`], with products by a given variant instead of the fastest.
-    pub fn open_with(name: Option<&str>, variant: Variant) -> Result<Gpu, EngineError> {
-        Accelerated::new(adapter::Adapter::open(name)?).chosen(Some(variant))?.tested()
-    }
-}
-
-#[cfg(feature = "cuda")]
-impl Cuda {
-    /// Opens an NVIDIA GPU by a part of its name or by its number, or the first one, and tests it as [`Gpu::open`] does.
-    ///
-    /// # Errors
-    /// If there is no driver, no compiler (NVRTC) or no such GPU, or it fails the test.
-    pub fn open_cuda(name: Option<&str>) -> Result<Cuda, EngineError> {
-        let device = cuda::CudaDevice::open(name)?;
-        let variant = device.variant();
-        Accelerated::new(device).chosen(variant)?.tested()
-    }
-}
-
 impl<D: Device> Accelerated<D> {
-    fn new(device: D) -> Accelerated<D> {
+    /// Opens a device by a part of its name (NVIDIA's also by its number), or the best one, and tests it: every operator of small
+    /// programs with ordinary and extreme inputs must equal the scalar reference.
+    ///
+    /// # Errors
+    /// If there is none, it cannot be opened, or it fails the test; for NVIDIA's also if there is no driver or no NVRTC.
+    pub fn open(name: Option<&str>) -> Result<Self, EngineError> {
+        let device = D::open(name)?;
+        let variant = device.variant();
+        Self::on(device).chosen(variant)?.tested()
+    }
+
+    /// [`Accelerated::open`], with products by a given variant instead of the fastest.
+    pub fn open_with(name: Option<&str>, variant: Variant) -> Result<Self, EngineError> {
+        Self::on(D::open(name)?).chosen(Some(variant))?.tested()
+    }
+
+    fn on(device: D) -> Self {
         let hashing = !device.software();
         Accelerated { device, variant: Variant::Dot, pool: Pool::default(), hashing }
     }

@@ -34,8 +34,8 @@ impl<M> Default for Pool<M> {
 }
 
 impl<M> Pool<M> {
-    /// Memory of at least `bytes`, with any contents: a free piece, or a new one. What is free is given up if there is no
-    /// room for a new one otherwise.
+    /// Memory of at least `bytes`, with any contents: a free piece, or a new one. What is free is given up if a device says that
+    /// there is no room for a new one otherwise (wgpu says so only later).
     pub fn take<E>(&self, bytes: u64, allocate: impl Fn(u64) -> Result<M, E>) -> Result<Buffer<M>, E> {
         let size = bytes.next_multiple_of(256).max(256);
         let pooled = lock(&self.0).by_size.get_mut(&size).and_then(Vec::pop).map(|(_, memory)| memory);
