@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use super::operand::Operand;
 use super::scale_back::{Scale, Sum, fits_i64, product_bits};
 use super::simd::{Path, vectorised};
-use super::{Band, band_height, bands};
+use super::{Band, Piece, band_height, bands};
 use crate::arith::digits::{Part, magnitude_bits};
 use crate::arith::float;
 
@@ -25,30 +25,6 @@ trait Exact: Copy + Default + Send + Sync + 'static {
     fn add_to<S: Sum>(self, sum: &mut S, shift: u32);
     /// Rounds sums `[rows, columns]` that are whole already.
     fn scale_back(scale: &Scale<'_>, row: usize, column: usize, sums: &[Self], out: &mut [u32]);
-}
-
-/// The part of an integer that one multiplication takes: `q = high * 2^shift + low`, low in
-/// `-2^(shift-1)..2^(shift-1)`.
-#[derive(Clone, Copy)]
-enum Piece {
-    Whole,
-    Low(u32),
-    High(u32),
-}
-
-impl Piece {
-    fn shift(self) -> u32 {
-        if let Piece::High(shift) = self { shift } else { 0 }
-    }
-
-    #[inline(always)]
-    fn of(self, q: i32) -> i32 {
-        match self {
-            Piece::Whole => q,
-            Piece::Low(shift) => q << (32 - shift) >> (32 - shift),
-            Piece::High(shift) => (q - (q << (32 - shift) >> (32 - shift))) >> shift,
-        }
-    }
 }
 
 macro_rules! exact {

@@ -6,6 +6,8 @@
 
 mod float_gemm;
 mod operand;
+#[cfg(target_arch = "x86_64")]
+mod pairs;
 mod scale_back;
 pub(crate) mod simd;
 #[cfg(test)]
@@ -57,7 +59,35 @@ fn compute(path: Path, part: Part, a: &Operand, b: &Operand, out: &mut [u32]) {
     if path == Path::Vnni && vnni::computes(a, b) {
         return vnni::product(path, part, a, b, batch, out);
     }
+    #[cfg(target_arch = "x86_64")]
+    if path >= Path::Avx2 && pairs::computes(a, b) {
+        return pairs::product(path, part, a, b, batch, out);
+    }
     float_gemm::product(path, part, a, b, batch, out);
+}
+
+/// The part of an integer that one multiplication takes: `q = high * 2^shift + low`, low in
+/// `-2^(shift-1)..2^(shift-1)`.
+#[derive(Clone, Copy)]
+enum Piece {
+    Whole,
+    Low(u32),
+    High(u32),
+}
+
+impl Piece {
+    fn shift(self) -> u32 {
+        if let Piece::High(shift) = self { shift } else { 0 }
+    }
+
+    #[inline(always)]
+    fn of(self, q: i32) -> i32 {
+        match self {
+            Piece::Whole => q,
+            Piece::Low(shift) => q << (32 - shift) >> (32 - shift),
+            Piece::High(shift) => (q - (q << (32 - shift) >> (32 - shift))) >> shift,
+        }
+    }
 }
 
 /// A band of output rows: what one task computes.

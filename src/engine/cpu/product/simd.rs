@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 pub enum Path {
     /// Loops compiled for the target's baseline. (The `gemm` crate detects its own instructions.)
     Portable,
-    /// As above, the loops compiled for AVX2.
+    /// As above, the loops compiled for AVX2, and products by 16-bit dot products.
     Avx2,
     /// As above, the loops compiled for AVX-512 (F, BW, DQ, VL).
     Avx512,
