@@ -112,6 +112,23 @@ impl Product<'_> {
         Ok(parts.into_iter().flatten().collect())
     }
 
+    /// What an honest trainer logs: the decision of every near tie, in order; none if a tolerance spans more values of the grid than a
+    /// decision tells apart.
+    ///
+    /// # Errors
+    /// As [`Product::near_ties`].
+    pub fn decisions(&self, results: &[u32]) -> Result<Option<Vec<Decision>>, usize> {
+        let new = || Some(Vec::new());
+        let parts = self.fold(results, new, |all: &mut Option<Vec<Decision>>, tie, _| {
+            match (all.as_mut(), tie.decision(tie.rounded)) {
+                (Some(decisions), Some(decision)) => decisions.push(decision),
+                _ => *all = None,
+            }
+        })?;
+        let Some(parts) = parts.into_iter().collect::<Option<Vec<_>>>() else { return Ok(None) };
+        Ok(Some(parts.concat()))
+    }
+
     /// Shows every near tie, with the first and last index that it may round to, to one of several accumulators, which are
     /// returned in the order of their elements.
     ///

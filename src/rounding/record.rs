@@ -169,21 +169,24 @@ impl Rounder for Recorder {
         let tolerance = self.rounding.tolerance(logged.class, logged.dims()[3]);
         let product = Product { dims: logged.dims(), rule: logged.rule, a: &a, b: &b, tolerance };
         let stopped = |why: String| EngineError::Stopped(format!("{}: {why}", node.operator));
-        let ties = with_words(bytes, |words| product.near_ties(words)).map_err(|place| {
+        let infinite = |place: usize| {
             stopped(format!(
                 "element {place} of a native product is not finite; the logged profile has no such values"
             ))
-        })?;
-        let mut choices: Vec<Choice> =
-            ties.into_iter().map(|tie| Choice { index: tie.rounded, tie, logged: true }).collect();
-        if let Some(steer) = &mut self.steer {
-            with_words(bytes, |words| steer(number, &product, words, &mut choices));
-            let changed = choices.iter().filter(|c| c.index != c.tie.rounded);
-            let changes = changed.map(|c| (c.tie.place, c.tie.grid.pattern(c.index))).collect();
-            self.steered.insert(logged.output, changes);
-        }
-        let decisions: Option<Vec<Decision>> =
-            choices.iter().filter(|c| c.logged).map(|c| c.tie.decision(c.index)).collect();
+        };
+        let decisions: Option<Vec<Decision>> = match &mut self.steer {
+            None => with_words(bytes, |words| product.decisions(words)).map_err(infinite)?,
+            Some(steer) => {
+                let ties = with_words(bytes, |words| product.near_ties(words)).map_err(infinite)?;
+                let mut choices: Vec<Choice> =
+                    ties.into_iter().map(|tie| Choice { index: tie.rounded, tie, logged: true }).collect();
+                with_words(bytes, |words| steer(number, &product, words, &mut choices));
+                let changed = choices.iter().filter(|c| c.index != c.tie.rounded);
+                let changes = changed.map(|c| (c.tie.place, c.tie.grid.pattern(c.index))).collect();
+                self.steered.insert(logged.output, changes);
+                choices.iter().filter(|c| c.logged).map(|c| c.tie.decision(c.index)).collect()
+            }
+        };
         let decisions = decisions.ok_or_else(|| {
             let class = logged.class.name();
             stopped(format!(
