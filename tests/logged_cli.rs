@@ -65,11 +65,11 @@ fn a_logged_run_from_its_job_to_its_audit() {
     )
     .unwrap();
     let (code, stdout, _) = output(&["log", "inspect", &run, "--step", "3"]);
-    assert_eq!(code, 1);
+    assert_eq!(code, 4);
     assert!(stdout.contains("NOT the log"), "{stdout}");
-    let (code, stdout, _) = output(&["audit", &run, "--verdict", &path(folder.path(), "v.json")]);
-    assert_eq!(code, 1);
-    assert!(stdout.contains("rounding log is not the one"), "{stdout}");
+    let (code, _, stderr) = output(&["audit", &run, "--verdict", &path(folder.path(), "v.json")]);
+    assert_eq!(code, 4);
+    assert!(stderr.contains("not the rounding log that the record commits"), "{stderr}");
 }
 
 #[test]

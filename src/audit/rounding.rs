@@ -2,19 +2,24 @@
 //! difference that a missing one would explain. With operator traces [`super::localise`] tells more.
 
 use super::{AuditError, Outcome, differences, reference_step};
+use crate::commit::Malformed;
 use crate::commit::record::StepRecord;
+use crate::run::RunError;
 use crate::run::dir::Run;
 
-/// What is wrong if a step's log is not the one that its record commits: made later, or shown to this auditor only.
-pub fn foreign_log(run: &Run, step: u32, theirs: &StepRecord) -> Result<Option<String>, AuditError> {
-    let what = match (&run.job.rounding, theirs.log) {
-        (None, None) => None,
-        (None, Some(_)) => Some("the record commits a rounding log, but the job's products are exact"),
-        (Some(_), None) => Some("the record commits no rounding log"),
-        (Some(_), Some(root)) => (run.rounding_log(step)?.root() != root)
-            .then_some("the rounding log is not the one that the record commits"),
-    };
-    Ok(what.map(str::to_string))
+/// Checks that a step's log is the one that its record commits. Another one says nothing about the trainer: whoever keeps the run
+/// may have changed it, or shows this auditor another.
+///
+/// # Errors
+/// If it is not, or cannot be read.
+pub fn check_log(run: &Run, step: u32, theirs: &StepRecord) -> Result<(), AuditError> {
+    if run.job.rounding.is_some() && Some(run.rounding_log(step)?.root()) != theirs.log {
+        let why = "it is not the rounding log that the record commits; get this file from the trainer again";
+        return Err(
+            RunError::malformed(&run.layout.log(step), Malformed::invalid("rounding log", why)).into()
+        );
+    }
+    Ok(())
 }
 
 /// Whether a difference could come from a rounding that the log lacks: gradients differ, and nothing but what follows from
@@ -49,16 +54,14 @@ pub fn not_replicated(step: u32, mine: &StepRecord, theirs: &StepRecord) -> Outc
 }
 
 /// What the scalar reference says of a step, whatever an engine saw: a match, a divergence, or that a missing decision would
-/// explain the difference. A log that is not the committed one says nothing about the trainer.
+/// explain the difference.
 pub fn reference_outcome(
     run: &Run,
     step: u32,
     before: &[Vec<u8>],
     theirs: &StepRecord,
 ) -> Result<Outcome, AuditError> {
-    if let Some(what) = foreign_log(run, step, theirs)? {
-        return Ok(Outcome::Inconsistent { step, what });
-    }
+    check_log(run, step, theirs)?;
     let (mine, tally) = reference_step(run, step, before)?;
     Ok(match tally.first_illegal {
         Some(illegal) if mine == *theirs => {

@@ -154,7 +154,7 @@ fn inspect(printer: Printer, args: &Inspect) -> CommandResult {
         tally = Some(seen);
     }
     printer.result(lines.join("\n"), &json!({ "step": step, "committed": committed, "bytes": log.bytes().len(), "classes": rows, "replay": tally }));
-    Ok(if committed { Exit::Match } else { Exit::Diverges })
+    Ok(if committed { Exit::Match } else { Exit::Malformed })
 }
 
 fn said(committed: bool) -> &'static str {
@@ -226,7 +226,7 @@ fn inspect_part(
         lines.join("\n"),
         &json!({ "step": step, "committed": committed, "operator": operator, "micro_batch": micro_batch, "products": parts }),
     );
-    Ok(if committed { Exit::Match } else { Exit::Diverges })
+    Ok(if committed { Exit::Match } else { Exit::Malformed })
 }
 
 /// What a replay of the step sees.
