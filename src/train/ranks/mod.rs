@@ -1,0 +1,90 @@
+//! Data-parallel training: several processes ("ranks") compute micro-batches of one step each, and the run has the bits of one process.
+//! Derivation, costs and what is trusted: `docs/DATA-PARALLEL.md`.
+//!
+//! [`plan`] divides a step, [`collective`] says what is asked of a network and [`tcp`] is one, [`reduce`] adds gradients over it by
+//! the contract's tree; [`share`] is a rank's part of a step, [`lead`] rank 0 and [`worker`] every other rank.
+
+pub mod collective;
+pub mod lead;
+mod link;
+pub mod plan;
+pub mod reduce;
+pub mod share;
+pub mod tcp;
+pub mod worker;
+
+use super::TrainError;
+use crate::commit::Malformed;
+use collective::Collective;
+
+/// The step of no run: there is none after the last.
+const END: u32 = 0;
+/// Bytes of [`collective::Kind::Ready`]: run, program and state.
+const READY_BYTES: u64 = 96;
+/// The most bytes of a reason that a rank gives for stopping.
+const REASON_MAX: usize = 1000;
+
+/// What can go wrong between ranks, by the rank that is to blame.
+#[derive(Debug, thiserror::Error)]
+pub enum RankError {
+    /// The user's to mend.
+    #[error("{0}")]
+    Refused(String),
+    #[error(
+        "rank {rank} is gone ({why}); the run can be resumed from its last checkpoint, with any number of ranks"
+    )]
+    Lost { rank: u32, why: String },
+    #[error(
+        "rank {rank} did nothing for {seconds} s (--rank-timeout); the run can be resumed from its last checkpoint, with any number of ranks"
+    )]
+    Hung { rank: u32, seconds: u64 },
+    #[error("rank {rank} sent what has no place in the protocol: {source}")]
+    Malformed { rank: u32, source: Malformed },
+    #[error("rank {rank} derives another run or program from the job: it runs another version of tiebreak")]
+    OtherProgram { rank: u32 },
+    /// What a rank said when it stopped.
+    #[error("rank {rank}: {why}")]
+    Stopped { rank: u32, why: String },
+    /// Ranks whose state is not that of the others; step 0 is the beginning. `outvoted`: by more than half of all ranks.
+    #[error("{}", diverged(*step, ranks, *outvoted))]
+    Diverged { step: u32, ranks: Vec<u32>, outvoted: bool },
+}
+
+fn diverged(step: u32, ranks: &[u32], outvoted: bool) -> String {
+    let names: Vec<String> = ranks.iter().map(|rank| format!("rank {rank}")).collect();
+    let judged = match outvoted {
+        true => "is not that of most ranks: a machine that is not with them computes wrongly",
+        false => "is not rank 0's: a machine of theirs or rank 0's computes wrongly",
+    };
+    format!(
+        "{}: the state after step {step} {judged} (`tiebreak selftest` there says more). The step was not written: resume without \
+         the faulty machine, with any number of ranks",
+        names.join(", ")
+    )
+}
+
+/// The rank that an error blames; those that name none are the own rank's.
+fn blamed(error: &TrainError, own: u32) -> u32 {
+    match error {
+        TrainError::Rank(error) => match error {
+            RankError::Lost { rank, .. }
+            | RankError::Hung { rank, .. }
+            | RankError::Malformed { rank, .. }
+            | RankError::OtherProgram { rank }
+            | RankError::Stopped { rank, .. } => *rank,
+            RankError::Refused(_) | RankError::Diverged { .. } => own,
+        },
+        TrainError::Run(_) | TrainError::Engine(_) | TrainError::NotReproduced { .. } => own,
+    }
+}
+
+/// Tells the others of an error before this rank stops. Returns whether rank 0 knows.
+pub fn report(collective: &mut dyn Collective, error: &TrainError) -> bool {
+    let rank = collective.rank();
+    let why = match error {
+        // What another rank said is passed on as it was said.
+        TrainError::Rank(RankError::Stopped { why, .. }) => why.clone(),
+        other => other.to_string(),
+    };
+    collective.abort(blamed(error, rank), &why)
+}
