@@ -174,7 +174,7 @@ fn options_that_make_no_sense_are_refused() {
     let address = ["--coordinator", "127.0.0.1:1"];
     for (args, says) in [
         (&["--rank", "1"][..], "--ranks"),
-        (&["--ranks", "2", "--rank", "2", "--coordinator", "127.0.0.1:1"], "there is no rank 2"),
+        (&["--ranks", "2", "--rank", "2", "--coordinator", "127.0.0.1:1"], "2 ranks have no rank 2"),
         (&["--ranks", "2", "--rank", "1", "--coordinator", "127.0.0.1"], "127.0.0.1: "),
         (&["--ranks", "2", "--rank", "0", address[0], address[1]], "rank 0 needs --out"),
         (&["--ranks", "2", "--rank", "1", "--coordinator", "192.0.2.1:1"], "TIEBREAK_RANKS_TOKEN"),
@@ -183,6 +183,9 @@ fn options_that_make_no_sense_are_refused() {
         let (code, printed) = output(&[&["train"], args].concat());
         assert!(code == 2 && printed.contains(says), "{args:?}: {code} {printed}");
     }
+    let mut half = tiebreak(&["train", "job.toml", "--out", "nowhere"]);
+    let (code, printed) = ended(half.env("RANK", "0").env("WORLD_SIZE", "2").spawn().unwrap());
+    assert!(code == 2 && printed.contains("set all four"), "{printed}");
 }
 
 /// A worker of `trainer` that runs as rank `rank`.
@@ -329,8 +332,8 @@ fn a_rank_that_breaks_the_protocol_is_named() {
                 tcp.send(0, Kind::Share, &[0; 96]).unwrap();
             },
         ),
-        ("stops", "rank 1: out of paper", |tcp| {
-            assert!(tcp.abort(1, "out of\npaper"));
+        ("stops", "rank 1 reports: out of paper", |tcp| {
+            assert!(tcp.abort("out of\npaper"));
         }),
     ];
     for (name, says, act) in cases {

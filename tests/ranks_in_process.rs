@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use common::{begin_run, files, gpt_job, key, mlp_job, trained};
+use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::audit::plan::Choice;
 use tiebreak::audit::{self, Outcome, checks};
 use tiebreak::engine::cpu::Cpu;
@@ -16,6 +17,7 @@ use tiebreak::run::job::Job;
 use tiebreak::run::transcript;
 use tiebreak::train::ranks::collective::{Collective, Kind};
 use tiebreak::train::ranks::plan::{Plan, Shared};
+use tiebreak::train::ranks::share::{Contents, Share};
 use tiebreak::train::ranks::{RankError, report, worker};
 use tiebreak::train::{Silent, TrainError, train, train_over};
 
@@ -57,9 +59,8 @@ impl Collective for Channels {
         let gone = |_| RankError::Lost { rank: from, why: "its thread has ended".into() };
         let (sent, bytes) = self.from[from as usize].recv().map_err(gone)?;
         if sent == Kind::Abort {
-            let (rank, why) = bytes.split_first_chunk().unwrap();
-            let why = String::from_utf8(why.to_vec()).unwrap();
-            return Err(RankError::Stopped { rank: u32::from_le_bytes(*rank), why }.into());
+            let why = String::from_utf8(bytes).unwrap();
+            return Err(RankError::Stopped { rank: from, why }.into());
         }
         assert!(sent == kind && bytes.len() as u64 <= max, "{sent:?} of {} bytes for {kind:?}", bytes.len());
         Ok(bytes)
@@ -84,9 +85,9 @@ impl Collective for Channels {
         Ok(())
     }
 
-    fn abort(&mut self, blame: u32, why: &str) -> bool {
-        let bytes = [&blame.to_le_bytes(), why.as_bytes()].concat();
-        self.to.iter().filter(|to| to.send((Kind::Abort, bytes.clone())).is_ok()).count() > 0
+    fn abort(&mut self, why: &str) -> bool {
+        let told = |to: &&Sender<_>| to.send((Kind::Abort, why.as_bytes().to_vec())).is_ok();
+        self.to.iter().filter(told).count() > 0
     }
 }
 
@@ -152,8 +153,8 @@ impl Collective for Faulty {
         })
     }
 
-    fn abort(&mut self, blame: u32, why: &str) -> bool {
-        self.inner.abort(blame, why)
+    fn abort(&mut self, why: &str) -> bool {
+        self.inner.abort(why)
     }
 }
 
@@ -217,6 +218,19 @@ fn every_number_of_ranks_writes_the_bytes_of_one_process() {
             assert!(files(&out) == expected, "{ranks} ranks, {micro_batches} micro-batches");
         }
     }
+}
+
+/// A gradient of three tiles: most ranks have nothing to add.
+#[test]
+fn there_may_be_more_ranks_than_tiles() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = mlp_job(folder.path(), "operator", 2, 7);
+    let text = std::fs::read_to_string(&job).unwrap().replace("hidden = [33, 20]", "hidden = []");
+    std::fs::write(&job, text).unwrap();
+    let (whole, out) = (folder.path().join("whole"), folder.path().join("ranks"));
+    trained(&job, &whole, None);
+    train_ranks(&job, &out, 7, None).unwrap();
+    assert!(files(&out) == files(&whole));
 }
 
 #[test]
@@ -328,16 +342,18 @@ fn a_wrong_gradient_is_an_auditors_to_find() {
     assert!(matches!(report.outcome, Outcome::Diverges { step: 3, .. }), "{:?}", report.outcome);
 }
 
+type Change = fn(&mut Vec<u8>);
+
 /// Shares of a step with single bytes changed, cut and lengthened: named, or of no consequence to what rank 0 can check.
 #[test]
 fn a_malformed_share_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let job = gpt_job(folder.path(), "operator", "\n[rounding]\n");
-    let changes: [(&str, fn(&mut Vec<u8>)); 6] = [
+    let changes: [(&str, Change); 6] = [
         ("not rank 0's", |bytes| bytes[5] ^= 1),
         ("ends too early", |bytes| bytes.truncate(200)),
         ("ends too early", |bytes| bytes.clear()),
-        ("left over", |bytes| bytes.push(0)),
+        ("1 bytes too many", |bytes| bytes.push(0)),
         // The first traced node: behind the state, three words and the roots of two micro-batches.
         ("tiles do not give its digest", |bytes| bytes[108] ^= 1),
         ("a rank's share of a step", |bytes| bytes[140..144].fill(0xff)),
@@ -352,6 +368,35 @@ fn a_malformed_share_is_refused() {
         let error = train_ranks(&job, &out, 2, Some((1, fault))).unwrap_err().to_string();
         assert!(error.starts_with("rank 1") && error.contains(says), "{number}: {error}");
     }
+
+    // What decodes encodes to the same bytes, whatever is changed.
+    let (sender, shares) = channel();
+    let fault: Fault = Box::new(move |what, bytes| {
+        if what == Bytes::Sent(Kind::Share) {
+            let _ = sender.send(bytes.clone());
+        }
+    });
+    let out = folder.path().join("honest");
+    train_ranks(&job, &out, 2, Some((1, fault))).unwrap();
+    let run = Run::open(&out).unwrap();
+    let (contents, plan) = (Contents::of(&run), Plan::new(&run.program, 2).unwrap());
+    let share = shares.recv().unwrap();
+    assert!(share.len() as u64 <= contents.bytes_max(&plan, 1));
+    let mut decoded = 0;
+    for number in 0..3000 {
+        let words = philox4x32_10([1, 2], [number, 0, 0, 0]).map(|word| word as usize);
+        let mut changed = share.clone();
+        let place = words[0] % share.len();
+        changed[place] = words[1] as u8;
+        if number % 3 == 0 {
+            changed.truncate(words[2] % share.len());
+        }
+        if let Ok((share, _)) = Share::decode(&contents, &plan, 1, &changed) {
+            assert!(share.encode() == changed);
+            decoded += 1;
+        }
+    }
+    assert!((1..3000).contains(&decoded));
 }
 
 #[test]

@@ -19,8 +19,8 @@ const ENDING: Duration = Duration::from_secs(10);
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Data-parallel training (docs/DATA-PARALLEL.md)")]
 pub struct RanksArgs {
-    /// Train with this many processes. Without --rank they are started here, on this machine. Under a launcher that sets RANK, WORLD_SIZE,
-    /// MASTER_ADDR and MASTER_PORT (torchrun) leave all of this out.
+    /// Train with this many processes, to the bits of one. Without --rank they are started here, on this machine. Under a launcher
+    /// that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (torchrun) leave all of this out.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     ranks: Option<u32>,
     /// This process is rank R of them; every rank is started with the same --ranks and --coordinator. Ranks but 0 need no job and no
@@ -31,7 +31,7 @@ pub struct RanksArgs {
     /// to the same secret for all ranks.
     #[arg(long, value_name = "HOST:PORT", requires = "rank")]
     coordinator: Option<String>,
-    /// Give a rank up that does nothing for so long while others wait for it.
+    /// Stop if a rank does nothing for so long while others wait for it.
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rank_timeout: u64,
 }
@@ -60,48 +60,50 @@ fn number(name: &str) -> Result<Option<u32>, Failure> {
     variable(name).map(parse).transpose()
 }
 
+/// The place and coordinator that a launcher's environment gives, if it does.
+fn launched() -> Result<Option<(u32, u32, String)>, Failure> {
+    let (Some(rank), Some(ranks)) = (number("RANK")?, number("WORLD_SIZE")?) else { return Ok(None) };
+    match (variable("MASTER_ADDR"), number("MASTER_PORT")?) {
+        // An IPv6 address takes brackets before a port.
+        (Some(host), Some(port)) if host.contains(':') => Ok(Some((rank, ranks, format!("[{host}]:{port}")))),
+        (Some(host), Some(port)) => Ok(Some((rank, ranks, format!("{host}:{port}")))),
+        _ if ranks == 1 => Ok(None),
+        _ => Err(usage(
+            "RANK and WORLD_SIZE are set, MASTER_ADDR and MASTER_PORT are not: set all four, or none",
+        )),
+    }
+}
+
 impl RanksArgs {
     /// What this process is, by the command line or else the environment.
     pub fn role(&self) -> Result<Role, Failure> {
-        let place = |rank, ranks, token| {
-            let timeout = Duration::from_secs(self.rank_timeout);
-            if rank >= ranks {
-                return Err(usage(format!("ranks are 0 to {}: there is no rank {rank}", ranks - 1)));
-            }
-            Ok(Place { rank, ranks, token, timeout })
-        };
-        let joins = |rank, ranks, coordinator: &str| {
-            let found = coordinator.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
-            let coordinator = found.map_err(|error| usage(format!("{coordinator}: {error}")))?;
-            let token = variable(TOKEN);
-            if token.is_none() && !coordinator.iter().all(|address| address.ip().is_loopback()) {
-                let why =
-                    format!("set {TOKEN} to the same secret for all ranks: other machines can reach rank 0");
-                return Err(usage(why));
-            }
-            Ok(Role::Joins { place: place(rank, ranks, token.unwrap_or_default())?, coordinator })
-        };
-        match (self.rank, self.ranks, &self.coordinator) {
-            (Some(rank), Some(ranks), Some(coordinator)) if ranks > 1 => joins(rank, ranks, coordinator),
-            (None, Some(ranks), None) if ranks > 1 => {
+        let timeout = Duration::from_secs(self.rank_timeout);
+        let named = match (self.rank, self.ranks, &self.coordinator) {
+            (Some(rank), Some(ranks), Some(coordinator)) => Some((rank, ranks, coordinator.clone())),
+            (_, Some(1), _) => return Ok(Role::Alone),
+            (_, Some(ranks), _) => {
                 let token = Digest(random()?).to_string();
-                Ok(Role::Spawns { place: place(0, ranks, token)? })
+                return Ok(Role::Spawns { place: Place { rank: 0, ranks, token, timeout } });
             }
-            (None, None, None) => match (
-                number("RANK")?,
-                number("WORLD_SIZE")?,
-                variable("MASTER_ADDR"),
-                number("MASTER_PORT")?,
-            ) {
-                (Some(rank), Some(ranks), Some(host), Some(port)) if ranks > 1 => {
-                    // An IPv6 address takes brackets before a port.
-                    let host = if host.contains(':') { format!("[{host}]") } else { host };
-                    joins(rank, ranks, &format!("{host}:{port}"))
-                }
-                _ => Ok(Role::Alone),
-            },
-            _ => Ok(Role::Alone),
+            _ => launched()?,
+        };
+        let Some((rank, ranks, coordinator)) = named else { return Ok(Role::Alone) };
+        if rank >= ranks {
+            return Err(usage(format!("{ranks} ranks have no rank {rank}: the first is rank 0")));
         }
+        if ranks == 1 {
+            return Ok(Role::Alone);
+        }
+        let addresses = coordinator.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+        let addresses = addresses.map_err(|error| usage(format!("{coordinator}: {error}")))?;
+        let token = variable(TOKEN);
+        if token.is_none() && !addresses.iter().all(|address| address.ip().is_loopback()) {
+            let why =
+                format!("set {TOKEN} to the same secret for all ranks: others can reach {coordinator} too");
+            return Err(usage(why));
+        }
+        let place = Place { rank, ranks, token: token.unwrap_or_default(), timeout };
+        Ok(Role::Joins { place, coordinator: addresses })
     }
 }
 
@@ -164,7 +166,7 @@ impl Workers {
         let mut workers = Workers::default();
         for rank in 1..place.ranks {
             let mut command = Command::new(&program);
-            command.arg("train").arg(format!("--coordinator={address}"));
+            command.arg("train").arg("--quiet").arg(format!("--coordinator={address}"));
             command.arg(format!("--rank={rank}")).arg(format!("--ranks={}", place.ranks));
             command.arg(format!("--rank-timeout={}", place.timeout.as_secs())).args(engine.options());
             command.env("LOCAL_RANK", rank.to_string()).env("LOCAL_WORLD_SIZE", place.ranks.to_string());
@@ -172,6 +174,17 @@ impl Workers {
             workers.0.push((rank, command.spawn().map_err(failed)?));
         }
         Ok(workers)
+    }
+
+    /// Says which of them ended otherwise than by themselves, for the system's reasons: out of memory, mostly.
+    pub fn deaths(&mut self, printer: Printer) {
+        for (rank, child) in &mut self.0 {
+            if let Ok(Some(status)) = child.try_wait()
+                && status.code().is_none()
+            {
+                printer.say(format!("the process of rank {rank} did not end by itself: {status}"));
+            }
+        }
     }
 
     /// Waits until all have ended, which they do when the run is complete.
@@ -242,8 +255,10 @@ impl Host {
 fn listen(addresses: &[SocketAddr]) -> Result<TcpListener, Failure> {
     TcpListener::bind(addresses).map_err(|error| {
         let torchrun = match variable("TORCHELASTIC_USE_AGENT_STORE") {
-            Some(_) => " (torchrun itself listens at MASTER_PORT: give --ranks $WORLD_SIZE --rank $RANK --coordinator with another port)",
-            None => "",
+            Some(agent) if agent == "True" => {
+                " (torchrun itself listens at MASTER_PORT: give --ranks $WORLD_SIZE --rank $RANK --coordinator with another port)"
+            }
+            _ => "",
         };
         let at: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         usage(format!("rank 0 cannot listen at {}: {error}{torchrun}", at.join(" or ")))

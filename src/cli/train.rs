@@ -20,7 +20,7 @@ use crate::run::dir::Run;
 use crate::run::disk::Disk;
 use crate::run::job::Job;
 use crate::train::ranks::collective::Collective;
-use crate::train::ranks::plan::divides;
+use crate::train::ranks::plan::{Plan, divides};
 use crate::train::ranks::tcp::{Place, Tcp};
 use crate::train::ranks::{report, worker};
 use crate::train::{Beginning, Progress, begin, disk_needed, train, train_over};
@@ -53,9 +53,10 @@ pub struct Args {
     #[arg(long)]
     resume: bool,
     #[command(flatten)]
-    ranks: RanksArgs,
-    #[command(flatten)]
     engine: EngineArgs,
+    // Last, since its heading holds for all that follow.
+    #[command(flatten)]
+    ranks: RanksArgs,
 }
 
 /// What a trainer's kernels may do.
@@ -104,7 +105,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     if let Role::Joins { place, coordinator } = &role
         && place.rank > 0
     {
-        return work(place, coordinator, &role.engine(&args.engine)?);
+        return work(printer, place, coordinator, &role.engine(&args.engine)?);
     }
     let Some(out) = &args.out else {
         return Err(Failure::new(Exit::Usage, "rank 0 needs --out"));
@@ -124,12 +125,21 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         bytes_text(step_bytes(&run.program)),
         bytes_text(disk_needed(&run)),
     ));
+    if let Some(tcp) = &ranks {
+        let plan = Plan::new(&run.program, tcp.ranks())?;
+        let most = (0..tcp.ranks()).map(|rank| plan.bytes_sent(rank)).max().unwrap_or(0);
+        printer.say(format!("a rank sends up to {} of gradients a step", bytes_text(most)));
+    }
     let mut bar = Bar::new(printer, &run);
     let (disk, engine) = (Disk::default(), engine.as_mut());
-    let state = match &mut ranks {
-        None => train(&disk, &run, engine, private.as_ref(), None, &mut bar)?,
-        Some(tcp) => train_over(&disk, &run, engine, private.as_ref(), tcp, &mut bar)?,
+    let trained = match &mut ranks {
+        None => train(&disk, &run, engine, private.as_ref(), None, &mut bar),
+        Some(tcp) => train_over(&disk, &run, engine, private.as_ref(), tcp, &mut bar),
     };
+    if let (Err(_), Some(host)) = (&trained, &mut host) {
+        host.workers.deaths(printer);
+    }
+    let state = trained?;
     bar.bar.finish_and_clear();
     if let Some(host) = host {
         host.workers.finish();
@@ -175,15 +185,18 @@ fn open_run(args: &Args, out: &Path, key: Option<&PrivateKey>, role: &Role) -> R
     Ok(run)
 }
 
-/// Any rank but 0. What rank 0 knows of is rank 0's to print.
-fn work(place: &Place, coordinator: &[SocketAddr], engine: &EngineArgs) -> CommandResult {
-    let failed = |error: &dyn std::fmt::Display| {
-        Failure::new(Exit::Undecided, format!("rank {}: {error}", place.rank))
-    };
+/// Any rank but 0. An error that rank 0 knows of is rank 0's to print.
+fn work(printer: Printer, place: &Place, coordinator: &[SocketAddr], engine: &EngineArgs) -> CommandResult {
+    let rank = place.rank;
+    let failed =
+        |error: &dyn std::fmt::Display| Failure::new(Exit::Undecided, format!("rank {rank}: {error}"));
     let mut tcp = Tcp::join(coordinator, place.clone()).map_err(|error| failed(&error))?;
     match worker::work_on(|| open(engine), &mut tcp) {
         Ok(()) => Ok(Exit::Match),
-        Err(error) if report(&mut tcp, &error) => Ok(Exit::Undecided),
+        Err(error) if report(&mut tcp, &error) => {
+            printer.say(format!("rank {rank} stopped, and rank 0 knows why: {error}"));
+            Ok(Exit::Undecided)
+        }
         Err(error) => Err(failed(&error)),
     }
 }

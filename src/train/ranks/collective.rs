@@ -55,7 +55,6 @@ pub trait Collective {
         each: &mut dyn FnMut(&[u8]) -> Result<(), TrainError>,
     ) -> Result<(), TrainError>;
 
-    /// Tells the others, as far as they can still be told, why this rank stops: which rank is to blame, and what happened. Returns
-    /// whether rank 0 knows.
-    fn abort(&mut self, blame: u32, why: &str) -> bool;
+    /// Tells the others, as far as they can still be told, why this rank stops. Returns whether rank 0 knows.
+    fn abort(&mut self, why: &str) -> bool;
 }

@@ -189,14 +189,11 @@ impl Outgoing {
     }
 
     /// Says why this rank stops. Nobody is waited for long.
-    pub fn abort(&mut self, blame: u32, why: &str) -> bool {
-        let mut end = why.len().min(REASON_MAX);
-        while !why.is_char_boundary(end) {
-            end -= 1;
-        }
-        let bytes = [&blame.to_le_bytes(), &why.as_bytes()[..end]].concat();
+    pub fn abort(&mut self, why: &str) -> bool {
+        // A character takes four bytes at most.
+        let why: String = why.chars().take(REASON_MAX / 4).collect();
         let patience = self.stream.set_write_timeout(Some(Duration::from_secs(2)));
-        patience.is_ok() && self.send(Kind::Abort, &bytes).is_ok()
+        patience.is_ok() && self.send(Kind::Abort, why.as_bytes()).is_ok()
     }
 }
 
@@ -209,7 +206,7 @@ impl Incoming {
         let mut header = [0; HEADER_BYTES];
         self.stream.read_exact(&mut header).map_err(broken)?;
         let abort = header[0] == Kind::Abort as u8;
-        let max = if abort { 4 + REASON_MAX as u64 } else { max };
+        let max = if abort { REASON_MAX as u64 } else { max };
         let len = u64::from_le_bytes(header[1..].try_into().expect("the length is the rest"));
         if len > max {
             return Err(malformed(Malformed::TooLarge { what: "message", limit: max }));
@@ -231,7 +228,7 @@ impl Incoming {
         }
         self.received += 1;
         if abort {
-            return Err(stopped(peer, &bytes));
+            return Err(RankError::Stopped { rank: peer, why: printable(&bytes) });
         }
         if header[0] != kind as u8 {
             let why = format!("it is of kind {}, and {kind:?} is due", header[0]);
@@ -241,13 +238,9 @@ impl Incoming {
     }
 }
 
-/// What a rank said when it stopped.
-fn stopped(peer: u32, bytes: &[u8]) -> RankError {
-    let Some((rank, why)) = bytes.split_first_chunk::<4>() else {
-        return RankError::Lost { rank: peer, why: "it stopped without a reason".into() };
-    };
-    let why = String::from_utf8_lossy(why).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    RankError::Stopped { rank: u32::from_le_bytes(*rank), why }
+/// Text of another process, for a terminal.
+fn printable(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ pub enum RankError {
     #[error("rank {rank} derives another run or program from the job: it runs another version of tiebreak")]
     OtherProgram { rank: u32 },
     /// What a rank said when it stopped.
-    #[error("rank {rank}: {why}")]
+    #[error("rank {rank} reports: {why}")]
     Stopped { rank: u32, why: String },
     /// Ranks whose state is not that of the others; step 0 is the beginning. `outvoted`: by more than half of all ranks.
     #[error("{}", diverged(*step, ranks, *outvoted))]
@@ -63,28 +63,11 @@ fn diverged(step: u32, ranks: &[u32], outvoted: bool) -> String {
     )
 }
 
-/// The rank that an error blames; those that name none are the own rank's.
-fn blamed(error: &TrainError, own: u32) -> u32 {
-    match error {
-        TrainError::Rank(error) => match error {
-            RankError::Lost { rank, .. }
-            | RankError::Hung { rank, .. }
-            | RankError::Malformed { rank, .. }
-            | RankError::OtherProgram { rank }
-            | RankError::Stopped { rank, .. } => *rank,
-            RankError::Refused(_) | RankError::Diverged { .. } => own,
-        },
-        TrainError::Run(_) | TrainError::Engine(_) | TrainError::NotReproduced { .. } => own,
-    }
-}
-
 /// Tells the others of an error before this rank stops. Returns whether rank 0 knows.
 pub fn report(collective: &mut dyn Collective, error: &TrainError) -> bool {
-    let rank = collective.rank();
-    let why = match error {
+    match error {
         // What another rank said is passed on as it was said.
-        TrainError::Rank(RankError::Stopped { why, .. }) => why.clone(),
-        other => other.to_string(),
-    };
-    collective.abort(blamed(error, rank), &why)
+        TrainError::Rank(RankError::Stopped { why, .. }) => collective.abort(why),
+        other => collective.abort(&other.to_string()),
+    }
 }

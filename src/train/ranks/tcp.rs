@@ -141,7 +141,7 @@ fn greet(stream: TcpStream, place: &Place) -> Result<Result<(Link, u16), String>
         Ok(hello) => hello,
         Err(error) => {
             // It cannot check this either, and sees so that the secret is another one.
-            link.outgoing.abort(place.rank, "another secret");
+            link.outgoing.abort("another secret");
             return Ok(Err(error.to_string()));
         }
     };
@@ -152,7 +152,7 @@ fn greet(stream: TcpStream, place: &Place) -> Result<Result<(Link, u16), String>
     if ranks != place.ranks {
         let why =
             format!("rank {rank} was started for {ranks} ranks, rank {} for {}", place.rank, place.ranks);
-        link.outgoing.abort(rank, &why);
+        link.outgoing.abort(&why);
         return Err(RankError::Refused(why));
     }
     let port = u16::from_le_bytes([port[0], port[1]]);
@@ -316,10 +316,10 @@ impl Collective for Tcp {
         })
     }
 
-    fn abort(&mut self, blame: u32, why: &str) -> bool {
+    fn abort(&mut self, why: &str) -> bool {
         let mut told = false;
         for (rank, link) in self.links.iter_mut().enumerate() {
-            let done = link.as_mut().is_some_and(|link| link.outgoing.abort(blame, why));
+            let done = link.as_mut().is_some_and(|link| link.outgoing.abort(why));
             told |= done && rank == 0;
         }
         told
