@@ -4,6 +4,7 @@
 mod common;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use common::{begin_run, files, gpt_job, key, mlp_job, trained};
@@ -11,11 +12,15 @@ use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::audit::plan::Choice;
 use tiebreak::audit::{self, Outcome, checks};
 use tiebreak::engine::cpu::Cpu;
+use tiebreak::engine::{Compiled, Engine, EngineError, Observer, Tensor};
+use tiebreak::program::graph::{Graph, TensorType};
+use tiebreak::program::step::port;
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
 use tiebreak::run::job::Job;
 use tiebreak::run::transcript;
 use tiebreak::train::ranks::collective::{Collective, Kind};
+use tiebreak::train::ranks::lead::Lead;
 use tiebreak::train::ranks::plan::{Plan, Shared};
 use tiebreak::train::ranks::share::{Contents, Share};
 use tiebreak::train::ranks::{RankError, report, worker};
@@ -158,34 +163,90 @@ impl Collective for Faulty {
     }
 }
 
+/// A CPU that computes the gradients of one micro-batch wrongly: the one that it runs after `left` others.
+struct WrongCpu {
+    cpu: Cpu,
+    left: u32,
+}
+
+impl Engine for WrongCpu {
+    fn describe(&self) -> String {
+        self.cpu.describe()
+    }
+
+    fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
+        self.cpu.upload(ty, bytes)
+    }
+
+    fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
+        self.cpu.read(tensor, visit)
+    }
+
+    fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
+        self.cpu.compile(graph)
+    }
+
+    fn run(
+        &mut self,
+        compiled: &Compiled,
+        inputs: &[Tensor],
+        observer: Option<&mut dyn Observer>,
+    ) -> Result<Vec<Tensor>, EngineError> {
+        let mut outputs = self.cpu.run(compiled, inputs, observer)?;
+        if compiled.graph.inputs.iter().any(|input| input.name == port::FACTOR) {
+            if self.left == 0 {
+                let mut bytes = self.cpu.download(&outputs[0])?;
+                bytes[2] ^= 0x10;
+                let ty = compiled.graph.tensor(compiled.graph.outputs[0].tensor);
+                outputs[0] = self.cpu.upload(ty, &bytes)?;
+            }
+            self.left = self.left.wrapping_sub(1);
+        }
+        Ok(outputs)
+    }
+}
+
+/// What is wrong with a rank.
+enum Wrong {
+    Fault(Fault),
+    Gradient { after: u32 },
+}
+
 /// Trains a job over ranks, of which one may be faulty.
 fn train_ranks(
     job: &Path,
     out: &Path,
     ranks: u32,
-    mut faulty: Option<(u32, Fault)>,
+    mut wrong: Option<(u32, Wrong)>,
+    cross_check: Option<u32>,
 ) -> Result<(), TrainError> {
     let disk = Disk::default();
     let run = begin_run(&disk, job, out).unwrap();
-    let mut all = channels(ranks).into_iter().map(|inner| -> Box<dyn Collective + Send> {
-        match faulty.take_if(|(rank, _)| *rank == inner.rank) {
-            Some((_, fault)) => Box::new(Faulty { inner, exchanges: 0, fault }),
-            None => Box::new(inner),
+    let mut all = channels(ranks).into_iter().map(|inner| -> (Box<dyn Collective + Send>, WrongCpu) {
+        let honest = |left| WrongCpu { cpu: Cpu::new(1).unwrap(), left };
+        match wrong.take_if(|(rank, _)| *rank == inner.rank) {
+            Some((_, Wrong::Fault(fault))) => {
+                (Box::new(Faulty { inner, exchanges: 0, fault }), honest(u32::MAX))
+            }
+            Some((_, Wrong::Gradient { after })) => (Box::new(inner), honest(after)),
+            None => (Box::new(inner), honest(u32::MAX)),
         }
     });
-    let mut first = all.next().unwrap();
+    let (mut first, mut engine) = all.next().unwrap();
     let others: Vec<_> = all.collect();
     std::thread::scope(|scope| {
-        for mut collective in others {
+        for (mut collective, mut engine) in others {
             scope.spawn(move || {
-                let mut engine = Cpu::new(1).unwrap();
                 if let Err(error) = worker::work(&mut engine, collective.as_mut()) {
                     report(collective.as_mut(), &error);
                 }
             });
         }
-        let mut engine = Cpu::new(1).unwrap();
-        let trained = train_over(&disk, &run, &mut engine, Some(&key()), first.as_mut(), &mut Silent);
+        let mut lead = Lead::new(&run, first.as_mut())?;
+        if let Some(steps) = cross_check {
+            lead = lead.cross_checking(&run, steps)?;
+        }
+        let trained = train_over(&disk, &run, &mut engine, Some(&key()), lead, &mut Silent);
         drop(first);
         trained.map(|_| ())
     })
@@ -208,7 +269,7 @@ fn every_number_of_ranks_writes_the_bytes_of_one_process() {
         let expected = files(&whole);
         for ranks in 1..=9 {
             let out = folder.path().join(format!("ranks-{ranks}"));
-            let trained = train_ranks(&job, &out, ranks, None);
+            let trained = train_ranks(&job, &out, ranks, None, None);
             if ranks > micro_batches {
                 let error = trained.unwrap_err().to_string();
                 assert!(error.contains(&format!("1 to {micro_batches} ranks have work")), "{error}");
@@ -229,7 +290,7 @@ fn there_may_be_more_ranks_than_tiles() {
     std::fs::write(&job, text).unwrap();
     let (whole, out) = (folder.path().join("whole"), folder.path().join("ranks"));
     trained(&job, &whole, None);
-    train_ranks(&job, &out, 7, None).unwrap();
+    train_ranks(&job, &out, 7, None, None).unwrap();
     assert!(files(&out) == files(&whole));
 }
 
@@ -246,7 +307,7 @@ fn transformers_and_every_granularity_and_profile_too() {
         trained(&job, &whole, None);
         for ranks in [2, 3] {
             let out = folder.path().join(format!("ranks-{number}-{ranks}"));
-            train_ranks(&job, &out, ranks, None).unwrap();
+            train_ranks(&job, &out, ranks, None, None).unwrap();
             assert!(files(&out) == files(&whole), "{granularity} {extra} over {ranks} ranks");
         }
     }
@@ -308,7 +369,9 @@ fn a_machine_that_computes_wrongly_is_named() {
         (4, 0, "rank 0: the state after step 3 is not that of most ranks"),
     ] {
         let out = folder.path().join(format!("{ranks}-{faulty}"));
-        let error = train_ranks(&job, &out, ranks, Some((faulty, fault()))).unwrap_err().to_string();
+        let error = train_ranks(&job, &out, ranks, Some((faulty, Wrong::Fault(fault()))), None)
+            .unwrap_err()
+            .to_string();
         assert!(error.starts_with(says), "{error}");
         // The step was not written, and the run goes on from the one before.
         let (history, _) = transcript::read(&out.join("transcript")).unwrap();
@@ -322,9 +385,17 @@ fn a_machine_that_computes_wrongly_is_named() {
     }
 }
 
-/// What every rank adds to its state is wrong alike: no comparison of states shows it, and an audit does.
+fn audited(out: &Path) -> Outcome {
+    let run = Run::open(out).unwrap();
+    let checked = checks::always(&run, Some(&key().public())).unwrap();
+    let plan = audit::plan::plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let mut engine = Cpu::new(1).unwrap();
+    audit::audit(&run, &mut engine, checked, plan, None, &mut audit::Silent).unwrap().0.outcome
+}
+
+/// A partial sum that is sent wrongly: what every rank adds to its state is wrong alike, and no comparison shows it.
 #[test]
-fn a_wrong_gradient_is_an_auditors_to_find() {
+fn a_wrong_sum_is_an_auditors_to_find() {
     let folder = tempfile::tempdir().unwrap();
     let job = mlp_job(folder.path(), "microbatch", 4, 4);
     let out = folder.path().join("run");
@@ -333,13 +404,51 @@ fn a_wrong_gradient_is_an_auditors_to_find() {
             bytes[6] ^= 0x10;
         }
     });
-    train_ranks(&job, &out, 2, Some((1, fault))).unwrap();
-    let run = Run::open(&out).unwrap();
-    let checked = checks::always(&run, Some(&key().public())).unwrap();
-    let plan = audit::plan::plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
-    let mut engine = Cpu::new(1).unwrap();
-    let (report, _) = audit::audit(&run, &mut engine, checked, plan, None, &mut audit::Silent).unwrap();
-    assert!(matches!(report.outcome, Outcome::Diverges { step: 3, .. }), "{:?}", report.outcome);
+    train_ranks(&job, &out, 2, Some((1, Wrong::Fault(fault))), Some(1)).unwrap();
+    assert!(matches!(audited(&out), Outcome::Diverges { step: 3, .. }));
+}
+
+/// A gradient that is computed wrongly: found at once if ranks check each other, and by an audit in any case.
+#[test]
+fn a_wrong_gradient_is_named_where_ranks_check_each_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = mlp_job(folder.path(), "microbatch", 4, 6);
+    let out = folder.path().join("unchecked");
+    // Rank 1 of 3 has micro-batches 2 and 3; the fifth that it computes is micro-batch 2 of step 3.
+    let wrong = |after| Some((1, Wrong::Gradient { after }));
+    train_ranks(&job, &out, 3, wrong(4), None).unwrap();
+    assert!(matches!(audited(&out), Outcome::Diverges { step: 3, .. }));
+
+    let whole = folder.path().join("whole");
+    trained(&job, &whole, None);
+    let out = folder.path().join("honest");
+    train_ranks(&job, &out, 3, None, Some(2)).unwrap();
+    assert!(files(&out) == files(&whole), "checking changes nothing");
+
+    // With a check in each step it computes three in each: two of its own, then one of rank 2's.
+    for (after, says) in [
+        (3, "different gradients in step 2: rank 1 and rank 0 for micro-batch 2;"),
+        (4, ""), // micro-batch 3 of step 2, whose turn is in step 3
+        (5, "different gradients in step 2: rank 2 and rank 1 for micro-batch 4;"),
+    ] {
+        let out = folder.path().join(format!("checked-{after}"));
+        let trained = train_ranks(&job, &out, 3, wrong(after), Some(1));
+        if says.is_empty() {
+            trained.unwrap();
+            assert!(matches!(audited(&out), Outcome::Diverges { step: 2, .. }));
+            continue;
+        }
+        let error = trained.unwrap_err().to_string();
+        assert!(error.starts_with(says), "{error}");
+        let (history, _) = transcript::read(&out.join("transcript")).unwrap();
+        assert_eq!(history.records.len(), 2, "the step was not written");
+    }
+
+    let jobs = [mlp_job(folder.path(), "step", 2, 3), gpt_job(folder.path(), "operator", "\n[rounding]\n")];
+    for (job, says) in jobs.iter().zip(["granularity is", "depend on the machine's kernels"]) {
+        let error = train_ranks(job, &folder.path().join(says), 2, None, Some(1)).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
 }
 
 type Change = fn(&mut Vec<u8>);
@@ -365,7 +474,7 @@ fn a_malformed_share_is_refused() {
             }
         });
         let out = folder.path().join(number.to_string());
-        let error = train_ranks(&job, &out, 2, Some((1, fault))).unwrap_err().to_string();
+        let error = train_ranks(&job, &out, 2, Some((1, Wrong::Fault(fault))), None).unwrap_err().to_string();
         assert!(error.starts_with("rank 1") && error.contains(says), "{number}: {error}");
     }
 
@@ -377,7 +486,7 @@ fn a_malformed_share_is_refused() {
         }
     });
     let out = folder.path().join("honest");
-    train_ranks(&job, &out, 2, Some((1, fault))).unwrap();
+    train_ranks(&job, &out, 2, Some((1, Wrong::Fault(fault))), None).unwrap();
     let run = Run::open(&out).unwrap();
     let (contents, plan) = (Contents::of(&run), Plan::new(&run.program, 2).unwrap());
     let share = shares.recv().unwrap();
@@ -412,7 +521,7 @@ fn a_rank_that_is_not_where_the_others_are_does_not_begin() {
             }
         });
         let out = folder.path().join(place.to_string());
-        let error = train_ranks(&job, &out, 3, Some((2, fault))).unwrap_err().to_string();
+        let error = train_ranks(&job, &out, 3, Some((2, Wrong::Fault(fault))), None).unwrap_err().to_string();
         assert!(error.starts_with("rank 2") && error.contains(says), "{error}");
     }
 }

@@ -31,6 +31,10 @@ pub struct RanksArgs {
     /// to the same secret for all ranks.
     #[arg(long, value_name = "HOST:PORT", requires = "rank")]
     coordinator: Option<String>,
+    /// Every so many steps each rank also computes one micro-batch of the next rank, in turn, and training stops if their gradients
+    /// differ: this finds a machine that computes gradients wrongly.
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub cross_check: Option<u32>,
     /// Stop if a rank does nothing for so long while others wait for it.
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rank_timeout: u64,

@@ -20,6 +20,7 @@ use crate::run::dir::Run;
 use crate::run::disk::Disk;
 use crate::run::job::Job;
 use crate::train::ranks::collective::Collective;
+use crate::train::ranks::lead::{Lead, can_cross_check};
 use crate::train::ranks::plan::{Plan, divides};
 use crate::train::ranks::tcp::{Place, Tcp};
 use crate::train::ranks::{report, worker};
@@ -134,7 +135,13 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let (disk, engine) = (Disk::default(), engine.as_mut());
     let trained = match &mut ranks {
         None => train(&disk, &run, engine, private.as_ref(), None, &mut bar),
-        Some(tcp) => train_over(&disk, &run, engine, private.as_ref(), tcp, &mut bar),
+        Some(tcp) => {
+            let mut lead = Lead::new(&run, tcp)?;
+            if let Some(steps) = args.ranks.cross_check {
+                lead = lead.cross_checking(&run, steps)?;
+            }
+            train_over(&disk, &run, engine, private.as_ref(), lead, &mut bar)
+        }
     };
     if let (Err(_), Some(host)) = (&trained, &mut host) {
         host.workers.deaths(printer);
@@ -166,12 +173,12 @@ fn open_run(args: &Args, out: &Path, key: Option<&PrivateKey>, role: &Role) -> R
     let run = match (&args.job, args.resume) {
         (_, true) => {
             let run = Run::open(out)?;
-            divides(run.job.batch.micro_batches, role.ranks())?;
+            check_ranks(args, role, &run.job)?;
             run
         }
         (Some(job), false) => {
             // Before anything is written.
-            divides(Job::read(job)?.1.batch.micro_batches, role.ranks())?;
+            check_ranks(args, role, &Job::read(job)?.1)?;
             let nonce = random()?;
             let logged = args.profile == Some(Profile::Logged);
             begin(&Disk::default(), &Beginning { job, out, key, challenge: args.challenge, logged, nonce })?
@@ -183,6 +190,21 @@ fn open_run(args: &Args, out: &Path, key: Option<&PrivateKey>, role: &Role) -> R
         return Err(Failure::new(Exit::Usage, why));
     }
     Ok(run)
+}
+
+/// Checks that a job can be trained by so many ranks, in the way that is asked for.
+fn check_ranks(args: &Args, role: &Role, job: &Job) -> Result<(), Failure> {
+    divides(job.batch.micro_batches, role.ranks())?;
+    if args.ranks.cross_check.is_none() {
+        return Ok(());
+    }
+    if role.ranks() == 1 {
+        return Err(Failure::new(Exit::Usage, "--cross-check needs two ranks or more"));
+    }
+    if args.profile == Some(Profile::Logged) && job.rounding.is_none() {
+        return Err(Failure::new(Exit::Usage, "--cross-check and --profile logged exclude each other"));
+    }
+    Ok(can_cross_check(job)?)
 }
 
 /// Any rank but 0. An error that rank 0 knows of is rank 0's to print.

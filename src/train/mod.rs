@@ -30,7 +30,6 @@ use crate::run::job::{Job, philox_key};
 use crate::run::transcript::{Transcript, Writer};
 use cheat::Cheat;
 use committed_step::{CommittedStep, committed_step, scalars, state_digests, state_root};
-use ranks::collective::Collective;
 use ranks::lead::Lead;
 use ranks::{RankError, report};
 
@@ -173,16 +172,15 @@ pub fn train(
     train_by(disk, run, engine, key, By::Alone(cheat), progress)
 }
 
-/// [`train`], as rank 0 of several: the others run [`ranks::worker::work`]. The run has the bytes of one process.
+/// [`train`], by rank 0 of several: the others run [`ranks::worker::work`]. The run has the bytes of one process.
 pub fn train_over(
     disk: &Disk,
     run: &Run,
     engine: &mut dyn Engine,
     key: Option<&PrivateKey>,
-    collective: &mut dyn Collective,
+    mut lead: Lead,
     progress: &mut dyn Progress,
 ) -> Result<Digest, TrainError> {
-    let mut lead = Lead::new(run, collective)?;
     let trained = train_by(disk, run, engine, key, By::Ranks(&mut lead), progress);
     if let Err(error) = &trained {
         report(lead.collective, error);

@@ -144,6 +144,17 @@ impl Plan {
         first(rank)..first(rank + 1)
     }
 
+    /// The micro-batch of the next rank that a rank computes too when they check each other for the `turn`-th time.
+    pub fn checked_by(&self, rank: u32, turn: u32) -> u32 {
+        let theirs = self.micro_batches(self.next(rank));
+        theirs.start + turn % theirs.len() as u32
+    }
+
+    /// The rank after a rank, whose gradients it checks.
+    pub fn next(&self, rank: u32) -> u32 {
+        (rank + 1) % self.ranks
+    }
+
     /// Every operation of the tree in execution order, with the rank that does it alone, if one does.
     pub fn operations(&self) -> &[(Operation, Option<u32>)] {
         &self.operations

@@ -85,13 +85,15 @@ pub struct Share {
     pub state: Digest,
     pub outcome: StepOutcome,
     /// The gradient roots of its micro-batches.
-    micro_batches: Vec<Digest>,
+    pub micro_batches: Vec<Digest>,
     /// The traced outputs of what it did alone.
     nodes: Vec<TracedNode>,
     /// What BLAKE3's tree says of each tile of its shard of every shared addition.
     tiles: Vec<Hash>,
     /// The log's parts of its micro-batches.
     parts: Vec<Vec<u8>>,
+    /// The gradient root of another rank's micro-batch, if it was to be checked.
+    pub checked: Option<Digest>,
 }
 
 impl Share {
@@ -106,6 +108,7 @@ impl Share {
         self.parts.iter().for_each(|part| {
             e.bytes(part);
         });
+        e.option(self.checked.as_ref());
         e.0
     }
 
@@ -136,9 +139,19 @@ impl Share {
             logged.entropy_bits += codec::entropy_bits(&decisions, elements);
             parts.push(part);
         }
+        let checked = d.option()?;
         d.finish()?;
-        Ok((Share { state, outcome, micro_batches, nodes, tiles, parts }, logged))
+        Ok((Share { state, outcome, micro_batches, nodes, tiles, parts, checked }, logged))
     }
+}
+
+/// What a rank has to do in a step.
+pub struct Work<'a> {
+    pub scalars: StepScalars,
+    /// Its micro-batches.
+    pub batches: &'a [MicroBatch],
+    /// A micro-batch of another rank to compute as well, and its number.
+    pub check: Option<(u32, &'a MicroBatch)>,
 }
 
 /// What a rank has when a step is done.
@@ -151,16 +164,16 @@ pub struct Computed {
     pub update: Vec<TracedNode>,
 }
 
-/// Runs a rank's part of a step on the session's state: its micro-batches `batches`, its shard of the sums, and the update.
+/// Runs a rank's part of a step on the session's state: its micro-batches, its shard of the sums, and the update.
 pub fn compute(
     run: &Run,
     session: &mut Session,
     collective: &mut dyn Collective,
     plan: &Plan,
     adder: &Adder,
-    scalars: StepScalars,
-    batches: &[MicroBatch],
+    work: &Work,
 ) -> Result<Computed, TrainError> {
+    let &Work { scalars, batches, check } = work;
     let rank = collective.rank();
     let granularity = run.job.commit.granularity;
     let hashing = granularity == Granularity::Operator;
@@ -180,6 +193,11 @@ pub fn compute(
             Ok(())
         })?;
     let nodes = std::mem::take(&mut tracer.nodes);
+    let mut checked = None;
+    if let Some((index, batch)) = check {
+        let gradients = session.micro_batch(scalars, index, batch, &mut Unobserved)?;
+        checked = Some(gradient_root(session, &gradients)?);
+    }
     let mut tiles = Vec::new();
     let total = reduce::sum(session, collective, plan, adder, partials, hashing.then_some(&mut tiles))?;
     // Everybody updates, and one is enough to trace it.
@@ -194,8 +212,8 @@ pub fn compute(
     parts.truncate(own.end as usize * products);
     let parts = parts.split_off(own.start as usize * products);
     let state = state_digests(session)?;
-    let share =
-        Share { state: state_root(&run.program, &state), outcome, micro_batches, nodes, tiles, parts };
+    let root = state_root(&run.program, &state);
+    let share = Share { state: root, outcome, micro_batches, nodes, tiles, parts, checked };
     Ok(Computed { share, logged, state, update })
 }
 

@@ -8,8 +8,8 @@ use super::super::committed_step::{scalars, state_digests, state_root};
 use super::collective::{Collective, Kind};
 use super::plan::Plan;
 use super::reduce::Adder;
-use super::share::compute;
-use super::{END, RankError};
+use super::share::{Work, compute};
+use super::{END, NO_CHECK, RankError};
 use crate::commit::Malformed;
 use crate::commit::codec::{Decoder, Encoder};
 use crate::engine::session::{MicroBatch, Session};
@@ -18,6 +18,9 @@ use crate::program::step::Program;
 use crate::run::checkpoint::state_type;
 use crate::run::dir::{Layout, RUN_JSON_MAX, Run};
 use crate::run::job::JOB_MAX;
+
+/// Bytes of [`super::step_message`].
+const STEP_BYTES: usize = 8;
 
 /// Works for rank 0 until the run is complete.
 pub fn work(engine: &mut dyn Engine, collective: &mut dyn Collective) -> Result<(), TrainError> {
@@ -47,16 +50,22 @@ pub fn work(engine: &mut dyn Engine, collective: &mut dyn Collective) -> Result<
     e.digest(&run.id).digest(&run.file.program).digest(&state);
     collective.send(0, Kind::Ready, &e.0)?;
     loop {
-        let step = exactly(collective, Kind::Step, 4)?;
-        let step = u32::from_le_bytes(step.try_into().expect("four bytes were asked for"));
+        let message = exactly(collective, Kind::Step, STEP_BYTES)?;
+        let mut d = Decoder::new("step", &message);
+        let (step, check) = d.u32().and_then(|step| Ok((step, d.u32()?))).map_err(malformed)?;
         if step == END {
             return Ok(());
         }
-        if step > run.job.steps {
-            return Err(malformed(Malformed::invalid("step", "the run has no such step")).into());
+        let check = Some(check).filter(|check| *check != NO_CHECK);
+        if step > run.job.steps || check.is_some_and(|check| check >= run.program.spec.micro_batches) {
+            let why = "the run has no such step or micro-batch";
+            return Err(malformed(Malformed::invalid("step", why)).into());
         }
-        let batches = receive_batches(collective, &run.program, plan.micro_batches(rank).len())?;
-        let computed = compute(&run, &mut session, collective, &plan, &adder, scalars(&run, step), &batches)?;
+        let own = plan.micro_batches(rank).len();
+        let batches = receive_batches(collective, &run.program, own + usize::from(check.is_some()))?;
+        let check = check.map(|index| (index, &batches[own]));
+        let work = Work { scalars: scalars(&run, step), batches: &batches[..own], check };
+        let computed = compute(&run, &mut session, collective, &plan, &adder, &work)?;
         collective.send(0, Kind::Share, &computed.share.encode())?;
     }
 }
