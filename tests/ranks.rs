@@ -216,7 +216,7 @@ fn a_killed_worker_is_named_and_the_run_resumes_with_other_ranks() {
         steps(job, "steps = 8", "steps = 60")
     });
     for (signal, timeout, says) in
-        [("-KILL", "600", "rank 2 is gone ("), ("-STOP", "1", "rank 2 did nothing for")]
+        [("-KILL", "600", "rank 2 is gone ("), ("-STOP", "5", "rank 2 did nothing for")]
     {
         let out = runs.begun(signal);
         let trainer = runs.trainer(&out, &["--ranks", "4", "--rank-timeout", timeout]).spawn().unwrap();
@@ -345,7 +345,7 @@ fn a_rank_that_breaks_the_protocol_is_named() {
         }),
     ];
     for (name, says, act) in cases {
-        let (child, _, at) = rank_0(&runs, name, "2", "2");
+        let (child, _, at) = rank_0(&runs, name, "2", "3");
         let mut tcp = Tcp::join(&at, place(1, 2, "right")).unwrap();
         act(&mut tcp);
         if name != "gone" {
