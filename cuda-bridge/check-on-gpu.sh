@@ -144,6 +144,8 @@ JOB
 check "$steps steps on the CPU" "$tiebreak" -q train "$work/job.toml" --out "$work/cpu"
 check "$steps steps on CUDA" "$tiebreak" -q train "$work/job.toml" --out "$work/cuda" --engine cuda
 check "their states are equal" "$tiebreak" compare "$work/cpu" "$work/cuda"
+check "$steps steps by two ranks on one GPU" "$tiebreak" -q train "$work/job.toml" --out "$work/ranks" --engine cuda --ranks 2
+check "their states are equal too" "$tiebreak" compare "$work/cpu" "$work/ranks"
 check "CUDA audits the CPU's run" "$tiebreak" -q audit "$work/cpu" --engine cuda
 if [ -n "$vulkan" ]; then
   check "$steps steps on the GPU through Vulkan" "$tiebreak" -q train "$work/job.toml" --out "$work/vulkan" --engine wgpu --adapter "$vulkan"

@@ -55,7 +55,7 @@ fn runs_have_the_bits_of_other_engines_and_survive_a_lost_gpu() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
     let job = gpt_job(folder.path(), "operator", "").to_str().unwrap().to_string();
-    let (there, here, lost) = (path("cuda"), path("cpu"), path("lost"));
+    let (there, here, ranks, lost) = (path("cuda"), path("cpu"), path("ranks"), path("lost"));
     let run = |args: &[&str]| {
         let (code, printed) = tiebreak(shim, &[], args);
         assert_eq!(code, 0, "{args:?}: {printed}");
@@ -65,6 +65,10 @@ fn runs_have_the_bits_of_other_engines_and_survive_a_lost_gpu() {
     run(&["-q", "train", &job, "--out", &here]);
     assert!(run(&["compare", &there, &here]).contains("no difference"));
     assert!(run(&["audit", &there]).contains("MATCHES"));
+    // Three processes share the one GPU.
+    run(&["-q", "train", &job, "--out", &ranks, "--engine", "cuda", "--ranks", "3"]);
+    assert!(run(&["compare", &ranks, &here]).contains("no difference"));
+    assert!(run(&["audit", &ranks]).contains("MATCHES"));
     assert!(run(&["audit", &here, "--engine", "cuda"]).contains("MATCHES"));
 
     // Launches of the self-test, then some steps', so that a checkpoint and steps after it are there to go on from.

@@ -3,6 +3,32 @@
 
 use super::float;
 
+/// A step of the tree's evaluation on a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Pushes term i.
+    Term(u32),
+    /// The i-th addition: puts the sum of the two nodes on top in their place.
+    Add(u32),
+}
+
+/// How the tree over `terms` terms is evaluated: each node as soon as its operands are there, so that at most
+/// log2(terms) + 1 wait.
+pub fn operations(terms: u32) -> Vec<Operation> {
+    let mut operations = Vec::new();
+    let mut additions = 0..;
+    let mut add = |operations: &mut Vec<Operation>, count| {
+        operations.extend(additions.by_ref().take(count as usize).map(Operation::Add));
+    };
+    for term in 0..terms {
+        operations.push(Operation::Term(term));
+        // The same binary counter as in `sum`.
+        add(&mut operations, (term + 1).trailing_zeros());
+    }
+    add(&mut operations, terms.count_ones().saturating_sub(1));
+    operations
+}
+
 /// The tree sum of binary32 patterns; +0 for no terms, the (canonical) term itself for one.
 ///
 /// Runs in one pass with at most 32 partial sums: bit `h` of the count says whether a finished subtree of `2^h`

@@ -1,6 +1,7 @@
 //! Choosing an engine, and `tiebreak adapters`.
 
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use serde::Serialize;
 
 use super::{CommandResult, Exit, Failure, Printer};
@@ -68,6 +69,19 @@ pub struct EngineArgs {
     /// Threads of the CPU engine; 0 = one for each core.
     #[arg(long, default_value_t = 0)]
     pub threads: usize,
+}
+
+impl EngineArgs {
+    /// The options that say the same to another process.
+    pub fn options(&self) -> Vec<String> {
+        let name =
+            |value: Option<PossibleValue>| value.expect("every value has a name").get_name().to_string();
+        let mut options = vec![format!("--engine={}", name(self.engine.to_possible_value()))];
+        options.extend(self.adapter.iter().map(|adapter| format!("--adapter={adapter}")));
+        options.extend(self.native.map(|native| format!("--native={}", name(native.to_possible_value()))));
+        options.push(format!("--threads={}", self.threads));
+        options
+    }
 }
 
 /// Opens the engine that the arguments name.

@@ -13,6 +13,7 @@ mod job;
 mod key;
 mod log;
 mod op;
+mod ranks;
 mod replay;
 mod sample;
 mod selftest;
@@ -33,6 +34,7 @@ use crate::commit::Malformed;
 use crate::engine::EngineError;
 use crate::run::RunError;
 use crate::train::TrainError;
+use crate::train::ranks::RankError;
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,10 +77,18 @@ impl From<EngineError> for Failure {
     }
 }
 
+impl From<RankError> for Failure {
+    fn from(error: RankError) -> Failure {
+        let exit = if matches!(error, RankError::Refused(_)) { Exit::Usage } else { Exit::Undecided };
+        Failure::new(exit, error)
+    }
+}
+
 impl From<TrainError> for Failure {
     fn from(error: TrainError) -> Failure {
         match error {
             TrainError::Run(error) => error.into(),
+            TrainError::Rank(error) => error.into(),
             other => Failure::new(Exit::Undecided, other),
         }
     }

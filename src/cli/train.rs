@@ -1,6 +1,7 @@
 //! `tiebreak train`.
 
-use std::path::PathBuf;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::ValueEnum;
@@ -8,27 +9,38 @@ use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::engine::{EngineArgs, open};
+use super::ranks::{Host, RanksArgs, Role};
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random};
 use crate::commit::digest::Digest;
+use crate::commit::keys::PrivateKey;
 use crate::commit::record::StepRecord;
 use crate::engine::plan::step_bytes;
 use crate::program::models::Model;
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
-use crate::train::{Beginning, Progress, begin, disk_needed, train};
+use crate::run::job::Job;
+use crate::train::ranks::collective::Collective;
+use crate::train::ranks::lead::{Lead, can_cross_check};
+use crate::train::ranks::plan::{Plan, divides};
+use crate::train::ranks::tcp::{Place, Tcp};
+use crate::train::ranks::{report, worker};
+use crate::train::{Beginning, Progress, begin, disk_needed, train, train_over};
 
 /// Train a job and commit to every step.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: tiebreak train assets/jobs/shakespeare.toml --out runs/shakespeare --key trainer.key\n\
-After an interruption: tiebreak train --out runs/shakespeare --key trainer.key --resume"
+After an interruption: tiebreak train --out runs/shakespeare --key trainer.key --resume\n\
+With 4 processes, the same bits: tiebreak train job.toml --out runs/r --ranks 4\n\
+On two machines: tiebreak train job.toml --out runs/r --ranks 2 --rank 0 --coordinator host0:29400\n         \
+and on the other: tiebreak train --ranks 2 --rank 1 --coordinator host0:29400"
 )]
 pub struct Args {
     /// The job file; not needed with --resume.
     job: Option<PathBuf>,
     /// The folder of the run.
-    #[arg(long)]
-    out: PathBuf,
+    #[arg(long, required_unless_present = "rank")]
+    out: Option<PathBuf>,
     /// The trainer's private key (see `tiebreak key new`); without it heads are not signed.
     #[arg(long)]
     key: Option<PathBuf>,
@@ -43,6 +55,9 @@ pub struct Args {
     resume: bool,
     #[command(flatten)]
     engine: EngineArgs,
+    // Last, since its heading holds for all that follow.
+    #[command(flatten)]
+    ranks: RanksArgs,
 }
 
 /// What a trainer's kernels may do.
@@ -87,42 +102,55 @@ impl Bar {
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let disk = Disk::default();
-    let private = args.key.as_deref().map(key::read_private).transpose()?;
-    let run = match (&args.job, args.resume) {
-        (_, true) => Run::open(&args.out)?,
-        (Some(job), false) => {
-            let nonce = random()?;
-            let logged = args.profile == Some(Profile::Logged);
-            let beginning = Beginning {
-                job,
-                out: &args.out,
-                key: private.as_ref(),
-                challenge: args.challenge,
-                logged,
-                nonce,
-            };
-            begin(&disk, &beginning)?
-        }
-        (None, false) => return Err(Failure::new(Exit::Usage, "a job file is needed, or --resume")),
-    };
-    if args.profile == Some(Profile::Exact) && run.job.rounding.is_some() {
-        let why = "the job has a [rounding] table: it is of the logged profile; remove the table or --profile exact";
-        return Err(Failure::new(Exit::Usage, why));
+    let role = args.ranks.role()?;
+    if let Role::Joins { place, coordinator } = &role
+        && place.rank > 0
+    {
+        return work(printer, place, coordinator, &role.engine(&args.engine)?);
     }
-    let mut engine = open(&args.engine)?;
+    let Some(out) = &args.out else {
+        return Err(Failure::new(Exit::Usage, "rank 0 needs --out"));
+    };
+    let private = args.key.as_deref().map(key::read_private).transpose()?;
+    let run = open_run(&args, out, private.as_ref(), &role)?;
+    let mut host = Host::new(&role, &args.engine)?;
+    let mut engine = open(&role.engine(&args.engine)?)?;
+    let mut ranks = host.as_mut().map(|host| host.wait(printer)).transpose()?;
     printer.say(format!(
-        "run {}: {} parameters, {} steps on {}; tensors of a step take {}, the run about {} on disk",
+        "run {}: {} parameters, {} steps on {}{}; tensors of a step take {}, the run about {} on disk",
         run.id.short(),
         run.program.parameter_count(),
         run.job.steps,
+        ranks.as_ref().map_or(String::new(), |tcp| format!("{} ranks, rank 0 on ", tcp.ranks())),
         engine.describe(),
         bytes_text(step_bytes(&run.program)),
         bytes_text(disk_needed(&run)),
     ));
+    if let Some(tcp) = &ranks {
+        let plan = Plan::new(&run.program, tcp.ranks())?;
+        let most = (0..tcp.ranks()).map(|rank| plan.bytes_sent(rank)).max().unwrap_or(0);
+        printer.say(format!("a rank sends up to {} of gradients a step", bytes_text(most)));
+    }
     let mut bar = Bar::new(printer, &run);
-    let state = train(&disk, &run, engine.as_mut(), private.as_ref(), None, &mut bar)?;
+    let (disk, engine) = (Disk::default(), engine.as_mut());
+    let trained = match &mut ranks {
+        None => train(&disk, &run, engine, private.as_ref(), None, &mut bar),
+        Some(tcp) => {
+            let mut lead = Lead::new(&run, tcp)?;
+            if let Some(steps) = args.ranks.cross_check {
+                lead = lead.cross_checking(&run, steps)?;
+            }
+            train_over(&disk, &run, engine, private.as_ref(), lead, &mut bar)
+        }
+    };
+    if let (Err(_), Some(host)) = (&trained, &mut host) {
+        host.workers.deaths(printer);
+    }
+    let state = trained?;
     bar.bar.finish_and_clear();
+    if let Some(host) = host {
+        host.workers.finish();
+    }
     let seconds = bar.start.elapsed().as_secs_f64();
     printer.result(
         format!(
@@ -133,9 +161,64 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
                 format!("trained {} steps", bar.done)
             },
             run.id,
-            args.out.display()
+            out.display()
         ),
         &json!({ "run": run.id, "state": state, "steps": run.job.steps, "seconds": seconds }),
     );
     Ok(Exit::Match)
+}
+
+/// The run that is there, or a new one.
+fn open_run(args: &Args, out: &Path, key: Option<&PrivateKey>, role: &Role) -> Result<Run, Failure> {
+    let run = match (&args.job, args.resume) {
+        (_, true) => {
+            let run = Run::open(out)?;
+            check_ranks(args, role, &run.job)?;
+            run
+        }
+        (Some(job), false) => {
+            // Before anything is written.
+            check_ranks(args, role, &Job::read(job)?.1)?;
+            let nonce = random()?;
+            let logged = args.profile == Some(Profile::Logged);
+            begin(&Disk::default(), &Beginning { job, out, key, challenge: args.challenge, logged, nonce })?
+        }
+        (None, false) => return Err(Failure::new(Exit::Usage, "a job file is needed, or --resume")),
+    };
+    if args.profile == Some(Profile::Exact) && run.job.rounding.is_some() {
+        let why = "the job has a [rounding] table: it is of the logged profile; remove the table or --profile exact";
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    Ok(run)
+}
+
+/// Checks that a job can be trained by so many ranks, in the way that is asked for.
+fn check_ranks(args: &Args, role: &Role, job: &Job) -> Result<(), Failure> {
+    divides(job.batch.micro_batches, role.ranks())?;
+    if args.ranks.cross_check.is_none() {
+        return Ok(());
+    }
+    if role.ranks() == 1 {
+        return Err(Failure::new(Exit::Usage, "--cross-check needs two ranks or more"));
+    }
+    if args.profile == Some(Profile::Logged) && job.rounding.is_none() {
+        return Err(Failure::new(Exit::Usage, "--cross-check and --profile logged exclude each other"));
+    }
+    Ok(can_cross_check(job)?)
+}
+
+/// Any rank but 0. An error that rank 0 knows of is rank 0's to print.
+fn work(printer: Printer, place: &Place, coordinator: &[SocketAddr], engine: &EngineArgs) -> CommandResult {
+    let rank = place.rank;
+    let failed =
+        |error: &dyn std::fmt::Display| Failure::new(Exit::Undecided, format!("rank {rank}: {error}"));
+    let mut tcp = Tcp::join(coordinator, place.clone()).map_err(|error| failed(&error))?;
+    match worker::work_on(|| open(engine), &mut tcp) {
+        Ok(()) => Ok(Exit::Match),
+        Err(error) if report(&mut tcp, &error) => {
+            printer.say(format!("rank {rank} stopped, and rank 0 knows why: {error}"));
+            Ok(Exit::Undecided)
+        }
+        Err(error) => Err(failed(&error)),
+    }
 }

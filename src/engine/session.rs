@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{Compiled, Engine, EngineError, Observer, Tensor};
 use crate::arith::DType;
+use crate::arith::tree::{self, Operation};
 use crate::program::graph::{Graph, TensorType};
 use crate::program::logged::native_graph;
 use crate::program::step::Program;
@@ -45,6 +46,15 @@ pub enum Phase {
     /// The i-th addition of the accumulation tree, in execution order.
     Accumulate(u32),
     Update,
+}
+
+impl From<Operation> for Phase {
+    fn from(operation: Operation) -> Phase {
+        match operation {
+            Operation::Term(i) => Phase::Micro(i),
+            Operation::Add(i) => Phase::Accumulate(i),
+        }
+    }
 }
 
 /// Sees a whole step: it is asked for an observer of every graph run.
@@ -104,6 +114,11 @@ impl<'e> Session<'e> {
         &*self.engine
     }
 
+    /// For those who run graphs of their own beside the program's, on tensors of their own.
+    pub fn engine_mut(&mut self) -> &mut dyn Engine {
+        self.engine
+    }
+
     pub fn program(&self) -> &Arc<Program> {
         &self.program
     }
@@ -116,10 +131,18 @@ impl<'e> Session<'e> {
 
     /// [`Session::load`], one tensor at a time: a large state need not be in memory as a whole besides.
     pub fn load_each<B: AsRef<[u8]>>(&mut self, tensor: impl Fn(usize) -> B) -> Result<(), EngineError> {
+        self.try_load_each(|i| Ok(tensor(i)))
+    }
+
+    /// [`Session::load_each`], from where a tensor may fail to come.
+    pub fn try_load_each<B: AsRef<[u8]>, E: From<EngineError>>(
+        &mut self,
+        mut tensor: impl FnMut(usize) -> Result<B, E>,
+    ) -> Result<(), E> {
         self.state.clear();
         for (i, entry) in self.program.state().into_iter().enumerate() {
             let ty = TensorType { dtype: DType::F32, shape: entry.shape };
-            self.state.push(self.engine.upload(&ty, tensor(i).as_ref())?);
+            self.state.push(self.engine.upload(&ty, tensor(i)?.as_ref())?);
         }
         Ok(())
     }
@@ -168,6 +191,21 @@ impl<'e> Session<'e> {
         Ok(())
     }
 
+    /// Gradients from the canonical bytes of every one, in the table's order, and the loss's: one after another.
+    ///
+    /// # Panics
+    /// If there are fewer bytes.
+    pub fn upload_gradients(&mut self, mut bytes: &[u8]) -> Result<Gradients, EngineError> {
+        let mut tensors = Vec::new();
+        for entry in self.program.gradients() {
+            let ty = TensorType { dtype: DType::F32, shape: entry.shape };
+            let (own, rest) = bytes.split_at(ty.bytes());
+            tensors.push(self.engine.upload(&ty, own)?);
+            bytes = rest;
+        }
+        Ok(Gradients(tensors))
+    }
+
     fn upload_words(&mut self, dtype: DType, values: &[u32]) -> Result<Tensor, EngineError> {
         self.engine.upload(&TensorType { dtype, shape: vec![values.len() as u32] }, &words(values))
     }
@@ -212,39 +250,56 @@ impl<'e> Session<'e> {
         Ok(Gradients(self.engine.run(&self.accumulate, &inputs, observer)?))
     }
 
+    /// Evaluates a part of the accumulation tree: terms take `batches`, in order; the result is what stays on the stack. `micro_root`
+    /// sees each micro-batch's gradients as they are done.
+    ///
+    /// # Panics
+    /// If there are fewer batches than terms, or an addition has no operands.
+    pub fn partial_sums(
+        &mut self,
+        scalars: StepScalars,
+        operations: impl IntoIterator<Item = Operation>,
+        batches: &[MicroBatch],
+        observer: &mut dyn StepObserver,
+        mut micro_root: impl FnMut(&mut Session<'e>, u32, &Gradients) -> Result<(), EngineError>,
+    ) -> Result<Vec<Gradients>, EngineError> {
+        let mut batches = batches.iter();
+        let mut waiting: Vec<Gradients> = Vec::new();
+        for operation in operations {
+            let node = match operation {
+                Operation::Term(index) => {
+                    let batch = batches.next().expect("every term has a micro-batch");
+                    let gradients = self.micro_batch(scalars, index, batch, observer)?;
+                    micro_root(self, index, &gradients)?;
+                    gradients
+                }
+                Operation::Add(index) => {
+                    let right = waiting.pop().expect("an addition has two operands");
+                    let left = waiting.pop().expect("an addition has two operands");
+                    self.accumulate(index, &left, &right, observer)?
+                }
+            };
+            waiting.push(node);
+        }
+        Ok(waiting)
+    }
+
     /// A whole step: `micro_root` sees each micro-batch's gradients as they are done.
     pub fn step(
         &mut self,
         scalars: StepScalars,
         batches: &[MicroBatch],
         observer: &mut dyn StepObserver,
-        mut micro_root: impl FnMut(&mut Session<'e>, u32, &Gradients) -> Result<(), EngineError>,
+        micro_root: impl FnMut(&mut Session<'e>, u32, &Gradients) -> Result<(), EngineError>,
     ) -> Result<StepOutcome, EngineError> {
-        // The tree of arith/tree.rs over gradients: at most log2(M) + 1 wait at a time.
-        let mut waiting: Vec<(u32, Gradients)> = Vec::new();
-        let mut additions = 0;
-        for (index, batch) in (0..).zip(batches) {
-            let mut node = self.micro_batch(scalars, index, batch, observer)?;
-            micro_root(self, index, &node)?;
-            let mut height = 0;
-            while waiting.last().is_some_and(|(h, _)| *h == height) {
-                let (_, left) = waiting.pop().expect("checked just now");
-                node = self.accumulate(additions, &left, &node, observer)?;
-                additions += 1;
-                height += 1;
-            }
-            waiting.push((height, node));
-        }
-        let (_, mut total) = waiting.pop().expect("a step has at least one micro-batch");
-        while let Some((_, left)) = waiting.pop() {
-            total = self.accumulate(additions, &left, &total, observer)?;
-            additions += 1;
-        }
+        let operations = tree::operations(batches.len() as u32);
+        let mut sums = self.partial_sums(scalars, operations, batches, observer, micro_root)?;
+        let total = sums.pop().expect("a step has at least one micro-batch");
         self.update(scalars, &total, observer)
     }
 
     /// The update of the state from a step's whole gradient.
-    fn update(
+    pub fn update(
         &mut self,
         scalars: StepScalars,
         total: &Gradients,

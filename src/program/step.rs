@@ -66,10 +66,10 @@ pub struct StepSpec {
     pub products: ProductTable,
 }
 
-/// A tensor of the training state, in the order of state digests and checkpoints.
+/// A tensor of the training state, in the order of state digests and checkpoints, or one of the gradients. Binary32.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateTensor {
-    /// The port's name: `param/..`, or an optimizer slot such as `m/..`.
+    /// The port's name: `param/..`, an optimizer slot such as `m/..`, `grad/..` or `loss`.
     pub name: String,
     pub shape: Vec<u32>,
 }
@@ -92,7 +92,7 @@ impl Program {
         let parameters = spec.model.parameters();
         Program {
             micro: micro_graph(&spec, &parameters),
-            accumulate: accumulate_graph(&parameters),
+            accumulate: sum_graph(&gradient_table(&parameters)),
             update: update_graph(&spec, &parameters),
             parameters,
             spec,
@@ -112,6 +112,11 @@ impl Program {
             tensors(slot, &mut table);
         }
         table
+    }
+
+    /// What a micro-batch, or a sum of them, yields: every parameter's gradient, then the loss.
+    pub fn gradients(&self) -> Vec<StateTensor> {
+        gradient_table(&self.parameters)
     }
 
     /// Number of trained scalars.
@@ -165,18 +170,20 @@ fn micro_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
     b.finish()
 }
 
-fn accumulate_graph(parameters: &[Parameter]) -> Graph {
+fn gradient_table(parameters: &[Parameter]) -> Vec<StateTensor> {
+    let gradient = |p: &Parameter| StateTensor { name: port::gradient(&p.name), shape: p.shape.clone() };
+    let loss = StateTensor { name: port::LOSS.to_string(), shape: vec![1] };
+    parameters.iter().map(gradient).chain([loss]).collect()
+}
+
+/// The sums of pairs of tensors, one node each, in order: `left/*` + `right/*` -> `*`.
+pub fn sum_graph(tensors: &[StateTensor]) -> Graph {
     let mut b = Builder::new(ProductTable::preset());
-    let names: Vec<(String, Vec<u32>)> = parameters
-        .iter()
-        .map(|p| (port::gradient(&p.name), p.shape.clone()))
-        .chain([(port::LOSS.to_string(), vec![1])])
-        .collect();
-    for (name, shape) in names {
-        let left = b.input(port::left(&name), DType::F32, &shape);
-        let right = b.input(port::right(&name), DType::F32, &shape);
-        let sum = b.scoped("accumulate", |b| b.scoped(&name, |b| b.add(left, right)));
-        b.output(name, sum);
+    for StateTensor { name, shape } in tensors {
+        let left = b.input(port::left(name), DType::F32, shape);
+        let right = b.input(port::right(name), DType::F32, shape);
+        let sum = b.scoped("accumulate", |b| b.scoped(name, |b| b.add(left, right)));
+        b.output(name.clone(), sum);
     }
     b.finish()
 }

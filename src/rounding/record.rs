@@ -97,9 +97,14 @@ impl Recorder {
 
     /// The log of the step that was run.
     pub fn finish(self) -> (Log, Logged) {
-        drop(self.parts);
-        let (parts, logged) = self.encoder.join().expect("the encoder does not panic");
+        let (parts, logged) = self.finish_parts();
         (Log::new(&parts), logged)
+    }
+
+    /// The parts of the log, micro-batch by micro-batch; those of micro-batches that were not run are empty.
+    pub fn finish_parts(self) -> (Vec<Vec<u8>>, Logged) {
+        drop(self.parts);
+        self.encoder.join().expect("the encoder does not panic")
     }
 }
 

@@ -22,7 +22,7 @@ use crate::rounding::log::{Log, index_bytes_max};
 /// The contract that this version of the program implements. An auditor replays runs of this contract only.
 pub const CONTRACT: &str = "tiebreak-contract-1";
 /// The most bytes of `run.json`.
-const RUN_JSON_MAX: u64 = 1 << 28;
+pub const RUN_JSON_MAX: u64 = 1 << 28;
 /// Bytes of data that are copied at once.
 const COPY_BYTES: u64 = 1 << 23;
 /// The most unexpected files that are listed.
@@ -217,9 +217,16 @@ impl Run {
                 return Err(RunError::invalid(&folder, "a folder is wanted (links are not followed)"));
             }
         }
-        let text = disk::read_text(&path, RUN_JSON_MAX)?;
+        let json = disk::read_text(&path, RUN_JSON_MAX)?;
+        let job = disk::read_text(&layout.job(), job::JOB_MAX)?;
+        Run::from_texts(layout, &json, &job)
+    }
+
+    /// Derives a run from the texts of its `run.json` and job, wherever they come from.
+    pub fn from_texts(layout: Layout, json: &str, job_text: &str) -> Result<Run, RunError> {
+        let path = layout.run_json();
         let file: RunFile =
-            serde_json::from_str(&text).map_err(|error| RunError::invalid(&path, error.to_string()))?;
+            serde_json::from_str(json).map_err(|error| RunError::invalid(&path, error.to_string()))?;
         if file.contract != CONTRACT {
             let why = format!("the run follows {:?}, this program checks {CONTRACT:?} only", file.contract);
             return Err(RunError::invalid(&path, why));
@@ -230,17 +237,16 @@ impl Run {
                 return Err(RunError::invalid(&path, why));
             }
         }
-        let job_text = disk::read_text(&layout.job(), job::JOB_MAX)?;
-        let job = Job::parse(&layout.job().display().to_string(), &job_text)
+        let job = Job::parse(&layout.job().display().to_string(), job_text)
             .map_err(|error| RunError::invalid(&layout.job(), error.to_string()))?;
         let program = job.program();
         if program_digest(&program) != file.program {
             let why = "the program digest is not that of the job: the trainer ran another program or another version";
             return Err(RunError::invalid(&path, why));
         }
-        let identity = file.summary().identity(&job_text).map_err(|why| RunError::invalid(&path, why))?;
-        let seed = job::seed(&job_text, file.challenge.as_ref());
-        Ok(Run { layout, file, job_text, job, program, id: identity.run_id(), seed })
+        let identity = file.summary().identity(job_text).map_err(|why| RunError::invalid(&path, why))?;
+        let seed = job::seed(job_text, file.challenge.as_ref());
+        Ok(Run { layout, file, job_text: job_text.to_string(), job, program, id: identity.run_id(), seed })
     }
 
     pub fn dataset(&self) -> Result<Dataset, RunError> {

@@ -5,11 +5,12 @@ use std::path::Path;
 
 use super::RunError;
 use super::disk::{self, Disk};
+use crate::arith::tree;
 use crate::commit::codec::{Decoder, Encoder};
 use crate::commit::digest::Digest;
 use crate::commit::{Malformed, merkle, table, tensor};
 use crate::engine::session::Phase;
-use crate::program::graph::Graph;
+use crate::program::graph::{Graph, TensorType};
 use crate::program::logged::traced;
 use crate::program::step::Program;
 
@@ -21,6 +22,39 @@ pub struct TracedNode {
     pub tiles: Vec<[u8; 32]>,
 }
 
+impl TracedNode {
+    /// The node whose output, of type `ty`, has these tiles.
+    pub fn new(ty: &TensorType, tiles: Vec<[u8; 32]>) -> TracedNode {
+        let digest = tensor::digest_from_root(ty, &tensor::root_from_tiles(&tiles));
+        TracedNode { digest, tiles }
+    }
+
+    pub fn encode(&self, e: &mut Encoder) {
+        e.digest(&self.digest).list(&self.tiles, |e, value| e.0.extend(value));
+    }
+
+    /// The most bytes that an output of type `ty` takes.
+    pub fn bytes(ty: &TensorType) -> u64 {
+        36 + 32 * tensor::tile_count(ty.bytes()) as u64
+    }
+
+    /// Decodes an output of type `ty`: as many tiles as it has, and tiles that give the digest.
+    pub fn decode(d: &mut Decoder, ty: &TensorType) -> Result<TracedNode, Malformed> {
+        let what = "trace";
+        let digest = d.digest()?;
+        let count = tensor::tile_count(ty.bytes());
+        let tiles = d.list(count, |d| Ok(d.digest()?.0))?;
+        if tiles.len() != count {
+            return Err(Malformed::invalid(what, "a node has too few tiles"));
+        }
+        let node = TracedNode::new(ty, tiles);
+        if node.digest != digest {
+            return Err(Malformed::invalid(what, "a node's tiles do not give its digest"));
+        }
+        Ok(node)
+    }
+}
+
 /// The committed outputs of a step, in the order of [`phases`] and, within a phase, of the graph's nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
@@ -29,22 +63,8 @@ pub struct Trace {
 
 /// The phases of a step in execution order.
 pub fn phases(micro_batches: u32) -> Vec<Phase> {
-    let mut phases = Vec::new();
-    let mut additions = 0;
-    // The same binary counter as Session::step.
-    for micro in 0..micro_batches {
-        phases.push(Phase::Micro(micro));
-        for _ in 0..(micro + 1).trailing_zeros() {
-            phases.push(Phase::Accumulate(additions));
-            additions += 1;
-        }
-    }
-    for _ in 1..micro_batches.count_ones() {
-        phases.push(Phase::Accumulate(additions));
-        additions += 1;
-    }
-    phases.push(Phase::Update);
-    phases
+    let gradients = tree::operations(micro_batches).into_iter().map(Phase::from);
+    gradients.chain([Phase::Update]).collect()
 }
 
 /// The graph of a phase.
@@ -137,9 +157,7 @@ impl Trace {
 
     pub fn encode(&self) -> Vec<u8> {
         let mut e = Encoder::default();
-        e.list(&self.nodes, |e, node| {
-            e.digest(&node.digest).list(&node.tiles, |e, value| e.0.extend(value));
-        });
+        e.list(&self.nodes, |e, node| node.encode(e));
         e.0
     }
 
@@ -152,16 +170,7 @@ impl Trace {
         let nodes = d.list(positions.len(), |d| {
             let (phase, node) = place.next().ok_or_else(|| Malformed::invalid(what, "too many nodes"))?;
             let graph = graph_of(program, *phase);
-            let ty = graph.tensor(graph.nodes[*node].output);
-            let digest = d.digest()?;
-            let tiles = d.list(tensor::tile_count(ty.bytes()), |d| Ok(d.digest()?.0))?;
-            if tiles.len() != tensor::tile_count(ty.bytes()) {
-                return Err(Malformed::invalid(what, "a node has too few tiles"));
-            }
-            if tensor::digest_from_root(ty, &tensor::root_from_tiles(&tiles)) != digest {
-                return Err(Malformed::invalid(what, "a node's tiles do not give its digest"));
-            }
-            Ok(TracedNode { digest, tiles })
+            TracedNode::decode(d, graph.tensor(graph.nodes[*node].output))
         })?;
         d.finish()?;
         if nodes.len() != positions.len() {
@@ -177,8 +186,7 @@ impl Trace {
     pub fn read(program: &Program, path: &Path) -> Result<Trace, RunError> {
         let node_bytes = |(phase, node): (Phase, usize)| {
             let graph = graph_of(program, phase);
-            let bytes = graph.tensor(graph.nodes[node].output).bytes();
-            36 + 32 * tensor::tile_count(bytes) as u64
+            TracedNode::bytes(graph.tensor(graph.nodes[node].output))
         };
         let max = 4 + positions(program).into_iter().map(node_bytes).sum::<u64>();
         Trace::decode(program, &disk::read(path, max)?).map_err(|why| RunError::malformed(path, why))

@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use super::TrainError;
-use crate::arith::DType;
 use crate::commit::digest::Digest;
 use crate::commit::record::StepRecord;
 use crate::commit::{table, tensor};
-use crate::engine::session::{Gradients, MicroBatch, Phase, Session, StepObserver, StepScalars};
+use crate::engine::session::{Gradients, MicroBatch, Phase, Session, StepObserver, StepOutcome, StepScalars};
 use crate::engine::{EngineError, Inputs, Observer};
 use crate::program::graph::{Graph, Node, TensorType};
 use crate::program::logged::traced;
-use crate::program::step::{Program, port};
+use crate::program::step::Program;
 use crate::rounding::log::Log;
 use crate::rounding::record::{Logged, Recorder, Rounder, Steer};
 use crate::rounding::replay::{Replayer, Tally};
@@ -37,8 +36,8 @@ pub struct CommittedStep {
 pub type Tamper<'a> = Option<&'a mut dyn FnMut(Phase, usize, &Node, &[u8]) -> Option<Vec<u8>>>;
 
 /// Hashes every node's output as it is shown, and lets roundings be logged or taken from a log.
-struct Tracer<'a, 'b, 'c> {
-    nodes: Vec<TracedNode>,
+pub(super) struct Tracer<'a, 'b, 'c> {
+    pub(super) nodes: Vec<TracedNode>,
     /// Whether digests are wanted at all, and of which nodes of the graph that runs.
     hashing: bool,
     traced: Vec<bool>,
@@ -63,7 +62,17 @@ impl StepObserver for Tracer<'_, '_, '_> {
     }
 }
 
-impl Tracer<'_, '_, '_> {
+impl<'a, 'b, 'c> Tracer<'a, 'b, 'c> {
+    /// A tracer that hashes if `hashing`.
+    pub(super) fn new(
+        hashing: bool,
+        tamper: &'b mut Tamper<'a>,
+        rounder: Option<&'c mut (dyn Rounder + 'c)>,
+    ) -> Tracer<'a, 'b, 'c> {
+        let (nodes, traced) = (Vec::new(), Vec::new());
+        Tracer { nodes, hashing, traced, tamper, rounder, phase: Phase::Update, graph: None }
+    }
+
     /// Whether the trace holds a node.
     fn hashes(&self, index: usize) -> bool {
         self.hashing && self.traced[index]
@@ -100,8 +109,7 @@ impl Observer for Tracer<'_, '_, '_> {
         if self.hashes(index) {
             let types = self.graph.as_ref().expect("a phase was begun");
             let tiles = tensor::tile_values(changed.as_deref().unwrap_or(bytes));
-            let digest = tensor::digest_from_root(&types[index], &tensor::root_from_tiles(&tiles));
-            self.nodes.push(TracedNode { digest, tiles });
+            self.nodes.push(TracedNode::new(&types[index], tiles));
         }
         Ok(changed)
     }
@@ -118,26 +126,16 @@ pub fn scalars(run: &Run, step: u32) -> StepScalars {
 
 /// The root over a micro-batch's gradients and loss.
 pub fn gradient_root(session: &mut Session, gradients: &Gradients) -> Result<Digest, EngineError> {
-    let program = session.program().clone();
-    let entry = |i: usize| {
-        let (name, shape) = match program.parameters.get(i) {
-            Some(p) => (port::gradient(&p.name), p.shape.clone()),
-            None => (port::LOSS.to_string(), vec![1]),
-        };
-        (name, TensorType { dtype: DType::F32, shape })
-    };
-    let mut named = Vec::new();
+    let table = session.program().gradients();
+    let mut digests = Vec::with_capacity(table.len());
     match session.gradient_roots(gradients)? {
-        Some(roots) => named.extend(roots.iter().enumerate().map(|(i, root)| {
-            let (name, ty) = entry(i);
-            (name, tensor::digest_from_root(&ty, root))
-        })),
+        Some(roots) => digests
+            .extend(table.iter().zip(&roots).map(|(t, root)| tensor::digest_from_root(&state_type(t), root))),
         None => session.visit_gradients(gradients, |i, bytes| {
-            let (name, ty) = entry(i);
-            named.push((name, tensor::digest(&ty, bytes)));
+            digests.push(tensor::digest(&state_type(&table[i]), bytes));
         })?,
     }
-    Ok(table::root(named.iter().map(|(name, digest)| (name.as_str(), digest))))
+    Ok(table::root(table.iter().map(|t| t.name.as_str()).zip(&digests)))
 }
 
 /// The digests of a session's state tensors.
@@ -220,15 +218,9 @@ pub fn replayed_micro_batch(
     batch: &MicroBatch,
 ) -> Result<(Gradients, Tally), TrainError> {
     let mut replayer = replayer(run, scalars.step)?;
-    let mut tracer = Tracer {
-        nodes: Vec::new(),
-        hashing: false,
-        traced: Vec::new(),
-        tamper: &mut None,
-        rounder: replayer.as_mut().map(|replayer| replayer as &mut dyn Rounder),
-        phase: Phase::Micro(index),
-        graph: None,
-    };
+    let mut honest = None;
+    let rounder = replayer.as_mut().map(|replayer| replayer as &mut dyn Rounder);
+    let mut tracer = Tracer::new(false, &mut honest, rounder);
     let gradients = session.micro_batch(scalars, index, batch, &mut tracer);
     if let Some(why) = replayer.as_ref().and_then(Replayer::malformed) {
         return Err(RunError::malformed(&run.layout.log(scalars.step), why.clone()).into());
@@ -246,15 +238,7 @@ fn observed_step(
 ) -> Result<CommittedStep, EngineError> {
     let granularity = run.job.commit.granularity;
     let hashing = granularity == Granularity::Operator;
-    let mut tracer = Tracer {
-        nodes: Vec::new(),
-        hashing,
-        traced: Vec::new(),
-        tamper: &mut tamper,
-        rounder,
-        phase: Phase::Update,
-        graph: None,
-    };
+    let mut tracer = Tracer::new(hashing, &mut tamper, rounder);
     let mut micro_batches = Vec::new();
     let outcome = session.step(scalars, batch, &mut tracer, |session, _, gradients| {
         if granularity != Granularity::Step {
@@ -264,17 +248,33 @@ fn observed_step(
     })?;
     let trace = hashing.then_some(Trace { nodes: tracer.nodes });
     let state = state_digests(session)?;
-    let record = StepRecord {
-        step: scalars.step,
-        state: state_root(&run.program, &state),
-        batch: batch_digest(&run.program, batch),
-        micro_batches,
-        trace: trace.as_ref().map(|trace| trace.root(&run.program)),
-        log: None,
-        learning_rate: scalars.learning_rate,
-        clip: outcome.clip,
-        loss: outcome.loss,
-        cursor: u64::from(scalars.step) * u64::from(run.program.batch()),
-    };
-    Ok(CommittedStep { record, state, trace, log: None })
+    Ok(Parts { outcome, state, micro_batches, trace, log: None }.commit(run, scalars, batch))
+}
+
+/// What a step's record promises, wherever its parts were computed.
+pub(super) struct Parts {
+    pub outcome: StepOutcome,
+    pub state: Vec<Digest>,
+    pub micro_batches: Vec<Digest>,
+    pub trace: Option<Trace>,
+    pub log: Option<(Log, Logged)>,
+}
+
+impl Parts {
+    pub(super) fn commit(self, run: &Run, scalars: StepScalars, batch: &[MicroBatch]) -> CommittedStep {
+        let Parts { outcome, state, micro_batches, trace, log } = self;
+        let record = StepRecord {
+            step: scalars.step,
+            state: state_root(&run.program, &state),
+            batch: batch_digest(&run.program, batch),
+            micro_batches,
+            trace: trace.as_ref().map(|trace| trace.root(&run.program)),
+            log: log.as_ref().map(|(log, _)| log.root()),
+            learning_rate: scalars.learning_rate,
+            clip: outcome.clip,
+            loss: outcome.loss,
+            cursor: u64::from(scalars.step) * u64::from(run.program.batch()),
+        };
+        CommittedStep { record, state, trace, log }
+    }
 }

@@ -6,6 +6,7 @@
 
 pub mod cheat;
 pub mod committed_step;
+pub mod ranks;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,6 +30,8 @@ use crate::run::job::{Job, philox_key};
 use crate::run::transcript::{Transcript, Writer};
 use cheat::Cheat;
 use committed_step::{CommittedStep, committed_step, scalars, state_digests, state_root};
+use ranks::lead::Lead;
+use ranks::{RankError, report};
 
 /// Why training stopped.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +40,8 @@ pub enum TrainError {
     Run(#[from] RunError),
     #[error(transparent)]
     Engine(#[from] EngineError),
+    #[error(transparent)]
+    Rank(#[from] RankError),
     /// A step that was done before came out differently.
     #[error(
         "step {step} came out differently than before the interruption: this machine or {device} is faulty"
@@ -145,6 +150,14 @@ struct Trainer<'a> {
     before: Transcript,
 }
 
+/// Who computes the steps.
+enum By<'a, 'b> {
+    /// This process, honestly or not.
+    Alone(Option<&'a mut Cheat>),
+    /// Several, of which this is rank 0.
+    Ranks(&'a mut Lead<'b>),
+}
+
 /// Trains a run to its end, from wherever it stands. A cheat is for the tests and the demo.
 ///
 /// Returns the last state digest.
@@ -153,7 +166,34 @@ pub fn train(
     run: &Run,
     engine: &mut dyn Engine,
     key: Option<&PrivateKey>,
-    mut cheat: Option<&mut Cheat>,
+    cheat: Option<&mut Cheat>,
+    progress: &mut dyn Progress,
+) -> Result<Digest, TrainError> {
+    train_by(disk, run, engine, key, By::Alone(cheat), progress)
+}
+
+/// [`train`], by rank 0 of several: the others run [`ranks::worker::work`]. The run has the bytes of one process.
+pub fn train_over(
+    disk: &Disk,
+    run: &Run,
+    engine: &mut dyn Engine,
+    key: Option<&PrivateKey>,
+    mut lead: Lead,
+    progress: &mut dyn Progress,
+) -> Result<Digest, TrainError> {
+    let trained = train_by(disk, run, engine, key, By::Ranks(&mut lead), progress);
+    if let Err(error) = &trained {
+        report(lead.collective, error);
+    }
+    trained
+}
+
+fn train_by(
+    disk: &Disk,
+    run: &Run,
+    engine: &mut dyn Engine,
+    key: Option<&PrivateKey>,
+    mut by: By,
     progress: &mut dyn Progress,
 ) -> Result<Digest, TrainError> {
     let _lock = dir::lock(&run.layout)?;
@@ -169,23 +209,26 @@ pub fn train(
     }
     let mut trainer = Trainer { disk, run, key, writer, before };
     let mut dataset = run.dataset()?;
-    let program = match &cheat {
-        Some(cheat) => Arc::new(cheat.program(&run.program)),
-        None => Arc::new(run.program.clone()),
+    let program = match &by {
+        By::Alone(Some(cheat)) => Arc::new(cheat.program(&run.program)),
+        By::Alone(None) | By::Ranks(_) => Arc::new(run.program.clone()),
     };
     let device = engine.describe();
     let mut session = match run.job.rounding {
         Some(_) => Session::native(engine, program)?,
         None => Session::new(engine, program)?,
     };
-    let first = trainer.load_state(&mut session, cheat.as_deref_mut())?;
+    let first = trainer.load_state(&mut session, &mut by)?;
     let mut state = state_root(&run.program, &state_digests(&mut session)?);
+    if let By::Ranks(lead) = &mut by {
+        lead.begin(run, &mut session, state)?;
+    }
     if first == 0 {
         trainer.append(Record::Initial { run: run.id, state }, 0, &device)?;
         trainer.checkpoint(&mut session, 0)?;
     }
     for step in first + 1..=run.job.steps {
-        let done = trainer.step(&mut session, &mut dataset, step, cheat.as_deref_mut())?;
+        let done = trainer.step(&mut session, &mut dataset, step, &mut by)?;
         if let Some(trace) = &done.trace {
             trace.write(disk, &run.layout.trace(step))?;
         }
@@ -217,12 +260,15 @@ pub fn train(
     let last = Record::Final { run: run.id, steps: run.job.steps, state };
     trainer.append(last, run.job.steps + 1, &device)?;
     trainer.publish_head(u64::from(run.job.steps) + 2)?;
+    if let By::Ranks(lead) = &mut by {
+        lead.finish();
+    }
     Ok(state)
 }
 
 impl Trainer<'_> {
     /// Loads the last checkpoint whose record is there and agrees, or the initial state. Returns its step.
-    fn load_state(&self, session: &mut Session, cheat: Option<&mut Cheat>) -> Result<u32, TrainError> {
+    fn load_state(&self, session: &mut Session, by: &mut By) -> Result<u32, TrainError> {
         let table = self.run.program.state();
         for step in self.run.checkpoint_steps()?.into_iter().rev() {
             let Some(record) = self.before.records.get(step as usize) else { continue };
@@ -237,9 +283,9 @@ impl Trainer<'_> {
         }
         let (program, seed) = (&self.run.program, philox_key(&self.run.seed));
         let tensor = |i| bytes_from_words(DType::F32, &init::state_tensor(program, seed, i));
-        match cheat {
-            None => session.load_each(tensor)?,
-            Some(cheat) => {
+        match by {
+            By::Alone(None) | By::Ranks(_) => session.load_each(tensor)?,
+            By::Alone(Some(cheat)) => {
                 let mut state: Vec<Vec<u8>> = (0..table.len()).map(tensor).collect();
                 cheat.initial(program, &mut state);
                 session.load(&state)?;
@@ -248,19 +294,20 @@ impl Trainer<'_> {
         Ok(0)
     }
 
-    /// One step, honest unless there is a cheat.
+    /// One step, by whoever computes it.
     fn step(
         &self,
         session: &mut Session,
         dataset: &mut Dataset,
         step: u32,
-        cheat: Option<&mut Cheat>,
+        by: &mut By,
     ) -> Result<CommittedStep, TrainError> {
         let batch = dataset.batch(&self.run.program, philox_key(&self.run.seed), step)?;
         let scalars = scalars(self.run, step);
-        match cheat {
-            Some(cheat) => Ok(cheat.step(self.run, session, scalars, batch, dataset)?),
-            None => Ok(committed_step(self.run, session, scalars, &batch, None, None)?),
+        match by {
+            By::Alone(Some(cheat)) => Ok(cheat.step(self.run, session, scalars, batch, dataset)?),
+            By::Alone(None) => Ok(committed_step(self.run, session, scalars, &batch, None, None)?),
+            By::Ranks(lead) => lead.step(self.run, session, scalars, &batch),
         }
     }
 

@@ -67,6 +67,56 @@ every = 2
     path
 }
 
+/// A small perceptron with dropout on drawn images, of `micro_batches` micro-batches and `steps` steps.
+pub fn mlp_job(folder: &Path, granularity: &str, steps: u32, micro_batches: u32) -> PathBuf {
+    let header = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|w| w.to_be_bytes()).collect() };
+    let pixels = (0..40 * 64u32).map(|i| (i * i % 251) as u8);
+    fs::write(folder.join("images"), [header(&[0x803, 40, 8, 8]), pixels.collect()].concat()).unwrap();
+    let labels = (0..40u32).map(|i| (i * 7 % 10) as u8);
+    fs::write(folder.join("labels"), [header(&[0x801, 40]), labels.collect()].concat()).unwrap();
+    let job = format!(
+        r#"steps = {steps}
+clip_norm = 1.0
+
+[model]
+kind = "mlp"
+inputs = 64
+hidden = [33, 20]
+classes = 10
+dropout = 0.2
+
+[data]
+kind = "idx"
+images = "images"
+labels = "labels"
+
+[optimizer]
+kind = "sgd"
+momentum = 0.9
+weight_decay = 5e-4
+
+[schedule]
+peak = 0.05
+warmup = 2
+floor = 0.0
+
+[batch]
+micro_batch = 2
+micro_batches = {micro_batches}
+
+[commit]
+granularity = "{granularity}"
+head_every = 2
+
+[checkpoint]
+every = 2
+"#
+    );
+    let path = folder.join("mlp.toml");
+    fs::write(&path, job).unwrap();
+    path
+}
+
 pub fn key() -> PrivateKey {
     PrivateKey::generate("trainer.example", [5; 32]).unwrap()
 }

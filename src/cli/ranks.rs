@@ -1,0 +1,270 @@
+//! `tiebreak train` as one of several ranks: what the command line and the environment say of them, and processes for them.
+
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::engine::{EngineArgs, Kind};
+use super::{Exit, Failure, Printer, random};
+use crate::commit::digest::Digest;
+use crate::train::ranks::RankError;
+use crate::train::ranks::tcp::{Place, Tcp, Waiting};
+
+/// The variable of the ranks' secret.
+const TOKEN: &str = "TIEBREAK_RANKS_TOKEN";
+/// How long ranks that were started here may take to end when the run is complete.
+const ENDING: Duration = Duration::from_secs(10);
+
+/// Options of data-parallel training.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Data-parallel training (docs/DATA-PARALLEL.md)")]
+pub struct RanksArgs {
+    /// Train with this many processes, to the bits of one. Without --rank they are started here, on this machine. Under a launcher
+    /// that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (torchrun) leave all of this out.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    ranks: Option<u32>,
+    /// This process is rank R of them; every rank is started with the same --ranks and --coordinator. Ranks but 0 need no job and no
+    /// folder: they get all from rank 0.
+    #[arg(long, value_name = "R", requires = "ranks", requires = "coordinator")]
+    rank: Option<u32>,
+    /// Where rank 0 listens and the others find it. If that is not this machine alone (127.0.0.1), TIEBREAK_RANKS_TOKEN must be set
+    /// to the same secret for all ranks.
+    #[arg(long, value_name = "HOST:PORT", requires = "rank")]
+    coordinator: Option<String>,
+    /// Every so many steps each rank also computes one micro-batch of the next rank, in turn, and training stops if their gradients
+    /// differ: this finds a machine that computes gradients wrongly.
+    #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub cross_check: Option<u32>,
+    /// Stop if a rank does nothing for so long while others wait for it.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    rank_timeout: u64,
+}
+
+/// What this process is.
+pub enum Role {
+    /// The only one.
+    Alone,
+    /// Rank 0: starts the others itself.
+    Spawns { place: Place },
+    /// A rank among others that somebody starts.
+    Joins { place: Place, coordinator: Vec<SocketAddr> },
+}
+
+fn usage(why: impl ToString) -> Failure {
+    Failure::new(Exit::Usage, why)
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn number(name: &str) -> Result<Option<u32>, Failure> {
+    let parse =
+        |value: String| value.parse().map_err(|_| usage(format!("{name} is not a number: {value:?}")));
+    variable(name).map(parse).transpose()
+}
+
+/// The place and coordinator that a launcher's environment gives, if it does.
+fn launched() -> Result<Option<(u32, u32, String)>, Failure> {
+    let (Some(rank), Some(ranks)) = (number("RANK")?, number("WORLD_SIZE")?) else { return Ok(None) };
+    match (variable("MASTER_ADDR"), number("MASTER_PORT")?) {
+        // An IPv6 address takes brackets before a port.
+        (Some(host), Some(port)) if host.contains(':') => Ok(Some((rank, ranks, format!("[{host}]:{port}")))),
+        (Some(host), Some(port)) => Ok(Some((rank, ranks, format!("{host}:{port}")))),
+        _ if ranks == 1 => Ok(None),
+        _ => Err(usage(
+            "RANK and WORLD_SIZE are set, MASTER_ADDR and MASTER_PORT are not: set all four, or none",
+        )),
+    }
+}
+
+impl RanksArgs {
+    /// What this process is, by the command line or else the environment.
+    pub fn role(&self) -> Result<Role, Failure> {
+        let timeout = Duration::from_secs(self.rank_timeout);
+        let named = match (self.rank, self.ranks, &self.coordinator) {
+            (Some(rank), Some(ranks), Some(coordinator)) => Some((rank, ranks, coordinator.clone())),
+            (_, Some(1), _) => return Ok(Role::Alone),
+            (_, Some(ranks), _) => {
+                let token = Digest(random()?).to_string();
+                return Ok(Role::Spawns { place: Place { rank: 0, ranks, token, timeout } });
+            }
+            _ => launched()?,
+        };
+        let Some((rank, ranks, coordinator)) = named else { return Ok(Role::Alone) };
+        if rank >= ranks {
+            return Err(usage(format!("{ranks} ranks have no rank {rank}: the first is rank 0")));
+        }
+        if ranks == 1 {
+            return Ok(Role::Alone);
+        }
+        let addresses = coordinator.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+        let addresses = addresses.map_err(|error| usage(format!("{coordinator}: {error}")))?;
+        let token = variable(TOKEN);
+        if token.is_none() && !addresses.iter().all(|address| address.ip().is_loopback()) {
+            let why =
+                format!("set {TOKEN} to the same secret for all ranks: others can reach {coordinator} too");
+            return Err(usage(why));
+        }
+        let place = Place { rank, ranks, token: token.unwrap_or_default(), timeout };
+        Ok(Role::Joins { place, coordinator: addresses })
+    }
+}
+
+impl Role {
+    /// Of how many.
+    pub fn ranks(&self) -> u32 {
+        match self {
+            Role::Alone => 1,
+            Role::Spawns { place } | Role::Joins { place, .. } => place.ranks,
+        }
+    }
+
+    /// The engine of a rank: each takes the CUDA device of its number on this machine, and a share of the cores.
+    pub fn engine(&self, args: &EngineArgs) -> Result<EngineArgs, Failure> {
+        let (local, here) = match self {
+            Role::Alone => return Ok(args.clone()),
+            Role::Spawns { place } => (place.rank, place.ranks),
+            Role::Joins { place, .. } => {
+                (number("LOCAL_RANK")?.unwrap_or(place.rank), number("LOCAL_WORLD_SIZE")?.unwrap_or(1).max(1))
+            }
+        };
+        let mut args = args.clone();
+        #[cfg(feature = "cuda")]
+        if args.engine == Kind::Cuda && args.adapter.is_none() {
+            let devices = crate::engine::gpu::cuda_devices()?;
+            let device = devices.get(local as usize % devices.len().max(1));
+            args.adapter = device.map(|device| device.index.to_string());
+        }
+        #[cfg(not(feature = "cuda"))]
+        let _ = local;
+        if args.engine == Kind::Cpu && args.threads == 0 {
+            let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+            args.threads = (cores / here as usize).max(1);
+        }
+        Ok(args)
+    }
+}
+
+/// Ranks that were started here. They are killed when this is dropped.
+#[derive(Default)]
+pub struct Workers(Vec<(u32, Child)>);
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        for (_, child) in &mut self.0 {
+            // One that has ended cannot be killed, and needs not.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Workers {
+    /// Starts all ranks but 0, to find rank 0 at `address`.
+    fn spawn(place: &Place, engine: &EngineArgs, address: SocketAddr) -> Result<Workers, Failure> {
+        let failed = |error: std::io::Error| {
+            Failure::new(Exit::Undecided, format!("cannot start another process of tiebreak: {error}"))
+        };
+        let program = std::env::current_exe().map_err(failed)?;
+        let mut workers = Workers::default();
+        for rank in 1..place.ranks {
+            let mut command = Command::new(&program);
+            command.arg("train").arg("--quiet").arg(format!("--coordinator={address}"));
+            command.arg(format!("--rank={rank}")).arg(format!("--ranks={}", place.ranks));
+            command.arg(format!("--rank-timeout={}", place.timeout.as_secs())).args(engine.options());
+            command.env("LOCAL_RANK", rank.to_string()).env("LOCAL_WORLD_SIZE", place.ranks.to_string());
+            command.env(TOKEN, &place.token).stdin(Stdio::null()).stdout(Stdio::null());
+            workers.0.push((rank, command.spawn().map_err(failed)?));
+        }
+        Ok(workers)
+    }
+
+    /// Says which of them ended otherwise than by themselves, for the system's reasons: out of memory, mostly.
+    pub fn deaths(&mut self, printer: Printer) {
+        for (rank, child) in &mut self.0 {
+            if let Ok(Some(status)) = child.try_wait()
+                && status.code().is_none()
+            {
+                printer.say(format!("the process of rank {rank} did not end by itself: {status}"));
+            }
+        }
+    }
+
+    /// Waits until all have ended, which they do when the run is complete.
+    pub fn finish(mut self) {
+        let begin = Instant::now();
+        let running = |child: &mut Child| matches!(child.try_wait(), Ok(None));
+        while begin.elapsed() < ENDING && self.0.iter_mut().any(|(_, child)| running(child)) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Waits for ranks, of which some are processes of our own.
+struct Watch<'a> {
+    workers: &'a mut Workers,
+    printer: Printer,
+}
+
+impl Waiting for Watch<'_> {
+    fn check(&mut self) -> Result<(), RankError> {
+        for (rank, child) in &mut self.workers.0 {
+            if let Ok(Some(status)) = child.try_wait() {
+                let why = format!("its process ended before it joined: {status}");
+                return Err(RankError::Lost { rank: *rank, why });
+            }
+        }
+        Ok(())
+    }
+
+    fn refused(&mut self, why: &str) {
+        self.printer.say(format!("refused a connection from {why}"));
+    }
+}
+
+/// Rank 0 before the others are there.
+pub struct Host {
+    listener: TcpListener,
+    place: Place,
+    pub workers: Workers,
+}
+
+impl Host {
+    /// Listens, and starts the other ranks if nobody else does.
+    pub fn new(role: &Role, engine: &EngineArgs) -> Result<Option<Host>, Failure> {
+        match role {
+            Role::Spawns { place } => {
+                let listener = listen(&[SocketAddr::from(([127, 0, 0, 1], 0))])?;
+                let address = listener.local_addr().map_err(|error| Failure::new(Exit::Undecided, error))?;
+                let workers = Workers::spawn(place, engine, address)?;
+                Ok(Some(Host { listener, place: place.clone(), workers }))
+            }
+            Role::Joins { place, coordinator } if place.rank == 0 => {
+                let listener = listen(coordinator)?;
+                Ok(Some(Host { listener, place: place.clone(), workers: Workers::default() }))
+            }
+            Role::Joins { .. } | Role::Alone => Ok(None),
+        }
+    }
+
+    /// Waits for the other ranks.
+    pub fn wait(&mut self, printer: Printer) -> Result<Tcp, Failure> {
+        let mut watch = Watch { workers: &mut self.workers, printer };
+        let tcp = Tcp::host(&self.listener, self.place.clone(), &mut watch);
+        tcp.map_err(|error| Failure::new(Exit::Undecided, error))
+    }
+}
+
+fn listen(addresses: &[SocketAddr]) -> Result<TcpListener, Failure> {
+    TcpListener::bind(addresses).map_err(|error| {
+        let torchrun = match variable("TORCHELASTIC_USE_AGENT_STORE") {
+            Some(agent) if agent == "True" => {
+                " (torchrun itself listens at MASTER_PORT: give --ranks $WORLD_SIZE --rank $RANK --coordinator with another port)"
+            }
+            _ => "",
+        };
+        let at: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+        usage(format!("rank 0 cannot listen at {}: {error}{torchrun}", at.join(" or ")))
+    })
+}

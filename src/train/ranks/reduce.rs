@@ -1,0 +1,161 @@
+//! The sum of all ranks' gradients by the fixed tree: reduce-scatter as an all-to-all of shards, additions of whole shards in
+//! the tree's order, all-gather of the sums.
+//!
+//! A shard is added by the rank's engine, by the graph that the accumulation is everywhere, over the shard's pieces instead of whole
+//! tensors: one definition of an addition, and the one that the engine's self-test covers.
+
+use std::sync::Arc;
+
+use super::super::TrainError;
+use super::collective::Collective;
+use super::plan::{Piece, Plan, Shared};
+use crate::arith::DType;
+use crate::commit::tensor::{Hash, TILE_BYTES, piece_value, tile_count};
+use crate::engine::session::{Gradients, Session};
+use crate::engine::{Compiled, EngineError, Inputs, Observer, Tensor};
+use crate::program::graph::{Node, TensorType};
+use crate::program::step::{StateTensor, sum_graph};
+use crate::run::checkpoint::state_type;
+
+/// Adds this rank's shards.
+pub struct Adder {
+    /// `None` for an empty shard: more ranks than tiles.
+    compiled: Option<Compiled>,
+    pieces: Vec<Piece>,
+    /// Tiles of each piece's whole tensor.
+    counts: Vec<usize>,
+}
+
+fn piece_type(piece: &Piece) -> TensorType {
+    TensorType { dtype: DType::F32, shape: vec![piece.bytes.len() as u32 / 4] }
+}
+
+/// Hashes the tiles of every sum.
+struct Tiles<'a> {
+    adder: &'a Adder,
+    values: &'a mut Vec<Hash>,
+}
+
+impl Observer for Tiles<'_> {
+    fn node(
+        &mut self,
+        index: usize,
+        _: &Node,
+        bytes: &[u8],
+        _: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        let (piece, count) = (&self.adder.pieces[index], self.adder.counts[index]);
+        let tiles = piece.tiles.clone().zip(bytes.chunks(TILE_BYTES));
+        self.values.extend(tiles.map(|(tile, bytes)| piece_value(bytes, TILE_BYTES, tile, count)));
+        Ok(None)
+    }
+}
+
+impl Adder {
+    pub fn new(session: &mut Session, plan: &Plan, rank: u32) -> Result<Adder, EngineError> {
+        let pieces = plan.shard(rank).to_vec();
+        let table: Vec<StateTensor> = pieces
+            .iter()
+            .map(|piece| StateTensor {
+                name: plan.gradients()[piece.tensor].name.clone(),
+                shape: piece_type(piece).shape,
+            })
+            .collect();
+        let whole = |piece: &Piece| tile_count(state_type(&plan.gradients()[piece.tensor]).bytes());
+        let counts = pieces.iter().map(whole).collect();
+        let compiled = match pieces.is_empty() {
+            true => None,
+            false => Some(session.engine_mut().compile(Arc::new(sum_graph(&table)))?),
+        };
+        Ok(Adder { compiled, pieces, counts })
+    }
+
+    /// A shard from its canonical bytes.
+    fn upload(&self, session: &mut Session, mut bytes: &[u8]) -> Result<Vec<Tensor>, EngineError> {
+        let mut tensors = Vec::with_capacity(self.pieces.len());
+        for piece in &self.pieces {
+            let (own, rest) = bytes.split_at(piece.bytes.len());
+            tensors.push(session.engine_mut().upload(&piece_type(piece), own)?);
+            bytes = rest;
+        }
+        Ok(tensors)
+    }
+
+    /// The sum of two shards; the values of its tiles go to `tiles`.
+    fn add(
+        &self,
+        session: &mut Session,
+        left: Vec<Tensor>,
+        right: Vec<Tensor>,
+        tiles: Option<&mut Vec<Hash>>,
+    ) -> Result<Vec<Tensor>, EngineError> {
+        let Some(compiled) = &self.compiled else { return Ok(Vec::new()) };
+        let inputs: Vec<Tensor> = left.into_iter().zip(right).flat_map(|(l, r)| [l, r]).collect();
+        let mut observer = tiles.map(|values| Tiles { adder: self, values });
+        let observer = observer.as_mut().map(|observer| observer as &mut dyn Observer);
+        session.engine_mut().run(compiled, &inputs, observer)
+    }
+}
+
+/// The shards of a sum on this rank, one after another: `[s]` is rank s's.
+fn shards(session: &mut Session, plan: &Plan, sum: &Gradients) -> Result<Vec<Vec<u8>>, EngineError> {
+    let mut shards: Vec<Vec<u8>> =
+        (0..plan.ranks()).map(|rank| Vec::with_capacity(plan.shard_bytes(rank))).collect();
+    session.visit_gradients(sum, |tensor, bytes| {
+        for (rank, shard) in (0..).zip(&mut shards) {
+            for piece in plan.shard(rank).iter().filter(|piece| piece.tensor == tensor) {
+                shard.extend_from_slice(&bytes[piece.bytes.clone()]);
+            }
+        }
+    })?;
+    Ok(shards)
+}
+
+/// The sum of the whole step's gradients, the same on every rank, from every rank's partial sums. The values of the tiles of this
+/// rank's shard of every addition go to `tiles`, addition after addition.
+pub fn sum(
+    session: &mut Session,
+    collective: &mut dyn Collective,
+    plan: &Plan,
+    adder: &Adder,
+    partials: Vec<Gradients>,
+    mut tiles: Option<&mut Vec<Hash>>,
+) -> Result<Gradients, TrainError> {
+    let rank = collective.rank();
+    let mut sent = Vec::with_capacity(partials.len());
+    for partial in partials {
+        sent.push(shards(session, plan, &partial)?);
+    }
+    let outgoing: Vec<Vec<&[u8]>> = (0..plan.ranks() as usize)
+        .map(|to| sent.iter().map(|shards| shards[to].as_slice()).collect())
+        .collect();
+    let incoming: Vec<Vec<usize>> =
+        (0..plan.ranks()).map(|from| vec![plan.shard_bytes(rank); plan.partials(from)]).collect();
+    // Shards are shown in the order in which the tree takes them, so each is added as soon as it can be.
+    let mut steps = plan.shared().iter().peekable();
+    let mut waiting: Vec<Vec<Tensor>> = Vec::new();
+    collective.all_to_all(&outgoing, &incoming, &mut |bytes| {
+        steps.next_if_eq(&&Shared::Take).expect("the plan takes every partial sum");
+        waiting.push(adder.upload(session, bytes)?);
+        while steps.next_if(|step| matches!(step, Shared::Add(_))).is_some() {
+            let right = waiting.pop().expect("an addition has two operands");
+            let left = waiting.pop().expect("an addition has two operands");
+            waiting.push(adder.add(session, left, right, tiles.as_deref_mut())?);
+        }
+        Ok(())
+    })?;
+    drop(sent);
+    let mut own = Vec::with_capacity(plan.shard_bytes(rank));
+    for tensor in waiting.pop().expect("the tree has a root") {
+        session.engine_mut().read(&tensor, &mut |bytes| own.extend_from_slice(bytes))?;
+    }
+    let outgoing = vec![vec![own.as_slice()]; plan.ranks() as usize];
+    let incoming: Vec<Vec<usize>> = (0..plan.ranks()).map(|from| vec![plan.shard_bytes(from)]).collect();
+    // Shards follow each other as ranks do.
+    let mut whole = Vec::with_capacity(incoming.iter().flatten().sum());
+    collective.all_to_all(&outgoing, &incoming, &mut |bytes| {
+        whole.extend_from_slice(bytes);
+        Ok(())
+    })?;
+    Ok(session.upload_gradients(&whole)?)
+}

@@ -1,0 +1,327 @@
+//! Ranks over TCP: every two are connected. They meet at rank 0, which tells each where the others listen.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use super::super::TrainError;
+use super::RankError;
+use super::collective::{Collective, Kind};
+pub use super::link::Place;
+use super::link::{Link, NoLink};
+use crate::commit::Malformed;
+use crate::commit::codec::{Decoder, Encoder};
+
+/// How long whoever connects may take to say who it is.
+const GREETING: Duration = Duration::from_secs(10);
+/// How much longer than others rank 0 waits.
+const GRACE: Duration = Duration::from_secs(2);
+/// Between two looks for a connection.
+const PAUSE: Duration = Duration::from_millis(5);
+/// The most bytes of an address in text.
+const ADDRESS_MAX: usize = 64;
+/// How many refused connections an error names.
+const REFUSED_MAX: usize = 3;
+
+/// All links of a rank.
+pub struct Tcp {
+    place: Place,
+    /// `None` for the rank itself.
+    links: Vec<Option<Link>>,
+}
+
+/// What rank 0 hears of while it waits for the others.
+pub trait Waiting {
+    /// Asked again and again: an error ends the waiting.
+    fn check(&mut self) -> Result<(), RankError>;
+
+    /// A connection was refused.
+    fn refused(&mut self, why: &str);
+}
+
+/// Waits without asking anybody.
+pub struct Quiet;
+
+impl Waiting for Quiet {
+    fn check(&mut self) -> Result<(), RankError> {
+        Ok(())
+    }
+
+    fn refused(&mut self, _: &str) {}
+}
+
+/// A rank that connected, where it connected from, and the port it listens on.
+struct Joined {
+    link: Link,
+    address: IpAddr,
+    port: u16,
+}
+
+/// Waits until a rank of each of `wanted` has connected.
+fn accept(
+    listener: &TcpListener,
+    place: &Place,
+    wanted: std::ops::Range<u32>,
+    waiting: &mut dyn Waiting,
+) -> Result<Vec<Joined>, RankError> {
+    let begin = Instant::now();
+    let io = |error: io::Error| RankError::Refused(format!("cannot wait for other ranks: {error}"));
+    listener.set_nonblocking(true).map_err(io)?;
+    let mut joined: Vec<Option<Joined>> = wanted.clone().map(|_| None).collect();
+    let mut refused: Vec<String> = Vec::new();
+    while joined.iter().any(Option::is_none) {
+        waiting.check()?;
+        if begin.elapsed() > place.timeout {
+            let missing: Vec<String> = (wanted.clone().zip(&joined))
+                .filter(|(_, joined)| joined.is_none())
+                .map(|(rank, _)| rank.to_string())
+                .collect();
+            let mut why = format!(
+                "rank {} did not join within {} s (--rank-timeout)",
+                missing.join(", "),
+                place.timeout.as_secs()
+            );
+            if !refused.is_empty() {
+                why += &format!("; refused: {}", refused.join("; "));
+            }
+            return Err(RankError::Refused(why));
+        }
+        let (stream, from) = match listener.accept() {
+            Ok(accepted) => accepted,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                std::thread::sleep(PAUSE);
+                continue;
+            }
+            // The connection is gone again.
+            Err(_) => continue,
+        };
+        match greet(stream, place)? {
+            Ok((link, port)) => {
+                let rank = link.peer;
+                let slot = rank.checked_sub(wanted.start).and_then(|slot| joined.get_mut(slot as usize));
+                match slot {
+                    Some(slot @ None) => *slot = Some(Joined { link, address: from.ip(), port }),
+                    Some(Some(_)) => {
+                        let why =
+                            format!("two processes say that they are rank {rank}; the second is at {from}");
+                        return Err(RankError::Refused(why));
+                    }
+                    None => {
+                        let why = format!(
+                            "the process at {from} says that it is rank {rank}, of {} ranks",
+                            place.ranks
+                        );
+                        return Err(RankError::Refused(why));
+                    }
+                }
+            }
+            Err(why) => {
+                let why = format!("{from}: {why}");
+                waiting.refused(&why);
+                if refused.len() < REFUSED_MAX {
+                    refused.push(why);
+                }
+            }
+        }
+    }
+    Ok(joined.into_iter().flatten().collect())
+}
+
+/// A connection's rank and the port it listens on, if it is one of this run's.
+///
+/// # Errors
+/// If it knows the secret and is for another number of ranks. Whoever does not know it is refused and harms nobody.
+fn greet(stream: TcpStream, place: &Place) -> Result<Result<(Link, u16), String>, RankError> {
+    let mut link = match Link::open(stream, &Place { timeout: GREETING, ..place.clone() }) {
+        Ok(link) => link,
+        Err(NoLink::Stranger(why)) => return Ok(Err(why)),
+        Err(NoLink::Io(error)) => return Ok(Err(format!("it did not say who it is: {error}"))),
+    };
+    let hello = match link.incoming.receive(Kind::Hello, 6) {
+        Ok(hello) => hello,
+        Err(error) => {
+            // It cannot check this either, and sees so that the secret is another one.
+            link.outgoing.abort("another secret");
+            return Ok(Err(error.to_string()));
+        }
+    };
+    let mut d = Decoder::new("hello", &hello);
+    let read = d.u32().and_then(|ranks| Ok((ranks, d.take(2)?)));
+    let rank = link.peer;
+    let (ranks, port) = read.map_err(|source| RankError::Malformed { rank, source })?;
+    if ranks != place.ranks {
+        let why =
+            format!("rank {rank} was started for {ranks} ranks, rank {} for {}", place.rank, place.ranks);
+        link.outgoing.abort(&why);
+        return Err(RankError::Refused(why));
+    }
+    let port = u16::from_le_bytes([port[0], port[1]]);
+    let lost = |error: io::Error| RankError::Lost { rank, why: error.to_string() };
+    link.outgoing.send(Kind::Hello, &[])?;
+    link.set_timeout(place.timeout).map_err(lost)?;
+    Ok(Ok((link, port)))
+}
+
+/// Connects to `rank` at one of `addresses`, where it may not listen yet.
+fn connect(addresses: &[SocketAddr], rank: u32, place: &Place) -> Result<TcpStream, RankError> {
+    let begin = Instant::now();
+    loop {
+        let mut last = "the name has no address".to_string();
+        for address in addresses {
+            match TcpStream::connect_timeout(address, place.timeout) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = format!("{address}: {error}"),
+            }
+        }
+        if begin.elapsed() > place.timeout {
+            let seconds = place.timeout.as_secs();
+            let why = format!("rank {rank} cannot be reached within {seconds} s (--rank-timeout): {last}");
+            return Err(RankError::Refused(why));
+        }
+        std::thread::sleep(20 * PAUSE);
+    }
+}
+
+/// Says to `rank` at the other end who this is, and the port that others can connect to.
+fn introduce(stream: TcpStream, rank: u32, place: &Place, port: u16) -> Result<Link, RankError> {
+    let refused = |why: String| RankError::Refused(format!("rank {rank}: {why}"));
+    let mut link = Link::open(stream, place).map_err(|error| match error {
+        NoLink::Stranger(why) => refused(why),
+        NoLink::Io(error) => refused(format!("it did not say who it is: {error}")),
+    })?;
+    if link.peer != rank {
+        return Err(refused(format!("it says that it is rank {}", link.peer)));
+    }
+    let hello = [&place.ranks.to_le_bytes()[..], &port.to_le_bytes()].concat();
+    link.outgoing.send(Kind::Hello, &hello)?;
+    match link.incoming.receive(Kind::Hello, 0) {
+        Err(RankError::Malformed { .. }) => Err(refused("it has another secret".into())),
+        other => other.map(|_| link),
+    }
+}
+
+impl Tcp {
+    /// Rank 0: waits at `listener` for the others.
+    pub fn host(listener: &TcpListener, place: Place, waiting: &mut dyn Waiting) -> Result<Tcp, RankError> {
+        let mut joined = accept(listener, &place, 1..place.ranks, waiting)?;
+        let mut e = Encoder::default();
+        for other in &joined {
+            e.bytes(SocketAddr::new(other.address, other.port).to_string().as_bytes());
+        }
+        for Joined { link, .. } in &mut joined {
+            link.outgoing.send(Kind::Peers, &e.0)?;
+            // Whoever waits for a third rank is to say so before rank 0 has waited too long for the one that waits.
+            let rank = link.peer;
+            let lost = |error: io::Error| RankError::Lost { rank, why: error.to_string() };
+            link.set_timeout(place.timeout + GRACE).map_err(lost)?;
+        }
+        let links = [None].into_iter().chain(joined.into_iter().map(|other| Some(other.link))).collect();
+        Ok(Tcp { place, links })
+    }
+
+    /// Every other rank: connects to rank 0 at one of `coordinator`, then to the rest.
+    pub fn join(coordinator: &[SocketAddr], place: Place) -> Result<Tcp, RankError> {
+        let io = |error: io::Error| RankError::Refused(format!("cannot listen for other ranks: {error}"));
+        let stream = connect(coordinator, 0, &place)?;
+        // At the address that rank 0 is reached from, so at no interface that nobody asked for.
+        let listener = stream.local_addr().and_then(|own| TcpListener::bind((own.ip(), 0))).map_err(io)?;
+        let port = listener.local_addr().map_err(io)?.port();
+        let mut first = introduce(stream, 0, &place, port)?;
+        let others = place.ranks as usize - 1;
+        let peers = first.incoming.receive(Kind::Peers, (others * (4 + ADDRESS_MAX)) as u64)?;
+        let malformed = |source| RankError::Malformed { rank: 0, source };
+        let mut d = Decoder::new("peers", &peers);
+        let mut links = vec![Some(first)];
+        for rank in 1..place.ranks {
+            let text = d.text(ADDRESS_MAX).map_err(malformed)?;
+            let address = text.parse().map_err(|_| malformed(Malformed::invalid("peers", "no address")))?;
+            if rank < place.rank {
+                links.push(Some(introduce(connect(&[address], rank, &place)?, rank, &place, 0)?));
+            }
+        }
+        links.push(None);
+        let above = accept(&listener, &place, place.rank + 1..place.ranks, &mut Quiet)?;
+        links.extend(above.into_iter().map(|other| Some(other.link)));
+        Ok(Tcp { place, links })
+    }
+
+    fn link(&mut self, rank: u32) -> &mut Link {
+        self.links[rank as usize].as_mut().expect("a rank sends itself no single messages")
+    }
+}
+
+impl Collective for Tcp {
+    fn rank(&self) -> u32 {
+        self.place.rank
+    }
+
+    fn ranks(&self) -> u32 {
+        self.place.ranks
+    }
+
+    fn send(&mut self, to: u32, kind: Kind, bytes: &[u8]) -> Result<(), TrainError> {
+        // A peer that stopped has said why, and that says more than a closed connection.
+        let link = self.link(to);
+        let Err(error) = link.outgoing.send(kind, bytes) else { return Ok(()) };
+        Err(link.last_words().unwrap_or(error).into())
+    }
+
+    fn receive(&mut self, from: u32, kind: Kind, max: u64) -> Result<Vec<u8>, TrainError> {
+        Ok(self.link(from).incoming.receive(kind, max)?)
+    }
+
+    /// Every link has a thread that sends, so nobody waits for whoever waits for it.
+    fn all_to_all(
+        &mut self,
+        outgoing: &[Vec<&[u8]>],
+        incoming: &[Vec<usize>],
+        each: &mut dyn FnMut(&[u8]) -> Result<(), TrainError>,
+    ) -> Result<(), TrainError> {
+        std::thread::scope(|scope| {
+            let mut senders = Vec::new();
+            let mut receivers = Vec::new();
+            for (link, messages) in self.links.iter_mut().zip(outgoing) {
+                let Some(Link { outgoing, incoming, .. }) = link else {
+                    receivers.push(None);
+                    continue;
+                };
+                receivers.push(Some(incoming));
+                senders.push(scope.spawn(move || {
+                    messages.iter().try_for_each(|message| outgoing.send(Kind::Gradient, message))
+                }));
+            }
+            let mut receive = || -> Result<(), TrainError> {
+                for (from, (receiver, lens)) in receivers.iter_mut().zip(incoming).enumerate() {
+                    let Some(receiver) = receiver else {
+                        outgoing[from].iter().try_for_each(|message| each(message))?;
+                        continue;
+                    };
+                    for &len in lens {
+                        let bytes = receiver.receive(Kind::Gradient, len as u64)?;
+                        if bytes.len() != len {
+                            let source = Malformed::Truncated { what: "message" };
+                            return Err(RankError::Malformed { rank: from as u32, source }.into());
+                        }
+                        each(&bytes)?;
+                    }
+                }
+                Ok(())
+            };
+            // What was received says more than what could not be sent.
+            let received = receive();
+            let sent = senders.into_iter().map(|sender| sender.join().expect("a sender does not panic"));
+            let sent = sent.collect::<Vec<_>>().into_iter().collect::<Result<(), _>>();
+            received?;
+            Ok(sent?)
+        })
+    }
+
+    fn abort(&mut self, why: &str) -> bool {
+        let mut told = false;
+        for (rank, link) in self.links.iter_mut().enumerate() {
+            let done = link.as_mut().is_some_and(|link| link.outgoing.abort(why));
+            told |= done && rank == 0;
+        }
+        told
+    }
+}
