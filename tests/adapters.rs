@@ -9,7 +9,7 @@ mod common;
 
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
-use common::{adapter_names, begin_run, cuda_engines, files, gpt_job, gpu_engines, key};
+use common::{adapter_names, begin_run, files, gpt_job, gpu_engines, key};
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::arith::{DType, elementary, float};
 use tiebreak::engine::cpu::Cpu;
