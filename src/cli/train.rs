@@ -89,6 +89,8 @@ impl Bar {
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let disk = Disk::default();
     let private = args.key.as_deref().map(key::read_private).transpose()?;
+    // First, so that nothing is begun that cannot go on here.
+    let mut engine = open(&args.engine)?;
     let run = match (&args.job, args.resume) {
         (_, true) => Run::open(&args.out)?,
         (Some(job), false) => {
@@ -110,7 +112,6 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         let why = "the job has a [rounding] table: it is of the logged profile; remove the table or --profile exact";
         return Err(Failure::new(Exit::Usage, why));
     }
-    let mut engine = open(&args.engine)?;
     printer.say(format!(
         "run {}: {} parameters, {} steps on {}; tensors of a step take {}, the run about {} on disk",
         run.id.short(),

@@ -2,6 +2,7 @@
 
 use super::kernels::ProductSize;
 use crate::engine::EngineError;
+use crate::program::graph::View;
 use crate::shaders::product::Variant;
 
 /// A GPU through wgpu or through NVIDIA's driver.
@@ -49,6 +50,16 @@ pub trait Device: Sized + 'static {
     /// A kernel of the device's own for a product on digit planes of this size, whose shader is `text`, with the rows and columns that a
     /// workgroup computes; none where the shader does.
     fn product(&mut self, _text: &str, _size: &ProductSize) -> Result<Own<Self::Pipeline>, EngineError> {
+        Ok(None)
+    }
+
+    /// A pipeline of a library of the device's for a trainer's native product of these operands, whose result has so many parts; none
+    /// where a shader computes it. It is dispatched once, with left operand, right operand and result.
+    fn native_product(
+        &mut self,
+        _operands: [&View; 2],
+        _parts: u32,
+    ) -> Result<Option<Self::Pipeline>, EngineError> {
         Ok(None)
     }
 
