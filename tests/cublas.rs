@@ -16,12 +16,13 @@ use tiebreak::arith::digits::{group_magnitude, quantise};
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Outcome, Report, Silent, audit, audit_natively, checks};
-use tiebreak::engine::Engine;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::cpu::native::Native;
 use tiebreak::engine::gpu::{Cublas, Cuda};
+use tiebreak::engine::scan::{Found, Scan};
+use tiebreak::engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
 use tiebreak::program::builder::Builder;
-use tiebreak::program::graph::{Graph, Primitive, View};
+use tiebreak::program::graph::{Graph, Node, Primitive, TensorType, View};
 use tiebreak::program::products::ProductTable;
 use tiebreak::rounding::legal::{Accumulation, Exact, Row};
 use tiebreak::run::dir::Run;
@@ -46,11 +47,15 @@ fn audited(run: &Run, engine: &mut dyn Engine, native: bool) -> Report {
     report
 }
 
-/// Every exact engine of this machine but for the scalar reference.
+/// The exact engines that audit here. The others, and SwiftShader, which takes its time, see the CPU kernels' runs
+/// (`tests/rounding.rs`).
 fn auditors() -> Vec<(String, Box<dyn Engine>)> {
     let mut all: Vec<(String, Box<dyn Engine>)> = vec![("cpu".into(), Box::new(Cpu::new(2).unwrap()))];
     #[cfg(feature = "gpu")]
-    all.extend(common::gpu_engines().into_iter().map(|gpu| (gpu.describe(), gpu as Box<dyn Engine>)));
+    for name in common::adapter_names().into_iter().filter(|name| !name.contains("SwiftShader")) {
+        let gpu = tiebreak::engine::gpu::Gpu::open(Some(&name)).unwrap_or_else(|error| panic!("{error}"));
+        all.push((name, Box::new(gpu)));
+    }
     all
 }
 
@@ -287,6 +292,119 @@ fn split(row: &[u32], parts: u32) -> Row {
     let below = group_magnitude(rest.iter().copied());
     let rest = rest.iter().map(|&x| quantise(x, below, 4)).collect();
     Row::default().with(high, magnitude, 3).with(rest, below, 4)
+}
+
+/// A log is the same wherever its near ties were searched for, also where there is no room for all of them (the paper's preset), and
+/// with the plain shader.
+#[test]
+fn logs_do_not_depend_on_where_near_ties_are_found() {
+    in_its_own_process("logs_of_both_searches");
+}
+
+#[test]
+#[ignore = "run by logs_do_not_depend_on_where_near_ties_are_found in a process with the stand-in"]
+fn logs_of_both_searches() {
+    let train = |job: &Path, out: &Path, engine: &mut Counted| {
+        engine.shown = 0;
+        let (disk, mut silent) = (Disk::default(), tiebreak::train::Silent);
+        let run = begin_run(&disk, job, out).unwrap();
+        tiebreak::train::train(&disk, &run, engine, Some(&key()), None, &mut silent).unwrap();
+        (common::files(&out.join("logs")), fs::read(run.layout.model()).unwrap(), engine.shown)
+    };
+    // Thresholds for a decision or two where the default ones are for longer runs; and the last of the plain shader's for more than the
+    // device has room for. The preset logs every second value and 28 bits leave little to tell by, so there the host looks at all.
+    let fast =
+        ["", "bits = 32\nthreshold = 1000000\n", "bits = 28\nthreshold = 16000000\n", "preset = \"paper\"\n"];
+    for (kernels, tables) in
+        [(Some(Cublas::Fast), &fast[..]), (None, &["floor = 0\n", "threshold = 400000\n"])]
+    {
+        let engine = kernels.map_or_else(|| Cuda::open(None).unwrap(), cublas);
+        let mut engine = Counted { engine, shown: 0 };
+        for table in tables {
+            let folder = tempfile::tempdir().unwrap();
+            let job = logged_job(folder.path(), table);
+            let job = Path::new(&job);
+            let shorter = fs::read_to_string(job).unwrap().replace("steps = 4", "steps = 2");
+            fs::write(job, shorter).unwrap();
+            engine.engine = engine.engine.scanning(true);
+            let there = train(job, &folder.path().join("there"), &mut engine);
+            engine.engine = engine.engine.scanning(false);
+            let here = train(job, &folder.path().join("here"), &mut engine);
+            assert!(there.0.iter().any(|(_, log)| log.len() > 100), "{table}: the logs are empty");
+            assert_eq!(there.0, here.0, "{table}");
+            assert_eq!(there.1, here.1, "{table}");
+            // What nobody needs to see stays on the device.
+            println!("{table:?}: {} outputs were shown, without the search {}", there.2, here.2);
+            let on_the_host = ["paper", "28", "400000"].iter().any(|text| table.contains(text));
+            assert_eq!(there.2 > 0, on_the_host, "{table}: {} and {}", there.2, here.2);
+        }
+    }
+}
+
+/// An engine that counts how often a node's output is shown.
+struct Counted {
+    engine: Cuda,
+    shown: usize,
+}
+
+/// An observer that counts it.
+struct Counter<'a> {
+    observer: &'a mut dyn Observer,
+    shown: &'a mut usize,
+}
+
+impl Observer for Counter<'_> {
+    fn wants(&self, index: usize, node: &Node) -> bool {
+        self.observer.wants(index, node)
+    }
+
+    fn scan(&self, index: usize, node: &Node) -> Option<Scan> {
+        self.observer.scan(index, node)
+    }
+
+    fn found(&mut self, index: usize, node: &Node, found: Found) -> Result<(), EngineError> {
+        self.observer.found(index, node, found)
+    }
+
+    fn node(
+        &mut self,
+        index: usize,
+        node: &Node,
+        bytes: &[u8],
+        inputs: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        *self.shown += 1;
+        self.observer.node(index, node, bytes, inputs)
+    }
+}
+
+impl Engine for Counted {
+    fn describe(&self) -> String {
+        self.engine.describe()
+    }
+
+    fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
+        self.engine.upload(ty, bytes)
+    }
+
+    fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
+        self.engine.read(tensor, visit)
+    }
+
+    fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
+        self.engine.compile(graph)
+    }
+
+    fn run(
+        &mut self,
+        compiled: &Compiled,
+        inputs: &[Tensor],
+        observer: Option<&mut dyn Observer>,
+    ) -> Result<Vec<Tensor>, EngineError> {
+        let Some(observer) = observer else { return self.engine.run(compiled, inputs, None) };
+        let mut counter = Counter { observer, shown: &mut self.shown };
+        self.engine.run(compiled, inputs, Some(&mut counter))
+    }
 }
 
 /// Each fault gives its own error, which says what to do.

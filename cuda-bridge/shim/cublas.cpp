@@ -49,19 +49,30 @@ double tf32(double x) {
     return value;
 }
 
+// The exponent of a finite number; that of 0 is below all others, and so are those of its products.
+constexpr int NONE = -100000;
+int exponent(double x) { return x == 0 ? NONE : std::isfinite(x) ? std::ilogb(x) : 0; }
+
+// A row of an operand with its exponents.
+struct Terms {
+    const double* values;
+    const int* exponents;
+};
+
 // What a tensor core makes of an accumulator and a few products, which it has exactly.
-float fused(float sum, const double* a, const double* b, int64_t count) {
+float fused(float sum, Terms a, Terms b, int64_t first, int64_t count) {
     constexpr int BITS = 24;
-    int most = sum == 0 ? -1000 : std::ilogb(sum);
+    int most = exponent(sum);
     double plain = sum;
-    for (int64_t i = 0; i < count; i++) {
-        plain += a[i] * b[i];
-        if (a[i] != 0 && b[i] != 0) most = std::max(most, std::ilogb(a[i]) + std::ilogb(b[i]));
+    for (int64_t i = first; i < first + count; i++) {
+        plain += a.values[i] * b.values[i];
+        most = std::max(most, a.exponents[i] + b.exponents[i]);
     }
-    if (!std::isfinite(plain) || most == -1000) return (float)plain;
-    auto aligned = [&](double x) { return (int64_t)std::trunc(std::ldexp(x, BITS - most)); };
-    int64_t total = aligned(sum);
-    for (int64_t i = 0; i < count; i++) total += aligned(a[i] * b[i]);
+    if (!std::isfinite(plain) || most < NONE / 2) return (float)plain;
+    // Products of binary32 numbers are far from binary64's limits, so that scaling one is exact.
+    const double scale = std::ldexp(1.0, BITS - most);
+    int64_t total = (int64_t)(sum * scale);
+    for (int64_t i = first; i < first + count; i++) total += (int64_t)(a.values[i] * b.values[i] * scale);
     uint64_t magnitude = (uint64_t)std::abs(total);
     if (magnitude >> 24) {
         int extra = 40 - __builtin_clzll(magnitude);
@@ -70,14 +81,14 @@ float fused(float sum, const double* a, const double* b, int64_t count) {
     return (float)std::ldexp(total < 0 ? -(double)magnitude : (double)magnitude, most - BITS);
 }
 
-float tensor_core(const double* a, const double* b, int64_t k, int64_t at_once) {
+float tensor_core(Terms a, Terms b, int64_t k, int64_t at_once) {
     // Two blocks share K, as they do where an output is too small to keep a GPU busy.
     int64_t half = k >= 64 ? k / 2 / 16 * 16 : k;
     float sums[2] = {0, 0};
     for (int64_t i = 0; i < k;) {
         int64_t count = std::min(at_once, (i < half ? half : k) - i);
         float& sum = sums[i < half ? 0 : 1];
-        sum = fused(sum, a + i, b + i, count);
+        sum = fused(sum, a, b, i, count);
         i += count;
     }
     return sums[0] + sums[1];
@@ -158,6 +169,7 @@ int cublasGemmStridedBatchedEx(void* handle, int operation_a, int operation_b, i
     if (!fits(c, stride_c, ldc, n, m, bytes_c) || (batch > 1 && stride_c < (int64_t)ldc * n)) return INVALID_VALUE;
 
     std::vector<double> rows((size_t)m * k), columns((size_t)n * k);
+    std::vector<int> of_rows(rows.size()), of_columns(columns.size());
     for (int64_t sample = 0; sample < batch; sample++) {
         Operand left{(const char*)a + sample * stride_a * bytes, type_a, operation_a == 1, lda};
         Operand right{(const char*)b + sample * stride_b * bytes, type_b, operation_b == 1, ldb};
@@ -165,13 +177,15 @@ int cublasGemmStridedBatchedEx(void* handle, int operation_a, int operation_b, i
             for (int64_t i = 0; i < m; i++) rows[i * k + l] = compute == FAST_TF32 ? tf32(left(i, l)) : left(i, l);
             for (int64_t j = 0; j < n; j++) columns[j * k + l] = compute == FAST_TF32 ? tf32(right(l, j)) : right(l, j);
         }
+        std::transform(rows.begin(), rows.end(), of_rows.begin(), exponent);
+        std::transform(columns.begin(), columns.end(), of_columns.begin(), exponent);
         for (int64_t j = 0; j < n; j++)
             for (int64_t i = 0; i < m; i++) {
                 const double *x = &rows[i * k], *y = &columns[j * k];
                 const int64_t at = sample * stride_c + i + j * ldc;
                 if (wide) ((double*)c)[at] = backwards<double, 4>(x, y, k, false);
                 else if (compute == COMPUTE_32F_PEDANTIC) ((float*)c)[at] = backwards<float, 8>(x, y, k, true);
-                else ((float*)c)[at] = tensor_core(x, y, k, operands == BF16 ? 8 : 4);
+                else ((float*)c)[at] = tensor_core({x, &of_rows[i * k]}, {y, &of_columns[j * k]}, k, operands == BF16 ? 8 : 4);
             }
     }
     if (!canaries()) return lose("a product wrote past a buffer"), EXECUTION_FAILED;

@@ -10,6 +10,7 @@ pub mod device;
 pub mod host;
 mod library;
 pub mod native;
+pub mod near;
 pub mod nvrtc;
 pub mod tensor_core;
 pub mod translate;

@@ -7,6 +7,7 @@ use crate::arith::DType;
 use crate::commit::digest::Digest;
 use crate::commit::record::StepRecord;
 use crate::commit::{table, tensor};
+use crate::engine::scan::{Found, Scan};
 use crate::engine::session::{Gradients, MicroBatch, Phase, Session, StepObserver, StepScalars};
 use crate::engine::{EngineError, Inputs, Observer};
 use crate::program::graph::{Graph, Node, TensorType};
@@ -78,6 +79,20 @@ impl Tracer<'_, '_, '_> {
 impl Observer for Tracer<'_, '_, '_> {
     fn wants(&self, index: usize, node: &Node) -> bool {
         self.hashes(index) || self.tamper.is_some() || self.rounds(index, node)
+    }
+
+    fn scan(&self, index: usize, _node: &Node) -> Option<Scan> {
+        if self.hashes(index) || self.tamper.is_some() {
+            return None;
+        }
+        self.rounder.as_ref()?.scan(index)
+    }
+
+    fn found(&mut self, index: usize, node: &Node, found: Found) -> Result<(), EngineError> {
+        match &mut self.rounder {
+            Some(rounder) => rounder.found(index, node, found),
+            None => Ok(()),
+        }
     }
 
     fn node(

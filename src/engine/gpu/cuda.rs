@@ -7,6 +7,7 @@ use std::sync::Arc;
 use cuda_bridge::cache::{self, Cache};
 use cuda_bridge::device::{self, Description, DeviceError, Loaded, Memory, Slice};
 use cuda_bridge::native::Product;
+use cuda_bridge::near;
 use cuda_bridge::nvrtc::{self, Nvrtc};
 use cuda_bridge::tensor_core::{Shape, product};
 use cuda_bridge::translate::{Kernel, Options, translate};
@@ -16,6 +17,7 @@ use rayon::prelude::*;
 use super::cublas::{self, Cublas, Library};
 use super::device::{Device, Dispatch, Own, linted};
 use super::kernels::ProductSize;
+use super::scan::Kernels;
 use crate::engine::EngineError;
 use crate::program::graph::View;
 use crate::shaders::product::Variant;
@@ -31,8 +33,8 @@ pub struct CudaDevice {
     kernels: HashMap<Key, Arc<Loaded>>,
     /// What computes native products, if the shader does not.
     library: Option<Library>,
-    /// The kernels about the library's products, by name.
-    around_library: HashMap<String, Arc<Loaded>>,
+    /// Kernels that no shader is the source of, by name: those about the library's products, and the search for near ties.
+    by_name: HashMap<String, Arc<Loaded>>,
 }
 
 /// What a dispatch runs.
@@ -107,6 +109,20 @@ impl CudaDevice {
         Ok(Arc::new(self.device.load(kernel, &cubin).map_err(|error| self.error(error))?))
     }
 
+    /// A kernel that no shader is the source of, from those that are loaded or compiled now.
+    fn load_named(
+        &self,
+        loaded: &mut HashMap<String, Arc<Loaded>>,
+        kernel: Kernel,
+    ) -> Result<Arc<Loaded>, EngineError> {
+        if let Some(there) = loaded.get(&kernel.name) {
+            return Ok(there.clone());
+        }
+        let new = self.compile(&kernel)?;
+        loaded.insert(kernel.name, new.clone());
+        Ok(new)
+    }
+
     /// Has cuBLAS compute native products from now on.
     ///
     /// # Errors
@@ -172,7 +188,7 @@ impl Device for CudaDevice {
             cache,
             kernels: HashMap::new(),
             library: None,
-            around_library: HashMap::new(),
+            by_name: HashMap::new(),
         })
     }
 
@@ -222,18 +238,21 @@ impl Device for CudaDevice {
 
     fn native_product(&mut self, operands: [&View; 2], parts: u32) -> Result<Option<Pipeline>, EngineError> {
         let Some(mut library) = self.library.take() else { return Ok(None) };
-        let mut loaded = std::mem::take(&mut self.around_library);
-        let load = |kernel: Kernel| {
-            if let Some(there) = loaded.get(&kernel.name) {
-                return Ok(there.clone());
-            }
-            let new = self.compile(&kernel)?;
-            loaded.insert(kernel.name, new.clone());
-            Ok(new)
-        };
+        let mut loaded = std::mem::take(&mut self.by_name);
+        let load = |kernel: Kernel| self.load_named(&mut loaded, kernel);
         let product = library.product(&self.name, operands, parts, load);
-        (self.library, self.around_library) = (Some(library), loaded);
+        (self.library, self.by_name) = (Some(library), loaded);
         Ok(Some(Pipeline::Library(product?)))
+    }
+
+    fn scan_kernels(&mut self) -> Option<Result<Kernels<Pipeline>, EngineError>> {
+        let mut loaded = std::mem::take(&mut self.by_name);
+        let mut load = |kernel| self.load_named(&mut loaded, kernel).map(Pipeline::Kernel);
+        let (norms, near) = (load(near::row_norms()), load(near::near_ties()));
+        self.by_name = loaded;
+        Some(
+            norms.and_then(|norms| Ok(Kernels { norms: (norms, near::ROWS), near: (near?, near::ELEMENTS) })),
+        )
     }
 
     /// On all cores: compiling takes longer than everything else that is done before the first step.

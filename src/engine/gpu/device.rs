@@ -1,6 +1,7 @@
 //! What the engine asks of a way to reach GPUs: memory, pipelines, dispatches in order. Knows nothing of programs.
 
 use super::kernels::ProductSize;
+use super::scan;
 use crate::engine::EngineError;
 use crate::program::graph::View;
 use crate::shaders::product::Variant;
@@ -61,6 +62,12 @@ pub trait Device: Sized + 'static {
         _parts: u32,
     ) -> Result<Option<Self::Pipeline>, EngineError> {
         Ok(None)
+    }
+
+    /// The device's own kernels for the search for near ties; none where the host searches. They take their uniform data and buffers
+    /// as `cuda-bridge/kernels/near.cuh` has them.
+    fn scan_kernels(&mut self) -> Option<Result<scan::Kernels<Self::Pipeline>, EngineError>> {
+        None
     }
 
     /// Makes the pipelines of all these texts, which products of this size use, at once where a device can.

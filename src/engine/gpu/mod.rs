@@ -16,7 +16,9 @@ mod layout;
 mod map;
 mod pool;
 mod roots;
+mod scan;
 
+use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,6 +32,7 @@ pub use cuda::devices as cuda_devices;
 use device::{Device, Dispatch};
 use kernels::{ProductSize, Step, library_step, step_of};
 use pool::{Buffer, Pool};
+use scan::Searches;
 
 use super::plan::last_uses;
 use super::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
@@ -66,6 +69,10 @@ pub struct Accelerated<D: Device> {
     pool: Pool<D::Memory>,
     /// Whether tensors are hashed on the device: where that is no GPU, showing them to the host is faster.
     hashing: bool,
+    /// Whether near ties are searched for on the device, where it can.
+    scanning: bool,
+    /// Uniform data of such searches, by what is in it.
+    scans: HashMap<Vec<u8>, D::Uniforms>,
 }
 
 /// The engine through wgpu.
@@ -95,12 +102,18 @@ impl<D: Device> Accelerated<D> {
 
     fn on(device: D) -> Self {
         let hashing = !device.software();
-        Accelerated { device, variant: Variant::Dot, pool: Pool::default(), hashing }
+        let (pool, scans) = (Pool::default(), HashMap::new());
+        Accelerated { device, variant: Variant::Dot, pool, hashing, scanning: true, scans }
     }
 
     /// The engine with hashing on its device, or not: the roots are the same.
     pub fn hashing(self, hashing: bool) -> Self {
         Accelerated { hashing, ..self }
+    }
+
+    /// The engine with the search for near ties on its device, where that can, or not: what is found is the same.
+    pub fn scanning(self, scanning: bool) -> Self {
+        Accelerated { scanning, ..self }
     }
 
     /// Sets the variant given, or the one that is fastest on this adapter for a product of two digits.
@@ -346,6 +359,7 @@ impl<D: Device> Engine for Accelerated<D> {
         }
         // Recorded dispatches keep the tensors they touch until they are submitted.
         let mut recorded: Vec<(usize, Vec<Tensor>)> = Vec::new();
+        let mut searches = Searches::default();
         for (index, node) in graph.nodes.iter().enumerate() {
             let output = self.record(graph, index, node, &values, &plan.steps[index], &mut recorded)?;
             values[node.output.0 as usize] = Some(output.clone());
@@ -353,8 +367,14 @@ impl<D: Device> Engine for Accelerated<D> {
             if wanted || recorded.len() >= BATCH || index + 1 == graph.nodes.len() {
                 self.submit(plan, &mut recorded)?;
             }
+            let scan = observer.as_deref().filter(|_| wanted).and_then(|observer| observer.scan(index, node));
+            let searched = match scan {
+                Some(scan) => self.start_search(graph, index, scan, &values, &mut searches)?,
+                None => false,
+            };
             if let Some(observer) = observer.as_deref_mut()
                 && wanted
+                && !searched
             {
                 let mut shown = Ok(None);
                 let mut inputs = Shown { gpu: self, values: &values };
@@ -365,6 +385,10 @@ impl<D: Device> Engine for Accelerated<D> {
                     let storage = self.upload_any(graph.tensor(node.output), &bytes)?;
                     values[node.output.0 as usize] = Some(Tensor::new(storage));
                 }
+            }
+            if let Some(observer) = observer.as_deref_mut() {
+                let last = index + 1 == graph.nodes.len();
+                self.finish_searches(graph, &mut searches, last, observer)?;
             }
             for id in &plan.dying[index] {
                 values[id.0 as usize] = None;
