@@ -1,15 +1,20 @@
 //! The CUDA engine on an NVIDIA GPU: `cargo bench --bench cuda [-- --small]`. Products of several shapes by number of digits,
-//! digitising and rounding back included, and whole steps of GPT-2 124M with the time that committing takes.
+//! digitising and rounding back included, whole steps of GPT-2 124M with the time that committing takes, and its logged step on
+//! cuBLAS beside the same step without roundings and log.
 //!
 //! Prints a JSON object a line; `benches/cuda_report.py` measures the peers (PyTorch's products and step) in the same run and sets
 //! them beside each other. `--small` tries the benchmark itself where there is no GPU.
 
+#[path = "common/logged.rs"]
+mod logged;
+
 use std::sync::Arc;
 use std::time::Instant;
 
+use logged::{Observed, plain_graph};
 use serde_json::json;
 use tiebreak::arith::DType;
-use tiebreak::engine::gpu::Cuda;
+use tiebreak::engine::gpu::{Cublas, Cuda};
 use tiebreak::engine::session::{MicroBatch, Session, StepScalars, Unobserved};
 use tiebreak::engine::{Engine, EngineError};
 use tiebreak::program::builder::Builder;
@@ -19,6 +24,8 @@ use tiebreak::program::models::{Gelu, Gpt, Model};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::{ProductClass, ProductTable};
 use tiebreak::program::step::{Program, StepSpec};
+use tiebreak::rounding::record::Recorder;
+use tiebreak::rounding::thresholds::Rounding;
 use tiebreak::train::committed_step::{gradient_root, state_digests};
 
 /// Median seconds of `rounds` rounds of `run`, `each` times in a row, after one that warms up.
@@ -67,38 +74,63 @@ fn product(engine: &mut dyn Engine, digits: u8, [m, n, k]: [u32; 3]) -> Result<(
     Ok(())
 }
 
-/// A step of a GPT, its micro-batches accumulated by the contract's tree, and what committing to it takes.
-fn step(
-    engine: &mut dyn Engine,
-    gpt: &Gpt,
-    digits: &str,
-    products: ProductTable,
-    [micro_batch, micro_batches]: [u32; 2],
-) -> Result<(), EngineError> {
-    let program = Arc::new(Program::new(StepSpec {
+/// The program of a step of a GPT: AdamW, clipping, its micro-batches accumulated by the contract's tree.
+fn program(gpt: &Gpt, products: ProductTable, [micro_batch, micro_batches]: [u32; 2]) -> Program {
+    Program::new(StepSpec {
         model: Model::Gpt(gpt.clone()),
         optimizer: Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 },
         clip_norm: Some(1.0),
         micro_batch,
         micro_batches,
         products,
-    }));
+    })
+}
+
+/// Its state before the first step.
+fn state(program: &Program) -> Vec<Vec<u8>> {
     let words = |tensor: &Vec<u32>| tensor.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
-    let state: Vec<Vec<u8>> = init::state(&program, [1, 2]).iter().map(words).collect();
-    let mut session = Session::new(engine, program.clone())?;
-    session.load(&state)?;
-    drop(state);
+    init::state(program, [1, 2]).iter().map(words).collect()
+}
+
+/// Its data, the same for every micro-batch.
+fn batch(gpt: &Gpt, [micro_batch, micro_batches]: [u32; 2]) -> Vec<MicroBatch> {
     let tokens: Vec<u8> = (0..micro_batch * gpt.context)
         .flat_map(|i| (i.wrapping_mul(7919) % gpt.vocabulary).to_le_bytes())
         .collect();
-    let batch = vec![MicroBatch { tensors: vec![tokens.clone(), tokens] }; micro_batches as usize];
+    vec![MicroBatch { tensors: vec![tokens.clone(), tokens] }; micro_batches as usize]
+}
+
+fn scalars(step: u32) -> StepScalars {
+    StepScalars { step, seed: [1, 2], learning_rate: 1e-4f32.to_bits() }
+}
+
+/// The middle one of the times but for the first step's, which allocates.
+fn middle(mut times: Vec<f64>) -> f64 {
+    times.remove(0);
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+const STEPS: u32 = 4;
+
+/// A step of the exact profile, and what committing to it takes.
+fn step(
+    engine: &mut dyn Engine,
+    gpt: &Gpt,
+    digits: &str,
+    products: ProductTable,
+    size: [u32; 2],
+) -> Result<(), EngineError> {
+    let program = Arc::new(program(gpt, products, size));
+    let batch = batch(gpt, size);
+    let mut session = Session::new(engine, program.clone())?;
+    session.load(&state(&program))?;
     let (mut times, mut committing) = (Vec::new(), Vec::new());
-    for number in 1..=4 {
-        let scalars = StepScalars { step: number, seed: [1, 2], learning_rate: 1e-4f32.to_bits() };
+    for number in 1..=STEPS {
         let begin = Instant::now();
         let mut roots = 0.0;
         // The loss is read at the end, which waits for everything.
-        session.step(scalars, &batch, &mut Unobserved, |session, _, gradients| {
+        session.step(scalars(number), &batch, &mut Unobserved, |session, _, gradients| {
             let begin = Instant::now();
             gradient_root(session, gradients)?;
             roots += begin.elapsed().as_secs_f64();
@@ -109,18 +141,56 @@ fn step(
         state_digests(&mut session)?;
         committing.push(begin.elapsed().as_secs_f64() + roots);
     }
-    // The first one allocates.
-    let middle = |times: &mut Vec<f64>| {
-        times.remove(0);
-        times.sort_by(f64::total_cmp);
-        times[times.len() / 2]
-    };
-    let tokens = micro_batch * micro_batches * gpt.context;
+    let [micro_batch, micro_batches] = size;
     println!(
         "{}",
         json!({
-            "kind": "step", "parameters": program.parameter_count(), "digits": digits, "tokens": tokens,
-            "micro_batch": micro_batch, "seconds": middle(&mut times), "commit_seconds": middle(&mut committing),
+            "kind": "step", "parameters": program.parameter_count(), "digits": digits,
+            "tokens": micro_batch * micro_batches * gpt.context, "micro_batch": micro_batch,
+            "seconds": middle(times), "commit_seconds": middle(committing),
+        })
+    );
+    Ok(())
+}
+
+/// A step of the logged profile on the bfloat16 grid with its log, and the same step by its kernels alone: no casts (but the
+/// library's operands), no roundings, no log.
+fn logged_step(engine: &mut dyn Engine, gpt: &Gpt, size: [u32; 2]) -> Result<(), EngineError> {
+    let rounding = Rounding::default();
+    let mut products = ProductTable::logged_preset();
+    rounding.apply(&mut products);
+    let program = Arc::new(program(gpt, products, size));
+    let plain = Arc::new(Program { micro: plain_graph(&program.micro), ..(*program).clone() });
+    let batch = batch(gpt, size);
+    let mut native = Vec::new();
+    let mut session = Session::new(engine, plain)?;
+    session.load(&state(&program))?;
+    for number in 1..=STEPS {
+        let begin = Instant::now();
+        session.step(scalars(number), &batch, &mut Unobserved, |_, _, _| Ok(()))?;
+        native.push(begin.elapsed().as_secs_f64());
+    }
+    drop(session);
+    let (mut logged, mut written) = (Vec::new(), None);
+    let mut session = Session::native(engine, program.clone())?;
+    session.load(&state(&program))?;
+    for number in 1..=STEPS {
+        let begin = Instant::now();
+        let mut recorder = Recorder::new(&rounding, &program.micro, size[1], None);
+        session.step(scalars(number), &batch, &mut Observed(&mut recorder), |_, _, _| Ok(()))?;
+        written = Some(recorder.finish());
+        logged.push(begin.elapsed().as_secs_f64());
+    }
+    drop(session);
+    let (log, counts) = written.expect("steps were logged");
+    let [micro_batch, micro_batches] = size;
+    println!(
+        "{}",
+        json!({
+            "kind": "logged", "engine": engine.describe(), "parameters": program.parameter_count(),
+            "tokens": micro_batch * micro_batches * gpt.context, "micro_batch": micro_batch,
+            "native_seconds": middle(native), "seconds": middle(logged), "values": counts.elements,
+            "decisions": counts.decisions, "log_bytes": log.bytes().len(),
         })
     );
     Ok(())
@@ -147,7 +217,9 @@ fn bench(small: bool) -> Result<(), EngineError> {
     let gpt = Gpt { vocabulary, context, layers, heads, width, gelu, dropout, tied, init_std };
     let batch = if small { [2, 2] } else { [8, 4] };
     step(&mut engine, &gpt, "default", ProductTable::preset(), batch)?;
-    step(&mut engine, &gpt, "3", ProductTable::uniform(3), batch)
+    step(&mut engine, &gpt, "3", ProductTable::uniform(3), batch)?;
+    drop(engine);
+    logged_step(&mut Cuda::open_with_cublas(None, Cublas::Fast)?, &gpt, batch)
 }
 
 fn main() {

@@ -166,6 +166,19 @@ def main():
     text += ["## Whole steps of GPT-2", "", rows(table), ""]
     for shape, (half, single) in steps.items():
         text += [f"PyTorch, micro-batches of {shape[0]} x 1024, {shape[1]} of them: bf16 autocast {half:.3f} s, fp32 {single:.3f} s.", ""]
+    table = [["kernels", "tokens a step", "native step, s", "logged, s", "logged / native", "/ bf16 autocast", "decisions", "log, MB"]]
+    for row in ours:
+        if row["kind"] != "logged":
+            continue
+        shape = (row["micro_batch"], row["tokens"] // row["micro_batch"] // 1024)
+        peer = f"{row['seconds'] / steps[shape][0]:.2f}" if shape in steps else "-"
+        table.append([
+            row["engine"].split(", native products by ")[-1].split(", ")[0], str(row["tokens"]), f"{row['native_seconds']:.3f}",
+            f"{row['seconds']:.3f}", f"{row['seconds'] / row['native_seconds']:.2f}", peer,
+            f"{row['decisions']} of {row['values']}", f"{row['log_bytes'] / 1e6:.2f}",
+        ])
+    if len(table) > 1:
+        text += ["## Logged steps of GPT-2, bfloat16 grid: roundings and log against the same kernels without (asked: 1.3 at most)", "", rows(table), ""]
     args.out.write_text("\n".join(text))
     print("\n".join(text))
 

@@ -4,22 +4,24 @@
 //! the CPU; the log's bytes against the entropy of its decisions. Medians of several steps, in one run. `paper`: the paper's preset,
 //! replayed by the other native kernels instead. `default`: default thresholds instead of calibrated ones.
 
+#[path = "common/logged.rs"]
+mod logged;
+
 use std::sync::Arc;
 use std::time::Instant;
 
+use logged::{Observed, plain_graph};
+use tiebreak::engine::Engine;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::cpu::native::Native;
-use tiebreak::engine::session::{MicroBatch, Phase, Session, StepObserver, StepScalars, Unobserved};
-use tiebreak::engine::{Engine, EngineError, Inputs, Observer};
-use tiebreak::program::graph::{Graph, Node, Primitive, TensorId, View};
+use tiebreak::engine::session::{MicroBatch, Session, StepObserver, StepScalars, Unobserved};
 use tiebreak::program::init;
-use tiebreak::program::logged::native_graph;
 use tiebreak::program::models::{Gelu, Gpt, Model};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::ProductTable;
 use tiebreak::program::step::{Program, StepSpec};
 use tiebreak::rounding::calibrate::Calibrator;
-use tiebreak::rounding::record::{Recorder, Rounder};
+use tiebreak::rounding::record::Recorder;
 use tiebreak::rounding::replay::Replayer;
 use tiebreak::rounding::thresholds::{Preset, Rounding};
 use tiebreak::train::committed_step::state_digests;
@@ -27,32 +29,6 @@ use tiebreak::train::committed_step::state_digests;
 /// The paper's setting: 8 samples of 64 tokens.
 const SAMPLES: u32 = 8;
 const TOKENS: u32 = 64;
-
-/// Lets a side of the logged profile see a step.
-struct Observed<'a>(&'a mut dyn Rounder);
-
-impl StepObserver for Observed<'_> {
-    fn phase(&mut self, phase: Phase, graph: &Graph) -> Option<&mut dyn Observer> {
-        self.0.begin(phase, graph);
-        Some(self)
-    }
-}
-
-impl Observer for Observed<'_> {
-    fn wants(&self, index: usize, node: &Node) -> bool {
-        self.0.wants(index, node)
-    }
-
-    fn node(
-        &mut self,
-        index: usize,
-        node: &Node,
-        bytes: &[u8],
-        inputs: &mut dyn Inputs,
-    ) -> Result<Option<Vec<u8>>, EngineError> {
-        self.0.node(index, node, bytes, inputs)
-    }
-}
 
 fn program(vocabulary: u32, layers: u32, width: u32, rounding: &Rounding) -> Program {
     let mut products = ProductTable::logged_preset();
@@ -75,48 +51,6 @@ fn program(vocabulary: u32, layers: u32, width: u32, rounding: &Rounding) -> Pro
         micro_batches: 1,
         products,
     })
-}
-
-/// The native graph without casts and roundings: what the trainer's kernels cost alone.
-fn plain_graph(graph: &Graph) -> Graph {
-    let mut native = native_graph(graph);
-    let mut instead: Vec<TensorId> = (0..native.tensors.len() as u32).map(TensorId).collect();
-    for logged in &native.logged {
-        if !logged.rule.is_wide() {
-            instead[logged.output.0 as usize] = logged.product;
-        }
-    }
-    for node in &native.nodes {
-        if let Primitive::Map { body, inputs, .. } = &node.primitive
-            && body.name == "to_bf16.v1"
-        {
-            instead[node.output.0 as usize] = inputs[0].tensor;
-        }
-    }
-    let resolve = |mut id: TensorId| {
-        while instead[id.0 as usize] != id {
-            id = instead[id.0 as usize];
-        }
-        id
-    };
-    let view = |view: &View| View { tensor: resolve(view.tensor), ..view.clone() };
-    let removed = |node: &Node| instead[node.output.0 as usize] != node.output;
-    native.nodes.retain(|node| !removed(node) && !matches!(node.primitive, Primitive::Magnitude { .. }));
-    for node in &mut native.nodes {
-        match &mut node.primitive {
-            Primitive::Map { inputs, .. } => inputs.iter_mut().for_each(|input| *input = view(input)),
-            Primitive::Native { a, b } => (*a, *b) = (view(a), view(b)),
-            Primitive::Gather { table: input, .. }
-            | Primitive::RowMax { input, .. }
-            | Primitive::TreeSum { input, .. }
-            | Primitive::SegmentSum { input, .. } => *input = resolve(*input),
-            _ => {}
-        }
-    }
-    for port in &mut native.outputs {
-        port.tensor = resolve(port.tensor);
-    }
-    native
 }
 
 fn median(times: &mut [f64]) -> f64 {

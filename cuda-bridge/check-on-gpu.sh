@@ -6,12 +6,12 @@
 #   cuda-bridge/check-on-gpu.sh [FOLDER]       on the GPU's machine; takes what --pack left, or builds with cargo
 #   cuda-bridge/check-on-gpu.sh --pack         where there is cargo: leaves the programs in gpu-check.tar.xz, for a machine without
 #
-# Needs the driver, NVRTC (CUDA's, PyTorch's, or as TIEBREAK_NVRTC says) and, for the golden vectors, a C++ compiler.
+# Needs the driver, NVRTC and cuBLAS (CUDA's, PyTorch's, or as TIEBREAK_NVRTC and TIEBREAK_CUBLAS say) and, for the golden vectors, a C++ compiler.
 # TIEBREAK_CHECK_SMALL=1 tries the script itself where there is no GPU, over the stand-in that shim/driver.cpp is.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-programs="adapters operators library device"
+programs="adapters operators library device native near"
 
 # What cargo built: the programs under names without hashes, stripped, in gpu-check/.
 build() {
@@ -20,7 +20,7 @@ build() {
   cargo build --release --locked
   cp target/release/tiebreak gpu-check/
   executables=$(cargo test --no-run --locked --test adapters --test operators --message-format=json 2>/dev/null
-    cargo test --no-run --locked -p cuda-bridge --test library --test device --message-format=json 2>/dev/null
+    cargo test --no-run --locked -p cuda-bridge --test library --test device --test native --test near --message-format=json 2>/dev/null
     cargo bench --no-run --locked --bench cuda --message-format=json 2>/dev/null)
   for name in $programs cuda; do
     path=$(printf '%s\n' "$executables" | grep -o "\"executable\":\"[^\"]*/$name-[0-9a-f]*\"" | tail -1 | cut -d'"' -f4)
@@ -62,18 +62,20 @@ fail() { touch "$work/failed"; }
 # row TEXT: a line of the report's table, in the order in which checks were begun.
 row() { printf '%s\n' "$1" > "$work/row-$number"; }
 
-# PyTorch brings an NVRTC that no loader's path names.
-if [ -z "${TIEBREAK_NVRTC:-}" ]; then
-  found=$(python3 - 2>/dev/null <<'PY'
+# PyTorch brings an NVRTC and a cuBLAS that no loader's path names.
+for library in nvrtc cublas; do
+  variable=TIEBREAK_${library^^}
+  [ -n "${!variable:-}" ] && continue
+  found=$(python3 - "lib$library.so.1[0-9]" 2>/dev/null <<'PY'
 import pathlib, sys
 for root in sys.path:
-    for path in sorted(pathlib.Path(root or ".").glob("nvidia/*/lib/libnvrtc.so.1[0-9]")):
+    for path in sorted(pathlib.Path(root or ".").glob("nvidia/*/lib/" + sys.argv[1])):
         print(path)
 PY
 )
   found=$(printf '%s\n' "$found" | tail -1)
-  [ -n "$found" ] && export TIEBREAK_NVRTC=$found
-fi
+  [ -n "$found" ] && export "$variable=$found"
+done
 
 # checked NAME COMMAND...: runs it until the deadline at most, and keeps its output in the results' folder if it fails.
 checked() {
@@ -120,6 +122,7 @@ export TIEBREAK_REQUIRE_ADAPTERS=$require TIEBREAK_REQUIRE_GPU=1
 echo "== bits"
 beside "one fingerprint on every engine (\`tiebreak adapters\`)" "$tiebreak" adapters
 beside "a kernel of the library, driver and NVRTC (\`device\`)" gpu-check/device
+beside "the kernels about cuBLAS, and the search for near ties (\`native\`, \`near\`)" sh -c "gpu-check/native && gpu-check/near"
 if [ -z "$small" ]; then
   beside "golden vectors and the scalar library (\`library\`)" gpu-check/library
   beside "operand pairs, elementary functions, products, reductions, 50 steps (\`adapters\`)" gpu-check/adapters
@@ -151,6 +154,11 @@ if [ -n "$vulkan" ]; then
   check "$steps steps on the GPU through Vulkan" "$tiebreak" -q train "$work/job.toml" --out "$work/vulkan" --engine wgpu --adapter "$vulkan"
   check "its states are equal too" "$tiebreak" compare "$work/cpu" "$work/vulkan"
 fi
+for kernels in cublas cublas-tf32 cublas-binary32; do
+  check "logged profile: \`--native $kernels\`, audited by the CPU" sh -c "'$tiebreak' -q train '$work/job.toml' --out '$work/$kernels' --profile logged --engine cuda --native $kernels && '$tiebreak' -q audit '$work/$kernels'"
+done
+{ cat "$work/job.toml"; printf '[rounding]\nbits = 32\n'; } > "$work/job64.toml"
+check "logged profile: binary64 by cuBLAS on the binary32 grid, audited by the CPU" sh -c "'$tiebreak' -q train '$work/job64.toml' --out '$work/binary64' --engine cuda --native cublas && '$tiebreak' -q audit '$work/binary64'"
 check "logged profile: plain f32 kernels on CUDA, audited by the CPU" sh -c "'$tiebreak' -q train '$work/job.toml' --out '$work/logged' --profile logged --engine cuda && '$tiebreak' -q audit '$work/logged'"
 
 echo "== benchmarks"

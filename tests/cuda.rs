@@ -5,44 +5,12 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::OnceLock;
+use std::path::Path;
 
-use common::{gpt_job, not_tested};
+use common::gpt_job;
+use common::shim::{shim, tiebreak};
 use tiebreak::commit::record::Record;
 use tiebreak::run::transcript;
-
-/// Says what stands in for the driver, or `None` where no C++ compiler is. CI requires it.
-fn shim() -> Option<&'static Path> {
-    static SHIM: OnceLock<Option<PathBuf>> = OnceLock::new();
-    let make = || {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-shim");
-        match cuda_bridge::host::driver(&folder) {
-            Ok(library) => {
-                // Kernels that an older stand-in compiled.
-                let _ = std::fs::remove_dir_all(folder.join("cache"));
-                Some(library)
-            }
-            Err(error) => {
-                assert!(std::env::var_os("TIEBREAK_REQUIRE_SHIM").is_none(), "{error}");
-                not_tested(&format!("the CUDA engine over the host's stand-in for a driver: {error}"));
-                None
-            }
-        }
-    };
-    SHIM.get_or_init(make).as_deref()
-}
-
-/// Runs a command with the stand-in and what else the environment is to say; its exit code and what it printed.
-fn tiebreak(shim: &Path, environment: &[(&str, &str)], args: &[&str]) -> (i32, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tiebreak"));
-    command.args(args).env("TIEBREAK_CUDA_DRIVER", shim).env("TIEBREAK_NVRTC", shim);
-    command.env("TIEBREAK_CACHE", shim.with_file_name("cache"));
-    let output = command.envs(environment.iter().copied()).output().unwrap();
-    let printed = [output.stdout, output.stderr].concat();
-    (output.status.code().unwrap(), String::from_utf8(printed).unwrap())
-}
 
 /// A run by the CUDA engine, audited by the CPU's, and the other way round; then one on a GPU that is lost in the middle.
 #[test]

@@ -1,6 +1,6 @@
 // A stand-in for NVIDIA's driver and NVRTC on a machine that has neither: the functions that src/device.rs and
 // src/nvrtc.rs load, over the host's memory and its C++ compiler. Everything above these two files runs as it would with
-// a GPU. One library plays both parts: TIEBREAK_CUDA_DRIVER and TIEBREAK_NVRTC name it.
+// a GPU. One library plays both parts, and cuBLAS's (cublas.cpp): TIEBREAK_CUDA_DRIVER, TIEBREAK_NVRTC and TIEBREAK_CUBLAS name it.
 //
 // It is stricter than a GPU where that finds mistakes: new memory is filled with a pattern, what stands behind every allocation is
 // checked after every launch, and addresses are checked. It can be told to fail:
@@ -51,6 +51,14 @@ bool inside(uint64_t address, size_t bytes) {
     if (after == allocations.begin()) return false;
     auto [start, size] = *--after;
     return address + bytes <= start + size;
+}
+
+// Whether what stands behind every allocation is as it was.
+bool canaries() {
+    for (auto [address, size] : allocations)
+        for (size_t i = 0; i < BEHIND; i++)
+            if (((unsigned char*)address)[size + i] != CANARY) return false;
+    return true;
 }
 
 int lose(const std::string& why) {
@@ -228,9 +236,7 @@ int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsign
     const unsigned grid[] = {gx, gy, gz}, block[] = {x, y, z};
     void* written = nullptr;
     if (const char* error = ((Loaded*)function)->start(grid, block, values, &written)) return lose(error);
-    for (auto [address, size] : allocations)
-        for (size_t i = 0; i < BEHIND; i++)
-            if (((unsigned char*)address)[size + i] != CANARY) return lose(((Loaded*)function)->name + " wrote past a buffer");
+    if (!canaries()) return lose(((Loaded*)function)->name + " wrote past a buffer");
     uint64_t wrong = setting("TIEBREAK_SHIM_WRONG", 0);
     if (wrong && launches % wrong == 0) *(unsigned*)written ^= 1;
     return OK;

@@ -61,6 +61,8 @@ inline unsigned __brev(unsigned a) {
     for (int i = 0; i < 32; i++) r |= (a >> i & 1u) << (31 - i);
     return r;
 }
+// A block's threads take turns, and so do blocks.
+inline unsigned atomicAdd(unsigned* at, unsigned more) { unsigned before = *at; *at += more; return before; }
 inline int __dp4a(int a, int b, int c) {
     unsigned sum = (unsigned)c;
     for (int i = 0; i < 4; i++) sum += (unsigned)((int)(int8_t)((unsigned)a >> 8 * i) * (int)(int8_t)((unsigned)b >> 8 * i));

@@ -262,7 +262,8 @@ impl Device {
         format!("sm_{major}{minor}{}", if major >= 9 { "a" } else { "" })
     }
 
-    fn current(&self) -> Result<(), DeviceError> {
+    /// Makes the context that of the calling thread.
+    pub(crate) fn current(&self) -> Result<(), DeviceError> {
         // SAFETY: a context that lives as long as the device.
         self.driver.check("cuCtxSetCurrent", unsafe { (self.driver.set_current)(self.context) })
     }
@@ -352,6 +353,26 @@ pub struct Slice<'a> {
     memory: &'a Memory,
     offset: usize,
     bytes: usize,
+}
+
+impl<'a> Slice<'a> {
+    /// All of it but the first `bytes` bytes.
+    ///
+    /// # Panics
+    /// If there are fewer: a fault of the caller's own.
+    pub fn after(self, bytes: usize) -> Slice<'a> {
+        let left = self.bytes.checked_sub(bytes).expect("the part lies in the slice");
+        self.memory.slice(self.offset + bytes, left)
+    }
+
+    /// Its length.
+    pub fn bytes(self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn address(self) -> Address {
+        self.memory.address + self.offset as u64
+    }
 }
 
 impl Memory {
@@ -447,7 +468,7 @@ impl Loaded {
             if parameter.writable && elsewhere {
                 return Err(wrong(format!("`{name}` is written and given twice")));
             }
-            values.push(buffer.memory.address + buffer.offset as u64);
+            values.push(buffer.address());
             match parameter.kind {
                 ParameterKind::Sized { bytes: least } if bytes < u64::from(least) => {
                     return Err(wrong(format!("`{name}` takes {least} bytes and gets {bytes}")));

@@ -173,11 +173,11 @@ impl HostKernel {
     }
 }
 
-/// The stand-in for NVIDIA's driver and NVRTC.
-const DRIVER: &str = include_str!("../shim/driver.cpp");
+/// The stand-in for NVIDIA's driver, NVRTC and cuBLAS.
+const DRIVER: &str = concat!(include_str!("../shim/driver.cpp"), include_str!("../shim/cublas.cpp"));
 
-/// Compiles, into `folder`, a library that plays NVIDIA's driver and NVRTC on a machine that has neither: what the
-/// environment variables `TIEBREAK_CUDA_DRIVER` and `TIEBREAK_NVRTC` of a process may name. Kernels that it compiles stay in
+/// Compiles, into `folder`, a library that plays NVIDIA's driver, NVRTC and cuBLAS on a machine that has none of them: what the
+/// environment variables `TIEBREAK_CUDA_DRIVER`, `TIEBREAK_NVRTC` and `TIEBREAK_CUBLAS` of a process may name. Kernels that it compiles stay in
 /// that folder.
 ///
 /// # Errors
@@ -200,7 +200,7 @@ pub fn driver(folder: &Path) -> Result<PathBuf, HostError> {
         std::fs::rename(&written, &path).map_err(io(&path))?;
     }
     let output = Command::new(&compiler)
-        .args(["-std=c++17", "-O1", "-fPIC", "-shared", "-Wall"])
+        .args(["-std=c++17", "-O1", "-fPIC", "-shared", "-Wall", "-ffp-contract=off"])
         .arg(format!("-DSHIM_FOLDER=\"{}\"", folder.display()))
         .arg("-o")
         .args([&built, &source])

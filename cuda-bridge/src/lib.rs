@@ -5,8 +5,12 @@
 //! tested where there is no GPU. The crate builds without CUDA: everything of NVIDIA's is loaded at run time.
 
 pub mod cache;
+pub mod cublas;
 pub mod device;
 pub mod host;
+mod library;
+pub mod native;
+pub mod near;
 pub mod nvrtc;
 pub mod tensor_core;
 pub mod translate;

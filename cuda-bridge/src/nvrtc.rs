@@ -3,10 +3,11 @@
 //! Nothing here needs a GPU or a driver. The library comes with the CUDA toolkit, or alone from PyPI.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::path::PathBuf;
 use std::ptr::null_mut;
 
 use libloading::Library;
+
+use crate::library::candidates;
 
 /// How to get the library, for error messages.
 pub const INSTALL: &str = "install the CUDA toolkit, or `pip install nvidia-cuda-nvrtc-cu12` and set TIEBREAK_NVRTC to its \
@@ -64,34 +65,12 @@ pub struct Nvrtc {
     cubin: unsafe extern "C" fn(Program, *mut c_char) -> Status,
 }
 
-/// Where the library may be, best first.
-fn candidates() -> Vec<PathBuf> {
-    let names: &[&str] = if cfg!(windows) {
-        &["nvrtc64_130_0.dll", "nvrtc64_120_0.dll", "nvrtc64_112_0.dll"]
-    } else {
-        &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"]
-    };
-    let mut folders = Vec::new();
-    let mut found = Vec::new();
-    if let Some(given) = std::env::var_os("TIEBREAK_NVRTC") {
-        let given = PathBuf::from(given);
-        // What was asked for, or nothing: another version would be a surprise.
-        return if given.is_dir() {
-            names.iter().map(|name| given.join(name)).collect()
-        } else {
-            vec![given]
-        };
-    }
-    for variable in ["CUDA_PATH", "CUDA_HOME"] {
-        if let Some(root) = std::env::var_os(variable) {
-            folders.extend(["lib64", "lib", "bin"].map(|sub| PathBuf::from(&root).join(sub)));
-        }
-    }
-    folders.push(PathBuf::from("/usr/local/cuda/lib64"));
-    found.extend(names.iter().map(PathBuf::from));
-    found.extend(folders.iter().flat_map(|folder| names.iter().map(move |name| folder.join(name))));
-    found
-}
+/// The library's file names, best first.
+const NAMES: &[&str] = if cfg!(windows) {
+    &["nvrtc64_130_0.dll", "nvrtc64_120_0.dll", "nvrtc64_112_0.dll"]
+} else {
+    &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"]
+};
 
 impl Nvrtc {
     /// Finds and loads the library.
@@ -100,7 +79,7 @@ impl Nvrtc {
     /// If it is not there, or too old; the message says how to get it.
     pub fn load() -> Result<Nvrtc, NvrtcError> {
         let mut tried = Vec::new();
-        for path in candidates() {
+        for path in candidates("TIEBREAK_NVRTC", NAMES) {
             // SAFETY: loading NVIDIA's library runs its initialisers, which is what every user of it does.
             match unsafe { Library::new(&path) } {
                 Ok(library) => return Nvrtc::from(library, path.display().to_string()),

@@ -12,7 +12,7 @@ use tiebreak::train::ranks::share::{Contents, Share};
 const JOB: &str = r#"steps = 2
 model = { kind = "gpt", vocabulary = 128, context = 12, layers = 1, heads = 2, width = 16 }
 data = { kind = "bytes", path = "text" }
-optimizer = { kind = "sgd" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
 schedule = { peak = 1e-2 }
 batch = { micro_batch = 2, micro_batches = 3 }
 commit = { granularity = "operator" }

@@ -8,6 +8,8 @@ use super::{CommandResult, Exit, Failure, Printer};
 use crate::engine::cpu::Cpu;
 use crate::engine::cpu::native::Native;
 use crate::engine::fingerprint::fingerprint;
+#[cfg(feature = "cuda")]
+use crate::engine::gpu::Cublas;
 use crate::engine::reference::Reference;
 use crate::engine::{Engine, EngineError};
 
@@ -26,30 +28,51 @@ pub enum Kind {
     Reference,
 }
 
-/// An order of summation.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+/// Kernels that a trainer of the logged profile calls native.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum NativeKind {
-    /// The `gemm` crate.
-    #[default]
+    /// CPU: the `gemm` crate.
     Gemm,
-    /// Term by term.
+    /// CPU: term by term.
     Sequential,
-    /// Term by term, fused.
+    /// CPU: term by term, fused.
     SequentialFma,
-    /// Sixteen partial sums.
+    /// CPU: sixteen partial sums.
     Interleaved,
-    /// Sixteen partial sums, fused.
+    /// CPU: sixteen partial sums, fused.
     InterleavedFma,
+    /// CUDA: cuBLAS, bfloat16 tensor cores on the bfloat16 grid, binary64 on finer ones.
+    #[cfg(feature = "cuda")]
+    Cublas,
+    /// CUDA: cuBLAS, TF32 tensor cores; the bfloat16 grid only.
+    #[cfg(feature = "cuda")]
+    CublasTf32,
+    /// CUDA: cuBLAS, binary32 without tensor cores; the bfloat16 grid only.
+    #[cfg(feature = "cuda")]
+    CublasBinary32,
+}
+
+/// The kernels of one engine.
+enum Kernels {
+    Cpu(Native),
+    #[cfg(feature = "cuda")]
+    Cuda(Cublas),
 }
 
 impl NativeKind {
-    fn native(self) -> Native {
+    fn kernels(self) -> Kernels {
         match self {
-            NativeKind::Gemm => Native::Gemm,
-            NativeKind::Sequential => Native::Sequential { fused: false },
-            NativeKind::SequentialFma => Native::Sequential { fused: true },
-            NativeKind::Interleaved => Native::Interleaved { fused: false },
-            NativeKind::InterleavedFma => Native::Interleaved { fused: true },
+            NativeKind::Gemm => Kernels::Cpu(Native::Gemm),
+            NativeKind::Sequential => Kernels::Cpu(Native::Sequential { fused: false }),
+            NativeKind::SequentialFma => Kernels::Cpu(Native::Sequential { fused: true }),
+            NativeKind::Interleaved => Kernels::Cpu(Native::Interleaved { fused: false }),
+            NativeKind::InterleavedFma => Kernels::Cpu(Native::Interleaved { fused: true }),
+            #[cfg(feature = "cuda")]
+            NativeKind::Cublas => Kernels::Cuda(Cublas::Fast),
+            #[cfg(feature = "cuda")]
+            NativeKind::CublasTf32 => Kernels::Cuda(Cublas::Tf32),
+            #[cfg(feature = "cuda")]
+            NativeKind::CublasBinary32 => Kernels::Cuda(Cublas::Binary32),
         }
     }
 }
@@ -62,8 +85,9 @@ pub struct EngineArgs {
     /// The GPU whose name contains this (see `tiebreak adapters`), or the number of one of CUDA's.
     #[arg(long)]
     pub adapter: Option<String>,
-    /// The CPU kernel that a trainer of the logged profile calls native (gemm by default); each sums in another order. An auditor who
-    /// gives one rounds its products instead of exact ones: for runs in the paper's preset only, and nothing is judged.
+    /// The kernels that a trainer of the logged profile calls native, each of which sums in another order: on the CPU gemm by default,
+    /// on a GPU a plain shader by default. An auditor who gives some rounds its products instead of exact ones: for runs in the
+    /// paper's preset only, and nothing is judged.
     #[arg(long, value_enum)]
     pub native: Option<NativeKind>,
     /// Threads of the CPU engine; 0 = one for each core.
@@ -85,14 +109,29 @@ impl EngineArgs {
 }
 
 /// Opens the engine that the arguments name.
-pub fn open(args: &EngineArgs) -> Result<Box<dyn Engine>, EngineError> {
-    Ok(match args.engine {
-        Kind::Cpu => Box::new(Cpu::new(args.threads)?.with_native(args.native.unwrap_or_default().native())),
+pub fn open(args: &EngineArgs) -> Result<Box<dyn Engine>, Failure> {
+    let kernels = args.native.map(NativeKind::kernels);
+    let elsewhere = || {
+        let name = args.native.and_then(|native| native.to_possible_value());
+        let name = name.map(|value| value.get_name().to_string()).unwrap_or_default();
+        Failure::new(
+            Exit::Usage,
+            format!("--native {name} is of another engine; see --help for each engine's"),
+        )
+    };
+    Ok(match (args.engine, kernels) {
+        (Kind::Cpu, None) => Box::new(Cpu::new(args.threads)?),
+        (Kind::Cpu, Some(Kernels::Cpu(native))) => Box::new(Cpu::new(args.threads)?.with_native(native)),
         #[cfg(feature = "gpu")]
-        Kind::Wgpu => Box::new(crate::engine::gpu::Gpu::open(args.adapter.as_deref())?),
+        (Kind::Wgpu, None) => Box::new(crate::engine::gpu::Gpu::open(args.adapter.as_deref())?),
         #[cfg(feature = "cuda")]
-        Kind::Cuda => Box::new(crate::engine::gpu::Cuda::open(args.adapter.as_deref())?),
-        Kind::Reference => Box::new(Reference),
+        (Kind::Cuda, None) => Box::new(crate::engine::gpu::Cuda::open(args.adapter.as_deref())?),
+        #[cfg(feature = "cuda")]
+        (Kind::Cuda, Some(Kernels::Cuda(kernels))) => {
+            Box::new(crate::engine::gpu::Cuda::open_with_cublas(args.adapter.as_deref(), kernels)?)
+        }
+        (Kind::Reference, None) => Box::new(Reference),
+        _ => return Err(elsewhere()),
     })
 }
 

@@ -291,7 +291,7 @@ fn svg(tally: &Tally) -> String {
 }
 
 /// Every native kernel of this machine that can compute the job's products.
-fn kernels(wide: bool) -> Result<Kernels, Failure> {
+fn kernels(printer: Printer, wide: bool) -> Result<Kernels, Failure> {
     let mut all: Kernels = Vec::new();
     for native in Native::ALL {
         all.push((format!("cpu {}", native.name()), Box::new(Cpu::new(0)?.with_native(native))));
@@ -303,13 +303,24 @@ fn kernels(wide: bool) -> Result<Kernels, Failure> {
         }
     }
     #[cfg(feature = "cuda")]
-    if !wide {
-        for device in crate::engine::gpu::cuda_devices()? {
-            let gpu = crate::engine::gpu::Cuda::open(Some(&device.index.to_string()))?;
-            all.push((device.name, Box::new(gpu)));
+    for device in crate::engine::gpu::cuda_devices()? {
+        use crate::engine::EngineError;
+        use crate::engine::gpu::{Cublas, Cuda};
+        let number = device.index.to_string();
+        if !wide {
+            all.push((device.name.clone(), Box::new(Cuda::open(Some(&number))?)));
+        }
+        for kernels in Cublas::ALL.into_iter().filter(|kernels| !wide || *kernels.parts().end() == 2) {
+            match Cuda::open_with_cublas(Some(&number), kernels) {
+                Ok(engine) => all.push((format!("{} {}", device.name, kernels.name()), Box::new(engine))),
+                Err(EngineError::Unsupported { reason, .. }) => {
+                    printer.say(format!("left out: {} on {}: {reason}", kernels.name(), device.name));
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
     }
-    let _ = wide;
+    let _ = (printer, wide);
     Ok(all)
 }
 
@@ -325,7 +336,7 @@ fn calibrate(printer: Printer, args: &Calibrate) -> CommandResult {
     let files: Vec<PathBuf> = job.data.paths().into_iter().map(|path| folder.join(path)).collect();
     let mut dataset = Dataset::of_sources(&files, &job.data, &job.model)?;
     let key = philox_key(&seed(&text, None));
-    let kernels = kernels(rounding.rule().is_wide())?;
+    let kernels = kernels(printer, rounding.rule().is_wide())?;
     let names: Vec<String> = kernels.iter().map(|(name, _)| name.clone()).collect();
     printer.say(format!("measuring {}", names.join(", ")));
     let mut calibrator = Calibrator::new(&rounding, job.products(), &program.micro, kernels)?;

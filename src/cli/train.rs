@@ -14,6 +14,7 @@ use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PrivateKey;
 use crate::commit::record::StepRecord;
+use crate::engine::EngineError;
 use crate::engine::plan::step_bytes;
 use crate::program::models::Model;
 use crate::run::dir::Run;
@@ -112,9 +113,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         return Err(Failure::new(Exit::Usage, "rank 0 needs --out"));
     };
     let private = args.key.as_deref().map(key::read_private).transpose()?;
+    // First, so that nothing is begun that cannot go on here.
+    let mut engine = open(&role.engine(&args.engine)?)?;
     let run = open_run(&args, out, private.as_ref(), &role)?;
     let mut host = Host::new(&role, &args.engine)?;
-    let mut engine = open(&role.engine(&args.engine)?)?;
     let mut ranks = host.as_mut().map(|host| host.wait(printer)).transpose()?;
     printer.say(format!(
         "run {}: {} parameters, {} steps on {}{}; tensors of a step take {}, the run about {} on disk",
@@ -213,7 +215,8 @@ fn work(printer: Printer, place: &Place, coordinator: &[SocketAddr], engine: &En
     let failed =
         |error: &dyn std::fmt::Display| Failure::new(Exit::Undecided, format!("rank {rank}: {error}"));
     let mut tcp = Tcp::join(coordinator, place.clone()).map_err(|error| failed(&error))?;
-    match worker::work_on(|| open(engine), &mut tcp) {
+    let engine = || open(engine).map_err(|failure| EngineError::Stopped(failure.message));
+    match worker::work_on(engine, &mut tcp) {
         Ok(()) => Ok(Exit::Match),
         Err(error) if report(&mut tcp, &error) => {
             printer.say(format!("rank {rank} stopped, and rank 0 knows why: {error}"));

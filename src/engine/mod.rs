@@ -6,12 +6,14 @@ pub mod fingerprint;
 pub mod gpu;
 pub mod plan;
 pub mod reference;
+pub mod scan;
 pub mod session;
 
 use std::any::Any;
 use std::sync::Arc;
 
 use crate::program::graph::{Graph, Node, TensorId, TensorType};
+use scan::{Found, Scan};
 
 /// What went wrong on this side: never the fault of the run that is trained or audited.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +82,18 @@ pub trait Observer {
     /// Whether it wants to see a node; what nobody wants to see stays on the device.
     fn wants(&self, _index: usize, _node: &Node) -> bool {
         true
+    }
+
+    /// The search that would do in place of a node's output, if one would. An engine that has it calls [`Observer::found`] instead of
+    /// [`Observer::node`]; others show the output, and so does one that finds more than it has room for. Either may come at any time
+    /// before the run returns. Who asks for a search replaces nothing at that node.
+    fn scan(&self, _index: usize, _node: &Node) -> Option<Scan> {
+        None
+    }
+
+    /// Takes what the search found that [`Observer::scan`] asked for.
+    fn found(&mut self, _index: usize, _node: &Node, _found: Found) -> Result<(), EngineError> {
+        Ok(())
     }
 
     /// May return other bytes of the same length, which the rest of the run then uses: an auditor's rounding decisions are put

@@ -7,7 +7,7 @@ use crate::arith::digits::{exponent, magnitude_bits};
 use crate::arith::grid::Grid;
 
 /// How native kernels accumulate: every product and sum is one of the two neighbours of its exact value, in any order, fused or
-/// not, subnormals kept or flushed.
+/// not, subnormals kept or flushed; or as tensor cores do, which is shown to cost no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Accumulation {

@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use super::{BITS_MAX, Decision};
 use crate::arith::grid::{FLOOR_MAX, Grid, GridRule, field};
 use crate::engine::cpu::product::simd::{Path, vectorised};
+use crate::engine::scan::Candidate;
 
 /// Elements whose fast tests are one loop.
 const RUN: usize = 512;
@@ -154,19 +155,52 @@ impl Product<'_> {
                 for (row, results) in rows.chunks(n).enumerate() {
                     let row = task * rows_per_task + row;
                     let low = if low.is_empty() { &[][..] } else { &low[row * n..][..n] };
-                    self.scan_row(row, results, low, &mut |tie, range| visit(&mut found, tie, range))?;
+                    self.mark_row(row, results, low, &mut |column| {
+                        let (place, rest) = (row * n + column, low.get(column).copied());
+                        self.test(place, results[column], rest, &mut |tie, range| {
+                            visit(&mut found, tie, range)
+                        })
+                    })?;
                 }
                 Ok(found)
             })
             .collect()
     }
 
-    fn scan_row(
+    /// The near ties among what an engine found, which is every result that the fast test marks, in any order: what
+    /// [`Product::near_ties`] gives for the whole results.
+    ///
+    /// # Errors
+    /// As [`Product::near_ties`].
+    pub fn near_ties_among(&self, mut found: Vec<Candidate>) -> Result<Vec<NearTie>, usize> {
+        found.sort_unstable_by_key(|candidate| candidate.place);
+        let parts: Result<Vec<Vec<NearTie>>, usize> = found
+            .par_chunks(1 << 12)
+            .map(|candidates| {
+                let mut ties = Vec::new();
+                for &Candidate { place, high, rest } in candidates {
+                    let rest = self.rule.is_wide().then_some(rest);
+                    self.test(place as usize, high, rest, &mut |tie, _| ties.push(tie))?;
+                }
+                Ok(ties)
+            })
+            .collect();
+        Ok(parts?.into_iter().flatten().collect())
+    }
+
+    /// The part of the fast test's tolerance for each unit of a result.
+    pub fn relative(&self) -> f32 {
+        let Tolerance { value, steps, .. } = self.tolerance;
+        (value + steps * 2f32.powi(9 - i32::from(self.rule.bits))) * 1.000_001
+    }
+
+    /// Every result of a row that the fast test marks.
+    fn mark_row(
         &self,
         row: usize,
         high: &[u32],
         low: &[u32],
-        found: &mut dyn FnMut(NearTie, [i64; 2]),
+        marked: &mut dyn FnMut(usize) -> Result<(), usize>,
     ) -> Result<(), usize> {
         let [_, m, n, k] = self.dims;
         let columns = row / m * n;
@@ -176,9 +210,7 @@ impl Product<'_> {
             least: self.rule.floor_min(),
             bits: i32::from(self.rule.bits),
             scale: self.tolerance.norms * self.a.norms[row] * 1.000_001,
-            relative: (self.tolerance.value
-                + self.tolerance.steps * 2f32.powi(9 - i32::from(self.rule.bits)))
-                * 1.000_001,
+            relative: self.relative(),
         };
         let (magnitudes, norms) = (&self.b.magnitudes[columns..][..n], &self.b.norms[columns..][..n]);
         let mut near = [0u8; RUN];
@@ -210,32 +242,30 @@ impl Product<'_> {
                     continue;
                 }
                 for i in (0..marks.len()).filter(|&i| marks[i] != 0) {
-                    self.test(row * n, first + group * 8 + i, high, low, found)?;
+                    marked(first + group * 8 + i)?;
                 }
             }
         }
         Ok(())
     }
 
-    /// The exact test of an element of a row that begins at `start`.
+    /// The exact test of an element: its nearest binary32 and, on grids finer than bfloat16, the rest.
     fn test(
         &self,
-        start: usize,
-        column: usize,
-        high: &[u32],
-        low: &[u32],
+        place: usize,
+        high: u32,
+        rest: Option<u32>,
         found: &mut dyn FnMut(NearTie, [i64; 2]),
     ) -> Result<(), usize> {
-        let place = start + column;
-        let mut value = f64::from(f32::from_bits(high[column]));
-        if let Some(&rest) = low.get(column) {
+        let mut value = f64::from(f32::from_bits(high));
+        if let Some(rest) = rest {
             value += f64::from(f32::from_bits(rest));
         }
         if !value.is_finite() {
             return Err(place);
         }
         let (tolerance, grid) = (self.tolerance(place, value), self.grid(place));
-        let rounded = self.rule.rounded(grid, high[column], value);
+        let rounded = self.rule.rounded(grid, high, value);
         let tie = NearTie { place, value, rounded, tolerance, grid };
         let range = tie.range();
         if range[0] != range[1] {

@@ -1,5 +1,6 @@
 //! 2-norms of the rows of an operand: what errors of summation scale with. They decide what is logged, not what is legal, so
-//! any precision will do.
+//! any precision will do. The order of summation is one that a GPU can follow (`cuda-bridge/kernels/near.cuh`), so that a log does not
+//! depend on where its near ties were found.
 
 use rayon::prelude::*;
 
@@ -7,7 +8,9 @@ use crate::engine::cpu::product::simd::{Path, vectorised};
 use crate::program::graph::View;
 
 /// Rows summed at once where rows, not K, are contiguous.
-const ROWS: usize = 256;
+const ROWS: usize = 128;
+/// Sums of a row side by side: of so many neighbours in K each has one. What is left of K has a sum of its own.
+const LANES: usize = 16;
 
 /// The norm of each row of a [batch0, batch1, rows, K] view of binary32 patterns; [batch, rows].
 pub fn row_norms(view: &View, words: &[u32]) -> Vec<f32> {
@@ -28,19 +31,20 @@ pub fn row_norms(view: &View, words: &[u32]) -> Vec<f32> {
             }
             return;
         }
-        let mut sums = [0f64; ROWS];
+        let mut sums = [[0f64; ROWS]; LANES + 1];
         for i in 0..k {
             let from = start + i * along;
+            let sums = &mut sums[if i < k / LANES * LANES { i % LANES } else { LANES }];
             if across == 1 {
-                add_squares(Path::fastest(), &words[from..from + norms.len()], &mut sums);
+                add_squares(Path::fastest(), &words[from..from + norms.len()], sums);
             } else {
                 for (row, sum) in sums.iter_mut().enumerate().take(norms.len()) {
                     *sum += square(words[from + row * across]);
                 }
             }
         }
-        for (norm, sum) in norms.iter_mut().zip(sums) {
-            *norm = root(sum);
+        for (row, norm) in norms.iter_mut().enumerate() {
+            *norm = root(sums[..LANES].iter().map(|lane| lane[row]).sum::<f64>() + sums[LANES][row]);
         }
     });
     norms
@@ -54,8 +58,8 @@ fn square(x: u32) -> f64 {
 
 vectorised! {
     fn squares(row: &[u32]) -> f64 {
-        let mut lanes = [0f64; 16];
-        let mut chunks = row.chunks_exact(16);
+        let mut lanes = [0f64; LANES];
+        let mut chunks = row.chunks_exact(LANES);
         for chunk in &mut chunks {
             for (lane, &x) in lanes.iter_mut().zip(chunk) {
                 *lane += square(x);
@@ -96,6 +100,13 @@ mod tests {
             let exact = expected(&mut (row * 100..row * 100 + 100));
             assert!((f64::from(*norm) / exact - 1.0).abs() < 1e-5);
         }
+        // The same row has the same norm, however it lies.
+        let turned: Vec<u32> = (0..600).map(|i| words[i % 6 * 100 + i / 6]).collect();
+        let across = row_norms(&view([1, 1, 6, 100], [0, 0, 1, 6]), &turned);
+        assert_eq!(
+            across.iter().map(|x| x.to_bits()).collect::<Vec<_>>(),
+            rows.iter().map(|x| x.to_bits()).collect::<Vec<_>>()
+        );
         for (column, norm) in columns.iter().enumerate() {
             let exact = expected(&mut (0..6).map(|i| i * 100 + column));
             assert!((f64::from(*norm) / exact - 1.0).abs() < 1e-5);

@@ -11,6 +11,7 @@ use super::log::Log;
 use super::near_tie::{NearTie, Product, Side};
 use super::norms::row_norms;
 use super::thresholds::Rounding;
+use crate::engine::scan::{Found, Scan};
 use crate::engine::session::Phase;
 use crate::engine::{EngineError, Inputs};
 use crate::program::graph::{Graph, Node, Primitive, TensorId, View};
@@ -21,6 +22,14 @@ pub trait Rounder {
     /// A graph of the step begins.
     fn begin(&mut self, phase: Phase, graph: &Graph);
     fn wants(&self, index: usize, node: &Node) -> bool;
+    /// See [`crate::engine::Observer::scan`].
+    fn scan(&self, _index: usize) -> Option<Scan> {
+        None
+    }
+    /// See [`crate::engine::Observer::found`].
+    fn found(&mut self, _index: usize, _node: &Node, _found: Found) -> Result<(), EngineError> {
+        Ok(())
+    }
     /// See [`crate::engine::Observer::node`].
     fn node(
         &mut self,
@@ -93,6 +102,33 @@ impl Recorder {
             parts,
             encoder,
         }
+    }
+
+    /// A product with what its sides are.
+    fn product<'a>(&self, number: usize, a: &'a Side, b: &'a Side) -> Product<'a> {
+        let logged = &self.products[number];
+        let tolerance = self.rounding.tolerance(logged.class, logged.dims()[3]);
+        Product { dims: logged.dims(), rule: logged.rule, a, b, tolerance }
+    }
+
+    /// Hands a product's decisions to the encoder, if each has few enough bits.
+    fn log(
+        &mut self,
+        number: usize,
+        node: &Node,
+        decisions: Option<Vec<Decision>>,
+    ) -> Result<(), EngineError> {
+        let logged = &self.products[number];
+        let decisions = decisions.ok_or_else(|| {
+            let (operator, class) = (&node.operator, logged.class.name());
+            EngineError::Stopped(format!(
+                "{operator}: its threshold spans too many values of the grid; lower rounding.class.{class} or set a floor"
+            ))
+        })?;
+        let part = self.micro * self.products.len() + number;
+        // The encoder ends only after this sender.
+        let _ = self.parts.send((part, logged.elements() as u64, decisions));
+        Ok(())
     }
 
     /// The log of the step that was run.
@@ -171,15 +207,9 @@ impl Rounder for Recorder {
         let floored = logged.rule.floor != 0;
         let a = side(inputs, &logged.a, floored.then_some(logged.magnitudes_a))?;
         let b = side(inputs, &logged.b, floored.then_some(logged.magnitudes_b))?;
-        let tolerance = self.rounding.tolerance(logged.class, logged.dims()[3]);
-        let product = Product { dims: logged.dims(), rule: logged.rule, a: &a, b: &b, tolerance };
-        let stopped = |why: String| EngineError::Stopped(format!("{}: {why}", node.operator));
-        let infinite = |place: usize| {
-            stopped(format!(
-                "element {place} of a native product is not finite; the logged profile has no such values"
-            ))
-        };
-        let decisions: Option<Vec<Decision>> = match &mut self.steer {
+        let product = self.product(number, &a, &b);
+        let infinite = |place| infinite(node, place);
+        let decisions = match &mut self.steer {
             None => with_words(bytes, |words| product.decisions(words)).map_err(infinite)?,
             Some(steer) => {
                 let ties = with_words(bytes, |words| product.near_ties(words)).map_err(infinite)?;
@@ -188,19 +218,52 @@ impl Rounder for Recorder {
                 with_words(bytes, |words| steer(number, &product, words, &mut choices));
                 let changed = choices.iter().filter(|c| c.index != c.tie.rounded);
                 let changes = changed.map(|c| (c.tie.place, c.tie.grid.pattern(c.index))).collect();
-                self.steered.insert(logged.output, changes);
+                self.steered.insert(self.products[number].output, changes);
                 choices.iter().filter(|c| c.logged).map(|c| c.tie.decision(c.index)).collect()
             }
         };
-        let decisions = decisions.ok_or_else(|| {
-            let class = logged.class.name();
-            stopped(format!(
-                "its threshold spans too many values of the grid; lower rounding.class.{class} or set a floor"
-            ))
-        })?;
-        let part = self.micro * self.products.len() + number;
-        // The encoder ends only after this sender.
-        let _ = self.parts.send((part, logged.elements() as u64, decisions));
+        self.log(number, node, decisions)?;
         Ok(None)
     }
+
+    /// Of a trainer that does not steer the near ties are all that is needed, and few: but not where a step is so near to binary32's
+    /// own that the fast test, which looks at the nearest binary32, marks a tenth of all results and more, nor where the paper's
+    /// thresholds do.
+    fn scan(&self, index: usize) -> Option<Scan> {
+        let number = *self.sites.get(&index)?;
+        let logged = self.products.get(number).filter(|_| self.steer.is_none())?;
+        let none = Side { magnitudes: Vec::new(), norms: Vec::new() };
+        let product = self.product(number, &none, &none);
+        if matches!(logged.rule.bits, 27..=30) || product.tolerance.steps > 0.03 {
+            return None;
+        }
+        Some(Scan {
+            a: logged.a.clone(),
+            b: logged.b.clone(),
+            magnitudes: (logged.rule.floor != 0).then_some([logged.magnitudes_a, logged.magnitudes_b]),
+            bits: logged.rule.bits,
+            floor_offset: logged.rule.floor_offset(logged.dims()[3] as u32),
+            floor_min: logged.rule.floor_min(),
+            norms: product.tolerance.norms,
+            relative: product.relative(),
+        })
+    }
+
+    fn found(&mut self, index: usize, node: &Node, found: Found) -> Result<(), EngineError> {
+        let number = self.sites[&index];
+        let Found { norms: [norms_a, norms_b], magnitudes, candidates } = found;
+        let none = || [norms_a.len(), norms_b.len()].map(|rows| vec![0; rows]);
+        let [magnitudes_a, magnitudes_b] = magnitudes.unwrap_or_else(none);
+        let a = Side { magnitudes: magnitudes_a, norms: norms_a };
+        let b = Side { magnitudes: magnitudes_b, norms: norms_b };
+        let ties = self.product(number, &a, &b).near_ties_among(candidates);
+        let ties = ties.map_err(|place| infinite(node, place))?;
+        self.log(number, node, ties.iter().map(|tie| tie.decision(tie.rounded)).collect())
+    }
+}
+
+/// A native kernel that overflows cannot be logged.
+fn infinite(node: &Node, place: usize) -> EngineError {
+    let why = "is not finite; the logged profile has no such values";
+    EngineError::Stopped(format!("{}: element {place} of a native product {why}", node.operator))
 }

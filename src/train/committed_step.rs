@@ -6,6 +6,7 @@ use super::TrainError;
 use crate::commit::digest::Digest;
 use crate::commit::record::StepRecord;
 use crate::commit::{table, tensor};
+use crate::engine::scan::{Found, Scan};
 use crate::engine::session::{Gradients, MicroBatch, Phase, Session, StepObserver, StepOutcome, StepScalars};
 use crate::engine::{EngineError, Inputs, Observer};
 use crate::program::graph::{Graph, Node, TensorType};
@@ -87,6 +88,20 @@ impl<'a, 'b, 'c> Tracer<'a, 'b, 'c> {
 impl Observer for Tracer<'_, '_, '_> {
     fn wants(&self, index: usize, node: &Node) -> bool {
         self.hashes(index) || self.tamper.is_some() || self.rounds(index, node)
+    }
+
+    fn scan(&self, index: usize, _node: &Node) -> Option<Scan> {
+        if self.hashes(index) || self.tamper.is_some() {
+            return None;
+        }
+        self.rounder.as_ref()?.scan(index)
+    }
+
+    fn found(&mut self, index: usize, node: &Node, found: Found) -> Result<(), EngineError> {
+        match &mut self.rounder {
+            Some(rounder) => rounder.found(index, node, found),
+            None => Ok(()),
+        }
     }
 
     fn node(

@@ -1,6 +1,9 @@
 //! What several test files need: tiny jobs on disk and runs of them.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+#[cfg(feature = "cuda")]
+pub mod shim;
+
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};

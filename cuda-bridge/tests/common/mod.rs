@@ -83,28 +83,40 @@ fn gpu() -> Option<&'static (Arc<Device>, Nvrtc)> {
     GPU.get_or_init(open).as_ref()
 }
 
-/// Runs a kernel on the host, and on the GPU if there is one.
-pub fn execute(kernel: &Kernel, checks: Checks, groups: [u32; 3], buffers: &mut [Buffer]) {
-    let words = |buffer: &Buffer| match buffer {
+/// The words of a buffer.
+fn words(buffer: &Buffer) -> Vec<u32> {
+    match buffer {
         Buffer::Read(words) => words.to_vec(),
         Buffer::Write(words) => words.to_vec(),
-    };
-    let before: Vec<Vec<u32>> = buffers.iter().map(words).collect();
-    host(kernel, checks).run(groups, buffers).unwrap_or_else(|error| panic!("{error}"));
-    let Some((device, nvrtc)) = gpu() else { return };
+    }
+}
+
+/// What a kernel leaves in its buffers on the GPU, if there is one.
+pub fn on_gpu(kernel: &Kernel, groups: [u32; 3], before: &[Vec<u32>]) -> Option<Vec<Vec<u32>>> {
+    let (device, nvrtc) = gpu()?;
     static LOADED: Mutex<BTreeMap<String, Arc<Loaded>>> = Mutex::new(BTreeMap::new());
     let load = || {
         let cubin = nvrtc.compile(&kernel.name, &kernel.source, &device.architecture());
         Arc::new(device.load(kernel, &cubin.unwrap_or_else(|error| panic!("{error}"))).unwrap())
     };
     let loaded = LOADED.lock().unwrap().entry(kernel.source.clone()).or_insert_with(load).clone();
-    let bytes = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let bytes = |words: &Vec<u32>| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
     let memory: Vec<Memory> = before.iter().map(|words| device.upload(&bytes(words)).unwrap()).collect();
     let slices: Vec<_> = memory.iter().map(Memory::whole).collect();
     loaded.launch(groups, &slices).unwrap_or_else(|error| panic!("{error}"));
-    for (number, (memory, buffer)) in memory.iter().zip(buffers.iter()).enumerate() {
-        let want = bytes(&words(buffer));
-        assert!(memory.read(want.len()).unwrap() == want, "{}: buffer {number} on the GPU", kernel.name);
+    let after = memory.iter().zip(before).map(|(memory, before)| {
+        let bytes = memory.read(4 * before.len()).unwrap();
+        bytes.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect()
+    });
+    Some(after.collect())
+}
+
+/// Runs a kernel on the host, and on the GPU if there is one.
+pub fn execute(kernel: &Kernel, checks: Checks, groups: [u32; 3], buffers: &mut [Buffer]) {
+    let before: Vec<Vec<u32>> = buffers.iter().map(words).collect();
+    host(kernel, checks).run(groups, buffers).unwrap_or_else(|error| panic!("{error}"));
+    for (number, after) in on_gpu(kernel, groups, &before).iter().flatten().enumerate() {
+        assert!(*after == words(&buffers[number]), "{}: buffer {number} on the GPU", kernel.name);
     }
 }
 

@@ -1,19 +1,25 @@
-//! One NVIDIA GPU through its driver: the same shaders, translated to CUDA C++ and compiled for this GPU at run time.
+//! One NVIDIA GPU through its driver: the same shaders, translated to CUDA C++ and compiled for this GPU at run time. A trainer's
+//! native products may be cuBLAS's.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use cuda_bridge::cache::{self, Cache};
-use cuda_bridge::device::{self, Description, DeviceError, Loaded, Memory};
+use cuda_bridge::device::{self, Description, DeviceError, Loaded, Memory, Slice};
+use cuda_bridge::native::Product;
+use cuda_bridge::near;
 use cuda_bridge::nvrtc::{self, Nvrtc};
 use cuda_bridge::tensor_core::{Shape, product};
-use cuda_bridge::translate::{Options, translate};
+use cuda_bridge::translate::{Kernel, Options, translate};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use rayon::prelude::*;
 
+use super::cublas::{self, Cublas, Library};
 use super::device::{Device, Dispatch, Own, linted};
 use super::kernels::ProductSize;
+use super::scan::Kernels;
 use crate::engine::EngineError;
+use crate::program::graph::View;
 use crate::shaders::product::Variant;
 
 /// A GPU with the kernels that were compiled for it.
@@ -25,6 +31,18 @@ pub struct CudaDevice {
     compiler: (i32, i32),
     cache: Cache,
     kernels: HashMap<Key, Arc<Loaded>>,
+    /// What computes native products, if the shader does not.
+    library: Option<Library>,
+    /// Kernels that no shader is the source of, by name: those about the library's products, and the search for near ties.
+    by_name: HashMap<String, Arc<Loaded>>,
+}
+
+/// What a dispatch runs.
+#[derive(Clone)]
+pub enum Pipeline {
+    Kernel(Arc<Loaded>),
+    /// A product of cuBLAS, which needs no uniform data and no workgroups.
+    Library(Arc<Product>),
 }
 
 /// A shader's text, and how the tensor cores take its place if they do.
@@ -45,7 +63,7 @@ pub fn devices() -> Result<Vec<Description>, EngineError> {
 }
 
 /// What an error of the bridge means for who runs a program.
-fn engine_error(device: &str, error: DeviceError) -> EngineError {
+pub fn engine_error(device: &str, error: DeviceError) -> EngineError {
     let (device, reason) = (device.to_string(), error.to_string());
     match error {
         DeviceError::OutOfMemory { .. } => EngineError::OutOfMemory { device, reason },
@@ -80,11 +98,41 @@ impl CudaDevice {
             None => translate(&module, &info, "main", options).map_err(|e| self.fault(e))?,
             Some(shape) => product(&module, &info, *shape, options).map_err(|e| self.fault(e))?,
         };
+        self.compile(&kernel)
+    }
+
+    fn compile(&self, kernel: &Kernel) -> Result<Arc<Loaded>, EngineError> {
         let architecture = self.device.architecture();
         let key = cache::Key::new(&kernel.source, self.compiler, &architecture, &nvrtc::OPTIONS);
         let compile = || self.nvrtc.compile(&kernel.name, &kernel.source, &architecture);
         let (cubin, _) = self.cache.get(key, compile).map_err(|e| self.fault(e))?;
-        Ok(Arc::new(self.device.load(&kernel, &cubin).map_err(|error| self.error(error))?))
+        Ok(Arc::new(self.device.load(kernel, &cubin).map_err(|error| self.error(error))?))
+    }
+
+    /// A kernel that no shader is the source of, from those that are loaded or compiled now.
+    fn load_named(
+        &self,
+        loaded: &mut HashMap<String, Arc<Loaded>>,
+        kernel: Kernel,
+    ) -> Result<Arc<Loaded>, EngineError> {
+        if let Some(there) = loaded.get(&kernel.name) {
+            return Ok(there.clone());
+        }
+        let new = self.compile(&kernel)?;
+        loaded.insert(kernel.name, new.clone());
+        Ok(new)
+    }
+
+    /// Has cuBLAS compute native products from now on.
+    ///
+    /// # Errors
+    /// If it cannot be used here; the message says what is missing.
+    pub fn use_cublas(&mut self, kernels: Cublas) -> Result<(), EngineError> {
+        let library =
+            Library::open(&self.device, kernels).map_err(|error| cublas::engine_error(&self.name, error))?;
+        self.name = format!("{}, {}", self.name, library.describe());
+        self.library = Some(library);
+        Ok(())
     }
 
     fn kernel(&mut self, key: Key) -> Result<Arc<Loaded>, EngineError> {
@@ -109,7 +157,7 @@ impl CudaDevice {
 impl Device for CudaDevice {
     type Memory = Memory;
     type Uniforms = Memory;
-    type Pipeline = Arc<Loaded>;
+    type Pipeline = Pipeline;
 
     const API: &'static str = "cuda";
 
@@ -132,7 +180,16 @@ impl Device for CudaDevice {
         let (driver, device) = opened.map_err(|error| engine_error("cuda", error))?;
         let name = format!("{} (driver {driver}, NVRTC {major}.{minor})", chosen.name);
         let (compiler, cache) = ((major, minor), Cache::of_this_user());
-        Ok(CudaDevice { name, device, nvrtc, compiler, cache, kernels: HashMap::new() })
+        Ok(CudaDevice {
+            name,
+            device,
+            nvrtc,
+            compiler,
+            cache,
+            kernels: HashMap::new(),
+            library: None,
+            by_name: HashMap::new(),
+        })
     }
 
     fn name(&self) -> &str {
@@ -169,13 +226,33 @@ impl Device for CudaDevice {
         memory.write(bytes).map_err(|error| self.error(error))
     }
 
-    fn pipeline(&mut self, text: &str) -> Result<Arc<Loaded>, EngineError> {
-        self.kernel((text.to_string(), None))
+    fn pipeline(&mut self, text: &str) -> Result<Pipeline, EngineError> {
+        Ok(Pipeline::Kernel(self.kernel((text.to_string(), None))?))
     }
 
-    fn product(&mut self, text: &str, size: &ProductSize) -> Result<Own<Arc<Loaded>>, EngineError> {
+    fn product(&mut self, text: &str, size: &ProductSize) -> Result<Own<Pipeline>, EngineError> {
         let Some(shape) = self.shape(size) else { return Ok(None) };
-        Ok(Some((self.kernel((text.to_string(), Some(shape)))?, shape.tile())))
+        let kernel = self.kernel((text.to_string(), Some(shape)))?;
+        Ok(Some((Pipeline::Kernel(kernel), shape.tile())))
+    }
+
+    fn native_product(&mut self, operands: [&View; 2], parts: u32) -> Result<Option<Pipeline>, EngineError> {
+        let Some(mut library) = self.library.take() else { return Ok(None) };
+        let mut loaded = std::mem::take(&mut self.by_name);
+        let load = |kernel: Kernel| self.load_named(&mut loaded, kernel);
+        let product = library.product(&self.name, operands, parts, load);
+        (self.library, self.by_name) = (Some(library), loaded);
+        Ok(Some(Pipeline::Library(product?)))
+    }
+
+    fn scan_kernels(&mut self) -> Option<Result<Kernels<Pipeline>, EngineError>> {
+        let mut loaded = std::mem::take(&mut self.by_name);
+        let mut load = |kernel| self.load_named(&mut loaded, kernel).map(Pipeline::Kernel);
+        let (norms, near) = (load(near::row_norms()), load(near::near_ties()));
+        self.by_name = loaded;
+        Some(
+            norms.and_then(|norms| Ok(Kernels { norms: (norms, near::ROWS), near: (near?, near::ELEMENTS) })),
+        )
     }
 
     /// On all cores: compiling takes longer than everything else that is done before the first step.
@@ -198,10 +275,22 @@ impl Device for CudaDevice {
     fn submit(&self, dispatches: &[Dispatch<Self>]) -> Result<(), EngineError> {
         for dispatch in dispatches {
             // No memory has more bytes than a usize counts.
-            let (uniform, offset, bytes) = dispatch.uniform;
-            let mut buffers = vec![uniform.slice(offset as usize, bytes as usize)];
-            buffers.extend(dispatch.buffers.iter().map(|(memory, bytes)| memory.slice(0, *bytes as usize)));
-            dispatch.pipeline.launch(dispatch.groups, &buffers).map_err(|error| self.error(error))?;
+            let buffers = dispatch.buffers.iter().map(|(memory, bytes)| memory.slice(0, *bytes as usize));
+            match dispatch.pipeline {
+                Pipeline::Kernel(kernel) => {
+                    let (uniform, offset, bytes) = dispatch.uniform;
+                    let uniform = uniform.slice(offset as usize, bytes as usize);
+                    let buffers: Vec<Slice> = std::iter::once(uniform).chain(buffers).collect();
+                    kernel.launch(dispatch.groups, &buffers).map_err(|error| self.error(error))?;
+                }
+                Pipeline::Library(product) => {
+                    let (library, buffers) = (self.library.as_ref(), buffers.collect::<Vec<_>>());
+                    let buffers = buffers.try_into().ok().zip(library);
+                    let (buffers, library) =
+                        buffers.ok_or_else(|| self.fault("a product without its library"))?;
+                    library.run(&self.name, product, buffers)?;
+                }
+            }
         }
         Ok(())
     }

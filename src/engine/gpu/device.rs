@@ -1,7 +1,9 @@
 //! What the engine asks of a way to reach GPUs: memory, pipelines, dispatches in order. Knows nothing of programs.
 
 use super::kernels::ProductSize;
+use super::scan;
 use crate::engine::EngineError;
+use crate::program::graph::View;
 use crate::shaders::product::Variant;
 
 /// A GPU through wgpu or through NVIDIA's driver.
@@ -50,6 +52,22 @@ pub trait Device: Sized + 'static {
     /// workgroup computes; none where the shader does.
     fn product(&mut self, _text: &str, _size: &ProductSize) -> Result<Own<Self::Pipeline>, EngineError> {
         Ok(None)
+    }
+
+    /// A pipeline of a library of the device's for a trainer's native product of these operands, whose result has so many parts; none
+    /// where a shader computes it. It is dispatched once, with left operand, right operand and result.
+    fn native_product(
+        &mut self,
+        _operands: [&View; 2],
+        _parts: u32,
+    ) -> Result<Option<Self::Pipeline>, EngineError> {
+        Ok(None)
+    }
+
+    /// The device's own kernels for the search for near ties; none where the host searches. They take their uniform data and buffers
+    /// as `cuda-bridge/kernels/near.cuh` has them.
+    fn scan_kernels(&mut self) -> Option<Result<scan::Kernels<Self::Pipeline>, EngineError>> {
+        None
     }
 
     /// Makes the pipelines of all these texts, which products of this size use, at once where a device can.

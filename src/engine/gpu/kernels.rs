@@ -97,9 +97,7 @@ pub fn refusal(graph: &Graph, node: &Node, variant: Variant, rounds_max: u32) ->
             ("places of K", choice_of(graph, *a, *b, *block, variant).rounds(words_of_k(k)))
         }
         Primitive::Native { a, .. } => {
-            if graph.tensor(node.output).len() as u64
-                != u64::from(a.dims[0] * a.dims[1]) * native_outputs(node)
-            {
+            if native_parts(graph, node) != 1 {
                 return Some(format!("{}: WGSL has no binary64 for native products", node.operator));
             }
             ("places of K", a.dims[3])
@@ -109,10 +107,26 @@ pub fn refusal(graph: &Graph, node: &Node, variant: Variant, rounds_max: u32) ->
     (rounds > rounds_max).then(|| format!("{}: too many {what} for one dispatch", node.operator))
 }
 
-/// Outputs of a sample of a native product in binary32.
-fn native_outputs(node: &Node) -> u64 {
+/// Parts of a native product's result: one in binary32, two that together have binary64's.
+fn native_parts(graph: &Graph, node: &Node) -> u32 {
     let Primitive::Native { a, b } = &node.primitive else { return 0 };
-    u64::from(a.dims[2]) * u64::from(b.dims[2])
+    let elements = u64::from(a.dims[0] * a.dims[1]) * u64::from(a.dims[2]) * u64::from(b.dims[2]);
+    if graph.tensor(node.output).len() as u64 == elements { 1 } else { 2 }
+}
+
+/// The step of a native product that a library of the device's computes, if one does.
+pub fn library_step<D: Device>(
+    device: &mut D,
+    graph: &Graph,
+    node: &Node,
+) -> Result<Option<Step<D::Pipeline>>, EngineError> {
+    let Primitive::Native { a, b } = &node.primitive else { return Ok(None) };
+    if graph.tensor(node.output).is_empty() {
+        return Ok(None);
+    }
+    let pipeline = device.native_product([a, b], native_parts(graph, node))?;
+    let once = || vec![((0, 0), [1; 3])];
+    Ok(pipeline.map(|pipeline| Step { pipeline: Some(pipeline), dispatches: once() }))
 }
 
 /// Terms that each of 64 invocations takes when they share a sum: a power of two.

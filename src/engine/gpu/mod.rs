@@ -7,6 +7,8 @@
 #[cfg(feature = "gpu")]
 mod adapter;
 #[cfg(feature = "cuda")]
+mod cublas;
+#[cfg(feature = "cuda")]
 mod cuda;
 mod device;
 pub mod kernels;
@@ -14,7 +16,9 @@ mod layout;
 mod map;
 mod pool;
 mod roots;
+mod scan;
 
+use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,10 +26,13 @@ use std::time::{Duration, Instant};
 #[cfg(feature = "gpu")]
 pub use adapter::{AdapterName, adapters};
 #[cfg(feature = "cuda")]
+pub use cublas::Cublas;
+#[cfg(feature = "cuda")]
 pub use cuda::devices as cuda_devices;
 use device::{Device, Dispatch};
-use kernels::{ProductSize, Step, step_of};
+use kernels::{ProductSize, Step, library_step, step_of};
 use pool::{Buffer, Pool};
+use scan::Searches;
 
 use super::plan::last_uses;
 use super::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
@@ -62,6 +69,10 @@ pub struct Accelerated<D: Device> {
     pool: Pool<D::Memory>,
     /// Whether tensors are hashed on the device: where that is no GPU, showing them to the host is faster.
     hashing: bool,
+    /// Whether near ties are searched for on the device, where it can.
+    scanning: bool,
+    /// Uniform data of such searches, by what is in it.
+    scans: HashMap<Vec<u8>, D::Uniforms>,
 }
 
 /// The engine through wgpu.
@@ -91,12 +102,18 @@ impl<D: Device> Accelerated<D> {
 
     fn on(device: D) -> Self {
         let hashing = !device.software();
-        Accelerated { device, variant: Variant::Dot, pool: Pool::default(), hashing }
+        let (pool, scans) = (Pool::default(), HashMap::new());
+        Accelerated { device, variant: Variant::Dot, pool, hashing, scanning: true, scans }
     }
 
     /// The engine with hashing on its device, or not: the roots are the same.
     pub fn hashing(self, hashing: bool) -> Self {
         Accelerated { hashing, ..self }
+    }
+
+    /// The engine with the search for near ties on its device, where that can, or not: what is found is the same.
+    pub fn scanning(self, scanning: bool) -> Self {
+        Accelerated { scanning, ..self }
     }
 
     /// Sets the variant given, or the one that is fastest on this adapter for a product of two digits.
@@ -203,6 +220,45 @@ impl<D: Device> Accelerated<D> {
     }
 }
 
+#[cfg(feature = "cuda")]
+impl Cuda {
+    /// [`Accelerated::open`], with cuBLAS's kernels for a trainer's native products, which are tested with integers.
+    ///
+    /// # Errors
+    /// Also if the library cannot be used here (the message says what is missing), or computes other products.
+    pub fn open_with_cublas(name: Option<&str>, kernels: Cublas) -> Result<Self, EngineError> {
+        let mut device = cuda::CudaDevice::open(name)?;
+        device.use_cublas(kernels)?;
+        let variant = device.variant();
+        let mut engine = Self::on(device).chosen(variant)?;
+        for parts in kernels.parts() {
+            let (graph, inputs) = cublas::trial(parts);
+            let graph = Arc::new(graph);
+            let expected = products_of(&mut super::cpu::Cpu::new(1)?, &graph, &inputs)?;
+            if products_of(&mut engine, &graph, &inputs)? != expected {
+                let check = "cuBLAS gives wrong products of small integers".into();
+                return Err(EngineError::SelfTest { device: engine.device.name().into(), check });
+            }
+        }
+        engine.tested()
+    }
+}
+
+/// A graph's outputs for these inputs.
+#[cfg(feature = "cuda")]
+fn products_of(
+    engine: &mut dyn Engine,
+    graph: &Arc<Graph>,
+    inputs: &[Vec<u8>],
+) -> Result<Vec<Vec<u8>>, EngineError> {
+    let compiled = engine.compile(graph.clone())?;
+    let ports = graph.inputs.iter().zip(inputs);
+    let inputs = ports.map(|(port, bytes)| engine.upload(graph.tensor(port.tensor), bytes));
+    let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+    let outputs = engine.run(&compiled, &inputs, None)?;
+    outputs.iter().map(|tensor| engine.download(tensor)).collect()
+}
+
 /// The tensors of a run, for its observer.
 struct Shown<'a, D: Device> {
     gpu: &'a Accelerated<D>,
@@ -253,11 +309,16 @@ impl<D: Device> Engine for Accelerated<D> {
     }
 
     fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
-        let mut shaders = Vec::new();
+        let (mut shaders, mut library) = (Vec::new(), Vec::new());
         for node in &graph.nodes {
             let ty = graph.tensor(node.output);
             if self.bytes(ty) > self.device.binding_max() {
                 return Err(self.too_large(&node.operator, ty));
+            }
+            library.push(library_step(&mut self.device, &graph, node)?);
+            if library.last().is_some_and(Option::is_some) {
+                shaders.push(Default::default());
+                continue;
             }
             if let Some(reason) = kernels::refusal(&graph, node, self.variant, self.device.loop_rounds_max())
             {
@@ -272,8 +333,11 @@ impl<D: Device> Engine for Accelerated<D> {
         let texts = shaders.iter().zip(&sizes).map(|((text, ..), size)| (&text[..], *size));
         self.device.prepare(&texts.filter(|(text, _)| !text.is_empty()).collect::<Vec<_>>())?;
         let (mut data, mut steps) = (Vec::new(), Vec::new());
-        for ((node, shader), size) in graph.nodes.iter().zip(shaders).zip(sizes) {
-            steps.push(step_of(&mut self.device, node, shader, size, &mut data)?);
+        for (((node, shader), size), library) in graph.nodes.iter().zip(shaders).zip(sizes).zip(library) {
+            steps.push(match library {
+                Some(step) => step,
+                None => step_of(&mut self.device, node, shader, size, &mut data)?,
+            });
         }
         self.device.check()?;
         let uniforms = self.device.uniforms(&data)?;
@@ -295,6 +359,7 @@ impl<D: Device> Engine for Accelerated<D> {
         }
         // Recorded dispatches keep the tensors they touch until they are submitted.
         let mut recorded: Vec<(usize, Vec<Tensor>)> = Vec::new();
+        let mut searches = Searches::default();
         for (index, node) in graph.nodes.iter().enumerate() {
             let output = self.record(graph, index, node, &values, &plan.steps[index], &mut recorded)?;
             values[node.output.0 as usize] = Some(output.clone());
@@ -302,8 +367,14 @@ impl<D: Device> Engine for Accelerated<D> {
             if wanted || recorded.len() >= BATCH || index + 1 == graph.nodes.len() {
                 self.submit(plan, &mut recorded)?;
             }
+            let scan = observer.as_deref().filter(|_| wanted).and_then(|observer| observer.scan(index, node));
+            let searched = match scan {
+                Some(scan) => self.start_search(graph, index, scan, &values, &mut searches)?,
+                None => false,
+            };
             if let Some(observer) = observer.as_deref_mut()
                 && wanted
+                && !searched
             {
                 let mut shown = Ok(None);
                 let mut inputs = Shown { gpu: self, values: &values };
@@ -314,6 +385,10 @@ impl<D: Device> Engine for Accelerated<D> {
                     let storage = self.upload_any(graph.tensor(node.output), &bytes)?;
                     values[node.output.0 as usize] = Some(Tensor::new(storage));
                 }
+            }
+            if let Some(observer) = observer.as_deref_mut() {
+                let last = index + 1 == graph.nodes.len();
+                self.finish_searches(graph, &mut searches, last, observer)?;
             }
             for id in &plan.dying[index] {
                 values[id.0 as usize] = None;

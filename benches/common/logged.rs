@@ -1,0 +1,84 @@
+//! A step of the logged profile and the same step by its kernels alone, for the benchmarks that compare the two.
+
+use tiebreak::engine::scan::{Found, Scan};
+use tiebreak::engine::session::{Phase, StepObserver};
+use tiebreak::engine::{EngineError, Inputs, Observer};
+use tiebreak::program::graph::{Graph, Node, Primitive, TensorId, View};
+use tiebreak::program::logged::native_graph;
+use tiebreak::rounding::record::Rounder;
+
+/// Lets a side of the logged profile see a step.
+pub struct Observed<'a>(pub &'a mut dyn Rounder);
+
+impl StepObserver for Observed<'_> {
+    fn phase(&mut self, phase: Phase, graph: &Graph) -> Option<&mut dyn Observer> {
+        self.0.begin(phase, graph);
+        Some(self)
+    }
+}
+
+impl Observer for Observed<'_> {
+    fn wants(&self, index: usize, node: &Node) -> bool {
+        self.0.wants(index, node)
+    }
+
+    fn scan(&self, index: usize, _: &Node) -> Option<Scan> {
+        self.0.scan(index)
+    }
+
+    fn found(&mut self, index: usize, node: &Node, found: Found) -> Result<(), EngineError> {
+        self.0.found(index, node, found)
+    }
+
+    fn node(
+        &mut self,
+        index: usize,
+        node: &Node,
+        bytes: &[u8],
+        inputs: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        self.0.node(index, node, bytes, inputs)
+    }
+}
+
+/// The native graph without casts and roundings: what the trainer's kernels cost alone.
+pub fn plain_graph(graph: &Graph) -> Graph {
+    let mut native = native_graph(graph);
+    let mut instead: Vec<TensorId> = (0..native.tensors.len() as u32).map(TensorId).collect();
+    for logged in &native.logged {
+        if !logged.rule.is_wide() {
+            instead[logged.output.0 as usize] = logged.product;
+        }
+    }
+    for node in &native.nodes {
+        if let Primitive::Map { body, inputs, .. } = &node.primitive
+            && body.name == "to_bf16.v1"
+        {
+            instead[node.output.0 as usize] = inputs[0].tensor;
+        }
+    }
+    let resolve = |mut id: TensorId| {
+        while instead[id.0 as usize] != id {
+            id = instead[id.0 as usize];
+        }
+        id
+    };
+    let view = |view: &View| View { tensor: resolve(view.tensor), ..view.clone() };
+    let removed = |node: &Node| instead[node.output.0 as usize] != node.output;
+    native.nodes.retain(|node| !removed(node) && !matches!(node.primitive, Primitive::Magnitude { .. }));
+    for node in &mut native.nodes {
+        match &mut node.primitive {
+            Primitive::Map { inputs, .. } => inputs.iter_mut().for_each(|input| *input = view(input)),
+            Primitive::Native { a, b } => (*a, *b) = (view(a), view(b)),
+            Primitive::Gather { table: input, .. }
+            | Primitive::RowMax { input, .. }
+            | Primitive::TreeSum { input, .. }
+            | Primitive::SegmentSum { input, .. } => *input = resolve(*input),
+            _ => {}
+        }
+    }
+    for port in &mut native.outputs {
+        port.tensor = resolve(port.tensor);
+    }
+    native
+}

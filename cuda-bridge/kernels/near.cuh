@@ -1,0 +1,98 @@
+// Which results of a native product may lie near a boundary of their grid: what src/rounding/near_tie.rs and norms.rs of the root
+// crate find on the host, operation by operation, so that both find the same. No verifier runs this: what is found decides what a
+// trainer logs, and the host tests each again in binary64.
+
+typedef unsigned int u32;
+typedef int i32;
+
+#if defined(ROW_NORMS)
+
+__device__ __forceinline__ double square(u32 x) {
+    const double value = (double)__uint_as_float(x);
+    return value * value;
+}
+
+// The 2-norm of each row of a view, a little up. p: batch1, rows, K, offset, four strides, rows of all samples, where the norms begin
+// in `sides`, whether to begin a count there. Sixteen threads share a row: of sixteen neighbours in K each has one.
+extern "C" __global__ void __launch_bounds__(256) KERNEL(const u32* p, const u32* input, u32, u32* sides, u32) {
+    __shared__ double lanes[256];
+    // Neighbouring threads read neighbouring words, whichever way those lie.
+    const bool along_k = p[7] == 1u;
+    const u32 thread = threadIdx.x, of_block = along_k ? thread / 16u : thread % 16u, lane = along_k ? thread % 16u : thread / 16u;
+    const u32 row = blockIdx.x * 16u + of_block;
+    double sum = 0.0, rest = 0.0;
+    if (row < p[8]) {
+        const u32 sample = row / p[1], whole = p[2] / 16u * 16u;
+        const u32* from = input + (p[3] + sample / p[0] * p[4] + sample % p[0] * p[5] + row % p[1] * p[6]);
+        for (u32 i = lane; i < whole; i += 16u) sum += square(from[i * p[7]]);
+        if (lane == 0u) for (u32 i = whole; i < p[2]; i++) rest += square(from[i * p[7]]);
+    }
+    lanes[of_block * 16u + lane] = sum;
+    __syncthreads();
+    if (row < p[8] && lane == 0u) {
+        double total = 0.0;
+        for (u32 i = 0; i < 16u; i++) total += lanes[of_block * 16u + i];
+        sides[p[9] + row] = __float_as_uint((float)(sqrt(total + rest) * 1.000001));
+    }
+    if (p[10] != 0u && row == 0u && lane == 0u) sides[0] = 0u;
+}
+
+#else
+
+__device__ __forceinline__ i32 clamp(i32 x, i32 least, i32 most) { return x < least ? least : x > most ? most : x; }
+__device__ __forceinline__ float magnitude_of(u32 x) { return __uint_as_float(x & 0x7fffffffu); }
+__device__ __forceinline__ i32 field(u32 magnitude) { return clamp((i32)(magnitude >> 23), 1, 511); }
+__device__ __forceinline__ float power(i32 biased) { return __uint_as_float((u32)biased << 23); }
+
+// Whether x lies within the tolerance, or half a unit of binary32, of a boundary of its own step, or is too extreme to tell.
+__device__ __forceinline__ bool may_be_near(u32 x, i32 floor, i32 bits, float tolerance) {
+    const i32 biased = (i32)(x >> 23 & 0xffu), normal = biased < 1 ? 1 : biased;
+    const u32 mantissa = (x & 0x007fffffu) | (biased != 0 ? 1u << 23 : 0u);
+    const i32 coarse = floor + 150 - normal, dropped = coarse < 32 - bits ? 32 - bits : coarse;
+    const u32 step = 1u << (u32)clamp(dropped, 0, 26), half = step >> 1, rest = mantissa & (step - 1u);
+    const float distance = __uint2float_rn(rest < half ? half - rest : rest - half);
+    const float reach = __fadd_rn(__fmul_rn(tolerance, power(clamp(277 - normal, 1, 254))), 1.0f);
+    const float quarter = floor > -124 ? power(floor + 125) : 0.0f;
+    const bool above_zero = __fadd_rn(magnitude_of(x), tolerance) > quarter;
+    const bool near = distance <= reach || reach >= __uint2float_rn(half >> 1);
+    return biased == 255 || (biased < 24 || dropped > 26 ? above_zero : near);
+}
+
+// The same for binary32 itself.
+__device__ __forceinline__ bool may_be_near_binary32(u32 x, u32 rest, float tolerance) {
+    const i32 biased = (i32)(x >> 23 & 0xffu);
+    const float half = __fmul_rn(power(biased < 25 ? 1 : biased - 24), 0.999999f);
+    const float least = (x & 0x007fffffu) == 0u ? __fmul_rn(half, 0.5f) : half;
+    return biased < 26 || biased == 255 || __fadd_rn(magnitude_of(rest), tolerance) >= least;
+}
+
+// p: elements of the product, M, N, bits of the grid, whether it has a floor, the floor's exponent but for both fields, the least
+// one, the tolerance for the norms and for the result (binary32), whether the product has two parts, where the norms of rows and of
+// columns begin in `sides`, how many places `found` has. What is found is appended to `found` in any order, as place, result and
+// rest; `sides` counts all of it, what there is no place for too.
+extern "C" __global__ void __launch_bounds__(256) KERNEL(const u32* p, const u32* output, u32, const u32* magnitudes_a, u32,
+                                                         const u32* magnitudes_b, u32, u32* sides, u32, u32* found, u32) {
+    const u32 place = blockIdx.x * 256u + threadIdx.x;
+    if (place >= p[0]) return;
+    const u32 row = place / p[2], column = row / p[1] * p[2] + place % p[2];
+    const u32 x = output[place], rest = p[9] != 0u ? output[p[0] + place] : 0u;
+    const float scale = __fmul_rn(__fmul_rn(__uint_as_float(p[7]), __uint_as_float(sides[p[10] + row])), 1.000001f);
+    const float of_norms = __fmul_rn(scale, __uint_as_float(sides[p[11] + column]));
+    const float tolerance = __fadd_rn(of_norms, __fmul_rn(__uint_as_float(p[8]), magnitude_of(x)));
+    bool near;
+    if (p[3] == 32u) {
+        near = may_be_near_binary32(x, rest, tolerance);
+    } else {
+        i32 floor = (i32)p[6];
+        if (p[4] != 0u) floor = clamp(field(magnitudes_b[column]) + (field(magnitudes_a[row]) + (i32)p[5]), (i32)p[6], 104);
+        near = may_be_near(x, floor, (i32)p[3], tolerance);
+    }
+    if (!near) return;
+    const u32 at = atomicAdd(&sides[0], 1u);
+    if (at >= p[12]) return;
+    found[3u * at] = place;
+    found[3u * at + 1u] = x;
+    found[3u * at + 2u] = rest;
+}
+
+#endif

@@ -1,0 +1,48 @@
+//! The kernels that find which results of a native product may lie near a boundary of their grid: `kernels/near.cuh`, which says what
+//! their uniform words are.
+
+use crate::translate::{Kernel, Parameter, ParameterKind};
+
+const TEXT: &str = include_str!("../kernels/near.cuh");
+
+/// Rows of a block of [`row_norms`].
+pub const ROWS: u32 = 16;
+/// Elements of a block of [`near_ties`].
+pub const ELEMENTS: u32 = 256;
+
+fn kernel(name: &str, defines: &str, words: u32, buffers: &[(&str, bool)], barriers: bool) -> Kernel {
+    let parameter = |(binding, (name, kind, writable)): (usize, (&str, ParameterKind, bool))| Parameter {
+        group: 0,
+        binding: binding as u32,
+        name: name.into(),
+        kind,
+        writable,
+    };
+    let elements = |&(name, writable)| (name, ParameterKind::Elements { stride: 4 }, writable);
+    let uniform = ("p", ParameterKind::Sized { bytes: 4 * words }, false);
+    let all = std::iter::once(uniform).chain(buffers.iter().map(elements));
+    Kernel {
+        name: name.into(),
+        source: format!("{defines}#define KERNEL {name}\n{TEXT}"),
+        parameters: all.enumerate().map(parameter).collect(),
+        block: [256, 1, 1],
+        barriers,
+    }
+}
+
+/// The 2-norms of a view's rows, [`ROWS`] of them a block.
+pub fn row_norms() -> Kernel {
+    kernel("row_norms", "#define ROW_NORMS\n", 11, &[("input", false), ("sides", true)], true)
+}
+
+/// What may be near a tie, [`ELEMENTS`] results a block.
+pub fn near_ties() -> Kernel {
+    let buffers = [
+        ("output", false),
+        ("magnitudes_a", false),
+        ("magnitudes_b", false),
+        ("sides", true),
+        ("found", true),
+    ];
+    kernel("near_ties", "", 13, &buffers, false)
+}

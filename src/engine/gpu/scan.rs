@@ -1,0 +1,231 @@
+//! The search for near ties of native products where they are, so that neither results nor operands leave the device: norms, what
+//! was found and, of products with a floor, magnitudes do.
+
+use super::device::{Device, Dispatch};
+use super::pool::Buffer;
+use super::{Accelerated, Shown, Storage};
+use crate::engine::scan::{Candidate, Found, Scan};
+use crate::engine::{EngineError, Observer, Tensor};
+use crate::program::graph::{Graph, TensorId, View};
+
+/// Kernels of a device for this, each with what a workgroup takes: rows of a view, elements of a product.
+pub struct Kernels<P> {
+    pub norms: (P, u32),
+    pub near: (P, u32),
+}
+
+/// One in so many results has a place among what is found, and a few more for small products; where more are near, the host
+/// searches all. Thresholds that fit their kernels mark one in a hundred.
+const SHARE: u64 = 16;
+const PLACES_MIN: u64 = 256;
+/// From one dispatch's uniform data to the next one's.
+const UNIFORM: u64 = 256;
+/// Words of something found, and those before the norms: the count.
+const WORDS: u64 = 3;
+const COUNT: u64 = 4;
+
+/// Bytes of tensors that searches may keep alive before what they found is read.
+const HELD_MAX: u64 = 512 << 20;
+
+/// A search that was started.
+struct Started<M> {
+    index: usize,
+    scan: Scan,
+    /// The product and what it reads, in case all of it has to be shown.
+    held: Vec<(TensorId, Tensor)>,
+    rows: [u64; 2],
+    places: u64,
+    /// The count of what was found, then the norms.
+    sides: Buffer<M>,
+    found: Buffer<M>,
+}
+
+/// Searches of a graph that are under way, whose results are read together: each reading waits for the device.
+pub struct Searches<M> {
+    started: Vec<Started<M>>,
+    held: u64,
+}
+
+impl<M> Default for Searches<M> {
+    fn default() -> Searches<M> {
+        Searches { started: Vec::new(), held: 0 }
+    }
+}
+
+/// Rows of a view's samples.
+fn rows(view: &View) -> u64 {
+    view.dims[..3].iter().map(|&dim| u64::from(dim)).product()
+}
+
+impl<D: Device> Accelerated<D> {
+    /// Starts a search in the output of node `index`, if the device has one; everything that the node reads is still there.
+    pub(super) fn start_search(
+        &mut self,
+        graph: &Graph,
+        index: usize,
+        scan: Scan,
+        values: &[Option<Tensor>],
+        searches: &mut Searches<D::Memory>,
+    ) -> Result<bool, EngineError> {
+        let node = &graph.nodes[index];
+        let Some(kernels) = self.device.scan_kernels().filter(|_| self.scanning) else { return Ok(false) };
+        let kernels = kernels?;
+        let sides = [rows(&scan.a), rows(&scan.b)];
+        let (m, n) = (u64::from(scan.a.dims[2]), u64::from(scan.b.dims[2]));
+        let elements = sides[0] * n;
+        let parts = graph.tensor(node.output).len() as u64 / elements.max(1);
+        if elements == 0 {
+            return Ok(false);
+        }
+        let places = (elements / SHARE).max(PLACES_MIN);
+        let take = |bytes| self.pool.take(bytes, |bytes| self.device.allocate(bytes));
+        let (found, norms) = (take(4 * WORDS * places)?, take(4 * (COUNT + sides[0] + sides[1]))?);
+
+        // Every size fits a word: tensors that shaders see have fewer than 2^32 elements.
+        let word = |size: u64| size as u32;
+        let norms_at = [COUNT, COUNT + sides[0]];
+        let of_side = |view: &View, side: usize| {
+            let [_, b1, rows, k] = view.dims;
+            let mut words = vec![b1, rows, k, view.offset];
+            words.extend(view.strides);
+            words.extend([word(sides[side]), word(norms_at[side]), u32::from(side == 0)]);
+            words
+        };
+        let floored = scan.magnitudes.is_some();
+        let of_product = vec![
+            word(elements),
+            word(m),
+            word(n),
+            u32::from(scan.bits),
+            u32::from(floored),
+            scan.floor_offset as u32,
+            scan.floor_min as u32,
+            scan.norms.to_bits(),
+            scan.relative.to_bits(),
+            u32::from(parts == 2),
+            word(norms_at[0]),
+            word(norms_at[1]),
+            word(places),
+        ];
+        let words = [of_side(&scan.a, 0), of_side(&scan.b, 1), of_product];
+        let data: Vec<u8> = (words.iter())
+            .flat_map(|words| {
+                let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+                bytes.resize(UNIFORM as usize, 0);
+                bytes
+            })
+            .collect();
+        // The same products come back with every micro-batch.
+        if !self.scans.contains_key(&data) {
+            let uniforms = self.device.uniforms(&data)?;
+            self.scans.insert(data.clone(), uniforms);
+        }
+        let uniforms = &self.scans[&data];
+
+        let mut read = vec![node.output, scan.a.tensor, scan.b.tensor];
+        read.extend(scan.magnitudes.into_iter().flatten());
+        let held: Vec<(TensorId, Tensor)> = read
+            .into_iter()
+            .map(|id| (id, values[id.0 as usize].clone().expect("a node's inputs are there after it")))
+            .collect();
+        let buffer = |i: usize| {
+            let storage = held[i].1.storage::<Storage<D::Memory>>();
+            (storage.buffer.memory(), self.bytes(&storage.ty))
+        };
+        let to_sides = (norms.memory(), 4 * (COUNT + sides[0] + sides[1]));
+        let dispatch = |i: usize, items: u64, buffers| {
+            let (pipeline, each) = if i == 2 { &kernels.near } else { &kernels.norms };
+            let groups = [word(items.div_ceil(u64::from(*each))), 1, 1];
+            Dispatch {
+                pipeline,
+                uniform: (uniforms, UNIFORM * i as u64, 4 * words[i].len() as u64),
+                buffers,
+                groups,
+            }
+        };
+        // Without a floor nobody reads magnitudes.
+        let [magnitudes_a, magnitudes_b] = if floored { [3, 4] } else { [0, 0] };
+        let to_found = (found.memory(), 4 * WORDS * places);
+        let near = vec![buffer(0), buffer(magnitudes_a), buffer(magnitudes_b), to_sides, to_found];
+        let dispatches = [
+            dispatch(0, sides[0], vec![buffer(1), to_sides]),
+            dispatch(1, sides[1], vec![buffer(2), to_sides]),
+            dispatch(2, elements, near),
+        ];
+        self.device.submit(&dispatches)?;
+        drop(dispatches);
+        let size = |(_, tensor): &(TensorId, Tensor)| self.bytes(&tensor.storage::<Storage<D::Memory>>().ty);
+        searches.held += held.iter().map(size).sum::<u64>();
+        searches.started.push(Started { index, scan, held, rows: sides, places, sides: norms, found });
+        Ok(true)
+    }
+
+    /// Tells the observer what the searches found, if they hold much memory or `all` are asked for.
+    pub(super) fn finish_searches(
+        &mut self,
+        graph: &Graph,
+        searches: &mut Searches<D::Memory>,
+        all: bool,
+        observer: &mut dyn Observer,
+    ) -> Result<(), EngineError> {
+        if searches.started.is_empty() || !(all || searches.held > HELD_MAX) {
+            return Ok(());
+        }
+        searches.held = 0;
+        for search in std::mem::take(&mut searches.started) {
+            let node = &graph.nodes[search.index];
+            if let Some(found) = self.found(&search)? {
+                observer.found(search.index, node, found)?;
+                continue;
+            }
+            // More was near than there is room for: the observer looks for itself.
+            let mut values = vec![None; graph.tensors.len()];
+            let output = search.held[0].1.clone();
+            for (id, tensor) in search.held {
+                values[id.0 as usize] = Some(tensor);
+            }
+            let mut shown = Ok(None);
+            let mut inputs = Shown { gpu: self, values: &values };
+            self.show(output.storage(), &mut |bytes| {
+                shown = observer.node(search.index, node, bytes, &mut inputs);
+            })?;
+            if shown?.is_some() {
+                let reason = format!("{}: an observer changed what it asked to have searched", node.operator);
+                return Err(EngineError::Fault { device: self.device.name().into(), reason });
+            }
+        }
+        Ok(())
+    }
+
+    /// What a search found; none if there was no room for all.
+    fn found(&self, search: &Started<D::Memory>) -> Result<Option<Found>, EngineError> {
+        let words = |memory: &D::Memory, count: u64| {
+            let mut words: Vec<u32> = Vec::new();
+            let copy = |bytes: &[u8]| {
+                words.extend(bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+            };
+            self.device.read(memory, 4 * count, &mut { copy })?;
+            Ok::<_, EngineError>(words)
+        };
+        let [rows_a, rows_b] = search.rows;
+        let sides = words(search.sides.memory(), COUNT + rows_a + rows_b)?;
+        let count = u64::from(sides[0]);
+        if count > search.places {
+            return Ok(None);
+        }
+        let norms = sides[COUNT as usize..].iter().map(|&norm| f32::from_bits(norm));
+        let norms_a: Vec<f32> = norms.clone().take(rows_a as usize).collect();
+        let norms_b = norms.skip(rows_a as usize).collect();
+        let magnitudes = match search.scan.magnitudes {
+            None => None,
+            Some(_) => {
+                let of = |i: usize| search.held[i].1.storage::<Storage<D::Memory>>().buffer.memory();
+                Some([words(of(3), rows_a)?, words(of(4), rows_b)?])
+            }
+        };
+        let found = if count == 0 { Vec::new() } else { words(search.found.memory(), WORDS * count)? };
+        let candidate = |c: &[u32]| Candidate { place: c[0], high: c[1], rest: c[2] };
+        let candidates = found.chunks_exact(WORDS as usize).map(candidate).collect();
+        Ok(Some(Found { norms: [norms_a, norms_b], magnitudes, candidates }))
+    }
+}

@@ -1,0 +1,43 @@
+//! The search for results that may lie near a boundary between two values of a grid, beside the product that gives them: an observer
+//! asks for it in place of the results, so that these need not leave a GPU. What is found is a superset that whoever asked tests
+//! again (`rounding/near_tie.rs`), so an engine's search decides nothing.
+
+use crate::program::graph::{TensorId, View};
+
+/// What is searched: the results of a node that is a product of two views, [batch, M, N] in one part or two.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scan {
+    pub a: View,
+    pub b: View,
+    /// The magnitudes of the views' rows, where the grid has a floor.
+    pub magnitudes: Option<[TensorId; 2]>,
+    /// The grid's leading bits of binary32.
+    pub bits: u8,
+    /// The floor's exponent but for the fields of row and column, and the least it may have.
+    pub floor_offset: i32,
+    pub floor_min: i32,
+    /// How far from a boundary a result may lie: of the product of the norms of row and column, and of the result itself.
+    pub norms: f32,
+    pub relative: f32,
+}
+
+/// A result that may lie near a boundary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Candidate {
+    /// Its place in [batch, M, N].
+    pub place: u32,
+    /// The nearest binary32, and what is left of the value (0 for results in one part).
+    pub high: u32,
+    pub rest: u32,
+}
+
+/// What a search found.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// The 2-norms of the rows of both views, [batch, rows].
+    pub norms: [Vec<f32>; 2],
+    /// Their magnitudes, if the search was given any.
+    pub magnitudes: Option<[Vec<u32>; 2]>,
+    /// Every result that `rounding::near_tie`'s fast test marks, in any order.
+    pub candidates: Vec<Candidate>,
+}

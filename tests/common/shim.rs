@@ -1,0 +1,47 @@
+//! The CUDA engine over a stand-in for NVIDIA's driver, NVRTC and cuBLAS: `cuda-bridge/shim`.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use super::not_tested;
+
+/// Says what stands in for the driver, or `None` where no C++ compiler is. CI requires it.
+pub fn shim() -> Option<&'static Path> {
+    static SHIM: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let make = || {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-shim");
+        match cuda_bridge::host::driver(&folder) {
+            Ok(library) => {
+                // Kernels that an older stand-in compiled.
+                let _ = std::fs::remove_dir_all(folder.join("cache"));
+                Some(library)
+            }
+            Err(error) => {
+                assert!(std::env::var_os("TIEBREAK_REQUIRE_SHIM").is_none(), "{error}");
+                not_tested(&format!("the CUDA engine over the host's stand-in for a driver: {error}"));
+                None
+            }
+        }
+    };
+    SHIM.get_or_init(make).as_deref()
+}
+
+/// A program that is to find the stand-in where it looks for NVIDIA's libraries.
+pub fn over(shim: &Path, program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    for variable in ["TIEBREAK_CUDA_DRIVER", "TIEBREAK_NVRTC", "TIEBREAK_CUBLAS"] {
+        command.env(variable, shim);
+    }
+    command.env("TIEBREAK_CACHE", shim.with_file_name("cache"));
+    command
+}
+
+/// Runs a command with the stand-in and what else the environment is to say; its exit code and what it printed.
+pub fn tiebreak(shim: &Path, environment: &[(&str, &str)], args: &[&str]) -> (i32, String) {
+    let mut command = over(shim, env!("CARGO_BIN_EXE_tiebreak"));
+    let output = command.args(args).envs(environment.iter().copied()).output().unwrap();
+    let printed = [output.stdout, output.stderr].concat();
+    (output.status.code().unwrap(), String::from_utf8(printed).unwrap())
+}
