@@ -160,7 +160,7 @@ fn logged_step(engine: &mut dyn Engine, gpt: &Gpt, size: [u32; 2]) -> Result<(),
     let mut products = ProductTable::logged_preset();
     rounding.apply(&mut products);
     let program = Arc::new(program(gpt, products, size));
-    let plain = Arc::new(Program { micro: plain_graph(&program.micro), ..(*program).clone() });
+    let plain = Arc::new(Program { micro: plain_graph(&program.micro, false), ..(*program).clone() });
     let batch = batch(gpt, size);
     let mut native = Vec::new();
     let mut session = Session::new(engine, plain)?;

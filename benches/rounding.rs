@@ -1,7 +1,7 @@
 //! What the logged profile costs: `cargo bench --bench rounding [-- gpt-2 [bf16|fp32|paper] [default]]`.
 //!
-//! A step by native kernels without roundings, the same step with roundings and its log, and its replay by the exact engine, all on
-//! the CPU; the log's bytes against the entropy of its decisions. Medians of several steps, in one run. `paper`: the paper's preset,
+//! A step by native kernels without roundings (and on the bfloat16 grid without the casts to its kernels' input format, as a step in
+//! binary32 throughout), the same step with roundings and its log, and its replay by the exact engine, all on the CPU; the log's bytes against the entropy of its decisions. Medians of several steps, in one run. `paper`: the paper's preset,
 //! replayed by the other native kernels instead. `default`: default thresholds instead of calibrated ones.
 
 #[path = "common/logged.rs"]
@@ -90,7 +90,8 @@ fn bench(
     calibrate: bool,
 ) {
     let program = Arc::new(program(vocabulary, layers, width, rounding));
-    let plain = Arc::new(Program { micro: plain_graph(&program.micro), ..(*program).clone() });
+    let plain = [false, true]
+        .map(|casts| Arc::new(Program { micro: plain_graph(&program.micro, casts), ..(*program).clone() }));
     let tokens: Vec<u8> = (0..SAMPLES * TOKENS).flat_map(|i| (i * 7919 % 97).to_le_bytes()).collect();
     let batch = [MicroBatch { tensors: vec![tokens.clone(), tokens] }];
     let rounding = &if calibrate { calibrated(&program, rounding, &batch) } else { rounding.clone() };
@@ -99,33 +100,39 @@ fn bench(
         session.step(scalars(step), &batch, observer, |_, _, _| Ok(())).expect("the step runs");
         start.elapsed().as_secs_f64()
     };
-    // Alternating, so that both see the same machine.
-    let mut engines = [0, 1].map(|_| Cpu::new(0).expect("the CPU engine starts"));
-    let [first_engine, second_engine] = &mut engines;
-    let mut native_session = Session::new(first_engine, plain).expect("the program compiles");
-    let mut session = Session::native(second_engine, program.clone()).expect("the program compiles");
-    native_session.load_each(|i| state_bytes(&program, i)).expect("the state loads");
-    session.load_each(|i| state_bytes(&program, i)).expect("the state loads");
-    let (mut natives, mut loggeds, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    // In turn, so that all see the same machine.
+    let mut engines = [0, 1, 2].map(|_| Cpu::new(0).expect("the CPU engine starts"));
+    let [first_engine, second_engine, third_engine] = &mut engines;
+    let [without, with] = plain;
+    let mut sessions = [
+        Session::new(first_engine, without).expect("the program compiles"),
+        Session::new(second_engine, with).expect("the program compiles"),
+        Session::native(third_engine, program.clone()).expect("the program compiles"),
+    ];
+    for session in &mut sessions {
+        session.load_each(|i| state_bytes(&program, i)).expect("the state loads");
+    }
+    let [without_casts, native_session, session] = &mut sessions;
+    let mut times: [Vec<f64>; 5] = Default::default();
     let mut first = None;
     for step in 1..=repeats + 1 {
-        let native = timed(&mut native_session, step, &mut Unobserved);
+        let single = timed(without_casts, step, &mut Unobserved);
+        let native = timed(native_session, step, &mut Unobserved);
         let start = Instant::now();
         let mut recorder = Recorder::new(rounding, &program.micro, 1, None);
-        timed(&mut session, step, &mut Observed(&mut recorder));
+        timed(session, step, &mut Observed(&mut recorder));
         let done = recorder.finish();
         let logged = start.elapsed().as_secs_f64();
         if first.is_none() {
-            first = Some((done, state_digests(&mut session).expect("the state is read")));
+            first = Some((done, state_digests(session).expect("the state is read")));
         }
         if step > 1 {
-            natives.push(native);
-            loggeds.push(logged);
-            ratios.push(logged / native);
+            let all = [single, native, logged, logged / single, logged / native];
+            times.iter_mut().zip(all).for_each(|(times, time)| times.push(time));
         }
     }
-    let [native, logged, ratio] = [&mut natives, &mut loggeds, &mut ratios].map(|times| median(times));
-    drop((session, native_session));
+    let [single, native, logged, to_single, to_native] = times.each_mut().map(|times| median(times));
+    drop(sessions);
 
     let ((log, counts), state) = first.expect("a step was logged");
     let mut engine = Cpu::new(0).expect("the CPU engine starts");
@@ -161,7 +168,10 @@ fn bench(
         bits / counts.entropy_bits
     );
     println!("    native step         {native:>12.3} s");
-    println!("    with roundings, log {logged:>12.3} s  ({ratio:.3} of the native step)");
+    println!("    without casts       {single:>12.3} s");
+    println!(
+        "    with roundings, log {logged:>12.3} s  ({to_native:.3} of the native step, {to_single:.3} of it without casts)"
+    );
     println!("    replay, exact       {audit:>12.3} s  ({:.3} of the native step)", audit / native);
 }
 

@@ -7,7 +7,7 @@
 
 mod common;
 
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use common::{adapter_names, begin_run, files, gpt_job, gpu_engines, key};
 use tiebreak::arith::philox::philox4x32_10;
@@ -21,14 +21,6 @@ use tiebreak::program::graph::{Graph, TensorType, View};
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
 use tiebreak::run::disk::Disk;
 use tiebreak::train::{Silent, train};
-
-/// The engines of this machine, opened once: each must pass its self-test, which takes a software adapter most of a minute.
-fn engines() -> MutexGuard<'static, Vec<Box<dyn Engine + Send>>> {
-    static ENGINES: LazyLock<Mutex<Vec<Box<dyn Engine + Send>>>> =
-        LazyLock::new(|| Mutex::new(gpu_engines()));
-    // A test that failed leaves engines as they were.
-    ENGINES.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn upload(engine: &mut dyn Engine, dtype: DType, shape: &[u32], words: &[u32]) -> Tensor {
     let ty = TensorType { dtype, shape: shape.to_vec() };
@@ -91,7 +83,7 @@ fn scalar_operations_on_a_million_pairs() {
     ];
     let a: Vec<u32> = (0..COUNT).map(|i| pattern(i, 1)).collect();
     let b: Vec<u32> = (0..COUNT).map(|i| pattern(random(i, 3), 2)).collect();
-    for engine in engines().iter_mut() {
+    for engine in gpu_engines().iter_mut() {
         let inputs = [
             upload(engine.as_mut(), DType::F32, &[COUNT], &a),
             upload(engine.as_mut(), DType::F32, &[COUNT], &b),
@@ -126,7 +118,7 @@ fn elementary_functions_on_a_million_inputs() {
     ];
     // 2048 inputs in each of the 512 binades, and the vectors of mpmath are covered by the CPU's functions.
     let x: Vec<u32> = (0..COUNT).map(|i| (i >> 11) << 23 | (random(i, 5) & 0x7f_ffff)).collect();
-    for engine in engines().iter_mut() {
+    for engine in gpu_engines().iter_mut() {
         let input = upload(engine.as_mut(), DType::F32, &[COUNT], &x);
         for (number, (write, right)) in functions.iter().enumerate() {
             let mut builder = Builder::new(ProductTable::preset());
@@ -171,7 +163,7 @@ fn product(
 /// it would not choose are opened there, which tests them on every pair of equal digits and on long sums, and no more.
 #[test]
 fn products_of_every_kind() {
-    let described: Vec<String> = engines().iter().map(|engine| engine.describe()).collect();
+    let described: Vec<String> = gpu_engines().iter().map(|engine| engine.describe()).collect();
     let mut others: Vec<Box<dyn Engine + Send>> = Vec::new();
     for name in adapter_names() {
         let is_open = |variant: &Variant| {
@@ -186,7 +178,7 @@ fn products_of_every_kind() {
         }
     }
     let mut cpu = Cpu::new(2).unwrap();
-    let mut chosen = engines();
+    let mut chosen = gpu_engines();
     let mut engines: Vec<&mut Box<dyn Engine + Send>> = chosen.iter_mut().chain(&mut others).collect();
     let shapes = [
         [70_000, 1, 2, 3],
@@ -234,7 +226,7 @@ fn products_of_every_kind() {
 #[test]
 fn reductions_of_every_length() {
     let mut cpu = Cpu::new(2).unwrap();
-    let mut engines = engines();
+    let mut engines = gpu_engines();
     for (rows, len) in [(3, 1), (5, 255), (4, 256), (3, 257), (2, 4097), (1, 100_000), (70_000, 2)] {
         let words: Vec<u32> = (0..rows * len)
             .map(|i| match random(i, 21) % 300 {
@@ -279,7 +271,7 @@ fn reductions_of_every_length() {
 fn sums_of_segments_have_the_same_bits() {
     use tiebreak::program::graph::Primitive;
     let mut cpu = Cpu::new(2).unwrap();
-    let mut engines = engines();
+    let mut engines = gpu_engines();
     for (positions, width, bound) in [(100u32, 3, 7), (16_384, 2, 5), (16_385, 9, 40), (90_001, 5, 3)] {
         let mut b = Builder::new(ProductTable::preset());
         let rows = b.input("rows", DType::F32, &[positions, width]);
@@ -319,7 +311,7 @@ fn sums_of_segments_have_the_same_bits() {
 /// levels of workgroups.
 #[test]
 fn roots_on_a_device_are_blake3() {
-    for engine in engines().iter_mut() {
+    for engine in gpu_engines().iter_mut() {
         let (mut tensors, mut want) = (Vec::new(), Vec::new());
         for len in [1, 2, 15, 16, 17, 255, 256, 257, 512, 769, 16_383, 16_384, 16_385, 16_640, 1_100_000] {
             let words: Vec<u32> = (0..len).map(|i| random(i, len)).collect();
@@ -349,7 +341,7 @@ fn fifty_steps_write_the_same_run_everywhere() {
     let expected = trained("cpu-1", &mut Cpu::new(1).unwrap());
     assert!(trained("cpu-2", &mut Cpu::new(2).unwrap()) == expected, "two threads differ from one");
     // State and gradients are hashed on the device too.
-    for (number, engine) in engines().iter_mut().enumerate() {
+    for (number, engine) in gpu_engines().iter_mut().enumerate() {
         let name = engine.describe();
         assert!(
             trained(&format!("gpu-{number}"), engine.as_mut()) == expected,

@@ -85,10 +85,9 @@ fn run(engine: &mut dyn Engine, operator: &Operator, kind: u32, gradient: bool) 
 
 #[test]
 fn every_operator_has_the_same_bits_on_every_engine() {
-    let mut engines: Vec<Box<dyn Engine>> =
-        vec![Box::new(Cpu::new(1).unwrap()), Box::new(Cpu::new(2).unwrap())];
-    #[cfg(feature = "gpu")]
-    engines.extend(common::gpu_engines().into_iter().map(|engine| engine as Box<dyn Engine>));
+    let (mut cpus, mut gpus) = ([1, 2].map(|threads| Cpu::new(threads).unwrap()), common::gpu_engines());
+    let mut engines: Vec<&mut dyn Engine> = cpus.iter_mut().map(|cpu| cpu as &mut dyn Engine).collect();
+    engines.extend(gpus.iter_mut().map(|gpu| gpu.as_mut() as &mut dyn Engine));
     for operator in OPERATORS {
         for gradient in [false, true] {
             if gradient && !operator.differentiable {
@@ -98,7 +97,7 @@ fn every_operator_has_the_same_bits_on_every_engine() {
                 let expected = run(&mut Reference, operator, kind, gradient);
                 assert!(expected.iter().all(|bytes| !bytes.is_empty()));
                 for engine in &mut engines {
-                    let have = run(engine.as_mut(), operator, kind, gradient);
+                    let have = run(*engine, operator, kind, gradient);
                     let name = engine.describe();
                     assert!(
                         have == expected,

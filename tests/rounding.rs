@@ -4,6 +4,7 @@ mod common;
 
 use std::fs;
 use std::path::Path;
+use std::sync::MutexGuard;
 
 use common::{begin_run, gpt_job, key};
 use tiebreak::audit::checks;
@@ -46,42 +47,61 @@ fn cpu(native: Native) -> Cpu {
     Cpu::new(2).unwrap().with_native(native)
 }
 
-/// Every native engine of this machine.
-fn trainers() -> Vec<(String, Box<dyn Engine>)> {
-    let mut all: Vec<(String, Box<dyn Engine>)> = Native::ALL
-        .into_iter()
-        .map(|native| (native.name().to_string(), Box::new(cpu(native)) as Box<dyn Engine>))
-        .collect();
-    #[cfg(feature = "gpu")]
-    all.extend(common::gpu_engines().into_iter().map(|gpu| (gpu.describe(), gpu as Box<dyn Engine>)));
-    all
+/// Every engine of this machine; those on GPUs are trainers and auditors.
+struct Machine {
+    cpus: Vec<(String, Box<dyn Engine>)>,
+    gpus: MutexGuard<'static, Vec<Box<dyn Engine + Send>>>,
 }
 
-/// Every exact engine of this machine.
-fn auditors() -> Vec<(String, Box<dyn Engine>)> {
-    let mut all: Vec<(String, Box<dyn Engine>)> =
-        vec![("cpu".into(), Box::new(Cpu::new(2).unwrap())), ("reference".into(), Box::new(Reference))];
-    #[cfg(feature = "gpu")]
-    all.extend(common::gpu_engines().into_iter().map(|gpu| (gpu.describe(), gpu as Box<dyn Engine>)));
-    all
+impl Machine {
+    fn new() -> Machine {
+        let native = |native: Native| (native.name().to_string(), Box::new(cpu(native)) as Box<dyn Engine>);
+        let mut cpus: Vec<(String, Box<dyn Engine>)> = Native::ALL.into_iter().map(native).collect();
+        cpus.push(("cpu".into(), Box::new(Cpu::new(2).unwrap())));
+        cpus.push(("reference".into(), Box::new(Reference)));
+        Machine { cpus, gpus: common::gpu_engines() }
+    }
+
+    fn trainers(&self) -> impl Iterator<Item = usize> + use<> {
+        (0..Native::ALL.len()).chain(self.gpus_from())
+    }
+
+    fn auditors(&self) -> impl Iterator<Item = usize> + use<> {
+        (Native::ALL.len()..self.cpus.len()).chain(self.gpus_from())
+    }
+
+    fn gpus_from(&self) -> std::ops::Range<usize> {
+        self.cpus.len()..self.cpus.len() + self.gpus.len()
+    }
+
+    fn engine(&mut self, number: usize) -> (String, &mut dyn Engine) {
+        match number.checked_sub(self.cpus.len()) {
+            None => {
+                let (name, engine) = &mut self.cpus[number];
+                (name.clone(), engine.as_mut())
+            }
+            Some(gpu) => (self.gpus[gpu].describe(), self.gpus[gpu].as_mut()),
+        }
+    }
 }
 
 #[test]
 fn every_auditor_replays_every_trainer() {
     let folder = tempfile::tempdir().unwrap();
     let job = logged_job(folder.path(), "");
-    let mut auditors = auditors();
+    let mut machine = Machine::new();
     let mut heads = Vec::new();
-    for (name, mut trainer) in trainers() {
-        let run =
-            trained_on(trainer.as_mut(), &job, &folder.path().join(name.replace(['/', ' '], "-")), None);
+    for trainer in machine.trainers() {
+        let (name, trainer) = machine.engine(trainer);
+        let run = trained_on(trainer, &job, &folder.path().join(name.replace(['/', ' '], "-")), None);
         heads.push(fs::read(run.layout.model()).unwrap());
-        for (auditor, engine) in &mut auditors {
+        for auditor in machine.auditors() {
+            let (auditor, engine) = machine.engine(auditor);
             // The scalar reference takes its time: one pair with it.
             if auditor == "reference" && name != "sequential" {
                 continue;
             }
-            let report = audited(&run, engine.as_mut()).unwrap();
+            let report = audited(&run, engine).unwrap();
             assert_eq!(report.outcome, Outcome::Matches, "{name} audited by {auditor}");
             let tally = report.rounding.expect("a logged run has a tally");
             assert!(tally.decisions > 0 && tally.bits >= tally.decisions);
@@ -106,19 +126,20 @@ fn every_auditor_replays_every_trainer() {
 #[test]
 fn binary64_kernels_on_finer_grids_are_replayed_too() {
     let folder = tempfile::tempdir().unwrap();
-    let mut auditors = auditors();
+    let mut machine = Machine::new();
     for bits in [32, 28] {
         let job = logged_job(folder.path(), &format!("bits = {bits}\n"));
         for native in [Native::Gemm, Native::Sequential { fused: false }, Native::Interleaved { fused: true }]
         {
             let out = folder.path().join(format!("{bits}-{}", native.name()));
             let run = trained_on(&mut cpu(native), &job, &out, None);
-            for (auditor, engine) in &mut auditors {
+            for auditor in machine.auditors() {
+                let (auditor, engine) = machine.engine(auditor);
                 // The scalar reference takes its time: one pair with it; GPUs compile shaders, so they see one trainer.
                 if auditor != "cpu" && (bits == 28 || native != Native::Gemm) {
                     continue;
                 }
-                let report = audited(&run, engine.as_mut()).unwrap();
+                let report = audited(&run, engine).unwrap();
                 assert_eq!(
                     report.outcome,
                     Outcome::Matches,

@@ -41,8 +41,8 @@ impl Observer for Observed<'_> {
     }
 }
 
-/// The native graph without casts and roundings: what the trainer's kernels cost alone.
-pub fn plain_graph(graph: &Graph) -> Graph {
+/// The native graph without roundings: what the trainer's kernels cost alone, with the casts to their input format or without.
+pub fn plain_graph(graph: &Graph, casts: bool) -> Graph {
     let mut native = native_graph(graph);
     let mut instead: Vec<TensorId> = (0..native.tensors.len() as u32).map(TensorId).collect();
     for logged in &native.logged {
@@ -53,6 +53,7 @@ pub fn plain_graph(graph: &Graph) -> Graph {
     for node in &native.nodes {
         if let Primitive::Map { body, inputs, .. } = &node.primitive
             && body.name == "to_bf16.v1"
+            && !casts
         {
             instead[node.output.0 as usize] = inputs[0].tensor;
         }

@@ -113,9 +113,19 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         return Err(Failure::new(Exit::Usage, "rank 0 needs --out"));
     };
     let private = args.key.as_deref().map(key::read_private).transpose()?;
-    // First, so that nothing is begun that cannot go on here.
+    // Nothing is begun that is refused, or cannot go on here.
+    let begun = args.resume.then(|| Run::open(out)).transpose()?;
+    let job = match (&begun, &args.job) {
+        (Some(run), _) => run.job.clone(),
+        (None, Some(job)) => Job::read(job)?.1,
+        (None, None) => return Err(Failure::new(Exit::Usage, "a job file is needed, or --resume")),
+    };
+    check(&args, &role, &job)?;
     let mut engine = open(&role.engine(&args.engine)?)?;
-    let run = open_run(&args, out, private.as_ref(), &role)?;
+    let run = match (begun, &args.job) {
+        (None, Some(job)) => new_run(&args, job, out, private.as_ref())?,
+        (begun, _) => begun.expect("there is a job, or a run"),
+    };
     let mut host = Host::new(&role, &args.engine)?;
     let mut ranks = host.as_mut().map(|host| host.wait(printer)).transpose()?;
     printer.say(format!(
@@ -170,32 +180,18 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     Ok(Exit::Match)
 }
 
-/// The run that is there, or a new one.
-fn open_run(args: &Args, out: &Path, key: Option<&PrivateKey>, role: &Role) -> Result<Run, Failure> {
-    let run = match (&args.job, args.resume) {
-        (_, true) => {
-            let run = Run::open(out)?;
-            check_ranks(args, role, &run.job)?;
-            run
-        }
-        (Some(job), false) => {
-            // Before anything is written.
-            check_ranks(args, role, &Job::read(job)?.1)?;
-            let nonce = random()?;
-            let logged = args.profile == Some(Profile::Logged);
-            begin(&Disk::default(), &Beginning { job, out, key, challenge: args.challenge, logged, nonce })?
-        }
-        (None, false) => return Err(Failure::new(Exit::Usage, "a job file is needed, or --resume")),
-    };
-    if args.profile == Some(Profile::Exact) && run.job.rounding.is_some() {
+fn new_run(args: &Args, job: &Path, out: &Path, key: Option<&PrivateKey>) -> Result<Run, Failure> {
+    let logged = args.profile == Some(Profile::Logged);
+    let beginning = Beginning { job, out, key, challenge: args.challenge, logged, nonce: random()? };
+    Ok(begin(&Disk::default(), &beginning)?)
+}
+
+/// Checks that a job can be trained in the way that is asked for, by so many ranks.
+fn check(args: &Args, role: &Role, job: &Job) -> Result<(), Failure> {
+    if args.profile == Some(Profile::Exact) && job.rounding.is_some() {
         let why = "the job has a [rounding] table: it is of the logged profile; remove the table or --profile exact";
         return Err(Failure::new(Exit::Usage, why));
     }
-    Ok(run)
-}
-
-/// Checks that a job can be trained by so many ranks, in the way that is asked for.
-fn check_ranks(args: &Args, role: &Role, job: &Job) -> Result<(), Failure> {
     divides(job.batch.micro_batches, role.ranks())?;
     if args.ranks.cross_check.is_none() {
         return Ok(());

@@ -7,6 +7,7 @@ pub mod shim;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use tiebreak::commit::checkpoint::Head;
 use tiebreak::commit::digest::Digest;
@@ -186,22 +187,22 @@ pub fn adapter_names() -> Vec<String> {
     names
 }
 
-/// An engine for every usable adapter, and those of [`cuda_engines`]. Tensors are hashed where they are,
-/// as GPUs do it, on software adapters too.
-#[cfg(feature = "gpu")]
-pub fn gpu_engines() -> Vec<Box<dyn Engine + Send>> {
-    use tiebreak::engine::gpu::Gpu;
-    let open = |name: &String| Gpu::open(Some(name)).unwrap_or_else(|error| panic!("{error}")).hashing(true);
-    let mut all: Vec<Box<dyn Engine + Send>> =
-        adapter_names().iter().map(|name| Box::new(open(name)) as Box<dyn Engine + Send>).collect();
-    all.extend(cuda_engines());
-    all
+/// An engine for every usable adapter and every NVIDIA GPU, opened once: each must pass its self-test, which takes a software
+/// adapter most of a minute. Tensors are hashed where they are, as GPUs do it, on software adapters too.
+pub fn gpu_engines() -> MutexGuard<'static, Vec<Box<dyn Engine + Send>>> {
+    static ENGINES: LazyLock<Mutex<Vec<Box<dyn Engine + Send>>>> = LazyLock::new(|| Mutex::new(open_gpus()));
+    // A test that failed leaves engines as they were.
+    ENGINES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An engine for every NVIDIA GPU through its driver.
-#[cfg(feature = "gpu")]
-pub fn cuda_engines() -> Vec<Box<dyn Engine + Send>> {
+fn open_gpus() -> Vec<Box<dyn Engine + Send>> {
+    #[allow(unused_mut, reason = "a build without GPUs has no engine of one")]
     let mut all: Vec<Box<dyn Engine + Send>> = Vec::new();
+    #[cfg(feature = "gpu")]
+    for name in adapter_names() {
+        let gpu = tiebreak::engine::gpu::Gpu::open(Some(&name));
+        all.push(Box::new(gpu.unwrap_or_else(|error| panic!("{error}")).hashing(true)));
+    }
     #[cfg(feature = "cuda")]
     for device in tiebreak::engine::gpu::cuda_devices().unwrap() {
         let gpu = tiebreak::engine::gpu::Cuda::open(Some(&device.index.to_string()));
