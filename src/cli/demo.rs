@@ -175,12 +175,14 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         }
     }
     let seconds = start.elapsed().as_secs_f64();
+    // As it was called: after `cargo run` it is not on the path.
+    let program = std::env::args().next().unwrap_or_else(|| "tiebreak".into());
     let text = match &convicted {
         Some(finding) => format!(
             "  CONVICTED by the scalar reference from the file alone ({}):\n  step {}: {}\n\n\
              honest run: {}; cheat: convicted; {seconds:.0} s\n\
-             Re-check it anywhere:   tiebreak verdict check {} --trainer-key {}\n\
-             Audit on another GPU:   tiebreak audit {} --engine wgpu --adapter NAME",
+             Re-check it anywhere:   {program} verdict check {} --trainer-key {}\n\
+             Audit on another GPU:   {program} audit {} --engine wgpu --adapter NAME",
             bytes_text(size),
             finding.step,
             finding.what,

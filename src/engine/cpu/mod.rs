@@ -235,7 +235,10 @@ fn show(storage: &Storage, visit: &mut dyn FnMut(&[u8])) {
 
 impl Engine for Cpu {
     fn describe(&self) -> String {
-        format!("cpu ({} threads)", self.threads.current_num_threads())
+        match self.threads.current_num_threads() {
+            1 => "cpu (1 thread)".into(),
+            threads => format!("cpu ({threads} threads)"),
+        }
     }
 
     fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {

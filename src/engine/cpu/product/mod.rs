@@ -90,6 +90,17 @@ impl Piece {
     }
 }
 
+/// Puts a row's planes, `[plane][word of K]`, in their places of `[word of K][plane][row]`: how register tiles read operands.
+#[cfg(target_arch = "x86_64")]
+fn interleave(planes: &[u32], words: usize, rows: usize, row: usize, to: &mut [u32]) {
+    let stride = planes.len() / words * rows;
+    for (plane, from) in planes.chunks_exact(words).enumerate() {
+        for (to, &word) in to[plane * rows + row..].iter_mut().step_by(stride).zip(from) {
+            *to = word;
+        }
+    }
+}
+
 /// A band of output rows: what one task computes.
 struct Band<'o> {
     block: usize,

@@ -14,7 +14,7 @@ use rayon::prelude::*;
 use super::operand::Operand;
 use super::scale_back::{Scale, Sum, fits_i64, product_bits};
 use super::simd::{Path, vectorised};
-use super::{Band, Piece, band_height, bands};
+use super::{Band, Piece, band_height, bands, interleave};
 use crate::arith::digits::{Part, magnitude_bits};
 
 /// Rows of a register tile, and columns of a vector: twelve accumulators of the sixteen registers.
@@ -75,7 +75,7 @@ fn matrix_product<const PA: usize, const PB: usize, const SUMS: usize, const NV:
     let mut panels = vec![0u32; n.div_ceil(width) * panel_words];
     panels.par_chunks_mut(panel_words).enumerate().for_each(|(panel, words)| {
         let rows = (0..width.min(n - panel * width)).map(|i| b.row(batch, panel * width + i));
-        interleave(path, rows, first..first + len, [PB, width], cut_b, words);
+        pack(path, rows, first..first + len, [PB, width], cut_b, words);
     });
     // Whole tiles, as far as there are rows.
     let height = band_height(1, m, BAND_ROWS).next_multiple_of(ROWS);
@@ -86,7 +86,7 @@ fn matrix_product<const PA: usize, const PB: usize, const SUMS: usize, const NV:
         let mut tiles = vec![0u32; rows.div_ceil(ROWS) * tile_words];
         for (tile, words) in tiles.chunks_exact_mut(tile_words).enumerate() {
             let rows = (tile * ROWS..rows.min((tile + 1) * ROWS)).map(|i| a.row(batch, row + i));
-            interleave(path, rows, first..first + len, [PA, ROWS], cut_a, words);
+            pack(path, rows, first..first + len, [PA, ROWS], cut_a, words);
         }
         let mut sums = vec![[0i64; WIDTH_MAX]; rows.next_multiple_of(ROWS)];
         for (panel, b) in panels.chunks_exact(panel_words).enumerate() {
@@ -111,7 +111,7 @@ fn matrix_product<const PA: usize, const PB: usize, const SUMS: usize, const NV:
 
 /// Rows of integers as `[pair of K][piece][row]`, two 16-bit integers a word; `to` has `rows` rows in each of `pieces` pieces and is
 /// zero where there are none.
-fn interleave<'a>(
+fn pack<'a>(
     path: Path,
     integers: impl Iterator<Item = &'a [i32]>,
     k: std::ops::Range<usize>,
@@ -120,15 +120,14 @@ fn interleave<'a>(
     to: &mut [u32],
 ) {
     let halves = [Piece::Low(cut), Piece::High(cut)];
-    let pieces_of_q = if pieces == 1 { &[Piece::Whole][..] } else { &halves };
-    let mut words = vec![0; k.len().div_ceil(2)];
+    let pieces = if pieces == 1 { &[Piece::Whole][..] } else { &halves };
+    let words = k.len().div_ceil(2);
+    let mut planes = vec![0; pieces.len() * words];
     for (row, q) in integers.enumerate() {
-        for (piece, of) in pieces_of_q.iter().enumerate() {
-            pair_words(path, &q[k.clone()], *of, &mut words);
-            for (to, &word) in to[piece * rows + row..].iter_mut().step_by(pieces * rows).zip(&words) {
-                *to = word;
-            }
+        for (piece, plane) in pieces.iter().zip(planes.chunks_exact_mut(words)) {
+            pair_words(path, &q[k.clone()], *piece, plane);
         }
+        interleave(&planes, words, rows, row, to);
     }
 }
 

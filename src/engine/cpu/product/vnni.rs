@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use super::operand::Operand;
 use super::scale_back::{Scale, Sum, fits_i64, product_bits};
 use super::simd::{Path, vectorised};
-use super::{Band, band_height, bands};
+use super::{Band, band_height, bands, interleave};
 use crate::arith::digits::Part;
 
 /// Rows of a register tile, and columns of a vector.
@@ -139,12 +139,7 @@ fn pack_rows<const DA: usize>(
     let mut planes = vec![0; words * DA];
     for i in 0..rows {
         digit_words(path, &a.row(batch, row + i)[first..first + len], DA, 0, &mut planes);
-        let tile = &mut packed[i / ROWS * words * DA * ROWS + i % ROWS..];
-        for (d, plane) in planes.chunks_exact(words).enumerate() {
-            for (to, &word) in tile[d * ROWS..].iter_mut().step_by(DA * ROWS).zip(plane) {
-                *to = word;
-            }
-        }
+        interleave(&planes, words, ROWS, i % ROWS, &mut packed[i / ROWS * words * DA * ROWS..]);
     }
     packed
 }
@@ -175,13 +170,7 @@ impl<const DB: usize, const NV: usize> Panels<DB, NV> {
                 for (c, surplus) in surplus.iter_mut().enumerate().take(columns) {
                     let row = &b.row(batch, panel * Self::WIDTH + c)[first..first + len];
                     digit_words(path, row, DB, 0x8080_8080, &mut planes);
-                    for (e, plane) in planes.chunks_exact(words_of_k).enumerate() {
-                        for (to, &word) in
-                            words[e * Self::WIDTH + c..].iter_mut().step_by(DB * Self::WIDTH).zip(plane)
-                        {
-                            *to = word;
-                        }
-                    }
+                    interleave(&planes, words_of_k, Self::WIDTH, c, words);
                     // The sum over digits e of 256^e times the digits is the sum of the integers.
                     *surplus = -offset * row.iter().map(|&q| i64::from(q)).sum::<i64>();
                 }
