@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# What it costs to divide a training over processes of one machine: seconds, and seconds of all processors, of 12 steps of
+# assets/jobs/shakespeare.toml with six micro-batches of two samples, by one process and by 2 and 3 ranks on the CPU engine, in turn; all
+# have to come to the same states. Starting processes counts. Usage: benches/ranks.sh [REPEATS]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+cargo build --release --quiet
+tiebreak=target/release/tiebreak
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+sed -e 's/^steps = .*/steps = 12/' -e 's/^micro_batch = .*/micro_batch = 2/' -e 's/^micro_batches = .*/micro_batches = 6/' \
+    -e "s|^path = \"|path = \"$PWD/assets/jobs/|" assets/jobs/shakespeare.toml > "$work/job.toml"
+TIMEFORMAT='%R s, %U user and %S system'
+for repeat in $(seq "${1:-3}"); do
+    for ranks in 1 2 3; do
+        run=$work/run-$repeat-$ranks
+        { time $tiebreak -q train "$work/job.toml" --out "$run" --ranks $ranks > /dev/null; } 2> "$work/time"
+        echo "$ranks ranks: $(tail -1 "$work/time")"
+        $tiebreak -q compare "$work/run-1-1" "$run" > "$work/compared" || { cat "$work/compared"; exit 1; }
+    done
+done
