@@ -267,21 +267,38 @@ impl Engine for Cpu {
         for (port, tensor) in graph.inputs.iter().zip(inputs) {
             values[port.tensor.0 as usize] = Some(tensor.clone());
         }
-        for (index, node) in graph.nodes.iter().enumerate() {
-            let mut output = self.threads.install(|| self.compute(graph, node, &values));
-            if let Some(observer) = observer.as_deref_mut()
-                && observer.wants(index, node)
-            {
-                let mut shown = Ok(None);
-                show(&output, &mut |bytes| shown = observer.node(index, node, bytes, &mut Values(&values)));
-                if let Some(bytes) = shown? {
-                    output = self.replacement(graph, node, &values, &bytes);
+        let free = |values: &mut [Option<Tensor>], index: usize| {
+            dying[index].iter().for_each(|id| values[id.0 as usize] = None);
+        };
+        let nodes = &graph.nodes;
+        let mut next = 0;
+        while next < nodes.len() {
+            // Up to the next node that somebody sees, all are one job of the threads: to hand over each costs more than a small one takes.
+            let wanted =
+                |o: &&mut dyn Observer| (next..nodes.len()).find(|&index| o.wants(index, &nodes[index]));
+            let seen = observer.as_ref().and_then(wanted);
+            let end = seen.map_or(nodes.len(), |index| index + 1);
+            self.threads.install(|| {
+                for index in next..end {
+                    let output = self.compute(graph, &nodes[index], &values);
+                    values[nodes[index].output.0 as usize] = Some(Tensor::new(output));
+                    if seen != Some(index) {
+                        free(&mut values, index);
+                    }
                 }
+            });
+            if let Some((index, observer)) = seen.zip(observer.as_deref_mut()) {
+                let node = &nodes[index];
+                let output = values[node.output.0 as usize].take().expect("it was computed");
+                let mut shown = Ok(None);
+                let inputs = &mut Values(&values);
+                show(output.storage(), &mut |bytes| shown = observer.node(index, node, bytes, inputs));
+                let replaced =
+                    shown?.map(|bytes| Tensor::new(self.replacement(graph, node, &values, &bytes)));
+                values[node.output.0 as usize] = Some(replaced.unwrap_or(output));
+                free(&mut values, index);
             }
-            values[node.output.0 as usize] = Some(Tensor::new(output));
-            for id in &dying[index] {
-                values[id.0 as usize] = None;
-            }
+            next = end;
         }
         let output = |id: TensorId| values[id.0 as usize].clone().expect("outputs are computed");
         Ok(graph.outputs.iter().map(|port| output(port.tensor)).collect())
