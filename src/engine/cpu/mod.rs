@@ -29,7 +29,8 @@ impl Pool {
         let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let fitting = free.range_mut(len..=len.saturating_mul(2)).find_map(|(_, buffers)| buffers.pop());
         drop(free);
-        let mut words = fitting.unwrap_or_else(|| Vec::with_capacity(len));
+        // New memory comes zeroed, page by page to the threads that first write to it.
+        let mut words = fitting.unwrap_or_else(|| vec![0; len]);
         words.resize(len, 0);
         Words { words, pool: Arc::downgrade(self) }
     }

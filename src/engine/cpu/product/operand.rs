@@ -11,6 +11,8 @@ use crate::arith::float;
 const ROWS: usize = 16;
 /// Elements of K that are transposed together, so that a tile stays in the first-level cache.
 const DEPTH: usize = 256;
+/// Rows whose magnitudes are found side by side where rows, not K, are contiguous.
+const COLUMNS: usize = 128;
 
 /// One axis of a strided tensor. Stride in elements; 0 repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,16 +253,32 @@ pub fn magnitudes(view: StridedView<'_>, block: usize) -> Vec<u32> {
         return out;
     }
     let path = Path::fastest();
-    let strips: Vec<_> =
-        out.chunks_mut(rows * groups).flat_map(|batch| batch.chunks_mut(ROWS * groups)).collect();
-    strips.into_par_iter().enumerate().for_each(|(i, out)| {
-        // Short groups are gathered together.
-        view.strip(i).for_each_piece(group.max(DEPTH), |row, first, elements| {
-            let out = &mut out[row * groups + first / group..];
-            for (magnitude, elements) in out.iter_mut().zip(elements.chunks(group)) {
-                *magnitude = greatest_magnitude(path, elements).max(*magnitude);
+    let across = view.rows.stride == 1 && view.k.stride != 1;
+    let strip_rows = if across { COLUMNS } else { ROWS };
+    let strips = rows.div_ceil(strip_rows);
+    let parts = out.chunks_mut(rows * groups).flat_map(|batch| batch.chunks_mut(strip_rows * groups));
+    parts.collect::<Vec<_>>().into_par_iter().enumerate().for_each(|(i, out)| {
+        if !across {
+            // Short groups are gathered together.
+            return view.strip(i).for_each_piece(group.max(DEPTH), |row, first, elements| {
+                let out = &mut out[row * groups + first / group..];
+                for (magnitude, elements) in out.iter_mut().zip(elements.chunks(group)) {
+                    *magnitude = greatest_magnitude(path, elements).max(*magnitude);
+                }
+            });
+        }
+        let start = view.start(i / strips, i % strips * COLUMNS);
+        let mut greatest = [0; COLUMNS];
+        let greatest = &mut greatest[..out.len() / groups];
+        for first in (0..k).step_by(group) {
+            greatest.fill(0);
+            for place in first..k.min(first + group) {
+                keep_greater(path, &view.data[start + place * view.k.stride..][..greatest.len()], greatest);
             }
-        });
+            for (out, &magnitude) in out[first / group..].iter_mut().step_by(groups).zip(&*greatest) {
+                *out = magnitude;
+            }
+        }
     });
     out
 }
@@ -268,6 +286,15 @@ pub fn magnitudes(view: StridedView<'_>, block: usize) -> Vec<u32> {
 vectorised! {
     fn greatest_magnitude(elements: &[u32]) -> u32 {
         elements.iter().fold(0, |greatest, &x| greatest.max(x & !float::SIGN))
+    }
+}
+
+vectorised! {
+    /// The same for an element of each of several rows.
+    fn keep_greater(elements: &[u32], greatest: &mut [u32]) {
+        for (greatest, &x) in greatest.iter_mut().zip(elements) {
+            *greatest = (*greatest).max(x & !float::SIGN);
+        }
     }
 }
 
