@@ -194,10 +194,10 @@ fn compute<T: Real>(
         let mut sums = vec![T::default(); rows * n];
         match native {
             Native::Gemm => gemm_rows(&a, b, [rows, n, k], &mut sums),
-            Native::Sequential { fused: false } => sequential::<T, false>(&a, b, [n, k], &mut sums),
-            Native::Sequential { fused: true } => fused(|| sequential::<T, true>(&a, b, [n, k], &mut sums)),
-            Native::Interleaved { fused: false } => interleaved::<T, false>(&a, b, [n, k], &mut sums),
-            Native::Interleaved { fused: true } => fused(|| interleaved::<T, true>(&a, b, [n, k], &mut sums)),
+            Native::Sequential { fused: true } | Native::Interleaved { fused: true } => {
+                fused(native, &a, b, [n, k], &mut sums);
+            }
+            _ => ordered::<T, false>(native, &a, b, [n, k], &mut sums),
         }
         for (i, sum) in sums.iter().enumerate() {
             let [h, l] = sum.parts();
@@ -270,21 +270,28 @@ fn gemm_rows<T: Real>(a: &[T], b: &[T], [rows, n, k]: [usize; 3], sums: &mut [T]
     }
 }
 
-/// Runs `f` compiled with fused multiply-add where the machine has it; without, `mul_add` is exact but slow.
-#[inline(always)]
-fn fused(f: impl FnOnce()) {
+/// A product with fused multiply-add, compiled to that where the machine has it; without, `mul_add` is exact but slow.
+fn fused<T: Real>(native: Native, a: &[T], b: &[T], shape: [usize; 2], sums: &mut [T]) {
     #[cfg(target_arch = "x86_64")]
     {
         #[target_feature(enable = "avx2,fma")]
-        fn with_fma(f: impl FnOnce()) {
-            f();
+        fn with_fma<T: Real>(native: Native, a: &[T], b: &[T], shape: [usize; 2], sums: &mut [T]) {
+            ordered::<T, true>(native, a, b, shape, sums);
         }
         if is_x86_feature_detected!("fma") && is_x86_feature_detected!("avx2") {
             // SAFETY: the features were detected just now.
-            return unsafe { with_fma(f) };
+            return unsafe { with_fma(native, a, b, shape, sums) };
         }
     }
-    f();
+    ordered::<T, true>(native, a, b, shape, sums);
+}
+
+#[inline(always)]
+fn ordered<T: Real, const FUSED: bool>(native: Native, a: &[T], b: &[T], shape: [usize; 2], sums: &mut [T]) {
+    match native {
+        Native::Interleaved { .. } => interleaved::<T, FUSED>(a, b, shape, sums),
+        _ => sequential::<T, FUSED>(a, b, shape, sums),
+    }
 }
 
 /// a [rows, K], b [K, N]: term by term.
@@ -303,12 +310,17 @@ fn sequential<T: Real, const FUSED: bool>(a: &[T], b: &[T], [n, k]: [usize; 2], 
 #[inline(always)]
 fn interleaved<T: Real, const FUSED: bool>(a: &[T], b: &[T], [n, k]: [usize; 2], sums: &mut [T]) {
     for (a, sums) in a.chunks_exact(k.max(1)).zip(sums.chunks_exact_mut(n)) {
+        let (a, a_rest) = a.as_chunks::<LANES>();
         for (sum, b) in sums.iter_mut().zip(b.chunks_exact(k)) {
+            let (b, b_rest) = b.as_chunks::<LANES>();
             let mut lanes = [T::default(); LANES];
-            for (x, y) in a.chunks(LANES).zip(b.chunks(LANES)) {
-                for ((lane, &x), &y) in lanes.iter_mut().zip(x).zip(y) {
-                    *lane = lane.multiply_add::<FUSED>(x, y);
+            for (x, y) in a.iter().zip(b) {
+                for i in 0..LANES {
+                    lanes[i] = lanes[i].multiply_add::<FUSED>(x[i], y[i]);
                 }
+            }
+            for ((lane, &x), &y) in lanes.iter_mut().zip(a_rest).zip(b_rest) {
+                *lane = lane.multiply_add::<FUSED>(x, y);
             }
             let mut width = LANES;
             while width > 1 {
