@@ -40,7 +40,8 @@ macro_rules! exact {
             }
             fn scale_back(scale: &Scale<'_>, row: usize, column: usize, sums: &[Self], out: &mut [u32]) {
                 if !scale.rounds() {
-                    return scale.by_reference(row, column, sums.iter().map(|&sum| sum as i128), out);
+                    let sums: Vec<i64> = sums.iter().map(|&sum| sum as i64).collect();
+                    return i64::scale_back(scale, row, column, &sums, out);
                 }
                 let (row, columns) = scale.factors(row, column, sums.len());
                 $round(scale.path, sums, row, columns, out);

@@ -32,18 +32,9 @@ impl<'o> Scale<'o> {
         Scale { path, part, a, b, batch, block, columns }
     }
 
-    /// Whether sums are rounded to binary32, as the fast loops do; otherwise [`Scale::by_reference`].
+    /// Whether sums are rounded to binary32; otherwise their rests are wanted.
     pub fn rounds(&self) -> bool {
         self.part == Part::Rounded
-    }
-
-    /// A row of sums through the scalar reference.
-    pub fn by_reference(&self, row: usize, column: usize, sums: impl Iterator<Item = i128>, out: &mut [u32]) {
-        let magnitude_a = self.a.magnitude(self.batch, row, self.block);
-        for (i, (sum, out)) in sums.zip(out).enumerate() {
-            let magnitudes = [magnitude_a, self.b.magnitude(self.batch, column + i, self.block)];
-            *out = digits::scale_back_part(self.part, sum, magnitudes, [self.a.digits(), self.b.digits()]);
-        }
     }
 
     /// The factors of a row and of `len` columns from `column`.
@@ -69,17 +60,23 @@ pub(super) fn fits_i64(bits: u32, len: usize) -> bool {
 
 impl Sum for i64 {
     fn scale_back(scale: &Scale<'_>, row: usize, column: usize, sums: &[i64], out: &mut [u32]) {
-        if !scale.rounds() {
-            return scale.by_reference(row, column, sums.iter().map(|&sum| sum.into()), out);
-        }
         let (row, columns) = scale.factors(row, column, sums.len());
-        round_row(scale.path, sums, row, columns, out);
+        match scale.part {
+            Part::Rounded => round_row(scale.path, sums, row, columns, out),
+            Part::Rest => rest_row(scale.path, sums, row, columns, out),
+        }
     }
 }
 
+/// Sums of these are rare enough for the scalar reference.
 impl Sum for i128 {
     fn scale_back(scale: &Scale<'_>, row: usize, column: usize, sums: &[i128], out: &mut [u32]) {
-        scale.by_reference(row, column, sums.iter().copied(), out);
+        let digits = [scale.a.digits(), scale.b.digits()];
+        let magnitude_a = scale.a.magnitude(scale.batch, row, scale.block);
+        for (i, (&sum, out)) in sums.iter().zip(out).enumerate() {
+            let magnitudes = [magnitude_a, scale.b.magnitude(scale.batch, column + i, scale.block)];
+            *out = digits::scale_back_part(scale.part, sum, magnitudes, digits);
+        }
     }
 }
 
@@ -90,6 +87,25 @@ vectorised! {
         for ((&sum, &column), out) in sums.iter().zip(columns).zip(out) {
             let x = (to_odd(sum) as f64 * row * column) as f32;
             *out = if x.is_nan() { float::NAN } else { x.to_bits() };
+        }
+    }
+}
+
+vectorised! {
+    /// What [`round_row`] leaves of `sums[n] * row * columns[n]`, rounded. The rounded part is a whole number of the sum's units, or
+    /// nothing was left; the difference is below 2^39 of them, so it is rounded once, unless the part is subnormal: then
+    /// it is at most 2^-150, which is 0 however it is rounded on the way.
+    fn rest_row(sums: &[i64], row: f64, columns: &[f64], out: &mut [u32]) {
+        for ((&sum, &column), out) in sums.iter().zip(columns).zip(out) {
+            let unit = row * column;
+            let rounded = (to_odd(sum) as f64 * unit) as f32;
+            let whole = f64::from(rounded) / unit;
+            // 2^63 itself has no i64, but modulo 2^64 the difference is the same; so far up, whole is even.
+            let near = whole.abs() < (1u64 << 62) as f64;
+            let whole = if near { whole as i64 } else { ((whole * 0.5) as i64) << 1 };
+            let rest = (sum.wrapping_sub(whole) as f64 * unit) as f32;
+            let finite = if rounded.is_infinite() { 0 } else { rest.to_bits() };
+            *out = if unit.is_nan() { float::NAN } else { finite };
         }
     }
 }
@@ -119,7 +135,7 @@ mod tests {
         }
         for path in Path::ALL {
             for (e_a, e_b, bits) in
-                [(0, 0, 44), (128, 128, 12), (-148, -148, 60), (-70, -70, 28), (128, 40, 60)]
+                [(0, 0, 44), (128, 128, 12), (-148, -148, 60), (-70, -70, 28), (-100, -62, 28), (128, 40, 60)]
             {
                 let columns = vec![power_of_two(e_b - bits); sums.len()];
                 let mut out = vec![0; sums.len()];
@@ -127,6 +143,11 @@ mod tests {
                 for (&sum, &out) in sums.iter().zip(&out) {
                     let expected = digits::round_scaled(sum.into(), e_a + e_b - bits);
                     assert_eq!(out, expected, "{path:?}: {sum} * 2^({e_a} + {e_b} - {bits})");
+                }
+                rest_row(path, &sums, power_of_two(e_a), &columns, &mut out);
+                for (&sum, &out) in sums.iter().zip(&out) {
+                    let expected = digits::rest_scaled(sum.into(), e_a + e_b - bits);
+                    assert_eq!(out, expected, "{path:?}: rest of {sum} * 2^({e_a} + {e_b} - {bits})");
                 }
             }
         }
