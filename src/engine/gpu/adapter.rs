@@ -96,7 +96,7 @@ impl Device for Adapter {
             unsupported("wgpu", format!("no adapter matches; adapters here: {here}"))
         })?;
         let name = name_of(adapter);
-        // WebGPU's default limits are enough for everything but large tensors, which may be as large as the adapter allows.
+        // WebGPU's default limits are enough for everything; with larger buffers fewer tensors lie in pieces.
         let has = adapter.limits();
         let required_limits = wgpu::Limits {
             max_storage_buffer_binding_size: has.max_storage_buffer_binding_size,

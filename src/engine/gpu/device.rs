@@ -30,7 +30,7 @@ pub trait Device: Sized + 'static {
     /// How this device computes products, if that need not be measured.
     fn variant(&self) -> Option<Variant>;
 
-    /// The greatest tensor that a shader can see, in bytes.
+    /// The most bytes of a buffer that a shader can see. Larger tensors lie in several.
     fn binding_max(&self) -> u64;
 
     /// Rounds of all loops of an invocation that this device is trusted with.

@@ -62,7 +62,7 @@ impl ProductSize {
 }
 
 /// Workgroups for one invocation an element.
-fn linear_groups(elements: u32) -> [u32; 3] {
+pub(super) fn linear_groups(elements: u32) -> [u32; 3] {
     if elements <= GRID_WIDTH {
         [elements.div_ceil(GROUP), 1, 1]
     } else {
@@ -166,12 +166,17 @@ pub type Shader = (String, Vec<u32>, [u32; 3]);
 /// A node's shader text, uniform words and workgroups; the text is empty for groupings. Public for the CUDA translation's
 /// tests, which run the same dispatches.
 pub fn shader(graph: &Graph, node: &Node, variant: Variant) -> Shader {
+    shader_from(graph, node, variant, [0; 4])
+}
+
+/// The same for a window of a node, whose indices count from `origin` if it is a map.
+pub fn shader_from(graph: &Graph, node: &Node, variant: Variant, origin: [u32; 4]) -> Shader {
     let ty = graph.tensor(node.output);
     let elements = ty.len() as u32;
     let last = *ty.shape.last().expect("tensors have rank 1 or more");
     match &node.primitive {
         Primitive::Map { body, dims, inputs } => {
-            let map = translate(body, *dims, inputs);
+            let map = translate(body, *dims, origin, inputs);
             let text = shaders::compose_text(body.name, &map.text).expect("its includes are there");
             (text, map.uniform, linear_groups(elements))
         }

@@ -37,16 +37,17 @@ fn access(view: &View) -> Access {
 /// A map's shader and the uniform data of one use of it.
 pub struct MapShader {
     pub text: String,
-    /// Words of `array<vec4<u32>>`: (elements, grid width, 0, 0), dims, then for each input (offset, 0, 0, 0) and its
+    /// Words of `array<vec4<u32>>`: (elements, grid width, 0, 0), dims, origin, then for each input (offset, 0, 0, 0) and its
     /// strides, then the constants.
     pub uniform: Vec<u32>,
 }
 
-/// Translates a body over these views of the index space `dims`.
-pub fn translate(body: &Body, dims: [u32; 4], inputs: &[View]) -> MapShader {
+/// Translates a body over these views of the index space `dims`, whose indices count from `origin`.
+pub fn translate(body: &Body, dims: [u32; 4], origin: [u32; 4], inputs: &[View]) -> MapShader {
     let elements: u32 = dims.iter().product();
     let mut uniform = vec![elements, GRID_WIDTH, 0, 0];
     uniform.extend(dims);
+    uniform.extend(origin);
     for view in inputs {
         uniform.extend([view.offset, 0, 0, 0]);
         uniform.extend(view.strides);
@@ -102,7 +103,7 @@ fn write_text(text: &mut String, body: &Body, accesses: &[Access], vectors: usiz
     for (n, instr) in body.code.iter().enumerate() {
         let value = match instr {
             Instr::Input(k) => {
-                let at = 2 + 2 * *k as usize;
+                let at = 3 + 2 * *k as usize;
                 match accesses[*k as usize] {
                     Access::Contiguous => format!("in{k}[p[{at}].x + i]"),
                     Access::Uniform => format!("in{k}[p[{at}].x]"),
@@ -119,7 +120,7 @@ fn write_text(text: &mut String, body: &Body, accesses: &[Access], vectors: usiz
                 constant += 1;
                 place
             }
-            Instr::Index(d) => format!("i{d}"),
+            Instr::Index(d) => format!("i{d} + p[2].{}", ["x", "y", "z", "w"][*d as usize]),
             Instr::FAdd(a, b) => format!("f_add(r{}, r{})", a.0, b.0),
             Instr::FSub(a, b) => format!("f_sub(r{}, r{})", a.0, b.0),
             Instr::FMul(a, b) => format!("f_mul(r{}, r{})", a.0, b.0),

@@ -2,7 +2,7 @@
 //! that has Vulkan, Metal or DX12; through NVIDIA's driver ([`Cuda`]) the same shaders are translated to CUDA C++.
 //!
 //! Every node is a dispatch of a linted shader, or a few; tensors stay on the GPU for the whole graph, in pooled buffers that
-//! are reused as soon as their last reader is recorded.
+//! are reused as soon as their last reader is recorded. What touches a tensor larger than a shader can see runs over windows of it.
 
 #[cfg(feature = "gpu")]
 mod adapter;
@@ -12,11 +12,15 @@ mod cublas;
 mod cuda;
 mod device;
 pub mod kernels;
+mod launch;
 mod layout;
 mod map;
+mod memory;
 mod pool;
 mod roots;
 mod scan;
+mod split;
+mod windows;
 
 use std::collections::HashMap;
 use std::marker::PhantomData;
@@ -30,7 +34,8 @@ pub use cublas::Cublas;
 #[cfg(feature = "cuda")]
 pub use cuda::devices as cuda_devices;
 use device::{Device, Dispatch};
-use kernels::{ProductSize, Step, library_step, step_of};
+use launch::{Launch, Part, Shared};
+use memory::Storage;
 use pool::{Buffer, Pool};
 use scan::Searches;
 
@@ -46,18 +51,11 @@ pub use crate::shaders::product::Variant;
 /// Dispatches of one submission.
 const BATCH: usize = 128;
 
-/// What a tensor is in GPU memory.
-struct Storage<M> {
-    buffer: Buffer<M>,
-    ty: TensorType,
-    /// Small integers that came from the host, for groupings, which run there.
-    host: Option<Vec<u32>>,
-}
-
-/// A graph made ready: a step for each node and the uniform data of all of them.
+/// A graph made ready: launches for each node, the uniform data of all of them, and the bytes of memory that they share.
 struct Plan<D: Device> {
-    steps: Vec<Step<D::Pipeline>>,
+    launches: Vec<Vec<Launch<D::Pipeline>>>,
     uniforms: D::Uniforms,
+    scratch: Vec<u64>,
     dying: Vec<Vec<TensorId>>,
 }
 
@@ -67,6 +65,8 @@ pub struct Accelerated<D: Device> {
     /// How it computes products.
     variant: Variant,
     pool: Pool<D::Memory>,
+    /// The most bytes of a buffer: a multiple of 256. Larger tensors lie in pieces.
+    limit: u64,
     /// Whether tensors are hashed on the device: where that is no GPU, showing them to the host is faster.
     hashing: bool,
     /// Whether near ties are searched for on the device, where it can.
@@ -82,6 +82,11 @@ pub type Gpu = Accelerated<adapter::Adapter>;
 /// The engine through NVIDIA's driver.
 #[cfg(feature = "cuda")]
 pub type Cuda = Accelerated<cuda::CudaDevice>;
+
+/// The whole lines of 256 bytes of which memory is made.
+fn lines(bytes: u64) -> u64 {
+    (bytes / 256).max(1) * 256
+}
 
 impl<D: Device> Accelerated<D> {
     /// Opens a device by a part of its name (NVIDIA's also by its number), or the best one, and tests it: every operator of small
@@ -101,9 +106,16 @@ impl<D: Device> Accelerated<D> {
     }
 
     fn on(device: D) -> Self {
-        let hashing = !device.software();
+        let (hashing, limit) = (!device.software(), lines(device.binding_max()));
         let (pool, scans) = (Pool::default(), HashMap::new());
-        Accelerated { device, variant: Variant::Dot, pool, hashing, scanning: true, scans }
+        Accelerated { device, variant: Variant::Dot, pool, limit, hashing, scanning: true, scans }
+    }
+
+    /// The engine with buffers of at most so many bytes, 256 or more, where the device allows larger ones: what is computed is the
+    /// same. Tensors and compiled graphs of before are of no use to it.
+    pub fn buffers_of(self, bytes: u64) -> Self {
+        let limit = lines(bytes.min(self.device.binding_max()));
+        Accelerated { limit, ..self }
     }
 
     /// The engine with hashing on its device, or not: the roots are the same.
@@ -166,6 +178,10 @@ impl<D: Device> Accelerated<D> {
         Ok(self.roots_there(&tensors)? == Some(expected))
     }
 
+    fn unsupported(&self, reason: String) -> EngineError {
+        EngineError::Unsupported { device: self.device.name().into(), reason }
+    }
+
     /// The engine, if it passes its self-test.
     fn tested(mut self) -> Result<Self, EngineError> {
         let expected = super::fingerprint::fingerprint(&mut super::reference::Reference)?;
@@ -178,45 +194,6 @@ impl<D: Device> Accelerated<D> {
             return Err(EngineError::SelfTest { device: self.device.name().into(), check });
         }
         Ok(self)
-    }
-
-    fn buffer(&self, ty: &TensorType) -> Result<Buffer<D::Memory>, EngineError> {
-        self.pool.take(self.bytes(ty), |bytes| self.device.allocate(bytes))
-    }
-
-    fn upload_any(&self, ty: &TensorType, bytes: &[u8]) -> Result<Storage<D::Memory>, EngineError> {
-        let DType::Q(d) = ty.dtype else { return self.upload_words(ty, bytes, false) };
-        let buffer = self.buffer(ty)?;
-        self.device.write(buffer.memory(), &layout::from_canonical(ty, d, self.variant, bytes))?;
-        Ok(Storage { buffer, ty: ty.clone(), host: None })
-    }
-
-    fn upload_words(
-        &self,
-        ty: &TensorType,
-        bytes: &[u8],
-        keep: bool,
-    ) -> Result<Storage<D::Memory>, EngineError> {
-        let buffer = self.buffer(ty)?;
-        let mut padded = std::borrow::Cow::Borrowed(bytes);
-        if !bytes.len().is_multiple_of(4) {
-            padded.to_mut().resize(bytes.len().next_multiple_of(4), 0);
-        }
-        self.device.write(buffer.memory(), &padded)?;
-        let host =
-            (keep && ty.dtype == DType::U32).then(|| super::reference::words_from_bytes(ty.dtype, bytes));
-        Ok(Storage { buffer, ty: ty.clone(), host })
-    }
-
-    /// Shows a tensor in the canonical layout.
-    fn show(&self, storage: &Storage<D::Memory>, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
-        let bytes = self.bytes(&storage.ty);
-        match storage.ty.dtype {
-            DType::Q(d) => self.device.read(storage.buffer.memory(), bytes, &mut |stored| {
-                visit(&layout::to_canonical(&storage.ty, d, self.variant, stored));
-            }),
-            _ => self.device.read(storage.buffer.memory(), bytes, visit),
-        }
     }
 }
 
@@ -290,14 +267,12 @@ impl<D: Device> Engine for Accelerated<D> {
     }
 
     fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
-        if self.bytes(ty) > self.device.binding_max() {
-            return Err(self.too_large("an input", ty));
-        }
+        self.check_size("an input", ty)?;
         Ok(Tensor::new(self.upload_words(ty, bytes, true)?))
     }
 
     fn roots(&mut self, tensors: &[Tensor]) -> Result<Option<Vec<[u8; 32]>>, EngineError> {
-        if self.hashing { self.roots_there(tensors) } else { Ok(None) }
+        if self.hashing { self.roots_of(tensors) } else { Ok(None) }
     }
 
     fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
@@ -309,40 +284,17 @@ impl<D: Device> Engine for Accelerated<D> {
     }
 
     fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
-        let (mut shaders, mut library) = (Vec::new(), Vec::new());
-        for node in &graph.nodes {
-            let ty = graph.tensor(node.output);
-            if self.bytes(ty) > self.device.binding_max() {
-                return Err(self.too_large(&node.operator, ty));
-            }
-            library.push(library_step(&mut self.device, &graph, node)?);
-            if library.last().is_some_and(Option::is_some) {
-                shaders.push(Default::default());
-                continue;
-            }
-            if let Some(reason) = kernels::refusal(&graph, node, self.variant, self.device.loop_rounds_max())
-            {
-                return Err(EngineError::Unsupported { device: self.device.name().into(), reason });
-            }
-            shaders.push(kernels::shader(&graph, node, self.variant));
-        }
-        // Only digit planes have more than one way to be multiplied.
-        let sizes: Vec<Option<ProductSize>> = (graph.nodes.iter())
-            .map(|node| ProductSize::of(&graph, node).filter(|_| self.variant == Variant::Dot))
-            .collect();
-        let texts = shaders.iter().zip(&sizes).map(|((text, ..), size)| (&text[..], *size));
-        self.device.prepare(&texts.filter(|(text, _)| !text.is_empty()).collect::<Vec<_>>())?;
-        let (mut data, mut steps) = (Vec::new(), Vec::new());
-        for (((node, shader), size), library) in graph.nodes.iter().zip(shaders).zip(sizes).zip(library) {
-            steps.push(match library {
-                Some(step) => step,
-                None => step_of(&mut self.device, node, shader, size, &mut data)?,
-            });
+        let parts = graph.nodes.iter().map(|node| self.parts(&graph, node));
+        let parts = parts.collect::<Result<Vec<_>, _>>()?;
+        self.device.prepare(&parts.iter().flatten().filter_map(Part::text).collect::<Vec<_>>())?;
+        let (mut shared, mut launches) = (Shared::default(), Vec::new());
+        for (node, parts) in graph.nodes.iter().zip(parts) {
+            launches.push(self.launches(&graph, node, parts, &mut shared)?);
         }
         self.device.check()?;
-        let uniforms = self.device.uniforms(&data)?;
+        let uniforms = self.device.uniforms(&shared.data)?;
         let dying = last_uses(&graph);
-        Ok(Compiled::new(graph, Plan::<D> { steps, uniforms, dying }))
+        Ok(Compiled::new(graph, Plan::<D> { launches, uniforms, scratch: shared.scratch, dying }))
     }
 
     fn run(
@@ -357,15 +309,18 @@ impl<D: Device> Engine for Accelerated<D> {
         for (port, tensor) in graph.inputs.iter().zip(inputs) {
             values[port.tensor.0 as usize] = Some(tensor.clone());
         }
+        // Launches run one after another, so that all may use the same memory beside the tensors.
+        let take = |&bytes| self.pool.take(bytes, |bytes| self.device.allocate(bytes));
+        let scratch = plan.scratch.iter().map(take).collect::<Result<Vec<_>, _>>()?;
         // Recorded dispatches keep the tensors they touch until they are submitted.
         let mut recorded: Vec<(usize, Vec<Tensor>)> = Vec::new();
         let mut searches = Searches::default();
         for (index, node) in graph.nodes.iter().enumerate() {
-            let output = self.record(graph, index, node, &values, &plan.steps[index], &mut recorded)?;
+            let output = self.record(graph, index, node, &values, &plan.launches[index], &mut recorded)?;
             values[node.output.0 as usize] = Some(output.clone());
             let wanted = observer.as_deref().is_some_and(|observer| observer.wants(index, node));
             if wanted || recorded.len() >= BATCH || index + 1 == graph.nodes.len() {
-                self.submit(plan, &mut recorded)?;
+                self.submit(plan, &scratch, &mut recorded)?;
             }
             let scan = observer.as_deref().filter(|_| wanted).and_then(|observer| observer.scan(index, node));
             let searched = match scan {
@@ -409,7 +364,7 @@ impl<D: Device> Accelerated<D> {
         index: usize,
         node: &Node,
         values: &[Option<Tensor>],
-        step: &Step<D::Pipeline>,
+        launches: &[Launch<D::Pipeline>],
         recorded: &mut Vec<(usize, Vec<Tensor>)>,
     ) -> Result<Tensor, EngineError> {
         let ty = graph.tensor(node.output);
@@ -420,9 +375,8 @@ impl<D: Device> Accelerated<D> {
             // Written before the submission that reads it: the recorded dispatches do not touch this buffer.
             return Ok(Tensor::new(self.upload_words(ty, &bytes, true)?));
         }
-        let buffer = self.buffer(ty)?;
-        let output = Tensor::new(Storage { buffer, ty: ty.clone(), host: None });
-        if step.dispatches.is_empty() {
+        let output = Tensor::new(Storage { pieces: self.memory(ty)?, ty: ty.clone(), host: None });
+        if launches.iter().all(|launch| launch.step.dispatches.is_empty()) {
             return Ok(output); // nothing to compute
         }
         let mut tensors: Vec<Tensor> = node
@@ -436,44 +390,27 @@ impl<D: Device> Accelerated<D> {
         Ok(output)
     }
 
-    fn submit(&self, plan: &Plan<D>, recorded: &mut Vec<(usize, Vec<Tensor>)>) -> Result<(), EngineError> {
-        let dispatches: Vec<Dispatch<D>> = recorded
-            .iter()
-            .flat_map(|(index, tensors)| {
-                plan.steps[*index].dispatches.iter().map(move |d| (index, tensors, d))
-            })
-            .map(|(index, tensors, ((offset, size), groups))| {
-                let step = &plan.steps[*index];
-                Dispatch {
-                    pipeline: step.pipeline.as_ref().expect("recorded nodes have a pipeline"),
+    fn submit(
+        &self,
+        plan: &Plan<D>,
+        scratch: &[Buffer<D::Memory>],
+        recorded: &mut Vec<(usize, Vec<Tensor>)>,
+    ) -> Result<(), EngineError> {
+        let mut dispatches: Vec<Dispatch<D>> = Vec::new();
+        for (index, tensors) in recorded.iter() {
+            for launch in &plan.launches[*index] {
+                dispatches.extend(launch.step.dispatches.iter().map(|((offset, size), groups)| Dispatch {
+                    pipeline: launch.step.pipeline.as_ref().expect("recorded nodes have a pipeline"),
                     uniform: (&plan.uniforms, *offset, *size),
-                    buffers: tensors
-                        .iter()
-                        .map(|t| {
-                            let storage = t.storage::<Storage<D::Memory>>();
-                            (storage.buffer.memory(), self.bytes(&storage.ty).next_multiple_of(4).max(4))
-                        })
-                        .collect(),
+                    buffers: launch.memory(tensors, scratch),
                     groups: *groups,
-                }
-            })
-            .collect();
-        self.device.submit(&dispatches)?;
+                }));
+            }
+        }
+        // A node of many windows is more than one submission.
+        dispatches.chunks(BATCH).try_for_each(|batch| self.device.submit(batch))?;
         drop(dispatches);
         recorded.clear();
         Ok(())
-    }
-
-    fn bytes(&self, ty: &TensorType) -> u64 {
-        layout::bytes(ty, self.variant)
-    }
-
-    fn too_large(&self, what: &str, ty: &TensorType) -> EngineError {
-        let (bytes, most) = (self.bytes(ty), self.device.binding_max());
-        let reason = format!(
-            "{what} {:?} takes {bytes} bytes, a shader can see {most}; use smaller micro-batches",
-            ty.shape
-        );
-        EngineError::Unsupported { device: self.device.name().into(), reason }
     }
 }

@@ -85,7 +85,7 @@ impl<D: Device> Accelerated<D> {
             .iter()
             .map(|stage| {
                 let input = match stage.input {
-                    None => tensors[stage.tensor].storage::<Storage<D::Memory>>().buffer.memory(),
+                    None => tensors[stage.tensor].storage::<Storage<D::Memory>>().whole(),
                     Some(at) => scratch[at].memory(),
                 };
                 let (output, bytes) = match stage.output {

@@ -3,7 +3,7 @@
 
 use super::device::{Device, Dispatch};
 use super::pool::Buffer;
-use super::{Accelerated, Shown, Storage};
+use super::{Accelerated, Shown, Storage, layout};
 use crate::engine::scan::{Candidate, Found, Scan};
 use crate::engine::{EngineError, Observer, Tensor};
 use crate::program::graph::{Graph, TensorId, View};
@@ -128,9 +128,12 @@ impl<D: Device> Accelerated<D> {
             .into_iter()
             .map(|id| (id, values[id.0 as usize].clone().expect("a node's inputs are there after it")))
             .collect();
+        if held.iter().any(|(_, tensor)| tensor.storage::<Storage<D::Memory>>().pieces.len() > 1) {
+            return Ok(false); // the search's kernels see whole tensors
+        }
         let buffer = |i: usize| {
             let storage = held[i].1.storage::<Storage<D::Memory>>();
-            (storage.buffer.memory(), self.bytes(&storage.ty))
+            (storage.whole(), layout::bytes(&storage.ty, self.variant))
         };
         let to_sides = (norms.memory(), 4 * (COUNT + sides[0] + sides[1]));
         let dispatch = |i: usize, items: u64, buffers| {
@@ -154,7 +157,9 @@ impl<D: Device> Accelerated<D> {
         ];
         self.device.submit(&dispatches)?;
         drop(dispatches);
-        let size = |(_, tensor): &(TensorId, Tensor)| self.bytes(&tensor.storage::<Storage<D::Memory>>().ty);
+        let size = |(_, tensor): &(TensorId, Tensor)| {
+            layout::bytes(&tensor.storage::<Storage<D::Memory>>().ty, self.variant)
+        };
         searches.held += held.iter().map(size).sum::<u64>();
         searches.started.push(Started { index, scan, held, rows: sides, places, sides: norms, found });
         Ok(true)
@@ -219,7 +224,7 @@ impl<D: Device> Accelerated<D> {
         let magnitudes = match search.scan.magnitudes {
             None => None,
             Some(_) => {
-                let of = |i: usize| search.held[i].1.storage::<Storage<D::Memory>>().buffer.memory();
+                let of = |i: usize| search.held[i].1.storage::<Storage<D::Memory>>().whole();
                 Some([words(of(3), rows_a)?, words(of(4), rows_b)?])
             }
         };

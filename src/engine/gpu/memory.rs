@@ -1,0 +1,143 @@
+//! Tensors in GPU memory: in one buffer, or in pieces that a shader can see; there and back.
+
+use std::borrow::Cow;
+
+use super::device::Device;
+use super::pool::Buffer;
+use super::windows::Cut;
+use super::{Accelerated, layout};
+use crate::arith::DType;
+use crate::engine::reference::words_from_bytes;
+use crate::engine::{EngineError, Tensor};
+use crate::program::graph::TensorType;
+
+/// What a tensor is in GPU memory.
+pub struct Storage<M> {
+    /// One, or several that a shader can see for a tensor that it cannot.
+    pub pieces: Vec<Buffer<M>>,
+    pub ty: TensorType,
+    /// Small integers that came from the host, for groupings, which run there.
+    pub host: Option<Vec<u32>>,
+}
+
+impl<M> Storage<M> {
+    /// The memory of a tensor that lies in one piece.
+    pub fn whole(&self) -> &M {
+        debug_assert_eq!(self.pieces.len(), 1);
+        self.pieces[0].memory()
+    }
+}
+
+impl<D: Device> Accelerated<D> {
+    /// Refuses a tensor whose words shaders cannot count.
+    pub(super) fn check_size(&self, what: &str, ty: &TensorType) -> Result<(), EngineError> {
+        let bytes = layout::bytes(ty, self.variant);
+        if bytes.div_ceil(4) <= u64::from(u32::MAX) {
+            return Ok(());
+        }
+        Err(self.unsupported(format!(
+            "{what} {:?} takes {bytes} bytes, more words than shaders count; use smaller micro-batches",
+            ty.shape
+        )))
+    }
+
+    pub(super) fn cut(&self, ty: &TensorType) -> Cut {
+        Cut::of(ty, self.variant, self.limit)
+    }
+
+    /// Memory for a tensor, with any contents.
+    pub(super) fn memory(&self, ty: &TensorType) -> Result<Vec<Buffer<D::Memory>>, EngineError> {
+        let take = |(_, words)| self.pool.take(words * 4, |bytes| self.device.allocate(bytes));
+        self.cut(ty).pieces().map(take).collect()
+    }
+
+    /// Memory that holds a tensor's bytes as they lie there.
+    fn filled(&self, ty: &TensorType, bytes: &[u8]) -> Result<Vec<Buffer<D::Memory>>, EngineError> {
+        let pieces = self.memory(ty)?;
+        for (piece, (start, words)) in pieces.iter().zip(self.cut(ty).pieces()) {
+            let end = bytes.len().min(4 * (start + words) as usize);
+            let mut there = Cow::Borrowed(&bytes[4 * start as usize..end]);
+            if !there.len().is_multiple_of(4) {
+                let whole = there.len().next_multiple_of(4);
+                there.to_mut().resize(whole, 0);
+            }
+            self.device.write(piece.memory(), &there)?;
+        }
+        Ok(pieces)
+    }
+
+    pub(super) fn upload_any(
+        &self,
+        ty: &TensorType,
+        bytes: &[u8],
+    ) -> Result<Storage<D::Memory>, EngineError> {
+        let DType::Q(d) = ty.dtype else { return self.upload_words(ty, bytes, false) };
+        let pieces = self.filled(ty, &layout::from_canonical(ty, d, self.variant, bytes))?;
+        Ok(Storage { pieces, ty: ty.clone(), host: None })
+    }
+
+    pub(super) fn upload_words(
+        &self,
+        ty: &TensorType,
+        bytes: &[u8],
+        keep: bool,
+    ) -> Result<Storage<D::Memory>, EngineError> {
+        let pieces = self.filled(ty, bytes)?;
+        let host = (keep && ty.dtype == DType::U32).then(|| words_from_bytes(ty.dtype, bytes));
+        Ok(Storage { pieces, ty: ty.clone(), host })
+    }
+
+    /// Shows a tensor as it lies in memory, piece by piece.
+    fn show_pieces(
+        &self,
+        storage: &Storage<D::Memory>,
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), EngineError> {
+        let mut left = layout::bytes(&storage.ty, self.variant);
+        for (piece, (_, words)) in storage.pieces.iter().zip(self.cut(&storage.ty).pieces()) {
+            let bytes = left.min(words * 4);
+            self.device.read(piece.memory(), bytes, visit)?;
+            left -= bytes;
+        }
+        Ok(())
+    }
+
+    /// Shows a tensor in the canonical layout, at once.
+    pub(super) fn show(
+        &self,
+        storage: &Storage<D::Memory>,
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), EngineError> {
+        let mut visit = |stored: &[u8]| match storage.ty.dtype {
+            DType::Q(d) => visit(&layout::to_canonical(&storage.ty, d, self.variant, stored)),
+            _ => visit(stored),
+        };
+        if storage.pieces.len() == 1 {
+            return self.show_pieces(storage, &mut visit);
+        }
+        let mut stored = Vec::with_capacity(layout::bytes(&storage.ty, self.variant) as usize);
+        self.show_pieces(storage, &mut |bytes| stored.extend_from_slice(bytes))?;
+        visit(&stored);
+        Ok(())
+    }
+
+    /// The roots of tensors of four-byte elements, or `None` if there are others. The shader sees whole tensors: what lies in pieces
+    /// is hashed here.
+    pub(super) fn roots_of(&mut self, tensors: &[Tensor]) -> Result<Option<Vec<[u8; 32]>>, EngineError> {
+        let is_whole = |tensor: &&Tensor| tensor.storage::<Storage<D::Memory>>().pieces.len() == 1;
+        let whole: Vec<Tensor> = tensors.iter().filter(is_whole).cloned().collect();
+        let Some(mut roots) = self.roots_there(&whole)? else { return Ok(None) };
+        for (place, tensor) in tensors.iter().enumerate().filter(|(_, tensor)| !is_whole(tensor)) {
+            let storage = tensor.storage::<Storage<D::Memory>>();
+            if !matches!(storage.ty.dtype, DType::F32 | DType::U32) {
+                return Ok(None);
+            }
+            let mut hasher = blake3::Hasher::new();
+            self.show_pieces(storage, &mut |bytes| {
+                hasher.update(bytes);
+            })?;
+            roots.insert(place, *hasher.finalize().as_bytes());
+        }
+        Ok(Some(roots))
+    }
+}
