@@ -12,5 +12,6 @@ mod library;
 pub mod native;
 pub mod near;
 pub mod nvrtc;
+pub mod quantise;
 pub mod tensor_core;
 pub mod translate;

@@ -9,6 +9,7 @@ use cuda_bridge::device::{self, Description, DeviceError, Loaded, Memory, Slice}
 use cuda_bridge::native::Product;
 use cuda_bridge::near;
 use cuda_bridge::nvrtc::{self, Nvrtc};
+use cuda_bridge::quantise::{Launch, Operand};
 use cuda_bridge::tensor_core::{Shape, product};
 use cuda_bridge::translate::{Kernel, Options, translate};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
@@ -16,6 +17,7 @@ use rayon::prelude::*;
 
 use super::cublas::{self, Cublas, Library};
 use super::device::{Device, Dispatch, Own, linted};
+use super::digitise::{Digitise, OwnKernel};
 use super::kernels::ProductSize;
 use super::scan::Kernels;
 use crate::engine::EngineError;
@@ -33,7 +35,8 @@ pub struct CudaDevice {
     kernels: HashMap<Key, Arc<Loaded>>,
     /// What computes native products, if the shader does not.
     library: Option<Library>,
-    /// Kernels that no shader is the source of, by name: those about the library's products, and the search for near ties.
+    /// Kernels that no shader is the source of, by name: those that digitise, those about the library's products, and the search for
+    /// near ties.
     by_name: HashMap<String, Arc<Loaded>>,
 }
 
@@ -234,6 +237,25 @@ impl Device for CudaDevice {
         let Some(shape) = self.shape(size) else { return Ok(None) };
         let kernel = self.kernel((text.to_string(), Some(shape)))?;
         Ok(Some((Pipeline::Kernel(kernel), shape.tile())))
+    }
+
+    fn digitise(
+        &mut self,
+        view: &View,
+        block: u32,
+        what: Digitise,
+    ) -> Result<Option<OwnKernel<Pipeline>>, EngineError> {
+        let operand = Operand { dims: view.dims, strides: view.strides, offset: view.offset, block };
+        let launch = match what {
+            Digitise::Scale => operand.scale(),
+            Digitise::Quantise { digits } => operand.quantise(digits),
+            Digitise::ScaleAndQuantise { digits } => operand.scale_and_quantise(digits),
+        };
+        let Some(Launch { kernel, words: uniform, groups }) = launch else { return Ok(None) };
+        let mut loaded = std::mem::take(&mut self.by_name);
+        let kernel = self.load_named(&mut loaded, kernel);
+        self.by_name = loaded;
+        Ok(Some(OwnKernel { pipeline: Pipeline::Kernel(kernel?), uniform, groups }))
     }
 
     fn native_product(&mut self, operands: [&View; 2], parts: u32) -> Result<Option<Pipeline>, EngineError> {

@@ -11,6 +11,7 @@ mod cublas;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod device;
+mod digitise;
 pub mod kernels;
 mod layout;
 mod map;
@@ -30,6 +31,7 @@ pub use cublas::Cublas;
 #[cfg(feature = "cuda")]
 pub use cuda::devices as cuda_devices;
 use device::{Device, Dispatch};
+use digitise::Fusion;
 use kernels::{ProductSize, Step, library_step, step_of};
 use pool::{Buffer, Pool};
 use scan::Searches;
@@ -57,6 +59,10 @@ struct Storage<M> {
 /// A graph made ready: a step for each node and the uniform data of all of them.
 struct Plan<D: Device> {
     steps: Vec<Step<D::Pipeline>>,
+    /// Steps that take the place of several, where nobody looks at what is between.
+    fusions: Vec<Fusion<D::Pipeline>>,
+    /// What is left of a node whose work another's step does.
+    nothing: Step<D::Pipeline>,
     uniforms: D::Uniforms,
     dying: Vec<Vec<TensorId>>,
 }
@@ -309,14 +315,17 @@ impl<D: Device> Engine for Accelerated<D> {
     }
 
     fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
-        let (mut shaders, mut library) = (Vec::new(), Vec::new());
+        let (mut shaders, mut own, mut data) = (Vec::new(), Vec::new(), Vec::new());
         for node in &graph.nodes {
             let ty = graph.tensor(node.output);
             if self.bytes(ty) > self.device.binding_max() {
                 return Err(self.too_large(&node.operator, ty));
             }
-            library.push(library_step(&mut self.device, &graph, node)?);
-            if library.last().is_some_and(Option::is_some) {
+            own.push(match library_step(&mut self.device, &graph, node)? {
+                None => digitise::step(&mut self.device, &graph, node, self.variant, &mut data)?,
+                step => step,
+            });
+            if own.last().is_some_and(Option::is_some) {
                 shaders.push(Default::default());
                 continue;
             }
@@ -332,17 +341,19 @@ impl<D: Device> Engine for Accelerated<D> {
             .collect();
         let texts = shaders.iter().zip(&sizes).map(|((text, ..), size)| (&text[..], *size));
         self.device.prepare(&texts.filter(|(text, _)| !text.is_empty()).collect::<Vec<_>>())?;
-        let (mut data, mut steps) = (Vec::new(), Vec::new());
-        for (((node, shader), size), library) in graph.nodes.iter().zip(shaders).zip(sizes).zip(library) {
-            steps.push(match library {
+        let mut steps = Vec::new();
+        for (((node, shader), size), own) in graph.nodes.iter().zip(shaders).zip(sizes).zip(own) {
+            steps.push(match own {
                 Some(step) => step,
                 None => step_of(&mut self.device, node, shader, size, &mut data)?,
             });
         }
+        let fusions = digitise::fusions(&mut self.device, &graph, self.variant, &mut data)?;
+        let nothing = Step { pipeline: None, dispatches: Vec::new() };
         self.device.check()?;
         let uniforms = self.device.uniforms(&data)?;
         let dying = last_uses(&graph);
-        Ok(Compiled::new(graph, Plan::<D> { steps, uniforms, dying }))
+        Ok(Compiled::new(graph, Plan::<D> { steps, fusions, nothing, uniforms, dying }))
     }
 
     fn run(
@@ -353,6 +364,7 @@ impl<D: Device> Engine for Accelerated<D> {
     ) -> Result<Vec<Tensor>, EngineError> {
         let graph: &Graph = &compiled.graph;
         let plan = compiled.of::<Plan<D>>();
+        let steps = plan.steps(graph, observer.as_deref());
         let mut values: Vec<Option<Tensor>> = vec![None; graph.tensors.len()];
         for (port, tensor) in graph.inputs.iter().zip(inputs) {
             values[port.tensor.0 as usize] = Some(tensor.clone());
@@ -361,11 +373,14 @@ impl<D: Device> Engine for Accelerated<D> {
         let mut recorded: Vec<(usize, Vec<Tensor>)> = Vec::new();
         let mut searches = Searches::default();
         for (index, node) in graph.nodes.iter().enumerate() {
-            let output = self.record(graph, index, node, &values, &plan.steps[index], &mut recorded)?;
+            let output = self.record(graph, index, node, &values, steps[index], &mut recorded)?;
             values[node.output.0 as usize] = Some(output.clone());
             let wanted = observer.as_deref().is_some_and(|observer| observer.wants(index, node));
             if wanted || recorded.len() >= BATCH || index + 1 == graph.nodes.len() {
-                self.submit(plan, &mut recorded)?;
+                self.submit(plan, &steps, &mut recorded)?;
+            }
+            if wanted && std::ptr::eq(steps[index], &plan.nothing) {
+                return Err(self.fault(format!("{}: an observer changed its mind", node.operator)));
             }
             let scan = observer.as_deref().filter(|_| wanted).and_then(|observer| observer.scan(index, node));
             let searched = match scan {
@@ -436,14 +451,17 @@ impl<D: Device> Accelerated<D> {
         Ok(output)
     }
 
-    fn submit(&self, plan: &Plan<D>, recorded: &mut Vec<(usize, Vec<Tensor>)>) -> Result<(), EngineError> {
+    fn submit(
+        &self,
+        plan: &Plan<D>,
+        steps: &[&Step<D::Pipeline>],
+        recorded: &mut Vec<(usize, Vec<Tensor>)>,
+    ) -> Result<(), EngineError> {
         let dispatches: Vec<Dispatch<D>> = recorded
             .iter()
-            .flat_map(|(index, tensors)| {
-                plan.steps[*index].dispatches.iter().map(move |d| (index, tensors, d))
-            })
+            .flat_map(|(index, tensors)| steps[*index].dispatches.iter().map(move |d| (index, tensors, d)))
             .map(|(index, tensors, ((offset, size), groups))| {
-                let step = &plan.steps[*index];
+                let step = steps[*index];
                 Dispatch {
                     pipeline: step.pipeline.as_ref().expect("recorded nodes have a pipeline"),
                     uniform: (&plan.uniforms, *offset, *size),
@@ -466,6 +484,10 @@ impl<D: Device> Accelerated<D> {
 
     fn bytes(&self, ty: &TensorType) -> u64 {
         layout::bytes(ty, self.variant)
+    }
+
+    fn fault(&self, reason: String) -> EngineError {
+        EngineError::Fault { device: self.device.name().into(), reason }
     }
 
     fn too_large(&self, what: &str, ty: &TensorType) -> EngineError {
