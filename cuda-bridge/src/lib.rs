@@ -7,8 +7,11 @@
 pub mod cache;
 pub mod cublas;
 pub mod device;
+mod driver;
+pub mod graphs;
 pub mod host;
 mod library;
+mod loaded;
 pub mod native;
 pub mod near;
 pub mod nvrtc;

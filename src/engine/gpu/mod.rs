@@ -77,7 +77,7 @@ pub struct Accelerated<D: Device> {
     hashing: bool,
     /// Whether near ties are searched for on the device, where it can.
     scanning: bool,
-    /// Uniform data of such searches, by what is in it.
+    /// Uniform data of such searches and of roots, by what is in it.
     scans: HashMap<Vec<u8>, D::Uniforms>,
 }
 
@@ -435,7 +435,13 @@ impl<D: Device> Accelerated<D> {
             // Written before the submission that reads it: the recorded dispatches do not touch this buffer.
             return Ok(Tensor::new(self.upload_words(ty, &bytes, true)?));
         }
-        let buffer = self.buffer(ty)?;
+        let lasts = graph.outputs.iter().any(|port| port.tensor == node.output);
+        let allocate = |bytes| self.device.allocate(bytes);
+        let buffer = if lasts {
+            self.pool.take_lasting(self.bytes(ty), allocate)?
+        } else {
+            self.pool.take(self.bytes(ty), allocate)?
+        };
         let output = Tensor::new(Storage { buffer, ty: ty.clone(), host: None });
         if step.dispatches.is_empty() {
             return Ok(output); // nothing to compute

@@ -80,7 +80,12 @@ impl<D: Device> Accelerated<D> {
                 (input, count) = (output, out);
             }
         }
-        let uniforms = self.device.uniforms(&data)?;
+        // The same tensors are hashed every step.
+        if !self.scans.contains_key(&data) {
+            let uniforms = self.device.uniforms(&data)?;
+            self.scans.insert(data.clone(), uniforms);
+        }
+        let uniforms = &self.scans[&data];
         let dispatches: Vec<Dispatch<D>> = stages
             .iter()
             .map(|stage| {
@@ -94,7 +99,7 @@ impl<D: Device> Accelerated<D> {
                 };
                 Dispatch {
                     pipeline: if stage.chunks { &chunks } else { &parents },
-                    uniform: (&uniforms, stage.uniform, 32),
+                    uniform: (uniforms, stage.uniform, 32),
                     // Memory is made of whole lines of 256 bytes, so the last vector is there.
                     buffers: vec![(input, stage.bytes.next_multiple_of(16)), (output, bytes)],
                     groups: stage.groups,
