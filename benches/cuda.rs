@@ -113,6 +113,7 @@ fn middle(mut times: Vec<f64>) -> f64 {
 }
 
 const STEPS: u32 = 9;
+/// Of which so many are not counted.
 const FIRST: usize = 6;
 
 /// A step of the exact profile, and what committing to it takes.

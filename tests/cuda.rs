@@ -40,7 +40,7 @@ fn runs_have_the_bits_of_other_engines_and_survive_a_lost_gpu() {
     assert!(run(&["audit", &here, "--engine", "cuda"]).contains("MATCHES"));
 
     // Launches of the self-test, then some steps', so that a checkpoint and steps after it are there to go on from.
-    let faults = [("TIEBREAK_SHIM_LOST", "6000")];
+    let faults = [("TIEBREAK_SHIM_LOST", "11000")];
     let (code, printed) = tiebreak(shim, &faults, &["-q", "train", &job, "--out", &lost, "--engine", "cuda"]);
     assert_eq!(code, 3, "{printed}");
     assert!(printed.contains("was lost") && printed.contains("resumed"), "{printed}");

@@ -65,8 +65,8 @@ TB_FN u32 row_at(const u32* view, u32 sample, u32 row) {
 // magnitude to the digits, neighbours in neighbouring threads, so that reads are whole lines and so are the writes of a plane.
 // HELD loads of 16 bytes are under way in a thread at a time: with the four blocks of 256 threads that 64 registers allow, 128 KB an
 // SM, several times what hides the memory's latency at its full rate. src/quantise.rs chooses TEAM so that a group fits, up to 512 threads and
-// 16384 places; what is beyond is read again, which L2 answers: of a row of 50257 places an SM has two or three under way, the GPU
-// some 60 MB, a third of which need not be read again.
+// 16384 places; what is beyond is read again, which L2 answers: of a row of 50257 places an SM has two under way, the GPU
+// some 50 MB, a third of which need not be read again.
 constexpr u32 HELD = 8;
 constexpr u32 THREADS = TEAM > 256 ? TEAM : 256, TEAMS = THREADS / TEAM;
 #if GIVEN

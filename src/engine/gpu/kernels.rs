@@ -62,7 +62,7 @@ impl ProductSize {
 }
 
 /// Workgroups for one invocation an element.
-fn linear_groups(elements: u32) -> [u32; 3] {
+pub fn linear_groups(elements: u32) -> [u32; 3] {
     if elements <= GRID_WIDTH {
         [elements.div_ceil(GROUP), 1, 1]
     } else {
