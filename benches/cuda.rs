@@ -1,6 +1,6 @@
 //! The CUDA engine on an NVIDIA GPU: `cargo bench --bench cuda [-- --small]`. Products of several shapes by number of digits,
-//! digitising and rounding back included, whole steps of GPT-2 124M with the time that committing takes, and its logged step on
-//! cuBLAS beside the same step without roundings and log.
+//! digitising and rounding back included, whole steps of GPT-2 124M with the time that committing takes, with kernels launched as graphs
+//! and one by one, and its logged step on cuBLAS beside the same step without roundings and log.
 //!
 //! Prints a JSON object a line; `benches/cuda_report.py` measures the peers (PyTorch's products and step) in the same run and sets
 //! them beside each other. `--small` tries the benchmark itself where there is no GPU.
@@ -104,14 +104,17 @@ fn scalars(step: u32) -> StepScalars {
     StepScalars { step, seed: [1, 2], learning_rate: 1e-4f32.to_bits() }
 }
 
-/// The middle one of the times but for the first step's, which allocates.
+/// The middle one of the last times. The first step allocates, and only after some do steps use the same memory every other time,
+/// from when on their launches come back as graphs.
 fn middle(mut times: Vec<f64>) -> f64 {
-    times.remove(0);
+    times.drain(..FIRST);
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]
 }
 
-const STEPS: u32 = 4;
+const STEPS: u32 = 9;
+/// Of which so many are not counted.
+const FIRST: usize = 6;
 
 /// A step of the exact profile, and what committing to it takes.
 fn step(
@@ -217,6 +220,9 @@ fn bench(small: bool) -> Result<(), EngineError> {
     let gpt = Gpt { vocabulary, context, layers, heads, width, gelu, dropout, tied, init_std };
     let batch = if small { [2, 2] } else { [8, 4] };
     step(&mut engine, &gpt, "default", ProductTable::preset(), batch)?;
+    engine = engine.graphs(false);
+    step(&mut engine, &gpt, "default, kernels launched one by one", ProductTable::preset(), batch)?;
+    engine = engine.graphs(true);
     step(&mut engine, &gpt, "3", ProductTable::uniform(3), batch)?;
     drop(engine);
     logged_step(&mut Cuda::open_with_cublas(None, Cublas::Fast)?, &gpt, batch)

@@ -11,7 +11,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-programs="adapters operators library device native near"
+programs="adapters operators library device native near quantise graphs"
 
 # What cargo built: the programs under names without hashes, stripped, in gpu-check/.
 build() {
@@ -20,7 +20,7 @@ build() {
   cargo build --release --locked
   cp target/release/tiebreak gpu-check/
   executables=$(cargo test --no-run --locked --test adapters --test operators --message-format=json 2>/dev/null
-    cargo test --no-run --locked -p cuda-bridge --test library --test device --test native --test near --message-format=json 2>/dev/null
+    cargo test --no-run --locked -p cuda-bridge --test library --test device --test native --test near --test quantise --test graphs --message-format=json 2>/dev/null
     cargo bench --no-run --locked --bench cuda --message-format=json 2>/dev/null)
   for name in $programs cuda; do
     path=$(printf '%s\n' "$executables" | grep -o "\"executable\":\"[^\"]*/$name-[0-9a-f]*\"" | tail -1 | cut -d'"' -f4)
@@ -123,7 +123,9 @@ echo "== bits"
 beside "one fingerprint on every engine (\`tiebreak adapters\`)" "$tiebreak" adapters
 beside "a kernel of the library, driver and NVRTC (\`device\`)" gpu-check/device
 beside "the kernels about cuBLAS, and the search for near ties (\`native\`, \`near\`)" sh -c "gpu-check/native && gpu-check/near"
+beside "launches that come back as graphs (\`graphs\`)" gpu-check/graphs on_a_gpu
 if [ -z "$small" ]; then
+  beside "digitising by hand (\`quantise\`)" gpu-check/quantise --skip every_kernel
   beside "golden vectors and the scalar library (\`library\`)" gpu-check/library
   beside "operand pairs, elementary functions, products, reductions, 50 steps (\`adapters\`)" gpu-check/adapters
   beside "every operator and gradient (\`operators\`)" gpu-check/operators every_operator

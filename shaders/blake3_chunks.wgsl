@@ -1,7 +1,9 @@
 //!include shared/blake3.wgsl
-// blake3_chunks.v1: BLAKE3 over a tensor's words: an invocation hashes a chunk of 1024 bytes, a workgroup merges its 64 chunks.
+// blake3_chunks.v1: BLAKE3 over a tensor's words: an invocation hashes a chunk of 1024 bytes, a workgroup merges its 64 chunks, all of them
+// or those of each tile.
 
-// (words of the tensor, chunks, where the values go in the output, workgroups along x), (1 if this is the whole tree, ...)
+// (words of the tensor, chunks, where the values go in the output, workgroups along x), (1 if this is the whole tree, levels that are
+// merged, bytes of the last word that are none of the tensor's and zero, 0)
 @group(0) @binding(0) var<uniform> p: array<vec4<u32>, 2>;
 // Read a vector at a time; the last may hold words behind the tensor, which count as zeros.
 @group(0) @binding(1) var<storage, read> input: array<vec4<u32>>;
@@ -36,15 +38,19 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
             if (block + 1u == blocks) {
                 flags |= BLAKE3_CHUNK_END | select(0u, BLAKE3_ROOT, chunks == 1u);
             }
-            let bytes = min(words - block * 16u, 16u) * 4u;
+            let missing = select(0u, p[1].z, chunk + 1u == chunks && block + 1u == blocks);
+            let bytes = min(words - block * 16u, 16u) * 4u - missing;
             let message = blake3_block(words_at(at), words_at(at + 1u), words_at(at + 2u), words_at(at + 3u));
             value = blake3_compress(value, message, chunk, bytes, flags);
         }
     }
     let count = min(max(chunks, first) - first, 64u);
-    let merged = blake3_tree(value, index, count, p[1].x != 0u);
-    if (index == 0u && count > 0u) {
-        output[2u * (p[0].z + number)] = merged.low;
-        output[2u * (p[0].z + number) + 1u] = merged.high;
+    let levels = p[1].y & 7u;
+    let merged = blake3_tree(value, index, count, levels, p[1].x != 0u);
+    let values = (count + (1u << levels) - 1u) >> levels;
+    if (index < values) {
+        let to = p[0].z + number * (64u >> levels) + index;
+        output[2u * to] = merged.low;
+        output[2u * to + 1u] = merged.high;
     }
 }

@@ -16,7 +16,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         value = Blake3(input[2u * (first + index)], input[2u * (first + index) + 1u]);
     }
     let count = min(max(values, first) - first, 64u);
-    let merged = blake3_tree(value, index, count, p[1].x != 0u);
+    let merged = blake3_tree(value, index, count, 6u, p[1].x != 0u);
     if (index == 0u && count > 0u) {
         output[2u * (p[0].z + number)] = merged.low;
         output[2u * (p[0].z + number) + 1u] = merged.high;

@@ -12,12 +12,13 @@ use std::sync::Arc;
 use common::{adapter_names, begin_run, files, gpt_job, gpu_engines, key};
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::arith::{DType, elementary, float};
+use tiebreak::commit::tensor::{Hash, tile_values};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::gpu::{Gpu, Variant};
-use tiebreak::engine::{Engine, Tensor};
+use tiebreak::engine::{Engine, EngineError, Inputs, Observer, Tensor};
 use tiebreak::program::builder::Builder;
 use tiebreak::program::expr::{Body, Reg, Writer};
-use tiebreak::program::graph::{Graph, TensorType, View};
+use tiebreak::program::graph::{Graph, Node, TensorType, View};
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
 use tiebreak::run::disk::Disk;
 use tiebreak::train::{Silent, train};
@@ -321,6 +322,66 @@ fn roots_on_a_device_are_blake3() {
         }
         let have = engine.roots(&tensors).unwrap().expect("hashing is switched on");
         assert!(have == want, "{}", engine.describe());
+    }
+}
+
+/// Hashes every output's tiles, or has them hashed.
+struct Hashed {
+    on_device: bool,
+    tiles: Vec<Vec<Hash>>,
+}
+
+impl Observer for Hashed {
+    fn tiles(&self, _: usize, _: &Node) -> bool {
+        self.on_device
+    }
+
+    fn tiled(&mut self, _: usize, _: &Node, tiles: Vec<Hash>) -> Result<(), EngineError> {
+        self.tiles.push(tiles);
+        Ok(())
+    }
+
+    fn node(
+        &mut self,
+        _: usize,
+        node: &Node,
+        bytes: &[u8],
+        _: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        assert!(!self.on_device, "{} was shown", node.operator);
+        self.tiles.push(tile_values(bytes));
+        Ok(None)
+    }
+}
+
+/// The values of tiles, hashed where tensors are: of magnitudes, of integers of every number of digits (whose bytes are no whole words), and
+/// of results that are one tile and many.
+#[test]
+fn tiles_are_hashed_on_a_device() {
+    let tiles = |engine: &mut dyn Engine, on_device: bool| {
+        let mut hashed = Hashed { on_device, tiles: Vec::new() };
+        for (digits_a, digits_b, m, n, k) in
+            [(1, 2, 37, 5, 701), (3, 4, 37, 90, 701), (3, 1, 3, 1, 7), (4, 3, 130, 64, 64)]
+        {
+            let mut table = ProductTable::uniform(2);
+            table.set(ProductClass::Linear, ProductDigits { digits_a, digits_b, block: 0 });
+            let mut builder = Builder::new(table);
+            let [a, b] = [("a", m), ("b", n)].map(|(name, rows)| builder.input(name, DType::F32, &[rows, k]));
+            let (view_a, view_b) = (builder.whole(a), builder.whole(b));
+            let output = builder.product(ProductClass::Linear, view_a, view_b, &[m, n]);
+            builder.output("product", output);
+            let compiled = engine.compile(Arc::new(builder.finish())).unwrap();
+            let inputs = [(m, 41), (n, 42)].map(|(rows, stream)| {
+                let words: Vec<u32> = (0..rows * k).map(|i| random(i, stream) & 0xbfff_ffff).collect();
+                upload(engine, DType::F32, &[rows, k], &words)
+            });
+            engine.run(&compiled, &inputs, Some(&mut hashed)).unwrap();
+        }
+        hashed.tiles
+    };
+    let want = tiles(&mut Cpu::new(1).unwrap(), false);
+    for engine in gpu_engines().iter_mut() {
+        assert!(tiles(engine.as_mut(), true) == want, "{}", engine.describe());
     }
 }
 

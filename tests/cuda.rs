@@ -40,7 +40,7 @@ fn runs_have_the_bits_of_other_engines_and_survive_a_lost_gpu() {
     assert!(run(&["audit", &here, "--engine", "cuda"]).contains("MATCHES"));
 
     // Launches of the self-test, then some steps', so that a checkpoint and steps after it are there to go on from.
-    let faults = [("TIEBREAK_SHIM_LOST", "6000")];
+    let faults = [("TIEBREAK_SHIM_LOST", "11000")];
     let (code, printed) = tiebreak(shim, &faults, &["-q", "train", &job, "--out", &lost, "--engine", "cuda"]);
     assert_eq!(code, 3, "{printed}");
     assert!(printed.contains("was lost") && printed.contains("resumed"), "{printed}");
@@ -50,6 +50,42 @@ fn runs_have_the_bits_of_other_engines_and_survive_a_lost_gpu() {
     run(&["-q", "train", "--out", &lost, "--resume", "--engine", "cuda"]);
     assert!(run(&["compare", &lost, &here]).contains("no difference"));
     assert!(run(&["audit", &lost]).contains("MATCHES"));
+}
+
+/// Where nobody looks at what is between, magnitudes are computed with the digits, and launches that come back are launched as
+/// graphs: the GPU's state is still the CPU's, and so it is where the driver makes no graphs.
+#[test]
+fn steps_that_nobody_observes_have_the_same_bits() {
+    let Some(shim) = shim() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_string();
+    let job = gpt_job(folder.path(), "step", "");
+    let text = std::fs::read_to_string(&job).unwrap().replace("steps = 8", "steps = 14");
+    std::fs::write(&job, text).unwrap();
+    let job = job.to_str().unwrap().to_string();
+    let run = |environment: &[(&str, &str)], args: &[&str]| {
+        let (code, printed) = tiebreak(shim, environment, args);
+        assert_eq!(code, 0, "{args:?}: {printed}");
+        printed
+    };
+    let here = path("cpu");
+    run(&[], &["-q", "train", &job, "--out", &here]);
+    for graphs in ["1", "0"] {
+        let (out, counts) = (path(&format!("cuda-{graphs}")), path(&format!("counts-{graphs}")));
+        let environment = [("TIEBREAK_SHIM_COUNTS", &counts[..]), ("TIEBREAK_SHIM_GRAPHS", graphs)];
+        run(&environment, &["-q", "train", &job, "--out", &out, "--engine", "cuda"]);
+        assert!(run(&[], &["compare", &out, &here]).contains("no difference"));
+        // Kernels run, graphs made, graphs launched.
+        let counts = std::fs::read_to_string(&counts).unwrap();
+        let counts: Vec<u64> =
+            counts.lines().last().unwrap().split(' ').map(|n| n.parse().unwrap()).collect();
+        if graphs == "1" {
+            // Every other step uses the same memory from the fifth on, so the last ones are graphs that were made before.
+            assert!(counts[1] > 0 && counts[2] >= 3 * counts[1], "made and launched: {counts:?}");
+        } else {
+            assert_eq!(counts[1..], [0, 0]);
+        }
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ namespace warp {
 typedef shim::Address Address;
 TB_FN Address address(const void* at) { return shim::address(at); }
 #define TB_WARP_SYNC() shim::warp_sync(__LINE__)
+#define TB_SHUFFLE_XOR(word, lanes) shim::shuffle_xor(__LINE__, word, lanes)
 #define TB_LOAD_MATRICES(r, at) shim::load_matrices(__LINE__, r, at)
 #define TB_MULTIPLY(c, a, b0, b1) shim::multiply(__LINE__, c, a, b0, b1)
 TB_FN void copy_16(Address to, const void* from, bool inside) { shim::copy_16(to, from, inside); }
@@ -27,6 +28,9 @@ typedef u32 Address;
 TB_FN Address address(const void* at) { return (Address)__cvta_generic_to_shared(at); }
 
 #define TB_WARP_SYNC() __syncwarp()
+
+// The word of the lane whose number differs in these bits.
+#define TB_SHUFFLE_XOR(word, lanes) __shfl_xor_sync(0xffffffffu, word, lanes)
 
 // Four 8x8 matrices of 16-bit elements, which is 8 rows of 16 bytes each. Lane 8i + r gives the address of row r of matrix i;
 // lane l receives bytes 4 (l mod 4) .. + 3 of row l / 4 of each (PTX ISA, "Warp-level matrix load instruction: ldmatrix").

@@ -7,8 +7,10 @@
 //   TIEBREAK_SHIM_MEMORY=BYTES   there is no more memory than this
 //   TIEBREAK_SHIM_LOST=N         the GPU is lost at the Nth launch
 //   TIEBREAK_SHIM_WRONG=N        every Nth launch leaves a wrong bit in what it writes
+//   TIEBREAK_SHIM_GRAPHS=0       it makes no graphs of launches
 //   TIEBREAK_SHIM_VERSION=N      the driver's version, as cuDriverGetVersion gives it
 //   TIEBREAK_SHIM_FOLDER=PATH    where compiled kernels are kept (default: the folder this was compiled in)
+//   TIEBREAK_SHIM_COUNTS=FILE    where it adds a line when it is unloaded: kernels run, graphs made, graphs launched
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -19,6 +21,7 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <set>
 #include <sstream>
 #include <string>
 #include <unistd.h>
@@ -26,7 +29,7 @@
 
 namespace {
 
-enum { OK = 0, INVALID = 1, NO_MEMORY = 2, BAD_IMAGE = 200, NOT_FOUND = 500, LOST = 719 };
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, BAD_IMAGE = 200, NOT_FOUND = 500, LOST = 719, NO_GRAPHS = 801 };
 
 std::mutex lock;
 std::map<uint64_t, size_t> allocations;
@@ -70,7 +73,54 @@ int lose(const std::string& why) {
 struct Loaded {
     void* library;
     const char* (*start)(const unsigned*, const unsigned*, void**, void**);
+    size_t (*sizes)(size_t*);
     std::string name;
+};
+std::set<const void*> modules;
+
+// Graphs that were made and launched, for who counts.
+struct Counts {
+    uint64_t made = 0, launched = 0;
+    ~Counts() {
+        if (const char* path = getenv("TIEBREAK_SHIM_COUNTS")) std::ofstream(path, std::ios::app) << launches << ' ' << made << ' ' << launched << '\n';
+    }
+} counts;
+
+// Runs a kernel; the caller holds the lock.
+int run(Loaded* kernel, const unsigned* grid, const unsigned* block, void** values) {
+    if (lost) return LOST;
+    if (!modules.count(kernel)) return lose("a kernel was launched whose module is unloaded");
+    launches++;
+    if (launches == setting("TIEBREAK_SHIM_LOST", 0)) return lose("unspecified launch failure");
+    void* written = nullptr;
+    if (const char* error = kernel->start(grid, block, values, &written)) return lose(error);
+    if (!canaries()) return lose(kernel->name + " wrote past a buffer");
+    uint64_t wrong = setting("TIEBREAK_SHIM_WRONG", 0);
+    if (wrong && launches % wrong == 0) *(unsigned*)written ^= 1;
+    return OK;
+}
+
+bool launchable(const unsigned* grid, const unsigned* block) {
+    for (int i = 0; i < 3; i++)
+        if (grid[i] == 0 || (i > 0 && grid[i] > 65535)) return false;
+    return block[0] * block[1] * block[2] <= 1024;
+}
+
+// A launch that stands in a graph, with arguments of its own, after others.
+struct Node {
+    Loaded* kernel;
+    unsigned grid[3], block[3];
+    std::vector<std::vector<unsigned char>> arguments;
+    std::vector<Node*> after;
+};
+struct Graph { std::vector<Node*> nodes; };
+struct Executable { std::vector<Node> nodes; };
+
+// CUDA_KERNEL_NODE_PARAMS
+struct KernelNode {
+    void* function;
+    unsigned grid[3], block[3], shared;
+    void **arguments, **extra;
 };
 
 std::string folder() {
@@ -96,7 +146,7 @@ std::string read(const std::string& path) {
 }
 
 // What stands before the library in the machine code of a kernel.
-constexpr char MAGIC[] = "tiebreak-shim-1";
+constexpr char MAGIC[] = "tiebreak-shim-2";
 
 }  // namespace
 
@@ -115,6 +165,7 @@ int cuGetErrorString(int status, const char** text) {
         case BAD_IMAGE: *text = "device kernel image is invalid"; return OK;
         case LOST: *text = complaint.c_str(); return OK;
         case INVALID: *text = "invalid argument"; return OK;
+        case NO_GRAPHS: *text = "operation not supported"; return OK;
         case NOT_FOUND: *text = "named symbol not found"; return OK;
         default: *text = nullptr; return INVALID;
     }
@@ -209,11 +260,15 @@ int cuModuleLoadData(void** module, const void* image) {
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     unlink(path.c_str());
     if (!library) return BAD_IMAGE;
-    *module = new Loaded{library, (decltype(Loaded::start))dlsym(library, "tb_start"), (const char*)dlsym(library, "tb_name")};
+    *module = new Loaded{library, (decltype(Loaded::start))dlsym(library, "tb_start"), (decltype(Loaded::sizes))dlsym(library, "tb_sizes"),
+                         (const char*)dlsym(library, "tb_name")};
+    modules.insert(*module);
     return OK;
 }
 
 int cuModuleUnload(void* module) {
+    std::lock_guard guard(lock);
+    modules.erase(module);
     dlclose(((Loaded*)module)->library);
     delete (Loaded*)module;
     return OK;
@@ -229,16 +284,86 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
 int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned x, unsigned y, unsigned z, unsigned, void*,
                    void** values, void**) {
     std::lock_guard guard(lock);
-    if (lost) return LOST;
-    if (gx == 0 || gy == 0 || gz == 0 || gy > 65535 || gz > 65535 || x * y * z > 1024) return INVALID;
-    launches++;
-    if (launches == setting("TIEBREAK_SHIM_LOST", 0)) return lose("unspecified launch failure");
     const unsigned grid[] = {gx, gy, gz}, block[] = {x, y, z};
-    void* written = nullptr;
-    if (const char* error = ((Loaded*)function)->start(grid, block, values, &written)) return lose(error);
-    if (!canaries()) return lose(((Loaded*)function)->name + " wrote past a buffer");
-    uint64_t wrong = setting("TIEBREAK_SHIM_WRONG", 0);
-    if (wrong && launches % wrong == 0) *(unsigned*)written ^= 1;
+    return launchable(grid, block) ? run((Loaded*)function, grid, block, values) : INVALID;
+}
+
+int cuGraphCreate(void** graph, unsigned flags) {
+    std::lock_guard guard(lock);
+    if (lost) return LOST;
+    if (flags != 0) return INVALID;
+    if (setting("TIEBREAK_SHIM_GRAPHS", 1) == 0) return NO_GRAPHS;
+    *graph = new Graph;
+    return OK;
+}
+
+int cuGraphDestroy(void* graph) {
+    for (Node* node : ((Graph*)graph)->nodes) delete node;
+    delete (Graph*)graph;
+    return OK;
+}
+
+// Arguments are copied now, as the driver does.
+int cuGraphAddKernelNode(void** added, void* handle, void* const* after, size_t count, const KernelNode* its) {
+    std::lock_guard guard(lock);
+    if (lost) return LOST;
+    Graph& graph = *(Graph*)handle;
+    if (!modules.count(its->function) || its->shared != 0 || its->extra || !launchable(its->grid, its->block)) return INVALID;
+    Node* node = new Node{(Loaded*)its->function, {}, {}, {}, {}};
+    std::copy_n(its->grid, 3, node->grid);
+    std::copy_n(its->block, 3, node->block);
+    for (size_t i = 0; i < count; i++) {
+        if (std::find(graph.nodes.begin(), graph.nodes.end(), after[i]) == graph.nodes.end()) return delete node, INVALID;
+        node->after.push_back((Node*)after[i]);
+    }
+    size_t sizes[64];
+    const size_t arguments = node->kernel->sizes(sizes);
+    for (size_t i = 0; i < arguments; i++) {
+        const unsigned char* from = (const unsigned char*)its->arguments[i];
+        node->arguments.emplace_back(from, from + sizes[i]);
+    }
+    graph.nodes.push_back(node);
+    *added = node;
+    return OK;
+}
+
+// Of the nodes that may run the one that was added last comes first, so that an order that nothing asks for shows.
+int cuGraphInstantiateWithFlags(void** executable, void* handle, unsigned long long flags) {
+    std::lock_guard guard(lock);
+    if (lost) return LOST;
+    if (flags != 0) return INVALID;
+    std::vector<Node*> waiting = ((Graph*)handle)->nodes;
+    std::set<Node*> done;
+    Executable* made = new Executable;
+    while (!waiting.empty()) {
+        auto ready = std::find_if(waiting.rbegin(), waiting.rend(), [&](Node* node) {
+            return std::all_of(node->after.begin(), node->after.end(), [&](Node* other) { return done.count(other) != 0; });
+        });
+        if (ready == waiting.rend()) return delete made, INVALID;
+        made->nodes.push_back(**ready);
+        done.insert(*ready);
+        waiting.erase(std::next(ready).base());
+    }
+    counts.made++;
+    *executable = made;
+    return OK;
+}
+
+int cuGraphLaunch(void* executable, void* stream) {
+    std::lock_guard guard(lock);
+    if (lost) return LOST;
+    if (stream) return INVALID;
+    counts.launched++;
+    for (Node& node : ((Executable*)executable)->nodes) {
+        std::vector<void*> values;
+        for (auto& argument : node.arguments) values.push_back(argument.data());
+        if (int status = run(node.kernel, node.grid, node.block, values.data())) return status;
+    }
+    return OK;
+}
+
+int cuGraphExecDestroy(void* executable) {
+    delete (Executable*)executable;
     return OK;
 }
 
@@ -275,7 +400,8 @@ int nvrtcCompileProgram(void* handle, int, const char* const*) {
     std::string text = "#include \"" SHIM_FOLDER "/shim.h\"\n" + source + "\n#define TB_TEXT(name) #name\n#define TB_NAME(name) TB_TEXT(name)\nextern \"C\" const char tb_name[] = TB_NAME(" +
         name + ");\n" +
         "extern \"C\" const char* tb_start(const unsigned* grid, const unsigned* block, void** values, void** written) {\n"
-        "    return shim::start(" + name + ", grid, block, " + (barriers ? "true" : "false") + ", values, written);\n}\n";
+        "    return shim::start(" + name + ", grid, block, " + (barriers ? "true" : "false") + ", values, written);\n}\n" +
+        "extern \"C\" size_t tb_sizes(size_t* bytes) { return shim::sizes(" + name + ", bytes); }\n";
     const char* compiler = getenv("CXX");
     std::string command = std::string(compiler ? compiler : "c++") +
         " -std=c++17 -O1 -fPIC -shared -ffp-contract=off -w ";

@@ -52,10 +52,23 @@ inline float __ll2float_rn(long long a) { return (float)a; }
 // The translation clamps before it converts.
 inline unsigned __float2uint_rz(float a) { return (unsigned)a; }
 inline int __float2int_rz(float a) { return (int)a; }
+// To nearest even, which is how the host rounds; out of range is the nearest integer there is, and a NaN is 0.
+inline int __float2int_rn(float a) {
+    if (a != a) return 0;
+    if (a >= 2147483648.0f) return 2147483647;
+    return a < -2147483648.0f ? -2147483647 - 1 : (int)nearbyintf(a);
+}
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 inline int __clz(int a) { return a == 0 ? 32 : __builtin_clz((unsigned)a); }
 inline int __ffs(int a) { return __builtin_ffs(a); }
 inline int __popc(unsigned a) { return __builtin_popcount(a); }
+// Byte i of the result is the byte of b:a that nibble i of the selector names.
+inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+    const uint64_t bytes = (uint64_t)b << 32 | a;
+    unsigned r = 0;
+    for (int i = 0; i < 4; i++) r |= (unsigned)(bytes >> 8 * (selector >> 4 * i & 7u) & 255u) << 8 * i;
+    return r;
+}
 inline unsigned __brev(unsigned a) {
     unsigned r = 0;
     for (int i = 0; i < 32; i++) r |= (a >> i & 1u) << (31 - i);
@@ -256,6 +269,12 @@ const char* start(void (*kernel)(A...), const unsigned* grid, const unsigned* bl
 template <class... A>
 const char* start(void (*kernel)(A...), const unsigned* grid, const unsigned* block, bool barriers, void** values, void** written) {
     return start(kernel, grid, block, barriers, values, written, std::index_sequence_for<A...>{});
+}
+
+// The bytes of a kernel's arguments, in order; gives how many there are.
+template <class... A> size_t sizes(void (*)(A...), size_t* bytes) {
+    ((*bytes++ = sizeof(A)), ...);
+    return sizeof...(A);
 }
 
 // A buffer as a pointer to whatever the kernel takes.

@@ -12,6 +12,22 @@ inline void warp_sync(int line) {
     wait_for_warp(line, [](void* const*) {}, nullptr);
 }
 
+// shfl.sync.bfly of all lanes.
+struct Shuffle {
+    unsigned word, lanes, result;
+};
+inline unsigned shuffle_xor(int line, unsigned word, unsigned lanes) {
+    Shuffle mine{word, lanes, 0};
+    wait_for_warp(line, [](void* const* all) {
+        for (unsigned i = 0; i < WARP; i++) {
+            Shuffle* its = (Shuffle*)all[i];
+            expect(its->lanes < WARP && its->lanes == ((Shuffle*)all[0])->lanes, "lanes shuffle by different numbers");
+            its->result = ((Shuffle*)all[(i ^ its->lanes) % WARP])->word;
+        }
+    }, &mine);
+    return mine.result;
+}
+
 // ldmatrix .x4: lane 8i + r gives the address of row r of matrix i; lane l gets bytes 4 (l mod 4) .. + 3 of row l / 4 of each.
 struct LoadMatrices {
     unsigned* r;

@@ -1,15 +1,15 @@
-//! NVIDIA's driver, loaded when it is first asked for: a GPU, its memory, and launches of compiled kernels.
+//! A GPU through NVIDIA's driver: its memory, and compiled kernels made ready to be launched.
 //!
 //! Written after the driver's documentation; **nothing here has run on a GPU yet**. Tests run it where a driver is found,
 //! and check what it says where none is.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use libloading::Library;
-
-use crate::translate::{Kernel, ParameterKind};
+use crate::driver::{Address, BAD_IMAGE, Driver, GraphCalls, Handle, OUT_OF_MEMORY, Status};
+pub use crate::loaded::{Call, Loaded};
+use crate::translate::Kernel;
 
 /// Why a GPU could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -45,150 +45,6 @@ pub enum DeviceError {
     Failed { call: &'static str, message: String },
     #[error("kernel {kernel}: {reason}")]
     Arguments { kernel: String, reason: String },
-}
-
-type Status = c_int;
-type Handle = *mut c_void;
-type Address = u64;
-
-const OUT_OF_MEMORY: Status = 2;
-/// Images that a driver cannot load: invalid, none for this GPU, PTX that it is too old for.
-const BAD_IMAGE: [Status; 4] = [200, 209, 218, 222];
-/// Errors after which a context is of no more use: memory errors, illegal addresses and instructions, failed launches.
-const STICKY: [Status; 9] = [214, 700, 702, 714, 715, 716, 717, 718, 719];
-const VERSION_MIN: c_int = 11_020;
-const PROCESSORS: c_int = 16;
-const COMPUTE_MAJOR: c_int = 75;
-const COMPUTE_MINOR: c_int = 76;
-
-macro_rules! driver {
-    ($($field:ident = $symbol:literal ($($argument:ty),*);)*) => {
-        /// The driver's functions that are used here.
-        struct Driver {
-            $($field: unsafe extern "C" fn($($argument),*) -> Status,)*
-            _library: Library,
-        }
-
-        impl Driver {
-            fn from(library: Library) -> Result<Driver, DeviceError> {
-                Ok(Driver {
-                    $($field: {
-                        // SAFETY: the declared type is that of cuda.h.
-                        let symbol = unsafe { library.get(concat!($symbol, "\0").as_bytes()) };
-                        *symbol.map_err(|source| DeviceError::TooOld { symbol: $symbol, source })?
-                    },)*
-                    _library: library,
-                })
-            }
-        }
-    };
-}
-
-driver! {
-    init = "cuInit" (c_uint);
-    error_string = "cuGetErrorString" (Status, *mut *const c_char);
-    version = "cuDriverGetVersion" (*mut c_int);
-    count = "cuDeviceGetCount" (*mut c_int);
-    get = "cuDeviceGet" (*mut c_int, c_int);
-    name = "cuDeviceGetName" (*mut c_char, c_int, c_int);
-    attribute = "cuDeviceGetAttribute" (*mut c_int, c_int, c_int);
-    total = "cuDeviceTotalMem_v2" (*mut usize, c_int);
-    memory = "cuMemGetInfo_v2" (*mut usize, *mut usize);
-    retain = "cuDevicePrimaryCtxRetain" (*mut Handle, c_int);
-    release = "cuDevicePrimaryCtxRelease_v2" (c_int);
-    set_current = "cuCtxSetCurrent" (Handle);
-    synchronize = "cuCtxSynchronize" ();
-    load = "cuModuleLoadData" (*mut Handle, *const c_void);
-    unload = "cuModuleUnload" (Handle);
-    function = "cuModuleGetFunction" (*mut Handle, Handle, *const c_char);
-    allocate = "cuMemAlloc_v2" (*mut Address, usize);
-    free = "cuMemFree_v2" (Address);
-    upload = "cuMemcpyHtoD_v2" (Address, *const c_void, usize);
-    download = "cuMemcpyDtoH_v2" (*mut c_void, Address, usize);
-    launch = "cuLaunchKernel" (
-        Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void
-    );
-}
-
-impl Driver {
-    fn check(&self, call: &'static str, status: Status) -> Result<(), DeviceError> {
-        if status == 0 {
-            return Ok(());
-        }
-        let message = self.message(status);
-        Err(if STICKY.contains(&status) {
-            DeviceError::Lost { call, message }
-        } else {
-            DeviceError::Failed { call, message }
-        })
-    }
-
-    /// The driver's words for a status.
-    fn message(&self, status: Status) -> String {
-        let mut text = std::ptr::null();
-        // SAFETY: a place for a pointer to a literal, which stays null for a number that is not known.
-        unsafe { (self.error_string)(status, &mut text) };
-        if text.is_null() {
-            return format!("error {status}");
-        }
-        // SAFETY: a literal of the driver.
-        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
-    }
-}
-
-/// The driver's library, if it is not found under its usual name.
-const LIBRARY: &str = "TIEBREAK_CUDA_DRIVER";
-
-impl Driver {
-    /// Loads and starts the driver.
-    fn load() -> Result<Driver, DeviceError> {
-        let usual = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
-        let file = std::env::var_os(LIBRARY).unwrap_or_else(|| usual.into());
-        // SAFETY: loading NVIDIA's driver library, as every user of it does.
-        let driver = Driver::from(unsafe { Library::new(file) }.map_err(DeviceError::NoDriver)?)?;
-        // SAFETY: a call as cuda.h has it.
-        driver.check("cuInit", unsafe { (driver.init)(0) })?;
-        let version = driver.version()?;
-        if version < VERSION_MIN {
-            return Err(DeviceError::OldVersion(version / 1000, version % 1000 / 10));
-        }
-        Ok(driver)
-    }
-
-    /// 1000 times the major version of CUDA plus ten times the minor one.
-    fn version(&self) -> Result<c_int, DeviceError> {
-        let mut version = 0;
-        // SAFETY: a place for a number.
-        self.check("cuDriverGetVersion", unsafe { (self.version)(&mut version) })?;
-        Ok(version)
-    }
-
-    fn count(&self) -> Result<c_int, DeviceError> {
-        let mut count = 0;
-        // SAFETY: a place for a number.
-        self.check("cuDeviceGetCount", unsafe { (self.count)(&mut count) })?;
-        Ok(count)
-    }
-
-    fn describe(&self, index: c_int) -> Result<(c_int, Description), DeviceError> {
-        let mut ordinal = 0;
-        let mut name = [0u8; 256];
-        let (mut major, mut minor, mut processors, mut memory) = (0, 0, 0, 0);
-        // SAFETY: calls as cuda.h has them with places for their results; the name is ended by a zero.
-        unsafe {
-            self.check("cuDeviceGet", (self.get)(&mut ordinal, index))?;
-            self.check("cuDeviceGetName", (self.name)(name.as_mut_ptr().cast(), 255, ordinal))?;
-            let call = "cuDeviceGetAttribute";
-            self.check(call, (self.attribute)(&mut major, COMPUTE_MAJOR, ordinal))?;
-            self.check(call, (self.attribute)(&mut minor, COMPUTE_MINOR, ordinal))?;
-            self.check(call, (self.attribute)(&mut processors, PROCESSORS, ordinal))?;
-            self.check("cuDeviceTotalMem", (self.total)(&mut memory, ordinal))?;
-        }
-        let name = CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned();
-        let processors = u32::try_from(processors).unwrap_or(1);
-        let memory = memory as u64;
-        Ok((ordinal, Description { index, name, capability: (major, minor), processors, memory }))
-    }
 }
 
 /// A GPU as people choose it.
@@ -242,7 +98,7 @@ impl Device {
         let (ordinal, description) = driver.describe(index)?;
         let mut context = null_mut();
         // SAFETY: a place for a handle.
-        driver.check("cuDevicePrimaryCtxRetain", unsafe { (driver.retain)(&mut context, ordinal) })?;
+        driver.check("cuDevicePrimaryCtxRetain", unsafe { (driver.calls.retain)(&mut context, ordinal) })?;
         Ok(Arc::new(Device { driver, ordinal, context, description }))
     }
 
@@ -262,10 +118,24 @@ impl Device {
         format!("sm_{major}{minor}{}", if major >= 9 { "a" } else { "" })
     }
 
+    pub(crate) fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    /// The driver's functions about graphs, if it has them.
+    pub(crate) fn graph_calls(&self) -> Option<&GraphCalls> {
+        self.driver.graphs.as_ref()
+    }
+
+    /// What a status means.
+    pub(crate) fn check(&self, call: &'static str, status: Status) -> Result<(), DeviceError> {
+        self.driver.check(call, status)
+    }
+
     /// Makes the context that of the calling thread.
     pub(crate) fn current(&self) -> Result<(), DeviceError> {
         // SAFETY: a context that lives as long as the device.
-        self.driver.check("cuCtxSetCurrent", unsafe { (self.driver.set_current)(self.context) })
+        self.driver.check("cuCtxSetCurrent", unsafe { (self.driver.calls.set_current)(self.context) })
     }
 
     /// Waits for everything that was launched.
@@ -275,7 +145,7 @@ impl Device {
     pub fn finish(&self) -> Result<(), DeviceError> {
         self.current()?;
         // SAFETY: no arguments.
-        self.driver.check("cuCtxSynchronize", unsafe { (self.driver.synchronize)() })
+        self.driver.check("cuCtxSynchronize", unsafe { (self.driver.calls.synchronize)() })
     }
 
     /// Memory for `bytes` bytes, with any contents.
@@ -286,11 +156,11 @@ impl Device {
         self.current()?;
         let mut address = 0;
         // SAFETY: a place for an address; no memory of zero bytes is asked for.
-        let status = unsafe { (self.driver.allocate)(&mut address, bytes.max(16)) };
+        let status = unsafe { (self.driver.calls.allocate)(&mut address, bytes.max(16)) };
         if status == OUT_OF_MEMORY {
             let (mut free, mut total) = (0, 0);
             // SAFETY: two places for two sizes, which stay zero if the driver does not say.
-            unsafe { (self.driver.memory)(&mut free, &mut total) };
+            unsafe { (self.driver.calls.memory)(&mut free, &mut total) };
             return Err(DeviceError::OutOfMemory { bytes, free, total });
         }
         self.driver.check("cuMemAlloc", status)?;
@@ -319,14 +189,15 @@ impl Device {
         name.push(0);
         // SAFETY: a cubin is an ELF file, which says how long it is; the name is ended by a zero.
         unsafe {
-            let status = (self.driver.load)(&mut loaded.module, cubin.as_ptr().cast());
+            let status = (self.driver.calls.load)(&mut loaded.module, cubin.as_ptr().cast());
             if BAD_IMAGE.contains(&status) {
                 let message = self.driver.message(status);
                 let kernel = loaded.kernel.name.clone();
                 return Err(DeviceError::Code { kernel, driver: self.driver_version()?, message });
             }
             self.driver.check("cuModuleLoadData", status)?;
-            let status = (self.driver.function)(&mut loaded.function, loaded.module, name.as_ptr().cast());
+            let status =
+                (self.driver.calls.function)(&mut loaded.function, loaded.module, name.as_ptr().cast());
             self.driver.check("cuModuleGetFunction", status)?;
         }
         Ok(loaded)
@@ -336,7 +207,7 @@ impl Device {
 impl Drop for Device {
     fn drop(&mut self) {
         // SAFETY: retained when it was opened; memory and modules hold the device, so they are gone.
-        unsafe { (self.driver.release)(self.ordinal) };
+        unsafe { (self.driver.calls.release)(self.ordinal) };
     }
 }
 
@@ -368,6 +239,14 @@ impl<'a> Slice<'a> {
     /// Its length.
     pub fn bytes(self) -> usize {
         self.bytes
+    }
+
+    pub(crate) fn device(&self) -> &'a Arc<Device> {
+        &self.memory.device
+    }
+
+    pub(crate) fn in_one_memory_with(self, other: Slice) -> bool {
+        self.memory.address == other.memory.address
     }
 
     pub(crate) fn address(self) -> Address {
@@ -402,7 +281,8 @@ impl Memory {
         assert!(bytes.len() <= self.bytes, "{} bytes of {}", bytes.len(), self.bytes);
         self.device.current()?;
         // SAFETY: as many bytes as both sides have.
-        let status = unsafe { (self.device.driver.upload)(self.address, bytes.as_ptr().cast(), bytes.len()) };
+        let status =
+            unsafe { (self.device.driver.calls.upload)(self.address, bytes.as_ptr().cast(), bytes.len()) };
         self.device.driver.check("cuMemcpyHtoD", status)
     }
 
@@ -418,7 +298,8 @@ impl Memory {
         self.device.current()?;
         let mut copy = vec![0u8; bytes];
         // SAFETY: as many bytes as both sides have. The copy waits for what was launched before it.
-        let status = unsafe { (self.device.driver.download)(copy.as_mut_ptr().cast(), self.address, bytes) };
+        let status =
+            unsafe { (self.device.driver.calls.download)(copy.as_mut_ptr().cast(), self.address, bytes) };
         self.device.driver.check("cuMemcpyDtoH", status)?;
         Ok(copy)
     }
@@ -428,80 +309,7 @@ impl Drop for Memory {
     fn drop(&mut self) {
         if self.device.current().is_ok() {
             // SAFETY: allocated on this device and not freed yet; the driver waits for launches that use it.
-            unsafe { (self.device.driver.free)(self.address) };
-        }
-    }
-}
-
-/// A kernel on a GPU.
-pub struct Loaded {
-    device: Arc<Device>,
-    module: Handle,
-    function: Handle,
-    kernel: Kernel,
-}
-
-// SAFETY: the driver's functions take handles from any thread; every method makes the context current first.
-unsafe impl Send for Loaded {}
-// SAFETY: as above, and launching changes nothing in a loaded kernel.
-unsafe impl Sync for Loaded {}
-
-impl Loaded {
-    /// Starts `groups` blocks; launches run one after the other. Buffers are in the order of the kernel's parameters.
-    ///
-    /// # Errors
-    /// If the buffers do not fit the parameters, one that is written is given twice, or the driver refuses.
-    pub fn launch(&self, groups: [u32; 3], buffers: &[Slice]) -> Result<(), DeviceError> {
-        let wrong = |reason: String| DeviceError::Arguments { kernel: self.kernel.name.clone(), reason };
-        let parameters = &self.kernel.parameters;
-        if buffers.len() != parameters.len() {
-            return Err(wrong(format!("{} buffers for {} parameters", buffers.len(), parameters.len())));
-        }
-        let mut values: Vec<u64> = Vec::new();
-        for (i, (parameter, buffer)) in parameters.iter().zip(buffers).enumerate() {
-            let (name, bytes) = (&parameter.name, buffer.bytes as u64);
-            if !Arc::ptr_eq(&buffer.memory.device, &self.device) {
-                return Err(wrong(format!("`{name}` is on another device")));
-            }
-            let elsewhere =
-                buffers.iter().enumerate().any(|(j, b)| i != j && b.memory.address == buffer.memory.address);
-            if parameter.writable && elsewhere {
-                return Err(wrong(format!("`{name}` is written and given twice")));
-            }
-            values.push(buffer.address());
-            match parameter.kind {
-                ParameterKind::Sized { bytes: least } if bytes < u64::from(least) => {
-                    return Err(wrong(format!("`{name}` takes {least} bytes and gets {bytes}")));
-                }
-                ParameterKind::Sized { .. } => {}
-                ParameterKind::Elements { stride } => match u32::try_from(bytes / u64::from(stride.max(1))) {
-                    Ok(0) => return Err(wrong(format!("`{name}` has no element"))),
-                    // The driver reads the parameter's four bytes: the low ones of this word on every host of NVIDIA's.
-                    Ok(count) => values.push(count.into()),
-                    Err(_) => return Err(wrong(format!("`{name}` has more than 2^32 - 1 elements"))),
-                },
-            }
-        }
-        self.device.current()?;
-        let mut pointers: Vec<*mut c_void> =
-            values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
-        let ([gx, gy, gz], [x, y, z]) = (groups, self.kernel.block);
-        // SAFETY: as many parameters as the text has, each a pointer to at least its bytes; the driver copies them now.
-        let status = unsafe {
-            let stream = null_mut();
-            let none = null_mut();
-            let launch = self.device.driver.launch;
-            launch(self.function, gx, gy, gz, x, y, z, 0, stream, pointers.as_mut_ptr(), none)
-        };
-        self.device.driver.check("cuLaunchKernel", status)
-    }
-}
-
-impl Drop for Loaded {
-    fn drop(&mut self) {
-        if !self.module.is_null() && self.device.current().is_ok() {
-            // SAFETY: loaded on this device and not unloaded yet.
-            unsafe { (self.device.driver.unload)(self.module) };
+            unsafe { (self.device.driver.calls.free)(self.address) };
         }
     }
 }

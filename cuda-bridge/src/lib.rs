@@ -7,10 +7,14 @@
 pub mod cache;
 pub mod cublas;
 pub mod device;
+mod driver;
+pub mod graphs;
 pub mod host;
 mod library;
+mod loaded;
 pub mod native;
 pub mod near;
 pub mod nvrtc;
+pub mod quantise;
 pub mod tensor_core;
 pub mod translate;

@@ -15,7 +15,7 @@ use crate::translate::{
 };
 
 /// The instructions of a warp, and the kernel that is made of them.
-const WARP: &str = include_str!("../kernels/warp.cuh");
+pub(crate) const WARP: &str = include_str!("../kernels/warp.cuh");
 const PRODUCT: &str = include_str!("../kernels/product.cuh");
 
 /// Functions of the WGSL that the kernel calls: `wgsl_NAME` in its text.

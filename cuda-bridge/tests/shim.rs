@@ -107,3 +107,13 @@ fn products_wrap_and_read_signed_bytes() {
         assert_eq!(word, want, "lane {lane}");
     }
 }
+
+#[test]
+fn lanes_exchange_words() {
+    let out = run(32, "out[lane] = TB_SHUFFLE_XOR(in[lane] + 7u, 5u);").unwrap();
+    assert_eq!(out[..32], (0..32).map(|lane: u32| (lane ^ 5) + 7).collect::<Vec<_>>());
+    assert!(fault(32, "out[lane] = TB_SHUFFLE_XOR(lane, lane % 2u);").contains("by different numbers"));
+    assert!(
+        fault(32, "if (lane < 16u) out[lane] = TB_SHUFFLE_XOR(lane, 1u);").contains("lanes of a warp part")
+    );
+}

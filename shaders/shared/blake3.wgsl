@@ -75,14 +75,15 @@ fn blake3_compress(value: Blake3, block: Blake3Block, counter: u32, bytes: u32, 
 var<workgroup> blake3_low: array<vec4<u32>, 64>;
 var<workgroup> blake3_high: array<vec4<u32>, 64>;
 
-// The value over the first `count` of a workgroup's values, of which invocation `index` brings one: neighbours are merged
-// level by level, and one without a neighbour moves up, which is BLAKE3's tree. `root` says that this is the tree's top.
-fn blake3_tree(mine: Blake3, index: u32, count: u32, root: bool) -> Blake3 {
+// The first `count` of a workgroup's values, of which invocation `index` brings one, merged: neighbours level by level, and one without a
+// neighbour moves up, which is BLAKE3's tree. After `levels` of them, up to 6, every 2^levels values are one, the first invocations'.
+// `root` says that this is the tree's top.
+fn blake3_tree(mine: Blake3, index: u32, count: u32, levels: u32, root: bool) -> Blake3 {
     blake3_low[index] = mine.low;
     blake3_high[index] = mine.high;
     var merged = mine;
     var left = count;
-    for (var level = 0u; level < 6u; level += 1u) {
+    for (var level = 0u; level < min(levels, 6u); level += 1u) {
         workgroupBarrier();
         let pairs = left / 2u;
         let pair = min(index, 31u) * 2u;

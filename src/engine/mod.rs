@@ -96,6 +96,18 @@ pub trait Observer {
         Ok(())
     }
 
+    /// Whether what BLAKE3's tree says of each tile would do in place of a node's output. An engine that hashes tensors where they are
+    /// then calls [`Observer::tiled`] instead of [`Observer::node`]; others show the output.
+    fn tiles(&self, _index: usize, _node: &Node) -> bool {
+        false
+    }
+
+    /// Takes the chaining value of each tile of 4096 canonical bytes of a node's output, or the root if there is only one, as soon as the
+    /// output is there.
+    fn tiled(&mut self, _index: usize, _node: &Node, _tiles: Vec<[u8; 32]>) -> Result<(), EngineError> {
+        Ok(())
+    }
+
     /// May return other bytes of the same length, which the rest of the run then uses: an auditor's rounding decisions are put
     /// in place like this, and so do tests and the demo play a trainer that tampers with an operator.
     fn node(

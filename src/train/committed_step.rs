@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::TrainError;
 use crate::commit::digest::Digest;
 use crate::commit::record::StepRecord;
+use crate::commit::tensor::Hash;
 use crate::commit::{table, tensor};
 use crate::engine::scan::{Found, Scan};
 use crate::engine::session::{Gradients, MicroBatch, Phase, Session, StepObserver, StepOutcome, StepScalars};
@@ -102,6 +103,16 @@ impl Observer for Tracer<'_, '_, '_> {
             Some(rounder) => rounder.found(index, node, found),
             None => Ok(()),
         }
+    }
+
+    fn tiles(&self, index: usize, node: &Node) -> bool {
+        self.hashes(index) && self.tamper.is_none() && !self.rounds(index, node)
+    }
+
+    fn tiled(&mut self, index: usize, _node: &Node, tiles: Vec<Hash>) -> Result<(), EngineError> {
+        let types = self.graph.as_ref().expect("a phase was begun");
+        self.nodes.push(TracedNode::new(&types[index], tiles));
+        Ok(())
     }
 
     fn node(

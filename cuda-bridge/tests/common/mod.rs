@@ -70,7 +70,7 @@ pub fn host(kernel: &Kernel, checks: Checks) -> HostKernel {
 }
 
 /// The GPU of this machine, if there is one: the same kernels run there too, and must leave the same words.
-fn gpu() -> Option<&'static (Arc<Device>, Nvrtc)> {
+pub fn gpu() -> Option<&'static (Arc<Device>, Nvrtc)> {
     static GPU: OnceLock<Option<(Arc<Device>, Nvrtc)>> = OnceLock::new();
     let open = || match Device::open(0) {
         Ok(device) => Some((device, Nvrtc::load().unwrap_or_else(|error| panic!("{error}")))),

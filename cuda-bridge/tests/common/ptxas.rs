@@ -65,6 +65,7 @@ pub fn usage(nvrtc: &Nvrtc, kernel: &Kernel, architecture: &str) -> Usage {
         registers: before("registers"),
         spilled: before("bytes spill stores") + before("bytes spill loads"),
         stack: before("bytes stack frame"),
-        shared: before("bytes smem"),
+        // Not named where there is none.
+        shared: if log.contains("bytes smem") { before("bytes smem") } else { 0 },
     }
 }

@@ -5,17 +5,21 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use cuda_bridge::cache::{self, Cache};
-use cuda_bridge::device::{self, Description, DeviceError, Loaded, Memory, Slice};
+use cuda_bridge::device::{self, Call, Description, DeviceError, Loaded, Memory, Slice};
+use cuda_bridge::graphs::Graphs;
 use cuda_bridge::native::Product;
 use cuda_bridge::near;
 use cuda_bridge::nvrtc::{self, Nvrtc};
+use cuda_bridge::quantise::{Launch, Operand};
 use cuda_bridge::tensor_core::{Shape, product};
 use cuda_bridge::translate::{Kernel, Options, translate};
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use rayon::prelude::*;
 
+use super::Accelerated;
 use super::cublas::{self, Cublas, Library};
 use super::device::{Device, Dispatch, Own, linted};
+use super::digitise::{Digitise, OwnKernel};
 use super::kernels::ProductSize;
 use super::scan::Kernels;
 use crate::engine::EngineError;
@@ -26,6 +30,8 @@ use crate::shaders::product::Variant;
 pub struct CudaDevice {
     name: String,
     device: Arc<device::Device>,
+    /// Dispatches that come back with the same memory are launched at once.
+    graphs: Graphs,
     nvrtc: Nvrtc,
     /// NVRTC's version.
     compiler: (i32, i32),
@@ -33,7 +39,8 @@ pub struct CudaDevice {
     kernels: HashMap<Key, Arc<Loaded>>,
     /// What computes native products, if the shader does not.
     library: Option<Library>,
-    /// Kernels that no shader is the source of, by name: those about the library's products, and the search for near ties.
+    /// Kernels that no shader is the source of, by name: those that digitise, those about the library's products, and the search for
+    /// near ties.
     by_name: HashMap<String, Arc<Loaded>>,
 }
 
@@ -154,6 +161,15 @@ impl CudaDevice {
     }
 }
 
+impl Accelerated<CudaDevice> {
+    /// The engine with kernels launched as graphs of the driver's where the same ones come back with the same memory, as it is when
+    /// it is opened, or one by one: the results are the same.
+    pub fn graphs(self, on: bool) -> Self {
+        self.device.graphs.set(on);
+        self
+    }
+}
+
 impl Device for CudaDevice {
     type Memory = Memory;
     type Uniforms = Memory;
@@ -182,6 +198,7 @@ impl Device for CudaDevice {
         let (compiler, cache) = ((major, minor), Cache::of_this_user());
         Ok(CudaDevice {
             name,
+            graphs: Graphs::new(&device),
             device,
             nvrtc,
             compiler,
@@ -236,6 +253,25 @@ impl Device for CudaDevice {
         Ok(Some((Pipeline::Kernel(kernel), shape.tile())))
     }
 
+    fn digitise(
+        &mut self,
+        view: &View,
+        block: u32,
+        what: Digitise,
+    ) -> Result<Option<OwnKernel<Pipeline>>, EngineError> {
+        let operand = Operand { dims: view.dims, strides: view.strides, offset: view.offset, block };
+        let launch = match what {
+            Digitise::Scale => operand.scale(),
+            Digitise::Quantise { digits } => operand.quantise(digits),
+            Digitise::ScaleAndQuantise { digits } => operand.scale_and_quantise(digits),
+        };
+        let Some(Launch { kernel, words: uniform, groups }) = launch else { return Ok(None) };
+        let mut loaded = std::mem::take(&mut self.by_name);
+        let kernel = self.load_named(&mut loaded, kernel);
+        self.by_name = loaded;
+        Ok(Some(OwnKernel { pipeline: Pipeline::Kernel(kernel?), uniform, groups }))
+    }
+
     fn native_product(&mut self, operands: [&View; 2], parts: u32) -> Result<Option<Pipeline>, EngineError> {
         let Some(mut library) = self.library.take() else { return Ok(None) };
         let mut loaded = std::mem::take(&mut self.by_name);
@@ -273,6 +309,8 @@ impl Device for CudaDevice {
     }
 
     fn submit(&self, dispatches: &[Dispatch<Self>]) -> Result<(), EngineError> {
+        let run = |calls| self.graphs.run(calls).map_err(|error| self.error(error));
+        let mut calls = Vec::with_capacity(dispatches.len());
         for dispatch in dispatches {
             // No memory has more bytes than a usize counts.
             let buffers = dispatch.buffers.iter().map(|(memory, bytes)| memory.slice(0, *bytes as usize));
@@ -281,9 +319,11 @@ impl Device for CudaDevice {
                     let (uniform, offset, bytes) = dispatch.uniform;
                     let uniform = uniform.slice(offset as usize, bytes as usize);
                     let buffers: Vec<Slice> = std::iter::once(uniform).chain(buffers).collect();
-                    kernel.launch(dispatch.groups, &buffers).map_err(|error| self.error(error))?;
+                    let call = Call::new(kernel, dispatch.groups, &buffers);
+                    calls.push(call.map_err(|error| self.error(error))?);
                 }
                 Pipeline::Library(product) => {
+                    run(std::mem::take(&mut calls))?;
                     let (library, buffers) = (self.library.as_ref(), buffers.collect::<Vec<_>>());
                     let buffers = buffers.try_into().ok().zip(library);
                     let (buffers, library) =
@@ -292,7 +332,7 @@ impl Device for CudaDevice {
                 }
             }
         }
-        Ok(())
+        run(calls)
     }
 
     fn read(&self, memory: &Memory, bytes: u64, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {

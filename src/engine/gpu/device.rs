@@ -1,5 +1,6 @@
 //! What the engine asks of a way to reach GPUs: memory, pipelines, dispatches in order. Knows nothing of programs.
 
+use super::digitise::{Digitise, OwnKernel};
 use super::kernels::ProductSize;
 use super::scan;
 use crate::engine::EngineError;
@@ -51,6 +52,16 @@ pub trait Device: Sized + 'static {
     /// A kernel of the device's own for a product on digit planes of this size, whose shader is `text`, with the rows and columns that a
     /// workgroup computes; none where the shader does.
     fn product(&mut self, _text: &str, _size: &ProductSize) -> Result<Own<Self::Pipeline>, EngineError> {
+        Ok(None)
+    }
+
+    /// A kernel of the device's own that digitises a view with scale groups of `block` places; none where shaders do.
+    fn digitise(
+        &mut self,
+        _view: &View,
+        _block: u32,
+        _what: Digitise,
+    ) -> Result<Option<OwnKernel<Self::Pipeline>>, EngineError> {
         Ok(None)
     }
 

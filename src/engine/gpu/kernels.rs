@@ -1,6 +1,7 @@
 //! From a node to its dispatch: which shader, which uniform data, how many workgroups.
 
 use super::device::Device;
+use super::digitise::OwnKernel;
 use super::layout::words_of_k;
 use super::map::{GRID_WIDTH, GROUP, translate};
 use crate::arith::{DType, digits};
@@ -114,19 +115,18 @@ fn native_parts(graph: &Graph, node: &Node) -> u32 {
     if graph.tensor(node.output).len() as u64 == elements { 1 } else { 2 }
 }
 
-/// The step of a native product that a library of the device's computes, if one does.
-pub fn library_step<D: Device>(
+/// A library of the device's in place of a native product's shader, if it has one.
+pub fn library_kernel<D: Device>(
     device: &mut D,
     graph: &Graph,
     node: &Node,
-) -> Result<Option<Step<D::Pipeline>>, EngineError> {
+) -> Result<Option<OwnKernel<D::Pipeline>>, EngineError> {
     let Primitive::Native { a, b } = &node.primitive else { return Ok(None) };
     if graph.tensor(node.output).is_empty() {
         return Ok(None);
     }
     let pipeline = device.native_product([a, b], native_parts(graph, node))?;
-    let once = || vec![((0, 0), [1; 3])];
-    Ok(pipeline.map(|pipeline| Step { pipeline: Some(pipeline), dispatches: once() }))
+    Ok(pipeline.map(|pipeline| OwnKernel { pipeline, uniform: Vec::new(), groups: [1; 3] }))
 }
 
 /// Terms that each of 64 invocations takes when they share a sum: a power of two.

@@ -1,7 +1,8 @@
 //! What runs for a node: its dispatch, or those of its windows with the copies before and after them.
 
 use super::device::Device;
-use super::kernels::{self, ProductSize, Shader, Step, library_step, step_of};
+use super::digitise::{self, OwnKernel};
+use super::kernels::{self, ProductSize, Shader, Step, library_kernel, step_of};
 use super::map::GRID_WIDTH;
 use super::split::windows_of;
 use super::windows::{Cut, Index, Place, Window, overlap, part_of, row_major, volume, window};
@@ -48,15 +49,15 @@ pub struct Part<P> {
     shader: Shader,
     /// Only digit planes have more than one way to be multiplied.
     size: Option<ProductSize>,
-    /// A library's product in place of the shader.
-    library: Option<Step<P>>,
+    /// What the device has in place of the shader.
+    own: Option<OwnKernel<P>>,
 }
 
 impl<P> Part<P> {
     /// The shader's text, if it runs one, with the product's size.
     pub fn text(&self) -> Option<(&str, Option<ProductSize>)> {
         let text = &self.shader.0[..];
-        (self.library.is_none() && !text.is_empty()).then_some((text, self.size))
+        (self.own.is_none() && !text.is_empty()).then_some((text, self.size))
     }
 }
 
@@ -136,14 +137,17 @@ impl<D: Device> Accelerated<D> {
         origin: Index,
         places: Vec<Place>,
     ) -> Result<Part<D::Pipeline>, EngineError> {
-        let library = library_step(&mut self.device, graph, node)?;
+        let own = match library_kernel(&mut self.device, graph, node)? {
+            None => digitise::kernel(&mut self.device, graph, node, self.variant)?,
+            library => library,
+        };
         let refusal = kernels::refusal(graph, node, self.variant, self.device.loop_rounds_max());
-        if let Some(reason) = refusal.filter(|_| library.is_none()) {
+        if let Some(reason) = refusal.filter(|_| own.is_none()) {
             return Err(self.unsupported(reason));
         }
         let shader = kernels::shader_from(graph, node, self.variant, origin);
         let size = ProductSize::of(graph, node).filter(|_| self.variant == Variant::Dot);
-        Ok(Part { node: node.clone(), places, shader, size, library })
+        Ok(Part { node: node.clone(), places, shader, size, own })
     }
 
     /// Makes a node's parts ready.
@@ -159,9 +163,9 @@ impl<D: Device> Accelerated<D> {
         let cuts: Vec<Cut> = tensors.map(|id| self.cut(graph.tensor(*id))).collect();
         let mut launches = Vec::new();
         let mut held: Vec<Option<Place>> = vec![None; inputs.len()];
-        for Part { node, places, shader, size, library } in parts {
-            let step = match library {
-                Some(step) => step,
+        for Part { node, places, shader, size, own } in parts {
+            let step = match own {
+                Some(kernel) => kernel.step(&mut shared.data),
                 None => step_of(&mut self.device, &node, shader, size, &mut shared.data)?,
             };
             let places = || places.iter().zip(&cuts).enumerate();
@@ -179,6 +183,29 @@ impl<D: Device> Accelerated<D> {
             }
         }
         Ok(launches)
+    }
+
+    /// Whether every tensor that a node reads or writes lies in one piece.
+    pub(super) fn is_whole(&self, graph: &Graph, node: &Node) -> bool {
+        let mut tensors = node.primitive.inputs();
+        tensors.push(node.output);
+        tensors.iter().all(|id| self.cut(graph.tensor(*id)).is_whole())
+    }
+
+    /// The launch of a kernel for a node whose tensors are whole.
+    pub(super) fn whole(
+        &self,
+        graph: &Graph,
+        node: &Node,
+        kernel: OwnKernel<D::Pipeline>,
+        shared: &mut Shared,
+    ) -> Launch<D::Pipeline> {
+        let step = kernel.step(&mut shared.data);
+        let mut tensors = node.primitive.inputs();
+        tensors.push(node.output);
+        let cuts = tensors.iter().map(|id| self.cut(graph.tensor(*id))).enumerate();
+        let buffers = cuts.map(|(number, cut)| bound(number, &Place::Piece(0), cut, shared)).collect();
+        Launch { step, buffers }
     }
 
     /// Copies a window, if it has to be, between the pieces of tensor `number` and scratch memory.

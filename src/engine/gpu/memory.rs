@@ -45,15 +45,19 @@ impl<D: Device> Accelerated<D> {
         Cut::of(ty, self.variant, self.limit)
     }
 
-    /// Memory for a tensor, with any contents.
-    pub(super) fn memory(&self, ty: &TensorType) -> Result<Vec<Buffer<D::Memory>>, EngineError> {
-        let take = |(_, words)| self.pool.take(words * 4, |bytes| self.device.allocate(bytes));
+    /// Memory for a tensor, with any contents; `lasts` says that it outlives the graph that computes it.
+    pub(super) fn memory(&self, ty: &TensorType, lasts: bool) -> Result<Vec<Buffer<D::Memory>>, EngineError> {
+        let allocate = |bytes| self.device.allocate(bytes);
+        let take = |(_, words): (u64, u64)| match lasts {
+            true => self.pool.take_lasting(words * 4, allocate),
+            false => self.pool.take(words * 4, allocate),
+        };
         self.cut(ty).pieces().map(take).collect()
     }
 
     /// Memory that holds a tensor's bytes as they lie there.
     fn filled(&self, ty: &TensorType, bytes: &[u8]) -> Result<Vec<Buffer<D::Memory>>, EngineError> {
-        let pieces = self.memory(ty)?;
+        let pieces = self.memory(ty, false)?;
         for (piece, (start, words)) in pieces.iter().zip(self.cut(ty).pieces()) {
             let end = bytes.len().min(4 * (start + words) as usize);
             let mut there = Cow::Borrowed(&bytes[4 * start as usize..end]);

@@ -11,6 +11,7 @@ mod cublas;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod device;
+mod digitise;
 pub mod kernels;
 mod launch;
 mod layout;
@@ -34,6 +35,7 @@ pub use cublas::Cublas;
 #[cfg(feature = "cuda")]
 pub use cuda::devices as cuda_devices;
 use device::{Device, Dispatch};
+use digitise::Fusion;
 use launch::{Launch, Part, Shared};
 use memory::Storage;
 use pool::{Buffer, Pool};
@@ -54,6 +56,8 @@ const BATCH: usize = 128;
 /// A graph made ready: launches for each node, the uniform data of all of them, and the bytes of memory that they share.
 struct Plan<D: Device> {
     launches: Vec<Vec<Launch<D::Pipeline>>>,
+    /// Launches that take the place of several nodes', where nobody looks at what is between.
+    fusions: Vec<Fusion<D::Pipeline>>,
     uniforms: D::Uniforms,
     scratch: Vec<u64>,
     dying: Vec<Vec<TensorId>>,
@@ -71,7 +75,7 @@ pub struct Accelerated<D: Device> {
     hashing: bool,
     /// Whether near ties are searched for on the device, where it can.
     scanning: bool,
-    /// Uniform data of such searches, by what is in it.
+    /// Uniform data of such searches and of roots, by what is in it.
     scans: HashMap<Vec<u8>, D::Uniforms>,
 }
 
@@ -165,21 +169,12 @@ impl<D: Device> Accelerated<D> {
         Ok(self)
     }
 
-    /// Whether roots on the device are the host's, about the edges of blocks, chunks and workgroups.
-    fn hashes_well(&mut self) -> Result<bool, EngineError> {
-        let lengths = [1, 15, 16, 17, 255, 256, 257, 1000, 64 * 256, 64 * 256 + 1, 65 * 256, 300_000u32];
-        let (mut tensors, mut expected) = (Vec::new(), Vec::new());
-        for len in lengths {
-            let bytes: Vec<u8> =
-                (0..len).flat_map(|i| (i ^ len).wrapping_mul(0x9e37_79b1).to_le_bytes()).collect();
-            tensors.push(self.upload(&TensorType { dtype: DType::F32, shape: vec![len] }, &bytes)?);
-            expected.push(*blake3::hash(&bytes).as_bytes());
-        }
-        Ok(self.roots_there(&tensors)? == Some(expected))
-    }
-
     fn unsupported(&self, reason: String) -> EngineError {
         EngineError::Unsupported { device: self.device.name().into(), reason }
+    }
+
+    fn fault(&self, reason: String) -> EngineError {
+        EngineError::Fault { device: self.device.name().into(), reason }
     }
 
     /// The engine, if it passes its self-test.
@@ -291,10 +286,11 @@ impl<D: Device> Engine for Accelerated<D> {
         for (node, parts) in graph.nodes.iter().zip(parts) {
             launches.push(self.launches(&graph, node, parts, &mut shared)?);
         }
+        let fusions = self.fusions(&graph, &mut shared)?;
         self.device.check()?;
         let uniforms = self.device.uniforms(&shared.data)?;
         let dying = last_uses(&graph);
-        Ok(Compiled::new(graph, Plan::<D> { launches, uniforms, scratch: shared.scratch, dying }))
+        Ok(Compiled::new(graph, Plan::<D> { launches, fusions, uniforms, scratch: shared.scratch, dying }))
     }
 
     fn run(
@@ -305,6 +301,7 @@ impl<D: Device> Engine for Accelerated<D> {
     ) -> Result<Vec<Tensor>, EngineError> {
         let graph: &Graph = &compiled.graph;
         let plan = compiled.of::<Plan<D>>();
+        let launches = plan.launches(graph, observer.as_deref());
         let mut values: Vec<Option<Tensor>> = vec![None; graph.tensors.len()];
         for (port, tensor) in graph.inputs.iter().zip(inputs) {
             values[port.tensor.0 as usize] = Some(tensor.clone());
@@ -316,20 +313,33 @@ impl<D: Device> Engine for Accelerated<D> {
         let mut recorded: Vec<(usize, Vec<Tensor>)> = Vec::new();
         let mut searches = Searches::default();
         for (index, node) in graph.nodes.iter().enumerate() {
-            let output = self.record(graph, index, node, &values, &plan.launches[index], &mut recorded)?;
+            let output = self.record(graph, index, node, &values, launches[index], &mut recorded)?;
             values[node.output.0 as usize] = Some(output.clone());
             let wanted = observer.as_deref().is_some_and(|observer| observer.wants(index, node));
             if wanted || recorded.len() >= BATCH || index + 1 == graph.nodes.len() {
-                self.submit(plan, &scratch, &mut recorded)?;
+                self.submit(plan, &launches, &scratch, &mut recorded)?;
+            }
+            if wanted && launches[index].is_empty() {
+                return Err(self.fault(format!("{}: an observer changed its mind", node.operator)));
             }
             let scan = observer.as_deref().filter(|_| wanted).and_then(|observer| observer.scan(index, node));
-            let searched = match scan {
+            let mut answered = match scan {
                 Some(scan) => self.start_search(graph, index, scan, &values, &mut searches)?,
                 None => false,
             };
             if let Some(observer) = observer.as_deref_mut()
                 && wanted
-                && !searched
+                && !answered
+                && self.hashing
+                && observer.tiles(index, node)
+                && let Some(tiles) = self.tiles_there(&output)?
+            {
+                observer.tiled(index, node, tiles)?;
+                answered = true;
+            }
+            if let Some(observer) = observer.as_deref_mut()
+                && wanted
+                && !answered
             {
                 let mut shown = Ok(None);
                 let mut inputs = Shown { gpu: self, values: &values };
@@ -375,7 +385,8 @@ impl<D: Device> Accelerated<D> {
             // Written before the submission that reads it: the recorded dispatches do not touch this buffer.
             return Ok(Tensor::new(self.upload_words(ty, &bytes, true)?));
         }
-        let output = Tensor::new(Storage { pieces: self.memory(ty)?, ty: ty.clone(), host: None });
+        let lasts = graph.outputs.iter().any(|port| port.tensor == node.output);
+        let output = Tensor::new(Storage { pieces: self.memory(ty, lasts)?, ty: ty.clone(), host: None });
         if launches.iter().all(|launch| launch.step.dispatches.is_empty()) {
             return Ok(output); // nothing to compute
         }
@@ -393,12 +404,13 @@ impl<D: Device> Accelerated<D> {
     fn submit(
         &self,
         plan: &Plan<D>,
+        launches: &[&[Launch<D::Pipeline>]],
         scratch: &[Buffer<D::Memory>],
         recorded: &mut Vec<(usize, Vec<Tensor>)>,
     ) -> Result<(), EngineError> {
         let mut dispatches: Vec<Dispatch<D>> = Vec::new();
         for (index, tensors) in recorded.iter() {
-            for launch in &plan.launches[*index] {
+            for launch in launches[*index] {
                 dispatches.extend(launch.step.dispatches.iter().map(|((offset, size), groups)| Dispatch {
                     pipeline: launch.step.pipeline.as_ref().expect("recorded nodes have a pipeline"),
                     uniform: (&plan.uniforms, *offset, *size),

@@ -1,17 +1,24 @@
 //! Memory that is used again: what a tensor leaves goes to the next of the same size.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Free memory by size in bytes.
+/// Free memory by size in bytes, and by number. What is taken depends on what is free, not on the order in which it came free, and what
+/// lasts is taken from the other end than what does not: so after a few steps each finds its state where the one before the last
+/// had it, uses the same memory again, and a device may know its dispatches again.
 struct Free<M> {
-    by_size: HashMap<u64, Vec<(u64, M)>>,
+    by_size: HashMap<u64, Pieces<M>>,
     /// How often the pool was trimmed; kept with each piece from when it was last in use.
     age: u64,
+    /// Pieces so far: the next one's number.
+    count: u64,
 }
 
 /// Trims that a free piece survives: a step runs a handful of graphs, each of which trims once.
 const AGE_MAX: u64 = 16;
+
+/// By number: when each piece was last in use, and the piece.
+type Pieces<M> = BTreeMap<u64, (u64, M)>;
 
 /// A device's memory that nothing uses.
 pub struct Pool<M>(Arc<Mutex<Free<M>>>);
@@ -20,6 +27,7 @@ pub struct Pool<M>(Arc<Mutex<Free<M>>>);
 pub struct Buffer<M> {
     memory: Option<M>,
     size: u64,
+    number: u64,
     pool: Weak<Mutex<Free<M>>>,
 }
 
@@ -29,7 +37,7 @@ fn lock<M>(free: &Mutex<Free<M>>) -> MutexGuard<'_, Free<M>> {
 
 impl<M> Default for Pool<M> {
     fn default() -> Pool<M> {
-        Pool(Arc::new(Mutex::new(Free { by_size: HashMap::new(), age: 0 })))
+        Pool(Arc::new(Mutex::new(Free { by_size: HashMap::new(), age: 0, count: 0 })))
     }
 }
 
@@ -37,16 +45,39 @@ impl<M> Pool<M> {
     /// Memory of at least `bytes`, with any contents: a free piece, or a new one. What is free is given up if a device says that
     /// there is no room for a new one otherwise (wgpu says so only later).
     pub fn take<E>(&self, bytes: u64, allocate: impl Fn(u64) -> Result<M, E>) -> Result<Buffer<M>, E> {
+        self.piece(bytes, BTreeMap::pop_first, allocate)
+    }
+
+    /// The same for what outlives the graph that computes it.
+    pub fn take_lasting<E>(
+        &self,
+        bytes: u64,
+        allocate: impl Fn(u64) -> Result<M, E>,
+    ) -> Result<Buffer<M>, E> {
+        self.piece(bytes, BTreeMap::pop_last, allocate)
+    }
+
+    fn piece<E>(
+        &self,
+        bytes: u64,
+        pop: impl Fn(&mut Pieces<M>) -> Option<(u64, (u64, M))>,
+        allocate: impl Fn(u64) -> Result<M, E>,
+    ) -> Result<Buffer<M>, E> {
         let size = bytes.next_multiple_of(256).max(256);
-        let pooled = lock(&self.0).by_size.get_mut(&size).and_then(Vec::pop).map(|(_, memory)| memory);
-        let memory = match pooled {
-            Some(memory) => memory,
-            None => allocate(size).or_else(|_| {
-                lock(&self.0).by_size.clear();
-                allocate(size)
-            })?,
+        let pooled = lock(&self.0).by_size.get_mut(&size).and_then(pop);
+        let (number, memory) = match pooled {
+            Some((number, (_, memory))) => (number, memory),
+            None => {
+                let memory = allocate(size).or_else(|_| {
+                    lock(&self.0).by_size.clear();
+                    allocate(size)
+                })?;
+                let mut pool = lock(&self.0);
+                pool.count += 1;
+                (pool.count, memory)
+            }
         };
-        Ok(Buffer { memory: Some(memory), size, pool: Arc::downgrade(&self.0) })
+        Ok(Buffer { memory: Some(memory), size, number, pool: Arc::downgrade(&self.0) })
     }
 
     /// Frees what nothing has used for a while.
@@ -54,7 +85,7 @@ impl<M> Pool<M> {
         let mut pool = lock(&self.0);
         pool.age += 1;
         let age = pool.age;
-        pool.by_size.values_mut().for_each(|free| free.retain(|(used, _)| age - used <= AGE_MAX));
+        pool.by_size.values_mut().for_each(|free| free.retain(|_, (used, _)| age - *used <= AGE_MAX));
         pool.by_size.retain(|_, free| !free.is_empty());
     }
 }
@@ -70,7 +101,39 @@ impl<M> Drop for Buffer<M> {
         if let (Some(pool), Some(memory)) = (self.pool.upgrade(), self.memory.take()) {
             let mut pool = lock(&pool);
             let age = pool.age;
-            pool.by_size.entry(self.size).or_default().push((age, memory));
+            pool.by_size.entry(self.size).or_default().insert(self.number, (age, memory));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn what_is_taken_does_not_depend_on_the_order_in_which_it_came_free() {
+        let (pool, made) = (Pool::default(), Cell::new(0));
+        let take = || {
+            let piece = pool.take(1000, |_| Ok::<u32, ()>(made.replace(made.get() + 1)));
+            piece.expect("there is always room")
+        };
+        let of = |pieces: &[Buffer<u32>]| pieces.iter().map(|piece| *piece.memory()).collect::<Vec<_>>();
+        for order in [[0, 1, 2], [2, 0, 1], [1, 2, 0]] {
+            let pieces = [take(), take(), take()];
+            assert_eq!(of(&pieces), [0, 1, 2]);
+            let mut pieces = pieces.map(Some);
+            for i in order {
+                pieces[i] = None;
+            }
+        }
+        assert_eq!(made.get(), 3);
+        // What stays in use is passed over.
+        let (first, second) = (take(), take());
+        drop(first);
+        assert_eq!(of(&[take(), second]), [0, 1]);
+        let lasting = pool.take_lasting(1000, |_| Err(()));
+        assert_eq!(of(&[lasting.expect("three pieces are free"), take()]), [2, 0]);
     }
 }

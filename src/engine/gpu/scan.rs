@@ -196,7 +196,7 @@ impl<D: Device> Accelerated<D> {
             })?;
             if shown?.is_some() {
                 let reason = format!("{}: an observer changed what it asked to have searched", node.operator);
-                return Err(EngineError::Fault { device: self.device.name().into(), reason });
+                return Err(self.fault(reason));
             }
         }
         Ok(())

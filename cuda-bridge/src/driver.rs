@@ -1,0 +1,185 @@
+//! NVIDIA's driver, loaded when it is first asked for: its functions, and what it says of GPUs.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+
+use libloading::Library;
+
+use crate::device::{Description, DeviceError};
+
+pub(crate) type Status = c_int;
+pub(crate) type Handle = *mut c_void;
+pub(crate) type Address = u64;
+
+pub(crate) const OUT_OF_MEMORY: Status = 2;
+/// Images that a driver cannot load: invalid, none for this GPU, PTX that it is too old for.
+pub(crate) const BAD_IMAGE: [Status; 4] = [200, 209, 218, 222];
+/// Errors after which a context is of no more use: memory errors, illegal addresses and instructions, failed launches.
+const STICKY: [Status; 9] = [214, 700, 702, 714, 715, 716, 717, 718, 719];
+const VERSION_MIN: c_int = 11_020;
+const PROCESSORS: c_int = 16;
+const COMPUTE_MAJOR: c_int = 75;
+const COMPUTE_MINOR: c_int = 76;
+
+macro_rules! functions {
+    ($(#[$doc:meta])* $name:ident: $($field:ident = $symbol:literal ($($argument:ty),*);)*) => {
+        $(#[$doc])*
+        pub(crate) struct $name {
+            $(pub $field: unsafe extern "C" fn($($argument),*) -> Status,)*
+        }
+
+        impl $name {
+            fn from(library: &Library) -> Result<$name, DeviceError> {
+                Ok($name {
+                    $($field: {
+                        // SAFETY: the declared type is that of cuda.h.
+                        let symbol = unsafe { library.get(concat!($symbol, "\0").as_bytes()) };
+                        *symbol.map_err(|source| DeviceError::TooOld { symbol: $symbol, source })?
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    /// The driver's functions that are used here.
+    Calls:
+    init = "cuInit" (c_uint);
+    error_string = "cuGetErrorString" (Status, *mut *const c_char);
+    version = "cuDriverGetVersion" (*mut c_int);
+    count = "cuDeviceGetCount" (*mut c_int);
+    get = "cuDeviceGet" (*mut c_int, c_int);
+    name = "cuDeviceGetName" (*mut c_char, c_int, c_int);
+    attribute = "cuDeviceGetAttribute" (*mut c_int, c_int, c_int);
+    total = "cuDeviceTotalMem_v2" (*mut usize, c_int);
+    memory = "cuMemGetInfo_v2" (*mut usize, *mut usize);
+    retain = "cuDevicePrimaryCtxRetain" (*mut Handle, c_int);
+    release = "cuDevicePrimaryCtxRelease_v2" (c_int);
+    set_current = "cuCtxSetCurrent" (Handle);
+    synchronize = "cuCtxSynchronize" ();
+    load = "cuModuleLoadData" (*mut Handle, *const c_void);
+    unload = "cuModuleUnload" (Handle);
+    function = "cuModuleGetFunction" (*mut Handle, Handle, *const c_char);
+    allocate = "cuMemAlloc_v2" (*mut Address, usize);
+    free = "cuMemFree_v2" (Address);
+    upload = "cuMemcpyHtoD_v2" (Address, *const c_void, usize);
+    download = "cuMemcpyDtoH_v2" (*mut c_void, Address, usize);
+    launch = "cuLaunchKernel" (
+        Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void
+    );
+}
+
+functions! {
+    /// Those about graphs of launches, which drivers have from CUDA 11.4 on.
+    GraphCalls:
+    create = "cuGraphCreate" (*mut Handle, c_uint);
+    add_kernel = "cuGraphAddKernelNode" (*mut Handle, Handle, *const Handle, usize, *const KernelNode);
+    instantiate = "cuGraphInstantiateWithFlags" (*mut Handle, Handle, c_ulonglong);
+    destroy = "cuGraphDestroy" (Handle);
+    launch = "cuGraphLaunch" (Handle, Handle);
+    destroy_executable = "cuGraphExecDestroy" (Handle);
+}
+
+/// CUDA_KERNEL_NODE_PARAMS, in its first version, which is the one that `cuGraphAddKernelNode` takes under this name.
+#[repr(C)]
+pub(crate) struct KernelNode {
+    pub function: Handle,
+    /// Blocks.
+    pub grid: [c_uint; 3],
+    /// Threads of a block.
+    pub block: [c_uint; 3],
+    /// Bytes of dynamic shared memory.
+    pub shared: c_uint,
+    pub arguments: *mut *mut c_void,
+    pub extra: *mut *mut c_void,
+}
+
+/// NVIDIA's driver in this process.
+pub(crate) struct Driver {
+    pub calls: Calls,
+    pub graphs: Option<GraphCalls>,
+    _library: Library,
+}
+
+impl Driver {
+    pub fn check(&self, call: &'static str, status: Status) -> Result<(), DeviceError> {
+        if status == 0 {
+            return Ok(());
+        }
+        let message = self.message(status);
+        Err(if STICKY.contains(&status) {
+            DeviceError::Lost { call, message }
+        } else {
+            DeviceError::Failed { call, message }
+        })
+    }
+
+    /// The driver's words for a status.
+    pub fn message(&self, status: Status) -> String {
+        let mut text = std::ptr::null();
+        // SAFETY: a place for a pointer to a literal, which stays null for a number that is not known.
+        unsafe { (self.calls.error_string)(status, &mut text) };
+        if text.is_null() {
+            return format!("error {status}");
+        }
+        // SAFETY: a literal of the driver.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+}
+
+/// The driver's library, if it is not found under its usual name.
+const LIBRARY: &str = "TIEBREAK_CUDA_DRIVER";
+
+impl Driver {
+    /// Loads and starts the driver.
+    pub fn load() -> Result<Driver, DeviceError> {
+        let usual = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
+        let file = std::env::var_os(LIBRARY).unwrap_or_else(|| usual.into());
+        // SAFETY: loading NVIDIA's driver library, as every user of it does.
+        let library = unsafe { Library::new(file) }.map_err(DeviceError::NoDriver)?;
+        let (calls, graphs) = (Calls::from(&library)?, GraphCalls::from(&library).ok());
+        let driver = Driver { calls, graphs, _library: library };
+        // SAFETY: a call as cuda.h has it.
+        driver.check("cuInit", unsafe { (driver.calls.init)(0) })?;
+        let version = driver.version()?;
+        if version < VERSION_MIN {
+            return Err(DeviceError::OldVersion(version / 1000, version % 1000 / 10));
+        }
+        Ok(driver)
+    }
+
+    /// 1000 times the major version of CUDA plus ten times the minor one.
+    pub fn version(&self) -> Result<c_int, DeviceError> {
+        let mut version = 0;
+        // SAFETY: a place for a number.
+        self.check("cuDriverGetVersion", unsafe { (self.calls.version)(&mut version) })?;
+        Ok(version)
+    }
+
+    pub fn count(&self) -> Result<c_int, DeviceError> {
+        let mut count = 0;
+        // SAFETY: a place for a number.
+        self.check("cuDeviceGetCount", unsafe { (self.calls.count)(&mut count) })?;
+        Ok(count)
+    }
+
+    pub fn describe(&self, index: c_int) -> Result<(c_int, Description), DeviceError> {
+        let mut ordinal = 0;
+        let mut name = [0u8; 256];
+        let (mut major, mut minor, mut processors, mut memory) = (0, 0, 0, 0);
+        // SAFETY: calls as cuda.h has them with places for their results; the name is ended by a zero.
+        unsafe {
+            self.check("cuDeviceGet", (self.calls.get)(&mut ordinal, index))?;
+            self.check("cuDeviceGetName", (self.calls.name)(name.as_mut_ptr().cast(), 255, ordinal))?;
+            let call = "cuDeviceGetAttribute";
+            self.check(call, (self.calls.attribute)(&mut major, COMPUTE_MAJOR, ordinal))?;
+            self.check(call, (self.calls.attribute)(&mut minor, COMPUTE_MINOR, ordinal))?;
+            self.check(call, (self.calls.attribute)(&mut processors, PROCESSORS, ordinal))?;
+            self.check("cuDeviceTotalMem", (self.calls.total)(&mut memory, ordinal))?;
+        }
+        let name = CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned();
+        let processors = u32::try_from(processors).unwrap_or(1);
+        let memory = memory as u64;
+        Ok((ordinal, Description { index, name, capability: (major, minor), processors, memory }))
+    }
+}

@@ -1,0 +1,141 @@
+//! Kernels on a GPU, and launches of them.
+
+use std::ffi::c_void;
+use std::hash::{Hash, Hasher};
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+use crate::device::{Device, DeviceError, Slice};
+use crate::driver::Handle;
+use crate::translate::{Kernel, ParameterKind};
+
+/// A kernel on a GPU.
+pub struct Loaded {
+    pub(crate) device: Arc<Device>,
+    pub(crate) module: Handle,
+    pub(crate) function: Handle,
+    pub(crate) kernel: Kernel,
+}
+
+// SAFETY: the driver's functions take handles from any thread; every method makes the context current first.
+unsafe impl Send for Loaded {}
+// SAFETY: as above, and launching changes nothing in a loaded kernel.
+unsafe impl Sync for Loaded {}
+
+impl Loaded {
+    /// Starts `groups` blocks; launches run one after the other. Buffers are in the order of the kernel's parameters.
+    ///
+    /// # Errors
+    /// If the buffers do not fit the parameters, one that is written is given twice, or the driver refuses.
+    pub fn launch(&self, groups: [u32; 3], buffers: &[Slice]) -> Result<(), DeviceError> {
+        self.start(groups, &self.arguments(buffers)?)
+    }
+
+    /// What the parameters become: addresses and numbers of elements.
+    fn arguments(&self, buffers: &[Slice]) -> Result<Vec<u64>, DeviceError> {
+        let wrong = |reason: String| DeviceError::Arguments { kernel: self.kernel.name.clone(), reason };
+        let parameters = &self.kernel.parameters;
+        if buffers.len() != parameters.len() {
+            return Err(wrong(format!("{} buffers for {} parameters", buffers.len(), parameters.len())));
+        }
+        let mut values: Vec<u64> = Vec::with_capacity(2 * buffers.len());
+        for (i, (parameter, buffer)) in parameters.iter().zip(buffers).enumerate() {
+            let (name, bytes) = (&parameter.name, buffer.bytes() as u64);
+            if !Arc::ptr_eq(buffer.device(), &self.device) {
+                return Err(wrong(format!("`{name}` is on another device")));
+            }
+            let elsewhere =
+                buffers.iter().enumerate().any(|(j, other)| i != j && other.in_one_memory_with(*buffer));
+            if parameter.writable && elsewhere {
+                return Err(wrong(format!("`{name}` is written and given twice")));
+            }
+            values.push(buffer.address());
+            match parameter.kind {
+                ParameterKind::Sized { bytes: least } if bytes < u64::from(least) => {
+                    return Err(wrong(format!("`{name}` takes {least} bytes and gets {bytes}")));
+                }
+                ParameterKind::Sized { .. } => {}
+                ParameterKind::Elements { stride } => match u32::try_from(bytes / u64::from(stride.max(1))) {
+                    Ok(0) => return Err(wrong(format!("`{name}` has no element"))),
+                    // The driver reads the parameter's four bytes: the low ones of this word on every host of NVIDIA's.
+                    Ok(count) => values.push(count.into()),
+                    Err(_) => return Err(wrong(format!("`{name}` has more than 2^32 - 1 elements"))),
+                },
+            }
+        }
+        Ok(values)
+    }
+
+    fn start(&self, groups: [u32; 3], arguments: &[u64]) -> Result<(), DeviceError> {
+        self.device.current()?;
+        let mut pointers = pointers(arguments);
+        let ([gx, gy, gz], [x, y, z]) = (groups, self.kernel.block);
+        // SAFETY: as many parameters as the text has, each a pointer to at least its bytes; the driver copies them now.
+        let status = unsafe {
+            let launch = self.device.driver().calls.launch;
+            launch(self.function, gx, gy, gz, x, y, z, 0, null_mut(), pointers.as_mut_ptr(), null_mut())
+        };
+        self.device.check("cuLaunchKernel", status)
+    }
+}
+
+/// Where each argument stands, as the driver takes them; it only reads there.
+fn pointers(arguments: &[u64]) -> Vec<*mut c_void> {
+    arguments.iter().map(|argument| std::ptr::from_ref(argument).cast_mut().cast()).collect()
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        if !self.module.is_null() && self.device.current().is_ok() {
+            // SAFETY: loaded on this device and not unloaded yet.
+            unsafe { (self.device.driver().calls.unload)(self.module) };
+        }
+    }
+}
+
+/// A launch whose arguments were checked. Two are equal if they start the same blocks of the same kernel with the same arguments;
+/// it says nothing of what the memory behind these holds, nor keeps that memory.
+#[derive(Clone)]
+pub struct Call {
+    kernel: Arc<Loaded>,
+    groups: [u32; 3],
+    arguments: Vec<u64>,
+}
+
+impl Call {
+    /// # Errors
+    /// Those of [`Loaded::launch`], but for the driver's.
+    pub fn new(kernel: &Arc<Loaded>, groups: [u32; 3], buffers: &[Slice]) -> Result<Call, DeviceError> {
+        Ok(Call { kernel: kernel.clone(), groups, arguments: kernel.arguments(buffers)? })
+    }
+
+    /// # Errors
+    /// If the driver refuses.
+    pub fn launch(&self) -> Result<(), DeviceError> {
+        self.kernel.start(self.groups, &self.arguments)
+    }
+
+    /// Shows the function, its blocks, threads of a block and pointers to its arguments, as the driver takes them.
+    pub(crate) fn with_arguments<R>(
+        &self,
+        show: impl FnOnce(Handle, [u32; 3], [u32; 3], *mut *mut c_void) -> R,
+    ) -> R {
+        let mut pointers = pointers(&self.arguments);
+        show(self.kernel.function, self.groups, self.kernel.kernel.block, pointers.as_mut_ptr())
+    }
+}
+
+impl PartialEq for Call {
+    fn eq(&self, other: &Call) -> bool {
+        Arc::ptr_eq(&self.kernel, &other.kernel)
+            && (self.groups, &self.arguments) == (other.groups, &other.arguments)
+    }
+}
+
+impl Eq for Call {}
+
+impl Hash for Call {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        (Arc::as_ptr(&self.kernel), self.groups, &self.arguments).hash(hasher);
+    }
+}

@@ -1,0 +1,231 @@
+//! Digitising operands by kernels of a device's own: which nodes they compute, and which nodes one launch computes together.
+
+use super::device::Device;
+use super::kernels::Step;
+use super::launch::{Launch, Shared};
+use super::{Accelerated, Observer, Plan};
+use crate::arith::DType;
+use crate::engine::EngineError;
+use crate::program::graph::{Graph, Node, Primitive, TensorId, View, block_count};
+use crate::shaders::product::Variant;
+
+/// What a kernel computes of a view with scale groups of `block` places (0: all of K).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Digitise {
+    /// Magnitudes; buffers are the tensor and the magnitudes.
+    Scale,
+    /// Digit planes; buffers are the tensor, the magnitudes and the digits.
+    Quantise { digits: u32 },
+    /// Both at once; the buffers are those of [`Digitise::Quantise`], and the magnitudes are written too.
+    ScaleAndQuantise { digits: u32 },
+}
+
+/// A kernel of a device's own, with the uniform words and workgroups of its one dispatch.
+pub struct OwnKernel<P> {
+    pub pipeline: P,
+    pub uniform: Vec<u32>,
+    pub groups: [u32; 3],
+}
+
+impl<P> OwnKernel<P> {
+    /// The kernel made ready; its uniform data goes to the end of `data`.
+    pub fn step(self, data: &mut Vec<u8>) -> Step<P> {
+        let offset = data.len().next_multiple_of(256);
+        data.resize(offset, 0);
+        data.extend(self.uniform.iter().flat_map(|word| word.to_le_bytes()));
+        let uniform = (offset as u64, 4 * self.uniform.len() as u64);
+        Step { pipeline: Some(self.pipeline), dispatches: vec![(uniform, self.groups)] }
+    }
+}
+
+/// A quantised operand whose magnitudes are computed with it.
+pub struct Fusion<P> {
+    quantise: usize,
+    /// The nodes of its magnitudes, which are then left out.
+    magnitudes: Vec<usize>,
+    launches: Vec<Launch<P>>,
+}
+
+/// The device's own kernel for a node that digitises an operand, if it has one.
+pub fn kernel<D: Device>(
+    device: &mut D,
+    graph: &Graph,
+    node: &Node,
+    variant: Variant,
+) -> Result<Option<OwnKernel<D::Pipeline>>, EngineError> {
+    let (input, block, what) = match &node.primitive {
+        Primitive::Magnitude { input, block } => (input, *block, Digitise::Scale),
+        Primitive::Quantise { input, digits, block, .. } if variant == Variant::Dot => {
+            (input, *block, Digitise::Quantise { digits: u32::from(*digits) })
+        }
+        _ => return Ok(None),
+    };
+    own(device, graph, input, block, what)
+}
+
+impl<D: Device> Accelerated<D> {
+    /// Every operand of a graph whose magnitudes and digits one kernel of the device's computes.
+    pub(super) fn fusions(
+        &mut self,
+        graph: &Graph,
+        shared: &mut Shared,
+    ) -> Result<Vec<Fusion<D::Pipeline>>, EngineError> {
+        let mut found = Vec::new();
+        if self.variant != Variant::Dot {
+            return Ok(found);
+        }
+        let uses = Uses::of(graph);
+        for (quantise, node) in graph.nodes.iter().enumerate() {
+            let Primitive::Quantise { input, digits, block, .. } = &node.primitive else { continue };
+            let Some(magnitudes) = uses.magnitudes_of(graph, quantise) else { continue };
+            let what = Digitise::ScaleAndQuantise { digits: u32::from(*digits) };
+            if !self.is_whole(graph, node) {
+                continue; // one launch sees whole tensors
+            }
+            if let Some(kernel) = own(&mut self.device, graph, input, *block, what)? {
+                let launches = vec![self.whole(graph, node, kernel, shared)];
+                found.push(Fusion { quantise, magnitudes, launches });
+            }
+        }
+        Ok(found)
+    }
+}
+
+fn own<D: Device>(
+    device: &mut D,
+    graph: &Graph,
+    input: &View,
+    block: u32,
+    what: Digitise,
+) -> Result<Option<OwnKernel<D::Pipeline>>, EngineError> {
+    // Magnitudes of magnitudes are words too: their sign bit is never set.
+    if !matches!(graph.tensor(input.tensor).dtype, DType::F32 | DType::U32) {
+        return Ok(None);
+    }
+    device.digitise(input, block, what)
+}
+
+impl<D: Device> Plan<D> {
+    /// The launches of every node in a run with this observer: fused ones where nobody wants to see the magnitudes, whose nodes then
+    /// have none.
+    pub fn launches<'a>(
+        &'a self,
+        graph: &Graph,
+        observer: Option<&dyn Observer>,
+    ) -> Vec<&'a [Launch<D::Pipeline>]> {
+        let mut launches: Vec<&[Launch<D::Pipeline>]> = self.launches.iter().map(Vec::as_slice).collect();
+        let wanted =
+            |&node: &usize| observer.is_some_and(|observer| observer.wants(node, &graph.nodes[node]));
+        for fusion in self.fusions.iter().filter(|fusion| !fusion.magnitudes.iter().any(wanted)) {
+            launches[fusion.quantise] = &fusion.launches;
+            for &node in &fusion.magnitudes {
+                launches[node] = &[];
+            }
+        }
+        launches
+    }
+}
+
+/// Who writes and who reads tensors.
+struct Uses {
+    /// The node that each tensor is the output of.
+    writer: Vec<Option<usize>>,
+    /// The nodes that read it, in order.
+    readers: Vec<Vec<usize>>,
+}
+
+impl Uses {
+    fn of(graph: &Graph) -> Uses {
+        let (mut writer, mut readers) =
+            (vec![None; graph.tensors.len()], vec![Vec::new(); graph.tensors.len()]);
+        for (i, node) in graph.nodes.iter().enumerate() {
+            writer[node.output.0 as usize] = Some(i);
+            for tensor in node.primitive.inputs() {
+                readers[tensor.0 as usize].push(i);
+            }
+        }
+        Uses { writer, readers }
+    }
+
+    /// The nodes that make the magnitudes of a node which quantises, if these are of its own view and it is the first to read
+    /// them: one, or two where scale groups are long and the first finds those of shorter groups for the second alone.
+    fn magnitudes_of(&self, graph: &Graph, quantise: usize) -> Option<Vec<usize>> {
+        let Primitive::Quantise { input: operand, magnitudes, block: of_operand, .. } =
+            &graph.nodes[quantise].primitive
+        else {
+            return None;
+        };
+        if self.readers[magnitudes.0 as usize].first() != Some(&quantise) {
+            return None;
+        }
+        let magnitude = |tensor: TensorId| {
+            let at = self.writer[tensor.0 as usize]?;
+            match &graph.nodes[at].primitive {
+                Primitive::Magnitude { input, block } => Some((at, input, *block)),
+                _ => None,
+            }
+        };
+        let (whole, input, block) = magnitude(*magnitudes)?;
+        if (input, block) == (operand, *of_operand) {
+            return Some(vec![whole]);
+        }
+        let (part, partial, leaf) = magnitude(input.tensor)?;
+        let [first, second, rows, k] = operand.dims;
+        let blocks = block_count(k, leaf);
+        let strides = [second * rows * blocks, rows * blocks, blocks, 1];
+        let all = View { tensor: input.tensor, offset: 0, dims: [first, second, rows, blocks], strides };
+        let output = graph.outputs.iter().any(|port| port.tensor == input.tensor);
+        let alone = self.readers[input.tensor.0 as usize] == [whole] && !output;
+        let together = partial == operand
+            && leaf != 0
+            && *input == all
+            && u64::from(block) * u64::from(leaf) == u64::from(*of_operand);
+        (alone && together).then(|| vec![part, whole])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::builder::Builder;
+    use crate::program::products::{ProductClass, ProductDigits, ProductTable};
+
+    /// The fusions of a product of rows of `k` places with themselves, by operator name.
+    fn of(k: u32, block: u32, more: impl FnOnce(&mut Builder, TensorId)) -> Vec<Option<Vec<usize>>> {
+        let mut table = ProductTable::uniform(2);
+        table.set(ProductClass::Linear, ProductDigits { digits_a: 2, digits_b: 3, block });
+        let mut b = Builder::new(table);
+        let x = b.input("x", DType::F32, &[3, k]);
+        let views = [b.whole(x), b.whole(x)];
+        let [left, right] = views;
+        let output = b.product(ProductClass::Linear, left, right, &[3, 3]);
+        b.output("product", output);
+        more(&mut b, x);
+        let graph = b.finish();
+        let uses = Uses::of(&graph);
+        let quantise = |node: &(usize, &Node)| matches!(node.1.primitive, Primitive::Quantise { .. });
+        let found = graph.nodes.iter().enumerate().filter(quantise);
+        found.map(|(i, _)| uses.magnitudes_of(&graph, i)).collect()
+    }
+
+    #[test]
+    fn the_first_reader_of_magnitudes_computes_them() {
+        // Both operands are the same view: one magnitude, of which the second is a later reader.
+        assert_eq!(of(100, 0, |_, _| ()), [Some(vec![0]), None]);
+        assert_eq!(of(256, 64, |_, _| ()), [Some(vec![0]), None]);
+        // In two levels.
+        assert_eq!(of(10_000, 0, |_, _| ()), [Some(vec![0, 1]), None]);
+        assert_eq!(of(20_000, 8192, |_, _| ()), [Some(vec![0, 1]), None]);
+    }
+
+    #[test]
+    fn magnitudes_that_others_see_are_not_left_out() {
+        let partial = |b: &mut Builder, x: TensorId| {
+            let input = b.whole(x);
+            // An equal node is the same one.
+            let node = b.node(Primitive::Magnitude { input, block: 4096 }, DType::U32, &[1, 3, 3]);
+            b.output("partial", node);
+        };
+        assert_eq!(of(10_000, 0, partial), [None, None]);
+    }
+}
