@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::cublas::{Blas, BlasError, Layout, Matrix, Precision};
 use crate::device::{Device, Loaded, Memory, Slice};
-use crate::translate::{Kernel, Parameter, ParameterKind};
+use crate::translate::{Kernel, Parameter};
 
 /// The kernels of this file.
 const TEXT: &str = include_str!("../kernels/native.cuh");
@@ -77,21 +77,10 @@ impl View {
 
 /// The kernel that copies operands of a precision, and the one that takes binary64 results apart.
 fn kernel(name: &str, defines: &str, [input, output]: [u32; 2]) -> Kernel {
-    let parameter = |binding: u32, name: &str, kind, writable| Parameter {
-        group: 0,
-        binding,
-        name: name.into(),
-        kind,
-        writable,
-    };
     Kernel {
         name: name.into(),
         source: format!("{defines}#define KERNEL {name}\n{TEXT}"),
-        parameters: vec![
-            parameter(0, "p", ParameterKind::Sized { bytes: 40 }, false),
-            parameter(1, "input", ParameterKind::Elements { stride: input }, false),
-            parameter(2, "output", ParameterKind::Elements { stride: output }, true),
-        ],
+        parameters: Parameter::by_hand(10, &[("input", input, false), ("output", output, true)]),
         block: [BLOCK, 1, 1],
         barriers: false,
     }

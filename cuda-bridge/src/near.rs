@@ -1,7 +1,7 @@
 //! The kernels that find which results of a native product may lie near a boundary of their grid: `kernels/near.cuh`, which says what
 //! their uniform words are.
 
-use crate::translate::{Kernel, Parameter, ParameterKind};
+use crate::translate::{Kernel, Parameter};
 
 const TEXT: &str = include_str!("../kernels/near.cuh");
 
@@ -11,20 +11,11 @@ pub const ROWS: u32 = 16;
 pub const ELEMENTS: u32 = 256;
 
 fn kernel(name: &str, defines: &str, words: u32, buffers: &[(&str, bool)], barriers: bool) -> Kernel {
-    let parameter = |(binding, (name, kind, writable)): (usize, (&str, ParameterKind, bool))| Parameter {
-        group: 0,
-        binding: binding as u32,
-        name: name.into(),
-        kind,
-        writable,
-    };
-    let elements = |&(name, writable)| (name, ParameterKind::Elements { stride: 4 }, writable);
-    let uniform = ("p", ParameterKind::Sized { bytes: 4 * words }, false);
-    let all = std::iter::once(uniform).chain(buffers.iter().map(elements));
+    let arrays: Vec<_> = buffers.iter().map(|&(name, writable)| (name, 4, writable)).collect();
     Kernel {
         name: name.into(),
         source: format!("{defines}#define KERNEL {name}\n{TEXT}"),
-        parameters: all.enumerate().map(parameter).collect(),
+        parameters: Parameter::by_hand(words, &arrays),
         block: [256, 1, 1],
         barriers,
     }

@@ -4,7 +4,7 @@
 //! Buffers are the shaders' in the shaders' order, and so are the bits; uniform words and blocks are these kernels' own.
 
 use crate::tensor_core::WARP;
-use crate::translate::{Kernel, PRELUDE, Parameter, ParameterKind};
+use crate::translate::{Kernel, PRELUDE, Parameter};
 
 const TEXT: &str = include_str!("../kernels/quantise.cuh");
 
@@ -152,20 +152,11 @@ fn team(places: u32) -> u32 {
 }
 
 fn kernel(name: &str, defines: &str, words: usize, buffers: &[(&str, bool)], threads: u32) -> Kernel {
-    let parameter = |(binding, (name, kind, writable)): (usize, (&str, ParameterKind, bool))| Parameter {
-        group: 0,
-        binding: binding as u32,
-        name: name.into(),
-        kind,
-        writable,
-    };
-    let elements = |&(name, writable)| (name, ParameterKind::Elements { stride: 4 }, writable);
-    let uniform = ("p", ParameterKind::Sized { bytes: 4 * words as u32 }, false);
-    let all = std::iter::once(uniform).chain(buffers.iter().map(elements));
+    let arrays: Vec<_> = buffers.iter().map(|&(name, writable)| (name, 4, writable)).collect();
     Kernel {
         name: name.into(),
         source: format!("{PRELUDE}\n{defines}#define KERNEL {name}\n{WARP}{TEXT}"),
-        parameters: all.enumerate().map(parameter).collect(),
+        parameters: Parameter::by_hand(words as u32, &arrays),
         block: [threads, 1, 1],
         barriers: true,
     }

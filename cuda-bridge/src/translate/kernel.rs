@@ -39,6 +39,23 @@ pub struct Parameter {
     pub writable: bool,
 }
 
+impl Parameter {
+    /// Those of a kernel written by hand: `p`, so many uniform words; then arrays by name, stride in bytes and whether they are written.
+    pub fn by_hand(words: u32, arrays: &[(&str, u32, bool)]) -> Vec<Parameter> {
+        let elements = |&(name, stride, writable): &_| (name, ParameterKind::Elements { stride }, writable);
+        let uniform = ("p", ParameterKind::Sized { bytes: 4 * words }, false);
+        let all = std::iter::once(uniform).chain(arrays.iter().map(elements));
+        let parameter = |(binding, (name, kind, writable)): (u32, (&str, _, _))| Parameter {
+            group: 0,
+            binding,
+            name: name.into(),
+            kind,
+            writable,
+        };
+        (0..).zip(all).map(parameter).collect()
+    }
+}
+
 /// An entry point as CUDA C++.
 #[derive(Clone, Debug)]
 pub struct Kernel {
