@@ -1,7 +1,7 @@
 //! What the engine asks of a way to reach GPUs: memory, pipelines, dispatches in order. Knows nothing of programs.
 
-use super::digitise::{Digitise, OwnKernel};
-use super::kernels::ProductSize;
+use super::digitise::Digitise;
+use super::kernels::{OwnKernel, ProductSize};
 use super::scan;
 use crate::engine::EngineError;
 use crate::program::graph::View;

@@ -1,8 +1,9 @@
 //! Digitising operands by kernels of a device's own: which nodes they compute, and which nodes one launch computes together.
 
 use super::device::Device;
-use super::kernels::Step;
+use super::kernels::OwnKernel;
 use super::launch::{Launch, Shared};
+use super::windows::Cut;
 use super::{Accelerated, Observer, Plan};
 use crate::arith::DType;
 use crate::engine::EngineError;
@@ -18,24 +19,6 @@ pub enum Digitise {
     Quantise { digits: u32 },
     /// Both at once; the buffers are those of [`Digitise::Quantise`], and the magnitudes are written too.
     ScaleAndQuantise { digits: u32 },
-}
-
-/// A kernel of a device's own, with the uniform words and workgroups of its one dispatch.
-pub struct OwnKernel<P> {
-    pub pipeline: P,
-    pub uniform: Vec<u32>,
-    pub groups: [u32; 3],
-}
-
-impl<P> OwnKernel<P> {
-    /// The kernel made ready; its uniform data goes to the end of `data`.
-    pub fn step(self, data: &mut Vec<u8>) -> Step<P> {
-        let offset = data.len().next_multiple_of(256);
-        data.resize(offset, 0);
-        data.extend(self.uniform.iter().flat_map(|word| word.to_le_bytes()));
-        let uniform = (offset as u64, 4 * self.uniform.len() as u64);
-        Step { pipeline: Some(self.pipeline), dispatches: vec![(uniform, self.groups)] }
-    }
 }
 
 /// A quantised operand whose magnitudes are computed with it.
@@ -79,7 +62,7 @@ impl<D: Device> Accelerated<D> {
             let Primitive::Quantise { input, digits, block, .. } = &node.primitive else { continue };
             let Some(magnitudes) = uses.magnitudes_of(graph, quantise) else { continue };
             let what = Digitise::ScaleAndQuantise { digits: u32::from(*digits) };
-            if !self.is_whole(graph, node) {
+            if !self.cuts(graph, node).iter().all(Cut::is_whole) {
                 continue; // one launch sees whole tensors
             }
             if let Some(kernel) = own(&mut self.device, graph, input, *block, what)? {

@@ -1,7 +1,6 @@
 //! From a node to its dispatch: which shader, which uniform data, how many workgroups.
 
 use super::device::Device;
-use super::digitise::OwnKernel;
 use super::layout::words_of_k;
 use super::map::{GRID_WIDTH, GROUP, translate};
 use crate::arith::{DType, digits};
@@ -113,6 +112,24 @@ fn native_parts(graph: &Graph, node: &Node) -> u32 {
     let Primitive::Native { a, b } = &node.primitive else { return 0 };
     let elements = u64::from(a.dims[0] * a.dims[1]) * u64::from(a.dims[2]) * u64::from(b.dims[2]);
     if graph.tensor(node.output).len() as u64 == elements { 1 } else { 2 }
+}
+
+/// A kernel of a device's own, with the uniform words and workgroups of its one dispatch.
+pub struct OwnKernel<P> {
+    pub pipeline: P,
+    pub uniform: Vec<u32>,
+    pub groups: [u32; 3],
+}
+
+impl<P> OwnKernel<P> {
+    /// The kernel made ready; its uniform data goes to the end of `data`.
+    pub fn step(self, data: &mut Vec<u8>) -> Step<P> {
+        let offset = data.len().next_multiple_of(256);
+        data.resize(offset, 0);
+        data.extend(self.uniform.iter().flat_map(|word| word.to_le_bytes()));
+        let uniform = (offset as u64, 4 * self.uniform.len() as u64);
+        Step { pipeline: Some(self.pipeline), dispatches: vec![(uniform, self.groups)] }
+    }
 }
 
 /// A library of the device's in place of a native product's shader, if it has one.

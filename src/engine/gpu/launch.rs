@@ -1,8 +1,8 @@
 //! What runs for a node: its dispatch, or those of its windows with the copies before and after them.
 
 use super::device::Device;
-use super::digitise::{self, OwnKernel};
-use super::kernels::{self, ProductSize, Shader, Step, library_kernel, step_of};
+use super::digitise;
+use super::kernels::{self, OwnKernel, ProductSize, Shader, Step, library_kernel, step_of};
 use super::map::GRID_WIDTH;
 use super::split::windows_of;
 use super::windows::{Cut, Index, Place, Window, overlap, part_of, row_major, volume, window};
@@ -158,11 +158,10 @@ impl<D: Device> Accelerated<D> {
         parts: Vec<Part<D::Pipeline>>,
         shared: &mut Shared,
     ) -> Result<Vec<Launch<D::Pipeline>>, EngineError> {
-        let inputs = node.primitive.inputs();
-        let tensors = inputs.iter().chain([&node.output]);
-        let cuts: Vec<Cut> = tensors.map(|id| self.cut(graph.tensor(*id))).collect();
+        let cuts = self.cuts(graph, node);
+        let inputs = cuts.len() - 1;
         let mut launches = Vec::new();
-        let mut held: Vec<Option<Place>> = vec![None; inputs.len()];
+        let mut held: Vec<Option<Place>> = vec![None; inputs];
         for Part { node, places, shader, size, own } in parts {
             let step = match own {
                 Some(kernel) => kernel.step(&mut shared.data),
@@ -170,7 +169,7 @@ impl<D: Device> Accelerated<D> {
             };
             let places = || places.iter().zip(&cuts).enumerate();
             let buffers = places().map(|(number, (place, cut))| bound(number, place, *cut, shared)).collect();
-            for (number, (place, cut)) in places().take(inputs.len()) {
+            for (number, (place, cut)) in places().take(inputs) {
                 // Windows side by side read the same rows of the left operand.
                 if held[number].as_ref() != Some(place) {
                     self.copy(number, place, *cut, Way::ToScratch, shared, &mut launches)?;
@@ -178,18 +177,18 @@ impl<D: Device> Accelerated<D> {
                 }
             }
             launches.push(Launch { step, buffers });
-            for (number, (place, cut)) in places().skip(inputs.len()) {
+            for (number, (place, cut)) in places().skip(inputs) {
                 self.copy(number, place, *cut, Way::ToTensor, shared, &mut launches)?;
             }
         }
         Ok(launches)
     }
 
-    /// Whether every tensor that a node reads or writes lies in one piece.
-    pub(super) fn is_whole(&self, graph: &Graph, node: &Node) -> bool {
+    /// How what a node reads lies in memory, and then its output.
+    pub(super) fn cuts(&self, graph: &Graph, node: &Node) -> Vec<Cut> {
         let mut tensors = node.primitive.inputs();
         tensors.push(node.output);
-        tensors.iter().all(|id| self.cut(graph.tensor(*id)).is_whole())
+        tensors.into_iter().map(|id| self.cut(graph.tensor(id))).collect()
     }
 
     /// The launch of a kernel for a node whose tensors are whole.
@@ -201,9 +200,7 @@ impl<D: Device> Accelerated<D> {
         shared: &mut Shared,
     ) -> Launch<D::Pipeline> {
         let step = kernel.step(&mut shared.data);
-        let mut tensors = node.primitive.inputs();
-        tensors.push(node.output);
-        let cuts = tensors.iter().map(|id| self.cut(graph.tensor(*id))).enumerate();
+        let cuts = self.cuts(graph, node).into_iter().enumerate();
         let buffers = cuts.map(|(number, cut)| bound(number, &Place::Piece(0), cut, shared)).collect();
         Launch { step, buffers }
     }

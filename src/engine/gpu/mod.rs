@@ -76,7 +76,7 @@ pub struct Accelerated<D: Device> {
     /// Whether near ties are searched for on the device, where it can.
     scanning: bool,
     /// Uniform data of such searches and of roots, by what is in it.
-    scans: HashMap<Vec<u8>, D::Uniforms>,
+    kept: HashMap<Vec<u8>, D::Uniforms>,
 }
 
 /// The engine through wgpu.
@@ -111,8 +111,8 @@ impl<D: Device> Accelerated<D> {
 
     fn on(device: D) -> Self {
         let (hashing, limit) = (!device.software(), lines(device.binding_max()));
-        let (pool, scans) = (Pool::default(), HashMap::new());
-        Accelerated { device, variant: Variant::Dot, pool, limit, hashing, scanning: true, scans }
+        let (pool, kept) = (Pool::default(), HashMap::new());
+        Accelerated { device, variant: Variant::Dot, pool, limit, hashing, scanning: true, kept }
     }
 
     /// The engine with buffers of at most so many bytes, 256 or more, where the device allows larger ones: what is computed is the
@@ -167,6 +167,14 @@ impl<D: Device> Accelerated<D> {
         }
         self.variant = fastest.map_or(Variant::Dot, |(_, variant)| variant);
         Ok(self)
+    }
+
+    /// Makes uniform data, if it is not there yet: the same tensors are hashed and searched every step.
+    fn keep_uniforms(&mut self, data: &[u8]) -> Result<(), EngineError> {
+        if !self.kept.contains_key(data) {
+            self.kept.insert(data.to_vec(), self.device.uniforms(data)?);
+        }
+        Ok(())
     }
 
     fn unsupported(&self, reason: String) -> EngineError {

@@ -89,7 +89,7 @@ impl<D: Device> Accelerated<D> {
             }
         }
         self.keep_uniforms(&data)?;
-        let uniforms = &self.scans[&data];
+        let uniforms = &self.kept[&data];
         let dispatches: Vec<Dispatch<D>> = stages
             .iter()
             .map(|stage| {
@@ -116,14 +116,6 @@ impl<D: Device> Accelerated<D> {
             roots = bytes.as_chunks::<32>().0.to_vec();
         })?;
         Ok(Some(roots))
-    }
-
-    /// Makes uniform data, if it is not there yet: the same tensors are hashed every step.
-    fn keep_uniforms(&mut self, data: &[u8]) -> Result<(), EngineError> {
-        if !self.scans.contains_key(data) {
-            self.scans.insert(data.to_vec(), self.device.uniforms(data)?);
-        }
-        Ok(())
     }
 
     /// Whether roots and tiles' values on the device are the host's, about the edges of blocks, chunks, tiles and workgroups.
@@ -179,7 +171,7 @@ impl<D: Device> Accelerated<D> {
             data.extend(uniform_of(canonical(&storage.ty, digits, self.variant)));
         }
         self.keep_uniforms(&data)?;
-        let uniforms = &self.scans[&data];
+        let uniforms = &self.kept[&data];
         let take = |bytes| self.pool.take(bytes, |bytes| self.device.allocate(bytes));
         let (values, packed) = (take(tiles * VALUE)?, digits.map(|_| take(4 * words)).transpose()?);
         let mut dispatches: Vec<Dispatch<D>> = Vec::new();

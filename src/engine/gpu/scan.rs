@@ -116,11 +116,8 @@ impl<D: Device> Accelerated<D> {
             })
             .collect();
         // The same products come back with every micro-batch.
-        if !self.scans.contains_key(&data) {
-            let uniforms = self.device.uniforms(&data)?;
-            self.scans.insert(data.clone(), uniforms);
-        }
-        let uniforms = &self.scans[&data];
+        self.keep_uniforms(&data)?;
+        let uniforms = &self.kept[&data];
 
         let mut read = vec![node.output, scan.a.tensor, scan.b.tensor];
         read.extend(scan.magnitudes.into_iter().flatten());
