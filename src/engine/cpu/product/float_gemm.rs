@@ -12,7 +12,7 @@ use crate::arith::float;
 
 /// Rows and columns of a tile, and the most of K in one call.
 const TILE_M: usize = 512;
-const TILE_N: usize = 1024;
+const TILE_N: usize = 256;
 const TILE_K: usize = 1024;
 /// A K worth splitting an operand for: shorter calls would spend their time outside the multiplications.
 const WORTHWHILE_K: usize = 256;
@@ -90,7 +90,7 @@ fn compute<F: Exact, S: Sum>(
     out: &mut [u32],
 ) {
     let (m, n) = (a.rows(), b.rows());
-    let height = band_height(out.len() / (m * n), m, TILE_M);
+    let height = band_height(2, out.len() / (m * n), m, TILE_M);
     bands(out, batch, m, n, height)
         .into_par_iter()
         .for_each(|band| compute_band::<F, S>(path, part, a, b, band));

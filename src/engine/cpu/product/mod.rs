@@ -123,8 +123,8 @@ fn bands(out: &mut [u32], batches: usize, m: usize, n: usize, height: usize) -> 
         .collect()
 }
 
-/// The height of a band: a multiple of 16 that leaves every thread several bands where there are rows enough.
-fn band_height(matrices: usize, m: usize, most: usize) -> usize {
-    let rows_per_band = (matrices * m).div_ceil(4 * rayon::current_num_threads());
+/// The height of a band: a multiple of 16 that leaves every thread so many bands where there are rows enough.
+fn band_height(bands: usize, matrices: usize, m: usize, most: usize) -> usize {
+    let rows_per_band = (matrices * m).div_ceil(bands * rayon::current_num_threads());
     rows_per_band.next_multiple_of(16).min(most).min(m.next_multiple_of(16))
 }

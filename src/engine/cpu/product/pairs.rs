@@ -78,7 +78,7 @@ fn matrix_product<const PA: usize, const PB: usize, const SUMS: usize, const NV:
         pack(path, rows, first..first + len, [PB, width], cut_b, words);
     });
     // Whole tiles, as far as there are rows.
-    let height = band_height(1, m, BAND_ROWS).next_multiple_of(ROWS);
+    let height = band_height(4, 1, m, BAND_ROWS).next_multiple_of(ROWS);
     bands(out, 1, m, n, height).into_par_iter().for_each(|band| {
         let Band { row, out, .. } = band;
         let rows = out.len() / n;

@@ -63,7 +63,7 @@ fn matrix_product<const DA: usize, const DB: usize, const SUMS: usize, const NV:
     let (m, n) = (a.rows(), b.rows());
     let scale = Scale::new(path, part, a, b, batch, block);
     let panels = Panels::<DB, NV>::pack(path, b, DA, batch, first, len);
-    let height = band_height(1, m, BAND_ROWS);
+    let height = band_height(4, 1, m, BAND_ROWS);
     bands(out, 1, m, n, height).into_par_iter().for_each(|band| {
         let Band { row, out, .. } = band;
         let rows = out.len() / n;
