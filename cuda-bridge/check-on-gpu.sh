@@ -11,7 +11,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-programs="adapters operators library device native near quantise graphs"
+programs="adapters library device native near quantise graphs"
 
 # What cargo built: the programs under names without hashes, stripped, in gpu-check/.
 build() {
@@ -19,7 +19,7 @@ build() {
   rm -rf gpu-check && mkdir gpu-check
   cargo build --release --locked
   cp target/release/tiebreak gpu-check/
-  executables=$(cargo test --no-run --locked --test adapters --test operators --message-format=json 2>/dev/null
+  executables=$(cargo test --no-run --locked --test adapters --message-format=json 2>/dev/null
     cargo test --no-run --locked -p cuda-bridge --test library --test device --test native --test near --test quantise --test graphs --message-format=json 2>/dev/null
     cargo bench --no-run --locked --bench cuda --message-format=json 2>/dev/null)
   for name in $programs cuda; do
@@ -127,8 +127,8 @@ beside "launches that come back as graphs (\`graphs\`)" gpu-check/graphs on_a_gp
 if [ -z "$small" ]; then
   beside "digitising by hand (\`quantise\`)" gpu-check/quantise --skip every_kernel
   beside "golden vectors and the scalar library (\`library\`)" gpu-check/library
-  beside "operand pairs, elementary functions, products, reductions, 50 steps (\`adapters\`)" gpu-check/adapters
-  beside "every operator and gradient (\`operators\`)" gpu-check/operators every_operator
+  beside "operand pairs, elementary functions, products, reductions, 50 steps, every operator and gradient (\`adapters\`)" \
+    gpu-check/adapters primitives operators::every_operator
 fi
 
 wait

@@ -48,7 +48,7 @@ fn audited(run: &Run, engine: &mut dyn Engine, native: bool) -> Report {
 }
 
 /// The exact engines that audit here. The others, and SwiftShader, which takes its time, see the CPU kernels' runs
-/// (`tests/rounding.rs`).
+/// (`tests/adapters/rounding.rs`).
 fn auditors() -> Vec<(String, Box<dyn Engine>)> {
     let mut all: Vec<(String, Box<dyn Engine>)> = vec![("cpu".into(), Box::new(Cpu::new(2).unwrap()))];
     #[cfg(feature = "gpu")]

@@ -187,26 +187,49 @@ pub fn adapter_names() -> Vec<String> {
     names
 }
 
-/// An engine for every usable adapter and every NVIDIA GPU, opened once: each must pass its self-test, which takes a software
-/// adapter most of a minute. Tensors are hashed where they are, as GPUs do it, on software adapters too.
-pub fn gpu_engines() -> MutexGuard<'static, Vec<Box<dyn Engine + Send>>> {
-    static ENGINES: LazyLock<Mutex<Vec<Box<dyn Engine + Send>>>> = LazyLock::new(|| Mutex::new(open_gpus()));
-    // A test that failed leaves engines as they were.
-    ENGINES.lock().unwrap_or_else(PoisonError::into_inner)
+/// The GPUs of this machine.
+#[derive(Default)]
+pub struct Gpus {
+    /// Through wgpu.
+    #[cfg(feature = "gpu")]
+    pub adapters: Vec<tiebreak::engine::gpu::Gpu>,
+    /// NVIDIA's, through their driver.
+    #[cfg(feature = "cuda")]
+    pub nvidia: Vec<tiebreak::engine::gpu::Cuda>,
 }
 
-fn open_gpus() -> Vec<Box<dyn Engine + Send>> {
+impl Gpus {
+    pub fn engines(&mut self) -> Vec<&mut dyn Engine> {
+        #[allow(unused_mut, reason = "a build without GPUs has no engine of one")]
+        let mut all: Vec<&mut dyn Engine> = Vec::new();
+        #[cfg(feature = "gpu")]
+        all.extend(self.adapters.iter_mut().map(|gpu| gpu as &mut dyn Engine));
+        #[cfg(feature = "cuda")]
+        all.extend(self.nvidia.iter_mut().map(|gpu| gpu as &mut dyn Engine));
+        all
+    }
+}
+
+/// Every usable adapter and every NVIDIA GPU, opened once: each must pass its self-test, which takes a software adapter most of
+/// a minute. Tensors are hashed where they are, as GPUs do it, on software adapters too.
+pub fn gpus() -> MutexGuard<'static, Gpus> {
+    static GPUS: LazyLock<Mutex<Gpus>> = LazyLock::new(|| Mutex::new(open_gpus()));
+    // A test that failed leaves engines as they were.
+    GPUS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn open_gpus() -> Gpus {
     #[allow(unused_mut, reason = "a build without GPUs has no engine of one")]
-    let mut all: Vec<Box<dyn Engine + Send>> = Vec::new();
+    let mut all = Gpus::default();
     #[cfg(feature = "gpu")]
     for name in adapter_names() {
         let gpu = tiebreak::engine::gpu::Gpu::open(Some(&name));
-        all.push(Box::new(gpu.unwrap_or_else(|error| panic!("{error}")).hashing(true)));
+        all.adapters.push(gpu.unwrap_or_else(|error| panic!("{error}")).hashing(true));
     }
     #[cfg(feature = "cuda")]
     for device in tiebreak::engine::gpu::cuda_devices().unwrap() {
         let gpu = tiebreak::engine::gpu::Cuda::open(Some(&device.index.to_string()));
-        all.push(Box::new(gpu.unwrap_or_else(|error| panic!("{error}"))));
+        all.nvidia.push(gpu.unwrap_or_else(|error| panic!("{error}")));
     }
     all
 }

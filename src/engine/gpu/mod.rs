@@ -115,11 +115,10 @@ impl<D: Device> Accelerated<D> {
         Accelerated { device, variant: Variant::Dot, pool, limit, hashing, scanning: true, kept }
     }
 
-    /// The engine with buffers of at most so many bytes, 256 or more, where the device allows larger ones: what is computed is the
-    /// same. Tensors and compiled graphs of before are of no use to it.
-    pub fn buffers_of(self, bytes: u64) -> Self {
-        let limit = lines(bytes.min(self.device.binding_max()));
-        Accelerated { limit, ..self }
+    /// Takes buffers of at most so many bytes, 256 or more, from now on, where the device allows larger ones: what is computed is the
+    /// same. Tensors and compiled graphs of before are of no use then.
+    pub fn set_buffers(&mut self, bytes: u64) {
+        self.limit = lines(bytes.min(self.device.binding_max()));
     }
 
     /// The engine with hashing on its device, or not: the roots are the same.

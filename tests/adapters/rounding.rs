@@ -1,12 +1,10 @@
 //! The logged profile: trainers on kernels that round differently, auditors on exact engines, the same bits; logs that lie.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 use std::sync::MutexGuard;
 
-use common::{begin_run, gpt_job, key};
+use crate::common::{Gpus, begin_run, files, gpt_job, gpus, key};
 use tiebreak::audit::checks;
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{AuditError, Outcome, Report, Silent, audit};
@@ -50,7 +48,7 @@ fn cpu(native: Native) -> Cpu {
 /// Every engine of this machine; those on GPUs are trainers and auditors.
 struct Machine {
     cpus: Vec<(String, Box<dyn Engine>)>,
-    gpus: MutexGuard<'static, Vec<Box<dyn Engine + Send>>>,
+    gpus: MutexGuard<'static, Gpus>,
 }
 
 impl Machine {
@@ -59,19 +57,19 @@ impl Machine {
         let mut cpus: Vec<(String, Box<dyn Engine>)> = Native::ALL.into_iter().map(native).collect();
         cpus.push(("cpu".into(), Box::new(Cpu::new(2).unwrap())));
         cpus.push(("reference".into(), Box::new(Reference)));
-        Machine { cpus, gpus: common::gpu_engines() }
+        Machine { cpus, gpus: gpus() }
     }
 
-    fn trainers(&self) -> impl Iterator<Item = usize> + use<> {
+    fn trainers(&mut self) -> impl Iterator<Item = usize> + use<> {
         (0..Native::ALL.len()).chain(self.gpus_from())
     }
 
-    fn auditors(&self) -> impl Iterator<Item = usize> + use<> {
+    fn auditors(&mut self) -> impl Iterator<Item = usize> + use<> {
         (Native::ALL.len()..self.cpus.len()).chain(self.gpus_from())
     }
 
-    fn gpus_from(&self) -> std::ops::Range<usize> {
-        self.cpus.len()..self.cpus.len() + self.gpus.len()
+    fn gpus_from(&mut self) -> std::ops::Range<usize> {
+        self.cpus.len()..self.cpus.len() + self.gpus.engines().len()
     }
 
     fn engine(&mut self, number: usize) -> (String, &mut dyn Engine) {
@@ -80,7 +78,10 @@ impl Machine {
                 let (name, engine) = &mut self.cpus[number];
                 (name.clone(), engine.as_mut())
             }
-            Some(gpu) => (self.gpus[gpu].describe(), self.gpus[gpu].as_mut()),
+            Some(gpu) => {
+                let engine = self.gpus.engines().swap_remove(gpu);
+                (engine.describe(), engine)
+            }
         }
     }
 }
@@ -319,6 +320,6 @@ fn an_interrupted_run_goes_on_to_the_same_bits() {
         }
         operations += 7;
     }
-    assert_eq!(common::files(&out.join("logs")), common::files(&whole.layout.logs()));
+    assert_eq!(files(&out.join("logs")), files(&whole.layout.logs()));
     assert_eq!(fs::read(run.layout.transcript()).unwrap(), fs::read(whole.layout.transcript()).unwrap());
 }

@@ -1,13 +1,12 @@
 //! Every operator of the catalogue, and its gradient, on every engine and adapter: random, extreme and subnormal inputs,
 //! equal bits. And the arrays that people bring: what is read back is what was written, and bad files are errors.
 
-mod common;
-
 use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
+use crate::common::gpus;
 use tiebreak::arith::DType;
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::engine::Engine;
@@ -85,9 +84,9 @@ fn run(engine: &mut dyn Engine, operator: &Operator, kind: u32, gradient: bool) 
 
 #[test]
 fn every_operator_has_the_same_bits_on_every_engine() {
-    let (mut cpus, mut gpus) = ([1, 2].map(|threads| Cpu::new(threads).unwrap()), common::gpu_engines());
+    let (mut cpus, mut gpus) = ([1, 2].map(|threads| Cpu::new(threads).unwrap()), gpus());
     let mut engines: Vec<&mut dyn Engine> = cpus.iter_mut().map(|cpu| cpu as &mut dyn Engine).collect();
-    engines.extend(gpus.iter_mut().map(|gpu| gpu.as_mut() as &mut dyn Engine));
+    engines.extend(gpus.engines());
     for operator in OPERATORS {
         for gradient in [false, true] {
             if gradient && !operator.differentiable {

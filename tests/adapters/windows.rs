@@ -1,13 +1,9 @@
 //! Tensors that a shader cannot see as a whole: the wgpu engine with buffers so small that each primitive, and every tensor of a
 //! training, is split into many windows, on every adapter here, bit for bit against the CPU engine.
 
-#![cfg(feature = "gpu")]
-
-mod common;
-
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use common::{adapter_names, begin_run, files, gpt_job, key, mlp_job};
+use crate::common::{adapter_names, begin_run, files, gpt_job, gpus, key, mlp_job};
 use tiebreak::arith::DType;
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::audit::plan::{Choice, plan};
@@ -27,24 +23,22 @@ use tiebreak::program::step::{Program, StepSpec};
 use tiebreak::run::disk::Disk;
 use tiebreak::train::{Silent, train};
 
-/// Runs a test on every adapter, and on one that multiplies digit planes, with buffers of so many bytes. Adapters are opened once,
-/// since that tests them.
+/// Runs a test on every adapter, and on one that multiplies digit planes or whole words where none does, with buffers of so many bytes.
 fn with_buffers_of(bytes: u64, mut test: impl FnMut(&mut Gpu)) {
-    static ENGINES: LazyLock<Mutex<Vec<Gpu>>> = LazyLock::new(|| {
-        let names = adapter_names();
-        let mut engines: Vec<Gpu> = names.iter().map(|name| Gpu::open(Some(name)).unwrap()).collect();
+    static OTHER: LazyLock<Mutex<Option<Gpu>>> = LazyLock::new(|| {
         // SwiftShader takes minutes to compile what it would not choose.
-        if let Some(name) = names.iter().find(|name| !name.contains("SwiftShader")) {
-            let other = if engines[0].describe().contains("Words") { Variant::Dot } else { Variant::Words };
-            engines.push(Gpu::open_with(Some(name), other).unwrap());
-        }
-        Mutex::new(engines.into_iter().map(|engine| engine.hashing(true)).collect())
+        let name = adapter_names().into_iter().find(|name| !name.contains("SwiftShader"));
+        let open = |name: String| {
+            let words = gpus().adapters[0].describe().contains("Words");
+            Gpu::open_with(Some(&name), if words { Variant::Dot } else { Variant::Words }).unwrap()
+        };
+        Mutex::new(name.map(|name| open(name).hashing(true)))
     });
-    let mut engines = ENGINES.lock().unwrap_or_else(PoisonError::into_inner);
-    for engine in std::mem::take(&mut *engines) {
-        let mut engine = engine.buffers_of(bytes);
-        test(&mut engine);
-        engines.push(engine);
+    let mut other = OTHER.lock().unwrap_or_else(PoisonError::into_inner);
+    for engine in gpus().adapters.iter_mut().chain(&mut *other) {
+        engine.set_buffers(bytes);
+        test(engine);
+        engine.set_buffers(u64::MAX);
     }
 }
 

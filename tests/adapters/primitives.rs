@@ -1,15 +1,9 @@
-//! The wgpu engine on every adapter here, bit for bit against the scalar contract and the CPU engine.
-//!
-//! A software adapter that is missing is named in the output; with TIEBREAK_REQUIRE_ADAPTERS (parts of names,
-//! separated by commas) a missing one is a failure, which is how CI runs.
-
-#![cfg(feature = "gpu")]
-
-mod common;
+//! The engines on GPUs, bit for bit against the scalar contract and the CPU engine: every scalar operation, elementary functions,
+//! primitives of many sizes, and a whole training.
 
 use std::sync::Arc;
 
-use common::{adapter_names, begin_run, files, gpt_job, gpu_engines, key};
+use crate::common::{adapter_names, begin_run, files, gpt_job, gpus, key};
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::arith::{DType, elementary, float};
 use tiebreak::commit::tensor::{Hash, tile_values};
@@ -84,11 +78,8 @@ fn scalar_operations_on_a_million_pairs() {
     ];
     let a: Vec<u32> = (0..COUNT).map(|i| pattern(i, 1)).collect();
     let b: Vec<u32> = (0..COUNT).map(|i| pattern(random(i, 3), 2)).collect();
-    for engine in gpu_engines().iter_mut() {
-        let inputs = [
-            upload(engine.as_mut(), DType::F32, &[COUNT], &a),
-            upload(engine.as_mut(), DType::F32, &[COUNT], &b),
-        ];
+    for engine in gpus().engines() {
+        let inputs = [upload(engine, DType::F32, &[COUNT], &a), upload(engine, DType::F32, &[COUNT], &b)];
         for (number, (write, right)) in operations.iter().enumerate() {
             let mut builder = Builder::new(ProductTable::preset());
             let (x, y) = (builder.input("a", DType::F32, &[COUNT]), builder.input("b", DType::F32, &[COUNT]));
@@ -98,7 +89,7 @@ fn scalar_operations_on_a_million_pairs() {
             });
             let output = builder.map(body, &[x, y], &[COUNT]);
             builder.output("out", output);
-            let have = run(engine.as_mut(), &builder.finish(), &inputs);
+            let have = run(engine, &builder.finish(), &inputs);
             for i in 0..COUNT as usize {
                 let want = right(a[i], b[i]);
                 let name = engine.describe();
@@ -119,8 +110,8 @@ fn elementary_functions_on_a_million_inputs() {
     ];
     // 2048 inputs in each of the 512 binades, and the vectors of mpmath are covered by the CPU's functions.
     let x: Vec<u32> = (0..COUNT).map(|i| (i >> 11) << 23 | (random(i, 5) & 0x7f_ffff)).collect();
-    for engine in gpu_engines().iter_mut() {
-        let input = upload(engine.as_mut(), DType::F32, &[COUNT], &x);
+    for engine in gpus().engines() {
+        let input = upload(engine, DType::F32, &[COUNT], &x);
         for (number, (write, right)) in functions.iter().enumerate() {
             let mut builder = Builder::new(ProductTable::preset());
             let input_id = builder.input("x", DType::F32, &[COUNT]);
@@ -130,7 +121,7 @@ fn elementary_functions_on_a_million_inputs() {
             });
             let output = builder.map(body, &[input_id], &[COUNT]);
             builder.output("out", output);
-            let have = run(engine.as_mut(), &builder.finish(), std::slice::from_ref(&input));
+            let have = run(engine, &builder.finish(), std::slice::from_ref(&input));
             for i in 0..COUNT as usize {
                 assert_eq!(have[i], right(x[i]), "{}: function {number} of {:08x}", engine.describe(), x[i]);
             }
@@ -164,8 +155,8 @@ fn product(
 /// it would not choose are opened there, which tests them on every pair of equal digits and on long sums, and no more.
 #[test]
 fn products_of_every_kind() {
-    let described: Vec<String> = gpu_engines().iter().map(|engine| engine.describe()).collect();
-    let mut others: Vec<Box<dyn Engine + Send>> = Vec::new();
+    let described: Vec<String> = gpus().engines().iter().map(|engine| engine.describe()).collect();
+    let mut others: Vec<Gpu> = Vec::new();
     for name in adapter_names() {
         let is_open = |variant: &Variant| {
             let products = format!("{variant:?} products");
@@ -174,13 +165,14 @@ fn products_of_every_kind() {
         for variant in Variant::ALL.into_iter().filter(|variant| !is_open(variant)) {
             let engine = Gpu::open_with(Some(&name), variant).unwrap();
             if !name.contains("SwiftShader") {
-                others.push(Box::new(engine));
+                others.push(engine);
             }
         }
     }
     let mut cpu = Cpu::new(2).unwrap();
-    let mut chosen = gpu_engines();
-    let mut engines: Vec<&mut Box<dyn Engine + Send>> = chosen.iter_mut().chain(&mut others).collect();
+    let mut chosen = gpus();
+    let mut engines = chosen.engines();
+    engines.extend(others.iter_mut().map(|engine| engine as &mut dyn Engine));
     let shapes = [
         [70_000, 1, 2, 3],
         [1, 1, 1, 1],
@@ -216,7 +208,7 @@ fn products_of_every_kind() {
             let shape = [batch, m, n, k];
             let want = product(&mut cpu, shape, digits, &a, &b);
             for engine in engines.iter_mut() {
-                let have = product(engine.as_mut(), shape, digits, &a, &b);
+                let have = product(*engine, shape, digits, &a, &b);
                 assert!(have == want, "{}: {shape:?}, {digits:?}", engine.describe());
             }
         }
@@ -227,7 +219,8 @@ fn products_of_every_kind() {
 #[test]
 fn reductions_of_every_length() {
     let mut cpu = Cpu::new(2).unwrap();
-    let mut engines = gpu_engines();
+    let mut gpus = gpus();
+    let mut engines = gpus.engines();
     for (rows, len) in [(3, 1), (5, 255), (4, 256), (3, 257), (2, 4097), (1, 100_000), (70_000, 2)] {
         let words: Vec<u32> = (0..rows * len)
             .map(|i| match random(i, 21) % 300 {
@@ -259,8 +252,8 @@ fn reductions_of_every_length() {
             let input = upload(&mut cpu, DType::F32, &[rows, len], &words);
             let want = run(&mut cpu, &graph, &[input]);
             for engine in engines.iter_mut() {
-                let input = upload(engine.as_mut(), DType::F32, &[rows, len], &words);
-                let have = run(engine.as_mut(), &graph, &[input]);
+                let input = upload(*engine, DType::F32, &[rows, len], &words);
+                let have = run(*engine, &graph, &[input]);
                 assert!(have == want, "{}: reduction {number} of {rows} x {len}", engine.describe());
             }
         }
@@ -272,7 +265,8 @@ fn reductions_of_every_length() {
 fn sums_of_segments_have_the_same_bits() {
     use tiebreak::program::graph::Primitive;
     let mut cpu = Cpu::new(2).unwrap();
-    let mut engines = gpu_engines();
+    let mut gpus = gpus();
+    let mut engines = gpus.engines();
     for (positions, width, bound) in [(100u32, 3, 7), (16_384, 2, 5), (16_385, 9, 40), (90_001, 5, 3)] {
         let mut b = Builder::new(ProductTable::preset());
         let rows = b.input("rows", DType::F32, &[positions, width]);
@@ -301,8 +295,8 @@ fn sums_of_segments_have_the_same_bits() {
         let there = inputs(&mut cpu);
         let want = run(&mut cpu, &graph, &there);
         for engine in engines.iter_mut() {
-            let there = inputs(engine.as_mut());
-            let have = run(engine.as_mut(), &graph, &there);
+            let there = inputs(*engine);
+            let have = run(*engine, &graph, &there);
             assert!(have == want, "{}: {positions} positions", engine.describe());
         }
     }
@@ -312,11 +306,11 @@ fn sums_of_segments_have_the_same_bits() {
 /// levels of workgroups.
 #[test]
 fn roots_on_a_device_are_blake3() {
-    for engine in gpu_engines().iter_mut() {
+    for engine in gpus().engines() {
         let (mut tensors, mut want) = (Vec::new(), Vec::new());
         for len in [1, 2, 15, 16, 17, 255, 256, 257, 512, 769, 16_383, 16_384, 16_385, 16_640, 1_100_000] {
             let words: Vec<u32> = (0..len).map(|i| random(i, len)).collect();
-            tensors.push(upload(engine.as_mut(), DType::F32, &[len], &words));
+            tensors.push(upload(engine, DType::F32, &[len], &words));
             let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
             want.push(*blake3::hash(&bytes).as_bytes());
         }
@@ -380,8 +374,8 @@ fn tiles_are_hashed_on_a_device() {
         hashed.tiles
     };
     let want = tiles(&mut Cpu::new(1).unwrap(), false);
-    for engine in gpu_engines().iter_mut() {
-        assert!(tiles(engine.as_mut(), true) == want, "{}", engine.describe());
+    for engine in gpus().engines() {
+        assert!(tiles(engine, true) == want, "{}", engine.describe());
     }
 }
 
@@ -402,11 +396,8 @@ fn fifty_steps_write_the_same_run_everywhere() {
     let expected = trained("cpu-1", &mut Cpu::new(1).unwrap());
     assert!(trained("cpu-2", &mut Cpu::new(2).unwrap()) == expected, "two threads differ from one");
     // State and gradients are hashed on the device too.
-    for (number, engine) in gpu_engines().iter_mut().enumerate() {
+    for (number, engine) in gpus().engines().into_iter().enumerate() {
         let name = engine.describe();
-        assert!(
-            trained(&format!("gpu-{number}"), engine.as_mut()) == expected,
-            "{name} differs from the CPU engine"
-        );
+        assert!(trained(&format!("gpu-{number}"), engine) == expected, "{name} differs from the CPU engine");
     }
 }
