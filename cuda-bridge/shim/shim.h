@@ -5,11 +5,9 @@
 // Switching fibers by longjmp is what a fortified C library takes for an attack.
 #undef _FORTIFY_SOURCE
 #include <csetjmp>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <functional>
 #include <sys/mman.h>
 #include <type_traits>
 #include <ucontext.h>
@@ -38,14 +36,22 @@ inline thread_local Index3 thread_index, block_index, grid_size;
 // The line tells barriers apart, so that threads which wait at different ones are found.
 #define __syncthreads() shim::wait_at(__LINE__)
 
+// What kernels take of <cmath>, which would double the time that the compiler spends on this file.
+extern "C" {
+double sqrt(double) noexcept;
+float floorf(float) noexcept;
+float ceilf(float) noexcept;
+float truncf(float) noexcept;
+float rintf(float) noexcept;
+}
 inline unsigned __float_as_uint(float a) { unsigned r; memcpy(&r, &a, 4); return r; }
 inline float __uint_as_float(unsigned a) { float r; memcpy(&r, &a, 4); return r; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
-inline float __fsqrt_rn(float a) { return sqrtf(a); }
-inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+inline float __fsqrt_rn(float a) { return __builtin_sqrtf(a); }
+inline float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 inline float __uint2float_rn(unsigned a) { return (float)a; }
 inline float __int2float_rn(int a) { return (float)a; }
 inline float __ll2float_rn(long long a) { return (float)a; }
@@ -56,7 +62,7 @@ inline int __float2int_rz(float a) { return (int)a; }
 inline int __float2int_rn(float a) {
     if (a != a) return 0;
     if (a >= 2147483648.0f) return 2147483647;
-    return a < -2147483648.0f ? -2147483647 - 1 : (int)nearbyintf(a);
+    return a < -2147483648.0f ? -2147483647 - 1 : (int)__builtin_nearbyintf(a);
 }
 inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 inline int __clz(int a) { return a == 0 ? 32 : __builtin_clz((unsigned)a); }
@@ -124,7 +130,12 @@ struct Fiber {
 // Switches cost no system call: contexts of the C library, which keep signal masks, only begin a fiber.
 inline thread_local jmp_buf scheduler;
 inline thread_local Fiber* running = nullptr;
-inline thread_local const std::function<void()>* body = nullptr;
+// What every thread runs. (std::function's header would take as long to compile as all of this.)
+struct Body {
+    void (*run)(const void*);
+    const void* kernel;
+};
+inline thread_local Body body;
 // The first thing that was found wrong.
 inline thread_local const char* fault = nullptr;
 
@@ -161,7 +172,7 @@ inline void wait_for_warp(int line, Operation operation, void* argument) {
 }
 
 inline void enter() {
-    (*body)();
+    body.run(body.kernel);
     expect(running->copies.empty(), "a thread ended with copies that it did not wait for");
     running->state = ENDED;
     pause();
@@ -224,11 +235,11 @@ inline const char* run_block(std::vector<Fiber>& fibers) {
     }
 }
 
-// Runs `kernel` for every thread of every block.
-inline const char* launch(const unsigned* grid, Index3 block, bool barriers, const std::function<void()>& kernel) {
+// Runs a kernel for every thread of every block.
+inline const char* launch_body(const unsigned* grid, Index3 block, bool barriers, Body kernel) {
     std::vector<Fiber> fibers;
     const char* error = nullptr;
-    body = &kernel;
+    body = kernel;
     grid_size = {grid[0], grid[1], grid[2]};
     if (barriers) {
         fibers.resize((size_t)block.x * block.y * block.z);
@@ -251,10 +262,15 @@ inline const char* launch(const unsigned* grid, Index3 block, bool barriers, con
                 Index3& at = thread_index;
                 for (at.z = 0; at.z < block.z; at.z++)
                     for (at.y = 0; at.y < block.y; at.y++)
-                        for (at.x = 0; at.x < block.x; at.x++) kernel();
+                        for (at.x = 0; at.x < block.x; at.x++) body.run(body.kernel);
             }
     for (Fiber& fiber : fibers) if (fiber.stack) munmap(fiber.stack, STACK);
     return error;
+}
+
+template <class Kernel>
+const char* launch(const unsigned* grid, Index3 block, bool barriers, const Kernel& kernel) {
+    return launch_body(grid, block, barriers, {[](const void* of) { (*(const Kernel*)of)(); }, &kernel});
 }
 
 // Runs a kernel whose arguments stand in memory, as the driver's launch has them; gives the last buffer, which is what our
