@@ -134,7 +134,7 @@ fn observers_see_the_same() {
     let programs = programs();
     let mut cpu = Cpu::new(2).unwrap();
     for name in names() {
-        let mut gpu = Gpu::open(Some(&name)).unwrap();
+        let mut gpu = Gpu::open(Some(&name)).unwrap().regions(true);
         for program in &programs {
             for (every, from) in [(40, 7), (40, 19), (9, 2)] {
                 let seen = |engine: &mut dyn Engine| {

@@ -32,7 +32,8 @@ use tiebreak::train::{Silent, train};
 fn with_buffers_of(bytes: u64, mut test: impl FnMut(&mut Gpu)) {
     static ENGINES: LazyLock<Mutex<Vec<Gpu>>> = LazyLock::new(|| {
         let names = adapter_names();
-        let mut engines: Vec<Gpu> = names.iter().map(|name| Gpu::open(Some(name)).unwrap()).collect();
+        let mut engines: Vec<Gpu> =
+            names.iter().map(|name| Gpu::open(Some(name)).unwrap().regions(true)).collect();
         // SwiftShader takes minutes to compile what it would not choose.
         if let Some(name) = names.iter().find(|name| !name.contains("SwiftShader")) {
             let other = if engines[0].describe().contains("Words") { Variant::Dot } else { Variant::Words };

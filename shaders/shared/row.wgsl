@@ -1,6 +1,6 @@
 //!include shared/float.wgsl
 // A row of LEN elements, of which each of 64 invocations has every 64th. Between its passes over the row a workgroup keeps values
-// in `held`, a stretch for each; both names are the including shader's.
+// in `held`, a stretch for each. The including shader has both names, and SHARE: a 64th of LEN or more, a power of two.
 
 // Where element j lies in its stretch: a word is left out after every 32, so that what is a power of two apart, as the operands
 // of a tree are, does not lie in the same bank of memory.
@@ -8,14 +8,19 @@ fn row_place(j: u32) -> u32 {
     return j + (j >> 5u);
 }
 
-// The sum of the stretch that begins at `first`, by the fixed tree, level by level: pair neighbours, promote an odd last one. Every
-// invocation calls it and gets the sum. LEN is 2 or more, so that every term is added, which makes a NaN canonical.
+// The sum of the stretch that begins at `first`, by the fixed tree: pair neighbours, promote an odd last one. A node of 2^h terms takes
+// the place of its first. Invocations make nodes of SHARE terms, some of them nodes of 8 times as many, one of them the sum. All
+// invocations call this, and all get it. LEN is 2 or more, so that every term is added, which makes a NaN canonical.
 fn row_sum(first: u32, index: u32) -> u32 {
-    for (var step = 1u; step < LEN; step = step << 1u) {
+    var terms = 1u; // of a node
+    for (var block = SHARE; terms < LEN; block = block << 3u) {
         workgroupBarrier();
-        for (var left = index * 2u * step; left + step < LEN; left += 128u * step) {
-            let place = first + row_place(left);
-            held[place] = f_add(held[place], held[first + row_place(left + step)]);
+        let end = min((index + 1u) * block, LEN);
+        for (; terms < block; terms = terms << 1u) {
+            for (var left = index * block; left + terms < end; left += 2u * terms) {
+                let place = first + row_place(left);
+                held[place] = f_add(held[place], held[first + row_place(left + terms)]);
+            }
         }
     }
     workgroupBarrier();
@@ -24,12 +29,20 @@ fn row_sum(first: u32, index: u32) -> u32 {
     return sum;
 }
 
-// The number whose order key is the greatest of all invocations' keys.
+// The number whose order key is the greatest of all invocations' keys: some find the greatest of 8, all the greatest of these.
 fn row_max(first: u32, index: u32, key: u32) -> u32 {
+    var greatest = key;
     held[first + row_place(index)] = key;
     workgroupBarrier();
-    var greatest = 0u;
-    for (var i = 0u; i < 64u; i++) {
+    if (index < 8u) {
+        for (var i = 0u; i < 8u; i++) {
+            greatest = max(greatest, held[first + row_place(8u * index + i)]);
+        }
+        // Nobody else has read or will read this invocation's eight.
+        held[first + row_place(8u * index)] = greatest;
+    }
+    workgroupBarrier();
+    for (var i = 0u; i < 64u; i += 8u) {
         greatest = max(greatest, held[first + row_place(i)]);
     }
     workgroupBarrier(); // as above

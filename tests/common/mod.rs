@@ -188,7 +188,7 @@ pub fn adapter_names() -> Vec<String> {
 }
 
 /// An engine for every usable adapter and every NVIDIA GPU, opened once: each must pass its self-test, which takes a software
-/// adapter most of a minute. Tensors are hashed where they are, as GPUs do it, on software adapters too.
+/// adapter most of a minute. Tensors are hashed where they are and rows computed at once, as GPUs do it, on software adapters too.
 pub fn gpu_engines() -> MutexGuard<'static, Vec<Box<dyn Engine + Send>>> {
     static ENGINES: LazyLock<Mutex<Vec<Box<dyn Engine + Send>>>> = LazyLock::new(|| Mutex::new(open_gpus()));
     // A test that failed leaves engines as they were.
@@ -201,7 +201,7 @@ fn open_gpus() -> Vec<Box<dyn Engine + Send>> {
     #[cfg(feature = "gpu")]
     for name in adapter_names() {
         let gpu = tiebreak::engine::gpu::Gpu::open(Some(&name));
-        all.push(Box::new(gpu.unwrap_or_else(|error| panic!("{error}")).hashing(true)));
+        all.push(Box::new(gpu.unwrap_or_else(|error| panic!("{error}")).hashing(true).regions(true)));
     }
     #[cfg(feature = "cuda")]
     for device in tiebreak::engine::gpu::cuda_devices().unwrap() {

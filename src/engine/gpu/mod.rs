@@ -78,7 +78,8 @@ pub struct Accelerated<D: Device> {
     hashing: bool,
     /// Whether near ties are searched for on the device, where it can.
     scanning: bool,
-    /// Whether nodes over the same rows are computed at once.
+    /// Whether nodes over the same rows are computed at once: where that is no GPU, memory decides nothing and a workgroup that waits for
+    /// itself costs more than it spares.
     regions: bool,
     /// Uniform data of such searches and of roots, by what is in it.
     kept: HashMap<Vec<u8>, D::Uniforms>,
@@ -115,10 +116,9 @@ impl<D: Device> Accelerated<D> {
     }
 
     fn on(device: D) -> Self {
-        let (hashing, limit) = (!device.software(), lines(device.binding_max()));
+        let (hashing, regions, limit) = (!device.software(), !device.software(), lines(device.binding_max()));
         let (pool, kept) = (Pool::default(), HashMap::new());
-        let (scanning, regions) = (true, true);
-        Accelerated { device, variant: Variant::Dot, pool, limit, hashing, scanning, regions, kept }
+        Accelerated { device, variant: Variant::Dot, pool, limit, hashing, scanning: true, regions, kept }
     }
 
     /// The engine with buffers of at most so many bytes, 256 or more, where the device allows larger ones: what is computed is the

@@ -36,8 +36,13 @@ pub fn shader(graph: &Graph, region: &Region, layout: &Layout) -> Shader {
 
 fn header(graph: &Graph, region: &Region, layout: &Layout, vectors: usize) -> String {
     let nodes = || region.members.iter().map(|member| &graph.nodes[member.node].primitive);
-    let body = |primitive| if let &Primitive::Map { ref body, .. } = primitive { Some(body) } else { None };
-    let mut text = includes(&nodes().filter_map(body).collect::<Vec<_>>());
+    let bodies: Vec<&Body> = nodes()
+        .filter_map(|primitive| match primitive {
+            Primitive::Map { body, .. } => Some(body),
+            _ => None,
+        })
+        .collect();
+    let mut text = includes(&bodies);
     if layout.stretches > 0 {
         text.push_str("//!include shared/row.wgsl\n");
     }
@@ -45,14 +50,15 @@ fn header(graph: &Graph, region: &Region, layout: &Layout, vectors: usize) -> St
     // Writing to a string cannot fail.
     let _ = writeln!(text, "// A row each: {}.\n\nconst LEN = {}u;", names.join(", "), region.len);
     if layout.stretches > 0 {
+        let share = region.len.div_ceil(GROUP).next_power_of_two();
         let words = layout.stretches * stretch_words(region.len);
-        let _ = writeln!(text, "var<workgroup> held: array<u32, {words}>;");
+        let _ = writeln!(text, "const SHARE = {share}u;\nvar<workgroup> held: array<u32, {words}>;");
     }
     let _ = writeln!(text, "@group(0) @binding(0) var<uniform> p: array<vec4<u32>, {vectors}>;");
-    let reads = (0..region.reads.len()).map(|number| (number, "read", format!("in{number}")));
-    let writes = (0..region.writes.len()).map(|number| (number, "read_write", format!("out{number}")));
-    for (binding, (_, access, name)) in (1..).zip(reads.chain(writes)) {
-        let _ = writeln!(text, "@group(0) @binding({binding}) var<storage, {access}> {name}: array<u32>;");
+    let reads = (0..region.reads.len()).map(|number| format!("<storage, read> in{number}"));
+    let writes = (0..region.writes.len()).map(|number| format!("<storage, read_write> out{number}"));
+    for (binding, variable) in (1..).zip(reads.chain(writes)) {
+        let _ = writeln!(text, "@group(0) @binding({binding}) var{variable}: array<u32>;");
     }
     let _ = writeln!(
         text,
@@ -79,8 +85,8 @@ struct Lines {
     element: String,
 }
 
-impl Writer<'_> {
-    fn primitive(&self, number: usize) -> &Primitive {
+impl<'a> Writer<'a> {
+    fn primitive(&self, number: usize) -> &'a Primitive {
         &self.graph.nodes[self.region.members[number].node].primitive
     }
 
@@ -162,86 +168,91 @@ impl Writer<'_> {
     /// Everything of a pass: what rows have one of, the loop over elements, and the sums and maxima that end it.
     fn pass(&mut self, pass: usize) -> String {
         let (region, layout) = (self.region, self.layout);
-        let stretch = |home: u32| home * stretch_words(region.len);
         let of_pass: Vec<usize> = (0..region.members.len()).filter(|&m| layout.pass[m] == pass).collect();
-        let (mut text, mut maps) = (String::new(), String::new());
+        let (mut before, mut maps, mut after) = (String::new(), String::new(), String::new());
+        let (takes, mut keeps) = self.waiting(pass, &of_pass);
         for &number in &of_pass {
-            if let Primitive::Map { body, dims, inputs } = self.primitive(number).clone() {
-                let lines = self.map(number, &body, dims, &inputs);
-                text.push_str(&lines.row);
+            if let Primitive::Map { body, dims, inputs } = self.primitive(number) {
+                let lines = self.map(number, body, *dims, inputs);
+                before.push_str(&lines.row);
                 maps.push_str(&lines.element);
             }
-            if region.members[number].role == Role::Narrow {
-                text.push_str(&self.write_one(number));
+            let value = self.value(number);
+            let (stretch, term) = (layout.scratch[number].map(|s| self.stretch(s)), || self.term(number));
+            match (region.members[number].role, stretch) {
+                (Role::Wide, _) => {
+                    if let Some(write) = self.written(number) {
+                        keeps.push_str(&format!("        out{write}[i] = {value};\n"));
+                    }
+                }
+                (Role::Sum, Some(stretch)) => {
+                    keeps.push_str(&format!("        held[{stretch}u + at] = {};\n", term()));
+                    after.push_str(&format!("    let {value} = row_sum({stretch}u, index);\n"));
+                    after.push_str(&self.write_one(number));
+                }
+                (Role::Max, Some(stretch)) => {
+                    let key = format!("key{number}");
+                    before.push_str(&format!("    var {key} = 0u;\n"));
+                    keeps.push_str(&format!("        {key} = max({key}, f_order_key({}));\n", term()));
+                    after.push_str(&format!("    let {value} = row_max({stretch}u, index, {key});\n"));
+                    after.push_str(&self.write_one(number));
+                }
+                _ => before.push_str(&self.write_one(number)),
             }
         }
-        let of_row = |&number: &usize| region.members[number].role != Role::Narrow;
-        if !of_pass.iter().any(of_row) {
-            return text;
+        if maps.is_empty() && keeps.is_empty() {
+            return before; // nothing of an element
         }
-        let maxima = of_pass.iter().filter(|&&number| region.members[number].role == Role::Max);
-        maxima.for_each(|number| text.push_str(&format!("    var key{number} = 0u;\n")));
-        let _ = writeln!(
-            text,
-            "    for (var j = index; j < LEN; j += {GROUP}u) {{\n        let i = row * LEN + j;"
-        );
-        if layout.stretches > 0 {
-            text.push_str("        let at = row_place(j);\n");
-        }
-        // Loads and kept values first, so that what this pass keeps may lie where they lay.
-        let mut keeps = String::new();
+        let at = if layout.stretches > 0 { "        let at = row_place(j);\n" } else { "" };
+        let i = "        let i = row * LEN + j;\n";
+        let head = format!("    for (var j = index; j < LEN; j += {GROUP}u) {{\n");
+        before + &head + i + at + &takes + &maps + &keeps + "    }\n" + &after
+    }
+
+    /// The lines by which a pass takes the row's elements and what waits for it, and those by which it keeps what later ones take. It takes
+    /// before it keeps, so that one value may lie where another lay.
+    fn waiting(&mut self, pass: usize, of_pass: &[usize]) -> (String, String) {
+        let layout = self.layout;
+        let (mut takes, mut keeps) = (String::new(), String::new());
+        let operands = || of_pass.iter().flat_map(|&member| &layout.operands[member]);
         for (number, load) in layout.loads.iter().enumerate() {
-            let home = layout.load_homes[number].map(stretch);
-            let used = of_pass.iter().flat_map(|&m| &layout.operands[m]);
-            if !used.into_iter().any(|operand| matches!(operand, Operand::Load(l) if *l == number)) {
+            if !operands().any(|operand| matches!(operand, Operand::Load(taken) if *taken == number)) {
                 continue;
             }
+            let (home, (first, last)) = (layout.load_homes[number].map(|s| self.stretch(s)), load.passes);
             let value = match home {
-                Some(home) if pass > load.passes.0 => format!("held[{home}u + at]"),
+                Some(home) if pass > first => format!("held[{home}u + at]"),
                 _ => format!("in{}[{} + i]", self.read(load.tensor), self.word(load.offset)),
             };
-            let _ = writeln!(text, "        let x{number} = {value};");
-            if let Some(home) = home.filter(|_| pass == load.passes.0 && pass < load.passes.1) {
-                let _ = writeln!(keeps, "        held[{home}u + at] = x{number};");
+            takes.push_str(&format!("        let x{number} = {value};\n"));
+            if let Some(home) = home.filter(|_| pass == first && pass < last) {
+                keeps.push_str(&format!("        held[{home}u + at] = x{number};\n"));
             }
         }
         for (number, home) in layout.homes.iter().enumerate() {
-            let Some(home) = home.map(stretch) else { continue };
-            let used = of_pass.iter().flat_map(|&m| &layout.operands[m]);
-            let mut used = used.filter(|operand| matches!(operand, Operand::Member(of) if *of == number));
+            let Some(home) = home.map(|s| self.stretch(s)) else { continue };
+            let value = self.value(number);
             if layout.pass[number] == pass {
-                let _ = writeln!(keeps, "        held[{home}u + at] = {};", self.value(number));
-            } else if used.next().is_some() {
-                let _ = writeln!(text, "        let {} = held[{home}u + at];", self.value(number));
+                keeps.push_str(&format!("        held[{home}u + at] = {value};\n"));
+            } else if operands().any(|operand| matches!(operand, Operand::Member(of) if *of == number)) {
+                takes.push_str(&format!("        let {value} = held[{home}u + at];\n"));
             }
         }
-        text.push_str(&maps);
-        let mut ends = String::new();
-        for &number in &of_pass {
-            let role = region.members[number].role;
-            if role == Role::Wide {
-                if let Some(write) = self.written(number) {
-                    let _ = writeln!(keeps, "        out{write}[i] = {};", self.value(number));
-                }
-                continue;
-            }
-            let Some(home) = layout.scratch[number].map(stretch) else { continue };
-            let term = match layout.operands[number][0] {
-                Operand::Member(of) => self.value(of),
-                Operand::Load(load) => format!("x{load}"),
-                Operand::Outside { .. } => unreachable!("sums and maxima take the row's elements"),
-            };
-            let _ = if role == Role::Sum {
-                writeln!(ends, "    let v{number} = row_sum({home}u, index);")
-                    .and_then(|()| writeln!(keeps, "        held[{home}u + at] = {term};"))
-            } else {
-                writeln!(ends, "    let v{number} = row_max({home}u, index, key{number});").and_then(|()| {
-                    writeln!(keeps, "        key{number} = max(key{number}, f_order_key({term}));")
-                })
-            };
-            ends.push_str(&self.write_one(number));
+        (takes, keeps)
+    }
+
+    /// The first word of a stretch.
+    fn stretch(&self, number: u32) -> u32 {
+        number * stretch_words(self.region.len)
+    }
+
+    /// What a sum or a maximum takes.
+    fn term(&self, number: usize) -> String {
+        match self.layout.operands[number][0] {
+            Operand::Member(of) => self.value(of),
+            Operand::Load(load) => format!("x{load}"),
+            Operand::Outside { .. } => unreachable!("sums and maxima take the row's elements"),
         }
-        text + &keeps + "    }\n" + &ends
     }
 
     /// The number of a member's output among what is written.
