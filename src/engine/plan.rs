@@ -26,20 +26,13 @@ pub fn last_touches(graph: &Graph, touched: Vec<Vec<TensorId>>) -> Vec<Vec<Tenso
 /// The most bytes of tensors that live at once while a graph runs, inputs and outputs included, in the canonical
 /// layout.
 pub fn peak_bytes(graph: &Graph) -> u64 {
-    let alone = |node: &Node| (node.primitive.inputs(), vec![node.output]);
-    peak_bytes_of(graph, graph.nodes.iter().map(alone).collect())
-}
-
-/// The same where it runs as a sequence of something else than nodes, each with the tensors that it reads and those that it writes.
-pub fn peak_bytes_of(graph: &Graph, sequence: Vec<(Vec<TensorId>, Vec<TensorId>)>) -> u64 {
-    let bytes = |id: &TensorId| graph.tensor(*id).bytes() as u64;
-    let touched = sequence.iter().map(|(reads, writes)| [&reads[..], writes].concat()).collect();
-    let mut live: u64 = graph.inputs.iter().map(|port| bytes(&port.tensor)).sum();
+    let bytes = |id: TensorId| graph.tensor(id).bytes() as u64;
+    let mut live: u64 = graph.inputs.iter().map(|port| bytes(port.tensor)).sum();
     let mut peak = live;
-    for ((_, writes), dying) in sequence.iter().zip(last_touches(graph, touched)) {
-        live += writes.iter().map(bytes).sum::<u64>();
+    for (node, dying) in graph.nodes.iter().zip(last_uses(graph)) {
+        live += bytes(node.output);
         peak = peak.max(live);
-        live -= dying.iter().map(bytes).sum::<u64>();
+        live -= dying.into_iter().map(bytes).sum::<u64>();
     }
     peak
 }
