@@ -65,6 +65,7 @@ fn steps_that_nobody_observes_have_the_same_bits() {
     for (from, to) in
         [("steps = 8", "steps = 14"), ("context = 12", "context = 65"), ("width = 16", "width = 66")]
     {
+        assert!(text.contains(from));
         text = text.replace(from, to);
     }
     std::fs::write(&job, text).unwrap();
