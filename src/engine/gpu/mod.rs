@@ -78,8 +78,7 @@ pub struct Accelerated<D: Device> {
     hashing: bool,
     /// Whether near ties are searched for on the device, where it can.
     scanning: bool,
-    /// Whether nodes over the same rows are computed at once: where that is no GPU, memory decides nothing and a workgroup that waits for
-    /// itself costs more than it spares.
+    /// Whether nodes over the same rows are computed at once: where that is no GPU, node by node is a little faster (`benches/step.rs`).
     regions: bool,
     /// Uniform data of such searches and of roots, by what is in it.
     kept: HashMap<Vec<u8>, D::Uniforms>,
