@@ -1,4 +1,5 @@
-//! Whole training steps on the CPU engine: `cargo bench --bench step [-- FILTER]`.
+//! Whole training steps on the CPU engine: `cargo bench --bench step [-- FILTER]`; or on an adapter, with rows of a graph computed at
+//! once and node by node: `cargo bench --bench step -- [FILTER] --adapter=NAME`.
 //!
 //! Prints, for each model, the median time of a step, tokens per second and where the time goes by primitive.
 
@@ -60,7 +61,8 @@ fn gpt(layers: u32, width: u32, heads: u32) -> Model {
     })
 }
 
-fn bench(name: &str, model: Model, products: ProductTable) {
+/// The median time of a step.
+fn bench(name: &str, model: Model, products: ProductTable, engine: &mut dyn Engine) -> Duration {
     let spec = StepSpec {
         model,
         optimizer: Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 },
@@ -70,13 +72,12 @@ fn bench(name: &str, model: Model, products: ProductTable) {
         products,
     };
     let program = Arc::new(Program::new(spec));
-    let mut engine = Cpu::new(0).expect("the CPU engine starts");
     let device = engine.describe();
     let state: Vec<Vec<u8>> = init::state(&program, [1, 2])
         .iter()
         .map(|t| t.iter().flat_map(|w| w.to_le_bytes()).collect())
         .collect();
-    let mut session = Session::new(&mut engine, program.clone()).expect("the program compiles");
+    let mut session = Session::new(engine, program.clone()).expect("the program compiles");
     session.load(&state).expect("the state loads");
     let tokens: Vec<u8> = (0..8 * 128u32).flat_map(|i| (i * 7919 % 97).to_le_bytes()).collect();
     let batch = [MicroBatch { tensors: vec![tokens.clone(), tokens] }];
@@ -113,10 +114,29 @@ fn bench(name: &str, model: Model, products: ProductTable) {
     for (primitive, time) in rows.into_iter().take(12) {
         println!("    {primitive:<28} {:8.1} ms", time.as_secs_f64() * 1e3);
     }
+    median
+}
+
+/// The same step on an adapter both ways.
+#[cfg(feature = "gpu")]
+fn both_ways(name: &str, model: Model, products: ProductTable, adapter: &str) {
+    use tiebreak::engine::gpu::Gpu;
+    let times = [true, false].map(|regions| {
+        let engine = Gpu::open(Some(adapter)).expect("the adapter passes its self-test");
+        println!("rows {}:", if regions { "computed at once" } else { "node by node" });
+        bench(name, model.clone(), products.clone(), &mut engine.regions(regions)).as_secs_f64()
+    });
+    println!("    rows at once take {:.3} of the time of node by node", times[0] / times[1]);
+}
+
+#[cfg(not(feature = "gpu"))]
+fn both_ways(_: &str, _: Model, _: ProductTable, _: &str) {
+    eprintln!("built without the feature `gpu`");
 }
 
 fn main() {
     let filter = std::env::args().nth(1).filter(|a| !a.starts_with("--")).unwrap_or_default();
+    let adapter = std::env::args().find_map(|a| a.strip_prefix("--adapter=").map(str::to_string));
     let cases = [
         ("gpt-1m d=preset", gpt(4, 144, 4), ProductTable::preset()),
         ("gpt-10m d=2", gpt(6, 368, 8), ProductTable::uniform(2)),
@@ -124,8 +144,13 @@ fn main() {
         ("gpt-10m d=preset", gpt(6, 368, 8), ProductTable::preset()),
     ];
     for (name, model, products) in cases {
-        if name.contains(&filter) {
-            bench(name, model, products);
+        match &adapter {
+            _ if !name.contains(&filter) => {}
+            Some(adapter) => both_ways(name, model, products, adapter),
+            None => {
+                let mut engine = Cpu::new(0).expect("the CPU engine starts");
+                bench(name, model, products, &mut engine);
+            }
         }
     }
 }

@@ -1,24 +1,26 @@
 //! When tensors live: what an engine may free, and the least memory a graph needs.
 
-use crate::program::graph::{Graph, TensorId};
+use crate::program::graph::{Graph, Node, TensorId};
 use crate::program::step::Program;
 
 /// The tensors whose last reader is each node, so that engines can free them there; inputs of the graph and
 /// outputs never are.
 pub fn last_uses(graph: &Graph) -> Vec<Vec<TensorId>> {
+    let touched = |node: &Node| node.primitive.inputs().into_iter().chain([node.output]).collect();
+    last_touches(graph, graph.nodes.iter().map(touched).collect())
+}
+
+/// The same for whatever touches tensors one after another: for each, of the tensors that it touches those that no later one does.
+pub fn last_touches(graph: &Graph, touched: Vec<Vec<TensorId>>) -> Vec<Vec<TensorId>> {
     let mut kept = vec![false; graph.tensors.len()];
     for port in graph.inputs.iter().chain(&graph.outputs) {
         kept[port.tensor.0 as usize] = true;
     }
-    let mut uses = vec![Vec::new(); graph.nodes.len()];
-    for (i, node) in graph.nodes.iter().enumerate().rev() {
-        for tensor in node.primitive.inputs().into_iter().chain([node.output]) {
-            if !std::mem::replace(&mut kept[tensor.0 as usize], true) {
-                uses[i].push(tensor);
-            }
-        }
+    let mut last = touched;
+    for tensors in last.iter_mut().rev() {
+        tensors.retain(|tensor| !std::mem::replace(&mut kept[tensor.0 as usize], true));
     }
-    uses
+    last
 }
 
 /// The most bytes of tensors that live at once while a graph runs, inputs and outputs included, in the canonical

@@ -9,6 +9,8 @@ mod common;
 mod operators;
 #[cfg(feature = "gpu")]
 mod primitives;
+#[cfg(feature = "gpu")]
+mod regions;
 mod rounding;
 #[cfg(feature = "gpu")]
 mod windows;

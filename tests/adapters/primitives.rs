@@ -13,6 +13,7 @@ use tiebreak::engine::{Engine, EngineError, Inputs, Observer, Tensor};
 use tiebreak::program::builder::Builder;
 use tiebreak::program::expr::{Body, Reg, Writer};
 use tiebreak::program::graph::{Graph, Node, TensorType, View};
+use tiebreak::program::operators::{causal_attention, cross_entropy, layer_norm};
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
 use tiebreak::run::disk::Disk;
 use tiebreak::train::{Silent, train};
@@ -258,6 +259,76 @@ fn reductions_of_every_length() {
             }
         }
     }
+}
+
+/// A layer norm, a loss over its rows and the gradient of both, and attention with its gradient, by row length: kernels of whole rows
+/// where nobody looks at what is between.
+#[test]
+fn rows_computed_at_once_have_the_same_bits() {
+    let mut cpu = Cpu::new(2).unwrap();
+    let mut gpus = gpus();
+    let mut engines = gpus.engines();
+    let mut compare = |graph: Graph, inputs: &[(&[u32], DType, Vec<u32>)], what: &str| {
+        let outputs = |engine: &mut dyn Engine| {
+            let compiled = engine.compile(Arc::new(graph.clone())).unwrap();
+            let upload =
+                |(shape, dtype, words): &(&[u32], DType, Vec<u32>)| upload(engine, *dtype, shape, words);
+            let inputs: Vec<Tensor> = inputs.iter().map(upload).collect();
+            let outputs = engine.run(&compiled, &inputs, None).unwrap();
+            outputs.iter().map(|tensor| engine.download(tensor).unwrap()).collect::<Vec<_>>()
+        };
+        let want = outputs(&mut cpu);
+        for engine in engines.iter_mut() {
+            assert!(outputs(*engine) == want, "{}: {what}", engine.describe());
+        }
+    };
+    // Too short, the shortest, one more, several rounds, the longest that leaves WebGPU's workgroup memory room for three rows (and one
+    // more), the longest of all.
+    const ROWS: u32 = 7;
+    for len in [63, 64, 65, 257, 1324, 1325, 4096] {
+        let mut b = Builder::new(ProductTable::preset());
+        let x = b.input("x", DType::F32, &[ROWS, len]);
+        let [gain, bias] = ["gain", "bias"].map(|name| b.input(name, DType::F32, &[len]));
+        let labels = b.input("labels", DType::U32, &[ROWS]);
+        let factor = b.input("factor", DType::F32, &[1]);
+        let y = layer_norm(&mut b, x, gain, bias, 1e-5);
+        let (loss, dy) = cross_entropy(&mut b, y, labels, factor);
+        let gradients = b.backward(y, dy);
+        let outputs = [("loss", loss), ("dx", gradients[&x]), ("dgain", gradients[&gain])];
+        outputs.into_iter().for_each(|(name, tensor)| b.output(name, tensor));
+        let ordinary =
+            |i: u32, stream: u32| (random(i, stream) & 0x807f_ffff) | (120 + random(i, 6) % 9) << 23;
+        // Two rows of ordinary numbers, the others with more and more of any kind.
+        let word = |i: u32| match i / len {
+            row if row > 1 && random(i, 7).is_multiple_of(1 << (2 * (8 - row))) => pattern(i, 8),
+            _ => ordinary(i, 9),
+        };
+        let inputs = [
+            (&[ROWS, len][..], DType::F32, (0..ROWS * len).map(word).collect()),
+            (&[len], DType::F32, (0..len).map(|i| ordinary(i, 10)).collect()),
+            (&[len], DType::F32, (0..len).map(|i| ordinary(i, 11)).collect()),
+            (&[ROWS], DType::U32, (0..ROWS).map(|row| random(row, 12) % len).collect()),
+            (&[1], DType::F32, vec![0x3e00_0000]),
+        ];
+        compare(b.finish(), &inputs, &format!("rows of {len}"));
+    }
+    const POSITIONS: u32 = 65;
+    let shape = [2 * POSITIONS, 6];
+    let mut b = Builder::new(ProductTable::uniform(2));
+    let ids = ["q", "k", "v", "dy"].map(|name| b.input(name, DType::F32, &shape));
+    let [q, k, v, dy] = ids;
+    let y = causal_attention(&mut b, [q, k, v], 2, 2, None);
+    let gradients = b.backward(y, dy);
+    let outputs = [("y", y), ("dq", gradients[&q]), ("dk", gradients[&k]), ("dv", gradients[&v])];
+    outputs.into_iter().for_each(|(name, tensor)| b.output(name, tensor));
+    let words = |stream: u32| {
+        let word = |i: u32| {
+            if random(i, 13).is_multiple_of(300) { pattern(i, 14) } else { random(i, stream) & 0xbfff_ffff }
+        };
+        (0..shape[0] * shape[1]).map(word).collect()
+    };
+    let inputs = [15, 16, 17, 18].map(|stream| (&shape[..], DType::F32, words(stream)));
+    compare(b.finish(), &inputs, "attention");
 }
 
 /// Sums over the rows of one class: few positions and many, classes without any, one that has nearly all.

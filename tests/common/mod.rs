@@ -211,7 +211,7 @@ impl Gpus {
 }
 
 /// Every usable adapter and every NVIDIA GPU, opened once: each must pass its self-test, which takes a software adapter most of
-/// a minute. Tensors are hashed where they are, as GPUs do it, on software adapters too.
+/// a minute. Tensors are hashed where they are and rows computed at once, as GPUs do it, on software adapters too.
 pub fn gpus() -> MutexGuard<'static, Gpus> {
     static GPUS: LazyLock<Mutex<Gpus>> = LazyLock::new(|| Mutex::new(open_gpus()));
     // A test that failed leaves engines as they were.
@@ -224,7 +224,7 @@ fn open_gpus() -> Gpus {
     #[cfg(feature = "gpu")]
     for name in adapter_names() {
         let gpu = tiebreak::engine::gpu::Gpu::open(Some(&name));
-        all.adapters.push(gpu.unwrap_or_else(|error| panic!("{error}")).hashing(true));
+        all.adapters.push(gpu.unwrap_or_else(|error| panic!("{error}")).hashing(true).regions(true));
     }
     #[cfg(feature = "cuda")]
     for device in tiebreak::engine::gpu::cuda_devices().unwrap() {

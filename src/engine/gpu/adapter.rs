@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use wgpu::{Backends, BufferUsages};
 
 use super::device::{Device, Dispatch, linted};
+use super::regions::{BUFFERS_MAX, Limits};
 use crate::engine::EngineError;
 use crate::shaders::product::Variant;
 
@@ -53,7 +54,7 @@ pub fn adapters() -> Vec<AdapterName> {
 /// The first fault that the device reported.
 type Fault = Arc<Mutex<Option<EngineError>>>;
 
-/// A device with WebGPU's default limits but for the size of buffers.
+/// A device with WebGPU's default limits but for the size and number of buffers.
 pub struct Adapter {
     name: String,
     /// Whether it runs on the CPU.
@@ -96,11 +97,13 @@ impl Device for Adapter {
             unsupported("wgpu", format!("no adapter matches; adapters here: {here}"))
         })?;
         let name = name_of(adapter);
-        // WebGPU's default limits are enough for everything; with larger buffers fewer tensors lie in pieces.
+        // WebGPU's default limits are enough for everything; with larger buffers fewer tensors lie in pieces, with more of them more
+        // nodes are computed at once.
         let has = adapter.limits();
         let required_limits = wgpu::Limits {
             max_storage_buffer_binding_size: has.max_storage_buffer_binding_size,
             max_buffer_size: has.max_buffer_size,
+            max_storage_buffers_per_shader_stage: has.max_storage_buffers_per_shader_stage,
             ..Default::default()
         };
         let descriptor =
@@ -148,6 +151,11 @@ impl Device for Adapter {
     /// may need more anywhere, so that what one adapter runs, all do.
     fn loop_rounds_max(&self) -> u32 {
         65_535
+    }
+
+    fn row_limits(&self) -> Limits {
+        let buffers = self.device.limits().max_storage_buffers_per_shader_stage.min(BUFFERS_MAX);
+        Limits { buffers, rounds: self.loop_rounds_max(), ..Limits::WEBGPU }
     }
 
     fn binding_max(&self) -> u64 {

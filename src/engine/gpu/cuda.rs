@@ -21,6 +21,7 @@ use super::cublas::{self, Cublas, Library};
 use super::device::{Device, Dispatch, Own, linted};
 use super::digitise::Digitise;
 use super::kernels::{OwnKernel, ProductSize};
+use super::regions::Limits;
 use super::scan::Kernels;
 use crate::engine::EngineError;
 use crate::program::graph::View;
@@ -228,6 +229,10 @@ impl Device for CudaDevice {
 
     fn loop_rounds_max(&self) -> u32 {
         u32::MAX
+    }
+
+    fn row_limits(&self) -> Limits {
+        Limits::CUDA
     }
 
     fn allocate(&self, bytes: u64) -> Result<Memory, EngineError> {

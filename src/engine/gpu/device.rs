@@ -2,6 +2,7 @@
 
 use super::digitise::Digitise;
 use super::kernels::{OwnKernel, ProductSize};
+use super::regions::Limits;
 use super::scan;
 use crate::engine::EngineError;
 use crate::program::graph::View;
@@ -36,6 +37,9 @@ pub trait Device: Sized + 'static {
 
     /// Rounds of all loops of an invocation that this device is trusted with.
     fn loop_rounds_max(&self) -> u32;
+
+    /// What a kernel of a region may take.
+    fn row_limits(&self) -> Limits;
 
     /// Memory of at least `bytes`, with any contents.
     fn allocate(&self, bytes: u64) -> Result<Self::Memory, EngineError>;

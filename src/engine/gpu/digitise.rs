@@ -1,10 +1,11 @@
 //! Digitising operands by kernels of a device's own: which nodes they compute, and which nodes one launch computes together.
 
+use super::Accelerated;
 use super::device::Device;
 use super::kernels::OwnKernel;
-use super::launch::{Launch, Shared};
+use super::launch::Shared;
+use super::schedule::{Unit, Uses};
 use super::windows::Cut;
-use super::{Accelerated, Observer, Plan};
 use crate::arith::DType;
 use crate::engine::EngineError;
 use crate::program::graph::{Graph, Node, Primitive, TensorId, View, block_count};
@@ -19,14 +20,6 @@ pub enum Digitise {
     Quantise { digits: u32 },
     /// Both at once; the buffers are those of [`Digitise::Quantise`], and the magnitudes are written too.
     ScaleAndQuantise { digits: u32 },
-}
-
-/// A quantised operand whose magnitudes are computed with it.
-pub struct Fusion<P> {
-    quantise: usize,
-    /// The nodes of its magnitudes, which are then left out.
-    magnitudes: Vec<usize>,
-    launches: Vec<Launch<P>>,
 }
 
 /// The device's own kernel for a node that digitises an operand, if it has one.
@@ -48,26 +41,27 @@ pub fn kernel<D: Device>(
 
 impl<D: Device> Accelerated<D> {
     /// Every operand of a graph whose magnitudes and digits one kernel of the device's computes.
-    pub(super) fn fusions(
+    pub(super) fn digitised(
         &mut self,
         graph: &Graph,
+        uses: &Uses,
         shared: &mut Shared,
-    ) -> Result<Vec<Fusion<D::Pipeline>>, EngineError> {
+    ) -> Result<Vec<Unit<D::Pipeline>>, EngineError> {
         let mut found = Vec::new();
         if self.variant != Variant::Dot {
             return Ok(found);
         }
-        let uses = Uses::of(graph);
-        for (quantise, node) in graph.nodes.iter().enumerate() {
-            let Primitive::Quantise { input, digits, block, .. } = &node.primitive else { continue };
-            let Some(magnitudes) = uses.magnitudes_of(graph, quantise) else { continue };
+        for (at, node) in graph.nodes.iter().enumerate() {
+            let Primitive::Quantise { input, magnitudes, digits, block } = &node.primitive else { continue };
+            let Some(mut nodes) = uses.magnitudes_of(graph, at) else { continue };
             let what = Digitise::ScaleAndQuantise { digits: u32::from(*digits) };
             if !self.cuts(graph, node).iter().all(Cut::is_whole) {
                 continue; // one launch sees whole tensors
             }
             if let Some(kernel) = own(&mut self.device, graph, input, *block, what)? {
-                let launches = vec![self.whole(graph, node, kernel, shared)];
-                found.push(Fusion { quantise, magnitudes, launches });
+                nodes.push(at);
+                let (reads, writes) = (vec![input.tensor], vec![*magnitudes, node.output]);
+                found.push(self.unit(graph, nodes, at, [reads, writes], kernel, shared));
             }
         }
         Ok(found)
@@ -88,48 +82,7 @@ fn own<D: Device>(
     device.digitise(input, block, what)
 }
 
-impl<D: Device> Plan<D> {
-    /// The launches of every node in a run with this observer: fused ones where nobody wants to see the magnitudes, whose nodes then
-    /// have none.
-    pub fn launches<'a>(
-        &'a self,
-        graph: &Graph,
-        observer: Option<&dyn Observer>,
-    ) -> Vec<&'a [Launch<D::Pipeline>]> {
-        let mut launches: Vec<&[Launch<D::Pipeline>]> = self.launches.iter().map(Vec::as_slice).collect();
-        let wanted =
-            |&node: &usize| observer.is_some_and(|observer| observer.wants(node, &graph.nodes[node]));
-        for fusion in self.fusions.iter().filter(|fusion| !fusion.magnitudes.iter().any(wanted)) {
-            launches[fusion.quantise] = &fusion.launches;
-            for &node in &fusion.magnitudes {
-                launches[node] = &[];
-            }
-        }
-        launches
-    }
-}
-
-/// Who writes and who reads tensors.
-struct Uses {
-    /// The node that each tensor is the output of.
-    writer: Vec<Option<usize>>,
-    /// The nodes that read it, in order.
-    readers: Vec<Vec<usize>>,
-}
-
 impl Uses {
-    fn of(graph: &Graph) -> Uses {
-        let (mut writer, mut readers) =
-            (vec![None; graph.tensors.len()], vec![Vec::new(); graph.tensors.len()]);
-        for (i, node) in graph.nodes.iter().enumerate() {
-            writer[node.output.0 as usize] = Some(i);
-            for tensor in node.primitive.inputs() {
-                readers[tensor.0 as usize].push(i);
-            }
-        }
-        Uses { writer, readers }
-    }
-
     /// The nodes that make the magnitudes of a node which quantises, if these are of its own view and it is the first to read
     /// them: one, or two where scale groups are long and the first finds those of shorter groups for the second alone.
     fn magnitudes_of(&self, graph: &Graph, quantise: usize) -> Option<Vec<usize>> {

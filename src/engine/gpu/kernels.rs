@@ -3,6 +3,7 @@
 use super::device::Device;
 use super::layout::words_of_k;
 use super::map::{GRID_WIDTH, GROUP, translate};
+use super::row_kernel;
 use crate::arith::{DType, digits};
 use crate::engine::EngineError;
 use crate::program::graph::{Graph, Node, Primitive, TensorId, View, block_count};
@@ -71,7 +72,7 @@ pub(super) fn linear_groups(elements: u32) -> [u32; 3] {
 }
 
 /// Workgroups along x, and the workgroups, for one workgroup an output.
-fn workgroup_each(outputs: u32) -> (u32, [u32; 3]) {
+pub(super) fn workgroup_each(outputs: u32) -> (u32, [u32; 3]) {
     let width = outputs.clamp(1, GROUPS_MAX);
     (width, [width, outputs.div_ceil(width), 1])
 }
@@ -315,13 +316,15 @@ pub fn step_of<D: Device>(
     Ok(Step { pipeline, dispatches })
 }
 
-/// Every shader text of a graph with the name of a node that uses it, for dumps and the lint's tests.
+/// Every shader text of a graph with the name of a node that uses it, or of rows computed at once, for dumps and the lint's tests.
 pub fn texts(graph: &Graph) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
-    for (node, variant) in graph.nodes.iter().flat_map(|node| Variant::ALL.map(|variant| (node, variant))) {
-        let (text, ..) = shader(graph, node, variant);
+    let nodes = graph.nodes.iter().flat_map(|node| Variant::ALL.map(|variant| (node, variant)));
+    let of_nodes =
+        nodes.map(|(node, variant)| (node.primitive.name().to_string(), shader(graph, node, variant).0));
+    for (name, text) in of_nodes.chain(row_kernel::texts(graph)) {
         if !text.is_empty() && !found.iter().any(|(_, t)| *t == text) {
-            found.push((node.primitive.name().to_string(), text));
+            found.push((name, text));
         }
     }
     found

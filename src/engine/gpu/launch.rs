@@ -4,11 +4,12 @@ use super::device::Device;
 use super::digitise;
 use super::kernels::{self, OwnKernel, ProductSize, Shader, Step, library_kernel, step_of};
 use super::map::GRID_WIDTH;
+use super::schedule::Unit;
 use super::split::windows_of;
 use super::windows::{Cut, Index, Place, Window, overlap, part_of, row_major, volume, window};
 use super::{Accelerated, Storage};
 use crate::engine::{EngineError, Tensor};
-use crate::program::graph::{Graph, Node};
+use crate::program::graph::{Graph, Node, TensorId};
 use crate::shaders;
 use crate::shaders::product::Variant;
 
@@ -191,18 +192,20 @@ impl<D: Device> Accelerated<D> {
         tensors.into_iter().map(|id| self.cut(graph.tensor(id))).collect()
     }
 
-    /// The launch of a kernel for a node whose tensors are whole.
-    pub(super) fn whole(
+    /// Nodes that one kernel computes, which takes whole tensors: those that it reads, then those that it writes.
+    pub(super) fn unit(
         &self,
         graph: &Graph,
-        node: &Node,
+        nodes: Vec<usize>,
+        at: usize,
+        [reads, writes]: [Vec<TensorId>; 2],
         kernel: OwnKernel<D::Pipeline>,
         shared: &mut Shared,
-    ) -> Launch<D::Pipeline> {
+    ) -> Unit<D::Pipeline> {
         let step = kernel.step(&mut shared.data);
-        let cuts = self.cuts(graph, node).into_iter().enumerate();
+        let cuts = reads.iter().chain(&writes).map(|id| self.cut(graph.tensor(*id))).enumerate();
         let buffers = cuts.map(|(number, cut)| bound(number, &Place::Piece(0), cut, shared)).collect();
-        Launch { step, buffers }
+        Unit { nodes, at, reads, writes, launches: vec![Launch { step, buffers }] }
     }
 
     /// Copies a window, if it has to be, between the pieces of tensor `number` and scratch memory.

@@ -18,8 +18,12 @@ mod layout;
 mod map;
 mod memory;
 mod pool;
+mod regions;
 mod roots;
+mod row_kernel;
+mod row_layout;
 mod scan;
+mod schedule;
 mod split;
 mod windows;
 
@@ -35,32 +39,31 @@ pub use cublas::Cublas;
 #[cfg(feature = "cuda")]
 pub use cuda::devices as cuda_devices;
 use device::{Device, Dispatch};
-use digitise::Fusion;
-use launch::{Launch, Part, Shared};
+use launch::{Part, Shared};
 use memory::Storage;
 use pool::{Buffer, Pool};
 use scan::Searches;
+use schedule::{Unit, Uses};
 
-use super::plan::last_uses;
 use super::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
 use crate::arith::DType;
 use crate::program::builder::Builder;
 use crate::program::element::{self, Source};
-use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType};
+use crate::program::graph::{Graph, Primitive, TensorId, TensorType};
 use crate::program::products::{ProductClass, ProductTable};
 pub use crate::shaders::product::Variant;
 
 /// Dispatches of one submission.
 const BATCH: usize = 128;
 
-/// A graph made ready: launches for each node, the uniform data of all of them, and the bytes of memory that they share.
+/// A graph made ready: launches, the uniform data of all of them, and the bytes of memory that they share.
 struct Plan<D: Device> {
-    launches: Vec<Vec<Launch<D::Pipeline>>>,
-    /// Launches that take the place of several nodes', where nobody looks at what is between.
-    fusions: Vec<Fusion<D::Pipeline>>,
+    /// Every node by itself.
+    nodes: Vec<Unit<D::Pipeline>>,
+    /// What takes the place of several nodes, where nobody looks at what is between.
+    fused: Vec<Unit<D::Pipeline>>,
     uniforms: D::Uniforms,
     scratch: Vec<u64>,
-    dying: Vec<Vec<TensorId>>,
 }
 
 /// The engine on one device.
@@ -75,6 +78,8 @@ pub struct Accelerated<D: Device> {
     hashing: bool,
     /// Whether near ties are searched for on the device, where it can.
     scanning: bool,
+    /// Whether nodes over the same rows are computed at once: where that is no GPU, node by node is a little faster (`benches/step.rs`).
+    regions: bool,
     /// Uniform data of such searches and of roots, by what is in it.
     kept: HashMap<Vec<u8>, D::Uniforms>,
 }
@@ -110,9 +115,9 @@ impl<D: Device> Accelerated<D> {
     }
 
     fn on(device: D) -> Self {
-        let (hashing, limit) = (!device.software(), lines(device.binding_max()));
+        let (hashing, regions, limit) = (!device.software(), !device.software(), lines(device.binding_max()));
         let (pool, kept) = (Pool::default(), HashMap::new());
-        Accelerated { device, variant: Variant::Dot, pool, limit, hashing, scanning: true, kept }
+        Accelerated { device, variant: Variant::Dot, pool, limit, hashing, scanning: true, regions, kept }
     }
 
     /// Takes buffers of at most so many bytes, 256 or more, from now on, where the device allows larger ones: what is computed is the
@@ -129,6 +134,12 @@ impl<D: Device> Accelerated<D> {
     /// The engine with the search for near ties on its device, where that can, or not: what is found is the same.
     pub fn scanning(self, scanning: bool) -> Self {
         Accelerated { scanning, ..self }
+    }
+
+    /// The engine with nodes over the same rows computed at once where nobody looks at what is between, or one by one: the results are
+    /// the same. Compiled graphs of before stay as they are.
+    pub fn regions(self, regions: bool) -> Self {
+        Accelerated { regions, ..self }
     }
 
     /// Sets the variant given, or the one that is fastest on this adapter for a product of two digits.
@@ -191,6 +202,10 @@ impl<D: Device> Accelerated<D> {
             let check = "BLAKE3 roots differ from the host's".into();
             return Err(EngineError::SelfTest { device: self.device.name().into(), check });
         }
+        if self.regions && !self.computes_rows_well()? {
+            let check = "rows computed at once differ from the scalar reference".into();
+            return Err(EngineError::SelfTest { device: self.device.name().into(), check });
+        }
         if super::fingerprint::fingerprint(&mut self)? != expected {
             let check = "an operator's bits differ from the scalar reference".into();
             return Err(EngineError::SelfTest { device: self.device.name().into(), check });
@@ -213,8 +228,8 @@ impl Cuda {
         for parts in kernels.parts() {
             let (graph, inputs) = cublas::trial(parts);
             let graph = Arc::new(graph);
-            let expected = products_of(&mut super::cpu::Cpu::new(1)?, &graph, &inputs)?;
-            if products_of(&mut engine, &graph, &inputs)? != expected {
+            let expected = outputs_of(&mut super::cpu::Cpu::new(1)?, &graph, &inputs)?;
+            if outputs_of(&mut engine, &graph, &inputs)? != expected {
                 let check = "cuBLAS gives wrong products of small integers".into();
                 return Err(EngineError::SelfTest { device: engine.device.name().into(), check });
             }
@@ -224,8 +239,7 @@ impl Cuda {
 }
 
 /// A graph's outputs for these inputs.
-#[cfg(feature = "cuda")]
-fn products_of(
+fn outputs_of(
     engine: &mut dyn Engine,
     graph: &Arc<Graph>,
     inputs: &[Vec<u8>],
@@ -238,6 +252,11 @@ fn products_of(
     outputs.iter().map(|tensor| engine.download(tensor)).collect()
 }
 
+/// A tensor that is there.
+fn computed(values: &[Option<Tensor>], id: TensorId) -> &Tensor {
+    values[id.0 as usize].as_ref().expect("a tensor is computed before it is read")
+}
+
 /// The tensors of a run, for its observer.
 struct Shown<'a, D: Device> {
     gpu: &'a Accelerated<D>,
@@ -246,8 +265,7 @@ struct Shown<'a, D: Device> {
 
 impl<D: Device> Inputs for Shown<'_, D> {
     fn visit(&mut self, tensor: TensorId, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
-        let tensor = self.values[tensor.0 as usize].as_ref().expect("nodes run in order");
-        self.gpu.show(tensor.storage(), visit)
+        self.gpu.show(computed(self.values, tensor).storage(), visit)
     }
 }
 
@@ -258,7 +276,7 @@ impl<M: Send + Sync + 'static> Source for HostWords<'_, M> {
     type Error = std::convert::Infallible;
 
     fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, Self::Error> {
-        let storage = self.0[tensor.0 as usize].as_ref().expect("nodes run in order").storage::<Storage<M>>();
+        let storage = computed(self.0, tensor).storage::<Storage<M>>();
         Ok(storage.host.as_ref().expect("groupings read batch tensors only")[index])
     }
 }
@@ -288,16 +306,23 @@ impl<D: Device> Engine for Accelerated<D> {
     fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
         let parts = graph.nodes.iter().map(|node| self.parts(&graph, node));
         let parts = parts.collect::<Result<Vec<_>, _>>()?;
-        self.device.prepare(&parts.iter().flatten().filter_map(Part::text).collect::<Vec<_>>())?;
-        let (mut shared, mut launches) = (Shared::default(), Vec::new());
-        for (node, parts) in graph.nodes.iter().zip(parts) {
-            launches.push(self.launches(&graph, node, parts, &mut shared)?);
+        let (mut shared, uses) = (Shared::default(), Uses::of(&graph));
+        let mut fused = self.digitised(&graph, &uses, &mut shared)?;
+        let regions = self.regions_of(&graph, &uses, &fused);
+        let mut texts: Vec<_> = parts.iter().flatten().filter_map(Part::text).collect();
+        texts.extend(regions.iter().map(|(_, (text, ..))| (&text[..], None)));
+        self.device.prepare(&texts)?;
+        let mut nodes = Vec::new();
+        for (index, parts) in parts.into_iter().enumerate() {
+            let launches = self.launches(&graph, &graph.nodes[index], parts, &mut shared)?;
+            nodes.push(Unit::node(&graph, index, launches));
         }
-        let fusions = self.fusions(&graph, &mut shared)?;
+        for (region, shader) in regions {
+            fused.push(self.region(&graph, region, shader, &mut shared)?);
+        }
         self.device.check()?;
         let uniforms = self.device.uniforms(&shared.data)?;
-        let dying = last_uses(&graph);
-        Ok(Compiled::new(graph, Plan::<D> { launches, fusions, uniforms, scratch: shared.scratch, dying }))
+        Ok(Compiled::new(graph, Plan::<D> { nodes, fused, uniforms, scratch: shared.scratch }))
     }
 
     fn run(
@@ -308,7 +333,7 @@ impl<D: Device> Engine for Accelerated<D> {
     ) -> Result<Vec<Tensor>, EngineError> {
         let graph: &Graph = &compiled.graph;
         let plan = compiled.of::<Plan<D>>();
-        let launches = plan.launches(graph, observer.as_deref());
+        let schedule = plan.schedule(graph, observer.as_deref());
         let mut values: Vec<Option<Tensor>> = vec![None; graph.tensors.len()];
         for (port, tensor) in graph.inputs.iter().zip(inputs) {
             values[port.tensor.0 as usize] = Some(tensor.clone());
@@ -317,16 +342,17 @@ impl<D: Device> Engine for Accelerated<D> {
         let take = |&bytes| self.pool.take(bytes, |bytes| self.device.allocate(bytes));
         let scratch = plan.scratch.iter().map(take).collect::<Result<Vec<_>, _>>()?;
         // Recorded dispatches keep the tensors they touch until they are submitted.
-        let mut recorded: Vec<(usize, Vec<Tensor>)> = Vec::new();
+        let mut recorded: Vec<(&Unit<D::Pipeline>, Vec<Tensor>)> = Vec::new();
         let mut searches = Searches::default();
-        for (index, node) in graph.nodes.iter().enumerate() {
-            let output = self.record(graph, index, node, &values, launches[index], &mut recorded)?;
-            values[node.output.0 as usize] = Some(output.clone());
+        let end = schedule.len();
+        for (number, (unit, dying)) in (1..).zip(schedule) {
+            self.record(graph, unit, &mut values, &mut recorded)?;
+            let (index, node) = (unit.at, &graph.nodes[unit.at]);
             let wanted = observer.as_deref().is_some_and(|observer| observer.wants(index, node));
-            if wanted || recorded.len() >= BATCH || index + 1 == graph.nodes.len() {
-                self.submit(plan, &launches, &scratch, &mut recorded)?;
+            if wanted || recorded.len() >= BATCH || number == end {
+                self.submit(plan, &scratch, &mut recorded)?;
             }
-            if wanted && launches[index].is_empty() {
+            if wanted && unit.is_fused() {
                 return Err(self.fault(format!("{}: an observer changed its mind", node.operator)));
             }
             let scan = observer.as_deref().filter(|_| wanted).and_then(|observer| observer.scan(index, node));
@@ -339,7 +365,7 @@ impl<D: Device> Engine for Accelerated<D> {
                 && !answered
                 && self.hashing
                 && observer.tiles(index, node)
-                && let Some(tiles) = self.tiles_there(&output)?
+                && let Some(tiles) = self.tiles_there(computed(&values, node.output))?
             {
                 observer.tiled(index, node, tiles)?;
                 answered = true;
@@ -350,7 +376,7 @@ impl<D: Device> Engine for Accelerated<D> {
             {
                 let mut shown = Ok(None);
                 let mut inputs = Shown { gpu: self, values: &values };
-                self.show(output.storage(), &mut |bytes| {
+                self.show(computed(&values, node.output).storage(), &mut |bytes| {
                     shown = observer.node(index, node, bytes, &mut inputs);
                 })?;
                 if let Some(bytes) = shown? {
@@ -359,65 +385,59 @@ impl<D: Device> Engine for Accelerated<D> {
                 }
             }
             if let Some(observer) = observer.as_deref_mut() {
-                let last = index + 1 == graph.nodes.len();
-                self.finish_searches(graph, &mut searches, last, observer)?;
+                self.finish_searches(graph, &mut searches, number == end, observer)?;
             }
-            for id in &plan.dying[index] {
+            for id in dying {
                 values[id.0 as usize] = None;
             }
         }
-        let output = |id: TensorId| values[id.0 as usize].clone().expect("outputs are computed");
-        let outputs = graph.outputs.iter().map(|port| output(port.tensor)).collect();
+        let outputs = graph.outputs.iter().map(|port| computed(&values, port.tensor).clone()).collect();
         self.pool.trim();
         Ok(outputs)
     }
 }
 
 impl<D: Device> Accelerated<D> {
-    /// Allocates a node's output and records its dispatch, or computes a grouping on the host.
-    fn record(
+    /// Allocates what a unit writes and records its dispatches, or computes a grouping on the host.
+    fn record<'u>(
         &self,
         graph: &Graph,
-        index: usize,
-        node: &Node,
-        values: &[Option<Tensor>],
-        launches: &[Launch<D::Pipeline>],
-        recorded: &mut Vec<(usize, Vec<Tensor>)>,
-    ) -> Result<Tensor, EngineError> {
-        let ty = graph.tensor(node.output);
+        unit: &'u Unit<D::Pipeline>,
+        values: &mut [Option<Tensor>],
+        recorded: &mut Vec<(&'u Unit<D::Pipeline>, Vec<Tensor>)>,
+    ) -> Result<(), EngineError> {
+        let node = &graph.nodes[unit.at];
         if matches!(node.primitive, Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. }) {
+            let ty = graph.tensor(node.output);
             let Ok(words) =
                 element::range(graph, node, 0..ty.len(), &mut HostWords::<D::Memory>(values, PhantomData));
             let bytes = super::reference::bytes_from_words(ty.dtype, &words);
             // Written before the submission that reads it: the recorded dispatches do not touch this buffer.
-            return Ok(Tensor::new(self.upload_words(ty, &bytes, true)?));
+            values[node.output.0 as usize] = Some(Tensor::new(self.upload_words(ty, &bytes, true)?));
+            return Ok(());
         }
-        let lasts = graph.outputs.iter().any(|port| port.tensor == node.output);
-        let output = Tensor::new(Storage { pieces: self.memory(ty, lasts)?, ty: ty.clone(), host: None });
-        if launches.iter().all(|launch| launch.step.dispatches.is_empty()) {
-            return Ok(output); // nothing to compute
+        for id in &unit.writes {
+            let ty = graph.tensor(*id);
+            let lasts = graph.outputs.iter().any(|port| port.tensor == *id);
+            let storage = Storage { pieces: self.memory(ty, lasts)?, ty: ty.clone(), host: None };
+            values[id.0 as usize] = Some(Tensor::new(storage));
         }
-        let mut tensors: Vec<Tensor> = node
-            .primitive
-            .inputs()
-            .into_iter()
-            .map(|id| values[id.0 as usize].clone().expect("nodes run in order"))
-            .collect();
-        tensors.push(output.clone());
-        recorded.push((index, tensors));
-        Ok(output)
+        if unit.launches.iter().any(|launch| !launch.step.dispatches.is_empty()) {
+            let touched = unit.reads.iter().chain(&unit.writes);
+            recorded.push((unit, touched.map(|id| computed(values, *id).clone()).collect()));
+        }
+        Ok(())
     }
 
     fn submit(
         &self,
         plan: &Plan<D>,
-        launches: &[&[Launch<D::Pipeline>]],
         scratch: &[Buffer<D::Memory>],
-        recorded: &mut Vec<(usize, Vec<Tensor>)>,
+        recorded: &mut Vec<(&Unit<D::Pipeline>, Vec<Tensor>)>,
     ) -> Result<(), EngineError> {
         let mut dispatches: Vec<Dispatch<D>> = Vec::new();
-        for (index, tensors) in recorded.iter() {
-            for launch in launches[*index] {
+        for (unit, tensors) in recorded.iter() {
+            for launch in &unit.launches {
                 dispatches.extend(launch.step.dispatches.iter().map(|((offset, size), groups)| Dispatch {
                     pipeline: launch.step.pipeline.as_ref().expect("recorded nodes have a pipeline"),
                     uniform: (&plan.uniforms, *offset, *size),
