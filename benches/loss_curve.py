@@ -2,16 +2,18 @@
 
     cargo build --release
     python3 -m venv venv && venv/bin/pip install torch numpy safetensors
-    venv/bin/python benches/loss_curve.py [--data FILE] [--steps 600]
+    venv/bin/python benches/loss_curve.py [--data FILE] [--steps 600] [--only "d = 2"]
 
-Trains assets/jobs/shakespeare.toml with 3 digits, 2 digits and the default preset by `tiebreak train`, then the same model
-written in PyTorch; writes docs/loss-curves.csv, docs/loss-curves.svg and docs/LOSS-CURVES.md.
+Trains assets/jobs/shakespeare.toml with 3 digits, 2 digits, 2 digits in blocks of 64 and the default preset by `tiebreak
+train`, then the same model written in PyTorch; writes docs/loss-curves.csv, docs/loss-curves.svg and docs/LOSS-CURVES.md.
+With --only, the other curves are what these files hold.
 
 Shares no code with the engines: initial weights and batch order are drawn here again by docs/ARITHMETIC.md, section 6, and
 the weights are compared with the run's first checkpoint.
 """
 
 import argparse
+import csv
 import json
 import math
 import os
@@ -26,6 +28,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = "venv/bin/python benches/loss_curve.py"
+CLASSES = ["linear", "linear_dx", "linear_dw", "head", "head_dx", "head_dw", "scores", "scores_dq", "scores_dk", "values", "values_dp",
+           "values_dv"]
+# What a job says of its products.
+DIGITS = {
+    "d = 3": "[digits]\nall = 3\n",
+    "d = 2": "[digits]\nall = 2\n",
+    "d = 2, blocks of 64": "".join(f"[digits.class.{c}]\ndigits_a = 2\ndigits_b = 2\nblock = 64\n" for c in CLASSES),
+    "default digits": "",
+}
 try:
     import numpy as np
     import torch
@@ -147,10 +158,8 @@ def train_tiebreak(binary, folder, name, digits, data, steps):
     text = re.sub(r"(?m)^path = .*$", f"path = {json.dumps(str(data))}", text)
     # Heads and checkpoints do not enter the arithmetic.
     text = re.sub(r"(?m)^every = .*$", f"every = {steps}", text)
-    if digits:
-        text += f"\n[digits]\nall = {digits}\n"
     job, run = folder / f"{name}.toml", folder / name
-    job.write_text(text)
+    job.write_text(text + "\n" + digits)
     # A challenge, as a client would give; the seed depends on the job too, so each job has its own.
     challenge = ["--challenge", "00" * 32]
     subprocess.run([binary, "train", job, "--out", run, *challenge], check=True)
@@ -167,7 +176,7 @@ def train_tiebreak(binary, folder, name, digits, data, steps):
 def svg(curves):
     """Smoothed curves as a picture."""
     width, height, left, bottom = 800, 420, 50, 370
-    colors = ["#000000", "#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e"]
+    colors = ["#000000", "#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#e377c2"]
     smooth = {n: np.convolve(c, np.ones(10) / 10, "valid") for n, c in curves.items()}
     low, high = min(c.min() for c in smooth.values()), max(c.max() for c in smooth.values())
     steps = max(len(c) for c in smooth.values())
@@ -176,8 +185,8 @@ def svg(curves):
     for i, (name, c) in enumerate(smooth.items()):
         points = " ".join(f"{left + (width - left - 20) * x / (steps - 1):.1f},{30 + (bottom - 30) * (high - y) / (high - low):.1f}"
                           for x, y in list(enumerate(c))[::3])
-        parts.append(f'<polyline fill="none" stroke="{colors[i % 6]}" stroke-width="1.3" points="{points}"/>')
-        parts.append(f'<text x="{width - 260}" y="{50 + 18 * i}" fill="{colors[i % 6]}">{name}</text>')
+        parts.append(f'<polyline fill="none" stroke="{colors[i % 8]}" stroke-width="1.3" points="{points}"/>')
+        parts.append(f'<text x="{width - 260}" y="{50 + 18 * i}" fill="{colors[i % 8]}">{name}</text>')
     parts.append(f'<text x="5" y="35">{high:.2f}</text><text x="5" y="{bottom}">{low:.2f}</text>')
     parts.append(f'<text x="{left}" y="{height - 20}">loss (mean of 10 steps) over {steps + 9} steps</text></svg>\n')
     return "\n".join(parts)
@@ -188,24 +197,33 @@ def main():
     parser.add_argument("--data", type=Path, default=ROOT / "assets/text/shakespeare.txt", help="a text; its bytes are the tokens")
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--binary", default=ROOT / "target/release/tiebreak")
+    parser.add_argument("--only", choices=DIGITS, help="train this one")
     options = parser.parse_args()
     data = np.frombuffer(options.data.read_bytes(), np.uint8)
     curves, rows = {}, []
+    table, page = (ROOT / "docs/loss-curves.csv").read_text(), (ROOT / "docs/LOSS-CURVES.md").read_text()
+    known = {header: [float(x) for x in column] for header, *column in zip(*csv.reader(table.splitlines()))}
     with tempfile.TemporaryDirectory() as folder:
-        for name, digits in (("d = 3", 3), ("d = 2", 2), ("default digits", None)):
-            losses, key = train_tiebreak(options.binary, Path(folder), name.replace(" ", ""), digits, options.data.resolve(), options.steps)
+        for name, digits in DIGITS.items():
+            if options.only not in (None, name):
+                cells = re.search(rf"(?m)^\| {re.escape(name)} \|(.*)\|$", page)[1].split("|")
+                rows.append((name, *map(float, cells)))
+                curves |= {curve: known[curve] for curve in (name, f"{name}: PyTorch fp32")}
+                continue
+            losses, key = train_tiebreak(options.binary, Path(folder), re.sub(r"\W", "", name), digits, options.data.resolve(), options.steps)
             begin = time.time()
             peer = train_torch(key, data, options.steps, torch.float32)
             exact = train_torch(key, data, options.steps, torch.float64)
             print(f"{name}: PyTorch took {time.time() - begin:.0f} s in fp32 and fp64")
-            curves[f"{name}"], curves[f"{name}: PyTorch fp32"] = losses, peer
+            curves[name], curves[f"{name}: PyTorch fp32"] = losses, peer
             tail = lambda x: sum(x[-50:]) / 50
             worst = max(abs(a - b) for a, b in zip(losses[:50], peer[:50]))
             rows.append((name, tail(losses), tail(peer), tail(exact), tail(losses) - tail(peer), tail(peer) - tail(exact), worst))
             print(rows[-1])
-    lines = [",".join(["step", *curves])]
-    lines += [",".join([str(i + 1), *(f"{curve[i]:.6f}" for curve in curves.values())]) for i in range(options.steps)]
-    (ROOT / "docs/loss-curves.csv").write_text("\n".join(lines) + "\n")
+    with open(ROOT / "docs/loss-curves.csv", "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["step", *curves])
+        writer.writerows([i + 1, *(f"{curve[i]:.6f}" for curve in curves.values())] for i in range(options.steps))
     (ROOT / "docs/loss-curves.svg").write_text(svg(curves))
     table = "\n".join(
         f"| {n} | {a:.6f} | {b:.6f} | {c:.6f} | {d:+.1e} | {e:+.1e} | {w:.1e} |" for n, a, b, c, d, e, w in rows)
