@@ -79,7 +79,8 @@ pub trait Inputs {
 
 /// Sees nodes' outputs in execution order, in the canonical layout.
 pub trait Observer {
-    /// Whether it wants to see a node; what nobody wants to see stays on the device.
+    /// Whether it wants to see a node; what nobody wants to see stays on the device, and may be computed with others. Engines may ask before
+    /// the graph runs, so that what it sees there cannot change the answer.
     fn wants(&self, _index: usize, _node: &Node) -> bool {
         true
     }

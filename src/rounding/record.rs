@@ -1,7 +1,7 @@
 //! The trainer's side of a step: finds the near ties of every native product and logs the decisions, encoded by a thread of its
 //! own while the step goes on.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
@@ -69,6 +69,8 @@ pub struct Recorder {
     sites: HashMap<usize, usize>,
     micro: usize,
     steer: Option<Steer>,
+    /// The roundings of a trainer that steers.
+    roundings: HashSet<TensorId>,
     /// Elements of the next rounding that are not what rounding gives, of a trainer that steers.
     steered: HashMap<TensorId, Vec<(usize, u32)>>,
     parts: Sender<(usize, u64, Vec<Decision>)>,
@@ -98,6 +100,7 @@ impl Recorder {
             sites: HashMap::new(),
             micro: 0,
             steer,
+            roundings: HashSet::new(),
             steered: HashMap::new(),
             parts,
             encoder,
@@ -172,20 +175,22 @@ pub(super) fn side(
 
 impl Rounder for Recorder {
     fn begin(&mut self, phase: Phase, graph: &Graph) {
-        let Phase::Micro(micro) = phase else {
-            self.sites.clear();
-            return;
-        };
+        self.sites.clear();
+        self.roundings.clear();
+        let Phase::Micro(micro) = phase else { return };
         self.micro = micro as usize;
         let numbers: HashMap<TensorId, usize> =
             self.products.iter().enumerate().map(|(number, product)| (product.product, number)).collect();
         let native = |node: &Node| matches!(node.primitive, Primitive::Native { .. });
         let sites = graph.nodes.iter().enumerate().filter(|(_, node)| native(node));
         self.sites = sites.map(|(index, node)| (index, numbers[&node.output])).collect();
+        if self.steer.is_some() {
+            self.roundings = self.products.iter().map(|product| product.output).collect();
+        }
     }
 
     fn wants(&self, index: usize, node: &Node) -> bool {
-        self.sites.contains_key(&index) || self.steered.contains_key(&node.output)
+        self.sites.contains_key(&index) || self.roundings.contains(&node.output)
     }
 
     fn node(

@@ -1,7 +1,7 @@
 //! The auditor's side of a step: takes the logged decisions in place of its own roundings, checks each that matters against
 //! the proved bound, and counts the freedom that the trainer had and used.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use rayon::prelude::*;
 use serde::Serialize;
@@ -185,6 +185,8 @@ pub struct Replayer {
     /// Nodes of the program's graph that matter: the product's number, and whether its operands' integers are read there, its
     /// results, or both.
     sites: HashMap<usize, Site>,
+    /// Roundings about which the log decides something.
+    roundings: HashSet<TensorId>,
     micro: u32,
     /// The operands of a product whose results are to come.
     operands: Vec<[Rows; 2]>,
@@ -265,6 +267,7 @@ impl Replayer {
             products: graph.logged.clone(),
             types: graph.tensors.iter().map(|ty| ty.dtype).collect(),
             sites: HashMap::new(),
+            roundings: HashSet::new(),
             micro: 0,
             operands: Vec::new(),
             pending: HashMap::new(),
@@ -296,8 +299,12 @@ impl Replayer {
 
     /// Whether anything of a product is looked at.
     fn looks_at(&self, number: usize) -> bool {
-        let part = self.micro as usize * self.products.len() + number;
-        self.measure_freedom || !self.log.part(part).is_empty()
+        self.measure_freedom || !self.part(number).is_empty()
+    }
+
+    /// The log of a product in this micro-batch.
+    fn part(&self, number: usize) -> &[u8] {
+        self.log.part(self.micro as usize * self.products.len() + number)
     }
 
     /// Reads the operands of a digitised product.
@@ -317,8 +324,7 @@ impl Replayer {
     fn product(&mut self, number: usize, node: &Node, results: &[u32]) -> Result<(), EngineError> {
         let logged = &self.products[number];
         let elements = logged.elements();
-        let part = self.micro as usize * self.products.len() + number;
-        let decisions = decode(self.log.part(part), elements as u64).map_err(|error| {
+        let decisions = decode(self.part(number), elements as u64).map_err(|error| {
             let why = format!("{}, micro-batch {}: {error}", node.operator, self.micro);
             self.malformed = Some(error);
             EngineError::Stopped(why)
@@ -441,13 +447,12 @@ fn freedom(product: &Product, results: &[u32], elements: usize, micro_batch: u32
 
 impl Rounder for Replayer {
     fn begin(&mut self, phase: Phase, graph: &Graph) {
-        let Phase::Micro(micro) = phase else {
-            self.sites.clear();
-            return;
-        };
-        self.micro = micro;
         self.operands.clear();
         self.sites.clear();
+        self.roundings.clear();
+        self.pending.clear();
+        let Phase::Micro(micro) = phase else { return };
+        self.micro = micro;
         let places: HashMap<TensorId, usize> =
             graph.nodes.iter().enumerate().map(|(index, node)| (node.output, index)).collect();
         for (number, logged) in self.products.iter().enumerate() {
@@ -460,11 +465,13 @@ impl Rounder for Replayer {
             }
             self.sites.entry(places[&logged.product]).or_insert(none).results = true;
         }
+        let decided = self.products.iter().enumerate().filter(|(number, _)| !self.part(*number).is_empty());
+        self.roundings = decided.map(|(_, logged)| logged.output).collect();
     }
 
     fn wants(&self, index: usize, node: &Node) -> bool {
         let site = self.sites.get(&index).is_some_and(|site| site.results || self.looks_at(site.number));
-        site || self.pending.get(&node.output).is_some_and(|c| !c.is_empty())
+        site || self.roundings.contains(&node.output)
     }
 
     fn node(

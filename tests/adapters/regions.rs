@@ -54,7 +54,11 @@ fn programs() -> Vec<Arc<Program>> {
 }
 
 /// The state after some steps.
-fn trained(engine: &mut dyn Engine, program: &Arc<Program>, observer: &mut dyn StepObserver) -> Vec<Vec<u8>> {
+fn trained(
+    engine: &mut dyn Engine,
+    program: &Arc<Program>,
+    observer: &mut dyn StepObserver,
+) -> Result<Vec<Vec<u8>>, EngineError> {
     let state: Vec<Vec<u8>> = init::state(program, [3, 4])
         .iter()
         .map(|tensor| tensor.iter().flat_map(|word| word.to_le_bytes()).collect())
@@ -68,13 +72,13 @@ fn trained(engine: &mut dyn Engine, program: &Arc<Program>, observer: &mut dyn S
         MicroBatch { tensors: tensors.collect() }
     });
     let batch: Vec<MicroBatch> = batch.collect();
-    let mut session = Session::new(engine, program.clone()).unwrap();
-    session.load(&state).unwrap();
+    let mut session = Session::new(engine, program.clone())?;
+    session.load(&state)?;
     for step in 1..=2 {
         let scalars = StepScalars { step, seed: [1, 2], learning_rate: 1e-2f32.to_bits() };
-        session.step(scalars, &batch, observer, |_, _, _| Ok(())).unwrap();
+        session.step(scalars, &batch, observer, |_, _, _| Ok(()))?;
     }
-    session.download_state().unwrap()
+    session.download_state()
 }
 
 #[test]
@@ -82,12 +86,12 @@ fn training_has_the_bits_of_nodes_one_by_one() {
     let programs = programs();
     let mut cpu = Cpu::new(2).unwrap();
     let expected: Vec<_> =
-        programs.iter().map(|program| trained(&mut cpu, program, &mut Unobserved)).collect();
+        programs.iter().map(|program| trained(&mut cpu, program, &mut Unobserved).unwrap()).collect();
     for name in names() {
         for on in [true, false] {
             let mut gpu = Gpu::open(Some(&name)).unwrap().regions(on);
             for (program, expected) in programs.iter().zip(&expected) {
-                let have = trained(&mut gpu, program, &mut Unobserved);
+                let have = trained(&mut gpu, program, &mut Unobserved).unwrap();
                 assert!(have == *expected, "{name}, regions: {on}");
             }
         }
@@ -135,11 +139,48 @@ fn observers_see_the_same() {
             for (every, from) in [(40, 7), (40, 19), (9, 2)] {
                 let seen = |engine: &mut dyn Engine| {
                     let mut some = Looking { every, from, seen: blake3::Hasher::new() };
-                    let state = trained(engine, program, &mut some);
+                    let state = trained(engine, program, &mut some).unwrap();
                     (some.seen.finalize(), state)
                 };
                 assert!(seen(&mut gpu) == seen(&mut cpu), "{name}: {from} of {every}");
             }
         }
+    }
+}
+
+/// Looks at the first node, and from then on at all of them.
+struct Fickle(bool);
+
+impl StepObserver for Fickle {
+    fn phase(&mut self, _: Phase, _: &Graph) -> Option<&mut dyn Observer> {
+        Some(self)
+    }
+}
+
+impl Observer for Fickle {
+    fn wants(&self, index: usize, _: &Node) -> bool {
+        self.0 || index == 0
+    }
+
+    fn node(
+        &mut self,
+        _: usize,
+        _: &Node,
+        _: &[u8],
+        _: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        self.0 = true;
+        Ok(None)
+    }
+}
+
+/// What runs at once is decided before a graph runs: who then wants to see what is between gets an error, not a run without it.
+#[test]
+fn an_observer_that_changes_its_mind_is_refused() {
+    let program = &programs()[0];
+    for name in names() {
+        let mut gpu = Gpu::open(Some(&name)).unwrap().regions(true);
+        let error = trained(&mut gpu, program, &mut Fickle(false)).unwrap_err().to_string();
+        assert!(error.contains("an observer changed its mind"), "{error}");
     }
 }

@@ -348,12 +348,15 @@ impl<D: Device> Engine for Accelerated<D> {
         for (number, (unit, dying)) in (1..).zip(schedule) {
             self.record(graph, unit, &mut values, &mut recorded)?;
             let (index, node) = (unit.at, &graph.nodes[unit.at]);
-            let wanted = observer.as_deref().is_some_and(|observer| observer.wants(index, node));
+            let wants = |index: usize| {
+                observer.as_deref().is_some_and(|observer| observer.wants(index, &graph.nodes[index]))
+            };
+            if unit.is_fused() && unit.nodes.iter().any(|&index| wants(index)) {
+                return Err(self.fault(format!("{}: an observer changed its mind", node.operator)));
+            }
+            let wanted = wants(index);
             if wanted || recorded.len() >= BATCH || number == end {
                 self.submit(plan, &scratch, &mut recorded)?;
-            }
-            if wanted && unit.is_fused() {
-                return Err(self.fault(format!("{}: an observer changed its mind", node.operator)));
             }
             let scan = observer.as_deref().filter(|_| wanted).and_then(|observer| observer.scan(index, node));
             let mut answered = match scan {
