@@ -159,3 +159,20 @@ pub trait Engine {
         Ok(copy)
     }
 }
+
+/// A graph's outputs, in their canonical bytes, for inputs in theirs.
+///
+/// # Errors
+/// Those of the engine.
+pub fn outputs_of(
+    engine: &mut dyn Engine,
+    graph: &Arc<Graph>,
+    inputs: &[Vec<u8>],
+) -> Result<Vec<Vec<u8>>, EngineError> {
+    let compiled = engine.compile(graph.clone())?;
+    let ports = graph.inputs.iter().zip(inputs);
+    let inputs = ports.map(|(port, bytes)| engine.upload(graph.tensor(port.tensor), bytes));
+    let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+    let outputs = engine.run(&compiled, &inputs, None)?;
+    outputs.iter().map(|tensor| engine.download(tensor)).collect()
+}

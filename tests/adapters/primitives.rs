@@ -9,7 +9,8 @@ use tiebreak::arith::{DType, elementary, float};
 use tiebreak::commit::tensor::{Hash, tile_values};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::gpu::{Gpu, Variant};
-use tiebreak::engine::{Engine, EngineError, Inputs, Observer, Tensor};
+use tiebreak::engine::reference::bytes_from_words;
+use tiebreak::engine::{Engine, EngineError, Inputs, Observer, Tensor, outputs_of};
 use tiebreak::program::builder::Builder;
 use tiebreak::program::expr::{Body, Reg, Writer};
 use tiebreak::program::graph::{Graph, Node, TensorType, View};
@@ -268,18 +269,12 @@ fn rows_computed_at_once_have_the_same_bits() {
     let mut cpu = Cpu::new(2).unwrap();
     let mut gpus = gpus();
     let mut engines = gpus.engines();
-    let mut compare = |graph: Graph, inputs: &[(&[u32], DType, Vec<u32>)], what: &str| {
-        let outputs = |engine: &mut dyn Engine| {
-            let compiled = engine.compile(Arc::new(graph.clone())).unwrap();
-            let upload =
-                |(shape, dtype, words): &(&[u32], DType, Vec<u32>)| upload(engine, *dtype, shape, words);
-            let inputs: Vec<Tensor> = inputs.iter().map(upload).collect();
-            let outputs = engine.run(&compiled, &inputs, None).unwrap();
-            outputs.iter().map(|tensor| engine.download(tensor).unwrap()).collect::<Vec<_>>()
-        };
-        let want = outputs(&mut cpu);
+    let mut compare = |graph: Graph, inputs: &[Vec<u32>], what: &str| {
+        let graph = Arc::new(graph);
+        let inputs: Vec<Vec<u8>> = inputs.iter().map(|words| bytes_from_words(DType::F32, words)).collect();
+        let want = outputs_of(&mut cpu, &graph, &inputs).unwrap();
         for engine in engines.iter_mut() {
-            assert!(outputs(*engine) == want, "{}: {what}", engine.describe());
+            assert!(outputs_of(*engine, &graph, &inputs).unwrap() == want, "{}: {what}", engine.describe());
         }
     };
     // Too short, the shortest, one more, several rounds, the longest that leaves WebGPU's workgroup memory room for three rows (and one
@@ -304,11 +299,11 @@ fn rows_computed_at_once_have_the_same_bits() {
             _ => ordinary(i, 9),
         };
         let inputs = [
-            (&[ROWS, len][..], DType::F32, (0..ROWS * len).map(word).collect()),
-            (&[len], DType::F32, (0..len).map(|i| ordinary(i, 10)).collect()),
-            (&[len], DType::F32, (0..len).map(|i| ordinary(i, 11)).collect()),
-            (&[ROWS], DType::U32, (0..ROWS).map(|row| random(row, 12) % len).collect()),
-            (&[1], DType::F32, vec![0x3e00_0000]),
+            (0..ROWS * len).map(word).collect(),
+            (0..len).map(|i| ordinary(i, 10)).collect(),
+            (0..len).map(|i| ordinary(i, 11)).collect(),
+            (0..ROWS).map(|row| random(row, 12) % len).collect(),
+            vec![0x3e00_0000],
         ];
         compare(b.finish(), &inputs, &format!("rows of {len}"));
     }
@@ -327,7 +322,7 @@ fn rows_computed_at_once_have_the_same_bits() {
         };
         (0..shape[0] * shape[1]).map(word).collect()
     };
-    let inputs = [15, 16, 17, 18].map(|stream| (&shape[..], DType::F32, words(stream)));
+    let inputs = [15, 16, 17, 18].map(words);
     compare(b.finish(), &inputs, "attention");
 }
 

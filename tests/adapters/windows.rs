@@ -11,7 +11,7 @@ use tiebreak::audit::{self, Outcome, audit, checks};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::gpu::{Gpu, Variant};
 use tiebreak::engine::session::{MicroBatch, Session, StepScalars, Unobserved};
-use tiebreak::engine::{Engine, EngineError};
+use tiebreak::engine::{Engine, outputs_of};
 use tiebreak::program::builder::Builder;
 use tiebreak::program::expr::Body;
 use tiebreak::program::graph::{Graph, Primitive, TensorId, TensorType, View};
@@ -56,21 +56,6 @@ fn bytes(ty: &TensorType, stream: u32) -> Vec<u8> {
     (0..ty.len() as u32).flat_map(|i| word(i).to_le_bytes()).collect()
 }
 
-/// A graph's outputs for these inputs.
-fn outputs(
-    engine: &mut dyn Engine,
-    graph: &Arc<Graph>,
-    inputs: &[Vec<u8>],
-) -> Result<Vec<Vec<u8>>, EngineError> {
-    let compiled = engine.compile(graph.clone())?;
-    let mut tensors = Vec::new();
-    for (port, bytes) in graph.inputs.iter().zip(inputs) {
-        tensors.push(engine.upload(graph.tensor(port.tensor), bytes)?);
-    }
-    let outputs = engine.run(&compiled, &tensors, None)?;
-    outputs.iter().map(|tensor| engine.download(tensor)).collect()
-}
-
 /// A graph with inputs of these types.
 fn graph(
     shapes: &[(DType, &[u32])],
@@ -96,13 +81,13 @@ const DIGITS: ProductDigits = ProductDigits { digits_a: 2, digits_b: 3, block: 0
 
 /// Whether the CPU engine and every adapter agree about a graph when a shader sees no more than each of these sizes.
 fn agree(name: &str, sizes: &[u64], (graph, inputs): &(Arc<Graph>, Vec<Vec<u8>>)) {
-    let want = outputs(&mut Cpu::new(2).unwrap(), graph, inputs).unwrap();
+    let want = outputs_of(&mut Cpu::new(2).unwrap(), graph, inputs).unwrap();
     for &size in sizes {
         with_buffers_of(size, |gpu| {
             let most = |tensors: &[TensorType]| tensors.iter().map(TensorType::bytes).max();
             assert!(most(&graph.tensors) > Some(size as usize), "{name} needs no windows at {size}");
             let have =
-                outputs(gpu, graph, inputs).unwrap_or_else(|error| panic!("{name} at {size}: {error}"));
+                outputs_of(gpu, graph, inputs).unwrap_or_else(|error| panic!("{name} at {size}: {error}"));
             assert!(have == want, "{name} with buffers of {size} bytes on {}", gpu.describe());
         });
     }

@@ -228,28 +228,14 @@ impl Cuda {
         for parts in kernels.parts() {
             let (graph, inputs) = cublas::trial(parts);
             let graph = Arc::new(graph);
-            let expected = outputs_of(&mut super::cpu::Cpu::new(1)?, &graph, &inputs)?;
-            if outputs_of(&mut engine, &graph, &inputs)? != expected {
+            let expected = super::outputs_of(&mut super::cpu::Cpu::new(1)?, &graph, &inputs)?;
+            if super::outputs_of(&mut engine, &graph, &inputs)? != expected {
                 let check = "cuBLAS gives wrong products of small integers".into();
                 return Err(EngineError::SelfTest { device: engine.device.name().into(), check });
             }
         }
         engine.tested()
     }
-}
-
-/// A graph's outputs for these inputs.
-fn outputs_of(
-    engine: &mut dyn Engine,
-    graph: &Arc<Graph>,
-    inputs: &[Vec<u8>],
-) -> Result<Vec<Vec<u8>>, EngineError> {
-    let compiled = engine.compile(graph.clone())?;
-    let ports = graph.inputs.iter().zip(inputs);
-    let inputs = ports.map(|(port, bytes)| engine.upload(graph.tensor(port.tensor), bytes));
-    let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
-    let outputs = engine.run(&compiled, &inputs, None)?;
-    outputs.iter().map(|tensor| engine.download(tensor)).collect()
 }
 
 /// A tensor that is there.

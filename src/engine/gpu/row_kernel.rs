@@ -4,6 +4,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
+use super::Accelerated;
 use super::device::Device;
 use super::kernels::{OwnKernel, Shader, workgroup_each};
 use super::launch::Shared;
@@ -12,11 +13,10 @@ use super::regions::{Limits, Region, Role, regions};
 use super::row_layout::{Layout, Operand, Place, stretch_words};
 use super::schedule::{Unit, Uses};
 use super::windows::Cut;
-use super::{Accelerated, outputs_of};
 use crate::arith::philox::philox4x32_10;
 use crate::arith::{DType, float};
-use crate::engine::EngineError;
 use crate::engine::reference::{Reference, bytes_from_words};
+use crate::engine::{EngineError, outputs_of};
 use crate::program::builder::Builder;
 use crate::program::expr::{Body, Instr};
 use crate::program::graph::{Graph, Node, Primitive, TensorId, View};
