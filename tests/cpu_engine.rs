@@ -9,7 +9,7 @@ use tiebreak::engine::session::{MicroBatch, Phase, Session, StepObserver, StepSc
 use tiebreak::engine::{Engine, EngineError, Inputs, Observer};
 use tiebreak::program::graph::{Graph, Node};
 use tiebreak::program::init;
-use tiebreak::program::models::{Gelu, Gpt, Mlp, Model};
+use tiebreak::program::models::{Gelu, Gpt, Mlp, Model, Resnet};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
 use tiebreak::program::step::{Program, StepSpec};
@@ -49,11 +49,7 @@ fn batches(program: &Program, step: u32) -> Vec<MicroBatch> {
             let tensors = spec.model.batch(spec.micro_batch).into_iter().map(|t| {
                 let len = t.shape.iter().product::<u32>();
                 let word = |i: u32| philox4x32_10([step, micro], [i, 1, 2, 3])[0];
-                let classes = match &spec.model {
-                    Model::Gpt(gpt) => gpt.vocabulary,
-                    Model::Mlp(mlp) if t.name == "labels" => mlp.classes,
-                    Model::Mlp(_) => 256,
-                };
+                let classes = spec.model.below(t.name);
                 (0..len).flat_map(|i| (word(i) % classes).to_le_bytes()).collect()
             });
             MicroBatch { tensors: tensors.collect() }
@@ -140,6 +136,13 @@ fn nasty_parameters_match_the_reference() {
             }
         });
     }
+}
+
+#[test]
+fn a_residual_network_matches_the_reference() {
+    let stages = vec![5, 8];
+    let model = Model::Resnet(Resnet { height: 9, width: 6, planes: 3, stages, blocks: 2, classes: 10 });
+    compare(spec(model, ProductTable::preset()), |_, _| {});
 }
 
 #[test]

@@ -10,7 +10,7 @@ use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::program::element::unravel;
 use tiebreak::program::expr::{Body, Instr};
 use tiebreak::program::graph::{Graph, Node, Primitive, TensorId, View};
-use tiebreak::program::models::{Gelu, Gpt, Mlp, Model};
+use tiebreak::program::models::{Gelu, Gpt, Mlp, Model, Resnet};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::ProductTable;
 use tiebreak::program::step::{Program, StepSpec, port};
@@ -147,6 +147,25 @@ fn run_node(graph: &Graph, node: &Node, values: &Values) -> Vec<f64> {
                 })
                 .collect()
         }
+        Primitive::Patches { input, grid } => {
+            let [_, h, w, c] = shape(*input)[..] else { unreachable!() };
+            let ([down, across], [taps_down, taps_across]) =
+                (grid.size.map(|n| n as usize), grid.kernel.map(|n| n as usize));
+            (0..out_len)
+                .map(|i| {
+                    let (place, channel) = (i / c, i % c);
+                    let (place, kx) = (place / taps_across, place % taps_across);
+                    let (place, ky) = (place / taps_down, place % taps_down);
+                    let (place, x) = (place / across, place % across);
+                    let (sample, y) = (place / down, place % down);
+                    let row = grid.source(y as u32, ky as u32, h as u32);
+                    let column = grid.source(x as u32, kx as u32, w as u32);
+                    row.zip(column).map_or(0.0, |(row, column)| {
+                        values[input][((sample * h + row as usize) * w + column as usize) * c + channel]
+                    })
+                })
+                .collect()
+        }
         Primitive::GroupOrder { classes, .. } => {
             let mut order: Vec<usize> = (0..out_len).collect();
             order.sort_by_key(|&i| values[classes][i] as usize);
@@ -227,8 +246,8 @@ fn check(model: Model) {
                 inputs.get_mut(&name).unwrap()[i] = kept;
                 loss
             };
-            let h = 1e-4;
-            // Five points: the truncation error is of order h^4.
+            // Five points: the truncation error is of order h^4. Small, so that no ReLU's kink is near.
+            let h = 1e-6;
             let numeric =
                 (8.0 * (loss_at(h) - loss_at(-h)) - (loss_at(2.0 * h) - loss_at(-2.0 * h))) / (12.0 * h);
             let error = (numeric - analytic[i]).abs();
@@ -268,4 +287,16 @@ fn gpt_with_erf_gelu_and_own_head() {
 #[test]
 fn mlp_with_relu() {
     check(Model::Mlp(Mlp { inputs: 10, hidden: vec![8, 6], classes: 7, dropout: 0.0 }));
+}
+
+#[test]
+fn residual_network() {
+    check(Model::Resnet(Resnet {
+        height: 5,
+        width: 4,
+        planes: 2,
+        stages: vec![3, 4],
+        blocks: 2,
+        classes: 7,
+    }));
 }

@@ -16,13 +16,14 @@ use tiebreak::engine::session::{MicroBatch, Phase, Session, StepObserver, StepSc
 use tiebreak::engine::{EngineError, Inputs, Observer};
 use tiebreak::program::graph::{Graph, Node, Primitive, TensorId};
 use tiebreak::program::init;
+use tiebreak::program::models::BatchTensor;
 use tiebreak::program::step::Program;
 use tiebreak::run::job::{Job, philox_key};
 use tiebreak::run::traces::{graph_of, positions};
 
 const STEP: u32 = 3;
 const SEED: Digest = Digest([7; 32]);
-const JOB: &str = r#"
+const GPT: &str = r#"
 steps = 9
 clip_norm = 1.0
 model = { kind = "gpt", vocabulary = 70, context = 12, layers = 1, heads = 2, width = 24, dropout = 0.1 }
@@ -30,6 +31,14 @@ data = { kind = "bytes", path = "text.txt" }
 optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }
 schedule = { peak = 1e-3, warmup = 4, floor = 1e-4 }
 batch = { micro_batch = 4, micro_batches = 3 }
+"#;
+const RESNET: &str = r#"
+steps = 9
+model = { kind = "resnet", height = 7, width = 9, planes = 1, stages = [5, 6], blocks = 1, classes = 4 }
+data = { kind = "idx", images = "images", labels = "labels" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 5e-4 }
+schedule = { peak = 1e-2 }
+batch = { micro_batch = 4, micro_batches = 2 }
 "#;
 
 /// A step's honest values: what is committed before it, and every node's output.
@@ -65,16 +74,23 @@ impl Observer for Step {
 }
 
 impl Step {
-    fn run() -> Step {
-        let job = Job::parse("job", JOB).unwrap();
+    fn run(job: &str) -> Step {
+        let job = Job::parse("job", job).unwrap();
         let program = job.program();
         let seed = philox_key(&SEED);
         let state: Vec<Vec<u8>> =
             init::state(&program, seed).iter().map(|t| bytes_from_words(DType::F32, t)).collect();
-        let words = |m: u32, salt: u32| (0..48).map(|i| (i * i * 31 + m + salt) % 70).collect::<Vec<u32>>();
-        let batches: Vec<MicroBatch> = (0..3)
-            .map(|m| [0, 9].map(|salt| bytes_from_words(DType::U32, &words(m, salt))))
-            .map(|tensors| MicroBatch { tensors: tensors.into() })
+        let model = &program.spec.model;
+        let tensor = |m: u32, number: u32, t: &BatchTensor| {
+            let words = 0..t.shape.iter().product();
+            let words: Vec<u32> =
+                words.map(|i: u32| (i * i * 31 + m + 9 * number) % model.below(t.name)).collect();
+            bytes_from_words(t.dtype, &words)
+        };
+        let tensors = model.batch(program.spec.micro_batch);
+        let batches: Vec<MicroBatch> = (0..program.spec.micro_batches)
+            .map(|m| (0..).zip(&tensors).map(|(number, t)| tensor(m, number, t)).collect())
+            .map(|tensors| MicroBatch { tensors })
             .collect();
         let mut step = Step {
             state: state.clone(),
@@ -108,8 +124,17 @@ impl Step {
 }
 
 #[test]
-fn every_tile_of_a_step_follows_from_the_recorded_slices() {
-    let step = Step::run();
+fn every_tile_of_a_step_of_a_gpt_follows_from_the_recorded_slices() {
+    every_tile_follows(GPT);
+}
+
+#[test]
+fn every_tile_of_a_step_of_a_residual_network_follows_from_the_recorded_slices() {
+    every_tile_follows(RESNET);
+}
+
+fn every_tile_follows(job: &str) {
+    let step = Step::run(job);
     assert_eq!(positions(&step.program), step.order, "traces list nodes in the session's order");
     let mut several = 0;
     for &(phase, index) in &step.order {
@@ -148,7 +173,7 @@ fn every_tile_of_a_step_follows_from_the_recorded_slices() {
 
 #[test]
 fn committed_inputs_that_no_honest_step_has_are_errors() {
-    let step = Step::run();
+    let step = Step::run(GPT);
     let graph = &step.program.micro;
     let find = |wanted: fn(&Primitive) -> bool| {
         graph.nodes.iter().position(|n| wanted(&n.primitive)).expect("the graph has such a node")

@@ -1,11 +1,19 @@
 //! The scalar reference and the CPU engine's building blocks against golden vectors that a script made from the
 //! contract's text (`assets/vectors/contract.py`: Python integers and fractions, no code of ours).
 
+use std::sync::Arc;
+
 use serde::Deserialize;
-use tiebreak::arith::{digits, float, philox, tree};
+use tiebreak::arith::{DType, digits, float, philox, tree};
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::engine::outputs_of;
+use tiebreak::engine::reference::{Reference, bytes_from_words};
+use tiebreak::program::builder::Builder;
 use tiebreak::program::graph::block_count;
 use tiebreak::program::init;
 use tiebreak::program::models::Init;
+use tiebreak::program::operators::conv2d;
+use tiebreak::program::products::ProductTable;
 
 #[derive(Deserialize)]
 #[expect(clippy::type_complexity, reason = "rows as they stand in the file")]
@@ -13,6 +21,7 @@ struct Vectors {
     scalar: Vec<[u32; 8]>,
     tree: Vec<(Vec<u32>, u32)>,
     product: Vec<(Vec<u32>, Vec<u32>, u32, u32, u32, u32)>,
+    convolution: Vec<([u32; 4], [u32; 4], [u32; 4], [u32; 3], [Vec<u32>; 6])>,
     philox: Vec<([u32; 2], [u32; 4], [u32; 4])>,
     init: Vec<([u32; 2], u32, u64, u32, u32)>,
 }
@@ -65,6 +74,27 @@ fn products() {
         let parts: Vec<u32> = parts.collect();
         let have = if parts.len() == 1 { parts[0] } else { tree::sum(parts) };
         assert_eq!(have, want, "K = {}, digits {digits_a} and {digits_b}, block {block}", a.len());
+    }
+}
+
+#[test]
+fn convolutions() {
+    for (x, weight, dy, [stride, padding, digits], [xs, weights, dys, y, dx, dw]) in vectors().convolution {
+        let mut b = Builder::new(ProductTable::uniform(digits as u8));
+        let [x_id, weight_id] =
+            [("x", x), ("weight", weight)].map(|(name, shape)| b.input(name, DType::F32, &shape));
+        let y_id = conv2d(&mut b, x_id, weight_id, stride, padding).unwrap();
+        assert_eq!(b.shape(y_id), dy);
+        let dy_id = b.input("dy", DType::F32, &dy);
+        let gradients = b.backward(y_id, dy_id);
+        let wanted = [(y_id, y), (gradients[&x_id], dx), (gradients[&weight_id], dw)];
+        wanted.iter().for_each(|(id, _)| b.output(format!("{id:?}"), *id));
+        let graph = Arc::new(b.finish());
+        let inputs = [xs, weights, dys].map(|words| bytes_from_words(DType::F32, &words));
+        let wanted: Vec<Vec<u8>> =
+            wanted.iter().map(|(_, words)| bytes_from_words(DType::F32, words)).collect();
+        assert_eq!(outputs_of(&mut Reference, &graph, &inputs).unwrap(), wanted, "reference, {x:?}");
+        assert_eq!(outputs_of(&mut Cpu::new(2).unwrap(), &graph, &inputs).unwrap(), wanted, "CPU, {x:?}");
     }
 }
 

@@ -3,10 +3,10 @@
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use common::{gpt_job, key, trained};
+use common::{gpt_job, key, resnet_job, trained};
 use proptest::prelude::*;
 use tiebreak::arith::DType;
 use tiebreak::audit::checks::{self, Checked};
@@ -32,8 +32,12 @@ fn public() -> PublicKey {
 }
 
 fn verdict_on(cheat: &str) -> Verdict {
+    verdict_of(gpt_job, cheat)
+}
+
+fn verdict_of(job: fn(&Path, &str, &str) -> PathBuf, cheat: &str) -> Verdict {
     let folder = tempfile::tempdir().unwrap();
-    let run = trained(&gpt_job(folder.path(), "operator", ""), &folder.path().join("run"), Some(cheat));
+    let run = trained(&job(folder.path(), "operator", ""), &folder.path().join("run"), Some(cheat));
     let checked = checks::always(&run, Some(&public())).unwrap();
     let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
     let (_, verdict) = audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent).unwrap();
@@ -84,6 +88,16 @@ fn verdicts_are_small_and_convict_from_their_bytes_alone() {
         let other = PrivateKey::generate("trainer.example", [6; 32]).unwrap().public();
         assert!(read.check(Some(&other)).is_err(), "another trainer is not accused");
     }
+}
+
+#[test]
+fn a_cheat_between_convolutions_convicts() {
+    let mut verdict = verdict_of(resnet_job, "operator@3");
+    let checked = verdict.check(Some(&public()));
+    let Ok(Outcome::Convicts(finding)) = checked else { panic!("{checked:?}") };
+    assert!(finding.what.contains("stage0.block0.norm0.relu"), "{}", finding.what);
+    tile_claim(&mut verdict).node += 1;
+    assert!(!convicts(&verdict));
 }
 
 /// What an accuser might change in a tile verdict.

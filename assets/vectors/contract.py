@@ -167,6 +167,42 @@ def product(a, b, da, db, block):
     return parts[0] if len(parts) == 1 else tree(parts)
 
 
+def convolution(x, weight, dy, sizes, stride, padding, digits):
+    """(y, dx, dw) by the sums that define them; x [B][H][W][C], weight [M][R][S][C], dy [B][P][Q][M], flat and row-major."""
+    B, H, W, C, M, R, S, P, Q = sizes
+
+    def x_at(b, h, w, c):
+        return x[((b * H + h) * W + w) * C + c] if 0 <= h < H and 0 <= w < W else 0
+
+    def dy_at(b, h, w, m):
+        """What output (h, w) / stride passes back, if there is one."""
+        p, q = h // stride, w // stride
+        there = h % stride == 0 and w % stride == 0 and 0 <= p < P and 0 <= q < Q
+        return dy[((b * P + p) * Q + q) * M + m] if there else 0
+
+    def w_at(m, r, s, c):
+        return weight[((m * R + r) * S + s) * C + c]
+
+    taps = [(r, s) for r in range(R) for s in range(S)]
+    pixels = [(b, p, q) for b in range(B) for p in range(P) for q in range(Q)]
+    y = [
+        product([x_at(b, p * stride + r - padding, q * stride + s - padding, c) for r, s in taps for c in range(C)],
+                [w_at(m, r, s, c) for r, s in taps for c in range(C)], digits, digits, 0)
+        for b, p, q in pixels for m in range(M)
+    ]
+    dx = [
+        product([dy_at(b, h + padding - r, w + padding - s, m) for r, s in taps for m in range(M)],
+                [w_at(m, r, s, c) for r, s in taps for m in range(M)], digits, digits, 0)
+        for b in range(B) for h in range(H) for w in range(W) for c in range(C)
+    ]
+    dw = [
+        product([dy[((b * P + p) * Q + q) * M + m] for b, p, q in pixels],
+                [x_at(b, p * stride + r - padding, q * stride + s - padding, c) for b, p, q in pixels], digits, digits, 0)
+        for m in range(M) for r, s in taps for c in range(C)
+    ]
+    return y, dx, dw
+
+
 def philox(key, counter):
     """Philox4x32-10 as in Salmon et al. (2011)."""
     k, c = list(key), list(counter)
@@ -238,13 +274,27 @@ def main():
         ([rng.getrandbits(32) for _ in range(2)], [rng.getrandbits(32) for _ in range(4)]) for _ in range(20)]
     weights = [[[7, 9], p, i, 0x3CA3D70A, init([7, 9], p, i, 0x3CA3D70A)] for p in (0, 3) for i in (0, 1, 12345, 2**32 + 1)]
 
+    convolutions = []
+    for B, H, W, C, M, R, S, stride, padding, digits in [
+        (2, 5, 4, 3, 2, 3, 3, 1, 1, 2), (1, 6, 7, 2, 3, 3, 2, 2, 1, 3), (2, 4, 4, 1, 2, 1, 1, 2, 0, 1), (1, 3, 2, 2, 1, 4, 4, 3, 2, 4)]:
+        P, Q = (H + 2 * padding - R) // stride + 1, (W + 2 * padding - S) // stride + 1
+
+        def numbers(n):
+            return [rng.choice([0, 1, SIGN | 5]) if rng.randrange(12) == 0
+                    else rng.getrandbits(1) << 31 | rng.randrange(120, 131) << 23 | rng.getrandbits(23) for _ in range(n)]
+
+        x, weight, dy = numbers(B * H * W * C), numbers(M * R * S * C), numbers(B * P * Q * M)
+        y, dx, dw = convolution(x, weight, dy, (B, H, W, C, M, R, S, P, Q), stride, padding, digits)
+        convolutions.append([[B, H, W, C], [M, R, S, C], [B, P, Q, M], [stride, padding, digits], [x, weight, dy, y, dx, dw]])
+
     data = {
         "_comment": "Made by contract.py. Words are unsigned 32-bit integers (binary32 patterns unless said). "
         "scalar: [a, b, a+b, a-b, a*b, a/b, sqrt(a), a<b]. tree: [terms, sum]. product: [row of A, row of B, digits_a, "
-        "digits_b, block, output]. philox: [key, counter, words]. init: [key, parameter, element, std, weight].",
+        "digits_b, block, output]. convolution: [shapes of x, weight and dy, [stride, padding, digits], [x, weight, dy, y, dx, dw]]. philox: [key, counter, words]. init: [key, parameter, element, std, weight].",
         "scalar": scalar,
         "tree": trees,
         "product": products,
+        "convolution": convolutions,
         "philox": [[k, c, philox(k, c)] for k, c in seeds],
         "init": weights,
     }

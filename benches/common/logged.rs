@@ -72,6 +72,7 @@ pub fn plain_graph(graph: &Graph, casts: bool) -> Graph {
             Primitive::Map { inputs, .. } => inputs.iter_mut().for_each(|input| *input = view(input)),
             Primitive::Native { a, b } => (*a, *b) = (view(a), view(b)),
             Primitive::Gather { table: input, .. }
+            | Primitive::Patches { input, .. }
             | Primitive::RowMax { input, .. }
             | Primitive::TreeSum { input, .. }
             | Primitive::SegmentSum { input, .. } => *input = resolve(*input),

@@ -84,8 +84,9 @@ fn everything_valid_has_an_answer() {
 /// Our shaders with words of the language exchanged at random: most are not valid, and thousands are.
 #[test]
 fn shaders_with_exchanged_words() {
-    const SHADERS: [&str; 10] = [
+    const SHADERS: [&str; 11] = [
         "gather",
+        "patches",
         "quantise",
         "row_max",
         "row_max_long",

@@ -56,6 +56,12 @@ struct Flags {
     /// Heads of `attention`.
     #[arg(long, default_value_t = 1)]
     heads: u32,
+    /// Pixels from one patch of `conv2d` to the next.
+    #[arg(long, default_value_t = 1)]
+    stride: u32,
+    /// Zeros around each image of `conv2d`.
+    #[arg(long, default_value_t = 0)]
+    padding: u32,
     /// Drop probability of `dropout`.
     #[arg(long, default_value_t = 0.1)]
     p: f32,
@@ -80,9 +86,34 @@ struct Flags {
 
 impl From<Flags> for Attributes {
     fn from(flags: Flags) -> Attributes {
-        let Flags { samples, heads, p, number, epsilon, beta1, beta2, weight_decay, momentum, max_norm } =
-            flags;
-        Attributes { samples, heads, p, number, epsilon, beta1, beta2, weight_decay, momentum, max_norm }
+        let Flags {
+            samples,
+            heads,
+            stride,
+            padding,
+            p,
+            number,
+            epsilon,
+            beta1,
+            beta2,
+            weight_decay,
+            momentum,
+            max_norm,
+        } = flags;
+        Attributes {
+            samples,
+            heads,
+            stride,
+            padding,
+            p,
+            number,
+            epsilon,
+            beta1,
+            beta2,
+            weight_decay,
+            momentum,
+            max_norm,
+        }
     }
 }
 

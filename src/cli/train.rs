@@ -16,7 +16,6 @@ use crate::commit::keys::PrivateKey;
 use crate::commit::record::StepRecord;
 use crate::engine::EngineError;
 use crate::engine::plan::step_bytes;
-use crate::program::models::Model;
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
 use crate::run::job::Job;
@@ -89,10 +88,7 @@ impl Progress for Bar {
 
 impl Bar {
     pub fn new(printer: Printer, run: &Run) -> Bar {
-        let per_sample = match &run.job.model {
-            Model::Gpt(gpt) => u64::from(gpt.context),
-            Model::Mlp(_) => 1,
-        };
+        let per_sample = u64::from(run.job.model.labels_per_sample());
         Bar {
             bar: printer.bar(u64::from(run.job.steps), "steps"),
             start: Instant::now(),

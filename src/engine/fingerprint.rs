@@ -13,7 +13,7 @@ use crate::program::builder::Builder;
 use crate::program::expr::Body;
 use crate::program::graph::{Graph, Node, TensorId};
 use crate::program::init;
-use crate::program::models::{Gelu, Gpt, Mlp, Model};
+use crate::program::models::{Gelu, Gpt, Mlp, Model, Resnet};
 use crate::program::optimizer::Optimizer;
 use crate::program::products::{ProductClass, ProductDigits, ProductTable};
 use crate::program::step::{Program, StepSpec};
@@ -68,7 +68,13 @@ fn specs() -> Vec<StepSpec> {
         micro_batches: 1,
         products: ProductTable::uniform(1),
     };
-    vec![gpt(Gelu::Tanh, true, 2), gpt(Gelu::Erf, false, 3), gpt(Gelu::Tanh, true, 4), mlp]
+    let stages = vec![4, 6];
+    let resnet = StepSpec {
+        model: Model::Resnet(Resnet { height: 5, width: 6, planes: 3, stages, blocks: 1, classes: 4 }),
+        products: ProductTable::uniform(2),
+        ..mlp.clone()
+    };
+    vec![gpt(Gelu::Tanh, true, 2), gpt(Gelu::Erf, false, 3), gpt(Gelu::Tanh, true, 4), mlp, resnet]
 }
 
 /// Runs one step of several small programs, some with subnormal and extreme parameters, and digests every output.
@@ -91,11 +97,7 @@ pub fn fingerprint(engine: &mut dyn Engine) -> Result<blake3::Hash, EngineError>
         let batch: Vec<MicroBatch> = (0..spec.micro_batches)
             .map(|micro| {
                 let tensors = spec.model.batch(spec.micro_batch).into_iter().map(|t| {
-                    let classes = match &spec.model {
-                        Model::Gpt(gpt) => gpt.vocabulary,
-                        Model::Mlp(mlp) if t.name == "labels" => mlp.classes,
-                        Model::Mlp(_) => 256,
-                    };
+                    let classes = spec.model.below(t.name);
                     let len = t.shape.iter().product::<u32>();
                     let word = |i: u32| philox4x32_10([number, micro], [i, 0, 0, 1])[0] % classes;
                     (0..len).flat_map(|i| word(i).to_le_bytes()).collect()

@@ -24,6 +24,9 @@ pub struct Attributes {
     pub samples: u32,
     /// Heads of `attention`.
     pub heads: u32,
+    /// Pixels from one patch to the next, and zeros around an image, of `conv2d`.
+    pub stride: u32,
+    pub padding: u32,
     /// Drop probability of `dropout`, and its number in the model.
     pub p: f32,
     pub number: u32,
@@ -129,6 +132,16 @@ pub const OPERATORS: &[Operator] = &[
         gradient,
         |b, i, _| out(operators::linear(b, LinearClasses::HIDDEN, i[0], i[1], None))
     ),
+    operator!(
+        "conv2d",
+        "x convolved with kernels, digitised (--stride, --padding)",
+        &[input("x", "B H W C"), input("weight", "M R S C")],
+        gradient,
+        |b, i, a| out(operators::conv2d(b, i[0], i[1], a.stride, a.padding)?)
+    ),
+    operator!("mean_pool", "mean over the pixels", &[input("x", "B H W C")], gradient, |b, i, _| out(
+        operators::mean_pool(b, i[0])
+    )),
     operator!(
         "layer_norm",
         "layer normalisation (--epsilon)",

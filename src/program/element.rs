@@ -82,6 +82,21 @@ fn element<S: Source>(graph: &Graph, node: &Node, i: usize, source: &mut S) -> R
                 + column * *stride_column as usize;
             source.get(*table, place)
         }
+        Primitive::Patches { input, grid } => {
+            let shape = &graph.tensor(*input).shape;
+            let [height, width, channels] = [1, 2, 3].map(|d| shape[d] as usize);
+            let ([_, across], [_, taps_across]) = (grid.size, grid.kernel);
+            let (patch, place) = (i / (grid.kernel[0] * taps_across) as usize / channels, i / channels);
+            let tap = (place % (grid.kernel[0] * taps_across) as usize) as u32;
+            let (sample, patch) =
+                (patch / (grid.size[0] * across) as usize, patch % (grid.size[0] * across) as usize);
+            let patch = patch as u32;
+            let row = grid.source(patch / across, tap / taps_across, shape[1]);
+            let column = grid.source(patch % across, tap % taps_across, shape[2]);
+            let (Some(row), Some(column)) = (row, column) else { return Ok(0) };
+            let pixel = (sample * height + row as usize) * width + column as usize;
+            source.get(*input, pixel * channels + i % channels)
+        }
         Primitive::RowMax { input, block } => {
             let len = *graph.tensor(*input).shape.last().expect("tensors have rank 1 or more");
             let blocks = block_count(len, *block) as usize;

@@ -4,6 +4,7 @@
 use super::expr::{Body, Instr};
 use super::graph::{Graph, Port, Primitive, TensorId, View};
 use super::models::Init;
+use super::patches::PatchGrid;
 use super::step::Program;
 use crate::arith::digits::Part;
 
@@ -140,6 +141,13 @@ impl Encoder {
                 });
                 [a, magnitudes_a, b, magnitudes_b].into_iter().for_each(|&t| self.id(t));
                 self.u32(*block);
+            }
+            Primitive::Patches { input, grid } => {
+                self.u8(11);
+                self.id(*input);
+                let PatchGrid { size, kernel, stride, padding, transposed } = grid;
+                size.iter().chain(kernel).chain([stride, padding]).for_each(|&x| self.u32(x));
+                self.u8(u8::from(*transposed));
             }
             Primitive::Native { .. } => unreachable!("programs have no native products"),
         }

@@ -7,6 +7,7 @@
 
 use super::expr::Body;
 use super::logged::LoggedProduct;
+use super::patches::PatchGrid;
 use crate::arith::DType;
 use crate::arith::digits::Part;
 
@@ -79,6 +80,9 @@ pub enum Primitive {
         stride_row: u32,
         stride_column: u32,
     },
+    /// *map*: every pixel of every patch of images [N, H, W, C], +0 outside of the image: out[(n, y, x), (ky, kx, c)] =
+    /// input[n, row, column, c], with row and column by [`PatchGrid::source`]. What a convolution multiplies with its kernel.
+    Patches { input: TensorId, grid: PatchGrid },
     /// *max*: over the blocks of the last dimension, by [`crate::arith::float::order_key`]; [.., len] -> [.., blocks].
     /// `block` = 0 (whole rows) or a power of two.
     RowMax { input: TensorId, block: u32 },
@@ -118,7 +122,9 @@ impl Primitive {
         match self {
             Primitive::Map { inputs, .. } => inputs.iter().map(|v| v.tensor).collect(),
             Primitive::Gather { table, indices, .. } => vec![*table, *indices],
-            Primitive::RowMax { input, .. } | Primitive::TreeSum { input, .. } => vec![*input],
+            Primitive::Patches { input, .. }
+            | Primitive::RowMax { input, .. }
+            | Primitive::TreeSum { input, .. } => vec![*input],
             Primitive::SegmentSum { input, order, offsets } => vec![*input, *order, *offsets],
             Primitive::GroupOrder { classes, .. } | Primitive::GroupOffsets { classes, .. } => vec![*classes],
             Primitive::Magnitude { input, .. } => vec![input.tensor],
@@ -135,6 +141,7 @@ impl Primitive {
         match self {
             Primitive::Map { body, .. } => body.name,
             Primitive::Gather { .. } => "gather.v1",
+            Primitive::Patches { .. } => "patches.v1",
             Primitive::RowMax { .. } => "row_max.v1",
             Primitive::TreeSum { .. } => "tree_sum.v1",
             Primitive::SegmentSum { .. } => "segment_sum.v1",

@@ -11,6 +11,7 @@ pub mod logged;
 pub mod models;
 pub mod operators;
 pub mod optimizer;
+pub mod patches;
 pub mod products;
 pub mod schedule;
 pub mod step;

@@ -13,6 +13,10 @@ pub enum ProductClass {
     Linear,
     LinearDx,
     LinearDw,
+    /// A convolution: patches of its input times its kernels; its gradients, by patches of dy, and dy^T patches.
+    Conv,
+    ConvDx,
+    ConvDw,
     /// The last linear layer before the loss: hidden W^T; dlogits W and dlogits^T hidden.
     Head,
     HeadDx,
@@ -28,11 +32,11 @@ pub enum ProductClass {
 }
 
 impl ProductClass {
-    pub const ALL: [ProductClass; 12] = {
+    pub const ALL: [ProductClass; 15] = {
         use ProductClass::*;
         [
-            Linear, LinearDx, LinearDw, Head, HeadDx, HeadDw, Scores, ScoresDq, ScoresDk, Values, ValuesDp,
-            ValuesDv,
+            Linear, LinearDx, LinearDw, Conv, ConvDx, ConvDw, Head, HeadDx, HeadDw, Scores, ScoresDq,
+            ScoresDk, Values, ValuesDp, ValuesDv,
         ]
     };
 
@@ -43,6 +47,9 @@ impl ProductClass {
             Linear => "linear",
             LinearDx => "linear_dx",
             LinearDw => "linear_dw",
+            Conv => "conv",
+            ConvDx => "conv_dx",
+            ConvDw => "conv_dw",
             Head => "head",
             HeadDx => "head_dx",
             HeadDw => "head_dw",

@@ -239,6 +239,7 @@ pub fn inference_graph(model: &Model, products: &ProductTable, samples: u32) -> 
     match &mut model {
         Model::Gpt(gpt) => gpt.dropout = 0.0,
         Model::Mlp(mlp) => mlp.dropout = 0.0,
+        Model::Resnet(_) => {}
     }
     let mut b = Builder::new(products.clone());
     let ids = parameter_inputs(&mut b, &model.parameters());

@@ -20,13 +20,15 @@ use crate::commit::digest::{Digest, hash};
 use crate::commit::{Malformed, table, tensor};
 use crate::engine::session::MicroBatch;
 use crate::program::graph::TensorType;
-use crate::program::models::Model;
+use crate::program::models::{Images, Model};
 use crate::program::step::Program;
 
 /// Bytes of a chunk.
 pub const CHUNK_BYTES: usize = 64 * 1024;
 /// The most bytes of a data file.
 pub const FILE_MAX: u64 = 1 << 40;
+/// Planes, rows and columns of CIFAR-10's images.
+pub const CIFAR: [u32; 3] = [3, 32, 32];
 /// The counter word that separates batch order from every other use of the generator.
 const DOMAIN: u32 = 0xffff_ffff;
 
@@ -260,13 +262,15 @@ impl Dataset {
                 let samples = files[0].manifest.bytes.saturating_sub(u64::from(gpt.context));
                 (Layout::Bytes { context: gpt.context }, samples, gpt.vocabulary)
             }
-            (DataSpec::Idx { .. }, Model::Mlp(mlp)) => {
-                let size = u64::from(mlp.inputs);
-                let samples = idx_samples(&mut files, size)?;
-                (Layout::Idx { size }, samples, mlp.classes)
+            (DataSpec::Idx { .. }, model) => {
+                let images = model.images().ok_or_else(mismatch)?;
+                let samples = idx_samples(&mut files, &images)?;
+                (Layout::Idx { size: u64::from(images.bytes) }, samples, images.classes)
             }
-            (DataSpec::Cifar10 { .. }, Model::Mlp(mlp)) if mlp.inputs == 3072 => {
-                (Layout::Cifar10 { size: 3072 }, files[0].manifest.bytes / 3073, mlp.classes)
+            (DataSpec::Cifar10 { .. }, model) => {
+                let images = model.images().filter(|images| images.are(CIFAR)).ok_or_else(mismatch)?;
+                let size = u64::from(images.bytes);
+                (Layout::Cifar10 { size }, files[0].manifest.bytes / (size + 1), images.classes)
             }
             _ => return Err(mismatch()),
         };
@@ -345,18 +349,18 @@ impl Dataset {
 }
 
 /// The number of images, after checking both IDX headers.
-fn idx_samples(files: &mut [DataFile], size: u64) -> Result<u64, RunError> {
+fn idx_samples(files: &mut [DataFile], wanted: &Images) -> Result<u64, RunError> {
     let mut header = |file: usize, len: usize| -> Result<Vec<u32>, RunError> {
         let bytes = files[file].read(0, len)?;
         Ok(bytes.chunks_exact(4).map(|c| u32::from_be_bytes(c.try_into().expect("chunks of four"))).collect())
     };
     let (images, labels) = (header(0, 16)?, header(1, 8)?);
-    let pixels = u64::from(images[2]) * u64::from(images[3]);
+    let size = u64::from(wanted.bytes);
     let wrong = |file: &DataFile, why: &'static str| {
         Err(RunError::malformed(&file.path, Malformed::invalid("IDX file", why)))
     };
-    if images[0] != 0x803 || pixels != size {
-        return wrong(&files[0], "images of bytes are wanted, as many as the model has inputs");
+    if images[0] != 0x803 || !wanted.are([1, images[2], images[3]]) {
+        return wrong(&files[0], "images of bytes are wanted, of the model's size");
     }
     if labels[0] != 0x801 || labels[1] != images[1] {
         return wrong(&files[1], "labels of bytes are wanted, one for each image");

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::RunError;
+use super::data::CIFAR;
+use super::{RunError, sizes};
 use crate::commit::digest::{Digest, hash};
-use crate::program::graph::block_count;
 use crate::program::models::Model;
 use crate::program::optimizer::Optimizer;
 use crate::program::products::{ProductClass, ProductDigits, ProductTable};
@@ -17,11 +17,8 @@ use crate::rounding::thresholds::Rounding;
 
 /// The most bytes of a job file.
 pub const JOB_MAX: u64 = 1 << 20;
-/// The most bytes of a training state that a job may ask for.
-const STATE_MAX: u64 = 1 << 40;
-/// The most samples of a batch, and the most elements of one of its tensors.
+/// The most samples of a batch.
 const BATCH_MAX: u64 = 1 << 24;
-const TENSOR_MAX: u64 = 1 << 31;
 
 /// The most micro-batches of a step whose operators are committed: every one has a trace of its own.
 const TRACED_MICRO_BATCHES_MAX: u32 = 256;
@@ -190,13 +187,16 @@ impl Job {
         if !(1..=1 << 16).contains(&self.batch.micro_batches) {
             return found("batch.micro_batches", format!("must be 1 to {}", 1 << 16));
         }
-        let fits = match (&self.data, &self.model) {
-            (DataSpec::Bytes { .. }, Model::Gpt(_)) | (DataSpec::Idx { .. }, Model::Mlp(_)) => true,
-            (DataSpec::Cifar10 { .. }, Model::Mlp(mlp)) => mlp.inputs == 3072,
-            _ => false,
+        let fits = match (&self.data, self.model.images()) {
+            (DataSpec::Bytes { .. }, images) => images.is_none(),
+            // IDX files of bytes have one plane.
+            (DataSpec::Idx { .. }, images) => {
+                images.is_some_and(|images| images.shape.is_none_or(|[planes, ..]| planes == 1))
+            }
+            (DataSpec::Cifar10 { .. }, images) => images.is_some_and(|images| images.are(CIFAR)),
         };
         if !fits {
-            let why = "this kind of data does not fit the model: a gpt wants bytes, an mlp idx or (3072 inputs) cifar10";
+            let why = "this kind of data does not fit the model: a gpt wants bytes, an mlp or a resnet idx (one plane) or cifar10 (3 planes of 32 x 32)";
             return found("data.kind", why.into());
         }
         if samples == 0 || samples > BATCH_MAX {
@@ -241,7 +241,7 @@ impl Job {
         if let Some((key, why)) = self.optimizer_error() {
             return found(&format!("optimizer.{key}"), why);
         }
-        self.size_error()
+        sizes::error(self)
     }
 
     fn optimizer_error(&self) -> Option<(&'static str, String)> {
@@ -261,82 +261,6 @@ impl Job {
             return Some(("weight_decay", "must be a finite number of at least 0".into()));
         }
         None
-    }
-
-    /// Whether a tensor or the state would be too large.
-    fn size_error(&self) -> Option<(String, String)> {
-        let micro = u64::from(self.batch.micro_batch);
-        let (parameters, largest) = match &self.model {
-            Model::Gpt(g) => {
-                let [v, t, c, l, h] = [g.vocabulary, g.context, g.width, g.layers, g.heads].map(u64::from);
-                let rows = micro.saturating_mul(t);
-                let largest = rows.saturating_mul(v.max(4 * c)).max(rows.saturating_mul(t).saturating_mul(h));
-                (l.saturating_mul(12 * c * c + 13 * c).saturating_add(2 * (v + t) * c), largest)
-            }
-            Model::Mlp(m) => {
-                let widths = [&[m.inputs], &m.hidden[..], &[m.classes]].concat();
-                let weights = widths.windows(2).map(|w| u64::from(w[0]) * u64::from(w[1])).sum();
-                (weights, micro.saturating_mul(u64::from(widths.into_iter().max().unwrap_or(0))))
-            }
-        };
-        if parameters.saturating_mul(12) > STATE_MAX {
-            return Some(("model".into(), format!("its training state is larger than {STATE_MAX} bytes")));
-        }
-        if largest > TENSOR_MAX || parameters > TENSOR_MAX {
-            let why =
-                format!("a tensor would have more than {TENSOR_MAX} elements; use smaller micro-batches");
-            return Some(("batch.micro_batch".into(), why));
-        }
-        // A product that is cut along K has an output for every block, until they are added; one on a fine grid has two parts.
-        let table = self.products();
-        let parts =
-            if self.rounding.as_ref().is_some_and(|rounding| rounding.rule().is_wide()) { 2 } else { 1 };
-        self.product_sizes().into_iter().find_map(|(class, outputs, k)| {
-            let blocks = block_count(u32::try_from(k).unwrap_or(u32::MAX), table.get(class).block);
-            let why =
-                format!("the products of all blocks, or both parts, have more than {TENSOR_MAX} elements");
-            let key = format!("digits.class.{}", class.name());
-            (outputs.saturating_mul(parts * u64::from(blocks)) > TENSOR_MAX).then_some((key, why))
-        })
-    }
-
-    /// The products of a micro-batch as (class, elements of the output, K), each class with its largest ones. The
-    /// numbers are bounded before.
-    fn product_sizes(&self) -> Vec<(ProductClass, u64, u64)> {
-        use ProductClass::*;
-        let micro = u64::from(self.batch.micro_batch);
-        let linear = |[forward, dx, dw]: [ProductClass; 3], rows: u64, inputs: u64, outputs: u64| {
-            [(forward, rows * outputs, inputs), (dx, rows * inputs, outputs), (dw, inputs * outputs, rows)]
-        };
-        let (hidden, head) = ([Linear, LinearDx, LinearDw], [Head, HeadDx, HeadDw]);
-        match &self.model {
-            Model::Gpt(g) => {
-                let [v, t, c, h] = [g.vocabulary, g.context, g.width, g.heads].map(u64::from);
-                let (rows, scores) = (micro * t, micro * h * t * t);
-                let layers = [
-                    linear(hidden, rows, c, 4 * c),
-                    linear(hidden, rows, 4 * c, c),
-                    linear(head, rows, c, v),
-                ];
-                let attention = [
-                    (Scores, scores, c / h),
-                    (ScoresDq, rows * c, t),
-                    (ScoresDk, rows * c, t),
-                    (Values, rows * c, t),
-                    (ValuesDp, scores, c / h),
-                    (ValuesDv, rows * c, t),
-                ];
-                layers.into_iter().flatten().chain(attention).collect()
-            }
-            Model::Mlp(m) => {
-                let widths = [&[m.inputs], &m.hidden[..], &[m.classes]].concat();
-                let layers = widths.windows(2).enumerate();
-                let classes = |layer| if layer == m.hidden.len() { head } else { hidden };
-                layers
-                    .flat_map(|(layer, w)| linear(classes(layer), micro, u64::from(w[0]), u64::from(w[1])))
-                    .collect()
-            }
-        }
     }
 
     /// The digits and grid of every product.

@@ -7,6 +7,7 @@ pub mod data;
 pub mod dir;
 pub mod disk;
 pub mod job;
+mod sizes;
 pub mod traces;
 pub mod transcript;
 

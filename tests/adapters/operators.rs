@@ -21,6 +21,8 @@ fn attributes() -> Attributes {
     Attributes {
         samples: 2,
         heads: 2,
+        stride: 2,
+        padding: 1,
         p: 0.25,
         number: 3,
         epsilon: 1e-5,
@@ -34,7 +36,18 @@ fn attributes() -> Attributes {
 
 /// Shapes for an operator's letters.
 fn shapes(operator: &Operator) -> Vec<Vec<u32>> {
-    let sizes = HashMap::from([("N", 6), ("M", 10), ("K", 70), ("C", 8), ("V", 37)]);
+    let sizes = HashMap::from([
+        ("N", 6),
+        ("M", 10),
+        ("K", 70),
+        ("C", 8),
+        ("V", 37),
+        ("B", 2),
+        ("H", 7),
+        ("W", 5),
+        ("R", 3),
+        ("S", 2),
+    ]);
     let size = |word: &str| sizes.get(word).copied().unwrap_or_else(|| word.parse().unwrap());
     let shape =
         |pattern: &str| if pattern == "*" { vec![5, 67] } else { pattern.split(' ').map(size).collect() };

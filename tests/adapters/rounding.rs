@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::MutexGuard;
 
-use crate::common::{Gpus, begin_run, files, gpt_job, gpus, key};
+use crate::common::{Gpus, begin_run, files, gpt_job, gpus, key, resnet_job};
 use tiebreak::audit::checks;
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{AuditError, Outcome, Report, Silent, audit};
@@ -122,6 +122,34 @@ fn every_auditor_replays_every_trainer() {
     let first = heads[0].clone();
     heads.retain(|model| *model != first);
     assert!(!heads.is_empty(), "every trainer reached the same weights");
+}
+
+#[test]
+fn convolutions_are_logged_and_replayed() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = resnet_job(folder.path(), "microbatch", "rounding = {}");
+    let mut machine = Machine::new();
+    let mut heads = Vec::new();
+    for trainer in machine.trainers() {
+        let (name, trainer) = machine.engine(trainer);
+        let run = trained_on(trainer, &job, &folder.path().join(name.replace(['/', ' '], "-")), None);
+        heads.push(fs::read(run.layout.model()).unwrap());
+        // Every auditor has the same bits, so the slow ones take one run each.
+        for auditor in machine.auditors() {
+            let (auditor, engine) = machine.engine(auditor);
+            if auditor != "cpu" && name != "interleaved" {
+                continue;
+            }
+            let report = audited(&run, engine).unwrap();
+            assert_eq!(report.outcome, Outcome::Matches, "{name} audited by {auditor}");
+            let tally = report.rounding.expect("a logged run has a tally");
+            assert!(tally.decisions > 0, "{name} audited by {auditor}");
+            let wrong = (tally.illegal, tally.beyond, tally.needless);
+            assert_eq!(wrong, (0, 0, 0), "{name} audited by {auditor}");
+        }
+    }
+    let first = heads[0].clone();
+    assert!(heads.iter().any(|model| *model != first), "every trainer reached the same weights");
 }
 
 #[test]

@@ -18,6 +18,7 @@ use tiebreak::program::graph::{Graph, Primitive, TensorId, TensorType, View};
 use tiebreak::program::init;
 use tiebreak::program::models::{Gelu, Gpt, Model};
 use tiebreak::program::optimizer::Optimizer;
+use tiebreak::program::patches::PatchGrid;
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
 use tiebreak::program::step::{Program, StepSpec};
 use tiebreak::run::disk::Disk;
@@ -191,6 +192,21 @@ fn gathers_and_segment_sums() {
     });
     inputs[2] = (0..90).flat_map(|i| (random(i, 5) % 50).to_le_bytes()).collect();
     agree("gathers and segment sums", &[512, 1024, 4096], &(graph, inputs));
+}
+
+/// Patches of images forward and back: parts of whole images, and of rows of patches.
+#[test]
+fn patches() {
+    let case = graph(&[(DType::F32, &[3, 7, 5, 4])], DIGITS, |b, x| {
+        let grids = [([3, 2], 1, 1), ([3, 3], 2, 1), ([1, 1], 2, 0), ([7, 4], 1, 3)];
+        let of = |(kernel, stride, padding)| PatchGrid::of_image([7, 5], kernel, stride, padding).unwrap();
+        // Images of 7 x 5 also serve as gradients of outputs of larger images.
+        let grids = grids.map(of).into_iter().flat_map(|grid| [grid, grid.transposed([9, 8])]);
+        let patches =
+            |grid: PatchGrid| b.node(Primitive::Patches { input: x[0], grid }, DType::F32, &grid.shape(3, 4));
+        grids.map(patches).collect()
+    });
+    agree("patches", &[3584, 8192], &case);
 }
 
 /// Scales, digits and products of operands as they lie and across memory, in samples and blocks; and a quantised output.

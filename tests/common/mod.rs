@@ -71,13 +71,37 @@ every = 2
     path
 }
 
-/// A small perceptron with dropout on drawn images, of `micro_batches` micro-batches and `steps` steps.
-pub fn mlp_job(folder: &Path, granularity: &str, steps: u32, micro_batches: u32) -> PathBuf {
+/// Writes 40 images of 8 x 8 pixels, and labels for them.
+fn draw_images(folder: &Path) {
     let header = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|w| w.to_be_bytes()).collect() };
     let pixels = (0..40 * 64u32).map(|i| (i * i % 251) as u8);
     fs::write(folder.join("images"), [header(&[0x803, 40, 8, 8]), pixels.collect()].concat()).unwrap();
     let labels = (0..40u32).map(|i| (i * 7 % 10) as u8);
     fs::write(folder.join("labels"), [header(&[0x801, 40]), labels.collect()].concat()).unwrap();
+}
+
+/// A small residual network on drawn images; `extra` goes to the end of the file.
+pub fn resnet_job(folder: &Path, granularity: &str, extra: &str) -> PathBuf {
+    draw_images(folder);
+    let job = format!(
+        r#"steps = 4
+clip_norm = 1.0
+model = {{ kind = "resnet", height = 8, width = 8, planes = 1, stages = [16, 32], blocks = 1, classes = 10 }}
+data = {{ kind = "idx", images = "images", labels = "labels" }}
+optimizer = {{ kind = "sgd", momentum = 0.9, weight_decay = 5e-4 }}
+schedule = {{ peak = 0.05 }}
+batch = {{ micro_batch = 4, micro_batches = 2 }}
+commit = {{ granularity = "{granularity}" }}
+{extra}"#
+    );
+    let path = folder.join("resnet.toml");
+    fs::write(&path, job).unwrap();
+    path
+}
+
+/// A small perceptron with dropout on drawn images, of `micro_batches` micro-batches and `steps` steps.
+pub fn mlp_job(folder: &Path, granularity: &str, steps: u32, micro_batches: u32) -> PathBuf {
+    draw_images(folder);
     let job = format!(
         r#"steps = {steps}
 clip_norm = 1.0

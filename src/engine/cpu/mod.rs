@@ -3,6 +3,7 @@
 mod grid;
 mod map;
 pub mod native;
+mod patches;
 pub mod product;
 mod reduce;
 
@@ -126,6 +127,10 @@ impl Cpu {
             Primitive::Map { body, dims, inputs } => {
                 let sources: Vec<&[u32]> = inputs.iter().map(|v| words(v.tensor)).collect();
                 map::run(body, *dims, &sources, inputs, out);
+            }
+            Primitive::Patches { input, grid } => {
+                let shape = &graph.tensor(*input).shape;
+                patches::run(words(*input), [shape[1], shape[2], shape[3]], grid, out);
             }
             Primitive::RowMax { input, block } => {
                 let len = graph.tensor(*input).shape.last().map_or(1, |&d| d as usize);

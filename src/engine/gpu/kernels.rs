@@ -115,7 +115,7 @@ fn native_parts(graph: &Graph, node: &Node) -> u32 {
     if graph.tensor(node.output).len() as u64 == elements { 1 } else { 2 }
 }
 
-/// A kernel of a device's own, with the uniform words and workgroups of its one dispatch.
+/// A kernel that is no node's shader, a device's own or that of a region, with the uniform words and workgroups of its one dispatch.
 pub struct OwnKernel<P> {
     pub pipeline: P,
     pub uniform: Vec<u32>,
@@ -187,7 +187,7 @@ pub fn shader(graph: &Graph, node: &Node, variant: Variant) -> Shader {
     shader_from(graph, node, variant, [0; 4])
 }
 
-/// The same for a window of a node, whose indices count from `origin` if it is a map.
+/// The same for a window of a node, whose indices count from `origin` if it is a map or patches.
 pub fn shader_from(graph: &Graph, node: &Node, variant: Variant, origin: [u32; 4]) -> Shader {
     let ty = graph.tensor(node.output);
     let elements = ty.len() as u32;
@@ -201,6 +201,14 @@ pub fn shader_from(graph: &Graph, node: &Node, variant: Variant, origin: [u32; 4
         Primitive::Gather { stride_index, stride_row, stride_column, .. } => {
             let uniform = vec![elements, last, 0, GRID_WIDTH, *stride_index, *stride_row, *stride_column, 0];
             (file("gather"), uniform, linear_groups(elements))
+        }
+        Primitive::Patches { input, grid } => {
+            let shape = &graph.tensor(*input).shape;
+            let mut uniform = vec![elements, GRID_WIDTH, shape[3], origin[1]];
+            uniform.extend(grid.size.iter().chain(&grid.kernel));
+            uniform.extend([shape[1], shape[2], grid.stride, grid.padding]);
+            uniform.extend([u32::from(grid.transposed), 0, 0, 0]);
+            (file("patches"), uniform, linear_groups(elements))
         }
         Primitive::RowMax { input, block } => {
             let len = *graph.tensor(*input).shape.last().expect("tensors have rank 1 or more");

@@ -8,6 +8,7 @@ use super::windows::{
 use crate::arith::DType;
 use crate::program::expr::Instr;
 use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View, block_count};
+use crate::program::patches::PatchGrid;
 use crate::shaders::product::Variant;
 
 /// The windows of a node where a shader sees `limit` bytes, a multiple of 256; none if it need not be split.
@@ -48,6 +49,7 @@ impl Split<'_> {
         match &self.node.primitive {
             Primitive::Map { .. } => self.map(),
             Primitive::Gather { .. } => self.gather(),
+            Primitive::Patches { grid, .. } => self.patches(*grid),
             Primitive::RowMax { block, .. } => self.reduction(self.columns(0), 1, *block),
             Primitive::TreeSum { len, inner, block, .. } => self.reduction(*len, *inner, *block),
             Primitive::SegmentSum { .. } => self.segment_sum(),
@@ -222,6 +224,27 @@ impl Split<'_> {
             ];
             let types = vec![elements(&[1]), elements(&[count]), elements(&[count, columns])];
             self.part(primitive, types, places)
+        });
+        Ok(windows.collect())
+    }
+
+    /// [samples, rows of patches, what a row of patches has] of the output; a part reads whole images.
+    fn patches(&self, grid: PatchGrid) -> Result<Vec<Window>, TooLarge> {
+        let shape = &self.ty(0).shape;
+        let [samples, height, width, channels] = [0, 1, 2, 3].map(|d| shape[d]);
+        let ([down, across], image) = (grid.size, height * width * channels);
+        let [_, line] = PatchGrid { size: [1, 1], ..grid }.shape(1, channels * across);
+        let parts = self.parts([1, samples, down, 1], &|[_, n, y, _]| {
+            vec![self.dense(0, volume(&[n, image])), self.dense(1, volume(&[n, y, line]))]
+        })?;
+        let windows = parts.into_iter().map(|Part { first: [_, n, y, _], len: [_, samples, rows, _] }| {
+            let from = window([0, 0, image, 1], [0, 0, n, 0], [1, 1, samples, image]);
+            let to = window([0, down * line, line, 1], [0, n, y, 0], [1, samples, rows, line]);
+            let types = vec![elements(&[samples, height, width, channels]), elements(&[samples, rows, line])];
+            let grid = PatchGrid { size: [rows, across], ..grid };
+            let places = vec![self.place(0, from), self.place(1, to)];
+            let part = self.part(Primitive::Patches { input: TensorId(0), grid }, types, places);
+            Window { origin: [0, y, 0, 0], ..part }
         });
         Ok(windows.collect())
     }

@@ -63,7 +63,7 @@ pub enum Place {
 pub struct Window {
     /// The part as a graph of one node, which reads tensors 0, 1, ... and gives the last.
     pub graph: Graph,
-    /// Where it begins in the index space of the node, if that is a map.
+    /// Where it begins in the index space of the node, if that is a map or patches.
     pub origin: [u32; 4],
     /// Where what the node reads lies, in the order of [`Primitive::inputs`], and then its output.
     pub places: Vec<Place>,

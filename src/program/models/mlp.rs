@@ -3,9 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{BatchTensor, Init, Inputs, Loss, Parameter};
-use crate::arith::DType;
 use crate::program::builder::Builder;
-use crate::program::expr::Body;
 use crate::program::graph::TensorId;
 use crate::program::operators::{LinearClasses, cross_entropy, dropout, linear, relu};
 
@@ -69,10 +67,7 @@ impl Mlp {
     }
 
     pub(super) fn batch(&self, samples: u32) -> Vec<BatchTensor> {
-        vec![
-            BatchTensor { name: "pixels", dtype: DType::U32, shape: vec![samples, self.inputs] },
-            BatchTensor { name: "labels", dtype: DType::U32, shape: vec![samples] },
-        ]
+        super::byte_images(samples, self.inputs)
     }
 
     pub(super) fn forward(
@@ -84,15 +79,7 @@ impl Mlp {
     ) -> Loss {
         let (pixels, labels) = (inputs.batch[0], inputs.batch[1]);
         let drop = inputs.dropout(self.dropout);
-        let mut x = b.scoped("pixels", |b| {
-            // Pixel bytes to 0..=1.
-            let body = Body::new("pixel.v1", |w| {
-                let (pixel, full) = (w.input(0), w.f(255.0));
-                let value = w.from_u(pixel);
-                w.div(value, full)
-            });
-            b.map(body, &[pixels], &[samples, self.inputs])
-        });
+        let mut x = b.scoped("pixels", |b| b.map(super::pixel_body(), &[pixels], &[samples, self.inputs]));
         let last = self.hidden.len();
         for (layer, pair) in parameters.chunks(2).enumerate() {
             x = b.scoped(&format!("layer{layer}"), |b| {

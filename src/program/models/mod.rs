@@ -2,13 +2,16 @@
 
 mod gpt;
 mod mlp;
+mod resnet;
 
 pub use gpt::{Gelu, Gpt};
 pub use mlp::Mlp;
+pub use resnet::{Convolution, Resnet};
 
 use serde::{Deserialize, Serialize};
 
 use super::builder::Builder;
+use super::expr::Body;
 use super::graph::TensorId;
 use super::operators::Dropout;
 use crate::arith::DType;
@@ -21,6 +24,8 @@ pub enum Model {
     Gpt(Gpt),
     /// A multi-layer perceptron that classifies images.
     Mlp(Mlp),
+    /// A residual convolutional network that classifies images.
+    Resnet(Resnet),
 }
 
 /// How a parameter begins.
@@ -49,6 +54,22 @@ pub struct BatchTensor {
     pub name: &'static str,
     pub dtype: DType,
     pub shape: Vec<u32>,
+}
+
+/// Byte images as a model wants them.
+pub struct Images {
+    pub bytes: u32,
+    /// Planes, rows and columns, for models to which it matters.
+    pub shape: Option<[u32; 3]>,
+    pub classes: u32,
+}
+
+impl Images {
+    /// Whether images of these planes, rows and columns will do.
+    pub fn are(&self, shape: [u32; 3]) -> bool {
+        let bytes: u64 = shape.iter().map(|&n| u64::from(n)).product();
+        bytes == u64::from(self.bytes) && self.shape.is_none_or(|wanted| wanted == shape)
+    }
 }
 
 /// What a model's forward function is given besides its parameters.
@@ -86,6 +107,7 @@ impl Model {
         match self {
             Model::Gpt(gpt) => gpt.parameters(),
             Model::Mlp(mlp) => mlp.parameters(),
+            Model::Resnet(resnet) => resnet.parameters(),
         }
     }
 
@@ -94,6 +116,25 @@ impl Model {
         match self {
             Model::Gpt(gpt) => gpt.batch(samples),
             Model::Mlp(mlp) => mlp.batch(samples),
+            Model::Resnet(resnet) => resnet.batch(samples),
+        }
+    }
+
+    /// The images that a model classifies, if it does.
+    pub fn images(&self) -> Option<Images> {
+        match self {
+            Model::Gpt(_) => None,
+            Model::Mlp(mlp) => Some(Images { bytes: mlp.inputs, shape: None, classes: mlp.classes }),
+            Model::Resnet(resnet) => Some(resnet.images()),
+        }
+    }
+
+    /// What the numbers of a tensor of [`Model::batch`] must be below.
+    pub fn below(&self, tensor: &str) -> u32 {
+        match (self, self.images()) {
+            (Model::Gpt(gpt), _) => gpt.vocabulary,
+            (_, Some(images)) if tensor == "labels" => images.classes,
+            _ => 256,
         }
     }
 
@@ -101,7 +142,7 @@ impl Model {
     pub fn labels_per_sample(&self) -> u32 {
         match self {
             Model::Gpt(gpt) => gpt.context,
-            Model::Mlp(_) => 1,
+            Model::Mlp(_) | Model::Resnet(_) => 1,
         }
     }
 
@@ -110,6 +151,7 @@ impl Model {
         match self {
             Model::Gpt(gpt) => gpt.forward(b, samples, parameters, inputs),
             Model::Mlp(mlp) => mlp.forward(b, samples, parameters, inputs),
+            Model::Resnet(resnet) => resnet.forward(b, samples, parameters, inputs),
         }
     }
 
@@ -118,6 +160,24 @@ impl Model {
         match self {
             Model::Gpt(gpt) => gpt.error(),
             Model::Mlp(mlp) => mlp.error(),
+            Model::Resnet(resnet) => resnet.error(),
         }
     }
+}
+
+/// The batch of a classifier of images of `bytes` bytes.
+fn byte_images(samples: u32, bytes: u32) -> Vec<BatchTensor> {
+    vec![
+        BatchTensor { name: "pixels", dtype: DType::U32, shape: vec![samples, bytes] },
+        BatchTensor { name: "labels", dtype: DType::U32, shape: vec![samples] },
+    ]
+}
+
+/// Pixel bytes to 0..=1.
+fn pixel_body() -> Body {
+    Body::new("pixel.v1", |w| {
+        let (pixel, full) = (w.input(0), w.f(255.0));
+        let value = w.from_u(pixel);
+        w.div(value, full)
+    })
 }

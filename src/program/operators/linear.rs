@@ -24,12 +24,12 @@ impl LinearClasses {
 }
 
 /// A row-major [rows, k] matrix as a product operand.
-fn rows(tensor: TensorId, rows: u32, k: u32) -> View {
+pub(super) fn rows(tensor: TensorId, rows: u32, k: u32) -> View {
     View { tensor, offset: 0, dims: [1, 1, rows, k], strides: [0, 0, k, 1] }
 }
 
 /// The columns of a row-major [k, rows] matrix as a product operand.
-fn columns(tensor: TensorId, k: u32, rows: u32) -> View {
+pub(super) fn columns(tensor: TensorId, k: u32, rows: u32) -> View {
     View { tensor, offset: 0, dims: [1, 1, rows, k], strides: [0, 0, 1, rows] }
 }
 

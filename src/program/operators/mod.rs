@@ -1,10 +1,11 @@
 //! The operators of the contract: each file gives an operator's forward primitives and its gradient.
 //!
-//! Shape letters: B samples, T positions, N = B*T rows, C channels, H heads, D = C/H, V classes.
+//! Shape letters: B samples, T positions, N = B*T rows, C channels, H heads, D = C/H, V classes; of images, H and W pixels down and across.
 //! Every tensor is binary32 unless a line says otherwise.
 
 mod activation;
 mod attention;
+mod convolution;
 mod dropout;
 mod embedding;
 mod linear;
@@ -13,6 +14,7 @@ mod norm;
 
 pub use activation::{gelu_erf, gelu_tanh, relu};
 pub use attention::causal_attention;
+pub use convolution::{conv2d, mean_pool};
 pub use dropout::{Dropout, dropout};
 pub use embedding::{position_embedding, token_embedding};
 pub use linear::{LinearClasses, linear};

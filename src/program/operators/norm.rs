@@ -11,11 +11,12 @@ fn binary(name: &'static str, f: fn(&mut Writer, Reg, Reg) -> Reg) -> Body {
     })
 }
 
-/// x [N, C], gain [C], bias [C] -> [N, C]: xhat * gain + bias, with xhat = d * rstd, d = x - sum(x)/C and
+/// x [.., C], gain [C], bias [C] -> [.., C]: xhat * gain + bias, with xhat = d * rstd, d = x - sum(x)/C and
 /// rstd = 1 / sqrt(sum(d d)/C + epsilon). Divisions by C are divisions.
 pub fn layer_norm(b: &mut Builder, x: TensorId, gain: TensorId, bias: TensorId, epsilon: f32) -> TensorId {
-    let [n, c] = b.shape(x)[..] else { panic!("layer norm takes a matrix") };
-    let (shape, column) = ([n, c], [n, 1]);
+    let shape = b.shape(x);
+    let mut column = shape.clone();
+    let c = std::mem::replace(column.last_mut().expect("tensors have rank 1 or more"), 1);
     let sum = b.sum_last(x);
     let centre = Body::new("centre.v1", |w| {
         let (x, sum, c) = (w.input(0), w.input(1), w.f(c as f32));

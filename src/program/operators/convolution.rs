@@ -1,0 +1,88 @@
+//! conv2d.v1: y [B, P, Q, M] = x [B, H, W, C] convolved with weight [M, R, S, C], as the product of x's patches and the kernels; and
+//! mean_pool.v1.
+
+use super::linear::{columns, rows};
+use crate::arith::DType;
+use crate::program::builder::Builder;
+use crate::program::expr::Body;
+use crate::program::graph::{Primitive, TensorId, View};
+use crate::program::patches::PatchGrid;
+use crate::program::products::ProductClass;
+
+/// The matrix of patches of images, a row a patch.
+fn patches(b: &mut Builder, input: TensorId, grid: PatchGrid) -> TensorId {
+    let [samples, _, _, channels] = b.shape(input)[..] else { panic!("patches are of [B, H, W, C]") };
+    let dtype = b.tensor(input).dtype;
+    b.node(Primitive::Patches { input, grid }, dtype, &grid.shape(samples, channels))
+}
+
+/// The most elements of a matrix of patches.
+const PATCHES_MAX: u64 = (1 << 31) - 1;
+
+/// x [B, H, W, C], weight [M, R, S, C] -> [B, P, Q, M], with `padding` zeros around each image.
+///
+/// # Errors
+/// If a kernel does not fit in an image, or the patches forward or backward have too many elements.
+pub fn conv2d(
+    b: &mut Builder,
+    x: TensorId,
+    weight: TensorId,
+    stride: u32,
+    padding: u32,
+) -> Result<TensorId, String> {
+    let [samples, height, width, channels] = b.shape(x)[..] else {
+        panic!("a convolution takes [B, H, W, C]")
+    };
+    let [outputs, r, s, of_weight] = b.shape(weight)[..] else { panic!("kernels are [M, R, S, C]") };
+    assert_eq!(channels, of_weight, "channels of a convolution");
+    let grid = PatchGrid::of_image([height, width], [r, s], stride, padding)
+        .ok_or("the stride is 0, or a kernel is larger than an image with its padding")?;
+    let elements = |images: [u32; 2], channels: u32| {
+        let sizes = [samples, images[0], images[1], r, s, channels];
+        sizes.iter().fold(1u64, |product, &n| product.saturating_mul(u64::from(n)))
+    };
+    if elements(grid.size, channels).max(elements([height, width], outputs)) > PATCHES_MAX {
+        return Err(format!("the patches of a convolution have more than {PATCHES_MAX} elements"));
+    }
+    let shape = [samples, grid.size[0], grid.size[1], outputs];
+    let taken = patches(b, x, grid);
+    let [count, k] = grid.shape(samples, channels);
+    let y = b.product(ProductClass::Conv, rows(taken, count, k), rows(weight, outputs, k), &shape);
+    b.differentiable(y, move |b, dy| {
+        let back = grid.transposed([height, width]);
+        let taken_back = patches(b, dy, back);
+        let [pixels, k_back] = back.shape(samples, outputs);
+        // The kernels by input channel: [C, R S M].
+        let dims = [1, channels, r * s, outputs];
+        let by_channel = View { tensor: weight, offset: 0, dims, strides: [0, 1, channels, k] };
+        let turned = b.copy(by_channel, &[channels, k_back]);
+        let (a, kernels) = (rows(taken_back, pixels, k_back), rows(turned, channels, k_back));
+        let dx = b.product(ProductClass::ConvDx, a, kernels, &[samples, height, width, channels]);
+        let (a, of_x) = (columns(dy, count, outputs), columns(taken, count, k));
+        let dw = b.product(ProductClass::ConvDw, a, of_x, &[outputs, r, s, channels]);
+        vec![(x, dx), (weight, dw)]
+    });
+    Ok(y)
+}
+
+/// The mean over the pixels of each channel: x [B, H, W, C] -> [B, C], the tree sum divided by H W.
+pub fn mean_pool(b: &mut Builder, x: TensorId) -> TensorId {
+    let [samples, height, width, channels] = b.shape(x)[..] else { panic!("pooling takes [B, H, W, C]") };
+    let pixels = height * width;
+    let mean = move || {
+        Body::new("mean_pool.v1", |w| {
+            let (sum, count) = (w.input(0), w.f(pixels as f32));
+            w.div(sum, count)
+        })
+    };
+    let shape = [samples, channels];
+    let sum = b.tree_sum(x, [samples, pixels, channels], &shape);
+    let y = b.map(mean(), &[sum], &shape);
+    b.differentiable(y, move |b, dy| {
+        let dims = [1, samples, pixels, channels];
+        let each = View { tensor: dy, offset: 0, dims, strides: [0, channels, 0, 1] };
+        let dx = b.map_views(mean(), dims, vec![each], DType::F32, &[samples, height, width, channels]);
+        vec![(x, dx)]
+    });
+    y
+}

@@ -1,0 +1,77 @@
+//! Which pixels a convolution's patches take: the geometry of `patches.v1`.
+
+/// A convolution's kernel, and how its places lie on an image. Sizes are (rows, columns), in pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PatchGrid {
+    /// Patches of an image.
+    pub size: [u32; 2],
+    /// Pixels of a patch.
+    pub kernel: [u32; 2],
+    /// Pixels from one patch to the next; of the convolution whose input's gradient this is, if `transposed`.
+    pub stride: u32,
+    /// Zeros around the image; of that convolution's image, if `transposed`.
+    pub padding: u32,
+    /// Whether patch p takes what reads p in the forward direction, as the gradient of a convolution's input does.
+    pub transposed: bool,
+}
+
+impl PatchGrid {
+    /// The patches of a convolution over images of `image` pixels; `None` if the kernel does not fit in them.
+    pub fn of_image(image: [u32; 2], kernel: [u32; 2], stride: u32, padding: u32) -> Option<PatchGrid> {
+        let fits = |d: usize| {
+            let places = padding.checked_mul(2)?.checked_add(image[d])?.checked_sub(kernel[d])?;
+            Some(places.checked_div(stride)? + 1)
+        };
+        Some(PatchGrid { size: [fits(0)?, fits(1)?], kernel, stride, padding, transposed: false })
+    }
+
+    /// The patches of the output's gradient whose product with the kernel is the gradient of an input of `image` pixels.
+    pub fn transposed(self, image: [u32; 2]) -> PatchGrid {
+        PatchGrid { size: image, transposed: true, ..self }
+    }
+
+    /// The row (or column) of `len` pixels that place `tap` of patch `at` takes; `None` outside of the image. Computed modulo 2^32, so
+    /// that what lies before the image is far behind it.
+    pub fn source(&self, at: u32, tap: u32, len: u32) -> Option<u32> {
+        if !self.transposed {
+            let place = at.wrapping_mul(self.stride).wrapping_add(tap).wrapping_sub(self.padding);
+            return (place < len).then_some(place);
+        }
+        let place = at.wrapping_add(self.padding).wrapping_sub(tap);
+        let (place, between) = (place / self.stride, place % self.stride);
+        (between == 0 && place < len).then_some(place)
+    }
+
+    /// Rows and columns of the matrix of patches of `samples` images of `channels` channels.
+    pub fn shape(&self, samples: u32, channels: u32) -> [u32; 2] {
+        [samples * self.size[0] * self.size[1], self.kernel[0] * self.kernel[1] * channels]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each (patch, tap, pixel) of the forward direction is one (pixel, tap, patch) of the other, and there are no more.
+    #[test]
+    fn the_transposed_grid_turns_the_arrows() {
+        for (len, kernel, stride, padding) in
+            [(7, 3, 1, 1), (8, 3, 2, 1), (8, 1, 2, 0), (5, 5, 1, 2), (9, 4, 3, 2), (4, 7, 5, 3), (1, 1, 1, 0)]
+        {
+            let forward = PatchGrid::of_image([len; 2], [kernel; 2], stride, padding).unwrap();
+            let back = forward.transposed([len; 2]);
+            let patches = forward.size[0];
+            let triples = |grid: &PatchGrid, places: u32, len: u32| {
+                let all = (0..places).flat_map(|at| (0..kernel).map(move |tap| (at, tap)));
+                all.filter_map(|(at, tap)| Some((at, tap, grid.source(at, tap, len)?))).collect::<Vec<_>>()
+            };
+            let there = triples(&forward, patches, len);
+            let mut turned: Vec<_> =
+                triples(&back, len, patches).into_iter().map(|(x, tap, at)| (at, tap, x)).collect();
+            turned.sort();
+            assert_eq!(there, turned, "{len} {kernel} {stride} {padding}");
+            assert!(!there.is_empty());
+        }
+        assert_eq!(PatchGrid::of_image([3; 2], [6; 2], 1, 1), None);
+    }
+}

@@ -1,0 +1,126 @@
+//! Whether what a job asks for fits: found from its numbers alone, before anything is allocated.
+
+use super::job::Job;
+use crate::program::graph::block_count;
+use crate::program::models::{Convolution, Model};
+use crate::program::products::ProductClass;
+
+/// The most bytes of a training state that a job may ask for.
+const STATE_MAX: u64 = 1 << 40;
+/// The most elements of a tensor.
+const TENSOR_MAX: u64 = 1 << 31;
+
+/// Whether a tensor or the state would be too large: (dotted key, why).
+pub fn error(job: &Job) -> Option<(String, String)> {
+    let (parameters, largest) = parameters_and_largest(job);
+    if parameters.saturating_mul(12) > STATE_MAX {
+        return Some(("model".into(), format!("its training state is larger than {STATE_MAX} bytes")));
+    }
+    if largest > TENSOR_MAX || parameters > TENSOR_MAX {
+        let why = format!("a tensor would have more than {TENSOR_MAX} elements; use smaller micro-batches");
+        return Some(("batch.micro_batch".into(), why));
+    }
+    // A product that is cut along K has an output for every block, until they are added; one on a fine grid has two parts.
+    let table = job.products();
+    let parts = if job.rounding.as_ref().is_some_and(|rounding| rounding.rule().is_wide()) { 2 } else { 1 };
+    products(job).into_iter().find_map(|Product { class, outputs, k }| {
+        let blocks = block_count(u32::try_from(k).unwrap_or(u32::MAX), table.get(class).block);
+        let why = format!("the products of all blocks, or both parts, have more than {TENSOR_MAX} elements");
+        let key = format!("digits.class.{}", class.name());
+        (outputs.saturating_mul(parts * u64::from(blocks)) > TENSOR_MAX).then_some((key, why))
+    })
+}
+
+/// The numbers of parameters, and the elements of a micro-batch's largest tensor.
+fn parameters_and_largest(job: &Job) -> (u64, u64) {
+    let micro = u64::from(job.batch.micro_batch);
+    match &job.model {
+        Model::Gpt(g) => {
+            let [v, t, c, l, h] = [g.vocabulary, g.context, g.width, g.layers, g.heads].map(u64::from);
+            let rows = micro.saturating_mul(t);
+            let largest = rows.saturating_mul(v.max(4 * c)).max(rows.saturating_mul(t).saturating_mul(h));
+            (l.saturating_mul(12 * c * c + 13 * c).saturating_add(2 * (v + t) * c), largest)
+        }
+        Model::Mlp(m) => {
+            let widths = [&[m.inputs], &m.hidden[..], &[m.classes]].concat();
+            let weights = widths.windows(2).map(|w| u64::from(w[0]) * u64::from(w[1])).sum();
+            (weights, micro.saturating_mul(u64::from(widths.into_iter().max().unwrap_or(0))))
+        }
+        Model::Resnet(r) => {
+            let (mut parameters, mut largest) = (0u64, micro.saturating_mul(u64::from(r.classes)));
+            for c in r.convolutions() {
+                let taps = u64::from(c.kernel) * u64::from(c.kernel);
+                let [inputs, outputs] = [c.inputs, c.outputs].map(u64::from);
+                parameters = parameters.saturating_add(taps * inputs * outputs + 2 * outputs);
+                // The patches of the image and those of the output's gradient.
+                let patches =
+                    [c.outputs_per_channel() * inputs, c.image_pixels() * outputs].map(|n| n * taps);
+                largest = patches.into_iter().fold(largest, |most, n| most.max(micro.saturating_mul(n)));
+            }
+            let head = u64::from(r.classes) * u64::from(*r.stages.last().unwrap_or(&0));
+            (parameters.saturating_add(head), largest)
+        }
+    }
+}
+
+/// A product of a micro-batch: elements of its output, and K.
+struct Product {
+    class: ProductClass,
+    outputs: u64,
+    k: u64,
+}
+
+/// A linear layer's products, or a convolution's: over `rows`, forward and the gradients of input and weight.
+fn linear(classes: [ProductClass; 3], rows: u64, inputs: u64, outputs: u64) -> [Product; 3] {
+    let sizes = [(rows * outputs, inputs), (rows * inputs, outputs), (inputs * outputs, rows)];
+    let mut sizes = sizes.into_iter().zip(classes).map(|((outputs, k), class)| Product { class, outputs, k });
+    std::array::from_fn(|_| sizes.next().expect("three of each"))
+}
+
+/// The products of a micro-batch, each class with its largest ones. The job's numbers are bounded before.
+fn products(job: &Job) -> Vec<Product> {
+    use ProductClass::*;
+    let micro = u64::from(job.batch.micro_batch);
+    let (hidden, head) = ([Linear, LinearDx, LinearDw], [Head, HeadDx, HeadDw]);
+    match &job.model {
+        Model::Gpt(g) => {
+            let [v, t, c, h] = [g.vocabulary, g.context, g.width, g.heads].map(u64::from);
+            let (rows, scores) = (micro * t, micro * h * t * t);
+            let layers =
+                [linear(hidden, rows, c, 4 * c), linear(hidden, rows, 4 * c, c), linear(head, rows, c, v)];
+            let attention = [
+                (Scores, scores, c / h),
+                (ScoresDq, rows * c, t),
+                (ScoresDk, rows * c, t),
+                (Values, rows * c, t),
+                (ValuesDp, scores, c / h),
+                (ValuesDv, rows * c, t),
+            ];
+            let attention = attention.map(|(class, outputs, k)| Product { class, outputs, k });
+            layers.into_iter().flatten().chain(attention).collect()
+        }
+        Model::Mlp(m) => {
+            let widths = [&[m.inputs], &m.hidden[..], &[m.classes]].concat();
+            let layers = widths.windows(2).enumerate();
+            let classes = |layer| if layer == m.hidden.len() { head } else { hidden };
+            layers
+                .flat_map(|(layer, w)| linear(classes(layer), micro, u64::from(w[0]), u64::from(w[1])))
+                .collect()
+        }
+        Model::Resnet(r) => {
+            let of_convolution = |c: Convolution| {
+                let taps = u64::from(c.kernel) * u64::from(c.kernel);
+                let [inputs, outputs] = [c.inputs, c.outputs].map(u64::from);
+                let [image, rows] = [c.image_pixels(), c.outputs_per_channel()].map(|n| micro * n);
+                [
+                    Product { class: Conv, outputs: rows * outputs, k: taps * inputs },
+                    Product { class: ConvDx, outputs: image * inputs, k: taps * outputs },
+                    Product { class: ConvDw, outputs: taps * inputs * outputs, k: rows },
+                ]
+            };
+            let last = u64::from(*r.stages.last().unwrap_or(&0));
+            let of_head = linear(head, micro, last, u64::from(r.classes));
+            r.convolutions().into_iter().flat_map(of_convolution).chain(of_head).collect()
+        }
+    }
+}
