@@ -62,9 +62,12 @@ fn steps_that_nobody_observes_have_the_same_bits() {
     let job = gpt_job(folder.path(), "step", "");
     let mut text = std::fs::read_to_string(&job).unwrap();
     // Rows of attention and of layer norms that are long enough.
-    for (from, to) in
-        [("steps = 8", "steps = 14"), ("context = 12", "context = 65"), ("width = 16", "width = 66")]
-    {
+    for (from, to) in [
+        ("steps = 8", "steps = 14"),
+        ("micro_batch = 2", "micro_batch = 1"),
+        ("context = 12", "context = 65"),
+        ("width = 16", "width = 66"),
+    ] {
         assert!(text.contains(from));
         text = text.replace(from, to);
     }
@@ -87,8 +90,8 @@ fn steps_that_nobody_observes_have_the_same_bits() {
         let counts: Vec<u64> =
             counts.lines().last().unwrap().split(' ').map(|n| n.parse().unwrap()).collect();
         if graphs == "1" {
-            // Every other step uses the same memory from the fifth on, so the last ones are graphs that were made before.
-            assert!(counts[1] > 0 && counts[2] >= 3 * counts[1], "made and launched: {counts:?}");
+            // A step launches ten sequences, and after a few steps every other one uses the same memory.
+            assert!(counts[1] <= 20 && counts[2] >= 70, "made and launched: {counts:?}");
         } else {
             assert_eq!(counts[1..], [0, 0]);
         }

@@ -48,16 +48,18 @@ impl<D: Device> Accelerated<D> {
     /// Memory for a tensor, with any contents; `lasts` says that it outlives the graph that computes it.
     pub(super) fn memory(&self, ty: &TensorType, lasts: bool) -> Result<Vec<Buffer<D::Memory>>, EngineError> {
         let allocate = |bytes| self.device.allocate(bytes);
-        let take = |(_, words): (u64, u64)| match lasts {
-            true => self.pool.take_lasting(words * 4, allocate),
-            false => self.pool.take(words * 4, allocate),
-        };
+        let take = |(_, words): (u64, u64)| self.pool.take(words * 4, lasts, allocate);
         self.cut(ty).pieces().map(take).collect()
     }
 
     /// Memory that holds a tensor's bytes as they lie there.
-    fn filled(&self, ty: &TensorType, bytes: &[u8]) -> Result<Vec<Buffer<D::Memory>>, EngineError> {
-        let pieces = self.memory(ty, false)?;
+    fn filled(
+        &self,
+        ty: &TensorType,
+        bytes: &[u8],
+        lasts: bool,
+    ) -> Result<Vec<Buffer<D::Memory>>, EngineError> {
+        let pieces = self.memory(ty, lasts)?;
         for (piece, (start, words)) in pieces.iter().zip(self.cut(ty).pieces()) {
             let end = bytes.len().min(4 * (start + words) as usize);
             let mut there = Cow::Borrowed(&bytes[4 * start as usize..end]);
@@ -76,18 +78,19 @@ impl<D: Device> Accelerated<D> {
         bytes: &[u8],
     ) -> Result<Storage<D::Memory>, EngineError> {
         let DType::Q(d) = ty.dtype else { return self.upload_words(ty, bytes, false) };
-        let pieces = self.filled(ty, &layout::from_canonical(ty, d, self.variant, bytes))?;
+        let pieces = self.filled(ty, &layout::from_canonical(ty, d, self.variant, bytes), false)?;
         Ok(Storage { pieces, ty: ty.clone(), host: None })
     }
 
+    /// A tensor of four-byte elements from the host; one that lasts may be a graph's input, which groupings read on the host.
     pub(super) fn upload_words(
         &self,
         ty: &TensorType,
         bytes: &[u8],
-        keep: bool,
+        lasts: bool,
     ) -> Result<Storage<D::Memory>, EngineError> {
-        let pieces = self.filled(ty, bytes)?;
-        let host = (keep && ty.dtype == DType::U32).then(|| words_from_bytes(ty.dtype, bytes));
+        let pieces = self.filled(ty, bytes, lasts)?;
+        let host = (lasts && ty.dtype == DType::U32).then(|| words_from_bytes(ty.dtype, bytes));
         Ok(Storage { pieces, ty: ty.clone(), host })
     }
 

@@ -325,7 +325,7 @@ impl<D: Device> Engine for Accelerated<D> {
             values[port.tensor.0 as usize] = Some(tensor.clone());
         }
         // Launches run one after another, so that all may use the same memory beside the tensors.
-        let take = |&bytes| self.pool.take(bytes, |bytes| self.device.allocate(bytes));
+        let take = |&bytes| self.pool.take(bytes, false, |bytes| self.device.allocate(bytes));
         let scratch = plan.scratch.iter().map(take).collect::<Result<Vec<_>, _>>()?;
         // Recorded dispatches keep the tensors they touch until they are submitted.
         let mut recorded: Vec<(&Unit<D::Pipeline>, Vec<Tensor>)> = Vec::new();
@@ -402,7 +402,7 @@ impl<D: Device> Accelerated<D> {
                 element::range(graph, node, 0..ty.len(), &mut HostWords::<D::Memory>(values, PhantomData));
             let bytes = super::reference::bytes_from_words(ty.dtype, &words);
             // Written before the submission that reads it: the recorded dispatches do not touch this buffer.
-            values[node.output.0 as usize] = Some(Tensor::new(self.upload_words(ty, &bytes, true)?));
+            values[node.output.0 as usize] = Some(Tensor::new(self.upload_words(ty, &bytes, false)?));
             return Ok(());
         }
         for id in &unit.writes {

@@ -4,18 +4,27 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Free memory by size in bytes, and by number. What is taken depends on what is free, not on the order in which it came free, and what
-/// lasts is taken from the other end than what does not: so after a few steps each finds its state where the one before the last
-/// had it, uses the same memory again, and a device may know its dispatches again.
+/// outlives a graph has memory of its own: so a graph finds all of its other memory free whenever it begins and takes the same
+/// again, what lasts returns to where it was every other step, and a device may know its dispatches again.
 struct Free<M> {
-    by_size: HashMap<u64, Pieces<M>>,
+    by_kind: HashMap<Kind, Pieces<M>>,
     /// How often the pool was trimmed; kept with each piece from when it was last in use.
     age: u64,
     /// Pieces so far: the next one's number.
     count: u64,
 }
 
-/// Trims that a free piece survives: a step runs a handful of graphs, each of which trims once.
-const AGE_MAX: u64 = 16;
+/// Which tensors use a piece.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Kind {
+    /// Bytes.
+    size: u64,
+    /// Whether they outlive the graph that computes them.
+    lasts: bool,
+}
+
+/// Trims that a free piece survives: a step runs two graphs for each micro-batch, each of which trims once.
+const AGE_MAX: u64 = 1024;
 
 /// By number: when each piece was last in use, and the piece.
 type Pieces<M> = BTreeMap<u64, (u64, M)>;
@@ -26,7 +35,7 @@ pub struct Pool<M>(Arc<Mutex<Free<M>>>);
 /// Memory that goes back to its pool.
 pub struct Buffer<M> {
     memory: Option<M>,
-    size: u64,
+    kind: Kind,
     number: u64,
     pool: Weak<Mutex<Free<M>>>,
 }
@@ -37,39 +46,27 @@ fn lock<M>(free: &Mutex<Free<M>>) -> MutexGuard<'_, Free<M>> {
 
 impl<M> Default for Pool<M> {
     fn default() -> Pool<M> {
-        Pool(Arc::new(Mutex::new(Free { by_size: HashMap::new(), age: 0, count: 0 })))
+        Pool(Arc::new(Mutex::new(Free { by_kind: HashMap::new(), age: 0, count: 0 })))
     }
 }
 
 impl<M> Pool<M> {
-    /// Memory of at least `bytes`, with any contents: a free piece, or a new one. What is free is given up if a device says that
-    /// there is no room for a new one otherwise (wgpu says so only later).
-    pub fn take<E>(&self, bytes: u64, allocate: impl Fn(u64) -> Result<M, E>) -> Result<Buffer<M>, E> {
-        self.piece(bytes, BTreeMap::pop_first, allocate)
-    }
-
-    /// The same for what outlives the graph that computes it.
-    pub fn take_lasting<E>(
+    /// Memory of at least `bytes`, with any contents: a free piece, or a new one; `lasts` says that it outlives the graph that computes
+    /// it. What is free is given up if a device says that there is no room for a new one otherwise (wgpu says so only later).
+    pub fn take<E>(
         &self,
         bytes: u64,
-        allocate: impl Fn(u64) -> Result<M, E>,
-    ) -> Result<Buffer<M>, E> {
-        self.piece(bytes, BTreeMap::pop_last, allocate)
-    }
-
-    fn piece<E>(
-        &self,
-        bytes: u64,
-        pop: impl Fn(&mut Pieces<M>) -> Option<(u64, (u64, M))>,
+        lasts: bool,
         allocate: impl Fn(u64) -> Result<M, E>,
     ) -> Result<Buffer<M>, E> {
         let size = bytes.next_multiple_of(256).max(256);
-        let pooled = lock(&self.0).by_size.get_mut(&size).and_then(pop);
+        let kind = Kind { size, lasts };
+        let pooled = lock(&self.0).by_kind.get_mut(&kind).and_then(BTreeMap::pop_first);
         let (number, memory) = match pooled {
             Some((number, (_, memory))) => (number, memory),
             None => {
                 let memory = allocate(size).or_else(|_| {
-                    lock(&self.0).by_size.clear();
+                    lock(&self.0).by_kind.clear();
                     allocate(size)
                 })?;
                 let mut pool = lock(&self.0);
@@ -77,7 +74,7 @@ impl<M> Pool<M> {
                 (pool.count, memory)
             }
         };
-        Ok(Buffer { memory: Some(memory), size, number, pool: Arc::downgrade(&self.0) })
+        Ok(Buffer { memory: Some(memory), kind, number, pool: Arc::downgrade(&self.0) })
     }
 
     /// Frees what nothing has used for a while.
@@ -85,8 +82,8 @@ impl<M> Pool<M> {
         let mut pool = lock(&self.0);
         pool.age += 1;
         let age = pool.age;
-        pool.by_size.values_mut().for_each(|free| free.retain(|_, (used, _)| age - *used <= AGE_MAX));
-        pool.by_size.retain(|_, free| !free.is_empty());
+        pool.by_kind.values_mut().for_each(|free| free.retain(|_, (used, _)| age - *used <= AGE_MAX));
+        pool.by_kind.retain(|_, free| !free.is_empty());
     }
 }
 
@@ -101,7 +98,7 @@ impl<M> Drop for Buffer<M> {
         if let (Some(pool), Some(memory)) = (self.pool.upgrade(), self.memory.take()) {
             let mut pool = lock(&pool);
             let age = pool.age;
-            pool.by_size.entry(self.size).or_default().insert(self.number, (age, memory));
+            pool.by_kind.entry(self.kind).or_default().insert(self.number, (age, memory));
         }
     }
 }
@@ -116,7 +113,7 @@ mod tests {
     fn what_is_taken_does_not_depend_on_the_order_in_which_it_came_free() {
         let (pool, made) = (Pool::default(), Cell::new(0));
         let take = || {
-            let piece = pool.take(1000, |_| Ok::<u32, ()>(made.replace(made.get() + 1)));
+            let piece = pool.take(1000, false, |_| Ok::<u32, ()>(made.replace(made.get() + 1)));
             piece.expect("there is always room")
         };
         let of = |pieces: &[Buffer<u32>]| pieces.iter().map(|piece| *piece.memory()).collect::<Vec<_>>();
@@ -133,7 +130,8 @@ mod tests {
         let (first, second) = (take(), take());
         drop(first);
         assert_eq!(of(&[take(), second]), [0, 1]);
-        let lasting = pool.take_lasting(1000, |_| Err(()));
-        assert_eq!(of(&[lasting.expect("three pieces are free"), take()]), [2, 0]);
+        // What lasts has memory of its own.
+        let lasting = pool.take(1000, true, |_| Ok::<u32, ()>(9));
+        assert_eq!(of(&[lasting.expect("there is always room"), take()]), [9, 0]);
     }
 }

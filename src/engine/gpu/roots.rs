@@ -48,7 +48,7 @@ impl<D: Device> Accelerated<D> {
             self.device.pipeline(shaders::source(name).expect("the build script made this shader"))
         });
         let [chunks, parents] = [chunks?, parents?];
-        let take = |bytes| self.pool.take(bytes, |bytes| self.device.allocate(bytes));
+        let take = |bytes| self.pool.take(bytes, false, |bytes| self.device.allocate(bytes));
         let digests = take(tensors.len() as u64 * VALUE)?;
         let mut scratch: Vec<Buffer<D::Memory>> = Vec::new();
         let (mut stages, mut data) = (Vec::new(), Vec::new());
@@ -172,7 +172,7 @@ impl<D: Device> Accelerated<D> {
         }
         self.keep_uniforms(&data)?;
         let uniforms = &self.kept[&data];
-        let take = |bytes| self.pool.take(bytes, |bytes| self.device.allocate(bytes));
+        let take = |bytes| self.pool.take(bytes, false, |bytes| self.device.allocate(bytes));
         let (values, packed) = (take(tiles * VALUE)?, digits.map(|_| take(4 * words)).transpose()?);
         let mut dispatches: Vec<Dispatch<D>> = Vec::new();
         if let Some(packed) = packed.as_ref().filter(|_| words > 0) {

@@ -78,7 +78,7 @@ impl<D: Device> Accelerated<D> {
             return Ok(false);
         }
         let places = (elements / SHARE).max(PLACES_MIN);
-        let take = |bytes| self.pool.take(bytes, |bytes| self.device.allocate(bytes));
+        let take = |bytes| self.pool.take(bytes, false, |bytes| self.device.allocate(bytes));
         let (found, norms) = (take(4 * WORDS * places)?, take(4 * (COUNT + sides[0] + sides[1]))?);
 
         // Every size fits a word: tensors that shaders see have fewer than 2^32 elements.

@@ -17,7 +17,7 @@ fn patches(b: &mut Builder, input: TensorId, grid: PatchGrid) -> TensorId {
 }
 
 /// The most elements of a matrix of patches.
-const PATCHES_MAX: u64 = (1 << 31) - 1;
+const PATCHES_MAX: u64 = 1 << 31;
 
 /// x [B, H, W, C], weight [M, R, S, C] -> [B, P, Q, M], with `padding` zeros around each image.
 ///
