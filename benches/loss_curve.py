@@ -2,11 +2,12 @@
 
     cargo build --release
     python3 -m venv venv && venv/bin/pip install torch numpy safetensors
-    venv/bin/python benches/loss_curve.py [--data FILE] [--steps 600] [--only "d = 2"]
+    venv/bin/python benches/loss_curve.py gpt [--data FILE] [--steps 600] [--only "d = 2"]
+    venv/bin/python benches/loss_curve.py resnet --data FILE [--steps 300]
 
-Trains assets/jobs/shakespeare.toml with 3 digits, 2 digits, 2 digits in blocks of 64 and the default preset by `tiebreak
-train`, then the same model written in PyTorch; writes docs/loss-curves.csv, docs/loss-curves.svg and docs/LOSS-CURVES.md.
-With --only, the other curves are what these files hold.
+Trains assets/jobs/shakespeare.toml, or cifar-resnet.toml on records in CIFAR-10's binary format, with several numbers of digits by
+`tiebreak train`, then the same model written in PyTorch; writes the model's part of docs/LOSS-CURVES.md, and docs/loss-curves-MODEL.csv
+and .svg. With --only, the model's other curves are what these files hold.
 
 Shares no code with the engines: initial weights and batch order are drawn here again by docs/ARITHMETIC.md, section 6, and
 the weights are compared with the run's first checkpoint.
@@ -45,9 +46,7 @@ try:
 except ImportError as error:
     sys.exit(f"{error}: run it in an environment with `pip install torch numpy safetensors`")
 
-CONTEXT, LAYERS, HEADS, WIDTH, VOCABULARY = 128, 4, 4, 144, 256
-SAMPLES, EPSILON, STD = 8, 1e-5, 0.02
-PEAK, FLOOR, WARMUP, CLIP = 2e-3, 2e-4, 50, 1.0
+EPSILON, CLIP = 1e-5, 1.0
 
 
 def philox(key, counter):
@@ -65,29 +64,138 @@ def philox(key, counter):
     return c
 
 
-def initial_weights(key):
-    """Section 6 of the contract, parameters in the model's order."""
+class Gpt:
+    NAME, JOB, TITLE, STEPS = "gpt", "shakespeare.toml", "A GPT on text", 600
+    DIGITS = ["d = 3", "d = 2", "d = 2, blocks of 64", "default digits"]
+    DATA = ROOT / "assets/text/shakespeare.txt"
+    ABOUT = "4 layers, width 144, 1.06 M parameters, 8 x 128 tokens a step, AdamW, clipping, warm-up and cosine; %d bytes of text"
+    CONTEXT, LAYERS, HEADS, WIDTH, VOCABULARY, SAMPLES, STD = 128, 4, 4, 144, 256, 8, 0.02
+    PEAK, FLOOR, WARMUP = 2e-3, 2e-4, 50
+
+    def table(self):
+        """Parameters in the model's order: name, shape, standard deviation or, of vectors, the value."""
+        f32, width = np.float32, self.WIDTH
+        table = [("token_embedding", (self.VOCABULARY, width), self.STD), ("position_embedding", (self.CONTEXT, width), self.STD)]
+        projection = f32(self.STD) / np.sqrt(f32(2.0) * f32(self.LAYERS))
+        for layer in range(self.LAYERS):
+            name = lambda rest: f"block{layer}.{rest}"
+            table += [(name("norm1.gain"), (width,), 1), (name("norm1.bias"), (width,), 0)]
+            linears = [("query", width, width, self.STD), ("key", width, width, self.STD), ("value", width, width, self.STD),
+                       ("attention_out", width, width, projection)]
+            tail = [("mlp_in", 4 * width, width, self.STD), ("mlp_out", width, 4 * width, projection)]
+            for part in (linears, tail):
+                if part is tail:
+                    table += [(name("norm2.gain"), (width,), 1), (name("norm2.bias"), (width,), 0)]
+                for rest, outputs, inputs, std in part:
+                    table += [(name(f"{rest}.weight"), (outputs, inputs), std), (name(f"{rest}.bias"), (outputs,), 0)]
+        return table + [("final_norm.gain", (width,), 1), ("final_norm.bias", (width,), 0)]
+
+    def batch(self, key, step, data, dtype):
+        starts = drawn(key, step, self.SAMPLES, len(data) - self.CONTEXT)
+        windows = torch.tensor(np.stack([data[s:s + self.CONTEXT + 1] for s in starts]).astype(np.int64))
+        return windows[:, :-1], windows[:, 1:].reshape(-1)
+
+    def optimizer(self, decayed, others):
+        groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+        return torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.95), eps=1e-8)
+
+    def forward(self, w, tokens):
+        width, shape = self.WIDTH, (self.SAMPLES, self.CONTEXT, self.HEADS, self.WIDTH // self.HEADS)
+        norm = lambda x, name: F.layer_norm(x, (width,), w[f"{name}.gain"], w[f"{name}.bias"], EPSILON)
+        linear = lambda x, name: F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
+        x = w["token_embedding"][tokens] + w["position_embedding"]
+        for layer in range(self.LAYERS):
+            block = f"block{layer}"
+            y = norm(x, f"{block}.norm1")
+            q, k, v = (linear(y, f"{block}.{name}").view(shape).transpose(1, 2) for name in ("query", "key", "value"))
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + linear(y.transpose(1, 2).reshape(self.SAMPLES, self.CONTEXT, width), f"{block}.attention_out")
+            y = F.gelu(linear(norm(x, f"{block}.norm2"), f"{block}.mlp_in"), approximate="tanh")
+            x = x + linear(y, f"{block}.mlp_out")
+        return F.linear(norm(x, "final_norm"), w["token_embedding"]).reshape(-1, self.VOCABULARY)
+
+
+class DecayedSgd(torch.optim.SGD):
+    """SGD with momentum whose weight decay is no part of the momentum, as sgd.v1 has it."""
+
+    def __init__(self, decayed, others, momentum, decay):
+        super().__init__([{"params": decayed}, {"params": others}], lr=1.0, momentum=momentum)
+        self.decay = decay
+
+    @torch.no_grad()
+    def step(self):
+        for x in self.param_groups[0]["params"]:
+            x.mul_(1 - self.param_groups[0]["lr"] * self.decay)
+        super().step()
+
+
+class Resnet:
+    NAME, JOB, TITLE, STEPS = "resnet", "cifar-resnet.toml", "A residual network on CIFAR-10", 300
+    DIGITS = ["d = 3", "default digits"]
+    DATA = None
+    ABOUT = ("stages of 16, 32 and 64 channels, one block each, 78 k parameters, 2 x 32 images a step, SGD with momentum, clipping, "
+             "warm-up and cosine; %d bytes of records")
+    STAGES, SAMPLES, RECORD = [16, 32, 64], 64, 3073
+    PEAK, FLOOR, WARMUP = 0.1, 0.0, 40
+
+    def blocks(self):
+        before = self.STAGES[0]
+        for stage, channels in enumerate(self.STAGES):
+            yield f"stage{stage}.block0", before, channels, 2 if stage else 1
+            before = channels
+
+    def table(self):
+        f32 = np.float32
+        conv = lambda name, outputs, kernel, inputs: (
+            f"{name}.weight", (outputs, kernel, kernel, inputs), np.sqrt(f32(2.0) / f32(kernel * kernel * inputs)))
+        norm = lambda name, channels: [(f"{name}.gain", (channels,), 1), (f"{name}.bias", (channels,), 0)]
+        table = [conv("stem", self.STAGES[0], 3, 3)]
+        for name, inputs, outputs, stride in self.blocks():
+            table += norm(f"{name}.norm0", inputs)
+            if stride > 1:
+                table.append(conv(f"{name}.shortcut", outputs, 1, inputs))
+            table.append(conv(f"{name}.conv0", outputs, 3, inputs))
+            table += norm(f"{name}.norm1", outputs)
+            table.append(conv(f"{name}.conv1", outputs, 3, outputs))
+        last = self.STAGES[-1]
+        return table + norm("norm", last) + [("head.weight", (10, last), np.sqrt(f32(1.0) / f32(last))), ("head.bias", (10,), 0)]
+
+    def batch(self, key, step, data, dtype):
+        records = data[:len(data) // self.RECORD * self.RECORD].reshape(-1, self.RECORD)
+        records = records[drawn(key, step, self.SAMPLES, len(records))]
+        images = torch.tensor(records[:, 1:].reshape(-1, 3, 32, 32)).to(dtype) / 255
+        return images, torch.tensor(records[:, 0].astype(np.int64))
+
+    def optimizer(self, decayed, others):
+        return DecayedSgd(decayed, others, 0.9, 5e-4)
+
+    def forward(self, w, x):
+        conv = lambda x, name, stride=1, padding=1: F.conv2d(x, w[f"{name}.weight"].permute(0, 3, 1, 2), None, stride, padding)
+
+        def norm_relu(x, name):
+            """Over the channels of each pixel."""
+            y = x.permute(0, 2, 3, 1)
+            y = F.layer_norm(y, (y.shape[-1],), w[f"{name}.gain"], w[f"{name}.bias"], EPSILON)
+            return F.relu(y).permute(0, 3, 1, 2)
+
+        x = conv(x, "stem")
+        for name, _, _, stride in self.blocks():
+            y = norm_relu(x, f"{name}.norm0")
+            shortcut = conv(y, f"{name}.shortcut", stride, 0) if stride > 1 else x
+            y = norm_relu(conv(y, f"{name}.conv0", stride), f"{name}.norm1")
+            x = shortcut + conv(y, f"{name}.conv1")
+        return F.linear(norm_relu(x, "norm").mean((2, 3)), w["head.weight"], w["head.bias"])
+
+
+def initial_weights(model, key):
+    """Section 6 of the contract."""
     f32 = np.float32
-    table = [("token_embedding", (VOCABULARY, WIDTH), STD), ("position_embedding", (CONTEXT, WIDTH), STD)]
-    projection = f32(STD) / np.sqrt(f32(2.0) * f32(LAYERS))
-    for layer in range(LAYERS):
-        name = lambda rest: f"block{layer}.{rest}"
-        table += [(name("norm1.gain"), (WIDTH,), 1), (name("norm1.bias"), (WIDTH,), 0)]
-        linears = [("query", WIDTH, WIDTH, STD), ("key", WIDTH, WIDTH, STD), ("value", WIDTH, WIDTH, STD),
-                   ("attention_out", WIDTH, WIDTH, projection)]
-        tail = [("mlp_in", 4 * WIDTH, WIDTH, STD), ("mlp_out", WIDTH, 4 * WIDTH, projection)]
-        for part in (linears, tail):
-            if part is tail:
-                table += [(name("norm2.gain"), (WIDTH,), 1), (name("norm2.bias"), (WIDTH,), 0)]
-            for rest, outputs, inputs, std in part:
-                table += [(name(f"{rest}.weight"), (outputs, inputs), std), (name(f"{rest}.bias"), (outputs,), 0)]
-    table += [("final_norm.gain", (WIDTH,), 1), ("final_norm.bias", (WIDTH,), 0)]
     weights = {}
-    for number, (name, shape, std) in enumerate(table):
+    for number, (name, shape, std) in enumerate(model.table()):
         if len(shape) == 1:
             weights[name] = np.full(shape, std, f32)
             continue
-        count = shape[0] * shape[1]
+        count = math.prod(shape)
         zero = np.zeros(count, np.uint64)
         words = philox(key, (np.arange(count, dtype=np.uint64), zero, zero + np.uint64(number), zero + np.uint64(0xFFFFFFFE)))
         total = sum((w & np.uint64(0xFFFF)) + (w >> np.uint64(16)) for w in words).astype(np.int64)
@@ -96,54 +204,33 @@ def initial_weights(key):
     return weights
 
 
-def batch(key, step, data):
-    """Tokens and labels of a step: section 6, batch order."""
-    places = np.arange(SAMPLES, dtype=np.uint64)
-    zero = np.zeros(SAMPLES, np.uint64)
-    words = philox(key, (zero + np.uint64(step), places, zero + np.uint64(0xFFFFFFFF), zero))
-    samples = len(data) - CONTEXT
-    starts = [((int(words[0][i]) | int(words[1][i]) << 32) * samples) >> 64 for i in range(SAMPLES)]
-    windows = torch.tensor(np.stack([data[s:s + CONTEXT + 1] for s in starts]).astype(np.int64))
-    return windows[:, :-1], windows[:, 1:]
+def drawn(key, step, count, samples):
+    """The samples of a step: section 6, batch order."""
+    zero = np.zeros(count, np.uint64)
+    words = philox(key, (zero + np.uint64(step), np.arange(count, dtype=np.uint64), zero + np.uint64(0xFFFFFFFF), zero))
+    return [((int(words[0][i]) | int(words[1][i]) << 32) * samples) >> 64 for i in range(count)]
 
 
-def learning_rate(step, steps):
-    if step <= WARMUP:
-        return PEAK * step / WARMUP
-    return FLOOR + (PEAK - FLOOR) * 0.5 * (1 + math.cos(math.pi * (step - WARMUP) / max(1, steps - WARMUP)))
+def learning_rate(model, step, steps):
+    if step <= model.WARMUP:
+        return model.PEAK * step / model.WARMUP
+    cosine = math.cos(math.pi * (step - model.WARMUP) / max(1, steps - model.WARMUP))
+    return model.FLOOR + (model.PEAK - model.FLOOR) * 0.5 * (1 + cosine)
 
 
-def forward(w, tokens):
-    norm = lambda x, name: F.layer_norm(x, (WIDTH,), w[f"{name}.gain"], w[f"{name}.bias"], EPSILON)
-    linear = lambda x, name: F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
-    x = w["token_embedding"][tokens] + w["position_embedding"]
-    for layer in range(LAYERS):
-        block = f"block{layer}"
-        y = norm(x, f"{block}.norm1")
-        heads = lambda t: t.view(SAMPLES, CONTEXT, HEADS, WIDTH // HEADS).transpose(1, 2)
-        q, k, v = (heads(linear(y, f"{block}.{name}")) for name in ("query", "key", "value"))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + linear(y.transpose(1, 2).reshape(SAMPLES, CONTEXT, WIDTH), f"{block}.attention_out")
-        y = F.gelu(linear(norm(x, f"{block}.norm2"), f"{block}.mlp_in"), approximate="tanh")
-        x = x + linear(y, f"{block}.mlp_out")
-    return F.linear(norm(x, "final_norm"), w["token_embedding"])
-
-
-def train_torch(key, data, steps, dtype):
+def train_torch(model, key, data, steps, dtype):
     """The losses of a PyTorch training in `dtype`."""
-    weights = {n: torch.tensor(x).to(dtype).requires_grad_() for n, x in initial_weights(key).items()}
-    decayed = [x for x in weights.values() if x.dim() == 2]
+    weights = {n: torch.tensor(x).to(dtype).requires_grad_() for n, x in initial_weights(model, key).items()}
+    decayed = [x for x in weights.values() if x.dim() > 1]
     others = [x for x in weights.values() if x.dim() == 1]
-    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=1.0, betas=(0.9, 0.95), eps=1e-8)
+    optimizer = model.optimizer(decayed, others)
     losses = []
     for step in range(1, steps + 1):
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, steps)
-        tokens, labels = batch(key, step, data)
+            group["lr"] = learning_rate(model, step, steps)
+        inputs, labels = model.batch(key, step, data, dtype)
         optimizer.zero_grad()
-        logits = forward(weights, tokens)
-        loss = F.cross_entropy(logits.reshape(-1, VOCABULARY), labels.reshape(-1))
+        loss = F.cross_entropy(model.forward(weights, inputs), labels)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(list(weights.values()), CLIP)
         optimizer.step()
@@ -151,9 +238,9 @@ def train_torch(key, data, steps, dtype):
     return losses
 
 
-def train_tiebreak(binary, folder, name, digits, data, steps):
+def train_tiebreak(model, binary, folder, name, digits, data, steps):
     """The losses of an exact run, its key for Philox, and its first checkpoint."""
-    text = (ROOT / "assets/jobs/shakespeare.toml").read_text()
+    text = (ROOT / "assets/jobs" / model.JOB).read_text()
     text = re.sub(r"(?m)^steps = .*$", f"steps = {steps}", text)
     text = re.sub(r"(?m)^path = .*$", f"path = {json.dumps(str(data))}", text)
     # Heads and checkpoints do not enter the arithmetic.
@@ -167,7 +254,7 @@ def train_tiebreak(binary, folder, name, digits, data, steps):
     seed = bytes.fromhex(inspected["seed"])
     key = (int.from_bytes(seed[:4], "little"), int.from_bytes(seed[4:8], "little"))
     first = load_file(run / "checkpoints/step-000000000.safetensors")
-    for parameter, expected in initial_weights(key).items():
+    for parameter, expected in initial_weights(model, key).items():
         if first["param/" + parameter].tobytes() != expected.tobytes():
             sys.exit(f"{name}: the initial {parameter} is not what the contract says")
     return inspected["losses"], key
@@ -192,57 +279,77 @@ def svg(curves):
     return "\n".join(parts)
 
 
+def section(page, title):
+    """What a page has under a heading, heading included."""
+    found = re.search(rf"(?ms)^## {re.escape(title)}\n.*?(?=^## |\Z)", page)
+    return found[0].strip() if found else ""
+
+
 def main():
+    models = {model.NAME: model for model in (Gpt(), Resnet())}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=ROOT / "assets/text/shakespeare.txt", help="a text; its bytes are the tokens")
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("model", choices=models)
+    parser.add_argument("--data", type=Path, help="a text, whose bytes are the tokens; or CIFAR-10 records")
+    parser.add_argument("--steps", type=int)
     parser.add_argument("--binary", default=ROOT / "target/release/tiebreak")
     parser.add_argument("--only", choices=DIGITS, help="train this one")
     options = parser.parse_args()
-    data = np.frombuffer(options.data.read_bytes(), np.uint8)
+    model = models[options.model]
+    steps, path = options.steps or model.STEPS, options.data or model.DATA
+    if path is None:
+        parser.error("--data is needed: a file in CIFAR-10's binary format")
+    data = np.frombuffer(path.read_bytes(), np.uint8)
     curves, rows = {}, []
-    table, page = (ROOT / "docs/loss-curves.csv").read_text(), (ROOT / "docs/LOSS-CURVES.md").read_text()
+    docs = ROOT / "docs"
+    page = (docs / "LOSS-CURVES.md").read_text()
+    kept = docs / f"loss-curves-{model.NAME}.csv"
+    table = kept.read_text() if kept.exists() else ""
     known = {header: [float(x) for x in column] for header, *column in zip(*csv.reader(table.splitlines()))}
     with tempfile.TemporaryDirectory() as folder:
-        for name, digits in DIGITS.items():
+        for name in model.DIGITS:
             if options.only not in (None, name):
-                cells = re.search(rf"(?m)^\| {re.escape(name)} \|(.*)\|$", page)[1].split("|")
+                cells = re.search(rf"(?m)^\| {re.escape(name)} \|(.*)\|$", section(page, model.TITLE))[1].split("|")
                 rows.append((name, *map(float, cells)))
                 curves |= {curve: known[curve] for curve in (name, f"{name}: PyTorch fp32")}
                 continue
-            losses, key = train_tiebreak(options.binary, Path(folder), re.sub(r"\W", "", name), digits, options.data.resolve(), options.steps)
+            file = re.sub(r"\W", "", name)
+            losses, key = train_tiebreak(model, options.binary, Path(folder), file, DIGITS[name], path.resolve(), steps)
             begin = time.time()
-            peer = train_torch(key, data, options.steps, torch.float32)
-            exact = train_torch(key, data, options.steps, torch.float64)
-            print(f"{name}: PyTorch took {time.time() - begin:.0f} s in fp32 and fp64")
+            peer = train_torch(model, key, data, steps, torch.float32)
+            middle = time.time()
+            exact = train_torch(model, key, data, steps, torch.float64)
+            print(f"{name}: PyTorch took {middle - begin:.0f} s in fp32 and {time.time() - middle:.0f} s in fp64")
             curves[name], curves[f"{name}: PyTorch fp32"] = losses, peer
             tail = lambda x: sum(x[-50:]) / 50
             worst = max(abs(a - b) for a, b in zip(losses[:50], peer[:50]))
             rows.append((name, tail(losses), tail(peer), tail(exact), tail(losses) - tail(peer), tail(peer) - tail(exact), worst))
             print(rows[-1])
-    with open(ROOT / "docs/loss-curves.csv", "w", newline="") as file:
+    with open(kept, "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["step", *curves])
-        writer.writerows([i + 1, *(f"{curve[i]:.6f}" for curve in curves.values())] for i in range(options.steps))
-    (ROOT / "docs/loss-curves.svg").write_text(svg(curves))
+        writer.writerows([i + 1, *(f"{curve[i]:.6f}" for curve in curves.values())] for i in range(steps))
+    kept.with_suffix(".svg").write_text(svg(curves))
     table = "\n".join(
         f"| {n} | {a:.6f} | {b:.6f} | {c:.6f} | {d:+.1e} | {e:+.1e} | {w:.1e} |" for n, a, b, c, d, e, w in rows)
-    (ROOT / "docs/LOSS-CURVES.md").write_text(f"""# The exact profile beside PyTorch fp32
+    made = f"""## {model.TITLE}
 
-![loss curves](loss-curves.svg)
+![loss curves](loss-curves-{model.NAME}.svg)
 
-Mean loss of the last 50 of {options.steps} steps; the model of `assets/jobs/shakespeare.toml` (4 layers, width 144, 1.06 M parameters,
-8 x 128 tokens a step, AdamW, clipping, warm-up and cosine), {len(data)} bytes of text. Each row has its own seed; within a row initial
-weights and batches are the same. The fp64 column says how far fp32 itself is from arithmetic without its roundings: rounding
-errors grow chaotically over training, so two right fp32 trainings differ by about as much.
+Mean loss of the last 50 of {steps} steps; the model of `assets/jobs/{model.JOB}`: {model.ABOUT % len(data)}.
 
 | digits of the products | tiebreak | PyTorch fp32 | PyTorch fp64 | tiebreak - fp32 | fp32 - fp64 | greatest difference in the first 50 steps |
 |---|---|---|---|---|---|---|
 {table}
 
-Made on {date.today()} by `{COMMAND} --data TEXT --steps {options.steps}` with tiny Shakespeare as the text, {platform.machine()}, {os.cpu_count()} cores,
-PyTorch {torch.__version__.split("+")[0]}; every step of every curve: `loss-curves.csv`.
-""")
+Made on {date.today()} by `{COMMAND} {model.NAME} --data FILE --steps {steps}`, {platform.machine()}, {os.cpu_count()} cores, PyTorch
+{torch.__version__.split("+")[0]}; every step of every curve: `loss-curves-{model.NAME}.csv`."""
+    parts = [made if other is model else section(page, other.TITLE) for other in models.values()]
+    (docs / "LOSS-CURVES.md").write_text("""# The exact profile beside PyTorch
+
+Each row has its own seed; within a row initial weights and batches are the same. The fp64 column says how far fp32 itself is from
+arithmetic without its roundings: rounding errors grow chaotically over training, so two right fp32 trainings differ by about as much.
+
+""" + "\n\n".join(part for part in parts if part) + "\n")
 
 
 main()

@@ -86,33 +86,19 @@ struct Flags {
 
 impl From<Flags> for Attributes {
     fn from(flags: Flags) -> Attributes {
-        let Flags {
-            samples,
-            heads,
-            stride,
-            padding,
-            p,
-            number,
-            epsilon,
-            beta1,
-            beta2,
-            weight_decay,
-            momentum,
-            max_norm,
-        } = flags;
         Attributes {
-            samples,
-            heads,
-            stride,
-            padding,
-            p,
-            number,
-            epsilon,
-            beta1,
-            beta2,
-            weight_decay,
-            momentum,
-            max_norm,
+            samples: flags.samples,
+            heads: flags.heads,
+            stride: flags.stride,
+            padding: flags.padding,
+            p: flags.p,
+            number: flags.number,
+            epsilon: flags.epsilon,
+            beta1: flags.beta1,
+            beta2: flags.beta2,
+            weight_decay: flags.weight_decay,
+            momentum: flags.momentum,
+            max_norm: flags.max_norm,
         }
     }
 }
