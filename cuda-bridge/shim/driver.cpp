@@ -146,7 +146,7 @@ std::string read(const std::string& path) {
 }
 
 // What stands before the library in the machine code of a kernel.
-constexpr char MAGIC[] = "tiebreak-shim-2";
+constexpr char MAGIC[] = "tiebreak-shim-3";
 
 }  // namespace
 
@@ -262,6 +262,9 @@ int cuModuleLoadData(void** module, const void* image) {
     if (!library) return BAD_IMAGE;
     *module = new Loaded{library, (decltype(Loaded::start))dlsym(library, "tb_start"), (decltype(Loaded::sizes))dlsym(library, "tb_sizes"),
                          (const char*)dlsym(library, "tb_name")};
+    // Launches are one at a time, under the lock.
+    static char* stacks = nullptr;
+    ((void (*)(char**))dlsym(library, "tb_keep_stacks"))(&stacks);
     modules.insert(*module);
     return OK;
 }
@@ -401,7 +404,8 @@ int nvrtcCompileProgram(void* handle, int, const char* const*) {
         name + ");\n" +
         "extern \"C\" const char* tb_start(const unsigned* grid, const unsigned* block, void** values, void** written) {\n"
         "    return shim::start(" + name + ", grid, block, " + (barriers ? "true" : "false") + ", values, written);\n}\n" +
-        "extern \"C\" size_t tb_sizes(size_t* bytes) { return shim::sizes(" + name + ", bytes); }\n";
+        "extern \"C\" size_t tb_sizes(size_t* bytes) { return shim::sizes(" + name + ", bytes); }\n" +
+        "extern \"C\" void tb_keep_stacks(char** place) { shim::keep_stacks(place); }\n";
     const char* compiler = getenv("CXX");
     std::string command = std::string(compiler ? compiler : "c++") +
         " -std=c++17 -O1 -fPIC -shared -ffp-contract=off -w ";
