@@ -315,8 +315,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_frame_is_good_once_and_in_one_direction() {
+    /// Ranks 0 and 1, with these secrets, connected.
+    fn pair(tokens: [&str; 2]) -> (Link, Link) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let place = |rank, token: &str| Place {
             rank,
@@ -325,14 +325,49 @@ mod tests {
             timeout: Duration::from_secs(20),
             transport: Transport::Tcp,
         };
-        let pair = |tokens: [&str; 2]| {
-            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let accepted = listener.accept().unwrap().0;
-            let (one, other) = (place(0, tokens[0]), place(1, tokens[1]));
-            let thread = std::thread::spawn(move || Link::open(stream, &one).unwrap());
-            let second = Link::open(accepted, &other).unwrap();
-            (thread.join().unwrap(), second)
-        };
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let accepted = listener.accept().unwrap().0;
+        let (one, other) = (place(0, tokens[0]), place(1, tokens[1]));
+        let thread = std::thread::spawn(move || Link::open(stream, &one).unwrap());
+        let second = Link::open(accepted, &other).unwrap();
+        (thread.join().unwrap(), second)
+    }
+
+    /// The first look that sees something.
+    fn seen(link: &mut Link) -> RankError {
+        let begin = std::time::Instant::now();
+        loop {
+            if let Err(seen) = link.look() {
+                return seen;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(20), "nothing is seen");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_look_takes_nothing_but_the_last_words() {
+        let (mut one, mut other) = pair(["secret"; 2]);
+        assert!(one.look().is_ok());
+        other.outgoing.send(Kind::Ready, b"message").unwrap();
+        while one.incoming.stream.peek(&mut [0]).unwrap() == 0 {}
+        assert!(one.look().is_ok() && one.look().is_ok());
+        assert_eq!(one.incoming.receive(Kind::Ready, 7).unwrap(), b"message");
+        assert!(other.outgoing.abort("out of paper"));
+        let error = seen(&mut one);
+        assert!(matches!(&error, RankError::Stopped { rank: 1, why } if why == "out of paper"), "{error}");
+        let (mut one, other) = pair(["secret"; 2]);
+        drop(other);
+        assert!(matches!(seen(&mut one), RankError::Lost { rank: 1, .. }));
+        // The first byte of last words, and no more.
+        let (mut one, mut other) = pair(["secret"; 2]);
+        other.outgoing.stream.write_all(&[Kind::Abort as u8]).unwrap();
+        drop(other);
+        assert!(matches!(seen(&mut one), RankError::Lost { rank: 1, .. }));
+    }
+
+    #[test]
+    fn a_frame_is_good_once_and_in_one_direction() {
         let (mut one, mut other) = pair(["secret"; 2]);
         assert_eq!((one.peer, other.peer), (1, 0));
         assert_ne!(one.outgoing.key, one.incoming.key);
