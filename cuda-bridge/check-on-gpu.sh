@@ -7,11 +7,12 @@
 #   cuda-bridge/check-on-gpu.sh --pack         where there is cargo: leaves the programs in gpu-check.tar.xz, for a machine without
 #
 # Needs the driver, NVRTC and cuBLAS (CUDA's, PyTorch's, or as TIEBREAK_NVRTC and TIEBREAK_CUBLAS say) and, for the golden vectors, a C++ compiler.
+# NCCL (likewise, TIEBREAK_NCCL) is checked if it is there: with one GPU that it loads, with two or more a training over it.
 # TIEBREAK_CHECK_SMALL=1 tries the script itself where there is no GPU, over the stand-in that shim/driver.cpp is.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-programs="adapters library device native near quantise graphs"
+programs="adapters library device native near quantise graphs nccl"
 
 # What cargo built: the programs under names without hashes, stripped, in gpu-check/.
 build() {
@@ -20,7 +21,7 @@ build() {
   cargo build --release --locked
   cp target/release/tiebreak gpu-check/
   executables=$(cargo test --no-run --locked --test adapters --message-format=json 2>/dev/null
-    cargo test --no-run --locked -p cuda-bridge --test library --test device --test native --test near --test quantise --test graphs --message-format=json 2>/dev/null
+    cargo test --no-run --locked -p cuda-bridge --test library --test device --test native --test near --test quantise --test graphs --test nccl --message-format=json 2>/dev/null
     cargo bench --no-run --locked --bench cuda --message-format=json 2>/dev/null)
   for name in $programs cuda; do
     path=$(printf '%s\n' "$executables" | grep -o "\"executable\":\"[^\"]*/$name-[0-9a-f]*\"" | tail -1 | cut -d'"' -f4)
@@ -62,11 +63,13 @@ fail() { touch "$work/failed"; }
 # row TEXT: a line of the report's table, in the order in which checks were begun.
 row() { printf '%s\n' "$1" > "$work/row-$number"; }
 
-# PyTorch brings an NVRTC and a cuBLAS that no loader's path names.
-for library in nvrtc cublas; do
+# PyTorch brings an NVRTC, a cuBLAS and an NCCL that no loader's path names.
+for library in nvrtc cublas nccl; do
   variable=TIEBREAK_${library^^}
   [ -n "${!variable:-}" ] && continue
-  found=$(python3 - "lib$library.so.1[0-9]" 2>/dev/null <<'PY'
+  version='1[0-9]'
+  [ "$library" = nccl ] && version=2
+  found=$(python3 - "lib$library.so.$version" 2>/dev/null <<'PY'
 import pathlib, sys
 for root in sys.path:
     for path in sorted(pathlib.Path(root or ".").glob("nvidia/*/lib/" + sys.argv[1])):
@@ -151,6 +154,27 @@ check "$steps steps on CUDA" "$tiebreak" -q train "$work/job.toml" --out "$work/
 check "their states are equal" "$tiebreak" compare "$work/cpu" "$work/cuda"
 check "$steps steps by two ranks on one GPU" "$tiebreak" -q train "$work/job.toml" --out "$work/ranks" --engine cuda --ranks 2
 check "their states are equal too" "$tiebreak" compare "$work/cpu" "$work/ranks"
+# What the library says of itself and of the GPUs here, and whether bytes go among them.
+number=$((number + 1))
+if timeout 120 gpu-check/nccl on_gpus --nocapture > "$work/nccl.txt" 2>&1; then
+  said=$(grep -oE 'NCCL [0-9.]+ with .*|NOT CHECKED: .*' "$work/nccl.txt" | head -1 | cut -c 1-150)
+else
+  said="**FAILED**"
+  fail
+  cp "$work/nccl.txt" "$results/failed-$number.log"
+  tail -15 "$work/nccl.txt"
+fi
+echo "NVIDIA's NCCL: $said"
+row "| NVIDIA's NCCL (\`nccl\`) | $said | |"
+gpus=$(sed -nE 's/.*NCCL [0-9.]+ with ([0-9]+) GPUs.*/\1/p' "$work/nccl.txt")
+if [ "${gpus:-0}" -ge 2 ]; then
+  check "$steps steps by two ranks over NCCL" "$tiebreak" -q train "$work/job.toml" --out "$work/nccl" --engine cuda --ranks 2 --transport nccl
+  check "their states are equal too" "$tiebreak" compare "$work/cpu" "$work/nccl"
+else
+  number=$((number + 1))
+  echo "NOT CHECKED: two ranks over NCCL, which takes two GPUs here and the library"
+  row "| $steps steps by two ranks over NCCL | not here: it takes two GPUs and the library | |"
+fi
 check "CUDA audits the CPU's run" "$tiebreak" -q audit "$work/cpu" --engine cuda
 if [ -n "$vulkan" ]; then
   check "$steps steps on the GPU through Vulkan" "$tiebreak" -q train "$work/job.toml" --out "$work/vulkan" --engine wgpu --adapter "$vulkan"

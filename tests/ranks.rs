@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::{begin_run, files, gpt_job, key, mlp_job, trained};
 use tiebreak::run::disk::Disk;
 use tiebreak::run::transcript;
-use tiebreak::train::ranks::collective::{Collective, Kind};
+use tiebreak::train::ranks::collective::{Collective, Kind, Transport};
 use tiebreak::train::ranks::tcp::{Place, Tcp};
 
 /// A command of the binary, in an environment that says nothing of ranks.
@@ -241,7 +241,7 @@ fn a_killed_worker_is_named_and_the_run_resumes_with_other_ranks() {
 }
 
 fn place(rank: u32, ranks: u32, token: &str) -> Place {
-    Place { rank, ranks, token: token.into(), timeout: Duration::from_secs(30) }
+    Place { rank, ranks, token: token.into(), timeout: Duration::from_secs(30), transport: Transport::Tcp }
 }
 
 /// Connects when somebody listens.
@@ -284,7 +284,7 @@ fn strangers_are_refused_and_the_others_train() {
     assert_eq!(code, 0, "{printed}");
     for says in [
         "no rank of tiebreak",
-        "rank 1 speaks version 9 of the protocol, this is version 1",
+        "rank 1 speaks version 9 of the protocol, this is version 2",
         "rank 1 sent",
         "run's secret",
     ] {
@@ -316,6 +316,13 @@ fn ranks_that_do_not_fit_are_named() {
     let (child, _, at) = rank_0(&runs, "number", "3", "60");
     let error = Tcp::join(&at, place(1, 5, "right")).err().unwrap().to_string();
     let says = "rank 1 was started for 5 ranks, rank 0 for 3";
+    let (code, printed) = ended(child);
+    assert!(code != 0 && printed.contains(says) && error.contains(says), "{printed} {error}");
+
+    let (child, _, at) = rank_0(&runs, "transport", "2", "60");
+    let place = Place { transport: Transport::Nccl, ..place(1, 2, "right") };
+    let error = Tcp::join(&at, place).err().unwrap().to_string();
+    let says = "rank 1 was started with --transport nccl, rank 0 with tcp: give all the same";
     let (code, printed) = ended(child);
     assert!(code != 0 && printed.contains(says) && error.contains(says), "{printed} {error}");
 }

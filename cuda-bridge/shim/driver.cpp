@@ -1,18 +1,21 @@
 // A stand-in for NVIDIA's driver and NVRTC on a machine that has neither: the functions that src/device.rs and
 // src/nvrtc.rs load, over the host's memory and its C++ compiler. Everything above these two files runs as it would with
-// a GPU. One library plays both parts, and cuBLAS's (cublas.cpp): TIEBREAK_CUDA_DRIVER, TIEBREAK_NVRTC and TIEBREAK_CUBLAS name it.
+// a GPU. One library plays both parts, and cuBLAS's and NCCL's (cublas.cpp, nccl.cpp): TIEBREAK_CUDA_DRIVER, TIEBREAK_NVRTC,
+// TIEBREAK_CUBLAS and TIEBREAK_NCCL name it.
 //
 // It is stricter than a GPU where that finds mistakes: new memory is filled with a pattern, what stands behind every allocation is
 // checked after every launch, and addresses are checked. It can be told to fail:
 //   TIEBREAK_SHIM_MEMORY=BYTES   there is no more memory than this
 //   TIEBREAK_SHIM_LOST=N         the GPU is lost at the Nth launch
 //   TIEBREAK_SHIM_WRONG=N        every Nth launch leaves a wrong bit in what it writes
+//   TIEBREAK_SHIM_DEVICES=N      it shows so many GPUs (default: one)
 //   TIEBREAK_SHIM_GRAPHS=0       it makes no graphs of launches
 //   TIEBREAK_SHIM_VERSION=N      the driver's version, as cuDriverGetVersion gives it
 //   TIEBREAK_SHIM_FOLDER=PATH    where compiled kernels are kept (default: the folder this was compiled in)
 //   TIEBREAK_SHIM_COUNTS=FILE    where it adds a line when it is unloaded: kernels run, graphs made, graphs launched
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -29,7 +32,7 @@
 
 namespace {
 
-enum { OK = 0, INVALID = 1, NO_MEMORY = 2, BAD_IMAGE = 200, NOT_FOUND = 500, LOST = 719, NO_GRAPHS = 801 };
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, BAD_IMAGE = 200, NOT_FOUND = 500, NOT_READY = 600, LOST = 719, NO_GRAPHS = 801 };
 
 std::mutex lock;
 std::map<uint64_t, size_t> allocations;
@@ -62,6 +65,23 @@ bool canaries() {
         for (size_t i = 0; i < BEHIND; i++)
             if (((unsigned char*)address)[size + i] != CANARY) return false;
     return true;
+}
+
+// Each device's primary context is the address of its number here.
+constexpr int DEVICES_MAX = 64;
+char contexts[DEVICES_MAX];
+thread_local int current = 0;
+
+int devices() { return int(std::min<uint64_t>(setting("TIEBREAK_SHIM_DEVICES", 1), DEVICES_MAX)); }
+
+// NCCL's transfers on each device's stream of all launches: what comes after them waits.
+std::mutex stream_lock;
+std::condition_variable stream_moved;
+int transfers[DEVICES_MAX];
+
+void after_transfers() {
+    std::unique_lock guard(stream_lock);
+    stream_moved.wait(guard, [] { return transfers[current] == 0; });
 }
 
 int lose(const std::string& why) {
@@ -146,7 +166,7 @@ std::string read(const std::string& path) {
 }
 
 // What stands before the library in the machine code of a kernel.
-constexpr char MAGIC[] = "tiebreak-shim-2";
+constexpr char MAGIC[] = "tiebreak-shim-3";
 
 }  // namespace
 
@@ -171,8 +191,14 @@ int cuGetErrorString(int status, const char** text) {
     }
 }
 
-int cuDeviceGetCount(int* count) { *count = 1; return OK; }
-int cuDeviceGet(int* device, int index) { *device = index; return index == 0 ? OK : 101; }
+int cuDeviceGetCount(int* count) { *count = devices(); return OK; }
+int cuDeviceGet(int* device, int index) { *device = index; return index >= 0 && index < devices() ? OK : 101; }
+
+int cuDeviceGetUuid(unsigned char* uuid, int device) {
+    memset(uuid, 0, 16);
+    snprintf((char*)uuid, 16, "host shim %d", device);
+    return OK;
+}
 
 int cuDeviceGetName(char* name, int len, int) {
     snprintf(name, size_t(len), "host shim");
@@ -193,10 +219,25 @@ int cuMemGetInfo_v2(size_t* unused, size_t* total) {
     return OK;
 }
 
-int cuDevicePrimaryCtxRetain(void** context, int) { *context = &lock; return OK; }
+int cuDevicePrimaryCtxRetain(void** context, int device) { *context = &contexts[device]; return OK; }
 int cuDevicePrimaryCtxRelease_v2(int) { return OK; }
-int cuCtxSetCurrent(void*) { return lost ? LOST : OK; }
-int cuCtxSynchronize() { return lost ? LOST : OK; }
+
+int cuCtxSetCurrent(void* context) {
+    current = int((char*)context - contexts);
+    return lost ? LOST : OK;
+}
+
+int cuCtxSynchronize() {
+    after_transfers();
+    return lost ? LOST : OK;
+}
+
+int cuStreamQuery(void* stream) {
+    if (lost) return LOST;
+    if (stream) return INVALID;
+    std::lock_guard guard(stream_lock);
+    return transfers[current] ? NOT_READY : OK;
+}
 
 int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
     std::lock_guard guard(lock);
@@ -214,6 +255,7 @@ int cuMemAlloc_v2(uint64_t* address, size_t bytes) {
 }
 
 int cuMemFree_v2(uint64_t address) {
+    after_transfers();
     std::lock_guard guard(lock);
     auto found = allocations.find(address);
     if (found == allocations.end()) return INVALID;
@@ -224,6 +266,7 @@ int cuMemFree_v2(uint64_t address) {
 }
 
 int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
+    after_transfers();
     std::lock_guard guard(lock);
     if (lost) return LOST;
     if (bytes && !inside(to, bytes)) return INVALID;
@@ -231,7 +274,17 @@ int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
     return OK;
 }
 
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* stream) {
+    after_transfers();
+    std::lock_guard guard(lock);
+    if (lost) return LOST;
+    if (stream || !inside(to, bytes) || !inside(from, bytes) || (to < from + bytes && from < to + bytes)) return INVALID;
+    memcpy((void*)to, (const void*)from, bytes);
+    return OK;
+}
+
 int cuMemcpyDtoH_v2(void* to, uint64_t from, size_t bytes) {
+    after_transfers();
     std::lock_guard guard(lock);
     if (lost) return LOST;
     if (bytes && !inside(from, bytes)) return INVALID;
@@ -262,6 +315,9 @@ int cuModuleLoadData(void** module, const void* image) {
     if (!library) return BAD_IMAGE;
     *module = new Loaded{library, (decltype(Loaded::start))dlsym(library, "tb_start"), (decltype(Loaded::sizes))dlsym(library, "tb_sizes"),
                          (const char*)dlsym(library, "tb_name")};
+    // Launches are one at a time, under the lock.
+    static char* stacks = nullptr;
+    ((void (*)(char**))dlsym(library, "tb_keep_stacks"))(&stacks);
     modules.insert(*module);
     return OK;
 }
@@ -283,6 +339,7 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
 // Dynamic shared memory is not there; no kernel of ours asks for it without cuFuncSetAttribute.
 int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned x, unsigned y, unsigned z, unsigned, void*,
                    void** values, void**) {
+    after_transfers();
     std::lock_guard guard(lock);
     const unsigned grid[] = {gx, gy, gz}, block[] = {x, y, z};
     return launchable(grid, block) ? run((Loaded*)function, grid, block, values) : INVALID;
@@ -350,6 +407,7 @@ int cuGraphInstantiateWithFlags(void** executable, void* handle, unsigned long l
 }
 
 int cuGraphLaunch(void* executable, void* stream) {
+    after_transfers();
     std::lock_guard guard(lock);
     if (lost) return LOST;
     if (stream) return INVALID;
@@ -401,7 +459,8 @@ int nvrtcCompileProgram(void* handle, int, const char* const*) {
         name + ");\n" +
         "extern \"C\" const char* tb_start(const unsigned* grid, const unsigned* block, void** values, void** written) {\n"
         "    return shim::start(" + name + ", grid, block, " + (barriers ? "true" : "false") + ", values, written);\n}\n" +
-        "extern \"C\" size_t tb_sizes(size_t* bytes) { return shim::sizes(" + name + ", bytes); }\n";
+        "extern \"C\" size_t tb_sizes(size_t* bytes) { return shim::sizes(" + name + ", bytes); }\n" +
+        "extern \"C\" void tb_keep_stacks(char** place) { shim::keep_stacks(place); }\n";
     const char* compiler = getenv("CXX");
     std::string command = std::string(compiler ? compiler : "c++") +
         " -std=c++17 -O1 -fPIC -shared -ffp-contract=off -w ";

@@ -235,6 +235,21 @@ inline const char* run_block(std::vector<Fiber>& fibers) {
     }
 }
 
+// Stacks that are kept from launch to launch, if they are; the most threads of a block.
+inline char* kept = nullptr;
+constexpr size_t THREADS_MAX = 1024;
+
+// Makes launches use the stacks at `*place`, which kernels of a process that run one at a time may share; makes them if there are none.
+inline void keep_stacks(char** place) {
+    if (!*place) {
+        void* at = mmap(nullptr, THREADS_MAX * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (at == MAP_FAILED) return;
+        *place = (char*)at;
+        for (size_t i = 0; i < THREADS_MAX; i++) mprotect(*place + i * STACK, 4096, PROT_NONE);
+    }
+    kept = *place;
+}
+
 // Runs a kernel for every thread of every block.
 inline const char* launch_body(const unsigned* grid, Index3 block, bool barriers, Body kernel) {
     std::vector<Fiber> fibers;
@@ -244,6 +259,7 @@ inline const char* launch_body(const unsigned* grid, Index3 block, bool barriers
     if (barriers) {
         fibers.resize((size_t)block.x * block.y * block.z);
         for (Fiber& fiber : fibers) {
+            if (kept) { fiber.stack = kept + size_t(&fiber - fibers.data()) * STACK; continue; }
             fiber.stack = mmap(nullptr, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
             if (fiber.stack == MAP_FAILED) { fiber.stack = nullptr; error = "no memory for a thread's stack"; }
             else mprotect(fiber.stack, 4096, PROT_NONE);
@@ -264,7 +280,7 @@ inline const char* launch_body(const unsigned* grid, Index3 block, bool barriers
                     for (at.y = 0; at.y < block.y; at.y++)
                         for (at.x = 0; at.x < block.x; at.x++) body.run(body.kernel);
             }
-    for (Fiber& fiber : fibers) if (fiber.stack) munmap(fiber.stack, STACK);
+    for (Fiber& fiber : fibers) if (fiber.stack && !kept) munmap(fiber.stack, STACK);
     return error;
 }
 

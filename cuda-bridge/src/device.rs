@@ -6,8 +6,9 @@
 use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::driver::{Address, BAD_IMAGE, Driver, GraphCalls, Handle, OUT_OF_MEMORY, Status};
+use crate::driver::{Address, BAD_IMAGE, Driver, GraphCalls, Handle, NOT_READY, OUT_OF_MEMORY, Status};
 pub use crate::loaded::{Call, Loaded};
 use crate::translate::Kernel;
 
@@ -76,6 +77,8 @@ pub struct Device {
     driver: Driver,
     ordinal: c_int,
     context: Handle,
+    /// Something runs on it that does not end.
+    abandoned: AtomicBool,
     pub description: Description,
 }
 
@@ -99,7 +102,18 @@ impl Device {
         let mut context = null_mut();
         // SAFETY: a place for a handle.
         driver.check("cuDevicePrimaryCtxRetain", unsafe { (driver.calls.retain)(&mut context, ordinal) })?;
-        Ok(Arc::new(Device { driver, ordinal, context, description }))
+        Ok(Arc::new(Device { driver, ordinal, context, abandoned: AtomicBool::new(false), description }))
+    }
+
+    /// What tells this GPU from every other one, on whatever machine.
+    ///
+    /// # Errors
+    /// If the driver does not say.
+    pub fn uuid(&self) -> Result<[u8; 16], DeviceError> {
+        let mut uuid = [0; 16];
+        // SAFETY: a place for a CUuuid, which is 16 bytes.
+        self.check("cuDeviceGetUuid", unsafe { (self.driver.calls.uuid)(&mut uuid, self.ordinal) })?;
+        Ok(uuid)
     }
 
     /// The driver's version of CUDA: `12.8`.
@@ -134,6 +148,10 @@ impl Device {
 
     /// Makes the context that of the calling thread.
     pub(crate) fn current(&self) -> Result<(), DeviceError> {
+        if self.abandoned.load(Ordering::Acquire) {
+            let message = "something that was begun on it does not end".into();
+            return Err(DeviceError::Lost { call: "cuCtxSetCurrent", message });
+        }
         // SAFETY: a context that lives as long as the device.
         self.driver.check("cuCtxSetCurrent", unsafe { (self.driver.calls.set_current)(self.context) })
     }
@@ -146,6 +164,42 @@ impl Device {
         self.current()?;
         // SAFETY: no arguments.
         self.driver.check("cuCtxSynchronize", unsafe { (self.driver.calls.synchronize)() })
+    }
+
+    /// Whether everything that was launched has ended.
+    ///
+    /// # Errors
+    /// If a launch failed, or the GPU was lost.
+    pub(crate) fn is_idle(&self) -> Result<bool, DeviceError> {
+        self.current()?;
+        // SAFETY: null is the stream of all launches.
+        let status = unsafe { (self.driver.calls.query)(null_mut()) };
+        if status == NOT_READY {
+            return Ok(false);
+        }
+        self.check("cuStreamQuery", status).map(|()| true)
+    }
+
+    /// Asks nothing of this GPU any more, since something runs on it that does not end: whoever waited for it, as freeing memory
+    /// does, would wait for ever. What it holds is freed when the process ends.
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Release);
+    }
+
+    /// Copies a part of memory to one of the same size, after everything that was launched before.
+    ///
+    /// # Errors
+    /// If a launch failed, or the GPU was lost.
+    ///
+    /// # Panics
+    /// If the sizes differ: a fault of the caller's own.
+    pub fn copy(&self, from: Slice, to: Slice) -> Result<(), DeviceError> {
+        assert_eq!(from.bytes, to.bytes, "parts of one size");
+        self.current()?;
+        // SAFETY: as many bytes as both sides have; null is the stream of all launches.
+        let status =
+            unsafe { (self.driver.calls.copy)(to.address(), from.address(), from.bytes, null_mut()) };
+        self.check("cuMemcpyDtoDAsync", status)
     }
 
     /// Memory for `bytes` bytes, with any contents.
@@ -206,8 +260,10 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: retained when it was opened; memory and modules hold the device, so they are gone.
-        unsafe { (self.driver.calls.release)(self.ordinal) };
+        if !*self.abandoned.get_mut() {
+            // SAFETY: retained when it was opened; memory and modules hold the device, so they are gone.
+            unsafe { (self.driver.calls.release)(self.ordinal) };
+        }
     }
 }
 

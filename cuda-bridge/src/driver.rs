@@ -11,6 +11,8 @@ pub(crate) type Handle = *mut c_void;
 pub(crate) type Address = u64;
 
 pub(crate) const OUT_OF_MEMORY: Status = 2;
+/// What was begun has not ended yet.
+pub(crate) const NOT_READY: Status = 600;
 /// Images that a driver cannot load: invalid, none for this GPU, PTX that it is too old for.
 pub(crate) const BAD_IMAGE: [Status; 4] = [200, 209, 218, 222];
 /// Errors after which a context is of no more use: memory errors, illegal addresses and instructions, failed launches.
@@ -52,11 +54,13 @@ functions! {
     name = "cuDeviceGetName" (*mut c_char, c_int, c_int);
     attribute = "cuDeviceGetAttribute" (*mut c_int, c_int, c_int);
     total = "cuDeviceTotalMem_v2" (*mut usize, c_int);
+    uuid = "cuDeviceGetUuid" (*mut [u8; 16], c_int);
     memory = "cuMemGetInfo_v2" (*mut usize, *mut usize);
     retain = "cuDevicePrimaryCtxRetain" (*mut Handle, c_int);
     release = "cuDevicePrimaryCtxRelease_v2" (c_int);
     set_current = "cuCtxSetCurrent" (Handle);
     synchronize = "cuCtxSynchronize" ();
+    query = "cuStreamQuery" (Handle);
     load = "cuModuleLoadData" (*mut Handle, *const c_void);
     unload = "cuModuleUnload" (Handle);
     function = "cuModuleGetFunction" (*mut Handle, Handle, *const c_char);
@@ -64,6 +68,7 @@ functions! {
     free = "cuMemFree_v2" (Address);
     upload = "cuMemcpyHtoD_v2" (Address, *const c_void, usize);
     download = "cuMemcpyDtoH_v2" (*mut c_void, Address, usize);
+    copy = "cuMemcpyDtoDAsync_v2" (Address, Address, usize, Handle);
     launch = "cuLaunchKernel" (
         Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void
     );

@@ -173,12 +173,16 @@ impl HostKernel {
     }
 }
 
-/// The stand-in for NVIDIA's driver, NVRTC and cuBLAS.
-const DRIVER: &str = concat!(include_str!("../shim/driver.cpp"), include_str!("../shim/cublas.cpp"));
+/// The stand-in for NVIDIA's driver, NVRTC, cuBLAS and NCCL.
+const DRIVER: &str = concat!(
+    include_str!("../shim/driver.cpp"),
+    include_str!("../shim/cublas.cpp"),
+    include_str!("../shim/nccl.cpp")
+);
 
-/// Compiles, into `folder`, a library that plays NVIDIA's driver, NVRTC and cuBLAS on a machine that has none of them: what the
-/// environment variables `TIEBREAK_CUDA_DRIVER`, `TIEBREAK_NVRTC` and `TIEBREAK_CUBLAS` of a process may name. Kernels that it compiles stay in
-/// that folder.
+/// Compiles, into `folder`, a library that plays NVIDIA's driver, NVRTC, cuBLAS and NCCL on a machine that has none of them: what the
+/// environment variables `TIEBREAK_CUDA_DRIVER`, `TIEBREAK_NVRTC`, `TIEBREAK_CUBLAS` and `TIEBREAK_NCCL` of a process may name. Kernels
+/// that it compiles stay in that folder.
 ///
 /// # Errors
 /// If there is no compiler, or it rejects the text.
@@ -204,7 +208,7 @@ pub fn driver(folder: &Path) -> Result<PathBuf, HostError> {
         .arg(format!("-DSHIM_FOLDER=\"{}\"", folder.display()))
         .arg("-o")
         .args([&built, &source])
-        .arg("-ldl")
+        .args(["-ldl", "-pthread"])
         .output()
         .map_err(|source| HostError::NoCompiler { compiler, source })?;
     if !output.status.success() {

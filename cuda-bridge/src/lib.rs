@@ -13,6 +13,7 @@ pub mod host;
 mod library;
 mod loaded;
 pub mod native;
+pub mod nccl;
 pub mod near;
 pub mod nvrtc;
 pub mod quantise;

@@ -4,16 +4,41 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
+
 use super::engine::{EngineArgs, Kind};
 use super::{Exit, Failure, Printer, random};
 use crate::commit::digest::Digest;
+use crate::train::TrainError;
 use crate::train::ranks::RankError;
+use crate::train::ranks::collective::{Collective, Transport};
 use crate::train::ranks::tcp::{Place, Tcp, Waiting};
 
 /// The variable of the ranks' secret.
 const TOKEN: &str = "TIEBREAK_RANKS_TOKEN";
 /// How long ranks that were started here may take to end when the run is complete.
 const ENDING: Duration = Duration::from_secs(10);
+
+/// How gradients go between ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum TransportKind {
+    /// Over TCP, through the hosts' memory; any engine.
+    #[default]
+    Tcp,
+    /// From GPU to GPU by NVIDIA's NCCL (libnccl.so.2, loaded at run time), which adds nothing; --engine cuda, a GPU for each rank.
+    #[cfg(feature = "cuda")]
+    Nccl,
+}
+
+impl From<TransportKind> for Transport {
+    fn from(kind: TransportKind) -> Transport {
+        match kind {
+            TransportKind::Tcp => Transport::Tcp,
+            #[cfg(feature = "cuda")]
+            TransportKind::Nccl => Transport::Nccl,
+        }
+    }
+}
 
 /// Options of data-parallel training.
 #[derive(clap::Args, Clone, Debug)]
@@ -31,6 +56,9 @@ pub struct RanksArgs {
     /// to the same secret for all ranks.
     #[arg(long, value_name = "HOST:PORT", requires = "rank")]
     coordinator: Option<String>,
+    /// How gradients go between ranks, to the same bits; the same for all ranks. Everything else goes over TCP.
+    #[arg(long, value_enum, default_value_t = TransportKind::Tcp)]
+    pub transport: TransportKind,
     /// Every so many steps each rank also computes one micro-batch of the next rank, in turn, and training stops if their gradients
     /// differ: this finds a machine that computes gradients wrongly.
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(1..))]
@@ -81,13 +109,13 @@ fn launched() -> Result<Option<(u32, u32, String)>, Failure> {
 impl RanksArgs {
     /// What this process is, by the command line or else the environment.
     pub fn role(&self) -> Result<Role, Failure> {
-        let timeout = Duration::from_secs(self.rank_timeout);
+        let (timeout, transport) = (Duration::from_secs(self.rank_timeout), self.transport.into());
         let named = match (self.rank, self.ranks, &self.coordinator) {
             (Some(rank), Some(ranks), Some(coordinator)) => Some((rank, ranks, coordinator.clone())),
             (_, Some(1), _) => return Ok(Role::Alone),
             (_, Some(ranks), _) => {
                 let token = Digest(random()?).to_string();
-                return Ok(Role::Spawns { place: Place { rank: 0, ranks, token, timeout } });
+                return Ok(Role::Spawns { place: Place { rank: 0, ranks, token, timeout, transport } });
             }
             _ => launched()?,
         };
@@ -106,7 +134,7 @@ impl RanksArgs {
                 format!("set {TOKEN} to the same secret for all ranks: others can reach {coordinator} too");
             return Err(usage(why));
         }
-        let place = Place { rank, ranks, token: token.unwrap_or_default(), timeout };
+        let place = Place { rank, ranks, token: token.unwrap_or_default(), timeout, transport };
         Ok(Role::Joins { place, coordinator: addresses })
     }
 }
@@ -118,6 +146,31 @@ impl Role {
             Role::Alone => 1,
             Role::Spawns { place } | Role::Joins { place, .. } => place.ranks,
         }
+    }
+
+    /// Of how many that run on this machine, as far as this process knows.
+    #[cfg(feature = "cuda")]
+    fn local_ranks(&self) -> u32 {
+        match self {
+            Role::Spawns { place } => place.ranks,
+            Role::Alone | Role::Joins { .. } => 1,
+        }
+    }
+
+    /// Checks that gradients can go as they are to.
+    ///
+    /// # Errors
+    /// If what that takes is not here.
+    pub fn check_transport(&self, args: &RanksArgs, engine: &EngineArgs) -> Result<(), Failure> {
+        #[cfg(feature = "cuda")]
+        if args.transport == TransportKind::Nccl {
+            if engine.engine != Kind::Cuda {
+                return Err(usage("--transport nccl needs --engine cuda: gradients go from GPU to GPU"));
+            }
+            crate::train::ranks::nccl::available(self.local_ranks())?;
+        }
+        let _ = (args, engine);
+        Ok(())
     }
 
     /// The engine of a rank: each takes the CUDA device of its number on this machine, and a share of the cores.
@@ -144,6 +197,19 @@ impl Role {
         }
         Ok(args)
     }
+}
+
+/// The network that gradients go over.
+///
+/// # Errors
+/// If what it takes is not here.
+pub fn network(tcp: Tcp) -> Result<Box<dyn Collective>, TrainError> {
+    #[cfg(feature = "cuda")]
+    if tcp.place().transport == Transport::Nccl {
+        let library = crate::train::ranks::nccl::available(1)?;
+        return Ok(Box::new(crate::train::ranks::nccl::Nccl::over(tcp, library)));
+    }
+    Ok(Box::new(tcp))
 }
 
 /// Ranks that were started here. They are killed when this is dropped.
@@ -173,6 +239,9 @@ impl Workers {
             command.arg("train").arg("--quiet").arg(format!("--coordinator={address}"));
             command.arg(format!("--rank={rank}")).arg(format!("--ranks={}", place.ranks));
             command.arg(format!("--rank-timeout={}", place.timeout.as_secs())).args(engine.options());
+            if place.transport == Transport::Nccl {
+                command.arg("--transport=nccl");
+            }
             command.env("LOCAL_RANK", rank.to_string()).env("LOCAL_WORLD_SIZE", place.ranks.to_string());
             command.env(TOKEN, &place.token).stdin(Stdio::null()).stdout(Stdio::null());
             workers.0.push((rank, command.spawn().map_err(failed)?));

@@ -9,7 +9,7 @@ use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::engine::{EngineArgs, open};
-use super::ranks::{Host, RanksArgs, Role};
+use super::ranks::{Host, RanksArgs, Role, network};
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PrivateKey;
@@ -19,7 +19,6 @@ use crate::engine::plan::step_bytes;
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
 use crate::run::job::Job;
-use crate::train::ranks::collective::Collective;
 use crate::train::ranks::lead::{Lead, can_cross_check};
 use crate::train::ranks::plan::{Plan, divides};
 use crate::train::ranks::tcp::{Place, Tcp};
@@ -32,6 +31,7 @@ use crate::train::{Beginning, Progress, begin, disk_needed, train, train_over};
     after_help = "Example: tiebreak train assets/jobs/shakespeare.toml --out runs/shakespeare --key trainer.key\n\
 After an interruption: tiebreak train --out runs/shakespeare --key trainer.key --resume\n\
 With 4 processes, the same bits: tiebreak train job.toml --out runs/r --ranks 4\n\
+On 4 NVIDIA GPUs, likewise: tiebreak train job.toml --out runs/r --ranks 4 --engine cuda --transport nccl\n\
 On two machines: tiebreak train job.toml --out runs/r --ranks 2 --rank 0 --coordinator host0:29400\n         \
 and on the other: tiebreak train --ranks 2 --rank 1 --coordinator host0:29400"
 )]
@@ -100,6 +100,7 @@ impl Bar {
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let role = args.ranks.role()?;
+    role.check_transport(&args.ranks, &args.engine)?;
     if let Role::Joins { place, coordinator } = &role
         && place.rank > 0
     {
@@ -123,28 +124,30 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         (begun, _) => begun.expect("there is a job, or a run"),
     };
     let mut host = Host::new(&role, &args.engine)?;
-    let mut ranks = host.as_mut().map(|host| host.wait(printer)).transpose()?;
+    let joined = host.as_mut().map(|host| host.wait(printer)).transpose()?;
+    let mut ranks = joined.map(network).transpose()?;
     printer.say(format!(
         "run {}: {} parameters, {} steps on {}{}; tensors of a step take {}, the run about {} on disk",
         run.id.short(),
         run.program.parameter_count(),
         run.job.steps,
-        ranks.as_ref().map_or(String::new(), |tcp| format!("{} ranks, rank 0 on ", tcp.ranks())),
+        ranks.as_ref().map_or(String::new(), |ranks| format!("{} ranks, rank 0 on ", ranks.ranks())),
         engine.describe(),
         bytes_text(step_bytes(&run.program)),
         bytes_text(disk_needed(&run)),
     ));
-    if let Some(tcp) = &ranks {
-        let plan = Plan::new(&run.program, tcp.ranks())?;
-        let most = (0..tcp.ranks()).map(|rank| plan.bytes_sent(rank)).max().unwrap_or(0);
-        printer.say(format!("a rank sends up to {} of gradients a step", bytes_text(most)));
+    if let Some(ranks) = &ranks {
+        let plan = Plan::new(&run.program, ranks.ranks())?;
+        let most = (0..ranks.ranks()).map(|rank| plan.bytes_sent(rank)).max().unwrap_or(0);
+        let over = ranks.describe();
+        printer.say(format!("a rank sends up to {} of gradients a step over {over}", bytes_text(most)));
     }
     let mut bar = Bar::new(printer, &run);
     let (disk, engine) = (Disk::default(), engine.as_mut());
     let trained = match &mut ranks {
         None => train(&disk, &run, engine, private.as_ref(), None, &mut bar),
-        Some(tcp) => {
-            let mut lead = Lead::new(&run, tcp)?;
+        Some(ranks) => {
+            let mut lead = Lead::new(&run, ranks.as_mut())?;
             if let Some(steps) = args.ranks.cross_check {
                 lead = lead.cross_checking(&run, steps)?;
             }
@@ -156,6 +159,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     let state = trained?;
     bar.bar.finish_and_clear();
+    // First, since the others' networks may end when this one does.
+    drop(ranks);
     if let Some(host) = host {
         host.workers.finish();
     }
@@ -206,11 +211,12 @@ fn work(printer: Printer, place: &Place, coordinator: &[SocketAddr], engine: &En
     let rank = place.rank;
     let failed =
         |error: &dyn std::fmt::Display| Failure::new(Exit::Undecided, format!("rank {rank}: {error}"));
-    let mut tcp = Tcp::join(coordinator, place.clone()).map_err(|error| failed(&error))?;
+    let tcp = Tcp::join(coordinator, place.clone()).map_err(|error| failed(&error))?;
+    let mut ranks = network(tcp).map_err(|error| failed(&error))?;
     let engine = || open(engine).map_err(|failure| EngineError::Stopped(failure.message));
-    match worker::work_on(engine, &mut tcp) {
+    match worker::work_on(engine, ranks.as_mut()) {
         Ok(()) => Ok(Exit::Match),
-        Err(error) if report(&mut tcp, &error) => {
+        Err(error) if report(ranks.as_mut(), &error) => {
             printer.say(format!("rank {rank} stopped, and rank 0 knows why: {error}"));
             Ok(Exit::Undecided)
         }

@@ -152,6 +152,12 @@ pub trait Engine {
         Ok(())
     }
 
+    /// This engine as NVIDIA's, if it is: for who moves tensors between GPUs without passing the host.
+    #[cfg(feature = "cuda")]
+    fn cuda(&mut self) -> Option<&mut gpu::Cuda> {
+        None
+    }
+
     /// Copies a tensor's canonical bytes out.
     fn download(&mut self, tensor: &Tensor) -> Result<Vec<u8>, EngineError> {
         let mut copy = Vec::new();

@@ -30,6 +30,17 @@ pub struct StepScalars {
 /// Gradients in the table's order, then the loss: what a micro-batch, or a sum of them, yields.
 pub struct Gradients(Vec<Tensor>);
 
+impl Gradients {
+    /// Gradients that lie on the session's engine: those of [`Program::gradients`], with their shapes.
+    pub fn of(tensors: Vec<Tensor>) -> Gradients {
+        Gradients(tensors)
+    }
+
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.0
+    }
+}
+
 /// The scalars a step yields, as binary32 patterns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepOutcome {

@@ -1,4 +1,4 @@
-//! The CUDA engine over a stand-in for NVIDIA's driver, NVRTC and cuBLAS: `cuda-bridge/shim`.
+//! The CUDA engine over a stand-in for NVIDIA's driver, NVRTC, cuBLAS and NCCL: `cuda-bridge/shim`.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ pub fn shim() -> Option<&'static Path> {
 /// A program that is to find the stand-in where it looks for NVIDIA's libraries.
 pub fn over(shim: &Path, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
-    for variable in ["TIEBREAK_CUDA_DRIVER", "TIEBREAK_NVRTC", "TIEBREAK_CUBLAS"] {
+    for variable in ["TIEBREAK_CUDA_DRIVER", "TIEBREAK_NVRTC", "TIEBREAK_CUBLAS", "TIEBREAK_NCCL"] {
         command.env(variable, shim);
     }
     command.env("TIEBREAK_CACHE", shim.with_file_name("cache"));

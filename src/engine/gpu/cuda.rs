@@ -143,6 +143,11 @@ impl CudaDevice {
         Ok(())
     }
 
+    /// The GPU.
+    pub fn gpu(&self) -> &Arc<device::Device> {
+        &self.device
+    }
+
     fn kernel(&mut self, key: Key) -> Result<Arc<Loaded>, EngineError> {
         if let Some(loaded) = self.kernels.get(&key) {
             return Ok(loaded.clone());

@@ -24,6 +24,8 @@ mod row_kernel;
 mod row_layout;
 mod scan;
 mod schedule;
+#[cfg(feature = "cuda")]
+mod shared;
 mod split;
 mod windows;
 
@@ -37,7 +39,7 @@ pub use adapter::{AdapterName, adapters};
 #[cfg(feature = "cuda")]
 pub use cublas::Cublas;
 #[cfg(feature = "cuda")]
-pub use cuda::devices as cuda_devices;
+pub use cuda::{devices as cuda_devices, engine_error};
 use device::{Device, Dispatch};
 use launch::{Part, Shared};
 use memory::Storage;
@@ -287,6 +289,11 @@ impl<D: Device> Engine for Accelerated<D> {
 
     fn finish(&mut self) -> Result<(), EngineError> {
         self.device.finish()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda(&mut self) -> Option<&mut Cuda> {
+        (self as &mut dyn std::any::Any).downcast_mut()
     }
 
     fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {

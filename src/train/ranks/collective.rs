@@ -1,6 +1,20 @@
 //! What ranks need of a network: messages between two of them, and the exchange in which everyone sends to everyone.
 
+use std::ops::Range;
+
 use super::super::TrainError;
+use crate::engine::{Engine, EngineError, Tensor};
+use crate::program::graph::TensorType;
+
+/// How gradients go between ranks; everything else goes over TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Transport {
+    /// Through the hosts' memory.
+    Tcp = 0,
+    /// From GPU to GPU, by NVIDIA's NCCL.
+    Nccl = 1,
+}
 
 /// What a message is. A message of another kind than the one that is waited for is an error of whoever sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,20 +40,25 @@ pub enum Kind {
     Share = 9,
     /// The sender stops, and why.
     Abort = 10,
+    /// Of NCCL's transport: to rank 0, the sender's GPU and library; back, how all meet.
+    Meet = 11,
+    /// Of NCCL's transport, all to all: the sender is there, with its part of an exchange.
+    Here = 12,
 }
 
 /// A network between ranks. Every rank calls the same methods in the same order; bytes between two ranks arrive whole and in
 /// order, or not at all.
 ///
-/// [`super::tcp::Tcp`] carries the host's bytes. One over NCCL would keep the messages between two ranks there and do
-/// [`Collective::all_to_all`] on device memory: for every rank an `ncclSend` of the shard's bytes (`ncclUint8`) of each partial sum and
-/// an `ncclRecv` into a tensor of the shard's size, all between `ncclGroupStart` and `ncclGroupEnd`, over a communicator whose id
-/// rank 0 makes (`ncclGetUniqueId`) and sends with `Peers`. Reduction operations of NCCL are of no use: its float sums follow the ring.
-/// What changes with it is [`super::reduce`], the only caller, which then hands over device tensors where it now copies to the host.
+/// [`super::tcp::Tcp`] carries the host's bytes. `super::nccl::Nccl` is the same but for gradients, which it carries from GPU to GPU.
 pub trait Collective {
     fn rank(&self) -> u32;
 
     fn ranks(&self) -> u32;
+
+    /// What gradients go over, for people.
+    fn describe(&self) -> String {
+        "TCP".into()
+    }
 
     fn send(&mut self, to: u32, kind: Kind, bytes: &[u8]) -> Result<(), TrainError>;
 
@@ -55,6 +74,38 @@ pub trait Collective {
         each: &mut dyn FnMut(&[u8]) -> Result<(), TrainError>,
     ) -> Result<(), TrainError>;
 
+    /// Makes ready what takes an engine, when every rank has opened its own.
+    fn connect(&mut self, _engine: &mut dyn Engine) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// The network as one between engines' tensors, if it is: gradients then go by it and not by [`Collective::all_to_all`].
+    fn devices(&mut self) -> Option<&mut dyn Devices> {
+        None
+    }
+
     /// Tells the others, as far as they can still be told, why this rank stops. Returns whether rank 0 knows.
     fn abort(&mut self, why: &str) -> bool;
+}
+
+/// Bytes of a tensor of F32 elements.
+#[derive(Clone)]
+pub struct Part<'t> {
+    pub tensor: &'t Tensor,
+    pub bytes: Range<usize>,
+}
+
+/// A network between the tensors of ranks' engines.
+pub trait Devices {
+    /// A tensor with any contents, to be received.
+    fn blank(&self, engine: &mut dyn Engine, ty: &TensorType) -> Result<Tensor, EngineError>;
+
+    /// Sends the bytes of `outgoing[s]` to every rank s, and puts what every rank s sends in `incoming[s]`: parts of the same sizes in the
+    /// same order. The bytes are there when it returns. What a rank sends to itself it receives like the rest.
+    fn exchange(
+        &mut self,
+        engine: &mut dyn Engine,
+        outgoing: &[Vec<Part>],
+        incoming: &[Vec<Part>],
+    ) -> Result<(), TrainError>;
 }

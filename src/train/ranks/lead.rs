@@ -95,7 +95,7 @@ impl<'a> Lead<'a> {
                 return Err(RankError::Diverged { step, ranks: vec![rank], outvoted: false }.into());
             }
         }
-        Ok(())
+        self.collective.connect(session.engine_mut())
     }
 
     /// One step over all ranks.

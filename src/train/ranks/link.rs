@@ -8,12 +8,12 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use super::collective::Kind;
+use super::collective::{Kind, Transport};
 use super::{REASON_MAX, RankError};
 use crate::commit::Malformed;
 
 /// The protocol's version: ranks of different ones do not work together.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 const MAGIC: &[u8; 16] = b"tiebreak ranks\r\n";
 const PREAMBLE_BYTES: usize = 56;
 const HEADER_BYTES: usize = 9;
@@ -29,6 +29,7 @@ pub struct Place {
     pub token: String,
     /// How long a rank may do nothing while another waits for it.
     pub timeout: Duration,
+    pub transport: Transport,
 }
 
 /// The sending side.
@@ -147,6 +148,33 @@ impl Link {
         self.incoming.stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
         let heard = self.incoming.receive(Kind::Abort, 0).err();
         heard.filter(|error| matches!(error, RankError::Stopped { .. }))
+    }
+
+    /// Whether the peer is still there, as far as its connection says, without waiting for anything.
+    ///
+    /// # Errors
+    /// If it is gone, or has said why it stops. Other messages stay for who waits for them.
+    pub fn look(&mut self) -> Result<(), RankError> {
+        let (stream, mut kind) = (&self.incoming.stream, [0]);
+        let looked = stream.set_nonblocking(true).and_then(|()| {
+            let looked = stream.peek(&mut kind);
+            stream.set_nonblocking(false)?;
+            looked
+        });
+        match looked {
+            Ok(0) => Err(broken(self.peer, self.incoming.timeout, io::ErrorKind::UnexpectedEof.into())),
+            // The rest of it follows at once, or it is nobody's frame.
+            Ok(_) if kind[0] == Kind::Abort as u8 => match self.last_words() {
+                Some(error) => Err(error),
+                None => Err(RankError::Lost {
+                    rank: self.peer,
+                    why: "it stopped in the middle of a message".into(),
+                }),
+            },
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(broken(self.peer, self.incoming.timeout, error)),
+        }
     }
 
     /// Changes how long either side waits.
@@ -287,23 +315,59 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_frame_is_good_once_and_in_one_direction() {
+    /// Ranks 0 and 1, with these secrets, connected.
+    fn pair(tokens: [&str; 2]) -> (Link, Link) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let place = |rank, token: &str| Place {
             rank,
             ranks: 2,
             token: token.into(),
             timeout: Duration::from_secs(20),
+            transport: Transport::Tcp,
         };
-        let pair = |tokens: [&str; 2]| {
-            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            let accepted = listener.accept().unwrap().0;
-            let (one, other) = (place(0, tokens[0]), place(1, tokens[1]));
-            let thread = std::thread::spawn(move || Link::open(stream, &one).unwrap());
-            let second = Link::open(accepted, &other).unwrap();
-            (thread.join().unwrap(), second)
-        };
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let accepted = listener.accept().unwrap().0;
+        let (one, other) = (place(0, tokens[0]), place(1, tokens[1]));
+        let thread = std::thread::spawn(move || Link::open(stream, &one).unwrap());
+        let second = Link::open(accepted, &other).unwrap();
+        (thread.join().unwrap(), second)
+    }
+
+    /// The first look that sees something.
+    fn seen(link: &mut Link) -> RankError {
+        let begin = std::time::Instant::now();
+        loop {
+            if let Err(seen) = link.look() {
+                return seen;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(20), "nothing is seen");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_look_takes_nothing_but_the_last_words() {
+        let (mut one, mut other) = pair(["secret"; 2]);
+        assert!(one.look().is_ok());
+        other.outgoing.send(Kind::Ready, b"message").unwrap();
+        while one.incoming.stream.peek(&mut [0]).unwrap() == 0 {}
+        assert!(one.look().is_ok() && one.look().is_ok());
+        assert_eq!(one.incoming.receive(Kind::Ready, 7).unwrap(), b"message");
+        assert!(other.outgoing.abort("out of paper"));
+        let error = seen(&mut one);
+        assert!(matches!(&error, RankError::Stopped { rank: 1, why } if why == "out of paper"), "{error}");
+        let (mut one, other) = pair(["secret"; 2]);
+        drop(other);
+        assert!(matches!(seen(&mut one), RankError::Lost { rank: 1, .. }));
+        // The first byte of last words, and no more.
+        let (mut one, mut other) = pair(["secret"; 2]);
+        other.outgoing.stream.write_all(&[Kind::Abort as u8]).unwrap();
+        drop(other);
+        assert!(matches!(seen(&mut one), RankError::Lost { rank: 1, .. }));
+    }
+
+    #[test]
+    fn a_frame_is_good_once_and_in_one_direction() {
         let (mut one, mut other) = pair(["secret"; 2]);
         assert_eq!((one.peer, other.peer), (1, 0));
         assert_ne!(one.outgoing.key, one.incoming.key);

@@ -1,12 +1,14 @@
 //! Data-parallel training: several processes ("ranks") compute micro-batches of one step each, and the run has the bits of one process.
 //! Derivation, costs and what is trusted: `docs/DATA-PARALLEL.md`.
 //!
-//! [`plan`] divides a step, [`collective`] says what is asked of a network and [`tcp`] is one, [`reduce`] adds gradients over it by
-//! the contract's tree; [`share`] is a rank's part of a step, [`lead`] rank 0 and [`worker`] every other rank.
+//! [`plan`] divides a step, [`collective`] says what is asked of a network, [`tcp`] is one and `nccl` another, [`reduce`] adds gradients
+//! over it by the contract's tree; [`share`] is a rank's part of a step, [`lead`] rank 0 and [`worker`] every other rank.
 
 pub mod collective;
 pub mod lead;
 mod link;
+#[cfg(feature = "cuda")]
+pub mod nccl;
 pub mod plan;
 pub mod reduce;
 pub mod share;
@@ -47,6 +49,11 @@ pub enum RankError {
     /// What a rank said when it stopped.
     #[error("rank {rank} reports: {why}")]
     Stopped { rank: u32, why: String },
+    /// Gradients could not go from GPU to GPU, and no other rank is known to be the reason.
+    #[error(
+        "{why}; the run can be resumed from its last checkpoint, with any number of ranks, and --transport tcp does without NCCL"
+    )]
+    Nccl { why: String },
     /// Ranks whose state is not that of the others; step 0 is the beginning. `outvoted`: by more than half of all ranks.
     #[error("{}", diverged(*step, ranks, *outvoted))]
     Diverged { step: u32, ranks: Vec<u32>, outvoted: bool },

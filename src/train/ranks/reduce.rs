@@ -2,12 +2,15 @@
 //! the tree's order, all-gather of the sums.
 //!
 //! A shard is added by the rank's engine, by the graph that the accumulation is everywhere, over the shard's pieces instead of whole
-//! tensors: one definition of an addition, and the one that the engine's self-test covers.
+//! tensors: one definition of an addition, and the one that the engine's self-test covers. That is so whichever way shards come: as bytes
+//! of the host, or as tensors of the engine from other ranks' devices.
 
+use std::iter::Peekable;
+use std::slice::Iter;
 use std::sync::Arc;
 
 use super::super::TrainError;
-use super::collective::Collective;
+use super::collective::{Collective, Devices, Part};
 use super::plan::{Piece, Plan, Shared};
 use crate::arith::DType;
 use crate::commit::tensor::{Hash, TILE_BYTES, piece_value, tile_count};
@@ -111,6 +114,33 @@ fn shards(session: &mut Session, plan: &Plan, sum: &Gradients) -> Result<Vec<Vec
     Ok(shards)
 }
 
+/// The part of the tree that is evaluated on this rank's shards.
+struct Tree<'a> {
+    adder: &'a Adder,
+    steps: Peekable<Iter<'a, Shared>>,
+    waiting: Vec<Vec<Tensor>>,
+    tiles: Option<&'a mut Vec<Hash>>,
+}
+
+impl Tree<'_> {
+    /// Takes the next shard, and adds what can be added then.
+    fn take(&mut self, session: &mut Session, shard: Vec<Tensor>) -> Result<(), EngineError> {
+        self.steps.next_if_eq(&&Shared::Take).expect("the plan takes every partial sum");
+        self.waiting.push(shard);
+        while self.steps.next_if(|step| matches!(step, Shared::Add(_))).is_some() {
+            let right = self.waiting.pop().expect("an addition has two operands");
+            let left = self.waiting.pop().expect("an addition has two operands");
+            self.waiting.push(self.adder.add(session, left, right, self.tiles.as_deref_mut())?);
+        }
+        Ok(())
+    }
+
+    /// The root, when all is taken.
+    fn root(mut self) -> Vec<Tensor> {
+        self.waiting.pop().expect("the tree has a root")
+    }
+}
+
 /// The sum of the whole step's gradients, the same on every rank, from every rank's partial sums. The values of the tiles of this
 /// rank's shard of every addition go to `tiles`, addition after addition.
 pub fn sum(
@@ -119,7 +149,22 @@ pub fn sum(
     plan: &Plan,
     adder: &Adder,
     partials: Vec<Gradients>,
-    mut tiles: Option<&mut Vec<Hash>>,
+    tiles: Option<&mut Vec<Hash>>,
+) -> Result<Gradients, TrainError> {
+    let rank = collective.rank();
+    let tree = Tree { adder, steps: plan.shared().iter().peekable(), waiting: Vec::new(), tiles };
+    match collective.devices() {
+        Some(devices) => sum_on_devices(session, devices, plan, rank, partials, tree),
+        None => sum_over_hosts(session, collective, plan, partials, tree),
+    }
+}
+
+fn sum_over_hosts(
+    session: &mut Session,
+    collective: &mut dyn Collective,
+    plan: &Plan,
+    partials: Vec<Gradients>,
+    mut tree: Tree,
 ) -> Result<Gradients, TrainError> {
     let rank = collective.rank();
     let mut sent = Vec::with_capacity(partials.len());
@@ -132,21 +177,13 @@ pub fn sum(
     let incoming: Vec<Vec<usize>> =
         (0..plan.ranks()).map(|from| vec![plan.shard_bytes(rank); plan.partials(from)]).collect();
     // Shards are shown in the order in which the tree takes them, so each is added as soon as it can be.
-    let mut steps = plan.shared().iter().peekable();
-    let mut waiting: Vec<Vec<Tensor>> = Vec::new();
     collective.all_to_all(&outgoing, &incoming, &mut |bytes| {
-        steps.next_if_eq(&&Shared::Take).expect("the plan takes every partial sum");
-        waiting.push(adder.upload(session, bytes)?);
-        while steps.next_if(|step| matches!(step, Shared::Add(_))).is_some() {
-            let right = waiting.pop().expect("an addition has two operands");
-            let left = waiting.pop().expect("an addition has two operands");
-            waiting.push(adder.add(session, left, right, tiles.as_deref_mut())?);
-        }
-        Ok(())
+        let shard = tree.adder.upload(session, bytes)?;
+        Ok(tree.take(session, shard)?)
     })?;
     drop(sent);
     let mut own = Vec::with_capacity(plan.shard_bytes(rank));
-    for tensor in waiting.pop().expect("the tree has a root") {
+    for tensor in tree.root() {
         session.engine_mut().read(&tensor, &mut |bytes| own.extend_from_slice(bytes))?;
     }
     let outgoing = vec![vec![own.as_slice()]; plan.ranks() as usize];
@@ -158,4 +195,55 @@ pub fn sum(
         Ok(())
     })?;
     Ok(session.upload_gradients(&whole)?)
+}
+
+/// The same without a copy on the host: shards go from the tensors of a sum to tensors of their own, and from those to the whole
+/// gradient's.
+fn sum_on_devices(
+    session: &mut Session,
+    devices: &mut dyn Devices,
+    plan: &Plan,
+    rank: u32,
+    partials: Vec<Gradients>,
+    mut tree: Tree,
+) -> Result<Gradients, TrainError> {
+    let engine = session.engine_mut();
+    let (pieces, ranks) = (plan.shard(rank), 0..plan.ranks());
+    let mut received: Vec<Vec<Vec<Tensor>>> = Vec::new();
+    for from in ranks.clone() {
+        let mut shard = || pieces.iter().map(|piece| devices.blank(engine, &piece_type(piece))).collect();
+        received.push((0..plan.partials(from)).map(|_| shard()).collect::<Result<_, _>>()?);
+    }
+    let outgoing: Vec<Vec<Part>> = ranks
+        .clone()
+        .map(|to| partials.iter().flat_map(|sum| of_pieces(plan.shard(to), sum.tensors())).collect())
+        .collect();
+    let incoming: Vec<Vec<Part>> =
+        received.iter().map(|sums| sums.iter().flat_map(|shard| whole(pieces, shard)).collect()).collect();
+    devices.exchange(engine, &outgoing, &incoming)?;
+    drop((outgoing, incoming));
+    drop(partials);
+    for shard in received.into_iter().flatten() {
+        tree.take(session, shard)?;
+    }
+    let (engine, own) = (session.engine_mut(), tree.root());
+    let mut total = Vec::with_capacity(plan.gradients().len());
+    for tensor in plan.gradients() {
+        total.push(devices.blank(engine, &state_type(tensor))?);
+    }
+    let outgoing: Vec<Vec<Part>> = ranks.clone().map(|_| whole(pieces, &own).collect()).collect();
+    let incoming: Vec<Vec<Part>> = ranks.map(|from| of_pieces(plan.shard(from), &total).collect()).collect();
+    devices.exchange(engine, &outgoing, &incoming)?;
+    drop(incoming);
+    Ok(Gradients::of(total))
+}
+
+/// Pieces of a sum, where they lie in its tensors.
+fn of_pieces<'t>(pieces: &'t [Piece], tensors: &'t [Tensor]) -> impl Iterator<Item = Part<'t>> {
+    pieces.iter().map(|piece| Part { tensor: &tensors[piece.tensor], bytes: piece.bytes.clone() })
+}
+
+/// Pieces of a sum that are tensors of their own.
+fn whole<'t>(pieces: &'t [Piece], tensors: &'t [Tensor]) -> impl Iterator<Item = Part<'t>> {
+    pieces.iter().zip(tensors).map(|(piece, tensor)| Part { tensor, bytes: 0..piece.bytes.len() })
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::super::TrainError;
 use super::RankError;
-use super::collective::{Collective, Kind};
+use super::collective::{Collective, Kind, Transport};
 pub use super::link::Place;
 use super::link::{Link, NoLink};
 use crate::commit::Malformed;
@@ -137,7 +137,7 @@ fn greet(stream: TcpStream, place: &Place) -> Result<Result<(Link, u16), String>
         Err(NoLink::Stranger(why)) => return Ok(Err(why)),
         Err(NoLink::Io(error)) => return Ok(Err(format!("it did not say who it is: {error}"))),
     };
-    let hello = match link.incoming.receive(Kind::Hello, 6) {
+    let hello = match link.incoming.receive(Kind::Hello, 7) {
         Ok(hello) => hello,
         Err(error) => {
             // It cannot check this either, and sees so that the secret is another one.
@@ -146,16 +146,29 @@ fn greet(stream: TcpStream, place: &Place) -> Result<Result<(Link, u16), String>
         }
     };
     let mut d = Decoder::new("hello", &hello);
-    let read = d.u32().and_then(|ranks| Ok((ranks, d.take(2)?)));
+    let read = d.u32().and_then(|ranks| Ok((ranks, d.take(3)?)));
     let rank = link.peer;
-    let (ranks, port) = read.map_err(|source| RankError::Malformed { rank, source })?;
+    let (ranks, rest) = read.map_err(|source| RankError::Malformed { rank, source })?;
+    let mut refused = |why: String| {
+        link.outgoing.abort(&why);
+        Err(RankError::Refused(why))
+    };
     if ranks != place.ranks {
         let why =
             format!("rank {rank} was started for {ranks} ranks, rank {} for {}", place.rank, place.ranks);
-        link.outgoing.abort(&why);
-        return Err(RankError::Refused(why));
+        return refused(why);
     }
-    let port = u16::from_le_bytes([port[0], port[1]]);
+    if rest[2] != place.transport as u8 {
+        let name = |nccl| if nccl { "nccl" } else { "tcp" };
+        let (theirs, own) =
+            (name(rest[2] == Transport::Nccl as u8), name(place.transport == Transport::Nccl));
+        let why = format!(
+            "rank {rank} was started with --transport {theirs}, rank {} with {own}: give all the same",
+            place.rank
+        );
+        return refused(why);
+    }
+    let port = u16::from_le_bytes([rest[0], rest[1]]);
     let lost = |error: io::Error| RankError::Lost { rank, why: error.to_string() };
     link.outgoing.send(Kind::Hello, &[])?;
     link.set_timeout(place.timeout).map_err(lost)?;
@@ -192,7 +205,7 @@ fn introduce(stream: TcpStream, rank: u32, place: &Place, port: u16) -> Result<L
     if link.peer != rank {
         return Err(refused(format!("it says that it is rank {}", link.peer)));
     }
-    let hello = [&place.ranks.to_le_bytes()[..], &port.to_le_bytes()].concat();
+    let hello = [&place.ranks.to_le_bytes()[..], &port.to_le_bytes(), &[place.transport as u8]].concat();
     link.outgoing.send(Kind::Hello, &hello)?;
     match link.incoming.receive(Kind::Hello, 0) {
         Err(RankError::Malformed { .. }) => Err(refused("it has another secret".into())),
@@ -243,6 +256,30 @@ impl Tcp {
         let above = accept(&listener, &place, place.rank + 1..place.ranks, &mut Quiet)?;
         links.extend(above.into_iter().map(|other| Some(other.link)));
         Ok(Tcp { place, links })
+    }
+
+    /// Where this rank stands.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Whether all ranks are still there, as far as their connections say, without waiting for anything.
+    ///
+    /// # Errors
+    /// If one is gone, or has said why it stops.
+    pub fn look(&mut self) -> Result<(), RankError> {
+        self.links.iter_mut().flatten().try_for_each(Link::look)
+    }
+
+    /// The ranks of which nothing is heard within `patience`, neither why they stop nor that they are gone.
+    pub fn silent(&mut self, patience: Duration) -> Vec<u32> {
+        let begin = Instant::now();
+        let mut silent: Vec<&mut Link> = self.links.iter_mut().flatten().collect();
+        while !silent.is_empty() && begin.elapsed() < patience {
+            silent.retain_mut(|link| link.look().is_ok());
+            std::thread::sleep(PAUSE);
+        }
+        silent.iter().map(|link| link.peer).collect()
     }
 
     fn link(&mut self, rank: u32) -> &mut Link {

@@ -49,6 +49,7 @@ pub fn work(engine: &mut dyn Engine, collective: &mut dyn Collective) -> Result<
     let mut e = Encoder::default();
     e.digest(&run.id).digest(&run.file.program).digest(&state);
     collective.send(0, Kind::Ready, &e.0)?;
+    collective.connect(session.engine_mut())?;
     loop {
         let message = exactly(collective, Kind::Step, STEP_BYTES)?;
         let mut d = Decoder::new("step", &message);
