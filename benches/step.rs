@@ -1,7 +1,7 @@
 //! Whole training steps on the CPU engine: `cargo bench --bench step [-- FILTER]`; or on an adapter, with rows of a graph computed at
 //! once and node by node: `cargo bench --bench step -- [FILTER] --adapter=NAME`.
 //!
-//! Prints, for each model, the median time of a step, tokens per second and where the time goes by primitive.
+//! Prints, for each model, the median time of a step, labels per second and where the time goes by primitive.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tiebreak::engine::session::{MicroBatch, Phase, Session, StepObserver, StepSc
 use tiebreak::engine::{Engine, EngineError, Inputs, Observer};
 use tiebreak::program::graph::{Graph, Node};
 use tiebreak::program::init;
-use tiebreak::program::models::{Gelu, Gpt, Model};
+use tiebreak::program::models::{Gelu, Gpt, Model, Resnet};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::ProductTable;
 use tiebreak::program::step::{Program, StepSpec};
@@ -61,13 +61,25 @@ fn gpt(layers: u32, width: u32, heads: u32) -> Model {
     })
 }
 
+/// The network of assets/jobs/cifar-resnet.toml.
+fn resnet() -> Model {
+    let stages = vec![16, 32, 64];
+    Model::Resnet(Resnet { height: 32, width: 32, planes: 3, stages, blocks: 1, classes: 10 })
+}
+
+/// Samples of a step.
+fn samples(model: &Model) -> u32 {
+    if model.images().is_some() { 64 } else { 8 }
+}
+
 /// The median time of a step.
 fn bench(name: &str, model: Model, products: ProductTable, engine: &mut dyn Engine) -> Duration {
+    let samples = samples(&model);
     let spec = StepSpec {
         model,
         optimizer: Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 },
         clip_norm: Some(1.0),
-        micro_batch: 8,
+        micro_batch: samples,
         micro_batches: 1,
         products,
     };
@@ -79,8 +91,12 @@ fn bench(name: &str, model: Model, products: ProductTable, engine: &mut dyn Engi
         .collect();
     let mut session = Session::new(engine, program.clone()).expect("the program compiles");
     session.load(&state).expect("the state loads");
-    let tokens: Vec<u8> = (0..8 * 128u32).flat_map(|i| (i * 7919 % 97).to_le_bytes()).collect();
-    let batch = [MicroBatch { tensors: vec![tokens.clone(), tokens] }];
+    let model = &program.spec.model;
+    let tensors = model.batch(samples).into_iter().map(|t| {
+        let below = model.below(t.name).min(97);
+        (0..t.shape.iter().product::<u32>()).flat_map(|i| (i * 7919 % below).to_le_bytes()).collect()
+    });
+    let batch = [MicroBatch { tensors: tensors.collect() }];
     let mut times = Vec::new();
     for step in 1..=6 {
         let scalars = StepScalars { step, seed: [1, 2], learning_rate: 1e-3f32.to_bits() };
@@ -92,10 +108,10 @@ fn bench(name: &str, model: Model, products: ProductTable, engine: &mut dyn Engi
     times.sort();
     let median = times[times.len() / 2];
     println!(
-        "{name}: {} parameters, {device}: {:.3} s per step, {:.0} tokens/s",
+        "{name}: {} parameters, {device}: {:.3} s per step, {:.0} labels/s",
         program.parameter_count(),
         median.as_secs_f64(),
-        1024.0 / median.as_secs_f64()
+        f64::from(samples * model.labels_per_sample()) / median.as_secs_f64()
     );
     let start = Instant::now();
     let digests = state_digests(&mut session).expect("the state is read");
@@ -142,6 +158,7 @@ fn main() {
         ("gpt-10m d=2", gpt(6, 368, 8), ProductTable::uniform(2)),
         ("gpt-10m d=3", gpt(6, 368, 8), ProductTable::uniform(3)),
         ("gpt-10m d=preset", gpt(6, 368, 8), ProductTable::preset()),
+        ("resnet d=preset", resnet(), ProductTable::preset()),
     ];
     for (name, model, products) in cases {
         match &adapter {

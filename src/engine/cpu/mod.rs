@@ -8,6 +8,7 @@ pub mod product;
 mod reduce;
 
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::plan::last_uses;
@@ -19,36 +20,73 @@ use native::Native;
 use product::{Axis, Operand, StridedView};
 use reduce::Blocks;
 
-/// Freed buffers by capacity, so that a step does not return its memory to the system after every node. A buffer
-/// serves lengths down to half its capacity: the graphs of a step share buffers, and little of them is idle.
+/// Freed memory by length, so that a step does not return it to the system after every node. It serves lengths down to half its own: the
+/// graphs of a step share memory, and little of it is idle.
 #[derive(Default)]
 struct Pool(Mutex<BTreeMap<usize, Vec<Vec<u32>>>>);
 
 impl Pool {
-    /// A buffer of `len` words with any contents.
-    fn take(self: &Arc<Pool>, len: usize) -> Words {
+    /// At least `len` words with any contents.
+    fn memory(&self, len: usize) -> Vec<u32> {
         let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let fitting = free.range_mut(len..=len.saturating_mul(2)).find_map(|(_, buffers)| buffers.pop());
+        let fitting = free.range_mut(len..=len.saturating_mul(2)).find_map(|(_, memory)| memory.pop());
         drop(free);
         // New memory comes zeroed, page by page to the threads that first write to it.
-        let mut words = fitting.unwrap_or_else(|| vec![0; len]);
-        words.resize(len, 0);
-        Words { words, pool: Arc::downgrade(self) }
+        fitting.unwrap_or_else(|| vec![0; len])
+    }
+
+    /// Takes memory back.
+    fn give(&self, memory: Vec<u32>) {
+        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        free.entry(memory.len()).or_default().push(memory);
+    }
+
+    /// `len` words with any contents.
+    fn take(self: &Arc<Pool>, len: usize) -> Words {
+        Words { memory: self.memory(len), len, pool: Arc::downgrade(self) }
     }
 }
 
 /// Words that go back to their pool.
 struct Words {
-    words: Vec<u32>,
+    /// `len` words, and more that are not the tensor's.
+    memory: Vec<u32>,
+    len: usize,
     pool: Weak<Pool>,
+}
+
+impl Deref for Words {
+    type Target = [u32];
+
+    fn deref(&self) -> &[u32] {
+        &self.memory[..self.len]
+    }
+}
+
+impl DerefMut for Words {
+    fn deref_mut(&mut self) -> &mut [u32] {
+        &mut self.memory[..self.len]
+    }
 }
 
 impl Drop for Words {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.upgrade() {
-            let words = std::mem::take(&mut self.words);
-            let mut free = pool.0.lock().unwrap_or_else(PoisonError::into_inner);
-            free.entry(words.capacity()).or_default().push(words);
+            pool.give(std::mem::take(&mut self.memory));
+        }
+    }
+}
+
+/// A quantised tensor whose memory goes back to its pool.
+struct Quantised {
+    operand: Operand,
+    pool: Weak<Pool>,
+}
+
+impl Drop for Quantised {
+    fn drop(&mut self) {
+        if let Some(pool) = self.pool.upgrade() {
+            pool.give(bytemuck::cast_vec(self.operand.take_memory()));
         }
     }
 }
@@ -57,20 +95,20 @@ impl Drop for Words {
 enum Storage {
     Words(Words),
     Bytes(Vec<u8>),
-    Quantised(Operand),
+    Quantised(Quantised),
 }
 
 impl Storage {
     fn words(&self) -> &[u32] {
         match self {
-            Storage::Words(w) => &w.words,
+            Storage::Words(words) => words,
             _ => unreachable!("the graph says this tensor holds words"),
         }
     }
 
     fn operand(&self) -> &Operand {
         match self {
-            Storage::Quantised(operand) => operand,
+            Storage::Quantised(quantised) => &quantised.operand,
             _ => unreachable!("the graph says this tensor is quantised"),
         }
     }
@@ -113,15 +151,12 @@ impl Cpu {
         let ty = graph.tensor(node.output);
         if let Primitive::Quantise { input, magnitudes, digits, block } = &node.primitive {
             let (view, magnitudes) = (strided(words(input.tensor), input), words(*magnitudes).to_vec());
-            return Storage::Quantised(product::quantise_with(
-                view,
-                magnitudes,
-                u32::from(*digits),
-                *block as usize,
-            ));
+            let memory = bytemuck::cast_vec(self.pool.memory(ty.len()));
+            let digits = u32::from(*digits);
+            return self.quantised(product::quantise_into(memory, view, magnitudes, digits, *block as usize));
         }
         let mut output = self.pool.take(ty.len());
-        let out = &mut output.words[..];
+        let out = &mut output[..];
         match &node.primitive {
             Primitive::Map { .. } if grid::run(graph, node, words, out) => {}
             Primitive::Map { body, dims, inputs } => {
@@ -166,6 +201,10 @@ impl Cpu {
         Storage::Words(output)
     }
 
+    fn quantised(&self, operand: Operand) -> Storage {
+        Storage::Quantised(Quantised { operand, pool: Arc::downgrade(&self.pool) })
+    }
+
     /// A node's output from canonical bytes.
     fn replacement(&self, graph: &Graph, node: &Node, values: &[Option<Tensor>], bytes: &[u8]) -> Storage {
         let ty = graph.tensor(node.output);
@@ -176,14 +215,14 @@ impl Cpu {
         let magnitudes = magnitudes.storage::<Storage>().words().to_vec();
         let shape = [0, 1, 2].map(|i| ty.shape[i] as usize);
         let (digits, block) = (u32::from(*digits), *block as usize);
-        Storage::Quantised(Operand::from_canonical(digits, shape, block, magnitudes, bytes))
+        self.quantised(Operand::from_canonical(digits, shape, block, magnitudes, bytes))
     }
 
     fn storage(&self, ty: &TensorType, bytes: &[u8]) -> Storage {
         match ty.dtype {
             DType::F32 | DType::U32 => {
                 let mut words = self.pool.take(ty.len());
-                for (word, chunk) in words.words.iter_mut().zip(bytes.chunks_exact(4)) {
+                for (word, chunk) in words.iter_mut().zip(bytes.chunks_exact(4)) {
                     *word = u32::from_le_bytes(chunk.try_into().expect("chunks of four"));
                 }
                 Storage::Words(words)
@@ -232,10 +271,10 @@ impl Source for Values<'_> {
 fn show(storage: &Storage, visit: &mut dyn FnMut(&[u8])) {
     match storage {
         // Canonical bytes are little-endian.
-        Storage::Words(w) if cfg!(target_endian = "little") => visit(bytemuck::cast_slice(&w.words)),
-        Storage::Words(w) => visit(&w.words.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()),
+        Storage::Words(w) if cfg!(target_endian = "little") => visit(bytemuck::cast_slice(w)),
+        Storage::Words(w) => visit(&w.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()),
         Storage::Bytes(bytes) => visit(bytes),
-        Storage::Quantised(operand) => visit(&product::to_canonical(operand)),
+        Storage::Quantised(quantised) => visit(&product::to_canonical(&quantised.operand)),
     }
 }
 

@@ -17,7 +17,9 @@ mod vnni;
 
 use crate::arith::digits::Part;
 
-pub use operand::{Axis, Operand, StridedView, magnitudes, quantise, quantise_with, to_canonical};
+pub use operand::{
+    Axis, Operand, StridedView, magnitudes, quantise, quantise_into, quantise_with, to_canonical,
+};
 pub use simd::Path;
 
 /// The block products of two operands: `out[block][batch][m][n]` is the exact dot product over the block's K of row

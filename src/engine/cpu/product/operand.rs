@@ -141,6 +141,7 @@ pub struct Operand {
     rows: usize,
     k: usize,
     block: usize,
+    /// Its integers, and maybe more memory that is not its own.
     q: Vec<i32>,
     magnitudes: Vec<u32>,
 }
@@ -202,7 +203,13 @@ impl Operand {
 
     /// `[batch, rows, K]`.
     pub fn integers(&self) -> &[i32] {
-        &self.q
+        &self.q[..self.batch * self.rows * self.k]
+    }
+
+    /// The memory of the integers, for another operand; none are left here.
+    pub fn take_memory(&mut self) -> Vec<i32> {
+        (self.batch, self.rows) = (0, 0);
+        std::mem::take(&mut self.q)
     }
 
     /// The K of block `block`, as (first, length).
@@ -304,26 +311,41 @@ vectorised! {
 /// If `digits` is not in 1..=4, `block` is neither 0 nor a power of two >= 64, or `magnitudes` has another shape than
 /// [`magnitudes`] gives. A magnitude below its group's true one gives integers that mean nothing.
 pub fn quantise_with(view: StridedView<'_>, magnitudes: Vec<u32>, digits: u32, block: usize) -> Operand {
+    quantise_into(vec![0; view.shape().iter().product()], view, magnitudes, digits, block)
+}
+
+/// The same in memory for at least as many integers, with any contents.
+///
+/// # Panics
+/// As [`quantise_with`] does, and if the memory is too short.
+pub fn quantise_into(
+    mut q: Vec<i32>,
+    view: StridedView<'_>,
+    magnitudes: Vec<u32>,
+    digits: u32,
+    block: usize,
+) -> Operand {
     assert!((1..=digits::DIGITS_MAX).contains(&digits), "a product has 1 to 4 digits, not {digits}");
     check_block(block);
     let (batch, rows, k) = (view.batches(), view.rows.len, view.k.len);
     let (group, groups) = (group_len(k, block), blocks(k, block));
     assert_eq!(magnitudes.len(), batch * rows * groups, "magnitudes are [batch, rows, blocks]");
-    let mut q = vec![0i32; batch * rows * k];
-    if !q.is_empty() {
+    let integers = &mut q[..batch * rows * k];
+    if !integers.is_empty() {
         let path = Path::fastest();
-        let strips: Vec<_> = q.chunks_mut(rows * k).flat_map(|batch| batch.chunks_mut(ROWS * k)).collect();
+        let strips: Vec<_> =
+            integers.chunks_mut(rows * k).flat_map(|batch| batch.chunks_mut(ROWS * k)).collect();
         let magnitudes = magnitudes.chunks(rows * groups).flat_map(|batch| batch.chunks(ROWS * groups));
         let strips: Vec<_> = strips.into_iter().zip(magnitudes).collect();
         strips.into_par_iter().enumerate().for_each(|(i, (q, magnitudes))| {
             view.strip(i).for_each_piece(group, |row, first, elements| {
                 let magnitude = magnitudes[row * groups + first / group];
-                // A marked group keeps its zeros.
-                if !digits::is_marked(magnitude) {
-                    let scale = digits::magnitude_bits(digits) as i32 - digits::exponent(magnitude);
-                    let q = &mut q[row * k + first..][..elements.len()];
-                    quantise_group(path, elements, power_of_two(scale), q);
+                let q = &mut q[row * k + first..][..elements.len()];
+                if digits::is_marked(magnitude) {
+                    return q.fill(0);
                 }
+                let scale = digits::magnitude_bits(digits) as i32 - digits::exponent(magnitude);
+                quantise_group(path, elements, power_of_two(scale), q);
             });
         });
     }
@@ -359,8 +381,9 @@ vectorised! {
 /// The committed form of the integers: `digits`-byte little-endian two's complement, `[batch, rows, K]`.
 pub fn to_canonical(operand: &Operand) -> Vec<u8> {
     let width = operand.digits as usize;
-    let mut out = vec![0u8; operand.q.len() * width];
-    out.par_chunks_mut(4096 * width).zip(operand.q.par_chunks(4096)).for_each(|(out, q)| {
+    let integers = operand.integers();
+    let mut out = vec![0u8; integers.len() * width];
+    out.par_chunks_mut(4096 * width).zip(integers.par_chunks(4096)).for_each(|(out, q)| {
         for (bytes, q) in out.chunks_exact_mut(width).zip(q) {
             bytes.copy_from_slice(&q.to_le_bytes()[..width]);
         }
