@@ -378,6 +378,38 @@ digits_b = 3
     }
 
     #[test]
+    fn a_residual_network_must_fit_its_data_and_the_machine() {
+        const RESNET: &str = r#"steps = 3
+model = { kind = "resnet", height = 32, width = 32, planes = 3, stages = [8, 16], blocks = 2, classes = 10 }
+data = { kind = "cifar10", path = "data_batch_1.bin" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
+schedule = { peak = 1e-1 }
+batch = { micro_batch = 2 }
+"#;
+        assert!(Job::parse("job.toml", RESNET).unwrap().program().parameter_count() > 8000);
+        for (from, to, key) in [
+            ("planes = 3", "planes = 1", "data.kind"),
+            ("height = 32, width = 32", "height = 16, width = 64", "data.kind"),
+            ("stages = [8, 16]", "stages = []", "model.stages"),
+            ("stages = [8, 16]", "stages = [8, 0]", "model.stages"),
+            ("blocks = 2", "blocks = 4294967295", "model.blocks"),
+            ("height = 32", "height = 4294967295", "model.height"),
+            ("stages = [8, 16]", "stages = [16384, 16384]", "batch.micro_batch"),
+            ("micro_batch = 2", "micro_batch = 16777216", "batch.micro_batch"),
+        ] {
+            let text = RESNET.replace(from, to);
+            assert_ne!(text, RESNET);
+            let error = Job::parse("job.toml", &text).unwrap_err().to_string();
+            assert!(error.contains(key), "{to}: {error}");
+        }
+        // IDX files hold one plane.
+        let idx =
+            RESNET.replace(r#""cifar10", path = "data_batch_1.bin""#, r#""idx", images = "i", labels = "l""#);
+        assert!(Job::parse("job.toml", &idx).unwrap_err().to_string().contains("one plane"));
+        assert!(Job::parse("job.toml", &idx.replace("planes = 3", "planes = 1")).is_ok());
+    }
+
+    #[test]
     fn errors_name_key_and_line() {
         let error = |from: &str, to: &str| {
             let text = JOB.replace(from, to);
