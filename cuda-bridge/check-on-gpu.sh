@@ -20,9 +20,13 @@ build() {
   rm -rf gpu-check && mkdir gpu-check
   cargo build --release --locked
   cp target/release/tiebreak gpu-check/
-  executables=$(cargo test --no-run --locked --test adapters --message-format=json 2>/dev/null
-    cargo test --no-run --locked -p cuda-bridge --test library --test device --test native --test near --test quantise --test graphs --test nccl --message-format=json 2>/dev/null
-    cargo bench --no-run --locked --bench cuda --message-format=json 2>/dev/null)
+  executables=$(cargo test --no-run --locked --test adapters --message-format=json &&
+    cargo test --no-run --locked -p cuda-bridge --test library --test device --test native --test near --test quantise --test graphs --test nccl --message-format=json &&
+    cargo bench --no-run --locked --bench cuda --message-format=json) 2> gpu-check/build.log || {
+    cat gpu-check/build.log >&2
+    exit 1
+  }
+  rm gpu-check/build.log
   for name in $programs cuda; do
     path=$(printf '%s\n' "$executables" | grep -o "\"executable\":\"[^\"]*/$name-[0-9a-f]*\"" | tail -1 | cut -d'"' -f4)
     [ -n "$path" ] || { echo "cargo built no $name" >&2; exit 1; }
