@@ -20,6 +20,9 @@ template <int PENDING> TB_FN void wait_groups() { shim::wait_groups(PENDING); }
 // What only a test can find out: a place outside a buffer.
 #define TB_IF_SHIM(...) __VA_ARGS__
 #define TB_EXPECT(condition) shim::expect(condition, "a kernel's load lies outside its buffer")
+#define TB_NOINLINE static __attribute__((noinline))
+// Shared memory whose size a launch says.
+#define TB_DYNAMIC_SHARED(name, size) alignas(16) __shared__ unsigned char name[size]
 
 #else
 
@@ -73,6 +76,8 @@ template <int PENDING> TB_FN void wait_groups() { asm volatile("cp.async.wait_gr
 
 #define TB_IF_SHIM(...)
 #define TB_EXPECT(condition)
+#define TB_NOINLINE static __device__ __noinline__
+#define TB_DYNAMIC_SHARED(name, size) extern __shared__ __align__(16) unsigned char name[]
 
 #endif
 
