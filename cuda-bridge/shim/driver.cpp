@@ -13,7 +13,7 @@
 //   TIEBREAK_SHIM_VERSION=N      the driver's version, as cuDriverGetVersion gives it
 //   TIEBREAK_SHIM_FOLDER=PATH    where compiled kernels are kept (default: the folder this was compiled in)
 //   TIEBREAK_SHIM_COUNTS=FILE    where it adds a line when it is unloaded: kernels run, graphs made, graphs launched, and how many of the
-//                                kernels were of src/attention.rs
+//                                kernels were of src/attention.rs and of src/columns.rs
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -103,9 +103,9 @@ std::set<const void*> modules;
 
 // Graphs that were made and launched, for who counts.
 struct Counts {
-    uint64_t made = 0, launched = 0, attention = 0;
+    uint64_t made = 0, launched = 0, attention = 0, columns = 0;
     ~Counts() {
-        if (const char* path = getenv("TIEBREAK_SHIM_COUNTS")) std::ofstream(path, std::ios::app) << launches << ' ' << made << ' ' << launched << ' ' << attention << '\n';
+        if (const char* path = getenv("TIEBREAK_SHIM_COUNTS")) std::ofstream(path, std::ios::app) << launches << ' ' << made << ' ' << launched << ' ' << attention << ' ' << columns << '\n';
     }
 } counts;
 
@@ -116,6 +116,7 @@ int run(Loaded* kernel, const unsigned* grid, const unsigned* block, void** valu
     launches++;
     if (launches == setting("TIEBREAK_SHIM_LOST", 0)) return lose("unspecified launch failure");
     counts.attention += kernel->name.rfind("attention", 0) == 0;
+    counts.columns += kernel->name.rfind("columns", 0) == 0;
     void* written = nullptr;
     if (const char* error = kernel->start(grid, block, values, &written)) return lose(error);
     if (!canaries()) return lose(kernel->name + " wrote past a buffer");
@@ -467,7 +468,8 @@ int nvrtcCompileProgram(void* handle, int, const char* const*) {
     if (bounds < open) open = source.find('(', source.find(')', bounds));
     size_t first = source.find_last_of(" \n*", open - 1) + 1;
     std::string name = source.substr(first, open - first);
-    bool barriers = source.find("__syncthreads") != std::string::npos;
+    // Threads that wait for one another: the block's, or a warp's by kernels/warp.cuh.
+    bool barriers = source.find("__syncthreads") != std::string::npos || source.find("namespace warp") != std::string::npos;
     std::string text = "#include \"" SHIM_FOLDER "/shim.h\"\n" + source + "\n#define TB_TEXT(name) #name\n#define TB_NAME(name) TB_TEXT(name)\nextern \"C\" const char tb_name[] = TB_NAME(" +
         name + ");\n" +
         "extern \"C\" const char* tb_start(const unsigned* grid, const unsigned* block, void** values, void** written) {\n"

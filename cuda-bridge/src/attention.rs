@@ -10,7 +10,7 @@ use naga::Module;
 use naga::valid::ModuleInfo;
 
 use crate::quantise::DIGITS;
-use crate::tensor_core::{SCALE_BACK, WARP};
+use crate::tensor_core::{FRAGMENTS, SCALE_BACK, WARP};
 use crate::translate::{Functions, Kernel, Options, Parameter, TranslateError, functions};
 
 const TEXT: &str = include_str!("../kernels/attention.cuh");
@@ -211,7 +211,9 @@ impl Attention {
         let _ = writeln!(text, "constexpr bool CAUSAL = {};", self.causal);
         text.push_str(&self.buffers(&parameters));
         let (head, tail) = TEXT.split_once(MARK).expect("the text has a place for the rows");
-        let source = [&text, WARP, SCALE_BACK, DIGITS, head, &self.rows_text(&plan, name_of), tail].concat();
+        let source =
+            [&text, WARP, SCALE_BACK, DIGITS, FRAGMENTS, head, &self.rows_text(&plan, name_of), tail]
+                .concat();
         let block = [THREADS, 1, 1];
         Ok(Some(Kernel { name, source, parameters, block, barriers: true, dynamic_shared: bytes }))
     }

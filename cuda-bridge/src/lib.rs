@@ -6,6 +6,7 @@
 
 pub mod attention;
 pub mod cache;
+pub mod columns;
 pub mod cublas;
 pub mod device;
 mod driver;

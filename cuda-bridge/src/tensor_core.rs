@@ -18,6 +18,8 @@ use crate::translate::{
 pub(crate) const WARP: &str = include_str!("../kernels/warp.cuh");
 /// From exact sums to binary32.
 pub(crate) const SCALE_BACK: &str = include_str!("../kernels/scale_back.cuh");
+/// Products of fragments from memory.
+pub(crate) const FRAGMENTS: &str = include_str!("../kernels/fragments.cuh");
 const PRODUCT: &str = include_str!("../kernels/product.cuh");
 
 /// Functions of the WGSL that the kernel calls: `wgsl_NAME` in its text.

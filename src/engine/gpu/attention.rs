@@ -232,7 +232,11 @@ pub fn trial(positions: u32) -> (Graph, Vec<Vec<u8>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::gpu::digitise::on_the_way;
     use crate::engine::gpu::regions::regions;
+    use crate::program::models::{Gelu, Gpt, Model};
+    use crate::program::optimizer::Optimizer;
+    use crate::program::step::{Program, StepSpec};
 
     /// What is found in a graph: whether it is causal, how many tensors it writes beside the second product, and its nodes.
     fn found(graph: &Graph) -> Vec<(bool, usize, String)> {
@@ -296,5 +300,87 @@ mod tests {
         graph.nodes.insert(second, early);
         graph.outputs.push(crate::program::graph::Port { name: "early".into(), tensor: output });
         assert_eq!(found(&graph).len(), 1, "the gradient's alone");
+    }
+
+    /// What GPT-2's units touch: node by node, with rows and digits computed at once, and with attention and products of columns.
+    #[test]
+    fn attention_touches_less_memory() {
+        let gpt = Gpt {
+            vocabulary: 50_257,
+            context: 1024,
+            layers: 12,
+            heads: 12,
+            width: 768,
+            gelu: Gelu::Tanh,
+            dropout: 0.0,
+            tied: true,
+            init_std: 0.02,
+        };
+        let graph = Program::new(StepSpec {
+            model: Model::Gpt(gpt),
+            optimizer: Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 },
+            clip_norm: None,
+            micro_batch: 8,
+            micro_batches: 1,
+            products: ProductTable::preset(),
+        })
+        .micro;
+        let (uses, runs_at) = (Uses::of(&graph), (0..graph.nodes.len()).collect::<Vec<_>>());
+        let regions = regions(&graph, &uses, &runs_at, &Limits::CUDA, &|_| true);
+        let places = Places { runs_at: &runs_at, regions: &regions };
+        // The bridge's kernel is for few places of the first product, and few columns of the second.
+        let mut attention = attention(&graph, &uses, &places, &Limits::CUDA);
+        let product = |node: usize| operands(&graph.nodes[node]).unwrap();
+        attention.retain(|found| {
+            let ([a, ..], [_, _, b, _]) = (product(found.first), product(found.second));
+            graph.tensor(a).shape[2].max(graph.tensor(b).shape[1]) <= 128
+        });
+        assert_eq!(attention.len(), 24);
+
+        type Touched = (Vec<usize>, usize, Vec<TensorId>);
+        let node = |at: usize| (graph.nodes[at].primitive.inputs(), graph.nodes[at].output);
+        let digitised: Vec<Touched> = (0..graph.nodes.len())
+            .filter_map(|at| {
+                let Primitive::Quantise { input, magnitudes, .. } = &graph.nodes[at].primitive else {
+                    return None;
+                };
+                let nodes = [uses.magnitudes_of(&graph, at)?, vec![at]].concat();
+                (input.strides[3] == 1)
+                    .then(|| (nodes, at, vec![input.tensor, *magnitudes, graph.nodes[at].output]))
+            })
+            .collect();
+        let rows: Vec<Touched> = (regions.iter())
+            .map(|region| {
+                let nodes = region.members.iter().map(|member| member.node).collect();
+                (nodes, region.at, [&region.reads[..], &region.writes].concat())
+            })
+            .collect();
+        let of_attention = attention.iter().map(|found| {
+            let ([a, _, b, _], [_, _, c, _]) = (product(found.first), product(found.second));
+            let own = vec![a, b, c, graph.nodes[found.second].output];
+            (found.nodes(), found.second, [&found.reads[..], &found.writes, &own].concat())
+        });
+        let of_columns = (0..graph.nodes.len()).filter_map(|at| {
+            let (view, nodes) = on_the_way(&graph, &uses, at)?;
+            let [_, _, b, _] = product(at);
+            let few = view.strides[2] == 1 && view.strides[3] != 1 && graph.tensor(b).shape[1] <= 128;
+            // It reads the view twice; L2 may answer the second time.
+            few.then(|| (nodes, at, vec![view.tensor, view.tensor, b, graph.nodes[at].output]))
+        });
+        let last: Vec<Touched> = of_attention.chain(of_columns).collect();
+        assert_eq!(last.len(), 48);
+
+        let bytes = |fused: &[&[Touched]]| -> u64 {
+            let mut units: Vec<Option<Vec<TensorId>>> =
+                (0..graph.nodes.len()).map(|at| Some([node(at).0, vec![node(at).1]].concat())).collect();
+            for (nodes, at, touched) in fused.iter().copied().flatten() {
+                nodes.iter().for_each(|&node| units[node] = None);
+                units[*at] = Some(touched.clone());
+            }
+            units.into_iter().flatten().flatten().map(|id| graph.tensor(id).bytes() as u64).sum()
+        };
+        let counted = [bytes(&[]), bytes(&[&digitised, &rows]), bytes(&[&digitised, &rows, &last])];
+        println!("bytes touched node by node, with rows and digits at once, with attention: {counted:?}");
+        assert!(counted[2] * 100 <= counted[0] * 47);
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use cuda_bridge::cache::{self, Cache};
+use cuda_bridge::columns::Columns;
 use cuda_bridge::device::{self, Call, Description, DeviceError, Loaded, Memory, Slice};
 use cuda_bridge::graphs::Graphs;
 use cuda_bridge::native::Product;
@@ -22,12 +23,13 @@ use super::attention::Attention;
 use super::attention_kernel::describe;
 use super::cublas::{self, Cublas, Library};
 use super::device::{Device, Dispatch, Own, linted};
-use super::digitise::Digitise;
+use super::digitise::{Digitise, OnTheWay};
 use super::kernels::{OwnKernel, ProductSize};
 use super::regions::Limits;
 use super::scan::Kernels;
 use crate::engine::EngineError;
 use crate::program::graph::{Graph, View};
+use crate::shaders;
 use crate::shaders::product::Variant;
 
 /// A GPU with the kernels that were compiled for it.
@@ -87,6 +89,11 @@ pub fn engine_error(device: &str, error: DeviceError) -> EngineError {
         | DeviceError::Code { .. }
         | DeviceError::Failed { .. } => EngineError::Unsupported { device, reason },
     }
+}
+
+/// The way back from exact sums, for kernels that are written by hand.
+fn scale_back() -> String {
+    shaders::compose_text("scale_back", "//!include shared/scale_back.wgsl\n").expect("it is there")
 }
 
 impl CudaDevice {
@@ -289,6 +296,26 @@ impl Device for CudaDevice {
         let kernel = self.load_own(&mut loaded, kernel);
         self.by_text = loaded;
         Ok(Some(OwnKernel { pipeline: Pipeline::Kernel(kernel?), uniform, groups }))
+    }
+
+    fn digitise_on_the_way(
+        &mut self,
+        view: &View,
+        product: OnTheWay,
+    ) -> Result<Option<OwnKernel<Pipeline>>, EngineError> {
+        if self.device.description.capability < TENSOR_CORES {
+            return Ok(None);
+        }
+        let operand = Operand { dims: view.dims, strides: view.strides, offset: view.offset, block: 0 };
+        let OnTheWay { digits, columns } = product;
+        let (module, info) = self.parse(&scale_back())?;
+        let launch = Columns { operand, columns, digits }.launch(&module, &info, Options { native: true });
+        let Some(launch) = launch.map_err(|e| self.fault(e))? else { return Ok(None) };
+        let mut loaded = std::mem::take(&mut self.by_text);
+        let kernel = self.load_own(&mut loaded, launch.kernel);
+        self.by_text = loaded;
+        let pipeline = Pipeline::Kernel(kernel?);
+        Ok(Some(OwnKernel { pipeline, uniform: launch.words, groups: launch.groups }))
     }
 
     fn attention(

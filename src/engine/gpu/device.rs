@@ -1,7 +1,7 @@
 //! What the engine asks of a way to reach GPUs: memory, pipelines, dispatches in order. Knows nothing of programs.
 
 use super::attention::Attention;
-use super::digitise::Digitise;
+use super::digitise::{Digitise, OnTheWay};
 use super::kernels::{OwnKernel, ProductSize};
 use super::regions::Limits;
 use super::scan;
@@ -66,6 +66,16 @@ pub trait Device: Sized + 'static {
         _view: &View,
         _block: u32,
         _what: Digitise,
+    ) -> Result<Option<OwnKernel<Self::Pipeline>>, EngineError> {
+        Ok(None)
+    }
+
+    /// A kernel of the device's own for a product whose left operand, a view in one scale group a row, is digitised on its way; none where it
+    /// is digitised first. It takes the view's tensor, digits and magnitudes of the right operand, and the product.
+    fn digitise_on_the_way(
+        &mut self,
+        _view: &View,
+        _product: OnTheWay,
     ) -> Result<Option<OwnKernel<Self::Pipeline>>, EngineError> {
         Ok(None)
     }

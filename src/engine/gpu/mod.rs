@@ -309,6 +309,7 @@ impl<D: Device> Engine for Accelerated<D> {
         let mut fused = self.digitised(&graph, &uses, &mut shared)?;
         let regions = self.regions_of(&graph, &uses, &fused);
         let bare: Vec<Region> = regions.iter().map(|(region, _)| region.clone()).collect();
+        let on_the_way = self.digitised_on_the_way(&graph, &uses, &mut shared)?;
         let attention = self.attention(&graph, &uses, &fused, &bare, &mut shared)?;
         let mut texts: Vec<_> = parts.iter().flatten().filter_map(Part::text).collect();
         texts.extend(regions.iter().map(|(_, (text, ..))| (&text[..], None)));
@@ -323,6 +324,7 @@ impl<D: Device> Engine for Accelerated<D> {
         }
         // They take the places of regions and of what digitises.
         fused.extend(attention);
+        fused.extend(on_the_way);
         self.device.check()?;
         let uniforms = self.device.uniforms(&shared.data)?;
         Ok(Compiled::new(graph, Plan::<D> { nodes, fused, uniforms, scratch: shared.scratch }))
