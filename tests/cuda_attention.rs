@@ -12,10 +12,10 @@ use tiebreak::arith::DType;
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::gpu::Cuda;
-use tiebreak::engine::outputs_of;
+use tiebreak::engine::{Engine, EngineError, Inputs, Observer, Tensor, outputs_of};
 use tiebreak::program::builder::Builder;
 use tiebreak::program::expr::{Body, Writer};
-use tiebreak::program::graph::{Graph, View};
+use tiebreak::program::graph::{Graph, Node, View};
 use tiebreak::program::operators::{Dropout, causal_attention};
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
 
@@ -30,7 +30,10 @@ fn rows_between_products_have_the_same_bits() {
         // Of the opening; two for each attention and its gradient, but for digits whose sums are too wide; one for each chain. Gradients of
         // keys and values have a kernel of their own.
         let attention = 2 + 2 * (ATTENTION.len() - 1);
-        assert_eq!(counts[3..], [attention + CHAINS.len(), attention]);
+        // With an observer some, but those of which it sees a node.
+        for (launched, expected) in counts[3..].iter().zip([attention + CHAINS.len(), attention]) {
+            assert!((expected + 1..expected + 2 * EVERY).contains(launched), "{counts:?}");
+        }
     }
 }
 
@@ -72,6 +75,57 @@ fn rows_between_products() {
     for (i, sizes) in (0..).zip(CHAINS) {
         check(format!("{sizes:?}"), false, chain(i, sizes));
     }
+    // Who looks at some of the nodes that a kernel computes sees them.
+    let (sizes, p, digits, special) = ATTENTION[0];
+    let (graph, inputs) = attention(0, sizes, p, digits, special);
+    for from in 0..EVERY {
+        let graph = Arc::new(graph.clone());
+        let [here, there] =
+            [&mut cpu as &mut dyn Engine, &mut cuda].map(|engine| seen(engine, &graph, &inputs, from));
+        assert!(!here.is_empty() && here == there, "nodes {from} and every {EVERY}th after it");
+    }
+}
+
+/// An observer sees one in so many nodes.
+const EVERY: usize = 9;
+
+/// Sees the outputs of nodes `from`, `from` + [`EVERY`] and so on.
+struct Looking {
+    from: usize,
+    seen: Vec<(usize, Vec<u8>)>,
+}
+
+impl Observer for Looking {
+    fn wants(&self, index: usize, _: &Node) -> bool {
+        index % EVERY == self.from
+    }
+
+    fn node(
+        &mut self,
+        index: usize,
+        _: &Node,
+        bytes: &[u8],
+        _: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        self.seen.push((index, bytes.to_vec()));
+        Ok(None)
+    }
+}
+
+fn seen(
+    engine: &mut dyn Engine,
+    graph: &Arc<Graph>,
+    inputs: &[Vec<u8>],
+    from: usize,
+) -> Vec<(usize, Vec<u8>)> {
+    let compiled = engine.compile(graph.clone()).unwrap();
+    let ports = graph.inputs.iter().zip(inputs);
+    let inputs: Vec<Tensor> =
+        ports.map(|(port, bytes)| engine.upload(graph.tensor(port.tensor), bytes).unwrap()).collect();
+    let mut observer = Looking { from, seen: Vec::new() };
+    let outputs = engine.run(&compiled, &inputs, Some(&mut observer)).unwrap();
+    let last = outputs.iter().map(|tensor| (usize::MAX, engine.download(tensor).unwrap()));
+    observer.seen.into_iter().chain(last.collect::<Vec<_>>()).collect()
 }
 
 /// Numbers of about one size; every third row of `width` has subnormal and large ones, a NaN or an infinity.
