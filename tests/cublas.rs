@@ -294,7 +294,7 @@ fn split(row: &[u32], parts: u32) -> Row {
     Row::default().with(high, magnitude, 3).with(rest, below, 4)
 }
 
-/// A log is the same wherever its near ties were searched for, also where there is no room for all of them (the paper's preset), and
+/// Log and state are the same wherever near ties were searched for, and whatever rounded the products, also where there is no room for all of them (the paper's preset), and
 /// with the plain shader.
 #[test]
 fn logs_do_not_depend_on_where_near_ties_are_found() {
@@ -327,7 +327,9 @@ fn logs_of_both_searches() {
             let shorter = fs::read_to_string(job).unwrap().replace("steps = 4", "steps = 2");
             fs::write(job, shorter).unwrap();
             engine.engine = engine.engine.scanning(true);
+            let rounded = engine.engine.rounded_in_searches();
             let there = train(job, &folder.path().join("there"), &mut engine);
+            let rounded = engine.engine.rounded_in_searches() - rounded;
             engine.engine = engine.engine.scanning(false);
             let here = train(job, &folder.path().join("here"), &mut engine);
             assert!(there.0.iter().any(|(_, log)| log.len() > 100), "{table}: the logs are empty");
@@ -337,6 +339,10 @@ fn logs_of_both_searches() {
             println!("{table:?}: {} outputs were shown, without the search {}", there.2, here.2);
             let on_the_host = ["paper", "28", "400000"].iter().any(|text| table.contains(text));
             assert_eq!(there.2 > 0, on_the_host, "{table}: {} and {}", there.2, here.2);
+            // What is not rounded with other nodes is rounded by the search, where there is one.
+            println!("{table:?}: {rounded} roundings by searches");
+            let searched = !["paper", "28"].iter().any(|text| table.contains(text));
+            assert_eq!(rounded > 0, searched, "{table}: {rounded} roundings by searches");
         }
     }
 }

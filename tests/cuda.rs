@@ -98,11 +98,12 @@ fn steps_that_nobody_observes_have_the_same_bits() {
     }
 }
 
+/// Its traces hold what the search for near ties rounded.
 #[test]
 fn a_logged_run_replays_on_the_cpu() {
     let Some(shim) = shim() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let job = gpt_job(folder.path(), "microbatch", "").to_str().unwrap().to_string();
+    let job = gpt_job(folder.path(), "operator", "").to_str().unwrap().to_string();
     let out = folder.path().join("run").to_str().unwrap().to_string();
     let train = ["-q", "train", &job, "--out", &out, "--profile", "logged", "--engine", "cuda"];
     let (code, printed) = tiebreak(shim, &[], &train);

@@ -294,10 +294,13 @@ impl Device for CudaDevice {
     fn scan_kernels(&mut self) -> Option<Result<Kernels<Pipeline>, EngineError>> {
         let mut loaded = std::mem::take(&mut self.by_name);
         let mut load = |kernel| self.load_named(&mut loaded, kernel).map(Pipeline::Kernel);
-        let (norms, near) = (load(near::row_norms()), load(near::near_ties()));
+        let (norms, near, round) =
+            (load(near::row_norms()), load(near::near_ties()), load(near::round_near_ties()));
         self.by_name = loaded;
+        let of_results = |loaded: Result<_, EngineError>| Ok((loaded?, near::ELEMENTS));
+        let norms = norms.map(|norms| (norms, near::ROWS));
         Some(
-            norms.and_then(|norms| Ok(Kernels { norms: (norms, near::ROWS), near: (near?, near::ELEMENTS) })),
+            norms.and_then(|norms| Ok(Kernels { norms, near: of_results(near)?, round: of_results(round)? })),
         )
     }
 

@@ -1,5 +1,6 @@
 //! The search for near ties of native products where they are, so that neither results nor operands leave the device: norms, what
-//! was found and, of products with a floor, magnitudes do.
+//! was found and, of products with a floor, magnitudes do. Where nothing else rounds them, the search does, which has each result
+//! at hand.
 
 use super::device::{Device, Dispatch};
 use super::pool::Buffer;
@@ -7,11 +8,14 @@ use super::{Accelerated, Shown, Storage, layout};
 use crate::engine::scan::{Candidate, Found, Scan};
 use crate::engine::{EngineError, Observer, Tensor};
 use crate::program::graph::{Graph, TensorId, View};
+use crate::program::logged::{LoggedProduct, Rounding};
 
 /// Kernels of a device for this, each with what a workgroup takes: rows of a view, elements of a product.
 pub struct Kernels<P> {
     pub norms: (P, u32),
     pub near: (P, u32),
+    /// The search that writes each result's value on the grid besides.
+    pub round: (P, u32),
 }
 
 /// One in so many results has a place among what is found, and a few more for small products; where more are near, the host
@@ -57,14 +61,25 @@ fn rows(view: &View) -> u64 {
     view.dims[..3].iter().map(|&dim| u64::from(dim)).product()
 }
 
+/// Whether a search's grid is the one that a product is rounded to.
+fn is_of(scan: &Scan, logged: &LoggedProduct) -> bool {
+    let rule = logged.rule;
+    let magnitudes = (rule.floor != 0).then_some([logged.magnitudes_a, logged.magnitudes_b]);
+    (&scan.a, &scan.b, scan.magnitudes) == (&logged.a, &logged.b, magnitudes)
+        && scan.bits == rule.bits
+        && [scan.floor_offset, scan.floor_min] == [rule.floor_offset(logged.a.dims[3]), rule.floor_min()]
+}
+
 impl<D: Device> Accelerated<D> {
-    /// Starts a search in the output of node `index`, if the device has one; everything that the node reads is still there.
+    /// Starts a search in the output of node `index`, if the device has one; everything that the node reads is still there. What
+    /// `rounding` gives is computed with it where that can be.
     pub(super) fn start_search(
         &mut self,
         graph: &Graph,
         index: usize,
         scan: Scan,
-        values: &[Option<Tensor>],
+        rounding: Option<&Rounding>,
+        values: &mut [Option<Tensor>],
         searches: &mut Searches<D::Memory>,
     ) -> Result<bool, EngineError> {
         let node = &graph.nodes[index];
@@ -132,9 +147,14 @@ impl<D: Device> Accelerated<D> {
             let storage = held[i].1.storage::<Storage<D::Memory>>();
             (storage.whole(), layout::bytes(&storage.ty, self.variant))
         };
+        let rounded = rounding.filter(|rounding| is_of(&scan, &graph.logged[rounding.number]));
+        let rounded = rounded.map(|rounding| graph.nodes[rounding.node].output);
+        let rounded = rounded.map(|id| Ok::<_, EngineError>((id, self.blank_of(graph, id)?))).transpose()?;
+        let rounded = rounded.filter(|(_, storage)| storage.pieces.len() == 1);
         let to_sides = (norms.memory(), 4 * (COUNT + sides[0] + sides[1]));
+        let of_results = if rounded.is_some() { &kernels.round } else { &kernels.near };
         let dispatch = |i: usize, items: u64, buffers| {
-            let (pipeline, each) = if i == 2 { &kernels.near } else { &kernels.norms };
+            let (pipeline, each) = if i == 2 { of_results } else { &kernels.norms };
             let groups = [word(items.div_ceil(u64::from(*each))), 1, 1];
             Dispatch {
                 pipeline,
@@ -146,7 +166,8 @@ impl<D: Device> Accelerated<D> {
         // Without a floor nobody reads magnitudes.
         let [magnitudes_a, magnitudes_b] = if floored { [3, 4] } else { [0, 0] };
         let to_found = (found.memory(), 4 * WORDS * places);
-        let near = vec![buffer(0), buffer(magnitudes_a), buffer(magnitudes_b), to_sides, to_found];
+        let mut near = vec![buffer(0), buffer(magnitudes_a), buffer(magnitudes_b), to_sides, to_found];
+        near.extend(rounded.iter().map(|(_, storage)| (storage.whole(), 4 * elements)));
         let dispatches = [
             dispatch(0, sides[0], vec![buffer(1), to_sides]),
             dispatch(1, sides[1], vec![buffer(2), to_sides]),
@@ -158,6 +179,10 @@ impl<D: Device> Accelerated<D> {
             layout::bytes(&tensor.storage::<Storage<D::Memory>>().ty, self.variant)
         };
         searches.held += held.iter().map(size).sum::<u64>();
+        if let Some((id, storage)) = rounded {
+            values[id.0 as usize] = Some(Tensor::new(storage));
+            self.rounded += 1;
+        }
         searches.started.push(Started { index, scan, held, rows: sides, places, sides: norms, found });
         Ok(true)
     }
