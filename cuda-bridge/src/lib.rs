@@ -5,6 +5,7 @@
 //! tested where there is no GPU. The crate builds without CUDA: everything of NVIDIA's is loaded at run time.
 
 pub mod cache;
+pub mod copies;
 pub mod cublas;
 pub mod device;
 mod driver;
