@@ -426,6 +426,7 @@ fn faults_are_told_apart() {
         (("TIEBREAK_CUBLAS", "/usr/lib"), "libcublas.so.13"),
         (("CUBLAS_EMULATE_SINGLE_PRECISION", "1"), "unset it"),
         (("TIEBREAK_SHIM_CUBLAS_WRONG", "3"), "wrong products"),
+        (("TIEBREAK_SHIM_WRONG_KERNEL", "round_near_ties"), "rounded by the search for near ties differ"),
         (("TIEBREAK_SHIM_CUBLAS_FAILS", "100"), "CUBLAS_STATUS_EXECUTION_FAILED"),
     ] {
         let train = ["-q", "train", &job, "--out", &out(says), "--engine", "cuda", "--native", "cublas"];

@@ -8,6 +8,7 @@
 //   TIEBREAK_SHIM_MEMORY=BYTES   there is no more memory than this
 //   TIEBREAK_SHIM_LOST=N         the GPU is lost at the Nth launch
 //   TIEBREAK_SHIM_WRONG=N        every Nth launch leaves a wrong bit in what it writes
+//   TIEBREAK_SHIM_WRONG_KERNEL=NAME  so does every launch of this one
 //   TIEBREAK_SHIM_DEVICES=N      it shows so many GPUs (default: one)
 //   TIEBREAK_SHIM_GRAPHS=0       it makes no graphs of launches
 //   TIEBREAK_SHIM_VERSION=N      the driver's version, as cuDriverGetVersion gives it
@@ -134,7 +135,8 @@ int run(Loaded* kernel, const unsigned* grid, const unsigned* block, void** valu
     if (const char* error = kernel->start(grid, block, values, &written)) return lose(error);
     if (!canaries()) return lose(kernel->name + " wrote past a buffer");
     uint64_t wrong = setting("TIEBREAK_SHIM_WRONG", 0);
-    if (wrong && launches % wrong == 0) *(unsigned*)written ^= 1;
+    const char* name = getenv("TIEBREAK_SHIM_WRONG_KERNEL");
+    if ((wrong && launches % wrong == 0) || (name && kernel->name == name)) *(unsigned*)written ^= 1;
     return OK;
 }
 

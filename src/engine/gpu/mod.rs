@@ -23,6 +23,7 @@ mod roots;
 mod row_kernel;
 mod row_layout;
 mod scan;
+mod scan_trial;
 mod schedule;
 #[cfg(feature = "cuda")]
 mod shared;
@@ -49,6 +50,7 @@ use schedule::{Unit, Uses};
 
 use super::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
 use crate::arith::DType;
+use crate::arith::grid::GridRule;
 use crate::program::builder::Builder;
 use crate::program::element::{self, Source};
 use crate::program::graph::{Graph, Primitive, TensorId, TensorType};
@@ -87,6 +89,8 @@ pub struct Accelerated<D: Device> {
     regions: bool,
     /// Roundings that such searches computed.
     rounded: u64,
+    /// Grids on which they were compared with the shader.
+    tried: HashSet<GridRule>,
     /// Uniform data of such searches and of roots, by what is in it.
     kept: HashMap<Vec<u8>, D::Uniforms>,
 }
@@ -124,8 +128,8 @@ impl<D: Device> Accelerated<D> {
     fn on(device: D) -> Self {
         let (hashing, regions, limit) = (!device.software(), !device.software(), lines(device.binding_max()));
         let (pool, kept) = (Pool::default(), HashMap::new());
-        let (variant, scanning, rounded) = (Variant::Dot, true, 0);
-        Accelerated { device, variant, pool, limit, hashing, scanning, regions, rounded, kept }
+        let (variant, scanning, rounded, tried) = (Variant::Dot, true, 0, HashSet::new());
+        Accelerated { device, variant, pool, limit, hashing, scanning, regions, rounded, tried, kept }
     }
 
     /// Takes buffers of at most so many bytes, 256 or more, from now on, where the device allows larger ones: what is computed is the
@@ -327,6 +331,10 @@ impl<D: Device> Engine for Accelerated<D> {
         self.device.check()?;
         let uniforms = self.device.uniforms(&shared.data)?;
         let (roundings, scratch) = (roundings(&graph), shared.scratch);
+        if let Some(rounding) = roundings.values().next() {
+            // One of a program's products is on the grid of all.
+            self.check_rounding(graph.logged[rounding.number].rule)?;
+        }
         Ok(Compiled::new(graph, Plan::<D> { nodes, fused, roundings, uniforms, scratch }))
     }
 
