@@ -22,10 +22,10 @@ struct CopyStream {
     uint64_t seen = 0;  // of the stream of all launches, what this one comes after
 };
 
-// A stream, null for that of all launches, and how much of it has to be done.
+// A stream, null for that of all launches, how much of it has to be done, and how much of that of all launches comes before.
 struct Event {
     CopyStream* stream = nullptr;
-    uint64_t at = 0;
+    uint64_t at = 0, seen = 0;
 };
 
 std::set<CopyStream*> copy_streams;
@@ -141,7 +141,7 @@ int cuEventRecord(void* handle, void* on) {
     if (lost) return LOST;
     CopyStream* stream = (CopyStream*)on;
     if (!events.count((Event*)handle) || (stream && !copy_streams.count(stream))) return INVALID;
-    *(Event*)handle = {stream, stream ? stream->begun : given};
+    *(Event*)handle = {stream, stream ? stream->begun : given, stream ? stream->seen : given};
     return OK;
 }
 
@@ -171,7 +171,8 @@ int cuEventSynchronize(void* handle) {
     if (!events.count((Event*)handle)) return INVALID;
     const Event& event = *(Event*)handle;
     if (event.stream) run_copies(event.stream, event.at);
-    else run_uploads(), waited_for = std::max(waited_for, event.at);
+    else run_uploads();
+    waited_for = std::max(waited_for, event.seen);
     return OK;
 }
 

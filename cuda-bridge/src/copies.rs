@@ -1,5 +1,5 @@
 //! Copies that nobody waits for needlessly, by way of page-locked memory: what a GPU has computed goes to the host beside whatever runs
-//! later, on a stream of its own, and what the host gives takes its place among the launches without stopping them.
+//! later, on streams of its own, and what the host gives takes its place among the launches without stopping them.
 //!
 //! Written after the driver's documentation; **nothing here has run on a GPU yet**. Where the driver lacks what this takes, there is
 //! none of it, and [`Memory::read`] and [`Memory::write`] do the same later.
@@ -99,9 +99,39 @@ struct Places {
     uploads: VecDeque<Place>,
 }
 
+/// A stream of the driver's.
+struct Stream {
+    device: Arc<Device>,
+    handle: Handle,
+}
+
+// SAFETY: as of events.
+unsafe impl Send for Stream {}
+
+impl Stream {
+    fn new(device: &Arc<Device>, calls: &CopyCalls) -> Result<Stream, DeviceError> {
+        let mut handle = null_mut();
+        // SAFETY: a place for a handle.
+        device.check("cuStreamCreate", unsafe { (calls.create_stream)(&mut handle, BESIDE) })?;
+        Ok(Stream { device: device.clone(), handle })
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let (Some(calls), Ok(())) = (self.device.copy_calls(), self.device.current()) {
+            // SAFETY: created on this device and not destroyed yet; what copies on it keeps it and waits for them.
+            unsafe { (calls.destroy_stream)(self.handle) };
+        }
+    }
+}
+
 struct Inner {
     device: Arc<Device>,
-    stream: Handle,
+    /// Of copies that wait for launches.
+    behind: Stream,
+    /// Of those that wait for nothing, not for such copies either.
+    beside: Stream,
     /// Everything that was launched before a copy.
     launched: Event,
     places: Mutex<Places>,
@@ -133,18 +163,13 @@ impl Copies {
     pub fn new(device: &Arc<Device>) -> Result<Option<Copies>, DeviceError> {
         let Some(calls) = device.copy_calls() else { return Ok(None) };
         device.current()?;
-        let mut stream = null_mut();
-        // SAFETY: a place for a handle.
-        let created = device.check("cuStreamCreate", unsafe { (calls.create_stream)(&mut stream, BESIDE) });
-        let Some(()) = unless_refused(created)? else { return Ok(None) };
-        let launched = Event::new(device, calls);
-        let Some(launched) = unless_refused(launched)? else {
-            // SAFETY: created above, and empty.
-            unsafe { (calls.destroy_stream)(stream) };
-            return Ok(None);
+        let make = || {
+            let [behind, beside] = [Stream::new(device, calls)?, Stream::new(device, calls)?];
+            let (launched, places, off) =
+                (Event::new(device, calls)?, Mutex::default(), AtomicBool::new(false));
+            Ok(Inner { device: device.clone(), behind, beside, launched, places, off })
         };
-        let (device, places, off) = (device.clone(), Mutex::default(), AtomicBool::new(false));
-        Ok(Some(Copies(Arc::new(Inner { device, stream, launched, places, off }))))
+        Ok(unless_refused(make())?.map(|inner| Copies(Arc::new(inner))))
     }
 
     /// Begins to copy parts of memory to the host, one after the other: after everything that was launched before, beside everything that
@@ -274,23 +299,23 @@ impl Inner {
         from: &[Slice],
         after_launches: bool,
     ) -> Result<(), DeviceError> {
+        let stream = if after_launches { self.behind.handle } else { self.beside.handle };
         if after_launches {
             let _one_at_a_time = self.places();
             self.launched.record(calls, null_mut())?;
             // SAFETY: a stream and an event of this device; what the event says now counts.
-            let status = unsafe { (calls.wait_event)(self.stream, self.launched.handle, 0) };
+            let status = unsafe { (calls.wait_event)(stream, self.launched.handle, 0) };
             self.device.check("cuStreamWaitEvent", status)?;
         }
         let mut at = 0;
         for slice in from.iter().filter(|slice| slice.bytes() != 0) {
             // SAFETY: as many bytes as both sides have; the place is this copy's until it has ended.
-            let status = unsafe {
-                (calls.download)(place.at.byte_add(at), slice.address(), slice.bytes(), self.stream)
-            };
+            let status =
+                unsafe { (calls.download)(place.at.byte_add(at), slice.address(), slice.bytes(), stream) };
             self.device.check("cuMemcpyDtoHAsync", status)?;
             at += slice.bytes();
         }
-        place.ended.record(calls, self.stream)
+        place.ended.record(calls, stream)
     }
 
     fn upload(&self, calls: &CopyCalls, to: Slice, bytes: &[u8]) -> Result<Option<()>, DeviceError> {
@@ -321,10 +346,6 @@ impl Drop for Inner {
                 Ok(()) => places.idle.push(place),
                 Err(_) => std::mem::forget(place),
             }
-        }
-        if self.device.current().is_ok() {
-            // SAFETY: created on this device and not destroyed yet; every copy on it was waited for.
-            unsafe { (calls.destroy_stream)(self.stream) };
         }
     }
 }

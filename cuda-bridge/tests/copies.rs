@@ -135,6 +135,12 @@ fn child_wrong() {
     copies.read(second.whole(), &mut |bytes| assert!(bytes != expected(1, 1))).unwrap();
     device.finish().unwrap();
     copies.read(second.whole(), &mut |bytes| assert!(bytes == expected(1, 1))).unwrap();
+    // A read waits for no copy that waits for launches.
+    let [early, late] = [&first, &second].map(|memory| copies.begin(&[memory.whole()]).unwrap().unwrap());
+    early.end(&mut |bytes| assert!(bytes == words(1))).unwrap();
+    copies.read(first.whole(), &mut |bytes| assert!(bytes == words(1))).unwrap();
+    second.write(&words(8)).unwrap();
+    late.end(&mut |bytes| assert!(bytes == words(8), "the copy was waited for")).unwrap();
     // Written while a copy is under way.
     let copying = copies.begin(&[second.whole()]).unwrap().unwrap();
     launch(&kernel, &first, &second);
