@@ -1,6 +1,7 @@
 //! The CUDA engine on an NVIDIA GPU: `cargo bench --bench cuda [-- --small]`. Products of several shapes by number of digits,
-//! digitising and rounding back included, whole steps of GPT-2 124M with the time that committing takes, with kernels launched as graphs
-//! and one by one, and its logged step on cuBLAS beside the same step without roundings and log.
+//! digitising and rounding back included; attention with its gradients, by one kernel and by a kernel for each node; whole steps of
+//! GPT-2 124M with the time that committing takes, with kernels launched as graphs and one by one; and its logged step on cuBLAS beside
+//! the same step without roundings and log.
 //!
 //! Prints a JSON object a line; `benches/cuda_report.py` measures the peers (PyTorch's products and step) in the same run and sets
 //! them beside each other. `--small` tries the benchmark itself where there is no GPU.
@@ -21,6 +22,7 @@ use tiebreak::program::builder::Builder;
 use tiebreak::program::graph::TensorType;
 use tiebreak::program::init;
 use tiebreak::program::models::{Gelu, Gpt, Model};
+use tiebreak::program::operators::causal_attention;
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::{ProductClass, ProductTable};
 use tiebreak::program::step::{Program, StepSpec};
@@ -72,6 +74,42 @@ fn product(engine: &mut dyn Engine, digits: u8, [m, n, k]: [u32; 3]) -> Result<(
         json!({ "kind": "product", "m": m, "n": n, "k": k, "digits": digits, "seconds": seconds })
     );
     Ok(())
+}
+
+/// Causal attention over a micro-batch with all gradients: seconds with a kernel for rows between products, and with one for each node.
+fn attention(mut engine: Cuda, [samples, heads, positions, channels]: [u32; 4]) -> Result<Cuda, EngineError> {
+    let mut builder = Builder::new(ProductTable::preset());
+    let shape = [samples * positions, heads * channels];
+    let names = ["q", "k", "v", "dy"];
+    let [q, k, v, dy] = names.map(|name| builder.input(name, DType::F32, &shape));
+    let y = causal_attention(&mut builder, [q, k, v], samples, heads, None);
+    let gradients = builder.backward(y, dy);
+    builder.output("y", y);
+    for (name, input) in [("dq", q), ("dk", k), ("dv", v)] {
+        builder.output(name, gradients[&input]);
+    }
+    let graph = Arc::new(builder.finish());
+    let value = |i: u32, seed: u32| (i.wrapping_mul(0x9e37_79b1) ^ seed.wrapping_mul(0x85eb_ca6b)) >> 8;
+    let number = |i: u32, seed: u32| (value(i, seed) as f32 / (1 << 23) as f32 - 1.0).to_le_bytes();
+    let mut seconds = Vec::new();
+    for at_once in [true, false] {
+        engine = engine.regions(at_once);
+        let compiled = engine.compile(graph.clone())?;
+        let mut inputs = Vec::new();
+        for (seed, port) in (1..).zip(&graph.inputs) {
+            let bytes: Vec<u8> = (0..shape[0] * shape[1]).flat_map(|i| number(i, seed)).collect();
+            inputs.push(engine.upload(graph.tensor(port.tensor), &bytes)?);
+        }
+        seconds.push(median(&mut engine, 5, 3, |engine| engine.run(&compiled, &inputs, None).map(drop))?);
+    }
+    println!(
+        "{}",
+        json!({
+            "kind": "attention", "samples": samples, "heads": heads, "positions": positions, "channels": channels,
+            "seconds": seconds[0], "seconds_by_node": seconds[1],
+        })
+    );
+    Ok(engine.regions(true))
 }
 
 /// The program of a step of a GPT: AdamW, clipping, its micro-batches accumulated by the contract's tree.
@@ -214,6 +252,7 @@ fn bench(small: bool) -> Result<(), EngineError> {
             product(&mut engine, digits, shape)?;
         }
     }
+    engine = attention(engine, if small { [1, 2, 66, 8] } else { [8, 12, 1024, 64] })?;
     let (layers, heads, width, context, vocabulary) =
         if small { (1, 2, 16, 8, 50) } else { (12, 12, 768, 1024, 50_257) };
     let (gelu, dropout, tied, init_std) = (Gelu::Tanh, 0.0, true, 0.02);

@@ -3,8 +3,8 @@
     python3 benches/cuda_report.py --ours BENCH-OUTPUT --out FILE [--checks FILE]
 
 BENCH-OUTPUT is what `cargo bench --bench cuda` printed. The peers are measured here, on the same GPU right after it: PyTorch's (cuBLAS')
-products of the same shapes in fp32, TF32, bf16 and int8, and a step of the same GPT-2 in bf16 autocast and in fp32, eager, with its
-fused attention. Without PyTorch or a GPU the peers' columns say so. `cuda-bridge/check-on-gpu.sh` calls this.
+products of the same shapes in fp32, TF32, bf16 and int8, its fused attention in bf16 and fp32, and a step of the same GPT-2 in bf16
+autocast and in fp32, eager, with that attention. Without PyTorch or a GPU the peers' columns say so. `cuda-bridge/check-on-gpu.sh` calls this.
 """
 
 import argparse
@@ -50,6 +50,22 @@ def products(m, n, k):
         found["int8"] = median(lambda: torch._int_mm(bytes_a, bytes_b.T))
     except RuntimeError as error:
         print(f"int8 of {m} x {n} x {k}: {error}", file=sys.stderr)
+    return found
+
+
+def attention(samples, heads, positions, channels):
+    """Seconds of causal attention with its gradients, in bf16 and in fp32."""
+    found = []
+    torch.backends.cuda.matmul.allow_tf32 = False
+    for dtype in (torch.bfloat16, torch.float32):
+        q, k, v, dy = (torch.randn(samples, heads, positions, channels, device="cuda", dtype=dtype) for _ in range(4))
+        inputs = [x.requires_grad_() for x in (q, k, v)]
+
+        def run():
+            y = torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=True)
+            torch.autograd.grad(y, inputs, dy)
+
+        found.append(median(run))
     return found
 
 
@@ -147,6 +163,17 @@ def main():
             cells = [f"{found[kind] * 1e3:.2f}" if kind in found else "-" for kind in kinds]
             table.append([" x ".join(map(str, shape)), *cells])
         text += [rows(table), ""]
+
+    table = [["samples x heads x positions x channels", "ms", "by a kernel for each node, ms", "time of bf16 / ours", "time of fp32 / ours"]]
+    for row in ours:
+        if row["kind"] != "attention":
+            continue
+        shape = [row[name] for name in ("samples", "heads", "positions", "channels")]
+        ratios = [f"{peer / row['seconds']:.2f}" for peer in attention(*shape)] if peers else ["-", "-"]
+        times = [f"{row[name] * 1e3:.2f}" for name in ("seconds", "seconds_by_node")]
+        table.append([" x ".join(map(str, shape)), *times, *ratios])
+    if len(table) > 1:
+        text += ["## Attention with its gradients, exact, default digits, against PyTorch's fused attention", "", rows(table), ""]
 
     table = [["parameters", "tokens a step", "digits", "s", "tokens/s", "committing", "/ bf16 autocast", "/ fp32"]]
     steps = {}

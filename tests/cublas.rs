@@ -9,7 +9,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::shim::{over, shim, tiebreak};
+use common::shim::{in_its_own_process, shim, tiebreak};
 use common::{begin_run, gpt_job, key, not_tested};
 use tiebreak::arith::DType;
 use tiebreak::arith::digits::{group_magnitude, quantise};
@@ -126,15 +126,6 @@ fn every_auditor_replays_every_kernel() {
     }
 }
 
-/// Tests that need the stand-in in their own process run in one that has it.
-fn in_its_own_process(name: &str) {
-    let Some(shim) = shim() else { return };
-    let output =
-        over(shim, std::env::current_exe().unwrap()).args(["--exact", name, "--ignored"]).output().unwrap();
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
-}
-
 fn run_native(engine: &mut dyn Engine, graph: &Arc<Graph>, inputs: &[Vec<u32>]) -> Vec<Vec<u32>> {
     let compiled = engine.compile(graph.clone()).unwrap();
     let mut tensors = Vec::new();
@@ -160,7 +151,7 @@ fn random(i: u32, stream: u32) -> u32 {
 /// Views as programs make them and as they might: dimensions in any order, gaps, steps, operands that all samples share.
 #[test]
 fn products_of_any_views_are_right() {
-    in_its_own_process("products_of_any_views");
+    in_its_own_process("products_of_any_views", &[]);
 }
 
 #[test]
@@ -216,7 +207,7 @@ fn products_of_any_views() {
 /// Rows that make sums hard stay within the proved bound, with tensor cores that cut off what they align too.
 #[test]
 fn no_product_is_outside_the_proved_bound() {
-    in_its_own_process("products_of_hard_rows");
+    in_its_own_process("products_of_hard_rows", &[]);
 }
 
 #[test]
@@ -298,7 +289,7 @@ fn split(row: &[u32], parts: u32) -> Row {
 /// with the plain shader.
 #[test]
 fn logs_do_not_depend_on_where_near_ties_are_found() {
-    in_its_own_process("logs_of_both_searches");
+    in_its_own_process("logs_of_both_searches", &[]);
 }
 
 #[test]

@@ -41,11 +41,6 @@ constexpr u32 SLAB = WIDE || WARP_COLUMNS % 32 != 0 ? 16 : 32;
 constexpr u32 SLABS = WARP_COLUMNS / SLAB;
 static_assert(WARP_COLUMNS % 16 == 0, "fragments of B come in pairs");
 
-#if WIDE
-typedef tb::vec<u32, 4u> Total;
-#else
-typedef long long Total;
-#endif
 // The padding puts neighbouring rows into different halves of the banks.
 constexpr u32 SLAB_STRIDE = SLAB + 64 / (u32)sizeof(Total);
 struct Slab {
@@ -191,35 +186,6 @@ TB_FN Total total_of(const Sums& sums, u32 m, u32 n, u32 i) {
     return wgsl_u128_add(Total{{(u32)low, (u32)(low >> 32), fill_low, fill_low}}, Total{{0u, (u32)high, (u32)(high >> 32), fill_high}});
 #else
     return (Total)gather<0>(sums, m, n, i, PLANES);
-#endif
-}
-
-// The WGSL's way from an exact sum to the output: every case.
-TB_FN u32 finish(Total total, u32 magnitude_a, u32 magnitude_b, u32 bits) {
-#if WIDE
-    return wgsl_finish(total, magnitude_a, magnitude_b, bits);
-#else
-    u32 fill = (u32)(total >> 63);
-    return wgsl_finish(tb::vec<u32, 4u>{{(u32)total, (u32)(total >> 32), fill, fill}}, magnitude_a, magnitude_b, bits);
-#endif
-}
-
-// A group's exponent; for a marked one a number that no ordinary result comes near.
-constexpr i32 NOT_ORDINARY = 1 << 20;
-TB_FN i32 scale_of(u32 magnitude) {
-    return wgsl_digits_marked(magnitude) ? NOT_ORDINARY : wgsl_digits_exponent(magnitude);
-}
-
-// total * 2^scale where that is 0 or rounds to a normal number, which is nearly always: the conversion rounds once, to nearest
-// even, and a power of two moves the exponent alone. Else false.
-TB_FN bool ordinary(Total total, i32 scale, u32& result) {
-#if NATIVE && !WIDE
-    u32 rounded = __float_as_uint(__ll2float_rn(total));
-    i32 field = (i32)(rounded >> 23 & 255u) + scale;
-    result = rounded == 0u ? 0u : rounded + ((u32)scale << 23);
-    return rounded == 0u ? scale < NOT_ORDINARY / 2 : field >= 1 && field <= 254;
-#else
-    return false;
 #endif
 }
 

@@ -1,5 +1,5 @@
 // scale.v1 and quantise.v1 by hand: what shaders/scale.wgsl and shaders/quantise.wgsl compute of a view whose rows, or whose columns, are
-// contiguous, into the same layouts. src/quantise.rs puts translate/prelude.cuh and warp.cuh before this text, with
+// contiguous, into the same layouts. src/quantise.rs puts translate/prelude.cuh, warp.cuh and digits.cuh before this text, with
 //   one of ROWS, COLUMNS, SCALE_COLUMNS   which kernel this is
 //   KERNEL                                its name
 //   DIGITS                                digits of the result, 1..=4 (not for SCALE_COLUMNS)
@@ -14,44 +14,6 @@
 // shifts takes over twenty instructions; here rows that fit a team's registers are read once, and an element takes two
 // multiplications, a conversion, an addition, an exclusive or and 0.75 to 2 byte permutations. Conversions run at half of the lanes'
 // rate or less (64 a clock and SM in NVIDIA's table for 9.0), which is still eighteen times what memory feeds.
-
-// q = RNE(x 2^(m - e)) by the processor. The power is split in two since m - e reaches 178. A product by a power of two is exact unless it
-// is subnormal, and then q is 0 whichever way it went; so the conversion rounds once. In a group that holds an infinity or a NaN
-// everything is taken as zero.
-#ifdef DIGITS
-constexpr i32 MAGNITUDE_BITS = 8 * (i32)DIGITS - 2;
-TB_FN f32 power(i32 exponent) { return __uint_as_float((u32)(exponent + 127) << 23); }
-struct Scale {
-    u32 mask;
-    f32 first, second;
-
-    __device__ __forceinline__ explicit Scale(u32 magnitude) {
-        const bool marked = magnitude >= 0x7f800000u;
-        // The least e with max|x| < 2^e: from the field, or from the leading zeros of a subnormal number.
-        const i32 exponent = magnitude == 0u || marked ? 0 : magnitude < 0x800000u ? 32 - __clz((i32)magnitude) - 149 : (i32)(magnitude >> 23) - 126;
-        const i32 shift = MAGNITUDE_BITS - exponent, most = tb::min(shift, 127);
-        mask = marked ? 0u : ~0u;
-        first = power(most), second = power(shift - most);
-    }
-
-    // The balanced digits of q, least significant first, as bytes: adding 128 to each makes them the bytes of a plain number, and
-    // the exclusive or takes the 128 away again. Digits beyond the last are 0.
-    __device__ __forceinline__ u32 digits(u32 x) const {
-        const i32 q = __float2int_rn(__fmul_rn(__fmul_rn(__uint_as_float(x & mask), first), second));
-        return ((u32)q + 0x80808080u) ^ 0x80808080u;
-    }
-};
-
-// Four neighbours' digits as the words of the planes.
-TB_FN void planes_of(const Scale& scale, const u32 (&x)[4], u32 (&planes)[4]) {
-    u32 q[4];
-    _Pragma("unroll") for (u32 i = 0; i < 4; i++) q[i] = scale.digits(x[i]);
-    const u32 low = __byte_perm(q[0], q[1], 0x5140), low_after = __byte_perm(q[2], q[3], 0x5140);
-    planes[0] = __byte_perm(low, low_after, 0x5410), planes[1] = __byte_perm(low, low_after, 0x7632);
-    const u32 high = __byte_perm(q[0], q[1], 0x7362), high_after = __byte_perm(q[2], q[3], 0x7362);
-    planes[2] = __byte_perm(high, high_after, 0x5410), planes[3] = __byte_perm(high, high_after, 0x7632);
-}
-#endif
 
 // Where row `row` of sample `sample` begins, from dims[1], three strides and an offset.
 TB_FN u32 row_at(const u32* view, u32 sample, u32 row) {

@@ -10,6 +10,8 @@ typedef shim::Address Address;
 TB_FN Address address(const void* at) { return shim::address(at); }
 #define TB_WARP_SYNC() shim::warp_sync(__LINE__)
 #define TB_SHUFFLE_XOR(word, lanes) shim::shuffle_xor(__LINE__, word, lanes)
+#define TB_SHUFFLE_FROM(word, lane) shim::shuffle_from(__LINE__, word, lane)
+#define TB_ANY(word) shim::any(__LINE__, word)
 #define TB_LOAD_MATRICES(r, at) shim::load_matrices(__LINE__, r, at)
 #define TB_MULTIPLY(c, a, b0, b1) shim::multiply(__LINE__, c, a, b0, b1)
 TB_FN void copy_16(Address to, const void* from, bool inside) { shim::copy_16(to, from, inside); }
@@ -20,6 +22,9 @@ template <int PENDING> TB_FN void wait_groups() { shim::wait_groups(PENDING); }
 // What only a test can find out: a place outside a buffer.
 #define TB_IF_SHIM(...) __VA_ARGS__
 #define TB_EXPECT(condition) shim::expect(condition, "a kernel's load lies outside its buffer")
+#define TB_NOINLINE static __attribute__((noinline))
+// Shared memory whose size a launch says.
+#define TB_DYNAMIC_SHARED(name, size) alignas(16) __shared__ unsigned char name[size]
 
 #else
 
@@ -31,6 +36,11 @@ TB_FN Address address(const void* at) { return (Address)__cvta_generic_to_shared
 
 // The word of the lane whose number differs in these bits.
 #define TB_SHUFFLE_XOR(word, lanes) __shfl_xor_sync(0xffffffffu, word, lanes)
+
+// The word of the lane with this number.
+#define TB_SHUFFLE_FROM(word, lane) __shfl_sync(0xffffffffu, word, lane)
+// Whether a word is not zero in any lane.
+#define TB_ANY(word) (__any_sync(0xffffffffu, (word) != 0u) != 0)
 
 // Four 8x8 matrices of 16-bit elements, which is 8 rows of 16 bytes each. Lane 8i + r gives the address of row r of matrix i;
 // lane l receives bytes 4 (l mod 4) .. + 3 of row l / 4 of each (PTX ISA, "Warp-level matrix load instruction: ldmatrix").
@@ -73,6 +83,8 @@ template <int PENDING> TB_FN void wait_groups() { asm volatile("cp.async.wait_gr
 
 #define TB_IF_SHIM(...)
 #define TB_EXPECT(condition)
+#define TB_NOINLINE static __device__ __noinline__
+#define TB_DYNAMIC_SHARED(name, size) extern __shared__ __align__(16) unsigned char name[]
 
 #endif
 

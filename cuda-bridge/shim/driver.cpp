@@ -13,8 +13,9 @@
 //   TIEBREAK_SHIM_GRAPHS=0       it makes no graphs of launches
 //   TIEBREAK_SHIM_VERSION=N      the driver's version, as cuDriverGetVersion gives it
 //   TIEBREAK_SHIM_FOLDER=PATH    where compiled kernels are kept (default: the folder this was compiled in)
-//   TIEBREAK_SHIM_COUNTS=FILE    where it adds a line when it is unloaded: kernels run, graphs made, graphs launched, copies to and
-//                                from page-locked memory that return at once (streams.cpp)
+//   TIEBREAK_SHIM_COUNTS=FILE    where it adds a line when it is unloaded: kernels run, graphs made, graphs launched, how many of the
+//                                kernels were of src/attention.rs and of src/columns.rs, copies to and from page-locked memory that
+//                                return at once (streams.cpp)
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -109,15 +110,18 @@ struct Loaded {
     const char* (*start)(const unsigned*, const unsigned*, void**, void**);
     size_t (*sizes)(size_t*);
     std::string name;
+    unsigned shared;          // dynamic shared memory that its text takes
+    unsigned shared_max = 48 << 10;  // and that launches may ask for
 };
 std::set<const void*> modules;
 
 // Graphs that were made and launched, for who counts.
 struct Counts {
-    uint64_t made = 0, launched = 0, downloads = 0, uploads = 0;
+    uint64_t made = 0, launched = 0, attention = 0, columns = 0, downloads = 0, uploads = 0;
     ~Counts() {
         if (const char* path = getenv("TIEBREAK_SHIM_COUNTS"))
-            std::ofstream(path, std::ios::app) << launches << ' ' << made << ' ' << launched << ' ' << downloads << ' ' << uploads << '\n';
+            std::ofstream(path, std::ios::app) << launches << ' ' << made << ' ' << launched << ' ' << attention << ' ' << columns << ' '
+                                               << downloads << ' ' << uploads << '\n';
     }
 } counts;
 
@@ -127,6 +131,8 @@ int run(Loaded* kernel, const unsigned* grid, const unsigned* block, void** valu
     if (!modules.count(kernel)) return lose("a kernel was launched whose module is unloaded");
     launches++;
     if (launches == setting("TIEBREAK_SHIM_LOST", 0)) return lose("unspecified launch failure");
+    counts.attention += kernel->name.rfind("attention", 0) == 0;
+    counts.columns += kernel->name.rfind("columns", 0) == 0;
     void* written = nullptr;
     give_next();
     size_t sizes[64];
@@ -140,7 +146,9 @@ int run(Loaded* kernel, const unsigned* grid, const unsigned* block, void** valu
     return OK;
 }
 
-bool launchable(const unsigned* grid, const unsigned* block) {
+// Shared memory is what the kernel's text takes, or a GPU would let it run over what is there.
+bool launchable(const Loaded* kernel, const unsigned* grid, const unsigned* block, unsigned shared) {
+    if (shared != kernel->shared || shared > kernel->shared_max) return false;
     for (int i = 0; i < 3; i++)
         if (grid[i] == 0 || (i > 0 && grid[i] > 65535)) return false;
     return block[0] * block[1] * block[2] <= 1024;
@@ -186,7 +194,7 @@ std::string read(const std::string& path) {
 }
 
 // What stands before the library in the machine code of a kernel.
-constexpr char MAGIC[] = "tiebreak-shim-3";
+constexpr char MAGIC[] = "tiebreak-shim-4";
 
 }  // namespace
 
@@ -226,7 +234,8 @@ int cuDeviceGetName(char* name, int len, int) {
 }
 
 int cuDeviceGetAttribute(int* value, int attribute, int) {
-    *value = attribute == 75 ? 9 : attribute == 16 ? 4 : 0;  // compute capability 9.0, four processors
+    // Compute capability 9.0, four processors, 227 KiB of shared memory.
+    *value = attribute == 75 ? 9 : attribute == 16 ? 4 : attribute == 97 ? 232448 : 0;
     return OK;
 }
 
@@ -344,7 +353,7 @@ int cuModuleLoadData(void** module, const void* image) {
     unlink(path.c_str());
     if (!library) return BAD_IMAGE;
     *module = new Loaded{library, (decltype(Loaded::start))dlsym(library, "tb_start"), (decltype(Loaded::sizes))dlsym(library, "tb_sizes"),
-                         (const char*)dlsym(library, "tb_name")};
+                         (const char*)dlsym(library, "tb_name"), *(const unsigned*)dlsym(library, "tb_shared")};
     // Launches are one at a time, under the lock.
     static char* stacks = nullptr;
     ((void (*)(char**))dlsym(library, "tb_keep_stacks"))(&stacks);
@@ -366,13 +375,18 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
     return OK;
 }
 
-// Dynamic shared memory is not there; no kernel of ours asks for it without cuFuncSetAttribute.
-int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned x, unsigned y, unsigned z, unsigned, void*,
+int cuFuncSetAttribute(void* function, int attribute, int value) {
+    if (attribute != 8 || value < 0 || value > 232448) return INVALID;
+    ((Loaded*)function)->shared_max = unsigned(value);
+    return OK;
+}
+
+int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned x, unsigned y, unsigned z, unsigned shared, void*,
                    void** values, void**) {
     after_transfers();
     std::lock_guard guard(lock);
     const unsigned grid[] = {gx, gy, gz}, block[] = {x, y, z};
-    return launchable(grid, block) ? run((Loaded*)function, grid, block, values) : INVALID;
+    return launchable((Loaded*)function, grid, block, shared) ? run((Loaded*)function, grid, block, values) : INVALID;
 }
 
 int cuGraphCreate(void** graph, unsigned flags) {
@@ -395,7 +409,8 @@ int cuGraphAddKernelNode(void** added, void* handle, void* const* after, size_t 
     std::lock_guard guard(lock);
     if (lost) return LOST;
     Graph& graph = *(Graph*)handle;
-    if (!modules.count(its->function) || its->shared != 0 || its->extra || !launchable(its->grid, its->block)) return INVALID;
+    const bool there = modules.count(its->function) && !its->extra;
+    if (!there || !launchable((Loaded*)its->function, its->grid, its->block, its->shared)) return INVALID;
     Node* node = new Node{(Loaded*)its->function, {}, {}, {}, {}};
     std::copy_n(its->grid, 3, node->grid);
     std::copy_n(its->block, 3, node->block);
@@ -484,11 +499,13 @@ int nvrtcCompileProgram(void* handle, int, const char* const*) {
     if (bounds < open) open = source.find('(', source.find(')', bounds));
     size_t first = source.find_last_of(" \n*", open - 1) + 1;
     std::string name = source.substr(first, open - first);
-    bool barriers = source.find("__syncthreads") != std::string::npos;
+    // Threads that wait for one another: the block's, or a warp's by kernels/warp.cuh.
+    bool barriers = source.find("__syncthreads") != std::string::npos || source.find("namespace warp") != std::string::npos;
     std::string text = "#include \"" SHIM_FOLDER "/shim.h\"\n" + source + "\n#define TB_TEXT(name) #name\n#define TB_NAME(name) TB_TEXT(name)\nextern \"C\" const char tb_name[] = TB_NAME(" +
         name + ");\n" +
         "extern \"C\" const char* tb_start(const unsigned* grid, const unsigned* block, void** values, void** written) {\n"
         "    return shim::start(" + name + ", grid, block, " + (barriers ? "true" : "false") + ", values, written);\n}\n" +
+        "#ifndef TB_DYNAMIC_BYTES\n#define TB_DYNAMIC_BYTES 0\n#endif\nextern \"C\" const unsigned tb_shared = TB_DYNAMIC_BYTES;\n"
         "extern \"C\" size_t tb_sizes(size_t* bytes) { return shim::sizes(" + name + ", bytes); }\n" +
         "extern \"C\" void tb_keep_stacks(char** place) { shim::keep_stacks(place); }\n";
     const char* compiler = getenv("CXX");

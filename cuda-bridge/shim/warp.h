@@ -28,6 +28,30 @@ inline unsigned shuffle_xor(int line, unsigned word, unsigned lanes) {
     return mine.result;
 }
 
+// shfl.sync.idx of all lanes, each by a number of its own.
+inline unsigned shuffle_from(int line, unsigned word, unsigned lane) {
+    Shuffle mine{word, lane, 0};
+    wait_for_warp(line, [](void* const* all) {
+        for (unsigned i = 0; i < WARP; i++) {
+            Shuffle* its = (Shuffle*)all[i];
+            expect(its->lanes < WARP, "a lane takes the word of one that is not there");
+            its->result = ((Shuffle*)all[its->lanes % WARP])->word;
+        }
+    }, &mine);
+    return mine.result;
+}
+
+// vote.sync.any of all lanes.
+inline bool any(int line, unsigned word) {
+    Shuffle mine{word, 0, 0};
+    wait_for_warp(line, [](void* const* all) {
+        unsigned found = 0;
+        for (unsigned i = 0; i < WARP; i++) found |= ((Shuffle*)all[i])->word;
+        for (unsigned i = 0; i < WARP; i++) ((Shuffle*)all[i])->result = found;
+    }, &mine);
+    return mine.result != 0;
+}
+
 // ldmatrix .x4: lane 8i + r gives the address of row r of matrix i; lane l gets bytes 4 (l mod 4) .. + 3 of row l / 4 of each.
 struct LoadMatrices {
     unsigned* r;

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::driver::{
-    Address, BAD_IMAGE, CopyCalls, Driver, GraphCalls, Handle, NOT_READY, OUT_OF_MEMORY, Status,
+    Address, BAD_IMAGE, CopyCalls, DYNAMIC_SHARED_MAX, Driver, GraphCalls, Handle, NOT_READY, OUT_OF_MEMORY,
+    Status,
 };
 pub use crate::loaded::{Call, Loaded};
 use crate::translate::Kernel;
@@ -61,6 +62,8 @@ pub struct Description {
     pub capability: (i32, i32),
     /// Streaming multiprocessors.
     pub processors: u32,
+    /// Bytes of shared memory that a block may ask for.
+    pub shared: u32,
     /// Its memory, in bytes.
     pub memory: u64,
 }
@@ -260,6 +263,13 @@ impl Device {
             let status =
                 (self.driver.calls.function)(&mut loaded.function, loaded.module, name.as_ptr().cast());
             self.driver.check("cuModuleGetFunction", status)?;
+            let bytes = loaded.kernel.dynamic_shared;
+            if bytes > 0 {
+                // Sizes of shared memory are some hundred thousand at most.
+                let status =
+                    (self.driver.calls.set_function)(loaded.function, DYNAMIC_SHARED_MAX, bytes as c_int);
+                self.driver.check("cuFuncSetAttribute", status)?;
+            }
         }
         Ok(loaded)
     }

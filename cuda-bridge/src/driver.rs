@@ -21,6 +21,10 @@ const VERSION_MIN: c_int = 11_020;
 const PROCESSORS: c_int = 16;
 const COMPUTE_MAJOR: c_int = 75;
 const COMPUTE_MINOR: c_int = 76;
+/// Of a device: the most shared memory of a block that asks for it.
+const SHARED_OPT_IN: c_int = 97;
+/// Of a function: the dynamic shared memory that its launches may ask for.
+pub(crate) const DYNAMIC_SHARED_MAX: c_int = 8;
 
 macro_rules! functions {
     ($(#[$doc:meta])* $name:ident: $($field:ident = $symbol:literal ($($argument:ty),*);)*) => {
@@ -64,6 +68,7 @@ functions! {
     load = "cuModuleLoadData" (*mut Handle, *const c_void);
     unload = "cuModuleUnload" (Handle);
     function = "cuModuleGetFunction" (*mut Handle, Handle, *const c_char);
+    set_function = "cuFuncSetAttribute" (Handle, c_int, c_int);
     allocate = "cuMemAlloc_v2" (*mut Address, usize);
     free = "cuMemFree_v2" (Address);
     upload = "cuMemcpyHtoD_v2" (Address, *const c_void, usize);
@@ -190,7 +195,7 @@ impl Driver {
     pub fn describe(&self, index: c_int) -> Result<(c_int, Description), DeviceError> {
         let mut ordinal = 0;
         let mut name = [0u8; 256];
-        let (mut major, mut minor, mut processors, mut memory) = (0, 0, 0, 0);
+        let (mut major, mut minor, mut processors, mut shared, mut memory) = (0, 0, 0, 0, 0);
         // SAFETY: calls as cuda.h has them with places for their results; the name is ended by a zero.
         unsafe {
             self.check("cuDeviceGet", (self.calls.get)(&mut ordinal, index))?;
@@ -199,11 +204,13 @@ impl Driver {
             self.check(call, (self.calls.attribute)(&mut major, COMPUTE_MAJOR, ordinal))?;
             self.check(call, (self.calls.attribute)(&mut minor, COMPUTE_MINOR, ordinal))?;
             self.check(call, (self.calls.attribute)(&mut processors, PROCESSORS, ordinal))?;
+            self.check(call, (self.calls.attribute)(&mut shared, SHARED_OPT_IN, ordinal))?;
             self.check("cuDeviceTotalMem", (self.calls.total)(&mut memory, ordinal))?;
         }
         let name = CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned();
         let processors = u32::try_from(processors).unwrap_or(1);
         let memory = memory as u64;
-        Ok((ordinal, Description { index, name, capability: (major, minor), processors, memory }))
+        let shared = u32::try_from(shared).unwrap_or(0);
+        Ok((ordinal, Description { index, name, capability: (major, minor), processors, shared, memory }))
     }
 }

@@ -11,7 +11,7 @@ use std::ptr::{null, null_mut};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::device::{Device, DeviceError};
-use crate::driver::{GraphCalls, Handle, KernelNode};
+use crate::driver::{GraphCalls, Handle};
 use crate::loaded::Call;
 
 /// Shorter sequences gain nothing.
@@ -129,21 +129,12 @@ impl Graphs {
     fn fill(&self, graphs: &GraphCalls, graph: Handle, calls: &[Call]) -> Result<(), DeviceError> {
         let mut before: Handle = null_mut();
         for (i, call) in calls.iter().enumerate() {
-            let status = call.with_arguments(|function, groups, block, arguments| {
-                let ([gx, gy, gz], [x, y, z]) = (groups, block);
-                let node = KernelNode {
-                    function,
-                    grid: [gx, gy, gz],
-                    block: [x, y, z],
-                    shared: 0,
-                    arguments,
-                    extra: null_mut(),
-                };
+            let status = call.with_node(|node| {
                 let (dependencies, count) = if i == 0 { (null(), 0) } else { (&raw const before, 1) };
                 let mut added = null_mut();
                 // SAFETY: a place for a handle, a graph, a node of it if there is one, and parameters as cuda.h has them, which the
                 // driver copies now, arguments included.
-                let status = unsafe { (graphs.add_kernel)(&mut added, graph, dependencies, count, &node) };
+                let status = unsafe { (graphs.add_kernel)(&mut added, graph, dependencies, count, node) };
                 (status, added)
             });
             let (status, added) = status;

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 use crate::device::{Device, DeviceError, Slice};
-use crate::driver::Handle;
+use crate::driver::{Handle, KernelNode};
 use crate::translate::{Kernel, ParameterKind};
 
 /// A kernel on a GPU.
@@ -73,7 +73,8 @@ impl Loaded {
         // SAFETY: as many parameters as the text has, each a pointer to at least its bytes; the driver copies them now.
         let status = unsafe {
             let launch = self.device.driver().calls.launch;
-            launch(self.function, gx, gy, gz, x, y, z, 0, null_mut(), pointers.as_mut_ptr(), null_mut())
+            let shared = self.kernel.dynamic_shared;
+            launch(self.function, gx, gy, gz, x, y, z, shared, null_mut(), pointers.as_mut_ptr(), null_mut())
         };
         self.device.check("cuLaunchKernel", status)
     }
@@ -115,13 +116,18 @@ impl Call {
         self.kernel.start(self.groups, &self.arguments)
     }
 
-    /// Shows the function, its blocks, threads of a block and pointers to its arguments, as the driver takes them.
-    pub(crate) fn with_arguments<R>(
-        &self,
-        show: impl FnOnce(Handle, [u32; 3], [u32; 3], *mut *mut c_void) -> R,
-    ) -> R {
+    /// Shows the launch as the driver takes it for a graph.
+    pub(crate) fn with_node<R>(&self, show: impl FnOnce(&KernelNode) -> R) -> R {
         let mut pointers = pointers(&self.arguments);
-        show(self.kernel.function, self.groups, self.kernel.kernel.block, pointers.as_mut_ptr())
+        let Kernel { block, dynamic_shared, .. } = self.kernel.kernel;
+        show(&KernelNode {
+            function: self.kernel.function,
+            grid: self.groups,
+            block,
+            shared: dynamic_shared,
+            arguments: pointers.as_mut_ptr(),
+            extra: null_mut(),
+        })
     }
 }
 

@@ -83,6 +83,7 @@ fn kernel(name: &str, defines: &str, [input, output]: [u32; 2]) -> Kernel {
         parameters: Parameter::by_hand(10, &[("input", input, false), ("output", output, true)]),
         block: [BLOCK, 1, 1],
         barriers: false,
+        dynamic_shared: 0,
     }
 }
 

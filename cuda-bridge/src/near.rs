@@ -18,6 +18,7 @@ fn kernel(name: &str, defines: &str, words: u32, buffers: &[(&str, bool)], barri
         parameters: Parameter::by_hand(words, &arrays),
         block: [256, 1, 1],
         barriers,
+        dynamic_shared: 0,
     }
 }
 

@@ -6,6 +6,8 @@
 use crate::tensor_core::WARP;
 use crate::translate::{Kernel, PRELUDE, Parameter};
 
+/// Digits of an element.
+pub(crate) const DIGITS: &str = include_str!("../kernels/digits.cuh");
 const TEXT: &str = include_str!("../kernels/quantise.cuh");
 
 /// Threads of a block, but for the longest rows.
@@ -153,12 +155,14 @@ fn team(places: u32) -> u32 {
 
 fn kernel(name: &str, defines: &str, words: usize, buffers: &[(&str, bool)], threads: u32) -> Kernel {
     let arrays: Vec<_> = buffers.iter().map(|&(name, writable)| (name, 4, writable)).collect();
+    let digits = if defines.contains("DIGITS") { DIGITS } else { "" };
     Kernel {
         name: name.into(),
-        source: format!("{PRELUDE}\n{defines}#define KERNEL {name}\n{WARP}{TEXT}"),
+        source: format!("{PRELUDE}\n{defines}#define KERNEL {name}\n{WARP}{digits}{TEXT}"),
         parameters: Parameter::by_hand(words as u32, &arrays),
         block: [threads, 1, 1],
         barriers: true,
+        dynamic_shared: 0,
     }
 }
 

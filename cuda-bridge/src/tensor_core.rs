@@ -16,6 +16,10 @@ use crate::translate::{
 
 /// The instructions of a warp, and the kernel that is made of them.
 pub(crate) const WARP: &str = include_str!("../kernels/warp.cuh");
+/// From exact sums to binary32.
+pub(crate) const SCALE_BACK: &str = include_str!("../kernels/scale_back.cuh");
+/// Products of fragments from memory.
+pub(crate) const FRAGMENTS: &str = include_str!("../kernels/fragments.cuh");
 const PRODUCT: &str = include_str!("../kernels/product.cuh");
 
 /// Functions of the WGSL that the kernel calls: `wgsl_NAME` in its text.
@@ -181,10 +185,9 @@ pub fn product(
     ] {
         let _ = writeln!(source, "constexpr u32 {name} = {value};");
     }
-    source.push_str(WARP);
-    source.push_str(PRODUCT);
+    source.extend([WARP, SCALE_BACK, PRODUCT]);
     let block = [32 * warps[0] * warps[1], 1, 1];
-    Ok(Kernel { name, source, parameters, block, barriers: true })
+    Ok(Kernel { name, source, parameters, block, barriers: true, dynamic_shared: 0 })
 }
 
 /// Whether a module's entry point takes what `kernels/product.cuh` takes.

@@ -163,10 +163,12 @@ fn copies_run_as_late_as_they_may() {
             return common::not_checked(&format!("copies over the stand-in for a driver: {error}"));
         }
     };
-    // Kernels run, graphs made and launched, copies to the host and to the GPU.
-    for (name, copies, counts) in
-        [("child_right", "1", "40 0 0 81 46"), ("child_without", "0", "0 0 0 0 0"), ("child_wrong", "1", "")]
-    {
+    // Kernels run, graphs made and launched, attention, columns, copies to the host and to the GPU.
+    for (name, copies, counts) in [
+        ("child_right", "1", "40 0 0 0 0 81 46"),
+        ("child_without", "0", "0 0 0 0 0 0 0"),
+        ("child_wrong", "1", ""),
+    ] {
         let file = folder.join(format!("counts-{}-{name}", std::process::id()));
         let mut child = Command::new(std::env::current_exe().unwrap());
         for variable in ["TIEBREAK_CUDA_DRIVER", "TIEBREAK_NVRTC"] {

@@ -41,7 +41,8 @@ fn functions_come_with_what_they_call() {
         names[0], names[1]
     );
     let parameters = vec![parameter(0, false), parameter(1, true)];
-    let kernel = Kernel { name: "k".into(), source, parameters, block: [1, 1, 1], barriers: false };
+    let kernel =
+        Kernel { name: "k".into(), source, parameters, block: [1, 1, 1], barriers: false, dynamic_shared: 0 };
     let mut out = [0, 0];
     let mut run = |input: [u32; 2]| {
         let mut buffers = [Buffer::Read(&input), Buffer::Write(&mut out)];

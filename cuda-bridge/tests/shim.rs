@@ -21,7 +21,14 @@ fn run(threads: u32, body: &str) -> Result<Vec<u32>, HostError> {
         include_str!("../kernels/warp.cuh")
     );
     let parameters = vec![parameter(0, "in", false), parameter(1, "out", true)];
-    let kernel = Kernel { name: "k".into(), source, parameters, block: [threads, 1, 1], barriers: true };
+    let kernel = Kernel {
+        name: "k".into(),
+        source,
+        parameters,
+        block: [threads, 1, 1],
+        barriers: true,
+        dynamic_shared: 0,
+    };
     let (words, mut out) = ((0..64).collect::<Vec<u32>>(), vec![0; 64]);
     common::host(&kernel, Checks::default())
         .run([1, 1, 1], &mut [Buffer::Read(&words), Buffer::Write(&mut out)])

@@ -45,3 +45,15 @@ pub fn tiebreak(shim: &Path, environment: &[(&str, &str)], args: &[&str]) -> (i3
     let printed = [output.stdout, output.stderr].concat();
     (output.status.code().unwrap(), String::from_utf8(printed).unwrap())
 }
+
+/// Runs an ignored test of the calling program in a process that has the stand-in and what else the environment is to say; whether there
+/// is a stand-in.
+pub fn in_its_own_process(name: &str, environment: &[(&str, &str)]) -> bool {
+    let Some(shim) = shim() else { return false };
+    let mut command = over(shim, std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--ignored"]).envs(environment.iter().copied());
+    let output = command.output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
+    true
+}

@@ -69,6 +69,8 @@ pub struct Kernel {
     pub block: [u32; 3],
     /// Whether threads of a block wait for one another.
     pub barriers: bool,
+    /// Bytes of shared memory that a launch asks for, beside what the text has.
+    pub dynamic_shared: u32,
 }
 
 /// What is written so far.
@@ -404,7 +406,7 @@ impl<'a> Writer<'a> {
         ]
         .concat();
         let parameters = buffers.into_iter().map(|(parameter, _)| parameter).collect();
-        Ok(Kernel { name, source, parameters, block: size, barriers: self.barriers })
+        Ok(Kernel { name, source, parameters, block: size, barriers: self.barriers, dynamic_shared: 0 })
     }
 }
 

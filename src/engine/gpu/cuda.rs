@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use cuda_bridge::cache::{self, Cache};
+use cuda_bridge::columns::Columns;
 use cuda_bridge::copies::{Copies, Copying};
 use cuda_bridge::device::{self, Call, Description, DeviceError, Loaded, Memory, Slice};
 use cuda_bridge::graphs::Graphs;
@@ -14,18 +15,22 @@ use cuda_bridge::nvrtc::{self, Nvrtc};
 use cuda_bridge::quantise::{Launch, Operand};
 use cuda_bridge::tensor_core::{Shape, product};
 use cuda_bridge::translate::{Kernel, Options, translate};
-use naga::valid::{Capabilities, ValidationFlags, Validator};
+use naga::Module;
+use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use rayon::prelude::*;
 
 use super::Accelerated;
+use super::attention::Attention;
+use super::attention_kernel::describe;
 use super::cublas::{self, Cublas, Library};
 use super::device::{Device, Dispatch, Own, linted};
-use super::digitise::Digitise;
+use super::digitise::{Digitise, OnTheWay};
 use super::kernels::{OwnKernel, ProductSize};
 use super::regions::Limits;
 use super::scan::Kernels;
 use crate::engine::EngineError;
-use crate::program::graph::View;
+use crate::program::graph::{Graph, View};
+use crate::shaders;
 use crate::shaders::product::Variant;
 
 /// A GPU with the kernels that were compiled for it.
@@ -43,9 +48,9 @@ pub struct CudaDevice {
     kernels: HashMap<Key, Arc<Loaded>>,
     /// What computes native products, if the shader does not.
     library: Option<Library>,
-    /// Kernels that no shader is the source of, by name: those that digitise, those about the library's products, and the search for
-    /// near ties.
-    by_name: HashMap<String, Arc<Loaded>>,
+    /// Kernels that no shader alone is the source of, by their text: those that digitise, rows between products, those about the library's
+    /// products, and the search for near ties.
+    by_text: HashMap<String, Arc<Loaded>>,
 }
 
 /// What a dispatch runs.
@@ -89,6 +94,11 @@ pub fn engine_error(device: &str, error: DeviceError) -> EngineError {
     }
 }
 
+/// The way back from exact sums, for kernels that are written by hand.
+fn scale_back() -> String {
+    shaders::compose_text("scale_back", "//!include shared/scale_back.wgsl\n").expect("it is there")
+}
+
 impl CudaDevice {
     /// The tensor cores' kernel for a product, if this GPU has the instructions and the kernel is for such sizes.
     fn shape(&self, size: &ProductSize) -> Option<Shape> {
@@ -100,16 +110,22 @@ impl CudaDevice {
 
     /// A kernel made ready to be launched: a shader's text translated, or the product that stands in for it.
     fn load(&self, (text, shape): &Key) -> Result<Arc<Loaded>, EngineError> {
-        linted(&self.name, text)?;
-        let module = naga::front::wgsl::parse_str(text).map_err(|e| self.fault(e))?;
-        let info = Validator::new(ValidationFlags::all(), Capabilities::empty()).validate(&module);
-        let info = info.map_err(|e| self.fault(e))?;
+        let (module, info) = self.parse(text)?;
         let options = Options { native: true };
         let kernel = match shape {
             None => translate(&module, &info, "main", options).map_err(|e| self.fault(e))?,
             Some(shape) => product(&module, &info, *shape, options).map_err(|e| self.fault(e))?,
         };
         self.compile(&kernel)
+    }
+
+    /// A text that the lint passes, as a module.
+    fn parse(&self, text: &str) -> Result<(Module, ModuleInfo), EngineError> {
+        linted(&self.name, text)?;
+        let module = naga::front::wgsl::parse_str(text).map_err(|e| self.fault(e))?;
+        let info = Validator::new(ValidationFlags::all(), Capabilities::empty()).validate(&module);
+        let info = info.map_err(|e| self.fault(e))?;
+        Ok((module, info))
     }
 
     fn compile(&self, kernel: &Kernel) -> Result<Arc<Loaded>, EngineError> {
@@ -121,16 +137,16 @@ impl CudaDevice {
     }
 
     /// A kernel that no shader is the source of, from those that are loaded or compiled now.
-    fn load_named(
+    fn load_own(
         &self,
         loaded: &mut HashMap<String, Arc<Loaded>>,
         kernel: Kernel,
     ) -> Result<Arc<Loaded>, EngineError> {
-        if let Some(there) = loaded.get(&kernel.name) {
+        if let Some(there) = loaded.get(&kernel.source) {
             return Ok(there.clone());
         }
         let new = self.compile(&kernel)?;
-        loaded.insert(kernel.name, new.clone());
+        loaded.insert(kernel.source, new.clone());
         Ok(new)
     }
 
@@ -229,7 +245,7 @@ impl Device for CudaDevice {
             cache,
             kernels: HashMap::new(),
             library: None,
-            by_name: HashMap::new(),
+            by_text: HashMap::new(),
         })
     }
 
@@ -299,27 +315,65 @@ impl Device for CudaDevice {
             Digitise::ScaleAndQuantise { digits } => operand.scale_and_quantise(digits),
         };
         let Some(Launch { kernel, words: uniform, groups }) = launch else { return Ok(None) };
-        let mut loaded = std::mem::take(&mut self.by_name);
-        let kernel = self.load_named(&mut loaded, kernel);
-        self.by_name = loaded;
+        let mut loaded = std::mem::take(&mut self.by_text);
+        let kernel = self.load_own(&mut loaded, kernel);
+        self.by_text = loaded;
+        Ok(Some(OwnKernel { pipeline: Pipeline::Kernel(kernel?), uniform, groups }))
+    }
+
+    fn digitise_on_the_way(
+        &mut self,
+        view: &View,
+        product: OnTheWay,
+    ) -> Result<Option<OwnKernel<Pipeline>>, EngineError> {
+        if self.device.description.capability < TENSOR_CORES {
+            return Ok(None);
+        }
+        let operand = Operand { dims: view.dims, strides: view.strides, offset: view.offset, block: 0 };
+        let OnTheWay { digits, columns } = product;
+        let (module, info) = self.parse(&scale_back())?;
+        let launch = Columns { operand, columns, digits }.launch(&module, &info, Options { native: true });
+        let Some(launch) = launch.map_err(|e| self.fault(e))? else { return Ok(None) };
+        let mut loaded = std::mem::take(&mut self.by_text);
+        let kernel = self.load_own(&mut loaded, launch.kernel);
+        self.by_text = loaded;
+        let pipeline = Pipeline::Kernel(kernel?);
+        Ok(Some(OwnKernel { pipeline, uniform: launch.words, groups: launch.groups }))
+    }
+
+    fn attention(
+        &mut self,
+        graph: &Graph,
+        found: &Attention,
+    ) -> Result<Option<OwnKernel<Pipeline>>, EngineError> {
+        let Description { capability, shared, .. } = self.device.description;
+        let described = (capability >= TENSOR_CORES).then(|| describe(graph, found, &self.row_limits()));
+        let Some((attention, text)) = described.flatten() else { return Ok(None) };
+        let (module, info) = self.parse(&text)?;
+        let kernel = attention.kernel(&module, &info, Options { native: true }, shared);
+        let Some(kernel) = kernel.map_err(|e| self.fault(e))? else { return Ok(None) };
+        let mut loaded = std::mem::take(&mut self.by_text);
+        let kernel = self.load_own(&mut loaded, kernel);
+        self.by_text = loaded;
+        let (uniform, groups) = (attention.words(), attention.groups());
         Ok(Some(OwnKernel { pipeline: Pipeline::Kernel(kernel?), uniform, groups }))
     }
 
     fn native_product(&mut self, operands: [&View; 2], parts: u32) -> Result<Option<Pipeline>, EngineError> {
         let Some(mut library) = self.library.take() else { return Ok(None) };
-        let mut loaded = std::mem::take(&mut self.by_name);
-        let load = |kernel: Kernel| self.load_named(&mut loaded, kernel);
+        let mut loaded = std::mem::take(&mut self.by_text);
+        let load = |kernel: Kernel| self.load_own(&mut loaded, kernel);
         let product = library.product(&self.name, operands, parts, load);
-        (self.library, self.by_name) = (Some(library), loaded);
+        (self.library, self.by_text) = (Some(library), loaded);
         Ok(Some(Pipeline::Library(product?)))
     }
 
     fn scan_kernels(&mut self) -> Option<Result<Kernels<Pipeline>, EngineError>> {
-        let mut loaded = std::mem::take(&mut self.by_name);
-        let mut load = |kernel| self.load_named(&mut loaded, kernel).map(Pipeline::Kernel);
+        let mut loaded = std::mem::take(&mut self.by_text);
+        let mut load = |kernel| self.load_own(&mut loaded, kernel).map(Pipeline::Kernel);
         let (norms, near, round) =
             (load(near::row_norms()), load(near::near_ties()), load(near::round_near_ties()));
-        self.by_name = loaded;
+        self.by_text = loaded;
         let of_results = |loaded: Result<_, EngineError>| Ok((loaded?, near::ELEMENTS));
         let norms = norms.map(|norms| (norms, near::ROWS));
         Some(

@@ -1,11 +1,12 @@
 //! What the engine asks of a way to reach GPUs: memory, pipelines, dispatches in order. Knows nothing of programs.
 
-use super::digitise::Digitise;
+use super::attention::Attention;
+use super::digitise::{Digitise, OnTheWay};
 use super::kernels::{OwnKernel, ProductSize};
 use super::regions::Limits;
 use super::scan;
 use crate::engine::EngineError;
-use crate::program::graph::View;
+use crate::program::graph::{Graph, View};
 use crate::shaders::product::Variant;
 
 /// A GPU through wgpu or through NVIDIA's driver.
@@ -67,6 +68,27 @@ pub trait Device: Sized + 'static {
         _view: &View,
         _block: u32,
         _what: Digitise,
+    ) -> Result<Option<OwnKernel<Self::Pipeline>>, EngineError> {
+        Ok(None)
+    }
+
+    /// A kernel of the device's own for a product whose left operand, a view in one scale group a row, is digitised on its way; none where it
+    /// is digitised first. It takes the view's tensor, digits and magnitudes of the right operand, and the product.
+    fn digitise_on_the_way(
+        &mut self,
+        _view: &View,
+        _product: OnTheWay,
+    ) -> Result<Option<OwnKernel<Self::Pipeline>>, EngineError> {
+        Ok(None)
+    }
+
+    /// A kernel of the device's own for rows between two products; none where they are computed one after another. It takes digits and
+    /// magnitudes of the first product's operands and of the second's right one, what the region reads beside, what others read of its
+    /// outputs, and the second product.
+    fn attention(
+        &mut self,
+        _graph: &Graph,
+        _found: &Attention,
     ) -> Result<Option<OwnKernel<Self::Pipeline>>, EngineError> {
         Ok(None)
     }

@@ -1,8 +1,9 @@
 //! Digitising operands by kernels of a device's own: which nodes they compute, and which nodes one launch computes together.
 
 use super::Accelerated;
+use super::attention;
 use super::device::Device;
-use super::kernels::OwnKernel;
+use super::kernels::{OwnKernel, ProductSize};
 use super::launch::Shared;
 use super::schedule::{Unit, Uses};
 use super::windows::Cut;
@@ -68,6 +69,60 @@ impl<D: Device> Accelerated<D> {
     }
 }
 
+/// A product whose left operand is digitised on its way, by one kernel of the device's.
+pub struct OnTheWay {
+    /// Digits of both operands, and columns.
+    pub digits: [u32; 2],
+    pub columns: u32,
+}
+
+impl<D: Device> Accelerated<D> {
+    /// Every product of a graph that the device computes with its left operand's magnitudes and digits, which nobody else reads.
+    pub(super) fn digitised_on_the_way(
+        &mut self,
+        graph: &Graph,
+        uses: &Uses,
+        shared: &mut Shared,
+    ) -> Result<Vec<Unit<D::Pipeline>>, EngineError> {
+        let mut found = Vec::new();
+        if self.variant != Variant::Dot {
+            return Ok(found);
+        }
+        for (at, node) in graph.nodes.iter().enumerate() {
+            let Some((input, nodes)) = on_the_way(graph, uses, at) else { continue };
+            let words = matches!(graph.tensor(input.tensor).dtype, DType::F32 | DType::U32);
+            let whole = |&node: &usize| self.cuts(graph, &graph.nodes[node]).iter().all(Cut::is_whole);
+            if !words || !nodes.iter().all(whole) {
+                continue;
+            }
+            let size = ProductSize::of(graph, node).expect("it is a product");
+            let product = OnTheWay { digits: [size.digits_a, size.digits_b], columns: size.columns };
+            if let Some(kernel) = self.device.digitise_on_the_way(input, product)? {
+                let [_, _, b, magnitudes_b] = attention::operands(node).expect("it is a product");
+                let (reads, writes) = (vec![input.tensor, b, magnitudes_b], vec![node.output]);
+                found.push(self.unit(graph, nodes, at, [reads, writes], kernel, shared));
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// The view that is digitised, in one scale group a row, for this node alone, if that is a product's left operand; with all nodes in order.
+pub fn on_the_way<'a>(graph: &'a Graph, uses: &Uses, at: usize) -> Option<(&'a View, Vec<usize>)> {
+    let [a, magnitudes_a, b, magnitudes_b] = attention::operands(&graph.nodes[at])?;
+    let readers = |tensor: TensorId| &uses.readers[tensor.0 as usize][..];
+    let is_output = |tensor: TensorId| graph.outputs.iter().any(|port| port.tensor == tensor);
+    let quantise = uses.writer[a.0 as usize]?;
+    let Primitive::Quantise { input, block: 0, .. } = &graph.nodes[quantise].primitive else { return None };
+    let alone = readers(a) == [at] && readers(magnitudes_a) == [quantise, at];
+    if !alone || a == b || magnitudes_a == magnitudes_b || is_output(a) || is_output(magnitudes_a) {
+        return None;
+    }
+    let mut nodes = uses.magnitudes_of(graph, quantise)?;
+    nodes.extend([quantise, at]);
+    Some((input, nodes))
+}
+
 fn own<D: Device>(
     device: &mut D,
     graph: &Graph,
@@ -85,7 +140,7 @@ fn own<D: Device>(
 impl Uses {
     /// The nodes that make the magnitudes of a node which quantises, if these are of its own view and it is the first to read
     /// them: one, or two where scale groups are long and the first finds those of shorter groups for the second alone.
-    fn magnitudes_of(&self, graph: &Graph, quantise: usize) -> Option<Vec<usize>> {
+    pub fn magnitudes_of(&self, graph: &Graph, quantise: usize) -> Option<Vec<usize>> {
         let Primitive::Quantise { input: operand, magnitudes, block: of_operand, .. } =
             &graph.nodes[quantise].primitive
         else {

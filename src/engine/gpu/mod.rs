@@ -6,6 +6,9 @@
 
 #[cfg(feature = "gpu")]
 mod adapter;
+mod attention;
+#[cfg(feature = "cuda")]
+mod attention_kernel;
 #[cfg(feature = "cuda")]
 mod cublas;
 #[cfg(feature = "cuda")]
@@ -38,6 +41,8 @@ use std::time::{Duration, Instant};
 #[cfg(feature = "gpu")]
 pub use adapter::{AdapterName, adapters};
 #[cfg(feature = "cuda")]
+pub use attention_kernel::kernels as attention_kernels;
+#[cfg(feature = "cuda")]
 pub use cublas::Cublas;
 #[cfg(feature = "cuda")]
 pub use cuda::{devices as cuda_devices, engine_error};
@@ -45,6 +50,7 @@ use device::{Device, Dispatch};
 use launch::{Part, Shared};
 use memory::Storage;
 use pool::{Buffer, Pool};
+use regions::Region;
 use scan::Searches;
 use schedule::{Unit, Uses};
 
@@ -317,6 +323,9 @@ impl<D: Device> Engine for Accelerated<D> {
         let (mut shared, uses) = (Shared::default(), Uses::of(&graph));
         let mut fused = self.digitised(&graph, &uses, &mut shared)?;
         let regions = self.regions_of(&graph, &uses, &fused);
+        let bare: Vec<Region> = regions.iter().map(|(region, _)| region.clone()).collect();
+        let on_the_way = self.digitised_on_the_way(&graph, &uses, &mut shared)?;
+        let attention = self.attention(&graph, &uses, &fused, &bare, &mut shared)?;
         let mut texts: Vec<_> = parts.iter().flatten().filter_map(Part::text).collect();
         texts.extend(regions.iter().map(|(_, (text, ..))| (&text[..], None)));
         self.device.prepare(&texts)?;
@@ -328,6 +337,9 @@ impl<D: Device> Engine for Accelerated<D> {
         for (region, shader) in regions {
             fused.push(self.region(&graph, region, shader, &mut shared)?);
         }
+        // They take the places of regions and of what digitises.
+        fused.extend(attention);
+        fused.extend(on_the_way);
         self.device.check()?;
         let uniforms = self.device.uniforms(&shared.data)?;
         let (roundings, scratch) = (roundings(&graph), shared.scratch);

@@ -284,7 +284,7 @@ pub fn texts(graph: &Graph) -> Vec<(String, String)> {
 }
 
 /// Whether all of a node's tensors have four-byte elements.
-fn has_words(graph: &Graph, node: &Node) -> bool {
+pub fn has_words(graph: &Graph, node: &Node) -> bool {
     let mut tensors = node.primitive.inputs();
     tensors.push(node.output);
     tensors.iter().all(|id| matches!(graph.tensor(*id).dtype, DType::F32 | DType::U32))
@@ -329,9 +329,14 @@ impl<D: Device> Accelerated<D> {
 
     /// Whether regions have the scalar reference's bits here.
     pub(super) fn computes_rows_well(&mut self) -> Result<bool, EngineError> {
-        let (graph, inputs) = trial(TRIAL_LEN);
-        let graph = Arc::new(graph);
-        Ok(outputs_of(self, &graph, &inputs)? == outputs_of(&mut Reference, &graph, &inputs)?)
+        let (rows, attention) = (trial(TRIAL_LEN), super::attention::trial(TRIAL_LEN));
+        for (graph, inputs) in [rows, attention] {
+            let graph = Arc::new(graph);
+            if outputs_of(self, &graph, &inputs)? != outputs_of(&mut Reference, &graph, &inputs)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 
