@@ -84,6 +84,10 @@ struct RowSum {
         const u32 sum = sum_of_lanes(wgsl_f_add(wgsl_f_add(t[0], t[1]), wgsl_f_add(t[2], t[3])));
         if (lane == block) of_block = sum;
     }
+    // Blocks from `end` on are zeros.
+    __device__ __forceinline__ void add_zeros(u32 end, u32 lane) {
+        if (lane >= end && lane < BLOCKS) of_block = 0u;
+    }
     __device__ __forceinline__ u32 total() const { return sum_of_lanes(of_block); }
 };
 static_assert(BLOCKS <= 32, "a lane for each block");
@@ -105,18 +109,26 @@ struct Shared {
 };
 static_assert(sizeof(Shared) == TB_DYNAMIC_BYTES, "what the launch asks for");
 
+TB_FN Four all(u32 value) { return {{value, value, value, value}}; }
+
+// What is known of a row's result: its greatest magnitude, the blocks that hold its places up to the diagonal, or all, and its number beyond.
+struct Row {
+    u32 magnitude, within, beyond;
+};
+
 //@rows
 
 // Digitises a row's result where it lies: the words of a group's digit planes take the place of its four numbers. Gives the steps up to
 // the last digit that is not zero.
-TB_FN u32 digitise_row(u32* row, u32 lane, u32 magnitude) {
-    const Scale scale(magnitude);
+TB_FN u32 digitise_row(u32* row, u32 lane, const Row& result) {
+    const Scale scale(result.magnitude);
     u32 end = 0u;
     _Pragma("unroll 1") for (u32 group = lane; group < STEPS2 * 16; group += 32) {
         u32* at = row + place_of(group);
         Four four = load_16(at, true);
         const u32 places = inside(group);
         u32 planes[4];
+        if (group >= result.within * 32u) four = all(result.beyond);
         _Pragma("unroll") for (u32 i = 0; i < 4; i++) four.v[i] = i < places ? four.v[i] : 0u;
         planes_of(scale, four.v, planes);
         u32 any = 0u;
@@ -185,8 +197,9 @@ KERNEL(PARAMETERS) {
         u32 magnitude = 0u, end = 0u;
         if (first + row < SAMPLE_ROWS) {
             u32* own = shared.stretches + row * STRIDE;
-            magnitude = compute_row(of, own, lane, sample * SAMPLE_ROWS + first + row);
-            end = digitise_row(own + RESULT * STRETCH, lane, magnitude);
+            const Row result = compute_row(of, own, lane, sample * SAMPLE_ROWS + first + row);
+            magnitude = result.magnitude;
+            end = digitise_row(own + RESULT * STRETCH, lane, result);
         }
         if (lane == 0u) shared.magnitudes[row] = magnitude, shared.ends[row] = end;
     }

@@ -3,6 +3,11 @@
 //!
 //! A pass goes over a row's places; maps whose operands are there are computed in it, and the maxima and sums of what it computed end
 //! it. Values that later passes take, the first product among them, wait in stretches of shared memory.
+//!
+//! Beyond the diagonal a causal mask makes one number of a row's places, and so does what depends on nothing else; such numbers are computed
+//! once a row, and passes end at the diagonal where that leaves every sum what it is.
+
+mod rows;
 
 use std::fmt::Write;
 
@@ -57,9 +62,11 @@ pub enum Operand {
 pub enum Operation {
     /// A function of the module of the operands, the four indices of the element, and constants: for every place, or once a row. The indices
     /// are those of the element's number (that of the row, once a row) in an index space of these dimensions.
+    /// `by_place` says whether the result depends on the last index itself; a causal mask's does not, beyond the diagonal.
     Map {
         function: String,
         each_place: bool,
+        by_place: bool,
         dims: [u32; 4],
         constants: Vec<u32>,
     },
@@ -108,6 +115,8 @@ struct Plan {
     /// The stretches of steps that later passes take. The first product begins in the first of them.
     homes: Vec<Option<usize>>,
     stretches: usize,
+    /// Whether a step's numbers beyond the diagonal are one.
+    beyond: Vec<bool>,
 }
 
 impl Operation {
@@ -212,7 +221,7 @@ impl Attention {
         text.push_str(&self.buffers(&parameters));
         let (head, tail) = TEXT.split_once(MARK).expect("the text has a place for the rows");
         let source =
-            [&text, WARP, SCALE_BACK, DIGITS, FRAGMENTS, head, &self.rows_text(&plan, name_of), tail]
+            [&text, WARP, SCALE_BACK, DIGITS, FRAGMENTS, head, &rows::text(self, &plan, name_of), tail]
                 .concat();
         let block = [THREADS, 1, 1];
         Ok(Some(Kernel { name, source, parameters, block, barriers: true, dynamic_shared: bytes }))
@@ -296,179 +305,17 @@ impl Attention {
                 homes[i] = Some(home);
             }
         }
-        Plan { pass, homes, stretches: until.len() }
-    }
-
-    /// The function that computes a row and gives the greatest magnitude of the result.
-    fn rows_text<'a>(&self, plan: &Plan, name_of: impl Fn(&str) -> &'a str) -> String {
-        let passes = plan.pass.iter().max().map_or(0, |last| last + 1);
-        let writer = RowWriter { of: self, plan, name_of };
-        let body: String = (0..passes).map(|pass| writer.pass(pass)).collect();
-        format!(
-            "TB_FN u32 compute_row(const Tensors& of, u32* own, u32 lane, u32 row) {{\n    u32 most = 0u;\n{body}    return \
-             greatest_of_lanes(most);\n}}\n"
-        )
-    }
-}
-
-struct RowWriter<'a, N> {
-    of: &'a Attention,
-    plan: &'a Plan,
-    name_of: N,
-}
-
-impl<'n, N: Fn(&str) -> &'n str> RowWriter<'_, N> {
-    fn aligned(&self, offset: u32) -> bool {
-        self.of.len.is_multiple_of(4) && offset.is_multiple_of(4)
-    }
-
-    /// What a step takes at place `i` of a lane's group.
-    fn operand(&self, operand: Operand) -> String {
-        match operand {
-            Operand::Step(of) if !self.of.steps[of].operation.has_places() => format!("s{of}"),
-            Operand::Product | Operand::Step(_) | Operand::Element { .. } => four(operand) + ".v[i]",
-            Operand::OfPlace { tensor, offset } => format!("of.in{tensor}[{offset}u + 4u * group + i]"),
-            Operand::OfRow { tensor, offset } => format!("of.in{tensor}[{offset}u + row]"),
-            Operand::One { tensor, offset } => format!("of.in{tensor}[{offset}u]"),
+        let mut beyond: Vec<bool> = Vec::new();
+        for step in &self.steps {
+            let is_one = |operand: &Operand| match *operand {
+                Operand::Product | Operand::OfRow { .. } | Operand::One { .. } => true,
+                Operand::Step(of) => beyond[of] || !self.steps[of].operation.has_places(),
+                Operand::Element { .. } | Operand::OfPlace { .. } => false,
+            };
+            let free = matches!(step.operation, Operation::Map { each_place: true, by_place: false, .. });
+            let one = self.causal && free && step.operands.iter().all(is_one);
+            beyond.push(one);
         }
+        Plan { pass, homes, stretches: until.len(), beyond }
     }
-
-    fn call(&self, i: usize, function: &str, indices: &str) -> String {
-        let Attention { steps, .. } = self.of;
-        let mut arguments: Vec<String> =
-            steps[i].operands.iter().map(|operand| self.operand(*operand)).collect();
-        arguments.push(indices.into());
-        let constants = |step: &Step| match &step.operation {
-            Operation::Map { constants, .. } => constants.len(),
-            _ => 0,
-        };
-        let first: usize = steps[..i].iter().map(constants).sum();
-        arguments.extend((first..first + constants(&steps[i])).map(|word| format!("of.p[{word}]")));
-        format!("{}({})", (self.name_of)(function), arguments.join(", "))
-    }
-
-    /// Everything of a pass: what rows have one of, the loop over groups, and the sums and maxima that end it.
-    fn pass(&self, pass: usize) -> String {
-        let Attention { steps, len, result, .. } = self.of;
-        let of_pass = || (0..steps.len()).filter(|&i| self.plan.pass[i] == pass);
-        let (mut before, mut takes, mut computes, mut keeps, mut after) =
-            (String::new(), String::new(), String::new(), String::new(), String::new());
-        let home = |stretch: usize| format!("own + {stretch}u * STRETCH + place_of(group)");
-        let mut taken: Vec<Operand> = Vec::new();
-        // Writing to a string cannot fail.
-        for i in of_pass() {
-            for &operand in &steps[i].operands {
-                if taken.contains(&operand) {
-                    continue;
-                }
-                taken.push(operand);
-                let loaded = match operand {
-                    Operand::Product => format!("x = load_16({}, places != 0u)", home(0)),
-                    Operand::Step(of) if self.plan.pass[of] < pass && steps[of].operation.has_places() => {
-                        let stretch = self.plan.homes[of].expect("what a later pass takes waits");
-                        format!("s{of} = load_16({}, places != 0u)", home(stretch))
-                    }
-                    Operand::Element { tensor, offset } => format!(
-                        "{} = load_group<{}>(of.in{tensor}, of.in{tensor}_n, {offset}u + row * LEN, group, places)",
-                        four(operand),
-                        self.aligned(offset)
-                    ),
-                    _ => continue,
-                };
-                let _ = writeln!(takes, "        const Four {loaded};");
-            }
-        }
-        for i in of_pass() {
-            let step = &steps[i];
-            match &step.operation {
-                Operation::Map { function, each_place: true, dims, .. } => {
-                    before.push_str(&indices(i, *dims, Some(*len)));
-                    let own = format!("i{i}_0, i{i}_1, i{i}_2, i{i}_3 + 4u * group + i");
-                    let value = self.call(i, function, &own);
-                    let _ = writeln!(
-                        computes,
-                        "        Four s{i};\n        _Pragma(\"unroll\") for (u32 i = 0; i < 4; i++) s{i}.v[i] = i < places ? \
-                         {value} : 0u;"
-                    );
-                    if i == *result {
-                        let _ = writeln!(
-                            keeps,
-                            "        _Pragma(\"unroll\") for (u32 i = 0; i < 4; i++) most = tb::max(most, s{i}.v[i] & \
-                             0x7fffffffu);"
-                        );
-                    }
-                    if let Some(stretch) = self.plan.homes[i] {
-                        let _ =
-                            writeln!(keeps, "        if (places != 0u) store_16({}, s{i});", home(stretch));
-                    }
-                    if let Some(write) = step.write {
-                        let _ = writeln!(
-                            keeps,
-                            "        store_group<{}>(of.out{write}, of.out{write}_n, row * LEN, group, places, s{i});",
-                            self.aligned(0)
-                        );
-                    }
-                }
-                Operation::Map { function, each_place: false, dims, .. } => {
-                    before.push_str(&indices(i, *dims, None));
-                    let own = format!("i{i}_0, i{i}_1, i{i}_2, i{i}_3");
-                    let _ = writeln!(before, "    const u32 s{i} = {};", self.call(i, function, &own));
-                    before.push_str(&write_one(step, i));
-                }
-                Operation::Sum => {
-                    let _ = writeln!(before, "    RowSum sum{i};");
-                    let terms = four(step.operands[0]);
-                    let _ = writeln!(keeps, "        sum{i}.add(block, lane, places, {terms});");
-                    let _ = writeln!(after, "    const u32 s{i} = sum{i}.total();");
-                    after.push_str(&write_one(step, i));
-                }
-                Operation::Max => {
-                    let _ = writeln!(before, "    u32 key{i} = 0u;");
-                    let term = self.operand(step.operands[0]);
-                    let _ = writeln!(
-                        keeps,
-                        "        _Pragma(\"unroll\") for (u32 i = 0; i < 4; i++) key{i} = i < places ? tb::max(key{i}, \
-                         wgsl_f_order_key({term})) : key{i};"
-                    );
-                    let _ = writeln!(
-                        after,
-                        "    const u32 s{i} = wgsl_f_from_order_key(greatest_of_lanes(key{i}));"
-                    );
-                    after.push_str(&write_one(step, i));
-                }
-            }
-        }
-        if takes.is_empty() && computes.is_empty() && keeps.is_empty() {
-            return before;
-        }
-        format!(
-            "    // Pass {pass}.\n{before}    _Pragma(\"unroll 1\") for (u32 block = 0; block < BLOCKS; block++) {{\n        const u32 group \
-             = block * 32u + lane, places = inside(group);\n{takes}{computes}{keeps}    }}\n{after}"
-        )
-    }
-}
-
-/// The four of a group.
-fn four(operand: Operand) -> String {
-    match operand {
-        Operand::Product => "x".into(),
-        Operand::Step(of) => format!("s{of}"),
-        Operand::Element { tensor, offset } => format!("e{tensor}_{offset}"),
-        _ => unreachable!("it has no number for each place of a row alone"),
-    }
-}
-
-/// The indices of a row's first place, or of a row, in an index space of these dimensions.
-fn indices(step: usize, [_, d1, d2, d3]: [u32; 4], len: Option<u32>) -> String {
-    let last = len.map_or(d3, |len| d3 / len).max(1);
-    let (d1, d2, each) = (d1.max(1), d2.max(1), len.map_or("1u", |_| "LEN"));
-    format!(
-        "    const u32 i{step}_3 = row % {last}u * {each}, i{step}_2 = row / {last}u % {d2}u, i{step}_1 = row / {last}u / {d2}u % {d1}u, \
-         i{step}_0 = row / {last}u / {d2}u / {d1}u;\n"
-    )
-}
-
-/// Writes what a row has one of, if it is written.
-fn write_one(step: &Step, i: usize) -> String {
-    step.write.map_or_else(String::new, |write| format!("    if (lane == 0u) of.out{write}[row] = s{i};\n"))
 }

@@ -67,7 +67,9 @@ pub fn describe(graph: &Graph, found: &Attention, limits: &Limits) -> Option<(Ke
                 bodies.push(body);
                 let function = format!("step_{number}");
                 let constants = write_function(&mut text, &function, body);
-                Operation::Map { function, each_place: role == Role::Wide, dims: *dims, constants }
+                let takes_scores = node.primitive.inputs().contains(&scores);
+                let by_place = body.code.contains(&Instr::Index(3)) && !(found.causal && takes_scores);
+                Operation::Map { function, each_place: role == Role::Wide, by_place, dims: *dims, constants }
             }
             (_, Role::Max) => Operation::Max,
             _ => Operation::Sum,
