@@ -45,10 +45,10 @@ struct Started<D: Device> {
     copying: Option<D::Copying>,
     /// The product and what it reads, in case all of it has to be shown.
     held: Vec<(TensorId, Tensor)>,
+    /// Their bytes.
+    bytes: u64,
     rows: [u64; 2],
     places: u64,
-    /// Bytes of these.
-    bytes: u64,
     /// The count of what was found, then the norms.
     sides: Buffer<D::Memory>,
     found: Buffer<D::Memory>,
