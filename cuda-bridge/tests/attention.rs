@@ -44,11 +44,11 @@ fn gpt_2(dropout: f32, products: ProductTable) -> Program {
 #[test]
 fn gpt_2s_attention_compiles_to_machine_code() {
     let Some(nvrtc) = common::nvrtc() else { return };
-    for (dropout, products) in
-        [(0.0, ProductTable::preset()), (0.1, ProductTable::uniform(2)), (0.1, ProductTable::uniform(3))]
-    {
+    let others = [(0.1, ProductTable::uniform(2)), (0.1, ProductTable::uniform(3))];
+    for (i, (dropout, products)) in std::iter::once((0.0, ProductTable::preset())).chain(others).enumerate() {
         let program = gpt_2(dropout, products);
-        for (architecture, shared) in ARCHITECTURES {
+        // The default table everywhere, others on one architecture.
+        for &(architecture, shared) in &ARCHITECTURES[if i == 0 { 0 } else { 2 }..] {
             let mut kernels = attention_kernels(&program.micro, shared);
             assert_eq!(kernels.len(), 4, "forward and backward of two layers");
             // Layers differ in numbers that launches give.
