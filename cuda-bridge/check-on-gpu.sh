@@ -12,7 +12,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-programs="adapters cuda_attention library device native near quantise graphs nccl"
+programs="adapters cuda_attention library device native near quantise graphs copies nccl"
 
 # What cargo built: the programs under names without hashes, stripped, in gpu-check/.
 build() {
@@ -21,7 +21,7 @@ build() {
   cargo build --release --locked
   cp target/release/tiebreak gpu-check/
   executables=$(cargo test --no-run --locked --test adapters --test cuda_attention --message-format=json &&
-    cargo test --no-run --locked -p cuda-bridge --test library --test device --test native --test near --test quantise --test graphs --test nccl --message-format=json &&
+    cargo test --no-run --locked -p cuda-bridge --test library --test device --test native --test near --test quantise --test graphs --test copies --test nccl --message-format=json &&
     cargo bench --no-run --locked --bench cuda --message-format=json) 2> gpu-check/build.log || {
     cat gpu-check/build.log >&2
     exit 1
@@ -131,6 +131,7 @@ beside "one fingerprint on every engine (\`tiebreak adapters\`)" "$tiebreak" ada
 beside "a kernel of the library, driver and NVRTC (\`device\`)" gpu-check/device
 beside "the kernels about cuBLAS, and the search for near ties (\`native\`, \`near\`)" sh -c "gpu-check/native && gpu-check/near"
 beside "launches that come back as graphs (\`graphs\`)" gpu-check/graphs on_a_gpu
+beside "copies that return at once (\`copies\`)" gpu-check/copies on_a_gpu
 beside "attention and the like by one kernel (\`cuda_attention\`)" gpu-check/cuda_attention --ignored
 if [ -z "$small" ]; then
   beside "digitising by hand (\`quantise\`)" gpu-check/quantise --skip every_kernel

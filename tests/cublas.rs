@@ -285,7 +285,7 @@ fn split(row: &[u32], parts: u32) -> Row {
     Row::default().with(high, magnitude, 3).with(rest, below, 4)
 }
 
-/// A log is the same wherever its near ties were searched for, also where there is no room for all of them (the paper's preset), and
+/// Log and state are the same wherever near ties were searched for, and whatever rounded the products, also where there is no room for all of them (the paper's preset), and
 /// with the plain shader.
 #[test]
 fn logs_do_not_depend_on_where_near_ties_are_found() {
@@ -311,14 +311,17 @@ fn logs_of_both_searches() {
     {
         let engine = kernels.map_or_else(|| Cuda::open(None).unwrap(), cublas);
         let mut engine = Counted { engine, shown: 0 };
-        for table in tables {
+        for (number, table) in tables.iter().enumerate() {
             let folder = tempfile::tempdir().unwrap();
             let job = logged_job(folder.path(), table);
             let job = Path::new(&job);
             let shorter = fs::read_to_string(job).unwrap().replace("steps = 4", "steps = 2");
             fs::write(job, shorter).unwrap();
-            engine.engine = engine.engine.scanning(true);
+            // Every other time as with a driver that cannot copy beside kernels.
+            engine.engine = engine.engine.scanning(true).copies(number % 2 == 0).unwrap();
+            let rounded = engine.engine.rounded_in_searches();
             let there = train(job, &folder.path().join("there"), &mut engine);
+            let rounded = engine.engine.rounded_in_searches() - rounded;
             engine.engine = engine.engine.scanning(false);
             let here = train(job, &folder.path().join("here"), &mut engine);
             assert!(there.0.iter().any(|(_, log)| log.len() > 100), "{table}: the logs are empty");
@@ -328,6 +331,10 @@ fn logs_of_both_searches() {
             println!("{table:?}: {} outputs were shown, without the search {}", there.2, here.2);
             let on_the_host = ["paper", "28", "400000"].iter().any(|text| table.contains(text));
             assert_eq!(there.2 > 0, on_the_host, "{table}: {} and {}", there.2, here.2);
+            // What is not rounded with other nodes is rounded by the search, where there is one.
+            println!("{table:?}: {rounded} roundings by searches");
+            let searched = !["paper", "28"].iter().any(|text| table.contains(text));
+            assert_eq!(rounded > 0, searched, "{table}: {rounded} roundings by searches");
         }
     }
 }
@@ -410,6 +417,7 @@ fn faults_are_told_apart() {
         (("TIEBREAK_CUBLAS", "/usr/lib"), "libcublas.so.13"),
         (("CUBLAS_EMULATE_SINGLE_PRECISION", "1"), "unset it"),
         (("TIEBREAK_SHIM_CUBLAS_WRONG", "3"), "wrong products"),
+        (("TIEBREAK_SHIM_WRONG_KERNEL", "round_near_ties"), "rounded by the search for near ties differ"),
         (("TIEBREAK_SHIM_CUBLAS_FAILS", "100"), "CUBLAS_STATUS_EXECUTION_FAILED"),
     ] {
         let train = ["-q", "train", &job, "--out", &out(says), "--engine", "cuda", "--native", "cublas"];

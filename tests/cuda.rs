@@ -52,8 +52,15 @@ fn runs_have_the_bits_of_other_engines_and_survive_a_lost_gpu() {
     assert!(run(&["audit", &lost]).contains("MATCHES"));
 }
 
+/// What the stand-in counted: kernels run, graphs made, graphs launched, kernels for rows between products and for columns, copies to the
+/// host and to the GPU that return at once.
+fn counted(file: &str) -> Vec<u64> {
+    let text = std::fs::read_to_string(file).unwrap();
+    text.lines().last().unwrap().split(' ').map(|n| n.parse().unwrap()).collect()
+}
+
 /// Where nobody looks at what is between, magnitudes are computed with the digits, rows are computed at once, and launches that come back
-/// are launched as graphs: the GPU's state is still the CPU's, and so it is where the driver makes no graphs.
+/// are launched as graphs, after uploads that nobody waits for: the GPU's state is still the CPU's, and so it is where the driver has neither.
 #[test]
 fn steps_that_nobody_observes_have_the_same_bits() {
     let Some(shim) = shim() else { return };
@@ -82,33 +89,40 @@ fn steps_that_nobody_observes_have_the_same_bits() {
     run(&[], &["-q", "train", &job, "--out", &here]);
     for graphs in ["1", "0"] {
         let (out, counts) = (path(&format!("cuda-{graphs}")), path(&format!("counts-{graphs}")));
-        let environment = [("TIEBREAK_SHIM_COUNTS", &counts[..]), ("TIEBREAK_SHIM_GRAPHS", graphs)];
+        let environment = [
+            ("TIEBREAK_SHIM_COUNTS", &counts[..]),
+            ("TIEBREAK_SHIM_GRAPHS", graphs),
+            ("TIEBREAK_SHIM_COPIES", graphs),
+        ];
         run(&environment, &["-q", "train", &job, "--out", &out, "--engine", "cuda"]);
         assert!(run(&[], &["compare", &out, &here]).contains("no difference"));
-        // Kernels run, graphs made, graphs launched, kernels for rows between products and for columns.
-        let counts = std::fs::read_to_string(&counts).unwrap();
-        let counts: Vec<u64> =
-            counts.lines().last().unwrap().split(' ').map(|n| n.parse().unwrap()).collect();
+        let counts = counted(&counts);
         if graphs == "1" {
             // A step launches ten sequences, and after a few steps every other one uses the same memory.
             assert!(counts[1] <= 20 && counts[2] >= 70, "made and launched: {counts:?}");
             // Forward and backward of every micro-batch, and of the opening.
-            assert!(counts[3..].iter().all(|&count| count >= 2 + 14 * 3 * 2), "{counts:?}");
+            assert!(counts[3..5].iter().all(|&count| count >= 2 + 14 * 3 * 2), "{counts:?}");
+            // Tokens and labels, the scalars of a micro-batch and of a step, and the embedding's grouping.
+            assert!(counts[5] == 0 && counts[6] > 100, "copies: {counts:?}");
         } else {
-            assert_eq!(counts[1..3], [0, 0]);
+            assert_eq!([&counts[1..3], &counts[5..]].concat(), [0; 4]);
         }
     }
 }
 
+/// Its traces hold what the search for near ties rounded.
 #[test]
 fn a_logged_run_replays_on_the_cpu() {
     let Some(shim) = shim() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let job = gpt_job(folder.path(), "microbatch", "").to_str().unwrap().to_string();
+    let job = gpt_job(folder.path(), "operator", "").to_str().unwrap().to_string();
     let out = folder.path().join("run").to_str().unwrap().to_string();
     let train = ["-q", "train", &job, "--out", &out, "--profile", "logged", "--engine", "cuda"];
-    let (code, printed) = tiebreak(shim, &[], &train);
+    let counts = folder.path().join("counts").to_str().unwrap().to_string();
+    let (code, printed) = tiebreak(shim, &[("TIEBREAK_SHIM_COUNTS", &counts)], &train);
     assert_eq!(code, 0, "{printed}");
+    let counts = counted(&counts);
+    assert!(counts[5] > 1000, "what searches found was not copied beside them: {counts:?}");
     let (code, printed) = tiebreak(shim, &[], &["audit", &out]);
     assert!(code == 0 && printed.contains("MATCHES"), "{printed}");
 }

@@ -66,12 +66,43 @@ __device__ __forceinline__ bool may_be_near_binary32(u32 x, u32 rest, float tole
     return biased < 26 || biased == 255 || __fadd_rn(magnitude_of(rest), tolerance) >= least;
 }
 
+#if defined(ROUND)
+// The bits of |x| towards zero if the rest says that x was rounded away from there, and its last bit 1 if anything is left.
+__device__ __forceinline__ u32 to_odd(u32 x, u32 magnitude, u32 rest) {
+    if ((rest & 0x7fffffffu) == 0u || magnitude >= 0x7f800000u) return magnitude;
+    const u32 truncated = x >> 31 == rest >> 31 ? magnitude : magnitude - 1u;
+    return truncated | 1u;
+}
+
+// What round_to_grid.v1 (src/program/logged.rs of the root crate) makes of x, operation by operation. `floor` is the grid's exponent if
+// it is `floored`.
+__device__ __forceinline__ u32 rounded_to_grid(u32 x, u32 rest, u32 bits, bool floored, i32 floor) {
+    u32 magnitude = x & 0x7fffffffu;
+    if (bits > 16u && bits < 32u) magnitude = to_odd(x, magnitude, rest);
+    u32 rounded = magnitude;
+    const u32 dropped = 32u - bits;
+    if (dropped != 0u) {
+        const u32 odd = magnitude >> dropped & 1u;
+        rounded = (magnitude + ((1u << (dropped - 1u)) - 1u) + odd) & ~((1u << dropped) - 1u);
+    }
+    if (floored) {
+        const i32 own = (i32)(magnitude >> 23) < 1 ? 1 : (i32)(magnitude >> 23);
+        const float c = power(floor + 150);
+        if (own + (i32)dropped < floor + 150) rounded = __float_as_uint(__fsub_rn(__fadd_rn(__uint_as_float(magnitude), c), c));
+    }
+    return rounded == 0u ? 0u : rounded + (x & 0x80000000u);
+}
+#define ROUNDED , u32* rounded, u32
+#else
+#define ROUNDED
+#endif
+
 // p: elements of the product, M, N, bits of the grid, whether it has a floor, the floor's exponent but for both fields, the least
 // one, the tolerance for the norms and for the result (binary32), whether the product has two parts, where the norms of rows and of
 // columns begin in `sides`, how many places `found` has. What is found is appended to `found` in any order, as place, result and
-// rest; `sides` counts all of it, what there is no place for too.
+// rest; `sides` counts all of it, what there is no place for too. With ROUND every result's value on the grid is written as well.
 extern "C" __global__ void __launch_bounds__(256) KERNEL(const u32* p, const u32* output, u32, const u32* magnitudes_a, u32,
-                                                         const u32* magnitudes_b, u32, u32* sides, u32, u32* found, u32) {
+                                                         const u32* magnitudes_b, u32, u32* sides, u32, u32* found, u32 ROUNDED) {
     const u32 place = blockIdx.x * 256u + threadIdx.x;
     if (place >= p[0]) return;
     const u32 row = place / p[2], column = row / p[1] * p[2] + place % p[2];
@@ -79,14 +110,12 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL(const u32* p, const u32
     const float scale = __fmul_rn(__fmul_rn(__uint_as_float(p[7]), __uint_as_float(sides[p[10] + row])), 1.000001f);
     const float of_norms = __fmul_rn(scale, __uint_as_float(sides[p[11] + column]));
     const float tolerance = __fadd_rn(of_norms, __fmul_rn(__uint_as_float(p[8]), magnitude_of(x)));
-    bool near;
-    if (p[3] == 32u) {
-        near = may_be_near_binary32(x, rest, tolerance);
-    } else {
-        i32 floor = (i32)p[6];
-        if (p[4] != 0u) floor = clamp(field(magnitudes_b[column]) + (field(magnitudes_a[row]) + (i32)p[5]), (i32)p[6], 104);
-        near = may_be_near(x, floor, (i32)p[3], tolerance);
-    }
+    i32 floor = (i32)p[6];
+    if (p[4] != 0u) floor = clamp(field(magnitudes_b[column]) + (field(magnitudes_a[row]) + (i32)p[5]), (i32)p[6], 104);
+#if defined(ROUND)
+    rounded[place] = rounded_to_grid(x, rest, p[3], p[4] != 0u, floor);
+#endif
+    const bool near = p[3] == 32u ? may_be_near_binary32(x, rest, tolerance) : may_be_near(x, floor, (i32)p[3], tolerance);
     if (!near) return;
     const u32 at = atomicAdd(&sides[0], 1u);
     if (at >= p[12]) return;

@@ -143,6 +143,7 @@ int cublasSetAtomicsMode(void* handle, int mode) {
 int cublasGemmStridedBatchedEx(void* handle, int operation_a, int operation_b, int m, int n, int k, const void* alpha, const void* a,
                                int type_a, int lda, long long stride_a, const void* b, int type_b, int ldb, long long stride_b,
                                const void* beta, void* c, int type_c, int ldc, long long stride_c, int batch, int compute, int algorithm) {
+    after_transfers();
     std::lock_guard guard(lock);
     if (lost) return EXECUTION_FAILED;
     products++;
@@ -168,6 +169,8 @@ int cublasGemmStridedBatchedEx(void* handle, int operation_a, int operation_b, i
     if (!fits(b, stride_b, ldb, operation_b ? k : n, operation_b ? n : k, bytes)) return INVALID_VALUE;
     if (!fits(c, stride_c, ldc, n, m, bytes_c) || (batch > 1 && stride_c < (int64_t)ldc * n)) return INVALID_VALUE;
 
+    give_next();
+    give((uint64_t)c);
     std::vector<double> rows((size_t)m * k), columns((size_t)n * k);
     std::vector<int> of_rows(rows.size()), of_columns(columns.size());
     for (int64_t sample = 0; sample < batch; sample++) {

@@ -8,12 +8,14 @@
 //   TIEBREAK_SHIM_MEMORY=BYTES   there is no more memory than this
 //   TIEBREAK_SHIM_LOST=N         the GPU is lost at the Nth launch
 //   TIEBREAK_SHIM_WRONG=N        every Nth launch leaves a wrong bit in what it writes
+//   TIEBREAK_SHIM_WRONG_KERNEL=NAME  so does every launch of this one
 //   TIEBREAK_SHIM_DEVICES=N      it shows so many GPUs (default: one)
 //   TIEBREAK_SHIM_GRAPHS=0       it makes no graphs of launches
 //   TIEBREAK_SHIM_VERSION=N      the driver's version, as cuDriverGetVersion gives it
 //   TIEBREAK_SHIM_FOLDER=PATH    where compiled kernels are kept (default: the folder this was compiled in)
-//   TIEBREAK_SHIM_COUNTS=FILE    where it adds a line when it is unloaded: kernels run, graphs made, graphs launched, and how many of the
-//                                kernels were of src/attention.rs and of src/columns.rs
+//   TIEBREAK_SHIM_COUNTS=FILE    where it adds a line when it is unloaded: kernels run, graphs made, graphs launched, how many of the
+//                                kernels were of src/attention.rs and of src/columns.rs, copies to and from page-locked memory that
+//                                return at once (streams.cpp)
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -80,9 +82,21 @@ std::mutex stream_lock;
 std::condition_variable stream_moved;
 int transfers[DEVICES_MAX];
 
+// Of streams.cpp: uploads that wait are done; so are all copies; the next operation on the stream of all launches begins, and is given
+// memory; the host waits for all of them; a copy is under way there.
+void end_uploads();
+void end_copies();
+void give_next();
+void give(uint64_t address);
+void host_waits();
+bool under_way(const void* at, size_t bytes);
+
 void after_transfers() {
-    std::unique_lock guard(stream_lock);
-    stream_moved.wait(guard, [] { return transfers[current] == 0; });
+    {
+        std::unique_lock guard(stream_lock);
+        stream_moved.wait(guard, [] { return transfers[current] == 0; });
+    }
+    end_uploads();
 }
 
 int lose(const std::string& why) {
@@ -103,9 +117,11 @@ std::set<const void*> modules;
 
 // Graphs that were made and launched, for who counts.
 struct Counts {
-    uint64_t made = 0, launched = 0, attention = 0, columns = 0;
+    uint64_t made = 0, launched = 0, attention = 0, columns = 0, downloads = 0, uploads = 0;
     ~Counts() {
-        if (const char* path = getenv("TIEBREAK_SHIM_COUNTS")) std::ofstream(path, std::ios::app) << launches << ' ' << made << ' ' << launched << ' ' << attention << ' ' << columns << '\n';
+        if (const char* path = getenv("TIEBREAK_SHIM_COUNTS"))
+            std::ofstream(path, std::ios::app) << launches << ' ' << made << ' ' << launched << ' ' << attention << ' ' << columns << ' '
+                                               << downloads << ' ' << uploads << '\n';
     }
 } counts;
 
@@ -118,10 +134,15 @@ int run(Loaded* kernel, const unsigned* grid, const unsigned* block, void** valu
     counts.attention += kernel->name.rfind("attention", 0) == 0;
     counts.columns += kernel->name.rfind("columns", 0) == 0;
     void* written = nullptr;
+    give_next();
+    size_t sizes[64];
+    for (size_t i = 0, count = kernel->sizes(sizes); i < count; i++)
+        if (sizes[i] == sizeof(uint64_t)) give(*(const uint64_t*)values[i]);
     if (const char* error = kernel->start(grid, block, values, &written)) return lose(error);
     if (!canaries()) return lose(kernel->name + " wrote past a buffer");
     uint64_t wrong = setting("TIEBREAK_SHIM_WRONG", 0);
-    if (wrong && launches % wrong == 0) *(unsigned*)written ^= 1;
+    const char* name = getenv("TIEBREAK_SHIM_WRONG_KERNEL");
+    if ((wrong && launches % wrong == 0) || (name && kernel->name == name)) *(unsigned*)written ^= 1;
     return OK;
 }
 
@@ -237,12 +258,16 @@ int cuCtxSetCurrent(void* context) {
 
 int cuCtxSynchronize() {
     after_transfers();
+    std::lock_guard guard(lock);
+    end_copies();
+    host_waits();
     return lost ? LOST : OK;
 }
 
 int cuStreamQuery(void* stream) {
     if (lost) return LOST;
     if (stream) return INVALID;
+    end_uploads();
     std::lock_guard guard(stream_lock);
     return transfers[current] ? NOT_READY : OK;
 }
@@ -267,6 +292,7 @@ int cuMemFree_v2(uint64_t address) {
     std::lock_guard guard(lock);
     auto found = allocations.find(address);
     if (found == allocations.end()) return INVALID;
+    if (under_way((const void*)address, found->second)) return lose("memory was freed that a copy is under way from");
     used -= found->second;
     allocations.erase(found);
     free((void*)address);
@@ -278,6 +304,8 @@ int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
     std::lock_guard guard(lock);
     if (lost) return LOST;
     if (bytes && !inside(to, bytes)) return INVALID;
+    give_next();
+    give(to);
     memcpy((void*)to, from, bytes);
     return OK;
 }
@@ -287,6 +315,8 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* stream)
     std::lock_guard guard(lock);
     if (lost) return LOST;
     if (stream || !inside(to, bytes) || !inside(from, bytes) || (to < from + bytes && from < to + bytes)) return INVALID;
+    give_next();
+    give(to);
     memcpy((void*)to, (const void*)from, bytes);
     return OK;
 }
@@ -296,6 +326,7 @@ int cuMemcpyDtoH_v2(void* to, uint64_t from, size_t bytes) {
     std::lock_guard guard(lock);
     if (lost) return LOST;
     if (bytes && !inside(from, bytes)) return INVALID;
+    host_waits();
     memcpy(to, (const void*)from, bytes);
     return OK;
 }

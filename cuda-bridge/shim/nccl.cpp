@@ -277,6 +277,7 @@ int ncclGroupEnd() {
         const char*& last = part.sends ? read : written;
         last = std::max(last, (const char*)part.at + part.bytes);
     }
+    end_uploads();
     for (Part& part : group.parts) {
         if (part.sends) c->sent += part.bytes;
         else memset(part.at, 0xa5, part.bytes);

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::driver::{
-    Address, BAD_IMAGE, DYNAMIC_SHARED_MAX, Driver, GraphCalls, Handle, NOT_READY, OUT_OF_MEMORY, Status,
+    Address, BAD_IMAGE, CopyCalls, DYNAMIC_SHARED_MAX, Driver, GraphCalls, Handle, NOT_READY, OUT_OF_MEMORY,
+    Status,
 };
 pub use crate::loaded::{Call, Loaded};
 use crate::translate::Kernel;
@@ -143,6 +144,11 @@ impl Device {
     /// The driver's functions about graphs, if it has them.
     pub(crate) fn graph_calls(&self) -> Option<&GraphCalls> {
         self.driver.graphs.as_ref()
+    }
+
+    /// The driver's functions about copies that return at once, if it has them.
+    pub(crate) fn copy_calls(&self) -> Option<&CopyCalls> {
+        self.driver.copies.as_ref()
     }
 
     /// What a status means.

@@ -90,6 +90,23 @@ functions! {
     destroy_executable = "cuGraphExecDestroy" (Handle);
 }
 
+functions! {
+    /// Those about other streams than that of all launches, events, and copies that return at once.
+    CopyCalls:
+    create_stream = "cuStreamCreate" (*mut Handle, c_uint);
+    destroy_stream = "cuStreamDestroy_v2" (Handle);
+    wait_event = "cuStreamWaitEvent" (Handle, Handle, c_uint);
+    create_event = "cuEventCreate" (*mut Handle, c_uint);
+    destroy_event = "cuEventDestroy_v2" (Handle);
+    record = "cuEventRecord" (Handle, Handle);
+    query = "cuEventQuery" (Handle);
+    synchronize = "cuEventSynchronize" (Handle);
+    allocate_host = "cuMemAllocHost_v2" (*mut *mut c_void, usize);
+    free_host = "cuMemFreeHost" (*mut c_void);
+    download = "cuMemcpyDtoHAsync_v2" (*mut c_void, Address, usize, Handle);
+    upload = "cuMemcpyHtoDAsync_v2" (Address, *const c_void, usize, Handle);
+}
+
 /// CUDA_KERNEL_NODE_PARAMS, in its first version, which is the one that `cuGraphAddKernelNode` takes under this name.
 #[repr(C)]
 pub(crate) struct KernelNode {
@@ -108,6 +125,7 @@ pub(crate) struct KernelNode {
 pub(crate) struct Driver {
     pub calls: Calls,
     pub graphs: Option<GraphCalls>,
+    pub copies: Option<CopyCalls>,
     _library: Library,
 }
 
@@ -148,7 +166,8 @@ impl Driver {
         // SAFETY: loading NVIDIA's driver library, as every user of it does.
         let library = unsafe { Library::new(file) }.map_err(DeviceError::NoDriver)?;
         let (calls, graphs) = (Calls::from(&library)?, GraphCalls::from(&library).ok());
-        let driver = Driver { calls, graphs, _library: library };
+        let copies = CopyCalls::from(&library).ok();
+        let driver = Driver { calls, graphs, copies, _library: library };
         // SAFETY: a call as cuda.h has it.
         driver.check("cuInit", unsafe { (driver.calls.init)(0) })?;
         let version = driver.version()?;

@@ -176,6 +176,7 @@ impl HostKernel {
 /// The stand-in for NVIDIA's driver, NVRTC, cuBLAS and NCCL.
 const DRIVER: &str = concat!(
     include_str!("../shim/driver.cpp"),
+    include_str!("../shim/streams.cpp"),
     include_str!("../shim/cublas.cpp"),
     include_str!("../shim/nccl.cpp")
 );

@@ -7,6 +7,7 @@
 pub mod attention;
 pub mod cache;
 pub mod columns;
+pub mod copies;
 pub mod cublas;
 pub mod device;
 mod driver;

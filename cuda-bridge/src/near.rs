@@ -1,5 +1,5 @@
-//! The kernels that find which results of a native product may lie near a boundary of their grid: `kernels/near.cuh`, which says what
-//! their uniform words are.
+//! The kernels that find which results of a native product may lie near a boundary of their grid, and round them: `kernels/near.cuh`,
+//! which says what their uniform words are.
 
 use crate::translate::{Kernel, Parameter};
 
@@ -27,14 +27,17 @@ pub fn row_norms() -> Kernel {
     kernel("row_norms", "#define ROW_NORMS\n", 11, &[("input", false), ("sides", true)], true)
 }
 
+/// What [`near_ties`] writes and reads beside its uniform words, in order.
+const BUFFERS: [(&str, bool); 5] =
+    [("output", false), ("magnitudes_a", false), ("magnitudes_b", false), ("sides", true), ("found", true)];
+
 /// What may be near a tie, [`ELEMENTS`] results a block.
 pub fn near_ties() -> Kernel {
-    let buffers = [
-        ("output", false),
-        ("magnitudes_a", false),
-        ("magnitudes_b", false),
-        ("sides", true),
-        ("found", true),
-    ];
-    kernel("near_ties", "", 13, &buffers, false)
+    kernel("near_ties", "", 13, &BUFFERS, false)
+}
+
+/// The same, and every result rounded to its grid, into one more buffer.
+pub fn round_near_ties() -> Kernel {
+    let buffers = [&BUFFERS[..], &[("rounded", true)]].concat();
+    kernel("round_near_ties", "#define ROUND\n", 13, &buffers, false)
 }

@@ -1,13 +1,15 @@
-//! The search for near ties on the device, by the host's compiler: norms of any view, and the decisions of random and adversarial
-//! results, equal to the host's own. NVRTC compiles it for the architectures that run it.
+//! The search for near ties on the device, by the host's compiler: norms of any view, the decisions of random and adversarial results,
+//! equal to the host's own, and their values on the grid, equal to what the contract's rounding gives. NVRTC compiles it for the
+//! architectures that run it.
 
 mod common;
 
 use cuda_bridge::host::{Buffer, Checks};
-use cuda_bridge::near::{ELEMENTS, ROWS, near_ties, row_norms};
+use cuda_bridge::near::{ELEMENTS, ROWS, near_ties, round_near_ties, row_norms};
 use tiebreak::arith::grid::GridRule;
 use tiebreak::engine::scan::Candidate;
 use tiebreak::program::graph::{TensorId, View};
+use tiebreak::program::logged::round_body;
 use tiebreak::rounding::near_tie::{NearTie, Product, Side, Tolerance};
 use tiebreak::rounding::norms;
 
@@ -68,27 +70,17 @@ fn search(product: &Product, results: &[u32], places: u32) -> (u32, Vec<Candidat
         places,
     ];
     let norms = product.a.norms.iter().chain(&product.b.norms).map(|norm| norm.to_bits());
-    let mut sides: Vec<u32> = [0; 4].into_iter().chain(norms).collect();
-    let mut found = vec![0; 3 * places as usize];
+    let sides: Vec<u32> = [0; 4].into_iter().chain(norms).collect();
     let groups = [elements.div_ceil(ELEMENTS), 1, 1];
-    let sides_of = |side: &Side| side.magnitudes.clone();
     let before = [
         p.to_vec(),
         results.to_vec(),
-        sides_of(product.a),
-        sides_of(product.b),
-        sides.clone(),
-        found.clone(),
+        product.a.magnitudes.clone(),
+        product.b.magnitudes.clone(),
+        sides,
+        vec![0; 3 * places as usize],
+        vec![0x5a5a_5a5a; elements as usize],
     ];
-    let mut buffers = [
-        Buffer::Read(&before[0]),
-        Buffer::Read(&before[1]),
-        Buffer::Read(&before[2]),
-        Buffer::Read(&before[3]),
-        Buffer::Write(&mut sides),
-        Buffer::Write(&mut found),
-    ];
-    common::host(&near_ties(), CHECKS).run(groups, &mut buffers).unwrap();
     let candidates = |count: u32, found: &[u32]| {
         let candidate = |c: &[u32]| Candidate { place: c[0], high: c[1], rest: c[2] };
         let mut all: Vec<Candidate> =
@@ -96,13 +88,53 @@ fn search(product: &Product, results: &[u32], places: u32) -> (u32, Vec<Candidat
         all.sort();
         all
     };
-    let found = candidates(sides[0], &found);
-    // A GPU finds the same in an order of its own, and as many where it has no room for all.
-    if let Some(after) = common::on_gpu(&near_ties(), groups, &before) {
-        assert_eq!(after[4][0], sides[0]);
-        assert!(sides[0] > places || candidates(sides[0], &after[5]) == found, "other candidates on the GPU");
-    }
-    (sides[0], found)
+    let on_grid = rounded(product, results);
+    let both = [near_ties(), round_near_ties()].map(|kernel| {
+        let buffers = kernel.parameters.len();
+        let mut after = before.clone();
+        let [p, output, a, b, sides, found, values] = &mut after;
+        let mut all = vec![
+            Buffer::Read(p),
+            Buffer::Read(output),
+            Buffer::Read(a),
+            Buffer::Read(b),
+            Buffer::Write(sides),
+            Buffer::Write(found),
+            Buffer::Write(values),
+        ];
+        all.truncate(buffers);
+        common::host(&kernel, CHECKS).run(groups, &mut all).unwrap();
+        let rounds = buffers == before.len();
+        assert!(!rounds || after[6] == on_grid, "{:?}: other values on the grid", product.rule);
+        let (count, found) = (after[4][0], candidates(after[4][0], &after[5]));
+        // A GPU finds the same in an order of its own, and as many where it has no room for all.
+        if let Some(after) = common::on_gpu(&kernel, groups, &before[..buffers]) {
+            assert_eq!(after[4][0], count);
+            assert!(count > places || candidates(count, &after[5]) == found, "other candidates on the GPU");
+            assert!(!rounds || after[6] == on_grid, "{:?}: other values on the GPU", product.rule);
+        }
+        (count, found)
+    });
+    let [searched, rounded] = both;
+    assert_eq!(searched, rounded, "the search that rounds finds something else");
+    searched
+}
+
+/// What the contract's rounding makes of a product's results.
+fn rounded(product: &Product, results: &[u32]) -> Vec<u32> {
+    let [batch, m, n, k] = product.dims;
+    let (rule, body) = (product.rule, round_body(product.rule, k as u32));
+    let value = |place: usize| {
+        let (row, column) = (place / n, place / (m * n) * n + place % n);
+        let x = results[place];
+        let inputs = match rule.bits {
+            _ if rule.floor != 0 => vec![x, product.a.magnitudes[row], product.b.magnitudes[column]],
+            17..32 => vec![x, results[batch * m * n + place]],
+            _ => vec![x],
+        };
+        body.eval(&inputs, [0; 4])
+    };
+    (0..batch * m * n).map(value).collect()
 }
 
 fn facts(ties: &[NearTie]) -> Vec<(usize, u64, i64, u64, Option<tiebreak::rounding::Decision>)> {
@@ -172,8 +204,10 @@ fn decisions_are_the_hosts() {
             let (short, found) = search(&product, &words, 5);
             assert_eq!((short, found.len()), (count, 5.min(count as usize)));
 
-            // What is not finite is found, and refused as the host does.
+            // What is not finite is found, and refused as the host does. Zeros have no sign on a grid.
+            words[1] = 0x8000_0000;
             words[elements / 2] = 0x7f80_0000;
+            words[elements / 2 + 1] = 0xffff_ffff;
             let (_, found) = search(&product, &words, elements as u32);
             let refused = product.near_ties_among(found).err();
             assert_eq!(refused, Some(elements / 2));
@@ -186,7 +220,7 @@ fn decisions_are_the_hosts() {
 #[test]
 fn nvrtc_compiles_it() {
     let Some(nvrtc) = common::nvrtc() else { return };
-    for kernel in [row_norms(), near_ties()] {
+    for kernel in [row_norms(), near_ties(), round_near_ties()] {
         for architecture in ["sm_80", "sm_89", "sm_90a"] {
             let cubin = nvrtc
                 .compile(&kernel.name, &kernel.source, architecture)

@@ -47,6 +47,22 @@ impl LoggedProduct {
         let [batch, m, n, _] = self.dims();
         batch * m * n
     }
+
+    /// What rounds the product to its grid.
+    fn rounding(&self) -> Primitive {
+        let ([b0, b1, m, k], n) = (self.a.dims, self.b.dims[2]);
+        let dims = [b0, b1, m, n];
+        let view = |tensor, offset, strides| View { tensor, offset, dims, strides };
+        let part = |offset| view(self.product, offset, [b1 * m * n, m * n, n, 1]);
+        let mut inputs = vec![part(0)];
+        if self.rule.floor != 0 {
+            inputs.push(view(self.magnitudes_a, 0, [b1 * m, m, 1, 0]));
+            inputs.push(view(self.magnitudes_b, 0, [b1 * n, n, 0, 1]));
+        } else if self.rule.is_wide() && self.rule.bits < 32 {
+            inputs.push(part(b0 * b1 * m * n));
+        }
+        Primitive::Map { body: round_body(self.rule, k), dims, inputs }
+    }
 }
 
 /// A product of `operands` [batch0, batch1, M, K] and [batch0, batch1, N, K] on a grid: what an auditor computes.
@@ -59,7 +75,7 @@ pub fn logged_product(
 ) -> TensorId {
     let operands = operands.map(|view| native_input(b, rule, view));
     let [va, vb] = &operands;
-    let (b0, b1, m, n, k) = (va.dims[0], va.dims[1], va.dims[2], vb.dims[2], va.dims[3]);
+    let (b0, b1, m, n) = (va.dims[0], va.dims[1], va.dims[2], vb.dims[2]);
     let dims = [b0, b1, m, n];
     let magnitudes = operands.clone().map(|view| b.magnitudes(view, 0));
     let (product, exact) = if rule.is_wide() {
@@ -69,20 +85,14 @@ pub fn logged_product(
         let product = exact_product(b, &operands, [digits.digits_a, digits.digits_b], Part::Rounded, shape);
         (product, vec![product])
     };
-    let strides = [b1 * m * n, m * n, n, 1];
-    let part = |offset| View { tensor: product, offset, dims, strides };
-    let mut inputs = vec![part(0)];
-    if rule.floor != 0 {
-        let [tensor_a, tensor_b] = magnitudes;
-        inputs.push(View { tensor: tensor_a, offset: 0, dims, strides: [b1 * m, m, 1, 0] });
-        inputs.push(View { tensor: tensor_b, offset: 0, dims, strides: [b1 * n, n, 0, 1] });
-    } else if rule.is_wide() && rule.bits < 32 {
-        inputs.push(part(b0 * b1 * m * n));
-    }
-    let output = b.map_views(round_body(rule, k), dims, inputs, DType::F32, shape);
-    let [a, b_view] = operands;
-    let [magnitudes_a, magnitudes_b] = magnitudes;
-    b.logged(LoggedProduct { class, a, b: b_view, magnitudes_a, magnitudes_b, rule, product, output, exact });
+    let ([a, right], [magnitudes_a, magnitudes_b]) = (operands, magnitudes);
+    // The output's number comes with its node.
+    let output = product;
+    let mut logged =
+        LoggedProduct { class, a, b: right, magnitudes_a, magnitudes_b, rule, product, output, exact };
+    logged.output = b.node(logged.rounding(), DType::F32, shape);
+    let output = logged.output;
+    b.logged(logged);
     output
 }
 
@@ -346,6 +356,29 @@ pub fn native_graph(graph: &Graph) -> Graph {
     }
     nodes.retain(|node| needed[node.output.0 as usize]);
     Graph { nodes, ..graph.clone() }
+}
+
+/// Where a trainer's graph rounds a native product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rounding {
+    /// The product's number among [`Graph::logged`].
+    pub number: usize,
+    /// The node that rounds it to its grid.
+    pub node: usize,
+}
+
+/// The roundings of a trainer's graph, by the node that is the native product.
+pub fn roundings(graph: &Graph) -> HashMap<usize, Rounding> {
+    let nodes = graph.nodes.iter().enumerate();
+    let writer: HashMap<TensorId, usize> = nodes.map(|(index, node)| (node.output, index)).collect();
+    let found = graph.logged.iter().enumerate().filter_map(|(number, logged)| {
+        let (product, node) = (*writer.get(&logged.product)?, *writer.get(&logged.output)?);
+        let native = Primitive::Native { a: logged.a.clone(), b: logged.b.clone() };
+        let known =
+            graph.nodes[product].primitive == native && graph.nodes[node].primitive == logged.rounding();
+        known.then_some((product, Rounding { number, node }))
+    });
+    found.collect()
 }
 
 /// Which nodes of a graph have outputs that trainer and auditor both know, so that a trace can hold them: all but native products in

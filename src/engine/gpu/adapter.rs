@@ -75,6 +75,7 @@ impl Device for Adapter {
     type Memory = wgpu::Buffer;
     type Uniforms = wgpu::Buffer;
     type Pipeline = wgpu::ComputePipeline;
+    type Copying = std::convert::Infallible;
 
     const API: &'static str = "wgpu";
 
@@ -270,6 +271,10 @@ impl Device for Adapter {
         let view = staging.get_mapped_range(..).map_err(|error| self.lost(error))?;
         visit(&view[..bytes as usize]);
         Ok(())
+    }
+
+    fn end_read(&self, copying: Self::Copying, _visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
+        match copying {}
     }
 
     fn finish(&self) -> Result<(), EngineError> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use cuda_bridge::cache::{self, Cache};
 use cuda_bridge::columns::Columns;
+use cuda_bridge::copies::{Copies, Copying};
 use cuda_bridge::device::{self, Call, Description, DeviceError, Loaded, Memory, Slice};
 use cuda_bridge::graphs::Graphs;
 use cuda_bridge::native::Product;
@@ -38,6 +39,8 @@ pub struct CudaDevice {
     device: Arc<device::Device>,
     /// Dispatches that come back with the same memory are launched at once.
     graphs: Graphs,
+    /// Copies that nobody waits for needlessly, where the driver has what they take.
+    copies: Option<Copies>,
     nvrtc: Nvrtc,
     /// NVRTC's version.
     compiler: (i32, i32),
@@ -190,12 +193,25 @@ impl Accelerated<CudaDevice> {
         self.device.graphs.set(on);
         self
     }
+
+    /// The engine with copies beside kernels where the driver has them, as it is when it is opened, or with those that wait for the whole
+    /// device: the results are the same.
+    ///
+    /// # Errors
+    /// If the GPU was lost.
+    pub fn copies(mut self, on: bool) -> Result<Self, EngineError> {
+        let device = &mut self.device;
+        let copies = if on { Copies::new(&device.device) } else { Ok(None) };
+        device.copies = copies.map_err(|error| device.error(error))?;
+        Ok(self)
+    }
 }
 
 impl Device for CudaDevice {
     type Memory = Memory;
     type Uniforms = Memory;
     type Pipeline = Pipeline;
+    type Copying = Copying;
 
     const API: &'static str = "cuda";
 
@@ -218,9 +234,11 @@ impl Device for CudaDevice {
         let (driver, device) = opened.map_err(|error| engine_error("cuda", error))?;
         let name = format!("{} (driver {driver}, NVRTC {major}.{minor})", chosen.name);
         let (compiler, cache) = ((major, minor), Cache::of_this_user());
+        let copies = Copies::new(&device).map_err(|error| engine_error("cuda", error))?;
         Ok(CudaDevice {
             name,
             graphs: Graphs::new(&device),
+            copies,
             device,
             nvrtc,
             compiler,
@@ -266,7 +284,12 @@ impl Device for CudaDevice {
     }
 
     fn write(&self, memory: &Memory, bytes: &[u8]) -> Result<(), EngineError> {
-        memory.write(bytes).map_err(|error| self.error(error))
+        let begun = self.copies.as_ref().map_or(Ok(false), |copies| copies.write(memory, bytes));
+        match begun {
+            Ok(false) => memory.write(bytes),
+            begun => begun.map(|_| ()),
+        }
+        .map_err(|error| self.error(error))
     }
 
     fn pipeline(&mut self, text: &str) -> Result<Pipeline, EngineError> {
@@ -348,10 +371,13 @@ impl Device for CudaDevice {
     fn scan_kernels(&mut self) -> Option<Result<Kernels<Pipeline>, EngineError>> {
         let mut loaded = std::mem::take(&mut self.by_text);
         let mut load = |kernel| self.load_own(&mut loaded, kernel).map(Pipeline::Kernel);
-        let (norms, near) = (load(near::row_norms()), load(near::near_ties()));
+        let (norms, near, round) =
+            (load(near::row_norms()), load(near::near_ties()), load(near::round_near_ties()));
         self.by_text = loaded;
+        let of_results = |loaded: Result<_, EngineError>| Ok((loaded?, near::ELEMENTS));
+        let norms = norms.map(|norms| (norms, near::ROWS));
         Some(
-            norms.and_then(|norms| Ok(Kernels { norms: (norms, near::ROWS), near: (near?, near::ELEMENTS) })),
+            norms.and_then(|norms| Ok(Kernels { norms, near: of_results(near)?, round: of_results(round)? })),
         )
     }
 
@@ -402,6 +428,28 @@ impl Device for CudaDevice {
     fn read(&self, memory: &Memory, bytes: u64, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
         visit(&memory.read(bytes as usize).map_err(|error| self.error(error))?);
         Ok(())
+    }
+
+    fn begin_read(&self, from: &[(&Memory, u64)]) -> Result<Option<Copying>, EngineError> {
+        let slices: Vec<Slice> =
+            from.iter().map(|(memory, bytes)| memory.slice(0, *bytes as usize)).collect();
+        let begun = self.copies.as_ref().map_or(Ok(None), |copies| copies.begin(&slices));
+        begun.map_err(|error| self.error(error))
+    }
+
+    fn end_read(&self, copying: Copying, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
+        copying.end(visit).map_err(|error| self.error(error))
+    }
+
+    fn read_beside(
+        &self,
+        memory: &Memory,
+        bytes: u64,
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), EngineError> {
+        let slice = memory.slice(0, bytes as usize);
+        let read = self.copies.as_ref().map_or(Ok(false), |copies| copies.read(slice, visit));
+        if read.map_err(|error| self.error(error))? { Ok(()) } else { self.read(memory, bytes, visit) }
     }
 
     fn finish(&self) -> Result<(), EngineError> {

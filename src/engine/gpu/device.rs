@@ -17,6 +17,8 @@ pub trait Device: Sized + 'static {
     type Uniforms: Send + Sync + 'static;
     /// A shader made ready.
     type Pipeline: Clone + Send + Sync + 'static;
+    /// A copy to the host that is under way; dropping it waits for it.
+    type Copying;
 
     /// How it is reached, for people.
     const API: &'static str;
@@ -122,6 +124,26 @@ pub trait Device: Sized + 'static {
         bytes: u64,
         visit: &mut dyn FnMut(&[u8]),
     ) -> Result<(), EngineError>;
+
+    /// Begins to copy the first bytes of memories to the host, after everything that was submitted before and beside everything that is
+    /// submitted later; none where that cannot be. Nothing may write these memories until the copy is dropped.
+    fn begin_read(&self, _from: &[(&Self::Memory, u64)]) -> Result<Option<Self::Copying>, EngineError> {
+        Ok(None)
+    }
+
+    /// Waits for a copy, and for nothing that was submitted after it was begun, and shows the bytes of all memories, one after the other.
+    fn end_read(&self, copying: Self::Copying, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError>;
+
+    /// [`Device::read`], of memory that nothing has written since a copy was begun that has ended: what was submitted since need not be
+    /// waited for.
+    fn read_beside(
+        &self,
+        memory: &Self::Memory,
+        bytes: u64,
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), EngineError> {
+        self.read(memory, bytes, visit)
+    }
 
     /// Waits for everything that was submitted.
     fn finish(&self) -> Result<(), EngineError>;

@@ -26,13 +26,14 @@ mod roots;
 mod row_kernel;
 mod row_layout;
 mod scan;
+mod scan_trial;
 mod schedule;
 #[cfg(feature = "cuda")]
 mod shared;
 mod split;
 mod windows;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,9 +56,11 @@ use schedule::{Unit, Uses};
 
 use super::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
 use crate::arith::DType;
+use crate::arith::grid::GridRule;
 use crate::program::builder::Builder;
 use crate::program::element::{self, Source};
 use crate::program::graph::{Graph, Primitive, TensorId, TensorType};
+use crate::program::logged::{Rounding, roundings};
 use crate::program::products::{ProductClass, ProductTable};
 pub use crate::shaders::product::Variant;
 
@@ -70,6 +73,8 @@ struct Plan<D: Device> {
     nodes: Vec<Unit<D::Pipeline>>,
     /// What takes the place of several nodes, where nobody looks at what is between.
     fused: Vec<Unit<D::Pipeline>>,
+    /// What searches for near ties may compute beside them.
+    roundings: HashMap<usize, Rounding>,
     uniforms: D::Uniforms,
     scratch: Vec<u64>,
 }
@@ -88,6 +93,10 @@ pub struct Accelerated<D: Device> {
     scanning: bool,
     /// Whether nodes over the same rows are computed at once: where that is no GPU, node by node is a little faster (`benches/step.rs`).
     regions: bool,
+    /// Roundings that such searches computed.
+    rounded: u64,
+    /// Grids on which they were compared with the shader.
+    tried: HashSet<GridRule>,
     /// Uniform data of such searches and of roots, by what is in it.
     kept: HashMap<Vec<u8>, D::Uniforms>,
 }
@@ -125,7 +134,8 @@ impl<D: Device> Accelerated<D> {
     fn on(device: D) -> Self {
         let (hashing, regions, limit) = (!device.software(), !device.software(), lines(device.binding_max()));
         let (pool, kept) = (Pool::default(), HashMap::new());
-        Accelerated { device, variant: Variant::Dot, pool, limit, hashing, scanning: true, regions, kept }
+        let (variant, scanning, rounded, tried) = (Variant::Dot, true, 0, HashSet::new());
+        Accelerated { device, variant, pool, limit, hashing, scanning, regions, rounded, tried, kept }
     }
 
     /// Takes buffers of at most so many bytes, 256 or more, from now on, where the device allows larger ones: what is computed is the
@@ -142,6 +152,11 @@ impl<D: Device> Accelerated<D> {
     /// The engine with the search for near ties on its device, where that can, or not: what is found is the same.
     pub fn scanning(self, scanning: bool) -> Self {
         Accelerated { scanning, ..self }
+    }
+
+    /// How many nodes that round native products the searches for near ties computed so far, in their place.
+    pub fn rounded_in_searches(&self) -> u64 {
+        self.rounded
     }
 
     /// The engine with nodes over the same rows computed at once where nobody looks at what is between, or one by one: the results are
@@ -327,7 +342,12 @@ impl<D: Device> Engine for Accelerated<D> {
         fused.extend(on_the_way);
         self.device.check()?;
         let uniforms = self.device.uniforms(&shared.data)?;
-        Ok(Compiled::new(graph, Plan::<D> { nodes, fused, uniforms, scratch: shared.scratch }))
+        let (roundings, scratch) = (roundings(&graph), shared.scratch);
+        if let Some(rounding) = roundings.values().next() {
+            // One of a program's products is on the grid of all.
+            self.check_rounding(graph.logged[rounding.number].rule)?;
+        }
+        Ok(Compiled::new(graph, Plan::<D> { nodes, fused, roundings, uniforms, scratch }))
     }
 
     fn run(
@@ -350,6 +370,10 @@ impl<D: Device> Engine for Accelerated<D> {
         let mut recorded: Vec<(&Unit<D::Pipeline>, Vec<Tensor>)> = Vec::new();
         let mut searches = Searches::default();
         let end = schedule.len();
+        let alone: HashSet<usize> = match plan.roundings.is_empty() {
+            true => HashSet::new(),
+            false => schedule.iter().filter(|(unit, _)| !unit.is_fused()).map(|(unit, _)| unit.at).collect(),
+        };
         for (number, (unit, dying)) in (1..).zip(schedule) {
             self.record(graph, unit, &mut values, &mut recorded)?;
             let (index, node) = (unit.at, &graph.nodes[unit.at]);
@@ -365,7 +389,12 @@ impl<D: Device> Engine for Accelerated<D> {
             }
             let scan = observer.as_deref().filter(|_| wanted).and_then(|observer| observer.scan(index, node));
             let mut answered = match scan {
-                Some(scan) => self.start_search(graph, index, scan, &values, &mut searches)?,
+                Some(scan) => {
+                    // What is computed with other nodes stays with them.
+                    let alone = |rounding: &&Rounding| alone.contains(&rounding.node);
+                    let rounding = plan.roundings.get(&index).filter(alone);
+                    self.start_search(graph, index, scan, rounding, &mut values, &mut searches)?
+                }
                 None => false,
             };
             if let Some(observer) = observer.as_deref_mut()
@@ -406,6 +435,13 @@ impl<D: Device> Engine for Accelerated<D> {
 }
 
 impl<D: Device> Accelerated<D> {
+    /// A tensor of a graph with any contents.
+    fn blank_of(&self, graph: &Graph, id: TensorId) -> Result<Storage<D::Memory>, EngineError> {
+        let ty = graph.tensor(id);
+        let lasts = graph.outputs.iter().any(|port| port.tensor == id);
+        Ok(Storage { pieces: self.memory(ty, lasts)?, ty: ty.clone(), host: None })
+    }
+
     /// Allocates what a unit writes and records its dispatches, or computes a grouping on the host.
     fn record<'u>(
         &self,
@@ -415,6 +451,9 @@ impl<D: Device> Accelerated<D> {
         recorded: &mut Vec<(&'u Unit<D::Pipeline>, Vec<Tensor>)>,
     ) -> Result<(), EngineError> {
         let node = &graph.nodes[unit.at];
+        if values[node.output.0 as usize].is_some() {
+            return Ok(()); // a rounding that was computed with a search
+        }
         if matches!(node.primitive, Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. }) {
             let ty = graph.tensor(node.output);
             let Ok(words) =
@@ -425,10 +464,7 @@ impl<D: Device> Accelerated<D> {
             return Ok(());
         }
         for id in &unit.writes {
-            let ty = graph.tensor(*id);
-            let lasts = graph.outputs.iter().any(|port| port.tensor == *id);
-            let storage = Storage { pieces: self.memory(ty, lasts)?, ty: ty.clone(), host: None };
-            values[id.0 as usize] = Some(Tensor::new(storage));
+            values[id.0 as usize] = Some(Tensor::new(self.blank_of(graph, *id)?));
         }
         if unit.launches.iter().any(|launch| !launch.step.dispatches.is_empty()) {
             let touched = unit.reads.iter().chain(&unit.writes);
