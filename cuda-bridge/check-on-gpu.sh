@@ -8,7 +8,8 @@
 #
 # Needs the driver, NVRTC and cuBLAS (CUDA's, PyTorch's, or as TIEBREAK_NVRTC and TIEBREAK_CUBLAS say) and, for the golden vectors, a C++ compiler.
 # NCCL (likewise, TIEBREAK_NCCL) is checked if it is there: with one GPU that it loads, with two or more a training over it.
-# TIEBREAK_CHECK_SMALL=1 tries the script itself where there is no GPU, over the stand-in that shim/driver.cpp is.
+# TIEBREAK_CHECK_SMALL=1 tries the script itself where there is no GPU, over the stand-in that shim/driver.cpp is: every check, with 3 steps in place
+# of 100 and small benchmarks.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -133,12 +134,10 @@ beside "the kernels about cuBLAS, and the search for near ties (\`native\`, \`ne
 beside "launches that come back as graphs (\`graphs\`)" gpu-check/graphs on_a_gpu
 beside "copies that return at once (\`copies\`)" gpu-check/copies on_a_gpu
 beside "attention and the like by one kernel (\`cuda_attention\`)" gpu-check/cuda_attention --ignored
-if [ -z "$small" ]; then
-  beside "digitising by hand (\`quantise\`)" gpu-check/quantise --skip every_kernel
-  beside "golden vectors and the scalar library (\`library\`)" gpu-check/library
-  beside "operand pairs, elementary functions, products, reductions, 50 steps, every operator and gradient (\`adapters\`)" \
-    gpu-check/adapters primitives operators::every_operator
-fi
+beside "digitising by hand (\`quantise\`)" gpu-check/quantise --skip every_kernel
+beside "golden vectors and the scalar library (\`library\`)" gpu-check/library
+beside "operand pairs, elementary functions, products, reductions, 50 steps, every operator and gradient (\`adapters\`)" \
+  gpu-check/adapters primitives operators::every_operator
 
 wait
 

@@ -235,8 +235,8 @@ inline const char* run_block(std::vector<Fiber>& fibers) {
     }
 }
 
-// Stacks that are kept from launch to launch, if they are; the most threads of a block.
-inline char* kept = nullptr;
+// Stacks that are kept from launch to launch, if they are: of this library alone, since others launch beside it. The most threads of a block.
+static char* kept = nullptr;
 constexpr size_t THREADS_MAX = 1024;
 
 // Makes launches use the stacks at `*place`, which kernels of a process that run one at a time may share; makes them if there are none.
