@@ -75,10 +75,10 @@ impl<'n, N: Fn(&str) -> &'n str> Writer<'_, N> {
         }
     }
 
-    /// The step's number, if it is one for all places beyond the diagonal, that a sum or a maximum takes.
+    /// The step that a sum or a maximum takes, if its numbers beyond the diagonal are one.
     fn reduced_beyond(&self, step: usize) -> Option<usize> {
-        match self.of.steps[step].operands[0] {
-            Operand::Step(of) if self.plan.beyond[of] => Some(of),
+        match (self.of.steps[step].operation.reduces(), self.of.steps[step].operands.first()) {
+            (true, Some(&Operand::Step(of))) if self.plan.beyond[of] => Some(of),
             _ => None,
         }
     }
@@ -110,7 +110,7 @@ impl<'n, N: Fn(&str) -> &'n str> Writer<'_, N> {
         self.takes(pass, &of_pass, &mut parts);
         for &step in &of_pass {
             let taken = steps[step].operands.first().copied();
-            let beyond = if ends { self.reduced_beyond_of(step) } else { None };
+            let beyond = self.reduced_beyond(step).filter(|_| ends);
             match &steps[step].operation {
                 Operation::Map { function, each_place, dims, .. } => {
                     self.map(step, function, *each_place, *dims, &mut parts);
@@ -156,12 +156,6 @@ impl<'n, N: Fn(&str) -> &'n str> Writer<'_, N> {
             "    // Pass {pass}.\n{before}    end = {end};\n    _Pragma(\"unroll 1\") for (u32 block = 0; block < end; block++) {{\n        \
              {GROUP}\n{takes}{computes}{keeps}    }}\n{after}"
         )
-    }
-
-    /// [`Writer::reduced_beyond`] of a sum or a maximum.
-    fn reduced_beyond_of(&self, step: usize) -> Option<usize> {
-        let reduces = self.of.steps[step].operation.reduces();
-        self.reduced_beyond(step).filter(|_| reduces)
     }
 
     /// What a pass takes of a group that is not computed in it.

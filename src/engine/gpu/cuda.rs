@@ -150,6 +150,14 @@ impl CudaDevice {
         Ok(new)
     }
 
+    /// Such a kernel, to be dispatched.
+    fn own(&mut self, kernel: Kernel) -> Result<Pipeline, EngineError> {
+        let mut loaded = std::mem::take(&mut self.by_text);
+        let kernel = self.load_own(&mut loaded, kernel);
+        self.by_text = loaded;
+        Ok(Pipeline::Kernel(kernel?))
+    }
+
     /// Has cuBLAS compute native products from now on.
     ///
     /// # Errors
@@ -315,10 +323,8 @@ impl Device for CudaDevice {
             Digitise::ScaleAndQuantise { digits } => operand.scale_and_quantise(digits),
         };
         let Some(Launch { kernel, words: uniform, groups }) = launch else { return Ok(None) };
-        let mut loaded = std::mem::take(&mut self.by_text);
-        let kernel = self.load_own(&mut loaded, kernel);
-        self.by_text = loaded;
-        Ok(Some(OwnKernel { pipeline: Pipeline::Kernel(kernel?), uniform, groups }))
+        let pipeline = self.own(kernel)?;
+        Ok(Some(OwnKernel { pipeline, uniform, groups }))
     }
 
     fn digitise_on_the_way(
@@ -334,10 +340,7 @@ impl Device for CudaDevice {
         let (module, info) = self.parse(&scale_back())?;
         let launch = Columns { operand, columns, digits }.launch(&module, &info, Options { native: true });
         let Some(launch) = launch.map_err(|e| self.fault(e))? else { return Ok(None) };
-        let mut loaded = std::mem::take(&mut self.by_text);
-        let kernel = self.load_own(&mut loaded, launch.kernel);
-        self.by_text = loaded;
-        let pipeline = Pipeline::Kernel(kernel?);
+        let pipeline = self.own(launch.kernel)?;
         Ok(Some(OwnKernel { pipeline, uniform: launch.words, groups: launch.groups }))
     }
 
@@ -352,11 +355,9 @@ impl Device for CudaDevice {
         let (module, info) = self.parse(&text)?;
         let kernel = attention.kernel(&module, &info, Options { native: true }, shared);
         let Some(kernel) = kernel.map_err(|e| self.fault(e))? else { return Ok(None) };
-        let mut loaded = std::mem::take(&mut self.by_text);
-        let kernel = self.load_own(&mut loaded, kernel);
-        self.by_text = loaded;
+        let pipeline = self.own(kernel)?;
         let (uniform, groups) = (attention.words(), attention.groups());
-        Ok(Some(OwnKernel { pipeline: Pipeline::Kernel(kernel?), uniform, groups }))
+        Ok(Some(OwnKernel { pipeline, uniform, groups }))
     }
 
     fn native_product(&mut self, operands: [&View; 2], parts: u32) -> Result<Option<Pipeline>, EngineError> {
