@@ -2,8 +2,8 @@
 //! numbers are, without a panic.
 
 use proptest::prelude::*;
-use tiebreak::run::job::Job;
-use tiebreak::run::traces::leaf_count;
+use tiebreak::commit::trace::leaf_count;
+use tiebreak::job::Job;
 
 /// Any magnitude is as likely as any other.
 fn number(bits: u32) -> impl Strategy<Value = u32> {

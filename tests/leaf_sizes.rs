@@ -4,10 +4,9 @@
 use std::collections::BTreeMap;
 
 use tiebreak::dispute::size::worst_leaf_bytes;
-use tiebreak::engine::session::Phase;
+use tiebreak::job::Job;
+use tiebreak::program::phase::{Phase, graph_of};
 use tiebreak::program::step::Program;
-use tiebreak::run::job::Job;
-use tiebreak::run::traces::graph_of;
 
 /// What a leaf may take.
 const BOUND: usize = 64 << 10;

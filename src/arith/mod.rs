@@ -9,6 +9,7 @@ pub mod float;
 pub mod grid;
 pub mod philox;
 pub mod tree;
+pub mod words;
 
 /// What the elements of a tensor are. The discriminants are part of every tensor's commitment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -22,13 +22,11 @@ use crate::dispute::verdict::Verdict;
 use crate::engine::reference::Reference;
 use crate::engine::session::Session;
 use crate::engine::{Engine, EngineError};
-use crate::rounding::replay::Tally;
+use crate::observers::tally::Tally;
 use crate::rounding::thresholds::Rounding;
 use crate::run::RunError;
 use crate::run::dir::Run;
-use crate::run::job::philox_key;
-use crate::train::TrainError;
-use crate::train::committed_step::{gradient_root, replayed_micro_batch, replayed_step, scalars};
+use crate::step::{StepError, gradient_root, replayed_micro_batch, replayed_step, scalars};
 use checks::Checked;
 use plan::Plan;
 
@@ -44,12 +42,11 @@ pub enum AuditError {
     Limit(String),
 }
 
-impl From<TrainError> for AuditError {
-    fn from(error: TrainError) -> AuditError {
+impl From<StepError> for AuditError {
+    fn from(error: StepError) -> AuditError {
         match error {
-            TrainError::Run(error) => AuditError::Run(error),
-            TrainError::Engine(error) => AuditError::Engine(error),
-            other => AuditError::Limit(other.to_string()),
+            StepError::Run(error) => AuditError::Run(error),
+            StepError::Engine(error) => AuditError::Engine(error),
         }
     }
 }
@@ -197,7 +194,7 @@ fn audit_in(
                     break 'segments;
                 }
                 let before = session.download_state()?;
-                let batch = dataset.batch(&run.program, philox_key(&run.seed), step)?;
+                let batch = run.batch(&mut dataset, step)?;
                 rounding::check_log(run, step, checked.step(step))?;
                 // The freedom that a log leaves is much the same in every step, and measuring it is a pass over every product.
                 let freedom = done == 0 && !native;
@@ -270,7 +267,7 @@ pub fn estimated_seconds(
     let Some(&(first, _)) = plan.segments.first() else { return Ok(0.0) };
     let mut session = session(run, engine, native)?;
     session.load(&checks::state_after(run, checked, first - 1)?)?;
-    let batch = run.dataset()?.micro_batch(&run.program, philox_key(&run.seed), first, 0)?;
+    let batch = run.micro_batch(&mut run.dataset()?, first, 0)?;
     let mut start = Instant::now();
     for _ in 0..2 {
         start = Instant::now();
@@ -293,7 +290,7 @@ pub fn replay_to(
     session.load(&checks::state_after(run, checked, from)?)?;
     let mut dataset = run.dataset()?;
     for between in from + 1..step {
-        let batch = dataset.batch(&run.program, philox_key(&run.seed), between)?;
+        let batch = run.batch(&mut dataset, between)?;
         let (mine, _) = replayed_step(run, session, scalars(run, between), &batch, false)?;
         let different = differences(&mine.record, checked.step(between));
         if !different.is_empty() {
@@ -308,7 +305,7 @@ pub fn reference_step(run: &Run, step: u32, before: &[Vec<u8>]) -> Result<(StepR
     let mut reference = Reference;
     let mut session = Session::new(&mut reference, Arc::new(run.program.clone()))?;
     session.load(before)?;
-    let batch = run.dataset()?.batch(&run.program, philox_key(&run.seed), step)?;
+    let batch = run.batch(&mut run.dataset()?, step)?;
     let (done, tally) = replayed_step(run, &mut session, scalars(run, step), &batch, false)?;
     Ok((done.record, tally))
 }

@@ -33,6 +33,7 @@ use crate::audit::AuditError;
 use crate::commit::Malformed;
 use crate::engine::EngineError;
 use crate::run::RunError;
+use crate::step::StepError;
 use crate::train::TrainError;
 use crate::train::ranks::RankError;
 
@@ -74,6 +75,15 @@ impl From<RunError> for Failure {
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Failure {
         Failure::new(Exit::Undecided, error)
+    }
+}
+
+impl From<StepError> for Failure {
+    fn from(error: StepError) -> Failure {
+        match error {
+            StepError::Run(error) => error.into(),
+            StepError::Engine(error) => error.into(),
+        }
     }
 }
 

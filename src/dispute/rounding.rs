@@ -5,12 +5,12 @@ use super::cone::{judged_from_slices, operands};
 use super::tile::{check_tile, undecided};
 use super::verdict::{Rounded, RoundingClaim};
 use crate::commit::record::StepRecord;
+use crate::commit::trace::leaf_name;
 use crate::commit::{Malformed, tensor};
-use crate::engine::session::Phase;
+use crate::program::phase::Phase;
 use crate::rounding::codec::decode;
+use crate::rounding::legal::Illegal;
 use crate::rounding::log::PartProof;
-use crate::rounding::replay::Illegal;
-use crate::run::traces::leaf_name;
 
 /// The most bytes of a log that a verdict may carry: its decisions are a hundred times as many bytes in memory. Beyond it the
 /// committed value is the evidence.

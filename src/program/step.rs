@@ -4,7 +4,7 @@
 //! of devices, or an auditor with one micro-batch, computes the same bits. Contract: section 7.
 
 use super::builder::Builder;
-use super::graph::{Graph, TensorId};
+use super::graph::{Graph, TensorId, TensorType};
 use super::models::{Inputs, Model, Parameter};
 use super::optimizer::{Optimizer, Rates, Trained, clip_factor, update};
 use super::products::ProductTable;
@@ -72,6 +72,24 @@ pub struct StateTensor {
     /// The port's name: `param/..`, an optimizer slot such as `m/..`, `grad/..` or `loss`.
     pub name: String,
     pub shape: Vec<u32>,
+}
+
+impl StateTensor {
+    /// The tensor's type.
+    pub fn ty(&self) -> TensorType {
+        TensorType { dtype: DType::F32, shape: self.shape.clone() }
+    }
+}
+
+/// The bytes of all tensors of a table.
+pub fn state_bytes(state: &[StateTensor]) -> u64 {
+    state.iter().map(|tensor| tensor.ty().bytes() as u64).sum()
+}
+
+/// The data of one micro-batch: canonical bytes of each tensor of [`Model::batch`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MicroBatch {
+    pub tensors: Vec<Vec<u8>>,
 }
 
 /// The program of a job.

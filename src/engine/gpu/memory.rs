@@ -7,7 +7,7 @@ use super::pool::Buffer;
 use super::windows::Cut;
 use super::{Accelerated, layout};
 use crate::arith::DType;
-use crate::engine::reference::words_from_bytes;
+use crate::arith::words::words_from_bytes;
 use crate::engine::{EngineError, Tensor};
 use crate::program::graph::TensorType;
 

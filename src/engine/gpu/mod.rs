@@ -458,7 +458,7 @@ impl<D: Device> Accelerated<D> {
             let ty = graph.tensor(node.output);
             let Ok(words) =
                 element::range(graph, node, 0..ty.len(), &mut HostWords::<D::Memory>(values, PhantomData));
-            let bytes = super::reference::bytes_from_words(ty.dtype, &words);
+            let bytes = crate::arith::words::bytes_from_words(ty.dtype, &words);
             // Written before the submission that reads it: the recorded dispatches do not touch this buffer.
             values[node.output.0 as usize] = Some(Tensor::new(self.upload_words(ty, &bytes, false)?));
             return Ok(());

@@ -4,175 +4,22 @@
 use std::collections::{HashMap, HashSet};
 
 use rayon::prelude::*;
-use serde::Serialize;
 
-use super::codec::decode;
-use super::legal::{Exact, Row};
-use super::log::Log;
-use super::near_tie::{NearTie, Product, Side, Tolerance};
-use super::record::{Rounder, with_words};
-use super::thresholds::Rounding;
+use super::record::Rounder;
+use super::tally::{Freedom, Tally};
 use crate::arith::DType;
 use crate::arith::digits::{exponent, is_marked, magnitude_bits};
+use crate::arith::words::{replace_words, with_words, word_from_bytes, words_from_bytes};
 use crate::commit::Malformed;
-use crate::engine::session::Phase;
 use crate::engine::{EngineError, Inputs};
 use crate::program::graph::{Graph, Node, Primitive, TensorId};
 use crate::program::logged::LoggedProduct;
-
-/// A rounding that no honest kernel can have taken.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Illegal {
-    pub micro_batch: u32,
-    pub operator: String,
-    /// The product's number among those of the program that are logged.
-    pub product: usize,
-    /// Place in the product's output, row-major.
-    pub element: u64,
-    /// The exact product, about, the proved bound on a native kernel's distance from it, and the trainer's value.
-    pub exact: f64,
-    pub bound: f64,
-    pub value: f32,
-    /// The least and greatest value that an honest kernel's result can have been rounded to.
-    pub legal: [f32; 2],
-}
-
-impl std::fmt::Display for Illegal {
-    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        let Illegal { micro_batch, operator, element, exact, bound, value, legal: [low, high], .. } = self;
-        write!(
-            f,
-            "{operator} of micro-batch {micro_batch}, element {element}, is {value:e}; the exact product is {exact:e}, and no kernel \
-             that is within {bound:e} of it rounds outside {low:e} to {high:e}"
-        )
-    }
-}
-
-/// The most remarks of a report.
-const REMARKS_MAX: usize = 8;
-
-/// Bins of a histogram of margins: 0 to 2 tolerances, and beyond.
-pub const MARGIN_BINS: usize = 41;
-
-/// A histogram of margins.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(transparent)]
-pub struct Margins(pub Vec<u64>);
-
-impl Default for Margins {
-    fn default() -> Margins {
-        Margins(vec![0; MARGIN_BINS])
-    }
-}
-
-impl Margins {
-    fn count(&mut self, margin: f64) {
-        self.0[((margin * 20.0) as usize).min(MARGIN_BINS - 1)] += 1;
-    }
-
-    fn add(&mut self, other: &Margins) {
-        self.0.iter_mut().zip(&other.0).for_each(|(mine, theirs)| *mine += theirs);
-    }
-}
-
-/// What a replay saw of a trainer's freedom.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Tally {
-    pub elements: u64,
-    /// Decisions in the log, and their bits.
-    pub decisions: u64,
-    pub bits: u64,
-    /// Bytes of the logs.
-    pub bytes: u64,
-    /// Decisions that are not the rounding of the auditor's value: up and down.
-    pub taken_up: u64,
-    pub taken_down: u64,
-    /// Of these, further from the boundary than the job's thresholds explain.
-    pub beyond: u64,
-    /// Decisions about elements that lie too far from any boundary to be logged.
-    pub needless: u64,
-    /// Decisions by the distance of the auditor's value from the boundary, in twentieths of the tolerance; all, and those that are
-    /// not the nearest value. The last bin holds what is further.
-    pub margins: Margins,
-    pub margins_taken: Margins,
-    /// Roundings that no honest kernel can have taken; the first is described.
-    pub illegal: u64,
-    pub first_illegal: Option<Illegal>,
-    /// Steps whose choices do not look like those of an honest kernel, and why; the first few.
-    pub remarks: Vec<String>,
-    /// What the proved bound would let a trainer choose; measured on one step.
-    pub freedom: Vec<Freedom>,
-}
-
-/// The freedom that the proved bound leaves in one product.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Freedom {
-    pub micro_batch: u32,
-    pub operator: String,
-    pub elements: u64,
-    /// Elements with more than one legal value, and the bits that choosing among them is worth.
-    pub free: u64,
-    pub bits: f64,
-    /// The largest shift of the mean that choosing could hide, relative to the mean absolute value.
-    pub bias: f64,
-}
-
-impl Tally {
-    /// Decisions that differ from the auditor's own rounding.
-    pub fn taken(&self) -> u64 {
-        self.taken_up + self.taken_down
-    }
-
-    /// Why the trainer's choices do not look like those of an honest kernel, if they do not. Never a conviction.
-    pub fn unusual(&self) -> Option<String> {
-        let taken = self.taken() as f64;
-        let balance = (self.taken_up as f64 - self.taken_down as f64).abs();
-        if self.beyond > 0 || self.needless > 0 {
-            return Some(format!(
-                "{} roundings differ further from a boundary than the job's thresholds explain, {} more are logged though far from any",
-                self.beyond, self.needless
-            ));
-        }
-        if self.decisions >= 200 && taken > 0.25 * self.decisions as f64 {
-            return Some(format!(
-                "{taken} of {} decisions are not the nearest value: kernels that the thresholds fit take far fewer",
-                self.decisions
-            ));
-        }
-        (taken >= 100.0 && balance > 6.0 * taken.sqrt()).then(|| {
-            format!(
-                "{} roundings go up and {} down where the exact product rounds the other way: a bias",
-                self.taken_up, self.taken_down
-            )
-        })
-    }
-
-    /// Adds step `step`'s.
-    pub fn add(&mut self, step: u32, other: &Tally) {
-        if let Some(why) = other.unusual()
-            && self.remarks.len() < REMARKS_MAX
-        {
-            self.remarks.push(format!("step {step}: {why}"));
-        }
-        self.elements += other.elements;
-        self.decisions += other.decisions;
-        self.bits += other.bits;
-        self.bytes += other.bytes;
-        self.taken_up += other.taken_up;
-        self.taken_down += other.taken_down;
-        self.beyond += other.beyond;
-        self.needless += other.needless;
-        self.illegal += other.illegal;
-        self.margins.add(&other.margins);
-        self.margins_taken.add(&other.margins_taken);
-        if self.first_illegal.is_none() {
-            self.first_illegal.clone_from(&other.first_illegal);
-        }
-        if self.freedom.is_empty() {
-            self.freedom.clone_from(&other.freedom);
-        }
-    }
-}
+use crate::program::phase::Phase;
+use crate::rounding::codec::decode;
+use crate::rounding::legal::{Exact, Illegal, Row};
+use crate::rounding::log::Log;
+use crate::rounding::near_tie::{NearTie, Product, Side, Tolerance};
+use crate::rounding::thresholds::Rounding;
 
 /// Replays a step's log, on a program's graph or a native one ([`crate::program::logged::native_graph`]): there no rounding can be
 /// judged, and `beyond` and `needless` are about the auditor's own products.
@@ -232,7 +79,7 @@ impl Rows {
                 let magnitude = rows.side.magnitudes[row];
                 let squares: f64 = rows.bytes[row * row_bytes..(row + 1) * row_bytes]
                     .chunks_exact(digits.max(1))
-                    .map(|q| f64::from(integer(q)).powi(2))
+                    .map(|q| f64::from(word_from_bytes(dtype, q) as i32).powi(2))
                     .sum();
                 let scale = 2f64.powi(exponent(magnitude) - magnitude_bits(digits as u32) as i32);
                 (squares.sqrt() * scale * 1.000_001) as f32
@@ -245,16 +92,10 @@ impl Rows {
     fn row(&self, to: Row, row: usize) -> Row {
         let bytes = self.k * usize::from(self.digits);
         let row_bytes = &self.bytes[row * bytes..(row + 1) * bytes];
-        let integers = row_bytes.chunks_exact(usize::from(self.digits)).map(integer).collect();
+        let integers =
+            words_from_bytes(DType::Q(self.digits), row_bytes).into_iter().map(|q| q as i32).collect();
         to.with(integers, self.side.magnitudes[row], u32::from(self.digits))
     }
-}
-
-/// A little-endian two's complement integer of one to four bytes.
-fn integer(bytes: &[u8]) -> i32 {
-    let mut word = [0; 4];
-    word[4 - bytes.len()..].copy_from_slice(bytes);
-    i32::from_le_bytes(word) >> (32 - 8 * bytes.len())
 }
 
 impl Replayer {
@@ -486,9 +327,7 @@ impl Rounder for Replayer {
                 return Ok(None);
             }
             let mut bytes = bytes.to_vec();
-            for (place, pattern) in changes {
-                bytes[4 * place..4 * place + 4].copy_from_slice(&pattern.to_le_bytes());
-            }
+            replace_words(&mut bytes, changes);
             return Ok(Some(bytes));
         }
         if let Some(&site) = self.sites.get(&index) {
