@@ -1,5 +1,7 @@
 //! Cheating trainers that carry on are found at the right place; honest ones are never accused.
 
+#![cfg(feature = "testing")]
+
 mod common;
 
 use std::path::Path;

@@ -1,6 +1,8 @@
 //! What every audit checks before it replays anything: one run for each check that fails it. The trainer here signs for
 //! what is wrong, so no hash or signature gives it away.
 
+#![cfg(feature = "testing")]
+
 mod common;
 
 use std::fs;

@@ -1,5 +1,7 @@
 //! The CPU engine against the scalar reference: every node of whole steps, bit for bit.
 
+#![cfg(feature = "engine")]
+
 use std::sync::Arc;
 
 use tiebreak::arith::philox::philox4x32_10;

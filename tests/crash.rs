@@ -1,5 +1,7 @@
 //! A run that is killed at any moment goes on to the same bits and the same head.
 
+#![cfg(feature = "testing")]
+
 mod common;
 
 use common::{begin_run, files, gpt_job, key, trained};

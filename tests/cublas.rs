@@ -1,7 +1,7 @@
 //! Native products by cuBLAS, over the stand-in for it: products of every view, runs that every exact engine replays, errors that say
 //! what is missing.
 
-#![cfg(feature = "cuda")]
+#![cfg(all(feature = "cuda", feature = "cli"))]
 
 mod common;
 

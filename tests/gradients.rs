@@ -4,6 +4,8 @@
 //! product of what was to be quantised), so its gradients are the derivation's own, free of rounding to binary32,
 //! and central differences of its loss check them to many digits.
 
+#![cfg(feature = "engine")]
+
 use std::collections::HashMap;
 
 use tiebreak::arith::philox::philox4x32_10;

@@ -1,6 +1,8 @@
 //! A job file is hostile input too: verdicts and runs carry one. Whatever passes validation can be built, whatever its
 //! numbers are, without a panic.
 
+#![cfg(feature = "engine")]
+
 use proptest::prelude::*;
 use tiebreak::commit::trace::leaf_count;
 use tiebreak::job::Job;

@@ -1,6 +1,8 @@
 //! The leaf checker against the reference engine: every tile of every node of a step follows from what the step's
 //! origins commit, and hostile inputs are errors, never panics.
 
+#![cfg(feature = "engine")]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -1,6 +1,8 @@
 //! The worst leaf of every operator of GPT-2 124M, and of a residual network, in bytes of a verdict file whose tile was disclosed. The program is
 //! built without memory for its tensors.
 
+#![cfg(feature = "engine")]
+
 use std::collections::BTreeMap;
 
 use tiebreak::dispute::size::worst_leaf_bytes;

@@ -1,7 +1,7 @@
 //! `tiebreak train --transport nccl` over the stand-ins for NVIDIA's driver and NCCL: the run directories of one process, and errors
 //! that name the rank, end, and leave a run that goes on to the same bits. What NCCL's calls do is in `cuda-bridge/tests/nccl.rs`.
 
-#![cfg(feature = "cuda")]
+#![cfg(all(feature = "cuda", feature = "cli"))]
 
 mod common;
 

@@ -1,6 +1,8 @@
 //! The paper's own setting: binary64 products on both sides, the trainer's log, and no exact product anywhere. Every native kernel
 //! replicates every other's run.
 
+#![cfg(feature = "cli")]
+
 mod common;
 
 use std::path::Path;

@@ -1,6 +1,8 @@
 //! Data-parallel training over ranks that are threads: every number of ranks and micro-batches writes one process's bytes, and a rank
 //! that computes or says something wrong is named.
 
+#![cfg(feature = "testing")]
+
 mod common;
 
 use std::path::Path;

@@ -1,6 +1,8 @@
 //! Batches of CIFAR-10 and MNIST as an independent reader drew them (assets/vectors/batches.py). The data are not in the
 //! repository: TIEBREAK_DATA names their folder, ../shared/data is tried otherwise, and what is missing is said.
 
+#![cfg(feature = "testing")]
+
 mod common;
 
 use std::path::{Path, PathBuf};

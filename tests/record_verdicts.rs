@@ -1,6 +1,8 @@
 //! Verdicts about records and heads: contradictions with the job, the data, the trace or another history. Each convicts
 //! from its bytes alone, none does once anything in it is changed, and none against an honest run.
 
+#![cfg(feature = "testing")]
+
 mod common;
 
 use std::path::Path;

@@ -1,6 +1,8 @@
 //! Long sums, maxima and scales are made of partial results: each an output that a verdict can be about, and none changes
 //! a bit of the result.
 
+#![cfg(feature = "engine")]
+
 use std::sync::Arc;
 
 use tiebreak::arith::philox::philox4x32_10;

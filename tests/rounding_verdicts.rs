@@ -1,5 +1,7 @@
 //! Roundings that no honest kernel takes convict from a file alone; honest ones never do, whatever is made of them.
 
+#![cfg(feature = "cli")]
+
 mod common;
 
 use std::fs;

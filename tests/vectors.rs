@@ -1,6 +1,8 @@
 //! The scalar reference and the CPU engine's building blocks against golden vectors that a script made from the
 //! contract's text (`assets/vectors/contract.py`: Python integers and fractions, no code of ours).
 
+#![cfg(feature = "engine")]
+
 use std::sync::Arc;
 
 use serde::Deserialize;

@@ -1,6 +1,8 @@
 //! Verdicts stand alone, and fall when anything in them is changed: nobody can be framed with an edited file, and no
 //! file makes the checker panic.
 
+#![cfg(feature = "testing")]
+
 mod common;
 
 use std::path::{Path, PathBuf};

@@ -15,8 +15,9 @@ use crate::engine::{EngineError, Inputs};
 use crate::program::graph::{Graph, Node, Primitive, TensorId};
 use crate::program::logged::LoggedProduct;
 use crate::program::phase::Phase;
+use crate::rounding::Decision;
 use crate::rounding::codec::decode;
-use crate::rounding::legal::{Exact, Illegal, Row};
+use crate::rounding::legal::{Accumulation, Exact, Illegal, Row};
 use crate::rounding::log::Log;
 use crate::rounding::near_tie::{NearTie, Product, Side, Tolerance};
 use crate::rounding::thresholds::Rounding;
@@ -162,101 +163,134 @@ impl Replayer {
         Ok(())
     }
 
+    /// Takes the decisions of a product, whose results are the auditor's own.
     fn product(&mut self, number: usize, node: &Node, results: &[u32]) -> Result<(), EngineError> {
-        let logged = &self.products[number];
-        let elements = logged.elements();
-        let decisions = decode(self.part(number), elements as u64).map_err(|error| {
+        let logged = self.products[number].clone();
+        let decisions = decode(self.part(number), logged.elements() as u64).map_err(|error| {
             let why = format!("{}, micro-batch {}: {error}", node.operator, self.micro);
             self.malformed = Some(error);
             EngineError::Stopped(why)
         })?;
-        self.tally.elements += elements as u64;
+        self.tally.elements += logged.elements() as u64;
         self.tally.decisions += decisions.len() as u64;
-        let mut changes = Vec::new();
         let operands = std::mem::take(&mut self.operands);
+        let mut changes = Vec::new();
         if self.looks_at(number) {
-            let dims @ [batch, m, n, k] = logged.dims();
+            let [batch, m, n, k] = logged.dims();
             // Without the integers nothing is proved, and only grids without a floor are known: an auditor that rounds native
             // products of its own, as in the paper's preset.
-            let blank = |rows| Side { magnitudes: vec![0; rows], norms: vec![0.0; rows] };
-            let blank = operands.is_empty().then(|| [blank(batch * m), blank(batch * n)]);
-            let (a, b) = match (operands.first(), &blank) {
-                (Some([a, b]), _) => (&a.side, &b.side),
-                (None, Some([a, b])) => (a, b),
-                (None, None) => unreachable!("one of the two is there"),
-            };
-            let accumulation = self.rounding.accumulation();
+            let blank =
+                [batch * m, batch * n].map(|rows| Side { magnitudes: vec![0; rows], norms: vec![0.0; rows] });
+            let [a, b] = operands.first().map_or(blank.each_ref(), |[a, b]| [&a.side, &b.side]);
             let tolerance = self.rounding.tolerance(logged.class, k);
-            let scan = Product { dims, rule: logged.rule, a, b, tolerance };
+            let product = Product { dims: logged.dims(), rule: logged.rule, a, b, tolerance };
+            let accumulation = self.rounding.accumulation();
+            let seen = Seen {
+                number,
+                operator: &node.operator,
+                product,
+                results,
+                operands: &operands,
+                accumulation,
+            };
             for decision in &decisions {
-                self.tally.bits += u64::from(decision.bits);
-                let place = decision.place as usize;
-                let part = |place: usize| f64::from(f32::from_bits(results[place]));
-                let x = part(place) + if logged.rule.is_wide() { part(elements + place) } else { 0.0 };
-                let (row, column) = (place / n, place / (m * n) * n + place % n);
-                let magnitudes = [a.magnitudes[row], b.magnitudes[column]];
-                if !x.is_finite() || magnitudes.into_iter().any(is_marked) {
-                    let error =
-                        Malformed::invalid("rounding log", "a decision about a value that is not finite");
-                    self.malformed = Some(error.clone());
-                    return Err(EngineError::Stopped(format!("{}: {error}", node.operator)));
-                }
-                let grid = scan.grid(place);
-                let mine = logged.rule.rounded(grid, results[place], x);
-                let theirs = decision.index(grid, x);
-                let tolerance = 2.0 * scan.tolerance(place, x);
-                let tie = NearTie { place, value: x, rounded: mine, tolerance, grid };
-                let [low, high] = tie.range();
-                if low == high {
-                    self.tally.needless += 1;
-                }
-                let margin = 2.0 * tie.margin(); // of the tolerance itself
-                self.tally.margins.count(margin);
-                if theirs == mine {
-                    continue;
-                }
-                self.tally.margins_taken.count(margin);
-                changes.push((place, grid.pattern(theirs)));
-                if theirs > mine {
-                    self.tally.taken_up += 1;
-                } else {
-                    self.tally.taken_down += 1;
-                }
-                if !(low..=high).contains(&theirs) {
-                    self.tally.beyond += 1;
-                }
-                if operands.is_empty() {
-                    continue;
-                }
-                let joined = |side: usize, row: usize| {
-                    operands.iter().fold(Row::default(), |all, parts| parts[side].row(all, row))
-                };
-                let exact = Exact::of(&joined(0, row), &joined(1, column));
-                let legal = exact.legal(grid, accumulation);
-                if !decision.is_of(legal) {
-                    self.tally.illegal += 1;
-                    self.tally.first_illegal.get_or_insert_with(|| Illegal {
-                        micro_batch: self.micro,
-                        operator: node.operator.clone(),
-                        product: number,
-                        element: decision.place,
-                        exact: exact.value,
-                        bound: exact.bound(accumulation),
-                        value: grid.value(theirs) as f32,
-                        legal: legal.map(|index| grid.value(index) as f32),
-                    });
-                }
+                self.decision(&seen, decision, &mut changes)?;
             }
             if self.measure_freedom && !operands.is_empty() {
-                let digits = |part: &[Rows; 2]| [0, 1].map(|side| u32::from(part[side].digits));
-                let digits: Vec<[u32; 2]> = operands.iter().map(digits).collect();
-                let norms = accumulation.bound_by_norms(k, &digits) as f32;
-                let scan = Product { tolerance: Tolerance { norms, ..Tolerance::default() }, ..scan };
-                self.tally.freedom.push(freedom(&scan, results, elements, self.micro, &node.operator));
+                self.tally.freedom.push(seen.freedom(self.micro));
             }
         }
         self.pending.insert(logged.output, changes);
         Ok(())
+    }
+
+    /// Takes one decision: counts it, notes the change that it makes, and judges it against the proved bound.
+    fn decision(
+        &mut self,
+        seen: &Seen,
+        decision: &Decision,
+        changes: &mut Vec<(usize, u32)>,
+    ) -> Result<(), EngineError> {
+        self.tally.bits += u64::from(decision.bits);
+        let (place, product) = (decision.place as usize, &seen.product);
+        let x = seen.value(place);
+        let [row, column] = product.sides(place);
+        let magnitudes = [product.a.magnitudes[row], product.b.magnitudes[column]];
+        if !x.is_finite() || magnitudes.into_iter().any(is_marked) {
+            let error = Malformed::invalid("rounding log", "a decision about a value that is not finite");
+            self.malformed = Some(error.clone());
+            return Err(EngineError::Stopped(format!("{}: {error}", seen.operator)));
+        }
+        let grid = product.grid(place);
+        let mine = product.rule.rounded(grid, seen.results[place], x);
+        let theirs = decision.index(grid, x);
+        let tolerance = 2.0 * product.tolerance(place, x);
+        let tie = NearTie { place, value: x, rounded: mine, tolerance, grid };
+        let [low, high] = tie.range();
+        self.tally.needless += u64::from(low == high);
+        let margin = 2.0 * tie.margin(); // of the tolerance itself
+        self.tally.margins.count(margin);
+        if theirs == mine {
+            return Ok(());
+        }
+        self.tally.margins_taken.count(margin);
+        changes.push((place, grid.pattern(theirs)));
+        self.tally.taken_up += u64::from(theirs > mine);
+        self.tally.taken_down += u64::from(theirs < mine);
+        self.tally.beyond += u64::from(!(low..=high).contains(&theirs));
+        let Some(exact) = seen.exact([row, column]) else { return Ok(()) };
+        let legal = exact.legal(grid, seen.accumulation);
+        if !decision.is_of(legal) {
+            self.tally.illegal += 1;
+            self.tally.first_illegal.get_or_insert_with(|| Illegal {
+                micro_batch: self.micro,
+                operator: seen.operator.to_string(),
+                product: seen.number,
+                element: decision.place,
+                exact: exact.value,
+                bound: exact.bound(seen.accumulation),
+                value: grid.value(theirs) as f32,
+                legal: legal.map(|index| grid.value(index) as f32),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// A logged product as an auditor sees it: its own results, and its operands' integers if it digitised them.
+struct Seen<'a> {
+    number: usize,
+    operator: &'a str,
+    product: Product<'a>,
+    /// [batch, M, N] in one part or two.
+    results: &'a [u32],
+    operands: &'a [[Rows; 2]],
+    accumulation: Accumulation,
+}
+
+impl Seen<'_> {
+    /// The auditor's result of an element.
+    fn value(&self, place: usize) -> f64 {
+        let part = |place: usize| f64::from(f32::from_bits(self.results[place]));
+        let rest = self.product.rule.is_wide().then(|| part(self.product.elements() + place));
+        part(place) + rest.unwrap_or(0.0)
+    }
+
+    /// The exact product of a row and a column, if their integers are known.
+    fn exact(&self, sides: [usize; 2]) -> Option<Exact> {
+        let joined = |side: usize| {
+            self.operands.iter().fold(Row::default(), |all, parts| parts[side].row(all, sides[side]))
+        };
+        (!self.operands.is_empty()).then(|| Exact::of(&joined(0), &joined(1)))
+    }
+
+    /// What the proved bound leaves free.
+    fn freedom(&self, micro_batch: u32) -> Freedom {
+        let digits = |part: &[Rows; 2]| [0, 1].map(|side| u32::from(part[side].digits));
+        let digits: Vec<[u32; 2]> = self.operands.iter().map(digits).collect();
+        let norms = self.accumulation.bound_by_norms(self.product.dims[3], &digits) as f32;
+        let wide = Product { tolerance: Tolerance { norms, ..Tolerance::default() }, ..self.product };
+        freedom(&wide, self.results, self.product.elements(), micro_batch, self.operator)
     }
 }
 

@@ -73,17 +73,27 @@ impl NearTie {
 }
 
 impl Product<'_> {
+    /// Elements of the result.
+    pub fn elements(&self) -> usize {
+        let [batch, m, n, _] = self.dims;
+        batch * m * n
+    }
+
+    /// The row of [batch, M] and the column of [batch, N] that an element is the product of.
+    pub fn sides(&self, place: usize) -> [usize; 2] {
+        let [_, m, n, _] = self.dims;
+        [place / n, place / (m * n) * n + place % n]
+    }
+
     /// The grid of an element.
     pub fn grid(&self, place: usize) -> Grid {
-        let [_, m, n, k] = self.dims;
-        let (row, column) = (place / n, place / (m * n) * n + place % n);
+        let ([row, column], k) = (self.sides(place), self.dims[3]);
         self.rule.grid(k as u32, self.a.magnitudes[row], self.b.magnitudes[column])
     }
 
     /// The product of the norms of an element's row and column.
     pub fn norms(&self, place: usize) -> f64 {
-        let [_, m, n, _] = self.dims;
-        let (row, column) = (place / n, place / (m * n) * n + place % n);
+        let [row, column] = self.sides(place);
         f64::from(self.a.norms[row]) * f64::from(self.b.norms[column])
     }
 
