@@ -16,8 +16,8 @@ use crate::engine::cpu::Cpu;
 use crate::engine::session::{Phase, StepObserver};
 use crate::engine::{Engine, EngineError, Inputs, Observer, Tensor};
 use crate::program::builder::Builder;
-use crate::program::graph::{Graph, Node, Port, Primitive, TensorId, TensorType, View};
-use crate::program::logged::{LoggedProduct, native_graph};
+use crate::program::graph::{Graph, LoggedProduct, Node, Port, Primitive, TensorId, TensorType, View};
+use crate::program::logged::native_graph;
 use crate::program::products::{ProductClass, ProductTable};
 
 /// Engines with names, whose native products are compared.

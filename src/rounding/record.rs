@@ -14,8 +14,7 @@ use super::thresholds::Rounding;
 use crate::engine::scan::{Found, Scan};
 use crate::engine::session::Phase;
 use crate::engine::{EngineError, Inputs};
-use crate::program::graph::{Graph, Node, Primitive, TensorId, View};
-use crate::program::logged::LoggedProduct;
+use crate::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId, View};
 
 /// What a side of the logged profile does while a step runs. [`crate::engine::Observer`]s call it.
 pub trait Rounder {

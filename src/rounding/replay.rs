@@ -17,8 +17,7 @@ use crate::arith::digits::{exponent, is_marked, magnitude_bits};
 use crate::commit::Malformed;
 use crate::engine::session::Phase;
 use crate::engine::{EngineError, Inputs};
-use crate::program::graph::{Graph, Node, Primitive, TensorId};
-use crate::program::logged::LoggedProduct;
+use crate::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId};
 
 /// A rounding that no honest kernel can have taken.
 #[derive(Clone, Debug, PartialEq, Serialize)]
