@@ -13,7 +13,7 @@ fn a_verdict_convicts_from_the_file_alone() {
     let verdict = Verdict::from_bytes(OPERATOR).unwrap();
     match verdict.check(None).unwrap() {
         Outcome::Convicts(finding) => {
-            assert_eq!(finding.step, 3);
+            assert_eq!(finding.step, 17);
             assert!(finding.what.contains("gelu"), "{}", finding.what);
         }
         other => panic!("{other:?}"),

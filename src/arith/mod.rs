@@ -47,16 +47,4 @@ impl DType {
             DType::Q(d) => 16 + d,
         }
     }
-
-    /// The type that a code stands for, if any.
-    pub fn from_code(code: u8) -> Option<DType> {
-        Some(match code {
-            1 => DType::F32,
-            2 => DType::U32,
-            3 => DType::U8,
-            4 => DType::Bf16,
-            17..=20 => DType::Q(code - 16),
-            _ => return None,
-        })
-    }
 }

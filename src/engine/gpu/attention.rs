@@ -8,7 +8,7 @@ use super::regions::{Limits, Region, Role};
 use super::row_kernel::has_words;
 use super::row_layout::{Layout, Operand};
 use super::schedule::{Unit, Uses};
-use super::windows::{Cut, is_contiguous};
+use super::windows::Cut;
 use crate::arith::DType;
 use crate::arith::digits::Part;
 use crate::arith::philox::philox4x32_10;
@@ -116,7 +116,7 @@ fn around(
         let output = graph.nodes[member.node].output;
         let magnitude = *readers(output).iter().find(|&&reader| {
             matches!(&graph.nodes[reader].primitive, Primitive::Magnitude { input, block: 0 }
-                if is_contiguous(input) && input.offset == 0 && input.dims[3] == len)
+                if input.is_contiguous() && input.offset == 0 && input.dims[3] == len)
         })?;
         let Primitive::Magnitude { input: view, .. } = &graph.nodes[magnitude].primitive else { return None };
         let of_magnitude = graph.nodes[magnitude].output;

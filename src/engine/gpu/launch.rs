@@ -6,10 +6,10 @@ use super::kernels::{self, OwnKernel, ProductSize, Shader, Step, library_kernel,
 use super::map::GRID_WIDTH;
 use super::schedule::Unit;
 use super::split::windows_of;
-use super::windows::{Cut, Index, Place, Window, overlap, part_of, row_major, volume, window};
+use super::windows::{Cut, Index, Place, Window, overlap, part_of, volume, window};
 use super::{Accelerated, Storage};
 use crate::engine::{EngineError, Tensor};
-use crate::program::graph::{Graph, Node, TensorId};
+use crate::program::graph::{Graph, Node, TensorId, row_major};
 use crate::shaders;
 use crate::shaders::product::Variant;
 

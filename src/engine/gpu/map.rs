@@ -3,7 +3,6 @@
 
 use std::fmt::Write;
 
-use super::windows::is_contiguous;
 use crate::program::expr::{Body, Instr};
 use crate::program::graph::View;
 
@@ -29,7 +28,7 @@ pub enum Access {
 pub fn access(view: &View) -> Access {
     if view.strides == [0; 4] {
         Access::Uniform
-    } else if is_contiguous(view) {
+    } else if view.is_contiguous() {
         Access::Contiguous
     } else {
         Access::Strided

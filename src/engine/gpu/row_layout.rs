@@ -8,7 +8,6 @@ use std::collections::HashMap;
 
 use super::map::{Access, GROUP, access};
 use super::regions::{Limits, Region, Role};
-use super::windows::is_contiguous;
 use crate::program::expr::{Body, Instr};
 use crate::program::graph::{Graph, Primitive, TensorId, View};
 
@@ -39,7 +38,7 @@ pub fn place(view: &View, len: u32) -> Place {
         Access::Uniform => Place::Uniform,
         Access::Contiguous => Place::Element,
         Access::Strided if last != len => Place::Strided,
-        Access::Strided if s3 == 0 && is_contiguous(&outer([s0, s1, s2])) => Place::Row,
+        Access::Strided if s3 == 0 && outer([s0, s1, s2]).is_contiguous() => Place::Row,
         Access::Strided if s3 == 1 && [s0, s1, s2] == [0; 3] => Place::Column,
         Access::Strided => Place::Strided,
     }

@@ -10,8 +10,8 @@ use super::pool::Buffer;
 use super::{Accelerated, Shown, Storage, layout};
 use crate::engine::scan::{Candidate, Found, Scan};
 use crate::engine::{EngineError, Observer, Tensor};
-use crate::program::graph::{Graph, TensorId, View};
-use crate::program::logged::{LoggedProduct, Rounding};
+use crate::program::graph::{Graph, LoggedProduct, TensorId, View};
+use crate::program::logged::Rounding;
 
 /// Kernels of a device for this, each with what a workgroup takes: rows of a view, elements of a product.
 pub struct Kernels<P> {

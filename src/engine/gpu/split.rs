@@ -2,12 +2,12 @@
 
 use super::layout::words_of_k;
 use super::windows::{
-    Cut, Index, Part, Place, TooLarge, Volume, Window, distinct, extents, is_contiguous, merge, part_of,
-    row_major, volume, window, words_of_group,
+    Cut, Index, Part, Place, TooLarge, Volume, Window, distinct, extents, merge, part_of, volume, window,
+    words_of_group,
 };
 use crate::arith::DType;
 use crate::program::expr::Instr;
-use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View, block_count};
+use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View, block_count, row_major};
 use crate::program::patches::PatchGrid;
 use crate::shaders::product::Variant;
 
@@ -113,7 +113,7 @@ impl Split<'_> {
         let cut = self.cuts[number];
         let (start, end) = (u64::from(window.offset), window.reach() as u64);
         let inside = end <= (start + cut.piece).min(cut.words);
-        if is_contiguous(&window) && start.is_multiple_of(cut.piece) && inside {
+        if window.is_contiguous() && start.is_multiple_of(cut.piece) && inside {
             Place::Piece((start / cut.piece) as usize)
         } else {
             Place::Copied(window)

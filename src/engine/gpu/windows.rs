@@ -94,11 +94,6 @@ pub fn volume(len: &[u32]) -> u64 {
     len.iter().map(|&n| u64::from(n)).product()
 }
 
-/// The strides of an array that lies row after row.
-pub fn row_major(dims: Index) -> Index {
-    [dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3], 1]
-}
-
 /// The words of a tensor with these strides, `len` along each dimension from `first` on. Places are counted in 32 bits, which the
 /// engine checks of every tensor.
 pub fn window(strides: Index, first: Index, len: Index) -> View {
@@ -108,12 +103,6 @@ pub fn window(strides: Index, first: Index, len: Index) -> View {
 /// `len` of a view's elements along each dimension, from `first` on.
 pub fn part_of(view: &View, first: Index, len: Index) -> View {
     View { offset: view.at(first) as u32, dims: len, ..view.clone() }
-}
-
-/// Whether a view's elements follow one another in memory.
-pub fn is_contiguous(view: &View) -> bool {
-    let follows = row_major(view.dims);
-    (0..4).all(|d| view.dims[d] == 1 || view.strides[d] == follows[d])
 }
 
 /// A view's dims without those along which it stays where it is.
