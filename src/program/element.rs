@@ -221,7 +221,7 @@ fn quantised<S: Source>(
     let k_len = input.dims[3];
     let (row, k) = (i / k_len as usize, (i % k_len as usize) as u32);
     let blocks = block_count(k_len, block) as usize;
-    let b = if block == 0 { 0 } else { (k / block) as usize };
+    let b = k.checked_div(block).unwrap_or(0) as usize;
     let index = row_index(input, row);
     let x = source.get(input.tensor, input.at([index[0], index[1], index[2], k]))?;
     let magnitude = source.get(magnitudes, row * blocks + b)?;

@@ -139,7 +139,7 @@ impl Program {
 
     /// Number of trained scalars.
     pub fn parameter_count(&self) -> u64 {
-        self.parameters.iter().map(|p| p.shape.iter().map(|&d| u64::from(d)).product::<u64>()).sum()
+        self.spec.model.parameter_count()
     }
 
     /// Samples of a whole batch.

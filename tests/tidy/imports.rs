@@ -6,14 +6,14 @@ use crate::modules::Crate;
 use crate::rust;
 use crate::tree::{Finding, Tree};
 
-/// The folders of `src/` in the order of the list in ARCHITECTURE.md: its lines of two spaces, a name and a slash.
+/// The modules of `src/` in the order of the list in ARCHITECTURE.md: its lines of two spaces and a folder's or a file's name.
 pub fn order(architecture: &str) -> Vec<&str> {
     let list = architecture.lines().skip_while(|line| *line != "src/").skip(1);
     let inside = list.take_while(|line| line.starts_with("  "));
     inside
         .filter_map(|line| {
-            let (name, _) = line.strip_prefix("  ")?.split_once('/')?;
-            name.chars().all(|c| c.is_ascii_lowercase() || c == '_').then_some(name)
+            let (name, _) = line.strip_prefix("  ")?.split_once(' ')?;
+            name.strip_suffix('/').or(name.strip_suffix(".rs"))
         })
         .collect()
 }
