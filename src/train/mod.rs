@@ -7,6 +7,7 @@
 #[cfg(feature = "testing")]
 pub mod cheat;
 pub mod conduct;
+mod error;
 pub mod ranks;
 
 use std::path::{Path, PathBuf};
@@ -19,8 +20,8 @@ use crate::commit::keys::PrivateKey;
 use crate::commit::record::{Record, StepRecord};
 use crate::commit::state::{state_digest, tensor_digests};
 use crate::commit::tree_head::Head;
+use crate::engine::Engine;
 use crate::engine::session::Session;
-use crate::engine::{Engine, EngineError};
 use crate::job::data::Dataset;
 use crate::job::identity::{CONTRACT, program_digest};
 use crate::program::init;
@@ -30,35 +31,11 @@ use crate::run::dir::{Layout, Run, RunFile};
 use crate::run::disk::Disk;
 use crate::run::transcript::{Transcript, Writer};
 use crate::run::{RunError, checkpoint, data, dir, read_job, read_logged_job, traces};
-use crate::step::{CommittedStep, StepError, scalars, state_digests, state_root};
+use crate::step::{CommittedStep, scalars, state_digests, state_root};
 use conduct::{Conduct, Honest};
+pub use error::TrainError;
 use ranks::lead::Lead;
-use ranks::{RankError, report};
-
-/// Why training stopped.
-#[derive(Debug, thiserror::Error)]
-pub enum TrainError {
-    #[error(transparent)]
-    Run(#[from] RunError),
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    #[error(transparent)]
-    Rank(#[from] RankError),
-    /// A step that was done before came out differently.
-    #[error(
-        "step {step} came out differently than before the interruption: this machine or {device} is faulty"
-    )]
-    NotReproduced { step: u32, device: String },
-}
-
-impl From<StepError> for TrainError {
-    fn from(error: StepError) -> TrainError {
-        match error {
-            StepError::Run(error) => TrainError::Run(error),
-            StepError::Engine(error) => TrainError::Engine(error),
-        }
-    }
-}
+use ranks::report;
 
 /// What a trainer wants to know while it runs.
 pub trait Progress {
