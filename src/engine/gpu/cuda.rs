@@ -236,10 +236,11 @@ impl Device for CudaDevice {
             let here = if names.is_empty() { "none".into() } else { names.join(", ") };
             return Err(unsupported(format!("no GPU matches; GPUs here: {here}")));
         };
-        let nvrtc = Nvrtc::load().map_err(|error| unsupported(error.to_string()))?;
+        let opened = device::Device::open(chosen.index);
+        let opened = opened.and_then(|d| Ok((d.driver_version()?, d.driver_major()?, d)));
+        let (driver, newest, device) = opened.map_err(|error| engine_error("cuda", error))?;
+        let nvrtc = Nvrtc::load_for(newest).map_err(|error| unsupported(error.to_string()))?;
         let (major, minor) = nvrtc.version().map_err(|error| unsupported(error.to_string()))?;
-        let opened = device::Device::open(chosen.index).and_then(|d| Ok((d.driver_version()?, d)));
-        let (driver, device) = opened.map_err(|error| engine_error("cuda", error))?;
         let name = format!("{} (driver {driver}, NVRTC {major}.{minor})", chosen.name);
         let (compiler, cache) = ((major, minor), Cache::of_this_user());
         let copies = Copies::new(&device).map_err(|error| engine_error("cuda", error))?;
