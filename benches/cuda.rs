@@ -136,8 +136,8 @@ fn program(gpt: &Gpt, products: ProductTable, [micro_batch, micro_batches]: [u32
 
 /// Its state before the first step.
 fn state(program: &Program) -> Vec<Vec<u8>> {
-    let words = |tensor: &Vec<u32>| tensor.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
-    init::state(program, [1, 2]).iter().map(words).collect()
+    // Words as they lie here: every host of NVIDIA's has the low byte first.
+    init::state(program, [1, 2]).iter().map(|tensor| bytemuck::cast_slice(tensor).to_vec()).collect()
 }
 
 /// Its data, the same for every micro-batch.

@@ -14,7 +14,7 @@ use cuda_bridge::device::{Device, Loaded, Memory};
 use cuda_bridge::host::{Buffer, Checks, HostKernel};
 use cuda_bridge::nvrtc::{Nvrtc, NvrtcError};
 use cuda_bridge::tensor_core::{Shape, product};
-use cuda_bridge::translate::{Kernel, Options, Parameter, TranslateError, native_functions, translate};
+use cuda_bridge::translate::{Kernel, Options, TranslateError, native_functions, translate};
 use naga::Module;
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use tiebreak::shaders;
@@ -124,18 +124,19 @@ pub fn everywhere(kernel: &Kernel, checks: Checks, groups: [u32; 3], before: &[V
     let mut all = Vec::new();
     if std::env::var_os("TIEBREAK_REQUIRE_GPU").is_none() {
         let mut after = before.to_vec();
-        let of = |(words, parameter): (_, &Parameter)| buffer(words, parameter.writable);
-        let mut buffers: Vec<Buffer> = after.iter_mut().zip(&kernel.parameters).map(of).collect();
+        let parameters = after.iter_mut().zip(&kernel.parameters);
+        let mut buffers: Vec<Buffer> = parameters
+            .map(|(words, parameter)| match parameter.writable {
+                true => Buffer::Write(words),
+                false => Buffer::Read(words),
+            })
+            .collect();
         let run = host(kernel, checks).run(groups, &mut buffers);
         run.unwrap_or_else(|error| panic!("{}: {error}", kernel.name));
         all.push(("the host", after));
     }
     all.extend(on_gpu(kernel, groups, before).map(|after| ("the GPU", after)));
     all
-}
-
-fn buffer(words: &mut Vec<u32>, writable: bool) -> Buffer<'_> {
-    if writable { Buffer::Write(words) } else { Buffer::Read(words) }
 }
 
 /// Runs a kernel everywhere: all leave the same words, which are in the buffers afterwards.
