@@ -293,12 +293,13 @@ fn nodes(mut engine: Cuda, trained: &Trained, micro_batch: u32) -> Result<Cuda, 
     let mut sums: BTreeMap<(String, String), (usize, f64)> = BTreeMap::new();
     let last = &launches[launches.len() / STEPS * (STEPS - 1)..];
     for launch in last {
-        // "block11.attention.scores" is "block*.attention.scores".
-        let own = launch
-            .name
-            .strip_prefix("block")
-            .map(|rest| rest.trim_start_matches(|c: char| c.is_ascii_digit()));
-        let operator = own.map_or_else(|| launch.name.clone(), |rest| format!("block*{rest}"));
+        // "update.block11.query.bias" is "update.block*.query.bias".
+        let is_block = |part: &str| {
+            let number = part.strip_prefix("block");
+            number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+        };
+        let parts = launch.name.split('.').map(|part| if is_block(part) { "block*" } else { part });
+        let operator = parts.collect::<Vec<_>>().join(".");
         let sum = sums.entry((operator, launch.kernel.clone())).or_default();
         *sum = (sum.0 + 1, sum.1 + launch.seconds);
     }

@@ -31,7 +31,7 @@ give_up() {
   exit 1
 }
 
-# On every way out: ends what still runs, says how it ended, and keeps the logs.
+# On every way out: ends what still runs, says what was measured and how it ended, and keeps the logs.
 finish() {
   local status=$? pid
   trap - EXIT TERM INT HUP
@@ -46,6 +46,13 @@ finish() {
     kill -0 "$pid" 2> /dev/null && kill -KILL -- "-$pid" 2> /dev/null
   done
   wait
+  # What was measured, as tables, however little it is.
+  if [ ! -s "$lines" ]; then
+    rm -f "$lines"
+  elif ! timeout 20 python3 benches/cuda_report.py "$lines" >> "$report"; then
+    : > "$work/failed"
+    note "**FAILED**: no tables; the measurements are in ${lines##*/}"
+  fi
   if [ -n "${stopped:-}" ]; then
     note "**STOPPED** by $stopped after $SECONDS s: what is not above was not checked."
   elif [ -z "${finished:-}" ]; then

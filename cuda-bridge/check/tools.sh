@@ -49,4 +49,3 @@ PY
 fi
 
 measure 120 "variants of the target's step" "$here/cuda" ${small:+--small} target variants
-python3 benches/cuda_report.py "$lines" >> "$report" || { : > "$work/failed"; note "**FAILED**: no tables; the measurements are in ${lines##*/}"; }
