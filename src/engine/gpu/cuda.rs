@@ -14,6 +14,7 @@ use cuda_bridge::near;
 use cuda_bridge::nvrtc::{self, Nvrtc};
 use cuda_bridge::quantise::{Launch, Operand};
 use cuda_bridge::tensor_core::{Shape, product};
+use cuda_bridge::timer::{Timed, Timer};
 use cuda_bridge::translate::{Kernel, Options, translate};
 use naga::Module;
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
@@ -39,6 +40,8 @@ pub struct CudaDevice {
     device: Arc<device::Device>,
     /// Dispatches that come back with the same memory are launched at once.
     graphs: Graphs,
+    /// What times every launch, if somebody asked for it; graphs have no launches.
+    timer: Option<Timer>,
     /// Copies that nobody waits for needlessly, where the driver has what they take.
     copies: Option<Copies>,
     nvrtc: Nvrtc,
@@ -202,6 +205,34 @@ impl Accelerated<CudaDevice> {
         self
     }
 
+    /// Times every launch from now on, one by one.
+    ///
+    /// # Errors
+    /// If the driver lacks what that takes.
+    pub fn time_launches(&mut self) -> Result<(), EngineError> {
+        let timer = Timer::new(&self.device.device);
+        self.device.timer = Some(timer.map_err(|error| self.device.error(error))?);
+        Ok(())
+    }
+
+    /// The launches since this was asked last with their times, and none more of them.
+    ///
+    /// # Errors
+    /// If the GPU was lost.
+    pub fn timed_launches(&mut self) -> Result<Vec<Timed>, EngineError> {
+        let Some(timer) = self.device.timer.take() else { return Ok(Vec::new()) };
+        timer.take().map_err(|error| self.device.error(error))
+    }
+
+    /// Tells a profiler that watches this process to look from here on, or no more.
+    ///
+    /// # Errors
+    /// If the driver lacks what that takes.
+    pub fn profile(&mut self, on: bool) -> Result<(), EngineError> {
+        self.device.finish()?;
+        self.device.device.profile(on).map_err(|error| self.device.error(error))
+    }
+
     /// The engine with copies beside kernels where the driver has them, as it is when it is opened, or with those that wait for the whole
     /// device: the results are the same.
     ///
@@ -236,16 +267,18 @@ impl Device for CudaDevice {
             let here = if names.is_empty() { "none".into() } else { names.join(", ") };
             return Err(unsupported(format!("no GPU matches; GPUs here: {here}")));
         };
-        let nvrtc = Nvrtc::load().map_err(|error| unsupported(error.to_string()))?;
+        let opened = device::Device::open(chosen.index);
+        let opened = opened.and_then(|d| Ok((d.driver_version()?, d.driver_major()?, d)));
+        let (driver, newest, device) = opened.map_err(|error| engine_error("cuda", error))?;
+        let nvrtc = Nvrtc::load_for(newest).map_err(|error| unsupported(error.to_string()))?;
         let (major, minor) = nvrtc.version().map_err(|error| unsupported(error.to_string()))?;
-        let opened = device::Device::open(chosen.index).and_then(|d| Ok((d.driver_version()?, d)));
-        let (driver, device) = opened.map_err(|error| engine_error("cuda", error))?;
         let name = format!("{} (driver {driver}, NVRTC {major}.{minor})", chosen.name);
         let (compiler, cache) = ((major, minor), Cache::of_this_user());
         let copies = Copies::new(&device).map_err(|error| engine_error("cuda", error))?;
         Ok(CudaDevice {
             name,
             graphs: Graphs::new(&device),
+            timer: None,
             copies,
             device,
             nvrtc,
@@ -399,8 +432,15 @@ impl Device for CudaDevice {
         Ok(())
     }
 
+    fn announce(&self, names: &mut dyn Iterator<Item = String>) {
+        self.timer.iter().for_each(|timer| timer.announce(names));
+    }
+
     fn submit(&self, dispatches: &[Dispatch<Self>]) -> Result<(), EngineError> {
-        let run = |calls| self.graphs.run(calls).map_err(|error| self.error(error));
+        let run = |calls: Vec<Call>| {
+            let run = self.timer.as_ref().map(|timer| timer.run(&calls));
+            run.unwrap_or_else(|| self.graphs.run(calls)).map_err(|error| self.error(error))
+        };
         let mut calls = Vec::with_capacity(dispatches.len());
         for dispatch in dispatches {
             // No memory has more bytes than a usize counts.
@@ -415,6 +455,7 @@ impl Device for CudaDevice {
                 }
                 Pipeline::Library(product) => {
                     run(std::mem::take(&mut calls))?;
+                    self.timer.iter().for_each(Timer::skip);
                     let (library, buffers) = (self.library.as_ref(), buffers.collect::<Vec<_>>());
                     let buffers = buffers.try_into().ok().zip(library);
                     let (buffers, library) =

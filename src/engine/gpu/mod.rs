@@ -385,7 +385,7 @@ impl<D: Device> Engine for Accelerated<D> {
             }
             let wanted = wants(index);
             if wanted || recorded.len() >= BATCH || number == end {
-                self.submit(plan, &scratch, &mut recorded)?;
+                self.submit(graph, plan, &scratch, &mut recorded)?;
             }
             let scan = observer.as_deref().filter(|_| wanted).and_then(|observer| observer.scan(index, node));
             let mut answered = match scan {
@@ -475,6 +475,7 @@ impl<D: Device> Accelerated<D> {
 
     fn submit(
         &self,
+        graph: &Graph,
         plan: &Plan<D>,
         scratch: &[Buffer<D::Memory>],
         recorded: &mut Vec<(&Unit<D::Pipeline>, Vec<Tensor>)>,
@@ -490,6 +491,7 @@ impl<D: Device> Accelerated<D> {
                 }));
             }
         }
+        self.device.announce(&mut recorded.iter().flat_map(|(unit, _)| unit.names(graph)));
         // A node of many windows is more than one submission.
         dispatches.chunks(BATCH).try_for_each(|batch| self.device.submit(batch))?;
         drop(dispatches);

@@ -28,6 +28,15 @@ impl<P> Unit<P> {
         Unit { nodes: vec![index], at: index, reads, writes, launches }
     }
 
+    /// For each dispatch the operator of the node in whose place it runs, and how many nodes run with it.
+    pub fn names(&self, graph: &Graph) -> impl Iterator<Item = String> {
+        let node = &graph.nodes[self.at];
+        let rest = if self.is_fused() { format!(" (of {} nodes)", self.nodes.len()) } else { String::new() };
+        let name = format!("{}{rest}", node.operator);
+        let dispatches = self.launches.iter().map(|launch| launch.step.dispatches.len()).sum();
+        std::iter::repeat_n(name, dispatches)
+    }
+
     /// Whether it computes more than one node.
     pub fn is_fused(&self) -> bool {
         self.nodes.len() > 1
