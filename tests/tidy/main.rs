@@ -17,11 +17,8 @@ const OPEN: &[&str] = &[
     "circle in cuda-bridge/src",
     "circle in cuda-bridge/src/attention",
     "circle in cuda-bridge/src/translate",
-    "circle in src/audit",
     "circle in src/engine",
     "circle in src/engine/gpu",
-    "circle in src/run",
-    "circle in src/train",
     "function benches/rounding.rs: bench",
     "function cuda-bridge/src/attention.rs: kernel",
     "function cuda-bridge/src/cublas.rs: product",
@@ -36,8 +33,6 @@ const OPEN: &[&str] = &[
     "function src/engine/gpu/mod.rs: run",
     "function src/engine/gpu/roots.rs: roots_there",
     "function src/engine/gpu/scan.rs: start_search",
-    "function src/rounding/calibrate.rs: compare",
-    "function src/run/job.rs: error",
     "function src/train/mod.rs: train_by",
 ];
 
