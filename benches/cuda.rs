@@ -93,7 +93,7 @@ fn attention(mut engine: Cuda, [samples, heads, positions, channels]: [u32; 4]) 
     let number = |i: u32, seed: u32| (value(i, seed) as f32 / (1 << 23) as f32 - 1.0).to_le_bytes();
     let mut seconds = Vec::new();
     for at_once in [true, false] {
-        engine = engine.regions(at_once);
+        engine = engine.fusing_rows(at_once);
         let compiled = engine.compile(graph.clone())?;
         let mut inputs = Vec::new();
         for (seed, port) in (1..).zip(&graph.inputs) {
@@ -109,7 +109,7 @@ fn attention(mut engine: Cuda, [samples, heads, positions, channels]: [u32; 4]) 
             "seconds": seconds[0], "seconds_by_node": seconds[1],
         })
     );
-    Ok(engine.regions(true))
+    Ok(engine.fusing_rows(true))
 }
 
 /// The program of a step of a GPT: AdamW, clipping, its micro-batches accumulated by the contract's tree.
