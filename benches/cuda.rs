@@ -16,8 +16,9 @@ use logged::{Observed, plain_graph};
 use serde_json::json;
 use tiebreak::arith::DType;
 use tiebreak::engine::gpu::{Cublas, Cuda};
-use tiebreak::engine::session::{MicroBatch, Session, StepScalars, Unobserved};
+use tiebreak::engine::session::{Session, StepScalars, Unobserved};
 use tiebreak::engine::{Engine, EngineError};
+use tiebreak::observers::record::Recorder;
 use tiebreak::program::builder::Builder;
 use tiebreak::program::graph::TensorType;
 use tiebreak::program::init;
@@ -25,10 +26,9 @@ use tiebreak::program::models::{Gelu, Gpt, Model};
 use tiebreak::program::operators::causal_attention;
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::{ProductClass, ProductTable};
-use tiebreak::program::step::{Program, StepSpec};
-use tiebreak::rounding::record::Recorder;
+use tiebreak::program::step::{MicroBatch, Program, StepSpec};
 use tiebreak::rounding::thresholds::Rounding;
-use tiebreak::train::committed_step::{gradient_root, state_digests};
+use tiebreak::step::{gradient_root, state_digests};
 
 /// Median seconds of `rounds` rounds of `run`, `each` times in a row, after one that warms up.
 fn median(

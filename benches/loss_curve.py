@@ -7,7 +7,8 @@
 
 Trains assets/jobs/shakespeare.toml, or cifar-resnet.toml on records in CIFAR-10's binary format, with several numbers of digits by
 `tiebreak train`, then the same model written in PyTorch; writes the model's part of docs/LOSS-CURVES.md, and docs/loss-curves-MODEL.csv
-and .svg. With --only, the model's other curves are what these files hold.
+and .svg. With --only, the model's other curves are what these files hold. With --most, the mean loss of the last 50 steps may be so far from
+PyTorch's fp32 for every number of digits but d = 2, else the exit status is 1.
 
 Shares no code with the engines: initial weights and batch order are drawn here again by docs/ARITHMETIC.md, section 6, and
 the weights are compared with the run's first checkpoint.
@@ -292,6 +293,8 @@ def main():
     parser.add_argument("--data", type=Path, help="a text, whose bytes are the tokens; or CIFAR-10 records")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--binary", default=ROOT / "target/release/tiebreak")
+    parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="the folder of LOSS-CURVES.md and the curves")
+    parser.add_argument("--most", type=float, help="fail if a mean loss is further from PyTorch's than this")
     parser.add_argument("--only", choices=[*DIGITS, "none"], help="train this one; none: write the page again")
     options = parser.parse_args()
     model = models[options.model]
@@ -300,7 +303,7 @@ def main():
         parser.error("--data is needed: a file in CIFAR-10's binary format")
     data = np.frombuffer(path.read_bytes(), np.uint8)
     curves, rows = {}, []
-    docs = ROOT / "docs"
+    docs = options.docs
     page = (docs / "LOSS-CURVES.md").read_text()
     kept = docs / f"loss-curves-{model.NAME}.csv"
     table = kept.read_text() if kept.exists() else ""
@@ -358,6 +361,10 @@ Each row has its own seed; within a row initial weights and batches are the same
 arithmetic without its roundings: rounding errors grow chaotically over training, so two right fp32 trainings differ by about as much; how fast, the last column shows.
 
 """ + "\n\n".join(part for part in parts if part) + "\n")
+    far = [row for row in rows if options.most is not None and row[0] != "d = 2" and not abs(row[4]) <= options.most]
+    for name, *_, apart, _ in far:
+        print(f"{name}: {apart:+.1e} from PyTorch fp32, more than {options.most}")
+    return 1 if far else 0
 
 
-main()
+sys.exit(main())

@@ -14,17 +14,17 @@ use logged::{Observed, plain_graph};
 use tiebreak::engine::Engine;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::cpu::native::Native;
-use tiebreak::engine::session::{MicroBatch, Session, StepObserver, StepScalars, Unobserved};
+use tiebreak::engine::session::{Session, StepObserver, StepScalars, Unobserved};
+use tiebreak::observers::calibrate::Calibrator;
+use tiebreak::observers::record::Recorder;
+use tiebreak::observers::replay::Replayer;
 use tiebreak::program::init;
 use tiebreak::program::models::{Gelu, Gpt, Model};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::ProductTable;
-use tiebreak::program::step::{Program, StepSpec};
-use tiebreak::rounding::calibrate::Calibrator;
-use tiebreak::rounding::record::Recorder;
-use tiebreak::rounding::replay::Replayer;
+use tiebreak::program::step::{MicroBatch, Program, StepSpec};
 use tiebreak::rounding::thresholds::{Preset, Rounding};
-use tiebreak::train::committed_step::state_digests;
+use tiebreak::step::state_digests;
 
 /// The paper's setting: 8 samples of 64 tokens.
 const SAMPLES: u32 = 8;

@@ -1,12 +1,13 @@
 #!/bin/sh
 # Trains a small GPT for STEPS steps (default 1000) with every native CPU kernel and every adapter, and audits each run whole with
-# the CPU engine: a missing decision would end an audit. Usage: benches/rounding_misses.sh [STEPS [ADAPTER...]]
+# the CPU engine: a missing decision would end an audit. Usage: benches/rounding_misses.sh [STEPS [ADAPTER...]]; TIEBREAK names a
+# command to use instead of a release build.
 set -eu
 steps=${1:-1000}
 [ $# -gt 0 ] && shift
 cd "$(dirname "$0")/.."
-cargo build --release --quiet
-tiebreak=$PWD/target/release/tiebreak
+tiebreak=${TIEBREAK:-$PWD/target/release/tiebreak}
+[ -n "${TIEBREAK:-}" ] || cargo build --release --locked --quiet
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for bits in 16 32; do

@@ -8,15 +8,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::session::{MicroBatch, Phase, Session, StepObserver, StepScalars, Unobserved};
+use tiebreak::engine::session::{Session, StepObserver, StepScalars, Unobserved};
 use tiebreak::engine::{Engine, EngineError, Inputs, Observer};
 use tiebreak::program::graph::{Graph, Node};
 use tiebreak::program::init;
 use tiebreak::program::models::{Gelu, Gpt, Model, Resnet};
 use tiebreak::program::optimizer::Optimizer;
+use tiebreak::program::phase::Phase;
 use tiebreak::program::products::ProductTable;
-use tiebreak::program::step::{Program, StepSpec};
-use tiebreak::train::committed_step::state_digests;
+use tiebreak::program::step::{MicroBatch, Program, StepSpec};
+use tiebreak::step::state_digests;
 
 /// Charges the time since the last node to the node just shown (the copy that shows it included, so these figures
 /// say where time goes, not how long a step takes).

@@ -1,14 +1,15 @@
 //! Cheating trainers that carry on are found at the right place; honest ones are never accused.
 
+#![cfg(feature = "testing")]
+
 mod common;
 
 use std::path::Path;
 
 use common::{gpt_job, key, trained};
-use tiebreak::audit::checks;
 use tiebreak::audit::evidence::disclosed_tile;
 use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{Outcome, Report, Silent, audit};
+use tiebreak::audit::{Outcome, Report, Silent, audit, checks};
 use tiebreak::commit::keys::{PrivateKey, PublicKey};
 use tiebreak::dispute::verdict::{Claim, Outcome as VerdictOutcome, Verdict};
 use tiebreak::engine::cpu::Cpu;
@@ -235,8 +236,7 @@ fn a_trainer_whose_engine_is_faulty_can_disclose_the_tile() {
     let disk = tiebreak::run::disk::Disk::default();
     let run = common::begin_run(&disk, &job, &folder.path().join("run")).unwrap();
     let mut faulty = Faulty(Cpu::new(1).unwrap());
-    tiebreak::train::train(&disk, &run, &mut faulty, Some(&key()), None, &mut tiebreak::train::Silent)
-        .unwrap();
+    tiebreak::train::train(&disk, &run, &mut faulty, Some(&key()), &mut tiebreak::train::Silent).unwrap();
     let (report, verdict) = audited(&run, &mut Cpu::new(1).unwrap(), &Choice::All);
     assert_eq!(diverges_at(&report).0, 1);
     let wide = verdict.unwrap();
@@ -277,7 +277,7 @@ fn a_binding_verdict_against_an_honest_trainer_does_not_convict() {
     let job = gpt_job(folder.path(), "operator", "");
     let run = trained(&job, &folder.path().join("run"), None);
     let checked = checks::always(&run, None).unwrap();
-    let trace = tiebreak::run::traces::Trace::read(&run.program, &run.layout.trace(2)).unwrap();
+    let trace = tiebreak::run::traces::read(&run.program, &run.layout.trace(2)).unwrap();
     let (claim, _) = tiebreak::audit::localise::binding(&run.program, &trace);
     let verdict = checked.verdict(&run, 2, claim);
     assert!(matches!(verdict.check(None), Ok(VerdictOutcome::DoesNotConvict(_))));
@@ -379,10 +379,10 @@ fn one_micro_batch_can_be_replayed_alone() {
     let mut session = Session::new(&mut engine, std::sync::Arc::new(run.program.clone())).unwrap();
     let state = tiebreak::run::checkpoint::read(&run.layout.checkpoint(4), &run.program.state()).unwrap();
     session.load(&state).unwrap();
-    let key = tiebreak::run::job::philox_key(&run.seed);
+    let key = tiebreak::job::identity::philox_key(&run.seed);
     let batch = run.dataset().unwrap().micro_batch(&run.program, key, 5, 2).unwrap();
-    let scalars = tiebreak::train::committed_step::scalars(&run, 5);
+    let scalars = tiebreak::step::scalars(&run, 5);
     let gradients = session.micro_batch(scalars, 2, &batch, &mut Unobserved).unwrap();
-    let root = tiebreak::train::committed_step::gradient_root(&mut session, &gradients).unwrap();
+    let root = tiebreak::step::gradient_root(&mut session, &gradients).unwrap();
     assert_eq!(root, checked.step(5).micro_batches[2]);
 }

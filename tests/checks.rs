@@ -1,6 +1,8 @@
 //! What every audit checks before it replays anything: one run for each check that fails it. The trainer here signs for
 //! what is wrong, so no hash or signature gives it away.
 
+#![cfg(feature = "testing")]
+
 mod common;
 
 use std::fs;
@@ -10,15 +12,14 @@ use common::{gpt_job, key, sign, sign_again, step_mut, trained};
 use tiebreak::audit::checks::{self, Checked};
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Outcome, Silent, audit};
-use tiebreak::commit::checkpoint::Head;
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::merkle;
 use tiebreak::commit::record::Record;
+use tiebreak::commit::tree_head::Head;
 use tiebreak::dispute::verdict::Outcome as VerdictOutcome;
 use tiebreak::engine::cpu::Cpu;
-use tiebreak::run::RunError;
 use tiebreak::run::dir::Run;
-use tiebreak::run::transcript;
+use tiebreak::run::{RunError, transcript};
 
 const OTHER: Digest = Digest([9; 32]);
 

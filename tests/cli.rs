@@ -1,5 +1,7 @@
 //! The command: exit codes, and a trainer that is killed at any moment.
 
+#![cfg(feature = "cli")]
+
 mod common;
 
 use std::path::Path;

@@ -1,18 +1,21 @@
 //! The CPU engine against the scalar reference: every node of whole steps, bit for bit.
 
+#![cfg(feature = "engine")]
+
 use std::sync::Arc;
 
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::reference::Reference;
-use tiebreak::engine::session::{MicroBatch, Phase, Session, StepObserver, StepScalars};
+use tiebreak::engine::session::{Session, StepObserver, StepScalars};
 use tiebreak::engine::{Engine, EngineError, Inputs, Observer};
 use tiebreak::program::graph::{Graph, Node};
 use tiebreak::program::init;
 use tiebreak::program::models::{Gelu, Gpt, Mlp, Model, Resnet};
 use tiebreak::program::optimizer::Optimizer;
+use tiebreak::program::phase::Phase;
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
-use tiebreak::program::step::{Program, StepSpec};
+use tiebreak::program::step::{MicroBatch, Program, StepSpec};
 
 /// Keeps every node's output.
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! The engine for NVIDIA's GPUs, over a stand-in for the driver and NVRTC that runs kernels on the host: the bits of every
 //! other engine, and errors that say what to do when a GPU fails. `cuda-bridge/check-on-gpu.sh` does the like on a GPU.
 
-#![cfg(feature = "cuda")]
+#![cfg(all(feature = "cuda", feature = "cli"))]
 
 mod common;
 

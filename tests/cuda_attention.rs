@@ -1,7 +1,7 @@
 //! Attention and the like by one kernel on NVIDIA's GPUs, over a stand-in for the driver and NVRTC that runs kernels on the host: the bits
 //! of the CPU engine for sizes of every kind. `cuda-bridge/check-on-gpu.sh` runs the same on a GPU.
 
-#![cfg(feature = "cuda")]
+#![cfg(all(feature = "cuda", feature = "cli"))]
 
 mod common;
 

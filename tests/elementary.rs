@@ -1,6 +1,8 @@
 //! The elementary functions: against mpmath's vectors, and a stratified sample against the oracle.
 //! All 2^32 inputs: `tiebreak selftest --exhaustive`.
 
+#![cfg(feature = "engine")]
+
 use serde::Deserialize;
 use tiebreak::arith::elementary;
 use tiebreak::arith::elementary::oracle::{Function, check_range, judge};

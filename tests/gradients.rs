@@ -4,6 +4,8 @@
 //! product of what was to be quantised), so its gradients are the derivation's own, free of rounding to binary32,
 //! and central differences of its loss check them to many digits.
 
+#![cfg(feature = "engine")]
+
 use std::collections::HashMap;
 
 use tiebreak::arith::philox::philox4x32_10;
@@ -12,6 +14,7 @@ use tiebreak::program::expr::{Body, Instr};
 use tiebreak::program::graph::{Graph, Node, Primitive, TensorId, View};
 use tiebreak::program::models::{Gelu, Gpt, Mlp, Model, Resnet};
 use tiebreak::program::optimizer::Optimizer;
+use tiebreak::program::patches::PatchGrid;
 use tiebreak::program::products::ProductTable;
 use tiebreak::program::step::{Program, StepSpec, port};
 
@@ -147,25 +150,7 @@ fn run_node(graph: &Graph, node: &Node, values: &Values) -> Vec<f64> {
                 })
                 .collect()
         }
-        Primitive::Patches { input, grid } => {
-            let [_, h, w, c] = shape(*input)[..] else { unreachable!() };
-            let ([down, across], [taps_down, taps_across]) =
-                (grid.size.map(|n| n as usize), grid.kernel.map(|n| n as usize));
-            (0..out_len)
-                .map(|i| {
-                    let (place, channel) = (i / c, i % c);
-                    let (place, kx) = (place / taps_across, place % taps_across);
-                    let (place, ky) = (place / taps_down, place % taps_down);
-                    let (place, x) = (place / across, place % across);
-                    let (sample, y) = (place / down, place % down);
-                    let row = grid.source(y as u32, ky as u32, h as u32);
-                    let column = grid.source(x as u32, kx as u32, w as u32);
-                    row.zip(column).map_or(0.0, |(row, column)| {
-                        values[input][((sample * h + row as usize) * w + column as usize) * c + channel]
-                    })
-                })
-                .collect()
-        }
+        Primitive::Patches { input, grid } => patches(&shape(*input), &values[input], grid, out_len),
         Primitive::GroupOrder { classes, .. } => {
             let mut order: Vec<usize> = (0..out_len).collect();
             order.sort_by_key(|&i| values[classes][i] as usize);
@@ -177,17 +162,42 @@ fn run_node(graph: &Graph, node: &Node, values: &Values) -> Vec<f64> {
         Primitive::Magnitude { .. } => vec![0.0; out_len],
         Primitive::Quantise { input, .. } => gathered(values, input),
         Primitive::Product { a, b, .. } => {
-            let (sa, sb) = (shape(*a), shape(*b));
-            let (m, n, k) = (sa[1], sb[1], sa[2]);
-            (0..out_len)
-                .map(|i| {
-                    let (column, row, batch) = (i % n, i / n % m, i / n / m);
-                    let (ra, rb) = ((batch * m + row) * k, (batch * n + column) * k);
-                    (0..k).map(|j| values[a][ra + j] * values[b][rb + j]).sum()
-                })
-                .collect()
+            product([&shape(*a), &shape(*b)], [&values[a], &values[b]], out_len)
         }
     }
+}
+
+/// The dot products of rows [batch, rows, K].
+fn product([sa, sb]: [&[usize]; 2], [a, b]: [&[f64]; 2], out_len: usize) -> Vec<f64> {
+    let (m, n, k) = (sa[1], sb[1], sa[2]);
+    (0..out_len)
+        .map(|i| {
+            let (column, row, batch) = (i % n, i / n % m, i / n / m);
+            let (ra, rb) = ((batch * m + row) * k, (batch * n + column) * k);
+            (0..k).map(|j| a[ra + j] * b[rb + j]).sum()
+        })
+        .collect()
+}
+
+/// The pixels of the patches of images of this shape.
+fn patches(shape: &[usize], images: &[f64], grid: &PatchGrid, out_len: usize) -> Vec<f64> {
+    let [_, h, w, c] = *shape else { unreachable!() };
+    let ([down, across], [taps_down, taps_across]) =
+        (grid.size.map(|n| n as usize), grid.kernel.map(|n| n as usize));
+    (0..out_len)
+        .map(|i| {
+            let (place, channel) = (i / c, i % c);
+            let (place, kx) = (place / taps_across, place % taps_across);
+            let (place, ky) = (place / taps_down, place % taps_down);
+            let (place, x) = (place / across, place % across);
+            let (sample, y) = (place / down, place % down);
+            let row = grid.source(y as u32, ky as u32, h as u32);
+            let column = grid.source(x as u32, kx as u32, w as u32);
+            row.zip(column).map_or(0.0, |(row, column)| {
+                images[((sample * h + row as usize) * w + column as usize) * c + channel]
+            })
+        })
+        .collect()
 }
 
 fn run(graph: &Graph, inputs: &HashMap<String, Vec<f64>>) -> HashMap<String, Vec<f64>> {

@@ -1,9 +1,11 @@
 //! A job file is hostile input too: verdicts and runs carry one. Whatever passes validation can be built, whatever its
 //! numbers are, without a panic.
 
+#![cfg(feature = "engine")]
+
 use proptest::prelude::*;
-use tiebreak::run::job::Job;
-use tiebreak::run::traces::leaf_count;
+use tiebreak::commit::trace::leaf_count;
+use tiebreak::job::Job;
 
 /// Any magnitude is as likely as any other.
 fn number(bits: u32) -> impl Strategy<Value = u32> {

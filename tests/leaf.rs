@@ -1,25 +1,30 @@
 //! The leaf checker against the reference engine: every tile of every node of a step follows from what the step's
 //! origins commit, and hostile inputs are errors, never panics.
 
+#![cfg(feature = "engine")]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tiebreak::arith::DType;
+use tiebreak::arith::words::bytes_from_words;
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::tensor::{SLICE_BYTES, piece_range, tile_count, tile_range};
+use tiebreak::commit::trace::positions;
 use tiebreak::dispute::leaf::{
     LeafError, Slices, expected, recorded_from_slices, recorded_from_tensors, tile_bytes, tile_elements,
 };
 use tiebreak::dispute::origin::{Origin, origin};
-use tiebreak::engine::reference::{Reference, bytes_from_words};
-use tiebreak::engine::session::{MicroBatch, Phase, Session, StepObserver, StepScalars};
+use tiebreak::engine::reference::Reference;
+use tiebreak::engine::session::{Session, StepObserver, StepScalars};
 use tiebreak::engine::{EngineError, Inputs, Observer};
+use tiebreak::job::Job;
+use tiebreak::job::identity::philox_key;
 use tiebreak::program::graph::{Graph, Node, Primitive, TensorId};
 use tiebreak::program::init;
 use tiebreak::program::models::BatchTensor;
-use tiebreak::program::step::Program;
-use tiebreak::run::job::{Job, philox_key};
-use tiebreak::run::traces::{graph_of, positions};
+use tiebreak::program::phase::{Phase, graph_of};
+use tiebreak::program::step::{MicroBatch, Program};
 
 const STEP: u32 = 3;
 const SEED: Digest = Digest([7; 32]);

@@ -1,5 +1,7 @@
 //! The lint: one shader that must be rejected for each rule, and every shader that the engine can make accepted.
 
+#![cfg(feature = "wgsl")]
+
 use tiebreak::shaders::lint::{Rule, check};
 
 /// A compute shader around a body over `a: array<u32>`.

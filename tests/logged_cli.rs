@@ -1,5 +1,7 @@
 //! The commands of the logged profile: a run on native kernels, its audit, its log, and thresholds for a job.
 
+#![cfg(feature = "cli")]
+
 mod common;
 
 use std::path::Path;

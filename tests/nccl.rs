@@ -1,7 +1,7 @@
 //! `tiebreak train --transport nccl` over the stand-ins for NVIDIA's driver and NCCL: the run directories of one process, and errors
 //! that name the rank, end, and leave a run that goes on to the same bits. What NCCL's calls do is in `cuda-bridge/tests/nccl.rs`.
 
-#![cfg(feature = "cuda")]
+#![cfg(all(feature = "cuda", feature = "cli"))]
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use common::shim::{shim, tiebreak};
 use common::{begin_run, files, key, mlp_job, trained};
 use tiebreak::run::disk::Disk;
-use tiebreak::run::job::Job;
+use tiebreak::run::read_job;
 use tiebreak::train::ranks::plan::Plan;
 
 const STEPS: u32 = 4;
@@ -70,7 +70,7 @@ fn ranks_write_the_run_of_one_process_and_go_on_after_a_fault() {
     assert!(code == 0 && printed.contains("of gradients a step over NCCL 2.99.0"), "{printed}");
     runs.same(&out);
     // All gradients went over NCCL, and nothing else did: rank, groups, bytes sent.
-    let plan = Plan::new(&Job::read(&runs.job).unwrap().1.program(), 2).unwrap();
+    let plan = Plan::new(&read_job(&runs.job).unwrap().1.program(), 2).unwrap();
     let line = |rank| format!("{rank} {} {}", 2 * STEPS, u64::from(STEPS) * plan.bytes_sent(rank));
     let counted = std::fs::read_to_string(&counts).unwrap();
     assert!(counted.lines().count() == 2 && (0..2).all(|rank| counted.contains(&line(rank))), "{counted}");

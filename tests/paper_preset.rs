@@ -1,15 +1,16 @@
 //! The paper's own setting: binary64 products on both sides, the trainer's log, and no exact product anywhere. Every native kernel
 //! replicates every other's run.
 
+#![cfg(feature = "cli")]
+
 mod common;
 
 use std::path::Path;
 use std::process::Command;
 
-use common::{begin_run, gpt_job, key};
-use tiebreak::audit::checks;
+use common::{begin_run, gpt_job, key, trained_on};
 use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{Outcome, Report, Silent, audit, audit_natively};
+use tiebreak::audit::{Outcome, Report, Silent, audit, audit_natively, checks};
 use tiebreak::dispute::verdict::Outcome as VerdictOutcome;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::cpu::native::Native;
@@ -33,7 +34,7 @@ fn paper_job(folder: &Path, granularity: &str, table: &str) -> std::path::PathBu
 fn trained(job: &Path, out: &Path, native: Native) -> Run {
     let disk = Disk::default();
     let run = begin_run(&disk, job, out).unwrap();
-    train(&disk, &run, &mut cpu(native), Some(&key()), None, &mut train::Silent).unwrap();
+    train(&disk, &run, &mut cpu(native), Some(&key()), &mut train::Silent).unwrap();
     run
 }
 
@@ -89,15 +90,12 @@ fn a_native_auditor_accuses_nobody() {
     for granularity in ["microbatch", "operator"] {
         let job = paper_job(folder.path(), granularity, "");
         for cheat in ["operator@3", "decision-far@3", "decision-hidden@3"] {
-            let disk = Disk::default();
-            let run = begin_run(&disk, &job, &folder.path().join(format!("{granularity}-{cheat}"))).unwrap();
-            let mut cheat: tiebreak::train::cheat::Cheat = cheat.parse().unwrap();
-            let mut engine = cpu(Native::Gemm);
-            train(&disk, &run, &mut engine, Some(&key()), Some(&mut cheat), &mut train::Silent).unwrap();
+            let out = folder.path().join(format!("{granularity}-{cheat}"));
+            let run = trained_on(&mut cpu(Native::Gemm), &job, &out, Some(cheat));
             let report = audited(&run, Some(Native::Interleaved { fused: false }));
             match report.outcome {
                 // It takes any decision.
-                Outcome::Matches => assert_eq!(cheat.kind, tiebreak::train::cheat::Kind::DecisionFar),
+                Outcome::Matches => assert_eq!(cheat, "decision-far@3"),
                 Outcome::MissingDecision { step: 3, what } => {
                     assert!(what.contains("exact engine"), "{what}")
                 }
@@ -114,11 +112,8 @@ fn a_native_auditor_accuses_nobody() {
 fn a_native_auditor_follows_the_log_wherever_it_leads() {
     let folder = tempfile::tempdir().unwrap();
     let job = paper_job(folder.path(), "operator", "");
-    let disk = Disk::default();
-    let run = begin_run(&disk, &job, &folder.path().join("run")).unwrap();
-    let mut cheat: tiebreak::train::cheat::Cheat = "decisions-flipped@3".parse().unwrap();
     let mut engine = cpu(Native::Sequential { fused: true });
-    train(&disk, &run, &mut engine, Some(&key()), Some(&mut cheat), &mut train::Silent).unwrap();
+    let run = trained_on(&mut engine, &job, &folder.path().join("run"), Some("decisions-flipped@3"));
     let report = audited(&run, Some(Native::Gemm));
     assert_eq!(report.outcome, Outcome::Matches);
     let tally = report.rounding.unwrap();

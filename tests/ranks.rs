@@ -1,6 +1,8 @@
 //! `tiebreak train` over several processes: the run directories of one process, and clear errors for ranks that are wrong, gone or
 //! silent.
 
+#![cfg(feature = "cli")]
+
 mod common;
 
 use std::io::{Read, Write};

@@ -1,6 +1,8 @@
 //! Data-parallel training over ranks that are threads: every number of ranks and micro-batches writes one process's bytes, and a rank
 //! that computes or says something wrong is named.
 
+#![cfg(feature = "testing")]
+
 mod common;
 
 use std::path::Path;
@@ -17,8 +19,7 @@ use tiebreak::program::graph::{Graph, TensorType};
 use tiebreak::program::step::port;
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
-use tiebreak::run::job::Job;
-use tiebreak::run::transcript;
+use tiebreak::run::{read_job, transcript};
 use tiebreak::train::ranks::collective::{Collective, Kind};
 use tiebreak::train::ranks::lead::Lead;
 use tiebreak::train::ranks::plan::{Plan, Shared};
@@ -256,7 +257,7 @@ fn train_ranks(
 fn plan(micro_batches: u32, ranks: u32) -> Result<Plan, RankError> {
     let folder = tempfile::tempdir().unwrap();
     let job = mlp_job(folder.path(), "step", 1, micro_batches);
-    Plan::new(&Job::read(&job).unwrap().1.program(), ranks)
+    Plan::new(&read_job(&job).unwrap().1.program(), ranks)
 }
 
 #[test]
@@ -378,7 +379,7 @@ fn a_machine_that_computes_wrongly_is_named() {
         assert_eq!(history.records.len(), 3);
         let run = Run::open(&out).unwrap();
         let mut engine = Cpu::new(1).unwrap();
-        train(&Disk::default(), &run, &mut engine, Some(&key()), None, &mut Silent).unwrap();
+        train(&Disk::default(), &run, &mut engine, Some(&key()), &mut Silent).unwrap();
         let whole = folder.path().join(format!("whole-{ranks}-{faulty}"));
         trained(&job, &whole, None);
         assert!(files(&out) == files(&whole));

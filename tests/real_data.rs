@@ -1,17 +1,20 @@
 //! Batches of CIFAR-10 and MNIST as an independent reader drew them (assets/vectors/batches.py). The data are not in the
 //! repository: TIEBREAK_DATA names their folder, ../shared/data is tried otherwise, and what is missing is said.
 
+#![cfg(feature = "testing")]
+
 mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use tiebreak::job::DataSpec;
+use tiebreak::job::data::FileManifest;
 use tiebreak::program::models::{Mlp, Model};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::ProductTable;
 use tiebreak::program::step::{Program, StepSpec};
-use tiebreak::run::data::{Dataset, FileManifest};
-use tiebreak::run::job::DataSpec;
+use tiebreak::run::data;
 
 const KEY: [u32; 2] = [0x1234_5678, 0x9abc_def0];
 
@@ -30,7 +33,7 @@ fn check(name: &str, folder: &Path, files: &[&str], spec: &DataSpec, inputs: u32
     let golden = std::fs::read_to_string("assets/vectors/batches.json").unwrap();
     let golden: serde_json::Value = serde_json::from_str(&golden).unwrap();
     let manifest: Vec<FileManifest> =
-        files.iter().map(|file| FileManifest::of((*file).into(), &folder.join(file)).unwrap()).collect();
+        files.iter().map(|file| data::manifest((*file).into(), &folder.join(file)).unwrap()).collect();
     let program = Program::new(StepSpec {
         model: Model::Mlp(Mlp { inputs, hidden: vec![2], classes: 10, dropout: 0.0 }),
         optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0 },
@@ -39,7 +42,7 @@ fn check(name: &str, folder: &Path, files: &[&str], spec: &DataSpec, inputs: u32
         micro_batches: 2,
         products: ProductTable::preset(),
     });
-    let mut dataset = Dataset::open(folder, &manifest, spec, &program.spec.model).unwrap();
+    let mut dataset = data::open(folder, &manifest, spec, &program.spec.model).unwrap();
     for (step, golden) in (1..).zip(golden[name].as_array().unwrap()) {
         let list = |key: &str| -> Vec<u64> {
             golden[key].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect()

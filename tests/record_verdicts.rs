@@ -1,6 +1,8 @@
 //! Verdicts about records and heads: contradictions with the job, the data, the trace or another history. Each convicts
 //! from its bytes alone, none does once anything in it is changed, and none against an honest run.
 
+#![cfg(feature = "testing")]
+
 mod common;
 
 use std::path::Path;
@@ -11,16 +13,16 @@ use tiebreak::audit::checks::{self, Checked};
 use tiebreak::audit::localise::scalar_output;
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Silent, audit};
-use tiebreak::commit::checkpoint::Head;
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::{PrivateKey, PublicKey};
 use tiebreak::commit::merkle;
 use tiebreak::commit::record::Record;
+use tiebreak::commit::tree_head::Head;
 use tiebreak::dispute::verdict::{Base64, Claim, DataChunk, Fork, Outcome, ProvenRecord, Scalar, Verdict};
 use tiebreak::engine::cpu::Cpu;
+use tiebreak::job::identity::philox_key;
 use tiebreak::run::dir::Run;
-use tiebreak::run::job::philox_key;
-use tiebreak::run::traces::Trace;
+use tiebreak::run::traces;
 
 const OTHER: Digest = Digest([9; 32]);
 
@@ -199,7 +201,7 @@ fn none_convicts_an_honest_run() {
         claims.push((step, Claim::LearningRate));
         claims.push((step, Claim::Cursor));
         claims.push((step, Claim::Batch { files: files.clone(), chunks: chunks(run, step) }));
-        let trace = Trace::read(&run.program, &run.layout.trace(step)).unwrap();
+        let trace = traces::read(&run.program, &run.layout.trace(step)).unwrap();
         for scalar in [Scalar::Clip, Scalar::Loss] {
             let output = scalar_output(&run.program, &trace, scalar);
             claims.push((step, Claim::Scalar { scalar, output }));
@@ -242,7 +244,7 @@ fn made_up_evidence_is_malformed() {
     // A job that clips does not give the factor; nobody but the trace gives the loss.
     malformed(4, Claim::Scalar { scalar: Scalar::Clip, output: None });
     malformed(4, Claim::Scalar { scalar: Scalar::Loss, output: None });
-    let trace = Trace::read(&run.program, &run.layout.trace(4)).unwrap();
+    let trace = traces::read(&run.program, &run.layout.trace(4)).unwrap();
     let loss = scalar_output(&run.program, &trace, Scalar::Loss);
     malformed(4, Claim::Scalar { scalar: Scalar::Clip, output: loss });
     malformed(9, Claim::Final { last: checked.proven(7) });

@@ -1,13 +1,16 @@
 //! Long sums, maxima and scales are made of partial results: each an output that a verdict can be about, and none changes
 //! a bit of the result.
 
+#![cfg(feature = "engine")]
+
 use std::sync::Arc;
 
 use tiebreak::arith::philox::philox4x32_10;
+use tiebreak::arith::words::words_from_bytes;
 use tiebreak::arith::{DType, digits, float, tree};
 use tiebreak::engine::Engine;
 use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::reference::{Reference, words_from_bytes};
+use tiebreak::engine::reference::Reference;
 use tiebreak::program::builder::Builder;
 use tiebreak::program::graph::{Graph, Primitive, TensorType, View};
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};

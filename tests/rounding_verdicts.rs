@@ -1,12 +1,14 @@
 //! Roundings that no honest kernel takes convict from a file alone; honest ones never do, whatever is made of them.
 
+#![cfg(feature = "cli")]
+
 mod common;
 
 use std::fs;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use common::{begin_run, gpt_job, key};
+use common::{gpt_job, key, trained_on};
 use proptest::prelude::*;
 use tiebreak::audit::checks::{self, Checked};
 use tiebreak::audit::evidence::Disputed;
@@ -14,30 +16,24 @@ use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::rounding::reference_outcome;
 use tiebreak::audit::{Outcome, Report, Silent, audit};
 use tiebreak::commit::tensor;
+use tiebreak::commit::trace::leaf_place;
 use tiebreak::dispute::verdict::{Claim, Outcome as Shown, Rounded, RoundingClaim, Verdict};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::cpu::native::Native;
-use tiebreak::engine::session::{Phase, Session, StepObserver};
+use tiebreak::engine::session::{Session, StepObserver};
 use tiebreak::engine::{EngineError, Inputs, Observer};
+use tiebreak::job::identity::philox_key;
 use tiebreak::program::graph::{Graph, Node};
+use tiebreak::program::phase::Phase;
 use tiebreak::rounding::codec::decode;
 use tiebreak::run::dir::Run;
-use tiebreak::run::disk::Disk;
-use tiebreak::run::job::philox_key;
-use tiebreak::run::traces::{Trace, leaf_place};
-use tiebreak::train::cheat::Cheat;
-use tiebreak::train::committed_step::scalars;
-use tiebreak::train::{self, train};
+use tiebreak::run::traces;
+use tiebreak::step::scalars;
 
 /// A run of the logged profile on the library's kernels.
 fn run_of(folder: &Path, granularity: &str, table: &str, cheat: Option<&str>) -> Run {
     let job = gpt_job(folder, granularity, &format!("\n[rounding]\n{table}\n"));
-    let disk = Disk::default();
-    let run = begin_run(&disk, &job, &folder.join("run")).unwrap();
-    let mut cheat: Option<Cheat> = cheat.map(|text| text.parse().unwrap());
-    let mut cpu = Cpu::new(2).unwrap().with_native(Native::Gemm);
-    train(&disk, &run, &mut cpu, Some(&key()), cheat.as_mut(), &mut train::Silent).unwrap();
-    run
+    trained_on(&mut Cpu::new(2).unwrap().with_native(Native::Gemm), &job, &folder.join("run"), cheat)
 }
 
 fn audited(run: &Run) -> (Report, Option<Verdict>) {
@@ -202,7 +198,7 @@ fn honest_roundings_never_convict() {
         let step = 3;
         let before = checks::state_after(&run, &checked, step - 1).unwrap();
         let batch = run.dataset().unwrap().batch(&run.program, philox_key(&run.seed), step).unwrap();
-        let published = Trace::read(&run.program, &run.layout.trace(step)).unwrap();
+        let published = traces::read(&run.program, &run.layout.trace(step)).unwrap();
         let disputed = Disputed {
             run: &run,
             checked: &checked,

@@ -1,13 +1,16 @@
 //! The scalar reference and the CPU engine's building blocks against golden vectors that a script made from the
 //! contract's text (`assets/vectors/contract.py`: Python integers and fractions, no code of ours).
 
+#![cfg(feature = "engine")]
+
 use std::sync::Arc;
 
 use serde::Deserialize;
+use tiebreak::arith::words::bytes_from_words;
 use tiebreak::arith::{DType, digits, float, philox, tree};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::outputs_of;
-use tiebreak::engine::reference::{Reference, bytes_from_words};
+use tiebreak::engine::reference::Reference;
 use tiebreak::program::builder::Builder;
 use tiebreak::program::graph::block_count;
 use tiebreak::program::init;

@@ -1,6 +1,8 @@
 //! Verdicts stand alone, and fall when anything in them is changed: nobody can be framed with an edited file, and no
 //! file makes the checker panic.
 
+#![cfg(feature = "testing")]
+
 mod common;
 
 use std::path::{Path, PathBuf};
@@ -12,20 +14,20 @@ use tiebreak::arith::DType;
 use tiebreak::audit::checks::{self, Checked};
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Silent, audit};
-use tiebreak::commit::checkpoint::{Head, Signed};
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::{PrivateKey, PublicKey};
+use tiebreak::commit::tree_head::{Head, Signed};
 use tiebreak::commit::{merkle, multiproof, table, tensor};
 use tiebreak::dispute::origin::{Origin, origin};
 use tiebreak::dispute::verdict::{
     Base64, Claim, Disclosed, Hashes, Outcome, PhaseName, ProvenInput, ProvenTensor, TileClaim, Verdict,
 };
 use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::session::Phase;
+use tiebreak::job::identity::philox_key;
 use tiebreak::program::graph::{Primitive, TensorType};
+use tiebreak::program::phase::Phase;
 use tiebreak::run::dir::Run;
-use tiebreak::run::job::philox_key;
-use tiebreak::run::traces::Trace;
+use tiebreak::run::traces;
 
 fn public() -> PublicKey {
     key().public()
@@ -267,7 +269,7 @@ fn honest_tile(step: u32) -> Verdict {
     let graph = &program.micro;
     let is_gather = |p: &Primitive| matches!(p, Primitive::Gather { .. });
     let node = graph.nodes.iter().position(|n| is_gather(&n.primitive)).unwrap();
-    let trace = Trace::read(program, &run.layout.trace(step)).unwrap();
+    let trace = traces::read(program, &run.layout.trace(step)).unwrap();
     let state = checks::state_after(run, checked, step - 1).unwrap();
     let batch = run.dataset().unwrap().batch(program, philox_key(&run.seed), step).unwrap();
     let place = |named: &[(String, TensorType, &[u8])], index: usize| {

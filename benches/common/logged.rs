@@ -1,11 +1,12 @@
 //! A step of the logged profile and the same step by its kernels alone, for the benchmarks that compare the two.
 
 use tiebreak::engine::scan::{Found, Scan};
-use tiebreak::engine::session::{Phase, StepObserver};
+use tiebreak::engine::session::StepObserver;
 use tiebreak::engine::{EngineError, Inputs, Observer};
+use tiebreak::observers::record::Rounder;
 use tiebreak::program::graph::{Graph, Node, Primitive, TensorId, View};
 use tiebreak::program::logged::native_graph;
-use tiebreak::rounding::record::Rounder;
+use tiebreak::program::phase::Phase;
 
 /// Lets a side of the logged profile see a step.
 pub struct Observed<'a>(pub &'a mut dyn Rounder);

@@ -8,10 +8,10 @@ use cuda_bridge::host::{Buffer, Checks};
 use cuda_bridge::near::{ELEMENTS, ROWS, near_ties, round_near_ties, row_norms};
 use tiebreak::arith::grid::GridRule;
 use tiebreak::engine::scan::Candidate;
+use tiebreak::observers::norms;
 use tiebreak::program::graph::{TensorId, View};
 use tiebreak::program::logged::round_body;
 use tiebreak::rounding::near_tie::{NearTie, Product, Side, Tolerance};
-use tiebreak::rounding::norms;
 
 const CHECKS: Checks = Checks { undefined: true };
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use cuda_bridge::nvrtc::NvrtcError;
 use cuda_bridge::translate::{Kernel, Options};
 use tiebreak::engine::gpu::texts;
-use tiebreak::run::job::Job;
+use tiebreak::run::read_job;
 use tiebreak::shaders;
 use tiebreak::shaders::product::Choice;
 
@@ -24,7 +24,7 @@ fn shader_texts() -> BTreeMap<String, String> {
     };
     for job in ["demo", "shakespeare", "cifar-mlp"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../assets/jobs/{job}.toml"));
-        let program = Job::read(&path).unwrap().1.program();
+        let program = read_job(&path).unwrap().1.program();
         for graph in [&program.micro, &program.accumulate, &program.update] {
             for (i, (name, text)) in texts(graph).into_iter().enumerate() {
                 add(format!("{job}-{name}-{i}"), text);

@@ -4,8 +4,9 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use tiebreak::run::dir::{CONTRACT, Layout, Run, program_digest};
-use tiebreak::run::job::Job;
+use tiebreak::run::dir::{Layout, Run};
+use tiebreak::job::identity::{CONTRACT, program_digest};
+use tiebreak::job::Job;
 use tiebreak::train::ranks::plan::Plan;
 use tiebreak::train::ranks::share::{Contents, Share};
 

@@ -8,7 +8,8 @@ use tiebreak::program::models::{Mlp, Model};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::ProductTable;
 use tiebreak::program::step::{Program, StepSpec};
-use tiebreak::run::{checkpoint, traces::Trace};
+use tiebreak::run::checkpoint;
+use tiebreak::commit::trace::Trace;
 
 static PROGRAM: LazyLock<Program> = LazyLock::new(|| {
     Program::new(StepSpec {

@@ -1,9 +1,9 @@
 //! Texts: head notes, keys, jobs. What parses is the one way to write it.
 #![no_main]
 
-use tiebreak::commit::checkpoint::Head;
+use tiebreak::commit::tree_head::Head;
 use tiebreak::commit::keys::{PrivateKey, PublicKey};
-use tiebreak::run::job::Job;
+use tiebreak::job::Job;
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
     if let Ok((head, _)) = Head::from_note(text, None) {

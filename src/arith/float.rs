@@ -50,24 +50,9 @@ pub fn neg(a: u32) -> u32 {
     if is_nan(a) { NAN } else { a ^ SIGN }
 }
 
-/// Clears the sign bit; NaN stays [`NAN`].
-pub fn abs(a: u32) -> u32 {
-    if is_nan(a) { NAN } else { a & !SIGN }
-}
-
 /// 1 if `a < b`, else 0 (also when either is NaN; -0 equals +0).
 pub fn lt(a: u32, b: u32) -> u32 {
     (value(a) < value(b)) as u32
-}
-
-/// 1 if `a <= b`, else 0 (also when either is NaN; -0 equals +0).
-pub fn le(a: u32, b: u32) -> u32 {
-    (value(a) <= value(b)) as u32
-}
-
-/// 1 if `a == b`, else 0 (also when either is NaN; -0 equals +0).
-pub fn eq(a: u32, b: u32) -> u32 {
-    (value(a) == value(b)) as u32
 }
 
 /// The binary32 value nearest to an unsigned integer (RNE).

@@ -9,6 +9,7 @@ pub mod float;
 pub mod grid;
 pub mod philox;
 pub mod tree;
+pub mod words;
 
 /// What the elements of a tensor are. The discriminants are part of every tensor's commitment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -45,17 +46,5 @@ impl DType {
             DType::Bf16 => 4,
             DType::Q(d) => 16 + d,
         }
-    }
-
-    /// The type that a code stands for, if any.
-    pub fn from_code(code: u8) -> Option<DType> {
-        Some(match code {
-            1 => DType::F32,
-            2 => DType::U32,
-            3 => DType::U8,
-            4 => DType::Bf16,
-            17..=20 => DType::Q(code - 16),
-            _ => return None,
-        })
     }
 }

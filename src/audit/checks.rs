@@ -3,23 +3,24 @@
 use std::sync::Arc;
 
 use crate::arith::float;
-use crate::commit::checkpoint::{Head, NOTE_MAX, Signed};
+use crate::arith::words::bytes_of;
 use crate::commit::digest::Digest;
 use crate::commit::keys::PublicKey;
 use crate::commit::merkle::{self, Frontier};
 use crate::commit::record::{Record, StepRecord};
+use crate::commit::state::{state_digest, tensor_digests};
+use crate::commit::tree_head::{Head, NOTE_MAX, Signed};
 use crate::dispute::check::initial_digest;
 use crate::dispute::verdict::{
     Base64, Claim, DataChunk, Fork, Outcome, ProvenRecord, Scalar, VERDICT_MAX, Verdict,
 };
+use crate::job::Granularity;
+use crate::job::data::batch_digest;
+use crate::job::identity::CONTRACT;
 use crate::program::init;
-use crate::run::RunError;
-use crate::run::checkpoint::{self, state_digest, tensor_digests};
-use crate::run::data::batch_digest;
-use crate::run::dir::{CONTRACT, Run};
-use crate::run::disk;
-use crate::run::job::{Granularity, philox_key};
+use crate::run::dir::Run;
 use crate::run::transcript::{self, Transcript};
+use crate::run::{RunError, checkpoint, disk};
 
 /// The result of the checks.
 pub struct Checked {
@@ -258,7 +259,6 @@ fn initial(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
 
 fn rates_and_batches(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     let mut dataset = run.dataset()?;
-    let key = philox_key(&run.seed);
     let last = checked.transcript.records.len() as u32;
     for step in 1..last.min(run.job.steps + 1) {
         let record = checked.step(step).clone();
@@ -275,7 +275,7 @@ fn rates_and_batches(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
         if record.cursor != u64::from(step) * u64::from(run.program.batch()) {
             fail("the cursor is not the number of samples drawn so far", &|| Ok(Claim::Cursor))?;
         }
-        let batch = dataset.batch(&run.program, key, step)?;
+        let batch = run.batch(&mut dataset, step)?;
         if record.batch != batch_digest(&run.program, &batch) {
             fail("the batch is not the one that seed and data give", &|| batch_claim(run, step))?;
         }
@@ -292,7 +292,7 @@ fn rates_and_batches(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
 /// The data from which anybody draws a step's batch again.
 fn batch_claim(run: &Run, step: u32) -> Result<Claim, RunError> {
     let mut dataset = run.dataset()?; // has read nothing but this batch then
-    dataset.batch(&run.program, philox_key(&run.seed), step)?;
+    run.batch(&mut dataset, step)?;
     let chunk = |(file, chunk, bytes): (usize, usize, Arc<Vec<u8>>)| DataChunk {
         file,
         chunk,
@@ -346,8 +346,8 @@ fn promised_checkpoints(run: &Run, last: u32) -> Vec<u32> {
 pub fn state_after(run: &Run, checked: &Checked, step: u32) -> Result<Vec<Vec<u8>>, RunError> {
     let path = run.layout.checkpoint(step);
     let state = if step == 0 {
-        let words = init::state(&run.program, philox_key(&run.seed));
-        words.iter().map(|tensor| tensor.iter().flat_map(|w| w.to_le_bytes()).collect()).collect()
+        let words = init::state(&run.program, run.key());
+        words.iter().map(|tensor| bytes_of(tensor)).collect()
     } else {
         checkpoint::read(&path, &run.program.state())?
     };

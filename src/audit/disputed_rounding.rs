@@ -12,6 +12,7 @@ use super::{AuditError, Outcome};
 use crate::arith::grid::Grid;
 use crate::commit::multiproof;
 use crate::commit::tensor::{self, Hash};
+use crate::commit::trace::leaf_place;
 use crate::dispute::cone::{grid_from_tensors, judged_from_tensors, operands};
 use crate::dispute::origin::Origin;
 use crate::dispute::rounding::PART_MAX;
@@ -19,10 +20,10 @@ use crate::dispute::verdict::{
     Base64, Claim, Hashes, Outcome as VerdictOutcome, Rounded, RoundingClaim, Verdict,
 };
 use crate::engine::cpu::Cpu;
-use crate::engine::session::{Phase, Session};
-use crate::rounding::replay::Illegal;
+use crate::engine::session::Session;
+use crate::program::phase::Phase;
+use crate::rounding::legal::Illegal;
 use crate::rounding::thresholds::Rounding;
-use crate::run::traces::leaf_place;
 
 /// Values of the grid on either side that are tried for an element of a committed tile whose bytes are not known.
 const NEIGHBOURS: i64 = 8;

@@ -6,25 +6,27 @@ use std::sync::Arc;
 use super::checks::{self, Checked};
 use super::localise::Found;
 use super::{AuditError, Outcome, replay_to};
+use crate::arith::words::bytes_from_words;
 use crate::commit::digest::Digest;
+use crate::commit::state::tensor_digests;
 use crate::commit::tensor::{Hash, SLICE_BYTES};
+use crate::commit::trace::{Trace, leaf_name, leaf_place, positions};
 use crate::commit::{merkle, multiproof, table, tensor};
 use crate::dispute::check::state_nodes;
 use crate::dispute::leaf::{self, Touched};
 use crate::dispute::origin::{Origin, origin};
 use crate::dispute::verdict::{Base64, Claim, Hashes, ProvenInput, ProvenTensor, TileClaim};
 use crate::engine::cpu::Cpu;
-use crate::engine::reference::bytes_from_words;
-use crate::engine::session::{MicroBatch, Phase, Session, StepObserver};
+use crate::engine::session::{Session, StepObserver};
 use crate::engine::{Engine, EngineError, Inputs, Observer};
+use crate::observers::record::Rounder;
+use crate::observers::replay::Replayer;
 use crate::program::graph::{Graph, Node, TensorId, TensorType};
-use crate::rounding::record::Rounder;
-use crate::rounding::replay::Replayer;
-use crate::run::checkpoint::{self, tensor_digests};
+use crate::program::phase::{Phase, graph_of};
+use crate::program::step::MicroBatch;
+use crate::run::checkpoint;
 use crate::run::dir::Run;
-use crate::run::job::philox_key;
-use crate::run::traces::{Trace, graph_of, leaf_name, leaf_place, positions};
-use crate::train::committed_step::{replayer, scalars};
+use crate::step::{replayer, scalars};
 
 /// Keeps the outputs of some nodes, with the log's decisions in place.
 struct Keeper {
@@ -103,7 +105,7 @@ pub fn disclosed_tile(
     if replay_to(run, &checked, &mut session, step)?.is_some() {
         return Ok(None);
     }
-    let batch = run.dataset()?.batch(&run.program, philox_key(&run.seed), step)?;
+    let batch = run.batch(&mut run.dataset()?, step)?;
     let place = (Phase::from(claim.phase), claim.node);
     let kept = outputs(run, &mut session, step, &batch, [place].into())?;
     let output = kept.get(&place).map_or(&[][..], Vec::as_slice);

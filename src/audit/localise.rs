@@ -6,19 +6,19 @@ use super::rounding::{may_lack_a_decision, missing};
 use super::{AuditError, Outcome, differences, reference_step};
 use crate::commit::digest::Digest;
 use crate::commit::record::StepRecord;
+use crate::commit::state::{state_digest, tensor_digests};
 use crate::commit::tensor::Hash;
+use crate::commit::trace::{Trace, leaf_place, positions};
 use crate::commit::{merkle, multiproof};
 use crate::dispute::check::state_nodes;
 use crate::dispute::origin::{self, Origin};
 use crate::dispute::verdict::{Claim, Hashes, Outcome as VerdictOutcome, ProvenTensor, Scalar, Verdict};
-use crate::engine::session::{MicroBatch, Phase};
-use crate::program::step::Program;
-use crate::rounding::replay::Illegal;
-use crate::run::RunError;
-use crate::run::checkpoint::{state_digest, tensor_digests};
+use crate::program::phase::{Phase, graph_of};
+use crate::program::step::{MicroBatch, Program};
+use crate::rounding::legal::Illegal;
 use crate::run::dir::Run;
-use crate::run::traces::{Trace, graph_of, leaf_place, positions};
-use crate::train::committed_step::CommittedStep;
+use crate::run::{RunError, traces};
+use crate::step::CommittedStep;
 
 /// What was found.
 pub struct Found {
@@ -142,7 +142,7 @@ pub fn binding(program: &Program, published: &Trace) -> (Claim, Digest) {
 
 /// The trace that the run publishes for a step, if it is the one that the step's record commits.
 fn published_trace(run: &Run, theirs: &StepRecord) -> Option<Trace> {
-    let trace = Trace::read(&run.program, &run.layout.trace(theirs.step)).ok()?;
+    let trace = traces::read(&run.program, &run.layout.trace(theirs.step)).ok()?;
     (Some(trace.root(&run.program)) == theirs.trace).then_some(trace)
 }
 

@@ -22,14 +22,14 @@ use crate::dispute::verdict::Verdict;
 use crate::engine::reference::Reference;
 use crate::engine::session::Session;
 use crate::engine::{Engine, EngineError};
-use crate::rounding::replay::Tally;
+use crate::observers::tally::Tally;
+use crate::program::step::MicroBatch;
 use crate::rounding::thresholds::Rounding;
 use crate::run::RunError;
 use crate::run::dir::Run;
-use crate::run::job::philox_key;
-use crate::train::TrainError;
-use crate::train::committed_step::{gradient_root, replayed_micro_batch, replayed_step, scalars};
+use crate::step::{StepError, gradient_root, replayed_micro_batch, replayed_step, scalars};
 use checks::Checked;
+use localise::Found;
 use plan::Plan;
 
 /// Why an audit could not be carried out.
@@ -44,12 +44,11 @@ pub enum AuditError {
     Limit(String),
 }
 
-impl From<TrainError> for AuditError {
-    fn from(error: TrainError) -> AuditError {
+impl From<StepError> for AuditError {
+    fn from(error: StepError) -> AuditError {
         match error {
-            TrainError::Run(error) => AuditError::Run(error),
-            TrainError::Engine(error) => AuditError::Engine(error),
-            other => AuditError::Limit(other.to_string()),
+            StepError::Run(error) => AuditError::Run(error),
+            StepError::Engine(error) => AuditError::Engine(error),
         }
     }
 }
@@ -157,7 +156,7 @@ fn session<'e>(run: &Run, engine: &'e mut dyn Engine, native: bool) -> Result<Se
 
 fn audit_in(
     run: &Run,
-    mut session: Session,
+    session: Session,
     native: bool,
     checked: Checked,
     plan: Plan,
@@ -165,12 +164,11 @@ fn audit_in(
     progress: &mut dyn Progress,
 ) -> Result<(Report, Option<Verdict>), AuditError> {
     let start = Instant::now();
-    let engine_name = session.engine().describe();
-    let mut report = Report {
+    let report = Report {
         run: run.id,
         signed: checked.signed.clone(),
         head_size: checked.head.size,
-        engine: engine_name.clone(),
+        engine: session.engine().describe(),
         native,
         outcome: Outcome::Matches,
         checked: checked.passed.clone(),
@@ -180,82 +178,108 @@ fn audit_in(
         rounding: run.job.rounding.is_some().then(Tally::default),
         seconds: 0.0,
     };
-    let mut verdict = None;
-    if let Some(found) = &checked.inconsistent {
-        report.outcome = Outcome::Inconsistent { step: found.step, what: found.what.clone() };
-        verdict = found.verdict.clone();
-    } else {
-        let mut dataset = run.dataset()?;
-        let planned = plan.steps();
-        let mut done = 0;
-        'segments: for &(first, last) in &plan.segments {
-            session.load(&checks::state_after(run, &checked, first - 1)?)?;
-            report.replayed.push((first, first - 1));
-            for step in first..=last {
-                if max_time.is_some_and(|limit| start.elapsed() > limit) {
-                    report.not_checked.push(format!("steps from {step} of the plan: --max-time was reached"));
-                    break 'segments;
-                }
-                let before = session.download_state()?;
-                let batch = dataset.batch(&run.program, philox_key(&run.seed), step)?;
-                rounding::check_log(run, step, checked.step(step))?;
-                // The freedom that a log leaves is much the same in every step, and measuring it is a pass over every product.
-                let freedom = done == 0 && !native;
-                let (mine, tally) = replayed_step(run, &mut session, scalars(run, step), &batch, freedom)?;
-                let theirs = checked.step(step);
-                done += 1;
-                progress.step(step, done, planned);
-                if let Some(all) = &mut report.rounding {
-                    all.add(step, &tally);
-                }
-                if native && mine.record != *theirs {
-                    report.outcome = rounding::not_replicated(step, &mine.record, theirs);
-                    break 'segments;
-                }
-                // Where the records differ, a decision may be about other operands than these: one that an honest trainer's log
-                // lacks would make later ones look wrong. Where they agree, everything that the decisions are about does.
-                if let Some(illegal) = tally.first_illegal.as_ref().filter(|_| mine.record == *theirs) {
-                    let found =
-                        localise::illegal(run, &checked, &before, &batch, &mine, illegal, &engine_name)?;
-                    report.outcome = found.outcome;
-                    verdict = found.verdict;
-                    break 'segments;
-                }
-                if mine.trace.is_none()
-                    && run.job.rounding.is_some()
-                    && rounding::may_lack_a_decision(&mine.record, theirs)
-                {
-                    report.outcome = rounding::missing(step, &mine.record, theirs);
-                    break 'segments;
-                }
-                if mine.record == *theirs {
-                    if let Some(replayed) = report.replayed.last_mut() {
-                        replayed.1 = step;
-                    }
-                    continue;
-                }
-                let found =
-                    localise::localise(run, &checked, step, before, &batch, &mine, engine_name.clone())?;
-                report.outcome = found.outcome;
-                verdict = found.verdict;
-                break 'segments;
-            }
+    let mut replay = Replay { run, session, native, checked: &checked, end: None, report };
+    replay.end = max_time.and_then(|limit| start.checked_add(limit));
+    let found = match &checked.inconsistent {
+        Some(found) => {
+            let outcome = Outcome::Inconsistent { step: found.step, what: found.what.clone() };
+            Some(Found { outcome, verdict: found.verdict.clone() })
         }
-    }
+        None => replay.segments(&plan, progress)?,
+    };
+    let mut report = replay.report;
+    let verdict = found.and_then(|found| {
+        report.outcome = found.outcome;
+        found.verdict
+    });
     report.not_checked.extend(plan.left_out(run.job.steps));
     if native {
         let why = "whether roundings are legal: this auditor rounded native products of its own, which have no proved bound; the \
                    audit shows replication only, and an exact engine (no --native) judges";
         report.not_checked.push(why.into());
     }
-    if checked.signed_by_key {
-        // Said by the checks.
-    } else {
+    if !checked.signed_by_key {
         report.not_checked.push("who signed the head: no --trainer-key was given".into());
     }
     report.not_checked.extend(checked.not_checked.iter().cloned());
     report.seconds = start.elapsed().as_secs_f64();
     Ok((report, verdict))
+}
+
+/// An audit under way: steps are replayed until one differs.
+struct Replay<'a, 'e> {
+    run: &'a Run,
+    session: Session<'e>,
+    native: bool,
+    checked: &'a Checked,
+    /// When to stop, if the auditor set a limit.
+    end: Option<Instant>,
+    report: Report,
+}
+
+impl Replay<'_, '_> {
+    /// Replays the segments of a plan. Returns what the first difference came to, if there is one.
+    fn segments(&mut self, plan: &Plan, progress: &mut dyn Progress) -> Result<Option<Found>, AuditError> {
+        let (run, planned) = (self.run, plan.steps());
+        let mut dataset = run.dataset()?;
+        let mut done = 0;
+        for &(first, last) in &plan.segments {
+            self.session.load(&checks::state_after(run, self.checked, first - 1)?)?;
+            self.report.replayed.push((first, first - 1));
+            for step in first..=last {
+                if self.end.is_some_and(|end| Instant::now() > end) {
+                    let why = format!("steps from {step} of the plan: --max-time was reached");
+                    self.report.not_checked.push(why);
+                    return Ok(None);
+                }
+                let batch = run.batch(&mut dataset, step)?;
+                // The freedom that a log leaves is much the same in every step, and measuring it is a pass over every product.
+                let found = self.step(step, &batch, done == 0 && !self.native)?;
+                done += 1;
+                progress.step(step, done, planned);
+                if found.is_some() {
+                    return Ok(found);
+                }
+                if let Some(replayed) = self.report.replayed.last_mut() {
+                    replayed.1 = step;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Replays one step. Returns what a difference came to, if there is one.
+    fn step(&mut self, step: u32, batch: &[MicroBatch], freedom: bool) -> Result<Option<Found>, AuditError> {
+        let (run, theirs) = (self.run, self.checked.step(step));
+        let before = self.session.download_state()?;
+        rounding::check_log(run, step, theirs)?;
+        let (mine, tally) = replayed_step(run, &mut self.session, scalars(run, step), batch, freedom)?;
+        if let Some(all) = &mut self.report.rounding {
+            all.add(step, &tally);
+        }
+        let without_verdict = |outcome| Ok(Some(Found { outcome, verdict: None }));
+        let same = mine.record == *theirs;
+        if self.native && !same {
+            return without_verdict(rounding::not_replicated(step, &mine.record, theirs));
+        }
+        // Where the records differ, a decision may be about other operands than these: one that an honest trainer's log
+        // lacks would make later ones look wrong. Where they agree, everything that the decisions are about does.
+        if let Some(illegal) = tally.first_illegal.as_ref().filter(|_| same) {
+            let engine = &self.report.engine;
+            return localise::illegal(run, self.checked, &before, batch, &mine, illegal, engine).map(Some);
+        }
+        if mine.trace.is_none()
+            && run.job.rounding.is_some()
+            && rounding::may_lack_a_decision(&mine.record, theirs)
+        {
+            return without_verdict(rounding::missing(step, &mine.record, theirs));
+        }
+        if same {
+            return Ok(None);
+        }
+        let engine = self.report.engine.clone();
+        localise::localise(run, self.checked, step, before, batch, &mine, engine).map(Some)
+    }
 }
 
 /// Seconds that a plan will take on an engine, about: a micro-batch of its first step is timed, after one that pays for
@@ -270,7 +294,7 @@ pub fn estimated_seconds(
     let Some(&(first, _)) = plan.segments.first() else { return Ok(0.0) };
     let mut session = session(run, engine, native)?;
     session.load(&checks::state_after(run, checked, first - 1)?)?;
-    let batch = run.dataset()?.micro_batch(&run.program, philox_key(&run.seed), first, 0)?;
+    let batch = run.micro_batch(&mut run.dataset()?, first, 0)?;
     let mut start = Instant::now();
     for _ in 0..2 {
         start = Instant::now();
@@ -293,7 +317,7 @@ pub fn replay_to(
     session.load(&checks::state_after(run, checked, from)?)?;
     let mut dataset = run.dataset()?;
     for between in from + 1..step {
-        let batch = dataset.batch(&run.program, philox_key(&run.seed), between)?;
+        let batch = run.batch(&mut dataset, between)?;
         let (mine, _) = replayed_step(run, session, scalars(run, between), &batch, false)?;
         let different = differences(&mine.record, checked.step(between));
         if !different.is_empty() {
@@ -308,7 +332,7 @@ pub fn reference_step(run: &Run, step: u32, before: &[Vec<u8>]) -> Result<(StepR
     let mut reference = Reference;
     let mut session = Session::new(&mut reference, Arc::new(run.program.clone()))?;
     session.load(before)?;
-    let batch = run.dataset()?.batch(&run.program, philox_key(&run.seed), step)?;
+    let batch = run.batch(&mut run.dataset()?, step)?;
     let (done, tally) = replayed_step(run, &mut session, scalars(run, step), &batch, false)?;
     Ok((done.record, tally))
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::arith::philox;
 use crate::engine::plan::peak_bytes;
-use crate::run::checkpoint::state_bytes;
+use crate::program::step::state_bytes;
 use crate::run::dir::Run;
 
 /// How an auditor chooses.

@@ -6,11 +6,11 @@ use serde_json::json;
 
 use super::{CommandResult, Exit, Printer};
 use crate::audit::checks::{self, Checked};
+use crate::commit::state::tensor_digests;
 use crate::dispute::verdict::{Claim, Fork, Outcome, Verdict};
-use crate::run::RunError;
-use crate::run::checkpoint::{self, tensor_digests};
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
+use crate::run::{RunError, checkpoint};
 
 /// Find the first step, and tensor, in which two runs differ.
 #[derive(clap::Args)]

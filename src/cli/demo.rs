@@ -14,12 +14,12 @@ use crate::commit::keys::{PrivateKey, PublicKey};
 use crate::dispute::verdict::{Outcome as VerdictOutcome, Verdict};
 use crate::engine::Engine;
 use crate::engine::cpu::Cpu;
+use crate::job::JOB_MAX;
 use crate::run::RunError;
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
-use crate::run::job::JOB_MAX;
 use crate::train::cheat::Cheat;
-use crate::train::{Beginning, begin, train};
+use crate::train::{Beginning, begin, train, train_as};
 
 const JOB: &str = include_str!("../../assets/jobs/demo.toml");
 const TEXT: &[u8] = include_bytes!("../../assets/text/shakespeare.txt");
@@ -84,7 +84,10 @@ fn trained(
     let mut cpu = Cpu::new(0)?;
     let mut bar = Bar::new(printer, &run);
     let start = Instant::now();
-    train(&disk, &run, &mut cpu, Some(key), cheat.as_mut(), &mut bar)?;
+    match &mut cheat {
+        Some(cheat) => train_as(&disk, &run, &mut cpu, Some(key), cheat, &mut bar)?,
+        None => train(&disk, &run, &mut cpu, Some(key), &mut bar)?,
+    };
     bar.bar.finish_and_clear();
     printer.say(format!(
         "  trained {} steps of {} parameters on {} in {:.1} s, every operator committed",

@@ -6,9 +6,8 @@ use serde_json::json;
 
 use super::{CommandResult, Exit, Printer};
 use crate::commit::record::Record;
-use crate::run::RunError;
 use crate::run::dir::Run;
-use crate::run::transcript;
+use crate::run::{RunError, transcript};
 
 /// Columns and rows of the curve on a terminal.
 const COLUMNS: usize = 72;

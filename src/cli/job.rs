@@ -7,9 +7,9 @@ use serde_json::json;
 
 use super::{CommandResult, Exit, Printer, bytes_text};
 use crate::engine::plan::step_bytes;
-use crate::run::checkpoint::state_bytes;
-use crate::run::dir::program_digest;
-use crate::run::job::{Job, job_digest};
+use crate::job::identity::{job_digest, program_digest};
+use crate::program::step::state_bytes;
+use crate::run::read_job;
 
 /// Look at job files.
 #[derive(clap::Args)]
@@ -27,7 +27,7 @@ enum Command {
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let Command::Check { job: path } = args.command;
-    let (text, job) = Job::read(&path)?;
+    let (text, job) = read_job(&path)?;
     let program = job.program();
     let nodes = [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len());
     let (state, peak) = (state_bytes(&program.state()), step_bytes(&program));

@@ -9,8 +9,7 @@ use serde_json::json;
 
 use super::{CommandResult, Exit, Failure, Printer, random};
 use crate::commit::keys::{PrivateKey, PublicKey};
-use crate::run::RunError;
-use crate::run::disk;
+use crate::run::{RunError, disk};
 
 /// The most bytes of a key file.
 const KEY_MAX: u64 = 4096;

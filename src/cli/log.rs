@@ -14,18 +14,18 @@ use crate::audit::{checks, replay_to};
 use crate::engine::cpu::Cpu;
 use crate::engine::cpu::native::Native;
 use crate::engine::session::{Session, StepScalars};
+use crate::job::identity::{philox_key, seed};
+use crate::observers::calibrate::{Calibrator, Kernels};
+use crate::observers::tally::{MARGIN_BINS, Tally};
+use crate::program::graph::LoggedProduct;
 use crate::program::init;
-use crate::program::logged::LoggedProduct;
 use crate::program::products::ProductClass;
-use crate::rounding::calibrate::{Calibrator, Kernels};
 use crate::rounding::codec::{decode, entropy_bits};
 use crate::rounding::log::Log;
-use crate::rounding::replay::{MARGIN_BINS, Tally};
-use crate::run::data::Dataset;
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
-use crate::run::job::{Job, philox_key, seed};
-use crate::train::committed_step::{replayed_step, scalars};
+use crate::run::{RunError, data, read_logged_job};
+use crate::step::{replayed_step, scalars};
 
 /// Look into rounding logs of the logged profile.
 #[derive(clap::Args)]
@@ -236,7 +236,7 @@ fn replayed(run: &Run, checked: &checks::Checked, step: u32, args: &Inspect) -> 
     if let Some((step, what)) = replay_to(run, checked, &mut session, step)? {
         return Err(Failure::new(Exit::Diverges, format!("step {step} before it differs already: {what}")));
     }
-    let batch = run.dataset()?.batch(&run.program, philox_key(&run.seed), step)?;
+    let batch = run.batch(&mut run.dataset()?, step)?;
     Ok(replayed_step(run, &mut session, scalars(run, step), &batch, true)?.1)
 }
 
@@ -325,16 +325,12 @@ fn kernels(printer: Printer, wide: bool) -> Result<Kernels, Failure> {
 }
 
 fn calibrate(printer: Printer, args: &Calibrate) -> CommandResult {
-    let (mut text, mut job) = Job::read(&args.job)?;
-    if job.rounding.is_none() {
-        text.push_str("\n[rounding]\n");
-        job = Job::parse(&args.job.display().to_string(), &text)?;
-    }
+    let (text, job) = read_logged_job(&args.job)?;
     let rounding = job.rounding.clone().unwrap_or_default();
     let program = Arc::new(job.program());
     let folder = args.job.parent().unwrap_or(std::path::Path::new("."));
     let files: Vec<PathBuf> = job.data.paths().into_iter().map(|path| folder.join(path)).collect();
-    let mut dataset = Dataset::of_sources(&files, &job.data, &job.model)?;
+    let mut dataset = data::of_sources(&files, &job.data, &job.model)?;
     let key = philox_key(&seed(&text, None));
     let kernels = kernels(printer, rounding.rule().is_wide())?;
     let names: Vec<String> = kernels.iter().map(|(name, _)| name.clone()).collect();
@@ -344,11 +340,11 @@ fn calibrate(printer: Printer, args: &Calibrate) -> CommandResult {
     let mut session = Session::native(&mut cpu, program.clone())?;
     session.load_each(|i| {
         let words = init::state_tensor(&program, key, i);
-        crate::engine::reference::bytes_from_words(crate::arith::DType::F32, &words)
+        crate::arith::words::bytes_from_words(crate::arith::DType::F32, &words)
     })?;
     let bar = printer.bar(u64::from(args.steps), "steps");
     for step in 1..=args.steps.min(job.steps) {
-        let batch = dataset.batch(&program, key, step)?;
+        let batch = dataset.batch(&program, key, step).map_err(RunError::from)?;
         let learning_rate = job.schedule.learning_rate(step, job.steps);
         let scalars = StepScalars { step, seed: key, learning_rate };
         session.step(scalars, &batch, &mut calibrator, |_, _, _| Ok(()))?;

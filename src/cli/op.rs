@@ -192,7 +192,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         }
     }
     for (index, bound) in operator.index_bounds(&shapes) {
-        let words = crate::engine::reference::words_from_bytes(DType::U32, &inputs[index].bytes);
+        let words = crate::arith::words::words_from_bytes(DType::U32, &inputs[index].bytes);
         if let Some(word) = words.into_iter().find(|&word| word >= bound) {
             let name = operator.inputs[index].name;
             return Err(usage(format!("{name} holds {word}; every number must be below {bound}")));

@@ -11,9 +11,9 @@ use super::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::audit::plan::{Choice, plan};
 use crate::audit::{checks, differences, estimated_seconds, replay_to};
 use crate::engine::session::Session;
+use crate::job::Granularity;
 use crate::run::dir::Run;
-use crate::run::job::{Granularity, philox_key};
-use crate::train::committed_step::{gradient_root, replayed_micro_batch, replayed_step, scalars};
+use crate::step::{gradient_root, replayed_micro_batch, replayed_step, scalars};
 
 /// Replay one step, or one micro-batch of it, and compare it with what the run commits.
 #[derive(clap::Args)]
@@ -65,11 +65,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         return Err(Failure::new(Exit::Diverges, format!("step {step} before it differs already: {what}")));
     }
     let mut dataset = run.dataset()?;
-    let key = philox_key(&run.seed);
     let theirs = checked.step(args.step);
     let different = match args.microbatch {
         Some(micro) => {
-            let batch = dataset.micro_batch(&run.program, key, args.step, micro)?;
+            let batch = run.micro_batch(&mut dataset, args.step, micro)?;
             let at = scalars(&run, args.step);
             let (gradients, _) = replayed_micro_batch(&run, &mut session, at, micro, &batch)?;
             let root = gradient_root(&mut session, &gradients)?;
@@ -77,7 +76,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             if same { vec![] } else { vec![format!("gradients of micro-batch {micro}")] }
         }
         None => {
-            let batch = dataset.batch(&run.program, key, args.step)?;
+            let batch = run.batch(&mut dataset, args.step)?;
             let (mine, _) = replayed_step(&run, &mut session, scalars(&run, args.step), &batch, false)?;
             differences(&mine.record, theirs)
         }

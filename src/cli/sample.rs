@@ -8,6 +8,7 @@ use super::engine::{EngineArgs, open};
 use super::{CommandResult, Exit, Failure, Printer, random};
 use crate::arith::DType;
 use crate::arith::philox::philox4x32_10;
+use crate::arith::words::bytes_of;
 use crate::engine::{Engine, EngineError, Tensor};
 use crate::program::graph::TensorType;
 use crate::program::models::Model;
@@ -52,7 +53,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let graph = engine.compile(Arc::new(inference_graph(&run.job.model, &run.job.products(), 1)))?;
     let mut fixed = Vec::new();
     for (t, bytes) in parameters.iter().zip(&state) {
-        fixed.push(engine.upload(&checkpoint::state_type(t), bytes)?);
+        fixed.push(engine.upload(&t.ty(), bytes)?);
     }
     let context = gpt.context as usize;
     let classes = gpt.vocabulary as usize;
@@ -102,7 +103,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 
 fn words(engine: &mut dyn Engine, words: &[u32]) -> Result<Tensor, EngineError> {
     let ty = TensorType { dtype: DType::U32, shape: vec![words.len() as u32] };
-    engine.upload(&ty, &words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>())
+    engine.upload(&ty, &bytes_of(words))
 }
 
 /// A class of softmax(logits / temperature) by a uniform number. Nothing is committed here, so plain floats serve.

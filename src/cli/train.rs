@@ -16,9 +16,10 @@ use crate::commit::keys::PrivateKey;
 use crate::commit::record::StepRecord;
 use crate::engine::EngineError;
 use crate::engine::plan::step_bytes;
+use crate::job::Job;
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
-use crate::run::job::Job;
+use crate::run::read_job;
 use crate::train::ranks::lead::{Lead, can_cross_check};
 use crate::train::ranks::plan::{Plan, divides};
 use crate::train::ranks::tcp::{Place, Tcp};
@@ -114,7 +115,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let begun = args.resume.then(|| Run::open(out)).transpose()?;
     let job = match (&begun, &args.job) {
         (Some(run), _) => run.job.clone(),
-        (None, Some(job)) => Job::read(job)?.1,
+        (None, Some(job)) => read_job(job)?.1,
         (None, None) => return Err(Failure::new(Exit::Usage, "a job file is needed, or --resume")),
     };
     check(&args, &role, &job)?;
@@ -145,7 +146,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let mut bar = Bar::new(printer, &run);
     let (disk, engine) = (Disk::default(), engine.as_mut());
     let trained = match &mut ranks {
-        None => train(&disk, &run, engine, private.as_ref(), None, &mut bar),
+        None => train(&disk, &run, engine, private.as_ref(), &mut bar),
         Some(ranks) => {
             let mut lead = Lead::new(&run, ranks.as_mut())?;
             if let Some(steps) = args.ranks.cross_check {

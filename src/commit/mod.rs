@@ -4,15 +4,17 @@
 //! BLAKE3, whose tree gives verified tiles; everything above them is a Merkle tree of RFC 6962 with SHA-256.
 //! Layouts: `docs/RUN-FORMAT.md`.
 
-pub mod checkpoint;
 pub mod codec;
 pub mod digest;
 pub mod keys;
 pub mod merkle;
 pub mod multiproof;
 pub mod record;
+pub mod state;
 pub mod table;
 pub mod tensor;
+pub mod trace;
+pub mod tree_head;
 
 /// Bytes or text that do not mean what they should: always the fault of whoever made them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

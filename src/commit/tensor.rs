@@ -8,10 +8,10 @@
 use std::ops::Range;
 
 use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_root};
-use rayon::prelude::*;
 
 use super::codec::Encoder;
 use super::digest::{Digest, hash};
+use crate::parallel;
 use crate::program::graph::TensorType;
 
 /// Bytes of a tile: four BLAKE3 chunks, 1024 elements of four bytes.
@@ -45,12 +45,13 @@ pub fn root(bytes: &[u8]) -> Hash {
     if bytes.len() <= TASK_BYTES {
         return *blake3::hash(bytes).as_bytes();
     }
-    let subtrees: Vec<Hash> = bytes
-        .par_chunks(TASK_BYTES)
-        .enumerate()
-        .map(|(i, chunk)| subtree(chunk, i as u64 * TASK_BYTES as u64))
-        .collect();
-    merge_root(&subtrees)
+    merge_root(&subtrees(bytes, TASK_BYTES))
+}
+
+/// The values of pieces of `size` bytes, one after another.
+fn subtrees(bytes: &[u8], size: usize) -> Vec<Hash> {
+    let piece = |i: usize| &bytes[i * size..bytes.len().min((i + 1) * size)];
+    parallel::map(bytes.len().div_ceil(size), |i| subtree(piece(i), (i * size) as u64))
 }
 
 fn subtree(bytes: &[u8], offset: u64) -> Hash {
@@ -94,7 +95,7 @@ pub fn piece_values(bytes: &[u8], size: usize) -> Vec<Hash> {
     if bytes.len() <= size {
         return vec![*blake3::hash(bytes).as_bytes()];
     }
-    bytes.par_chunks(size).enumerate().map(|(i, piece)| subtree(piece, (i * size) as u64)).collect()
+    subtrees(bytes, size)
 }
 
 /// What the tree would say of these bytes as piece `piece` of `count`.

@@ -5,22 +5,23 @@
 
 use super::origin::{self, Origin};
 use super::verdict::{Claim, DataChunk, Finding, Outcome, ProvenRecord, ProvenTensor, Scalar, Verdict};
+use crate::arith::words::bytes_of;
 use crate::arith::{DType, float};
-use crate::commit::checkpoint::{Head, Signed};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PublicKey;
 use crate::commit::record::{Record, StepRecord};
+use crate::commit::state::state_digest;
 use crate::commit::tensor::Hash;
+use crate::commit::trace::{leaf_count, leaf_name, leaf_place};
+use crate::commit::tree_head::{Head, Signed};
 use crate::commit::{Malformed, merkle, multiproof, table, tensor};
-use crate::engine::session::Phase;
+use crate::job::data::{DataError, Dataset, FileManifest, batch_digest, data_digest};
+use crate::job::identity::{CONTRACT, philox_key, program_digest};
+use crate::job::{Granularity, Job, identity};
 use crate::program::graph::TensorType;
 use crate::program::init;
+use crate::program::phase::Phase;
 use crate::program::step::{Program, StateTensor};
-use crate::run::checkpoint::{state_digest, state_type};
-use crate::run::data::{Dataset, FileManifest, batch_digest, data_digest};
-use crate::run::dir::{CONTRACT, program_digest};
-use crate::run::job::{self, Granularity, Job, philox_key};
-use crate::run::traces::{leaf_count, leaf_name, leaf_place};
 
 /// The most bytes of a batch that a check draws again.
 const BATCH_BYTES_MAX: u64 = 1 << 30;
@@ -122,7 +123,7 @@ impl Verdict {
         if head.run != run {
             return Err(wrong("the head is of another run"));
         }
-        let seed = job::seed(&self.job, self.run.challenge.as_ref());
+        let seed = identity::seed(&self.job, self.run.challenge.as_ref());
         Ok(Context { job, program, seed, run, data: self.run.data, head, key: named })
     }
 }
@@ -322,7 +323,7 @@ impl Context {
         if elements.saturating_mul(4 * u64::from(spec.micro_batches)) > BATCH_BYTES_MAX {
             return Err(Malformed::TooLarge { what: "batch", limit: BATCH_BYTES_MAX });
         }
-        let failed = |error: crate::run::RunError| wrong(error.to_string());
+        let failed = |error: DataError| wrong(error.to_string());
         let carried = chunks.iter().map(|c| (c.file, c.chunk, c.bytes.0.as_slice()));
         let mut dataset =
             Dataset::from_chunks(files, carried, &self.job.data, &self.job.model).map_err(failed)?;
@@ -349,8 +350,7 @@ pub fn initial_digest(program: &Program, seed: &Digest) -> Digest {
     let digests: Vec<Digest> = (0..table.len())
         .map(|i| {
             let words = init::state_tensor(program, philox_key(seed), i);
-            let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-            tensor::digest(&state_type(&table[i]), &bytes)
+            tensor::digest(&table[i].ty(), &bytes_of(&words))
         })
         .collect();
     state_digest(&table, &digests)

@@ -10,8 +10,8 @@ use crate::arith::DType;
 use crate::arith::digits::is_marked;
 use crate::arith::grid::Grid;
 use crate::program::element::{self, Source};
-use crate::program::graph::{Graph, Primitive, TensorId};
-use crate::program::logged::{LoggedProduct, traced};
+use crate::program::graph::{Graph, LoggedProduct, Primitive, TensorId};
+use crate::program::logged::traced;
 use crate::rounding::legal::{Accumulation, Exact, Row};
 
 /// Serves elements of committed tensors from `source` and computes those of the others from them.

@@ -2,7 +2,7 @@
 
 use super::check::{Context, Shown, shown, wrong};
 use super::verdict::{Fork, ProvenRecord};
-use crate::commit::checkpoint::Head;
+use crate::commit::tree_head::Head;
 use crate::commit::{Malformed, merkle};
 
 impl Context {

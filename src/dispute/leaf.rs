@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use crate::arith::float;
+use crate::arith::words::{bytes_from_words, bytes_of, word_from_bytes};
 use crate::commit::tensor::{SLICE_BYTES, tile_range};
-use crate::engine::reference::{bytes_from_words, word_from_bytes};
 use crate::program::element::{self, Source};
 use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View};
 
@@ -43,7 +43,7 @@ impl Slices {
     /// Adds a whole tensor of a few words.
     pub fn insert_words(&mut self, tensor: TensorId, words: &[u32]) {
         debug_assert!(words.len() * 4 <= SLICE_BYTES, "scalars fit one slice");
-        self.insert(tensor, 0, words.iter().flat_map(|w| w.to_le_bytes()).collect());
+        self.insert(tensor, 0, bytes_of(words));
     }
 
     pub fn get(&self, tensor: TensorId, slice: usize) -> Option<&[u8]> {

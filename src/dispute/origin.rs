@@ -2,11 +2,11 @@
 
 use super::verdict::Scalar;
 use crate::commit::digest::Digest;
-use crate::engine::session::Phase;
+use crate::job::Job;
+use crate::job::identity::philox_key;
 use crate::program::graph::TensorId;
+use crate::program::phase::{Phase, graph_of};
 use crate::program::step::{Program, port};
-use crate::run::job::{Job, philox_key};
-use crate::run::traces::graph_of;
 
 /// What commits to a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]

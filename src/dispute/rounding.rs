@@ -3,14 +3,19 @@
 use super::check::{Context, Shown, wrong};
 use super::cone::{judged_from_slices, operands};
 use super::tile::{check_tile, undecided};
-use super::verdict::{Rounded, RoundingClaim};
+use super::verdict::{ProvenTensor, Rounded, RoundingClaim};
+use crate::arith::DType;
+use crate::arith::words::word_from_bytes;
+use crate::commit::Malformed;
 use crate::commit::record::StepRecord;
-use crate::commit::{Malformed, tensor};
-use crate::engine::session::Phase;
+use crate::commit::tensor::{self, Hash};
+use crate::commit::trace::leaf_name;
+use crate::program::graph::{Graph, TensorId};
+use crate::program::phase::Phase;
+use crate::rounding::Decision;
 use crate::rounding::codec::decode;
+use crate::rounding::legal::Illegal;
 use crate::rounding::log::PartProof;
-use crate::rounding::replay::Illegal;
-use crate::run::traces::leaf_name;
 
 /// The most bytes of a log that a verdict may carry: its decisions are a hundred times as many bytes in memory. Beyond it the
 /// committed value is the evidence.
@@ -41,9 +46,7 @@ impl Context {
         let accumulation = rounding.accumulation();
         let judged =
             judged_from_slices(graph, logged, claim.element, accumulation, &slices).map_err(undecided)?;
-        let node_of = |tensor| graph.nodes.iter().position(|node| node.output == tensor);
-        let node_of = |tensor| node_of(tensor).expect("a graph has the products that it logs");
-        let operator = graph.nodes[node_of(logged.product)].operator.clone();
+        let operator = graph.nodes[node_of(graph, logged.product)].operator.clone();
         steps.push(format!(
             "the scalar reference computed element {} of {operator}: exact product {:e}, bound {:e}, legal {:e} to {:e}",
             claim.element, judged.exact.value, judged.bound, judged.range()[0], judged.range()[1]
@@ -51,46 +54,17 @@ impl Context {
         let (pattern, legal, subject) = match &claim.rounded {
             Rounded::Logged { len, slices, bytes, siblings } => {
                 if bytes.0.len() > PART_MAX {
-                    return Err(Malformed::TooLarge {
-                        what: "part of a rounding log",
-                        limit: PART_MAX as u64,
-                    });
+                    let (what, limit) = ("part of a rounding log", PART_MAX as u64);
+                    return Err(Malformed::TooLarge { what, limit });
                 }
                 let (slices, bytes) = (slices.clone(), bytes.0.clone());
                 let proof = PartProof { len: *len, slices, bytes, siblings: siblings.0.clone() };
-                let root = step.log.as_ref().ok_or_else(|| wrong("the record commits no rounding log"))?;
-                let products = graph.logged.len();
-                let parts = products * self.program.spec.micro_batches as usize;
-                let number = claim.micro_batch as usize * products + claim.product;
-                let part = proof.part(root, parts, number)?;
-                steps.push(format!(
-                    "part {number} of {parts} of the step's log is under the record's log root"
-                ));
-                let decisions = decode(&part, logged.elements() as u64)?;
-                let place =
-                    decisions.binary_search_by_key(&(claim.element as u64), |decision| decision.place);
-                let place = place.map_err(|_| wrong("the log has no decision about the element"))?;
-                steps.push(format!("decision {place} of {} is about the element", decisions.len()));
-                let decision = decisions[place];
+                let decision = self.logged_decision(step, claim, proof, steps)?;
                 let pattern = judged.grid.pattern(decision.index(judged.grid, judged.exact.value));
                 (pattern, decision.is_of(judged.legal), "by the rounding log, ")
             }
             Rounded::Committed { output, bytes, siblings } => {
-                let node = node_of(logged.output);
-                self.trace_commitment(step, phase, node, output)?;
-                let ty = graph.tensor(logged.output);
-                let tile = 4 * claim.element / tensor::TILE_BYTES;
-                let (range, count) = (tensor::tile_range(ty.bytes(), tile), tensor::tile_count(ty.bytes()));
-                if bytes.0.len() != range.len() {
-                    return Err(wrong("the committed tile has another length"));
-                }
-                let value = tensor::tile_value(&bytes.0, tile, count);
-                check_tile(ty, tile, value, &siblings.0, output)?;
-                let name = leaf_name(phase, node);
-                steps.push(format!("tile {tile} of {count} of {name} is under the record's trace root"));
-                let at = 4 * claim.element - range.start;
-                let word = bytes.0[at..at + 4].try_into().expect("tiles hold whole words");
-                let pattern = u32::from_le_bytes(word);
+                let pattern = self.committed_value(step, claim, output, &bytes.0, &siblings.0, steps)?;
                 (pattern, judged.allows(pattern), "as committed, ")
             }
         };
@@ -112,4 +86,59 @@ impl Context {
         };
         Ok(Shown::Wrong { step: step.step, what: format!("{subject}{illegal}") })
     }
+
+    /// The decision that the step's log has about the element.
+    fn logged_decision(
+        &self,
+        step: &StepRecord,
+        claim: &RoundingClaim,
+        proof: PartProof,
+        steps: &mut Vec<String>,
+    ) -> Result<Decision, Malformed> {
+        let root = step.log.as_ref().ok_or_else(|| wrong("the record commits no rounding log"))?;
+        let logged = &self.program.micro.logged;
+        let parts = logged.len() * self.program.spec.micro_batches as usize;
+        let number = claim.micro_batch as usize * logged.len() + claim.product;
+        let part = proof.part(root, parts, number)?;
+        steps.push(format!("part {number} of {parts} of the step's log is under the record's log root"));
+        let decisions = decode(&part, logged[claim.product].elements() as u64)?;
+        let place = decisions.binary_search_by_key(&(claim.element as u64), |decision| decision.place);
+        let place = place.map_err(|_| wrong("the log has no decision about the element"))?;
+        steps.push(format!("decision {place} of {} is about the element", decisions.len()));
+        Ok(decisions[place])
+    }
+
+    /// The element's value in the tile that the trace commits to, a binary32 pattern.
+    fn committed_value(
+        &self,
+        step: &StepRecord,
+        claim: &RoundingClaim,
+        output: &ProvenTensor,
+        bytes: &[u8],
+        siblings: &[Hash],
+        steps: &mut Vec<String>,
+    ) -> Result<u32, Malformed> {
+        let (graph, phase) = (&self.program.micro, Phase::Micro(claim.micro_batch));
+        let logged = &graph.logged[claim.product];
+        let node = node_of(graph, logged.output);
+        self.trace_commitment(step, phase, node, output)?;
+        let ty = graph.tensor(logged.output);
+        let tile = 4 * claim.element / tensor::TILE_BYTES;
+        let (range, count) = (tensor::tile_range(ty.bytes(), tile), tensor::tile_count(ty.bytes()));
+        if bytes.len() != range.len() {
+            return Err(wrong("the committed tile has another length"));
+        }
+        let value = tensor::tile_value(bytes, tile, count);
+        check_tile(ty, tile, value, siblings, output)?;
+        let name = leaf_name(phase, node);
+        steps.push(format!("tile {tile} of {count} of {name} is under the record's trace root"));
+        let at = 4 * claim.element - range.start;
+        Ok(word_from_bytes(DType::F32, &bytes[at..at + 4]))
+    }
+}
+
+/// The node that makes a tensor of a logged product.
+fn node_of(graph: &Graph, tensor: TensorId) -> usize {
+    let place = graph.nodes.iter().position(|node| node.output == tensor);
+    place.expect("a graph has the products that it logs")
 }

@@ -3,10 +3,10 @@
 use super::leaf::{LeafError, worst_touched};
 use crate::commit::multiproof;
 use crate::commit::tensor::{SLICE_BYTES, TILE_BYTES, piece_count, piece_range, tile_count};
-use crate::engine::session::Phase;
+use crate::commit::trace::leaf_count;
 use crate::program::graph::TensorId;
+use crate::program::phase::{Phase, graph_of};
 use crate::program::step::Program;
-use crate::run::traces::{graph_of, leaf_count};
 
 /// Elements that are tried for each output: enough to meet rows that begin and end inside a slice.
 const TRIED: usize = 24;

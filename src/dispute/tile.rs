@@ -12,14 +12,14 @@ use super::origin::{Origin, origin};
 use super::verdict::{
     Base64, Claim, Disclosed, Hashes, ProvenInput, ProvenRecord, ProvenTensor, TileClaim, Verdict,
 };
+use crate::arith::words::bytes_from_words;
 use crate::commit::digest::Digest;
 use crate::commit::record::{Record, StepRecord};
 use crate::commit::tensor::{Hash, SLICE_BYTES};
+use crate::commit::trace::leaf_name;
 use crate::commit::{Malformed, multiproof, tensor};
-use crate::engine::reference::bytes_from_words;
-use crate::engine::session::Phase;
 use crate::program::graph::{Graph, TensorId, TensorType};
-use crate::run::traces::{graph_of, leaf_name};
+use crate::program::phase::{Phase, graph_of};
 
 /// What a tile claim is about, with everything in it verified.
 struct VerifiedTile<'c> {

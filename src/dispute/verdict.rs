@@ -8,13 +8,13 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
 use crate::commit::Malformed;
-use crate::commit::checkpoint::Signed;
 use crate::commit::digest::Digest;
 use crate::commit::tensor::Hash;
-use crate::engine::session::Phase;
+use crate::commit::tree_head::Signed;
+use crate::job::data::FileManifest;
+use crate::job::identity::RunSummary;
+use crate::program::phase::Phase;
 use crate::rounding::log::PartProof;
-use crate::run::data::FileManifest;
-use crate::run::dir::RunSummary;
 
 /// The most bytes of a verdict file.
 pub const VERDICT_MAX: u64 = 1 << 28;

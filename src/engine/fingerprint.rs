@@ -3,20 +3,21 @@
 
 use std::sync::Arc;
 
-use super::session::{MicroBatch, Phase, Session, StepObserver, StepScalars};
+use super::session::{Session, StepObserver, StepScalars};
 use super::{Engine, EngineError, Inputs, Observer};
 use crate::arith::DType;
 use crate::arith::grid::GridRule;
 use crate::arith::philox::philox4x32_10;
-use crate::engine::reference::bytes_from_words;
+use crate::arith::words::{bytes_from_words, bytes_of};
 use crate::program::builder::Builder;
 use crate::program::expr::Body;
 use crate::program::graph::{Graph, Node, TensorId};
 use crate::program::init;
 use crate::program::models::{Gelu, Gpt, Mlp, Model, Resnet};
 use crate::program::optimizer::Optimizer;
+use crate::program::phase::Phase;
 use crate::program::products::{ProductClass, ProductDigits, ProductTable};
-use crate::program::step::{Program, StepSpec};
+use crate::program::step::{MicroBatch, Program, StepSpec};
 
 /// Hashes every output that it is shown.
 struct Digester(blake3::Hasher);
@@ -91,8 +92,7 @@ pub fn fingerprint(engine: &mut dyn Engine) -> Result<blake3::Hash, EngineError>
                 _ => {}
             }
         }
-        let state: Vec<Vec<u8>> =
-            state.iter().map(|t| t.iter().flat_map(|w| w.to_le_bytes()).collect()).collect();
+        let state: Vec<Vec<u8>> = state.iter().map(|t| bytes_of(t)).collect();
         let spec = &program.spec;
         let batch: Vec<MicroBatch> = (0..spec.micro_batches)
             .map(|micro| {

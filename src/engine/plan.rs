@@ -44,8 +44,7 @@ pub fn step_bytes(program: &Program) -> u64 {
         ports.iter().map(|port| graph.tensor(port.tensor).bytes() as u64).sum()
     };
     let gradients = bytes(&program.micro.outputs, &program.micro);
-    let parameters: u64 =
-        program.parameters.iter().map(|p| p.shape.iter().map(|&d| u64::from(d)).product::<u64>() * 4).sum();
+    let parameters = program.parameter_count() * 4;
     let slots = parameters * program.spec.optimizer.slots().len() as u64;
     // The tree over micro-batches keeps one partial sum for each bit of their number.
     let waiting = u64::from(program.spec.micro_batches.ilog2()) * gradients;

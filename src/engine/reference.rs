@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
 use crate::arith::DType;
+use crate::arith::words::{bytes_from_words, words_from_bytes};
 use crate::program::element::{self, Source};
 use crate::program::graph::{Graph, Primitive, TensorId, TensorType};
 
@@ -18,28 +19,6 @@ struct Words {
 /// The engine without state.
 #[derive(Default)]
 pub struct Reference;
-
-/// The word of one element's canonical bytes.
-pub fn word_from_bytes(dtype: DType, bytes: &[u8]) -> u32 {
-    let mut word = [0; 4];
-    word[..bytes.len()].copy_from_slice(bytes);
-    let word = u32::from_le_bytes(word);
-    match dtype {
-        DType::Q(d) => (((word << (32 - 8 * u32::from(d))) as i32) >> (32 - 8 * u32::from(d))) as u32,
-        _ => word,
-    }
-}
-
-/// The words of canonical bytes.
-pub fn words_from_bytes(dtype: DType, bytes: &[u8]) -> Vec<u32> {
-    bytes.chunks_exact(dtype.size()).map(|element| word_from_bytes(dtype, element)).collect()
-}
-
-/// The canonical bytes of words.
-pub fn bytes_from_words(dtype: DType, words: &[u32]) -> Vec<u8> {
-    let size = dtype.size();
-    words.iter().flat_map(|w| w.to_le_bytes().into_iter().take(size)).collect()
-}
 
 struct Values<'a>(&'a [Option<Arc<Words>>]);
 

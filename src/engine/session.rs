@@ -6,15 +6,11 @@ use std::sync::Arc;
 use super::{Compiled, Engine, EngineError, Observer, Tensor};
 use crate::arith::DType;
 use crate::arith::tree::{self, Operation};
+use crate::arith::words::bytes_of;
 use crate::program::graph::{Graph, TensorType};
 use crate::program::logged::native_graph;
-use crate::program::step::Program;
-
-/// The data of one micro-batch: canonical bytes of each tensor of [`crate::program::models::Model::batch`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MicroBatch {
-    pub tensors: Vec<Vec<u8>>,
-}
+use crate::program::phase::Phase;
+use crate::program::step::{MicroBatch, Program};
 
 /// The scalars of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,25 +45,6 @@ pub struct StepOutcome {
     pub norm: u32,
 }
 
-/// Which part of a step a graph runs for, as observers are told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Phase {
-    /// The gradient of micro-batch i.
-    Micro(u32),
-    /// The i-th addition of the accumulation tree, in execution order.
-    Accumulate(u32),
-    Update,
-}
-
-impl From<Operation> for Phase {
-    fn from(operation: Operation) -> Phase {
-        match operation {
-            Operation::Term(i) => Phase::Micro(i),
-            Operation::Add(i) => Phase::Accumulate(i),
-        }
-    }
-}
-
 /// Sees a whole step: it is asked for an observer of every graph run.
 pub trait StepObserver {
     fn phase(&mut self, phase: Phase, graph: &Graph) -> Option<&mut dyn Observer>;
@@ -91,10 +68,6 @@ pub struct Session<'e> {
     update: Compiled,
     /// In the order of [`Program::state`]; empty until a state is loaded.
     state: Vec<Tensor>,
-}
-
-fn words(values: &[u32]) -> Vec<u8> {
-    values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
 impl<'e> Session<'e> {
@@ -141,7 +114,10 @@ impl<'e> Session<'e> {
     }
 
     /// [`Session::load`], one tensor at a time: a large state need not be in memory as a whole besides.
-    pub fn load_each<B: AsRef<[u8]>>(&mut self, tensor: impl Fn(usize) -> B) -> Result<(), EngineError> {
+    pub fn load_each<B: AsRef<[u8]>>(
+        &mut self,
+        mut tensor: impl FnMut(usize) -> B,
+    ) -> Result<(), EngineError> {
         self.try_load_each(|i| Ok(tensor(i)))
     }
 
@@ -218,7 +194,7 @@ impl<'e> Session<'e> {
     }
 
     fn upload_words(&mut self, dtype: DType, values: &[u32]) -> Result<Tensor, EngineError> {
-        self.engine.upload(&TensorType { dtype, shape: vec![values.len() as u32] }, &words(values))
+        self.engine.upload(&TensorType { dtype, shape: vec![values.len() as u32] }, &bytes_of(values))
     }
 
     /// The gradient and loss share of micro-batch `index`.

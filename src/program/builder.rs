@@ -7,12 +7,11 @@ use std::collections::HashMap;
 
 use super::expr::{Body, Reg, Writer};
 use super::graph::{
-    Graph, Node, Port, Primitive, TensorId, TensorType, View, block_count, leaf_block, pad_shape,
+    Graph, LoggedProduct, Node, Port, Primitive, TensorId, TensorType, View, block_count, leaf_block,
+    pad_shape,
 };
-use super::logged::{LoggedProduct, logged_product};
-use super::products::{ProductClass, ProductDigits, ProductTable};
+use super::products::ProductTable;
 use crate::arith::DType;
-use crate::arith::digits::Part;
 
 /// Appends an operator's gradient: given d(loss)/d(output), returns d(loss)/d(input) for the inputs that have one.
 type Gradient = Box<dyn FnOnce(&mut Builder, TensorId) -> Vec<(TensorId, TensorId)>>;
@@ -47,19 +46,7 @@ impl Builder {
     /// The finished graph, without the nodes that no output needs (such as the gradient of the data).
     pub fn finish(self) -> Graph {
         let mut graph = self.graph;
-        let mut needed = vec![false; graph.tensors.len()];
-        for port in &graph.outputs {
-            needed[port.tensor.0 as usize] = true;
-        }
-        for node in graph.nodes.iter().rev() {
-            if needed[node.output.0 as usize] {
-                for input in node.primitive.inputs() {
-                    needed[input.0 as usize] = true;
-                }
-            }
-        }
-        graph.nodes.retain(|node| needed[node.output.0 as usize]);
-        graph.logged.retain(|logged| needed[logged.output.0 as usize]);
+        graph.remove_dead_nodes();
         graph
     }
 
@@ -259,32 +246,9 @@ impl Builder {
         self.node(Primitive::RowMax { input, block: 0 }, DType::F32, &shape)
     }
 
-    /// The digitised matrix product of `a` [batch0, batch1, M, K] and `b` [batch0, batch1, N, K]; the result, of
-    /// batch0*batch1*M*N elements in that order, gets `shape`.
-    pub fn product(&mut self, class: ProductClass, a: View, b: View, shape: &[u32]) -> TensorId {
-        assert_eq!((a.dims[0], a.dims[1], a.dims[3]), (b.dims[0], b.dims[1], b.dims[3]), "product shapes");
-        if let Some(rule) = self.products.logged(class) {
-            return logged_product(self, class, rule, [a, b], shape);
-        }
-        let digits = self.digits(class);
-        let (batch, m, n, k) = (a.dims[0] * a.dims[1], a.dims[2], b.dims[2], a.dims[3]);
-        assert_eq!(shape.iter().product::<u32>(), batch * m * n, "product output shape");
-        let block = if digits.block >= k { 0 } else { digits.block };
-        let blocks = block_count(k, block);
-        let (qa, magnitudes_a) = self.quantise(a, digits.digits_a, block);
-        let (qb, magnitudes_b) = self.quantise(b, digits.digits_b, block);
-        let product =
-            Primitive::Product { a: qa, magnitudes_a, b: qb, magnitudes_b, block, part: Part::Rounded };
-        if blocks == 1 {
-            return self.node(product, DType::F32, shape);
-        }
-        let input = self.node(product, DType::F32, &[blocks, batch, m, n]);
-        self.tree_sum(input, [1, blocks, batch * m * n], shape)
-    }
-
-    /// The digits of a class of products.
-    pub(super) fn digits(&self, class: ProductClass) -> ProductDigits {
-        self.products.get(class)
+    /// The digits, block and grid of each class of products.
+    pub(super) fn products(&self) -> &ProductTable {
+        &self.products
     }
 
     /// Notes a product that native kernels may compute.

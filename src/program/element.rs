@@ -5,7 +5,10 @@
 
 use std::ops::Range;
 
+use super::expr::Body;
 use super::graph::{Graph, Node, Primitive, TensorId, View, block_count};
+use super::patches::PatchGrid;
+use crate::arith::digits::Part;
 use crate::arith::{DType, digits, float, tree};
 
 /// Where input elements come from. Elements of quantised tensors are sign-extended integers.
@@ -63,118 +66,197 @@ pub fn unravel(mut i: usize, dims: [u32; 4]) -> [u32; 4] {
 
 /// One output element of a node that is not a grouping.
 fn element<S: Source>(graph: &Graph, node: &Node, i: usize, source: &mut S) -> Result<u32, S::Error> {
+    let width = || *graph.tensor(node.output).shape.last().expect("tensors have rank 1 or more") as usize;
     match &node.primitive {
-        Primitive::Map { body, dims, inputs } => {
-            let index = unravel(i, *dims);
-            let mut values = [0; 8];
-            for (value, view) in values.iter_mut().zip(inputs) {
-                *value = source.get(view.tensor, view.at(index))?;
-            }
-            Ok(body.eval(&values[..inputs.len()], index))
-        }
+        Primitive::Map { body, dims, inputs } => mapped(body, *dims, inputs, i, source),
         Primitive::Gather { table, indices, stride_index, stride_row, stride_column, .. } => {
-            let columns =
-                *graph.tensor(node.output).shape.last().expect("tensors have rank 1 or more") as usize;
-            let (row, column) = (i / columns, i % columns);
-            let choice = source.get(*indices, row)? as usize;
-            let place = choice * *stride_index as usize
-                + row * *stride_row as usize
-                + column * *stride_column as usize;
-            source.get(*table, place)
+            let strides = [*stride_index, *stride_row, *stride_column];
+            gathered([*table, *indices], strides, [i / width(), i % width()], source)
         }
-        Primitive::Patches { input, grid } => {
-            let shape = &graph.tensor(*input).shape;
-            let [height, width, channels] = [1, 2, 3].map(|d| shape[d] as usize);
-            let ([_, across], [_, taps_across]) = (grid.size, grid.kernel);
-            let (patch, place) = (i / (grid.kernel[0] * taps_across) as usize / channels, i / channels);
-            let tap = (place % (grid.kernel[0] * taps_across) as usize) as u32;
-            let (sample, patch) =
-                (patch / (grid.size[0] * across) as usize, patch % (grid.size[0] * across) as usize);
-            let patch = patch as u32;
-            let row = grid.source(patch / across, tap / taps_across, shape[1]);
-            let column = grid.source(patch % across, tap % taps_across, shape[2]);
-            let (Some(row), Some(column)) = (row, column) else { return Ok(0) };
-            let pixel = (sample * height + row as usize) * width + column as usize;
-            source.get(*input, pixel * channels + i % channels)
-        }
-        Primitive::RowMax { input, block } => {
-            let len = *graph.tensor(*input).shape.last().expect("tensors have rank 1 or more");
-            let blocks = block_count(len, *block) as usize;
-            let (row, mut places) = (i / blocks * len as usize, block_range(len, *block, i % blocks));
-            let first = places.next().expect("rows have elements");
-            let mut max = source.get(*input, row + first as usize)?;
-            for j in places {
-                max = float::max(max, source.get(*input, row + j as usize)?);
-            }
-            Ok(max)
-        }
+        Primitive::Patches { input, grid } => pixel(graph, *input, grid, i, source),
+        Primitive::RowMax { input, block } => maximum(graph, *input, *block, i, source),
         Primitive::TreeSum { input, len, inner, block, .. } => {
-            let (blocks, inner) = (block_count(*len, *block) as usize, *inner as usize);
-            let (block_index, column) = (i / inner, i % inner);
-            let first = block_index / blocks * *len as usize * inner + column;
-            let places = block_range(*len, *block, block_index % blocks);
-            tree_sum(places.map(|j| (*input, first + j as usize * inner)), source)
+            block_sum(*input, [*len, *inner, *block], i, source)
         }
         Primitive::SegmentSum { input, order, offsets } => {
-            let width =
-                *graph.tensor(node.output).shape.last().expect("tensors have rank 1 or more") as usize;
-            let (segment, column) = (i / width, i % width);
-            let (begin, end) = (source.get(*offsets, segment)?, source.get(*offsets, segment + 1)?);
-            let mut terms = Vec::new();
-            for place in begin..end {
-                let row = source.get(*order, place as usize)? as usize;
-                terms.push((*input, row * width + column));
-            }
-            tree_sum(terms, source)
+            segment_sum([*input, *order, *offsets], width(), i, source)
         }
-        Primitive::Magnitude { input, block } => {
-            let blocks = block_count(input.dims[3], *block) as usize;
-            let (row, b) = (i / blocks, i % blocks);
-            let index = row_index(input, row);
-            let mut magnitude = 0;
-            for k in block_range(input.dims[3], *block, b) {
-                let x = source.get(input.tensor, input.at([index[0], index[1], index[2], k]))?;
-                magnitude = digits::group_magnitude([magnitude, x]);
-            }
-            Ok(magnitude)
-        }
+        Primitive::Magnitude { input, block } => magnitude(input, *block, i, source),
         Primitive::Quantise { input, magnitudes, digits, block } => {
-            let k_len = input.dims[3];
-            let (row, k) = (i / k_len as usize, (i % k_len as usize) as u32);
-            let blocks = block_count(k_len, *block) as usize;
-            let b = if *block == 0 { 0 } else { (k / block) as usize };
-            let index = row_index(input, row);
-            let x = source.get(input.tensor, input.at([index[0], index[1], index[2], k]))?;
-            let magnitude = source.get(*magnitudes, row * blocks + b)?;
-            Ok(digits::quantise(x, magnitude, u32::from(*digits)) as u32)
+            quantised(input, *magnitudes, *digits, *block, i, source)
         }
         Primitive::Product { a, magnitudes_a, b, magnitudes_b, block, part } => {
-            let ([batch, m, k], [_, n, _]) = (matrix(graph, *a), matrix(graph, *b));
-            let blocks = block_count(k as u32, *block) as usize;
-            let (column, rest) = (i % n, i / n);
-            let (row, rest) = (rest % m, rest / m);
-            let (sample, block_index) = (rest % batch, rest / batch);
-            let (row_a, row_b) = (sample * m + row, sample * n + column);
-            let mut sum = 0i128;
-            for j in block_range(k as u32, *block, block_index) {
-                let x = source.get(*a, row_a * k + j as usize)? as i32;
-                let y = source.get(*b, row_b * k + j as usize)? as i32;
-                sum += i128::from(i64::from(x) * i64::from(y));
-            }
-            let magnitude_a = source.get(*magnitudes_a, row_a * blocks + block_index)?;
-            let magnitude_b = source.get(*magnitudes_b, row_b * blocks + block_index)?;
-            let digits = |t| match graph.tensor(t).dtype {
-                DType::Q(d) => u32::from(d),
-                _ => unreachable!("products take quantised operands"),
-            };
-            let magnitudes = [magnitude_a, magnitude_b];
-            Ok(digits::scale_back_part(*part, sum, magnitudes, [digits(*a), digits(*b)]))
+            product(graph, [*a, *b], [*magnitudes_a, *magnitudes_b], (*block, *part), i, source)
         }
         Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. } => {
             unreachable!("groupings are evaluated whole")
         }
         Primitive::Native { .. } => unreachable!("native products have no contract"),
     }
+}
+
+/// [`Primitive::Map`]: the body on the views' elements at the index of element `i`.
+fn mapped<S: Source>(
+    body: &Body,
+    dims: [u32; 4],
+    inputs: &[View],
+    i: usize,
+    source: &mut S,
+) -> Result<u32, S::Error> {
+    let index = unravel(i, dims);
+    let mut values = [0; 8];
+    for (value, view) in values.iter_mut().zip(inputs) {
+        *value = source.get(view.tensor, view.at(index))?;
+    }
+    Ok(body.eval(&values[..inputs.len()], index))
+}
+
+/// [`Primitive::Gather`]: the table's element for `column` of `row`; strides of index, row and column.
+fn gathered<S: Source>(
+    [table, indices]: [TensorId; 2],
+    strides: [u32; 3],
+    [row, column]: [usize; 2],
+    source: &mut S,
+) -> Result<u32, S::Error> {
+    let [stride_index, stride_row, stride_column] = strides.map(|stride| stride as usize);
+    let choice = source.get(indices, row)? as usize;
+    source.get(table, choice * stride_index + row * stride_row + column * stride_column)
+}
+
+/// [`Primitive::Patches`]: the pixel that place `i` takes, +0 outside of the image.
+fn pixel<S: Source>(
+    graph: &Graph,
+    input: TensorId,
+    grid: &PatchGrid,
+    i: usize,
+    source: &mut S,
+) -> Result<u32, S::Error> {
+    let shape = &graph.tensor(input).shape;
+    let [height, width, channels] = [1, 2, 3].map(|d| shape[d] as usize);
+    let ([_, across], [_, taps_across]) = (grid.size, grid.kernel);
+    let (patch, place) = (i / (grid.kernel[0] * taps_across) as usize / channels, i / channels);
+    let tap = (place % (grid.kernel[0] * taps_across) as usize) as u32;
+    let (sample, patch) =
+        (patch / (grid.size[0] * across) as usize, patch % (grid.size[0] * across) as usize);
+    let patch = patch as u32;
+    let row = grid.source(patch / across, tap / taps_across, shape[1]);
+    let column = grid.source(patch % across, tap % taps_across, shape[2]);
+    let (Some(row), Some(column)) = (row, column) else { return Ok(0) };
+    let pixel = (sample * height + row as usize) * width + column as usize;
+    source.get(input, pixel * channels + i % channels)
+}
+
+/// [`Primitive::RowMax`]: the maximum of block `i`.
+fn maximum<S: Source>(
+    graph: &Graph,
+    input: TensorId,
+    block: u32,
+    i: usize,
+    source: &mut S,
+) -> Result<u32, S::Error> {
+    let len = *graph.tensor(input).shape.last().expect("tensors have rank 1 or more");
+    let blocks = block_count(len, block) as usize;
+    let (row, mut places) = (i / blocks * len as usize, block_range(len, block, i % blocks));
+    let first = places.next().expect("rows have elements");
+    let mut max = source.get(input, row + first as usize)?;
+    for j in places {
+        max = float::max(max, source.get(input, row + j as usize)?);
+    }
+    Ok(max)
+}
+
+/// [`Primitive::TreeSum`]: the sum `i` of [outer, len, inner], by blocks of len.
+fn block_sum<S: Source>(
+    input: TensorId,
+    [len, inner, block]: [u32; 3],
+    i: usize,
+    source: &mut S,
+) -> Result<u32, S::Error> {
+    let (blocks, inner) = (block_count(len, block) as usize, inner as usize);
+    let (block_index, column) = (i / inner, i % inner);
+    let first = block_index / blocks * len as usize * inner + column;
+    let places = block_range(len, block, block_index % blocks);
+    tree_sum(places.map(|j| (input, first + j as usize * inner)), source)
+}
+
+/// [`Primitive::SegmentSum`]: the sum of a segment's rows in column `i % width`.
+fn segment_sum<S: Source>(
+    [input, order, offsets]: [TensorId; 3],
+    width: usize,
+    i: usize,
+    source: &mut S,
+) -> Result<u32, S::Error> {
+    let (segment, column) = (i / width, i % width);
+    let (begin, end) = (source.get(offsets, segment)?, source.get(offsets, segment + 1)?);
+    let mut terms = Vec::new();
+    for place in begin..end {
+        let row = source.get(order, place as usize)? as usize;
+        terms.push((input, row * width + column));
+    }
+    tree_sum(terms, source)
+}
+
+/// [`Primitive::Magnitude`]: of scale group `i`.
+fn magnitude<S: Source>(input: &View, block: u32, i: usize, source: &mut S) -> Result<u32, S::Error> {
+    let blocks = block_count(input.dims[3], block) as usize;
+    let (row, b) = (i / blocks, i % blocks);
+    let index = row_index(input, row);
+    let mut magnitude = 0;
+    for k in block_range(input.dims[3], block, b) {
+        let x = source.get(input.tensor, input.at([index[0], index[1], index[2], k]))?;
+        magnitude = digits::group_magnitude([magnitude, x]);
+    }
+    Ok(magnitude)
+}
+
+/// [`Primitive::Quantise`]: the integer of element `i`, sign-extended.
+fn quantised<S: Source>(
+    input: &View,
+    magnitudes: TensorId,
+    digits: u8,
+    block: u32,
+    i: usize,
+    source: &mut S,
+) -> Result<u32, S::Error> {
+    let k_len = input.dims[3];
+    let (row, k) = (i / k_len as usize, (i % k_len as usize) as u32);
+    let blocks = block_count(k_len, block) as usize;
+    let b = k.checked_div(block).unwrap_or(0) as usize;
+    let index = row_index(input, row);
+    let x = source.get(input.tensor, input.at([index[0], index[1], index[2], k]))?;
+    let magnitude = source.get(magnitudes, row * blocks + b)?;
+    Ok(digits::quantise(x, magnitude, u32::from(digits)) as u32)
+}
+
+/// [`Primitive::Product`]: the dot product `i` of the operands over its block of K, scaled back.
+fn product<S: Source>(
+    graph: &Graph,
+    [a, b]: [TensorId; 2],
+    [magnitudes_a, magnitudes_b]: [TensorId; 2],
+    (block, part): (u32, Part),
+    i: usize,
+    source: &mut S,
+) -> Result<u32, S::Error> {
+    let ([batch, m, k], [_, n, _]) = (matrix(graph, a), matrix(graph, b));
+    let blocks = block_count(k as u32, block) as usize;
+    let (column, rest) = (i % n, i / n);
+    let (row, rest) = (rest % m, rest / m);
+    let (sample, block_index) = (rest % batch, rest / batch);
+    let (row_a, row_b) = (sample * m + row, sample * n + column);
+    let mut sum = 0i128;
+    for j in block_range(k as u32, block, block_index) {
+        let x = source.get(a, row_a * k + j as usize)? as i32;
+        let y = source.get(b, row_b * k + j as usize)? as i32;
+        sum += i128::from(i64::from(x) * i64::from(y));
+    }
+    let magnitude_a = source.get(magnitudes_a, row_a * blocks + block_index)?;
+    let magnitude_b = source.get(magnitudes_b, row_b * blocks + block_index)?;
+    let digits = |t| match graph.tensor(t).dtype {
+        DType::Q(d) => u32::from(d),
+        _ => unreachable!("products take quantised operands"),
+    };
+    let magnitudes = [magnitude_a, magnitude_b];
+    Ok(digits::scale_back_part(part, sum, magnitudes, [digits(a), digits(b)]))
 }
 
 /// The view index of row `row` of a [batch0, batch1, rows, K] view, at K = 0.

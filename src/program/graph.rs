@@ -6,10 +6,11 @@
 //! Contract: `docs/ARITHMETIC.md`, section 8.
 
 use super::expr::Body;
-use super::logged::LoggedProduct;
 use super::patches::PatchGrid;
+use super::products::ProductClass;
 use crate::arith::DType;
 use crate::arith::digits::Part;
+use crate::arith::grid::GridRule;
 
 /// A tensor of the graph, by its place in [`Graph::tensors`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -56,6 +57,12 @@ impl View {
             place += *i as usize * stride as usize;
         }
         place
+    }
+
+    /// Whether the view's elements follow one another in memory.
+    pub fn is_contiguous(&self) -> bool {
+        let follows = row_major(self.dims);
+        (0..4).all(|d| self.dims[d] == 1 || self.strides[d] == follows[d])
     }
 
     /// The greatest element the view reaches plus one; 0 for an empty view.
@@ -172,6 +179,41 @@ pub struct Port {
     pub tensor: TensorId,
 }
 
+/// A product of a graph that native kernels may compute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoggedProduct {
+    pub class: ProductClass,
+    /// The operands, in the kernels' input format: [batch0, batch1, M, K] and [batch0, batch1, N, K].
+    pub a: View,
+    pub b: View,
+    /// u32 [batch, M, 1] and [batch, N, 1]: magnitudes of the operands' rows.
+    pub magnitudes_a: TensorId,
+    pub magnitudes_b: TensorId,
+    pub rule: GridRule,
+    /// The product before it is rounded to the grid: binary32, or for grids finer than bfloat16 two parts [2, batch, M, N], the
+    /// nearest binary32 and the rest.
+    pub product: TensorId,
+    /// After.
+    pub output: TensorId,
+    /// The outputs of the digitised products that hold the operands' integers: one, or that of the high parts and that of what is
+    /// left of them.
+    pub exact: Vec<TensorId>,
+}
+
+impl LoggedProduct {
+    /// [batch, M, N, K].
+    pub fn dims(&self) -> [usize; 4] {
+        let (a, b) = (&self.a.dims, &self.b.dims);
+        [a[0] * a[1], a[2], b[2], a[3]].map(|d| d as usize)
+    }
+
+    /// Elements of the output.
+    pub fn elements(&self) -> usize {
+        let [batch, m, n, _] = self.dims();
+        batch * m * n
+    }
+}
+
 /// A graph in execution order: every node reads inputs and outputs of earlier nodes only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Graph {
@@ -198,10 +240,28 @@ impl Graph {
         self.outputs.iter().find(|p| p.name == name).map(|p| p.tensor)
     }
 
-    /// The output shape padded with leading ones to four dimensions, as maps see it.
-    pub fn padded_shape(&self, id: TensorId) -> [u32; 4] {
-        pad_shape(&self.tensor(id).shape)
+    /// Takes out the nodes that no output needs, and the logged products whose nodes these are.
+    pub fn remove_dead_nodes(&mut self) {
+        let mut needed = vec![false; self.tensors.len()];
+        for port in &self.outputs {
+            needed[port.tensor.0 as usize] = true;
+        }
+        for node in self.nodes.iter().rev() {
+            if needed[node.output.0 as usize] {
+                for input in node.primitive.inputs() {
+                    needed[input.0 as usize] = true;
+                }
+            }
+        }
+        self.nodes.retain(|node| needed[node.output.0 as usize]);
+        self.logged.retain(|logged| needed[logged.output.0 as usize]);
     }
+}
+
+/// The strides of a row-major tensor of these dimensions.
+pub fn row_major(dims: [u32; 4]) -> [u32; 4] {
+    let [_, d1, d2, d3] = dims;
+    [d1.wrapping_mul(d2).wrapping_mul(d3), d2.wrapping_mul(d3), d3, 1]
 }
 
 /// A shape of rank <= 4 padded with leading ones.

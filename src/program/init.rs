@@ -1,10 +1,9 @@
 //! Initial state: parameters from Philox (`init.v1`), optimizer slots at +0. Contract: section 6.
 
-use rayon::prelude::*;
-
 use super::models::Init;
 use super::step::Program;
 use crate::arith::{float, philox};
+use crate::parallel;
 
 /// The counter word that separates initial weights from every other use of the generator.
 const DOMAIN: u32 = 0xffff_fffe;
@@ -36,7 +35,7 @@ pub fn state_tensor(program: &Program, seed: [u32; 2], index: usize) -> Vec<u32>
     let parameter = &program.parameters[index % count];
     let init = if index < count { parameter.init } else { Init::Zeros };
     let len: u64 = parameter.shape.iter().map(|&d| u64::from(d)).product();
-    (0..len).into_par_iter().map(|i| element(seed, index as u32, i, init)).collect()
+    parallel::map(len as usize, |i| element(seed, index as u32, i as u64, init))
 }
 
 /// The initial training state.

@@ -8,61 +8,26 @@ use std::collections::{HashMap, HashSet};
 
 use super::builder::Builder;
 use super::expr::{Body, Reg, Writer};
-use super::graph::{Graph, Node, Primitive, TensorId, View};
+use super::graph::{Graph, LoggedProduct, Node, Primitive, TensorId, View};
 use super::products::ProductClass;
 use crate::arith::digits::{Part, magnitude_bits};
 use crate::arith::grid::GridRule;
 use crate::arith::{DType, float};
 
-/// A product of a graph that native kernels may compute.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoggedProduct {
-    pub class: ProductClass,
-    /// The operands, in the kernels' input format: [batch0, batch1, M, K] and [batch0, batch1, N, K].
-    pub a: View,
-    pub b: View,
-    /// u32 [batch, M, 1] and [batch, N, 1]: magnitudes of the operands' rows.
-    pub magnitudes_a: TensorId,
-    pub magnitudes_b: TensorId,
-    pub rule: GridRule,
-    /// The product before it is rounded to the grid: binary32, or for grids finer than bfloat16 two parts [2, batch, M, N], the
-    /// nearest binary32 and the rest.
-    pub product: TensorId,
-    /// After.
-    pub output: TensorId,
-    /// The outputs of the digitised products that hold the operands' integers: one, or that of the high parts and that of what is
-    /// left of them.
-    pub exact: Vec<TensorId>,
-}
-
-impl LoggedProduct {
-    /// [batch, M, N, K].
-    pub fn dims(&self) -> [usize; 4] {
-        let (a, b) = (&self.a.dims, &self.b.dims);
-        [a[0] * a[1], a[2], b[2], a[3]].map(|d| d as usize)
+/// What rounds the product to its grid.
+fn rounding(logged: &LoggedProduct) -> Primitive {
+    let ([b0, b1, m, k], n) = (logged.a.dims, logged.b.dims[2]);
+    let dims = [b0, b1, m, n];
+    let view = |tensor, offset, strides| View { tensor, offset, dims, strides };
+    let part = |offset| view(logged.product, offset, [b1 * m * n, m * n, n, 1]);
+    let mut inputs = vec![part(0)];
+    if logged.rule.floor != 0 {
+        inputs.push(view(logged.magnitudes_a, 0, [b1 * m, m, 1, 0]));
+        inputs.push(view(logged.magnitudes_b, 0, [b1 * n, n, 0, 1]));
+    } else if logged.rule.is_wide() && logged.rule.bits < 32 {
+        inputs.push(part(b0 * b1 * m * n));
     }
-
-    /// Elements of the output.
-    pub fn elements(&self) -> usize {
-        let [batch, m, n, _] = self.dims();
-        batch * m * n
-    }
-
-    /// What rounds the product to its grid.
-    fn rounding(&self) -> Primitive {
-        let ([b0, b1, m, k], n) = (self.a.dims, self.b.dims[2]);
-        let dims = [b0, b1, m, n];
-        let view = |tensor, offset, strides| View { tensor, offset, dims, strides };
-        let part = |offset| view(self.product, offset, [b1 * m * n, m * n, n, 1]);
-        let mut inputs = vec![part(0)];
-        if self.rule.floor != 0 {
-            inputs.push(view(self.magnitudes_a, 0, [b1 * m, m, 1, 0]));
-            inputs.push(view(self.magnitudes_b, 0, [b1 * n, n, 0, 1]));
-        } else if self.rule.is_wide() && self.rule.bits < 32 {
-            inputs.push(part(b0 * b1 * m * n));
-        }
-        Primitive::Map { body: round_body(self.rule, k), dims, inputs }
-    }
+    Primitive::Map { body: round_body(logged.rule, k), dims, inputs }
 }
 
 /// A product of `operands` [batch0, batch1, M, K] and [batch0, batch1, N, K] on a grid: what an auditor computes.
@@ -81,7 +46,7 @@ pub fn logged_product(
     let (product, exact) = if rule.is_wide() {
         two_part_product(b, class, &operands, magnitudes, dims)
     } else {
-        let digits = b.digits(class);
+        let digits = b.products().get(class);
         let product = exact_product(b, &operands, [digits.digits_a, digits.digits_b], Part::Rounded, shape);
         (product, vec![product])
     };
@@ -90,7 +55,7 @@ pub fn logged_product(
     let output = product;
     let mut logged =
         LoggedProduct { class, a, b: right, magnitudes_a, magnitudes_b, rule, product, output, exact };
-    logged.output = b.node(logged.rounding(), DType::F32, shape);
+    logged.output = b.node(rounding(&logged), DType::F32, shape);
     let output = logged.output;
     b.logged(logged);
     output
@@ -134,7 +99,7 @@ fn two_part_product(
     [b0, b1, m, n]: [u32; 4],
 ) -> (TensorId, Vec<TensorId>) {
     let shape = [b0, b1, m, n];
-    let digits = b.digits(class);
+    let digits = b.products().get(class);
     let high = [digits.digits_a, digits.digits_b].map(|digits| digits.min(HIGH_DIGITS_MAX));
     let [a, b_parts] = [0, 1].map(|i| {
         let [above, rest] = split(b, &operands[i], magnitudes[i], high[i]);
@@ -334,28 +299,15 @@ pub fn round_body(rule: GridRule, k: u32) -> Body {
 /// The graph that a trainer runs: native kernels instead of the logged products' digitised ones. Tensors keep their ids.
 pub fn native_graph(graph: &Graph) -> Graph {
     let logged: HashMap<TensorId, &LoggedProduct> = graph.logged.iter().map(|l| (l.product, l)).collect();
-    let mut nodes: Vec<Node> = graph
-        .nodes
-        .iter()
-        .map(|node| match logged.get(&node.output) {
-            Some(l) => {
-                Node { primitive: Primitive::Native { a: l.a.clone(), b: l.b.clone() }, ..node.clone() }
-            }
-            None => node.clone(),
-        })
-        .collect();
-    // The quantised operands have no reader left; magnitudes are read where grids have floors.
-    let mut needed: Vec<bool> = vec![false; graph.tensors.len()];
-    for port in &graph.outputs {
-        needed[port.tensor.0 as usize] = true;
-    }
-    for node in nodes.iter().rev() {
-        if needed[node.output.0 as usize] {
-            node.primitive.inputs().into_iter().for_each(|input| needed[input.0 as usize] = true);
+    let mut native = graph.clone();
+    for node in &mut native.nodes {
+        if let Some(l) = logged.get(&node.output) {
+            node.primitive = Primitive::Native { a: l.a.clone(), b: l.b.clone() };
         }
     }
-    nodes.retain(|node| needed[node.output.0 as usize]);
-    Graph { nodes, ..graph.clone() }
+    // The quantised operands have no reader left; magnitudes are read where grids have floors.
+    native.remove_dead_nodes();
+    native
 }
 
 /// Where a trainer's graph rounds a native product.
@@ -375,7 +327,7 @@ pub fn roundings(graph: &Graph) -> HashMap<usize, Rounding> {
         let (product, node) = (*writer.get(&logged.product)?, *writer.get(&logged.output)?);
         let native = Primitive::Native { a: logged.a.clone(), b: logged.b.clone() };
         let known =
-            graph.nodes[product].primitive == native && graph.nodes[node].primitive == logged.rounding();
+            graph.nodes[product].primitive == native && graph.nodes[node].primitive == rounding(logged);
         known.then_some((product, Rounding { number, node }))
     });
     found.collect()

@@ -12,6 +12,7 @@ pub mod models;
 pub mod operators;
 pub mod optimizer;
 pub mod patches;
+pub mod phase;
 pub mod products;
 pub mod schedule;
 pub mod step;

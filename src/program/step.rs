@@ -4,8 +4,8 @@
 //! of devices, or an auditor with one micro-batch, computes the same bits. Contract: section 7.
 
 use super::builder::Builder;
-use super::graph::{Graph, TensorId};
-use super::models::{Inputs, Model, Parameter};
+use super::graph::{Graph, TensorId, TensorType};
+use super::models::{Inputs, Loss, Model, Parameter};
 use super::optimizer::{Optimizer, Rates, Trained, clip_factor, update};
 use super::products::ProductTable;
 use super::schedule;
@@ -74,6 +74,24 @@ pub struct StateTensor {
     pub shape: Vec<u32>,
 }
 
+impl StateTensor {
+    /// The tensor's type.
+    pub fn ty(&self) -> TensorType {
+        TensorType { dtype: DType::F32, shape: self.shape.clone() }
+    }
+}
+
+/// The bytes of all tensors of a table.
+pub fn state_bytes(state: &[StateTensor]) -> u64 {
+    state.iter().map(|tensor| tensor.ty().bytes() as u64).sum()
+}
+
+/// The data of one micro-batch: canonical bytes of each tensor of [`Model::batch`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MicroBatch {
+    pub tensors: Vec<Vec<u8>>,
+}
+
 /// The program of a job.
 #[derive(Clone, Debug)]
 pub struct Program {
@@ -121,7 +139,7 @@ impl Program {
 
     /// Number of trained scalars.
     pub fn parameter_count(&self) -> u64 {
-        self.parameters.iter().map(|p| p.shape.iter().map(|&d| u64::from(d)).product::<u64>()).sum()
+        self.spec.model.parameter_count()
     }
 
     /// Samples of a whole batch.
@@ -149,10 +167,11 @@ fn parameter_inputs(b: &mut Builder, parameters: &[Parameter]) -> Vec<TensorId> 
     parameters.iter().map(|p| b.input(port::parameter(&p.name), DType::F32, &p.shape)).collect()
 }
 
-fn micro_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
-    let mut b = Builder::new(spec.products.clone());
-    let ids = parameter_inputs(&mut b, parameters);
-    let batch = spec.model.batch(spec.micro_batch);
+/// A builder with a model's inputs and forward pass in it, over `samples`; the parameters' tensors, and the result.
+fn forward(model: &Model, products: &ProductTable, samples: u32) -> (Builder, Vec<TensorId>, Loss) {
+    let mut b = Builder::new(products.clone());
+    let ids = parameter_inputs(&mut b, &model.parameters());
+    let batch = model.batch(samples);
     let batch = batch.iter().map(|t| b.input(port::batch(t.name), t.dtype, &t.shape)).collect();
     let inputs = Inputs {
         batch,
@@ -161,7 +180,12 @@ fn micro_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
         step: b.input(port::STEP, DType::U32, &[1]),
         first_sample: b.input(port::FIRST_SAMPLE, DType::U32, &[1]),
     };
-    let loss = spec.model.forward(&mut b, spec.micro_batch, &ids, &inputs);
+    let loss = model.forward(&mut b, samples, &ids, &inputs);
+    (b, ids, loss)
+}
+
+fn micro_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
+    let (mut b, ids, loss) = forward(&spec.model, &spec.products, spec.micro_batch);
     let gradients = b.backward(loss.logits, loss.dlogits);
     for (p, id) in parameters.iter().zip(&ids) {
         b.output(port::gradient(&p.name), gradients[id]);
@@ -241,18 +265,7 @@ pub fn inference_graph(model: &Model, products: &ProductTable, samples: u32) -> 
         Model::Mlp(mlp) => mlp.dropout = 0.0,
         Model::Resnet(_) => {}
     }
-    let mut b = Builder::new(products.clone());
-    let ids = parameter_inputs(&mut b, &model.parameters());
-    let batch = model.batch(samples);
-    let batch = batch.iter().map(|t| b.input(port::batch(t.name), t.dtype, &t.shape)).collect();
-    let inputs = Inputs {
-        batch,
-        factor: b.input(port::FACTOR, DType::F32, &[1]),
-        seed: b.input(port::SEED, DType::U32, &[2]),
-        step: b.input(port::STEP, DType::U32, &[1]),
-        first_sample: b.input(port::FIRST_SAMPLE, DType::U32, &[1]),
-    };
-    let loss = model.forward(&mut b, samples, &ids, &inputs);
+    let (mut b, _, loss) = forward(&model, products, samples);
     b.output("logits", loss.logits);
     b.finish()
 }

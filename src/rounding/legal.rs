@@ -128,7 +128,35 @@ impl Exact {
     }
 }
 
-#[cfg(test)]
+/// A rounding that no honest kernel can have taken.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Illegal {
+    pub micro_batch: u32,
+    pub operator: String,
+    /// The product's number among those of the program that are logged.
+    pub product: usize,
+    /// Place in the product's output, row-major.
+    pub element: u64,
+    /// The exact product, about, the proved bound on a native kernel's distance from it, and the trainer's value.
+    pub exact: f64,
+    pub bound: f64,
+    pub value: f32,
+    /// The least and greatest value that an honest kernel's result can have been rounded to.
+    pub legal: [f32; 2],
+}
+
+impl std::fmt::Display for Illegal {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let Illegal { micro_batch, operator, element, exact, bound, value, legal: [low, high], .. } = self;
+        write!(
+            f,
+            "{operator} of micro-batch {micro_batch}, element {element}, is {value:e}; the exact product is {exact:e}, and no kernel \
+             that is within {bound:e} of it rounds outside {low:e} to {high:e}"
+        )
+    }
+}
+
+#[cfg(all(test, feature = "engine"))]
 mod tests {
     use super::*;
     use crate::arith::digits::{group_magnitude, quantise};

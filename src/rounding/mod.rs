@@ -1,18 +1,13 @@
-//! Rounding decisions: how a trainer with native kernels logs the roundings that another machine could take differently, and
-//! how an auditor takes them from the log and finds the ones that no honest kernel could have taken.
-//! Contract and proofs: `docs/ROUNDING.md`.
+//! Rounding decisions, the rules: which roundings of a native kernel another machine could take differently and are logged, and
+//! which no honest kernel can have taken. Contract and proofs: `docs/ROUNDING.md`.
 //!
-//! [`near_tie`] decides what is logged, [`codec`] and [`log`] how it is written, [`legal`] what is allowed; [`record`] is the
-//! trainer's side of a step and [`replay`] the auditor's.
+//! [`near_tie`] decides what is logged, [`thresholds`] how far from a boundary, [`codec`] and [`log`] how it is written, [`legal`] what
+//! is allowed. Who applies them while a step runs is `observers`.
 
-pub mod calibrate;
 pub mod codec;
 pub mod legal;
 pub mod log;
 pub mod near_tie;
-pub mod norms;
-pub mod record;
-pub mod replay;
 pub mod thresholds;
 
 /// A logged rounding: the last bits of the grid index of one element's value.

@@ -7,6 +7,7 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use super::RunError;
 use super::disk::{self, Disk};
+use crate::arith::words::bytes_of;
 use crate::arith::{DType, float};
 use crate::program::graph::TensorType;
 
@@ -105,7 +106,7 @@ fn array(name: &str, ty: &str, shape: &[u64], data: &[u8]) -> Result<Array, Stri
         }
     };
     let dtype = if ty == "f4" { DType::F32 } else { DType::U32 };
-    let bytes = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    let bytes = bytes_of(&words);
     Ok(Array { name: name.into(), ty: TensorType { dtype, shape }, bytes })
 }
 

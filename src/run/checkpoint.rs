@@ -4,40 +4,14 @@
 
 use std::path::Path;
 
-use rayon::prelude::*;
 use safetensors::tensor::{Dtype, SafeTensors};
 
 use super::RunError;
 use super::disk::{self, Disk};
-use crate::arith::DType;
-use crate::commit::digest::Digest;
-use crate::commit::{table, tensor};
-use crate::program::graph::TensorType;
-use crate::program::step::StateTensor;
+use crate::program::step::{StateTensor, state_bytes};
 
 /// The bytes that a header may add to the tensors.
 const HEADER_MAX: u64 = 100_000_000;
-
-/// The type of a state tensor.
-pub fn state_type(tensor: &StateTensor) -> TensorType {
-    TensorType { dtype: DType::F32, shape: tensor.shape.clone() }
-}
-
-/// The bytes of a whole state.
-pub fn state_bytes(state: &[StateTensor]) -> u64 {
-    state.iter().map(|t| state_type(t).bytes() as u64).sum()
-}
-
-/// The digests of a state's tensors.
-pub fn tensor_digests(state: &[StateTensor], tensors: &[Vec<u8>]) -> Vec<Digest> {
-    let pairs: Vec<_> = state.iter().zip(tensors).collect();
-    pairs.into_par_iter().map(|(t, bytes)| tensor::digest(&state_type(t), bytes)).collect()
-}
-
-/// The state digest of tensor digests in the table's order.
-pub fn state_digest(state: &[StateTensor], digests: &[Digest]) -> Digest {
-    table::root(state.iter().map(|t| t.name.as_str()).zip(digests))
-}
 
 /// Bytes that are gathered before they are written.
 const CHUNK: usize = 1 << 23;
@@ -78,7 +52,7 @@ fn header(state: &[StateTensor]) -> Vec<u8> {
     let mut entries = serde_json::Map::new();
     for tensor in state {
         let start = end;
-        end += state_type(tensor).bytes();
+        end += tensor.ty().bytes();
         let entry =
             serde_json::json!({ "dtype": "F32", "shape": tensor.shape, "data_offsets": [start, end] });
         entries.insert(tensor.name.clone(), entry);

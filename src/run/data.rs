@@ -1,387 +1,50 @@
-//! Data: files with a digest for each chunk, and the batch of a step.
-//!
-//! A run keeps its data under names of its own. Whoever reads a byte range reads and checks the chunks it touches, so
-//! an auditor needs only those of the steps that are replayed.
+//! The data files of runs and jobs, as they lie on disk.
 
-use std::collections::HashMap;
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use super::{RunError, disk};
+use crate::job::DataSpec;
+use crate::job::data::{DataFile, Dataset, FileManifest};
+use crate::program::models::Model;
 
-use super::RunError;
-use super::disk;
-use super::job::DataSpec;
-use crate::arith::philox;
-use crate::commit::codec::Encoder;
-use crate::commit::digest::{Digest, hash};
-use crate::commit::{Malformed, table, tensor};
-use crate::engine::session::MicroBatch;
-use crate::program::graph::TensorType;
-use crate::program::models::{Images, Model};
-use crate::program::step::Program;
-
-/// Bytes of a chunk.
-pub const CHUNK_BYTES: usize = 64 * 1024;
-/// The most bytes of a data file.
-pub const FILE_MAX: u64 = 1 << 40;
-/// Planes, rows and columns of CIFAR-10's images.
-pub const CIFAR: [u32; 3] = [3, 32, 32];
-/// The counter word that separates batch order from every other use of the generator.
-const DOMAIN: u32 = 0xffff_ffff;
-
-/// A data file's promise: its length and the digest of every chunk.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FileManifest {
-    /// The name under the run's `data` folder.
-    pub name: String,
-    pub bytes: u64,
-    pub chunks: Vec<Digest>,
+/// The manifest of a file.
+pub fn manifest(name: String, path: &Path) -> Result<FileManifest, RunError> {
+    FileManifest::of(name, &mut disk::open(path)?).map_err(RunError::io(path))
 }
 
-fn chunk_digest(bytes: &[u8]) -> Digest {
-    hash("tiebreak 1 data-chunk", bytes)
-}
-
-impl FileManifest {
-    /// The manifest of a file's contents.
-    pub fn of(name: String, path: &Path) -> Result<FileManifest, RunError> {
-        let mut file = disk::open(path)?;
-        let mut chunks = Vec::new();
-        let mut bytes = 0;
-        loop {
-            let mut chunk = Vec::with_capacity(CHUNK_BYTES);
-            (&mut file).take(CHUNK_BYTES as u64).read_to_end(&mut chunk).map_err(RunError::io(path))?;
-            if chunk.is_empty() {
-                return Ok(FileManifest { name, bytes, chunks });
-            }
-            bytes += chunk.len() as u64;
-            chunks.push(chunk_digest(&chunk));
-        }
-    }
-
-    /// What is wrong with a manifest that was read, if anything.
-    fn error(&self) -> Option<&'static str> {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if self.name.is_empty()
-            || self.name.len() > 128
-            || self.name.starts_with('.')
-            || !self.name.chars().all(plain)
-        {
-            return Some("a data file's name is not a plain name");
-        }
-        if self.bytes > FILE_MAX || self.chunks.len() as u64 != self.bytes.div_ceil(CHUNK_BYTES as u64) {
-            return Some("a data file's chunks do not match its length");
-        }
-        None
-    }
-}
-
-/// The digest of a run's data.
-pub fn data_digest(files: &[FileManifest]) -> Digest {
-    let mut e = Encoder::default();
-    e.list(files, |e, file| {
-        e.bytes(file.name.as_bytes()).u64(file.bytes).list(&file.chunks, |e, chunk| {
-            e.digest(chunk);
-        });
-    });
-    hash("tiebreak 1 data", &e.0)
-}
-
-/// A data file whose bytes are checked as they are read.
-struct DataFile {
-    path: PathBuf,
-    /// `None` if only the chunks that a verdict carries are at hand.
-    file: Option<File>,
-    manifest: FileManifest,
-    /// Chunks that were read and found right.
-    checked: HashMap<usize, Arc<Vec<u8>>>,
-}
-
-/// Chunks kept in memory for each file.
-const CACHED_CHUNKS: usize = 4096;
-
-impl DataFile {
-    fn open(folder: &Path, manifest: &FileManifest) -> Result<DataFile, RunError> {
+/// Opens the files of `manifest` in `folder` and checks that they fit the model.
+pub fn open(
+    folder: &Path,
+    manifest: &[FileManifest],
+    spec: &DataSpec,
+    model: &Model,
+) -> Result<Dataset, RunError> {
+    let mut files = Vec::new();
+    for manifest in manifest {
         let path = folder.join(&manifest.name);
-        if let Some(why) = manifest.error() {
-            return Err(RunError::invalid(&path, why));
-        }
-        let file = disk::open(&path)?;
-        let len = file.metadata().map_err(RunError::io(&path))?.len();
+        // The manifest names the path, so it is checked first.
+        let mut file = DataFile::new(path.clone(), manifest.clone(), None)?;
+        let source = disk::open(&path)?;
+        let len = source.metadata().map_err(RunError::io(&path))?.len();
         if len != manifest.bytes {
             return Err(RunError::invalid(
                 &path,
                 format!("{len} bytes, the manifest says {}", manifest.bytes),
             ));
         }
-        Ok(DataFile { path, file: Some(file), manifest: manifest.clone(), checked: HashMap::new() })
+        file.read_from(Box::new(source));
+        files.push(file);
     }
-
-    fn chunk(&mut self, number: usize) -> Result<Arc<Vec<u8>>, RunError> {
-        if let Some(chunk) = self.checked.get(&number) {
-            return Ok(chunk.clone());
-        }
-        let Some(file) = &mut self.file else {
-            return Err(RunError::invalid(&self.path, format!("chunk {number} is needed and not there")));
-        };
-        let first = number as u64 * CHUNK_BYTES as u64;
-        let mut bytes = vec![0; (self.manifest.bytes - first).min(CHUNK_BYTES as u64) as usize];
-        let read = file.seek(SeekFrom::Start(first)).and_then(|_| file.read_exact(&mut bytes));
-        read.map_err(RunError::io(&self.path))?;
-        if chunk_digest(&bytes) != self.manifest.chunks[number] {
-            return Err(RunError::invalid(
-                &self.path,
-                format!("chunk {number} is not what the manifest promises"),
-            ));
-        }
-        if self.checked.len() >= CACHED_CHUNKS {
-            self.checked.clear();
-        }
-        let chunk = Arc::new(bytes);
-        self.checked.insert(number, chunk.clone());
-        Ok(chunk)
-    }
-
-    fn read(&mut self, first: u64, len: usize) -> Result<Vec<u8>, RunError> {
-        if first.checked_add(len as u64).is_none_or(|end| end > self.manifest.bytes) {
-            return Err(RunError::invalid(&self.path, "the file is too short"));
-        }
-        let mut bytes = Vec::with_capacity(len);
-        let mut at = first;
-        while bytes.len() < len {
-            let chunk = self.chunk((at / CHUNK_BYTES as u64) as usize)?;
-            let start = (at % CHUNK_BYTES as u64) as usize;
-            let end = (start + len - bytes.len()).min(chunk.len());
-            bytes.extend(&chunk[start..end]);
-            at = first + bytes.len() as u64;
-        }
-        Ok(bytes)
-    }
+    Ok(Dataset::of(files, folder, spec, model)?)
 }
 
-/// How samples lie in the files.
-enum Layout {
-    /// Every window of `context` + 1 bytes is a sample.
-    Bytes { context: u32 },
-    /// Images of `size` bytes from byte 16, labels from byte 8 of the second file.
-    Idx { size: u64 },
-    /// A label, then the image.
-    Cifar10 { size: u64 },
-}
-
-/// The samples of a job.
-pub struct Dataset {
-    files: Vec<DataFile>,
-    layout: Layout,
-    samples: u64,
-    /// Tokens, or labels, must be below this.
-    classes: u32,
-}
-
-impl Dataset {
-    /// Opens the files of `manifest` in `folder` and checks that they fit the model.
-    pub fn open(
-        folder: &Path,
-        manifest: &[FileManifest],
-        spec: &DataSpec,
-        model: &Model,
-    ) -> Result<Dataset, RunError> {
-        let files = manifest.iter().map(|file| DataFile::open(folder, file)).collect::<Result<_, _>>()?;
-        Dataset::of(files, folder, spec, model)
+/// Opens the files that a job names, before there is a run.
+pub fn of_sources(sources: &[PathBuf], spec: &DataSpec, model: &Model) -> Result<Dataset, RunError> {
+    let mut files = Vec::new();
+    for (number, path) in sources.iter().enumerate() {
+        let manifest = manifest(format!("{number:03}"), path)?;
+        files.push(DataFile::new(path.clone(), manifest, Some(Box::new(disk::open(path)?)))?);
     }
-
-    /// Opens the files that a job names, before there is a run.
-    pub fn of_sources(sources: &[PathBuf], spec: &DataSpec, model: &Model) -> Result<Dataset, RunError> {
-        let mut files = Vec::new();
-        for (number, path) in sources.iter().enumerate() {
-            let manifest = FileManifest::of(format!("{number:03}"), path)?;
-            let file = Some(super::disk::open(path)?);
-            files.push(DataFile { path: path.clone(), file, manifest, checked: HashMap::new() });
-        }
-        let folder = sources.first().and_then(|path| path.parent()).unwrap_or(Path::new("."));
-        Dataset::of(files, folder, spec, model)
-    }
-
-    /// The samples that lie in the given chunks (file, chunk, bytes), each checked against the manifest.
-    pub fn from_chunks<'a>(
-        manifest: &[FileManifest],
-        chunks: impl IntoIterator<Item = (usize, usize, &'a [u8])>,
-        spec: &DataSpec,
-        model: &Model,
-    ) -> Result<Dataset, RunError> {
-        let folder = Path::new("data");
-        let mut files = Vec::new();
-        for manifest in manifest {
-            let path = folder.join(&manifest.name);
-            if let Some(why) = manifest.error() {
-                return Err(RunError::invalid(&path, why));
-            }
-            files.push(DataFile { path, file: None, manifest: manifest.clone(), checked: HashMap::new() });
-        }
-        for (file, chunk, bytes) in chunks {
-            let wrong =
-                || RunError::invalid(folder, format!("chunk {chunk} of file {file} is not the run's"));
-            let file: &mut DataFile = files.get_mut(file).ok_or_else(wrong)?;
-            if file.manifest.chunks.get(chunk) != Some(&chunk_digest(bytes)) {
-                return Err(wrong());
-            }
-            file.checked.insert(chunk, Arc::new(bytes.to_vec()));
-        }
-        Dataset::of(files, folder, spec, model)
-    }
-
-    /// The chunks that were read so far: (file, chunk, bytes), in order.
-    pub fn chunks_read(&self) -> Vec<(usize, usize, Arc<Vec<u8>>)> {
-        let mut read = Vec::new();
-        for (number, file) in self.files.iter().enumerate() {
-            read.extend(file.checked.iter().map(|(chunk, bytes)| (number, *chunk, bytes.clone())));
-        }
-        read.sort_unstable_by_key(|(file, chunk, _)| (*file, *chunk));
-        read
-    }
-
-    fn of(
-        mut files: Vec<DataFile>,
-        folder: &Path,
-        spec: &DataSpec,
-        model: &Model,
-    ) -> Result<Dataset, RunError> {
-        let expected = spec.paths().len();
-        if files.len() != expected {
-            let why = format!("{} data files, the job has {expected}", files.len());
-            return Err(RunError::invalid(folder, why));
-        }
-        let mismatch = || RunError::Job("data.kind: this kind of data does not fit the model".into());
-        let too_small = |file: &DataFile| RunError::invalid(&file.path, "the file holds no whole sample");
-        let (layout, samples, classes) = match (spec, model) {
-            (DataSpec::Bytes { .. }, Model::Gpt(gpt)) => {
-                let samples = files[0].manifest.bytes.saturating_sub(u64::from(gpt.context));
-                (Layout::Bytes { context: gpt.context }, samples, gpt.vocabulary)
-            }
-            (DataSpec::Idx { .. }, model) => {
-                let images = model.images().ok_or_else(mismatch)?;
-                let samples = idx_samples(&mut files, &images)?;
-                (Layout::Idx { size: u64::from(images.bytes) }, samples, images.classes)
-            }
-            (DataSpec::Cifar10 { .. }, model) => {
-                let images = model.images().filter(|images| images.are(CIFAR)).ok_or_else(mismatch)?;
-                let size = u64::from(images.bytes);
-                (Layout::Cifar10 { size }, files[0].manifest.bytes / (size + 1), images.classes)
-            }
-            _ => return Err(mismatch()),
-        };
-        if samples == 0 {
-            return Err(too_small(&files[0]));
-        }
-        Ok(Dataset { files, layout, samples, classes })
-    }
-
-    /// The sample that place `place` of step `step`'s batch draws: the high 64 bits of word * samples, with word the
-    /// first two words of Philox(key, (step, place, ffffffff, 0)).
-    pub fn draw(&self, key: [u32; 2], step: u32, place: u32) -> u64 {
-        let words = philox::philox4x32_10(key, [step, place, DOMAIN, 0]);
-        let word = u64::from(words[0]) | u64::from(words[1]) << 32;
-        ((u128::from(word) * u128::from(self.samples)) >> 64) as u64
-    }
-
-    /// (input words, labels) of a sample.
-    fn sample(&mut self, number: u64) -> Result<(Vec<u8>, Vec<u8>), RunError> {
-        let (input, labels) = match self.layout {
-            Layout::Bytes { context } => {
-                let window = self.files[0].read(number, context as usize + 1)?;
-                (window[..context as usize].to_vec(), window[1..].to_vec())
-            }
-            Layout::Idx { size } => {
-                let image = self.files[0].read(16 + number * size, size as usize)?;
-                (image, self.files[1].read(8 + number, 1)?)
-            }
-            Layout::Cifar10 { size } => {
-                let record = self.files[0].read(number * (size + 1), size as usize + 1)?;
-                (record[1..].to_vec(), record[..1].to_vec())
-            }
-        };
-        let bounded =
-            if matches!(self.layout, Layout::Bytes { .. }) { [&input, &labels] } else { [&labels; 2] };
-        if bounded.into_iter().flatten().any(|&class| u32::from(class) >= self.classes) {
-            let why = format!("sample {number} has a class that is not below {}", self.classes);
-            return Err(RunError::invalid(&self.files[0].path, why));
-        }
-        Ok((input, labels))
-    }
-
-    /// The micro-batches of a step.
-    pub fn batch(
-        &mut self,
-        program: &Program,
-        key: [u32; 2],
-        step: u32,
-    ) -> Result<Vec<MicroBatch>, RunError> {
-        (0..program.spec.micro_batches).map(|micro| self.micro_batch(program, key, step, micro)).collect()
-    }
-
-    /// One micro-batch: input words and labels, each a U32 tensor.
-    pub fn micro_batch(
-        &mut self,
-        program: &Program,
-        key: [u32; 2],
-        step: u32,
-        micro: u32,
-    ) -> Result<MicroBatch, RunError> {
-        let widen = |bytes: Vec<u8>| bytes.into_iter().flat_map(|b| u32::from(b).to_le_bytes());
-        let mut tensors = vec![Vec::new(), Vec::new()];
-        for place in 0..program.spec.micro_batch {
-            let number = self.draw(key, step, micro * program.spec.micro_batch + place);
-            let (input, labels) = self.sample(number)?;
-            tensors[0].extend(widen(input));
-            tensors[1].extend(widen(labels));
-        }
-        Ok(MicroBatch { tensors })
-    }
-
-    /// How many samples there are to draw from.
-    pub fn samples(&self) -> u64 {
-        self.samples
-    }
-}
-
-/// The number of images, after checking both IDX headers.
-fn idx_samples(files: &mut [DataFile], wanted: &Images) -> Result<u64, RunError> {
-    let mut header = |file: usize, len: usize| -> Result<Vec<u32>, RunError> {
-        let bytes = files[file].read(0, len)?;
-        Ok(bytes.chunks_exact(4).map(|c| u32::from_be_bytes(c.try_into().expect("chunks of four"))).collect())
-    };
-    let (images, labels) = (header(0, 16)?, header(1, 8)?);
-    let size = u64::from(wanted.bytes);
-    let wrong = |file: &DataFile, why: &'static str| {
-        Err(RunError::malformed(&file.path, Malformed::invalid("IDX file", why)))
-    };
-    if images[0] != 0x803 || !wanted.are([1, images[2], images[3]]) {
-        return wrong(&files[0], "images of bytes are wanted, of the model's size");
-    }
-    if labels[0] != 0x801 || labels[1] != images[1] {
-        return wrong(&files[1], "labels of bytes are wanted, one for each image");
-    }
-    let samples = u64::from(images[1]);
-    if files[0].manifest.bytes < 16 + samples * size || files[1].manifest.bytes < 8 + samples {
-        return wrong(&files[0], "the file is shorter than its header says");
-    }
-    Ok(samples)
-}
-
-/// The batch digest of a step's record: root over every tensor of every micro-batch.
-pub fn batch_digest(program: &Program, batch: &[MicroBatch]) -> Digest {
-    let spec = &program.spec;
-    let types = spec.model.batch(spec.micro_batch);
-    let mut named = Vec::new();
-    for (micro, tensors) in batch.iter().enumerate() {
-        for (t, bytes) in types.iter().zip(&tensors.tensors) {
-            let ty = TensorType { dtype: t.dtype, shape: t.shape.clone() };
-            named.push((format!("micro{micro}/{}", t.name), tensor::digest(&ty, bytes)));
-        }
-    }
-    table::root(named.iter().map(|(name, digest)| (name.as_str(), digest)))
+    let folder = sources.first().and_then(|path| path.parent()).unwrap_or(Path::new("."));
+    Ok(Dataset::of(files, folder, spec, model)?)
 }

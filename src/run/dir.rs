@@ -7,20 +7,17 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::RunError;
-use super::data::{Dataset, FileManifest, data_digest};
+use super::data;
 use super::disk::{self, Disk};
-use super::job::{self, Job};
-use crate::commit::Malformed;
-use crate::commit::checkpoint::{Head, NOTE_MAX, Signed};
-use crate::commit::digest::{Digest, hash};
+use crate::commit::digest::Digest;
 use crate::commit::keys::PublicKey;
-use crate::commit::record::RunIdentity;
-use crate::program::encoding;
-use crate::program::step::Program;
+use crate::commit::tree_head::{Head, NOTE_MAX, Signed};
+use crate::job::data::{Dataset, FileManifest, data_digest};
+use crate::job::identity::{self, CONTRACT, RunSummary, philox_key, program_digest};
+use crate::job::{JOB_MAX, Job};
+use crate::program::step::{MicroBatch, Program};
 use crate::rounding::log::{Log, index_bytes_max};
 
-/// The contract that this version of the program implements. An auditor replays runs of this contract only.
-pub const CONTRACT: &str = "tiebreak-contract-1";
 /// The most bytes of `run.json`.
 pub const RUN_JSON_MAX: u64 = 1 << 28;
 /// Bytes of data that are copied at once.
@@ -51,23 +48,6 @@ pub fn data_name(number: usize) -> String {
     format!("data-{number}.bin")
 }
 
-/// The digest of a program.
-pub fn program_digest(program: &Program) -> Digest {
-    hash("tiebreak 1 program", &encoding::encode(program))
-}
-
-/// What `run.json` says, with the data's digest in place of its manifest: enough for the run id.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RunSummary {
-    pub contract: String,
-    pub trainer_key: Option<String>,
-    pub challenge: Option<Digest>,
-    pub nonce: String,
-    pub program: Digest,
-    pub data: Digest,
-}
-
 impl RunFile {
     pub fn summary(&self) -> RunSummary {
         RunSummary {
@@ -78,32 +58,6 @@ impl RunFile {
             program: self.program,
             data: data_digest(&self.data),
         }
-    }
-}
-
-impl RunSummary {
-    /// The key that the run names as its trainer's, if it is signed.
-    pub fn named_key(&self) -> Result<Option<PublicKey>, Malformed> {
-        self.trainer_key.as_deref().map(PublicKey::from_text).transpose()
-    }
-
-    /// The identity of the run of `job_text`. The seed's challenge is part of the nonce's digest.
-    pub fn identity(&self, job_text: &str) -> Result<RunIdentity, String> {
-        let key = self.named_key().map_err(|error| error.to_string())?;
-        if self.nonce.len() != 32 || !self.nonce.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Err("the nonce has 32 hexadecimal digits".into());
-        }
-        let salted = [self.nonce.as_bytes(), &self.challenge.map_or([0; 32], |c| c.0)].concat();
-        let mut nonce = [0; 16];
-        nonce.copy_from_slice(&hash("tiebreak 1 nonce", &salted).0[..16]);
-        Ok(RunIdentity {
-            contract: self.contract.clone(),
-            job: job::job_digest(job_text),
-            program: self.program,
-            data: self.data,
-            trainer_key: key.map_or([0; 32], |key| key.bytes()),
-            nonce,
-        })
     }
 }
 
@@ -218,7 +172,7 @@ impl Run {
             }
         }
         let json = disk::read_text(&path, RUN_JSON_MAX)?;
-        let job = disk::read_text(&layout.job(), job::JOB_MAX)?;
+        let job = disk::read_text(&layout.job(), JOB_MAX)?;
         Run::from_texts(layout, &json, &job)
     }
 
@@ -245,12 +199,33 @@ impl Run {
             return Err(RunError::invalid(&path, why));
         }
         let identity = file.summary().identity(job_text).map_err(|why| RunError::invalid(&path, why))?;
-        let seed = job::seed(job_text, file.challenge.as_ref());
+        let seed = identity::seed(job_text, file.challenge.as_ref());
         Ok(Run { layout, file, job_text: job_text.to_string(), job, program, id: identity.run_id(), seed })
     }
 
     pub fn dataset(&self) -> Result<Dataset, RunError> {
-        Dataset::open(&self.layout.data(), &self.file.data, &self.job.data, &self.job.model)
+        data::open(&self.layout.data(), &self.file.data, &self.job.data, &self.job.model)
+    }
+
+    /// The Philox key of the run's seed.
+    pub fn key(&self) -> [u32; 2] {
+        philox_key(&self.seed)
+    }
+
+    /// The micro-batches of a step, from the run's [`Run::dataset`].
+    ///
+    /// # Errors
+    /// If the data cannot be read, or is not what the manifest promises.
+    pub fn batch(&self, dataset: &mut Dataset, step: u32) -> Result<Vec<MicroBatch>, RunError> {
+        Ok(dataset.batch(&self.program, self.key(), step)?)
+    }
+
+    /// One micro-batch of a step, likewise.
+    ///
+    /// # Errors
+    /// As [`Run::batch`].
+    pub fn micro_batch(&self, dataset: &mut Dataset, step: u32, micro: u32) -> Result<MicroBatch, RunError> {
+        Ok(dataset.micro_batch(&self.program, self.key(), step, micro)?)
     }
 
     /// The sizes of all published heads, ascending.

@@ -1,209 +1,22 @@
-//! A step's trace: for every node of every phase, in execution order, the digest of its output and what BLAKE3's tree
-//! says of each tile. Jobs with `commit = "operator"` publish one file a step.
+//! The traces of a run's steps on disk: one file a step.
 
 use std::path::Path;
 
 use super::RunError;
 use super::disk::{self, Disk};
-use crate::arith::tree;
-use crate::commit::codec::{Decoder, Encoder};
-use crate::commit::digest::Digest;
-use crate::commit::{Malformed, merkle, table, tensor};
-use crate::engine::session::Phase;
-use crate::program::graph::{Graph, TensorType};
-use crate::program::logged::traced;
+use crate::commit::trace::Trace;
 use crate::program::step::Program;
 
-/// The committed output of one node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TracedNode {
-    pub digest: Digest,
-    /// One value for each tile of the output.
-    pub tiles: Vec<[u8; 32]>,
+/// Writes a step's trace.
+pub fn write(disk: &Disk, path: &Path, trace: &Trace) -> Result<(), RunError> {
+    disk.replace(path, &trace.encode())
 }
 
-impl TracedNode {
-    /// The node whose output, of type `ty`, has these tiles.
-    pub fn new(ty: &TensorType, tiles: Vec<[u8; 32]>) -> TracedNode {
-        let digest = tensor::digest_from_root(ty, &tensor::root_from_tiles(&tiles));
-        TracedNode { digest, tiles }
-    }
-
-    pub fn encode(&self, e: &mut Encoder) {
-        e.digest(&self.digest).list(&self.tiles, |e, value| e.0.extend(value));
-    }
-
-    /// The most bytes that an output of type `ty` takes.
-    pub fn bytes(ty: &TensorType) -> u64 {
-        36 + 32 * tensor::tile_count(ty.bytes()) as u64
-    }
-
-    /// Decodes an output of type `ty`: as many tiles as it has, and tiles that give the digest.
-    pub fn decode(d: &mut Decoder, ty: &TensorType) -> Result<TracedNode, Malformed> {
-        let what = "trace";
-        let digest = d.digest()?;
-        let count = tensor::tile_count(ty.bytes());
-        let tiles = d.list(count, |d| Ok(d.digest()?.0))?;
-        if tiles.len() != count {
-            return Err(Malformed::invalid(what, "a node has too few tiles"));
-        }
-        let node = TracedNode::new(ty, tiles);
-        if node.digest != digest {
-            return Err(Malformed::invalid(what, "a node's tiles do not give its digest"));
-        }
-        Ok(node)
-    }
-}
-
-/// The committed outputs of a step, in the order of [`phases`] and, within a phase, of the graph's nodes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Trace {
-    pub nodes: Vec<TracedNode>,
-}
-
-/// The phases of a step in execution order.
-pub fn phases(micro_batches: u32) -> Vec<Phase> {
-    let gradients = tree::operations(micro_batches).into_iter().map(Phase::from);
-    gradients.chain([Phase::Update]).collect()
-}
-
-/// The graph of a phase.
-pub fn graph_of(program: &Program, phase: Phase) -> &Graph {
-    match phase {
-        Phase::Micro(_) => &program.micro,
-        Phase::Accumulate(_) => &program.accumulate,
-        Phase::Update => &program.update,
-    }
-}
-
-/// The nodes of each graph that traces hold.
-struct Traced {
-    micro: Vec<usize>,
-    accumulate: Vec<usize>,
-    update: Vec<usize>,
-}
-
-impl Traced {
-    fn of(program: &Program) -> Traced {
-        let places = |graph: &Graph| -> Vec<usize> {
-            traced(graph).into_iter().enumerate().filter_map(|(node, held)| held.then_some(node)).collect()
-        };
-        Traced {
-            micro: places(&program.micro),
-            accumulate: places(&program.accumulate),
-            update: places(&program.update),
-        }
-    }
-
-    fn nodes(&self, phase: Phase) -> &[usize] {
-        match phase {
-            Phase::Micro(_) => &self.micro,
-            Phase::Accumulate(_) => &self.accumulate,
-            Phase::Update => &self.update,
-        }
-    }
-}
-
-/// Every traced node of a step: (phase, node of that phase's graph), in the trace's order.
-pub fn positions(program: &Program) -> Vec<(Phase, usize)> {
-    let traced = Traced::of(program);
-    let phases = phases(program.spec.micro_batches).into_iter();
-    phases.flat_map(|phase| traced.nodes(phase).iter().map(move |&node| (phase, node))).collect()
-}
-
-/// The leaves of a step's trace, without listing them.
-pub fn leaf_count(program: &Program) -> usize {
-    let traced = Traced::of(program);
-    phases(program.spec.micro_batches).into_iter().map(|phase| traced.nodes(phase).len()).sum()
-}
-
-/// The place of a node's leaf in its step's trace, if the step has the node and traces hold it.
-pub fn leaf_place(program: &Program, phase: Phase, node: usize) -> Option<usize> {
-    let traced = Traced::of(program);
-    let mut before = 0;
-    for p in phases(program.spec.micro_batches) {
-        let nodes = traced.nodes(p);
-        if p == phase {
-            return nodes.binary_search(&node).ok().map(|place| before + place);
-        }
-        before += nodes.len();
-    }
-    None
-}
-
-/// The name of a node's leaf: phase and number, so that no two leaves of a trace are the same.
-pub fn leaf_name(phase: Phase, node: usize) -> String {
-    match phase {
-        Phase::Micro(i) => format!("micro{i}/{node}"),
-        Phase::Accumulate(i) => format!("accumulate{i}/{node}"),
-        Phase::Update => format!("update/{node}"),
-    }
-}
-
-impl Trace {
-    /// The Merkle leaves, in order.
-    pub fn leaves(&self, program: &Program) -> Vec<Digest> {
-        let positions = positions(program).into_iter();
-        positions
-            .zip(&self.nodes)
-            .map(|((phase, node), traced)| table::leaf(&leaf_name(phase, node), &traced.digest))
-            .collect()
-    }
-
-    /// The trace root of a step's record.
-    pub fn root(&self, program: &Program) -> Digest {
-        merkle::root(&self.leaves(program))
-    }
-
-    pub fn encode(&self) -> Vec<u8> {
-        let mut e = Encoder::default();
-        e.list(&self.nodes, |e, node| node.encode(e));
-        e.0
-    }
-
-    /// Decodes a trace of `program`: as many nodes and tiles as the program has, and tiles that give the digests.
-    pub fn decode(program: &Program, bytes: &[u8]) -> Result<Trace, Malformed> {
-        let what = "trace";
-        let positions = positions(program);
-        let mut d = Decoder::new(what, bytes);
-        let mut place = positions.iter();
-        let nodes = d.list(positions.len(), |d| {
-            let (phase, node) = place.next().ok_or_else(|| Malformed::invalid(what, "too many nodes"))?;
-            let graph = graph_of(program, *phase);
-            TracedNode::decode(d, graph.tensor(graph.nodes[*node].output))
-        })?;
-        d.finish()?;
-        if nodes.len() != positions.len() {
-            return Err(Malformed::invalid(what, "too few nodes"));
-        }
-        Ok(Trace { nodes })
-    }
-
-    pub fn write(&self, disk: &Disk, path: &Path) -> Result<(), RunError> {
-        disk.replace(path, &self.encode())
-    }
-
-    pub fn read(program: &Program, path: &Path) -> Result<Trace, RunError> {
-        let node_bytes = |(phase, node): (Phase, usize)| {
-            let graph = graph_of(program, phase);
-            TracedNode::bytes(graph.tensor(graph.nodes[node].output))
-        };
-        let max = 4 + positions(program).into_iter().map(node_bytes).sum::<u64>();
-        Trace::decode(program, &disk::read(path, max)?).map_err(|why| RunError::malformed(path, why))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn phases_follow_the_tree() {
-        use Phase::*;
-        assert_eq!(phases(1), [Micro(0), Update]);
-        assert_eq!(phases(3), [Micro(0), Micro(1), Accumulate(0), Micro(2), Accumulate(1), Update]);
-        let four =
-            [Micro(0), Micro(1), Accumulate(0), Micro(2), Micro(3), Accumulate(1), Accumulate(2), Update];
-        assert_eq!(phases(4), four);
-    }
+/// Reads a trace of a step of `program`.
+///
+/// # Errors
+/// If the file cannot be read, is larger than such a trace, or is no trace of this program.
+pub fn read(program: &Program, path: &Path) -> Result<Trace, RunError> {
+    let bytes = disk::read(path, Trace::bytes_max(program))?;
+    Trace::decode(program, &bytes).map_err(|why| RunError::malformed(path, why))
 }

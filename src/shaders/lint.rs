@@ -316,24 +316,7 @@ impl Lint<'_> {
                     }
                 }
                 Expression::Math { fun, .. } => {
-                    use MathFunction::*;
-                    let listed = [
-                        Min,
-                        Max,
-                        Clamp,
-                        CountLeadingZeros,
-                        CountTrailingZeros,
-                        CountOneBits,
-                        FirstLeadingBit,
-                        FirstTrailingBit,
-                        ReverseBits,
-                        Dot,
-                        Dot4I8Packed,
-                        Dot4U8Packed,
-                        Unpack4xI8,
-                        Fma,
-                    ];
-                    if !listed.contains(fun) {
+                    if !LISTED.contains(fun) {
                         self.at(Rule::Builtin, span, "this built-in function is not on the list");
                     }
                 }
@@ -375,6 +358,24 @@ impl Lint<'_> {
         }
     }
 }
+
+/// The built-in functions that a shader may call.
+const LISTED: [MathFunction; 14] = [
+    MathFunction::Min,
+    MathFunction::Max,
+    MathFunction::Clamp,
+    MathFunction::CountLeadingZeros,
+    MathFunction::CountTrailingZeros,
+    MathFunction::CountOneBits,
+    MathFunction::FirstLeadingBit,
+    MathFunction::FirstTrailingBit,
+    MathFunction::ReverseBits,
+    MathFunction::Dot,
+    MathFunction::Dot4I8Packed,
+    MathFunction::Dot4U8Packed,
+    MathFunction::Unpack4xI8,
+    MathFunction::Fma,
+];
 
 /// Follows expressions to what is known of their values.
 struct Context<'a> {

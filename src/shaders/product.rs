@@ -152,57 +152,8 @@ fn tiled(choice: Choice, part: &str, out: &mut String) {
                 (0..SIDE).for_each(|c| line(format!("    var total{row}_{c} = Total();")));
             }
         }
-        "load" => {
-            let (open, close) = if float { ("vec4<f32>(unpack4xI8(", "))") } else { ("", "") };
-            let zero = if float { "vec4<f32>()" } else { "0u" };
-            for (side, digits, rows) in [("a", digits_a, "m"), ("b", digits_b, "n")] {
-                for half in 0..2 {
-                    line(format!("        if (inside && row_{side} + {}u < {rows}) {{", 16 * half));
-                    for d in 0..digits {
-                        let at = d * TILE_WORDS + 64 * half;
-                        line(format!(
-                            "            tile_{side}[{at}u + index] = {open}{side}[{d}u * plane_{side} + at_{side} + {}u * words + k]{close};",
-                            16 * half,
-                        ));
-                    }
-                    line("        } else {".into());
-                    for d in 0..digits {
-                        let at = d * TILE_WORDS + 64 * half;
-                        line(format!("            tile_{side}[{at}u + index] = {zero};"));
-                    }
-                    line("        }".into());
-                }
-            }
-        }
-        "multiply" => {
-            for c in 0..STEP {
-                for e in 0..digits_b {
-                    for j in 0..SIDE {
-                        let at = e * TILE_WORDS + j * STEP + c;
-                        line(format!("        let b{c}_{e}_{j} = tile_b[from_b + {at}u];"));
-                    }
-                }
-                for d in 0..digits_a {
-                    for row in 0..SIDE {
-                        let at = d * TILE_WORDS + row * STEP + c;
-                        line(format!("        let a{c}_{d}_{row} = tile_a[from_a + {at}u];"));
-                    }
-                }
-            }
-            if float {
-                float_sums(choice, &mut line);
-                return;
-            }
-            for c in 0..STEP {
-                for (d, e) in pairs(choice) {
-                    for row in 0..SIDE {
-                        let dot = |j| format!("dot4I8Packed(a{c}_{d}_{row}, b{c}_{e}_{j})");
-                        let dots = format!("{}, {}, {}, {}", dot(0), dot(1), dot(2), dot(3));
-                        line(format!("        s{}_{row} += vec4<i32>({dots});", d + e));
-                    }
-                }
-            }
-        }
+        "load" => tiled_load(choice, &mut line),
+        "multiply" => tiled_multiply(choice, &mut line),
         "flush" => {
             for row in 0..SIDE {
                 for s in 0..sums {
@@ -223,6 +174,62 @@ fn tiled(choice: Choice, part: &str, out: &mut String) {
             }
         }
         other => line(format!("    // unknown part {other}")),
+    }
+}
+
+/// The part that multiplies a tile.
+fn tiled_multiply(choice: Choice, line: &mut impl FnMut(String)) {
+    for c in 0..STEP {
+        for e in 0..choice.digits_b {
+            for j in 0..SIDE {
+                let at = e * TILE_WORDS + j * STEP + c;
+                line(format!("        let b{c}_{e}_{j} = tile_b[from_b + {at}u];"));
+            }
+        }
+        for d in 0..choice.digits_a {
+            for row in 0..SIDE {
+                let at = d * TILE_WORDS + row * STEP + c;
+                line(format!("        let a{c}_{d}_{row} = tile_a[from_a + {at}u];"));
+            }
+        }
+    }
+    if choice.variant == Variant::Float {
+        float_sums(choice, line);
+        return;
+    }
+    for c in 0..STEP {
+        for (d, e) in pairs(choice) {
+            for row in 0..SIDE {
+                let dot = |j| format!("dot4I8Packed(a{c}_{d}_{row}, b{c}_{e}_{j})");
+                let dots = format!("{}, {}, {}, {}", dot(0), dot(1), dot(2), dot(3));
+                line(format!("        s{}_{row} += vec4<i32>({dots});", d + e));
+            }
+        }
+    }
+}
+
+/// The part that fills a tile.
+fn tiled_load(choice: Choice, line: &mut impl FnMut(String)) {
+    let float = choice.variant == Variant::Float;
+    let (open, close) = if float { ("vec4<f32>(unpack4xI8(", "))") } else { ("", "") };
+    let zero = if float { "vec4<f32>()" } else { "0u" };
+    for (side, digits, rows) in [("a", choice.digits_a, "m"), ("b", choice.digits_b, "n")] {
+        for half in 0..2 {
+            line(format!("        if (inside && row_{side} + {}u < {rows}) {{", 16 * half));
+            for d in 0..digits {
+                let at = d * TILE_WORDS + 64 * half;
+                line(format!(
+                    "            tile_{side}[{at}u + index] = {open}{side}[{d}u * plane_{side} + at_{side} + {}u * words + k]{close};",
+                    16 * half,
+                ));
+            }
+            line("        } else {".into());
+            for d in 0..digits {
+                let at = d * TILE_WORDS + 64 * half;
+                line(format!("            tile_{side}[{at}u + index] = {zero};"));
+            }
+            line("        }".into());
+        }
     }
 }
 
@@ -357,10 +364,14 @@ impl Scheme {
     }
 }
 
+/// The outputs of an invocation: (row, column).
+fn outputs() -> impl Iterator<Item = (u32, u32)> {
+    (0..ROWS).flat_map(|row| (0..COLUMNS).map(move |column| (row, column)))
+}
+
 /// A part of `product_words.wgsl`.
 fn words(choice: Choice, part: &str, out: &mut String) {
     let scheme = Scheme::new(choice.digits_a, choice.digits_b);
-    let outputs = || (0..ROWS).flat_map(|row| (0..COLUMNS).map(move |column| (row, column)));
     let mut line = |text: String| emit(out, text);
     match part {
         "constants" => {
@@ -385,43 +396,7 @@ fn words(choice: Choice, part: &str, out: &mut String) {
                 (0..scheme.sums.len()).for_each(|s| line(format!("    var s{s}_{row}_{column} = 0i;")));
             }
         }
-        "multiply" => {
-            let mut operand =
-                |name: String, load: String, split: &Split, pair: fn(&Scheme, usize) -> &[usize]| {
-                    line(format!("                let {name} = {load};"));
-                    split.statements(&name, &mut line);
-                    for s in 0..scheme.sums.len() {
-                        if let [i, j] = pair(&scheme, s) {
-                            line(format!("                let {name}_s{s} = {name}_{i} + {name}_{j};"));
-                        }
-                    }
-                };
-            for c in 0..STEP {
-                for j in 0..COLUMNS {
-                    operand(format!("b{c}_{j}"), format!("b[column{j} + k + {c}u]"), &scheme.b, |x, s| {
-                        &x.sums[s].1
-                    });
-                }
-                for row in 0..ROWS {
-                    operand(format!("a{c}_{row}"), format!("a[row{row} + k + {c}u]"), &scheme.a, |x, s| {
-                        &x.sums[s].0
-                    });
-                }
-            }
-            for c in 0..STEP {
-                for (row, column) in outputs() {
-                    for (s, (left, right)) in scheme.sums.iter().enumerate() {
-                        let name = |base: String, parts: &[usize]| match parts {
-                            [i] => format!("{base}_{i}"),
-                            _ => format!("{base}_s{s}"),
-                        };
-                        let a = name(format!("a{c}_{row}"), left);
-                        let b = name(format!("b{c}_{column}"), right);
-                        line(format!("                s{s}_{row}_{column} += dot({a}, {b});"));
-                    }
-                }
-            }
-        }
+        "multiply" => words_multiply(&scheme, &mut line),
         "flush" => {
             for (row, column) in outputs() {
                 let total = format!("total{row}_{column}");
@@ -439,5 +414,39 @@ fn words(choice: Choice, part: &str, out: &mut String) {
             }
         }
         other => line(format!("    // unknown part {other}")),
+    }
+}
+
+/// The part that multiplies a step.
+fn words_multiply(scheme: &Scheme, line: &mut impl FnMut(String)) {
+    let mut operand = |name: String, load: String, split: &Split, pair: fn(&Scheme, usize) -> &[usize]| {
+        line(format!("                let {name} = {load};"));
+        split.statements(&name, line);
+        for s in 0..scheme.sums.len() {
+            if let [i, j] = pair(scheme, s) {
+                line(format!("                let {name}_s{s} = {name}_{i} + {name}_{j};"));
+            }
+        }
+    };
+    for c in 0..STEP {
+        for j in 0..COLUMNS {
+            operand(format!("b{c}_{j}"), format!("b[column{j} + k + {c}u]"), &scheme.b, |x, s| &x.sums[s].1);
+        }
+        for row in 0..ROWS {
+            operand(format!("a{c}_{row}"), format!("a[row{row} + k + {c}u]"), &scheme.a, |x, s| &x.sums[s].0);
+        }
+    }
+    for c in 0..STEP {
+        for (row, column) in outputs() {
+            for (s, (left, right)) in scheme.sums.iter().enumerate() {
+                let name = |base: String, parts: &[usize]| match parts {
+                    [i] => format!("{base}_{i}"),
+                    _ => format!("{base}_s{s}"),
+                };
+                let a = name(format!("a{c}_{row}"), left);
+                let b = name(format!("b{c}_{column}"), right);
+                line(format!("                s{s}_{row}_{column} += dot({a}, {b});"));
+            }
+        }
     }
 }

@@ -5,17 +5,19 @@ use std::collections::HashSet;
 use std::str::FromStr;
 
 use super::TrainError;
-use super::committed_step::{CommittedStep, committed_step, state_digests, state_root};
-use crate::engine::session::{MicroBatch, Phase, Session, StepScalars};
+use super::conduct::Conduct;
+use crate::arith::words::bytes_of;
+use crate::engine::session::{Session, StepScalars};
+use crate::job::data::{Dataset, batch_digest};
+use crate::observers::record::{Choice, Steer};
 use crate::program::graph::{Node, Primitive};
 use crate::program::init;
+use crate::program::phase::Phase;
 use crate::program::products::ProductTable;
-use crate::program::step::{Program, StepSpec};
+use crate::program::step::{MicroBatch, Program, StepSpec};
 use crate::rounding::near_tie::{NearTie, Product, Tolerance};
-use crate::rounding::record::{Choice, Steer};
-use crate::run::data::{Dataset, batch_digest};
 use crate::run::dir::Run;
-use crate::run::job::philox_key;
+use crate::step::{CommittedStep, Tamper, committed_step, state_digests, state_root};
 
 /// What a cheat does at its step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,9 +200,8 @@ fn nudge(bytes: &mut [u8]) {
     bytes[word] ^= 1;
 }
 
-impl Cheat {
-    /// The program that really runs.
-    pub fn program(&self, program: &Program) -> Program {
+impl Conduct for Cheat {
+    fn program(&mut self, program: &Program) -> Program {
         match self.kind {
             Kind::Digits => {
                 Program::new(StepSpec { products: ProductTable::uniform(1), ..program.spec.clone() })
@@ -209,15 +210,13 @@ impl Cheat {
         }
     }
 
-    /// Changes the state before the first step.
-    pub fn initial(&mut self, _program: &Program, state: &mut [Vec<u8>]) {
-        if self.kind == Kind::Init {
-            nudge(&mut state[0]);
+    fn initial(&mut self, index: usize, tensor: &mut [u8]) {
+        if self.kind == Kind::Init && index == 0 {
+            nudge(tensor);
         }
     }
 
-    /// The step as this trainer plays it.
-    pub fn step(
+    fn step(
         &mut self,
         run: &Run,
         session: &mut Session,
@@ -233,13 +232,12 @@ impl Cheat {
         let promised = (scalars.learning_rate, batch_digest(&run.program, &batch));
         match self.kind {
             Kind::WeightBefore => nudge_state(session, 0)?,
-            Kind::Batch => batch = dataset.batch(&run.program, philox_key(&run.seed), scalars.step + 1)?,
+            Kind::Batch => batch = run.batch(dataset, scalars.step + 1)?,
             Kind::LearningRate => scalars.learning_rate += 1,
             Kind::Checkpoint => {
                 let foreign = init::state(&run.program, [0x0bad, 0x5eed]);
                 for (i, words) in foreign.iter().enumerate() {
-                    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-                    session.replace_state(i, &bytes)?;
+                    session.replace_state(i, &bytes_of(words))?;
                 }
             }
             _ => {}
@@ -264,8 +262,7 @@ impl Cheat {
             changed[4 * word + 2] ^= 0x10;
             Some(changed)
         };
-        let tamper: super::committed_step::Tamper =
-            if self.kind == Kind::Operator { Some(&mut change) } else { None };
+        let tamper: Tamper = if self.kind == Kind::Operator { Some(&mut change) } else { None };
         let mut done = committed_step(run, session, scalars, &batch, tamper, self.kind.steer())?;
         (done.record.learning_rate, done.record.batch) = promised;
         match self.kind {

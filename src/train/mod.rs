@@ -4,32 +4,34 @@
 //! checkpoint is written only for a step whose record is there. So whatever a crash leaves, the last checkpoint and
 //! the records after it say how to go on, and the same steps give the same records.
 
+#[cfg(feature = "testing")]
 pub mod cheat;
-pub mod committed_step;
+pub mod conduct;
 pub mod ranks;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::arith::DType;
-use crate::commit::checkpoint::Head;
+use crate::arith::words::bytes_from_words;
 use crate::commit::digest::Digest;
 use crate::commit::keys::PrivateKey;
 use crate::commit::record::{Record, StepRecord};
-use crate::engine::reference::bytes_from_words;
+use crate::commit::state::{state_digest, tensor_digests};
+use crate::commit::tree_head::Head;
 use crate::engine::session::Session;
 use crate::engine::{Engine, EngineError};
+use crate::job::data::Dataset;
+use crate::job::identity::{CONTRACT, program_digest};
 use crate::program::init;
 use crate::program::logged::traced;
-use crate::run::RunError;
-use crate::run::checkpoint;
-use crate::run::data::{Dataset, FileManifest};
-use crate::run::dir::{self, CONTRACT, Layout, Run, RunFile, program_digest};
+use crate::program::step::state_bytes;
+use crate::run::dir::{Layout, Run, RunFile};
 use crate::run::disk::Disk;
-use crate::run::job::{Job, philox_key};
 use crate::run::transcript::{Transcript, Writer};
-use cheat::Cheat;
-use committed_step::{CommittedStep, committed_step, scalars, state_digests, state_root};
+use crate::run::{RunError, checkpoint, data, dir, read_job, read_logged_job, traces};
+use crate::step::{CommittedStep, StepError, scalars, state_digests, state_root};
+use conduct::{Conduct, Honest};
 use ranks::lead::Lead;
 use ranks::{RankError, report};
 
@@ -47,6 +49,15 @@ pub enum TrainError {
         "step {step} came out differently than before the interruption: this machine or {device} is faulty"
     )]
     NotReproduced { step: u32, device: String },
+}
+
+impl From<StepError> for TrainError {
+    fn from(error: StepError) -> TrainError {
+        match error {
+            StepError::Run(error) => TrainError::Run(error),
+            StepError::Engine(error) => TrainError::Engine(error),
+        }
+    }
 }
 
 /// What a trainer wants to know while it runs.
@@ -82,17 +93,13 @@ pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
         return Err(RunError::Refused(format!("{} {why}", out.display())));
     }
     layout.check_unused()?;
-    let (mut job_text, mut job) = Job::read(job_path)?;
-    if *logged && job.rounding.is_none() {
-        job_text.push_str("\n[rounding]\n");
-        job = Job::parse(&job_path.display().to_string(), &job_text)?;
-    }
+    let (job_text, job) = if *logged { read_logged_job(job_path) } else { read_job(job_path) }?;
     disk.create_folder(out)?;
     let folder = job_path.parent().unwrap_or(Path::new("."));
     let sources: Vec<PathBuf> = job.data.paths().into_iter().map(|path| folder.join(path)).collect();
     let mut data = Vec::new();
     for (number, source) in sources.iter().enumerate() {
-        data.push(FileManifest::of(dir::data_name(number), source)?);
+        data.push(data::manifest(dir::data_name(number), source)?);
     }
     let file = RunFile {
         contract: CONTRACT.into(),
@@ -111,14 +118,14 @@ pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
 
 /// Bytes that a run will take on disk, checkpoints, traces and rounding logs (about) included.
 pub fn disk_needed(run: &Run) -> u64 {
-    let state = checkpoint::state_bytes(&run.program.state());
+    let state = state_bytes(&run.program.state());
     let all = u64::from(run.job.steps / run.job.checkpoint.every) + 2;
     let checkpoints = run.job.checkpoint.keep.map_or(all, |keep| all.min(u64::from(keep) + 2));
     let data: u64 = run.file.data.iter().map(|f| f.bytes).sum();
     let records = u64::from(run.job.steps) * (200 + 32 * u64::from(run.program.spec.micro_batches));
     let traces = match run.job.commit.granularity {
-        crate::run::job::Granularity::Operator => trace_bytes(run) * u64::from(run.job.steps),
-        crate::run::job::Granularity::Step | crate::run::job::Granularity::Microbatch => 0,
+        crate::job::Granularity::Operator => trace_bytes(run) * u64::from(run.job.steps),
+        crate::job::Granularity::Step | crate::job::Granularity::Microbatch => 0,
     };
     // Thresholds that fit log about a hundredth of the values, in eight bits or so each.
     let values: u64 = run.program.micro.logged.iter().map(|product| product.elements() as u64).sum();
@@ -152,13 +159,13 @@ struct Trainer<'a> {
 
 /// Who computes the steps.
 enum By<'a, 'b> {
-    /// This process, honestly or not.
-    Alone(Option<&'a mut Cheat>),
+    /// This process.
+    Alone(&'a mut dyn Conduct),
     /// Several, of which this is rank 0.
     Ranks(&'a mut Lead<'b>),
 }
 
-/// Trains a run to its end, from wherever it stands. A cheat is for the tests and the demo.
+/// Trains a run to its end, from wherever it stands.
 ///
 /// Returns the last state digest.
 pub fn train(
@@ -166,10 +173,22 @@ pub fn train(
     run: &Run,
     engine: &mut dyn Engine,
     key: Option<&PrivateKey>,
-    cheat: Option<&mut Cheat>,
     progress: &mut dyn Progress,
 ) -> Result<Digest, TrainError> {
-    train_by(disk, run, engine, key, By::Alone(cheat), progress)
+    train_by(disk, run, engine, key, By::Alone(&mut Honest), progress)
+}
+
+/// [`train`], as a trainer who need not be honest: how the tests and the demo plant a cheat.
+#[cfg(feature = "testing")]
+pub fn train_as(
+    disk: &Disk,
+    run: &Run,
+    engine: &mut dyn Engine,
+    key: Option<&PrivateKey>,
+    conduct: &mut dyn Conduct,
+    progress: &mut dyn Progress,
+) -> Result<Digest, TrainError> {
+    train_by(disk, run, engine, key, By::Alone(conduct), progress)
 }
 
 /// [`train`], by rank 0 of several: the others run [`ranks::worker::work`]. The run has the bytes of one process.
@@ -209,9 +228,9 @@ fn train_by(
     }
     let mut trainer = Trainer { disk, run, key, writer, before };
     let mut dataset = run.dataset()?;
-    let program = match &by {
-        By::Alone(Some(cheat)) => Arc::new(cheat.program(&run.program)),
-        By::Alone(None) | By::Ranks(_) => Arc::new(run.program.clone()),
+    let program = match &mut by {
+        By::Alone(conduct) => Arc::new(conduct.program(&run.program)),
+        By::Ranks(_) => Arc::new(run.program.clone()),
     };
     let device = engine.describe();
     let mut session = match run.job.rounding {
@@ -230,7 +249,7 @@ fn train_by(
     for step in first + 1..=run.job.steps {
         let done = trainer.step(&mut session, &mut dataset, step, &mut by)?;
         if let Some(trace) = &done.trace {
-            trace.write(disk, &run.layout.trace(step))?;
+            traces::write(disk, &run.layout.trace(step), trace)?;
         }
         if let Some((log, _)) = &done.log {
             disk.replace(&run.layout.log(step), log.bytes())?;
@@ -274,23 +293,22 @@ impl Trainer<'_> {
             let Some(record) = self.before.records.get(step as usize) else { continue };
             let path = self.run.layout.checkpoint(step);
             let tensors = checkpoint::read(&path, &table)?;
-            let digests = checkpoint::tensor_digests(&table, &tensors);
-            if checkpoint::state_digest(&table, &digests) != *record.state() {
+            let digests = tensor_digests(&table, &tensors);
+            if state_digest(&table, &digests) != *record.state() {
                 return Err(RunError::invalid(&path, "the checkpoint is not the state of its record").into());
             }
             session.load(&tensors)?;
             return Ok(step);
         }
-        let (program, seed) = (&self.run.program, philox_key(&self.run.seed));
+        let (program, seed) = (&self.run.program, self.run.key());
         let tensor = |i| bytes_from_words(DType::F32, &init::state_tensor(program, seed, i));
-        match by {
-            By::Alone(None) | By::Ranks(_) => session.load_each(tensor)?,
-            By::Alone(Some(cheat)) => {
-                let mut state: Vec<Vec<u8>> = (0..table.len()).map(tensor).collect();
-                cheat.initial(program, &mut state);
-                session.load(&state)?;
+        session.load_each(|i| {
+            let mut tensor = tensor(i);
+            if let By::Alone(conduct) = by {
+                conduct.initial(i, &mut tensor);
             }
-        }
+            tensor
+        })?;
         Ok(0)
     }
 
@@ -302,11 +320,10 @@ impl Trainer<'_> {
         step: u32,
         by: &mut By,
     ) -> Result<CommittedStep, TrainError> {
-        let batch = dataset.batch(&self.run.program, philox_key(&self.run.seed), step)?;
+        let batch = self.run.batch(dataset, step)?;
         let scalars = scalars(self.run, step);
         match by {
-            By::Alone(Some(cheat)) => Ok(cheat.step(self.run, session, scalars, batch, dataset)?),
-            By::Alone(None) => Ok(committed_step(self.run, session, scalars, &batch, None, None)?),
+            By::Alone(conduct) => conduct.step(self.run, session, scalars, batch, dataset),
             By::Ranks(lead) => lead.step(self.run, session, scalars, &batch),
         }
     }

@@ -4,6 +4,8 @@
 //! A software adapter that is missing is named in the output; with TIEBREAK_REQUIRE_ADAPTERS (parts of names, separated by
 //! commas) a missing one is a failure, which is how CI runs.
 
+#![cfg(feature = "cli")]
+
 #[path = "../common/mod.rs"]
 mod common;
 mod operators;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use crate::common::{adapter_names, begin_run, files, gpt_job, gpus, key};
 use tiebreak::arith::philox::philox4x32_10;
+use tiebreak::arith::words::bytes_from_words;
 use tiebreak::arith::{DType, elementary, float};
 use tiebreak::commit::tensor::{Hash, tile_values};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::gpu::{Gpu, Variant};
-use tiebreak::engine::reference::bytes_from_words;
 use tiebreak::engine::{Engine, EngineError, Inputs, Observer, Tensor, outputs_of};
 use tiebreak::program::builder::Builder;
 use tiebreak::program::expr::{Body, Reg, Writer};
@@ -456,7 +456,7 @@ fn fifty_steps_write_the_same_run_everywhere() {
         let disk = Disk::default();
         let out = folder.path().join(name);
         let run = begin_run(&disk, &job, &out).unwrap();
-        train(&disk, &run, engine, Some(&key()), None, &mut Silent).unwrap();
+        train(&disk, &run, engine, Some(&key()), &mut Silent).unwrap();
         files(&out)
     };
     let expected = trained("cpu-1", &mut Cpu::new(1).unwrap());

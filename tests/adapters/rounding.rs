@@ -4,10 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::MutexGuard;
 
-use crate::common::{Gpus, begin_run, files, gpt_job, gpus, key, resnet_job};
-use tiebreak::audit::checks;
+use crate::common::{Gpus, begin_run, files, gpt_job, gpus, key, resnet_job, trained_on};
 use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{AuditError, Outcome, Report, Silent, audit};
+use tiebreak::audit::{AuditError, Outcome, Report, Silent, audit, checks};
 use tiebreak::dispute::verdict::{Outcome as VerdictOutcome, Verdict};
 use tiebreak::engine::Engine;
 use tiebreak::engine::cpu::Cpu;
@@ -15,7 +14,6 @@ use tiebreak::engine::cpu::native::Native;
 use tiebreak::engine::reference::Reference;
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
-use tiebreak::train::cheat::Cheat;
 use tiebreak::train::{self, train};
 
 /// The job of a small GPT in the logged profile, large enough for its kernels to disagree.
@@ -25,14 +23,6 @@ fn logged_job(folder: &Path, extra: &str) -> std::path::PathBuf {
     let job = job.replace("context = 12", "context = 32").replace("width = 16", "width = 64");
     fs::write(&path, job.replace("micro_batches = 3", "micro_batches = 2")).unwrap();
     path
-}
-
-fn trained_on(engine: &mut dyn Engine, job: &Path, out: &Path, cheat: Option<&str>) -> Run {
-    let disk = Disk::default();
-    let run = begin_run(&disk, job, out).unwrap();
-    let mut cheat: Option<Cheat> = cheat.map(|text| text.parse().unwrap());
-    train(&disk, &run, engine, Some(&key()), cheat.as_mut(), &mut train::Silent).unwrap();
-    run
 }
 
 fn audited(run: &Run, engine: &mut dyn Engine) -> Result<Report, AuditError> {
@@ -331,7 +321,7 @@ fn an_interrupted_run_goes_on_to_the_same_bits() {
     let mut operations = 20;
     loop {
         let disk = Disk::failing_after(operations);
-        if train(&disk, &run, &mut cpu(Native::Gemm), Some(&key()), None, &mut train::Silent).is_ok() {
+        if train(&disk, &run, &mut cpu(Native::Gemm), Some(&key()), &mut train::Silent).is_ok() {
             break;
         }
         operations += 7;

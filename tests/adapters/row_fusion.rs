@@ -6,14 +6,15 @@ use std::sync::Arc;
 use crate::common::{adapter_names, not_tested};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::gpu::Gpu;
-use tiebreak::engine::session::{MicroBatch, Phase, Session, StepObserver, StepScalars, Unobserved};
+use tiebreak::engine::session::{Session, StepObserver, StepScalars, Unobserved};
 use tiebreak::engine::{Engine, EngineError, Inputs, Observer};
 use tiebreak::program::graph::{Graph, Node};
 use tiebreak::program::init;
 use tiebreak::program::models::{Gelu, Gpt, Mlp, Model};
 use tiebreak::program::optimizer::Optimizer;
+use tiebreak::program::phase::Phase;
 use tiebreak::program::products::ProductTable;
-use tiebreak::program::step::{Program, StepSpec};
+use tiebreak::program::step::{MicroBatch, Program, StepSpec};
 
 /// The adapters that are opened in little time.
 fn names() -> Vec<String> {

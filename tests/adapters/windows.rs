@@ -10,7 +10,7 @@ use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{self, Outcome, audit, checks};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::gpu::{Gpu, Variant};
-use tiebreak::engine::session::{MicroBatch, Session, StepScalars, Unobserved};
+use tiebreak::engine::session::{Session, StepScalars, Unobserved};
 use tiebreak::engine::{Engine, outputs_of};
 use tiebreak::program::builder::Builder;
 use tiebreak::program::expr::Body;
@@ -20,7 +20,7 @@ use tiebreak::program::models::{Gelu, Gpt, Model};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::patches::PatchGrid;
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
-use tiebreak::program::step::{Program, StepSpec};
+use tiebreak::program::step::{MicroBatch, Program, StepSpec};
 use tiebreak::run::disk::Disk;
 use tiebreak::train::{Silent, train};
 
@@ -293,7 +293,7 @@ fn runs_in_small_buffers_write_the_same_files() {
             let disk = Disk::default();
             let out = folder.path().join(format!("{bytes}-{number}"));
             let run = begin_run(&disk, &job, &out).unwrap();
-            train(&disk, &run, engine, Some(&key()), None, &mut Silent).unwrap();
+            train(&disk, &run, engine, Some(&key()), &mut Silent).unwrap();
             files(&out)
         };
         let expected = trained(&mut Cpu::new(2).unwrap());
@@ -315,7 +315,7 @@ fn logged_runs_in_small_buffers_replay() {
         number += 1;
         let disk = Disk::default();
         let run = begin_run(&disk, &job, &folder.path().join(number.to_string())).unwrap();
-        train(&disk, &run, gpu, Some(&key()), None, &mut Silent).unwrap();
+        train(&disk, &run, gpu, Some(&key()), &mut Silent).unwrap();
         for auditor in [gpu as &mut dyn Engine, &mut Cpu::new(2).unwrap()] {
             let checked = checks::always(&run, Some(&key().public())).unwrap();
             let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);

@@ -9,17 +9,17 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-use tiebreak::commit::checkpoint::Head;
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::PrivateKey;
 use tiebreak::commit::record::{Record, StepRecord};
+use tiebreak::commit::tree_head::Head;
 use tiebreak::engine::Engine;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
 use tiebreak::run::transcript::{self, Writer};
 use tiebreak::train::cheat::Cheat;
-use tiebreak::train::{Beginning, Silent, begin, train};
+use tiebreak::train::{Beginning, Silent, begin, train, train_as};
 
 /// A tiny GPT with dropout and accumulation; `extra` goes to the end of the file.
 pub fn gpt_job(folder: &Path, granularity: &str, extra: &str) -> PathBuf {
@@ -156,11 +156,21 @@ pub fn begin_run(disk: &Disk, job: &Path, out: &Path) -> Result<Run, tiebreak::r
 
 /// Trains a run to its end on the CPU engine.
 pub fn trained(job: &Path, out: &Path, cheat: Option<&str>) -> Run {
+    trained_on(&mut Cpu::new(2).unwrap(), job, out, cheat)
+}
+
+/// Trains a run to its end, by a trainer who cheats as `NAME@STEP` says.
+pub fn trained_on(engine: &mut dyn Engine, job: &Path, out: &Path, cheat: Option<&str>) -> Run {
     let disk = Disk::default();
     let run = begin_run(&disk, job, out).unwrap();
-    let mut cheat: Option<Cheat> = cheat.map(|text| text.parse().unwrap());
-    let mut engine = Cpu::new(2).unwrap();
-    train(&disk, &run, &mut engine, Some(&key()), cheat.as_mut(), &mut Silent).unwrap();
+    match cheat {
+        None => train(&disk, &run, engine, Some(&key()), &mut Silent),
+        Some(cheat) => {
+            let cheat = &mut cheat.parse::<Cheat>().unwrap();
+            train_as(&disk, &run, engine, Some(&key()), cheat, &mut Silent)
+        }
+    }
+    .unwrap();
     run
 }
 

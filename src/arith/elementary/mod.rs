@@ -8,6 +8,7 @@
 
 mod dd;
 mod fast;
+#[cfg(feature = "engine")]
 pub mod oracle;
 mod slow;
 

@@ -7,8 +7,8 @@ use super::product::simd::{Path, vectorised};
 use crate::arith::float;
 use crate::arith::grid::{FLOOR_MAX, field};
 use crate::program::expr::Body;
-use crate::program::graph::{Graph, Node, Primitive, TensorId};
-use crate::program::logged::{LoggedProduct, bf16_body, round_body};
+use crate::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId};
+use crate::program::logged::{bf16_body, round_body};
 
 /// Elements of a task, about.
 const TASK: usize = 1 << 15;

@@ -29,13 +29,7 @@ impl<'a> Input<'a> {
         if view.strides == [0; 4] {
             return Input::Uniform(words[view.offset as usize]);
         }
-        let mut stride = 1u32;
-        let mut contiguous = true;
-        for d in (0..4).rev() {
-            contiguous &= view.dims[d] == 1 || view.strides[d] == stride;
-            stride = stride.wrapping_mul(view.dims[d]);
-        }
-        if contiguous {
+        if view.is_contiguous() {
             Input::Contiguous(&words[view.offset as usize..])
         } else {
             Input::Strided(words, view)

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use super::plan::last_uses;
 use super::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
 use crate::arith::DType;
+use crate::arith::words::bytes_of;
 use crate::program::element::{self, Source};
 use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View};
 use native::Native;
@@ -272,7 +273,7 @@ fn show(storage: &Storage, visit: &mut dyn FnMut(&[u8])) {
     match storage {
         // Canonical bytes are little-endian.
         Storage::Words(w) if cfg!(target_endian = "little") => visit(bytemuck::cast_slice(w)),
-        Storage::Words(w) => visit(&w.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()),
+        Storage::Words(w) => visit(&bytes_of(w)),
         Storage::Bytes(bytes) => visit(bytes),
         Storage::Quantised(quantised) => visit(&product::to_canonical(&quantised.operand)),
     }

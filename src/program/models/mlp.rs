@@ -22,7 +22,7 @@ pub struct Mlp {
 
 impl Mlp {
     /// The widths of all layers, ends included.
-    fn widths(&self) -> Vec<u32> {
+    pub fn widths(&self) -> Vec<u32> {
         [&[self.inputs], &self.hidden[..], &[self.classes]].concat()
     }
 

@@ -111,6 +111,12 @@ impl Model {
         }
     }
 
+    /// Number of trained scalars.
+    pub fn parameter_count(&self) -> u64 {
+        let scalars = |p: Parameter| p.shape.iter().fold(1u64, |n, &d| n.saturating_mul(d.into()));
+        self.parameters().into_iter().map(scalars).fold(0, u64::saturating_add)
+    }
+
     /// The data tensors of a micro-batch of `samples`.
     pub fn batch(&self, samples: u32) -> Vec<BatchTensor> {
         match self {

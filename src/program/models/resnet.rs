@@ -56,6 +56,11 @@ impl Convolution {
         u64::from(self.image[0]) * u64::from(self.image[1])
     }
 
+    /// Places of the kernel.
+    pub fn taps(&self) -> u64 {
+        u64::from(self.kernel) * u64::from(self.kernel)
+    }
+
     /// Pixels of the output.
     pub fn outputs_per_channel(&self) -> u64 {
         self.to().iter().map(|&n| u64::from(n)).product()

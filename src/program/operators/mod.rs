@@ -11,6 +11,7 @@ mod embedding;
 mod linear;
 mod loss;
 mod norm;
+mod product;
 
 pub use activation::{gelu_erf, gelu_tanh, relu};
 pub use attention::causal_attention;

@@ -1,7 +1,6 @@
 //! Rank 0: gives the others the run, the state and each step's micro-batches, and commits to the step that all made.
 
 use super::super::TrainError;
-use super::super::committed_step::CommittedStep;
 use super::collective::{Collective, Kind};
 use super::plan::Plan;
 use super::reduce::Adder;
@@ -9,9 +8,11 @@ use super::share::{Contents, Share, Work, compute, merge};
 use super::{Difference, END, NO_CHECK, READY_BYTES, RankError, step_message};
 use crate::commit::codec::{Decoder, Encoder};
 use crate::commit::digest::Digest;
-use crate::engine::session::{MicroBatch, Session, StepScalars};
+use crate::engine::session::{Session, StepScalars};
+use crate::job::{Granularity, Job};
+use crate::program::step::MicroBatch;
 use crate::run::dir::Run;
-use crate::run::job::{Granularity, Job};
+use crate::step::CommittedStep;
 
 /// Rank 0 of a run.
 pub struct Lead<'a> {

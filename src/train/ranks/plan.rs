@@ -7,7 +7,6 @@ use super::RankError;
 use crate::arith::tree::{self, Operation};
 use crate::commit::tensor::{TILE_BYTES, piece_range, tile_count};
 use crate::program::step::{Program, StateTensor};
-use crate::run::checkpoint::state_type;
 
 /// A step of the part of the tree that no rank can evaluate alone, on a stack of shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,7 +111,7 @@ impl Plan {
 
     /// The gradient's tiles, tensor after tensor, in as many runs as there are ranks, as even as whole tiles are.
     fn divide_gradient(&mut self) {
-        let bytes: Vec<usize> = self.gradients.iter().map(|t| state_type(t).bytes()).collect();
+        let bytes: Vec<usize> = self.gradients.iter().map(|t| t.ty().bytes()).collect();
         let tiles: usize = bytes.iter().map(|&bytes| tile_count(bytes)).sum();
         let ranks = self.ranks as usize;
         for rank in 0..ranks {

@@ -18,7 +18,6 @@ use crate::engine::session::{Gradients, Session};
 use crate::engine::{Compiled, EngineError, Inputs, Observer, Tensor};
 use crate::program::graph::{Node, TensorType};
 use crate::program::step::{StateTensor, sum_graph};
-use crate::run::checkpoint::state_type;
 
 /// Adds this rank's shards.
 pub struct Adder {
@@ -64,7 +63,7 @@ impl Adder {
                 shape: piece_type(piece).shape,
             })
             .collect();
-        let whole = |piece: &Piece| tile_count(state_type(&plan.gradients()[piece.tensor]).bytes());
+        let whole = |piece: &Piece| tile_count(plan.gradients()[piece.tensor].ty().bytes());
         let counts = pieces.iter().map(whole).collect();
         let compiled = match pieces.is_empty() {
             true => None,
@@ -229,7 +228,7 @@ fn sum_on_devices(
     let (engine, own) = (session.engine_mut(), tree.root());
     let mut total = Vec::with_capacity(plan.gradients().len());
     for tensor in plan.gradients() {
-        total.push(devices.blank(engine, &state_type(tensor))?);
+        total.push(devices.blank(engine, &tensor.ty())?);
     }
     let outgoing: Vec<Vec<Part>> = ranks.clone().map(|_| whole(pieces, &own).collect()).collect();
     let incoming: Vec<Vec<Part>> = ranks.map(|from| of_pieces(plan.shard(from), &total).collect()).collect();

@@ -2,7 +2,6 @@
 //! would have committed.
 
 use super::super::TrainError;
-use super::super::committed_step::{Parts, Tracer, gradient_root, state_digests, state_root};
 use super::collective::Collective;
 use super::plan::Plan;
 use super::reduce::{self, Adder};
@@ -11,15 +10,17 @@ use crate::commit::Malformed;
 use crate::commit::codec::{Decoder, Encoder};
 use crate::commit::digest::Digest;
 use crate::commit::tensor::{Hash, tile_count};
-use crate::engine::session::{MicroBatch, Session, StepOutcome, StepScalars, Unobserved};
+use crate::commit::trace::{Trace, TracedNode};
+use crate::engine::session::{Session, StepOutcome, StepScalars, Unobserved};
+use crate::job::Granularity;
+use crate::observers::record::{Logged, Recorder, Rounder};
 use crate::program::graph::{Graph, TensorType};
 use crate::program::logged::traced;
+use crate::program::step::MicroBatch;
 use crate::rounding::codec;
 use crate::rounding::log::Log;
-use crate::rounding::record::{Logged, Recorder, Rounder};
 use crate::run::dir::Run;
-use crate::run::job::Granularity;
-use crate::run::traces::{Trace, TracedNode};
+use crate::step::{Parts, Tracer, gradient_root, state_digests, state_root};
 
 /// The most bytes that a rounding decision takes, its element's share of the part's header included.
 const DECISION_BYTES: u64 = 16;

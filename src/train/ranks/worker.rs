@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::super::TrainError;
-use super::super::committed_step::{scalars, state_digests, state_root};
 use super::collective::{Collective, Kind};
 use super::plan::Plan;
 use super::reduce::Adder;
@@ -12,12 +11,12 @@ use super::share::{Work, compute};
 use super::{END, NO_CHECK, RankError};
 use crate::commit::Malformed;
 use crate::commit::codec::{Decoder, Encoder};
-use crate::engine::session::{MicroBatch, Session};
+use crate::engine::session::Session;
 use crate::engine::{Engine, EngineError};
-use crate::program::step::Program;
-use crate::run::checkpoint::state_type;
+use crate::job::JOB_MAX;
+use crate::program::step::{MicroBatch, Program};
 use crate::run::dir::{Layout, RUN_JSON_MAX, Run};
-use crate::run::job::JOB_MAX;
+use crate::step::{scalars, state_digests, state_root};
 
 /// Bytes of [`super::step_message`].
 const STEP_BYTES: usize = 8;
@@ -44,7 +43,7 @@ pub fn work(engine: &mut dyn Engine, collective: &mut dyn Collective) -> Result<
     let rank = collective.rank();
     let adder = Adder::new(&mut session, &plan, rank)?;
     let table = run.program.state();
-    session.try_load_each(|i| exactly(collective, Kind::State, state_type(&table[i]).bytes()))?;
+    session.try_load_each(|i| exactly(collective, Kind::State, table[i].ty().bytes()))?;
     let state = state_root(&run.program, &state_digests(&mut session)?);
     let mut e = Encoder::default();
     e.digest(&run.id).digest(&run.file.program).digest(&state);

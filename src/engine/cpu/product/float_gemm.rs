@@ -3,10 +3,10 @@
 
 use rayon::prelude::*;
 
+use super::bands::{Band, Piece, band_height, bands};
 use super::operand::Operand;
 use super::scale_back::{Scale, Sum, fits_i64, product_bits};
 use super::simd::{Path, vectorised};
-use super::{Band, Piece, band_height, bands};
 use crate::arith::digits::{Part, magnitude_bits};
 use crate::arith::float;
 

@@ -4,8 +4,7 @@
 use rayon::prelude::*;
 
 use super::simd::{Path, vectorised};
-use crate::arith::digits;
-use crate::arith::float;
+use crate::arith::{digits, float};
 
 /// Rows that are transposed together: one cache line of a tensor whose rows are contiguous.
 const ROWS: usize = 16;

@@ -11,10 +11,10 @@ use std::arch::x86_64::{
 
 use rayon::prelude::*;
 
+use super::bands::{Band, Piece, band_height, bands, interleave};
 use super::operand::Operand;
 use super::scale_back::{Scale, Sum, fits_i64, product_bits};
 use super::simd::{Path, vectorised};
-use super::{Band, Piece, band_height, bands, interleave};
 use crate::arith::digits::{Part, magnitude_bits};
 
 /// Rows of a register tile, and columns of a vector: twelve accumulators of the sixteen registers.

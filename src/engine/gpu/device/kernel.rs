@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::arith::DType;
-use crate::engine::reference::bytes_from_words;
+use crate::arith::words::bytes_from_words;
 use crate::program::graph::View;
 
 /// Invocations of a workgroup.

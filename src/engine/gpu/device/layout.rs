@@ -1,8 +1,8 @@
 //! How tensors lie in GPU memory. Everything but quantised tensors is as in the canonical layout; these are digit
 //! planes, or words of whole q's, whichever the adapter's product variant reads.
 
+use crate::arith::words::words_from_bytes;
 use crate::arith::{DType, digits};
-use crate::engine::reference::words_from_bytes;
 use crate::program::graph::TensorType;
 use crate::shaders::product::Variant;
 

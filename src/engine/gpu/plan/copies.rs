@@ -3,8 +3,8 @@
 use super::unit::{Launch, Slot, Target, bound};
 use super::windows::{Binding, Cut, Window, overlap, part_of, volume, window};
 use crate::engine::gpu::device::kernel::{GRID_WIDTH, Kernel, Shader, linear_groups};
-use crate::engine::gpu::rows::access::{Index, row_major};
-use crate::program::graph::{Graph, Node};
+use crate::engine::gpu::rows::access::Index;
+use crate::program::graph::{Graph, Node, row_major};
 use crate::shaders;
 
 /// A node, or a window of one: a node of the same primitive.

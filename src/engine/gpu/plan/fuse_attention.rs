@@ -8,7 +8,6 @@ use super::fuse_rows;
 use super::unit::{Candidate, Target};
 use super::uses::{Uses, product_operands};
 use crate::engine::gpu::device::kernel::{Kernel, Limits};
-use crate::engine::gpu::rows::access::is_contiguous;
 use crate::engine::gpu::rows::attention::AttentionFusion;
 use crate::engine::gpu::rows::fusion::{Role, RowFusion, has_words};
 use crate::engine::gpu::rows::layout::{RowLayout, RowOperand};
@@ -76,6 +75,10 @@ fn find(
     fusions.iter().filter_map(around).collect()
 }
 
+fn is_member(fusion: &RowFusion, node: usize) -> bool {
+    fusion.members.iter().any(|member| member.node == node)
+}
+
 /// A member whose output is digitised by rows for a product.
 struct Digitised {
     result: usize,
@@ -108,7 +111,7 @@ impl<'a> Finder<'a> {
         let digitised = numbers.clone().find_map(|number| self.digitised(number, samples_and_rows))?;
         let Digitised { result, magnitude, quantise, second, operands } = digitised;
         let inside =
-            |node: usize| self.rows.has(node) || [first, magnitude, quantise, second].contains(&node);
+            |node: usize| is_member(self.rows, node) || [first, magnitude, quantise, second].contains(&node);
         let writes = self.writes(second, &inside)?;
         let causal = numbers.clone().all(|number| {
             let masked = self.is_masked(number, samples_and_rows[1]);
@@ -138,7 +141,8 @@ impl<'a> Finder<'a> {
         let shapes = [&self.graph.tensor(a).shape, &self.graph.tensor(b).shape];
         let fits = shapes[0][0] * shapes[0][1] == self.rows.rows && shapes[1][1] == self.rows.len;
         let readers = self.uses.readers(tensor);
-        let alone = !self.uses.is_output(tensor) && readers.iter().all(|&reader| self.rows.has(reader));
+        let alone =
+            !self.uses.is_output(tensor) && readers.iter().all(|&reader| is_member(self.rows, reader));
         (fits && alone && self.is_taken_whole(tensor)).then_some((node, operands))
     }
 
@@ -162,7 +166,7 @@ impl<'a> Finder<'a> {
         let (member, output) = (self.rows.members[result], self.node(result).output);
         let magnitude = *uses.readers(output).iter().find(|&&reader| {
             matches!(&graph.nodes[reader].primitive, Primitive::Magnitude { input, block: 0 }
-                if is_contiguous(input) && input.offset == 0 && input.dims[3] == self.rows.len)
+                if input.is_contiguous() && input.offset == 0 && input.dims[3] == self.rows.len)
         })?;
         let Primitive::Magnitude { input: view, .. } = &graph.nodes[magnitude].primitive else { return None };
         let of_magnitude = graph.nodes[magnitude].output;
@@ -187,7 +191,7 @@ impl<'a> Finder<'a> {
     /// The members' outputs that others read; none if somebody reads one before the second product, in whose place everything runs.
     fn writes(&self, second: usize, inside: &dyn Fn(usize) -> bool) -> Option<Vec<TensorId>> {
         let runs_at = |node: usize| {
-            let other = self.fusions.iter().find(|other| other.has(node));
+            let other = self.fusions.iter().find(|other| is_member(other, node));
             other.map_or(self.runs_at[node], |fusion| fusion.at)
         };
         let mut writes = Vec::new();

@@ -6,9 +6,9 @@ use super::windows::{
 };
 use crate::arith::DType;
 use crate::engine::gpu::device::layout::words_of_k;
-use crate::engine::gpu::rows::access::{Index, is_contiguous, row_major};
+use crate::engine::gpu::rows::access::Index;
 use crate::program::expr::Instr;
-use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View, block_count};
+use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View, block_count, row_major};
 use crate::program::patches::PatchGrid;
 use crate::shaders::product::Variant;
 
@@ -118,7 +118,7 @@ impl Split<'_> {
         let cut = self.cuts[number];
         let (start, end) = (u64::from(window.offset), window.reach() as u64);
         let inside = end <= (start + cut.piece).min(cut.words);
-        if is_contiguous(&window) && start.is_multiple_of(cut.piece) && inside {
+        if window.is_contiguous() && start.is_multiple_of(cut.piece) && inside {
             Binding::Piece((start / cut.piece) as usize)
         } else {
             Binding::Copied(window)

@@ -30,22 +30,11 @@ pub enum RowAccess {
     Strided,
 }
 
-/// The strides of an array that lies row after row.
-pub fn row_major(dims: Index) -> Index {
-    [dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3], 1]
-}
-
-/// Whether a view's elements follow one another in memory.
-pub fn is_contiguous(view: &View) -> bool {
-    let follows = row_major(view.dims);
-    (0..4).all(|d| view.dims[d] == 1 || view.strides[d] == follows[d])
-}
-
 /// How a view's elements are found by the number of the output's.
 pub fn access(view: &View) -> Access {
     if view.strides == [0; 4] {
         Access::Uniform
-    } else if is_contiguous(view) {
+    } else if view.is_contiguous() {
         Access::Contiguous
     } else {
         Access::Strided
@@ -71,7 +60,7 @@ pub fn row_access(view: &View, len: u32) -> RowAccess {
         Access::Uniform => RowAccess::Uniform,
         Access::Contiguous => RowAccess::Element,
         Access::Strided if last != len => RowAccess::Strided,
-        Access::Strided if s3 == 0 && is_contiguous(&outer([s0, s1, s2])) => RowAccess::PerRow,
+        Access::Strided if s3 == 0 && outer([s0, s1, s2]).is_contiguous() => RowAccess::PerRow,
         Access::Strided if s3 == 1 && [s0, s1, s2] == [0; 3] => RowAccess::Column,
         Access::Strided => RowAccess::Strided,
     }

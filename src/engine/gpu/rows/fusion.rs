@@ -51,10 +51,6 @@ impl RowFusion {
     pub fn nodes(&self) -> Vec<usize> {
         self.members.iter().map(|member| member.node).collect()
     }
-
-    pub fn has(&self, node: usize) -> bool {
-        self.members.iter().any(|member| member.node == node)
-    }
 }
 
 /// Whether all of a node's tensors have four-byte elements.

@@ -5,12 +5,12 @@ use super::engine::GpuEngine;
 use super::memory::Storage;
 use super::pool::Buffer;
 use crate::arith::DType;
+use crate::arith::words::bytes_from_words;
 use crate::engine::gpu::device::kernel::{
     GRID_WIDTH, GROUPS_MAX, Kernel, Shader, append_uniform, linear_groups,
 };
 use crate::engine::gpu::device::layout::{self, words_of_k};
 use crate::engine::gpu::device::{Device, Dispatch};
-use crate::engine::reference::bytes_from_words;
 use crate::engine::{Engine, EngineError, Tensor};
 use crate::program::graph::TensorType;
 use crate::shaders;

@@ -5,8 +5,8 @@ use std::borrow::Cow;
 use super::engine::GpuEngine;
 use super::pool::Buffer;
 use crate::arith::DType;
+use crate::arith::words::words_from_bytes;
 use crate::engine::gpu::device::{Device, layout};
-use crate::engine::reference::words_from_bytes;
 use crate::engine::{EngineError, Inputs, Tensor};
 use crate::program::graph::{Graph, TensorId, TensorType};
 

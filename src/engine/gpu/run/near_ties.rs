@@ -10,14 +10,14 @@ use super::memory::{Shown, Storage};
 use super::pool::Buffer;
 use crate::arith::DType;
 use crate::arith::grid::GridRule;
+use crate::arith::words::words_from_bytes;
 use crate::engine::gpu::device::kernel::Kernel;
 use crate::engine::gpu::device::{Device, Dispatch, layout};
 use crate::engine::gpu::selftest;
-use crate::engine::reference::words_from_bytes;
 use crate::engine::scan::{Candidate, Found, Scan};
 use crate::engine::{EngineError, Observer, Tensor};
-use crate::program::graph::{Graph, TensorId, View};
-use crate::program::logged::{LoggedProduct, Rounding};
+use crate::program::graph::{Graph, LoggedProduct, TensorId, View};
+use crate::program::logged::Rounding;
 
 /// One in so many results has a place among what is found, and a few more for small products; where more are near, the host
 /// searches all. Thresholds that fit their kernels mark one in a hundred.

@@ -11,8 +11,9 @@ pub use native::multiplies_integers_well;
 
 use crate::arith::grid::GridRule;
 use crate::arith::philox::philox4x32_10;
+use crate::arith::words::bytes_from_words;
 use crate::arith::{DType, float};
-use crate::engine::reference::{Reference, bytes_from_words};
+use crate::engine::reference::Reference;
 use crate::engine::scan::{Found, Scan};
 use crate::engine::{Engine, EngineError, Inputs, Observer, outputs_of};
 use crate::program::builder::Builder;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::arith::DType;
+use crate::arith::words::bytes_from_words;
 use crate::engine::cpu::Cpu;
-use crate::engine::reference::bytes_from_words;
 use crate::engine::{Engine, EngineError, outputs_of};
 use crate::program::builder::Builder;
 use crate::program::graph::{Graph, Primitive, View};

@@ -1,19 +1,23 @@
 //! Job files: everything that decides the bits of a run, in TOML. Errors name the key and the line.
+//!
+//! [`identity`] derives from a job what a run of it is called, [`data`] draws its batches, `sizes` refuses what would not fit. Nothing
+//! here opens a file.
+
+pub mod data;
+pub mod identity;
+mod sizes;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::data::CIFAR;
-use super::{RunError, sizes};
-use crate::commit::digest::{Digest, hash};
 use crate::program::models::Model;
 use crate::program::optimizer::Optimizer;
 use crate::program::products::{ProductClass, ProductDigits, ProductTable};
 use crate::program::schedule::Schedule;
 use crate::program::step::{Program, StepSpec};
 use crate::rounding::thresholds::Rounding;
+use data::CIFAR;
 
 /// The most bytes of a job file.
 pub const JOB_MAX: u64 = 1 << 20;
@@ -22,6 +26,11 @@ const BATCH_MAX: u64 = 1 << 24;
 
 /// The most micro-batches of a step whose operators are committed: every one has a trace of its own.
 const TRACED_MICRO_BATCHES_MAX: u32 = 256;
+
+/// What is wrong with a job, with file, line and key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct JobError(pub String);
 
 /// A parsed and validated job.
 #[derive(Clone, Debug, Deserialize)]
@@ -149,26 +158,19 @@ impl Default for CheckpointSpec {
 
 impl Job {
     /// Parses and validates a job's text; `name` is how errors call the file.
-    pub fn parse(name: &str, text: &str) -> Result<Job, RunError> {
+    pub fn parse(name: &str, text: &str) -> Result<Job, JobError> {
         let job: Job = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| line_at(text, span.start));
             let source = text.lines().nth(line - 1).unwrap_or("").trim();
-            RunError::Job(format!("{name}:{line}: {} (in `{source}`)", error.message()))
+            JobError(format!("{name}:{line}: {} (in `{source}`)", error.message()))
         })?;
         match job.error() {
             None => Ok(job),
             Some((key, why)) => {
                 let line = line_of(text, &key).map_or(String::new(), |line| format!(":{line}"));
-                Err(RunError::Job(format!("{name}{line}: {key}: {why}")))
+                Err(JobError(format!("{name}{line}: {key}: {why}")))
             }
         }
-    }
-
-    /// Reads a job file: its text and what it says.
-    pub fn read(path: &Path) -> Result<(String, Job), RunError> {
-        let text = super::disk::read_text(path, JOB_MAX)?;
-        let job = Job::parse(&path.display().to_string(), &text)?;
-        Ok((text, job))
     }
 
     /// What is wrong, if anything: (dotted key, why). Nothing here allocates by the job's numbers.
@@ -295,23 +297,6 @@ impl Job {
     pub fn is_checkpoint(&self, step: u32) -> bool {
         step.is_multiple_of(self.checkpoint.every) || step == self.steps
     }
-}
-
-/// The digest of a job file's text.
-pub fn job_digest(text: &str) -> Digest {
-    hash("tiebreak 1 job", text.as_bytes())
-}
-
-/// The run's seed: H(job, challenge). The first eight bytes are the Philox key.
-pub fn seed(text: &str, challenge: Option<&Digest>) -> Digest {
-    let mut bytes = job_digest(text).0.to_vec();
-    bytes.extend(challenge.map_or([0; 32], |c| c.0));
-    hash("tiebreak 1 seed", &bytes)
-}
-
-/// The Philox key of a seed.
-pub fn philox_key(seed: &Digest) -> [u32; 2] {
-    [0, 4].map(|i| u32::from_le_bytes(seed.0[i..i + 4].try_into().expect("a digest has 32 bytes")))
 }
 
 fn line_at(text: &str, offset: usize) -> usize {

@@ -7,18 +7,20 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::near_tie::{Product, Tolerance};
-use super::record::{side, with_words};
-use super::thresholds::Rounding;
+use super::record::side;
 use crate::arith::DType;
 use crate::arith::grid::Grid;
+use crate::arith::words::with_words;
 use crate::engine::cpu::Cpu;
-use crate::engine::session::{Phase, StepObserver};
+use crate::engine::session::StepObserver;
 use crate::engine::{Engine, EngineError, Inputs, Observer, Tensor};
 use crate::program::builder::Builder;
-use crate::program::graph::{Graph, Node, Port, Primitive, TensorId, TensorType, View};
-use crate::program::logged::{LoggedProduct, native_graph};
+use crate::program::graph::{Graph, LoggedProduct, Node, Port, Primitive, TensorId, TensorType, View};
+use crate::program::logged::native_graph;
+use crate::program::phase::Phase;
 use crate::program::products::{ProductClass, ProductTable};
+use crate::rounding::near_tie::{Product, Tolerance};
+use crate::rounding::thresholds::Rounding;
 
 /// Engines with names, whose native products are compared.
 pub type Kernels = Vec<(String, Box<dyn Engine>)>;

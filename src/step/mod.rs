@@ -1,27 +1,36 @@
 //! One step with everything that its record promises. The trainer and the auditor both run this.
 
-use std::sync::Arc;
+mod tracer;
 
-use super::TrainError;
 use crate::commit::digest::Digest;
 use crate::commit::record::StepRecord;
-use crate::commit::tensor::Hash;
+use crate::commit::state::state_digest;
+use crate::commit::trace::Trace;
 use crate::commit::{table, tensor};
-use crate::engine::scan::{Found, Scan};
-use crate::engine::session::{Gradients, MicroBatch, Phase, Session, StepObserver, StepOutcome, StepScalars};
-use crate::engine::{EngineError, Inputs, Observer};
-use crate::program::graph::{Graph, Node, TensorType};
-use crate::program::logged::traced;
-use crate::program::step::Program;
+use crate::engine::EngineError;
+use crate::engine::session::{Gradients, Session, StepOutcome, StepScalars};
+use crate::job::Granularity;
+use crate::job::data::batch_digest;
+use crate::observers::record::{Logged, Recorder, Rounder, Steer};
+use crate::observers::replay::Replayer;
+use crate::observers::tally::Tally;
+use crate::program::step::{MicroBatch, Program};
 use crate::rounding::log::Log;
-use crate::rounding::record::{Logged, Recorder, Rounder, Steer};
-use crate::rounding::replay::{Replayer, Tally};
 use crate::run::RunError;
-use crate::run::checkpoint::state_type;
-use crate::run::data::batch_digest;
 use crate::run::dir::Run;
-use crate::run::job::{Granularity, philox_key};
-use crate::run::traces::{Trace, TracedNode};
+pub use tracer::Tamper;
+pub(crate) use tracer::Tracer;
+
+/// Why a step could not be run, by blame.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    /// The run's files.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// This machine.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
 
 /// A step's record and what it was made of.
 pub struct CommittedStep {
@@ -34,120 +43,9 @@ pub struct CommittedStep {
     pub log: Option<(Log, Logged)>,
 }
 
-/// Changes an operator's output as it is made; the honest one changes nothing.
-pub type Tamper<'a> = Option<&'a mut dyn FnMut(Phase, usize, &Node, &[u8]) -> Option<Vec<u8>>>;
-
-/// Hashes every node's output as it is shown, and lets roundings be logged or taken from a log.
-pub(super) struct Tracer<'a, 'b, 'c> {
-    pub(super) nodes: Vec<TracedNode>,
-    /// Whether digests are wanted at all, and of which nodes of the graph that runs.
-    hashing: bool,
-    traced: Vec<bool>,
-    tamper: &'b mut Tamper<'a>,
-    rounder: Option<&'c mut (dyn Rounder + 'c)>,
-    phase: Phase,
-    graph: Option<Arc<Vec<TensorType>>>,
-}
-
-impl StepObserver for Tracer<'_, '_, '_> {
-    fn phase(&mut self, phase: Phase, graph: &Graph) -> Option<&mut dyn Observer> {
-        if !self.hashing && self.tamper.is_none() && self.rounder.is_none() {
-            return None;
-        }
-        if let Some(rounder) = &mut self.rounder {
-            rounder.begin(phase, graph);
-        }
-        self.phase = phase;
-        self.graph = Some(Arc::new(graph.nodes.iter().map(|n| graph.tensor(n.output).clone()).collect()));
-        self.traced = if self.hashing { traced(graph) } else { Vec::new() };
-        Some(self)
-    }
-}
-
-impl<'a, 'b, 'c> Tracer<'a, 'b, 'c> {
-    /// A tracer that hashes if `hashing`.
-    pub(super) fn new(
-        hashing: bool,
-        tamper: &'b mut Tamper<'a>,
-        rounder: Option<&'c mut (dyn Rounder + 'c)>,
-    ) -> Tracer<'a, 'b, 'c> {
-        let (nodes, traced) = (Vec::new(), Vec::new());
-        Tracer { nodes, hashing, traced, tamper, rounder, phase: Phase::Update, graph: None }
-    }
-
-    /// Whether the trace holds a node.
-    fn hashes(&self, index: usize) -> bool {
-        self.hashing && self.traced[index]
-    }
-
-    /// Whether the rounder has something to do at a node.
-    fn rounds(&self, index: usize, node: &Node) -> bool {
-        self.rounder.as_ref().is_some_and(|rounder| rounder.wants(index, node))
-    }
-}
-
-impl Observer for Tracer<'_, '_, '_> {
-    fn wants(&self, index: usize, node: &Node) -> bool {
-        self.hashes(index) || self.tamper.is_some() || self.rounds(index, node)
-    }
-
-    fn scan(&self, index: usize, _node: &Node) -> Option<Scan> {
-        if self.hashes(index) || self.tamper.is_some() {
-            return None;
-        }
-        self.rounder.as_ref()?.scan(index)
-    }
-
-    fn found(&mut self, index: usize, node: &Node, found: Found) -> Result<(), EngineError> {
-        match &mut self.rounder {
-            Some(rounder) => rounder.found(index, node, found),
-            None => Ok(()),
-        }
-    }
-
-    fn tiles(&self, index: usize, node: &Node) -> bool {
-        self.hashes(index) && self.tamper.is_none() && !self.rounds(index, node)
-    }
-
-    fn tiled(&mut self, index: usize, _node: &Node, tiles: Vec<Hash>) -> Result<(), EngineError> {
-        let types = self.graph.as_ref().expect("a phase was begun");
-        self.nodes.push(TracedNode::new(&types[index], tiles));
-        Ok(())
-    }
-
-    fn node(
-        &mut self,
-        index: usize,
-        node: &Node,
-        bytes: &[u8],
-        inputs: &mut dyn Inputs,
-    ) -> Result<Option<Vec<u8>>, EngineError> {
-        let mut changed = None;
-        if self.rounds(index, node)
-            && let Some(rounder) = &mut self.rounder
-        {
-            changed = rounder.node(index, node, bytes, inputs)?;
-        }
-        if let Some(tamper) = &mut self.tamper {
-            let shown = changed.as_deref().unwrap_or(bytes);
-            changed = tamper(self.phase, index, node, shown).or(changed);
-        }
-        if self.hashes(index) {
-            let types = self.graph.as_ref().expect("a phase was begun");
-            let tiles = tensor::tile_values(changed.as_deref().unwrap_or(bytes));
-            self.nodes.push(TracedNode::new(&types[index], tiles));
-        }
-        Ok(changed)
-    }
-}
-
 /// The scalars of a step of this run.
 pub fn scalars(run: &Run, step: u32) -> StepScalars {
-    StepScalars {
-        step,
-        seed: philox_key(&run.seed),
-        learning_rate: run.job.schedule.learning_rate(step, run.job.steps),
-    }
+    StepScalars { step, seed: run.key(), learning_rate: run.job.schedule.learning_rate(step, run.job.steps) }
 }
 
 /// The root over a micro-batch's gradients and loss.
@@ -155,10 +53,11 @@ pub fn gradient_root(session: &mut Session, gradients: &Gradients) -> Result<Dig
     let table = session.program().gradients();
     let mut digests = Vec::with_capacity(table.len());
     match session.gradient_roots(gradients)? {
-        Some(roots) => digests
-            .extend(table.iter().zip(&roots).map(|(t, root)| tensor::digest_from_root(&state_type(t), root))),
+        Some(roots) => {
+            digests.extend(table.iter().zip(&roots).map(|(t, root)| tensor::digest_from_root(&t.ty(), root)))
+        }
         None => session.visit_gradients(gradients, |i, bytes| {
-            digests.push(tensor::digest(&state_type(&table[i]), bytes));
+            digests.push(tensor::digest(&table[i].ty(), bytes));
         })?,
     }
     Ok(table::root(table.iter().map(|t| t.name.as_str()).zip(&digests)))
@@ -168,18 +67,17 @@ pub fn gradient_root(session: &mut Session, gradients: &Gradients) -> Result<Dig
 pub fn state_digests(session: &mut Session) -> Result<Vec<Digest>, EngineError> {
     let state = session.program().state();
     if let Some(roots) = session.state_roots()? {
-        let digests =
-            state.iter().zip(&roots).map(|(t, root)| tensor::digest_from_root(&state_type(t), root));
+        let digests = state.iter().zip(&roots).map(|(t, root)| tensor::digest_from_root(&t.ty(), root));
         return Ok(digests.collect());
     }
     let mut digests = Vec::with_capacity(state.len());
-    session.visit_state(|i, bytes| digests.push(tensor::digest(&state_type(&state[i]), bytes)))?;
+    session.visit_state(|i, bytes| digests.push(tensor::digest(&state[i].ty(), bytes)))?;
     Ok(digests)
 }
 
 /// The state digest of a program's tensor digests.
 pub fn state_root(program: &Program, digests: &[Digest]) -> Digest {
-    crate::run::checkpoint::state_digest(&program.state(), digests)
+    state_digest(&program.state(), digests)
 }
 
 /// Runs step `scalars.step` on the session's state and commits to it, as the trainer. Jobs of the logged profile want a
@@ -219,7 +117,7 @@ pub fn replayed_step(
     scalars: StepScalars,
     batch: &[MicroBatch],
     freedom: bool,
-) -> Result<(CommittedStep, Tally), TrainError> {
+) -> Result<(CommittedStep, Tally), StepError> {
     let Some(mut replayer) = replayer(run, scalars.step)? else {
         return Ok((observed_step(run, session, scalars, batch, None, None)?, Tally::default()));
     };
@@ -242,7 +140,7 @@ pub fn replayed_micro_batch(
     scalars: StepScalars,
     index: u32,
     batch: &MicroBatch,
-) -> Result<(Gradients, Tally), TrainError> {
+) -> Result<(Gradients, Tally), StepError> {
     let mut replayer = replayer(run, scalars.step)?;
     let mut honest = None;
     let rounder = replayer.as_mut().map(|replayer| replayer as &mut dyn Rounder);
@@ -278,7 +176,7 @@ fn observed_step(
 }
 
 /// What a step's record promises, wherever its parts were computed.
-pub(super) struct Parts {
+pub(crate) struct Parts {
     pub outcome: StepOutcome,
     pub state: Vec<Digest>,
     pub micro_batches: Vec<Digest>,
@@ -287,7 +185,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    pub(super) fn commit(self, run: &Run, scalars: StepScalars, batch: &[MicroBatch]) -> CommittedStep {
+    pub(crate) fn commit(self, run: &Run, scalars: StepScalars, batch: &[MicroBatch]) -> CommittedStep {
         let Parts { outcome, state, micro_batches, trace, log } = self;
         let record = StepRecord {
             step: scalars.step,

@@ -5,17 +5,17 @@ use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
-use super::Decision;
-use super::codec::{encode, entropy_bits};
-use super::log::Log;
-use super::near_tie::{NearTie, Product, Side};
 use super::norms::row_norms;
-use super::thresholds::Rounding;
+use crate::arith::words::{replace_words, with_words};
 use crate::engine::scan::{Found, Scan};
-use crate::engine::session::Phase;
 use crate::engine::{EngineError, Inputs};
-use crate::program::graph::{Graph, Node, Primitive, TensorId, View};
-use crate::program::logged::LoggedProduct;
+use crate::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId, View};
+use crate::program::phase::Phase;
+use crate::rounding::Decision;
+use crate::rounding::codec::{encode, entropy_bits};
+use crate::rounding::log::Log;
+use crate::rounding::near_tie::{NearTie, Product, Side};
+use crate::rounding::thresholds::Rounding;
 
 /// What a side of the logged profile does while a step runs. [`crate::engine::Observer`]s call it.
 pub trait Rounder {
@@ -147,14 +147,6 @@ impl Recorder {
     }
 }
 
-/// Canonical bytes as words.
-pub(super) fn with_words<R>(bytes: &[u8], f: impl FnOnce(&[u32]) -> R) -> R {
-    match bytemuck::try_cast_slice(bytes) {
-        Ok(words) if cfg!(target_endian = "little") => f(words),
-        _ => f(&crate::engine::reference::words_from_bytes(crate::arith::DType::U32, bytes)),
-    }
-}
-
 /// The magnitudes and norms of an operand's rows.
 pub(super) fn side(
     inputs: &mut dyn Inputs,
@@ -202,9 +194,7 @@ impl Rounder for Recorder {
     ) -> Result<Option<Vec<u8>>, EngineError> {
         if let Some(changes) = self.steered.remove(&node.output) {
             let mut bytes = bytes.to_vec();
-            for (place, pattern) in changes {
-                bytes[4 * place..4 * place + 4].copy_from_slice(&pattern.to_le_bytes());
-            }
+            replace_words(&mut bytes, changes);
             return Ok(Some(bytes));
         }
         let number = self.sites[&index];

@@ -1,6 +1,6 @@
 //! Whether what a job asks for fits: found from its numbers alone, before anything is allocated.
 
-use super::job::Job;
+use super::Job;
 use crate::program::graph::block_count;
 use crate::program::models::{Convolution, Model};
 use crate::program::products::ProductClass;
@@ -12,7 +12,7 @@ const TENSOR_MAX: u64 = 1 << 31;
 
 /// Whether a tensor or the state would be too large: (dotted key, why).
 pub fn error(job: &Job) -> Option<(String, String)> {
-    let (parameters, largest) = parameters_and_largest(job);
+    let (parameters, largest) = (job.model.parameter_count(), largest(job));
     if parameters.saturating_mul(12) > STATE_MAX {
         return Some(("model".into(), format!("its training state is larger than {STATE_MAX} bytes")));
     }
@@ -31,34 +31,23 @@ pub fn error(job: &Job) -> Option<(String, String)> {
     })
 }
 
-/// The numbers of parameters, and the elements of a micro-batch's largest tensor.
-fn parameters_and_largest(job: &Job) -> (u64, u64) {
+/// The elements of a micro-batch's largest tensor.
+fn largest(job: &Job) -> u64 {
     let micro = u64::from(job.batch.micro_batch);
     match &job.model {
         Model::Gpt(g) => {
-            let [v, t, c, l, h] = [g.vocabulary, g.context, g.width, g.layers, g.heads].map(u64::from);
+            let [v, t, c, h] = [g.vocabulary, g.context, g.width, g.heads].map(u64::from);
             let rows = micro.saturating_mul(t);
-            let largest = rows.saturating_mul(v.max(4 * c)).max(rows.saturating_mul(t).saturating_mul(h));
-            (l.saturating_mul(12 * c * c + 13 * c).saturating_add(2 * (v + t) * c), largest)
+            rows.saturating_mul(v.max(4 * c)).max(rows.saturating_mul(t).saturating_mul(h))
         }
-        Model::Mlp(m) => {
-            let widths = [&[m.inputs], &m.hidden[..], &[m.classes]].concat();
-            let weights = widths.windows(2).map(|w| u64::from(w[0]) * u64::from(w[1])).sum();
-            (weights, micro.saturating_mul(u64::from(widths.into_iter().max().unwrap_or(0))))
-        }
+        Model::Mlp(m) => micro.saturating_mul(u64::from(m.widths().into_iter().max().unwrap_or(0))),
         Model::Resnet(r) => {
-            let (mut parameters, mut largest) = (0u64, micro.saturating_mul(u64::from(r.classes)));
-            for c in r.convolutions() {
-                let taps = u64::from(c.kernel) * u64::from(c.kernel);
+            // The patches of the image and those of the output's gradient.
+            let patches = r.convolutions().into_iter().flat_map(|c| {
                 let [inputs, outputs] = [c.inputs, c.outputs].map(u64::from);
-                parameters = parameters.saturating_add(taps * inputs * outputs + 2 * outputs);
-                // The patches of the image and those of the output's gradient.
-                let patches =
-                    [c.outputs_per_channel() * inputs, c.image_pixels() * outputs].map(|n| n * taps);
-                largest = patches.into_iter().fold(largest, |most, n| most.max(micro.saturating_mul(n)));
-            }
-            let head = u64::from(r.classes) * u64::from(*r.stages.last().unwrap_or(&0));
-            (parameters.saturating_add(head), largest)
+                [c.outputs_per_channel() * inputs, c.image_pixels() * outputs].map(|n| n * c.taps())
+            });
+            micro.saturating_mul(patches.chain([u64::from(r.classes)]).max().unwrap_or(0))
         }
     }
 }
@@ -100,7 +89,7 @@ fn products(job: &Job) -> Vec<Product> {
             layers.into_iter().flatten().chain(attention).collect()
         }
         Model::Mlp(m) => {
-            let widths = [&[m.inputs], &m.hidden[..], &[m.classes]].concat();
+            let widths = m.widths();
             let layers = widths.windows(2).enumerate();
             let classes = |layer| if layer == m.hidden.len() { head } else { hidden };
             layers
@@ -109,7 +98,7 @@ fn products(job: &Job) -> Vec<Product> {
         }
         Model::Resnet(r) => {
             let of_convolution = |c: Convolution| {
-                let taps = u64::from(c.kernel) * u64::from(c.kernel);
+                let taps = c.taps();
                 let [inputs, outputs] = [c.inputs, c.outputs].map(u64::from);
                 let [image, rows] = [c.image_pixels(), c.outputs_per_channel()].map(|n| micro * n);
                 [

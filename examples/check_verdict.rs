@@ -1,0 +1,34 @@
+//! Checks a verdict from the file alone, with the referee core: no engine, no threads, no network.
+//!
+//!     cargo run --no-default-features --example check_verdict -- assets/verdicts/operator.json
+//!
+//! Exit status 1 if it convicts, 0 if it does not, 3 if only a replay can tell, 4 if the file does not hold together.
+
+use std::process::exit;
+
+use tiebreak::dispute::verdict::{Outcome, Verdict};
+
+fn main() {
+    let path = std::env::args().nth(1).expect("give the verdict's file");
+    let bytes = std::fs::read(&path).expect("the file can be read");
+    // Without the trainer's key: the finding then says that nobody vouches for who signed.
+    let outcome = Verdict::from_bytes(&bytes).and_then(|verdict| verdict.check(None));
+    exit(match outcome {
+        Ok(Outcome::Convicts(finding)) => {
+            println!("CONVICTS run {} at step {}: {}", finding.run, finding.step, finding.what);
+            1
+        }
+        Ok(Outcome::DoesNotConvict(why)) => {
+            println!("does not convict: {why}");
+            0
+        }
+        Ok(Outcome::NeedsReplay { step, run }) => {
+            println!("step {step} of run {run} has to be replayed");
+            3
+        }
+        Err(why) => {
+            println!("{path}: {why}");
+            4
+        }
+    });
+}

@@ -1,0 +1,51 @@
+//! Elements as 32-bit words, and as canonical bytes: little-endian, of [`DType::size`] bytes each.
+
+use super::DType;
+
+/// The word of one element's canonical bytes; integers of quantised tensors are sign-extended.
+///
+/// # Panics
+/// If there are more bytes than a word has.
+pub fn word_from_bytes(dtype: DType, bytes: &[u8]) -> u32 {
+    let mut word = [0; 4];
+    word[..bytes.len()].copy_from_slice(bytes);
+    let word = u32::from_le_bytes(word);
+    match dtype {
+        DType::Q(d) => (((word << (32 - 8 * u32::from(d))) as i32) >> (32 - 8 * u32::from(d))) as u32,
+        _ => word,
+    }
+}
+
+/// The words of canonical bytes.
+pub fn words_from_bytes(dtype: DType, bytes: &[u8]) -> Vec<u32> {
+    bytes.chunks_exact(dtype.size()).map(|element| word_from_bytes(dtype, element)).collect()
+}
+
+/// The canonical bytes of words.
+pub fn bytes_from_words(dtype: DType, words: &[u32]) -> Vec<u8> {
+    let size = dtype.size();
+    words.iter().flat_map(|w| w.to_le_bytes().into_iter().take(size)).collect()
+}
+
+/// The canonical bytes of binary32 patterns, or of other elements of four bytes.
+pub fn bytes_of(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Shows canonical bytes of elements of four bytes as words, without a copy where they lie well.
+pub fn with_words<R>(bytes: &[u8], f: impl FnOnce(&[u32]) -> R) -> R {
+    match bytemuck::try_cast_slice(bytes) {
+        Ok(words) if cfg!(target_endian = "little") => f(words),
+        _ => f(&words_from_bytes(DType::U32, bytes)),
+    }
+}
+
+/// Puts words in place of some elements of four bytes each.
+///
+/// # Panics
+/// If an element is beyond the bytes.
+pub fn replace_words(bytes: &mut [u8], changes: impl IntoIterator<Item = (usize, u32)>) {
+    for (place, word) in changes {
+        bytes[4 * place..4 * place + 4].copy_from_slice(&word.to_le_bytes());
+    }
+}

@@ -1,0 +1,376 @@
+//! The auditor's side of a step: takes the logged decisions in place of its own roundings, checks each that matters against
+//! the proved bound, and counts the freedom that the trainer had and used.
+
+use std::collections::{HashMap, HashSet};
+
+use rayon::prelude::*;
+
+use super::record::Rounder;
+use super::tally::{Freedom, Tally};
+use crate::arith::DType;
+use crate::arith::digits::{exponent, is_marked, magnitude_bits};
+use crate::arith::words::{replace_words, with_words, word_from_bytes, words_from_bytes};
+use crate::commit::Malformed;
+use crate::engine::{EngineError, Inputs};
+use crate::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId};
+use crate::program::phase::Phase;
+use crate::rounding::Decision;
+use crate::rounding::codec::decode;
+use crate::rounding::legal::{Accumulation, Exact, Illegal, Row};
+use crate::rounding::log::Log;
+use crate::rounding::near_tie::{NearTie, Product, Side, Tolerance};
+use crate::rounding::thresholds::Rounding;
+
+/// Replays a step's log, on a program's graph or a native one ([`crate::program::logged::native_graph`]): there no rounding can be
+/// judged, and `beyond` and `needless` are about the auditor's own products.
+pub struct Replayer {
+    log: Log,
+    rounding: Rounding,
+    products: Vec<LoggedProduct>,
+    /// Of every tensor of the graph.
+    types: Vec<DType>,
+    /// Nodes of the program's graph that matter: the product's number, and whether its operands' integers are read there, its
+    /// results, or both.
+    sites: HashMap<usize, Site>,
+    /// Roundings about which the log decides something.
+    roundings: HashSet<TensorId>,
+    micro: u32,
+    /// The operands of a product whose results are to come.
+    operands: Vec<[Rows; 2]>,
+    /// Elements of the next rounding that the log decides otherwise.
+    pending: HashMap<TensorId, Vec<(usize, u32)>>,
+    measure_freedom: bool,
+    tally: Tally,
+    malformed: Option<Malformed>,
+}
+
+/// What a node is to a logged product.
+#[derive(Clone, Copy)]
+struct Site {
+    number: usize,
+    operands: bool,
+    results: bool,
+}
+
+/// A quantised operand: its rows' integers, magnitudes and norms.
+struct Rows {
+    digits: u8,
+    k: usize,
+    bytes: Vec<u8>,
+    side: Side,
+}
+
+impl Rows {
+    fn read(
+        inputs: &mut dyn Inputs,
+        dtype: DType,
+        [quantised, magnitudes]: [TensorId; 2],
+        k: usize,
+    ) -> Result<Rows, EngineError> {
+        let DType::Q(digits) = dtype else { unreachable!("products take quantised operands") };
+        let side = Side { magnitudes: Vec::new(), norms: Vec::new() };
+        let mut rows = Rows { digits, k, bytes: Vec::new(), side };
+        inputs.visit(quantised, &mut |bytes| rows.bytes = bytes.to_vec())?;
+        inputs.visit(magnitudes, &mut |bytes| rows.side.magnitudes = with_words(bytes, <[u32]>::to_vec))?;
+        let (row_bytes, digits) = (k * usize::from(digits), usize::from(digits));
+        rows.side.norms = (0..rows.side.magnitudes.len())
+            .into_par_iter()
+            .map(|row| {
+                let magnitude = rows.side.magnitudes[row];
+                let squares: f64 = rows.bytes[row * row_bytes..(row + 1) * row_bytes]
+                    .chunks_exact(digits.max(1))
+                    .map(|q| f64::from(word_from_bytes(dtype, q) as i32).powi(2))
+                    .sum();
+                let scale = 2f64.powi(exponent(magnitude) - magnitude_bits(digits as u32) as i32);
+                (squares.sqrt() * scale * 1.000_001) as f32
+            })
+            .collect();
+        Ok(rows)
+    }
+
+    /// A row, as one more part of `to`.
+    fn row(&self, to: Row, row: usize) -> Row {
+        let bytes = self.k * usize::from(self.digits);
+        let row_bytes = &self.bytes[row * bytes..(row + 1) * bytes];
+        let integers =
+            words_from_bytes(DType::Q(self.digits), row_bytes).into_iter().map(|q| q as i32).collect();
+        to.with(integers, self.side.magnitudes[row], u32::from(self.digits))
+    }
+}
+
+impl Replayer {
+    /// For a step of a graph with logged products. The log is one part for each of them and each micro-batch.
+    pub fn new(rounding: &Rounding, graph: &Graph, log: Log) -> Replayer {
+        let tally = Tally { bytes: log.bytes().len() as u64, ..Tally::default() };
+        Replayer {
+            log,
+            rounding: rounding.clone(),
+            products: graph.logged.clone(),
+            types: graph.tensors.iter().map(|ty| ty.dtype).collect(),
+            sites: HashMap::new(),
+            roundings: HashSet::new(),
+            micro: 0,
+            operands: Vec::new(),
+            pending: HashMap::new(),
+            measure_freedom: false,
+            tally,
+            malformed: None,
+        }
+    }
+
+    /// Also measures what the proved bound would let a trainer choose: a scan of every product.
+    pub fn measure_freedom(&mut self) {
+        self.measure_freedom = true;
+    }
+
+    /// The log's root, for the record.
+    pub fn root(&self) -> crate::commit::digest::Digest {
+        self.log.root()
+    }
+
+    /// What was seen.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Why the log cannot be read, if that is what stopped the step.
+    pub fn malformed(&self) -> Option<&Malformed> {
+        self.malformed.as_ref()
+    }
+
+    /// Whether anything of a product is looked at.
+    fn looks_at(&self, number: usize) -> bool {
+        self.measure_freedom || !self.part(number).is_empty()
+    }
+
+    /// The log of a product in this micro-batch.
+    fn part(&self, number: usize) -> &[u8] {
+        self.log.part(self.micro as usize * self.products.len() + number)
+    }
+
+    /// Reads the operands of a digitised product.
+    fn read_operands(&mut self, site: Site, node: &Node, inputs: &mut dyn Inputs) -> Result<(), EngineError> {
+        let Primitive::Product { a, magnitudes_a, b, magnitudes_b, .. } = &node.primitive else {
+            unreachable!("operands are read where they are multiplied");
+        };
+        let k = self.products[site.number].dims()[3];
+        let read = |tensor: &TensorId, magnitudes: &TensorId, inputs: &mut dyn Inputs| {
+            Rows::read(inputs, self.types[tensor.0 as usize], [*tensor, *magnitudes], k)
+        };
+        let rows = [read(a, magnitudes_a, inputs)?, read(b, magnitudes_b, inputs)?];
+        self.operands.push(rows);
+        Ok(())
+    }
+
+    /// Takes the decisions of a product, whose results are the auditor's own.
+    fn product(&mut self, number: usize, node: &Node, results: &[u32]) -> Result<(), EngineError> {
+        let logged = self.products[number].clone();
+        let decisions = decode(self.part(number), logged.elements() as u64).map_err(|error| {
+            let why = format!("{}, micro-batch {}: {error}", node.operator, self.micro);
+            self.malformed = Some(error);
+            EngineError::Stopped(why)
+        })?;
+        self.tally.elements += logged.elements() as u64;
+        self.tally.decisions += decisions.len() as u64;
+        let operands = std::mem::take(&mut self.operands);
+        let mut changes = Vec::new();
+        if self.looks_at(number) {
+            let [batch, m, n, k] = logged.dims();
+            // Without the integers nothing is proved, and only grids without a floor are known: an auditor that rounds native
+            // products of its own, as in the paper's preset.
+            let blank =
+                [batch * m, batch * n].map(|rows| Side { magnitudes: vec![0; rows], norms: vec![0.0; rows] });
+            let [a, b] = operands.first().map_or(blank.each_ref(), |[a, b]| [&a.side, &b.side]);
+            let tolerance = self.rounding.tolerance(logged.class, k);
+            let product = Product { dims: logged.dims(), rule: logged.rule, a, b, tolerance };
+            let accumulation = self.rounding.accumulation();
+            let seen = Seen {
+                number,
+                operator: &node.operator,
+                product,
+                results,
+                operands: &operands,
+                accumulation,
+            };
+            for decision in &decisions {
+                self.decision(&seen, decision, &mut changes)?;
+            }
+            if self.measure_freedom && !operands.is_empty() {
+                self.tally.freedom.push(seen.freedom(self.micro));
+            }
+        }
+        self.pending.insert(logged.output, changes);
+        Ok(())
+    }
+
+    /// Takes one decision: counts it, notes the change that it makes, and judges it against the proved bound.
+    fn decision(
+        &mut self,
+        seen: &Seen,
+        decision: &Decision,
+        changes: &mut Vec<(usize, u32)>,
+    ) -> Result<(), EngineError> {
+        self.tally.bits += u64::from(decision.bits);
+        let (place, product) = (decision.place as usize, &seen.product);
+        let x = seen.value(place);
+        let [row, column] = product.sides(place);
+        let magnitudes = [product.a.magnitudes[row], product.b.magnitudes[column]];
+        if !x.is_finite() || magnitudes.into_iter().any(is_marked) {
+            let error = Malformed::invalid("rounding log", "a decision about a value that is not finite");
+            self.malformed = Some(error.clone());
+            return Err(EngineError::Stopped(format!("{}: {error}", seen.operator)));
+        }
+        let grid = product.grid(place);
+        let mine = product.rule.rounded(grid, seen.results[place], x);
+        let theirs = decision.index(grid, x);
+        let tolerance = 2.0 * product.tolerance(place, x);
+        let tie = NearTie { place, value: x, rounded: mine, tolerance, grid };
+        let [low, high] = tie.range();
+        self.tally.needless += u64::from(low == high);
+        let margin = 2.0 * tie.margin(); // of the tolerance itself
+        self.tally.margins.count(margin);
+        if theirs == mine {
+            return Ok(());
+        }
+        self.tally.margins_taken.count(margin);
+        changes.push((place, grid.pattern(theirs)));
+        self.tally.taken_up += u64::from(theirs > mine);
+        self.tally.taken_down += u64::from(theirs < mine);
+        self.tally.beyond += u64::from(!(low..=high).contains(&theirs));
+        let Some(exact) = seen.exact([row, column]) else { return Ok(()) };
+        let legal = exact.legal(grid, seen.accumulation);
+        if !decision.is_of(legal) {
+            self.tally.illegal += 1;
+            self.tally.first_illegal.get_or_insert_with(|| Illegal {
+                micro_batch: self.micro,
+                operator: seen.operator.to_string(),
+                product: seen.number,
+                element: decision.place,
+                exact: exact.value,
+                bound: exact.bound(seen.accumulation),
+                value: grid.value(theirs) as f32,
+                legal: legal.map(|index| grid.value(index) as f32),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// A logged product as an auditor sees it: its own results, and its operands' integers if it digitised them.
+struct Seen<'a> {
+    number: usize,
+    operator: &'a str,
+    product: Product<'a>,
+    /// [batch, M, N] in one part or two.
+    results: &'a [u32],
+    operands: &'a [[Rows; 2]],
+    accumulation: Accumulation,
+}
+
+impl Seen<'_> {
+    /// The auditor's result of an element.
+    fn value(&self, place: usize) -> f64 {
+        let part = |place: usize| f64::from(f32::from_bits(self.results[place]));
+        let rest = self.product.rule.is_wide().then(|| part(self.product.elements() + place));
+        part(place) + rest.unwrap_or(0.0)
+    }
+
+    /// The exact product of a row and a column, if their integers are known.
+    fn exact(&self, sides: [usize; 2]) -> Option<Exact> {
+        let joined = |side: usize| {
+            self.operands.iter().fold(Row::default(), |all, parts| parts[side].row(all, sides[side]))
+        };
+        (!self.operands.is_empty()).then(|| Exact::of(&joined(0), &joined(1)))
+    }
+
+    /// What the proved bound leaves free.
+    fn freedom(&self, micro_batch: u32) -> Freedom {
+        let digits = |part: &[Rows; 2]| [0, 1].map(|side| u32::from(part[side].digits));
+        let digits: Vec<[u32; 2]> = self.operands.iter().map(digits).collect();
+        let norms = self.accumulation.bound_by_norms(self.product.dims[3], &digits) as f32;
+        let wide = Product { tolerance: Tolerance { norms, ..Tolerance::default() }, ..self.product };
+        freedom(&wide, self.results, self.product.elements(), micro_batch, self.operator)
+    }
+}
+
+/// What the bound leaves free in a product.
+fn freedom(product: &Product, results: &[u32], elements: usize, micro_batch: u32, operator: &str) -> Freedom {
+    let parts = product.fold(
+        results,
+        || (0u64, 0f64, 0f64),
+        |(free, bits, shift), tie, [low, high]| {
+            *free += 1;
+            *bits += ((high - low + 1) as f64).log2();
+            // From its nearest value to the further end.
+            let near = tie.grid.value(tie.grid.index(tie.value));
+            *shift += (tie.grid.value(high) - near).max(near - tie.grid.value(low));
+        },
+    );
+    let parts = parts.unwrap_or_default(); // values that are not finite are no choice
+    let sum = |f: fn(&(u64, f64, f64)) -> f64| parts.iter().map(f).sum::<f64>();
+    let size: f64 = results[..elements].iter().map(|&x| f64::from(f32::from_bits(x)).abs()).sum();
+    Freedom {
+        micro_batch,
+        operator: operator.to_string(),
+        elements: elements as u64,
+        free: parts.iter().map(|part| part.0).sum(),
+        bits: sum(|part| part.1),
+        bias: if size > 0.0 { sum(|part| part.2) / size } else { 0.0 },
+    }
+}
+
+impl Rounder for Replayer {
+    fn begin(&mut self, phase: Phase, graph: &Graph) {
+        self.operands.clear();
+        self.sites.clear();
+        self.roundings.clear();
+        self.pending.clear();
+        let Phase::Micro(micro) = phase else { return };
+        self.micro = micro;
+        let places: HashMap<TensorId, usize> =
+            graph.nodes.iter().enumerate().map(|(index, node)| (node.output, index)).collect();
+        for (number, logged) in self.products.iter().enumerate() {
+            let none = Site { number, operands: false, results: false };
+            // A native graph has no integers.
+            let exact = logged.exact.iter().filter_map(|tensor| places.get(tensor));
+            let native = |&&place: &&usize| matches!(graph.nodes[place].primitive, Primitive::Native { .. });
+            for &place in exact.filter(|place| !native(place)) {
+                self.sites.entry(place).or_insert(none).operands = true;
+            }
+            self.sites.entry(places[&logged.product]).or_insert(none).results = true;
+        }
+        let decided = self.products.iter().enumerate().filter(|(number, _)| !self.part(*number).is_empty());
+        self.roundings = decided.map(|(_, logged)| logged.output).collect();
+    }
+
+    fn wants(&self, index: usize, node: &Node) -> bool {
+        let site = self.sites.get(&index).is_some_and(|site| site.results || self.looks_at(site.number));
+        site || self.roundings.contains(&node.output)
+    }
+
+    fn node(
+        &mut self,
+        index: usize,
+        node: &Node,
+        bytes: &[u8],
+        inputs: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        if let Some(changes) = self.pending.remove(&node.output) {
+            if changes.is_empty() {
+                return Ok(None);
+            }
+            let mut bytes = bytes.to_vec();
+            replace_words(&mut bytes, changes);
+            return Ok(Some(bytes));
+        }
+        if let Some(&site) = self.sites.get(&index) {
+            if site.operands && self.looks_at(site.number) {
+                self.read_operands(site, node, inputs)?;
+            }
+            if site.results {
+                with_words(bytes, |words| self.product(site.number, node, words))?;
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,120 @@
+//! What observes a committed step: hashes every operator's output, and lets roundings be logged or taken from a log.
+
+use std::sync::Arc;
+
+use crate::commit::tensor::{self, Hash};
+use crate::commit::trace::TracedNode;
+use crate::engine::scan::{Found, Scan};
+use crate::engine::session::StepObserver;
+use crate::engine::{EngineError, Inputs, Observer};
+use crate::observers::record::Rounder;
+use crate::program::graph::{Graph, Node, TensorType};
+use crate::program::logged::traced;
+use crate::program::phase::Phase;
+
+/// Changes an operator's output as it is made; the honest one changes nothing.
+pub type Tamper<'a> = Option<&'a mut dyn FnMut(Phase, usize, &Node, &[u8]) -> Option<Vec<u8>>>;
+
+/// Hashes every node's output as it is shown, and lets roundings be logged or taken from a log.
+pub(crate) struct Tracer<'a, 'b, 'c> {
+    pub(crate) nodes: Vec<TracedNode>,
+    /// Whether digests are wanted at all, and of which nodes of the graph that runs.
+    hashing: bool,
+    traced: Vec<bool>,
+    tamper: &'b mut Tamper<'a>,
+    rounder: Option<&'c mut (dyn Rounder + 'c)>,
+    phase: Phase,
+    graph: Option<Arc<Vec<TensorType>>>,
+}
+
+impl StepObserver for Tracer<'_, '_, '_> {
+    fn phase(&mut self, phase: Phase, graph: &Graph) -> Option<&mut dyn Observer> {
+        if !self.hashing && self.tamper.is_none() && self.rounder.is_none() {
+            return None;
+        }
+        if let Some(rounder) = &mut self.rounder {
+            rounder.begin(phase, graph);
+        }
+        self.phase = phase;
+        self.graph = Some(Arc::new(graph.nodes.iter().map(|n| graph.tensor(n.output).clone()).collect()));
+        self.traced = if self.hashing { traced(graph) } else { Vec::new() };
+        Some(self)
+    }
+}
+
+impl<'a, 'b, 'c> Tracer<'a, 'b, 'c> {
+    /// A tracer that hashes if `hashing`.
+    pub(crate) fn new(
+        hashing: bool,
+        tamper: &'b mut Tamper<'a>,
+        rounder: Option<&'c mut (dyn Rounder + 'c)>,
+    ) -> Tracer<'a, 'b, 'c> {
+        let (nodes, traced) = (Vec::new(), Vec::new());
+        Tracer { nodes, hashing, traced, tamper, rounder, phase: Phase::Update, graph: None }
+    }
+
+    /// Whether the trace holds a node.
+    fn hashes(&self, index: usize) -> bool {
+        self.hashing && self.traced[index]
+    }
+
+    /// Whether the rounder has something to do at a node.
+    fn rounds(&self, index: usize, node: &Node) -> bool {
+        self.rounder.as_ref().is_some_and(|rounder| rounder.wants(index, node))
+    }
+}
+
+impl Observer for Tracer<'_, '_, '_> {
+    fn wants(&self, index: usize, node: &Node) -> bool {
+        self.hashes(index) || self.tamper.is_some() || self.rounds(index, node)
+    }
+
+    fn scan(&self, index: usize, _node: &Node) -> Option<Scan> {
+        if self.hashes(index) || self.tamper.is_some() {
+            return None;
+        }
+        self.rounder.as_ref()?.scan(index)
+    }
+
+    fn found(&mut self, index: usize, node: &Node, found: Found) -> Result<(), EngineError> {
+        match &mut self.rounder {
+            Some(rounder) => rounder.found(index, node, found),
+            None => Ok(()),
+        }
+    }
+
+    fn tiles(&self, index: usize, node: &Node) -> bool {
+        self.hashes(index) && self.tamper.is_none() && !self.rounds(index, node)
+    }
+
+    fn tiled(&mut self, index: usize, _node: &Node, tiles: Vec<Hash>) -> Result<(), EngineError> {
+        let types = self.graph.as_ref().expect("a phase was begun");
+        self.nodes.push(TracedNode::new(&types[index], tiles));
+        Ok(())
+    }
+
+    fn node(
+        &mut self,
+        index: usize,
+        node: &Node,
+        bytes: &[u8],
+        inputs: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        let mut changed = None;
+        if self.rounds(index, node)
+            && let Some(rounder) = &mut self.rounder
+        {
+            changed = rounder.node(index, node, bytes, inputs)?;
+        }
+        if let Some(tamper) = &mut self.tamper {
+            let shown = changed.as_deref().unwrap_or(bytes);
+            changed = tamper(self.phase, index, node, shown).or(changed);
+        }
+        if self.hashes(index) {
+            let types = self.graph.as_ref().expect("a phase was begun");
+            let tiles = tensor::tile_values(changed.as_deref().unwrap_or(bytes));
+            self.nodes.push(TracedNode::new(&types[index], tiles));
+        }
+        Ok(changed)
+    }
+}

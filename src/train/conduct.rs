@@ -1,0 +1,36 @@
+//! How a trainer goes about its job. The honest way is the only one that ships in a trainer; the tests and the demo bring others.
+
+use super::TrainError;
+use crate::engine::session::{Session, StepScalars};
+use crate::job::data::Dataset;
+use crate::program::step::{MicroBatch, Program};
+use crate::run::dir::Run;
+use crate::step::{CommittedStep, committed_step};
+
+/// A trainer's conduct: each part is honest unless it is replaced.
+pub trait Conduct {
+    /// The program that really runs.
+    fn program(&mut self, program: &Program) -> Program {
+        program.clone()
+    }
+
+    /// Sees tensor `index` of the initial state, canonical bytes, before it is loaded.
+    fn initial(&mut self, _index: usize, _tensor: &mut [u8]) {}
+
+    /// A step on the session's state, and what is committed about it. `dataset` has other batches.
+    fn step(
+        &mut self,
+        run: &Run,
+        session: &mut Session,
+        scalars: StepScalars,
+        batch: Vec<MicroBatch>,
+        _dataset: &mut Dataset,
+    ) -> Result<CommittedStep, TrainError> {
+        Ok(committed_step(run, session, scalars, &batch, None, None)?)
+    }
+}
+
+/// Does what the job says.
+pub struct Honest;
+
+impl Conduct for Honest {}

@@ -1,0 +1,71 @@
+//! The referee core alone: these tests are also run with `--no-default-features`.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use tiebreak::dispute::verdict::{Outcome, Verdict};
+
+/// What an auditor wrote about a trainer that changed one element of a GELU (`assets/verdicts/README.md`).
+const OPERATOR: &[u8] = include_bytes!("../assets/verdicts/operator.json");
+
+#[test]
+fn a_verdict_convicts_from_the_file_alone() {
+    let verdict = Verdict::from_bytes(OPERATOR).unwrap();
+    match verdict.check(None).unwrap() {
+        Outcome::Convicts(finding) => {
+            assert_eq!(finding.step, 17);
+            assert!(finding.what.contains("gelu"), "{}", finding.what);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Every digit of the evidence counts: with another one the file says nothing, whatever it claims.
+#[test]
+fn a_changed_verdict_does_not_convict() {
+    let text = std::str::from_utf8(OPERATOR).unwrap();
+    let mut changed = 0;
+    for (at, digit) in text.match_indices(|c: char| c.is_ascii_hexdigit() || c == '/').step_by(97) {
+        let other = if digit == "1" { "2" } else { "1" };
+        let mut bytes = OPERATOR.to_vec();
+        bytes[at..at + 1].copy_from_slice(other.as_bytes());
+        let outcome = Verdict::from_bytes(&bytes).and_then(|verdict| verdict.check(None));
+        assert!(!matches!(outcome, Ok(Outcome::Convicts(_))), "byte {at}");
+        changed += 1;
+    }
+    assert!(changed > 50, "{changed}");
+}
+
+/// The crates below the referee are those of docs/REFEREE.md, so that a review that was made of them is still one of what runs.
+#[test]
+fn the_crates_below_are_those_of_the_page() {
+    let manifest = env!("CARGO_MANIFEST_DIR");
+    let cargo = std::env::var("CARGO").unwrap_or("cargo".into());
+    let tree = Command::new(cargo)
+        .args(["tree", "--package", "tiebreak", "--no-default-features", "--edges", "normal,build"])
+        .args([
+            "--target",
+            "x86_64-unknown-linux-gnu",
+            "--prefix",
+            "none",
+            "--format",
+            "{p}",
+            "--locked",
+            "--offline",
+        ])
+        .current_dir(manifest)
+        .output()
+        .unwrap();
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    let name = |line: &str| line.split(' ').next().unwrap_or("").to_string();
+    let tree: BTreeSet<String> = String::from_utf8(tree.stdout).unwrap().lines().map(name).collect();
+    let page = std::fs::read_to_string(format!("{manifest}/docs/REFEREE.md")).unwrap();
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
+    let page: BTreeSet<String> = rows
+        .flat_map(|row| row.split('|').next().unwrap_or("").split('`'))
+        .map(|name| name.trim_matches([',', ' ']).to_string())
+        .filter(|name| !name.is_empty())
+        .chain(["tiebreak".to_string()])
+        .collect();
+    assert_eq!(tree, page, "cargo's tree on the left, docs/REFEREE.md on the right");
+}
