@@ -103,7 +103,7 @@ fn attention(mut engine: Cuda, [samples, heads, positions, channels]: [u32; 4]) 
     let number = |i: u32, seed: u32| (value(i, seed) as f32 / (1 << 23) as f32 - 1.0).to_le_bytes();
     let mut seconds = Vec::new();
     for at_once in [true, false] {
-        engine = engine.regions(at_once);
+        engine = engine.fusing_rows(at_once);
         let compiled = engine.compile(graph.clone())?;
         let mut inputs = Vec::new();
         for (seed, port) in (1..).zip(&graph.inputs) {
@@ -119,7 +119,7 @@ fn attention(mut engine: Cuda, [samples, heads, positions, channels]: [u32; 4]) 
             "seconds": seconds[0], "seconds_by_node": seconds[1],
         })
     );
-    Ok(engine.regions(true))
+    Ok(engine.fusing_rows(true))
 }
 
 /// The program of a step of a GPT: AdamW, clipping, its micro-batches accumulated by the contract's tree.
@@ -365,9 +365,9 @@ fn bench(small: bool, parts: &[String]) -> Result<(), EngineError> {
         step(&mut engine, &trained, "2, kernels launched one by one", digits(), size)?;
         engine = engine.graphs(true).copies(false)?;
         step(&mut engine, &trained, "2, copies that wait for the device", digits(), size)?;
-        engine = engine.copies(true)?.regions(false);
+        engine = engine.copies(true)?.fusing_rows(false);
         step(&mut engine, &trained, "2, a kernel for each node", digits(), size)?;
-        engine = engine.regions(true);
+        engine = engine.fusing_rows(true);
     }
     if wants("profile") {
         let one = Trained::new(1, small);

@@ -138,10 +138,10 @@ fn bench(name: &str, model: Model, products: ProductTable, engine: &mut dyn Engi
 #[cfg(feature = "gpu")]
 fn both_ways(name: &str, model: Model, products: ProductTable, adapter: &str) {
     use tiebreak::engine::gpu::Gpu;
-    let times = [true, false].map(|regions| {
+    let times = [true, false].map(|fused| {
         let engine = Gpu::open(Some(adapter)).expect("the adapter passes its self-test");
-        println!("rows {}:", if regions { "computed at once" } else { "node by node" });
-        bench(name, model.clone(), products.clone(), &mut engine.regions(regions)).as_secs_f64()
+        println!("rows {}:", if fused { "computed at once" } else { "node by node" });
+        bench(name, model.clone(), products.clone(), &mut engine.fusing_rows(fused)).as_secs_f64()
     });
     println!("    rows at once take {:.3} of the time of node by node", times[0] / times[1]);
 }

@@ -318,11 +318,11 @@ fn logs_of_both_searches() {
             let shorter = fs::read_to_string(job).unwrap().replace("steps = 4", "steps = 2");
             fs::write(job, shorter).unwrap();
             // Every other time as with a driver that cannot copy beside kernels.
-            engine.engine = engine.engine.scanning(true).copies(number % 2 == 0).unwrap();
+            engine.engine = engine.engine.searching_near_ties(true).copies(number % 2 == 0).unwrap();
             let rounded = engine.engine.rounded_in_searches();
             let there = train(job, &folder.path().join("there"), &mut engine);
             let rounded = engine.engine.rounded_in_searches() - rounded;
-            engine.engine = engine.engine.scanning(false);
+            engine.engine = engine.engine.searching_near_ties(false);
             let here = train(job, &folder.path().join("here"), &mut engine);
             assert!(there.0.iter().any(|(_, log)| log.len() > 100), "{table}: the logs are empty");
             assert_eq!(there.0, here.0, "{table}");

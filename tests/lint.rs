@@ -156,7 +156,7 @@ fn floats_are_exact_integers_or_rejected() {
 #[cfg(feature = "gpu")]
 #[test]
 fn every_shader_of_every_program_passes() {
-    use tiebreak::engine::gpu::kernels::texts;
+    use tiebreak::engine::gpu::texts;
     use tiebreak::program::models::{Gelu, Gpt, Mlp, Model, Resnet};
     use tiebreak::program::optimizer::Optimizer;
     use tiebreak::program::products::ProductTable;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cuda_bridge::nvrtc::NvrtcError;
 use cuda_bridge::translate::{Kernel, Options};
-use tiebreak::engine::gpu::kernels::texts;
+use tiebreak::engine::gpu::texts;
 use tiebreak::run::read_job;
 use tiebreak::shaders;
 use tiebreak::shaders::product::Choice;

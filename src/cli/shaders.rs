@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::{CommandResult, Exit, Printer};
-use crate::engine::gpu::kernels::texts;
+use crate::engine::gpu::texts;
 use crate::run::{RunError, read_job};
 use crate::shaders::lint;
 

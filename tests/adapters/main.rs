@@ -11,8 +11,8 @@ mod common;
 mod operators;
 #[cfg(feature = "gpu")]
 mod primitives;
-#[cfg(feature = "gpu")]
-mod regions;
 mod rounding;
+#[cfg(feature = "gpu")]
+mod row_fusion;
 #[cfg(feature = "gpu")]
 mod windows;

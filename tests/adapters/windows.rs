@@ -33,7 +33,7 @@ fn with_buffers_of(bytes: u64, mut test: impl FnMut(&mut Gpu)) {
             let words = gpus().adapters[0].describe().contains("Words");
             Gpu::open_with(Some(&name), if words { Variant::Dot } else { Variant::Words }).unwrap()
         };
-        Mutex::new(name.map(|name| open(name).hashing(true).regions(true)))
+        Mutex::new(name.map(|name| open(name).hashing(true).fusing_rows(true)))
     });
     let mut other = OTHER.lock().unwrap_or_else(PoisonError::into_inner);
     for engine in gpus().adapters.iter_mut().chain(&mut *other) {

@@ -258,7 +258,7 @@ fn open_gpus() -> Gpus {
     #[cfg(feature = "gpu")]
     for name in adapter_names() {
         let gpu = tiebreak::engine::gpu::Gpu::open(Some(&name));
-        all.adapters.push(gpu.unwrap_or_else(|error| panic!("{error}")).hashing(true).regions(true));
+        all.adapters.push(gpu.unwrap_or_else(|error| panic!("{error}")).hashing(true).fusing_rows(true));
     }
     #[cfg(feature = "cuda")]
     for device in tiebreak::engine::gpu::cuda_devices().unwrap() {

@@ -18,17 +18,10 @@ const OPEN: &[&str] = &[
     "circle in cuda-bridge/src/attention",
     "circle in cuda-bridge/src/translate",
     "circle in src/engine",
-    "circle in src/engine/gpu",
     "function benches/rounding.rs: bench",
     "function cuda-bridge/src/attention.rs: kernel",
     "function cuda-bridge/src/cublas.rs: product",
     "function cuda-bridge/src/translate/kernel.rs: kernel",
-    "function src/engine/gpu/attention.rs: around",
-    "function src/engine/gpu/attention_kernel.rs: describe",
-    "function src/engine/gpu/kernels.rs: shader_from",
-    "function src/engine/gpu/mod.rs: run",
-    "function src/engine/gpu/roots.rs: roots_there",
-    "function src/engine/gpu/scan.rs: start_search",
 ];
 
 /// Functions above the limit that are better whole, each with why.

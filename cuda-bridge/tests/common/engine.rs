@@ -8,8 +8,7 @@ use cuda_bridge::tensor_core::Shape;
 use cuda_bridge::translate::Options;
 use tiebreak::arith::DType;
 use tiebreak::arith::words::{bytes_from_words, words_from_bytes};
-use tiebreak::engine::gpu::Variant;
-use tiebreak::engine::gpu::kernels::shader;
+use tiebreak::engine::gpu::{Shader, Variant, shader};
 use tiebreak::engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
 use tiebreak::program::element::{self, Source};
 use tiebreak::program::graph::{Graph, Node, Primitive, TensorId, TensorType};
@@ -165,15 +164,9 @@ impl Engine for Shim {
         }
         for (index, node) in graph.nodes.iter().enumerate() {
             let ty = graph.tensor(node.output);
-            let grouping =
-                matches!(node.primitive, Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. });
-            let words = if grouping {
-                let Ok(words) = element::range(&graph, node, 0..ty.len(), &mut Words(&values));
-                words_from_bytes(DType::U32, &bytes_from_words(ty.dtype, &words))
-            } else {
+            let words = if let Some(Shader { text, uniform, groups }) = shader(&graph, node, self.variant) {
                 // A pattern that no kernel writes everywhere: what it leaves out shows.
                 let mut words = vec![0x5a5a_5a5a; self.words(ty)];
-                let (text, uniform, groups) = shader(&graph, node, self.variant);
                 if !groups.contains(&0) {
                     let (kernel, groups) = match self.product(&graph, node, groups) {
                         Some(product) => product,
@@ -187,6 +180,10 @@ impl Engine for Shim {
                     kernel.run(groups, &mut buffers).unwrap_or_else(|e| panic!("{}: {e}", node.operator));
                 }
                 words
+            } else {
+                // A grouping, which runs on the host.
+                let Ok(words) = element::range(&graph, node, 0..ty.len(), &mut Words(&values));
+                words_from_bytes(DType::U32, &bytes_from_words(ty.dtype, &words))
             };
             let storage = Storage { ty: ty.clone(), words };
             if let Some(observer) = observer.as_deref_mut().filter(|o| o.wants(index, node)) {

@@ -1,0 +1,283 @@
+//! One adapter through wgpu: pipelines, buffers, dispatches, read-back.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use wgpu::{Backends, BufferUsages};
+
+use super::kernel::{BUFFERS_MAX, Kernel, Limits, Prepared, Shader};
+use super::{Device, Dispatch, linted};
+use crate::engine::EngineError;
+use crate::shaders::product::Variant;
+
+/// An adapter as people choose it.
+#[derive(Clone, Debug)]
+pub struct AdapterName {
+    pub name: String,
+    /// Why it is not used, if so.
+    pub refused: Option<String>,
+    /// Whether it runs on the CPU: a software driver.
+    pub software: bool,
+}
+
+fn instance() -> wgpu::Instance {
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = Backends::VULKAN | Backends::METAL | Backends::DX12;
+    wgpu::Instance::new(descriptor)
+}
+
+fn name_of(adapter: &wgpu::Adapter) -> String {
+    let info = adapter.get_info();
+    format!("{} ({:?})", info.name, info.backend)
+}
+
+fn all() -> Vec<wgpu::Adapter> {
+    pollster::block_on(instance().enumerate_adapters(Backends::VULKAN | Backends::METAL | Backends::DX12))
+}
+
+/// The adapters of this machine. OpenGL is left out: its translation gets integer corner cases wrong (division by zero,
+/// signed remainders), so its bits are not those of WGSL.
+pub fn adapters() -> Vec<AdapterName> {
+    let limits = wgpu::Limits::default();
+    let refused = |adapter: &wgpu::Adapter| {
+        (!limits.check_limits(&adapter.limits()))
+            .then(|| "it does not offer WebGPU's default limits".to_string())
+    };
+    let named = |adapter: &wgpu::Adapter| AdapterName {
+        name: name_of(adapter),
+        refused: refused(adapter),
+        software: adapter.get_info().device_type == wgpu::DeviceType::Cpu,
+    };
+    all().iter().map(named).collect()
+}
+
+/// The first fault that the device reported.
+type Fault = Arc<Mutex<Option<EngineError>>>;
+
+/// A device with WebGPU's default limits but for the size and number of buffers.
+pub struct Adapter {
+    name: String,
+    /// Whether it runs on the CPU.
+    software: bool,
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    pipelines: HashMap<String, wgpu::ComputePipeline>,
+    fault: Fault,
+}
+
+impl Adapter {
+    fn lost(&self, error: impl ToString) -> EngineError {
+        EngineError::DeviceLost { device: self.name.clone(), reason: error.to_string() }
+    }
+
+    fn pipeline(&mut self, text: &str) -> Result<wgpu::ComputePipeline, EngineError> {
+        if let Some(pipeline) = self.pipelines.get(text) {
+            return Ok(pipeline.clone());
+        }
+        linted(&self.name, text)?;
+        let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor {
+            label: None,
+            source: wgpu::ShaderSource::Wgsl(text.into()),
+        });
+        let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: None,
+            layout: None,
+            module: &module,
+            entry_point: Some("main"),
+            compilation_options: Default::default(),
+            cache: None,
+        });
+        self.pipelines.insert(text.to_string(), pipeline.clone());
+        Ok(pipeline)
+    }
+}
+
+impl Device for Adapter {
+    type Memory = wgpu::Buffer;
+    type Uniforms = wgpu::Buffer;
+    type Pipeline = wgpu::ComputePipeline;
+    type Copying = std::convert::Infallible;
+
+    const API: &'static str = "wgpu";
+
+    fn open(name: Option<&str>) -> Result<Adapter, EngineError> {
+        let unsupported =
+            |device: &str, reason: String| EngineError::Unsupported { device: device.into(), reason };
+        let wanted = name.map(str::to_lowercase);
+        let mut adapters = all();
+        use wgpu::DeviceType::*;
+        adapters.sort_by_key(|a| match a.get_info().device_type {
+            DiscreteGpu => 0,
+            IntegratedGpu => 1,
+            VirtualGpu | Other => 2,
+            Cpu => 3,
+        });
+        let fits = |a: &wgpu::Adapter| wanted.as_ref().is_none_or(|w| name_of(a).to_lowercase().contains(w));
+        let adapter = adapters.iter().find(|a| fits(a)).ok_or_else(|| {
+            let names: Vec<String> = adapters.iter().map(name_of).collect();
+            let here = if names.is_empty() { "none".into() } else { names.join(", ") };
+            unsupported("wgpu", format!("no adapter matches; adapters here: {here}"))
+        })?;
+        let name = name_of(adapter);
+        // WebGPU's default limits are enough for everything; with larger buffers fewer tensors lie in pieces, with more of them more
+        // nodes are computed at once.
+        let has = adapter.limits();
+        let required_limits = wgpu::Limits {
+            max_storage_buffer_binding_size: has.max_storage_buffer_binding_size,
+            max_buffer_size: has.max_buffer_size,
+            max_storage_buffers_per_shader_stage: has.max_storage_buffers_per_shader_stage,
+            ..Default::default()
+        };
+        let descriptor =
+            wgpu::DeviceDescriptor { label: Some("tiebreak"), required_limits, ..Default::default() };
+        let (device, queue) = pollster::block_on(adapter.request_device(&descriptor))
+            .map_err(|error| unsupported(&name, error.to_string()))?;
+        let fault: Fault = Arc::default();
+        let (seen, device_name) = (fault.clone(), name.clone());
+        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+            let device = device_name.clone();
+            let error = match error {
+                wgpu::Error::OutOfMemory { source } => {
+                    EngineError::OutOfMemory { device, reason: source.to_string() }
+                }
+                // Programs are checked before they run, so what wgpu rejects is our mistake.
+                other => EngineError::Fault { device, reason: other.to_string() },
+            };
+            seen.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        }));
+        let (seen, device_name) = (fault.clone(), name.clone());
+        device.set_device_lost_callback(move |reason, message| {
+            if reason != wgpu::DeviceLostReason::Destroyed {
+                let error = EngineError::DeviceLost { device: device_name.clone(), reason: message };
+                seen.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+            }
+        });
+        let software = adapter.get_info().device_type == Cpu;
+        Ok(Adapter { name, software, device, queue, pipelines: HashMap::new(), fault })
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn software(&self) -> bool {
+        self.software
+    }
+
+    /// On software adapters the others are slower by far (benches/gpu_product.rs), and slow to try.
+    fn variant(&self) -> Option<Variant> {
+        self.software.then_some(Variant::Words)
+    }
+
+    fn limits(&self) -> Limits {
+        let buffers = self.device.limits().max_storage_buffers_per_shader_stage.min(BUFFERS_MAX);
+        Limits { buffers, ..Limits::WEBGPU }
+    }
+
+    fn binding_max(&self) -> u64 {
+        let limits = self.device.limits();
+        limits.max_storage_buffer_binding_size.min(limits.max_buffer_size)
+    }
+
+    fn check(&self) -> Result<(), EngineError> {
+        self.fault.lock().unwrap_or_else(PoisonError::into_inner).take().map_or(Ok(()), Err)
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<wgpu::Buffer, EngineError> {
+        Ok(self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size: bytes,
+            usage: BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        }))
+    }
+
+    fn uniforms(&self, bytes: &[u8]) -> Result<wgpu::Buffer, EngineError> {
+        let buffer = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size: bytes.len().next_multiple_of(256).max(256) as u64,
+            usage: BufferUsages::UNIFORM | BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        self.queue.write_buffer(&buffer, 0, bytes);
+        Ok(buffer)
+    }
+
+    fn write(&self, buffer: &wgpu::Buffer, bytes: &[u8]) -> Result<(), EngineError> {
+        self.queue.write_buffer(buffer, 0, bytes);
+        self.check()
+    }
+
+    fn make(&mut self, kernel: &Kernel) -> Result<Option<Prepared<wgpu::ComputePipeline>>, EngineError> {
+        let Some(Shader { text, uniform, groups }) = kernel.shader() else { return Ok(None) };
+        Ok(Some(Prepared { pipeline: self.pipeline(text)?, uniform: uniform.clone(), groups: *groups }))
+    }
+
+    fn submit(&self, dispatches: &[Dispatch<Self>]) -> Result<(), EngineError> {
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        for dispatch in dispatches {
+            let (uniform, offset, size) = dispatch.uniform;
+            let binding = |buffer, offset, size| {
+                wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+                    buffer,
+                    offset,
+                    size: std::num::NonZeroU64::new(size),
+                })
+            };
+            let mut entries =
+                vec![wgpu::BindGroupEntry { binding: 0, resource: binding(uniform, offset, size) }];
+            for (number, (buffer, bytes)) in (1..).zip(&dispatch.buffers) {
+                entries.push(wgpu::BindGroupEntry { binding: number, resource: binding(buffer, 0, *bytes) });
+            }
+            let group = self.device.create_bind_group(&wgpu::BindGroupDescriptor {
+                label: None,
+                layout: &dispatch.pipeline.get_bind_group_layout(0),
+                entries: &entries,
+            });
+            pass.set_pipeline(dispatch.pipeline);
+            pass.set_bind_group(0, &group, &[]);
+            let [x, y, z] = dispatch.groups;
+            pass.dispatch_workgroups(x, y, z);
+        }
+        drop(pass);
+        self.queue.submit([encoder.finish()]);
+        self.check()
+    }
+
+    fn read(
+        &self,
+        buffer: &wgpu::Buffer,
+        bytes: u64,
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), EngineError> {
+        if bytes == 0 {
+            visit(&[]);
+            return Ok(());
+        }
+        let size = bytes.next_multiple_of(4);
+        let staging = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size,
+            usage: BufferUsages::MAP_READ | BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        encoder.copy_buffer_to_buffer(buffer, 0, &staging, 0, size);
+        self.queue.submit([encoder.finish()]);
+        staging.map_async(wgpu::MapMode::Read, .., |_| {});
+        self.finish()?;
+        let view = staging.get_mapped_range(..).map_err(|error| self.lost(error))?;
+        visit(&view[..bytes as usize]);
+        Ok(())
+    }
+
+    fn end_read(&self, copying: Self::Copying, _visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
+        match copying {}
+    }
+
+    fn finish(&self) -> Result<(), EngineError> {
+        self.device.poll(wgpu::PollType::wait_indefinitely()).map_err(|error| self.lost(error))?;
+        self.check()
+    }
+}

@@ -1,0 +1,55 @@
+//! Who writes and who reads the tensors of a graph.
+
+use crate::arith::digits::Part;
+use crate::program::graph::{Graph, Node, Primitive, TensorId};
+
+/// Who writes and who reads tensors.
+pub struct Uses {
+    writer: Vec<Option<usize>>,
+    readers: Vec<Vec<usize>>,
+    is_output: Vec<bool>,
+}
+
+impl Uses {
+    pub fn of(graph: &Graph) -> Uses {
+        let count = graph.tensors.len();
+        let mut uses = Uses {
+            writer: vec![None; count],
+            readers: vec![Vec::new(); count],
+            is_output: vec![false; count],
+        };
+        for (index, node) in graph.nodes.iter().enumerate() {
+            uses.writer[node.output.0 as usize] = Some(index);
+            for tensor in node.primitive.inputs() {
+                uses.readers[tensor.0 as usize].push(index);
+            }
+        }
+        graph.outputs.iter().for_each(|port| uses.is_output[port.tensor.0 as usize] = true);
+        uses
+    }
+
+    /// The node that a tensor is the output of.
+    pub fn writer(&self, tensor: TensorId) -> Option<usize> {
+        self.writer[tensor.0 as usize]
+    }
+
+    /// The nodes that read it, in order.
+    pub fn readers(&self, tensor: TensorId) -> &[usize] {
+        &self.readers[tensor.0 as usize]
+    }
+
+    /// Whether it is an output of the graph.
+    pub fn is_output(&self, tensor: TensorId) -> bool {
+        self.is_output[tensor.0 as usize]
+    }
+}
+
+/// The digits and magnitudes of a product's operands, if it is one whole sum, rounded.
+pub fn product_operands(node: &Node) -> Option<[TensorId; 4]> {
+    match &node.primitive {
+        Primitive::Product { a, magnitudes_a, b, magnitudes_b, block: 0, part: Part::Rounded } => {
+            Some([*a, *magnitudes_a, *b, *magnitudes_b])
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,61 @@
+//! A row fusion: nodes over the same rows that one kernel computes, a workgroup a row, so that what only they read never gets memory.
+//! `plan/fuse_rows` finds them in a graph; `wgsl/rows` writes their shader.
+
+use crate::arith::DType;
+use crate::program::graph::{Graph, Node, TensorId};
+
+/// What a node is to the rows of a fusion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// A map with an output for every element.
+    Wide,
+    /// A map with an output for every row.
+    Narrow,
+    /// The maximum of every row.
+    Max,
+    /// The tree sum of every row.
+    Sum,
+}
+
+impl Role {
+    /// Whether it needs a whole row for its one output.
+    pub fn reduces(self) -> bool {
+        matches!(self, Role::Max | Role::Sum)
+    }
+}
+
+/// A node of a row fusion.
+#[derive(Clone, Copy, Debug)]
+pub struct Member {
+    pub node: usize,
+    pub role: Role,
+}
+
+/// Nodes that one kernel computes.
+#[derive(Clone, Debug)]
+pub struct RowFusion {
+    /// In the graph's order.
+    pub members: Vec<Member>,
+    pub rows: u32,
+    pub len: u32,
+    /// Tensors of other nodes, each once.
+    pub reads: Vec<TensorId>,
+    /// Outputs of members that other nodes read, or that are the graph's.
+    pub writes: Vec<TensorId>,
+    /// The member in whose place the kernel runs: what the fusion reads is there before, and what it writes is read after it.
+    pub at: usize,
+}
+
+impl RowFusion {
+    /// The members' numbers in the graph.
+    pub fn nodes(&self) -> Vec<usize> {
+        self.members.iter().map(|member| member.node).collect()
+    }
+}
+
+/// Whether all of a node's tensors have four-byte elements.
+pub fn has_words(graph: &Graph, node: &Node) -> bool {
+    let mut tensors = node.primitive.inputs();
+    tensors.push(node.output);
+    tensors.iter().all(|id| matches!(graph.tensor(*id).dtype, DType::F32 | DType::U32))
+}

@@ -1,0 +1,194 @@
+//! What an engine has to show before a program runs on it, beside the fingerprint of all operators: small graphs, with ordinary and
+//! extreme inputs, that reach what it computes in a way of its own. Knows engines, not what they are made of.
+
+#[cfg(feature = "cuda")]
+mod native;
+
+use std::sync::Arc;
+
+#[cfg(feature = "cuda")]
+pub use native::multiplies_integers_well;
+
+use crate::arith::grid::GridRule;
+use crate::arith::philox::philox4x32_10;
+use crate::arith::words::bytes_from_words;
+use crate::arith::{DType, float};
+use crate::engine::reference::Reference;
+use crate::engine::scan::{Found, Scan};
+use crate::engine::{Engine, EngineError, Inputs, Observer, outputs_of};
+use crate::program::builder::Builder;
+use crate::program::graph::{Graph, Node, Primitive};
+use crate::program::logged::{logged_product, native_graph};
+use crate::program::operators::{causal_attention, cross_entropy, layer_norm};
+use crate::program::products::{ProductClass, ProductTable};
+
+/// A product of two digits that takes a while, and the bytes of either operand.
+pub fn product() -> (Graph, Vec<u8>) {
+    const SIDE: u32 = 512;
+    let mut builder = Builder::new(ProductTable::uniform(2));
+    let a = builder.input("a", DType::F32, &[SIDE, SIDE]);
+    let b = builder.input("b", DType::F32, &[SIDE, SIDE]);
+    let (view_a, view_b) = (builder.whole(a), builder.whole(b));
+    let output = builder.product(ProductClass::Linear, view_a, view_b, &[SIDE, SIDE]);
+    builder.output("product", output);
+    let words: Vec<u32> = (0..SIDE * SIDE).map(|i| ((i * i % 1009) as f32 - 504.0).to_bits()).collect();
+    (builder.finish(), bytes_from_words(DType::F32, &words))
+}
+
+/// Whether an engine computes nodes over the same rows, and rows between two products, with the scalar reference's bits.
+pub fn computes_rows_well(engine: &mut dyn Engine) -> Result<bool, EngineError> {
+    for (graph, inputs) in [rows(ROW_LEN), attention(ROW_LEN)] {
+        let graph = Arc::new(graph);
+        if outputs_of(engine, &graph, &inputs)? != outputs_of(&mut Reference, &graph, &inputs)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// A length with a last round of one element, and an odd node on every level of its tree.
+const ROW_LEN: u32 = 65;
+
+/// A layer norm, a loss over its rows and both gradients, with inputs: rows of ordinary numbers, of subnormal ones, of large ones, with a
+/// NaN and with infinities.
+pub fn rows(len: u32) -> (Graph, Vec<Vec<u8>>) {
+    const ROWS: u32 = 5;
+    let mut b = Builder::new(ProductTable::preset());
+    let x = b.input("x", DType::F32, &[ROWS, len]);
+    let [gain, bias] = ["gain", "bias"].map(|name| b.input(name, DType::F32, &[len]));
+    let labels = b.input("labels", DType::U32, &[ROWS]);
+    let factor = b.input("factor", DType::F32, &[1]);
+    let y = layer_norm(&mut b, x, gain, bias, 1e-5);
+    let (loss, dy) = cross_entropy(&mut b, y, labels, factor);
+    let dx = b.backward(y, dy)[&x];
+    for (name, tensor) in [("y", y), ("loss", loss), ("dy", dy), ("dx", dx)] {
+        b.output(name, tensor);
+    }
+
+    let word = |i: u32, stream: u32| match (stream, i / len, i % len) {
+        (0, 1, _) => philox4x32_10([stream, len], [i, 0, 0, 0])[0] & 0x807f_ffff,
+        (0, 3, 7) => float::NAN,
+        (0, 4, 60 | 61) => 0x7f80_0000 | (i % 2) << 31,
+        (_, row, _) => {
+            let [bits, spread, ..] = philox4x32_10([stream, len], [i, 0, 0, 0]);
+            (bits & 0x807f_ffff) | ((if row == 2 { 250 } else { 120 }) + spread % 5) << 23
+        }
+    };
+    let words = |len: u32, stream: u32| (0..len).map(|i| word(i, stream)).collect::<Vec<u32>>();
+    let labels = (0..ROWS).map(|row| row * (len - 1) / (ROWS - 1)).collect();
+    let inputs = [
+        words(ROWS * len, 0),
+        words(len, 1),
+        words(len, 2),
+        labels,
+        vec![float::div(float::ONE, 0x40a0_0000)],
+    ];
+    (b.finish(), inputs.iter().map(|words| bytes_from_words(DType::F32, words)).collect())
+}
+
+/// Attention over so many positions with its gradients, and inputs: ordinary numbers, and for the second of two heads a few large ones, a
+/// subnormal one and a NaN.
+pub fn attention(positions: u32) -> (Graph, Vec<Vec<u8>>) {
+    const WIDTH: u32 = 6;
+    let mut b = Builder::new(ProductTable::preset());
+    let [q, k, v, dy] = ["q", "k", "v", "dy"].map(|name| b.input(name, DType::F32, &[positions, WIDTH]));
+    let y = causal_attention(&mut b, [q, k, v], 1, 2, None);
+    let gradients = b.backward(y, dy);
+    b.output("y", y);
+    for (name, input) in [("dq", q), ("dk", k), ("dv", v)] {
+        b.output(name, gradients[&input]);
+    }
+    let word = |i: u32, stream: u32| {
+        let [bits, spread, ..] = philox4x32_10([stream, positions], [i, 0, 0, 0]);
+        match (stream, i / WIDTH, i % WIDTH) {
+            (0, 9, 3) => 0x7fc0_0000,
+            (1, 20, 4) => 7,
+            (_, 30, 3..) => (bits & 0x807f_ffff) | 190 << 23,
+            _ => (bits & 0x807f_ffff) | (122 + spread % 6) << 23,
+        }
+    };
+    let words = |stream: u32| (0..positions * WIDTH).map(|i| word(i, stream)).collect::<Vec<u32>>();
+    (b.finish(), (0..4).map(|stream| bytes_from_words(DType::F32, &words(stream))).collect())
+}
+
+const ROWS: u32 = 70;
+const COLUMNS: u32 = 40;
+const PLACES: u32 = 5;
+
+/// A trainer's graph of one product on a grid, with inputs: rows and columns of different scales, results far below these, and zeros.
+fn rounding(rule: GridRule) -> (Graph, Vec<Vec<u8>>) {
+    let mut b = Builder::new(ProductTable::uniform(2));
+    let views = [("a", ROWS), ("b", COLUMNS)].map(|(name, rows)| {
+        let tensor = b.input(name, DType::F32, &[rows, PLACES]);
+        b.whole(tensor)
+    });
+    let output = logged_product(&mut b, ProductClass::Linear, rule, views, &[ROWS, COLUMNS]);
+    b.output("rounded", output);
+    let word = |side: u32, i: u32| {
+        let (row, place) = (i / PLACES, i % PLACES);
+        // Of every other column only what is small in a row counts.
+        if (side == 1 && row.is_multiple_of(2) && place != 1) || (side == 0 && i % 29 == 11) {
+            return 0;
+        }
+        let small = if side == 0 && place == 1 { row % 34 } else { 0 };
+        let [bits, ..] = philox4x32_10([side, 7], [i, 0, 0, 0]);
+        (bits & 0x807f_ffff) | (130 - row % 7 - small) << 23
+    };
+    let words = |side, rows| (0..rows * PLACES).map(|i| word(side, i)).collect::<Vec<u32>>();
+    let bytes = |side, rows| bytes_from_words(DType::F32, &words(side, rows));
+    (native_graph(&b.finish()), vec![bytes(0, ROWS), bytes(1, COLUMNS)])
+}
+
+/// Asks for a search in the one native product.
+struct Searching(Scan);
+
+impl Observer for Searching {
+    fn wants(&self, _index: usize, node: &Node) -> bool {
+        matches!(node.primitive, Primitive::Native { .. })
+    }
+
+    fn scan(&self, _index: usize, _node: &Node) -> Option<Scan> {
+        Some(self.0.clone())
+    }
+
+    fn found(&mut self, _index: usize, _node: &Node, _found: Found) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    fn node(
+        &mut self,
+        _index: usize,
+        _node: &Node,
+        _bytes: &[u8],
+        _inputs: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        Ok(None)
+    }
+}
+
+/// Whether an engine that searches for near ties rounds a product on a grid as its shader does.
+pub fn rounds_well(engine: &mut dyn Engine, rule: GridRule) -> Result<bool, EngineError> {
+    let (graph, inputs) = rounding(rule);
+    let product = &graph.logged[0];
+    let scan = Scan {
+        a: product.a.clone(),
+        b: product.b.clone(),
+        magnitudes: (rule.floor != 0).then_some([product.magnitudes_a, product.magnitudes_b]),
+        bits: rule.bits,
+        floor_offset: rule.floor_offset(PLACES),
+        floor_min: rule.floor_min(),
+        norms: 2f32.powi(-22),
+        relative: 0.0,
+    };
+    let graph = Arc::new(graph);
+    let compiled = engine.compile(graph.clone())?;
+    let ports = graph.inputs.iter().zip(&inputs);
+    let inputs = ports.map(|(port, bytes)| engine.upload(graph.tensor(port.tensor), bytes));
+    let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+    let (mut searching, mut rounded) = (Searching(scan), Vec::new());
+    for observer in [None, Some(&mut searching as &mut dyn Observer)] {
+        let outputs = engine.run(&compiled, &inputs, observer)?;
+        rounded.push(engine.download(&outputs[0])?);
+    }
+    Ok(rounded[0] == rounded[1])
+}

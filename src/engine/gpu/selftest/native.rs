@@ -1,0 +1,57 @@
+//! What a library of native products has to show: products of integers whose sums every precision and every order has exactly.
+
+use std::sync::Arc;
+
+use crate::arith::DType;
+use crate::arith::words::bytes_from_words;
+use crate::engine::cpu::Cpu;
+use crate::engine::{Engine, EngineError, outputs_of};
+use crate::program::builder::Builder;
+use crate::program::graph::{Graph, Primitive, View};
+use crate::program::products::ProductTable;
+
+/// Whether an engine's native products in so many parts are right for integers.
+pub fn multiplies_integers_well(engine: &mut dyn Engine, parts: u32) -> Result<bool, EngineError> {
+    let (graph, inputs) = trial(parts);
+    let graph = Arc::new(graph);
+    Ok(outputs_of(engine, &graph, &inputs)? == outputs_of(&mut Cpu::new(1)?, &graph, &inputs)?)
+}
+
+/// Views of a tensor of [`LEN`] elements: those of linear layers and of attention, and some that have to be copied.
+const VIEWS: [[([u32; 4], [u32; 4]); 2]; 6] = [
+    // Rows by rows, as a linear layer; columns by columns, as its weights' gradient; one of each.
+    [([1, 1, 21, 40], [0, 0, 40, 1]), ([1, 1, 9, 40], [0, 0, 40, 1])],
+    [([1, 1, 21, 40], [0, 0, 1, 21]), ([1, 1, 9, 40], [0, 0, 1, 9])],
+    [([1, 1, 21, 40], [0, 0, 40, 1]), ([1, 1, 9, 40], [0, 0, 1, 9])],
+    // Two samples of three heads side by side.
+    [([2, 3, 8, 5], [120, 5, 15, 1]), ([2, 3, 8, 5], [120, 5, 15, 1])],
+    [([2, 3, 8, 8], [192, 64, 8, 1]), ([2, 3, 5, 8], [120, 5, 1, 15])],
+    // The same operand for all samples, every second element of a row.
+    [([4, 1, 7, 20], [0, 0, 40, 2]), ([4, 1, 3, 20], [60, 0, 20, 1])],
+];
+const LEN: u32 = 900;
+
+/// Native products in so many parts of every kind of view, and the tensors for them: integers whose sums every precision and every
+/// order has exactly, so that a result is right or wrong.
+fn trial(parts: u32) -> (Graph, Vec<Vec<u8>>) {
+    let mut builder = Builder::new(ProductTable::uniform(2));
+    let inputs = ["left", "right"].map(|name| builder.input(name, DType::F32, &[LEN]));
+    for views in VIEWS {
+        let view = |i: usize| {
+            let (dims, strides) = views[i];
+            View { tensor: inputs[i], offset: 7 * i as u32, dims, strides }
+        };
+        let ([b0, b1, m, _], n) = (views[0].0, views[1].0[2]);
+        let output = builder.node(
+            Primitive::Native { a: view(0), b: view(1) },
+            DType::F32,
+            &[parts, b0 * b1, m, n][if parts == 1 { 1.. } else { 0.. }],
+        );
+        builder.output("product", output);
+    }
+    let integers = |i: u32| {
+        let word = |j: u32| (((j + i).wrapping_mul(0x9e37_79b1) >> 28) as f32 + 1.0).to_bits();
+        bytes_from_words(DType::F32, &(0..LEN).map(word).collect::<Vec<u32>>())
+    };
+    (builder.finish(), vec![integers(0), integers(3)])
+}

@@ -1,0 +1,6 @@
+//! The text of shaders that are written for a graph: maps, row fusions, and the functions of attention's rows.
+
+#[cfg(feature = "cuda")]
+pub mod attention;
+pub mod map;
+pub mod rows;

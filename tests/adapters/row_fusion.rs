@@ -1,0 +1,187 @@
+//! Nodes over the same rows are computed at once where nobody looks at what is between: the bits are those of nodes computed one by
+//! one, and of the CPU engine. SwiftShader runs them in `primitives`, CUDA in `tests/cuda.rs`.
+
+use std::sync::Arc;
+
+use crate::common::{adapter_names, not_tested};
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::engine::gpu::Gpu;
+use tiebreak::engine::session::{Session, StepObserver, StepScalars, Unobserved};
+use tiebreak::engine::{Engine, EngineError, Inputs, Observer};
+use tiebreak::program::graph::{Graph, Node};
+use tiebreak::program::init;
+use tiebreak::program::models::{Gelu, Gpt, Mlp, Model};
+use tiebreak::program::optimizer::Optimizer;
+use tiebreak::program::phase::Phase;
+use tiebreak::program::products::ProductTable;
+use tiebreak::program::step::{MicroBatch, Program, StepSpec};
+
+/// The adapters that are opened in little time.
+fn names() -> Vec<String> {
+    let names: Vec<String> =
+        adapter_names().into_iter().filter(|name| !name.contains("SwiftShader")).collect();
+    if names.is_empty() {
+        not_tested("there is no adapter for row fusion");
+    }
+    names
+}
+
+/// A GPT and a perceptron with dropout and accumulation, whose rows are just long enough, a little longer, and long.
+fn programs() -> Vec<Arc<Program>> {
+    let adamw = Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
+    let gpt = Gpt {
+        vocabulary: 131,
+        context: 65,
+        layers: 2,
+        heads: 2,
+        width: 66,
+        gelu: Gelu::Tanh,
+        dropout: 0.1,
+        tied: true,
+        init_std: 0.1,
+    };
+    let mlp = Mlp { inputs: 70, hidden: vec![257, 64], classes: 65, dropout: 0.2 };
+    let spec = |model, optimizer, clip_norm| StepSpec {
+        model,
+        optimizer,
+        clip_norm,
+        micro_batch: 2,
+        micro_batches: 3,
+        products: ProductTable::preset(),
+    };
+    let sgd = Optimizer::Sgd { momentum: 0.9, weight_decay: 0.01 };
+    let specs = [spec(Model::Gpt(gpt), adamw, Some(0.5)), spec(Model::Mlp(mlp), sgd, None)];
+    specs.into_iter().map(|spec| Arc::new(Program::new(spec))).collect()
+}
+
+/// The state after some steps.
+fn trained(
+    engine: &mut dyn Engine,
+    program: &Arc<Program>,
+    observer: &mut dyn StepObserver,
+) -> Result<Vec<Vec<u8>>, EngineError> {
+    let state: Vec<Vec<u8>> = init::state(program, [3, 4])
+        .iter()
+        .map(|tensor| tensor.iter().flat_map(|word| word.to_le_bytes()).collect())
+        .collect();
+    let spec = &program.spec;
+    let batch = (0..spec.micro_batches).map(|micro| {
+        let tensors = spec.model.batch(spec.micro_batch).into_iter().map(|tensor| {
+            let len = tensor.shape.iter().product::<u32>();
+            (0..len).flat_map(|i| ((i + micro) * 7919 % 61).to_le_bytes()).collect()
+        });
+        MicroBatch { tensors: tensors.collect() }
+    });
+    let batch: Vec<MicroBatch> = batch.collect();
+    let mut session = Session::new(engine, program.clone())?;
+    session.load(&state)?;
+    for step in 1..=2 {
+        let scalars = StepScalars { step, seed: [1, 2], learning_rate: 1e-2f32.to_bits() };
+        session.step(scalars, &batch, observer, |_, _, _| Ok(()))?;
+    }
+    session.download_state()
+}
+
+#[test]
+fn training_has_the_bits_of_nodes_one_by_one() {
+    let programs = programs();
+    let mut cpu = Cpu::new(2).unwrap();
+    let expected: Vec<_> =
+        programs.iter().map(|program| trained(&mut cpu, program, &mut Unobserved).unwrap()).collect();
+    for name in names() {
+        for on in [true, false] {
+            let mut gpu = Gpu::open(Some(&name)).unwrap().fusing_rows(on);
+            for (program, expected) in programs.iter().zip(&expected) {
+                let have = trained(&mut gpu, program, &mut Unobserved).unwrap();
+                assert!(have == *expected, "{name}, rows fused: {on}");
+            }
+        }
+    }
+}
+
+/// Looks at some nodes, by their number.
+struct Looking {
+    every: usize,
+    from: usize,
+    seen: blake3::Hasher,
+}
+
+impl StepObserver for Looking {
+    fn phase(&mut self, _: Phase, _: &Graph) -> Option<&mut dyn Observer> {
+        Some(self)
+    }
+}
+
+impl Observer for Looking {
+    fn wants(&self, index: usize, _: &Node) -> bool {
+        index % self.every == self.from
+    }
+
+    fn node(
+        &mut self,
+        _: usize,
+        _: &Node,
+        bytes: &[u8],
+        _: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        self.seen.update(bytes);
+        Ok(None)
+    }
+}
+
+/// Who looks at some nodes sees what every engine computes, whichever others are computed at once.
+#[test]
+fn observers_see_the_same() {
+    let programs = programs();
+    let mut cpu = Cpu::new(2).unwrap();
+    for name in names() {
+        let mut gpu = Gpu::open(Some(&name)).unwrap().fusing_rows(true);
+        for program in &programs {
+            for (every, from) in [(40, 7), (40, 19), (9, 2)] {
+                let seen = |engine: &mut dyn Engine| {
+                    let mut some = Looking { every, from, seen: blake3::Hasher::new() };
+                    let state = trained(engine, program, &mut some).unwrap();
+                    (some.seen.finalize(), state)
+                };
+                assert!(seen(&mut gpu) == seen(&mut cpu), "{name}: {from} of {every}");
+            }
+        }
+    }
+}
+
+/// Looks at the first node, and from then on at all of them.
+struct Fickle(bool);
+
+impl StepObserver for Fickle {
+    fn phase(&mut self, _: Phase, _: &Graph) -> Option<&mut dyn Observer> {
+        Some(self)
+    }
+}
+
+impl Observer for Fickle {
+    fn wants(&self, index: usize, _: &Node) -> bool {
+        self.0 || index == 0
+    }
+
+    fn node(
+        &mut self,
+        _: usize,
+        _: &Node,
+        _: &[u8],
+        _: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        self.0 = true;
+        Ok(None)
+    }
+}
+
+/// What runs at once is decided before a graph runs: who then wants to see what is between gets an error, not a run without it.
+#[test]
+fn an_observer_that_changes_its_mind_is_refused() {
+    let program = &programs()[0];
+    for name in names() {
+        let mut gpu = Gpu::open(Some(&name)).unwrap().fusing_rows(true);
+        let error = trained(&mut gpu, program, &mut Fickle(false)).unwrap_err().to_string();
+        assert!(error.contains("an observer changed its mind"), "{error}");
+    }
+}
