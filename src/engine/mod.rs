@@ -152,9 +152,8 @@ pub trait Engine {
         Ok(())
     }
 
-    /// This engine as NVIDIA's, if it is: for who moves tensors between GPUs without passing the host.
-    #[cfg(feature = "cuda")]
-    fn cuda(&mut self) -> Option<&mut gpu::Cuda> {
+    /// This engine as what it is, for who asks more of an engine than this trait: to move tensors between GPUs without passing the host.
+    fn as_any(&mut self) -> Option<&mut dyn Any> {
         None
     }
 

@@ -17,7 +17,6 @@ const OPEN: &[&str] = &[
     "circle in cuda-bridge/src",
     "circle in cuda-bridge/src/attention",
     "circle in cuda-bridge/src/translate",
-    "circle in src/engine",
     "function benches/rounding.rs: bench",
     "function cuda-bridge/src/attention.rs: kernel",
     "function cuda-bridge/src/cublas.rs: product",

@@ -67,7 +67,7 @@ pub fn available(local: u32) -> Result<Arc<nccl::Nccl>, TrainError> {
 fn cuda(engine: &mut dyn Engine) -> Result<&mut Cuda, RankError> {
     let why = "--transport nccl: gradients go from GPU to GPU, and this rank's engine has none that NCCL reaches: give --engine cuda, or \
                --transport tcp";
-    engine.cuda().ok_or_else(|| RankError::Refused(why.into()))
+    engine.as_any().and_then(|engine| engine.downcast_mut()).ok_or_else(|| RankError::Refused(why.into()))
 }
 
 fn of_device(error: cuda_bridge::device::DeviceError) -> TrainError {

@@ -1,11 +1,10 @@
 //! Compiles and runs graphs. Recorded dispatches are submitted many at once, or before somebody looks at a tensor.
 
+use std::any::Any;
 use std::collections::HashSet;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-#[cfg(feature = "cuda")]
-use super::engine::Cuda;
 use super::engine::GpuEngine;
 use super::executable::{Executable, Unit, schedule, scratch};
 use super::memory::{Shown, Storage, computed};
@@ -72,9 +71,8 @@ impl<D: Device> Engine for GpuEngine<D> {
         self.device.finish()
     }
 
-    #[cfg(feature = "cuda")]
-    fn cuda(&mut self) -> Option<&mut Cuda> {
-        (self as &mut dyn std::any::Any).downcast_mut()
+    fn as_any(&mut self) -> Option<&mut dyn Any> {
+        Some(self)
     }
 
     fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
