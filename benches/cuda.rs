@@ -1,14 +1,24 @@
-//! The CUDA engine on an NVIDIA GPU: `cargo bench --bench cuda [-- --small]`. Products of several shapes by number of digits,
-//! digitising and rounding back included; attention with its gradients, by one kernel and by a kernel for each node; whole steps of
-//! GPT-2 124M with the time that committing takes, with kernels launched as graphs and one by one; and its logged step on cuBLAS beside
-//! the same step without roundings and log.
+//! The CUDA engine on an NVIDIA GPU: `cargo bench --bench cuda [-- [--small] [PART...]]`. The parts, all but the last three if none is named:
+//! - `micro`: what the GPU gives kernels that do one thing (products of digits, copies, launches)
+//! - `target`: a step of GPT-2 124M with two digits everywhere, and what committing to it takes
+//! - `products` of several shapes by number of digits, digitising and rounding back included
+//! - `attention` with its gradients, by one kernel and by a kernel for each node
+//! - `steps` of GPT-2 124M with other digits
+//! - `logged`: its logged step on cuBLAS beside the same step without roundings and log
+//! - `--nodes`: every launch of a micro-batch and its update by an event before and one behind it, summed by operator
+//! - `profile`: a step of one layer that a profiler is shown alone
+//! - `variants`: the target's step without graphs, without regions, without copies beside kernels
 //!
-//! Prints a JSON object a line; `benches/cuda_report.py` measures the peers (PyTorch's products and step) in the same run and sets
-//! them beside each other. `--small` tries the benchmark itself where there is no GPU.
+//! Prints a JSON object a line; `benches/cuda_peers.py` measures the peers (PyTorch's products and step) and `benches/cuda_report.py` sets them
+//! beside each other. `--small` tries the benchmark itself where there is no GPU.
+
+#[path = "common/cuda_micro.rs"]
+mod micro;
 
 #[path = "common/logged.rs"]
 mod logged;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -126,8 +136,8 @@ fn program(gpt: &Gpt, products: ProductTable, [micro_batch, micro_batches]: [u32
 
 /// Its state before the first step.
 fn state(program: &Program) -> Vec<Vec<u8>> {
-    let words = |tensor: &Vec<u32>| tensor.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
-    init::state(program, [1, 2]).iter().map(words).collect()
+    // Words as they lie here: every host of NVIDIA's has the low byte first.
+    init::state(program, [1, 2]).iter().map(|tensor| bytemuck::cast_slice(tensor).to_vec()).collect()
 }
 
 /// Its data, the same for every micro-batch.
@@ -154,10 +164,27 @@ const STEPS: u32 = 9;
 /// Of which so many are not counted.
 const FIRST: usize = 6;
 
+/// A GPT with its state before the first step, which no choice of digits changes.
+struct Trained {
+    gpt: Gpt,
+    state: Vec<Vec<u8>>,
+}
+
+impl Trained {
+    fn new(layers: u32, small: bool) -> Trained {
+        let (heads, width, context, vocabulary) =
+            if small { (2, 16, 8, 50) } else { (12, 768, 1024, 50_257) };
+        let (gelu, dropout, tied, init_std) = (Gelu::Tanh, 0.0, true, 0.02);
+        let gpt = Gpt { vocabulary, context, layers, heads, width, gelu, dropout, tied, init_std };
+        let state = state(&program(&gpt, ProductTable::preset(), [1, 1]));
+        Trained { gpt, state }
+    }
+}
+
 /// A step of the exact profile, and what committing to it takes.
 fn step(
     engine: &mut dyn Engine,
-    gpt: &Gpt,
+    Trained { gpt, state }: &Trained,
     digits: &str,
     products: ProductTable,
     size: [u32; 2],
@@ -165,7 +192,7 @@ fn step(
     let program = Arc::new(program(gpt, products, size));
     let batch = batch(gpt, size);
     let mut session = Session::new(engine, program.clone())?;
-    session.load(&state(&program))?;
+    session.load(state)?;
     let (mut times, mut committing) = (Vec::new(), Vec::new());
     for number in 1..=STEPS {
         let begin = Instant::now();
@@ -196,7 +223,11 @@ fn step(
 
 /// A step of the logged profile on the bfloat16 grid with its log, and the same step by its kernels alone: no casts (but the
 /// library's operands), no roundings, no log.
-fn logged_step(engine: &mut dyn Engine, gpt: &Gpt, size: [u32; 2]) -> Result<(), EngineError> {
+fn logged_step(
+    engine: &mut dyn Engine,
+    Trained { gpt, state }: &Trained,
+    size: [u32; 2],
+) -> Result<(), EngineError> {
     let rounding = Rounding::default();
     let mut products = ProductTable::logged_preset();
     rounding.apply(&mut products);
@@ -205,7 +236,7 @@ fn logged_step(engine: &mut dyn Engine, gpt: &Gpt, size: [u32; 2]) -> Result<(),
     let batch = batch(gpt, size);
     let mut native = Vec::new();
     let mut session = Session::new(engine, plain)?;
-    session.load(&state(&program))?;
+    session.load(state)?;
     for number in 1..=STEPS {
         let begin = Instant::now();
         session.step(scalars(number), &batch, &mut Unobserved, |_, _, _| Ok(()))?;
@@ -214,7 +245,7 @@ fn logged_step(engine: &mut dyn Engine, gpt: &Gpt, size: [u32; 2]) -> Result<(),
     drop(session);
     let (mut logged, mut written) = (Vec::new(), None);
     let mut session = Session::native(engine, program.clone())?;
-    session.load(&state(&program))?;
+    session.load(state)?;
     for number in 1..=STEPS {
         let begin = Instant::now();
         let mut recorder = Recorder::new(&rounding, &program.micro, size[1], None);
@@ -237,39 +268,128 @@ fn logged_step(engine: &mut dyn Engine, gpt: &Gpt, size: [u32; 2]) -> Result<(),
     Ok(())
 }
 
-fn bench(small: bool) -> Result<(), EngineError> {
+/// Steps without commitments.
+fn plain_steps(
+    engine: &mut Cuda,
+    Trained { gpt, state }: &Trained,
+    size: [u32; 2],
+    steps: u32,
+) -> Result<(), EngineError> {
+    let program = Arc::new(program(gpt, ProductTable::uniform(2), size));
+    let batch = batch(gpt, size);
+    let mut session = Session::new(engine, program)?;
+    session.load(state)?;
+    (1..=steps).try_for_each(|number| {
+        session.step(scalars(number), &batch, &mut Unobserved, |_, _, _| Ok(())).map(drop)
+    })
+}
+
+/// The last of a few steps, launch by launch. Blocks of the model count as one.
+fn nodes(mut engine: Cuda, trained: &Trained, micro_batch: u32) -> Result<Cuda, EngineError> {
+    const STEPS: usize = 3;
+    engine.time_launches()?;
+    plain_steps(&mut engine, trained, [micro_batch, 1], STEPS as u32)?;
+    let launches = engine.timed_launches()?;
+    let mut sums: BTreeMap<(String, String), (usize, f64)> = BTreeMap::new();
+    let last = &launches[launches.len() / STEPS * (STEPS - 1)..];
+    for launch in last {
+        // "update.block11.query.bias" is "update.block*.query.bias".
+        let is_block = |part: &str| {
+            let number = part.strip_prefix("block");
+            number.is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+        };
+        let parts = launch.name.split('.').map(|part| if is_block(part) { "block*" } else { part });
+        let operator = parts.collect::<Vec<_>>().join(".");
+        let sum = sums.entry((operator, launch.kernel.clone())).or_default();
+        *sum = (sum.0 + 1, sum.1 + launch.seconds);
+    }
+    let all: f64 = last.iter().map(|launch| launch.seconds).sum();
+    println!(
+        "{}",
+        json!({ "kind": "nodes", "launches": last.len(), "seconds": all, "micro_batch": micro_batch })
+    );
+    for ((operator, kernel), (launches, seconds)) in sums {
+        println!(
+            "{}",
+            json!({ "kind": "node", "operator": operator, "kernel": kernel, "launches": launches, "seconds": seconds })
+        );
+    }
+    Ok(engine)
+}
+
+/// Parts that are measured if none is named.
+const USUAL: [&str; 6] = ["micro", "target", "products", "attention", "steps", "logged"];
+
+fn bench(small: bool, parts: &[String]) -> Result<(), EngineError> {
+    let wants = |part: &str| match parts.is_empty() {
+        true => USUAL.contains(&part),
+        false => parts.iter().any(|wanted| wanted == part),
+    };
     let mut engine = Cuda::open(None)?;
     println!("{}", json!({ "kind": "engine", "engine": engine.describe() }));
-    let side = if small { 64 } else { 8192 };
-    let tokens = if small { 96 } else { 8192 };
-    let shapes = if small {
-        vec![[side; 3], [tokens, 32, 48]]
-    } else {
-        vec![[side; 3], [tokens, 768, 768], [tokens, 2304, 768], [tokens, 3072, 768], [tokens, 768, 3072]]
-    };
-    for shape in shapes {
-        for digits in 1..=3 {
-            product(&mut engine, digits, shape)?;
+    if wants("micro") {
+        micro::run(engine.gpu(), small)
+            .map_err(|reason| EngineError::Fault { device: "cuda".into(), reason })?;
+    }
+    let size = if small { [2, 2] } else { [8, 4] };
+    let trained = Trained::new(if small { 1 } else { 12 }, small);
+    if wants("target") {
+        step(&mut engine, &trained, "2", ProductTable::uniform(2), size)?;
+    }
+    if wants("--nodes") {
+        engine = nodes(engine, &trained, size[0])?;
+    }
+    if wants("products") {
+        let (side, tokens) = if small { (64, 96) } else { (8192, 8192) };
+        let shapes = if small {
+            vec![[side; 3], [tokens, 32, 48]]
+        } else {
+            vec![[side; 3], [tokens, 768, 768], [tokens, 2304, 768], [tokens, 3072, 768], [tokens, 768, 3072]]
+        };
+        for shape in shapes {
+            for digits in [2, 1, 3] {
+                product(&mut engine, digits, shape)?;
+            }
         }
     }
-    engine = attention(engine, if small { [1, 2, 66, 8] } else { [8, 12, 1024, 64] })?;
-    let (layers, heads, width, context, vocabulary) =
-        if small { (1, 2, 16, 8, 50) } else { (12, 12, 768, 1024, 50_257) };
-    let (gelu, dropout, tied, init_std) = (Gelu::Tanh, 0.0, true, 0.02);
-    let gpt = Gpt { vocabulary, context, layers, heads, width, gelu, dropout, tied, init_std };
-    let batch = if small { [2, 2] } else { [8, 4] };
-    step(&mut engine, &gpt, "default", ProductTable::preset(), batch)?;
-    engine = engine.graphs(false);
-    step(&mut engine, &gpt, "default, kernels launched one by one", ProductTable::preset(), batch)?;
-    engine = engine.graphs(true);
-    step(&mut engine, &gpt, "3", ProductTable::uniform(3), batch)?;
+    if wants("attention") {
+        engine = attention(engine, if small { [1, 2, 66, 8] } else { [8, 12, 1024, 64] })?;
+    }
+    if wants("steps") {
+        step(&mut engine, &trained, "default", ProductTable::preset(), size)?;
+        step(&mut engine, &trained, "3", ProductTable::uniform(3), size)?;
+    }
+    if wants("variants") {
+        let digits = || ProductTable::uniform(2);
+        engine = engine.graphs(false);
+        step(&mut engine, &trained, "2, kernels launched one by one", digits(), size)?;
+        engine = engine.graphs(true).copies(false)?;
+        step(&mut engine, &trained, "2, copies that wait for the device", digits(), size)?;
+        engine = engine.copies(true)?.fusing_rows(false);
+        step(&mut engine, &trained, "2, a kernel for each node", digits(), size)?;
+        engine = engine.fusing_rows(true);
+    }
+    if wants("profile") {
+        let one = Trained::new(1, small);
+        engine = engine.graphs(false);
+        plain_steps(&mut engine, &one, [size[0], 1], 1)?;
+        engine.profile(true)?;
+        plain_steps(&mut engine, &one, [size[0], 1], 1)?;
+        engine.profile(false)?;
+    }
     drop(engine);
-    logged_step(&mut Cuda::open_with_cublas(None, Cublas::Fast)?, &gpt, batch)
+    if wants("logged") {
+        logged_step(&mut Cuda::open_with_cublas(None, Cublas::Fast)?, &trained, size)?;
+    }
+    Ok(())
 }
 
 fn main() {
-    let small = std::env::args().any(|arg| arg == "--small");
-    if let Err(error) = bench(small) {
+    // Cargo says what it runs.
+    let mut parts: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
+    let small = parts.iter().any(|part| part == "--small");
+    parts.retain(|part| part != "--small");
+    if let Err(error) = bench(small, &parts) {
         eprintln!("NOT MEASURED: {error}");
         std::process::exit(3);
     }

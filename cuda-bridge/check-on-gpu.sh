@@ -1,19 +1,24 @@
 #!/usr/bin/env bash
-# Everything that needs a real NVIDIA GPU, in one call of under eight minutes: bits on CUDA and, if there is a Vulkan loader, on the
-# same GPU through Vulkan; a training of 100 steps on CPU, CUDA and Vulkan; benchmarks beside PyTorch. Writes
-# benches/results/DATE-GPU.md, or FOLDER/DATE-GPU.md, and says at the end whether every check passed (exit status 0).
+# Everything that needs a real NVIDIA GPU, in three calls for a machine that is lent for minutes at a time:
 #
-#   cuda-bridge/check-on-gpu.sh [FOLDER]       on the GPU's machine; takes what --pack left, or builds with cargo
+#   cuda-bridge/check-on-gpu.sh 1 [FOLDER]     speed, at most 6 minutes: the GPU's own ceilings, a step of GPT-2, PyTorch beside it, launch by launch
+#   cuda-bridge/check-on-gpu.sh 2 [FOLDER]     bits, at most 8 minutes: every kernel and operator, whole trainings on CPU, CUDA and Vulkan, logged, by NCCL
+#   cuda-bridge/check-on-gpu.sh 3 [FOLDER]     tools, at most 6 minutes: compute-sanitizer, Nsight Compute on the largest kernels, variants
 #   cuda-bridge/check-on-gpu.sh --pack         where there is cargo: leaves the programs in gpu-check.tar.xz, for a machine without
+#   cuda-bridge/check-on-gpu.sh rehearse       tries all of this without a GPU, with failures; `rehearse whole` also runs the real programs over
+#                                              the stand-in that shim/driver.cpp is
 #
-# Needs the driver, NVRTC and cuBLAS (CUDA's, PyTorch's, or as TIEBREAK_NVRTC and TIEBREAK_CUBLAS say) and, for the golden vectors, a C++ compiler.
-# NCCL (likewise, TIEBREAK_NCCL) is checked if it is there: with one GPU that it loads, with two or more a training over it.
-# TIEBREAK_CHECK_SMALL=1 tries the script itself where there is no GPU, over the stand-in that shim/driver.cpp is: every check, with 3 steps in place
-# of 100 and small benchmarks.
+# Results go to FOLDER, else to the folder that OUT names, else to benches/results, as they come: DATE-check-N.md with a line for each check and the end of
+# the log of each that failed, DATE-check-N.jsonl with what was measured, DATE-check-N.logs.tar.gz with all logs, written on every way out. The exit status is 0 if
+# every check passed. What a missing tool leaves out is said, NOT CHECKED, and is no failure.
+#
+# Takes the programs that --pack left, or builds them with cargo. Needs the driver, NVRTC and cuBLAS (CUDA's, PyTorch's, or as TIEBREAK_NVRTC and TIEBREAK_CUBLAS
+# say). TIEBREAK_CHECK_SMALL=1 makes everything small, for the stand-in. TIEBREAK_CHECK_PROGRAMS names a folder with the programs, instead of the pack,
+# and TIEBREAK_CHECK_SECONDS another limit.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-programs="adapters cuda_attention library device native near quantise graphs copies nccl"
+programs="adapters cuda_attention library device native near quantise tensor_core graphs copies nccl"
 
 # What cargo built: the programs under names without hashes, stripped, in gpu-check/.
 build() {
@@ -21,8 +26,12 @@ build() {
   rm -rf gpu-check && mkdir gpu-check
   cargo build --release --locked
   cp target/release/tiebreak gpu-check/
+  local bridge=()
+  for name in $programs; do
+    case $name in adapters | cuda_attention) ;; *) bridge+=(--test "$name") ;; esac
+  done
   executables=$(cargo test --no-run --locked --test adapters --test cuda_attention --message-format=json &&
-    cargo test --no-run --locked -p cuda-bridge --test library --test device --test native --test near --test quantise --test graphs --test copies --test nccl --message-format=json &&
+    cargo test --no-run --locked -p cuda-bridge "${bridge[@]}" --message-format=json &&
     cargo bench --no-run --locked --bench cuda --message-format=json) 2> gpu-check/build.log || {
     cat gpu-check/build.log >&2
     exit 1
@@ -37,175 +46,52 @@ build() {
   set +e
 }
 
-if [ "${1:-}" = --pack ]; then
-  build
-  tar -cJf gpu-check.tar.xz gpu-check
-  rm -rf gpu-check
-  ls -l gpu-check.tar.xz
-  exit
-fi
+case ${1:-} in
+  1 | 2 | 3) ;;
+  --pack)
+    build
+    # A window of 64 MiB: the programs have most of their code in common.
+    XZ_OPT=-9 tar -cJf gpu-check.tar.xz gpu-check
+    rm -rf gpu-check
+    ls -l gpu-check.tar.xz
+    exit
+    ;;
+  rehearse) exec cuda-bridge/check/rehearse.sh "${@:2}" ;;
+  *)
+    sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' cuda-bridge/check-on-gpu.sh >&2
+    exit 2
+    ;;
+esac
+part=$1
+results=${2:-${OUT:-benches/results}}
+. cuda-bridge/check/frame.sh
+case $part in
+  1) seconds=345 ;;
+  2) seconds=465 ;;
+  3) seconds=345 ;;
+esac
+begin "${TIEBREAK_CHECK_SECONDS:-$seconds}"
 
-if [ -f gpu-check.tar.xz ]; then
-  echo "the programs of gpu-check.tar.xz, packed $(date -r gpu-check.tar.xz)"
-  tar -xJf gpu-check.tar.xz
-elif command -v cargo >/dev/null; then
-  build
-else
-  echo "there is no cargo here, and no gpu-check.tar.xz: run cuda-bridge/check-on-gpu.sh --pack where there is one" >&2
-  exit 1
-fi
-
-results=${1:-benches/results}
-mkdir -p "$results"
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-tiebreak=$PWD/gpu-check/tiebreak
-small=${TIEBREAK_CHECK_SMALL:-}
-number=100
-# When the whole has to be over, in seconds from its start.
-deadline=465
-fail() { touch "$work/failed"; }
-# row TEXT: a line of the report's table, in the order in which checks were begun.
-row() { printf '%s\n' "$1" > "$work/row-$number"; }
-
-# PyTorch brings an NVRTC, a cuBLAS and an NCCL that no loader's path names.
-for library in nvrtc cublas nccl; do
-  variable=TIEBREAK_${library^^}
-  [ -n "${!variable:-}" ] && continue
-  version='1[0-9]'
-  [ "$library" = nccl ] && version=2
-  found=$(python3 - "lib$library.so.$version" 2>/dev/null <<'PY'
-import pathlib, sys
-for root in sys.path:
-    for path in sorted(pathlib.Path(root or ".").glob("nvidia/*/lib/" + sys.argv[1])):
-        print(path)
-PY
-)
-  found=$(printf '%s\n' "$found" | tail -1)
-  [ -n "$found" ] && export "$variable=$found"
-done
-
-# checked NAME COMMAND...: runs it until the deadline at most, and keeps its output in the results' folder if it fails.
-checked() {
-  local name=$1 begin=$SECONDS log=$work/log-$number status=0
-  shift
-  timeout $((deadline > SECONDS ? deadline - SECONDS : 1)) "$@" > "$log" 2>&1 || status=$?
-  local result=passed
-  if [ "$status" != 0 ]; then
-    result="**FAILED** (exit $status)"
-    [ "$status" = 124 ] && result="**NOT DONE** in time"
-    fail
-    cp "$log" "$results/failed-$number.log"
-    tail -15 "$log"
+here=${TIEBREAK_CHECK_PROGRAMS:-}
+if [ -z "$here" ]; then
+  here=$PWD/gpu-check
+  if [ -f gpu-check.tar.xz ]; then
+    note "The programs of gpu-check.tar.xz, packed $(date -r gpu-check.tar.xz)."
+    # Some machines have no xz, and Python brings its own.
+    tar -xJf gpu-check.tar.xz 2> /dev/null || python3 -m tarfile -e gpu-check.tar.xz . || give_up "gpu-check.tar.xz cannot be unpacked"
+  elif command -v cargo > /dev/null; then
+    build
+  else
+    give_up "there is no cargo here, and no gpu-check.tar.xz: run cuda-bridge/check-on-gpu.sh --pack where there is one"
   fi
-  echo "$name: $result, $((SECONDS - begin)) s"
-  row "| $name | $result | $((SECONDS - begin)) |"
-}
-check() { number=$((number + 1)); checked "$@"; }
-# The same beside what follows, until `wait`.
-beside() { number=$((number + 1)); checked "$@" & }
+fi
+tiebreak=$here/tiebreak
+small=${TIEBREAK_CHECK_SMALL:-}
 
-echo "== what is here"
-timeout 120 "$tiebreak" selftest --engine cuda --json > "$work/selftest.json" 2> "$work/selftest.txt"
-name=$(grep '"engine"' "$work/selftest.json" | cut -d'"' -f4)
-if [ -z "$name" ] || grep -q '"matches": false' "$work/selftest.json"; then
-  cat "$work/selftest.txt"
-  echo "the engine is not usable here; what its kernels and the library do alone:"
-  TIEBREAK_REQUIRE_GPU=1 timeout 60 gpu-check/device 2>&1 | tail -20
-  TIEBREAK_REQUIRE_GPU=1 timeout 200 gpu-check/library 2>&1 | tail -60
-  exit 1
-fi
-echo "$name; NVRTC: ${TIEBREAK_NVRTC:-as the loader finds it}"
-timeout 120 "$tiebreak" adapters 2>/dev/null | tee "$results/adapters.txt"
-require="cuda"
-vulkan=$(grep -o 'wgpu: NVIDIA[^(]*' "$results/adapters.txt" | head -1 | sed 's/^wgpu: //; s/ *$//')
-if [ -n "$vulkan" ]; then
-  require="cuda,(Vulkan)"
-else
-  echo "NOT CHECKED: no NVIDIA adapter through Vulkan here (a loader, libvulkan1, may be missing)"
-  row "| the same GPU through Vulkan | not here | |"
-fi
-export TIEBREAK_REQUIRE_ADAPTERS=$require TIEBREAK_REQUIRE_GPU=1
-
-echo "== bits"
-beside "one fingerprint on every engine (\`tiebreak adapters\`)" "$tiebreak" adapters
-beside "a kernel of the library, driver and NVRTC (\`device\`)" gpu-check/device
-beside "the kernels about cuBLAS, and the search for near ties (\`native\`, \`near\`)" sh -c "gpu-check/native && gpu-check/near"
-beside "launches that come back as graphs (\`graphs\`)" gpu-check/graphs on_a_gpu
-beside "copies that return at once (\`copies\`)" gpu-check/copies on_a_gpu
-beside "attention and the like by one kernel (\`cuda_attention\`)" gpu-check/cuda_attention --ignored
-beside "digitising by hand (\`quantise\`)" gpu-check/quantise --skip every_kernel
-beside "golden vectors and the scalar library (\`library\`)" gpu-check/library
-beside "operand pairs, elementary functions, products, reductions, 50 steps, every operator and gradient (\`adapters\`)" \
-  gpu-check/adapters primitives operators::every_operator
-
-wait
-
-echo "== a training of 100 steps"
-steps=100
-[ -n "$small" ] && steps=3
-cat > "$work/job.toml" <<JOB
-steps = $steps
-clip_norm = 1.0
-model = { kind = "gpt", context = 64, layers = 2, heads = 4, width = 64, dropout = 0.1 }
-data = { kind = "bytes", path = "$PWD/assets/text/shakespeare.txt" }
-optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }
-schedule = { peak = 2e-3, warmup = 2, floor = 2e-4 }
-batch = { micro_batch = 4, micro_batches = 2 }
-checkpoint = { every = $steps }
-JOB
-check "$steps steps on the CPU" "$tiebreak" -q train "$work/job.toml" --out "$work/cpu"
-check "$steps steps on CUDA" "$tiebreak" -q train "$work/job.toml" --out "$work/cuda" --engine cuda
-check "their states are equal" "$tiebreak" compare "$work/cpu" "$work/cuda"
-check "$steps steps by two ranks on one GPU" "$tiebreak" -q train "$work/job.toml" --out "$work/ranks" --engine cuda --ranks 2
-check "their states are equal too" "$tiebreak" compare "$work/cpu" "$work/ranks"
-# What the library says of itself and of the GPUs here, and whether bytes go among them.
-number=$((number + 1))
-if timeout 120 gpu-check/nccl on_gpus --nocapture > "$work/nccl.txt" 2>&1; then
-  said=$(grep -oE 'NCCL [0-9.]+ with .*|NOT CHECKED: .*' "$work/nccl.txt" | head -1 | cut -c 1-150)
-else
-  said="**FAILED**"
-  fail
-  cp "$work/nccl.txt" "$results/failed-$number.log"
-  tail -15 "$work/nccl.txt"
-fi
-echo "NVIDIA's NCCL: $said"
-row "| NVIDIA's NCCL (\`nccl\`) | $said | |"
-gpus=$(sed -nE 's/.*NCCL [0-9.]+ with ([0-9]+) GPUs.*/\1/p' "$work/nccl.txt")
-if [ "${gpus:-0}" -ge 2 ]; then
-  check "$steps steps by two ranks over NCCL" "$tiebreak" -q train "$work/job.toml" --out "$work/nccl" --engine cuda --ranks 2 --transport nccl
-  check "their states are equal too" "$tiebreak" compare "$work/cpu" "$work/nccl"
-else
-  number=$((number + 1))
-  echo "NOT CHECKED: two ranks over NCCL, which takes two GPUs here and the library"
-  row "| $steps steps by two ranks over NCCL | not here: it takes two GPUs and the library | |"
-fi
-check "CUDA audits the CPU's run" "$tiebreak" -q audit "$work/cpu" --engine cuda
-if [ -n "$vulkan" ]; then
-  check "$steps steps on the GPU through Vulkan" "$tiebreak" -q train "$work/job.toml" --out "$work/vulkan" --engine wgpu --adapter "$vulkan"
-  check "its states are equal too" "$tiebreak" compare "$work/cpu" "$work/vulkan"
-fi
-for kernels in cublas cublas-tf32 cublas-binary32; do
-  check "logged profile: \`--native $kernels\`, audited by the CPU" sh -c "'$tiebreak' -q train '$work/job.toml' --out '$work/$kernels' --profile logged --engine cuda --native $kernels && '$tiebreak' -q audit '$work/$kernels'"
-done
-{ cat "$work/job.toml"; printf '[rounding]\nbits = 32\n'; } > "$work/job64.toml"
-check "logged profile: binary64 by cuBLAS on the binary32 grid, audited by the CPU" sh -c "'$tiebreak' -q train '$work/job64.toml' --out '$work/binary64' --engine cuda --native cublas && '$tiebreak' -q audit '$work/binary64'"
-check "logged profile: plain f32 kernels on CUDA, audited by the CPU" sh -c "'$tiebreak' -q train '$work/job.toml' --out '$work/logged' --profile logged --engine cuda && '$tiebreak' -q audit '$work/logged'"
-
-echo "== benchmarks"
-# Alone on the machine: nothing runs beside it.
-check "benchmark of the CUDA engine" sh -c "gpu-check/cuda ${small:+--small} > '$work/ours.jsonl'"
-checks=$work/checks.md
-{ printf '## Checks\n\n| check | result | s |\n| --- | --- | --- |\n'; cat "$work"/row-*; } > "$checks"
-gpu=$(printf '%s' "$name" | sed 's/^cuda: //; s/ (.*//' | tr -c 'a-zA-Z0-9\n' -)
-timeout $((deadline + 15 > SECONDS ? deadline + 15 - SECONDS : 1)) python3 benches/cuda_report.py --ours "$work/ours.jsonl" --checks "$checks" --out "$results/$(date +%F)-$gpu.md" || {
-  fail
-  cp "$checks" "$results/$(date +%F)-$gpu.md" # what was checked, at least
-}
-cp "$work/ours.jsonl" "$results/$(date +%F)-$gpu.jsonl"
-rm -f "$results/adapters.txt"
-if [ -e "$work/failed" ]; then
-  echo "SOMETHING FAILED: see above, and $results/failed-*.log"
-  exit 1
-fi
-echo "every check passed"
+. cuda-bridge/check/probe.sh
+case $part in
+  1) . cuda-bridge/check/speed.sh ;;
+  2) . cuda-bridge/check/bits.sh ;;
+  3) . cuda-bridge/check/tools.sh ;;
+esac
+finished=yes

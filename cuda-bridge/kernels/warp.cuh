@@ -1,6 +1,6 @@
 // Instructions that a warp executes together, and copies that run behind it: one function for each, so that the text around
 // them is plain C++. NVRTC gets inline PTX; on a host the shim has functions that do the same and are stricter.
-// "PTX ISA" below is NVIDIA's manual of that name, by section title, since numbers change between releases.
+// Inline PTX is volatile, and names memory where it reads or writes some behind the compiler's back. "PTX ISA" below is NVIDIA's manual of that name, by section title, since numbers change between releases.
 
 namespace warp {
 
@@ -57,10 +57,12 @@ TB_FN void load_matrices(u32 (&r)[4], Address at) {
 //   a[0], a[1]: row g and row g + 8, places 4t .. 4t + 3 of K; a[2], a[3]: the same rows, 16 places on
 //   b0: places 4t .. 4t + 3 of column g; b1: 16 places on
 //   c[0], c[1]: row g, columns 2t and 2t + 1; c[2], c[3]: row g + 8
+// All lanes have to meet in it, which the compiler knows of no asm: one that is not volatile it may move into the branch that uses
+// the sums, where lanes are missing. It touches no memory, so loads may pass it.
 TB_FN void multiply(i32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 #define TB_MULTIPLY(c, a, b0, b1) warp::multiply(c, a, b0, b1)
 

@@ -7,10 +7,8 @@ use std::ffi::{c_int, c_longlong, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use libloading::Library;
-
 use crate::device::{Device, DeviceError, Memory, Slice};
-use crate::library::candidates;
+use crate::library::{Opened, candidates};
 
 /// How to get the library, for error messages.
 pub const INSTALL: &str = "install the CUDA toolkit, or `pip install nvidia-cublas-cu12` and set TIEBREAK_CUBLAS to its \
@@ -22,6 +20,9 @@ const NAMES: &[&str] = if cfg!(windows) {
 } else {
     &["libcublas.so.13", "libcublas.so.12"]
 };
+
+/// What the library needs beside itself.
+const LIGHT: &str = if cfg!(windows) { "cublasLt64_" } else { "libcublasLt.so." };
 
 /// Variables that make cuBLAS compute a precision from products in lower ones (on some GPUs, since CUDA 12.9). What errors that
 /// makes is bounded by other sums than those of the docs, so no product is computed that way.
@@ -189,18 +190,19 @@ macro_rules! library {
         /// The library's functions that are used here.
         struct Functions {
             $($field: unsafe extern "C" fn($($argument),*) -> c_int,)*
-            _library: Library,
+            _opened: Opened,
         }
 
         impl Functions {
-            fn from(library: Library, path: &str) -> Result<Functions, BlasError> {
+            fn from(opened: Opened, path: &str) -> Result<Functions, BlasError> {
+                let library = &opened.library;
                 Ok(Functions {
                     $($field: {
                         // SAFETY: the declared type is that of cublas_api.h, where an enumeration is an int.
                         let symbol = unsafe { library.get(concat!($symbol, "\0").as_bytes()) };
                         *symbol.map_err(|source| BlasError::TooOld { library: path.into(), symbol: $symbol, source })?
                     },)*
-                    _library: library,
+                    _opened: opened,
                 })
             }
         }
@@ -224,9 +226,8 @@ impl Functions {
     fn load() -> Result<Functions, BlasError> {
         let mut tried = Vec::new();
         for path in candidates("TIEBREAK_CUBLAS", NAMES) {
-            // SAFETY: loading NVIDIA's library runs its initialisers, which is what every user of it does.
-            match unsafe { Library::new(&path) } {
-                Ok(library) => return Functions::from(library, &path.display().to_string()),
+            match Opened::new(&path, LIGHT) {
+                Ok(opened) => return Functions::from(opened, &path.display().to_string()),
                 Err(error) => tried.push(format!("{}: {error}", path.display())),
             }
         }

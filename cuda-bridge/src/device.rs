@@ -130,6 +130,14 @@ impl Device {
         Ok(format!("{}.{}", version / 1000, version % 1000 / 10))
     }
 
+    /// The major version of CUDA that the driver is for: it takes no machine code of a later one's compiler.
+    ///
+    /// # Errors
+    /// If the driver does not say.
+    pub fn driver_major(&self) -> Result<i32, DeviceError> {
+        Ok(self.driver.version()? / 1000)
+    }
+
     /// The architecture that kernels are compiled for. From 9.0 on the `a` variants, whose code runs on that one alone, which
     /// is what code compiled at run time is for.
     pub fn architecture(&self) -> String {

@@ -107,6 +107,14 @@ functions! {
     upload = "cuMemcpyHtoDAsync_v2" (Address, *const c_void, usize, Handle);
 }
 
+functions! {
+    /// Those that measure.
+    TimeCalls:
+    elapsed = "cuEventElapsedTime" (*mut f32, Handle, Handle);
+    profiler_start = "cuProfilerStart" ();
+    profiler_stop = "cuProfilerStop" ();
+}
+
 /// CUDA_KERNEL_NODE_PARAMS, in its first version, which is the one that `cuGraphAddKernelNode` takes under this name.
 #[repr(C)]
 pub(crate) struct KernelNode {
@@ -126,6 +134,7 @@ pub(crate) struct Driver {
     pub calls: Calls,
     pub graphs: Option<GraphCalls>,
     pub copies: Option<CopyCalls>,
+    pub times: Option<TimeCalls>,
     _library: Library,
 }
 
@@ -166,8 +175,8 @@ impl Driver {
         // SAFETY: loading NVIDIA's driver library, as every user of it does.
         let library = unsafe { Library::new(file) }.map_err(DeviceError::NoDriver)?;
         let (calls, graphs) = (Calls::from(&library)?, GraphCalls::from(&library).ok());
-        let copies = CopyCalls::from(&library).ok();
-        let driver = Driver { calls, graphs, copies, _library: library };
+        let (copies, times) = (CopyCalls::from(&library).ok(), TimeCalls::from(&library).ok());
+        let driver = Driver { calls, graphs, copies, times, _library: library };
         // SAFETY: a call as cuda.h has it.
         driver.check("cuInit", unsafe { (driver.calls.init)(0) })?;
         let version = driver.version()?;

@@ -21,4 +21,5 @@ pub mod near;
 pub mod nvrtc;
 pub mod quantise;
 pub mod tensor_core;
+pub mod timer;
 pub mod translate;

@@ -1,18 +1,17 @@
 //! Where NVIDIA's libraries are looked for, those that do not come with the driver.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-/// Where a library with one of these file names may be, best first: what the environment variable names (a file, or a folder that
-/// holds it), else what the loader finds, else where CUDA's toolkit usually is.
+use libloading::Library;
+
+/// Where a library with one of these file names may be, best first. If the environment variable is set: what it names (files, and folders
+/// that hold one, as `PATH` lists them) and nothing else, since another version would be a surprise. Else what the loader finds, where CUDA's toolkit usually
+/// is, and NVIDIA's wheels in Python's usual folders.
 pub fn candidates(variable: &str, names: &[&str]) -> Vec<PathBuf> {
+    let within = |folder: PathBuf| -> Vec<PathBuf> { names.iter().map(|name| folder.join(name)).collect() };
     if let Some(given) = std::env::var_os(variable) {
-        let given = PathBuf::from(given);
-        // What was asked for, or nothing: another version would be a surprise.
-        return if given.is_dir() {
-            names.iter().map(|name| given.join(name)).collect()
-        } else {
-            vec![given]
-        };
+        let all = std::env::split_paths(&given);
+        return all.flat_map(|path| if path.is_dir() { within(path) } else { vec![path] }).collect();
     }
     let mut folders = Vec::new();
     for variable in ["CUDA_PATH", "CUDA_HOME"] {
@@ -21,6 +20,69 @@ pub fn candidates(variable: &str, names: &[&str]) -> Vec<PathBuf> {
         }
     }
     folders.push(PathBuf::from("/usr/local/cuda/lib64"));
-    let in_folders = folders.iter().flat_map(|folder| names.iter().map(move |name| folder.join(name)));
+    folders.extend(wheels());
+    let in_folders = folders.into_iter().flat_map(within);
     names.iter().map(PathBuf::from).chain(in_folders).collect()
+}
+
+/// The folders `nvidia/*/lib` of Python's packages: those of the active environment, of this user, of the machine.
+fn wheels() -> Vec<PathBuf> {
+    let mut roots = Vec::new();
+    for (variable, below) in [("VIRTUAL_ENV", ""), ("CONDA_PREFIX", ""), ("HOME", ".local")] {
+        roots.extend(std::env::var_os(variable).map(|root| PathBuf::from(root).join(below)));
+    }
+    roots.extend(["/usr/local", "/usr", "/opt/conda"].map(PathBuf::from));
+    let mut found = Vec::new();
+    for python in roots.iter().flat_map(|root| entries(&root.join("lib"))) {
+        let name = python.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if !name.starts_with("python3") {
+            continue;
+        }
+        for packages in ["site-packages", "dist-packages"] {
+            let nvidia = entries(&python.join(packages).join("nvidia"));
+            found.extend(nvidia.into_iter().map(|part| part.join("lib")));
+        }
+    }
+    found
+}
+
+/// What a folder holds, in the order of names; nothing where it is not there.
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
+}
+
+/// A library with others that it opens by name alone when it needs them, from the folder in which it lies. The loader looks there for no library
+/// that was opened by its path, unless the library itself says so, which those of some wheels do not; one that is open already it
+/// takes.
+pub struct Opened {
+    pub library: Library,
+    _companions: Vec<Library>,
+}
+
+impl Opened {
+    /// Opens the file, after the files beside it whose names begin with `companion`.
+    ///
+    /// # Errors
+    /// Why it cannot be opened. A companion that cannot be is left out: whoever needs it says so.
+    pub fn new(path: &Path, companion: &str) -> Result<Opened, String> {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if folder.is_some() && !path.exists() {
+            return Err("there is no such file".into());
+        }
+        let beside = folder.map(entries).unwrap_or_default();
+        let companions = beside.iter().filter(|path| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(companion))
+        });
+        // SAFETY: loading NVIDIA's libraries runs their initialisers, which is what every user of them does.
+        let _companions = companions.filter_map(|path| unsafe { Library::new(path) }.ok()).collect();
+        // SAFETY: as above.
+        let library = unsafe { Library::new(path) }.map_err(|error| {
+            let (reason, name) = (error.to_string(), format!("{}: ", path.display()));
+            reason.strip_prefix(&name).unwrap_or(&reason).to_string()
+        })?;
+        Ok(Opened { library, _companions })
+    }
 }

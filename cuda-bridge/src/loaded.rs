@@ -110,6 +110,11 @@ impl Call {
         Ok(Call { kernel: kernel.clone(), groups, arguments: kernel.arguments(buffers)? })
     }
 
+    /// The kernel's name, and the blocks that are launched.
+    pub fn what(&self) -> (&str, [u32; 3]) {
+        (&self.kernel.kernel.name, self.groups)
+    }
+
     /// # Errors
     /// If the driver refuses.
     pub fn launch(&self) -> Result<(), DeviceError> {

@@ -3,11 +3,12 @@
 //! Nothing here needs a GPU or a driver. The library comes with the CUDA toolkit, or alone from PyPI.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::PathBuf;
 use std::ptr::null_mut;
 
 use libloading::Library;
 
-use crate::library::candidates;
+use crate::library::{Opened, candidates};
 
 /// How to get the library, for error messages.
 pub const INSTALL: &str = "install the CUDA toolkit, or `pip install nvidia-cuda-nvrtc-cu12` and set TIEBREAK_NVRTC to its \
@@ -18,6 +19,8 @@ pub const INSTALL: &str = "install the CUDA toolkit, or `pip install nvidia-cuda
 pub enum NvrtcError {
     #[error("NVIDIA's compiler NVRTC was not found ({tried}): {INSTALL}")]
     NotFound { tried: String },
+    #[error("no NVRTC that was found here, NVIDIA's compiler, can be used ({tried}): {INSTALL}")]
+    Unusable { tried: String },
     #[error("{library} lacks {symbol}, which CUDA 11.2 and later have: {source}")]
     TooOld { library: String, symbol: &'static str, source: libloading::Error },
     #[error("NVRTC rejects {kernel} for {architecture}:\n{log}")]
@@ -44,7 +47,7 @@ type Status = c_int;
 
 /// The library, with the functions that are used here.
 pub struct Nvrtc {
-    library: Library,
+    opened: Opened,
     /// Where it was found.
     pub path: String,
     error_string: unsafe extern "C" fn(Status) -> *const c_char,
@@ -72,24 +75,63 @@ const NAMES: &[&str] = if cfg!(windows) {
     &["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"]
 };
 
+/// Files beside the library that it opens by name when it first compiles.
+const BUILTINS: &str = if cfg!(windows) { "nvrtc-builtins" } else { "libnvrtc-builtins.so" };
+
 impl Nvrtc {
     /// Finds and loads the library.
     ///
     /// # Errors
-    /// If it is not there, or too old; the message says how to get it.
+    /// If none is there that compiles; the message says what is the matter with each, and how to get one.
     pub fn load() -> Result<Nvrtc, NvrtcError> {
-        let mut tried = Vec::new();
-        for path in candidates("TIEBREAK_NVRTC", NAMES) {
-            // SAFETY: loading NVIDIA's library runs its initialisers, which is what every user of it does.
-            match unsafe { Library::new(&path) } {
-                Ok(library) => return Nvrtc::from(library, path.display().to_string()),
-                Err(_) => tried.push(path.display().to_string()),
-            }
-        }
-        Err(NvrtcError::NotFound { tried: format!("tried {}", tried.join(", ")) })
+        Nvrtc::load_for(c_int::MAX)
     }
 
-    fn from(library: Library, path: String) -> Result<Nvrtc, NvrtcError> {
+    /// Finds and loads a library whose machine code a driver takes that is for this major version of CUDA.
+    ///
+    /// # Errors
+    /// Those of [`Nvrtc::load`].
+    pub fn load_for(driver: i32) -> Result<Nvrtc, NvrtcError> {
+        Nvrtc::among(candidates("TIEBREAK_NVRTC", NAMES), driver)
+    }
+
+    /// The first library of these that loads, is no newer than the driver (its major version of CUDA) and compiles a kernel.
+    ///
+    /// # Errors
+    /// If there is none, with what is the matter with each.
+    pub fn among(paths: Vec<PathBuf>, driver: i32) -> Result<Nvrtc, NvrtcError> {
+        let (mut tried, mut found) = (Vec::new(), false);
+        for path in paths {
+            let reason = match Opened::new(&path, BUILTINS) {
+                Err(reason) => reason,
+                Ok(opened) => {
+                    found = true;
+                    match Nvrtc::from(opened, path.display().to_string()).and_then(|n| n.try_out(driver)) {
+                        Ok(nvrtc) => return Ok(nvrtc),
+                        Err(error) => error.to_string(),
+                    }
+                }
+            };
+            tried.push(format!("{}: {reason}", path.display()));
+        }
+        let tried = format!("tried {}", tried.join("; "));
+        Err(if found { NvrtcError::Unusable { tried } } else { NvrtcError::NotFound { tried } })
+    }
+
+    /// Compiles a line, since a library may load and then lack what it compiles with.
+    fn try_out(self, driver: i32) -> Result<Nvrtc, NvrtcError> {
+        let (major, minor) = self.version()?;
+        if major > driver {
+            let message = format!("{major}.{minor} makes code that a driver for CUDA {driver} does not take");
+            return Err(NvrtcError::Failed { call: "nvrtcVersion", message });
+        }
+        let text = "extern \"C\" __global__ void __launch_bounds__(1) one_line(unsigned* to) { *to = 1u; }\n";
+        self.compiled("one_line", text, None)?;
+        Ok(self)
+    }
+
+    fn from(opened: Opened, path: String) -> Result<Nvrtc, NvrtcError> {
+        let library = &opened.library;
         macro_rules! symbol {
             ($name:literal) => {
                 // SAFETY: the declared types are those of nvrtc.h, unchanged since CUDA 11.2.
@@ -108,7 +150,7 @@ impl Nvrtc {
             cubin_size: symbol!("nvrtcGetCUBINSize"),
             cubin: symbol!("nvrtcGetCUBIN"),
             path,
-            library,
+            opened,
         })
     }
 
@@ -137,10 +179,21 @@ impl Nvrtc {
     /// # Errors
     /// If the compiler rejects it, with the compiler's own words.
     pub fn compile(&self, name: &str, source: &str, architecture: &str) -> Result<Vec<u8>, NvrtcError> {
+        let program = self.compiled(name, source, Some(architecture))?;
+        program.bytes("nvrtcGetCUBIN", self.cubin_size, self.cubin)
+    }
+
+    /// A program that was compiled: to machine code of an architecture, else to PTX for the oldest one.
+    fn compiled(
+        &self,
+        name: &str,
+        source: &str,
+        architecture: Option<&str>,
+    ) -> Result<Handle<'_>, NvrtcError> {
         let text = |what, text: &str| CString::new(text).map_err(|_| NvrtcError::ZeroByte { what });
         let (file, source) = (text("name", &format!("{name}.cu"))?, text("text", source)?);
-        let architecture_option = format!("--gpu-architecture={architecture}");
-        let options = OPTIONS.iter().copied().chain([&architecture_option[..]]);
+        let architecture_option = architecture.map(|name| format!("--gpu-architecture={name}"));
+        let options = OPTIONS.iter().copied().chain(architecture_option.as_deref());
         let options = options.map(|option| text("options", option));
         let options = options.collect::<Result<Vec<_>, _>>()?;
         let pointers: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
@@ -155,15 +208,16 @@ impl Nvrtc {
         let status = unsafe { (self.compile)(program.program, pointers.len() as c_int, pointers.as_ptr()) };
         if status != 0 {
             let log = program.bytes("nvrtcGetProgramLog", self.log_size, self.log)?;
-            let log = String::from_utf8_lossy(&log).chars().take(4000).collect();
-            return Err(NvrtcError::Rejected { kernel: name.into(), architecture: architecture.into(), log });
+            let log = String::from_utf8_lossy(&log).trim_end_matches('\0').chars().take(4000).collect();
+            let architecture = architecture.unwrap_or("any architecture").into();
+            return Err(NvrtcError::Rejected { kernel: name.into(), architecture, log });
         }
-        program.bytes("nvrtcGetCUBIN", self.cubin_size, self.cubin)
+        Ok(program)
     }
 
     /// The library itself, for what is not wrapped here.
     pub fn library(&self) -> &Library {
-        &self.library
+        &self.opened.library
     }
 }
 

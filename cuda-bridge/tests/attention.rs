@@ -41,6 +41,17 @@ fn gpt_2(dropout: f32, products: ProductTable) -> Program {
     })
 }
 
+/// What attention adds and compares is the processor's own, in the loops that are written by hand as in the translated maps.
+#[test]
+fn attention_calls_no_software_arithmetic() {
+    let kernels = attention_kernels(&gpt_2(0.1, ProductTable::preset()).micro, 227 << 10);
+    assert_eq!(kernels.len(), 4, "forward and backward of two layers");
+    for kernel in kernels {
+        assert!(kernel.source.contains("#define wgsl_f_add tb::native::f_add\n"), "{}", kernel.name);
+        assert_eq!(common::software(&kernel.source), [""; 0], "{}", kernel.name);
+    }
+}
+
 #[test]
 fn gpt_2s_attention_compiles_to_machine_code() {
     let Some(nvrtc) = common::nvrtc() else { return };

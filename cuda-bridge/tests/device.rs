@@ -24,7 +24,7 @@ fn a_gpu_computes_the_bits_or_is_not_there() {
             return;
         }
     };
-    let nvrtc = Nvrtc::load().unwrap_or_else(|error| panic!("{error}"));
+    let nvrtc = Nvrtc::load_for(device.driver_major().unwrap()).unwrap_or_else(|error| panic!("{error}"));
     let text = "//!include shared/exp.wgsl
 @group(0) @binding(0) var<storage, read> input: array<vec2<u32>>;
 @group(0) @binding(1) var<storage, read_write> output: array<vec4<u32>>;

@@ -4,8 +4,9 @@ mod common;
 
 use cuda_bridge::host::{Buffer, Checks};
 use cuda_bridge::translate::{
-    Functions, Kernel, Options, Parameter, ParameterKind, TranslateError, functions,
+    Functions, Kernel, Options, Parameter, ParameterKind, TranslateError, functions, native_functions,
 };
+use tiebreak::shaders::compose_text;
 
 const TEXT: &str = "
     struct Pair { low: u32, high: u32 }
@@ -63,4 +64,25 @@ fn what_cannot_be_called_by_hand_is_refused() {
     }
     let error = asked(&["unused"]).unwrap_err().to_string();
     assert!(error.contains("unused") && error.contains("Sin"), "{error}");
+}
+
+/// Whoever calls a function of the arithmetic library, a kernel by hand or another function, gets the processor's own, and no text of
+/// the software's is left.
+#[test]
+fn roots_are_the_processors_too() {
+    let text = "//!include shared/float.wgsl\nfn twice(x: u32) -> u32 { return f_add(x, x); }";
+    let (module, info) = common::valid(&compose_text("test", text).unwrap());
+    let here = |name: &&str| module.functions.iter().any(|(_, f)| f.name.as_deref() == Some(name));
+    let wanted: Vec<&str> = native_functions().filter(here).collect();
+    assert!(wanted.len() >= 6 && wanted.contains(&"f_add"), "{wanted:?}");
+    let asked: Vec<&str> = wanted.iter().copied().chain(["twice"]).collect();
+    for native in [true, false] {
+        let Functions { source, names } = functions(&module, &info, &asked, Options { native }).unwrap();
+        let software = common::software(&source);
+        for (name, given) in wanted.iter().zip(&names) {
+            assert_eq!(*given == format!("tb::native::{name}"), native, "{given}");
+            assert_eq!(software.contains(name), !native, "{name} among {software:?}");
+        }
+        assert_eq!(source.contains("tb::native::f_add(a0, a0)"), native);
+    }
 }

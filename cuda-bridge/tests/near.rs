@@ -91,32 +91,24 @@ fn search(product: &Product, results: &[u32], places: u32) -> (u32, Vec<Candidat
     let on_grid = rounded(product, results);
     let both = [near_ties(), round_near_ties()].map(|kernel| {
         let buffers = kernel.parameters.len();
-        let mut after = before.clone();
-        let [p, output, a, b, sides, found, values] = &mut after;
-        let mut all = vec![
-            Buffer::Read(p),
-            Buffer::Read(output),
-            Buffer::Read(a),
-            Buffer::Read(b),
-            Buffer::Write(sides),
-            Buffer::Write(found),
-            Buffer::Write(values),
-        ];
-        all.truncate(buffers);
-        common::host(&kernel, CHECKS).run(groups, &mut all).unwrap();
+        let all = common::everywhere(&kernel, CHECKS, groups, &before[..buffers]);
         let rounds = buffers == before.len();
-        assert!(!rounds || after[6] == on_grid, "{:?}: other values on the grid", product.rule);
-        let (count, found) = (after[4][0], candidates(after[4][0], &after[5]));
-        // A GPU finds the same in an order of its own, and as many where it has no room for all.
-        if let Some(after) = common::on_gpu(&kernel, groups, &before[..buffers]) {
-            assert_eq!(after[4][0], count);
-            assert!(count > places || candidates(count, &after[5]) == found, "other candidates on the GPU");
-            assert!(!rounds || after[6] == on_grid, "{:?}: other values on the GPU", product.rule);
+        let mut seen: Option<(u32, Vec<_>)> = None;
+        for (place, after) in all {
+            assert!(!rounds || after[6] == on_grid, "{:?}: other values on {place}", product.rule);
+            let count = after[4][0];
+            let found = candidates(count, &after[5]);
+            // A GPU finds the same in an order of its own, and as many where it has no room for all.
+            let (first, same) = seen.get_or_insert_with(|| (count, found.clone()));
+            assert_eq!(count, *first, "on {place}");
+            assert!(count > places || found == *same, "other candidates on {place}");
         }
-        (count, found)
+        seen.expect("it ran somewhere")
     });
     let [searched, rounded] = both;
-    assert_eq!(searched, rounded, "the search that rounds finds something else");
+    // With less room than there are, which ones a GPU keeps is anybody's guess.
+    let same = searched.0 > places || searched.1 == rounded.1;
+    assert!(searched.0 == rounded.0 && same, "the search that rounds finds something else");
     searched
 }
 

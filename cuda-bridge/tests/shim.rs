@@ -124,3 +124,12 @@ fn lanes_exchange_words() {
         fault(32, "if (lane < 16u) out[lane] = TB_SHUFFLE_XOR(lane, 1u);").contains("lanes of a warp part")
     );
 }
+
+/// A compiler moves what is not volatile into the branch that uses it, where lanes are missing.
+#[test]
+fn no_instruction_of_a_warp_may_be_moved() {
+    let text = include_str!("../kernels/warp.cuh");
+    let said = text.lines().map(|line| line.split("//").next().unwrap()).collect::<String>();
+    let (all, volatile) = (said.matches("asm ").count(), said.matches("asm volatile(").count());
+    assert!(all >= 7 && all == volatile && !said.contains("asm("), "{volatile} of {all} are volatile");
+}

@@ -1,4 +1,4 @@
-//! The product on tensor cores, run on the host: equal bits with the scalar reference for every pair of digit counts, at the
+//! The product on tensor cores, run on the host, and on a GPU where there is one: equal bits with the scalar reference for every pair of digit counts, at the
 //! edges of tiles and of K, in blocks and batches, and in whole training steps.
 
 mod common;
@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 
 use common::engine::Shim;
-use cuda_bridge::host::{Buffer, Checks, HostKernel};
+use cuda_bridge::host::{Buffer, Checks};
 use cuda_bridge::tensor_core::Shape;
-use cuda_bridge::translate::Options;
+use cuda_bridge::translate::{Kernel, Options};
 use tiebreak::arith::digits::{self, Part};
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::engine::fingerprint::fingerprint;
@@ -23,15 +23,11 @@ fn random(i: u32, stream: u32) -> u32 {
     philox4x32_10([stream, 73], [i, 0, 0, 0])[0]
 }
 
-fn compiled(shape: Shape, options: Options) -> Arc<HostKernel> {
-    type Kernels = HashMap<(Shape, Options), Arc<HostKernel>>;
+fn translated(shape: Shape, options: Options) -> Arc<Kernel> {
+    type Kernels = HashMap<(Shape, Options), Arc<Kernel>>;
     static KERNELS: LazyLock<Mutex<Kernels>> = LazyLock::new(Mutex::default);
-    if let Some(kernel) = KERNELS.lock().unwrap().get(&(shape, options)) {
-        return kernel.clone();
-    }
-    let kernel = Arc::new(common::host(&common::tensor_core(shape, options), Checks::default()));
-    KERNELS.lock().unwrap().insert((shape, options), kernel.clone());
-    kernel
+    let translate = || Arc::new(common::tensor_core(shape, options));
+    KERNELS.lock().unwrap().entry((shape, options)).or_insert_with(translate).clone()
 }
 
 /// What digits an operand has.
@@ -125,7 +121,7 @@ impl Case {
         let bits = digits::magnitude_bits(digits_a) + digits::magnitude_bits(digits_b);
         let bits = bits + (u32::from(part == Part::Rest) << 16);
         let [rows, columns] = self.shape.tile();
-        let kernel = compiled(self.shape, self.options);
+        let kernel = translated(self.shape, self.options);
         let outputs = (blocks * batch * m * n) as usize;
         let mut have = vec![0x5a5a_5a5a; outputs];
         // Two launches, as where there are too many products for one: the last word says with which each begins.
@@ -142,7 +138,7 @@ impl Case {
                     Buffer::Write(&mut have),
                 ];
                 let groups = [n.div_ceil(columns), m.div_ceil(rows), count];
-                kernel.run(groups, &mut buffers).unwrap_or_else(|error| panic!("{self:?}: {error}"));
+                common::execute(&kernel, Checks::default(), groups, &mut buffers);
             }
         }
         for (i, have) in (0u32..).zip(have) {

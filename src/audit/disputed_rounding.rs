@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::evidence::{Disputed, outputs};
-use super::localise::Found;
-use super::{AuditError, Outcome};
+use super::report::{AuditError, Found, Outcome};
 use crate::arith::grid::Grid;
 use crate::commit::multiproof;
 use crate::commit::tensor::{self, Hash};

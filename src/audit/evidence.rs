@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::checks::{self, Checked};
-use super::localise::Found;
-use super::{AuditError, Outcome, replay_to};
+use super::replay::replay_to;
+use super::report::{AuditError, Found, Outcome};
 use crate::arith::words::bytes_from_words;
 use crate::commit::digest::Digest;
 use crate::commit::state::tensor_digests;

@@ -2,8 +2,9 @@
 
 use super::checks::Checked;
 use super::evidence::Disputed;
+use super::replay::reference_step;
+use super::report::{AuditError, Found, Outcome, differences};
 use super::rounding::{may_lack_a_decision, missing};
-use super::{AuditError, Outcome, differences, reference_step};
 use crate::commit::digest::Digest;
 use crate::commit::record::StepRecord;
 use crate::commit::state::{state_digest, tensor_digests};
@@ -19,12 +20,6 @@ use crate::rounding::legal::Illegal;
 use crate::run::dir::Run;
 use crate::run::{RunError, traces};
 use crate::step::CommittedStep;
-
-/// What was found.
-pub struct Found {
-    pub outcome: Outcome,
-    pub verdict: Option<Verdict>,
-}
 
 /// Finds out what differs in `step`. `before` is the state that the step began from, `mine` the auditor's result.
 pub fn localise(

@@ -9,99 +9,25 @@ mod disputed_rounding;
 pub mod evidence;
 pub mod localise;
 pub mod plan;
+mod replay;
+mod report;
 pub mod rounding;
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
-
-use crate::commit::digest::Digest;
-use crate::commit::record::{Record, StepRecord};
 use crate::dispute::verdict::Verdict;
-use crate::engine::reference::Reference;
+use crate::engine::Engine;
 use crate::engine::session::Session;
-use crate::engine::{Engine, EngineError};
 use crate::observers::tally::Tally;
 use crate::program::step::MicroBatch;
-use crate::rounding::thresholds::Rounding;
-use crate::run::RunError;
 use crate::run::dir::Run;
-use crate::step::{StepError, gradient_root, replayed_micro_batch, replayed_step, scalars};
+use crate::step::{gradient_root, replayed_micro_batch, replayed_step, scalars};
 use checks::Checked;
-use localise::Found;
 use plan::Plan;
-
-/// Why an audit could not be carried out.
-#[derive(Debug, thiserror::Error)]
-pub enum AuditError {
-    #[error(transparent)]
-    Run(#[from] RunError),
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// A limit that the auditor set.
-    #[error("{0}")]
-    Limit(String),
-}
-
-impl From<StepError> for AuditError {
-    fn from(error: StepError) -> AuditError {
-        match error {
-            StepError::Run(error) => AuditError::Run(error),
-            StepError::Engine(error) => AuditError::Engine(error),
-        }
-    }
-}
-
-/// How an audit ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "result", rename_all = "snake_case")]
-pub enum Outcome {
-    /// Everything that was replayed came out as committed.
-    Matches,
-    /// The run is not what its job says, found without a replay.
-    Inconsistent { step: u32, what: String },
-    /// Replaying this step gives something else; the scalar reference agrees with the auditor.
-    Diverges { step: u32, what: String },
-    /// Replaying this step gives other gradients, as a rounding that the trainer's log lacks would: not enough to say that the
-    /// trainer computed something else.
-    MissingDecision { step: u32, what: String },
-    /// The auditor's engine differs from both the trainer and the scalar reference.
-    EngineFaulty { step: u32, engine: String, what: String },
-}
-
-/// What an audit did and found.
-#[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    pub run: Digest,
-    pub signed: String,
-    pub head_size: u64,
-    pub engine: String,
-    pub outcome: Outcome,
-    /// Checks that passed, in words.
-    pub checked: Vec<String>,
-    pub not_checked: Vec<String>,
-    /// Whether the auditor rounded native products of its own: then the audit is about replication only.
-    pub native: bool,
-    /// Replayed steps, as ranges first..=last.
-    pub replayed: Vec<(u32, u32)>,
-    pub plan: Plan,
-    /// In the logged profile: the trainer's rounding decisions, and the freedom they had.
-    pub rounding: Option<Tally>,
-    pub seconds: f64,
-}
-
-impl Report {
-    /// Steps that were replayed and came out as committed.
-    pub fn steps_replayed(&self) -> u64 {
-        self.replayed.iter().map(|&(first, last)| u64::from(last + 1 - first)).sum()
-    }
-
-    /// Whether the audit matched and reached the end of its plan.
-    pub fn is_complete(&self) -> bool {
-        self.outcome == Outcome::Matches && self.steps_replayed() == self.plan.steps()
-    }
-}
+use replay::session;
+pub use replay::{reference_step, replay_to};
+use report::Found;
+pub use report::{AuditError, Outcome, Report, differences, step_of};
 
 /// What an auditor wants to know while it runs.
 pub trait Progress {
@@ -139,19 +65,6 @@ pub fn audit_natively(
     progress: &mut dyn Progress,
 ) -> Result<(Report, Option<Verdict>), AuditError> {
     audit_in(run, session(run, engine, true)?, true, checked, plan, max_time, progress)
-}
-
-/// An auditor's session: exact, or with native products.
-fn session<'e>(run: &Run, engine: &'e mut dyn Engine, native: bool) -> Result<Session<'e>, AuditError> {
-    let program = Arc::new(run.program.clone());
-    if !native {
-        return Ok(Session::new(engine, program)?);
-    }
-    if !run.job.rounding.as_ref().is_some_and(Rounding::is_paper) {
-        let why = "only a run whose job has rounding.preset = \"paper\" is audited natively";
-        return Err(AuditError::Limit(why.into()));
-    }
-    Ok(Session::native(engine, program)?)
 }
 
 fn audit_in(
@@ -303,68 +216,4 @@ pub fn estimated_seconds(
     }
     let micro_batches = plan.steps() * u64::from(run.program.spec.micro_batches);
     Ok(start.elapsed().as_secs_f64() * micro_batches as f64)
-}
-
-/// Brings a session to the state before `step`, from the nearest state that can be had and through the steps between.
-/// If one of those differs from its record already, it is returned with what differs.
-pub fn replay_to(
-    run: &Run,
-    checked: &Checked,
-    session: &mut Session,
-    step: u32,
-) -> Result<Option<(u32, String)>, AuditError> {
-    let from = run.checkpoint_steps()?.into_iter().rfind(|&s| s < step).unwrap_or(0);
-    session.load(&checks::state_after(run, checked, from)?)?;
-    let mut dataset = run.dataset()?;
-    for between in from + 1..step {
-        let batch = run.batch(&mut dataset, between)?;
-        let (mine, _) = replayed_step(run, session, scalars(run, between), &batch, false)?;
-        let different = differences(&mine.record, checked.step(between));
-        if !different.is_empty() {
-            return Ok(Some((between, different.join(", "))));
-        }
-    }
-    Ok(None)
-}
-
-/// Replays one step from a state with the scalar reference.
-pub fn reference_step(run: &Run, step: u32, before: &[Vec<u8>]) -> Result<(StepRecord, Tally), AuditError> {
-    let mut reference = Reference;
-    let mut session = Session::new(&mut reference, Arc::new(run.program.clone()))?;
-    session.load(before)?;
-    let batch = run.batch(&mut run.dataset()?, step)?;
-    let (done, tally) = replayed_step(run, &mut session, scalars(run, step), &batch, false)?;
-    Ok((done.record, tally))
-}
-
-/// The fields in which two records of one step differ, in words.
-pub fn differences(mine: &StepRecord, theirs: &StepRecord) -> Vec<String> {
-    let mut different = Vec::new();
-    let mut field = |name: &str, same: bool| {
-        if !same {
-            different.push(name.to_string());
-        }
-    };
-    field("state", mine.state == theirs.state);
-    field("batch", mine.batch == theirs.batch);
-    for (i, root) in mine.micro_batches.iter().enumerate() {
-        field(&format!("gradients of micro-batch {i}"), theirs.micro_batches.get(i) == Some(root));
-    }
-    field("number of micro-batches", mine.micro_batches.len() == theirs.micro_batches.len());
-    field("operators", mine.trace == theirs.trace);
-    field("rounding log", mine.log == theirs.log);
-    field("learning rate", mine.learning_rate == theirs.learning_rate);
-    field("clip factor", mine.clip == theirs.clip);
-    field("loss", mine.loss == theirs.loss);
-    field("cursor", mine.cursor == theirs.cursor);
-    different
-}
-
-/// The step of a record, 0 for the initial one.
-pub fn step_of(record: &Record) -> u32 {
-    match record {
-        Record::Initial { .. } => 0,
-        Record::Step { step, .. } => step.step,
-        Record::Final { steps, .. } => *steps + 1,
-    }
 }

@@ -1,7 +1,8 @@
 //! What an audit concludes from rounding decisions: one that no honest kernel takes, confirmed by the scalar reference; and a
 //! difference that a missing one would explain. With operator traces [`super::localise`] tells more.
 
-use super::{AuditError, Outcome, differences, reference_step};
+use super::replay::reference_step;
+use super::report::{AuditError, Outcome, differences};
 use crate::commit::Malformed;
 use crate::commit::record::StepRecord;
 use crate::run::RunError;

@@ -10,12 +10,12 @@ use serde::Serialize;
 use super::record::side;
 use crate::arith::DType;
 use crate::arith::grid::Grid;
-use crate::arith::words::with_words;
+use crate::arith::words::words_from_bytes;
 use crate::engine::cpu::Cpu;
 use crate::engine::session::StepObserver;
-use crate::engine::{Engine, EngineError, Inputs, Observer, Tensor};
+use crate::engine::{Engine, EngineError, Inputs, Observer, outputs_of};
 use crate::program::builder::Builder;
-use crate::program::graph::{Graph, LoggedProduct, Node, Port, Primitive, TensorId, TensorType, View};
+use crate::program::graph::{Graph, LoggedProduct, Node, Port, Primitive, TensorId, View};
 use crate::program::logged::native_graph;
 use crate::program::phase::Phase;
 use crate::program::products::{ProductClass, ProductTable};
@@ -79,85 +79,94 @@ impl Calibrator {
         known.map(|(&class, measured)| (class, units(measured))).collect()
     }
 
+    /// Measures one product of the step on its operands as they are there.
     fn compare(&mut self, number: usize, inputs: &mut dyn Inputs) -> Result<(), EngineError> {
         let logged = &self.products[number];
-        // The two operands' tensors, whole, under the product's own views.
-        let mut builder = Builder::new(self.digits.clone());
+        let alone = Alone::of(logged, &self.digits, inputs)?;
+        let floored = logged.rule.floor != 0;
+        let a = side(inputs, &logged.a, floored.then_some(logged.magnitudes_a))?;
+        let b = side(inputs, &logged.b, floored.then_some(logged.magnitudes_b))?;
+        let tolerance = Tolerance::default();
+        let scale = Product { dims: logged.dims(), rule: logged.rule, a: &a, b: &b, tolerance };
+        let mut results = Vec::new();
+        for (_, engine) in &mut self.kernels {
+            results.push(alone.values(engine.as_mut(), &alone.native)?);
+        }
+        let measured = self.measured.entry(logged.class).or_default();
+        measured.products += 1;
+        measured.elements += logged.elements() as u64;
+        let mut seen = |kernel: usize, distance: f64| {
+            if distance > measured.largest {
+                (measured.largest, measured.kernel) = (distance, self.kernels[kernel].0.clone());
+            }
+        };
+        if self.rounding.is_paper() {
+            for place in 0..logged.elements() {
+                let values: Vec<f64> = results.iter().map(|kernel| kernel[place]).collect();
+                if let Some((kernel, distance)) = rounded_apart(scale.grid(place), &values) {
+                    seen(kernel, distance);
+                    measured.flips += 1;
+                }
+            }
+            return Ok(());
+        }
+        let exact = alone.values(&mut self.exact, &alone.exact)?;
+        for (kernel, values) in results.iter().enumerate() {
+            for (place, (&x, &v)) in exact.iter().zip(values).enumerate().filter(|(_, (x, v))| x != v) {
+                let explained = f64::from(self.rounding.relative()) * v.abs();
+                let (norms, unexplained) = (scale.norms(place), ((v - x).abs() - explained).max(0.0));
+                seen(kernel, if norms > 0.0 { unexplained / norms } else { 0.0 });
+                let grid = scale.grid(place);
+                measured.flips += u64::from(grid.index(v) != grid.index(x));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A logged product without the rest of its step, on its operands' tensors.
+struct Alone {
+    /// By the contract, and by native kernels.
+    exact: Graph,
+    native: Graph,
+    /// The operands' canonical bytes.
+    inputs: Vec<Vec<u8>>,
+    wide: bool,
+}
+
+impl Alone {
+    fn of(
+        logged: &LoggedProduct,
+        digits: &ProductTable,
+        inputs: &mut dyn Inputs,
+    ) -> Result<Alone, EngineError> {
+        let mut builder = Builder::new(digits.clone());
         let mut bytes = Vec::new();
         let mut views = Vec::new();
+        // Whole, under the product's own views.
         for (name, view) in [("a", &logged.a), ("b", &logged.b)] {
             inputs.visit(view.tensor, &mut |shown| bytes.push(shown.to_vec()))?;
             let elements = bytes[bytes.len() - 1].len() / 4;
             let tensor = builder.input(name, DType::F32, &[elements as u32]);
             views.push(View { tensor, ..view.clone() });
         }
-        let dims = logged.dims();
-        let shape = [dims[0] as u32, dims[1] as u32, dims[2] as u32];
-        let [a, b] = [0, 1].map(|i| views[i].clone());
-        let output = builder.product(logged.class, a, b, &shape);
+        let [batch, m, n, _] = logged.dims().map(|dim| dim as u32);
+        let output = builder.product(logged.class, views[0].clone(), views[1].clone(), &[batch, m, n]);
         builder.output("rounded", output);
         let mut exact = builder.finish();
         exact.outputs = vec![Port { name: "product".into(), tensor: exact.logged[0].product }];
-        let native = native_graph(&exact);
-        let types: Vec<TensorType> = exact.inputs.iter().map(|p| exact.tensor(p.tensor).clone()).collect();
-        let run = |engine: &mut dyn Engine, graph: &Graph| -> Result<Vec<u8>, EngineError> {
-            let compiled = engine.compile(Arc::new(graph.clone()))?;
-            let mut tensors: Vec<Tensor> = Vec::new();
-            for (ty, bytes) in types.iter().zip(&bytes) {
-                tensors.push(engine.upload(ty, bytes)?);
-            }
-            let outputs = engine.run(&compiled, &tensors, None)?;
-            engine.download(&outputs[0])
-        };
-        let expected = run(&mut self.exact, &exact)?;
-        let floored = logged.rule.floor != 0;
-        let a = side(inputs, &logged.a, floored.then_some(logged.magnitudes_a))?;
-        let b = side(inputs, &logged.b, floored.then_some(logged.magnitudes_b))?;
-        let tolerance = Tolerance::default();
-        let scale = Product { dims, rule: logged.rule, a: &a, b: &b, tolerance };
-        let elements = logged.elements();
-        let value = |bytes: &[u8], place: usize| {
-            let part =
-                |place: usize| f64::from(f32::from_le_bytes([0, 1, 2, 3].map(|i| bytes[4 * place + i])));
-            part(place) + if logged.rule.is_wide() { part(elements + place) } else { 0.0 }
-        };
-        let measured = self.measured.entry(logged.class).or_default();
-        measured.products += 1;
-        measured.elements += elements as u64;
-        if self.rounding.is_paper() {
-            let mut results = Vec::new();
-            for (_, engine) in &mut self.kernels {
-                let bytes = run(engine.as_mut(), &native)?;
-                results.push((0..elements).map(|place| value(&bytes, place)).collect::<Vec<f64>>());
-            }
-            for place in 0..elements {
-                let values: Vec<f64> = results.iter().map(|kernel| kernel[place]).collect();
-                let Some((kernel, distance)) = rounded_apart(scale.grid(place), &values) else { continue };
-                measured.flips += 1;
-                if distance > measured.largest {
-                    (measured.largest, measured.kernel) = (distance, self.kernels[kernel].0.clone());
-                }
-            }
-            return Ok(());
-        }
-        for (name, engine) in &mut self.kernels {
-            let results = run(engine.as_mut(), &native)?;
-            for place in 0..elements {
-                let (x, v) = (value(&expected, place), value(&results, place));
-                let norms = scale.norms(place);
-                let explained = f64::from(self.rounding.relative()) * v.abs();
-                let unexplained = ((v - x).abs() - explained).max(0.0);
-                let relative = if norms > 0.0 { unexplained / norms } else { 0.0 };
-                if relative > measured.largest {
-                    (measured.largest, measured.kernel) = (relative, name.clone());
-                }
-                if v != x {
-                    let grid = scale.grid(place);
-                    measured.flips += u64::from(grid.index(v) != grid.index(x));
-                }
-            }
-        }
-        Ok(())
+        Ok(Alone { native: native_graph(&exact), exact, inputs: bytes, wide: logged.rule.is_wide() })
+    }
+
+    /// The product's values by an engine, before they are rounded to the grid.
+    fn values(&self, engine: &mut dyn Engine, graph: &Graph) -> Result<Vec<f64>, EngineError> {
+        let outputs = outputs_of(engine, &Arc::new(graph.clone()), &self.inputs)?;
+        let words = words_from_bytes(DType::F32, &outputs[0]);
+        let value = |word: &u32| f64::from(f32::from_bits(*word));
+        let (high, rest) = words.split_at(if self.wide { words.len() / 2 } else { words.len() });
+        let mut values: Vec<f64> = high.iter().map(value).collect();
+        values.iter_mut().zip(rest).for_each(|(high, rest)| *high += value(rest));
+        Ok(values)
     }
 }
 
@@ -197,10 +206,9 @@ impl Observer for Calibrator {
         &mut self,
         index: usize,
         _: &Node,
-        bytes: &[u8],
+        _: &[u8],
         inputs: &mut dyn Inputs,
     ) -> Result<Option<Vec<u8>>, EngineError> {
-        debug_assert!(with_words(bytes, |words| !words.is_empty()));
         self.compare(self.sites[&index], inputs)?;
         Ok(None)
     }

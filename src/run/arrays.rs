@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
-use super::RunError;
 use super::disk::{self, Disk};
+use super::error::RunError;
 use crate::arith::words::bytes_of;
 use crate::arith::{DType, float};
 use crate::program::graph::TensorType;

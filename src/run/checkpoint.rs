@@ -6,8 +6,8 @@ use std::path::Path;
 
 use safetensors::tensor::{Dtype, SafeTensors};
 
-use super::RunError;
 use super::disk::{self, Disk};
+use super::error::RunError;
 use crate::program::step::{StateTensor, state_bytes};
 
 /// The bytes that a header may add to the tensors.

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{RunError, disk};
+use super::disk;
+use super::error::RunError;
 use crate::job::DataSpec;
 use crate::job::data::{DataFile, Dataset, FileManifest};
 use crate::program::models::Model;

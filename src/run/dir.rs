@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::RunError;
 use super::data;
 use super::disk::{self, Disk};
+use super::error::RunError;
 use crate::commit::digest::Digest;
 use crate::commit::keys::PublicKey;
 use crate::commit::tree_head::{Head, NOTE_MAX, Signed};

@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use super::RunError;
+use super::error::RunError;
 use crate::commit::Malformed;
 
 /// The writing side of a run directory.

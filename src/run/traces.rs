@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::RunError;
 use super::disk::{self, Disk};
+use super::error::RunError;
 use crate::commit::trace::Trace;
 use crate::program::step::Program;
 

@@ -5,8 +5,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use super::RunError;
 use super::disk::{self, Disk};
+use super::error::RunError;
 use crate::commit::digest::Digest;
 use crate::commit::merkle::{self, Frontier};
 use crate::commit::record::{RECORD_BYTES_MAX, Record};

@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 use std::str::FromStr;
 
-use super::TrainError;
 use super::conduct::Conduct;
+use super::error::TrainError;
 use crate::arith::words::bytes_of;
 use crate::engine::session::{Session, StepScalars};
 use crate::job::data::{Dataset, batch_digest};

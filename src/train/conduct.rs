@@ -1,6 +1,6 @@
 //! How a trainer goes about its job. The honest way is the only one that ships in a trainer; the tests and the demo bring others.
 
-use super::TrainError;
+use super::error::TrainError;
 use crate::engine::session::{Session, StepScalars};
 use crate::job::data::Dataset;
 use crate::program::step::{MicroBatch, Program};

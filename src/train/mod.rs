@@ -7,6 +7,7 @@
 #[cfg(feature = "testing")]
 pub mod cheat;
 pub mod conduct;
+mod error;
 pub mod ranks;
 
 use std::path::{Path, PathBuf};
@@ -19,8 +20,8 @@ use crate::commit::keys::PrivateKey;
 use crate::commit::record::{Record, StepRecord};
 use crate::commit::state::{state_digest, tensor_digests};
 use crate::commit::tree_head::Head;
+use crate::engine::Engine;
 use crate::engine::session::Session;
-use crate::engine::{Engine, EngineError};
 use crate::job::data::Dataset;
 use crate::job::identity::{CONTRACT, program_digest};
 use crate::program::init;
@@ -30,35 +31,11 @@ use crate::run::dir::{Layout, Run, RunFile};
 use crate::run::disk::Disk;
 use crate::run::transcript::{Transcript, Writer};
 use crate::run::{RunError, checkpoint, data, dir, read_job, read_logged_job, traces};
-use crate::step::{CommittedStep, StepError, scalars, state_digests, state_root};
+use crate::step::{CommittedStep, scalars, state_digests, state_root};
 use conduct::{Conduct, Honest};
+pub use error::TrainError;
 use ranks::lead::Lead;
-use ranks::{RankError, report};
-
-/// Why training stopped.
-#[derive(Debug, thiserror::Error)]
-pub enum TrainError {
-    #[error(transparent)]
-    Run(#[from] RunError),
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    #[error(transparent)]
-    Rank(#[from] RankError),
-    /// A step that was done before came out differently.
-    #[error(
-        "step {step} came out differently than before the interruption: this machine or {device} is faulty"
-    )]
-    NotReproduced { step: u32, device: String },
-}
-
-impl From<StepError> for TrainError {
-    fn from(error: StepError) -> TrainError {
-        match error {
-            StepError::Run(error) => TrainError::Run(error),
-            StepError::Engine(error) => TrainError::Engine(error),
-        }
-    }
-}
+use ranks::report;
 
 /// What a trainer wants to know while it runs.
 pub trait Progress {
@@ -248,34 +225,12 @@ fn train_by(
     }
     for step in first + 1..=run.job.steps {
         let done = trainer.step(&mut session, &mut dataset, step, &mut by)?;
-        if let Some(trace) = &done.trace {
-            traces::write(disk, &run.layout.trace(step), trace)?;
-        }
-        if let Some((log, _)) = &done.log {
-            disk.replace(&run.layout.log(step), log.bytes())?;
-        }
         state = done.record.state;
         progress.step(&done.record, run.job.steps);
-        trainer.append(Record::Step { run: run.id, step: done.record }, step, &device)?;
-        if step.is_multiple_of(run.job.commit.head_every) && step < run.job.steps {
-            trainer.publish_head(u64::from(step) + 1)?;
-        }
-        // After the head, so that a resume from this checkpoint leaves none out.
-        if run.job.is_checkpoint(step) {
-            trainer.writer.sync(disk)?;
-            trainer.checkpoint(&mut session, step)?;
-        }
+        trainer.keep(&mut session, done, step, &device)?;
     }
     trainer.prune()?; // a crash may have come between the last checkpoint and this
-    let parameters = run.program.parameters.len();
-    checkpoint::write(disk, &run.layout.model(), &run.program.state()[..parameters], |show| {
-        session.visit_state(|i, bytes| {
-            if i < parameters {
-                show(bytes);
-            }
-        })?;
-        Ok::<(), TrainError>(())
-    })?;
+    trainer.model(&mut session)?;
     let last = Record::Final { run: run.id, steps: run.job.steps, state };
     trainer.append(last, run.job.steps + 1, &device)?;
     trainer.publish_head(u64::from(run.job.steps) + 2)?;
@@ -310,6 +265,47 @@ impl Trainer<'_> {
             tensor
         })?;
         Ok(0)
+    }
+
+    /// Writes what a step promises and what proves it: whatever a crash leaves of that says how to go on.
+    fn keep(
+        &mut self,
+        session: &mut Session,
+        done: CommittedStep,
+        step: u32,
+        device: &str,
+    ) -> Result<(), TrainError> {
+        let run = self.run;
+        if let Some(trace) = &done.trace {
+            traces::write(self.disk, &run.layout.trace(step), trace)?;
+        }
+        if let Some((log, _)) = &done.log {
+            self.disk.replace(&run.layout.log(step), log.bytes())?;
+        }
+        self.append(Record::Step { run: run.id, step: done.record }, step, device)?;
+        if step.is_multiple_of(run.job.commit.head_every) && step < run.job.steps {
+            self.publish_head(u64::from(step) + 1)?;
+        }
+        // After the head, so that a resume from this checkpoint leaves none out.
+        if run.job.is_checkpoint(step) {
+            self.writer.sync(self.disk)?;
+            self.checkpoint(session, step)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the released model: the parameters.
+    fn model(&self, session: &mut Session) -> Result<(), TrainError> {
+        let parameters = self.run.program.parameters.len();
+        let table = &self.run.program.state()[..parameters];
+        checkpoint::write(self.disk, &self.run.layout.model(), table, |show| {
+            session.visit_state(|i, bytes| {
+                if i < parameters {
+                    show(bytes);
+                }
+            })?;
+            Ok::<(), TrainError>(())
+        })
     }
 
     /// One step, by whoever computes it.

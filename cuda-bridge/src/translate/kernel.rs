@@ -10,6 +10,7 @@ use naga::{
 
 use super::error::{Group, Refusal, TranslateError, refuse};
 use super::expressions::Component;
+use super::natives;
 use super::statements::{Body, may_be_passed};
 use super::types::{Types, plain_name};
 use super::{Options, PRELUDE};
@@ -228,9 +229,18 @@ impl<'a> Writer<'a> {
         variables.filter(|handle| !info[*handle].is_empty()).collect()
     }
 
+    /// The processor's own counterpart of a function, if it is wanted and there is one.
+    fn native(&self, function: Handle<Function>) -> Option<&'static natives::Native> {
+        let wanted = self.options.native;
+        wanted.then(|| natives::of(self.module, &self.module.functions[function])).flatten()
+    }
+
     /// The arguments by which a function's callers pass on the module's variables.
     pub fn passed_on(&self, function: Handle<Function>) -> Vec<String> {
         let mut texts = Vec::new();
+        if self.native(function).is_some() {
+            return texts;
+        }
         for handle in self.used(&self.info[function]) {
             let name = self.global_name(handle);
             let sized = !is_runtime_sized(self.types.inner(self.module.global_variables[handle].ty));
@@ -239,8 +249,11 @@ impl<'a> Writer<'a> {
         texts
     }
 
-    /// The name of a function, which is written if it is not yet.
+    /// The name of a function, which is written if it is not yet: for a caller in the module, and for one written by hand.
     pub fn called(&mut self, handle: Handle<Function>) -> Result<String, Refusal> {
+        if let Some(native) = self.native(handle) {
+            return Ok(format!("tb::native::{}", native.name));
+        }
         if let Some(name) = self.names.get(&handle) {
             return Ok(name.clone());
         }

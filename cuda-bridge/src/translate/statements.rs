@@ -13,7 +13,6 @@ use naga::{
 use super::error::{Group, Refusal, refuse};
 use super::expressions::literal;
 use super::kernel::Writer;
-use super::natives;
 
 /// What `continue` means in the loop that is being written.
 struct Loop {
@@ -233,7 +232,6 @@ impl<'w, 'a> Body<'w, 'a> {
         arguments: &[Handle<Expression>],
         result: Option<Handle<Expression>>,
     ) -> Result<(), Refusal> {
-        let callee = &self.writer.module.functions[handle];
         let mut texts = Vec::new();
         for argument in arguments {
             texts.push(match self.inner(*argument) {
@@ -241,15 +239,8 @@ impl<'w, 'a> Body<'w, 'a> {
                 _ => self.value(*argument)?,
             });
         }
-        let native = if self.writer.options.native { natives::of(self.writer.module, callee) } else { None };
-        let name = match native {
-            Some(native) => format!("tb::native::{}", native.name),
-            None => {
-                let name = self.writer.called(handle)?;
-                texts.extend(self.writer.passed_on(handle));
-                name
-            }
-        };
+        let name = self.writer.called(handle)?;
+        texts.extend(self.writer.passed_on(handle));
         let call = format!("{name}({});", texts.join(", "));
         match result {
             None => self.line(&call),

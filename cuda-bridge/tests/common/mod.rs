@@ -5,7 +5,7 @@
 pub mod engine;
 pub mod ptxas;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -14,7 +14,7 @@ use cuda_bridge::device::{Device, Loaded, Memory};
 use cuda_bridge::host::{Buffer, Checks, HostKernel};
 use cuda_bridge::nvrtc::{Nvrtc, NvrtcError};
 use cuda_bridge::tensor_core::{Shape, product};
-use cuda_bridge::translate::{Kernel, Options, TranslateError, translate};
+use cuda_bridge::translate::{Kernel, Options, TranslateError, native_functions, translate};
 use naga::Module;
 use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
 use tiebreak::shaders;
@@ -40,6 +40,15 @@ pub fn tensor_core(shape: Shape, options: Options) -> Kernel {
     let choice = Choice::new(Variant::Dot, shape.digits_a, shape.digits_b, 1);
     let (module, info) = valid(&choice.complete(shaders::source("product").unwrap()));
     product(&module, &info, shape, options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The functions of the arithmetic library that a text has in software although the processor has them: `TB_FN TYPE fN_NAME(`.
+pub fn software(source: &str) -> Vec<&'static str> {
+    let heads = || source.lines().filter_map(|line| line.strip_prefix("TB_FN ")?.split('(').next());
+    let own =
+        |head: &str| Some(head.split(' ').next_back()?.strip_prefix('f')?.split_once('_')?.1.to_string());
+    let there: BTreeSet<String> = heads().filter_map(own).collect();
+    native_functions().filter(|name| there.contains(*name)).collect()
 }
 
 /// Says what a test leaves out, past the harness, which shows what passing tests print to nobody.
@@ -73,7 +82,10 @@ pub fn host(kernel: &Kernel, checks: Checks) -> HostKernel {
 pub fn gpu() -> Option<&'static (Arc<Device>, Nvrtc)> {
     static GPU: OnceLock<Option<(Arc<Device>, Nvrtc)>> = OnceLock::new();
     let open = || match Device::open(0) {
-        Ok(device) => Some((device, Nvrtc::load().unwrap_or_else(|error| panic!("{error}")))),
+        Ok(device) => {
+            let nvrtc = Nvrtc::load_for(device.driver_major().unwrap());
+            Some((device, nvrtc.unwrap_or_else(|error| panic!("{error}"))))
+        }
         Err(error) => {
             assert!(std::env::var_os("TIEBREAK_REQUIRE_GPU").is_none(), "{error}");
             not_checked(&format!("on a GPU: {error}"));
@@ -81,14 +93,6 @@ pub fn gpu() -> Option<&'static (Arc<Device>, Nvrtc)> {
         }
     };
     GPU.get_or_init(open).as_ref()
-}
-
-/// The words of a buffer.
-fn words(buffer: &Buffer) -> Vec<u32> {
-    match buffer {
-        Buffer::Read(words) => words.to_vec(),
-        Buffer::Write(words) => words.to_vec(),
-    }
 }
 
 /// What a kernel leaves in its buffers on the GPU, if there is one.
@@ -111,12 +115,46 @@ pub fn on_gpu(kernel: &Kernel, groups: [u32; 3], before: &[Vec<u32>]) -> Option<
     Some(after.collect())
 }
 
-/// Runs a kernel on the host, and on the GPU if there is one.
+/// Who ran a kernel, and the words that it left in every buffer.
+pub type Left = (&'static str, Vec<Vec<u32>>);
+
+/// What a kernel leaves in its buffers, on the host and on the GPU if there is one. Where a GPU is required it runs there alone: such a machine need not have a
+/// compiler, whoever calls this knows which bits are right, and that the host gives them is shown elsewhere.
+pub fn everywhere(kernel: &Kernel, checks: Checks, groups: [u32; 3], before: &[Vec<u32>]) -> Vec<Left> {
+    let mut all = Vec::new();
+    if std::env::var_os("TIEBREAK_REQUIRE_GPU").is_none() {
+        let mut after = before.to_vec();
+        let parameters = after.iter_mut().zip(&kernel.parameters);
+        let mut buffers: Vec<Buffer> = parameters
+            .map(|(words, parameter)| match parameter.writable {
+                true => Buffer::Write(words),
+                false => Buffer::Read(words),
+            })
+            .collect();
+        let run = host(kernel, checks).run(groups, &mut buffers);
+        run.unwrap_or_else(|error| panic!("{}: {error}", kernel.name));
+        all.push(("the host", after));
+    }
+    all.extend(on_gpu(kernel, groups, before).map(|after| ("the GPU", after)));
+    all
+}
+
+/// Runs a kernel everywhere: all leave the same words, which are in the buffers afterwards.
 pub fn execute(kernel: &Kernel, checks: Checks, groups: [u32; 3], buffers: &mut [Buffer]) {
+    let words = |buffer: &Buffer| match buffer {
+        Buffer::Read(words) => words.to_vec(),
+        Buffer::Write(words) => words.to_vec(),
+    };
     let before: Vec<Vec<u32>> = buffers.iter().map(words).collect();
-    host(kernel, checks).run(groups, buffers).unwrap_or_else(|error| panic!("{error}"));
-    for (number, after) in on_gpu(kernel, groups, &before).iter().flatten().enumerate() {
-        assert!(*after == words(&buffers[number]), "{}: buffer {number} on the GPU", kernel.name);
+    let all = everywhere(kernel, checks, groups, &before);
+    let (first, left) = &all[0];
+    for (other, after) in &all[1..] {
+        assert!(after == left, "{}: {other} leaves other words than {first}", kernel.name);
+    }
+    for (buffer, left) in buffers.iter_mut().zip(left) {
+        if let Buffer::Write(words) = buffer {
+            words.copy_from_slice(left);
+        }
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::super::TrainError;
 use crate::engine::{Engine, EngineError, Tensor};
 use crate::program::graph::TensorType;
+use crate::train::error::{RankError, TrainError};
 
 /// How gradients go between ranks; everything else goes over TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,4 +108,13 @@ pub trait Devices {
         outgoing: &[Vec<Part>],
         incoming: &[Vec<Part>],
     ) -> Result<(), TrainError>;
+}
+
+/// Tells the others of an error before this rank stops. Returns whether rank 0 knows.
+pub fn report(collective: &mut dyn Collective, error: &TrainError) -> bool {
+    match error {
+        // What another rank said is passed on as it was said.
+        TrainError::Rank(RankError::Stopped { why, .. }) => collective.abort(why),
+        other => collective.abort(&other.to_string()),
+    }
 }

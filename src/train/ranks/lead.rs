@@ -1,11 +1,10 @@
 //! Rank 0: gives the others the run, the state and each step's micro-batches, and commits to the step that all made.
 
-use super::super::TrainError;
 use super::collective::{Collective, Kind};
 use super::plan::Plan;
+use super::protocol::{END, NO_CHECK, READY_BYTES, step_message};
 use super::reduce::Adder;
 use super::share::{Contents, Share, Work, compute, merge};
-use super::{Difference, END, NO_CHECK, READY_BYTES, RankError, step_message};
 use crate::commit::codec::{Decoder, Encoder};
 use crate::commit::digest::Digest;
 use crate::engine::session::{Session, StepScalars};
@@ -13,6 +12,8 @@ use crate::job::{Granularity, Job};
 use crate::program::step::MicroBatch;
 use crate::run::dir::Run;
 use crate::step::CommittedStep;
+use crate::train::error::TrainError;
+use crate::train::error::{Difference, RankError};
 
 /// Rank 0 of a run.
 pub struct Lead<'a> {

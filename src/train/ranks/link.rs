@@ -9,8 +9,9 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use super::collective::{Kind, Transport};
-use super::{REASON_MAX, RankError};
+use super::protocol::REASON_MAX;
 use crate::commit::Malformed;
+use crate::train::error::RankError;
 
 /// The protocol's version: ranks of different ones do not work together.
 pub const VERSION: u32 = 2;

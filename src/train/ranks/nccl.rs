@@ -11,8 +11,6 @@ use std::time::{Duration, Instant};
 use cuda_bridge::device::Device;
 use cuda_bridge::nccl::{self, Communicator, NcclError, Transfer, UNIQUE_ID_BYTES, UniqueId};
 
-use super::super::TrainError;
-use super::RankError;
 use super::collective::{Collective, Devices, Kind, Part};
 use super::tcp::Tcp;
 use crate::commit::Malformed;
@@ -20,6 +18,8 @@ use crate::commit::codec::{Decoder, Encoder};
 use crate::engine::gpu::{Cuda, engine_error};
 use crate::engine::{Engine, EngineError, Tensor};
 use crate::program::graph::TensorType;
+use crate::train::error::RankError;
+use crate::train::error::TrainError;
 
 /// The most bytes of a library's version.
 const VERSION_BYTES: usize = 32;

@@ -3,10 +3,10 @@
 
 use std::ops::Range;
 
-use super::RankError;
 use crate::arith::tree::{self, Operation};
 use crate::commit::tensor::{TILE_BYTES, piece_range, tile_count};
 use crate::program::step::{Program, StateTensor};
+use crate::train::error::RankError;
 
 /// A step of the part of the tree that no rank can evaluate alone, on a stack of shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,6 @@ use std::iter::Peekable;
 use std::slice::Iter;
 use std::sync::Arc;
 
-use super::super::TrainError;
 use super::collective::{Collective, Devices, Part};
 use super::plan::{Piece, Plan, Shared};
 use crate::arith::DType;
@@ -18,6 +17,7 @@ use crate::engine::session::{Gradients, Session};
 use crate::engine::{Compiled, EngineError, Inputs, Observer, Tensor};
 use crate::program::graph::{Node, TensorType};
 use crate::program::step::{StateTensor, sum_graph};
+use crate::train::error::TrainError;
 
 /// Adds this rank's shards.
 pub struct Adder {

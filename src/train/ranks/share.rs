@@ -1,7 +1,6 @@
 //! A rank's part of a step: computing it, telling rank 0 of it, and what rank 0 makes of all parts: the step that one process
 //! would have committed.
 
-use super::super::TrainError;
 use super::collective::Collective;
 use super::plan::Plan;
 use super::reduce::{self, Adder};
@@ -21,6 +20,7 @@ use crate::rounding::codec;
 use crate::rounding::log::Log;
 use crate::run::dir::Run;
 use crate::step::{Parts, Tracer, gradient_root, state_digests, state_root};
+use crate::train::error::TrainError;
 
 /// The most bytes that a rounding decision takes, its element's share of the part's header included.
 const DECISION_BYTES: u64 = 16;

@@ -4,13 +4,13 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use super::super::TrainError;
-use super::RankError;
 use super::collective::{Collective, Kind, Transport};
 pub use super::link::Place;
 use super::link::{Link, NoLink};
 use crate::commit::Malformed;
 use crate::commit::codec::{Decoder, Encoder};
+use crate::train::error::RankError;
+use crate::train::error::TrainError;
 
 /// How long whoever connects may take to say who it is.
 const GREETING: Duration = Duration::from_secs(10);

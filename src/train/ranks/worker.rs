@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::super::TrainError;
 use super::collective::{Collective, Kind};
 use super::plan::Plan;
+use super::protocol::{END, NO_CHECK};
 use super::reduce::Adder;
 use super::share::{Work, compute};
-use super::{END, NO_CHECK, RankError};
 use crate::commit::Malformed;
 use crate::commit::codec::{Decoder, Encoder};
 use crate::engine::session::Session;
@@ -17,8 +16,10 @@ use crate::job::JOB_MAX;
 use crate::program::step::{MicroBatch, Program};
 use crate::run::dir::{Layout, RUN_JSON_MAX, Run};
 use crate::step::{scalars, state_digests, state_root};
+use crate::train::error::RankError;
+use crate::train::error::TrainError;
 
-/// Bytes of [`super::step_message`].
+/// Bytes of [`super::protocol::step_message`].
 const STEP_BYTES: usize = 8;
 
 /// Works for rank 0 until the run is complete.

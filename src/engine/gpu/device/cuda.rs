@@ -12,6 +12,7 @@ use cuda_bridge::near;
 use cuda_bridge::nvrtc::Nvrtc;
 use cuda_bridge::quantise::{self, Operand};
 use cuda_bridge::tensor_core::Shape;
+use cuda_bridge::timer::{Timed, Timer};
 use cuda_bridge::translate;
 
 use super::cublas::{Cublas, Library};
@@ -30,6 +31,8 @@ pub struct CudaDevice {
     device: Arc<device::Device>,
     /// Dispatches that come back with the same memory are launched at once.
     graphs: Graphs,
+    /// What times every launch, if somebody asked for it; graphs have no launches.
+    timer: Option<Timer>,
     /// Copies that nobody waits for needlessly, where the driver has what they take.
     copies: Option<Copies>,
     modules: Modules,
@@ -102,6 +105,33 @@ impl CudaDevice {
         let copies = if on { Copies::new(&self.device) } else { Ok(None) };
         self.copies = copies.map_err(|error| self.error(error))?;
         Ok(())
+    }
+
+    /// Times every launch from now on, one by one.
+    ///
+    /// # Errors
+    /// If the driver lacks what that takes.
+    pub fn time_launches(&mut self) -> Result<(), EngineError> {
+        self.timer = Some(Timer::new(&self.device).map_err(|error| self.error(error))?);
+        Ok(())
+    }
+
+    /// The launches since this was asked last with their times, and none more of them.
+    ///
+    /// # Errors
+    /// If the GPU was lost.
+    pub fn timed_launches(&mut self) -> Result<Vec<Timed>, EngineError> {
+        let Some(timer) = self.timer.take() else { return Ok(Vec::new()) };
+        timer.take().map_err(|error| self.error(error))
+    }
+
+    /// Tells a profiler that watches this process to look from here on, or no more.
+    ///
+    /// # Errors
+    /// If the driver lacks what that takes.
+    pub fn profile(&mut self, on: bool) -> Result<(), EngineError> {
+        self.finish()?;
+        self.device.profile(on).map_err(|error| self.error(error))
     }
 
     /// The GPU.
@@ -199,14 +229,15 @@ impl Device for CudaDevice {
             let here = if names.is_empty() { "none".into() } else { names.join(", ") };
             return Err(unsupported(format!("no GPU matches; GPUs here: {here}")));
         };
-        let nvrtc = Nvrtc::load().map_err(|error| unsupported(error.to_string()))?;
+        let opened = device::Device::open(chosen.index);
+        let opened = opened.and_then(|d| Ok((d.driver_version()?, d.driver_major()?, d)));
+        let (driver, newest, device) = opened.map_err(|error| engine_error("cuda", error))?;
+        let nvrtc = Nvrtc::load_for(newest).map_err(|error| unsupported(error.to_string()))?;
         let (major, minor) = nvrtc.version().map_err(|error| unsupported(error.to_string()))?;
-        let opened = device::Device::open(chosen.index).and_then(|d| Ok((d.driver_version()?, d)));
-        let (driver, device) = opened.map_err(|error| engine_error("cuda", error))?;
         let name = format!("{} (driver {driver}, NVRTC {major}.{minor})", chosen.name);
         let copies = Copies::new(&device).map_err(|error| engine_error("cuda", error))?;
         let (graphs, modules) = (Graphs::new(&device), Modules::new(&name, &device, nvrtc, (major, minor)));
-        Ok(CudaDevice { name, graphs, copies, device, modules, library: None })
+        Ok(CudaDevice { name, graphs, timer: None, copies, device, modules, library: None })
     }
 
     fn name(&self) -> &str {
@@ -289,8 +320,15 @@ impl Device for CudaDevice {
         self.modules.compile_all(keys.into_iter())
     }
 
+    fn announce(&self, names: &mut dyn Iterator<Item = String>) {
+        self.timer.iter().for_each(|timer| timer.announce(names));
+    }
+
     fn submit(&self, dispatches: &[Dispatch<Self>]) -> Result<(), EngineError> {
-        let run = |calls| self.graphs.run(calls).map_err(|error| self.error(error));
+        let run = |calls: Vec<Call>| {
+            let run = self.timer.as_ref().map(|timer| timer.run(&calls));
+            run.unwrap_or_else(|| self.graphs.run(calls)).map_err(|error| self.error(error))
+        };
         let mut calls = Vec::with_capacity(dispatches.len());
         for dispatch in dispatches {
             // No memory has more bytes than a usize counts.
@@ -305,6 +343,7 @@ impl Device for CudaDevice {
                 }
                 Pipeline::Library(product) => {
                     run(std::mem::take(&mut calls))?;
+                    self.timer.iter().for_each(Timer::skip);
                     let (library, buffers) = (self.library.as_ref(), buffers.collect::<Vec<_>>());
                     let buffers = buffers.try_into().ok().zip(library);
                     let (buffers, library) =

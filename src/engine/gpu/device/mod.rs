@@ -66,6 +66,9 @@ pub trait Device: Sized + 'static {
         Ok(())
     }
 
+    /// Says what the dispatches of the next submissions are for, in order, to a device that times them.
+    fn announce(&self, _names: &mut dyn Iterator<Item = String>) {}
+
     /// Runs dispatches in order.
     fn submit(&self, dispatches: &[Dispatch<Self>]) -> Result<(), EngineError>;
 

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cuda_bridge::device::{self, Slice};
+use cuda_bridge::timer::Timed;
 
 use super::engine::Cuda;
 use super::memory::Storage;
@@ -18,6 +19,30 @@ impl Cuda {
     pub fn graphs(mut self, on: bool) -> Self {
         self.device.use_graphs(on);
         self
+    }
+
+    /// Times every launch from now on, one by one.
+    ///
+    /// # Errors
+    /// If the driver lacks what that takes.
+    pub fn time_launches(&mut self) -> Result<(), EngineError> {
+        self.device.time_launches()
+    }
+
+    /// The launches since this was asked last with their times, and none more of them.
+    ///
+    /// # Errors
+    /// If the GPU was lost.
+    pub fn timed_launches(&mut self) -> Result<Vec<Timed>, EngineError> {
+        self.device.timed_launches()
+    }
+
+    /// Tells a profiler that watches this process to look from here on, or no more.
+    ///
+    /// # Errors
+    /// If the driver lacks what that takes.
+    pub fn profile(&mut self, on: bool) -> Result<(), EngineError> {
+        self.device.profile(on)
     }
 
     /// The engine with copies beside kernels where the driver has them, as it is when it is opened, or with those that wait for the whole

@@ -6,7 +6,7 @@ use super::engine::Ready;
 use crate::engine::Observer;
 use crate::engine::gpu::device::Device;
 use crate::engine::gpu::plan::unit::{Buffers, Slot};
-use crate::engine::plan::last_touches;
+use crate::engine::liveness::last_touches;
 use crate::program::graph::{Graph, TensorId};
 use crate::program::logged::Rounding;
 
@@ -23,6 +23,13 @@ pub struct Unit<P> {
 }
 
 impl<P> Unit<P> {
+    /// For each dispatch the operator of the node in whose place it runs, and how many nodes run with it.
+    pub fn names(&self, graph: &Graph) -> impl Iterator<Item = String> {
+        let node = &graph.nodes[self.at];
+        let rest = if self.is_fused() { format!(" (of {} nodes)", self.nodes.len()) } else { String::new() };
+        std::iter::repeat_n(format!("{}{rest}", node.operator), self.dispatches.len())
+    }
+
     /// Whether it computes more than one node.
     pub fn is_fused(&self) -> bool {
         self.nodes.len() > 1

@@ -259,6 +259,7 @@ impl<D: Device> GpuEngine<D> {
                 groups: ready.groups,
             }));
         }
+        self.device.announce(&mut recorded.iter().flat_map(|(unit, _)| unit.names(run.graph)));
         // A node of many windows is more than one submission.
         dispatches.chunks(BATCH).try_for_each(|batch| self.device.submit(batch))
     }

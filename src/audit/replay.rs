@@ -1,0 +1,63 @@
+//! An auditor's sessions, and how they come to the state before a step.
+
+use std::sync::Arc;
+
+use super::checks::{self, Checked};
+use super::report::{AuditError, differences};
+use crate::commit::record::StepRecord;
+use crate::engine::Engine;
+use crate::engine::reference::Reference;
+use crate::engine::session::Session;
+use crate::observers::tally::Tally;
+use crate::rounding::thresholds::Rounding;
+use crate::run::dir::Run;
+use crate::step::{replayed_step, scalars};
+
+/// An auditor's session: exact, or with native products.
+pub(super) fn session<'e>(
+    run: &Run,
+    engine: &'e mut dyn Engine,
+    native: bool,
+) -> Result<Session<'e>, AuditError> {
+    let program = Arc::new(run.program.clone());
+    if !native {
+        return Ok(Session::new(engine, program)?);
+    }
+    if !run.job.rounding.as_ref().is_some_and(Rounding::is_paper) {
+        let why = "only a run whose job has rounding.preset = \"paper\" is audited natively";
+        return Err(AuditError::Limit(why.into()));
+    }
+    Ok(Session::native(engine, program)?)
+}
+
+/// Brings a session to the state before `step`, from the nearest state that can be had and through the steps between.
+/// If one of those differs from its record already, it is returned with what differs.
+pub fn replay_to(
+    run: &Run,
+    checked: &Checked,
+    session: &mut Session,
+    step: u32,
+) -> Result<Option<(u32, String)>, AuditError> {
+    let from = run.checkpoint_steps()?.into_iter().rfind(|&s| s < step).unwrap_or(0);
+    session.load(&checks::state_after(run, checked, from)?)?;
+    let mut dataset = run.dataset()?;
+    for between in from + 1..step {
+        let batch = run.batch(&mut dataset, between)?;
+        let (mine, _) = replayed_step(run, session, scalars(run, between), &batch, false)?;
+        let different = differences(&mine.record, checked.step(between));
+        if !different.is_empty() {
+            return Ok(Some((between, different.join(", "))));
+        }
+    }
+    Ok(None)
+}
+
+/// Replays one step from a state with the scalar reference.
+pub fn reference_step(run: &Run, step: u32, before: &[Vec<u8>]) -> Result<(StepRecord, Tally), AuditError> {
+    let mut reference = Reference;
+    let mut session = Session::new(&mut reference, Arc::new(run.program.clone()))?;
+    session.load(before)?;
+    let batch = run.batch(&mut run.dataset()?, step)?;
+    let (done, tally) = replayed_step(run, &mut session, scalars(run, step), &batch, false)?;
+    Ok((done.record, tally))
+}

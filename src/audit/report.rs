@@ -1,0 +1,121 @@
+//! What an audit finds, and why one cannot be carried out.
+
+use serde::Serialize;
+
+use super::plan::Plan;
+use crate::commit::digest::Digest;
+use crate::commit::record::{Record, StepRecord};
+use crate::dispute::verdict::Verdict;
+use crate::engine::EngineError;
+use crate::observers::tally::Tally;
+use crate::run::RunError;
+use crate::step::StepError;
+
+/// Why an audit could not be carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum AuditError {
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A limit that the auditor set.
+    #[error("{0}")]
+    Limit(String),
+}
+
+impl From<StepError> for AuditError {
+    fn from(error: StepError) -> AuditError {
+        match error {
+            StepError::Run(error) => AuditError::Run(error),
+            StepError::Engine(error) => AuditError::Engine(error),
+        }
+    }
+}
+
+/// How an audit ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "result", rename_all = "snake_case")]
+pub enum Outcome {
+    /// Everything that was replayed came out as committed.
+    Matches,
+    /// The run is not what its job says, found without a replay.
+    Inconsistent { step: u32, what: String },
+    /// Replaying this step gives something else; the scalar reference agrees with the auditor.
+    Diverges { step: u32, what: String },
+    /// Replaying this step gives other gradients, as a rounding that the trainer's log lacks would: not enough to say that the
+    /// trainer computed something else.
+    MissingDecision { step: u32, what: String },
+    /// The auditor's engine differs from both the trainer and the scalar reference.
+    EngineFaulty { step: u32, engine: String, what: String },
+}
+
+/// What a difference came to.
+pub struct Found {
+    pub outcome: Outcome,
+    pub verdict: Option<Verdict>,
+}
+
+/// What an audit did and found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    pub run: Digest,
+    pub signed: String,
+    pub head_size: u64,
+    pub engine: String,
+    pub outcome: Outcome,
+    /// Checks that passed, in words.
+    pub checked: Vec<String>,
+    pub not_checked: Vec<String>,
+    /// Whether the auditor rounded native products of its own: then the audit is about replication only.
+    pub native: bool,
+    /// Replayed steps, as ranges first..=last.
+    pub replayed: Vec<(u32, u32)>,
+    pub plan: Plan,
+    /// In the logged profile: the trainer's rounding decisions, and the freedom they had.
+    pub rounding: Option<Tally>,
+    pub seconds: f64,
+}
+
+impl Report {
+    /// Steps that were replayed and came out as committed.
+    pub fn steps_replayed(&self) -> u64 {
+        self.replayed.iter().map(|&(first, last)| u64::from(last + 1 - first)).sum()
+    }
+
+    /// Whether the audit matched and reached the end of its plan.
+    pub fn is_complete(&self) -> bool {
+        self.outcome == Outcome::Matches && self.steps_replayed() == self.plan.steps()
+    }
+}
+
+/// The fields in which two records of one step differ, in words.
+pub fn differences(mine: &StepRecord, theirs: &StepRecord) -> Vec<String> {
+    let mut different = Vec::new();
+    let mut field = |name: &str, same: bool| {
+        if !same {
+            different.push(name.to_string());
+        }
+    };
+    field("state", mine.state == theirs.state);
+    field("batch", mine.batch == theirs.batch);
+    for (i, root) in mine.micro_batches.iter().enumerate() {
+        field(&format!("gradients of micro-batch {i}"), theirs.micro_batches.get(i) == Some(root));
+    }
+    field("number of micro-batches", mine.micro_batches.len() == theirs.micro_batches.len());
+    field("operators", mine.trace == theirs.trace);
+    field("rounding log", mine.log == theirs.log);
+    field("learning rate", mine.learning_rate == theirs.learning_rate);
+    field("clip factor", mine.clip == theirs.clip);
+    field("loss", mine.loss == theirs.loss);
+    field("cursor", mine.cursor == theirs.cursor);
+    different
+}
+
+/// The step of a record, 0 for the initial one.
+pub fn step_of(record: &Record) -> u32 {
+    match record {
+        Record::Initial { .. } => 0,
+        Record::Step { step, .. } => step.step,
+        Record::Final { steps, .. } => *steps + 1,
+    }
+}

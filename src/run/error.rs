@@ -1,0 +1,54 @@
+//! What can go wrong with files.
+
+use std::path::{Path, PathBuf};
+
+use crate::commit::Malformed;
+use crate::job::JobError;
+use crate::job::data::DataError;
+
+/// What can go wrong with files, by blame.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The file is not what it should be: the fault of whoever made it.
+    #[error("{}: {source}", path.display())]
+    Malformed { path: PathBuf, source: Malformed },
+    /// The job file is wrong: the user's to mend.
+    #[error("{0}")]
+    Job(String),
+    /// This machine could not read or write.
+    #[error("{}: {source}", path.display())]
+    Io { path: PathBuf, source: std::io::Error },
+    /// The command cannot be done on this run as it is.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl From<JobError> for RunError {
+    fn from(error: JobError) -> RunError {
+        RunError::Job(error.0)
+    }
+}
+
+impl From<DataError> for RunError {
+    fn from(error: DataError) -> RunError {
+        match error {
+            DataError::Malformed { path, source } => RunError::Malformed { path, source },
+            DataError::Io { path, source } => RunError::Io { path, source },
+            DataError::Job(why) => RunError::Job(why),
+        }
+    }
+}
+
+impl RunError {
+    pub(crate) fn malformed(path: &Path, source: Malformed) -> RunError {
+        RunError::Malformed { path: path.to_path_buf(), source }
+    }
+
+    pub(crate) fn invalid(path: &Path, why: impl Into<String>) -> RunError {
+        RunError::malformed(path, Malformed::invalid("file", why))
+    }
+
+    pub(crate) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> RunError + '_ {
+        move |source| RunError::Io { path: path.to_path_buf(), source }
+    }
+}
