@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::arith::philox;
-use crate::engine::plan::peak_bytes;
+use crate::engine::liveness::peak_bytes;
 use crate::program::step::state_bytes;
 use crate::run::dir::Run;
 

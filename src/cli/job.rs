@@ -6,7 +6,7 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::{CommandResult, Exit, Printer, bytes_text};
-use crate::engine::plan::step_bytes;
+use crate::engine::liveness::step_bytes;
 use crate::job::identity::{job_digest, program_digest};
 use crate::program::step::state_bytes;
 use crate::run::read_job;

@@ -14,7 +14,7 @@ use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PrivateKey;
 use crate::commit::record::StepRecord;
-use crate::engine::plan::step_bytes;
+use crate::engine::liveness::step_bytes;
 use crate::engine::{Engine, EngineError};
 use crate::job::Job;
 use crate::run::dir::Run;

@@ -4,7 +4,7 @@ pub mod cpu;
 pub mod fingerprint;
 #[cfg(any(feature = "gpu", feature = "cuda"))]
 pub mod gpu;
-pub mod plan;
+pub mod liveness;
 pub mod reference;
 pub mod scan;
 pub mod session;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::plan::last_uses;
+use super::liveness::last_uses;
 use super::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
 use crate::arith::DType;
 use crate::arith::words::bytes_of;
