@@ -14,18 +14,11 @@ use tree::{Finding, Tree, base, folder};
 
 /// OPEN: what breaks a rule today and is being mended. Nothing may be added; what is mended must be taken off.
 const OPEN: &[&str] = &[
-    "circle in cuda-bridge/src",
-    "circle in cuda-bridge/src/attention",
-    "circle in cuda-bridge/src/translate",
     "circle in src/audit",
     "circle in src/engine",
     "circle in src/engine/gpu",
     "circle in src/run",
     "circle in src/train",
-    "function benches/rounding.rs: bench",
-    "function cuda-bridge/src/attention.rs: kernel",
-    "function cuda-bridge/src/cublas.rs: product",
-    "function cuda-bridge/src/translate/kernel.rs: kernel",
     "function src/audit/checks.rs: structure",
     "function src/cli/audit.rs: run",
     "function src/cli/demo.rs: run",
