@@ -147,21 +147,7 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         let why = format!("the head covers {} records, {} are there", head.size, transcript.records.len());
         return Err(RunError::invalid(&path, why));
     }
-    // Every published head must be a prefix of the same history.
-    let mut history = Frontier::default();
-    let mut leaves = transcript.leaves.iter();
-    let mut forks = Vec::new();
-    for &older in &run.head_sizes()? {
-        let (older_head, _) = run.head(older, key)?;
-        leaves.by_ref().take((older - history.size()) as usize).for_each(|leaf| history.push(*leaf));
-        if history.root() != older_head.root {
-            if older == size {
-                let why = format!("the head of size {older} is not over these records");
-                return Err(RunError::invalid(&run.layout.head(older), why));
-            }
-            forks.push(older);
-        }
-    }
+    let forks = forks(run, &transcript, key)?;
     transcript.records.truncate(head.size as usize);
     transcript.leaves.truncate(head.size as usize);
     let (signed_text, signed_by_key) = match (signed, key) {
@@ -174,37 +160,8 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         return Err(RunError::invalid(&run.layout.run_json(), "the run names another trainer key"));
     }
     for (index, record) in transcript.records.iter().enumerate() {
-        let wrong = |why: &str| Err(RunError::invalid(&path, format!("record {index}: {why}")));
-        if *record.run() != run.id {
-            return wrong("it is of another run");
-        }
-        match record {
-            Record::Initial { .. } if index == 0 => {}
-            Record::Step { step, .. } if index > 0 && step.step as usize == index => {
-                if step.step > run.job.steps {
-                    return wrong("the job has fewer steps");
-                }
-                let expected = match run.job.commit.granularity {
-                    Granularity::Step => 0,
-                    Granularity::Microbatch | Granularity::Operator => run.program.spec.micro_batches,
-                };
-                if step.micro_batches.len() != expected as usize {
-                    return wrong("it commits another number of micro-batches than the job says");
-                }
-                let operators = run.job.commit.granularity == Granularity::Operator;
-                if step.trace.is_some() != operators {
-                    return wrong(
-                        "it commits to operators although the job does not, or the other way round",
-                    );
-                }
-                if step.log.is_some() != run.job.rounding.is_some() {
-                    return wrong(
-                        "it commits a rounding log although the job has none, or the other way round",
-                    );
-                }
-            }
-            Record::Final { steps, .. } if index == *steps as usize + 1 && *steps == run.job.steps => {}
-            _ => return wrong("it is not in its place: steps must be contiguous"),
+        if let Some(why) = misplaced(run, index, record) {
+            return Err(RunError::invalid(&path, format!("record {index}: {why}")));
         }
     }
     let passed = vec![
@@ -227,6 +184,63 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         checked.other_head(run, &disk::read_text(&run.layout.head(older), NOTE_MAX as u64)?)?;
     }
     Ok(checked)
+}
+
+/// The sizes of the published heads that are over another history than the latest one.
+///
+/// # Errors
+/// If a head is malformed or badly signed, or the latest is not over these records.
+fn forks(run: &Run, transcript: &Transcript, key: Option<&PublicKey>) -> Result<Vec<u64>, RunError> {
+    let mut history = Frontier::default();
+    let mut leaves = transcript.leaves.iter();
+    let mut forks = Vec::new();
+    for older in run.head_sizes()? {
+        let (head, _) = run.head(older, key)?;
+        leaves.by_ref().take((older - history.size()) as usize).for_each(|leaf| history.push(*leaf));
+        if history.root() != head.root {
+            forks.push(older);
+        }
+    }
+    // Sizes ascend: the last is the latest.
+    match forks.last() {
+        Some(&older) if run.head_sizes()?.last() == Some(&older) => {
+            let why = format!("the head of size {older} is not over these records");
+            Err(RunError::invalid(&run.layout.head(older), why))
+        }
+        _ => Ok(forks),
+    }
+}
+
+/// Why a record is not one that the run can have in this place, if so.
+fn misplaced(run: &Run, index: usize, record: &Record) -> Option<&'static str> {
+    if *record.run() != run.id {
+        return Some("it is of another run");
+    }
+    match record {
+        Record::Initial { .. } if index == 0 => None,
+        Record::Step { step, .. } if index > 0 && step.step as usize == index => {
+            let granularity = run.job.commit.granularity;
+            let micro_batches = match granularity {
+                Granularity::Step => 0,
+                Granularity::Microbatch | Granularity::Operator => run.program.spec.micro_batches,
+            };
+            if step.step > run.job.steps {
+                return Some("the job has fewer steps");
+            }
+            if step.micro_batches.len() != micro_batches as usize {
+                return Some("it commits another number of micro-batches than the job says");
+            }
+            if step.trace.is_some() != (granularity == Granularity::Operator) {
+                return Some("it commits to operators although the job does not, or the other way round");
+            }
+            if step.log.is_some() != run.job.rounding.is_some() {
+                return Some("it commits a rounding log although the job has none, or the other way round");
+            }
+            None
+        }
+        Record::Final { steps, .. } if index == *steps as usize + 1 && *steps == run.job.steps => None,
+        _ => Some("it is not in its place: steps must be contiguous"),
+    }
 }
 
 /// All checks that need no replay.

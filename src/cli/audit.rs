@@ -73,6 +73,21 @@ struct Options {
     engine: EngineArgs,
 }
 
+impl Options {
+    /// Which steps to replay.
+    fn choice(&self) -> Result<Choice, Failure> {
+        match (self.steps, self.sample) {
+            (Some((first, last)), _) => Ok(Choice::Range(first, last)),
+            (None, Some(fraction)) if (0.0..=1.0).contains(&fraction) => {
+                let seed = self.seed.map_or_else(|| random().map(u64::from_le_bytes), Ok)?;
+                Ok(Choice::Sample { fraction, seed })
+            }
+            (None, Some(_)) => Err(Failure::new(Exit::Usage, "--sample takes a fraction between 0 and 1")),
+            (None, None) => Ok(Choice::All),
+        }
+    }
+}
+
 /// What a replay may take.
 #[derive(clap::Args)]
 pub(super) struct Limits {
@@ -141,17 +156,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         checked.other_head(&run, &disk::read_text(path, NOTE_MAX as u64)?)?;
     }
     // The seed is drawn now, after the head is fixed: the trainer cannot have known it.
-    let choice = match (options.steps, options.sample) {
-        (Some((first, last)), _) => Choice::Range(first, last),
-        (None, Some(fraction)) if (0.0..=1.0).contains(&fraction) => {
-            let seed = options.seed.map_or_else(|| random().map(u64::from_le_bytes), Ok)?;
-            Choice::Sample { fraction, seed }
-        }
-        (None, Some(_)) => {
-            return Err(Failure::new(Exit::Usage, "--sample takes a fraction between 0 and 1"));
-        }
-        (None, None) => Choice::All,
-    };
+    let choice = options.choice()?;
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job.steps);
     if options.steps.is_some_and(|(_, end)| end > last) {
         return Err(Failure::new(Exit::Usage, format!("the head covers steps 1 to {last}")));
@@ -187,18 +192,18 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         disk.replace(&absolute(&options.verdict)?, &verdict.to_bytes())?;
     }
     printer.result(report_text(&report, verdict.as_ref(), &options.verdict), &report);
-    Ok(match report.outcome {
+    Ok(exit(&report))
+}
+
+/// The exit code of a report.
+fn exit(report: &Report) -> Exit {
+    match report.outcome {
         // --max-time may have cut the plan short.
-        Outcome::Matches => {
-            if report.is_complete() {
-                Exit::Match
-            } else {
-                Exit::Undecided
-            }
-        }
+        Outcome::Matches if !report.is_complete() => Exit::Undecided,
+        Outcome::Matches => Exit::Match,
         Outcome::Diverges { .. } | Outcome::Inconsistent { .. } => Exit::Diverges,
         Outcome::EngineFaulty { .. } | Outcome::MissingDecision { .. } => Exit::Undecided,
-    })
+    }
 }
 
 /// A path with a folder, so that a file can be replaced in it.

@@ -11,7 +11,7 @@ use super::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::audit::plan::{Choice, plan};
 use crate::audit::{Outcome, Report, audit, checks};
 use crate::commit::keys::{PrivateKey, PublicKey};
-use crate::dispute::verdict::{Outcome as VerdictOutcome, Verdict};
+use crate::dispute::verdict::{Finding, Outcome as VerdictOutcome, VERDICT_MAX, Verdict};
 use crate::engine::Engine;
 use crate::engine::cpu::Cpu;
 use crate::job::JOB_MAX;
@@ -122,29 +122,47 @@ fn audited(
     Ok((report, verdict))
 }
 
-pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let start = Instant::now();
-    let folder = &args.dir;
-    if folder.exists() {
-        return Err(Failure::new(
-            Exit::Usage,
-            format!("{} is there already: remove it, or give another --dir", folder.display()),
-        ));
-    }
+/// Writes the demo's job and its text; returns the job's path.
+fn prepare(disk: &Disk, folder: &Path) -> Result<PathBuf, Failure> {
     let io = |path: &Path| {
         let path = path.to_path_buf();
         move |source| RunError::Io { path, source }
     };
-    let texts = folder.join("text");
-    let jobs = folder.join("jobs");
+    let (texts, jobs) = (folder.join("text"), folder.join("jobs"));
     for path in [&texts, &jobs] {
         std::fs::create_dir_all(path).map_err(io(path))?;
     }
-    let disk = Disk::default();
     let job = std::path::absolute(jobs.join("demo.toml")).map_err(io(&jobs))?;
     debug_assert!((JOB.len() as u64) < JOB_MAX);
     disk.replace(&texts.join("shakespeare.txt"), TEXT)?;
     disk.replace(&job, JOB.as_bytes())?;
+    Ok(job)
+}
+
+/// What a verdict came to, read again from its file as anybody would.
+fn convicted(
+    disk: &Disk,
+    file: &Path,
+    verdict: &Verdict,
+    key: &PublicKey,
+) -> Result<Option<Finding>, Failure> {
+    disk.replace(file, &verdict.to_bytes())?;
+    let again = Verdict::from_bytes(&crate::run::disk::read(file, VERDICT_MAX)?)?;
+    Ok(match again.check(Some(key))? {
+        VerdictOutcome::Convicts(finding) => Some(finding),
+        _ => None,
+    })
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let start = Instant::now();
+    let folder = &args.dir;
+    if folder.exists() {
+        let why = format!("{} is there already: remove it, or give another --dir", folder.display());
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    let disk = Disk::default();
+    let job = prepare(&disk, folder)?;
     let key = PrivateKey::generate("trainer.demo", super::random()?)?;
     let public = key.public();
     disk.replace(&folder.join("trainer.pub"), format!("{}\n", public.to_text()).as_bytes())?;
@@ -153,46 +171,29 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let honest = trained(printer, &job, &folder.join("honest"), &key, None)?;
     let (honest_report, _) = audited(printer, &honest, &args, &public)?;
 
-    printer.say(format!(
-        "2. A trainer that cheats ({}@{}) and carries on",
-        args.cheat.kind.name(),
-        args.cheat.step
-    ));
+    let (cheat, step) = (args.cheat.kind.name(), args.cheat.step);
+    printer.say(format!("2. A trainer that cheats ({cheat}@{step}) and carries on"));
     let cheated = trained(printer, &job, &folder.join("cheated"), &key, Some(args.cheat))?;
     let (report, verdict) = audited(printer, &cheated, &args, &public)?;
 
     printer.say("3. The verdict");
     let matched = honest_report.outcome == Outcome::Matches;
     let file = folder.join("verdict.json");
-    let mut convicted = None;
-    let mut size = 0;
-    if let Some(verdict) = verdict {
-        let bytes = verdict.to_bytes();
-        size = bytes.len() as u64;
-        disk.replace(&file, &bytes)?;
-        // Read again from the file, as anybody would.
-        let again =
-            Verdict::from_bytes(&crate::run::disk::read(&file, crate::dispute::verdict::VERDICT_MAX)?)?;
-        if let VerdictOutcome::Convicts(finding) = again.check(Some(&public))? {
-            convicted = Some(finding);
-        }
-    }
+    let size = verdict.as_ref().map_or(0, |verdict| verdict.to_bytes().len() as u64);
+    let finding = match &verdict {
+        Some(verdict) => convicted(&disk, &file, verdict, &public)?,
+        None => None,
+    };
     let seconds = start.elapsed().as_secs_f64();
-    // As it was called: after `cargo run` it is not on the path.
-    let program = std::env::args().next().unwrap_or_else(|| "tiebreak".into());
-    let text = match &convicted {
+    let text = match &finding {
         Some(finding) => format!(
             "  CONVICTED by the scalar reference from the file alone ({}):\n  step {}: {}\n\n\
-             honest run: {}; cheat: convicted; {seconds:.0} s\n\
-             Re-check it anywhere:   {program} verdict check {} --trainer-key {}\n\
-             Audit on another GPU:   {program} audit {} --engine wgpu --adapter NAME",
+             honest run: {}; cheat: convicted; {seconds:.0} s\n{}",
             bytes_text(size),
             finding.step,
             finding.what,
             if matched { "matches" } else { "DOES NOT MATCH" },
-            file.display(),
-            folder.join("trainer.pub").display(),
-            folder.join("cheated").display(),
+            hints(folder, &file),
         ),
         None => format!("  no conviction: {:?}", report.outcome),
     };
@@ -201,11 +202,24 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         &json!({
             "honest": honest_report.outcome,
             "cheated": report.outcome,
-            "convicted": convicted.as_ref().map(|f| json!({ "step": f.step, "what": f.what })),
+            "convicted": finding.as_ref().map(|f| json!({ "step": f.step, "what": f.what })),
             "verdict": file,
             "verdict_bytes": size,
             "seconds": seconds,
         }),
     );
-    Ok(if matched && convicted.is_some() { Exit::Match } else { Exit::Undecided })
+    Ok(if matched && finding.is_some() { Exit::Match } else { Exit::Undecided })
+}
+
+/// What to do with the demo's files next.
+fn hints(folder: &Path, file: &Path) -> String {
+    // As it was called: after `cargo run` it is not on the path.
+    let program = std::env::args().next().unwrap_or_else(|| "tiebreak".into());
+    format!(
+        "Re-check it anywhere:   {program} verdict check {} --trainer-key {}\n\
+         Audit on another GPU:   {program} audit {} --engine wgpu --adapter NAME",
+        file.display(),
+        folder.join("trainer.pub").display(),
+        folder.join("cheated").display(),
+    )
 }

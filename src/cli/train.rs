@@ -14,17 +14,18 @@ use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PrivateKey;
 use crate::commit::record::StepRecord;
-use crate::engine::EngineError;
 use crate::engine::plan::step_bytes;
+use crate::engine::{Engine, EngineError};
 use crate::job::Job;
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
 use crate::run::read_job;
+use crate::train::ranks::collective::Collective;
 use crate::train::ranks::lead::{Lead, can_cross_check};
 use crate::train::ranks::plan::{Plan, divides};
 use crate::train::ranks::tcp::{Place, Tcp};
 use crate::train::ranks::{report, worker};
-use crate::train::{Beginning, Progress, begin, disk_needed, train, train_over};
+use crate::train::{Beginning, Progress, TrainError, begin, disk_needed, train, train_over};
 
 /// Train a job and commit to every step.
 #[derive(clap::Args)]
@@ -144,17 +145,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         printer.say(format!("a rank sends up to {} of gradients a step over {over}", bytes_text(most)));
     }
     let mut bar = Bar::new(printer, &run);
-    let (disk, engine) = (Disk::default(), engine.as_mut());
-    let trained = match &mut ranks {
-        None => train(&disk, &run, engine, private.as_ref(), &mut bar),
-        Some(ranks) => {
-            let mut lead = Lead::new(&run, ranks.as_mut())?;
-            if let Some(steps) = args.ranks.cross_check {
-                lead = lead.cross_checking(&run, steps)?;
-            }
-            train_over(&disk, &run, engine, private.as_ref(), lead, &mut bar)
-        }
-    };
+    let trained = trained(&args, &run, engine.as_mut(), private.as_ref(), &mut ranks, &mut bar);
     if let (Err(_), Some(host)) = (&trained, &mut host) {
         host.workers.deaths(printer);
     }
@@ -166,20 +157,34 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         host.workers.finish();
     }
     let seconds = bar.start.elapsed().as_secs_f64();
+    let done = match bar.done {
+        0 => "the run was complete already".to_string(),
+        steps => format!("trained {steps} steps"),
+    };
+    let (id, out) = (run.id, out.display());
     printer.result(
-        format!(
-            "{} in {seconds:.1} s\nrun    {}\nstate  {state}\naudit it with: tiebreak audit {}",
-            if bar.done == 0 {
-                "the run was complete already".into()
-            } else {
-                format!("trained {} steps", bar.done)
-            },
-            run.id,
-            out.display()
-        ),
-        &json!({ "run": run.id, "state": state, "steps": run.job.steps, "seconds": seconds }),
+        format!("{done} in {seconds:.1} s\nrun    {id}\nstate  {state}\naudit it with: tiebreak audit {out}"),
+        &json!({ "run": id, "state": state, "steps": run.job.steps, "seconds": seconds }),
     );
     Ok(Exit::Match)
+}
+
+/// Trains alone, or as rank 0.
+fn trained(
+    args: &Args,
+    run: &Run,
+    engine: &mut dyn Engine,
+    key: Option<&PrivateKey>,
+    ranks: &mut Option<Box<dyn Collective>>,
+    bar: &mut Bar,
+) -> Result<Digest, TrainError> {
+    let disk = Disk::default();
+    let Some(ranks) = ranks else { return train(&disk, run, engine, key, bar) };
+    let mut lead = Lead::new(run, ranks.as_mut())?;
+    if let Some(steps) = args.ranks.cross_check {
+        lead = lead.cross_checking(run, steps)?;
+    }
+    train_over(&disk, run, engine, key, lead, bar)
 }
 
 fn new_run(args: &Args, job: &Path, out: &Path, key: Option<&PrivateKey>) -> Result<Run, Failure> {

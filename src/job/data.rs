@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::DataSpec;
+use super::spec::DataSpec;
 use crate::arith::philox;
 use crate::commit::codec::Encoder;
 use crate::commit::digest::{Digest, hash};

@@ -1,6 +1,6 @@
 //! Whether what a job asks for fits: found from its numbers alone, before anything is allocated.
 
-use super::Job;
+use super::spec::Job;
 use crate::program::graph::block_count;
 use crate::program::models::{Convolution, Model};
 use crate::program::products::ProductClass;

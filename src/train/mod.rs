@@ -225,34 +225,12 @@ fn train_by(
     }
     for step in first + 1..=run.job.steps {
         let done = trainer.step(&mut session, &mut dataset, step, &mut by)?;
-        if let Some(trace) = &done.trace {
-            traces::write(disk, &run.layout.trace(step), trace)?;
-        }
-        if let Some((log, _)) = &done.log {
-            disk.replace(&run.layout.log(step), log.bytes())?;
-        }
         state = done.record.state;
         progress.step(&done.record, run.job.steps);
-        trainer.append(Record::Step { run: run.id, step: done.record }, step, &device)?;
-        if step.is_multiple_of(run.job.commit.head_every) && step < run.job.steps {
-            trainer.publish_head(u64::from(step) + 1)?;
-        }
-        // After the head, so that a resume from this checkpoint leaves none out.
-        if run.job.is_checkpoint(step) {
-            trainer.writer.sync(disk)?;
-            trainer.checkpoint(&mut session, step)?;
-        }
+        trainer.keep(&mut session, done, step, &device)?;
     }
     trainer.prune()?; // a crash may have come between the last checkpoint and this
-    let parameters = run.program.parameters.len();
-    checkpoint::write(disk, &run.layout.model(), &run.program.state()[..parameters], |show| {
-        session.visit_state(|i, bytes| {
-            if i < parameters {
-                show(bytes);
-            }
-        })?;
-        Ok::<(), TrainError>(())
-    })?;
+    trainer.model(&mut session)?;
     let last = Record::Final { run: run.id, steps: run.job.steps, state };
     trainer.append(last, run.job.steps + 1, &device)?;
     trainer.publish_head(u64::from(run.job.steps) + 2)?;
@@ -287,6 +265,47 @@ impl Trainer<'_> {
             tensor
         })?;
         Ok(0)
+    }
+
+    /// Writes what a step promises and what proves it: whatever a crash leaves of that says how to go on.
+    fn keep(
+        &mut self,
+        session: &mut Session,
+        done: CommittedStep,
+        step: u32,
+        device: &str,
+    ) -> Result<(), TrainError> {
+        let run = self.run;
+        if let Some(trace) = &done.trace {
+            traces::write(self.disk, &run.layout.trace(step), trace)?;
+        }
+        if let Some((log, _)) = &done.log {
+            self.disk.replace(&run.layout.log(step), log.bytes())?;
+        }
+        self.append(Record::Step { run: run.id, step: done.record }, step, device)?;
+        if step.is_multiple_of(run.job.commit.head_every) && step < run.job.steps {
+            self.publish_head(u64::from(step) + 1)?;
+        }
+        // After the head, so that a resume from this checkpoint leaves none out.
+        if run.job.is_checkpoint(step) {
+            self.writer.sync(self.disk)?;
+            self.checkpoint(session, step)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the released model: the parameters.
+    fn model(&self, session: &mut Session) -> Result<(), TrainError> {
+        let parameters = self.run.program.parameters.len();
+        let table = &self.run.program.state()[..parameters];
+        checkpoint::write(self.disk, &self.run.layout.model(), table, |show| {
+            session.visit_state(|i, bytes| {
+                if i < parameters {
+                    show(bytes);
+                }
+            })?;
+            Ok::<(), TrainError>(())
+        })
     }
 
     /// One step, by whoever computes it.

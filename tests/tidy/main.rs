@@ -14,24 +14,14 @@ use tree::{Finding, Tree, base, folder};
 
 /// OPEN: what breaks a rule today and is being mended. Nothing may be added; what is mended must be taken off.
 const OPEN: &[&str] = &[
-    "circle in src/audit",
     "circle in src/engine",
     "circle in src/engine/gpu",
-    "circle in src/run",
-    "circle in src/train",
-    "function src/audit/checks.rs: structure",
-    "function src/cli/audit.rs: run",
-    "function src/cli/demo.rs: run",
-    "function src/cli/train.rs: run",
     "function src/engine/gpu/attention.rs: around",
     "function src/engine/gpu/attention_kernel.rs: describe",
     "function src/engine/gpu/kernels.rs: shader_from",
     "function src/engine/gpu/mod.rs: run",
     "function src/engine/gpu/roots.rs: roots_there",
     "function src/engine/gpu/scan.rs: start_search",
-    "function src/rounding/calibrate.rs: compare",
-    "function src/run/job.rs: error",
-    "function src/train/mod.rs: train_by",
 ];
 
 /// Functions above the limit that are better whole, each with why.

@@ -1,0 +1,266 @@
+//! A job's text: parsed, and refused with file, line and key where it cannot be carried out.
+
+use super::data::CIFAR;
+use super::sizes;
+use super::spec::{DataSpec, Granularity, Job};
+use crate::program::optimizer::Optimizer;
+use crate::rounding::thresholds::Rounding;
+
+/// The most bytes of a job file.
+pub const JOB_MAX: u64 = 1 << 20;
+/// The most samples of a batch.
+const BATCH_MAX: u64 = 1 << 24;
+/// The most micro-batches of a step whose operators are committed: every one has a trace of its own.
+const TRACED_MICRO_BATCHES_MAX: u32 = 256;
+
+/// What is wrong with a job, with file, line and key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct JobError(pub String);
+
+/// A dotted key, and what is wrong with it.
+type Found = Option<(String, String)>;
+
+fn found(key: &str, why: impl Into<String>) -> Found {
+    Some((key.to_string(), why.into()))
+}
+
+impl Job {
+    /// Parses and validates a job's text; `name` is how errors call the file.
+    pub fn parse(name: &str, text: &str) -> Result<Job, JobError> {
+        let job: Job = toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| line_at(text, span.start));
+            let source = text.lines().nth(line - 1).unwrap_or("").trim();
+            JobError(format!("{name}:{line}: {} (in `{source}`)", error.message()))
+        })?;
+        match error(&job) {
+            None => Ok(job),
+            Some((key, why)) => {
+                let line = line_of(text, &key).map_or(String::new(), |line| format!(":{line}"));
+                Err(JobError(format!("{name}{line}: {key}: {why}")))
+            }
+        }
+    }
+}
+
+/// What is wrong, if anything. Nothing here allocates by the job's numbers.
+fn error(job: &Job) -> Found {
+    if let Some((key, why)) = job.model.error() {
+        return found(&format!("model.{key}"), why);
+    }
+    if let Some((key, why)) = job.schedule.error() {
+        return found(&format!("schedule.{key}"), why);
+    }
+    if job.steps == 0 || job.steps > 1 << 25 {
+        return found("steps", format!("must be 1 to {}", 1 << 25));
+    }
+    if job.clip_norm.is_some_and(|norm| norm.is_nan() || norm <= 0.0) {
+        return found("clip_norm", "must be above 0");
+    }
+    if job.checkpoint.every == 0 {
+        return found("checkpoint.every", "must be at least 1");
+    }
+    if job.commit.head_every == 0 {
+        return found("commit.head_every", "must be at least 1");
+    }
+    if let Some((key, why)) = optimizer_error(&job.optimizer) {
+        return found(&format!("optimizer.{key}"), why);
+    }
+    batch_error(job).or_else(|| products_error(job)).or_else(|| sizes::error(job))
+}
+
+/// Of data and batches, and of how finely they are committed.
+fn batch_error(job: &Job) -> Found {
+    if !(1..=1 << 16).contains(&job.batch.micro_batches) {
+        return found("batch.micro_batches", format!("must be 1 to {}", 1 << 16));
+    }
+    let fits = match (&job.data, job.model.images()) {
+        (DataSpec::Bytes { .. }, images) => images.is_none(),
+        // IDX files of bytes have one plane.
+        (DataSpec::Idx { .. }, images) => {
+            images.is_some_and(|images| images.shape.is_none_or(|[planes, ..]| planes == 1))
+        }
+        (DataSpec::Cifar10 { .. }, images) => images.is_some_and(|images| images.are(CIFAR)),
+    };
+    if !fits {
+        let why = "this kind of data does not fit the model: a gpt wants bytes, an mlp or a resnet idx (one plane) or cifar10 (3 planes of 32 x 32)";
+        return found("data.kind", why);
+    }
+    let samples = u64::from(job.batch.micro_batch) * u64::from(job.batch.micro_batches);
+    if samples == 0 || samples > BATCH_MAX {
+        return found("batch.micro_batch", format!("the whole batch must have 1 to {BATCH_MAX} samples"));
+    }
+    if samples * u64::from(job.model.labels_per_sample()) > u64::from(u32::MAX) {
+        return found("batch.micro_batches", "the whole batch has more labels than a u32 counts");
+    }
+    let operators = job.commit.granularity == Granularity::Operator;
+    if operators && job.batch.micro_batches > TRACED_MICRO_BATCHES_MAX {
+        let why = format!("at most {TRACED_MICRO_BATCHES_MAX} micro-batches when operators are committed");
+        return found("batch.micro_batches", why);
+    }
+    None
+}
+
+/// Of digits and of rounding.
+fn products_error(job: &Job) -> Found {
+    if job.digits.all.is_some_and(|d| !(1..=4).contains(&d)) {
+        return found("digits.all", "must be 1 to 4");
+    }
+    for (class, digits) in &job.digits.class {
+        if let Some(why) = digits.error() {
+            return found(&format!("digits.class.{}", class.name()), why);
+        }
+    }
+    if let Some((key, why)) = job.rounding.as_ref().and_then(Rounding::error) {
+        return found(&format!("rounding.{key}"), why);
+    }
+    if job.rounding.is_some()
+        && let Some((class, _)) = job.digits.class.iter().find(|(_, digits)| digits.block != 0)
+    {
+        let why = "products of the logged profile are not cut along K; leave block out";
+        return found(&format!("digits.class.{}", class.name()), why);
+    }
+    None
+}
+
+fn optimizer_error(optimizer: &Optimizer) -> Option<(&'static str, String)> {
+    let (rates, decay): (Vec<(&'static str, f32)>, f32) = match *optimizer {
+        Optimizer::Adamw { beta1, beta2, epsilon, weight_decay } => {
+            if epsilon.is_nan() || epsilon < 0.0 {
+                return Some(("epsilon", "must be at least 0".into()));
+            }
+            (vec![("beta1", beta1), ("beta2", beta2)], weight_decay)
+        }
+        Optimizer::Sgd { momentum, weight_decay } => (vec![("momentum", momentum)], weight_decay),
+    };
+    if let Some((key, _)) = rates.into_iter().find(|(_, rate)| !(0.0..1.0).contains(rate)) {
+        return Some((key, "must be at least 0 and below 1".into()));
+    }
+    if !(decay.is_finite() && decay >= 0.0) {
+        return Some(("weight_decay", "must be a finite number of at least 0".into()));
+    }
+    None
+}
+
+fn line_at(text: &str, offset: usize) -> usize {
+    text[..offset.min(text.len())].bytes().filter(|&b| b == b'\n').count() + 1
+}
+
+/// The line of a dotted key, or of its nearest ancestor that is written out.
+fn line_of(text: &str, key: &str) -> Option<usize> {
+    let root = toml::de::DeTable::parse(text).ok()?;
+    let mut table = root.get_ref();
+    let mut line = None;
+    for part in key.split('.') {
+        let Some((name, value)) = table.iter().find(|(name, _)| name.get_ref() == part) else { break };
+        line = Some(line_at(text, name.span().start));
+        match value.get_ref() {
+            toml::de::DeValue::Table(inner) => table = inner,
+            _ => break,
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::products::{ProductClass, ProductDigits};
+
+    const JOB: &str = r#"steps = 3
+
+[model]
+kind = "gpt"
+context = 8
+layers = 1
+heads = 2
+width = 16
+
+[data]
+kind = "bytes"
+path = "text.txt"
+
+[optimizer]
+kind = "adamw"
+beta1 = 0.9
+beta2 = 0.95
+epsilon = 1e-8
+weight_decay = 0.1
+
+[schedule]
+peak = 1e-3
+
+[batch]
+micro_batch = 2
+
+[digits.class.head]
+digits_a = 3
+digits_b = 3
+"#;
+
+    #[test]
+    fn a_job_is_read() {
+        let job = Job::parse("job.toml", JOB).unwrap();
+        assert_eq!(job.products().get(ProductClass::Head), ProductDigits::uniform(3));
+        assert_eq!(job.products().get(ProductClass::Linear), ProductDigits::uniform(2));
+        assert!(job.program().parameter_count() > 1000);
+    }
+
+    #[test]
+    fn a_residual_network_must_fit_its_data_and_the_machine() {
+        const RESNET: &str = r#"steps = 3
+model = { kind = "resnet", height = 32, width = 32, planes = 3, stages = [8, 16], blocks = 2, classes = 10 }
+data = { kind = "cifar10", path = "data_batch_1.bin" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
+schedule = { peak = 1e-1 }
+batch = { micro_batch = 2 }
+"#;
+        assert!(Job::parse("job.toml", RESNET).unwrap().program().parameter_count() > 8000);
+        for (from, to, key) in [
+            ("planes = 3", "planes = 1", "data.kind"),
+            ("height = 32, width = 32", "height = 16, width = 64", "data.kind"),
+            ("stages = [8, 16]", "stages = []", "model.stages"),
+            ("stages = [8, 16]", "stages = [8, 0]", "model.stages"),
+            ("blocks = 2", "blocks = 4294967295", "model.blocks"),
+            ("height = 32", "height = 4294967295", "model.height"),
+            ("stages = [8, 16]", "stages = [16384, 16384]", "batch.micro_batch"),
+            ("micro_batch = 2", "micro_batch = 16777216", "batch.micro_batch"),
+        ] {
+            let text = RESNET.replace(from, to);
+            assert_ne!(text, RESNET);
+            let error = Job::parse("job.toml", &text).unwrap_err().to_string();
+            assert!(error.contains(key), "{to}: {error}");
+        }
+        // IDX files hold one plane.
+        let idx =
+            RESNET.replace(r#""cifar10", path = "data_batch_1.bin""#, r#""idx", images = "i", labels = "l""#);
+        assert!(Job::parse("job.toml", &idx).unwrap_err().to_string().contains("one plane"));
+        assert!(Job::parse("job.toml", &idx.replace("planes = 3", "planes = 1")).is_ok());
+    }
+
+    #[test]
+    fn errors_name_key_and_line() {
+        let error = |from: &str, to: &str| {
+            let text = JOB.replace(from, to);
+            assert_ne!(text, JOB);
+            Job::parse("job.toml", &text).unwrap_err().to_string()
+        };
+        assert_eq!(
+            error("width = 16", "width = 15"),
+            "job.toml:8: model.width: must be a multiple of heads (2)"
+        );
+        assert_eq!(error("steps = 3", "steps = 0"), "job.toml:1: steps: must be 1 to 33554432");
+        assert_eq!(
+            error("digits_a = 3", "digits_a = 9"),
+            "job.toml:27: digits.class.head: digits must be 1 to 4"
+        );
+        assert_eq!(
+            error("beta2 = 0.95", "beta2 = 1.0"),
+            "job.toml:17: optimizer.beta2: must be at least 0 and below 1"
+        );
+        assert!(error("width = 16", "wdith = 16").contains("unknown field `wdith`"));
+        assert!(error("micro_batch = 2", "micro_batch = 4294967295").contains("batch.micro_batch"));
+        assert!(error("layers = 1", "layers = 1025").starts_with("job.toml:6: model.layers"));
+        assert!(error("peak = 1e-3", "peak = nan").starts_with("job.toml:22: schedule.peak"));
+    }
+}

@@ -1,0 +1,171 @@
+//! What a job says, key by key, and the program that it is.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::program::models::Model;
+use crate::program::optimizer::Optimizer;
+use crate::program::products::{ProductClass, ProductDigits, ProductTable};
+use crate::program::schedule::Schedule;
+use crate::program::step::{Program, StepSpec};
+use crate::rounding::thresholds::Rounding;
+
+/// A parsed and validated job.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    /// Training steps of the run.
+    pub steps: u32,
+    /// Any number; a trainer's own choice of randomness unless a challenge is given when training starts.
+    #[serde(default)]
+    pub seed: u64,
+    pub model: Model,
+    pub data: DataSpec,
+    pub optimizer: Optimizer,
+    pub schedule: Schedule,
+    pub batch: BatchSpec,
+    /// The greatest norm of a step's gradient.
+    #[serde(default)]
+    pub clip_norm: Option<f32>,
+    #[serde(default)]
+    pub digits: DigitsSpec,
+    /// The logged profile: products may be computed by native kernels. Absent = the exact profile.
+    #[serde(default)]
+    pub rounding: Option<Rounding>,
+    #[serde(default)]
+    pub commit: CommitSpec,
+    #[serde(default)]
+    pub checkpoint: CheckpointSpec,
+}
+
+/// Where samples come from. Paths are relative to the job file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum DataSpec {
+    /// A file of bytes; each byte is a token.
+    Bytes { path: String },
+    /// Images and labels in the IDX format of MNIST, not compressed.
+    Idx { images: String, labels: String },
+    /// Records of CIFAR-10's binary format: a label and 3072 bytes.
+    Cifar10 { path: String },
+}
+
+impl DataSpec {
+    /// The files, in order.
+    pub fn paths(&self) -> Vec<&str> {
+        match self {
+            DataSpec::Bytes { path } | DataSpec::Cifar10 { path } => vec![path],
+            DataSpec::Idx { images, labels } => vec![images, labels],
+        }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchSpec {
+    /// Samples of a micro-batch.
+    pub micro_batch: u32,
+    /// Micro-batches of a step.
+    #[serde(default = "one")]
+    pub micro_batches: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// Digits of the products: a preset, or the same number everywhere, then changes by class.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DigitsSpec {
+    /// 1 to 4 for all products; absent = the default preset.
+    #[serde(default)]
+    pub all: Option<u8>,
+    #[serde(default)]
+    pub class: BTreeMap<ProductClass, ProductDigits>,
+}
+
+/// How finely steps are committed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Granularity {
+    /// The state after each step.
+    Step,
+    /// Also the gradient of each micro-batch, so that one can be replayed alone.
+    #[default]
+    Microbatch,
+    /// Also the output of every operator, so that a verdict can name an operator and a tile.
+    Operator,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CommitSpec {
+    #[serde(default)]
+    pub granularity: Granularity,
+    /// Steps between signed heads.
+    #[serde(default = "ten")]
+    pub head_every: u32,
+}
+
+fn ten() -> u32 {
+    10
+}
+
+impl Default for CommitSpec {
+    fn default() -> CommitSpec {
+        CommitSpec { granularity: Granularity::default(), head_every: ten() }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointSpec {
+    /// Steps between checkpoints: an auditor replays whole segments from one to the next.
+    pub every: u32,
+    /// How many to keep besides the first and the last; absent = all.
+    #[serde(default)]
+    pub keep: Option<u32>,
+}
+
+impl Default for CheckpointSpec {
+    fn default() -> CheckpointSpec {
+        CheckpointSpec { every: 100, keep: None }
+    }
+}
+
+impl Job {
+    /// The digits and grid of every product.
+    pub fn products(&self) -> ProductTable {
+        // What is rounded to a grid must be known well below the grid's steps.
+        let default = match self.rounding {
+            Some(_) => ProductTable::logged_preset,
+            None => ProductTable::preset,
+        };
+        let mut table = self.digits.all.map_or_else(default, ProductTable::uniform);
+        for (class, digits) in &self.digits.class {
+            table.set(*class, *digits);
+        }
+        if let Some(rounding) = &self.rounding {
+            rounding.apply(&mut table);
+        }
+        table
+    }
+
+    pub fn program(&self) -> Program {
+        Program::new(StepSpec {
+            model: self.model.clone(),
+            optimizer: self.optimizer.clone(),
+            clip_norm: self.clip_norm,
+            micro_batch: self.batch.micro_batch,
+            micro_batches: self.batch.micro_batches,
+            products: self.products(),
+        })
+    }
+
+    /// Whether a state is kept after this step (step 0 is the initial state).
+    pub fn is_checkpoint(&self, step: u32) -> bool {
+        step.is_multiple_of(self.checkpoint.every) || step == self.steps
+    }
+}
