@@ -11,18 +11,20 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use logged::{Observed, plain_graph};
+use tiebreak::commit::digest::Digest;
 use tiebreak::engine::Engine;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::cpu::native::Native;
 use tiebreak::engine::session::{Session, StepObserver, StepScalars, Unobserved};
 use tiebreak::observers::calibrate::Calibrator;
-use tiebreak::observers::record::Recorder;
+use tiebreak::observers::record::{Logged, Recorder};
 use tiebreak::observers::replay::Replayer;
 use tiebreak::program::init;
 use tiebreak::program::models::{Gelu, Gpt, Model};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::ProductTable;
 use tiebreak::program::step::{MicroBatch, Program, StepSpec};
+use tiebreak::rounding::log::Log;
 use tiebreak::rounding::thresholds::{Preset, Rounding};
 use tiebreak::step::state_digests;
 
@@ -30,7 +32,7 @@ use tiebreak::step::state_digests;
 const SAMPLES: u32 = 8;
 const TOKENS: u32 = 64;
 
-fn program(vocabulary: u32, layers: u32, width: u32, rounding: &Rounding) -> Program {
+fn program([vocabulary, layers, width]: [u32; 3], rounding: &Rounding) -> Program {
     let mut products = ProductTable::logged_preset();
     rounding.apply(&mut products);
     Program::new(StepSpec {
@@ -53,6 +55,23 @@ fn program(vocabulary: u32, layers: u32, width: u32, rounding: &Rounding) -> Pro
     })
 }
 
+fn engine() -> Cpu {
+    Cpu::new(0).expect("the CPU engine starts")
+}
+
+fn batch() -> [MicroBatch; 1] {
+    let tokens: Vec<u8> = (0..SAMPLES * TOKENS).flat_map(|i| (i * 7919 % 97).to_le_bytes()).collect();
+    [MicroBatch { tensors: vec![tokens.clone(), tokens] }]
+}
+
+/// Seconds of a step.
+fn timed(session: &mut Session, step: u32, observer: &mut dyn StepObserver) -> f64 {
+    let batch = batch();
+    let start = Instant::now();
+    session.step(scalars(step), &batch, observer, |_, _, _| Ok(())).expect("the step runs");
+    start.elapsed().as_secs_f64()
+}
+
 fn median(times: &mut [f64]) -> f64 {
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]
@@ -61,13 +80,13 @@ fn median(times: &mut [f64]) -> f64 {
 /// Thresholds from the kernels of this machine's CPU on the program's first step, as `tiebreak log calibrate` finds them.
 fn calibrated(program: &Arc<Program>, rounding: &Rounding, batch: &[MicroBatch]) -> Rounding {
     let kernel = |native| -> (String, Box<dyn Engine>) {
-        (format!("{native:?}"), Box::new(Cpu::new(0).expect("the CPU engine starts").with_native(native)))
+        (format!("{native:?}"), Box::new(engine().with_native(native)))
     };
     let kernels = Native::ALL.into_iter().map(kernel).collect();
     let products = program.spec.products.clone();
     let mut calibrator =
         Calibrator::new(rounding, products, &program.micro, kernels).expect("the CPU engine starts");
-    let mut engine = Cpu::new(0).expect("the CPU engine starts");
+    let mut engine = engine();
     let mut session = Session::native(&mut engine, program.clone()).expect("the program compiles");
     session.load_each(|i| state_bytes(program, i)).expect("the state loads");
     session.step(scalars(1), batch, &mut calibrator, |_, _, _| Ok(())).expect("the step runs");
@@ -82,35 +101,34 @@ fn scalars(step: u32) -> StepScalars {
     StepScalars { step, seed: [1, 2], learning_rate: 1e-3f32.to_bits() }
 }
 
-fn bench(
-    name: &str,
-    rounding: &Rounding,
-    [vocabulary, layers, width]: [u32; 3],
-    repeats: u32,
-    calibrate: bool,
-) {
-    let program = Arc::new(program(vocabulary, layers, width, rounding));
-    let plain = [false, true]
-        .map(|casts| Arc::new(Program { micro: plain_graph(&program.micro, casts), ..(*program).clone() }));
-    let tokens: Vec<u8> = (0..SAMPLES * TOKENS).flat_map(|i| (i * 7919 % 97).to_le_bytes()).collect();
-    let batch = [MicroBatch { tensors: vec![tokens.clone(), tokens] }];
-    let rounding = &if calibrate { calibrated(&program, rounding, &batch) } else { rounding.clone() };
-    let timed = |session: &mut Session, step, observer: &mut dyn StepObserver| {
-        let start = Instant::now();
-        session.step(scalars(step), &batch, observer, |_, _, _| Ok(())).expect("the step runs");
-        start.elapsed().as_secs_f64()
-    };
+/// Steps by native kernels.
+struct Steps {
+    /// Medians of seconds: on graphs without roundings, without and with casts, and with roundings and a log.
+    single: f64,
+    native: f64,
+    logged: f64,
+    /// Medians of what the last takes of each other, step by step.
+    to_single: f64,
+    to_native: f64,
+    /// The first step's log, and the state after it.
+    log: Log,
+    counts: Logged,
+    state: Vec<Digest>,
+}
+
+fn native_steps(program: &Arc<Program>, rounding: &Rounding, repeats: u32) -> Steps {
+    let [without, with] = [false, true]
+        .map(|casts| Arc::new(Program { micro: plain_graph(&program.micro, casts), ..(**program).clone() }));
     // In turn, so that all see the same machine.
-    let mut engines = [0, 1, 2].map(|_| Cpu::new(0).expect("the CPU engine starts"));
+    let mut engines = [0, 1, 2].map(|_| engine());
     let [first_engine, second_engine, third_engine] = &mut engines;
-    let [without, with] = plain;
     let mut sessions = [
         Session::new(first_engine, without).expect("the program compiles"),
         Session::new(second_engine, with).expect("the program compiles"),
         Session::native(third_engine, program.clone()).expect("the program compiles"),
     ];
     for session in &mut sessions {
-        session.load_each(|i| state_bytes(&program, i)).expect("the state loads");
+        session.load_each(|i| state_bytes(program, i)).expect("the state loads");
     }
     let [without_casts, native_session, session] = &mut sessions;
     let mut times: [Vec<f64>; 5] = Default::default();
@@ -132,18 +150,30 @@ fn bench(
         }
     }
     let [single, native, logged, to_single, to_native] = times.each_mut().map(|times| median(times));
-    drop(sessions);
-
     let ((log, counts), state) = first.expect("a step was logged");
-    let mut engine = Cpu::new(0).expect("the CPU engine starts");
+    Steps { single, native, logged, to_single, to_native, log, counts, state }
+}
+
+/// Seconds of the exact engine's replay of the first step, and the decisions that it took from the log.
+fn replay(program: &Arc<Program>, rounding: &Rounding, steps: &Steps) -> (f64, u64) {
+    let mut engine = engine();
     let mut session = Session::new(&mut engine, program.clone()).expect("the program compiles");
-    session.load_each(|i| state_bytes(&program, i)).expect("the state loads");
-    let mut replayer = Replayer::new(rounding, &program.micro, log.clone());
-    let audit = timed(&mut session, 1, &mut Observed(&mut replayer));
-    let first_audit = replayer.tally().clone();
+    session.load_each(|i| state_bytes(program, i)).expect("the state loads");
+    let mut replayer = Replayer::new(rounding, &program.micro, steps.log.clone());
+    let seconds = timed(&mut session, 1, &mut Observed(&mut replayer));
+    let tally = replayer.tally().clone();
     let replayed = state_digests(&mut session).expect("the state is read");
-    assert!(replayed == state, "the log lacks a decision: the replay reaches another state");
-    assert_eq!((first_audit.illegal, first_audit.beyond, first_audit.needless), (0, 0, 0), "an honest log");
+    assert!(replayed == steps.state, "the log lacks a decision: the replay reaches another state");
+    assert_eq!((tally.illegal, tally.beyond, tally.needless), (0, 0, 0), "an honest log");
+    (seconds, tally.taken())
+}
+
+fn bench(name: &str, rounding: &Rounding, sizes: [u32; 3], repeats: u32, calibrate: bool) {
+    let program = Arc::new(program(sizes, rounding));
+    let rounding = &if calibrate { calibrated(&program, rounding, &batch()) } else { rounding.clone() };
+    let steps = native_steps(&program, rounding, repeats);
+    let (audit, taken) = replay(&program, rounding, &steps);
+    let Steps { single, native, logged, to_single, to_native, log, counts, .. } = &steps;
 
     let thresholds: Vec<String> =
         rounding.class.iter().map(|(class, units)| format!("{} {units}", class.name())).collect();
@@ -155,7 +185,7 @@ fn bench(
         program.micro.logged.len()
     );
     println!("    thresholds          {}", thresholds.join(", "));
-    println!("    flips without a log {:>12}", first_audit.taken());
+    println!("    flips without a log {taken:>12}");
     println!(
         "    decisions           {:>12}  ({:.2e} of the values)",
         counts.decisions,
@@ -176,19 +206,15 @@ fn bench(
 }
 
 /// The paper's preset: what its log holds, and the corrections that every other kernel makes with it on the way to the same state.
-fn bench_paper([vocabulary, layers, width]: [u32; 3]) {
+fn bench_paper(sizes: [u32; 3]) {
     let rounding = Rounding { preset: Some(Preset::Paper), ..Rounding::default() };
-    let program = Arc::new(program(vocabulary, layers, width, &rounding));
-    let tokens: Vec<u8> = (0..SAMPLES * TOKENS).flat_map(|i| (i * 7919 % 97).to_le_bytes()).collect();
-    let batch = [MicroBatch { tensors: vec![tokens.clone(), tokens] }];
+    let program = Arc::new(program(sizes, &rounding));
     // A step by a kernel: seconds, and the state after it, hashed.
     let step = |native: Native, observer: &mut dyn StepObserver| {
-        let mut engine = Cpu::new(0).expect("the CPU engine starts").with_native(native);
+        let mut engine = engine().with_native(native);
         let mut session = Session::native(&mut engine, program.clone()).expect("the program compiles");
         session.load_each(|i| state_bytes(&program, i)).expect("the state loads");
-        let start = Instant::now();
-        session.step(scalars(1), &batch, observer, |_, _, _| Ok(())).expect("the step runs");
-        let seconds = start.elapsed().as_secs_f64();
+        let seconds = timed(&mut session, 1, observer);
         (seconds, state_digests(&mut session).expect("the state is read"))
     };
     let (native, _) = step(Native::Gemm, &mut Unobserved);

@@ -1,5 +1,5 @@
-// A stand-in for NVIDIA's driver and NVRTC on a machine that has neither: the functions that src/device.rs and
-// src/nvrtc.rs load, over the host's memory and its C++ compiler. Everything above these two files runs as it would with
+// A stand-in for NVIDIA's driver and NVRTC on a machine that has neither: the functions that src/device/ and
+// src/nvrtc.rs load, over the host's memory and its C++ compiler. Everything above these two runs as it would with
 // a GPU. One library plays both parts, and cuBLAS's and NCCL's (cublas.cpp, nccl.cpp): TIEBREAK_CUDA_DRIVER, TIEBREAK_NVRTC,
 // TIEBREAK_CUBLAS and TIEBREAK_NCCL name it.
 //

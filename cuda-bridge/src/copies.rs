@@ -10,8 +10,8 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::device::driver::{CopyCalls, Handle, NOT_READY};
 use crate::device::{Device, DeviceError, Memory, Slice};
-use crate::driver::{CopyCalls, Handle, NOT_READY};
 
 /// More bytes at once are not copied like this: page-locked memory is taken from everybody.
 pub const BYTES_MAX: usize = 16 << 20;

@@ -318,17 +318,7 @@ impl Blas {
         out: Slice,
     ) -> Result<(), BlasError> {
         self.supports(precision)?;
-        for (name, matrix, rows) in [("left operand", a, m), ("right operand", b, n)] {
-            let reach = matrix.layout.reach([batch, rows, k]);
-            let have = matrix.at.bytes() / precision.operand_bytes();
-            if reach > have as u64 {
-                return Err(BlasError::Arguments(format!("{name} takes {reach} elements of {have}")));
-            }
-        }
-        let elements = u64::from(batch) * u64::from(m) * u64::from(n);
-        if elements > (out.bytes() / precision.result_bytes()) as u64 {
-            return Err(BlasError::Arguments(format!("result takes {elements} elements")));
-        }
+        fits(precision, [batch, m, n, k], [a, b], out)?;
         let int = |size: u32| {
             c_int::try_from(size).map_err(|_| BlasError::Arguments(format!("dimension {size} is too long")))
         };
@@ -346,8 +336,8 @@ impl Blas {
             }
         };
         self.device.current()?;
-        // SAFETY: a call as cublas_api.h has it. Every element that dimensions and strides reach is in its memory, which was checked
-        // above; the scalars are of the type that the computation asks for, and are read before the call returns.
+        // SAFETY: a call as cublas_api.h has it. Every element that dimensions and strides reach is in its memory, which `fits`
+        // has checked; the scalars are of the type that the computation asks for, and are read before the call returns.
         let status = unsafe {
             (self.functions.product)(
                 self.handle,
@@ -381,6 +371,27 @@ impl Blas {
             _ => failed,
         })
     }
+}
+
+/// Whether the operands and the result of a product lie in their memory.
+fn fits(
+    precision: Precision,
+    [batch, m, n, k]: [u32; 4],
+    [a, b]: [Matrix; 2],
+    out: Slice,
+) -> Result<(), BlasError> {
+    for (name, matrix, rows) in [("left operand", a, m), ("right operand", b, n)] {
+        let reach = matrix.layout.reach([batch, rows, k]);
+        let have = matrix.at.bytes() / precision.operand_bytes();
+        if reach > have as u64 {
+            return Err(BlasError::Arguments(format!("{name} takes {reach} elements of {have}")));
+        }
+    }
+    let elements = u64::from(batch) * u64::from(m) * u64::from(n);
+    if elements > (out.bytes() / precision.result_bytes()) as u64 {
+        return Err(BlasError::Arguments(format!("result takes {elements} elements")));
+    }
+    Ok(())
 }
 
 fn check(call: &'static str, status: c_int) -> Result<(), BlasError> {

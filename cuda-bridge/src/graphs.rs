@@ -10,9 +10,9 @@ use std::collections::HashMap;
 use std::ptr::{null, null_mut};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::device::Call;
+use crate::device::driver::{GraphCalls, Handle};
 use crate::device::{Device, DeviceError};
-use crate::driver::{GraphCalls, Handle};
-use crate::loaded::Call;
 
 /// Shorter sequences gain nothing.
 const CALLS_MIN: usize = 2;

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use libloading::Library;
 
+use crate::device::driver::{Address, Handle};
 use crate::device::{Device, DeviceError, Slice};
-use crate::driver::{Address, Handle};
 use crate::library::candidates;
 
 /// How to get the library, for error messages.

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::device::Call;
+use crate::device::driver::{CopyCalls, Handle, TimeCalls};
 use crate::device::{Device, DeviceError};
-use crate::driver::{CopyCalls, Handle, TimeCalls};
-use crate::loaded::Call;
 
 /// A launch that was timed.
 #[derive(Clone, Debug)]

@@ -2,11 +2,12 @@
 
 use std::fmt::Write;
 
-use super::{Attention, Operand, Operation, Plan, Step};
+use super::plan::Plan;
+use super::steps::{Attention, Operand, Operation, Step};
 
 /// The function `compute_row`, which gives the greatest magnitude of the result, the blocks that hold its places up to the diagonal, and
 /// its number beyond these.
-pub fn text<'n>(of: &Attention, plan: &Plan, name_of: impl Fn(&str) -> &'n str) -> String {
+pub(super) fn text<'n>(of: &Attention, plan: &Plan, name_of: impl Fn(&str) -> &'n str) -> String {
     let passes = plan.pass.iter().max().map_or(0, |last| last + 1);
     let writer = Writer { of, plan, name_of };
     let body: String = (0..passes).map(|pass| writer.pass(pass)).collect();

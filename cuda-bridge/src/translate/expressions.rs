@@ -1,36 +1,12 @@
-//! Values: literals, constants, and what a function's expressions compute.
+//! Values: constants, and what a function's expressions compute.
 
-use naga::{Expression, Handle, Literal, Type, TypeInner, VectorSize};
+use naga::{Expression, Handle, Type, TypeInner, VectorSize};
 
 use super::error::{Group, Refusal, refuse};
-use super::kernel::Writer;
+use super::literals::literal;
 use super::statements::Body;
 use super::types::{Piece, plain_name, scalar};
-
-/// A literal in C++, with the type that overloads go by.
-pub fn literal(literal: Literal) -> Result<String, Refusal> {
-    Ok(match literal {
-        Literal::U32(value) => format!("{value}u"),
-        Literal::I32(i32::MIN) => "(-2147483647 - 1)".into(),
-        Literal::I32(value) if value < 0 => format!("({value})"),
-        Literal::I32(value) => value.to_string(),
-        Literal::Bool(value) => value.to_string(),
-        Literal::F32(value) if value.is_finite() => hexadecimal(value),
-        other => return refuse(Group::Type, other, "literals are u32, i32, f32 and bool"),
-    })
-}
-
-/// A finite float, to the bit.
-fn hexadecimal(value: f32) -> String {
-    let bits = value.to_bits();
-    let sign = if bits >> 31 == 1 { "-" } else { "" };
-    let (field, fraction) = (bits >> 23 & 0xff, (bits & 0x7f_ffff) << 1);
-    match (field, fraction) {
-        (0, 0) => format!("({sign}0.0f)"),
-        (0, _) => format!("({sign}0x0.{fraction:06x}p-126f)"),
-        _ => format!("({sign}0x1.{fraction:06x}p{}f)", field as i32 - 127),
-    }
-}
+use super::writer::Writer;
 
 /// A component of a composite and, if it is a vector, its size.
 pub struct Component(pub String, pub Option<VectorSize>);

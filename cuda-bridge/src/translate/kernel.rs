@@ -1,19 +1,16 @@
-//! A whole kernel: its parameters, its functions in the order that C++ needs, and the entry point.
-
-use std::collections::HashMap;
+//! A whole kernel: its parameters and its entry point.
 
 use naga::valid::{FunctionInfo, ModuleInfo};
 use naga::{
-    AddressSpace, ArraySize, Binding, BuiltIn, Constant, EntryPoint, Function, GlobalVariable, Handle,
-    Module, ShaderStage, StorageAccess, Type, TypeInner,
+    AddressSpace, ArraySize, Binding, BuiltIn, EntryPoint, GlobalVariable, Handle, Module, ShaderStage,
+    StorageAccess, Type, TypeInner,
 };
 
 use super::error::{Group, Refusal, TranslateError, refuse};
 use super::expressions::Component;
-use super::natives;
-use super::statements::{Body, may_be_passed};
+use super::statements::Body;
 use super::types::{Types, plain_name};
-use super::{Options, PRELUDE};
+use super::writer::{Options, PRELUDE, Writer};
 
 /// The most threads of a block, and bytes of a block's static shared memory, on every GPU.
 const THREADS_MAX: u64 = 1024;
@@ -74,18 +71,15 @@ pub struct Kernel {
     pub dynamic_shared: u32,
 }
 
-/// What is written so far.
-pub struct Writer<'a> {
-    pub module: &'a Module,
-    pub info: &'a ModuleInfo,
-    pub options: Options,
-    pub types: Types<'a>,
-    pub constants: String,
-    /// Constants that are tables in memory.
-    pub tables: HashMap<Handle<Constant>, String>,
-    functions: String,
-    names: HashMap<Handle<Function>, String>,
-    pub barriers: bool,
+/// The module's variables in an entry point.
+#[derive(Default)]
+struct Variables {
+    /// The buffers in the kernel's order, each with its declaration.
+    buffers: Vec<(Parameter, String)>,
+    /// Declarations of the others.
+    declarations: String,
+    /// Makes workgroup memory zeros.
+    zeroing: String,
 }
 
 /// Translates the entry point of this index.
@@ -119,180 +113,7 @@ pub fn translate(
     writer.kernel(point, used).map_err(at)
 }
 
-/// Functions of a module as CUDA C++, for kernels whose entry point is written by hand.
-#[derive(Clone, Debug)]
-pub struct Functions {
-    /// The prelude, and the functions with all that they call.
-    pub source: String,
-    /// Their C++ names, in the order in which they were asked for. Structs are taken and given by value; WGSL's vectors are
-    /// `tb::vec<u32, 4u>` and the like.
-    pub names: Vec<String>,
-}
-
-/// Translates functions by name.
-pub fn functions(
-    module: &Module,
-    info: &ModuleInfo,
-    wanted: &[&str],
-    options: Options,
-) -> Result<Functions, TranslateError> {
-    let first = wanted.first().copied().unwrap_or_default();
-    let types = Types::new(module, info).map_err(|refusal| refusal.at(first))?;
-    let mut writer = Writer::new(module, info, options, types);
-    let mut names = Vec::new();
-    for name in wanted {
-        let mut found = module.functions.iter().filter(|(_, f)| f.name.as_deref() == Some(*name));
-        let (handle, _) =
-            found.next().ok_or_else(|| TranslateError::NoFunction { function: (*name).into() })?;
-        let refused = |refusal: Refusal| refusal.at(name);
-        // Its callers would have to know which of the module's variables to pass.
-        if let Some(variable) = writer.used(&info[handle]).first() {
-            let reason = "a function that is called by hand reads no variable of the module";
-            return refuse(Group::AddressSpace, module.global_variables[*variable].space, reason)
-                .map_err(refused);
-        }
-        names.push(writer.called(handle).map_err(refused)?);
-    }
-    let source = [PRELUDE, &writer.types.declarations, &writer.constants, "\n", &writer.functions].concat();
-    Ok(Functions { source, names })
-}
-
 impl<'a> Writer<'a> {
-    fn new(module: &'a Module, info: &'a ModuleInfo, options: Options, types: Types<'a>) -> Writer<'a> {
-        Writer {
-            module,
-            info,
-            options,
-            types,
-            constants: String::new(),
-            tables: HashMap::new(),
-            functions: String::new(),
-            names: HashMap::new(),
-            barriers: false,
-        }
-    }
-
-    fn global_name(&self, handle: Handle<GlobalVariable>) -> String {
-        let name = plain_name(self.module.global_variables[handle].name.as_deref());
-        format!("g{}_{name}", handle.index())
-    }
-
-    /// The lvalue of a module's variable; for a runtime-sized array the pointer to its first element.
-    pub fn global_place(&mut self, handle: Handle<GlobalVariable>) -> Result<String, Refusal> {
-        let (name, variable) = (self.global_name(handle), &self.module.global_variables[handle]);
-        match variable.space {
-            AddressSpace::Private | AddressSpace::WorkGroup => Ok(name),
-            AddressSpace::Uniform | AddressSpace::Storage { .. } => {
-                Ok(if is_runtime_sized(self.types.inner(variable.ty)) { name } else { format!("(*{name})") })
-            }
-            other => refuse(Group::AddressSpace, other, "variables are buffers, workgroup memory or private"),
-        }
-    }
-
-    /// How a function takes a module's variable.
-    fn global_parameter(&mut self, handle: Handle<GlobalVariable>, kernel: bool) -> Result<String, Refusal> {
-        let (name, variable) = (self.global_name(handle), &self.module.global_variables[handle]);
-        let constant = match variable.space {
-            AddressSpace::Private | AddressSpace::WorkGroup => {
-                return Ok(format!("{}& {name}", self.types.name(variable.ty)?));
-            }
-            AddressSpace::Uniform => "const ",
-            AddressSpace::Storage { access } if access.contains(StorageAccess::STORE) => "",
-            AddressSpace::Storage { .. } => "const ",
-            other => {
-                return refuse(
-                    Group::AddressSpace,
-                    other,
-                    "variables are buffers, workgroup memory or private",
-                );
-            }
-        };
-        if !variable.memory_decorations.is_empty() {
-            return refuse(
-                Group::AddressSpace,
-                variable.memory_decorations,
-                "buffers have no decorations here",
-            );
-        }
-        let restrict = if kernel { " __restrict__" } else { "" };
-        Ok(match self.types.inner(variable.ty) {
-            TypeInner::Array { base, size: ArraySize::Dynamic, stride } => {
-                let element = self.types.element(*base, *stride)?;
-                format!("{constant}{element}*{restrict} {name}, u32 {name}_n")
-            }
-            _ => format!("{constant}{}*{restrict} {name}", self.types.name(variable.ty)?),
-        })
-    }
-
-    fn used(&self, info: &FunctionInfo) -> Vec<Handle<GlobalVariable>> {
-        let variables = self.module.global_variables.iter().map(|(handle, _)| handle);
-        variables.filter(|handle| !info[*handle].is_empty()).collect()
-    }
-
-    /// The processor's own counterpart of a function, if it is wanted and there is one.
-    fn native(&self, function: Handle<Function>) -> Option<&'static natives::Native> {
-        let wanted = self.options.native;
-        wanted.then(|| natives::of(self.module, &self.module.functions[function])).flatten()
-    }
-
-    /// The arguments by which a function's callers pass on the module's variables.
-    pub fn passed_on(&self, function: Handle<Function>) -> Vec<String> {
-        let mut texts = Vec::new();
-        if self.native(function).is_some() {
-            return texts;
-        }
-        for handle in self.used(&self.info[function]) {
-            let name = self.global_name(handle);
-            let sized = !is_runtime_sized(self.types.inner(self.module.global_variables[handle].ty));
-            texts.push(if sized { name } else { format!("{name}, {name}_n") });
-        }
-        texts
-    }
-
-    /// The name of a function, which is written if it is not yet: for a caller in the module, and for one written by hand.
-    pub fn called(&mut self, handle: Handle<Function>) -> Result<String, Refusal> {
-        if let Some(native) = self.native(handle) {
-            return Ok(format!("tb::native::{}", native.name));
-        }
-        if let Some(name) = self.names.get(&handle) {
-            return Ok(name.clone());
-        }
-        let function = &self.module.functions[handle];
-        let given = function.name.clone().unwrap_or_else(|| format!("#{}", handle.index()));
-        let name = format!("f{}_{}", handle.index(), plain_name(Some(&given)));
-        let text = self.function(handle, &name).map_err(|refusal| refusal.within("function", &given))?;
-        self.functions.push_str(&text);
-        self.names.insert(handle, name.clone());
-        Ok(name)
-    }
-
-    fn function(&mut self, handle: Handle<Function>, name: &str) -> Result<String, Refusal> {
-        let (function, info) = (&self.module.functions[handle], &self.info[handle]);
-        let mut parameters = Vec::new();
-        for (i, argument) in function.arguments.iter().enumerate() {
-            parameters.push(match self.types.inner(argument.ty) {
-                TypeInner::Pointer { base, space } => {
-                    if !may_be_passed(*space) {
-                        let reason =
-                            "pointers that are passed point to variables of a function, private or workgroup";
-                        return refuse(Group::AddressSpace, space, reason);
-                    }
-                    format!("{}& a{i}", self.types.name(*base)?)
-                }
-                _ => format!("{} a{i}", self.types.name(argument.ty)?),
-            });
-        }
-        for variable in self.used(info) {
-            parameters.push(self.global_parameter(variable, false)?);
-        }
-        let result = match &function.result {
-            Some(result) => self.types.name(result.ty)?,
-            None => "void".into(),
-        };
-        let body = Body::new(self, function, info).write()?;
-        Ok(format!("TB_FN {result} {name}({}) {{\n{body}}}\n\n", parameters.join(", ")))
-    }
-
     /// The value of a built-in of the entry point.
     fn built_in(&mut self, binding: Option<&Binding>, [x, y, z]: [u32; 3]) -> Result<String, Refusal> {
         let Some(Binding::BuiltIn(built_in)) = binding else {
@@ -350,13 +171,9 @@ impl<'a> Writer<'a> {
         Ok(Some(Parameter { group: place.group, binding: place.binding, name, kind, writable }))
     }
 
-    fn kernel(mut self, point: &'a EntryPoint, info: &'a FunctionInfo) -> Result<Kernel, Refusal> {
-        if point.workgroup_size_overrides.is_some() {
-            return refuse(Group::Expression, "Override", "overrides are not resolved here");
-        }
-        let size = point.workgroup_size;
-        let mut buffers = Vec::new();
-        let (mut variables, mut shared) = (String::new(), String::new());
+    /// What the entry point has of the module's variables.
+    fn variables(&mut self, info: &FunctionInfo, size: [u32; 3]) -> Result<Variables, Refusal> {
+        let mut found = Variables::default();
         for handle in self.used(info) {
             let variable = &self.module.global_variables[handle];
             let given = variable.name.clone().unwrap_or_default();
@@ -364,31 +181,37 @@ impl<'a> Writer<'a> {
             // Refuses types and spaces that have no counterpart.
             let text = self.global_parameter(handle, true).map_err(of)?;
             if let Some(parameter) = self.parameter(handle).map_err(of)? {
-                buffers.push((parameter, text));
+                found.buffers.push((parameter, text));
                 continue;
             }
             let name = self.global_name(handle);
             let ty = self.types.name(variable.ty)?;
             if variable.space == AddressSpace::WorkGroup {
-                variables.push_str(&format!("    __shared__ {ty} {name};\n"));
-                let threads = size.iter().fold(1, |all, n| n.wrapping_mul(all));
-                shared.push_str(&format!(
-                    "    tb::zero({name}, {}, {threads}u);\n",
-                    local_index(size[0], size[1])
-                ));
+                found.declarations.push_str(&format!("    __shared__ {ty} {name};\n"));
+                let index = local_index(size[0], size[1]);
+                found.zeroing.push_str(&format!("    tb::zero({name}, {index}, {}u);\n", threads(size)));
             } else {
                 let init = match variable.init {
                     Some(init) => self.global_expression(init)?,
                     None => format!("{ty}{{}}"),
                 };
-                variables.push_str(&format!("    {ty} {name} = {init};\n"));
+                found.declarations.push_str(&format!("    {ty} {name} = {init};\n"));
             }
         }
-        if !shared.is_empty() {
+        if !found.zeroing.is_empty() {
             self.barriers = true;
-            shared.push_str("    __syncthreads();\n");
+            found.zeroing.push_str("    __syncthreads();\n");
         }
-        buffers.sort_by_key(|(parameter, _)| (parameter.group, parameter.binding));
+        found.buffers.sort_by_key(|(parameter, _)| (parameter.group, parameter.binding));
+        Ok(found)
+    }
+
+    fn kernel(mut self, point: &'a EntryPoint, info: &'a FunctionInfo) -> Result<Kernel, Refusal> {
+        if point.workgroup_size_overrides.is_some() {
+            return refuse(Group::Expression, "Override", "overrides are not resolved here");
+        }
+        let size = point.workgroup_size;
+        let Variables { buffers, declarations, zeroing } = self.variables(info, size)?;
         let mut arguments = String::new();
         for (i, argument) in point.function.arguments.iter().enumerate() {
             let ty = self.types.name(argument.ty)?;
@@ -397,7 +220,7 @@ impl<'a> Writer<'a> {
         }
         let body = Body::new(&mut self, &point.function, info).write()?;
         let name = format!("k_{}", plain_name(Some(&point.name)));
-        let threads = size.iter().fold(1, |all, n| n.wrapping_mul(all));
+        let threads = threads(size);
         let texts: Vec<&str> = buffers.iter().map(|(_, text)| text.as_str()).collect();
         let head = format!(
             "extern \"C\" __global__ void __launch_bounds__({threads}) {name}({})",
@@ -411,8 +234,8 @@ impl<'a> Writer<'a> {
             &self.functions,
             &head,
             " {\n",
-            &variables,
-            &shared,
+            &declarations,
+            &zeroing,
             &arguments,
             &body,
             "}\n",
@@ -423,8 +246,9 @@ impl<'a> Writer<'a> {
     }
 }
 
-fn is_runtime_sized(inner: &TypeInner) -> bool {
-    matches!(inner, TypeInner::Array { size: ArraySize::Dynamic, .. })
+/// Threads of a block.
+fn threads(size: [u32; 3]) -> u32 {
+    size.iter().fold(1, |all, n| n.wrapping_mul(all))
 }
 
 /// A thread's number in its block of x by y by any.

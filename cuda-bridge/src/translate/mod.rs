@@ -9,29 +9,23 @@
 
 mod error;
 mod expressions;
+mod functions;
 mod kernel;
+mod literals;
 mod natives;
 mod operators;
 mod places;
 mod statements;
 mod types;
+mod writer;
 
 pub use error::{Group, TranslateError};
-pub use kernel::{Functions, Kernel, Parameter, ParameterKind};
+pub use functions::{Functions, functions};
+pub use kernel::{Kernel, Parameter, ParameterKind};
+pub use writer::{Options, PRELUDE};
 
 use naga::Module;
 use naga::valid::ModuleInfo;
-
-/// What the text of every kernel begins with.
-pub const PRELUDE: &str = concat!(include_str!("prelude.cuh"), "\n", include_str!("natives.cuh"));
-
-/// Choices that change speed, never bits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Options {
-    /// Functions of the u32 arithmetic library, known by name and signature ([`native_functions`]), are replaced by the
-    /// processor's own instructions. Only for modules in which these names have the library's meaning.
-    pub native: bool,
-}
 
 /// The names of the functions that [`Options::native`] replaces.
 pub fn native_functions() -> impl Iterator<Item = &'static str> {
@@ -51,17 +45,4 @@ pub fn translate(
     let index = module.entry_points.iter().position(|point| point.name == entry);
     let index = index.ok_or_else(|| TranslateError::NoEntryPoint { entry: entry.into() })?;
     kernel::translate(module, info, index, options)
-}
-
-/// Translates functions by name, with all that they call and without any entry point, for kernels that are written by hand.
-///
-/// # Errors
-/// If there is no such function, it reads a variable of the module, or it uses something that is not accepted.
-pub fn functions(
-    module: &Module,
-    info: &ModuleInfo,
-    names: &[&str],
-    options: Options,
-) -> Result<Functions, TranslateError> {
-    kernel::functions(module, info, names, options)
 }

@@ -11,8 +11,8 @@ use naga::{
 };
 
 use super::error::{Group, Refusal, refuse};
-use super::expressions::literal;
-use super::kernel::Writer;
+use super::literals::literal;
+use super::writer::Writer;
 
 /// What `continue` means in the loop that is being written.
 struct Loop {

@@ -6,7 +6,7 @@ use super::engine::Ready;
 use crate::engine::Observer;
 use crate::engine::gpu::device::Device;
 use crate::engine::gpu::plan::unit::{Buffers, Slot};
-use crate::engine::plan::last_touches;
+use crate::engine::liveness::last_touches;
 use crate::program::graph::{Graph, TensorId};
 use crate::program::logged::Rounding;
 

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use libloading::Library;
 
-use crate::device::{Description, DeviceError};
+use super::error::DeviceError;
 
 pub(crate) type Status = c_int;
 pub(crate) type Handle = *mut c_void;
@@ -127,6 +127,23 @@ pub(crate) struct KernelNode {
     pub shared: c_uint,
     pub arguments: *mut *mut c_void,
     pub extra: *mut *mut c_void,
+}
+
+/// A GPU as people choose it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// From 0, as the driver counts.
+    pub index: i32,
+    /// As the driver names it.
+    pub name: String,
+    /// Compute capability: (9, 0) on an H100 or H200.
+    pub capability: (i32, i32),
+    /// Streaming multiprocessors.
+    pub processors: u32,
+    /// Bytes of shared memory that a block may ask for.
+    pub shared: u32,
+    /// Its memory, in bytes.
+    pub memory: u64,
 }
 
 /// NVIDIA's driver in this process.

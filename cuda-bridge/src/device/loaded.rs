@@ -1,20 +1,56 @@
 //! Kernels on a GPU, and launches of them.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::hash::{Hash, Hasher};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use crate::device::{Device, DeviceError, Slice};
-use crate::driver::{Handle, KernelNode};
+use super::driver::{BAD_IMAGE, DYNAMIC_SHARED_MAX, Handle, KernelNode};
+use super::error::DeviceError;
+use super::gpu::{Device, Slice};
 use crate::translate::{Kernel, ParameterKind};
 
 /// A kernel on a GPU.
 pub struct Loaded {
-    pub(crate) device: Arc<Device>,
-    pub(crate) module: Handle,
-    pub(crate) function: Handle,
-    pub(crate) kernel: Kernel,
+    device: Arc<Device>,
+    module: Handle,
+    function: Handle,
+    kernel: Kernel,
+}
+
+impl Device {
+    /// Makes machine code of a kernel ready to be launched.
+    ///
+    /// # Errors
+    /// If the driver does not take it.
+    pub fn load(self: &Arc<Device>, kernel: &Kernel, cubin: &[u8]) -> Result<Loaded, DeviceError> {
+        self.current()?;
+        let kernel = kernel.clone();
+        let mut loaded = Loaded { device: self.clone(), module: null_mut(), function: null_mut(), kernel };
+        let mut name = loaded.kernel.name.clone().into_bytes();
+        name.push(0);
+        // SAFETY: a cubin is an ELF file, which says how long it is; the name is ended by a zero.
+        unsafe {
+            let status = (self.driver().calls.load)(&mut loaded.module, cubin.as_ptr().cast());
+            if BAD_IMAGE.contains(&status) {
+                let message = self.driver().message(status);
+                let kernel = loaded.kernel.name.clone();
+                return Err(DeviceError::Code { kernel, driver: self.driver_version()?, message });
+            }
+            self.driver().check("cuModuleLoadData", status)?;
+            let status =
+                (self.driver().calls.function)(&mut loaded.function, loaded.module, name.as_ptr().cast());
+            self.driver().check("cuModuleGetFunction", status)?;
+            let bytes = loaded.kernel.dynamic_shared;
+            if bytes > 0 {
+                // Sizes of shared memory are some hundred thousand at most.
+                let status =
+                    (self.driver().calls.set_function)(loaded.function, DYNAMIC_SHARED_MAX, bytes as c_int);
+                self.driver().check("cuFuncSetAttribute", status)?;
+            }
+        }
+        Ok(loaded)
+    }
 }
 
 // SAFETY: the driver's functions take handles from any thread; every method makes the context current first.

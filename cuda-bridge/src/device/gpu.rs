@@ -1,72 +1,14 @@
-//! A GPU through NVIDIA's driver: its memory, and compiled kernels made ready to be launched.
-//!
-//! Written after the driver's documentation; **nothing here has run on a GPU yet**. Tests run it where a driver is found,
-//! and check what it says where none is.
+//! A GPU in use, and its memory.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::driver::{
-    Address, BAD_IMAGE, CopyCalls, DYNAMIC_SHARED_MAX, Driver, GraphCalls, Handle, NOT_READY, OUT_OF_MEMORY,
-    Status,
+use super::driver::{
+    Address, CopyCalls, Description, Driver, GraphCalls, Handle, NOT_READY, OUT_OF_MEMORY, Status,
 };
-pub use crate::loaded::{Call, Loaded};
-use crate::translate::Kernel;
-
-/// Why a GPU could not be used.
-#[derive(Debug, thiserror::Error)]
-pub enum DeviceError {
-    #[error(
-        "no NVIDIA driver was found ({0}): install the driver of this machine's GPU, which brings libcuda"
-    )]
-    NoDriver(libloading::Error),
-    #[error(
-        "the NVIDIA driver lacks {symbol}: it is older than CUDA 11.2; install a newer driver ({source})"
-    )]
-    TooOld { symbol: &'static str, source: libloading::Error },
-    #[error("there is no NVIDIA GPU {index}: the driver shows {count}")]
-    NoDevice { index: i32, count: i32 },
-    #[error(
-        "the NVIDIA driver is for CUDA {0}.{1}, and 11.2 is the oldest that is used here: install a newer driver"
-    )]
-    OldVersion(i32, i32),
-    #[error(
-        "{bytes} more bytes are not there ({free} of {total} are free): use smaller micro-batches, or another GPU"
-    )]
-    OutOfMemory { bytes: usize, free: usize, total: usize },
-    #[error(
-        "the driver (CUDA {driver}) does not take the machine code of kernel {kernel} ({message}): install a newer driver, or \
-         an NVRTC that is no newer than it"
-    )]
-    Code { kernel: String, driver: String, message: String },
-    #[error(
-        "the GPU was lost or its program failed ({call}: {message}); this process cannot use it any more"
-    )]
-    Lost { call: &'static str, message: String },
-    #[error("{call}: {message}")]
-    Failed { call: &'static str, message: String },
-    #[error("kernel {kernel}: {reason}")]
-    Arguments { kernel: String, reason: String },
-}
-
-/// A GPU as people choose it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Description {
-    /// From 0, as the driver counts.
-    pub index: i32,
-    /// As the driver names it.
-    pub name: String,
-    /// Compute capability: (9, 0) on an H100 or H200.
-    pub capability: (i32, i32),
-    /// Streaming multiprocessors.
-    pub processors: u32,
-    /// Bytes of shared memory that a block may ask for.
-    pub shared: u32,
-    /// Its memory, in bytes.
-    pub memory: u64,
-}
+use super::error::DeviceError;
 
 /// The GPUs that the driver shows.
 ///
@@ -247,39 +189,6 @@ impl Device {
         let memory = self.allocate(bytes.len())?;
         memory.write(bytes)?;
         Ok(memory)
-    }
-
-    /// Makes machine code of a kernel ready to be launched.
-    ///
-    /// # Errors
-    /// If the driver does not take it.
-    pub fn load(self: &Arc<Device>, kernel: &Kernel, cubin: &[u8]) -> Result<Loaded, DeviceError> {
-        self.current()?;
-        let kernel = kernel.clone();
-        let mut loaded = Loaded { device: self.clone(), module: null_mut(), function: null_mut(), kernel };
-        let mut name = loaded.kernel.name.clone().into_bytes();
-        name.push(0);
-        // SAFETY: a cubin is an ELF file, which says how long it is; the name is ended by a zero.
-        unsafe {
-            let status = (self.driver.calls.load)(&mut loaded.module, cubin.as_ptr().cast());
-            if BAD_IMAGE.contains(&status) {
-                let message = self.driver.message(status);
-                let kernel = loaded.kernel.name.clone();
-                return Err(DeviceError::Code { kernel, driver: self.driver_version()?, message });
-            }
-            self.driver.check("cuModuleLoadData", status)?;
-            let status =
-                (self.driver.calls.function)(&mut loaded.function, loaded.module, name.as_ptr().cast());
-            self.driver.check("cuModuleGetFunction", status)?;
-            let bytes = loaded.kernel.dynamic_shared;
-            if bytes > 0 {
-                // Sizes of shared memory are some hundred thousand at most.
-                let status =
-                    (self.driver.calls.set_function)(loaded.function, DYNAMIC_SHARED_MAX, bytes as c_int);
-                self.driver.check("cuFuncSetAttribute", status)?;
-            }
-        }
-        Ok(loaded)
     }
 }
 
