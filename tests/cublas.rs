@@ -19,8 +19,8 @@ use tiebreak::audit::{Outcome, Report, Silent, audit, audit_natively, checks};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::cpu::native::Native;
 use tiebreak::engine::gpu::{Cublas, Cuda};
-use tiebreak::engine::scan::{Found, Scan};
-use tiebreak::engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
+use tiebreak::engine::near_tie_search::NearTiesFound;
+use tiebreak::engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor, Want};
 use tiebreak::program::builder::Builder;
 use tiebreak::program::graph::{Graph, Node, Primitive, TensorType, View};
 use tiebreak::program::products::ProductTable;
@@ -352,15 +352,11 @@ struct Counter<'a> {
 }
 
 impl Observer for Counter<'_> {
-    fn wants(&self, index: usize, node: &Node) -> bool {
-        self.observer.wants(index, node)
+    fn want(&self, index: usize, node: &Node) -> Want {
+        self.observer.want(index, node)
     }
 
-    fn scan(&self, index: usize, node: &Node) -> Option<Scan> {
-        self.observer.scan(index, node)
-    }
-
-    fn found(&mut self, index: usize, node: &Node, found: Found) -> Result<(), EngineError> {
+    fn found(&mut self, index: usize, node: &Node, found: NearTiesFound) -> Result<(), EngineError> {
         self.observer.found(index, node, found)
     }
 

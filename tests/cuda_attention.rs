@@ -12,7 +12,7 @@ use tiebreak::arith::DType;
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::gpu::Cuda;
-use tiebreak::engine::{Engine, EngineError, Inputs, Observer, Tensor, outputs_of};
+use tiebreak::engine::{Engine, EngineError, Inputs, Observer, Tensor, Want, outputs_of};
 use tiebreak::program::builder::Builder;
 use tiebreak::program::expr::{Body, Writer};
 use tiebreak::program::graph::{Graph, Node, View};
@@ -96,8 +96,8 @@ struct Looking {
 }
 
 impl Observer for Looking {
-    fn wants(&self, index: usize, _: &Node) -> bool {
-        index % EVERY == self.from
+    fn want(&self, index: usize, _: &Node) -> Want {
+        if index % EVERY == self.from { Want::Bytes } else { Want::No }
     }
 
     fn node(

@@ -21,7 +21,7 @@ use tiebreak::dispute::verdict::{Claim, Outcome as Shown, Rounded, RoundingClaim
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::cpu::native::Native;
 use tiebreak::engine::session::{Session, StepObserver};
-use tiebreak::engine::{EngineError, Inputs, Observer};
+use tiebreak::engine::{EngineError, Inputs, Observer, Want};
 use tiebreak::job::identity::philox_key;
 use tiebreak::program::graph::{Graph, Node};
 use tiebreak::program::phase::Phase;
@@ -171,8 +171,8 @@ impl StepObserver for Kept<'_> {
 }
 
 impl Observer for Kept<'_> {
-    fn wants(&self, index: usize, _: &Node) -> bool {
-        index == self.node
+    fn want(&self, index: usize, _: &Node) -> Want {
+        if index == self.node { Want::Bytes } else { Want::No }
     }
 
     fn node(

@@ -1,8 +1,7 @@
 //! A step of the logged profile and the same step by its kernels alone, for the benchmarks that compare the two.
 
-use tiebreak::engine::scan::{Found, Scan};
+use tiebreak::engine::Observer;
 use tiebreak::engine::session::StepObserver;
-use tiebreak::engine::{EngineError, Inputs, Observer};
 use tiebreak::observers::record::Rounder;
 use tiebreak::program::graph::{Graph, Node, Primitive, TensorId, View};
 use tiebreak::program::logged::native_graph;
@@ -14,31 +13,7 @@ pub struct Observed<'a>(pub &'a mut dyn Rounder);
 impl StepObserver for Observed<'_> {
     fn phase(&mut self, phase: Phase, graph: &Graph) -> Option<&mut dyn Observer> {
         self.0.begin(phase, graph);
-        Some(self)
-    }
-}
-
-impl Observer for Observed<'_> {
-    fn wants(&self, index: usize, node: &Node) -> bool {
-        self.0.wants(index, node)
-    }
-
-    fn scan(&self, index: usize, _: &Node) -> Option<Scan> {
-        self.0.scan(index)
-    }
-
-    fn found(&mut self, index: usize, node: &Node, found: Found) -> Result<(), EngineError> {
-        self.0.found(index, node, found)
-    }
-
-    fn node(
-        &mut self,
-        index: usize,
-        node: &Node,
-        bytes: &[u8],
-        inputs: &mut dyn Inputs,
-    ) -> Result<Option<Vec<u8>>, EngineError> {
-        self.0.node(index, node, bytes, inputs)
+        Some(self.0)
     }
 }
 

@@ -7,7 +7,7 @@ mod common;
 use cuda_bridge::host::{Buffer, Checks};
 use cuda_bridge::near::{ELEMENTS, ROWS, near_ties, round_near_ties, row_norms};
 use tiebreak::arith::grid::GridRule;
-use tiebreak::engine::scan::Candidate;
+use tiebreak::engine::near_tie_search::Candidate;
 use tiebreak::observers::norms;
 use tiebreak::program::graph::{TensorId, View};
 use tiebreak::program::logged::round_body;

@@ -18,7 +18,7 @@ use crate::dispute::origin::{Origin, origin};
 use crate::dispute::verdict::{Base64, Claim, Hashes, ProvenInput, ProvenTensor, TileClaim};
 use crate::engine::cpu::Cpu;
 use crate::engine::session::{Session, StepObserver};
-use crate::engine::{Engine, EngineError, Inputs, Observer};
+use crate::engine::{Engine, EngineError, Inputs, Observer, Want};
 use crate::observers::record::Rounder;
 use crate::observers::replay::Replayer;
 use crate::program::graph::{Graph, Node, TensorId, TensorType};
@@ -48,13 +48,14 @@ impl StepObserver for Keeper {
 
 impl Keeper {
     fn rounds(&self, index: usize, node: &Node) -> bool {
-        self.replayer.as_ref().is_some_and(|replayer| replayer.wants(index, node))
+        self.replayer.as_ref().is_some_and(|replayer| replayer.want(index, node).is_any())
     }
 }
 
 impl Observer for Keeper {
-    fn wants(&self, index: usize, node: &Node) -> bool {
-        self.rounds(index, node) || self.wanted.contains(&(self.phase, index))
+    fn want(&self, index: usize, node: &Node) -> Want {
+        let wanted = self.rounds(index, node) || self.wanted.contains(&(self.phase, index));
+        if wanted { Want::Bytes } else { Want::No }
     }
 
     fn node(

@@ -1,37 +1,22 @@
 //! How a program is executed. An engine knows nothing of logs, commitments or disputes: observers do.
 
 pub mod cpu;
+mod error;
 pub mod fingerprint;
 #[cfg(any(feature = "gpu", feature = "cuda"))]
 pub mod gpu;
 pub mod liveness;
+pub mod near_tie_search;
+pub mod observer;
 pub mod reference;
-pub mod scan;
 pub mod session;
 
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::program::graph::{Graph, Node, TensorId, TensorType};
-use scan::{Found, Scan};
-
-/// What went wrong on this side: never the fault of the run that is trained or audited.
-#[derive(Debug, thiserror::Error)]
-pub enum EngineError {
-    #[error("{device} cannot run this program: {reason}")]
-    Unsupported { device: String, reason: String },
-    #[error("{device} ran out of memory: {reason}")]
-    OutOfMemory { device: String, reason: String },
-    #[error("{device} was lost: {reason}; the run can be resumed from its last checkpoint")]
-    DeviceLost { device: String, reason: String },
-    #[error("{device} failed its self-test ({check}) and is not used; try another adapter or --engine cpu")]
-    SelfTest { device: String, check: String },
-    #[error("a fault of tiebreak itself on {device}: {reason}; please report it")]
-    Fault { device: String, reason: String },
-    /// An observer stopped the run.
-    #[error("{0}")]
-    Stopped(String),
-}
+use crate::program::graph::{Graph, TensorType};
+pub use error::EngineError;
+pub use observer::{Inputs, Observer, Want};
 
 /// A tensor in an engine's memory. Clones share it; the last one frees it.
 #[derive(Clone)]
@@ -69,55 +54,6 @@ impl Compiled {
     pub fn of<T: Any>(&self) -> &T {
         self.engine.downcast_ref().expect("a graph is run by the engine that compiled it")
     }
-}
-
-/// What an observer may look at beside a node's output: the tensors that the node reads.
-pub trait Inputs {
-    /// Shows the canonical bytes of a tensor that the node reads.
-    fn visit(&mut self, tensor: TensorId, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError>;
-}
-
-/// Sees nodes' outputs in execution order, in the canonical layout.
-pub trait Observer {
-    /// Whether it wants to see a node; what nobody wants to see stays on the device, and may be computed with others. Engines may ask before
-    /// the graph runs, so that what it sees there cannot change the answer.
-    fn wants(&self, _index: usize, _node: &Node) -> bool {
-        true
-    }
-
-    /// The search that would do in place of a node's output, if one would. An engine that has it calls [`Observer::found`] instead of
-    /// [`Observer::node`]; others show the output, and so does one that finds more than it has room for. Either may come at any time
-    /// before the run returns. Who asks for a search replaces nothing at that node.
-    fn scan(&self, _index: usize, _node: &Node) -> Option<Scan> {
-        None
-    }
-
-    /// Takes what the search found that [`Observer::scan`] asked for.
-    fn found(&mut self, _index: usize, _node: &Node, _found: Found) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    /// Whether what BLAKE3's tree says of each tile would do in place of a node's output. An engine that hashes tensors where they are
-    /// then calls [`Observer::tiled`] instead of [`Observer::node`]; others show the output.
-    fn tiles(&self, _index: usize, _node: &Node) -> bool {
-        false
-    }
-
-    /// Takes the chaining value of each tile of 4096 canonical bytes of a node's output, or the root if there is only one, as soon as the
-    /// output is there.
-    fn tiled(&mut self, _index: usize, _node: &Node, _tiles: Vec<[u8; 32]>) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    /// May return other bytes of the same length, which the rest of the run then uses: an auditor's rounding decisions are put
-    /// in place like this, and so do tests and the demo play a trainer that tampers with an operator.
-    fn node(
-        &mut self,
-        index: usize,
-        node: &Node,
-        bytes: &[u8],
-        inputs: &mut dyn Inputs,
-    ) -> Result<Option<Vec<u8>>, EngineError>;
 }
 
 /// Runs graphs. Canonical bytes are little-endian and row-major; quantised tensors are `d`-byte two's complement.

@@ -77,7 +77,7 @@ impl Engine for Reference {
             let ty = graph.tensor(node.output);
             let Ok(mut words) = element::range(graph, node, 0..ty.len(), &mut Values(&values));
             if let Some(observer) = observer.as_deref_mut()
-                && observer.wants(index, node)
+                && observer.want(index, node).is_any()
                 && let bytes = bytes_from_words(ty.dtype, &words)
                 && let Some(bytes) = observer.node(index, node, &bytes, &mut Values(&values))?
             {

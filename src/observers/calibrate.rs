@@ -13,7 +13,7 @@ use crate::arith::grid::Grid;
 use crate::arith::words::words_from_bytes;
 use crate::engine::cpu::Cpu;
 use crate::engine::session::StepObserver;
-use crate::engine::{Engine, EngineError, Inputs, Observer, outputs_of};
+use crate::engine::{Engine, EngineError, Inputs, Observer, Want, outputs_of};
 use crate::program::builder::Builder;
 use crate::program::graph::{Graph, LoggedProduct, Node, Port, Primitive, TensorId, View};
 use crate::program::logged::native_graph;
@@ -198,8 +198,8 @@ impl StepObserver for Calibrator {
 }
 
 impl Observer for Calibrator {
-    fn wants(&self, index: usize, _: &Node) -> bool {
-        self.sites.contains_key(&index)
+    fn want(&self, index: usize, _: &Node) -> Want {
+        if self.sites.contains_key(&index) { Want::Bytes } else { Want::No }
     }
 
     fn node(

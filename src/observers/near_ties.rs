@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use crate::arith::grid::{FLOOR_MAX, field};
 use crate::engine::cpu::product::simd::{Path, vectorised};
-use crate::engine::scan::Candidate;
+use crate::engine::near_tie_search::Candidate;
 use crate::rounding::Decision;
 use crate::rounding::near_tie::{NearTie, Product};
 

@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 
 use super::norms::row_norms;
 use crate::arith::words::{replace_words, with_words};
-use crate::engine::scan::{Found, Scan};
-use crate::engine::{EngineError, Inputs};
+use crate::engine::near_tie_search::{NearTieSearch, NearTiesFound};
+use crate::engine::{EngineError, Inputs, Observer, Want};
 use crate::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId, View};
 use crate::program::phase::Phase;
 use crate::rounding::Decision;
@@ -17,27 +17,10 @@ use crate::rounding::log::Log;
 use crate::rounding::near_tie::{NearTie, Product, Side};
 use crate::rounding::thresholds::Rounding;
 
-/// What a side of the logged profile does while a step runs. [`crate::engine::Observer`]s call it.
-pub trait Rounder {
+/// A side of the logged profile while a step runs.
+pub trait Rounder: Observer {
     /// A graph of the step begins.
     fn begin(&mut self, phase: Phase, graph: &Graph);
-    fn wants(&self, index: usize, node: &Node) -> bool;
-    /// See [`crate::engine::Observer::scan`].
-    fn scan(&self, _index: usize) -> Option<Scan> {
-        None
-    }
-    /// See [`crate::engine::Observer::found`].
-    fn found(&mut self, _index: usize, _node: &Node, _found: Found) -> Result<(), EngineError> {
-        Ok(())
-    }
-    /// See [`crate::engine::Observer::node`].
-    fn node(
-        &mut self,
-        index: usize,
-        node: &Node,
-        bytes: &[u8],
-        inputs: &mut dyn Inputs,
-    ) -> Result<Option<Vec<u8>>, EngineError>;
 }
 
 /// A near tie and the index that its element is rounded to.
@@ -114,6 +97,29 @@ impl Recorder {
         Product { dims: logged.dims(), rule: logged.rule, a, b, tolerance }
     }
 
+    /// The search that does in place of a product's results. Of a trainer that does not steer the near ties are all that is needed, and few: but not where a step is so near to binary32's
+    /// own that the fast test, which looks at the nearest binary32, marks a tenth of all results and more, nor where the paper's
+    /// thresholds do.
+    fn search(&self, index: usize) -> Option<NearTieSearch> {
+        let number = *self.sites.get(&index)?;
+        let logged = self.products.get(number).filter(|_| self.steer.is_none())?;
+        let none = Side { magnitudes: Vec::new(), norms: Vec::new() };
+        let product = self.product(number, &none, &none);
+        if matches!(logged.rule.bits, 27..=30) || product.tolerance.steps > 0.03 {
+            return None;
+        }
+        Some(NearTieSearch {
+            a: logged.a.clone(),
+            b: logged.b.clone(),
+            magnitudes: (logged.rule.floor != 0).then_some([logged.magnitudes_a, logged.magnitudes_b]),
+            bits: logged.rule.bits,
+            floor_offset: logged.rule.floor_offset(logged.dims()[3] as u32),
+            floor_min: logged.rule.floor_min(),
+            norms: product.tolerance.norms,
+            relative: product.relative(),
+        })
+    }
+
     /// Hands a product's decisions to the encoder, if each has few enough bits.
     fn log(
         &mut self,
@@ -180,9 +186,15 @@ impl Rounder for Recorder {
             self.roundings = self.products.iter().map(|product| product.output).collect();
         }
     }
+}
 
-    fn wants(&self, index: usize, node: &Node) -> bool {
-        self.sites.contains_key(&index) || self.roundings.contains(&node.output)
+impl Observer for Recorder {
+    fn want(&self, index: usize, node: &Node) -> Want {
+        match self.search(index) {
+            Some(search) => Want::Search(search),
+            None if self.sites.contains_key(&index) || self.roundings.contains(&node.output) => Want::Bytes,
+            None => Want::No,
+        }
     }
 
     fn node(
@@ -221,32 +233,9 @@ impl Rounder for Recorder {
         Ok(None)
     }
 
-    /// Of a trainer that does not steer the near ties are all that is needed, and few: but not where a step is so near to binary32's
-    /// own that the fast test, which looks at the nearest binary32, marks a tenth of all results and more, nor where the paper's
-    /// thresholds do.
-    fn scan(&self, index: usize) -> Option<Scan> {
-        let number = *self.sites.get(&index)?;
-        let logged = self.products.get(number).filter(|_| self.steer.is_none())?;
-        let none = Side { magnitudes: Vec::new(), norms: Vec::new() };
-        let product = self.product(number, &none, &none);
-        if matches!(logged.rule.bits, 27..=30) || product.tolerance.steps > 0.03 {
-            return None;
-        }
-        Some(Scan {
-            a: logged.a.clone(),
-            b: logged.b.clone(),
-            magnitudes: (logged.rule.floor != 0).then_some([logged.magnitudes_a, logged.magnitudes_b]),
-            bits: logged.rule.bits,
-            floor_offset: logged.rule.floor_offset(logged.dims()[3] as u32),
-            floor_min: logged.rule.floor_min(),
-            norms: product.tolerance.norms,
-            relative: product.relative(),
-        })
-    }
-
-    fn found(&mut self, index: usize, node: &Node, found: Found) -> Result<(), EngineError> {
+    fn found(&mut self, index: usize, node: &Node, found: NearTiesFound) -> Result<(), EngineError> {
         let number = self.sites[&index];
-        let Found { norms: [norms_a, norms_b], magnitudes, candidates } = found;
+        let NearTiesFound { norms: [norms_a, norms_b], magnitudes, candidates } = found;
         let none = || [norms_a.len(), norms_b.len()].map(|rows| vec![0; rows]);
         let [magnitudes_a, magnitudes_b] = magnitudes.unwrap_or_else(none);
         let a = Side { magnitudes: magnitudes_a, norms: norms_a };

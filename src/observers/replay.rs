@@ -11,7 +11,7 @@ use crate::arith::DType;
 use crate::arith::digits::{exponent, is_marked, magnitude_bits};
 use crate::arith::words::{replace_words, with_words, word_from_bytes, words_from_bytes};
 use crate::commit::Malformed;
-use crate::engine::{EngineError, Inputs};
+use crate::engine::{EngineError, Inputs, Observer, Want};
 use crate::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId};
 use crate::program::phase::Phase;
 use crate::rounding::Decision;
@@ -342,10 +342,12 @@ impl Rounder for Replayer {
         let decided = self.products.iter().enumerate().filter(|(number, _)| !self.part(*number).is_empty());
         self.roundings = decided.map(|(_, logged)| logged.output).collect();
     }
+}
 
-    fn wants(&self, index: usize, node: &Node) -> bool {
+impl Observer for Replayer {
+    fn want(&self, index: usize, node: &Node) -> Want {
         let site = self.sites.get(&index).is_some_and(|site| site.results || self.looks_at(site.number));
-        site || self.roundings.contains(&node.output)
+        if site || self.roundings.contains(&node.output) { Want::Bytes } else { Want::No }
     }
 
     fn node(

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::commit::tensor::{self, Hash};
 use crate::commit::trace::TracedNode;
-use crate::engine::scan::{Found, Scan};
+use crate::engine::near_tie_search::NearTiesFound;
 use crate::engine::session::StepObserver;
-use crate::engine::{EngineError, Inputs, Observer};
+use crate::engine::{EngineError, Inputs, Observer, Want};
 use crate::observers::record::Rounder;
 use crate::program::graph::{Graph, Node, TensorType};
 use crate::program::logged::traced;
@@ -58,36 +58,32 @@ impl<'a, 'b, 'c> Tracer<'a, 'b, 'c> {
         self.hashing && self.traced[index]
     }
 
-    /// Whether the rounder has something to do at a node.
-    fn rounds(&self, index: usize, node: &Node) -> bool {
-        self.rounder.as_ref().is_some_and(|rounder| rounder.wants(index, node))
+    /// What the rounder wants to know of a node.
+    fn rounder_wants(&self, index: usize, node: &Node) -> Want {
+        self.rounder.as_ref().map_or(Want::No, |rounder| rounder.want(index, node))
     }
 }
 
 impl Observer for Tracer<'_, '_, '_> {
-    fn wants(&self, index: usize, node: &Node) -> bool {
-        self.hashes(index) || self.tamper.is_some() || self.rounds(index, node)
-    }
-
-    fn scan(&self, index: usize, _node: &Node) -> Option<Scan> {
-        if self.hashes(index) || self.tamper.is_some() {
-            return None;
+    fn want(&self, index: usize, node: &Node) -> Want {
+        if self.tamper.is_some() {
+            return Want::Bytes;
         }
-        self.rounder.as_ref()?.scan(index)
+        match (self.hashes(index), self.rounder_wants(index, node)) {
+            (false, want) => want,
+            (true, Want::No) => Want::Tiles,
+            (true, _) => Want::Bytes,
+        }
     }
 
-    fn found(&mut self, index: usize, node: &Node, found: Found) -> Result<(), EngineError> {
+    fn found(&mut self, index: usize, node: &Node, found: NearTiesFound) -> Result<(), EngineError> {
         match &mut self.rounder {
             Some(rounder) => rounder.found(index, node, found),
             None => Ok(()),
         }
     }
 
-    fn tiles(&self, index: usize, node: &Node) -> bool {
-        self.hashes(index) && self.tamper.is_none() && !self.rounds(index, node)
-    }
-
-    fn tiled(&mut self, index: usize, _node: &Node, tiles: Vec<Hash>) -> Result<(), EngineError> {
+    fn tiles(&mut self, index: usize, _node: &Node, tiles: Vec<Hash>) -> Result<(), EngineError> {
         let types = self.graph.as_ref().expect("a phase was begun");
         self.nodes.push(TracedNode::new(&types[index], tiles));
         Ok(())
@@ -101,7 +97,7 @@ impl Observer for Tracer<'_, '_, '_> {
         inputs: &mut dyn Inputs,
     ) -> Result<Option<Vec<u8>>, EngineError> {
         let mut changed = None;
-        if self.rounds(index, node)
+        if self.rounder_wants(index, node).is_any()
             && let Some(rounder) = &mut self.rounder
         {
             changed = rounder.node(index, node, bytes, inputs)?;

@@ -10,7 +10,7 @@ use tiebreak::arith::{DType, elementary, float};
 use tiebreak::commit::tensor::{Hash, tile_values};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::gpu::{Gpu, Variant};
-use tiebreak::engine::{Engine, EngineError, Inputs, Observer, Tensor, outputs_of};
+use tiebreak::engine::{Engine, EngineError, Inputs, Observer, Tensor, Want, outputs_of};
 use tiebreak::program::builder::Builder;
 use tiebreak::program::expr::{Body, Reg, Writer};
 use tiebreak::program::graph::{Graph, Node, TensorType, View};
@@ -392,11 +392,11 @@ struct Hashed {
 }
 
 impl Observer for Hashed {
-    fn tiles(&self, _: usize, _: &Node) -> bool {
-        self.on_device
+    fn want(&self, _: usize, _: &Node) -> Want {
+        if self.on_device { Want::Tiles } else { Want::Bytes }
     }
 
-    fn tiled(&mut self, _: usize, _: &Node, tiles: Vec<Hash>) -> Result<(), EngineError> {
+    fn tiles(&mut self, _: usize, _: &Node, tiles: Vec<Hash>) -> Result<(), EngineError> {
         self.tiles.push(tiles);
         Ok(())
     }

@@ -7,7 +7,7 @@ use crate::common::{adapter_names, not_tested};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::gpu::Gpu;
 use tiebreak::engine::session::{Session, StepObserver, StepScalars, Unobserved};
-use tiebreak::engine::{Engine, EngineError, Inputs, Observer};
+use tiebreak::engine::{Engine, EngineError, Inputs, Observer, Want};
 use tiebreak::program::graph::{Graph, Node};
 use tiebreak::program::init;
 use tiebreak::program::models::{Gelu, Gpt, Mlp, Model};
@@ -113,8 +113,8 @@ impl StepObserver for Looking {
 }
 
 impl Observer for Looking {
-    fn wants(&self, index: usize, _: &Node) -> bool {
-        index % self.every == self.from
+    fn want(&self, index: usize, _: &Node) -> Want {
+        if index % self.every == self.from { Want::Bytes } else { Want::No }
     }
 
     fn node(
@@ -159,8 +159,8 @@ impl StepObserver for Fickle {
 }
 
 impl Observer for Fickle {
-    fn wants(&self, index: usize, _: &Node) -> bool {
-        self.0 || index == 0
+    fn want(&self, index: usize, _: &Node) -> Want {
+        if self.0 || index == 0 { Want::Bytes } else { Want::No }
     }
 
     fn node(

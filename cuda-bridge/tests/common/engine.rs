@@ -186,7 +186,7 @@ impl Engine for Shim {
                 words_from_bytes(DType::U32, &bytes_from_words(ty.dtype, &words))
             };
             let storage = Storage { ty: ty.clone(), words };
-            if let Some(observer) = observer.as_deref_mut().filter(|o| o.wants(index, node)) {
+            if let Some(observer) = observer.as_deref_mut().filter(|o| o.want(index, node).is_any()) {
                 let bytes = canonical(&storage, self.variant);
                 let changed = observer.node(index, node, &bytes, &mut Shown(&values, self.variant))?;
                 assert!(changed.is_none(), "no observer here changes what it sees");

@@ -320,8 +320,7 @@ impl Engine for Cpu {
         let mut next = 0;
         while next < nodes.len() {
             // Up to the next node that somebody sees, all are one job of the threads: to hand over each costs more than a small one takes.
-            let wanted =
-                |o: &&mut dyn Observer| (next..nodes.len()).find(|&index| o.wants(index, &nodes[index]));
+            let wanted = |o: &&mut dyn Observer| (next..nodes.len()).find(|&i| o.want(i, &nodes[i]).is_any());
             let seen = observer.as_ref().and_then(wanted);
             let end = seen.map_or(nodes.len(), |index| index + 1);
             self.threads.install(|| {

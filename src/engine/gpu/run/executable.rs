@@ -66,7 +66,8 @@ pub fn schedule<'u, P>(
     graph: &Graph,
     observer: Option<&dyn Observer>,
 ) -> Vec<(&'u Unit<P>, Vec<TensorId>)> {
-    let wanted = |&node: &usize| observer.is_some_and(|observer| observer.wants(node, &graph.nodes[node]));
+    let wanted =
+        |&node: &usize| observer.is_some_and(|observer| observer.want(node, &graph.nodes[node]).is_any());
     let mut taken = vec![false; graph.nodes.len()];
     let mut places: Vec<Option<&Unit<P>>> = vec![None; graph.nodes.len()];
     for unit in units {
@@ -89,7 +90,7 @@ mod tests {
     use crate::engine::gpu::plan;
     use crate::engine::gpu::plan::unit::Target;
     use crate::engine::gpu::selftest;
-    use crate::engine::{EngineError, Inputs};
+    use crate::engine::{EngineError, Inputs, Want};
     use crate::program::graph::Node;
     use crate::shaders::product::Variant;
 
@@ -97,8 +98,8 @@ mod tests {
     struct Sees(usize);
 
     impl Observer for Sees {
-        fn wants(&self, index: usize, _node: &Node) -> bool {
-            index == self.0
+        fn want(&self, index: usize, _node: &Node) -> Want {
+            if index == self.0 { Want::Bytes } else { Want::No }
         }
 
         fn node(

@@ -14,7 +14,7 @@ use crate::arith::words::bytes_from_words;
 use crate::engine::gpu::device::{Device, Dispatch};
 use crate::engine::gpu::plan;
 use crate::engine::gpu::plan::unit::{Candidate, Slot};
-use crate::engine::{Compiled, Engine, EngineError, Observer, Tensor};
+use crate::engine::{Compiled, Engine, EngineError, Observer, Tensor, Want};
 use crate::program::element::{self, Source};
 use crate::program::graph::{Graph, Primitive, TensorId, TensorType};
 use crate::program::logged::roundings;
@@ -206,7 +206,7 @@ impl<D: Device> GpuEngine<D> {
         unit: &Unit<D::Pipeline>,
         observer: Option<&dyn Observer>,
     ) -> Result<bool, EngineError> {
-        let wants = |index: usize| observer.is_some_and(|o| o.wants(index, &graph.nodes[index]));
+        let wants = |index: usize| observer.is_some_and(|o| o.want(index, &graph.nodes[index]).is_any());
         if unit.is_fused() && unit.nodes.iter().any(|&index| wants(index)) {
             let operator = &graph.nodes[unit.at].operator;
             return Err(self.fault(format!("{operator}: an observer changed its mind")));
@@ -270,19 +270,21 @@ impl<D: Device> GpuEngine<D> {
         observer: &mut dyn Observer,
     ) -> Result<(), EngineError> {
         let (graph, node) = (run.graph, &run.graph.nodes[index]);
-        if let Some(scan) = observer.scan(index, node) {
-            // What is computed with other nodes stays with them.
-            let rounding = run.executable.roundings.get(&index);
-            let rounding = rounding.filter(|rounding| run.alone.contains(&rounding.node));
-            if self.start_search(graph, index, scan, rounding, &mut run.values, &mut run.searches)? {
-                return Ok(());
+        match observer.want(index, node) {
+            Want::Search(search) => {
+                // What is computed with other nodes stays with them.
+                let rounding = run.executable.roundings.get(&index);
+                let rounding = rounding.filter(|rounding| run.alone.contains(&rounding.node));
+                if self.start_search(graph, index, search, rounding, &mut run.values, &mut run.searches)? {
+                    return Ok(());
+                }
             }
-        }
-        if self.hashes
-            && observer.tiles(index, node)
-            && let Some(tiles) = self.tiles_there(computed(&run.values, node.output))?
-        {
-            return observer.tiled(index, node, tiles);
+            Want::Tiles if self.hashes => {
+                if let Some(tiles) = self.tiles_there(computed(&run.values, node.output))? {
+                    return observer.tiles(index, node, tiles);
+                }
+            }
+            Want::Tiles | Want::Bytes | Want::No => {}
         }
         let mut shown = Ok(None);
         let mut inputs = Shown { engine: self, values: &run.values };

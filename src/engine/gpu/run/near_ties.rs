@@ -14,7 +14,7 @@ use crate::arith::words::words_from_bytes;
 use crate::engine::gpu::device::kernel::Kernel;
 use crate::engine::gpu::device::{Device, Dispatch, layout};
 use crate::engine::gpu::selftest;
-use crate::engine::scan::{Candidate, Found, Scan};
+use crate::engine::near_tie_search::{Candidate, NearTieSearch, NearTiesFound};
 use crate::engine::{EngineError, Observer, Tensor};
 use crate::program::graph::{Graph, LoggedProduct, TensorId, View};
 use crate::program::logged::Rounding;
@@ -46,7 +46,7 @@ struct Sizes {
 
 impl Sizes {
     /// Those of a search in a tensor; none if there is nothing to search.
-    fn of(graph: &Graph, output: TensorId, scan: &Scan) -> Option<Sizes> {
+    fn of(graph: &Graph, output: TensorId, scan: &NearTieSearch) -> Option<Sizes> {
         let rows: [u64; 2] =
             [&scan.a, &scan.b].map(|view| view.dims[..3].iter().map(|&dim| u64::from(dim)).product());
         let elements = rows[0] * u64::from(scan.b.dims[2]);
@@ -65,7 +65,7 @@ impl Sizes {
     }
 
     /// The kernels of a search. Every size fits a word: tensors that shaders see have fewer than 2^32 elements.
-    fn kernels(&self, scan: &Scan, rounds: bool) -> [Kernel; 3] {
+    fn kernels(&self, scan: &NearTieSearch, rounds: bool) -> [Kernel; 3] {
         let norms = |view: &View, side: usize| {
             let [_, b1, rows, k] = view.dims;
             let mut uniform = vec![b1, rows, k, view.offset];
@@ -97,7 +97,7 @@ impl Sizes {
 /// A search that was started.
 struct Started<D: Device> {
     index: usize,
-    scan: Scan,
+    scan: NearTieSearch,
     sizes: Sizes,
     /// The copy of the count, the norms and the magnitudes; none if these are read when they are asked for. Before what it reads, which
     /// nobody else may have before it has ended.
@@ -138,7 +138,7 @@ impl<D: Device> Searches<D> {
 }
 
 /// Whether a search's grid is the one that a product is rounded to.
-fn is_of(scan: &Scan, logged: &LoggedProduct) -> bool {
+fn is_of(scan: &NearTieSearch, logged: &LoggedProduct) -> bool {
     let rule = logged.rule;
     let magnitudes = (rule.floor != 0).then_some([logged.magnitudes_a, logged.magnitudes_b]);
     (&scan.a, &scan.b, scan.magnitudes) == (&logged.a, &logged.b, magnitudes)
@@ -147,7 +147,7 @@ fn is_of(scan: &Scan, logged: &LoggedProduct) -> bool {
 }
 
 /// The product and what a search in it reads.
-fn held(output: TensorId, scan: &Scan, values: &[Option<Tensor>]) -> Vec<(TensorId, Tensor)> {
+fn held(output: TensorId, scan: &NearTieSearch, values: &[Option<Tensor>]) -> Vec<(TensorId, Tensor)> {
     let mut read = vec![output, scan.a.tensor, scan.b.tensor];
     read.extend(scan.magnitudes.into_iter().flatten());
     let tensor = |id: TensorId| values[id.0 as usize].clone().expect("a node's inputs are there after it");
@@ -170,7 +170,7 @@ impl<D: Device> GpuEngine<D> {
         &mut self,
         graph: &Graph,
         index: usize,
-        scan: Scan,
+        scan: NearTieSearch,
         rounding: Option<&Rounding>,
         values: &mut [Option<Tensor>],
         searches: &mut Searches<D>,
@@ -276,7 +276,7 @@ impl<D: Device> GpuEngine<D> {
     }
 
     /// What a search found; none if there was no room for all.
-    fn found(&self, search: &mut Started<D>) -> Result<Option<Found>, EngineError> {
+    fn found(&self, search: &mut Started<D>) -> Result<Option<NearTiesFound>, EngineError> {
         let Started { sizes, scan, .. } = search;
         let [rows_a, rows_b] = sizes.rows.map(|rows| rows as usize);
         let mut words: Vec<u32> = Vec::new();
@@ -311,7 +311,7 @@ impl<D: Device> GpuEngine<D> {
                 candidates.extend(found.map(|&[place, high, rest]| Candidate { place, high, rest }));
             })?;
         }
-        Ok(Some(Found { norms, magnitudes, candidates }))
+        Ok(Some(NearTiesFound { norms, magnitudes, candidates }))
     }
 
     /// Compares both ways to round a product on a grid, if the device has both and has not shown it before: what the search rounds is

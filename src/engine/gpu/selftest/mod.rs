@@ -13,9 +13,9 @@ use crate::arith::grid::GridRule;
 use crate::arith::philox::philox4x32_10;
 use crate::arith::words::bytes_from_words;
 use crate::arith::{DType, float};
+use crate::engine::near_tie_search::{NearTieSearch, NearTiesFound};
 use crate::engine::reference::Reference;
-use crate::engine::scan::{Found, Scan};
-use crate::engine::{Engine, EngineError, Inputs, Observer, outputs_of};
+use crate::engine::{Engine, EngineError, Inputs, Observer, Want, outputs_of};
 use crate::program::builder::Builder;
 use crate::program::graph::{Graph, Node, Primitive};
 use crate::program::logged::{logged_product, native_graph};
@@ -140,18 +140,17 @@ fn rounding(rule: GridRule) -> (Graph, Vec<Vec<u8>>) {
 }
 
 /// Asks for a search in the one native product.
-struct Searching(Scan);
+struct Searching(NearTieSearch);
 
 impl Observer for Searching {
-    fn wants(&self, _index: usize, node: &Node) -> bool {
-        matches!(node.primitive, Primitive::Native { .. })
+    fn want(&self, _index: usize, node: &Node) -> Want {
+        match node.primitive {
+            Primitive::Native { .. } => Want::Search(self.0.clone()),
+            _ => Want::No,
+        }
     }
 
-    fn scan(&self, _index: usize, _node: &Node) -> Option<Scan> {
-        Some(self.0.clone())
-    }
-
-    fn found(&mut self, _index: usize, _node: &Node, _found: Found) -> Result<(), EngineError> {
+    fn found(&mut self, _index: usize, _node: &Node, _found: NearTiesFound) -> Result<(), EngineError> {
         Ok(())
     }
 
@@ -170,7 +169,7 @@ impl Observer for Searching {
 pub fn rounds_well(engine: &mut dyn Engine, rule: GridRule) -> Result<bool, EngineError> {
     let (graph, inputs) = rounding(rule);
     let product = &graph.logged[0];
-    let scan = Scan {
+    let scan = NearTieSearch {
         a: product.a.clone(),
         b: product.b.clone(),
         magnitudes: (rule.floor != 0).then_some([product.magnitudes_a, product.magnitudes_b]),

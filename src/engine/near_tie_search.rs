@@ -1,12 +1,12 @@
 //! The search for results that may lie near a boundary between two values of a grid, beside the product that gives them: an observer
 //! asks for it in place of the results, so that these need not leave a GPU. What is found is a superset that whoever asked tests
-//! again (`rounding/near_tie.rs`), so an engine's search decides nothing.
+//! again (`observers/near_ties.rs`), so an engine's search decides nothing.
 
 use crate::program::graph::{TensorId, View};
 
 /// What is searched: the results of a node that is a product of two views, [batch, M, N] in one part or two.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Scan {
+pub struct NearTieSearch {
     pub a: View,
     pub b: View,
     /// The magnitudes of the views' rows, where the grid has a floor.
@@ -33,11 +33,11 @@ pub struct Candidate {
 
 /// What a search found.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct NearTiesFound {
     /// The 2-norms of the rows of both views, [batch, rows].
     pub norms: [Vec<f32>; 2],
     /// Their magnitudes, if the search was given any.
     pub magnitudes: Option<[Vec<u32>; 2]>,
-    /// Every result that `rounding::near_tie`'s fast test marks, in any order.
+    /// Every result that the fast test of `observers::near_ties` marks, in any order.
     pub candidates: Vec<Candidate>,
 }
