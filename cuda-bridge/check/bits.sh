@@ -1,30 +1,5 @@
-# Sourced by check-on-gpu.sh: whether the bits are those of every other engine.
-
-adapters=$logs/adapters.txt
-timeout 60 "$tiebreak" adapters > "$adapters" 2> /dev/null
-require="cuda"
-vulkan=$(grep -o 'wgpu: NVIDIA[^(]*' "$adapters" | head -1 | sed 's/^wgpu: //; s/ *$//')
-if [ -n "$vulkan" ]; then
-  require="cuda,(Vulkan)"
-else
-  not_checked "the same GPU through Vulkan" "no NVIDIA adapter: a loader, libvulkan1, may be missing"
-fi
-export TIEBREAK_REQUIRE_ADAPTERS=$require
-
-beside 200 "a kernel of the library, driver and NVRTC (\`device\`)" "$here/device"
-beside 300 "golden vectors and the scalar library (\`library\`)" "$here/library"
-beside 300 "products on tensor cores (\`tensor_core\`)" "$here/tensor_core" --skip every_completion --skip whole_steps
-beside 300 "digitising by hand (\`quantise\`)" "$here/quantise" --skip every_kernel
-beside 300 "attention and the like by one kernel (\`cuda_attention\`)" "$here/cuda_attention" --ignored
-beside 300 "the kernels about cuBLAS (\`native\`)" "$here/native" --skip nvrtc
-beside 300 "the search for near ties (\`near\`)" "$here/near" --skip nvrtc
-beside 200 "launches that come back as graphs (\`graphs\`)" "$here/graphs" on_a_gpu
-beside 200 "copies that return at once (\`copies\`)" "$here/copies" on_a_gpu
-beside 200 "one fingerprint on every engine (\`tiebreak adapters\`)" "$tiebreak" adapters
-beside 300 "operand pairs, elementary functions, products, reductions, 50 steps, every operator and gradient (\`adapters\`)" \
-  "$here/adapters" primitives operators::every_operator
-wait
-keep_logs
+# Sourced by check-on-gpu.sh: whether the bits are those of every other engine. What is short and tells most comes first: the kernels that are written by
+# hand, then a training on CUDA against one on the CPU.
 
 steps=100
 [ -n "$small" ] && steps=3
@@ -49,10 +24,36 @@ logged() {
     check 120 "the CPU audits it" "$tiebreak" -q audit "$work/$3"
 }
 
-trained "on the CPU" cpu
+beside 100 "a kernel of the library, driver and NVRTC (\`device\`)" "$here/device"
+beside 150 "golden vectors and the scalar library (\`library\`)" "$here/library"
+beside 150 "products on tensor cores (\`tensor_core\`)" "$here/tensor_core" --skip every_completion --skip whole_steps
+beside 150 "the kernels about cuBLAS (\`native\`)" "$here/native" --skip nvrtc
+trained "on the CPU" cpu &
+wait
+keep_logs
 trained "on CUDA" cuda --engine cuda
 equal cpu cuda
 check 60 "CUDA audits the CPU's run" "$tiebreak" -q audit "$work/cpu" --engine cuda
+keep_logs
+
+# Beside the trainings below, until the end.
+beside 300 "digitising by hand (\`quantise\`)" "$here/quantise" --skip every_kernel
+beside 300 "attention and the like by one kernel (\`cuda_attention\`)" "$here/cuda_attention" --ignored
+beside 300 "the search for near ties (\`near\`)" "$here/near" --skip nvrtc
+beside 200 "launches that come back as graphs (\`graphs\`)" "$here/graphs" on_a_gpu
+beside 200 "copies that return at once (\`copies\`)" "$here/copies" on_a_gpu
+fingerprint="one fingerprint on every engine (\`tiebreak adapters\`)"
+check 200 "$fingerprint" "$tiebreak" adapters
+require="cuda"
+vulkan=$(grep -o 'wgpu: NVIDIA[^(]*' "$(log_of "$fingerprint")" | head -1 | sed 's/^wgpu: //; s/ *$//')
+if [ -n "$vulkan" ]; then
+  require="cuda,(Vulkan)"
+else
+  not_checked "the same GPU through Vulkan" "no NVIDIA adapter: a loader, libvulkan1, may be missing"
+fi
+TIEBREAK_REQUIRE_ADAPTERS=$require beside 300 "operand pairs, elementary functions, products, reductions, 50 steps, every operator and gradient (\`adapters\`)" \
+  "$here/adapters" primitives operators::every_operator
+
 logged "plain f32 kernels on CUDA" job logged --profile logged
 for kernels in cublas cublas-tf32 cublas-binary32; do
   logged "\`--native $kernels\`" job "$kernels" --profile logged --native "$kernels"
@@ -79,3 +80,4 @@ if [ "${gpus:-0}" -ge 2 ]; then
 else
   not_checked "two ranks over NCCL" "it takes two GPUs here and the library"
 fi
+wait
