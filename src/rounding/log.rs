@@ -103,6 +103,7 @@ pub struct PartProof {
     pub slices: Vec<usize>,
     /// Their bytes, one after another.
     pub bytes: Vec<u8>,
+    /// The BLAKE3 hashes that prove the slices in the log's root.
     pub siblings: Vec<Hash>,
 }
 
@@ -153,6 +154,7 @@ impl PartProof {
 pub struct Index {
     /// Bytes of the index itself.
     pub bytes: u64,
+    /// The bytes of each part in the log, in order.
     pub parts: Vec<Range<u64>>,
 }
 
