@@ -3,6 +3,7 @@
 pub mod cpu;
 pub mod fingerprint;
 #[cfg(any(feature = "gpu", feature = "cuda"))]
+#[expect(missing_docs, reason = "its variants and fields are still to be documented")]
 pub mod gpu;
 pub mod plan;
 pub mod reference;
@@ -18,16 +19,46 @@ use scan::{Found, Scan};
 /// What went wrong on this side: never the fault of the run that is trained or audited.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
+    /// The device lacks what the program needs.
     #[error("{device} cannot run this program: {reason}")]
-    Unsupported { device: String, reason: String },
+    Unsupported {
+        /// The device's name.
+        device: String,
+        /// What is missing, in words.
+        reason: String,
+    },
+    /// A tensor could not be allocated.
     #[error("{device} ran out of memory: {reason}")]
-    OutOfMemory { device: String, reason: String },
+    OutOfMemory {
+        /// The device's name.
+        device: String,
+        /// The size or the device's message.
+        reason: String,
+    },
+    /// The device stopped working.
     #[error("{device} was lost: {reason}; the run can be resumed from its last checkpoint")]
-    DeviceLost { device: String, reason: String },
+    DeviceLost {
+        /// The device's name.
+        device: String,
+        /// The device's message.
+        reason: String,
+    },
+    /// The device computed a known result wrongly.
     #[error("{device} failed its self-test ({check}) and is not used; try another adapter or --engine cpu")]
-    SelfTest { device: String, check: String },
+    SelfTest {
+        /// The device's name.
+        device: String,
+        /// The check that failed.
+        check: String,
+    },
+    /// A fault of this crate's code.
     #[error("a fault of tiebreak itself on {device}: {reason}; please report it")]
-    Fault { device: String, reason: String },
+    Fault {
+        /// The device's name.
+        device: String,
+        /// The fault, in words.
+        reason: String,
+    },
     /// An observer stopped the run.
     #[error("{0}")]
     Stopped(String),
@@ -38,6 +69,7 @@ pub enum EngineError {
 pub struct Tensor(Arc<dyn Any + Send + Sync>);
 
 impl Tensor {
+    /// A tensor of the engine that keeps `storage` for it.
     pub fn new(storage: impl Any + Send + Sync) -> Tensor {
         Tensor(Arc::new(storage))
     }
@@ -53,11 +85,13 @@ impl Tensor {
 
 /// A graph made ready for one engine.
 pub struct Compiled {
+    /// The graph that was compiled.
     pub graph: Arc<Graph>,
     engine: Box<dyn Any + Send + Sync>,
 }
 
 impl Compiled {
+    /// A graph with what its engine keeps for it.
     pub fn new(graph: Arc<Graph>, engine: impl Any + Send + Sync) -> Compiled {
         Compiled { graph, engine: Box::new(engine) }
     }
@@ -74,6 +108,9 @@ impl Compiled {
 /// What an observer may look at beside a node's output: the tensors that the node reads.
 pub trait Inputs {
     /// Shows the canonical bytes of a tensor that the node reads.
+    ///
+    /// # Errors
+    /// If the engine cannot read it.
     fn visit(&mut self, tensor: TensorId, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError>;
 }
 
@@ -93,6 +130,9 @@ pub trait Observer {
     }
 
     /// Takes what the search found that [`Observer::scan`] asked for.
+    ///
+    /// # Errors
+    /// Any ends the run.
     fn found(&mut self, _index: usize, _node: &Node, _found: Found) -> Result<(), EngineError> {
         Ok(())
     }
@@ -105,12 +145,18 @@ pub trait Observer {
 
     /// Takes the chaining value of each tile of 4096 canonical bytes of a node's output, or the root if there is only one, as soon as the
     /// output is there.
+    ///
+    /// # Errors
+    /// Any ends the run.
     fn tiled(&mut self, _index: usize, _node: &Node, _tiles: Vec<[u8; 32]>) -> Result<(), EngineError> {
         Ok(())
     }
 
     /// May return other bytes of the same length, which the rest of the run then uses: an auditor's rounding decisions are put
     /// in place like this, and so do tests and the demo play a trainer that tampers with an operator.
+    ///
+    /// # Errors
+    /// Any ends the run.
     fn node(
         &mut self,
         index: usize,
@@ -126,20 +172,36 @@ pub trait Engine {
     fn describe(&self) -> String;
 
     /// Copies canonical bytes to the engine. `bytes` has exactly `ty.bytes()` bytes.
+    ///
+    /// # Errors
+    /// If the device has no room for them, or fails.
     fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError>;
 
     /// Shows a tensor's canonical bytes (F32, U32 and U8 tensors).
+    ///
+    /// # Errors
+    /// If the device fails.
     fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError>;
 
     /// The BLAKE3 roots of tensors' canonical bytes, if the engine does better than to show the bytes.
+    ///
+    /// # Errors
+    /// If the device fails.
     fn roots(&mut self, _tensors: &[Tensor]) -> Result<Option<Vec<[u8; 32]>>, EngineError> {
         Ok(None)
     }
 
+    /// Makes a graph ready to run: checks that the device can, and prepares its kernels.
+    ///
+    /// # Errors
+    /// If the device cannot run the graph, or fails.
     fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError>;
 
     /// Runs a graph: `inputs` in the order of its input ports; the result is in the order of its output ports.
     /// With an observer every node's output is shown as soon as it is there, which is slow.
+    ///
+    /// # Errors
+    /// If the device fails or has no room, or with the observer's error.
     fn run(
         &mut self,
         compiled: &Compiled,
@@ -148,6 +210,9 @@ pub trait Engine {
     ) -> Result<Vec<Tensor>, EngineError>;
 
     /// Waits for everything that was begun, for those who measure time.
+    ///
+    /// # Errors
+    /// If the device fails.
     fn finish(&mut self) -> Result<(), EngineError> {
         Ok(())
     }
@@ -159,6 +224,9 @@ pub trait Engine {
     }
 
     /// Copies a tensor's canonical bytes out.
+    ///
+    /// # Errors
+    /// If the device fails.
     fn download(&mut self, tensor: &Tensor) -> Result<Vec<u8>, EngineError> {
         let mut copy = Vec::new();
         self.read(tensor, &mut |bytes| copy.extend_from_slice(bytes))?;

@@ -21,6 +21,7 @@ use crate::rounding::thresholds::Rounding;
 pub trait Rounder {
     /// A graph of the step begins.
     fn begin(&mut self, phase: Phase, graph: &Graph);
+    /// Whether the results of the node at this index are to be shown.
     fn wants(&self, index: usize, node: &Node) -> bool;
     /// See [`crate::engine::Observer::scan`].
     fn scan(&self, _index: usize) -> Option<Scan> {
@@ -42,7 +43,9 @@ pub trait Rounder {
 
 /// A near tie and the index that its element is rounded to.
 pub struct Choice {
+    /// The near tie.
     pub tie: NearTie,
+    /// The index of a value on the element's grid.
     pub index: i64,
     /// Whether the log says so; an honest trainer's always does.
     pub logged: bool,
@@ -55,7 +58,9 @@ pub type Steer = Box<dyn FnMut(usize, &Product, &[u32], &mut Vec<Choice>) + Send
 /// What was logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Logged {
+    /// Elements of the logged products.
     pub elements: u64,
+    /// Decisions in the log.
     pub decisions: u64,
     /// Bits that decisions at random places need.
     pub entropy_bits: f64,
