@@ -4,8 +4,11 @@
 /// Why a shader cannot be put together.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ComposeError {
+    /// The file under `shaders/`.
     pub file: String,
+    /// The line, from 1.
     pub line: usize,
+    /// What is wrong, in words.
     pub message: String,
 }
 
