@@ -11,7 +11,7 @@ mod link;
 pub mod nccl;
 pub mod plan;
 mod protocol;
-pub mod reduce;
+mod reduce;
 pub mod share;
 pub mod tcp;
 pub mod worker;
