@@ -335,6 +335,9 @@ impl Dataset {
     }
 
     /// The micro-batches of a step.
+    ///
+    /// # Errors
+    /// If a chunk cannot be read or is not the manifest's, or a sample has a class that the model has not.
     pub fn batch(
         &mut self,
         program: &Program,
@@ -345,6 +348,9 @@ impl Dataset {
     }
 
     /// One micro-batch: input words and labels, each a U32 tensor.
+    ///
+    /// # Errors
+    /// As [`Dataset::batch`].
     pub fn micro_batch(
         &mut self,
         program: &Program,

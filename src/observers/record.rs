@@ -28,10 +28,16 @@ pub trait Rounder {
         None
     }
     /// See [`crate::engine::Observer::found`].
+    ///
+    /// # Errors
+    /// Any ends the run.
     fn found(&mut self, _index: usize, _node: &Node, _found: Found) -> Result<(), EngineError> {
         Ok(())
     }
     /// See [`crate::engine::Observer::node`].
+    ///
+    /// # Errors
+    /// Any ends the run.
     fn node(
         &mut self,
         index: usize,

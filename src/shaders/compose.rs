@@ -23,6 +23,9 @@ impl std::error::Error for ComposeError {}
 const DIRECTIVE: &str = "//!include ";
 
 /// The text of `file` with its includes expanded; `lookup` gives the text of an included file.
+///
+/// # Errors
+/// If an included file is not there, or includes itself.
 pub fn compose<'a>(
     file: &str,
     text: &str,

@@ -60,6 +60,9 @@ impl std::fmt::Display for Violation {
 }
 
 /// Checks a complete shader.
+///
+/// # Errors
+/// Every place that breaks a rule.
 pub fn check(shader: &str, source: &str) -> Result<(), Vec<Violation>> {
     let mut lint = Lint { shader, source, found: Vec::new(), unpacked: 0 };
     lint.text();

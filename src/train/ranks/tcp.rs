@@ -33,6 +33,9 @@ pub struct Tcp {
 /// What rank 0 hears of while it waits for the others.
 pub trait Waiting {
     /// Asked again and again: an error ends the waiting.
+    ///
+    /// # Errors
+    /// Whatever ends the waiting.
     fn check(&mut self) -> Result<(), RankError>;
 
     /// A connection was refused.
