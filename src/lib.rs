@@ -10,6 +10,7 @@
 //! [`step`] is one step with all that its record promises; [`train`] and [`audit`] are what people do with them. `gpu` and `cuda` add
 //! engines, `cli` the command.
 
+#![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]
 
 pub mod arith;

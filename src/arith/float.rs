@@ -3,9 +3,13 @@
 
 /// The one NaN of the contract.
 pub const NAN: u32 = 0x7fc0_0000;
+/// Plus infinity.
 pub const INFINITY: u32 = 0x7f80_0000;
+/// Minus infinity.
 pub const NEG_INFINITY: u32 = 0xff80_0000;
+/// 1.
 pub const ONE: u32 = 0x3f80_0000;
+/// The sign bit.
 pub const SIGN: u32 = 0x8000_0000;
 /// Minus zero, the neutral element of [`add`].
 pub const NEG_ZERO: u32 = SIGN;
@@ -24,18 +28,22 @@ fn value(x: u32) -> f32 {
     f32::from_bits(x)
 }
 
+/// a + b.
 pub fn add(a: u32, b: u32) -> u32 {
     canonical(value(a) + value(b))
 }
 
+/// a - b.
 pub fn sub(a: u32, b: u32) -> u32 {
     canonical(value(a) - value(b))
 }
 
+/// a * b.
 pub fn mul(a: u32, b: u32) -> u32 {
     canonical(value(a) * value(b))
 }
 
+/// a / b.
 pub fn div(a: u32, b: u32) -> u32 {
     canonical(value(a) / value(b))
 }

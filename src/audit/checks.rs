@@ -24,17 +24,22 @@ use crate::run::{RunError, checkpoint, disk};
 
 /// The result of the checks.
 pub struct Checked {
+    /// The head that was audited, the largest of the run's.
     pub head: Head,
+    /// The head's note, as text.
     pub note: String,
     /// The records that the head covers.
     pub transcript: Transcript,
     /// Who signed, in words.
     pub signed: String,
+    /// Whether the signature was verified with a key that the auditor gave.
     pub signed_by_key: bool,
     /// Steps whose states can be had and agree with their records, ascending: step 0 follows from the seed, the
     /// others have checkpoints.
     pub checkpoints: Vec<u32>,
+    /// Checks that passed, in words.
     pub passed: Vec<String>,
+    /// Checks that were not made, and why, in words.
     pub not_checked: Vec<String>,
     /// The first thing found wrong.
     pub inconsistent: Option<Inconsistent>,
@@ -42,7 +47,9 @@ pub struct Checked {
 
 /// What is wrong without any replay.
 pub struct Inconsistent {
+    /// The step of the record in question; 0 for the initial state.
     pub step: u32,
+    /// The contradiction, in words.
     pub what: String,
     /// Shows it from a file alone; absent if it would be too large, or if the trainer's signature is missing.
     pub verdict: Option<Verdict>,
@@ -244,6 +251,9 @@ fn misplaced(run: &Run, index: usize, record: &Record) -> Option<&'static str> {
 }
 
 /// All checks that need no replay.
+///
+/// # Errors
+/// If a file cannot be read, is malformed, or is not signed by `key`. What contradicts the run's own promises is in the result instead.
 pub fn always(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
     let mut checked = structure(run, key)?;
     for check in [initial, rates_and_batches, checkpoints, ending] {
@@ -357,6 +367,9 @@ fn promised_checkpoints(run: &Run, last: u32) -> Vec<u32> {
 
 /// The state after a step whose checkpoint was checked, read and checked again: nobody may be accused because a file
 /// changed meanwhile. The initial state needs no file.
+///
+/// # Errors
+/// If the checkpoint cannot be read, is malformed, or is not the state that its record commits.
 pub fn state_after(run: &Run, checked: &Checked, step: u32) -> Result<Vec<Vec<u8>>, RunError> {
     let path = run.layout.checkpoint(step);
     let state = if step == 0 {

@@ -63,6 +63,9 @@ impl Disputed<'_> {
     /// rounded at least one element otherwise than its log says. If it is one in the first differing tile, the tile's hash
     /// tells which, and the proved bound whether any kernel could have. `node`: what makes the output; `index`: its place in
     /// the trace.
+    ///
+    /// # Errors
+    /// If the CPU engine fails, or the run's log cannot be read.
     pub fn rounding(
         &self,
         micro: u32,
@@ -125,6 +128,9 @@ impl Disputed<'_> {
 
     /// A verdict on a decision that is outside the proved bound, in a step whose trace and log are the committed ones; `None` if
     /// none stands alone.
+    ///
+    /// # Errors
+    /// If the run's log cannot be read, or the CPU engine fails.
     pub fn decision_verdict(&self, found: &Illegal) -> Result<Option<Verdict>, AuditError> {
         let logged = &self.run.program.micro.logged;
         let log = self.run.rounding_log(self.step)?;
@@ -155,6 +161,9 @@ impl Disputed<'_> {
 
     /// The claim that an element of a logged product was rounded to what no honest kernel rounds to, true or not; `None` if its
     /// operands have no exact product.
+    ///
+    /// # Errors
+    /// If the CPU engine fails, or the run's data or log cannot be read.
     pub fn rounding_claim(
         &self,
         micro_batch: u32,

@@ -80,6 +80,9 @@ impl Observer for Keeper {
 }
 
 /// The outputs of some nodes of a step, which a session plays from its state.
+///
+/// # Errors
+/// If the engine fails, or the run's log cannot be read.
 pub fn outputs(
     run: &Run,
     session: &mut Session,
@@ -95,6 +98,9 @@ pub fn outputs(
 
 /// What a trainer answers to a tile verdict on step `step`: the bytes of the tile that the run committed, from a replay on
 /// the engine that trained; `None` if this one computes something else.
+///
+/// # Errors
+/// If the run does not pass the checks of its structure, a file of it cannot be read, or the engine fails.
 pub fn disclosed_tile(
     run: &Run,
     engine: &mut dyn Engine,
@@ -117,17 +123,25 @@ pub fn disclosed_tile(
 
 /// A step whose trace differs from the auditor's, and what its evidence is made from.
 pub struct Disputed<'a> {
+    /// The run that is audited.
     pub run: &'a Run,
+    /// The result of the checks without a replay.
     pub checked: &'a Checked,
+    /// The step, from 1.
     pub step: u32,
     /// The state that the step began from.
     pub before: &'a [Vec<u8>],
+    /// The step's micro-batches, in order.
     pub batch: &'a [MicroBatch],
+    /// The trace that the trainer published for the step.
     pub published: &'a Trace,
 }
 
 impl Disputed<'_> {
     /// Tensors of a phase, whole: state and batch are at hand, outputs of nodes are computed again.
+    ///
+    /// # Errors
+    /// If the CPU engine fails, or the run's log cannot be read.
     pub fn tensors(
         &self,
         phase: Phase,
@@ -164,6 +178,9 @@ impl Disputed<'_> {
 
     /// A verdict on the first differing tile of the trace's node `index`, narrowed to one element if the trainer's bytes
     /// can be had; `None` if the leaf checker cannot decide the tile.
+    ///
+    /// # Errors
+    /// If the CPU engine fails, or a file of the run cannot be read.
     pub fn tile(&self, index: usize, mine: &Trace, engine: &str) -> Result<Option<Found>, AuditError> {
         let Disputed { run, checked, step, published, .. } = *self;
         let program = &run.program;

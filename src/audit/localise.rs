@@ -22,6 +22,9 @@ use crate::run::{RunError, traces};
 use crate::step::CommittedStep;
 
 /// Finds out what differs in `step`. `before` is the state that the step began from, `mine` the auditor's result.
+///
+/// # Errors
+/// If an engine fails, or a file of the run cannot be read.
 pub fn localise(
     run: &Run,
     checked: &Checked,
@@ -86,6 +89,9 @@ pub fn localise(
 
 /// A decision that is outside the proved bound, in a step whose record is the auditor's. The step is replayed by the scalar
 /// reference before anybody is accused. Runs with operator traces get a verdict that stands alone.
+///
+/// # Errors
+/// If the scalar reference or the CPU engine fails, or a file of the run cannot be read.
 pub fn illegal(
     run: &Run,
     checked: &Checked,

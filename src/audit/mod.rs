@@ -31,6 +31,7 @@ pub use report::{AuditError, Outcome, Report, differences, step_of};
 
 /// What an auditor wants to know while it runs.
 pub trait Progress {
+    /// A step was replayed: `done` of `planned` steps are.
     fn step(&mut self, step: u32, done: u64, planned: u64);
 }
 
@@ -43,6 +44,10 @@ impl Progress for Silent {
 
 /// Replays the segments of `plan` on `engine` after the checks that made `checked`. A divergence comes with its
 /// verdict.
+///
+/// # Errors
+/// If the engine fails, or a file that the plan needs cannot be read or is malformed. A difference is no error, nor is the end of
+/// `max_time`: the report says what was not replayed.
 pub fn audit(
     run: &Run,
     engine: &mut dyn Engine,
@@ -56,6 +61,9 @@ pub fn audit(
 
 /// An audit of a run in the paper's preset by an engine whose native kernels compute the products again. It shows that the log
 /// makes two such machines agree, and nothing else: no rounding is judged, and no difference accuses anybody.
+///
+/// # Errors
+/// As [`audit`]; also if the run is not in the paper's preset.
 pub fn audit_natively(
     run: &Run,
     engine: &mut dyn Engine,
@@ -197,6 +205,9 @@ impl Replay<'_, '_> {
 
 /// Seconds that a plan will take on an engine, about: a micro-batch of its first step is timed, after one that pays for
 /// what an engine does only once.
+///
+/// # Errors
+/// If the engine fails, or a file that the first step needs cannot be read or is malformed.
 pub fn estimated_seconds(
     run: &Run,
     engine: &mut dyn Engine,

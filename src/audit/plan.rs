@@ -15,13 +15,16 @@ use crate::run::dir::Run;
 /// How an auditor chooses.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Choice {
+    /// Every segment.
     All,
     /// Steps first..=last.
     Range(u32, u32),
     /// This part of the segments, rounded up to at least one; every set of that size is equally likely to be drawn
     /// from `seed`.
     Sample {
+        /// The part of the segments, 0 to 1.
         fraction: f64,
+        /// The seed of the draw.
         seed: u64,
     },
 }

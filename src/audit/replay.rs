@@ -32,6 +32,9 @@ pub(super) fn session<'e>(
 
 /// Brings a session to the state before `step`, from the nearest state that can be had and through the steps between.
 /// If one of those differs from its record already, it is returned with what differs.
+///
+/// # Errors
+/// If the engine fails, or a file that the steps need cannot be read or is malformed.
 pub fn replay_to(
     run: &Run,
     checked: &Checked,
@@ -53,6 +56,9 @@ pub fn replay_to(
 }
 
 /// Replays one step from a state with the scalar reference.
+///
+/// # Errors
+/// If the run's data or log cannot be read or is malformed.
 pub fn reference_step(run: &Run, step: u32, before: &[Vec<u8>]) -> Result<(StepRecord, Tally), AuditError> {
     let mut reference = Reference;
     let mut session = Session::new(&mut reference, Arc::new(run.program.clone()))?;

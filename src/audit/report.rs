@@ -14,8 +14,10 @@ use crate::step::StepError;
 /// Why an audit could not be carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
+    /// The run's files are malformed, cannot be read, or do not allow this audit.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// The auditor's engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// A limit that the auditor set.
@@ -39,14 +41,36 @@ pub enum Outcome {
     /// Everything that was replayed came out as committed.
     Matches,
     /// The run is not what its job says, found without a replay.
-    Inconsistent { step: u32, what: String },
+    Inconsistent {
+        /// The step of the record in question; 0 for the initial state.
+        step: u32,
+        /// The contradiction, in words.
+        what: String,
+    },
     /// Replaying this step gives something else; the scalar reference agrees with the auditor.
-    Diverges { step: u32, what: String },
+    Diverges {
+        /// The step, from 1.
+        step: u32,
+        /// The difference, in words.
+        what: String,
+    },
     /// Replaying this step gives other gradients, as a rounding that the trainer's log lacks would: not enough to say that the
     /// trainer computed something else.
-    MissingDecision { step: u32, what: String },
+    MissingDecision {
+        /// The step, from 1.
+        step: u32,
+        /// The difference, in words.
+        what: String,
+    },
     /// The auditor's engine differs from both the trainer and the scalar reference.
-    EngineFaulty { step: u32, engine: String, what: String },
+    EngineFaulty {
+        /// The step, from 1.
+        step: u32,
+        /// The engine's name.
+        engine: String,
+        /// The difference, in words.
+        what: String,
+    },
 }
 
 /// What a difference came to.
@@ -58,21 +82,29 @@ pub struct Found {
 /// What an audit did and found.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
+    /// The run id.
     pub run: Digest,
+    /// Who signed the head, in words.
     pub signed: String,
+    /// Records that the head covers, the initial one included.
     pub head_size: u64,
+    /// The auditor's engine.
     pub engine: String,
+    /// How the audit ended.
     pub outcome: Outcome,
     /// Checks that passed, in words.
     pub checked: Vec<String>,
+    /// Checks that were not made, and why, in words.
     pub not_checked: Vec<String>,
     /// Whether the auditor rounded native products of its own: then the audit is about replication only.
     pub native: bool,
     /// Replayed steps, as ranges first..=last.
     pub replayed: Vec<(u32, u32)>,
+    /// The segments that were to be replayed.
     pub plan: Plan,
     /// In the logged profile: the trainer's rounding decisions, and the freedom they had.
     pub rounding: Option<Tally>,
+    /// Wall-clock time of the audit, in seconds.
     pub seconds: f64,
 }
 

@@ -56,6 +56,9 @@ pub fn not_replicated(step: u32, mine: &StepRecord, theirs: &StepRecord) -> Outc
 
 /// What the scalar reference says of a step, whatever an engine saw: a match, a divergence, or that a missing decision would
 /// explain the difference.
+///
+/// # Errors
+/// If the run's data or log cannot be read, or is not what it should be.
 pub fn reference_outcome(
     run: &Run,
     step: u32,

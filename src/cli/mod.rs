@@ -30,7 +30,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use report::{CommandResult, bytes_text, random};
-pub use report::{Exit, Failure, Printer};
+use report::{Exit, Failure, Printer};
 
 /// Replay disputed steps of neural-network training bit for bit, on any GPU or CPU.
 #[derive(Parser)]

@@ -15,10 +15,15 @@ use crate::train::ranks::RankError;
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
+    /// The command did its work, and found nothing to object to.
     Match = 0,
+    /// A run or a verdict shows a difference.
     Diverges = 1,
+    /// The command line or a job file is wrong.
     Usage = 2,
+    /// The question could not be decided on this machine.
     Undecided = 3,
+    /// A file is not what it should be.
     Malformed = 4,
 }
 
@@ -97,6 +102,7 @@ impl From<Malformed> for Failure {
 /// Where output goes.
 #[derive(Clone, Copy)]
 pub struct Printer {
+    /// Whether the result goes to stdout as JSON.
     pub json: bool,
     pub(super) quiet: bool,
 }

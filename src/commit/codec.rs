@@ -90,6 +90,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// A u32 length of at most `max`, and the bytes.
+    #[cfg(feature = "engine")]
     pub fn bytes(&mut self, max: usize) -> Result<&'a [u8], Malformed> {
         let len = self.u32()? as usize;
         if len > max {
@@ -99,6 +100,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// UTF-8 text of at most `max` bytes.
+    #[cfg(feature = "engine")]
     pub fn text(&mut self, max: usize) -> Result<&'a str, Malformed> {
         std::str::from_utf8(self.bytes(max)?).map_err(|_| Malformed::invalid(self.what, "text is not UTF-8"))
     }

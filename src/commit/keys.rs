@@ -70,11 +70,15 @@ fn parse(what: &'static str, text: &str) -> Result<(String, [u8; 4], [u8; 32]), 
 
 impl PrivateKey {
     /// A key from 32 bytes of the system's randomness.
+    ///
+    /// # Errors
+    /// If the name is not one that a signed note can carry.
     pub fn generate(name: &str, seed: [u8; 32]) -> Result<PrivateKey, Malformed> {
         check_name(name)?;
         Ok(PrivateKey { name: name.to_string(), key: SigningKey::from_bytes(&seed) })
     }
 
+    /// The public key of the pair.
     pub fn public(&self) -> PublicKey {
         PublicKey { name: self.name.clone(), key: self.key.verifying_key() }
     }
@@ -85,6 +89,10 @@ impl PrivateKey {
         format!("PRIVATE+KEY+{}+{}+{data}", self.name, hex4(self.public().hash()))
     }
 
+    /// Parses the form of [`PrivateKey::to_text`]; white space at the end is ignored.
+    ///
+    /// # Errors
+    /// If the text has another form, or its key hash does not belong to the key.
     pub fn from_text(text: &str) -> Result<PrivateKey, Malformed> {
         let what = "private key";
         let rest = text.trim_end().strip_prefix("PRIVATE+KEY+");
@@ -104,10 +112,12 @@ impl PrivateKey {
 }
 
 impl PublicKey {
+    /// The signer's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
+    /// The Ed25519 public key.
     pub fn bytes(&self) -> [u8; 32] {
         self.key.to_bytes()
     }
@@ -122,6 +132,10 @@ impl PublicKey {
         format!("{}+{}+{data}", self.name, hex4(self.hash()))
     }
 
+    /// Parses the form of [`PublicKey::to_text`]; white space at the end is ignored.
+    ///
+    /// # Errors
+    /// If the text has another form, the bytes are no Ed25519 public key, or the key hash does not belong to the key.
     pub fn from_text(text: &str) -> Result<PublicKey, Malformed> {
         let what = "public key";
         let (name, hash, bytes) = parse(what, text.trim_end())?;

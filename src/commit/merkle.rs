@@ -9,6 +9,7 @@ use super::digest::Digest;
 /// The most hashes an inclusion proof can have.
 const PROOF_MAX: usize = 64;
 
+/// The hash of a leaf: SHA-256 of the byte 0 and `data`.
 pub fn leaf(data: &[u8]) -> Digest {
     Digest(Sha256::new().chain_update([0]).chain_update(data).finalize().into())
 }
@@ -54,6 +55,9 @@ pub fn prove(leaves: &[Digest], index: usize) -> Vec<Digest> {
 }
 
 /// The root that `proof` gives for a leaf hash at `index` of `size`.
+///
+/// # Errors
+/// If `index` is not below `size`, or the proof has another number of hashes than a proof of this leaf.
 pub fn root_from_proof(leaf: Digest, index: u64, size: u64, proof: &[Digest]) -> Result<Digest, Malformed> {
     let wrong = |why: &str| Malformed::invalid("inclusion proof", why);
     if index >= size {
@@ -108,6 +112,9 @@ pub fn prove_prefix(leaves: &[Digest], prefix: usize) -> Vec<Digest> {
 }
 
 /// The roots over the first `prefix` and over all `size` leaves that a proof of [`prove_prefix`] gives.
+///
+/// # Errors
+/// If the proof has another number of hashes than a proof of this prefix.
 pub fn roots_from_prefix_proof(
     prefix: u64,
     size: u64,
@@ -146,6 +153,7 @@ pub struct Frontier {
 }
 
 impl Frontier {
+    /// Appends a leaf hash.
     pub fn push(&mut self, leaf: Digest) {
         let mut hash = leaf;
         let mut size = self.size;
@@ -158,10 +166,12 @@ impl Frontier {
         self.size += 1;
     }
 
+    /// Leaves so far.
     pub fn size(&self) -> u64 {
         self.size
     }
 
+    /// The root over the leaves so far.
     pub fn root(&self) -> Digest {
         let mut subtrees = self.waiting.iter().rev();
         match subtrees.next() {

@@ -4,7 +4,7 @@
 //! BLAKE3, whose tree gives verified tiles; everything above them is a Merkle tree of RFC 6962 with SHA-256.
 //! Layouts: `docs/RUN-FORMAT.md`.
 
-pub mod codec;
+pub(crate) mod codec;
 pub mod digest;
 pub mod keys;
 pub mod merkle;
@@ -19,14 +19,36 @@ pub mod tree_head;
 /// Bytes or text that do not mean what they should: always the fault of whoever made them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
+    /// The bytes end before a value does.
     #[error("{what} ends too early")]
-    Truncated { what: &'static str },
+    Truncated {
+        /// The kind of thing that was decoded.
+        what: &'static str,
+    },
+    /// Bytes are left after the last value.
     #[error("{what} has {extra} bytes too many")]
-    Trailing { what: &'static str, extra: usize },
+    Trailing {
+        /// The kind of thing that was decoded.
+        what: &'static str,
+        /// How many bytes are left.
+        extra: usize,
+    },
+    /// A value is not allowed.
     #[error("{what}: {why}")]
-    Invalid { what: &'static str, why: String },
+    Invalid {
+        /// The kind of thing that was read.
+        what: &'static str,
+        /// The value and the rule that it breaks, in words.
+        why: String,
+    },
+    /// A length is above its limit.
     #[error("{what} is larger than the limit of {limit}")]
-    TooLarge { what: &'static str, limit: u64 },
+    TooLarge {
+        /// The kind of thing that was read.
+        what: &'static str,
+        /// The limit, in the unit of the length: bytes or items.
+        limit: u64,
+    },
 }
 
 impl Malformed {

@@ -128,6 +128,9 @@ fn wrong_length() -> Malformed {
 }
 
 /// The BLAKE3 root that a proof gives for pieces (place, value) of a tensor that has `count`.
+///
+/// # Errors
+/// If the places are not ascending and below `count`, or the proof has another number of hashes.
 pub fn root(join: Join, count: usize, pieces: &[(usize, Hash)], proof: &[Hash]) -> Result<Hash, Malformed> {
     check_places(count, pieces)?;
     let mut reader = Reader { join, hashes: proof.iter() };
@@ -136,6 +139,9 @@ pub fn root(join: Join, count: usize, pieces: &[(usize, Hash)], proof: &[Hash]) 
 }
 
 /// The proof of some of the pieces that `proof` proves.
+///
+/// # Errors
+/// If the places are not ascending and below `count`, or the proof has another number of hashes.
 pub fn narrow(
     join: Join,
     count: usize,

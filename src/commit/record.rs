@@ -18,13 +18,16 @@ pub struct RunIdentity {
     pub job: Digest,
     /// The contract's versioned operators that the program uses, and the program.
     pub program: Digest,
+    /// The digest of the data's manifest.
     pub data: Digest,
     /// The trainer's public key, zeros for an unsigned run.
     pub trainer_key: [u8; 32],
+    /// Random bytes, so that no two runs share an id.
     pub nonce: [u8; 16],
 }
 
 impl RunIdentity {
+    /// The run id: the hash of all fields.
     pub fn run_id(&self) -> Digest {
         let mut e = Encoder::default();
         e.bytes(self.contract.as_bytes()).digest(&self.job).digest(&self.program).digest(&self.data);
@@ -49,9 +52,11 @@ pub struct StepRecord {
     pub trace: Option<Digest>,
     /// The rounding log's root; absent in the exact profile.
     pub log: Option<Digest>,
-    /// binary32 patterns.
+    /// The learning rate, a binary32 pattern.
     pub learning_rate: u32,
+    /// The clip factor, a binary32 pattern: 1 without clipping.
     pub clip: u32,
+    /// The mean loss of the step's batch, a binary32 pattern.
     pub loss: u32,
     /// Samples drawn so far, this step's included.
     pub cursor: u64,
@@ -61,14 +66,32 @@ pub struct StepRecord {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// Leaf 0: the state before the first step.
-    Initial { run: Digest, state: Digest },
+    Initial {
+        /// The run id.
+        run: Digest,
+        /// The state's digest.
+        state: Digest,
+    },
     /// Leaf n: step n.
-    Step { run: Digest, step: StepRecord },
+    Step {
+        /// The run id.
+        run: Digest,
+        /// What the step promises.
+        step: StepRecord,
+    },
     /// The last leaf: the run is complete after `steps` steps.
-    Final { run: Digest, steps: u32, state: Digest },
+    Final {
+        /// The run id.
+        run: Digest,
+        /// Steps of the run.
+        steps: u32,
+        /// The last state's digest.
+        state: Digest,
+    },
 }
 
 impl Record {
+    /// The run id.
     pub fn run(&self) -> &Digest {
         match self {
             Record::Initial { run, .. } | Record::Step { run, .. } | Record::Final { run, .. } => run,
@@ -83,6 +106,7 @@ impl Record {
         }
     }
 
+    /// The record's canonical bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut e = Encoder::default();
         match self {
@@ -104,6 +128,10 @@ impl Record {
         e.0
     }
 
+    /// Decodes the bytes of [`Record::encode`].
+    ///
+    /// # Errors
+    /// If they are not the canonical bytes of a record, or list more than [`MICRO_BATCHES_MAX`] micro-batches.
     pub fn decode(bytes: &[u8]) -> Result<Record, Malformed> {
         let mut d = Decoder::new("record", bytes);
         let kind = d.u8()?;

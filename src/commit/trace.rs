@@ -12,6 +12,7 @@ use crate::program::step::Program;
 /// The committed output of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracedNode {
+    /// The output's tensor digest.
     pub digest: Digest,
     /// One value for each tile of the output.
     pub tiles: Vec<[u8; 32]>,
@@ -24,7 +25,7 @@ impl TracedNode {
         TracedNode { digest, tiles }
     }
 
-    pub fn encode(&self, e: &mut Encoder) {
+    pub(crate) fn encode(&self, e: &mut Encoder) {
         e.digest(&self.digest).list(&self.tiles, |e, value| e.0.extend(value));
     }
 
@@ -34,7 +35,7 @@ impl TracedNode {
     }
 
     /// Decodes an output of type `ty`: as many tiles as it has, and tiles that give the digest.
-    pub fn decode(d: &mut Decoder, ty: &TensorType) -> Result<TracedNode, Malformed> {
+    pub(crate) fn decode(d: &mut Decoder, ty: &TensorType) -> Result<TracedNode, Malformed> {
         let what = "trace";
         let digest = d.digest()?;
         let count = tensor::tile_count(ty.bytes());
@@ -53,6 +54,7 @@ impl TracedNode {
 /// The committed outputs of a step, in the order of [`phases`] and, within a phase, of the graph's nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
+    /// One entry for each node that traces hold.
     pub nodes: Vec<TracedNode>,
 }
 
@@ -135,6 +137,7 @@ impl Trace {
         merkle::root(&self.leaves(program))
     }
 
+    /// The trace's canonical bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut e = Encoder::default();
         e.list(&self.nodes, |e, node| node.encode(e));
@@ -142,6 +145,9 @@ impl Trace {
     }
 
     /// Decodes a trace of `program`: as many nodes and tiles as the program has, and tiles that give the digests.
+    ///
+    /// # Errors
+    /// If the bytes are not the canonical ones of such a trace.
     pub fn decode(program: &Program, bytes: &[u8]) -> Result<Trace, Malformed> {
         let what = "trace";
         let positions = positions(program);

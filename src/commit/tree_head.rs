@@ -13,14 +13,18 @@ pub const NOTE_MAX: usize = 16 * 1024;
 /// A transcript's size and root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
+    /// The run id, part of the note's origin line.
     pub run: Digest,
+    /// Records that the head covers.
     pub size: u64,
+    /// The Merkle root over their leaves.
     pub root: Digest,
 }
 
 /// Whether a trainer's signature was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signed {
+    /// The key that was given signed the note.
     By,
     /// No key was given to check against, or the note is unsigned.
     Unknown,
@@ -43,6 +47,9 @@ impl Head {
 
     /// Parses a note strictly and checks the signature if a key is given. Signatures of others (witnesses) may stand
     /// beside it.
+    ///
+    /// # Errors
+    /// If the note is too long or has another form, or `key` did not sign it.
     pub fn from_note(note: &str, key: Option<&PublicKey>) -> Result<(Head, Signed), Malformed> {
         let wrong = |why: &str| Malformed::invalid("head", why);
         if note.len() > NOTE_MAX {

@@ -48,7 +48,9 @@ impl<S: Source<Error = LeafError>> Source for Cone<'_, S> {
 
 /// One element of a logged product: its exact value, and what an honest kernel can have rounded to.
 pub struct Judged {
+    /// The grid of the element.
     pub grid: Grid,
+    /// The exact product of the quantised row and column.
     pub exact: Exact,
     /// The bound on a native kernel's distance from the exact product.
     pub bound: f64,
@@ -107,6 +109,9 @@ fn grid<S: Source>(logged: &LoggedProduct, place: usize, source: &mut S) -> Resu
 }
 
 /// The grid of an element, from whole operands: traces hold the magnitudes that grids depend on.
+///
+/// # Errors
+/// If an operand is not among `tensors`.
 pub fn grid_from_tensors(
     graph: &Graph,
     logged: &LoggedProduct,
@@ -161,6 +166,10 @@ fn judge<S: Source<Error = LeafError>>(
 }
 
 /// Judges element `place` of a product from verified slices of its operands.
+///
+/// # Errors
+/// If a slice that the element reads is missing, a committed value is one that no honest step has, or the element reads more than
+/// [`READS_MAX`] elements.
 pub fn judged_from_slices(
     graph: &Graph,
     logged: &LoggedProduct,
@@ -172,6 +181,9 @@ pub fn judged_from_slices(
 }
 
 /// The same from whole operands, with the slices of them that were read.
+///
+/// # Errors
+/// As [`judged_from_slices`].
 pub fn judged_from_tensors(
     graph: &Graph,
     logged: &LoggedProduct,

@@ -19,15 +19,32 @@ pub const READS_MAX: u64 = 1 << 31;
 /// Why a leaf cannot be decided.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeafError {
+    /// The evidence lacks a slice that the element reads.
     #[error("slice {slice} of tensor {} is needed and not there", tensor.0)]
-    Missing { tensor: TensorId, slice: usize },
+    Missing {
+        /// The tensor of the node's graph.
+        tensor: TensorId,
+        /// The slice's number.
+        slice: usize,
+    },
+    /// A committed index points outside of the tensor that it is for.
     #[error("an index in the evidence points outside tensor {}", tensor.0)]
-    Outside { tensor: TensorId },
+    Outside {
+        /// The tensor of the node's graph.
+        tensor: TensorId,
+    },
     /// An input that no honest step has; the node that made it is the one to dispute.
     #[error("{operator} is not defined for its committed inputs")]
-    Domain { operator: String },
+    Domain {
+        /// The operator whose input it is.
+        operator: String,
+    },
+    /// The check would cost too much.
     #[error("the leaf may read {reads} elements, more than {READS_MAX}")]
-    TooLarge { reads: u64 },
+    TooLarge {
+        /// The elements that it could read.
+        reads: u64,
+    },
 }
 
 /// Verified slices of input tensors.
@@ -46,6 +63,7 @@ impl Slices {
         self.insert(tensor, 0, bytes_of(words));
     }
 
+    /// The bytes of a slice, if it is there.
     pub fn get(&self, tensor: TensorId, slice: usize) -> Option<&[u8]> {
         self.0.get(&(tensor, slice)).map(Vec::as_slice)
     }
@@ -227,6 +245,10 @@ fn compute<S: Source<Error = LeafError>>(
 }
 
 /// What the elements `elements` of node `node`'s output must be, from verified slices of its inputs.
+///
+/// # Errors
+/// If a slice that the elements read is missing, a committed index points outside of its tensor, a committed value is one that no honest
+/// step has, or the elements read more than [`READS_MAX`].
 pub fn expected(
     graph: &Graph,
     node: usize,
@@ -257,6 +279,9 @@ fn recorded<S: Source<Error = LeafError>>(
 
 /// Elements that the scalar reference computes from whole input tensors, and the input slices that it read: what a
 /// verdict on these elements must carry.
+///
+/// # Errors
+/// As [`expected`].
 pub fn recorded_from_tensors(
     graph: &Graph,
     node: usize,
@@ -267,6 +292,9 @@ pub fn recorded_from_tensors(
 }
 
 /// The same from slices that a verdict carries already.
+///
+/// # Errors
+/// As [`expected`].
 pub fn recorded_from_slices(
     graph: &Graph,
     node: usize,
@@ -277,6 +305,9 @@ pub fn recorded_from_slices(
 }
 
 /// The input slices that one element reads at worst: indices are 0, and its segment holds every row.
+///
+/// # Errors
+/// If the element can read more than [`READS_MAX`] elements.
 pub fn worst_touched(graph: &Graph, node: usize, element: usize) -> Result<Touched, LeafError> {
     let shape = &graph.tensor(graph.nodes[node].output).shape;
     let segment = element / shape.last().map_or(1, |&width| width.max(1) as usize);

@@ -12,13 +12,26 @@ use crate::program::step::{Program, port};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Tensor `index` of the state before the step: in the previous record's state digest.
-    State { index: usize },
+    State {
+        /// The tensor's place in the state table.
+        index: usize,
+    },
     /// Tensor `tensor` of micro-batch `micro`: in the step record's batch digest.
-    Batch { micro: u32, tensor: usize },
+    Batch {
+        /// The micro-batch's number.
+        micro: u32,
+        /// The tensor's place in the model's batch.
+        tensor: usize,
+    },
     /// These words follow from the job and the step.
     Words(Vec<u32>),
     /// The output of a node: in the step record's trace root.
-    Node { phase: Phase, node: usize },
+    Node {
+        /// The phase that ran the node.
+        phase: Phase,
+        /// The node's place in the phase's graph.
+        node: usize,
+    },
 }
 
 /// The two operands of every accumulation, and the phase that holds the step's whole gradient.

@@ -22,6 +22,9 @@ fn base64(bytes: usize) -> usize {
 
 /// What a verdict on one element of a node's output carries of the operator, in bytes of the file: the disclosed tile and
 /// the proven slices of every input. Job, records and head come on top, a few KiB.
+///
+/// # Errors
+/// If the element can read more than [`super::leaf::READS_MAX`] elements.
 pub fn leaf_bytes(program: &Program, phase: Phase, node: usize, element: usize) -> Result<usize, LeafError> {
     let graph = graph_of(program, phase);
     // A tensor of the batch, the state or the trace has at most this many siblings.
@@ -44,6 +47,9 @@ pub fn leaf_bytes(program: &Program, phase: Phase, node: usize, element: usize) 
 }
 
 /// The greatest [`leaf_bytes`] of a node's elements, over some that are spread over its output.
+///
+/// # Errors
+/// If an element can read more than [`super::leaf::READS_MAX`] elements.
 pub fn worst_leaf_bytes(program: &Program, phase: Phase, node: usize) -> Result<usize, LeafError> {
     let graph = graph_of(program, phase);
     let len = graph.tensor(graph.nodes[node].output).len();

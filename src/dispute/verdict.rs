@@ -63,8 +63,11 @@ impl TryFrom<Base64> for Hashes {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProvenRecord {
+    /// The record's leaf number: 0 for the initial state, n for step n.
     pub index: u64,
+    /// The record's canonical bytes.
     pub record: Base64,
+    /// The inclusion proof of RFC 6962, section 2.1.1, in the head's tree.
     pub proof: Vec<Digest>,
 }
 
@@ -72,7 +75,9 @@ pub struct ProvenRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProvenTensor {
+    /// The tensor's digest.
     pub digest: Digest,
+    /// The inclusion proof of the leaf, in the tree of the root.
     pub proof: Vec<Digest>,
 }
 
@@ -82,6 +87,7 @@ pub struct ProvenTensor {
 pub struct ProvenInput {
     /// The tensor in the graph of the node's phase.
     pub tensor: u32,
+    /// The tensor's digest, and the proof that the run commits to it.
     pub commitment: ProvenTensor,
     /// Which slices, ascending.
     pub slices: Vec<usize>,
@@ -95,8 +101,11 @@ pub struct ProvenInput {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PhaseName {
+    /// The gradient of micro-batch i.
     Micro(u32),
+    /// The i-th addition of the accumulation tree.
     Accumulate(u32),
+    /// The update of the state.
     Update,
 }
 
@@ -136,15 +145,21 @@ pub struct Disclosed {
 pub struct TileClaim {
     /// The record before the step's: it commits to the state that the step began from.
     pub before: ProvenRecord,
+    /// The phase that ran the node.
     pub phase: PhaseName,
+    /// The node's place in the phase's graph.
     pub node: usize,
+    /// The output's digest, and the proof that the step's trace has it.
     pub output: ProvenTensor,
+    /// The tile's number: tiles have 4096 bytes.
     pub tile: usize,
-    /// What the committed tree says of the tile, and what proves it.
+    /// What the committed tree says of the tile.
     pub value: Digest,
+    /// The BLAKE3 hashes that prove `value` in the output's digest.
     pub siblings: Hashes,
     /// Without the committed bytes the inputs of every element of the tile are carried, with them those of one.
     pub disclosed: Option<Disclosed>,
+    /// The slices of the node's inputs that the elements read.
     pub inputs: Vec<ProvenInput>,
 }
 
@@ -154,9 +169,25 @@ pub struct TileClaim {
 pub enum Rounded {
     /// The step's log has a decision about it: the index of the log and the part that holds it
     /// ([`crate::rounding::log::PartProof`]).
-    Logged { len: u32, slices: Vec<usize>, bytes: Base64, siblings: Hashes },
+    Logged {
+        /// Bytes of the log.
+        len: u32,
+        /// The slices that are carried, ascending.
+        slices: Vec<usize>,
+        /// Their bytes, one after another.
+        bytes: Base64,
+        /// The BLAKE3 hashes that prove them in the log's root.
+        siblings: Hashes,
+    },
     /// The committed tile of the rounded output that it lies in, whatever the log says.
-    Committed { output: ProvenTensor, bytes: Base64, siblings: Hashes },
+    Committed {
+        /// The rounded output's digest, and the proof that the step's trace has it.
+        output: ProvenTensor,
+        /// The tile's bytes.
+        bytes: Base64,
+        /// The BLAKE3 hashes that prove the tile in the output's digest.
+        siblings: Hashes,
+    },
 }
 
 impl From<PartProof> for Rounded {
@@ -171,11 +202,13 @@ impl From<PartProof> for Rounded {
 pub struct RoundingClaim {
     /// The record before the step's: it commits to the state that the step began from.
     pub before: ProvenRecord,
+    /// The micro-batch that the product is of.
     pub micro_batch: u32,
     /// The product's number among those of the program that are logged.
     pub product: usize,
     /// The element of its output, row-major.
     pub element: usize,
+    /// How the trainer's value is known.
     pub rounded: Rounded,
     /// The element's row and column of the operands.
     pub inputs: Vec<ProvenInput>,
@@ -192,6 +225,7 @@ pub enum Scalar {
 }
 
 impl Scalar {
+    /// The name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Scalar::Clip => "clip factor",
@@ -204,8 +238,11 @@ impl Scalar {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataChunk {
+    /// The file's place in the run's manifest.
     pub file: usize,
+    /// The chunk's number in the file.
     pub chunk: usize,
+    /// The chunk's bytes.
     pub bytes: Base64,
 }
 
@@ -214,27 +251,39 @@ pub struct DataChunk {
 #[serde(rename_all = "snake_case")]
 pub enum Fork {
     /// From the larger head's tree: the records that the smaller head should be over have another root.
-    Prefix { proof: Vec<Digest> },
+    Prefix {
+        /// The proof, from which both roots follow.
+        proof: Vec<Digest>,
+    },
     /// The other head has another record at the place of the verdict's.
-    Record { record: ProvenRecord },
+    Record {
+        /// The other head's record, with its proof.
+        record: ProvenRecord,
+    },
 }
 
 /// What is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Claim {
+    /// A tile of an operator's output is wrong.
     Tile(Box<TileClaim>),
+    /// A rounding of the logged profile is illegal.
     Rounding(Box<RoundingClaim>),
     /// The state that the record commits is not the one that its own trace's update computed. `outputs`: the digests
     /// of the update's nodes that make the state tensors, in the order of the state's table, proven together.
     Binding {
+        /// Digests of the outputs, in the order of the state table.
         outputs: Vec<Digest>,
+        /// The hashes that prove them together in the trace root.
         siblings: Hashes,
     },
     /// A scalar of the record is not the one that its own trace computed; without `output`, not the one that the job
     /// gives (the clip factor of a job without clipping).
     Scalar {
+        /// Which scalar of the record.
         scalar: Scalar,
+        /// The digest of the output that gives the scalar, and the proof that the trace has it.
         output: Option<ProvenTensor>,
     },
     /// Record 0 does not commit the initial state that the job and seed give.
@@ -245,21 +294,28 @@ pub enum Claim {
     Cursor,
     /// The record's batch is not the one that seed and data give.
     Batch {
+        /// The manifests of the run's data files.
         files: Vec<FileManifest>,
+        /// The chunks that the batch's samples lie in.
         chunks: Vec<DataChunk>,
     },
     /// The final record does not commit the state of the last step's record, `last`.
     Final {
+        /// The record of the last step.
         last: ProvenRecord,
     },
     /// The trainer signed two histories of one run.
     Fork {
+        /// The other head's signed note.
         other: String,
+        /// How the two histories differ.
         evidence: Fork,
     },
     /// Replaying the step gives other tensors; checked against the run.
     Step {
+        /// Micro-batches whose gradients have another root.
         micro_batches: Vec<u32>,
+        /// State tensors that come out differently, by name.
         tensors: Vec<String>,
     },
 }
@@ -287,12 +343,17 @@ impl Claim {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Verdict {
+    /// The version of the format, 2.
     pub format: u32,
+    /// The run's identity; its id follows from it and the job.
     pub run: RunSummary,
+    /// The job file's text.
     pub job: String,
+    /// The signed note of the head.
     pub head: String,
     /// The record in question; a fork of two heads needs none.
     pub record: Option<ProvenRecord>,
+    /// What is wrong with the record.
     pub claim: Claim,
 }
 
@@ -304,20 +365,29 @@ pub enum Outcome {
     /// The evidence is consistent with an honest trainer.
     DoesNotConvict(String),
     /// The claim can only be checked by replaying the step from the run.
-    NeedsReplay { step: u32, run: Digest },
+    NeedsReplay {
+        /// The step to replay.
+        step: u32,
+        /// The run id.
+        run: Digest,
+    },
 }
 
 /// A conviction in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
+    /// The run id.
     pub run: Digest,
+    /// Whether the trainer's signature was seen.
     pub signed: Signed,
     /// The step, 0 for the initial state and for a fork.
     pub step: u32,
+    /// The finding, in words.
     pub what: String,
 }
 
 impl Verdict {
+    /// A verdict in the current format. It is not checked.
     pub fn new(
         run: RunSummary,
         job: String,
@@ -328,11 +398,15 @@ impl Verdict {
         Verdict { format: FORMAT, run, job, head, record, claim }
     }
 
+    /// The verdict's one encoding: JSON without white space.
     pub fn to_bytes(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("a verdict is plain data")
     }
 
     /// Parses strictly: a verdict has one encoding, that of [`Verdict::to_bytes`].
+    ///
+    /// # Errors
+    /// If the bytes are too many, of another version of the format, or not the one encoding of a verdict.
     pub fn from_bytes(bytes: &[u8]) -> Result<Verdict, Malformed> {
         let wrong = |why: String| Malformed::invalid("verdict", why);
         if bytes.len() as u64 > VERDICT_MAX {

@@ -3,16 +3,46 @@
 /// What went wrong on this side: never the fault of the run that is trained or audited.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
+    /// The device lacks what the program needs.
     #[error("{device} cannot run this program: {reason}")]
-    Unsupported { device: String, reason: String },
+    Unsupported {
+        /// The device's name.
+        device: String,
+        /// What is missing, in words.
+        reason: String,
+    },
+    /// A tensor could not be allocated.
     #[error("{device} ran out of memory: {reason}")]
-    OutOfMemory { device: String, reason: String },
+    OutOfMemory {
+        /// The device's name.
+        device: String,
+        /// The size or the device's message.
+        reason: String,
+    },
+    /// The device stopped working.
     #[error("{device} was lost: {reason}; the run can be resumed from its last checkpoint")]
-    DeviceLost { device: String, reason: String },
+    DeviceLost {
+        /// The device's name.
+        device: String,
+        /// The device's message.
+        reason: String,
+    },
+    /// The device computed a known result wrongly.
     #[error("{device} failed its self-test ({check}) and is not used; try another adapter or --engine cpu")]
-    SelfTest { device: String, check: String },
+    SelfTest {
+        /// The device's name.
+        device: String,
+        /// The check that failed.
+        check: String,
+    },
+    /// A fault of this crate's code.
     #[error("a fault of tiebreak itself on {device}: {reason}; please report it")]
-    Fault { device: String, reason: String },
+    Fault {
+        /// The device's name.
+        device: String,
+        /// The fault, in words.
+        reason: String,
+    },
     /// An observer stopped the run.
     #[error("{0}")]
     Stopped(String),

@@ -79,6 +79,9 @@ fn specs() -> Vec<StepSpec> {
 }
 
 /// Runs one step of several small programs, some with subnormal and extreme parameters, and digests every output.
+///
+/// # Errors
+/// If the engine cannot run the programs.
 pub fn fingerprint(engine: &mut dyn Engine) -> Result<blake3::Hash, EngineError> {
     let mut digester = Digester(blake3::Hasher::new());
     for (number, spec) in (0u32..).zip(specs()) {

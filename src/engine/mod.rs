@@ -4,6 +4,7 @@ pub mod cpu;
 mod error;
 pub mod fingerprint;
 #[cfg(any(feature = "gpu", feature = "cuda"))]
+#[expect(missing_docs, reason = "its variants and fields are still to be documented")]
 pub mod gpu;
 pub mod liveness;
 pub mod near_tie_search;
@@ -23,6 +24,7 @@ pub use observer::{Inputs, Observer, Want};
 pub struct Tensor(Arc<dyn Any + Send + Sync>);
 
 impl Tensor {
+    /// A tensor of the engine that keeps `storage` for it.
     pub fn new(storage: impl Any + Send + Sync) -> Tensor {
         Tensor(Arc::new(storage))
     }
@@ -38,11 +40,13 @@ impl Tensor {
 
 /// A graph made ready for one engine.
 pub struct Compiled {
+    /// The graph that was compiled.
     pub graph: Arc<Graph>,
     engine: Box<dyn Any + Send + Sync>,
 }
 
 impl Compiled {
+    /// A graph with what its engine keeps for it.
     pub fn new(graph: Arc<Graph>, engine: impl Any + Send + Sync) -> Compiled {
         Compiled { graph, engine: Box::new(engine) }
     }
@@ -62,20 +66,36 @@ pub trait Engine {
     fn describe(&self) -> String;
 
     /// Copies canonical bytes to the engine. `bytes` has exactly `ty.bytes()` bytes.
+    ///
+    /// # Errors
+    /// If the device has no room for them, or fails.
     fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError>;
 
     /// Shows a tensor's canonical bytes (F32, U32 and U8 tensors).
+    ///
+    /// # Errors
+    /// If the device fails.
     fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError>;
 
     /// The BLAKE3 roots of tensors' canonical bytes, if the engine does better than to show the bytes.
+    ///
+    /// # Errors
+    /// If the device fails.
     fn roots(&mut self, _tensors: &[Tensor]) -> Result<Option<Vec<[u8; 32]>>, EngineError> {
         Ok(None)
     }
 
+    /// Makes a graph ready to run: checks that the device can, and prepares its kernels.
+    ///
+    /// # Errors
+    /// If the device cannot run the graph, or fails.
     fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError>;
 
     /// Runs a graph: `inputs` in the order of its input ports; the result is in the order of its output ports.
     /// With an observer every node's output is shown as soon as it is there, which is slow.
+    ///
+    /// # Errors
+    /// If the device fails or has no room, or with the observer's error.
     fn run(
         &mut self,
         compiled: &Compiled,
@@ -84,6 +104,9 @@ pub trait Engine {
     ) -> Result<Vec<Tensor>, EngineError>;
 
     /// Waits for everything that was begun, for those who measure time.
+    ///
+    /// # Errors
+    /// If the device fails.
     fn finish(&mut self) -> Result<(), EngineError> {
         Ok(())
     }
@@ -94,6 +117,9 @@ pub trait Engine {
     }
 
     /// Copies a tensor's canonical bytes out.
+    ///
+    /// # Errors
+    /// If the device fails.
     fn download(&mut self, tensor: &Tensor) -> Result<Vec<u8>, EngineError> {
         let mut copy = Vec::new();
         self.read(tensor, &mut |bytes| copy.extend_from_slice(bytes))?;

@@ -7,17 +7,21 @@ use crate::program::graph::{TensorId, View};
 /// What is searched: the results of a node that is a product of two views, [batch, M, N] in one part or two.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NearTieSearch {
+    /// The left operand, [batch0, batch1, M, K].
     pub a: View,
+    /// The right operand, [batch0, batch1, N, K].
     pub b: View,
     /// The magnitudes of the views' rows, where the grid has a floor.
     pub magnitudes: Option<[TensorId; 2]>,
     /// The grid's leading bits of binary32.
     pub bits: u8,
-    /// The floor's exponent but for the fields of row and column, and the least it may have.
+    /// The floor's exponent but for the fields of row and column.
     pub floor_offset: i32,
+    /// The least exponent of the floor.
     pub floor_min: i32,
-    /// How far from a boundary a result may lie: of the product of the norms of row and column, and of the result itself.
+    /// How far from a boundary a result may lie, as a part of the product of the norms of row and column.
     pub norms: f32,
+    /// The same, as a part of the result itself.
     pub relative: f32,
 }
 
@@ -26,8 +30,9 @@ pub struct NearTieSearch {
 pub struct Candidate {
     /// Its place in [batch, M, N].
     pub place: u32,
-    /// The nearest binary32, and what is left of the value (0 for results in one part).
+    /// The binary32 pattern nearest to the value.
     pub high: u32,
+    /// The binary32 pattern of what that leaves of the value; 0 for results in one part.
     pub rest: u32,
 }
 

@@ -32,6 +32,7 @@ impl Gradients {
         Gradients(tensors)
     }
 
+    /// The tensors, in the order of [`Program::gradients`].
     pub fn tensors(&self) -> &[Tensor] {
         &self.0
     }
@@ -40,13 +41,17 @@ impl Gradients {
 /// The scalars a step yields, as binary32 patterns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepOutcome {
+    /// The mean loss of the batch.
     pub loss: u32,
+    /// The clip factor.
     pub clip: u32,
+    /// The gradient's global norm before clipping.
     pub norm: u32,
 }
 
 /// Sees a whole step: it is asked for an observer of every graph run.
 pub trait StepObserver {
+    /// A graph of the step is about to run. Without an observer it runs unseen.
     fn phase(&mut self, phase: Phase, graph: &Graph) -> Option<&mut dyn Observer>;
 }
 
@@ -71,6 +76,10 @@ pub struct Session<'e> {
 }
 
 impl<'e> Session<'e> {
+    /// A session that computes the program as it is, logged products exactly. It has no state yet.
+    ///
+    /// # Errors
+    /// If the engine cannot compile one of the program's graphs.
     pub fn new(engine: &'e mut dyn Engine, program: Arc<Program>) -> Result<Session<'e>, EngineError> {
         let micro = program.micro.clone();
         Session::with_micro(engine, program, micro)
@@ -78,6 +87,9 @@ impl<'e> Session<'e> {
 
     /// A session whose logged products, if any, are computed by the engine's native kernels: what a trainer of the logged
     /// profile runs.
+    ///
+    /// # Errors
+    /// If the engine cannot compile one of the program's graphs.
     pub fn native(engine: &'e mut dyn Engine, program: Arc<Program>) -> Result<Session<'e>, EngineError> {
         let micro = native_graph(&program.micro);
         Session::with_micro(engine, program, micro)
@@ -94,6 +106,7 @@ impl<'e> Session<'e> {
         Ok(Session { engine, program, micro, accumulate, update, state: Vec::new() })
     }
 
+    /// The engine that it runs on.
     pub fn engine(&self) -> &dyn Engine {
         &*self.engine
     }
@@ -103,17 +116,27 @@ impl<'e> Session<'e> {
         self.engine
     }
 
+    /// The program that it runs.
     pub fn program(&self) -> &Arc<Program> {
         &self.program
     }
 
     /// Replaces the state: canonical bytes of every tensor of [`Program::state`].
+    ///
+    /// # Errors
+    /// If the engine cannot hold the state.
+    ///
+    /// # Panics
+    /// If `state` has not as many tensors as the program's.
     pub fn load(&mut self, state: &[Vec<u8>]) -> Result<(), EngineError> {
         assert_eq!(self.program.state().len(), state.len(), "a state has every tensor of its table");
         self.load_each(|i| &state[i])
     }
 
     /// [`Session::load`], one tensor at a time: a large state need not be in memory as a whole besides.
+    ///
+    /// # Errors
+    /// If the engine cannot hold the state.
     pub fn load_each<B: AsRef<[u8]>>(
         &mut self,
         mut tensor: impl FnMut(usize) -> B,
@@ -122,6 +145,9 @@ impl<'e> Session<'e> {
     }
 
     /// [`Session::load_each`], from where a tensor may fail to come.
+    ///
+    /// # Errors
+    /// If `tensor` fails, or the engine cannot hold the state.
     pub fn try_load_each<B: AsRef<[u8]>, E: From<EngineError>>(
         &mut self,
         mut tensor: impl FnMut(usize) -> Result<B, E>,
@@ -135,6 +161,9 @@ impl<'e> Session<'e> {
     }
 
     /// Shows every state tensor's canonical bytes, in order.
+    ///
+    /// # Errors
+    /// If the engine cannot read a tensor.
     pub fn visit_state(&mut self, mut visit: impl FnMut(usize, &[u8])) -> Result<(), EngineError> {
         for (i, tensor) in self.state.iter().enumerate() {
             self.engine.read(tensor, &mut |bytes| visit(i, bytes))?;
@@ -143,16 +172,28 @@ impl<'e> Session<'e> {
     }
 
     /// The BLAKE3 roots of the state's tensors, in order, if the engine hashes them where they are.
+    ///
+    /// # Errors
+    /// If the engine fails.
     pub fn state_roots(&mut self) -> Result<Option<Vec<[u8; 32]>>, EngineError> {
         self.engine.roots(&self.state)
     }
 
     /// The roots of the gradients and the loss, likewise.
+    ///
+    /// # Errors
+    /// If the engine fails.
     pub fn gradient_roots(&mut self, gradients: &Gradients) -> Result<Option<Vec<[u8; 32]>>, EngineError> {
         self.engine.roots(&gradients.0)
     }
 
     /// Replaces one tensor of the state.
+    ///
+    /// # Errors
+    /// If the engine cannot hold the tensor.
+    ///
+    /// # Panics
+    /// If the state has no tensor `index`.
     pub fn replace_state(&mut self, index: usize, bytes: &[u8]) -> Result<(), EngineError> {
         let shape = self.program.state()[index].shape.clone();
         self.state[index] = self.engine.upload(&TensorType { dtype: DType::F32, shape }, bytes)?;
@@ -160,6 +201,9 @@ impl<'e> Session<'e> {
     }
 
     /// Copies the whole state out, in order.
+    ///
+    /// # Errors
+    /// If the engine cannot read a tensor.
     pub fn download_state(&mut self) -> Result<Vec<Vec<u8>>, EngineError> {
         let mut state = Vec::with_capacity(self.state.len());
         self.visit_state(|_, bytes| state.push(bytes.to_vec()))?;
@@ -167,6 +211,9 @@ impl<'e> Session<'e> {
     }
 
     /// Shows every gradient's canonical bytes, in the table's order, then the loss's.
+    ///
+    /// # Errors
+    /// If the engine cannot read a tensor.
     pub fn visit_gradients(
         &mut self,
         gradients: &Gradients,
@@ -179,6 +226,9 @@ impl<'e> Session<'e> {
     }
 
     /// Gradients from the canonical bytes of every one, in the table's order, and the loss's: one after another.
+    ///
+    /// # Errors
+    /// If the engine cannot hold the gradients.
     ///
     /// # Panics
     /// If there are fewer bytes.
@@ -198,6 +248,12 @@ impl<'e> Session<'e> {
     }
 
     /// The gradient and loss share of micro-batch `index`.
+    ///
+    /// # Errors
+    /// If the engine fails, or the observer stops the run.
+    ///
+    /// # Panics
+    /// If `batch` has not as many tensors as the model's, or no state is loaded.
     pub fn micro_batch(
         &mut self,
         scalars: StepScalars,
@@ -224,6 +280,9 @@ impl<'e> Session<'e> {
     }
 
     /// Adds two gradients.
+    ///
+    /// # Errors
+    /// If the engine fails, or the observer stops the run.
     pub fn accumulate(
         &mut self,
         index: u32,
@@ -239,6 +298,9 @@ impl<'e> Session<'e> {
 
     /// Evaluates a part of the accumulation tree: terms take `batches`, in order; the result is what stays on the stack. `micro_root`
     /// sees each micro-batch's gradients as they are done.
+    ///
+    /// # Errors
+    /// If the engine or `micro_root` fails, or the observer stops the run.
     ///
     /// # Panics
     /// If there are fewer batches than terms, or an addition has no operands.
@@ -272,6 +334,12 @@ impl<'e> Session<'e> {
     }
 
     /// A whole step: `micro_root` sees each micro-batch's gradients as they are done.
+    ///
+    /// # Errors
+    /// If the engine or `micro_root` fails, or the observer stops the run.
+    ///
+    /// # Panics
+    /// If there are no batches, or no state is loaded.
     pub fn step(
         &mut self,
         scalars: StepScalars,
@@ -286,6 +354,9 @@ impl<'e> Session<'e> {
     }
 
     /// The update of the state from a step's whole gradient.
+    ///
+    /// # Errors
+    /// If the engine fails, or the observer stops the run.
     pub fn update(
         &mut self,
         scalars: StepScalars,

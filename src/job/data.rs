@@ -33,10 +33,20 @@ const DOMAIN: u32 = 0xffff_ffff;
 pub enum DataError {
     /// The file is not what its manifest or its format says.
     #[error("{}: {source}", path.display())]
-    Malformed { path: PathBuf, source: Malformed },
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Malformed,
+    },
     /// The bytes could not be read.
     #[error("{}: {source}", path.display())]
-    Io { path: PathBuf, source: io::Error },
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
     /// The job's model does not fit its data.
     #[error("{0}")]
     Job(String),
@@ -54,7 +64,9 @@ impl DataError {
 pub struct FileManifest {
     /// The name under the run's `data` folder.
     pub name: String,
+    /// The file's length in bytes.
     pub bytes: u64,
+    /// The digest of each chunk, in order.
     pub chunks: Vec<Digest>,
 }
 
@@ -213,6 +225,9 @@ pub struct Dataset {
 
 impl Dataset {
     /// The samples that lie in the given chunks (file, chunk, bytes), each checked against the manifest.
+    ///
+    /// # Errors
+    /// If a chunk is not one of the manifest's, or the manifest does not fit the model.
     pub fn from_chunks<'a>(
         manifest: &[FileManifest],
         chunks: impl IntoIterator<Item = (usize, usize, &'a [u8])>,
@@ -320,6 +335,9 @@ impl Dataset {
     }
 
     /// The micro-batches of a step.
+    ///
+    /// # Errors
+    /// If a chunk cannot be read or is not the manifest's, or a sample has a class that the model has not.
     pub fn batch(
         &mut self,
         program: &Program,
@@ -330,6 +348,9 @@ impl Dataset {
     }
 
     /// One micro-batch: input words and labels, each a U32 tensor.
+    ///
+    /// # Errors
+    /// As [`Dataset::batch`].
     pub fn micro_batch(
         &mut self,
         program: &Program,

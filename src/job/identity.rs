@@ -21,21 +21,33 @@ pub fn program_digest(program: &Program) -> Digest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunSummary {
+    /// The contract's name.
     pub contract: String,
+    /// The trainer's public key in the form of a C2SP signed note; absent for an unsigned run.
     pub trainer_key: Option<String>,
+    /// The challenge that the seed depends on, if one was given.
     pub challenge: Option<Digest>,
+    /// The nonce, 32 hexadecimal digits.
     pub nonce: String,
+    /// The program digest.
     pub program: Digest,
+    /// The digest of the data's manifest.
     pub data: Digest,
 }
 
 impl RunSummary {
     /// The key that the run names as its trainer's, if it is signed.
+    ///
+    /// # Errors
+    /// If the key is malformed.
     pub fn named_key(&self) -> Result<Option<PublicKey>, Malformed> {
         self.trainer_key.as_deref().map(PublicKey::from_text).transpose()
     }
 
     /// The identity of the run of `job_text`. The seed's challenge is part of the nonce's digest.
+    ///
+    /// # Errors
+    /// If the key or the nonce is malformed.
     pub fn identity(&self, job_text: &str) -> Result<RunIdentity, String> {
         let key = self.named_key().map_err(|error| error.to_string())?;
         if self.nonce.len() != 32 || !self.nonce.bytes().all(|b| b.is_ascii_hexdigit()) {

@@ -27,6 +27,9 @@ fn found(key: &str, why: impl Into<String>) -> Found {
 
 impl Job {
     /// Parses and validates a job's text; `name` is how errors call the file.
+    ///
+    /// # Errors
+    /// If the text is no TOML, has an unknown key, or a value is not allowed: the message names the line.
     pub fn parse(name: &str, text: &str) -> Result<Job, JobError> {
         let job: Job = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| line_at(text, span.start));

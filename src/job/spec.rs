@@ -20,21 +20,29 @@ pub struct Job {
     /// Any number; a trainer's own choice of randomness unless a challenge is given when training starts.
     #[serde(default)]
     pub seed: u64,
+    /// The model.
     pub model: Model,
+    /// The files of the samples.
     pub data: DataSpec,
+    /// The optimizer.
     pub optimizer: Optimizer,
+    /// The learning rate of each step.
     pub schedule: Schedule,
+    /// How many samples a step has.
     pub batch: BatchSpec,
     /// The greatest norm of a step's gradient.
     #[serde(default)]
     pub clip_norm: Option<f32>,
+    /// Digits of the products.
     #[serde(default)]
     pub digits: DigitsSpec,
     /// The logged profile: products may be computed by native kernels. Absent = the exact profile.
     #[serde(default)]
     pub rounding: Option<Rounding>,
+    /// What is committed, and how often it is signed.
     #[serde(default)]
     pub commit: CommitSpec,
+    /// How often the state is written.
     #[serde(default)]
     pub checkpoint: CheckpointSpec,
 }
@@ -44,11 +52,22 @@ pub struct Job {
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum DataSpec {
     /// A file of bytes; each byte is a token.
-    Bytes { path: String },
+    Bytes {
+        /// The file.
+        path: String,
+    },
     /// Images and labels in the IDX format of MNIST, not compressed.
-    Idx { images: String, labels: String },
+    Idx {
+        /// The file of images.
+        images: String,
+        /// The file of labels.
+        labels: String,
+    },
     /// Records of CIFAR-10's binary format: a label and 3072 bytes.
-    Cifar10 { path: String },
+    Cifar10 {
+        /// The file.
+        path: String,
+    },
 }
 
 impl DataSpec {
@@ -61,6 +80,7 @@ impl DataSpec {
     }
 }
 
+/// The `[batch]` table: the samples of a step.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BatchSpec {
@@ -82,6 +102,7 @@ pub struct DigitsSpec {
     /// 1 to 4 for all products; absent = the default preset.
     #[serde(default)]
     pub all: Option<u8>,
+    /// Classes with digits of their own.
     #[serde(default)]
     pub class: BTreeMap<ProductClass, ProductDigits>,
 }
@@ -99,9 +120,11 @@ pub enum Granularity {
     Operator,
 }
 
+/// The `[commit]` table.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CommitSpec {
+    /// How finely steps are committed.
     #[serde(default)]
     pub granularity: Granularity,
     /// Steps between signed heads.
@@ -119,6 +142,7 @@ impl Default for CommitSpec {
     }
 }
 
+/// The `[checkpoint]` table.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CheckpointSpec {
@@ -153,6 +177,7 @@ impl Job {
         table
     }
 
+    /// The program that the job is: the graphs of a training step.
     pub fn program(&self) -> Program {
         Program::new(StepSpec {
             model: self.model.clone(),

@@ -28,7 +28,9 @@ pub type Kernels = Vec<(String, Box<dyn Engine>)>;
 /// What was measured of a class.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Measured {
+    /// Products that were compared.
     pub products: u64,
+    /// Their elements.
     pub elements: u64,
     /// The largest distance of a native result from the exact one that its size does not explain ([`Rounding::relative`]),
     /// relative to the norms of its row and column; in the paper's preset the largest distance from the boundary of a result that
@@ -49,11 +51,15 @@ pub struct Calibrator {
     sites: HashMap<usize, usize>,
     exact: Cpu,
     kernels: Kernels,
+    /// What was measured so far, by class.
     pub measured: BTreeMap<ProductClass, Measured>,
 }
 
 impl Calibrator {
     /// For a graph with logged products, and the kernels to be measured.
+    ///
+    /// # Errors
+    /// If the CPU engine cannot start its threads.
     pub fn new(
         rounding: &Rounding,
         digits: ProductTable,

@@ -25,7 +25,9 @@ pub trait Rounder: Observer {
 
 /// A near tie and the index that its element is rounded to.
 pub struct Choice {
+    /// The near tie.
     pub tie: NearTie,
+    /// The index of a value on the element's grid.
     pub index: i64,
     /// Whether the log says so; an honest trainer's always does.
     pub logged: bool,
@@ -38,7 +40,9 @@ pub type Steer = Box<dyn FnMut(usize, &Product, &[u32], &mut Vec<Choice>) + Send
 /// What was logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Logged {
+    /// Elements of the logged products.
     pub elements: u64,
+    /// Decisions in the log.
     pub decisions: u64,
     /// Bits that decisions at random places need.
     pub entropy_bits: f64,

@@ -34,25 +34,30 @@ impl Margins {
 /// What a replay saw of a trainer's freedom.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Tally {
+    /// Elements of the logged products that were replayed.
     pub elements: u64,
-    /// Decisions in the log, and their bits.
+    /// Decisions in the log.
     pub decisions: u64,
+    /// The decisions' bits in total.
     pub bits: u64,
     /// Bytes of the logs.
     pub bytes: u64,
-    /// Decisions that are not the rounding of the auditor's value: up and down.
+    /// Decisions that are not the rounding of the auditor's value and went up.
     pub taken_up: u64,
+    /// Those that went down.
     pub taken_down: u64,
     /// Of these, further from the boundary than the job's thresholds explain.
     pub beyond: u64,
     /// Decisions about elements that lie too far from any boundary to be logged.
     pub needless: u64,
-    /// Decisions by the distance of the auditor's value from the boundary, in twentieths of the tolerance; all, and those that are
-    /// not the nearest value. The last bin holds what is further.
+    /// Decisions by the distance of the auditor's value from the boundary, in twentieths of the tolerance. The last bin holds what
+    /// is further.
     pub margins: Margins,
+    /// The same of decisions that are not the nearest value.
     pub margins_taken: Margins,
-    /// Roundings that no honest kernel can have taken; the first is described.
+    /// Roundings that no honest kernel can have taken.
     pub illegal: u64,
+    /// The first of them.
     pub first_illegal: Option<Illegal>,
     /// Steps whose choices do not look like those of an honest kernel, and why; the first few.
     pub remarks: Vec<String>,
@@ -63,11 +68,15 @@ pub struct Tally {
 /// The freedom that the proved bound leaves in one product.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Freedom {
+    /// The micro-batch that the product is of.
     pub micro_batch: u32,
+    /// The product's operator.
     pub operator: String,
+    /// Elements of the product.
     pub elements: u64,
-    /// Elements with more than one legal value, and the bits that choosing among them is worth.
+    /// Elements with more than one legal value.
     pub free: u64,
+    /// Bits that choosing is worth: the sum of log2 of the legal values of each element.
     pub bits: f64,
     /// The largest shift of the mean that choosing could hide, relative to the mean absolute value.
     pub bias: f64,

@@ -11,9 +11,11 @@ use crate::arith::DType;
 /// An input of an operator.
 #[derive(Clone, Copy, Debug)]
 pub struct Input {
+    /// The name on the command line.
     pub name: &'static str,
     /// Letters stand for dimensions, equal letters for equal ones; `*` is any shape, the same for all inputs with it.
     pub shape: &'static str,
+    /// The elements' type.
     pub dtype: DType,
 }
 
@@ -24,19 +26,25 @@ pub struct Attributes {
     pub samples: u32,
     /// Heads of `attention`.
     pub heads: u32,
-    /// Pixels from one patch to the next, and zeros around an image, of `conv2d`.
+    /// Pixels from one patch to the next, of `conv2d`.
     pub stride: u32,
+    /// Zeros around an image.
     pub padding: u32,
-    /// Drop probability of `dropout`, and its number in the model.
+    /// Drop probability of `dropout`.
     pub p: f32,
+    /// The dropout's number in the model, one of the Philox counter's words.
     pub number: u32,
-    /// Of `layer_norm` and `adamw`.
+    /// The addend of the denominator, of `layer_norm` and `adamw`.
     pub epsilon: f32,
+    /// The decay of AdamW's first moment.
     pub beta1: f32,
+    /// The decay of AdamW's second moment.
     pub beta2: f32,
+    /// The decoupled weight decay of `adamw` and `sgd`.
     pub weight_decay: f32,
+    /// The momentum of `sgd`.
     pub momentum: f32,
-    /// Of `clip`.
+    /// The greatest norm, of `clip`.
     pub max_norm: f32,
 }
 
@@ -53,8 +61,11 @@ pub struct Appended {
 
 /// An entry of the table.
 pub struct Operator {
+    /// The name on the command line.
     pub name: &'static str,
+    /// The operator in a few words.
     pub about: &'static str,
+    /// The inputs, in order.
     pub inputs: &'static [Input],
     /// Whether [`append`] can add its gradient.
     pub differentiable: bool,
@@ -258,6 +269,7 @@ pub const OPERATORS: &[Operator] = &[
 ];
 
 impl Operator {
+    /// The operator of this name.
     pub fn by_name(name: &str) -> Option<&'static Operator> {
         OPERATORS.iter().find(|operator| operator.name == name)
     }

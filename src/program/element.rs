@@ -16,10 +16,16 @@ pub trait Source {
     /// Why an element cannot be had.
     type Error;
     /// Element `index` of `tensor`, row-major.
+    ///
+    /// # Errors
+    /// If the element cannot be had.
     fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, Self::Error>;
 }
 
 /// The elements `range` of a node's output.
+///
+/// # Errors
+/// Those of the source.
 pub fn range<S: Source>(
     graph: &Graph,
     node: &Node,

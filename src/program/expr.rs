@@ -23,22 +23,35 @@ pub enum Instr {
     Const(u32),
     /// The output index along dimension 0..=3 of the padded output shape.
     Index(u8),
+    /// a + b.
     FAdd(Reg, Reg),
+    /// a - b.
     FSub(Reg, Reg),
+    /// a * b.
     FMul(Reg, Reg),
+    /// a / b.
     FDiv(Reg, Reg),
+    /// The square root.
     FSqrt(Reg),
+    /// -a: the sign bit flipped, NaN to the one NaN.
     FNeg(Reg),
+    /// e^x, correctly rounded.
     FExp(Reg),
+    /// The natural logarithm, correctly rounded.
     FLog(Reg),
+    /// The hyperbolic tangent, correctly rounded.
     FTanh(Reg),
+    /// The error function, correctly rounded.
     FErf(Reg),
     /// 1 if a < b as binary32, else 0.
     FLt(Reg, Reg),
     /// An unsigned integer rounded to binary32.
     FFromU(Reg),
+    /// a + b modulo 2^32.
     UAdd(Reg, Reg),
+    /// a * b modulo 2^32.
     UMul(Reg, Reg),
+    /// a and b, bit by bit.
     UAnd(Reg, Reg),
     /// Logical shift right; only the low five bits of the amount count.
     UShr(Reg, Reg),
@@ -50,8 +63,11 @@ pub enum Instr {
     Select(Reg, Reg, Reg),
     /// Word `word & 3` of Philox4x32-10 with `key` and `counter` in registers.
     Philox {
+        /// The key's two words.
         key: [Reg; 2],
+        /// The counter's four words.
         counter: [Reg; 4],
+        /// Which word of the block.
         word: Reg,
     },
 }
@@ -61,6 +77,7 @@ pub enum Instr {
 pub struct Body {
     /// The versioned name that traces and verdicts print, such as `gelu_tanh.v1`.
     pub name: &'static str,
+    /// The instructions; register i is the result of instruction i.
     pub code: Vec<Instr>,
 }
 
@@ -199,12 +216,16 @@ pub struct Writer {
 
 macro_rules! binary {
     ($($name:ident => $instr:ident),*) => {
-        $(pub fn $name(&mut self, a: Reg, b: Reg) -> Reg { self.push(Instr::$instr(a, b)) })*
+        $(
+/// Appends the instruction on two registers.
+pub fn $name(&mut self, a: Reg, b: Reg) -> Reg { self.push(Instr::$instr(a, b)) })*
     };
 }
 macro_rules! unary {
     ($($name:ident => $instr:ident),*) => {
-        $(pub fn $name(&mut self, a: Reg) -> Reg { self.push(Instr::$instr(a)) })*
+        $(
+/// Appends the instruction on one register.
+pub fn $name(&mut self, a: Reg) -> Reg { self.push(Instr::$instr(a)) })*
     };
 }
 
@@ -217,6 +238,7 @@ impl Writer {
         Reg((self.code.len() - 1) as u8)
     }
 
+    /// Appends [`Instr::Input`]: the element of input view `k`.
     pub fn input(&mut self, k: u8) -> Reg {
         self.push(Instr::Input(k))
     }
@@ -231,6 +253,7 @@ impl Writer {
         self.push(Instr::Const(word))
     }
 
+    /// Appends [`Instr::Index`]: the output index along dimension `dim`.
     pub fn index(&mut self, dim: u8) -> Reg {
         self.push(Instr::Index(dim))
     }
@@ -239,10 +262,12 @@ impl Writer {
             uand => UAnd, ushr => UShr, ult => ULt, ueq => UEq);
     unary!(sqrt => FSqrt, neg => FNeg, exp => FExp, log => FLog, tanh => FTanh, erf => FErf, from_u => FFromU);
 
+    /// Appends [`Instr::Select`]: `yes` if the condition is not 0, else `no`.
     pub fn select(&mut self, condition: Reg, yes: Reg, no: Reg) -> Reg {
         self.push(Instr::Select(condition, yes, no))
     }
 
+    /// Appends [`Instr::Philox`].
     pub fn philox(&mut self, key: [Reg; 2], counter: [Reg; 4], word: Reg) -> Reg {
         self.push(Instr::Philox { key, counter, word })
     }

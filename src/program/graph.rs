@@ -19,7 +19,9 @@ pub struct TensorId(pub u32);
 /// Shape (row-major, rank 1..=4) and element type.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorType {
+    /// The elements' type.
     pub dtype: DType,
+    /// The dimensions, outermost first.
     pub shape: Vec<u32>,
 }
 
@@ -29,6 +31,7 @@ impl TensorType {
         self.shape.iter().map(|&d| d as usize).product()
     }
 
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -43,9 +46,13 @@ impl TensorType {
 /// Strides may be 0 (broadcast).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct View {
+    /// The tensor that is looked at.
     pub tensor: TensorId,
+    /// The place of element (0, 0, 0, 0).
     pub offset: u32,
+    /// Elements along each dimension.
     pub dims: [u32; 4],
+    /// Elements of the tensor from one index to the next, for each dimension.
     pub strides: [u32; 4],
 }
 
@@ -76,51 +83,127 @@ impl View {
 pub enum Primitive {
     /// *map*: every output element from the elements of the input views at its index. The index space `dims` has as
     /// many elements as the output, in row-major order; every view has the same dims.
-    Map { body: Body, dims: [u32; 4], inputs: Vec<View> },
+    Map {
+        /// What is computed of each element.
+        body: Body,
+        /// The index space.
+        dims: [u32; 4],
+        /// One view for each input of the body, with dims `dims`.
+        inputs: Vec<View>,
+    },
     /// *map*: out[i, c] = table[offset + i*stride_row + c*stride_column + indices[i]*stride_index]; an index is
     /// below `bound`. Embedding look-ups and the picking of a label's logit.
     Gather {
+        /// The table, of any shape: it is read by place.
         table: TensorId,
+        /// u32: one index for each row of the output.
         indices: TensorId,
+        /// Every index is below it.
         bound: u32,
+        /// Elements of the table from one index to the next.
         stride_index: u32,
+        /// Elements of the table from one output row to the next.
         stride_row: u32,
+        /// Elements of the table from one output column to the next.
         stride_column: u32,
     },
     /// *map*: every pixel of every patch of images [N, H, W, C], +0 outside of the image: out[(n, y, x), (ky, kx, c)] =
     /// input[n, row, column, c], with row and column by [`PatchGrid::source`]. What a convolution multiplies with its kernel.
-    Patches { input: TensorId, grid: PatchGrid },
+    Patches {
+        /// The images [N, H, W, C].
+        input: TensorId,
+        /// Which pixels a patch takes.
+        grid: PatchGrid,
+    },
     /// *max*: over the blocks of the last dimension, by [`crate::arith::float::order_key`]; [.., len] -> [.., blocks].
     /// `block` = 0 (whole rows) or a power of two.
-    RowMax { input: TensorId, block: u32 },
+    RowMax {
+        /// f32 [.., len].
+        input: TensorId,
+        /// Elements of a block; 0 = the whole row.
+        block: u32,
+    },
     /// *tree sum* over the blocks of the middle dimension: [outer, len, inner] -> [outer, blocks, inner]. `block` = 0
     /// (all terms) or a power of two: then the block's sum is a node of the whole tree.
-    TreeSum { input: TensorId, outer: u32, len: u32, inner: u32, block: u32 },
+    TreeSum {
+        /// f32 [outer, len, inner].
+        input: TensorId,
+        /// The first dimension.
+        outer: u32,
+        /// Terms of a whole sum.
+        len: u32,
+        /// The last dimension.
+        inner: u32,
+        /// Terms of a block; 0 = all.
+        block: u32,
+    },
     /// *tree sum* over rows grouped by [`Primitive::GroupOrder`]: out[s, w] = sum of input[order[i], w] for i in
     /// offsets[s]..offsets[s+1].
-    SegmentSum { input: TensorId, order: TensorId, offsets: TensorId },
+    SegmentSum {
+        /// f32 [rows, width].
+        input: TensorId,
+        /// u32 [rows]: the permutation that groups the rows.
+        order: TensorId,
+        /// u32 [segments + 1]: where each segment begins in `order`, and its end.
+        offsets: TensorId,
+    },
     /// *stable grouping*: the permutation that sorts positions by class, equal classes in their order.
-    GroupOrder { classes: TensorId, bound: u32 },
+    GroupOrder {
+        /// u32: the class of each position.
+        classes: TensorId,
+        /// Every class is below it.
+        bound: u32,
+    },
     /// *stable grouping*: where each class begins in that permutation; `bound + 1` entries.
-    GroupOffsets { classes: TensorId, bound: u32 },
+    GroupOffsets {
+        /// u32: the class of each position.
+        classes: TensorId,
+        /// Every class is below it.
+        bound: u32,
+    },
     /// *max*: `scale`: the magnitude of every scale group; view dims = [batch0, batch1, rows, K], output
     /// [batch0*batch1, rows, blocks]. `block` = 0 (whole K) or a power of two.
-    Magnitude { input: View, block: u32 },
+    Magnitude {
+        /// f32 [batch0, batch1, rows, K].
+        input: View,
+        /// Elements of a scale group; 0 = the whole of K.
+        block: u32,
+    },
     /// *map*: `quantise`: the same view to integers of `digits` digits; output [batch0*batch1, rows, K], K contiguous.
-    Quantise { input: View, magnitudes: TensorId, digits: u8, block: u32 },
+    Quantise {
+        /// f32 [batch0, batch1, rows, K].
+        input: View,
+        /// The output of [`Primitive::Magnitude`] for the same view and block.
+        magnitudes: TensorId,
+        /// Digits of an integer, 1..=4.
+        digits: u8,
+        /// Elements of a scale group; 0 = the whole of K.
+        block: u32,
+    },
     /// *integer product*: out[block, batch, m, n] = the exact dot product of a's row m and b's row n over the block,
     /// scaled back and rounded once, or what that rounding leaves. The blocks' results are added by a tree sum of their own.
     Product {
+        /// Integers [batch, M, K] of [`Primitive::Quantise`].
         a: TensorId,
+        /// Their magnitudes [batch, M, blocks].
         magnitudes_a: TensorId,
+        /// Integers [batch, N, K] of [`Primitive::Quantise`].
         b: TensorId,
+        /// Their magnitudes [batch, N, blocks].
         magnitudes_b: TensorId,
+        /// Terms of a block; 0 = the whole of K.
         block: u32,
+        /// Which part of the exact sum is the output.
         part: Part,
     },
     /// Not a primitive of the contract, and in no program: the same matrix product of two views [batch0, batch1, rows, K] by
     /// whatever kernel the engine calls native, in floating point. [`super::logged::native_graph`] puts it there.
-    Native { a: View, b: View },
+    Native {
+        /// The left operand [batch0, batch1, M, K].
+        a: View,
+        /// The right operand [batch0, batch1, N, K].
+        b: View,
+    },
 }
 
 impl Primitive {
@@ -168,27 +251,35 @@ impl Primitive {
 pub struct Node {
     /// The operator the primitive belongs to, such as `block0.attention.scores` or `block0.ln1.backward`.
     pub operator: String,
+    /// The computation.
     pub primitive: Primitive,
+    /// The tensor that it makes.
     pub output: TensorId,
 }
 
 /// A tensor that enters or leaves a graph under a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
+    /// The name, such as those of [`super::step::port`].
     pub name: String,
+    /// The tensor.
     pub tensor: TensorId,
 }
 
 /// A product of a graph that native kernels may compute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoggedProduct {
+    /// Where the product stands in the model.
     pub class: ProductClass,
-    /// The operands, in the kernels' input format: [batch0, batch1, M, K] and [batch0, batch1, N, K].
+    /// The left operand in the kernels' input format, [batch0, batch1, M, K].
     pub a: View,
+    /// The right operand, [batch0, batch1, N, K].
     pub b: View,
-    /// u32 [batch, M, 1] and [batch, N, 1]: magnitudes of the operands' rows.
+    /// u32 [batch, M, 1]: the magnitudes of a's rows.
     pub magnitudes_a: TensorId,
+    /// u32 [batch, N, 1]: the magnitudes of b's rows.
     pub magnitudes_b: TensorId,
+    /// How the grid of an element follows from the magnitudes.
     pub rule: GridRule,
     /// The product before it is rounded to the grid: binary32, or for grids finer than bfloat16 two parts [2, batch, M, N], the
     /// nearest binary32 and the rest.
@@ -217,9 +308,13 @@ impl LoggedProduct {
 /// A graph in execution order: every node reads inputs and outputs of earlier nodes only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Graph {
+    /// The types of all tensors, by [`TensorId`].
     pub tensors: Vec<TensorType>,
+    /// The tensors that enter, in the order in which engines take them.
     pub inputs: Vec<Port>,
+    /// The nodes, in execution order.
     pub nodes: Vec<Node>,
+    /// The tensors that leave, in the order in which engines return them.
     pub outputs: Vec<Port>,
     /// Products that native kernels may compute, in the order of their nodes; none in the exact profile. Follows from the nodes
     /// and the job, so it is not part of the encoding.
@@ -227,6 +322,7 @@ pub struct Graph {
 }
 
 impl Graph {
+    /// A tensor's type.
     pub fn tensor(&self, id: TensorId) -> &TensorType {
         &self.tensors[id.0 as usize]
     }
@@ -236,6 +332,7 @@ impl Graph {
         self.inputs.iter().find(|p| p.name == name).map(|p| p.tensor)
     }
 
+    /// The output port with this name.
     pub fn output(&self, name: &str) -> Option<TensorId> {
         self.outputs.iter().find(|p| p.name == name).map(|p| p.tensor)
     }

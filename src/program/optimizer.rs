@@ -12,9 +12,23 @@ use super::graph::TensorId;
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Optimizer {
     /// AdamW (Loshchilov and Hutter, 2019).
-    Adamw { beta1: f32, beta2: f32, epsilon: f32, weight_decay: f32 },
+    Adamw {
+        /// The decay of the first moment.
+        beta1: f32,
+        /// The decay of the second moment.
+        beta2: f32,
+        /// The addend of the denominator.
+        epsilon: f32,
+        /// Times the learning rate, the part of a parameter that a step takes off.
+        weight_decay: f32,
+    },
     /// SGD with momentum; weight decay is decoupled here too.
-    Sgd { momentum: f32, weight_decay: f32 },
+    Sgd {
+        /// The decay of the momentum.
+        momentum: f32,
+        /// Times the learning rate, the part of a parameter that a step takes off.
+        weight_decay: f32,
+    },
 }
 
 impl Optimizer {
@@ -36,9 +50,11 @@ impl Optimizer {
 /// The scalars of an update, each [1].
 #[derive(Clone, Copy)]
 pub struct Rates {
+    /// The step's learning rate.
     pub learning_rate: TensorId,
-    /// 1 - beta1^t and 1 - beta2^t for AdamW (t counts from 1); unused by SGD.
+    /// 1 - beta1^t for AdamW (t counts from 1); unused by SGD.
     pub correction1: TensorId,
+    /// 1 - beta2^t for AdamW; unused by SGD.
     pub correction2: TensorId,
     /// The clip factor.
     pub clip: TensorId,
@@ -46,9 +62,11 @@ pub struct Rates {
 
 /// One parameter with what its update reads.
 pub struct Trained<'a> {
+    /// The parameter before the update.
     pub parameter: TensorId,
     /// Whether weight decay applies.
     pub decayed: bool,
+    /// Its gradient over the whole batch, not clipped, of the same shape.
     pub gradient: TensorId,
     /// In the order of [`Optimizer::slots`].
     pub state: &'a [TensorId],

@@ -9,29 +9,40 @@ use crate::arith::grid::GridRule;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProductClass {
-    /// x W^T of a linear layer; its gradients dy W and dy^T x.
+    /// x W^T of a linear layer.
     Linear,
+    /// dy W of a linear layer.
     LinearDx,
+    /// dy^T x of a linear layer.
     LinearDw,
-    /// A convolution: patches of its input times its kernels; its gradients, by patches of dy, and dy^T patches.
+    /// A convolution: patches of its input times its kernels.
     Conv,
+    /// The gradient of a convolution's input.
     ConvDx,
+    /// The gradient of a convolution's kernels.
     ConvDw,
-    /// The last linear layer before the loss: hidden W^T; dlogits W and dlogits^T hidden.
+    /// The last linear layer before the loss: hidden W^T.
     Head,
+    /// dlogits W.
     HeadDx,
+    /// dlogits^T hidden.
     HeadDw,
-    /// Attention scores q k^T; dscores k and dscores^T q.
+    /// Attention scores q k^T.
     Scores,
+    /// dscores k, the gradient of q.
     ScoresDq,
+    /// dscores^T q, the gradient of k.
     ScoresDk,
-    /// Attention values p v; dout v^T and p^T dout.
+    /// Attention values p v.
     Values,
+    /// dout v^T, the gradient of p.
     ValuesDp,
+    /// p^T dout, the gradient of v.
     ValuesDv,
 }
 
 impl ProductClass {
+    /// Every class, in the order of their numbers.
     pub const ALL: [ProductClass; 15] = {
         use ProductClass::*;
         [
@@ -67,8 +78,11 @@ impl ProductClass {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProductDigits {
+    /// Digits of the left operand, 1..=4.
     pub digits_a: u8,
+    /// Digits of the right operand, 1..=4.
     pub digits_b: u8,
+    /// Terms of a scale block along K; 0 = all of K.
     #[serde(default)]
     pub block: u32,
 }
@@ -133,10 +147,12 @@ impl ProductTable {
         table
     }
 
+    /// The digits of a class.
     pub fn get(&self, class: ProductClass) -> ProductDigits {
         self.digits[class as usize]
     }
 
+    /// Sets the digits of a class.
     pub fn set(&mut self, class: ProductClass, digits: ProductDigits) {
         self.digits[class as usize] = digits;
     }
@@ -146,7 +162,8 @@ impl ProductTable {
         self.logged[class as usize]
     }
 
-    pub fn set_logged(&mut self, class: ProductClass, rule: GridRule) {
+    /// Rounds a class to a grid, so that native kernels may compute it.
+    pub(crate) fn set_logged(&mut self, class: ProductClass, rule: GridRule) {
         self.logged[class as usize] = Some(rule);
     }
 }

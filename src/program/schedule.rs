@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Schedule {
+    /// The learning rate after warm-up.
     pub peak: f32,
     /// Steps of linear warm-up; step t of them has peak * t / warmup.
     #[serde(default)]

@@ -23,17 +23,22 @@ pub mod port {
     pub const STEP: &str = "scalar/step";
     /// u32 [1]: the first sample of the micro-batch in the whole batch.
     pub const FIRST_SAMPLE: &str = "scalar/first_sample";
-    /// f32 [1] each.
+    /// f32 [1]: the step's learning rate.
     pub const LEARNING_RATE: &str = "scalar/learning_rate";
+    /// f32 [1]: AdamW's bias correction of the first moment.
     pub const CORRECTION1: &str = "scalar/correction1";
+    /// f32 [1]: AdamW's bias correction of the second moment.
     pub const CORRECTION2: &str = "scalar/correction2";
-    /// f32 [1]: the clip factor and the gradient's norm before it.
+    /// f32 [1]: the clip factor.
     pub const CLIP: &str = "clip";
+    /// f32 [1]: the gradient's global norm before clipping.
     pub const NORM: &str = "norm";
 
+    /// A parameter.
     pub fn parameter(name: &str) -> String {
         format!("param/{name}")
     }
+    /// A parameter's gradient.
     pub fn gradient(name: &str) -> String {
         format!("grad/{name}")
     }
@@ -41,13 +46,15 @@ pub mod port {
     pub fn slot(slot: &str, name: &str) -> String {
         format!("{slot}/{name}")
     }
+    /// A tensor of the micro-batch's data.
     pub fn batch(name: &str) -> String {
         format!("batch/{name}")
     }
-    /// The two operands of `accumulate`.
+    /// The left operand of `accumulate`.
     pub fn left(name: &str) -> String {
         format!("left/{name}")
     }
+    /// The right operand of `accumulate`.
     pub fn right(name: &str) -> String {
         format!("right/{name}")
     }
@@ -56,13 +63,17 @@ pub mod port {
 /// Everything that decides the bits of a training step, apart from its data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepSpec {
+    /// The model.
     pub model: Model,
+    /// The optimizer.
     pub optimizer: Optimizer,
     /// The greatest gradient norm; `None` = no clipping (the factor is 1).
     pub clip_norm: Option<f32>,
-    /// Samples of a micro-batch, and micro-batches of a step.
+    /// Samples of a micro-batch.
     pub micro_batch: u32,
+    /// Micro-batches of a step.
     pub micro_batches: u32,
+    /// Digits and grids of the products, by class.
     pub products: ProductTable,
 }
 
@@ -71,6 +82,7 @@ pub struct StepSpec {
 pub struct StateTensor {
     /// The port's name: `param/..`, an optimizer slot such as `m/..`, `grad/..` or `loss`.
     pub name: String,
+    /// The dimensions.
     pub shape: Vec<u32>,
 }
 
@@ -89,13 +101,16 @@ pub fn state_bytes(state: &[StateTensor]) -> u64 {
 /// The data of one micro-batch: canonical bytes of each tensor of [`Model::batch`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MicroBatch {
+    /// In the order of [`Model::batch`].
     pub tensors: Vec<Vec<u8>>,
 }
 
 /// The program of a job.
 #[derive(Clone, Debug)]
 pub struct Program {
+    /// What the program was made from.
     pub spec: StepSpec,
+    /// The model's parameters, in order.
     pub parameters: Vec<Parameter>,
     /// params, batch, scalars -> `grad/*`, `loss`.
     pub micro: Graph,
@@ -106,6 +121,7 @@ pub struct Program {
 }
 
 impl Program {
+    /// Builds the three graphs of a step.
     pub fn new(spec: StepSpec) -> Program {
         let parameters = spec.model.parameters();
         Program {

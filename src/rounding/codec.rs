@@ -145,6 +145,9 @@ pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
 }
 
 /// Takes an integer off the front; only its shortest form.
+///
+/// # Errors
+/// If the bytes end too early, or the integer has more than nine bytes or not its shortest form.
 pub fn take_varint(bytes: &mut &[u8]) -> Result<u64, Malformed> {
     let mut value = 0u64;
     for i in 0..9 {
@@ -195,6 +198,9 @@ pub fn encode(decisions: &[Decision], elements: u64) -> Vec<u8> {
 }
 
 /// The decisions of a product of `elements` elements.
+///
+/// # Errors
+/// If the bytes are not the one encoding of decisions about so many elements.
 pub fn decode(bytes: &[u8], elements: u64) -> Result<Vec<Decision>, Malformed> {
     if bytes.is_empty() {
         return Ok(Vec::new());

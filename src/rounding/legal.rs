@@ -11,7 +11,9 @@ use crate::arith::grid::Grid;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Accumulation {
+    /// In binary32.
     Binary32,
+    /// In binary64.
     Binary64,
 }
 
@@ -131,15 +133,19 @@ impl Exact {
 /// A rounding that no honest kernel can have taken.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Illegal {
+    /// The micro-batch that the product is of.
     pub micro_batch: u32,
+    /// The product's operator.
     pub operator: String,
     /// The product's number among those of the program that are logged.
     pub product: usize,
     /// Place in the product's output, row-major.
     pub element: u64,
-    /// The exact product, about, the proved bound on a native kernel's distance from it, and the trainer's value.
+    /// The exact product, to about binary64.
     pub exact: f64,
+    /// The proved bound on a native kernel's distance from the exact product.
     pub bound: f64,
+    /// The trainer's value.
     pub value: f32,
     /// The least and greatest value that an honest kernel's result can have been rounded to.
     pub legal: [f32; 2],

@@ -40,6 +40,9 @@ impl Log {
     }
 
     /// Reads the index of a log that must have `parts` parts. Parts are decoded when they are asked for.
+    ///
+    /// # Errors
+    /// If the index is malformed, lists another number of parts, or does not fill the file.
     pub fn open(bytes: Vec<u8>, parts: usize) -> Result<Log, Malformed> {
         let index = Index::read(&bytes, bytes.len() as u64, parts)?;
         let parts = index.parts.into_iter().map(|part| part.start as usize..part.end as usize).collect();
@@ -103,11 +106,15 @@ pub struct PartProof {
     pub slices: Vec<usize>,
     /// Their bytes, one after another.
     pub bytes: Vec<u8>,
+    /// The BLAKE3 hashes that prove the slices in the log's root.
     pub siblings: Vec<Hash>,
 }
 
 impl PartProof {
     /// The bytes of part `number` of a log with this root, which has `parts` parts.
+    ///
+    /// # Errors
+    /// If the slices do not give `root`, or do not hold the index and the part.
     pub fn part(&self, root: &Digest, parts: usize, number: usize) -> Result<Vec<u8>, Malformed> {
         let wrong = |why: &str| Malformed::invalid("proof of a log's part", why);
         let len = self.len as usize;
@@ -153,6 +160,7 @@ impl PartProof {
 pub struct Index {
     /// Bytes of the index itself.
     pub bytes: u64,
+    /// The bytes of each part in the log, in order.
     pub parts: Vec<Range<u64>>,
 }
 
@@ -163,6 +171,9 @@ pub fn index_bytes_max(parts: usize) -> usize {
 
 impl Index {
     /// Reads the index off the beginning of a file of `len` bytes.
+    ///
+    /// # Errors
+    /// If the index is malformed, lists another number of parts, or does not fill the file.
     pub fn read(beginning: &[u8], len: u64, parts: usize) -> Result<Index, Malformed> {
         let invalid = |why: String| Malformed::invalid("rounding log", why);
         let mut rest = beginning

@@ -18,10 +18,15 @@ pub struct Side {
 /// A product whose results are tested: [batch, M, N] of K terms each.
 #[derive(Clone, Copy)]
 pub struct Product<'a> {
+    /// [batch, M, N, K].
     pub dims: [usize; 4],
+    /// How the grid of an element follows from the magnitudes.
     pub rule: GridRule,
+    /// The left operand's rows, [batch, M].
     pub a: &'a Side,
+    /// The right operand's rows, [batch, N].
     pub b: &'a Side,
+    /// How far from a boundary a result is a near tie.
     pub tolerance: Tolerance,
 }
 
@@ -39,11 +44,15 @@ pub struct Tolerance {
 /// A result that could round to more than one value.
 #[derive(Clone, Copy, Debug)]
 pub struct NearTie {
+    /// The element's place in [batch, M, N].
     pub place: usize,
+    /// The result.
     pub value: f64,
     /// What the result is rounded to.
     pub rounded: i64,
+    /// How far another machine's result may be.
     pub tolerance: f64,
+    /// The grid of the element.
     pub grid: Grid,
 }
 

@@ -28,6 +28,7 @@ pub enum Preset {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rounding {
+    /// A known setting; absent = the default profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preset: Option<Preset>,
     /// The grid: leading bits of binary32 that results keep. 16 is bfloat16, for kernels that accumulate in binary32. Absent = 16, in
@@ -41,6 +42,7 @@ pub struct Rounding {
     /// 16 bits; in the paper's preset of 2^-24 of the grid's step. Absent = a default that grows with sqrt(K), in the preset the most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threshold: Option<u32>,
+    /// Thresholds of single classes, in the units of `threshold`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub class: BTreeMap<ProductClass, u32>,
 }
@@ -100,6 +102,7 @@ impl Rounding {
         if self.is_paper() { PAPER_MOST } else { MOST }
     }
 
+    /// How the grid of an element follows from the magnitudes.
     pub fn rule(&self) -> GridRule {
         let floor = if self.bits() > 16 { 0 } else { FLOOR };
         GridRule { bits: self.bits(), floor: self.floor.unwrap_or(floor) }

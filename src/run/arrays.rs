@@ -21,6 +21,7 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 pub struct Array {
     /// Of a safetensors file; empty otherwise.
     pub name: String,
+    /// Shape and element type.
     pub ty: TensorType,
     /// Canonical bytes.
     pub bytes: Vec<u8>,
@@ -37,6 +38,9 @@ pub fn read(path: &Path) -> Result<Vec<Array>, RunError> {
 }
 
 /// The arrays of a file with this extension and contents.
+///
+/// # Errors
+/// If the extension is another one, the contents are malformed, or hold other types than 32-bit floats and integers that fit 32 bits.
 pub fn parse(extension: &str, bytes: &[u8]) -> Result<Vec<Array>, String> {
     match extension {
         "npy" => from_npy(bytes).map(|array| vec![array]),

@@ -63,11 +63,17 @@ fn header(state: &[StateTensor]) -> Vec<u8> {
 }
 
 /// Reads exactly the tensors of `state`, each with its shape.
+///
+/// # Errors
+/// If the file cannot be read, or holds other tensors.
 pub fn read(path: &Path, state: &[StateTensor]) -> Result<Vec<Vec<u8>>, RunError> {
     parse(path, &disk::read(path, state_bytes(state) + HEADER_MAX)?, state)
 }
 
 /// [`read`] from a file's contents; `path` names them in errors.
+///
+/// # Errors
+/// If the file is malformed, or holds other tensors.
 pub fn parse(path: &Path, bytes: &[u8], state: &[StateTensor]) -> Result<Vec<Vec<u8>>, RunError> {
     let file = SafeTensors::deserialize(bytes).map_err(|error| RunError::invalid(path, error.to_string()))?;
     if file.len() != state.len() {

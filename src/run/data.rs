@@ -9,11 +9,17 @@ use crate::job::data::{DataFile, Dataset, FileManifest};
 use crate::program::models::Model;
 
 /// The manifest of a file.
+///
+/// # Errors
+/// If the file is no plain file, or cannot be read.
 pub fn manifest(name: String, path: &Path) -> Result<FileManifest, RunError> {
     FileManifest::of(name, &mut disk::open(path)?).map_err(RunError::io(path))
 }
 
 /// Opens the files of `manifest` in `folder` and checks that they fit the model.
+///
+/// # Errors
+/// If a file cannot be opened, is not as long as its manifest says, or does not fit the job's model.
 pub fn open(
     folder: &Path,
     manifest: &[FileManifest],
@@ -40,6 +46,9 @@ pub fn open(
 }
 
 /// Opens the files that a job names, before there is a run.
+///
+/// # Errors
+/// If a file cannot be read, is malformed, or does not fit the job's model.
 pub fn of_sources(sources: &[PathBuf], spec: &DataSpec, model: &Model) -> Result<Dataset, RunError> {
     let mut files = Vec::new();
     for (number, path) in sources.iter().enumerate() {

@@ -31,6 +31,7 @@ const HEADS_MAX: usize = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunFile {
+    /// The contract's name.
     pub contract: String,
     /// The trainer's public key (C2SP note form), if the run is signed.
     pub trainer_key: Option<String>,
@@ -40,6 +41,7 @@ pub struct RunFile {
     pub nonce: String,
     /// The program digest that the trainer derived.
     pub program: Digest,
+    /// A manifest for each data file, in order.
     pub data: Vec<FileManifest>,
 }
 
@@ -49,6 +51,7 @@ pub fn data_name(number: usize) -> String {
 }
 
 impl RunFile {
+    /// The same with the data's digest in place of the manifests.
     pub fn summary(&self) -> RunSummary {
         RunSummary {
             contract: self.contract.clone(),
@@ -64,40 +67,52 @@ impl RunFile {
 /// Where everything of a run is.
 #[derive(Clone, Debug)]
 pub struct Layout {
+    /// The run's folder.
     pub root: PathBuf,
 }
 
 impl Layout {
+    /// What identifies the run.
     pub fn run_json(&self) -> PathBuf {
         self.root.join("run.json")
     }
+    /// The job file.
     pub fn job(&self) -> PathBuf {
         self.root.join("job.toml")
     }
+    /// The folder of the data files.
     pub fn data(&self) -> PathBuf {
         self.root.join("data")
     }
+    /// The file of records.
     pub fn transcript(&self) -> PathBuf {
         self.root.join("transcript")
     }
+    /// The folder of signed heads.
     pub fn heads(&self) -> PathBuf {
         self.root.join("heads")
     }
+    /// The head over `size` records.
     pub fn head(&self, size: u64) -> PathBuf {
         self.heads().join(format!("{size:012}"))
     }
+    /// The folder of checkpoints.
     pub fn checkpoints(&self) -> PathBuf {
         self.root.join("checkpoints")
     }
+    /// The state after a step.
     pub fn checkpoint(&self, step: u32) -> PathBuf {
         self.checkpoints().join(format!("step-{step:09}.safetensors"))
     }
+    /// The folder of traces, for jobs that commit operators.
     pub fn traces(&self) -> PathBuf {
         self.root.join("traces")
     }
+    /// The trace of a step.
     pub fn trace(&self, step: u32) -> PathBuf {
         self.traces().join(format!("step-{step:09}"))
     }
+    /// The folder of rounding logs.
     pub fn logs(&self) -> PathBuf {
         self.root.join("logs")
     }
@@ -115,6 +130,9 @@ impl Layout {
 
     /// Checks that a new run can be made here: the folder is not there, empty, or holds what an interrupted beginning
     /// leaves. `run.json` is written last, so nothing that a trainer writes later can be there without it.
+    ///
+    /// # Errors
+    /// If the folder holds something else, or cannot be read.
     pub fn check_unused(&self) -> Result<(), RunError> {
         let refused = |name: &str| {
             let why = format!("{} holds {name}, but no run.json: choose another folder", self.root.display());
@@ -140,11 +158,17 @@ impl Layout {
 
 /// A run as it was read: identity, job and program, all re-derived from its files.
 pub struct Run {
+    /// Where its files are.
     pub layout: Layout,
+    /// What `run.json` says.
     pub file: RunFile,
+    /// The job file's text, which the run id covers.
     pub job_text: String,
+    /// The job.
     pub job: Job,
+    /// The job's program.
     pub program: Program,
+    /// The run id.
     pub id: Digest,
     /// The run's seed, from the job and the challenge.
     pub seed: Digest,
@@ -152,6 +176,9 @@ pub struct Run {
 
 impl Run {
     /// Reads `run.json` and the job and derives what they say.
+    ///
+    /// # Errors
+    /// If there is no run, a file cannot be read, or `run.json` and the job contradict each other.
     pub fn open(root: &Path) -> Result<Run, RunError> {
         let layout = Layout { root: root.to_path_buf() };
         let path = layout.run_json();
@@ -177,6 +204,9 @@ impl Run {
     }
 
     /// Derives a run from the texts of its `run.json` and job, wherever they come from.
+    ///
+    /// # Errors
+    /// If a text is malformed, the run follows another contract, or `run.json` and the job contradict each other.
     pub fn from_texts(layout: Layout, json: &str, job_text: &str) -> Result<Run, RunError> {
         let path = layout.run_json();
         let file: RunFile =
@@ -203,6 +233,10 @@ impl Run {
         Ok(Run { layout, file, job_text: job_text.to_string(), job, program, id: identity.run_id(), seed })
     }
 
+    /// The run's data. Chunks are checked when they are read.
+    ///
+    /// # Errors
+    /// If a file cannot be opened, is not as long as its manifest says, or does not fit the job's model.
     pub fn dataset(&self) -> Result<Dataset, RunError> {
         data::open(&self.layout.data(), &self.file.data, &self.job.data, &self.job.model)
     }
@@ -229,6 +263,9 @@ impl Run {
     }
 
     /// The sizes of all published heads, ascending.
+    ///
+    /// # Errors
+    /// If the folder cannot be read, or holds anything but heads.
     pub fn head_sizes(&self) -> Result<Vec<u64>, RunError> {
         let folder = self.layout.heads();
         let mut sizes = Vec::new();
@@ -251,6 +288,9 @@ impl Run {
     }
 
     /// Reads a head and checks that it is this run's, of this size, and signed by `key` if one is given.
+    ///
+    /// # Errors
+    /// If the head cannot be read, is malformed, of another run or size, or not signed by `key`.
     pub fn head(&self, size: u64, key: Option<&PublicKey>) -> Result<(Head, Signed), RunError> {
         let path = self.layout.head(size);
         let note = disk::read_text(&path, NOTE_MAX as u64)?;
@@ -308,6 +348,9 @@ impl Run {
     }
 
     /// The rounding log of a step; its root is not compared with anything here.
+    ///
+    /// # Errors
+    /// If the log cannot be read, or is malformed.
     pub fn rounding_log(&self, step: u32) -> Result<Log, RunError> {
         let path = self.layout.log(step);
         let products = &self.program.micro.logged;
@@ -320,6 +363,9 @@ impl Run {
     }
 
     /// The steps whose checkpoints are there, ascending.
+    ///
+    /// # Errors
+    /// If the folder cannot be read, or holds anything but checkpoints.
     pub fn checkpoint_steps(&self) -> Result<Vec<u32>, RunError> {
         let folder = self.layout.checkpoints();
         let mut steps = Vec::new();
@@ -353,6 +399,9 @@ impl Drop for WriteLock {
 }
 
 /// Locks a run's folder.
+///
+/// # Errors
+/// If another process has the lock, or the file cannot be written.
 pub fn lock(layout: &Layout) -> Result<WriteLock, RunError> {
     let path = layout.lock();
     disk::refuse_link(&path)?;
@@ -377,6 +426,9 @@ pub fn lock(layout: &Layout) -> Result<WriteLock, RunError> {
 }
 
 /// Creates a run's folder with its data, job and `run.json` (written last, so that a run is there or not).
+///
+/// # Errors
+/// If a file cannot be read or written.
 pub fn create(
     disk: &Disk,
     layout: &Layout,

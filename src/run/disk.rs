@@ -37,6 +37,9 @@ impl Disk {
     }
 
     /// Writes to an open file; a crash here writes half.
+    ///
+    /// # Errors
+    /// If the system refuses, or at the crash point that a test chose.
     pub fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<()> {
         if let Err(crash) = self.crash_point() {
             file.write_all(&bytes[..bytes.len() / 2])?;
@@ -45,33 +48,55 @@ impl Disk {
         file.write_all(bytes)
     }
 
+    /// Waits until an open file is safe on disk.
+    ///
+    /// # Errors
+    /// If the system refuses, or at the crash point that a test chose.
     pub fn sync(&self, file: &File) -> io::Result<()> {
         self.crash_point()?;
         file.sync_all()
     }
 
     /// Cuts an open file to `len` bytes.
+    ///
+    /// # Errors
+    /// If the system refuses, or at the crash point that a test chose.
     pub fn truncate(&self, file: &File, len: u64) -> io::Result<()> {
         self.crash_point()?;
         file.set_len(len)
     }
 
     /// Removes a file.
+    ///
+    /// # Errors
+    /// If the system refuses, or at the crash point that a test chose.
     pub fn remove(&self, path: &Path) -> Result<(), RunError> {
         self.crash_point().and_then(|()| fs::remove_file(path)).map_err(RunError::io(path))
     }
 
     /// Makes a folder and those above it, unless they are there.
+    ///
+    /// # Errors
+    /// If the system refuses, or at the crash point that a test chose.
     pub fn create_folder(&self, path: &Path) -> Result<(), RunError> {
         self.crash_point().and_then(|()| fs::create_dir_all(path)).map_err(RunError::io(path))
     }
 
     /// Replaces a file's contents as a whole: temporary file, fsync, rename, fsync of the folder.
+    ///
+    /// # Errors
+    /// If the system refuses, or at the crash point that a test chose.
     pub fn replace(&self, path: &Path, bytes: &[u8]) -> Result<(), RunError> {
         self.replace_by(path, |file| self.write(file, bytes))
     }
 
     /// [`Disk::replace`], with the contents written by `contents`.
+    ///
+    /// # Errors
+    /// If `contents` fails, the system refuses, or at the crash point that a test chose.
+    ///
+    /// # Panics
+    /// If `path` has no folder or no file name.
     pub fn replace_by(
         &self,
         path: &Path,
@@ -98,6 +123,9 @@ impl Disk {
 }
 
 /// Reads a file of at most `max` bytes. Links are refused: a run is read as it lies there.
+///
+/// # Errors
+/// If it is no plain file, larger than `max`, or cannot be read.
 pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, RunError> {
     let mut file = open(path)?;
     let len = file.metadata().map_err(RunError::io(path))?.len();
@@ -110,11 +138,17 @@ pub fn read(path: &Path, max: u64) -> Result<Vec<u8>, RunError> {
 }
 
 /// Reads a UTF-8 file of at most `max` bytes.
+///
+/// # Errors
+/// If it is no plain file, larger than `max`, not UTF-8, or cannot be read.
 pub fn read_text(path: &Path, max: u64) -> Result<String, RunError> {
     String::from_utf8(read(path, max)?).map_err(|_| RunError::invalid(path, "the text is not UTF-8"))
 }
 
 /// Checks that a path that is about to be written is not a link (to there or to nowhere).
+///
+/// # Errors
+/// If something other than a plain file is there.
 pub fn refuse_link(path: &Path) -> Result<(), RunError> {
     match fs::symlink_metadata(path) {
         Ok(kind) if !kind.is_file() => {
@@ -125,6 +159,9 @@ pub fn refuse_link(path: &Path) -> Result<(), RunError> {
 }
 
 /// Opens a plain file for reading.
+///
+/// # Errors
+/// If it is no plain file, or cannot be opened.
 pub fn open(path: &Path) -> Result<File, RunError> {
     let kind = fs::symlink_metadata(path).map_err(RunError::io(path))?;
     if !kind.is_file() {

@@ -11,13 +11,23 @@ use crate::job::data::DataError;
 pub enum RunError {
     /// The file is not what it should be: the fault of whoever made it.
     #[error("{}: {source}", path.display())]
-    Malformed { path: PathBuf, source: Malformed },
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Malformed,
+    },
     /// The job file is wrong: the user's to mend.
     #[error("{0}")]
     Job(String),
     /// This machine could not read or write.
     #[error("{}: {source}", path.display())]
-    Io { path: PathBuf, source: std::io::Error },
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
     /// The command cannot be done on this run as it is.
     #[error("{0}")]
     Refused(String),

@@ -8,6 +8,9 @@ use crate::commit::trace::Trace;
 use crate::program::step::Program;
 
 /// Writes a step's trace.
+///
+/// # Errors
+/// If the file cannot be written.
 pub fn write(disk: &Disk, path: &Path, trace: &Trace) -> Result<(), RunError> {
     disk.replace(path, &trace.encode())
 }

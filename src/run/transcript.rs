@@ -22,7 +22,9 @@ fn checksum(record: &[u8]) -> [u8; 8] {
 /// The records of a transcript with the Merkle leaves they are hashed to.
 #[derive(Clone, Debug, Default)]
 pub struct Transcript {
+    /// The records, from the initial one on.
     pub records: Vec<Record>,
+    /// The Merkle leaf of each record.
     pub leaves: Vec<Digest>,
 }
 
@@ -45,6 +47,9 @@ pub fn leaf(record: &Record) -> Digest {
 
 /// Reads all whole records. Returns them with the length of the file that they fill; what follows is a torn tail.
 /// A record whose checksum is wrong although more follows is an edited one.
+///
+/// # Errors
+/// If the file cannot be read, or has a malformed record before its torn tail.
 pub fn read(path: &Path) -> Result<(Transcript, u64), RunError> {
     let file = disk::open(path)?;
     let len = file.metadata().map_err(RunError::io(path))?.len();
@@ -52,6 +57,9 @@ pub fn read(path: &Path) -> Result<(Transcript, u64), RunError> {
 }
 
 /// [`read`] from `len` bytes of anything; `path` names them in errors.
+///
+/// # Errors
+/// If the bytes cannot be read, or have a malformed record before their torn tail.
 pub fn parse(path: &Path, mut reader: impl Read, len: u64) -> Result<(Transcript, u64), RunError> {
     let mut transcript = Transcript::default();
     let mut whole = 0u64;
@@ -128,6 +136,10 @@ impl Writer {
         Ok((Writer { path: path.to_path_buf(), file, frontier }, transcript))
     }
 
+    /// Appends a record. It is safe on disk only after [`Writer::sync`].
+    ///
+    /// # Errors
+    /// If the file cannot be written.
     pub fn append(&mut self, disk: &Disk, record: &Record) -> Result<(), RunError> {
         let bytes = record.encode();
         let mut frame = Encoder::default();
@@ -139,14 +151,19 @@ impl Writer {
     }
 
     /// Makes everything appended so far last.
+    ///
+    /// # Errors
+    /// If the system refuses, or at the crash point that a test chose.
     pub fn sync(&self, disk: &Disk) -> Result<(), RunError> {
         disk.sync(&self.file).map_err(RunError::io(&self.path))
     }
 
+    /// Records so far.
     pub fn size(&self) -> u64 {
         self.frontier.size()
     }
 
+    /// The Merkle root over the records so far.
     pub fn root(&self) -> Digest {
         self.frontier.root()
     }

@@ -4,8 +4,11 @@
 /// Why a shader cannot be put together.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ComposeError {
+    /// The file under `shaders/`.
     pub file: String,
+    /// The line, from 1.
     pub line: usize,
+    /// What is wrong, in words.
     pub message: String,
 }
 
@@ -20,6 +23,9 @@ impl std::error::Error for ComposeError {}
 const DIRECTIVE: &str = "//!include ";
 
 /// The text of `file` with its includes expanded; `lookup` gives the text of an included file.
+///
+/// # Errors
+/// If an included file is not there, or includes itself.
 pub fn compose<'a>(
     file: &str,
     text: &str,

@@ -40,11 +40,15 @@ pub enum Rule {
 /// A place that breaks a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
+    /// The shader's name.
     pub shader: String,
+    /// The line, from 1.
     pub line: u32,
+    /// The rule that it breaks.
     pub rule: Rule,
     /// The source text of the expression, cut short.
     pub expression: String,
+    /// How it breaks the rule.
     pub message: String,
 }
 
@@ -56,6 +60,9 @@ impl std::fmt::Display for Violation {
 }
 
 /// Checks a complete shader.
+///
+/// # Errors
+/// Every place that breaks a rule.
 pub fn check(shader: &str, source: &str) -> Result<(), Vec<Violation>> {
     let mut lint = Lint { shader, source, found: Vec::new(), unpacked: 0 };
     lint.text();

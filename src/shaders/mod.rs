@@ -27,6 +27,9 @@ pub fn is_native(text: &str) -> bool {
 }
 
 /// Expands the includes of a shader that is written at run time.
+///
+/// # Errors
+/// If an included file is not there.
 pub fn compose_text(name: &str, text: &str) -> Result<String, compose::ComposeError> {
     compose::compose(name, text, &|file| SHARED.iter().find(|(n, _)| *n == file).map(|(_, text)| *text))
 }

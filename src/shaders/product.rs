@@ -15,6 +15,7 @@ pub enum Variant {
 }
 
 impl Variant {
+    /// All variants.
     pub const ALL: [Variant; 3] = [Variant::Dot, Variant::Float, Variant::Words];
 
     /// The file of its template, without the extension.
@@ -48,9 +49,11 @@ const LANES: u32 = 16;
 /// What a completion depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Choice {
+    /// How the product is computed.
     pub variant: Variant,
     /// Digits of the operands, 1..=4.
     pub digits_a: u32,
+    /// Digits of the right operand.
     pub digits_b: u32,
     /// Whether sums need 128 bits: K * 2^(both magnitude bits) reaches 2^63.
     pub wide: bool,

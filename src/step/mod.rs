@@ -34,6 +34,7 @@ pub enum StepError {
 
 /// A step's record and what it was made of.
 pub struct CommittedStep {
+    /// The record, as it stands in the transcript.
     pub record: StepRecord,
     /// The state's tensor digests, in the table's order.
     pub state: Vec<Digest>,
@@ -49,6 +50,9 @@ pub fn scalars(run: &Run, step: u32) -> StepScalars {
 }
 
 /// The root over a micro-batch's gradients and loss.
+///
+/// # Errors
+/// If the engine cannot read the gradients.
 pub fn gradient_root(session: &mut Session, gradients: &Gradients) -> Result<Digest, EngineError> {
     let table = session.program().gradients();
     let mut digests = Vec::with_capacity(table.len());
@@ -64,6 +68,9 @@ pub fn gradient_root(session: &mut Session, gradients: &Gradients) -> Result<Dig
 }
 
 /// The digests of a session's state tensors.
+///
+/// # Errors
+/// If the engine cannot read the state.
 pub fn state_digests(session: &mut Session) -> Result<Vec<Digest>, EngineError> {
     let state = session.program().state();
     if let Some(roots) = session.state_roots()? {
@@ -82,6 +89,9 @@ pub fn state_root(program: &Program, digests: &[Digest]) -> Digest {
 
 /// Runs step `scalars.step` on the session's state and commits to it, as the trainer. Jobs of the logged profile want a
 /// [`Session::native`] and log their decisions, which `steer`, if any, changes.
+///
+/// # Errors
+/// If the engine fails.
 pub fn committed_step(
     run: &Run,
     session: &mut Session,
@@ -103,6 +113,9 @@ pub fn committed_step(
 }
 
 /// A replayer of a step's log, for jobs of the logged profile.
+///
+/// # Errors
+/// If the log cannot be read, or is malformed.
 pub fn replayer(run: &Run, step: u32) -> Result<Option<Replayer>, RunError> {
     let Some(rounding) = &run.job.rounding else { return Ok(None) };
     let log = run.rounding_log(step)?;
@@ -111,6 +124,9 @@ pub fn replayer(run: &Run, step: u32) -> Result<Option<Replayer>, RunError> {
 
 /// Runs step `scalars.step` on the session's state and commits to it, as an auditor: rounding decisions, if there are any, are
 /// taken from the run's log. `freedom`: also measure what the log could have hidden.
+///
+/// # Errors
+/// If the engine fails, or the run's log cannot be read or is malformed.
 pub fn replayed_step(
     run: &Run,
     session: &mut Session,
@@ -134,6 +150,9 @@ pub fn replayed_step(
 }
 
 /// The gradient and loss share of one micro-batch, as an auditor.
+///
+/// # Errors
+/// If the engine fails, or the run's log cannot be read or is malformed.
 pub fn replayed_micro_batch(
     run: &Run,
     session: &mut Session,

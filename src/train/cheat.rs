@@ -59,6 +59,7 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// The ones that a trainer of either profile can play.
     pub const ALL: [Kind; 10] = {
         use Kind::*;
         [WeightBefore, WeightAfter, Moment, Batch, Skip, LearningRate, Operator, Init, Checkpoint, Digits]
@@ -78,6 +79,7 @@ impl Kind {
         ]
     };
 
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Kind::WeightBefore => "weight-before",
@@ -104,7 +106,9 @@ impl Kind {
 /// A cheat at a step, written `operator@17`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cheat {
+    /// What the trainer does wrong.
     pub kind: Kind,
+    /// The step at which it does so, from 1.
     pub step: u32,
 }
 

@@ -18,6 +18,9 @@ pub trait Conduct {
     fn initial(&mut self, _index: usize, _tensor: &mut [u8]) {}
 
     /// A step on the session's state, and what is committed about it. `dataset` has other batches.
+    ///
+    /// # Errors
+    /// If the engine fails, or the data cannot be read.
     fn step(
         &mut self,
         run: &Run,

@@ -8,17 +8,25 @@ use crate::step::StepError;
 /// Why training stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
+    /// The run's files are malformed, cannot be read or written, or refuse the command.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// Something went wrong between ranks.
     #[error(transparent)]
     Rank(#[from] RankError),
     /// A step that was done before came out differently.
     #[error(
         "step {step} came out differently than before the interruption: this machine or {device} is faulty"
     )]
-    NotReproduced { step: u32, device: String },
+    NotReproduced {
+        /// The step.
+        step: u32,
+        /// The engine's device.
+        device: String,
+    },
 }
 
 impl From<StepError> for TrainError {
@@ -36,38 +44,82 @@ pub enum RankError {
     /// The user's to mend.
     #[error("{0}")]
     Refused(String),
+    /// The connection to a rank is closed.
     #[error(
         "rank {rank} is gone ({why}); the run can be resumed from its last checkpoint, with any number of ranks"
     )]
-    Lost { rank: u32, why: String },
+    Lost {
+        /// The rank.
+        rank: u32,
+        /// How that showed, in words.
+        why: String,
+    },
+    /// A rank did nothing for too long.
     #[error(
         "rank {rank} did nothing for {seconds} s (--rank-timeout); the run can be resumed from its last checkpoint, with any number of ranks"
     )]
-    Hung { rank: u32, seconds: u64 },
+    Hung {
+        /// The rank.
+        rank: u32,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// A rank sent bytes that do not follow the protocol.
     #[error("rank {rank} sent what has no place in the protocol: {source}")]
-    Malformed { rank: u32, source: Malformed },
+    Malformed {
+        /// The rank.
+        rank: u32,
+        /// What is wrong with them.
+        source: Malformed,
+    },
+    /// A rank derives another run from the job.
     #[error("rank {rank} derives another run or program from the job: it runs another version of tiebreak")]
-    OtherProgram { rank: u32 },
+    OtherProgram {
+        /// The rank.
+        rank: u32,
+    },
     /// What a rank said when it stopped.
     #[error("rank {rank} reports: {why}")]
-    Stopped { rank: u32, why: String },
+    Stopped {
+        /// The rank.
+        rank: u32,
+        /// Its message.
+        why: String,
+    },
     /// Gradients could not go from GPU to GPU, and no other rank is known to be the reason.
     #[error(
         "{why}; the run can be resumed from its last checkpoint, with any number of ranks, and --transport tcp does without NCCL"
     )]
-    Nccl { why: String },
+    Nccl {
+        /// The reason, in words.
+        why: String,
+    },
     /// Ranks whose state is not that of the others; step 0 is the beginning. `outvoted`: by more than half of all ranks.
     #[error("{}", diverged(*step, ranks, *outvoted))]
-    Diverged { step: u32, ranks: Vec<u32>, outvoted: bool },
+    Diverged {
+        /// The step after which the states differ.
+        step: u32,
+        /// The ranks in question.
+        ranks: Vec<u32>,
+        /// Whether more than half of all ranks agree on another state.
+        outvoted: bool,
+    },
     /// Found by checking each other's gradients.
     #[error("{}", gradients_differ(*step, differing))]
-    GradientsDiffer { step: u32, differing: Vec<Difference> },
+    GradientsDiffer {
+        /// The step.
+        step: u32,
+        /// The micro-batches, each with its two ranks.
+        differing: Vec<Difference>,
+    },
 }
 
 /// A micro-batch whose gradients two ranks computed differently: the one it was given to, and the one that checked it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Difference {
+    /// The micro-batch.
     pub micro_batch: u32,
+    /// The rank that it was given to, and the rank that checked it.
     pub ranks: [u32; 2],
 }
 

@@ -39,6 +39,7 @@ use ranks::report;
 
 /// What a trainer wants to know while it runs.
 pub trait Progress {
+    /// A step was committed: its record, and the steps of the whole run.
     fn step(&mut self, record: &StepRecord, steps: u32);
 }
 
@@ -51,9 +52,13 @@ impl Progress for Silent {
 
 /// How to begin a run.
 pub struct Beginning<'a> {
+    /// The job file.
     pub job: &'a Path,
+    /// The run's folder, to be created.
     pub out: &'a Path,
+    /// The key that signs the heads; absent for an unsigned run.
     pub key: Option<&'a PrivateKey>,
+    /// Randomness that the trainer did not choose, part of the seed.
     pub challenge: Option<Digest>,
     /// Train in the logged profile with its default thresholds, though the job has no `[rounding]`: it is added to the run's job.
     pub logged: bool,
@@ -62,6 +67,9 @@ pub struct Beginning<'a> {
 }
 
 /// Creates the folder of a run: job, data and identity.
+///
+/// # Errors
+/// If the folder is in use, the job is wrong, or a file cannot be read or written.
 pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
     let Beginning { job: job_path, out, key, challenge, logged, nonce } = beginning;
     let layout = Layout { root: out.to_path_buf() };
@@ -145,6 +153,9 @@ enum By<'a, 'b> {
 /// Trains a run to its end, from wherever it stands.
 ///
 /// Returns the last state digest.
+///
+/// # Errors
+/// If the engine fails, a file cannot be read or written, or a step that was done before comes out differently.
 pub fn train(
     disk: &Disk,
     run: &Run,
@@ -156,6 +167,9 @@ pub fn train(
 }
 
 /// [`train`], as a trainer who need not be honest: how the tests and the demo plant a cheat.
+///
+/// # Errors
+/// As [`train`].
 #[cfg(feature = "testing")]
 pub fn train_as(
     disk: &Disk,
@@ -169,6 +183,9 @@ pub fn train_as(
 }
 
 /// [`train`], by rank 0 of several: the others run [`ranks::worker::work`]. The run has the bytes of one process.
+///
+/// # Errors
+/// As [`train`]; also if a rank is lost, silent, or computes something else than the others.
 pub fn train_over(
     disk: &Disk,
     run: &Run,

@@ -10,25 +10,34 @@ use super::super::float::{canonical, is_nan};
 use super::dd::Dd;
 use super::slow;
 
+/// A function of the contract that the oracle judges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Function {
+    /// e^x.
     Exp,
+    /// The natural logarithm.
     Log,
+    /// The hyperbolic tangent.
     Tanh,
+    /// The error function.
     Erf,
 }
 
 /// What a stretch of inputs came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
+    /// Inputs that were judged.
     pub inputs: u64,
     /// Inputs whose result lies so near a middle that binary64 does not decide.
     pub hard: u64,
+    /// Inputs whose result is not the correctly rounded one.
     pub wrong: u64,
+    /// The binary32 pattern of the first such input.
     pub first_wrong: Option<u32>,
 }
 
 impl Tally {
+    /// Adds the counts of a stretch that comes after this one.
     pub fn add(&mut self, other: Tally) {
         self.inputs += other.inputs;
         self.hard += other.hard;

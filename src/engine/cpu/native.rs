@@ -14,12 +14,19 @@ pub enum Native {
     #[default]
     Gemm,
     /// Terms one after another.
-    Sequential { fused: bool },
+    Sequential {
+        /// Whether a term is added by a fused multiply-add.
+        fused: bool,
+    },
     /// Sixteen interleaved partial sums, then a tree.
-    Interleaved { fused: bool },
+    Interleaved {
+        /// Whether a term is added by a fused multiply-add.
+        fused: bool,
+    },
 }
 
 impl Native {
+    /// All orders, each with and without fused multiply-add where there is a choice.
     pub const ALL: [Native; 5] = [
         Native::Gemm,
         Native::Sequential { fused: false },

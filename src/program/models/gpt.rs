@@ -14,11 +14,14 @@ use crate::program::operators::{
 
 const EPSILON: f32 = 1e-5;
 
+/// Which form of GELU (Hendrycks and Gimpel, 2016) the feed-forward layers use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gelu {
+    /// The approximation by tanh.
     #[default]
     Tanh,
+    /// The definition by erf.
     Erf,
 }
 
@@ -43,10 +46,13 @@ pub struct Gpt {
     pub vocabulary: u32,
     /// Positions of a sample (T).
     pub context: u32,
+    /// Decoder blocks.
     pub layers: u32,
+    /// Attention heads of a block.
     pub heads: u32,
     /// Channels (C); a multiple of `heads`.
     pub width: u32,
+    /// The form of GELU.
     #[serde(default)]
     pub gelu: Gelu,
     /// Drop probability of embeddings, attention probabilities and residual branches.

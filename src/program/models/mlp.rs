@@ -13,7 +13,9 @@ use crate::program::operators::{LinearClasses, cross_entropy, dropout, linear, r
 pub struct Mlp {
     /// Bytes of an image.
     pub inputs: u32,
+    /// The widths of the hidden layers, in order.
     pub hidden: Vec<u32>,
+    /// Classes of an image.
     pub classes: u32,
     /// Drop probability after each hidden layer.
     #[serde(default)]

@@ -31,10 +31,13 @@ pub enum Model {
 /// How a parameter begins.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
+    /// +0.
     Zeros,
+    /// 1.
     Ones,
     /// `init.v1` of `docs/ARITHMETIC.md`: approximately normal with this standard deviation, from Philox.
     Normal {
+        /// The standard deviation.
         std: f32,
     },
 }
@@ -42,8 +45,11 @@ pub enum Init {
 /// One trained tensor, in the table's order. The order is part of the program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
+    /// The name, unique in the model.
     pub name: String,
+    /// The dimensions.
     pub shape: Vec<u32>,
+    /// The initial values.
     pub init: Init,
     /// Whether weight decay applies (matrices yes, gains and biases no).
     pub decayed: bool,
@@ -51,16 +57,21 @@ pub struct Parameter {
 
 /// The tensors of one micro-batch that come from data: (name, type, shape), the first dimension over samples.
 pub struct BatchTensor {
+    /// The name, unique in the model's batch.
     pub name: &'static str,
+    /// The elements' type.
     pub dtype: DType,
+    /// The dimensions, samples first.
     pub shape: Vec<u32>,
 }
 
 /// Byte images as a model wants them.
 pub struct Images {
+    /// Bytes of an image.
     pub bytes: u32,
     /// Planes, rows and columns, for models to which it matters.
     pub shape: Option<[u32; 3]>,
+    /// Labels are below it.
     pub classes: u32,
 }
 
@@ -78,9 +89,11 @@ pub struct Inputs {
     pub batch: Vec<TensorId>,
     /// f32 [1]: 1 / the number of labels in the whole batch.
     pub factor: TensorId,
-    /// u32 [2], [1], [1]: see [`Dropout`].
+    /// u32 [2]: the run's Philox key, see [`Dropout`].
     pub seed: TensorId,
+    /// u32 [1]: the step, from 1.
     pub step: TensorId,
+    /// u32 [1]: the first sample of the micro-batch in the whole batch.
     pub first_sample: TensorId,
 }
 
@@ -98,11 +111,14 @@ impl Inputs {
 pub struct Loss {
     /// f32 [1].
     pub loss: TensorId,
+    /// f32 [N, classes]: the model's output before softmax.
     pub logits: TensorId,
+    /// f32 [N, classes]: the gradient of the loss.
     pub dlogits: TensorId,
 }
 
 impl Model {
+    /// The trained tensors, in the order of the program.
     pub fn parameters(&self) -> Vec<Parameter> {
         match self {
             Model::Gpt(gpt) => gpt.parameters(),

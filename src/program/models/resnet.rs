@@ -18,14 +18,17 @@ const EPSILON: f32 = 1e-5;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Resnet {
-    /// Pixels of an image down and across, and its planes (3 for red, green, blue).
+    /// Pixels of an image down.
     pub height: u32,
+    /// Pixels across.
     pub width: u32,
+    /// Planes of an image: 3 for red, green and blue.
     pub planes: u32,
     /// Channels of each stage.
     pub stages: Vec<u32>,
     /// Residual blocks of a stage, two convolutions each.
     pub blocks: u32,
+    /// Classes of an image.
     pub classes: u32,
 }
 
@@ -34,9 +37,13 @@ pub struct Resnet {
 pub struct Convolution {
     /// Pixels of its input, down and across.
     pub image: [u32; 2],
+    /// Channels of its input.
     pub inputs: u32,
+    /// Channels of its output.
     pub outputs: u32,
+    /// Pixels of the kernel, down and across: 1 or 3.
     pub kernel: u32,
+    /// Pixels from one patch to the next, down and across.
     pub stride: u32,
 }
 
@@ -52,7 +59,8 @@ impl Convolution {
         self.image.map(|n| (n - 1) / self.stride + 1)
     }
 
-    pub fn image_pixels(&self) -> u64 {
+    /// Pixels of the input.
+    pub(crate) fn image_pixels(&self) -> u64 {
         u64::from(self.image[0]) * u64::from(self.image[1])
     }
 

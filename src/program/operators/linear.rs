@@ -8,17 +8,22 @@ use crate::program::products::ProductClass;
 /// The product classes of a linear layer and its two gradients.
 #[derive(Clone, Copy)]
 pub struct LinearClasses {
+    /// x W^T.
     pub forward: ProductClass,
+    /// The gradient of x: dy W.
     pub dx: ProductClass,
+    /// The gradient of W: dy^T x.
     pub dw: ProductClass,
 }
 
 impl LinearClasses {
+    /// A linear layer within the model.
     pub const HIDDEN: LinearClasses = LinearClasses {
         forward: ProductClass::Linear,
         dx: ProductClass::LinearDx,
         dw: ProductClass::LinearDw,
     };
+    /// The last linear layer before the loss.
     pub const HEAD: LinearClasses =
         LinearClasses { forward: ProductClass::Head, dx: ProductClass::HeadDx, dw: ProductClass::HeadDw };
 }

@@ -51,8 +51,10 @@ pub enum Kind {
 ///
 /// [`super::tcp::Tcp`] carries the host's bytes. `super::nccl::Nccl` is the same but for gradients, which it carries from GPU to GPU.
 pub trait Collective {
+    /// This rank, from 0.
     fn rank(&self) -> u32;
 
+    /// How many ranks there are.
     fn ranks(&self) -> u32;
 
     /// What gradients go over, for people.
@@ -60,13 +62,23 @@ pub trait Collective {
         "TCP".into()
     }
 
+    /// Sends a message to a rank.
+    ///
+    /// # Errors
+    /// If the connection to that rank is lost.
     fn send(&mut self, to: u32, kind: Kind, bytes: &[u8]) -> Result<(), TrainError>;
 
     /// The next message of a rank, of at most `max` bytes.
+    ///
+    /// # Errors
+    /// If that rank is lost or silent, stops, or sends a message of another kind or a longer one.
     fn receive(&mut self, from: u32, kind: Kind, max: u64) -> Result<Vec<u8>, TrainError>;
 
     /// Sends `outgoing[s]`, message by message, to every rank s, and shows what every rank s sends, which must have the lengths
     /// `incoming[s]`: in the order of ranks, whenever it arrived. What a rank sends to itself it sees like the rest.
+    ///
+    /// # Errors
+    /// As [`Collective::send`] and [`Collective::receive`], and those of `each`.
     fn all_to_all(
         &mut self,
         outgoing: &[Vec<&[u8]>],
@@ -75,6 +87,9 @@ pub trait Collective {
     ) -> Result<(), TrainError>;
 
     /// Makes ready what takes an engine, when every rank has opened its own.
+    ///
+    /// # Errors
+    /// If the ranks' devices cannot reach each other.
     fn connect(&mut self, _engine: &mut dyn Engine) -> Result<(), TrainError> {
         Ok(())
     }
@@ -91,17 +106,25 @@ pub trait Collective {
 /// Bytes of a tensor of F32 elements.
 #[derive(Clone)]
 pub struct Part<'t> {
+    /// The tensor.
     pub tensor: &'t Tensor,
+    /// The part's bytes of the tensor's canonical bytes.
     pub bytes: Range<usize>,
 }
 
 /// A network between the tensors of ranks' engines.
 pub trait Devices {
     /// A tensor with any contents, to be received.
+    ///
+    /// # Errors
+    /// If the device has no room for it.
     fn blank(&self, engine: &mut dyn Engine, ty: &TensorType) -> Result<Tensor, EngineError>;
 
     /// Sends the bytes of `outgoing[s]` to every rank s, and puts what every rank s sends in `incoming[s]`: parts of the same sizes in the
     /// same order. The bytes are there when it returns. What a rank sends to itself it receives like the rest.
+    ///
+    /// # Errors
+    /// If a rank is lost, or the device or the library fails.
     fn exchange(
         &mut self,
         engine: &mut dyn Engine,

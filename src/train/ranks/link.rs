@@ -24,12 +24,15 @@ const BLOCK_BYTES: usize = 1 << 20;
 /// What a rank knows of its place.
 #[derive(Clone)]
 pub struct Place {
+    /// This rank, from 0.
     pub rank: u32,
+    /// How many ranks there are.
     pub ranks: u32,
     /// The secret of the run's ranks.
     pub token: String,
     /// How long a rank may do nothing while another waits for it.
     pub timeout: Duration,
+    /// What gradients go over.
     pub transport: Transport,
 }
 

@@ -75,6 +75,7 @@ fn of_device(error: cuda_bridge::device::DeviceError) -> TrainError {
 }
 
 impl Nccl {
+    /// The network that sends gradients over NCCL, and the rest over `tcp`. [`Devices`] connects the GPUs.
     pub fn over(tcp: Tcp, library: Arc<nccl::Nccl>) -> Nccl {
         Nccl { tcp, library, communicator: None, exchanges: 0 }
     }

@@ -22,6 +22,7 @@ pub enum Shared {
 pub struct Piece {
     /// The place of the tensor in [`Program::gradients`].
     pub tensor: usize,
+    /// The tiles' numbers in the tensor.
     pub tiles: Range<usize>,
     /// Where the tiles lie in the tensor's canonical bytes.
     pub bytes: Range<usize>,
@@ -132,6 +133,7 @@ impl Plan {
         }
     }
 
+    /// How many ranks share the step.
     pub fn ranks(&self) -> u32 {
         self.ranks
     }

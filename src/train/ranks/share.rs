@@ -38,6 +38,7 @@ pub struct Contents {
 }
 
 impl Contents {
+    /// What the job of `run` asks of its records.
     pub fn of(run: &Run) -> Contents {
         let hashing = run.job.commit.granularity == Granularity::Operator;
         let types = |graph: &Graph| -> Vec<TensorType> {
@@ -84,6 +85,7 @@ impl Contents {
 pub struct Share {
     /// The state after the step.
     pub state: Digest,
+    /// Loss, clip factor and norm.
     pub outcome: StepOutcome,
     /// The gradient roots of its micro-batches.
     pub micro_batches: Vec<Digest>,
@@ -98,6 +100,7 @@ pub struct Share {
 }
 
 impl Share {
+    /// The canonical bytes that go to rank 0.
     pub fn encode(&self) -> Vec<u8> {
         let mut e = Encoder::default();
         e.digest(&self.state).u32(self.outcome.loss).u32(self.outcome.clip).u32(self.outcome.norm);
@@ -115,6 +118,9 @@ impl Share {
 
     /// Decodes a rank's share: as many roots, nodes, tiles and parts as the plan gives it, nodes whose tiles give their digests,
     /// parts that are logs of their products. Also says what is in the parts.
+    ///
+    /// # Errors
+    /// If the bytes are not the canonical ones of such a share.
     pub fn decode(
         contents: &Contents,
         plan: &Plan,
@@ -147,7 +153,7 @@ impl Share {
 }
 
 /// What a rank has to do in a step.
-pub struct Work<'a> {
+pub(super) struct Work<'a> {
     pub scalars: StepScalars,
     /// Its micro-batches.
     pub batches: &'a [MicroBatch],
@@ -156,7 +162,7 @@ pub struct Work<'a> {
 }
 
 /// What a rank has when a step is done.
-pub struct Computed {
+pub(super) struct Computed {
     pub share: Share,
     pub logged: Logged,
     /// The state's tensor digests.
@@ -166,7 +172,7 @@ pub struct Computed {
 }
 
 /// Runs a rank's part of a step on the session's state: its micro-batches, its shard of the sums, and the update.
-pub fn compute(
+pub(super) fn compute(
     run: &Run,
     session: &mut Session,
     collective: &mut dyn Collective,

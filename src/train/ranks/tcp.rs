@@ -33,6 +33,9 @@ pub struct Tcp {
 /// What rank 0 hears of while it waits for the others.
 pub trait Waiting {
     /// Asked again and again: an error ends the waiting.
+    ///
+    /// # Errors
+    /// Whatever ends the waiting.
     fn check(&mut self) -> Result<(), RankError>;
 
     /// A connection was refused.
@@ -215,6 +218,9 @@ fn introduce(stream: TcpStream, rank: u32, place: &Place, port: u16) -> Result<L
 
 impl Tcp {
     /// Rank 0: waits at `listener` for the others.
+    ///
+    /// # Errors
+    /// If a rank does not come or is refused, or a connection is lost.
     pub fn host(listener: &TcpListener, place: Place, waiting: &mut dyn Waiting) -> Result<Tcp, RankError> {
         let mut joined = accept(listener, &place, 1..place.ranks, waiting)?;
         let mut e = Encoder::default();
@@ -233,6 +239,9 @@ impl Tcp {
     }
 
     /// Every other rank: connects to rank 0 at one of `coordinator`, then to the rest.
+    ///
+    /// # Errors
+    /// If rank 0 cannot be reached or refuses this rank, or a connection is lost.
     pub fn join(coordinator: &[SocketAddr], place: Place) -> Result<Tcp, RankError> {
         let io = |error: io::Error| RankError::Refused(format!("cannot listen for other ranks: {error}"));
         let stream = connect(coordinator, 0, &place)?;

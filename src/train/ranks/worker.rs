@@ -23,6 +23,9 @@ use crate::train::error::TrainError;
 const STEP_BYTES: usize = 8;
 
 /// Works for rank 0 until the run is complete.
+///
+/// # Errors
+/// If the engine fails, rank 0 or another rank is lost, or the run is not one that this version can work on.
 pub fn work(engine: &mut dyn Engine, collective: &mut dyn Collective) -> Result<(), TrainError> {
     let malformed = |source: Malformed| RankError::Malformed { rank: 0, source };
     let welcome = collective.receive(0, Kind::Welcome, RUN_JSON_MAX + JOB_MAX + 8)?;
@@ -103,6 +106,9 @@ fn receive_batches(
 }
 
 /// [`work`], on an engine that is opened when the others can be told that it could not be.
+///
+/// # Errors
+/// As [`work`]; also if the engine cannot be opened.
 pub fn work_on(
     open: impl FnOnce() -> Result<Box<dyn Engine>, EngineError>,
     collective: &mut dyn Collective,

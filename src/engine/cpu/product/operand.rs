@@ -16,7 +16,9 @@ const COLUMNS: usize = 128;
 /// One axis of a strided tensor. Stride in elements; 0 repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Axis {
+    /// Elements along the axis.
     pub len: usize,
+    /// Elements of the tensor from one to the next.
     pub stride: usize,
 }
 
@@ -169,19 +171,19 @@ impl Operand {
         Operand { digits, batch, rows, k, block, q, magnitudes }
     }
 
-    pub fn digits(&self) -> u32 {
+    pub(crate) fn digits(&self) -> u32 {
         self.digits
     }
 
-    pub fn batch(&self) -> usize {
+    pub(crate) fn batch(&self) -> usize {
         self.batch
     }
 
-    pub fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         self.rows
     }
 
-    pub fn k(&self) -> usize {
+    pub(crate) fn k(&self) -> usize {
         self.k
     }
 
