@@ -75,8 +75,8 @@ fn theirs(batch: usize, (m, n, k): (usize, usize, usize), a: &[u32], b: &[u32], 
 fn verify(batch: usize, (m, n, k): (usize, usize, usize), d: u32, a: &[u32], b: &[u32], out: &[u32]) {
     let row = |data: &[u32], row: usize| {
         let group = &data[row * k..][..k];
-        let magnitude = digits::group_magnitude(group.iter().copied());
-        (group.iter().map(|&x| digits::quantise(x, magnitude, d)).collect::<Vec<_>>(), magnitude)
+        let absmax = digits::group_absmax(group.iter().copied());
+        (group.iter().map(|&x| digits::quantise(x, absmax, d)).collect::<Vec<_>>(), absmax)
     };
     for at in (0..batch * m * n).step_by(997) {
         let (batch, i, j) = (at / (m * n), at / n % m, at % n);

@@ -18,12 +18,12 @@ const TILE: u32 = 32u;
 const STEP: u32 = 4u; // words of K that a tile holds
 const FLUSH_WORDS: u32 = 4096u;
 
-// (batch, M, N, words of a row), (blocks, words of a block, magnitude bits of both, first product)
+// (batch, M, N, words of a row), (blocks, words of a block, absmax bits of both, first product)
 @group(0) @binding(0) var<uniform> p: array<vec4<u32>, 2>;
 @group(0) @binding(1) var<storage, read> a: array<u32>;
-@group(0) @binding(2) var<storage, read> magnitudes_a: array<u32>;
+@group(0) @binding(2) var<storage, read> absmaxes_a: array<u32>;
 @group(0) @binding(3) var<storage, read> b: array<u32>;
-@group(0) @binding(4) var<storage, read> magnitudes_b: array<u32>;
+@group(0) @binding(4) var<storage, read> absmaxes_b: array<u32>;
 @group(0) @binding(5) var<storage, read_write> output: array<u32>;
 
 //@tiles

@@ -11,12 +11,12 @@
 
 //@constants
 
-// (batch, M, N, words of a row / 4), (blocks, words of a block / 4, magnitude bits of both, first product)
+// (batch, M, N, words of a row / 4), (blocks, words of a block / 4, absmax bits of both, first product)
 @group(0) @binding(0) var<uniform> p: array<vec4<u32>, 2>;
 @group(0) @binding(1) var<storage, read> a: array<vec4<i32>>;
-@group(0) @binding(2) var<storage, read> magnitudes_a: array<u32>;
+@group(0) @binding(2) var<storage, read> absmaxes_a: array<u32>;
 @group(0) @binding(3) var<storage, read> b: array<vec4<i32>>;
-@group(0) @binding(4) var<storage, read> magnitudes_b: array<u32>;
+@group(0) @binding(4) var<storage, read> absmaxes_b: array<u32>;
 @group(0) @binding(5) var<storage, read_write> output: array<u32>;
 
 @compute @workgroup_size(LANES)

@@ -4,10 +4,10 @@
 // least significant first; or to whole q's, one in a word. K is padded with zeros to whole steps of the product.
 
 // (words of a plane, words of a row, digits or 0 for whole q's, grid width in invocations), dims, strides,
-// (offset, blocks of a row, elements of a block, magnitude bits)
+// (offset, blocks of a row, elements of a block, absmax bits)
 @group(0) @binding(0) var<uniform> p: array<vec4<u32>, 4>;
 @group(0) @binding(1) var<storage, read> input: array<u32>;
-@group(0) @binding(2) var<storage, read> magnitudes: array<u32>;
+@group(0) @binding(2) var<storage, read> absmaxes: array<u32>;
 @group(0) @binding(3) var<storage, read_write> output: array<u32>;
 
 @compute @workgroup_size(64)
@@ -21,11 +21,11 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     let base = view_row(row, p[1], p[2], p[3].x);
     let first = (i % words) * 4u;
     // A word lies in one block: blocks are multiples of four.
-    let magnitude = magnitudes[row * p[3].y + min(first / max(p[3].z, 1u), p[3].y - 1u)];
+    let absmax = absmaxes[row * p[3].y + min(first / max(p[3].z, 1u), p[3].y - 1u)];
     var rest = vec4<i32>(0, 0, 0, 0);
     for (var j = 0u; j < 4u; j++) {
         if (first + j < p[1].w) {
-            rest[j] = digits_quantise(input[base + (first + j) * p[2].w], magnitude, i32(p[3].w));
+            rest[j] = digits_quantise(input[base + (first + j) * p[2].w], absmax, i32(p[3].w));
         }
     }
     if (p[0].z == 0u) {

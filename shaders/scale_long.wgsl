@@ -15,16 +15,16 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let base = view_row(i / blocks, p[1], p[2], p[3].x);
     let first = (i % blocks) * p[0].z;
     let end = select(0u, min(first + p[0].z, p[1].w), i < p[0].x);
-    var magnitude = 0u;
+    var absmax = 0u;
     for (var k = first + index; k < end; k += 64u) {
-        magnitude = max(magnitude, input[base + k * p[2].w] & 0x7fffffffu);
+        absmax = max(absmax, input[base + k * p[2].w] & 0x7fffffffu);
     }
-    part[index] = magnitude;
+    part[index] = absmax;
     workgroupBarrier();
     if (index == 0u && i < p[0].x) {
         for (var j = 1u; j < 64u; j++) {
-            magnitude = max(magnitude, part[j]);
+            absmax = max(absmax, part[j]);
         }
-        output[i] = magnitude;
+        output[i] = absmax;
     }
 }

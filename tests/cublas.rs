@@ -12,7 +12,7 @@ use std::sync::Arc;
 use common::shim::{in_its_own_process, shim, tiebreak};
 use common::{begin_run, gpt_job, key, not_tested};
 use tiebreak::arith::DType;
-use tiebreak::arith::digits::{group_magnitude, quantise};
+use tiebreak::arith::digits::{group_absmax, quantise};
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Outcome, Report, Silent, audit, audit_natively, checks};
@@ -24,7 +24,7 @@ use tiebreak::engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor, 
 use tiebreak::program::builder::Builder;
 use tiebreak::program::graph::{Graph, Node, Primitive, TensorType, View};
 use tiebreak::program::products::ProductTable;
-use tiebreak::rounding::legal::{Accumulation, Exact, Row};
+use tiebreak::rounding::legal::{Accumulation, Exact, ExactRow};
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
 
@@ -246,7 +246,7 @@ fn products_of_hard_rows() {
                 );
             }
             let accumulation = if parts == 1 { Accumulation::Binary32 } else { Accumulation::Binary64 };
-            let rows: Vec<Vec<Row>> = operands
+            let rows: Vec<Vec<ExactRow>> = operands
                 .iter()
                 .map(|words| words.chunks_exact(k as usize).map(|row| split(row, parts)).collect())
                 .collect();
@@ -269,20 +269,20 @@ fn products_of_hard_rows() {
 }
 
 /// A row as the auditor's digits have it, in one part or two: a high part that three digits hold, and the rest.
-fn split(row: &[u32], parts: u32) -> Row {
-    let magnitude = group_magnitude(row.iter().copied());
-    let integers = |digits| row.iter().map(|&x| quantise(x, magnitude, digits)).collect();
+fn split(row: &[u32], parts: u32) -> ExactRow {
+    let absmax = group_absmax(row.iter().copied());
+    let integers = |digits| row.iter().map(|&x| quantise(x, absmax, digits)).collect();
     if parts == 1 {
-        return Row::default().with(integers(4), magnitude, 4);
+        return ExactRow::default().with(integers(4), absmax, 4);
     }
     // Rows of narrow range are wholly in the high part; of the others the rest is what four digits hold.
     let high: Vec<i32> = integers(3);
-    let scale = 2f64.powi(tiebreak::arith::digits::exponent(magnitude) - 22);
+    let scale = 2f64.powi(tiebreak::arith::digits::exponent(absmax) - 22);
     let left = |(&x, &q): (&u32, &i32)| (f64::from(f32::from_bits(x)) - f64::from(q) * scale) as f32;
     let rest: Vec<u32> = row.iter().zip(&high).map(left).map(f32::to_bits).collect();
-    let below = group_magnitude(rest.iter().copied());
+    let below = group_absmax(rest.iter().copied());
     let rest = rest.iter().map(|&x| quantise(x, below, 4)).collect();
-    Row::default().with(high, magnitude, 3).with(rest, below, 4)
+    ExactRow::default().with(high, absmax, 3).with(rest, below, 4)
 }
 
 /// Log and state are the same wherever near ties were searched for, and whatever rounded the products, also where there is no room for all of them (the paper's preset), and

@@ -59,7 +59,7 @@ fn counted(file: &str) -> Vec<u64> {
     text.lines().last().unwrap().split(' ').map(|n| n.parse().unwrap()).collect()
 }
 
-/// Where nobody looks at what is between, magnitudes are computed with the digits, rows are computed at once, and launches that come back
+/// Where nobody looks at what is between, absmaxes are computed with the digits, rows are computed at once, and launches that come back
 /// are launched as graphs, after uploads that nobody waits for: the GPU's state is still the CPU's, and so it is where the driver has neither.
 #[test]
 fn steps_that_nobody_observes_have_the_same_bits() {

@@ -14,7 +14,7 @@ use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::gpu::Cuda;
 use tiebreak::engine::{Engine, EngineError, Inputs, Observer, Tensor, Want, outputs_of};
 use tiebreak::program::builder::Builder;
-use tiebreak::program::expr::{Body, Writer};
+use tiebreak::program::expr::{Body, BodyWriter};
 use tiebreak::program::graph::{Graph, Node, View};
 use tiebreak::program::operators::{Dropout, causal_attention};
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
@@ -199,7 +199,7 @@ fn chain(case: u32, [rows, len, k, n]: [u32; 4]) -> (Graph, Vec<Vec<u8>>) {
         strides: [rows * len, rows * len, len, 1],
     };
     let x = b.product(ProductClass::Scores, view(left, rows, k), view(right, len, k), &shape);
-    let product = |w: &mut Writer| {
+    let product = |w: &mut BodyWriter| {
         let (x, y) = (w.input(0), w.input(1));
         w.mul(x, y)
     };

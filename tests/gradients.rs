@@ -12,9 +12,9 @@ use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::program::element::unravel;
 use tiebreak::program::expr::{Body, Instr};
 use tiebreak::program::graph::{Graph, Node, Primitive, TensorId, View};
+use tiebreak::program::im2col::ConvGeometry;
 use tiebreak::program::models::{Gelu, Gpt, Mlp, Model, Resnet};
 use tiebreak::program::optimizer::Optimizer;
-use tiebreak::program::patches::PatchGrid;
 use tiebreak::program::products::ProductTable;
 use tiebreak::program::step::{Program, StepSpec, port};
 
@@ -150,7 +150,7 @@ fn run_node(graph: &Graph, node: &Node, values: &Values) -> Vec<f64> {
                 })
                 .collect()
         }
-        Primitive::Patches { input, grid } => patches(&shape(*input), &values[input], grid, out_len),
+        Primitive::Im2col { input, geometry } => im2col(&shape(*input), &values[input], geometry, out_len),
         Primitive::GroupOrder { classes, .. } => {
             let mut order: Vec<usize> = (0..out_len).collect();
             order.sort_by_key(|&i| values[classes][i] as usize);
@@ -159,7 +159,7 @@ fn run_node(graph: &Graph, node: &Node, values: &Values) -> Vec<f64> {
         Primitive::GroupOffsets { classes, .. } => (0..out_len)
             .map(|c| values[classes].iter().filter(|&&x| (x as usize) < c).count() as f64)
             .collect(),
-        Primitive::Magnitude { .. } => vec![0.0; out_len],
+        Primitive::Absmax { .. } => vec![0.0; out_len],
         Primitive::Quantise { input, .. } => gathered(values, input),
         Primitive::Product { a, b, .. } => {
             product([&shape(*a), &shape(*b)], [&values[a], &values[b]], out_len)
@@ -180,10 +180,10 @@ fn product([sa, sb]: [&[usize]; 2], [a, b]: [&[f64]; 2], out_len: usize) -> Vec<
 }
 
 /// The pixels of the patches of images of this shape.
-fn patches(shape: &[usize], images: &[f64], grid: &PatchGrid, out_len: usize) -> Vec<f64> {
+fn im2col(shape: &[usize], images: &[f64], geometry: &ConvGeometry, out_len: usize) -> Vec<f64> {
     let [_, h, w, c] = *shape else { unreachable!() };
     let ([down, across], [taps_down, taps_across]) =
-        (grid.size.map(|n| n as usize), grid.kernel.map(|n| n as usize));
+        (geometry.size.map(|n| n as usize), geometry.kernel.map(|n| n as usize));
     (0..out_len)
         .map(|i| {
             let (place, channel) = (i / c, i % c);
@@ -191,8 +191,8 @@ fn patches(shape: &[usize], images: &[f64], grid: &PatchGrid, out_len: usize) ->
             let (place, ky) = (place / taps_down, place % taps_down);
             let (place, x) = (place / across, place % across);
             let (sample, y) = (place / down, place % down);
-            let row = grid.source(y as u32, ky as u32, h as u32);
-            let column = grid.source(x as u32, kx as u32, w as u32);
+            let row = geometry.source(y as u32, ky as u32, h as u32);
+            let column = geometry.source(x as u32, kx as u32, w as u32);
             row.zip(column).map_or(0.0, |(row, column)| {
                 images[((sample * h + row as usize) * w + column as usize) * c + channel]
             })

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tiebreak::commit::trace::leaf_count;
 use tiebreak::job::Job;
 
-/// Any magnitude is as likely as any other.
+/// Any absmax is as likely as any other.
 fn number(bits: u32) -> impl Strategy<Value = u32> {
     (0..=bits, any::<u32>()).prop_map(|(bits, word)| match bits {
         0 => word & 1,

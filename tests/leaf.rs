@@ -212,7 +212,7 @@ fn committed_inputs_that_no_honest_step_has_are_errors() {
     // A permutation that leaves the tensor, and offsets that run backwards: the sum of nothing.
     assert!(matches!(lie(sum, 1, u32::MAX), Err(LeafError::Outside { .. })));
     assert!(lie(sum, 2, 5).unwrap().iter().all(|&word| word == 0));
-    // Magnitudes that mark a group, sign bit and all, make NaN.
+    // Absmaxes that mark a group, sign bit and all, make NaN.
     let marked = lie(product, 1, u32::MAX).unwrap();
     assert!(marked.iter().all(|&word| word == 0x7fc0_0000));
 }

@@ -15,7 +15,7 @@ use common::{begin_run, files, gpt_job, key, mlp_job, trained};
 use tiebreak::run::disk::Disk;
 use tiebreak::run::transcript;
 use tiebreak::train::ranks::collective::{Collective, Kind, Transport};
-use tiebreak::train::ranks::tcp::{Place, Tcp};
+use tiebreak::train::ranks::tcp::{RankPlace, Tcp};
 
 /// A command of the binary, in an environment that says nothing of ranks.
 fn tiebreak(args: &[&str]) -> Command {
@@ -242,8 +242,14 @@ fn a_killed_worker_is_named_and_the_run_resumes_with_other_ranks() {
     }
 }
 
-fn place(rank: u32, ranks: u32, token: &str) -> Place {
-    Place { rank, ranks, token: token.into(), timeout: Duration::from_secs(30), transport: Transport::Tcp }
+fn place(rank: u32, ranks: u32, token: &str) -> RankPlace {
+    RankPlace {
+        rank,
+        ranks,
+        token: token.into(),
+        timeout: Duration::from_secs(30),
+        transport: Transport::Tcp,
+    }
 }
 
 /// Connects when somebody listens.
@@ -322,7 +328,7 @@ fn ranks_that_do_not_fit_are_named() {
     assert!(code != 0 && printed.contains(says) && error.contains(says), "{printed} {error}");
 
     let (child, _, at) = rank_0(&runs, "transport", "2", "60");
-    let place = Place { transport: Transport::Nccl, ..place(1, 2, "right") };
+    let place = RankPlace { transport: Transport::Nccl, ..place(1, 2, "right") };
     let error = Tcp::join(&at, place).err().unwrap().to_string();
     let says = "rank 1 was started with --transport nccl, rank 0 with tcp: give all the same";
     let (code, printed) = ended(child);

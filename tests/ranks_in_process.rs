@@ -22,7 +22,7 @@ use tiebreak::run::disk::Disk;
 use tiebreak::run::{read_job, transcript};
 use tiebreak::train::ranks::collective::{Collective, Kind};
 use tiebreak::train::ranks::lead::Lead;
-use tiebreak::train::ranks::plan::{Plan, Shared};
+use tiebreak::train::ranks::plan::{ShardPlan, Shared};
 use tiebreak::train::ranks::share::{Contents, Share};
 use tiebreak::train::ranks::{RankError, report, worker};
 use tiebreak::train::{Silent, TrainError, train, train_over};
@@ -254,10 +254,10 @@ fn train_ranks(
 }
 
 /// A job's program divided.
-fn plan(micro_batches: u32, ranks: u32) -> Result<Plan, RankError> {
+fn plan(micro_batches: u32, ranks: u32) -> Result<ShardPlan, RankError> {
     let folder = tempfile::tempdir().unwrap();
     let job = mlp_job(folder.path(), "step", 1, micro_batches);
-    Plan::new(&read_job(&job).unwrap().1.program(), ranks)
+    ShardPlan::new(&read_job(&job).unwrap().1.program(), ranks)
 }
 
 #[test]
@@ -489,7 +489,7 @@ fn a_malformed_share_is_refused() {
     let out = folder.path().join("honest");
     train_ranks(&job, &out, 2, Some((1, Wrong::Fault(fault))), None).unwrap();
     let run = Run::open(&out).unwrap();
-    let (contents, plan) = (Contents::of(&run), Plan::new(&run.program, 2).unwrap());
+    let (contents, plan) = (Contents::of(&run), ShardPlan::new(&run.program, 2).unwrap());
     let share = shares.recv().unwrap();
     assert!(share.len() as u64 <= contents.bytes_max(&plan, 1));
     let mut decoded = 0;

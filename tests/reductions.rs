@@ -15,7 +15,7 @@ use tiebreak::program::builder::Builder;
 use tiebreak::program::graph::{Graph, Primitive, TensorType, View};
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
 
-/// Numbers of several magnitudes, some negative.
+/// Numbers of several absmaxes, some negative.
 fn words(len: usize) -> Vec<u32> {
     let word = |i: usize| philox4x32_10([i as u32, 3], [1, 2, 3, 4])[0];
     (0..len).map(|i| (word(i) & 0x807f_ffff) | (120 + i as u32 % 11) << 23).collect()
@@ -62,9 +62,9 @@ fn partial_results_change_no_bit() {
     }
 }
 
-/// A product whose operands lie across memory scales by partial magnitudes; the same rows copied together need none.
+/// A product whose operands lie across memory scales by partial absmaxes; the same rows copied together need none.
 #[test]
-fn partial_magnitudes_change_no_bit() {
+fn partial_absmaxes_change_no_bit() {
     let (k, n) = (200u32, 130u32);
     for block in [0, 64] {
         let mut table = ProductTable::preset();
@@ -85,9 +85,8 @@ fn partial_magnitudes_change_no_bit() {
             b.finish()
         };
         let scales = |graph: &Graph| {
-            let scale = |node: &&tiebreak::program::graph::Node| {
-                matches!(node.primitive, Primitive::Magnitude { .. })
-            };
+            let scale =
+                |node: &&tiebreak::program::graph::Node| matches!(node.primitive, Primitive::Absmax { .. });
             graph.nodes.iter().filter(scale).count()
         };
         let (split, whole) = (build(false), build(true));
@@ -96,7 +95,7 @@ fn partial_magnitudes_change_no_bit() {
         results.extend(outputs(&whole, &[k, n], &words));
         assert!(results.iter().all(|result| *result == results[0]), "block {block}");
     }
-    // A group that holds infinity stays marked by way of a partial magnitude.
-    let partial = digits::group_magnitude([float::ONE, float::NEG_INFINITY]);
-    assert!(digits::is_marked(digits::group_magnitude([partial, float::ONE])));
+    // A group that holds infinity stays marked by way of a partial absmax.
+    let partial = digits::group_absmax([float::ONE, float::NEG_INFINITY]);
+    assert!(digits::is_marked(digits::group_absmax([partial, float::ONE])));
 }

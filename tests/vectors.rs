@@ -67,12 +67,12 @@ fn products() {
         let parts = (0..block_count(a.len() as u32, block) as usize).map(|i| {
             let range = i * step..((i + 1) * step).min(a.len());
             let quantised = |row: &[u32], d| {
-                let magnitude = digits::group_magnitude(row.iter().copied());
-                (magnitude, row.iter().map(|&x| digits::quantise(x, magnitude, d)).collect::<Vec<_>>())
+                let absmax = digits::group_absmax(row.iter().copied());
+                (absmax, row.iter().map(|&x| digits::quantise(x, absmax, d)).collect::<Vec<_>>())
             };
-            let (magnitude_a, qa) = quantised(&a[range.clone()], digits_a);
-            let (magnitude_b, qb) = quantised(&b[range], digits_b);
-            digits::dot(&qa, &qb, magnitude_a, magnitude_b, digits_a, digits_b)
+            let (absmax_a, qa) = quantised(&a[range.clone()], digits_a);
+            let (absmax_b, qb) = quantised(&b[range], digits_b);
+            digits::dot(&qa, &qb, absmax_a, absmax_b, digits_a, digits_b)
         });
         let parts: Vec<u32> = parts.collect();
         let have = if parts.len() == 1 { parts[0] } else { tree::sum(parts) };

@@ -42,13 +42,13 @@ pub fn plain_graph(graph: &Graph, casts: bool) -> Graph {
     };
     let view = |view: &View| View { tensor: resolve(view.tensor), ..view.clone() };
     let removed = |node: &Node| instead[node.output.0 as usize] != node.output;
-    native.nodes.retain(|node| !removed(node) && !matches!(node.primitive, Primitive::Magnitude { .. }));
+    native.nodes.retain(|node| !removed(node) && !matches!(node.primitive, Primitive::Absmax { .. }));
     for node in &mut native.nodes {
         match &mut node.primitive {
             Primitive::Map { inputs, .. } => inputs.iter_mut().for_each(|input| *input = view(input)),
             Primitive::Native { a, b } => (*a, *b) = (view(a), view(b)),
             Primitive::Gather { table: input, .. }
-            | Primitive::Patches { input, .. }
+            | Primitive::Im2col { input, .. }
             | Primitive::RowMax { input, .. }
             | Primitive::TreeSum { input, .. }
             | Primitive::SegmentSum { input, .. } => *input = resolve(*input),

@@ -104,16 +104,16 @@ struct Tensors {
 
 struct Shared {
     u32 stretches[STRETCHES * STRETCH];
-    u32 magnitudes[ROWS];
+    u32 absmaxes[ROWS];
     u32 ends[ROWS];  // steps of the second product up to the last with a digit that is not zero
 };
 static_assert(sizeof(Shared) == TB_DYNAMIC_BYTES, "what the launch asks for");
 
 TB_FN Four all(u32 value) { return {{value, value, value, value}}; }
 
-// What is known of a row's result: its greatest magnitude, the blocks that hold its places up to the diagonal, or all, and its number beyond.
+// What is known of a row's result: its greatest absmax, the blocks that hold its places up to the diagonal, or all, and its number beyond.
 struct Row {
-    u32 magnitude, within, beyond;
+    u32 absmax, within, beyond;
 };
 
 //@rows
@@ -121,7 +121,7 @@ struct Row {
 // Digitises a row's result where it lies: the words of a group's digit planes take the place of its four numbers. Gives the steps up to
 // the last digit that is not zero.
 TB_FN u32 digitise_row(u32* row, u32 lane, const Row& result) {
-    const Scale scale(result.magnitude);
+    const Scale scale(result.absmax);
     u32 end = 0u;
     _Pragma("unroll 1") for (u32 group = lane; group < STEPS2 * 16; group += 32) {
         u32* at = row + place_of(group);
@@ -163,8 +163,8 @@ KERNEL(PARAMETERS) {
                     TB_EXPECT(word >= WORDS1 || at + 4 <= a1 + a1_n);
                     operand[step][d].rows[half] = load_16(at, word < WORDS1);
                 }
-        const u32 magnitude_low = magnitudes_a1[sample * SAMPLE_ROWS + row_low];
-        const u32 magnitude_high = magnitudes_a1[sample * SAMPLE_ROWS + row_high];
+        const u32 absmax_low = absmaxes_a1[sample * SAMPLE_ROWS + row_low];
+        const u32 absmax_high = absmaxes_a1[sample * SAMPLE_ROWS + row_high];
         const u32 columns = CAUSAL ? tb::min(LEN, first + ROWS) : LEN;
         u32* x = shared.stretches;
         _Pragma("unroll 2") for (u32 column = warp * 8u; column < columns; column += WARPS * 8u) {
@@ -183,25 +183,25 @@ KERNEL(PARAMETERS) {
             }
             _Pragma("unroll") for (u32 i = 0; i < 4; i++) {
                 const u32 own = column + 2u * t + i % 2u, row = g + i / 2u * 8u;
-                const u32 magnitude_b = magnitudes_b1[sample * LEN + tb::min(own, LEN - 1u)];
-                const u32 result = rounded(sums, i, i < 2u ? magnitude_low : magnitude_high, magnitude_b, BITS1);
+                const u32 absmax_b = absmaxes_b1[sample * LEN + tb::min(own, LEN - 1u)];
+                const u32 result = rounded(sums, i, i < 2u ? absmax_low : absmax_high, absmax_b, BITS1);
                 if (own < LEN) x[row * STRIDE + place_of(own / 4u) + own % 4u] = result;
             }
         }
-        (void)a1_n, (void)b1_n, (void)magnitudes_a1_n, (void)magnitudes_b1_n;
+        (void)a1_n, (void)b1_n, (void)absmaxes_a1_n, (void)absmaxes_b1_n;
     }
     __syncthreads();
 
     // A warp takes a row at a time.
     _Pragma("unroll 1") for (u32 row = warp; row < ROWS; row += WARPS) {
-        u32 magnitude = 0u, end = 0u;
+        u32 absmax = 0u, end = 0u;
         if (first + row < SAMPLE_ROWS) {
             u32* own = shared.stretches + row * STRIDE;
             const Row result = compute_row(of, own, lane, sample * SAMPLE_ROWS + first + row);
-            magnitude = result.magnitude;
+            absmax = result.absmax;
             end = digitise_row(own + RESULT * STRETCH, lane, result);
         }
-        if (lane == 0u) shared.magnitudes[row] = magnitude, shared.ends[row] = end;
+        if (lane == 0u) shared.absmaxes[row] = absmax, shared.ends[row] = end;
     }
     __syncthreads();
 
@@ -237,11 +237,11 @@ KERNEL(PARAMETERS) {
         _Pragma("unroll") for (u32 i = 0; i < 4; i++) {
             const u32 own = column + 2u * t + i % 2u, row = g + i / 2u * 8u;
             if (own >= COLUMNS2 || first + row >= SAMPLE_ROWS) continue;
-            const u32 magnitude_b = magnitudes_b2[sample * COLUMNS2 + own];
+            const u32 absmax_b = absmaxes_b2[sample * COLUMNS2 + own];
             const size_t at = ((size_t)sample * SAMPLE_ROWS + first + row) * COLUMNS2 + own;
             TB_EXPECT(at < output_n);
-            output[at] = rounded(sums, i, shared.magnitudes[row], magnitude_b, BITS2);
+            output[at] = rounded(sums, i, shared.absmaxes[row], absmax_b, BITS2);
         }
     }
-    (void)b2_n, (void)magnitudes_b2_n, (void)output_n;
+    (void)b2_n, (void)absmaxes_b2_n, (void)output_n;
 }

@@ -27,13 +27,13 @@ struct Places {
 // offset, and how many warps share columns of x: 1, 2 or 4. Blocks are a tile of columns of x, and a sample.
 extern "C" __global__ void __launch_bounds__(THREADS, AT_ONCE)
 KERNEL(const u32* __restrict__ p, const u32* __restrict__ input, u32 input_n, const u32* __restrict__ b, u32 b_n,
-       const u32* __restrict__ magnitudes_b, u32 magnitudes_b_n, u32* __restrict__ output, u32 output_n) {
+       const u32* __restrict__ absmaxes_b, u32 absmaxes_b_n, u32* __restrict__ output, u32 output_n) {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const u32 rows = p[0], k = p[1], columns = p[2], words = p[3], stride = p[4], sample = blockIdx.y;
     const u32 sharing = tb::max(p[9], 1u), first = (blockIdx.x * (WARPS / sharing) + warp / sharing) * 16u, second = tb::max(p[5], 1u);
     const u32* from = input + (p[8] + sample / second * p[6] + sample % second * p[7]);
 
-    // The columns' magnitudes, 16 lanes side by side.
+    // The columns' absmaxes, 16 lanes side by side.
     u32 most = 0u;
     {
         const u32* at = from + tb::min(first + lane % 16u, rows - 1u);
@@ -43,8 +43,8 @@ KERNEL(const u32* __restrict__ p, const u32* __restrict__ input, u32 input_n, co
         }
         most = tb::max(most, TB_SHUFFLE_XOR(most, 16u));
     }
-    const u32 magnitudes[2] = {TB_SHUFFLE_FROM(most, g), TB_SHUFFLE_FROM(most, g + 8u)};
-    const Scale scales[2] = {Scale(magnitudes[0]), Scale(magnitudes[1])};
+    const u32 absmaxes[2] = {TB_SHUFFLE_FROM(most, g), TB_SHUFFLE_FROM(most, g + 8u)};
+    const Scale scales[2] = {Scale(absmaxes[0]), Scale(absmaxes[1])};
 
     const u32* at[2] = {from + tb::min(first + g, rows - 1u), from + tb::min(first + g + 8u, rows - 1u)};
     const auto load = [&](Places& places, u32 step) {
@@ -93,10 +93,10 @@ KERNEL(const u32* __restrict__ p, const u32* __restrict__ input, u32 input_n, co
         _Pragma("unroll") for (u32 i = 0; i < 4; i++) {
             const u32 row = first + g + i / 2u * 8u, own = column + tile * 8u + 2u * t + i % 2u;
             if (row >= rows || own >= columns) continue;
-            const u32 magnitude_b = magnitudes_b[sample * columns + own];
+            const u32 absmax_b = absmaxes_b[sample * columns + own];
             const size_t place = ((size_t)sample * rows + row) * columns + own;
             TB_EXPECT(place < output_n);
-            output[place] = rounded(sums[tile], i, magnitudes[i / 2], magnitude_b, BITS);
+            output[place] = rounded(sums[tile], i, absmaxes[i / 2], absmax_b, BITS);
         }
-    (void)input_n, (void)b_n, (void)magnitudes_b_n, (void)output_n;
+    (void)input_n, (void)b_n, (void)absmaxes_b_n, (void)output_n;
 }

@@ -10,10 +10,10 @@ struct Scale {
     u32 mask;
     f32 first, second;
 
-    __device__ __forceinline__ explicit Scale(u32 magnitude) {
-        const bool marked = magnitude >= 0x7f800000u;
+    __device__ __forceinline__ explicit Scale(u32 absmax) {
+        const bool marked = absmax >= 0x7f800000u;
         // The least e with max|x| < 2^e: from the field, or from the leading zeros of a subnormal number.
-        const i32 exponent = magnitude == 0u || marked ? 0 : magnitude < 0x800000u ? 32 - __clz((i32)magnitude) - 149 : (i32)(magnitude >> 23) - 126;
+        const i32 exponent = absmax == 0u || marked ? 0 : absmax < 0x800000u ? 32 - __clz((i32)absmax) - 149 : (i32)(absmax >> 23) - 126;
         const i32 shift = MAGNITUDE_BITS - exponent, most = tb::min(shift, 127);
         mask = marked ? 0u : ~0u;
         first = power(most), second = power(shift - most);

@@ -37,15 +37,15 @@ template <u32 SUMS> TB_FN void clear(i32 (&sums)[SUMS][4]) {
 }
 
 // What rounds to no normal number, or belongs to a marked group: rarely called, so its instructions are there once.
-TB_NOINLINE u32 finish_rare(Total total, u32 magnitude_a, u32 magnitude_b, u32 bits) {
-    return finish(total, magnitude_a, magnitude_b, bits);
+TB_NOINLINE u32 finish_rare(Total total, u32 absmax_a, u32 absmax_b, u32 bits) {
+    return finish(total, absmax_a, absmax_b, bits);
 }
 
-template <u32 SUMS> TB_FN u32 rounded(const i32 (&sums)[SUMS][4], u32 i, u32 magnitude_a, u32 magnitude_b, i32 bits) {
+template <u32 SUMS> TB_FN u32 rounded(const i32 (&sums)[SUMS][4], u32 i, u32 absmax_a, u32 absmax_b, i32 bits) {
     unsigned long long total = 0;
     _Pragma("unroll") for (u32 s = 0; s < SUMS; s++) total += (unsigned long long)(long long)sums[s][i] << (8u * s);
     u32 result;
-    const i32 scale = scale_of(magnitude_a) + scale_of(magnitude_b) - bits;
-    return ordinary((Total)total, scale, result) ? result : finish_rare((Total)total, magnitude_a, magnitude_b, (u32)bits);
+    const i32 scale = scale_of(absmax_a) + scale_of(absmax_b) - bits;
+    return ordinary((Total)total, scale, result) ? result : finish_rare((Total)total, absmax_a, absmax_b, (u32)bits);
 }
 

@@ -40,8 +40,8 @@ extern "C" __global__ void __launch_bounds__(256) KERNEL(const u32* p, const u32
 #else
 
 __device__ __forceinline__ i32 clamp(i32 x, i32 least, i32 most) { return x < least ? least : x > most ? most : x; }
-__device__ __forceinline__ float magnitude_of(u32 x) { return __uint_as_float(x & 0x7fffffffu); }
-__device__ __forceinline__ i32 field(u32 magnitude) { return clamp((i32)(magnitude >> 23), 1, 511); }
+__device__ __forceinline__ float absmax_of(u32 x) { return __uint_as_float(x & 0x7fffffffu); }
+__device__ __forceinline__ i32 field(u32 absmax) { return clamp((i32)(absmax >> 23), 1, 511); }
 __device__ __forceinline__ float power(i32 biased) { return __uint_as_float((u32)biased << 23); }
 
 // Whether x lies within the tolerance, or half a unit of binary32, of a boundary of its own step, or is too extreme to tell.
@@ -53,7 +53,7 @@ __device__ __forceinline__ bool may_be_near(u32 x, i32 floor, i32 bits, float to
     const float distance = __uint2float_rn(rest < half ? half - rest : rest - half);
     const float reach = __fadd_rn(__fmul_rn(tolerance, power(clamp(277 - normal, 1, 254))), 1.0f);
     const float quarter = floor > -124 ? power(floor + 125) : 0.0f;
-    const bool above_zero = __fadd_rn(magnitude_of(x), tolerance) > quarter;
+    const bool above_zero = __fadd_rn(absmax_of(x), tolerance) > quarter;
     const bool near = distance <= reach || reach >= __uint2float_rn(half >> 1);
     return biased == 255 || (biased < 24 || dropped > 26 ? above_zero : near);
 }
@@ -63,32 +63,32 @@ __device__ __forceinline__ bool may_be_near_binary32(u32 x, u32 rest, float tole
     const i32 biased = (i32)(x >> 23 & 0xffu);
     const float half = __fmul_rn(power(biased < 25 ? 1 : biased - 24), 0.999999f);
     const float least = (x & 0x007fffffu) == 0u ? __fmul_rn(half, 0.5f) : half;
-    return biased < 26 || biased == 255 || __fadd_rn(magnitude_of(rest), tolerance) >= least;
+    return biased < 26 || biased == 255 || __fadd_rn(absmax_of(rest), tolerance) >= least;
 }
 
 #if defined(ROUND)
 // The bits of |x| towards zero if the rest says that x was rounded away from there, and its last bit 1 if anything is left.
-__device__ __forceinline__ u32 to_odd(u32 x, u32 magnitude, u32 rest) {
-    if ((rest & 0x7fffffffu) == 0u || magnitude >= 0x7f800000u) return magnitude;
-    const u32 truncated = x >> 31 == rest >> 31 ? magnitude : magnitude - 1u;
+__device__ __forceinline__ u32 to_odd(u32 x, u32 absmax, u32 rest) {
+    if ((rest & 0x7fffffffu) == 0u || absmax >= 0x7f800000u) return absmax;
+    const u32 truncated = x >> 31 == rest >> 31 ? absmax : absmax - 1u;
     return truncated | 1u;
 }
 
 // What round_to_grid.v1 (src/program/logged.rs of the root crate) makes of x, operation by operation. `floor` is the grid's exponent if
 // it is `floored`.
 __device__ __forceinline__ u32 rounded_to_grid(u32 x, u32 rest, u32 bits, bool floored, i32 floor) {
-    u32 magnitude = x & 0x7fffffffu;
-    if (bits > 16u && bits < 32u) magnitude = to_odd(x, magnitude, rest);
-    u32 rounded = magnitude;
+    u32 absmax = x & 0x7fffffffu;
+    if (bits > 16u && bits < 32u) absmax = to_odd(x, absmax, rest);
+    u32 rounded = absmax;
     const u32 dropped = 32u - bits;
     if (dropped != 0u) {
-        const u32 odd = magnitude >> dropped & 1u;
-        rounded = (magnitude + ((1u << (dropped - 1u)) - 1u) + odd) & ~((1u << dropped) - 1u);
+        const u32 odd = absmax >> dropped & 1u;
+        rounded = (absmax + ((1u << (dropped - 1u)) - 1u) + odd) & ~((1u << dropped) - 1u);
     }
     if (floored) {
-        const i32 own = (i32)(magnitude >> 23) < 1 ? 1 : (i32)(magnitude >> 23);
+        const i32 own = (i32)(absmax >> 23) < 1 ? 1 : (i32)(absmax >> 23);
         const float c = power(floor + 150);
-        if (own + (i32)dropped < floor + 150) rounded = __float_as_uint(__fsub_rn(__fadd_rn(__uint_as_float(magnitude), c), c));
+        if (own + (i32)dropped < floor + 150) rounded = __float_as_uint(__fsub_rn(__fadd_rn(__uint_as_float(absmax), c), c));
     }
     return rounded == 0u ? 0u : rounded + (x & 0x80000000u);
 }
@@ -101,17 +101,17 @@ __device__ __forceinline__ u32 rounded_to_grid(u32 x, u32 rest, u32 bits, bool f
 // one, the tolerance for the norms and for the result (binary32), whether the product has two parts, where the norms of rows and of
 // columns begin in `sides`, how many places `found` has. What is found is appended to `found` in any order, as place, result and
 // rest; `sides` counts all of it, what there is no place for too. With ROUND every result's value on the grid is written as well.
-extern "C" __global__ void __launch_bounds__(256) KERNEL(const u32* p, const u32* output, u32, const u32* magnitudes_a, u32,
-                                                         const u32* magnitudes_b, u32, u32* sides, u32, u32* found, u32 ROUNDED) {
+extern "C" __global__ void __launch_bounds__(256) KERNEL(const u32* p, const u32* output, u32, const u32* absmaxes_a, u32,
+                                                         const u32* absmaxes_b, u32, u32* sides, u32, u32* found, u32 ROUNDED) {
     const u32 place = blockIdx.x * 256u + threadIdx.x;
     if (place >= p[0]) return;
     const u32 row = place / p[2], column = row / p[1] * p[2] + place % p[2];
     const u32 x = output[place], rest = p[9] != 0u ? output[p[0] + place] : 0u;
     const float scale = __fmul_rn(__fmul_rn(__uint_as_float(p[7]), __uint_as_float(sides[p[10] + row])), 1.000001f);
     const float of_norms = __fmul_rn(scale, __uint_as_float(sides[p[11] + column]));
-    const float tolerance = __fadd_rn(of_norms, __fmul_rn(__uint_as_float(p[8]), magnitude_of(x)));
+    const float tolerance = __fadd_rn(of_norms, __fmul_rn(__uint_as_float(p[8]), absmax_of(x)));
     i32 floor = (i32)p[6];
-    if (p[4] != 0u) floor = clamp(field(magnitudes_b[column]) + (field(magnitudes_a[row]) + (i32)p[5]), (i32)p[6], 104);
+    if (p[4] != 0u) floor = clamp(field(absmaxes_b[column]) + (field(absmaxes_a[row]) + (i32)p[5]), (i32)p[6], 104);
 #if defined(ROUND)
     rounded[place] = rounded_to_grid(x, rest, p[3], p[4] != 0u, floor);
 #endif

@@ -190,8 +190,8 @@ TB_FN Total total_of(const Sums& sums, u32 m, u32 n, u32 i) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-KERNEL(const u32* __restrict__ p, const u32* __restrict__ a, u32 a_n, const u32* __restrict__ magnitudes_a, u32 magnitudes_a_n,
-       const u32* __restrict__ b, u32 b_n, const u32* __restrict__ magnitudes_b, u32 magnitudes_b_n,
+KERNEL(const u32* __restrict__ p, const u32* __restrict__ a, u32 a_n, const u32* __restrict__ absmaxes_a, u32 absmaxes_a_n,
+       const u32* __restrict__ b, u32 b_n, const u32* __restrict__ absmaxes_b, u32 absmaxes_b_n,
        u32* __restrict__ output, u32 output_n) {
     __shared__ Shared shared;
     const u32 lane = threadIdx.x % 32, index = threadIdx.x / 32;
@@ -272,11 +272,11 @@ KERNEL(const u32* __restrict__ p, const u32* __restrict__ a, u32 a_n, const u32*
             _Pragma("unroll") for (u32 tn = 0; tn < SLAB / 8; tn++)
                 _Pragma("unroll") for (u32 i = 0; i < 4; i++)
                     slab.totals[(g + i / 2 * 8) * SLAB_STRIDE + tn * 8 + 2 * t + i % 2] = total_of(sums, tm, s * (SLAB / 8) + tn, i);
-            if (lane < 16 && row + lane < m) slab.scales[lane] = scale_of(magnitudes_a[(lines_a + row + lane) * blocks + work.block]);
+            if (lane < 16 && row + lane < m) slab.scales[lane] = scale_of(absmaxes_a[(lines_a + row + lane) * blocks + work.block]);
             TB_WARP_SYNC();
             if (column >= n) continue;
-            const u32 magnitude_b = magnitudes_b[(lines_b + column) * blocks + work.block];
-            const i32 scale_b = scale_of(magnitude_b) + scale_down;
+            const u32 absmax_b = absmaxes_b[(lines_b + column) * blocks + work.block];
+            const i32 scale_b = scale_of(absmax_b) + scale_down;
             u32* out = output + ((size_t)(words[7] + blockIdx.z) * m + row) * n + column;
             u32 left = 0;  // rows that are not ordinary
             _Pragma("unroll 4") for (u32 r = lane / SLAB; r < 16; r += ROWS_AT_ONCE) {
@@ -288,8 +288,8 @@ KERNEL(const u32* __restrict__ p, const u32* __restrict__ a, u32 a_n, const u32*
             _Pragma("unroll 1") while (left != 0u) {
                 u32 r = (u32)__ffs((i32)left) - 1u;
                 left &= left - 1u;
-                u32 magnitude_a = magnitudes_a[(lines_a + row + r) * blocks + work.block];
-                out[(size_t)r * n] = finish(slab.totals[r * SLAB_STRIDE + lane % SLAB], magnitude_a, magnitude_b, bits);
+                u32 absmax_a = absmaxes_a[(lines_a + row + r) * blocks + work.block];
+                out[(size_t)r * n] = finish(slab.totals[r * SLAB_STRIDE + lane % SLAB], absmax_a, absmax_b, bits);
             }
         }
 }

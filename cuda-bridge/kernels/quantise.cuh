@@ -3,14 +3,14 @@
 //   one of ROWS, COLUMNS, SCALE_COLUMNS   which kernel this is
 //   KERNEL                                its name
 //   DIGITS                                digits of the result, 1..=4 (not for SCALE_COLUMNS)
-//   TEAM, GIVEN                           ROWS: threads that share a scale group; whether its magnitude is read, not found
+//   TEAM, GIVEN                           ROWS: threads that share a scale group; whether its absmax is read, not found
 //
-// A row has K places in blocks of `step`; a block of a row is a scale group. Magnitudes are [row][block]; digits are bytes
+// A row has K places in blocks of `step`; a block of a row is a scale group. Absmaxes are [row][block]; digits are bytes
 // [digit][row][place], four places a word, rows padded with zeros to whole 16 bytes.
 //
 // Bytes are what there is to save: an operand of d digits is 4 bytes read and d written an element, so at the 4.8 TB/s of an H200's data
 // sheet, 21 bytes a clock and SM at 1.75 GHz, an SM has to finish 3.5 elements a clock with d = 2, for which its four schedulers have
-// some 37 lanes' instructions each. The WGSL reads an operand once for the magnitude and again for the digits, and its rounding by
+// some 37 lanes' instructions each. The WGSL reads an operand once for the absmax and again for the digits, and its rounding by
 // shifts takes over twenty instructions; here rows that fit a team's registers are read once, and an element takes two
 // multiplications, a conversion, an addition, an exclusive or and 0.75 to 2 byte permutations. Conversions run at half of the lanes'
 // rate or less (64 a clock and SM in NVIDIA's table for 9.0), which is still eighteen times what memory feeds.
@@ -24,7 +24,7 @@ TB_FN u32 row_at(const u32* view, u32 sample, u32 row) {
 #if defined(ROWS)
 
 // A team of TEAM threads takes a scale group: HELD times 16 bytes of it stay in each thread's registers from the search for the
-// magnitude to the digits, neighbours in neighbouring threads, so that reads are whole lines and so are the writes of a plane.
+// absmax to the digits, neighbours in neighbouring threads, so that reads are whole lines and so are the writes of a plane.
 // HELD loads of 16 bytes are under way in a thread at a time: with the four blocks of 256 threads that 64 registers allow, 128 KB an
 // SM, several times what hides the memory's latency at its full rate. src/quantise.rs chooses TEAM so that a group fits, up to 512 threads and
 // 16384 places; what is beyond is read again, which L2 answers: of a row of 50257 places an SM has two under way, the GPU
@@ -32,9 +32,9 @@ TB_FN u32 row_at(const u32* view, u32 sample, u32 row) {
 constexpr u32 HELD = 8;
 constexpr u32 THREADS = TEAM > 256 ? TEAM : 256, TEAMS = THREADS / TEAM;
 #if GIVEN
-typedef const u32 Magnitude;
+typedef const u32 Absmax;
 #else
-typedef u32 Magnitude;
+typedef u32 Absmax;
 #endif
 
 // Four places from `place` on of a group that begins at `from`; zeros behind its end.
@@ -56,7 +56,7 @@ TB_FN u32 greatest(u32 most, const u32 (&x)[4]) {
 
 // p: scale groups, blocks of a row, `step`, K, words of a row of digits, words of a plane, rows of a sample, then the view.
 extern "C" __global__ void __launch_bounds__(THREADS)
-KERNEL(const u32* __restrict__ p, const u32* __restrict__ input, u32 input_n, Magnitude* __restrict__ magnitudes, u32 magnitudes_n,
+KERNEL(const u32* __restrict__ p, const u32* __restrict__ input, u32 input_n, Absmax* __restrict__ absmaxes, u32 absmaxes_n,
        u32* __restrict__ output, u32 output_n) {
     const u32 lane = threadIdx.x % TEAM, group = blockIdx.x * TEAMS + threadIdx.x / TEAM;
     // A team without a group stays for the operations of its warp, with nothing to load or store.
@@ -68,12 +68,12 @@ KERNEL(const u32* __restrict__ p, const u32* __restrict__ input, u32 input_n, Ma
     const u32 rows = tb::max(p[6], 1u);
     const u32* from = input + (there ? row_at(p + 7, row / rows, row % rows) + begin : 0u);
     const bool aligned = (size_t)from % 16u == 0u;
-    TB_EXPECT(!there || (from + places <= input + input_n && group < magnitudes_n));
+    TB_EXPECT(!there || (from + places <= input + input_n && group < absmaxes_n));
 
     u32 held[HELD][4];
     _Pragma("unroll") for (u32 i = 0; i < HELD; i++) load(from, (lane + i * TEAM) * 4u, places, aligned, held[i]);
 #if GIVEN
-    const u32 most = there ? magnitudes[group] : 0u;
+    const u32 most = there ? absmaxes[group] : 0u;
 #else
     u32 most = 0u;
     _Pragma("unroll") for (u32 i = 0; i < HELD; i++) most = greatest(most, held[i]);
@@ -91,7 +91,7 @@ KERNEL(const u32* __restrict__ p, const u32* __restrict__ input, u32 input_n, Ma
         __syncthreads();
         _Pragma("unroll") for (u32 i = 0; i < WARPS; i++) most = tb::max(most, maxima[threadIdx.x / TEAM * WARPS + i]);
     }
-    if (there && lane == 0u) magnitudes[group] = most;
+    if (there && lane == 0u) absmaxes[group] = most;
 #endif
     const Scale scale(most);
     u32* out = output + ((size_t)row * p[4] + begin / 4u);
@@ -110,7 +110,7 @@ KERNEL(const u32* __restrict__ p, const u32* __restrict__ input, u32 input_n, Ma
         planes_of(scale, x, planes);
         _Pragma("unroll") for (u32 d = 0; d < DIGITS; d++) out[d * plane + word] = planes[d];
     }
-    (void)input_n, (void)magnitudes_n, (void)output_n;
+    (void)input_n, (void)absmaxes_n, (void)output_n;
 }
 
 #else
@@ -120,7 +120,7 @@ KERNEL(const u32* __restrict__ p, const u32* __restrict__ input, u32 input_n, Ma
 // written along K. Rows of the tile there are an odd number of words apart: a warp writes 32 rows at one word, then reads
 // one row's words, each from 32 different banks.
 //
-// A column is too long for a block's memory (8192 tokens of 32 rows are a megabyte), so the magnitude is a kernel of its own and
+// A column is too long for a block's memory (8192 tokens of 32 rows are a megabyte), so the absmax is a kernel of its own and
 // an operand is read twice, the second time from L2 if it is no larger than that.
 constexpr u32 THREADS = 256, WARPS = THREADS / 32;
 
@@ -156,12 +156,12 @@ KERNEL(const u32* __restrict__ p, const u32* __restrict__ input, u32 input_n, u3
 
 #else
 
-// 32 rows by 128 places, of which a warp takes 16: it quantises in registers, where a lane has its row's magnitude, and only
+// 32 rows by 128 places, of which a warp takes 16: it quantises in registers, where a lane has its row's absmax, and only
 // packed words go to shared memory, d bytes an element in place of 4. Sixteen loads are under way in a thread.
 // p: rows of a sample, K, `step`, blocks of a row, the stride of K, words of a row of digits, words of a plane, then the view.
 constexpr u32 PLACES = 16;
 extern "C" __global__ void __launch_bounds__(THREADS)
-KERNEL(const u32* __restrict__ p, const u32* __restrict__ input, u32 input_n, const u32* __restrict__ magnitudes, u32 magnitudes_n,
+KERNEL(const u32* __restrict__ p, const u32* __restrict__ input, u32 input_n, const u32* __restrict__ absmaxes, u32 absmaxes_n,
        u32* __restrict__ output, u32 output_n) {
     __shared__ u32 tile[DIGITS][32][33];
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, rows = p[0], stride = p[4], sample = blockIdx.z;
@@ -178,8 +178,8 @@ KERNEL(const u32* __restrict__ p, const u32* __restrict__ input, u32 input_n, co
     // Blocks are multiples of 16 places, so a warp's places are in one.
     const u32 blocks = tb::max(p[3], 1u), block = tb::min(first / tb::max(p[2], 1u), blocks - 1u);
     const size_t group = ((size_t)sample * rows + row) * blocks + block;
-    TB_EXPECT(row >= rows || group < magnitudes_n);
-    const Scale scale(row < rows ? magnitudes[group] : 0u);
+    TB_EXPECT(row >= rows || group < absmaxes_n);
+    const Scale scale(row < rows ? absmaxes[group] : 0u);
     _Pragma("unroll") for (u32 word = 0; word < PLACES / 4; word++) {
         const u32 four[4] = {x[4 * word], x[4 * word + 1], x[4 * word + 2], x[4 * word + 3]};
         u32 planes[4];
@@ -196,7 +196,7 @@ KERNEL(const u32* __restrict__ p, const u32* __restrict__ input, u32 input_n, co
         TB_EXPECT(at + (DIGITS - 1u) * plane < output_n);
         _Pragma("unroll") for (u32 d = 0; d < DIGITS; d++) output[d * plane + at] = tile[d][of_tile][lane];
     }
-    (void)input_n, (void)magnitudes_n, (void)output_n;
+    (void)input_n, (void)absmaxes_n, (void)output_n;
 }
 
 #endif

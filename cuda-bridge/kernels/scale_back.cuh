@@ -10,19 +10,19 @@ typedef long long Total;
 #endif
 
 // The WGSL's way from an exact sum to the output: every case.
-TB_FN u32 finish(Total total, u32 magnitude_a, u32 magnitude_b, u32 bits) {
+TB_FN u32 finish(Total total, u32 absmax_a, u32 absmax_b, u32 bits) {
 #if WIDE
-    return wgsl_finish(total, magnitude_a, magnitude_b, bits);
+    return wgsl_finish(total, absmax_a, absmax_b, bits);
 #else
     u32 fill = (u32)(total >> 63);
-    return wgsl_finish(tb::vec<u32, 4u>{{(u32)total, (u32)(total >> 32), fill, fill}}, magnitude_a, magnitude_b, bits);
+    return wgsl_finish(tb::vec<u32, 4u>{{(u32)total, (u32)(total >> 32), fill, fill}}, absmax_a, absmax_b, bits);
 #endif
 }
 
 // A group's exponent; for a marked one a number that no ordinary result comes near.
 constexpr i32 NOT_ORDINARY = 1 << 20;
-TB_FN i32 scale_of(u32 magnitude) {
-    return wgsl_digits_marked(magnitude) ? NOT_ORDINARY : wgsl_digits_exponent(magnitude);
+TB_FN i32 scale_of(u32 absmax) {
+    return wgsl_digits_marked(absmax) ? NOT_ORDINARY : wgsl_digits_exponent(absmax);
 }
 
 // total * 2^scale where that is 0 or rounds to a normal number, which is nearly always: the conversion rounds once, to nearest

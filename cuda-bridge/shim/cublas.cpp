@@ -73,12 +73,12 @@ float fused(float sum, Terms a, Terms b, int64_t first, int64_t count) {
     const double scale = std::ldexp(1.0, BITS - most);
     int64_t total = (int64_t)(sum * scale);
     for (int64_t i = first; i < first + count; i++) total += (int64_t)(a.values[i] * b.values[i] * scale);
-    uint64_t magnitude = (uint64_t)std::abs(total);
-    if (magnitude >> 24) {
-        int extra = 40 - __builtin_clzll(magnitude);
-        magnitude = magnitude >> extra << extra;
+    uint64_t absmax = (uint64_t)std::abs(total);
+    if (absmax >> 24) {
+        int extra = 40 - __builtin_clzll(absmax);
+        absmax = absmax >> extra << extra;
     }
-    return (float)std::ldexp(total < 0 ? -(double)magnitude : (double)magnitude, most - BITS);
+    return (float)std::ldexp(total < 0 ? -(double)absmax : (double)absmax, most - BITS);
 }
 
 float tensor_core(Terms a, Terms b, int64_t k, int64_t at_once) {

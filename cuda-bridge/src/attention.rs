@@ -52,7 +52,7 @@ impl Attention {
     }
 
     /// The kernel, if there is one for such sizes that takes at most `shared` bytes of shared memory. Its buffers: [`Attention::words`],
-    /// digits and magnitudes of the first product's operands, digits and magnitudes of the second's right one, what the steps take, what
+    /// digits and absmaxes of the first product's operands, digits and absmaxes of the second's right one, what the steps take, what
     /// they write, the second product.
     ///
     /// # Errors
@@ -165,7 +165,7 @@ impl Attention {
             |prefix: &str, count: usize| (0..count).map(|i| format!("{prefix}{i}")).collect::<Vec<_>>();
         let (reads, writes) = (names("in", self.reads), names("out", self.writes));
         let mut arrays: Vec<(&str, u32, bool)> =
-            ["a1", "magnitudes_a1", "b1", "magnitudes_b1", "b2", "magnitudes_b2"]
+            ["a1", "absmaxes_a1", "b1", "absmaxes_b1", "b2", "absmaxes_b2"]
                 .map(|name| (name, 4, false))
                 .into();
         arrays.extend(reads.iter().map(|name| (&name[..], 4, false)));

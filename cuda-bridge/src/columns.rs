@@ -35,7 +35,7 @@ pub struct Columns {
 
 impl Columns {
     /// The kernel and its launch, for sizes that it is for; the module has the WGSL's way back from exact sums. Buffers: the uniform
-    /// words, the view's tensor, digits and magnitudes of the other operand, the product.
+    /// words, the view's tensor, digits and absmaxes of the other operand, the product.
     ///
     /// # Errors
     /// If the module lacks a function, or has something that is not translated.
@@ -93,7 +93,7 @@ fn kernel(
         let _ = writeln!(source, "constexpr u32 {name} = {value}u;");
     }
     source.extend([WARP, SCALE_BACK, DIGITS, FRAGMENTS, TEXT]);
-    let buffers = [("input", 4, false), ("b", 4, false), ("magnitudes_b", 4, false), ("output", 4, true)];
+    let buffers = [("input", 4, false), ("b", 4, false), ("absmaxes_b", 4, false), ("output", 4, true)];
     Ok(Kernel {
         name: name.into(),
         source,

@@ -29,7 +29,7 @@ pub fn row_norms() -> Kernel {
 
 /// What [`near_ties`] writes and reads beside its uniform words, in order.
 const BUFFERS: [(&str, bool); 5] =
-    [("output", false), ("magnitudes_a", false), ("magnitudes_b", false), ("sides", true), ("found", true)];
+    [("output", false), ("absmaxes_a", false), ("absmaxes_b", false), ("sides", true), ("found", true)];
 
 /// What may be near a tie, [`ELEMENTS`] results a block.
 pub fn near_ties() -> Kernel {

@@ -17,7 +17,7 @@ const TEAM_MIN: u32 = 8;
 const TEAM_MAX: u32 = 512;
 /// Places of a scale group that a thread keeps: `HELD` times four.
 const PLACES_HELD: u32 = 32;
-/// Rows of a block's tile of a column view, its places, and its scale groups along K where magnitudes are found.
+/// Rows of a block's tile of a column view, its places, and its scale groups along K where absmaxes are found.
 const TILE_ROWS: u32 = 32;
 const TILE_PLACES: u32 = 128;
 const TILE_GROUPS: u32 = 8;
@@ -80,13 +80,13 @@ impl Operand {
         [self.dims[1], first, second, row, self.offset]
     }
 
-    /// Magnitudes and digits of rows at once: buffers are the operand, the magnitudes and the digits, of which the last two are
+    /// Absmaxes and digits of rows at once: buffers are the operand, the absmaxes and the digits, of which the last two are
     /// written. `None` where rows are not contiguous.
     pub fn scale_and_quantise(&self, digits: u32) -> Option<Launch> {
         self.has_rows().then(|| self.of_rows(digits, false))
     }
 
-    /// Digits by magnitudes that are given: buffers are the operand, the magnitudes and the digits. `None` where neither rows nor
+    /// Digits by absmaxes that are given: buffers are the operand, the absmaxes and the digits. `None` where neither rows nor
     /// columns are contiguous.
     pub fn quantise(&self, digits: u32) -> Option<Launch> {
         if self.has_rows() {
@@ -97,7 +97,7 @@ impl Operand {
         let mut uniform = vec![self.dims[2], self.dims[3], self.step(), self.blocks(), self.strides[3]];
         uniform.extend([words, plane]);
         let defines = format!("#define COLUMNS\n#define DIGITS {digits}u\n");
-        let buffers = [("input", false), ("magnitudes", false), ("output", true)];
+        let buffers = [("input", false), ("absmaxes", false), ("output", true)];
         let name = format!("quantise_columns_{digits}");
         let tiles = self.dims[3].div_ceil(TILE_PLACES);
         (self.block.is_multiple_of(16))
@@ -105,7 +105,7 @@ impl Operand {
             .flatten()
     }
 
-    /// Magnitudes of columns: buffers are the operand and the magnitudes. `None` where columns are not contiguous.
+    /// Absmaxes of columns: buffers are the operand and the absmaxes. `None` where columns are not contiguous.
     pub fn scale(&self) -> Option<Launch> {
         let uniform = vec![self.dims[2], self.dims[3], self.step(), self.blocks(), self.strides[3]];
         let buffers = [("input", false), ("output", true)];
@@ -124,7 +124,7 @@ impl Operand {
         let mut uniform = vec![groups, self.blocks(), self.step(), self.dims[3], words, self.rows() * words];
         uniform.push(self.dims[2]);
         uniform.extend(self.view());
-        let buffers = [("input", false), ("magnitudes", !given), ("output", true)];
+        let buffers = [("input", false), ("absmaxes", !given), ("output", true)];
         let threads = THREADS.max(team);
         let kernel = kernel(&name, &defines, uniform.len(), &buffers, threads);
         Launch { kernel, words: uniform, groups: [groups.div_ceil(threads / team), 1, 1] }

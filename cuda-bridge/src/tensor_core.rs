@@ -196,9 +196,9 @@ fn check(parameters: &[Parameter]) -> Result<(), ProductError> {
     let expected = [
         ("p", ParameterKind::Sized { bytes: 32 }, false),
         ("a", words, false),
-        ("magnitudes_a", words, false),
+        ("absmaxes_a", words, false),
         ("b", words, false),
-        ("magnitudes_b", words, false),
+        ("absmaxes_b", words, false),
         ("output", words, true),
     ];
     let have = || parameters.iter().map(|p| (p.name.as_str(), p.kind, p.writable));

@@ -220,7 +220,7 @@ fn main() {
 fn quantised_elements() {
     let rows: Vec<[u32; 3]> = (0..1 << 16)
         .map(|i| {
-            // An element and a magnitude that is at least its own, now and then a marked one.
+            // An element and an absmax that is at least its own, now and then a marked one.
             let (a, b) = (pattern(i, 6) & 0x7fff_ffff, pattern(i, 7) & 0x7fff_ffff);
             [a.min(b) | (random(i, 8) & 0x8000_0000), a.max(b), 0]
         })
@@ -251,7 +251,7 @@ fn sums_scaled_back() {
     }
 }
 
-/// Golden products by the whole chain of kernels' arithmetic: magnitudes, q's, digit products, one rounding.
+/// Golden products by the whole chain of kernels' arithmetic: absmaxes, q's, digit products, one rounding.
 #[test]
 fn golden_products() {
     let text = compose_text(
@@ -261,7 +261,7 @@ fn golden_products() {
 @group(0) @binding(1) var<storage, read_write> output: array<u32>;
 @compute @workgroup_size(1)
 fn main() {
-    // (K, magnitude bits of a, of b), a, b
+    // (K, absmax bits of a, of b), a, b
     let k = input[0];
     var ma = 0u;
     var mb = 0u;

@@ -6,7 +6,7 @@ mod common;
 
 use cuda_bridge::host::{Buffer, Checks};
 use cuda_bridge::near::{ELEMENTS, ROWS, near_ties, round_near_ties, row_norms};
-use tiebreak::arith::grid::GridRule;
+use tiebreak::arith::rounding_grid::GridRule;
 use tiebreak::engine::near_tie_search::Candidate;
 use tiebreak::observers::norms;
 use tiebreak::program::graph::{TensorId, View};
@@ -75,14 +75,14 @@ fn search(product: &Product, results: &[u32], places: u32) -> (u32, Vec<Candidat
     let before = [
         p.to_vec(),
         results.to_vec(),
-        product.a.magnitudes.clone(),
-        product.b.magnitudes.clone(),
+        product.a.absmaxes.clone(),
+        product.b.absmaxes.clone(),
         sides,
         vec![0; 3 * places as usize],
         vec![0x5a5a_5a5a; elements as usize],
     ];
     let candidates = |count: u32, found: &[u32]| {
-        let candidate = |c: &[u32]| Candidate { place: c[0], high: c[1], rest: c[2] };
+        let candidate = |c: &[u32]| Candidate { place: c[0], high: c[1], rounding_error: c[2] };
         let mut all: Vec<Candidate> =
             found.chunks_exact(3).take(count.min(places) as usize).map(candidate).collect();
         all.sort();
@@ -120,7 +120,7 @@ fn rounded(product: &Product, results: &[u32]) -> Vec<u32> {
         let (row, column) = (place / n, place / (m * n) * n + place % n);
         let x = results[place];
         let inputs = match rule.bits {
-            _ if rule.floor != 0 => vec![x, product.a.magnitudes[row], product.b.magnitudes[column]],
+            _ if rule.floor != 0 => vec![x, product.a.absmaxes[row], product.b.absmaxes[column]],
             17..32 => vec![x, results[batch * m * n + place]],
             _ => vec![x],
         };
@@ -145,7 +145,7 @@ fn decisions_are_the_hosts() {
     let side = |rows: usize, seed: u32| {
         let scale = |i: usize| common::word(i as u32 + seed) % 24;
         Side {
-            magnitudes: (0..rows).map(|i| value(i as u32 + seed, scale(i)) & 0x7fff_ffff).collect(),
+            absmaxes: (0..rows).map(|i| value(i as u32 + seed, scale(i)) & 0x7fff_ffff).collect(),
             norms: (0..rows).map(|i| 2f32.powi(3 - scale(i) as i32) * 1.37).collect(),
         }
     };

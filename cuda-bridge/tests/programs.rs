@@ -129,7 +129,7 @@ fn reductions_of_every_length() {
         |b, x| {
             let [rows, len] = b.shape(x)[..] else { unreachable!() };
             let input = View { tensor: x, offset: 0, dims: [1, 1, rows, len], strides: [0, 0, len, 1] };
-            b.node(Primitive::Magnitude { input, block: 0 }, DType::U32, &[1, rows, 1])
+            b.node(Primitive::Absmax { input, block: 0 }, DType::U32, &[1, rows, 1])
         },
     ];
     let mut cpu = Cpu::new(1).unwrap();

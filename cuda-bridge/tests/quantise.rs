@@ -1,4 +1,4 @@
-//! Digitising by hand, run on the host: magnitudes and digits of rows and columns equal the scalar reference's, for every number of
+//! Digitising by hand, run on the host: absmaxes and digits of rows and columns equal the scalar reference's, for every number of
 //! digits, every kind of binary32, blocks, batches, tails and padding. NVRTC compiles every kernel, without spills.
 
 mod common;
@@ -82,26 +82,26 @@ impl Case {
         if self.operand.block == 0 { self.operand.dims[3] } else { self.operand.block }
     }
 
-    /// The contract's magnitudes, [row][block].
-    fn magnitudes(&self) -> Vec<u32> {
+    /// The contract's absmaxes, [row][block].
+    fn absmaxes(&self) -> Vec<u32> {
         let k = self.operand.dims[3];
         let group = |row, first: u32| {
             let places = first..(first + self.step()).min(k);
-            digits::group_magnitude(places.map(|place| self.words[self.at(row, place)]))
+            digits::group_absmax(places.map(|place| self.words[self.at(row, place)]))
         };
         let firsts = || (0..k).step_by(self.step() as usize);
         (0..self.rows()).flat_map(|row| firsts().map(move |first| group(row, first))).collect()
     }
 
     /// The contract's digits in the kernels' layout.
-    fn planes(&self, magnitudes: &[u32], count: u32) -> Vec<u32> {
+    fn planes(&self, absmaxes: &[u32], count: u32) -> Vec<u32> {
         let k = self.operand.dims[3];
         let (width, blocks) = (k.next_multiple_of(16), k.div_ceil(self.step()));
         let mut planes = vec![0u8; (count * self.rows() * width) as usize];
         for row in 0..self.rows() {
             for place in 0..k {
-                let magnitude = magnitudes[(row * blocks + place / self.step()) as usize];
-                let q = digits::quantise(self.words[self.at(row, place)], magnitude, count);
+                let absmax = absmaxes[(row * blocks + place / self.step()) as usize];
+                let q = digits::quantise(self.words[self.at(row, place)], absmax, count);
                 for (d, digit) in (0..count).zip(digits::balanced_digits(q, count)) {
                     planes[((d * self.rows() + row) * width + place) as usize] = digit as u8;
                 }
@@ -112,7 +112,7 @@ impl Case {
 
     /// Every kernel for the operand, against the contract.
     fn check(&self) {
-        let magnitudes = self.magnitudes();
+        let absmaxes = self.absmaxes();
         let fresh = |len: usize| vec![0x5a5a_5a5a; len];
         let run = |launch: &Launch, buffers: &mut [Buffer]| {
             let mut all = vec![Buffer::Read(&launch.words)];
@@ -124,29 +124,28 @@ impl Case {
         };
         let rows = self.operand.strides[3] == 1;
         let scale = self.operand.scale();
-        assert_eq!(scale.is_none(), rows, "columns have a kernel for magnitudes of their own");
+        assert_eq!(scale.is_none(), rows, "columns have a kernel for absmaxes of their own");
         if let Some(launch) = scale {
-            let mut have = fresh(magnitudes.len());
+            let mut have = fresh(absmaxes.len());
             run(&launch, &mut [Buffer::Read(&self.words), Buffer::Write(&mut have)]);
-            assert_eq!(have, magnitudes, "magnitudes of {:?}", self.operand);
+            assert_eq!(have, absmaxes, "absmaxes of {:?}", self.operand);
         }
         for count in 1..=4 {
-            let planes = self.planes(&magnitudes, count);
+            let planes = self.planes(&absmaxes, count);
             let launch = self.operand.quantise(count).unwrap();
             let mut have = fresh(planes.len());
-            let mut buffers =
-                [Buffer::Read(&self.words), Buffer::Read(&magnitudes), Buffer::Write(&mut have)];
+            let mut buffers = [Buffer::Read(&self.words), Buffer::Read(&absmaxes), Buffer::Write(&mut have)];
             run(&launch, &mut buffers);
             assert!(have == planes, "{count} digits of {:?} by {}", self.operand, launch.kernel.name);
 
             let both = self.operand.scale_and_quantise(count);
             assert_eq!(both.is_some(), rows, "rows have a kernel for both");
             if let Some(launch) = both {
-                let (mut found, mut have) = (fresh(magnitudes.len()), fresh(planes.len()));
+                let (mut found, mut have) = (fresh(absmaxes.len()), fresh(planes.len()));
                 let mut buffers =
                     [Buffer::Read(&self.words), Buffer::Write(&mut found), Buffer::Write(&mut have)];
                 run(&launch, &mut buffers);
-                assert_eq!(found, magnitudes, "magnitudes of {:?}", self.operand);
+                assert_eq!(found, absmaxes, "absmaxes of {:?}", self.operand);
                 assert!(have == planes, "{count} digits of {:?} by {}", self.operand, launch.kernel.name);
             }
         }
@@ -167,7 +166,7 @@ fn rows() {
     }
 }
 
-/// Scale groups within rows: each has its own magnitude and may be marked alone, and the last one is shorter and padded.
+/// Scale groups within rows: each has its own absmax and may be marked alone, and the last one is shorter and padded.
 #[test]
 fn blocks_of_rows() {
     for (k, block) in [(64, 64), (65, 64), (200, 64), (255, 128), (300, 64), (1000, 512), (4097, 1024)] {
@@ -220,7 +219,7 @@ fn other_views_have_no_kernel() {
 fn every_kernel_compiles_to_machine_code() {
     let Some(nvrtc) = common::nvrtc() else { return };
     let kernels = all();
-    // The magnitudes of columns; for each number of digits seven teams twice, and columns.
+    // The absmaxes of columns; for each number of digits seven teams twice, and columns.
     assert_eq!(kernels.len(), 1 + 4 * (2 * 7 + 1));
     for kernel in &kernels {
         // For the others two digits stand for all.

@@ -11,7 +11,7 @@ use common::engine::Shim;
 use cuda_bridge::host::{Buffer, Checks};
 use cuda_bridge::tensor_core::Shape;
 use cuda_bridge::translate::{Kernel, Options};
-use tiebreak::arith::digits::{self, Part};
+use tiebreak::arith::digits::{self, ProductPart};
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::engine::fingerprint::fingerprint;
 use tiebreak::engine::reference::Reference;
@@ -43,7 +43,7 @@ enum Fill {
 struct Operand {
     q: Vec<i64>,
     planes: Vec<u32>,
-    magnitudes: Vec<u32>,
+    absmaxes: Vec<u32>,
 }
 
 fn operand(rows: u32, k: u32, blocks: u32, digits: u32, fill: Fill, stream: u32) -> Operand {
@@ -73,7 +73,7 @@ fn operand(rows: u32, k: u32, blocks: u32, digits: u32, fill: Fill, stream: u32)
         }
     }
     // Ordinary groups, and zero, subnormal, huge and marked ones.
-    let magnitude = |i: u32| match random(i, stream + 1) % 24 {
+    let absmax = |i: u32| match random(i, stream + 1) % 24 {
         0 => [0, 1, 0x007f_ffff, 0x0080_0000][(i % 4) as usize],
         1 => [0x7f80_0000, 0x7fc0_0000][(i % 2) as usize],
         2 => 0x7f7f_ffff,
@@ -83,7 +83,7 @@ fn operand(rows: u32, k: u32, blocks: u32, digits: u32, fill: Fill, stream: u32)
     // A buffer has at least one element.
     bytes.resize(bytes.len().max(4), 0);
     let planes = bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-    Operand { q, planes, magnitudes: (0..(rows * blocks).max(1)).map(magnitude).collect() }
+    Operand { q, planes, absmaxes: (0..(rows * blocks).max(1)).map(absmax).collect() }
 }
 
 /// A product to compute.
@@ -94,14 +94,14 @@ struct Case {
     /// batch, m, n, k
     size: [u32; 4],
     block: u32,
-    part: Part,
+    part: ProductPart,
     fill: Fill,
 }
 
 impl Case {
     fn new(digits_a: u32, digits_b: u32, size: [u32; 4]) -> Case {
         let shape = Shape::new(digits_a, digits_b, size[3]).unwrap();
-        Case { shape, options: NATIVE, size, block: 0, part: Part::Rounded, fill: Fill::Random }
+        Case { shape, options: NATIVE, size, block: 0, part: ProductPart::Rounded, fill: Fill::Random }
     }
 
     /// With small tiles.
@@ -119,7 +119,7 @@ impl Case {
         let words = k.next_multiple_of(16) / 4;
         let step_words = if block == 0 { words } else { block / 4 };
         let bits = digits::magnitude_bits(digits_a) + digits::magnitude_bits(digits_b);
-        let bits = bits + (u32::from(part == Part::Rest) << 16);
+        let bits = bits + (u32::from(part == ProductPart::RoundingError) << 16);
         let [rows, columns] = self.shape.tile();
         let kernel = translated(self.shape, self.options);
         let outputs = (blocks * batch * m * n) as usize;
@@ -132,9 +132,9 @@ impl Case {
                 let mut buffers = [
                     Buffer::Read(&uniform),
                     Buffer::Read(&a.planes),
-                    Buffer::Read(&a.magnitudes),
+                    Buffer::Read(&a.absmaxes),
                     Buffer::Read(&b.planes),
-                    Buffer::Read(&b.magnitudes),
+                    Buffer::Read(&b.absmaxes),
                     Buffer::Write(&mut have),
                 ];
                 let groups = [n.div_ceil(columns), m.div_ceil(rows), count];
@@ -148,12 +148,10 @@ impl Case {
             let of = |q: &[i64], line: u32| q[(line * k) as usize..][places.clone()].to_vec();
             let terms = of(&a.q, row).into_iter().zip(of(&b.q, column));
             let sum = terms.map(|(a, b)| i128::from(a * b)).sum();
-            let magnitudes = [
-                a.magnitudes[(row * blocks + block) as usize],
-                b.magnitudes[(column * blocks + block) as usize],
-            ];
-            let want = digits::scale_back_part(part, sum, magnitudes, [digits_a, digits_b]);
-            assert_eq!(have, want, "{self:?}: output {i}, sum {sum}, magnitudes {magnitudes:x?}");
+            let absmaxes =
+                [a.absmaxes[(row * blocks + block) as usize], b.absmaxes[(column * blocks + block) as usize]];
+            let want = digits::scale_back_part(part, sum, absmaxes, [digits_a, digits_b]);
+            assert_eq!(have, want, "{self:?}: output {i}, sum {sum}, absmaxes {absmaxes:x?}");
         }
     }
 }
@@ -168,7 +166,7 @@ fn every_pair_of_digit_counts() {
             case.check();
             Case { options: PLAIN, size: [1, 9, 20, 33], ..case }.check();
             Case { fill: Fill::All(-128), size: [1, 5, 7, 64], ..case }.check();
-            Case { part: Part::Rest, size: [1, rows + 1, columns - 1, 48], ..case }.check();
+            Case { part: ProductPart::RoundingError, size: [1, rows + 1, columns - 1, 48], ..case }.check();
             case.small([2, 37, 45, 83]).check();
         }
     }
@@ -186,7 +184,7 @@ fn completions_for_longer_rows() {
     let case = Case { fill: Fill::All(-128), ..Case::new(3, 4, [1, 20, 40, 2049]) };
     assert!(case.shape.wide && !case.shape.long);
     case.check();
-    Case { part: Part::Rest, fill: Fill::Random, ..case }.check();
+    Case { part: ProductPart::RoundingError, fill: Fill::Random, ..case }.check();
 }
 
 /// Rows, columns and K around multiples of what tiles, fragments and chunks have.
@@ -224,7 +222,7 @@ fn blocks_and_batches() {
         for (size, block) in
             [([2, 5, 70, 200], 64), ([3, 40, 3, 129], 128), ([5, 2, 2, 31], 0), ([1, 4, 4, 64], 64)]
         {
-            for part in [Part::Rounded, Part::Rest] {
+            for part in [ProductPart::Rounded, ProductPart::RoundingError] {
                 Case { block, part, ..Case::new(digits_a, digits_b, size) }.check();
             }
         }

@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use tiebreak::run::dir::{Layout, Run};
+use tiebreak::run::dir::{RunPaths, Run};
 use tiebreak::job::identity::{CONTRACT, program_digest};
 use tiebreak::job::Job;
-use tiebreak::train::ranks::plan::Plan;
+use tiebreak::train::ranks::plan::ShardPlan;
 use tiebreak::train::ranks::share::{Contents, Share};
 
 const JOB: &str = r#"steps = 2
@@ -20,14 +20,14 @@ commit = { granularity = "operator" }
 [rounding]
 "#;
 
-static PLACE: LazyLock<(Contents, Plan)> = LazyLock::new(|| {
+static PLACE: LazyLock<(Contents, ShardPlan)> = LazyLock::new(|| {
     let program = program_digest(&Job::parse("job", JOB).unwrap().program());
     let json = format!(
         r#"{{"contract": "{CONTRACT}", "trainer_key": null, "challenge": null, "nonce": "{:032}", "program": "{program}", "data": []}}"#,
         0
     );
-    let run = Run::from_texts(Layout { root: PathBuf::new() }, &json, JOB).unwrap();
-    (Contents::of(&run), Plan::new(&run.program, 2).unwrap())
+    let run = Run::from_texts(RunPaths { root: PathBuf::new() }, &json, JOB).unwrap();
+    (Contents::of(&run), ShardPlan::new(&run.program, 2).unwrap())
 });
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

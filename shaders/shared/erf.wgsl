@@ -119,15 +119,15 @@ fn s64_mul_high(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
 
 fn f_erf(x: u32) -> u32 {
     let sign = x & F_SIGN;
-    let magnitude = x & 0x7fffffffu;
-    if (magnitude == 0u) {
+    let absmax = x & 0x7fffffffu;
+    if (absmax == 0u) {
         return x;
     }
-    if (magnitude >= 0x40800000u) { // |x| >= 4
-        return select(sign | F_ONE, F_NAN, magnitude > F_INFINITY);
+    if (absmax >= 0x40800000u) { // |x| >= 4
+        return select(sign | F_ONE, F_NAN, absmax > F_INFINITY);
     }
-    let parts = f_parts(magnitude);
-    if (magnitude < 0x3f000000u) { // |x| < 1/2: 2/sqrt(pi) x (1 - x^2 (1/3 - x^2 (1/10 - ...)))
+    let parts = f_parts(absmax);
+    if (absmax < 0x3f000000u) { // |x| < 1/2: 2/sqrt(pi) x (1 - x^2 (1/3 - x^2 (1/10 - ...)))
         let square = u32_mul(parts.significand, parts.significand);
         let right = -2 - 2 * (parts.exponent - 127);
         let xx = select(u64_shr(square, u32(min(right, 63))), vec2<u32>(0u, 0u), right > 63);

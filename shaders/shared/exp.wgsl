@@ -75,12 +75,12 @@ fn e_exp(x: u32) -> EPower {
 }
 
 fn f_exp(x: u32) -> u32 {
-    let magnitude = x & 0x7fffffffu;
-    if (magnitude <= 0x33000000u) {
+    let absmax = x & 0x7fffffffu;
+    if (absmax <= 0x33000000u) {
         return F_ONE; // |x| <= 2^-25
     }
-    if (magnitude >= 0x42d00000u) { // |x| >= 104
-        return select(select(F_INFINITY, 0u, (x & F_SIGN) != 0u), F_NAN, magnitude > F_INFINITY);
+    if (absmax >= 0x42d00000u) { // |x| >= 104
+        return select(select(F_INFINITY, 0u, (x & F_SIGN) != 0u), F_NAN, absmax > F_INFINITY);
     }
     let power = e_exp(x);
     return f_pack(0u, power.k + 127, power.m.y | u32(power.m.x != 0u));

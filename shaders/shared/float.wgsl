@@ -34,7 +34,7 @@ fn f_pack(sign: u32, exponent: i32, significand: u32) -> u32 {
 
 fn f_add(a: u32, b: u32) -> u32 {
     let swap = (a & 0x7fffffffu) < (b & 0x7fffffffu);
-    let x = select(a, b, swap); // the larger magnitude
+    let x = select(a, b, swap); // the larger absmax
     let y = select(b, a, swap);
     let xe = (x >> 23u) & 255u;
     let ye = (y >> 23u) & 255u;

@@ -32,7 +32,7 @@ fn scale_back(total: vec4<u32>, exponent: i32) -> u32 {
 }
 
 // What that rounding leaves of total * 2^exponent, rounded once; +0 where it gave infinity.
-fn rest(total: vec4<u32>, exponent: i32) -> u32 {
+fn rounding_error(total: vec4<u32>, exponent: i32) -> u32 {
     let rounded = scale_back(total, exponent);
     let field = (rounded >> 23u) & 0xffu;
     let mantissa = (rounded & 0x7fffffu) | (u32(field != 0u) << 23u);
@@ -48,7 +48,7 @@ fn rest(total: vec4<u32>, exponent: i32) -> u32 {
     return scale_back(u128_add(total, taken), exponent);
 }
 
-// The output of an exact sum whose operands have these magnitudes; `bits` is the sum of their magnitude bits, and 2^16
+// The output of an exact sum whose operands have these absmaxes; `bits` is the sum of their absmax bits, and 2^16
 // more asks for the rest instead of the rounded value.
 fn finish(total: vec4<u32>, ma: u32, mb: u32, bits: u32) -> u32 {
     let exponent = digits_exponent(ma) + digits_exponent(mb) - i32(bits & 0xffffu);
@@ -56,7 +56,7 @@ fn finish(total: vec4<u32>, ma: u32, mb: u32, bits: u32) -> u32 {
         return F_NAN;
     }
     if (bits >= 0x10000u) {
-        return rest(total, exponent);
+        return rounding_error(total, exponent);
     }
     return scale_back(total, exponent);
 }

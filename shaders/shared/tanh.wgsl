@@ -20,15 +20,15 @@ const E_TANH: array<vec2<u32>, 13> = array<vec2<u32>, 13>(
 
 fn f_tanh(x: u32) -> u32 {
     let sign = x & F_SIGN;
-    let magnitude = x & 0x7fffffffu;
-    if (magnitude < 0x39800000u) {
+    let absmax = x & 0x7fffffffu;
+    if (absmax < 0x39800000u) {
         return x; // |x| < 2^-12
     }
-    if (magnitude >= 0x41a00000u) { // |x| >= 20
-        return select(sign | F_ONE, F_NAN, magnitude > F_INFINITY);
+    if (absmax >= 0x41a00000u) { // |x| >= 20
+        return select(sign | F_ONE, F_NAN, absmax > F_INFINITY);
     }
-    if (magnitude < 0x3e800000u) { // |x| < 1/4: x (1 - x^2 (1/3 - x^2 (2/15 - ...)))
-        let parts = f_parts(magnitude);
+    if (absmax < 0x3e800000u) { // |x| < 1/4: x (1 - x^2 (1/3 - x^2 (2/15 - ...)))
+        let parts = f_parts(absmax);
         let square = u32_mul(parts.significand, parts.significand);
         let xx = u64_shr(square, u32(-2 - 2 * (parts.exponent - 127)));
         var sum = E_TANH[0];
@@ -42,7 +42,7 @@ fn f_tanh(x: u32) -> u32 {
         return f_pack(sign, parts.exponent - i32(zeros), s.y | u32(s.x != 0u));
     }
     // (E - 1) / (E + 1) with E = exp(2|x|), both scaled by 2^(61 - k).
-    let power = e_exp(magnitude + 0x800000u);
+    let power = e_exp(absmax + 0x800000u);
     let one = u64_shr(vec2<u32>(0u, 0x20000000u), u32(power.k));
     let quarter = u64_shr(power.m, 2u);
     let d = u64_add(quarter, one);

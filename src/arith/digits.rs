@@ -6,47 +6,47 @@ use super::float;
 /// The most digits a product may ask for.
 pub const DIGITS_MAX: u32 = 4;
 
-/// Magnitude bits of a `digits`-digit integer: |q| <= 2^m with m = 8d - 2, so that q splits into d balanced
+/// Absmax bits of a `digits`-digit integer: |q| <= 2^m with m = 8d - 2, so that q splits into d balanced
 /// base-256 digits that fit i8.
 pub fn magnitude_bits(digits: u32) -> u32 {
     debug_assert!((1..=DIGITS_MAX).contains(&digits));
     8 * digits - 2
 }
 
-/// The magnitude of a scale group: the greatest `bits & 0x7fffffff` (0 for an empty group). As integers these sort
+/// The absmax of a scale group: the greatest `bits & 0x7fffffff` (0 for an empty group). As integers these sort
 /// like |x|, infinity above every finite value and NaN above infinity, so one integer maximum also marks a group
 /// that holds either.
-pub fn group_magnitude(group: impl IntoIterator<Item = u32>) -> u32 {
+pub fn group_absmax(group: impl IntoIterator<Item = u32>) -> u32 {
     group.into_iter().map(|x| x & !float::SIGN).max().unwrap_or(0)
 }
 
-/// Whether a group of this magnitude holds NaN or infinity: every output that uses it is NaN.
-pub fn is_marked(magnitude: u32) -> bool {
-    magnitude >= float::INFINITY
+/// Whether a group of this absmax holds NaN or infinity: every output that uses it is NaN.
+pub fn is_marked(absmax: u32) -> bool {
+    absmax >= float::INFINITY
 }
 
 /// The group's exponent: the least e with max|x| < 2^e; 0 for a zero or marked group.
-pub fn exponent(magnitude: u32) -> i32 {
-    if magnitude == 0 || is_marked(magnitude) {
+pub fn exponent(absmax: u32) -> i32 {
+    if absmax == 0 || is_marked(absmax) {
         0
-    } else if magnitude < 0x0080_0000 {
-        // Subnormal: magnitude * 2^-149.
-        (32 - magnitude.leading_zeros()) as i32 - 149
+    } else if absmax < 0x0080_0000 {
+        // Subnormal: absmax * 2^-149.
+        (32 - absmax.leading_zeros()) as i32 - 149
     } else {
-        (magnitude >> 23) as i32 - 126
+        (absmax >> 23) as i32 - 126
     }
 }
 
-/// q = RNE(x * 2^(m - e)) for a member x of a group with this magnitude, by integer shifting; 0 in a marked group.
-pub fn quantise(x: u32, magnitude: u32, digits: u32) -> i32 {
-    if is_marked(magnitude) {
+/// q = RNE(x * 2^(m - e)) for a member x of a group with this absmax, by integer shifting; 0 in a marked group.
+pub fn quantise(x: u32, absmax: u32, digits: u32) -> i32 {
+    if is_marked(absmax) {
         return 0;
     }
     let field = (x >> 23 & 0xff) as i32;
     let fraction = x & 0x007f_ffff;
     // |x| = mantissa * 2^(scale)
     let (mantissa, scale) = if field == 0 { (fraction, -149) } else { (fraction | 0x0080_0000, field - 150) };
-    let shift = scale + magnitude_bits(digits) as i32 - exponent(magnitude);
+    let shift = scale + magnitude_bits(digits) as i32 - exponent(absmax);
     let q = if shift >= 0 {
         // |q| <= 2^m <= 2^30 bounds the shift whenever the mantissa is not 0.
         if mantissa == 0 { 0 } else { mantissa << shift }
@@ -111,7 +111,7 @@ pub fn round_scaled(sum: i128, exponent: i32) -> u32 {
 
 /// What [`round_scaled`] leaves of sum * 2^exponent, itself rounded once to binary32: the two add up to the value but for 48
 /// bits or so. +0 where the first part is infinite.
-pub fn rest_scaled(sum: i128, exponent: i32) -> u32 {
+pub fn rounding_error_scaled(sum: i128, exponent: i32) -> u32 {
     let rounded = round_scaled(sum, exponent);
     if rounded & !float::SIGN == float::INFINITY {
         return 0;
@@ -128,38 +128,38 @@ pub fn rest_scaled(sum: i128, exponent: i32) -> u32 {
 }
 
 /// One block's product: the exact integer dot product of two quantised rows, scaled back and rounded once.
-/// `magnitude_*` and `digits_*` are those of the rows' scale groups.
-pub fn dot(a: &[i32], b: &[i32], magnitude_a: u32, magnitude_b: u32, digits_a: u32, digits_b: u32) -> u32 {
+/// `absmax_*` and `digits_*` are those of the rows' scale groups.
+pub fn dot(a: &[i32], b: &[i32], absmax_a: u32, absmax_b: u32, digits_a: u32, digits_b: u32) -> u32 {
     assert_eq!(a.len(), b.len(), "the rows of a product have one length");
     let sum = a.iter().zip(b).map(|(&x, &y)| i128::from(x) * i128::from(y)).sum();
-    scale_back(sum, magnitude_a, magnitude_b, digits_a, digits_b)
+    scale_back(sum, absmax_a, absmax_b, digits_a, digits_b)
 }
 
 /// The exact sum of a block scaled back to binary32, NaN if either group is marked.
-pub fn scale_back(sum: i128, magnitude_a: u32, magnitude_b: u32, digits_a: u32, digits_b: u32) -> u32 {
-    scale_back_part(Part::Rounded, sum, [magnitude_a, magnitude_b], [digits_a, digits_b])
+pub fn scale_back(sum: i128, absmax_a: u32, absmax_b: u32, digits_a: u32, digits_b: u32) -> u32 {
+    scale_back_part(ProductPart::Rounded, sum, [absmax_a, absmax_b], [digits_a, digits_b])
 }
 
 /// What a product's output is of the exact sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Part {
+pub enum ProductPart {
     /// [`round_scaled`].
     #[default]
     Rounded,
-    /// [`rest_scaled`].
-    Rest,
+    /// [`rounding_error_scaled`].
+    RoundingError,
 }
 
 /// A part of the exact sum of a block scaled back to binary32, NaN if either group is marked.
-pub fn scale_back_part(part: Part, sum: i128, magnitudes: [u32; 2], digits: [u32; 2]) -> u32 {
-    if magnitudes.into_iter().any(is_marked) {
+pub fn scale_back_part(part: ProductPart, sum: i128, absmaxes: [u32; 2], digits: [u32; 2]) -> u32 {
+    if absmaxes.into_iter().any(is_marked) {
         return float::NAN;
     }
     let bits = digits.map(magnitude_bits).into_iter().sum::<u32>() as i32;
-    let scale = magnitudes.map(exponent).into_iter().sum::<i32>() - bits;
+    let scale = absmaxes.map(exponent).into_iter().sum::<i32>() - bits;
     match part {
-        Part::Rounded => round_scaled(sum, scale),
-        Part::Rest => rest_scaled(sum, scale),
+        ProductPart::Rounded => round_scaled(sum, scale),
+        ProductPart::RoundingError => rounding_error_scaled(sum, scale),
     }
 }
 
@@ -207,7 +207,8 @@ mod tests {
             ] {
                 for exponent in [-40, 0, -149, -200] {
                     let part = |bits: u32| f64::from(f32::from_bits(bits));
-                    let (high, low) = (part(round_scaled(sum, exponent)), part(rest_scaled(sum, exponent)));
+                    let (high, low) =
+                        (part(round_scaled(sum, exponent)), part(rounding_error_scaled(sum, exponent)));
                     if sum.unsigned_abs() < 1 << 48 && exponent >= -120 {
                         assert_eq!(high + low, sum as f64 * 2f64.powi(exponent), "{sum} * 2^{exponent}");
                     }
@@ -217,15 +218,15 @@ mod tests {
                 }
             }
         }
-        assert_eq!(rest_scaled(1, 128), 0);
+        assert_eq!(rounding_error_scaled(1, 128), 0);
     }
 
     #[test]
     fn quantise_reaches_the_bound_and_keeps_small_values() {
-        let magnitude = group_magnitude([bits(0.999_999_94), bits(0.5)]);
-        assert_eq!(exponent(magnitude), 0);
-        assert_eq!(quantise(bits(0.999_999_94), magnitude, 1), 64);
-        assert_eq!(quantise(bits(-0.5), magnitude, 4), -(1 << 29));
+        let absmax = group_absmax([bits(0.999_999_94), bits(0.5)]);
+        assert_eq!(exponent(absmax), 0);
+        assert_eq!(quantise(bits(0.999_999_94), absmax, 1), 64);
+        assert_eq!(quantise(bits(-0.5), absmax, 4), -(1 << 29));
         assert_eq!(quantise(1, 1, 4), 1 << 29); // the least subnormal alone in its group
         assert_eq!(exponent(1), -148);
         assert_eq!(quantise(bits(3.0), float::INFINITY, 2), 0);

@@ -6,8 +6,8 @@
 pub mod digits;
 pub mod elementary;
 pub mod float;
-pub mod grid;
 pub mod philox;
+pub mod rounding_grid;
 pub mod tree;
 pub mod words;
 
@@ -16,7 +16,7 @@ pub mod words;
 pub enum DType {
     /// binary32 bit patterns; a NaN is always [`float::NAN`].
     F32,
-    /// 32-bit unsigned integers: indices, counters, masks, group magnitudes.
+    /// 32-bit unsigned integers: indices, counters, masks, group absmaxes.
     U32,
     /// 8-bit unsigned integers: bytes of text, pixels.
     U8,

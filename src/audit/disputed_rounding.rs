@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::evidence::{Disputed, outputs};
 use super::report::{AuditError, Found, Outcome};
-use crate::arith::grid::Grid;
+use crate::arith::rounding_grid::RoundingGrid;
 use crate::commit::multiproof;
 use crate::commit::tensor::{self, Hash};
 use crate::commit::trace::leaf_place;
@@ -35,7 +35,7 @@ fn one_rounding_off(
     mine: &[u8],
     tile: usize,
     theirs: Hash,
-    grid: impl Fn(usize) -> Option<Grid>,
+    grid: impl Fn(usize) -> Option<RoundingGrid>,
 ) -> Option<OneOff> {
     let range = tensor::tile_range(mine.len(), tile);
     let count = tensor::tile_count(mine.len());

@@ -23,7 +23,7 @@ use crate::program::step::MicroBatch;
 use crate::run::dir::Run;
 use crate::step::{gradient_root, replayed_micro_batch, replayed_step, scalars};
 use checks::Checked;
-use plan::Plan;
+use plan::ReplayPlan;
 use replay::session;
 pub use replay::{reference_step, replay_to};
 use report::Found;
@@ -52,7 +52,7 @@ pub fn audit(
     run: &Run,
     engine: &mut dyn Engine,
     checked: Checked,
-    plan: Plan,
+    plan: ReplayPlan,
     max_time: Option<Duration>,
     progress: &mut dyn Progress,
 ) -> Result<(Report, Option<Verdict>), AuditError> {
@@ -68,7 +68,7 @@ pub fn audit_natively(
     run: &Run,
     engine: &mut dyn Engine,
     checked: Checked,
-    plan: Plan,
+    plan: ReplayPlan,
     max_time: Option<Duration>,
     progress: &mut dyn Progress,
 ) -> Result<(Report, Option<Verdict>), AuditError> {
@@ -80,7 +80,7 @@ fn audit_in(
     session: Session,
     native: bool,
     checked: Checked,
-    plan: Plan,
+    plan: ReplayPlan,
     max_time: Option<Duration>,
     progress: &mut dyn Progress,
 ) -> Result<(Report, Option<Verdict>), AuditError> {
@@ -140,7 +140,11 @@ struct Replay<'a, 'e> {
 
 impl Replay<'_, '_> {
     /// Replays the segments of a plan. Returns what the first difference came to, if there is one.
-    fn segments(&mut self, plan: &Plan, progress: &mut dyn Progress) -> Result<Option<Found>, AuditError> {
+    fn segments(
+        &mut self,
+        plan: &ReplayPlan,
+        progress: &mut dyn Progress,
+    ) -> Result<Option<Found>, AuditError> {
         let (run, planned) = (self.run, plan.steps());
         let mut dataset = run.dataset()?;
         let mut done = 0;
@@ -213,7 +217,7 @@ pub fn estimated_seconds(
     engine: &mut dyn Engine,
     native: bool,
     checked: &Checked,
-    plan: &Plan,
+    plan: &ReplayPlan,
 ) -> Result<f64, AuditError> {
     let Some(&(first, _)) = plan.segments.first() else { return Ok(0.0) };
     let mut session = session(run, engine, native)?;

@@ -31,7 +31,7 @@ pub enum Choice {
 
 /// The segments to replay and what that costs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct ReplayPlan {
     /// Steps first..=last of each segment; the state before `first` is a checkpoint.
     pub segments: Vec<(u32, u32)>,
     /// All segments of the run.
@@ -48,7 +48,7 @@ pub struct Plan {
 }
 
 /// Plans a replay of the steps up to `last`, from the checkpoints that are there.
-pub fn plan(run: &Run, checkpoints: &[u32], last: u32, choice: &Choice) -> Plan {
+pub fn plan(run: &Run, checkpoints: &[u32], last: u32, choice: &Choice) -> ReplayPlan {
     let mut all = Vec::new();
     for (i, &start) in checkpoints.iter().enumerate() {
         let end = checkpoints.get(i + 1).copied().unwrap_or(last).min(last);
@@ -79,7 +79,7 @@ pub fn plan(run: &Run, checkpoints: &[u32], last: u32, choice: &Choice) -> Plan 
     let log = |step| std::fs::metadata(run.layout.log(step)).map_or(0, |file| file.len());
     let replayed = segments.iter().flat_map(|&(first, last)| first..=last);
     let logs: u64 = if run.job.rounding.is_some() { replayed.map(log).sum() } else { 0 };
-    Plan {
+    ReplayPlan {
         bytes: state * segments.len() as u64 + logs,
         memory: 3 * state + peak_bytes(&run.program.micro),
         of: all.len(),
@@ -134,7 +134,7 @@ fn guaranteed(all: &[(u32, u32)], chosen: usize, steps: u32, bad: u32) -> f64 {
     1.0 - missed
 }
 
-impl Plan {
+impl ReplayPlan {
     /// Steps to replay.
     pub fn steps(&self) -> u64 {
         self.segments.iter().map(|(a, b)| u64::from(b - a + 1)).sum()

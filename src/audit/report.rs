@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::plan::Plan;
+use super::plan::ReplayPlan;
 use crate::commit::digest::Digest;
 use crate::commit::record::{Record, StepRecord};
 use crate::dispute::verdict::Verdict;
@@ -101,7 +101,7 @@ pub struct Report {
     /// Replayed steps, as ranges first..=last.
     pub replayed: Vec<(u32, u32)>,
     /// The segments that were to be replayed.
-    pub plan: Plan,
+    pub plan: ReplayPlan,
     /// In the logged profile: the trainer's rounding decisions, and the freedom they had.
     pub rounding: Option<Tally>,
     /// Wall-clock time of the audit, in seconds.

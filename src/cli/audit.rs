@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::engine::{EngineArgs, open};
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random};
-use crate::audit::plan::{Choice, Plan, plan};
+use crate::audit::plan::{Choice, ReplayPlan, plan};
 use crate::audit::{Outcome, Progress, Report, audit, audit_natively, checks, estimated_seconds};
 use crate::commit::tree_head::NOTE_MAX;
 use crate::dispute::verdict::Verdict;
@@ -101,7 +101,7 @@ pub(super) struct Limits {
 
 impl Limits {
     /// Refuses a plan that needs too much memory.
-    pub fn check(&self, plan: &Plan) -> Result<(), Failure> {
+    pub fn check(&self, plan: &ReplayPlan) -> Result<(), Failure> {
         if self.max_memory.is_none_or(|limit| plan.memory <= limit << 20) {
             return Ok(());
         }
@@ -127,7 +127,7 @@ impl Progress for Bar {
 }
 
 /// The plan in words, with the seconds it will take on an engine.
-fn plan_text(plan: &Plan, run: &Run, seconds: f64, engine: &str) -> String {
+fn plan_text(plan: &ReplayPlan, run: &Run, seconds: f64, engine: &str) -> String {
     let [one, ten, hundred] = plan.detection.map(|p| 100.0 * p);
     let seed = plan.seed.map_or(String::new(), |seed| format!(", sampling seed {seed}"));
     format!(

@@ -12,7 +12,7 @@ use crate::commit::digest::Digest;
 use crate::train::TrainError;
 use crate::train::ranks::RankError;
 use crate::train::ranks::collective::{Collective, Transport};
-use crate::train::ranks::tcp::{Place, Tcp, Waiting};
+use crate::train::ranks::tcp::{RankPlace, Tcp, Waiting};
 
 /// The variable of the ranks' secret.
 const TOKEN: &str = "TIEBREAK_RANKS_TOKEN";
@@ -73,9 +73,9 @@ pub enum Role {
     /// The only one.
     Alone,
     /// Rank 0: starts the others itself.
-    Spawns { place: Place },
+    Spawns { place: RankPlace },
     /// A rank among others that somebody starts.
-    Joins { place: Place, coordinator: Vec<SocketAddr> },
+    Joins { place: RankPlace, coordinator: Vec<SocketAddr> },
 }
 
 fn usage(why: impl ToString) -> Failure {
@@ -115,7 +115,7 @@ impl RanksArgs {
             (_, Some(1), _) => return Ok(Role::Alone),
             (_, Some(ranks), _) => {
                 let token = Digest(random()?).to_string();
-                return Ok(Role::Spawns { place: Place { rank: 0, ranks, token, timeout, transport } });
+                return Ok(Role::Spawns { place: RankPlace { rank: 0, ranks, token, timeout, transport } });
             }
             _ => launched()?,
         };
@@ -134,7 +134,7 @@ impl RanksArgs {
                 format!("set {TOKEN} to the same secret for all ranks: others can reach {coordinator} too");
             return Err(usage(why));
         }
-        let place = Place { rank, ranks, token: token.unwrap_or_default(), timeout, transport };
+        let place = RankPlace { rank, ranks, token: token.unwrap_or_default(), timeout, transport };
         Ok(Role::Joins { place, coordinator: addresses })
     }
 }
@@ -228,7 +228,7 @@ impl Drop for Workers {
 
 impl Workers {
     /// Starts all ranks but 0, to find rank 0 at `address`.
-    fn spawn(place: &Place, engine: &EngineArgs, address: SocketAddr) -> Result<Workers, Failure> {
+    fn spawn(place: &RankPlace, engine: &EngineArgs, address: SocketAddr) -> Result<Workers, Failure> {
         let failed = |error: std::io::Error| {
             Failure::new(Exit::Undecided, format!("cannot start another process of tiebreak: {error}"))
         };
@@ -295,7 +295,7 @@ impl Waiting for Watch<'_> {
 /// Rank 0 before the others are there.
 pub struct Host {
     listener: TcpListener,
-    place: Place,
+    place: RankPlace,
     pub workers: Workers,
 }
 

@@ -22,8 +22,8 @@ use crate::run::disk::Disk;
 use crate::run::read_job;
 use crate::train::ranks::collective::Collective;
 use crate::train::ranks::lead::{Lead, can_cross_check};
-use crate::train::ranks::plan::{Plan, divides};
-use crate::train::ranks::tcp::{Place, Tcp};
+use crate::train::ranks::plan::{ShardPlan, divides};
+use crate::train::ranks::tcp::{RankPlace, Tcp};
 use crate::train::ranks::{report, worker};
 use crate::train::{Beginning, Progress, TrainError, begin, disk_needed, train, train_over};
 
@@ -139,7 +139,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         bytes_text(disk_needed(&run)),
     ));
     if let Some(ranks) = &ranks {
-        let plan = Plan::new(&run.program, ranks.ranks())?;
+        let plan = ShardPlan::new(&run.program, ranks.ranks())?;
         let most = (0..ranks.ranks()).map(|rank| plan.bytes_sent(rank)).max().unwrap_or(0);
         let over = ranks.describe();
         printer.say(format!("a rank sends up to {} of gradients a step over {over}", bytes_text(most)));
@@ -213,7 +213,12 @@ fn check(args: &Args, role: &Role, job: &Job) -> Result<(), Failure> {
 }
 
 /// Any rank but 0. An error that rank 0 knows of is rank 0's to print.
-fn work(printer: Printer, place: &Place, coordinator: &[SocketAddr], engine: &EngineArgs) -> CommandResult {
+fn work(
+    printer: Printer,
+    place: &RankPlace,
+    coordinator: &[SocketAddr],
+    engine: &EngineArgs,
+) -> CommandResult {
     let rank = place.rank;
     let failed =
         |error: &dyn std::fmt::Display| Failure::new(Exit::Undecided, format!("rank {rank}: {error}"));

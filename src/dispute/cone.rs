@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::leaf::{Guarded, LeafError, READS_MAX, Recording, Slices, Touched, Verified, Whole};
 use crate::arith::DType;
 use crate::arith::digits::is_marked;
-use crate::arith::grid::Grid;
+use crate::arith::rounding_grid::RoundingGrid;
 use crate::program::element::{self, Source};
 use crate::program::graph::{Graph, LoggedProduct, Primitive, TensorId};
 use crate::program::logged::traced;
-use crate::rounding::legal::{Accumulation, Exact, Row};
+use crate::rounding::legal::{Accumulation, Exact, ExactRow};
 
 /// Serves elements of committed tensors from `source` and computes those of the others from them.
 struct Cone<'a, S> {
@@ -20,7 +20,7 @@ struct Cone<'a, S> {
     /// The nodes whose outputs no trace holds.
     made: HashMap<TensorId, usize>,
     source: S,
-    /// Elements that were computed: magnitudes are read by every member of their row.
+    /// Elements that were computed: absmaxes are read by every member of their row.
     known: HashMap<(TensorId, usize), u32>,
 }
 
@@ -49,7 +49,7 @@ impl<S: Source<Error = LeafError>> Source for Cone<'_, S> {
 /// One element of a logged product: its exact value, and what an honest kernel can have rounded to.
 pub struct Judged {
     /// The grid of the element.
-    pub grid: Grid,
+    pub grid: RoundingGrid,
     /// The exact product of the quantised row and column.
     pub exact: Exact,
     /// The bound on a native kernel's distance from the exact product.
@@ -78,7 +78,7 @@ impl Judged {
 /// The committed tensors that an element of a logged product is judged from.
 pub fn operands(graph: &Graph, logged: &LoggedProduct) -> BTreeSet<TensorId> {
     let made = untraced(graph);
-    let mut wanted = vec![logged.product, logged.magnitudes_a, logged.magnitudes_b];
+    let mut wanted = vec![logged.product, logged.absmaxes_a, logged.absmaxes_b];
     let (mut seen, mut committed) = (BTreeSet::new(), BTreeSet::new());
     while let Some(tensor) = wanted.pop() {
         if !seen.insert(tensor) {
@@ -99,16 +99,16 @@ fn row_and_column(logged: &LoggedProduct, place: usize) -> (usize, usize) {
 }
 
 /// The grid of an element.
-fn grid<S: Source>(logged: &LoggedProduct, place: usize, source: &mut S) -> Result<Grid, S::Error> {
+fn grid<S: Source>(logged: &LoggedProduct, place: usize, source: &mut S) -> Result<RoundingGrid, S::Error> {
     let (row, column) = row_and_column(logged, place);
-    let mut magnitudes = [0, 0];
+    let mut absmaxes = [0, 0];
     if logged.rule.floor != 0 {
-        magnitudes = [source.get(logged.magnitudes_a, row)?, source.get(logged.magnitudes_b, column)?];
+        absmaxes = [source.get(logged.absmaxes_a, row)?, source.get(logged.absmaxes_b, column)?];
     }
-    Ok(logged.rule.grid(logged.dims()[3] as u32, magnitudes[0], magnitudes[1]))
+    Ok(logged.rule.grid(logged.dims()[3] as u32, absmaxes[0], absmaxes[1]))
 }
 
-/// The grid of an element, from whole operands: traces hold the magnitudes that grids depend on.
+/// The grid of an element, from whole operands: traces hold the absmaxes that grids depend on.
 ///
 /// # Errors
 /// If an operand is not among `tensors`.
@@ -117,7 +117,7 @@ pub fn grid_from_tensors(
     logged: &LoggedProduct,
     place: usize,
     tensors: &BTreeMap<TensorId, Vec<u8>>,
-) -> Result<Grid, LeafError> {
+) -> Result<RoundingGrid, LeafError> {
     grid(logged, place, &mut Whole { graph, tensors })
 }
 
@@ -139,24 +139,24 @@ fn judge<S: Source<Error = LeafError>>(
     let place_of = |tensor: TensorId| graph.nodes.iter().position(|node| node.output == tensor);
     let (row, column) = row_and_column(logged, place);
     let grid = grid(logged, place, &mut cone)?;
-    let mut rows = [Row::default(), Row::default()];
+    let mut rows = [ExactRow::default(), ExactRow::default()];
     for &product in &logged.exact {
         let node = place_of(product).expect("a graph has the products that it logs");
-        let Primitive::Product { a, magnitudes_a, b, magnitudes_b, .. } = graph.nodes[node].primitive else {
+        let Primitive::Product { a, absmaxes_a, b, absmaxes_b, .. } = graph.nodes[node].primitive else {
             unreachable!("exact products are products");
         };
-        let sides = [(a, magnitudes_a, row), (b, magnitudes_b, column)];
-        for (to, (quantised, magnitudes, row)) in rows.iter_mut().zip(sides) {
+        let sides = [(a, absmaxes_a, row), (b, absmaxes_b, column)];
+        for (to, (quantised, absmaxes, row)) in rows.iter_mut().zip(sides) {
             let DType::Q(digits) = graph.tensor(quantised).dtype else {
                 unreachable!("products take quantised operands");
             };
-            let magnitude = cone.get(magnitudes, row)?;
-            if is_marked(magnitude) {
+            let absmax = cone.get(absmaxes, row)?;
+            if is_marked(absmax) {
                 return Err(undefined(node));
             }
             let integers: Result<Vec<i32>, LeafError> =
                 (row * k..(row + 1) * k).map(|i| Ok(cone.get(quantised, i)? as i32)).collect();
-            *to = std::mem::take(to).with(integers?, magnitude, u32::from(digits));
+            *to = std::mem::take(to).with(integers?, absmax, u32::from(digits));
         }
     }
     let exact = Exact::of(&rows[0], &rows[1]);

@@ -160,14 +160,14 @@ impl<S: Source<Error = LeafError>> Source for Recording<'_, S> {
 pub(super) struct Guarded<'a, S> {
     node: &'a Node,
     source: &'a mut S,
-    /// Of the element that is being quantised: itself and its group's magnitude, as they are read.
+    /// Of the element that is being quantised: itself and its group's absmax, as they are read.
     member: Option<u32>,
-    magnitude: Option<u32>,
+    absmax: Option<u32>,
 }
 
 impl<'a, S> Guarded<'a, S> {
     pub fn new(node: &'a Node, source: &'a mut S) -> Guarded<'a, S> {
-        Guarded { node, source, member: None, magnitude: None }
+        Guarded { node, source, member: None, absmax: None }
     }
 
     fn allows(&mut self, tensor: TensorId, word: u32) -> bool {
@@ -175,12 +175,12 @@ impl<'a, S> Guarded<'a, S> {
             Primitive::Gather { indices: bounded, bound, .. }
             | Primitive::GroupOrder { classes: bounded, bound }
             | Primitive::GroupOffsets { classes: bounded, bound } => tensor != *bounded || word < *bound,
-            Primitive::Quantise { magnitudes, .. } => {
-                let slot = if tensor == *magnitudes { &mut self.magnitude } else { &mut self.member };
+            Primitive::Quantise { absmaxes, .. } => {
+                let slot = if tensor == *absmaxes { &mut self.absmax } else { &mut self.member };
                 *slot = Some(word);
-                let (Some(member), Some(magnitude)) = (self.member, self.magnitude) else { return true };
-                (self.member, self.magnitude) = (None, None);
-                member & !float::SIGN <= magnitude
+                let (Some(member), Some(absmax)) = (self.member, self.absmax) else { return true };
+                (self.member, self.absmax) = (None, None);
+                member & !float::SIGN <= absmax
             }
             _ => true,
         }
@@ -218,12 +218,12 @@ fn reads(graph: &Graph, node: &Node, elements: usize) -> u64 {
         Primitive::GroupOrder { classes, .. } => return len(*classes),
         Primitive::GroupOffsets { classes, bound } => return len(*classes) + u64::from(*bound),
         Primitive::Map { inputs, .. } => inputs.len() as u64,
-        Primitive::Patches { .. } => 1,
+        Primitive::Im2col { .. } => 1,
         Primitive::Gather { .. } | Primitive::Quantise { .. } => 2,
         Primitive::RowMax { input, block } => within(last(*input), *block),
         Primitive::TreeSum { len, block, .. } => within(u64::from(*len), *block),
         Primitive::SegmentSum { order, .. } => 2 + 2 * len(*order),
-        Primitive::Magnitude { input, block } => within(k(input), *block),
+        Primitive::Absmax { input, block } => within(k(input), *block),
         Primitive::Product { a, .. } => 2 + 2 * last(*a),
         Primitive::Native { .. } => unreachable!("programs have no native products"),
     };

@@ -11,8 +11,8 @@ pub struct NearTieSearch {
     pub a: View,
     /// The right operand, [batch0, batch1, N, K].
     pub b: View,
-    /// The magnitudes of the views' rows, where the grid has a floor.
-    pub magnitudes: Option<[TensorId; 2]>,
+    /// The absmaxes of the views' rows, where the grid has a floor.
+    pub absmaxes: Option<[TensorId; 2]>,
     /// The grid's leading bits of binary32.
     pub bits: u8,
     /// The floor's exponent but for the fields of row and column.
@@ -33,7 +33,7 @@ pub struct Candidate {
     /// The binary32 pattern nearest to the value.
     pub high: u32,
     /// The binary32 pattern of what that leaves of the value; 0 for results in one part.
-    pub rest: u32,
+    pub rounding_error: u32,
 }
 
 /// What a search found.
@@ -41,8 +41,8 @@ pub struct Candidate {
 pub struct NearTiesFound {
     /// The 2-norms of the rows of both views, [batch, rows].
     pub norms: [Vec<f32>; 2],
-    /// Their magnitudes, if the search was given any.
-    pub magnitudes: Option<[Vec<u32>; 2]>,
+    /// Their absmaxes, if the search was given any.
+    pub absmaxes: Option<[Vec<u32>; 2]>,
     /// Every result that the fast test of `observers::near_ties` marks, in any order.
     pub candidates: Vec<Candidate>,
 }

@@ -205,7 +205,7 @@ impl DataFile {
 }
 
 /// How samples lie in the files.
-enum Layout {
+enum SampleLayout {
     /// Every window of `context` + 1 bytes is a sample.
     Bytes { context: u32 },
     /// Images of `size` bytes from byte 16, labels from byte 8 of the second file.
@@ -217,7 +217,7 @@ enum Layout {
 /// The samples of a job.
 pub struct Dataset {
     files: Vec<DataFile>,
-    layout: Layout,
+    layout: SampleLayout,
     samples: u64,
     /// Tokens, or labels, must be below this.
     classes: u32,
@@ -281,17 +281,17 @@ impl Dataset {
         let (layout, samples, classes) = match (spec, model) {
             (DataSpec::Bytes { .. }, Model::Gpt(gpt)) => {
                 let samples = files[0].manifest.bytes.saturating_sub(u64::from(gpt.context));
-                (Layout::Bytes { context: gpt.context }, samples, gpt.vocabulary)
+                (SampleLayout::Bytes { context: gpt.context }, samples, gpt.vocabulary)
             }
             (DataSpec::Idx { .. }, model) => {
                 let images = model.images().ok_or_else(mismatch)?;
                 let samples = idx_samples(&mut files, &images)?;
-                (Layout::Idx { size: u64::from(images.bytes) }, samples, images.classes)
+                (SampleLayout::Idx { size: u64::from(images.bytes) }, samples, images.classes)
             }
             (DataSpec::Cifar10 { .. }, model) => {
                 let images = model.images().filter(|images| images.are(CIFAR)).ok_or_else(mismatch)?;
                 let size = u64::from(images.bytes);
-                (Layout::Cifar10 { size }, files[0].manifest.bytes / (size + 1), images.classes)
+                (SampleLayout::Cifar10 { size }, files[0].manifest.bytes / (size + 1), images.classes)
             }
             _ => return Err(mismatch()),
         };
@@ -312,21 +312,21 @@ impl Dataset {
     /// (input words, labels) of a sample.
     fn sample(&mut self, number: u64) -> Result<(Vec<u8>, Vec<u8>), DataError> {
         let (input, labels) = match self.layout {
-            Layout::Bytes { context } => {
+            SampleLayout::Bytes { context } => {
                 let window = self.files[0].read(number, context as usize + 1)?;
                 (window[..context as usize].to_vec(), window[1..].to_vec())
             }
-            Layout::Idx { size } => {
+            SampleLayout::Idx { size } => {
                 let image = self.files[0].read(16 + number * size, size as usize)?;
                 (image, self.files[1].read(8 + number, 1)?)
             }
-            Layout::Cifar10 { size } => {
+            SampleLayout::Cifar10 { size } => {
                 let record = self.files[0].read(number * (size + 1), size as usize + 1)?;
                 (record[1..].to_vec(), record[..1].to_vec())
             }
         };
         let bounded =
-            if matches!(self.layout, Layout::Bytes { .. }) { [&input, &labels] } else { [&labels; 2] };
+            if matches!(self.layout, SampleLayout::Bytes { .. }) { [&input, &labels] } else { [&labels; 2] };
         if bounded.into_iter().flatten().any(|&class| u32::from(class) >= self.classes) {
             let why = format!("sample {number} has a class that is not below {}", self.classes);
             return Err(DataError::invalid(&self.files[0].path, why));

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::record::side;
 use crate::arith::DType;
-use crate::arith::grid::Grid;
+use crate::arith::rounding_grid::RoundingGrid;
 use crate::arith::words::words_from_bytes;
 use crate::engine::cpu::Cpu;
 use crate::engine::session::StepObserver;
@@ -90,8 +90,8 @@ impl Calibrator {
         let logged = &self.products[number];
         let alone = Alone::of(logged, &self.digits, inputs)?;
         let floored = logged.rule.floor != 0;
-        let a = side(inputs, &logged.a, floored.then_some(logged.magnitudes_a))?;
-        let b = side(inputs, &logged.b, floored.then_some(logged.magnitudes_b))?;
+        let a = side(inputs, &logged.a, floored.then_some(logged.absmaxes_a))?;
+        let b = side(inputs, &logged.b, floored.then_some(logged.absmaxes_b))?;
         let tolerance = Tolerance::default();
         let scale = Product { dims: logged.dims(), rule: logged.rule, a: &a, b: &b, tolerance };
         let mut results = Vec::new();
@@ -178,7 +178,7 @@ impl Alone {
 
 /// If machines' values of one element round to more than one value of the grid: which of them is furthest from the boundary
 /// between the first two, and how far, in steps. The paper's Algorithm 3 collects these.
-fn rounded_apart(grid: Grid, values: &[f64]) -> Option<(usize, f64)> {
+fn rounded_apart(grid: RoundingGrid, values: &[f64]) -> Option<(usize, f64)> {
     let indices = || values.iter().map(|&v| grid.index(v));
     let (low, high) = (indices().min()?, indices().max()?);
     if low == high {
@@ -223,7 +223,7 @@ impl Observer for Calibrator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arith::grid::GridRule;
+    use crate::arith::rounding_grid::GridRule;
 
     #[test]
     fn values_that_round_apart_are_found_with_their_distance() {

@@ -3,7 +3,7 @@
 
 use rayon::prelude::*;
 
-use crate::arith::grid::{FLOOR_MAX, field};
+use crate::arith::rounding_grid::{FLOOR_MAX, field};
 use crate::engine::cpu::product::simd::{Path, vectorised};
 use crate::engine::near_tie_search::Candidate;
 use crate::rounding::Decision;
@@ -65,8 +65,8 @@ impl Product<'_> {
                     let row = task * rows_per_task + row;
                     let low = if low.is_empty() { &[][..] } else { &low[row * n..][..n] };
                     self.mark_row(row, results, low, &mut |column| {
-                        let (place, rest) = (row * n + column, low.get(column).copied());
-                        if let Some((tie, range)) = self.near_tie(place, results[column], rest)? {
+                        let (place, error) = (row * n + column, low.get(column).copied());
+                        if let Some((tie, range)) = self.near_tie(place, results[column], error)? {
                             visit(&mut found, tie, range);
                         }
                         Ok(())
@@ -88,9 +88,9 @@ impl Product<'_> {
             .par_chunks(1 << 12)
             .map(|candidates| {
                 let mut ties = Vec::new();
-                for &Candidate { place, high, rest } in candidates {
-                    let rest = self.rule.is_wide().then_some(rest);
-                    ties.extend(self.near_tie(place as usize, high, rest)?.map(|(tie, _)| tie));
+                for &Candidate { place, high, rounding_error } in candidates {
+                    let error = self.rule.is_wide().then_some(rounding_error);
+                    ties.extend(self.near_tie(place as usize, high, error)?.map(|(tie, _)| tie));
                 }
                 Ok(ties)
             })
@@ -108,15 +108,15 @@ impl Product<'_> {
     ) -> Result<(), usize> {
         let [_, m, n, k] = self.dims;
         let columns = row / m * n;
-        let scan = Row {
-            offset: field(self.a.magnitudes[row]) + self.rule.floor_offset(k as u32),
+        let scan = RowTest {
+            offset: field(self.a.absmaxes[row]) + self.rule.floor_offset(k as u32),
             floored: self.rule.floor != 0,
             least: self.rule.floor_min(),
             bits: i32::from(self.rule.bits),
             scale: self.tolerance.norms * self.a.norms[row] * 1.000_001,
             relative: self.relative(),
         };
-        let (magnitudes, norms) = (&self.b.magnitudes[columns..][..n], &self.b.norms[columns..][..n]);
+        let (absmaxes, norms) = (&self.b.absmaxes[columns..][..n], &self.b.norms[columns..][..n]);
         let mut near = [0u8; RUN];
         for first in (0..n).step_by(RUN) {
             let len = RUN.min(n - first);
@@ -132,14 +132,7 @@ impl Product<'_> {
                     near,
                 );
             } else {
-                mark(
-                    Path::fastest(),
-                    &high[part.clone()],
-                    &magnitudes[part.clone()],
-                    &norms[part],
-                    scan,
-                    near,
-                );
+                mark(Path::fastest(), &high[part.clone()], &absmaxes[part.clone()], &norms[part], scan, near);
             }
             for (group, marks) in near.chunks(8).enumerate() {
                 if marks == [0; 8] {
@@ -156,7 +149,7 @@ impl Product<'_> {
 
 /// What the fast test needs of a row.
 #[derive(Clone, Copy)]
-struct Row {
+struct RowTest {
     /// The floor's exponent but for the column's field.
     offset: i32,
     floored: bool,
@@ -167,7 +160,7 @@ struct Row {
     relative: f32,
 }
 
-impl Row {
+impl RowTest {
     #[inline(always)]
     fn tolerance(self, norm: f32, x: u32) -> f32 {
         self.scale * norm + self.relative * f32::from_bits(x & 0x7fff_ffff)
@@ -176,9 +169,9 @@ impl Row {
 
 vectorised! {
     /// Marks the elements that may be near ties.
-    fn mark(high: &[u32], magnitudes: &[u32], norms: &[f32], row: Row, near: &mut [u8]) {
-        for (((near, &x), &magnitude), &norm) in near.iter_mut().zip(high).zip(magnitudes).zip(norms) {
-            let floor = (field(magnitude) + row.offset).clamp(row.least, FLOOR_MAX);
+    fn mark(high: &[u32], absmaxes: &[u32], norms: &[f32], row: RowTest, near: &mut [u8]) {
+        for (((near, &x), &absmax), &norm) in near.iter_mut().zip(high).zip(absmaxes).zip(norms) {
+            let floor = (field(absmax) + row.offset).clamp(row.least, FLOOR_MAX);
             let floor = if row.floored { floor } else { row.least };
             *near = u8::from(may_be_near(x, floor, row.bits, row.tolerance(norm, x)));
         }
@@ -187,9 +180,9 @@ vectorised! {
 
 vectorised! {
     /// The same for binary32 itself.
-    fn mark_binary32(high: &[u32], low: &[u32], norms: &[f32], row: Row, near: &mut [u8]) {
-        for (((near, &x), &rest), &norm) in near.iter_mut().zip(high).zip(low).zip(norms) {
-            *near = u8::from(may_be_near_binary32(x, rest, row.tolerance(norm, x)));
+    fn mark_binary32(high: &[u32], low: &[u32], norms: &[f32], row: RowTest, near: &mut [u8]) {
+        for (((near, &x), &error), &norm) in near.iter_mut().zip(high).zip(low).zip(norms) {
+            *near = u8::from(may_be_near_binary32(x, error, row.tolerance(norm, x)));
         }
     }
 }
@@ -220,18 +213,18 @@ fn may_be_near(x: u32, floor: i32, bits: i32, tolerance: f32) -> bool {
 
 /// The same for binary32 itself: whether what is left of x is nearly half a unit of it, or a quarter below a power of two.
 #[inline(always)]
-fn may_be_near_binary32(x: u32, rest: u32, tolerance: f32) -> bool {
+fn may_be_near_binary32(x: u32, error: u32, tolerance: f32) -> bool {
     let biased = x >> 23 & 0xff;
     // Half a unit in the last place is 2^(biased - 151); a little less for the roundings here.
     let half = f32::from_bits(biased.saturating_sub(24).max(1) << 23) * 0.999_999;
     let least = if x & 0x007f_ffff == 0 { half * 0.5 } else { half };
-    !(26..255).contains(&biased) | (f32::from_bits(rest & 0x7fff_ffff) + tolerance >= least)
+    !(26..255).contains(&biased) | (f32::from_bits(error & 0x7fff_ffff) + tolerance >= least)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arith::grid::GridRule;
+    use crate::arith::rounding_grid::GridRule;
     use crate::rounding::near_tie::{Side, Tolerance};
 
     fn by_norms(norms: f32) -> Tolerance {
@@ -240,7 +233,7 @@ mod tests {
 
     /// One element with given norms: its near tie, if it is one.
     fn one(rule: GridRule, value: f32, threshold: f32) -> Option<NearTie> {
-        let side = || Side { magnitudes: vec![0x3f80_0000], norms: vec![1.0] };
+        let side = || Side { absmaxes: vec![0x3f80_0000], norms: vec![1.0] };
         let (a, b) = (side(), side());
         let product = Product { dims: [1, 1, 1, 64], rule, a: &a, b: &b, tolerance: by_norms(threshold) };
         product.near_ties(&[value.to_bits()]).expect("finite").pop()
@@ -320,7 +313,7 @@ mod tests {
     #[test]
     fn a_rest_that_was_rounded_to_a_tie_keeps_its_side() {
         let rule = GridRule { bits: 32, floor: 0 };
-        let side = Side { magnitudes: vec![0x3f80_0000], norms: vec![1.0] };
+        let side = Side { absmaxes: vec![0x3f80_0000], norms: vec![1.0] };
         let product =
             Product { dims: [1, 1, 1, 64], rule, a: &side, b: &side, tolerance: by_norms(2f32.powi(-40)) };
         for even in [1.0f32, 1.0 + 2.0 * f32::EPSILON] {
@@ -343,7 +336,7 @@ mod tests {
     fn tolerances_in_steps_are_the_papers() {
         for bits in [32u8, 28] {
             let rule = GridRule { bits, floor: 0 };
-            let side = Side { magnitudes: vec![0], norms: vec![0.0] };
+            let side = Side { absmaxes: vec![0], norms: vec![0.0] };
             let steps = 0.25 - 2f32.powi(-24);
             let tolerance = Tolerance { steps, ..Tolerance::default() };
             let product = Product { dims: [1, 1, 1, 64], rule, a: &side, b: &side, tolerance };
@@ -365,7 +358,7 @@ mod tests {
 
     #[test]
     fn results_that_are_not_finite_are_refused() {
-        let side = Side { magnitudes: vec![0x3f80_0000; 2], norms: vec![1.0; 2] };
+        let side = Side { absmaxes: vec![0x3f80_0000; 2], norms: vec![1.0; 2] };
         let product =
             Product { dims: [1, 1, 2, 4], rule: BF16, a: &side, b: &side, tolerance: by_norms(1e-6) };
         assert_eq!(product.near_ties(&[0, 0x7f80_0000]).err(), Some(1));

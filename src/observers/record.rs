@@ -107,7 +107,7 @@ impl Recorder {
     fn search(&self, index: usize) -> Option<NearTieSearch> {
         let number = *self.sites.get(&index)?;
         let logged = self.products.get(number).filter(|_| self.steer.is_none())?;
-        let none = Side { magnitudes: Vec::new(), norms: Vec::new() };
+        let none = Side { absmaxes: Vec::new(), norms: Vec::new() };
         let product = self.product(number, &none, &none);
         if matches!(logged.rule.bits, 27..=30) || product.tolerance.steps > 0.03 {
             return None;
@@ -115,7 +115,7 @@ impl Recorder {
         Some(NearTieSearch {
             a: logged.a.clone(),
             b: logged.b.clone(),
-            magnitudes: (logged.rule.floor != 0).then_some([logged.magnitudes_a, logged.magnitudes_b]),
+            absmaxes: (logged.rule.floor != 0).then_some([logged.absmaxes_a, logged.absmaxes_b]),
             bits: logged.rule.bits,
             floor_offset: logged.rule.floor_offset(logged.dims()[3] as u32),
             floor_min: logged.rule.floor_min(),
@@ -157,20 +157,19 @@ impl Recorder {
     }
 }
 
-/// The magnitudes and norms of an operand's rows.
+/// The absmaxes and norms of an operand's rows.
 pub(super) fn side(
     inputs: &mut dyn Inputs,
     view: &View,
-    magnitudes: Option<TensorId>,
+    absmaxes: Option<TensorId>,
 ) -> Result<Side, EngineError> {
     let rows = (view.dims[0] * view.dims[1] * view.dims[2]) as usize;
-    let mut side = Side { magnitudes: vec![0; rows], norms: Vec::new() };
+    let mut side = Side { absmaxes: vec![0; rows], norms: Vec::new() };
     inputs.visit(view.tensor, &mut |bytes| {
         side.norms = with_words(bytes, |words| row_norms(view, words));
     })?;
-    if let Some(tensor) = magnitudes {
-        inputs
-            .visit(tensor, &mut |bytes| with_words(bytes, |words| side.magnitudes.copy_from_slice(words)))?;
+    if let Some(tensor) = absmaxes {
+        inputs.visit(tensor, &mut |bytes| with_words(bytes, |words| side.absmaxes.copy_from_slice(words)))?;
     }
     Ok(side)
 }
@@ -216,8 +215,8 @@ impl Observer for Recorder {
         let number = self.sites[&index];
         let logged = &self.products[number];
         let floored = logged.rule.floor != 0;
-        let a = side(inputs, &logged.a, floored.then_some(logged.magnitudes_a))?;
-        let b = side(inputs, &logged.b, floored.then_some(logged.magnitudes_b))?;
+        let a = side(inputs, &logged.a, floored.then_some(logged.absmaxes_a))?;
+        let b = side(inputs, &logged.b, floored.then_some(logged.absmaxes_b))?;
         let product = self.product(number, &a, &b);
         let infinite = |place| infinite(node, place);
         let decisions = match &mut self.steer {
@@ -239,11 +238,11 @@ impl Observer for Recorder {
 
     fn found(&mut self, index: usize, node: &Node, found: NearTiesFound) -> Result<(), EngineError> {
         let number = self.sites[&index];
-        let NearTiesFound { norms: [norms_a, norms_b], magnitudes, candidates } = found;
+        let NearTiesFound { norms: [norms_a, norms_b], absmaxes, candidates } = found;
         let none = || [norms_a.len(), norms_b.len()].map(|rows| vec![0; rows]);
-        let [magnitudes_a, magnitudes_b] = magnitudes.unwrap_or_else(none);
-        let a = Side { magnitudes: magnitudes_a, norms: norms_a };
-        let b = Side { magnitudes: magnitudes_b, norms: norms_b };
+        let [absmaxes_a, absmaxes_b] = absmaxes.unwrap_or_else(none);
+        let a = Side { absmaxes: absmaxes_a, norms: norms_a };
+        let b = Side { absmaxes: absmaxes_b, norms: norms_b };
         let ties = self.product(number, &a, &b).near_ties_among(candidates);
         let ties = ties.map_err(|place| infinite(node, place))?;
         self.log(number, node, ties.iter().map(|tie| tie.decision(tie.rounded)).collect())

@@ -16,7 +16,7 @@ use crate::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId};
 use crate::program::phase::Phase;
 use crate::rounding::Decision;
 use crate::rounding::codec::decode;
-use crate::rounding::legal::{Accumulation, Exact, Illegal, Row};
+use crate::rounding::legal::{Accumulation, Exact, ExactRow, Illegal};
 use crate::rounding::log::Log;
 use crate::rounding::near_tie::{NearTie, Product, Side, Tolerance};
 use crate::rounding::thresholds::Rounding;
@@ -52,7 +52,7 @@ struct Site {
     results: bool,
 }
 
-/// A quantised operand: its rows' integers, magnitudes and norms.
+/// A quantised operand: its rows' integers, absmaxes and norms.
 struct Rows {
     digits: u8,
     k: usize,
@@ -64,24 +64,24 @@ impl Rows {
     fn read(
         inputs: &mut dyn Inputs,
         dtype: DType,
-        [quantised, magnitudes]: [TensorId; 2],
+        [quantised, absmaxes]: [TensorId; 2],
         k: usize,
     ) -> Result<Rows, EngineError> {
         let DType::Q(digits) = dtype else { unreachable!("products take quantised operands") };
-        let side = Side { magnitudes: Vec::new(), norms: Vec::new() };
+        let side = Side { absmaxes: Vec::new(), norms: Vec::new() };
         let mut rows = Rows { digits, k, bytes: Vec::new(), side };
         inputs.visit(quantised, &mut |bytes| rows.bytes = bytes.to_vec())?;
-        inputs.visit(magnitudes, &mut |bytes| rows.side.magnitudes = with_words(bytes, <[u32]>::to_vec))?;
+        inputs.visit(absmaxes, &mut |bytes| rows.side.absmaxes = with_words(bytes, <[u32]>::to_vec))?;
         let (row_bytes, digits) = (k * usize::from(digits), usize::from(digits));
-        rows.side.norms = (0..rows.side.magnitudes.len())
+        rows.side.norms = (0..rows.side.absmaxes.len())
             .into_par_iter()
             .map(|row| {
-                let magnitude = rows.side.magnitudes[row];
+                let absmax = rows.side.absmaxes[row];
                 let squares: f64 = rows.bytes[row * row_bytes..(row + 1) * row_bytes]
                     .chunks_exact(digits.max(1))
                     .map(|q| f64::from(word_from_bytes(dtype, q) as i32).powi(2))
                     .sum();
-                let scale = 2f64.powi(exponent(magnitude) - magnitude_bits(digits as u32) as i32);
+                let scale = 2f64.powi(exponent(absmax) - magnitude_bits(digits as u32) as i32);
                 (squares.sqrt() * scale * 1.000_001) as f32
             })
             .collect();
@@ -89,12 +89,12 @@ impl Rows {
     }
 
     /// A row, as one more part of `to`.
-    fn row(&self, to: Row, row: usize) -> Row {
+    fn row(&self, to: ExactRow, row: usize) -> ExactRow {
         let bytes = self.k * usize::from(self.digits);
         let row_bytes = &self.bytes[row * bytes..(row + 1) * bytes];
         let integers =
             words_from_bytes(DType::Q(self.digits), row_bytes).into_iter().map(|q| q as i32).collect();
-        to.with(integers, self.side.magnitudes[row], u32::from(self.digits))
+        to.with(integers, self.side.absmaxes[row], u32::from(self.digits))
     }
 }
 
@@ -150,14 +150,14 @@ impl Replayer {
 
     /// Reads the operands of a digitised product.
     fn read_operands(&mut self, site: Site, node: &Node, inputs: &mut dyn Inputs) -> Result<(), EngineError> {
-        let Primitive::Product { a, magnitudes_a, b, magnitudes_b, .. } = &node.primitive else {
+        let Primitive::Product { a, absmaxes_a, b, absmaxes_b, .. } = &node.primitive else {
             unreachable!("operands are read where they are multiplied");
         };
         let k = self.products[site.number].dims()[3];
-        let read = |tensor: &TensorId, magnitudes: &TensorId, inputs: &mut dyn Inputs| {
-            Rows::read(inputs, self.types[tensor.0 as usize], [*tensor, *magnitudes], k)
+        let read = |tensor: &TensorId, absmaxes: &TensorId, inputs: &mut dyn Inputs| {
+            Rows::read(inputs, self.types[tensor.0 as usize], [*tensor, *absmaxes], k)
         };
-        let rows = [read(a, magnitudes_a, inputs)?, read(b, magnitudes_b, inputs)?];
+        let rows = [read(a, absmaxes_a, inputs)?, read(b, absmaxes_b, inputs)?];
         self.operands.push(rows);
         Ok(())
     }
@@ -179,7 +179,7 @@ impl Replayer {
             // Without the integers nothing is proved, and only grids without a floor are known: an auditor that rounds native
             // products of its own, as in the paper's preset.
             let blank =
-                [batch * m, batch * n].map(|rows| Side { magnitudes: vec![0; rows], norms: vec![0.0; rows] });
+                [batch * m, batch * n].map(|rows| Side { absmaxes: vec![0; rows], norms: vec![0.0; rows] });
             let [a, b] = operands.first().map_or(blank.each_ref(), |[a, b]| [&a.side, &b.side]);
             let tolerance = self.rounding.tolerance(logged.class, k);
             let product = Product { dims: logged.dims(), rule: logged.rule, a, b, tolerance };
@@ -214,8 +214,8 @@ impl Replayer {
         let (place, product) = (decision.place as usize, &seen.product);
         let x = seen.value(place);
         let [row, column] = product.sides(place);
-        let magnitudes = [product.a.magnitudes[row], product.b.magnitudes[column]];
-        if !x.is_finite() || magnitudes.into_iter().any(is_marked) {
+        let absmaxes = [product.a.absmaxes[row], product.b.absmaxes[column]];
+        if !x.is_finite() || absmaxes.into_iter().any(is_marked) {
             let error = Malformed::invalid("rounding log", "a decision about a value that is not finite");
             self.malformed = Some(error.clone());
             return Err(EngineError::Stopped(format!("{}: {error}", seen.operator)));
@@ -278,7 +278,7 @@ impl Seen<'_> {
     /// The exact product of a row and a column, if their integers are known.
     fn exact(&self, sides: [usize; 2]) -> Option<Exact> {
         let joined = |side: usize| {
-            self.operands.iter().fold(Row::default(), |all, parts| parts[side].row(all, sides[side]))
+            self.operands.iter().fold(ExactRow::default(), |all, parts| parts[side].row(all, sides[side]))
         };
         (!self.operands.is_empty()).then(|| Exact::of(&joined(0), &joined(1)))
     }

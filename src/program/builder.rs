@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::expr::{Body, Reg, Writer};
+use super::expr::{Body, BodyWriter, Reg};
 use super::graph::{
     Graph, LoggedProduct, Node, Port, Primitive, TensorId, TensorType, View, block_count, leaf_block,
     pad_shape,
@@ -169,7 +169,7 @@ impl Builder {
         name: &'static str,
         a: TensorId,
         b: TensorId,
-        f: fn(&mut Writer, Reg, Reg) -> Reg,
+        f: fn(&mut BodyWriter, Reg, Reg) -> Reg,
     ) -> TensorId {
         let shape = self.shape(a);
         let body = Body::new(name, |w| {
@@ -181,7 +181,7 @@ impl Builder {
 
     /// a + b, one shape.
     pub fn add(&mut self, a: TensorId, b: TensorId) -> TensorId {
-        self.zip("add.v1", a, b, Writer::add)
+        self.zip("add.v1", a, b, BodyWriter::add)
     }
 
     /// Adds tensors of one shape by the fixed tree: pair neighbours, promote an odd last one, repeat.
@@ -259,29 +259,29 @@ impl Builder {
         }
     }
 
-    /// A view of a product's operand as integers of its scale groups, and the magnitudes of these.
+    /// A view of a product's operand as integers of its scale groups, and the absmaxes of these.
     pub(super) fn quantise(&mut self, input: View, digits: u8, block: u32) -> (TensorId, TensorId) {
         assert!(input.reach() <= self.tensor(input.tensor).len(), "a product's view leaves its tensor");
         let [b0, b1, rows, k] = input.dims;
-        let magnitudes = self.magnitudes(input.clone(), block);
-        let quantise = Primitive::Quantise { input, magnitudes, digits, block };
-        (self.node(quantise, DType::Q(digits), &[b0 * b1, rows, k]), magnitudes)
+        let absmaxes = self.absmaxes(input.clone(), block);
+        let quantise = Primitive::Quantise { input, absmaxes, digits, block };
+        (self.node(quantise, DType::Q(digits), &[b0 * b1, rows, k]), absmaxes)
     }
 
-    /// The magnitudes of a view's scale groups, by way of those of shorter groups if they are long.
-    pub(super) fn magnitudes(&mut self, mut view: View, mut block: u32) -> TensorId {
+    /// The absmaxes of a view's scale groups, by way of those of shorter groups if they are long.
+    pub(super) fn absmaxes(&mut self, mut view: View, mut block: u32) -> TensorId {
         let [b0, b1, rows, k] = view.dims;
         let leaf = leaf_block(view.strides[3]);
         if leaf < if block == 0 { k } else { block } {
             let blocks = block_count(k, leaf);
-            let partial = Primitive::Magnitude { input: view, block: leaf };
+            let partial = Primitive::Absmax { input: view, block: leaf };
             let tensor = self.node(partial, DType::U32, &[b0 * b1, rows, blocks]);
             let strides = [b1 * rows * blocks, rows * blocks, blocks, 1];
             view = View { tensor, offset: 0, dims: [b0, b1, rows, blocks], strides };
             block /= leaf;
         }
         let blocks = block_count(view.dims[3], block);
-        self.node(Primitive::Magnitude { input: view, block }, DType::U32, &[b0 * b1, rows, blocks])
+        self.node(Primitive::Absmax { input: view, block }, DType::U32, &[b0 * b1, rows, blocks])
     }
 
     /// Records how to derive the gradient of the operator that made `output`.

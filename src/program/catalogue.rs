@@ -2,7 +2,7 @@
 //! appended to a graph. `tiebreak op` and the tests of every operator on every engine read it.
 
 use super::builder::Builder;
-use super::expr::{Body, Reg, Writer};
+use super::expr::{Body, BodyWriter, Reg};
 use super::graph::{Primitive, TensorId};
 use super::operators::{self, Dropout, LinearClasses};
 use super::optimizer::{self, Optimizer, Rates, Trained};
@@ -83,7 +83,7 @@ const fn integers(name: &'static str, shape: &'static str) -> Input {
 const PAIR: &[Input] = &[input("a", "*"), input("b", "*")];
 const ONE: &[Input] = &[input("x", "*")];
 
-type Scalar = fn(&mut Writer, Reg) -> Reg;
+type Scalar = fn(&mut BodyWriter, Reg) -> Reg;
 
 fn scalar(b: &mut Builder, x: TensorId, f: Scalar) -> Result<Outputs, String> {
     let shape = b.shape(x);
@@ -109,15 +109,19 @@ macro_rules! operator {
 
 /// Every operator, by name.
 pub const OPERATORS: &[Operator] = &[
-    operator!("add", "a + b", PAIR, |b, i, _| out(b.zip("add.v1", i[0], i[1], Writer::add))),
-    operator!("sub", "a - b", PAIR, |b, i, _| out(b.zip("sub.v1", i[0], i[1], Writer::sub))),
-    operator!("mul", "a * b", PAIR, |b, i, _| out(b.zip("mul.v1", i[0], i[1], Writer::mul))),
-    operator!("div", "a / b", PAIR, |b, i, _| out(b.zip("div.v1", i[0], i[1], Writer::div))),
-    operator!("sqrt", "square root", ONE, |b, i, _| scalar(b, i[0], Writer::sqrt)),
-    operator!("exp", "e^x, correctly rounded", ONE, |b, i, _| scalar(b, i[0], Writer::exp)),
-    operator!("log", "natural logarithm, correctly rounded", ONE, |b, i, _| scalar(b, i[0], Writer::log)),
-    operator!("tanh", "hyperbolic tangent, correctly rounded", ONE, |b, i, _| scalar(b, i[0], Writer::tanh)),
-    operator!("erf", "error function, correctly rounded", ONE, |b, i, _| scalar(b, i[0], Writer::erf)),
+    operator!("add", "a + b", PAIR, |b, i, _| out(b.zip("add.v1", i[0], i[1], BodyWriter::add))),
+    operator!("sub", "a - b", PAIR, |b, i, _| out(b.zip("sub.v1", i[0], i[1], BodyWriter::sub))),
+    operator!("mul", "a * b", PAIR, |b, i, _| out(b.zip("mul.v1", i[0], i[1], BodyWriter::mul))),
+    operator!("div", "a / b", PAIR, |b, i, _| out(b.zip("div.v1", i[0], i[1], BodyWriter::div))),
+    operator!("sqrt", "square root", ONE, |b, i, _| scalar(b, i[0], BodyWriter::sqrt)),
+    operator!("exp", "e^x, correctly rounded", ONE, |b, i, _| scalar(b, i[0], BodyWriter::exp)),
+    operator!("log", "natural logarithm, correctly rounded", ONE, |b, i, _| scalar(b, i[0], BodyWriter::log)),
+    operator!("tanh", "hyperbolic tangent, correctly rounded", ONE, |b, i, _| scalar(
+        b,
+        i[0],
+        BodyWriter::tanh
+    )),
+    operator!("erf", "error function, correctly rounded", ONE, |b, i, _| scalar(b, i[0], BodyWriter::erf)),
     operator!("sum", "tree sum over the last dimension", ONE, |b, i, _| out(b.sum_last(i[0]))),
     operator!("sum_leading", "tree sum over all dimensions but the last", ONE, |b, i, _| out(
         b.sum_leading(i[0])
@@ -261,10 +265,10 @@ pub const OPERATORS: &[Operator] = &[
             Ok(vec![("parameter", parameter), ("momentum", state[0])])
         }
     ),
-    operator!("scale", "the magnitude of every row, of [M, K]", &[input("x", "M K")], |b, i, _| {
+    operator!("scale", "the absmax of every row, of [M, K]", &[input("x", "M K")], |b, i, _| {
         let rows = b.shape(i[0])[0];
         let input = b.whole(i[0]);
-        Ok(vec![("out", b.node(Primitive::Magnitude { input, block: 0 }, DType::U32, &[1, rows, 1]))])
+        Ok(vec![("out", b.node(Primitive::Absmax { input, block: 0 }, DType::U32, &[1, rows, 1]))])
     }),
 ];
 

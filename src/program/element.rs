@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use super::expr::Body;
 use super::graph::{Graph, Node, Primitive, TensorId, View, block_count};
-use super::patches::PatchGrid;
-use crate::arith::digits::Part;
+use super::im2col::ConvGeometry;
+use crate::arith::digits::ProductPart;
 use crate::arith::{DType, digits, float, tree};
 
 /// Where input elements come from. Elements of quantised tensors are sign-extended integers.
@@ -79,7 +79,7 @@ fn element<S: Source>(graph: &Graph, node: &Node, i: usize, source: &mut S) -> R
             let strides = [*stride_index, *stride_row, *stride_column];
             gathered([*table, *indices], strides, [i / width(), i % width()], source)
         }
-        Primitive::Patches { input, grid } => pixel(graph, *input, grid, i, source),
+        Primitive::Im2col { input, geometry } => pixel(graph, *input, geometry, i, source),
         Primitive::RowMax { input, block } => maximum(graph, *input, *block, i, source),
         Primitive::TreeSum { input, len, inner, block, .. } => {
             block_sum(*input, [*len, *inner, *block], i, source)
@@ -87,12 +87,12 @@ fn element<S: Source>(graph: &Graph, node: &Node, i: usize, source: &mut S) -> R
         Primitive::SegmentSum { input, order, offsets } => {
             segment_sum([*input, *order, *offsets], width(), i, source)
         }
-        Primitive::Magnitude { input, block } => magnitude(input, *block, i, source),
-        Primitive::Quantise { input, magnitudes, digits, block } => {
-            quantised(input, *magnitudes, *digits, *block, i, source)
+        Primitive::Absmax { input, block } => absmax(input, *block, i, source),
+        Primitive::Quantise { input, absmaxes, digits, block } => {
+            quantised(input, *absmaxes, *digits, *block, i, source)
         }
-        Primitive::Product { a, magnitudes_a, b, magnitudes_b, block, part } => {
-            product(graph, [*a, *b], [*magnitudes_a, *magnitudes_b], (*block, *part), i, source)
+        Primitive::Product { a, absmaxes_a, b, absmaxes_b, block, part } => {
+            product(graph, [*a, *b], [*absmaxes_a, *absmaxes_b], (*block, *part), i, source)
         }
         Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. } => {
             unreachable!("groupings are evaluated whole")
@@ -129,24 +129,24 @@ fn gathered<S: Source>(
     source.get(table, choice * stride_index + row * stride_row + column * stride_column)
 }
 
-/// [`Primitive::Patches`]: the pixel that place `i` takes, +0 outside of the image.
+/// [`Primitive::Im2col`]: the pixel that place `i` takes, +0 outside of the image.
 fn pixel<S: Source>(
     graph: &Graph,
     input: TensorId,
-    grid: &PatchGrid,
+    geometry: &ConvGeometry,
     i: usize,
     source: &mut S,
 ) -> Result<u32, S::Error> {
     let shape = &graph.tensor(input).shape;
     let [height, width, channels] = [1, 2, 3].map(|d| shape[d] as usize);
-    let ([_, across], [_, taps_across]) = (grid.size, grid.kernel);
-    let (patch, place) = (i / (grid.kernel[0] * taps_across) as usize / channels, i / channels);
-    let tap = (place % (grid.kernel[0] * taps_across) as usize) as u32;
+    let ([_, across], [_, taps_across]) = (geometry.size, geometry.kernel);
+    let (patch, place) = (i / (geometry.kernel[0] * taps_across) as usize / channels, i / channels);
+    let tap = (place % (geometry.kernel[0] * taps_across) as usize) as u32;
     let (sample, patch) =
-        (patch / (grid.size[0] * across) as usize, patch % (grid.size[0] * across) as usize);
+        (patch / (geometry.size[0] * across) as usize, patch % (geometry.size[0] * across) as usize);
     let patch = patch as u32;
-    let row = grid.source(patch / across, tap / taps_across, shape[1]);
-    let column = grid.source(patch % across, tap % taps_across, shape[2]);
+    let row = geometry.source(patch / across, tap / taps_across, shape[1]);
+    let column = geometry.source(patch % across, tap % taps_across, shape[2]);
     let (Some(row), Some(column)) = (row, column) else { return Ok(0) };
     let pixel = (sample * height + row as usize) * width + column as usize;
     source.get(input, pixel * channels + i % channels)
@@ -202,23 +202,23 @@ fn segment_sum<S: Source>(
     tree_sum(terms, source)
 }
 
-/// [`Primitive::Magnitude`]: of scale group `i`.
-fn magnitude<S: Source>(input: &View, block: u32, i: usize, source: &mut S) -> Result<u32, S::Error> {
+/// [`Primitive::Absmax`]: of scale group `i`.
+fn absmax<S: Source>(input: &View, block: u32, i: usize, source: &mut S) -> Result<u32, S::Error> {
     let blocks = block_count(input.dims[3], block) as usize;
     let (row, b) = (i / blocks, i % blocks);
     let index = row_index(input, row);
-    let mut magnitude = 0;
+    let mut absmax = 0;
     for k in block_range(input.dims[3], block, b) {
         let x = source.get(input.tensor, input.at([index[0], index[1], index[2], k]))?;
-        magnitude = digits::group_magnitude([magnitude, x]);
+        absmax = digits::group_absmax([absmax, x]);
     }
-    Ok(magnitude)
+    Ok(absmax)
 }
 
 /// [`Primitive::Quantise`]: the integer of element `i`, sign-extended.
 fn quantised<S: Source>(
     input: &View,
-    magnitudes: TensorId,
+    absmaxes: TensorId,
     digits: u8,
     block: u32,
     i: usize,
@@ -230,16 +230,16 @@ fn quantised<S: Source>(
     let b = k.checked_div(block).unwrap_or(0) as usize;
     let index = row_index(input, row);
     let x = source.get(input.tensor, input.at([index[0], index[1], index[2], k]))?;
-    let magnitude = source.get(magnitudes, row * blocks + b)?;
-    Ok(digits::quantise(x, magnitude, u32::from(digits)) as u32)
+    let absmax = source.get(absmaxes, row * blocks + b)?;
+    Ok(digits::quantise(x, absmax, u32::from(digits)) as u32)
 }
 
 /// [`Primitive::Product`]: the dot product `i` of the operands over its block of K, scaled back.
 fn product<S: Source>(
     graph: &Graph,
     [a, b]: [TensorId; 2],
-    [magnitudes_a, magnitudes_b]: [TensorId; 2],
-    (block, part): (u32, Part),
+    [absmaxes_a, absmaxes_b]: [TensorId; 2],
+    (block, part): (u32, ProductPart),
     i: usize,
     source: &mut S,
 ) -> Result<u32, S::Error> {
@@ -255,14 +255,14 @@ fn product<S: Source>(
         let y = source.get(b, row_b * k + j as usize)? as i32;
         sum += i128::from(i64::from(x) * i64::from(y));
     }
-    let magnitude_a = source.get(magnitudes_a, row_a * blocks + block_index)?;
-    let magnitude_b = source.get(magnitudes_b, row_b * blocks + block_index)?;
+    let absmax_a = source.get(absmaxes_a, row_a * blocks + block_index)?;
+    let absmax_b = source.get(absmaxes_b, row_b * blocks + block_index)?;
     let digits = |t| match graph.tensor(t).dtype {
         DType::Q(d) => u32::from(d),
         _ => unreachable!("products take quantised operands"),
     };
-    let magnitudes = [magnitude_a, magnitude_b];
-    Ok(digits::scale_back_part(part, sum, magnitudes, [digits(a), digits(b)]))
+    let absmaxes = [absmax_a, absmax_b];
+    Ok(digits::scale_back_part(part, sum, absmaxes, [digits(a), digits(b)]))
 }
 
 /// The view index of row `row` of a [batch0, batch1, rows, K] view, at K = 0.

@@ -3,10 +3,10 @@
 
 use super::expr::{Body, Instr};
 use super::graph::{Graph, Port, Primitive, TensorId, View};
+use super::im2col::ConvGeometry;
 use super::models::Init;
-use super::patches::PatchGrid;
 use super::step::Program;
-use crate::arith::digits::Part;
+use crate::arith::digits::ProductPart;
 
 /// The version of this layout, the first word of every encoding.
 pub const VERSION: u32 = 1;
@@ -122,30 +122,30 @@ impl Encoder {
                 self.id(*classes);
                 self.u32(*bound);
             }
-            Primitive::Magnitude { input, block } => {
+            Primitive::Absmax { input, block } => {
                 self.u8(7);
                 self.view(input);
                 self.u32(*block);
             }
-            Primitive::Quantise { input, magnitudes, digits, block } => {
+            Primitive::Quantise { input, absmaxes, digits, block } => {
                 self.u8(8);
                 self.view(input);
-                self.id(*magnitudes);
+                self.id(*absmaxes);
                 self.u8(*digits);
                 self.u32(*block);
             }
-            Primitive::Product { a, magnitudes_a, b, magnitudes_b, block, part } => {
+            Primitive::Product { a, absmaxes_a, b, absmaxes_b, block, part } => {
                 self.u8(match part {
-                    Part::Rounded => 9,
-                    Part::Rest => 10,
+                    ProductPart::Rounded => 9,
+                    ProductPart::RoundingError => 10,
                 });
-                [a, magnitudes_a, b, magnitudes_b].into_iter().for_each(|&t| self.id(t));
+                [a, absmaxes_a, b, absmaxes_b].into_iter().for_each(|&t| self.id(t));
                 self.u32(*block);
             }
-            Primitive::Patches { input, grid } => {
+            Primitive::Im2col { input, geometry } => {
                 self.u8(11);
                 self.id(*input);
-                let PatchGrid { size, kernel, stride, padding, transposed } = grid;
+                let ConvGeometry { size, kernel, stride, padding, transposed } = geometry;
                 size.iter().chain(kernel).chain([stride, padding]).for_each(|&x| self.u32(x));
                 self.u8(u8::from(*transposed));
             }

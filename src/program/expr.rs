@@ -180,8 +180,8 @@ impl Body {
     ///
     /// # Panics
     /// If the body is empty, too long, or its value is not the last instruction: faults of our own tables.
-    pub fn new(name: &'static str, write: impl FnOnce(&mut Writer) -> Reg) -> Body {
-        let mut writer = Writer { code: Vec::new() };
+    pub fn new(name: &'static str, write: impl FnOnce(&mut BodyWriter) -> Reg) -> Body {
+        let mut writer = BodyWriter { code: Vec::new() };
         let value = write(&mut writer);
         assert!(writer.code.len() <= INSTRUCTIONS_MAX, "body {name} is too long");
         assert_eq!(
@@ -210,7 +210,7 @@ impl Body {
 }
 
 /// Appends instructions to a body; equal instructions are shared.
-pub struct Writer {
+pub struct BodyWriter {
     code: Vec<Instr>,
 }
 
@@ -229,7 +229,7 @@ pub fn $name(&mut self, a: Reg) -> Reg { self.push(Instr::$instr(a)) })*
     };
 }
 
-impl Writer {
+impl BodyWriter {
     fn push(&mut self, instr: Instr) -> Reg {
         if let Some(i) = self.code.iter().position(|have| *have == instr) {
             return Reg(i as u8);

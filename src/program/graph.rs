@@ -6,11 +6,11 @@
 //! Contract: `docs/ARITHMETIC.md`, section 8.
 
 use super::expr::Body;
-use super::patches::PatchGrid;
+use super::im2col::ConvGeometry;
 use super::products::ProductClass;
 use crate::arith::DType;
-use crate::arith::digits::Part;
-use crate::arith::grid::GridRule;
+use crate::arith::digits::ProductPart;
+use crate::arith::rounding_grid::GridRule;
 
 /// A tensor of the graph, by its place in [`Graph::tensors`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -108,12 +108,12 @@ pub enum Primitive {
         stride_column: u32,
     },
     /// *map*: every pixel of every patch of images [N, H, W, C], +0 outside of the image: out[(n, y, x), (ky, kx, c)] =
-    /// input[n, row, column, c], with row and column by [`PatchGrid::source`]. What a convolution multiplies with its kernel.
-    Patches {
+    /// input[n, row, column, c], with row and column by [`ConvGeometry::source`]. What a convolution multiplies with its kernel.
+    Im2col {
         /// The images [N, H, W, C].
         input: TensorId,
         /// Which pixels a patch takes.
-        grid: PatchGrid,
+        geometry: ConvGeometry,
     },
     /// *max*: over the blocks of the last dimension, by [`crate::arith::float::order_key`]; [.., len] -> [.., blocks].
     /// `block` = 0 (whole rows) or a power of two.
@@ -161,9 +161,9 @@ pub enum Primitive {
         /// Every class is below it.
         bound: u32,
     },
-    /// *max*: `scale`: the magnitude of every scale group; view dims = [batch0, batch1, rows, K], output
+    /// *max*: `scale`: the absmax of every scale group; view dims = [batch0, batch1, rows, K], output
     /// [batch0*batch1, rows, blocks]. `block` = 0 (whole K) or a power of two.
-    Magnitude {
+    Absmax {
         /// f32 [batch0, batch1, rows, K].
         input: View,
         /// Elements of a scale group; 0 = the whole of K.
@@ -173,8 +173,8 @@ pub enum Primitive {
     Quantise {
         /// f32 [batch0, batch1, rows, K].
         input: View,
-        /// The output of [`Primitive::Magnitude`] for the same view and block.
-        magnitudes: TensorId,
+        /// The output of [`Primitive::Absmax`] for the same view and block.
+        absmaxes: TensorId,
         /// Digits of an integer, 1..=4.
         digits: u8,
         /// Elements of a scale group; 0 = the whole of K.
@@ -185,16 +185,16 @@ pub enum Primitive {
     Product {
         /// Integers [batch, M, K] of [`Primitive::Quantise`].
         a: TensorId,
-        /// Their magnitudes [batch, M, blocks].
-        magnitudes_a: TensorId,
+        /// Their absmaxes [batch, M, blocks].
+        absmaxes_a: TensorId,
         /// Integers [batch, N, K] of [`Primitive::Quantise`].
         b: TensorId,
-        /// Their magnitudes [batch, N, blocks].
-        magnitudes_b: TensorId,
+        /// Their absmaxes [batch, N, blocks].
+        absmaxes_b: TensorId,
         /// Terms of a block; 0 = the whole of K.
         block: u32,
         /// Which part of the exact sum is the output.
-        part: Part,
+        part: ProductPart,
     },
     /// Not a primitive of the contract, and in no program: the same matrix product of two views [batch0, batch1, rows, K] by
     /// whatever kernel the engine calls native, in floating point. [`super::logged::native_graph`] puts it there.
@@ -212,15 +212,15 @@ impl Primitive {
         match self {
             Primitive::Map { inputs, .. } => inputs.iter().map(|v| v.tensor).collect(),
             Primitive::Gather { table, indices, .. } => vec![*table, *indices],
-            Primitive::Patches { input, .. }
+            Primitive::Im2col { input, .. }
             | Primitive::RowMax { input, .. }
             | Primitive::TreeSum { input, .. } => vec![*input],
             Primitive::SegmentSum { input, order, offsets } => vec![*input, *order, *offsets],
             Primitive::GroupOrder { classes, .. } | Primitive::GroupOffsets { classes, .. } => vec![*classes],
-            Primitive::Magnitude { input, .. } => vec![input.tensor],
-            Primitive::Quantise { input, magnitudes, .. } => vec![input.tensor, *magnitudes],
-            Primitive::Product { a, magnitudes_a, b, magnitudes_b, .. } => {
-                vec![*a, *magnitudes_a, *b, *magnitudes_b]
+            Primitive::Absmax { input, .. } => vec![input.tensor],
+            Primitive::Quantise { input, absmaxes, .. } => vec![input.tensor, *absmaxes],
+            Primitive::Product { a, absmaxes_a, b, absmaxes_b, .. } => {
+                vec![*a, *absmaxes_a, *b, *absmaxes_b]
             }
             Primitive::Native { a, b } => vec![a.tensor, b.tensor],
         }
@@ -231,16 +231,16 @@ impl Primitive {
         match self {
             Primitive::Map { body, .. } => body.name,
             Primitive::Gather { .. } => "gather.v1",
-            Primitive::Patches { .. } => "patches.v1",
+            Primitive::Im2col { .. } => "patches.v1",
             Primitive::RowMax { .. } => "row_max.v1",
             Primitive::TreeSum { .. } => "tree_sum.v1",
             Primitive::SegmentSum { .. } => "segment_sum.v1",
             Primitive::GroupOrder { .. } => "group_order.v1",
             Primitive::GroupOffsets { .. } => "group_offsets.v1",
-            Primitive::Magnitude { .. } => "scale.v1",
+            Primitive::Absmax { .. } => "scale.v1",
             Primitive::Quantise { .. } => "quantise.v1",
-            Primitive::Product { part: Part::Rounded, .. } => "product.v1",
-            Primitive::Product { part: Part::Rest, .. } => "product_rest.v1",
+            Primitive::Product { part: ProductPart::Rounded, .. } => "product.v1",
+            Primitive::Product { part: ProductPart::RoundingError, .. } => "product_rest.v1",
             Primitive::Native { .. } => "native_product",
         }
     }
@@ -275,11 +275,11 @@ pub struct LoggedProduct {
     pub a: View,
     /// The right operand, [batch0, batch1, N, K].
     pub b: View,
-    /// u32 [batch, M, 1]: the magnitudes of a's rows.
-    pub magnitudes_a: TensorId,
-    /// u32 [batch, N, 1]: the magnitudes of b's rows.
-    pub magnitudes_b: TensorId,
-    /// How the grid of an element follows from the magnitudes.
+    /// u32 [batch, M, 1]: the absmaxes of a's rows.
+    pub absmaxes_a: TensorId,
+    /// u32 [batch, N, 1]: the absmaxes of b's rows.
+    pub absmaxes_b: TensorId,
+    /// How the grid of an element follows from the absmaxes.
     pub rule: GridRule,
     /// The product before it is rounded to the grid: binary32, or for grids finer than bfloat16 two parts [2, batch, M, N], the
     /// nearest binary32 and the rest.

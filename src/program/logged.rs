@@ -7,11 +7,11 @@
 use std::collections::{HashMap, HashSet};
 
 use super::builder::Builder;
-use super::expr::{Body, Reg, Writer};
+use super::expr::{Body, BodyWriter, Reg};
 use super::graph::{Graph, LoggedProduct, Node, Primitive, TensorId, View};
 use super::products::ProductClass;
-use crate::arith::digits::{Part, magnitude_bits};
-use crate::arith::grid::GridRule;
+use crate::arith::digits::{ProductPart, magnitude_bits};
+use crate::arith::rounding_grid::GridRule;
 use crate::arith::{DType, float};
 
 /// What rounds the product to its grid.
@@ -22,8 +22,8 @@ fn rounding(logged: &LoggedProduct) -> Primitive {
     let part = |offset| view(logged.product, offset, [b1 * m * n, m * n, n, 1]);
     let mut inputs = vec![part(0)];
     if logged.rule.floor != 0 {
-        inputs.push(view(logged.magnitudes_a, 0, [b1 * m, m, 1, 0]));
-        inputs.push(view(logged.magnitudes_b, 0, [b1 * n, n, 0, 1]));
+        inputs.push(view(logged.absmaxes_a, 0, [b1 * m, m, 1, 0]));
+        inputs.push(view(logged.absmaxes_b, 0, [b1 * n, n, 0, 1]));
     } else if logged.rule.is_wide() && logged.rule.bits < 32 {
         inputs.push(part(b0 * b1 * m * n));
     }
@@ -42,19 +42,20 @@ pub fn logged_product(
     let [va, vb] = &operands;
     let (b0, b1, m, n) = (va.dims[0], va.dims[1], va.dims[2], vb.dims[2]);
     let dims = [b0, b1, m, n];
-    let magnitudes = operands.clone().map(|view| b.magnitudes(view, 0));
+    let absmaxes = operands.clone().map(|view| b.absmaxes(view, 0));
     let (product, exact) = if rule.is_wide() {
-        two_part_product(b, class, &operands, magnitudes, dims)
+        two_part_product(b, class, &operands, absmaxes, dims)
     } else {
         let digits = b.products().get(class);
-        let product = exact_product(b, &operands, [digits.digits_a, digits.digits_b], Part::Rounded, shape);
+        let product =
+            exact_product(b, &operands, [digits.digits_a, digits.digits_b], ProductPart::Rounded, shape);
         (product, vec![product])
     };
-    let ([a, right], [magnitudes_a, magnitudes_b]) = (operands, magnitudes);
+    let ([a, right], [absmaxes_a, absmaxes_b]) = (operands, absmaxes);
     // The output's number comes with its node.
     let output = product;
     let mut logged =
-        LoggedProduct { class, a, b: right, magnitudes_a, magnitudes_b, rule, product, output, exact };
+        LoggedProduct { class, a, b: right, absmaxes_a, absmaxes_b, rule, product, output, exact };
     logged.output = b.node(rounding(&logged), DType::F32, shape);
     let output = logged.output;
     b.logged(logged);
@@ -75,12 +76,12 @@ fn exact_product(
     b: &mut Builder,
     [va, vb]: &[View; 2],
     digits: [u8; 2],
-    part: Part,
+    part: ProductPart,
     shape: &[u32],
 ) -> TensorId {
-    let (qa, magnitudes_a) = b.quantise(va.clone(), digits[0], 0);
-    let (qb, magnitudes_b) = b.quantise(vb.clone(), digits[1], 0);
-    let product = Primitive::Product { a: qa, magnitudes_a, b: qb, magnitudes_b, block: 0, part };
+    let (qa, absmaxes_a) = b.quantise(va.clone(), digits[0], 0);
+    let (qb, absmaxes_b) = b.quantise(vb.clone(), digits[1], 0);
+    let product = Primitive::Product { a: qa, absmaxes_a, b: qb, absmaxes_b, block: 0, part };
     b.node(product, DType::F32, shape)
 }
 
@@ -95,14 +96,14 @@ fn two_part_product(
     b: &mut Builder,
     class: ProductClass,
     operands: &[View; 2],
-    magnitudes: [TensorId; 2],
+    absmaxes: [TensorId; 2],
     [b0, b1, m, n]: [u32; 4],
 ) -> (TensorId, Vec<TensorId>) {
     let shape = [b0, b1, m, n];
     let digits = b.products().get(class);
     let high = [digits.digits_a, digits.digits_b].map(|digits| digits.min(HIGH_DIGITS_MAX));
     let [a, b_parts] = [0, 1].map(|i| {
-        let [above, rest] = split(b, &operands[i], magnitudes[i], high[i]);
+        let [above, rest] = split(b, &operands[i], absmaxes[i], high[i]);
         [(above, high[i]), (rest, LOW_DIGITS)]
     });
     // 0 names the high part of an operand, 1 the rest.
@@ -111,9 +112,9 @@ fn two_part_product(
         exact_product(b, &[left.clone(), right.clone()], [*digits_a, *digits_b], part, &shape)
     };
     let larger = [[0, 0], [0, 1], [1, 0]];
-    let [rounded, left, right] = larger.map(|parts| product(parts, Part::Rounded));
-    let rests = larger.map(|parts| product(parts, Part::Rest));
-    let least = product([1, 1], Part::Rounded);
+    let [rounded, left, right] = larger.map(|parts| product(parts, ProductPart::Rounded));
+    let rests = larger.map(|parts| product(parts, ProductPart::RoundingError));
+    let least = product([1, 1], ProductPart::Rounded);
     // Sums of what is large keep what they round away; only the small terms are added plainly.
     let body = Body::new("two_parts.v1", |w| {
         let [rounded, left, right, least, rest, rest_left, rest_right] =
@@ -140,7 +141,7 @@ fn two_part_product(
 }
 
 /// x + y and what that rounds away (Knuth's TwoSum: exact without a condition on their order).
-fn two_sum(w: &mut Writer, x: Reg, y: Reg) -> (Reg, Reg) {
+fn two_sum(w: &mut BodyWriter, x: Reg, y: Reg) -> (Reg, Reg) {
     let sum = w.add(x, y);
     let of_y = w.sub(sum, x);
     let of_x = w.sub(sum, of_y);
@@ -149,19 +150,18 @@ fn two_sum(w: &mut Writer, x: Reg, y: Reg) -> (Reg, Reg) {
 }
 
 /// An operand's high part, a multiple of 2^(e + 1 - m) for digits of m bits and a row below 2^e, and what is left of it.
-fn split(b: &mut Builder, view: &View, magnitudes: TensorId, digits: u8) -> [View; 2] {
+fn split(b: &mut Builder, view: &View, absmaxes: TensorId, digits: u8) -> [View; 2] {
     let [b0, b1, rows, k] = view.dims;
-    let rows_of_row =
-        View { tensor: magnitudes, offset: 0, dims: view.dims, strides: [b1 * rows, rows, 1, 0] };
+    let rows_of_row = View { tensor: absmaxes, offset: 0, dims: view.dims, strides: [b1 * rows, rows, 1, 0] };
     let contiguous =
         |tensor| View { tensor, offset: 0, dims: view.dims, strides: [b1 * rows * k, rows * k, k, 1] };
     // 1.5 * 2^(e + 24 - m): adding it to |x| < 2^e and taking it off again leaves multiples of 2^(e + 1 - m). It must exceed |x|.
     let above = (24 - magnitude_bits(u32::from(digits)) as i32).max(2);
     let [high, low] = [("split_high.v1", false), ("split_low.v1", true)].map(|(name, rest)| {
         let body = Body::new(name, |w| {
-            let (x, magnitude) = (w.input(0), w.input(1));
+            let (x, absmax) = (w.input(0), w.input(1));
             let (shift, one) = (w.word(23), w.word(1));
-            let field = w.ushr(magnitude, shift);
+            let field = w.ushr(absmax, shift);
             let small = w.ult(field, one);
             let field = w.select(small, one, field);
             // The field of 2^e is one more than the greatest member's.
@@ -185,16 +185,16 @@ fn split(b: &mut Builder, view: &View, magnitudes: TensorId, digits: u8) -> [Vie
 }
 
 /// |x|'s bits with everything below the first `bits` bits rounded away, to nearest, ties to even. Carries into the exponent.
-fn cut(w: &mut Writer, magnitude: Reg, bits: u8) -> Reg {
+fn cut(w: &mut BodyWriter, absmax: Reg, bits: u8) -> Reg {
     let dropped = 32 - u32::from(bits);
     if dropped == 0 {
-        return magnitude;
+        return absmax;
     }
     let (one, shift) = (w.word(1), w.word(dropped));
-    let last = w.ushr(magnitude, shift);
+    let last = w.ushr(absmax, shift);
     let odd = w.uand(last, one);
     let below_half = w.word((1 << (dropped - 1)) - 1);
-    let raised = w.uadd(magnitude, below_half);
+    let raised = w.uadd(absmax, below_half);
     let raised = w.uadd(raised, odd);
     let mask = w.word(!((1 << dropped) - 1));
     w.uand(raised, mask)
@@ -202,7 +202,7 @@ fn cut(w: &mut Writer, magnitude: Reg, bits: u8) -> Reg {
 
 /// |x| towards zero if input 1, what is left of x, says that it was rounded away from there, and its last bit 1 if anything is left
 /// (rounding to odd): rounding that to two bits less is rounding once.
-fn to_odd(w: &mut Writer, x: Reg, magnitude: Reg) -> Reg {
+fn to_odd(w: &mut BodyWriter, x: Reg, absmax: Reg) -> Reg {
     let (mask, zero, one, shift) = (w.word(!float::SIGN), w.word(0), w.word(1), w.word(31));
     let rest = w.input(1);
     let left = w.uand(rest, mask);
@@ -210,16 +210,16 @@ fn to_odd(w: &mut Writer, x: Reg, magnitude: Reg) -> Reg {
     let (sign, sign_of_rest) = (w.ushr(x, shift), w.ushr(rest, shift));
     let outward = w.ueq(sign, sign_of_rest);
     let minus_one = w.word(u32::MAX);
-    let inward = w.uadd(magnitude, minus_one);
-    let truncated = w.select(outward, magnitude, inward);
+    let inward = w.uadd(absmax, minus_one);
+    let truncated = w.select(outward, absmax, inward);
     let last = w.uand(truncated, one);
     let raised = w.uadd(truncated, one);
     let odd = w.select(last, truncated, raised);
     // Infinity and NaN have no rest that counts.
     let infinity = w.word(float::INFINITY);
-    let finite = w.ult(magnitude, infinity);
-    let odd = w.select(finite, odd, magnitude);
-    w.select(nothing, magnitude, odd)
+    let finite = w.ult(absmax, infinity);
+    let odd = w.select(finite, odd, absmax);
+    w.select(nothing, absmax, odd)
 }
 
 /// `to_bf16.v1`: the nearest bfloat16, as binary32; ties to even, signed zeros and infinities kept.
@@ -232,30 +232,30 @@ pub fn bf16_body() -> Body {
             w.word(float::NAN),
             w.word(float::INFINITY),
         );
-        let magnitude = w.uand(x, mask);
+        let absmax = w.uand(x, mask);
         let sign = w.uand(x, sign);
-        let rounded = cut(w, magnitude, 16);
+        let rounded = cut(w, absmax, 16);
         let signed = w.uadd(rounded, sign);
-        let is_nan = w.ult(infinity, magnitude);
+        let is_nan = w.ult(infinity, absmax);
         w.select(is_nan, nan, signed)
     })
 }
 
-/// `round_to_grid.v1` of a dot product of K terms: inputs x and, for grids with a floor, its row's and column's magnitudes; for
+/// `round_to_grid.v1` of a dot product of K terms: inputs x and, for grids with a floor, its row's and column's absmaxes; for
 /// grids of 26 to 30 bits the rest of x. The scalar meaning is
-/// [`crate::arith::grid::Grid::round`].
+/// [`crate::arith::rounding_grid::RoundingGrid::round`].
 pub fn round_body(rule: GridRule, k: u32) -> Body {
     Body::new("round_to_grid.v1", |w| {
         let (mask, sign_bit, zero, one) = (w.word(!float::SIGN), w.word(float::SIGN), w.word(0), w.word(1));
         let x = w.input(0);
-        let mut magnitude = w.uand(x, mask);
+        let mut absmax = w.uand(x, mask);
         if rule.is_wide() && rule.bits < 32 {
-            magnitude = to_odd(w, x, magnitude);
+            absmax = to_odd(w, x, absmax);
         }
-        let mut rounded = cut(w, magnitude, rule.bits);
+        let mut rounded = cut(w, absmax, rule.bits);
         let shift = w.word(23);
         if rule.floor != 0 {
-            let field = |w: &mut Writer, input| {
+            let field = |w: &mut BodyWriter, input| {
                 let group = w.input(input);
                 let field = w.ushr(group, shift);
                 let small = w.ult(field, one);
@@ -277,10 +277,10 @@ pub fn round_body(rule: GridRule, k: u32) -> Body {
             // Adding 2^(floor + 23) and taking it off again rounds |x| to a multiple of 2^floor, if it is smaller.
             let place = w.word(1 << 23);
             let c = w.umul(field_of_c, place);
-            let raised = w.add(magnitude, c);
+            let raised = w.add(absmax, c);
             let coarse = w.sub(raised, c);
             // The floor counts where it is above the quantum of x: max(field(x), 1) + 32 - bits < F + 150.
-            let field_of_x = w.ushr(magnitude, shift);
+            let field_of_x = w.ushr(absmax, shift);
             let small = w.ult(field_of_x, one);
             let field_of_x = w.select(small, one, field_of_x);
             let dropped = w.word(32 - u32::from(rule.bits));
@@ -305,7 +305,7 @@ pub fn native_graph(graph: &Graph) -> Graph {
             node.primitive = Primitive::Native { a: l.a.clone(), b: l.b.clone() };
         }
     }
-    // The quantised operands have no reader left; magnitudes are read where grids have floors.
+    // The quantised operands have no reader left; absmaxes are read where grids have floors.
     native.remove_dead_nodes();
     native
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::builder::Builder;
-use super::expr::{Body, Reg, Writer};
+use super::expr::{Body, BodyWriter, Reg};
 use super::graph::TensorId;
 
 /// The optimizer of a job. All numbers are binary32; weight decay is decoupled and applies to the parameters that
@@ -96,7 +96,7 @@ pub fn clip_factor(b: &mut Builder, gradients: &[TensorId], max_norm: f32) -> (T
 
 fn sum_of_squares(b: &mut Builder, gradient: TensorId) -> TensorId {
     let shape = b.shape(gradient);
-    let squares = b.zip("mul.v1", gradient, gradient, Writer::mul);
+    let squares = b.zip("mul.v1", gradient, gradient, BodyWriter::mul);
     let rows = if shape.len() > 1 { b.sum_last(squares) } else { squares };
     let len = b.shape(rows).iter().product();
     b.tree_sum(rows, [1, len, 1], &[1])
@@ -165,7 +165,7 @@ fn moment(name: &'static str, beta: f32, squared: bool) -> Body {
 }
 
 /// p - (lr*decay)*p; p itself, with no instruction, when there is no decay.
-fn decayed_parameter(w: &mut Writer, p: Reg, lr: Reg, decay: f32) -> Reg {
+fn decayed_parameter(w: &mut BodyWriter, p: Reg, lr: Reg, decay: f32) -> Reg {
     if decay == 0.0 {
         return p;
     }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::arith::digits::DIGITS_MAX;
-use crate::arith::grid::GridRule;
+use crate::arith::rounding_grid::GridRule;
 
 /// Where a product stands in a model. Forward products, and the two gradients of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

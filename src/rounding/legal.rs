@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::arith::digits::{exponent, magnitude_bits};
-use crate::arith::grid::Grid;
+use crate::arith::rounding_grid::RoundingGrid;
 
 /// How native kernels accumulate: every product and sum is one of the two neighbours of its exact value, in any order, fused or
 /// not, subnormals kept or flushed; or as tensor cores do, which is shown to cost no more.
@@ -55,14 +55,14 @@ impl Accumulation {
 
 /// A row of an operand as integers on power-of-two scales: their sum is the row but for half a unit of the last.
 #[derive(Default)]
-pub struct Row {
+pub struct ExactRow {
     parts: Vec<(Vec<i32>, f64)>,
 }
 
-impl Row {
-    /// Appends a part: integers of `digits` digits of a row of this magnitude, which is finite.
-    pub fn with(mut self, integers: Vec<i32>, magnitude: u32, digits: u32) -> Row {
-        let scale = 2f64.powi(exponent(magnitude) - magnitude_bits(digits) as i32);
+impl ExactRow {
+    /// Appends a part: integers of `digits` digits of a row of this absmax, which is finite.
+    pub fn with(mut self, integers: Vec<i32>, absmax: u32, digits: u32) -> ExactRow {
+        let scale = 2f64.powi(exponent(absmax) - magnitude_bits(digits) as i32);
         self.parts.push((integers, scale));
         self
     }
@@ -72,7 +72,7 @@ impl Row {
         self.parts.last().map_or(0.0, |(_, scale)| 0.5 * scale)
     }
 
-    fn magnitude(&self, k: usize) -> f64 {
+    fn absmax(&self, k: usize) -> f64 {
         self.parts.iter().map(|(integers, scale)| f64::from(integers[k]) * scale).sum::<f64>().abs()
     }
 }
@@ -93,7 +93,7 @@ pub struct Exact {
 
 impl Exact {
     /// From an element's quantised row and column.
-    pub fn of(a: &Row, b: &Row) -> Exact {
+    pub fn of(a: &ExactRow, b: &ExactRow) -> Exact {
         let k = a.parts.first().map_or(0, |(integers, _)| integers.len());
         let mut value = 0.0;
         for (left, scale_a) in &a.parts {
@@ -105,7 +105,7 @@ impl Exact {
         let (half_a, half_b) = (a.half(), b.half());
         let (mut absolute, mut sum_a, mut sum_b) = (0.0, 0.0, 0.0);
         for i in 0..k {
-            let (x, y) = (a.magnitude(i), b.magnitude(i));
+            let (x, y) = (a.absmax(i), b.absmax(i));
             absolute += x * y;
             sum_a += x;
             sum_b += y;
@@ -124,7 +124,7 @@ impl Exact {
     }
 
     /// The first and the last index that an honest kernel's result can have rounded to.
-    pub fn legal(&self, grid: Grid, accumulation: Accumulation) -> [i64; 2] {
+    pub fn legal(&self, grid: RoundingGrid, accumulation: Accumulation) -> [i64; 2] {
         let bound = self.bound(accumulation).min(2f64.powi(130));
         [grid.index(self.value - bound), grid.index(self.value + bound)]
     }
@@ -165,8 +165,8 @@ impl std::fmt::Display for Illegal {
 #[cfg(all(test, feature = "engine"))]
 mod tests {
     use super::*;
-    use crate::arith::digits::{group_magnitude, quantise};
-    use crate::arith::grid::GridRule;
+    use crate::arith::digits::{group_absmax, quantise};
+    use crate::arith::rounding_grid::GridRule;
     use crate::engine::cpu::native::{Native, product};
     use crate::engine::cpu::product::StridedView;
 
@@ -196,14 +196,14 @@ mod tests {
         for seed in 0..60u32 {
             let k = [1, 7, 64, 1000][seed as usize % 4];
             let (a, b) = (hard(k, 2 * seed), hard(k, 2 * seed + 1));
-            let magnitudes = [group_magnitude(a.iter().copied()), group_magnitude(b.iter().copied())];
+            let absmaxes = [group_absmax(a.iter().copied()), group_absmax(b.iter().copied())];
             for digits in [[2, 3], [3, 3], [4, 4]] {
                 let q = |row: &[u32], i: usize| {
-                    let integers = row.iter().map(|&x| quantise(x, magnitudes[i], digits[i])).collect();
-                    Row::default().with(integers, magnitudes[i], digits[i])
+                    let integers = row.iter().map(|&x| quantise(x, absmaxes[i], digits[i])).collect();
+                    ExactRow::default().with(integers, absmaxes[i], digits[i])
                 };
                 let exact = Exact::of(&q(&a, 0), &q(&b, 1));
-                let grid = GridRule { bits: 16, floor: 0 }.grid(k as u32, magnitudes[0], magnitudes[1]);
+                let grid = GridRule { bits: 16, floor: 0 }.grid(k as u32, absmaxes[0], absmaxes[1]);
                 for native in Native::ALL {
                     let mut out = [0u32];
                     product(
@@ -226,7 +226,7 @@ mod tests {
     fn the_bound_is_not_so_loose_that_anything_is_legal() {
         let k = 256;
         let row: Vec<i32> = (0..k).map(|i| (i % 100 - 50) * 80_000).collect();
-        let one = || Row::default().with(row.clone(), 0x3f80_0000, 3);
+        let one = || ExactRow::default().with(row.clone(), 0x3f80_0000, 3);
         let exact = Exact::of(&one(), &one());
         let bound = exact.bound(Accumulation::Binary32);
         assert!(bound < exact.value * 256.0 * 2f64.powi(-22), "{bound} {}", exact.value);

@@ -5,12 +5,12 @@
 //! scales with these, and a small part of the result itself (`docs/ROUNDING.md`, section 3).
 
 use super::{BITS_MAX, Decision};
-use crate::arith::grid::{Grid, GridRule};
+use crate::arith::rounding_grid::{GridRule, RoundingGrid};
 
 /// What the scan of a product needs of its rows or columns.
 pub struct Side {
-    /// The magnitudes of [batch, rows].
-    pub magnitudes: Vec<u32>,
+    /// The absmaxes of [batch, rows].
+    pub absmaxes: Vec<u32>,
     /// What the tolerance scales with, [batch, rows].
     pub norms: Vec<f32>,
 }
@@ -20,7 +20,7 @@ pub struct Side {
 pub struct Product<'a> {
     /// [batch, M, N, K].
     pub dims: [usize; 4],
-    /// How the grid of an element follows from the magnitudes.
+    /// How the grid of an element follows from the absmaxes.
     pub rule: GridRule,
     /// The left operand's rows, [batch, M].
     pub a: &'a Side,
@@ -53,7 +53,7 @@ pub struct NearTie {
     /// How far another machine's result may be.
     pub tolerance: f64,
     /// The grid of the element.
-    pub grid: Grid,
+    pub grid: RoundingGrid,
 }
 
 impl NearTie {
@@ -95,9 +95,9 @@ impl Product<'_> {
     }
 
     /// The grid of an element.
-    pub fn grid(&self, place: usize) -> Grid {
+    pub fn grid(&self, place: usize) -> RoundingGrid {
         let ([row, column], k) = (self.sides(place), self.dims[3]);
-        self.rule.grid(k as u32, self.a.magnitudes[row], self.b.magnitudes[column])
+        self.rule.grid(k as u32, self.a.absmaxes[row], self.b.absmaxes[column])
     }
 
     /// The product of the norms of an element's row and column.
@@ -122,7 +122,7 @@ impl Product<'_> {
         (value + steps * 2f32.powi(9 - i32::from(self.rule.bits))) * 1.000_001
     }
 
-    /// An element's near tie, if it is one, from its nearest binary32 and, on grids finer than bfloat16, the rest; with the first and the
+    /// An element's near tie, if it is one, from its nearest binary32 and, on grids finer than bfloat16, what that rounds away; with the first and the
     /// last index that it may round to.
     ///
     /// # Errors
@@ -131,11 +131,11 @@ impl Product<'_> {
         &self,
         place: usize,
         high: u32,
-        rest: Option<u32>,
+        rounding_error: Option<u32>,
     ) -> Result<Option<(NearTie, [i64; 2])>, usize> {
         let mut value = f64::from(f32::from_bits(high));
-        if let Some(rest) = rest {
-            value += f64::from(f32::from_bits(rest));
+        if let Some(rounding_error) = rounding_error {
+            value += f64::from(f32::from_bits(rounding_error));
         }
         if !value.is_finite() {
             return Err(place);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::legal::Accumulation;
 use super::near_tie::Tolerance;
-use crate::arith::grid::GridRule;
+use crate::arith::rounding_grid::GridRule;
 use crate::program::products::{ProductClass, ProductTable};
 
 /// The most a threshold may be.
@@ -102,7 +102,7 @@ impl Rounding {
         if self.is_paper() { PAPER_MOST } else { MOST }
     }
 
-    /// How the grid of an element follows from the magnitudes.
+    /// How the grid of an element follows from the absmaxes.
     pub fn rule(&self) -> GridRule {
         let floor = if self.bits() > 16 { 0 } else { FLOOR };
         GridRule { bits: self.bits(), floor: self.floor.unwrap_or(floor) }

@@ -66,12 +66,12 @@ impl RunFile {
 
 /// Where everything of a run is.
 #[derive(Clone, Debug)]
-pub struct Layout {
+pub struct RunPaths {
     /// The run's folder.
     pub root: PathBuf,
 }
 
-impl Layout {
+impl RunPaths {
     /// What identifies the run.
     pub fn run_json(&self) -> PathBuf {
         self.root.join("run.json")
@@ -159,7 +159,7 @@ impl Layout {
 /// A run as it was read: identity, job and program, all re-derived from its files.
 pub struct Run {
     /// Where its files are.
-    pub layout: Layout,
+    pub layout: RunPaths,
     /// What `run.json` says.
     pub file: RunFile,
     /// The job file's text, which the run id covers.
@@ -180,7 +180,7 @@ impl Run {
     /// # Errors
     /// If there is no run, a file cannot be read, or `run.json` and the job contradict each other.
     pub fn open(root: &Path) -> Result<Run, RunError> {
-        let layout = Layout { root: root.to_path_buf() };
+        let layout = RunPaths { root: root.to_path_buf() };
         let path = layout.run_json();
         if !root.is_dir() || fs::symlink_metadata(&path).is_err() {
             return Err(RunError::Refused(format!(
@@ -207,7 +207,7 @@ impl Run {
     ///
     /// # Errors
     /// If a text is malformed, the run follows another contract, or `run.json` and the job contradict each other.
-    pub fn from_texts(layout: Layout, json: &str, job_text: &str) -> Result<Run, RunError> {
+    pub fn from_texts(layout: RunPaths, json: &str, job_text: &str) -> Result<Run, RunError> {
         let path = layout.run_json();
         let file: RunFile =
             serde_json::from_str(json).map_err(|error| RunError::invalid(&path, error.to_string()))?;
@@ -402,7 +402,7 @@ impl Drop for WriteLock {
 ///
 /// # Errors
 /// If another process has the lock, or the file cannot be written.
-pub fn lock(layout: &Layout) -> Result<WriteLock, RunError> {
+pub fn lock(layout: &RunPaths) -> Result<WriteLock, RunError> {
     let path = layout.lock();
     disk::refuse_link(&path)?;
     let mut options = fs::OpenOptions::new();
@@ -431,7 +431,7 @@ pub fn lock(layout: &Layout) -> Result<WriteLock, RunError> {
 /// If a file cannot be read or written.
 pub fn create(
     disk: &Disk,
-    layout: &Layout,
+    layout: &RunPaths,
     file: &RunFile,
     job_text: &str,
     sources: &[PathBuf],

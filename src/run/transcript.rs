@@ -105,19 +105,23 @@ pub fn parse(path: &Path, mut reader: impl Read, len: u64) -> Result<(Transcript
 }
 
 /// The writing end of a transcript.
-pub struct Writer {
+pub struct TranscriptWriter {
     path: PathBuf,
     file: File,
     frontier: Frontier,
 }
 
-impl Writer {
+impl TranscriptWriter {
     /// Opens a transcript for appending and cuts a torn tail off. Returns what is there.
     ///
     /// # Errors
     /// If fewer than the `published` records that a head covers are whole: then nothing is cut, because what looks
     /// like a torn tail is damage to records that were promised.
-    pub fn open(disk: &Disk, path: &Path, published: u64) -> Result<(Writer, Transcript), RunError> {
+    pub fn open(
+        disk: &Disk,
+        path: &Path,
+        published: u64,
+    ) -> Result<(TranscriptWriter, Transcript), RunError> {
         disk::refuse_link(path)?;
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
@@ -133,10 +137,10 @@ impl Writer {
         file.seek(SeekFrom::Start(whole)).map_err(RunError::io(path))?;
         let mut frontier = Frontier::default();
         transcript.leaves.iter().for_each(|leaf| frontier.push(*leaf));
-        Ok((Writer { path: path.to_path_buf(), file, frontier }, transcript))
+        Ok((TranscriptWriter { path: path.to_path_buf(), file, frontier }, transcript))
     }
 
-    /// Appends a record. It is safe on disk only after [`Writer::sync`].
+    /// Appends a record. It is safe on disk only after [`TranscriptWriter::sync`].
     ///
     /// # Errors
     /// If the file cannot be written.

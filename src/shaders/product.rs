@@ -55,7 +55,7 @@ pub struct Choice {
     pub digits_a: u32,
     /// Digits of the right operand.
     pub digits_b: u32,
-    /// Whether sums need 128 bits: K * 2^(both magnitude bits) reaches 2^63.
+    /// Whether sums need 128 bits: K * 2^(both absmax bits) reaches 2^63.
     pub wide: bool,
 }
 
@@ -131,7 +131,7 @@ fn store(out: &mut String, row: u32, column: u32, total: &str) {
         format!(
             "    if (row + {row}u < m && column + {column}u < n) {{\n        \
              output[place + {row}u * n + {column}u] = finish(total_widen({total}), \
-             magnitudes_a[mags_a + {row}u * p[1].x], magnitudes_b[mags_b + {column}u * p[1].x], p[1].z);\n    }}"
+             absmaxes_a[mags_a + {row}u * p[1].x], absmaxes_b[mags_b + {column}u * p[1].x], p[1].z);\n    }}"
         ),
     );
 }
@@ -270,7 +270,7 @@ fn float_sums(choice: Choice, line: &mut impl FnMut(String)) {
 /// A q as a sum of balanced parts: part i, of `width` bits, has weight 2^(width * i), the last holds the rest.
 struct Split {
     width: u32,
-    /// The greatest magnitude of each part.
+    /// The greatest absmax of each part.
     bounds: Vec<u64>,
 }
 

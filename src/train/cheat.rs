@@ -173,8 +173,8 @@ impl Kind {
             })),
             Kind::DecisionFar | Kind::DecisionHidden => {
                 Some(Box::new(move |_, product, results, choices| {
-                    let magnitude = |&place: &usize| results[place] & 0x7fff_ffff;
-                    let Some(place) = (0..results.len()).max_by_key(magnitude).filter(|_| !done) else {
+                    let absmax = |&place: &usize| results[place] & 0x7fff_ffff;
+                    let Some(place) = (0..results.len()).max_by_key(absmax).filter(|_| !done) else {
                         return;
                     };
                     done = true;

@@ -27,9 +27,9 @@ use crate::job::identity::{CONTRACT, program_digest};
 use crate::program::init;
 use crate::program::logged::traced;
 use crate::program::step::state_bytes;
-use crate::run::dir::{Layout, Run, RunFile};
+use crate::run::dir::{Run, RunFile, RunPaths};
 use crate::run::disk::Disk;
-use crate::run::transcript::{Transcript, Writer};
+use crate::run::transcript::{Transcript, TranscriptWriter};
 use crate::run::{RunError, checkpoint, data, dir, read_job, read_logged_job, traces};
 use crate::step::{CommittedStep, scalars, state_digests, state_root};
 use conduct::{Conduct, Honest};
@@ -72,7 +72,7 @@ pub struct Beginning<'a> {
 /// If the folder is in use, the job is wrong, or a file cannot be read or written.
 pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
     let Beginning { job: job_path, out, key, challenge, logged, nonce } = beginning;
-    let layout = Layout { root: out.to_path_buf() };
+    let layout = RunPaths { root: out.to_path_buf() };
     if layout.run_json().exists() {
         let why = "is a run already: go on with --resume, or choose another folder";
         return Err(RunError::Refused(format!("{} {why}", out.display())));
@@ -137,7 +137,7 @@ struct Trainer<'a> {
     disk: &'a Disk,
     run: &'a Run,
     key: Option<&'a PrivateKey>,
-    writer: Writer,
+    writer: TranscriptWriter,
     /// What was there when training began.
     before: Transcript,
 }
@@ -215,7 +215,7 @@ fn train_by(
         return Err(RunError::Refused(why.into()).into());
     }
     let published = run.head_sizes()?.last().copied().unwrap_or(0);
-    let (writer, before) = Writer::open(disk, &run.layout.transcript(), published)?;
+    let (writer, before) = TranscriptWriter::open(disk, &run.layout.transcript(), published)?;
     if let Some(index) = before.records.iter().position(|record| *record.run() != run.id) {
         let why = format!("record {index} is of another run");
         return Err(RunError::invalid(&run.layout.transcript(), why).into());

@@ -12,7 +12,7 @@ use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::gpu::{Gpu, Variant};
 use tiebreak::engine::{Engine, EngineError, Inputs, Observer, Tensor, Want, outputs_of};
 use tiebreak::program::builder::Builder;
-use tiebreak::program::expr::{Body, Reg, Writer};
+use tiebreak::program::expr::{Body, BodyWriter, Reg};
 use tiebreak::program::graph::{Graph, Node, TensorType, View};
 use tiebreak::program::operators::{causal_attention, cross_entropy, layer_norm};
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
@@ -69,13 +69,13 @@ const COUNT: u32 = 1 << 20;
 
 #[test]
 fn scalar_operations_on_a_million_pairs() {
-    type Operation = (fn(&mut Writer, Reg, Reg) -> Reg, fn(u32, u32) -> u32);
+    type Operation = (fn(&mut BodyWriter, Reg, Reg) -> Reg, fn(u32, u32) -> u32);
     let operations: [Operation; 6] = [
-        (Writer::add, float::add),
-        (Writer::sub, float::sub),
-        (Writer::mul, float::mul),
-        (Writer::div, float::div),
-        (Writer::lt, float::lt),
+        (BodyWriter::add, float::add),
+        (BodyWriter::sub, float::sub),
+        (BodyWriter::mul, float::mul),
+        (BodyWriter::div, float::div),
+        (BodyWriter::lt, float::lt),
         (|w, a, _| w.sqrt(a), |a, _| float::sqrt(a)),
     ];
     let a: Vec<u32> = (0..COUNT).map(|i| pattern(i, 1)).collect();
@@ -103,12 +103,12 @@ fn scalar_operations_on_a_million_pairs() {
 
 #[test]
 fn elementary_functions_on_a_million_inputs() {
-    type Function = (fn(&mut Writer, Reg) -> Reg, fn(u32) -> u32);
+    type Function = (fn(&mut BodyWriter, Reg) -> Reg, fn(u32) -> u32);
     let functions: [Function; 4] = [
-        (Writer::exp, elementary::exp),
-        (Writer::log, elementary::log),
-        (Writer::tanh, elementary::tanh),
-        (Writer::erf, elementary::erf),
+        (BodyWriter::exp, elementary::exp),
+        (BodyWriter::log, elementary::log),
+        (BodyWriter::tanh, elementary::tanh),
+        (BodyWriter::erf, elementary::erf),
     ];
     // 2048 inputs in each of the 512 binades, and the vectors of mpmath are covered by the CPU's functions.
     let x: Vec<u32> = (0..COUNT).map(|i| (i >> 11) << 23 | (random(i, 5) & 0x7f_ffff)).collect();
@@ -189,8 +189,8 @@ fn products_of_every_kind() {
         let word = |i: u32, stream: u32| match k {
             // All digits extreme, so that every accumulator is as full as it can be, and the greatest element late.
             802_816 => {
-                let magnitude = if i < 700_000 { 0x3eff_ffff } else { 0x3f7f_ffff };
-                magnitude | (random(i / 1000, stream) & 0x8000_0000)
+                let absmax = if i < 700_000 { 0x3eff_ffff } else { 0x3f7f_ffff };
+                absmax | (random(i / 1000, stream) & 0x8000_0000)
             }
             _ => match pattern(i, stream) {
                 w if !random(i, 9).is_multiple_of(64) && w & 0x7f80_0000 == 0x7f80_0000 => 0x3f00_0000,
@@ -241,7 +241,7 @@ fn reductions_of_every_length() {
             |b, x| {
                 let [rows, len] = b.shape(x)[..] else { unreachable!() };
                 let input = View { tensor: x, offset: 0, dims: [1, 1, rows, len], strides: [0, 0, len, 1] };
-                let scale = tiebreak::program::graph::Primitive::Magnitude { input, block: 0 };
+                let scale = tiebreak::program::graph::Primitive::Absmax { input, block: 0 };
                 b.node(scale, DType::U32, &[1, rows, 1])
             },
         ];
@@ -414,7 +414,7 @@ impl Observer for Hashed {
     }
 }
 
-/// The values of tiles, hashed where tensors are: of magnitudes, of integers of every number of digits (whose bytes are no whole words), and
+/// The values of tiles, hashed where tensors are: of absmaxes, of integers of every number of digits (whose bytes are no whole words), and
 /// of results that are one tile and many.
 #[test]
 fn tiles_are_hashed_on_a_device() {

@@ -15,10 +15,10 @@ use tiebreak::engine::{Engine, outputs_of};
 use tiebreak::program::builder::Builder;
 use tiebreak::program::expr::Body;
 use tiebreak::program::graph::{Graph, Primitive, TensorId, TensorType, View};
+use tiebreak::program::im2col::ConvGeometry;
 use tiebreak::program::init;
 use tiebreak::program::models::{Gelu, Gpt, Model};
 use tiebreak::program::optimizer::Optimizer;
-use tiebreak::program::patches::PatchGrid;
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
 use tiebreak::program::step::{MicroBatch, Program, StepSpec};
 use tiebreak::run::disk::Disk;
@@ -47,7 +47,7 @@ fn random(i: u32, stream: u32) -> u32 {
     philox4x32_10([stream, 77], [i, 0, 0, 0])[0]
 }
 
-/// Bytes of an input: numbers of several magnitudes with a few specials, or integers below 2^24.
+/// Bytes of an input: numbers of several absmaxes with a few specials, or integers below 2^24.
 fn bytes(ty: &TensorType, stream: u32) -> Vec<u8> {
     let word = |i: u32| match (ty.dtype, random(i, stream)) {
         (DType::U32, r) => r >> 8,
@@ -198,13 +198,15 @@ fn gathers_and_segment_sums() {
 #[test]
 fn patches() {
     let case = graph(&[(DType::F32, &[3, 7, 5, 4])], DIGITS, |b, x| {
-        let grids = [([3, 2], 1, 1), ([3, 3], 2, 1), ([1, 1], 2, 0), ([7, 4], 1, 3)];
-        let of = |(kernel, stride, padding)| PatchGrid::of_image([7, 5], kernel, stride, padding).unwrap();
+        let geometries = [([3, 2], 1, 1), ([3, 3], 2, 1), ([1, 1], 2, 0), ([7, 4], 1, 3)];
+        let of = |(kernel, stride, padding)| ConvGeometry::of_image([7, 5], kernel, stride, padding).unwrap();
         // Images of 7 x 5 also serve as gradients of outputs of larger images.
-        let grids = grids.map(of).into_iter().flat_map(|grid| [grid, grid.transposed([9, 8])]);
-        let patches =
-            |grid: PatchGrid| b.node(Primitive::Patches { input: x[0], grid }, DType::F32, &grid.shape(3, 4));
-        grids.map(patches).collect()
+        let geometries =
+            geometries.map(of).into_iter().flat_map(|geometry| [geometry, geometry.transposed([9, 8])]);
+        let patches = |geometry: ConvGeometry| {
+            b.node(Primitive::Im2col { input: x[0], geometry }, DType::F32, &geometry.shape(3, 4))
+        };
+        geometries.map(patches).collect()
     });
     agree("patches", &[3584, 8192], &case);
 }

@@ -17,7 +17,7 @@ use tiebreak::engine::Engine;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
-use tiebreak::run::transcript::{self, Writer};
+use tiebreak::run::transcript::{self, TranscriptWriter};
 use tiebreak::train::cheat::Cheat;
 use tiebreak::train::{Beginning, Silent, begin, train, train_as};
 
@@ -276,7 +276,7 @@ pub fn sign_again(run: &Run, edit: impl FnOnce(&mut Vec<Record>)) {
     fs::remove_dir_all(run.layout.heads()).unwrap();
     fs::create_dir(run.layout.heads()).unwrap();
     let disk = Disk::default();
-    let (mut writer, _) = Writer::open(&disk, &run.layout.transcript(), 0).unwrap();
+    let (mut writer, _) = TranscriptWriter::open(&disk, &run.layout.transcript(), 0).unwrap();
     history.records.iter().for_each(|record| writer.append(&disk, record).unwrap());
     sign(run, writer.size(), writer.root());
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::plan::Plan;
 use super::steps::{Attention, Operand, Operation, Step};
 
-/// The function `compute_row`, which gives the greatest magnitude of the result, the blocks that hold its places up to the diagonal, and
+/// The function `compute_row`, which gives the greatest absmax of the result, the blocks that hold its places up to the diagonal, and
 /// its number beyond these.
 pub(super) fn text<'n>(of: &Attention, plan: &Plan, name_of: impl Fn(&str) -> &'n str) -> String {
     let passes = plan.pass.iter().max().map_or(0, |last| last + 1);
@@ -208,8 +208,8 @@ impl<'n, N: Fn(&str) -> &'n str> Writer<'_, N> {
             line!(parts.computes, "        Four s{i};\n        {each}");
         }
         if i == self.of.result {
-            let magnitude = format!("i < places ? s{i}.v[i] & 0x7fffffffu : 0u");
-            line!(parts.keeps, "        {EACH} most = tb::max(most, {magnitude});");
+            let absmax = format!("i < places ? s{i}.v[i] & 0x7fffffffu : 0u");
+            line!(parts.keeps, "        {EACH} most = tb::max(most, {absmax});");
         }
         if let Some(stretch) = self.plan.homes[i] {
             line!(parts.keeps, "        if (places != 0u) store_16({}, s{i});", home(stretch));

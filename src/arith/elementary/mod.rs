@@ -32,12 +32,12 @@ fn settle(fast: f64, slow: impl FnOnce() -> Dd) -> u32 {
 
 /// e^x.
 pub fn exp(x: u32) -> u32 {
-    let magnitude = x & !SIGN;
-    if magnitude <= 0x3300_0000 {
+    let absmax = x & !SIGN;
+    if absmax <= 0x3300_0000 {
         return ONE; // |x| <= 2^-25: closer to 1 than half of any neighbour's distance
     }
     let v = f64::from(f32::from_bits(x));
-    if magnitude >= 0x42d0_0000 {
+    if absmax >= 0x42d0_0000 {
         // |x| >= 104, infinity and NaN.
         return match () {
             () if is_nan(x) => NAN,
@@ -64,28 +64,28 @@ pub fn log(x: u32) -> u32 {
 
 /// The hyperbolic tangent.
 pub fn tanh(x: u32) -> u32 {
-    let magnitude = x & !SIGN;
+    let absmax = x & !SIGN;
     let sign = x & SIGN;
-    if magnitude < 0x3980_0000 {
+    if absmax < 0x3980_0000 {
         return x; // |x| < 2^-12: x^2/3 is below half of the distance to any neighbour
     }
-    if magnitude >= 0x41a0_0000 {
+    if absmax >= 0x41a0_0000 {
         return if is_nan(x) { NAN } else { sign | ONE }; // |x| >= 20
     }
-    let v = f64::from(f32::from_bits(magnitude));
+    let v = f64::from(f32::from_bits(absmax));
     sign | settle(fast::tanh(v), || slow::tanh(v))
 }
 
 /// The error function.
 pub fn erf(x: u32) -> u32 {
-    let magnitude = x & !SIGN;
+    let absmax = x & !SIGN;
     let sign = x & SIGN;
-    if magnitude == 0 {
+    if absmax == 0 {
         return x;
     }
-    if magnitude >= 0x4080_0000 {
+    if absmax >= 0x4080_0000 {
         return if is_nan(x) { NAN } else { sign | ONE }; // |x| >= 4
     }
-    let v = f64::from(f32::from_bits(magnitude));
+    let v = f64::from(f32::from_bits(absmax));
     sign | settle(fast::erf(v), || slow::erf(v))
 }

@@ -1,11 +1,11 @@
 //! The CPU engine: portable Rust on all cores, wider vectors where the machine has them.
 
-mod grid;
+mod im2col;
 mod map;
 pub mod native;
-mod patches;
 pub mod product;
 mod reduce;
+mod rounding_grid;
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -150,23 +150,23 @@ impl Cpu {
             |id: TensorId| values[id.0 as usize].as_ref().expect("nodes run in order").storage::<Storage>();
         let words = |id: TensorId| value(id).words();
         let ty = graph.tensor(node.output);
-        if let Primitive::Quantise { input, magnitudes, digits, block } = &node.primitive {
-            let (view, magnitudes) = (strided(words(input.tensor), input), words(*magnitudes).to_vec());
+        if let Primitive::Quantise { input, absmaxes, digits, block } = &node.primitive {
+            let (view, absmaxes) = (strided(words(input.tensor), input), words(*absmaxes).to_vec());
             let memory = bytemuck::cast_vec(self.pool.memory(ty.len()));
             let digits = u32::from(*digits);
-            return self.quantised(product::quantise_into(memory, view, magnitudes, digits, *block as usize));
+            return self.quantised(product::quantise_into(memory, view, absmaxes, digits, *block as usize));
         }
         let mut output = self.pool.take(ty.len());
         let out = &mut output[..];
         match &node.primitive {
-            Primitive::Map { .. } if grid::run(graph, node, words, out) => {}
+            Primitive::Map { .. } if rounding_grid::run(graph, node, words, out) => {}
             Primitive::Map { body, dims, inputs } => {
                 let sources: Vec<&[u32]> = inputs.iter().map(|v| words(v.tensor)).collect();
                 map::run(body, *dims, &sources, inputs, out);
             }
-            Primitive::Patches { input, grid } => {
+            Primitive::Im2col { input, geometry } => {
                 let shape = &graph.tensor(*input).shape;
-                patches::run(words(*input), [shape[1], shape[2], shape[3]], grid, out);
+                im2col::run(words(*input), [shape[1], shape[2], shape[3]], geometry, out);
             }
             Primitive::RowMax { input, block } => {
                 let len = graph.tensor(*input).shape.last().map_or(1, |&d| d as usize);
@@ -180,11 +180,11 @@ impl Cpu {
                 let width = ty.shape.last().map_or(1, |&d| d as usize);
                 reduce::segment_sum(words(*input), words(*order), words(*offsets), width, out);
             }
-            Primitive::Magnitude { input, block } => {
+            Primitive::Absmax { input, block } => {
                 let view = strided(words(input.tensor), input);
-                out.copy_from_slice(&product::magnitudes(view, *block as usize));
+                out.copy_from_slice(&product::absmaxes(view, *block as usize));
             }
-            // Operands carry their magnitudes.
+            // Operands carry their absmaxes.
             Primitive::Product { a, b, part, .. } => {
                 product::product_part(*part, value(*a).operand(), value(*b).operand(), out)
             }
@@ -209,14 +209,14 @@ impl Cpu {
     /// A node's output from canonical bytes.
     fn replacement(&self, graph: &Graph, node: &Node, values: &[Option<Tensor>], bytes: &[u8]) -> Storage {
         let ty = graph.tensor(node.output);
-        let Primitive::Quantise { magnitudes, digits, block, .. } = &node.primitive else {
+        let Primitive::Quantise { absmaxes, digits, block, .. } = &node.primitive else {
             return self.storage(ty, bytes);
         };
-        let magnitudes = values[magnitudes.0 as usize].as_ref().expect("nodes run in order");
-        let magnitudes = magnitudes.storage::<Storage>().words().to_vec();
+        let absmaxes = values[absmaxes.0 as usize].as_ref().expect("nodes run in order");
+        let absmaxes = absmaxes.storage::<Storage>().words().to_vec();
         let shape = [0, 1, 2].map(|i| ty.shape[i] as usize);
         let (digits, block) = (u32::from(*digits), *block as usize);
-        self.quantised(Operand::from_canonical(digits, shape, block, magnitudes, bytes))
+        self.quantised(Operand::from_canonical(digits, shape, block, absmaxes, bytes))
     }
 
     fn storage(&self, ty: &TensorType, bytes: &[u8]) -> Storage {

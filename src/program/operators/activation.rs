@@ -1,7 +1,7 @@
 //! gelu_tanh.v1, gelu_erf.v1 and relu.v1, elementwise on any shape.
 
 use crate::program::builder::Builder;
-use crate::program::expr::{Body, Reg, Writer};
+use crate::program::expr::{Body, BodyWriter, Reg};
 use crate::program::graph::TensorId;
 
 /// sqrt(2/pi) and the cubic coefficient of the tanh form (Hendrycks and Gimpel, 2016).
@@ -12,7 +12,7 @@ const SQRT_HALF: f32 = std::f32::consts::FRAC_1_SQRT_2;
 const DENSITY: f32 = 0.398_942_3;
 
 /// 0.5 * x * (1 + t).
-fn half_x_one_plus(w: &mut Writer, x: Reg, t: Reg) -> Reg {
+fn half_x_one_plus(w: &mut BodyWriter, x: Reg, t: Reg) -> Reg {
     let (half, one) = (w.f(0.5), w.f(1.0));
     let (hx, sum) = (w.mul(half, x), w.add(one, t));
     w.mul(hx, sum)

@@ -5,7 +5,7 @@
 use super::dropout::{Dropout, dropout};
 use crate::arith::DType;
 use crate::program::builder::Builder;
-use crate::program::expr::{Body, Writer};
+use crate::program::expr::{Body, BodyWriter};
 use crate::program::graph::{TensorId, View};
 use crate::program::products::ProductClass::{Scores, ScoresDk, ScoresDq, Values, ValuesDp, ValuesDv};
 
@@ -130,13 +130,13 @@ fn causal_softmax(b: &mut Builder, s: Heads, scores: TensorId) -> TensorId {
     });
     let e = b.map(exponential, &[masked, max], &shape);
     let sum = b.sum_last(e);
-    let quotient = Body::new("div.v1", |w: &mut Writer| {
+    let quotient = Body::new("div.v1", |w: &mut BodyWriter| {
         let (x, y) = (w.input(0), w.input(1));
         w.div(x, y)
     });
     let p = b.map(quotient, &[e, sum], &shape);
     b.differentiable(p, move |b, dp| {
-        let weighted = b.zip("mul.v1", p, dp, Writer::mul);
+        let weighted = b.zip("mul.v1", p, dp, BodyWriter::mul);
         let sum = b.sum_last(weighted);
         // dscores = p (dp - sum(p dp)) / sqrt(D), +0 at masked places.
         let body = Body::new("causal_softmax_backward.v1", |w| {

@@ -6,14 +6,14 @@ use crate::arith::DType;
 use crate::program::builder::Builder;
 use crate::program::expr::Body;
 use crate::program::graph::{Primitive, TensorId, View};
-use crate::program::patches::PatchGrid;
+use crate::program::im2col::ConvGeometry;
 use crate::program::products::ProductClass;
 
 /// The matrix of patches of images, a row a patch.
-fn patches(b: &mut Builder, input: TensorId, grid: PatchGrid) -> TensorId {
+fn im2col(b: &mut Builder, input: TensorId, geometry: ConvGeometry) -> TensorId {
     let [samples, _, _, channels] = b.shape(input)[..] else { panic!("patches are of [B, H, W, C]") };
     let dtype = b.tensor(input).dtype;
-    b.node(Primitive::Patches { input, grid }, dtype, &grid.shape(samples, channels))
+    b.node(Primitive::Im2col { input, geometry }, dtype, &geometry.shape(samples, channels))
 }
 
 /// The most elements of a matrix of patches.
@@ -35,22 +35,22 @@ pub fn conv2d(
     };
     let [outputs, r, s, of_weight] = b.shape(weight)[..] else { panic!("kernels are [M, R, S, C]") };
     assert_eq!(channels, of_weight, "channels of a convolution");
-    let grid = PatchGrid::of_image([height, width], [r, s], stride, padding)
+    let geometry = ConvGeometry::of_image([height, width], [r, s], stride, padding)
         .ok_or("the stride is 0, or a kernel is larger than an image with its padding")?;
     let elements = |images: [u32; 2], channels: u32| {
         let sizes = [samples, images[0], images[1], r, s, channels];
         sizes.iter().fold(1u64, |product, &n| product.saturating_mul(u64::from(n)))
     };
-    if elements(grid.size, channels).max(elements([height, width], outputs)) > PATCHES_MAX {
+    if elements(geometry.size, channels).max(elements([height, width], outputs)) > PATCHES_MAX {
         return Err(format!("the patches of a convolution have more than {PATCHES_MAX} elements"));
     }
-    let shape = [samples, grid.size[0], grid.size[1], outputs];
-    let taken = patches(b, x, grid);
-    let [count, k] = grid.shape(samples, channels);
+    let shape = [samples, geometry.size[0], geometry.size[1], outputs];
+    let taken = im2col(b, x, geometry);
+    let [count, k] = geometry.shape(samples, channels);
     let y = b.product(ProductClass::Conv, rows(taken, count, k), rows(weight, outputs, k), &shape);
     b.differentiable(y, move |b, dy| {
-        let back = grid.transposed([height, width]);
-        let taken_back = patches(b, dy, back);
+        let back = geometry.transposed([height, width]);
+        let taken_back = im2col(b, dy, back);
         let [pixels, k_back] = back.shape(samples, outputs);
         // The kernels by input channel: [C, R S M].
         let dims = [1, channels, r * s, outputs];

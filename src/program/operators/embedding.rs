@@ -2,7 +2,7 @@
 
 use crate::arith::DType;
 use crate::program::builder::Builder;
-use crate::program::expr::{Body, Writer};
+use crate::program::expr::{Body, BodyWriter};
 use crate::program::graph::{Primitive, TensorId, View};
 
 /// table [V, C], tokens u32 [N] (each below V) -> [N, C]. The gradient adds a token's rows, in the order of their
@@ -37,7 +37,7 @@ pub fn position_embedding(b: &mut Builder, x: TensorId, table: TensorId) -> Tens
     let row = positions * channels;
     let x_view = View { tensor: x, offset: 0, dims, strides: [0, row, channels, 1] };
     let table_view = View { tensor: table, offset: 0, dims, strides: [0, 0, channels, 1] };
-    let body = Body::new("add.v1", |w: &mut Writer| {
+    let body = Body::new("add.v1", |w: &mut BodyWriter| {
         let (x, y) = (w.input(0), w.input(1));
         w.add(x, y)
     });

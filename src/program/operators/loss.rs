@@ -2,7 +2,7 @@
 
 use crate::arith::DType;
 use crate::program::builder::Builder;
-use crate::program::expr::{Body, Writer};
+use crate::program::expr::{Body, BodyWriter};
 use crate::program::graph::{Primitive, TensorId, View};
 
 /// logits [N, V], labels u32 [N] (each below V), factor [1] (1 / the batch's label count) -> loss [1]:
@@ -44,7 +44,7 @@ pub fn cross_entropy(
     let losses = b.map(negative_log, &[sum, picked, max, factor], &column);
     let loss = b.tree_sum(losses, [1, n, 1], &[1]);
     let labels_column = View { tensor: labels, offset: 0, dims: [1, 1, n, classes], strides: [0, 0, 1, 0] };
-    let backward = Body::new("cross_entropy_backward.v1", |w: &mut Writer| {
+    let backward = Body::new("cross_entropy_backward.v1", |w: &mut BodyWriter| {
         let (e, sum, label, factor) = (w.input(0), w.input(1), w.input(2), w.input(3));
         let (class, zero, one) = (w.index(3), w.f(0.0), w.f(1.0));
         let p = w.div(e, sum);

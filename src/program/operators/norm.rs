@@ -1,10 +1,10 @@
 //! layer_norm.v1 over the last dimension (Ba, Kiros and Hinton, 2016), in two passes.
 
 use crate::program::builder::Builder;
-use crate::program::expr::{Body, Reg, Writer};
+use crate::program::expr::{Body, BodyWriter, Reg};
 use crate::program::graph::TensorId;
 
-fn binary(name: &'static str, f: fn(&mut Writer, Reg, Reg) -> Reg) -> Body {
+fn binary(name: &'static str, f: fn(&mut BodyWriter, Reg, Reg) -> Reg) -> Body {
     Body::new(name, |w| {
         let (x, y) = (w.input(0), w.input(1));
         f(w, x, y)
@@ -38,7 +38,7 @@ pub fn layer_norm(b: &mut Builder, x: TensorId, gain: TensorId, bias: TensorId, 
         w.div(one, deviation)
     });
     let rstd = b.map(reciprocal, &[sum_dd], &column);
-    let xhat = b.map(binary("mul.v1", Writer::mul), &[d, rstd], &shape);
+    let xhat = b.map(binary("mul.v1", BodyWriter::mul), &[d, rstd], &shape);
     let affine = Body::new("layer_norm_affine.v1", |w| {
         let (xhat, gain, bias) = (w.input(0), w.input(1), w.input(2));
         let scaled = w.mul(xhat, gain);
@@ -46,11 +46,11 @@ pub fn layer_norm(b: &mut Builder, x: TensorId, gain: TensorId, bias: TensorId, 
     });
     let y = b.map(affine, &[xhat, gain, bias], &shape);
     b.differentiable(y, move |b, dy| {
-        let weighted = b.map(binary("mul.v1", Writer::mul), &[dy, xhat], &shape);
+        let weighted = b.map(binary("mul.v1", BodyWriter::mul), &[dy, xhat], &shape);
         let dgain = b.sum_leading(weighted);
         let dbias = b.sum_leading(dy);
-        let dxhat = b.map(binary("mul.v1", Writer::mul), &[dy, gain], &shape);
-        let along = b.map(binary("mul.v1", Writer::mul), &[dxhat, xhat], &shape);
+        let dxhat = b.map(binary("mul.v1", BodyWriter::mul), &[dy, gain], &shape);
+        let along = b.map(binary("mul.v1", BodyWriter::mul), &[dxhat, xhat], &shape);
         let (s1, s2) = (b.sum_last(dxhat), b.sum_last(along));
         // dx = rstd * ((dxhat - s1/C) - xhat * (s2/C))
         let body = Body::new("layer_norm_backward.v1", |w| {

@@ -1,7 +1,7 @@
 //! The matrix product of the contract, digitised; of a logged class, rounded to its grid.
 
 use crate::arith::DType;
-use crate::arith::digits::Part;
+use crate::arith::digits::ProductPart;
 use crate::program::builder::Builder;
 use crate::program::graph::{Primitive, TensorId, View, block_count};
 use crate::program::logged::logged_product;
@@ -20,10 +20,10 @@ impl Builder {
         assert_eq!(shape.iter().product::<u32>(), batch * m * n, "product output shape");
         let block = if digits.block >= k { 0 } else { digits.block };
         let blocks = block_count(k, block);
-        let (qa, magnitudes_a) = self.quantise(a, digits.digits_a, block);
-        let (qb, magnitudes_b) = self.quantise(b, digits.digits_b, block);
+        let (qa, absmaxes_a) = self.quantise(a, digits.digits_a, block);
+        let (qb, absmaxes_b) = self.quantise(b, digits.digits_b, block);
         let product =
-            Primitive::Product { a: qa, magnitudes_a, b: qb, magnitudes_b, block, part: Part::Rounded };
+            Primitive::Product { a: qa, absmaxes_a, b: qb, absmaxes_b, block, part: ProductPart::Rounded };
         if blocks == 1 {
             return self.node(product, DType::F32, shape);
         }

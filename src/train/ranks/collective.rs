@@ -105,7 +105,7 @@ pub trait Collective {
 
 /// Bytes of a tensor of F32 elements.
 #[derive(Clone)]
-pub struct Part<'t> {
+pub struct ShardPart<'t> {
     /// The tensor.
     pub tensor: &'t Tensor,
     /// The part's bytes of the tensor's canonical bytes.
@@ -128,8 +128,8 @@ pub trait Devices {
     fn exchange(
         &mut self,
         engine: &mut dyn Engine,
-        outgoing: &[Vec<Part>],
-        incoming: &[Vec<Part>],
+        outgoing: &[Vec<ShardPart>],
+        incoming: &[Vec<ShardPart>],
     ) -> Result<(), TrainError>;
 }
 

@@ -1,7 +1,7 @@
 //! Rank 0: gives the others the run, the state and each step's micro-batches, and commits to the step that all made.
 
 use super::collective::{Collective, Kind};
-use super::plan::Plan;
+use super::plan::ShardPlan;
 use super::protocol::{END, NO_CHECK, READY_BYTES, step_message};
 use super::reduce::Adder;
 use super::share::{Contents, Share, Work, compute, merge};
@@ -18,7 +18,7 @@ use crate::train::error::{Difference, RankError};
 /// Rank 0 of a run.
 pub struct Lead<'a> {
     pub(crate) collective: &'a mut dyn Collective,
-    plan: Plan,
+    plan: ShardPlan,
     contents: Contents,
     adder: Option<Adder>,
     /// After how many steps ranks check each other's gradients.
@@ -44,7 +44,7 @@ impl<'a> Lead<'a> {
     /// # Errors
     /// If the run's steps cannot be divided among so many ranks.
     pub fn new(run: &Run, collective: &'a mut dyn Collective) -> Result<Lead<'a>, RankError> {
-        let plan = Plan::new(&run.program, collective.ranks())?;
+        let plan = ShardPlan::new(&run.program, collective.ranks())?;
         Ok(Lead { collective, plan, contents: Contents::of(run), adder: None, cross_check: None })
     }
 
@@ -169,7 +169,7 @@ fn agree(step: u32, shares: &[&Share]) -> Result<(), RankError> {
 }
 
 /// Checks that the gradients which two ranks computed are equal.
-fn agree_on_gradients(plan: &Plan, step: u32, turn: u32, shares: &[&Share]) -> Result<(), RankError> {
+fn agree_on_gradients(plan: &ShardPlan, step: u32, turn: u32, shares: &[&Share]) -> Result<(), RankError> {
     let mut differing = Vec::new();
     for (rank, share) in (0..).zip(shares) {
         let (owner, micro_batch) = (plan.next(rank), plan.checked_by(rank, turn));

@@ -23,7 +23,7 @@ const BLOCK_BYTES: usize = 1 << 20;
 
 /// What a rank knows of its place.
 #[derive(Clone)]
-pub struct Place {
+pub struct RankPlace {
     /// This rank, from 0.
     pub rank: u32,
     /// How many ranks there are.
@@ -102,7 +102,7 @@ fn key(token: &str, from: (&[u8; 32], u32), to: (&[u8; 32], u32)) -> [u8; 32] {
 
 impl Link {
     /// Exchanges preambles over a connection. Whether the peer knows the secret is seen at its first frame.
-    pub fn open(stream: TcpStream, place: &Place) -> Result<Link, NoLink> {
+    pub fn open(stream: TcpStream, place: &RankPlace) -> Result<Link, NoLink> {
         let mut stream = stream;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(false)?;
@@ -322,7 +322,7 @@ mod tests {
     /// Ranks 0 and 1, with these secrets, connected.
     fn pair(tokens: [&str; 2]) -> (Link, Link) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let place = |rank, token: &str| Place {
+        let place = |rank, token: &str| RankPlace {
             rank,
             ranks: 2,
             token: token.into(),

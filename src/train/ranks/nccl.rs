@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use cuda_bridge::device::Device;
 use cuda_bridge::nccl::{self, Communicator, NcclError, Transfer, UNIQUE_ID_BYTES, UniqueId};
 
-use super::collective::{Collective, Devices, Kind, Part};
+use super::collective::{Collective, Devices, Kind, ShardPart};
 use super::tcp::Tcp;
 use crate::commit::Malformed;
 use crate::commit::codec::{Decoder, Encoder};
@@ -262,8 +262,8 @@ impl Devices for Nccl {
     fn exchange(
         &mut self,
         engine: &mut dyn Engine,
-        outgoing: &[Vec<Part>],
-        incoming: &[Vec<Part>],
+        outgoing: &[Vec<ShardPart>],
+        incoming: &[Vec<ShardPart>],
     ) -> Result<(), TrainError> {
         let (engine, own) = (cuda(engine)?, self.tcp.rank());
         for (from, to) in outgoing[own as usize].iter().zip(&incoming[own as usize]) {
@@ -283,7 +283,11 @@ impl Devices for Nccl {
 }
 
 /// Where the parts lie that other ranks are to have, or to send.
-fn transfers<'t>(engine: &Cuda, own: u32, all: &[Vec<Part<'t>>]) -> Result<Vec<Transfer<'t>>, EngineError> {
+fn transfers<'t>(
+    engine: &Cuda,
+    own: u32,
+    all: &[Vec<ShardPart<'t>>],
+) -> Result<Vec<Transfer<'t>>, EngineError> {
     let others = (0..).zip(all).filter(|(rank, _)| *rank != own);
     let parts = others.flat_map(|(rank, parts)| parts.iter().map(move |part| (rank, part)));
     parts

@@ -29,7 +29,7 @@ pub struct Piece {
 }
 
 /// The division of a step.
-pub struct Plan {
+pub struct ShardPlan {
     ranks: u32,
     micro_batches: u32,
     /// The whole tree, and of each operation the rank that does it alone; `None` = all ranks, each on its shard.
@@ -55,13 +55,13 @@ pub fn divides(micro_batches: u32, ranks: u32) -> Result<(), RankError> {
     )))
 }
 
-impl Plan {
+impl ShardPlan {
     /// # Errors
     /// As [`divides`].
-    pub fn new(program: &Program, ranks: u32) -> Result<Plan, RankError> {
+    pub fn new(program: &Program, ranks: u32) -> Result<ShardPlan, RankError> {
         let micro_batches = program.spec.micro_batches;
         divides(micro_batches, ranks)?;
-        let mut plan = Plan {
+        let mut plan = ShardPlan {
             ranks,
             micro_batches,
             operations: Vec::new(),

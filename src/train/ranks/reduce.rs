@@ -9,8 +9,8 @@ use std::iter::Peekable;
 use std::slice::Iter;
 use std::sync::Arc;
 
-use super::collective::{Collective, Devices, Part};
-use super::plan::{Piece, Plan, Shared};
+use super::collective::{Collective, Devices, ShardPart};
+use super::plan::{Piece, ShardPlan, Shared};
 use crate::arith::DType;
 use crate::commit::tensor::{Hash, TILE_BYTES, piece_value, tile_count};
 use crate::engine::session::{Gradients, Session};
@@ -54,7 +54,7 @@ impl Observer for Tiles<'_> {
 }
 
 impl Adder {
-    pub fn new(session: &mut Session, plan: &Plan, rank: u32) -> Result<Adder, EngineError> {
+    pub fn new(session: &mut Session, plan: &ShardPlan, rank: u32) -> Result<Adder, EngineError> {
         let pieces = plan.shard(rank).to_vec();
         let table: Vec<StateTensor> = pieces
             .iter()
@@ -100,7 +100,7 @@ impl Adder {
 }
 
 /// The shards of a sum on this rank, one after another: `[s]` is rank s's.
-fn shards(session: &mut Session, plan: &Plan, sum: &Gradients) -> Result<Vec<Vec<u8>>, EngineError> {
+fn shards(session: &mut Session, plan: &ShardPlan, sum: &Gradients) -> Result<Vec<Vec<u8>>, EngineError> {
     let mut shards: Vec<Vec<u8>> =
         (0..plan.ranks()).map(|rank| Vec::with_capacity(plan.shard_bytes(rank))).collect();
     session.visit_gradients(sum, |tensor, bytes| {
@@ -145,7 +145,7 @@ impl Tree<'_> {
 pub fn sum(
     session: &mut Session,
     collective: &mut dyn Collective,
-    plan: &Plan,
+    plan: &ShardPlan,
     adder: &Adder,
     partials: Vec<Gradients>,
     tiles: Option<&mut Vec<Hash>>,
@@ -161,7 +161,7 @@ pub fn sum(
 fn sum_over_hosts(
     session: &mut Session,
     collective: &mut dyn Collective,
-    plan: &Plan,
+    plan: &ShardPlan,
     partials: Vec<Gradients>,
     mut tree: Tree,
 ) -> Result<Gradients, TrainError> {
@@ -201,7 +201,7 @@ fn sum_over_hosts(
 fn sum_on_devices(
     session: &mut Session,
     devices: &mut dyn Devices,
-    plan: &Plan,
+    plan: &ShardPlan,
     rank: u32,
     partials: Vec<Gradients>,
     mut tree: Tree,
@@ -213,11 +213,11 @@ fn sum_on_devices(
         let mut shard = || pieces.iter().map(|piece| devices.blank(engine, &piece_type(piece))).collect();
         received.push((0..plan.partials(from)).map(|_| shard()).collect::<Result<_, _>>()?);
     }
-    let outgoing: Vec<Vec<Part>> = ranks
+    let outgoing: Vec<Vec<ShardPart>> = ranks
         .clone()
         .map(|to| partials.iter().flat_map(|sum| of_pieces(plan.shard(to), sum.tensors())).collect())
         .collect();
-    let incoming: Vec<Vec<Part>> =
+    let incoming: Vec<Vec<ShardPart>> =
         received.iter().map(|sums| sums.iter().flat_map(|shard| whole(pieces, shard)).collect()).collect();
     devices.exchange(engine, &outgoing, &incoming)?;
     drop((outgoing, incoming));
@@ -230,19 +230,20 @@ fn sum_on_devices(
     for tensor in plan.gradients() {
         total.push(devices.blank(engine, &tensor.ty())?);
     }
-    let outgoing: Vec<Vec<Part>> = ranks.clone().map(|_| whole(pieces, &own).collect()).collect();
-    let incoming: Vec<Vec<Part>> = ranks.map(|from| of_pieces(plan.shard(from), &total).collect()).collect();
+    let outgoing: Vec<Vec<ShardPart>> = ranks.clone().map(|_| whole(pieces, &own).collect()).collect();
+    let incoming: Vec<Vec<ShardPart>> =
+        ranks.map(|from| of_pieces(plan.shard(from), &total).collect()).collect();
     devices.exchange(engine, &outgoing, &incoming)?;
     drop(incoming);
     Ok(Gradients::of(total))
 }
 
 /// Pieces of a sum, where they lie in its tensors.
-fn of_pieces<'t>(pieces: &'t [Piece], tensors: &'t [Tensor]) -> impl Iterator<Item = Part<'t>> {
-    pieces.iter().map(|piece| Part { tensor: &tensors[piece.tensor], bytes: piece.bytes.clone() })
+fn of_pieces<'t>(pieces: &'t [Piece], tensors: &'t [Tensor]) -> impl Iterator<Item = ShardPart<'t>> {
+    pieces.iter().map(|piece| ShardPart { tensor: &tensors[piece.tensor], bytes: piece.bytes.clone() })
 }
 
 /// Pieces of a sum that are tensors of their own.
-fn whole<'t>(pieces: &'t [Piece], tensors: &'t [Tensor]) -> impl Iterator<Item = Part<'t>> {
-    pieces.iter().zip(tensors).map(|(piece, tensor)| Part { tensor, bytes: 0..piece.bytes.len() })
+fn whole<'t>(pieces: &'t [Piece], tensors: &'t [Tensor]) -> impl Iterator<Item = ShardPart<'t>> {
+    pieces.iter().zip(tensors).map(|(piece, tensor)| ShardPart { tensor, bytes: 0..piece.bytes.len() })
 }

@@ -2,7 +2,7 @@
 //! would have committed.
 
 use super::collective::Collective;
-use super::plan::Plan;
+use super::plan::ShardPlan;
 use super::reduce::{self, Adder};
 use crate::arith::tree::Operation;
 use crate::commit::Malformed;
@@ -62,17 +62,17 @@ impl Contents {
     }
 
     /// How many tiles of its shard a rank hashes in a step.
-    fn tiles(&self, plan: &Plan, rank: u32) -> usize {
+    fn tiles(&self, plan: &ShardPlan, rank: u32) -> usize {
         if self.hashing { plan.shared_additions() * plan.shard_tiles(rank) } else { 0 }
     }
 
     /// The elements of the products whose decisions a rank logs, part by part.
-    fn parts(&self, plan: &Plan, rank: u32) -> impl Iterator<Item = u64> {
+    fn parts(&self, plan: &ShardPlan, rank: u32) -> impl Iterator<Item = u64> {
         plan.micro_batches(rank).flat_map(|_| self.products.iter().copied())
     }
 
     /// The most bytes of a rank's share.
-    pub fn bytes_max(&self, plan: &Plan, rank: u32) -> u64 {
+    pub fn bytes_max(&self, plan: &ShardPlan, rank: u32) -> u64 {
         let nodes = plan.local(rank).flat_map(|operation| self.traced(operation));
         let nodes: u64 = nodes.map(TracedNode::bytes).sum();
         let parts: u64 = self.parts(plan, rank).map(|n| n.saturating_mul(DECISION_BYTES) + 64).sum();
@@ -123,7 +123,7 @@ impl Share {
     /// If the bytes are not the canonical ones of such a share.
     pub fn decode(
         contents: &Contents,
-        plan: &Plan,
+        plan: &ShardPlan,
         rank: u32,
         bytes: &[u8],
     ) -> Result<(Share, Logged), Malformed> {
@@ -176,7 +176,7 @@ pub(super) fn compute(
     run: &Run,
     session: &mut Session,
     collective: &mut dyn Collective,
-    plan: &Plan,
+    plan: &ShardPlan,
     adder: &Adder,
     work: &Work,
 ) -> Result<Computed, TrainError> {
@@ -225,7 +225,12 @@ pub(super) fn compute(
 }
 
 /// The step that the shares of all ranks, in order, make together with rank 0's state and update.
-pub(super) fn merge(contents: &Contents, plan: &Plan, own: Computed, others: Vec<(Share, Logged)>) -> Parts {
+pub(super) fn merge(
+    contents: &Contents,
+    plan: &ShardPlan,
+    own: Computed,
+    others: Vec<(Share, Logged)>,
+) -> Parts {
     let Computed { share, logged, state, update } = own;
     let outcome = share.outcome;
     let (mut shares, logged): (Vec<Share>, Vec<Logged>) = [(share, logged)].into_iter().chain(others).unzip();
@@ -246,7 +251,12 @@ pub(super) fn merge(contents: &Contents, plan: &Plan, own: Computed, others: Vec
 }
 
 /// The nodes of the step's trace in execution order.
-fn trace(contents: &Contents, plan: &Plan, shares: Vec<Share>, update: Vec<TracedNode>) -> Vec<TracedNode> {
+fn trace(
+    contents: &Contents,
+    plan: &ShardPlan,
+    shares: Vec<Share>,
+    update: Vec<TracedNode>,
+) -> Vec<TracedNode> {
     let (mut nodes, tiles): (Vec<_>, Vec<_>) =
         shares.into_iter().map(|share| (share.nodes.into_iter(), share.tiles)).unzip();
     let mut whole = Vec::new();

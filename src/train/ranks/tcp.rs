@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::collective::{Collective, Kind, Transport};
-pub use super::link::Place;
+pub use super::link::RankPlace;
 use super::link::{Link, NoLink};
 use crate::commit::Malformed;
 use crate::commit::codec::{Decoder, Encoder};
@@ -25,7 +25,7 @@ const REFUSED_MAX: usize = 3;
 
 /// All links of a rank.
 pub struct Tcp {
-    place: Place,
+    place: RankPlace,
     /// `None` for the rank itself.
     links: Vec<Option<Link>>,
 }
@@ -63,7 +63,7 @@ struct Joined {
 /// Waits until a rank of each of `wanted` has connected.
 fn accept(
     listener: &TcpListener,
-    place: &Place,
+    place: &RankPlace,
     wanted: std::ops::Range<u32>,
     waiting: &mut dyn Waiting,
 ) -> Result<Vec<Joined>, RankError> {
@@ -134,8 +134,8 @@ fn accept(
 ///
 /// # Errors
 /// If it knows the secret and is for another number of ranks. Whoever does not know it is refused and harms nobody.
-fn greet(stream: TcpStream, place: &Place) -> Result<Result<(Link, u16), String>, RankError> {
-    let mut link = match Link::open(stream, &Place { timeout: GREETING, ..place.clone() }) {
+fn greet(stream: TcpStream, place: &RankPlace) -> Result<Result<(Link, u16), String>, RankError> {
+    let mut link = match Link::open(stream, &RankPlace { timeout: GREETING, ..place.clone() }) {
         Ok(link) => link,
         Err(NoLink::Stranger(why)) => return Ok(Err(why)),
         Err(NoLink::Io(error)) => return Ok(Err(format!("it did not say who it is: {error}"))),
@@ -179,7 +179,7 @@ fn greet(stream: TcpStream, place: &Place) -> Result<Result<(Link, u16), String>
 }
 
 /// Connects to `rank` at one of `addresses`, where it may not listen yet.
-fn connect(addresses: &[SocketAddr], rank: u32, place: &Place) -> Result<TcpStream, RankError> {
+fn connect(addresses: &[SocketAddr], rank: u32, place: &RankPlace) -> Result<TcpStream, RankError> {
     let begin = Instant::now();
     loop {
         let mut last = "the name has no address".to_string();
@@ -199,7 +199,7 @@ fn connect(addresses: &[SocketAddr], rank: u32, place: &Place) -> Result<TcpStre
 }
 
 /// Says to `rank` at the other end who this is, and the port that others can connect to.
-fn introduce(stream: TcpStream, rank: u32, place: &Place, port: u16) -> Result<Link, RankError> {
+fn introduce(stream: TcpStream, rank: u32, place: &RankPlace, port: u16) -> Result<Link, RankError> {
     let refused = |why: String| RankError::Refused(format!("rank {rank}: {why}"));
     let mut link = Link::open(stream, place).map_err(|error| match error {
         NoLink::Stranger(why) => refused(why),
@@ -221,7 +221,11 @@ impl Tcp {
     ///
     /// # Errors
     /// If a rank does not come or is refused, or a connection is lost.
-    pub fn host(listener: &TcpListener, place: Place, waiting: &mut dyn Waiting) -> Result<Tcp, RankError> {
+    pub fn host(
+        listener: &TcpListener,
+        place: RankPlace,
+        waiting: &mut dyn Waiting,
+    ) -> Result<Tcp, RankError> {
         let mut joined = accept(listener, &place, 1..place.ranks, waiting)?;
         let mut e = Encoder::default();
         for other in &joined {
@@ -242,7 +246,7 @@ impl Tcp {
     ///
     /// # Errors
     /// If rank 0 cannot be reached or refuses this rank, or a connection is lost.
-    pub fn join(coordinator: &[SocketAddr], place: Place) -> Result<Tcp, RankError> {
+    pub fn join(coordinator: &[SocketAddr], place: RankPlace) -> Result<Tcp, RankError> {
         let io = |error: io::Error| RankError::Refused(format!("cannot listen for other ranks: {error}"));
         let stream = connect(coordinator, 0, &place)?;
         // At the address that rank 0 is reached from, so at no interface that nobody asked for.
@@ -268,7 +272,7 @@ impl Tcp {
     }
 
     /// Where this rank stands.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &RankPlace {
         &self.place
     }
 

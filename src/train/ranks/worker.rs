@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::collective::{Collective, Kind};
-use super::plan::Plan;
+use super::plan::ShardPlan;
 use super::protocol::{END, NO_CHECK};
 use super::reduce::Adder;
 use super::share::{Work, compute};
@@ -14,7 +14,7 @@ use crate::engine::session::Session;
 use crate::engine::{Engine, EngineError};
 use crate::job::JOB_MAX;
 use crate::program::step::{MicroBatch, Program};
-use crate::run::dir::{Layout, RUN_JSON_MAX, Run};
+use crate::run::dir::{RUN_JSON_MAX, Run, RunPaths};
 use crate::step::{scalars, state_digests, state_root};
 use crate::train::error::RankError;
 use crate::train::error::TrainError;
@@ -36,9 +36,9 @@ pub fn work(engine: &mut dyn Engine, collective: &mut dyn Collective) -> Result<
     };
     let (json, job) = texts().map_err(malformed)?;
     // The folder only names the texts in errors: nothing is opened there.
-    let layout = Layout { root: PathBuf::from("run of rank 0") };
+    let layout = RunPaths { root: PathBuf::from("run of rank 0") };
     let run = Run::from_texts(layout, json, job)?;
-    let plan = Plan::new(&run.program, collective.ranks())?;
+    let plan = ShardPlan::new(&run.program, collective.ranks())?;
     let program = Arc::new(run.program.clone());
     let mut session = match run.job.rounding {
         Some(_) => Session::native(engine, program)?,

@@ -7,7 +7,7 @@ use super::bands::{Band, Piece, band_height, bands};
 use super::operand::Operand;
 use super::scale_back::{Scale, Sum, fits_i64, product_bits};
 use super::simd::{Path, vectorised};
-use crate::arith::digits::{Part, magnitude_bits};
+use crate::arith::digits::{ProductPart, magnitude_bits};
 use crate::arith::float;
 
 /// Rows and columns of a tile, and the most of K in one call.
@@ -70,7 +70,14 @@ exact!(f32, 24, convert_f32, round_f32);
 exact!(f64, 53, convert_f64, round_f64);
 
 /// `out[block, batch, m, n]`, not empty.
-pub(super) fn product(path: Path, part: Part, a: &Operand, b: &Operand, batch: usize, out: &mut [u32]) {
+pub(super) fn product(
+    path: Path,
+    part: ProductPart,
+    a: &Operand,
+    b: &Operand,
+    batch: usize,
+    out: &mut [u32],
+) {
     let longest = a.block_range(0).1;
     match (product_bits(a, b), fits_i64(product_bits(a, b), longest)) {
         (bits, _) if bits + WORTHWHILE_K.ilog2() <= <f32 as Exact>::BITS => {
@@ -83,7 +90,7 @@ pub(super) fn product(path: Path, part: Part, a: &Operand, b: &Operand, batch: u
 
 fn compute<F: Exact, S: Sum>(
     path: Path,
-    part: Part,
+    part: ProductPart,
     a: &Operand,
     b: &Operand,
     batch: usize,
@@ -96,7 +103,7 @@ fn compute<F: Exact, S: Sum>(
         .for_each(|band| compute_band::<F, S>(path, part, a, b, band));
 }
 
-fn compute_band<F: Exact, S: Sum>(path: Path, part: Part, a: &Operand, b: &Operand, band: Band<'_>) {
+fn compute_band<F: Exact, S: Sum>(path: Path, part: ProductPart, a: &Operand, b: &Operand, band: Band<'_>) {
     let Band { block, batch, row, out } = band;
     let n = b.rows();
     let rows = out.len() / n;

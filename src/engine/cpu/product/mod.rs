@@ -16,10 +16,10 @@ mod tests;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
-use crate::arith::digits::Part;
+use crate::arith::digits::ProductPart;
 
 pub use operand::{
-    Axis, Operand, StridedView, magnitudes, quantise, quantise_into, quantise_with, to_canonical,
+    Axis, Operand, StridedView, absmaxes, quantise, quantise_into, quantise_with, to_canonical,
 };
 pub use simd::Path;
 
@@ -35,16 +35,16 @@ pub fn product(a: &Operand, b: &Operand, out: &mut [u32]) {
 }
 
 /// [`product`], or what its rounding leaves.
-pub fn product_part(part: Part, a: &Operand, b: &Operand, out: &mut [u32]) {
+pub fn product_part(part: ProductPart, a: &Operand, b: &Operand, out: &mut [u32]) {
     compute(Path::fastest(), part, a, b, out);
 }
 
 /// [`product`] on a given path; one that this machine lacks is replaced by the best it has below it.
 pub fn product_on(path: Path, a: &Operand, b: &Operand, out: &mut [u32]) {
-    compute(path, Part::Rounded, a, b, out);
+    compute(path, ProductPart::Rounded, a, b, out);
 }
 
-fn compute(path: Path, part: Part, a: &Operand, b: &Operand, out: &mut [u32]) {
+fn compute(path: Path, part: ProductPart, a: &Operand, b: &Operand, out: &mut [u32]) {
     assert_eq!((a.k(), a.block()), (b.k(), b.block()), "the operands have one K and one block");
     let (batch_a, batch_b) = (a.batch(), b.batch());
     assert!(

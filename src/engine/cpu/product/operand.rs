@@ -1,4 +1,4 @@
-//! Digitising an operand: strided binary32 tensors to rows of integers, K contiguous, with the magnitude of every
+//! Digitising an operand: strided binary32 tensors to rows of integers, K contiguous, with the absmax of every
 //! scale group. Contract: `docs/ARITHMETIC.md`, section 4.
 
 use rayon::prelude::*;
@@ -10,7 +10,7 @@ use crate::arith::{digits, float};
 const ROWS: usize = 16;
 /// Elements of K that are transposed together, so that a tile stays in the first-level cache.
 const DEPTH: usize = 256;
-/// Rows whose magnitudes are found side by side where rows, not K, are contiguous.
+/// Rows whose absmaxes are found side by side where rows, not K, are contiguous.
 const COLUMNS: usize = 128;
 
 /// One axis of a strided tensor. Stride in elements; 0 repeats.
@@ -134,7 +134,7 @@ fn pieces(k: usize, block: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..k).step_by(step).map(move |first| (first, step.min(k - first)))
 }
 
-/// The integers of one side of a product, `[batch, rows, K]`, and its magnitudes, `[batch, rows, blocks]`.
+/// The integers of one side of a product, `[batch, rows, K]`, and its absmaxes, `[batch, rows, blocks]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operand {
     digits: u32,
@@ -144,11 +144,11 @@ pub struct Operand {
     block: usize,
     /// Its integers, and maybe more memory that is not its own.
     q: Vec<i32>,
-    magnitudes: Vec<u32>,
+    absmaxes: Vec<u32>,
 }
 
 impl Operand {
-    /// An operand from its committed form (see [`to_canonical`]) and its magnitudes.
+    /// An operand from its committed form (see [`to_canonical`]) and its absmaxes.
     ///
     /// # Panics
     /// If the lengths are not those of `[batch, rows, k]`.
@@ -156,19 +156,19 @@ impl Operand {
         digits: u32,
         [batch, rows, k]: [usize; 3],
         block: usize,
-        magnitudes: Vec<u32>,
+        absmaxes: Vec<u32>,
         bytes: &[u8],
     ) -> Operand {
         let width = digits as usize;
         assert_eq!(bytes.len(), batch * rows * k * width, "the bytes of the integers");
-        assert_eq!(magnitudes.len(), batch * rows * blocks(k, block), "magnitudes are [batch, rows, blocks]");
+        assert_eq!(absmaxes.len(), batch * rows * blocks(k, block), "absmaxes are [batch, rows, blocks]");
         let extend = |bytes: &[u8]| {
             let mut le = [if bytes[width - 1] & 0x80 != 0 { 0xff } else { 0 }; 4];
             le[..width].copy_from_slice(bytes);
             i32::from_le_bytes(le)
         };
         let q = bytes.chunks_exact(width).map(extend).collect();
-        Operand { digits, batch, rows, k, block, q, magnitudes }
+        Operand { digits, batch, rows, k, block, q, absmaxes }
     }
 
     pub(crate) fn digits(&self) -> u32 {
@@ -198,8 +198,8 @@ impl Operand {
     }
 
     /// `[batch, rows, blocks]`.
-    pub fn magnitudes(&self) -> &[u32] {
-        &self.magnitudes
+    pub fn absmaxes(&self) -> &[u32] {
+        &self.absmaxes
     }
 
     /// `[batch, rows, K]`.
@@ -224,8 +224,8 @@ impl Operand {
         &self.q[self.row_index(batch, row) * self.k..][..self.k]
     }
 
-    pub(super) fn magnitude(&self, batch: usize, row: usize, block: usize) -> u32 {
-        self.magnitudes[self.row_index(batch, row) * self.blocks() + block]
+    pub(super) fn absmax(&self, batch: usize, row: usize, block: usize) -> u32 {
+        self.absmaxes[self.row_index(batch, row) * self.blocks() + block]
     }
 
     fn row_index(&self, batch: usize, row: usize) -> usize {
@@ -247,12 +247,12 @@ fn check_block(block: usize) {
     assert!(block == 0 || (block >= 64 && block.is_power_of_two()), "block {block}: neither 0 nor 2^n >= 64");
 }
 
-/// The magnitude of every scale group of a view: `[batch, rows, blocks]`, `blocks` = 1 if `block` is 0, else
+/// The absmax of every scale group of a view: `[batch, rows, blocks]`, `blocks` = 1 if `block` is 0, else
 /// `ceil(K / block)`, at least 1.
 ///
 /// # Panics
 /// If `block` is neither 0 nor a power of two.
-pub fn magnitudes(view: StridedView<'_>, block: usize) -> Vec<u32> {
+pub fn absmaxes(view: StridedView<'_>, block: usize) -> Vec<u32> {
     assert!(block == 0 || block.is_power_of_two(), "block {block}: neither 0 nor 2^n");
     let (k, rows) = (view.k.len, view.rows.len);
     let (group, groups) = (group_len(k, block), blocks(k, block));
@@ -270,8 +270,8 @@ pub fn magnitudes(view: StridedView<'_>, block: usize) -> Vec<u32> {
             // Short groups are gathered together.
             return view.strip(i).for_each_piece(group.max(DEPTH), |row, first, elements| {
                 let out = &mut out[row * groups + first / group..];
-                for (magnitude, elements) in out.iter_mut().zip(elements.chunks(group)) {
-                    *magnitude = greatest_magnitude(path, elements).max(*magnitude);
+                for (absmax, elements) in out.iter_mut().zip(elements.chunks(group)) {
+                    *absmax = greatest_absmax(path, elements).max(*absmax);
                 }
             });
         }
@@ -283,8 +283,8 @@ pub fn magnitudes(view: StridedView<'_>, block: usize) -> Vec<u32> {
             for place in first..k.min(first + group) {
                 keep_greater(path, &view.data[start + place * view.k.stride..][..greatest.len()], greatest);
             }
-            for (out, &magnitude) in out[first / group..].iter_mut().step_by(groups).zip(&*greatest) {
-                *out = magnitude;
+            for (out, &absmax) in out[first / group..].iter_mut().step_by(groups).zip(&*greatest) {
+                *out = absmax;
             }
         }
     });
@@ -292,7 +292,7 @@ pub fn magnitudes(view: StridedView<'_>, block: usize) -> Vec<u32> {
 }
 
 vectorised! {
-    fn greatest_magnitude(elements: &[u32]) -> u32 {
+    fn greatest_absmax(elements: &[u32]) -> u32 {
         elements.iter().fold(0, |greatest, &x| greatest.max(x & !float::SIGN))
     }
 }
@@ -306,13 +306,13 @@ vectorised! {
     }
 }
 
-/// Digitises a view whose magnitudes are known.
+/// Digitises a view whose absmaxes are known.
 ///
 /// # Panics
-/// If `digits` is not in 1..=4, `block` is neither 0 nor a power of two >= 64, or `magnitudes` has another shape than
-/// [`magnitudes`] gives. A magnitude below its group's true one gives integers that mean nothing.
-pub fn quantise_with(view: StridedView<'_>, magnitudes: Vec<u32>, digits: u32, block: usize) -> Operand {
-    quantise_into(vec![0; view.shape().iter().product()], view, magnitudes, digits, block)
+/// If `digits` is not in 1..=4, `block` is neither 0 nor a power of two >= 64, or `absmaxes` has another shape than
+/// [`absmaxes`] gives. An absmax below its group's true one gives integers that mean nothing.
+pub fn quantise_with(view: StridedView<'_>, absmaxes: Vec<u32>, digits: u32, block: usize) -> Operand {
+    quantise_into(vec![0; view.shape().iter().product()], view, absmaxes, digits, block)
 }
 
 /// The same in memory for at least as many integers, with any contents.
@@ -322,7 +322,7 @@ pub fn quantise_with(view: StridedView<'_>, magnitudes: Vec<u32>, digits: u32, b
 pub fn quantise_into(
     mut q: Vec<i32>,
     view: StridedView<'_>,
-    magnitudes: Vec<u32>,
+    absmaxes: Vec<u32>,
     digits: u32,
     block: usize,
 ) -> Operand {
@@ -330,35 +330,35 @@ pub fn quantise_into(
     check_block(block);
     let (batch, rows, k) = (view.batches(), view.rows.len, view.k.len);
     let (group, groups) = (group_len(k, block), blocks(k, block));
-    assert_eq!(magnitudes.len(), batch * rows * groups, "magnitudes are [batch, rows, blocks]");
+    assert_eq!(absmaxes.len(), batch * rows * groups, "absmaxes are [batch, rows, blocks]");
     let integers = &mut q[..batch * rows * k];
     if !integers.is_empty() {
         let path = Path::fastest();
         let strips: Vec<_> =
             integers.chunks_mut(rows * k).flat_map(|batch| batch.chunks_mut(ROWS * k)).collect();
-        let magnitudes = magnitudes.chunks(rows * groups).flat_map(|batch| batch.chunks(ROWS * groups));
-        let strips: Vec<_> = strips.into_iter().zip(magnitudes).collect();
-        strips.into_par_iter().enumerate().for_each(|(i, (q, magnitudes))| {
+        let absmaxes = absmaxes.chunks(rows * groups).flat_map(|batch| batch.chunks(ROWS * groups));
+        let strips: Vec<_> = strips.into_iter().zip(absmaxes).collect();
+        strips.into_par_iter().enumerate().for_each(|(i, (q, absmaxes))| {
             view.strip(i).for_each_piece(group, |row, first, elements| {
-                let magnitude = magnitudes[row * groups + first / group];
+                let absmax = absmaxes[row * groups + first / group];
                 let q = &mut q[row * k + first..][..elements.len()];
-                if digits::is_marked(magnitude) {
+                if digits::is_marked(absmax) {
                     return q.fill(0);
                 }
-                let scale = digits::magnitude_bits(digits) as i32 - digits::exponent(magnitude);
+                let scale = digits::magnitude_bits(digits) as i32 - digits::exponent(absmax);
                 quantise_group(path, elements, power_of_two(scale), q);
             });
         });
     }
-    Operand { digits, batch, rows, k, block, q, magnitudes }
+    Operand { digits, batch, rows, k, block, q, absmaxes }
 }
 
-/// [`magnitudes`], then [`quantise_with`].
+/// [`absmaxes`], then [`quantise_with`].
 ///
 /// # Panics
 /// As they do.
 pub fn quantise(view: StridedView<'_>, digits: u32, block: usize) -> Operand {
-    quantise_with(view, magnitudes(view, block), digits, block)
+    quantise_with(view, absmaxes(view, block), digits, block)
 }
 
 /// 2^exponent, for exponents of normal doubles.

@@ -15,7 +15,7 @@ use super::bands::{Band, Piece, band_height, bands, interleave};
 use super::operand::Operand;
 use super::scale_back::{Scale, Sum, fits_i64, product_bits};
 use super::simd::{Path, vectorised};
-use crate::arith::digits::{Part, magnitude_bits};
+use crate::arith::digits::{ProductPart, magnitude_bits};
 
 /// Rows of a register tile, and columns of a vector: twelve accumulators of the sixteen registers.
 const ROWS: usize = 6;
@@ -35,7 +35,14 @@ pub(super) fn computes(a: &Operand, b: &Operand) -> bool {
 }
 
 /// `out[block, batch, m, n]`, not empty, for operands that [`computes`] accepts, on a machine with AVX2.
-pub(super) fn product(path: Path, part: Part, a: &Operand, b: &Operand, batch: usize, out: &mut [u32]) {
+pub(super) fn product(
+    path: Path,
+    part: ProductPart,
+    a: &Operand,
+    b: &Operand,
+    batch: usize,
+    out: &mut [u32],
+) {
     let size = a.rows() * b.rows();
     let matrix = match (a.digits(), b.digits()) {
         (1, 1 | 2) | (2, 1) => matrix_product::<1, 1, 1, 2>,
@@ -58,7 +65,7 @@ fn pairs_held(a: &Operand, b: &Operand, cut: u32) -> usize {
 /// columns.
 fn matrix_product<const PA: usize, const PB: usize, const SUMS: usize, const NV: usize>(
     path: Path,
-    part: Part,
+    part: ProductPart,
     [a, b]: [&Operand; 2],
     [block, batch]: [usize; 2],
     out: &mut [u32],

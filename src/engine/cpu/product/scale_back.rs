@@ -2,7 +2,7 @@
 
 use super::operand::{Operand, power_of_two};
 use super::simd::{Path, vectorised};
-use crate::arith::digits::{self, Part};
+use crate::arith::digits::{self, ProductPart};
 use crate::arith::float;
 
 /// An integer wide enough for the exact sums of a product.
@@ -16,7 +16,7 @@ pub(super) trait Sum:
 /// The scales of one block of one batch.
 pub(super) struct Scale<'o> {
     pub path: Path,
-    part: Part,
+    part: ProductPart,
     a: &'o Operand,
     b: &'o Operand,
     batch: usize,
@@ -26,26 +26,33 @@ pub(super) struct Scale<'o> {
 }
 
 impl<'o> Scale<'o> {
-    pub fn new(path: Path, part: Part, a: &'o Operand, b: &'o Operand, batch: usize, block: usize) -> Self {
+    pub fn new(
+        path: Path,
+        part: ProductPart,
+        a: &'o Operand,
+        b: &'o Operand,
+        batch: usize,
+        block: usize,
+    ) -> Self {
         let bits = product_bits(a, b) as i32;
-        let columns = (0..b.rows()).map(|n| factor(b.magnitude(batch, n, block), -bits)).collect();
+        let columns = (0..b.rows()).map(|n| factor(b.absmax(batch, n, block), -bits)).collect();
         Scale { path, part, a, b, batch, block, columns }
     }
 
     /// Whether sums are rounded to binary32; otherwise their rests are wanted.
     pub fn rounds(&self) -> bool {
-        self.part == Part::Rounded
+        self.part == ProductPart::Rounded
     }
 
     /// The factors of a row and of `len` columns from `column`.
     pub fn factors(&self, row: usize, column: usize, len: usize) -> (f64, &[f64]) {
-        (factor(self.a.magnitude(self.batch, row, self.block), 0), &self.columns[column..][..len])
+        (factor(self.a.absmax(self.batch, row, self.block), 0), &self.columns[column..][..len])
     }
 }
 
-/// 2^(e + shift), or NaN if the magnitude marks its group.
-fn factor(magnitude: u32, shift: i32) -> f64 {
-    if digits::is_marked(magnitude) { f64::NAN } else { power_of_two(digits::exponent(magnitude) + shift) }
+/// 2^(e + shift), or NaN if the absmax marks its group.
+fn factor(absmax: u32, shift: i32) -> f64 {
+    if digits::is_marked(absmax) { f64::NAN } else { power_of_two(digits::exponent(absmax) + shift) }
 }
 
 /// m_a + m_b: |q_a * q_b| <= 2^this.
@@ -62,8 +69,8 @@ impl Sum for i64 {
     fn scale_back(scale: &Scale<'_>, row: usize, column: usize, sums: &[i64], out: &mut [u32]) {
         let (row, columns) = scale.factors(row, column, sums.len());
         match scale.part {
-            Part::Rounded => round_row(scale.path, sums, row, columns, out),
-            Part::Rest => rest_row(scale.path, sums, row, columns, out),
+            ProductPart::Rounded => round_row(scale.path, sums, row, columns, out),
+            ProductPart::RoundingError => rounding_error_row(scale.path, sums, row, columns, out),
         }
     }
 }
@@ -72,10 +79,10 @@ impl Sum for i64 {
 impl Sum for i128 {
     fn scale_back(scale: &Scale<'_>, row: usize, column: usize, sums: &[i128], out: &mut [u32]) {
         let digits = [scale.a.digits(), scale.b.digits()];
-        let magnitude_a = scale.a.magnitude(scale.batch, row, scale.block);
+        let absmax_a = scale.a.absmax(scale.batch, row, scale.block);
         for (i, (&sum, out)) in sums.iter().zip(out).enumerate() {
-            let magnitudes = [magnitude_a, scale.b.magnitude(scale.batch, column + i, scale.block)];
-            *out = digits::scale_back_part(scale.part, sum, magnitudes, digits);
+            let absmaxes = [absmax_a, scale.b.absmax(scale.batch, column + i, scale.block)];
+            *out = digits::scale_back_part(scale.part, sum, absmaxes, digits);
         }
     }
 }
@@ -95,7 +102,7 @@ vectorised! {
     /// What [`round_row`] leaves of `sums[n] * row * columns[n]`, rounded. The rounded part is a whole number of the sum's units, or
     /// nothing was left; the difference is below 2^39 of them, so it is rounded once, unless the part is subnormal: then
     /// it is at most 2^-150, which is 0 however it is rounded on the way.
-    fn rest_row(sums: &[i64], row: f64, columns: &[f64], out: &mut [u32]) {
+    fn rounding_error_row(sums: &[i64], row: f64, columns: &[f64], out: &mut [u32]) {
         for ((&sum, &column), out) in sums.iter().zip(columns).zip(out) {
             let unit = row * column;
             let rounded = (to_odd(sum) as f64 * unit) as f32;
@@ -144,9 +151,9 @@ mod tests {
                     let expected = digits::round_scaled(sum.into(), e_a + e_b - bits);
                     assert_eq!(out, expected, "{path:?}: {sum} * 2^({e_a} + {e_b} - {bits})");
                 }
-                rest_row(path, &sums, power_of_two(e_a), &columns, &mut out);
+                rounding_error_row(path, &sums, power_of_two(e_a), &columns, &mut out);
                 for (&sum, &out) in sums.iter().zip(&out) {
-                    let expected = digits::rest_scaled(sum.into(), e_a + e_b - bits);
+                    let expected = digits::rounding_error_scaled(sum.into(), e_a + e_b - bits);
                     assert_eq!(out, expected, "{path:?}: rest of {sum} * 2^({e_a} + {e_b} - {bits})");
                 }
             }

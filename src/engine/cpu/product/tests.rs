@@ -85,8 +85,8 @@ impl Reference<'_> {
     fn group(&self, batch: usize, row: usize, k: std::ops::Range<usize>) -> (Vec<i32>, u32) {
         let start = (batch % self.batch * self.rows + row) * self.k;
         let group = &self.data[start + k.start..start + k.end];
-        let magnitude = digits::group_magnitude(group.iter().copied());
-        (group.iter().map(|&x| digits::quantise(x, magnitude, self.digits)).collect(), magnitude)
+        let absmax = digits::group_absmax(group.iter().copied());
+        (group.iter().map(|&x| digits::quantise(x, absmax, self.digits)).collect(), absmax)
     }
 
     fn operand(&self, block: usize) -> Operand {
@@ -220,17 +220,17 @@ fn any_strides_digitise_alike() {
             let mut bytes = Vec::new();
             for (row, q) in plain.chunks(k).zip(operand.integers().chunks(k)) {
                 for (group, q) in row.chunks(group).zip(q.chunks(group)) {
-                    let magnitude = digits::group_magnitude(group.iter().copied());
+                    let absmax = digits::group_absmax(group.iter().copied());
                     let expected: Vec<i32> =
-                        group.iter().map(|&x| digits::quantise(x, magnitude, digits)).collect();
+                        group.iter().map(|&x| digits::quantise(x, absmax, digits)).collect();
                     assert_eq!(q, expected, "{order:?} {kind:?} {block} {digits}");
                     bytes.extend(expected.iter().flat_map(|q| q.to_le_bytes()[..digits as usize].to_vec()));
                 }
             }
             let groups = plain.chunks(k).flat_map(|row| row.chunks(group));
             let expected: Vec<u32> =
-                groups.map(|group| digits::group_magnitude(group.iter().copied())).collect();
-            assert_eq!(operand.magnitudes(), expected);
+                groups.map(|group| digits::group_absmax(group.iter().copied())).collect();
+            assert_eq!(operand.absmaxes(), expected);
             assert_eq!(to_canonical(&operand), bytes);
         }
     }

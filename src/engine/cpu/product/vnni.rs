@@ -16,7 +16,7 @@ use super::bands::{Band, band_height, bands, interleave};
 use super::operand::Operand;
 use super::scale_back::{Scale, Sum, fits_i64, product_bits};
 use super::simd::{Path, vectorised};
-use crate::arith::digits::Part;
+use crate::arith::digits::ProductPart;
 
 /// Rows of a register tile, and columns of a vector.
 const ROWS: usize = 4;
@@ -35,7 +35,14 @@ pub(super) fn computes(a: &Operand, b: &Operand) -> bool {
 }
 
 /// `out[block, batch, m, n]`, not empty, for operands that [`computes`] accepts.
-pub(super) fn product(path: Path, part: Part, a: &Operand, b: &Operand, batch: usize, out: &mut [u32]) {
+pub(super) fn product(
+    path: Path,
+    part: ProductPart,
+    a: &Operand,
+    b: &Operand,
+    batch: usize,
+    out: &mut [u32],
+) {
     let size = a.rows() * b.rows();
     out.par_chunks_mut(size).enumerate().for_each(|(matrix, out)| {
         let (block, batch) = (matrix / batch, matrix % batch);
@@ -52,7 +59,7 @@ pub(super) fn product(path: Path, part: Part, a: &Operand, b: &Operand, batch: u
 /// One block of one sample of the batch: `DA` and `DB` digits, `SUMS` = DA + DB - 1, `NV` vectors of columns.
 fn matrix_product<const DA: usize, const DB: usize, const SUMS: usize, const NV: usize>(
     path: Path,
-    part: Part,
+    part: ProductPart,
     a: &Operand,
     b: &Operand,
     block: usize,

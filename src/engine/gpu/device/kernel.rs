@@ -61,11 +61,11 @@ pub struct ProductSize {
 /// What a kernel computes of a view with scale groups of `block` places (0: all of K).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Digitise {
-    /// Magnitudes; buffers are the tensor and the magnitudes.
+    /// Absmaxes; buffers are the tensor and the absmaxes.
     Scale,
-    /// Digit planes; buffers are the tensor, the magnitudes and the digits.
+    /// Digit planes; buffers are the tensor, the absmaxes and the digits.
     Quantise { digits: u32 },
-    /// Both at once; the buffers are those of [`Digitise::Quantise`], and the magnitudes are written too.
+    /// Both at once; the buffers are those of [`Digitise::Quantise`], and the absmaxes are written too.
     ScaleAndQuantise { digits: u32 },
 }
 
@@ -76,12 +76,12 @@ pub enum Kernel {
     Wgsl(Shader),
     /// A product on digit planes: its shader, or what a device puts in its place for this size.
     Product { shader: Shader, size: ProductSize },
-    /// Magnitudes, digits or both of a view.
+    /// Absmaxes, digits or both of a view.
     Digitise { view: View, block: u32, what: Digitise },
     /// A product whose left operand, a view in one scale group a row, is digitised on its way. It takes the view's tensor, digits and
-    /// magnitudes of the right operand, and the product; `digits` are those of both operands.
+    /// absmaxes of the right operand, and the product; `digits` are those of both operands.
     Columns { view: View, digits: [u32; 2], columns: u32 },
-    /// Rows between two products; `text` has the functions that its steps call. It takes digits and magnitudes of the first product's
+    /// Rows between two products; `text` has the functions that its steps call. It takes digits and absmaxes of the first product's
     /// operands and of the second's right one, what the rows read beside, what others read of their outputs, and the second product.
     #[cfg(feature = "cuda")]
     Attention { kernel: cuda_bridge::attention::Attention, text: String },

@@ -9,7 +9,7 @@ use crate::engine::gpu::device::layout::words_of_k;
 use crate::engine::gpu::rows::access::Index;
 use crate::engine::gpu::wgsl::map;
 use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View, block_count};
-use crate::program::patches::PatchGrid;
+use crate::program::im2col::ConvGeometry;
 use crate::shaders;
 use crate::shaders::product::{Choice, Variant};
 
@@ -36,7 +36,7 @@ pub fn own_kernel(graph: &Graph, node: &Node, variant: Variant) -> Option<Kernel
         Primitive::Native { a, b } if !graph.tensor(node.output).is_empty() => {
             Some(Kernel::Native { operands: [a.clone(), b.clone()], parts: native_parts(graph, node) })
         }
-        Primitive::Magnitude { input, block } => digitising(graph, input, *block, Digitise::Scale),
+        Primitive::Absmax { input, block } => digitising(graph, input, *block, Digitise::Scale),
         Primitive::Quantise { input, digits, block, .. } if variant == Variant::Dot => {
             digitising(graph, input, *block, Digitise::Quantise { digits: u32::from(*digits) })
         }
@@ -44,7 +44,7 @@ pub fn own_kernel(graph: &Graph, node: &Node, variant: Variant) -> Option<Kernel
     }
 }
 
-/// The kernel that digitises a view of words: magnitudes of magnitudes are words too, whose sign bit is never set.
+/// The kernel that digitises a view of words: absmaxes of absmaxes are words too, whose sign bit is never set.
 pub fn digitising(graph: &Graph, view: &View, block: u32, what: Digitise) -> Option<Kernel> {
     let words = matches!(graph.tensor(view.tensor).dtype, DType::F32 | DType::U32);
     words.then(|| Kernel::Digitise { view: view.clone(), block, what })
@@ -89,7 +89,7 @@ pub fn refusal(graph: &Graph, node: &Node, variant: Variant, rounds_max: u32) ->
             let each = if positions > POSITIONS_SHORT { segment_share(positions) } else { positions };
             ("positions of a micro-batch", each * ROUNDS_OF_TERM)
         }
-        Primitive::Magnitude { input, .. } => ("places of K", input.dims[3].div_ceil(64)),
+        Primitive::Absmax { input, .. } => ("places of K", input.dims[3].div_ceil(64)),
         Primitive::Product { a, b, block, .. } => {
             let k = graph.tensor(*a).shape[2];
             let k = if *block == 0 { k } else { *block };
@@ -168,11 +168,11 @@ fn shader_from(graph: &Graph, node: &Node, variant: Variant, origin: Index) -> O
             let uniform = [[elements, last(ty), 0, GRID_WIDTH], strides].concat();
             of_file("gather", uniform, linear_groups(elements))
         }
-        Primitive::Patches { input, grid } => patches(graph.tensor(*input), grid, elements, origin[1]),
+        Primitive::Im2col { input, geometry } => im2col(graph.tensor(*input), geometry, elements, origin[1]),
         Primitive::RowMax { input, block } => row_max(last(graph.tensor(*input)), *block, elements),
         Primitive::TreeSum { len, inner, block, .. } => tree_sum(*len, *inner, *block, elements),
         Primitive::SegmentSum { order, .. } => segment_sum(graph.tensor(*order), ty),
-        Primitive::Magnitude { input, block } => magnitude(input, *block, elements),
+        Primitive::Absmax { input, block } => absmax(input, *block, elements),
         Primitive::Quantise { input, digits, block, .. } => {
             quantise(ty, input, u32::from(*digits), *block, variant)
         }
@@ -185,12 +185,12 @@ fn shader_from(graph: &Graph, node: &Node, variant: Variant, origin: Index) -> O
     })
 }
 
-fn patches(input: &TensorType, grid: &PatchGrid, elements: u32, first_row: u32) -> Shader {
+fn im2col(input: &TensorType, geometry: &ConvGeometry, elements: u32, first_row: u32) -> Shader {
     let shape = &input.shape;
     let mut uniform = vec![elements, GRID_WIDTH, shape[3], first_row];
-    uniform.extend(grid.size.iter().chain(&grid.kernel));
-    uniform.extend([shape[1], shape[2], grid.stride, grid.padding]);
-    uniform.extend([u32::from(grid.transposed), 0, 0, 0]);
+    uniform.extend(geometry.size.iter().chain(&geometry.kernel));
+    uniform.extend([shape[1], shape[2], geometry.stride, geometry.padding]);
+    uniform.extend([u32::from(geometry.transposed), 0, 0, 0]);
     of_file("patches", uniform, linear_groups(elements))
 }
 
@@ -221,7 +221,7 @@ fn segment_sum(order: &TensorType, ty: &TensorType) -> Shader {
     of_file("segment_sum_long", vec![segments, width, columns, along], groups)
 }
 
-fn magnitude(input: &View, block: u32, elements: u32) -> Shader {
+fn absmax(input: &View, block: u32, elements: u32) -> Shader {
     let blocks = block_count(input.dims[3], block);
     let step = if block == 0 { input.dims[3] } else { block };
     let long = (input.strides[3] == 1 && step >= LONG) || step >= 1 << 15;
@@ -244,12 +244,12 @@ fn quantise(ty: &TensorType, input: &View, digits: u32, block: u32, variant: Var
     of_file("quantise", uniform, linear_groups(plane))
 }
 
-fn product([a, b]: [&TensorType; 2], block: u32, part: digits::Part, choice: Choice) -> Shader {
+fn product([a, b]: [&TensorType; 2], block: u32, part: digits::ProductPart, choice: Choice) -> Shader {
     let [batch, m, k] = [a.shape[0], a.shape[1], a.shape[2]];
     let n = b.shape[1];
     let (words, blocks) = (words_of_k(k), block_count(k, block));
     let step = if block == 0 { words } else { block / 4 };
-    let rest = u32::from(part == digits::Part::Rest) << 16;
+    let rest = u32::from(part == digits::ProductPart::RoundingError) << 16;
     let bits = digits::magnitude_bits(choice.digits_a) + digits::magnitude_bits(choice.digits_b) + rest;
     // The last word says where a dispatch begins in the third dimension.
     let uniform = vec![batch, m, n, words, blocks, step, bits, 0];

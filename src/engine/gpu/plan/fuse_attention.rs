@@ -34,8 +34,8 @@ pub fn candidates(
             return None;
         }
         let kernel = wgsl::attention::kernel(graph, &found, &target.limits)?;
-        let [first, [_, _, values, magnitudes]] = found.operands;
-        let reads = [&first[..], &[values, magnitudes], &found.reads].concat();
+        let [first, [_, _, values, absmaxes]] = found.operands;
+        let reads = [&first[..], &[values, absmaxes], &found.reads].concat();
         let writes = [&found.writes[..], &[graph.nodes[found.second].output]].concat();
         Some(Candidate::fused(graph, target, nodes, found.second, [reads, writes], kernel))
     };
@@ -82,10 +82,10 @@ fn is_member(fusion: &RowFusion, node: usize) -> bool {
 /// A member whose output is digitised by rows for a product.
 struct Digitised {
     result: usize,
-    magnitude: usize,
+    absmax: usize,
     quantise: usize,
     second: usize,
-    /// Digits and magnitudes of the product's operands.
+    /// Digits and absmaxes of the product's operands.
     operands: [TensorId; 4],
 }
 
@@ -109,9 +109,9 @@ impl<'a> Finder<'a> {
         let samples_and_rows = &self.graph.tensor(of_first[0]).shape[..2];
         let numbers = 0..self.rows.members.len();
         let digitised = numbers.clone().find_map(|number| self.digitised(number, samples_and_rows))?;
-        let Digitised { result, magnitude, quantise, second, operands } = digitised;
+        let Digitised { result, absmax, quantise, second, operands } = digitised;
         let inside =
-            |node: usize| is_member(self.rows, node) || [first, magnitude, quantise, second].contains(&node);
+            |node: usize| is_member(self.rows, node) || [first, absmax, quantise, second].contains(&node);
         let writes = self.writes(second, &inside)?;
         let causal = numbers.clone().all(|number| {
             let masked = self.is_masked(number, samples_and_rows[1]);
@@ -123,7 +123,7 @@ impl<'a> Finder<'a> {
             first,
             rows,
             result,
-            magnitude,
+            absmax,
             quantise,
             second,
             operands,
@@ -164,27 +164,25 @@ impl<'a> Finder<'a> {
     fn digitised(&self, result: usize, samples_and_rows: &[u32]) -> Option<Digitised> {
         let (graph, uses) = (self.graph, self.uses);
         let (member, output) = (self.rows.members[result], self.node(result).output);
-        let magnitude = *uses.readers(output).iter().find(|&&reader| {
-            matches!(&graph.nodes[reader].primitive, Primitive::Magnitude { input, block: 0 }
+        let absmax = *uses.readers(output).iter().find(|&&reader| {
+            matches!(&graph.nodes[reader].primitive, Primitive::Absmax { input, block: 0 }
                 if input.is_contiguous() && input.offset == 0 && input.dims[3] == self.rows.len)
         })?;
-        let Primitive::Magnitude { input: view, .. } = &graph.nodes[magnitude].primitive else { return None };
-        let of_magnitude = graph.nodes[magnitude].output;
-        let quantise = *uses.readers(of_magnitude).first()?;
+        let Primitive::Absmax { input: view, .. } = &graph.nodes[absmax].primitive else { return None };
+        let of_absmax = graph.nodes[absmax].output;
+        let quantise = *uses.readers(of_absmax).first()?;
         let Primitive::Quantise { input, block: 0, .. } = &graph.nodes[quantise].primitive else {
             return None;
         };
         let digits = graph.nodes[quantise].output;
         let [second] = *uses.readers(digits) else { return None };
         let operands = product_operands(&graph.nodes[second])?;
-        let [a, magnitudes_a, b, magnitudes_b] = operands;
-        let left = (a, magnitudes_a) == (digits, of_magnitude)
-            && ![b, magnitudes_b].contains(&of_magnitude)
-            && b != a;
-        let alone = uses.readers(of_magnitude) == [quantise, second]
-            && ![digits, of_magnitude].into_iter().any(|tensor| uses.is_output(tensor));
+        let [a, absmaxes_a, b, absmaxes_b] = operands;
+        let left = (a, absmaxes_a) == (digits, of_absmax) && ![b, absmaxes_b].contains(&of_absmax) && b != a;
+        let alone = uses.readers(of_absmax) == [quantise, second]
+            && ![digits, of_absmax].into_iter().any(|tensor| uses.is_output(tensor));
         let same = input == view && graph.tensor(a).shape[..2] == *samples_and_rows;
-        let found = Digitised { result, magnitude, quantise, second, operands };
+        let found = Digitised { result, absmax, quantise, second, operands };
         (member.role == Role::Wide && left && alone && same).then_some(found)
     }
 
@@ -223,7 +221,7 @@ impl<'a> Finder<'a> {
 mod tests {
 
     use super::*;
-    use crate::engine::gpu::plan::fuse_digits::{magnitudes_of, on_the_way};
+    use crate::engine::gpu::plan::fuse_digits::{absmaxes_of, on_the_way};
     use crate::engine::gpu::selftest::attention;
     use crate::program::models::{Gelu, Gpt, Model};
     use crate::program::optimizer::Optimizer;
@@ -338,12 +336,12 @@ mod tests {
         let node = |at: usize| (graph.nodes[at].primitive.inputs(), graph.nodes[at].output);
         let digitised: Vec<Touched> = (0..graph.nodes.len())
             .filter_map(|at| {
-                let Primitive::Quantise { input, magnitudes, .. } = &graph.nodes[at].primitive else {
+                let Primitive::Quantise { input, absmaxes, .. } = &graph.nodes[at].primitive else {
                     return None;
                 };
-                let nodes = [magnitudes_of(&graph, &uses, at)?, vec![at]].concat();
+                let nodes = [absmaxes_of(&graph, &uses, at)?, vec![at]].concat();
                 (input.strides[3] == 1)
-                    .then(|| (nodes, at, vec![input.tensor, *magnitudes, graph.nodes[at].output]))
+                    .then(|| (nodes, at, vec![input.tensor, *absmaxes, graph.nodes[at].output]))
             })
             .collect();
         let of_rows =

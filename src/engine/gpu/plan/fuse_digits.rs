@@ -8,28 +8,28 @@ use crate::engine::gpu::device::kernel::{Digitise, Kernel};
 use crate::program::graph::{Graph, Primitive, TensorId, View, block_count};
 use crate::shaders::product::Variant;
 
-/// What computes an operand's magnitudes and digits at once, of every operand that lies whole in memory.
+/// What computes an operand's absmaxes and digits at once, of every operand that lies whole in memory.
 pub fn digits(graph: &Graph, uses: &Uses, target: &Target) -> Vec<Candidate> {
     if target.variant != Variant::Dot {
         return Vec::new();
     }
     let candidate = |at: usize| {
         let node = &graph.nodes[at];
-        let Primitive::Quantise { input, magnitudes, digits, block } = &node.primitive else { return None };
-        let mut nodes = magnitudes_of(graph, uses, at)?;
+        let Primitive::Quantise { input, absmaxes, digits, block } = &node.primitive else { return None };
+        let mut nodes = absmaxes_of(graph, uses, at)?;
         if !target.is_whole(graph, node) {
             return None; // one launch sees whole tensors
         }
         let what = Digitise::ScaleAndQuantise { digits: u32::from(*digits) };
         let kernel = digitising(graph, input, *block, what)?;
         nodes.push(at);
-        let tensors = [vec![input.tensor], vec![*magnitudes, node.output]];
+        let tensors = [vec![input.tensor], vec![*absmaxes, node.output]];
         Some(Candidate::fused(graph, target, nodes, at, tensors, kernel))
     };
     (0..graph.nodes.len()).filter_map(candidate).collect()
 }
 
-/// What computes a product with its left operand's magnitudes and digits, which nobody else reads, wherever all of it lies whole in
+/// What computes a product with its left operand's absmaxes and digits, which nobody else reads, wherever all of it lies whole in
 /// memory.
 pub fn columns(graph: &Graph, uses: &Uses, target: &Target) -> Vec<Candidate> {
     if target.variant != Variant::Dot {
@@ -42,10 +42,10 @@ pub fn columns(graph: &Graph, uses: &Uses, target: &Target) -> Vec<Candidate> {
         if !words || !nodes.iter().all(|&node| target.is_whole(graph, &graph.nodes[node])) {
             return None;
         }
-        let ([_, _, b, magnitudes_b], size) = (product_operands(node)?, product_size(graph, node)?);
+        let ([_, _, b, absmaxes_b], size) = (product_operands(node)?, product_size(graph, node)?);
         let digits = [size.digits_a, size.digits_b];
         let kernel = Kernel::Columns { view: view.clone(), digits, columns: size.columns };
-        let tensors = [vec![view.tensor, b, magnitudes_b], vec![node.output]];
+        let tensors = [vec![view.tensor, b, absmaxes_b], vec![node.output]];
         Some(Candidate::fused(graph, target, nodes, at, tensors, kernel))
     };
     (0..graph.nodes.len()).filter_map(candidate).collect()
@@ -53,41 +53,41 @@ pub fn columns(graph: &Graph, uses: &Uses, target: &Target) -> Vec<Candidate> {
 
 /// The view that is digitised, in one scale group a row, for this node alone, if that is a product's left operand; with all nodes in order.
 pub fn on_the_way<'a>(graph: &'a Graph, uses: &Uses, at: usize) -> Option<(&'a View, Vec<usize>)> {
-    let [a, magnitudes_a, b, magnitudes_b] = product_operands(&graph.nodes[at])?;
+    let [a, absmaxes_a, b, absmaxes_b] = product_operands(&graph.nodes[at])?;
     let quantise = uses.writer(a)?;
     let Primitive::Quantise { input, block: 0, .. } = &graph.nodes[quantise].primitive else { return None };
-    let alone = uses.readers(a) == [at] && uses.readers(magnitudes_a) == [quantise, at];
-    if !alone || a == b || magnitudes_a == magnitudes_b || uses.is_output(a) || uses.is_output(magnitudes_a) {
+    let alone = uses.readers(a) == [at] && uses.readers(absmaxes_a) == [quantise, at];
+    if !alone || a == b || absmaxes_a == absmaxes_b || uses.is_output(a) || uses.is_output(absmaxes_a) {
         return None;
     }
-    let mut nodes = magnitudes_of(graph, uses, quantise)?;
+    let mut nodes = absmaxes_of(graph, uses, quantise)?;
     nodes.extend([quantise, at]);
     Some((input, nodes))
 }
 
-/// The nodes that make the magnitudes of a node which quantises, if these are of its own view and it is the first to read
+/// The nodes that make the absmaxes of a node which quantises, if these are of its own view and it is the first to read
 /// them: one, or two where scale groups are long and the first finds those of shorter groups for the second alone.
-pub fn magnitudes_of(graph: &Graph, uses: &Uses, quantise: usize) -> Option<Vec<usize>> {
-    let Primitive::Quantise { input: operand, magnitudes, block: of_operand, .. } =
+pub fn absmaxes_of(graph: &Graph, uses: &Uses, quantise: usize) -> Option<Vec<usize>> {
+    let Primitive::Quantise { input: operand, absmaxes, block: of_operand, .. } =
         &graph.nodes[quantise].primitive
     else {
         return None;
     };
-    if uses.readers(*magnitudes).first() != Some(&quantise) {
+    if uses.readers(*absmaxes).first() != Some(&quantise) {
         return None;
     }
-    let magnitude = |tensor: TensorId| {
+    let absmax = |tensor: TensorId| {
         let at = uses.writer(tensor)?;
         match &graph.nodes[at].primitive {
-            Primitive::Magnitude { input, block } => Some((at, input, *block)),
+            Primitive::Absmax { input, block } => Some((at, input, *block)),
             _ => None,
         }
     };
-    let (whole, input, block) = magnitude(*magnitudes)?;
+    let (whole, input, block) = absmax(*absmaxes)?;
     if (input, block) == (operand, *of_operand) {
         return Some(vec![whole]);
     }
-    let (part, partial, leaf) = magnitude(input.tensor)?;
+    let (part, partial, leaf) = absmax(input.tensor)?;
     let [first, second, rows, k] = operand.dims;
     let blocks = block_count(k, leaf);
     let strides = [second * rows * blocks, rows * blocks, blocks, 1];
@@ -122,12 +122,12 @@ mod tests {
         let uses = Uses::of(&graph);
         let quantise = |node: &(usize, &Node)| matches!(node.1.primitive, Primitive::Quantise { .. });
         let found = graph.nodes.iter().enumerate().filter(quantise);
-        found.map(|(i, _)| magnitudes_of(&graph, &uses, i)).collect()
+        found.map(|(i, _)| absmaxes_of(&graph, &uses, i)).collect()
     }
 
     #[test]
-    fn the_first_reader_of_magnitudes_computes_them() {
-        // Both operands are the same view: one magnitude, of which the second is a later reader.
+    fn the_first_reader_of_absmaxes_computes_them() {
+        // Both operands are the same view: one absmax, of which the second is a later reader.
         assert_eq!(of(100, 0, |_, _| ()), [Some(vec![0]), None]);
         assert_eq!(of(256, 64, |_, _| ()), [Some(vec![0]), None]);
         // In two levels.
@@ -136,11 +136,11 @@ mod tests {
     }
 
     #[test]
-    fn magnitudes_that_others_see_are_not_left_out() {
+    fn absmaxes_that_others_see_are_not_left_out() {
         let partial = |b: &mut Builder, x: TensorId| {
             let input = b.whole(x);
             // An equal node is the same one.
-            let node = b.node(Primitive::Magnitude { input, block: 4096 }, DType::U32, &[1, 3, 3]);
+            let node = b.node(Primitive::Absmax { input, block: 4096 }, DType::U32, &[1, 3, 3]);
             b.output("partial", node);
         };
         assert_eq!(of(10_000, 0, partial), [None, None]);

@@ -243,7 +243,7 @@ mod tests {
     use super::*;
     use crate::arith::DType;
     use crate::program::builder::Builder;
-    use crate::program::expr::{Body, Writer};
+    use crate::program::expr::{Body, BodyWriter};
     use crate::program::models::{Gelu, Gpt, Model};
     use crate::program::optimizer::Optimizer;
     use crate::program::products::ProductTable;
@@ -386,7 +386,7 @@ mod tests {
     fn chain(rows: u32, len: u32, more: impl FnOnce(&mut Builder, [TensorId; 3])) -> Vec<String> {
         let mut b = Builder::new(ProductTable::preset());
         let x = b.input("x", DType::F32, &[rows, len]);
-        let square = b.zip("square.v1", x, x, Writer::mul);
+        let square = b.zip("square.v1", x, x, BodyWriter::mul);
         let sum = b.sum_last(square);
         let ratio = Body::new("ratio.v1", |w| {
             let (x, sum) = (w.input(0), w.input(1));
@@ -435,7 +435,7 @@ mod tests {
         let later = chain(64, 64, |b, [x, square, sum]| {
             let columns = b.sum_leading(square);
             let mixed = b.map(Body::new("mixed.v1", |w| w.input(0)), &[columns], &[64, 64]);
-            let both = b.zip("both.v1", square, mixed, Writer::add);
+            let both = b.zip("both.v1", square, mixed, BodyWriter::add);
             b.output("both", both);
             // This does not, though it comes later still.
             let early = b.map(

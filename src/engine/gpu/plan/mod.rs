@@ -179,7 +179,7 @@ mod tests {
                 let own: Vec<Candidate> =
                     found.iter().filter(|candidate| candidate.nodes == [index]).cloned().collect();
                 let digitises =
-                    matches!(node.primitive, Primitive::Magnitude { .. } | Primitive::Quantise { .. });
+                    matches!(node.primitive, Primitive::Absmax { .. } | Primitive::Quantise { .. });
                 let expected: &[_] =
                     if digitises { &["node", "node by shaders"] } else { &["node by shaders"] };
                 assert_eq!(kinds(&own), expected, "{}", node.operator);

@@ -9,7 +9,7 @@ use crate::engine::gpu::device::layout::words_of_k;
 use crate::engine::gpu::rows::access::Index;
 use crate::program::expr::Instr;
 use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View, block_count, row_major};
-use crate::program::patches::PatchGrid;
+use crate::program::im2col::ConvGeometry;
 use crate::shaders::product::Variant;
 
 /// The windows of a node where a shader sees `limit` bytes, a multiple of 256; none if it need not be split.
@@ -50,11 +50,11 @@ impl Split<'_> {
         match &self.node.primitive {
             Primitive::Map { .. } => self.map(),
             Primitive::Gather { .. } => self.gather(),
-            Primitive::Patches { grid, .. } => self.patches(*grid),
+            Primitive::Im2col { geometry, .. } => self.im2col(*geometry),
             Primitive::RowMax { block, .. } => self.reduction(self.columns(0), 1, *block),
             Primitive::TreeSum { len, inner, block, .. } => self.reduction(*len, *inner, *block),
             Primitive::SegmentSum { .. } => self.segment_sum(),
-            Primitive::Magnitude { input, block } => self.magnitude(input, *block),
+            Primitive::Absmax { input, block } => self.absmax(input, *block),
             Primitive::Quantise { input, block, .. } => self.quantise(input, *block),
             Primitive::Product { .. } => self.product(),
             Primitive::Native { a, b } => self.native(a, b),
@@ -234,11 +234,11 @@ impl Split<'_> {
     }
 
     /// [samples, rows of patches, what a row of patches has] of the output; a part reads whole images.
-    fn patches(&self, grid: PatchGrid) -> Result<Vec<Window>, TooLarge> {
+    fn im2col(&self, geometry: ConvGeometry) -> Result<Vec<Window>, TooLarge> {
         let shape = &self.ty(0).shape;
         let [samples, height, width, channels] = [0, 1, 2, 3].map(|d| shape[d]);
-        let ([down, across], image) = (grid.size, height * width * channels);
-        let [_, line] = PatchGrid { size: [1, 1], ..grid }.shape(1, channels * across);
+        let ([down, across], image) = (geometry.size, height * width * channels);
+        let [_, line] = ConvGeometry { size: [1, 1], ..geometry }.shape(1, channels * across);
         let parts = self.parts([1, samples, down, 1], &|[_, n, y, _]| {
             vec![self.dense(0, volume(&[n, image])), self.dense(1, volume(&[n, y, line]))]
         })?;
@@ -248,9 +248,9 @@ impl Split<'_> {
                 let to = window([0, down * line, line, 1], [0, n, y, 0], [1, samples, rows, line]);
                 let types =
                     vec![elements(&[samples, height, width, channels]), elements(&[samples, rows, line])];
-                let grid = PatchGrid { size: [rows, across], ..grid };
+                let geometry = ConvGeometry { size: [rows, across], ..geometry };
                 let bindings = vec![self.bind(0, from), self.bind(1, to)];
-                let part = self.part(Primitive::Patches { input: TensorId(0), grid }, types, bindings);
+                let part = self.part(Primitive::Im2col { input: TensorId(0), geometry }, types, bindings);
                 Window { origin: [0, y, 0, 0], ..part }
             });
         Ok(windows.collect())
@@ -313,7 +313,7 @@ impl Split<'_> {
     }
 
     /// [outer, inner, rows, blocks] of the output.
-    fn magnitude(&self, view: &View, block: u32) -> Result<Vec<Window>, TooLarge> {
+    fn absmax(&self, view: &View, block: u32) -> Result<Vec<Window>, TooLarge> {
         let [outer, inner, rows, k] = view.dims;
         let (step, blocks) = (if block == 0 { k } else { block }, block_count(k, block));
         let places_of = |first: u32, blocks: u32| (k - first * step).min(blocks.saturating_mul(step));
@@ -328,7 +328,7 @@ impl Split<'_> {
             let (binding, input) = self.bind_view(0, part);
             let to = self.bind(1, window(strides, first, len));
             let types = vec![elements(&[1]), elements(&[outer * inner, rows, blocks])];
-            self.part(Primitive::Magnitude { input, block }, types, vec![binding, to])
+            self.part(Primitive::Absmax { input, block }, types, vec![binding, to])
         });
         Ok(windows.collect())
     }
@@ -341,8 +341,8 @@ impl Split<'_> {
         let row = self.row_words(2);
         let parts = self.parts([outer, inner, rows, 1], &|[o, i, r, _]| {
             let rows = volume(&[o, i, r]);
-            let magnitudes = self.dense(1, rows * u64::from(blocks));
-            vec![self.viewed(0, view, [o, i, r, k]), magnitudes, self.dense(2, rows * row)]
+            let absmaxes = self.dense(1, rows * u64::from(blocks));
+            vec![self.viewed(0, view, [o, i, r, k]), absmaxes, self.dense(2, rows * row)]
         })?;
         let strides = row_major([outer, inner, rows, blocks]);
         let windows = parts.into_iter().map(|IndexRange { first, len }| {
@@ -350,7 +350,7 @@ impl Split<'_> {
             let (binding, input) = self.bind_view(0, part_of(view, first, [outer, samples, rows, k]));
             let scales = window(strides, first, [outer, samples, rows, blocks]);
             let to = self.quantised(2, inner, [o, i, r], [outer, samples, rows]);
-            let primitive = Primitive::Quantise { input, magnitudes: TensorId(1), digits, block };
+            let primitive = Primitive::Quantise { input, absmaxes: TensorId(1), digits, block };
             let quantised = TensorType { dtype: self.ty(2).dtype, shape: vec![outer * samples, rows, k] };
             let types = vec![elements(&[1]), elements(&[1]), quantised];
             let bindings = vec![binding, self.bind(1, scales), self.bind(2, to)];
@@ -389,8 +389,8 @@ impl Split<'_> {
                     scales(3, n, j, columns),
                     self.bind(4, to),
                 ];
-                let [a, magnitudes_a, b, magnitudes_b] = [0, 1, 2, 3].map(TensorId);
-                let primitive = Primitive::Product { a, magnitudes_a, b, magnitudes_b, block, part };
+                let [a, absmaxes_a, b, absmaxes_b] = [0, 1, 2, 3].map(TensorId);
+                let primitive = Primitive::Product { a, absmaxes_a, b, absmaxes_b, block, part };
                 let side = |number: usize, rows: u32| TensorType {
                     dtype: self.ty(number).dtype,
                     shape: vec![samples, rows, k],

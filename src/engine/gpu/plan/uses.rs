@@ -1,6 +1,6 @@
 //! Who writes and who reads the tensors of a graph.
 
-use crate::arith::digits::Part;
+use crate::arith::digits::ProductPart;
 use crate::program::graph::{Graph, Node, Primitive, TensorId};
 
 /// Who writes and who reads tensors.
@@ -44,11 +44,11 @@ impl Uses {
     }
 }
 
-/// The digits and magnitudes of a product's operands, if it is one whole sum, rounded.
+/// The digits and absmaxes of a product's operands, if it is one whole sum, rounded.
 pub fn product_operands(node: &Node) -> Option<[TensorId; 4]> {
     match &node.primitive {
-        Primitive::Product { a, magnitudes_a, b, magnitudes_b, block: 0, part: Part::Rounded } => {
-            Some([*a, *magnitudes_a, *b, *magnitudes_b])
+        Primitive::Product { a, absmaxes_a, b, absmaxes_b, block: 0, part: ProductPart::Rounded } => {
+            Some([*a, *absmaxes_a, *b, *absmaxes_b])
         }
         _ => None,
     }

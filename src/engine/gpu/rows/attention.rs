@@ -12,10 +12,10 @@ pub struct AttentionFusion {
     /// The member whose output is digitised.
     pub result: usize,
     /// The nodes that digitise it, and the product that takes that as its left operand.
-    pub magnitude: usize,
+    pub absmax: usize,
     pub quantise: usize,
     pub second: usize,
-    /// Digits and magnitudes of both products' operands.
+    /// Digits and absmaxes of both products' operands.
     pub operands: [[TensorId; 4]; 2],
     /// Whether nothing depends on the first product's places beyond the diagonal.
     pub causal: bool,
@@ -28,7 +28,7 @@ impl AttentionFusion {
     /// All of its nodes, in order.
     pub fn nodes(&self) -> Vec<usize> {
         let mut nodes = self.rows.nodes();
-        nodes.extend([self.first, self.magnitude, self.quantise, self.second]);
+        nodes.extend([self.first, self.absmax, self.quantise, self.second]);
         nodes.sort_unstable();
         nodes
     }

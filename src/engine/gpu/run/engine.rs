@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::pool::Pool;
-use crate::arith::grid::GridRule;
+use crate::arith::rounding_grid::GridRule;
 use crate::engine::EngineError;
 use crate::engine::gpu::device::Device;
 #[cfg(feature = "cuda")]

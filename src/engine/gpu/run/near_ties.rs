@@ -1,5 +1,5 @@
 //! The search for near ties of native products where they are, so that neither results nor operands leave the device: norms, what
-//! was found and, of products with a floor, magnitudes do. Where nothing else rounds them, the search does, which has each result
+//! was found and, of products with a floor, absmaxes do. Where nothing else rounds them, the search does, which has each result
 //! at hand. What was found is copied and looked at while the device goes on, if it can do both; what is kept for that, and for how
 //! long, depends on the graph alone, so that a step finds the same memory free as the one before.
 
@@ -9,7 +9,7 @@ use super::engine::{GpuEngine, Ready};
 use super::memory::{Shown, Storage};
 use super::pool::Buffer;
 use crate::arith::DType;
-use crate::arith::grid::GridRule;
+use crate::arith::rounding_grid::GridRule;
 use crate::arith::words::words_from_bytes;
 use crate::engine::gpu::device::kernel::Kernel;
 use crate::engine::gpu::device::{Device, Dispatch, layout};
@@ -79,7 +79,7 @@ impl Sizes {
             scan.a.dims[2],
             scan.b.dims[2],
             u32::from(scan.bits),
-            u32::from(scan.magnitudes.is_some()),
+            u32::from(scan.absmaxes.is_some()),
             scan.floor_offset as u32,
             scan.floor_min as u32,
             scan.norms.to_bits(),
@@ -99,7 +99,7 @@ struct Started<D: Device> {
     index: usize,
     scan: NearTieSearch,
     sizes: Sizes,
-    /// The copy of the count, the norms and the magnitudes; none if these are read when they are asked for. Before what it reads, which
+    /// The copy of the count, the norms and the absmaxes; none if these are read when they are asked for. Before what it reads, which
     /// nobody else may have before it has ended.
     copying: Option<D::Copying>,
     /// The product and what it reads, in case all of it has to be shown.
@@ -140,8 +140,8 @@ impl<D: Device> Searches<D> {
 /// Whether a search's grid is the one that a product is rounded to.
 fn is_of(scan: &NearTieSearch, logged: &LoggedProduct) -> bool {
     let rule = logged.rule;
-    let magnitudes = (rule.floor != 0).then_some([logged.magnitudes_a, logged.magnitudes_b]);
-    (&scan.a, &scan.b, scan.magnitudes) == (&logged.a, &logged.b, magnitudes)
+    let absmaxes = (rule.floor != 0).then_some([logged.absmaxes_a, logged.absmaxes_b]);
+    (&scan.a, &scan.b, scan.absmaxes) == (&logged.a, &logged.b, absmaxes)
         && scan.bits == rule.bits
         && [scan.floor_offset, scan.floor_min] == [rule.floor_offset(logged.a.dims[3]), rule.floor_min()]
 }
@@ -149,13 +149,13 @@ fn is_of(scan: &NearTieSearch, logged: &LoggedProduct) -> bool {
 /// The product and what a search in it reads.
 fn held(output: TensorId, scan: &NearTieSearch, values: &[Option<Tensor>]) -> Vec<(TensorId, Tensor)> {
     let mut read = vec![output, scan.a.tensor, scan.b.tensor];
-    read.extend(scan.magnitudes.into_iter().flatten());
+    read.extend(scan.absmaxes.into_iter().flatten());
     let tensor = |id: TensorId| values[id.0 as usize].clone().expect("a node's inputs are there after it");
     read.into_iter().map(|id| (id, tensor(id))).collect()
 }
 
-/// The magnitudes among what a search holds, with their bytes.
-fn magnitudes<'h, M: Send + Sync + 'static>(
+/// The absmaxes among what a search holds, with their bytes.
+fn absmaxes<'h, M: Send + Sync + 'static>(
     held: &'h [(TensorId, Tensor)],
     sizes: &Sizes,
 ) -> Vec<(&'h M, u64)> {
@@ -199,10 +199,10 @@ impl<D: Device> GpuEngine<D> {
         };
         let (to_sides, to_found) =
             ((sides.memory(), sizes.side_bytes()), (found.memory(), 4 * WORDS * sizes.places));
-        // Without a floor nobody reads magnitudes.
-        let of_magnitudes = if scan.magnitudes.is_some() { [3, 4] } else { [0, 0] };
-        let [magnitudes_a, magnitudes_b] = of_magnitudes.map(buffer);
-        let mut near = vec![buffer(0), magnitudes_a, magnitudes_b, to_sides, to_found];
+        // Without a floor nobody reads absmaxes.
+        let of_absmaxes = if scan.absmaxes.is_some() { [3, 4] } else { [0, 0] };
+        let [absmaxes_a, absmaxes_b] = of_absmaxes.map(buffer);
+        let mut near = vec![buffer(0), absmaxes_a, absmaxes_b, to_sides, to_found];
         near.extend(rounded.iter().map(|(_, storage)| (storage.whole(), 4 * sizes.elements)));
         let buffers = [vec![buffer(1), to_sides], vec![buffer(2), to_sides], near];
         let uniforms = self.kept(&data);
@@ -216,7 +216,7 @@ impl<D: Device> GpuEngine<D> {
             }
         });
         self.device.submit(&dispatches.collect::<Vec<_>>())?;
-        let from = [vec![to_sides], magnitudes(&held, &sizes)].concat();
+        let from = [vec![to_sides], absmaxes(&held, &sizes)].concat();
         let copying = self.device.begin_read(&from)?;
         let bytes = (0..held.len()).map(|i| buffer(i).1).sum();
         searches.held += bytes;
@@ -285,7 +285,7 @@ impl<D: Device> GpuEngine<D> {
             Some(copying) => self.device.end_read(copying, &mut take)?,
             None => {
                 self.device.read(search.sides.memory(), sizes.side_bytes(), &mut take)?;
-                for (memory, bytes) in magnitudes(&search.held, sizes) {
+                for (memory, bytes) in absmaxes(&search.held, sizes) {
                     self.device.read(memory, bytes, &mut take)?;
                 }
             }
@@ -296,11 +296,11 @@ impl<D: Device> GpuEngine<D> {
         }
         let mut norms_a = words.split_off(COUNT as usize);
         let mut norms_b = norms_a.split_off(rows_a);
-        let mut magnitudes_a = norms_b.split_off(rows_b);
+        let mut absmaxes_a = norms_b.split_off(rows_b);
         let norms = [norms_a, norms_b].map(|norms| norms.into_iter().map(f32::from_bits).collect());
-        let magnitudes = scan.magnitudes.is_some().then(|| {
-            let magnitudes_b = magnitudes_a.split_off(rows_a);
-            [magnitudes_a, magnitudes_b]
+        let absmaxes = scan.absmaxes.is_some().then(|| {
+            let absmaxes_b = absmaxes_a.split_off(rows_a);
+            [absmaxes_a, absmaxes_b]
         });
         let mut candidates = Vec::with_capacity(count as usize);
         if count != 0 {
@@ -308,10 +308,14 @@ impl<D: Device> GpuEngine<D> {
             self.device.read_beside(search.found.memory(), 4 * WORDS * count, &mut |bytes| {
                 let words = words_from_bytes(DType::U32, bytes);
                 let found = words.as_chunks::<{ WORDS as usize }>().0.iter();
-                candidates.extend(found.map(|&[place, high, rest]| Candidate { place, high, rest }));
+                candidates.extend(found.map(|&[place, high, rounding_error]| Candidate {
+                    place,
+                    high,
+                    rounding_error,
+                }));
             })?;
         }
-        Ok(Some(NearTiesFound { norms, magnitudes, candidates }))
+        Ok(Some(NearTiesFound { norms, absmaxes, candidates }))
     }
 
     /// Compares both ways to round a product on a grid, if the device has both and has not shown it before: what the search rounds is

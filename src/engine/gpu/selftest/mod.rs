@@ -9,8 +9,8 @@ use std::sync::Arc;
 #[cfg(feature = "cuda")]
 pub use native::multiplies_integers_well;
 
-use crate::arith::grid::GridRule;
 use crate::arith::philox::philox4x32_10;
+use crate::arith::rounding_grid::GridRule;
 use crate::arith::words::bytes_from_words;
 use crate::arith::{DType, float};
 use crate::engine::near_tie_search::{NearTieSearch, NearTiesFound};
@@ -172,7 +172,7 @@ pub fn rounds_well(engine: &mut dyn Engine, rule: GridRule) -> Result<bool, Engi
     let scan = NearTieSearch {
         a: product.a.clone(),
         b: product.b.clone(),
-        magnitudes: (rule.floor != 0).then_some([product.magnitudes_a, product.magnitudes_b]),
+        absmaxes: (rule.floor != 0).then_some([product.absmaxes_a, product.absmaxes_b]),
         bits: rule.bits,
         floor_offset: rule.floor_offset(PLACES),
         floor_min: rule.floor_min(),

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 use super::product::simd::{Path, vectorised};
 use crate::arith::float;
-use crate::arith::grid::{FLOOR_MAX, field};
+use crate::arith::rounding_grid::{FLOOR_MAX, field};
 use crate::program::expr::Body;
 use crate::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId};
 use crate::program::logged::{bf16_body, round_body};
@@ -35,7 +35,7 @@ pub fn run<'a>(graph: &Graph, node: &Node, words: impl Fn(TensorId) -> &'a [u32]
                 round(
                     logged,
                     words(logged.product),
-                    [words(logged.magnitudes_a), words(logged.magnitudes_b)],
+                    [words(logged.absmaxes_a), words(logged.absmaxes_b)],
                     out,
                 );
             }
@@ -50,7 +50,7 @@ fn is_body_of(logged: &LoggedProduct, body: &Body) -> bool {
     *body == round_body(logged.rule, logged.dims()[3] as u32)
 }
 
-fn round(logged: &LoggedProduct, x: &[u32], [magnitudes_a, magnitudes_b]: [&[u32]; 2], out: &mut [u32]) {
+fn round(logged: &LoggedProduct, x: &[u32], [absmaxes_a, absmaxes_b]: [&[u32]; 2], out: &mut [u32]) {
     let [_, m, n, k] = logged.dims();
     let rule = logged.rule;
     let (offset, least) = (rule.floor_offset(k as u32), rule.floor_min());
@@ -58,8 +58,8 @@ fn round(logged: &LoggedProduct, x: &[u32], [magnitudes_a, magnitudes_b]: [&[u32
     out.par_chunks_mut(rows * n).zip(x.par_chunks(rows * n)).enumerate().for_each(|(task, (out, x))| {
         for (i, (out, x)) in out.chunks_mut(n).zip(x.chunks(n)).enumerate() {
             let row = task * rows + i;
-            let columns = &magnitudes_b[row / m * n..][..n];
-            let scan = Row { offset: field(magnitudes_a[row]) + offset, least, bits: i32::from(rule.bits) };
+            let columns = &absmaxes_b[row / m * n..][..n];
+            let scan = Row { offset: field(absmaxes_a[row]) + offset, least, bits: i32::from(rule.bits) };
             round_row(Path::fastest(), x, columns, scan, out);
         }
     });
@@ -72,19 +72,19 @@ struct Row {
     bits: i32,
 }
 
-/// The magnitude's bits to nearest even above `dropped` bits.
+/// The absmax's bits to nearest even above `dropped` bits.
 #[inline(always)]
-fn cut(magnitude: u32, dropped: u32) -> u32 {
-    let odd = magnitude >> dropped & 1;
-    (magnitude + ((1 << dropped >> 1) - 1) + odd) & !((1 << dropped) - 1)
+fn cut(absmax: u32, dropped: u32) -> u32 {
+    let odd = absmax >> dropped & 1;
+    (absmax + ((1 << dropped >> 1) - 1) + odd) & !((1 << dropped) - 1)
 }
 
 vectorised! {
     fn cast(input: &[u32], out: &mut [u32]) {
         for (out, &x) in out.iter_mut().zip(input) {
-            let magnitude = x & !float::SIGN;
-            let rounded = cut(magnitude, 16) + (x & float::SIGN);
-            *out = if magnitude > float::INFINITY { float::NAN } else { rounded };
+            let absmax = x & !float::SIGN;
+            let rounded = cut(absmax, 16) + (x & float::SIGN);
+            *out = if absmax > float::INFINITY { float::NAN } else { rounded };
         }
     }
 }
@@ -93,12 +93,12 @@ vectorised! {
     fn round_row(x: &[u32], columns: &[u32], row: Row, out: &mut [u32]) {
         let dropped = (32 - row.bits) as u32;
         for ((out, &x), &column) in out.iter_mut().zip(x).zip(columns) {
-            let magnitude = x & !float::SIGN;
+            let absmax = x & !float::SIGN;
             let floor = (field(column) + row.offset).clamp(row.least, FLOOR_MAX);
             let c = f32::from_bits(((floor + 150) as u32) << 23);
-            let coarse = ((f32::from_bits(magnitude) + c) - c).to_bits();
-            let floored = field(magnitude) + dropped as i32 <= floor + 149;
-            let rounded = if floored { coarse } else { cut(magnitude, dropped) };
+            let coarse = ((f32::from_bits(absmax) + c) - c).to_bits();
+            let floored = field(absmax) + dropped as i32 <= floor + 149;
+            let rounded = if floored { coarse } else { cut(absmax, dropped) };
             *out = if rounded == 0 { 0 } else { rounded + (x & float::SIGN) };
         }
     }
@@ -107,7 +107,7 @@ vectorised! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arith::grid::GridRule;
+    use crate::arith::rounding_grid::GridRule;
     use crate::program::graph::View;
     use crate::program::products::ProductClass;
 
@@ -139,18 +139,18 @@ mod tests {
                 class: ProductClass::Linear,
                 a: view([1, batch, m, k]),
                 b: view([1, batch, n, k]),
-                magnitudes_a: TensorId(0),
-                magnitudes_b: TensorId(0),
+                absmaxes_a: TensorId(0),
+                absmaxes_b: TensorId(0),
                 rule: GridRule { bits: 16, floor },
                 product: TensorId(0),
                 output: TensorId(0),
                 exact: Vec::new(),
             };
-            // Magnitudes of finite rows, and results from all over binary32 and from near the floor.
-            let magnitudes = |seed, len| -> Vec<u32> {
+            // Absmaxes of finite rows, and results from all over binary32 and from near the floor.
+            let absmaxes = |seed, len| -> Vec<u32> {
                 words(seed, len).iter().map(|x| (x & 0x0fff_ffff) + 0x3800_0000).collect()
             };
-            let (a, b) = (magnitudes(2, (batch * m) as usize), magnitudes(3, (batch * n) as usize));
+            let (a, b) = (absmaxes(2, (batch * m) as usize), absmaxes(3, (batch * n) as usize));
             let mut x = words(4, (batch * m * n) as usize);
             for (i, x) in x.iter_mut().enumerate().filter(|(i, _)| i % 2 == 0) {
                 let (row, column) = (i / n as usize, i / (m * n) as usize * n as usize + i % n as usize);

@@ -13,7 +13,7 @@ pub const FLOOR_MAX: i32 = 104;
 
 /// The grid of one element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grid {
+pub struct RoundingGrid {
     /// Leading bits of the binary32 pattern that are kept, 10..=32.
     bits: i32,
     /// Values below 2^(floor + bits - 9) are multiples of 2^floor.
@@ -29,16 +29,16 @@ pub struct GridRule {
     pub floor: u8,
 }
 
-/// The exponent that a scale group's magnitude gives to the floor, or a value's own: the biased field, at least 1.
+/// The exponent that a scale group's absmax gives to the floor, or a value's own: the biased field, at least 1.
 #[inline(always)]
-pub fn field(magnitude: u32) -> i32 {
-    ((magnitude >> 23) as i32).max(1)
+pub fn field(absmax: u32) -> i32 {
+    ((absmax >> 23) as i32).max(1)
 }
 
 impl GridRule {
     /// The index that a program's rounding gives a result known as `high`, the nearest binary32, and `value`, with what is left of
     /// it. On binary32 itself that is `high`: the rest may have been rounded to exactly half a unit, and no longer say which side.
-    pub fn rounded(self, grid: Grid, high: u32, value: f64) -> i64 {
+    pub fn rounded(self, grid: RoundingGrid, high: u32, value: f64) -> i64 {
         grid.index(if self.bits == 32 { f64::from(f32::from_bits(high)) } else { value })
     }
 
@@ -47,7 +47,7 @@ impl GridRule {
         self.bits > 16
     }
 
-    /// What is added to both magnitudes' fields to give the floor's exponent. The scale of a dot product of K terms is
+    /// What is added to both absmaxes' fields to give the floor's exponent. The scale of a dot product of K terms is
     /// 2^(ea + eb) * sqrt(K).
     pub fn floor_offset(self, k: u32) -> i32 {
         k.max(1).ilog2() as i32 / 2 - i32::from(self.floor) - 2 * 126
@@ -58,15 +58,15 @@ impl GridRule {
         -149 + 32 - i32::from(self.bits)
     }
 
-    /// The grid of an element whose row and column have these magnitudes ([`super::digits::group_magnitude`]).
-    pub fn grid(self, k: u32, magnitude_a: u32, magnitude_b: u32) -> Grid {
+    /// The grid of an element whose row and column have these absmaxes ([`super::digits::group_absmax`]).
+    pub fn grid(self, k: u32, absmax_a: u32, absmax_b: u32) -> RoundingGrid {
         let least = self.floor_min();
         let floor = if self.floor == 0 {
             least
         } else {
-            (field(magnitude_a) + field(magnitude_b) + self.floor_offset(k)).clamp(least, FLOOR_MAX)
+            (field(absmax_a) + field(absmax_b) + self.floor_offset(k)).clamp(least, FLOOR_MAX)
         };
-        Grid { bits: i32::from(self.bits), floor }
+        RoundingGrid { bits: i32::from(self.bits), floor }
     }
 }
 
@@ -75,7 +75,7 @@ fn power(exponent: i32) -> f64 {
     f64::from_bits(((exponent + 1023) as u64) << 52)
 }
 
-impl Grid {
+impl RoundingGrid {
     /// The exponent of the grid's step at a finite x.
     pub fn quantum(self, x: f64) -> i32 {
         self.floor.max(exponent(x) - (self.bits - HEAD))
@@ -95,11 +95,11 @@ impl Grid {
 
     /// The value at an index; exact.
     pub fn value(self, index: i64) -> f64 {
-        let magnitude = index.unsigned_abs() as i64;
+        let absmax = index.unsigned_abs() as i64;
         let fraction = self.bits - HEAD;
         // Far beyond binary32 all values are infinite anyway.
-        let octave = (magnitude >> fraction).saturating_sub(1).clamp(0, i64::from(900 - self.floor));
-        let steps = magnitude - (octave << fraction);
+        let octave = (absmax >> fraction).saturating_sub(1).clamp(0, i64::from(900 - self.floor));
+        let steps = absmax - (octave << fraction);
         let value = steps as f64 * power(self.floor + octave as i32);
         if index < 0 { -value } else { value }
     }
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn an_index_names_its_value_and_neighbours_differ_by_one() {
         for (bits, floor) in [(16, -133), (16, -20), (26, -143), (32, -149), (16, 104)] {
-            let grid = Grid { bits, floor };
+            let grid = RoundingGrid { bits, floor };
             let mut last = f64::NEG_INFINITY;
             let some = (-600i64..600).chain((1 << 14) - 300..(1 << 14) + 300);
             for index in some {
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn indices_beyond_binary32_are_infinite() {
         for (bits, floor) in [(16, -133), (32, -149), (16, 104)] {
-            let grid = Grid { bits, floor };
+            let grid = RoundingGrid { bits, floor };
             for index in [grid.index(2f64.powi(200)), i64::MAX >> 8, 1 << 40] {
                 assert_eq!(grid.pattern(index), float::INFINITY, "{bits} {floor} {index}");
                 assert_eq!(grid.pattern(-index), float::NEG_INFINITY);
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_floor_keeps_small_results_coarse() {
-        // Magnitudes of 1.0: fields 127 each, so the floor is 2^(127 + 127 - 252 + 3 - 14) for K = 64.
+        // Absmaxes of 1.0: fields 127 each, so the floor is 2^(127 + 127 - 252 + 3 - 14) for K = 64.
         let grid = GridRule { bits: 16, floor: 14 }.grid(64, 0x3f80_0000, 0x3f80_0000);
         assert_eq!(grid.quantum(1e-9), 2 + 3 - 14);
         assert_eq!(grid.quantum(100.0), 6 - 7);

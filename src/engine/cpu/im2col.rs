@@ -2,12 +2,12 @@
 
 use rayon::prelude::*;
 
-use crate::program::patches::PatchGrid;
+use crate::program::im2col::ConvGeometry;
 
 /// The patches of `input` [N, height, width, channels] into `out`, a row of patches a task.
-pub fn run(input: &[u32], [height, width, channels]: [u32; 3], grid: &PatchGrid, out: &mut [u32]) {
-    let [down, across] = grid.size;
-    let [taps_down, taps_across] = grid.kernel;
+pub fn run(input: &[u32], [height, width, channels]: [u32; 3], geometry: &ConvGeometry, out: &mut [u32]) {
+    let [down, across] = geometry.size;
+    let [taps_down, taps_across] = geometry.kernel;
     let pixel = channels as usize;
     let line = (across * taps_down * taps_across) as usize * pixel;
     out.par_chunks_mut(line.max(1)).enumerate().for_each(|(number, out)| {
@@ -15,10 +15,10 @@ pub fn run(input: &[u32], [height, width, channels]: [u32; 3], grid: &PatchGrid,
         let mut places = out.chunks_exact_mut(pixel);
         for x in 0..across {
             for ky in 0..taps_down {
-                let row = grid.source(y, ky, height);
+                let row = geometry.source(y, ky, height);
                 for kx in 0..taps_across {
                     let place = places.next().expect("a line has every place");
-                    match row.zip(grid.source(x, kx, width)) {
+                    match row.zip(geometry.source(x, kx, width)) {
                         None => place.fill(0),
                         Some((row, column)) => {
                             let at =

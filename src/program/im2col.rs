@@ -2,7 +2,7 @@
 
 /// A convolution's kernel, and how its places lie on an image. Sizes are (rows, columns), in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PatchGrid {
+pub struct ConvGeometry {
     /// Patches of an image.
     pub size: [u32; 2],
     /// Pixels of a patch.
@@ -15,19 +15,19 @@ pub struct PatchGrid {
     pub transposed: bool,
 }
 
-impl PatchGrid {
+impl ConvGeometry {
     /// The patches of a convolution over images of `image` pixels; `None` if the kernel does not fit in them.
-    pub fn of_image(image: [u32; 2], kernel: [u32; 2], stride: u32, padding: u32) -> Option<PatchGrid> {
+    pub fn of_image(image: [u32; 2], kernel: [u32; 2], stride: u32, padding: u32) -> Option<ConvGeometry> {
         let fits = |d: usize| {
             let places = padding.checked_mul(2)?.checked_add(image[d])?.checked_sub(kernel[d])?;
             Some(places.checked_div(stride)? + 1)
         };
-        Some(PatchGrid { size: [fits(0)?, fits(1)?], kernel, stride, padding, transposed: false })
+        Some(ConvGeometry { size: [fits(0)?, fits(1)?], kernel, stride, padding, transposed: false })
     }
 
     /// The patches of the output's gradient whose product with the kernel is the gradient of an input of `image` pixels.
-    pub fn transposed(self, image: [u32; 2]) -> PatchGrid {
-        PatchGrid { size: image, transposed: true, ..self }
+    pub fn transposed(self, image: [u32; 2]) -> ConvGeometry {
+        ConvGeometry { size: image, transposed: true, ..self }
     }
 
     /// The row (or column) of `len` pixels that place `tap` of patch `at` takes; `None` outside of the image. Computed modulo 2^32, so
@@ -54,16 +54,17 @@ mod tests {
 
     /// Each (patch, tap, pixel) of the forward direction is one (pixel, tap, patch) of the other, and there are no more.
     #[test]
-    fn the_transposed_grid_turns_the_arrows() {
+    fn the_transposed_geometry_turns_the_arrows() {
         for (len, kernel, stride, padding) in
             [(7, 3, 1, 1), (8, 3, 2, 1), (8, 1, 2, 0), (5, 5, 1, 2), (9, 4, 3, 2), (4, 7, 5, 3), (1, 1, 1, 0)]
         {
-            let forward = PatchGrid::of_image([len; 2], [kernel; 2], stride, padding).unwrap();
+            let forward = ConvGeometry::of_image([len; 2], [kernel; 2], stride, padding).unwrap();
             let back = forward.transposed([len; 2]);
             let patches = forward.size[0];
-            let triples = |grid: &PatchGrid, places: u32, len: u32| {
+            let triples = |geometry: &ConvGeometry, places: u32, len: u32| {
                 let all = (0..places).flat_map(|at| (0..kernel).map(move |tap| (at, tap)));
-                all.filter_map(|(at, tap)| Some((at, tap, grid.source(at, tap, len)?))).collect::<Vec<_>>()
+                all.filter_map(|(at, tap)| Some((at, tap, geometry.source(at, tap, len)?)))
+                    .collect::<Vec<_>>()
             };
             let there = triples(&forward, patches, len);
             let mut turned: Vec<_> =
@@ -72,6 +73,6 @@ mod tests {
             assert_eq!(there, turned, "{len} {kernel} {stride} {padding}");
             assert!(!there.is_empty());
         }
-        assert_eq!(PatchGrid::of_image([3; 2], [6; 2], 1, 1), None);
+        assert_eq!(ConvGeometry::of_image([3; 2], [6; 2], 1, 1), None);
     }
 }
