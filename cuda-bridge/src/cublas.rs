@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 
 use crate::device::{Device, DeviceError, Memory, Slice};
-use crate::library::{Opened, candidates};
+use crate::library::{Missing, Opened, candidates, functions};
 
 /// How to get the library, for error messages.
 pub const INSTALL: &str = "install the CUDA toolkit, or `pip install nvidia-cublas-cu12` and set TIEBREAK_CUBLAS to its \
@@ -185,31 +185,9 @@ pub struct Matrix<'a> {
 
 type Handle = *mut c_void;
 
-macro_rules! library {
-    ($($field:ident = $symbol:literal ($($argument:ty),*);)*) => {
-        /// The library's functions that are used here.
-        struct Functions {
-            $($field: unsafe extern "C" fn($($argument),*) -> c_int,)*
-            _opened: Opened,
-        }
-
-        impl Functions {
-            fn from(opened: Opened, path: &str) -> Result<Functions, BlasError> {
-                let library = &opened.library;
-                Ok(Functions {
-                    $($field: {
-                        // SAFETY: the declared type is that of cublas_api.h, where an enumeration is an int.
-                        let symbol = unsafe { library.get(concat!($symbol, "\0").as_bytes()) };
-                        *symbol.map_err(|source| BlasError::TooOld { library: path.into(), symbol: $symbol, source })?
-                    },)*
-                    _opened: opened,
-                })
-            }
-        }
-    };
-}
-
-library! {
+functions! {
+    /// The library's functions that are used here.
+    Functions:
     create = "cublasCreate_v2" (*mut Handle);
     destroy = "cublasDestroy_v2" (Handle);
     version = "cublasGetVersion_v2" (Handle, *mut c_int);
@@ -222,17 +200,25 @@ library! {
     );
 }
 
-impl Functions {
-    fn load() -> Result<Functions, BlasError> {
-        let mut tried = Vec::new();
-        for path in candidates("TIEBREAK_CUBLAS", NAMES) {
-            match Opened::new(&path, LIGHT) {
-                Ok(opened) => return Functions::from(opened, &path.display().to_string()),
-                Err(error) => tried.push(format!("{}: {error}", path.display())),
+/// Finds and loads the library.
+fn load() -> Result<(Functions, Opened), BlasError> {
+    let mut tried = Vec::new();
+    for path in candidates("TIEBREAK_CUBLAS", NAMES) {
+        match Opened::new(&path, LIGHT) {
+            Ok(opened) => {
+                let library = path.display().to_string();
+                let functions = Functions::from(&opened.library);
+                let functions = functions.map_err(|Missing { symbol, source }| BlasError::TooOld {
+                    library,
+                    symbol,
+                    source,
+                })?;
+                return Ok((functions, opened));
             }
+            Err(error) => tried.push(format!("{}: {error}", path.display())),
         }
-        Err(BlasError::NotFound { tried: format!("tried {}", tried.join(", ")) })
     }
+    Err(BlasError::NotFound { tried: format!("tried {}", tried.join(", ")) })
 }
 
 /// The library on one GPU.
@@ -243,6 +229,7 @@ impl Functions {
 /// SMs, may sum in another order.
 pub struct Blas {
     functions: Functions,
+    _opened: Opened,
     handle: Handle,
     device: Arc<Device>,
     /// The library's own memory: as much as NVIDIA's manual advises.
@@ -268,14 +255,15 @@ impl Blas {
         if let Some(variable) = EMULATION.iter().find(asked) {
             return Err(BlasError::Emulation { variable });
         }
-        let functions = Functions::load()?;
+        let (functions, _opened) = load()?;
         let workspace =
             device.allocate(if device.description.capability.0 >= 9 { 32 << 20 } else { 4 << 20 })?;
         device.current()?;
         let mut handle = null_mut();
         // SAFETY: a place for a handle; the context that it belongs to was made current.
         check("cublasCreate", unsafe { (functions.create)(&mut handle) })?;
-        let mut blas = Blas { functions, handle, device: device.clone(), workspace, version: String::new() };
+        let mut blas =
+            Blas { functions, _opened, handle, device: device.clone(), workspace, version: String::new() };
         let mut version = 0;
         let Blas { functions, workspace, .. } = &blas;
         // SAFETY: calls as cublas_api.h has them. The workspace outlives the handle: it is freed after `drop` has ended it.

@@ -86,3 +86,37 @@ impl Opened {
         Ok(Opened { library, _companions })
     }
 }
+
+/// A function that a library lacks.
+pub struct Missing {
+    pub symbol: &'static str,
+    pub source: libloading::Error,
+}
+
+/// Declares the functions of a library that are used, each by its symbol, and their struct's `from`: the functions of a library that is
+/// loaded, or the first that it lacks. They return a status, an int, unless another type is given. The types are those of the library's
+/// header, in which enumerations are ints; whoever calls this vouches for them.
+macro_rules! functions {
+    ($(#[$doc:meta])* $name:ident: $($field:ident = $symbol:literal ($($argument:ty),*) $(-> $result:ty)?;)*) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name {
+            $(pub $field: unsafe extern "C" fn($($argument),*) -> $crate::library::functions!(@ $($result)?),)*
+        }
+
+        impl $name {
+            pub(crate) fn from(library: &libloading::Library) -> Result<$name, $crate::library::Missing> {
+                Ok($name {
+                    $($field: {
+                        // SAFETY: the declared type is that of the library's header.
+                        let symbol = unsafe { library.get(concat!($symbol, "\0").as_bytes()) };
+                        *symbol.map_err(|source| $crate::library::Missing { symbol: $symbol, source })?
+                    },)*
+                })
+            }
+        }
+    };
+    (@) => { std::ffi::c_int };
+    (@ $result:ty) => { $result };
+}
+pub(crate) use functions;

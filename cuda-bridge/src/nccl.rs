@@ -15,7 +15,7 @@ use libloading::Library;
 
 use crate::device::driver::{Address, Handle};
 use crate::device::{Device, DeviceError, Slice};
-use crate::library::candidates;
+use crate::library::{Missing, candidates, functions};
 
 /// How to get the library, for error messages.
 pub const INSTALL: &str = "install NVIDIA's package libnccl2, or `pip install nvidia-nccl-cu12` and set TIEBREAK_NCCL to its \
@@ -70,38 +70,11 @@ const UINT8: c_int = 1;
 /// `ncclInProgress`.
 const IN_PROGRESS: c_int = 7;
 
-macro_rules! library {
-    ($($field:ident = $symbol:literal ($($argument:ty),*);)*) => {
-        /// The library's functions that are used here.
-        struct Functions {
-            $($field: unsafe extern "C" fn($($argument),*) -> c_int,)*
-            error_string: unsafe extern "C" fn(c_int) -> *const c_char,
-            _library: Library,
-        }
-
-        impl Functions {
-            fn from(library: Library, path: &str) -> Result<Functions, NcclError> {
-                let old = |symbol| move |source| NcclError::TooOld { library: path.into(), symbol, source };
-                Ok(Functions {
-                    $($field: {
-                        // SAFETY: the declared type is that of nccl.h, where enumerations are ints.
-                        let symbol = unsafe { library.get(concat!($symbol, "\0").as_bytes()) };
-                        *symbol.map_err(old($symbol))?
-                    },)*
-                    error_string: {
-                        // SAFETY: as above.
-                        let symbol = unsafe { library.get(b"ncclGetErrorString\0") };
-                        *symbol.map_err(old("ncclGetErrorString"))?
-                    },
-                    _library: library,
-                })
-            }
-        }
-    };
-}
-
-library! {
+functions! {
+    /// The library's functions that are used here.
+    Functions:
     version = "ncclGetVersion" (*mut c_int);
+    error_string = "ncclGetErrorString" (c_int) -> *const c_char;
     unique_id = "ncclGetUniqueId" (*mut UniqueId);
     init = "ncclCommInitRank" (*mut Handle, c_int, UniqueId, c_int);
     destroy = "ncclCommDestroy" (Handle);
@@ -116,6 +89,7 @@ library! {
 /// The library.
 pub struct Nccl {
     functions: Functions,
+    _library: Library,
     /// `2.27.5`.
     pub version: String,
 }
@@ -131,8 +105,11 @@ impl Nccl {
             // SAFETY: loading NVIDIA's library runs its initialisers, which is what every user of it does.
             match unsafe { Library::new(&path) } {
                 Ok(library) => {
-                    let functions = Functions::from(library, &path.display().to_string())?;
-                    return Nccl::with(functions).map(Arc::new);
+                    let named = path.display().to_string();
+                    let functions = Functions::from(&library).map_err(|Missing { symbol, source }| {
+                        NcclError::TooOld { library: named, symbol, source }
+                    })?;
+                    return Nccl::with(functions, library).map(Arc::new);
                 }
                 Err(error) => tried.push(format!("{}: {error}", path.display())),
             }
@@ -140,8 +117,8 @@ impl Nccl {
         Err(NcclError::NotFound { tried: format!("tried {}", tried.join(", ")) })
     }
 
-    fn with(functions: Functions) -> Result<Nccl, NcclError> {
-        let mut nccl = Nccl { functions, version: String::new() };
+    fn with(functions: Functions, _library: Library) -> Result<Nccl, NcclError> {
+        let mut nccl = Nccl { functions, _library, version: String::new() };
         let mut number = 0;
         // SAFETY: a place for a number.
         nccl.check("ncclGetVersion", unsafe { (nccl.functions.version)(&mut number) })?;

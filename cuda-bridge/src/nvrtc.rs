@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 
 use libloading::Library;
 
-use crate::library::{Opened, candidates};
+use crate::library::{Missing, Opened, candidates, functions};
 
 /// How to get the library, for error messages.
 pub const INSTALL: &str = "install the CUDA toolkit, or `pip install nvidia-cuda-nvrtc-cu12` and set TIEBREAK_NVRTC to its \
@@ -45,27 +45,28 @@ pub const OPTIONS: [&str; 6] = [
 type Program = *mut c_void;
 type Status = c_int;
 
-/// The library, with the functions that are used here.
+functions! {
+    /// The library's functions that are used here, unchanged since CUDA 11.2.
+    Functions:
+    error_string = "nvrtcGetErrorString" (Status) -> *const c_char;
+    version = "nvrtcVersion" (*mut c_int, *mut c_int);
+    create = "nvrtcCreateProgram" (
+        *mut Program, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char
+    );
+    compile = "nvrtcCompileProgram" (Program, c_int, *const *const c_char);
+    destroy = "nvrtcDestroyProgram" (*mut Program);
+    log_size = "nvrtcGetProgramLogSize" (Program, *mut usize);
+    log = "nvrtcGetProgramLog" (Program, *mut c_char);
+    cubin_size = "nvrtcGetCUBINSize" (Program, *mut usize);
+    cubin = "nvrtcGetCUBIN" (Program, *mut c_char);
+}
+
+/// The library.
 pub struct Nvrtc {
     opened: Opened,
     /// Where it was found.
     pub path: String,
-    error_string: unsafe extern "C" fn(Status) -> *const c_char,
-    version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> Status,
-    create: unsafe extern "C" fn(
-        *mut Program,
-        *const c_char,
-        *const c_char,
-        c_int,
-        *const *const c_char,
-        *const *const c_char,
-    ) -> Status,
-    compile: unsafe extern "C" fn(Program, c_int, *const *const c_char) -> Status,
-    destroy: unsafe extern "C" fn(*mut Program) -> Status,
-    log_size: unsafe extern "C" fn(Program, *mut usize) -> Status,
-    log: unsafe extern "C" fn(Program, *mut c_char) -> Status,
-    cubin_size: unsafe extern "C" fn(Program, *mut usize) -> Status,
-    cubin: unsafe extern "C" fn(Program, *mut c_char) -> Status,
+    functions: Functions,
 }
 
 /// The library's file names, best first.
@@ -131,27 +132,10 @@ impl Nvrtc {
     }
 
     fn from(opened: Opened, path: String) -> Result<Nvrtc, NvrtcError> {
-        let library = &opened.library;
-        macro_rules! symbol {
-            ($name:literal) => {
-                // SAFETY: the declared types are those of nvrtc.h, unchanged since CUDA 11.2.
-                *unsafe { library.get(concat!($name, "\0").as_bytes()) }
-                    .map_err(|source| NvrtcError::TooOld { library: path.clone(), symbol: $name, source })?
-            };
+        match Functions::from(&opened.library) {
+            Ok(functions) => Ok(Nvrtc { opened, path, functions }),
+            Err(Missing { symbol, source }) => Err(NvrtcError::TooOld { library: path, symbol, source }),
         }
-        Ok(Nvrtc {
-            error_string: symbol!("nvrtcGetErrorString"),
-            version: symbol!("nvrtcVersion"),
-            create: symbol!("nvrtcCreateProgram"),
-            compile: symbol!("nvrtcCompileProgram"),
-            destroy: symbol!("nvrtcDestroyProgram"),
-            log_size: symbol!("nvrtcGetProgramLogSize"),
-            log: symbol!("nvrtcGetProgramLog"),
-            cubin_size: symbol!("nvrtcGetCUBINSize"),
-            cubin: symbol!("nvrtcGetCUBIN"),
-            path,
-            opened,
-        })
     }
 
     fn check(&self, call: &'static str, status: Status) -> Result<(), NvrtcError> {
@@ -159,7 +143,7 @@ impl Nvrtc {
             return Ok(());
         }
         // SAFETY: it returns a literal for every number.
-        let message = unsafe { CStr::from_ptr((self.error_string)(status)) };
+        let message = unsafe { CStr::from_ptr((self.functions.error_string)(status)) };
         Err(NvrtcError::Failed { call, message: message.to_string_lossy().into_owned() })
     }
 
@@ -170,7 +154,7 @@ impl Nvrtc {
     pub fn version(&self) -> Result<(i32, i32), NvrtcError> {
         let (mut major, mut minor) = (0, 0);
         // SAFETY: two places for two numbers.
-        self.check("nvrtcVersion", unsafe { (self.version)(&mut major, &mut minor) })?;
+        self.check("nvrtcVersion", unsafe { (self.functions.version)(&mut major, &mut minor) })?;
         Ok((major, minor))
     }
 
@@ -180,7 +164,7 @@ impl Nvrtc {
     /// If the compiler rejects it, with the compiler's own words.
     pub fn compile(&self, name: &str, source: &str, architecture: &str) -> Result<Vec<u8>, NvrtcError> {
         let program = self.compiled(name, source, Some(architecture))?;
-        program.bytes("nvrtcGetCUBIN", self.cubin_size, self.cubin)
+        program.bytes("nvrtcGetCUBIN", self.functions.cubin_size, self.functions.cubin)
     }
 
     /// A program that was compiled: to machine code of an architecture, else to PTX for the oldest one.
@@ -201,13 +185,14 @@ impl Nvrtc {
         // SAFETY: zero-ended texts, no headers, and a place for the handle.
         let status = unsafe {
             let none = std::ptr::null();
-            (self.create)(&mut program.program, source.as_ptr(), file.as_ptr(), 0, none, none)
+            (self.functions.create)(&mut program.program, source.as_ptr(), file.as_ptr(), 0, none, none)
         };
         self.check("nvrtcCreateProgram", status)?;
         // SAFETY: a program that was made above, and as many options as are said.
-        let status = unsafe { (self.compile)(program.program, pointers.len() as c_int, pointers.as_ptr()) };
+        let status =
+            unsafe { (self.functions.compile)(program.program, pointers.len() as c_int, pointers.as_ptr()) };
         if status != 0 {
-            let log = program.bytes("nvrtcGetProgramLog", self.log_size, self.log)?;
+            let log = program.bytes("nvrtcGetProgramLog", self.functions.log_size, self.functions.log)?;
             let log = String::from_utf8_lossy(&log).trim_end_matches('\0').chars().take(4000).collect();
             let architecture = architecture.unwrap_or("any architecture").into();
             return Err(NvrtcError::Rejected { kernel: name.into(), architecture, log });
@@ -249,7 +234,7 @@ impl Drop for Handle<'_> {
     fn drop(&mut self) {
         if !self.program.is_null() {
             // SAFETY: made by this library and not destroyed yet. There is nobody to tell of a failure.
-            unsafe { (self.nvrtc.destroy)(&mut self.program) };
+            unsafe { (self.nvrtc.functions.destroy)(&mut self.program) };
         }
     }
 }

@@ -19,9 +19,10 @@ use crate::dispute::verdict::{Base64, Claim, Hashes, ProvenInput, ProvenTensor, 
 use crate::engine::cpu::Cpu;
 use crate::engine::session::{Session, StepObserver};
 use crate::engine::{Engine, EngineError, Inputs, Observer, Want};
+use crate::job::data::batch_leaves;
 use crate::observers::record::Rounder;
 use crate::observers::replay::Replayer;
-use crate::program::graph::{Graph, Node, TensorId, TensorType};
+use crate::program::graph::{Graph, Node, TensorId};
 use crate::program::phase::{Phase, graph_of};
 use crate::program::step::MicroBatch;
 use crate::run::checkpoint;
@@ -284,19 +285,10 @@ impl Disputed<'_> {
                 ProvenTensor { digest: digests[*index], proof: merkle::prove(&leaves, *index) }
             }
             Origin::Batch { micro, tensor: number } => {
-                let types = program.spec.model.batch(program.spec.micro_batch);
-                let mut leaves = Vec::new();
-                let mut digests = Vec::new();
-                for (m, tensors) in self.batch.iter().enumerate() {
-                    for (t, bytes) in types.iter().zip(&tensors.tensors) {
-                        let ty = TensorType { dtype: t.dtype, shape: t.shape.clone() };
-                        let digest = tensor::digest(&ty, bytes);
-                        leaves.push(table::leaf(&format!("micro{m}/{}", t.name), &digest));
-                        digests.push(digest);
-                    }
-                }
-                let index = *micro as usize * types.len() + number;
-                ProvenTensor { digest: digests[index], proof: merkle::prove(&leaves, index) }
+                let tensors = batch_leaves(program, self.batch);
+                let index = tensors.len() / self.batch.len() * *micro as usize + number;
+                let leaves: Vec<Digest> = tensors.iter().map(|(name, d)| table::leaf(name, d)).collect();
+                ProvenTensor { digest: tensors[index].1, proof: merkle::prove(&leaves, index) }
             }
             Origin::Node { phase, node } => {
                 let index = leaf_place(program, *phase, *node).unwrap_or(0);

@@ -122,6 +122,11 @@ pub fn leaf_name(phase: Phase, node: usize) -> String {
     }
 }
 
+/// The name of a batch tensor's leaf under a record's batch digest.
+pub fn batch_leaf_name(micro_batch: u32, tensor: &str) -> String {
+    format!("micro{micro_batch}/{tensor}")
+}
+
 impl Trace {
     /// The Merkle leaves, in order.
     pub fn leaves(&self, program: &Program) -> Vec<Digest> {

@@ -16,7 +16,7 @@ use crate::arith::words::bytes_from_words;
 use crate::commit::digest::Digest;
 use crate::commit::record::{Record, StepRecord};
 use crate::commit::tensor::{Hash, SLICE_BYTES};
-use crate::commit::trace::leaf_name;
+use crate::commit::trace::{batch_leaf_name, leaf_name};
 use crate::commit::{Malformed, multiproof, tensor};
 use crate::program::graph::{Graph, TensorId, TensorType};
 use crate::program::phase::{Phase, graph_of};
@@ -71,7 +71,7 @@ impl Context {
                 let names = self.program.spec.model.batch(self.program.spec.micro_batch);
                 let index = *micro as usize * names.len() + number;
                 let size = self.program.spec.micro_batches as usize * names.len();
-                let name = format!("micro{micro}/{}", names[*number].name);
+                let name = batch_leaf_name(*micro, names[*number].name);
                 self.committed(&step.batch, (index, size), &name, tensor)
             }
             Origin::Node { phase, node } => self.trace_commitment(step, *phase, *node, tensor),

@@ -14,6 +14,7 @@ use super::spec::DataSpec;
 use crate::arith::philox;
 use crate::commit::codec::Encoder;
 use crate::commit::digest::{Digest, hash};
+use crate::commit::trace::batch_leaf_name;
 use crate::commit::{Malformed, table, tensor};
 use crate::program::graph::TensorType;
 use crate::program::models::{Images, Model};
@@ -399,16 +400,22 @@ fn idx_samples(files: &mut [DataFile], wanted: &Images) -> Result<u64, DataError
     Ok(samples)
 }
 
-/// The batch digest of a step's record: root over every tensor of every micro-batch.
-pub fn batch_digest(program: &Program, batch: &[MicroBatch]) -> Digest {
+/// The leaves under a batch digest: the name and digest of every tensor of every micro-batch, in order.
+pub fn batch_leaves(program: &Program, batch: &[MicroBatch]) -> Vec<(String, Digest)> {
     let spec = &program.spec;
     let types = spec.model.batch(spec.micro_batch);
-    let mut named = Vec::new();
-    for (micro, tensors) in batch.iter().enumerate() {
+    let mut leaves = Vec::new();
+    for (micro, tensors) in (0..).zip(batch) {
         for (t, bytes) in types.iter().zip(&tensors.tensors) {
             let ty = TensorType { dtype: t.dtype, shape: t.shape.clone() };
-            named.push((format!("micro{micro}/{}", t.name), tensor::digest(&ty, bytes)));
+            leaves.push((batch_leaf_name(micro, t.name), tensor::digest(&ty, bytes)));
         }
     }
-    table::root(named.iter().map(|(name, digest)| (name.as_str(), digest)))
+    leaves
+}
+
+/// The batch digest of a step's record.
+pub fn batch_digest(program: &Program, batch: &[MicroBatch]) -> Digest {
+    let leaves = batch_leaves(program, batch);
+    table::root(leaves.iter().map(|(name, digest)| (name.as_str(), digest)))
 }

@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use libloading::Library;
 
 use super::error::DeviceError;
+use crate::library::{Missing, functions};
 
 pub(crate) type Status = c_int;
 pub(crate) type Handle = *mut c_void;
@@ -25,27 +26,6 @@ const COMPUTE_MINOR: c_int = 76;
 const SHARED_OPT_IN: c_int = 97;
 /// Of a function: the dynamic shared memory that its launches may ask for.
 pub(crate) const DYNAMIC_SHARED_MAX: c_int = 8;
-
-macro_rules! functions {
-    ($(#[$doc:meta])* $name:ident: $($field:ident = $symbol:literal ($($argument:ty),*);)*) => {
-        $(#[$doc])*
-        pub(crate) struct $name {
-            $(pub $field: unsafe extern "C" fn($($argument),*) -> Status,)*
-        }
-
-        impl $name {
-            fn from(library: &Library) -> Result<$name, DeviceError> {
-                Ok($name {
-                    $($field: {
-                        // SAFETY: the declared type is that of cuda.h.
-                        let symbol = unsafe { library.get(concat!($symbol, "\0").as_bytes()) };
-                        *symbol.map_err(|source| DeviceError::TooOld { symbol: $symbol, source })?
-                    },)*
-                })
-            }
-        }
-    };
-}
 
 functions! {
     /// The driver's functions that are used here.
@@ -181,6 +161,11 @@ impl Driver {
     }
 }
 
+/// A driver without a function that is needed.
+fn too_old(Missing { symbol, source }: Missing) -> DeviceError {
+    DeviceError::TooOld { symbol, source }
+}
+
 /// The driver's library, if it is not found under its usual name.
 const LIBRARY: &str = "TIEBREAK_CUDA_DRIVER";
 
@@ -191,7 +176,7 @@ impl Driver {
         let file = std::env::var_os(LIBRARY).unwrap_or_else(|| usual.into());
         // SAFETY: loading NVIDIA's driver library, as every user of it does.
         let library = unsafe { Library::new(file) }.map_err(DeviceError::NoDriver)?;
-        let (calls, graphs) = (Calls::from(&library)?, GraphCalls::from(&library).ok());
+        let (calls, graphs) = (Calls::from(&library).map_err(too_old)?, GraphCalls::from(&library).ok());
         let (copies, times) = (CopyCalls::from(&library).ok(), TimeCalls::from(&library).ok());
         let driver = Driver { calls, graphs, copies, times, _library: library };
         // SAFETY: a call as cuda.h has it.
