@@ -6,7 +6,7 @@ use std::fmt::Write;
 use naga::Module;
 use naga::valid::ModuleInfo;
 
-use crate::quantise::{DIGITS, Launch, Operand};
+use crate::quantise::{DIGITS, Launch, QuantiseOperand};
 use crate::tensor_core::{FRAGMENTS, SCALE_BACK, WARP};
 use crate::translate::{Functions, Kernel, Options, Parameter, TranslateError, functions};
 
@@ -26,7 +26,7 @@ const GROUPS_MAX: u32 = 65_535;
 #[derive(Clone, Copy, Debug)]
 pub struct Columns {
     /// Its rows are columns of memory: neighbours in memory are rows at the same place of K.
-    pub operand: Operand,
+    pub operand: QuantiseOperand,
     /// Columns of the product.
     pub columns: u32,
     /// Digits of the operand, and of the other one.
@@ -45,7 +45,8 @@ impl Columns {
         info: &ModuleInfo,
         options: Options,
     ) -> Result<Option<Launch>, TranslateError> {
-        let Columns { operand: Operand { dims, strides, offset, block }, columns, digits: [a, b] } = *self;
+        let Columns { operand: QuantiseOperand { dims, strides, offset, block }, columns, digits: [a, b] } =
+            *self;
         let [first, second, rows, k] = dims;
         let samples = first * second;
         let bits = 8 * (a + b) - 4;

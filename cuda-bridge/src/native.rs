@@ -129,7 +129,7 @@ impl Launch {
 }
 
 /// An operand: how cuBLAS sees it, and the copy that it needs first, if it does.
-struct Operand {
+struct NativeOperand {
     view: View,
     layout: Layout,
     copy: Option<(Launch, usize)>,
@@ -141,7 +141,7 @@ pub struct Product {
     precision: Precision,
     /// [batch, M, N, K]
     dims: [u32; 4],
-    operands: [Operand; 2],
+    operands: [NativeOperand; 2],
     /// Of binary64 results, and where they stand.
     parts: Option<(Launch, usize)>,
     scratch: usize,
@@ -185,7 +185,7 @@ impl Product {
                 Precision::Bfloat16 | Precision::Binary64 => None,
             };
             if let Some(layout) = layout {
-                return Ok(Operand { view, layout, copy: None });
+                return Ok(NativeOperand { view, layout, copy: None });
             }
             let (dims, strides) = view.merged();
             let [d0, d1, d2, d3] = dims;
@@ -193,7 +193,7 @@ impl Product {
             let words = [d0, d1, d2, d3, s0, s1, s2, s3, view.len() as u32, view.offset];
             let launch = Launch::new(device, load(pack(precision))?, words, view.len())?;
             let at = place(view.len() * precision.operand_bytes() as u64);
-            Ok::<_, E>(Operand { view, layout: view.packed(), copy: Some((launch, at)) })
+            Ok::<_, E>(NativeOperand { view, layout: view.packed(), copy: Some((launch, at)) })
         };
         let operands = [operand(a)?, operand(b)?];
         let parts = if precision == Precision::Binary64 {

@@ -26,7 +26,7 @@ const GROUPS_MAX: u32 = 65_535;
 
 /// A strided view [batch0, batch1, rows, K] of binary32 words, whose rows are cut in scale groups along K.
 #[derive(Clone, Copy, Debug)]
-pub struct Operand {
+pub struct QuantiseOperand {
     pub dims: [u32; 4],
     pub strides: [u32; 4],
     /// Of the first element.
@@ -43,7 +43,7 @@ pub struct Launch {
     pub groups: [u32; 3],
 }
 
-impl Operand {
+impl QuantiseOperand {
     fn rows(&self) -> u32 {
         self.dims[0] * self.dims[1] * self.dims[2]
     }
@@ -168,7 +168,7 @@ fn kernel(name: &str, defines: &str, words: usize, buffers: &[(&str, bool)], thr
 
 /// Every kernel that some operand asks for.
 pub fn all() -> Vec<Kernel> {
-    let of = |strides, places| Operand { dims: [1, 1, 1, places], strides, offset: 0, block: 0 };
+    let of = |strides, places| QuantiseOperand { dims: [1, 1, 1, places], strides, offset: 0, block: 0 };
     let (rows, columns) = ([0, 0, 1, 1], [0, 0, 1, 2]);
     let teams = (0..).map(|i| TEAM_MIN << i).take_while(|&team| team <= TEAM_MAX);
     let mut kernels: Vec<Kernel> = of(columns, 1).scale().into_iter().map(|launch| launch.kernel).collect();

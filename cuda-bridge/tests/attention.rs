@@ -5,7 +5,7 @@
 mod common;
 
 use cuda_bridge::columns::Columns;
-use cuda_bridge::quantise::Operand;
+use cuda_bridge::quantise::QuantiseOperand;
 use cuda_bridge::translate::Options;
 use naga::valid::{Capabilities, ValidationFlags, Validator};
 use tiebreak::engine::gpu::attention_kernels;
@@ -85,8 +85,12 @@ fn products_of_columns_compile_to_machine_code() {
     let module = naga::front::wgsl::parse_str(&text).unwrap();
     let info = Validator::new(ValidationFlags::all(), Capabilities::empty()).validate(&module).unwrap();
     let kernel = |digits, columns| {
-        let operand =
-            Operand { dims: [8, 12, 1024, 1024], strides: [12 << 20, 1 << 20, 1, 1024], offset: 0, block: 0 };
+        let operand = QuantiseOperand {
+            dims: [8, 12, 1024, 1024],
+            strides: [12 << 20, 1 << 20, 1, 1024],
+            offset: 0,
+            block: 0,
+        };
         let launch = Columns { operand, columns, digits }.launch(&module, &info, Options { native: true });
         launch.unwrap().map(|launch| launch.kernel)
     };

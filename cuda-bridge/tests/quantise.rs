@@ -4,7 +4,7 @@
 mod common;
 
 use cuda_bridge::host::{Buffer, Checks};
-use cuda_bridge::quantise::{Launch, Operand, all};
+use cuda_bridge::quantise::{Launch, QuantiseOperand, all};
 use tiebreak::arith::digits;
 
 const CHECKS: Checks = Checks { undefined: true };
@@ -37,14 +37,14 @@ fn element(row: u32, place: u32) -> u32 {
 
 /// A case: an operand in memory of its own.
 struct Case {
-    operand: Operand,
+    operand: QuantiseOperand,
     words: Vec<u32>,
 }
 
 impl Case {
     /// Elements of the operand's own in their places, and NaNs in all others.
     fn new(dims: [u32; 4], strides: [u32; 4], offset: u32, block: u32) -> Case {
-        let operand = Operand { dims, strides, offset, block };
+        let operand = QuantiseOperand { dims, strides, offset, block };
         let mut case = Case { operand, words: Vec::new() };
         let last: u32 = offset + dims.iter().zip(strides).map(|(d, s)| (d - 1) * s).sum::<u32>();
         case.words = vec![0x7fff_ffff; last as usize + 1];
@@ -72,7 +72,7 @@ impl Case {
     }
 
     fn at(&self, row: u32, place: u32) -> usize {
-        let Operand { dims, strides, offset, .. } = self.operand;
+        let QuantiseOperand { dims, strides, offset, .. } = self.operand;
         let (sample, row) = (row / dims[2], row % dims[2]);
         let index = [sample / dims[1], sample % dims[1], row, place];
         (offset + index.iter().zip(strides).map(|(i, s)| i * s).sum::<u32>()) as usize
@@ -205,8 +205,8 @@ fn batches() {
 /// What no kernel is for is left to the shaders.
 #[test]
 fn other_views_have_no_kernel() {
-    let of = |dims, strides, block| Operand { dims, strides, offset: 0, block };
-    let none = |operand: Operand| {
+    let of = |dims, strides, block| QuantiseOperand { dims, strides, offset: 0, block };
+    let none = |operand: QuantiseOperand| {
         operand.scale().is_none() && operand.quantise(2).is_none() && operand.scale_and_quantise(2).is_none()
     };
     assert!(none(of([1, 1, 5, 6], [0, 0, 12, 2], 0)), "neither rows nor columns are contiguous");

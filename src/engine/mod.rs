@@ -4,7 +4,6 @@ pub mod cpu;
 mod error;
 pub mod fingerprint;
 #[cfg(any(feature = "gpu", feature = "cuda"))]
-#[expect(missing_docs, reason = "its variants and fields are still to be documented")]
 pub mod gpu;
 pub mod liveness;
 pub mod near_tie_search;

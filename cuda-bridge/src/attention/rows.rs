@@ -9,7 +9,7 @@ use super::steps::{Attention, Operand, Operation, Step};
 /// its number beyond these.
 pub(super) fn text<'n>(of: &Attention, plan: &Plan, name_of: impl Fn(&str) -> &'n str) -> String {
     let passes = plan.pass.iter().max().map_or(0, |last| last + 1);
-    let writer = Writer { of, plan, name_of };
+    let writer = RowsWriter { of, plan, name_of };
     let body: String = (0..passes).map(|pass| writer.pass(pass)).collect();
     let any = plan.beyond.contains(&true);
     let within = if any { "tb::min(row % SAMPLE_ROWS / 128u + 1u, BLOCKS)" } else { "BLOCKS" };
@@ -23,7 +23,7 @@ pub(super) fn text<'n>(of: &Attention, plan: &Plan, name_of: impl Fn(&str) -> &'
 
 /// The parts of a pass: before its loop, what the loop takes, computes and keeps of a group, what comes after it.
 #[derive(Default)]
-struct Parts {
+struct RowParts {
     before: String,
     takes: String,
     computes: String,
@@ -41,13 +41,13 @@ macro_rules! line {
 const EACH: &str = "_Pragma(\"unroll\") for (u32 i = 0; i < 4; i++)";
 const GROUP: &str = "const u32 group = block * 32u + lane, places = inside(group);";
 
-struct Writer<'a, N> {
+struct RowsWriter<'a, N> {
     of: &'a Attention,
     plan: &'a Plan,
     name_of: N,
 }
 
-impl<'n, N: Fn(&str) -> &'n str> Writer<'_, N> {
+impl<'n, N: Fn(&str) -> &'n str> RowsWriter<'_, N> {
     fn aligned(&self, offset: u32) -> bool {
         self.of.len.is_multiple_of(4) && offset.is_multiple_of(4)
     }
@@ -106,7 +106,7 @@ impl<'n, N: Fn(&str) -> &'n str> Writer<'_, N> {
             Operation::Max | Operation::Sum => self.reduced_beyond(step).is_some(),
             Operation::Map { each_place, .. } => self.plan.beyond[step] || !each_place,
         });
-        let mut parts = Parts::default();
+        let mut parts = RowParts::default();
         let mut zeros: Vec<String> = Vec::new();
         self.takes(pass, &of_pass, &mut parts);
         for &step in &of_pass {
@@ -144,7 +144,7 @@ impl<'n, N: Fn(&str) -> &'n str> Writer<'_, N> {
             }
             self.write_one(step, &mut parts.after);
         }
-        let Parts { before, takes, computes, keeps, after } = parts;
+        let RowParts { before, takes, computes, keeps, after } = parts;
         if takes.is_empty() && computes.is_empty() && keeps.is_empty() {
             return before;
         }
@@ -160,7 +160,7 @@ impl<'n, N: Fn(&str) -> &'n str> Writer<'_, N> {
     }
 
     /// What a pass takes of a group that is not computed in it.
-    fn takes(&self, pass: usize, of_pass: &[usize], parts: &mut Parts) {
+    fn takes(&self, pass: usize, of_pass: &[usize], parts: &mut RowParts) {
         let mut taken: Vec<Operand> = Vec::new();
         for &operand in of_pass.iter().flat_map(|&step| &self.of.steps[step].operands) {
             if taken.contains(&operand) {
@@ -188,7 +188,7 @@ impl<'n, N: Fn(&str) -> &'n str> Writer<'_, N> {
         }
     }
 
-    fn map(&self, i: usize, function: &str, each_place: bool, dims: [u32; 4], parts: &mut Parts) {
+    fn map(&self, i: usize, function: &str, each_place: bool, dims: [u32; 4], parts: &mut RowParts) {
         parts.before.push_str(&indices(i, dims, each_place.then_some(self.of.len)));
         if !each_place {
             let value = self.call(i, function, |taken| self.operand(taken), "");
@@ -220,7 +220,7 @@ impl<'n, N: Fn(&str) -> &'n str> Writer<'_, N> {
     }
 
     /// What is left to do with a map's number beyond the diagonal after a pass that ended there.
-    fn map_beyond(&self, i: usize, parts: &mut Parts) {
+    fn map_beyond(&self, i: usize, parts: &mut RowParts) {
         if i == self.of.result {
             line!(parts.after, "    if (end < BLOCKS) most = tb::max(most, s{i}_beyond & 0x7fffffffu);");
         }

@@ -6,12 +6,12 @@ use super::error::{Group, Refusal, refuse};
 use super::literals::literal;
 use super::statements::Body;
 use super::types::{Piece, plain_name, scalar};
-use super::writer::Writer;
+use super::writer::SourceWriter;
 
 /// A component of a composite and, if it is a vector, its size.
 pub struct Component(pub String, pub Option<VectorSize>);
 
-impl Writer<'_> {
+impl SourceWriter<'_> {
     /// A vector, array or struct of these components.
     pub fn compose(&mut self, ty: Handle<Type>, components: &[Component]) -> Result<String, Refusal> {
         let name = self.types.name(ty)?;

@@ -6,7 +6,7 @@ use naga::{Function, Handle, Module, TypeInner};
 use super::error::{Group, Refusal, TranslateError, refuse};
 use super::statements::{Body, may_be_passed};
 use super::types::{Types, plain_name};
-use super::writer::{Options, PRELUDE, Writer};
+use super::writer::{Options, PRELUDE, SourceWriter};
 
 /// Functions of a module as CUDA C++, for kernels whose entry point is written by hand.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub fn functions(
 ) -> Result<Functions, TranslateError> {
     let first = wanted.first().copied().unwrap_or_default();
     let types = Types::new(module, info).map_err(|refusal| refusal.at(first))?;
-    let mut writer = Writer::new(module, info, options, types);
+    let mut writer = SourceWriter::new(module, info, options, types);
     let mut names = Vec::new();
     for name in wanted {
         let mut found = module.functions.iter().filter(|(_, f)| f.name.as_deref() == Some(*name));
@@ -49,7 +49,7 @@ pub fn functions(
     Ok(Functions { source, names })
 }
 
-impl Writer<'_> {
+impl SourceWriter<'_> {
     /// The name of a function, which is written if it is not yet: for a caller in the module, and for one written by hand.
     pub fn called(&mut self, handle: Handle<Function>) -> Result<String, Refusal> {
         if let Some(native) = self.native(handle) {

@@ -10,7 +10,7 @@ use super::error::{Group, Refusal, TranslateError, refuse};
 use super::expressions::Component;
 use super::statements::Body;
 use super::types::{Types, plain_name};
-use super::writer::{Options, PRELUDE, Writer};
+use super::writer::{Options, PRELUDE, SourceWriter};
 
 /// The most threads of a block, and bytes of a block's static shared memory, on every GPU.
 const THREADS_MAX: u64 = 1024;
@@ -109,11 +109,11 @@ pub fn translate(
     let types = Types::new(module, info).map_err(at)?;
     let bytes = shared.map(|(_, variable)| u64::from(types.size(variable.ty))).sum();
     limit("bytes of workgroup memory", bytes, SHARED_MAX)?;
-    let writer = Writer::new(module, info, options, types);
+    let writer = SourceWriter::new(module, info, options, types);
     writer.kernel(point, used).map_err(at)
 }
 
-impl<'a> Writer<'a> {
+impl<'a> SourceWriter<'a> {
     /// The value of a built-in of the entry point.
     fn built_in(&mut self, binding: Option<&Binding>, [x, y, z]: [u32; 3]) -> Result<String, Refusal> {
         let Some(Binding::BuiltIn(built_in)) = binding else {

@@ -12,7 +12,7 @@ use naga::{
 
 use super::error::{Group, Refusal, refuse};
 use super::literals::literal;
-use super::writer::Writer;
+use super::writer::SourceWriter;
 
 /// What `continue` means in the loop that is being written.
 struct Loop {
@@ -23,7 +23,7 @@ struct Loop {
 
 /// A function being written.
 pub struct Body<'w, 'a> {
-    pub writer: &'w mut Writer<'a>,
+    pub writer: &'w mut SourceWriter<'a>,
     pub function: &'a Function,
     pub info: &'a FunctionInfo,
     /// Expressions that have a variable.
@@ -37,7 +37,11 @@ pub struct Body<'w, 'a> {
 }
 
 impl<'w, 'a> Body<'w, 'a> {
-    pub fn new(writer: &'w mut Writer<'a>, function: &'a Function, info: &'a FunctionInfo) -> Body<'w, 'a> {
+    pub fn new(
+        writer: &'w mut SourceWriter<'a>,
+        function: &'a Function,
+        info: &'a FunctionInfo,
+    ) -> Body<'w, 'a> {
         let (baked, scopes, loops) = (HashSet::new(), Vec::new(), Vec::new());
         Body { writer, function, info, baked, scopes, out: String::new(), depth: 0, loops, labels: 0 }
     }

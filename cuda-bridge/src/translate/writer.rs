@@ -23,7 +23,7 @@ pub struct Options {
 }
 
 /// What is written so far.
-pub struct Writer<'a> {
+pub struct SourceWriter<'a> {
     pub module: &'a Module,
     pub info: &'a ModuleInfo,
     pub options: Options,
@@ -38,9 +38,14 @@ pub struct Writer<'a> {
     pub barriers: bool,
 }
 
-impl<'a> Writer<'a> {
-    pub fn new(module: &'a Module, info: &'a ModuleInfo, options: Options, types: Types<'a>) -> Writer<'a> {
-        Writer {
+impl<'a> SourceWriter<'a> {
+    pub fn new(
+        module: &'a Module,
+        info: &'a ModuleInfo,
+        options: Options,
+        types: Types<'a>,
+    ) -> SourceWriter<'a> {
+        SourceWriter {
             module,
             info,
             options,

@@ -10,7 +10,7 @@ use cuda_bridge::graphs::Graphs;
 use cuda_bridge::native::Product;
 use cuda_bridge::near;
 use cuda_bridge::nvrtc::Nvrtc;
-use cuda_bridge::quantise::{self, Operand};
+use cuda_bridge::quantise::{self, QuantiseOperand};
 use cuda_bridge::tensor_core::Shape;
 use cuda_bridge::timer::{Timed, Timer};
 use cuda_bridge::translate;
@@ -63,8 +63,8 @@ pub fn devices() -> Result<Vec<Description>, EngineError> {
 }
 
 /// What computes a view's digits, as the bridge takes it.
-fn operand(view: &View, block: u32) -> Operand {
-    Operand { dims: view.dims, strides: view.strides, offset: view.offset, block }
+fn operand(view: &View, block: u32) -> QuantiseOperand {
+    QuantiseOperand { dims: view.dims, strides: view.strides, offset: view.offset, block }
 }
 
 /// The way back from exact sums, for kernels that are written by hand.

@@ -40,8 +40,11 @@ impl Limits {
 /// A shader with the uniform words and workgroups of one dispatch.
 #[derive(Clone, Debug)]
 pub struct Shader {
+    /// Its WGSL.
     pub text: Cow<'static, str>,
+    /// The words of its uniform data, which is the first binding.
     pub uniform: Vec<u32>,
+    /// Workgroups along x, y and z.
     pub groups: [u32; 3],
 }
 

@@ -13,6 +13,7 @@ use crate::shaders::product::Variant;
 /// An adapter as people choose it.
 #[derive(Clone, Debug)]
 pub struct AdapterName {
+    /// As the driver names it.
     pub name: String,
     /// Why it is not used, if so.
     pub refused: Option<String>,
