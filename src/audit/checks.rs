@@ -141,7 +141,9 @@ impl Checked {
 /// # Errors
 /// If a file is malformed, was edited, or is badly signed.
 pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
-    let size = run.head_sizes()?.last().copied();
+    // Listed once, and before the transcript is read: a trainer may publish heads meanwhile, over records that are not read here.
+    let sizes = run.head_sizes()?;
+    let size = sizes.last().copied();
     let size = size.ok_or_else(|| RunError::Refused("the run has published no head yet".into()))?;
     if size == 0 {
         return Err(RunError::invalid(&run.layout.head(0), "a head covers at least the initial state"));
@@ -154,7 +156,7 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         let why = format!("the head covers {} records, {} are there", head.size, transcript.records.len());
         return Err(RunError::invalid(&path, why));
     }
-    let forks = forks(run, &transcript, key)?;
+    let forks = forks(run, &sizes, &transcript, key)?;
     transcript.records.truncate(head.size as usize);
     transcript.leaves.truncate(head.size as usize);
     let (signed_text, signed_by_key) = match (signed, key) {
@@ -173,7 +175,7 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
     }
     let passed = vec![
         format!("contract {CONTRACT}, program re-derived from the job"),
-        format!("{} records of one run, contiguous, under {} heads", head.size, run.head_sizes()?.len()),
+        format!("{} records of one run, contiguous, under {} heads", head.size, sizes.len()),
     ];
     let mut checked = Checked {
         head,
@@ -193,26 +195,30 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
     Ok(checked)
 }
 
-/// The sizes of the published heads that are over another history than the latest one.
+/// Of the published heads of these sizes, ascending, those that are over another history than the latest one.
 ///
 /// # Errors
 /// If a head is malformed or badly signed, or the latest is not over these records.
-fn forks(run: &Run, transcript: &Transcript, key: Option<&PublicKey>) -> Result<Vec<u64>, RunError> {
+fn forks(
+    run: &Run,
+    sizes: &[u64],
+    transcript: &Transcript,
+    key: Option<&PublicKey>,
+) -> Result<Vec<u64>, RunError> {
     let mut history = Frontier::default();
     let mut leaves = transcript.leaves.iter();
     let mut forks = Vec::new();
-    for older in run.head_sizes()? {
+    for &older in sizes {
         let (head, _) = run.head(older, key)?;
         leaves.by_ref().take((older - history.size()) as usize).for_each(|leaf| history.push(*leaf));
         if history.root() != head.root {
             forks.push(older);
         }
     }
-    // Sizes ascend: the last is the latest.
-    match forks.last() {
-        Some(&older) if run.head_sizes()?.last() == Some(&older) => {
-            let why = format!("the head of size {older} is not over these records");
-            Err(RunError::invalid(&run.layout.head(older), why))
+    match (forks.last(), sizes.last()) {
+        (Some(fork), Some(latest)) if fork == latest => {
+            let why = format!("the head of size {latest} is not over these records");
+            Err(RunError::invalid(&run.layout.head(*latest), why))
         }
         _ => Ok(forks),
     }
