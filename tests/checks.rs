@@ -51,16 +51,13 @@ fn histories_that_do_not_hold_together_are_malformed() {
         (|r| drop(r.remove(0)), "record 0: it is not in its place"),
         (|r| r.push(r[9].clone()), "record 10: it is not in its place"),
         (|r| step_mut(r, 4).trace = Some(OTHER), "record 4: it commits to operators although"),
-        (
-            |r| step_mut(r, 4).micro_batches.truncate(2),
-            "record 4: it commits another number of micro-batches",
-        ),
+        (|r| step_mut(r, 4).gradients = None, "record 4: it commits to gradients although"),
         (
             |r| match &mut r[2] {
-                Record::Step { run, .. } => *run = OTHER,
+                Record::Step { computation, .. } => *computation = OTHER,
                 _ => unreachable!("record 2 is a step's"),
             },
-            "record 2: it is of another run",
+            "record 2: it is of another computation",
         ),
         (
             |r| match &mut r[9] {
@@ -87,7 +84,7 @@ fn records_that_contradict_the_job_diverge_without_a_replay() {
         (|r| step_mut(r, 6).batch = OTHER, 6, "the batch is not the one that seed and data give", "batch"),
         (
             |r| match &mut r[9] {
-                Record::Final { state, .. } => *state = OTHER,
+                Record::Final { roots, .. } => roots.0[0] = OTHER,
                 _ => unreachable!("record 9 is the final one"),
             },
             8,
@@ -218,7 +215,7 @@ fn a_withheld_trace_does_not_save_a_cheat() {
         damage(&run.layout.trace(5));
         let (report, verdict) = audited(&run);
         let Outcome::Diverges { step: 5, what } = &report.outcome else { panic!("{:?}", report.outcome) };
-        assert!(what.contains("gradients of micro-batch 0"), "{what}");
+        assert!(what.contains("gradients of micro-batches 0 differ"), "{what}");
         assert!(what.ends_with("no published trace is the one that the record commits"), "{what}");
         assert!(verdict);
     }

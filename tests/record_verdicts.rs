@@ -18,7 +18,7 @@ use tiebreak::commit::keys::{PrivateKey, PublicKey};
 use tiebreak::commit::merkle;
 use tiebreak::commit::record::Record;
 use tiebreak::commit::tree_head::Head;
-use tiebreak::dispute::verdict::{Base64, Claim, DataChunk, Fork, Outcome, ProvenRecord, Scalar, Verdict};
+use tiebreak::dispute::verdict::{Base64, Claim, DataSlices, Fork, Outcome, ProvenRecord, Scalar, Verdict};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::job::identity::philox_key;
 use tiebreak::run::dir::Run;
@@ -92,7 +92,7 @@ static CONVICTING: LazyLock<Vec<(u32, &str, Verdict)>> = LazyLock::new(|| {
         other => panic!("{other:?} is not the initial record"),
     };
     let last = |r: &mut Vec<Record>| match &mut r[9] {
-        Record::Final { state, .. } => *state = OTHER,
+        Record::Final { roots, .. } => roots.0[0] = OTHER,
         other => panic!("{other:?} is not the final record"),
     };
     vec![
@@ -177,12 +177,11 @@ fn a_job_without_clipping_gives_the_clip_factor() {
     assert!(convicts(&found.verdict.unwrap()));
 }
 
-/// The chunks of data that a batch is drawn from.
-fn chunks(run: &Run, step: u32) -> Vec<DataChunk> {
+/// The slices of data that a batch is drawn from.
+fn slices(run: &Run, step: u32) -> Vec<DataSlices> {
     let mut dataset = run.dataset().unwrap();
     dataset.batch(&run.program, philox_key(&run.seed), step).unwrap();
-    let read = dataset.chunks_read().into_iter();
-    read.map(|(file, chunk, bytes)| DataChunk { file, chunk, bytes: Base64(bytes.to_vec()) }).collect()
+    dataset.slices_read().unwrap().into_iter().map(DataSlices::from).collect()
 }
 
 #[test]
@@ -200,7 +199,7 @@ fn none_convicts_an_honest_run() {
     for step in [1, 4, 8] {
         claims.push((step, Claim::LearningRate));
         claims.push((step, Claim::Cursor));
-        claims.push((step, Claim::Batch { files: files.clone(), chunks: chunks(run, step) }));
+        claims.push((step, Claim::Batch { files: files.clone(), slices: slices(run, step) }));
         let trace = traces::read(&run.program, &run.layout.trace(step)).unwrap();
         for scalar in [Scalar::Clip, Scalar::Loss] {
             let output = scalar_output(&run.program, &trace, scalar);
@@ -231,16 +230,16 @@ fn made_up_evidence_is_malformed() {
         assert!(outcome.is_err(), "{}: {outcome:?}", verdict.claim.kind());
     };
     let files = run.file.data.clone();
-    malformed(4, Claim::Batch { files: files.clone(), chunks: Vec::new() });
-    let mut other = chunks(run, 4);
+    malformed(4, Claim::Batch { files: files.clone(), slices: Vec::new() });
+    let mut other = slices(run, 4);
     other[0].bytes.0[0] ^= 1;
-    malformed(4, Claim::Batch { files: files.clone(), chunks: other });
-    let mut other = chunks(run, 4);
+    malformed(4, Claim::Batch { files: files.clone(), slices: other });
+    let mut other = slices(run, 4);
     other[0].file = usize::MAX;
-    malformed(4, Claim::Batch { files: files.clone(), chunks: other });
+    malformed(4, Claim::Batch { files: files.clone(), slices: other });
     let mut manifest = files;
     manifest[0].bytes += 1;
-    malformed(4, Claim::Batch { files: manifest, chunks: chunks(run, 4) });
+    malformed(4, Claim::Batch { files: manifest, slices: slices(run, 4) });
     // A job that clips does not give the factor; nobody but the trace gives the loss.
     malformed(4, Claim::Scalar { scalar: Scalar::Clip, output: None });
     malformed(4, Claim::Scalar { scalar: Scalar::Loss, output: None });

@@ -1,26 +1,23 @@
 //! What every audit checks before it replays anything, sampled ones too.
 
-use std::sync::Arc;
+use std::path::PathBuf;
 
 use crate::arith::float;
-use crate::arith::words::bytes_of;
-use crate::commit::digest::Digest;
 use crate::commit::keys::PublicKey;
 use crate::commit::merkle::{self, Frontier};
 use crate::commit::record::{Record, StepRecord};
-use crate::commit::state::{state_digest, tensor_digests};
+use crate::commit::state::{StateRoots, state_digest, tensor_digests};
 use crate::commit::tree_head::{Head, NOTE_MAX, Signed};
-use crate::dispute::check::initial_digest;
 use crate::dispute::verdict::{
-    Base64, Claim, DataChunk, Fork, Outcome, ProvenRecord, Scalar, VERDICT_MAX, Verdict,
+    Base64, Claim, DataSlices, Fork, Outcome, ProvenRecord, Scalar, VERDICT_MAX, Verdict,
 };
 use crate::job::Granularity;
 use crate::job::data::batch_digest;
 use crate::job::identity::CONTRACT;
-use crate::program::init;
+use crate::job::initial::{Expected, InitialOrigin};
 use crate::run::dir::Run;
 use crate::run::transcript::{self, Transcript};
-use crate::run::{RunError, checkpoint, disk};
+use crate::run::{RunError, checkpoint, disk, initial};
 
 /// The result of the checks.
 pub struct Checked {
@@ -95,9 +92,10 @@ impl Checked {
         if index.is_none() {
             verdict.record = None;
         }
-        // A verdict that does not stand alone is none.
-        let stands = matches!(verdict.check(None), Ok(Outcome::Convicts(_)))
-            && verdict.to_bytes().len() as u64 <= VERDICT_MAX;
+        // A verdict that does not stand alone is none; only weights are too large to be carried.
+        let stands =
+            matches!(verdict.check(None), Ok(Outcome::Convicts(_) | Outcome::NeedsReplay { step: 0, .. }))
+                && verdict.to_bytes().len() as u64 <= VERDICT_MAX;
         let verdict = stands.then_some(verdict);
         self.inconsistent = Some(Inconsistent { step, what: what.into(), verdict });
         Ok(())
@@ -226,22 +224,18 @@ fn forks(
 
 /// Why a record is not one that the run can have in this place, if so.
 fn misplaced(run: &Run, index: usize, record: &Record) -> Option<&'static str> {
-    if *record.run() != run.id {
-        return Some("it is of another run");
+    if *record.computation() != run.computation {
+        return Some("it is of another computation");
     }
     match record {
         Record::Initial { .. } if index == 0 => None,
         Record::Step { step, .. } if index > 0 && step.step as usize == index => {
             let granularity = run.job.commit.granularity;
-            let micro_batches = match granularity {
-                Granularity::Step => 0,
-                Granularity::Microbatch | Granularity::Operator => run.program.spec.micro_batches,
-            };
             if step.step > run.job.steps {
                 return Some("the job has fewer steps");
             }
-            if step.micro_batches.len() != micro_batches as usize {
-                return Some("it commits another number of micro-batches than the job says");
+            if step.gradients.is_some() != (granularity != Granularity::Step) {
+                return Some("it commits to gradients although the job does not, or the other way round");
             }
             if step.trace.is_some() != (granularity == Granularity::Operator) {
                 return Some("it commits to operators although the job does not, or the other way round");
@@ -262,7 +256,7 @@ fn misplaced(run: &Run, index: usize, record: &Record) -> Option<&'static str> {
 /// If a file cannot be read, is malformed, or is not signed by `key`. What contradicts the run's own promises is in the result instead.
 pub fn always(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
     let mut checked = structure(run, key)?;
-    for check in [initial, rates_and_batches, checkpoints, ending] {
+    for check in [initial_state, rates_and_batches, checkpoints, ending] {
         if checked.inconsistent.is_some() {
             // A file that does not fit, later, must not hide what convicts.
             checked.not_checked.push("what comes after the first contradiction".into());
@@ -277,13 +271,53 @@ pub fn always(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
     Ok(checked)
 }
 
-fn initial(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
-    if *checked.transcript.records[0].state() != initial_digest(&run.program, &run.seed) {
-        let what = "record 0 does not commit the initial state that the seed gives";
+/// What is not checked of a run that begins from weights, unless its auditor has them.
+const WEIGHTS_NOT_CHECKED: &str =
+    "whether the initial state is that of the weights' files: give them with --weights";
+
+fn initial_state(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
+    let state = checked.transcript.records[0].state();
+    let origin = &run.file.origin;
+    let expected = origin.expected(&run.program, &run.seed);
+    let expected = expected.map_err(|why| RunError::malformed(&run.layout.run_json(), why))?;
+    let same = match expected {
+        Expected::State(expected) => state == expected,
+        Expected::InFiles => true,
+    };
+    if state != run.file.initial || !same {
+        let what = format!("record 0 does not commit the initial state that {} gives", origin.source());
         return checked.fail(run, 0, what, |_| Ok((Some(0), Claim::Initial)));
     }
-    checked.passed.push("record 0 is the initial state of the seed".into());
-    checked.checkpoints.push(0); // it needs no file
+    match origin {
+        InitialOrigin::Seed => checked.checkpoints.push(0), // it needs no file
+        InitialOrigin::Run(earlier) => {
+            let (id, _, _) =
+                earlier.finish().map_err(|why| RunError::malformed(&run.layout.run_json(), why))?;
+            checked.not_checked.push(format!("the run that this one goes on from: audit run {id}"));
+        }
+        InitialOrigin::Weights { .. } => checked.not_checked.push(WEIGHTS_NOT_CHECKED.into()),
+    }
+    if expected != Expected::InFiles {
+        checked.passed.push(format!("record 0 is the initial state that {} gives", origin.source()));
+    }
+    Ok(())
+}
+
+/// Checks that a run begins from the weights that it names, for an auditor who has them, in the job's order.
+///
+/// # Errors
+/// If the run does not begin from weights, or these are other files than those it names. Another initial state is in `checked`.
+pub fn weights(run: &Run, checked: &mut Checked, paths: &[PathBuf]) -> Result<(), RunError> {
+    let expected = initial::of_weights(run, paths)?;
+    if checked.inconsistent.is_some() {
+        return Ok(());
+    }
+    checked.not_checked.retain(|note| note != WEIGHTS_NOT_CHECKED);
+    if checked.transcript.records[0].state() != expected {
+        let what = "record 0 does not commit the initial state that the weights' files give";
+        return checked.fail(run, 0, what, |_| Ok((Some(0), Claim::Initial)));
+    }
+    checked.passed.push("record 0 is the initial state that the weights' files give".into());
     Ok(())
 }
 
@@ -323,13 +357,8 @@ fn rates_and_batches(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
 fn batch_claim(run: &Run, step: u32) -> Result<Claim, RunError> {
     let mut dataset = run.dataset()?; // has read nothing but this batch then
     run.batch(&mut dataset, step)?;
-    let chunk = |(file, chunk, bytes): (usize, usize, Arc<Vec<u8>>)| DataChunk {
-        file,
-        chunk,
-        bytes: Base64(bytes.to_vec()),
-    };
-    let chunks = dataset.chunks_read().into_iter().map(chunk).collect();
-    Ok(Claim::Batch { files: run.file.data.clone(), chunks })
+    let slices = dataset.slices_read()?.into_iter().map(DataSlices::from).collect();
+    Ok(Claim::Batch { files: run.file.data.clone(), slices })
 }
 
 fn checkpoints(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
@@ -339,12 +368,12 @@ fn checkpoints(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
         let Some(record) = checked.transcript.records.get(step as usize) else {
             continue; // newer than the head
         };
-        let promised = *record.state();
+        let promised = record.state();
         let digests = tensor_digests(&table, &checkpoint::read(&path, &table)?);
         if state_digest(&table, &digests) != promised {
             return Err(RunError::invalid(&path, format!("it is not the state that record {step} commits")));
         }
-        if step != 0 {
+        if step != 0 || run.file.origin != InitialOrigin::Seed {
             checked.checkpoints.push(step);
         }
     }
@@ -372,21 +401,16 @@ fn promised_checkpoints(run: &Run, last: u32) -> Vec<u32> {
 }
 
 /// The state after a step whose checkpoint was checked, read and checked again: nobody may be accused because a file
-/// changed meanwhile. The initial state needs no file.
+/// changed meanwhile. An initial state of the seed needs no file.
 ///
 /// # Errors
 /// If the checkpoint cannot be read, is malformed, or is not the state that its record commits.
 pub fn state_after(run: &Run, checked: &Checked, step: u32) -> Result<Vec<Vec<u8>>, RunError> {
     let path = run.layout.checkpoint(step);
-    let state = if step == 0 {
-        let words = init::state(&run.program, run.key());
-        words.iter().map(|tensor| bytes_of(tensor)).collect()
-    } else {
-        checkpoint::read(&path, &run.program.state())?
-    };
+    let state = if step == 0 { initial::state(run)? } else { checkpoint::read(&path, &run.program.state())? };
     let table = run.program.state();
     let promised = checked.transcript.records.get(step as usize).map(Record::state);
-    if Some(&state_digest(&table, &tensor_digests(&table, &state))) != promised {
+    if Some(state_digest(&table, &tensor_digests(&table, &state))) != promised {
         return Err(RunError::invalid(&path, format!("it is not the state that record {step} commits")));
     }
     Ok(state)
@@ -394,32 +418,22 @@ pub fn state_after(run: &Run, checked: &Checked, step: u32) -> Result<Vec<Vec<u8
 
 /// The final record and the released model.
 fn ending(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
-    let Some(Record::Final { state, .. }) = checked.transcript.records.last().cloned() else {
+    let Some(Record::Final { roots, .. }) = checked.transcript.records.last().cloned() else {
         checked.not_checked.push("completion: the run has no final record yet".into());
         return Ok(());
     };
-    let last: Digest = *checked.transcript.records[run.job.steps as usize].state();
-    if state != last {
+    if roots.digest() != checked.transcript.records[run.job.steps as usize].state() {
         let (what, steps) = ("the final record commits another state than the last step", run.job.steps);
         return checked.fail(run, steps, what, |checked| {
             Ok((Some(steps + 1), Claim::Final { last: checked.proven(steps) }))
         });
     }
-    if checked.checkpoints.binary_search(&run.job.steps).is_err() {
-        checked.not_checked.push("the released model: the run lacks the checkpoint of its last step".into());
-        return Ok(());
-    }
-    // The released parameters must be those of the last checkpoint, which is the last record's state.
     let table = run.program.state();
     let parameters = &table[..run.program.parameters.len()];
-    let path = run.layout.checkpoint(run.job.steps);
     let model = checkpoint::read(&run.layout.model(), parameters)?;
-    let state = checkpoint::read(&path, &table)?;
-    if model != state[..parameters.len()] {
-        return Err(RunError::invalid(
-            &run.layout.model(),
-            "the released model is not the final state's parameters",
-        ));
+    if StateRoots::of(parameters, &tensor_digests(parameters, &model)).0[0] != roots.0[0] {
+        let why = "the released model is not the final state's parameters";
+        return Err(RunError::invalid(&run.layout.model(), why));
     }
     checked.passed.push("the final record and the released model agree".into());
     Ok(())

@@ -8,7 +8,7 @@ use super::replay::replay_to;
 use super::report::{AuditError, Found, Outcome};
 use crate::arith::words::bytes_from_words;
 use crate::commit::digest::Digest;
-use crate::commit::state::tensor_digests;
+use crate::commit::state::{self, tensor_digests};
 use crate::commit::tensor::{Hash, SLICE_BYTES};
 use crate::commit::trace::{Trace, leaf_name, leaf_place, positions};
 use crate::commit::{merkle, multiproof, table, tensor};
@@ -280,9 +280,7 @@ impl Disputed<'_> {
             Origin::State { index } => {
                 let table = program.state();
                 let digests = tensor_digests(&table, self.before);
-                let leaves: Vec<Digest> =
-                    table.iter().zip(&digests).map(|(t, d)| table::leaf(&t.name, d)).collect();
-                ProvenTensor { digest: digests[*index], proof: merkle::prove(&leaves, *index) }
+                ProvenTensor { digest: digests[*index], proof: state::prove(&table, &digests, *index) }
             }
             Origin::Batch { micro, tensor: number } => {
                 let tensors = batch_leaves(program, self.batch);

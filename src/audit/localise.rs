@@ -159,21 +159,32 @@ fn whole_step(
     let theirs = checked.step(step);
     let (reference, _) = reference_step(run, step, &before)?;
     let different = differences(&mine.record, theirs);
-    if reference == *theirs {
+    if reference.record == *theirs {
         let what = format!("{} differ from the scalar reference too", different.join(", "));
         return Ok(Found { outcome: Outcome::EngineFaulty { step, engine, what }, verdict: None });
     }
-    let micro_batches = (0..)
-        .zip(reference.micro_batches.iter().zip(&theirs.micro_batches))
+    // Without the trainer's roots a verdict names no micro-batch: what convicts is the record.
+    let published = run.gradient_roots(theirs).unwrap_or_default();
+    let micro_batches: Vec<u32> = (0..)
+        .zip(reference.gradients.iter().zip(&published))
         .filter(|(_, (a, b))| a != b)
         .map(|(i, _)| i)
         .collect();
+    let micros = match micro_batches.len() {
+        0 => String::new(),
+        count => {
+            let few: Vec<String> = micro_batches.iter().take(8).map(u32::to_string).collect();
+            let more =
+                if count > few.len() { format!(" and {} more", count - few.len()) } else { String::new() };
+            format!("; gradients of micro-batches {}{more} differ", few.join(", "))
+        }
+    };
     let tensors = state_differences(run, step, &mine.state)?;
     let named = match tensors.len() {
         0 => String::new(),
         n => format!("; {n} state tensors differ, first {}", tensors[0]),
     };
-    let what = format!("{}{named}", differences(&reference, theirs).join(", "));
+    let what = format!("{}{micros}{named}", differences(&reference.record, theirs).join(", "));
     let verdict = checked.verdict(run, step, Claim::Step { micro_batches, tensors });
     Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) })
 }

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use super::checks::{self, Checked};
 use super::report::{AuditError, differences};
-use crate::commit::record::StepRecord;
 use crate::engine::Engine;
 use crate::engine::reference::Reference;
 use crate::engine::session::Session;
 use crate::observers::tally::Tally;
 use crate::rounding::thresholds::Rounding;
 use crate::run::dir::Run;
-use crate::step::{replayed_step, scalars};
+use crate::step::{CommittedStep, replayed_step, scalars};
 
 /// An auditor's session: exact, or with native products.
 pub(super) fn session<'e>(
@@ -59,11 +58,14 @@ pub fn replay_to(
 ///
 /// # Errors
 /// If the run's data or log cannot be read or is malformed.
-pub fn reference_step(run: &Run, step: u32, before: &[Vec<u8>]) -> Result<(StepRecord, Tally), AuditError> {
+pub fn reference_step(
+    run: &Run,
+    step: u32,
+    before: &[Vec<u8>],
+) -> Result<(CommittedStep, Tally), AuditError> {
     let mut reference = Reference;
     let mut session = Session::new(&mut reference, Arc::new(run.program.clone()))?;
     session.load(before)?;
     let batch = run.batch(&mut run.dataset()?, step)?;
-    let (done, tally) = replayed_step(run, &mut session, scalars(run, step), &batch, false)?;
-    Ok((done.record, tally))
+    Ok(replayed_step(run, &mut session, scalars(run, step), &batch, false)?)
 }

@@ -30,9 +30,9 @@ pub fn may_lack_a_decision(mine: &StepRecord, theirs: &StepRecord) -> bool {
         && mine.learning_rate == theirs.learning_rate
         && mine.cursor == theirs.cursor
         && mine.log == theirs.log
-        && mine.micro_batches.len() == theirs.micro_batches.len();
-    let gradients = mine.micro_batches != theirs.micro_batches;
-    let unknown = mine.micro_batches.is_empty() && mine != theirs;
+        && mine.gradients.is_some() == theirs.gradients.is_some();
+    let gradients = mine.gradients != theirs.gradients;
+    let unknown = mine.gradients.is_none() && mine != theirs;
     same_inputs && (gradients || unknown)
 }
 
@@ -66,7 +66,8 @@ pub fn reference_outcome(
     theirs: &StepRecord,
 ) -> Result<Outcome, AuditError> {
     check_log(run, step, theirs)?;
-    let (mine, tally) = reference_step(run, step, before)?;
+    let (done, tally) = reference_step(run, step, before)?;
+    let mine = done.record;
     Ok(match tally.first_illegal {
         Some(illegal) if mine == *theirs => {
             Outcome::Diverges { step, what: format!("by the rounding log, {illegal}") }

@@ -49,6 +49,12 @@ struct Options {
     /// convicts the trainer of two.
     #[arg(long)]
     head: Vec<PathBuf>,
+    /// The files of weights that the run begins from, in the job's order: whether its initial state is theirs.
+    #[arg(long)]
+    weights: Vec<PathBuf>,
+    /// Where data files are that the run does not hold (`data.copy = false`): only the parts that are needed have to be there.
+    #[arg(long)]
+    data: Option<PathBuf>,
     /// Only these steps, as FIRST..LAST (both included); replay begins at the checkpoint before.
     #[arg(long, value_parser = parse_range, conflicts_with = "sample")]
     steps: Option<(u32, u32)>,
@@ -150,8 +156,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let Some(path) = args.run else { return Err(Failure::new(Exit::Usage, "a run's folder is needed")) };
     let options = args.options;
     let public = options.trainer_key.as_deref().map(key::read_public).transpose()?;
-    let run = Run::open(&path)?;
+    let run = Run::open(&path)?.with_data(options.data.clone());
     let mut checked = checks::always(&run, public.as_ref())?;
+    if !options.weights.is_empty() {
+        checks::weights(&run, &mut checked, &options.weights)?;
+    }
     for path in &options.head {
         checked.other_head(&run, &disk::read_text(path, NOTE_MAX as u64)?)?;
     }

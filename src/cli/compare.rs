@@ -2,17 +2,19 @@
 
 use std::path::PathBuf;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{CommandResult, Exit, Printer};
 use crate::audit::checks::{self, Checked};
+use crate::audit::step_of;
 use crate::commit::state::tensor_digests;
+use crate::commit::{Malformed, merkle};
 use crate::dispute::verdict::{Claim, Fork, Outcome, Verdict};
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
 use crate::run::{RunError, checkpoint};
 
-/// Find the first step, and tensor, in which two runs differ.
+/// Find the first record, and tensor, in which two runs of one computation differ; of two computations, the settings that differ.
 #[derive(clap::Args)]
 #[command(after_help = "Example: tiebreak compare runs/on-cpu runs/on-gpu")]
 pub struct Args {
@@ -23,61 +25,160 @@ pub struct Args {
     verdict: PathBuf,
 }
 
+/// What two runs have in common.
+enum Comparison {
+    /// The settings that differ: (setting, value of the first, value of the second).
+    OtherComputation(Vec<(String, String, String)>),
+    /// Logs are their trainers' own claims, so records of two trainers differ.
+    Logged,
+    /// The same records, as many as both have; the first or the second run may have more.
+    Same { records: u64, shorter: Option<&'static str> },
+    /// The first record that differs: its step, and the state tensor if both runs have the checkpoint.
+    Differs { index: u64, step: u32, tensor: Option<String> },
+}
+
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let runs = [Run::open(&args.first)?, Run::open(&args.second)?];
-    let [a, b] = [checks::structure(&runs[0], None)?, checks::structure(&runs[1], None)?];
-    let same_program = runs[0].file.program == runs[1].file.program;
-    let pairs = a.transcript.records.iter().zip(&b.transcript.records);
-    let step = pairs.into_iter().position(|(x, y)| x.state() != y.state());
-    let mut tensor = None;
-    if let (Some(step), true) = (step, same_program) {
-        let table = runs[0].program.state();
-        let path = |run: &Run| run.layout.checkpoint(step as u32);
-        if path(&runs[0]).exists() && path(&runs[1]).exists() {
-            let [x, y] = [&runs[0], &runs[1]].map(|run| checkpoint::read(&path(run), &table));
-            let (x, y) = (tensor_digests(&table, &x?), tensor_digests(&table, &y?));
-            tensor =
-                table.iter().zip(x.iter().zip(&y)).find(|(_, (x, y))| x != y).map(|(t, _)| t.name.clone());
-        }
+    let checked = [checks::structure(&runs[0], None)?, checks::structure(&runs[1], None)?];
+    let comparison = compared(&runs, &checked)?;
+    let (mut text, mut value, mut exit) = told(&comparison);
+    if let Comparison::Differs { index, .. } = comparison
+        && let Some(verdict) = fork(&runs, &checked, index as u32)
+    {
+        let out = std::path::absolute(&args.verdict).map_err(RunError::io(&args.verdict))?;
+        Disk::default().replace(&out, &verdict.to_bytes())?;
+        let path = args.verdict.display();
+        text.push_str(&format!("\nthe trainer signed two histories of one run; verdict: {path}"));
+        value["fork"] = json!(true);
+        exit = Exit::Diverges;
     }
-    let text = match (&step, &tensor) {
-        (None, _) => {
-            format!("no difference in {} states", a.transcript.records.len().min(b.transcript.records.len()))
-        }
-        (Some(step), Some(tensor)) => format!("step {step} differs first, in {tensor}"),
-        (Some(step), None) => {
-            format!("step {step} differs first (no checkpoint of both runs to name the tensor)")
-        }
+    printer.result(&text, &value);
+    Ok(exit)
+}
+
+fn compared(runs: &[Run; 2], checked: &[Checked; 2]) -> Result<Comparison, RunError> {
+    if runs[0].computation != runs[1].computation {
+        return Ok(Comparison::OtherComputation(settings_that_differ(runs)));
+    }
+    if runs[0].job.rounding.is_some() && runs[0].id != runs[1].id {
+        return Ok(Comparison::Logged);
+    }
+    let sizes = [&checked[0], &checked[1]].map(|checked| checked.head.size);
+    let both = sizes[0].min(sizes[1]);
+    // What two parties do who have only heads, and ask each other for hashes: first the longer one's root over the shorter one's records.
+    let root = |side: usize| -> Result<_, Malformed> {
+        let leaves = &checked[side].transcript.leaves;
+        let proof = merkle::prove_prefix(leaves, both as usize);
+        Ok(merkle::roots_from_prefix_proof(both, leaves.len() as u64, &proof)?.0)
     };
-    let fork = fork(&runs, &a, &b);
-    let text = match &fork {
-        Some(verdict) => {
-            let out = std::path::absolute(&args.verdict).map_err(RunError::io(&args.verdict))?;
-            Disk::default().replace(&out, &verdict.to_bytes())?;
-            format!(
-                "{text}\nthe trainer signed two histories of one run; verdict: {}",
-                args.verdict.display()
+    let roots =
+        [root(0), root(1)].map(|root| root.map_err(|why| RunError::malformed(&runs[0].layout.root, why)));
+    let [first, second] = roots;
+    if first? == second? {
+        let shorter = match sizes[0].cmp(&sizes[1]) {
+            std::cmp::Ordering::Less => Some("first"),
+            std::cmp::Ordering::Equal => None,
+            std::cmp::Ordering::Greater => Some("second"),
+        };
+        return Ok(Comparison::Same { records: both, shorter });
+    }
+    let subtree = |side: usize| {
+        let leaves = &checked[side].transcript.leaves;
+        move |first: u64, count: u64| merkle::root(&leaves[first as usize..(first + count) as usize])
+    };
+    let index = merkle::first_difference(both, subtree(0), subtree(1)).unwrap_or(0);
+    let step = step_of(&checked[0].transcript.records[index as usize]);
+    Ok(Comparison::Differs { index, step, tensor: tensor_that_differs(runs, step)? })
+}
+
+/// The first state tensor that differs after a step, if both runs have the checkpoint.
+fn tensor_that_differs(runs: &[Run; 2], step: u32) -> Result<Option<String>, RunError> {
+    let table = runs[0].program.state();
+    let paths = [0, 1].map(|side: usize| runs[side].layout.checkpoint(step));
+    if !paths.iter().all(|path| path.exists()) {
+        return Ok(None);
+    }
+    let first = tensor_digests(&table, &checkpoint::read(&paths[0], &table)?);
+    let second = tensor_digests(&table, &checkpoint::read(&paths[1], &table)?);
+    let differs = table.iter().zip(first.iter().zip(&second)).find(|(_, (x, y))| x != y);
+    Ok(differs.map(|(tensor, _)| tensor.name.clone()))
+}
+
+/// Everything that a computation is made of, in words.
+fn computation_settings(run: &Run) -> Vec<(String, String)> {
+    let summary = run.file.summary();
+    let challenge = summary.challenge.map_or("none".into(), |challenge| challenge.to_string());
+    let mut settings = run.job.settings();
+    settings.extend([
+        ("program".into(), summary.program.to_string()),
+        ("data".into(), summary.data.to_string()),
+        ("initial state".into(), summary.initial.to_string()),
+        ("challenge".into(), challenge),
+    ]);
+    settings
+}
+
+fn settings_that_differ(runs: &[Run; 2]) -> Vec<(String, String, String)> {
+    let [first, second] = [0, 1].map(|side: usize| computation_settings(&runs[side]));
+    let value = |settings: &[(String, String)], key: &str| {
+        settings.iter().find(|(k, _)| k == key).map_or("absent".to_string(), |(_, value)| value.clone())
+    };
+    let mut keys: Vec<&String> = first.iter().chain(&second).map(|(key, _)| key).collect();
+    let mut seen = std::collections::BTreeSet::new();
+    keys.retain(|key| seen.insert(*key));
+    keys.into_iter()
+        .map(|key| (key.clone(), value(&first, key), value(&second, key)))
+        .filter(|(_, x, y)| x != y)
+        .collect()
+}
+
+/// A comparison as text, as JSON, and as an exit code.
+fn told(comparison: &Comparison) -> (String, Value, Exit) {
+    match comparison {
+        Comparison::OtherComputation(settings) => {
+            let lines = settings.iter().map(|(key, x, y)| format!("\n  {key}: {x} | {y}"));
+            let text = format!("two computations; these settings differ:{}", String::from_iter(lines));
+            let settings: Vec<Value> =
+                settings.iter().map(|(key, x, y)| json!({ "setting": key, "values": [x, y] })).collect();
+            (
+                text,
+                json!({ "result": "other_computation", "settings": settings, "fork": false }),
+                Exit::Diverges,
             )
         }
-        None => text,
-    };
-    let forked = fork.is_some();
-    printer.result(
-        &text,
-        &json!({ "step": step, "tensor": tensor, "same_program": same_program, "fork": forked }),
-    );
-    if forked {
-        return Ok(Exit::Diverges);
+        Comparison::Logged => {
+            let text =
+                "logged: not comparable (a rounding log is its trainer's own claim; audit each run instead)";
+            (text.into(), json!({ "result": "not_comparable", "fork": false }), Exit::Undecided)
+        }
+        Comparison::Same { records, shorter } => {
+            let text = match shorter {
+                None => format!("no difference in {records} records"),
+                Some(which) => {
+                    format!("shorter: the {which} run has the first {records} records of the other")
+                }
+            };
+            let result = if shorter.is_none() { "same" } else { "shorter" };
+            let value = json!({ "result": result, "records": records, "shorter": shorter, "fork": false });
+            (text, value, Exit::Match)
+        }
+        Comparison::Differs { index, step, tensor } => {
+            let named = match tensor {
+                Some(tensor) => format!(", in {tensor}"),
+                None => " (no checkpoint of both runs names the tensor)".into(),
+            };
+            let text = format!("record {index}, step {step}, differs first{named}");
+            let value = json!({ "result": "differs", "record": index, "step": step, "tensor": tensor, "fork": false });
+            (text, value, Exit::Diverges)
+        }
     }
-    Ok(if step.is_none() { Exit::Match } else { Exit::Diverges })
 }
 
 /// The verdict on two signed histories of one run.
-fn fork(runs: &[Run; 2], a: &Checked, b: &Checked) -> Option<Verdict> {
-    let mut pairs = a.transcript.leaves.iter().zip(&b.transcript.leaves);
-    let index = pairs.position(|(x, y)| x != y)? as u32;
-    let evidence = Fork::Record { record: b.proven(index) };
-    let verdict = a.verdict(&runs[0], index, Claim::Fork { other: b.note.clone(), evidence });
+fn fork(runs: &[Run; 2], checked: &[Checked; 2], index: u32) -> Option<Verdict> {
+    let evidence = Fork::Record { record: checked[1].proven(index) };
+    let claim = Claim::Fork { other: checked[1].note.clone(), evidence };
+    let verdict = checked[0].verdict(&runs[0], index, claim);
     // Not if the runs are two, or nobody's.
     matches!(verdict.check(None), Ok(Outcome::Convicts(_))).then_some(verdict)
 }

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{CommandResult, Exit, Printer, bytes_text};
 use crate::engine::liveness::step_bytes;
-use crate::job::identity::{job_digest, program_digest};
+use crate::job::identity::program_digest;
 use crate::program::step::state_bytes;
 use crate::run::read_job;
 
@@ -27,7 +27,7 @@ enum Command {
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let Command::Check { job: path } = args.command;
-    let (text, job) = read_job(&path)?;
+    let (_, job) = read_job(&path)?;
     let program = job.program();
     let nodes = [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len());
     let (state, peak) = (state_bytes(&program.state()), step_bytes(&program));
@@ -45,7 +45,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             nodes[0],
             nodes[1],
             nodes[2],
-            job_digest(&text),
+            job.digest(),
         ),
         &json!({
             "parameters": program.parameter_count(),
@@ -54,7 +54,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             "state_bytes": state,
             "step_bytes": peak,
             "nodes": nodes,
-            "job": job_digest(&text),
+            "job": job.digest(),
             "program": digest,
         }),
     );

@@ -14,7 +14,8 @@ use crate::audit::{checks, replay_to};
 use crate::engine::cpu::Cpu;
 use crate::engine::cpu::native::Native;
 use crate::engine::session::{Session, StepScalars};
-use crate::job::identity::{philox_key, seed};
+use crate::job::identity::{philox_key, program_digest, seed};
+use crate::job::manifest::files_root;
 use crate::observers::calibrate::{Calibrator, Kernels};
 use crate::observers::tally::{MARGIN_BINS, Tally};
 use crate::program::graph::LoggedProduct;
@@ -325,13 +326,13 @@ fn kernels(printer: Printer, wide: bool) -> Result<Kernels, Failure> {
 }
 
 fn calibrate(printer: Printer, args: &Calibrate) -> CommandResult {
-    let (text, job) = read_logged_job(&args.job)?;
+    let (_, job) = read_logged_job(&args.job)?;
     let rounding = job.rounding.clone().unwrap_or_default();
     let program = Arc::new(job.program());
     let folder = args.job.parent().unwrap_or(std::path::Path::new("."));
     let files: Vec<PathBuf> = job.data.paths().into_iter().map(|path| folder.join(path)).collect();
-    let mut dataset = data::of_sources(&files, &job.data, &job.model)?;
-    let key = philox_key(&seed(&text, None));
+    let (mut dataset, manifests) = data::of_sources(&files, &job.data, &job.model)?;
+    let key = philox_key(&seed(&job, &program_digest(&program), &files_root(&manifests), None));
     let kernels = kernels(printer, rounding.rule().is_wide())?;
     let names: Vec<String> = kernels.iter().map(|(name, _)| name.clone()).collect();
     printer.say(format!("measuring {}", names.join(", ")));

@@ -25,6 +25,9 @@ pub struct Args {
     /// Only the gradient of this micro-batch (from 0).
     #[arg(long)]
     microbatch: Option<u32>,
+    /// Where data files are that the run does not hold.
+    #[arg(long)]
+    data: Option<PathBuf>,
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
@@ -32,7 +35,7 @@ pub struct Args {
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let run = Run::open(&args.run)?;
+    let run = Run::open(&args.run)?.with_data(args.data);
     let checked = checks::structure(&run, None)?;
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job.steps);
     if args.step == 0 || args.step > last {
@@ -72,7 +75,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             let at = scalars(&run, args.step);
             let (gradients, _) = replayed_micro_batch(&run, &mut session, at, micro, &batch)?;
             let root = gradient_root(&mut session, &gradients)?;
-            let same = root == theirs.micro_batches[micro as usize];
+            let same = run.gradient_roots(theirs)?.get(micro as usize) == Some(&root);
             if same { vec![] } else { vec![format!("gradients of micro-batch {micro}")] }
         }
         None => {

@@ -55,6 +55,9 @@ pub struct Args {
     /// Go on where the run stopped, to the same bits.
     #[arg(long)]
     resume: bool,
+    /// With --resume: where data files are that the run does not hold (`data.copy = false`).
+    #[arg(long, requires = "resume")]
+    data: Option<PathBuf>,
     #[command(flatten)]
     engine: EngineArgs,
     // Last, since its heading holds for all that follow.
@@ -113,7 +116,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     };
     let private = args.key.as_deref().map(key::read_private).transpose()?;
     // Nothing is begun that is refused, or cannot go on here.
-    let begun = args.resume.then(|| Run::open(out)).transpose()?;
+    let begun = args.resume.then(|| Run::open(out)).transpose()?.map(|run| run.with_data(args.data.clone()));
     let job = match (&begun, &args.job) {
         (Some(run), _) => run.job.clone(),
         (None, Some(job)) => read_job(job)?.1,

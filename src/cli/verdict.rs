@@ -17,9 +17,9 @@ use crate::commit::tree_head::Signed;
 use crate::dispute::verdict::{Claim, Outcome, VERDICT_MAX, Verdict};
 use crate::engine::cpu::Cpu;
 use crate::engine::session::Session;
-use crate::run::RunError;
 use crate::run::dir::Run;
 use crate::run::disk::{self, Disk};
+use crate::run::{RunError, initial};
 
 /// Check verdicts, or make them smaller.
 #[derive(clap::Args)]
@@ -54,9 +54,15 @@ struct Check {
     /// The trainer's public key: a file or its text.
     #[arg(long)]
     trainer_key: Option<String>,
-    /// The run's folder, for a verdict that names a whole step.
+    /// The run's folder, for a verdict that names a whole step, or an initial state made from weights.
     #[arg(long)]
     run: Option<PathBuf>,
+    /// Where data files are that the run does not hold.
+    #[arg(long)]
+    data: Option<PathBuf>,
+    /// The files of weights that the run begins from, in the job's order, for a verdict on its initial state.
+    #[arg(long)]
+    weights: Vec<PathBuf>,
 }
 
 #[derive(clap::Args)]
@@ -125,16 +131,20 @@ fn check(printer: Printer, args: Check) -> CommandResult {
         Outcome::DoesNotConvict(why) => (false, None, format!("does not convict: {why}")),
         Outcome::NeedsReplay { step, run: id } => {
             let path = args.run.ok_or_else(|| {
-                Failure::new(
-                    Exit::Usage,
-                    format!("this verdict names step {step} as a whole: give --run FOLDER"),
-                )
+                let why = match step {
+                    0 => "this verdict names an initial state made from weights: give --run FOLDER and --weights FILE".into(),
+                    step => format!("this verdict names step {step} as a whole: give --run FOLDER"),
+                };
+                Failure::new(Exit::Usage, why)
             })?;
-            let run = Run::open(&path)?;
+            let run = Run::open(&path)?.with_data(args.data);
             if run.id != id {
                 return Err(Failure::new(Exit::Usage, format!("{} is another run", path.display())));
             }
-            let (convicts, text) = step_verdict(printer, &run, &verdict, step, public.as_ref())?;
+            let (convicts, text) = match step {
+                0 => weights_verdict(&run, &args.weights)?,
+                step => step_verdict(printer, &run, &verdict, step, public.as_ref())?,
+            };
             (convicts, Some(step), text)
         }
     };
@@ -193,6 +203,20 @@ fn narrow(printer: Printer, args: Narrow) -> CommandResult {
     let text = format!("{} -> {}: {}", bytes_text(before), bytes_text(after), args.out.display());
     printer.result(text, &json!({ "narrowed": true, "bytes_before": before, "bytes": after }));
     Ok(Exit::Match)
+}
+
+/// Makes the initial state from the weights that a run names.
+fn weights_verdict(run: &Run, weights: &[PathBuf]) -> Result<(bool, String), Failure> {
+    if weights.is_empty() {
+        let why = "this verdict names an initial state made from weights: give --weights FILE, once for each file of the job";
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    // The run id covers both: what the computation begins from, and the files that it says this is.
+    Ok(if initial::of_weights(run, weights)? == run.file.initial {
+        (false, "does not convict: the initial state is the one that the weights' files give".into())
+    } else {
+        (true, "the initial state DIFFERS from the one that the weights' files give".into())
+    })
 }
 
 /// Replays a step with the scalar reference. The way there from the last checkpoint runs on the CPU engine and is

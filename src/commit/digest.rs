@@ -63,7 +63,7 @@ impl From<Digest> for String {
 }
 
 /// BLAKE3 of `bytes` under a domain: `derive_key` mode, so digests of one kind of thing never equal another's.
-/// `context` follows the form "tiebreak 1 run-id".
+/// `context` follows the form "tiebreak 2 run-id".
 pub fn hash(context: &'static str, bytes: &[u8]) -> Digest {
     let mut hasher = blake3::Hasher::new_derive_key(context);
     hasher.update(bytes);

@@ -145,6 +145,29 @@ pub fn roots_from_prefix_proof(
     if hashes.next().is_some() { Err(wrong("too many hashes")) } else { Ok(roots) }
 }
 
+/// The first of `size` leaves in which two trees differ, if one does: from the root down, left before right, with two hashes of each
+/// tree a level. `left` and `right` say the root of a subtree: (first leaf, how many).
+pub fn first_difference(
+    size: u64,
+    mut left: impl FnMut(u64, u64) -> Digest,
+    mut right: impl FnMut(u64, u64) -> Digest,
+) -> Option<u64> {
+    let (mut first, mut count) = (0, size);
+    if count == 0 || left(first, count) == right(first, count) {
+        return None;
+    }
+    while count > 1 {
+        // The greatest power of two below the count.
+        let half = 1 << (63 - (count - 1).leading_zeros());
+        if left(first, half) == right(first, half) {
+            (first, count) = (first + half, count - half);
+        } else {
+            count = half;
+        }
+    }
+    Some(first)
+}
+
 /// A tree that grows one leaf at a time and knows its root: one pending subtree for each bit of its size.
 #[derive(Clone, Debug, Default)]
 pub struct Frontier {
@@ -237,6 +260,26 @@ mod tests {
                 assert!(from(leaves[index], index, &[&proof[..], &[tree]].concat()).is_err());
             }
         }
+    }
+
+    #[test]
+    fn the_first_difference_is_found_from_the_root_down() {
+        for size in 1..40usize {
+            let one: Vec<Digest> = (0..size).map(|i| leaf(&[i as u8])).collect();
+            let of = |leaves: &[Digest], first: u64, count: u64| {
+                root(&leaves[first as usize..(first + count) as usize])
+            };
+            let find = |other: &[Digest]| {
+                first_difference(size as u64, |f, n| of(&one, f, n), |f, n| of(other, f, n))
+            };
+            assert_eq!(find(&one), None);
+            for index in 0..size {
+                let mut other = one.clone();
+                other[index..].iter_mut().step_by(3).for_each(|changed| changed.0[0] ^= 1);
+                assert_eq!(find(&other), Some(index as u64));
+            }
+        }
+        assert_eq!(first_difference(0, |_, _| unreachable!(), |_, _| unreachable!()), None);
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub mod digest;
 pub mod keys;
 pub mod merkle;
 pub mod multiproof;
+pub mod proven;
 pub mod record;
 pub mod state;
 pub mod table;

@@ -28,7 +28,8 @@ pub fn rfc6962(left: &Hash, right: &Hash, _: bool) -> Hash {
     merkle::node(&Digest(*left), &Digest(*right)).0
 }
 
-fn subtree(join: Join, values: &[Hash]) -> Hash {
+/// The value of a subtree over these pieces' values, which is not the whole tree.
+pub fn subtree(join: Join, values: &[Hash]) -> Hash {
     match values {
         [one] => *one,
         _ => {
@@ -40,19 +41,28 @@ fn subtree(join: Join, values: &[Hash]) -> Hash {
 
 /// The hashes that prove the pieces `wanted` (ascending, at least one) among all pieces' values.
 pub fn prove(join: Join, values: &[Hash], wanted: &[usize]) -> Vec<Hash> {
-    fn walk(join: Join, values: &[Hash], first: usize, wanted: &[usize], proof: &mut Vec<Hash>) {
+    prove_by(values.len(), wanted, &mut |first, count| subtree(join, &values[first..first + count]))
+}
+
+/// [`prove`] for a tree of `count` pieces, of which `value` says the subtrees: (first piece, how many).
+pub fn prove_by(count: usize, wanted: &[usize], value: &mut impl FnMut(usize, usize) -> Hash) -> Vec<Hash> {
+    fn walk(
+        (first, count): (usize, usize),
+        wanted: &[usize],
+        value: &mut impl FnMut(usize, usize) -> Hash,
+        proof: &mut Vec<Hash>,
+    ) {
         if wanted.is_empty() {
-            proof.push(subtree(join, values));
-        } else if values.len() > 1 {
-            let (left, right) = values.split_at(split(values.len()));
-            let middle = first + left.len();
+            proof.push(value(first, count));
+        } else if count > 1 {
+            let middle = first + split(count);
             let (before, after) = wanted.split_at(wanted.partition_point(|&w| w < middle));
-            walk(join, left, first, before, proof);
-            walk(join, right, middle, after, proof);
+            walk((first, split(count)), before, value, proof);
+            walk((middle, count - split(count)), after, value, proof);
         }
     }
     let mut proof = Vec::new();
-    walk(join, values, 0, wanted, &mut proof);
+    walk((0, count), wanted, value, &mut proof);
     proof
 }
 

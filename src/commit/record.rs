@@ -1,41 +1,13 @@
-//! The records of a transcript, and the identity of a run. Layouts: `docs/RUN-FORMAT.md`.
+//! The records of a transcript. They name the computation, not who made it, so that two honest trainers of one computation have the same
+//! records. Layouts: `docs/RUN-FORMAT.md`.
 
-use super::Malformed;
 use super::codec::{Decoder, Encoder};
-use super::digest::{Digest, hash};
+use super::digest::Digest;
+use super::state::StateRoots;
+use super::{Malformed, merkle, table};
 
-/// The most micro-batches a record may list.
-pub const MICRO_BATCHES_MAX: usize = 1 << 16;
-/// The most bytes of an encoded record.
-pub const RECORD_BYTES_MAX: usize = 64 + 32 * (MICRO_BATCHES_MAX + 16);
-
-/// What a run is the run of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RunIdentity {
-    /// The contract's name, so that no run can be read under another one.
-    pub contract: String,
-    /// The job file's text.
-    pub job: Digest,
-    /// The contract's versioned operators that the program uses, and the program.
-    pub program: Digest,
-    /// The digest of the data's manifest.
-    pub data: Digest,
-    /// The trainer's public key, zeros for an unsigned run.
-    pub trainer_key: [u8; 32],
-    /// Random bytes, so that no two runs share an id.
-    pub nonce: [u8; 16],
-}
-
-impl RunIdentity {
-    /// The run id: the hash of all fields.
-    pub fn run_id(&self) -> Digest {
-        let mut e = Encoder::default();
-        e.bytes(self.contract.as_bytes()).digest(&self.job).digest(&self.program).digest(&self.data);
-        e.0.extend(self.trainer_key);
-        e.0.extend(self.nonce);
-        hash("tiebreak 1 run-id", &e.0)
-    }
-}
+/// The most bytes of an encoded record, whatever the job.
+pub const RECORD_BYTES_MAX: usize = 256;
 
 /// What a trainer promises about one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,8 +18,8 @@ pub struct StepRecord {
     pub state: Digest,
     /// The batch: root over its tensors, micro-batch by micro-batch.
     pub batch: Digest,
-    /// Of each micro-batch: root over its gradients and loss.
-    pub micro_batches: Vec<Digest>,
+    /// Root over the gradient roots of the micro-batches ([`gradients_root`]); absent for jobs that commit states only.
+    pub gradients: Option<Digest>,
     /// Root over every node's output, for jobs that commit operators.
     pub trace: Option<Digest>,
     /// The rounding log's root; absent in the exact profile.
@@ -67,42 +39,45 @@ pub struct StepRecord {
 pub enum Record {
     /// Leaf 0: the state before the first step.
     Initial {
-        /// The run id.
-        run: Digest,
+        /// The computation.
+        computation: Digest,
         /// The state's digest.
         state: Digest,
     },
     /// Leaf n: step n.
     Step {
-        /// The run id.
-        run: Digest,
+        /// The computation.
+        computation: Digest,
         /// What the step promises.
         step: StepRecord,
     },
     /// The last leaf: the run is complete after `steps` steps.
     Final {
-        /// The run id.
-        run: Digest,
+        /// The computation.
+        computation: Digest,
         /// Steps of the run.
         steps: u32,
-        /// The last state's digest.
-        state: Digest,
+        /// What the last state's digest is made of, so that the released parameters are checked without the rest of the state.
+        roots: StateRoots,
     },
 }
 
 impl Record {
-    /// The run id.
-    pub fn run(&self) -> &Digest {
+    /// The computation that the record is of.
+    pub fn computation(&self) -> &Digest {
         match self {
-            Record::Initial { run, .. } | Record::Step { run, .. } | Record::Final { run, .. } => run,
+            Record::Initial { computation, .. }
+            | Record::Step { computation, .. }
+            | Record::Final { computation, .. } => computation,
         }
     }
 
     /// The state after this record.
-    pub fn state(&self) -> &Digest {
+    pub fn state(&self) -> Digest {
         match self {
-            Record::Initial { state, .. } | Record::Final { state, .. } => state,
-            Record::Step { step, .. } => &step.state,
+            Record::Initial { state, .. } => *state,
+            Record::Step { step, .. } => step.state,
+            Record::Final { roots, .. } => roots.digest(),
         }
     }
 
@@ -110,19 +85,19 @@ impl Record {
     pub fn encode(&self) -> Vec<u8> {
         let mut e = Encoder::default();
         match self {
-            Record::Initial { run, state } => {
-                e.u8(0).digest(run).digest(state);
+            Record::Initial { computation, state } => {
+                e.u8(0).digest(computation).digest(state);
             }
-            Record::Step { run, step } => {
-                e.u8(1).digest(run).u32(step.step).digest(&step.state).digest(&step.batch);
-                e.list(&step.micro_batches, |e, root| {
-                    e.digest(root);
-                });
-                e.option(step.trace.as_ref()).option(step.log.as_ref());
+            Record::Step { computation, step } => {
+                e.u8(1).digest(computation).u32(step.step).digest(&step.state).digest(&step.batch);
+                e.option(step.gradients.as_ref()).option(step.trace.as_ref()).option(step.log.as_ref());
                 e.u32(step.learning_rate).u32(step.clip).u32(step.loss).u64(step.cursor);
             }
-            Record::Final { run, steps, state } => {
-                e.u8(2).digest(run).u32(*steps).digest(state);
+            Record::Final { computation, steps, roots } => {
+                e.u8(2).digest(computation).u32(*steps);
+                roots.0.iter().for_each(|root| {
+                    e.digest(root);
+                });
             }
         }
         e.0
@@ -131,19 +106,19 @@ impl Record {
     /// Decodes the bytes of [`Record::encode`].
     ///
     /// # Errors
-    /// If they are not the canonical bytes of a record, or list more than [`MICRO_BATCHES_MAX`] micro-batches.
+    /// If they are not the canonical bytes of a record.
     pub fn decode(bytes: &[u8]) -> Result<Record, Malformed> {
         let mut d = Decoder::new("record", bytes);
         let kind = d.u8()?;
-        let run = d.digest()?;
+        let computation = d.digest()?;
         let record = match kind {
-            0 => Record::Initial { run, state: d.digest()? },
+            0 => Record::Initial { computation, state: d.digest()? },
             1 => {
                 let step = StepRecord {
                     step: d.u32()?,
                     state: d.digest()?,
                     batch: d.digest()?,
-                    micro_batches: d.list(MICRO_BATCHES_MAX, Decoder::digest)?,
+                    gradients: d.option()?,
                     trace: d.option()?,
                     log: d.option()?,
                     learning_rate: d.u32()?,
@@ -151,12 +126,50 @@ impl Record {
                     loss: d.u32()?,
                     cursor: d.u64()?,
                 };
-                Record::Step { run, step }
+                Record::Step { computation, step }
             }
-            2 => Record::Final { run, steps: d.u32()?, state: d.digest()? },
+            2 => {
+                let steps = d.u32()?;
+                let roots = StateRoots([d.digest()?, d.digest()?, d.digest()?]);
+                Record::Final { computation, steps, roots }
+            }
             _ => return Err(Malformed::invalid("record", format!("unknown kind {kind}"))),
         };
         d.finish()?;
         Ok(record)
+    }
+}
+
+/// The root over the gradient roots of a step's micro-batches, in order.
+pub fn gradients_root(micro_batches: &[Digest]) -> Digest {
+    let leaves: Vec<Digest> =
+        (0..).zip(micro_batches).map(|(i, root): (u32, _)| table::leaf(&format!("micro{i}"), root)).collect();
+    merkle::root(&leaves)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_record_is_within_its_limit() {
+        let digest = Digest([7; 32]);
+        let step = StepRecord {
+            step: u32::MAX,
+            state: digest,
+            batch: digest,
+            gradients: Some(digest),
+            trace: Some(digest),
+            log: Some(digest),
+            learning_rate: 0,
+            clip: 0,
+            loss: 0,
+            cursor: u64::MAX,
+        };
+        let record = Record::Step { computation: digest, step };
+        let bytes = record.encode();
+        assert_eq!(bytes.len(), 220);
+        assert!(bytes.len() <= RECORD_BYTES_MAX);
+        assert_eq!(Record::decode(&bytes), Ok(record));
     }
 }

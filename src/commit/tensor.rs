@@ -31,7 +31,7 @@ pub fn digest_from_root(ty: &TensorType, root: &[u8; 32]) -> Digest {
         e.u32(d);
     });
     e.0.extend(root);
-    hash("tiebreak 1 tensor", &e.0)
+    hash("tiebreak 2 tensor", &e.0)
 }
 
 /// The digest of a tensor's canonical bytes.

@@ -3,9 +3,10 @@
 //! Three outcomes stay apart. A file that does not hold together is [`Malformed`] and says nothing about the trainer;
 //! one that does either convicts or does not.
 
+use std::path::{Path, PathBuf};
+
 use super::origin::{self, Origin};
-use super::verdict::{Claim, DataChunk, Finding, Outcome, ProvenRecord, ProvenTensor, Scalar, Verdict};
-use crate::arith::words::bytes_of;
+use super::verdict::{Claim, DataSlices, Finding, Outcome, ProvenRecord, ProvenTensor, Scalar, Verdict};
 use crate::arith::{DType, float};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PublicKey;
@@ -15,11 +16,12 @@ use crate::commit::tensor::Hash;
 use crate::commit::trace::{leaf_count, leaf_name, leaf_place};
 use crate::commit::tree_head::{Head, Signed};
 use crate::commit::{Malformed, merkle, multiproof, table, tensor};
-use crate::job::data::{DataError, Dataset, FileManifest, batch_digest, data_digest};
-use crate::job::identity::{CONTRACT, philox_key, program_digest};
-use crate::job::{Granularity, Job, identity};
+use crate::job::data::{DataError, Dataset, batch_digest};
+use crate::job::identity::{Identity, RunSummary, other_contract, philox_key, program_digest};
+use crate::job::initial::{Expected, InitialOrigin};
+use crate::job::manifest::{self, DataFile, FileManifest, FileSlices, files_root};
+use crate::job::{Granularity, Job};
 use crate::program::graph::TensorType;
-use crate::program::init;
 use crate::program::phase::Phase;
 use crate::program::step::{Program, StateTensor};
 
@@ -40,8 +42,13 @@ pub(super) struct Context {
     pub job: Job,
     pub program: Program,
     pub seed: Digest,
+    pub computation: Digest,
     pub run: Digest,
+    /// The root of the data's manifest.
     pub data: Digest,
+    /// The digest of the initial state that the computation names.
+    pub initial: Digest,
+    pub origin: InitialOrigin,
     pub head: Head,
     /// The key that the run names, which signed the head.
     pub key: Option<PublicKey>,
@@ -77,8 +84,9 @@ impl Verdict {
     fn examined(&self, key: Option<&PublicKey>, steps: &mut Vec<String>) -> Result<Outcome, Malformed> {
         let context = self.context(key)?;
         steps.push(format!(
-            "the job gives program {} and run {}",
+            "the job gives program {}, computation {} and run {}",
             self.run.program.short(),
+            context.computation.short(),
             context.run.short()
         ));
         steps.push(match (&context.key, key) {
@@ -104,27 +112,28 @@ impl Verdict {
     }
 
     pub(super) fn context(&self, key: Option<&PublicKey>) -> Result<Context, Malformed> {
-        if self.run.contract != CONTRACT {
-            return Err(wrong(format!("it is about contract {:?}", self.run.contract)));
+        if let Some(why) = other_contract(&self.run.contract) {
+            return Err(wrong(why));
         }
         let job = Job::parse("job", &self.job).map_err(|error| wrong(error.to_string()))?;
         let program = job.program();
         if program_digest(&program) != self.run.program {
             return Err(wrong("the program digest is not that of the job"));
         }
-        let identity = self.run.identity(&self.job).map_err(wrong)?;
-        let run = identity.run_id();
-        if key.is_some_and(|key| identity.trainer_key != key.bytes()) {
-            return Err(wrong("the run names another trainer key"));
-        }
+        let Identity { seed, computation, run } = self.run.identity(&job, &self.job).map_err(wrong)?;
         // The run id covers the named key, so nobody else's signature counts, whether or not the checker knows it.
         let named = self.run.named_key()?;
+        if key.is_some_and(|key| named.as_ref().is_none_or(|named| named.bytes() != key.bytes())) {
+            return Err(wrong("the run names another trainer key"));
+        }
         let (head, _) = Head::from_note(&self.head, key.or(named.as_ref()))?;
         if head.run != run {
             return Err(wrong("the head is of another run"));
         }
-        let seed = identity::seed(&self.job, self.run.challenge.as_ref());
-        Ok(Context { job, program, seed, run, data: self.run.data, head, key: named })
+        self.run.origin.check(&job)?;
+        let RunSummary { data, initial, .. } = self.run;
+        let origin = self.run.origin.clone();
+        Ok(Context { job, program, seed, computation, run, data, initial, origin, head, key: named })
     }
 }
 
@@ -138,11 +147,24 @@ impl Context {
         steps.push(format!("record {} is under the head", proven.index));
         match (&verdict.claim, record) {
             (Claim::Initial, Record::Initial { state, .. }) => {
-                steps.push("the initial state was computed from the seed".into());
-                let same = state == initial_digest(&self.program, &self.seed);
-                Ok(shown(0, same, "record 0's state", "the initial state that the seed gives"))
+                if state != self.initial {
+                    return Ok(shown(
+                        0,
+                        false,
+                        "record 0's state",
+                        "the initial state of its own computation",
+                    ));
+                }
+                match self.origin.expected(&self.program, &self.seed)? {
+                    Expected::State(expected) => {
+                        steps.push(format!("the initial state follows from {}", self.origin.source()));
+                        let predicate = format!("the one that {} gives", self.origin.source());
+                        Ok(shown(0, state == expected, "the initial state", &predicate))
+                    }
+                    Expected::InFiles => Ok(Shown::Replay { step: 0 }),
+                }
             }
-            (Claim::Final { last }, Record::Final { state, steps: count, .. }) => {
+            (Claim::Final { last }, Record::Final { roots, steps: count, .. }) => {
                 let last_record = self.proven(last, &self.head)?;
                 let Record::Step { step, .. } = last_record else {
                     return Err(wrong("the other record is not a step's"));
@@ -155,7 +177,8 @@ impl Context {
                     return Err(wrong("the records are not those of the run's end"));
                 }
                 steps.push(format!("record {} is under the head", last.index));
-                Ok(shown(count, state == step.state, "the final record's state", "the last step's"))
+                let same = roots.digest() == step.state;
+                Ok(shown(count, same, "the final record's state", "the last step's"))
             }
             (claim, Record::Step { step, .. }) => {
                 if u64::from(step.step) != proven.index || step.step > self.job.steps {
@@ -190,7 +213,7 @@ impl Context {
                 let same = step.cursor == drawn;
                 Ok(shown(step.step, same, "the record's cursor", "the number of samples drawn"))
             }
-            Claim::Batch { files, chunks } => self.batch(step, files, chunks, steps),
+            Claim::Batch { files, slices } => self.batch(step, files, slices, steps),
             Claim::Step { .. } => Ok(Shown::Replay { step: step.step }),
             Claim::Initial | Claim::Final { .. } | Claim::Fork { .. } => {
                 Err(wrong("the record is of another kind than the claim needs"))
@@ -200,13 +223,9 @@ impl Context {
 
     /// A record, after checking that the head covers it.
     pub fn proven(&self, proven: &ProvenRecord, head: &Head) -> Result<Record, Malformed> {
-        let leaf = merkle::leaf(&proven.record.0);
-        if merkle::root_from_proof(leaf, proven.index, head.size, &proven.proof)? != head.root {
-            return Err(wrong("the head does not cover the record"));
-        }
-        let record = Record::decode(&proven.record.0)?;
-        if *record.run() != self.run {
-            return Err(wrong("the record is of another run"));
+        let record = proven.under(head)?;
+        if *record.computation() != self.computation {
+            return Err(wrong("the record is of another computation"));
         }
         Ok(record)
     }
@@ -307,10 +326,11 @@ impl Context {
         &self,
         step: &StepRecord,
         files: &[FileManifest],
-        chunks: &[DataChunk],
+        carried: &[DataSlices],
         steps: &mut Vec<String>,
     ) -> Result<Shown, Malformed> {
-        if data_digest(files) != self.data {
+        manifest::check(files)?;
+        if files_root(files) != self.data {
             return Err(wrong("the manifest is not that of the run's data"));
         }
         let spec = &self.program.spec;
@@ -324,10 +344,29 @@ impl Context {
             return Err(Malformed::TooLarge { what: "batch", limit: BATCH_BYTES_MAX });
         }
         let failed = |error: DataError| wrong(error.to_string());
-        let carried = chunks.iter().map(|c| (c.file, c.chunk, c.bytes.0.as_slice()));
-        let mut dataset =
-            Dataset::from_chunks(files, carried, &self.job.data, &self.job.model).map_err(failed)?;
-        steps.push(format!("{} chunks are of the run's data", chunks.len()));
+        let mut rest = carried.iter().peekable();
+        let mut opened = Vec::new();
+        for (number, manifest) in files.iter().enumerate() {
+            let path = PathBuf::from(format!("data-{number}.bin"));
+            opened.push(match rest.next_if(|slices| slices.file == number) {
+                Some(given) => {
+                    let slices = FileSlices {
+                        slices: given.slices.clone(),
+                        bytes: given.bytes.0.clone(),
+                        siblings: given.siblings.0.clone(),
+                    };
+                    DataFile::from_slices(path, manifest.clone(), &slices).map_err(failed)?
+                }
+                None => DataFile::absent(path, manifest.clone()),
+            });
+        }
+        if rest.next().is_some() {
+            return Err(wrong("its slices are not of the run's files, each once, in order"));
+        }
+        let (job, folder) = (&self.job, Path::new("data"));
+        let mut dataset = Dataset::of(opened, folder, &job.data, &job.model).map_err(failed)?;
+        let count: usize = carried.iter().map(|slices| slices.slices.len()).sum();
+        steps.push(format!("{count} slices are of the run's data"));
         let batch = dataset.batch(&self.program, philox_key(&self.seed), step.step).map_err(failed)?;
         steps.push("the batch was drawn from them again".into());
         let same = batch_digest(&self.program, &batch) == step.batch;
@@ -342,18 +381,6 @@ pub(super) fn shown(step: u32, same: bool, subject: &str, predicate: &str) -> Sh
     } else {
         Shown::Wrong { step, what: format!("{subject} is not {predicate}") }
     }
-}
-
-/// The state digest of init(seed), one tensor in memory at a time.
-pub fn initial_digest(program: &Program, seed: &Digest) -> Digest {
-    let table = program.state();
-    let digests: Vec<Digest> = (0..table.len())
-        .map(|i| {
-            let words = init::state_tensor(program, philox_key(seed), i);
-            tensor::digest(&table[i].ty(), &bytes_of(&words))
-        })
-        .collect();
-    state_digest(&table, &digests)
 }
 
 /// The nodes of the update that make the state tensors, in the order of [`Program::state`].

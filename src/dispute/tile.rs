@@ -15,6 +15,7 @@ use super::verdict::{
 use crate::arith::words::bytes_from_words;
 use crate::commit::digest::Digest;
 use crate::commit::record::{Record, StepRecord};
+use crate::commit::state::digest_from_proof;
 use crate::commit::tensor::{Hash, SLICE_BYTES};
 use crate::commit::trace::{batch_leaf_name, leaf_name};
 use crate::commit::{Malformed, multiproof, tensor};
@@ -65,7 +66,10 @@ impl Context {
         match from {
             Origin::State { index } => {
                 let table = self.program.state();
-                self.committed(before, (*index, table.len()), &table[*index].name, tensor)
+                if digest_from_proof(&table, *index, &tensor.digest, &tensor.proof)? != *before {
+                    return Err(wrong(format!("{} is not what the run committed to", table[*index].name)));
+                }
+                Ok(())
             }
             Origin::Batch { micro, tensor: number } => {
                 let names = self.program.spec.model.batch(self.program.spec.micro_batch);
@@ -107,7 +111,7 @@ impl Context {
                 return Err(wrong("it carries a tensor twice, or one that the operator does not read"));
             }
             let from = self.origin(step, phase, id).ok_or_else(|| wrong("an input has no origin"))?;
-            self.input_commitment(step, state.state(), &from, &input.commitment)?;
+            self.input_commitment(step, &state.state(), &from, &input.commitment)?;
             let ty = graph.tensor(id);
             let pieces = pieces(ty, input)?;
             let count = tensor::piece_count(ty.bytes(), SLICE_BYTES);

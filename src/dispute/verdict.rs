@@ -3,73 +3,20 @@
 //! A verdict carries the job, a signed head, the record it is about with its inclusion proof, and a claim. Every kind
 //! but *step* is decided from the file alone; a *step* verdict names the step and is checked by replaying it.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 
 use crate::commit::Malformed;
 use crate::commit::digest::Digest;
-use crate::commit::tensor::Hash;
+pub use crate::commit::proven::{Base64, Hashes, ProvenRecord};
 use crate::commit::tree_head::Signed;
-use crate::job::data::FileManifest;
-use crate::job::identity::RunSummary;
+use crate::job::identity::{RunSummary, other_contract};
+use crate::job::manifest::{FileManifest, FileSlices};
 use crate::program::phase::Phase;
 use crate::rounding::log::PartProof;
 
 /// The most bytes of a verdict file.
 pub const VERDICT_MAX: u64 = 1 << 28;
 const FORMAT: u32 = 2;
-
-/// Bytes as base64 text.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Base64(pub Vec<u8>);
-
-impl From<Base64> for String {
-    fn from(bytes: Base64) -> String {
-        STANDARD.encode(bytes.0)
-    }
-}
-
-impl TryFrom<String> for Base64 {
-    type Error = base64::DecodeError;
-
-    fn try_from(text: String) -> Result<Base64, base64::DecodeError> {
-        Ok(Base64(STANDARD.decode(text)?))
-    }
-}
-
-/// BLAKE3 hashes, one after another, as base64 text.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Base64", into = "Base64")]
-pub struct Hashes(pub Vec<Hash>);
-
-impl From<Hashes> for Base64 {
-    fn from(hashes: Hashes) -> Base64 {
-        Base64(hashes.0.concat())
-    }
-}
-
-impl TryFrom<Base64> for Hashes {
-    type Error = &'static str;
-
-    fn try_from(bytes: Base64) -> Result<Hashes, &'static str> {
-        let (hashes, rest) = bytes.0.as_chunks::<32>();
-        if rest.is_empty() { Ok(Hashes(hashes.to_vec())) } else { Err("hashes have 32 bytes each") }
-    }
-}
-
-/// A record that the head covers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ProvenRecord {
-    /// The record's leaf number: 0 for the initial state, n for step n.
-    pub index: u64,
-    /// The record's canonical bytes.
-    pub record: Base64,
-    /// The inclusion proof of RFC 6962, section 2.1.1, in the head's tree.
-    pub proof: Vec<Digest>,
-}
 
 /// A leaf of a trace, state or batch root.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -234,16 +181,24 @@ impl Scalar {
     }
 }
 
-/// A chunk of the run's data.
+/// Slices of a file of the run's data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DataChunk {
+pub struct DataSlices {
     /// The file's place in the run's manifest.
     pub file: usize,
-    /// The chunk's number in the file.
-    pub chunk: usize,
-    /// The chunk's bytes.
+    /// Which slices of 1024 bytes, ascending.
+    pub slices: Vec<usize>,
+    /// Their bytes, one after another.
     pub bytes: Base64,
+    /// What proves them together under the file's root ([`crate::commit::multiproof`]).
+    pub siblings: Hashes,
+}
+
+impl From<(usize, FileSlices)> for DataSlices {
+    fn from((file, FileSlices { slices, bytes, siblings }): (usize, FileSlices)) -> DataSlices {
+        DataSlices { file, slices, bytes: Base64(bytes), siblings: Hashes(siblings) }
+    }
 }
 
 /// What shows that two heads are of different histories.
@@ -296,8 +251,8 @@ pub enum Claim {
     Batch {
         /// The manifests of the run's data files.
         files: Vec<FileManifest>,
-        /// The chunks that the batch's samples lie in.
-        chunks: Vec<DataChunk>,
+        /// The slices that the batch's samples lie in, by ascending file.
+        slices: Vec<DataSlices>,
     },
     /// The final record does not commit the state of the last step's record, `last`.
     Final {
@@ -357,6 +312,17 @@ pub struct Verdict {
     pub claim: Claim,
 }
 
+/// What a verdict of any contract begins with.
+#[derive(Deserialize)]
+struct Preamble {
+    run: PreambleRun,
+}
+
+#[derive(Deserialize)]
+struct PreambleRun {
+    contract: String,
+}
+
 /// What a check found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -412,7 +378,12 @@ impl Verdict {
         if bytes.len() as u64 > VERDICT_MAX {
             return Err(Malformed::TooLarge { what: "verdict", limit: VERDICT_MAX });
         }
-        let verdict: Verdict = serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))?;
+        let verdict: Verdict = serde_json::from_slice(bytes).map_err(|error| {
+            // A file of another contract has other fields: say that, rather than which field it lacks.
+            let other =
+                serde_json::from_slice::<Preamble>(bytes).ok().and_then(|p| other_contract(&p.run.contract));
+            wrong(other.unwrap_or_else(|| error.to_string()))
+        })?;
         if verdict.format != FORMAT {
             return Err(wrong(format!("format {} is not known here", verdict.format)));
         }

@@ -1,23 +1,38 @@
-//! Who a run is: its id and seed, derived from the job's text, the program, the data, the trainer's key and a nonce.
+//! What is computed, and whose run it is. A *computation* follows from the contract, the canonical job, the program, the data, the
+//! initial state and the challenge, whoever computes it; a *run* is a computation with a trainer's key, a nonce and the job file as it was written.
 //! Layouts: `docs/RUN-FORMAT.md`.
 
 use serde::{Deserialize, Serialize};
 
+use super::Job;
+use super::initial::InitialOrigin;
 use crate::commit::Malformed;
+use crate::commit::codec::Encoder;
 use crate::commit::digest::{Digest, hash};
 use crate::commit::keys::PublicKey;
-use crate::commit::record::RunIdentity;
 use crate::program::encoding;
 use crate::program::step::Program;
 
 /// The contract that this version of the program implements. An auditor replays runs of this contract only.
-pub const CONTRACT: &str = "tiebreak-contract-1";
-/// The digest of a program.
-pub fn program_digest(program: &Program) -> Digest {
-    hash("tiebreak 1 program", &encoding::encode(program))
+pub const CONTRACT: &str = "tiebreak-contract-2";
+
+/// Why a run or a verdict of another contract is refused, if it is.
+pub fn other_contract(contract: &str) -> Option<String> {
+    match contract {
+        CONTRACT => None,
+        "tiebreak-contract-1" => Some(format!(
+            "it follows tiebreak-contract-1, a draft under which nothing was published; this program checks {CONTRACT} only: train again"
+        )),
+        other => Some(format!("it follows {other:?}; this program checks {CONTRACT:?} only")),
+    }
 }
 
-/// What `run.json` says, with the data's digest in place of its manifest: enough for the run id.
+/// The digest of a program.
+pub fn program_digest(program: &Program) -> Digest {
+    hash("tiebreak 2 program", &encoding::encode(program))
+}
+
+/// What `run.json` says, with the data's root in place of its files: enough for computation and run id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunSummary {
@@ -31,8 +46,23 @@ pub struct RunSummary {
     pub nonce: String,
     /// The program digest.
     pub program: Digest,
-    /// The digest of the data's manifest.
+    /// The root of the data's manifest.
     pub data: Digest,
+    /// The digest of the initial state.
+    pub initial: Digest,
+    /// Where the initial state comes from.
+    pub origin: InitialOrigin,
+}
+
+/// What a computation and a run of it are called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The seed of all randomness: H(canonical job, program, data, challenge).
+    pub seed: Digest,
+    /// The computation: H(contract, canonical job, program, data, initial state, challenge).
+    pub computation: Digest,
+    /// The run id: H(computation, job file, origin of the initial state, trainer's key, nonce).
+    pub run: Digest,
 }
 
 impl RunSummary {
@@ -44,39 +74,45 @@ impl RunSummary {
         self.trainer_key.as_deref().map(PublicKey::from_text).transpose()
     }
 
-    /// The identity of the run of `job_text`. The seed's challenge is part of the nonce's digest.
+    /// What a run of `job` is called, whose file has this text.
     ///
     /// # Errors
-    /// If the key or the nonce is malformed.
-    pub fn identity(&self, job_text: &str) -> Result<RunIdentity, String> {
-        let key = self.named_key().map_err(|error| error.to_string())?;
-        if self.nonce.len() != 32 || !self.nonce.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Err("the nonce has 32 hexadecimal digits".into());
+    /// If the contract is another one, or the key or the nonce is malformed.
+    pub fn identity(&self, job: &Job, text: &str) -> Result<Identity, String> {
+        if let Some(why) = other_contract(&self.contract) {
+            return Err(why);
         }
-        let salted = [self.nonce.as_bytes(), &self.challenge.map_or([0; 32], |c| c.0)].concat();
-        let mut nonce = [0; 16];
-        nonce.copy_from_slice(&hash("tiebreak 1 nonce", &salted).0[..16]);
-        Ok(RunIdentity {
-            contract: self.contract.clone(),
-            job: job_digest(job_text),
-            program: self.program,
-            data: self.data,
-            trainer_key: key.map_or([0; 32], |key| key.bytes()),
-            nonce,
-        })
+        let key = self.named_key().map_err(|error| error.to_string())?;
+        let nonce = nonce_bytes(&self.nonce).ok_or("the nonce has 32 lower-case hexadecimal digits")?;
+        let mut e = Encoder::default();
+        e.bytes(self.contract.as_bytes()).digest(&job.digest()).digest(&self.program).digest(&self.data);
+        e.digest(&self.initial).option(self.challenge.as_ref());
+        let computation = hash("tiebreak 2 computation", &e.0);
+        let mut e = Encoder::default();
+        e.digest(&computation).digest(&hash("tiebreak 2 job-file", text.as_bytes()));
+        e.digest(&self.origin.digest());
+        e.digest(&Digest(key.map_or([0; 32], |key| key.bytes())));
+        e.0.extend(nonce);
+        let run = hash("tiebreak 2 run-id", &e.0);
+        let seed = seed(job, &self.program, &self.data, self.challenge.as_ref());
+        Ok(Identity { seed, computation, run })
     }
 }
 
-/// The digest of a job file's text.
-pub fn job_digest(text: &str) -> Digest {
-    hash("tiebreak 1 job", text.as_bytes())
+/// The bytes of a nonce.
+fn nonce_bytes(text: &str) -> Option<[u8; 16]> {
+    let digit = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    if text.len() != 32 || !text.bytes().all(digit) {
+        return None;
+    }
+    Some(u128::from_str_radix(text, 16).ok()?.to_be_bytes())
 }
 
-/// The run's seed: H(job, challenge). The first eight bytes are the Philox key.
-pub fn seed(text: &str, challenge: Option<&Digest>) -> Digest {
-    let mut bytes = job_digest(text).0.to_vec();
-    bytes.extend(challenge.map_or([0; 32], |c| c.0));
-    hash("tiebreak 1 seed", &bytes)
+/// The seed of a computation, which its initial state may depend on. The first eight bytes are the Philox key.
+pub fn seed(job: &Job, program: &Digest, data: &Digest, challenge: Option<&Digest>) -> Digest {
+    let mut e = Encoder::default();
+    e.digest(&job.digest()).digest(program).digest(data).option(challenge);
+    hash("tiebreak 2 seed", &e.0)
 }
 
 /// The Philox key of a seed.

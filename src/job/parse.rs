@@ -66,6 +66,9 @@ fn error(job: &Job) -> Found {
     if job.commit.head_every == 0 {
         return found("commit.head_every", "must be at least 1");
     }
+    if let Some((key, why)) = job.init.error() {
+        return found(&format!("init.{key}"), why);
+    }
     if let Some((key, why)) = optimizer_error(&job.optimizer) {
         return found(&format!("optimizer.{key}"), why);
     }

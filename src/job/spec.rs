@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::initial::InitSpec;
 use crate::program::models::Model;
 use crate::program::optimizer::Optimizer;
 use crate::program::products::{ProductClass, ProductDigits, ProductTable};
@@ -28,6 +29,9 @@ pub struct Job {
     pub optimizer: Optimizer,
     /// The learning rate of each step.
     pub schedule: Schedule,
+    /// From what the initial state is made; absent = from the seed.
+    #[serde(default)]
+    pub init: InitSpec,
     /// How many samples a step has.
     pub batch: BatchSpec,
     /// The greatest norm of a step's gradient.

@@ -1,60 +1,53 @@
 //! The data files of runs and jobs, as they lie on disk.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use super::disk;
 use super::error::RunError;
 use crate::job::DataSpec;
-use crate::job::data::{DataFile, Dataset, FileManifest};
+use crate::job::data::Dataset;
+use crate::job::manifest::{DataFile, FileManifest, GroupTree};
 use crate::program::models::Model;
 
-/// The manifest of a file.
+/// The manifest of a file, and the tree that checks parts of it.
 ///
 /// # Errors
 /// If the file is no plain file, or cannot be read.
-pub fn manifest(name: String, path: &Path) -> Result<FileManifest, RunError> {
-    FileManifest::of(name, &mut disk::open(path)?).map_err(RunError::io(path))
+pub fn manifest(path: &Path) -> Result<(FileManifest, GroupTree), RunError> {
+    GroupTree::of(&mut disk::open(path)?).map_err(RunError::io(path))
 }
 
-/// Opens the files of `manifest` in `folder` and checks that they fit the model.
+/// A file whose parts are checked against its manifest as they are read, by the tree in `tree`.
 ///
 /// # Errors
-/// If a file cannot be opened, is not as long as its manifest says, or does not fit the job's model.
-pub fn open(
-    folder: &Path,
-    manifest: &[FileManifest],
-    spec: &DataSpec,
-    model: &Model,
-) -> Result<Dataset, RunError> {
-    let mut files = Vec::new();
-    for manifest in manifest {
-        let path = folder.join(&manifest.name);
-        // The manifest names the path, so it is checked first.
-        let mut file = DataFile::new(path.clone(), manifest.clone(), None)?;
-        let source = disk::open(&path)?;
-        let len = source.metadata().map_err(RunError::io(&path))?.len();
-        if len != manifest.bytes {
-            return Err(RunError::invalid(
-                &path,
-                format!("{len} bytes, the manifest says {}", manifest.bytes),
-            ));
-        }
-        file.read_from(Box::new(source));
-        files.push(file);
-    }
-    Ok(Dataset::of(files, folder, spec, model)?)
+/// If the tree cannot be read, or is not of this manifest.
+pub fn checked_file(
+    path: &Path,
+    tree: &Path,
+    manifest: &FileManifest,
+    source: File,
+) -> Result<DataFile, RunError> {
+    let bytes = disk::read(tree, GroupTree::bytes(manifest))?;
+    let groups = GroupTree::decode(&bytes, manifest).map_err(|why| RunError::malformed(tree, why))?;
+    Ok(DataFile::new(path.to_path_buf(), manifest.clone(), groups, Box::new(source)))
 }
 
-/// Opens the files that a job names, before there is a run.
+/// Opens the files that a job names, before there is a run: their samples, and their manifests.
 ///
 /// # Errors
 /// If a file cannot be read, is malformed, or does not fit the job's model.
-pub fn of_sources(sources: &[PathBuf], spec: &DataSpec, model: &Model) -> Result<Dataset, RunError> {
-    let mut files = Vec::new();
-    for (number, path) in sources.iter().enumerate() {
-        let manifest = manifest(format!("{number:03}"), path)?;
-        files.push(DataFile::new(path.clone(), manifest, Some(Box::new(disk::open(path)?)))?);
+pub fn of_sources(
+    sources: &[PathBuf],
+    spec: &DataSpec,
+    model: &Model,
+) -> Result<(Dataset, Vec<FileManifest>), RunError> {
+    let (mut files, mut manifests) = (Vec::new(), Vec::new());
+    for path in sources {
+        let (manifest, tree) = manifest(path)?;
+        manifests.push(manifest.clone());
+        files.push(DataFile::new(path.clone(), manifest, tree, Box::new(disk::open(path)?)));
     }
     let folder = sources.first().and_then(|path| path.parent()).unwrap_or(Path::new("."));
-    Ok(Dataset::of(files, folder, spec, model)?)
+    Ok((Dataset::of(files, folder, spec, model)?, manifests))
 }

@@ -1,19 +1,23 @@
 //! A run's folder: what is where, who may write, and what the run is a run of.
 
+use std::ffi::OsStr;
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::data;
 use super::disk::{self, Disk};
 use super::error::RunError;
+use super::{data, gradients};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PublicKey;
+use crate::commit::record::StepRecord;
 use crate::commit::tree_head::{Head, NOTE_MAX, Signed};
-use crate::job::data::{Dataset, FileManifest, data_digest};
-use crate::job::identity::{self, CONTRACT, RunSummary, philox_key, program_digest};
+use crate::job::data::Dataset;
+use crate::job::identity::{Identity, RunSummary, other_contract, philox_key, program_digest};
+use crate::job::initial::InitialOrigin;
+use crate::job::manifest::{self, FileManifest, GroupTree, files_root};
 use crate::job::{JOB_MAX, Job};
 use crate::program::step::{MicroBatch, Program};
 use crate::rounding::log::{Log, index_bytes_max};
@@ -41,17 +45,16 @@ pub struct RunFile {
     pub nonce: String,
     /// The program digest that the trainer derived.
     pub program: Digest,
+    /// The digest of the initial state.
+    pub initial: Digest,
+    /// Where the initial state comes from.
+    pub origin: InitialOrigin,
     /// A manifest for each data file, in order.
     pub data: Vec<FileManifest>,
 }
 
-/// The name of a run's data file.
-pub fn data_name(number: usize) -> String {
-    format!("data-{number}.bin")
-}
-
 impl RunFile {
-    /// The same with the data's digest in place of the manifests.
+    /// The same with the root of the data's manifest in place of the files.
     pub fn summary(&self) -> RunSummary {
         RunSummary {
             contract: self.contract.clone(),
@@ -59,9 +62,17 @@ impl RunFile {
             challenge: self.challenge,
             nonce: self.nonce.clone(),
             program: self.program,
-            data: data_digest(&self.data),
+            data: files_root(&self.data),
+            initial: self.initial,
+            origin: self.origin.clone(),
         }
     }
+}
+
+/// What a `run.json` of any contract has.
+#[derive(Deserialize)]
+struct Preamble {
+    contract: String,
 }
 
 /// Where everything of a run is.
@@ -83,6 +94,18 @@ impl RunPaths {
     /// The folder of the data files.
     pub fn data(&self) -> PathBuf {
         self.root.join("data")
+    }
+    /// A data file.
+    pub fn data_file(&self, number: usize) -> PathBuf {
+        self.data().join(format!("data-{number}.bin"))
+    }
+    /// The tree of a data file, by which parts of it are checked.
+    pub fn data_tree(&self, number: usize) -> PathBuf {
+        self.data().join(format!("data-{number}.tree"))
+    }
+    /// The gradient roots of all micro-batches, for jobs that commit them.
+    pub fn gradients(&self) -> PathBuf {
+        self.root.join("gradients")
     }
     /// The file of records.
     pub fn transcript(&self) -> PathBuf {
@@ -143,9 +166,19 @@ impl RunPaths {
             let name = entry.map_err(RunError::io(&self.root))?.file_name().to_string_lossy().into_owned();
             let empty =
                 |folder: PathBuf| fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none());
+            let only_initial = |folder: &Path| {
+                fs::read_dir(folder).is_ok_and(|entries| {
+                    entries.flatten().all(|entry| {
+                        let name = entry.file_name();
+                        name == "step-000000000.safetensors" || name == ".step-000000000.safetensors.partial"
+                    })
+                })
+            };
             let fine = match name.as_str() {
                 "data" | "job.toml" => true,
-                "heads" | "checkpoints" | "traces" | "logs" => empty(self.root.join(&name)),
+                "heads" | "traces" | "logs" => empty(self.root.join(&name)),
+                // A run that begins from weights has its initial state before it has a run.json.
+                "checkpoints" => only_initial(&self.checkpoints()),
                 other => other.starts_with('.') && other.ends_with(".partial"),
             };
             if !fine {
@@ -162,7 +195,7 @@ pub struct Run {
     pub layout: RunPaths,
     /// What `run.json` says.
     pub file: RunFile,
-    /// The job file's text, which the run id covers.
+    /// The job file's text.
     pub job_text: String,
     /// The job.
     pub job: Job,
@@ -170,8 +203,12 @@ pub struct Run {
     pub program: Program,
     /// The run id.
     pub id: Digest,
-    /// The run's seed, from the job and the challenge.
+    /// The computation that the run is of.
+    pub computation: Digest,
+    /// The computation's seed.
     pub seed: Digest,
+    /// Where data files are that the run does not hold.
+    data_from: Vec<PathBuf>,
 }
 
 impl Run {
@@ -209,18 +246,13 @@ impl Run {
     /// If a text is malformed, the run follows another contract, or `run.json` and the job contradict each other.
     pub fn from_texts(layout: RunPaths, json: &str, job_text: &str) -> Result<Run, RunError> {
         let path = layout.run_json();
-        let file: RunFile =
-            serde_json::from_str(json).map_err(|error| RunError::invalid(&path, error.to_string()))?;
-        if file.contract != CONTRACT {
-            let why = format!("the run follows {:?}, this program checks {CONTRACT:?} only", file.contract);
-            return Err(RunError::invalid(&path, why));
-        }
-        for (number, data) in file.data.iter().enumerate() {
-            if data.name != data_name(number) {
-                let why = format!("data file {number} is named {:?}, not {:?}", data.name, data_name(number));
-                return Err(RunError::invalid(&path, why));
-            }
-        }
+        let file: RunFile = serde_json::from_str(json).map_err(|error| {
+            // A file of another contract has other fields: say that, rather than which field it lacks.
+            let other = serde_json::from_str::<Preamble>(json).ok();
+            let other = other.and_then(|preamble| other_contract(&preamble.contract));
+            RunError::invalid(&path, other.unwrap_or_else(|| error.to_string()))
+        })?;
+        manifest::check(&file.data).map_err(|why| RunError::malformed(&path, why))?;
         let job = Job::parse(&layout.job().display().to_string(), job_text)
             .map_err(|error| RunError::invalid(&layout.job(), error.to_string()))?;
         let program = job.program();
@@ -228,17 +260,71 @@ impl Run {
             let why = "the program digest is not that of the job: the trainer ran another program or another version";
             return Err(RunError::invalid(&path, why));
         }
-        let identity = file.summary().identity(job_text).map_err(|why| RunError::invalid(&path, why))?;
-        let seed = identity::seed(job_text, file.challenge.as_ref());
-        Ok(Run { layout, file, job_text: job_text.to_string(), job, program, id: identity.run_id(), seed })
+        file.origin.check(&job).map_err(|why| RunError::malformed(&path, why))?;
+        let Identity { seed, computation, run: id } =
+            file.summary().identity(&job, job_text).map_err(|why| RunError::invalid(&path, why))?;
+        Ok(Run {
+            layout,
+            file,
+            job_text: job_text.to_string(),
+            job,
+            program,
+            id,
+            computation,
+            seed,
+            data_from: Vec::new(),
+        })
     }
 
-    /// The run's data. Chunks are checked when they are read.
+    /// The run, whose data files may also be in these folders, by the names that they have in a run or in the job.
+    pub fn with_data(mut self, folders: impl IntoIterator<Item = PathBuf>) -> Run {
+        self.data_from = folders.into_iter().collect();
+        self
+    }
+
+    /// Where data file `number` is.
+    fn data_path(&self, number: usize) -> Result<PathBuf, RunError> {
+        let here = self.layout.data_file(number);
+        let there = |path: &PathBuf| fs::symlink_metadata(path).is_ok();
+        let paths = self.job.data.paths();
+        let named = paths.get(number).and_then(|path| Path::new(path).file_name());
+        let names: Vec<&OsStr> = [here.file_name(), named].into_iter().flatten().collect();
+        let elsewhere =
+            self.data_from.iter().flat_map(|folder| names.iter().map(move |name| folder.join(name)));
+        let found = [here.clone()].into_iter().chain(elsewhere).find(there);
+        found.ok_or_else(|| {
+            let name = named.unwrap_or_default().to_string_lossy();
+            let folders: Vec<String> = self.data_from.iter().map(|folder| folder.display().to_string()).collect();
+            let searched = if folders.is_empty() { String::new() } else { format!(", nor does {}", folders.join(", ")) };
+            RunError::Refused(format!(
+                "the run does not hold its data file {number} ({name}){searched}: say where it is with --data FOLDER"
+            ))
+        })
+    }
+
+    /// The run's data. Bytes are checked when they are read.
     ///
     /// # Errors
-    /// If a file cannot be opened, is not as long as its manifest says, or does not fit the job's model.
+    /// If a file cannot be opened, or does not fit the job's model.
     pub fn dataset(&self) -> Result<Dataset, RunError> {
-        data::open(&self.layout.data(), &self.file.data, &self.job.data, &self.job.model)
+        let mut files = Vec::new();
+        for (number, manifest) in self.file.data.iter().enumerate() {
+            let path = self.data_path(number)?;
+            let source = disk::open(&path)?;
+            files.push(data::checked_file(&path, &self.layout.data_tree(number), manifest, source)?);
+        }
+        Ok(Dataset::of(files, &self.layout.data(), &self.job.data, &self.job.model)?)
+    }
+
+    /// The gradient roots of a step's micro-batches, if the job commits them.
+    ///
+    /// # Errors
+    /// If they cannot be read, or are not those that the record commits.
+    pub fn gradient_roots(&self, record: &StepRecord) -> Result<Vec<Digest>, RunError> {
+        if record.gradients.is_none() {
+            return Ok(Vec::new());
+        }
+        gradients::read(&self.layout.gradients(), record, self.program.spec.micro_batches)
     }
 
     /// The Philox key of the run's seed.
@@ -311,8 +397,13 @@ impl Run {
             digits.is_some_and(|d| d.len() >= width && d.bytes().all(|b| b.is_ascii_digit()))
         };
         let expected = |folder: &str, name: &str| match folder {
-            "" => ["run.json", "job.toml", "transcript", "model.safetensors", "lock"].contains(&name),
-            "data" => self.file.data.iter().any(|file| file.name == name),
+            "" => ["run.json", "job.toml", "transcript", "gradients", "model.safetensors", "lock"]
+                .contains(&name),
+            "data" => (0..self.file.data.len()).any(|number| {
+                [self.layout.data_file(number), self.layout.data_tree(number)]
+                    .iter()
+                    .any(|path| path.file_name().is_some_and(|expected| expected == name))
+            }),
             "heads" => numbered(name, "", 12, ""),
             "checkpoints" => numbered(name, "step-", 9, ".safetensors"),
             _ => numbered(name, "step-", 9, ""),
@@ -434,13 +525,14 @@ pub fn create(
     layout: &RunPaths,
     file: &RunFile,
     job_text: &str,
-    sources: &[PathBuf],
+    sources: &[(PathBuf, GroupTree)],
 ) -> Result<(), RunError> {
     for folder in [layout.data(), layout.heads(), layout.checkpoints(), layout.traces()] {
         disk.create_folder(&folder)?;
     }
-    for (manifest, source) in file.data.iter().zip(sources) {
-        let target = layout.data().join(&manifest.name);
+    for (number, (manifest, (source, tree))) in file.data.iter().zip(sources).enumerate() {
+        disk.replace(&layout.data_tree(number), &tree.encode())?;
+        let target = layout.data_file(number);
         let mut from = disk::open(source)?;
         disk.replace_by(&target, |file| {
             // What was promised and no more, piece by piece; a file that changes meanwhile no longer fits its manifest.

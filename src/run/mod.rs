@@ -7,6 +7,8 @@ pub mod data;
 pub mod dir;
 pub mod disk;
 mod error;
+pub mod gradients;
+pub mod initial;
 pub mod job;
 pub mod traces;
 pub mod transcript;

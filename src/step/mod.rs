@@ -3,7 +3,7 @@
 mod tracer;
 
 use crate::commit::digest::Digest;
-use crate::commit::record::StepRecord;
+use crate::commit::record::{StepRecord, gradients_root};
 use crate::commit::state::state_digest;
 use crate::commit::trace::Trace;
 use crate::commit::{table, tensor};
@@ -38,6 +38,8 @@ pub struct CommittedStep {
     pub record: StepRecord,
     /// The state's tensor digests, in the table's order.
     pub state: Vec<Digest>,
+    /// The gradient root of each micro-batch; none for jobs that commit states only.
+    pub gradients: Vec<Digest>,
     /// For jobs that commit operators.
     pub trace: Option<Trace>,
     /// For jobs of the logged profile: the trainer's log and what is in it.
@@ -210,7 +212,7 @@ impl Parts {
             step: scalars.step,
             state: state_root(&run.program, &state),
             batch: batch_digest(&run.program, batch),
-            micro_batches,
+            gradients: (!micro_batches.is_empty()).then(|| gradients_root(&micro_batches)),
             trace: trace.as_ref().map(|trace| trace.root(&run.program)),
             log: log.as_ref().map(|(log, _)| log.root()),
             learning_rate: scalars.learning_rate,
@@ -218,6 +220,6 @@ impl Parts {
             loss: outcome.loss,
             cursor: u64::from(scalars.step) * u64::from(run.program.batch()),
         };
-        CommittedStep { record, state, trace, log }
+        CommittedStep { record, state, gradients: micro_batches, trace, log }
     }
 }

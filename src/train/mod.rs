@@ -10,7 +10,7 @@ pub mod conduct;
 mod error;
 pub mod ranks;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::arith::DType;
@@ -18,19 +18,23 @@ use crate::arith::words::bytes_from_words;
 use crate::commit::digest::Digest;
 use crate::commit::keys::PrivateKey;
 use crate::commit::record::{Record, StepRecord};
-use crate::commit::state::{state_digest, tensor_digests};
+use crate::commit::state::{StateRoots, state_digest, tensor_digests};
 use crate::commit::tree_head::Head;
 use crate::engine::Engine;
 use crate::engine::session::Session;
+use crate::job::Granularity;
 use crate::job::data::Dataset;
-use crate::job::identity::{CONTRACT, program_digest};
+use crate::job::identity::{CONTRACT, program_digest, seed};
+use crate::job::initial::{InitialOrigin, seeded_digest};
+use crate::job::manifest::files_root;
 use crate::program::init;
 use crate::program::logged::traced;
 use crate::program::step::state_bytes;
 use crate::run::dir::{Run, RunFile, RunPaths};
 use crate::run::disk::Disk;
+use crate::run::gradients::GradientsWriter;
 use crate::run::transcript::{Transcript, TranscriptWriter};
-use crate::run::{RunError, checkpoint, data, dir, read_job, read_logged_job, traces};
+use crate::run::{RunError, checkpoint, data, dir, initial, read_job, read_logged_job, traces};
 use crate::step::{CommittedStep, scalars, state_digests, state_root};
 use conduct::{Conduct, Honest};
 pub use error::TrainError;
@@ -81,17 +85,37 @@ pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
     let (job_text, job) = if *logged { read_logged_job(job_path) } else { read_job(job_path) }?;
     disk.create_folder(out)?;
     let folder = job_path.parent().unwrap_or(Path::new("."));
-    let sources: Vec<PathBuf> = job.data.paths().into_iter().map(|path| folder.join(path)).collect();
-    let mut data = Vec::new();
-    for (number, source) in sources.iter().enumerate() {
-        data.push(data::manifest(dir::data_name(number), source)?);
+    let (mut data, mut sources) = (Vec::new(), Vec::new());
+    for path in job.data.paths() {
+        let source = folder.join(path);
+        let (manifest, tree) = data::manifest(&source)?;
+        data.push(manifest);
+        sources.push((source, tree));
     }
+    let program = job.program();
+    let digest = program_digest(&program);
+    let seed = seed(&job, &digest, &files_root(&data), challenge.as_ref());
+    let begun = initial::of_job(&job, &program, folder)?;
+    let (initial, origin) = match begun {
+        None => (seeded_digest(&program, &seed), InitialOrigin::Seed),
+        Some((state, origin)) => {
+            let table = program.state();
+            disk.create_folder(&layout.checkpoints())?;
+            checkpoint::write::<RunError>(disk, &layout.checkpoint(0), &table, |show| {
+                state.iter().for_each(|tensor| show(tensor));
+                Ok(())
+            })?;
+            (state_digest(&table, &tensor_digests(&table, &state)), origin)
+        }
+    };
     let file = RunFile {
         contract: CONTRACT.into(),
         trainer_key: key.map(|key| key.public().to_text()),
         challenge: *challenge,
         nonce: nonce.iter().map(|b| format!("{b:02x}")).collect(),
-        program: program_digest(&job.program()),
+        program: digest,
+        initial,
+        origin,
         data,
     };
     if job.rounding.is_some() {
@@ -107,10 +131,10 @@ pub fn disk_needed(run: &Run) -> u64 {
     let all = u64::from(run.job.steps / run.job.checkpoint.every) + 2;
     let checkpoints = run.job.checkpoint.keep.map_or(all, |keep| all.min(u64::from(keep) + 2));
     let data: u64 = run.file.data.iter().map(|f| f.bytes).sum();
-    let records = u64::from(run.job.steps) * (200 + 32 * u64::from(run.program.spec.micro_batches));
+    let records = u64::from(run.job.steps) * (256 + 32 * u64::from(run.program.spec.micro_batches));
     let traces = match run.job.commit.granularity {
-        crate::job::Granularity::Operator => trace_bytes(run) * u64::from(run.job.steps),
-        crate::job::Granularity::Step | crate::job::Granularity::Microbatch => 0,
+        Granularity::Operator => trace_bytes(run) * u64::from(run.job.steps),
+        Granularity::Step | Granularity::Microbatch => 0,
     };
     // Thresholds that fit log about a hundredth of the values, in eight bits or so each.
     let values: u64 = run.program.micro.logged.iter().map(|product| product.elements() as u64).sum();
@@ -138,6 +162,8 @@ struct Trainer<'a> {
     run: &'a Run,
     key: Option<&'a PrivateKey>,
     writer: TranscriptWriter,
+    /// For jobs that commit the gradients of micro-batches.
+    gradients: Option<GradientsWriter>,
     /// What was there when training began.
     before: Transcript,
 }
@@ -216,11 +242,17 @@ fn train_by(
     }
     let published = run.head_sizes()?.last().copied().unwrap_or(0);
     let (writer, before) = TranscriptWriter::open(disk, &run.layout.transcript(), published)?;
-    if let Some(index) = before.records.iter().position(|record| *record.run() != run.id) {
-        let why = format!("record {index} is of another run");
+    if let Some(index) = before.records.iter().position(|record| *record.computation() != run.computation) {
+        let why = format!("record {index} is of another computation");
         return Err(RunError::invalid(&run.layout.transcript(), why).into());
     }
-    let mut trainer = Trainer { disk, run, key, writer, before };
+    let gradients = match run.job.commit.granularity {
+        Granularity::Step => None,
+        Granularity::Microbatch | Granularity::Operator => {
+            Some(GradientsWriter::open(&run.layout.gradients())?)
+        }
+    };
+    let mut trainer = Trainer { disk, run, key, writer, gradients, before };
     let mut dataset = run.dataset()?;
     let program = match &mut by {
         By::Alone(conduct) => Arc::new(conduct.program(&run.program)),
@@ -232,29 +264,33 @@ fn train_by(
         None => Session::new(engine, program)?,
     };
     let first = trainer.load_state(&mut session, &mut by)?;
-    let mut state = state_root(&run.program, &state_digests(&mut session)?);
+    let mut digests = state_digests(&mut session)?;
+    let state = state_root(&run.program, &digests);
     if let By::Ranks(lead) = &mut by {
         lead.begin(run, &mut session, state)?;
     }
     if first == 0 {
-        trainer.append(Record::Initial { run: run.id, state }, 0, &device)?;
+        trainer.append(Record::Initial { computation: run.computation, state }, 0, &device)?;
+        // Before anything is computed: nobody can say later that they had begun from something else.
+        trainer.publish_head(1)?;
         trainer.checkpoint(&mut session, 0)?;
     }
     for step in first + 1..=run.job.steps {
         let done = trainer.step(&mut session, &mut dataset, step, &mut by)?;
-        state = done.record.state;
+        digests.clone_from(&done.state);
         progress.step(&done.record, run.job.steps);
         trainer.keep(&mut session, done, step, &device)?;
     }
     trainer.prune()?; // a crash may have come between the last checkpoint and this
     trainer.model(&mut session)?;
-    let last = Record::Final { run: run.id, steps: run.job.steps, state };
+    let roots = StateRoots::of(&run.program.state(), &digests);
+    let last = Record::Final { computation: run.computation, steps: run.job.steps, roots };
     trainer.append(last, run.job.steps + 1, &device)?;
     trainer.publish_head(u64::from(run.job.steps) + 2)?;
     if let By::Ranks(lead) = &mut by {
         lead.finish();
     }
-    Ok(state)
+    Ok(roots.digest())
 }
 
 impl Trainer<'_> {
@@ -266,16 +302,22 @@ impl Trainer<'_> {
             let path = self.run.layout.checkpoint(step);
             let tensors = checkpoint::read(&path, &table)?;
             let digests = tensor_digests(&table, &tensors);
-            if state_digest(&table, &digests) != *record.state() {
+            if state_digest(&table, &digests) != record.state() {
                 return Err(RunError::invalid(&path, "the checkpoint is not the state of its record").into());
             }
             session.load(&tensors)?;
             return Ok(step);
         }
         let (program, seed) = (&self.run.program, self.run.key());
-        let tensor = |i| bytes_from_words(DType::F32, &init::state_tensor(program, seed, i));
+        let mut state = match self.run.file.origin {
+            InitialOrigin::Seed => None, // tensor by tensor, as they are loaded
+            InitialOrigin::Weights { .. } | InitialOrigin::Run(_) => Some(initial::state(self.run)?),
+        };
         session.load_each(|i| {
-            let mut tensor = tensor(i);
+            let mut tensor = match &mut state {
+                None => bytes_from_words(DType::F32, &init::state_tensor(program, seed, i)),
+                Some(state) => std::mem::take(&mut state[i]),
+            };
             if let By::Alone(conduct) = by {
                 conduct.initial(i, &mut tensor);
             }
@@ -299,13 +341,16 @@ impl Trainer<'_> {
         if let Some((log, _)) = &done.log {
             self.disk.replace(&run.layout.log(step), log.bytes())?;
         }
-        self.append(Record::Step { run: run.id, step: done.record }, step, device)?;
+        if let Some(gradients) = &mut self.gradients {
+            gradients.write(self.disk, step, &done.gradients)?;
+        }
+        self.append(Record::Step { computation: run.computation, step: done.record }, step, device)?;
         if step.is_multiple_of(run.job.commit.head_every) && step < run.job.steps {
             self.publish_head(u64::from(step) + 1)?;
         }
         // After the head, so that a resume from this checkpoint leaves none out.
         if run.job.is_checkpoint(step) {
-            self.writer.sync(self.disk)?;
+            self.sync()?;
             self.checkpoint(session, step)?;
         }
         Ok(())
@@ -350,13 +395,21 @@ impl Trainer<'_> {
         }
     }
 
+    /// Makes all records, and what they commit, last.
+    fn sync(&self) -> Result<(), RunError> {
+        if let Some(gradients) = &self.gradients {
+            gradients.sync(self.disk)?;
+        }
+        self.writer.sync(self.disk)
+    }
+
     /// Publishes the head over the first `size` records, unless it is out already.
     fn publish_head(&mut self, size: u64) -> Result<(), TrainError> {
         let path = self.run.layout.head(size);
         if path.exists() {
             return Ok(());
         }
-        self.writer.sync(self.disk)?;
+        self.sync()?;
         // After an interruption more records may be there than the head covers.
         let root =
             if size == self.writer.size() { self.writer.root() } else { self.before.root(size as usize) };

@@ -92,7 +92,7 @@ fn broken(peer: u32, timeout: Duration, error: io::Error) -> RankError {
 
 /// The key of frames that one rank sends another.
 fn key(token: &str, from: (&[u8; 32], u32), to: (&[u8; 32], u32)) -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new_derive_key("tiebreak 1 ranks link");
+    let mut hasher = blake3::Hasher::new_derive_key("tiebreak 2 ranks link");
     hasher.update(blake3::hash(token.as_bytes()).as_bytes());
     for (nonce, rank) in [from, to] {
         hasher.update(nonce).update(&rank.to_le_bytes());

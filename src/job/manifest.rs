@@ -1,0 +1,400 @@
+//! What a run promises of the files it reads: length and BLAKE3 root of each, and one root over all. Whoever reads a byte range checks it
+//! against the root, so an auditor needs only the bytes of the steps that are replayed, and a referee only those that a verdict carries.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::data::DataError;
+use crate::commit::codec::Encoder;
+use crate::commit::digest::Digest;
+use crate::commit::tensor::{Hash, SLICE_BYTES, piece_value, piece_values};
+use crate::commit::{Malformed, merkle, multiproof};
+
+/// The most bytes of a file.
+pub const FILE_MAX: u64 = 1 << 40;
+/// The most files of a run's data.
+pub const FILES_MAX: usize = 1 << 16;
+/// Bytes of a group: what is read and checked at once. A subtree of BLAKE3's tree.
+pub const GROUP_BYTES: usize = 64 * 1024;
+/// Slices of a group.
+const GROUP_SLICES: usize = GROUP_BYTES / SLICE_BYTES;
+/// Groups kept in memory for each file.
+const CACHED_GROUPS: usize = 4096;
+
+/// A file's promise.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileManifest {
+    /// The file's length in bytes.
+    pub bytes: u64,
+    /// BLAKE3 of the file: the root of a tree over its chunks of 1024 bytes.
+    pub root: Digest,
+}
+
+/// The root over files: RFC 6962's tree over the leaves (u64 bytes, root), in order.
+pub fn files_root(files: &[FileManifest]) -> Digest {
+    let leaf = |file: &FileManifest| {
+        let mut e = Encoder::default();
+        e.u64(file.bytes).digest(&file.root);
+        merkle::leaf(&e.0)
+    };
+    merkle::root(&files.iter().map(leaf).collect::<Vec<Digest>>())
+}
+
+/// Checks a list of files that was read.
+///
+/// # Errors
+/// If there are more than [`FILES_MAX`], or one has more than [`FILE_MAX`] bytes.
+pub fn check(files: &[FileManifest]) -> Result<(), Malformed> {
+    if files.len() > FILES_MAX {
+        return Err(Malformed::TooLarge { what: "list of files", limit: FILES_MAX as u64 });
+    }
+    if files.iter().any(|file| file.bytes > FILE_MAX) {
+        return Err(Malformed::TooLarge { what: "data file", limit: FILE_MAX });
+    }
+    Ok(())
+}
+
+/// How many pieces of `size` bytes a file has; at least one.
+fn pieces(bytes: u64, size: usize) -> usize {
+    bytes.div_ceil(size as u64).max(1) as usize
+}
+
+/// The values of a file's groups in BLAKE3's tree: what checks a group without the rest of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupTree(Vec<Hash>);
+
+impl GroupTree {
+    /// The manifest of what a file holds, and the values of its groups.
+    ///
+    /// # Errors
+    /// Those of the reader; also if there are more than [`FILE_MAX`] bytes.
+    pub fn of(contents: &mut impl Read) -> io::Result<(FileManifest, GroupTree)> {
+        let mut hasher = blake3::Hasher::new();
+        let mut bytes = 0u64;
+        let mut groups = Vec::new();
+        loop {
+            let mut group = Vec::with_capacity(GROUP_BYTES);
+            contents.by_ref().take(GROUP_BYTES as u64).read_to_end(&mut group)?;
+            if group.is_empty() && bytes > 0 {
+                break;
+            }
+            bytes += group.len() as u64;
+            if bytes > FILE_MAX {
+                return Err(io::Error::other(format!("the file has more than {FILE_MAX} bytes")));
+            }
+            hasher.update(&group);
+            // A count of two, whatever it is: the only group of a file is its root, and set below.
+            groups.push(piece_value(&group, GROUP_BYTES, groups.len(), 2));
+            if group.len() < GROUP_BYTES {
+                break;
+            }
+        }
+        let root = *hasher.finalize().as_bytes();
+        if let [only] = &mut groups[..] {
+            *only = root;
+        }
+        Ok((FileManifest { bytes, root: Digest(root) }, GroupTree(groups)))
+    }
+
+    /// The values one after another.
+    pub fn encode(&self) -> Vec<u8> {
+        self.0.concat()
+    }
+
+    /// The bytes that a file's values take.
+    pub fn bytes(manifest: &FileManifest) -> u64 {
+        32 * pieces(manifest.bytes, GROUP_BYTES) as u64
+    }
+
+    /// Reads the values of a file of this manifest.
+    ///
+    /// # Errors
+    /// If there are more or fewer, or they do not give the manifest's root.
+    pub fn decode(bytes: &[u8], manifest: &FileManifest) -> Result<GroupTree, Malformed> {
+        let wrong =
+            || Malformed::invalid("file tree", "it is not the tree of the file that the manifest promises");
+        let (groups, rest) = bytes.as_chunks::<32>();
+        if !rest.is_empty() || groups.len() != pieces(manifest.bytes, GROUP_BYTES) {
+            return Err(wrong());
+        }
+        let every: Vec<(usize, Hash)> = groups.iter().copied().enumerate().collect();
+        let root = multiproof::root(multiproof::blake3, groups.len(), &every, &[])?;
+        if root == manifest.root.0 { Ok(GroupTree(groups.to_vec())) } else { Err(wrong()) }
+    }
+}
+
+/// Where a file's bytes are read from.
+pub trait Source: Read + Seek + Send {}
+
+impl<T: Read + Seek + Send> Source for T {}
+
+/// Bytes of a file that are right.
+enum Contents {
+    /// Read and checked, group by group.
+    Source { source: Box<dyn Source>, tree: GroupTree, checked: HashMap<usize, Arc<Vec<u8>>> },
+    /// The slices that a verdict carries.
+    Slices(BTreeMap<usize, Vec<u8>>),
+}
+
+/// Slices of a file with what proves them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileSlices {
+    /// Which slices of 1024 bytes, ascending.
+    pub slices: Vec<usize>,
+    /// Their bytes, one after another.
+    pub bytes: Vec<u8>,
+    /// What proves them together under the file's root ([`multiproof`]).
+    pub siblings: Vec<Hash>,
+}
+
+/// A file whose bytes are checked as they are read.
+pub struct DataFile {
+    /// The file, for errors.
+    path: PathBuf,
+    manifest: FileManifest,
+    contents: Contents,
+    /// The slices that were read.
+    touched: BTreeSet<usize>,
+}
+
+impl DataFile {
+    /// A file of this manifest whose bytes come from `source`. `path` names it in errors.
+    pub fn new(path: PathBuf, manifest: FileManifest, tree: GroupTree, source: Box<dyn Source>) -> DataFile {
+        let contents = Contents::Source { source, tree, checked: HashMap::new() };
+        DataFile { path, manifest, contents, touched: BTreeSet::new() }
+    }
+
+    /// A file of which these slices are at hand.
+    ///
+    /// # Errors
+    /// If a slice is not one of the file's.
+    pub fn from_slices(
+        path: PathBuf,
+        manifest: FileManifest,
+        given: &FileSlices,
+    ) -> Result<DataFile, DataError> {
+        let wrong = || DataError::invalid(&path, "a slice is not what the manifest promises");
+        let count = pieces(manifest.bytes, SLICE_BYTES);
+        let mut rest = given.bytes.as_slice();
+        let (mut values, mut slices) = (Vec::new(), BTreeMap::new());
+        for &slice in &given.slices {
+            if slice >= count {
+                return Err(wrong());
+            }
+            let len = (manifest.bytes - slice as u64 * SLICE_BYTES as u64).min(SLICE_BYTES as u64) as usize;
+            let bytes = rest.split_off(..len).ok_or_else(wrong)?;
+            values.push((slice, piece_value(bytes, SLICE_BYTES, slice, count)));
+            slices.insert(slice, bytes.to_vec());
+        }
+        let root =
+            multiproof::root(multiproof::blake3, count, &values, &given.siblings).map_err(|_| wrong())?;
+        if !rest.is_empty() || root != manifest.root.0 {
+            return Err(wrong());
+        }
+        Ok(DataFile { path, manifest, contents: Contents::Slices(slices), touched: BTreeSet::new() })
+    }
+
+    /// A file of which nothing is at hand.
+    pub fn absent(path: PathBuf, manifest: FileManifest) -> DataFile {
+        DataFile { path, manifest, contents: Contents::Slices(BTreeMap::new()), touched: BTreeSet::new() }
+    }
+
+    /// The file, for errors.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file's length in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.manifest.bytes
+    }
+
+    /// Reads `len` bytes from `first` on.
+    ///
+    /// # Errors
+    /// If the file ends before, or the bytes cannot be read or are not those that the manifest promises.
+    pub fn read(&mut self, first: u64, len: usize) -> Result<Vec<u8>, DataError> {
+        let end = first.checked_add(len as u64).filter(|end| *end <= self.manifest.bytes);
+        let end = end.ok_or_else(|| DataError::invalid(&self.path, "the file is too short"))?;
+        let mut bytes = Vec::with_capacity(len);
+        let mut at = first;
+        while at < end {
+            let slice = (at / SLICE_BYTES as u64) as usize;
+            self.touched.insert(slice);
+            let start = (at % SLICE_BYTES as u64) as usize;
+            let wanted = (SLICE_BYTES - start).min((end - at) as usize);
+            self.with_slice(slice, |slice| bytes.extend(&slice[start..start + wanted]))?;
+            at += wanted as u64;
+        }
+        Ok(bytes)
+    }
+
+    /// Shows the bytes of a slice.
+    fn with_slice(&mut self, slice: usize, show: impl FnOnce(&[u8])) -> Result<(), DataError> {
+        if let Contents::Slices(slices) = &self.contents {
+            let missing = || {
+                let first = slice as u64 * SLICE_BYTES as u64;
+                DataError::invalid(&self.path, format!("the bytes from {first} on are needed and not there"))
+            };
+            show(slices.get(&slice).ok_or_else(missing)?);
+            return Ok(());
+        }
+        let group = self.group(slice / GROUP_SLICES)?;
+        let start = slice % GROUP_SLICES * SLICE_BYTES;
+        show(&group[start..group.len().min(start + SLICE_BYTES)]);
+        Ok(())
+    }
+
+    /// The bytes of a group, checked.
+    fn group(&mut self, number: usize) -> Result<Arc<Vec<u8>>, DataError> {
+        let Contents::Source { source, tree, checked } = &mut self.contents else {
+            return Err(DataError::invalid(&self.path, "only slices of the file are at hand"));
+        };
+        if let Some(group) = checked.get(&number) {
+            return Ok(group.clone());
+        }
+        let first = number as u64 * GROUP_BYTES as u64;
+        let end = self.manifest.bytes.min(first + GROUP_BYTES as u64);
+        let mut bytes = vec![0; (end - first) as usize];
+        let read = source.seek(SeekFrom::Start(first)).and_then(|_| source.read_exact(&mut bytes));
+        read.map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                DataError::invalid(&self.path, format!("bytes {first} to {end} are needed and not there"))
+            }
+            _ => DataError::Io { path: self.path.clone(), source: error },
+        })?;
+        if piece_value(&bytes, GROUP_BYTES, number, tree.0.len()) != tree.0[number] {
+            let why = format!("bytes {first} to {end} are not what the manifest promises");
+            return Err(DataError::invalid(&self.path, why));
+        }
+        if checked.len() >= CACHED_GROUPS {
+            checked.clear();
+        }
+        let group = Arc::new(bytes);
+        checked.insert(number, group.clone());
+        Ok(group)
+    }
+
+    /// The slices that were read so far, with what proves them; `None` if there are none.
+    ///
+    /// # Errors
+    /// If their groups cannot be read again.
+    pub fn slices_read(&mut self) -> Result<Option<FileSlices>, DataError> {
+        let slices: Vec<usize> = self.touched.iter().copied().collect();
+        if slices.is_empty() {
+            return Ok(None);
+        }
+        let mut bytes = Vec::new();
+        for &slice in &slices {
+            self.with_slice(slice, |slice| bytes.extend(slice))?;
+        }
+        // Of groups that hold a slice the values of all slices, of the others their own.
+        let mut groups: HashMap<usize, Vec<Hash>> = HashMap::new();
+        let count = pieces(self.manifest.bytes, SLICE_BYTES);
+        for group in slices.iter().map(|slice| slice / GROUP_SLICES).collect::<BTreeSet<usize>>() {
+            let bytes = self.group(group)?;
+            let values = match pieces(self.manifest.bytes, GROUP_BYTES) {
+                1 => piece_values(&bytes, SLICE_BYTES),
+                _ => (0..)
+                    .zip(bytes.chunks(SLICE_BYTES))
+                    .map(|(i, slice): (usize, _)| {
+                        piece_value(slice, SLICE_BYTES, group * GROUP_SLICES + i, count)
+                    })
+                    .collect(),
+            };
+            groups.insert(group, values);
+        }
+        let Contents::Source { tree, .. } = &self.contents else {
+            return Err(DataError::invalid(&self.path, "only slices of the file are at hand"));
+        };
+        let siblings = multiproof::prove_by(count, &slices, &mut |first, len| {
+            let group = first / GROUP_SLICES;
+            match groups.get(&group) {
+                Some(values) if len < GROUP_SLICES || count <= GROUP_SLICES => {
+                    let start = first % GROUP_SLICES;
+                    multiproof::subtree(multiproof::blake3, &values[start..start + len])
+                }
+                _ => {
+                    let end = (first + len).div_ceil(GROUP_SLICES);
+                    multiproof::subtree(multiproof::blake3, &tree.0[group..end])
+                }
+            }
+        });
+        Ok(Some(FileSlices { slices, bytes, siblings }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    #[test]
+    fn slices_prove_a_file_of_any_length() {
+        for len in [1usize, 1024, 1025, 65_536, 65_537, 66_000, 131_072, 200_001, 1_000_000] {
+            let contents: Vec<u8> = (0..len).map(|i| (i * 31 % 251) as u8).collect();
+            let (manifest, tree) = GroupTree::of(&mut contents.as_slice()).unwrap();
+            assert_eq!(manifest.root.0, *blake3::hash(&contents).as_bytes());
+            assert_eq!(GroupTree::decode(&tree.encode(), &manifest), Ok(tree.clone()));
+            let name = PathBuf::from("file");
+            let open = || {
+                DataFile::new(
+                    name.clone(),
+                    manifest.clone(),
+                    tree.clone(),
+                    Box::new(Cursor::new(contents.clone())),
+                )
+            };
+            for (first, wanted) in
+                [(0, 1), (len / 2, len / 3), (len - 1, 1), (len / 3, 2000.min(len / 2)), (0, len)]
+            {
+                let mut file = open();
+                assert_eq!(file.read(first as u64, wanted).unwrap(), contents[first..first + wanted]);
+                let Some(slices) = file.slices_read().unwrap() else { continue };
+                let mut few = DataFile::from_slices(name.clone(), manifest.clone(), &slices).unwrap();
+                assert_eq!(few.read(first as u64, wanted).unwrap(), contents[first..first + wanted]);
+                let mut wrong = slices.clone();
+                wrong.bytes[0] ^= 1;
+                assert!(DataFile::from_slices(name.clone(), manifest.clone(), &wrong).is_err());
+                let mut wrong = slices.clone();
+                wrong.bytes.push(0);
+                assert!(DataFile::from_slices(name.clone(), manifest.clone(), &wrong).is_err());
+                let wrong = FileSlices { slices: vec![usize::MAX], ..slices };
+                assert!(DataFile::from_slices(name.clone(), manifest.clone(), &wrong).is_err());
+            }
+            assert!(open().read(len as u64, 1).unwrap_err().to_string().contains("too short"));
+            assert!(open().read(u64::MAX, 2).is_err());
+        }
+    }
+
+    #[test]
+    fn what_is_missing_or_changed_is_named() {
+        let contents = vec![7u8; 200_000];
+        let (manifest, tree) = GroupTree::of(&mut contents.as_slice()).unwrap();
+        let open = |bytes: &[u8]| {
+            let source = Box::new(Cursor::new(bytes.to_vec()));
+            DataFile::new("text".into(), manifest.clone(), tree.clone(), source)
+        };
+        // A copy that ends early still has its beginning.
+        let mut short = open(&contents[..70_000]);
+        assert!(short.read(0, 60_000).is_ok());
+        let error = short.read(66_000, 10).unwrap_err().to_string();
+        assert_eq!(error, "text: file: bytes 65536 to 131072 are needed and not there");
+        let mut changed = contents.clone();
+        changed[199_999] ^= 1;
+        let error = open(&changed).read(199_000, 1).unwrap_err().to_string();
+        assert_eq!(error, "text: file: bytes 196608 to 200000 are not what the manifest promises");
+        let mut other = tree.encode();
+        other[0] ^= 1;
+        assert!(GroupTree::decode(&other, &manifest).is_err());
+        assert!(GroupTree::decode(&other[..32], &manifest).is_err());
+        let mut absent = DataFile::absent("text".into(), manifest.clone());
+        assert!(absent.read(5, 1).unwrap_err().to_string().contains("not there"));
+    }
+}

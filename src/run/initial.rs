@@ -1,0 +1,197 @@
+//! The initial state of a run that does not begin from its seed: read from files of weights, or from another run.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::arrays::{self, Array};
+use super::dir::Run;
+use super::disk;
+use super::error::RunError;
+use super::{checkpoint, data, transcript};
+use crate::arith::words::bytes_of;
+use crate::commit::digest::Digest;
+use crate::commit::keys::PublicKey;
+use crate::commit::merkle;
+use crate::commit::proven::{Base64, ProvenRecord};
+use crate::commit::record::Record;
+use crate::commit::state::{state_digest, tensor_digests};
+use crate::commit::tree_head::NOTE_MAX;
+use crate::job::Job;
+use crate::job::initial::{EarlierRun, InitialOrigin};
+use crate::program::init;
+use crate::program::step::Program;
+
+/// The most names that an error lists.
+const LISTED: usize = 12;
+
+/// The initial state of a job that names weights or a run, canonical bytes in the table's order, and where it comes from. `None`: it
+/// follows from the seed. Paths are relative to `folder`.
+///
+/// # Errors
+/// If a file cannot be read, or does not hold the program's parameters.
+pub fn of_job(
+    job: &Job,
+    program: &Program,
+    folder: &Path,
+) -> Result<Option<(Vec<Vec<u8>>, InitialOrigin)>, RunError> {
+    if let Some(run) = &job.init.run {
+        let (state, earlier) = from_run(&folder.join(run), program, job.init.optimizer_state)?;
+        return Ok(Some((state, InitialOrigin::Run(Box::new(earlier)))));
+    }
+    if job.init.weights.is_empty() {
+        return Ok(None);
+    }
+    let paths: Vec<PathBuf> = job.init.weights.iter().map(|path| folder.join(path)).collect();
+    let state = from_weights(&paths, program)?;
+    let files = paths.iter().map(|path| Ok(data::manifest(path)?.0)).collect::<Result<_, RunError>>()?;
+    Ok(Some((state, InitialOrigin::Weights { files })))
+}
+
+/// The state that files of weights give: every parameter from a tensor `NAME` or `param/NAME` of any file, buffers that are there as
+/// `buffer/NAME`, and zeros for the optimizer's slots.
+///
+/// # Errors
+/// If a file cannot be read, a tensor is there twice, has another shape, is missing, or is none of the program's.
+pub fn from_weights(paths: &[PathBuf], program: &Program) -> Result<Vec<Vec<u8>>, RunError> {
+    let mut given: BTreeMap<String, (usize, Array)> = BTreeMap::new();
+    for (number, path) in paths.iter().enumerate() {
+        for array in arrays::read(path)? {
+            let name = array.name.strip_prefix("param/").unwrap_or(&array.name).to_string();
+            if given.insert(name.clone(), (number, array)).is_some() {
+                return Err(RunError::invalid(path, format!("the tensor {name} is there twice")));
+            }
+        }
+    }
+    let first = paths.first().map_or(Path::new("."), PathBuf::as_path);
+    let mut missing = Vec::new();
+    let mut state = Vec::new();
+    for tensor in program.state() {
+        let zeros = || vec![0; tensor.ty().bytes()];
+        let name = tensor.name.strip_prefix("param/").unwrap_or(&tensor.name);
+        let may_be_absent = !tensor.name.starts_with("param/");
+        state.push(match given.remove(name) {
+            Some((_, array)) if array.ty == tensor.ty() => array.bytes,
+            Some((file, array)) => {
+                let why = format!(
+                    "{name} is {:?} {:?}, the program has F32 {:?}",
+                    array.ty.dtype, array.ty.shape, tensor.shape
+                );
+                return Err(RunError::invalid(&paths[file], why));
+            }
+            None if may_be_absent => zeros(),
+            None => {
+                missing.push(name.to_string());
+                Vec::new()
+            }
+        });
+    }
+    if !missing.is_empty() {
+        return Err(RunError::invalid(first, format!("no file has the parameters {}", listed(&missing))));
+    }
+    if !given.is_empty() {
+        let names: Vec<String> = given.into_keys().collect();
+        return Err(RunError::invalid(first, format!("the program has no parameters {}", listed(&names))));
+    }
+    Ok(state)
+}
+
+fn listed(names: &[String]) -> String {
+    let more = names.len().saturating_sub(LISTED);
+    let few = names[..names.len().min(LISTED)].join(", ");
+    if more == 0 { few } else { format!("{few} and {more} more") }
+}
+
+/// The final state of a finished run, and what proves that it is.
+fn from_run(
+    root: &Path,
+    program: &Program,
+    optimizer_state: bool,
+) -> Result<(Vec<Vec<u8>>, EarlierRun), RunError> {
+    let run = Run::open(root)?;
+    let (ours, theirs) = (program.state(), run.program.state());
+    let parts = if optimizer_state { ours.len() } else { ours.iter().filter(|t| !is_slot(&t.name)).count() };
+    let kept = |table: &[crate::program::step::StateTensor]| {
+        table.iter().filter(|t| optimizer_state || !is_slot(&t.name)).cloned().collect::<Vec<_>>()
+    };
+    if kept(&ours) != kept(&theirs) {
+        let what = if optimizer_state { "parameters and optimizer slots" } else { "parameters" };
+        let why = format!("{}: the run has other {what} than this job's program", root.display());
+        return Err(RunError::Refused(why));
+    }
+    let key: Option<PublicKey> =
+        run.file.summary().named_key().map_err(|why| RunError::malformed(&run.layout.run_json(), why))?;
+    let size = u64::from(run.job.steps) + 2;
+    if run.head_sizes()?.last() != Some(&size) {
+        let why = format!("{}: the run is not finished: train it to its end first", root.display());
+        return Err(RunError::Refused(why));
+    }
+    let (head, _) = run.head(size, key.as_ref())?;
+    let path = run.layout.transcript();
+    let (transcript, _) = transcript::read(&path)?;
+    if transcript.leaves.len() as u64 != size || transcript.root(size as usize) != head.root {
+        return Err(RunError::invalid(&path, "the head of the run's end is not over these records"));
+    }
+    let last = &transcript.records[size as usize - 1];
+    let Record::Final { roots, .. } = last else {
+        return Err(RunError::invalid(&path, "the last record is not a final one"));
+    };
+    let record = ProvenRecord {
+        index: size - 1,
+        record: Base64(last.encode()),
+        proof: merkle::prove(&transcript.leaves, size as usize - 1),
+    };
+    let path = run.layout.checkpoint(run.job.steps);
+    let mut state = checkpoint::read(&path, &theirs)?;
+    if state_digest(&theirs, &tensor_digests(&theirs, &state)) != roots.digest() {
+        return Err(RunError::invalid(&path, "it is not the state that the final record commits"));
+    }
+    state.truncate(parts);
+    state.extend(ours[parts..].iter().map(|tensor| vec![0; tensor.ty().bytes()]));
+    let note = disk::read_text(&run.layout.head(size), NOTE_MAX as u64)?;
+    Ok((state, EarlierRun { head: note, record, optimizer_state }))
+}
+
+/// Whether a state tensor is an optimizer's.
+fn is_slot(name: &str) -> bool {
+    !name.starts_with("param/") && !name.starts_with("buffer/")
+}
+
+/// The digest of the initial state that the weights of a run give, after checking that these are the files that it names, in order.
+///
+/// # Errors
+/// If the run does not begin from weights, or these are other files.
+pub fn of_weights(run: &Run, paths: &[PathBuf]) -> Result<Digest, RunError> {
+    let InitialOrigin::Weights { files } = &run.file.origin else {
+        let why = format!("{} does not begin from weights", run.layout.root.display());
+        return Err(RunError::Refused(why));
+    };
+    if files.len() != paths.len() {
+        let why = format!("the run begins from {} files of weights, {} are given", files.len(), paths.len());
+        return Err(RunError::Refused(why));
+    }
+    for (manifest, path) in files.iter().zip(paths) {
+        if data::manifest(path)?.0 != *manifest {
+            let why = "it is not the file of weights that the run names (BLAKE3 and length are in run.json)";
+            return Err(RunError::invalid(path, why));
+        }
+    }
+    let table = run.program.state();
+    Ok(state_digest(&table, &tensor_digests(&table, &from_weights(paths, &run.program)?)))
+}
+
+/// The initial state of a run: of the seed, or what its first checkpoint holds, after checking that it is the one that the run names.
+///
+/// # Errors
+/// If the checkpoint is needed and cannot be read, or is another state.
+pub fn state(run: &Run) -> Result<Vec<Vec<u8>>, RunError> {
+    if run.file.origin == InitialOrigin::Seed {
+        let words = init::state(&run.program, run.key());
+        return Ok(words.iter().map(|tensor| bytes_of(tensor)).collect());
+    }
+    let (path, table) = (run.layout.checkpoint(0), run.program.state());
+    let state = checkpoint::read(&path, &table)?;
+    if state_digest(&table, &tensor_digests(&table, &state)) != run.file.initial {
+        return Err(RunError::invalid(&path, "it is not the initial state that run.json names"));
+    }
+    Ok(state)
+}

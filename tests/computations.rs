@@ -1,0 +1,168 @@
+//! A computation is what is computed, whoever computes it: its records do not depend on the trainer, and two of them can be compared.
+
+#![cfg(feature = "cli")]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{gpt_job, key, trained};
+use tiebreak::commit::keys::PrivateKey;
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::engine::reference::Reference;
+use tiebreak::engine::session::{Session, StepScalars};
+use tiebreak::engine::{Engine, cpu::native::Native};
+use tiebreak::job::data::Dataset;
+use tiebreak::program::step::MicroBatch;
+use tiebreak::run::dir::Run;
+use tiebreak::run::disk::Disk;
+use tiebreak::run::transcript;
+use tiebreak::step::{CommittedStep, committed_step};
+use tiebreak::train::conduct::Conduct;
+use tiebreak::train::{Beginning, Silent, TrainError, begin, train, train_as};
+
+/// Trains as somebody: a key of one's own, and another nonce.
+fn trained_by(who: u8, engine: &mut dyn Engine, job: &Path, out: &Path) -> Run {
+    let disk = Disk::default();
+    let key = PrivateKey::generate(&format!("trainer{who}.example"), [who; 32]).unwrap();
+    let beginning = Beginning { job, out, key: Some(&key), challenge: None, logged: false, nonce: [who; 16] };
+    let run = begin(&disk, &beginning).unwrap();
+    train(&disk, &run, engine, Some(&key), &mut Silent).unwrap();
+    run
+}
+
+/// The job with `from` replaced by `to`, as another file.
+fn edited(job: &Path, name: &str, from: &str, to: &str) -> PathBuf {
+    let text = fs::read_to_string(job).unwrap();
+    assert!(text.contains(from), "{from} is not in the job");
+    let path = job.with_file_name(name);
+    fs::write(&path, text.replace(from, to)).unwrap();
+    path
+}
+
+/// What `tiebreak compare` prints, and its exit code.
+fn compare(first: &Run, second: &Run) -> (String, i32) {
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_tiebreak"))
+        .args([Path::new("compare"), &first.layout.root, &second.layout.root])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+    (text, output.status.code().unwrap())
+}
+
+#[test]
+fn two_trainers_of_one_computation_write_one_transcript() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "operator", "");
+    // The same computation, written by somebody else: another place, other cadences, comments, and spelling.
+    let elsewhere = folder.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    fs::copy(folder.path().join("text.txt"), elsewhere.join("other.txt")).unwrap();
+    let text = fs::read_to_string(&job).unwrap();
+    let text = text.replace("text.txt", "other.txt").replace("head_every = 3", "head_every = 5");
+    let text = text.replace("every = 2", "every = 4").replace("peak = 1e-2", "peak = 0.01");
+    let other = elsewhere.join("mine.toml");
+    fs::write(&other, format!("# my own\n{text}")).unwrap();
+
+    let one = trained_by(1, &mut Cpu::new(2).unwrap(), &job, &folder.path().join("one"));
+    let two = trained_by(2, &mut Reference, &other, &folder.path().join("two"));
+    assert_eq!(one.computation, two.computation);
+    assert_ne!(one.id, two.id);
+    let transcripts = [&one, &two].map(|run| fs::read(run.layout.transcript()).unwrap());
+    assert!(transcripts[0] == transcripts[1], "two transcripts of one computation");
+    let roots = [&one, &two].map(|run| transcript::read(&run.layout.transcript()).unwrap().0.root(10));
+    assert_eq!(roots[0], roots[1]);
+    assert_eq!(compare(&one, &two), ("no difference in 10 records\n".into(), 0));
+}
+
+#[test]
+fn the_first_record_that_differs_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "microbatch", "");
+    let honest = trained_by(1, &mut Cpu::new(2).unwrap(), &job, &folder.path().join("honest"));
+    let cheat = trained(&job, &folder.path().join("cheat"), Some("weight-after@4"));
+    let (text, code) = compare(&honest, &cheat);
+    assert_eq!((text.as_str(), code), ("record 4, step 4, differs first, in param/token_embedding\n", 1));
+}
+
+#[test]
+fn a_run_that_is_not_finished_is_shorter() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "microbatch", "");
+    let whole = trained_by(1, &mut Cpu::new(2).unwrap(), &job, &folder.path().join("whole"));
+    let cut = trained_by(2, &mut Cpu::new(2).unwrap(), &job, &folder.path().join("cut"));
+    for size in cut.head_sizes().unwrap().into_iter().filter(|size| *size > 4) {
+        fs::remove_file(cut.layout.head(size)).unwrap();
+    }
+    let (text, code) = compare(&cut, &whole);
+    assert_eq!((text.as_str(), code), ("shorter: the first run has the first 4 records of the other\n", 0));
+    let (text, code) = compare(&whole, &cut);
+    assert_eq!((text.as_str(), code), ("shorter: the second run has the first 4 records of the other\n", 0));
+}
+
+#[test]
+fn of_two_computations_the_settings_that_differ_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "microbatch", "");
+    let other = edited(&job, "other.toml", "peak = 1e-2", "peak = 2e-2");
+    let mut engine = Cpu::new(2).unwrap();
+    let one = trained_by(1, &mut engine, &job, &folder.path().join("one"));
+    let two = trained_by(2, &mut engine, &other, &folder.path().join("two"));
+    let (text, code) = compare(&one, &two);
+    assert_eq!(code, 1);
+    assert!(text.contains("schedule.peak: 3c23d70a | 3ca3d70a"), "{text}");
+    // The seed follows from the job, and with it the initial state; data and program are the same.
+    assert!(
+        text.contains("initial state: ") && !text.contains("program: ") && !text.contains("data: "),
+        "{text}"
+    );
+}
+
+#[test]
+fn logged_runs_of_two_trainers_are_not_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "microbatch", "\n[rounding]\n");
+    let mut engine = Native::new(Cpu::new(2).unwrap(), Default::default());
+    let one = trained_by(1, &mut engine, &job, &folder.path().join("one"));
+    let two = trained_by(2, &mut engine, &job, &folder.path().join("two"));
+    let (text, code) = compare(&one, &two);
+    assert!(text.starts_with("logged: not comparable"), "{text}");
+    assert_eq!(code, 3);
+    assert_eq!(compare(&one, &one).1, 0);
+}
+
+/// Looks for the head over the initial record before each step.
+struct Watchful(u32);
+
+impl Conduct for Watchful {
+    fn step(
+        &mut self,
+        run: &Run,
+        session: &mut Session,
+        scalars: StepScalars,
+        batch: Vec<MicroBatch>,
+        _: &mut Dataset,
+    ) -> Result<CommittedStep, TrainError> {
+        let (head, _) =
+            run.head(1, Some(&key().public())).expect("the initial record is signed and published");
+        let (records, _) = transcript::read(&run.layout.transcript()).unwrap();
+        assert_eq!(head.root, records.root(1));
+        self.0 += 1;
+        Ok(committed_step(run, session, scalars, &batch, None, None)?)
+    }
+}
+
+#[test]
+fn the_initial_record_is_signed_before_anything_is_computed() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "step", "");
+    let disk = Disk::default();
+    let run = common::begin_run(&disk, &job, &folder.path().join("run")).unwrap();
+    let mut watchful = Watchful(0);
+    train_as(&disk, &run, &mut Cpu::new(1).unwrap(), Some(&key()), &mut watchful, &mut Silent).unwrap();
+    assert_eq!(watchful.0, 8);
+}

@@ -1,0 +1,210 @@
+//! Runs that begin from somebody's weights, or from another run's final state.
+
+#![cfg(feature = "testing")]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{begin_run, files, gpt_job, key, trained};
+use tiebreak::audit::checks::{self, Checked};
+use tiebreak::audit::plan::{Choice, plan};
+use tiebreak::audit::{Outcome, Report, Silent as Quiet, audit};
+use tiebreak::dispute::verdict::{Outcome as VerdictOutcome, Verdict};
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::job::initial::InitialOrigin;
+use tiebreak::run::dir::{Run, RunFile};
+use tiebreak::run::disk::Disk;
+use tiebreak::run::{checkpoint, initial};
+use tiebreak::train::{Silent, train};
+
+/// The tiny GPT's job with an `[init]` table.
+fn job_with(folder: &Path, name: &str, init: &str) -> PathBuf {
+    let job = gpt_job(folder, "operator", "");
+    let text = fs::read_to_string(&job).unwrap().replace("steps = 8", "steps = 4");
+    let path = folder.join(name);
+    fs::write(&path, format!("{text}\n[init]\n{init}\n")).unwrap();
+    path
+}
+
+fn checked(run: &Run) -> Checked {
+    checks::always(&Run::open(&run.layout.root).unwrap(), Some(&key().public())).unwrap()
+}
+
+fn audited(run: &Run, checked: Checked) -> (Report, Option<Verdict>) {
+    let plan = plan(run, &checked.checkpoints, run.job.steps, &Choice::All);
+    audit(run, &mut Cpu::new(2).unwrap(), checked, plan, None, &mut Quiet).unwrap()
+}
+
+fn error_of(job: &Path, out: &Path) -> String {
+    let error = begin_run(&Disk::default(), job, out).map(|run| run.id).unwrap_err();
+    error.to_string()
+}
+
+#[test]
+fn a_run_from_weights_audits_clean_and_swapped_weights_convict() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = trained(&gpt_job(folder.path(), "operator", ""), &folder.path().join("first"), None);
+    let weights = folder.path().join("weights.safetensors");
+    fs::copy(first.layout.model(), &weights).unwrap();
+    let job = job_with(folder.path(), "tuned.toml", r#"weights = ["weights.safetensors"]"#);
+    let tuned = trained(&job, &folder.path().join("tuned"), None);
+
+    // The parameters are the file's, the slots are zeros, and the seed makes no difference to them.
+    let state = checkpoint::read(&tuned.layout.checkpoint(0), &tuned.program.state()).unwrap();
+    let count = tuned.program.parameters.len();
+    let theirs = checkpoint::read(&weights, &tuned.program.state()[..count]).unwrap();
+    assert!(state[..count] == theirs && state[count..].iter().flatten().all(|byte| *byte == 0));
+
+    let mut with_weights = checked(&tuned);
+    assert!(with_weights.not_checked.iter().any(|note| note.contains("--weights")));
+    checks::weights(&tuned, &mut with_weights, std::slice::from_ref(&weights)).unwrap();
+    assert!(!with_weights.not_checked.iter().any(|note| note.contains("--weights")));
+    let (report, verdict) = audited(&tuned, with_weights);
+    assert!(report.is_complete() && verdict.is_none(), "{:?}", report.outcome);
+
+    // Another file is not what the run names.
+    let other = folder.path().join("other.safetensors");
+    let mut bytes = fs::read(&weights).unwrap();
+    *bytes.last_mut().unwrap() ^= 0x10;
+    fs::write(&other, &bytes).unwrap();
+    let error = checks::weights(&tuned, &mut checked(&tuned), std::slice::from_ref(&other)).unwrap_err();
+    assert!(error.to_string().contains("it is not the file of weights that the run names"), "{error}");
+
+    // A trainer who names the public weights and begins from others.
+    let job = job_with(folder.path(), "swapped.toml", r#"weights = ["other.safetensors"]"#);
+    let swapped = begin_run(&Disk::default(), &job, &folder.path().join("swapped")).unwrap();
+    let file = RunFile { origin: tuned.file.origin.clone(), ..swapped.file.clone() };
+    fs::write(swapped.layout.run_json(), serde_json::to_string(&file).unwrap()).unwrap();
+    let swapped = Run::open(&swapped.layout.root).unwrap();
+    train(&Disk::default(), &swapped, &mut Cpu::new(1).unwrap(), Some(&key()), &mut Silent).unwrap();
+    let mut found = checked(&swapped);
+    checks::weights(&swapped, &mut found, std::slice::from_ref(&weights)).unwrap();
+    let (report, verdict) = audited(&swapped, found);
+    let Outcome::Inconsistent { step: 0, what } = &report.outcome else { panic!("{:?}", report.outcome) };
+    assert!(what.contains("the weights' files give"), "{what}");
+    let verdict = Verdict::from_bytes(&verdict.unwrap().to_bytes()).unwrap();
+    assert_eq!(verdict.claim.kind(), "initial");
+    // Weights are too large to be carried: whoever checks the verdict needs them.
+    let outcome = verdict.check(Some(&key().public())).unwrap();
+    assert!(matches!(outcome, VerdictOutcome::NeedsReplay { step: 0, run } if run == swapped.id));
+    assert_ne!(initial::of_weights(&swapped, std::slice::from_ref(&weights)).unwrap(), swapped.file.initial);
+    assert_eq!(initial::of_weights(&tuned, &[weights]).unwrap(), tuned.file.initial);
+}
+
+#[test]
+fn a_run_goes_on_from_anothers_final_state() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = trained(&gpt_job(folder.path(), "operator", ""), &folder.path().join("first"), None);
+    let last = checkpoint::read(&first.layout.checkpoint(8), &first.program.state()).unwrap();
+    let count = first.program.parameters.len();
+    for (name, extra) in [("without", ""), ("with", "\noptimizer_state = true")] {
+        let job = job_with(folder.path(), &format!("{name}.toml"), &format!("run = \"first\"{extra}"));
+        let run = trained(&job, &folder.path().join(name), None);
+        let state = checkpoint::read(&run.layout.checkpoint(0), &run.program.state()).unwrap();
+        assert!(state[..count] == last[..count]);
+        assert_eq!(state[count..] == last[count..], name == "with");
+        let InitialOrigin::Run(earlier) = &run.file.origin else { panic!("{:?}", run.file.origin) };
+        let (id, computation, _) = earlier.finish().unwrap();
+        assert_eq!((id, computation), (first.id, first.computation));
+        let found = checked(&run);
+        assert!(found.passed.iter().any(|note| note.contains("the earlier run's final state")));
+        assert!(found.not_checked.iter().any(|note| note.contains(&first.id.to_string())));
+        let (report, verdict) = audited(&run, found);
+        assert!(report.is_complete() && verdict.is_none(), "{:?}", report.outcome);
+
+        // Who begins from another state than the one that is named is convicted by the file alone.
+        let cheat = trained(&job, &folder.path().join(format!("cheat-{name}")), Some("init@0"));
+        let (report, verdict) = audited(&cheat, checked(&cheat));
+        assert!(matches!(report.outcome, Outcome::Inconsistent { step: 0, .. }), "{:?}", report.outcome);
+        let outcome = verdict.unwrap().check(Some(&key().public())).unwrap();
+        assert!(matches!(outcome, VerdictOutcome::Convicts(finding) if finding.step == 0));
+    }
+    // A trainer who names an earlier run, and an initial state that is not its last.
+    let job = job_with(folder.path(), "false.toml", "run = \"first\"");
+    let begun = begin_run(&Disk::default(), &job, &folder.path().join("false")).unwrap();
+    let other = job_with(folder.path(), "seeded.toml", "");
+    let seeded = begin_run(&Disk::default(), &other, &folder.path().join("seeded")).unwrap();
+    let state = initial::state(&seeded).unwrap();
+    let table = begun.program.state();
+    checkpoint::write::<tiebreak::run::RunError>(
+        &Disk::default(),
+        &begun.layout.checkpoint(0),
+        &table,
+        |show| {
+            state.iter().for_each(|tensor| show(tensor));
+            Ok(())
+        },
+    )
+    .unwrap();
+    let file = RunFile { initial: seeded.file.initial, ..begun.file.clone() };
+    fs::write(begun.layout.run_json(), serde_json::to_string(&file).unwrap()).unwrap();
+    let begun = Run::open(&begun.layout.root).unwrap();
+    train(&Disk::default(), &begun, &mut Cpu::new(1).unwrap(), Some(&key()), &mut Silent).unwrap();
+    let (_, verdict) = audited(&begun, checked(&begun));
+    let outcome = verdict.unwrap().check(Some(&key().public())).unwrap();
+    let VerdictOutcome::Convicts(finding) = outcome else { panic!("{outcome:?}") };
+    assert!(finding.what.contains("the earlier run's final state"), "{}", finding.what);
+}
+
+#[test]
+fn weights_that_do_not_fit_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mlp = common::mlp_job(folder.path(), "step", 2, 1);
+    trained(&mlp, &folder.path().join("mlp"), None);
+    let job = job_with(folder.path(), "job.toml", r#"weights = ["mlp/model.safetensors"]"#);
+    let error = error_of(&job, &folder.path().join("run"));
+    assert!(
+        error.contains("no file has the parameters token_embedding, ") && error.contains(" more"),
+        "{error}"
+    );
+    let job = job_with(folder.path(), "job.toml", r#"run = "mlp""#);
+    assert!(error_of(&job, &folder.path().join("run")).contains("the run has other parameters"));
+    let whole = trained(&gpt_job(folder.path(), "step", ""), &folder.path().join("gpt"), None);
+    fs::copy(whole.layout.checkpoint(8), folder.path().join("state.safetensors")).unwrap();
+    let job =
+        job_with(folder.path(), "job.toml", r#"weights = ["state.safetensors", "gpt/model.safetensors"]"#);
+    assert!(error_of(&job, &folder.path().join("run")).contains("is there twice"));
+    for (init, wanted) in [
+        (
+            r#"weights = ["x"]
+run = "y""#,
+            "init.run: a state begins from weights or from a run, not from both",
+        ),
+        ("optimizer_state = true", "init.optimizer_state: only a run has an optimizer state"),
+        (r#"run = "nowhere""#, "is not a run"),
+        (r#"weights = ["nowhere.safetensors"]"#, "nowhere.safetensors"),
+    ] {
+        let error = error_of(&job_with(folder.path(), "job.toml", init), &folder.path().join("run"));
+        assert!(error.contains(wanted), "{error}");
+    }
+}
+
+/// What an interrupted beginning leaves is no run, and no obstacle.
+#[test]
+fn a_beginning_from_weights_that_is_killed_begins_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = trained(&gpt_job(folder.path(), "step", ""), &folder.path().join("first"), None);
+    fs::copy(first.layout.model(), folder.path().join("weights.safetensors")).unwrap();
+    let job = job_with(folder.path(), "tuned.toml", r#"weights = ["weights.safetensors"]"#);
+    let whole = folder.path().join("whole");
+    trained(&job, &whole, None);
+    let expected = files(&whole);
+    let mut crashes = 0;
+    for operations in 0.. {
+        let out = folder.path().join("crashed");
+        let _ = fs::remove_dir_all(&out);
+        let failing = Disk::failing_after(operations);
+        if begin_run(&failing, &job, &out).is_ok() {
+            break;
+        }
+        crashes += 1;
+        let run = begin_run(&Disk::default(), &job, &out).unwrap();
+        train(&Disk::default(), &run, &mut Cpu::new(2).unwrap(), Some(&key()), &mut Silent).unwrap();
+        let mut found = files(&out);
+        found.retain(|(name, _)| !name.to_string_lossy().ends_with(".partial"));
+        assert!(found == expected, "files differ after a crash at operation {operations}");
+    }
+    assert!(crashes > 10, "only {crashes} crash points were passed");
+}
