@@ -34,15 +34,16 @@ fn check(name: &str, folder: &Path, files: &[&str], spec: &DataSpec, inputs: u32
     let golden: serde_json::Value = serde_json::from_str(&golden).unwrap();
     let manifest: Vec<FileManifest> =
         files.iter().map(|file| data::manifest((*file).into(), &folder.join(file)).unwrap()).collect();
+    let model = Model::Mlp(Mlp { inputs, hidden: vec![2], classes: 10, dropout: 0.0 });
     let program = Program::new(StepSpec {
-        model: Model::Mlp(Mlp { inputs, hidden: vec![2], classes: 10, dropout: 0.0 }),
+        model: model.clone(),
         optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0 },
         clip_norm: None,
         micro_batch: 2,
         micro_batches: 2,
         products: ProductTable::preset(),
     });
-    let mut dataset = data::open(folder, &manifest, spec, &program.spec.model).unwrap();
+    let mut dataset = data::open(folder, &manifest, spec, &Samples::of_model(&model)).unwrap();
     for (step, golden) in (1..).zip(golden[name].as_array().unwrap()) {
         let list = |key: &str| -> Vec<u64> {
             golden[key].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect()

@@ -3,6 +3,8 @@
 //! Three outcomes stay apart. A file that does not hold together is [`Malformed`] and says nothing about the trainer;
 //! one that does either convicts or does not.
 
+use std::collections::HashMap;
+
 use super::origin::{self, Origin};
 use super::verdict::{Claim, DataChunk, Finding, Outcome, ProvenRecord, ProvenTensor, Scalar, Verdict};
 use crate::arith::words::bytes_of;
@@ -18,7 +20,7 @@ use crate::commit::{Malformed, merkle, multiproof, table, tensor};
 use crate::job::data::{DataError, Dataset, FileManifest, batch_digest, data_digest};
 use crate::job::identity::{CONTRACT, philox_key, program_digest};
 use crate::job::{Granularity, Job, identity};
-use crate::program::graph::TensorType;
+use crate::program::graph::{TensorId, TensorType};
 use crate::program::init;
 use crate::program::phase::Phase;
 use crate::program::step::{Program, StateTensor};
@@ -108,7 +110,8 @@ impl Verdict {
             return Err(wrong(format!("it is about contract {:?}", self.run.contract)));
         }
         let job = Job::parse("job", &self.job).map_err(|error| wrong(error.to_string()))?;
-        let program = job.program();
+        let file = self.program.as_ref().map(|program| program.0.as_slice());
+        let program = job.program(file).map_err(|error| wrong(error.to_string()))?;
         if program_digest(&program) != self.run.program {
             return Err(wrong("the program digest is not that of the job"));
         }
@@ -123,7 +126,8 @@ impl Verdict {
         if head.run != run {
             return Err(wrong("the head is of another run"));
         }
-        let seed = identity::seed(&self.job, self.run.challenge.as_ref());
+        let file = job.program_file().map(|_| &self.run.program);
+        let seed = identity::seed(&self.job, self.run.challenge.as_ref(), file);
         Ok(Context { job, program, seed, run, data: self.run.data, head, key: named })
     }
 }
@@ -176,7 +180,9 @@ impl Context {
         match claim {
             Claim::Tile(claim) => self.tile(step, claim, steps),
             Claim::Rounding(claim) => self.rounding(step, claim, steps),
-            Claim::Binding { outputs, siblings } => self.binding(step, outputs, &siblings.0, steps),
+            Claim::Binding { outputs, siblings, before, kept } => {
+                self.binding(step, outputs, &siblings.0, (before.as_deref(), kept), steps)
+            }
             Claim::Scalar { scalar, output } => self.scalar(step, *scalar, output.as_ref(), steps),
             Claim::LearningRate => {
                 let rate = self.job.schedule.learning_rate(step.step, self.job.steps);
@@ -185,7 +191,7 @@ impl Context {
                 Ok(shown(step.step, same, "the record's learning rate", "the schedule's"))
             }
             Claim::Cursor => {
-                let drawn = u64::from(step.step) * u64::from(self.program.batch());
+                let drawn = u64::from(step.step) * u64::from(self.program.samples());
                 steps.push(format!("{drawn} samples are drawn up to step {}", step.step));
                 let same = step.cursor == drawn;
                 Ok(shown(step.step, same, "the record's cursor", "the number of samples drawn"))
@@ -250,13 +256,16 @@ impl Context {
         step: &StepRecord,
         outputs: &[Digest],
         siblings: &[Hash],
+        (before, kept): (Option<&ProvenRecord>, &[ProvenTensor]),
         steps: &mut Vec<String>,
     ) -> Result<Shown, Malformed> {
         let trace = self.trace_root(step)?;
-        let nodes = state_nodes(&self.program);
-        if outputs.len() != nodes.len() {
+        let state_nodes = state_nodes(&self.program);
+        let nodes: Vec<usize> = state_nodes.iter().copied().flatten().collect();
+        if outputs.len() != nodes.len() || kept.len() != state_nodes.len() - nodes.len() {
             return Err(wrong("it lists another number of tensors than the state has"));
         }
+        self.kept(step, &state_nodes, before, kept)?;
         let mut leaves = Vec::new();
         for (node, output) in nodes.into_iter().zip(outputs) {
             let place = leaf_place(&self.program, Phase::Update, node);
@@ -269,8 +278,40 @@ impl Context {
             return Err(wrong("the outputs are not what the run committed to"));
         }
         steps.push(format!("{} outputs of the update are under the record's trace root", outputs.len()));
-        let same = state_digest(&self.program.state(), outputs) == step.state;
+        let (mut made, mut kept) = (outputs.iter(), kept.iter().map(|tensor| &tensor.digest));
+        let digest = |node: &Option<usize>| if node.is_some() { made.next() } else { kept.next() };
+        let digests: Option<Vec<Digest>> =
+            state_nodes.iter().map(digest).map(Option::<&Digest>::copied).collect();
+        let digests = digests.ok_or_else(|| wrong("it lists too few tensors"))?;
+        let same = state_digest(&self.program.state(), &digests) == step.state;
         Ok(shown(step.step, same, "the record's state", "the one that its own trace's update computed"))
+    }
+
+    /// Checks that frozen parameters, those state tensors that no node makes, are under the record before the step's.
+    fn kept(
+        &self,
+        step: &StepRecord,
+        nodes: &[Option<usize>],
+        before: Option<&ProvenRecord>,
+        kept: &[ProvenTensor],
+    ) -> Result<(), Malformed> {
+        if before.is_some() == kept.is_empty() {
+            return Err(wrong(
+                "it carries a record before the step's without frozen parameters, or these without it",
+            ));
+        }
+        let Some(before) = before else { return Ok(()) };
+        if before.index + 1 != u64::from(step.step) {
+            return Err(wrong("the record before the step is another step's"));
+        }
+        let state = self.proven(before, &self.head)?;
+        let table = self.program.state();
+        let frozen = (0..).zip(nodes).filter(|(_, node)| node.is_none()).map(|(index, _)| index);
+        for (index, tensor) in frozen.zip(kept) {
+            let index: usize = index;
+            self.committed(state.state(), (index, table.len()), &table[index].name, tensor)?;
+        }
+        Ok(())
     }
 
     fn scalar(
@@ -286,7 +327,7 @@ impl Context {
             Scalar::Loss => step.loss,
         };
         let Some(output) = output else {
-            if scalar != Scalar::Clip || self.job.clip_norm.is_some() {
+            if scalar != Scalar::Clip || !self.job.never_clips() {
                 return Err(wrong(format!("the job does not give the {name}")));
             }
             steps.push("the job does not clip: the factor is 1".into());
@@ -313,20 +354,15 @@ impl Context {
         if data_digest(files) != self.data {
             return Err(wrong("the manifest is not that of the run's data"));
         }
-        let spec = &self.program.spec;
-        let elements: u64 = spec
-            .model
-            .batch(spec.micro_batch)
-            .iter()
-            .map(|t| t.shape.iter().map(|&d| u64::from(d)).product::<u64>())
-            .sum();
-        if elements.saturating_mul(4 * u64::from(spec.micro_batches)) > BATCH_BYTES_MAX {
+        let elements: u64 =
+            (self.program.batch.iter()).map(|t| t.shape.iter().map(|&d| u64::from(d)).product::<u64>()).sum();
+        if elements.saturating_mul(4 * u64::from(self.program.micro_batches)) > BATCH_BYTES_MAX {
             return Err(Malformed::TooLarge { what: "batch", limit: BATCH_BYTES_MAX });
         }
         let failed = |error: DataError| wrong(error.to_string());
         let carried = chunks.iter().map(|c| (c.file, c.chunk, c.bytes.0.as_slice()));
-        let mut dataset =
-            Dataset::from_chunks(files, carried, &self.job.data, &self.job.model).map_err(failed)?;
+        let samples = self.job.samples(&self.program).map_err(|error| wrong(error.to_string()))?;
+        let mut dataset = Dataset::from_chunks(files, carried, &self.job.data, &samples).map_err(failed)?;
         steps.push(format!("{} chunks are of the run's data", chunks.len()));
         let batch = dataset.batch(&self.program, philox_key(&self.seed), step.step).map_err(failed)?;
         steps.push("the batch was drawn from them again".into());
@@ -356,16 +392,13 @@ pub fn initial_digest(program: &Program, seed: &Digest) -> Digest {
     state_digest(&table, &digests)
 }
 
-/// The nodes of the update that make the state tensors, in the order of [`Program::state`].
-pub fn state_nodes(program: &Program) -> Vec<usize> {
+/// The nodes of the update that make the state tensors, in the order of [`Program::state`]; none for frozen parameters.
+pub fn state_nodes(program: &Program) -> Vec<Option<usize>> {
     let update = &program.update;
-    let node = |t: StateTensor| {
-        let output = update.output(&t.name);
-        update
-            .nodes
-            .iter()
-            .position(|n| Some(n.output) == output)
-            .expect("the update makes every state tensor")
-    };
+    let places: HashMap<TensorId, usize> =
+        (0..).zip(&update.nodes).map(|(place, n)| (n.output, place)).collect();
+    let outputs: HashMap<&str, TensorId> =
+        update.outputs.iter().map(|p| (p.name.as_str(), p.tensor)).collect();
+    let node = |t: StateTensor| places.get(outputs.get(t.name.as_str())?).copied();
     program.state().into_iter().map(node).collect()
 }

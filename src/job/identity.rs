@@ -72,10 +72,12 @@ pub fn job_digest(text: &str) -> Digest {
     hash("tiebreak 1 job", text.as_bytes())
 }
 
-/// The run's seed: H(job, challenge). The first eight bytes are the Philox key.
-pub fn seed(text: &str, challenge: Option<&Digest>) -> Digest {
+/// The run's seed: H(job, challenge). The first eight bytes are the Philox key. `file`: the program digest, for a job that names a
+/// program file: H(job, challenge, program), since the text alone does not fix what is trained.
+pub fn seed(text: &str, challenge: Option<&Digest>, file: Option<&Digest>) -> Digest {
     let mut bytes = job_digest(text).0.to_vec();
     bytes.extend(challenge.map_or([0; 32], |c| c.0));
+    bytes.extend(file.into_iter().flat_map(|program| program.0));
     hash("tiebreak 1 seed", &bytes)
 }
 

@@ -6,7 +6,7 @@ use super::disk;
 use super::error::RunError;
 use crate::job::DataSpec;
 use crate::job::data::{DataFile, Dataset, FileManifest};
-use crate::program::models::Model;
+use crate::job::samples::Samples;
 
 /// The manifest of a file.
 ///
@@ -24,7 +24,7 @@ pub fn open(
     folder: &Path,
     manifest: &[FileManifest],
     spec: &DataSpec,
-    model: &Model,
+    wanted: &Samples,
 ) -> Result<Dataset, RunError> {
     let mut files = Vec::new();
     for manifest in manifest {
@@ -42,19 +42,19 @@ pub fn open(
         file.read_from(Box::new(source));
         files.push(file);
     }
-    Ok(Dataset::of(files, folder, spec, model)?)
+    Ok(Dataset::of(files, folder, spec, wanted)?)
 }
 
 /// Opens the files that a job names, before there is a run.
 ///
 /// # Errors
 /// If a file cannot be read, is malformed, or does not fit the job's model.
-pub fn of_sources(sources: &[PathBuf], spec: &DataSpec, model: &Model) -> Result<Dataset, RunError> {
+pub fn of_sources(sources: &[PathBuf], spec: &DataSpec, wanted: &Samples) -> Result<Dataset, RunError> {
     let mut files = Vec::new();
     for (number, path) in sources.iter().enumerate() {
         let manifest = manifest(format!("{number:03}"), path)?;
         files.push(DataFile::new(path.clone(), manifest, Some(Box::new(disk::open(path)?)))?);
     }
     let folder = sources.first().and_then(|path| path.parent()).unwrap_or(Path::new("."));
-    Ok(Dataset::of(files, folder, spec, model)?)
+    Ok(Dataset::of(files, folder, spec, wanted)?)
 }

@@ -15,6 +15,7 @@ use crate::commit::tree_head::{Head, NOTE_MAX, Signed};
 use crate::job::data::{Dataset, FileManifest, data_digest};
 use crate::job::identity::{self, CONTRACT, RunSummary, philox_key, program_digest};
 use crate::job::{JOB_MAX, Job};
+use crate::program::encoding::PROGRAM_MAX;
 use crate::program::step::{MicroBatch, Program};
 use crate::rounding::log::{Log, index_bytes_max};
 
@@ -80,6 +81,10 @@ impl RunPaths {
     pub fn job(&self) -> PathBuf {
         self.root.join("job.toml")
     }
+    /// The program file, for jobs that name one.
+    pub fn program(&self) -> PathBuf {
+        self.root.join("program.bin")
+    }
     /// The folder of the data files.
     pub fn data(&self) -> PathBuf {
         self.root.join("data")
@@ -144,7 +149,7 @@ impl RunPaths {
             let empty =
                 |folder: PathBuf| fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none());
             let fine = match name.as_str() {
-                "data" | "job.toml" => true,
+                "data" | "job.toml" | "program.bin" => true,
                 "heads" | "checkpoints" | "traces" | "logs" => empty(self.root.join(&name)),
                 other => other.starts_with('.') && other.ends_with(".partial"),
             };
@@ -168,6 +173,8 @@ pub struct Run {
     pub job: Job,
     /// The job's program.
     pub program: Program,
+    /// The bytes of the program file, for a job that names one: nothing but the program digest vouches for them.
+    pub program_file: Option<Vec<u8>>,
     /// The run id.
     pub id: Digest,
     /// The run's seed, from the job and the challenge.
@@ -200,14 +207,25 @@ impl Run {
         }
         let json = disk::read_text(&path, RUN_JSON_MAX)?;
         let job = disk::read_text(&layout.job(), JOB_MAX)?;
-        Run::from_texts(layout, &json, &job)
+        let program = layout.program();
+        let program = match fs::symlink_metadata(&program) {
+            Ok(_) => Some(disk::read(&program, PROGRAM_MAX)?),
+            Err(_) => None,
+        };
+        Run::from_texts(layout, &json, &job, program)
     }
 
-    /// Derives a run from the texts of its `run.json` and job, wherever they come from.
+    /// Derives a run from the texts of its `run.json` and job, wherever they come from, and the bytes of its program file if it has
+    /// one.
     ///
     /// # Errors
     /// If a text is malformed, the run follows another contract, or `run.json` and the job contradict each other.
-    pub fn from_texts(layout: RunPaths, json: &str, job_text: &str) -> Result<Run, RunError> {
+    pub fn from_texts(
+        layout: RunPaths,
+        json: &str,
+        job_text: &str,
+        program_file: Option<Vec<u8>>,
+    ) -> Result<Run, RunError> {
         let path = layout.run_json();
         let file: RunFile =
             serde_json::from_str(json).map_err(|error| RunError::invalid(&path, error.to_string()))?;
@@ -223,14 +241,19 @@ impl Run {
         }
         let job = Job::parse(&layout.job().display().to_string(), job_text)
             .map_err(|error| RunError::invalid(&layout.job(), error.to_string()))?;
-        let program = job.program();
+        let at = if program_file.is_some() { layout.program() } else { layout.job() };
+        let program = job
+            .program(program_file.as_deref())
+            .map_err(|error| RunError::invalid(&at, error.to_string()))?;
         if program_digest(&program) != file.program {
             let why = "the program digest is not that of the job: the trainer ran another program or another version";
             return Err(RunError::invalid(&path, why));
         }
         let identity = file.summary().identity(job_text).map_err(|why| RunError::invalid(&path, why))?;
-        let seed = identity::seed(job_text, file.challenge.as_ref());
-        Ok(Run { layout, file, job_text: job_text.to_string(), job, program, id: identity.run_id(), seed })
+        let named = job.program_file().map(|_| &file.program);
+        let seed = identity::seed(job_text, file.challenge.as_ref(), named);
+        let (id, job_text) = (identity.run_id(), job_text.to_string());
+        Ok(Run { layout, file, job_text, job, program, program_file, id, seed })
     }
 
     /// The run's data. Chunks are checked when they are read.
@@ -238,7 +261,17 @@ impl Run {
     /// # Errors
     /// If a file cannot be opened, is not as long as its manifest says, or does not fit the job's model.
     pub fn dataset(&self) -> Result<Dataset, RunError> {
-        data::open(&self.layout.data(), &self.file.data, &self.job.data, &self.job.model)
+        data::open(&self.layout.data(), &self.file.data, &self.job.data, &self.job.samples(&self.program)?)
+    }
+
+    /// Where the program comes from, and so what is known of it, in words.
+    pub fn program_source(&self) -> &'static str {
+        match self.program_file {
+            None => "program re-derived from the job",
+            Some(_) => {
+                "program read from a file: it is what its digest says, and no model kind vouches for it"
+            }
+        }
     }
 
     /// The Philox key of the run's seed.
@@ -311,7 +344,10 @@ impl Run {
             digits.is_some_and(|d| d.len() >= width && d.bytes().all(|b| b.is_ascii_digit()))
         };
         let expected = |folder: &str, name: &str| match folder {
-            "" => ["run.json", "job.toml", "transcript", "model.safetensors", "lock"].contains(&name),
+            "" => {
+                let program = name == "program.bin" && self.program_file.is_some();
+                program || ["run.json", "job.toml", "transcript", "model.safetensors", "lock"].contains(&name)
+            }
             "data" => self.file.data.iter().any(|file| file.name == name),
             "heads" => numbered(name, "", 12, ""),
             "checkpoints" => numbered(name, "step-", 9, ".safetensors"),
@@ -354,10 +390,10 @@ impl Run {
     pub fn rounding_log(&self, step: u32) -> Result<Log, RunError> {
         let path = self.layout.log(step);
         let products = &self.program.micro.logged;
-        let parts = products.len() * self.program.spec.micro_batches as usize;
+        let parts = products.len() * self.program.micro_batches as usize;
         // Decisions about every element, with the most bits that any takes.
         let elements: u64 = products.iter().map(|product| product.elements() as u64).sum();
-        let most = elements.saturating_mul(u64::from(self.program.spec.micro_batches)).saturating_mul(16);
+        let most = elements.saturating_mul(u64::from(self.program.micro_batches)).saturating_mul(16);
         let bytes = disk::read(&path, most.saturating_add(index_bytes_max(parts) as u64))?;
         Log::open(bytes, parts).map_err(|why| RunError::malformed(&path, why))
     }
@@ -433,7 +469,7 @@ pub fn create(
     disk: &Disk,
     layout: &RunPaths,
     file: &RunFile,
-    job_text: &str,
+    (job_text, program_file): (&str, Option<&[u8]>),
     sources: &[PathBuf],
 ) -> Result<(), RunError> {
     for folder in [layout.data(), layout.heads(), layout.checkpoints(), layout.traces()] {
@@ -456,6 +492,9 @@ pub fn create(
         })?;
     }
     disk.replace(&layout.job(), job_text.as_bytes())?;
+    if let Some(program) = program_file {
+        disk.replace(&layout.program(), program)?;
+    }
     let json = serde_json::to_string_pretty(file)
         .map_err(|error| RunError::Refused(format!("{}: {error}", layout.run_json().display())))?;
     disk.replace(&layout.run_json(), json.as_bytes())

@@ -30,7 +30,7 @@ use crate::program::step::state_bytes;
 use crate::run::dir::{Run, RunFile, RunPaths};
 use crate::run::disk::Disk;
 use crate::run::transcript::{Transcript, TranscriptWriter};
-use crate::run::{RunError, checkpoint, data, dir, read_job, read_logged_job, traces};
+use crate::run::{RunError, checkpoint, data, dir, read_job, read_logged_job, read_program, traces};
 use crate::step::{CommittedStep, scalars, state_digests, state_root};
 use conduct::{Conduct, Honest};
 pub use error::TrainError;
@@ -79,6 +79,7 @@ pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
     }
     layout.check_unused()?;
     let (job_text, job) = if *logged { read_logged_job(job_path) } else { read_job(job_path) }?;
+    let (program, program_file) = read_program(job_path, &job)?;
     disk.create_folder(out)?;
     let folder = job_path.parent().unwrap_or(Path::new("."));
     let sources: Vec<PathBuf> = job.data.paths().into_iter().map(|path| folder.join(path)).collect();
@@ -91,13 +92,13 @@ pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
         trainer_key: key.map(|key| key.public().to_text()),
         challenge: *challenge,
         nonce: nonce.iter().map(|b| format!("{b:02x}")).collect(),
-        program: program_digest(&job.program()),
+        program: program_digest(&program),
         data,
     };
     if job.rounding.is_some() {
         disk.create_folder(&layout.logs())?;
     }
-    dir::create(disk, &layout, &file, &job_text, &sources)?;
+    dir::create(disk, &layout, &file, (&job_text, program_file.as_deref()), &sources)?;
     Run::open(out)
 }
 
@@ -107,14 +108,14 @@ pub fn disk_needed(run: &Run) -> u64 {
     let all = u64::from(run.job.steps / run.job.checkpoint.every) + 2;
     let checkpoints = run.job.checkpoint.keep.map_or(all, |keep| all.min(u64::from(keep) + 2));
     let data: u64 = run.file.data.iter().map(|f| f.bytes).sum();
-    let records = u64::from(run.job.steps) * (200 + 32 * u64::from(run.program.spec.micro_batches));
+    let records = u64::from(run.job.steps) * (200 + 32 * u64::from(run.program.micro_batches));
     let traces = match run.job.commit.granularity {
         crate::job::Granularity::Operator => trace_bytes(run) * u64::from(run.job.steps),
         crate::job::Granularity::Step | crate::job::Granularity::Microbatch => 0,
     };
     // Thresholds that fit log about a hundredth of the values, in eight bits or so each.
     let values: u64 = run.program.micro.logged.iter().map(|product| product.elements() as u64).sum();
-    let logs = values / 100 * u64::from(run.program.spec.micro_batches) * u64::from(run.job.steps);
+    let logs = values / 100 * u64::from(run.program.micro_batches) * u64::from(run.job.steps);
     checkpoints * state + state / 3 + data + records + traces + logs
 }
 
@@ -127,7 +128,7 @@ fn trace_bytes(run: &Run) -> u64 {
         let held = traced(graph).into_iter();
         graph.nodes.iter().zip(held).filter(|(_, held)| *held).map(|(node, _)| node_bytes(node)).sum()
     };
-    let micro_batches = u64::from(run.program.spec.micro_batches);
+    let micro_batches = u64::from(run.program.micro_batches);
     micro_batches * graph_bytes(&run.program.micro)
         + (micro_batches - 1) * graph_bytes(&run.program.accumulate)
         + graph_bytes(&run.program.update)
@@ -223,7 +224,7 @@ fn train_by(
     let mut trainer = Trainer { disk, run, key, writer, before };
     let mut dataset = run.dataset()?;
     let program = match &mut by {
-        By::Alone(conduct) => Arc::new(conduct.program(&run.program)),
+        By::Alone(conduct) => Arc::new(conduct.program(run)),
         By::Ranks(_) => Arc::new(run.program.clone()),
     };
     let device = engine.describe();
