@@ -83,9 +83,7 @@ fn calibrated(program: &Arc<Program>, rounding: &Rounding, batch: &[MicroBatch])
         (format!("{native:?}"), Box::new(engine().with_native(native)))
     };
     let kernels = Native::ALL.into_iter().map(kernel).collect();
-    let products = program.spec.products.clone();
-    let mut calibrator =
-        Calibrator::new(rounding, products, &program.micro, kernels).expect("the CPU engine starts");
+    let mut calibrator = Calibrator::new(rounding, &program.micro, kernels).expect("the CPU engine starts");
     let mut engine = engine();
     let mut session = Session::native(&mut engine, program.clone()).expect("the program compiles");
     session.load_each(|i| state_bytes(program, i)).expect("the state loads");

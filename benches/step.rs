@@ -23,7 +23,7 @@ use tiebreak::step::state_digests;
 /// say where time goes, not how long a step takes).
 struct Profile {
     last: Instant,
-    by_primitive: BTreeMap<&'static str, Duration>,
+    by_primitive: BTreeMap<String, Duration>,
 }
 
 impl StepObserver for Profile {
@@ -42,7 +42,7 @@ impl Observer for Profile {
         _: &mut dyn Inputs,
     ) -> Result<Option<Vec<u8>>, EngineError> {
         let now = Instant::now();
-        *self.by_primitive.entry(node.primitive.name()).or_default() += now - self.last;
+        *self.by_primitive.entry(node.primitive.name().to_string()).or_default() += now - self.last;
         self.last = now;
         Ok(None)
     }
@@ -92,9 +92,8 @@ fn bench(name: &str, model: Model, products: ProductTable, engine: &mut dyn Engi
         .collect();
     let mut session = Session::new(engine, program.clone()).expect("the program compiles");
     session.load(&state).expect("the state loads");
-    let model = &program.spec.model;
-    let tensors = model.batch(samples).into_iter().map(|t| {
-        let below = model.below(t.name).min(97);
+    let tensors = program.batch.iter().map(|t| {
+        let below = t.below.min(97);
         (0..t.shape.iter().product::<u32>()).flat_map(|i| (i * 7919 % below).to_le_bytes()).collect()
     });
     let batch = [MicroBatch { tensors: tensors.collect() }];
@@ -112,7 +111,7 @@ fn bench(name: &str, model: Model, products: ProductTable, engine: &mut dyn Engi
         "{name}: {} parameters, {device}: {:.3} s per step, {:.0} labels/s",
         program.parameter_count(),
         median.as_secs_f64(),
-        f64::from(samples * model.labels_per_sample()) / median.as_secs_f64()
+        f64::from(samples * program.labels_per_sample) / median.as_secs_f64()
     );
     let start = Instant::now();
     let digests = state_digests(&mut session).expect("the state is read");

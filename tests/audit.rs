@@ -10,6 +10,7 @@ use common::{gpt_job, key, trained};
 use tiebreak::audit::evidence::disclosed_tile;
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Outcome, Report, Silent, audit, checks};
+use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::{PrivateKey, PublicKey};
 use tiebreak::dispute::verdict::{Claim, Outcome as VerdictOutcome, Verdict};
 use tiebreak::engine::cpu::Cpu;
@@ -277,7 +278,9 @@ fn a_binding_verdict_against_an_honest_trainer_does_not_convict() {
     let run = trained(&job, &folder.path().join("run"), None);
     let checked = checks::always(&run, None).unwrap();
     let trace = tiebreak::run::traces::read(&run.program, &run.layout.trace(2)).unwrap();
-    let (claim, _) = tiebreak::audit::localise::binding(&run.program, &trace);
+    // Nothing is frozen, so these stand for nothing.
+    let before = vec![Digest([0; 32]); run.program.state().len()];
+    let (claim, _) = tiebreak::audit::localise::binding(&run.program, &trace, &before, || checked.proven(1));
     let verdict = checked.verdict(&run, 2, claim);
     assert!(matches!(verdict.check(None), Ok(VerdictOutcome::DoesNotConvict(_))));
 }

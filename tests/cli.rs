@@ -177,7 +177,7 @@ fn same_as_without_interruption(out: &str, key: &str, whole: &str) {
     for name in ["", "data", "heads", "checkpoints", "traces"] {
         std::fs::create_dir_all(Path::new(whole).join(name)).unwrap();
     }
-    for name in ["run.json", "job.toml", "data/data-0.bin"] {
+    for name in ["run.json", "job.toml", "data/data-0.bin", "data/data-0.tree"] {
         std::fs::copy(Path::new(out).join(name), Path::new(whole).join(name)).unwrap();
     }
     assert_eq!(output(&["train", "--out", whole, "--key", key, "--resume"]).0, 0);

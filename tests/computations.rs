@@ -10,10 +10,11 @@ use std::process::Command;
 
 use common::{gpt_job, key, trained};
 use tiebreak::commit::keys::PrivateKey;
+use tiebreak::engine::Engine;
 use tiebreak::engine::cpu::Cpu;
+use tiebreak::engine::cpu::native::Native;
 use tiebreak::engine::reference::Reference;
 use tiebreak::engine::session::{Session, StepScalars};
-use tiebreak::engine::{Engine, cpu::native::Native};
 use tiebreak::job::data::Dataset;
 use tiebreak::program::step::MicroBatch;
 use tiebreak::run::dir::Run;
@@ -126,7 +127,7 @@ fn of_two_computations_the_settings_that_differ_are_named() {
 fn logged_runs_of_two_trainers_are_not_compared() {
     let folder = tempfile::tempdir().unwrap();
     let job = gpt_job(folder.path(), "microbatch", "\n[rounding]\n");
-    let mut engine = Native::new(Cpu::new(2).unwrap(), Default::default());
+    let mut engine = Cpu::new(2).unwrap().with_native(Native::ALL[0]);
     let one = trained_by(1, &mut engine, &job, &folder.path().join("one"));
     let two = trained_by(2, &mut engine, &job, &folder.path().join("two"));
     let (text, code) = compare(&one, &two);

@@ -46,14 +46,12 @@ impl Observer for Trace {
 }
 
 fn batches(program: &Program, step: u32) -> Vec<MicroBatch> {
-    let spec = &program.spec;
-    (0..spec.micro_batches)
+    (0..program.micro_batches)
         .map(|micro| {
-            let tensors = spec.model.batch(spec.micro_batch).into_iter().map(|t| {
+            let tensors = program.batch.iter().map(|t| {
                 let len = t.shape.iter().product::<u32>();
                 let word = |i: u32| philox4x32_10([step, micro], [i, 1, 2, 3])[0];
-                let classes = spec.model.below(t.name);
-                (0..len).flat_map(|i| (word(i) % classes).to_le_bytes()).collect()
+                (0..len).flat_map(|i| (word(i) % t.below).to_le_bytes()).collect()
             });
             MicroBatch { tensors: tensors.collect() }
         })

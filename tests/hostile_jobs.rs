@@ -39,7 +39,7 @@ fn digits() -> impl Strategy<Value = String> {
 
 fn builds(job: &str) {
     if let Ok(job) = Job::parse("job", job) {
-        let program = job.program();
+        let program = job.program(None).unwrap();
         assert!(leaf_count(&program) > 0);
         for graph in [&program.micro, &program.accumulate, &program.update] {
             for ty in &graph.tensors {

@@ -81,20 +81,17 @@ impl Observer for Step {
 impl Step {
     fn run(job: &str) -> Step {
         let job = Job::parse("job", job).unwrap();
-        let program = job.program();
+        let program = job.program(None).unwrap();
         let seed = philox_key(&SEED);
         let state: Vec<Vec<u8>> =
             init::state(&program, seed).iter().map(|t| bytes_from_words(DType::F32, t)).collect();
-        let model = &program.spec.model;
         let tensor = |m: u32, number: u32, t: &BatchTensor| {
             let words = 0..t.shape.iter().product();
-            let words: Vec<u32> =
-                words.map(|i: u32| (i * i * 31 + m + 9 * number) % model.below(t.name)).collect();
+            let words: Vec<u32> = words.map(|i: u32| (i * i * 31 + m + 9 * number) % t.below).collect();
             bytes_from_words(t.dtype, &words)
         };
-        let tensors = model.batch(program.spec.micro_batch);
-        let batches: Vec<MicroBatch> = (0..program.spec.micro_batches)
-            .map(|m| (0..).zip(&tensors).map(|(number, t)| tensor(m, number, t)).collect())
+        let batches: Vec<MicroBatch> = (0..program.micro_batches)
+            .map(|m| (0..).zip(&program.batch).map(|(number, t)| tensor(m, number, t)).collect())
             .map(|tensors| MicroBatch { tensors })
             .collect();
         let mut step = Step {

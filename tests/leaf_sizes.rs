@@ -35,7 +35,7 @@ batch = {{ micro_batch = 4, micro_batches = 64 }}
 commit = {{ granularity = "operator" }}
 {extra}"#
     );
-    Job::parse("job", &text).unwrap().program()
+    Job::parse("job", &text).unwrap().program(None).unwrap()
 }
 
 /// What decides the size of a node's leaves, but for the phase: the primitive with its tensors' types in place of their numbers.
@@ -115,7 +115,7 @@ fn leaves_of_a_residual_network_are_kilobytes() {
         ]
     };
     let text = std::fs::read_to_string("assets/jobs/cifar-resnet.toml").unwrap();
-    let program = |text: &str| Job::parse("job", text).unwrap().program();
+    let program = |text: &str| Job::parse("job", text).unwrap().program(None).unwrap();
     are_kilobytes(&program(&text), &UNCUT);
     let cut = format!("{text}\n[digits.class.conv_dw]\ndigits_a = 2\ndigits_b = 2\nblock = 4096\n");
     are_kilobytes(&program(&cut), &[]);

@@ -70,7 +70,7 @@ fn ranks_write_the_run_of_one_process_and_go_on_after_a_fault() {
     assert!(code == 0 && printed.contains("of gradients a step over NCCL 2.99.0"), "{printed}");
     runs.same(&out);
     // All gradients went over NCCL, and nothing else did: rank, groups, bytes sent.
-    let plan = ShardPlan::new(&read_job(&runs.job).unwrap().1.program(), 2).unwrap();
+    let plan = ShardPlan::new(&read_job(&runs.job).unwrap().1.program(None).unwrap(), 2).unwrap();
     let line = |rank| format!("{rank} {} {}", 2 * STEPS, u64::from(STEPS) * plan.bytes_sent(rank));
     let counted = std::fs::read_to_string(&counts).unwrap();
     assert!(counted.lines().count() == 2 && (0..2).all(|rank| counted.contains(&line(rank))), "{counted}");

@@ -257,7 +257,7 @@ fn train_ranks(
 fn plan(micro_batches: u32, ranks: u32) -> Result<ShardPlan, RankError> {
     let folder = tempfile::tempdir().unwrap();
     let job = mlp_job(folder.path(), "step", 1, micro_batches);
-    ShardPlan::new(&read_job(&job).unwrap().1.program(), ranks)
+    ShardPlan::new(&read_job(&job).unwrap().1.program(None).unwrap(), ranks)
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tiebreak::job::DataSpec;
+use tiebreak::job::samples::Samples;
 use tiebreak::program::models::{Mlp, Model};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::ProductTable;
@@ -32,15 +33,16 @@ fn check(name: &str, folder: &Path, files: &[&str], spec: &DataSpec, inputs: u32
     let golden = std::fs::read_to_string("assets/vectors/batches.json").unwrap();
     let golden: serde_json::Value = serde_json::from_str(&golden).unwrap();
     let sources: Vec<PathBuf> = files.iter().map(|file| folder.join(file)).collect();
+    let model = Model::Mlp(Mlp { inputs, hidden: vec![2], classes: 10, dropout: 0.0 });
     let program = Program::new(StepSpec {
-        model: Model::Mlp(Mlp { inputs, hidden: vec![2], classes: 10, dropout: 0.0 }),
+        model: model.clone(),
         optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0 },
         clip_norm: None,
         micro_batch: 2,
         micro_batches: 2,
         products: ProductTable::preset(),
     });
-    let (mut dataset, _) = data::of_sources(&sources, spec, &program.spec.model).unwrap();
+    let (mut dataset, _) = data::of_sources(&sources, spec, &Samples::of_model(&model)).unwrap();
     for (step, golden) in (1..).zip(golden[name].as_array().unwrap()) {
         let list = |key: &str| -> Vec<u64> {
             golden[key].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect()

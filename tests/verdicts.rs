@@ -8,7 +8,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-use common::{gpt_job, key, resnet_job, trained};
+use common::{gpt_job, key, program_job, resnet_job, trained};
 use proptest::prelude::*;
 use tiebreak::arith::DType;
 use tiebreak::audit::checks::{self, Checked};
@@ -20,7 +20,8 @@ use tiebreak::commit::tree_head::{Head, Signed};
 use tiebreak::commit::{merkle, multiproof, table, tensor};
 use tiebreak::dispute::origin::{Origin, origin};
 use tiebreak::dispute::verdict::{
-    Base64, Claim, Disclosed, Hashes, Outcome, PhaseName, ProvenInput, ProvenTensor, TileClaim, Verdict,
+    Base64, Claim, Disclosed, Hashes, Outcome, PhaseName, ProvenInput, ProvenRecord, ProvenTensor, TileClaim,
+    Verdict,
 };
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::job::identity::philox_key;
@@ -190,7 +191,8 @@ fn a_tile_verdict_is_narrowed_to_one_element() {
     let mut wide = verdict.unwrap();
     let claim = tile_claim(&mut wide).clone();
     assert_eq!(claim.disclosed, None);
-    let tensor = tiebreak::dispute::check::state_nodes(&run.program).iter().position(|&n| n == claim.node);
+    let tensor =
+        tiebreak::dispute::check::state_nodes(&run.program).iter().position(|&n| n == Some(claim.node));
     let bytes = &state[tensor.unwrap()];
     let tile = &bytes[tensor::tile_range(bytes.len(), claim.tile)];
     let narrow = wide.narrowed(tile).unwrap().expect("an element is wrong");
@@ -205,6 +207,88 @@ fn a_tile_verdict_is_narrowed_to_one_element() {
     assert!(narrow.narrowed(tile).is_err(), "it is narrow already");
     assert!(CONVICTING[TILES].narrowed(tile).is_err(), "a binding has no tile");
     assert_eq!(Verdict::from_bytes(&narrow.to_bytes()), Ok(narrow));
+}
+
+/// A run of a program file is convicted from a verdict that carries the program.
+#[test]
+fn a_verdict_on_a_program_file_carries_the_program() {
+    let verdict = verdict_of(program_job, "operator@3");
+    assert!(convicts(&verdict) && matches!(verdict.claim, Claim::Tile(_)));
+    assert_eq!(Verdict::from_bytes(&verdict.to_bytes()).as_ref(), Ok(&verdict));
+    type Edit = fn(&mut Verdict);
+    let edits: [(&str, Edit, &str); 4] = [
+        ("no program", |v| v.program = None, "is not given"),
+        ("another program", |v| v.program.as_mut().unwrap().0[4] ^= 3, "program: "),
+        ("no whole program", |v| v.program.as_mut().unwrap().0.truncate(9), "the bytes end"),
+        ("another version", |v| v.program.as_mut().unwrap().0[0] = 1, "version 2 is read here"),
+    ];
+    for (what, edit, expected) in edits {
+        let mut edited = verdict.clone();
+        edit(&mut edited);
+        let error = edited.check(Some(&public())).unwrap_err().to_string();
+        assert!(error.contains(expected), "{what}: {error}");
+    }
+    // A valid program that is not the run's: its digest differs.
+    let mut edited = verdict.clone();
+    let mut program = tiebreak::program::decoding::decode(&edited.program.as_ref().unwrap().0).unwrap();
+    program.corrections[0] ^= 1;
+    edited.program = Some(Base64(tiebreak::program::encoding::encode(&program)));
+    let error = edited.check(Some(&public())).unwrap_err().to_string();
+    assert!(error.contains("the program digest is not that of the job"), "{error}");
+    let mut with_program = CONVICTING[0].clone();
+    with_program.program = verdict.program;
+    assert!(with_program.check(Some(&public())).is_err(), "the job names a model kind");
+}
+
+#[test]
+fn an_honest_run_of_a_program_file_matches() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = trained(&program_job(folder.path(), "microbatch", ""), &folder.path().join("run"), None);
+    let checked = checks::always(&run, Some(&public())).unwrap();
+    assert!(checked.passed[0].contains("program read from a file"), "{}", checked.passed[0]);
+    assert_eq!(run.unexpected_files().unwrap(), Vec::<String>::new());
+    let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let (report, verdict) = audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent).unwrap();
+    assert_eq!((report.outcome, verdict), (tiebreak::audit::Outcome::Matches, None));
+    std::fs::write(run.layout.program(), b"another").unwrap();
+    assert!(Run::open(&run.layout.root).is_err());
+}
+
+/// A trainer of a job with frozen parameters who changes one of them between steps.
+#[test]
+fn whoever_changes_a_frozen_parameter_is_convicted() {
+    fn frozen_job(folder: &Path, granularity: &str, extra: &str) -> PathBuf {
+        let path = gpt_job(folder, granularity, extra);
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, format!("frozen = [\"token_embedding\", \"*.norm1.*\"]\n{text}")).unwrap();
+        path
+    }
+    let verdict = verdict_of(frozen_job, "weight-after@3");
+    let Claim::Binding { before, kept, outputs, .. } = &verdict.claim else {
+        panic!("{} is no binding", verdict.claim.kind())
+    };
+    assert!(before.is_some() && kept.len() == 3 && !outputs.is_empty());
+    let checked = verdict.check(Some(&public()));
+    assert!(matches!(checked, Ok(Outcome::Convicts(_))), "{checked:?}");
+    assert_eq!(Verdict::from_bytes(&verdict.to_bytes()).as_ref(), Ok(&verdict));
+    type Edit = fn(&mut Option<Box<ProvenRecord>>, &mut Vec<ProvenTensor>);
+    let edits: [(&str, Edit); 6] = [
+        ("no record before", |before, _| *before = None),
+        ("another record before", |before, _| before.as_mut().unwrap().index -= 1),
+        ("no frozen parameters", |_, kept| kept.clear()),
+        ("one less", |_, kept| drop(kept.pop())),
+        ("another order", |_, kept| kept.swap(0, 1)),
+        ("another digest", |_, kept| kept[0].digest = Digest([1; 32])),
+    ];
+    for (what, edit) in edits {
+        let mut edited = verdict.clone();
+        let Claim::Binding { before, kept, .. } = &mut edited.claim else { unreachable!("it is a binding") };
+        edit(before, kept);
+        assert!(edited.check(Some(&public())).is_err(), "{what}");
+    }
+    // Honest, the same claim convicts nobody; nor do a step's other cheats become other verdicts.
+    let operator = verdict_of(frozen_job, "operator@3");
+    assert!(convicts(&operator) && matches!(operator.claim, Claim::Tile(_)));
 }
 
 #[test]
@@ -294,7 +378,7 @@ fn honest_tile(step: u32) -> Verdict {
                 (place(&named, index), &state[index])
             }
             Origin::Batch { micro, tensor } => {
-                let types = program.spec.model.batch(program.spec.micro_batch);
+                let types = &program.batch;
                 let mut named = Vec::new();
                 for (m, micro_batch) in batch.iter().enumerate() {
                     for (t, bytes) in types.iter().zip(&micro_batch.tensors) {

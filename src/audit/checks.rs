@@ -73,7 +73,13 @@ impl Checked {
     /// A verdict on the record at `index`.
     pub fn verdict(&self, run: &Run, index: u32, claim: Claim) -> Verdict {
         let record = Some(self.proven(index));
-        Verdict::new(run.file.summary(), run.job_text.clone(), self.note.clone(), record, claim)
+        Verdict::new(
+            run.file.summary(),
+            (run.job_text.clone(), run.program_file.clone()),
+            self.note.clone(),
+            record,
+            claim,
+        )
     }
 
     /// Notes that something is wrong, unless something was before. `evidence`: the record's index, and the claim.
@@ -172,7 +178,7 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         }
     }
     let passed = vec![
-        format!("contract {CONTRACT}, program re-derived from the job"),
+        format!("contract {CONTRACT}, {}", run.program_source()),
         format!("{} records of one run, contiguous, under {} heads", head.size, sizes.len()),
     ];
     let mut checked = Checked {
@@ -332,11 +338,11 @@ fn rates_and_batches(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
         if record.learning_rate != run.job.schedule.learning_rate(step, run.job.steps) {
             fail("the learning rate is not the schedule's", &|| Ok(Claim::LearningRate))?;
         }
-        if run.job.clip_norm.is_none() && record.clip != float::ONE {
+        if run.job.never_clips() && record.clip != float::ONE {
             let claim = || Ok(Claim::Scalar { scalar: Scalar::Clip, output: None });
             fail("the clip factor of a job without clipping is not 1", &claim)?;
         }
-        if record.cursor != u64::from(step) * u64::from(run.program.batch()) {
+        if record.cursor != u64::from(step) * u64::from(run.program.samples()) {
             fail("the cursor is not the number of samples drawn so far", &|| Ok(Claim::Cursor))?;
         }
         let batch = run.batch(&mut dataset, step)?;

@@ -265,7 +265,7 @@ impl Disputed<'_> {
     /// The committed tile from the checkpoint after the step, if the node makes a state tensor and there is one.
     fn published_tile(&self, phase: Phase, node: usize, tile: usize, value: Hash) -> Option<Vec<u8>> {
         let program = &self.run.program;
-        let place = state_nodes(program).iter().position(|&n| phase == Phase::Update && n == node)?;
+        let place = state_nodes(program).iter().position(|&n| phase == Phase::Update && n == Some(node))?;
         let path = self.run.layout.checkpoint(self.step);
         let state = checkpoint::read(&path, &program.state()).ok()?;
         let bytes = state[place].get(tensor::tile_range(state[place].len(), tile))?;

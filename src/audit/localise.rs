@@ -7,13 +7,15 @@ use super::report::{AuditError, Found, Outcome, differences};
 use super::rounding::{may_lack_a_decision, missing};
 use crate::commit::digest::Digest;
 use crate::commit::record::StepRecord;
-use crate::commit::state::{state_digest, tensor_digests};
+use crate::commit::state::{prove, state_digest, tensor_digests};
 use crate::commit::tensor::Hash;
 use crate::commit::trace::{Trace, leaf_place, positions};
 use crate::commit::{merkle, multiproof};
 use crate::dispute::check::state_nodes;
 use crate::dispute::origin::{self, Origin};
-use crate::dispute::verdict::{Claim, Hashes, Outcome as VerdictOutcome, ProvenTensor, Scalar, Verdict};
+use crate::dispute::verdict::{
+    Claim, Hashes, Outcome as VerdictOutcome, ProvenRecord, ProvenTensor, Scalar, Verdict,
+};
 use crate::program::phase::{Phase, graph_of};
 use crate::program::step::{MicroBatch, Program};
 use crate::rounding::legal::Illegal;
@@ -67,7 +69,8 @@ pub fn localise(
             _ => whole_step(run, checked, step, before, mine, engine),
         };
     }
-    let (claim, implied) = binding(&run.program, &published);
+    let digests = tensor_digests(&run.program.state(), &before);
+    let (claim, implied) = binding(&run.program, &published, &digests, || checked.proven(step - 1));
     if implied != theirs.state {
         let what = "the record's state is not the one that its own trace's update computed".to_string();
         let verdict = checked.verdict(run, step, claim);
@@ -128,17 +131,33 @@ pub fn scalar_output(program: &Program, published: &Trace, scalar: Scalar) -> Op
     Some(ProvenTensor { digest: published.nodes[index].digest, proof })
 }
 
-/// The claim that a trace's update computed another state than the record commits, and the state digest that it implies.
-pub fn binding(program: &Program, published: &Trace) -> (Claim, Digest) {
+/// The claim that a trace's update computed another state than the record commits, and the state digest that it implies. `before`:
+/// the digests of the state that the step began from; `record_before`: the record that commits it.
+pub fn binding(
+    program: &Program,
+    published: &Trace,
+    before: &[Digest],
+    record_before: impl FnOnce() -> ProvenRecord,
+) -> (Claim, Digest) {
     let leaves: Vec<Hash> = published.leaves(program).iter().map(|leaf| leaf.0).collect();
     let first = leaves.len() - program.update.nodes.len();
     let nodes = state_nodes(program);
-    let outputs: Vec<Digest> = nodes.iter().map(|node| published.nodes[first + node].digest).collect();
-    let implied = state_digest(&program.state(), &outputs);
-    let mut places: Vec<usize> = nodes.iter().map(|node| first + node).collect();
+    let state = program.state();
+    let made = |(node, before): (&Option<usize>, &Digest)| {
+        node.map_or(*before, |n| published.nodes[first + n].digest)
+    };
+    let digests: Vec<Digest> = nodes.iter().zip(before).map(made).collect();
+    let implied = state_digest(&state, &digests);
+    let outputs = nodes.iter().zip(&digests).filter(|(node, _)| node.is_some()).map(|(_, d)| *d).collect();
+    let frozen = (0..nodes.len()).filter(|&index| nodes[index].is_none());
+    let kept: Vec<ProvenTensor> = frozen
+        .map(|index| ProvenTensor { digest: before[index], proof: prove(&state, before, index) })
+        .collect();
+    let before = (!kept.is_empty()).then(|| Box::new(record_before()));
+    let mut places: Vec<usize> = nodes.iter().flatten().map(|node| first + node).collect();
     places.sort_unstable();
     let siblings = Hashes(multiproof::prove(multiproof::rfc6962, &leaves, &places));
-    (Claim::Binding { outputs, siblings }, implied)
+    (Claim::Binding { outputs, siblings, before, kept }, implied)
 }
 
 /// The trace that the run publishes for a step, if it is the one that the step's record commits.

@@ -229,6 +229,6 @@ pub fn estimated_seconds(
         let (gradients, _) = replayed_micro_batch(run, &mut session, scalars(run, first), 0, &batch)?;
         gradient_root(&mut session, &gradients)?; // waits for the engine
     }
-    let micro_batches = plan.steps() * u64::from(run.program.spec.micro_batches);
+    let micro_batches = plan.steps() * u64::from(run.program.micro_batches);
     Ok(start.elapsed().as_secs_f64() * micro_batches as f64)
 }

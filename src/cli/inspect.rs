@@ -40,12 +40,13 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     let heads = run.head_sizes()?;
     let text = format!(
-        "run      {}\nseed     {}\nsigned   {}\nprogram  {} ({} parameters)\nsteps    {} of {}{}\nheads    {}\ncheckpoints {}\n\n{}",
+        "run      {}\nseed     {}\nsigned   {}\nprogram  {} ({} parameters; {})\nsteps    {} of {}{}\nheads    {}\ncheckpoints {}\n\n{}",
         run.id,
         run.seed,
         run.file.trainer_key.as_deref().unwrap_or("no"),
         run.file.program,
         run.program.parameter_count(),
+        run.program_source(),
         losses.len(),
         run.job.steps,
         if complete { ", complete" } else { "" },
@@ -60,6 +61,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             "seed": run.seed,
             "trainer_key": run.file.trainer_key,
             "program": run.file.program,
+            "program_file": run.program_file.is_some(),
             "parameters": run.program.parameter_count(),
             "steps": losses.len(),
             "of": run.job.steps,

@@ -9,7 +9,7 @@ use super::{CommandResult, Exit, Printer, bytes_text};
 use crate::engine::liveness::step_bytes;
 use crate::job::identity::program_digest;
 use crate::program::step::state_bytes;
-use crate::run::read_job;
+use crate::run::{read_job, read_program};
 
 /// Look at job files.
 #[derive(clap::Args)]
@@ -28,7 +28,7 @@ enum Command {
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let Command::Check { job: path } = args.command;
     let (_, job) = read_job(&path)?;
-    let program = job.program();
+    let program = read_program(&path, &job)?.0;
     let nodes = [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len());
     let (state, peak) = (state_bytes(&program.state()), step_bytes(&program));
     let digest = program_digest(&program);
@@ -39,7 +39,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             path.display(),
             program.parameter_count(),
             job.steps,
-            program.batch(),
+            program.samples(),
             bytes_text(state),
             bytes_text(peak),
             nodes[0],
@@ -50,7 +50,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         &json!({
             "parameters": program.parameter_count(),
             "steps": job.steps,
-            "batch": program.batch(),
+            "batch": program.samples(),
             "state_bytes": state,
             "step_bytes": peak,
             "nodes": nodes,

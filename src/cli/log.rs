@@ -25,7 +25,7 @@ use crate::rounding::codec::{decode, entropy_bits};
 use crate::rounding::log::Log;
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
-use crate::run::{RunError, data, read_logged_job};
+use crate::run::{RunError, data, read_logged_job, read_program};
 use crate::step::{replayed_step, scalars};
 
 /// Look into rounding logs of the logged profile.
@@ -109,7 +109,7 @@ fn inspect(printer: Printer, args: &Inspect) -> CommandResult {
     }
     let products = &run.program.micro.logged;
     let mut rows: BTreeMap<ProductClass, Row> = BTreeMap::new();
-    for part in 0..products.len() * run.program.spec.micro_batches as usize {
+    for part in 0..products.len() * run.program.micro_batches as usize {
         let product = &products[part % products.len()];
         let elements = product.elements() as u64;
         let decisions = decode(log.part(part), elements)?;
@@ -185,8 +185,8 @@ fn inspect_part(
     if numbers.is_empty() {
         return usage(format!("the program logs no product of {operator}; it logs {}", names.join(", ")));
     }
-    if micro_batch >= run.program.spec.micro_batches {
-        return usage(format!("a step has micro-batches 0 to {}", run.program.spec.micro_batches - 1));
+    if micro_batch >= run.program.micro_batches {
+        return usage(format!("a step has micro-batches 0 to {}", run.program.micro_batches - 1));
     }
     let mut lines = Vec::new();
     let mut parts = Vec::new();
@@ -328,15 +328,16 @@ fn kernels(printer: Printer, wide: bool) -> Result<Kernels, Failure> {
 fn calibrate(printer: Printer, args: &Calibrate) -> CommandResult {
     let (_, job) = read_logged_job(&args.job)?;
     let rounding = job.rounding.clone().unwrap_or_default();
-    let program = Arc::new(job.program());
+    let program = Arc::new(read_program(&args.job, &job)?.0);
     let folder = args.job.parent().unwrap_or(std::path::Path::new("."));
     let files: Vec<PathBuf> = job.data.paths().into_iter().map(|path| folder.join(path)).collect();
-    let (mut dataset, manifests) = data::of_sources(&files, &job.data, &job.model)?;
+    let samples = job.samples(&program).map_err(RunError::from)?;
+    let (mut dataset, manifests) = data::of_sources(&files, &job.data, &samples)?;
     let key = philox_key(&seed(&job, &program_digest(&program), &files_root(&manifests), None));
     let kernels = kernels(printer, rounding.rule().is_wide())?;
     let names: Vec<String> = kernels.iter().map(|(name, _)| name.clone()).collect();
     printer.say(format!("measuring {}", names.join(", ")));
-    let mut calibrator = Calibrator::new(&rounding, job.products(), &program.micro, kernels)?;
+    let mut calibrator = Calibrator::new(&rounding, &program.micro, kernels)?;
     let mut cpu = Cpu::new(0)?;
     let mut session = Session::native(&mut cpu, program.clone())?;
     session.load_each(|i| {

@@ -13,6 +13,8 @@ mod job;
 mod key;
 mod log;
 mod op;
+mod program;
+mod program_picture;
 mod ranks;
 mod replay;
 mod report;
@@ -68,6 +70,7 @@ enum Command {
     Sample(sample::Args),
     Inspect(inspect::Args),
     Job(job::Args),
+    Program(program::Args),
     Key(key::Args),
     Log(log::Args),
 }
@@ -92,6 +95,7 @@ pub fn main() -> ExitCode {
         Command::Sample(args) => sample::run(printer, args),
         Command::Inspect(args) => inspect::run(printer, args),
         Command::Job(args) => job::run(printer, args),
+        Command::Program(args) => program::run(printer, args),
         Command::Key(args) => key::run(printer, args),
         Command::Log(args) => log::run(printer, args),
     };

@@ -41,8 +41,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     if args.step == 0 || args.step > last {
         return Err(Failure::new(Exit::Usage, format!("the head covers steps 1 to {last}")));
     }
-    if args.microbatch.is_some_and(|i| i >= run.program.spec.micro_batches) {
-        let why = format!("a step has micro-batches 0 to {}", run.program.spec.micro_batches - 1);
+    if args.microbatch.is_some_and(|i| i >= run.program.micro_batches) {
+        let why = format!("a step has micro-batches 0 to {}", run.program.micro_batches - 1);
         return Err(Failure::new(Exit::Usage, why));
     }
     if args.microbatch.is_some() && run.job.commit.granularity == Granularity::Step {

@@ -38,7 +38,11 @@ pub struct Args {
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let run = Run::open(&args.run)?;
-    let Model::Gpt(gpt) = &run.job.model else {
+    let Some(job) = run.job.model() else {
+        let why = "the run's program is a file, which says nothing of how a model writes; only runs of a model kind can be sampled";
+        return Err(Failure::new(Exit::Usage, why));
+    };
+    let Model::Gpt(gpt) = &job.model else {
         return Err(Failure::new(Exit::Usage, "only language models write text"));
     };
     if gpt.vocabulary > 256 {
@@ -50,7 +54,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let state = checkpoint::read(&run.layout.model(), parameters)?;
     let mut engine = open(&args.engine)?;
     let engine = engine.as_mut();
-    let graph = engine.compile(Arc::new(inference_graph(&run.job.model, &run.job.products(), 1)))?;
+    let graph = engine.compile(Arc::new(inference_graph(&job.model, &job.products, 1)))?;
     let mut fixed = Vec::new();
     for (t, bytes) in parameters.iter().zip(&state) {
         fixed.push(engine.upload(&t.ty(), bytes)?);

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{CommandResult, Exit, Printer};
 use crate::engine::gpu::texts;
-use crate::run::{RunError, read_job};
+use crate::run::{RunError, read_job, read_program};
 use crate::shaders::lint;
 
 /// Write the WGSL text of every pipeline that a job runs, as the adapter gets it, and lint each again.
@@ -21,7 +21,7 @@ pub struct Args {
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let (_, job) = read_job(&args.job)?;
-    let program = job.program();
+    let program = read_program(&args.job, &job)?.0;
     std::fs::create_dir_all(&args.dump).map_err(RunError::io(&args.dump))?;
     let mut files: Vec<(String, String)> = Vec::new();
     for graph in [&program.micro, &program.accumulate, &program.update] {

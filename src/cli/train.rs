@@ -19,7 +19,7 @@ use crate::engine::{Engine, EngineError};
 use crate::job::Job;
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
-use crate::run::read_job;
+use crate::run::{read_job, read_program};
 use crate::train::ranks::collective::Collective;
 use crate::train::ranks::lead::{Lead, can_cross_check};
 use crate::train::ranks::plan::{ShardPlan, divides};
@@ -93,11 +93,11 @@ impl Progress for Bar {
 
 impl Bar {
     pub fn new(printer: Printer, run: &Run) -> Bar {
-        let per_sample = u64::from(run.job.model.labels_per_sample());
+        let per_sample = u64::from(run.program.labels_per_sample);
         Bar {
             bar: printer.bar(u64::from(run.job.steps), "steps"),
             start: Instant::now(),
-            per_step: per_sample * u64::from(run.program.batch()),
+            per_step: per_sample * u64::from(run.program.samples()),
             done: 0,
         }
     }
@@ -122,7 +122,12 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         (None, Some(job)) => read_job(job)?.1,
         (None, None) => return Err(Failure::new(Exit::Usage, "a job file is needed, or --resume")),
     };
-    check(&args, &role, &job)?;
+    let micro_batches = match (&begun, &args.job) {
+        (None, Some(path)) => read_program(path, &job)?.0.micro_batches,
+        (Some(run), _) => run.program.micro_batches,
+        (None, None) => 1,
+    };
+    check(&args, &role, &job, micro_batches)?;
     let mut engine = open(&role.engine(&args.engine)?)?;
     let run = match (begun, &args.job) {
         (None, Some(job)) => new_run(&args, job, out, private.as_ref())?,
@@ -197,12 +202,12 @@ fn new_run(args: &Args, job: &Path, out: &Path, key: Option<&PrivateKey>) -> Res
 }
 
 /// Checks that a job can be trained in the way that is asked for, by so many ranks.
-fn check(args: &Args, role: &Role, job: &Job) -> Result<(), Failure> {
+fn check(args: &Args, role: &Role, job: &Job, micro_batches: u32) -> Result<(), Failure> {
     if args.profile == Some(Profile::Exact) && job.rounding.is_some() {
         let why = "the job has a [rounding] table: it is of the logged profile; remove the table or --profile exact";
         return Err(Failure::new(Exit::Usage, why));
     }
-    divides(job.batch.micro_batches, role.ranks())?;
+    divides(micro_batches, role.ranks())?;
     if args.ranks.cross_check.is_none() {
         return Ok(());
     }

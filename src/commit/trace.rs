@@ -89,21 +89,21 @@ impl Traced {
 /// Every traced node of a step: (phase, node of that phase's graph), in the trace's order.
 pub fn positions(program: &Program) -> Vec<(Phase, usize)> {
     let traced = Traced::of(program);
-    let phases = phases(program.spec.micro_batches).into_iter();
+    let phases = phases(program.micro_batches).into_iter();
     phases.flat_map(|phase| traced.nodes(phase).iter().map(move |&node| (phase, node))).collect()
 }
 
 /// The leaves of a step's trace, without listing them.
 pub fn leaf_count(program: &Program) -> usize {
     let traced = Traced::of(program);
-    phases(program.spec.micro_batches).into_iter().map(|phase| traced.nodes(phase).len()).sum()
+    phases(program.micro_batches).into_iter().map(|phase| traced.nodes(phase).len()).sum()
 }
 
 /// The place of a node's leaf in its step's trace, if the step has the node and traces hold it.
 pub fn leaf_place(program: &Program, phase: Phase, node: usize) -> Option<usize> {
     let traced = Traced::of(program);
     let mut before = 0;
-    for p in phases(program.spec.micro_batches) {
+    for p in phases(program.micro_batches) {
         let nodes = traced.nodes(p);
         if p == phase {
             return nodes.binary_search(&node).ok().map(|place| before + place);

@@ -3,6 +3,7 @@
 //! Three outcomes stay apart. A file that does not hold together is [`Malformed`] and says nothing about the trainer;
 //! one that does either convicts or does not.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::origin::{self, Origin};
@@ -11,7 +12,7 @@ use crate::arith::{DType, float};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PublicKey;
 use crate::commit::record::{Record, StepRecord};
-use crate::commit::state::state_digest;
+use crate::commit::state::{digest_from_proof, state_digest};
 use crate::commit::tensor::Hash;
 use crate::commit::trace::{leaf_count, leaf_name, leaf_place};
 use crate::commit::tree_head::{Head, Signed};
@@ -21,7 +22,7 @@ use crate::job::identity::{Identity, RunSummary, other_contract, philox_key, pro
 use crate::job::initial::{Expected, InitialOrigin};
 use crate::job::manifest::{self, DataFile, FileManifest, FileSlices, files_root};
 use crate::job::{Granularity, Job};
-use crate::program::graph::TensorType;
+use crate::program::graph::{TensorId, TensorType};
 use crate::program::phase::Phase;
 use crate::program::step::{Program, StateTensor};
 
@@ -116,7 +117,8 @@ impl Verdict {
             return Err(wrong(why));
         }
         let job = Job::parse("job", &self.job).map_err(|error| wrong(error.to_string()))?;
-        let program = job.program();
+        let file = self.program.as_ref().map(|program| program.0.as_slice());
+        let program = job.program(file).map_err(|error| wrong(error.to_string()))?;
         if program_digest(&program) != self.run.program {
             return Err(wrong("the program digest is not that of the job"));
         }
@@ -199,7 +201,9 @@ impl Context {
         match claim {
             Claim::Tile(claim) => self.tile(step, claim, steps),
             Claim::Rounding(claim) => self.rounding(step, claim, steps),
-            Claim::Binding { outputs, siblings } => self.binding(step, outputs, &siblings.0, steps),
+            Claim::Binding { outputs, siblings, before, kept } => {
+                self.binding(step, outputs, &siblings.0, (before.as_deref(), kept), steps)
+            }
             Claim::Scalar { scalar, output } => self.scalar(step, *scalar, output.as_ref(), steps),
             Claim::LearningRate => {
                 let rate = self.job.schedule.learning_rate(step.step, self.job.steps);
@@ -208,7 +212,7 @@ impl Context {
                 Ok(shown(step.step, same, "the record's learning rate", "the schedule's"))
             }
             Claim::Cursor => {
-                let drawn = u64::from(step.step) * u64::from(self.program.batch());
+                let drawn = u64::from(step.step) * u64::from(self.program.samples());
                 steps.push(format!("{drawn} samples are drawn up to step {}", step.step));
                 let same = step.cursor == drawn;
                 Ok(shown(step.step, same, "the record's cursor", "the number of samples drawn"))
@@ -245,6 +249,20 @@ impl Context {
         Ok(())
     }
 
+    /// Checks that a state digest commits to tensor `index` of the state.
+    pub fn state_commitment(
+        &self,
+        state: &Digest,
+        table: &[StateTensor],
+        index: usize,
+        tensor: &ProvenTensor,
+    ) -> Result<(), Malformed> {
+        if digest_from_proof(table, index, &tensor.digest, &tensor.proof)? != *state {
+            return Err(wrong(format!("{} is not what the run committed to", table[index].name)));
+        }
+        Ok(())
+    }
+
     /// The record's trace root. Jobs that commit operators have a bound on their micro-batches, so listing the
     /// nodes of a step is possible only after this.
     pub fn trace_root<'s>(&self, step: &'s StepRecord) -> Result<&'s Digest, Malformed> {
@@ -269,13 +287,16 @@ impl Context {
         step: &StepRecord,
         outputs: &[Digest],
         siblings: &[Hash],
+        (before, kept): (Option<&ProvenRecord>, &[ProvenTensor]),
         steps: &mut Vec<String>,
     ) -> Result<Shown, Malformed> {
         let trace = self.trace_root(step)?;
-        let nodes = state_nodes(&self.program);
-        if outputs.len() != nodes.len() {
+        let state_nodes = state_nodes(&self.program);
+        let nodes: Vec<usize> = state_nodes.iter().copied().flatten().collect();
+        if outputs.len() != nodes.len() || kept.len() != state_nodes.len() - nodes.len() {
             return Err(wrong("it lists another number of tensors than the state has"));
         }
+        self.kept(step, &state_nodes, before, kept)?;
         let mut leaves = Vec::new();
         for (node, output) in nodes.into_iter().zip(outputs) {
             let place = leaf_place(&self.program, Phase::Update, node);
@@ -288,8 +309,40 @@ impl Context {
             return Err(wrong("the outputs are not what the run committed to"));
         }
         steps.push(format!("{} outputs of the update are under the record's trace root", outputs.len()));
-        let same = state_digest(&self.program.state(), outputs) == step.state;
+        let (mut made, mut kept) = (outputs.iter(), kept.iter().map(|tensor| &tensor.digest));
+        let digest = |node: &Option<usize>| if node.is_some() { made.next() } else { kept.next() };
+        let digests: Option<Vec<Digest>> =
+            state_nodes.iter().map(digest).map(Option::<&Digest>::copied).collect();
+        let digests = digests.ok_or_else(|| wrong("it lists too few tensors"))?;
+        let same = state_digest(&self.program.state(), &digests) == step.state;
         Ok(shown(step.step, same, "the record's state", "the one that its own trace's update computed"))
+    }
+
+    /// Checks that frozen parameters, those state tensors that no node makes, are under the record before the step's.
+    fn kept(
+        &self,
+        step: &StepRecord,
+        nodes: &[Option<usize>],
+        before: Option<&ProvenRecord>,
+        kept: &[ProvenTensor],
+    ) -> Result<(), Malformed> {
+        if before.is_some() == kept.is_empty() {
+            return Err(wrong(
+                "it carries a record before the step's without frozen parameters, or these without it",
+            ));
+        }
+        let Some(before) = before else { return Ok(()) };
+        if before.index + 1 != u64::from(step.step) {
+            return Err(wrong("the record before the step is another step's"));
+        }
+        let state = self.proven(before, &self.head)?;
+        let table = self.program.state();
+        let frozen = (0..).zip(nodes).filter(|(_, node)| node.is_none()).map(|(index, _)| index);
+        for (index, tensor) in frozen.zip(kept) {
+            let index: usize = index;
+            self.state_commitment(&state.state(), &table, index, tensor)?;
+        }
+        Ok(())
     }
 
     fn scalar(
@@ -305,7 +358,7 @@ impl Context {
             Scalar::Loss => step.loss,
         };
         let Some(output) = output else {
-            if scalar != Scalar::Clip || self.job.clip_norm.is_some() {
+            if scalar != Scalar::Clip || !self.job.never_clips() {
                 return Err(wrong(format!("the job does not give the {name}")));
             }
             steps.push("the job does not clip: the factor is 1".into());
@@ -333,14 +386,9 @@ impl Context {
         if files_root(files) != self.data {
             return Err(wrong("the manifest is not that of the run's data"));
         }
-        let spec = &self.program.spec;
-        let elements: u64 = spec
-            .model
-            .batch(spec.micro_batch)
-            .iter()
-            .map(|t| t.shape.iter().map(|&d| u64::from(d)).product::<u64>())
-            .sum();
-        if elements.saturating_mul(4 * u64::from(spec.micro_batches)) > BATCH_BYTES_MAX {
+        let elements: u64 =
+            (self.program.batch.iter()).map(|t| t.shape.iter().map(|&d| u64::from(d)).product::<u64>()).sum();
+        if elements.saturating_mul(4 * u64::from(self.program.micro_batches)) > BATCH_BYTES_MAX {
             return Err(Malformed::TooLarge { what: "batch", limit: BATCH_BYTES_MAX });
         }
         let failed = |error: DataError| wrong(error.to_string());
@@ -363,8 +411,8 @@ impl Context {
         if rest.next().is_some() {
             return Err(wrong("its slices are not of the run's files, each once, in order"));
         }
-        let (job, folder) = (&self.job, Path::new("data"));
-        let mut dataset = Dataset::of(opened, folder, &job.data, &job.model).map_err(failed)?;
+        let samples = self.job.samples(&self.program).map_err(|error| wrong(error.to_string()))?;
+        let mut dataset = Dataset::of(opened, Path::new("data"), &self.job.data, &samples).map_err(failed)?;
         let count: usize = carried.iter().map(|slices| slices.slices.len()).sum();
         steps.push(format!("{count} slices are of the run's data"));
         let batch = dataset.batch(&self.program, philox_key(&self.seed), step.step).map_err(failed)?;
@@ -383,16 +431,13 @@ pub(super) fn shown(step: u32, same: bool, subject: &str, predicate: &str) -> Sh
     }
 }
 
-/// The nodes of the update that make the state tensors, in the order of [`Program::state`].
-pub fn state_nodes(program: &Program) -> Vec<usize> {
+/// The nodes of the update that make the state tensors, in the order of [`Program::state`]; none for frozen parameters.
+pub fn state_nodes(program: &Program) -> Vec<Option<usize>> {
     let update = &program.update;
-    let node = |t: StateTensor| {
-        let output = update.output(&t.name);
-        update
-            .nodes
-            .iter()
-            .position(|n| Some(n.output) == output)
-            .expect("the update makes every state tensor")
-    };
+    let places: HashMap<TensorId, usize> =
+        (0..).zip(&update.nodes).map(|(place, n)| (n.output, place)).collect();
+    let outputs: HashMap<&str, TensorId> =
+        update.outputs.iter().map(|p| (p.name.as_str(), p.tensor)).collect();
+    let node = |t: StateTensor| places.get(outputs.get(t.name.as_str())?).copied();
     program.state().into_iter().map(node).collect()
 }

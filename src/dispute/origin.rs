@@ -69,7 +69,7 @@ fn output_node(program: &Program, phase: Phase, name: &str) -> Option<Origin> {
 pub fn scalar(program: &Program, scalar: Scalar) -> Option<Origin> {
     match scalar {
         Scalar::Clip => output_node(program, Phase::Update, port::CLIP),
-        Scalar::Loss => output_node(program, accumulation(program.spec.micro_batches).1, port::LOSS),
+        Scalar::Loss => output_node(program, accumulation(program.micro_batches).1, port::LOSS),
     }
 }
 
@@ -91,7 +91,7 @@ pub fn origin(
     if let Some(index) = program.state().iter().position(|t| t.name == name) {
         return Some(Origin::State { index });
     }
-    let (operands, total) = accumulation(program.spec.micro_batches);
+    let (operands, total) = accumulation(program.micro_batches);
     match phase {
         Phase::Accumulate(i) => {
             let (left, right) = *operands.get(i as usize)?;
@@ -102,7 +102,7 @@ pub fn origin(
             }
         }
         Phase::Update => {
-            let corrections = program.corrections(step);
+            let corrections = program.bias_corrections(step);
             match name {
                 port::LEARNING_RATE => Some(Origin::Words(vec![job.schedule.learning_rate(step, job.steps)])),
                 port::CORRECTION1 => Some(Origin::Words(vec![corrections[0]])),
@@ -110,19 +110,15 @@ pub fn origin(
                 _ => output_node(program, total, name),
             }
         }
-        Phase::Micro(micro) => {
-            let spec = &program.spec;
-            let batch = spec.model.batch(spec.micro_batch);
-            match name {
-                port::FACTOR => Some(Origin::Words(vec![program.factor()])),
-                port::SEED => Some(Origin::Words(philox_key(seed).to_vec())),
-                port::STEP => Some(Origin::Words(vec![step])),
-                port::FIRST_SAMPLE => Some(Origin::Words(vec![micro * spec.micro_batch])),
-                _ => {
-                    let tensor = batch.iter().position(|t| port::batch(t.name) == name)?;
-                    Some(Origin::Batch { micro, tensor })
-                }
+        Phase::Micro(micro) => match name {
+            port::FACTOR => Some(Origin::Words(vec![program.factor()])),
+            port::SEED => Some(Origin::Words(philox_key(seed).to_vec())),
+            port::STEP => Some(Origin::Words(vec![step])),
+            port::FIRST_SAMPLE => Some(Origin::Words(vec![micro * program.micro_batch])),
+            _ => {
+                let tensor = program.batch.iter().position(|t| port::batch(&t.name) == name)?;
+                Some(Origin::Batch { micro, tensor })
             }
-        }
+        },
     }
 }

@@ -32,7 +32,7 @@ impl Context {
         let graph = &self.program.micro;
         let logged =
             graph.logged.get(claim.product).ok_or_else(|| wrong("the program has no such product"))?;
-        if claim.micro_batch >= self.program.spec.micro_batches || claim.element >= logged.elements() {
+        if claim.micro_batch >= self.program.micro_batches || claim.element >= logged.elements() {
             return Err(wrong("the step has no such micro-batch, or the product no such element"));
         }
         self.trace_root(step)?; // before nodes of the step are listed
@@ -97,7 +97,7 @@ impl Context {
     ) -> Result<Decision, Malformed> {
         let root = step.log.as_ref().ok_or_else(|| wrong("the record commits no rounding log"))?;
         let logged = &self.program.micro.logged;
-        let parts = logged.len() * self.program.spec.micro_batches as usize;
+        let parts = logged.len() * self.program.micro_batches as usize;
         let number = claim.micro_batch as usize * logged.len() + claim.product;
         let part = proof.part(root, parts, number)?;
         steps.push(format!("part {number} of {parts} of the step's log is under the record's log root"));

@@ -15,7 +15,6 @@ use super::verdict::{
 use crate::arith::words::bytes_from_words;
 use crate::commit::digest::Digest;
 use crate::commit::record::{Record, StepRecord};
-use crate::commit::state::digest_from_proof;
 use crate::commit::tensor::{Hash, SLICE_BYTES};
 use crate::commit::trace::{batch_leaf_name, leaf_name};
 use crate::commit::{Malformed, multiproof, tensor};
@@ -66,16 +65,13 @@ impl Context {
         match from {
             Origin::State { index } => {
                 let table = self.program.state();
-                if digest_from_proof(&table, *index, &tensor.digest, &tensor.proof)? != *before {
-                    return Err(wrong(format!("{} is not what the run committed to", table[*index].name)));
-                }
-                Ok(())
+                self.state_commitment(before, &table, *index, tensor)
             }
             Origin::Batch { micro, tensor: number } => {
-                let names = self.program.spec.model.batch(self.program.spec.micro_batch);
+                let names = &self.program.batch;
                 let index = *micro as usize * names.len() + number;
-                let size = self.program.spec.micro_batches as usize * names.len();
-                let name = batch_leaf_name(*micro, names[*number].name);
+                let size = self.program.micro_batches as usize * names.len();
+                let name = batch_leaf_name(*micro, &names[*number].name);
                 self.committed(&step.batch, (index, size), &name, tensor)
             }
             Origin::Node { phase, node } => self.trace_commitment(step, *phase, *node, tensor),

@@ -226,12 +226,19 @@ pub enum Claim {
     /// A rounding of the logged profile is illegal.
     Rounding(Box<RoundingClaim>),
     /// The state that the record commits is not the one that its own trace's update computed. `outputs`: the digests
-    /// of the update's nodes that make the state tensors, in the order of the state's table, proven together.
+    /// of the update's nodes that make the state tensors, in the order of the state's table, proven together. Frozen parameters, which
+    /// no node makes, are those of the record before.
     Binding {
         /// Digests of the outputs, in the order of the state table.
         outputs: Vec<Digest>,
         /// The hashes that prove them together in the trace root.
         siblings: Hashes,
+        /// The record before the step's, if the program has frozen parameters.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        before: Option<Box<ProvenRecord>>,
+        /// The frozen parameters, in the order of the state table, each under the state of the record before.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        kept: Vec<ProvenTensor>,
     },
     /// A scalar of the record is not the one that its own trace computed; without `output`, not the one that the job
     /// gives (the clip factor of a job without clipping).
@@ -304,6 +311,9 @@ pub struct Verdict {
     pub run: RunSummary,
     /// The job file's text.
     pub job: String,
+    /// The bytes of the program file, for a job that names one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<Base64>,
     /// The signed note of the head.
     pub head: String,
     /// The record in question; a fork of two heads needs none.
@@ -353,15 +363,16 @@ pub struct Finding {
 }
 
 impl Verdict {
-    /// A verdict in the current format. It is not checked.
+    /// A verdict in the current format, with the text of the job and the bytes of the program file if it names one. It is not
+    /// checked.
     pub fn new(
         run: RunSummary,
-        job: String,
+        (job, program): (String, Option<Vec<u8>>),
         head: String,
         record: Option<ProvenRecord>,
         claim: Claim,
     ) -> Verdict {
-        Verdict { format: FORMAT, run, job, head, record, claim }
+        Verdict { format: FORMAT, run, job, program: program.map(Base64), head, record, claim }
     }
 
     /// The verdict's one encoding: JSON without white space.

@@ -96,13 +96,11 @@ pub fn fingerprint(engine: &mut dyn Engine) -> Result<blake3::Hash, EngineError>
             }
         }
         let state: Vec<Vec<u8>> = state.iter().map(|t| bytes_of(t)).collect();
-        let spec = &program.spec;
-        let batch: Vec<MicroBatch> = (0..spec.micro_batches)
+        let batch: Vec<MicroBatch> = (0..program.micro_batches)
             .map(|micro| {
-                let tensors = spec.model.batch(spec.micro_batch).into_iter().map(|t| {
-                    let classes = spec.model.below(t.name);
+                let tensors = program.batch.iter().map(|t| {
                     let len = t.shape.iter().product::<u32>();
-                    let word = |i: u32| philox4x32_10([number, micro], [i, 0, 0, 1])[0] % classes;
+                    let word = |i: u32| philox4x32_10([number, micro], [i, 0, 0, 1])[0] % t.below;
                     (0..len).flat_map(|i| word(i).to_le_bytes()).collect()
                 });
                 MicroBatch { tensors: tensors.collect() }

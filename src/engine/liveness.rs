@@ -1,7 +1,7 @@
 //! When tensors live: what an engine may free, and the least memory a graph needs.
 
 use crate::program::graph::{Graph, Node, TensorId};
-use crate::program::step::Program;
+use crate::program::step::{Program, state_bytes};
 
 /// The tensors whose last reader is each node, so that engines can free them there; inputs of the graph and
 /// outputs never are.
@@ -44,13 +44,14 @@ pub fn step_bytes(program: &Program) -> u64 {
         ports.iter().map(|port| graph.tensor(port.tensor).bytes() as u64).sum()
     };
     let gradients = bytes(&program.micro.outputs, &program.micro);
-    let parameters = program.parameter_count() * 4;
-    let slots = parameters * program.spec.optimizer.slots().len() as u64;
+    let state = state_bytes(&program.state());
+    // A micro-batch does not read the slots, so they come on top of what its graph needs.
+    let read = program.parameters.len() + program.buffers.len();
+    let slots = state_bytes(&program.state()[read..]);
     // The tree over micro-batches keeps one partial sum for each bit of their number.
-    let waiting = u64::from(program.spec.micro_batches.ilog2()) * gradients;
-    let state = parameters + slots;
+    let waiting = u64::from(program.micro_batches.ilog2()) * gradients;
     let micro = slots + waiting + peak_bytes(&program.micro);
     let accumulate = state + waiting + peak_bytes(&program.accumulate);
     let update = peak_bytes(&program.update);
-    micro.max(if program.spec.micro_batches > 1 { accumulate } else { 0 }).max(update)
+    micro.max(if program.micro_batches > 1 { accumulate } else { 0 }).max(update)
 }

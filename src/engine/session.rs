@@ -261,15 +261,17 @@ impl<'e> Session<'e> {
         batch: &MicroBatch,
         observer: &mut dyn StepObserver,
     ) -> Result<Gradients, EngineError> {
-        let spec = &self.program.spec;
-        let types = spec.model.batch(spec.micro_batch);
         let factor = self.program.factor();
-        let first_sample = index * spec.micro_batch;
-        let mut inputs = self.state[..self.program.parameters.len()].to_vec();
-        assert_eq!(types.len(), batch.tensors.len(), "a micro-batch has every tensor of its model");
-        for (ty, bytes) in types.into_iter().zip(&batch.tensors) {
-            let ty = TensorType { dtype: ty.dtype, shape: ty.shape };
-            inputs.push(self.engine.upload(&ty, bytes)?);
+        let first_sample = index * self.program.micro_batch;
+        let read = self.program.parameters.len() + self.program.buffers.len();
+        let mut inputs = self.state[..read].to_vec();
+        assert_eq!(
+            self.program.batch.len(),
+            batch.tensors.len(),
+            "a micro-batch has every tensor of its program"
+        );
+        for (tensor, bytes) in self.program.batch.iter().zip(&batch.tensors) {
+            inputs.push(self.engine.upload(&tensor.ty(), bytes)?);
         }
         inputs.push(self.upload_words(DType::F32, &[factor])?);
         inputs.push(self.upload_words(DType::U32, &scalars.seed)?);
@@ -364,7 +366,7 @@ impl<'e> Session<'e> {
         observer: &mut dyn StepObserver,
     ) -> Result<StepOutcome, EngineError> {
         let (gradients, loss) = total.0.split_at(total.0.len() - 1);
-        let corrections = self.program.corrections(scalars.step);
+        let corrections = self.program.bias_corrections(scalars.step);
         let mut inputs = self.state.clone();
         inputs.extend_from_slice(gradients);
         for value in [scalars.learning_rate, corrections[0], corrections[1]] {
@@ -373,8 +375,13 @@ impl<'e> Session<'e> {
         let observer = observer.phase(Phase::Update, &self.update.graph);
         let mut outputs = self.engine.run(&self.update, &inputs, observer)?;
         drop(inputs);
-        let scalars = outputs.split_off(self.state.len());
-        self.state = outputs;
+        let scalars = outputs.split_off(outputs.len() - 2);
+        let mut made = outputs.into_iter();
+        for (tensor, kept) in self.state.iter_mut().zip(self.program.kept()) {
+            if !kept {
+                *tensor = made.next().expect("the update makes every state tensor that it does not keep");
+            }
+        }
         Ok(StepOutcome {
             loss: self.scalar(&loss[0])?,
             clip: self.scalar(&scalars[0])?,

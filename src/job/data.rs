@@ -4,17 +4,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::manifest::{DataFile, FileSlices};
+use super::samples::{CIFAR, Samples};
 use super::spec::DataSpec;
 use crate::arith::philox;
 use crate::commit::digest::Digest;
 use crate::commit::trace::batch_leaf_name;
 use crate::commit::{Malformed, table, tensor};
-use crate::program::graph::TensorType;
-use crate::program::models::{Images, Model};
+use crate::program::models::Images;
 use crate::program::step::{MicroBatch, Program};
 
-/// Planes, rows and columns of CIFAR-10's images.
-pub const CIFAR: [u32; 3] = [3, 32, 32];
 /// The counter word that separates batch order from every other use of the generator.
 const DOMAIN: u32 = 0xffff_ffff;
 
@@ -88,7 +86,7 @@ impl Dataset {
         mut files: Vec<DataFile>,
         folder: &Path,
         spec: &DataSpec,
-        model: &Model,
+        wanted: &Samples,
     ) -> Result<Dataset, DataError> {
         let expected = spec.paths().len();
         if files.len() != expected {
@@ -97,18 +95,16 @@ impl Dataset {
         }
         let mismatch = || DataError::Job("data.kind: this kind of data does not fit the model".into());
         let too_small = |file: &DataFile| DataError::invalid(file.path(), "the file holds no whole sample");
-        let (layout, samples, classes) = match (spec, model) {
-            (DataSpec::Bytes { .. }, Model::Gpt(gpt)) => {
-                let samples = files[0].bytes().saturating_sub(u64::from(gpt.context));
-                (SampleLayout::Bytes { context: gpt.context }, samples, gpt.vocabulary)
+        let (layout, samples, classes) = match (spec, wanted) {
+            (DataSpec::Bytes { .. }, &Samples::Tokens { context, vocabulary }) => {
+                let samples = files[0].bytes().saturating_sub(u64::from(context));
+                (SampleLayout::Bytes { context }, samples, vocabulary)
             }
-            (DataSpec::Idx { .. }, model) => {
-                let images = model.images().ok_or_else(mismatch)?;
-                let samples = idx_samples(&mut files, &images)?;
+            (DataSpec::Idx { .. }, Samples::Images(images)) => {
+                let samples = idx_samples(&mut files, images)?;
                 (SampleLayout::Idx { size: u64::from(images.bytes) }, samples, images.classes)
             }
-            (DataSpec::Cifar10 { .. }, model) => {
-                let images = model.images().filter(|images| images.are(CIFAR)).ok_or_else(mismatch)?;
+            (DataSpec::Cifar10 { .. }, Samples::Images(images)) if images.are(CIFAR) => {
                 let size = u64::from(images.bytes);
                 (SampleLayout::Cifar10 { size }, files[0].bytes() / (size + 1), images.classes)
             }
@@ -163,7 +159,7 @@ impl Dataset {
         key: [u32; 2],
         step: u32,
     ) -> Result<Vec<MicroBatch>, DataError> {
-        (0..program.spec.micro_batches).map(|micro| self.micro_batch(program, key, step, micro)).collect()
+        (0..program.micro_batches).map(|micro| self.micro_batch(program, key, step, micro)).collect()
     }
 
     /// One micro-batch: input words and labels, each a U32 tensor.
@@ -179,8 +175,8 @@ impl Dataset {
     ) -> Result<MicroBatch, DataError> {
         let widen = |bytes: Vec<u8>| bytes.into_iter().flat_map(|b| u32::from(b).to_le_bytes());
         let mut tensors = vec![Vec::new(), Vec::new()];
-        for place in 0..program.spec.micro_batch {
-            let number = self.draw(key, step, micro * program.spec.micro_batch + place);
+        for place in 0..program.micro_batch {
+            let number = self.draw(key, step, micro * program.micro_batch + place);
             let (input, labels) = self.sample(number)?;
             tensors[0].extend(widen(input));
             tensors[1].extend(widen(labels));
@@ -223,13 +219,10 @@ fn idx_samples(files: &mut [DataFile], wanted: &Images) -> Result<u64, DataError
 
 /// The leaves under a batch digest: the name and digest of every tensor of every micro-batch, in order.
 pub fn batch_leaves(program: &Program, batch: &[MicroBatch]) -> Vec<(String, Digest)> {
-    let spec = &program.spec;
-    let types = spec.model.batch(spec.micro_batch);
     let mut leaves = Vec::new();
     for (micro, tensors) in (0..).zip(batch) {
-        for (t, bytes) in types.iter().zip(&tensors.tensors) {
-            let ty = TensorType { dtype: t.dtype, shape: t.shape.clone() };
-            leaves.push((batch_leaf_name(micro, t.name), tensor::digest(&ty, bytes)));
+        for (t, bytes) in program.batch.iter().zip(&tensors.tensors) {
+            leaves.push((batch_leaf_name(micro, &t.name), tensor::digest(&t.ty(), bytes)));
         }
     }
     leaves

@@ -1,9 +1,16 @@
 //! A job's text: parsed, and refused with file, line and key where it cannot be carried out.
 
-use super::data::CIFAR;
+use serde::Deserialize;
+
+use super::initial::InitSpec;
+use super::samples::Samples;
 use super::sizes;
-use super::spec::{DataSpec, Granularity, Job};
+use super::spec::{
+    BatchSpec, CheckpointSpec, CommitSpec, DataSpec, DigitsSpec, Granularity, Job, ModelJob, ProgramSource,
+};
+use crate::program::models::Model;
 use crate::program::optimizer::Optimizer;
+use crate::program::schedule::Schedule;
 use crate::rounding::thresholds::Rounding;
 
 /// The most bytes of a job file.
@@ -25,30 +32,98 @@ fn found(key: &str, why: impl Into<String>) -> Found {
     Some((key.to_string(), why.into()))
 }
 
+/// A job's text, key by key.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct JobText {
+    steps: u32,
+    #[serde(default)]
+    seed: u64,
+    #[serde(default)]
+    init: InitSpec,
+    program: Option<String>,
+    model: Option<Model>,
+    data: DataSpec,
+    optimizer: Option<Optimizer>,
+    schedule: Schedule,
+    batch: Option<BatchSpec>,
+    clip_norm: Option<f32>,
+    digits: Option<DigitsSpec>,
+    frozen: Option<Vec<String>>,
+    rounding: Option<Rounding>,
+    #[serde(default)]
+    commit: CommitSpec,
+    #[serde(default)]
+    checkpoint: CheckpointSpec,
+}
+
+impl JobText {
+    /// The job, if the text has the keys of one kind of program only; else the key that is wrong and why.
+    fn job(self) -> Result<Job, (String, String)> {
+        let missing = |key: &str| {
+            (key.to_string(), "it is missing: a job has model, optimizer and batch, or program".to_string())
+        };
+        if let Some(why) = self.rounding.as_ref().and_then(Rounding::error) {
+            return Err((format!("rounding.{}", why.0), why.1));
+        }
+        let source = if let Some(path) = self.program {
+            let given = [
+                ("model", self.model.is_some()),
+                ("optimizer", self.optimizer.is_some()),
+                ("batch", self.batch.is_some()),
+                ("clip_norm", self.clip_norm.is_some()),
+                ("digits", self.digits.is_some()),
+                ("frozen", self.frozen.is_some()),
+            ];
+            if let Some((key, _)) = given.into_iter().find(|(_, given)| *given) {
+                return Err((key.into(), "the program's file says this already; leave it out".into()));
+            }
+            ProgramSource::File(path)
+        } else {
+            let digits = self.digits.unwrap_or_default();
+            if let Some(wrong) = digits_error(&digits, self.rounding.is_some()) {
+                return Err(wrong);
+            }
+            ProgramSource::Model(Box::new(ModelJob {
+                model: self.model.ok_or_else(|| missing("model"))?,
+                optimizer: self.optimizer.ok_or_else(|| missing("optimizer"))?,
+                batch: self.batch.ok_or_else(|| missing("batch"))?,
+                clip_norm: self.clip_norm,
+                products: digits.products(self.rounding.as_ref()),
+                frozen: self.frozen.unwrap_or_default(),
+            }))
+        };
+        let JobText { steps, seed, init, data, schedule, rounding, commit, checkpoint, .. } = self;
+        Ok(Job { steps, seed, init, source, data, schedule, rounding, commit, checkpoint })
+    }
+}
+
 impl Job {
     /// Parses and validates a job's text; `name` is how errors call the file.
     ///
     /// # Errors
     /// If the text is no TOML, has an unknown key, or a value is not allowed: the message names the line.
     pub fn parse(name: &str, text: &str) -> Result<Job, JobError> {
-        let job: Job = toml::from_str(text).map_err(|error| {
+        let parsed: JobText = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| line_at(text, span.start));
             let source = text.lines().nth(line - 1).unwrap_or("").trim();
             JobError(format!("{name}:{line}: {} (in `{source}`)", error.message()))
         })?;
-        match error(&job) {
+        let checked = parsed.job().and_then(|job| match error(&job) {
             None => Ok(job),
-            Some((key, why)) => {
-                let line = line_of(text, &key).map_or(String::new(), |line| format!(":{line}"));
-                Err(JobError(format!("{name}{line}: {key}: {why}")))
-            }
-        }
+            Some(wrong) => Err(wrong),
+        });
+        checked.map_err(|(key, why)| {
+            let line = line_of(text, &key).map_or(String::new(), |line| format!(":{line}"));
+            JobError(format!("{name}{line}: {key}: {why}"))
+        })
     }
 }
 
 /// What is wrong, if anything. Nothing here allocates by the job's numbers.
 fn error(job: &Job) -> Found {
-    if let Some((key, why)) = job.model.error() {
+    // First, since a model's numbers bound all that is computed from them.
+    if let Some((key, why)) = job.model().and_then(|job| job.model.error()) {
         return found(&format!("model.{key}"), why);
     }
     if let Some((key, why)) = job.schedule.error() {
@@ -56,9 +131,6 @@ fn error(job: &Job) -> Found {
     }
     if job.steps == 0 || job.steps > 1 << 25 {
         return found("steps", format!("must be 1 to {}", 1 << 25));
-    }
-    if job.clip_norm.is_some_and(|norm| norm.is_nan() || norm <= 0.0) {
-        return found("clip_norm", "must be above 0");
     }
     if job.checkpoint.every == 0 {
         return found("checkpoint.every", "must be at least 1");
@@ -69,60 +141,66 @@ fn error(job: &Job) -> Found {
     if let Some((key, why)) = job.init.error() {
         return found(&format!("init.{key}"), why);
     }
-    if let Some((key, why)) = optimizer_error(&job.optimizer) {
-        return found(&format!("optimizer.{key}"), why);
+    match &job.source {
+        ProgramSource::Model(model) => model_error(job, model),
+        ProgramSource::File(path) if path.is_empty() => found("program", "a file's path is wanted"),
+        ProgramSource::File(_) => None,
     }
-    batch_error(job).or_else(|| products_error(job)).or_else(|| sizes::error(job))
 }
 
-/// Of data and batches, and of how finely they are committed.
-fn batch_error(job: &Job) -> Found {
-    if !(1..=1 << 16).contains(&job.batch.micro_batches) {
-        return found("batch.micro_batches", format!("must be 1 to {}", 1 << 16));
+/// Of a program that is derived from a model kind.
+fn model_error(job: &Job, model: &ModelJob) -> Found {
+    if model.clip_norm.is_some_and(|norm| norm.is_nan() || norm <= 0.0) {
+        return found("clip_norm", "must be above 0");
     }
-    let fits = match (&job.data, job.model.images()) {
-        (DataSpec::Bytes { .. }, images) => images.is_none(),
-        // IDX files of bytes have one plane.
-        (DataSpec::Idx { .. }, images) => {
-            images.is_some_and(|images| images.shape.is_none_or(|[planes, ..]| planes == 1))
-        }
-        (DataSpec::Cifar10 { .. }, images) => images.is_some_and(|images| images.are(CIFAR)),
-    };
-    if !fits {
+    if let Some((key, why)) = optimizer_error(&model.optimizer) {
+        return found(&format!("optimizer.{key}"), why);
+    }
+    if !Samples::of_model(&model.model).are_in(&job.data) {
         let why = "this kind of data does not fit the model: a gpt wants bytes, an mlp or a resnet idx (one plane) or cifar10 (3 planes of 32 x 32)";
         return found("data.kind", why);
     }
-    let samples = u64::from(job.batch.micro_batch) * u64::from(job.batch.micro_batches);
+    let (BatchSpec { micro_batch, micro_batches }, labels) = (&model.batch, model.model.labels_per_sample());
+    let wrong = batch_error([*micro_batch, *micro_batches, labels], job.commit.granularity);
+    if let Some((key, why)) = wrong {
+        return found(&format!("batch.{key}"), why);
+    }
+    sizes::error(job, model).or_else(|| found("frozen", model.frozen_names().err()?))
+}
+
+/// Of the samples of a step, micro-batch, micro-batches and labels of a sample, and of how finely steps are committed: (key, why).
+pub(super) fn batch_error(
+    [micro_batch, micro_batches, labels]: [u32; 3],
+    granularity: Granularity,
+) -> Option<(&'static str, String)> {
+    if !(1..=1 << 16).contains(&micro_batches) {
+        return Some(("micro_batches", format!("must be 1 to {}", 1 << 16)));
+    }
+    let samples = u64::from(micro_batch) * u64::from(micro_batches);
     if samples == 0 || samples > BATCH_MAX {
-        return found("batch.micro_batch", format!("the whole batch must have 1 to {BATCH_MAX} samples"));
+        return Some(("micro_batch", format!("the whole batch must have 1 to {BATCH_MAX} samples")));
     }
-    if samples * u64::from(job.model.labels_per_sample()) > u64::from(u32::MAX) {
-        return found("batch.micro_batches", "the whole batch has more labels than a u32 counts");
+    if samples * u64::from(labels) > u64::from(u32::MAX) {
+        return Some(("micro_batches", "the whole batch has more labels than a u32 counts".into()));
     }
-    let operators = job.commit.granularity == Granularity::Operator;
-    if operators && job.batch.micro_batches > TRACED_MICRO_BATCHES_MAX {
+    if granularity == Granularity::Operator && micro_batches > TRACED_MICRO_BATCHES_MAX {
         let why = format!("at most {TRACED_MICRO_BATCHES_MAX} micro-batches when operators are committed");
-        return found("batch.micro_batches", why);
+        return Some(("micro_batches", why));
     }
     None
 }
 
-/// Of digits and of rounding.
-fn products_error(job: &Job) -> Found {
-    if job.digits.all.is_some_and(|d| !(1..=4).contains(&d)) {
+/// Of the products' digits.
+fn digits_error(digits: &DigitsSpec, logged: bool) -> Found {
+    if digits.all.is_some_and(|d| !(1..=4).contains(&d)) {
         return found("digits.all", "must be 1 to 4");
     }
-    for (class, digits) in &job.digits.class {
+    for (class, digits) in &digits.class {
         if let Some(why) = digits.error() {
             return found(&format!("digits.class.{}", class.name()), why);
         }
     }
-    if let Some((key, why)) = job.rounding.as_ref().and_then(Rounding::error) {
-        return found(&format!("rounding.{key}"), why);
-    }
-    if job.rounding.is_some()
-        && let Some((class, _)) = job.digits.class.iter().find(|(_, digits)| digits.block != 0)
-    {
+    if logged && let Some((class, _)) = digits.class.iter().find(|(_, digits)| digits.block != 0) {
         let why = "products of the logged profile are not cut along K; leave block out";
         return found(&format!("digits.class.{}", class.name()), why);
     }
@@ -207,9 +285,10 @@ digits_b = 3
     #[test]
     fn a_job_is_read() {
         let job = Job::parse("job.toml", JOB).unwrap();
-        assert_eq!(job.products().get(ProductClass::Head), ProductDigits::uniform(3));
-        assert_eq!(job.products().get(ProductClass::Linear), ProductDigits::uniform(2));
-        assert!(job.program().parameter_count() > 1000);
+        let products = &job.model().unwrap().products;
+        assert_eq!(products.get(ProductClass::Head), ProductDigits::uniform(3));
+        assert_eq!(products.get(ProductClass::Linear), ProductDigits::uniform(2));
+        assert!(job.program(None).unwrap().parameter_count() > 1000);
     }
 
     #[test]
@@ -221,7 +300,7 @@ optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
 schedule = { peak = 1e-1 }
 batch = { micro_batch = 2 }
 "#;
-        assert!(Job::parse("job.toml", RESNET).unwrap().program().parameter_count() > 8000);
+        assert!(Job::parse("job.toml", RESNET).unwrap().program(None).unwrap().parameter_count() > 8000);
         for (from, to, key) in [
             ("planes = 3", "planes = 1", "data.kind"),
             ("height = 32, width = 32", "height = 16, width = 64", "data.kind"),

@@ -1,6 +1,6 @@
 //! Whether what a job asks for fits: found from its numbers alone, before anything is allocated.
 
-use super::spec::Job;
+use super::spec::{Job, ModelJob};
 use crate::program::graph::block_count;
 use crate::program::models::{Convolution, Model};
 use crate::program::products::ProductClass;
@@ -11,8 +11,8 @@ const STATE_MAX: u64 = 1 << 40;
 const TENSOR_MAX: u64 = 1 << 31;
 
 /// Whether a tensor or the state would be too large: (dotted key, why).
-pub fn error(job: &Job) -> Option<(String, String)> {
-    let (parameters, largest) = (job.model.parameter_count(), largest(job));
+pub fn error(job: &Job, of_model: &ModelJob) -> Option<(String, String)> {
+    let (parameters, largest) = (of_model.model.parameter_count(), largest(of_model));
     if parameters.saturating_mul(12) > STATE_MAX {
         return Some(("model".into(), format!("its training state is larger than {STATE_MAX} bytes")));
     }
@@ -21,10 +21,9 @@ pub fn error(job: &Job) -> Option<(String, String)> {
         return Some(("batch.micro_batch".into(), why));
     }
     // A product that is cut along K has an output for every block, until they are added; one on a fine grid has two parts.
-    let table = job.products();
     let parts = if job.rounding.as_ref().is_some_and(|rounding| rounding.rule().is_wide()) { 2 } else { 1 };
-    products(job).into_iter().find_map(|Product { class, outputs, k }| {
-        let blocks = block_count(u32::try_from(k).unwrap_or(u32::MAX), table.get(class).block);
+    products(of_model).into_iter().find_map(|Product { class, outputs, k }| {
+        let blocks = block_count(u32::try_from(k).unwrap_or(u32::MAX), of_model.products.get(class).block);
         let why = format!("the products of all blocks, or both parts, have more than {TENSOR_MAX} elements");
         let key = format!("digits.class.{}", class.name());
         (outputs.saturating_mul(parts * u64::from(blocks)) > TENSOR_MAX).then_some((key, why))
@@ -32,7 +31,7 @@ pub fn error(job: &Job) -> Option<(String, String)> {
 }
 
 /// The elements of a micro-batch's largest tensor.
-fn largest(job: &Job) -> u64 {
+fn largest(job: &ModelJob) -> u64 {
     let micro = u64::from(job.batch.micro_batch);
     match &job.model {
         Model::Gpt(g) => {
@@ -67,7 +66,7 @@ fn linear(classes: [ProductClass; 3], rows: u64, inputs: u64, outputs: u64) -> [
 }
 
 /// The products of a micro-batch, each class with its largest ones. The job's numbers are bounded before.
-fn products(job: &Job) -> Vec<Product> {
+fn products(job: &ModelJob) -> Vec<Product> {
     use ProductClass::*;
     let micro = u64::from(job.batch.micro_batch);
     let (hidden, head) = ([Linear, LinearDx, LinearDw], [Head, HeadDx, HeadDw]);

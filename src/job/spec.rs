@@ -1,6 +1,6 @@
-//! What a job says, key by key, and the program that it is.
+//! What a job says, key by key.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -9,46 +9,56 @@ use crate::program::models::Model;
 use crate::program::optimizer::Optimizer;
 use crate::program::products::{ProductClass, ProductDigits, ProductTable};
 use crate::program::schedule::Schedule;
-use crate::program::step::{Program, StepSpec};
+use crate::program::step::StepSpec;
 use crate::rounding::thresholds::Rounding;
 
 /// A parsed and validated job.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug)]
 pub struct Job {
     /// Training steps of the run.
     pub steps: u32,
     /// Any number; a trainer's own choice of randomness unless a challenge is given when training starts.
-    #[serde(default)]
     pub seed: u64,
-    /// The model.
-    pub model: Model,
+    /// From what the initial state is made.
+    pub init: InitSpec,
+    /// What is trained.
+    pub source: ProgramSource,
     /// The files of the samples.
     pub data: DataSpec,
-    /// The optimizer.
-    pub optimizer: Optimizer,
     /// The learning rate of each step.
     pub schedule: Schedule,
-    /// From what the initial state is made; absent = from the seed.
-    #[serde(default)]
-    pub init: InitSpec,
+    /// The logged profile: products may be computed by native kernels. Absent = the exact profile.
+    pub rounding: Option<Rounding>,
+    /// What is committed, and how often it is signed.
+    pub commit: CommitSpec,
+    /// How often the state is written.
+    pub checkpoint: CheckpointSpec,
+}
+
+/// Where a job's program comes from.
+#[derive(Clone, Debug)]
+pub enum ProgramSource {
+    /// It is derived from a model kind and an optimizer.
+    Model(Box<ModelJob>),
+    /// It is read from a file with this path, relative to the job file: the bytes of [`crate::program::encoding::encode`].
+    File(String),
+}
+
+/// What a job says of a program that is derived from a model kind.
+#[derive(Clone, Debug)]
+pub struct ModelJob {
+    /// The model.
+    pub model: Model,
+    /// The optimizer.
+    pub optimizer: Optimizer,
     /// How many samples a step has.
     pub batch: BatchSpec,
     /// The greatest norm of a step's gradient.
-    #[serde(default)]
     pub clip_norm: Option<f32>,
-    /// Digits of the products.
-    #[serde(default)]
-    pub digits: DigitsSpec,
-    /// The logged profile: products may be computed by native kernels. Absent = the exact profile.
-    #[serde(default)]
-    pub rounding: Option<Rounding>,
-    /// What is committed, and how often it is signed.
-    #[serde(default)]
-    pub commit: CommitSpec,
-    /// How often the state is written.
-    #[serde(default)]
-    pub checkpoint: CheckpointSpec,
+    /// Digits and grid of every product.
+    pub products: ProductTable,
+    /// Which parameters training leaves as they are: names, with `*` for any characters.
+    pub frozen: Vec<String>,
 }
 
 /// Where samples come from. Paths are relative to the job file.
@@ -163,38 +173,120 @@ impl Default for CheckpointSpec {
     }
 }
 
-impl Job {
-    /// The digits and grid of every product.
-    pub fn products(&self) -> ProductTable {
+impl DigitsSpec {
+    /// The digits and grid of every product, with the grid of `rounding` if the job is of the logged profile.
+    pub fn products(&self, rounding: Option<&Rounding>) -> ProductTable {
         // What is rounded to a grid must be known well below the grid's steps.
-        let default = match self.rounding {
+        let default = match rounding {
             Some(_) => ProductTable::logged_preset,
             None => ProductTable::preset,
         };
-        let mut table = self.digits.all.map_or_else(default, ProductTable::uniform);
-        for (class, digits) in &self.digits.class {
+        let mut table = self.all.map_or_else(default, ProductTable::uniform);
+        for (class, digits) in &self.class {
             table.set(*class, *digits);
         }
-        if let Some(rounding) = &self.rounding {
+        if let Some(rounding) = rounding {
             rounding.apply(&mut table);
         }
         table
     }
+}
 
-    /// The program that the job is: the graphs of a training step.
-    pub fn program(&self) -> Program {
-        Program::new(StepSpec {
+/// Whether a pattern, in which `*` stands for any characters, is the name.
+fn matches(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or("");
+    let Some(last) = parts.next_back() else { return pattern == name };
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    for part in parts {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(last)
+}
+
+impl ModelJob {
+    /// The names of the frozen parameters.
+    ///
+    /// # Errors
+    /// If a pattern matches no parameter, or every parameter is frozen.
+    pub fn frozen_names(&self) -> Result<HashSet<String>, String> {
+        let names: Vec<String> = self.model.parameters().into_iter().map(|p| p.name).collect();
+        let mut frozen = HashSet::new();
+        for pattern in &self.frozen {
+            let found: Vec<&String> = names.iter().filter(|name| matches(pattern, name)).collect();
+            if found.is_empty() {
+                let some = names.iter().take(8).map(String::as_str).collect::<Vec<_>>().join(", ");
+                return Err(format!("no parameter is named {pattern:?}; the model has {some}, ..."));
+            }
+            frozen.extend(found.into_iter().cloned());
+        }
+        if frozen.len() == names.len() {
+            return Err("every parameter is frozen, so there is nothing to train".into());
+        }
+        Ok(frozen)
+    }
+
+    /// What a step of the job is made from.
+    pub fn step_spec(&self) -> StepSpec {
+        StepSpec {
             model: self.model.clone(),
             optimizer: self.optimizer.clone(),
             clip_norm: self.clip_norm,
             micro_batch: self.batch.micro_batch,
             micro_batches: self.batch.micro_batches,
-            products: self.products(),
-        })
+            products: self.products.clone(),
+        }
+    }
+}
+
+impl Job {
+    /// The model kind that the job's program is derived from; `None` if the program is a file.
+    pub fn model(&self) -> Option<&ModelJob> {
+        match &self.source {
+            ProgramSource::Model(model) => Some(model),
+            ProgramSource::File(_) => None,
+        }
+    }
+
+    /// The path of the job's program file, relative to the job file.
+    pub fn program_file(&self) -> Option<&str> {
+        match &self.source {
+            ProgramSource::Model(_) => None,
+            ProgramSource::File(path) => Some(path),
+        }
+    }
+
+    /// Whether the program never clips its gradients, so that every clip factor is 1. Only a model kind says so; a file's graphs do.
+    pub fn never_clips(&self) -> bool {
+        self.model().is_some_and(|model| model.clip_norm.is_none())
     }
 
     /// Whether a state is kept after this step (step 0 is the initial state).
     pub fn is_checkpoint(&self, step: u32) -> bool {
         step.is_multiple_of(self.checkpoint.every) || step == self.steps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn patterns_match_names() {
+        for (pattern, name, expected) in [
+            ("wte", "wte", true),
+            ("wte", "wte2", false),
+            ("block0.*", "block0.attention.query", true),
+            ("block0.*", "block01.attention", false),
+            ("*.gain", "block0.ln1.gain", true),
+            ("*.gain", "block0.ln1.bias", false),
+            ("*.ln*.gain", "block0.ln1.gain", true),
+            ("a*a", "a", false),
+            ("*", "", true),
+            ("**", "anything", true),
+        ] {
+            assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
+        }
     }
 }

@@ -16,7 +16,7 @@ use crate::engine::session::StepObserver;
 use crate::engine::{Engine, EngineError, Inputs, Observer, Want, outputs_of};
 use crate::program::builder::Builder;
 use crate::program::graph::{Graph, LoggedProduct, Node, Port, Primitive, TensorId, View};
-use crate::program::logged::native_graph;
+use crate::program::logged::{native_graph, product_table};
 use crate::program::phase::Phase;
 use crate::program::products::{ProductClass, ProductTable};
 use crate::rounding::near_tie::{Product, Tolerance};
@@ -46,8 +46,8 @@ pub struct Measured {
 /// Compares kernels on every logged product of the steps that it observes; only their first micro-batch.
 pub struct Calibrator {
     rounding: Rounding,
-    digits: ProductTable,
-    products: Vec<LoggedProduct>,
+    /// With the digits and grids of each.
+    products: Vec<(LoggedProduct, ProductTable)>,
     sites: HashMap<usize, usize>,
     exact: Cpu,
     kernels: Kernels,
@@ -60,16 +60,14 @@ impl Calibrator {
     ///
     /// # Errors
     /// If the CPU engine cannot start its threads.
-    pub fn new(
-        rounding: &Rounding,
-        digits: ProductTable,
-        graph: &Graph,
-        kernels: Kernels,
-    ) -> Result<Calibrator, EngineError> {
+    pub fn new(rounding: &Rounding, graph: &Graph, kernels: Kernels) -> Result<Calibrator, EngineError> {
         Ok(Calibrator {
             rounding: rounding.clone(),
-            digits,
-            products: graph.logged.clone(),
+            products: graph
+                .logged
+                .iter()
+                .map(|logged| (logged.clone(), product_table(graph, logged)))
+                .collect(),
             sites: HashMap::new(),
             exact: Cpu::new(0)?,
             kernels,
@@ -87,8 +85,8 @@ impl Calibrator {
 
     /// Measures one product of the step on its operands as they are there.
     fn compare(&mut self, number: usize, inputs: &mut dyn Inputs) -> Result<(), EngineError> {
-        let logged = &self.products[number];
-        let alone = Alone::of(logged, &self.digits, inputs)?;
+        let (logged, digits) = &self.products[number];
+        let alone = Alone::of(logged, digits, inputs)?;
         let floored = logged.rule.floor != 0;
         let a = side(inputs, &logged.a, floored.then_some(logged.absmaxes_a))?;
         let b = side(inputs, &logged.b, floored.then_some(logged.absmaxes_b))?;
@@ -194,8 +192,12 @@ impl StepObserver for Calibrator {
         if phase != Phase::Micro(0) {
             return None;
         }
-        let numbers: HashMap<TensorId, usize> =
-            self.products.iter().enumerate().map(|(number, product)| (product.product, number)).collect();
+        let numbers: HashMap<TensorId, usize> = self
+            .products
+            .iter()
+            .enumerate()
+            .map(|(number, (product, _))| (product.product, number))
+            .collect();
         let native = |node: &Node| matches!(node.primitive, Primitive::Native { .. });
         let sites = graph.nodes.iter().enumerate().filter(|(_, node)| native(node));
         self.sites = sites.map(|(index, node)| (index, numbers[&node.output])).collect();

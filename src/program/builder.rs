@@ -50,6 +50,11 @@ impl Builder {
         graph
     }
 
+    /// The graph with every node that was appended.
+    pub(super) fn into_graph(self) -> Graph {
+        self.graph
+    }
+
     /// Runs `build` with `label` appended to the operator names of the nodes it makes.
     pub fn scoped<R>(&mut self, label: &str, build: impl FnOnce(&mut Builder) -> R) -> R {
         self.scope.push(label.to_string());

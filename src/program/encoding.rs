@@ -1,33 +1,37 @@
 //! The canonical serialization of a program: little-endian, lengths before contents, nothing optional left out.
-//! The program digest is a hash of these bytes. Layout: `docs/ARITHMETIC.md`, section 9.
+//! The program digest is a hash of these bytes; [`super::decoding`] reads them. Layout: `docs/ARITHMETIC.md`, section 9.
 
 use super::expr::{Body, Instr};
 use super::graph::{Graph, Port, Primitive, TensorId, View};
 use super::im2col::ConvGeometry;
 use super::models::Init;
 use super::step::Program;
-use crate::arith::digits::ProductPart;
 
 /// The version of this layout, the first word of every encoding.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+/// The most bytes of an encoding.
+pub const PROGRAM_MAX: u64 = 1 << 26;
 
-/// The canonical bytes of a program: its parameter table and its three graphs.
+/// The canonical bytes of a program: its numbers, its tables and its three graphs.
 pub fn encode(program: &Program) -> Vec<u8> {
+    let Program { micro_batch, micro_batches, labels_per_sample, .. } = program;
     let mut e = Encoder(Vec::new());
-    e.u32(VERSION);
-    e.u32(program.spec.micro_batch);
-    e.u32(program.spec.micro_batches);
-    e.list(&program.parameters, |e, p| {
-        e.text(&p.name);
-        e.list(&p.shape, |e, &d| e.u32(d));
-        let (kind, word) = match p.init {
-            Init::Zeros => (0, 0),
-            Init::Ones => (1, 0),
-            Init::Normal { std } => (2, std.to_bits()),
-        };
-        e.u8(kind);
-        e.u32(word);
+    for word in [&VERSION, micro_batch, micro_batches, labels_per_sample] {
+        e.u32(*word);
+    }
+    e.list(&program.corrections, |e, &beta| e.u32(beta));
+    e.list(&program.batch, |e, t| {
+        e.text(&t.name);
+        e.u8(t.dtype.code());
+        e.list(&t.shape, |e, &d| e.u32(d));
+        e.u32(t.below);
     });
+    e.list(&program.parameters, |e, p| {
+        e.state(&p.name, &p.shape, p.init);
+        e.u8(u8::from(p.frozen));
+    });
+    e.list(&program.buffers, |e, b| e.state(&b.name, &b.shape, b.init));
+    e.list(&program.slots, |e, slot| e.text(slot));
     for graph in [&program.micro, &program.accumulate, &program.update] {
         e.graph(graph);
     }
@@ -57,6 +61,18 @@ impl Encoder {
         self.0.extend(text.as_bytes());
     }
 
+    fn state(&mut self, name: &str, shape: &[u32], init: Init) {
+        self.text(name);
+        self.list(shape, |e, &d| e.u32(d));
+        let (kind, word) = match init {
+            Init::Zeros => (0, 0),
+            Init::Ones => (1, 0),
+            Init::Normal { std } => (2, std.to_bits()),
+        };
+        self.u8(kind);
+        self.u32(word);
+    }
+
     fn id(&mut self, id: TensorId) {
         self.u32(id.0);
     }
@@ -78,18 +94,29 @@ impl Encoder {
             e.id(node.output);
         });
         self.list(&graph.outputs, port);
+        self.list(&graph.logged, |e, l| {
+            e.u8(l.class as u8);
+            e.view(&l.a);
+            e.view(&l.b);
+            e.id(l.absmaxes_a);
+            e.id(l.absmaxes_b);
+            e.u8(l.rule.bits);
+            e.u8(l.rule.floor);
+            e.id(l.product);
+            e.id(l.output);
+            e.list(&l.exact, |e, &id| e.id(id));
+        });
     }
 
     fn primitive(&mut self, primitive: &Primitive) {
+        self.u8(primitive.kind());
         match primitive {
             Primitive::Map { body, dims, inputs } => {
-                self.u8(0);
                 self.body(body);
                 dims.iter().for_each(|&d| self.u32(d));
                 self.list(inputs, Encoder::view);
             }
             Primitive::Gather { table, indices, bound, stride_index, stride_row, stride_column } => {
-                self.u8(1);
                 self.id(*table);
                 self.id(*indices);
                 for x in [bound, stride_index, stride_row, stride_column] {
@@ -97,53 +124,41 @@ impl Encoder {
                 }
             }
             Primitive::RowMax { input, block } => {
-                self.u8(2);
                 self.id(*input);
                 self.u32(*block);
             }
             Primitive::TreeSum { input, outer, len, inner, block } => {
-                self.u8(3);
                 self.id(*input);
                 for x in [outer, len, inner, block] {
                     self.u32(*x);
                 }
             }
             Primitive::SegmentSum { input, order, offsets } => {
-                self.u8(4);
                 [input, order, offsets].into_iter().for_each(|&t| self.id(t));
             }
             Primitive::GroupOrder { classes, bound } => {
-                self.u8(5);
                 self.id(*classes);
                 self.u32(*bound);
             }
             Primitive::GroupOffsets { classes, bound } => {
-                self.u8(6);
                 self.id(*classes);
                 self.u32(*bound);
             }
             Primitive::Absmax { input, block } => {
-                self.u8(7);
                 self.view(input);
                 self.u32(*block);
             }
             Primitive::Quantise { input, absmaxes, digits, block } => {
-                self.u8(8);
                 self.view(input);
                 self.id(*absmaxes);
                 self.u8(*digits);
                 self.u32(*block);
             }
-            Primitive::Product { a, absmaxes_a, b, absmaxes_b, block, part } => {
-                self.u8(match part {
-                    ProductPart::Rounded => 9,
-                    ProductPart::RoundingError => 10,
-                });
+            Primitive::Product { a, absmaxes_a, b, absmaxes_b, block, .. } => {
                 [a, absmaxes_a, b, absmaxes_b].into_iter().for_each(|&t| self.id(t));
                 self.u32(*block);
             }
             Primitive::Im2col { input, geometry } => {
-                self.u8(11);
                 self.id(*input);
                 let ConvGeometry { size, kernel, stride, padding, transposed } = geometry;
                 size.iter().chain(kernel).chain([stride, padding]).for_each(|&x| self.u32(x));
@@ -160,7 +175,7 @@ impl Encoder {
     }
 
     fn body(&mut self, body: &Body) {
-        self.text(body.name);
+        // The name is the node's, which stands before.
         self.list(&body.code, |e, instr| {
             e.u8(instr.opcode());
             match instr {

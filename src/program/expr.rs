@@ -5,6 +5,8 @@
 //! one meaning and no engine restates it. Each instruction rounds once, in the order written.
 //! Contract: `docs/ARITHMETIC.md`, sections 2, 3 and 6.
 
+use std::borrow::Cow;
+
 use crate::arith::{elementary, float, philox};
 
 /// The most instructions a body may have; registers are numbered by instruction.
@@ -76,7 +78,7 @@ pub enum Instr {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Body {
     /// The versioned name that traces and verdicts print, such as `gelu_tanh.v1`.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// The instructions; register i is the result of instruction i.
     pub code: Vec<Instr>,
 }
@@ -189,12 +191,35 @@ impl Body {
             writer.code.len(),
             "the value of body {name} is its last instruction"
         );
-        Body { name, code: writer.code }
+        Body { name: Cow::Borrowed(name), code: writer.code }
     }
 
     /// How many inputs the body reads (the greatest input number plus one).
     pub fn inputs(&self) -> usize {
         self.code.iter().map(|i| if let Instr::Input(k) = i { *k as usize + 1 } else { 0 }).max().unwrap_or(0)
+    }
+
+    /// Why the body is no straight-line program over `inputs` input views, if it is none: registers must be earlier ones, and
+    /// numbers of inputs and dimensions in range.
+    pub fn error(&self, inputs: usize) -> Option<String> {
+        if self.code.is_empty() || self.code.len() > INSTRUCTIONS_MAX {
+            return Some(format!("a body has 1 to {INSTRUCTIONS_MAX} instructions, not {}", self.code.len()));
+        }
+        for (at, instr) in self.code.iter().enumerate() {
+            if instr.operands().iter().any(|reg| usize::from(reg.0) >= at) {
+                return Some(format!("instruction {at} reads a register that is not there yet"));
+            }
+            match instr {
+                Instr::Input(k) if usize::from(*k) >= inputs => {
+                    return Some(format!("instruction {at} reads input {k} of {inputs}"));
+                }
+                Instr::Index(dim) if *dim > 3 => {
+                    return Some(format!("instruction {at} reads dimension {dim}"));
+                }
+                _ => {}
+            }
+        }
+        (self.inputs() != inputs).then(|| format!("the body reads {} of {inputs} inputs", self.inputs()))
     }
 
     /// The value for one element.

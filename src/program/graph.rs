@@ -226,10 +226,61 @@ impl Primitive {
         }
     }
 
-    /// The versioned name of the primitive, as traces and verdicts print it.
-    pub fn name(&self) -> &'static str {
+    /// The same computation of other tensors: `f` gives the one that takes each one's place, in the order of [`Primitive::inputs`].
+    pub fn map_inputs(&self, mut f: impl FnMut(TensorId) -> TensorId) -> Primitive {
+        let mut mapped = self.clone();
+        match &mut mapped {
+            Primitive::Map { inputs, .. } => inputs.iter_mut().for_each(|v| v.tensor = f(v.tensor)),
+            Primitive::Gather { table, indices, .. } => {
+                [table, indices].into_iter().for_each(|t| *t = f(*t));
+            }
+            Primitive::Im2col { input, .. }
+            | Primitive::RowMax { input, .. }
+            | Primitive::TreeSum { input, .. } => *input = f(*input),
+            Primitive::SegmentSum { input, order, offsets } => {
+                [input, order, offsets].into_iter().for_each(|t| *t = f(*t));
+            }
+            Primitive::GroupOrder { classes, .. } | Primitive::GroupOffsets { classes, .. } => {
+                *classes = f(*classes);
+            }
+            Primitive::Absmax { input, .. } => input.tensor = f(input.tensor),
+            Primitive::Quantise { input, absmaxes, .. } => {
+                [&mut input.tensor, absmaxes].into_iter().for_each(|t| *t = f(*t));
+            }
+            Primitive::Product { a, absmaxes_a, b, absmaxes_b, .. } => {
+                [a, absmaxes_a, b, absmaxes_b].into_iter().for_each(|t| *t = f(*t));
+            }
+            Primitive::Native { a, b } => [a, b].into_iter().for_each(|v| v.tensor = f(v.tensor)),
+        }
+        mapped
+    }
+
+    /// The kind's number in encodings (`docs/ARITHMETIC.md`, section 9).
+    ///
+    /// # Panics
+    /// For a native product, which no program has.
+    pub fn kind(&self) -> u8 {
         match self {
-            Primitive::Map { body, .. } => body.name,
+            Primitive::Map { .. } => 0,
+            Primitive::Gather { .. } => 1,
+            Primitive::RowMax { .. } => 2,
+            Primitive::TreeSum { .. } => 3,
+            Primitive::SegmentSum { .. } => 4,
+            Primitive::GroupOrder { .. } => 5,
+            Primitive::GroupOffsets { .. } => 6,
+            Primitive::Absmax { .. } => 7,
+            Primitive::Quantise { .. } => 8,
+            Primitive::Product { part: ProductPart::Rounded, .. } => 9,
+            Primitive::Product { part: ProductPart::RoundingError, .. } => 10,
+            Primitive::Im2col { .. } => 11,
+            Primitive::Native { .. } => unreachable!("programs have no native products"),
+        }
+    }
+
+    /// The versioned name of the primitive, as traces and verdicts print it.
+    pub fn name(&self) -> &str {
+        match self {
+            Primitive::Map { body, .. } => &body.name,
             Primitive::Gather { .. } => "gather.v1",
             Primitive::Im2col { .. } => "patches.v1",
             Primitive::RowMax { .. } => "row_max.v1",
@@ -316,8 +367,8 @@ pub struct Graph {
     pub nodes: Vec<Node>,
     /// The tensors that leave, in the order in which engines return them.
     pub outputs: Vec<Port>,
-    /// Products that native kernels may compute, in the order of their nodes; none in the exact profile. Follows from the nodes
-    /// and the job, so it is not part of the encoding.
+    /// Products that native kernels may compute, in the order of their nodes; none in the exact profile. Which nodes they
+    /// are follows from the table.
     pub logged: Vec<LoggedProduct>,
 }
 

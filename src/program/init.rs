@@ -31,11 +31,8 @@ pub fn element(seed: [u32; 2], parameter: u32, i: u64, init: Init) -> u32 {
 
 /// Tensor `index` of the initial state, in the order of [`Program::state`]: binary32 patterns, row-major.
 pub fn state_tensor(program: &Program, seed: [u32; 2], index: usize) -> Vec<u32> {
-    let count = program.parameters.len();
-    let parameter = &program.parameters[index % count];
-    let init = if index < count { parameter.init } else { Init::Zeros };
-    let len: u64 = parameter.shape.iter().map(|&d| u64::from(d)).product();
-    parallel::map(len as usize, |i| element(seed, index as u32, i as u64, init))
+    let (tensor, init) = program.state_with_init().swap_remove(index);
+    parallel::map(tensor.ty().len(), |i| element(seed, index as u32, i as u64, init))
 }
 
 /// The initial training state.

@@ -9,10 +9,13 @@ use std::collections::{HashMap, HashSet};
 use super::builder::Builder;
 use super::expr::{Body, BodyWriter, Reg};
 use super::graph::{Graph, LoggedProduct, Node, Primitive, TensorId, View};
-use super::products::ProductClass;
+use super::products::{ProductClass, ProductDigits, ProductTable};
 use crate::arith::digits::{ProductPart, magnitude_bits};
 use crate::arith::rounding_grid::GridRule;
 use crate::arith::{DType, float};
+
+/// The name of the body that rounds a logged product to its grid.
+pub const ROUND_TO_GRID: &str = "round_to_grid.v1";
 
 /// What rounds the product to its grid.
 fn rounding(logged: &LoggedProduct) -> Primitive {
@@ -39,6 +42,17 @@ pub fn logged_product(
     shape: &[u32],
 ) -> TensorId {
     let operands = operands.map(|view| native_input(b, rule, view));
+    product_on_grid(b, class, rule, operands, shape)
+}
+
+/// [`logged_product`] of operands in the input format of the kernels.
+fn product_on_grid(
+    b: &mut Builder,
+    class: ProductClass,
+    rule: GridRule,
+    operands: [View; 2],
+    shape: &[u32],
+) -> TensorId {
     let [va, vb] = &operands;
     let (b0, b1, m, n) = (va.dims[0], va.dims[1], va.dims[2], vb.dims[2]);
     let dims = [b0, b1, m, n];
@@ -60,6 +74,83 @@ pub fn logged_product(
     let output = logged.output;
     b.logged(logged);
     output
+}
+
+/// The digits and the grid of a logged product of a graph, for its class.
+pub fn product_table(graph: &Graph, logged: &LoggedProduct) -> ProductTable {
+    let mut table = ProductTable::logged_preset();
+    table.set_logged(logged.class, logged.rule);
+    let node = |id: &TensorId| graph.nodes.iter().find(|node| node.output == *id);
+    if let Some(Primitive::Product { a, b, .. }) = logged.exact.first().and_then(node).map(|n| &n.primitive)
+        && let (DType::Q(digits_a), DType::Q(digits_b)) = (graph.tensor(*a).dtype, graph.tensor(*b).dtype)
+    {
+        table.set(logged.class, ProductDigits { digits_a, digits_b, block: 0 });
+    }
+    table
+}
+
+/// What is wrong with an entry of [`Graph::logged`] of a graph whose nodes are right by themselves, if anything: its nodes have to be
+/// those that [`logged_product`] makes. `maker`: the node that makes a tensor.
+pub(super) fn error<'g>(
+    graph: &Graph,
+    logged: &LoggedProduct,
+    maker: &impl Fn(TensorId) -> Option<&'g Node>,
+) -> Option<&'static str> {
+    let LoggedProduct { a, b, rule, .. } = logged;
+    if !matches!((rule.bits, rule.floor), (16, 0 | 4..=40) | (26..=30 | 32, 0)) {
+        return Some("its grid is none of docs/ROUNDING.md");
+    }
+    if (a.dims[0], a.dims[1], a.dims[3]) != (b.dims[0], b.dims[1], b.dims[3]) {
+        return Some("its operands do not fit each other");
+    }
+    let is_cast = |view: &View| match maker(view.tensor).map(|node| &node.primitive) {
+        Some(Primitive::Map { body, .. }) => *body == bf16_body(),
+        _ => false,
+    };
+    if !rule.is_wide() && !(is_cast(a) && is_cast(b)) {
+        return Some("an operand is not made by to_bf16.v1");
+    }
+    let mut builder = Builder::new(product_table(graph, logged));
+    let mut same = HashMap::new();
+    let mut operand = |builder: &mut Builder, view: &View| {
+        let ty = graph.tensor(view.tensor);
+        let known = same.iter().find(|(_, actual)| **actual == view.tensor).map(|(expected, _)| *expected);
+        let tensor = known.unwrap_or_else(|| builder.input("operand", ty.dtype, &ty.shape));
+        same.insert(tensor, view.tensor);
+        View { tensor, ..view.clone() }
+    };
+    let operands = [operand(&mut builder, a), operand(&mut builder, b)];
+    let shape = &graph.tensor(logged.output).shape;
+    product_on_grid(&mut builder, logged.class, *rule, operands, shape);
+    let expected = builder.into_graph();
+    let [wanted] = &expected.logged[..] else { return Some("it is no product of two operands") };
+    // From the output to the operands: each pair of nodes is compared, then what they read.
+    let mut waiting = vec![(wanted.output, logged.output)];
+    waiting.extend([(wanted.absmaxes_a, logged.absmaxes_a), (wanted.absmaxes_b, logged.absmaxes_b)]);
+    waiting.push((wanted.product, logged.product));
+    if wanted.exact.len() != logged.exact.len() {
+        return Some("it has another number of digitised products");
+    }
+    waiting.extend(wanted.exact.iter().copied().zip(logged.exact.iter().copied()));
+    while let Some((expected_id, actual)) = waiting.pop() {
+        match same.get(&expected_id) {
+            Some(known) if *known == actual => continue,
+            Some(_) => return Some("two of its nodes are exchanged"),
+            None => same.insert(expected_id, actual),
+        };
+        let node = expected.nodes.iter().find(|node| node.output == expected_id);
+        let (Some(node), Some(found)) = (node, maker(actual)) else { return Some("a node of it is missing") };
+        let (theirs, ours) = (found.primitive.inputs(), node.primitive.inputs());
+        let mut places = theirs.iter().copied();
+        if theirs.len() != ours.len()
+            || node.primitive.map_inputs(|id| places.next().unwrap_or(id)) != found.primitive
+            || expected.tensor(expected_id) != graph.tensor(actual)
+        {
+            return Some("its nodes are not those of a logged product");
+        }
+        waiting.extend(ours.into_iter().zip(theirs));
+    }
+    None
 }
 
 /// A product's operand in the input format of the kernels: a bfloat16 grid takes bfloat16.
@@ -245,7 +336,7 @@ pub fn bf16_body() -> Body {
 /// grids of 26 to 30 bits the rest of x. The scalar meaning is
 /// [`crate::arith::rounding_grid::RoundingGrid::round`].
 pub fn round_body(rule: GridRule, k: u32) -> Body {
-    Body::new("round_to_grid.v1", |w| {
+    Body::new(ROUND_TO_GRID, |w| {
         let (mask, sign_bit, zero, one) = (w.word(!float::SIGN), w.word(float::SIGN), w.word(0), w.word(1));
         let x = w.input(0);
         let mut absmax = w.uand(x, mask);

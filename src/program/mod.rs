@@ -2,12 +2,14 @@
 
 pub mod builder;
 pub mod catalogue;
+pub mod decoding;
 pub mod element;
 pub mod encoding;
 pub mod expr;
 pub mod graph;
 pub mod im2col;
 pub mod init;
+mod known_bodies;
 pub mod logged;
 pub mod models;
 pub mod operators;
@@ -16,3 +18,4 @@ pub mod phase;
 pub mod products;
 pub mod schedule;
 pub mod step;
+mod validate;

@@ -5,7 +5,7 @@
 
 use super::builder::Builder;
 use super::graph::{Graph, TensorId, TensorType};
-use super::models::{Inputs, Loss, Model, Parameter};
+use super::models::{BatchTensor, Init, Inputs, Loss, Model, ModelParameter};
 use super::optimizer::{Optimizer, Rates, Trained, clip_factor, update};
 use super::products::ProductTable;
 use super::schedule;
@@ -37,6 +37,10 @@ pub mod port {
     /// A parameter.
     pub fn parameter(name: &str) -> String {
         format!("param/{name}")
+    }
+    /// A buffer: state that is not trained.
+    pub fn buffer(name: &str) -> String {
+        format!("buffer/{name}")
     }
     /// A parameter's gradient.
     pub fn gradient(name: &str) -> String {
@@ -98,97 +102,166 @@ pub fn state_bytes(state: &[StateTensor]) -> u64 {
     state.iter().map(|tensor| tensor.ty().bytes() as u64).sum()
 }
 
-/// The data of one micro-batch: canonical bytes of each tensor of [`Model::batch`].
+/// The data of one micro-batch: canonical bytes of each tensor of [`Program::batch`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MicroBatch {
-    /// In the order of [`Model::batch`].
+    /// In the order of [`Program::batch`].
     pub tensors: Vec<Vec<u8>>,
 }
 
-/// The program of a job.
-#[derive(Clone, Debug)]
+/// A parameter of a program. Binary32.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameter {
+    /// The name, unique among the parameters.
+    pub name: String,
+    /// The dimensions.
+    pub shape: Vec<u32>,
+    /// The initial values.
+    pub init: Init,
+    /// Whether training leaves it as it is: it has no gradient, no optimizer slots and no update.
+    pub frozen: bool,
+}
+
+/// A tensor of the state that changes without a gradient. Binary32.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Buffer {
+    /// The name, unique among the buffers.
+    pub name: String,
+    /// The dimensions.
+    pub shape: Vec<u32>,
+    /// The initial values.
+    pub init: Init,
+}
+
+/// What a run computes in a step: all that the program digest covers.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Program {
-    /// What the program was made from.
-    pub spec: StepSpec,
-    /// The model's parameters, in order.
+    /// Samples of a micro-batch.
+    pub micro_batch: u32,
+    /// Micro-batches of a step.
+    pub micro_batches: u32,
+    /// Labels of a sample: what the loss is averaged over.
+    pub labels_per_sample: u32,
+    /// The betas of the bias corrections, binary32 patterns: AdamW's two, none for SGD.
+    pub corrections: Vec<u32>,
+    /// The tensors of a micro-batch that come from data.
+    pub batch: Vec<BatchTensor>,
+    /// The parameters, in order.
     pub parameters: Vec<Parameter>,
-    /// params, batch, scalars -> `grad/*`, `loss`.
+    /// The buffers, in order.
+    pub buffers: Vec<Buffer>,
+    /// The names of the state tensors that the optimizer keeps for each trained parameter; each is +0 at first.
+    pub slots: Vec<String>,
+    /// params, buffers, batch, scalars -> `grad/*` of trained parameters, `loss`.
     pub micro: Graph,
     /// `left/*` + `right/*` -> `grad/*`, `loss`.
     pub accumulate: Graph,
-    /// params, slots, grads, scalars -> params, slots, `clip`, `norm`.
+    /// params, buffers, slots, grads, scalars -> trained params, buffers, slots, `clip`, `norm`.
     pub update: Graph,
 }
 
 impl Program {
-    /// Builds the three graphs of a step.
+    /// Builds the three graphs of a step. Every parameter is trained.
     pub fn new(spec: StepSpec) -> Program {
-        let parameters = spec.model.parameters();
+        Program::with_frozen(spec, |_| false)
+    }
+
+    /// [`Program::new`], with the parameters frozen whose names `frozen` picks.
+    pub fn with_frozen(spec: StepSpec, frozen: impl Fn(&str) -> bool) -> Program {
+        let rows = spec.model.parameters();
+        let parameters: Vec<Parameter> = rows
+            .iter()
+            .map(|ModelParameter { name, shape, init, .. }| Parameter {
+                name: name.clone(),
+                shape: shape.clone(),
+                init: *init,
+                frozen: frozen(name),
+            })
+            .collect();
+        let corrections = match spec.optimizer {
+            Optimizer::Adamw { beta1, beta2, .. } => vec![beta1.to_bits(), beta2.to_bits()],
+            Optimizer::Sgd { .. } => Vec::new(),
+        };
         Program {
+            micro_batch: spec.micro_batch,
+            micro_batches: spec.micro_batches,
+            labels_per_sample: spec.model.labels_per_sample(),
+            corrections,
+            batch: spec.model.batch(spec.micro_batch),
+            slots: spec.optimizer.slots().iter().map(|slot| slot.to_string()).collect(),
+            buffers: Vec::new(),
             micro: micro_graph(&spec, &parameters),
             accumulate: sum_graph(&gradient_table(&parameters)),
-            update: update_graph(&spec, &parameters),
+            update: update_graph(&spec, &rows, &parameters),
             parameters,
-            spec,
         }
     }
 
-    /// The state in order: all parameters, then all of each optimizer slot.
+    /// The state in order: all parameters, all buffers, then each optimizer slot of all trained parameters.
     pub fn state(&self) -> Vec<StateTensor> {
-        let mut table = Vec::new();
-        let tensors = |prefix: &str, table: &mut Vec<StateTensor>| {
-            for p in &self.parameters {
-                table.push(StateTensor { name: port::slot(prefix, &p.name), shape: p.shape.clone() });
-            }
-        };
-        tensors("param", &mut table);
-        for slot in self.spec.optimizer.slots() {
-            tensors(slot, &mut table);
-        }
-        table
+        self.state_with_init().into_iter().map(|(tensor, _)| tensor).collect()
     }
 
-    /// What a micro-batch, or a sum of them, yields: every parameter's gradient, then the loss.
+    /// [`Program::state`], with the initial values of each tensor.
+    pub fn state_with_init(&self) -> Vec<(StateTensor, Init)> {
+        let entry = |name: String, shape: &[u32], init| (StateTensor { name, shape: shape.to_vec() }, init);
+        let parameters = self.parameters.iter().map(|p| entry(port::parameter(&p.name), &p.shape, p.init));
+        let buffers = self.buffers.iter().map(|b| entry(port::buffer(&b.name), &b.shape, b.init));
+        let slots = self.slots.iter().flat_map(|slot| {
+            let trained = self.parameters.iter().filter(|p| !p.frozen);
+            trained.map(|p| entry(port::slot(slot, &p.name), &p.shape, Init::Zeros))
+        });
+        parameters.chain(buffers).chain(slots).collect()
+    }
+
+    /// For every tensor of [`Program::state`], whether the update leaves it as it is: the frozen parameters.
+    pub fn kept(&self) -> Vec<bool> {
+        let mut kept: Vec<bool> = self.parameters.iter().map(|p| p.frozen).collect();
+        kept.resize(self.state().len(), false);
+        kept
+    }
+
+    /// What a micro-batch, or a sum of them, yields: every trained parameter's gradient, then the loss.
     pub fn gradients(&self) -> Vec<StateTensor> {
         gradient_table(&self.parameters)
     }
 
-    /// Number of trained scalars.
+    /// Number of scalars of all parameters, frozen ones included.
     pub fn parameter_count(&self) -> u64 {
-        self.spec.model.parameter_count()
+        let scalars = |p: &Parameter| p.shape.iter().fold(1u64, |n, &d| n.saturating_mul(d.into()));
+        self.parameters.iter().map(scalars).fold(0, u64::saturating_add)
     }
 
     /// Samples of a whole batch.
-    pub fn batch(&self) -> u32 {
-        self.spec.micro_batch * self.spec.micro_batches
+    pub fn samples(&self) -> u32 {
+        self.micro_batch * self.micro_batches
     }
 
     /// The value of [`port::FACTOR`], a binary32 pattern.
     pub fn factor(&self) -> u32 {
-        float::div(float::ONE, float::from_u32(self.batch() * self.spec.model.labels_per_sample()))
+        float::div(float::ONE, float::from_u32(self.samples() * self.labels_per_sample))
     }
 
-    /// The values of [`port::CORRECTION1`] and [`port::CORRECTION2`] at a step (from 1), binary32 patterns.
-    pub fn corrections(&self, step: u32) -> [u32; 2] {
-        match self.spec.optimizer {
-            Optimizer::Adamw { beta1, beta2, .. } => {
-                [beta1, beta2].map(|beta| schedule::bias_correction(beta, step))
-            }
-            Optimizer::Sgd { .. } => [float::ONE; 2],
-        }
+    /// The values of [`port::CORRECTION1`] and [`port::CORRECTION2`] at a step (from 1), binary32 patterns: 1 where there is no beta.
+    pub fn bias_corrections(&self, step: u32) -> [u32; 2] {
+        [0, 1].map(|i| {
+            let beta = self.corrections.get(i);
+            beta.map_or(float::ONE, |&beta| schedule::bias_correction(f32::from_bits(beta), step))
+        })
     }
 }
 
-fn parameter_inputs(b: &mut Builder, parameters: &[Parameter]) -> Vec<TensorId> {
-    parameters.iter().map(|p| b.input(port::parameter(&p.name), DType::F32, &p.shape)).collect()
+fn parameter_input(b: &mut Builder, name: &str, shape: &[u32]) -> TensorId {
+    b.input(port::parameter(name), DType::F32, shape)
 }
 
 /// A builder with a model's inputs and forward pass in it, over `samples`; the parameters' tensors, and the result.
 fn forward(model: &Model, products: &ProductTable, samples: u32) -> (Builder, Vec<TensorId>, Loss) {
     let mut b = Builder::new(products.clone());
-    let ids = parameter_inputs(&mut b, &model.parameters());
+    let ids =
+        model.parameters().iter().map(|p| parameter_input(&mut b, &p.name, &p.shape)).collect::<Vec<_>>();
     let batch = model.batch(samples);
-    let batch = batch.iter().map(|t| b.input(port::batch(t.name), t.dtype, &t.shape)).collect();
+    let batch = batch.iter().map(|t| b.input(port::batch(&t.name), t.dtype, &t.shape)).collect();
     let inputs = Inputs {
         batch,
         factor: b.input(port::FACTOR, DType::F32, &[1]),
@@ -203,7 +276,7 @@ fn forward(model: &Model, products: &ProductTable, samples: u32) -> (Builder, Ve
 fn micro_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
     let (mut b, ids, loss) = forward(&spec.model, &spec.products, spec.micro_batch);
     let gradients = b.backward(loss.logits, loss.dlogits);
-    for (p, id) in parameters.iter().zip(&ids) {
+    for (p, id) in parameters.iter().zip(&ids).filter(|(p, _)| !p.frozen) {
         b.output(port::gradient(&p.name), gradients[id]);
     }
     b.output(port::LOSS, loss.loss);
@@ -213,7 +286,7 @@ fn micro_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
 fn gradient_table(parameters: &[Parameter]) -> Vec<StateTensor> {
     let gradient = |p: &Parameter| StateTensor { name: port::gradient(&p.name), shape: p.shape.clone() };
     let loss = StateTensor { name: port::LOSS.to_string(), shape: vec![1] };
-    parameters.iter().map(gradient).chain([loss]).collect()
+    parameters.iter().filter(|p| !p.frozen).map(gradient).chain([loss]).collect()
 }
 
 /// The sums of pairs of tensors, one node each, in order: `left/*` + `right/*` -> `*`.
@@ -228,19 +301,17 @@ pub fn sum_graph(tensors: &[StateTensor]) -> Graph {
     b.finish()
 }
 
-fn update_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
+fn update_graph(spec: &StepSpec, rows: &[ModelParameter], parameters: &[Parameter]) -> Graph {
     let mut b = Builder::new(ProductTable::preset());
-    let ids = parameter_inputs(&mut b, parameters);
-    let slots: Vec<Vec<TensorId>> = spec
-        .optimizer
-        .slots()
-        .iter()
-        .map(|slot| {
-            parameters.iter().map(|p| b.input(port::slot(slot, &p.name), DType::F32, &p.shape)).collect()
-        })
-        .collect();
-    let gradients: Vec<TensorId> =
-        parameters.iter().map(|p| b.input(port::gradient(&p.name), DType::F32, &p.shape)).collect();
+    let ids: Vec<TensorId> = parameters.iter().map(|p| parameter_input(&mut b, &p.name, &p.shape)).collect();
+    let all = rows.iter().zip(&ids).zip(parameters);
+    let trained: Vec<(&ModelParameter, TensorId)> =
+        all.filter(|(_, p)| !p.frozen).map(|((row, &id), _)| (row, id)).collect();
+    let inputs = |b: &mut Builder, prefix: &str| -> Vec<TensorId> {
+        trained.iter().map(|(p, _)| b.input(port::slot(prefix, &p.name), DType::F32, &p.shape)).collect()
+    };
+    let slots: Vec<Vec<TensorId>> = spec.optimizer.slots().iter().map(|slot| inputs(&mut b, slot)).collect();
+    let gradients = inputs(&mut b, "grad");
     let [learning_rate, correction1, correction2] =
         [port::LEARNING_RATE, port::CORRECTION1, port::CORRECTION2]
             .map(|name| b.input(name, DType::F32, &[1]));
@@ -249,12 +320,12 @@ fn update_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
     let (clip, norm) = b.scoped("clip", |b| clip_factor(b, &gradients, max_norm));
     let rates = Rates { learning_rate, correction1, correction2, clip };
     let mut new_slots = vec![Vec::new(); slots.len()];
-    for (i, p) in parameters.iter().enumerate() {
+    for (i, (p, id)) in trained.iter().enumerate() {
         let state: Vec<TensorId> = slots.iter().map(|s| s[i]).collect();
         let (parameter, state) = b.scoped("update", |b| {
             b.scoped(&p.name, |b| {
                 let trained =
-                    Trained { parameter: ids[i], decayed: p.decayed, gradient: gradients[i], state: &state };
+                    Trained { parameter: *id, decayed: p.decayed, gradient: gradients[i], state: &state };
                 update(b, &spec.optimizer, rates, trained)
             })
         });
@@ -264,7 +335,7 @@ fn update_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
         }
     }
     for (slot, tensors) in spec.optimizer.slots().iter().zip(new_slots) {
-        for (p, tensor) in parameters.iter().zip(tensors) {
+        for ((p, _), tensor) in trained.iter().zip(tensors) {
             b.output(port::slot(slot, &p.name), tensor);
         }
     }

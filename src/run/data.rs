@@ -8,7 +8,7 @@ use super::error::RunError;
 use crate::job::DataSpec;
 use crate::job::data::Dataset;
 use crate::job::manifest::{DataFile, FileManifest, GroupTree};
-use crate::program::models::Model;
+use crate::job::samples::Samples;
 
 /// The manifest of a file, and the tree that checks parts of it.
 ///
@@ -40,7 +40,7 @@ pub fn checked_file(
 pub fn of_sources(
     sources: &[PathBuf],
     spec: &DataSpec,
-    model: &Model,
+    wanted: &Samples,
 ) -> Result<(Dataset, Vec<FileManifest>), RunError> {
     let (mut files, mut manifests) = (Vec::new(), Vec::new());
     for path in sources {
@@ -49,5 +49,5 @@ pub fn of_sources(
         files.push(DataFile::new(path.clone(), manifest, tree, Box::new(disk::open(path)?)));
     }
     let folder = sources.first().and_then(|path| path.parent()).unwrap_or(Path::new("."));
-    Ok((Dataset::of(files, folder, spec, model)?, manifests))
+    Ok((Dataset::of(files, folder, spec, wanted)?, manifests))
 }

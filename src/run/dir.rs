@@ -19,6 +19,7 @@ use crate::job::identity::{Identity, RunSummary, other_contract, philox_key, pro
 use crate::job::initial::InitialOrigin;
 use crate::job::manifest::{self, FileManifest, GroupTree, files_root};
 use crate::job::{JOB_MAX, Job};
+use crate::program::encoding::PROGRAM_MAX;
 use crate::program::step::{MicroBatch, Program};
 use crate::rounding::log::{Log, index_bytes_max};
 
@@ -90,6 +91,10 @@ impl RunPaths {
     /// The job file.
     pub fn job(&self) -> PathBuf {
         self.root.join("job.toml")
+    }
+    /// The program file, for jobs that name one.
+    pub fn program(&self) -> PathBuf {
+        self.root.join("program.bin")
     }
     /// The folder of the data files.
     pub fn data(&self) -> PathBuf {
@@ -175,7 +180,7 @@ impl RunPaths {
                 })
             };
             let fine = match name.as_str() {
-                "data" | "job.toml" => true,
+                "data" | "job.toml" | "program.bin" => true,
                 "heads" | "traces" | "logs" => empty(self.root.join(&name)),
                 // A run that begins from weights has its initial state before it has a run.json.
                 "checkpoints" => only_initial(&self.checkpoints()),
@@ -201,6 +206,8 @@ pub struct Run {
     pub job: Job,
     /// The job's program.
     pub program: Program,
+    /// The bytes of the program file, for a job that names one: nothing but the program digest vouches for them.
+    pub program_file: Option<Vec<u8>>,
     /// The run id.
     pub id: Digest,
     /// The computation that the run is of.
@@ -237,14 +244,25 @@ impl Run {
         }
         let json = disk::read_text(&path, RUN_JSON_MAX)?;
         let job = disk::read_text(&layout.job(), JOB_MAX)?;
-        Run::from_texts(layout, &json, &job)
+        let program = layout.program();
+        let program = match fs::symlink_metadata(&program) {
+            Ok(_) => Some(disk::read(&program, PROGRAM_MAX)?),
+            Err(_) => None,
+        };
+        Run::from_texts(layout, &json, &job, program)
     }
 
-    /// Derives a run from the texts of its `run.json` and job, wherever they come from.
+    /// Derives a run from the texts of its `run.json` and job, wherever they come from, and the bytes of its program file if it has
+    /// one.
     ///
     /// # Errors
     /// If a text is malformed, the run follows another contract, or `run.json` and the job contradict each other.
-    pub fn from_texts(layout: RunPaths, json: &str, job_text: &str) -> Result<Run, RunError> {
+    pub fn from_texts(
+        layout: RunPaths,
+        json: &str,
+        job_text: &str,
+        program_file: Option<Vec<u8>>,
+    ) -> Result<Run, RunError> {
         let path = layout.run_json();
         let file: RunFile = serde_json::from_str(json).map_err(|error| {
             // A file of another contract has other fields: say that, rather than which field it lacks.
@@ -255,7 +273,10 @@ impl Run {
         manifest::check(&file.data).map_err(|why| RunError::malformed(&path, why))?;
         let job = Job::parse(&layout.job().display().to_string(), job_text)
             .map_err(|error| RunError::invalid(&layout.job(), error.to_string()))?;
-        let program = job.program();
+        let at = if program_file.is_some() { layout.program() } else { layout.job() };
+        let program = job
+            .program(program_file.as_deref())
+            .map_err(|error| RunError::invalid(&at, error.to_string()))?;
         if program_digest(&program) != file.program {
             let why = "the program digest is not that of the job: the trainer ran another program or another version";
             return Err(RunError::invalid(&path, why));
@@ -263,17 +284,9 @@ impl Run {
         file.origin.check(&job).map_err(|why| RunError::malformed(&path, why))?;
         let Identity { seed, computation, run: id } =
             file.summary().identity(&job, job_text).map_err(|why| RunError::invalid(&path, why))?;
-        Ok(Run {
-            layout,
-            file,
-            job_text: job_text.to_string(),
-            job,
-            program,
-            id,
-            computation,
-            seed,
-            data_from: Vec::new(),
-        })
+        let job_text = job_text.to_string();
+        let data_from = Vec::new();
+        Ok(Run { layout, file, job_text, job, program, program_file, id, computation, seed, data_from })
     }
 
     /// The run, whose data files may also be in these folders, by the names that they have in a run or in the job.
@@ -313,7 +326,7 @@ impl Run {
             let source = disk::open(&path)?;
             files.push(data::checked_file(&path, &self.layout.data_tree(number), manifest, source)?);
         }
-        Ok(Dataset::of(files, &self.layout.data(), &self.job.data, &self.job.model)?)
+        Ok(Dataset::of(files, &self.layout.data(), &self.job.data, &self.job.samples(&self.program)?)?)
     }
 
     /// The gradient roots of a step's micro-batches, if the job commits them.
@@ -324,7 +337,17 @@ impl Run {
         if record.gradients.is_none() {
             return Ok(Vec::new());
         }
-        gradients::read(&self.layout.gradients(), record, self.program.spec.micro_batches)
+        gradients::read(&self.layout.gradients(), record, self.program.micro_batches)
+    }
+
+    /// Where the program comes from, and so what is known of it, in words.
+    pub fn program_source(&self) -> &'static str {
+        match self.program_file {
+            None => "program re-derived from the job",
+            Some(_) => {
+                "program read from a file: it is what its digest says, and no model kind vouches for it"
+            }
+        }
     }
 
     /// The Philox key of the run's seed.
@@ -397,8 +420,11 @@ impl Run {
             digits.is_some_and(|d| d.len() >= width && d.bytes().all(|b| b.is_ascii_digit()))
         };
         let expected = |folder: &str, name: &str| match folder {
-            "" => ["run.json", "job.toml", "transcript", "gradients", "model.safetensors", "lock"]
-                .contains(&name),
+            "" => {
+                let program = name == "program.bin" && self.program_file.is_some();
+                let always = ["run.json", "job.toml", "transcript", "gradients", "model.safetensors", "lock"];
+                program || always.contains(&name)
+            }
             "data" => (0..self.file.data.len()).any(|number| {
                 [self.layout.data_file(number), self.layout.data_tree(number)]
                     .iter()
@@ -445,10 +471,10 @@ impl Run {
     pub fn rounding_log(&self, step: u32) -> Result<Log, RunError> {
         let path = self.layout.log(step);
         let products = &self.program.micro.logged;
-        let parts = products.len() * self.program.spec.micro_batches as usize;
+        let parts = products.len() * self.program.micro_batches as usize;
         // Decisions about every element, with the most bits that any takes.
         let elements: u64 = products.iter().map(|product| product.elements() as u64).sum();
-        let most = elements.saturating_mul(u64::from(self.program.spec.micro_batches)).saturating_mul(16);
+        let most = elements.saturating_mul(u64::from(self.program.micro_batches)).saturating_mul(16);
         let bytes = disk::read(&path, most.saturating_add(index_bytes_max(parts) as u64))?;
         Log::open(bytes, parts).map_err(|why| RunError::malformed(&path, why))
     }
@@ -524,7 +550,7 @@ pub fn create(
     disk: &Disk,
     layout: &RunPaths,
     file: &RunFile,
-    job_text: &str,
+    (job_text, program_file): (&str, Option<&[u8]>),
     sources: &[(PathBuf, GroupTree)],
 ) -> Result<(), RunError> {
     for folder in [layout.data(), layout.heads(), layout.checkpoints(), layout.traces()] {
@@ -548,6 +574,9 @@ pub fn create(
         })?;
     }
     disk.replace(&layout.job(), job_text.as_bytes())?;
+    if let Some(program) = program_file {
+        disk.replace(&layout.program(), program)?;
+    }
     let json = serde_json::to_string_pretty(file)
         .map_err(|error| RunError::Refused(format!("{}: {error}", layout.run_json().display())))?;
     disk.replace(&layout.run_json(), json.as_bytes())

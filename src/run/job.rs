@@ -5,6 +5,8 @@ use std::path::Path;
 use super::disk;
 use super::error::RunError;
 use crate::job::{JOB_MAX, Job};
+use crate::program::encoding::PROGRAM_MAX;
+use crate::program::step::Program;
 
 /// Reads a job file: its text and what it says.
 ///
@@ -27,4 +29,18 @@ pub fn read_logged(path: &Path) -> Result<(String, Job), RunError> {
         job = Job::parse(&path.display().to_string(), &text)?;
     }
     Ok((text, job))
+}
+
+/// The program of a job that was read from `path`, and the bytes of the program file if it names one.
+///
+/// # Errors
+/// If the file cannot be read, is larger than [`PROGRAM_MAX`], or is no program that fits the job.
+pub fn program(path: &Path, job: &Job) -> Result<(Program, Option<Vec<u8>>), RunError> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let file = job.program_file().map(|name| folder.join(name));
+    let bytes = file.as_deref().map(|file| disk::read(file, PROGRAM_MAX)).transpose()?;
+    let program = job
+        .program(bytes.as_deref())
+        .map_err(|error| RunError::Job(format!("{}: {error}", file.as_deref().unwrap_or(path).display())))?;
+    Ok((program, bytes))
 }

@@ -105,7 +105,7 @@ pub fn committed_step(
     let Some(rounding) = &run.job.rounding else {
         return observed_step(run, session, scalars, batch, tamper, None);
     };
-    let micro_batches = run.program.spec.micro_batches;
+    let micro_batches = run.program.micro_batches;
     let mut recorder = Recorder::new(rounding, &run.program.micro, micro_batches, steer);
     let mut done = observed_step(run, session, scalars, batch, tamper, Some(&mut recorder))?;
     let (log, logged) = recorder.finish();
@@ -218,7 +218,7 @@ impl Parts {
             learning_rate: scalars.learning_rate,
             clip: outcome.clip,
             loss: outcome.loss,
-            cursor: u64::from(scalars.step) * u64::from(run.program.batch()),
+            cursor: u64::from(scalars.step) * u64::from(run.program.samples()),
         };
         CommittedStep { record, state, gradients: micro_batches, trace, log }
     }

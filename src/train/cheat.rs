@@ -205,12 +205,12 @@ fn nudge(bytes: &mut [u8]) {
 }
 
 impl Conduct for Cheat {
-    fn program(&mut self, program: &Program) -> Program {
-        match self.kind {
-            Kind::Digits => {
-                Program::new(StepSpec { products: ProductTable::uniform(1), ..program.spec.clone() })
+    fn program(&mut self, run: &Run) -> Program {
+        match (self.kind, run.job.model()) {
+            (Kind::Digits, Some(model)) => {
+                Program::new(StepSpec { products: ProductTable::uniform(1), ..model.step_spec() })
             }
-            _ => program.clone(),
+            _ => run.program.clone(),
         }
     }
 

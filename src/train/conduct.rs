@@ -10,8 +10,8 @@ use crate::step::{CommittedStep, committed_step};
 /// A trainer's conduct: each part is honest unless it is replaced.
 pub trait Conduct {
     /// The program that really runs.
-    fn program(&mut self, program: &Program) -> Program {
-        program.clone()
+    fn program(&mut self, run: &Run) -> Program {
+        run.program.clone()
     }
 
     /// Sees tensor `index` of the initial state, canonical bytes, before it is loaded.

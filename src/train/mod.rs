@@ -34,7 +34,7 @@ use crate::run::dir::{Run, RunFile, RunPaths};
 use crate::run::disk::Disk;
 use crate::run::gradients::GradientsWriter;
 use crate::run::transcript::{Transcript, TranscriptWriter};
-use crate::run::{RunError, checkpoint, data, dir, initial, read_job, read_logged_job, traces};
+use crate::run::{RunError, checkpoint, data, dir, initial, read_job, read_logged_job, read_program, traces};
 use crate::step::{CommittedStep, scalars, state_digests, state_root};
 use conduct::{Conduct, Honest};
 pub use error::TrainError;
@@ -83,6 +83,7 @@ pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
     }
     layout.check_unused()?;
     let (job_text, job) = if *logged { read_logged_job(job_path) } else { read_job(job_path) }?;
+    let (program, program_file) = read_program(job_path, &job)?;
     disk.create_folder(out)?;
     let folder = job_path.parent().unwrap_or(Path::new("."));
     let (mut data, mut sources) = (Vec::new(), Vec::new());
@@ -92,7 +93,6 @@ pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
         data.push(manifest);
         sources.push((source, tree));
     }
-    let program = job.program();
     let digest = program_digest(&program);
     let seed = seed(&job, &digest, &files_root(&data), challenge.as_ref());
     let begun = initial::of_job(&job, &program, folder)?;
@@ -121,7 +121,7 @@ pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
     if job.rounding.is_some() {
         disk.create_folder(&layout.logs())?;
     }
-    dir::create(disk, &layout, &file, &job_text, &sources)?;
+    dir::create(disk, &layout, &file, (&job_text, program_file.as_deref()), &sources)?;
     Run::open(out)
 }
 
@@ -131,14 +131,14 @@ pub fn disk_needed(run: &Run) -> u64 {
     let all = u64::from(run.job.steps / run.job.checkpoint.every) + 2;
     let checkpoints = run.job.checkpoint.keep.map_or(all, |keep| all.min(u64::from(keep) + 2));
     let data: u64 = run.file.data.iter().map(|f| f.bytes).sum();
-    let records = u64::from(run.job.steps) * (256 + 32 * u64::from(run.program.spec.micro_batches));
+    let records = u64::from(run.job.steps) * (256 + 32 * u64::from(run.program.micro_batches));
     let traces = match run.job.commit.granularity {
         Granularity::Operator => trace_bytes(run) * u64::from(run.job.steps),
         Granularity::Step | Granularity::Microbatch => 0,
     };
     // Thresholds that fit log about a hundredth of the values, in eight bits or so each.
     let values: u64 = run.program.micro.logged.iter().map(|product| product.elements() as u64).sum();
-    let logs = values / 100 * u64::from(run.program.spec.micro_batches) * u64::from(run.job.steps);
+    let logs = values / 100 * u64::from(run.program.micro_batches) * u64::from(run.job.steps);
     checkpoints * state + state / 3 + data + records + traces + logs
 }
 
@@ -151,7 +151,7 @@ fn trace_bytes(run: &Run) -> u64 {
         let held = traced(graph).into_iter();
         graph.nodes.iter().zip(held).filter(|(_, held)| *held).map(|(node, _)| node_bytes(node)).sum()
     };
-    let micro_batches = u64::from(run.program.spec.micro_batches);
+    let micro_batches = u64::from(run.program.micro_batches);
     micro_batches * graph_bytes(&run.program.micro)
         + (micro_batches - 1) * graph_bytes(&run.program.accumulate)
         + graph_bytes(&run.program.update)
@@ -255,7 +255,7 @@ fn train_by(
     let mut trainer = Trainer { disk, run, key, writer, gradients, before };
     let mut dataset = run.dataset()?;
     let program = match &mut by {
-        By::Alone(conduct) => Arc::new(conduct.program(&run.program)),
+        By::Alone(conduct) => Arc::new(conduct.program(run)),
         By::Ranks(_) => Arc::new(run.program.clone()),
     };
     let device = engine.describe();

@@ -64,9 +64,8 @@ fn trained(
         .iter()
         .map(|tensor| tensor.iter().flat_map(|word| word.to_le_bytes()).collect())
         .collect();
-    let spec = &program.spec;
-    let batch = (0..spec.micro_batches).map(|micro| {
-        let tensors = spec.model.batch(spec.micro_batch).into_iter().map(|tensor| {
+    let batch = (0..program.micro_batches).map(|micro| {
+        let tensors = program.batch.iter().map(|tensor| {
             let len = tensor.shape.iter().product::<u32>();
             (0..len).flat_map(|i| ((i + micro) * 7919 % 61).to_le_bytes()).collect()
         });

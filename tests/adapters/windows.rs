@@ -352,8 +352,7 @@ fn an_embedding_of_gpt_2_fits_default_limits() {
     let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
     let state: Vec<Vec<u8>> = init::state(&program, [1, 2]).iter().map(|tensor| words(tensor)).collect();
     let tokens = |stream: u32| words(&(0..16).map(|i| random(i, stream) % 50_257).collect::<Vec<u32>>());
-    let types = program.spec.model.batch(1);
-    let batch = MicroBatch { tensors: (0..types.len() as u32).map(tokens).collect() };
+    let batch = MicroBatch { tensors: (0..program.batch.len() as u32).map(tokens).collect() };
     let after = |engine: &mut dyn Engine| {
         let mut session = Session::new(engine, program.clone()).unwrap();
         session.load(&state).unwrap();

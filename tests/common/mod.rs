@@ -15,6 +15,8 @@ use tiebreak::commit::record::{Record, StepRecord};
 use tiebreak::commit::tree_head::Head;
 use tiebreak::engine::Engine;
 use tiebreak::engine::cpu::Cpu;
+use tiebreak::job::Job;
+use tiebreak::program::encoding::encode;
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
 use tiebreak::run::transcript::{self, TranscriptWriter};
@@ -68,6 +70,20 @@ every = 2
     );
     let path = folder.join("job.toml");
     std::fs::write(&path, job).unwrap();
+    path
+}
+
+/// [`gpt_job`], with its program as a file beside it in place of the tables that describe it.
+pub fn program_job(folder: &Path, granularity: &str, extra: &str) -> PathBuf {
+    let path = gpt_job(folder, granularity, extra);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let job = Job::parse("job", &text).unwrap();
+    std::fs::write(folder.join("gpt.program"), encode(&job.program(None).unwrap())).unwrap();
+    let described =
+        |part: &&str| ["[model]", "[optimizer]", "[batch]"].iter().all(|table| !part.starts_with(table));
+    let parts: Vec<&str> = text.split("\n\n").filter(described).collect();
+    let text = parts.join("\n\n").replace("clip_norm = 1.0", "program = \"gpt.program\"");
+    std::fs::write(&path, text).unwrap();
     path
 }
 

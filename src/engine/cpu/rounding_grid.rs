@@ -16,7 +16,7 @@ const TASK: usize = 1 << 15;
 /// Runs a node that is a cast or a rounding with a floor; says whether it was one.
 pub fn run<'a>(graph: &Graph, node: &Node, words: impl Fn(TensorId) -> &'a [u32], out: &mut [u32]) -> bool {
     let Primitive::Map { body, inputs, .. } = &node.primitive else { return false };
-    match body.name {
+    match &*body.name {
         "to_bf16.v1"
             if *body == bf16_body()
                 && inputs[0].offset == 0

@@ -3,8 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{BatchTensor, Init, Inputs, Loss, Parameter};
-use crate::arith::DType;
+use super::{BatchTensor, Init, Inputs, Loss, ModelParameter};
 use crate::program::builder::Builder;
 use crate::program::graph::TensorId;
 use crate::program::operators::{
@@ -101,23 +100,23 @@ impl Gpt {
         None
     }
 
-    pub(super) fn parameters(&self) -> Vec<Parameter> {
+    pub(super) fn parameters(&self) -> Vec<ModelParameter> {
         let (c, v) = (self.width, self.vocabulary);
         let normal = Init::Normal { std: self.init_std };
         let projection = Init::Normal { std: self.init_std / (2.0 * self.layers as f32).sqrt() };
         let mut table = Vec::new();
         let mut matrix = |name: String, shape: [u32; 2], init| {
-            table.push(Parameter { name, shape: shape.to_vec(), init, decayed: true });
+            table.push(ModelParameter { name, shape: shape.to_vec(), init, decayed: true });
         };
         matrix("token_embedding".into(), [v, c], normal);
         matrix("position_embedding".into(), [self.context, c], normal);
-        let vector = |table: &mut Vec<Parameter>, name: String, len, init| {
-            table.push(Parameter { name, shape: vec![len], init, decayed: false });
+        let vector = |table: &mut Vec<ModelParameter>, name: String, len, init| {
+            table.push(ModelParameter { name, shape: vec![len], init, decayed: false });
         };
         for layer in 0..self.layers {
             let name = |rest: &str| format!("block{layer}.{rest}");
-            let linear = |table: &mut Vec<Parameter>, rest: &str, outputs, inputs, init| {
-                table.push(Parameter {
+            let linear = |table: &mut Vec<ModelParameter>, rest: &str, outputs, inputs, init| {
+                table.push(ModelParameter {
                     name: name(&format!("{rest}.weight")),
                     shape: vec![outputs, inputs],
                     init,
@@ -139,7 +138,12 @@ impl Gpt {
         vector(&mut table, "final_norm.gain".into(), c, Init::Ones);
         vector(&mut table, "final_norm.bias".into(), c, Init::Zeros);
         if !self.tied {
-            table.push(Parameter { name: "head".into(), shape: vec![v, c], init: normal, decayed: true });
+            table.push(ModelParameter {
+                name: "head".into(),
+                shape: vec![v, c],
+                init: normal,
+                decayed: true,
+            });
         }
         table
     }
@@ -147,8 +151,8 @@ impl Gpt {
     pub(super) fn batch(&self, samples: u32) -> Vec<BatchTensor> {
         let shape = vec![samples * self.context];
         vec![
-            BatchTensor { name: "tokens", dtype: DType::U32, shape: shape.clone() },
-            BatchTensor { name: "labels", dtype: DType::U32, shape },
+            super::integers("tokens", shape.clone(), self.vocabulary),
+            super::integers("labels", shape, self.vocabulary),
         ]
     }
 

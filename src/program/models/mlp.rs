@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{BatchTensor, Init, Inputs, Loss, Parameter};
+use super::{BatchTensor, Init, Inputs, Loss, ModelParameter};
 use crate::program::builder::Builder;
 use crate::program::graph::TensorId;
 use crate::program::operators::{LinearClasses, cross_entropy, dropout, linear, relu};
@@ -46,19 +46,19 @@ impl Mlp {
         None
     }
 
-    pub(super) fn parameters(&self) -> Vec<Parameter> {
+    pub(super) fn parameters(&self) -> Vec<ModelParameter> {
         let widths = self.widths();
         let mut table = Vec::new();
         for (layer, pair) in widths.windows(2).enumerate() {
             // He initialisation (He et al., 2015).
             let init = Init::Normal { std: (2.0 / pair[0] as f32).sqrt() };
-            table.push(Parameter {
+            table.push(ModelParameter {
                 name: format!("layer{layer}.weight"),
                 shape: vec![pair[1], pair[0]],
                 init,
                 decayed: true,
             });
-            table.push(Parameter {
+            table.push(ModelParameter {
                 name: format!("layer{layer}.bias"),
                 shape: vec![pair[1]],
                 init: Init::Zeros,
@@ -69,7 +69,7 @@ impl Mlp {
     }
 
     pub(super) fn batch(&self, samples: u32) -> Vec<BatchTensor> {
-        super::byte_images(samples, self.inputs)
+        super::byte_images(samples, self.inputs, self.classes)
     }
 
     pub(super) fn forward(

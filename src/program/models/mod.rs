@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::builder::Builder;
 use super::expr::Body;
-use super::graph::TensorId;
+use super::graph::{TensorId, TensorType};
 use super::operators::Dropout;
 use crate::arith::DType;
 
@@ -42,9 +42,9 @@ pub enum Init {
     },
 }
 
-/// One trained tensor, in the table's order. The order is part of the program.
+/// One tensor that may be trained, in the table's order. The order is part of the program.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Parameter {
+pub struct ModelParameter {
     /// The name, unique in the model.
     pub name: String,
     /// The dimensions.
@@ -55,14 +55,24 @@ pub struct Parameter {
     pub decayed: bool,
 }
 
-/// The tensors of one micro-batch that come from data: (name, type, shape), the first dimension over samples.
+/// A tensor of one micro-batch that comes from data.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchTensor {
-    /// The name, unique in the model's batch.
-    pub name: &'static str,
+    /// The name, unique in the batch.
+    pub name: String,
     /// The elements' type.
     pub dtype: DType,
     /// The dimensions, samples first.
     pub shape: Vec<u32>,
+    /// What every number in it is below.
+    pub below: u32,
+}
+
+impl BatchTensor {
+    /// The tensor's type.
+    pub fn ty(&self) -> TensorType {
+        TensorType { dtype: self.dtype, shape: self.shape.clone() }
+    }
 }
 
 /// Byte images as a model wants them.
@@ -119,7 +129,7 @@ pub struct Loss {
 
 impl Model {
     /// The trained tensors, in the order of the program.
-    pub fn parameters(&self) -> Vec<Parameter> {
+    pub fn parameters(&self) -> Vec<ModelParameter> {
         match self {
             Model::Gpt(gpt) => gpt.parameters(),
             Model::Mlp(mlp) => mlp.parameters(),
@@ -129,7 +139,7 @@ impl Model {
 
     /// Number of trained scalars.
     pub fn parameter_count(&self) -> u64 {
-        let scalars = |p: Parameter| p.shape.iter().fold(1u64, |n, &d| n.saturating_mul(d.into()));
+        let scalars = |p: ModelParameter| p.shape.iter().fold(1u64, |n, &d| n.saturating_mul(d.into()));
         self.parameters().into_iter().map(scalars).fold(0, u64::saturating_add)
     }
 
@@ -148,15 +158,6 @@ impl Model {
             Model::Gpt(_) => None,
             Model::Mlp(mlp) => Some(Images { bytes: mlp.inputs, shape: None, classes: mlp.classes }),
             Model::Resnet(resnet) => Some(resnet.images()),
-        }
-    }
-
-    /// What the numbers of a tensor of [`Model::batch`] must be below.
-    pub fn below(&self, tensor: &str) -> u32 {
-        match (self, self.images()) {
-            (Model::Gpt(gpt), _) => gpt.vocabulary,
-            (_, Some(images)) if tensor == "labels" => images.classes,
-            _ => 256,
         }
     }
 
@@ -187,12 +188,14 @@ impl Model {
     }
 }
 
+/// A tensor of a batch of U32.
+fn integers(name: &str, shape: Vec<u32>, below: u32) -> BatchTensor {
+    BatchTensor { name: name.into(), dtype: DType::U32, shape, below }
+}
+
 /// The batch of a classifier of images of `bytes` bytes.
-fn byte_images(samples: u32, bytes: u32) -> Vec<BatchTensor> {
-    vec![
-        BatchTensor { name: "pixels", dtype: DType::U32, shape: vec![samples, bytes] },
-        BatchTensor { name: "labels", dtype: DType::U32, shape: vec![samples] },
-    ]
+fn byte_images(samples: u32, bytes: u32, classes: u32) -> Vec<BatchTensor> {
+    vec![integers("pixels", vec![samples, bytes], 256), integers("labels", vec![samples], classes)]
 }
 
 /// Pixel bytes to 0..=1.

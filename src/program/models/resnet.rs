@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{BatchTensor, Images, Init, Inputs, Loss, Parameter};
+use super::{BatchTensor, Images, Init, Inputs, Loss, ModelParameter};
 use crate::arith::DType;
 use crate::program::builder::Builder;
 use crate::program::graph::{TensorId, View};
@@ -74,11 +74,11 @@ impl Convolution {
         self.to().iter().map(|&n| u64::from(n)).product()
     }
 
-    fn parameter(&self, name: String) -> Parameter {
+    fn parameter(&self, name: String) -> ModelParameter {
         let &Convolution { inputs, outputs, kernel, .. } = self;
         // He initialisation (He et al., 2015).
         let init = Init::Normal { std: (2.0 / (kernel * kernel * inputs) as f32).sqrt() };
-        Parameter { name, shape: vec![outputs, kernel, kernel, inputs], init, decayed: true }
+        ModelParameter { name, shape: vec![outputs, kernel, kernel, inputs], init, decayed: true }
     }
 }
 
@@ -171,10 +171,10 @@ impl Resnet {
         sizes.into_iter().chain(stages).find_map(|(key, value, max)| within(key, value, max))
     }
 
-    pub(super) fn parameters(&self) -> Vec<Parameter> {
+    pub(super) fn parameters(&self) -> Vec<ModelParameter> {
         let mut table = Vec::new();
         let norm = |name: &str, channels: u32| {
-            [("gain", Init::Ones), ("bias", Init::Zeros)].map(|(part, init)| Parameter {
+            [("gain", Init::Ones), ("bias", Init::Zeros)].map(|(part, init)| ModelParameter {
                 name: format!("{name}.{part}"),
                 shape: vec![channels],
                 init,
@@ -193,13 +193,13 @@ impl Resnet {
         let last = *self.stages.last().expect("a network has a stage");
         table.extend(norm("norm", last));
         let init = Init::Normal { std: (1.0 / last as f32).sqrt() };
-        table.push(Parameter {
+        table.push(ModelParameter {
             name: "head.weight".into(),
             shape: vec![self.classes, last],
             init,
             decayed: true,
         });
-        table.push(Parameter {
+        table.push(ModelParameter {
             name: "head.bias".into(),
             shape: vec![self.classes],
             init: Init::Zeros,
@@ -209,7 +209,7 @@ impl Resnet {
     }
 
     pub(super) fn batch(&self, samples: u32) -> Vec<BatchTensor> {
-        super::byte_images(samples, self.images().bytes)
+        super::byte_images(samples, self.images().bytes, self.classes)
     }
 
     pub(super) fn forward(

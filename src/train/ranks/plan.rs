@@ -59,7 +59,7 @@ impl ShardPlan {
     /// # Errors
     /// As [`divides`].
     pub fn new(program: &Program, ranks: u32) -> Result<ShardPlan, RankError> {
-        let micro_batches = program.spec.micro_batches;
+        let micro_batches = program.micro_batches;
         divides(micro_batches, ranks)?;
         let mut plan = ShardPlan {
             ranks,

@@ -184,10 +184,11 @@ pub(super) fn compute(
     let rank = collective.rank();
     let granularity = run.job.commit.granularity;
     let hashing = granularity == Granularity::Operator;
-    let mut recorder =
-        run.job.rounding.as_ref().map(|rounding| {
-            Recorder::new(rounding, &run.program.micro, run.program.spec.micro_batches, None)
-        });
+    let mut recorder = run
+        .job
+        .rounding
+        .as_ref()
+        .map(|rounding| Recorder::new(rounding, &run.program.micro, run.program.micro_batches, None));
     let mut honest = None;
     let rounder = recorder.as_mut().map(|recorder| recorder as &mut dyn Rounder);
     let mut tracer = Tracer::new(hashing, &mut honest, rounder);

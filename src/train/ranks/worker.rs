@@ -13,6 +13,7 @@ use crate::commit::codec::{Decoder, Encoder};
 use crate::engine::session::Session;
 use crate::engine::{Engine, EngineError};
 use crate::job::JOB_MAX;
+use crate::program::encoding::PROGRAM_MAX;
 use crate::program::step::{MicroBatch, Program};
 use crate::run::dir::{RUN_JSON_MAX, Run, RunPaths};
 use crate::step::{scalars, state_digests, state_root};
@@ -28,16 +29,21 @@ const STEP_BYTES: usize = 8;
 /// If the engine fails, rank 0 or another rank is lost, or the run is not one that this version can work on.
 pub fn work(engine: &mut dyn Engine, collective: &mut dyn Collective) -> Result<(), TrainError> {
     let malformed = |source: Malformed| RankError::Malformed { rank: 0, source };
-    let welcome = collective.receive(0, Kind::Welcome, RUN_JSON_MAX + JOB_MAX + 8)?;
+    let welcome = collective.receive(0, Kind::Welcome, RUN_JSON_MAX + JOB_MAX + PROGRAM_MAX + 12)?;
     let mut d = Decoder::new("welcome", &welcome);
     let mut texts = || {
         let json = d.text(RUN_JSON_MAX as usize)?;
-        Ok((json, d.text(JOB_MAX as usize)?))
+        Ok((json, d.text(JOB_MAX as usize)?, d.bytes(PROGRAM_MAX as usize)?))
     };
-    let (json, job) = texts().map_err(malformed)?;
+    let (json, job, program_file) = texts().map_err(malformed)?;
     // The folder only names the texts in errors: nothing is opened there.
     let layout = RunPaths { root: PathBuf::from("run of rank 0") };
-    let run = Run::from_texts(layout, json, job)?;
+    let run = Run::from_texts(
+        layout,
+        json,
+        job,
+        Some(program_file).filter(|file| !file.is_empty()).map(<[u8]>::to_vec),
+    )?;
     let plan = ShardPlan::new(&run.program, collective.ranks())?;
     let program = Arc::new(run.program.clone());
     let mut session = match run.job.rounding {
@@ -61,7 +67,7 @@ pub fn work(engine: &mut dyn Engine, collective: &mut dyn Collective) -> Result<
             return Ok(());
         }
         let check = Some(check).filter(|check| *check != NO_CHECK);
-        if step > run.job.steps || check.is_some_and(|check| check >= run.program.spec.micro_batches) {
+        if step > run.job.steps || check.is_some_and(|check| check >= run.program.micro_batches) {
             let why = "the run has no such step or micro-batch";
             return Err(malformed(Malformed::invalid("step", why)).into());
         }
@@ -90,7 +96,7 @@ fn receive_batches(
     program: &Program,
     count: usize,
 ) -> Result<Vec<MicroBatch>, TrainError> {
-    let types = program.spec.model.batch(program.spec.micro_batch);
+    let types = &program.batch;
     let lens: Vec<usize> = types
         .iter()
         .map(|ty| ty.shape.iter().map(|&d| d as usize).product::<usize>() * ty.dtype.size())

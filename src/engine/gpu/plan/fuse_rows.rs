@@ -250,15 +250,18 @@ mod tests {
     use crate::program::step::{Program, StepSpec};
 
     fn gpt(width: u32, context: u32, dropout: f32) -> Program {
-        let gpt = Gpt { width, context, dropout, ..GPT };
-        Program::new(StepSpec {
+        Program::new(spec(Gpt { width, context, dropout, ..GPT }))
+    }
+
+    fn spec(gpt: Gpt) -> StepSpec {
+        StepSpec {
             model: Model::Gpt(gpt),
             optimizer: Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 },
             clip_norm: Some(1.0),
             micro_batch: 2,
             micro_batches: 2,
             products: ProductTable::preset(),
-        })
+        }
     }
 
     const GPT: Gpt = Gpt {
@@ -366,9 +369,8 @@ mod tests {
         };
         // A micro-batch of GPT-2 124M, 8 texts of 1024 tokens, two digits.
         let gpt_2 = Gpt { vocabulary: 50_257, context: 1024, layers: 12, heads: 12, width: 768, ..GPT };
-        let spec = gpt(64, 64, 0.0).spec;
         let products = ProductTable::uniform(2);
-        let spec = StepSpec { model: Model::Gpt(gpt_2), micro_batch: 8, products, ..spec };
+        let spec = StepSpec { micro_batch: 8, products, ..spec(gpt_2) };
         let Program { micro, update, .. } = Program::new(spec);
         for (graph, limits, share) in [
             (&micro, Limits::WEBGPU, 75),

@@ -30,7 +30,7 @@ pub fn shader(body: &Body, dims: [u32; 4], origin: [u32; 4], inputs: &[View]) ->
 
     let mut text = includes(&[body]);
     write_text(&mut text, body, inputs, uniform.len() / 4, first_constant);
-    let text = shaders::compose_text(body.name, &text).expect("its includes are there");
+    let text = shaders::compose_text(&body.name, &text).expect("its includes are there");
     Shader { text: text.into(), uniform, groups: linear_groups(elements) }
 }
 

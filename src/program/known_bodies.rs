@@ -1,0 +1,236 @@
+//! The bodies whose names this version gives a meaning: a program may use such a name for nothing else.
+//!
+//! The table is found, not written: the catalogue's operators and small programs of every model kind are built twice, with other numbers, and
+//! the constants that differ are those that depend on a program's numbers. All other instructions have to be the same.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::OnceLock;
+
+use super::builder::Builder;
+use super::catalogue::{Attributes, OPERATORS};
+use super::expr::{Body, Instr, Reg};
+use super::graph::{Graph, Primitive, View};
+use super::logged::ROUND_TO_GRID;
+use super::models::{Gelu, Gpt, Mlp, Model, Resnet};
+use super::optimizer::Optimizer;
+use super::products::{ProductClass, ProductTable};
+use super::step::{Program, StepSpec};
+use crate::arith::DType;
+use crate::arith::rounding_grid::GridRule;
+
+/// A body, and which of its constants depend on a program's numbers.
+struct Template {
+    code: Vec<Instr>,
+    free: Vec<bool>,
+}
+
+type Table = HashMap<String, Vec<Template>>;
+
+/// What is wrong with a body that has a known name, if anything.
+pub fn error(body: &Body) -> Option<String> {
+    static TABLE: OnceLock<Table> = OnceLock::new();
+    if PRIMITIVES.contains(&&*body.name) {
+        return Some(format!("{} is the name of another kind of node", body.name));
+    }
+    // Where a logged product ends; compared whole, with the product.
+    if body.name == ROUND_TO_GRID {
+        return None;
+    }
+    let templates = TABLE.get_or_init(table).get(&*body.name)?;
+    let is_known = templates.iter().any(|template| template.is(body));
+    (!is_known).then(|| format!("the body is not what {} means", body.name))
+}
+
+/// The names of the other primitives.
+const PRIMITIVES: [&str; 11] = [
+    "gather.v1",
+    "patches.v1",
+    "row_max.v1",
+    "tree_sum.v1",
+    "segment_sum.v1",
+    "group_order.v1",
+    "group_offsets.v1",
+    "scale.v1",
+    "quantise.v1",
+    "product.v1",
+    "product_rest.v1",
+];
+
+impl Template {
+    /// Whether a body computes the same, up to free constants. Equal constants share an instruction, so registers are compared by
+    /// what they hold.
+    fn is(&self, body: &Body) -> bool {
+        let last = |code: &[Instr]| code.len().checked_sub(1).map(|at| Reg(at as u8));
+        let (Some(ours), Some(theirs)) = (last(&self.code), last(&body.code)) else { return false };
+        let (mut waiting, mut done) = (vec![(ours, theirs)], HashSet::new());
+        while let Some((ours, theirs)) = waiting.pop() {
+            if !done.insert((ours.0, theirs.0)) {
+                continue;
+            }
+            let (at, of) = (self.code[usize::from(ours.0)], body.code[usize::from(theirs.0)]);
+            let same = match (at, of) {
+                (Instr::Const(x), Instr::Const(y)) => x == y || self.free[usize::from(ours.0)],
+                (Instr::Input(x), Instr::Input(y)) | (Instr::Index(x), Instr::Index(y)) => x == y,
+                _ => at.opcode() == of.opcode(),
+            };
+            if !same {
+                return false;
+            }
+            waiting.extend(at.operands().into_iter().zip(of.operands()));
+        }
+        true
+    }
+}
+
+/// Adds the bodies of two graphs that differ in their numbers only.
+fn add(table: &mut Table, first: &Graph, second: &Graph) {
+    let bodies = |graph: &Graph| {
+        let bodies = graph.nodes.iter().filter_map(|node| match &node.primitive {
+            Primitive::Map { body, .. } if body.name != ROUND_TO_GRID => Some(body.clone()),
+            _ => None,
+        });
+        bodies.collect::<Vec<Body>>()
+    };
+    let (first, second) = (bodies(first), bodies(second));
+    let names = |bodies: &[Body]| bodies.iter().map(|body| body.name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&first), names(&second), "programs of the table are built alike");
+    for (x, y) in first.into_iter().zip(second) {
+        assert_eq!(x.code.len(), y.code.len(), "no two constants of {} are one", x.name);
+        let free: Vec<bool> = x.code.iter().zip(&y.code).map(|(a, b)| a != b).collect();
+        let templates = table.entry(x.name.to_string()).or_default();
+        if !templates.iter().any(|have| have.code == x.code && have.free == free) {
+            templates.push(Template { code: x.code, free });
+        }
+    }
+}
+
+fn table() -> Table {
+    let mut table = Table::new();
+    for number in 0..OPERATORS.len() {
+        for gradient in [false, true] {
+            if let (Some(x), Some(y)) = (operator(number, 0, gradient), operator(number, 1, gradient)) {
+                add(&mut table, &x, &y);
+            }
+        }
+    }
+    for decay in [false, true] {
+        for (x, y) in specs(0, decay).into_iter().zip(specs(1, decay)) {
+            let (x, y) = (Program::new(x), Program::new(y));
+            for (x, y) in [(&x.micro, &y.micro), (&x.accumulate, &y.accumulate), (&x.update, &y.update)] {
+                add(&mut table, x, y);
+            }
+        }
+    }
+    for digits in 1..=3 {
+        for bits in [16, 26] {
+            let graph = product(digits, bits);
+            add(&mut table, &graph, &graph);
+        }
+    }
+    table
+}
+
+/// An operator of the catalogue by itself; `second`: with other numbers.
+fn operator(number: usize, second: u32, gradient: bool) -> Option<Graph> {
+    let operator = &OPERATORS[number];
+    let tenth = second as f32 / 16.0;
+    let attributes = Attributes {
+        samples: 1,
+        heads: 1,
+        stride: 1,
+        padding: 0,
+        p: 0.21 + tenth,
+        number: 7 + second,
+        epsilon: 1e-5 + tenth,
+        beta1: 0.81 + tenth,
+        beta2: 0.83 + tenth,
+        weight_decay: 0.11 + tenth,
+        momentum: 0.61 + tenth,
+        max_norm: 1.7 + tenth,
+    };
+    let size = |word: &str| 5 + 2 * second + u32::from(word.as_bytes()[0]) % 3;
+    let shape = |shape: &str| match shape {
+        "*" => vec![size("*")],
+        words => words.split(' ').map(|word| word.parse().unwrap_or_else(|_| size(word))).collect(),
+    };
+    let shapes: Vec<Vec<u32>> = operator.inputs.iter().map(|input| shape(input.shape)).collect();
+    let mut builder = Builder::new(ProductTable::preset());
+    operator.append(&mut builder, &shapes, &attributes, gradient).ok()?;
+    Some(builder.into_graph())
+}
+
+/// Small programs with every optimizer and model kind; `second`: with other numbers.
+fn specs(second: u32, decay: bool) -> Vec<StepSpec> {
+    let tenth = second as f32 / 16.0;
+    let gpt = |gelu, tied, dropout: f32| {
+        let (vocabulary, context, width) = (17 + second, 5 + second, 6 + 4 * second);
+        Model::Gpt(Gpt {
+            vocabulary,
+            context,
+            layers: 1,
+            heads: 2,
+            width,
+            gelu,
+            dropout,
+            tied,
+            init_std: 0.02,
+        })
+    };
+    let stages = vec![3 + second, 5 + second];
+    let models = [
+        gpt(Gelu::Tanh, true, 0.21 + tenth),
+        gpt(Gelu::Erf, false, 0.0),
+        Model::Mlp(Mlp { inputs: 7 + second, hidden: vec![5], classes: 3, dropout: 0.11 + tenth }),
+        Model::Resnet(Resnet {
+            height: 6 + second,
+            width: 6 + second,
+            planes: 2,
+            stages,
+            blocks: 2,
+            classes: 4,
+        }),
+    ];
+    let weight_decay = if decay { 0.11 + tenth } else { 0.0 };
+    let adamw =
+        Optimizer::Adamw { beta1: 0.81 + tenth, beta2: 0.83 + tenth, epsilon: 1e-5 + tenth, weight_decay };
+    let sgd = Optimizer::Sgd { momentum: 0.61 + tenth, weight_decay };
+    let spec = |(model, optimizer): (Model, Optimizer)| StepSpec {
+        model,
+        optimizer,
+        clip_norm: Some(1.7 + tenth),
+        micro_batch: 2,
+        micro_batches: 1,
+        products: ProductTable::preset(),
+    };
+    models.into_iter().zip([adamw, sgd].into_iter().cycle()).map(spec).collect()
+}
+
+/// A product on a grid.
+fn product(digits: u8, bits: u8) -> Graph {
+    let mut products = ProductTable::uniform(digits);
+    products.set_logged(ProductClass::Linear, GridRule { bits, floor: 0 });
+    let mut builder = Builder::new(products);
+    let [a, b] = ["a", "b"].map(|name| builder.input(name, DType::F32, &[2, 3]));
+    let [a, b] = [a, b].map(|tensor| View { tensor, offset: 0, dims: [1, 1, 2, 3], strides: [0, 0, 3, 1] });
+    builder.product(ProductClass::Linear, a, b, &[2, 2]);
+    builder.into_graph()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_table_is_made() {
+        let table = super::table();
+        for name in [
+            "gelu.v1",
+            "adamw_w.v1",
+            "dropout.v1",
+            "pixel.v1",
+            "two_parts.v1",
+            "split_low.v1",
+            "mean_pool.v1",
+        ] {
+            assert!(table.contains_key(name), "{name}");
+        }
+    }
+}

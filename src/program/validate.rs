@@ -1,0 +1,558 @@
+//! What every program has to be, so that no engine meets a node that it cannot run: the rules of `docs/ARITHMETIC.md`, section 9.
+//!
+//! Programs that this crate builds keep them by construction (the builder asserts some); programs from files are checked here. Every number
+//! is compared as a u64 before anything is computed of it.
+
+use std::collections::HashSet;
+
+use super::graph::{Graph, Node, Port, Primitive, TensorId, TensorType, View, block_count, leaf_block};
+use super::im2col::ConvGeometry;
+use super::known_bodies;
+use super::logged;
+use super::models::Init;
+use super::step::{Program, port, state_bytes, sum_graph};
+use crate::arith::DType;
+use crate::program::expr::Body;
+
+/// The most samples of a batch.
+pub const SAMPLES_MAX: u64 = 1 << 24;
+/// The most micro-batches of a step.
+pub const MICRO_BATCHES_MAX: u32 = 1 << 16;
+/// The most elements of a tensor.
+pub const TENSOR_MAX: u64 = 1 << 31;
+/// The most bytes of a training state.
+pub const STATE_MAX: u64 = 1 << 40;
+/// The most bytes of all tensors of a graph together.
+pub const GRAPH_MAX: u64 = 1 << 46;
+/// The most input views of a map: with the output they are the eight buffers that every GPU can bind at once.
+pub const MAP_INPUTS_MAX: usize = 7;
+/// What a convolution's numbers stay below, so that no place of a pixel wraps around.
+const GEOMETRY_MAX: u64 = 1 << 15;
+
+type Check = Result<(), String>;
+
+fn ensure(holds: bool, why: impl FnOnce() -> String) -> Check {
+    if holds { Ok(()) } else { Err(why()) }
+}
+
+/// Whether engines can run a program.
+///
+/// # Errors
+/// What is wrong, with the graph and the node.
+pub fn program(program: &Program) -> Check {
+    numbers(program)?;
+    tables(program)?;
+    for (name, graph) in
+        [("micro", &program.micro), ("accumulate", &program.accumulate), ("update", &program.update)]
+    {
+        self::graph(program, graph).map_err(|why| format!("{name} graph: {why}"))?;
+    }
+    ensure(program.accumulate == sum_graph(&program.gradients()), || {
+        "accumulate graph: it is not the sums of the gradients and the loss".into()
+    })?;
+    micro_ports(program).map_err(|why| format!("micro graph: {why}"))?;
+    update_ports(program).map_err(|why| format!("update graph: {why}"))?;
+    ensure(program.update.logged.is_empty(), || "update graph: it has logged products".into())
+}
+
+/// The numbers of the step.
+fn numbers(program: &Program) -> Check {
+    let Program { micro_batch, micro_batches, labels_per_sample, corrections, .. } = program;
+    ensure((1..=MICRO_BATCHES_MAX).contains(micro_batches), || {
+        format!("a step has 1 to {MICRO_BATCHES_MAX} micro-batches, not {micro_batches}")
+    })?;
+    let samples = u64::from(*micro_batch) * u64::from(*micro_batches);
+    ensure((1..=SAMPLES_MAX).contains(&samples), || {
+        format!("a batch has 1 to {SAMPLES_MAX} samples, not {samples}")
+    })?;
+    let labels = samples * u64::from(*labels_per_sample);
+    ensure((1..=u64::from(u32::MAX)).contains(&labels), || {
+        format!("a batch has 1 to {} labels, not {labels}", u32::MAX)
+    })?;
+    let betas = corrections.iter().all(|&beta| (0.0..1.0).contains(&f32::from_bits(beta)));
+    ensure([0, 2].contains(&corrections.len()) && betas, || {
+        "the bias corrections are none, or two of at least 0 and below 1".into()
+    })
+}
+
+/// The number of elements of a shape of 1 to 4 dimensions of at least 1.
+fn elements(shape: &[u32]) -> Result<u64, String> {
+    let count = shape.iter().fold(1u64, |n, &d| n.saturating_mul(u64::from(d)));
+    ensure((1..=4).contains(&shape.len()) && (1..=TENSOR_MAX).contains(&count), || {
+        format!("the shape {shape:?} is not of 1 to 4 dimensions and 1 to {TENSOR_MAX} elements")
+    })?;
+    Ok(count)
+}
+
+fn init_error(init: Init) -> bool {
+    matches!(init, Init::Normal { std } if !(std >= 0.0 && std.is_finite()))
+}
+
+/// The tables of the batch and the state.
+fn tables(program: &Program) -> Check {
+    let mut names = HashSet::new();
+    let unique = |names: &mut HashSet<String>, name: String| {
+        ensure(names.insert(name.clone()), || format!("two tensors are named {name}"))
+    };
+    for tensor in &program.batch {
+        let named = |why: String| format!("batch tensor {}: {why}", tensor.name);
+        unique(&mut names, port::batch(&tensor.name))?;
+        elements(&tensor.shape).map_err(named)?;
+        ensure(tensor.shape[0].is_multiple_of(program.micro_batch), || {
+            named("its first dimension is not of so many rows for each sample of the micro-batch".into())
+        })?;
+        let bounded = match tensor.dtype {
+            DType::U32 => tensor.below > 0,
+            DType::F32 => tensor.below == 0,
+            _ => false,
+        };
+        ensure(bounded, || named("it is neither U32 with a bound above 0 nor F32 with the bound 0".into()))?;
+    }
+    let reserved = ["param", "buffer", "batch", "scalar", "grad", "left", "right"];
+    for slot in &program.slots {
+        ensure(!slot.contains('/') && !reserved.contains(&slot.as_str()), || {
+            format!("{slot} cannot be the name of a slot")
+        })?;
+    }
+    ensure(program.parameters.iter().any(|p| !p.frozen), || "no parameter is trained".into())?;
+    // The state lists a name for every parameter, so its length is bounded by what was decoded only once this product is.
+    let tensors = program.parameters.len().saturating_mul(program.slots.len() + 1);
+    ensure(tensors <= 1 << 24, || format!("the state has {tensors} tensors, more than {}", 1 << 24))?;
+    let state = program.state_with_init();
+    for (tensor, init) in &state {
+        unique(&mut names, tensor.name.clone())?;
+        elements(&tensor.shape).map_err(|why| format!("{}: {why}", tensor.name))?;
+        ensure(!init_error(*init), || {
+            format!("{}: its standard deviation is no finite number of at least 0", tensor.name)
+        })?;
+    }
+    let bytes = state_bytes(&program.state());
+    ensure(bytes <= STATE_MAX, || format!("the state has {bytes} bytes, more than {STATE_MAX}"))
+}
+
+/// What makes a tensor of a graph.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Maker {
+    /// Nothing so far.
+    None,
+    /// The input port with this number.
+    Input(usize),
+    /// The node with this number.
+    Node(usize),
+}
+
+/// A graph whose nodes are checked one after another.
+struct Checker<'a> {
+    program: &'a Program,
+    graph: &'a Graph,
+    makers: Vec<Maker>,
+}
+
+/// One graph by itself: types, ports that are there, nodes in order, and each node's own rules.
+fn graph(program: &Program, graph: &Graph) -> Check {
+    let mut bytes = 0u64;
+    for (number, ty) in graph.tensors.iter().enumerate() {
+        let count = elements(&ty.shape).map_err(|why| format!("tensor {number}: {why}"))?;
+        bytes = bytes.saturating_add(count * ty.dtype.size() as u64);
+    }
+    ensure(bytes <= GRAPH_MAX, || format!("its tensors have {bytes} bytes, more than {GRAPH_MAX}"))?;
+    let mut checker = Checker { program, graph, makers: vec![Maker::None; graph.tensors.len()] };
+    for (number, port) in graph.inputs.iter().enumerate() {
+        checker
+            .make(port.tensor, Maker::Input(number))
+            .map_err(|why| format!("input {}: {why}", port.name))?;
+    }
+    for (number, node) in graph.nodes.iter().enumerate() {
+        let named = |why| format!("node {number} ({}, {}): {why}", node.operator, node.primitive.name());
+        for input in node.primitive.inputs() {
+            checker.made(input).map_err(named)?;
+        }
+        checker.tensor_exists(node.output).map_err(named)?;
+        checker.node(node).map_err(named)?;
+        checker.make(node.output, Maker::Node(number)).map_err(named)?;
+    }
+    let mut returned = HashSet::new();
+    for port in &graph.outputs {
+        let named = |why| format!("output {}: {why}", port.name);
+        checker.made(port.tensor).map_err(named)?;
+        let by_node = matches!(checker.makers[port.tensor.0 as usize], Maker::Node(_));
+        ensure(by_node && returned.insert(port.tensor), || {
+            named("no node makes it, or it is another output as well".into())
+        })?;
+    }
+    let mut needed = graph.clone();
+    needed.remove_dead_nodes();
+    if let Some(dead) = graph.nodes.iter().zip(&needed.nodes).find(|(all, kept)| all != kept) {
+        return Err(format!("no output needs the node of {}", dead.0.operator));
+    }
+    ensure(graph.nodes.len() == needed.nodes.len(), || "no output needs its last node".into())?;
+    checker.logged()
+}
+
+impl<'a> Checker<'a> {
+    fn tensor_exists(&self, id: TensorId) -> Check {
+        ensure((id.0 as usize) < self.makers.len(), || format!("there is no tensor {}", id.0))
+    }
+
+    /// Notes what makes a tensor.
+    fn make(&mut self, id: TensorId, maker: Maker) -> Check {
+        self.tensor_exists(id)?;
+        let place = &mut self.makers[id.0 as usize];
+        ensure(*place == Maker::None, || format!("tensor {} is made twice", id.0))?;
+        *place = maker;
+        Ok(())
+    }
+
+    /// Whether a tensor is there, and made before.
+    fn made(&self, id: TensorId) -> Check {
+        self.tensor_exists(id)?;
+        ensure(self.makers[id.0 as usize] != Maker::None, || {
+            format!("tensor {} is read before it is made", id.0)
+        })
+    }
+
+    /// The node that makes a tensor.
+    fn maker(&self, id: TensorId) -> Option<&'a Node> {
+        match self.makers.get(id.0 as usize)? {
+            Maker::Node(number) => self.graph.nodes.get(*number),
+            _ => None,
+        }
+    }
+
+    fn ty(&self, id: TensorId) -> &'a TensorType {
+        &self.graph.tensors[id.0 as usize]
+    }
+
+    fn len(&self, id: TensorId) -> u64 {
+        self.ty(id).shape.iter().map(|&d| u64::from(d)).product()
+    }
+
+    fn is(&self, id: TensorId, dtype: DType) -> Check {
+        let found = self.ty(id).dtype;
+        ensure(found == dtype, || format!("tensor {} is {found:?}, {dtype:?} is wanted", id.0))
+    }
+
+    fn has_len(&self, id: TensorId, len: u64) -> Check {
+        let found = self.len(id);
+        ensure(found == len, || format!("tensor {} has {found} elements, {len} are wanted", id.0))
+    }
+
+    fn has_shape(&self, id: TensorId, shape: &[u64]) -> Check {
+        let found = &self.ty(id).shape;
+        let same = found.len() == shape.len() && found.iter().zip(shape).all(|(&a, &b)| u64::from(a) == b);
+        ensure(same, || format!("tensor {} has shape {found:?}, {shape:?} is wanted", id.0))
+    }
+
+    /// Whether a view has elements and stays in its tensor.
+    fn view(&self, view: &View) -> Check {
+        ensure(!view.dims.contains(&0), || "a view has no elements".into())?;
+        let steps = view.dims.iter().zip(view.strides);
+        // Each product is below 2^64, and so is the sum where none is above the tensor's length.
+        let mut last = u64::from(view.offset);
+        for (&dim, stride) in steps {
+            last = last.saturating_add(u64::from(dim - 1) * u64::from(stride));
+        }
+        ensure(last < self.len(view.tensor), || format!("a view of tensor {} leaves it", view.tensor.0))
+    }
+
+    fn node(&self, node: &Node) -> Check {
+        match &node.primitive {
+            Primitive::Map { body, dims, inputs } => self.map(node.output, body, *dims, inputs),
+            Primitive::Gather { .. } => self.gather(node),
+            Primitive::Im2col { input, geometry } => self.im2col(node.output, *input, geometry),
+            Primitive::RowMax { input, block } => self.row_max(node.output, *input, *block),
+            Primitive::TreeSum { input, outer, len, inner, block } => {
+                self.tree_sum(node.output, *input, [*outer, *len, *inner], *block)
+            }
+            Primitive::SegmentSum { input, order, offsets } => {
+                self.segment_sum(node.output, [*input, *order, *offsets])
+            }
+            Primitive::GroupOrder { classes, bound } => {
+                self.is(node.output, DType::U32)?;
+                self.below(*classes, *bound)?;
+                self.has_shape(node.output, &[self.len(*classes)])
+            }
+            Primitive::GroupOffsets { classes, bound } => {
+                self.is(node.output, DType::U32)?;
+                self.below(*classes, *bound)?;
+                self.has_shape(node.output, &[u64::from(*bound) + 1])
+            }
+            Primitive::Absmax { input, block } => self.absmax(node.output, input, *block),
+            Primitive::Quantise { input, absmaxes, digits, block } => {
+                self.quantise(node.output, input, *absmaxes, (*digits, *block))
+            }
+            Primitive::Product { a, absmaxes_a, b, absmaxes_b, block, .. } => {
+                self.product(node.output, [*a, *b], [*absmaxes_a, *absmaxes_b], *block)
+            }
+            Primitive::Native { .. } => Err("a program has no native products".into()),
+        }
+    }
+
+    fn map(&self, output: TensorId, body: &Body, dims: [u32; 4], inputs: &[View]) -> Check {
+        let versioned = body.name.rsplit_once(".v").is_some_and(|(name, version)| {
+            let digits = version.bytes().all(|b| b.is_ascii_digit());
+            !name.is_empty() && !version.is_empty() && digits
+        });
+        ensure(versioned, || "a body's name ends in a version, such as .v1".into())?;
+        ensure(inputs.len() <= MAP_INPUTS_MAX, || format!("a map has at most {MAP_INPUTS_MAX} inputs"))?;
+        body.error(inputs.len()).map_or(Ok(()), Err)?;
+        known_bodies::error(body).map_or(Ok(()), Err)?;
+        for view in inputs {
+            ensure(view.dims == dims, || "an input has other dimensions than the index space".into())?;
+            ensure(matches!(self.ty(view.tensor).dtype, DType::F32 | DType::U32), || {
+                format!("tensor {} is neither F32 nor U32", view.tensor.0)
+            })?;
+            self.view(view)?;
+        }
+        ensure(matches!(self.ty(output).dtype, DType::F32 | DType::U32), || {
+            "the output is neither F32 nor U32".into()
+        })?;
+        self.has_len(output, dims.iter().fold(1u64, |n, &d| n.saturating_mul(u64::from(d))))
+    }
+
+    /// Whether every number of a tensor is below `bound`: only the batch's bounds say so.
+    fn below(&self, id: TensorId, bound: u32) -> Check {
+        self.is(id, DType::U32)?;
+        let Maker::Input(number) = self.makers[id.0 as usize] else {
+            return Err("its indices or classes are no tensor of the batch".into());
+        };
+        let name = &self.graph.inputs[number].name;
+        let Some(tensor) = self.program.batch.iter().find(|t| port::batch(&t.name) == *name) else {
+            return Err(format!("its indices or classes are {name}, which is no tensor of the batch"));
+        };
+        ensure((1..=bound).contains(&tensor.below) && u64::from(bound) < TENSOR_MAX, || {
+            format!("{name} has numbers below {}, but the node allows only those below {bound}", tensor.below)
+        })
+    }
+
+    fn gather(&self, node: &Node) -> Check {
+        let Primitive::Gather { table, indices, bound, stride_index, stride_row, stride_column } =
+            node.primitive
+        else {
+            return Ok(());
+        };
+        self.is(table, DType::F32)?;
+        self.is(node.output, DType::F32)?;
+        self.below(indices, bound)?;
+        let (rows, width) =
+            (self.len(indices), u64::from(self.ty(node.output).shape.last().copied().unwrap_or(1)));
+        self.has_len(node.output, rows * width)?;
+        let reach = [(u64::from(bound), stride_index), (rows, stride_row), (width, stride_column)];
+        let last = reach.iter().fold(0u64, |n, &(count, stride)| {
+            n.saturating_add((count - 1).saturating_mul(u64::from(stride)))
+        });
+        ensure(last < self.len(table), || "it reads beyond the end of its table".into())
+    }
+
+    fn im2col(&self, output: TensorId, input: TensorId, geometry: &ConvGeometry) -> Check {
+        self.is(input, DType::F32)?;
+        self.is(output, DType::F32)?;
+        let [samples, height, width, channels] = self.ty(input).shape[..] else {
+            return Err("patches are of images [samples, rows, columns, channels]".into());
+        };
+        let ConvGeometry { size, kernel, stride, padding, .. } = geometry;
+        let numbers = [height, width, *stride, *padding].into_iter().chain(*size).chain(*kernel);
+        ensure(numbers.into_iter().all(|n| u64::from(n) < GEOMETRY_MAX) && *stride > 0, || {
+            format!("its stride is 0, or one of its numbers is not below {GEOMETRY_MAX}")
+        })?;
+        let rows = [samples, size[0], size[1]].map(u64::from).iter().product();
+        let columns = [kernel[0], kernel[1], channels].map(u64::from).iter().product();
+        self.has_shape(output, &[rows, columns])
+    }
+
+    /// Whether a sum or maximum of `terms`, `stride` elements apart and cut in blocks, is small enough to be shown in a verdict.
+    fn leaf(terms: u32, block: u32, stride: u32) -> Check {
+        ensure(block == 0 || block.is_power_of_two(), || "its block is neither 0 nor a power of two".into())?;
+        let (read, most) = (if block == 0 { terms } else { block.min(terms) }, leaf_block(stride));
+        ensure(read <= most, || format!("one output reads {read} elements, at most {most} are allowed"))
+    }
+
+    fn row_max(&self, output: TensorId, input: TensorId, block: u32) -> Check {
+        self.is(input, DType::F32)?;
+        self.is(output, DType::F32)?;
+        let mut shape: Vec<u64> = self.ty(input).shape.iter().map(|&d| u64::from(d)).collect();
+        let Some(last) = shape.last_mut() else { return Err("its input has no dimensions".into()) };
+        let len = *last as u32;
+        Checker::leaf(len, block, 1)?;
+        *last = u64::from(block_count(len, block));
+        self.has_shape(output, &shape)
+    }
+
+    fn tree_sum(&self, output: TensorId, input: TensorId, dims: [u32; 3], block: u32) -> Check {
+        self.is(input, DType::F32)?;
+        self.is(output, DType::F32)?;
+        let [outer, len, inner] = dims.map(u64::from);
+        // A tensor's length bounds each of the three, none of which is 0.
+        self.has_len(input, outer.saturating_mul(len).saturating_mul(inner))?;
+        Checker::leaf(dims[1], block, dims[2])?;
+        self.has_len(output, outer * u64::from(block_count(dims[1], block)) * inner)
+    }
+
+    fn segment_sum(&self, output: TensorId, [input, order, offsets]: [TensorId; 3]) -> Check {
+        self.is(input, DType::F32)?;
+        self.is(output, DType::F32)?;
+        let [order_of, offsets_of] = [order, offsets].map(|id| self.maker(id).map(|node| &node.primitive));
+        let (
+            Some(Primitive::GroupOrder { classes, bound }),
+            Some(Primitive::GroupOffsets { classes: same, bound: as_many }),
+        ) = (order_of, offsets_of)
+        else {
+            return Err("its order and offsets are not those of a grouping".into());
+        };
+        ensure((classes, bound) == (same, as_many), || "its order and offsets are of two groupings".into())?;
+        let rows = self.len(*classes);
+        let width = u64::from(self.ty(output).shape.last().copied().unwrap_or(1));
+        self.has_shape(input, &[rows, width])?;
+        self.has_shape(output, &[u64::from(*bound), width])
+    }
+
+    /// [batch0 * batch1, rows, last] of a product's view.
+    fn rows(view: &View, last: u32) -> [u64; 3] {
+        let [b0, b1, rows, _] = view.dims.map(u64::from);
+        [b0.saturating_mul(b1), rows, u64::from(last)]
+    }
+
+    fn absmax(&self, output: TensorId, input: &View, block: u32) -> Check {
+        self.view(input)?;
+        self.is(output, DType::U32)?;
+        // Of values, or of the absmaxes of shorter groups.
+        let partial =
+            matches!(self.maker(input.tensor).map(|n| &n.primitive), Some(Primitive::Absmax { .. }));
+        self.is(input.tensor, if partial { DType::U32 } else { DType::F32 })?;
+        Checker::leaf(input.dims[3], block, input.strides[3])?;
+        self.has_shape(output, &Checker::rows(input, block_count(input.dims[3], block)))
+    }
+
+    fn quantise(
+        &self,
+        output: TensorId,
+        input: &View,
+        absmaxes: TensorId,
+        (digits, block): (u8, u32),
+    ) -> Check {
+        self.view(input)?;
+        self.is(input.tensor, DType::F32)?;
+        ensure((1..=4).contains(&digits), || format!("a product has 1 to 4 digits, not {digits}"))?;
+        ensure(block == 0 || (block >= 64 && block.is_power_of_two()), || {
+            "its block is neither 0 nor a power of two of at least 64".into()
+        })?;
+        self.is(output, DType::Q(digits))?;
+        self.has_shape(output, &Checker::rows(input, input.dims[3]))?;
+        ensure(self.are_absmaxes(input, block, absmaxes), || {
+            "its absmaxes are not those of its own scale groups".into()
+        })
+    }
+
+    /// Whether a tensor holds the absmaxes of a view's scale groups, by way of those of shorter groups if they are long.
+    fn are_absmaxes(&self, view: &View, block: u32, absmaxes: TensorId) -> bool {
+        let made = |id| match self.maker(id).map(|node| &node.primitive) {
+            Some(Primitive::Absmax { input, block }) => Some((input, *block)),
+            _ => None,
+        };
+        let Some((input, of)) = made(absmaxes) else { return false };
+        let [b0, b1, rows, k] = view.dims;
+        let leaf = leaf_block(view.strides[3]);
+        if leaf >= if block == 0 { k } else { block } {
+            return (input, of) == (view, block);
+        }
+        let blocks = block_count(k, leaf);
+        let dims = [b0, b1, rows, blocks];
+        let strides = super::graph::row_major(dims);
+        let between = View { tensor: input.tensor, offset: 0, dims, strides };
+        *input == between && of == block / leaf && made(input.tensor) == Some((view, leaf))
+    }
+
+    fn product(
+        &self,
+        output: TensorId,
+        operands: [TensorId; 2],
+        absmaxes: [TensorId; 2],
+        block: u32,
+    ) -> Check {
+        self.is(output, DType::F32)?;
+        for (operand, absmaxes) in operands.into_iter().zip(absmaxes) {
+            let made = self.maker(operand).map(|node| &node.primitive);
+            let fits = matches!(made, Some(Primitive::Quantise { absmaxes: own, block: of, .. }) if *own == absmaxes && *of == block);
+            ensure(fits, || {
+                format!("tensor {} is not quantised with these absmaxes and this block", operand.0)
+            })?;
+        }
+        let [a, b] = operands.map(|id| &self.ty(id).shape);
+        ensure(a[0] == b[0] && a[2] == b[2], || format!("operands of {a:?} and {b:?} have no product"))?;
+        let factors = [block_count(a[2], block), a[0], a[1], b[1]];
+        self.has_len(output, factors.iter().fold(1u64, |n, &d| n.saturating_mul(u64::from(d))))
+    }
+
+    /// The products that native kernels may compute, and that nothing else is rounded to a grid.
+    fn logged(&self) -> Check {
+        let mut last = None;
+        for (number, product) in self.graph.logged.iter().enumerate() {
+            let named = |why: &str| format!("logged product {number} ({}): {why}", product.class.name());
+            let ids = [product.a.tensor, product.b.tensor, product.absmaxes_a, product.absmaxes_b];
+            for id in ids.into_iter().chain([product.product, product.output]).chain(product.exact.clone()) {
+                self.made(id).map_err(|why| named(&why))?;
+            }
+            for view in [&product.a, &product.b] {
+                self.view(view).map_err(|why| named(&why))?;
+            }
+            let Maker::Node(place) = self.makers[product.output.0 as usize] else {
+                return Err(named("no node makes its output"));
+            };
+            ensure(last < Some(place), || named("it is not in the order of the nodes"))?;
+            last = Some(place);
+            let wrong = logged::error(self.graph, product, &|id| self.maker(id));
+            wrong.map_or(Ok(()), |why| Err(named(why)))?;
+        }
+        let outputs: HashSet<TensorId> = self.graph.logged.iter().map(|l| l.output).collect();
+        let stray =
+            self.graph.nodes.iter().find(|node| {
+                node.primitive.name() == logged::ROUND_TO_GRID && !outputs.contains(&node.output)
+            });
+        stray.map_or(Ok(()), |node| Err(format!("{} rounds what is no logged product", node.operator)))
+    }
+}
+
+/// Compares the ports of a graph with what step.rs gives engines, in order.
+fn ports(graph: &Graph, found: &[Port], wanted: &[(String, TensorType)]) -> Check {
+    for (port, (name, ty)) in found.iter().zip(wanted) {
+        ensure(port.name == *name, || format!("port {} is where {name} is due", port.name))?;
+        let own = graph.tensor(port.tensor);
+        ensure(own == ty, || {
+            format!("port {name} is {:?} {:?}, {:?} {:?} is due", own.dtype, own.shape, ty.dtype, ty.shape)
+        })?;
+    }
+    ensure(found.len() == wanted.len(), || format!("{} ports, {} are due", found.len(), wanted.len()))
+}
+
+fn scalar(name: &str, dtype: DType, words: u32) -> (String, TensorType) {
+    (name.to_string(), TensorType { dtype, shape: vec![words] })
+}
+
+fn named(tensors: Vec<super::step::StateTensor>) -> impl Iterator<Item = (String, TensorType)> {
+    tensors.into_iter().map(|t| (t.name.clone(), t.ty()))
+}
+
+fn micro_ports(program: &Program) -> Check {
+    let mut state = program.state();
+    state.truncate(program.parameters.len() + program.buffers.len());
+    let mut inputs: Vec<_> = named(state).collect();
+    inputs.extend(program.batch.iter().map(|t| (port::batch(&t.name), t.ty())));
+    inputs.push(scalar(port::FACTOR, DType::F32, 1));
+    inputs.push(scalar(port::SEED, DType::U32, 2));
+    inputs.extend([port::STEP, port::FIRST_SAMPLE].map(|name| scalar(name, DType::U32, 1)));
+    ports(&program.micro, &program.micro.inputs, &inputs)?;
+    ports(&program.micro, &program.micro.outputs, &named(program.gradients()).collect::<Vec<_>>())
+}
+
+fn update_ports(program: &Program) -> Check {
+    let state: Vec<_> = named(program.state()).collect();
+    let mut gradients = program.gradients();
+    gradients.pop();
+    let rates = [port::LEARNING_RATE, port::CORRECTION1, port::CORRECTION2];
+    let rates = rates.map(|name| scalar(name, DType::F32, 1));
+    let inputs: Vec<_> = state.iter().cloned().chain(named(gradients)).chain(rates).collect();
+    ports(&program.update, &program.update.inputs, &inputs)?;
+    let made = state.into_iter().zip(program.kept()).filter(|(_, kept)| !kept).map(|(tensor, _)| tensor);
+    let scalars = [port::CLIP, port::NORM].map(|name| scalar(name, DType::F32, 1));
+    ports(&program.update, &program.update.outputs, &made.chain(scalars).collect::<Vec<_>>())
+}
