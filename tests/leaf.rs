@@ -88,8 +88,7 @@ impl Step {
         let model = &program.spec.model;
         let tensor = |m: u32, number: u32, t: &BatchTensor| {
             let words = 0..t.shape.iter().product();
-            let words: Vec<u32> =
-                words.map(|i: u32| (i * i * 31 + m + 9 * number) % model.below(t.name)).collect();
+            let words: Vec<u32> = words.map(|i: u32| (i * i * 31 + m + 9 * number) % t.below).collect();
             bytes_from_words(t.dtype, &words)
         };
         let tensors = model.batch(program.spec.micro_batch);

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use tiebreak::job::DataSpec;
 use tiebreak::job::data::FileManifest;
-use tiebreak::program::models::{Mlp, Model};
+use tiebreak::program::models::{Input, Mlp, Model};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::ProductTable;
 use tiebreak::program::step::{Program, StepSpec};
@@ -35,7 +35,7 @@ fn check(name: &str, folder: &Path, files: &[&str], spec: &DataSpec, inputs: u32
     let manifest: Vec<FileManifest> =
         files.iter().map(|file| data::manifest((*file).into(), &folder.join(file)).unwrap()).collect();
     let program = Program::new(StepSpec {
-        model: Model::Mlp(Mlp { inputs, hidden: vec![2], classes: 10, dropout: 0.0 }),
+        model: Model::Mlp(Mlp { inputs, hidden: vec![2], classes: 10, dropout: 0.0, input: Input::Pixels }),
         optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0 },
         clip_norm: None,
         micro_batch: 2,

@@ -24,6 +24,24 @@ pub fn canonical(x: f32) -> u32 {
     if x.is_nan() { NAN } else { x.to_bits() }
 }
 
+/// The pattern of a binary16 number, which binary32 has exactly (IEEE 754, section 3.6); every NaN is [`NAN`].
+pub fn from_f16(half: u16) -> u32 {
+    let (sign, exponent, fraction) =
+        (u32::from(half) >> 15 << 31, half >> 10 & 0x1f, u32::from(half) & 0x3ff);
+    match exponent {
+        31 if fraction != 0 => NAN,
+        31 => sign | 0x7f80_0000,
+        // A subnormal is its fraction times 2^-24, and both are exact in binary32.
+        0 => sign | (fraction as f32 * f32::from_bits((127 - 24) << 23)).to_bits(),
+        _ => sign | (u32::from(exponent) + 127 - 15) << 23 | fraction << 13,
+    }
+}
+
+/// The pattern of a bfloat16 number: it is the upper half of its binary32; every NaN is [`NAN`].
+pub fn from_bf16(half: u16) -> u32 {
+    canonical(f32::from_bits(u32::from(half) << 16))
+}
+
 fn value(x: u32) -> f32 {
     f32::from_bits(x)
 }

@@ -22,9 +22,10 @@ use crate::program::init;
 use crate::program::products::ProductClass;
 use crate::rounding::codec::{decode, entropy_bits};
 use crate::rounding::log::Log;
+use crate::run::data::JobData;
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
-use crate::run::{RunError, data, read_logged_job};
+use crate::run::{RunError, read_logged_job};
 use crate::step::{replayed_step, scalars};
 
 /// Look into rounding logs of the logged profile.
@@ -328,9 +329,7 @@ fn calibrate(printer: Printer, args: &Calibrate) -> CommandResult {
     let (text, job) = read_logged_job(&args.job)?;
     let rounding = job.rounding.clone().unwrap_or_default();
     let program = Arc::new(job.program());
-    let folder = args.job.parent().unwrap_or(std::path::Path::new("."));
-    let files: Vec<PathBuf> = job.data.paths().into_iter().map(|path| folder.join(path)).collect();
-    let mut dataset = data::of_sources(&files, &job.data, &job.model)?;
+    let mut dataset = JobData::open(&args.job, &job)?.dataset;
     let key = philox_key(&seed(&text, None));
     let kernels = kernels(printer, rounding.rule().is_wide())?;
     let names: Vec<String> = kernels.iter().map(|(name, _)| name.clone()).collect();

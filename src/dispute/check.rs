@@ -326,7 +326,7 @@ impl Context {
         let failed = |error: DataError| wrong(error.to_string());
         let carried = chunks.iter().map(|c| (c.file, c.chunk, c.bytes.0.as_slice()));
         let mut dataset =
-            Dataset::from_chunks(files, carried, &self.job.data, &self.job.model).map_err(failed)?;
+            Dataset::from_chunks(files, carried, &self.job.data, &spec.model.batch(1)).map_err(failed)?;
         steps.push(format!("{} chunks are of the run's data", chunks.len()));
         let batch = dataset.batch(&self.program, philox_key(&self.seed), step.step).map_err(failed)?;
         steps.push("the batch was drawn from them again".into());

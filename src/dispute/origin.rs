@@ -119,7 +119,7 @@ pub fn origin(
                 port::STEP => Some(Origin::Words(vec![step])),
                 port::FIRST_SAMPLE => Some(Origin::Words(vec![micro * spec.micro_batch])),
                 _ => {
-                    let tensor = batch.iter().position(|t| port::batch(t.name) == name)?;
+                    let tensor = batch.iter().position(|t| port::batch(&t.name) == name)?;
                     Some(Origin::Batch { micro, tensor })
                 }
             }

@@ -71,7 +71,7 @@ impl Context {
                 let names = self.program.spec.model.batch(self.program.spec.micro_batch);
                 let index = *micro as usize * names.len() + number;
                 let size = self.program.spec.micro_batches as usize * names.len();
-                let name = batch_leaf_name(*micro, names[*number].name);
+                let name = batch_leaf_name(*micro, &names[*number].name);
                 self.committed(&step.batch, (index, size), &name, tensor)
             }
             Origin::Node { phase, node } => self.trace_commitment(step, *phase, *node, tensor),

@@ -1,13 +1,16 @@
 //! A job's text: parsed, and refused with file, line and key where it cannot be carried out.
 
-use super::data::CIFAR;
+use super::data::layout;
+use super::element::Element;
 use super::sizes;
-use super::spec::{DataSpec, Granularity, Job};
+use super::spec::{DataFiles, Granularity, Job, Labelled};
 use crate::program::optimizer::Optimizer;
 use crate::rounding::thresholds::Rounding;
 
 /// The most bytes of a job file.
 pub const JOB_MAX: u64 = 1 << 20;
+/// The most data files.
+const FILES_MAX: usize = 4096;
 /// The most samples of a batch.
 const BATCH_MAX: u64 = 1 << 24;
 /// The most micro-batches of a step whose operators are committed: every one has a trace of its own.
@@ -31,11 +34,12 @@ impl Job {
     /// # Errors
     /// If the text is no TOML, has an unknown key, or a value is not allowed: the message names the line.
     pub fn parse(name: &str, text: &str) -> Result<Job, JobError> {
-        let job: Job = toml::from_str(text).map_err(|error| {
+        let mut job: Job = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| line_at(text, span.start));
             let source = text.lines().nth(line - 1).unwrap_or("").trim();
             JobError(format!("{name}:{line}: {} (in `{source}`)", error.message()))
         })?;
+        job.model.take(job.data.files.input());
         match error(&job) {
             None => Ok(job),
             Some((key, why)) => {
@@ -69,25 +73,66 @@ fn error(job: &Job) -> Found {
     if let Some((key, why)) = optimizer_error(&job.optimizer) {
         return found(&format!("optimizer.{key}"), why);
     }
-    batch_error(job).or_else(|| products_error(job)).or_else(|| sizes::error(job))
+    data_error(job).or_else(|| batch_error(job)).or_else(|| products_error(job)).or_else(|| sizes::error(job))
 }
 
-/// Of data and batches, and of how finely they are committed.
+/// Of data files: whether they fit the model, and are named as their kind wants. Nothing is opened.
+fn data_error(job: &Job) -> Found {
+    let files = &job.data.files;
+    if let Err(why) = layout::fits(files, &job.model.batch(1)) {
+        return found("data.kind", why);
+    }
+    let count = files.paths().len();
+    if !(1..=FILES_MAX).contains(&count) {
+        return found("data.paths", format!("1 to {FILES_MAX} files, here are {count}"));
+    }
+    match files {
+        DataFiles::Tokens { dtype, .. } if !matches!(dtype, Element::U16 | Element::U32) => {
+            found("data.dtype", "token ids are u16 or u32")
+        }
+        DataFiles::Arrays(arrays) => arrays_error(arrays),
+        _ => None,
+    }
+}
+
+fn arrays_error(arrays: &Labelled) -> Found {
+    if !matches!(arrays.dtype, Element::U8 | Element::F16 | Element::Bf16 | Element::F32) {
+        return found("data.dtype", "inputs are u8, f16, bf16 or f32");
+    }
+    let ends = [
+        ("inputs", &arrays.inputs, &arrays.inputs_tensor),
+        ("labels", &arrays.labels, &arrays.labels_tensor),
+    ];
+    for (key, path, tensor) in ends {
+        match (layout::is_npy(path), layout::is_safetensors(path), tensor) {
+            (true, _, None) | (_, true, Some(_)) => {}
+            (true, _, Some(_)) => {
+                return found(
+                    &format!("data.{key}_tensor"),
+                    "a .npy file has one array without a name; leave the key out",
+                );
+            }
+            (_, true, None) => {
+                return found(
+                    &format!("data.{key}"),
+                    format!("a safetensors file has several tensors: name one by {key}_tensor"),
+                );
+            }
+            _ => {
+                return found(
+                    &format!("data.{key}"),
+                    "arrays are .npy or .safetensors files, or either with .gz",
+                );
+            }
+        }
+    }
+    None
+}
+
+/// Of batches, and of how finely they are committed.
 fn batch_error(job: &Job) -> Found {
     if !(1..=1 << 16).contains(&job.batch.micro_batches) {
         return found("batch.micro_batches", format!("must be 1 to {}", 1 << 16));
-    }
-    let fits = match (&job.data, job.model.images()) {
-        (DataSpec::Bytes { .. }, images) => images.is_none(),
-        // IDX files of bytes have one plane.
-        (DataSpec::Idx { .. }, images) => {
-            images.is_some_and(|images| images.shape.is_none_or(|[planes, ..]| planes == 1))
-        }
-        (DataSpec::Cifar10 { .. }, images) => images.is_some_and(|images| images.are(CIFAR)),
-    };
-    if !fits {
-        let why = "this kind of data does not fit the model: a gpt wants bytes, an mlp or a resnet idx (one plane) or cifar10 (3 planes of 32 x 32)";
-        return found("data.kind", why);
     }
     let samples = u64::from(job.batch.micro_batch) * u64::from(job.batch.micro_batches);
     if samples == 0 || samples > BATCH_MAX {

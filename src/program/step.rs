@@ -188,7 +188,7 @@ fn forward(model: &Model, products: &ProductTable, samples: u32) -> (Builder, Ve
     let mut b = Builder::new(products.clone());
     let ids = parameter_inputs(&mut b, &model.parameters());
     let batch = model.batch(samples);
-    let batch = batch.iter().map(|t| b.input(port::batch(t.name), t.dtype, &t.shape)).collect();
+    let batch = batch.iter().map(|t| b.input(port::batch(&t.name), t.dtype, &t.shape)).collect();
     let inputs = Inputs {
         batch,
         factor: b.input(port::FACTOR, DType::F32, &[1]),

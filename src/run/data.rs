@@ -1,31 +1,93 @@
-//! The data files of runs and jobs, as they lie on disk.
+//! The data files of runs and jobs, as they lie on disk. Files of a job that end in `.gz` are read as what they hold.
 
+use std::io::{self, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
+
+use flate2::bufread::MultiGzDecoder;
 
 use super::disk;
 use super::error::RunError;
-use crate::job::DataSpec;
-use crate::job::data::{DataFile, Dataset, FileManifest};
-use crate::program::models::Model;
+use crate::job::Job;
+use crate::job::data::{DataFile, Dataset, FileManifest, Source};
+use crate::program::step::Program;
 
-/// The manifest of a file.
-///
-/// # Errors
-/// If the file is no plain file, or cannot be read.
-pub fn manifest(name: String, path: &Path) -> Result<FileManifest, RunError> {
-    FileManifest::of(name, &mut disk::open(path)?).map_err(RunError::io(path))
+/// The most bytes that a `.gz` file may hold: before there is a run they are kept in memory.
+const UNPACKED_MAX: u64 = 1 << 32;
+/// The steps of a run whose batches are drawn before it begins, the first and the last among them.
+const SAMPLED_STEPS: u32 = 4;
+
+/// The contents of a packed file; more than [`UNPACKED_MAX`] bytes of them, or bytes behind them, are an error.
+struct Unpacked<R: Read> {
+    packed: MultiGzDecoder<BufReader<R>>,
+    left: u64,
 }
 
-/// Opens the files of `manifest` in `folder` and checks that they fit the model.
+impl<R: Read> Read for Unpacked<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.packed.read(buffer)?;
+        self.left = self.left.checked_sub(read as u64).ok_or_else(|| {
+            let why =
+                format!("it holds more than {UNPACKED_MAX} bytes; unpack it and name the file without .gz");
+            io::Error::new(io::ErrorKind::InvalidData, why)
+        })?;
+        Ok(read)
+    }
+}
+
+fn is_packed(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "gz")
+}
+
+/// What a job's data file holds, from its beginning. A `.gz` file is unpacked.
+///
+/// # Errors
+/// If the file is no plain file, or cannot be opened.
+pub fn contents(path: &Path) -> Result<Box<dyn Read>, RunError> {
+    let file = disk::open(path)?;
+    Ok(match is_packed(path) {
+        true => Box::new(Unpacked { packed: MultiGzDecoder::new(BufReader::new(file)), left: UNPACKED_MAX }),
+        false => Box::new(file),
+    })
+}
+
+/// The same, to be read anywhere: what was packed, from memory.
+fn source(path: &Path) -> Result<Box<dyn Source>, RunError> {
+    if !is_packed(path) {
+        return Ok(Box::new(disk::open(path)?));
+    }
+    let mut bytes = Vec::new();
+    contents(path)?.read_to_end(&mut bytes).map_err(unreadable(path))?;
+    Ok(Box::new(Cursor::new(bytes)))
+}
+
+/// A packed file that does not unpack is its maker's fault, not this machine's.
+fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> RunError + '_ {
+    move |error| match error.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::UnexpectedEof => {
+            RunError::invalid(path, format!("it does not unpack: {error}"))
+        }
+        _ => RunError::io(path)(error),
+    }
+}
+
+/// The name of a run's data file.
+pub fn data_name(number: usize) -> String {
+    format!("data-{number}.bin")
+}
+
+/// The manifest of what a file holds.
+///
+/// # Errors
+/// If the file is no plain file, cannot be read, or does not unpack.
+pub fn manifest(name: String, path: &Path) -> Result<FileManifest, RunError> {
+    FileManifest::of(name, &mut contents(path)?).map_err(unreadable(path))
+}
+
+/// Opens the files of a run's `manifest` in `folder` and checks that they fit its job.
 ///
 /// # Errors
 /// If a file cannot be opened, is not as long as its manifest says, or does not fit the job's model.
-pub fn open(
-    folder: &Path,
-    manifest: &[FileManifest],
-    spec: &DataSpec,
-    model: &Model,
-) -> Result<Dataset, RunError> {
+pub fn open(folder: &Path, manifest: &[FileManifest], job: &Job) -> Result<Dataset, RunError> {
     let mut files = Vec::new();
     for manifest in manifest {
         let path = folder.join(&manifest.name);
@@ -42,19 +104,54 @@ pub fn open(
         file.read_from(Box::new(source));
         files.push(file);
     }
-    Ok(Dataset::of(files, folder, spec, model)?)
+    Ok(Dataset::of(files, folder, &job.data, &job.model.batch(1))?)
 }
 
-/// Opens the files that a job names, before there is a run.
-///
-/// # Errors
-/// If a file cannot be read, is malformed, or does not fit the job's model.
-pub fn of_sources(sources: &[PathBuf], spec: &DataSpec, model: &Model) -> Result<Dataset, RunError> {
-    let mut files = Vec::new();
-    for (number, path) in sources.iter().enumerate() {
-        let manifest = manifest(format!("{number:03}"), path)?;
-        files.push(DataFile::new(path.clone(), manifest, Some(Box::new(disk::open(path)?)))?);
+/// The data that a job names, before there is a run.
+pub struct JobData {
+    /// The files, in order.
+    pub sources: Vec<PathBuf>,
+    /// What each will be in a run.
+    pub manifest: Vec<FileManifest>,
+    /// Their samples.
+    pub dataset: Dataset,
+}
+
+impl JobData {
+    /// Reads the files that a job names; `job_path` is the job's file, to which their paths are relative.
+    ///
+    /// # Errors
+    /// If a file cannot be read, is malformed, or does not fit the job's model.
+    pub fn open(job_path: &Path, job: &Job) -> Result<JobData, RunError> {
+        let folder = job_path.parent().unwrap_or(Path::new("."));
+        let sources: Vec<PathBuf> =
+            job.data.files.paths().into_iter().map(|path| folder.join(path)).collect();
+        let (mut manifests, mut files) = (Vec::new(), Vec::new());
+        for (number, path) in sources.iter().enumerate() {
+            let manifest = manifest(data_name(number), path)?;
+            files.push(DataFile::new(path.clone(), manifest.clone(), Some(source(path)?))?);
+            manifests.push(manifest);
+        }
+        let dataset = Dataset::of(files, folder, &job.data, &job.model.batch(1))?;
+        Ok(JobData { sources, manifest: manifests, dataset })
     }
-    let folder = sources.first().and_then(|path| path.parent()).unwrap_or(Path::new("."));
-    Ok(Dataset::of(files, folder, spec, model)?)
+
+    /// Draws the batches of the first step, of the last, and of some between, with the Philox key of the run's seed: what is wrong with
+    /// them is found before a run begins. Returns their steps.
+    ///
+    /// # Errors
+    /// If a sample has a number that the model has not, or the run has more epochs than are numbered.
+    pub fn sample(&mut self, job: &Job, program: &Program, key: [u32; 2]) -> Result<Vec<u32>, RunError> {
+        let last = job.steps - 1;
+        let between = SAMPLED_STEPS.min(job.steps) - 1;
+        let steps =
+            (0..=between).map(|i| 1 + (u64::from(last) * u64::from(i) / u64::from(between.max(1))) as u32);
+        let steps: Vec<u32> = steps.collect();
+        for &step in &steps {
+            for micro in 0..program.spec.micro_batches {
+                self.dataset.micro_batch(program, key, step, micro)?;
+            }
+        }
+        Ok(steps)
+    }
 }

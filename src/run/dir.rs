@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::data;
+use super::data::{self, data_name};
 use super::disk::{self, Disk};
 use super::error::RunError;
 use crate::commit::digest::Digest;
@@ -43,11 +43,6 @@ pub struct RunFile {
     pub program: Digest,
     /// A manifest for each data file, in order.
     pub data: Vec<FileManifest>,
-}
-
-/// The name of a run's data file.
-pub fn data_name(number: usize) -> String {
-    format!("data-{number}.bin")
 }
 
 impl RunFile {
@@ -238,7 +233,7 @@ impl Run {
     /// # Errors
     /// If a file cannot be opened, is not as long as its manifest says, or does not fit the job's model.
     pub fn dataset(&self) -> Result<Dataset, RunError> {
-        data::open(&self.layout.data(), &self.file.data, &self.job.data, &self.job.model)
+        data::open(&self.layout.data(), &self.file.data, &self.job)
     }
 
     /// The Philox key of the run's seed.
@@ -428,20 +423,56 @@ pub fn lock(layout: &RunPaths) -> Result<WriteLock, RunError> {
 /// Creates a run's folder with its data, job and `run.json` (written last, so that a run is there or not).
 ///
 /// # Errors
-/// If a file cannot be read or written.
-pub fn create(
-    disk: &Disk,
-    layout: &RunPaths,
-    file: &RunFile,
-    job_text: &str,
-    sources: &[PathBuf],
-) -> Result<(), RunError> {
-    for folder in [layout.data(), layout.heads(), layout.checkpoints(), layout.traces()] {
-        disk.create_folder(&folder)?;
+/// If a file cannot be read or written. Then what was made is removed, and what was there before is left.
+pub fn create(disk: &Disk, layout: &RunPaths, new: &NewRun) -> Result<(), RunError> {
+    let mut folders = vec![layout.data(), layout.heads(), layout.checkpoints(), layout.traces()];
+    if new.logged {
+        folders.push(layout.logs());
     }
-    for (manifest, source) in file.data.iter().zip(sources) {
+    let data = new.file.data.iter().map(|file| layout.data().join(&file.name));
+    let files: Vec<PathBuf> = data.chain([layout.job(), layout.run_json()]).collect();
+    let absent = |path: &&Path| fs::symlink_metadata(path).is_err();
+    // A write that fails leaves a part of it, and a folder cannot go before what is in it.
+    let partial: Vec<PathBuf> = files.iter().map(|path| disk::partial(path)).collect();
+    let above = layout.root.ancestors().take_while(|path| !path.as_os_str().is_empty());
+    let (files, folders_made): (Vec<&Path>, Vec<&Path>) = (
+        files.iter().chain(&partial).map(PathBuf::as_path).filter(absent).collect(),
+        folders.iter().map(PathBuf::as_path).chain(above).filter(absent).collect(),
+    );
+    let written = write(disk, layout, new, &folders);
+    if written.is_err() {
+        // The first error is the one to report.
+        for path in files {
+            let _ = disk.remove(path);
+        }
+        for path in folders_made {
+            let _ = disk.remove_folder(path);
+        }
+    }
+    written
+}
+
+/// What a run is made of.
+pub struct NewRun<'a> {
+    /// What `run.json` is to say.
+    pub file: &'a RunFile,
+    /// The job file's text.
+    pub job_text: &'a str,
+    /// Whether the run is of the logged profile.
+    pub logged: bool,
+    /// Where the data files are copied from, in the manifest's order.
+    pub sources: &'a [PathBuf],
+}
+
+fn write(disk: &Disk, layout: &RunPaths, new: &NewRun, folders: &[PathBuf]) -> Result<(), RunError> {
+    let NewRun { file, job_text, sources, .. } = new;
+    disk.create_folder(&layout.root)?;
+    for folder in folders {
+        disk.create_folder(folder)?;
+    }
+    for (manifest, source) in file.data.iter().zip(*sources) {
         let target = layout.data().join(&manifest.name);
-        let mut from = disk::open(source)?;
+        let mut from = data::contents(source)?;
         disk.replace_by(&target, |file| {
             // What was promised and no more, piece by piece; a file that changes meanwhile no longer fits its manifest.
             let mut left = manifest.bytes;

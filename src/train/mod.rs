@@ -10,7 +10,7 @@ pub mod conduct;
 mod error;
 pub mod ranks;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use crate::arith::DType;
@@ -23,14 +23,15 @@ use crate::commit::tree_head::Head;
 use crate::engine::Engine;
 use crate::engine::session::Session;
 use crate::job::data::Dataset;
-use crate::job::identity::{CONTRACT, program_digest};
+use crate::job::identity::{CONTRACT, philox_key, program_digest, seed};
 use crate::program::init;
 use crate::program::logged::traced;
 use crate::program::step::state_bytes;
-use crate::run::dir::{Run, RunFile, RunPaths};
+use crate::run::data::JobData;
+use crate::run::dir::{NewRun, Run, RunFile, RunPaths};
 use crate::run::disk::Disk;
 use crate::run::transcript::{Transcript, TranscriptWriter};
-use crate::run::{RunError, checkpoint, data, dir, read_job, read_logged_job, traces};
+use crate::run::{RunError, checkpoint, dir, read_job, read_logged_job, traces};
 use crate::step::{CommittedStep, scalars, state_digests, state_root};
 use conduct::{Conduct, Honest};
 pub use error::TrainError;
@@ -69,7 +70,7 @@ pub struct Beginning<'a> {
 /// Creates the folder of a run: job, data and identity.
 ///
 /// # Errors
-/// If the folder is in use, the job is wrong, or a file cannot be read or written.
+/// If the folder is in use, the job is wrong, its data do not fit, or a file cannot be read or written. Then nothing new is left.
 pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
     let Beginning { job: job_path, out, key, challenge, logged, nonce } = beginning;
     let layout = RunPaths { root: out.to_path_buf() };
@@ -79,25 +80,19 @@ pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
     }
     layout.check_unused()?;
     let (job_text, job) = if *logged { read_logged_job(job_path) } else { read_job(job_path) }?;
-    disk.create_folder(out)?;
-    let folder = job_path.parent().unwrap_or(Path::new("."));
-    let sources: Vec<PathBuf> = job.data.paths().into_iter().map(|path| folder.join(path)).collect();
-    let mut data = Vec::new();
-    for (number, source) in sources.iter().enumerate() {
-        data.push(data::manifest(dir::data_name(number), source)?);
-    }
+    let program = job.program();
+    let mut data = JobData::open(job_path, &job)?;
+    data.sample(&job, &program, philox_key(&seed(&job_text, challenge.as_ref())))?;
     let file = RunFile {
         contract: CONTRACT.into(),
         trainer_key: key.map(|key| key.public().to_text()),
         challenge: *challenge,
         nonce: nonce.iter().map(|b| format!("{b:02x}")).collect(),
-        program: program_digest(&job.program()),
-        data,
+        program: program_digest(&program),
+        data: data.manifest,
     };
-    if job.rounding.is_some() {
-        disk.create_folder(&layout.logs())?;
-    }
-    dir::create(disk, &layout, &file, &job_text, &sources)?;
+    let logged = job.rounding.is_some();
+    dir::create(disk, &layout, &NewRun { file: &file, job_text: &job_text, logged, sources: &data.sources })?;
     Run::open(out)
 }
 

@@ -4,7 +4,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::{BatchTensor, Init, Inputs, Loss, Parameter};
-use crate::arith::DType;
 use crate::program::builder::Builder;
 use crate::program::graph::TensorId;
 use crate::program::operators::{
@@ -147,8 +146,8 @@ impl Gpt {
     pub(super) fn batch(&self, samples: u32) -> Vec<BatchTensor> {
         let shape = vec![samples * self.context];
         vec![
-            BatchTensor { name: "tokens", dtype: DType::U32, shape: shape.clone() },
-            BatchTensor { name: "labels", dtype: DType::U32, shape },
+            BatchTensor::u32("tokens", shape.clone(), self.vocabulary),
+            BatchTensor::u32("labels", shape, self.vocabulary),
         ]
     }
 
