@@ -106,3 +106,17 @@ pub fn from_order_key(key: u32) -> u32 {
 pub fn max(a: u32, b: u32) -> u32 {
     from_order_key(order_key(a).max(order_key(b)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against another implementation, every pattern.
+    #[test]
+    fn halves_are_widened_exactly() {
+        for bits in 0..=u16::MAX {
+            assert_eq!(from_f16(bits), canonical(half::f16::from_bits(bits).to_f32()), "{bits:04x}");
+            assert_eq!(from_bf16(bits), canonical(half::bf16::from_bits(bits).to_f32()), "{bits:04x}");
+        }
+    }
+}

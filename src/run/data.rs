@@ -155,3 +155,26 @@ impl JobData {
         Ok(steps)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    #[test]
+    fn what_unpacks_to_too_much_is_refused() {
+        let mut packer = GzEncoder::new(Vec::new(), Compression::best());
+        packer.write_all(&[0; 10_000]).unwrap();
+        let packed = packer.finish().unwrap();
+        let read = |left| {
+            let packed = MultiGzDecoder::new(BufReader::new(&packed[..]));
+            Unpacked { packed, left }.read_to_end(&mut Vec::new())
+        };
+        assert_eq!(read(10_000).unwrap(), 10_000);
+        assert_eq!(read(9_999).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+}
