@@ -12,7 +12,7 @@ use tiebreak::engine::session::{Session, StepObserver, StepScalars, Unobserved};
 use tiebreak::engine::{Engine, EngineError, Inputs, Observer};
 use tiebreak::program::graph::{Graph, Node};
 use tiebreak::program::init;
-use tiebreak::program::models::{Gelu, Gpt, Model, Resnet};
+use tiebreak::program::models::{Gelu, Gpt, Input, Model, Resnet};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::phase::Phase;
 use tiebreak::program::products::ProductTable;
@@ -65,7 +65,15 @@ fn gpt(layers: u32, width: u32, heads: u32) -> Model {
 /// The network of assets/jobs/cifar-resnet.toml.
 fn resnet() -> Model {
     let stages = vec![16, 32, 64];
-    Model::Resnet(Resnet { height: 32, width: 32, planes: 3, stages, blocks: 1, classes: 10 })
+    Model::Resnet(Resnet {
+        height: 32,
+        width: 32,
+        planes: 3,
+        stages,
+        blocks: 1,
+        classes: 10,
+        input: Input::Pixels,
+    })
 }
 
 /// Samples of a step.

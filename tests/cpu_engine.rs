@@ -11,7 +11,7 @@ use tiebreak::engine::session::{Session, StepObserver, StepScalars};
 use tiebreak::engine::{Engine, EngineError, Inputs, Observer};
 use tiebreak::program::graph::{Graph, Node};
 use tiebreak::program::init;
-use tiebreak::program::models::{Gelu, Gpt, Mlp, Model, Resnet};
+use tiebreak::program::models::{Gelu, Gpt, Input, Mlp, Model, Resnet};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::phase::Phase;
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
@@ -142,7 +142,15 @@ fn nasty_parameters_match_the_reference() {
 #[test]
 fn a_residual_network_matches_the_reference() {
     let stages = vec![5, 8];
-    let model = Model::Resnet(Resnet { height: 9, width: 6, planes: 3, stages, blocks: 2, classes: 10 });
+    let model = Model::Resnet(Resnet {
+        height: 9,
+        width: 6,
+        planes: 3,
+        stages,
+        blocks: 2,
+        classes: 10,
+        input: Input::Pixels,
+    });
     compare(spec(model, ProductTable::preset()), |_, _| {});
 }
 
@@ -152,7 +160,13 @@ fn blocks_and_sgd_match_the_reference() {
     for class in ProductClass::ALL {
         products.set(class, ProductDigits { digits_a: 3, digits_b: 2, block: 64 });
     }
-    let model = Model::Mlp(Mlp { inputs: 150, hidden: vec![70, 33], classes: 10, dropout: 0.2 });
+    let model = Model::Mlp(Mlp {
+        inputs: 150,
+        hidden: vec![70, 33],
+        classes: 10,
+        dropout: 0.2,
+        input: Input::Pixels,
+    });
     let mut spec = spec(model, products);
     spec.optimizer = Optimizer::Sgd { momentum: 0.9, weight_decay: 0.01 };
     spec.clip_norm = None;

@@ -13,7 +13,7 @@ use tiebreak::program::element::unravel;
 use tiebreak::program::expr::{Body, Instr};
 use tiebreak::program::graph::{Graph, Node, Primitive, TensorId, View};
 use tiebreak::program::im2col::ConvGeometry;
-use tiebreak::program::models::{Gelu, Gpt, Mlp, Model, Resnet};
+use tiebreak::program::models::{Gelu, Gpt, Input, Mlp, Model, Resnet};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::ProductTable;
 use tiebreak::program::step::{Program, StepSpec, port};
@@ -296,7 +296,7 @@ fn gpt_with_erf_gelu_and_own_head() {
 
 #[test]
 fn mlp_with_relu() {
-    check(Model::Mlp(Mlp { inputs: 10, hidden: vec![8, 6], classes: 7, dropout: 0.0 }));
+    check(Model::Mlp(Mlp { inputs: 10, hidden: vec![8, 6], classes: 7, dropout: 0.0, input: Input::Pixels }));
 }
 
 #[test]
@@ -308,5 +308,21 @@ fn residual_network() {
         stages: vec![3, 4],
         blocks: 2,
         classes: 7,
+        input: Input::Pixels,
+    }));
+}
+
+/// Values in place of pixels, which a model takes as they are.
+#[test]
+fn values_in_place_of_pixels() {
+    check(Model::Mlp(Mlp { inputs: 10, hidden: vec![8], classes: 7, dropout: 0.0, input: Input::Values }));
+    check(Model::Resnet(Resnet {
+        height: 5,
+        width: 4,
+        planes: 2,
+        stages: vec![3],
+        blocks: 1,
+        classes: 7,
+        input: Input::Values,
     }));
 }

@@ -157,7 +157,7 @@ fn floats_are_exact_integers_or_rejected() {
 #[test]
 fn every_shader_of_every_program_passes() {
     use tiebreak::engine::gpu::texts;
-    use tiebreak::program::models::{Gelu, Gpt, Mlp, Model, Resnet};
+    use tiebreak::program::models::{Gelu, Gpt, Input, Mlp, Model, Resnet};
     use tiebreak::program::optimizer::Optimizer;
     use tiebreak::program::products::ProductTable;
     use tiebreak::program::step::{Program, StepSpec};
@@ -176,9 +176,18 @@ fn every_shader_of_every_program_passes() {
             init_std: 0.02,
         })
     };
-    let mlp = Model::Mlp(Mlp { inputs: 300, hidden: vec![8], classes: 3, dropout: 0.1 });
+    let mlp =
+        Model::Mlp(Mlp { inputs: 300, hidden: vec![8], classes: 3, dropout: 0.1, input: Input::Pixels });
     let stages = vec![4, 80];
-    let resnet = Model::Resnet(Resnet { height: 6, width: 5, planes: 3, stages, blocks: 1, classes: 3 });
+    let resnet = Model::Resnet(Resnet {
+        height: 6,
+        width: 5,
+        planes: 3,
+        stages,
+        blocks: 1,
+        classes: 3,
+        input: Input::Pixels,
+    });
     let mut count = 0;
     for (model, optimizer) in
         [(gpt(Gelu::Tanh), adamw.clone()), (gpt(Gelu::Erf), sgd.clone()), (mlp, adamw), (resnet, sgd)]

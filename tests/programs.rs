@@ -12,7 +12,7 @@ use tiebreak::program::encoding::encode;
 use tiebreak::program::expr::{Instr, Reg};
 use tiebreak::program::graph::{Primitive, TensorId, TensorType};
 use tiebreak::program::init;
-use tiebreak::program::models::{Gelu, Gpt, Init, Mlp, Model, Resnet};
+use tiebreak::program::models::{Gelu, Gpt, Init, Input, Mlp, Model, Resnet};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
 use tiebreak::program::step::{MicroBatch, Program, StepSpec};
@@ -34,11 +34,19 @@ fn gpt(dropout: f32, tied: bool) -> Model {
 }
 
 fn mlp() -> Model {
-    Model::Mlp(Mlp { inputs: 70, hidden: vec![9], classes: 4, dropout: 0.25 })
+    Model::Mlp(Mlp { inputs: 70, hidden: vec![9], classes: 4, dropout: 0.25, input: Input::Pixels })
 }
 
 fn resnet() -> Model {
-    Model::Resnet(Resnet { height: 6, width: 5, planes: 3, stages: vec![4, 6], blocks: 2, classes: 3 })
+    Model::Resnet(Resnet {
+        height: 6,
+        width: 5,
+        planes: 3,
+        stages: vec![4, 6],
+        blocks: 2,
+        classes: 3,
+        input: Input::Pixels,
+    })
 }
 
 fn adamw(weight_decay: f32) -> Optimizer {
@@ -290,7 +298,8 @@ fn convolutions_groupings_and_logged_products_are_checked() {
     };
     *bound = 20;
     refused(&program, "its order and offsets are of two groupings");
-    let wide = Model::Mlp(Mlp { inputs: 5000, hidden: vec![2], classes: 2, dropout: 0.0 });
+    let wide =
+        Model::Mlp(Mlp { inputs: 5000, hidden: vec![2], classes: 2, dropout: 0.0, input: Input::Pixels });
     let mut program = Program::new(spec(wide, sgd(0.0), ProductTable::preset()));
     let Primitive::Absmax { block, .. } = first(&mut program, |p| matches!(p, Primitive::Absmax { .. }))
     else {

@@ -6,15 +6,10 @@
 mod common;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use tiebreak::job::DataSpec;
-use tiebreak::job::samples::Samples;
-use tiebreak::program::models::{Mlp, Model};
-use tiebreak::program::optimizer::Optimizer;
-use tiebreak::program::products::ProductTable;
-use tiebreak::program::step::{Program, StepSpec};
-use tiebreak::run::data;
+use tiebreak::job::Job;
+use tiebreak::job::data::Place;
+use tiebreak::run::data::JobData;
 
 const KEY: [u32; 2] = [0x1234_5678, 0x9abc_def0];
 
@@ -28,56 +23,48 @@ fn found(name: &str) -> Option<PathBuf> {
     path.exists().then_some(path)
 }
 
-/// Draws three steps of four samples and compares them with the golden ones.
-fn check(name: &str, folder: &Path, files: &[&str], spec: &DataSpec, inputs: u32) {
+/// Draws three steps of four samples, in both ways, and compares them with the golden ones. `data` is the job's table.
+fn check(name: &str, data: &str, inputs: usize) {
     let golden = std::fs::read_to_string("assets/vectors/batches.json").unwrap();
     let golden: serde_json::Value = serde_json::from_str(&golden).unwrap();
-    let sources: Vec<PathBuf> = files.iter().map(|file| folder.join(file)).collect();
-    let model = Model::Mlp(Mlp { inputs, hidden: vec![2], classes: 10, dropout: 0.0 });
-    let program = Program::new(StepSpec {
-        model: model.clone(),
-        optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0 },
-        clip_norm: None,
-        micro_batch: 2,
-        micro_batches: 2,
-        products: ProductTable::preset(),
-    });
-    let (mut dataset, _) = data::of_sources(&sources, spec, &Samples::of_model(&model)).unwrap();
-    for (step, golden) in (1..).zip(golden[name].as_array().unwrap()) {
-        let list = |key: &str| -> Vec<u64> {
-            golden[key].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect()
-        };
-        let drawn: Vec<u64> = (0..4).map(|place| dataset.draw(KEY, step, place)).collect();
-        assert_eq!(drawn, list("samples"), "{name}, step {step}");
-        let batch = dataset.batch(&program, KEY, step).unwrap();
-        let words = |bytes: &[u8]| -> Vec<u64> {
-            bytes.chunks_exact(4).map(|c| u64::from(u32::from_le_bytes(c.try_into().unwrap()))).collect()
-        };
-        let labels: Vec<u64> = batch.iter().flat_map(|micro| words(&micro.tensors[1])).collect();
-        assert_eq!(labels, list("labels"), "{name}, step {step}");
-        let pixels: Vec<u64> = batch.iter().flat_map(|micro| words(&micro.tensors[0])).collect();
-        let sums: Vec<u64> = pixels.chunks(inputs as usize).map(|image| image.iter().sum()).collect();
-        assert_eq!(sums, list("sums"), "{name}, step {step}");
+    for sampling in ["permutation", "with_replacement"] {
+        let text = format!(
+            "steps = 3\nmodel = {{ kind = \"mlp\", inputs = {inputs}, hidden = [2], classes = 10 }}\n\
+             data = {{ sampling = \"{sampling}\", {data} }}\nbatch = {{ micro_batch = 2, micro_batches = 2 }}\n\
+             optimizer = {{ kind = \"sgd\", momentum = 0.9, weight_decay = 0.0 }}\nschedule = {{ peak = 1e-2 }}\n"
+        );
+        let job = Job::parse("job", &text).unwrap();
+        let program = job.program();
+        let mut dataset = JobData::open(Path::new("job"), &job).unwrap().dataset;
+        for (step, golden) in (1..).zip(golden[name][sampling].as_array().unwrap()) {
+            let list = |key: &str| -> Vec<u64> {
+                golden[key].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect()
+            };
+            let mut sampler = dataset.sampler(KEY);
+            let drawn = (0..4).map(|place| sampler.draw(Place { step, batch: 4, place }).unwrap());
+            assert_eq!(drawn.collect::<Vec<u64>>(), list("samples"), "{name}, step {step}");
+            let batch = dataset.batch(&program, KEY, step).unwrap();
+            let words = |bytes: &[u8]| -> Vec<u64> {
+                bytes.chunks_exact(4).map(|c| u64::from(u32::from_le_bytes(c.try_into().unwrap()))).collect()
+            };
+            let labels: Vec<u64> = batch.iter().flat_map(|micro| words(&micro.tensors[1])).collect();
+            assert_eq!(labels, list("labels"), "{name}, step {step}");
+            let pixels: Vec<u64> = batch.iter().flat_map(|micro| words(&micro.tensors[0])).collect();
+            let sums: Vec<u64> = pixels.chunks(inputs).map(|image| image.iter().sum()).collect();
+            assert_eq!(sums, list("sums"), "{name}, step {step}");
+        }
     }
 }
 
 #[test]
 fn cifar_10_is_read_as_its_description_says() {
     let Some(path) = found("cifar-10/train_5000.bin") else { return };
-    let spec = DataSpec::Cifar10 { path: "train_5000.bin".into() };
-    check("cifar10", path.parent().unwrap(), &["train_5000.bin"], &spec, 3072);
+    check("cifar10", &format!("kind = \"cifar10\", path = {path:?}"), 3072);
 }
 
 #[test]
 fn mnist_is_read_as_its_description_says() {
-    let names = ["t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"];
-    let folder = tempfile::tempdir().unwrap();
-    for name in names {
-        let Some(path) = found(&format!("mnist/{name}.gz")) else { return };
-        let unpacked = Command::new("gzip").arg("-dc").arg(path).output().unwrap();
-        assert!(unpacked.status.success());
-        std::fs::write(folder.path().join(name), unpacked.stdout).unwrap();
-    }
-    let spec = DataSpec::Idx { images: names[0].into(), labels: names[1].into() };
-    check("mnist", folder.path(), &names, &spec, 784);
+    let Some(images) = found("mnist/t10k-images-idx3-ubyte.gz") else { return };
+    let Some(labels) = found("mnist/t10k-labels-idx1-ubyte.gz") else { return };
+    check("mnist", &format!("kind = \"idx\", images = {images:?}, labels = {labels:?}"), 784);
 }

@@ -5,14 +5,14 @@ use std::sync::LazyLock;
 
 use tiebreak::program::decoding::decode;
 use tiebreak::program::encoding::encode;
-use tiebreak::program::models::{Mlp, Model};
+use tiebreak::program::models::{Input, Mlp, Model};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::ProductTable;
 use tiebreak::program::step::{Program, StepSpec};
 
 static PROGRAM: LazyLock<Vec<u8>> = LazyLock::new(|| {
     encode(&Program::new(StepSpec {
-        model: Model::Mlp(Mlp { inputs: 3, hidden: vec![2], classes: 2, dropout: 0.1 }),
+        model: Model::Mlp(Mlp { inputs: 3, hidden: vec![2], classes: 2, dropout: 0.1, input: Input::Pixels }),
         optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0 },
         clip_norm: Some(1.0),
         micro_batch: 1,

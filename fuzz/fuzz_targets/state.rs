@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
-use tiebreak::program::models::{Mlp, Model};
+use tiebreak::program::models::{Input, Mlp, Model};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::ProductTable;
 use tiebreak::program::step::{Program, StepSpec};
@@ -13,7 +13,7 @@ use tiebreak::commit::trace::Trace;
 
 static PROGRAM: LazyLock<Program> = LazyLock::new(|| {
     Program::new(StepSpec {
-        model: Model::Mlp(Mlp { inputs: 3, hidden: vec![2], classes: 2, dropout: 0.0 }),
+        model: Model::Mlp(Mlp { inputs: 3, hidden: vec![2], classes: 2, dropout: 0.0, input: Input::Pixels }),
         optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0 },
         clip_norm: None,
         micro_batch: 1,

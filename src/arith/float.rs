@@ -24,6 +24,24 @@ pub fn canonical(x: f32) -> u32 {
     if x.is_nan() { NAN } else { x.to_bits() }
 }
 
+/// The pattern of a binary16 number, which binary32 has exactly (IEEE 754, section 3.6); every NaN is [`NAN`].
+pub fn from_f16(half: u16) -> u32 {
+    let (sign, exponent, fraction) =
+        (u32::from(half) >> 15 << 31, half >> 10 & 0x1f, u32::from(half) & 0x3ff);
+    match exponent {
+        31 if fraction != 0 => NAN,
+        31 => sign | 0x7f80_0000,
+        // A subnormal is its fraction times 2^-24, and both are exact in binary32.
+        0 => sign | (fraction as f32 * f32::from_bits((127 - 24) << 23)).to_bits(),
+        _ => sign | (u32::from(exponent) + 127 - 15) << 23 | fraction << 13,
+    }
+}
+
+/// The pattern of a bfloat16 number: it is the upper half of its binary32; every NaN is [`NAN`].
+pub fn from_bf16(half: u16) -> u32 {
+    canonical(f32::from_bits(u32::from(half) << 16))
+}
+
 fn value(x: u32) -> f32 {
     f32::from_bits(x)
 }
@@ -87,4 +105,18 @@ pub fn from_order_key(key: u32) -> u32 {
 /// The greater of two patterns by [`order_key`]; NaN wins.
 pub fn max(a: u32, b: u32) -> u32 {
     from_order_key(order_key(a).max(order_key(b)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Against another implementation, every pattern.
+    #[test]
+    fn halves_are_widened_exactly() {
+        for bits in 0..=u16::MAX {
+            assert_eq!(from_f16(bits), canonical(half::f16::from_bits(bits).to_f32()), "{bits:04x}");
+            assert_eq!(from_bf16(bits), canonical(half::bf16::from_bits(bits).to_f32()), "{bits:04x}");
+        }
+    }
 }

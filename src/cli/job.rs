@@ -1,14 +1,17 @@
 //! `tiebreak job`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use serde_json::json;
 
-use super::{CommandResult, Exit, Printer, bytes_text};
+use super::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::engine::liveness::step_bytes;
-use crate::job::identity::program_digest;
-use crate::program::step::state_bytes;
+use crate::job::Job;
+use crate::job::identity::{philox_key, program_digest, seed};
+use crate::job::manifest::files_root;
+use crate::program::step::{Program, state_bytes};
+use crate::run::data::JobData;
 use crate::run::{read_job, read_program};
 
 /// Look at job files.
@@ -20,9 +23,28 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Check a job file: errors name the key and the line.
+    /// Check a job file and its data: errors name the key and the line, or the file.
     #[command(after_help = "Example: tiebreak job check assets/jobs/demo.toml")]
     Check { job: PathBuf },
+}
+
+/// What `check` finds of the data.
+struct Checked {
+    samples: u64,
+    bytes: u64,
+    /// Files without a whole sample.
+    unused: Vec<String>,
+    /// Steps whose batches were drawn.
+    drawn: Vec<u32>,
+}
+
+/// Opens a job's data and draws a few batches, as training would.
+fn check_data(path: &Path, job: &Job, program: &Program) -> Result<Checked, Failure> {
+    let mut data = JobData::open(path, job, program)?;
+    let key = philox_key(&seed(job, &program_digest(program), &files_root(&data.manifest), None));
+    let drawn = data.sample(job, program, key)?;
+    let unused = data.dataset.unused().map(|path| path.display().to_string()).collect();
+    Ok(Checked { samples: data.dataset.samples(), bytes: data.dataset.bytes(), unused, drawn })
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
@@ -32,14 +54,25 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let nodes = [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len());
     let (state, peak) = (state_bytes(&program.state()), step_bytes(&program));
     let digest = program_digest(&program);
+    let data = check_data(&path, &job, &program)?;
+    for path in &data.unused {
+        printer.say(format!("warning: {path} is shorter than a sample; nothing of it is drawn"));
+    }
+    let steps_per_epoch = data.samples as f64 / f64::from(program.samples());
+    let epochs = f64::from(job.steps) / steps_per_epoch;
+    let drawn: Vec<String> = data.drawn.iter().map(u32::to_string).collect();
     printer.result(
         format!(
-            "{}: {} parameters, {} steps of {} samples\nstate {}, tensors of a step take {} at most\n\
+            "{}: {} parameters, {} steps of {} samples\n{} samples in {} of data: {steps_per_epoch:.1} steps an epoch, {epochs:.2} \
+             epochs; the batches of steps {} were drawn\nstate {}, tensors of a step take {} at most\n\
              {} + {} + {} operators (micro-batch, accumulation, update)\njob     {}\nprogram {digest}",
             path.display(),
             program.parameter_count(),
             job.steps,
             program.samples(),
+            data.samples,
+            bytes_text(data.bytes),
+            drawn.join(", "),
             bytes_text(state),
             bytes_text(peak),
             nodes[0],
@@ -51,6 +84,12 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             "parameters": program.parameter_count(),
             "steps": job.steps,
             "batch": program.samples(),
+            "samples": data.samples,
+            "data_bytes": data.bytes,
+            "unused_files": data.unused,
+            "steps_drawn": data.drawn,
+            "steps_per_epoch": steps_per_epoch,
+            "epochs": epochs,
             "state_bytes": state,
             "step_bytes": peak,
             "nodes": nodes,

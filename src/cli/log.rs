@@ -23,9 +23,10 @@ use crate::program::init;
 use crate::program::products::ProductClass;
 use crate::rounding::codec::{decode, entropy_bits};
 use crate::rounding::log::Log;
+use crate::run::data::JobData;
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
-use crate::run::{RunError, data, read_logged_job, read_program};
+use crate::run::{RunError, read_logged_job, read_program};
 use crate::step::{replayed_step, scalars};
 
 /// Look into rounding logs of the logged profile.
@@ -329,11 +330,8 @@ fn calibrate(printer: Printer, args: &Calibrate) -> CommandResult {
     let (_, job) = read_logged_job(&args.job)?;
     let rounding = job.rounding.clone().unwrap_or_default();
     let program = Arc::new(read_program(&args.job, &job)?.0);
-    let folder = args.job.parent().unwrap_or(std::path::Path::new("."));
-    let files: Vec<PathBuf> = job.data.paths().into_iter().map(|path| folder.join(path)).collect();
-    let samples = job.samples(&program).map_err(RunError::from)?;
-    let (mut dataset, manifests) = data::of_sources(&files, &job.data, &samples)?;
-    let key = philox_key(&seed(&job, &program_digest(&program), &files_root(&manifests), None));
+    let JobData { mut dataset, manifest, .. } = JobData::open(&args.job, &job, &program)?;
+    let key = philox_key(&seed(&job, &program_digest(&program), &files_root(&manifest), None));
     let kernels = kernels(printer, rounding.rule().is_wide())?;
     let names: Vec<String> = kernels.iter().map(|(name, _)| name.clone()).collect();
     printer.say(format!("measuring {}", names.join(", ")));

@@ -14,11 +14,12 @@ use crate::program::catalogue::{Appended, Attributes, OPERATORS, Operator};
 use crate::program::graph::TensorType;
 use crate::program::products::{ProductClass, ProductDigits, ProductTable};
 use crate::run::RunError;
-use crate::run::arrays::{self, Array};
+use crate::run::arrays::{self, Array, FloatType};
 
 /// Run one operator of the contract on arrays of your own, on any engine.
 ///
-/// Inputs are .npy files in the operator's order, or one safetensors file with tensors of the inputs' names. `tiebreak op
+/// Inputs are .npy files in the operator's order, or one safetensors file with tensors of the inputs' names. Floats of 16 bits
+/// are read as the binary32 of the same value. `tiebreak op
 /// --list` prints every operator with its inputs.
 #[derive(clap::Args)]
 #[command(after_help = "Example: tiebreak op matmul a.npy b.npy --out c.npy --digits 3 --engine wgpu")]
@@ -41,10 +42,31 @@ pub struct Args {
     /// Scale block of products along K: 0, or a power of two of at least 64.
     #[arg(long, default_value_t = 0)]
     block: u32,
+    /// What floats are written as: rounded to nearest, ties to even. bf16 needs a .safetensors file.
+    #[arg(long, value_enum, default_value_t = FloatOutput::F32)]
+    out_dtype: FloatOutput,
     #[command(flatten)]
     attributes: Flags,
     #[command(flatten)]
     engine: EngineArgs,
+}
+
+/// [`FloatType`] on the command line.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum FloatOutput {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl From<FloatOutput> for FloatType {
+    fn from(output: FloatOutput) -> FloatType {
+        match output {
+            FloatOutput::F32 => FloatType::F32,
+            FloatOutput::F16 => FloatType::F16,
+            FloatOutput::Bf16 => FloatType::Bf16,
+        }
+    }
 }
 
 /// [`Attributes`] as people write them.
@@ -169,7 +191,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let wanted = operator.inputs.iter().map(|input| (input.name, input.dtype)).chain([("dy", DType::F32)]);
     for (array, (name, dtype)) in inputs.iter().zip(wanted) {
         if array.ty.dtype != dtype {
-            let kind = if dtype == DType::F32 { "32-bit floats" } else { "integers" };
+            let kind = if dtype == DType::F32 { "floats" } else { "integers" };
             return Err(usage(format!("{name} must hold {kind}")));
         }
     }
@@ -211,7 +233,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         results.push(Array { name, ty, bytes: engine.download(tensor)? });
     }
     let path = args.out.unwrap_or_default();
-    arrays::write(&path, &results)?;
+    arrays::write(&path, &results, args.out_dtype.into())?;
     let rows: Vec<_> = results
         .iter()
         .map(|a| json!({ "name": a.name, "shape": a.ty.shape, "digest": digest(&a.ty, &a.bytes) }))

@@ -411,8 +411,8 @@ impl Context {
         if rest.next().is_some() {
             return Err(wrong("its slices are not of the run's files, each once, in order"));
         }
-        let samples = self.job.samples(&self.program).map_err(|error| wrong(error.to_string()))?;
-        let mut dataset = Dataset::of(opened, Path::new("data"), &self.job.data, &samples).map_err(failed)?;
+        let sample = self.program.sample();
+        let mut dataset = Dataset::of(opened, Path::new("data"), &self.job.data, &sample).map_err(failed)?;
         let count: usize = carried.iter().map(|slices| slices.slices.len()).sum();
         steps.push(format!("{count} slices are of the run's data"));
         let batch = dataset.batch(&self.program, philox_key(&self.seed), step.step).map_err(failed)?;

@@ -13,7 +13,7 @@ use crate::program::builder::Builder;
 use crate::program::expr::Body;
 use crate::program::graph::{Graph, Node, TensorId};
 use crate::program::init;
-use crate::program::models::{Gelu, Gpt, Mlp, Model, Resnet};
+use crate::program::models::{Gelu, Gpt, Input, Mlp, Model, Resnet};
 use crate::program::optimizer::Optimizer;
 use crate::program::phase::Phase;
 use crate::program::products::{ProductClass, ProductDigits, ProductTable};
@@ -62,7 +62,13 @@ fn specs() -> Vec<StepSpec> {
         products: ProductTable::uniform(digits),
     };
     let mlp = StepSpec {
-        model: Model::Mlp(Mlp { inputs: 70, hidden: vec![19], classes: 5, dropout: 0.5 }),
+        model: Model::Mlp(Mlp {
+            inputs: 70,
+            hidden: vec![19],
+            classes: 5,
+            dropout: 0.5,
+            input: Input::Pixels,
+        }),
         optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.01 },
         clip_norm: None,
         micro_batch: 3,
@@ -71,7 +77,15 @@ fn specs() -> Vec<StepSpec> {
     };
     let stages = vec![4, 6];
     let resnet = StepSpec {
-        model: Model::Resnet(Resnet { height: 5, width: 6, planes: 3, stages, blocks: 1, classes: 4 }),
+        model: Model::Resnet(Resnet {
+            height: 5,
+            width: 6,
+            planes: 3,
+            stages,
+            blocks: 1,
+            classes: 4,
+            input: Input::Pixels,
+        }),
         products: ProductTable::uniform(2),
         ..mlp.clone()
     };

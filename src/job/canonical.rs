@@ -4,7 +4,8 @@
 //! computation in two ways have the same canonical job. What decides the program is in the program digest.
 //! Layout: `docs/RUN-FORMAT.md`.
 
-use super::spec::{DataSpec, Granularity, Job};
+use super::data::layout;
+use super::spec::{DataFiles, DataSpec, Granularity, Job, Sampling};
 use crate::commit::codec::Encoder;
 use crate::commit::digest::{Digest, hash};
 use crate::rounding::thresholds::Rounding;
@@ -58,14 +59,43 @@ impl Job {
     }
 }
 
-/// How samples lie in the files.
+/// How samples lie in the files, and are drawn. Of the paths only the endings count, which say how a file is read.
 fn data(data: &DataSpec, settings: &mut Vec<Setting>) {
-    let kind = match data {
-        DataSpec::Bytes { .. } => "bytes",
-        DataSpec::Idx { .. } => "idx",
-        DataSpec::Cifar10 { .. } => "cifar10",
+    let sampling = match data.sampling {
+        Sampling::Permutation => "permutation",
+        Sampling::WithReplacement => "with_replacement",
+    };
+    settings.push(setting("data.sampling", sampling));
+    let kind = match &data.files {
+        DataFiles::Bytes { .. } => "bytes",
+        DataFiles::Idx { .. } => "idx",
+        DataFiles::Cifar10 { .. } => "cifar10",
+        DataFiles::Tokens { paths, dtype } => {
+            settings.push(setting("data.dtype", dtype.name()));
+            settings.push(setting("data.formats", formats(paths.iter().map(String::as_str))));
+            "tokens"
+        }
+        DataFiles::Arrays(arrays) => {
+            settings.push(setting("data.dtype", arrays.dtype.name()));
+            settings.push(setting("data.formats", formats([arrays.inputs.as_str(), &arrays.labels])));
+            settings.push(setting("data.one_file", arrays.inputs == arrays.labels));
+            let named = [("inputs_tensor", &arrays.inputs_tensor), ("labels_tensor", &arrays.labels_tensor)];
+            let named = named.into_iter().filter_map(|(key, name)| Some((key, name.as_ref()?)));
+            settings.extend(named.map(|(key, name)| setting(&format!("data.{key}"), name)));
+            "arrays"
+        }
     };
     settings.push(setting("data.kind", kind));
+}
+
+/// How files of these names are read, in order.
+fn formats<'a>(paths: impl IntoIterator<Item = &'a str>) -> String {
+    let format = |path| match (layout::is_npy(path), layout::is_safetensors(path)) {
+        (true, _) => "npy",
+        (_, true) => "safetensors",
+        _ => "raw",
+    };
+    paths.into_iter().map(format).collect::<Vec<&str>>().join(" ")
 }
 
 /// What a log has to hold. The grid is in the program.

@@ -1,22 +1,24 @@
 //! What a run declares: a job, everything that decides the bits of a run, in TOML.
 //!
-//! [`spec`] says what a job holds, [`parse`] reads one and names key and line of what is wrong, `sizes` refuses what would not fit, `program` gives
-//! the program, `canonical` keeps what decides the records, [`identity`] derives what computation and run are called, [`initial`] says where
-//! the first state comes from, [`manifest`] says what files it reads, and [`data`] draws its batches. Nothing here opens a file.
+//! [`spec`] says what a job holds ([`element`]: of what its data files are), [`parse`] reads one and names key and line of what is wrong, `sizes`
+//! refuses what would not fit, `program` gives the program, `canonical` keeps what decides the records, [`identity`] derives what computation and
+//! run are called, [`initial`] says where the first state comes from, [`manifest`] says what files it reads, and [`data`] draws its batches. Nothing here
+//! opens a file.
 
 mod canonical;
 pub mod data;
+pub mod element;
 pub mod identity;
 pub mod initial;
 pub mod manifest;
 pub mod parse;
 mod program;
-pub mod samples;
 mod sizes;
 pub mod spec;
 
 pub use canonical::Setting;
 pub use parse::{JOB_MAX, JobError};
 pub use spec::{
-    BatchSpec, CheckpointSpec, CommitSpec, DataSpec, DigitsSpec, Granularity, Job, ModelJob, ProgramSource,
+    BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, Granularity, Job, Labelled,
+    ModelJob, ProgramSource, Sampling,
 };

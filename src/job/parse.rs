@@ -2,19 +2,23 @@
 
 use serde::Deserialize;
 
+use super::data::layout;
+use super::element::Element;
 use super::initial::InitSpec;
-use super::samples::Samples;
 use super::sizes;
 use super::spec::{
-    BatchSpec, CheckpointSpec, CommitSpec, DataSpec, DigitsSpec, Granularity, Job, ModelJob, ProgramSource,
+    BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, Granularity, Job, Labelled,
+    ModelJob, ProgramSource,
 };
-use crate::program::models::Model;
+use crate::program::models::{BatchTensor, Model};
 use crate::program::optimizer::Optimizer;
 use crate::program::schedule::Schedule;
 use crate::rounding::thresholds::Rounding;
 
 /// The most bytes of a job file.
 pub const JOB_MAX: u64 = 1 << 20;
+/// The most data files.
+const FILES_MAX: usize = 4096;
 /// The most samples of a batch.
 const BATCH_MAX: u64 = 1 << 24;
 /// The most micro-batches of a step whose operators are committed: every one has a trace of its own.
@@ -84,8 +88,10 @@ impl JobText {
             if let Some(wrong) = digits_error(&digits, self.rounding.is_some()) {
                 return Err(wrong);
             }
+            let mut model = self.model.ok_or_else(|| missing("model"))?;
+            model.take(self.data.files.input());
             ProgramSource::Model(Box::new(ModelJob {
-                model: self.model.ok_or_else(|| missing("model"))?,
+                model,
                 optimizer: self.optimizer.ok_or_else(|| missing("optimizer"))?,
                 batch: self.batch.ok_or_else(|| missing("batch"))?,
                 clip_norm: self.clip_norm,
@@ -156,9 +162,8 @@ fn model_error(job: &Job, model: &ModelJob) -> Found {
     if let Some((key, why)) = optimizer_error(&model.optimizer) {
         return found(&format!("optimizer.{key}"), why);
     }
-    if !Samples::of_model(&model.model).are_in(&job.data) {
-        let why = "this kind of data does not fit the model: a gpt wants bytes, an mlp or a resnet idx (one plane) or cifar10 (3 planes of 32 x 32)";
-        return found("data.kind", why);
+    if let Some(wrong) = data_error(&job.data, &model.model.batch(1)) {
+        return Some(wrong);
     }
     let (BatchSpec { micro_batch, micro_batches }, labels) = (&model.batch, model.model.labels_per_sample());
     let wrong = batch_error([*micro_batch, *micro_batches, labels], job.commit.granularity);
@@ -166,6 +171,59 @@ fn model_error(job: &Job, model: &ModelJob) -> Found {
         return found(&format!("batch.{key}"), why);
     }
     sizes::error(job, model).or_else(|| found("frozen", model.frozen_names().err()?))
+}
+
+/// Of data files: whether they fit the batch tensors of one sample, and are named as their kind wants. Nothing is opened.
+pub(super) fn data_error(data: &DataSpec, sample: &[BatchTensor]) -> Found {
+    let files = &data.files;
+    if let Err(why) = layout::fits(files, sample) {
+        return found("data.kind", why);
+    }
+    let count = files.paths().len();
+    if !(1..=FILES_MAX).contains(&count) {
+        return found("data.paths", format!("1 to {FILES_MAX} files, here are {count}"));
+    }
+    match files {
+        DataFiles::Tokens { dtype, .. } if !matches!(dtype, Element::U16 | Element::U32) => {
+            found("data.dtype", "token ids are u16 or u32")
+        }
+        DataFiles::Arrays(arrays) => arrays_error(arrays),
+        _ => None,
+    }
+}
+
+fn arrays_error(arrays: &Labelled) -> Found {
+    if !matches!(arrays.dtype, Element::U8 | Element::F16 | Element::Bf16 | Element::F32) {
+        return found("data.dtype", "inputs are u8, f16, bf16 or f32");
+    }
+    let ends = [
+        ("inputs", &arrays.inputs, &arrays.inputs_tensor),
+        ("labels", &arrays.labels, &arrays.labels_tensor),
+    ];
+    for (key, path, tensor) in ends {
+        match (layout::is_npy(path), layout::is_safetensors(path), tensor) {
+            (true, _, None) | (_, true, Some(_)) => {}
+            (true, _, Some(_)) => {
+                return found(
+                    &format!("data.{key}_tensor"),
+                    "a .npy file has one array without a name; leave the key out",
+                );
+            }
+            (_, true, None) => {
+                return found(
+                    &format!("data.{key}"),
+                    format!("a safetensors file has several tensors: name one by {key}_tensor"),
+                );
+            }
+            _ => {
+                return found(
+                    &format!("data.{key}"),
+                    "arrays are .npy or .safetensors files, or either with .gz",
+                );
+            }
+        }
+    }
+    None
 }
 
 /// Of the samples of a step, micro-batch, micro-batches and labels of a sample, and of how finely steps are committed: (key, why).

@@ -1,7 +1,6 @@
 //! The program of a job: derived from a model kind, or decoded from a file and checked against the job.
 
-use super::parse::{JobError, batch_error};
-use super::samples::Samples;
+use super::parse::{JobError, batch_error, data_error};
 use super::spec::{Job, ProgramSource};
 use crate::program::decoding::decode;
 use crate::program::step::Program;
@@ -39,8 +38,8 @@ impl Job {
         if let Some((key, why)) = batch_error(numbers, self.commit.granularity) {
             return Some(format!("{key}: {why}"));
         }
-        if let Err(error) = self.samples(program) {
-            return Some(error.to_string());
+        if let Some((key, why)) = data_error(&self.data, &program.sample()) {
+            return Some(format!("{key}: {why}"));
         }
         match (&self.rounding, program.micro.logged.first()) {
             (None, None) => None,
@@ -56,21 +55,5 @@ impl Job {
                 ))
             }
         }
-    }
-
-    /// The samples that the job's program takes.
-    ///
-    /// # Errors
-    /// If the job's kind of data does not fill the batch of its program file.
-    pub fn samples(&self, program: &Program) -> Result<Samples, JobError> {
-        let samples = match &self.source {
-            ProgramSource::Model(model) => Some(Samples::of_model(&model.model)),
-            ProgramSource::File(_) => Samples::of_program(program, &self.data),
-        };
-        samples.filter(|samples| samples.are_in(&self.data)).ok_or_else(|| {
-            let why = "this kind of data does not fill the program's batch: bytes fill two U32 tensors of as many tokens as \
-                       labels, idx and cifar10 one of pixels below 256 and one of a label for each sample";
-            JobError(format!("data.kind: {why}"))
-        })
     }
 }

@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer};
 
+use super::element::Element;
 use super::initial::InitSpec;
-use crate::program::models::Model;
+use crate::arith::DType;
+use crate::program::models::{Input, Model};
 use crate::program::optimizer::Optimizer;
 use crate::program::products::{ProductClass, ProductDigits, ProductTable};
 use crate::program::schedule::Schedule;
@@ -61,16 +63,50 @@ pub struct ModelJob {
     pub frozen: Vec<String>,
 }
 
-/// Where samples come from. Paths are relative to the job file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// The `[data]` table: where samples come from, and how they are drawn.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct DataSpec {
+    /// How a batch's samples are drawn.
+    #[serde(default)]
+    pub sampling: Sampling,
+    /// Whether a run holds a copy of the files, or only what checks them.
+    #[serde(default = "yes")]
+    pub copy: bool,
+    /// The files.
+    #[serde(flatten)]
+    pub files: DataFiles,
+}
+
+/// How a batch's samples are drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sampling {
+    /// Every sample once an epoch, each epoch in an order of its own.
+    #[default]
+    Permutation,
+    /// Every place draws from all samples.
+    WithReplacement,
+}
+
+/// The files of the samples. Paths are relative to the job file; one that ends in `.gz` is unpacked when a run is created.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-pub enum DataSpec {
-    /// A file of bytes; each byte is a token.
+pub enum DataFiles {
+    /// Files of bytes; each byte is a token.
     Bytes {
-        /// The file.
-        path: String,
+        /// The files. A sample is a window inside one of them.
+        #[serde(alias = "path", deserialize_with = "paths")]
+        paths: Vec<String>,
     },
-    /// Images and labels in the IDX format of MNIST, not compressed.
+    /// Files of token ids: `.npy`, or nothing but the ids.
+    Tokens {
+        /// The files. A sample is a window inside one of them.
+        #[serde(alias = "path", deserialize_with = "paths")]
+        paths: Vec<String>,
+        /// U16 or U32.
+        dtype: Element,
+    },
+    /// Images and labels in the IDX format of MNIST.
     Idx {
         /// The file of images.
         images: String,
@@ -79,17 +115,64 @@ pub enum DataSpec {
     },
     /// Records of CIFAR-10's binary format: a label and 3072 bytes.
     Cifar10 {
-        /// The file.
-        path: String,
+        /// The files.
+        #[serde(alias = "path", deserialize_with = "paths")]
+        paths: Vec<String>,
     },
+    /// An array of samples, and one of their labels.
+    Arrays(Labelled),
 }
 
-impl DataSpec {
-    /// The files, in order.
+/// Arrays in `.npy` or `.safetensors` files; their first dimension is over samples.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Labelled {
+    /// The file of inputs: [samples, ...].
+    pub inputs: String,
+    /// The file of labels: [samples], integers. It may be the same.
+    pub labels: String,
+    /// The inputs' elements: U8 (pixels), F16, BF16 or F32.
+    pub dtype: Element,
+    /// The inputs' name in a safetensors file.
+    #[serde(default)]
+    pub inputs_tensor: Option<String>,
+    /// The labels' name in a safetensors file.
+    #[serde(default)]
+    pub labels_tensor: Option<String>,
+}
+
+/// One path, or a list.
+fn paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a path, or a list of paths, is wanted")]
+    enum Paths {
+        One(String),
+        Many(Vec<String>),
+    }
+    Ok(match Paths::deserialize(deserializer)? {
+        Paths::One(path) => vec![path],
+        Paths::Many(paths) => paths,
+    })
+}
+
+impl DataFiles {
+    /// The files, in order, each once.
     pub fn paths(&self) -> Vec<&str> {
         match self {
-            DataSpec::Bytes { path } | DataSpec::Cifar10 { path } => vec![path],
-            DataSpec::Idx { images, labels } => vec![images, labels],
+            DataFiles::Bytes { paths } | DataFiles::Tokens { paths, .. } | DataFiles::Cifar10 { paths } => {
+                paths.iter().map(String::as_str).collect()
+            }
+            DataFiles::Idx { images, labels } => vec![images, labels],
+            DataFiles::Arrays(Labelled { inputs, labels, .. }) if inputs == labels => vec![inputs],
+            DataFiles::Arrays(Labelled { inputs, labels, .. }) => vec![inputs, labels],
+        }
+    }
+
+    /// What a classifier's inputs are.
+    pub fn input(&self) -> Input {
+        match self {
+            DataFiles::Arrays(arrays) if arrays.dtype.dtype() == DType::F32 => Input::Values,
+            _ => Input::Pixels,
         }
     }
 }
@@ -107,6 +190,10 @@ pub struct BatchSpec {
 
 fn one() -> u32 {
     1
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// Digits of the products: a preset, or the same number everywhere, then changes by class.

@@ -11,7 +11,7 @@ use super::catalogue::{Attributes, OPERATORS};
 use super::expr::{Body, Instr, Reg};
 use super::graph::{Graph, Primitive, View};
 use super::logged::ROUND_TO_GRID;
-use super::models::{Gelu, Gpt, Mlp, Model, Resnet};
+use super::models::{Gelu, Gpt, Input, Mlp, Model, Resnet};
 use super::optimizer::Optimizer;
 use super::products::{ProductClass, ProductTable};
 use super::step::{Program, StepSpec};
@@ -180,7 +180,13 @@ fn specs(second: u32, decay: bool) -> Vec<StepSpec> {
     let models = [
         gpt(Gelu::Tanh, true, 0.21 + tenth),
         gpt(Gelu::Erf, false, 0.0),
-        Model::Mlp(Mlp { inputs: 7 + second, hidden: vec![5], classes: 3, dropout: 0.11 + tenth }),
+        Model::Mlp(Mlp {
+            inputs: 7 + second,
+            hidden: vec![5],
+            classes: 3,
+            dropout: 0.11 + tenth,
+            input: Input::Pixels,
+        }),
         Model::Resnet(Resnet {
             height: 6 + second,
             width: 6 + second,
@@ -188,6 +194,7 @@ fn specs(second: u32, decay: bool) -> Vec<StepSpec> {
             stages,
             blocks: 2,
             classes: 4,
+            input: Input::Pixels,
         }),
     ];
     let weight_decay = if decay { 0.11 + tenth } else { 0.0 };

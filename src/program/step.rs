@@ -232,6 +232,13 @@ impl Program {
         self.parameters.iter().map(scalars).fold(0, u64::saturating_add)
     }
 
+    /// The batch tensors of one sample.
+    pub fn sample(&self) -> Vec<BatchTensor> {
+        let mut tensors = self.batch.clone();
+        tensors.iter_mut().for_each(|tensor| tensor.shape[0] /= self.micro_batch);
+        tensors
+    }
+
     /// Samples of a whole batch.
     pub fn samples(&self) -> u32 {
         self.micro_batch * self.micro_batches

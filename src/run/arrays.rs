@@ -1,4 +1,4 @@
-//! Arrays that people bring: NumPy's .npy files (format 1.0 to 3.0) and safetensors. Binary32 and integers only.
+//! Arrays that people bring: NumPy's .npy files (format 1.0 to 3.0) and safetensors. Floats of 32 and 16 bits, and integers.
 //! Source: numpy.lib.format; safetensors' README.
 
 use std::path::{Path, PathBuf};
@@ -7,16 +7,15 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use super::disk::{self, Disk};
 use super::error::RunError;
-use crate::arith::words::bytes_of;
+use crate::arith::words::{bytes_of, words_from_bytes};
 use crate::arith::{DType, float};
+use crate::job::data::npy;
 use crate::program::graph::TensorType;
 
-/// The most bytes of a file, and of a .npy header.
+/// The most bytes of a file.
 const FILE_MAX: u64 = 1 << 34;
-const HEADER_MAX: usize = 1 << 16;
-const MAGIC: &[u8] = b"\x93NUMPY";
 
-/// An array: F32, or U32 for any integers in the file.
+/// An array: F32 for any floats in the file, or U32 for any integers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Array {
     /// Of a safetensors file; empty otherwise.
@@ -30,7 +29,7 @@ pub struct Array {
 /// Reads the arrays of a file, by its extension.
 ///
 /// # Errors
-/// If it is neither .npy nor .safetensors, is malformed, or holds other types than 32-bit floats and integers that fit
+/// If it is neither .npy nor .safetensors, is malformed, or holds other types than floats of 32 or 16 bits and integers that fit
 /// u32.
 pub fn read(path: &Path) -> Result<Vec<Array>, RunError> {
     let bytes = disk::read(path, FILE_MAX)?;
@@ -40,7 +39,7 @@ pub fn read(path: &Path) -> Result<Vec<Array>, RunError> {
 /// The arrays of a file with this extension and contents.
 ///
 /// # Errors
-/// If the extension is another one, the contents are malformed, or hold other types than 32-bit floats and integers that fit 32 bits.
+/// If the extension is another one, the contents are malformed, or hold other types than floats of 32 or 16 bits and integers that fit 32 bits.
 pub fn parse(extension: &str, bytes: &[u8]) -> Result<Vec<Array>, String> {
     match extension {
         "npy" => from_npy(bytes).map(|array| vec![array]),
@@ -49,23 +48,49 @@ pub fn parse(extension: &str, bytes: &[u8]) -> Result<Vec<Array>, String> {
     }
 }
 
+/// What floats are written as. Integers stay what they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FloatType {
+    /// Binary32, as they are.
+    #[default]
+    F32,
+    /// Binary16, rounded to nearest, ties to even.
+    F16,
+    /// bfloat16, likewise.
+    Bf16,
+}
+
 /// Writes arrays, by the path's extension.
 ///
 /// # Errors
-/// If a .npy file is to hold more than one.
-pub fn write(path: &Path, arrays: &[Array]) -> Result<(), RunError> {
+/// If a .npy file is to hold more than one, or bfloat16, which it has no name for.
+pub fn write(path: &Path, arrays: &[Array], floats: FloatType) -> Result<(), RunError> {
     let bytes = match (extension(path), arrays) {
-        ("npy", [array]) => to_npy(array),
+        ("npy", [array]) => to_npy(array, floats).map_err(RunError::Refused)?,
         ("npy", _) => {
             let names: Vec<&str> = arrays.iter().map(|a| a.name.as_str()).collect();
             let why = format!("there are several outputs ({}): name a .safetensors file", names.join(", "));
             return Err(RunError::Refused(why));
         }
-        ("safetensors", _) => to_safetensors(arrays).map_err(RunError::Refused)?,
+        ("safetensors", _) => to_safetensors(arrays, floats).map_err(RunError::Refused)?,
         _ => return Err(RunError::Refused("the output is a .npy or a .safetensors file".into())),
     };
     let absolute: PathBuf = std::path::absolute(path).map_err(RunError::io(path))?;
     Disk::default().replace(&absolute, &bytes)
+}
+
+/// The bytes of an array as a file holds it, with a type that both formats name in their own way.
+fn narrowed(array: &Array, floats: FloatType) -> (Dtype, Vec<u8>) {
+    let narrow = |to: fn(f32) -> u16| {
+        let words = words_from_bytes(DType::F32, &array.bytes).into_iter();
+        words.flat_map(|word| to(f32::from_bits(word)).to_le_bytes()).collect()
+    };
+    match (array.ty.dtype, floats) {
+        (DType::F32, FloatType::F32) => (Dtype::F32, array.bytes.clone()),
+        (DType::F32, FloatType::F16) => (Dtype::F16, narrow(|x| half::f16::from_f32(x).to_bits())),
+        (DType::F32, FloatType::Bf16) => (Dtype::BF16, narrow(|x| half::bf16::from_f32(x).to_bits())),
+        _ => (Dtype::U32, array.bytes.clone()),
+    }
 }
 
 fn extension(path: &Path) -> &str {
@@ -84,11 +109,12 @@ fn array(name: &str, ty: &str, shape: &[u64], data: &[u8]) -> Result<Array, Stri
     }
     let size: u64 = match ty {
         "u1" => 1,
+        "f2" | "bf16" => 2,
         "f4" | "i4" | "u4" => 4,
         "i8" | "u8" => 8,
         _ => {
             return Err(format!(
-                "{name}: elements of type {ty}; wanted are little-endian f4, or integers u1, i4, u4, i8, u8"
+                "{name}: elements of type {ty}; wanted are little-endian f4 or f2, bf16, or integers u1, i4, u4, i8, u8"
             ));
         }
     };
@@ -96,8 +122,11 @@ fn array(name: &str, ty: &str, shape: &[u64], data: &[u8]) -> Result<Array, Stri
         return Err(format!("{name}: {} bytes of data, the shape wants {}", data.len(), count * size));
     }
     let negative = || format!("{name}: integers must be at least 0 and below 2^32");
+    let halves = || data.as_chunks().0.iter().map(|c| u16::from_le_bytes(*c));
     let words: Vec<u32> = match ty {
         "f4" => data.as_chunks().0.iter().map(|c| float::canonical(f32::from_le_bytes(*c))).collect(),
+        "f2" => halves().map(|x| float::canonical(half::f16::from_bits(x).to_f32())).collect(),
+        "bf16" => halves().map(|x| float::canonical(half::bf16::from_bits(x).to_f32())).collect(),
         "u1" => data.iter().map(|&x| u32::from(x)).collect(),
         "u4" => data.as_chunks().0.iter().map(|c| u32::from_le_bytes(*c)).collect(),
         "i4" => {
@@ -109,7 +138,7 @@ fn array(name: &str, ty: &str, shape: &[u64], data: &[u8]) -> Result<Array, Stri
             words.collect::<Result<_, _>>().map_err(|_| negative())?
         }
     };
-    let dtype = if ty == "f4" { DType::F32 } else { DType::U32 };
+    let dtype = if ["f4", "f2", "bf16"].contains(&ty) { DType::F32 } else { DType::U32 };
     let bytes = bytes_of(&words);
     Ok(Array { name: name.into(), ty: TensorType { dtype, shape }, bytes })
 }
@@ -123,12 +152,16 @@ fn from_safetensors(bytes: &[u8]) -> Result<Vec<Array>, String> {
         let view = file.tensor(name).map_err(|error| error.to_string())?;
         let ty = match view.dtype() {
             Dtype::F32 => "f4",
+            Dtype::F16 => "f2",
+            Dtype::BF16 => "bf16",
             Dtype::U8 => "u1",
             Dtype::U32 => "u4",
             Dtype::I32 => "i4",
             Dtype::U64 => "u8",
             Dtype::I64 => "i8",
-            other => return Err(format!("{name}: {other:?} elements; F32 and integers are wanted")),
+            other => {
+                return Err(format!("{name}: {other:?} elements; F32, F16, BF16 and integers are wanted"));
+            }
         };
         let shape: Vec<u64> = view.shape().iter().map(|&d| d as u64).collect();
         arrays.push(array(name, ty, &shape, view.data())?);
@@ -136,116 +169,47 @@ fn from_safetensors(bytes: &[u8]) -> Result<Vec<Array>, String> {
     Ok(arrays)
 }
 
-fn to_safetensors(arrays: &[Array]) -> Result<Vec<u8>, String> {
+fn to_safetensors(arrays: &[Array], floats: FloatType) -> Result<Vec<u8>, String> {
+    let narrowed: Vec<(Dtype, Vec<u8>)> = arrays.iter().map(|array| narrowed(array, floats)).collect();
     let mut views = Vec::new();
-    for a in arrays {
+    for (a, (dtype, bytes)) in arrays.iter().zip(&narrowed) {
         let shape = a.ty.shape.iter().map(|&d| d as usize).collect();
-        let dtype = if a.ty.dtype == DType::F32 { Dtype::F32 } else { Dtype::U32 };
-        let view = TensorView::new(dtype, shape, &a.bytes).map_err(|error| error.to_string())?;
+        let view = TensorView::new(*dtype, shape, bytes).map_err(|error| error.to_string())?;
         views.push((a.name.as_str(), view));
     }
     safetensors::serialize(views, None).map_err(|error| error.to_string())
 }
 
 fn from_npy(bytes: &[u8]) -> Result<Array, String> {
-    let short = || "it is no .npy file: its header is cut short".to_string();
-    let rest = bytes.strip_prefix(MAGIC).ok_or("it is no .npy file: its first bytes are others")?;
-    let (version, rest) = rest.split_at_checked(2).ok_or_else(short)?;
-    let (len, rest) = match version {
-        [1, 0] => rest.split_at_checked(2).map(|(l, r)| (usize::from(u16::from_le_bytes([l[0], l[1]])), r)),
-        [2 | 3, 0] => {
-            rest.split_at_checked(4).map(|(l, r)| (u32::from_le_bytes([l[0], l[1], l[2], l[3]]) as usize, r))
-        }
-        _ => return Err(format!(".npy format {}.{} is unknown", version[0], version[1])),
-    }
-    .ok_or_else(short)?;
-    if len > HEADER_MAX {
-        return Err(format!("a header of {len} bytes; at most {HEADER_MAX} are read"));
-    }
-    let (header, data) = rest.split_at_checked(len).ok_or_else(short)?;
-    let header = std::str::from_utf8(header).map_err(|_| "the header is not text")?;
-    let Header { descr, fortran_order, shape } = Header::parse(header)?;
-    if fortran_order {
-        return Err("the array is in Fortran order; save numpy.ascontiguousarray of it".into());
-    }
+    let preamble = &bytes[..bytes.len().min(npy::PREAMBLE_MAX)];
+    let place = npy::header_bytes(preamble)?;
+    let data = place.end;
+    let header = bytes.get(place).ok_or("it is no .npy file: its header is cut short")?;
+    let npy::Header { descr, shape } = npy::Header::parse(header)?;
     let ty = match descr.split_at_checked(1) {
         Some(("<", ty)) => ty,
         Some(("|", "u1")) => "u1",
         _ => descr,
     };
-    array("", ty, &shape, data)
+    array("", ty, &shape, &bytes[data..])
 }
 
-/// The dictionary of a .npy header: exactly three keys, as numpy writes it.
-struct Header<'a> {
-    descr: &'a str,
-    fortran_order: bool,
-    shape: Vec<u64>,
-}
-
-impl<'a> Header<'a> {
-    fn parse(text: &'a str) -> Result<Header<'a>, String> {
-        let wrong =
-            || format!("the header is not understood: {:?}", text.chars().take(200).collect::<String>());
-        let mut rest = text.trim().strip_prefix('{').and_then(|t| t.strip_suffix('}')).ok_or_else(wrong)?;
-        let (mut descr, mut fortran_order, mut shape) = (None, None, None);
-        while !rest.trim().is_empty() {
-            let (key, after) = quoted(rest).ok_or_else(wrong)?;
-            let value = after.trim_start().strip_prefix(':').ok_or_else(wrong)?.trim_start();
-            let end;
-            match key {
-                "descr" if descr.is_none() => {
-                    let (text, after) = quoted(value).ok_or_else(wrong)?;
-                    descr = Some(text);
-                    end = after;
-                }
-                "fortran_order" if fortran_order.is_none() => {
-                    let no = value.strip_prefix("False").map(|after| (false, after));
-                    let (order, after) =
-                        no.or_else(|| Some((true, value.strip_prefix("True")?))).ok_or_else(wrong)?;
-                    fortran_order = Some(order);
-                    end = after;
-                }
-                "shape" if shape.is_none() => {
-                    let (inner, after) =
-                        value.strip_prefix('(').and_then(|v| v.split_once(')')).ok_or_else(wrong)?;
-                    let sizes = inner.split(',').map(str::trim).filter(|size| !size.is_empty());
-                    let sizes: Result<Vec<u64>, _> = sizes.map(str::parse).collect();
-                    shape = Some(sizes.ok().filter(|s| s.len() <= 4).ok_or_else(wrong)?);
-                    end = after;
-                }
-                _ => return Err(wrong()),
-            }
-            let end = end.trim_start();
-            rest = end.strip_prefix(',').unwrap_or(end);
-            if rest.len() == end.len() && !end.is_empty() {
-                return Err(wrong());
-            }
-        }
-        match (descr, fortran_order, shape) {
-            (Some(descr), Some(fortran_order), Some(shape)) => Ok(Header { descr, fortran_order, shape }),
-            _ => Err(wrong()),
-        }
-    }
-}
-
-/// A quoted word at the beginning, and what follows it.
-fn quoted(text: &str) -> Option<(&str, &str)> {
-    let text = text.trim_start();
-    let quote = text.chars().next().filter(|c| ['\'', '"'].contains(c))?;
-    text[1..].split_once(quote)
-}
-
-fn to_npy(array: &Array) -> Vec<u8> {
-    let descr = if array.ty.dtype == DType::F32 { "<f4" } else { "<u4" };
+fn to_npy(array: &Array, floats: FloatType) -> Result<Vec<u8>, String> {
+    let (dtype, data) = narrowed(array, floats);
+    let descr = match dtype {
+        Dtype::F32 => "<f4",
+        Dtype::F16 => "<f2",
+        Dtype::BF16 => return Err(".npy files have no bfloat16: name a .safetensors file".into()),
+        _ => "<u4",
+    };
     let sizes: String = array.ty.shape.iter().map(|d| format!("{d}, ")).collect();
     let sizes = if array.ty.shape.len() == 1 { sizes.trim_end() } else { sizes.trim_end_matches(", ") };
     let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({sizes}), }}");
     // Data begin at a multiple of 64 bytes.
-    while !(MAGIC.len() + 4 + header.len() + 1).is_multiple_of(64) {
+    while !(npy::MAGIC.len() + 4 + header.len() + 1).is_multiple_of(64) {
         header.push(' ');
     }
     header.push('\n');
     let len = u16::try_from(header.len()).expect("a shape of four numbers is short");
-    [MAGIC, &[1, 0], &len.to_le_bytes(), header.as_bytes(), &array.bytes].concat()
+    Ok([npy::MAGIC, &[1, 0], &len.to_le_bytes(), header.as_bytes(), &data].concat())
 }

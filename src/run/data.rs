@@ -1,21 +1,83 @@
-//! The data files of runs and jobs, as they lie on disk.
+//! The data files of runs and jobs, as they lie on disk. Files of a job that end in `.gz` are read as what they hold.
 
 use std::fs::File;
+use std::io::{self, BufReader, Cursor, Read};
 use std::path::{Path, PathBuf};
+
+use flate2::bufread::MultiGzDecoder;
 
 use super::disk;
 use super::error::RunError;
-use crate::job::DataSpec;
+use crate::job::Job;
 use crate::job::data::Dataset;
-use crate::job::manifest::{DataFile, FileManifest, GroupTree};
-use crate::job::samples::Samples;
+use crate::job::manifest::{DataFile, FileManifest, GroupTree, Source};
+use crate::program::step::Program;
 
-/// The manifest of a file, and the tree that checks parts of it.
+/// The most bytes that a `.gz` file may hold: before there is a run they are kept in memory.
+const UNPACKED_MAX: u64 = 1 << 32;
+/// The steps of a run whose batches are drawn before it begins, the first and the last among them.
+const SAMPLED_STEPS: u32 = 4;
+
+/// The contents of a packed file; more than [`UNPACKED_MAX`] bytes of them, or bytes behind them, are an error.
+struct Unpacked<R: Read> {
+    packed: MultiGzDecoder<BufReader<R>>,
+    left: u64,
+}
+
+impl<R: Read> Read for Unpacked<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.packed.read(buffer)?;
+        self.left = self.left.checked_sub(read as u64).ok_or_else(|| {
+            let why =
+                format!("it holds more than {UNPACKED_MAX} bytes; unpack it and name the file without .gz");
+            io::Error::new(io::ErrorKind::InvalidData, why)
+        })?;
+        Ok(read)
+    }
+}
+
+fn is_packed(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "gz")
+}
+
+/// What a job's data file holds, from its beginning. A `.gz` file is unpacked.
 ///
 /// # Errors
-/// If the file is no plain file, or cannot be read.
+/// If the file is no plain file, or cannot be opened.
+pub fn contents(path: &Path) -> Result<Box<dyn Read>, RunError> {
+    let file = disk::open(path)?;
+    Ok(match is_packed(path) {
+        true => Box::new(Unpacked { packed: MultiGzDecoder::new(BufReader::new(file)), left: UNPACKED_MAX }),
+        false => Box::new(file),
+    })
+}
+
+/// The same, to be read anywhere: what was packed, from memory.
+fn source(path: &Path) -> Result<Box<dyn Source>, RunError> {
+    if !is_packed(path) {
+        return Ok(Box::new(disk::open(path)?));
+    }
+    let mut bytes = Vec::new();
+    contents(path)?.read_to_end(&mut bytes).map_err(unreadable(path))?;
+    Ok(Box::new(Cursor::new(bytes)))
+}
+
+/// A packed file that does not unpack is its maker's fault, not this machine's.
+fn unreadable(path: &Path) -> impl FnOnce(io::Error) -> RunError + '_ {
+    move |error| match error.kind() {
+        io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::UnexpectedEof => {
+            RunError::invalid(path, format!("it does not unpack: {error}"))
+        }
+        _ => RunError::io(path)(error),
+    }
+}
+
+/// The manifest of what a file holds, and the tree that checks parts of it.
+///
+/// # Errors
+/// If the file is no plain file, cannot be read, or does not unpack.
 pub fn manifest(path: &Path) -> Result<(FileManifest, GroupTree), RunError> {
-    GroupTree::of(&mut disk::open(path)?).map_err(RunError::io(path))
+    GroupTree::of(&mut contents(path)?).map_err(unreadable(path))
 }
 
 /// A file whose parts are checked against its manifest as they are read, by the tree in `tree`.
@@ -33,21 +95,78 @@ pub fn checked_file(
     Ok(DataFile::new(path.to_path_buf(), manifest.clone(), groups, Box::new(source)))
 }
 
-/// Opens the files that a job names, before there is a run: their samples, and their manifests.
-///
-/// # Errors
-/// If a file cannot be read, is malformed, or does not fit the job's model.
-pub fn of_sources(
-    sources: &[PathBuf],
-    spec: &DataSpec,
-    wanted: &Samples,
-) -> Result<(Dataset, Vec<FileManifest>), RunError> {
-    let (mut files, mut manifests) = (Vec::new(), Vec::new());
-    for path in sources {
-        let (manifest, tree) = manifest(path)?;
-        manifests.push(manifest.clone());
-        files.push(DataFile::new(path.clone(), manifest, tree, Box::new(disk::open(path)?)));
+/// The data that a job names, before there is a run.
+pub struct JobData {
+    /// The files, in order, with the trees that check parts of them.
+    pub sources: Vec<(PathBuf, GroupTree)>,
+    /// What each will be in a run.
+    pub manifest: Vec<FileManifest>,
+    /// Their samples.
+    pub dataset: Dataset,
+}
+
+impl JobData {
+    /// Reads the files that a job names; `job_path` is the job's file, to which their paths are relative.
+    ///
+    /// # Errors
+    /// If a file cannot be read, is malformed, or does not fit the job's program.
+    pub fn open(job_path: &Path, job: &Job, program: &Program) -> Result<JobData, RunError> {
+        let folder = job_path.parent().unwrap_or(Path::new("."));
+        let (mut sources, mut manifests, mut files) = (Vec::new(), Vec::new(), Vec::new());
+        for path in job.data.files.paths() {
+            let path = folder.join(path);
+            if !job.data.copy && is_packed(&path) {
+                let why = "data.copy = false is for files that can be read in place: unpack this one, or leave copy out";
+                return Err(RunError::Refused(format!("{}: {why}", path.display())));
+            }
+            let (manifest, tree) = manifest(&path)?;
+            files.push(DataFile::new(path.clone(), manifest.clone(), tree.clone(), source(&path)?));
+            manifests.push(manifest);
+            sources.push((path, tree));
+        }
+        let dataset = Dataset::of(files, folder, &job.data, &program.sample())?;
+        Ok(JobData { sources, manifest: manifests, dataset })
     }
-    let folder = sources.first().and_then(|path| path.parent()).unwrap_or(Path::new("."));
-    Ok((Dataset::of(files, folder, spec, wanted)?, manifests))
+
+    /// Draws the batches of the first step, of the last, and of some between, with the Philox key of the run's seed: what is wrong with
+    /// them is found before a run begins. Returns their steps.
+    ///
+    /// # Errors
+    /// If a sample has a number that the model has not, or the run has more epochs than are numbered.
+    pub fn sample(&mut self, job: &Job, program: &Program, key: [u32; 2]) -> Result<Vec<u32>, RunError> {
+        let last = job.steps - 1;
+        let between = SAMPLED_STEPS.min(job.steps) - 1;
+        let steps =
+            (0..=between).map(|i| 1 + (u64::from(last) * u64::from(i) / u64::from(between.max(1))) as u32);
+        let steps: Vec<u32> = steps.collect();
+        for &step in &steps {
+            for micro in 0..program.micro_batches {
+                self.dataset.micro_batch(program, key, step, micro)?;
+            }
+        }
+        Ok(steps)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    #[test]
+    fn what_unpacks_to_too_much_is_refused() {
+        let mut packer = GzEncoder::new(Vec::new(), Compression::best());
+        packer.write_all(&[0; 10_000]).unwrap();
+        let packed = packer.finish().unwrap();
+        let read = |left| {
+            let packed = MultiGzDecoder::new(BufReader::new(&packed[..]));
+            Unpacked { packed, left }.read_to_end(&mut Vec::new())
+        };
+        assert_eq!(read(10_000).unwrap(), 10_000);
+        assert_eq!(read(9_999).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
 }

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::error::RunError;
 use crate::commit::Malformed;
@@ -74,6 +74,14 @@ impl Disk {
         self.crash_point().and_then(|()| fs::remove_file(path)).map_err(RunError::io(path))
     }
 
+    /// Removes an empty folder.
+    ///
+    /// # Errors
+    /// If it is not empty, the system refuses, or at the crash point that a test chose.
+    pub fn remove_folder(&self, path: &Path) -> Result<(), RunError> {
+        self.crash_point().and_then(|()| fs::remove_dir(path)).map_err(RunError::io(path))
+    }
+
     /// Makes a folder and those above it, unless they are there.
     ///
     /// # Errors
@@ -103,8 +111,7 @@ impl Disk {
         contents: impl FnOnce(&mut File) -> io::Result<()>,
     ) -> Result<(), RunError> {
         let parent = path.parent().expect("files of a run are in a folder");
-        let name = path.file_name().expect("files of a run have names").to_string_lossy();
-        let temporary = parent.join(format!(".{name}.partial"));
+        let temporary = partial(path);
         let whole = || {
             // What an interrupted write left is removed, not opened: it could be a link to somewhere else.
             match fs::remove_file(&temporary) {
@@ -120,6 +127,15 @@ impl Disk {
         };
         whole().map_err(RunError::io(path))
     }
+}
+
+/// Where the contents of a file are written before it is there.
+///
+/// # Panics
+/// If `path` has no file name.
+pub fn partial(path: &Path) -> PathBuf {
+    let name = path.file_name().expect("files of a run have names").to_string_lossy();
+    path.with_file_name(format!(".{name}.partial"))
 }
 
 /// Reads a file of at most `max` bytes. Links are refused: a run is read as it lies there.

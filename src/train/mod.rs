@@ -24,17 +24,18 @@ use crate::engine::Engine;
 use crate::engine::session::Session;
 use crate::job::Granularity;
 use crate::job::data::Dataset;
-use crate::job::identity::{CONTRACT, program_digest, seed};
+use crate::job::identity::{CONTRACT, philox_key, program_digest, seed};
 use crate::job::initial::{InitialOrigin, seeded_digest};
 use crate::job::manifest::files_root;
 use crate::program::init;
 use crate::program::logged::traced;
 use crate::program::step::state_bytes;
-use crate::run::dir::{Run, RunFile, RunPaths};
+use crate::run::data::JobData;
+use crate::run::dir::{NewRun, Run, RunFile, RunPaths};
 use crate::run::disk::Disk;
 use crate::run::gradients::GradientsWriter;
 use crate::run::transcript::{Transcript, TranscriptWriter};
-use crate::run::{RunError, checkpoint, data, dir, initial, read_job, read_logged_job, read_program, traces};
+use crate::run::{RunError, checkpoint, dir, initial, read_job, read_logged_job, read_program, traces};
 use crate::step::{CommittedStep, scalars, state_digests, state_root};
 use conduct::{Conduct, Honest};
 pub use error::TrainError;
@@ -73,7 +74,7 @@ pub struct Beginning<'a> {
 /// Creates the folder of a run: job, data and identity.
 ///
 /// # Errors
-/// If the folder is in use, the job is wrong, or a file cannot be read or written.
+/// If the folder is in use, the job is wrong, its data do not fit, or a file cannot be read or written. Then nothing new is left.
 pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
     let Beginning { job: job_path, out, key, challenge, logged, nonce } = beginning;
     let layout = RunPaths { root: out.to_path_buf() };
@@ -84,29 +85,16 @@ pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
     layout.check_unused()?;
     let (job_text, job) = if *logged { read_logged_job(job_path) } else { read_job(job_path) }?;
     let (program, program_file) = read_program(job_path, &job)?;
-    disk.create_folder(out)?;
     let folder = job_path.parent().unwrap_or(Path::new("."));
-    let (mut data, mut sources) = (Vec::new(), Vec::new());
-    for path in job.data.paths() {
-        let source = folder.join(path);
-        let (manifest, tree) = data::manifest(&source)?;
-        data.push(manifest);
-        sources.push((source, tree));
-    }
+    let mut data = JobData::open(job_path, &job, &program)?;
     let digest = program_digest(&program);
-    let seed = seed(&job, &digest, &files_root(&data), challenge.as_ref());
+    let seed = seed(&job, &digest, &files_root(&data.manifest), challenge.as_ref());
+    data.sample(&job, &program, philox_key(&seed))?;
+    let table = program.state();
     let begun = initial::of_job(&job, &program, folder)?;
-    let (initial, origin) = match begun {
-        None => (seeded_digest(&program, &seed), InitialOrigin::Seed),
-        Some((state, origin)) => {
-            let table = program.state();
-            disk.create_folder(&layout.checkpoints())?;
-            checkpoint::write::<RunError>(disk, &layout.checkpoint(0), &table, |show| {
-                state.iter().for_each(|tensor| show(tensor));
-                Ok(())
-            })?;
-            (state_digest(&table, &tensor_digests(&table, &state)), origin)
-        }
+    let (initial, origin, state) = match begun {
+        None => (seeded_digest(&program, &seed), InitialOrigin::Seed, None),
+        Some((state, origin)) => (state_digest(&table, &tensor_digests(&table, &state)), origin, Some(state)),
     };
     let file = RunFile {
         contract: CONTRACT.into(),
@@ -116,12 +104,18 @@ pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
         program: digest,
         initial,
         origin,
-        data,
+        data: data.manifest,
     };
-    if job.rounding.is_some() {
-        disk.create_folder(&layout.logs())?;
-    }
-    dir::create(disk, &layout, &file, (&job_text, program_file.as_deref()), &sources)?;
+    let new = NewRun {
+        file: &file,
+        job_text: &job_text,
+        program: program_file.as_deref(),
+        logged: job.rounding.is_some(),
+        data: &data.sources,
+        copied: job.data.copy,
+        initial: state.as_ref().map(|state| (&table[..], &state[..])),
+    };
+    dir::create(disk, &layout, &new)?;
     Run::open(out)
 }
 

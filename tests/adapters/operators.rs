@@ -15,7 +15,7 @@ use tiebreak::engine::reference::Reference;
 use tiebreak::program::builder::Builder;
 use tiebreak::program::catalogue::{Appended, Attributes, OPERATORS, Operator};
 use tiebreak::program::products::ProductTable;
-use tiebreak::run::arrays::{self, Array};
+use tiebreak::run::arrays::{self, Array, FloatType};
 
 fn attributes() -> Attributes {
     Attributes {
@@ -139,8 +139,9 @@ fn floats(name: &str, shape: &[u32], values: &[f32]) -> Array {
 fn arrays_go_through_the_command_and_back() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
-    arrays::write(&path("a.npy"), &[floats("", &[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])]).unwrap();
-    arrays::write(&path("b.npy"), &[floats("", &[1, 3], &[1.0, 0.5, 0.25])]).unwrap();
+    arrays::write(&path("a.npy"), &[floats("", &[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0])], FloatType::F32)
+        .unwrap();
+    arrays::write(&path("b.npy"), &[floats("", &[1, 3], &[1.0, 0.5, 0.25])], FloatType::F32).unwrap();
     let (code, text) =
         tiebreak(folder.path(), &["op", "matmul", "a.npy", "b.npy", "-o", "c.npy", "--digits", "4"]);
     assert_eq!(code, 0, "{text}");
@@ -152,7 +153,7 @@ fn arrays_go_through_the_command_and_back() {
         floats("a", &[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
         floats("dy", &[2, 1], &[1.0, 0.0]),
     ];
-    arrays::write(&path("in.safetensors"), &named).unwrap();
+    arrays::write(&path("in.safetensors"), &named, FloatType::F32).unwrap();
     let args =
         ["op", "matmul", "in.safetensors", "--gradient", "-o", "g.safetensors", "--engine", "reference"];
     let (code, text) = tiebreak(folder.path(), &args);

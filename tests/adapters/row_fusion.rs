@@ -10,7 +10,7 @@ use tiebreak::engine::session::{Session, StepObserver, StepScalars, Unobserved};
 use tiebreak::engine::{Engine, EngineError, Inputs, Observer, Want};
 use tiebreak::program::graph::{Graph, Node};
 use tiebreak::program::init;
-use tiebreak::program::models::{Gelu, Gpt, Mlp, Model};
+use tiebreak::program::models::{Gelu, Gpt, Input, Mlp, Model};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::phase::Phase;
 use tiebreak::program::products::ProductTable;
@@ -40,7 +40,7 @@ fn programs() -> Vec<Arc<Program>> {
         tied: true,
         init_std: 0.1,
     };
-    let mlp = Mlp { inputs: 70, hidden: vec![257, 64], classes: 65, dropout: 0.2 };
+    let mlp = Mlp { inputs: 70, hidden: vec![257, 64], classes: 65, dropout: 0.2, input: Input::Pixels };
     let spec = |model, optimizer, clip_norm| StepSpec {
         model,
         optimizer,

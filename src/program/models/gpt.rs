@@ -151,8 +151,8 @@ impl Gpt {
     pub(super) fn batch(&self, samples: u32) -> Vec<BatchTensor> {
         let shape = vec![samples * self.context];
         vec![
-            super::integers("tokens", shape.clone(), self.vocabulary),
-            super::integers("labels", shape, self.vocabulary),
+            BatchTensor::u32("tokens", shape.clone(), self.vocabulary),
+            BatchTensor::u32("labels", shape, self.vocabulary),
         ]
     }
 

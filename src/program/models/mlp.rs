@@ -1,25 +1,28 @@
-//! A multi-layer perceptron with ReLU that classifies byte images.
+//! A multi-layer perceptron with ReLU that classifies images, or other rows of numbers.
 
 use serde::{Deserialize, Serialize};
 
-use super::{BatchTensor, Init, Inputs, Loss, ModelParameter};
+use super::{BatchTensor, Init, Input, Inputs, Loss, ModelParameter};
 use crate::program::builder::Builder;
 use crate::program::graph::TensorId;
 use crate::program::operators::{LinearClasses, cross_entropy, dropout, linear, relu};
 
-/// The widths from the pixels of a sample to its classes.
+/// The widths from the numbers of a sample to its classes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mlp {
-    /// Bytes of an image.
+    /// Numbers of a sample: the bytes of an image.
     pub inputs: u32,
     /// The widths of the hidden layers, in order.
     pub hidden: Vec<u32>,
-    /// Classes of an image.
+    /// Classes of a sample.
     pub classes: u32,
     /// Drop probability after each hidden layer.
     #[serde(default)]
     pub dropout: f32,
+    /// What the numbers are.
+    #[serde(skip)]
+    pub input: Input,
 }
 
 impl Mlp {
@@ -69,7 +72,7 @@ impl Mlp {
     }
 
     pub(super) fn batch(&self, samples: u32) -> Vec<BatchTensor> {
-        super::byte_images(samples, self.inputs, self.classes)
+        super::classified(samples, self.input, &[self.inputs], self.classes)
     }
 
     pub(super) fn forward(
@@ -79,9 +82,11 @@ impl Mlp {
         parameters: &[TensorId],
         inputs: &Inputs,
     ) -> Loss {
-        let (pixels, labels) = (inputs.batch[0], inputs.batch[1]);
+        let (mut x, labels) = (inputs.batch[0], inputs.batch[1]);
         let drop = inputs.dropout(self.dropout);
-        let mut x = b.scoped("pixels", |b| b.map(super::pixel_body(), &[pixels], &[samples, self.inputs]));
+        if self.input == Input::Pixels {
+            x = b.scoped("pixels", |b| b.map(super::pixel_body(), &[x], &[samples, self.inputs]));
+        }
         let last = self.hidden.len();
         for (layer, pair) in parameters.chunks(2).enumerate() {
             x = b.scoped(&format!("layer{layer}"), |b| {

@@ -60,11 +60,11 @@ pub struct ModelParameter {
 pub struct BatchTensor {
     /// The name, unique in the batch.
     pub name: String,
-    /// The elements' type.
+    /// The elements' type: U32 or F32.
     pub dtype: DType,
     /// The dimensions, samples first.
     pub shape: Vec<u32>,
-    /// What every number in it is below.
+    /// What the numbers of a U32 tensor must be below; 0 for F32, whose values have no bound.
     pub below: u32,
 }
 
@@ -75,22 +75,20 @@ impl BatchTensor {
     }
 }
 
-/// Byte images as a model wants them.
-pub struct Images {
-    /// Bytes of an image.
-    pub bytes: u32,
-    /// Planes, rows and columns, for models to which it matters.
-    pub shape: Option<[u32; 3]>,
-    /// Labels are below it.
-    pub classes: u32,
+impl BatchTensor {
+    fn u32(name: &str, shape: Vec<u32>, below: u32) -> BatchTensor {
+        BatchTensor { name: name.into(), dtype: DType::U32, shape, below }
+    }
 }
 
-impl Images {
-    /// Whether images of these planes, rows and columns will do.
-    pub fn are(&self, shape: [u32; 3]) -> bool {
-        let bytes: u64 = shape.iter().map(|&n| u64::from(n)).product();
-        bytes == u64::from(self.bytes) && self.shape.is_none_or(|wanted| wanted == shape)
-    }
+/// What the inputs of a classifier are. A job's data decide it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Input {
+    /// Bytes, which the model maps to 0..=1: the batch tensor `pixels`, U32.
+    #[default]
+    Pixels,
+    /// Numbers that the model takes as they are: the batch tensor `values`, F32.
+    Values,
 }
 
 /// What a model's forward function is given besides its parameters.
@@ -152,12 +150,12 @@ impl Model {
         }
     }
 
-    /// The images that a model classifies, if it does.
-    pub fn images(&self) -> Option<Images> {
+    /// Has a classifier take inputs of this kind. A model of tokens has no other.
+    pub(crate) fn take(&mut self, input: Input) {
         match self {
-            Model::Gpt(_) => None,
-            Model::Mlp(mlp) => Some(Images { bytes: mlp.inputs, shape: None, classes: mlp.classes }),
-            Model::Resnet(resnet) => Some(resnet.images()),
+            Model::Gpt(_) => {}
+            Model::Mlp(mlp) => mlp.input = input,
+            Model::Resnet(resnet) => resnet.input = input,
         }
     }
 
@@ -188,14 +186,14 @@ impl Model {
     }
 }
 
-/// A tensor of a batch of U32.
-fn integers(name: &str, shape: Vec<u32>, below: u32) -> BatchTensor {
-    BatchTensor { name: name.into(), dtype: DType::U32, shape, below }
-}
-
-/// The batch of a classifier of images of `bytes` bytes.
-fn byte_images(samples: u32, bytes: u32, classes: u32) -> Vec<BatchTensor> {
-    vec![integers("pixels", vec![samples, bytes], 256), integers("labels", vec![samples], classes)]
+/// The batch of a classifier: inputs of this shape, and a label for each.
+fn classified(samples: u32, input: Input, shape: &[u32], classes: u32) -> Vec<BatchTensor> {
+    let shape = [&[samples], shape].concat();
+    let inputs = match input {
+        Input::Pixels => BatchTensor::u32("pixels", shape, 256),
+        Input::Values => BatchTensor { name: "values".into(), dtype: DType::F32, shape, below: 0 },
+    };
+    vec![inputs, BatchTensor::u32("labels", vec![samples], classes)]
 }
 
 /// Pixel bytes to 0..=1.

@@ -1,11 +1,12 @@
-//! A residual network that classifies byte images (He, Zhang, Ren and Sun, 2016, "Identity Mappings in Deep Residual Networks"), with layer
+//! A residual network that classifies images (He, Zhang, Ren and Sun, 2016, "Identity Mappings in Deep Residual Networks"), with layer
 //! normalisation over the channels of each pixel in place of batch normalisation, so that no sample depends on another.
 
 use serde::{Deserialize, Serialize};
 
-use super::{BatchTensor, Images, Init, Inputs, Loss, ModelParameter};
+use super::{BatchTensor, Init, Input, Inputs, Loss, ModelParameter};
 use crate::arith::DType;
 use crate::program::builder::Builder;
+use crate::program::expr::Body;
 use crate::program::graph::{TensorId, View};
 use crate::program::operators::{
     LinearClasses, conv2d, cross_entropy, layer_norm, linear, mean_pool, relu, residual,
@@ -30,6 +31,9 @@ pub struct Resnet {
     pub blocks: u32,
     /// Classes of an image.
     pub classes: u32,
+    /// What the pixels are.
+    #[serde(skip)]
+    pub input: Input,
 }
 
 /// A square convolution with its input's size.
@@ -114,13 +118,6 @@ impl Taken<'_> {
 }
 
 impl Resnet {
-    pub(super) fn images(&self) -> Images {
-        let shape = [self.planes, self.height, self.width];
-        // Bounded by `error`.
-        let bytes = shape.iter().fold(1, |bytes: u32, &n| bytes.saturating_mul(n));
-        Images { bytes, shape: Some(shape), classes: self.classes }
-    }
-
     fn stem(&self) -> Convolution {
         let image = [self.height, self.width];
         Convolution { image, inputs: self.planes, outputs: self.stages[0], kernel: 3, stride: 1 }
@@ -209,7 +206,7 @@ impl Resnet {
     }
 
     pub(super) fn batch(&self, samples: u32) -> Vec<BatchTensor> {
-        super::byte_images(samples, self.images().bytes, self.classes)
+        super::classified(samples, self.input, &[self.planes, self.height, self.width], self.classes)
     }
 
     pub(super) fn forward(
@@ -220,13 +217,17 @@ impl Resnet {
         inputs: &Inputs,
     ) -> Loss {
         let (pixels, labels) = (inputs.batch[0], inputs.batch[1]);
+        let body = match self.input {
+            Input::Pixels => super::pixel_body(),
+            Input::Values => Body::new("value.v1", |w| w.input(0)),
+        };
         let mut taken = Taken(parameters.iter());
         let mut x = b.scoped("pixels", |b| {
             // Files hold one plane after another; convolutions take a pixel's channels together.
             let (dims, plane) = ([samples, self.height, self.width, self.planes], self.height * self.width);
             let strides = [self.planes * plane, self.width, 1, plane];
             let planes = View { tensor: pixels, offset: 0, dims, strides };
-            b.map_views(super::pixel_body(), dims, vec![planes], DType::F32, &dims)
+            b.map_views(body, dims, vec![planes], DType::F32, &dims)
         });
         x = taken.conv(b, "stem", x, self.stem());
         for block in self.all_blocks() {

@@ -1,0 +1,161 @@
+//! The batch of a step: samples that are drawn, read and checked.
+
+use std::path::Path;
+
+use super::error::DataError;
+use super::layout::Layout;
+use super::sampling::{Place, Sampler};
+use crate::arith::DType;
+use crate::arith::words::bytes_of;
+use crate::commit::digest::Digest;
+use crate::commit::trace::batch_leaf_name;
+use crate::commit::{table, tensor};
+use crate::job::manifest::{DataFile, FileSlices};
+use crate::job::spec::{DataSpec, Sampling};
+use crate::program::models::BatchTensor;
+use crate::program::step::{MicroBatch, Program};
+
+/// The samples of a job.
+pub struct Dataset {
+    files: Vec<DataFile>,
+    layout: Layout,
+    sampling: Sampling,
+    /// The model's batch tensors of one sample.
+    tensors: Vec<BatchTensor>,
+}
+
+impl Dataset {
+    /// The slices that were read so far, of each file that was read: (file, slices).
+    ///
+    /// # Errors
+    /// If a file cannot be read again.
+    pub fn slices_read(&mut self) -> Result<Vec<(usize, FileSlices)>, DataError> {
+        let mut read = Vec::new();
+        for (number, file) in self.files.iter_mut().enumerate() {
+            read.extend(file.slices_read()?.map(|slices| (number, slices)));
+        }
+        Ok(read)
+    }
+
+    /// The samples of these files. `folder` names all of them in errors; `tensors` are the model's batch tensors of one sample.
+    ///
+    /// # Errors
+    /// If they do not fit the job's data, or the tensors.
+    pub fn of(
+        mut files: Vec<DataFile>,
+        folder: &Path,
+        spec: &DataSpec,
+        tensors: &[BatchTensor],
+    ) -> Result<Dataset, DataError> {
+        let expected = spec.files.paths().len();
+        if files.len() != expected || files.is_empty() {
+            let why = format!("{} data files, the job has {expected}", files.len());
+            return Err(DataError::invalid(folder, why));
+        }
+        let layout = Layout::of(&mut files, &spec.files, tensors)?;
+        Ok(Dataset { files, layout, sampling: spec.sampling, tensors: tensors.to_vec() })
+    }
+
+    /// What draws a run's samples, with the key of its seed.
+    pub fn sampler(&self, key: [u32; 2]) -> Sampler {
+        Sampler::new(self.sampling, key, self.layout.samples)
+    }
+
+    /// The bytes of a sample's tensors.
+    fn sample(&mut self, number: u64) -> Result<[Vec<u8>; 2], DataError> {
+        let (part, index) = self.layout.find(number);
+        let mut tensors = [Vec::new(), Vec::new()];
+        for ((column, wanted), tensor) in part.columns.iter().zip(&self.tensors).zip(&mut tensors) {
+            let file = &mut self.files[column.file];
+            let (first, len) = column.bytes(index);
+            let words = column.element.words(&file.read(first, len)?);
+            let bad = match &words {
+                Err(number) => Some(number.to_string()),
+                Ok(words) if wanted.dtype == DType::U32 => {
+                    words.iter().find(|&&word| word >= wanted.below).map(u32::to_string)
+                }
+                Ok(_) => None,
+            };
+            if let Some(bad) = bad {
+                let BatchTensor { name, below, .. } = wanted;
+                let why = format!(
+                    "sample {index} of the file has {bad} among its {name}, which is not below {below}"
+                );
+                return Err(DataError::invalid(file.path(), why));
+            }
+            *tensor = bytes_of(&words.unwrap_or_default());
+        }
+        Ok(tensors)
+    }
+
+    /// The micro-batches of a step.
+    ///
+    /// # Errors
+    /// If a chunk cannot be read or is not the manifest's, a sample has a class that the model has not, or the epochs' numbers are used up.
+    pub fn batch(
+        &mut self,
+        program: &Program,
+        key: [u32; 2],
+        step: u32,
+    ) -> Result<Vec<MicroBatch>, DataError> {
+        (0..program.micro_batches).map(|micro| self.micro_batch(program, key, step, micro)).collect()
+    }
+
+    /// One micro-batch: a tensor of inputs, and one of labels.
+    ///
+    /// # Errors
+    /// As [`Dataset::batch`].
+    pub fn micro_batch(
+        &mut self,
+        program: &Program,
+        key: [u32; 2],
+        step: u32,
+        micro: u32,
+    ) -> Result<MicroBatch, DataError> {
+        let mut sampler = self.sampler(key);
+        let (batch, len) = (program.samples(), program.micro_batch);
+        let mut tensors = vec![Vec::new(), Vec::new()];
+        for place in micro * len..(micro + 1) * len {
+            let number = sampler.draw(Place { step, batch, place }).ok_or_else(|| {
+                let n = self.layout.samples;
+                DataError::Job(format!("steps: step {step} would need more than 2^32 epochs of {n} samples"))
+            })?;
+            for (tensor, bytes) in tensors.iter_mut().zip(self.sample(number)?) {
+                tensor.extend(bytes);
+            }
+        }
+        Ok(MicroBatch { tensors })
+    }
+
+    /// How many samples there are to draw from.
+    pub fn samples(&self) -> u64 {
+        self.layout.samples
+    }
+
+    /// The bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes()).sum()
+    }
+
+    /// Files that are shorter than a sample, so that nothing of them is drawn.
+    pub fn unused(&self) -> impl Iterator<Item = &Path> {
+        self.layout.empty.iter().map(|&number| self.files[number].path())
+    }
+}
+
+/// The leaves under a batch digest: the name and digest of every tensor of every micro-batch, in order.
+pub fn batch_leaves(program: &Program, batch: &[MicroBatch]) -> Vec<(String, Digest)> {
+    let mut leaves = Vec::new();
+    for (micro, tensors) in (0..).zip(batch) {
+        for (t, bytes) in program.batch.iter().zip(&tensors.tensors) {
+            leaves.push((batch_leaf_name(micro, &t.name), tensor::digest(&t.ty(), bytes)));
+        }
+    }
+    leaves
+}
+
+/// The batch digest of a step's record.
+pub fn batch_digest(program: &Program, batch: &[MicroBatch]) -> Digest {
+    let leaves = batch_leaves(program, batch);
+    table::root(leaves.iter().map(|(name, digest)| (name.as_str(), digest)))
+}

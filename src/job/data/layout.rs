@@ -1,0 +1,313 @@
+//! How samples lie in files: which bytes are a sample's, for every kind of data.
+//!
+//! Every kind comes down to the same: files with parts, and in a part an array of samples for each of the two batch tensors (inputs and
+//! labels), from a first byte on, with a stride. A window's labels are the window one token on.
+
+use super::error::DataError;
+use super::{npy, safetensors};
+use crate::arith::DType;
+use crate::job::element::{ArrayPlace, Element};
+use crate::job::manifest::DataFile;
+use crate::job::spec::{DataFiles, Labelled};
+use crate::program::models::{BatchTensor, Input};
+
+/// Planes, rows and columns of CIFAR-10's images.
+pub const CIFAR: [u64; 3] = [3, 32, 32];
+/// The most samples of a run's data.
+pub const SAMPLES_MAX: u64 = 1 << 40;
+
+/// One batch tensor of a part's samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// The file.
+    pub file: usize,
+    /// The byte at which the first sample's elements begin.
+    first: u64,
+    /// Bytes from one sample to the next.
+    stride: u64,
+    /// What the elements are.
+    pub element: Element,
+    /// Elements of a sample.
+    elements: u64,
+}
+
+impl Column {
+    /// The first byte, and the number of bytes, of the part's sample `index`.
+    pub fn bytes(&self, index: u64) -> (u64, usize) {
+        (self.first + index * self.stride, (self.elements * self.element.size()) as usize)
+    }
+}
+
+/// Samples that lie evenly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    samples: u64,
+    /// Of the inputs, and of the labels.
+    pub columns: [Column; 2],
+}
+
+/// How the samples of a job lie in its files.
+#[derive(Debug)]
+pub struct Layout {
+    /// With the number of samples before each.
+    parts: Vec<(u64, Part)>,
+    /// Samples of all parts.
+    pub samples: u64,
+    /// Files that hold no sample.
+    pub empty: Vec<usize>,
+}
+
+impl Layout {
+    /// The layout of these files, by their headers and lengths. `tensors` are the model's batch tensors of one sample.
+    ///
+    /// # Errors
+    /// If a file is malformed, the data do not fit the tensors, or there is no whole sample.
+    pub fn of(
+        files: &mut [DataFile],
+        spec: &DataFiles,
+        tensors: &[BatchTensor],
+    ) -> Result<Layout, DataError> {
+        if let Err(why) = fits(spec, tensors) {
+            return Err(DataError::Job(format!("data.kind: {why}")));
+        }
+        let mut parts = Vec::new();
+        match spec {
+            DataFiles::Bytes { .. } => {
+                for (number, file) in files.iter().enumerate() {
+                    let array = raw(file, Element::U8)?;
+                    parts.push(windows(number, &array, tensors));
+                }
+            }
+            DataFiles::Tokens { paths, dtype } => {
+                for (number, (file, path)) in files.iter_mut().zip(paths).enumerate() {
+                    let array = if is_npy(path) { tokens(file, *dtype)? } else { raw(file, *dtype)? };
+                    parts.push(windows(number, &array, tensors));
+                }
+            }
+            DataFiles::Cifar10 { .. } => {
+                for (number, file) in files.iter().enumerate() {
+                    parts.push(records(number, file)?);
+                }
+            }
+            DataFiles::Idx { .. } => {
+                let [images, labels] = files else { return Err(two_files()) };
+                let arrays = [idx(images, 3)?, idx(labels, 1)?];
+                parts.push(labelled(files, arrays, tensors)?);
+            }
+            DataFiles::Arrays(spec) => parts.push(arrays(files, spec, tensors)?),
+        }
+        Layout::of_parts(files, parts)
+    }
+
+    fn of_parts(files: &[DataFile], parts: Vec<Part>) -> Result<Layout, DataError> {
+        let mut layout = Layout { parts: Vec::new(), samples: 0, empty: Vec::new() };
+        for part in parts {
+            if part.samples == 0 {
+                layout.empty.push(part.columns[0].file);
+                continue;
+            }
+            let before = layout.samples;
+            // Files have 2^40 bytes at most, and their number is bounded.
+            layout.samples += part.samples;
+            layout.parts.push((before, part));
+        }
+        let first = files[0].path();
+        match layout.samples {
+            0 => Err(DataError::invalid(first, "the file holds no whole sample")),
+            n if n > SAMPLES_MAX => Err(DataError::invalid(
+                first,
+                format!("there are {n} samples; at most 2^40 can be drawn from"),
+            )),
+            _ => Ok(layout),
+        }
+    }
+
+    /// The part of a sample, and the sample's place there. `number` is below the number of samples.
+    pub fn find(&self, number: u64) -> (&Part, u64) {
+        let part = self.parts.partition_point(|(before, _)| *before <= number) - 1;
+        let (before, part) = &self.parts[part];
+        (part, number - before)
+    }
+}
+
+/// Whether a kind of data gives what a model's batch tensors are; if not, what fits.
+///
+/// # Errors
+/// If it does not.
+pub fn fits(spec: &DataFiles, tensors: &[BatchTensor]) -> Result<(), &'static str> {
+    let wrong = "this kind of data does not fit the model: a gpt wants bytes or tokens, an mlp or a resnet idx (one plane), cifar10 (3 planes of 32 x 32) or arrays";
+    let [inputs, _] = tensors else { return Err(wrong) };
+    let tokens = inputs.name == "tokens";
+    let fine = match spec {
+        DataFiles::Bytes { .. } | DataFiles::Tokens { .. } => tokens,
+        // IDX files of bytes have one plane.
+        DataFiles::Idx { .. } => !tokens && (inputs.shape.len() < 4 || inputs.shape[1] == 1),
+        DataFiles::Cifar10 { .. } => !tokens && shape_fits(&inputs.shape[1..], &CIFAR),
+        DataFiles::Arrays(_) => !tokens,
+    };
+    let dtype = if spec.input() == Input::Values { DType::F32 } else { DType::U32 };
+    if fine && inputs.dtype == dtype { Ok(()) } else { Err(wrong) }
+}
+
+/// Whether samples of a shape are what a batch tensor wants of one: the same dimensions but for those of 1 in front, or, where it wants a row, as many
+/// numbers.
+fn shape_fits(wanted: &[u32], have: &[u64]) -> bool {
+    if let [row] = wanted {
+        let len = have.iter().try_fold(1u64, |len, &d| len.checked_mul(d));
+        return len == Some(u64::from(*row));
+    }
+    let wanted = wanted.iter().map(|&d| u64::from(d)).skip_while(|&d| d == 1);
+    wanted.eq(have.iter().copied().skip_while(|&d| d == 1))
+}
+
+/// Elements of a sample of a batch tensor.
+fn elements(tensor: &BatchTensor) -> u64 {
+    tensor.shape.iter().map(|&d| u64::from(d)).product()
+}
+
+/// Every run of tokens that a model takes, and the run that begins one token later.
+fn windows(file: usize, array: &ArrayPlace, tensors: &[BatchTensor]) -> Part {
+    let (size, context) = (array.element.size(), elements(&tensors[0]));
+    let column = |first| Column { file, first, stride: size, element: array.element, elements: context };
+    // A window has one token more than the model's context.
+    let samples = array.shape[0].saturating_sub(context);
+    Part { samples, columns: [column(array.first), column(array.first + size)] }
+}
+
+/// A whole file as an array.
+fn raw(file: &DataFile, element: Element) -> Result<ArrayPlace, DataError> {
+    let (bytes, size) = (file.bytes(), element.size());
+    if !bytes.is_multiple_of(size) {
+        let why = format!("{bytes} bytes are no whole number of tokens of {size} bytes");
+        return Err(DataError::invalid(file.path(), why));
+    }
+    Ok(ArrayPlace { element, shape: vec![bytes / size], first: 0 })
+}
+
+/// Records of CIFAR-10's binary version: a label, and the image.
+fn records(file: usize, data: &DataFile) -> Result<Part, DataError> {
+    let size = CIFAR.iter().product::<u64>();
+    let bytes = data.bytes();
+    if !bytes.is_multiple_of(size + 1) {
+        let why = format!("{bytes} bytes are no whole number of records of {} bytes", size + 1);
+        return Err(DataError::invalid(data.path(), why));
+    }
+    let column = |first, elements| Column { file, first, stride: size + 1, element: Element::U8, elements };
+    Ok(Part { samples: bytes / (size + 1), columns: [column(1, size), column(0, 1)] })
+}
+
+/// Whether a path of a job names a .npy file, packed or not.
+pub fn is_npy(path: &str) -> bool {
+    path.strip_suffix(".gz").unwrap_or(path).ends_with(".npy")
+}
+
+/// Whether a path of a job names a safetensors file, packed or not.
+pub fn is_safetensors(path: &str) -> bool {
+    path.strip_suffix(".gz").unwrap_or(path).ends_with(".safetensors")
+}
+
+/// The tokens of a .npy file.
+fn tokens(file: &mut DataFile, element: Element) -> Result<ArrayPlace, DataError> {
+    let array = npy_array(file)?;
+    if array.shape.len() != 1 || array.element != element {
+        let (shape, have) = (&array.shape, array.element);
+        let why = format!("one row of {element:?} is wanted, the file has shape {shape:?} of {have:?}");
+        return Err(DataError::invalid(file.path(), why));
+    }
+    Ok(array)
+}
+
+/// The array of an IDX file of bytes, by its header. Source: the format's description at MNIST's page.
+fn idx(file: &mut DataFile, dimensions: usize) -> Result<ArrayPlace, DataError> {
+    let header = file.read(0, 4 * (dimensions + 1))?;
+    let mut words = header.as_chunks().0.iter().map(|c| u64::from(u32::from_be_bytes(*c)));
+    // Two zeros, 8 for bytes, and the number of dimensions.
+    if words.next() != Some(0x800 | dimensions as u64) {
+        let why = format!("it is no IDX file of bytes in {dimensions} dimensions");
+        return Err(DataError::invalid(file.path(), why));
+    }
+    whole(file, ArrayPlace { element: Element::U8, shape: words.collect(), first: header.len() as u64 })
+}
+
+/// The array of a .npy file, by its header.
+pub fn npy_array(file: &mut DataFile) -> Result<ArrayPlace, DataError> {
+    let len = file.bytes().min(npy::PREAMBLE_MAX as u64) as usize;
+    let preamble = file.read(0, len)?;
+    let bytes = npy::header_bytes(&preamble).map_err(|why| DataError::invalid(file.path(), why))?;
+    let header = file.read(bytes.start as u64, bytes.len())?;
+    let place = npy::Header::parse(&header).and_then(|header| header.place(bytes));
+    whole(file, place.map_err(|why| DataError::invalid(file.path(), why))?)
+}
+
+/// The array of a tensor of a safetensors file, by its header.
+pub fn safetensors_array(file: &mut DataFile, name: &str) -> Result<ArrayPlace, DataError> {
+    let preamble = file.read(0, safetensors::PREAMBLE)?;
+    let preamble = preamble.try_into().expect("as many bytes as were asked for");
+    let len = safetensors::header_len(preamble).map_err(|why| DataError::invalid(file.path(), why))?;
+    let header = file.read(safetensors::PREAMBLE as u64, len)?;
+    let place = safetensors::place(&header, name, file.bytes());
+    place.map_err(|why| DataError::invalid(file.path(), why))
+}
+
+/// An array, if its file is as long as it wants.
+fn whole(file: &DataFile, array: ArrayPlace) -> Result<ArrayPlace, DataError> {
+    let (have, wanted) = (file.bytes(), array.bytes().and_then(|bytes| bytes.checked_add(array.first)));
+    if wanted == Some(have) {
+        return Ok(array);
+    }
+    let long = wanted.is_some_and(|wanted| wanted < have);
+    let why = format!("the file is {} than its header says", if long { "longer" } else { "shorter" });
+    Err(DataError::invalid(file.path(), why))
+}
+
+/// Inputs and labels in arrays of one file, or of two.
+fn arrays(files: &mut [DataFile], spec: &Labelled, tensors: &[BatchTensor]) -> Result<Part, DataError> {
+    let mut array = |number: usize, path: &str, tensor: &Option<String>| match tensor {
+        Some(name) => safetensors_array(&mut files[number], name),
+        None if is_npy(path) => npy_array(&mut files[number]),
+        None => Err(DataError::Job(format!("data: {path} is no .npy file, and no tensor of it is named"))),
+    };
+    let inputs = array(0, &spec.inputs, &spec.inputs_tensor)?;
+    let last = usize::from(spec.inputs != spec.labels);
+    let labels = array(last, &spec.labels, &spec.labels_tensor)?;
+    if inputs.element != spec.dtype {
+        let why = format!("its elements are {:?}, the job's data.dtype is {:?}", inputs.element, spec.dtype);
+        return Err(DataError::invalid(files[0].path(), why));
+    }
+    labelled(files, [inputs, labels], tensors)
+}
+
+fn two_files() -> DataError {
+    DataError::Job("data: two files are wanted".into())
+}
+
+/// The part of an array of inputs (in the first file) and one of labels (in the last): a row of the first dimension is a sample.
+fn labelled(
+    files: &[DataFile],
+    [inputs, labels]: [ArrayPlace; 2],
+    tensors: &[BatchTensor],
+) -> Result<Part, DataError> {
+    let last = files.len() - 1;
+    let wanted = &tensors[0].shape[1..];
+    let samples = match inputs.shape.split_first() {
+        Some((samples, shape)) if shape_fits(wanted, shape) => *samples,
+        _ => {
+            let why = format!(
+                "the samples have shape {:?}, the model wants [samples], then {wanted:?}",
+                inputs.shape
+            );
+            return Err(DataError::invalid(files[0].path(), why));
+        }
+    };
+    if labels.shape != [samples] || labels.element.dtype() != tensors[1].dtype {
+        let (shape, have) = (&labels.shape, labels.element);
+        let why =
+            format!("one label for each of {samples} samples is wanted, there is {shape:?} of {have:?}");
+        return Err(DataError::invalid(files[last].path(), why));
+    }
+    let column = |file, array: &ArrayPlace, elements: u64| {
+        let element = array.element;
+        Column { file, first: array.first, stride: elements * element.size(), element, elements }
+    };
+    Ok(Part { samples, columns: [column(0, &inputs, elements(&tensors[0])), column(last, &labels, 1)] })
+}

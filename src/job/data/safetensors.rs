@@ -1,0 +1,153 @@
+//! The headers of safetensors files: a length of 8 bytes, a JSON object of tensors, their bytes. Source: the format's README
+//! (github.com/huggingface/safetensors). The `safetensors` crate reads whole files; a referee has pieces of one.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, MapAccess, Visitor};
+
+use crate::job::element::{ArrayPlace, Element};
+
+/// Bytes of the header's length.
+pub const PREAMBLE: usize = 8;
+/// The most bytes of a header.
+pub const HEADER_MAX: u64 = 1 << 20;
+
+/// Bytes of the header, from the file's first [`PREAMBLE`] bytes.
+///
+/// # Errors
+/// If they are more than [`HEADER_MAX`].
+pub fn header_len(preamble: [u8; PREAMBLE]) -> Result<usize, String> {
+    match u64::from_le_bytes(preamble) {
+        len if len <= HEADER_MAX => Ok(len as usize),
+        len => Err(format!(
+            "it is no safetensors file, or has a header of {len} bytes: at most {HEADER_MAX} are read"
+        )),
+    }
+}
+
+/// What a header says of a tensor.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    dtype: String,
+    shape: Vec<u64>,
+    /// Of its first byte and behind its last, from the end of the header.
+    data_offsets: [u64; 2],
+}
+
+/// Every tensor by its name. A name that comes twice is an error: readers would disagree about which one counts.
+struct Entries(BTreeMap<String, Entry>);
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Entries, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Entries;
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("an object of tensors")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+                let mut entries = BTreeMap::new();
+                while let Some(name) = map.next_key::<String>()? {
+                    if name == "__metadata__" {
+                        map.next_value::<BTreeMap<String, String>>()?;
+                        continue;
+                    }
+                    let entry = map.next_value()?;
+                    if entries.insert(name, entry).is_some() {
+                        return Err(A::Error::custom("two tensors have the same name"));
+                    }
+                }
+                Ok(Entries(entries))
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
+}
+
+/// The tensor of this name, by the header's bytes; the file has `file_bytes` bytes.
+///
+/// # Errors
+/// If the header is not such an object, there is no such tensor, its elements are not one of [`Element`], its bytes are not as many as its
+/// shape wants, or lie outside of the file.
+pub fn place(header: &[u8], name: &str, file_bytes: u64) -> Result<ArrayPlace, String> {
+    let Entries(mut entries) =
+        serde_json::from_slice(header).map_err(|error| format!("the header is not understood: {error}"))?;
+    let Some(Entry { dtype, shape, data_offsets: [begin, end] }) = entries.remove(name) else {
+        let names: Vec<&str> = entries.keys().take(20).map(String::as_str).collect();
+        return Err(format!("there is no tensor {name}; the file holds {}", names.join(", ")));
+    };
+    let element = match dtype.as_str() {
+        "U8" => Element::U8,
+        "U16" => Element::U16,
+        "U32" => Element::U32,
+        "I64" => Element::I64,
+        "F16" => Element::F16,
+        "BF16" => Element::Bf16,
+        "F32" => Element::F32,
+        other => {
+            let other: String = other.chars().take(20).collect();
+            let wanted = "U8, U16, U32, I64, F16, BF16 or F32";
+            return Err(format!("the elements of {name} are of type {other:?}; wanted are {wanted}"));
+        }
+    };
+    let data = (PREAMBLE + header.len()) as u64;
+    let (first, last) = (data.checked_add(begin), data.checked_add(end));
+    let (Some(first), Some(_)) = (first, last.filter(|&last| begin <= end && last <= file_bytes)) else {
+        return Err(format!("the bytes of {name} lie outside of the file"));
+    };
+    let array = ArrayPlace { element, shape, first };
+    if array.bytes() != Some(end - begin) {
+        return Err(format!(
+            "{name} has {} bytes, which its shape {:?} does not want",
+            end - begin,
+            array.shape
+        ));
+    }
+    Ok(array)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tensor_is_found() {
+        let header = br#"{"__metadata__":{"by":"me"},"y":{"dtype":"I64","shape":[2],"data_offsets":[12,28]},"x":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]}}"#;
+        let data = 8 + header.len() as u64;
+        let x = ArrayPlace { element: Element::Bf16, shape: vec![2, 3], first: data };
+        assert_eq!(place(header, "x", data + 28), Ok(x));
+        let y = ArrayPlace { element: Element::I64, shape: vec![2], first: data + 12 };
+        assert_eq!(place(header, "y", data + 28), Ok(y));
+    }
+
+    #[test]
+    fn bad_headers_are_errors() {
+        let x = |dtype: &str, shape: &str, offsets: &str| {
+            format!(r#"{{"x":{{"dtype":"{dtype}","shape":{shape},"data_offsets":{offsets}}}}}"#)
+        };
+        let good = x("F32", "[2]", "[0,8]");
+        let twice = good.trim_end_matches('}').to_string() + "}," + &good[1..];
+        for (header, why) in [
+            (x("F64", "[1]", "[0,8]"), "of type \"F64\""),
+            (x("F32", "[2]", "[8,0]"), "outside of the file"),
+            (x("F32", "[2]", "[8,16]"), "outside of the file"),
+            (x("F32", "[2]", "[18446744073709551608,18446744073709551615]"), "outside of the file"),
+            (x("F32", "[3]", "[0,8]"), "does not want"),
+            (x("F32", "[9223372036854775808,9223372036854775808]", "[0,0]"), "does not want"),
+            (x("F32", "[-2]", "[0,8]"), "not understood"),
+            (x("F32", "[2]", "[0]"), "not understood"),
+            (good.replace("\"x\"", "\"z\""), "there is no tensor x; the file holds z"),
+            (good.replace("\"shape\"", "\"size\""), "not understood"),
+            (twice, "the same name"),
+            ("[".repeat(100_000), "not understood"),
+            (String::new(), "not understood"),
+        ] {
+            let error = place(header.as_bytes(), "x", (8 + header.len() + 8) as u64).unwrap_err();
+            assert!(error.contains(why), "{error}");
+        }
+        assert!(header_len([0xff; 8]).unwrap_err().contains("at most 1048576"));
+    }
+}

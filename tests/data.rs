@@ -1,0 +1,378 @@
+//! The data of jobs: every kind is read as its format says, and bad files are errors, found before there is a run.
+
+#![cfg(feature = "testing")]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::begin_run;
+use half::{bf16, f16};
+use tiebreak::job::Job;
+use tiebreak::job::data::Dataset;
+use tiebreak::program::step::MicroBatch;
+use tiebreak::run::RunError;
+use tiebreak::run::data::{self, JobData};
+use tiebreak::run::disk::Disk;
+
+const KEY: [u32; 2] = [3, 4];
+
+/// A job with this model and data, beside the files.
+fn job(folder: &Path, model: &str, data: &str) -> PathBuf {
+    let text = format!(
+        "steps = 6\nmodel = {{ {model} }}\ndata = {{ {data} }}\nbatch = {{ micro_batch = 2, micro_batches = 2 }}\n\
+         optimizer = {{ kind = \"sgd\", momentum = 0.9, weight_decay = 0.0 }}\nschedule = {{ peak = 1e-2 }}\n"
+    );
+    let path = folder.join("job.toml");
+    fs::write(&path, text).unwrap();
+    path
+}
+
+const GPT: &str = r#"kind = "gpt", vocabulary = 300, context = 4, layers = 1, heads = 1, width = 8"#;
+const MLP: &str = r#"kind = "mlp", inputs = 6, hidden = [4], classes = 5"#;
+const RESNET: &str =
+    r#"kind = "resnet", height = 2, width = 3, planes = 1, stages = [4], blocks = 1, classes = 5"#;
+
+/// The batch of step 1, and the data that it was drawn from. A referee draws the same from the chunks that were read.
+fn drawn(path: &Path) -> Result<(MicroBatch, JobData), RunError> {
+    let job = Job::parse("job", &fs::read_to_string(path).unwrap())?;
+    let program = job.program();
+    let mut data = JobData::open(path, &job)?;
+    data.sample(&job, &program, KEY)?;
+    let batch = data.dataset.micro_batch(&program, KEY, 1, 0)?;
+    let chunks = data.dataset.chunks_read();
+    let carried = chunks.iter().map(|(file, chunk, bytes)| (*file, *chunk, bytes.as_slice()));
+    let mut again = Dataset::from_chunks(&data.manifest, carried, &job.data, &job.model.batch(1)).unwrap();
+    assert_eq!(again.micro_batch(&program, KEY, 1, 0).unwrap(), batch);
+    Ok((batch, data))
+}
+
+fn error(path: &Path) -> String {
+    match drawn(path) {
+        Err(error) => error.to_string(),
+        Ok(_) => panic!("the data were taken"),
+    }
+}
+
+fn words(bytes: &[u8]) -> Vec<u32> {
+    bytes.as_chunks().0.iter().map(|c| u32::from_le_bytes(*c)).collect()
+}
+
+fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
+    let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+    [b"\x93NUMPY\x01\0", &(header.len() as u16).to_le_bytes()[..], header.as_bytes(), data].concat()
+}
+
+fn safetensors(header: &str, data: &[u8]) -> Vec<u8> {
+    [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
+}
+
+/// IDX files of four images of 2 x 3, and their labels.
+fn idx() -> [Vec<u8>; 2] {
+    let header = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|w| w.to_be_bytes()).collect() };
+    [
+        [header(&[0x803, 4, 2, 3]), (0..24).map(|i| i * 9).collect()].concat(),
+        [header(&[0x801, 4]), vec![0, 1, 2, 4]].concat(),
+    ]
+}
+
+/// Every window of a batch is a window of one file, with the tokens that follow as its labels.
+fn are_windows(batch: &MicroBatch, files: &[Vec<u32>]) {
+    let [inputs, labels] = [0, 1].map(|number: usize| words(&batch.tensors[number]));
+    for (input, labels) in inputs.chunks(4).zip(labels.chunks(4)) {
+        let window: Vec<u32> = [input, &labels[3..]].concat();
+        assert_eq!(input[1..], labels[..3]);
+        assert!(files.iter().any(|file| file.windows(5).any(|w| w == window)), "{window:?}");
+    }
+}
+
+#[test]
+fn text_of_several_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = ["once upon a time", "tiny", "there was a number"];
+    for (name, text) in ["a", "b", "c"].iter().zip(files) {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    let path = job(folder.path(), GPT, r#"kind = "bytes", paths = ["a", "b", "c"]"#);
+    let (batch, data) = drawn(&path).unwrap();
+    assert_eq!(data.dataset.samples(), (16 - 4) + (18 - 4));
+    assert_eq!(data.dataset.unused().collect::<Vec<_>>(), [folder.path().join("b")]);
+    are_windows(&batch, &files.map(|text| text.bytes().map(u32::from).collect()));
+
+    let path = job(folder.path(), GPT, r#"kind = "bytes", paths = ["b", "b"]"#);
+    assert!(error(&path).contains("the file holds no whole sample"));
+    let path = job(folder.path(), GPT, r#"kind = "bytes", paths = []"#);
+    assert!(error(&path).contains("data.paths: 1 to 4096 files, here are 0"));
+    let path = job(folder.path(), GPT, r#"kind = "bytes", path = "a", paths = ["b"]"#);
+    assert!(error(&path).contains("duplicate field"));
+    let path = job(folder.path(), GPT, r#"kind = "bytes", path = 7"#);
+    assert!(error(&path).contains("a path, or a list of paths, is wanted"));
+    let path = job(folder.path(), GPT, r#"kind = "bytes", path = "a", smapling = "permutation""#);
+    assert!(error(&path).contains("unknown field `smapling`"));
+}
+
+#[test]
+fn files_of_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
+    let tokens: Vec<u32> = (0..40).map(|i| i * i % 300).collect();
+    let u16s: Vec<u8> = tokens.iter().flat_map(|&t| (t as u16).to_le_bytes()).collect();
+    let u32s: Vec<u8> = tokens.iter().flat_map(|&t| t.to_le_bytes()).collect();
+    write("u16.bin", &u16s);
+    write("u32.bin", &u32s);
+    write("u16.npy", &npy("<u2", "(40,)", &u16s));
+    write("u32.npy", &npy("<u4", "(40,)", &u32s));
+    for (name, dtype) in [("u16.bin", "u16"), ("u32.bin", "u32"), ("u16.npy", "u16"), ("u32.npy", "u32")] {
+        let data = format!(r#"kind = "tokens", paths = ["{name}", "{name}"], dtype = "{dtype}""#);
+        let (batch, data) = drawn(&job(folder.path(), GPT, &data)).unwrap();
+        assert_eq!(data.dataset.samples(), 2 * 36, "{name}");
+        are_windows(&batch, std::slice::from_ref(&tokens));
+    }
+    write("large.bin", &[0xff; 20]);
+    write("odd.bin", &[0; 21]);
+    write("short.npy", &npy("<u2", "(41,)", &u16s));
+    write("square.npy", &npy("<u2", "(8, 5)", &u16s));
+    for (name, dtype, why) in [
+        ("large.bin", "u16", "has 65535 among its tokens, which is not below 300"),
+        ("odd.bin", "u16", "21 bytes are no whole number of tokens of 2 bytes"),
+        ("u16.npy", "u32", "one row of U32 is wanted, the file has shape [40] of U16"),
+        ("square.npy", "u16", "one row of U16 is wanted, the file has shape [8, 5]"),
+        ("short.npy", "u16", "the file is shorter than its header says"),
+        ("u16.bin", "f32", "data.dtype: token ids are u16 or u32"),
+    ] {
+        let data = format!(r#"kind = "tokens", path = "{name}", dtype = "{dtype}""#);
+        let error = error(&job(folder.path(), GPT, &data));
+        assert!(error.contains(why), "{name}: {error}");
+    }
+}
+
+/// Values of every type become the binary32 of the same value, whatever file they are in.
+#[test]
+fn labelled_arrays() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
+    let values: Vec<f32> = (0..24).map(|i| if i == 7 { f32::NAN } else { (i as f32 - 11.0) / 8.0 }).collect();
+    let f32s: Vec<u8> = values.iter().flat_map(|x| (-x).to_le_bytes()).collect();
+    let f16s: Vec<u8> = values.iter().flat_map(|x| f16::from_f32(-x).to_le_bytes()).collect();
+    let bf16s: Vec<u8> = values.iter().flat_map(|x| bf16::from_f32(-x).to_le_bytes()).collect();
+    let labels: Vec<u8> = [3i64, 0, 4, 1].iter().flat_map(|l| l.to_le_bytes()).collect();
+    write("f4.npy", &npy("<f4", "(4, 6)", &f32s));
+    write("f2.npy", &npy("<f2", "(4, 2, 3)", &f16s));
+    write("y.npy", &npy("<i8", "(4,)", &labels));
+    let header = r#"{"y":{"dtype":"I64","shape":[4],"data_offsets":[48,80]},"x":{"dtype":"BF16","shape":[4,1,2,3],"data_offsets":[0,48]}}"#;
+    write("xy.safetensors", &safetensors(header, &[bf16s, labels].concat()));
+    let rows: Vec<Vec<u32>> = values
+        .chunks(6)
+        .map(|row| row.iter().map(|x| if x.is_nan() { 0x7fc0_0000 } else { (-x).to_bits() }).collect())
+        .collect();
+    let mut before = None;
+    for (model, data) in [
+        (MLP, r#"inputs = "f4.npy", labels = "y.npy", dtype = "f32""#),
+        (MLP, r#"inputs = "f2.npy", labels = "y.npy", dtype = "f16""#),
+        (RESNET, r#"inputs = "f2.npy", labels = "y.npy", dtype = "f16""#),
+        (
+            RESNET,
+            r#"inputs = "xy.safetensors", labels = "xy.safetensors", dtype = "bf16", inputs_tensor = "x", labels_tensor = "y""#,
+        ),
+    ] {
+        let path = job(folder.path(), model, &format!(r#"kind = "arrays", {data}"#));
+        let (batch, data) = drawn(&path).unwrap();
+        assert_eq!(data.dataset.samples(), 4);
+        let labels = words(&batch.tensors[1]);
+        for (row, label) in words(&batch.tensors[0]).chunks(6).zip(labels) {
+            let sample = [3, 0, 4, 1].iter().position(|&l| l == label).unwrap();
+            assert_eq!(row, rows[sample], "{data:?}", data = path);
+        }
+        assert!(before.is_none_or(|before| before == batch));
+        before = Some(batch);
+    }
+}
+
+#[test]
+fn arrays_that_do_not_fit_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, bytes: &[u8]| fs::write(folder.path().join(name), bytes).unwrap();
+    write("x.npy", &npy("|u1", "(4, 6)", &[9; 24]));
+    write("long.npy", &npy("|u1", "(4, 6)", &[9; 25]));
+    write("huge.npy", &npy("|u1", "(18446744073709551615, 6)", &[9; 24]));
+    write("turned.npy", &npy("|u1", "(4, 3, 2)", &[9; 24]));
+    write("y.npy", &npy("|u1", "(4,)", &[0; 4]));
+    write("three.npy", &npy("|u1", "(3,)", &[0; 3]));
+    write("five.npy", &npy("|u1", "(4,)", &[5; 4]));
+    write("minus.npy", &npy("<i8", "(4,)", &[0xff; 32]));
+    write("none.npy", &npy("|u1", "(0, 6)", &[]));
+    write("no.npy", &npy("|u1", "(0,)", &[]));
+    write("x.safetensors", &safetensors("{}", &[]));
+    for (model, inputs, labels, dtype, why) in [
+        (MLP, "x.npy", "three.npy", "u8", "one label for each of 4 samples is wanted, there is [3] of U8"),
+        (MLP, "x.npy", "five.npy", "u8", "has 5 among its labels, which is not below 5"),
+        (MLP, "x.npy", "minus.npy", "u8", "has -1 among its labels, which is not below 5"),
+        (MLP, "x.npy", "y.npy", "f32", "its elements are U8, the job's data.dtype is F32"),
+        (MLP, "x.npy", "y.npy", "i64", "data.dtype: inputs are u8, f16, bf16 or f32"),
+        (MLP, "long.npy", "y.npy", "u8", "the file is longer than its header says"),
+        (MLP, "huge.npy", "y.npy", "u8", "the file is shorter than its header says"),
+        (MLP, "none.npy", "no.npy", "u8", "the file holds no whole sample"),
+        (MLP, "y.npy", "y.npy", "u8", "the samples have shape [4], the model wants [samples], then [6]"),
+        (RESNET, "turned.npy", "y.npy", "u8", "the samples have shape [4, 3, 2]"),
+        (GPT, "x.npy", "y.npy", "u8", "this kind of data does not fit the model"),
+        (MLP, "x.bin", "y.npy", "u8", "data.inputs: arrays are .npy or .safetensors files"),
+        (MLP, "x.safetensors", "y.npy", "u8", "data.inputs: a safetensors file has several tensors"),
+        (MLP, "absent.npy", "y.npy", "u8", "absent.npy"),
+    ] {
+        let data = format!(r#"kind = "arrays", inputs = "{inputs}", labels = "{labels}", dtype = "{dtype}""#);
+        let error = error(&job(folder.path(), model, &data));
+        assert!(error.contains(why), "{inputs}, {labels}: {error}");
+    }
+    let named =
+        r#"kind = "arrays", inputs = "x.safetensors", labels = "y.npy", dtype = "u8", inputs_tensor = "x""#;
+    assert!(error(&job(folder.path(), MLP, named)).contains("there is no tensor x"));
+    let twice = named.replace("x.safetensors", "x.npy");
+    assert!(
+        error(&job(folder.path(), MLP, &twice)).contains("data.inputs_tensor: a .npy file has one array")
+    );
+}
+
+/// A file that is cut anywhere is an error, and so is one with another byte in its header, or data that fit all the same.
+#[test]
+fn cut_and_changed_headers_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let [images, labels] = idx();
+    let header = r#"{"x":{"dtype":"U8","shape":[4,6],"data_offsets":[0,24]}}"#;
+    let files = [
+        ("x.idx", images, r#"kind = "idx", images = "x.idx", labels = "y.idx""#),
+        (
+            "x.npy",
+            npy("|u1", "(4, 6)", &[7; 24]),
+            r#"kind = "arrays", inputs = "x.npy", labels = "y.npy", dtype = "u8""#,
+        ),
+        (
+            "x.safetensors",
+            safetensors(header, &[7; 24]),
+            r#"kind = "arrays", inputs = "x.safetensors", inputs_tensor = "x", labels = "y.npy", dtype = "u8""#,
+        ),
+    ];
+    fs::write(folder.path().join("y.idx"), &labels).unwrap();
+    fs::write(folder.path().join("y.npy"), npy("|u1", "(4,)", &[0, 1, 2, 3])).unwrap();
+    for (name, bytes, data) in files {
+        let path = job(folder.path(), MLP, data);
+        let file = folder.path().join(name);
+        fs::write(&file, &bytes).unwrap();
+        drawn(&path).unwrap();
+        for len in 0..bytes.len() {
+            fs::write(&file, &bytes[..len]).unwrap();
+            assert!(error(&path).contains(name), "{name}, {len} bytes");
+        }
+        let mut refused = 0;
+        for at in 0..bytes.len() - 24 {
+            let mut changed = bytes.clone();
+            changed[at] ^= 0x15;
+            fs::write(&file, &changed).unwrap();
+            refused += usize::from(drawn(&path).is_err());
+        }
+        // Not every byte counts: the spaces of a header, a name that nobody asks for.
+        assert!(refused * 10 > (bytes.len() - 24) * 8, "{name}: {refused} of {}", bytes.len() - 24);
+    }
+}
+
+fn gzip(path: &Path) {
+    assert!(Command::new("gzip").arg("-kf").arg(path).status().unwrap().success());
+}
+
+/// A run holds what packed files hold, and so draws what it would from these.
+#[test]
+fn packed_files_are_unpacked() {
+    let folder = tempfile::tempdir().unwrap();
+    let [images, labels] = idx();
+    for (name, bytes) in [("images", &images), ("labels", &labels)] {
+        fs::write(folder.path().join(name), bytes).unwrap();
+        gzip(&folder.path().join(name));
+    }
+    let plain =
+        drawn(&job(folder.path(), MLP, r#"kind = "idx", images = "images", labels = "labels""#)).unwrap();
+    let path = job(folder.path(), MLP, r#"kind = "idx", images = "images.gz", labels = "labels.gz""#);
+    let packed = drawn(&path).unwrap();
+    assert_eq!(plain.0, packed.0);
+    assert_eq!(plain.1.manifest, packed.1.manifest);
+    let run = begin_run(&Disk::default(), &path, &folder.path().join("run")).unwrap();
+    assert_eq!(fs::read(run.layout.data().join(data::data_name(0))).unwrap(), images);
+    assert_eq!(fs::read(run.layout.data().join(data::data_name(1))).unwrap(), labels);
+
+    let file = folder.path().join("images.gz");
+    let good = fs::read(&file).unwrap();
+    for bad in [&good[..good.len() - 1], &good[..5], &[], &[&good[..], b"more"].concat(), b"no gzip at all"] {
+        fs::write(&file, bad).unwrap();
+        let error = error(&path);
+        assert!(error.contains("images.gz"), "{error}");
+    }
+    // Two members are one file.
+    let mut halves = Vec::new();
+    for half in images.chunks(20) {
+        fs::write(folder.path().join("half"), half).unwrap();
+        gzip(&folder.path().join("half"));
+        halves.extend(fs::read(folder.path().join("half.gz")).unwrap());
+    }
+    fs::write(&file, halves).unwrap();
+    assert_eq!(drawn(&path).unwrap().0, plain.0);
+}
+
+/// What fails before there is a run leaves nothing, and takes nothing that was there.
+#[test]
+fn a_job_that_fails_leaves_no_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let [images, mut labels] = idx();
+    labels[11] = 5;
+    fs::write(folder.path().join("images"), &images).unwrap();
+    fs::write(folder.path().join("labels"), &labels).unwrap();
+    let path = job(folder.path(), MLP, r#"kind = "idx", images = "images", labels = "labels""#);
+    let out = folder.path().join("runs/first");
+    let failed = begin_run(&Disk::default(), &path, &out).err().unwrap().to_string();
+    assert!(failed.contains("has 5 among its labels, which is not below 5"), "{failed}");
+    assert!(!folder.path().join("runs").exists());
+
+    labels[11] = 4;
+    fs::write(folder.path().join("labels"), &labels).unwrap();
+    // Where run.json cannot be written, all else was.
+    fs::create_dir_all(out.join("data")).unwrap();
+    fs::write(out.join(".run.json.partial"), "what an interrupted beginning left").unwrap();
+    let before = common::files(&out);
+    fs::create_dir(out.join(".job.toml.partial")).unwrap();
+    assert!(begin_run(&Disk::default(), &path, &out).is_err());
+    fs::remove_dir(out.join(".job.toml.partial")).unwrap();
+    assert_eq!(common::files(&out), before);
+    assert_eq!(fs::read_dir(&out).unwrap().count(), 2);
+    begin_run(&Disk::default(), &path, &out).unwrap();
+}
+
+/// `job check` finds what training would, and says what the data are.
+#[test]
+fn job_check_opens_the_data() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a"), vec![7; 104]).unwrap();
+    fs::write(folder.path().join("b"), "abc").unwrap();
+    let path = job(folder.path(), GPT, r#"kind = "bytes", paths = ["a", "b"]"#);
+    let check = |arguments: &[&str]| {
+        let run = Command::new(env!("CARGO_BIN_EXE_tiebreak"))
+            .args(["job", "check"])
+            .arg(&path)
+            .args(arguments)
+            .output();
+        let run = run.unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (run.status.code(), text(run.stdout), text(run.stderr))
+    };
+    let (code, stdout, stderr) = check(&[]);
+    assert_eq!(code, Some(0));
+    assert!(stdout.contains("100 samples in 107 B of data: 25.0 steps an epoch, 0.24 epochs"), "{stdout}");
+    assert!(stderr.contains("b is shorter than a sample"), "{stderr}");
+    let (_, stdout, _) = check(&["--json"]);
+    let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(json["samples"], 100);
+    assert_eq!(json["steps_drawn"], serde_json::json!([1, 2, 4, 6]));
+    assert_eq!(json["unused_files"].as_array().unwrap().len(), 1);
+    fs::write(folder.path().join("a"), "abc").unwrap();
+    let (code, _, stderr) = check(&[]);
+    assert_eq!(code, Some(4));
+    assert!(stderr.contains("the file holds no whole sample"), "{stderr}");
+}
