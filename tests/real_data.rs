@@ -34,8 +34,8 @@ fn check(name: &str, data: &str, inputs: usize) {
              optimizer = {{ kind = \"sgd\", momentum = 0.9, weight_decay = 0.0 }}\nschedule = {{ peak = 1e-2 }}\n"
         );
         let job = Job::parse("job", &text).unwrap();
-        let program = job.program();
-        let mut dataset = JobData::open(Path::new("job"), &job).unwrap().dataset;
+        let program = job.program(None).unwrap();
+        let mut dataset = JobData::open(Path::new("job"), &job, &program).unwrap().dataset;
         for (step, golden) in (1..).zip(golden[name][sampling].as_array().unwrap()) {
             let list = |key: &str| -> Vec<u64> {
                 golden[key].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect()
