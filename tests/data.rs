@@ -1,6 +1,6 @@
 //! The data of jobs: every kind is read as its format says, and bad files are errors, found before there is a run.
 
-#![cfg(feature = "testing")]
+#![cfg(feature = "cli")]
 
 mod common;
 
