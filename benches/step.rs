@@ -78,7 +78,7 @@ fn resnet() -> Model {
 
 /// Samples of a step.
 fn samples(model: &Model) -> u32 {
-    if model.images().is_some() { 64 } else { 8 }
+    if model.labels_per_sample() == 1 { 64 } else { 8 }
 }
 
 /// The median time of a step.

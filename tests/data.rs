@@ -1,6 +1,6 @@
 //! The data of jobs: every kind is read as its format says, and bad files are errors, found before there is a run.
 
-#![cfg(feature = "testing")]
+#![cfg(feature = "cli")]
 
 mod common;
 
@@ -187,6 +187,29 @@ fn labelled_arrays() {
         }
         assert!(before.is_none_or(|before| before == batch));
         before = Some(batch);
+    }
+}
+
+/// A model that takes values as they are is trained, and audited with the scalar reference.
+#[test]
+fn values_are_trained_and_audited() {
+    let folder = tempfile::tempdir().unwrap();
+    let values: Vec<u8> =
+        (0..24u16).flat_map(|i| f16::from_f32(f32::from(i) / 8.0 - 1.0).to_le_bytes()).collect();
+    fs::write(folder.path().join("x.npy"), npy("<f2", "(4, 2, 3)", &values)).unwrap();
+    fs::write(folder.path().join("y.npy"), npy("|u1", "(4,)", &[3, 0, 4, 1])).unwrap();
+    for model in [MLP, RESNET] {
+        let data = r#"kind = "arrays", inputs = "x.npy", labels = "y.npy", dtype = "f16""#;
+        let path = job(folder.path(), model, data);
+        let out = folder.path().join(&model[8..11]);
+        let run = common::trained(&path, &out, None);
+        assert_eq!(run.program.micro.inputs.iter().filter(|port| port.name == "batch/values").count(), 1);
+        let audit = Command::new(env!("CARGO_BIN_EXE_tiebreak"))
+            .args(["audit", "--engine", "reference"])
+            .arg(&out)
+            .output()
+            .unwrap();
+        assert!(audit.status.success(), "{}", String::from_utf8_lossy(&audit.stdout));
     }
 }
 

@@ -181,6 +181,43 @@ fn arrays_go_through_the_command_and_back() {
     assert!(code == 0 && OPERATORS.iter().all(|o| text.contains(o.name)), "{text}");
 }
 
+/// Floats of 16 bits are read as the binary32 of the same value, and written rounded to nearest, ties to even.
+#[test]
+fn floats_of_16_bits_are_read_and_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let zeros = |name: &str| floats(name, &[5], &[0.0; 5]);
+    let step = |bits: i32| 2f32.powi(-bits);
+    let values = [1.0 + step(11), 1.0 + 3.0 * step(11), 65520.0, f32::NAN, -step(25)];
+    let halves = [1.0, 1.0 + step(9), f32::INFINITY, f32::NAN, -0.0];
+    let shorts = [1.0, 1.0, 65536.0, f32::NAN, -step(25)];
+    arrays::write(&path("in.safetensors"), &[floats("a", &[5], &values), zeros("b")], FloatType::F32)
+        .unwrap();
+    for (dtype, out, expected) in [
+        ("f16", "y.npy", halves),
+        ("f16", "y.safetensors", halves),
+        ("bf16", "y.safetensors", shorts),
+        ("f32", "y.npy", values),
+    ] {
+        let args = ["op", "add", "in.safetensors", "-o", out, "--out-dtype", dtype, "--engine", "reference"];
+        let (code, text) = tiebreak(folder.path(), &args);
+        assert_eq!(code, 0, "{text}");
+        let size = std::fs::metadata(path(out)).unwrap().len();
+        let [sum] = &arrays::read(&path(out)).unwrap()[..] else { panic!() };
+        let expected = expected.map(|x| if x.is_nan() { f32::from_bits(0x7fc0_0000) } else { x });
+        assert_eq!(sum.bytes, floats("", &[5], &expected).bytes, "{dtype}");
+        // What was written is narrow, and read again the same.
+        let narrow = if dtype == "bf16" { FloatType::Bf16 } else { FloatType::F16 };
+        if dtype != "f32" {
+            arrays::write(&path(out), std::slice::from_ref(sum), narrow).unwrap();
+            assert_eq!(std::fs::metadata(path(out)).unwrap().len(), size);
+        }
+    }
+    let args = ["op", "add", "in.safetensors", "-o", "y.npy", "--out-dtype", "bf16"];
+    let (code, text) = tiebreak(folder.path(), &args);
+    assert!(code == 2 && text.contains(".npy files have no bfloat16"), "{text}");
+}
+
 /// A .npy file with this header and data.
 fn npy(version: u8, header: &str, data: &[u8]) -> Vec<u8> {
     let mut bytes = b"\x93NUMPY".to_vec();
