@@ -23,7 +23,7 @@ use tiebreak::step::state_digests;
 /// say where time goes, not how long a step takes).
 struct Profile {
     last: Instant,
-    by_primitive: BTreeMap<&'static str, Duration>,
+    by_primitive: BTreeMap<String, Duration>,
 }
 
 impl StepObserver for Profile {
@@ -42,7 +42,7 @@ impl Observer for Profile {
         _: &mut dyn Inputs,
     ) -> Result<Option<Vec<u8>>, EngineError> {
         let now = Instant::now();
-        *self.by_primitive.entry(node.primitive.name()).or_default() += now - self.last;
+        *self.by_primitive.entry(node.primitive.name().to_string()).or_default() += now - self.last;
         self.last = now;
         Ok(None)
     }

@@ -10,6 +10,7 @@ use std::process::Command;
 
 use tiebreak::job::DataSpec;
 use tiebreak::job::data::FileManifest;
+use tiebreak::job::samples::Samples;
 use tiebreak::program::models::{Mlp, Model};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::ProductTable;
