@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use common::{files, gpt_job, sign_again, step_mut, trained};
+use common::{files, gpt_job, program_job, sign_again, step_mut, trained};
 
 fn tiebreak(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tiebreak"));
@@ -189,4 +189,55 @@ fn same_as_without_interruption(out: &str, key: &str, whole: &str) {
     assert!(clean(out) == clean(whole), "the interrupted run differs");
     let public = format!("{key}.pub");
     assert_eq!(output(&["audit", out, "--trainer-key", &public, "--sample", "0.2"]).0, 0);
+}
+
+#[test]
+fn a_program_is_exported_shown_drawn_and_trained() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "microbatch", "");
+    let (file, picture) = (path(folder.path(), "gpt.program"), path(folder.path(), "gpt.svg"));
+    let (code, stdout, stderr) =
+        output(&["program", "export", job.to_str().unwrap(), "--out", &file, "--json"]);
+    assert_eq!(code, 0, "{stderr}");
+    let exported: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    let (code, stdout, stderr) = output(&["program", "show", &file, "--json", "--svg", &picture]);
+    assert_eq!(code, 0, "{stderr}");
+    let shown: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((&shown["program"], &shown["bytes"]), (&exported["program"], &exported["bytes"]));
+    assert_eq!((&shown["micro_batch"], &shown["micro_batches"]), (&2.into(), &3.into()));
+    // 24 rows of 16 numbers by a weight of [64, 16], two digits each, exact.
+    let product = serde_json::json!({
+        "operator": "block0.mlp_in", "class": null, "digits": [2, 2], "block": 0, "batch": 1, "m": 24, "n": 64, "k": 16,
+        "grid": null
+    });
+    assert!(shown["products"].as_array().unwrap().contains(&product), "{}", shown["products"]);
+    let (code, text, _) = output(&["program", "show", &file]);
+    assert_eq!(code, 0);
+    for said in
+        ["parameter  token_embedding", "normal, std 0.02", "slots m, v", "batch      tokens", "operations"]
+    {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    let drawn = std::fs::read_to_string(&picture).unwrap();
+    assert!(
+        drawn.starts_with("<svg ") && drawn.contains("block0.mlp_in.backward") && drawn.ends_with("</svg>\n")
+    );
+    std::fs::write(&file, b"no program").unwrap();
+    let (code, _, stderr) = output(&["program", "show", &file]);
+    assert_eq!(code, 4, "{stderr}");
+
+    // The same program as a job's: trained, audited, told from a model kind, and not sampled.
+    let job = program_job(folder.path(), "microbatch", "");
+    let run = path(folder.path(), "run");
+    let (code, _, stderr) = output(&["train", job.to_str().unwrap(), "--out", &run, "--engine", "cpu"]);
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(output(&["audit", &run, "--engine", "cpu"]).0, 0);
+    let (code, stdout, _) = output(&["inspect", &run]);
+    assert!(code == 0 && stdout.contains("program read from a file"), "{stdout}");
+    let (code, _, stderr) = output(&["sample", &run, "--prompt", "a", "--engine", "cpu"]);
+    assert!(code == 2 && stderr.contains("only runs of a model kind can be sampled"), "{stderr}");
+    assert_eq!(output(&["job", "check", job.to_str().unwrap()]).0, 0);
+    std::fs::write(folder.path().join("gpt.program"), b"no program").unwrap();
+    let (code, _, stderr) = output(&["job", "check", job.to_str().unwrap()]);
+    assert!(code == 2 && stderr.contains("it has version"), "{stderr}");
 }

@@ -239,7 +239,7 @@ fn malformed_programs_are_refused_with_their_error() {
             |p| primitive!(p, Primitive::Map { body, .. } => body.code.push(Instr::FNeg(Reg(0)))),
         ),
         (
-            "a body's name ends in a version",
+            "a body's name is of small letters",
             |p| primitive!(p, Primitive::Map { body, .. } => body.name = "pixel".into()),
         ),
         (
@@ -258,7 +258,7 @@ fn malformed_programs_are_refused_with_their_error() {
             "its block is neither 0 nor a power of two",
             |p| primitive!(p, Primitive::TreeSum { block, .. } => *block = 3),
         ),
-        ("elements are wanted", |p| primitive!(p, Primitive::TreeSum { outer, .. } => *outer = u32::MAX)),
+        ("17179869180 are wanted", |p| primitive!(p, Primitive::TreeSum { outer, .. } => *outer = u32::MAX)),
         ("at least 64", |p| primitive!(p, Primitive::Quantise { block, .. } => *block = 32)),
         ("1 to 4 digits", |p| primitive!(p, Primitive::Quantise { digits, .. } => *digits = 5)),
         (

@@ -9,12 +9,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use common::{begin_run, files, gpt_job, key, mlp_job, trained};
+use common::{begin_run, files, gpt_job, key, mlp_job, program_job, trained};
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::audit::plan::Choice;
 use tiebreak::audit::{self, Outcome, checks};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::{Compiled, Engine, EngineError, Observer, Tensor};
+use tiebreak::job::Job;
+use tiebreak::program::decoding::decode;
+use tiebreak::program::encoding::encode;
 use tiebreak::program::graph::{Graph, TensorType};
 use tiebreak::program::step::port;
 use tiebreak::run::dir::Run;
@@ -293,6 +296,29 @@ fn there_may_be_more_ranks_than_tiles() {
     trained(&job, &whole, None);
     train_ranks(&job, &out, 7, None, None).unwrap();
     assert!(files(&out) == files(&whole));
+}
+
+#[test]
+fn ranks_train_a_program_file_and_leave_frozen_parameters() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = program_job(folder.path(), "microbatch", "");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let mut program = decode(&std::fs::read(folder.path().join("gpt.program")).unwrap()).unwrap();
+    for (name, frozen) in [("whole", false), ("frozen", true)] {
+        if frozen {
+            let described = gpt_job(folder.path(), "microbatch", "");
+            let text = std::fs::read_to_string(&described).unwrap();
+            let job = Job::parse("job", &format!("frozen = [\"block0.*\"]\n{text}")).unwrap();
+            program = job.program(None).unwrap();
+        }
+        std::fs::write(folder.path().join("gpt.program"), encode(&program)).unwrap();
+        std::fs::write(&path, &text).unwrap();
+        let (whole, out) = (folder.path().join(name), folder.path().join(format!("ranks-{name}")));
+        trained(&path, &whole, None);
+        train_ranks(&path, &out, 3, None, None).unwrap();
+        assert!(files(&out) == files(&whole), "{name}");
+        assert_eq!(audited(&out), Outcome::Matches);
+    }
 }
 
 #[test]

@@ -122,12 +122,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         (None, Some(job)) => read_job(job)?.1,
         (None, None) => return Err(Failure::new(Exit::Usage, "a job file is needed, or --resume")),
     };
-    let micro_batches = match (&begun, &args.job) {
-        (None, Some(path)) => read_program(path, &job)?.0.micro_batches,
-        (Some(run), _) => run.program.micro_batches,
-        (None, None) => 1,
-    };
-    check(&args, &role, &job, micro_batches)?;
+    check(&args, &role, &job, begun.as_ref())?;
     let mut engine = open(&role.engine(&args.engine)?)?;
     let run = match (begun, &args.job) {
         (None, Some(job)) => new_run(&args, job, out, private.as_ref())?,
@@ -202,11 +197,16 @@ fn new_run(args: &Args, job: &Path, out: &Path, key: Option<&PrivateKey>) -> Res
 }
 
 /// Checks that a job can be trained in the way that is asked for, by so many ranks.
-fn check(args: &Args, role: &Role, job: &Job, micro_batches: u32) -> Result<(), Failure> {
+fn check(args: &Args, role: &Role, job: &Job, begun: Option<&Run>) -> Result<(), Failure> {
     if args.profile == Some(Profile::Exact) && job.rounding.is_some() {
         let why = "the job has a [rounding] table: it is of the logged profile; remove the table or --profile exact";
         return Err(Failure::new(Exit::Usage, why));
     }
+    let micro_batches = match (begun, &args.job) {
+        (None, Some(path)) => read_program(path, job)?.0.micro_batches,
+        (Some(run), _) => run.program.micro_batches,
+        (None, None) => 1,
+    };
     divides(micro_batches, role.ranks())?;
     if args.ranks.cross_check.is_none() {
         return Ok(());

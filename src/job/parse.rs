@@ -382,6 +382,67 @@ batch = { micro_batch = 2 }
     }
 
     #[test]
+    fn frozen_parameters_are_named_by_patterns() {
+        let parse = |frozen: &str| Job::parse("job.toml", &format!("frozen = [{frozen}]\n{JOB}"));
+        let program = parse("\"block0.norm*.gain\"").unwrap().program(None).unwrap();
+        let frozen: Vec<&str> =
+            program.parameters.iter().filter(|p| p.frozen).map(|p| p.name.as_str()).collect();
+        assert_eq!(frozen, ["block0.norm1.gain", "block0.norm2.gain"]);
+        let error = |frozen: &str| parse(frozen).unwrap_err().to_string();
+        let unknown = error("\"token_embedding\", \"block7.*\"");
+        assert!(unknown.starts_with("job.toml:1: frozen: no parameter is named \"block7.*\""), "{unknown}");
+        assert!(unknown.contains("token_embedding, position_embedding"), "{unknown}");
+        assert!(error("\"*\"").contains("every parameter is frozen"));
+    }
+
+    #[test]
+    fn a_program_file_takes_the_place_of_what_describes_a_program() {
+        const FILE: &str = r#"steps = 3
+program = "gpt.program"
+data = { kind = "bytes", path = "text.txt" }
+schedule = { peak = 1e-3 }
+"#;
+        let job = Job::parse("job.toml", FILE).unwrap();
+        assert_eq!(job.program_file(), Some("gpt.program"));
+        assert!(!job.never_clips());
+        let refused = |bytes: Option<&[u8]>| job.program(bytes).unwrap_err().to_string();
+        assert_eq!(refused(None), "program: the file \"gpt.program\" is not given");
+        assert_eq!(refused(Some(&[])), "program: the bytes end before the program does");
+        for (key, value) in [
+            ("clip_norm", "1.0"),
+            ("frozen", "[]"),
+            ("digits", "{ all = 2 }"),
+            ("batch", "{ micro_batch = 2 }"),
+            ("optimizer", "{ kind = \"sgd\", momentum = 0.9, weight_decay = 0.0 }"),
+        ] {
+            let error = Job::parse("job.toml", &format!("{key} = {value}\n{FILE}")).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("job.toml:1: {key}: the program's file says this")),
+                "{error}"
+            );
+        }
+        let neither = FILE.replace("program = \"gpt.program\"\n", "");
+        assert!(Job::parse("job.toml", &neither).unwrap_err().to_string().contains("model: it is missing"));
+        // A file that does not fit the job's data, batch or rounding.
+        let described = Job::parse("job.toml", JOB).unwrap();
+        let bytes = crate::program::encoding::encode(&described.program(None).unwrap());
+        assert!(job.program(Some(&bytes)).is_ok());
+        assert!(described.program(Some(&bytes)).unwrap_err().to_string().contains("names a model kind"));
+        for (from, to, why) in [
+            (
+                "{ kind = \"bytes\", path = \"text.txt\" }",
+                "{ kind = \"cifar10\", path = \"a\" }",
+                "data.kind",
+            ),
+            ("schedule", "rounding = {}\nschedule", "leave the [rounding] table out"),
+        ] {
+            let job = Job::parse("job.toml", &FILE.replace(from, to)).unwrap();
+            let error = job.program(Some(&bytes)).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
     fn errors_name_key_and_line() {
         let error = |from: &str, to: &str| {
             let text = JOB.replace(from, to);

@@ -61,13 +61,11 @@ impl Calibrator {
     /// # Errors
     /// If the CPU engine cannot start its threads.
     pub fn new(rounding: &Rounding, graph: &Graph, kernels: Kernels) -> Result<Calibrator, EngineError> {
+        let maker = |id: TensorId| graph.nodes.iter().find(|node| node.output == id);
+        let with_table = |logged: &LoggedProduct| (logged.clone(), product_table(graph, logged, &maker));
         Ok(Calibrator {
             rounding: rounding.clone(),
-            products: graph
-                .logged
-                .iter()
-                .map(|logged| (logged.clone(), product_table(graph, logged)))
-                .collect(),
+            products: graph.logged.iter().map(with_table).collect(),
             sites: HashMap::new(),
             exact: Cpu::new(0)?,
             kernels,

@@ -76,12 +76,16 @@ fn product_on_grid(
     output
 }
 
-/// The digits and the grid of a logged product of a graph, for its class.
-pub fn product_table(graph: &Graph, logged: &LoggedProduct) -> ProductTable {
+/// The digits and the grid of a logged product of a graph, for its class. `maker`: the node that makes a tensor.
+pub fn product_table<'g>(
+    graph: &Graph,
+    logged: &LoggedProduct,
+    maker: &impl Fn(TensorId) -> Option<&'g Node>,
+) -> ProductTable {
     let mut table = ProductTable::logged_preset();
     table.set_logged(logged.class, logged.rule);
-    let node = |id: &TensorId| graph.nodes.iter().find(|node| node.output == *id);
-    if let Some(Primitive::Product { a, b, .. }) = logged.exact.first().and_then(node).map(|n| &n.primitive)
+    let exact = logged.exact.first().and_then(|id| maker(*id));
+    if let Some(Primitive::Product { a, b, .. }) = exact.map(|node| &node.primitive)
         && let (DType::Q(digits_a), DType::Q(digits_b)) = (graph.tensor(*a).dtype, graph.tensor(*b).dtype)
     {
         table.set(logged.class, ProductDigits { digits_a, digits_b, block: 0 });
@@ -110,7 +114,7 @@ pub(super) fn error<'g>(
     if !rule.is_wide() && !(is_cast(a) && is_cast(b)) {
         return Some("an operand is not made by to_bf16.v1");
     }
-    let mut builder = Builder::new(product_table(graph, logged));
+    let mut builder = Builder::new(product_table(graph, logged, maker));
     let mut same = HashMap::new();
     let mut operand = |builder: &mut Builder, view: &View| {
         let ty = graph.tensor(view.tensor);

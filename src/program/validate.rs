@@ -28,6 +28,8 @@ pub const GRAPH_MAX: u64 = 1 << 46;
 pub const MAP_INPUTS_MAX: usize = 7;
 /// What a convolution's numbers stay below, so that no place of a pixel wraps around.
 const GEOMETRY_MAX: u64 = 1 << 15;
+/// The most tensors of a batch, and the most slots.
+const NAMES_MAX: usize = 64;
 
 type Check = Result<(), String>;
 
@@ -90,6 +92,9 @@ fn init_error(init: Init) -> bool {
 
 /// The tables of the batch and the state.
 fn tables(program: &Program) -> Check {
+    ensure(program.batch.len() <= NAMES_MAX && program.slots.len() <= NAMES_MAX, || {
+        format!("a program has at most {NAMES_MAX} batch tensors and {NAMES_MAX} slots")
+    })?;
     let mut names = HashSet::new();
     let unique = |names: &mut HashSet<String>, name: String| {
         ensure(names.insert(name.clone()), || format!("two tensors are named {name}"))
@@ -115,7 +120,7 @@ fn tables(program: &Program) -> Check {
         })?;
     }
     ensure(program.parameters.iter().any(|p| !p.frozen), || "no parameter is trained".into())?;
-    // The state lists a name for every parameter, so its length is bounded by what was decoded only once this product is.
+    // Every slot names every parameter again, so the state may be longer than what was decoded.
     let tensors = program.parameters.len().saturating_mul(program.slots.len() + 1);
     ensure(tensors <= 1 << 24, || format!("the state has {tensors} tensors, more than {}", 1 << 24))?;
     let state = program.state_with_init();
@@ -291,9 +296,12 @@ impl<'a> Checker<'a> {
     fn map(&self, output: TensorId, body: &Body, dims: [u32; 4], inputs: &[View]) -> Check {
         let versioned = body.name.rsplit_once(".v").is_some_and(|(name, version)| {
             let digits = version.bytes().all(|b| b.is_ascii_digit());
-            !name.is_empty() && !version.is_empty() && digits
+            let letters = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
+            !name.is_empty() && !version.is_empty() && digits && name.bytes().all(letters)
         });
-        ensure(versioned, || "a body's name ends in a version, such as .v1".into())?;
+        ensure(versioned, || {
+            "a body's name is of small letters, digits and _, and ends in a version, such as .v1".into()
+        })?;
         ensure(inputs.len() <= MAP_INPUTS_MAX, || format!("a map has at most {MAP_INPUTS_MAX} inputs"))?;
         body.error(inputs.len()).map_or(Ok(()), Err)?;
         known_bodies::error(body).map_or(Ok(()), Err)?;
