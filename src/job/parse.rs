@@ -1,9 +1,9 @@
 //! A job's text: parsed, and refused with file, line and key where it cannot be carried out.
 
+use super::check::{Wrong, check};
 use super::data::CIFAR;
 use super::sizes;
 use super::spec::{DataSpec, Granularity, Job};
-use crate::program::optimizer::Optimizer;
 use crate::rounding::thresholds::Rounding;
 
 /// The most bytes of a job file.
@@ -31,6 +31,9 @@ impl Job {
     /// # Errors
     /// If the text is no TOML, has an unknown key, or a value is not allowed: the message names the line.
     pub fn parse(name: &str, text: &str) -> Result<Job, JobError> {
+        if let Some(Wrong { at, key, why }) = check(text) {
+            return Err(JobError(format!("{name}:{}: {key}: {why}", line_at(text, at))));
+        }
         let job: Job = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| line_at(text, span.start));
             let source = text.lines().nth(line - 1).unwrap_or("").trim();
@@ -46,7 +49,7 @@ impl Job {
     }
 }
 
-/// What is wrong, if anything. Nothing here allocates by the job's numbers.
+/// What is wrong with keys that are each within their bounds, if anything. Nothing here allocates by the job's numbers.
 fn error(job: &Job) -> Found {
     if let Some((key, why)) = job.model.error() {
         return found(&format!("model.{key}"), why);
@@ -54,29 +57,11 @@ fn error(job: &Job) -> Found {
     if let Some((key, why)) = job.schedule.error() {
         return found(&format!("schedule.{key}"), why);
     }
-    if job.steps == 0 || job.steps > 1 << 25 {
-        return found("steps", format!("must be 1 to {}", 1 << 25));
-    }
-    if job.clip_norm.is_some_and(|norm| norm.is_nan() || norm <= 0.0) {
-        return found("clip_norm", "must be above 0");
-    }
-    if job.checkpoint.every == 0 {
-        return found("checkpoint.every", "must be at least 1");
-    }
-    if job.commit.head_every == 0 {
-        return found("commit.head_every", "must be at least 1");
-    }
-    if let Some((key, why)) = optimizer_error(&job.optimizer) {
-        return found(&format!("optimizer.{key}"), why);
-    }
     batch_error(job).or_else(|| products_error(job)).or_else(|| sizes::error(job))
 }
 
 /// Of data and batches, and of how finely they are committed.
 fn batch_error(job: &Job) -> Found {
-    if !(1..=1 << 16).contains(&job.batch.micro_batches) {
-        return found("batch.micro_batches", format!("must be 1 to {}", 1 << 16));
-    }
     let fits = match (&job.data, job.model.images()) {
         (DataSpec::Bytes { .. }, images) => images.is_none(),
         // IDX files of bytes have one plane.
@@ -90,8 +75,8 @@ fn batch_error(job: &Job) -> Found {
         return found("data.kind", why);
     }
     let samples = u64::from(job.batch.micro_batch) * u64::from(job.batch.micro_batches);
-    if samples == 0 || samples > BATCH_MAX {
-        return found("batch.micro_batch", format!("the whole batch must have 1 to {BATCH_MAX} samples"));
+    if samples > BATCH_MAX {
+        return found("batch.micro_batch", format!("the whole batch must have at most {BATCH_MAX} samples"));
     }
     if samples * u64::from(job.model.labels_per_sample()) > u64::from(u32::MAX) {
         return found("batch.micro_batches", "the whole batch has more labels than a u32 counts");
@@ -106,12 +91,9 @@ fn batch_error(job: &Job) -> Found {
 
 /// Of digits and of rounding.
 fn products_error(job: &Job) -> Found {
-    if job.digits.all.is_some_and(|d| !(1..=4).contains(&d)) {
-        return found("digits.all", "must be 1 to 4");
-    }
     for (class, digits) in &job.digits.class {
         if let Some(why) = digits.error() {
-            return found(&format!("digits.class.{}", class.name()), why);
+            return found(&format!("digits.class.{}.block", class.name()), why);
         }
     }
     if let Some((key, why)) = job.rounding.as_ref().and_then(Rounding::error) {
@@ -121,26 +103,7 @@ fn products_error(job: &Job) -> Found {
         && let Some((class, _)) = job.digits.class.iter().find(|(_, digits)| digits.block != 0)
     {
         let why = "products of the logged profile are not cut along K; leave block out";
-        return found(&format!("digits.class.{}", class.name()), why);
-    }
-    None
-}
-
-fn optimizer_error(optimizer: &Optimizer) -> Option<(&'static str, String)> {
-    let (rates, decay): (Vec<(&'static str, f32)>, f32) = match *optimizer {
-        Optimizer::Adamw { beta1, beta2, epsilon, weight_decay } => {
-            if epsilon.is_nan() || epsilon < 0.0 {
-                return Some(("epsilon", "must be at least 0".into()));
-            }
-            (vec![("beta1", beta1), ("beta2", beta2)], weight_decay)
-        }
-        Optimizer::Sgd { momentum, weight_decay } => (vec![("momentum", momentum)], weight_decay),
-    };
-    if let Some((key, _)) = rates.into_iter().find(|(_, rate)| !(0.0..1.0).contains(rate)) {
-        return Some((key, "must be at least 0 and below 1".into()));
-    }
-    if !(decay.is_finite() && decay >= 0.0) {
-        return Some(("weight_decay", "must be a finite number of at least 0".into()));
+        return found(&format!("digits.class.{}.block", class.name()), why);
     }
     None
 }
@@ -252,18 +215,94 @@ batch = { micro_batch = 2 }
             error("width = 16", "width = 15"),
             "job.toml:8: model.width: must be a multiple of heads (2)"
         );
-        assert_eq!(error("steps = 3", "steps = 0"), "job.toml:1: steps: must be 1 to 33554432");
+        assert_eq!(error("steps = 3", "steps = 0"), "job.toml:1: steps: must be 1 to 33554432, is 0");
         assert_eq!(
             error("digits_a = 3", "digits_a = 9"),
-            "job.toml:27: digits.class.head: digits must be 1 to 4"
+            "job.toml:28: digits.class.head.digits_a: must be 1 to 4, is 9"
         );
         assert_eq!(
             error("beta2 = 0.95", "beta2 = 1.0"),
-            "job.toml:17: optimizer.beta2: must be at least 0 and below 1"
+            "job.toml:17: optimizer.beta2: must be at least 0 and below 1, is 1.0"
         );
-        assert!(error("width = 16", "wdith = 16").contains("unknown field `wdith`"));
         assert!(error("micro_batch = 2", "micro_batch = 4294967295").contains("batch.micro_batch"));
         assert!(error("layers = 1", "layers = 1025").starts_with("job.toml:6: model.layers"));
         assert!(error("peak = 1e-3", "peak = nan").starts_with("job.toml:22: schedule.peak"));
+    }
+
+    #[test]
+    fn errors_name_the_line_that_is_wrong_and_suggest() {
+        let error = |from: &str, to: &str| {
+            let text = JOB.replacen(from, to, 1);
+            assert_ne!(text, JOB);
+            Job::parse("job.toml", &text).unwrap_err().to_string()
+        };
+        for (from, to, wanted) in [
+            ("layers = 1", "layer = 1", "6: model.layer: there is no such key; did you mean `layers`?"),
+            ("width = 16", "wdith = 16", "8: model.wdith: there is no such key; did you mean `width`?"),
+            ("width = 16", "d_model = 16", "8: model.d_model: there is no such key; did you mean `width`?"),
+            (
+                "beta1 = 0.9",
+                "lr = 0.9",
+                "16: optimizer.lr: there is no such key; did you mean `schedule.peak`?",
+            ),
+            ("steps = 3", "epochs = 3", "1: epochs: there is no such key; did you mean `steps`?"),
+            (
+                "micro_batch = 2",
+                "batch_size = 2",
+                "25: batch.batch_size: there is no such key; did you mean `micro_batch`?",
+            ),
+            ("path = ", "images = ", "12: data.images: there is no such key; here are kind, path"),
+            ("heads = 2\n", "", "3: model.heads: the key is missing; it is an integer, 1 to 1024"),
+            (
+                "kind = \"gpt\"\n",
+                "",
+                "3: model.kind: the key is missing; it is one of \"gpt\", \"mlp\", \"resnet\"",
+            ),
+            ("[batch]\nmicro_batch = 2\n", "", "1: batch: the key is missing; it is a table"),
+            (
+                "\"gpt\"",
+                "\"gtp\"",
+                "4: model.kind: must be one of \"gpt\", \"mlp\", \"resnet\", is \"gtp\"; did you mean \"gpt\"?",
+            ),
+            ("layers = 1", "layers = \"1\"", "6: model.layers: must be an integer, 1 to 1024, is a text"),
+            ("layers = 1", "layers = 1.0", "6: model.layers: must be an integer, 1 to 1024, is a number"),
+            (
+                "beta2 = 0.95",
+                "beta2 = true",
+                "17: optimizer.beta2: must be a number, at least 0 and below 1, is true or false",
+            ),
+            (
+                "[digits.class.head]",
+                "[digits.class.haed]",
+                "27: digits.class.haed: there is no such key; did you mean `head`?",
+            ),
+            (
+                "digits_b = 3",
+                "",
+                "27: digits.class.head.digits_b: the key is missing; it is an integer, 1 to 4",
+            ),
+            (
+                "digits_b = 3",
+                "digits_b = 3\nblock = 65",
+                "30: digits.class.head.block: block must be 0 (all of K) or a power of two of at least 64",
+            ),
+            (
+                "steps = 3",
+                "steps = 3\ncommit = { granularity = \"layer\" }",
+                "2: commit.granularity: must be one of \"step\", \"microbatch\", \"operator\", is \"layer\"",
+            ),
+            (
+                "steps = 3",
+                "steps = 3\ncheckpoint = { keep = 1 }",
+                "2: checkpoint.every: the key is missing; it is an integer, at least 1",
+            ),
+            (
+                "[schedule]\npeak = 1e-3\n",
+                "[schedule]\npeak = 1e39\n",
+                "22: schedule.peak: must be at least 0, is 1e39",
+            ),
+        ] {
+            assert_eq!(error(from, to), format!("job.toml:{wanted}"));
+        }
     }
 }
