@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use serde_json::json;
 
-use super::{CommandResult, Exit, Printer, bytes_text};
+use super::{CommandResult, Exit, Printer, bytes_text, job_reference};
 use crate::engine::liveness::step_bytes;
 use crate::job::identity::{job_digest, program_digest};
 use crate::program::step::state_bytes;
@@ -23,10 +23,29 @@ enum Command {
     /// Check a job file: errors name the key and the line.
     #[command(after_help = "Example: tiebreak job check assets/jobs/demo.toml")]
     Check { job: PathBuf },
+    /// Print every key of a job file: type, bounds, default, unit, meaning and an example.
+    #[command(after_help = "Example: tiebreak job reference --json-schema > job.schema.json")]
+    Reference {
+        /// A JSON Schema instead, for editors.
+        #[arg(long)]
+        json_schema: bool,
+    },
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let Command::Check { job: path } = args.command;
+    match args.command {
+        Command::Check { job } => check(printer, job),
+        Command::Reference { json_schema } => {
+            let schema = job_reference::schema();
+            let text =
+                if json_schema { format!("{schema:#}") } else { job_reference::markdown().trim_end().into() };
+            printer.result(text, &schema);
+            Ok(Exit::Match)
+        }
+    }
+}
+
+fn check(printer: Printer, path: PathBuf) -> CommandResult {
     let (text, job) = read_job(&path)?;
     let program = job.program();
     let nodes = [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len());
