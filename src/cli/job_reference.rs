@@ -10,14 +10,18 @@ const INTRODUCTION: &str = "# The job file
 A job says everything that decides the bits of a run, in TOML. Keys that are not listed here are refused; `tiebreak job check FILE` names the line that is wrong. This page is
 what `tiebreak job reference` prints, and `tiebreak job reference --json-schema` prints [job.schema.json](job.schema.json) for editors.
 
-A number is rounded to binary32 before anything is computed with it (ARITHMETIC.md, section 1). A path of the table below is a TOML table or an inline table:
-`[batch]` with `micro_batch = 4` under it, or `batch = { micro_batch = 4 }`.
+A number is rounded to binary32 before anything is computed with it (ARITHMETIC.md, section 1). A table may be written as
+`[batch]` with `micro_batch = 4` under it, or inline as `batch = { micro_batch = 4 }`.
 ";
 
 /// The tables in the order of the reference, each with its kinds; a table without kinds has `None`.
 fn tables() -> Vec<(&'static str, Vec<Option<&'static str>>)> {
     let mut all = vec![""];
-    all.extend(keys().filter(|key| key.ty == Type::Table).map(|key| key.path));
+    // A table is followed by those in it.
+    for top in keys().filter(|key| key.table().is_empty() && key.ty == Type::Table) {
+        let within = |key: &&Key| key.path.split('.').next() == Some(top.path) && key.ty == Type::Table;
+        all.extend(keys().filter(within).map(|key| key.path));
+    }
     all.into_iter().map(|table| (table, kinds(table))).collect()
 }
 
@@ -42,7 +46,7 @@ pub fn markdown() -> String {
     }
     for (table, kinds) in tables() {
         for kind in kinds {
-            let rows: Vec<String> = keys_of(table, kind).map(row).collect();
+            let rows: Vec<String> = keys_of(table, kind).map(|key| row(key, kind)).collect();
             if rows.is_empty() {
                 continue;
             }
@@ -59,15 +63,19 @@ pub fn markdown() -> String {
     page + &format!("\n`*` is a class of products, one of {}.\n", classes.join(", "))
 }
 
-fn row(key: &Key) -> String {
+fn row(key: &Key, kind: Option<&str>) -> String {
     let without = match key.presence {
         Presence::Required => "required".into(),
         Presence::Optional(value) => format!("`{value}`"),
         Presence::Absent(meaning) => meaning.into(),
     };
     let rule = if key.rule.is_empty() { String::new() } else { format!("; {}", key.rule) };
-    let example =
-        if key.ty == Type::Table { String::new() } else { format!("`{} = {}`", key.name(), key.example) };
+    let example = match (key.ty, key.name(), kind) {
+        (Type::Table, ..) => String::new(),
+        (_, "kind", Some(kind)) => format!("`kind = \"{kind}\"`"),
+        (_, "*", _) => format!("`head = {}`", key.example),
+        (_, name, _) => format!("`{name} = {}`", key.example),
+    };
     format!(
         "| `{}` | {}{rule} | {without} | {} | {} | {example} |",
         key.name(),
@@ -178,7 +186,7 @@ fn type_schema(ty: &Type) -> Value {
     }
 }
 
-/// A default of the reference, each of which is a number, a text, true or false.
+/// A default of the reference: a number, a text, true or false.
 fn from_toml(value: &str) -> Value {
     serde_json::from_str(value).expect("such values are written alike in TOML and JSON")
 }
