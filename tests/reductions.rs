@@ -41,7 +41,8 @@ fn partial_results_change_no_bit() {
         let sums_of_rows = words.chunks(len).map(|row| tree::sum(row.iter().copied())).collect();
         let column = |c: usize| (0..rows).map(move |r| r * len + c);
         let sums_of_columns = (0..len).map(|c| tree::sum(column(c).map(|i| words[i]))).collect();
-        let max = |row: &[u32]| row.iter().copied().reduce(float::max).unwrap();
+        let max =
+            |row: &[u32]| float::from_order_key(row.iter().map(|&x| float::order_key(x)).max().unwrap());
         let maxima = words.chunks(len).map(max).collect();
         type Build =
             fn(&mut Builder, tiebreak::program::graph::TensorId) -> tiebreak::program::graph::TensorId;

@@ -6,13 +6,16 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
+use tiebreak::arith::digits::ProductPart;
 use tiebreak::arith::words::bytes_from_words;
 use tiebreak::arith::{DType, digits, float, philox, tree};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::outputs_of;
 use tiebreak::engine::reference::Reference;
 use tiebreak::program::builder::Builder;
-use tiebreak::program::graph::block_count;
+use tiebreak::program::expr::{Body, BodyWriter, Reg};
+use tiebreak::program::graph::{Primitive, TensorId, View, block_count};
+use tiebreak::program::im2col::ConvGeometry;
 use tiebreak::program::init;
 use tiebreak::program::models::Init;
 use tiebreak::program::operators::conv2d;
@@ -27,6 +30,7 @@ struct Vectors {
     convolution: Vec<([u32; 4], [u32; 4], [u32; 4], [u32; 3], [Vec<u32>; 6])>,
     philox: Vec<([u32; 2], [u32; 4], [u32; 4])>,
     init: Vec<([u32; 2], u32, u64, u32, u32)>,
+    nan: Vec<(String, u32, u32)>,
 }
 
 fn vectors() -> Vectors {
@@ -112,6 +116,117 @@ fn random_words_and_initial_weights() {
             init::element(seed, parameter, element, init),
             weight,
             "parameter {parameter}, element {element}"
+        );
+    }
+}
+
+/// The output of the primitive `name` for the one element `x`.
+fn of_one_element(b: &mut Builder, name: &str, x: TensorId) -> TensorId {
+    let view = View { tensor: x, offset: 0, dims: [1; 4], strides: [0; 4] };
+    let body = |write: fn(&mut BodyWriter, Reg) -> Reg| {
+        Body::new("nan.v1", |w| {
+            let x = w.input(0);
+            write(w, x)
+        })
+    };
+    let scale = Primitive::Absmax { input: view.clone(), block: 0 };
+    let quantise = |b: &mut Builder| {
+        let absmaxes = b.node(scale.clone(), DType::U32, &[1, 1, 1]);
+        let quantise = Primitive::Quantise { input: view.clone(), absmaxes, digits: 4, block: 0 };
+        (b.node(quantise, DType::Q(4), &[1, 1, 1]), absmaxes)
+    };
+    let product = |b: &mut Builder, part| {
+        let (q, absmaxes) = quantise(b);
+        let product =
+            Primitive::Product { a: q, absmaxes_a: absmaxes, b: q, absmaxes_b: absmaxes, block: 0, part };
+        b.node(product, DType::F32, &[1])
+    };
+    match name {
+        "copy" => b.copy(view, &[1]),
+        "select" => {
+            let one = body(|w, x| {
+                let (one, zero) = (w.word(1), w.word(0));
+                w.select(one, x, zero)
+            });
+            b.map(one, &[x], &[1])
+        }
+        "add" => b.add(x, x),
+        "lt" => {
+            let less = body(|w, x| w.lt(x, x));
+            b.map_views(less, [1; 4], vec![view], DType::U32, &[1])
+        }
+        "neg" => b.map(body(BodyWriter::neg), &[x], &[1]),
+        "exp" => b.map(body(BodyWriter::exp), &[x], &[1]),
+        "max" => b.max_last(x),
+        "tree_sum" => b.sum_last(x),
+        "scale" => b.node(scale, DType::U32, &[1, 1, 1]),
+        "quantise" => quantise(b).0,
+        "product" => product(b, ProductPart::Rounded),
+        "product_rest" => product(b, ProductPart::RoundingError),
+        _ => of_one_row(b, name, x),
+    }
+}
+
+/// Likewise for primitives that read x by way of integers, or as an image.
+fn of_one_row(b: &mut Builder, name: &str, x: TensorId) -> TensorId {
+    let zero = |b: &mut Builder| {
+        let body = Body::new("zero.v1", |w| w.word(0));
+        b.map_views(body, [1; 4], vec![], DType::U32, &[1])
+    };
+    match name {
+        "gather" => {
+            let indices = zero(b);
+            let gather = Primitive::Gather {
+                table: x,
+                indices,
+                bound: 1,
+                stride_index: 1,
+                stride_row: 0,
+                stride_column: 1,
+            };
+            b.node(gather, DType::F32, &[1, 1])
+        }
+        "segment_sum" => {
+            let classes = zero(b);
+            let order = b.node(Primitive::GroupOrder { classes, bound: 1 }, DType::U32, &[1]);
+            let offsets = b.node(Primitive::GroupOffsets { classes, bound: 1 }, DType::U32, &[2]);
+            b.node(Primitive::SegmentSum { input: x, order, offsets }, DType::F32, &[1, 1])
+        }
+        "patches" => {
+            let geometry = ConvGeometry::of_image([1, 1], [1, 1], 1, 0).unwrap();
+            b.node(Primitive::Im2col { input: x, geometry }, DType::F32, &[1, 1])
+        }
+        other => panic!("the vectors name a primitive {other}"),
+    }
+}
+
+#[test]
+fn nan_patterns() {
+    let rows = vectors().nan;
+    assert_eq!(rows.len(), 60);
+    for (name, word, want) in rows {
+        let mut b = Builder::new(ProductTable::preset());
+        let shape: &[u32] = match name.as_str() {
+            "patches" => &[1; 4],
+            "segment_sum" | "gather" => &[1; 2],
+            _ => &[1],
+        };
+        let x = b.input("x", DType::F32, shape);
+        let id = of_one_element(&mut b, &name, x);
+        let dtype = b.tensor(id).dtype;
+        b.output("out", id);
+        let graph = Arc::new(b.finish());
+        let input = [bytes_from_words(DType::F32, &[word])];
+        let wanted = vec![bytes_from_words(dtype, &[want])];
+        assert_eq!(
+            outputs_of(&mut Reference, &graph, &input).unwrap(),
+            wanted,
+            "reference, {name}, {word:x}"
+        );
+        assert_eq!(
+            outputs_of(&mut Cpu::new(1).unwrap(), &graph, &input).unwrap(),
+            wanted,
+            "CPU, {name}, {word:x}"
         );
     }
 }

@@ -220,6 +220,13 @@ def init(seed, parameter, index, std):
     return mul(to_bits(Fraction(n)), c)
 
 
+def of_nan(word):
+    """What each primitive gives for one element that is a NaN (section 1)."""
+    kept = {name: word for name in ("copy", "select", "gather", "patches")}
+    one = {name: NAN for name in ("add", "neg", "exp", "max", "tree_sum", "segment_sum", "product", "product_rest")}
+    return {**kept, **one, "lt": lt(word, word), "scale": word & ~SIGN, "quantise": 0}
+
+
 def main():
     rng = random.Random(20261120)
     special = [0, SIGN, 1, SIGN | 1, 0x7FFFFF, 0x800000, 0x807FFFFF, 0x3F800000, 0xBF800000, 0x3F800001, 0x7F7FFFFF,
@@ -290,13 +297,15 @@ def main():
     data = {
         "_comment": "Made by contract.py. Words are unsigned 32-bit integers (binary32 patterns unless said). "
         "scalar: [a, b, a+b, a-b, a*b, a/b, sqrt(a), a<b]. tree: [terms, sum]. product: [row of A, row of B, digits_a, "
-        "digits_b, block, output]. convolution: [shapes of x, weight and dy, [stride, padding, digits], [x, weight, dy, y, dx, dw]]. philox: [key, counter, words]. init: [key, parameter, element, std, weight].",
+        "digits_b, block, output]. convolution: [shapes of x, weight and dy, [stride, padding, digits], [x, weight, dy, y, dx, dw]]. philox: [key, counter, words]. init: [key, parameter, element, std, weight]. "
+        "nan: [primitive, the one element it reads, its output].",
         "scalar": scalar,
         "tree": trees,
         "product": products,
         "convolution": convolutions,
         "philox": [[k, c, philox(k, c)] for k, c in seeds],
         "init": weights,
+        "nan": [[name, word, given] for word in (NAN, SIGN | NAN, INF + 1, 0xFFFFFFFF) for name, given in of_nan(word).items()],
     }
     out = pathlib.Path(__file__).with_name("contract.json")
     lines = [f'  "_comment": {json.dumps(data.pop("_comment"))}']

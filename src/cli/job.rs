@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use serde_json::json;
 
-use super::{CommandResult, Exit, Failure, Printer, bytes_text};
+use super::{CommandResult, Exit, Failure, Printer, bytes_text, job_reference};
 use crate::engine::liveness::step_bytes;
 use crate::job::Job;
 use crate::job::identity::{philox_key, program_digest, seed};
@@ -26,6 +26,13 @@ enum Command {
     /// Check a job file and its data: errors name the key and the line, or the file.
     #[command(after_help = "Example: tiebreak job check assets/jobs/demo.toml")]
     Check { job: PathBuf },
+    /// Print every key of a job file: type, bounds, default, unit, meaning and an example.
+    #[command(after_help = "Example: tiebreak job reference --json-schema > job.schema.json")]
+    Reference {
+        /// A JSON Schema instead, for editors.
+        #[arg(long)]
+        json_schema: bool,
+    },
 }
 
 /// What `check` finds of the data.
@@ -48,7 +55,19 @@ fn check_data(path: &Path, job: &Job, program: &Program) -> Result<Checked, Fail
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let Command::Check { job: path } = args.command;
+    match args.command {
+        Command::Check { job } => check(printer, job),
+        Command::Reference { json_schema } => {
+            let schema = job_reference::schema();
+            let text =
+                if json_schema { format!("{schema:#}") } else { job_reference::markdown().trim_end().into() };
+            printer.result(text, &schema);
+            Ok(Exit::Match)
+        }
+    }
+}
+
+fn check(printer: Printer, path: PathBuf) -> CommandResult {
     let (_, job) = read_job(&path)?;
     let program = read_program(&path, &job)?.0;
     let nodes = [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len());

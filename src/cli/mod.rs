@@ -10,6 +10,7 @@ mod demo;
 mod engine;
 mod inspect;
 mod job;
+mod job_reference;
 mod key;
 mod log;
 mod op;

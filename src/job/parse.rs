@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::check::{Wrong, check};
 use super::data::layout;
 use super::element::Element;
 use super::initial::InitSpec;
@@ -36,10 +37,10 @@ fn found(key: &str, why: impl Into<String>) -> Found {
     Some((key.to_string(), why.into()))
 }
 
-/// A job's text, key by key.
-#[derive(Deserialize)]
+/// A job's text, key by key, as serde reads it. [`Job::parse`] looks for what is wrong with the text first.
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct JobText {
+pub struct JobText {
     steps: u32,
     #[serde(default)]
     seed: u64,
@@ -110,6 +111,9 @@ impl Job {
     /// # Errors
     /// If the text is no TOML, has an unknown key, or a value is not allowed: the message names the line.
     pub fn parse(name: &str, text: &str) -> Result<Job, JobError> {
+        if let Some(Wrong { at, key, why }) = check(text) {
+            return Err(JobError(format!("{name}:{}: {key}: {why}", line_at(text, at))));
+        }
         let parsed: JobText = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| line_at(text, span.start));
             let source = text.lines().nth(line - 1).unwrap_or("").trim();
@@ -126,7 +130,7 @@ impl Job {
     }
 }
 
-/// What is wrong, if anything. Nothing here allocates by the job's numbers.
+/// What is wrong with keys that are each within their bounds, if anything. Nothing here allocates by the job's numbers.
 fn error(job: &Job) -> Found {
     // First, since a model's numbers bound all that is computed from them.
     if let Some((key, why)) = job.model().and_then(|job| job.model.error()) {
@@ -156,12 +160,6 @@ fn error(job: &Job) -> Found {
 
 /// Of a program that is derived from a model kind.
 fn model_error(job: &Job, model: &ModelJob) -> Found {
-    if model.clip_norm.is_some_and(|norm| norm.is_nan() || norm <= 0.0) {
-        return found("clip_norm", "must be above 0");
-    }
-    if let Some((key, why)) = optimizer_error(&model.optimizer) {
-        return found(&format!("optimizer.{key}"), why);
-    }
     if let Some(wrong) = data_error(&job.data, &model.model.batch(1)) {
         return Some(wrong);
     }
@@ -255,31 +253,12 @@ fn digits_error(digits: &DigitsSpec, logged: bool) -> Found {
     }
     for (class, digits) in &digits.class {
         if let Some(why) = digits.error() {
-            return found(&format!("digits.class.{}", class.name()), why);
+            return found(&format!("digits.class.{}.block", class.name()), why);
         }
     }
     if logged && let Some((class, _)) = digits.class.iter().find(|(_, digits)| digits.block != 0) {
         let why = "products of the logged profile are not cut along K; leave block out";
-        return found(&format!("digits.class.{}", class.name()), why);
-    }
-    None
-}
-
-fn optimizer_error(optimizer: &Optimizer) -> Option<(&'static str, String)> {
-    let (rates, decay): (Vec<(&'static str, f32)>, f32) = match *optimizer {
-        Optimizer::Adamw { beta1, beta2, epsilon, weight_decay } => {
-            if epsilon.is_nan() || epsilon < 0.0 {
-                return Some(("epsilon", "must be at least 0".into()));
-            }
-            (vec![("beta1", beta1), ("beta2", beta2)], weight_decay)
-        }
-        Optimizer::Sgd { momentum, weight_decay } => (vec![("momentum", momentum)], weight_decay),
-    };
-    if let Some((key, _)) = rates.into_iter().find(|(_, rate)| !(0.0..1.0).contains(rate)) {
-        return Some((key, "must be at least 0 and below 1".into()));
-    }
-    if !(decay.is_finite() && decay >= 0.0) {
-        return Some(("weight_decay", "must be a finite number of at least 0".into()));
+        return found(&format!("digits.class.{}.block", class.name()), why);
     }
     None
 }
@@ -453,18 +432,94 @@ schedule = { peak = 1e-3 }
             error("width = 16", "width = 15"),
             "job.toml:8: model.width: must be a multiple of heads (2)"
         );
-        assert_eq!(error("steps = 3", "steps = 0"), "job.toml:1: steps: must be 1 to 33554432");
+        assert_eq!(error("steps = 3", "steps = 0"), "job.toml:1: steps: must be 1 to 33554432, is 0");
         assert_eq!(
             error("digits_a = 3", "digits_a = 9"),
-            "job.toml:27: digits.class.head: digits must be 1 to 4"
+            "job.toml:28: digits.class.head.digits_a: must be 1 to 4, is 9"
         );
         assert_eq!(
             error("beta2 = 0.95", "beta2 = 1.0"),
-            "job.toml:17: optimizer.beta2: must be at least 0 and below 1"
+            "job.toml:17: optimizer.beta2: must be at least 0 and below 1, is 1.0"
         );
-        assert!(error("width = 16", "wdith = 16").contains("unknown field `wdith`"));
         assert!(error("micro_batch = 2", "micro_batch = 4294967295").contains("batch.micro_batch"));
         assert!(error("layers = 1", "layers = 1025").starts_with("job.toml:6: model.layers"));
         assert!(error("peak = 1e-3", "peak = nan").starts_with("job.toml:22: schedule.peak"));
+    }
+
+    #[test]
+    fn errors_name_the_line_that_is_wrong_and_suggest() {
+        let error = |from: &str, to: &str| {
+            let text = JOB.replacen(from, to, 1);
+            assert_ne!(text, JOB);
+            Job::parse("job.toml", &text).unwrap_err().to_string()
+        };
+        for (from, to, wanted) in [
+            ("layers = 1", "layer = 1", "6: model.layer: there is no such key; did you mean `layers`?"),
+            ("width = 16", "wdith = 16", "8: model.wdith: there is no such key; did you mean `width`?"),
+            ("width = 16", "d_model = 16", "8: model.d_model: there is no such key; did you mean `width`?"),
+            (
+                "beta1 = 0.9",
+                "lr = 0.9",
+                "16: optimizer.lr: there is no such key; did you mean `schedule.peak`?",
+            ),
+            ("steps = 3", "epochs = 3", "1: epochs: there is no such key; did you mean `steps`?"),
+            (
+                "micro_batch = 2",
+                "batch_size = 2",
+                "25: batch.batch_size: there is no such key; did you mean `micro_batch`?",
+            ),
+            ("path = ", "images = ", "12: data.images: there is no such key; here are kind, path"),
+            ("heads = 2\n", "", "3: model.heads: the key is missing; it is an integer, 1 to 1024"),
+            (
+                "kind = \"gpt\"\n",
+                "",
+                "3: model.kind: the key is missing; it is one of \"gpt\", \"mlp\", \"resnet\"",
+            ),
+            ("[batch]\nmicro_batch = 2\n", "", "1: batch: the key is missing; it is a table"),
+            (
+                "\"gpt\"",
+                "\"gtp\"",
+                "4: model.kind: must be one of \"gpt\", \"mlp\", \"resnet\", is \"gtp\"; did you mean \"gpt\"?",
+            ),
+            ("layers = 1", "layers = \"1\"", "6: model.layers: must be an integer, 1 to 1024, is a text"),
+            ("layers = 1", "layers = 1.0", "6: model.layers: must be an integer, 1 to 1024, is a number"),
+            (
+                "beta2 = 0.95",
+                "beta2 = true",
+                "17: optimizer.beta2: must be a number, at least 0 and below 1, is true or false",
+            ),
+            (
+                "[digits.class.head]",
+                "[digits.class.haed]",
+                "27: digits.class.haed: there is no such key; did you mean `head`?",
+            ),
+            (
+                "digits_b = 3",
+                "",
+                "27: digits.class.head.digits_b: the key is missing; it is an integer, 1 to 4",
+            ),
+            (
+                "digits_b = 3",
+                "digits_b = 3\nblock = 65",
+                "30: digits.class.head.block: block must be 0 (all of K) or a power of two of at least 64",
+            ),
+            (
+                "steps = 3",
+                "steps = 3\ncommit = { granularity = \"layer\" }",
+                "2: commit.granularity: must be one of \"step\", \"microbatch\", \"operator\", is \"layer\"",
+            ),
+            (
+                "steps = 3",
+                "steps = 3\ncheckpoint = { keep = 1 }",
+                "2: checkpoint.every: the key is missing; it is an integer, at least 1",
+            ),
+            (
+                "[schedule]\npeak = 1e-3\n",
+                "[schedule]\npeak = 1e39\n",
+                "22: schedule.peak: must be at least 0, is 1e39",
+            ),
+        ] {
+            assert_eq!(error(from, to), format!("job.toml:{wanted}"));
+        }
     }
 }

@@ -162,13 +162,12 @@ fn maximum<S: Source>(
 ) -> Result<u32, S::Error> {
     let len = *graph.tensor(input).shape.last().expect("tensors have rank 1 or more");
     let blocks = block_count(len, block) as usize;
-    let (row, mut places) = (i / blocks * len as usize, block_range(len, block, i % blocks));
-    let first = places.next().expect("rows have elements");
-    let mut max = source.get(input, row + first as usize)?;
-    for j in places {
-        max = float::max(max, source.get(input, row + j as usize)?);
+    let row = i / blocks * len as usize;
+    let mut key = 0;
+    for j in block_range(len, block, i % blocks) {
+        key = key.max(float::order_key(source.get(input, row + j as usize)?));
     }
-    Ok(max)
+    Ok(float::from_order_key(key))
 }
 
 /// [`Primitive::TreeSum`]: the sum `i` of [outer, len, inner], by blocks of len.

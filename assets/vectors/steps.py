@@ -1,0 +1,414 @@
+#!/usr/bin/env python3
+"""Golden vectors of whole training steps, from the text of docs/ARITHMETIC.md, sections 6 to 8, alone.
+
+Trains a few tiny models for three steps each. For every step it notes the learning rate, the loss, the norm, the clip factor and the SHA-256 of every
+tensor of the state, and for the first step that of every gradient. Writes steps.json beside itself. Needs only the standard library.
+
+    python3 assets/vectors/steps.py
+"""
+
+import hashlib
+import json
+import math
+import pathlib
+import random
+import tomllib
+
+from contract import philox
+from operators import Tape, Tensor, add, div, f32, map_rows, mul, pattern, sqrt, sub, tree
+
+STEPS = 3
+
+
+class Parameter:
+    def __init__(self, name, shape, init, decay):
+        self.name, self.shape, self.init, self.decay = name, shape, init, decay
+
+
+def weight(name, shape, std):
+    return Parameter(name, shape, std, True)
+
+
+def norm(name, channels):
+    return [Parameter(name + ".gain", [channels], "ones", False), Parameter(name + ".bias", [channels], "zeros", False)]
+
+
+def linear(name, outputs, inputs, std):
+    return [weight(name + ".weight", [outputs, inputs], std), Parameter(name + ".bias", [outputs], "zeros", False)]
+
+
+# Section 6.
+
+
+def initial(key, number, parameter):
+    """Rows along the last dimension."""
+    count = math.prod(parameter.shape)
+    if parameter.init in ("zeros", "ones"):
+        flat = [float(parameter.init == "ones")] * count
+    else:
+        c = div(mul(parameter.init, sqrt(1.5)), 131072.0)
+        flat = []
+        for i in range(count):
+            words = philox(key, [i & 0xFFFFFFFF, i >> 32, number, 0xFFFFFFFE])
+            n = 2 * sum((w & 0xFFFF) + (w >> 16) for w in words) - 8 * 65535
+            flat.append(mul(float(n), c))
+    width = parameter.shape[-1]
+    return [flat[i:i + width] for i in range(0, count, width)]
+
+
+def cosine(n, span):
+    folded, sign = (span - n, -1.0) if 2 * n > span else (n, 1.0)
+    x = float.fromhex("0x1.921fb54442d18p+1") * (folded / span)
+    y, s = x * x, 1.0
+    for k in range(11, 0, -1):
+        s = 1.0 - y / ((2 * k - 1) * (2 * k)) * s
+    return sign * s
+
+
+def learning_rate(schedule, t, steps):
+    peak, warmup = f32(schedule["peak"]), schedule.get("warmup", 0)
+    if t <= warmup:
+        return f32(peak * t / warmup)
+    if "floor" not in schedule:
+        return peak
+    floor, span = f32(schedule["floor"]), steps - warmup
+    return f32(floor + (peak - floor) * (0.5 * (1.0 + cosine(t - warmup, span))))
+
+
+def correction(beta, t):
+    power = 1.0
+    for _ in range(t):
+        power *= beta
+    return f32(1.0 - power)
+
+
+def drop_of(p, key, step, first_sample):
+    """The draw of one element: (number of the dropout, sample of the micro-batch, element of the sample, value)."""
+    if p == 0:
+        return None
+    kept = 1.0 - p
+    threshold, scale = min(round(kept * 2**32), 2**32 - 1), f32(1.0 / kept)
+    words = {}
+
+    def drop(number, sample, element, value):
+        counter = (step, first_sample + sample, number, element // 4)
+        if counter not in words:
+            words[counter] = philox(key, counter)
+        return mul(value, scale) if words[counter][element % 4] < threshold else 0.0
+
+    return drop
+
+
+# Section 8.3.
+
+
+class Gpt:
+    def __init__(self, m):
+        self.vocabulary, self.context = m.get("vocabulary", 256), m["context"]
+        self.layers, self.heads, self.width = m["layers"], m["heads"], m["width"]
+        self.dropout, self.tied = f32(m.get("dropout", 0.0)), m.get("tied", True)
+        self.gelu, self.std = m.get("gelu", "tanh"), f32(m.get("init_std", 0.02))
+        self.labels = self.context
+
+    def parameters(self):
+        c, std = self.width, self.std
+        projection = div(std, sqrt(float(2 * self.layers)))
+        table = [weight("token_embedding", [self.vocabulary, c], std), weight("position_embedding", [self.context, c], std)]
+        for layer in range(self.layers):
+            name = f"block{layer}."
+            table += norm(name + "norm1", c)
+            table += [p for part in ("query", "key", "value") for p in linear(name + part, c, c, std)]
+            table += linear(name + "attention_out", c, c, projection) + norm(name + "norm2", c)
+            table += linear(name + "mlp_in", 4 * c, c, std) + linear(name + "mlp_out", c, 4 * c, projection)
+        return table + norm("final_norm", c) + ([] if self.tied else [weight("head", [self.vocabulary, c], std)])
+
+    def draw(self, rng, samples):
+        token = lambda: rng.randrange(self.vocabulary)
+        return [[token() for _ in range(samples * self.context)] for _ in range(2)]
+
+    def forward(self, tape, samples, parameters, batch, factor, drop):
+        p = iter(parameters)
+        dropped = lambda x, number: tape.dropout(x, drop, number, samples)
+        tokens = next(p)
+        x = dropped(tape.positions(tape.embedding(tokens, batch[0]), next(p)), 0)
+        for layer in range(self.layers):
+            u = tape.layer_norm(x, next(p), next(p))
+            q, k, v = (tape.linear(u, next(p), next(p)) for _ in range(3))
+            a = tape.attention(q, k, v, samples, self.heads, drop, 3 * layer + 1)
+            y = dropped(tape.linear(a, next(p), next(p)), 3 * layer + 2)
+            x = tape.residual(x, y)
+            u = tape.layer_norm(x, next(p), next(p))
+            y = tape.linear(u, next(p), next(p))
+            y = tape.gelu_tanh(y) if self.gelu == "tanh" else tape.gelu_erf(y)
+            y = dropped(tape.linear(y, next(p), next(p)), 3 * layer + 3)
+            x = tape.residual(x, y)
+        x = tape.layer_norm(x, next(p), next(p))
+        logits = tape.linear(x, tokens if self.tied else next(p), None, "head")
+        return tape.cross_entropy(logits, batch[1], factor)
+
+
+class Images:
+    """What models of images share."""
+
+    labels = 1
+
+    def draw(self, rng, samples):
+        pixels = [rng.randrange(256) for _ in range(samples * self.bytes)]
+        return [pixels, [rng.randrange(self.classes) for _ in range(samples)]]
+
+
+class Mlp(Images):
+    def __init__(self, m):
+        self.bytes, self.classes, self.dropout = m["inputs"], m["classes"], f32(m.get("dropout", 0.0))
+        self.widths = [m["inputs"], *m["hidden"], m["classes"]]
+
+    def parameters(self):
+        pairs = enumerate(zip(self.widths, self.widths[1:]))
+        return [p for layer, (i, o) in pairs for p in linear(f"layer{layer}", o, i, sqrt(div(2.0, float(i))))]
+
+    def forward(self, tape, samples, parameters, batch, factor, drop):
+        values = [div(float(v), 255.0) for v in batch[0]]
+        x = Tensor([values[i:i + self.bytes] for i in range(0, len(values), self.bytes)])
+        last = len(parameters) // 2 - 1
+        for layer in range(last):
+            x = tape.relu(tape.linear(x, *parameters[2 * layer:2 * layer + 2]))
+            x = tape.dropout(x, drop, layer, samples)
+        return tape.cross_entropy(tape.linear(x, *parameters[2 * last:], "head"), batch[1], factor)
+
+
+class Resnet(Images):
+    dropout = 0.0
+
+    def __init__(self, m):
+        self.image, self.planes = (m["height"], m["width"]), m["planes"]
+        self.classes, self.stages, self.bytes = m["classes"], m["stages"], m["height"] * m["width"] * m["planes"]
+        self.blocks, inputs = [], m["stages"][0]
+        for s, outputs in enumerate(m["stages"]):
+            for b in range(m["blocks"]):
+                stride = 2 if b == 0 and s > 0 else 1
+                self.blocks.append((f"stage{s}.block{b}.", inputs, outputs, stride, stride == 2 or inputs != outputs))
+                inputs = outputs
+
+    def parameters(self):
+        def kernel(name, outputs, size, inputs):
+            return [weight(name + ".weight", [outputs, size, size, inputs], sqrt(div(2.0, float(size * size * inputs))))]
+
+        table, last = kernel("stem", self.stages[0], 3, self.planes), self.stages[-1]
+        for name, inputs, outputs, _, shortcut in self.blocks:
+            table += norm(name + "norm0", inputs) + (kernel(name + "shortcut", outputs, 1, inputs) if shortcut else [])
+            table += kernel(name + "conv0", outputs, 3, inputs) + norm(name + "norm1", outputs) + kernel(name + "conv1", outputs, 3, outputs)
+        return table + norm("norm", last) + linear("head", self.classes, last, sqrt(div(1.0, float(last))))
+
+    def forward(self, tape, samples, parameters, batch, factor, drop):
+        p, (height, width) = iter(parameters), self.image
+        byte = lambda b, y, x, c: batch[0][((b * self.planes + c) * height + y) * width + x]
+        places = [(b, y, x) for b in range(samples) for y in range(height) for x in range(width)]
+        x = Tensor([[div(float(byte(*place, c)), 255.0) for c in range(self.planes)] for place in places])
+        x, image = tape.conv2d(x, next(p), self.image, 3, 1)
+        for _, _, _, stride, shortcut in self.blocks:
+            u = tape.relu(tape.layer_norm(x, next(p), next(p)))
+            r = tape.conv2d(u, next(p), image, 1, stride)[0] if shortcut else x
+            y, image = tape.conv2d(u, next(p), image, 3, stride)
+            y = tape.relu(tape.layer_norm(y, next(p), next(p)))
+            y, image = tape.conv2d(y, next(p), image, 3, 1)
+            x = tape.residual(r, y)
+        x = tape.relu(tape.layer_norm(x, next(p), next(p)))
+        x = tape.mean_pool(x, image[0] * image[1])
+        return tape.cross_entropy(tape.linear(x, next(p), next(p), "head"), batch[1], factor)
+
+
+MODELS = {"gpt": Gpt, "mlp": Mlp, "resnet": Resnet}
+WIDE = ("head_dx", "head_dw", "scores_dq", "scores_dk", "values", "values_dv")
+
+
+def digits_of(job):
+    table = job.get("digits", {})
+
+    def digits(kind):
+        if kind in table.get("class", {}):
+            own = table["class"][kind]
+            return own["digits_a"], own["digits_b"], own.get("block", 0)
+        if "all" in table:
+            return table["all"], table["all"], 0
+        return (3 if kind in WIDE else 2), 2, 0
+
+    return digits
+
+
+# Section 7.
+
+
+def add_gradients(a, b):
+    return [map_rows(add, x, y) for x, y in zip(a[0], b[0])], add(a[1], b[1])
+
+
+def tree_of_gradients(level):
+    while len(level) > 1:
+        level = [add_gradients(*level[i:i + 2]) if i + 1 < len(level) else level[i] for i in range(0, len(level), 2)]
+    return level[0]
+
+
+# Section 8.4.
+
+
+def clip(gradients, max_norm):
+    sums = [tree([tree([mul(g, g) for g in row]) for row in gradient]) for gradient in gradients]
+    size = sqrt(tree(sums))
+    return size, div(max_norm, size) if max_norm < size else 1.0
+
+
+class Adamw:
+    slots = ("m", "v")
+
+    def __init__(self, o, t):
+        self.b1, self.b2, self.epsilon, self.decay = (f32(o[k]) for k in ("beta1", "beta2", "epsilon", "weight_decay"))
+        self.c1, self.c2 = correction(self.b1, t), correction(self.b2, t)
+
+    def update(self, p, slots, g, lr, decay):
+        m = add(mul(self.b1, slots[0]), mul(sub(1.0, self.b1), g))
+        v = add(mul(self.b2, slots[1]), mul(sub(1.0, self.b2), mul(g, g)))
+        kept = sub(p, mul(mul(lr, decay), p)) if decay else p
+        return sub(kept, mul(lr, div(div(m, self.c1), add(sqrt(div(v, self.c2)), self.epsilon)))), (m, v)
+
+
+class Sgd:
+    slots = ("momentum",)
+
+    def __init__(self, o, t):
+        self.momentum, self.decay = f32(o["momentum"]), f32(o["weight_decay"])
+
+    def update(self, p, slots, g, lr, decay):
+        buffer = add(mul(self.momentum, slots[0]), g)
+        kept = sub(p, mul(mul(lr, decay), p)) if decay else p
+        return sub(kept, mul(lr, buffer)), (buffer,)
+
+
+OPTIMIZERS = {"adamw": Adamw, "sgd": Sgd}
+
+
+def updated(optimizer, parameter, tensors, gradient, factor, lr):
+    """The new rows of a parameter and its slots."""
+    decay = optimizer.decay if parameter.decay else 0.0
+    rows = [[] for _ in tensors]
+    for row, values in zip(zip(*tensors), gradient):
+        news = [optimizer.update(p, slots, mul(g, factor), lr, decay) for (p, *slots), g in zip(zip(*row), values)]
+        rows[0].append([p for p, _ in news])
+        for i in range(len(tensors) - 1):
+            rows[1 + i].append([slots[i] for _, slots in news])
+    return rows
+
+
+def sha256(rows):
+    data = b"".join(pattern(x).to_bytes(4, "little") for row in rows for x in row)
+    return hashlib.sha256(data).hexdigest()
+
+
+def train(text, key, rng):
+    job = tomllib.loads(text)
+    model, optimizer = MODELS[job["model"]["kind"]](job["model"]), OPTIMIZERS[job["optimizer"]["kind"]]
+    samples, micro_batches = job["batch"]["micro_batch"], job["batch"].get("micro_batches", 1)
+    table = model.parameters()
+    # For each parameter: its rows, then those of its slots.
+    state = [[initial(key, i, p)] for i, p in enumerate(table)]
+    state = [[rows] + [[[0.0] * len(row) for row in rows] for _ in optimizer.slots] for [rows] in state]
+    factor = div(1.0, float(samples * micro_batches * model.labels))
+    steps = []
+    for t in range(1, STEPS + 1):
+        batches = [model.draw(rng, samples) for _ in range(micro_batches)]
+        level = []
+        for micro, batch in enumerate(batches):
+            parameters = [Tensor(tensors[0]) for tensors in state]
+            tape = Tape(digits_of(job))
+            drop = drop_of(model.dropout, key, t, micro * samples)
+            loss = model.forward(tape, samples, parameters, batch, factor, drop)
+            tape.backward()
+            level.append(([p.gradient for p in parameters], loss))
+        gradients, loss = tree_of_gradients(level)
+        size, factor_of_clip = clip(gradients, f32(job.get("clip_norm", math.inf)))
+        lr = learning_rate(job["schedule"], t, job["steps"])
+        rule = optimizer(job["optimizer"], t)
+        state = [updated(rule, p, tensors, g, factor_of_clip, lr) for p, tensors, g in zip(table, state, gradients)]
+        names = ["param", *optimizer.slots]
+        hashes = {f"{name}/{p.name}": sha256(tensors[i]) for i, name in enumerate(names) for p, tensors in zip(table, state)}
+        scalars = {"learning_rate": lr, "loss": loss, "norm": size, "clip": factor_of_clip}
+        step = {name: pattern(value) for name, value in scalars.items()} | {"batches": batches, "state": hashes}
+        if t == 1:
+            step["gradients"] = {f"grad/{p.name}": sha256(g) for p, g in zip(table, gradients)}
+        steps.append(step)
+    return {"job": text, "key": key, "steps": steps}
+
+
+JOBS = {
+    "gpt, gelu by tanh, tied, dropout, two micro-batches, AdamW, clip, warm-up and cosine": """steps = 5
+clip_norm = 0.3
+model = { kind = "gpt", vocabulary = 11, context = 5, layers = 2, heads = 2, width = 6, dropout = 0.1 }
+data = { kind = "bytes", path = "none" }
+optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }
+schedule = { peak = 1e-2, warmup = 2, floor = 1e-3 }
+batch = { micro_batch = 2, micro_batches = 2 }
+""",
+    "gpt, gelu by erf, not tied, three micro-batches, three digits everywhere": """steps = 3
+model = { kind = "gpt", vocabulary = 7, context = 4, layers = 1, heads = 1, width = 3, gelu = "erf", tied = false, init_std = 0.3 }
+data = { kind = "bytes", path = "none" }
+optimizer = { kind = "adamw", beta1 = 0.8, beta2 = 0.99, epsilon = 1e-6, weight_decay = 0.0 }
+schedule = { peak = 0.03, floor = 0.01 }
+batch = { micro_batch = 1, micro_batches = 3 }
+digits = { all = 3 }
+""",
+    "mlp, dropout, SGD with momentum, a product of two blocks, four digits": """steps = 3
+clip_norm = 0.5
+model = { kind = "mlp", inputs = 70, hidden = [9, 5], classes = 4, dropout = 0.3 }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 1e-3 }
+schedule = { peak = 0.1, warmup = 3 }
+batch = { micro_batch = 3 }
+digits = { class = { linear = { digits_a = 2, digits_b = 3, block = 64 }, head = { digits_a = 4, digits_b = 4 } } }
+""",
+    "resnet, one plane, SGD with momentum": """steps = 3
+clip_norm = 1.0
+model = { kind = "resnet", height = 5, width = 6, planes = 1, stages = [3, 4], blocks = 2, classes = 3 }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 5e-4 }
+schedule = { peak = 0.05 }
+batch = { micro_batch = 2, micro_batches = 2 }
+""",
+    "resnet, three planes": """steps = 3
+model = { kind = "resnet", height = 32, width = 32, planes = 3, stages = [2, 3], blocks = 1, classes = 10 }
+data = { kind = "cifar10", path = "none" }
+optimizer = { kind = "sgd", momentum = 0.5, weight_decay = 0.0 }
+schedule = { peak = 0.05, floor = 0.0 }
+batch = { micro_batch = 1 }
+""",
+}
+
+
+SCHEDULES = ["peak = 1e-3\nwarmup = 10\nfloor = 1e-4", "peak = 3e-3\nwarmup = 7", "peak = 0.1\nfloor = 0.0", "peak = 1\nwarmup = 200\nfloor = 0.3"]
+# The last one rounds to another number if it is not rounded to binary64 first.
+DECIMALS = ["0.1", "1e-8", "3", "1e-45", "1e-46", "3.4028235e38", "1.00000017881393432617187499"]
+
+
+def scalars():
+    """Learning rates [table, steps, step, pattern], corrections [beta, step, pattern], decimals [text, pattern]."""
+    rates = [[text, steps, t, pattern(learning_rate(tomllib.loads(text), t, steps))]
+             for text in SCHEDULES for steps in (11, 110) for t in range(1, steps + 1)]
+    corrections = [[beta, t, pattern(correction(f32(float(beta)), t))]
+                   for beta in ("0.8", "0.9", "0.95", "0.99", "0.999", "0.0") for t in (1, 2, 3, 10, 100, 1000, 5000)]
+    return {"learning_rates": rates, "corrections": corrections,
+            "decimals": [[text, pattern(f32(float(text)))] for text in DECIMALS]}
+
+
+def main():
+    rng = random.Random(20261122)
+    runs = [{"name": name} | train(text, [rng.getrandbits(32) for _ in range(2)], rng) for name, text in JOBS.items()]
+    comment = ("Made by steps.py. Scalars are binary32 patterns; batches are the integers of each micro-batch's tensors, row-major; "
+               "hashes are SHA-256 over a tensor's canonical bytes, after the step; gradients are those of the whole batch, not clipped. "
+               + (scalars.__doc__ or ""))
+    parts = [f'  "_comment": {json.dumps(comment)}']
+    for name, rows in {**scalars(), "runs": runs}.items():
+        body = ",\n".join("    " + json.dumps(row, separators=(",", ":")) for row in rows)
+        parts.append(f'  "{name}": [\n{body}\n  ]')
+    pathlib.Path(__file__).with_name("steps.json").write_text("{\n" + ",\n".join(parts) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+//! The reference of every job key, rendered: Markdown (`docs/JOB.md`) and a JSON Schema (`docs/job.schema.json`).
+
+use serde_json::{Map, Value, json};
+
+use crate::job::reference::{Key, Presence, Type, keys, keys_of};
+use crate::program::products::ProductClass;
+
+const INTRODUCTION: &str = "# The job file
+
+A job says everything that decides the bits of a run, in TOML. Keys that are not listed here are refused; `tiebreak job check FILE` names the line that is wrong. This page is
+what `tiebreak job reference` prints, and `tiebreak job reference --json-schema` prints [job.schema.json](job.schema.json) for editors.
+
+A number is rounded to binary32 before anything is computed with it (ARITHMETIC.md, section 1). A table may be written as
+`[batch]` with `micro_batch = 4` under it, or inline as `batch = { micro_batch = 4 }`.
+";
+
+/// The tables in the order of the reference, each with its kinds; a table without kinds has `None`.
+fn tables() -> Vec<(&'static str, Vec<Option<&'static str>>)> {
+    let mut all = vec![""];
+    // A table is followed by those in it.
+    for top in keys().filter(|key| key.table().is_empty() && key.ty == Type::Table) {
+        let within = |key: &&Key| key.path.split('.').next() == Some(top.path) && key.ty == Type::Table;
+        all.extend(keys().filter(within).map(|key| key.path));
+    }
+    all.into_iter().map(|table| (table, kinds(table))).collect()
+}
+
+fn kinds(table: &str) -> Vec<Option<&'static str>> {
+    match keys_of(table, None).find(|key| key.name() == "kind").map(|key| key.ty) {
+        Some(Type::Choice(kinds)) => kinds.iter().copied().map(Some).collect(),
+        _ => vec![None],
+    }
+}
+
+/// The page.
+pub fn markdown() -> String {
+    let mut page = INTRODUCTION.to_string();
+    page += "\nThe shortest job of each model has the keys that are required:\n";
+    for (model, data, optimizer) in
+        [("gpt", "bytes", "adamw"), ("mlp", "idx", "sgd"), ("resnet", "cifar10", "sgd")]
+    {
+        page += &format!(
+            "\n```toml\n{}```\n",
+            shortest([("model", model), ("data", data), ("optimizer", optimizer)])
+        );
+    }
+    for (table, kinds) in tables() {
+        for kind in kinds {
+            let rows: Vec<String> = keys_of(table, kind).map(|key| row(key, kind)).collect();
+            if rows.is_empty() {
+                continue;
+            }
+            let of_kind = kind.map_or(String::new(), |kind| format!(" of kind `{kind}`"));
+            let title =
+                if table.is_empty() { "The top of the file".into() } else { format!("`[{table}]`{of_kind}") };
+            page += &format!(
+                "\n## {title}\n\n| key | type, bounds | without it | unit | meaning | example |\n|---|---|---|---|---|---|\n{}\n",
+                rows.join("\n")
+            );
+        }
+    }
+    let classes: Vec<String> = ProductClass::ALL.iter().map(|class| format!("`{}`", class.name())).collect();
+    page + &format!("\n`*` is a class of products, one of {}.\n", classes.join(", "))
+}
+
+fn row(key: &Key, kind: Option<&str>) -> String {
+    let without = match key.presence {
+        Presence::Required => "required".into(),
+        Presence::Optional(value) => format!("`{value}`"),
+        Presence::Absent(meaning) => meaning.into(),
+    };
+    let rule = if key.rule.is_empty() { String::new() } else { format!("; {}", key.rule) };
+    let example = match (key.ty, key.name(), kind) {
+        (Type::Table, ..) => String::new(),
+        (_, "kind", Some(kind)) => format!("`kind = \"{kind}\"`"),
+        (_, "*", _) => format!("`head = {}`", key.example),
+        (_, name, _) => format!("`{name} = {}`", key.example),
+    };
+    format!(
+        "| `{}` | {}{rule} | {without} | {} | {} | {example} |",
+        key.name(),
+        key.ty,
+        key.unit,
+        key.meaning
+    )
+}
+
+/// A job with the examples of all required keys of these kinds: (table, kind).
+fn shortest(kinds: [(&str, &str); 3]) -> String {
+    let mut text = String::new();
+    let required = |table, kind| {
+        keys_of(table, kind).filter(|key| key.presence == Presence::Required).copied().collect::<Vec<Key>>()
+    };
+    let (tables, scalars): (Vec<Key>, Vec<Key>) =
+        required("", None).into_iter().partition(|key| key.ty == Type::Table);
+    for key in scalars {
+        text += &format!("{} = {}\n", key.path, key.example);
+    }
+    for table in tables {
+        let kind = kinds.iter().find(|(of, _)| *of == table.path).map(|(_, kind)| *kind);
+        text += &format!("\n[{}]\n", table.path);
+        for key in required(table.path, kind) {
+            match (key.name(), kind) {
+                ("kind", Some(kind)) => text += &format!("kind = \"{kind}\"\n"),
+                _ => text += &format!("{} = {}\n", key.name(), key.example),
+            }
+        }
+    }
+    text
+}
+
+/// The schema (draft 2020-12).
+pub fn schema() -> Value {
+    let mut schema = table_schema("");
+    schema["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
+    schema["title"] = json!("A tiebreak job");
+    schema
+}
+
+/// Of a table: one object, or one for each kind.
+fn table_schema(table: &str) -> Value {
+    let mut all: Vec<Value> = kinds(table).into_iter().map(|kind| object(table, kind)).collect();
+    if all.len() == 1 { all.remove(0) } else { json!({ "type": "object", "oneOf": all }) }
+}
+
+fn object(table: &str, kind: Option<&str>) -> Value {
+    let mut properties = Map::new();
+    let mut required = Vec::new();
+    for key in keys_of(table, kind) {
+        let mut schema = match key.ty {
+            Type::Table => table_schema(key.path),
+            ty => type_schema(&ty),
+        };
+        if let (Some(kind), "kind") = (kind, key.name()) {
+            schema = json!({ "const": kind });
+        }
+        schema["description"] = json!(description(key));
+        if let Presence::Optional(value) = key.presence {
+            schema["default"] = from_toml(value);
+        }
+        if key.name() == "*" {
+            let classes = ProductClass::ALL.map(ProductClass::name);
+            return json!({ "type": "object", "propertyNames": { "enum": classes }, "additionalProperties": schema });
+        }
+        if key.presence == Presence::Required {
+            required.push(key.name());
+        }
+        properties.insert(key.name().into(), schema);
+    }
+    json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
+}
+
+fn description(key: &Key) -> String {
+    let mut text = key.meaning.to_string();
+    for (name, more) in [("Unit", key.unit), ("Bounds", key.rule)] {
+        if !more.is_empty() {
+            text += &format!(" {name}: {more}.");
+        }
+    }
+    match key.presence {
+        Presence::Absent(meaning) => format!("{text} Without it: {meaning}."),
+        _ => text,
+    }
+}
+
+fn type_schema(ty: &Type) -> Value {
+    match ty {
+        Type::Integer { least, most } => {
+            json!({ "type": "integer", "minimum": *least as i64, "maximum": *most as i64 })
+        }
+        Type::Number { least, above, below } => {
+            let lower = if *above { "exclusiveMinimum" } else { "minimum" };
+            let mut schema = json!({ "type": "number", lower: least });
+            if let Some(below) = below {
+                schema["exclusiveMaximum"] = json!(below);
+            }
+            schema
+        }
+        Type::Boolean => json!({ "type": "boolean" }),
+        Type::Text => json!({ "type": "string" }),
+        Type::Texts { most } => {
+            let many =
+                json!({ "type": "array", "items": { "type": "string" }, "minItems": 1, "maxItems": most });
+            json!({ "oneOf": [{ "type": "string" }, many] })
+        }
+        Type::Choice(choices) => json!({ "enum": choices }),
+        Type::List { of, least, most } => {
+            json!({ "type": "array", "items": type_schema(of), "minItems": least, "maxItems": most })
+        }
+        Type::Table => json!({ "type": "object" }),
+    }
+}
+
+/// A default of the reference: a number, a text, true or false.
+fn from_toml(value: &str) -> Value {
+    serde_json::from_str(value).expect("such values are written alike in TOML and JSON")
+}

@@ -1,0 +1,163 @@
+//! Whether a job's text has the keys of [`super::reference`], each with a value of its type: the first place that is wrong, and why.
+//!
+//! serde would refuse the same texts, but it loses the places inside of tables that have a `kind`.
+
+use toml::de::{DeTable, DeValue};
+
+use super::reference::{Key, Presence, Type, keys_of};
+use super::suggest;
+use crate::program::products::ProductClass;
+
+/// What is wrong, and where.
+pub struct Wrong {
+    /// The byte of the text.
+    pub at: usize,
+    /// The dotted key.
+    pub key: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// Looks for the first key that is unknown, missing or of a wrong type or value. A text that is no TOML is not looked at: `None`.
+pub fn check(text: &str) -> Option<Wrong> {
+    let root = DeTable::parse(text).ok()?;
+    Place { table: "", path: String::new(), at: 0 }.check(root.get_ref()).err()
+}
+
+/// A table of the job.
+struct Place<'a> {
+    /// The path in the reference.
+    table: &'a str,
+    /// The path in the text: with a class's name in place of `*`.
+    path: String,
+    /// Where the table's name stands.
+    at: usize,
+}
+
+impl Place<'_> {
+    fn wrong(&self, at: usize, name: &str, why: impl Into<String>) -> Wrong {
+        Wrong { at, key: self.child(name), why: why.into() }
+    }
+
+    fn child(&self, name: &str) -> String {
+        if self.path.is_empty() { name.to_string() } else { format!("{}.{name}", self.path) }
+    }
+
+    fn check(&self, table: &DeTable<'_>) -> Result<(), Wrong> {
+        let kind = self.kind(table)?;
+        let mut written: Vec<_> = table.iter().collect();
+        written.sort_by_key(|(name, _)| name.span().start);
+        for (name, value) in written {
+            let (at, name) = (name.span().start, name.get_ref().as_ref());
+            let Some(key) = self.find(kind, name) else {
+                return Err(self.wrong(at, name, self.unknown(kind, name)));
+            };
+            match value.get_ref() {
+                DeValue::Table(inner) if key.ty == Type::Table => {
+                    Place { table: key.path, path: self.child(name), at }.check(inner)?;
+                }
+                value => fits(&key.ty, value).map_err(|why| self.wrong(at, name, why))?,
+            }
+        }
+        let missing = keys_of(self.table, kind)
+            .find(|key| key.presence == Presence::Required && !has(table, key.name()) && !has(table, key.or));
+        missing.map_or(Ok(()), |key| Err(self.missing(key)))
+    }
+
+    /// The table's kind, if its keys depend on one.
+    fn kind<'t>(&self, table: &'t DeTable<'_>) -> Result<Option<&'t str>, Wrong> {
+        let Some(key) = keys_of(self.table, None).find(|key| key.name() == "kind") else { return Ok(None) };
+        let Some((name, value)) = table.get_key_value("kind") else { return Err(self.missing(key)) };
+        fits(&key.ty, value.get_ref()).map_err(|why| self.wrong(name.span().start, "kind", why))?;
+        Ok(value.get_ref().as_str())
+    }
+
+    fn find(&self, kind: Option<&str>, name: &str) -> Option<&'static Key> {
+        let class = ProductClass::ALL.iter().any(|class| class.name() == name);
+        keys_of(self.table, kind).find(|key| key.name() == name || (key.name() == "*" && class))
+    }
+
+    fn missing(&self, key: &Key) -> Wrong {
+        let or = if key.or.is_empty() { String::new() } else { format!("; or write `{}`", key.or) };
+        self.wrong(self.at, key.name(), format!("the key is missing; it is {}{or}", key.ty))
+    }
+
+    fn unknown(&self, kind: Option<&str>, name: &str) -> String {
+        let classes = ProductClass::ALL.map(ProductClass::name);
+        let mut names: Vec<&str> = keys_of(self.table, kind).map(|key| key.name()).collect();
+        let meant = if names == ["*"] {
+            names = classes.to_vec();
+            suggest::nearest(name, classes.into_iter()).map(str::to_string)
+        } else {
+            suggest::key(self.table, kind, name)
+        };
+        match meant {
+            Some(meant) => format!("there is no such key; did you mean `{meant}`?"),
+            None => format!("there is no such key; here are {}", names.join(", ")),
+        }
+    }
+}
+
+fn has(table: &DeTable<'_>, name: &str) -> bool {
+    table.iter().any(|(key, _)| key.get_ref() == name)
+}
+
+fn name_of(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a text",
+        DeValue::Integer(_) => "an integer",
+        DeValue::Float(_) => "a number",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+/// Why a value is none of this type, if it is not.
+fn fits(ty: &Type, value: &DeValue<'_>) -> Result<(), String> {
+    let bounded = |fine: bool, is: &str| {
+        if fine { Ok(()) } else { Err(format!("must be {}, is {is}", ty.bounds())) }
+    };
+    match (ty, value) {
+        (Type::Boolean, DeValue::Boolean(_)) | (Type::Text | Type::Texts { .. }, DeValue::String(_)) => {
+            Ok(())
+        }
+        (Type::Texts { most }, DeValue::Array(texts)) => {
+            bounded((1..=*most).contains(&texts.len()), &format!("{} texts", texts.len()))?;
+            texts.iter().try_for_each(|text| fits(&Type::Text, text.get_ref()))
+        }
+        (Type::Integer { least, most }, DeValue::Integer(n)) => {
+            let number = i128::from_str_radix(n.as_str(), n.radix());
+            bounded(number.is_ok_and(|n| (*least..=*most).contains(&n)), &n.to_string())
+        }
+        (Type::Number { .. }, DeValue::Integer(n)) => {
+            let number = i128::from_str_radix(n.as_str(), n.radix()).map_or(f64::NAN, |n| n as f64);
+            bounded(in_bounds(ty, number), &n.to_string())
+        }
+        (Type::Number { .. }, DeValue::Float(x)) => {
+            bounded(in_bounds(ty, x.as_str().parse().unwrap_or(f64::NAN)), x.as_str())
+        }
+        (Type::Choice(choices), DeValue::String(text)) => {
+            if choices.contains(&text.as_ref()) {
+                return Ok(());
+            }
+            let meant = suggest::nearest(text, choices.iter().copied());
+            let meant = meant.map_or(String::new(), |meant| format!("; did you mean \"{meant}\"?"));
+            Err(format!("must be {ty}, is \"{}\"{meant}", text.chars().take(40).collect::<String>()))
+        }
+        (Type::List { of, least, most }, DeValue::Array(elements)) => {
+            bounded((*least..=*most).contains(&elements.len()), &format!("{} elements", elements.len()))?;
+            elements.iter().try_for_each(|element| fits(of, element.get_ref()))
+        }
+        _ => Err(format!("must be {ty}, is {}", name_of(value))),
+    }
+}
+
+/// As binary32, which is what the program computes with.
+fn in_bounds(ty: &Type, x: f64) -> bool {
+    let Type::Number { least, above, below } = *ty else { return false };
+    let x = x as f32;
+    let enough = if above { x > least } else { x >= least };
+    x.is_finite() && enough && below.is_none_or(|below| x < below)
+}
