@@ -117,7 +117,7 @@ pub(super) fn error<'g>(
         Some(Primitive::Map { body, .. }) => *body == bf16_body(),
         _ => false,
     };
-    if !rule.is_wide() && !(is_cast(a) && is_cast(b)) {
+    if !(rule.is_wide() || is_cast(a) && is_cast(b)) {
         return Some("an operand is not made by to_bf16.v1");
     }
     let mut builder = Builder::new(product_table(graph, logged, maker));
