@@ -38,8 +38,8 @@ const RESNET: &str =
 /// The batch of step 1, and the data that it was drawn from. A referee draws the same from the chunks that were read.
 fn drawn(path: &Path) -> Result<(MicroBatch, JobData), RunError> {
     let job = Job::parse("job", &fs::read_to_string(path).unwrap())?;
-    let program = job.program();
-    let mut data = JobData::open(path, &job)?;
+    let program = job.program(None).unwrap();
+    let mut data = JobData::open(path, &job, &program)?;
     data.sample(&job, &program, KEY)?;
     let batch = data.dataset.micro_batch(&program, KEY, 1, 0)?;
     let chunks = data.dataset.chunks_read();
@@ -319,8 +319,8 @@ fn packed_files_are_unpacked() {
     assert_eq!(plain.0, packed.0);
     assert_eq!(plain.1.manifest, packed.1.manifest);
     let run = begin_run(&Disk::default(), &path, &folder.path().join("run")).unwrap();
-    assert_eq!(fs::read(run.layout.data().join(data::data_name(0))).unwrap(), images);
-    assert_eq!(fs::read(run.layout.data().join(data::data_name(1))).unwrap(), labels);
+    assert_eq!(fs::read(run.layout.data_file(0)).unwrap(), images);
+    assert_eq!(fs::read(run.layout.data_file(1)).unwrap(), labels);
 
     let file = folder.path().join("images.gz");
     let good = fs::read(&file).unwrap();

@@ -107,11 +107,17 @@ pub(super) fn error<'g>(
     if (a.dims[0], a.dims[1], a.dims[3]) != (b.dims[0], b.dims[1], b.dims[3]) {
         return Some("its operands do not fit each other");
     }
+    // Both parts of a product in two, and operands that are split, have to be tensors.
+    let elements = |dims: [u32; 4]| dims.into_iter().fold(1u64, |n, d| n.saturating_mul(u64::from(d)));
+    let output = elements([a.dims[0], a.dims[1], a.dims[2], b.dims[2]]).saturating_mul(2);
+    if output.max(elements(a.dims)).max(elements(b.dims)) > 1 << 31 {
+        return Some("its operands or both parts of it are too large");
+    }
     let is_cast = |view: &View| match maker(view.tensor).map(|node| &node.primitive) {
         Some(Primitive::Map { body, .. }) => *body == bf16_body(),
         _ => false,
     };
-    if !rule.is_wide() && !(is_cast(a) && is_cast(b)) {
+    if !(rule.is_wide() || is_cast(a) && is_cast(b)) {
         return Some("an operand is not made by to_bf16.v1");
     }
     let mut builder = Builder::new(product_table(graph, logged, maker));
