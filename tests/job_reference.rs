@@ -165,6 +165,7 @@ fn outside(ty: &Type) -> Vec<String> {
         }
         Type::Boolean => vec!["1".into()],
         Type::Text => vec!["true".into()],
+        Type::Texts { .. } => vec!["[1]".into(), "[]".into()],
         Type::Choice(_) => vec!["\"no such thing\"".into()],
         Type::List { of, .. } => vec![format!("[{}]", outside(of)[0])],
         Type::Table => Vec::new(),

@@ -166,7 +166,7 @@ fn description(key: &Key) -> String {
 fn type_schema(ty: &Type) -> Value {
     match ty {
         Type::Integer { least, most } => {
-            json!({ "type": "integer", "minimum": *least as i64, "maximum": *most as i64 })
+            json!({ "type": "integer", "minimum": least, "maximum": most })
         }
         Type::Number { least, above, below } => {
             let lower = if *above { "exclusiveMinimum" } else { "minimum" };

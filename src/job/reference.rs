@@ -136,7 +136,7 @@ const TOP: &[Key] = &[
     key("steps", integer(1, 1 << 25), Required, "40", "Training steps of the run.").unit("steps"),
     key(
         "seed",
-        integer(0, i64::MAX as i128),
+        integer(0, u64::MAX as i128),
         Optional("0"),
         "7",
         "Any number. The run's randomness follows from the text of the whole job file, so another number makes another run.",
