@@ -102,11 +102,6 @@ pub fn from_order_key(key: u32) -> u32 {
     if key & SIGN != 0 { key & !SIGN } else { !key }
 }
 
-/// The greater of two patterns by [`order_key`]; NaN wins.
-pub fn max(a: u32, b: u32) -> u32 {
-    from_order_key(order_key(a).max(order_key(b)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

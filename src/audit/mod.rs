@@ -27,7 +27,7 @@ use plan::ReplayPlan;
 use replay::session;
 pub use replay::{reference_step, replay_to};
 use report::Found;
-pub use report::{AuditError, Outcome, Report, differences, step_of};
+pub use report::{AuditError, Outcome, REPORT_FORMAT, Report, differences, step_of};
 
 /// What an auditor wants to know while it runs.
 pub trait Progress {
@@ -86,7 +86,9 @@ fn audit_in(
 ) -> Result<(Report, Option<Verdict>), AuditError> {
     let start = Instant::now();
     let report = Report {
+        format: REPORT_FORMAT,
         run: run.id,
+        computation: run.computation,
         signed: checked.signed.clone(),
         head_size: checked.head.size,
         engine: session.engine().describe(),

@@ -79,11 +79,18 @@ pub struct Found {
     pub verdict: Option<Verdict>,
 }
 
+/// The version of reports.
+pub const REPORT_FORMAT: u32 = 2;
+
 /// What an audit did and found.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
+    /// The version of the report, [`REPORT_FORMAT`].
+    pub format: u32,
     /// The run id.
     pub run: Digest,
+    /// The computation that the run is of.
+    pub computation: Digest,
     /// Who signed the head, in words.
     pub signed: String,
     /// Records that the head covers, the initial one included.

@@ -10,7 +10,9 @@ use serde_json::json;
 use super::engine::{EngineArgs, open};
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random};
 use crate::audit::plan::{Choice, ReplayPlan, plan};
-use crate::audit::{Outcome, Progress, Report, audit, audit_natively, checks, estimated_seconds};
+use crate::audit::{
+    Outcome, Progress, REPORT_FORMAT, Report, audit, audit_natively, checks, estimated_seconds,
+};
 use crate::commit::tree_head::NOTE_MAX;
 use crate::dispute::verdict::Verdict;
 use crate::observers::tally::{Freedom, Tally};
@@ -306,6 +308,11 @@ fn merge(printer: Printer, paths: &[PathBuf]) -> CommandResult {
         let report: serde_json::Value =
             serde_json::from_str(&text).map_err(|error| RunError::invalid(path, error.to_string()))?;
         let field = |name: &str| report.get(name).cloned().unwrap_or_default();
+        if field("format") != REPORT_FORMAT {
+            let why =
+                format!("it is no report of format {REPORT_FORMAT}: audit the run again with this program");
+            return Err(RunError::invalid(path, why).into());
+        }
         if run.get_or_insert_with(|| field("run")) != &field("run") {
             return Err(Failure::new(Exit::Usage, format!("{} is about another run", path.display())));
         }

@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::{CommandResult, Exit, Printer};
 use crate::commit::record::Record;
+use crate::job::initial::InitialOrigin;
 use crate::run::dir::Run;
 use crate::run::{RunError, transcript};
 
@@ -40,9 +41,12 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     let heads = run.head_sizes()?;
     let text = format!(
-        "run      {}\nseed     {}\nsigned   {}\nprogram  {} ({} parameters; {})\nsteps    {} of {}{}\nheads    {}\ncheckpoints {}\n\n{}",
+        "run      {}\ncomputation {}\nseed     {}\ninitial  {} ({})\nsigned   {}\nprogram  {} ({} parameters; {})\nsteps    {} of {}{}\nheads    {}\ncheckpoints {}\n\n{}",
         run.id,
+        run.computation,
         run.seed,
+        run.file.initial,
+        origin_text(&run.file.origin),
         run.file.trainer_key.as_deref().unwrap_or("no"),
         run.file.program,
         run.program.parameter_count(),
@@ -58,7 +62,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         text,
         &json!({
             "run": run.id,
+            "computation": run.computation,
             "seed": run.seed,
+            "initial": run.file.initial,
+            "origin": run.file.origin,
             "trainer_key": run.file.trainer_key,
             "program": run.file.program,
             "program_file": run.program_file.is_some(),
@@ -70,6 +77,24 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         }),
     );
     Ok(Exit::Match)
+}
+
+/// Where an initial state comes from, in words.
+fn origin_text(origin: &InitialOrigin) -> String {
+    match origin {
+        InitialOrigin::Seed => "from the seed".into(),
+        InitialOrigin::Weights { files } => {
+            let roots: Vec<String> = files.iter().map(|file| file.root.short().to_string()).collect();
+            format!("from weights: BLAKE3 {}", roots.join(", "))
+        }
+        InitialOrigin::Run(earlier) => match earlier.finish() {
+            Ok((run, computation, _)) => {
+                let slots = if earlier.optimizer_state { "with" } else { "without" };
+                format!("from the end of run {run}, computation {computation}, {slots} its optimizer state")
+            }
+            Err(why) => format!("from an earlier run that does not hold together: {why}"),
+        },
+    }
 }
 
 /// The mean loss of each of `columns` equal parts.
