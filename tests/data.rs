@@ -14,7 +14,7 @@ use tiebreak::job::Job;
 use tiebreak::job::data::Dataset;
 use tiebreak::program::step::MicroBatch;
 use tiebreak::run::RunError;
-use tiebreak::run::data::{self, JobData};
+use tiebreak::run::data::JobData;
 use tiebreak::run::disk::Disk;
 
 const KEY: [u32; 2] = [3, 4];
@@ -35,16 +35,15 @@ const MLP: &str = r#"kind = "mlp", inputs = 6, hidden = [4], classes = 5"#;
 const RESNET: &str =
     r#"kind = "resnet", height = 2, width = 3, planes = 1, stages = [4], blocks = 1, classes = 5"#;
 
-/// The batch of step 1, and the data that it was drawn from. A referee draws the same from the chunks that were read.
+/// The batch of step 1, and the data that it was drawn from. A referee draws the same from the slices that were read.
 fn drawn(path: &Path) -> Result<(MicroBatch, JobData), RunError> {
     let job = Job::parse("job", &fs::read_to_string(path).unwrap())?;
     let program = job.program(None).unwrap();
     let mut data = JobData::open(path, &job, &program)?;
     data.sample(&job, &program, KEY)?;
     let batch = data.dataset.micro_batch(&program, KEY, 1, 0)?;
-    let chunks = data.dataset.chunks_read();
-    let carried = chunks.iter().map(|(file, chunk, bytes)| (*file, *chunk, bytes.as_slice()));
-    let mut again = Dataset::from_chunks(&data.manifest, carried, &job.data, &job.model.batch(1)).unwrap();
+    let slices = data.dataset.slices_read().unwrap();
+    let mut again = Dataset::from_slices(&data.manifest, &slices, &job.data, &program.sample()).unwrap();
     assert_eq!(again.micro_batch(&program, KEY, 1, 0).unwrap(), batch);
     Ok((batch, data))
 }

@@ -4,7 +4,6 @@
 //! one that does either convicts or does not.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
 
 use super::origin::{self, Origin};
 use super::verdict::{Claim, DataSlices, Finding, Outcome, ProvenRecord, ProvenTensor, Scalar, Verdict};
@@ -20,7 +19,7 @@ use crate::commit::{Malformed, merkle, multiproof, table, tensor};
 use crate::job::data::{DataError, Dataset, batch_digest};
 use crate::job::identity::{Identity, RunSummary, other_contract, philox_key, program_digest};
 use crate::job::initial::{Expected, InitialOrigin};
-use crate::job::manifest::{self, DataFile, FileManifest, FileSlices, files_root};
+use crate::job::manifest::{self, FileManifest, FileSlices, files_root};
 use crate::job::{Granularity, Job};
 use crate::program::graph::{TensorId, TensorType};
 use crate::program::phase::Phase;
@@ -392,27 +391,9 @@ impl Context {
             return Err(Malformed::TooLarge { what: "batch", limit: BATCH_BYTES_MAX });
         }
         let failed = |error: DataError| wrong(error.to_string());
-        let mut rest = carried.iter().peekable();
-        let mut opened = Vec::new();
-        for (number, manifest) in files.iter().enumerate() {
-            let path = PathBuf::from(format!("data-{number}.bin"));
-            opened.push(match rest.next_if(|slices| slices.file == number) {
-                Some(given) => {
-                    let slices = FileSlices {
-                        slices: given.slices.clone(),
-                        bytes: given.bytes.0.clone(),
-                        siblings: given.siblings.0.clone(),
-                    };
-                    DataFile::from_slices(path, manifest.clone(), &slices).map_err(failed)?
-                }
-                None => DataFile::absent(path, manifest.clone()),
-            });
-        }
-        if rest.next().is_some() {
-            return Err(wrong("its slices are not of the run's files, each once, in order"));
-        }
-        let sample = self.program.sample();
-        let mut dataset = Dataset::of(opened, Path::new("data"), &self.job.data, &sample).map_err(failed)?;
+        let slices: Vec<(usize, FileSlices)> = carried.iter().map(DataSlices::parts).collect();
+        let mut dataset =
+            Dataset::from_slices(files, &slices, &self.job.data, &self.program.sample()).map_err(failed)?;
         let count: usize = carried.iter().map(|slices| slices.slices.len()).sum();
         steps.push(format!("{count} slices are of the run's data"));
         let batch = dataset.batch(&self.program, philox_key(&self.seed), step.step).map_err(failed)?;

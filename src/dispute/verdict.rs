@@ -195,6 +195,14 @@ pub struct DataSlices {
     pub siblings: Hashes,
 }
 
+impl DataSlices {
+    /// The file's place, and its slices.
+    pub fn parts(&self) -> (usize, FileSlices) {
+        let DataSlices { file, slices, bytes, siblings } = self.clone();
+        (file, FileSlices { slices, bytes: bytes.0, siblings: siblings.0 })
+    }
+}
+
 impl From<(usize, FileSlices)> for DataSlices {
     fn from((file, FileSlices { slices, bytes, siblings }): (usize, FileSlices)) -> DataSlices {
         DataSlices { file, slices, bytes: Base64(bytes), siblings: Hashes(siblings) }

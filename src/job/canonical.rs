@@ -10,9 +10,6 @@ use crate::commit::codec::Encoder;
 use crate::commit::digest::{Digest, hash};
 use crate::rounding::thresholds::Rounding;
 
-/// The commitment scheme of leaves: 0 = plain. Other numbers are reserved for salted leaves, which hide small tensors.
-const PLAIN: u32 = 0;
-
 /// A setting: a dotted key and its value. Integers are decimal, binary32 numbers their patterns in eight hexadecimal digits.
 pub type Setting = (String, String);
 
@@ -34,7 +31,7 @@ impl Job {
         };
         let mut settings = vec![
             setting("commit.granularity", granularity),
-            setting("commit.scheme", PLAIN),
+            setting("commit.scheme", self.commit.scheme),
             setting("schedule.peak", pattern(self.schedule.peak)),
             setting("schedule.warmup", self.schedule.warmup),
             setting("seed", self.seed),

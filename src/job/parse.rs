@@ -148,6 +148,10 @@ fn error(job: &Job) -> Found {
     if job.commit.head_every == 0 {
         return found("commit.head_every", "must be at least 1");
     }
+    if job.commit.scheme != 0 {
+        let why = "is reserved for salted leaves, which are not defined yet: 0 (plain) is the only scheme";
+        return found("commit.scheme", format!("{} {why}", job.commit.scheme));
+    }
     if let Some((key, why)) = job.init.error() {
         return found(&format!("init.{key}"), why);
     }

@@ -334,6 +334,14 @@ const RECORDS: &[Key] = &[
     key("commit.head_every", integer(1, U32_MAX), Optional("10"), "10", "Steps between signed heads.")
         .unit("steps"),
     key(
+        "commit.scheme",
+        integer(0, U32_MAX),
+        Optional("0"),
+        "0",
+        "How leaves are hashed: 0 is plain, as they are.",
+    )
+    .rule("0: other numbers are reserved for salted leaves, which hide small tensors"),
+    key(
         "checkpoint.every",
         integer(1, U32_MAX),
         Required,

@@ -231,6 +231,9 @@ pub struct CommitSpec {
     /// Steps between signed heads.
     #[serde(default = "ten")]
     pub head_every: u32,
+    /// How leaves are hashed: 0 = as they are. Other numbers are reserved for salted leaves, which hide small tensors.
+    #[serde(default)]
+    pub scheme: u32,
 }
 
 fn ten() -> u32 {
@@ -239,7 +242,7 @@ fn ten() -> u32 {
 
 impl Default for CommitSpec {
     fn default() -> CommitSpec {
-        CommitSpec { granularity: Granularity::default(), head_every: ten() }
+        CommitSpec { granularity: Granularity::default(), head_every: ten(), scheme: 0 }
     }
 }
 

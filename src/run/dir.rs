@@ -315,6 +315,11 @@ impl Run {
         })
     }
 
+    /// Whether the run holds a copy of its data.
+    pub fn holds_data(&self) -> bool {
+        (0..self.file.data.len()).all(|number| fs::symlink_metadata(self.layout.data_file(number)).is_ok())
+    }
+
     /// The run's data. Bytes are checked when they are read.
     ///
     /// # Errors

@@ -116,7 +116,8 @@ pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
         initial: state.as_ref().map(|state| (&table[..], &state[..])),
     };
     dir::create(disk, &layout, &new)?;
-    Run::open(out)
+    let folders = data.sources.iter().filter_map(|(path, _)| Some(path.parent()?.to_path_buf()));
+    Ok(Run::open(out)?.with_data(folders))
 }
 
 /// Bytes that a run will take on disk, checkpoints, traces and rounding logs (about) included.

@@ -10,7 +10,7 @@ use crate::arith::words::bytes_of;
 use crate::commit::digest::Digest;
 use crate::commit::trace::batch_leaf_name;
 use crate::commit::{table, tensor};
-use crate::job::manifest::{DataFile, FileSlices};
+use crate::job::manifest::{DataFile, FileManifest, FileSlices};
 use crate::job::spec::{DataSpec, Sampling};
 use crate::program::models::BatchTensor;
 use crate::program::step::{MicroBatch, Program};
@@ -25,6 +25,33 @@ pub struct Dataset {
 }
 
 impl Dataset {
+    /// The samples that lie in these slices, (file, slices) by ascending file, each checked against the manifest of its file. `tensors` are
+    /// the batch tensors of one sample.
+    ///
+    /// # Errors
+    /// If a slice is not one of the manifest's, or the files do not fit the tensors.
+    pub fn from_slices(
+        manifest: &[FileManifest],
+        slices: &[(usize, FileSlices)],
+        spec: &DataSpec,
+        tensors: &[BatchTensor],
+    ) -> Result<Dataset, DataError> {
+        let folder = Path::new("data");
+        let mut rest = slices.iter().peekable();
+        let mut files = Vec::new();
+        for (number, manifest) in manifest.iter().enumerate() {
+            let path = folder.join(format!("data-{number}.bin"));
+            files.push(match rest.next_if(|(file, _)| *file == number) {
+                Some((_, slices)) => DataFile::from_slices(path, manifest.clone(), slices)?,
+                None => DataFile::absent(path, manifest.clone()),
+            });
+        }
+        if rest.next().is_some() {
+            return Err(DataError::invalid(folder, "slices are not of the run's files, each once, in order"));
+        }
+        Dataset::of(files, folder, spec, tensors)
+    }
+
     /// The slices that were read so far, of each file that was read: (file, slices).
     ///
     /// # Errors
