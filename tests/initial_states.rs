@@ -85,8 +85,28 @@ fn a_run_from_weights_audits_clean_and_swapped_weights_convict() {
     let Outcome::Inconsistent { step: 0, what } = &report.outcome else { panic!("{:?}", report.outcome) };
     assert!(what.contains("the weights' files give"), "{what}");
     let verdict = Verdict::from_bytes(&verdict.unwrap().to_bytes()).unwrap();
+    assert_eq!(verdict.claim.kind(), "weights");
+    println!("weights verdict: {} bytes", verdict.to_bytes().len());
+    let outcome = verdict.check(Some(&key().public())).unwrap();
+    let VerdictOutcome::Convicts(finding) = outcome else { panic!("{outcome:?}") };
+    assert!(finding.what.contains("is not the one in the weights' file"), "{}", finding.what);
+    let mut bytes = verdict.to_bytes();
+    for at in (0..bytes.len()).step_by(bytes.len() / 300 + 1) {
+        bytes[at] ^= 1;
+        let outcome = Verdict::from_bytes(&bytes).and_then(|verdict| verdict.check(Some(&key().public())));
+        assert!(!matches!(outcome, Ok(VerdictOutcome::Convicts(_))), "byte {at}");
+        bytes[at] ^= 1;
+    }
+    // The same claim about an honest run does not hold together: its state and its file are others.
+    let honest = checked(&tuned).verdict(&tuned, 0, verdict.claim.clone());
+    assert!(!matches!(honest.check(Some(&key().public())), Ok(VerdictOutcome::Convicts(_))));
+
+    // A trainer who withholds the state gains nothing, but whoever checks the verdict needs the weights.
+    fs::remove_file(swapped.layout.checkpoint(0)).unwrap();
+    let mut found = checked(&swapped);
+    checks::weights(&swapped, &mut found, std::slice::from_ref(&weights)).unwrap();
+    let verdict = found.inconsistent.unwrap().verdict.unwrap();
     assert_eq!(verdict.claim.kind(), "initial");
-    // Weights are too large to be carried: whoever checks the verdict needs them.
     let outcome = verdict.check(Some(&key().public())).unwrap();
     assert!(matches!(outcome, VerdictOutcome::NeedsReplay { step: 0, run } if run == swapped.id));
     assert_ne!(initial::of_weights(&swapped, std::slice::from_ref(&weights)).unwrap(), swapped.file.initial);

@@ -321,7 +321,8 @@ pub fn weights(run: &Run, checked: &mut Checked, paths: &[PathBuf]) -> Result<()
     checked.not_checked.retain(|note| note != WEIGHTS_NOT_CHECKED);
     if checked.transcript.records[0].state() != expected {
         let what = "record 0 does not commit the initial state that the weights' files give";
-        return checked.fail(run, 0, what, |_| Ok((Some(0), Claim::Initial)));
+        let claim = super::weights::claim(run, paths)?.unwrap_or(Claim::Initial);
+        return checked.fail(run, 0, what, |_| Ok((Some(0), claim)));
     }
     checked.passed.push("record 0 is the initial state that the weights' files give".into());
     Ok(())

@@ -165,6 +165,7 @@ impl Context {
                     Expected::InFiles => Ok(Shown::Replay { step: 0 }),
                 }
             }
+            (Claim::Weights(claim), Record::Initial { state, .. }) => self.weights(&state, claim, steps),
             (Claim::Final { last }, Record::Final { roots, steps: count, .. }) => {
                 let last_record = self.proven(last, &self.head)?;
                 let Record::Step { step, .. } = last_record else {
@@ -218,7 +219,7 @@ impl Context {
             }
             Claim::Batch { files, slices } => self.batch(step, files, slices, steps),
             Claim::Step { .. } => Ok(Shown::Replay { step: step.step }),
-            Claim::Initial | Claim::Final { .. } | Claim::Fork { .. } => {
+            Claim::Initial | Claim::Weights(_) | Claim::Final { .. } | Claim::Fork { .. } => {
                 Err(wrong("the record is of another kind than the claim needs"))
             }
         }

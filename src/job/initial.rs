@@ -1,10 +1,15 @@
 //! Where an initial state comes from, and what its digest must be if that follows from what a run declares.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 use super::Job;
+use super::data::DataError;
+use super::data::safetensors::{PREAMBLE, header_len, place};
+use super::element::Element;
 use super::identity::philox_key;
-use super::manifest::{self, FileManifest};
+use super::manifest::{self, DataFile, FileManifest};
 use crate::arith::words::bytes_of;
 use crate::commit::codec::Encoder;
 use crate::commit::digest::{Digest, hash};
@@ -14,7 +19,7 @@ use crate::commit::state::{StateRoots, state_digest};
 use crate::commit::tree_head::Head;
 use crate::commit::{Malformed, tensor};
 use crate::program::init;
-use crate::program::step::Program;
+use crate::program::step::{Program, StateTensor};
 
 /// The most files of weights.
 pub const WEIGHTS_MAX: usize = 4096;
@@ -175,6 +180,33 @@ impl InitialOrigin {
             }
         })
     }
+}
+
+/// An element of a state tensor as a file of weights has it, a binary32 pattern: of the tensor `NAME`, or `param/NAME`, or for a buffer
+/// `buffer/NAME`.
+///
+/// # Errors
+/// If the file is no safetensors file, has no such tensor of floats of that shape, or the bytes are not at hand.
+pub fn weights_element(file: &mut DataFile, tensor: &StateTensor, element: u64) -> Result<u32, DataError> {
+    let wrong = |path: &Path, why: String| DataError::invalid(path, why);
+    let path = file.path().to_path_buf();
+    let preamble = file.read(0, PREAMBLE)?.first_chunk().copied().unwrap_or_default();
+    let len = header_len(preamble).map_err(|why| wrong(&path, why))?;
+    let header = file.read(PREAMBLE as u64, len)?;
+    let plain = tensor.name.strip_prefix("param/").unwrap_or(&tensor.name);
+    let found = place(&header, plain, file.bytes()).or_else(|_| place(&header, &tensor.name, file.bytes()));
+    let found = found.map_err(|why| wrong(&path, why))?;
+    let shape: Vec<u64> = tensor.shape.iter().map(|&d| u64::from(d)).collect();
+    let floats = matches!(found.element, Element::F16 | Element::Bf16 | Element::F32);
+    let elements: u64 = shape.iter().product();
+    if !floats || found.shape != shape || element >= elements {
+        let why = format!("{} is no tensor of floats of shape {shape:?} with element {element}", tensor.name);
+        return Err(wrong(&path, why));
+    }
+    let size = found.element.size();
+    let bytes = file.read(found.first + element * size, size as usize)?;
+    let words = found.element.words(&bytes).map_err(|_| wrong(&path, "it is no float".into()))?;
+    words.first().copied().ok_or_else(|| wrong(&path, "it is no float".into()))
 }
 
 /// The state digest of init(seed), one tensor in memory at a time.

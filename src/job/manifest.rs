@@ -22,7 +22,7 @@ pub const FILES_MAX: usize = 1 << 16;
 pub const GROUP_BYTES: usize = 64 * 1024;
 /// Slices of a group.
 const GROUP_SLICES: usize = GROUP_BYTES / SLICE_BYTES;
-/// Groups kept in memory for each file.
+/// Groups kept in memory, of all files that are read together: 256 MiB.
 const CACHED_GROUPS: usize = 4096;
 
 /// A file's promise.
@@ -136,7 +136,7 @@ impl<T: Read + Seek + Send> Source for T {}
 /// Bytes of a file that are right.
 enum Contents {
     /// Read and checked, group by group.
-    Source { source: Box<dyn Source>, tree: GroupTree, checked: HashMap<usize, Arc<Vec<u8>>> },
+    Source { source: Box<dyn Source>, tree: GroupTree, checked: HashMap<usize, Arc<Vec<u8>>>, most: usize },
     /// The slices that a verdict carries.
     Slices(BTreeMap<usize, Vec<u8>>),
 }
@@ -165,7 +165,7 @@ pub struct DataFile {
 impl DataFile {
     /// A file of this manifest whose bytes come from `source`. `path` names it in errors.
     pub fn new(path: PathBuf, manifest: FileManifest, tree: GroupTree, source: Box<dyn Source>) -> DataFile {
-        let contents = Contents::Source { source, tree, checked: HashMap::new() };
+        let contents = Contents::Source { source, tree, checked: HashMap::new(), most: CACHED_GROUPS };
         DataFile { path, manifest, contents, touched: BTreeSet::new() }
     }
 
@@ -202,6 +202,13 @@ impl DataFile {
     /// A file of which nothing is at hand.
     pub fn absent(path: PathBuf, manifest: FileManifest) -> DataFile {
         DataFile { path, manifest, contents: Contents::Slices(BTreeMap::new()), touched: BTreeSet::new() }
+    }
+
+    /// Shares the memory for checked groups among so many files.
+    pub fn share_memory(&mut self, files: usize) {
+        if let Contents::Source { most, .. } = &mut self.contents {
+            *most = (CACHED_GROUPS / files.max(1)).max(1);
+        }
     }
 
     /// The file, for errors.
@@ -252,7 +259,7 @@ impl DataFile {
 
     /// The bytes of a group, checked.
     fn group(&mut self, number: usize) -> Result<Arc<Vec<u8>>, DataError> {
-        let Contents::Source { source, tree, checked } = &mut self.contents else {
+        let Contents::Source { source, tree, checked, most } = &mut self.contents else {
             return Err(DataError::invalid(&self.path, "only slices of the file are at hand"));
         };
         if let Some(group) = checked.get(&number) {
@@ -272,7 +279,7 @@ impl DataFile {
             let why = format!("bytes {first} to {end} are not what the manifest promises");
             return Err(DataError::invalid(&self.path, why));
         }
-        if checked.len() >= CACHED_GROUPS {
+        if checked.len() >= *most {
             checked.clear();
         }
         let group = Arc::new(bytes);

@@ -79,6 +79,7 @@ impl Dataset {
             let why = format!("{} data files, the job has {expected}", files.len());
             return Err(DataError::invalid(folder, why));
         }
+        files.iter_mut().for_each(|file| file.share_memory(expected));
         let layout = Layout::of(&mut files, &spec.files, tensors)?;
         Ok(Dataset { files, layout, sampling: spec.sampling, tensors: tensors.to_vec() })
     }
