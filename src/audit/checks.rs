@@ -284,7 +284,7 @@ const WEIGHTS_NOT_CHECKED: &str =
 fn initial_state(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     let state = checked.transcript.records[0].state();
     let origin = &run.file.origin;
-    let expected = origin.expected(&run.program, &run.seed);
+    let expected = origin.expected(&run.program, run.key());
     let expected = expected.map_err(|why| RunError::malformed(&run.layout.run_json(), why))?;
     let same = match expected {
         Expected::State(expected) => state == expected,

@@ -5,11 +5,9 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::Job;
-use super::data::DataError;
 use super::data::safetensors::{PREAMBLE, header_len, place};
 use super::element::Element;
-use super::identity::philox_key;
-use super::manifest::{self, DataFile, FileManifest};
+use super::manifest::{self, DataError, DataFile, FileManifest};
 use crate::arith::words::bytes_of;
 use crate::commit::codec::Encoder;
 use crate::commit::digest::{Digest, hash};
@@ -20,43 +18,6 @@ use crate::commit::tree_head::Head;
 use crate::commit::{Malformed, tensor};
 use crate::program::init;
 use crate::program::step::{Program, StateTensor};
-
-/// The most files of weights.
-pub const WEIGHTS_MAX: usize = 4096;
-
-/// The `[init]` table of a job: from what the initial state is made. Absent, or empty: from the seed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct InitSpec {
-    /// Safetensors files of the parameters (and buffers), relative to the job file. Optimizer slots begin at zero.
-    #[serde(default)]
-    pub weights: Vec<String>,
-    /// The folder of a finished run of the same parameters, relative to the job file: its final state.
-    #[serde(default)]
-    pub run: Option<String>,
-    /// With `run`: also its optimizer slots, not zeros.
-    #[serde(default)]
-    pub optimizer_state: bool,
-}
-
-impl InitSpec {
-    /// What is wrong, if anything: (key, why).
-    pub fn error(&self) -> Option<(&'static str, String)> {
-        if self.run.is_some() && !self.weights.is_empty() {
-            return Some(("run", "a state begins from weights or from a run, not from both".into()));
-        }
-        if self.optimizer_state && self.run.is_none() {
-            return Some((
-                "optimizer_state",
-                "only a run has an optimizer state: name one with init.run".into(),
-            ));
-        }
-        if self.weights.len() > WEIGHTS_MAX {
-            return Some(("weights", format!("at most {WEIGHTS_MAX} files")));
-        }
-        None
-    }
-}
 
 /// A finished run that another one goes on from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -165,13 +126,13 @@ impl InitialOrigin {
         hash("tiebreak 2 initial-origin", &e.0)
     }
 
-    /// What the initial state must be.
+    /// What the initial state must be; `key` is the seed's Philox key.
     ///
     /// # Errors
     /// If an earlier run's record does not hold together.
-    pub fn expected(&self, program: &Program, seed: &Digest) -> Result<Expected, Malformed> {
+    pub fn expected(&self, program: &Program, key: [u32; 2]) -> Result<Expected, Malformed> {
         Ok(match self {
-            InitialOrigin::Seed => Expected::State(seeded_digest(program, seed)),
+            InitialOrigin::Seed => Expected::State(seeded_digest(program, key)),
             InitialOrigin::Weights { .. } => Expected::InFiles,
             InitialOrigin::Run(earlier) => {
                 let (_, _, StateRoots([parameters, buffers, slots])) = earlier.finish()?;
@@ -209,12 +170,12 @@ pub fn weights_element(file: &mut DataFile, tensor: &StateTensor, element: u64) 
     words.first().copied().ok_or_else(|| wrong(&path, "it is no float".into()))
 }
 
-/// The state digest of init(seed), one tensor in memory at a time.
-pub fn seeded_digest(program: &Program, seed: &Digest) -> Digest {
+/// The state digest of init(seed), one tensor in memory at a time; `key` is the seed's Philox key.
+pub fn seeded_digest(program: &Program, key: [u32; 2]) -> Digest {
     let table = program.state();
     let digests: Vec<Digest> = (0..table.len())
         .map(|i| {
-            let words = init::state_tensor(program, philox_key(seed), i);
+            let words = init::state_tensor(program, key, i);
             tensor::digest(&table[i].ty(), &bytes_of(&words))
         })
         .collect();

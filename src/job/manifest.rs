@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::data::DataError;
 use crate::commit::codec::Encoder;
 use crate::commit::digest::Digest;
 use crate::commit::tensor::{Hash, SLICE_BYTES, piece_value, piece_values};
@@ -24,6 +23,36 @@ pub const GROUP_BYTES: usize = 64 * 1024;
 const GROUP_SLICES: usize = GROUP_BYTES / SLICE_BYTES;
 /// Groups kept in memory, of all files that are read together: 256 MiB.
 const CACHED_GROUPS: usize = 4096;
+
+/// What can be wrong with data, by blame.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    /// The file is not what its manifest or its format says.
+    #[error("{}: {source}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Malformed,
+    },
+    /// The bytes could not be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The job's model does not fit its data.
+    #[error("{0}")]
+    Job(String),
+}
+
+impl DataError {
+    pub(in crate::job) fn invalid(path: &Path, why: impl Into<String>) -> DataError {
+        DataError::Malformed { path: path.to_path_buf(), source: Malformed::invalid("file", why) }
+    }
+}
 
 /// A file's promise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,11 +5,10 @@ use serde::Deserialize;
 use super::check::{Wrong, check};
 use super::data::layout;
 use super::element::Element;
-use super::initial::InitSpec;
 use super::sizes;
 use super::spec::{
-    BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, Granularity, Job, Labelled,
-    ModelJob, ProgramSource,
+    BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, Granularity, InitSpec, Job,
+    Labelled, ModelJob, ProgramSource,
 };
 use crate::program::models::{BatchTensor, Model};
 use crate::program::optimizer::Optimizer;
