@@ -117,8 +117,11 @@ impl GroupTree {
                 return Err(io::Error::other(format!("the file has more than {FILE_MAX} bytes")));
             }
             hasher.update(&group);
-            // A count of two, whatever it is: the only group of a file is its root, and set below.
-            groups.push(piece_value(&group, GROUP_BYTES, groups.len(), 2));
+            // A count of two, whatever it is: the only group of a file is its root, and set below. An empty one is no subtree.
+            groups.push(match group.is_empty() {
+                true => [0; 32],
+                false => piece_value(&group, GROUP_BYTES, groups.len(), 2),
+            });
             if group.len() < GROUP_BYTES {
                 break;
             }
@@ -407,6 +410,16 @@ mod tests {
             assert!(open().read(len as u64, 1).unwrap_err().to_string().contains("too short"));
             assert!(open().read(u64::MAX, 2).is_err());
         }
+    }
+
+    #[test]
+    fn an_empty_file_has_a_tree() {
+        let (manifest, tree) = GroupTree::of(&mut [].as_slice()).unwrap();
+        assert_eq!((manifest.bytes, manifest.root.0), (0, *blake3::hash(b"").as_bytes()));
+        assert_eq!(GroupTree::decode(&tree.encode(), &manifest), Ok(tree.clone()));
+        let mut file = DataFile::new("empty".into(), manifest, tree, Box::new(Cursor::new(Vec::new())));
+        assert_eq!(file.read(0, 0).unwrap(), [0u8; 0]);
+        assert!(file.read(0, 1).unwrap_err().to_string().contains("too short"));
     }
 
     #[test]

@@ -176,9 +176,6 @@ impl DataFiles {
     }
 }
 
-/// The most files of weights.
-pub const WEIGHTS_MAX: usize = 4096;
-
 /// The `[init]` table of a job: from what the initial state is made. Absent, or empty: from the seed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -197,17 +194,11 @@ pub struct InitSpec {
 impl InitSpec {
     /// What is wrong, if anything: (key, why).
     pub fn error(&self) -> Option<(&'static str, String)> {
-        if self.run.is_some() && !self.weights.is_empty() {
-            return Some(("run", "a state begins from weights or from a run, not from both".into()));
-        }
         if self.optimizer_state && self.run.is_none() {
             return Some((
                 "optimizer_state",
                 "only a run has an optimizer state: name one with init.run".into(),
             ));
-        }
-        if self.weights.len() > WEIGHTS_MAX {
-            return Some(("weights", format!("at most {WEIGHTS_MAX} files")));
         }
         None
     }
