@@ -95,7 +95,8 @@ def data_paths(data):
         return [data["images"], data["labels"]]
     if "inputs" in data:
         return list(dict.fromkeys([data["inputs"], data["labels"]]))
-    return data["paths"] if "paths" in data else [data["path"]]
+    paths = data.get("paths", data.get("path"))
+    return [paths] if isinstance(paths, str) else paths
 
 
 def data_settings(data):
@@ -168,12 +169,15 @@ def state_digest(parameters, buffers, slots):
 def read_transcript(data):
     """The bytes of the records, and how many bytes a torn tail has."""
     records, at = [], 0
-    while at < len(data):
+    while at + 4 <= len(data):
         length = int.from_bytes(data[at : at + 4], "little")
         must(f"transcript, byte {at}: a record of {length} bytes", length <= RECORD_MAX)
         frame = data[at : at + 4 + length + 8]
         record = frame[4 : 4 + length]
-        if length == 0 or len(frame) < length + 12 or blake3(record)[:8] != frame[4 + length :]:
+        if length == 0 or len(frame) < length + 12:
+            break
+        if blake3(record)[:8] != frame[4 + length :]:
+            must(f"record {len(records)}: its checksum is wrong, and more follows", at + len(frame) == len(data))
             break
         records.append(record)
         at += len(frame)
