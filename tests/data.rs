@@ -103,13 +103,13 @@ fn text_of_several_files() {
     let path = job(folder.path(), GPT, r#"kind = "bytes", paths = ["b", "b"]"#);
     assert!(error(&path).contains("the file holds no whole sample"));
     let path = job(folder.path(), GPT, r#"kind = "bytes", paths = []"#);
-    assert!(error(&path).contains("data.paths: 1 to 4096 files, here are 0"));
+    assert!(error(&path).contains("data.paths: must be 1 to 4096, is 0 texts"));
     let path = job(folder.path(), GPT, r#"kind = "bytes", path = "a", paths = ["b"]"#);
-    assert!(error(&path).contains("duplicate field"));
+    assert!(error(&path).contains("it cannot be together with"));
     let path = job(folder.path(), GPT, r#"kind = "bytes", path = 7"#);
-    assert!(error(&path).contains("a path, or a list of paths, is wanted"));
+    assert!(error(&path).contains("data.path: must be a text, is an integer"));
     let path = job(folder.path(), GPT, r#"kind = "bytes", path = "a", smapling = "permutation""#);
-    assert!(error(&path).contains("unknown field `smapling`"));
+    assert!(error(&path).contains("did you mean `sampling`?"));
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn files_of_tokens() {
         ("u16.npy", "u32", "one row of U32 is wanted, the file has shape [40] of U16"),
         ("square.npy", "u16", "one row of U16 is wanted, the file has shape [8, 5]"),
         ("short.npy", "u16", "the file is shorter than its header says"),
-        ("u16.bin", "f32", "data.dtype: token ids are u16 or u32"),
+        ("u16.bin", "f32", "data.dtype: must be one of \"u16\", \"u32\", is \"f32\""),
     ] {
         let data = format!(r#"kind = "tokens", path = "{name}", dtype = "{dtype}""#);
         let error = error(&job(folder.path(), GPT, &data));
@@ -232,7 +232,13 @@ fn arrays_that_do_not_fit_are_errors() {
         (MLP, "x.npy", "five.npy", "u8", "has 5 among its labels, which is not below 5"),
         (MLP, "x.npy", "minus.npy", "u8", "has -1 among its labels, which is not below 5"),
         (MLP, "x.npy", "y.npy", "f32", "its elements are U8, the job's data.dtype is F32"),
-        (MLP, "x.npy", "y.npy", "i64", "data.dtype: inputs are u8, f16, bf16 or f32"),
+        (
+            MLP,
+            "x.npy",
+            "y.npy",
+            "i64",
+            "data.dtype: must be one of \"u8\", \"f16\", \"bf16\", \"f32\", is \"i64\"",
+        ),
         (MLP, "long.npy", "y.npy", "u8", "the file is longer than its header says"),
         (MLP, "huge.npy", "y.npy", "u8", "the file is shorter than its header says"),
         (MLP, "none.npy", "no.npy", "u8", "the file holds no whole sample"),

@@ -17,7 +17,8 @@ use tiebreak::run::dir::Run;
 /// Of one data file, longer than a group of 64 KiB; few of its samples are drawn.
 fn run_without_copy(folder: &Path) -> Run {
     let job = gpt_job(folder, "microbatch", "");
-    let text: Vec<u8> = (0..1_000_000u32).map(|i| b'a' + (i * i % 23 + i % 3) as u8).collect();
+    let text: Vec<u8> =
+        (0..1_000_000u32).map(|i| b'a' + (u64::from(i) * u64::from(i) % 23) as u8 + (i % 3) as u8).collect();
     fs::write(folder.join("text.txt"), text).unwrap();
     let job_text = fs::read_to_string(&job).unwrap();
     fs::write(&job, job_text.replace("path = \"text.txt\"", "path = \"text.txt\"\ncopy = false")).unwrap();

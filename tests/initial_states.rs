@@ -85,8 +85,28 @@ fn a_run_from_weights_audits_clean_and_swapped_weights_convict() {
     let Outcome::Inconsistent { step: 0, what } = &report.outcome else { panic!("{:?}", report.outcome) };
     assert!(what.contains("the weights' files give"), "{what}");
     let verdict = Verdict::from_bytes(&verdict.unwrap().to_bytes()).unwrap();
+    assert_eq!(verdict.claim.kind(), "weights");
+    println!("weights verdict: {} bytes", verdict.to_bytes().len());
+    let outcome = verdict.check(Some(&key().public())).unwrap();
+    let VerdictOutcome::Convicts(finding) = outcome else { panic!("{outcome:?}") };
+    assert!(finding.what.contains("is not the one in the weights' file"), "{}", finding.what);
+    let mut bytes = verdict.to_bytes();
+    for at in (0..bytes.len()).step_by(bytes.len() / 300 + 1) {
+        bytes[at] ^= 1;
+        let outcome = Verdict::from_bytes(&bytes).and_then(|verdict| verdict.check(Some(&key().public())));
+        assert!(!matches!(outcome, Ok(VerdictOutcome::Convicts(_))), "byte {at}");
+        bytes[at] ^= 1;
+    }
+    // The same claim about an honest run does not hold together: its state and its file are others.
+    let honest = checked(&tuned).verdict(&tuned, 0, verdict.claim.clone());
+    assert!(!matches!(honest.check(Some(&key().public())), Ok(VerdictOutcome::Convicts(_))));
+
+    // A trainer who withholds the state gains nothing, but whoever checks the verdict needs the weights.
+    fs::remove_file(swapped.layout.checkpoint(0)).unwrap();
+    let mut found = checked(&swapped);
+    checks::weights(&swapped, &mut found, std::slice::from_ref(&weights)).unwrap();
+    let verdict = found.inconsistent.unwrap().verdict.unwrap();
     assert_eq!(verdict.claim.kind(), "initial");
-    // Weights are too large to be carried: whoever checks the verdict needs them.
     let outcome = verdict.check(Some(&key().public())).unwrap();
     assert!(matches!(outcome, VerdictOutcome::NeedsReplay { step: 0, run } if run == swapped.id));
     assert_ne!(initial::of_weights(&swapped, std::slice::from_ref(&weights)).unwrap(), swapped.file.initial);
@@ -170,7 +190,7 @@ fn weights_that_do_not_fit_are_named() {
         (
             r#"weights = ["x"]
 run = "y""#,
-            "init.run: a state begins from weights or from a run, not from both",
+            "init.weights: it cannot be together with `run`; leave one of them out",
         ),
         ("optimizer_state = true", "init.optimizer_state: only a run has an optimizer state"),
         (r#"run = "nowhere""#, "is not a run"),
@@ -200,11 +220,71 @@ fn a_beginning_from_weights_that_is_killed_begins_again() {
             break;
         }
         crashes += 1;
-        let run = begin_run(&Disk::default(), &job, &out).unwrap();
+        // A crash before run.json was there leaves no run: the trainer begins again.
+        let run = Run::open(&out).unwrap_or_else(|_| begin_run(&Disk::default(), &job, &out).unwrap());
         train(&Disk::default(), &run, &mut Cpu::new(2).unwrap(), Some(&key()), &mut Silent).unwrap();
         let mut found = files(&out);
         found.retain(|(name, _)| !name.to_string_lossy().ends_with(".partial"));
         assert!(found == expected, "files differ after a crash at operation {operations}");
     }
     assert!(crashes > 10, "only {crashes} crash points were passed");
+}
+
+/// `job check` reads the weights or the run as training would, and says where the state comes from.
+#[cfg(feature = "cli")]
+#[test]
+fn job_check_opens_what_a_run_begins_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = trained(&gpt_job(folder.path(), "step", ""), &folder.path().join("first"), None);
+    fs::copy(first.layout.model(), folder.path().join("weights.safetensors")).unwrap();
+    let check = |init: &str, arguments: &[&str]| {
+        let job = job_with(folder.path(), "checked.toml", init);
+        let run = std::process::Command::new(env!("CARGO_BIN_EXE_tiebreak"))
+            .args(["job", "check"])
+            .arg(&job)
+            .args(arguments)
+            .output()
+            .unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (run.status.code(), text(run.stdout), text(run.stderr))
+    };
+    let bytes = fs::metadata(first.layout.model()).unwrap().len();
+    let run = serde_json::json!(first.id);
+    for (init, said, json) in [
+        ("", "initial state: made from the seed".to_string(), serde_json::json!({ "kind": "seed" })),
+        (
+            r#"weights = ["weights.safetensors"]"#,
+            "initial state: the weights in weights.safetensors (".into(),
+            serde_json::json!({ "kind": "weights", "paths": ["weights.safetensors"] }),
+        ),
+        (
+            r#"run = "first""#,
+            format!("initial state: the final state of the run {} in first; optimizer slots begin", first.id),
+            serde_json::json!({ "kind": "run", "path": "first", "run": run, "optimizer_state": false }),
+        ),
+        (
+            "run = \"first\"\noptimizer_state = true",
+            "optimizer slots are taken too".into(),
+            serde_json::json!({ "kind": "run", "path": "first", "run": run, "optimizer_state": true }),
+        ),
+    ] {
+        let (code, stdout, stderr) = check(init, &[]);
+        assert_eq!(code, Some(0), "{stderr}");
+        assert!(stdout.contains(&said), "{stdout}");
+        let mut found = serde_json::from_str::<serde_json::Value>(&check(init, &["--json"]).1).unwrap();
+        let found = found["initial"].as_object_mut().unwrap();
+        if let Some(files) = found.remove("files") {
+            assert_eq!((files.as_array().unwrap().len(), &files[0]["bytes"]), (1, &bytes.into()));
+        }
+        assert_eq!(&serde_json::Value::from(found.clone()), &json);
+    }
+    fs::write(folder.path().join("weights.safetensors"), b"no weights").unwrap();
+    for (init, wanted) in [
+        (r#"weights = ["weights.safetensors"]"#, "weights.safetensors"),
+        (r#"weights = ["nowhere.safetensors"]"#, "nowhere.safetensors"),
+        (r#"run = "nowhere""#, "is not a run"),
+    ] {
+        let (code, stdout, stderr) = check(init, &[]);
+        assert!(code != Some(0) && stdout.is_empty() && stderr.contains(wanted), "{code:?} {stderr}");
+    }
 }

@@ -9,6 +9,7 @@ use std::process::Command;
 use tiebreak::job::Job;
 use tiebreak::job::parse::JobText;
 use tiebreak::job::reference::{Key, Presence, Type, keys, keys_of};
+use tiebreak::job::spec::DataSpec;
 use tiebreak::program::products::ProductClass;
 use toml::{Table, Value};
 
@@ -93,13 +94,14 @@ fn kinds(table: &str) -> Vec<Option<&'static str>> {
 fn job_with(table: &str, kind: Option<&str>) -> Table {
     let model = match (table, kind) {
         ("model", Some(kind)) => kind,
-        ("data", Some("idx")) => "mlp",
+        ("data", Some("idx" | "arrays")) => "mlp",
         ("data", Some("cifar10")) => "resnet",
         _ => "gpt",
     };
-    let data = match model {
-        "gpt" => "bytes",
-        "mlp" => "idx",
+    let data = match (table, kind, model) {
+        ("data", Some(kind), _) => kind,
+        (_, _, "gpt") => "bytes",
+        (_, _, "mlp") => "idx",
         _ => "cifar10",
     };
     let optimizer = if table == "optimizer" { kind.unwrap_or("adamw") } else { "adamw" };
@@ -122,17 +124,29 @@ fn tables() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
     paths.flat_map(|path| kinds(path).into_iter().map(move |kind| (path, kind)))
 }
 
+/// Writes a key of a table with this value, beside what its example needs and without what it excludes.
+fn write(job: &mut Table, key: &Key, kind: Option<&str>, example: &str) {
+    let rivals = keys_of(key.table(), kind).filter(|other| other.excludes() == Some(key.name()));
+    let rivals: Vec<&str> = rivals.map(Key::name).chain(key.excludes()).collect();
+    let table = table_at(job, key.table(), kind);
+    rivals.into_iter().for_each(|name| drop(table.remove(name)));
+    table.extend(toml::from_str::<Table>(key.beside).unwrap());
+    table.insert(if key.name() == "*" { "head" } else { key.name() }.into(), value(example));
+}
+
+fn parse(job: &Table) -> Result<Job, String> {
+    Job::parse("job.toml", &text(job)).map_err(|error| error.to_string())
+}
+
 #[test]
 fn every_example_parses_and_bounds_are_kept() {
     for (path, kind) in tables() {
         let job = job_with(path, kind);
-        let parse = |job: &Table| Job::parse("job.toml", &text(job)).map_err(|error| error.to_string());
         parse(&job).unwrap_or_else(|error| panic!("the shortest job of {path} {kind:?}: {error}"));
         for key in keys_of(path, kind).filter(|key| key.name() != "kind" && key.ty != Type::Table) {
-            let name = if key.name() == "*" { "head" } else { key.name() };
             let with = |example: &str| {
                 let mut job = job.clone();
-                table_at(&mut job, path, kind).insert(name.into(), value(example));
+                write(&mut job, key, kind, example);
                 parse(&job)
             };
             if let Err(error) = with(key.example) {
@@ -146,6 +160,44 @@ fn every_example_parses_and_bounds_are_kept() {
                 let named = key.path.replace('*', "head");
                 assert!(error.contains(&format!("{named}: must be ")), "{named} = {wrong}: {error}");
             }
+        }
+    }
+}
+
+#[test]
+fn keys_that_exclude_each_other_are_refused_together() {
+    let mut pairs = 0;
+    for (path, kind) in tables() {
+        for key in keys_of(path, kind) {
+            let Some(other) = key.excludes() else { continue };
+            let other = keys_of(path, kind).find(|key| key.name() == other).expect(key.path);
+            let mut job = job_with(path, kind);
+            write(&mut job, other, kind, other.example);
+            let example = if key.ty == Type::Table { "{}" } else { key.example };
+            table_at(&mut job, path, kind).insert(key.name().into(), value(example));
+            let error = parse(&job).expect_err(key.path);
+            // Which of the two is named depends on their order in the text.
+            let why = |key: &Key, other: &Key| {
+                format!("{}: it cannot be together with `{}`", key.path, other.name())
+            };
+            let fine = [why(key, other), why(other, key)].iter().any(|why| error.contains(why));
+            assert!(fine, "{} and {}: {error}", key.path, other.path);
+            pairs += 1;
+        }
+    }
+    assert!(pairs > 10, "{pairs}");
+}
+
+/// A required key is missed, unless the one that may stand in its place is there.
+#[test]
+fn required_keys_are_missed() {
+    for (path, kind) in tables() {
+        for key in keys_of(path, kind).filter(|key| key.presence == Presence::Required) {
+            let mut job = job_with(path, kind);
+            table_at(&mut job, path, kind).remove(key.name()).expect(key.path);
+            let error = parse(&job).expect_err(key.path);
+            let or = if key.or.is_empty() { String::new() } else { format!("; or write `{}`", key.or) };
+            assert!(error.contains("the key is missing; it is ") && error.ends_with(&or), "{error}");
         }
     }
 }
@@ -183,8 +235,17 @@ fn refusal(job: &Table) -> String {
     refused.message().to_string()
 }
 
+/// The keys of a table that serde does not list, since they stand beside a flattened enum. A field that this does not name does not compile.
+fn beside_flattened(path: &str) -> Vec<String> {
+    if path != "data" {
+        return Vec::new();
+    }
+    let DataSpec { sampling: _, copy: _, files: _ } = parse(&job_with(path, Some("bytes"))).unwrap().data;
+    ["sampling", "copy"].map(str::to_string).to_vec()
+}
+
 #[test]
-fn the_table_lists_what_serde_accepts() {
+fn the_table_lists_the_keys_that_serde_accepts() {
     let classes: BTreeSet<String> = ProductClass::ALL.iter().map(|class| class.name().to_string()).collect();
     for (path, kind) in tables() {
         let mut job = job_with(path, kind);
@@ -196,14 +257,29 @@ fn the_table_lists_what_serde_accepts() {
             .map(str::to_string)
             .collect();
         let listed = if listed == BTreeSet::from(["*".to_string()]) { classes.clone() } else { listed };
-        assert_eq!(expected(&refusal(&job)), listed, "{path} {kind:?}");
-    }
-    for key in keys() {
-        if let Type::Choice(choices) = key.ty {
-            let mut job = job_with(key.table(), key.kind);
-            table_at(&mut job, key.table(), key.kind).insert(key.name().into(), value("\"no such thing\""));
-            let choices = choices.iter().map(|choice| choice.to_string()).collect();
-            assert_eq!(expected(&refusal(&job)), choices, "{}", key.path);
+        let mut accepted = expected(&refusal(&job));
+        for name in beside_flattened(path) {
+            assert!(accepted.insert(name.clone()), "serde lists {name} itself");
         }
+        assert_eq!(accepted, listed, "{path} {kind:?}");
+    }
+}
+
+#[test]
+fn the_table_lists_the_choices_that_serde_accepts() {
+    let chosen = |key: &Key| match key.ty {
+        Type::Choice(choices) => choices.iter().map(|choice| choice.to_string()).collect(),
+        _ => BTreeSet::new(),
+    };
+    for key in keys().filter(|key| matches!(key.ty, Type::Choice(_))) {
+        let mut job = job_with(key.table(), key.kind);
+        table_at(&mut job, key.table(), key.kind).insert(key.name().into(), value("\"no such thing\""));
+        // Kinds of one table may have different choices of one type of serde's.
+        let mut listed: BTreeSet<String> =
+            keys().filter(|other| other.path == key.path).flat_map(chosen).collect();
+        if key.path == "data.dtype" {
+            assert!(listed.insert("i64".into()), "only labels are i64, and no key says so");
+        }
+        assert_eq!(expected(&refusal(&job)), listed, "{}", key.path);
     }
 }

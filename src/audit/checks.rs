@@ -284,7 +284,7 @@ const WEIGHTS_NOT_CHECKED: &str =
 fn initial_state(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     let state = checked.transcript.records[0].state();
     let origin = &run.file.origin;
-    let expected = origin.expected(&run.program, &run.seed);
+    let expected = origin.expected(&run.program, run.key());
     let expected = expected.map_err(|why| RunError::malformed(&run.layout.run_json(), why))?;
     let same = match expected {
         Expected::State(expected) => state == expected,
@@ -321,7 +321,8 @@ pub fn weights(run: &Run, checked: &mut Checked, paths: &[PathBuf]) -> Result<()
     checked.not_checked.retain(|note| note != WEIGHTS_NOT_CHECKED);
     if checked.transcript.records[0].state() != expected {
         let what = "record 0 does not commit the initial state that the weights' files give";
-        return checked.fail(run, 0, what, |_| Ok((Some(0), Claim::Initial)));
+        let claim = super::weights::claim(run, paths)?.unwrap_or(Claim::Initial);
+        return checked.fail(run, 0, what, |_| Ok((Some(0), claim)));
     }
     checked.passed.push("record 0 is the initial state that the weights' files give".into());
     Ok(())

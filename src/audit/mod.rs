@@ -12,6 +12,7 @@ pub mod plan;
 mod replay;
 mod report;
 pub mod rounding;
+mod weights;
 
 use std::time::{Duration, Instant};
 

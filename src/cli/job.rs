@@ -3,16 +3,17 @@
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, job_reference};
 use crate::engine::liveness::step_bytes;
 use crate::job::Job;
 use crate::job::identity::{philox_key, program_digest, seed};
+use crate::job::initial::InitialOrigin;
 use crate::job::manifest::files_root;
 use crate::program::step::{Program, state_bytes};
 use crate::run::data::JobData;
-use crate::run::{read_job, read_program};
+use crate::run::{RunError, initial, read_job, read_program};
 
 /// Look at job files.
 #[derive(clap::Args)]
@@ -23,7 +24,7 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Check a job file and its data: errors name the key and the line, or the file.
+    /// Check a job file, its data, and the weights or the run that it begins from: errors name the key and the line, or the file.
     #[command(after_help = "Example: tiebreak job check assets/jobs/demo.toml")]
     Check { job: PathBuf },
     /// Print every key of a job file: type, bounds, default, unit, meaning and an example.
@@ -54,6 +55,32 @@ fn check_data(path: &Path, job: &Job, program: &Program) -> Result<Checked, Fail
     Ok(Checked { samples: data.dataset.samples(), bytes: data.dataset.bytes(), unused, drawn })
 }
 
+/// Reads what the initial state is made from, as training would. Where it comes from: in words, and as JSON.
+fn check_initial(path: &Path, job: &Job, program: &Program) -> Result<(String, Value), Failure> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let origin = initial::of_job(job, program, folder)?.map_or(InitialOrigin::Seed, |(_, origin)| origin);
+    Ok(match &origin {
+        InitialOrigin::Seed => ("made from the seed".into(), json!({ "kind": "seed" })),
+        InitialOrigin::Weights { files } => {
+            let bytes: u64 = files.iter().map(|file| file.bytes).sum();
+            let paths = job.init.weights.join(", ");
+            let text =
+                format!("the weights in {paths} ({}); optimizer slots begin at zero", bytes_text(bytes));
+            (text, json!({ "kind": "weights", "paths": job.init.weights, "files": files }))
+        }
+        InitialOrigin::Run(earlier) => {
+            let path = job.init.run.as_deref().unwrap_or_default();
+            let (run, ..) = earlier.finish().map_err(|why| RunError::malformed(&folder.join(path), why))?;
+            let slots = if earlier.optimizer_state { "are taken too" } else { "begin at zero" };
+            let text = format!("the final state of the run {run} in {path}; optimizer slots {slots}");
+            (
+                text,
+                json!({ "kind": "run", "path": path, "run": run, "optimizer_state": earlier.optimizer_state }),
+            )
+        }
+    })
+}
+
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
         Command::Check { job } => check(printer, job),
@@ -74,6 +101,7 @@ fn check(printer: Printer, path: PathBuf) -> CommandResult {
     let (state, peak) = (state_bytes(&program.state()), step_bytes(&program));
     let digest = program_digest(&program);
     let data = check_data(&path, &job, &program)?;
+    let (origin, initial) = check_initial(&path, &job, &program)?;
     for path in &data.unused {
         printer.say(format!("warning: {path} is shorter than a sample; nothing of it is drawn"));
     }
@@ -83,7 +111,7 @@ fn check(printer: Printer, path: PathBuf) -> CommandResult {
     printer.result(
         format!(
             "{}: {} parameters, {} steps of {} samples\n{} samples in {} of data: {steps_per_epoch:.1} steps an epoch, {epochs:.2} \
-             epochs; the batches of steps {} were drawn\nstate {}, tensors of a step take {} at most\n\
+             epochs; the batches of steps {} were drawn\ninitial state: {origin}\nstate {}, tensors of a step take {} at most\n\
              {} + {} + {} operators (micro-batch, accumulation, update)\njob     {}\nprogram {digest}",
             path.display(),
             program.parameter_count(),
@@ -109,6 +137,7 @@ fn check(printer: Printer, path: PathBuf) -> CommandResult {
             "steps_drawn": data.drawn,
             "steps_per_epoch": steps_per_epoch,
             "epochs": epochs,
+            "initial": initial,
             "state_bytes": state,
             "step_bytes": peak,
             "nodes": nodes,

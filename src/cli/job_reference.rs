@@ -1,5 +1,7 @@
 //! The reference of every job key, rendered: Markdown (`docs/JOB.md`) and a JSON Schema (`docs/job.schema.json`).
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 
 use crate::job::reference::{Key, Presence, Type, keys, keys_of};
@@ -36,14 +38,14 @@ fn kinds(table: &str) -> Vec<Option<&'static str>> {
 pub fn markdown() -> String {
     let mut page = INTRODUCTION.to_string();
     page += "\nThe shortest job of each model has the keys that are required:\n";
+    let example = |job: String| format!("\n```toml\n{job}```\n");
     for (model, data, optimizer) in
         [("gpt", "bytes", "adamw"), ("mlp", "idx", "sgd"), ("resnet", "cifar10", "sgd")]
     {
-        page += &format!(
-            "\n```toml\n{}```\n",
-            shortest([("model", model), ("data", data), ("optimizer", optimizer)])
-        );
+        page += &example(shortest(&[("model", model), ("data", data), ("optimizer", optimizer)], ""));
     }
+    page += "\nA job may name a program file in place of model, optimizer and batch:\n";
+    page += &example(shortest(&[("data", "bytes")], "program"));
     for (table, kinds) in tables() {
         for kind in kinds {
             let rows: Vec<String> = keys_of(table, kind).map(|key| row(key, kind)).collect();
@@ -65,19 +67,21 @@ pub fn markdown() -> String {
 
 fn row(key: &Key, kind: Option<&str>) -> String {
     let without = match key.presence {
-        Presence::Required => "required".into(),
+        Presence::Required if key.or.is_empty() => "required".into(),
+        Presence::Required => format!("required, or `{}` in its place", key.or),
         Presence::Optional(value) => format!("`{value}`"),
         Presence::Absent(meaning) => meaning.into(),
     };
-    let rule = if key.rule.is_empty() { String::new() } else { format!("; {}", key.rule) };
+    let rules: String = rules(key).iter().map(|rule| format!("; {rule}")).collect();
+    let beside: String = key.beside.lines().map(|line| format!(" beside `{line}`")).collect();
     let example = match (key.ty, key.name(), kind) {
         (Type::Table, ..) => String::new(),
         (_, "kind", Some(kind)) => format!("`kind = \"{kind}\"`"),
         (_, "*", _) => format!("`head = {}`", key.example),
-        (_, name, _) => format!("`{name} = {}`", key.example),
+        (_, name, _) => format!("`{name} = {}`{beside}", key.example),
     };
     format!(
-        "| `{}` | {}{rule} | {without} | {} | {} | {example} |",
+        "| `{}` | {}{rules} | {without} | {} | {} | {example} |",
         key.name(),
         key.ty,
         key.unit,
@@ -85,11 +89,22 @@ fn row(key: &Key, kind: Option<&str>) -> String {
     )
 }
 
-/// A job with the examples of all required keys of these kinds: (table, kind).
-fn shortest(kinds: [(&str, &str); 3]) -> String {
+/// What a key's type does not say of its value, and of the keys beside it.
+fn rules(key: &Key) -> Vec<String> {
+    let not_with = (!key.not_with.is_empty()).then(|| format!("not together with `{}`", key.not_with));
+    let rule = (!key.rule.is_empty()).then(|| key.rule.to_string());
+    rule.into_iter().chain(not_with).collect()
+}
+
+/// A job with the examples of all required keys of these kinds: (table, kind). The key `instead` stands where it may.
+fn shortest(kinds: &[(&str, &str)], instead: &str) -> String {
     let mut text = String::new();
-    let required = |table, kind| {
-        keys_of(table, kind).filter(|key| key.presence == Presence::Required).copied().collect::<Vec<Key>>()
+    let required = |table: &str, kind: Option<&str>| -> Vec<Key> {
+        let keys = keys_of(table, kind).filter(|key| match key.presence {
+            Presence::Required => instead.is_empty() || key.or != instead,
+            _ => key.path == instead,
+        });
+        keys.copied().collect()
     };
     let (tables, scalars): (Vec<Key>, Vec<Key>) =
         required("", None).into_iter().partition(|key| key.ty == Type::Table);
@@ -126,6 +141,8 @@ fn table_schema(table: &str) -> Value {
 fn object(table: &str, kind: Option<&str>) -> Value {
     let mut properties = Map::new();
     let mut required = Vec::new();
+    // Keys in whose place one other may stand, by that key; and pairs of which there is one at most.
+    let (mut replaced, mut pairs) = (BTreeMap::<&str, Vec<&str>>::new(), Vec::new());
     for key in keys_of(table, kind) {
         let mut schema = match key.ty {
             Type::Table => table_schema(key.path),
@@ -142,17 +159,26 @@ fn object(table: &str, kind: Option<&str>) -> Value {
             let classes = ProductClass::ALL.map(ProductClass::name);
             return json!({ "type": "object", "propertyNames": { "enum": classes }, "additionalProperties": schema });
         }
-        if key.presence == Presence::Required {
-            required.push(key.name());
+        match (key.presence, key.or) {
+            (Presence::Required, "") => required.push(key.name()),
+            (Presence::Required, or) => replaced.entry(or).or_default().push(key.name()),
+            _ => {}
         }
+        pairs.extend(key.excludes().map(|other| json!({ "not": { "required": [key.name(), other] } })));
         properties.insert(key.name().into(), schema);
     }
-    json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
+    let mut object = json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false });
+    let either = |(or, keys)| json!({ "anyOf": [{ "required": keys }, { "required": [or] }] });
+    let all: Vec<Value> = replaced.into_iter().map(either).chain(pairs).collect();
+    if !all.is_empty() {
+        object["allOf"] = json!(all);
+    }
+    object
 }
 
 fn description(key: &Key) -> String {
     let mut text = key.meaning.to_string();
-    for (name, more) in [("Unit", key.unit), ("Bounds", key.rule)] {
+    for (name, more) in [("Unit", key.unit), ("Bounds", &rules(key).join("; "))] {
         if !more.is_empty() {
             text += &format!(" {name}: {more}.");
         }

@@ -16,9 +16,10 @@ use crate::commit::tensor::Hash;
 use crate::commit::trace::{leaf_count, leaf_name, leaf_place};
 use crate::commit::tree_head::{Head, Signed};
 use crate::commit::{Malformed, merkle, multiproof, table, tensor};
-use crate::job::data::{DataError, Dataset, batch_digest};
+use crate::job::data::{Dataset, batch_digest};
 use crate::job::identity::{Identity, RunSummary, other_contract, philox_key, program_digest};
 use crate::job::initial::{Expected, InitialOrigin};
+use crate::job::manifest::DataError;
 use crate::job::manifest::{self, FileManifest, FileSlices, files_root};
 use crate::job::{Granularity, Job};
 use crate::program::graph::{TensorId, TensorType};
@@ -156,7 +157,7 @@ impl Context {
                         "the initial state of its own computation",
                     ));
                 }
-                match self.origin.expected(&self.program, &self.seed)? {
+                match self.origin.expected(&self.program, philox_key(&self.seed))? {
                     Expected::State(expected) => {
                         steps.push(format!("the initial state follows from {}", self.origin.source()));
                         let predicate = format!("the one that {} gives", self.origin.source());
@@ -165,6 +166,7 @@ impl Context {
                     Expected::InFiles => Ok(Shown::Replay { step: 0 }),
                 }
             }
+            (Claim::Weights(claim), Record::Initial { state, .. }) => self.weights(&state, claim, steps),
             (Claim::Final { last }, Record::Final { roots, steps: count, .. }) => {
                 let last_record = self.proven(last, &self.head)?;
                 let Record::Step { step, .. } = last_record else {
@@ -218,7 +220,7 @@ impl Context {
             }
             Claim::Batch { files, slices } => self.batch(step, files, slices, steps),
             Claim::Step { .. } => Ok(Shown::Replay { step: step.step }),
-            Claim::Initial | Claim::Final { .. } | Claim::Fork { .. } => {
+            Claim::Initial | Claim::Weights(_) | Claim::Final { .. } | Claim::Fork { .. } => {
                 Err(wrong("the record is of another kind than the claim needs"))
             }
         }

@@ -11,3 +11,4 @@ pub mod rounding;
 pub mod size;
 mod tile;
 pub mod verdict;
+mod weights;

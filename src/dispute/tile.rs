@@ -49,6 +49,16 @@ fn pieces(ty: &TensorType, input: &ProvenInput) -> Result<Vec<(usize, Hash)>, Ma
     if rest.is_empty() { Ok(pieces) } else { Err(wrong("an input has bytes of no slice")) }
 }
 
+/// Checks that slices are of the tensor whose digest stands beside them.
+pub(super) fn check_slices(ty: &TensorType, input: &ProvenInput) -> Result<(), Malformed> {
+    let count = tensor::piece_count(ty.bytes(), SLICE_BYTES);
+    let root = multiproof::root(multiproof::blake3, count, &pieces(ty, input)?, &input.siblings.0)?;
+    if tensor::digest_from_root(ty, &root) != input.commitment.digest {
+        return Err(wrong("an input slice is not what the run committed to"));
+    }
+    Ok(())
+}
+
 impl Context {
     fn origin(&self, step: &StepRecord, phase: Phase, id: TensorId) -> Option<Origin> {
         origin(&self.program, &self.job, &self.seed, step.step, phase, id)
@@ -108,13 +118,7 @@ impl Context {
             }
             let from = self.origin(step, phase, id).ok_or_else(|| wrong("an input has no origin"))?;
             self.input_commitment(step, &state.state(), &from, &input.commitment)?;
-            let ty = graph.tensor(id);
-            let pieces = pieces(ty, input)?;
-            let count = tensor::piece_count(ty.bytes(), SLICE_BYTES);
-            let root = multiproof::root(multiproof::blake3, count, &pieces, &input.siblings.0)?;
-            if tensor::digest_from_root(ty, &root) != input.commitment.digest {
-                return Err(wrong("an input slice is not what the run committed to"));
-            }
+            check_slices(graph.tensor(id), input)?;
             for (&slice, bytes) in input.slices.iter().zip(input.bytes.0.chunks(SLICE_BYTES)) {
                 slices.insert(id, slice, bytes.to_vec());
             }

@@ -161,6 +161,18 @@ pub struct RoundingClaim {
     pub inputs: Vec<ProvenInput>,
 }
 
+/// An element of the initial state is not the one in the files of weights that the run names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WeightsClaim {
+    /// The element of the tensor, row-major.
+    pub element: usize,
+    /// The slice of the state's tensor that holds it; `tensor` is the place in the state's table.
+    pub state: ProvenInput,
+    /// The slices of the file (its place among those that the run names) that hold its header and the element.
+    pub file: DataSlices,
+}
+
 /// A scalar of a record that an output of the step's graphs gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -258,6 +270,8 @@ pub enum Claim {
     },
     /// Record 0 does not commit the initial state that the job and seed give.
     Initial,
+    /// Record 0 commits a state with another element than the weights that the run names.
+    Weights(Box<WeightsClaim>),
     /// The record's learning rate is not the schedule's.
     LearningRate,
     /// The record's cursor is not the number of samples drawn.
@@ -299,6 +313,7 @@ impl Claim {
             Claim::Binding { .. } => "binding",
             Claim::Scalar { .. } => "scalar",
             Claim::Initial => "initial",
+            Claim::Weights(_) => "weights",
             Claim::LearningRate => "learning_rate",
             Claim::Cursor => "cursor",
             Claim::Batch { .. } => "batch",

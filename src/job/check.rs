@@ -52,6 +52,12 @@ impl Place<'_> {
             let Some(key) = self.find(kind, name) else {
                 return Err(self.wrong(at, name, self.unknown(kind, name)));
             };
+            if let Some(other) = key.excludes()
+                && has(table, other)
+            {
+                let why = format!("it cannot be together with `{other}`; leave one of them out");
+                return Err(self.wrong(at, name, why));
+            }
             match value.get_ref() {
                 DeValue::Table(inner) if key.ty == Type::Table => {
                     Place { table: key.path, path: self.child(name), at }.check(inner)?;

@@ -1,10 +1,13 @@
 //! Where an initial state comes from, and what its digest must be if that follows from what a run declares.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 use super::Job;
-use super::identity::philox_key;
-use super::manifest::{self, FileManifest};
+use super::data::safetensors::{PREAMBLE, header_len, place};
+use super::element::Element;
+use super::manifest::{self, DataError, DataFile, FileManifest};
 use crate::arith::words::bytes_of;
 use crate::commit::codec::Encoder;
 use crate::commit::digest::{Digest, hash};
@@ -14,44 +17,7 @@ use crate::commit::state::{StateRoots, state_digest};
 use crate::commit::tree_head::Head;
 use crate::commit::{Malformed, tensor};
 use crate::program::init;
-use crate::program::step::Program;
-
-/// The most files of weights.
-pub const WEIGHTS_MAX: usize = 4096;
-
-/// The `[init]` table of a job: from what the initial state is made. Absent, or empty: from the seed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct InitSpec {
-    /// Safetensors files of the parameters (and buffers), relative to the job file. Optimizer slots begin at zero.
-    #[serde(default)]
-    pub weights: Vec<String>,
-    /// The folder of a finished run of the same parameters, relative to the job file: its final state.
-    #[serde(default)]
-    pub run: Option<String>,
-    /// With `run`: also its optimizer slots, not zeros.
-    #[serde(default)]
-    pub optimizer_state: bool,
-}
-
-impl InitSpec {
-    /// What is wrong, if anything: (key, why).
-    pub fn error(&self) -> Option<(&'static str, String)> {
-        if self.run.is_some() && !self.weights.is_empty() {
-            return Some(("run", "a state begins from weights or from a run, not from both".into()));
-        }
-        if self.optimizer_state && self.run.is_none() {
-            return Some((
-                "optimizer_state",
-                "only a run has an optimizer state: name one with init.run".into(),
-            ));
-        }
-        if self.weights.len() > WEIGHTS_MAX {
-            return Some(("weights", format!("at most {WEIGHTS_MAX} files")));
-        }
-        None
-    }
-}
+use crate::program::step::{Program, StateTensor};
 
 /// A finished run that another one goes on from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -160,13 +126,13 @@ impl InitialOrigin {
         hash("tiebreak 2 initial-origin", &e.0)
     }
 
-    /// What the initial state must be.
+    /// What the initial state must be; `key` is the seed's Philox key.
     ///
     /// # Errors
     /// If an earlier run's record does not hold together.
-    pub fn expected(&self, program: &Program, seed: &Digest) -> Result<Expected, Malformed> {
+    pub fn expected(&self, program: &Program, key: [u32; 2]) -> Result<Expected, Malformed> {
         Ok(match self {
-            InitialOrigin::Seed => Expected::State(seeded_digest(program, seed)),
+            InitialOrigin::Seed => Expected::State(seeded_digest(program, key)),
             InitialOrigin::Weights { .. } => Expected::InFiles,
             InitialOrigin::Run(earlier) => {
                 let (_, _, StateRoots([parameters, buffers, slots])) = earlier.finish()?;
@@ -177,12 +143,39 @@ impl InitialOrigin {
     }
 }
 
-/// The state digest of init(seed), one tensor in memory at a time.
-pub fn seeded_digest(program: &Program, seed: &Digest) -> Digest {
+/// An element of a state tensor as a file of weights has it, a binary32 pattern: of the tensor `NAME`, or `param/NAME`, or for a buffer
+/// `buffer/NAME`.
+///
+/// # Errors
+/// If the file is no safetensors file, has no such tensor of floats of that shape, or the bytes are not at hand.
+pub fn weights_element(file: &mut DataFile, tensor: &StateTensor, element: u64) -> Result<u32, DataError> {
+    let wrong = |path: &Path, why: String| DataError::invalid(path, why);
+    let path = file.path().to_path_buf();
+    let preamble = file.read(0, PREAMBLE)?.first_chunk().copied().unwrap_or_default();
+    let len = header_len(preamble).map_err(|why| wrong(&path, why))?;
+    let header = file.read(PREAMBLE as u64, len)?;
+    let plain = tensor.name.strip_prefix("param/").unwrap_or(&tensor.name);
+    let found = place(&header, plain, file.bytes()).or_else(|_| place(&header, &tensor.name, file.bytes()));
+    let found = found.map_err(|why| wrong(&path, why))?;
+    let shape: Vec<u64> = tensor.shape.iter().map(|&d| u64::from(d)).collect();
+    let floats = matches!(found.element, Element::F16 | Element::Bf16 | Element::F32);
+    let elements: u64 = shape.iter().product();
+    if !floats || found.shape != shape || element >= elements {
+        let why = format!("{} is no tensor of floats of shape {shape:?} with element {element}", tensor.name);
+        return Err(wrong(&path, why));
+    }
+    let size = found.element.size();
+    let bytes = file.read(found.first + element * size, size as usize)?;
+    let words = found.element.words(&bytes).map_err(|_| wrong(&path, "it is no float".into()))?;
+    words.first().copied().ok_or_else(|| wrong(&path, "it is no float".into()))
+}
+
+/// The state digest of init(seed), one tensor in memory at a time; `key` is the seed's Philox key.
+pub fn seeded_digest(program: &Program, key: [u32; 2]) -> Digest {
     let table = program.state();
     let digests: Vec<Digest> = (0..table.len())
         .map(|i| {
-            let words = init::state_tensor(program, philox_key(seed), i);
+            let words = init::state_tensor(program, key, i);
             tensor::digest(&table[i].ty(), &bytes_of(&words))
         })
         .collect();

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::data::DataError;
 use crate::commit::codec::Encoder;
 use crate::commit::digest::Digest;
 use crate::commit::tensor::{Hash, SLICE_BYTES, piece_value, piece_values};
@@ -22,8 +21,38 @@ pub const FILES_MAX: usize = 1 << 16;
 pub const GROUP_BYTES: usize = 64 * 1024;
 /// Slices of a group.
 const GROUP_SLICES: usize = GROUP_BYTES / SLICE_BYTES;
-/// Groups kept in memory for each file.
+/// Groups kept in memory, of all files that are read together: 256 MiB.
 const CACHED_GROUPS: usize = 4096;
+
+/// What can be wrong with data, by blame.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    /// The file is not what its manifest or its format says.
+    #[error("{}: {source}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Malformed,
+    },
+    /// The bytes could not be read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The job's model does not fit its data.
+    #[error("{0}")]
+    Job(String),
+}
+
+impl DataError {
+    pub(in crate::job) fn invalid(path: &Path, why: impl Into<String>) -> DataError {
+        DataError::Malformed { path: path.to_path_buf(), source: Malformed::invalid("file", why) }
+    }
+}
 
 /// A file's promise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,8 +117,11 @@ impl GroupTree {
                 return Err(io::Error::other(format!("the file has more than {FILE_MAX} bytes")));
             }
             hasher.update(&group);
-            // A count of two, whatever it is: the only group of a file is its root, and set below.
-            groups.push(piece_value(&group, GROUP_BYTES, groups.len(), 2));
+            // A count of two, whatever it is: the only group of a file is its root, and set below. An empty one is no subtree.
+            groups.push(match group.is_empty() {
+                true => [0; 32],
+                false => piece_value(&group, GROUP_BYTES, groups.len(), 2),
+            });
             if group.len() < GROUP_BYTES {
                 break;
             }
@@ -136,7 +168,7 @@ impl<T: Read + Seek + Send> Source for T {}
 /// Bytes of a file that are right.
 enum Contents {
     /// Read and checked, group by group.
-    Source { source: Box<dyn Source>, tree: GroupTree, checked: HashMap<usize, Arc<Vec<u8>>> },
+    Source { source: Box<dyn Source>, tree: GroupTree, checked: HashMap<usize, Arc<Vec<u8>>>, most: usize },
     /// The slices that a verdict carries.
     Slices(BTreeMap<usize, Vec<u8>>),
 }
@@ -165,7 +197,7 @@ pub struct DataFile {
 impl DataFile {
     /// A file of this manifest whose bytes come from `source`. `path` names it in errors.
     pub fn new(path: PathBuf, manifest: FileManifest, tree: GroupTree, source: Box<dyn Source>) -> DataFile {
-        let contents = Contents::Source { source, tree, checked: HashMap::new() };
+        let contents = Contents::Source { source, tree, checked: HashMap::new(), most: CACHED_GROUPS };
         DataFile { path, manifest, contents, touched: BTreeSet::new() }
     }
 
@@ -202,6 +234,13 @@ impl DataFile {
     /// A file of which nothing is at hand.
     pub fn absent(path: PathBuf, manifest: FileManifest) -> DataFile {
         DataFile { path, manifest, contents: Contents::Slices(BTreeMap::new()), touched: BTreeSet::new() }
+    }
+
+    /// Shares the memory for checked groups among so many files.
+    pub fn share_memory(&mut self, files: usize) {
+        if let Contents::Source { most, .. } = &mut self.contents {
+            *most = (CACHED_GROUPS / files.max(1)).max(1);
+        }
     }
 
     /// The file, for errors.
@@ -252,7 +291,7 @@ impl DataFile {
 
     /// The bytes of a group, checked.
     fn group(&mut self, number: usize) -> Result<Arc<Vec<u8>>, DataError> {
-        let Contents::Source { source, tree, checked } = &mut self.contents else {
+        let Contents::Source { source, tree, checked, most } = &mut self.contents else {
             return Err(DataError::invalid(&self.path, "only slices of the file are at hand"));
         };
         if let Some(group) = checked.get(&number) {
@@ -272,7 +311,7 @@ impl DataFile {
             let why = format!("bytes {first} to {end} are not what the manifest promises");
             return Err(DataError::invalid(&self.path, why));
         }
-        if checked.len() >= CACHED_GROUPS {
+        if checked.len() >= *most {
             checked.clear();
         }
         let group = Arc::new(bytes);
@@ -371,6 +410,16 @@ mod tests {
             assert!(open().read(len as u64, 1).unwrap_err().to_string().contains("too short"));
             assert!(open().read(u64::MAX, 2).is_err());
         }
+    }
+
+    #[test]
+    fn an_empty_file_has_a_tree() {
+        let (manifest, tree) = GroupTree::of(&mut [].as_slice()).unwrap();
+        assert_eq!((manifest.bytes, manifest.root.0), (0, *blake3::hash(b"").as_bytes()));
+        assert_eq!(GroupTree::decode(&tree.encode(), &manifest), Ok(tree.clone()));
+        let mut file = DataFile::new("empty".into(), manifest, tree, Box::new(Cursor::new(Vec::new())));
+        assert_eq!(file.read(0, 0).unwrap(), [0u8; 0]);
+        assert!(file.read(0, 1).unwrap_err().to_string().contains("too short"));
     }
 
     #[test]

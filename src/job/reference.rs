@@ -66,8 +66,12 @@ pub struct Key {
     pub ty: Type,
     /// Whether it has to be written, and what holds without it.
     pub presence: Presence,
-    /// The key of the same table that may stand in its place; empty if there is none.
+    /// The key of the same table that may stand in its place, and not beside it; empty if there is none.
     pub or: &'static str,
+    /// The key of the same table that must not be written beside it; empty if there is none, or `or` names it.
+    pub not_with: &'static str,
+    /// Keys of the same table without which the example is wrong, as lines of TOML; empty if it needs none.
+    pub beside: &'static str,
     /// The unit of the value; empty if it has none.
     pub unit: &'static str,
     /// Bounds that the type does not say; empty if there are none.
@@ -89,12 +93,25 @@ impl Key {
         self.path.rsplit_once('.').map_or(self.path, |(_, name)| name)
     }
 
+    /// The key of the same table that must not be written beside this one.
+    pub fn excludes(&self) -> Option<&'static str> {
+        [self.or, self.not_with].into_iter().find(|name| !name.is_empty())
+    }
+
     const fn kind(self, kind: &'static str) -> Key {
         Key { kind: Some(kind), ..self }
     }
 
     const fn or(self, or: &'static str) -> Key {
         Key { or, ..self }
+    }
+
+    const fn not_with(self, not_with: &'static str) -> Key {
+        Key { not_with, ..self }
+    }
+
+    const fn beside(self, beside: &'static str) -> Key {
+        Key { beside, ..self }
     }
 
     const fn unit(self, unit: &'static str) -> Key {
@@ -113,7 +130,19 @@ const fn key(
     example: &'static str,
     meaning: &'static str,
 ) -> Key {
-    Key { path, kind: None, ty, presence, or: "", unit: "", rule: "", meaning, example }
+    Key {
+        path,
+        kind: None,
+        ty,
+        presence,
+        or: "",
+        not_with: "",
+        beside: "",
+        unit: "",
+        rule: "",
+        meaning,
+        example,
+    }
 }
 
 const fn integer(least: i128, most: i128) -> Type {
@@ -147,7 +176,17 @@ const TOP: &[Key] = &[
         Absent("the gradient is not clipped"),
         "1.0",
         "The greatest norm of a step's gradient, over all parameters together.",
-    ),
+    )
+    .not_with("program"),
+    key(
+        "frozen",
+        Type::List { of: &Text, least: 0, most: 1 << 16 },
+        Absent("every parameter is trained"),
+        r#"["*embedding"]"#,
+        "Parameters that training leaves as they are: names, in which `*` stands for any characters.",
+    )
+    .not_with("program")
+    .rule("each matches a parameter, and one is left to train"),
     key(
         "program",
         Text,
@@ -156,27 +195,20 @@ const TOP: &[Key] = &[
         "A program file (docs/ARITHMETIC.md, section 9; `tiebreak program export` writes one), relative to the job file.",
     )
     .rule("not together with the keys that it replaces"),
-    key(
-        "frozen",
-        Type::List { of: &Text, least: 0, most: 1 << 16 },
-        Absent("every parameter is trained"),
-        r#"["*embedding"]"#,
-        "Parameters that training leaves as they are: names, in which `*` stands for any characters.",
-    )
-    .rule("each matches a parameter, and one is left to train"),
-    key("init", Table, Absent("from the seed"), "", "What the initial state is made from."),
     key("model", Table, Required, "", "The model.").or("program"),
     key("data", Table, Required, "", "The files of the samples. Paths are relative to the job file."),
     key("optimizer", Table, Required, "", "The optimizer.").or("program"),
     key("schedule", Table, Required, "", "The learning rate of each step."),
     key("batch", Table, Required, "", "How many samples a step has.").or("program"),
+    key("init", Table, Absent("from the seed"), "", "What the initial state is made from."),
     key(
         "digits",
         Table,
         Absent("the defaults of docs/ARITHMETIC.md, section 8.1"),
         "",
         "Digits of the matrix products.",
-    ),
+    )
+    .not_with("program"),
     key(
         "rounding",
         Table,
@@ -218,9 +250,9 @@ const MODEL: &[Key] = &[
 ];
 
 const INIT: &[Key] = &[
-    key("init.weights", Type::List { of: &Text, least: 0, most: 4096 }, Optional("[]"), r#"["model.safetensors"]"#, "Safetensors files of the parameters, by their names; buffers too if they are there. Optimizer slots begin at zero.").rule("not together with `run`"),
+    key("init.weights", Type::List { of: &Text, least: 0, most: 4096 }, Optional("[]"), r#"["model.safetensors"]"#, "Safetensors files of the parameters, by their names; buffers too if they are there. Optimizer slots begin at zero.").not_with("run"),
     key("init.run", Text, Absent("no run"), r#""runs/first""#, "The folder of a finished run with the same parameters: its final state."),
-    key("init.optimizer_state", Boolean, Optional("false"), "false", "Whether the run's optimizer slots are taken too; if not they begin at zero.").rule("only with `run`"),
+    key("init.optimizer_state", Boolean, Optional("false"), "true", "Whether the run's optimizer slots are taken too; if not they begin at zero.").rule("true only with `run`").beside(r#"run = "runs/first""#),
 ];
 
 const FILES: Type = Texts { most: 4096 };
@@ -231,19 +263,19 @@ const DATA: &[Key] = &[
     key("data.sampling", Choice(&["permutation", "with_replacement"]), Optional(r#""permutation""#), r#""with_replacement""#, "`permutation`: every sample once an epoch, each epoch in an order of its own. `with_replacement`: every place of a batch draws from all samples."),
     key("data.copy", Boolean, Optional("true"), "false", "Whether the run holds a copy of the files. If not it holds what checks them, and an auditor says where they are (`--data`)."),
     key("data.path", Text, Required, r#""text.txt""#, ONE_FILE).kind("bytes").or("paths"),
-    key("data.paths", FILES, Absent("`path`"), r#"["one.txt", "two.txt"]"#, "The files of bytes. A sample is a window inside one of them.").kind("bytes").rule("not together with `path`"),
+    key("data.paths", FILES, Absent("`path` is required"), r#"["one.txt", "two.txt"]"#, "The files of bytes. A sample is a window inside one of them.").kind("bytes").not_with("path"),
     key("data.path", Text, Required, r#""tokens.bin""#, ONE_FILE).kind("tokens").or("paths"),
-    key("data.paths", FILES, Absent("`path`"), r#"["one.npy", "two.npy"]"#, "The files of token ids: .npy, or nothing but the ids. A sample is a window inside one of them.").kind("tokens").rule("not together with `path`"),
+    key("data.paths", FILES, Absent("`path` is required"), r#"["one.npy", "two.npy"]"#, "The files of token ids: .npy, or nothing but the ids. A sample is a window inside one of them.").kind("tokens").not_with("path"),
     key("data.dtype", Choice(&["u16", "u32"]), Required, r#""u16""#, "The ids' type, little-endian.").kind("tokens"),
     key("data.images", Text, Required, r#""train-images-idx3-ubyte""#, "The file of images.").kind("idx"),
     key("data.labels", Text, Required, r#""train-labels-idx1-ubyte""#, "The file of labels.").kind("idx"),
     key("data.path", Text, Required, r#""data_batch_1.bin""#, ONE_FILE).kind("cifar10").or("paths"),
-    key("data.paths", FILES, Absent("`path`"), r#"["data_batch_1.bin", "data_batch_2.bin"]"#, "The files of records: a label and 3072 bytes each.").kind("cifar10").rule("not together with `path`"),
+    key("data.paths", FILES, Absent("`path` is required"), r#"["data_batch_1.bin", "data_batch_2.bin"]"#, "The files of records: a label and 3072 bytes each.").kind("cifar10").not_with("path"),
     key("data.inputs", Text, Required, r#""inputs.npy""#, "The file of inputs, .npy or .safetensors: an array whose first dimension is over samples.").kind("arrays"),
     key("data.labels", Text, Required, r#""labels.npy""#, "The file of labels, integers; it may be the same.").kind("arrays"),
     key("data.dtype", Choice(&["u8", "f16", "bf16", "f32"]), Required, r#""f32""#, "The inputs' type: u8 are pixels, the others numbers that the model takes as they are.").kind("arrays"),
-    key("data.inputs_tensor", Text, Absent("the file is .npy"), r#""inputs""#, "The inputs' name in a safetensors file.").kind("arrays").rule("with a safetensors file only"),
-    key("data.labels_tensor", Text, Absent("the file is .npy"), r#""labels""#, "The labels' name in a safetensors file.").kind("arrays").rule("with a safetensors file only"),
+    key("data.inputs_tensor", Text, Absent("the file is .npy"), r#""inputs""#, "The inputs' name in a safetensors file.").kind("arrays").rule("with a safetensors file only").beside(r#"inputs = "inputs.safetensors""#),
+    key("data.labels_tensor", Text, Absent("the file is .npy"), r#""labels""#, "The labels' name in a safetensors file.").kind("arrays").rule("with a safetensors file only").beside(r#"labels = "labels.safetensors""#),
 ];
 
 const OPTIMIZER: &[Key] = &[

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, HashSet};
 use serde::{Deserialize, Deserializer};
 
 use super::element::Element;
-use super::initial::InitSpec;
 use crate::arith::DType;
 use crate::program::models::{Input, Model};
 use crate::program::optimizer::Optimizer;
@@ -174,6 +173,34 @@ impl DataFiles {
             DataFiles::Arrays(arrays) if arrays.dtype.dtype() == DType::F32 => Input::Values,
             _ => Input::Pixels,
         }
+    }
+}
+
+/// The `[init]` table of a job: from what the initial state is made. Absent, or empty: from the seed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct InitSpec {
+    /// Safetensors files of the parameters (and buffers), relative to the job file. Optimizer slots begin at zero.
+    #[serde(default)]
+    pub weights: Vec<String>,
+    /// The folder of a finished run of the same parameters, relative to the job file: its final state.
+    #[serde(default)]
+    pub run: Option<String>,
+    /// With `run`: also its optimizer slots, not zeros.
+    #[serde(default)]
+    pub optimizer_state: bool,
+}
+
+impl InitSpec {
+    /// What is wrong, if anything: (key, why).
+    pub fn error(&self) -> Option<(&'static str, String)> {
+        if self.optimizer_state && self.run.is_none() {
+            return Some((
+                "optimizer_state",
+                "only a run has an optimizer state: name one with init.run".into(),
+            ));
+        }
+        None
     }
 }
 

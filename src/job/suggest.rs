@@ -47,6 +47,23 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("precision", "rounding.bits"),
     ("save_every", "checkpoint.every"),
     ("save_steps", "checkpoint.every"),
+    ("file", "data.path"),
+    ("file", "data.images"),
+    ("file", "data.inputs"),
+    ("files", "data.paths"),
+    ("files", "data.images"),
+    ("files", "data.inputs"),
+    ("shuffle", "data.sampling"),
+    ("replacement", "data.sampling"),
+    ("with_replacement", "data.sampling"),
+    ("targets", "data.labels"),
+    ("pretrained", "init.weights"),
+    ("pretrained_model", "init.weights"),
+    ("checkpoint", "init.weights"),
+    ("load_from", "init.weights"),
+    ("resume", "init.run"),
+    ("resume_from", "init.run"),
+    ("freeze", "frozen"),
 ];
 
 /// Longer names are compared with nothing.
@@ -63,7 +80,9 @@ pub fn key(table: &str, kind: Option<&str>, name: &str) -> Option<String> {
         found.map(|key| key.path.to_string())
     };
     let known = SYNONYMS.iter().filter(|(other, _)| *other == name);
-    let known = known.map(|(_, path)| here(path).or_else(|| elsewhere(path)));
+    // What is a key at the top means that one, but in the table of a synonym.
+    let at_top = keys().any(|key| key.path == name);
+    let known = known.map(|(_, path)| here(path).or_else(|| elsewhere(path).filter(|_| !at_top)));
     let same_name = || {
         let mut keys = keys().filter(|key| key.name() == name && !key.path.contains('*'));
         keys.find_map(|key| elsewhere(key.path))
@@ -127,8 +146,11 @@ mod tests {
     #[test]
     fn every_synonym_is_of_a_key_and_names_none() {
         for (name, path) in SYNONYMS {
-            assert!(keys().any(|key| key.path == *path), "{path}");
-            assert!(keys().all(|key| key.path != *name), "{name} is a key at the top");
+            let of = keys().find(|key| key.path == *path).unwrap_or_else(|| panic!("{path}"));
+            assert!(
+                keys().all(|key| key.path != *name || !of.table().is_empty()),
+                "{name} is a key at the top"
+            );
         }
     }
 
@@ -154,6 +176,17 @@ mod tests {
             ("", None, "peak", "schedule.peak"),
             ("", None, "optimiser", "optimizer"),
             ("digits.class.*", None, "digit_a", "digits_a"),
+            ("data", Some("bytes"), "file", "path"),
+            ("data", Some("tokens"), "files", "paths"),
+            ("data", Some("idx"), "file", "images"),
+            ("data", Some("arrays"), "files", "inputs"),
+            ("data", Some("bytes"), "shuffle", "sampling"),
+            ("", None, "replacement", "data.sampling"),
+            ("", None, "pretrained", "init.weights"),
+            ("init", None, "checkpoint", "weights"),
+            ("batch", None, "checkpoint", "checkpoint"),
+            ("", None, "resume_from", "init.run"),
+            ("model", gpt, "freeze", "frozen"),
         ] {
             assert_eq!(meant(table, kind, name).as_deref(), Some(wanted), "{table} {name}");
         }

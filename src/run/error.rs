@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::commit::Malformed;
 use crate::job::JobError;
-use crate::job::data::DataError;
+use crate::job::manifest::DataError;
 
 /// What can go wrong with files, by blame.
 #[derive(Debug, thiserror::Error)]

@@ -93,7 +93,7 @@ pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
     let table = program.state();
     let begun = initial::of_job(&job, &program, folder)?;
     let (initial, origin, state) = match begun {
-        None => (seeded_digest(&program, &seed), InitialOrigin::Seed, None),
+        None => (seeded_digest(&program, philox_key(&seed)), InitialOrigin::Seed, None),
         Some((state, origin)) => (state_digest(&table, &tensor_digests(&table, &state)), origin, Some(state)),
     };
     let file = RunFile {

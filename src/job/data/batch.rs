@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use super::error::DataError;
 use super::layout::Layout;
 use super::sampling::{Place, Sampler};
 use crate::arith::DType;
@@ -10,6 +9,7 @@ use crate::arith::words::bytes_of;
 use crate::commit::digest::Digest;
 use crate::commit::trace::batch_leaf_name;
 use crate::commit::{table, tensor};
+use crate::job::manifest::DataError;
 use crate::job::manifest::{DataFile, FileManifest, FileSlices};
 use crate::job::spec::{DataSpec, Sampling};
 use crate::program::models::BatchTensor;
@@ -79,6 +79,7 @@ impl Dataset {
             let why = format!("{} data files, the job has {expected}", files.len());
             return Err(DataError::invalid(folder, why));
         }
+        files.iter_mut().for_each(|file| file.share_memory(expected));
         let layout = Layout::of(&mut files, &spec.files, tensors)?;
         Ok(Dataset { files, layout, sampling: spec.sampling, tensors: tensors.to_vec() })
     }

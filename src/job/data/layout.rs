@@ -3,10 +3,10 @@
 //! Every kind comes down to the same: files with parts, and in a part an array of samples for each of the two batch tensors (inputs and
 //! labels), from a first byte on, with a stride. A window's labels are the window one token on.
 
-use super::error::DataError;
 use super::{npy, safetensors};
 use crate::arith::DType;
 use crate::job::element::{ArrayPlace, Element};
+use crate::job::manifest::DataError;
 use crate::job::manifest::DataFile;
 use crate::job::spec::{DataFiles, Labelled};
 use crate::program::models::{BatchTensor, Input};

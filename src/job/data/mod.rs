@@ -1,12 +1,10 @@
 //! Data: how samples lie in a job's files, which are drawn, and the batch of a step.
 
 mod batch;
-mod error;
 pub mod layout;
 pub mod npy;
 pub mod safetensors;
 mod sampling;
 
 pub use batch::{Dataset, batch_digest, batch_leaves};
-pub use error::DataError;
 pub use sampling::{Place, Sampler};

@@ -1,0 +1,61 @@
+//! Evidence that an initial state is not the one in the files of weights that a run names.
+
+use std::path::{Path, PathBuf};
+
+use crate::commit::multiproof;
+use crate::commit::state::{self, tensor_digests};
+use crate::commit::tensor::{SLICE_BYTES, piece_range, piece_values};
+use crate::dispute::verdict::{Base64, Claim, DataSlices, Hashes, ProvenInput, ProvenTensor, WeightsClaim};
+use crate::job::initial::weights_element;
+use crate::job::manifest::DataFile;
+use crate::program::step::StateTensor;
+use crate::run::dir::Run;
+use crate::run::{RunError, data, disk, initial};
+
+/// The claim about the first element that differs, if the trainer published the initial state.
+///
+/// # Errors
+/// If a file of weights cannot be read.
+pub(super) fn claim(run: &Run, paths: &[PathBuf]) -> Result<Option<Claim>, RunError> {
+    let Ok(theirs) = initial::state(run) else { return Ok(None) };
+    let expected = initial::from_weights(paths, &run.program)?;
+    let table = run.program.state();
+    let of_weights = run.program.parameters.len() + run.program.buffers.len();
+    let difference = (0..of_weights).find_map(|index| {
+        let pairs = theirs[index].chunks_exact(4).zip(expected[index].chunks_exact(4));
+        pairs.into_iter().position(|(x, y)| x != y).map(|element| (index, element))
+    });
+    let Some((index, element)) = difference else { return Ok(None) };
+    for (number, path) in paths.iter().enumerate() {
+        let mut file = opened(path)?;
+        // A buffer that no file has begins as zeros, which nothing shows.
+        if weights_element(&mut file, &table[index], element as u64).is_err() {
+            continue;
+        }
+        let Some(slices) = file.slices_read()? else { continue };
+        let state = proven(&table, &theirs, index, element);
+        let file = DataSlices::from((number, slices));
+        return Ok(Some(Claim::Weights(Box::new(WeightsClaim { element, state, file }))));
+    }
+    Ok(None)
+}
+
+fn opened(path: &Path) -> Result<DataFile, RunError> {
+    let (manifest, tree) = data::manifest(path)?;
+    Ok(DataFile::new(path.to_path_buf(), manifest, tree, Box::new(disk::open(path)?)))
+}
+
+/// The slice of a state's tensor that holds an element.
+fn proven(table: &[StateTensor], state: &[Vec<u8>], index: usize, element: usize) -> ProvenInput {
+    let digests = tensor_digests(table, state);
+    let bytes = &state[index];
+    let slice = element * 4 / SLICE_BYTES;
+    let values = piece_values(bytes, SLICE_BYTES);
+    ProvenInput {
+        tensor: index as u32,
+        commitment: ProvenTensor { digest: digests[index], proof: state::prove(table, &digests, index) },
+        slices: vec![slice],
+        bytes: Base64(bytes[piece_range(bytes.len(), SLICE_BYTES, slice)].to_vec()),
+        siblings: Hashes(multiproof::prove(multiproof::blake3, &values, &[slice])),
+    }
+}

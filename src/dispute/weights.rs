@@ -1,0 +1,51 @@
+//! Verdicts on an initial state that is not the one in the files of weights that a run names: one element of each.
+
+use std::path::PathBuf;
+
+use super::check::{Context, Shown, shown, wrong};
+use super::tile::check_slices;
+use super::verdict::WeightsClaim;
+use crate::commit::digest::Digest;
+use crate::commit::tensor::SLICE_BYTES;
+use crate::commit::{Malformed, tensor};
+use crate::job::initial::{InitialOrigin, weights_element};
+use crate::job::manifest::{self, DataFile};
+
+impl Context {
+    /// What a claim about record 0's state comes to.
+    pub fn weights(
+        &self,
+        state: &Digest,
+        claim: &WeightsClaim,
+        steps: &mut Vec<String>,
+    ) -> Result<Shown, Malformed> {
+        let InitialOrigin::Weights { files } = &self.origin else {
+            return Err(wrong("the run does not begin from weights"));
+        };
+        manifest::check(files)?;
+        let manifest = files.get(claim.file.file).ok_or_else(|| wrong("there is no such file of weights"))?;
+        let (table, index) = (self.program.state(), claim.state.tensor as usize);
+        let of_weights = self.program.parameters.len() + self.program.buffers.len();
+        let tensor = table.get(index).filter(|_| index < of_weights);
+        let tensor = tensor.ok_or_else(|| wrong("there is no such parameter or buffer"))?;
+        self.state_commitment(state, &table, index, &claim.state.commitment)?;
+        check_slices(&tensor.ty(), &claim.state)?;
+        let (element, len) = (claim.element, tensor.ty().bytes());
+        let first = element.checked_mul(4).filter(|first| *first < len);
+        let first = first.ok_or_else(|| wrong("the element is not in the tensor"))?;
+        if claim.state.slices != [first / SLICE_BYTES] {
+            return Err(wrong("it carries other slices of the state than that of the element"));
+        }
+        let start = first - tensor::piece_range(len, SLICE_BYTES, first / SLICE_BYTES).start;
+        let word = claim.state.bytes.0[start..].first_chunk::<4>().copied().map(u32::from_le_bytes);
+        let word = word.ok_or_else(|| wrong("the element is not in its slice"))?;
+        steps.push(format!("element {element} of {} is under record 0's state", tensor.name));
+        let path = PathBuf::from(format!("weights-{}", claim.file.file));
+        let file = DataFile::from_slices(path, manifest.clone(), &claim.file.parts().1);
+        let expected = file.and_then(|mut file| weights_element(&mut file, tensor, element as u64));
+        let expected = expected.map_err(|error| wrong(error.to_string()))?;
+        steps.push(format!("the file's header and element {element} are under the file's root"));
+        let subject = format!("element {element} of {} in the initial state", tensor.name);
+        Ok(shown(0, word == expected, &subject, "the one in the weights' file"))
+    }
+}
