@@ -12,7 +12,7 @@ use tiebreak::engine::session::{Session, StepObserver, StepScalars, Unobserved};
 use tiebreak::engine::{Engine, EngineError, Inputs, Observer};
 use tiebreak::program::graph::{Graph, Node};
 use tiebreak::program::init;
-use tiebreak::program::models::{Gelu, Gpt, Input, Model, Resnet};
+use tiebreak::program::models::{Gelu, Gpt, Input, Model, Norm, Resnet};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::phase::Phase;
 use tiebreak::program::products::ProductTable;
@@ -72,6 +72,9 @@ fn resnet() -> Model {
         stages,
         blocks: 1,
         classes: 10,
+        norm: Norm::Layer,
+        norm_epsilon: 1e-5,
+        norm_momentum: 0.1,
         input: Input::Pixels,
     })
 }

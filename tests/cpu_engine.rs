@@ -11,7 +11,7 @@ use tiebreak::engine::session::{Session, StepObserver, StepScalars};
 use tiebreak::engine::{Engine, EngineError, Inputs, Observer};
 use tiebreak::program::graph::{Graph, Node};
 use tiebreak::program::init;
-use tiebreak::program::models::{Gelu, Gpt, Input, Mlp, Model, Resnet};
+use tiebreak::program::models::{Gelu, Gpt, Input, Mlp, Model, Norm, Resnet};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::phase::Phase;
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
@@ -149,6 +149,9 @@ fn a_residual_network_matches_the_reference() {
         stages,
         blocks: 2,
         classes: 10,
+        norm: Norm::Layer,
+        norm_epsilon: 1e-5,
+        norm_momentum: 0.1,
         input: Input::Pixels,
     });
     compare(spec(model, ProductTable::preset()), |_, _| {});

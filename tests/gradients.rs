@@ -13,7 +13,7 @@ use tiebreak::program::element::unravel;
 use tiebreak::program::expr::{Body, Instr};
 use tiebreak::program::graph::{Graph, Node, Primitive, TensorId, View};
 use tiebreak::program::im2col::ConvGeometry;
-use tiebreak::program::models::{Gelu, Gpt, Input, Mlp, Model, Resnet};
+use tiebreak::program::models::{Gelu, Gpt, Input, Mlp, Model, Norm, Resnet};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::ProductTable;
 use tiebreak::program::step::{Program, StepSpec, port};
@@ -300,16 +300,21 @@ fn mlp_with_relu() {
 }
 
 #[test]
-fn residual_network() {
-    check(Model::Resnet(Resnet {
-        height: 5,
-        width: 4,
-        planes: 2,
-        stages: vec![3, 4],
-        blocks: 2,
-        classes: 7,
-        input: Input::Pixels,
-    }));
+fn residual_network_with_either_normalisation() {
+    for norm in [Norm::Layer, Norm::Batch] {
+        check(Model::Resnet(Resnet {
+            height: 5,
+            width: 4,
+            planes: 2,
+            stages: vec![3, 4],
+            blocks: 2,
+            classes: 7,
+            norm,
+            norm_epsilon: 1e-5,
+            norm_momentum: 0.1,
+            input: Input::Pixels,
+        }));
+    }
 }
 
 /// Values in place of pixels, which a model takes as they are.
@@ -323,6 +328,9 @@ fn values_in_place_of_pixels() {
         stages: vec![3],
         blocks: 1,
         classes: 7,
+        norm: Norm::Layer,
+        norm_epsilon: 1e-5,
+        norm_momentum: 0.1,
         input: Input::Values,
     }));
 }

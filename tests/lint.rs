@@ -157,7 +157,7 @@ fn floats_are_exact_integers_or_rejected() {
 #[test]
 fn every_shader_of_every_program_passes() {
     use tiebreak::engine::gpu::texts;
-    use tiebreak::program::models::{Gelu, Gpt, Input, Mlp, Model, Resnet};
+    use tiebreak::program::models::{Gelu, Gpt, Input, Mlp, Model, Norm, Resnet};
     use tiebreak::program::optimizer::Optimizer;
     use tiebreak::program::products::ProductTable;
     use tiebreak::program::step::{Program, StepSpec};
@@ -186,6 +186,9 @@ fn every_shader_of_every_program_passes() {
         stages,
         blocks: 1,
         classes: 3,
+        norm: Norm::Layer,
+        norm_epsilon: 1e-5,
+        norm_momentum: 0.1,
         input: Input::Pixels,
     });
     let mut count = 0;

@@ -12,7 +12,7 @@ use tiebreak::program::encoding::encode;
 use tiebreak::program::expr::{Instr, Reg};
 use tiebreak::program::graph::{Primitive, TensorId, TensorType};
 use tiebreak::program::init;
-use tiebreak::program::models::{Gelu, Gpt, Init, Input, Mlp, Model, Resnet};
+use tiebreak::program::models::{Gelu, Gpt, Init, Input, Mlp, Model, Norm, Resnet};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
 use tiebreak::program::step::{MicroBatch, Program, StepSpec};
@@ -37,7 +37,7 @@ fn mlp() -> Model {
     Model::Mlp(Mlp { inputs: 70, hidden: vec![9], classes: 4, dropout: 0.25, input: Input::Pixels })
 }
 
-fn resnet() -> Model {
+fn resnet(norm: Norm) -> Model {
     Model::Resnet(Resnet {
         height: 6,
         width: 5,
@@ -45,6 +45,9 @@ fn resnet() -> Model {
         stages: vec![4, 6],
         blocks: 2,
         classes: 3,
+        norm,
+        norm_epsilon: 1e-5,
+        norm_momentum: 0.1,
         input: Input::Pixels,
     })
 }
@@ -79,8 +82,10 @@ fn programs() -> Vec<Program> {
         spec(gpt(0.5, true), sgd(0.0), logged(32)),
         StepSpec { clip_norm: None, ..spec(mlp(), adamw(0.1), blocks) },
         spec(mlp(), sgd(0.1), logged(16)),
-        spec(resnet(), sgd(0.1), ProductTable::uniform(4)),
-        spec(resnet(), adamw(0.1), logged(16)),
+        spec(resnet(Norm::Layer), sgd(0.1), ProductTable::uniform(4)),
+        spec(resnet(Norm::Layer), adamw(0.1), logged(16)),
+        spec(resnet(Norm::Batch), sgd(0.1), ProductTable::preset()),
+        StepSpec { micro_batches: 1, ..spec(resnet(Norm::Batch), adamw(0.1), logged(16)) },
     ];
     let frozen = Program::with_frozen(spec(gpt(0.1, false), adamw(0.1), ProductTable::preset()), |name| {
         name.starts_with("block0")
@@ -283,7 +288,7 @@ fn convolutions_groupings_and_logged_products_are_checked() {
         let error = decode(&encode(program)).unwrap_err().to_string();
         assert!(error.contains(expected), "{expected:?} is due: {error}");
     };
-    let mut program = Program::new(spec(resnet(), sgd(0.0), ProductTable::preset()));
+    let mut program = Program::new(spec(resnet(Norm::Layer), sgd(0.0), ProductTable::preset()));
     let Primitive::Im2col { geometry, .. } = first(&mut program, |p| matches!(p, Primitive::Im2col { .. }))
     else {
         unreachable!("a residual network has convolutions")
@@ -320,6 +325,34 @@ fn convolutions_groupings_and_logged_products_are_checked() {
         let mut program = exact.clone();
         change(&mut program);
         refused(&program, expected);
+    }
+}
+
+#[test]
+fn moments_are_pooled_and_named_apart() {
+    let batch = Program::new(spec(resnet(Norm::Batch), sgd(0.0), ProductTable::preset()));
+    let statistics = batch.statistics();
+    assert_eq!(batch.buffers.len(), 2 * statistics.len());
+    assert_eq!((statistics[0].name.as_str(), statistics[0].channels), ("stage0.block0.norm0", 4));
+    for (expected, change) in [
+        ("moments pooled between", (|p| p.accumulate.nodes.swap(0, 1)) as fn(&mut Program)),
+        ("a tensor of the state has that name", |p| {
+            p.buffers[0].name = "stage0.block0.norm0.count".into();
+            p.micro.inputs[p.parameters.len()].name = "buffer/stage0.block0.norm0.count".into();
+        }),
+        ("another output", |p| {
+            let count = p.parameters.len();
+            p.micro.outputs[count + 3].name = p.micro.outputs[count].name.clone();
+        }),
+        ("port buffer/stage0.block0.norm0.other", |p| {
+            p.micro.outputs[p.parameters.len() + 1].name = "buffer/stage0.block0.norm0.other".into();
+        }),
+        ("update graph: port", |p| p.update.inputs.swap(0, p.parameters.len())),
+    ] {
+        let mut program = batch.clone();
+        change(&mut program);
+        let error = decode(&encode(&program)).unwrap_err().to_string();
+        assert!(error.contains(expected), "{expected:?} is due: {error}");
     }
 }
 

@@ -90,7 +90,7 @@ struct Flags {
     /// The number of a `dropout` in its model.
     #[arg(long, default_value_t = 0)]
     number: u32,
-    /// Of `layer_norm` (1e-5 in the models) and `adamw` (usually 1e-8).
+    /// Of `layer_norm` and `batch_norm` (1e-5 in the models) and `adamw` (usually 1e-8).
     #[arg(long, default_value_t = 1e-5)]
     epsilon: f32,
     #[arg(long, default_value_t = 0.9)]

@@ -13,7 +13,7 @@ use crate::program::builder::Builder;
 use crate::program::expr::Body;
 use crate::program::graph::{Graph, Node, TensorId};
 use crate::program::init;
-use crate::program::models::{Gelu, Gpt, Input, Mlp, Model, Resnet};
+use crate::program::models::{Gelu, Gpt, Input, Mlp, Model, Norm, Resnet};
 use crate::program::optimizer::Optimizer;
 use crate::program::phase::Phase;
 use crate::program::products::{ProductClass, ProductDigits, ProductTable};
@@ -84,6 +84,9 @@ fn specs() -> Vec<StepSpec> {
             stages,
             blocks: 1,
             classes: 4,
+            norm: Norm::Layer,
+            norm_epsilon: 1e-5,
+            norm_momentum: 0.1,
             input: Input::Pixels,
         }),
         products: ProductTable::uniform(2),

@@ -108,6 +108,15 @@ impl Builder {
         output
     }
 
+    /// A number, f32 [1], by a body that reads nothing. A tensor of its own, even where there is an equal one: no two ports name one tensor.
+    pub fn constant(&mut self, name: &'static str, value: f32) -> TensorId {
+        let body = Body::new(name, |w| w.f(value));
+        let output = self.new_tensor(DType::F32, &[1]);
+        let primitive = Primitive::Map { body, dims: [1; 4], inputs: Vec::new() };
+        self.graph.nodes.push(Node { operator: self.operator(), primitive, output });
+        output
+    }
+
     /// A contiguous view of a whole tensor, dimensions padded with leading ones.
     pub fn whole(&self, tensor: TensorId) -> View {
         self.broadcast(tensor, &self.shape(tensor))

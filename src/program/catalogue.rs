@@ -4,7 +4,7 @@
 use super::builder::Builder;
 use super::expr::{Body, BodyWriter, Reg};
 use super::graph::{Primitive, TensorId};
-use super::operators::{self, Dropout, LinearClasses};
+use super::operators::{self, Dropout, LinearClasses, Moments};
 use super::optimizer::{self, Optimizer, Rates, Trained};
 use crate::arith::DType;
 
@@ -34,7 +34,7 @@ pub struct Attributes {
     pub p: f32,
     /// The dropout's number in the model, one of the Philox counter's words.
     pub number: u32,
-    /// The addend of the denominator, of `layer_norm` and `adamw`.
+    /// The addend of the denominator, of `layer_norm`, `batch_norm` and `adamw`.
     pub epsilon: f32,
     /// The decay of AdamW's first moment.
     pub beta1: f32,
@@ -42,7 +42,7 @@ pub struct Attributes {
     pub beta2: f32,
     /// The decoupled weight decay of `adamw` and `sgd`.
     pub weight_decay: f32,
-    /// The momentum of `sgd`.
+    /// The momentum of `sgd` and `running_moments`.
     pub momentum: f32,
     /// The greatest norm, of `clip`.
     pub max_norm: f32,
@@ -163,6 +163,49 @@ pub const OPERATORS: &[Operator] = &[
         &[input("x", "N C"), input("gain", "C"), input("bias", "C")],
         gradient,
         |b, i, a| out(operators::layer_norm(b, i[0], i[1], i[2], a.epsilon))
+    ),
+    operator!(
+        "batch_norm",
+        "batch normalisation (--epsilon), and the columns' moments",
+        &[input("x", "B H W C"), input("gain", "C"), input("bias", "C")],
+        gradient,
+        |b, i, a| {
+            let (y, moments) = operators::batch_norm(b, i[0], i[1], i[2], a.epsilon);
+            Ok(vec![("out", y), ("count", moments.count), ("mean", moments.mean), ("m2", moments.m2)])
+        }
+    ),
+    operator!(
+        "pooled_moments",
+        "moments of the rows of two sets of rows, from each set's",
+        &[
+            input("count_a", "1"),
+            input("mean_a", "C"),
+            input("m2_a", "C"),
+            input("count_b", "1"),
+            input("mean_b", "C"),
+            input("m2_b", "C"),
+        ],
+        |b, i, _| {
+            let [left, right] = [&i[..3], &i[3..]].map(|i| Moments { count: i[0], mean: i[1], m2: i[2] });
+            let moments = operators::pool(b, left, right);
+            Ok(vec![("count", moments.count), ("mean", moments.mean), ("m2", moments.m2)])
+        }
+    ),
+    operator!(
+        "running_moments",
+        "running averages of mean and variance after a step (--momentum)",
+        &[
+            input("running_mean", "C"),
+            input("running_var", "C"),
+            input("count", "1"),
+            input("mean", "C"),
+            input("m2", "C"),
+        ],
+        |b, i, a| {
+            let moments = Moments { count: i[2], mean: i[3], m2: i[4] };
+            let [mean, var] = operators::running(b, [i[0], i[1]], moments, a.momentum);
+            Ok(vec![("running_mean", mean), ("running_var", var)])
+        }
     ),
     operator!(
         "attention",

@@ -11,7 +11,7 @@ use super::catalogue::{Attributes, OPERATORS};
 use super::expr::{Body, Instr, Reg};
 use super::graph::{Graph, Primitive, View};
 use super::logged::ROUND_TO_GRID;
-use super::models::{Gelu, Gpt, Input, Mlp, Model, Resnet};
+use super::models::{Gelu, Gpt, Input, Mlp, Model, Norm, Resnet};
 use super::optimizer::Optimizer;
 use super::products::{ProductClass, ProductTable};
 use super::step::{Program, StepSpec};
@@ -176,7 +176,20 @@ fn specs(second: u32, decay: bool) -> Vec<StepSpec> {
             init_std: 0.02,
         })
     };
-    let stages = vec![3 + second, 5 + second];
+    let resnet = |norm| {
+        Model::Resnet(Resnet {
+            height: 6 + second,
+            width: 6 + second,
+            planes: 2,
+            stages: vec![3 + second, 5 + second],
+            blocks: 2,
+            classes: 4,
+            norm,
+            norm_epsilon: 1e-5 + tenth,
+            norm_momentum: if norm == Norm::Batch { 0.23 + tenth } else { 0.1 },
+            input: Input::Pixels,
+        })
+    };
     let models = [
         gpt(Gelu::Tanh, true, 0.21 + tenth),
         gpt(Gelu::Erf, false, 0.0),
@@ -187,15 +200,8 @@ fn specs(second: u32, decay: bool) -> Vec<StepSpec> {
             dropout: 0.11 + tenth,
             input: Input::Pixels,
         }),
-        Model::Resnet(Resnet {
-            height: 6 + second,
-            width: 6 + second,
-            planes: 2,
-            stages,
-            blocks: 2,
-            classes: 4,
-            input: Input::Pixels,
-        }),
+        resnet(Norm::Layer),
+        resnet(Norm::Batch),
     ];
     let weight_decay = if decay { 0.11 + tenth } else { 0.0 };
     let adamw =
@@ -236,6 +242,9 @@ mod tests {
             "two_parts.v1",
             "split_low.v1",
             "mean_pool.v1",
+            "batch_norm_count.v1",
+            "pooled_m2.v1",
+            "running_var.v1",
         ] {
             assert!(table.contains_key(name), "{name}");
         }

@@ -1,11 +1,13 @@
 //! A training step as three graphs: the gradient of a micro-batch, the sum of two gradients, and the update.
 //!
 //! A step over M micro-batches is the fixed tree over their gradients (`accumulate`), then `update`; so any number
-//! of devices, or an auditor with one micro-batch, computes the same bits. Contract: section 7.
+//! of devices, or an auditor with one micro-batch, computes the same bits. Moments that batch normalisations see take the same way, pooled
+//! where gradients are added. Contract: section 7.
 
 use super::builder::Builder;
-use super::graph::{Graph, TensorId, TensorType};
-use super::models::{BatchTensor, Init, Inputs, Loss, Model, ModelParameter};
+use super::graph::{Graph, Port, TensorId, TensorType};
+use super::models::{BatchTensor, Gpt, Init, Inputs, Loss, Model, ModelParameter, Statistic};
+use super::operators::{Moments, pool, running};
 use super::optimizer::{Optimizer, Rates, Trained, clip_factor, update};
 use super::products::ProductTable;
 use super::schedule;
@@ -38,7 +40,7 @@ pub mod port {
     pub fn parameter(name: &str) -> String {
         format!("param/{name}")
     }
-    /// A buffer: state that is not trained.
+    /// A buffer: state that is not trained; or a moment that a buffer is made from.
     pub fn buffer(name: &str) -> String {
         format!("buffer/{name}")
     }
@@ -84,7 +86,7 @@ pub struct StepSpec {
 /// A tensor of the training state, in the order of state digests and checkpoints, or one of the gradients. Binary32.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateTensor {
-    /// The port's name: `param/..`, an optimizer slot such as `m/..`, `grad/..` or `loss`.
+    /// The port's name: `param/..`, `buffer/..`, an optimizer slot such as `m/..`, `grad/..` or `loss`.
     pub name: String,
     /// The dimensions.
     pub shape: Vec<u32>,
@@ -152,11 +154,11 @@ pub struct Program {
     pub buffers: Vec<Buffer>,
     /// The names of the state tensors that the optimizer keeps for each trained parameter; each is +0 at first.
     pub slots: Vec<String>,
-    /// params, buffers, batch, scalars -> `grad/*` of trained parameters, `loss`.
+    /// params, buffers, batch, scalars -> `grad/*` of trained parameters, moments, `loss`.
     pub micro: Graph,
-    /// `left/*` + `right/*` -> `grad/*`, `loss`.
+    /// `left/*` + `right/*` -> `grad/*`, moments, `loss`.
     pub accumulate: Graph,
-    /// params, buffers, slots, grads, scalars -> trained params, buffers, slots, `clip`, `norm`.
+    /// params, buffers, slots, grads, moments, scalars -> trained params, buffers, slots, `clip`, `norm`.
     pub update: Graph,
 }
 
@@ -189,9 +191,9 @@ impl Program {
             corrections,
             batch: spec.model.batch(spec.micro_batch),
             slots: spec.optimizer.slots().iter().map(|slot| slot.to_string()).collect(),
-            buffers: Vec::new(),
+            buffers: spec.model.statistics().iter().flat_map(running_buffers).collect(),
             micro: micro_graph(&spec, &parameters),
-            accumulate: sum_graph(&gradient_table(&parameters)),
+            accumulate: accumulate_graph(&parameters, &spec.model.statistics()),
             update: update_graph(&spec, &rows, &parameters),
             parameters,
         }
@@ -221,9 +223,27 @@ impl Program {
         kept
     }
 
-    /// What a micro-batch, or a sum of them, yields: every trained parameter's gradient, then the loss.
+    /// What a micro-batch, or a sum of them, yields: every trained parameter's gradient, the moments of each of
+    /// [`Program::statistics`], then the loss.
     pub fn gradients(&self) -> Vec<StateTensor> {
-        gradient_table(&self.parameters)
+        let moments = self.statistics().iter().flat_map(moment_table).collect::<Vec<_>>();
+        gradient_table(&self.parameters).into_iter().chain(moments).chain([loss_entry()]).collect()
+    }
+
+    /// The statistics that the micro graph yields: each begins with an output `buffer/NAME.count`, and the output after that has a
+    /// place for each column.
+    pub fn statistics(&self) -> Vec<Statistic> {
+        let statistic = |pair: &[Port]| {
+            let name = pair[0].name.strip_prefix("buffer/")?.strip_suffix(".count")?.to_string();
+            let channels = self.micro.tensors.get(pair[1].tensor.0 as usize)?.len();
+            Some(Statistic { name, channels: channels as u32 })
+        };
+        self.micro.outputs.windows(2).filter_map(statistic).collect()
+    }
+
+    /// The graph that adds two gradients, as it follows from [`Program::gradients`].
+    pub fn due_accumulate(&self) -> Graph {
+        accumulate_graph(&self.parameters, &self.statistics())
     }
 
     /// Number of scalars of all parameters, frozen ones included.
@@ -262,11 +282,25 @@ fn parameter_input(b: &mut Builder, name: &str, shape: &[u32]) -> TensorId {
     b.input(port::parameter(name), DType::F32, shape)
 }
 
+/// The running averages of a batch normalisation: those of a mean 0 and a variance 1 at first.
+fn running_buffers(statistic: &Statistic) -> [Buffer; 2] {
+    let [mean, variance] = statistic.running();
+    let buffer = |name, init| Buffer { name, shape: vec![statistic.channels], init };
+    [buffer(mean, Init::Zeros), buffer(variance, Init::Ones)]
+}
+
+/// The inputs of the running averages of each of a model's batch normalisations.
+fn buffer_inputs(b: &mut Builder, model: &Model) -> Vec<[TensorId; 2]> {
+    let input = |b: &mut Builder, t: Buffer| b.input(port::buffer(&t.name), DType::F32, &t.shape);
+    model.statistics().iter().map(|statistic| running_buffers(statistic).map(|t| input(b, t))).collect()
+}
+
 /// A builder with a model's inputs and forward pass in it, over `samples`; the parameters' tensors, and the result.
 fn forward(model: &Model, products: &ProductTable, samples: u32) -> (Builder, Vec<TensorId>, Loss) {
     let mut b = Builder::new(products.clone());
     let ids =
         model.parameters().iter().map(|p| parameter_input(&mut b, &p.name, &p.shape)).collect::<Vec<_>>();
+    buffer_inputs(&mut b, model);
     let batch = model.batch(samples);
     let batch = batch.iter().map(|t| b.input(port::batch(&t.name), t.dtype, &t.shape)).collect();
     let inputs = Inputs {
@@ -286,31 +320,72 @@ fn micro_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
     for (p, id) in parameters.iter().zip(&ids).filter(|(p, _)| !p.frozen) {
         b.output(port::gradient(&p.name), gradients[id]);
     }
+    for (statistic, moments) in spec.model.statistics().iter().zip(&loss.moments) {
+        output_moments(&mut b, statistic, moments);
+    }
     b.output(port::LOSS, loss.loss);
     b.finish()
 }
 
+fn output_moments(b: &mut Builder, statistic: &Statistic, moments: &Moments) {
+    let Moments { count, mean, m2 } = *moments;
+    for (entry, tensor) in moment_table(statistic).into_iter().zip([count, mean, m2]) {
+        b.output(entry.name, tensor);
+    }
+}
+
 fn gradient_table(parameters: &[Parameter]) -> Vec<StateTensor> {
     let gradient = |p: &Parameter| StateTensor { name: port::gradient(&p.name), shape: p.shape.clone() };
-    let loss = StateTensor { name: port::LOSS.to_string(), shape: vec![1] };
-    parameters.iter().filter(|p| !p.frozen).map(gradient).chain([loss]).collect()
+    parameters.iter().filter(|p| !p.frozen).map(gradient).collect()
+}
+
+fn moment_table(statistic: &Statistic) -> [StateTensor; 3] {
+    statistic.moments().map(|(name, shape)| StateTensor { name: port::buffer(&name), shape })
+}
+
+fn loss_entry() -> StateTensor {
+    StateTensor { name: port::LOSS.to_string(), shape: vec![1] }
+}
+
+fn left_and_right(b: &mut Builder, tensor: &StateTensor) -> [TensorId; 2] {
+    [port::left(&tensor.name), port::right(&tensor.name)].map(|name| b.input(name, DType::F32, &tensor.shape))
+}
+
+fn append_sum(b: &mut Builder, tensor: &StateTensor) {
+    let [left, right] = left_and_right(b, tensor);
+    let sum = b.scoped("accumulate", |b| b.scoped(&tensor.name, |b| b.add(left, right)));
+    b.output(tensor.name.clone(), sum);
+}
+
+fn append_pool(b: &mut Builder, statistic: &Statistic) {
+    let table = moment_table(statistic);
+    let [count, mean, m2] = [0, 1, 2].map(|i| left_and_right(b, &table[i]));
+    let [left, right] = [0, 1].map(|side| Moments { count: count[side], mean: mean[side], m2: m2[side] });
+    let name = port::buffer(&statistic.name);
+    let pooled = b.scoped("accumulate", |b| b.scoped(&name, |b| pool(b, left, right)));
+    output_moments(b, statistic, &pooled);
 }
 
 /// The sums of pairs of tensors, one node each, in order: `left/*` + `right/*` -> `*`.
 pub fn sum_graph(tensors: &[StateTensor]) -> Graph {
     let mut b = Builder::new(ProductTable::preset());
-    for StateTensor { name, shape } in tensors {
-        let left = b.input(port::left(name), DType::F32, shape);
-        let right = b.input(port::right(name), DType::F32, shape);
-        let sum = b.scoped("accumulate", |b| b.scoped(name, |b| b.add(left, right)));
-        b.output(name.clone(), sum);
-    }
+    tensors.iter().for_each(|tensor| append_sum(&mut b, tensor));
+    b.finish()
+}
+
+/// [`sum_graph`] of gradients and loss, with the moments pooled between.
+fn accumulate_graph(parameters: &[Parameter], statistics: &[Statistic]) -> Graph {
+    let mut b = Builder::new(ProductTable::preset());
+    gradient_table(parameters).iter().for_each(|tensor| append_sum(&mut b, tensor));
+    statistics.iter().for_each(|statistic| append_pool(&mut b, statistic));
+    append_sum(&mut b, &loss_entry());
     b.finish()
 }
 
 fn update_graph(spec: &StepSpec, rows: &[ModelParameter], parameters: &[Parameter]) -> Graph {
     let mut b = Builder::new(ProductTable::preset());
     let ids: Vec<TensorId> = parameters.iter().map(|p| parameter_input(&mut b, &p.name, &p.shape)).collect();
+    let averages = buffer_inputs(&mut b, &spec.model);
     let all = rows.iter().zip(&ids).zip(parameters);
     let trained: Vec<(&ModelParameter, TensorId)> =
         all.filter(|(_, p)| !p.frozen).map(|((row, &id), _)| (row, id)).collect();
@@ -319,6 +394,7 @@ fn update_graph(spec: &StepSpec, rows: &[ModelParameter], parameters: &[Paramete
     };
     let slots: Vec<Vec<TensorId>> = spec.optimizer.slots().iter().map(|slot| inputs(&mut b, slot)).collect();
     let gradients = inputs(&mut b, "grad");
+    let moments: Vec<Moments> = spec.model.statistics().iter().map(|s| moment_inputs(&mut b, s)).collect();
     let [learning_rate, correction1, correction2] =
         [port::LEARNING_RATE, port::CORRECTION1, port::CORRECTION2]
             .map(|name| b.input(name, DType::F32, &[1]));
@@ -341,6 +417,7 @@ fn update_graph(spec: &StepSpec, rows: &[ModelParameter], parameters: &[Paramete
             all.push(one);
         }
     }
+    output_running(&mut b, &spec.model, &averages, &moments);
     for (slot, tensors) in spec.optimizer.slots().iter().zip(new_slots) {
         for ((p, _), tensor) in trained.iter().zip(tensors) {
             b.output(port::slot(slot, &p.name), tensor);
@@ -351,14 +428,26 @@ fn update_graph(spec: &StepSpec, rows: &[ModelParameter], parameters: &[Paramete
     b.finish()
 }
 
-/// The logits of a batch of `samples` for generation: inputs params and `batch/*`, output `logits`. Dropout is off.
-pub fn inference_graph(model: &Model, products: &ProductTable, samples: u32) -> Graph {
-    let mut model = model.clone();
-    match &mut model {
-        Model::Gpt(gpt) => gpt.dropout = 0.0,
-        Model::Mlp(mlp) => mlp.dropout = 0.0,
-        Model::Resnet(_) => {}
+fn moment_inputs(b: &mut Builder, statistic: &Statistic) -> Moments {
+    let [count, mean, m2] = moment_table(statistic).map(|t| b.input(t.name, DType::F32, &t.shape));
+    Moments { count, mean, m2 }
+}
+
+/// The running averages after a step with these moments.
+fn output_running(b: &mut Builder, model: &Model, averages: &[[TensorId; 2]], moments: &[Moments]) {
+    for ((statistic, averages), moments) in model.statistics().iter().zip(averages).zip(moments) {
+        let new = b.scoped("update", |b| {
+            b.scoped(&statistic.name, |b| running(b, *averages, *moments, model.norm_momentum()))
+        });
+        for (name, tensor) in statistic.running().iter().zip(new) {
+            b.output(port::buffer(name), tensor);
+        }
     }
+}
+
+/// The logits of a batch of `samples` for generation: inputs params and `batch/*`, output `logits`. Dropout is off.
+pub fn inference_graph(gpt: &Gpt, products: &ProductTable, samples: u32) -> Graph {
+    let model = Model::Gpt(Gpt { dropout: 0.0, ..gpt.clone() });
     let (mut b, _, loss) = forward(&model, products, samples);
     b.output("logits", loss.logits);
     b.finish()

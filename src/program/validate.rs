@@ -10,7 +10,7 @@ use super::im2col::ConvGeometry;
 use super::known_bodies;
 use super::logged;
 use super::models::Init;
-use super::step::{Program, port, state_bytes, sum_graph};
+use super::step::{Program, port, state_bytes};
 use crate::arith::DType;
 use crate::program::expr::Body;
 
@@ -49,10 +49,12 @@ pub fn program(program: &Program) -> Check {
     {
         self::graph(program, graph).map_err(|why| format!("{name} graph: {why}"))?;
     }
-    ensure(program.accumulate == sum_graph(&program.gradients()), || {
-        "accumulate graph: it is not the sums of the gradients and the loss".into()
-    })?;
+    // Before it says what the accumulate graph has to be.
     micro_ports(program).map_err(|why| format!("micro graph: {why}"))?;
+    ensure(program.accumulate == program.due_accumulate(), || {
+        "accumulate graph: it is not the sums of the gradients and the loss, with moments pooled between"
+            .into()
+    })?;
     update_ports(program).map_err(|why| format!("update graph: {why}"))?;
     ensure(program.update.logged.is_empty(), || "update graph: it has logged products".into())
 }
@@ -549,7 +551,15 @@ fn micro_ports(program: &Program) -> Check {
     inputs.push(scalar(port::SEED, DType::U32, 2));
     inputs.extend([port::STEP, port::FIRST_SAMPLE].map(|name| scalar(name, DType::U32, 1)));
     ports(&program.micro, &program.micro.inputs, &inputs)?;
-    ports(&program.micro, &program.micro.outputs, &named(program.gradients()).collect::<Vec<_>>())
+    let gradients = program.gradients();
+    // A moment has a buffer's prefix, and its name says where an input of the update comes from.
+    let mut names: HashSet<String> = program.state().into_iter().map(|tensor| tensor.name).collect();
+    for tensor in &gradients {
+        ensure(names.insert(tensor.name.clone()), || {
+            format!("output {}: another output or a tensor of the state has that name", tensor.name)
+        })?;
+    }
+    ports(&program.micro, &program.micro.outputs, &named(gradients).collect::<Vec<_>>())
 }
 
 fn update_ports(program: &Program) -> Check {

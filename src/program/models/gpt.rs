@@ -219,6 +219,6 @@ impl Gpt {
         let head = if self.tied { token_table } else { p.next() };
         let logits = b.scoped("head", |b| linear(b, LinearClasses::HEAD, normed, head, None));
         let (loss, dlogits) = b.scoped("loss", |b| cross_entropy(b, logits, labels, inputs.factor));
-        Loss { loss, logits, dlogits }
+        Loss { loss, logits, dlogits, moments: Vec::new() }
     }
 }

@@ -103,6 +103,6 @@ impl Mlp {
             });
         }
         let (loss, dlogits) = b.scoped("loss", |b| cross_entropy(b, x, labels, inputs.factor));
-        Loss { loss, logits: x, dlogits }
+        Loss { loss, logits: x, dlogits, moments: Vec::new() }
     }
 }

@@ -6,14 +6,14 @@ mod resnet;
 
 pub use gpt::{Gelu, Gpt};
 pub use mlp::Mlp;
-pub use resnet::{Convolution, Resnet};
+pub use resnet::{Convolution, Norm, Resnet};
 
 use serde::{Deserialize, Serialize};
 
 use super::builder::Builder;
 use super::expr::Body;
 use super::graph::{TensorId, TensorType};
-use super::operators::Dropout;
+use super::operators::{Dropout, Moments};
 use crate::arith::DType;
 
 /// The models a job can name.
@@ -53,6 +53,29 @@ pub struct ModelParameter {
     pub init: Init,
     /// Whether weight decay applies (matrices yes, gains and biases no).
     pub decayed: bool,
+}
+
+/// Moments of columns that a micro-batch yields beside the gradients: those that a batch normalisation sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statistic {
+    /// The name of the batch normalisation, unique in the program.
+    pub name: String,
+    /// The number of columns.
+    pub channels: u32,
+}
+
+impl Statistic {
+    /// The names and shapes of [`Moments`]' tensors, in their order.
+    pub fn moments(&self) -> [(String, Vec<u32>); 3] {
+        let Statistic { name, channels } = self;
+        [("count", 1), ("mean", *channels), ("m2", *channels)]
+            .map(|(part, columns)| (format!("{name}.{part}"), vec![columns]))
+    }
+
+    /// The names of the running averages of mean and variance.
+    pub fn running(&self) -> [String; 2] {
+        ["running_mean", "running_var"].map(|part| format!("{}.{part}", self.name))
+    }
 }
 
 /// A tensor of one micro-batch that comes from data.
@@ -123,6 +146,8 @@ pub struct Loss {
     pub logits: TensorId,
     /// f32 [N, classes]: the gradient of the loss.
     pub dlogits: TensorId,
+    /// The moments of each of [`Model::statistics`].
+    pub moments: Vec<Moments>,
 }
 
 impl Model {
@@ -132,6 +157,22 @@ impl Model {
             Model::Gpt(gpt) => gpt.parameters(),
             Model::Mlp(mlp) => mlp.parameters(),
             Model::Resnet(resnet) => resnet.parameters(),
+        }
+    }
+
+    /// The statistics of its batch normalisations, in the order of the parameters.
+    pub fn statistics(&self) -> Vec<Statistic> {
+        match self {
+            Model::Gpt(_) | Model::Mlp(_) => Vec::new(),
+            Model::Resnet(resnet) => resnet.statistics(),
+        }
+    }
+
+    /// The part by which a step moves running averages towards its own moments.
+    pub fn norm_momentum(&self) -> f32 {
+        match self {
+            Model::Gpt(_) | Model::Mlp(_) => 0.0,
+            Model::Resnet(resnet) => resnet.norm_momentum,
         }
     }
 

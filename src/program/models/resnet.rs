@@ -1,19 +1,38 @@
-//! A residual network that classifies images (He, Zhang, Ren and Sun, 2016, "Identity Mappings in Deep Residual Networks"), with layer
-//! normalisation over the channels of each pixel in place of batch normalisation, so that no sample depends on another.
+//! A residual network that classifies images (He, Zhang, Ren and Sun, 2016, "Identity Mappings in Deep Residual Networks"), with the batch
+//! normalisation of that paper, or with layer normalisation over the channels of each pixel, so that no sample depends on another.
 
 use serde::{Deserialize, Serialize};
 
-use super::{BatchTensor, Init, Input, Inputs, Loss, ModelParameter};
+use super::{BatchTensor, Init, Input, Inputs, Loss, ModelParameter, Statistic};
 use crate::arith::DType;
 use crate::program::builder::Builder;
 use crate::program::expr::Body;
 use crate::program::graph::{TensorId, View};
 use crate::program::operators::{
-    LinearClasses, conv2d, cross_entropy, layer_norm, linear, mean_pool, relu, residual,
+    LinearClasses, Moments, batch_norm, conv2d, cross_entropy, layer_norm, linear, mean_pool, relu, residual,
 };
 
-/// Of the variance, in layer normalisation.
-const EPSILON: f32 = 1e-5;
+/// What is normalised before each ReLU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Norm {
+    /// The channels of each pixel.
+    #[default]
+    Layer,
+    /// Each channel, over all pixels of a micro-batch.
+    Batch,
+}
+
+/// PyTorch's default, which its ResNets keep.
+const MOMENTUM: f32 = 0.1;
+
+fn default_epsilon() -> f32 {
+    1e-5
+}
+
+fn default_momentum() -> f32 {
+    MOMENTUM
+}
 
 /// Image size and the widths of the stages. Each stage but the first halves rows and columns.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,6 +50,15 @@ pub struct Resnet {
     pub blocks: u32,
     /// Classes of an image.
     pub classes: u32,
+    /// What is normalised.
+    #[serde(default)]
+    pub norm: Norm,
+    /// What a normalisation adds to the variance.
+    #[serde(default = "default_epsilon")]
+    pub norm_epsilon: f32,
+    /// The part by which a step moves the running averages of a batch normalisation.
+    #[serde(default = "default_momentum")]
+    pub norm_momentum: f32,
     /// What the pixels are.
     #[serde(skip)]
     pub input: Input,
@@ -94,18 +122,30 @@ struct Block {
     convolutions: [Convolution; 2],
 }
 
-/// Takes parameters in the order of the table.
-struct Taken<'a>(std::slice::Iter<'a, TensorId>);
+/// Takes parameters in the order of the table, and keeps the moments that batch normalisations see.
+struct Taken<'a> {
+    parameters: std::slice::Iter<'a, TensorId>,
+    norm: Norm,
+    epsilon: f32,
+    moments: Vec<Moments>,
+}
 
 impl Taken<'_> {
     fn next(&mut self) -> TensorId {
-        *self.0.next().expect("the table has every parameter")
+        *self.parameters.next().expect("the table has every parameter")
     }
 
     fn norm_relu(&mut self, b: &mut Builder, label: &str, x: TensorId) -> TensorId {
         let (gain, bias) = (self.next(), self.next());
         b.scoped(label, |b| {
-            let y = layer_norm(b, x, gain, bias, EPSILON);
+            let y = match self.norm {
+                Norm::Layer => layer_norm(b, x, gain, bias, self.epsilon),
+                Norm::Batch => {
+                    let (y, moments) = batch_norm(b, x, gain, bias, self.epsilon);
+                    self.moments.push(moments);
+                    y
+                }
+            };
             b.scoped("relu", |b| relu(b, y))
         })
     }
@@ -165,7 +205,31 @@ impl Resnet {
             return Some(("stages", "1 to 16 stages".into()));
         }
         let stages = self.stages.iter().map(|&channels| ("stages", channels, 1 << 14));
-        sizes.into_iter().chain(stages).find_map(|(key, value, max)| within(key, value, max))
+        let wrong = sizes.into_iter().chain(stages).find_map(|(key, value, max)| within(key, value, max));
+        wrong.or_else(|| self.norm_error())
+    }
+
+    fn norm_error(&self) -> Option<(&'static str, String)> {
+        if !(self.norm_epsilon > 0.0 && self.norm_epsilon.is_finite()) {
+            return Some(("norm_epsilon", "must be a finite number above 0".into()));
+        }
+        if !(0.0..1.0).contains(&self.norm_momentum) {
+            return Some(("norm_momentum", "must be at least 0 and below 1".into()));
+        }
+        let unused = self.norm == Norm::Layer && self.norm_momentum != MOMENTUM;
+        unused.then(|| ("norm_momentum", "only norm = \"batch\" has running averages".into()))
+    }
+
+    /// Each normalisation's, if it is over the micro-batch.
+    pub(super) fn statistics(&self) -> Vec<Statistic> {
+        if self.norm == Norm::Layer {
+            return Vec::new();
+        }
+        let statistic = |parameter: ModelParameter| {
+            let name = parameter.name.strip_suffix(".gain")?.to_string();
+            Some(Statistic { name, channels: parameter.shape[0] })
+        };
+        self.parameters().into_iter().filter_map(statistic).collect()
     }
 
     pub(super) fn parameters(&self) -> Vec<ModelParameter> {
@@ -221,7 +285,8 @@ impl Resnet {
             Input::Pixels => super::pixel_body(),
             Input::Values => Body::new("value.v1", |w| w.input(0)),
         };
-        let mut taken = Taken(parameters.iter());
+        let (norm, epsilon) = (self.norm, self.norm_epsilon);
+        let mut taken = Taken { parameters: parameters.iter(), norm, epsilon, moments: Vec::new() };
         let mut x = b.scoped("pixels", |b| {
             // Files hold one plane after another; convolutions take a pixel's channels together.
             let (dims, plane) = ([samples, self.height, self.width, self.planes], self.height * self.width);
@@ -246,6 +311,6 @@ impl Resnet {
         let (weight, bias) = (taken.next(), taken.next());
         let logits = b.scoped("head", |b| linear(b, LinearClasses::HEAD, x, weight, Some(bias)));
         let (loss, dlogits) = b.scoped("loss", |b| cross_entropy(b, logits, labels, inputs.factor));
-        Loss { loss, logits, dlogits }
+        Loss { loss, logits, dlogits, moments: taken.moments }
     }
 }

@@ -10,6 +10,7 @@ mod dropout;
 mod embedding;
 mod linear;
 mod loss;
+mod moments;
 mod norm;
 mod product;
 
@@ -20,7 +21,8 @@ pub use dropout::{Dropout, dropout};
 pub use embedding::{position_embedding, token_embedding};
 pub use linear::{LinearClasses, linear};
 pub use loss::cross_entropy;
-pub use norm::layer_norm;
+pub use moments::{Moments, pool, running};
+pub use norm::{batch_norm, layer_norm};
 
 use super::builder::Builder;
 use super::graph::TensorId;

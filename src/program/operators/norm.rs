@@ -1,4 +1,7 @@
-//! layer_norm.v1 over the last dimension (Ba, Kiros and Hinton, 2016), in two passes.
+//! layer_norm.v1 over the last dimension (Ba, Kiros and Hinton, 2016) and batch_norm.v1 over all others (Ioffe and Szegedy, 2015), each in
+//! two passes: the mean first, then the squares of what is left.
+
+use super::moments::Moments;
 
 use crate::program::builder::Builder;
 use crate::program::expr::{Body, BodyWriter, Reg};
@@ -8,6 +11,33 @@ fn binary(name: &'static str, f: fn(&mut BodyWriter, Reg, Reg) -> Reg) -> Body {
     Body::new(name, |w| {
         let (x, y) = (w.input(0), w.input(1));
         f(w, x, y)
+    })
+}
+
+fn square() -> Body {
+    Body::new("square.v1", |w| {
+        let x = w.input(0);
+        w.mul(x, x)
+    })
+}
+
+/// 1 / sqrt(sum/n + epsilon) of a sum of squares.
+fn reciprocal_deviation(name: &'static str, n: f32, epsilon: f32) -> Body {
+    Body::new(name, |w| {
+        let (sum, n, epsilon, one) = (w.input(0), w.f(n), w.f(epsilon), w.f(1.0));
+        let variance = w.div(sum, n);
+        let shifted = w.add(variance, epsilon);
+        let deviation = w.sqrt(shifted);
+        w.div(one, deviation)
+    })
+}
+
+/// xhat * gain + bias.
+fn affine(name: &'static str) -> Body {
+    Body::new(name, |w| {
+        let (xhat, gain, bias) = (w.input(0), w.input(1), w.input(2));
+        let scaled = w.mul(xhat, gain);
+        w.add(scaled, bias)
     })
 }
 
@@ -24,27 +54,11 @@ pub fn layer_norm(b: &mut Builder, x: TensorId, gain: TensorId, bias: TensorId, 
         w.sub(x, mean)
     });
     let d = b.map(centre, &[x, sum], &shape);
-    let square = Body::new("square.v1", |w| {
-        let x = w.input(0);
-        w.mul(x, x)
-    });
-    let dd = b.map(square, &[d], &shape);
+    let dd = b.map(square(), &[d], &shape);
     let sum_dd = b.sum_last(dd);
-    let reciprocal = Body::new("layer_norm_rstd.v1", |w| {
-        let (sum, c, epsilon, one) = (w.input(0), w.f(c as f32), w.f(epsilon), w.f(1.0));
-        let variance = w.div(sum, c);
-        let shifted = w.add(variance, epsilon);
-        let deviation = w.sqrt(shifted);
-        w.div(one, deviation)
-    });
-    let rstd = b.map(reciprocal, &[sum_dd], &column);
+    let rstd = b.map(reciprocal_deviation("layer_norm_rstd.v1", c as f32, epsilon), &[sum_dd], &column);
     let xhat = b.map(binary("mul.v1", BodyWriter::mul), &[d, rstd], &shape);
-    let affine = Body::new("layer_norm_affine.v1", |w| {
-        let (xhat, gain, bias) = (w.input(0), w.input(1), w.input(2));
-        let scaled = w.mul(xhat, gain);
-        w.add(scaled, bias)
-    });
-    let y = b.map(affine, &[xhat, gain, bias], &shape);
+    let y = b.map(affine("layer_norm_affine.v1"), &[xhat, gain, bias], &shape);
     b.differentiable(y, move |b, dy| {
         let weighted = b.map(binary("mul.v1", BodyWriter::mul), &[dy, xhat], &shape);
         let dgain = b.sum_leading(weighted);
@@ -66,4 +80,50 @@ pub fn layer_norm(b: &mut Builder, x: TensorId, gain: TensorId, bias: TensorId, 
         vec![(x, dx), (gain, dgain), (bias, dbias)]
     });
     y
+}
+
+/// x [.., C], gain [C], bias [C] -> y [.., C], and the moments of x's columns: y = xhat * gain + bias, with xhat = d * rstd,
+/// d = x - mean, mean = sum(x)/n, rstd = 1 / sqrt(M2/n + epsilon) and M2 = sum(d d). Sums are over rows: over the n elements of a channel.
+/// The moments have no gradient of their own.
+pub fn batch_norm(
+    b: &mut Builder,
+    x: TensorId,
+    gain: TensorId,
+    bias: TensorId,
+    epsilon: f32,
+) -> (TensorId, Moments) {
+    let shape = b.shape(x);
+    let (&c, leading) = shape.split_last().expect("tensors have rank 1 or more");
+    let n = leading.iter().product::<u32>() as f32;
+    let sum = b.sum_leading(x);
+    let divide = Body::new("batch_norm_mean.v1", |w| {
+        let (sum, n) = (w.input(0), w.f(n));
+        w.div(sum, n)
+    });
+    let mean = b.map(divide, &[sum], &[c]);
+    let d = b.map(binary("sub.v1", BodyWriter::sub), &[x, mean], &shape);
+    let dd = b.map(square(), &[d], &shape);
+    let m2 = b.sum_leading(dd);
+    let rstd = b.map(reciprocal_deviation("batch_norm_rstd.v1", n, epsilon), &[m2], &[c]);
+    let xhat = b.map(binary("mul.v1", BodyWriter::mul), &[d, rstd], &shape);
+    let y = b.map(affine("batch_norm_affine.v1"), &[xhat, gain, bias], &shape);
+    b.differentiable(y, move |b, dy| {
+        let weighted = b.map(binary("mul.v1", BodyWriter::mul), &[dy, xhat], &shape);
+        let (dgain, dbias) = (b.sum_leading(weighted), b.sum_leading(dy));
+        // dx = (gain * rstd) * ((dy - dbias/n) - xhat * (dgain/n))
+        let body = Body::new("batch_norm_backward.v1", |w| {
+            let (dy, xhat, dbias, dgain) = (w.input(0), w.input(1), w.input(2), w.input(3));
+            let (gain, rstd, n) = (w.input(4), w.input(5), w.f(n));
+            let (m1, m2) = (w.div(dbias, n), w.div(dgain, n));
+            let centred = w.sub(dy, m1);
+            let projected = w.mul(xhat, m2);
+            let rest = w.sub(centred, projected);
+            let slope = w.mul(gain, rstd);
+            w.mul(slope, rest)
+        });
+        let dx = b.map(body, &[dy, xhat, dbias, dgain, gain, rstd], &shape);
+        vec![(x, dx), (gain, dgain), (bias, dbias)]
+    });
+    let count = b.constant("batch_norm_count.v1", n);
+    (y, Moments { count, mean, m2 })
 }
