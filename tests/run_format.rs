@@ -86,6 +86,8 @@ fn trained_by(
 ) -> Run {
     let disk = Disk::default();
     let run = begin(&disk, &Beginning { job, out, key, challenge, logged, nonce: [3; 16] }).unwrap();
+    // A run that holds no copy of its data reads them where the job has them.
+    let run = run.with_data(job.parent().map(Path::to_path_buf));
     train(&disk, &run, &mut Cpu::new(2).unwrap(), key, &mut Silent).unwrap();
     run
 }
@@ -131,7 +133,7 @@ fn runs_of_every_identity_and_origin_pass() {
         "kind = \"bytes\"\nsampling = \"with_replacement\"\ncopy = false",
     );
     let run = trained_by(Some(&key()), None, false, &other, &at("elsewhere"));
-    passes(&run, &[], &["data file 0"]);
+    passes(&run, &[], &["data file 0", "the batches of steps"]);
     passes(&run, &["--data", folder.path().to_str().unwrap()], &[]);
 
     fs::copy(first.layout.model(), at("weights.safetensors")).unwrap();

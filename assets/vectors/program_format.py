@@ -69,7 +69,7 @@ class Program(Reader):
             raise Malformed(f"program: version {version}")
         self.micro_batch, self.micro_batches, _ = self.u32(), self.u32(), self.u32()
         self.list(self.u32)
-        self.batch = self.list(lambda: (self.name(), self.type(), self.shape(), self.u32())[0])
+        self.batch = self.list(lambda: (self.name(), self.type(), self.shape(), self.u32())[:3])
         self.parameters = self.list(lambda: (self.name(), self.shape(), self.init(), self.u8()))
         self.buffers = self.list(lambda: (self.name(), self.shape(), self.init()))
         self.slots = self.list(self.name)
