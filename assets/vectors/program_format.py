@@ -85,7 +85,8 @@ class Program(Reader):
         return table
 
     def gradients(self):
-        return [f"grad/{name}" for name, _, _, frozen in self.parameters if not frozen] + ["loss"]
+        """The gradients in their order: the micro graph's outputs."""
+        return list(self.micro.outputs)
 
     def name(self):
         return self.take(self.u32()).decode("ascii")
