@@ -116,7 +116,7 @@ fn a_run_has_one_writer() {
     let folder = tempfile::tempdir().unwrap();
     let job = gpt_job(folder.path(), "microbatch", "");
     let run = begin_run(&Disk::default(), &job, &folder.path().join("run")).unwrap();
-    let _held = tiebreak::run::dir::lock(&run.layout).unwrap();
+    let _held = tiebreak::run::lock::hold(&run.layout).unwrap();
     let mut engine = Cpu::new(1).unwrap();
     let error = train(&Disk::default(), &run, &mut engine, Some(&key()), &mut Silent).unwrap_err();
     let holder = format!("is being written by another process (process {})", std::process::id());

@@ -88,7 +88,8 @@ fn wrong_uses_say_what_to_do() {
         ("bits = 31", "26 to 30"),
         ("bits = 32\nfloor = 3", "only the bfloat16 grid"),
         ("threshold = 0", "must be 1 to"),
-        ("floor = 99", "4 to 40"),
+        ("floor = 99", "must be 0 to 40"),
+        ("floor = 3", "4 to 40"),
     ] {
         let job = gpt_job(folder.path(), "microbatch", &format!("[rounding]\n{table}\n"));
         let (code, _, stderr) = output(&["job", "check", job.to_str().unwrap()]);

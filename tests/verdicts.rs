@@ -10,14 +10,13 @@ use std::sync::LazyLock;
 
 use common::{gpt_job, key, program_job, resnet_job, trained};
 use proptest::prelude::*;
-use tiebreak::arith::DType;
 use tiebreak::audit::checks::{self, Checked};
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Silent, audit};
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::{PrivateKey, PublicKey};
 use tiebreak::commit::tree_head::{Head, Signed};
-use tiebreak::commit::{merkle, multiproof, table, tensor};
+use tiebreak::commit::{merkle, multiproof, state, table, tensor};
 use tiebreak::dispute::origin::{Origin, origin};
 use tiebreak::dispute::verdict::{
     Base64, Claim, Disclosed, Hashes, Outcome, PhaseName, ProvenInput, ProvenRecord, ProvenTensor, TileClaim,
@@ -218,7 +217,11 @@ fn a_verdict_on_a_program_file_carries_the_program() {
     type Edit = fn(&mut Verdict);
     let edits: [(&str, Edit, &str); 4] = [
         ("no program", |v| v.program = None, "is not given"),
-        ("another program", |v| v.program.as_mut().unwrap().0[4] ^= 3, "program: "),
+        (
+            "another program",
+            |v| v.program.as_mut().unwrap().0[4] ^= 3,
+            "the program digest is not that of the job",
+        ),
         ("no whole program", |v| v.program.as_mut().unwrap().0.truncate(9), "the bytes end"),
         ("another version", |v| v.program.as_mut().unwrap().0[0] = 1, "version 2 is read here"),
     ];
@@ -354,7 +357,7 @@ fn honest_tile(step: u32) -> Verdict {
     let is_gather = |p: &Primitive| matches!(p, Primitive::Gather { .. });
     let node = graph.nodes.iter().position(|n| is_gather(&n.primitive)).unwrap();
     let trace = traces::read(program, &run.layout.trace(step)).unwrap();
-    let state = checks::state_after(run, checked, step - 1).unwrap();
+    let before = checks::state_after(run, checked, step - 1).unwrap();
     let batch = run.dataset().unwrap().batch(program, philox_key(&run.seed), step).unwrap();
     let place = |named: &[(String, TensorType, &[u8])], index: usize| {
         let digests: Vec<Digest> = named.iter().map(|(_, ty, bytes)| tensor::digest(ty, bytes)).collect();
@@ -367,15 +370,10 @@ fn honest_tile(step: u32) -> Verdict {
         let phase = Phase::Micro(0);
         let (commitment, bytes) = match origin(program, &run.job, &run.seed, step, phase, id).unwrap() {
             Origin::State { index } => {
-                let named: Vec<_> = program
-                    .state()
-                    .into_iter()
-                    .zip(&state)
-                    .map(|(t, bytes)| {
-                        (t.name, TensorType { dtype: DType::F32, shape: t.shape }, bytes.as_slice())
-                    })
-                    .collect();
-                (place(&named, index), &state[index])
+                let table = program.state();
+                let digests = state::tensor_digests(&table, &before);
+                let proof = state::prove(&table, &digests, index);
+                (ProvenTensor { digest: digests[index], proof }, &before[index])
             }
             Origin::Batch { micro, tensor } => {
                 let types = &program.batch;

@@ -4,7 +4,8 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use tiebreak::run::dir::{RunPaths, Run};
+use tiebreak::run::dir::Run;
+use tiebreak::run::paths::RunPaths;
 use tiebreak::job::identity::{CONTRACT, program_digest};
 use tiebreak::job::Job;
 use tiebreak::train::ranks::plan::ShardPlan;

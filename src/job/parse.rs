@@ -436,14 +436,33 @@ schedule = { peak = 1e-3 }
                 "batch_size = 2",
                 "25: batch.batch_size: there is no such key; did you mean `micro_batch`?",
             ),
-            ("path = ", "images = ", "12: data.images: there is no such key; here are kind, path"),
+            ("path = ", "file = ", "12: data.file: there is no such key; did you mean `path`?"),
+            (
+                "steps = 3",
+                "steps = 3\ninit = { checkpoint = \"a\" }",
+                "2: init.checkpoint: there is no such key; did you mean `weights`?",
+            ),
+            (
+                "path = \"text.txt\"",
+                "path = \"text.txt\"\npaths = [\"b\"]",
+                "12: data.path: it cannot be together with `paths`; leave one of them out",
+            ),
+            (
+                "path = ",
+                "images = ",
+                "12: data.images: there is no such key; here are kind, sampling, copy, path, paths",
+            ),
             ("heads = 2\n", "", "3: model.heads: the key is missing; it is an integer, 1 to 1024"),
             (
                 "kind = \"gpt\"\n",
                 "",
                 "3: model.kind: the key is missing; it is one of \"gpt\", \"mlp\", \"resnet\"",
             ),
-            ("[batch]\nmicro_batch = 2\n", "", "1: batch: the key is missing; it is a table"),
+            (
+                "[batch]\nmicro_batch = 2\n",
+                "",
+                "1: batch: the key is missing; it is a table; or write `program`",
+            ),
             (
                 "\"gpt\"",
                 "\"gtp\"",

@@ -192,11 +192,11 @@ const TOP: &[Key] = &[
         Text,
         Absent("the program is made from `model`, `optimizer`, `batch`, `digits`, `clip_norm` and `frozen`"),
         r#""program.bin""#,
-        "A program file (docs/ARITHMETIC.md, section 9; `tiebreak program export` writes one), relative to the job file.",
+        "A program file (docs/ARITHMETIC.md, section 9; `tiebreak program export` writes one).",
     )
     .rule("not together with the keys that it replaces"),
     key("model", Table, Required, "", "The model.").or("program"),
-    key("data", Table, Required, "", "The files of the samples. Paths are relative to the job file."),
+    key("data", Table, Required, "", "The files of the samples, and how samples are drawn (docs/DATA.md)."),
     key("optimizer", Table, Required, "", "The optimizer.").or("program"),
     key("schedule", Table, Required, "", "The learning rate of each step."),
     key("batch", Table, Required, "", "How many samples a step has.").or("program"),
@@ -237,7 +237,7 @@ const MODEL: &[Key] = &[
     key("model.dropout", BELOW_ONE, Optional("0.0"), "0.1", "Drop probability of embeddings, attention probabilities and residual branches.").kind("gpt"),
     key("model.tied", Boolean, Optional("true"), "false", "Whether the output projection is the token table.").kind("gpt"),
     key("model.init_std", NOT_NEGATIVE, Optional("0.02"), "0.01", "Standard deviation of initial weights; projections back to the residual stream get init_std / sqrt(2 layers).").kind("gpt"),
-    key("model.inputs", integer(1, 1 << 20), Required, "784", "Bytes of an image.").kind("mlp").unit("bytes"),
+    key("model.inputs", integer(1, 1 << 20), Required, "784", "Numbers of a sample, such as the bytes of an image.").kind("mlp").unit("numbers"),
     key("model.hidden", Type::List { of: &integer(1, 1 << 20), least: 0, most: 64 }, Required, "[256, 128]", "The widths of the hidden layers, in order.").kind("mlp").unit("channels"),
     key("model.classes", integer(1, 1 << 20), Required, "10", "Classes of an image; labels are below this.").kind("mlp").unit("classes"),
     key("model.dropout", BELOW_ONE, Optional("0.0"), "0.1", "Drop probability after each hidden layer.").kind("mlp"),
@@ -264,7 +264,7 @@ const ONE_FILE: &str = "One file: the same as `paths` with one.";
 const DATA: &[Key] = &[
     key("data.kind", Choice(&["bytes", "tokens", "idx", "cifar10", "arrays"]), Required, r#""bytes""#, "Tokens that are bytes, or token ids (for a gpt); images and labels in the IDX format of MNIST, records of CIFAR-10's binary format, or labelled arrays (docs/DATA.md). A file whose name ends in .gz is unpacked when a run is created.").rule("a gpt wants `bytes` or `tokens`; an mlp or a resnet wants `idx` (one plane), `cifar10` (3072 bytes, 3 planes of 32 x 32) or `arrays`"),
     key("data.sampling", Choice(&["permutation", "with_replacement"]), Optional(r#""permutation""#), r#""with_replacement""#, "`permutation`: every sample once an epoch, each epoch in an order of its own. `with_replacement`: every place of a batch draws from all samples."),
-    key("data.copy", Boolean, Optional("true"), "false", "Whether the run holds a copy of the files. If not it holds what checks them, and an auditor says where they are (`--data`)."),
+    key("data.copy", Boolean, Optional("true"), "false", "Whether the run holds a copy of the files. If not it holds what checks them, and an auditor says where they are (`--data`).").rule("true if a file's name ends in .gz"),
     key("data.path", Text, Required, r#""text.txt""#, ONE_FILE).kind("bytes").or("paths"),
     key("data.paths", FILES, Absent("`path` is required"), r#"["one.txt", "two.txt"]"#, "The files of bytes. A sample is a window inside one of them.").kind("bytes").not_with("path"),
     key("data.path", Text, Required, r#""tokens.bin""#, ONE_FILE).kind("tokens").or("paths"),
@@ -277,8 +277,8 @@ const DATA: &[Key] = &[
     key("data.inputs", Text, Required, r#""inputs.npy""#, "The file of inputs, .npy or .safetensors: an array whose first dimension is over samples.").kind("arrays"),
     key("data.labels", Text, Required, r#""labels.npy""#, "The file of labels, integers; it may be the same.").kind("arrays"),
     key("data.dtype", Choice(&["u8", "f16", "bf16", "f32"]), Required, r#""f32""#, "The inputs' type: u8 are pixels, the others numbers that the model takes as they are.").kind("arrays"),
-    key("data.inputs_tensor", Text, Absent("the file is .npy"), r#""inputs""#, "The inputs' name in a safetensors file.").kind("arrays").rule("with a safetensors file only").beside(r#"inputs = "inputs.safetensors""#),
-    key("data.labels_tensor", Text, Absent("the file is .npy"), r#""labels""#, "The labels' name in a safetensors file.").kind("arrays").rule("with a safetensors file only").beside(r#"labels = "labels.safetensors""#),
+    key("data.inputs_tensor", Text, Absent("the file is .npy"), r#""inputs""#, "The inputs' name in a safetensors file.").kind("arrays").rule("required with a safetensors file, and only there").beside(r#"inputs = "inputs.safetensors""#),
+    key("data.labels_tensor", Text, Absent("the file is .npy"), r#""labels""#, "The labels' name in a safetensors file.").kind("arrays").rule("required with a safetensors file, and only there").beside(r#"labels = "labels.safetensors""#),
 ];
 
 const OPTIMIZER: &[Key] = &[

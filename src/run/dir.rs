@@ -1,15 +1,15 @@
-//! A run's folder: what is where, who may write, and what the run is a run of.
+//! A run as it lies on disk: what it is a run of, and what of it is there.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, TryLockError};
-use std::io::{Read, Write};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::disk::{self, Disk};
+use super::disk;
 use super::error::RunError;
-use super::{checkpoint, data, gradients};
+use super::paths::RunPaths;
+use super::{data, gradients};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PublicKey;
 use crate::commit::record::StepRecord;
@@ -17,16 +17,14 @@ use crate::commit::tree_head::{Head, NOTE_MAX, Signed};
 use crate::job::data::Dataset;
 use crate::job::identity::{Identity, RunSummary, other_contract, philox_key, program_digest};
 use crate::job::initial::InitialOrigin;
-use crate::job::manifest::{self, FileManifest, GroupTree, files_root};
+use crate::job::manifest::{self, FileManifest, files_root};
 use crate::job::{JOB_MAX, Job};
 use crate::program::encoding::PROGRAM_MAX;
-use crate::program::step::{MicroBatch, Program, StateTensor};
+use crate::program::step::{MicroBatch, Program};
 use crate::rounding::log::{Log, index_bytes_max};
 
 /// The most bytes of `run.json`.
 pub const RUN_JSON_MAX: u64 = 1 << 28;
-/// Bytes of data that are copied at once.
-const COPY_BYTES: u64 = 1 << 23;
 /// The most unexpected files that are listed.
 const UNEXPECTED_MAX: usize = 1000;
 /// The most heads of a run.
@@ -74,124 +72,6 @@ impl RunFile {
 #[derive(Deserialize)]
 struct Preamble {
     contract: String,
-}
-
-/// Where everything of a run is.
-#[derive(Clone, Debug)]
-pub struct RunPaths {
-    /// The run's folder.
-    pub root: PathBuf,
-}
-
-impl RunPaths {
-    /// What identifies the run.
-    pub fn run_json(&self) -> PathBuf {
-        self.root.join("run.json")
-    }
-    /// The job file.
-    pub fn job(&self) -> PathBuf {
-        self.root.join("job.toml")
-    }
-    /// The program file, for jobs that name one.
-    pub fn program(&self) -> PathBuf {
-        self.root.join("program.bin")
-    }
-    /// The folder of the data files.
-    pub fn data(&self) -> PathBuf {
-        self.root.join("data")
-    }
-    /// A data file.
-    pub fn data_file(&self, number: usize) -> PathBuf {
-        self.data().join(format!("data-{number}.bin"))
-    }
-    /// The tree of a data file, by which parts of it are checked.
-    pub fn data_tree(&self, number: usize) -> PathBuf {
-        self.data().join(format!("data-{number}.tree"))
-    }
-    /// The gradient roots of all micro-batches, for jobs that commit them.
-    pub fn gradients(&self) -> PathBuf {
-        self.root.join("gradients")
-    }
-    /// The file of records.
-    pub fn transcript(&self) -> PathBuf {
-        self.root.join("transcript")
-    }
-    /// The folder of signed heads.
-    pub fn heads(&self) -> PathBuf {
-        self.root.join("heads")
-    }
-    /// The head over `size` records.
-    pub fn head(&self, size: u64) -> PathBuf {
-        self.heads().join(format!("{size:012}"))
-    }
-    /// The folder of checkpoints.
-    pub fn checkpoints(&self) -> PathBuf {
-        self.root.join("checkpoints")
-    }
-    /// The state after a step.
-    pub fn checkpoint(&self, step: u32) -> PathBuf {
-        self.checkpoints().join(format!("step-{step:09}.safetensors"))
-    }
-    /// The folder of traces, for jobs that commit operators.
-    pub fn traces(&self) -> PathBuf {
-        self.root.join("traces")
-    }
-    /// The trace of a step.
-    pub fn trace(&self, step: u32) -> PathBuf {
-        self.traces().join(format!("step-{step:09}"))
-    }
-    /// The folder of rounding logs.
-    pub fn logs(&self) -> PathBuf {
-        self.root.join("logs")
-    }
-    /// The rounding log of a step, in the logged profile.
-    pub fn log(&self, step: u32) -> PathBuf {
-        self.logs().join(format!("step-{step:09}"))
-    }
-    /// The released model: the parameters after the last step.
-    pub fn model(&self) -> PathBuf {
-        self.root.join("model.safetensors")
-    }
-    fn lock(&self) -> PathBuf {
-        self.root.join("lock")
-    }
-
-    /// Checks that a new run can be made here: the folder is not there, empty, or holds what an interrupted beginning
-    /// leaves. `run.json` is written last, so nothing that a trainer writes later can be there without it.
-    ///
-    /// # Errors
-    /// If the folder holds something else, or cannot be read.
-    pub fn check_unused(&self) -> Result<(), RunError> {
-        let refused = |name: &str| {
-            let why = format!("{} holds {name}, but no run.json: choose another folder", self.root.display());
-            Err(RunError::Refused(why))
-        };
-        let Ok(entries) = fs::read_dir(&self.root) else { return Ok(()) };
-        for entry in entries {
-            let name = entry.map_err(RunError::io(&self.root))?.file_name().to_string_lossy().into_owned();
-            let empty =
-                |folder: PathBuf| fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none());
-            let only_initial = |folder: &Path| {
-                fs::read_dir(folder).is_ok_and(|entries| {
-                    entries.flatten().all(|entry| {
-                        let name = entry.file_name();
-                        name == "step-000000000.safetensors" || name == ".step-000000000.safetensors.partial"
-                    })
-                })
-            };
-            let fine = match name.as_str() {
-                "data" | "job.toml" | "program.bin" => true,
-                "heads" | "traces" | "logs" => empty(self.root.join(&name)),
-                // A run that begins from weights has its initial state before it has a run.json.
-                "checkpoints" => only_initial(&self.checkpoints()),
-                other => other.starts_with('.') && other.ends_with(".partial"),
-            };
-            if !fine {
-                return refused(&name);
-            }
-        }
-        Ok(())
-    }
 }
 
 /// A run as it was read: identity, job and program, all re-derived from its files.
@@ -508,133 +388,4 @@ impl Run {
         steps.sort_unstable();
         Ok(steps)
     }
-}
-
-/// The right to write to a run; the lock is released when it is dropped or the process dies.
-pub struct WriteLock(File);
-
-impl Drop for WriteLock {
-    fn drop(&mut self) {
-        // The number is only a hint for people; if it stays, it does no harm.
-        let _ = self.0.set_len(0);
-    }
-}
-
-/// Locks a run's folder.
-///
-/// # Errors
-/// If another process has the lock, or the file cannot be written.
-pub fn lock(layout: &RunPaths) -> Result<WriteLock, RunError> {
-    let path = layout.lock();
-    disk::refuse_link(&path)?;
-    let mut options = fs::OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
-    let mut file = options.open(&path).map_err(RunError::io(&path))?;
-    match file.try_lock() {
-        Ok(()) => {
-            let pid = std::process::id().to_string();
-            file.set_len(0).and_then(|()| file.write_all(pid.as_bytes())).map_err(RunError::io(&path))?;
-            Ok(WriteLock(file))
-        }
-        Err(TryLockError::WouldBlock) => {
-            let mut text = String::new();
-            let holder = (&mut file).take(20).read_to_string(&mut text).ok().and_then(|_| text.parse().ok());
-            let holder = holder.map_or(String::new(), |pid: u32| format!(" (process {pid})"));
-            let root = layout.root.display();
-            Err(RunError::Refused(format!("{root} is being written by another process{holder}")))
-        }
-        Err(TryLockError::Error(error)) => Err(RunError::io(&path)(error)),
-    }
-}
-
-/// Creates a run's folder with its data, job and `run.json` (written last, so that a run is there or not).
-///
-/// # Errors
-/// If a file cannot be read or written. Then what was made is removed, and what was there before is left.
-pub fn create(disk: &Disk, layout: &RunPaths, new: &NewRun) -> Result<(), RunError> {
-    let mut folders = vec![layout.data(), layout.heads(), layout.checkpoints(), layout.traces()];
-    if new.logged {
-        folders.push(layout.logs());
-    }
-    let data = (0..new.data.len()).flat_map(|number| [layout.data_tree(number), layout.data_file(number)]);
-    let others = [layout.job(), layout.program(), layout.checkpoint(0), layout.run_json()];
-    let files: Vec<PathBuf> = data.chain(others).collect();
-    let absent = |path: &&Path| fs::symlink_metadata(path).is_err();
-    // A write that fails leaves a part of it, and a folder cannot go before what is in it.
-    let partial: Vec<PathBuf> = files.iter().map(|path| disk::partial(path)).collect();
-    let above = layout.root.ancestors().take_while(|path| !path.as_os_str().is_empty());
-    let (files, folders_made): (Vec<&Path>, Vec<&Path>) = (
-        files.iter().chain(&partial).map(PathBuf::as_path).filter(absent).collect(),
-        folders.iter().map(PathBuf::as_path).chain(above).filter(absent).collect(),
-    );
-    let written = write(disk, layout, new, &folders);
-    if written.is_err() {
-        // The first error is the one to report.
-        for path in files {
-            let _ = disk.remove(path);
-        }
-        for path in folders_made {
-            let _ = disk.remove_folder(path);
-        }
-    }
-    written
-}
-
-/// What a run is made of.
-pub struct NewRun<'a> {
-    /// What `run.json` is to say.
-    pub file: &'a RunFile,
-    /// The job file's text.
-    pub job_text: &'a str,
-    /// The program file's bytes, for a job that names one.
-    pub program: Option<&'a [u8]>,
-    /// Whether the run is of the logged profile.
-    pub logged: bool,
-    /// Where the data files are copied from, in the manifest's order, with their trees.
-    pub data: &'a [(PathBuf, GroupTree)],
-    /// Whether data files are copied.
-    pub copied: bool,
-    /// The initial state, with its table, if it does not follow from the seed.
-    pub initial: Option<(&'a [StateTensor], &'a [Vec<u8>])>,
-}
-
-fn write(disk: &Disk, layout: &RunPaths, new: &NewRun, folders: &[PathBuf]) -> Result<(), RunError> {
-    let NewRun { file, job_text, program, data, copied, initial, .. } = new;
-    disk.create_folder(&layout.root)?;
-    for folder in folders {
-        disk.create_folder(folder)?;
-    }
-    if let Some((table, state)) = initial {
-        checkpoint::write::<RunError>(disk, &layout.checkpoint(0), table, |show| {
-            state.iter().for_each(|tensor| show(tensor));
-            Ok(())
-        })?;
-    }
-    for (number, (manifest, (source, tree))) in file.data.iter().zip(*data).enumerate() {
-        disk.replace(&layout.data_tree(number), &tree.encode())?;
-        if !copied {
-            continue;
-        }
-        let target = layout.data_file(number);
-        let mut from = data::contents(source)?;
-        disk.replace_by(&target, |file| {
-            // What was promised and no more, piece by piece; a file that changes meanwhile no longer fits its manifest.
-            let mut left = manifest.bytes;
-            let mut piece = vec![0; COPY_BYTES.min(left.max(1)) as usize];
-            while left > 0 {
-                let len = left.min(COPY_BYTES) as usize;
-                from.read_exact(&mut piece[..len])?;
-                disk.write(file, &piece[..len])?;
-                left -= len as u64;
-            }
-            Ok(())
-        })?;
-    }
-    disk.replace(&layout.job(), job_text.as_bytes())?;
-    if let Some(program) = program {
-        disk.replace(&layout.program(), program)?;
-    }
-    let json = serde_json::to_string_pretty(file)
-        .map_err(|error| RunError::Refused(format!("{}: {error}", layout.run_json().display())))?;
-    disk.replace(&layout.run_json(), json.as_bytes())
 }

@@ -26,16 +26,14 @@ use crate::program::step::Program;
 /// The most names that an error lists.
 const LISTED: usize = 12;
 
-/// The initial state of a job that names weights or a run, canonical bytes in the table's order, and where it comes from. `None`: it
-/// follows from the seed. Paths are relative to `folder`.
+/// An initial state, canonical bytes in the table's order, and where it comes from.
+pub type Sourced = (Vec<Vec<u8>>, InitialOrigin);
+
+/// The initial state of a job that names weights or a run. `None`: it follows from the seed. Paths are relative to `folder`.
 ///
 /// # Errors
 /// If a file cannot be read, or does not hold the program's parameters.
-pub fn of_job(
-    job: &Job,
-    program: &Program,
-    folder: &Path,
-) -> Result<Option<(Vec<Vec<u8>>, InitialOrigin)>, RunError> {
+pub fn of_job(job: &Job, program: &Program, folder: &Path) -> Result<Option<Sourced>, RunError> {
     if let Some(run) = &job.init.run {
         let (state, earlier) = from_run(&folder.join(run), program, job.init.optimizer_state)?;
         return Ok(Some((state, InitialOrigin::Run(Box::new(earlier)))));

@@ -3,6 +3,7 @@
 
 pub mod arrays;
 pub mod checkpoint;
+pub mod create;
 pub mod data;
 pub mod dir;
 pub mod disk;
@@ -10,6 +11,8 @@ mod error;
 pub mod gradients;
 pub mod initial;
 pub mod job;
+pub mod lock;
+pub mod paths;
 pub mod traces;
 pub mod transcript;
 

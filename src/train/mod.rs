@@ -30,12 +30,14 @@ use crate::job::manifest::files_root;
 use crate::program::init;
 use crate::program::logged::traced;
 use crate::program::step::state_bytes;
+use crate::run::create::{NewRun, create};
 use crate::run::data::JobData;
-use crate::run::dir::{NewRun, Run, RunFile, RunPaths};
+use crate::run::dir::{Run, RunFile};
 use crate::run::disk::Disk;
 use crate::run::gradients::GradientsWriter;
+use crate::run::paths::RunPaths;
 use crate::run::transcript::{Transcript, TranscriptWriter};
-use crate::run::{RunError, checkpoint, dir, initial, read_job, read_logged_job, read_program, traces};
+use crate::run::{RunError, checkpoint, initial, lock, read_job, read_logged_job, read_program, traces};
 use crate::step::{CommittedStep, scalars, state_digests, state_root};
 use conduct::{Conduct, Honest};
 pub use error::TrainError;
@@ -115,7 +117,7 @@ pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
         copied: job.data.copy,
         initial: state.as_ref().map(|state| (&table[..], &state[..])),
     };
-    dir::create(disk, &layout, &new)?;
+    create(disk, &layout, &new)?;
     let folders = data.sources.iter().filter_map(|(path, _)| Some(path.parent()?.to_path_buf()));
     Ok(Run::open(out)?.with_data(folders))
 }
@@ -230,7 +232,7 @@ fn train_by(
     mut by: By,
     progress: &mut dyn Progress,
 ) -> Result<Digest, TrainError> {
-    let _lock = dir::lock(&run.layout)?;
+    let _lock = lock::hold(&run.layout)?;
     if key.map(|key| key.public().to_text()) != run.file.trainer_key {
         let why = "the run was begun with another key, or with none: give the same --key";
         return Err(RunError::Refused(why.into()).into());

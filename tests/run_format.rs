@@ -1,0 +1,213 @@
+//! The run format by a second implementation: `assets/vectors/run_format.py` reads runs of every kind, and finds an edited byte in every kind of file.
+
+#![cfg(feature = "testing")]
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use common::{files, gpt_job, key, mlp_job, program_job, resnet_job, trained};
+use tiebreak::commit::digest::Digest;
+use tiebreak::commit::keys::PrivateKey;
+use tiebreak::commit::merkle;
+use tiebreak::commit::record::{Record, StepRecord};
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::program::encoding::encode;
+use tiebreak::run::dir::Run;
+use tiebreak::run::disk::Disk;
+use tiebreak::train::{Beginning, Silent, begin, train};
+
+/// Whether there is a Python; without one nothing here is tested, unless TIEBREAK_REQUIRE_PYTHON is set, which makes that a failure.
+fn has_python() -> bool {
+    let found = Command::new("python3").args(["-c", "import tomllib"]).output();
+    if found.is_ok_and(|output| output.status.success()) {
+        return true;
+    }
+    assert!(
+        std::env::var_os("TIEBREAK_REQUIRE_PYTHON").is_none(),
+        "python3 of version 3.11 or later is required"
+    );
+    common::not_tested(
+        "there is no python3 of version 3.11 or later, so no second implementation of the run format",
+    );
+    false
+}
+
+/// What the script says of a run, whose program it is given as a file.
+fn script(run: &Run, arguments: &[&str]) -> Output {
+    let program = run.layout.root.with_extension("program");
+    fs::write(&program, encode(&run.program)).unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/vectors/run_format.py");
+    let mut command = Command::new("python3");
+    // Compiled modules beside the scripts would be files that nobody asked for.
+    command.arg("-B").arg(script).arg(&run.layout.root).arg("--program").arg(&program).args(arguments);
+    command.output().unwrap()
+}
+
+/// The script finds nothing, leaves out `not_checked` alone, and derives the same identity.
+fn passes(run: &Run, arguments: &[&str], not_checked: &[&str]) {
+    let output = script(run, &[arguments, &["--json"]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    for (name, digest) in [("run", run.id), ("computation", run.computation), ("seed", run.seed)] {
+        assert_eq!(found[name], digest.to_string(), "{name}");
+    }
+    let left_out = found["not_checked"].as_array().unwrap();
+    let as_named =
+        left_out.iter().zip(not_checked).all(|(note, named)| note.as_str().unwrap().contains(named));
+    assert!(left_out.len() == not_checked.len() && as_named, "{left_out:?}");
+}
+
+fn differs(run: &Run) -> String {
+    let output = script(run, &[]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && error.starts_with("DIFFERS: "), "{:?} {error}", output.status);
+    error
+}
+
+/// A copy of a job of `steps` steps, where `from` is `to`.
+fn with(job: &Path, name: &str, from: &str, to: &str) -> PathBuf {
+    let text = fs::read_to_string(job).unwrap();
+    assert!(text.contains(from), "{text}");
+    let path = job.with_file_name(name);
+    fs::write(&path, text.replace(from, to).replace("steps = 8", "steps = 4")).unwrap();
+    path
+}
+
+/// Trains a run with a challenge, or without a signature.
+fn trained_by(
+    key: Option<&PrivateKey>,
+    challenge: Option<Digest>,
+    logged: bool,
+    job: &Path,
+    out: &Path,
+) -> Run {
+    let disk = Disk::default();
+    let run = begin(&disk, &Beginning { job, out, key, challenge, logged, nonce: [3; 16] }).unwrap();
+    train(&disk, &run, &mut Cpu::new(2).unwrap(), key, &mut Silent).unwrap();
+    run
+}
+
+#[test]
+fn runs_of_every_granularity_and_model_pass() {
+    if !has_python() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    for granularity in ["step", "microbatch", "operator"] {
+        let run = trained(&gpt_job(folder.path(), granularity, ""), &at(granularity), None);
+        passes(&run, &[], &[]);
+    }
+    // Jobs that leave out what has a default.
+    passes(&trained(&resnet_job(folder.path(), "operator", ""), &at("resnet"), None), &[], &[]);
+    passes(&trained(&mlp_job(folder.path(), "operator", 4, 1), &at("mlp"), None), &[], &[]);
+    passes(&trained(&mlp_job(folder.path(), "operator", 2, 7), &at("seven"), None), &[], &[]);
+    passes(&trained(&program_job(folder.path(), "operator", ""), &at("program"), None), &[], &[]);
+}
+
+#[test]
+fn runs_of_every_identity_and_origin_pass() {
+    if !has_python() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let job = with(&gpt_job(folder.path(), "operator", ""), "short.toml", "steps = 8", "steps = 4");
+    let first = trained_by(None, None, false, &job, &at("first"));
+    passes(&first, &[], &[]);
+    passes(&trained_by(Some(&key()), Some(Digest([7; 32])), false, &job, &at("challenged")), &[], &[]);
+    passes(&trained_by(Some(&key()), None, true, &job, &at("logged")), &[], &[]);
+    let rules =
+        "[rounding]\npreset = \"paper\"\nthreshold = 4194303\nclass = { head = 5, conv = 9 }\n[checkpoint]";
+    let paper = with(&job, "paper.toml", "[checkpoint]", rules);
+    passes(&trained_by(Some(&key()), None, false, &paper, &at("paper")), &[], &[]);
+    let other = with(
+        &job,
+        "other.toml",
+        "kind = \"bytes\"",
+        "kind = \"bytes\"\nsampling = \"with_replacement\"\ncopy = false",
+    );
+    let run = trained_by(Some(&key()), None, false, &other, &at("elsewhere"));
+    passes(&run, &[], &["data file 0"]);
+    passes(&run, &["--data", folder.path().to_str().unwrap()], &[]);
+
+    fs::copy(first.layout.model(), at("weights.safetensors")).unwrap();
+    for (name, init, left_out) in [
+        ("tuned", "weights = [\"weights.safetensors\"]", &["the files of weights"][..]),
+        ("continued", "run = \"first\"", &[]),
+        ("resumed", "run = \"first\"\noptimizer_state = true", &[]),
+    ] {
+        let job =
+            with(&job, &format!("{name}.toml"), "[checkpoint]", &format!("[init]\n{init}\n[checkpoint]"));
+        passes(&trained(&job, &at(name), None), &[], left_out);
+    }
+}
+
+#[test]
+fn an_edited_byte_of_any_kind_of_file_is_found() {
+    if !has_python() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut kinds = Vec::new();
+    let plain = with(&program_job(folder.path(), "operator", ""), "plain.toml", "steps = 8", "steps = 2");
+    let logged =
+        with(&gpt_job(folder.path(), "operator", "\n[rounding]\n"), "logged.toml", "steps = 8", "steps = 2");
+    for (job, name) in [(plain, "plain"), (logged, "logged")] {
+        let run = trained(&job, &folder.path().join(name), None);
+        passes(&run, &[], &[]);
+        for (path, bytes) in files(&run.layout.root) {
+            // The first file of a folder stands for the others.
+            let kind = match path.parent().unwrap().to_str().unwrap() {
+                "" | "data" => path.clone(),
+                folder => PathBuf::from(folder),
+            };
+            if kinds.contains(&kind) || kind == Path::new("lock") {
+                continue;
+            }
+            for place in [bytes.len() / 2, bytes.len() - 1] {
+                let mut edited = bytes.clone();
+                edited[place] ^= 1;
+                fs::write(run.layout.root.join(&path), &edited).unwrap();
+                let error = differs(&run);
+                eprintln!("{} {place}: {error}", path.display());
+            }
+            fs::write(run.layout.root.join(&path), &bytes).unwrap();
+            kinds.push(kind);
+        }
+    }
+    assert_eq!(kinds.len(), 12, "{kinds:?}");
+}
+
+/// The example at the end of docs/RUN-FORMAT.md.
+#[test]
+fn the_pages_example_is_what_the_code_writes() {
+    let computation = Digest([0x11; 32]);
+    let initial = Record::Initial { computation, state: Digest([0x22; 32]) };
+    let step = StepRecord {
+        step: 1,
+        state: Digest([0x33; 32]),
+        batch: Digest([0x44; 32]),
+        gradients: Some(Digest([0x55; 32])),
+        trace: None,
+        log: None,
+        learning_rate: 0x3a83_126f,
+        clip: 0x3f80_0000,
+        loss: 0x40b1_7218,
+        cursor: 6,
+    };
+    let records = [initial, Record::Step { computation, step }].map(|record| record.encode());
+    let leaves = records.each_ref().map(|record| merkle::leaf(record));
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/RUN-FORMAT.md")).unwrap();
+    let (_, example) = page.split_once("## Example").expect("the page has an example");
+    // Lines are broken and fields set apart where a reader wants it.
+    let example: String = example.split_whitespace().collect();
+    let digests = [leaves[0], leaves[1], merkle::root(&leaves)].map(|digest| digest.to_string());
+    for text in [hex(&records[0]), hex(&records[1])].iter().chain(&digests) {
+        assert!(example.contains(text), "the page has no {text}");
+    }
+}
