@@ -85,7 +85,9 @@ class Program(Reader):
         return table
 
     def gradients(self):
-        return [f"grad/{name}" for name, _, _, frozen in self.parameters if not frozen] + ["loss"]
+        """Names: gradients, moments, loss. Which moments there are is what the micro graph's outputs say."""
+        moments = [name for name in self.micro.outputs if name.startswith("buffer/")]
+        return [f"grad/{name}" for name, _, _, frozen in self.parameters if not frozen] + moments + ["loss"]
 
     def name(self):
         return self.take(self.u32()).decode("ascii")
