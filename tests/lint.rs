@@ -178,23 +178,29 @@ fn every_shader_of_every_program_passes() {
     };
     let mlp =
         Model::Mlp(Mlp { inputs: 300, hidden: vec![8], classes: 3, dropout: 0.1, input: Input::Pixels });
-    let stages = vec![4, 80];
-    let resnet = Model::Resnet(Resnet {
-        height: 6,
-        width: 5,
-        planes: 3,
-        stages,
-        blocks: 1,
-        classes: 3,
-        norm: Norm::Layer,
-        norm_epsilon: 1e-5,
-        norm_momentum: 0.1,
-        input: Input::Pixels,
-    });
+    let resnet = |norm| {
+        Model::Resnet(Resnet {
+            height: 6,
+            width: 5,
+            planes: 3,
+            stages: vec![4, 80],
+            blocks: 1,
+            classes: 3,
+            norm,
+            norm_epsilon: 1e-5,
+            norm_momentum: 0.1,
+            input: Input::Pixels,
+        })
+    };
+    let (layer, batch) = (resnet(Norm::Layer), resnet(Norm::Batch));
     let mut count = 0;
-    for (model, optimizer) in
-        [(gpt(Gelu::Tanh), adamw.clone()), (gpt(Gelu::Erf), sgd.clone()), (mlp, adamw), (resnet, sgd)]
-    {
+    for (model, optimizer) in [
+        (gpt(Gelu::Tanh), adamw.clone()),
+        (gpt(Gelu::Erf), sgd.clone()),
+        (mlp, adamw),
+        (layer, sgd.clone()),
+        (batch, sgd),
+    ] {
         let products = ProductTable::preset();
         let clip_norm = Some(1.0);
         let program = Program::new(StepSpec {

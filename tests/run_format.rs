@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use common::{files, gpt_job, key, mlp_job, program_job, resnet_job, trained};
+use common::{batch_norm_job, files, gpt_job, key, mlp_job, program_job, resnet_job, trained};
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::PrivateKey;
 use tiebreak::commit::merkle;
@@ -108,6 +108,7 @@ fn runs_of_every_granularity_and_model_pass() {
     passes(&trained(&mlp_job(folder.path(), "operator", 4, 1), &at("mlp"), None), &[], &[]);
     passes(&trained(&mlp_job(folder.path(), "operator", 2, 7), &at("seven"), None), &[], &[]);
     passes(&trained(&program_job(folder.path(), "operator", ""), &at("program"), None), &[], &[]);
+    passes(&trained(&batch_norm_job(folder.path(), "operator", 3), &at("buffers"), None), &[], &[]);
 }
 
 #[test]

@@ -246,8 +246,8 @@ class Tape:
         y = map_rows(lambda v: 0.0 if v < 0 else add(v, 0.0), x.rows)
         return self.record(y, lambda dy: [(x, map_rows(lambda v, d: d if 0 < v else 0.0, x.rows, dy))])
 
-    def layer_norm(self, x, gain, bias):
-        c, epsilon = float(len(x.rows[0])), of_pattern(0x3727C5AC)
+    def layer_norm(self, x, gain, bias, epsilon=of_pattern(0x3727C5AC)):
+        c = float(len(x.rows[0]))
         xhat, rstds = [], []
         for row in x.rows:
             mean = div(tree(row), c)
@@ -266,6 +266,26 @@ class Tape:
             return [(x, dx), (gain, [dgain]), (bias, [dbias])]
 
         return self.record(y, gradient)
+
+    def batch_norm(self, x, gain, bias, epsilon):
+        """The output, and the moments: n, mean and M2 of each channel."""
+        n = float(len(x.rows))
+        mean = [div(total, n) for total in over_rows(x.rows)]
+        d = [[sub(v, m) for v, m in zip(row, mean)] for row in x.rows]
+        m2 = over_rows(map_rows(mul, d, d))
+        rstd = [div(1.0, sqrt(add(div(total, n), epsilon))) for total in m2]
+        xhat = [[mul(v, r) for v, r in zip(row, rstd)] for row in d]
+        y = [[add(mul(h, g), b) for h, g, b in zip(row, gain.rows[0], bias.rows[0])] for row in xhat]
+
+        def gradient(dy):
+            dgain, dbias = over_rows(map_rows(mul, dy, xhat)), over_rows(dy)
+            m1, m2 = [div(v, n) for v in dbias], [div(v, n) for v in dgain]
+            slope = [mul(g, r) for g, r in zip(gain.rows[0], rstd)]
+            dx = [[mul(s, sub(sub(v, a), mul(h, b))) for s, v, h, a, b in zip(slope, row, hats, m1, m2)]
+                  for row, hats in zip(dy, xhat)]
+            return [(x, dx), (gain, [dgain]), (bias, [dbias])]
+
+        return self.record(y, gradient), (n, mean, m2)
 
     def dropout(self, x, drop, number, samples):
         """`drop(number, sample, element, value)` draws; None leaves x as it is."""

@@ -182,6 +182,7 @@ class Resnet(Images):
     def __init__(self, m):
         self.image, self.planes = (m["height"], m["width"]), m["planes"]
         self.classes, self.stages, self.bytes = m["classes"], m["stages"], m["height"] * m["width"] * m["planes"]
+        self.norm, self.epsilon, self.momentum = m.get("norm", "layer"), f32(m.get("norm_epsilon", 1e-5)), f32(m.get("norm_momentum", 0.1))
         self.blocks, inputs = [], m["stages"][0]
         for s, outputs in enumerate(m["stages"]):
             for b in range(m["blocks"]):
@@ -199,6 +200,21 @@ class Resnet(Images):
             table += kernel(name + "conv0", outputs, 3, inputs) + norm(name + "norm1", outputs) + kernel(name + "conv1", outputs, 3, outputs)
         return table + norm("norm", last) + linear("head", self.classes, last, sqrt(div(1.0, float(last))))
 
+    def buffers(self):
+        if self.norm == "layer":
+            return []
+        names = [p.name.removesuffix(".gain") for p in self.parameters() if p.name.endswith(".gain")]
+        shapes = [p.shape for p in self.parameters() if p.name.endswith(".gain")]
+        return [Parameter(f"{name}.{part}", shape, init, False) for name, shape in zip(names, shapes)
+                for part, init in (("running_mean", "zeros"), ("running_var", "ones"))]
+
+    def normed(self, tape, x, gain, bias):
+        if self.norm == "layer":
+            return tape.relu(tape.layer_norm(x, gain, bias, self.epsilon))
+        y, moments = tape.batch_norm(x, gain, bias, self.epsilon)
+        tape.moments.append(moments)
+        return tape.relu(y)
+
     def forward(self, tape, samples, parameters, batch, factor, drop):
         p, (height, width) = iter(parameters), self.image
         byte = lambda b, y, x, c: batch[0][((b * self.planes + c) * height + y) * width + x]
@@ -206,13 +222,13 @@ class Resnet(Images):
         x = Tensor([[div(float(byte(*place, c)), 255.0) for c in range(self.planes)] for place in places])
         x, image = tape.conv2d(x, next(p), self.image, 3, 1)
         for _, _, _, stride, shortcut in self.blocks:
-            u = tape.relu(tape.layer_norm(x, next(p), next(p)))
+            u = self.normed(tape, x, next(p), next(p))
             r = tape.conv2d(u, next(p), image, 1, stride)[0] if shortcut else x
             y, image = tape.conv2d(u, next(p), image, 3, stride)
-            y = tape.relu(tape.layer_norm(y, next(p), next(p)))
+            y = self.normed(tape, y, next(p), next(p))
             y, image = tape.conv2d(y, next(p), image, 3, 1)
             x = tape.residual(r, y)
-        x = tape.relu(tape.layer_norm(x, next(p), next(p)))
+        x = self.normed(tape, x, next(p), next(p))
         x = tape.mean_pool(x, image[0] * image[1])
         return tape.cross_entropy(tape.linear(x, next(p), next(p), "head"), batch[1], factor)
 
@@ -238,8 +254,19 @@ def digits_of(job):
 # Section 7.
 
 
+def pooled(a, b):
+    """The moments of the rows of both."""
+    (na, means_a, m2s_a), (nb, means_b, m2s_b) = a, b
+    n = add(na, nb)
+    deltas = [sub(y, x) for x, y in zip(means_a, means_b)]
+    means = [add(x, mul(delta, div(nb, n))) for x, delta in zip(means_a, deltas)]
+    m2s = [add(add(x, y), mul(mul(delta, delta), div(mul(na, nb), n))) for x, y, delta in zip(m2s_a, m2s_b, deltas)]
+    return n, means, m2s
+
+
 def add_gradients(a, b):
-    return [map_rows(add, x, y) for x, y in zip(a[0], b[0])], add(a[1], b[1])
+    gradients = [map_rows(add, x, y) for x, y in zip(a[0], b[0])]
+    return gradients, add(a[1], b[1]), [pooled(x, y) for x, y in zip(a[2], b[2])]
 
 
 def tree_of_gradients(level):
@@ -298,6 +325,17 @@ def updated(optimizer, parameter, tensors, gradient, factor, lr):
     return rows
 
 
+def moved(model, buffers, moments):
+    """The running averages after a step with these moments."""
+    move = lambda old, new: add(old, mul(model.momentum, sub(new, old)))
+    averages = []
+    for (n, means, m2s), mean, variance in zip(moments, buffers[::2], buffers[1::2]):
+        k = sub(n, 1.0) if 1 < n else 1.0
+        averages.append([[move(old, new) for old, new in zip(mean[0], means)]])
+        averages.append([[move(old, div(m2, k)) for old, m2 in zip(variance[0], m2s)]])
+    return averages
+
+
 def sha256(rows):
     data = b"".join(pattern(x).to_bytes(4, "little") for row in rows for x in row)
     return hashlib.sha256(data).hexdigest()
@@ -311,6 +349,8 @@ def train(text, key, rng):
     # For each parameter: its rows, then those of its slots.
     state = [[initial(key, i, p)] for i, p in enumerate(table)]
     state = [[rows] + [[[0.0] * len(row) for row in rows] for _ in optimizer.slots] for [rows] in state]
+    averages = model.buffers() if hasattr(model, "buffers") else []
+    buffers = [initial(key, len(table) + i, b) for i, b in enumerate(averages)]
     factor = div(1.0, float(samples * micro_batches * model.labels))
     steps = []
     for t in range(1, STEPS + 1):
@@ -319,21 +359,27 @@ def train(text, key, rng):
         for micro, batch in enumerate(batches):
             parameters = [Tensor(tensors[0]) for tensors in state]
             tape = Tape(digits_of(job))
+            tape.moments = []
             drop = drop_of(model.dropout, key, t, micro * samples)
             loss = model.forward(tape, samples, parameters, batch, factor, drop)
             tape.backward()
-            level.append(([p.gradient for p in parameters], loss))
-        gradients, loss = tree_of_gradients(level)
+            level.append(([p.gradient for p in parameters], loss, tape.moments))
+        gradients, loss, moments = tree_of_gradients(level)
         size, factor_of_clip = clip(gradients, f32(job.get("clip_norm", math.inf)))
         lr = learning_rate(job["schedule"], t, job["steps"])
         rule = optimizer(job["optimizer"], t)
         state = [updated(rule, p, tensors, g, factor_of_clip, lr) for p, tensors, g in zip(table, state, gradients)]
+        buffers = moved(model, buffers, moments) if averages else []
         names = ["param", *optimizer.slots]
         hashes = {f"{name}/{p.name}": sha256(tensors[i]) for i, name in enumerate(names) for p, tensors in zip(table, state)}
+        hashes |= {f"buffer/{b.name}": sha256(rows) for b, rows in zip(averages, buffers)}
         scalars = {"learning_rate": lr, "loss": loss, "norm": size, "clip": factor_of_clip}
         step = {name: pattern(value) for name, value in scalars.items()} | {"batches": batches, "state": hashes}
         if t == 1:
             step["gradients"] = {f"grad/{p.name}": sha256(g) for p, g in zip(table, gradients)}
+            for b, (n, mean, m2) in zip(averages[::2], moments):
+                name = "buffer/" + b.name.removesuffix(".running_mean")
+                step["gradients"] |= {f"{name}.count": sha256([[n]]), f"{name}.mean": sha256([mean]), f"{name}.m2": sha256([m2])}
         steps.append(step)
     return {"job": text, "key": key, "steps": steps}
 
@@ -378,6 +424,14 @@ data = { kind = "cifar10", path = "none" }
 optimizer = { kind = "sgd", momentum = 0.5, weight_decay = 0.0 }
 schedule = { peak = 0.05, floor = 0.0 }
 batch = { micro_batch = 1 }
+""",
+    "resnet with batch normalisation, two micro-batches": """steps = 3
+clip_norm = 0.5
+model = { kind = "resnet", height = 6, width = 5, planes = 1, stages = [3, 4], blocks = 1, classes = 3, norm = "batch", norm_epsilon = 1e-3 }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }
+schedule = { peak = 0.05 }
+batch = { micro_batch = 2, micro_batches = 2 }
 """,
 }
 

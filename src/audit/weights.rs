@@ -28,7 +28,7 @@ pub(super) fn claim(run: &Run, paths: &[PathBuf]) -> Result<Option<Claim>, RunEr
     let Some((index, element)) = difference else { return Ok(None) };
     for (number, path) in paths.iter().enumerate() {
         let mut file = opened(path)?;
-        // A buffer that no file has begins as zeros, which nothing shows.
+        // A buffer that no file has begins as the program says, which nothing shows.
         if weights_element(&mut file, &table[index], element as u64).is_err() {
             continue;
         }

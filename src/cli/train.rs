@@ -202,12 +202,11 @@ fn check(args: &Args, role: &Role, job: &Job, begun: Option<&Run>) -> Result<(),
         let why = "the job has a [rounding] table: it is of the logged profile; remove the table or --profile exact";
         return Err(Failure::new(Exit::Usage, why));
     }
-    let micro_batches = match (begun, &args.job) {
-        (None, Some(path)) => read_program(path, job)?.0.micro_batches,
-        (Some(run), _) => run.program.micro_batches,
-        (None, None) => 1,
-    };
-    divides(micro_batches, role.ranks())?;
+    match (begun, &args.job) {
+        (None, Some(path)) => divides(&read_program(path, job)?.0, role.ranks())?,
+        (Some(run), _) => divides(&run.program, role.ranks())?,
+        (None, None) => {}
+    }
     if args.ranks.cross_check.is_none() {
         return Ok(());
     }

@@ -309,6 +309,10 @@ batch = { micro_batch = 2 }
             ("height = 32", "height = 4294967295", "model.height"),
             ("stages = [8, 16]", "stages = [16384, 16384]", "batch.micro_batch"),
             ("micro_batch = 2", "micro_batch = 16777216", "batch.micro_batch"),
+            ("blocks = 2", "blocks = 2, norm = \"none\"", "model.norm"),
+            ("blocks = 2", "blocks = 2, norm_epsilon = 0.0", "model.norm_epsilon"),
+            ("blocks = 2", "blocks = 2, norm_momentum = 0.2", "model.norm_momentum"),
+            ("blocks = 2", "blocks = 2, norm = \"batch\", norm_momentum = 1.0", "model.norm_momentum"),
         ] {
             let text = RESNET.replace(from, to);
             assert_ne!(text, RESNET);

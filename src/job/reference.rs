@@ -247,10 +247,13 @@ const MODEL: &[Key] = &[
     key("model.stages", Type::List { of: &integer(1, 1 << 14), least: 1, most: 16 }, Required, "[16, 32]", "Channels of each stage. Each stage but the first halves rows and columns.").kind("resnet").unit("channels"),
     key("model.blocks", integer(1, 256), Required, "1", "Residual blocks of a stage, two convolutions each.").kind("resnet").unit("blocks"),
     key("model.classes", integer(1, 1 << 20), Required, "10", "Classes of an image; labels are below this.").kind("resnet").unit("classes"),
+    key("model.norm", Choice(&["layer", "batch"]), Optional(r#""layer""#), r#""batch""#, "What is normalised before each ReLU: the channels of each pixel, or each channel over all pixels of a micro-batch, with running averages as buffers.").kind("resnet").rule("with `batch`, a step has at most 2^24 pixels"),
+    key("model.norm_epsilon", Type::Number { least: 0.0, above: true, below: None }, Optional("1e-5"), "1e-3", "What a normalisation adds to the variance.").kind("resnet"),
+    key("model.norm_momentum", BELOW_ONE, Optional("0.1"), "0.2", "The part by which a step moves the running averages towards its own mean and variance.").kind("resnet").rule("0.1 unless `norm` is `batch`").beside(r#"norm = "batch""#),
 ];
 
 const INIT: &[Key] = &[
-    key("init.weights", Type::List { of: &Text, least: 0, most: 4096 }, Optional("[]"), r#"["model.safetensors"]"#, "Safetensors files of the parameters, by their names; buffers too if they are there. Optimizer slots begin at zero.").not_with("run"),
+    key("init.weights", Type::List { of: &Text, least: 0, most: 4096 }, Optional("[]"), r#"["model.safetensors"]"#, "Safetensors files of the parameters, by their names; buffers too if they are there, else as the program begins them. Optimizer slots begin at zero.").not_with("run"),
     key("init.run", Text, Absent("no run"), r#""runs/first""#, "The folder of a finished run with the same parameters: its final state."),
     key("init.optimizer_state", Boolean, Optional("false"), "true", "Whether the run's optimizer slots are taken too; if not they begin at zero.").rule("true only with `run`").beside(r#"run = "runs/first""#),
 ];

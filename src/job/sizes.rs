@@ -2,13 +2,15 @@
 
 use super::spec::{Job, ModelJob};
 use crate::program::graph::block_count;
-use crate::program::models::{Convolution, Model};
+use crate::program::models::{Convolution, Model, Norm};
 use crate::program::products::ProductClass;
 
 /// The most bytes of a training state that a job may ask for.
 const STATE_MAX: u64 = 1 << 40;
 /// The most elements of a tensor.
 const TENSOR_MAX: u64 = 1 << 31;
+/// The greatest number up to which binary32 counts exactly.
+const COUNT_MAX: u64 = 1 << 24;
 
 /// Whether a tensor or the state would be too large: (dotted key, why).
 pub fn error(job: &Job, of_model: &ModelJob) -> Option<(String, String)> {
@@ -20,6 +22,12 @@ pub fn error(job: &Job, of_model: &ModelJob) -> Option<(String, String)> {
         let why = format!("a tensor would have more than {TENSOR_MAX} elements; use smaller micro-batches");
         return Some(("batch.micro_batch".into(), why));
     }
+    if counted(of_model) > COUNT_MAX {
+        let why = format!(
+            "a step has more than {COUNT_MAX} pixels, which a batch normalisation cannot count exactly"
+        );
+        return Some(("batch.micro_batch".into(), why));
+    }
     // A product that is cut along K has an output for every block, until they are added; one on a fine grid has two parts.
     let parts = if job.rounding.as_ref().is_some_and(|rounding| rounding.rule().is_wide()) { 2 } else { 1 };
     products(of_model).into_iter().find_map(|Product { class, outputs, k }| {
@@ -28,6 +36,17 @@ pub fn error(job: &Job, of_model: &ModelJob) -> Option<(String, String)> {
         let key = format!("digits.class.{}", class.name());
         (outputs.saturating_mul(parts * u64::from(blocks)) > TENSOR_MAX).then_some((key, why))
     })
+}
+
+/// The most rows of a step that a batch normalisation sees: all pixels of the first one.
+fn counted(job: &ModelJob) -> u64 {
+    match &job.model {
+        Model::Resnet(r) if r.norm == Norm::Batch => {
+            let samples = u64::from(job.batch.micro_batch) * u64::from(job.batch.micro_batches);
+            samples.saturating_mul(u64::from(r.height) * u64::from(r.width))
+        }
+        _ => 0,
+    }
 }
 
 /// The elements of a micro-batch's largest tensor.

@@ -8,6 +8,7 @@ use super::dir::Run;
 use super::disk;
 use super::error::RunError;
 use super::{checkpoint, data, transcript};
+use crate::arith::float;
 use crate::arith::words::bytes_of;
 use crate::commit::digest::Digest;
 use crate::commit::keys::PublicKey;
@@ -19,6 +20,7 @@ use crate::commit::tree_head::NOTE_MAX;
 use crate::job::Job;
 use crate::job::initial::{EarlierRun, InitialOrigin};
 use crate::program::init;
+use crate::program::models::Init;
 use crate::program::step::Program;
 
 /// The most names that an error lists.
@@ -46,10 +48,11 @@ pub fn of_job(job: &Job, program: &Program, folder: &Path) -> Result<Option<Sour
 }
 
 /// The state that files of weights give: every parameter from a tensor `NAME` or `param/NAME` of any file, buffers that are there as
-/// `buffer/NAME`, and zeros for the optimizer's slots.
+/// `buffer/NAME`, the others as they begin without files, and zeros for the optimizer's slots.
 ///
 /// # Errors
-/// If a file cannot be read, a tensor is there twice, has another shape, is missing, or is none of the program's.
+/// If a file cannot be read, a tensor is there twice, has another shape, is missing, or is none of the program's. Buffers that begin with random
+/// numbers are missed like parameters.
 pub fn from_weights(paths: &[PathBuf], program: &Program) -> Result<Vec<Vec<u8>>, RunError> {
     let mut given: BTreeMap<String, (usize, Array)> = BTreeMap::new();
     for (number, path) in paths.iter().enumerate() {
@@ -63,21 +66,20 @@ pub fn from_weights(paths: &[PathBuf], program: &Program) -> Result<Vec<Vec<u8>>
     let first = paths.first().map_or(Path::new("."), PathBuf::as_path);
     let mut missing = Vec::new();
     let mut state = Vec::new();
-    for tensor in program.state() {
-        let zeros = || vec![0; tensor.ty().bytes()];
+    for (tensor, init) in program.state_with_init() {
         let name = tensor.name.strip_prefix("param/").unwrap_or(&tensor.name);
-        let may_be_absent = !tensor.name.starts_with("param/");
-        state.push(match given.remove(name) {
-            Some((_, array)) if array.ty == tensor.ty() => array.bytes,
-            Some((file, array)) => {
+        let absent = if tensor.name.starts_with("param/") { None } else { constant(init) };
+        state.push(match (given.remove(name), absent) {
+            (Some((_, array)), _) if array.ty == tensor.ty() => array.bytes,
+            (Some((file, array)), _) => {
                 let why = format!(
                     "{name} is {:?} {:?}, the program has F32 {:?}",
                     array.ty.dtype, array.ty.shape, tensor.shape
                 );
                 return Err(RunError::invalid(&paths[file], why));
             }
-            None if may_be_absent => zeros(),
-            None => {
+            (None, Some(word)) => bytes_of(&vec![word; tensor.ty().len()]),
+            (None, None) => {
                 missing.push(name.to_string());
                 Vec::new()
             }
@@ -91,6 +93,15 @@ pub fn from_weights(paths: &[PathBuf], program: &Program) -> Result<Vec<Vec<u8>>
         return Err(RunError::invalid(first, format!("the program has no parameters {}", listed(&names))));
     }
     Ok(state)
+}
+
+/// The word that all elements begin with, if they begin alike.
+fn constant(init: Init) -> Option<u32> {
+    match init {
+        Init::Zeros => Some(0),
+        Init::Ones => Some(float::ONE),
+        Init::Normal { .. } => None,
+    }
 }
 
 fn listed(names: &[String]) -> String {

@@ -28,6 +28,8 @@ pub enum Kind {
     WeightAfter,
     /// One element of an optimizer moment is off in the state that the step commits.
     Moment,
+    /// One element of a buffer is off in the state that the step commits; nothing where the program has none.
+    Buffer,
     /// The step trains on another step's batch.
     Batch,
     /// The step's update does not happen.
@@ -60,9 +62,21 @@ pub enum Kind {
 
 impl Kind {
     /// The ones that a trainer of either profile can play.
-    pub const ALL: [Kind; 10] = {
+    pub const ALL: [Kind; 11] = {
         use Kind::*;
-        [WeightBefore, WeightAfter, Moment, Batch, Skip, LearningRate, Operator, Init, Checkpoint, Digits]
+        [
+            WeightBefore,
+            WeightAfter,
+            Moment,
+            Buffer,
+            Batch,
+            Skip,
+            LearningRate,
+            Operator,
+            Init,
+            Checkpoint,
+            Digits,
+        ]
     };
 
     /// The ones that only a trainer of the logged profile can play.
@@ -85,6 +99,7 @@ impl Kind {
             Kind::WeightBefore => "weight-before",
             Kind::WeightAfter => "weight-after",
             Kind::Moment => "moment",
+            Kind::Buffer => "buffer",
             Kind::Batch => "batch",
             Kind::Skip => "skip",
             Kind::LearningRate => "learning-rate",
@@ -231,7 +246,7 @@ impl Conduct for Cheat {
         if scalars.step != self.step {
             return Ok(committed_step(run, session, scalars, &batch, None, None)?);
         }
-        let parameters = run.program.parameters.len();
+        let (parameters, buffers) = (run.program.parameters.len(), run.program.buffers.len());
         // Whatever it does, the record says what an honest one would.
         let promised = (scalars.learning_rate, batch_digest(&run.program, &batch));
         match self.kind {
@@ -271,7 +286,8 @@ impl Conduct for Cheat {
         (done.record.learning_rate, done.record.batch) = promised;
         match self.kind {
             Kind::WeightAfter => nudge_state(session, 0)?,
-            Kind::Moment => nudge_state(session, parameters)?,
+            Kind::Moment => nudge_state(session, parameters + buffers)?,
+            Kind::Buffer if buffers > 0 => nudge_state(session, parameters)?,
             Kind::Skip => session.load(&before)?,
             _ => return Ok(done),
         }

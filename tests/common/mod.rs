@@ -115,6 +115,16 @@ commit = {{ granularity = "{granularity}" }}
     path
 }
 
+/// [`resnet_job`] with batch normalisation, of so many micro-batches.
+pub fn batch_norm_job(folder: &Path, granularity: &str, micro_batches: u32) -> PathBuf {
+    let path = resnet_job(folder, granularity, "checkpoint = { every = 1 }");
+    let text = fs::read_to_string(&path).unwrap();
+    let text = text.replace("classes = 10", "classes = 10, norm = \"batch\", norm_momentum = 0.25");
+    let text = text.replace("micro_batches = 2", &format!("micro_batches = {micro_batches}"));
+    fs::write(&path, text).unwrap();
+    path
+}
+
 /// A small perceptron with dropout on drawn images, of `micro_batches` micro-batches and `steps` steps.
 pub fn mlp_job(folder: &Path, granularity: &str, steps: u32, micro_batches: u32) -> PathBuf {
     draw_images(folder);

@@ -41,11 +41,19 @@ pub struct ShardPlan {
     shards: Vec<Vec<Piece>>,
 }
 
-/// Checks that every rank has work.
+/// Checks that a program's steps can be divided, and that every rank has work.
 ///
 /// # Errors
-/// If there are more ranks than micro-batches, or none.
-pub fn divides(micro_batches: u32, ranks: u32) -> Result<(), RankError> {
+/// If there are more ranks than micro-batches, or none; or several, and moments are pooled, whose elements no rank could pool without the
+/// counts that lie in another one's shard.
+pub fn divides(program: &Program, ranks: u32) -> Result<(), RankError> {
+    let micro_batches = program.micro_batches;
+    if let (Some(first), 2..) = (program.statistics().first(), ranks) {
+        return Err(RankError::Refused(format!(
+            "this job has batch normalisation ({}), whose moments one process pools over all micro-batches: train it with one rank",
+            first.name
+        )));
+    }
     if (1..=micro_batches).contains(&ranks) {
         return Ok(());
     }
@@ -60,7 +68,7 @@ impl ShardPlan {
     /// As [`divides`].
     pub fn new(program: &Program, ranks: u32) -> Result<ShardPlan, RankError> {
         let micro_batches = program.micro_batches;
-        divides(micro_batches, ranks)?;
+        divides(program, ranks)?;
         let mut plan = ShardPlan {
             ranks,
             micro_batches,
