@@ -67,7 +67,7 @@ fn differs(run: &Run) -> String {
     error
 }
 
-/// A copy of a job of `steps` steps, where `from` is `to`.
+/// A copy of a job where `from` is `to`, of 4 steps if the job has 8.
 fn with(job: &Path, name: &str, from: &str, to: &str) -> PathBuf {
     let text = fs::read_to_string(job).unwrap();
     assert!(text.contains(from), "{text}");
@@ -86,6 +86,8 @@ fn trained_by(
 ) -> Run {
     let disk = Disk::default();
     let run = begin(&disk, &Beginning { job, out, key, challenge, logged, nonce: [3; 16] }).unwrap();
+    // A run that holds no copy of its data reads them where the job has them.
+    let run = run.with_data(job.parent().map(Path::to_path_buf));
     train(&disk, &run, &mut Cpu::new(2).unwrap(), key, &mut Silent).unwrap();
     run
 }
@@ -132,7 +134,7 @@ fn runs_of_every_identity_and_origin_pass() {
         "kind = \"bytes\"\nsampling = \"with_replacement\"\ncopy = false",
     );
     let run = trained_by(Some(&key()), None, false, &other, &at("elsewhere"));
-    passes(&run, &[], &["data file 0"]);
+    passes(&run, &[], &["data file 0", "the batches of steps"]);
     passes(&run, &["--data", folder.path().to_str().unwrap()], &[]);
 
     fs::copy(first.layout.model(), at("weights.safetensors")).unwrap();
@@ -145,6 +147,35 @@ fn runs_of_every_identity_and_origin_pass() {
             with(&job, &format!("{name}.toml"), "[checkpoint]", &format!("[init]\n{init}\n[checkpoint]"));
         passes(&trained(&job, &at(name), None), &[], left_out);
     }
+}
+
+#[test]
+fn runs_on_tokens_and_arrays_pass() {
+    if !has_python() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let tokens: Vec<u8> = (0..400u16).flat_map(|i| (i % 97).to_le_bytes()).collect();
+    fs::write(at("tokens.bin"), tokens).unwrap();
+    let text = "kind = \"bytes\"\npath = \"text.txt\"";
+    let ids = "kind = \"tokens\"\npath = \"tokens.bin\"\ndtype = \"u16\"";
+    let job = with(&gpt_job(folder.path(), "operator", ""), "tokens.toml", text, ids);
+    passes(&trained(&job, &at("tokens"), None), &[], &["the batches of steps"]);
+
+    // An array of `dims`, as NumPy writes it in format 1.0.
+    let array = |name: &str, descr: &str, dims: &str, data: Vec<u8>| {
+        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {dims}, }}");
+        let header = format!("\u{1}\0v\0{header:<117}\n");
+        fs::write(at(name), [b"\x93NUMPY", header.as_bytes(), &data].concat()).unwrap();
+    };
+    let inputs = (0..40 * 64u16).flat_map(|i| (f32::from(i % 17) / 8.0).to_le_bytes());
+    array("inputs.npy", "<f4", "(40, 64)", inputs.collect());
+    array("labels.npy", "|u1", "(40,)", (0..40).map(|i| i % 10).collect());
+    let images = "kind = \"idx\"\nimages = \"images\"\nlabels = \"labels\"";
+    let arrays = "kind = \"arrays\"\ninputs = \"inputs.npy\"\nlabels = \"labels.npy\"\ndtype = \"f32\"";
+    let job = with(&mlp_job(folder.path(), "microbatch", 2, 1), "arrays.toml", images, arrays);
+    passes(&trained(&job, &at("arrays"), None), &[], &["the batches of steps"]);
 }
 
 #[test]

@@ -92,4 +92,5 @@ def main():
     print(json.dumps(golden, indent=1))
 
 
-main()
+if __name__ == "__main__":
+    main()

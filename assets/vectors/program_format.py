@@ -69,7 +69,7 @@ class Program(Reader):
             raise Malformed(f"program: version {version}")
         self.micro_batch, self.micro_batches, _ = self.u32(), self.u32(), self.u32()
         self.list(self.u32)
-        self.batch = self.list(lambda: (self.name(), self.type(), self.shape(), self.u32())[0])
+        self.batch = self.list(lambda: (self.name(), self.type(), self.shape(), self.u32())[:3])
         self.parameters = self.list(lambda: (self.name(), self.shape(), self.init(), self.u8()))
         self.buffers = self.list(lambda: (self.name(), self.shape(), self.init()))
         self.slots = self.list(self.name)
@@ -85,9 +85,8 @@ class Program(Reader):
         return table
 
     def gradients(self):
-        """Names: gradients, moments, loss. Which moments there are is what the micro graph's outputs say."""
-        moments = [name for name in self.micro.outputs if name.startswith("buffer/")]
-        return [f"grad/{name}" for name, _, _, frozen in self.parameters if not frozen] + moments + ["loss"]
+        """The gradients in their order: the micro graph's outputs."""
+        return list(self.micro.outputs)
 
     def name(self):
         return self.take(self.u32()).decode("ascii")

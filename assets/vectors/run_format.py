@@ -3,8 +3,8 @@
 
     python3 assets/vectors/run_format.py RUN [--program FILE] [--data FOLDER] [--json]
 
-Prints a line a check, and stops with exit code 1 at the first difference, which it names. Without a program (program.bin in the run, or what
-`tiebreak program export` writes) the leaves of traces have no names; what that leaves out is printed. --json prints the digests. Needs only the standard library.
+Prints a line a check, and stops with exit code 1 at the first difference, which it names. For a run without program.bin, --program is the file that
+`tiebreak program export` writes; without it the leaves of traces have no names. What is left out is printed. --json prints the digests. Needs only the standard library.
 """
 
 import argparse
@@ -20,9 +20,10 @@ import tomllib
 
 from hashes import blake3, derive, ed25519_verifies, group_values, merkle_root, merkle_root_from_proof, root_of_groups
 from program_format import Malformed, Program, Reader, bytes_of
+from run_batches import KINDS, batch_tensors
 
 GROUP, TILE, RECORD_MAX = 65536, 4096, 256
-F32, U8 = 1, 3
+F32, U32, U8 = 1, 2, 3
 
 
 class Differs(Exception):
@@ -263,7 +264,7 @@ class Run:
         must("job.toml: above 1 MiB", len(self.job_text) <= 1 << 20)
         self.job = tomllib.loads(self.job_text.decode())
         self.file = json.loads((self.root / "run.json").read_bytes(), object_pairs_hook=unique)
-        file = program or (self.root / "program.bin" if "program" in self.job else None)
+        file = self.root / "program.bin" if "program" in self.job else program
         self.program = file and Program(pathlib.Path(file).read_bytes())
         if self.program:
             same("program digest", unhex(self.file["program"], 32), derive("tiebreak 2 program", self.program.data))
@@ -350,6 +351,7 @@ class Run:
         return b"\2" + head + u64(proven["index"]) + sized(record) + listed(proof) + carried
 
     def data_files(self):
+        self.data_bytes = []
         for number, entry in enumerate(self.file["data"]):
             tree = (self.root / f"data/data-{number}.tree").read_bytes()
             groups = max(1, -(-entry["bytes"] // GROUP))
@@ -364,6 +366,7 @@ class Run:
             same(f"data file {number}: bytes", len(data), entry["bytes"])
             for group, (have, want) in enumerate(zip(group_values(data, GROUP), values, strict=True)):
                 same(f"data file {number}: group {group}", have, want)
+            self.data_bytes.append(data)
             self.passed(f"data file {number}: {len(values)} groups, and their root")
 
     def data_file(self, number):
@@ -371,7 +374,7 @@ class Run:
         if copied:
             return self.root / f"data/data-{number}.bin"
         paths = data_paths(self.job["data"])
-        found = [pathlib.Path(self.data, name) for name in (f"data-{number}.bin", paths[number])] if self.data else []
+        found = [pathlib.Path(self.data, name) for name in (f"data-{number}.bin", pathlib.PurePosixPath(paths[number]).name)] if self.data else []
         return next((path for path in found if path.is_file()), None)
 
     def transcript(self):
@@ -466,6 +469,7 @@ class Run:
     def commitments(self):
         """What step records commit to: gradients, traces and logs."""
         steps = [record for record in self.records if record["kind"] == "step"]
+        self.batches(steps)
         gradients = self.gradients(steps) if steps and steps[0]["gradients"] else {}
         for record in steps:
             if record["trace"]:
@@ -474,6 +478,18 @@ class Run:
                 log = (self.root / f"logs/step-{record['step']:09}").read_bytes()
                 same(f"log of step {record['step']}", tensor_digest(U8, [len(log)], blake3(log)), record["log"])
                 self.passed(f"log of step {record['step']}: {record['log'].hex()}")
+
+    def batches(self, steps):
+        """The batch of each step, where the program says what a batch is and the data are at hand."""
+        complete = len(self.data_bytes) == len(self.file["data"])
+        if self.program is None or not complete or self.job["data"]["kind"] not in KINDS:
+            self.not_checked.append("the batches of steps, for which a program, the data files and a known kind of data are needed")
+            return
+        for record in steps:
+            tensors = batch_tensors(self.program, self.job, self.data_bytes, self.digests["seed"], record["step"])
+            leaves = [(f"micro{i}/{name}", tensor_digest(U32, shape, blake3(data))) for i, name, shape, data in tensors]
+            same(f"batch of step {record['step']}", table_root(leaves), record["batch"])
+        self.passed(f"batches of {len(steps)} steps")
 
     def gradients(self, steps):
         """The gradient roots of each step's micro-batches."""
@@ -556,12 +572,13 @@ def main():
         run.check()
     except (Differs, Malformed) as difference:
         sys.exit(f"DIFFERS: {difference}")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, struct.error) as error:
         sys.exit(f"DIFFERS: malformed: {type(error).__name__}: {error}")
     if arguments.json:
         print(json.dumps({name: digest.hex() for name, digest in run.digests.items()} | {"not_checked": run.not_checked}, indent=2))
     else:
-        print("\n".join(f"not checked: {what}" for what in run.not_checked))
+        for what in run.not_checked:
+            print(f"not checked: {what}")
 
 
 if __name__ == "__main__":

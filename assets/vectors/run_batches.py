@@ -1,0 +1,53 @@
+"""The batches of a run, from its data files: which samples a step draws (docs/ARITHMETIC.md, section 6) and what they are (sections 8.3 and 9).
+
+Reads files of bytes, IDX and CIFAR-10; run_format.py says so where a job has others.
+"""
+
+import math
+import struct
+
+import batches
+
+KINDS = ("bytes", "idx", "cifar10")
+
+
+class Samples:
+    """The samples of a job's data files: `count`, and for each one what it gives to each tensor of the batch."""
+
+    def __init__(self, kind, files, context):
+        if kind == "bytes":
+            self.windows(files, context)
+        elif kind == "idx":
+            images, labels = files
+            self.count, rows, columns = struct.unpack(">III", images[4:16])
+            size = rows * columns
+            self.sample = lambda i: {"pixels": images[16 + i * size : 16 + (i + 1) * size], "labels": labels[8 + i : 9 + i]}
+        else:
+            records = [data[at : at + 3073] for data in files for at in range(0, len(data) - 3072, 3073)]
+            self.count = len(records)
+            self.sample = lambda i: {"pixels": records[i][1:], "labels": records[i][:1]}
+
+    def windows(self, files, context):
+        starts = [(data, at) for data in files for at in range(len(data) - context)]
+        self.count = len(starts)
+
+        def sample(i):
+            data, at = starts[i]
+            return {"tokens": data[at : at + context], "labels": data[at + 1 : at + 1 + context]}
+
+        self.sample = sample
+
+
+def batch_tensors(program, job, files, seed, step):
+    """(micro-batch, name, shape, canonical bytes) of every batch tensor of a step."""
+    batches.KEY = struct.unpack("<II", seed[:8])
+    batches.BATCH = program.micro_batch * program.micro_batches
+    draw = batches.with_replacement if job["data"].get("sampling") == "with_replacement" else batches.permutation
+    shapes = {name: shape for name, _, shape in program.batch}
+    samples = Samples(job["data"]["kind"], files, math.prod(shapes["labels"]) // program.micro_batch)
+    for micro in range(program.micro_batches):
+        places = range(micro * program.micro_batch, (micro + 1) * program.micro_batch)
+        drawn = [samples.sample(draw(samples.count, step, place)) for place in places]
+        for name, shape in shapes.items():
+            numbers = [number for sample in drawn for number in sample[name]]
+            yield micro, name, shape, struct.pack(f"<{len(numbers)}I", *numbers)
