@@ -24,7 +24,7 @@ fn shader_texts() -> BTreeMap<String, String> {
     };
     for job in ["demo", "shakespeare", "cifar-mlp"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../assets/jobs/{job}.toml"));
-        let program = read_job(&path).unwrap().1.program();
+        let program = read_job(&path).unwrap().1.program(None).unwrap();
         for graph in [&program.micro, &program.accumulate, &program.update] {
             for (i, (name, text)) in texts(graph).into_iter().enumerate() {
                 add(format!("{job}-{name}-{i}"), text);

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use tiebreak::job::Job;
-use tiebreak::job::data::{DataFile, Dataset, FileManifest};
+use tiebreak::job::data::Dataset;
+use tiebreak::job::manifest::{DataFile, GroupTree};
 use tiebreak::program::step::Program;
 
 const KINDS: [(&str, &str); 6] = [
@@ -30,7 +31,7 @@ static JOBS: LazyLock<Vec<(Job, Program)>> = LazyLock::new(|| {
              optimizer = {{ kind = \"sgd\", momentum = 0.9, weight_decay = 0.0 }}\nschedule = {{ peak = 1e-2 }}\n"
         );
         let job = Job::parse("job", &text).unwrap();
-        let program = job.program();
+        let program = job.program(None).unwrap();
         (job, program)
     };
     KINDS.iter().map(job).collect()
@@ -41,12 +42,12 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let (job, program) = &JOBS[usize::from(*kind) % JOBS.len()];
     let (first, second) = rest.split_at(usize::from(u16::from_le_bytes([*a, *b])).min(rest.len()));
     let files = [("x", first), ("y", second)].map(|(name, bytes)| {
-        let manifest = FileManifest::of(name.into(), &mut Cursor::new(bytes)).unwrap();
-        DataFile::new(name.into(), manifest, Some(Box::new(Cursor::new(bytes.to_vec())))).unwrap()
+        let (manifest, tree) = GroupTree::of(&mut Cursor::new(bytes)).unwrap();
+        DataFile::new(name.into(), manifest, tree, Box::new(Cursor::new(bytes.to_vec())))
     });
-    let Ok(mut dataset) = Dataset::of(files.into(), Path::new("data"), &job.data, &job.model.batch(1)) else { return };
+    let Ok(mut dataset) = Dataset::of(files.into(), Path::new("data"), &job.data, &program.sample()) else { return };
     if let Ok(batch) = dataset.batch(program, [1, 2], 1) {
-        for (tensor, bytes) in job.model.batch(4).iter().zip(&batch[0].tensors) {
+        for (tensor, bytes) in program.batch.iter().zip(&batch[0].tensors) {
             assert_eq!(bytes.len(), 4 * tensor.shape.iter().product::<u32>() as usize);
         }
     }
