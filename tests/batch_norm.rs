@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 use std::path::Path;
 
-use common::{batch_norm_job, key, trained};
+use common::{batch_norm_job, begin_run, key, trained};
 use tiebreak::audit::checks;
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Outcome, Report, Silent, audit};
@@ -15,10 +15,19 @@ use tiebreak::dispute::verdict::{Claim, Outcome as VerdictOutcome, Verdict};
 use tiebreak::engine::Engine;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::reference::Reference;
+use tiebreak::engine::session::{Session, StepScalars};
+use tiebreak::job::data::Dataset;
+use tiebreak::program::graph::Node;
+use tiebreak::program::phase::Phase;
+use tiebreak::program::step::MicroBatch;
 use tiebreak::run::arrays::{self, Array, FloatType};
 use tiebreak::run::checkpoint;
 use tiebreak::run::dir::Run;
+use tiebreak::run::disk::Disk;
+use tiebreak::step::{CommittedStep, committed_step};
+use tiebreak::train::conduct::Conduct;
 use tiebreak::train::ranks::plan::ShardPlan;
+use tiebreak::train::{Silent as NoProgress, TrainError, train_as};
 
 fn audited(run: &Run, engine: &mut dyn Engine) -> (Report, Option<Verdict>) {
     let checked = checks::always(run, Some(&key().public())).unwrap();
@@ -75,6 +84,60 @@ fn whoever_changes_a_running_average_after_the_step_is_convicted() {
     let (report, _) = audited(&run, &mut Cpu::new(2).unwrap());
     let Outcome::Diverges { step: 3, what } = report.outcome else { panic!("{:?}", report.outcome) };
     assert!(what.contains("first buffer/stage0.block0.norm0.running_mean"), "{what}");
+}
+
+/// Changes the first element of the output of the first node of this name in one phase of the second step.
+struct Tamperer(Phase, &'static str);
+
+impl Conduct for Tamperer {
+    fn step(
+        &mut self,
+        run: &Run,
+        session: &mut Session,
+        scalars: StepScalars,
+        batch: Vec<MicroBatch>,
+        _: &mut Dataset,
+    ) -> Result<CommittedStep, TrainError> {
+        let mut done = scalars.step != 2;
+        let mut change = |phase: Phase, _: usize, node: &Node, bytes: &[u8]| {
+            if done || phase != self.0 || node.primitive.name() != self.1 {
+                return None;
+            }
+            done = true;
+            let mut changed = bytes.to_vec();
+            changed[2] ^= 0x10;
+            Some(changed)
+        };
+        Ok(committed_step(run, session, scalars, &batch, Some(&mut change), None)?)
+    }
+}
+
+#[test]
+fn whoever_changes_moments_or_averages_is_convicted_by_an_element() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = batch_norm_job(folder.path(), "operator", 3);
+    for (number, (phase, name)) in [
+        (Phase::Micro(2), "batch_norm_count.v1"),
+        (Phase::Micro(1), "batch_norm_rstd.v1"),
+        (Phase::Accumulate(0), "pooled_mean.v1"),
+        (Phase::Accumulate(1), "pooled_m2.v1"),
+        (Phase::Update, "running_var.v1"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let disk = Disk::default();
+        let run = begin_run(&disk, &job, &folder.path().join(number.to_string())).unwrap();
+        let mut conduct = Tamperer(phase, name);
+        train_as(&disk, &run, &mut Cpu::new(2).unwrap(), Some(&key()), &mut conduct, &mut NoProgress)
+            .unwrap();
+        let (report, verdict) = audited(&run, &mut Cpu::new(2).unwrap());
+        assert!(matches!(report.outcome, Outcome::Diverges { step: 2, .. }), "{:?}", report.outcome);
+        let verdict = Verdict::from_bytes(&verdict.unwrap().to_bytes()).unwrap();
+        assert!(matches!(verdict.claim, Claim::Tile(_)), "{name}: {}", verdict.claim.kind());
+        let outcome = verdict.check(Some(&key().public())).unwrap();
+        assert!(matches!(outcome, VerdictOutcome::Convicts(finding) if finding.step == 2), "{name}");
+    }
 }
 
 /// Writes tensors of a state under their names.
