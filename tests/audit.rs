@@ -313,7 +313,10 @@ fn every_edited_file_is_a_clear_error() {
     let has = |error: String, wanted: &str| assert!(error.contains(wanted), "{error}");
     has(error(&|run| flip(&run.layout.transcript(), 400)), "its checksum is wrong");
     has(error(&|run| flip(&run.layout.checkpoint(4), 9)), "it is not the state that record 4 commits");
-    has(error(&|run| flip(&run.layout.model(), 9)), "the released model is not the final state's parameters");
+    has(
+        error(&|run| flip(&run.layout.model(), 9)),
+        "the released model is not the final state's parameters and buffers",
+    );
     has(error(&|run| flip(&run.layout.data().join("data-0.bin"), 9)), " are not what the manifest promises");
     has(error(&|run| flip(&run.layout.head(10), 20)), "head");
     has(

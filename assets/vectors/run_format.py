@@ -434,8 +434,9 @@ class Run:
         if self.file["origin"]["kind"] != "seed":
             self.initial_state()
         if self.final:
-            parameters, _, _ = self.state_roots(self.root / "model.safetensors", whole=False)
+            parameters, buffers, _ = self.state_roots(self.root / "model.safetensors", whole=False)
             same("model.safetensors: root of the parameters", parameters, self.final["parameters"])
+            same("model.safetensors: root of the buffers", buffers, self.final["buffers"])
             self.passed(f"model.safetensors: parameters {parameters.hex()}")
 
     def initial_state(self):
@@ -457,7 +458,7 @@ class Run:
         tensors = read_safetensors(path)
         if self.program:
             state = self.program.state()
-            state = state if whole else state[: len(self.program.parameters)]
+            state = state if whole else state[: len(self.program.parameters) + len(self.program.buffers)]
             same(f"{path.name}: tensors", [(name, shape) for name, shape, _ in tensors], state)
         parts = ([], [], [])
         for name, shape, data in tensors:

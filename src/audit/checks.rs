@@ -462,10 +462,10 @@ fn ending(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
         });
     }
     let table = run.program.state();
-    let parameters = &table[..run.program.parameters.len()];
-    let model = checkpoint::read(&run.layout.model(), parameters)?;
-    if StateRoots::of(parameters, &tensor_digests(parameters, &model)).0[0] != roots.0[0] {
-        let why = "the released model is not the final state's parameters";
+    let released = &table[..run.program.released()];
+    let model = checkpoint::read(&run.layout.model(), released)?;
+    if StateRoots::of(released, &tensor_digests(released, &model)).0[..2] != roots.0[..2] {
+        let why = "the released model is not the final state's parameters and buffers";
         return Err(RunError::invalid(&run.layout.model(), why));
     }
     checked.passed.push("the final record and the released model agree".into());

@@ -20,7 +20,7 @@ pub(super) fn claim(run: &Run, paths: &[PathBuf]) -> Result<Option<Claim>, RunEr
     let Ok(theirs) = initial::state(run) else { return Ok(None) };
     let expected = initial::from_weights(paths, &run.program)?;
     let table = run.program.state();
-    let of_weights = run.program.parameters.len() + run.program.buffers.len();
+    let of_weights = run.program.released();
     let difference = (0..of_weights).find_map(|index| {
         let pairs = theirs[index].chunks_exact(4).zip(expected[index].chunks_exact(4));
         pairs.into_iter().position(|(x, y)| x != y).map(|element| (index, element))

@@ -17,7 +17,7 @@ struct Operator<'g> {
     layer: usize,
 }
 
-/// The operators of a graph, and which reads which. An operator stands one layer below the lowest of those that it first read.
+/// The operators of a graph, and which reads which. An operator stands one layer below the lowest of those before it that it reads.
 fn layers(graph: &Graph) -> (Vec<Operator<'_>>, BTreeSet<(usize, usize)>) {
     let mut operators: Vec<Operator> = Vec::new();
     let mut places: HashMap<&str, usize> = HashMap::new();
@@ -27,13 +27,16 @@ fn layers(graph: &Graph) -> (Vec<Operator<'_>>, BTreeSet<(usize, usize)>) {
         let sources: Vec<usize> =
             node.primitive.inputs().iter().filter_map(|id| makers.get(id).copied()).collect();
         let place = *places.entry(&node.operator).or_insert_with(|| {
-            let above = sources.iter().map(|&source| operators[source].layer + 1).max();
-            operators.push(Operator { name: &node.operator, nodes: 0, layer: above.unwrap_or(0) });
+            operators.push(Operator { name: &node.operator, nodes: 0, layer: 0 });
             operators.len() - 1
         });
         operators[place].nodes += 1;
         makers.insert(node.output, place);
         edges.extend(sources.into_iter().filter(|&source| source != place).map(|source| (source, place)));
+    }
+    for place in 0..operators.len() {
+        let above = edges.iter().filter(|&&(source, reader)| reader == place && source < place);
+        operators[place].layer = above.map(|&(source, _)| operators[source].layer + 1).max().unwrap_or(0);
     }
     (operators, edges)
 }

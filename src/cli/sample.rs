@@ -50,7 +50,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     let seed = args.seed.map_or_else(|| random().map(u64::from_le_bytes), Ok)?;
     let table = run.program.state();
-    let parameters = &table[..run.program.parameters.len()];
+    let parameters = &table[..run.program.released()];
     let state = checkpoint::read(&run.layout.model(), parameters)?;
     let mut engine = open(&args.engine)?;
     let engine = engine.as_mut();

@@ -25,7 +25,7 @@ impl Context {
         manifest::check(files)?;
         let manifest = files.get(claim.file.file).ok_or_else(|| wrong("there is no such file of weights"))?;
         let (table, index) = (self.program.state(), claim.state.tensor as usize);
-        let of_weights = self.program.parameters.len() + self.program.buffers.len();
+        let of_weights = self.program.released();
         let tensor = table.get(index).filter(|_| index < of_weights);
         let tensor = tensor.ok_or_else(|| wrong("there is no such parameter or buffer"))?;
         self.state_commitment(state, &table, index, &claim.state.commitment)?;

@@ -46,7 +46,7 @@ pub fn step_bytes(program: &Program) -> u64 {
     let gradients = bytes(&program.micro.outputs, &program.micro);
     let state = state_bytes(&program.state());
     // A micro-batch does not read the slots, so they come on top of what its graph needs.
-    let read = program.parameters.len() + program.buffers.len();
+    let read = program.released();
     let slots = state_bytes(&program.state()[read..]);
     // The tree over micro-batches keeps one partial sum for each bit of their number.
     let waiting = u64::from(program.micro_batches.ilog2()) * gradients;

@@ -263,7 +263,7 @@ impl<'e> Session<'e> {
     ) -> Result<Gradients, EngineError> {
         let factor = self.program.factor();
         let first_sample = index * self.program.micro_batch;
-        let read = self.program.parameters.len() + self.program.buffers.len();
+        let read = self.program.released();
         let mut inputs = self.state[..read].to_vec();
         assert_eq!(
             self.program.batch.len(),

@@ -252,6 +252,11 @@ impl Program {
         self.parameters.iter().map(scalars).fold(0, u64::saturating_add)
     }
 
+    /// How many tensors of the state are what a released model holds: the parameters and the buffers, its first ones.
+    pub fn released(&self) -> usize {
+        self.parameters.len() + self.buffers.len()
+    }
+
     /// The batch tensors of one sample.
     pub fn sample(&self) -> Vec<BatchTensor> {
         let mut tensors = self.batch.clone();

@@ -544,7 +544,7 @@ fn named(tensors: Vec<super::step::StateTensor>) -> impl Iterator<Item = (String
 
 fn micro_ports(program: &Program) -> Check {
     let mut state = program.state();
-    state.truncate(program.parameters.len() + program.buffers.len());
+    state.truncate(program.released());
     let mut inputs: Vec<_> = named(state).collect();
     inputs.extend(program.batch.iter().map(|t| (port::batch(&t.name), t.ty())));
     inputs.push(scalar(port::FACTOR, DType::F32, 1));

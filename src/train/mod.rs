@@ -353,9 +353,9 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Writes the released model: the parameters.
+    /// Writes the released model: the parameters, and the buffers that belong to them.
     fn model(&self, session: &mut Session) -> Result<(), TrainError> {
-        let parameters = self.run.program.parameters.len();
+        let parameters = self.run.program.released();
         let table = &self.run.program.state()[..parameters];
         checkpoint::write(self.disk, &self.run.layout.model(), table, |show| {
             session.visit_state(|i, bytes| {
