@@ -1,6 +1,6 @@
 //! Programs from bytes: the strict reader of [`super::encoding`]'s layout.
 //!
-//! What decodes has passed [`super::validate`], so an engine can run it like a program of our own, and encodes to the same bytes. Lengths
+//! What decodes has passed `validate`, so an engine can run it like a program of our own, and encodes to the same bytes. Lengths
 //! are checked against what is left before anything is allocated. Layout and limits: `docs/ARITHMETIC.md`, section 9.
 
 use std::borrow::Cow;
