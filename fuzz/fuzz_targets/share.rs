@@ -24,8 +24,8 @@ commit = { granularity = "operator" }
 static PLACE: LazyLock<(Contents, ShardPlan)> = LazyLock::new(|| {
     let program = program_digest(&Job::parse("job", JOB).unwrap().program(None).unwrap());
     let json = format!(
-        r#"{{"contract": "{CONTRACT}", "trainer_key": null, "challenge": null, "nonce": "{:032}", "program": "{program}", "data": []}}"#,
-        0
+        r#"{{"contract": "{CONTRACT}", "trainer_key": null, "challenge": null, "nonce": "{:032}", "program": "{program}", "initial": "{:064}", "origin": {{"kind": "seed"}}, "data": []}}"#,
+        0, 0
     );
     let run = Run::from_texts(RunPaths { root: PathBuf::new() }, &json, JOB, None).unwrap();
     (Contents::of(&run), ShardPlan::new(&run.program, 2).unwrap())
