@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{gpt_job, key, trained};
+use common::{gpt_job, key, program_job, trained};
 use tiebreak::commit::keys::PrivateKey;
 use tiebreak::engine::Engine;
 use tiebreak::engine::cpu::Cpu;
@@ -78,6 +78,29 @@ fn two_trainers_of_one_computation_write_one_transcript() {
     let roots = [&one, &two].map(|run| transcript::read(&run.layout.transcript()).unwrap().0.root(10));
     assert_eq!(roots[0], roots[1]);
     assert_eq!(compare(&one, &two), ("no difference in 10 records\n".into(), 0));
+}
+
+/// A model kind and the program file made from it are one computation.
+#[test]
+fn a_program_file_trains_to_the_transcript_of_its_model_kind() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut engine = Cpu::new(2).unwrap();
+    let job = gpt_job(folder.path(), "operator", "");
+    let model = trained_by(1, &mut engine, &job, &folder.path().join("model"));
+    let job = program_job(folder.path(), "operator", "");
+    let file = trained_by(2, &mut engine, &job, &folder.path().join("file"));
+    assert!(model.program_file.is_none() && file.program_file.is_some());
+    assert_eq!(model.computation, file.computation);
+    let transcripts = [&model, &file].map(|run| fs::read(run.layout.transcript()).unwrap());
+    assert!(transcripts[0] == transcripts[1], "two transcripts of one computation");
+    assert_eq!(compare(&model, &file), ("no difference in 10 records\n".into(), 0));
+    let audit = Command::new(env!("CARGO_BIN_EXE_tiebreak"))
+        .args([Path::new("audit"), &file.layout.root])
+        .args(["--engine", "reference"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(audit.stdout).unwrap();
+    assert!(audit.status.success() && text.contains("program read from a file"), "{text}");
 }
 
 #[test]
