@@ -165,8 +165,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         steps => format!("trained {steps} steps"),
     };
     let (id, out) = (run.id, out.display());
+    let data = if run.holds_data() { "" } else { " --data FOLDER (where its data files are)" };
     printer.result(
-        format!("{done} in {seconds:.1} s\nrun    {id}\nstate  {state}\naudit it with: tiebreak audit {out}"),
+        format!(
+            "{done} in {seconds:.1} s\nrun    {id}\nstate  {state}\naudit it with: tiebreak audit {out}{data}"
+        ),
         &json!({ "run": id, "state": state, "steps": run.job.steps, "seconds": seconds }),
     );
     Ok(Exit::Match)

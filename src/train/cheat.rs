@@ -22,9 +22,9 @@ use crate::step::{CommittedStep, Tamper, committed_step, state_digests, state_ro
 /// What a cheat does at its step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// One weight is one unit in the last place off when the step begins.
+    /// One weight has a flipped bit, an eighth of its value or so, when the step begins.
     WeightBefore,
-    /// One weight is one unit in the last place off in the state that the step commits.
+    /// One weight has a flipped bit in the state that the step commits.
     WeightAfter,
     /// One element of an optimizer moment is off in the state that the step commits.
     Moment,
