@@ -131,22 +131,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let mut host = Host::new(&role, &args.engine)?;
     let joined = host.as_mut().map(|host| host.wait(printer)).transpose()?;
     let mut ranks = joined.map(network).transpose()?;
-    printer.say(format!(
-        "run {}: {} parameters, {} steps on {}{}; tensors of a step take {}, the run about {} on disk",
-        run.id.short(),
-        run.program.parameter_count(),
-        run.job.steps,
-        ranks.as_ref().map_or(String::new(), |ranks| format!("{} ranks, rank 0 on ", ranks.ranks())),
-        engine.describe(),
-        bytes_text(step_bytes(&run.program)),
-        bytes_text(disk_needed(&run)),
-    ));
-    if let Some(ranks) = &ranks {
-        let plan = ShardPlan::new(&run.program, ranks.ranks())?;
-        let most = (0..ranks.ranks()).map(|rank| plan.bytes_sent(rank)).max().unwrap_or(0);
-        let over = ranks.describe();
-        printer.say(format!("a rank sends up to {} of gradients a step over {over}", bytes_text(most)));
-    }
+    announce(printer, &run, engine.as_ref(), ranks.as_deref())?;
     let mut bar = Bar::new(printer, &run);
     let trained = trained(&args, &run, engine.as_mut(), private.as_ref(), &mut ranks, &mut bar);
     if let (Err(_), Some(host)) = (&trained, &mut host) {
@@ -173,6 +158,32 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         &json!({ "run": id, "state": state, "steps": run.job.steps, "seconds": seconds }),
     );
     Ok(Exit::Match)
+}
+
+/// Says the size of the run, and of the gradients that its ranks send.
+fn announce(
+    printer: Printer,
+    run: &Run,
+    engine: &dyn Engine,
+    ranks: Option<&dyn Collective>,
+) -> Result<(), Failure> {
+    printer.say(format!(
+        "run {}: {} parameters, {} steps on {}{}; tensors of a step take {}, the run about {} on disk",
+        run.id.short(),
+        run.program.parameter_count(),
+        run.job.steps,
+        ranks.map_or(String::new(), |ranks| format!("{} ranks, rank 0 on ", ranks.ranks())),
+        engine.describe(),
+        bytes_text(step_bytes(&run.program)),
+        bytes_text(disk_needed(run)),
+    ));
+    if let Some(ranks) = ranks {
+        let plan = ShardPlan::new(&run.program, ranks.ranks())?;
+        let most = (0..ranks.ranks()).map(|rank| plan.bytes_sent(rank)).max().unwrap_or(0);
+        let over = ranks.describe();
+        printer.say(format!("a rank sends up to {} of gradients a step over {over}", bytes_text(most)));
+    }
+    Ok(())
 }
 
 /// Trains alone, or as rank 0.
