@@ -62,6 +62,32 @@ pub enum Outcome {
         /// The difference, in words.
         what: String,
     },
+    /// Everything that was replayed came out as committed, but the run's end cannot be had, or too little of the run was checked to
+    /// say that it matches.
+    Incomplete {
+        /// The part that is missing, in words.
+        what: String,
+    },
+    /// In the logged profile: the job allows its trainer more freedom than this version's kernels need, so that a match would say
+    /// nothing.
+    UnboundedFreedom {
+        /// The setting, its value and the most it may be, in words.
+        what: String,
+    },
+    /// In the logged profile: every decision is legal and every step follows from them, but an honest kernel of a known kind does not
+    /// decide so. Statistics never convict.
+    UnexplainedDecisions {
+        /// The decisions, in words.
+        what: String,
+    },
+    /// Replaying this step gives something else, but a limit of the auditor's was reached before the scalar reference had confirmed
+    /// that. Nobody is accused.
+    Unconfirmed {
+        /// The step, from 1.
+        step: u32,
+        /// The difference, the limit, and the way to confirm it, in words.
+        what: String,
+    },
     /// The auditor's engine differs from both the trainer and the scalar reference.
     EngineFaulty {
         /// The step, from 1.

@@ -209,11 +209,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 /// The exit code of a report.
 fn exit(report: &Report) -> Exit {
     match report.outcome {
-        // --max-time may have cut the plan short.
-        Outcome::Matches if !report.is_complete() => Exit::Undecided,
-        Outcome::Matches => Exit::Match,
+        Outcome::Matches if report.is_complete() => Exit::Match,
         Outcome::Diverges { .. } | Outcome::Inconsistent { .. } => Exit::Diverges,
-        Outcome::EngineFaulty { .. } | Outcome::MissingDecision { .. } => Exit::Undecided,
+        // --max-time may have cut the plan short.
+        _ => Exit::Undecided,
     }
 }
 
@@ -244,6 +243,10 @@ pub fn report_text(report: &Report, verdict: Option<&Verdict>, file: &Path) -> S
         Outcome::Diverges { step, what } => format!("DIVERGES at step {step}: {what}"),
         Outcome::Inconsistent { step, what } => format!("DIVERGES at step {step}, without a replay: {what}"),
         Outcome::MissingDecision { step, what } => format!("COULD NOT DECIDE at step {step}: {what}"),
+        Outcome::Incomplete { what } => format!("INCOMPLETE: {what}"),
+        Outcome::UnboundedFreedom { what } => format!("UNBOUNDED FREEDOM: {what}"),
+        Outcome::UnexplainedDecisions { what } => format!("COULD NOT DECIDE: {what}"),
+        Outcome::Unconfirmed { step, what } => format!("NOT CONFIRMED at step {step}: {what}"),
         Outcome::EngineFaulty { step, engine, what } => {
             format!(
                 "NOBODY IS ACCUSED: at step {step} {engine} differs from the scalar reference, which agrees with the trainer ({what})"

@@ -253,6 +253,10 @@ fn step_verdict(
         // A log that somebody changed, or a rounding that the log lacks, says nothing about the trainer.
         audit::Outcome::Inconsistent { what, .. }
         | audit::Outcome::MissingDecision { what, .. }
+        | audit::Outcome::Incomplete { what }
+        | audit::Outcome::UnboundedFreedom { what }
+        | audit::Outcome::UnexplainedDecisions { what }
+        | audit::Outcome::Unconfirmed { what, .. }
         | audit::Outcome::EngineFaulty { what, .. } => {
             Err(Failure::new(Exit::Undecided, format!("step {step} is not decided: {what}")))
         }
