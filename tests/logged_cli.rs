@@ -7,7 +7,7 @@ mod common;
 use std::path::Path;
 use std::process::Command;
 
-use common::gpt_job;
+use common::{gpt_job, trained};
 
 fn output(args: &[&str]) -> (i32, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_tiebreak")).args(args).output().unwrap();
@@ -72,6 +72,26 @@ fn a_logged_run_from_its_job_to_its_audit() {
     let (code, _, stderr) = output(&["audit", &run, "--verdict", &path(folder.path(), "v.json")]);
     assert_eq!(code, 4);
     assert!(stderr.contains("not the rounding log that the record commits"), "{stderr}");
+}
+
+#[test]
+fn a_replay_judges_a_step_as_an_audit_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "microbatch", "[rounding]\n");
+    for (cheat, code) in [("decision-far@3", 1), ("decision-hidden@3", 3), ("skip@3", 1)] {
+        let run = folder.path().join(cheat);
+        trained(&job, &run, Some(cheat));
+        let run = run.to_str().unwrap();
+        let verdict = path(folder.path(), &format!("{cheat}.json"));
+        let (audited, stdout, _) = output(&["audit", run, "--steps", "3..3", "--verdict", &verdict]);
+        assert_eq!(audited, code, "{cheat}: {stdout}");
+        let (replayed, stdout, _) = output(&["replay", run, "--step", "3"]);
+        assert_eq!(replayed, code, "{cheat}: {stdout}");
+    }
+    let far = path(folder.path(), "decision-far@3");
+    let parts =
+        [0, 1, 2].map(|part| output(&["replay", &far, "--step", "3", "--microbatch", &part.to_string()]).0);
+    assert_eq!(parts.iter().filter(|code| **code == 1).count(), 1, "{parts:?}");
 }
 
 #[test]

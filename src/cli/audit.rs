@@ -207,11 +207,17 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 }
 
 /// The exit code of a report.
-fn exit(report: &Report) -> Exit {
-    match report.outcome {
-        Outcome::Matches if report.is_complete() => Exit::Match,
+pub(super) fn exit(report: &Report) -> Exit {
+    // --max-time may have cut the plan short.
+    let cut = report.outcome == Outcome::Matches && !report.is_complete();
+    if cut { Exit::Undecided } else { outcome_exit(&report.outcome) }
+}
+
+/// The exit code of an outcome.
+pub(super) fn outcome_exit(outcome: &Outcome) -> Exit {
+    match outcome {
+        Outcome::Matches => Exit::Match,
         Outcome::Diverges { .. } | Outcome::Inconsistent { .. } => Exit::Diverges,
-        // --max-time may have cut the plan short.
         _ => Exit::Undecided,
     }
 }
@@ -226,9 +232,9 @@ fn write_json(disk: &Disk, path: &Path, value: &impl serde::Serialize) -> Result
     Ok(disk.replace(&absolute(path)?, &json)?)
 }
 
-/// A report in words.
-pub fn report_text(report: &Report, verdict: Option<&Verdict>, file: &Path) -> String {
-    let mut lines = vec![match &report.outcome {
+/// How an audit ended, in a line.
+pub(super) fn headline(report: &Report) -> String {
+    match &report.outcome {
         Outcome::Matches if report.is_complete() => {
             let how = if report.native { " with native products (replication only)" } else { "" };
             format!("MATCHES: run {} on {}{how}", report.run.short(), report.engine)
@@ -240,6 +246,14 @@ pub fn report_text(report: &Report, verdict: Option<&Verdict>, file: &Path) -> S
             report.run.short(),
             report.engine
         ),
+        other => outcome_text(other),
+    }
+}
+
+/// How an audit, or a replay of a part of a step, ended.
+pub(super) fn outcome_text(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Matches => "MATCHES".into(),
         Outcome::Diverges { step, what } => format!("DIVERGES at step {step}: {what}"),
         Outcome::Inconsistent { step, what } => format!("DIVERGES at step {step}, without a replay: {what}"),
         Outcome::MissingDecision { step, what } => format!("COULD NOT DECIDE at step {step}: {what}"),
@@ -252,7 +266,12 @@ pub fn report_text(report: &Report, verdict: Option<&Verdict>, file: &Path) -> S
                 "NOBODY IS ACCUSED: at step {step} {engine} differs from the scalar reference, which agrees with the trainer ({what})"
             )
         }
-    }];
+    }
+}
+
+/// A report in words.
+pub fn report_text(report: &Report, verdict: Option<&Verdict>, file: &Path) -> String {
+    let mut lines = vec![headline(report)];
     lines.push(format!("  {}", report.signed));
     lines.extend(report.checked.iter().map(|line| format!("  ok: {line}")));
     let ranges: Vec<String> =

@@ -1,19 +1,17 @@
 //! `tiebreak replay`.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::json;
 
-use super::audit::Limits;
+use super::audit::{Limits, exit, headline, outcome_exit, outcome_text};
 use super::engine::{EngineArgs, open};
 use super::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::audit::plan::{Choice, plan};
-use crate::audit::{checks, differences, estimated_seconds, replay_to};
-use crate::engine::session::Session;
+use crate::audit::{Silent, audit, checks, estimated_seconds, micro_batch};
 use crate::job::Granularity;
 use crate::run::dir::Run;
-use crate::step::{gradient_root, replayed_micro_batch, replayed_step, scalars};
 
 /// Replay one step, or one micro-batch of it, and compare it with what the run commits.
 #[derive(clap::Args)]
@@ -63,33 +61,18 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     if args.limits.max_time.is_some_and(|limit| seconds > limit as f64) {
         return Err(Failure::new(Exit::Undecided, "that is longer than --max-time allows"));
     }
-    let mut session = Session::new(engine.as_mut(), Arc::new(run.program.clone()))?;
-    if let Some((step, what)) = replay_to(&run, &checked, &mut session, args.step)? {
-        return Err(Failure::new(Exit::Diverges, format!("step {step} before it differs already: {what}")));
+    if let Some(index) = args.microbatch {
+        let outcome = micro_batch(&run, engine.as_mut(), &checked, args.step, index)?;
+        let text = format!("micro-batch {index} on {}: {}", engine.describe(), outcome_text(&outcome));
+        printer.result(text, &json!({ "step": args.step, "microbatch": index, "outcome": outcome }));
+        return Ok(outcome_exit(&outcome));
     }
-    let mut dataset = run.dataset()?;
-    let theirs = checked.step(args.step);
-    let different = match args.microbatch {
-        Some(micro) => {
-            let batch = run.micro_batch(&mut dataset, args.step, micro)?;
-            let at = scalars(&run, args.step);
-            let (gradients, _) = replayed_micro_batch(&run, &mut session, at, micro, &batch)?;
-            let root = gradient_root(&mut session, &gradients)?;
-            let same = run.gradient_roots(theirs)?.get(micro as usize) == Some(&root);
-            if same { vec![] } else { vec![format!("gradients of micro-batch {micro}")] }
-        }
-        None => {
-            let batch = run.batch(&mut dataset, args.step)?;
-            let (mine, _) = replayed_step(&run, &mut session, scalars(&run, args.step), &batch, false)?;
-            differences(&mine.record, theirs)
-        }
-    };
-    drop(session);
-    let what =
-        if different.is_empty() { "matches".into() } else { format!("differs: {}", different.join(", ")) };
-    printer.result(
-        format!("step {} on {} {what}", args.step, engine.describe()),
-        &json!({ "step": args.step, "microbatch": args.microbatch, "differences": different }),
-    );
-    Ok(if different.is_empty() { Exit::Match } else { Exit::Diverges })
+    let limit = args.limits.max_time.map(Duration::from_secs);
+    let (report, verdict) = audit(&run, engine.as_mut(), checked, begin, limit, &mut Silent)?;
+    let mut text = headline(&report);
+    if verdict.is_some() {
+        text += "\n  tiebreak audit writes the verdict";
+    }
+    printer.result(text, &report);
+    Ok(exit(&report))
 }
