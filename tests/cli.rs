@@ -241,3 +241,31 @@ fn a_program_is_exported_shown_drawn_and_trained() {
     let (code, _, stderr) = output(&["job", "check", job.to_str().unwrap()]);
     assert!(code == 2 && stderr.contains("it has version"), "{stderr}");
 }
+
+#[test]
+fn hostile_runs_end_as_their_list_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases = path(folder.path(), "cases");
+    let (code, _, stderr) = output(&["selftest", "--hostile", &cases, "-q"]);
+    assert_eq!(code, 0, "{stderr}");
+    let list = std::fs::read(path(folder.path(), "cases/cases.json")).unwrap();
+    let list: serde_json::Value = serde_json::from_slice(&list).unwrap();
+    let mut wrong = Vec::new();
+    for case in list.as_array().unwrap() {
+        let args = case["command"].as_array().unwrap().iter().map(|arg| arg.as_str().unwrap());
+        let done =
+            Command::new(env!("CARGO_BIN_EXE_tiebreak")).args(args).current_dir(&cases).output().unwrap();
+        if done.status.code().map(i64::from) != case["exit"].as_i64() {
+            let text =
+                String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
+            wrong.push(format!(
+                "{} wants {}, ends with {:?}:\n{text}",
+                case["name"],
+                case["exit"],
+                done.status.code()
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(output(&["selftest", "--hostile", &cases]).0, 2, "a folder that is there is not touched");
+}

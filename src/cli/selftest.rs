@@ -1,6 +1,7 @@
 //! `tiebreak selftest`.
 
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::json;
@@ -16,22 +17,33 @@ use crate::program::builder::Builder;
 use crate::program::expr::Body;
 use crate::program::graph::TensorType;
 use crate::program::products::ProductTable;
+use crate::run::RunError;
+use crate::run::disk::Disk;
+use crate::train::hostile;
 
 /// Check this machine: an engine against the scalar reference, and with --exhaustive the elementary functions over all
 /// 2^32 inputs.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  tiebreak selftest --engine wgpu --adapter llvmpipe\n  \
 tiebreak selftest --exhaustive   (minutes)\n  \
-tiebreak selftest --exhaustive --engine wgpu   (hours on a software adapter)")]
+tiebreak selftest --exhaustive --engine wgpu   (hours on a software adapter)\n  \
+tiebreak selftest --hostile cases   (a folder of runs that an auditor has to judge)")]
 pub struct Args {
     /// Every input of exp, log, tanh and erf: the scalar functions against an oracle, a GPU's against those.
     #[arg(long)]
     exhaustive: bool,
+    /// Write runs of cheats, rewritten histories and damaged files to this new folder, with the exit code of each in `cases.json`: for whoever
+    /// writes or packages another auditor.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "exhaustive")]
+    hostile: Option<PathBuf>,
     #[command(flatten)]
     engine: EngineArgs,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
+    if let Some(folder) = &args.hostile {
+        return hostile(printer, folder);
+    }
     if args.exhaustive {
         return exhaustive(printer, &args.engine);
     }
@@ -48,6 +60,33 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         &json!({ "engine": engine.describe(), "fingerprint": have.to_string(), "matches": same }),
     );
     Ok(if same { Exit::Match } else { Exit::Undecided })
+}
+
+/// Writes the runs that an auditor has to judge.
+fn hostile(printer: Printer, folder: &Path) -> CommandResult {
+    if folder.exists() {
+        let why = format!("{} is there already: give a folder that is not", folder.display());
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    let bar = printer.bar(0, "runs");
+    let cases = hostile::write(folder, &mut |name| {
+        bar.inc_length(1);
+        bar.inc(1);
+        bar.set_message(name.to_string());
+    })?;
+    bar.finish_and_clear();
+    let list = serde_json::to_vec_pretty(&cases).map_err(|error| Failure::new(Exit::Undecided, error))?;
+    let file = std::path::absolute(folder.join("cases.json")).map_err(RunError::io(folder))?;
+    Disk::default().replace(&file, &list)?;
+    let lines = cases.iter().map(|case| format!("  exit {}: {} ({})", case.exit, case.name, case.about));
+    let text = format!(
+        "{} cases; each command of {} ends with its exit code, run from the folder\n{}",
+        cases.len(),
+        file.display(),
+        lines.collect::<Vec<_>>().join("\n")
+    );
+    printer.result(text, &cases);
+    Ok(Exit::Match)
 }
 
 type Compute = fn(u32) -> u32;

@@ -8,6 +8,8 @@
 pub mod cheat;
 pub mod conduct;
 mod error;
+#[cfg(feature = "testing")]
+pub mod hostile;
 pub mod ranks;
 
 use std::path::Path;

@@ -12,15 +12,14 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::PrivateKey;
 use tiebreak::commit::record::{Record, StepRecord};
-use tiebreak::commit::tree_head::Head;
 use tiebreak::engine::Engine;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::job::Job;
 use tiebreak::program::encoding::encode;
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
-use tiebreak::run::transcript::{self, TranscriptWriter};
 use tiebreak::train::cheat::Cheat;
+use tiebreak::train::hostile::rewrite;
 use tiebreak::train::{Beginning, Silent, begin, train, train_as};
 
 /// A tiny GPT with dropout and accumulation; `extra` goes to the end of the file.
@@ -296,20 +295,11 @@ fn open_gpus() -> Gpus {
 
 /// Replaces the history by an edited one under one new head.
 pub fn sign_again(run: &Run, edit: impl FnOnce(&mut Vec<Record>)) {
-    let (mut history, _) = transcript::read(&run.layout.transcript()).unwrap();
-    edit(&mut history.records);
-    fs::remove_file(run.layout.transcript()).unwrap();
-    fs::remove_dir_all(run.layout.heads()).unwrap();
-    fs::create_dir(run.layout.heads()).unwrap();
-    let disk = Disk::default();
-    let (mut writer, _) = TranscriptWriter::open(&disk, &run.layout.transcript(), 0).unwrap();
-    history.records.iter().for_each(|record| writer.append(&disk, record).unwrap());
-    sign(run, writer.size(), writer.root());
+    rewrite(run, &key(), edit).unwrap();
 }
 
 pub fn sign(run: &Run, size: u64, root: Digest) {
-    let note = Head { run: run.id, size, root }.to_note(Some(&key()));
-    fs::write(run.layout.head(size), note).unwrap();
+    tiebreak::train::hostile::sign(run, &key(), size, root).unwrap();
 }
 
 pub fn step_mut(records: &mut [Record], step: usize) -> &mut StepRecord {
