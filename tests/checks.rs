@@ -189,6 +189,78 @@ fn withheld_checkpoints_are_named_and_hide_nothing() {
     assert!(report.checked.iter().any(|line| line == model), "{:?}", report.checked);
 }
 
+/// How an audit ends, of what the head covers only if `prefix`.
+fn ended(run: &Run, prefix: bool, head: Option<&str>) -> Outcome {
+    let mut checked = check(run).unwrap();
+    head.iter().for_each(|note| checked.other_head(run, note).unwrap());
+    if prefix {
+        checked.allow_prefix();
+    }
+    let last = (checked.transcript.records.len() as u32 - 1).min(run.job.steps);
+    let plan = plan(run, &checked.checkpoints, last, &Choice::All);
+    audit(run, &mut Cpu::new(2).unwrap(), checked, plan, None, &mut Silent).unwrap().0.outcome
+}
+
+fn incomplete(outcome: &Outcome, wanted: &str) {
+    let Outcome::Incomplete { what } = outcome else { panic!("{outcome:?}") };
+    assert!(what.contains(wanted), "{what}");
+}
+
+#[test]
+fn a_run_whose_end_is_not_shown_never_matches_as_a_whole() {
+    let (run, _folder) = finished("microbatch");
+    let model = fs::read(run.layout.model()).unwrap();
+    // The last checkpoint withheld, and a model of zeros.
+    fs::remove_file(run.layout.checkpoint(8)).unwrap();
+    let header = 8 + usize::from(model[0]) + (usize::from(model[1]) << 8);
+    let zeros = [&model[..header], &vec![0; model.len() - header][..]].concat();
+    fs::write(run.layout.model(), zeros).unwrap();
+    assert!(error(&run).contains("the released model is not the final state's parameters and buffers"));
+    // No model at all.
+    fs::remove_file(run.layout.model()).unwrap();
+    incomplete(&ended(&run, false, None), "its released model (model.safetensors) is not here");
+    assert_eq!(ended(&run, true, None), Outcome::Matches);
+    // The final record omitted, and a model that nobody trained.
+    fs::write(run.layout.model(), "garbage").unwrap();
+    sign_again(&run, |records| records.truncate(9));
+    incomplete(&ended(&run, false, None), "the head covers 8 of 8 steps and no final record");
+    incomplete(&ended(&run, false, None), "no record commits the model.safetensors that is here");
+    assert_eq!(ended(&run, true, None), Outcome::Matches);
+    // A head over record 0 only.
+    sign_again(&run, |records| records.truncate(1));
+    incomplete(&ended(&run, false, None), "the head covers 0 of 8 steps and no final record");
+    incomplete(&ended(&run, true, None), "there is no step to replay");
+}
+
+#[test]
+fn a_longer_head_that_the_records_do_not_reach_leaves_nothing_decided() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "microbatch", "");
+    let cheated = trained(&job, &folder.path().join("witnessed"), Some("operator@7"));
+    let witnessed = fs::read_to_string(cheated.layout.head(10)).unwrap();
+    let honest = trained(&job, &folder.path().join("shown"), None);
+    sign_again(&honest, |records| records.truncate(7));
+    let wanted = "the trainer signed a head over 10 records, and the run's head here covers 7";
+    for prefix in [false, true] {
+        incomplete(&ended(&honest, prefix, Some(&witnessed)), wanted);
+    }
+    assert_eq!(ended(&honest, true, None), Outcome::Matches);
+}
+
+#[test]
+fn steps_that_no_state_leads_to_are_not_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = trained(&gpt_job(folder.path(), "step", ""), &folder.path().join("first"), None);
+    fs::copy(first.layout.model(), folder.path().join("w.safetensors")).unwrap();
+    let job = gpt_job(folder.path(), "step", "\n[init]\nweights = [\"w.safetensors\"]\n");
+    let run = trained(&job, &folder.path().join("second"), None);
+    assert_eq!(ended(&run, false, None), Outcome::Matches);
+    fs::remove_file(run.layout.checkpoint(0)).unwrap();
+    for prefix in [false, true] {
+        incomplete(&ended(&run, prefix, None), "steps 1 to 2 cannot be replayed");
+    }
+}
+
 #[test]
 fn a_state_that_changes_after_the_checks_accuses_nobody() {
     let (run, _folder) = finished("microbatch");

@@ -1,5 +1,6 @@
 //! What every audit checks before it replays anything, sampled ones too.
 
+use std::fs;
 use std::path::PathBuf;
 
 use crate::arith::float;
@@ -38,6 +39,10 @@ pub struct Checked {
     pub passed: Vec<String>,
     /// Checks that were not made, and why, in words.
     pub not_checked: Vec<String>,
+    /// Why a match of all that the head covers is none of the run, in words: there is no final record, or no released model.
+    pub incomplete: Option<String>,
+    /// Why these records may be a shortened or another history, in words: the trainer signed a head that they do not reach.
+    pub unreached: Option<String>,
     /// The first thing found wrong.
     pub inconsistent: Option<Inconsistent>,
 }
@@ -82,6 +87,18 @@ impl Checked {
         )
     }
 
+    /// For an auditor who asks for no more than the head covers: the run's end counts as not checked.
+    pub fn allow_prefix(&mut self) {
+        self.not_checked.extend(self.incomplete.take());
+    }
+
+    /// Why the audit cannot end with a match, in words, unless it finds a difference.
+    pub fn undecided(&self) -> Option<String> {
+        let reasons: Vec<&str> =
+            [&self.unreached, &self.incomplete].into_iter().flatten().map(String::as_str).collect();
+        (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
+
     /// Notes that something is wrong, unless something was before. `evidence`: the record's index, and the claim.
     fn fail(
         &mut self,
@@ -107,7 +124,8 @@ impl Checked {
         Ok(())
     }
 
-    /// Holds the run to a head that somebody else has of it: a witness, or whoever downloaded it earlier.
+    /// Holds the run to a head that somebody else has of it: a witness, or whoever downloaded it. A longer one, which these records do
+    /// not reach, leaves the audit undecided: they may be cut short, or another history.
     ///
     /// # Errors
     /// If the note is malformed, of another run, or not signed by the key that the run names.
@@ -120,8 +138,16 @@ impl Checked {
             return Err(RunError::invalid(&path, "the other head is of another run, or over nothing"));
         }
         if head.size > self.head.size {
-            let (more, have) = (head.size, self.head.size);
-            self.not_checked.push(format!("another head, over {more} records: the run has {have} here"));
+            let signer = if named.is_some() {
+                "the trainer signed a head"
+            } else {
+                "there is another head, signed by nobody,"
+            };
+            self.unreached = Some(format!(
+                "{signer} over {} records, and the run's head here covers {}: nothing shows that this is the beginning of that history \
+                 (get the rest of the run; one that contradicts that head is a fork)",
+                head.size, self.head.size
+            ));
             return Ok(());
         }
         if merkle::root(&self.transcript.leaves[..head.size as usize]) == head.root {
@@ -190,6 +216,8 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         checkpoints: Vec::new(),
         passed,
         not_checked: Vec::new(),
+        incomplete: None,
+        unreached: None,
         inconsistent: None,
     };
     for older in forks {
@@ -276,6 +304,9 @@ pub fn always(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
     });
     Ok(checked)
 }
+
+/// What a run shows whose end is here.
+const RELEASED: &str = "the final record and the released model agree";
 
 /// What is not checked of a run that begins from weights, unless its auditor has them.
 const WEIGHTS_NOT_CHECKED: &str =
@@ -451,8 +482,16 @@ pub fn state_after(run: &Run, checked: &Checked, step: u32) -> Result<Vec<Vec<u8
 
 /// The final record and the released model.
 fn ending(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
+    let path = run.layout.model();
     let Some(Record::Final { roots, .. }) = checked.transcript.records.last().cloned() else {
-        checked.not_checked.push("completion: the run has no final record yet".into());
+        let (last, steps) = (checked.transcript.records.len() - 1, run.job.steps);
+        let mut why = format!(
+            "the head covers {last} of {steps} steps and no final record: the run has no end yet, or it is withheld"
+        );
+        if fs::symlink_metadata(&path).is_ok() {
+            why.push_str("; no record commits the model.safetensors that is here");
+        }
+        checked.incomplete = Some(why);
         return Ok(());
     };
     if roots.digest() != checked.transcript.records[run.job.steps as usize].state() {
@@ -461,13 +500,18 @@ fn ending(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
             Ok((Some(steps + 1), Claim::Final { last: checked.proven(steps) }))
         });
     }
+    if fs::symlink_metadata(&path).is_err() {
+        checked.incomplete =
+            Some("the run is complete, but its released model (model.safetensors) is not here".into());
+        return Ok(());
+    }
     let table = run.program.state();
     let released = &table[..run.program.released()];
-    let model = checkpoint::read(&run.layout.model(), released)?;
+    let model = checkpoint::read(&path, released)?;
     if StateRoots::of(released, &tensor_digests(released, &model)).0[..2] != roots.0[..2] {
         let why = "the released model is not the final state's parameters and buffers";
-        return Err(RunError::invalid(&run.layout.model(), why));
+        return Err(RunError::invalid(&path, why));
     }
-    checked.passed.push("the final record and the released model agree".into());
+    checked.passed.push(RELEASED.into());
     Ok(())
 }

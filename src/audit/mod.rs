@@ -118,6 +118,7 @@ fn audit_in(
         report.outcome = found.outcome;
         found.verdict
     });
+    conclude(&mut report, &checked, run.job.steps);
     report.not_checked.extend(plan.left_out(run.job.steps));
     if native {
         let why = "whether roundings are legal: this auditor rounded native products of its own, which have no proved bound; the \
@@ -130,6 +131,27 @@ fn audit_in(
     report.not_checked.extend(checked.not_checked.iter().cloned());
     report.seconds = start.elapsed().as_secs_f64();
     Ok((report, verdict))
+}
+
+/// Ends an audit that found no difference: as a match, or as incomplete if the run's end or a state that the plan wants is not here.
+fn conclude(report: &mut Report, checked: &Checked, steps: u32) {
+    if checked.inconsistent.is_some() {
+        return; // what comes after a contradiction was not looked at
+    }
+    let gap = report.plan.unreachable.map(|(first, last)| {
+        format!("steps {first} to {last} cannot be replayed: no state before them is here (checkpoint 0 is withheld)")
+    });
+    let none = (report.plan.steps() == 0).then(|| "there is no step to replay".to_string());
+    let reasons: Vec<String> = [checked.undecided(), gap.or(none)].into_iter().flatten().collect();
+    if report.is_complete() && !reasons.is_empty() {
+        report.outcome = Outcome::Incomplete { what: reasons.join("; ") };
+    } else {
+        report.not_checked.extend(reasons);
+    }
+    if checked.incomplete.is_none() && report.replayed.iter().any(|&(_, last)| last == steps) {
+        let what = "the state computed for the last step is the final record's, and the released model's";
+        report.checked.push(what.into());
+    }
 }
 
 /// An audit under way: steps are replayed until one differs.

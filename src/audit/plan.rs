@@ -36,6 +36,8 @@ pub struct ReplayPlan {
     pub segments: Vec<(u32, u32)>,
     /// All segments of the run.
     pub of: usize,
+    /// Steps first..=last that are asked for, or may be drawn, and that no state here leads to.
+    pub unreachable: Option<(u32, u32)>,
     /// The sampling seed, drawn after the head was fixed.
     pub seed: Option<u64>,
     /// Probability that at least one of 1, 10 and 100 bad steps is replayed. Of a sample: before it is drawn, and at
@@ -75,6 +77,8 @@ pub fn plan(run: &Run, checkpoints: &[u32], last: u32, choice: &Choice) -> Repla
         Choice::Sample { .. } => guaranteed(&all, segments.len(), last, bad),
         _ => 1.0 - missed.powi(bad as i32),
     });
+    let (first, end) = if let Choice::Range(first, end) = choice { (*first, *end) } else { (1, last) };
+    let before = end.min(checkpoints.first().copied().unwrap_or(last));
     let state = state_bytes(&run.program.state());
     let log = |step| std::fs::metadata(run.layout.log(step)).map_or(0, |file| file.len());
     let replayed = segments.iter().flat_map(|&(first, last)| first..=last);
@@ -83,6 +87,7 @@ pub fn plan(run: &Run, checkpoints: &[u32], last: u32, choice: &Choice) -> Repla
         bytes: state * segments.len() as u64 + logs,
         memory: 3 * state + peak_bytes(&run.program.micro),
         of: all.len(),
+        unreachable: (first <= before).then_some((first, before)),
         segments,
         seed: seed_used,
         detection,

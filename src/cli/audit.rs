@@ -57,6 +57,9 @@ struct Options {
     /// Where data files are that the run does not hold (`data.copy = false`): only the parts that are needed have to be there.
     #[arg(long)]
     data: Option<PathBuf>,
+    /// Audit what the head covers and nothing more: of a run that is still trained, or whose released model you do not have.
+    #[arg(long)]
+    prefix: bool,
     /// Only these steps, as FIRST..LAST (both included); replay begins at the checkpoint before.
     #[arg(long, value_parser = parse_range, conflicts_with = "sample")]
     steps: Option<(u32, u32)>,
@@ -165,6 +168,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     for path in &options.head {
         checked.other_head(&run, &disk::read_text(path, NOTE_MAX as u64)?)?;
+    }
+    if options.prefix {
+        checked.allow_prefix();
     }
     // The seed is drawn now, after the head is fixed: the trainer cannot have known it.
     let choice = options.choice()?;

@@ -16,18 +16,26 @@ pub struct Args {
     /// The trainer's public key: a file or its text. Without it nobody knows who signed.
     #[arg(long)]
     trainer_key: Option<String>,
+    /// Check what the head covers and nothing more: of a run that is still trained, or whose released model you do not have.
+    #[arg(long)]
+    prefix: bool,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
     let run = Run::open(&args.run)?;
-    let checked = checks::always(&run, public.as_ref())?;
+    let mut checked = checks::always(&run, public.as_ref())?;
+    if args.prefix {
+        checked.allow_prefix();
+    }
     let mut lines = vec![format!("run {}: {}", run.id, checked.signed)];
     lines.extend(checked.passed.iter().map(|line| format!("  ok: {line}")));
     lines.extend(checked.not_checked.iter().map(|line| format!("  not checked: {line}")));
     let unexpected = run.unexpected_files()?;
     lines.extend(unexpected.iter().map(|name| format!("  not of the run: {name}")));
     lines.push("  not checked: that any step computes what it says (tiebreak audit replays steps)".into());
+    let incomplete = checked.undecided();
+    lines.extend(incomplete.iter().map(|why| format!("INCOMPLETE: {why}")));
     let wrong = checked.inconsistent.as_ref().map(|found| format!("step {}: {}", found.step, found.what));
     printer.result(
         lines.join("\n"),
@@ -38,10 +46,12 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             "passed": checked.passed,
             "not_checked": checked.not_checked,
             "unexpected": unexpected,
+            "incomplete": incomplete,
             "inconsistent": wrong,
         }),
     );
     match wrong {
+        None if incomplete.is_some() => Ok(Exit::Undecided),
         None => Ok(Exit::Match),
         Some(what) => {
             Err(Failure::new(Exit::Diverges, format!("{what} (tiebreak audit writes the verdict)")))
