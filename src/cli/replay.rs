@@ -68,7 +68,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         return Err(Failure::new(Exit::Diverges, format!("step {step} before it differs already: {what}")));
     }
     let mut dataset = run.dataset()?;
-    let theirs = checked.step(args.step);
+    let theirs = checked.step(args.step)?;
     let different = match args.microbatch {
         Some(micro) => {
             let batch = run.micro_batch(&mut dataset, args.step, micro)?;
