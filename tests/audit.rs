@@ -8,6 +8,7 @@ use std::path::Path;
 
 use common::{gpt_job, key, trained};
 use tiebreak::audit::evidence::disclosed_tile;
+use tiebreak::audit::localise::Difference;
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Outcome, Report, Silent, audit, checks};
 use tiebreak::commit::digest::Digest;
@@ -19,6 +20,7 @@ use tiebreak::engine::session::{Session, Unobserved};
 use tiebreak::engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
 use tiebreak::program::graph::{Graph, TensorType};
 use tiebreak::run::dir::Run;
+use tiebreak::step::{replayed_step, scalars};
 
 fn audited(run: &Run, engine: &mut dyn Engine, choice: &Choice) -> (Report, Option<Verdict>) {
     let checked = checks::always(run, Some(&key().public())).unwrap();
@@ -161,6 +163,44 @@ fn a_sample_replays_whole_segments_and_says_what_it_left_out() {
     assert!(report.not_checked.iter().any(|s| s.contains("of 8 steps were not in the plan")), "{report:?}");
     let (report, _) = audited(&run, &mut Cpu::new(2).unwrap(), &Choice::Range(4, 5));
     assert_eq!(report.replayed, [(3, 4), (5, 5)]);
+}
+
+/// An auditor whose time is up before the scalar reference has confirmed a difference accuses nobody, and learns how to go on.
+#[test]
+fn a_difference_that_is_not_confirmed_in_time_is_no_conviction() {
+    let folder = tempfile::tempdir().unwrap();
+    for granularity in ["microbatch", "operator"] {
+        let job = gpt_job(folder.path(), granularity, "");
+        let run = trained(&job, &folder.path().join(granularity), Some("operator@1"));
+        let checked = checks::always(&run, Some(&key().public())).unwrap();
+        let before = checks::state_after(&run, &checked, 0).unwrap();
+        let batch = run.batch(&mut run.dataset().unwrap(), 1).unwrap();
+        let mut cpu = Cpu::new(1).unwrap();
+        let mut session = Session::new(&mut cpu, std::sync::Arc::new(run.program.clone())).unwrap();
+        session.load(&before).unwrap();
+        let (mine, _) = replayed_step(&run, &mut session, scalars(&run, 1), &batch, false).unwrap();
+        let end = Some(std::time::Instant::now());
+        let difference = Difference {
+            run: &run,
+            checked: &checked,
+            before: &before,
+            batch: &batch,
+            mine: &mine,
+            engine: "cpu",
+            end,
+        };
+        let found = difference.localise().unwrap();
+        let Outcome::Unconfirmed { step: 1, what } = found.outcome else { panic!("{:?}", found.outcome) };
+        assert!(what.contains("gradients") && what.contains("--step 1 --engine reference"), "{what}");
+        assert_eq!(found.verdict, None);
+        // With time, the same difference is one.
+        let found = Difference { end: None, ..difference }.localise().unwrap();
+        assert!(matches!(found.outcome, Outcome::Diverges { step: 1, .. }) && found.verdict.is_some());
+        let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+        let none = Some(std::time::Duration::ZERO);
+        let (report, _) = audit(&run, &mut cpu, checked, plan, none, &mut Silent).unwrap();
+        assert!(!report.is_complete() && report.replayed.iter().all(|(first, last)| first > last));
+    }
 }
 
 /// An engine that is right but for two elements of one node.
@@ -399,5 +439,5 @@ fn one_micro_batch_can_be_replayed_alone() {
     let scalars = tiebreak::step::scalars(&run, 5);
     let gradients = session.micro_batch(scalars, 2, &batch, &mut Unobserved).unwrap();
     let root = tiebreak::step::gradient_root(&mut session, &gradients).unwrap();
-    assert_eq!(root, run.gradient_roots(checked.step(5)).unwrap()[2]);
+    assert_eq!(root, run.gradient_roots(checked.step(5).unwrap()).unwrap()[2]);
 }

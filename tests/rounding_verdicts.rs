@@ -206,6 +206,7 @@ fn honest_roundings_never_convict() {
             before: &before,
             batch: &batch,
             published: &published,
+            end: None,
         };
         let log = run.rounding_log(step).unwrap();
         let products = &run.program.micro.logged;
@@ -297,7 +298,7 @@ fn a_step_whose_log_lacks_a_decision_is_not_held_against_the_trainer() {
     let run = run_of(folder.path(), "microbatch", "", Some("decisions-dropped@3"));
     let checked = checks::always(&run, Some(&key().public())).unwrap();
     let before = checks::state_after(&run, &checked, 2).unwrap();
-    let outcome = reference_outcome(&run, 3, &before, checked.step(3)).unwrap();
+    let outcome = reference_outcome(&run, 3, &before, checked.step(3).unwrap()).unwrap();
     assert!(matches!(outcome, Outcome::MissingDecision { step: 3, .. }), "{outcome:?}");
     // Nor if the trace that would tell it from a cheat is withheld.
     let folder = tempfile::tempdir().unwrap();

@@ -59,10 +59,13 @@ pub struct Inconsistent {
 
 impl Checked {
     /// The record of a step.
-    pub fn step(&self, step: u32) -> &StepRecord {
-        match &self.transcript.records[step as usize] {
-            Record::Step { step, .. } => step,
-            _ => unreachable!("the checks found a step's record at its place"),
+    ///
+    /// # Errors
+    /// If the head covers no record of that step.
+    pub fn step(&self, step: u32) -> Result<&StepRecord, RunError> {
+        match self.transcript.records.get(step as usize) {
+            Some(Record::Step { step, .. }) => Ok(step),
+            _ => Err(RunError::Refused(format!("the head covers no record of step {step}"))),
         }
     }
 
@@ -362,7 +365,7 @@ pub fn weights(run: &Run, checked: &mut Checked, paths: &[PathBuf]) -> Result<()
 fn scalars(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     let last = checked.transcript.records.len() as u32;
     for step in 1..last.min(run.job.steps + 1) {
-        let record = checked.step(step).clone();
+        let record = checked.step(step)?.clone();
         let mut fail = |what: &str, claim: Claim| checked.fail(run, step, what, |_| Ok((Some(step), claim)));
         if record.learning_rate != run.job.schedule.learning_rate(step, run.job.steps) {
             fail("the learning rate is not the schedule's", Claim::LearningRate)?;
@@ -405,7 +408,7 @@ fn batches(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
             }
             Err(error) => return Err(error),
         };
-        if checked.step(step).batch != batch_digest(&run.program, &batch) {
+        if checked.step(step)?.batch != batch_digest(&run.program, &batch) {
             let what = "the batch is not the one that seed and data give";
             return checked.fail(run, step, what, |_| Ok((Some(step), batch_claim(run, step)?)));
         }

@@ -78,6 +78,7 @@ impl Disputed<'_> {
         let (phase, logged) = (Phase::Micro(micro), &graph.logged[number]);
         let mut cpu = Cpu::new(0)?;
         let mut session = Session::new(&mut cpu, Arc::new(run.program.clone()))?;
+        session.stop_at(self.end);
         session.load(before)?;
         let kept = outputs(run, &mut session, step, batch, BTreeSet::from([(phase, node)]))?;
         let mine = kept.get(&(phase, node)).map_or(&[][..], Vec::as_slice);

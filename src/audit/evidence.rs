@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::checks::{self, Checked};
 use super::replay::replay_to;
@@ -136,6 +137,8 @@ pub struct Disputed<'a> {
     pub batch: &'a [MicroBatch],
     /// The trace that the trainer published for the step.
     pub published: &'a Trace,
+    /// When the auditor has no more time.
+    pub end: Option<Instant>,
 }
 
 impl Disputed<'_> {
@@ -160,8 +163,10 @@ impl Disputed<'_> {
         let wanted = wanted.collect();
         let mut cpu = Cpu::new(0)?;
         let mut session = Session::new(&mut cpu, Arc::new(run.program.clone()))?;
+        session.stop_at(self.end);
         session.load(before)?;
         let kept = outputs(run, &mut session, step, batch, wanted)?;
+        drop(session);
         let whole = |origin: &Origin| match origin {
             Origin::State { index } => before[*index].clone(),
             Origin::Batch { micro, tensor } => batch[*micro as usize].tensors[*tensor].clone(),

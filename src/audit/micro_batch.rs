@@ -28,7 +28,7 @@ pub fn micro_batch(
     step: u32,
     index: u32,
 ) -> Result<Outcome, AuditError> {
-    let theirs = checked.step(step);
+    let theirs = checked.step(step)?;
     check_log(run, step, theirs)?;
     let name = engine.describe();
     let mut session = Session::new(engine, Arc::new(run.program.clone()))?;

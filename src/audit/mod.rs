@@ -18,14 +18,15 @@ mod weights;
 use std::time::{Duration, Instant};
 
 use crate::dispute::verdict::Verdict;
-use crate::engine::Engine;
+use crate::engine::{Engine, EngineError};
 use crate::engine::session::Session;
 use crate::observers::tally::Tally;
 use crate::program::step::MicroBatch;
 use crate::run::dir::Run;
-use crate::step::{gradient_root, replayed_micro_batch, replayed_step, scalars};
+use crate::step::{CommittedStep, gradient_root, replayed_micro_batch, replayed_step, scalars};
 use checks::Checked;
 pub use micro_batch::micro_batch;
+use localise::Difference;
 use plan::ReplayPlan;
 use replay::session;
 pub use replay::{reference_step, replay_to};
@@ -106,6 +107,7 @@ fn audit_in(
     };
     let mut replay = Replay { run, session, native, checked: &checked, end: None, report };
     replay.end = max_time.and_then(|limit| start.checked_add(limit));
+    replay.session.stop_at(replay.end);
     let found = match &checked.inconsistent {
         Some(found) => {
             let outcome = Outcome::Inconsistent { step: found.step, what: found.what.clone() };
@@ -180,13 +182,14 @@ impl Replay<'_, '_> {
             self.report.replayed.push((first, first - 1));
             for step in first..=last {
                 if self.end.is_some_and(|end| Instant::now() > end) {
-                    let why = format!("steps from {step} of the plan: --max-time was reached");
-                    self.report.not_checked.push(why);
-                    return Ok(None);
+                    return Ok(self.out_of_time(step));
                 }
                 let batch = run.batch(&mut dataset, step)?;
                 // The freedom that a log leaves is much the same in every step, and measuring it is a pass over every product.
-                let found = self.step(step, &batch, done == 0 && !self.native)?;
+                let found = match self.step(step, &batch, done == 0 && !self.native) {
+                    Err(AuditError::Engine(EngineError::OutOfTime)) => return Ok(self.out_of_time(step)),
+                    found => found?,
+                };
                 done += 1;
                 progress.step(step, done, planned);
                 if found.is_some() {
@@ -200,9 +203,15 @@ impl Replay<'_, '_> {
         Ok(None)
     }
 
+    /// Time was up before `step` was replayed: nothing more is found.
+    fn out_of_time(&mut self, step: u32) -> Option<Found> {
+        self.report.not_checked.push(format!("steps from {step} of the plan: --max-time was reached"));
+        None
+    }
+
     /// Replays one step. Returns what a difference came to, if there is one.
     fn step(&mut self, step: u32, batch: &[MicroBatch], freedom: bool) -> Result<Option<Found>, AuditError> {
-        let (run, theirs) = (self.run, self.checked.step(step));
+        let (run, theirs) = (self.run, self.checked.step(step)?);
         let before = self.session.download_state()?;
         rounding::check_log(run, step, theirs)?;
         let (mine, tally) = replayed_step(run, &mut self.session, scalars(run, step), batch, freedom)?;
@@ -217,8 +226,7 @@ impl Replay<'_, '_> {
         // Where the records differ, a decision may be about other operands than these: one that an honest trainer's log
         // lacks would make later ones look wrong. Where they agree, everything that the decisions are about does.
         if let Some(illegal) = tally.first_illegal.as_ref().filter(|_| same) {
-            let engine = &self.report.engine;
-            return localise::illegal(run, self.checked, &before, batch, &mine, illegal, engine).map(Some);
+            return self.difference(&before, batch, &mine).illegal(illegal).map(Some);
         }
         if mine.trace.is_none()
             && run.job.rounding.is_some()
@@ -229,8 +237,19 @@ impl Replay<'_, '_> {
         if same {
             return Ok(None);
         }
-        let engine = self.report.engine.clone();
-        localise::localise(run, self.checked, step, before, batch, &mine, engine).map(Some)
+        self.difference(&before, batch, &mine).localise().map(Some)
+    }
+
+    /// What is at hand to find out why a step differs. The engine keeps no idle memory meanwhile.
+    fn difference<'a>(
+        &'a mut self,
+        before: &'a [Vec<u8>],
+        batch: &'a [MicroBatch],
+        mine: &'a CommittedStep,
+    ) -> Difference<'a> {
+        self.session.engine_mut().release();
+        let Replay { run, checked, end, report, .. } = self;
+        Difference { run, checked, before, batch, mine, engine: &report.engine, end: *end }
     }
 }
 

@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::arith::philox;
-use crate::engine::liveness::peak_bytes;
+use crate::engine::liveness::step_bytes;
+use crate::job::Granularity;
+use crate::program::graph::{Graph, Node};
 use crate::program::step::state_bytes;
 use crate::run::dir::Run;
 
@@ -45,7 +47,7 @@ pub struct ReplayPlan {
     pub detection: [f64; 3],
     /// Bytes of checkpoints and rounding logs to read.
     pub bytes: u64,
-    /// Bytes of memory that a replay needs, about.
+    /// Bytes of memory that a replay needs, about, a confirmation of what it finds included.
     pub memory: u64,
 }
 
@@ -85,13 +87,45 @@ pub fn plan(run: &Run, checkpoints: &[u32], last: u32, choice: &Choice) -> Repla
     let logs: u64 = if run.job.rounding.is_some() { replayed.map(log).sum() } else { 0 };
     ReplayPlan {
         bytes: state * segments.len() as u64 + logs,
-        memory: 3 * state + peak_bytes(&run.program.micro),
+        memory: memory(run),
         of: all.len(),
         unreachable: (first <= before).then_some((first, before)),
         segments,
         seed: seed_used,
         detection,
     }
+}
+
+/// Bytes that a replay of the run's steps needs: a step on the auditor's engine, or on the scalar reference when the engine's own
+/// memory is free again. Beside it lie the state before the step, the auditor's state after it, the step's batch twice, and what is
+/// kept of operators that somebody looks at: two traces, and the largest operator's tensors three times.
+fn memory(run: &Run) -> u64 {
+    let program = &run.program;
+    let micro_batches = u64::from(program.micro_batches);
+    let batch: u64 = program.batch.iter().map(|tensor| tensor.ty().bytes() as u64).sum();
+    let traced = run.job.commit.granularity == Granularity::Operator;
+    let seen = if traced || run.job.rounding.is_some() { largest_operator(&program.micro) } else { 0 };
+    let tiles = |graph: &Graph| -> u64 {
+        graph.nodes.iter().map(|node| 128 + graph.tensor(node.output).bytes() as u64 / 128).sum()
+    };
+    let graphs = micro_batches * (tiles(&program.micro) + tiles(&program.accumulate)) + tiles(&program.update);
+    let parts = [
+        2 * state_bytes(&program.state()),
+        step_bytes(program),
+        2 * micro_batches * batch,
+        3 * seen,
+        if traced { 2 * graphs } else { 0 },
+    ];
+    parts.into_iter().fold(0, u64::saturating_add)
+}
+
+/// The most bytes of tensors that one node reads and writes.
+fn largest_operator(graph: &Graph) -> u64 {
+    let touched = |node: &Node| {
+        let inputs = node.primitive.inputs().into_iter();
+        inputs.chain([node.output]).map(|id| graph.tensor(id).bytes() as u64).sum()
+    };
+    graph.nodes.iter().map(touched).max().unwrap_or(0)
 }
 
 /// Segments of a sample.

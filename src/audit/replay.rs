@@ -1,14 +1,16 @@
 //! An auditor's sessions, and how they come to the state before a step.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::checks::{self, Checked};
 use super::report::{AuditError, differences};
 use crate::engine::Engine;
-use crate::engine::reference::Reference;
+use crate::engine::reference::ReferenceUntil;
 use crate::engine::session::Session;
 use crate::observers::tally::Tally;
 use crate::rounding::thresholds::Rounding;
+use crate::run::RunError;
 use crate::run::dir::Run;
 use crate::step::{CommittedStep, replayed_step, scalars};
 
@@ -40,18 +42,30 @@ pub fn replay_to(
     session: &mut Session,
     step: u32,
 ) -> Result<Option<(u32, String)>, AuditError> {
-    let from = run.checkpoint_steps()?.into_iter().rfind(|&s| s < step).unwrap_or(0);
-    session.load(&checks::state_after(run, checked, from)?)?;
+    let (from, state) = nearest_state(run, checked, step)?;
+    session.load(&state)?;
+    drop(state);
     let mut dataset = run.dataset()?;
     for between in from + 1..step {
         let batch = run.batch(&mut dataset, between)?;
         let (mine, _) = replayed_step(run, session, scalars(run, between), &batch, false)?;
-        let different = differences(&mine.record, checked.step(between));
+        let different = differences(&mine.record, checked.step(between)?);
         if !different.is_empty() {
             return Ok(Some((between, different.join(", "))));
         }
     }
     Ok(None)
+}
+
+/// The nearest state before a step, and the step after which it is: a checkpoint that is damaged is passed over.
+fn nearest_state(run: &Run, checked: &Checked, step: u32) -> Result<(u32, Vec<Vec<u8>>), RunError> {
+    let checkpoints = run.checkpoint_steps()?;
+    let before = checkpoints.into_iter().rev().filter(|&at| 0 < at && at < step);
+    let found = before.into_iter().find_map(|at| Some((at, checks::state_after(run, checked, at).ok()?)));
+    match found {
+        Some(found) => Ok(found),
+        None => Ok((0, checks::state_after(run, checked, 0)?)),
+    }
 }
 
 /// Replays one step from a state with the scalar reference.
@@ -63,8 +77,22 @@ pub fn reference_step(
     step: u32,
     before: &[Vec<u8>],
 ) -> Result<(CommittedStep, Tally), AuditError> {
-    let mut reference = Reference;
+    reference_step_until(run, step, before, None)
+}
+
+/// [`reference_step`], if it is done by `end`.
+///
+/// # Errors
+/// As [`reference_step`]; [`crate::engine::EngineError::OutOfTime`] if it is not.
+pub(super) fn reference_step_until(
+    run: &Run,
+    step: u32,
+    before: &[Vec<u8>],
+    end: Option<Instant>,
+) -> Result<(CommittedStep, Tally), AuditError> {
+    let mut reference = ReferenceUntil(end);
     let mut session = Session::new(&mut reference, Arc::new(run.program.clone()))?;
+    session.stop_at(end);
     session.load(before)?;
     let batch = run.batch(&mut run.dataset()?, step)?;
     Ok(replayed_step(run, &mut session, scalars(run, step), &batch, false)?)

@@ -104,7 +104,7 @@ fn inspect(printer: Printer, args: &Inspect) -> CommandResult {
         return Err(Failure::new(Exit::Usage, format!("the run has steps 1 to {}", run.job.steps)));
     }
     let log = run.rounding_log(step)?;
-    let committed = checked.step(step).log == Some(log.root());
+    let committed = checked.step(step)?.log == Some(log.root());
     if let Some(operator) = &args.operator {
         return inspect_part(printer, &run, (step, args.micro_batch), &log, operator, committed);
     }

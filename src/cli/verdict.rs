@@ -243,7 +243,7 @@ fn step_verdict(
     }
     let state = session.download_state()?;
     printer.say(format!("replaying step {step} with the scalar reference ..."));
-    match reference_outcome(run, step, &state, checked.step(step))? {
+    match reference_outcome(run, step, &state, checked.step(step)?)? {
         audit::Outcome::Matches => {
             Ok((false, format!("does not convict: step {step} is what the scalar reference computes")))
         }

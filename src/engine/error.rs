@@ -43,6 +43,9 @@ pub enum EngineError {
         /// The fault, in words.
         reason: String,
     },
+    /// A time limit was reached ([`super::session::Session::stop_at`]).
+    #[error("the time limit (--max-time) was reached")]
+    OutOfTime,
     /// An observer stopped the run.
     #[error("{0}")]
     Stopped(String),

@@ -110,6 +110,9 @@ pub trait Engine {
         Ok(())
     }
 
+    /// Gives memory that is kept for later graphs back to the system, for who needs it meanwhile.
+    fn release(&mut self) {}
+
     /// This engine as what it is, for who asks more of an engine than this trait: to move tensors between GPUs without passing the host.
     fn as_any(&mut self) -> Option<&mut dyn Any> {
         None

@@ -3,29 +3,36 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Instant;
 
+use super::liveness::last_uses;
 use super::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
 use crate::arith::DType;
-use crate::arith::words::{bytes_from_words, words_from_bytes};
+use crate::arith::words::{bytes_from_words, word_from_bytes};
 use crate::program::element::{self, Source};
-use crate::program::graph::{Graph, Primitive, TensorId, TensorType};
+use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType};
 
-/// Elements as words; integers of quantised tensors are sign-extended.
-struct Words {
+/// A tensor's canonical bytes, so that it takes no more memory than a plan counts.
+struct Elements {
     dtype: DType,
-    words: Vec<u32>,
+    bytes: Vec<u8>,
 }
 
 /// The engine without state.
 #[derive(Default)]
 pub struct Reference;
 
-struct Values<'a>(&'a [Option<Arc<Words>>]);
+/// The reference engine of somebody who has no more time after `.0`: it stops inside of a node, with [`EngineError::OutOfTime`].
+pub struct ReferenceUntil(pub Option<Instant>);
+
+/// Elements that are computed between two looks at the clock.
+const CHUNK: usize = 1024;
+
+struct Values<'a>(&'a [Option<Arc<Elements>>]);
 
 impl Inputs for Values<'_> {
     fn visit(&mut self, tensor: TensorId, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
-        let value = self.0[tensor.0 as usize].as_ref().expect("nodes run in order");
-        visit(&bytes_from_words(value.dtype, &value.words));
+        visit(&self.0[tensor.0 as usize].as_ref().expect("nodes run in order").bytes);
         Ok(())
     }
 }
@@ -34,8 +41,60 @@ impl Source for Values<'_> {
     type Error = Infallible;
 
     fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, Infallible> {
-        Ok(self.0[tensor.0 as usize].as_ref().expect("nodes run in order").words[index])
+        let Elements { dtype, bytes } = &**self.0[tensor.0 as usize].as_ref().expect("nodes run in order");
+        let size = dtype.size();
+        Ok(word_from_bytes(*dtype, &bytes[index * size..(index + 1) * size]))
     }
+}
+
+/// A node's output, in canonical bytes.
+fn output(
+    graph: &Graph,
+    node: &Node,
+    values: &mut Values,
+    end: Option<Instant>,
+) -> Result<Vec<u8>, EngineError> {
+    let ty = graph.tensor(node.output);
+    let whole = matches!(node.primitive, Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. });
+    let step = if whole { ty.len().max(1) } else { CHUNK };
+    let mut bytes = Vec::with_capacity(ty.bytes());
+    for first in (0..ty.len()).step_by(step) {
+        if end.is_some_and(|end| Instant::now() > end) {
+            return Err(EngineError::OutOfTime);
+        }
+        let Ok(words) = element::range(graph, node, first..ty.len().min(first + step), values);
+        bytes.extend(bytes_from_words(ty.dtype, &words));
+    }
+    Ok(bytes)
+}
+
+/// Runs a graph. A tensor is freed after the last node that reads it.
+fn run(
+    compiled: &Compiled,
+    inputs: &[Tensor],
+    mut observer: Option<&mut dyn Observer>,
+    end: Option<Instant>,
+) -> Result<Vec<Tensor>, EngineError> {
+    let graph: &Graph = &compiled.graph;
+    let dying = compiled.of::<Vec<Vec<TensorId>>>();
+    let mut values: Vec<Option<Arc<Elements>>> = vec![None; graph.tensors.len()];
+    for (port, tensor) in graph.inputs.iter().zip(inputs) {
+        values[port.tensor.0 as usize] = Some(tensor.storage::<Arc<Elements>>().clone());
+    }
+    for (index, node) in graph.nodes.iter().enumerate() {
+        let mut bytes = output(graph, node, &mut Values(&values), end)?;
+        if let Some(observer) = observer.as_deref_mut()
+            && observer.want(index, node).is_any()
+            && let Some(changed) = observer.node(index, node, &bytes, &mut Values(&values))?
+        {
+            bytes = changed;
+        }
+        let dtype = graph.tensor(node.output).dtype;
+        values[node.output.0 as usize] = Some(Arc::new(Elements { dtype, bytes }));
+        dying[index].iter().for_each(|id| values[id.0 as usize] = None);
+    }
+    let output = |id: TensorId| Tensor::new(values[id.0 as usize].clone().expect("outputs are computed"));
+    Ok(graph.outputs.iter().map(|port| output(port.tensor)).collect())
 }
 
 impl Engine for Reference {
@@ -44,12 +103,11 @@ impl Engine for Reference {
     }
 
     fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
-        Ok(Tensor::new(Arc::new(Words { dtype: ty.dtype, words: words_from_bytes(ty.dtype, bytes) })))
+        Ok(Tensor::new(Arc::new(Elements { dtype: ty.dtype, bytes: bytes.to_vec() })))
     }
 
     fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
-        let value = tensor.storage::<Arc<Words>>();
-        visit(&bytes_from_words(value.dtype, &value.words));
+        visit(&tensor.storage::<Arc<Elements>>().bytes);
         Ok(())
     }
 
@@ -59,33 +117,43 @@ impl Engine for Reference {
                 "the scalar reference has no native products; train with --engine cpu or wgpu".into();
             return Err(EngineError::Unsupported { device: self.describe(), reason });
         }
-        Ok(Compiled::new(graph, ()))
+        let dying = last_uses(&graph);
+        Ok(Compiled::new(graph, dying))
     }
 
     fn run(
         &mut self,
         compiled: &Compiled,
         inputs: &[Tensor],
-        mut observer: Option<&mut dyn Observer>,
+        observer: Option<&mut dyn Observer>,
     ) -> Result<Vec<Tensor>, EngineError> {
-        let graph: &Graph = &compiled.graph;
-        let mut values: Vec<Option<Arc<Words>>> = vec![None; graph.tensors.len()];
-        for (port, tensor) in graph.inputs.iter().zip(inputs) {
-            values[port.tensor.0 as usize] = Some(tensor.storage::<Arc<Words>>().clone());
-        }
-        for (index, node) in graph.nodes.iter().enumerate() {
-            let ty = graph.tensor(node.output);
-            let Ok(mut words) = element::range(graph, node, 0..ty.len(), &mut Values(&values));
-            if let Some(observer) = observer.as_deref_mut()
-                && observer.want(index, node).is_any()
-                && let bytes = bytes_from_words(ty.dtype, &words)
-                && let Some(bytes) = observer.node(index, node, &bytes, &mut Values(&values))?
-            {
-                words = words_from_bytes(ty.dtype, &bytes);
-            }
-            values[node.output.0 as usize] = Some(Arc::new(Words { dtype: ty.dtype, words }));
-        }
-        let output = |id: TensorId| Tensor::new(values[id.0 as usize].clone().expect("outputs are computed"));
-        Ok(graph.outputs.iter().map(|port| output(port.tensor)).collect())
+        run(compiled, inputs, observer, None)
+    }
+}
+
+impl Engine for ReferenceUntil {
+    fn describe(&self) -> String {
+        Reference.describe()
+    }
+
+    fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
+        Reference.upload(ty, bytes)
+    }
+
+    fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
+        Reference.read(tensor, visit)
+    }
+
+    fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
+        Reference.compile(graph)
+    }
+
+    fn run(
+        &mut self,
+        compiled: &Compiled,
+        inputs: &[Tensor],
+        observer: Option<&mut dyn Observer>,
+    ) -> Result<Vec<Tensor>, EngineError> {
+        run(compiled, inputs, observer, self.0)
     }
 }

@@ -2,6 +2,7 @@
 //! Contract: `docs/ARITHMETIC.md`, section 7.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::{Compiled, Engine, EngineError, Observer, Tensor};
 use crate::arith::DType;
@@ -73,6 +74,8 @@ pub struct Session<'e> {
     update: Compiled,
     /// In the order of [`Program::state`]; empty until a state is loaded.
     state: Vec<Tensor>,
+    /// When to stop.
+    end: Option<Instant>,
 }
 
 impl<'e> Session<'e> {
@@ -103,7 +106,19 @@ impl<'e> Session<'e> {
         let micro = engine.compile(Arc::new(micro))?;
         let accumulate = engine.compile(Arc::new(program.accumulate.clone()))?;
         let update = engine.compile(Arc::new(program.update.clone()))?;
-        Ok(Session { engine, program, micro, accumulate, update, state: Vec::new() })
+        Ok(Session { engine, program, micro, accumulate, update, state: Vec::new(), end: None })
+    }
+
+    /// Runs no further graph after `end`: what would run one fails with [`EngineError::OutOfTime`].
+    pub fn stop_at(&mut self, end: Option<Instant>) {
+        self.end = end;
+    }
+
+    fn in_time(&self) -> Result<(), EngineError> {
+        match self.end {
+            Some(end) if Instant::now() > end => Err(EngineError::OutOfTime),
+            _ => Ok(()),
+        }
     }
 
     /// The engine that it runs on.
@@ -261,6 +276,7 @@ impl<'e> Session<'e> {
         batch: &MicroBatch,
         observer: &mut dyn StepObserver,
     ) -> Result<Gradients, EngineError> {
+        self.in_time()?;
         let factor = self.program.factor();
         let first_sample = index * self.program.micro_batch;
         let read = self.program.released();
@@ -292,6 +308,7 @@ impl<'e> Session<'e> {
         right: &Gradients,
         observer: &mut dyn StepObserver,
     ) -> Result<Gradients, EngineError> {
+        self.in_time()?;
         let inputs: Vec<Tensor> =
             left.0.iter().zip(&right.0).flat_map(|(l, r)| [l.clone(), r.clone()]).collect();
         let observer = observer.phase(Phase::Accumulate(index), &self.accumulate.graph);
@@ -365,6 +382,7 @@ impl<'e> Session<'e> {
         total: &Gradients,
         observer: &mut dyn StepObserver,
     ) -> Result<StepOutcome, EngineError> {
+        self.in_time()?;
         let (gradients, loss) = total.0.split_at(total.0.len() - 1);
         let corrections = self.program.bias_corrections(scalars.step);
         let mut inputs = self.state.clone();

@@ -296,6 +296,10 @@ impl Engine for Cpu {
         Ok(())
     }
 
+    fn release(&mut self) {
+        self.pool.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
         let dying = last_uses(&graph);
         Ok(Compiled::new(graph, dying))
