@@ -68,7 +68,7 @@ def philox(key, counter):
 class Gpt:
     NAME, JOB, TITLE, STEPS = "gpt", "shakespeare.toml", "A GPT on text", 600
     DIGITS = ["d = 3", "d = 2", "d = 2, blocks of 64", "default digits"]
-    DATA = ROOT / "assets/text/shakespeare.txt"
+    DATA = ROOT / "assets/jobs/text/shakespeare.txt"
     ABOUT = "4 layers, width 144, 1.06 M parameters, 8 x 128 tokens a step, AdamW, clipping, warm-up and cosine; %d bytes of text"
     CONTEXT, LAYERS, HEADS, WIDTH, VOCABULARY, SAMPLES, STD = 128, 4, 4, 144, 256, 8, 0.02
     PEAK, FLOOR, WARMUP = 2e-3, 2e-4, 50
@@ -250,7 +250,7 @@ def train_tiebreak(model, binary, folder, name, digits, data, steps):
     job.write_text(text + "\n" + digits)
     # A challenge, as a client would give; the seed depends on the job too, so each job has its own.
     challenge = ["--challenge", "00" * 32]
-    subprocess.run([binary, "train", job, "--out", run, *challenge], check=True)
+    subprocess.run([binary, "train", job, "--data-root", Path(data).parent, "--out", run, *challenge], check=True)
     inspected = json.loads(subprocess.run([binary, "inspect", run, "--json"], check=True, capture_output=True).stdout)
     seed = bytes.fromhex(inspected["seed"])
     key = (int.from_bytes(seed[:4], "little"), int.from_bytes(seed[4:8], "little"))

@@ -14,7 +14,7 @@ TIMEFORMAT='%R s, %U user and %S system'
 for repeat in $(seq "${1:-3}"); do
     for ranks in 1 2 3; do
         run=$work/run-$repeat-$ranks
-        { time $tiebreak -q train "$work/job.toml" --out "$run" --ranks $ranks > /dev/null; } 2> "$work/time"
+        { time $tiebreak -q train "$work/job.toml" --data-root assets/jobs --out "$run" --ranks $ranks > /dev/null; } 2> "$work/time"
         echo "$ranks ranks: $(tail -1 "$work/time")"
         $tiebreak -q compare "$work/run-1-1" "$run" > "$work/compared" || { cat "$work/compared"; exit 1; }
     done

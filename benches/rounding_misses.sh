@@ -15,7 +15,7 @@ for bits in 16 32; do
 steps = $steps
 clip_norm = 1.0
 model = { kind = "gpt", context = 64, layers = 2, heads = 4, width = 64, dropout = 0.1 }
-data = { kind = "bytes", path = "$PWD/assets/text/shakespeare.txt" }
+data = { kind = "bytes", path = "$PWD/assets/jobs/text/shakespeare.txt" }
 optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }
 schedule = { peak = 2e-3, warmup = 50, floor = 2e-4 }
 batch = { micro_batch = 8 }
@@ -26,7 +26,7 @@ done
 pair() { # name bits, then arguments of train
     name=$1 bits=$2
     shift 2
-    "$tiebreak" -q train "$work/job-$bits.toml" --out "$work/run" "$@" > "$work/train.txt"
+    "$tiebreak" -q train "$work/job-$bits.toml" --data-root assets/jobs/text --out "$work/run" "$@" > "$work/train.txt"
     "$tiebreak" -q audit "$work/run" --verdict "$work/verdict.json" > "$work/audit.txt" || { cat "$work/audit.txt"; exit 1; }
     echo "$bits bits, $name: $(head -1 "$work/audit.txt" | cut -d: -f1), $(grep 'rounding log' "$work/audit.txt")"
     rm -r "$work/run"

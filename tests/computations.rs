@@ -28,7 +28,9 @@ use tiebreak::train::{Beginning, Silent, TrainError, begin, train, train_as};
 fn trained_by(who: u8, engine: &mut dyn Engine, job: &Path, out: &Path) -> Run {
     let disk = Disk::default();
     let key = PrivateKey::generate(&format!("trainer{who}.example"), [who; 32]).unwrap();
-    let beginning = Beginning { job, out, key: Some(&key), challenge: None, logged: false, nonce: [who; 16] };
+    let nonce = [who; 16];
+    let beginning =
+        Beginning { job, data_root: None, out, key: Some(&key), challenge: None, logged: false, nonce };
     let run = begin(&disk, &beginning).unwrap();
     train(&disk, &run, engine, Some(&key), &mut Silent).unwrap();
     run

@@ -13,9 +13,9 @@ use half::{bf16, f16};
 use tiebreak::job::Job;
 use tiebreak::job::data::Dataset;
 use tiebreak::program::step::MicroBatch;
-use tiebreak::run::RunError;
 use tiebreak::run::data::JobData;
 use tiebreak::run::disk::Disk;
+use tiebreak::run::{JobFiles, RunError};
 
 const KEY: [u32; 2] = [3, 4];
 
@@ -39,7 +39,7 @@ const RESNET: &str =
 fn drawn(path: &Path) -> Result<(MicroBatch, JobData), RunError> {
     let job = Job::parse("job", &fs::read_to_string(path).unwrap())?;
     let program = job.program(None).unwrap();
-    let mut data = JobData::open(path, &job, &program)?;
+    let mut data = JobData::open(&JobFiles::new(path, None)?, &job, &program)?;
     data.sample(&job, &program, KEY)?;
     let batch = data.dataset.micro_batch(&program, KEY, 1, 0)?;
     let slices = data.dataset.slices_read().unwrap();
@@ -403,4 +403,69 @@ fn job_check_opens_the_data() {
     let (code, _, stderr) = check(&[]);
     assert_eq!(code, Some(4));
     assert!(stderr.contains("the file holds no whole sample"), "{stderr}");
+}
+
+/// A client's job that names files of the trainer's has no run made that would publish them. What the trainer allows is copied, after it is listed.
+#[test]
+fn a_job_reaches_its_folder_and_what_the_trainer_allows() {
+    let outer = tempfile::tempdir().unwrap();
+    let (folder, elsewhere) = (outer.path().join("job"), outer.path().join("elsewhere"));
+    for made in [&folder, &elsewhere] {
+        fs::create_dir(made).unwrap();
+        fs::write(made.join("text"), vec![7; 104]).unwrap();
+    }
+    let secret = "PRIVATE+KEY+trainer+01020304+".to_string() + &"A".repeat(100);
+    fs::write(outer.path().join("secret.key"), &secret).unwrap();
+    fs::write(folder.join("key"), &secret).unwrap();
+    fs::write(folder.join("packed"), &secret).unwrap();
+    gzip(&folder.join("packed"));
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(&elsewhere, folder.join("link")).unwrap();
+        std::os::unix::fs::symlink(outer.path().join("secret.key"), folder.join("file")).unwrap();
+    }
+    let run = folder.join("run");
+    let train = |data: &str, arguments: &[&Path]| {
+        let path = job(&folder, if data.contains("idx") { MLP } else { GPT }, data);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tiebreak"));
+        command.arg("train").arg(&path).arg("--out").arg(&run).args(arguments);
+        let output = command.output().unwrap();
+        let whole = run.join("run.json").exists();
+        assert!(whole || !run.exists(), "{data}: a part of a run is left");
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let bytes = |path: &str| format!("kind = \"bytes\", path = {path:?}");
+    let absolute = elsewhere.join("text").to_str().unwrap().to_string();
+    let mut outside = vec!["../secret.key", "../nowhere", "../elsewhere/../elsewhere/text", &absolute];
+    if cfg!(unix) {
+        outside.extend(["link/text", "file"]);
+    }
+    for path in outside {
+        let (code, stderr) = train(&bytes(path), &[]);
+        assert_eq!(code, Some(2), "{path}: {stderr}");
+        let said = format!("data.path: {path:?} leaves ");
+        assert!(stderr.contains(&said) && stderr.contains("--data-root DIR"), "{stderr}");
+    }
+    for (data, key) in [
+        (r#"kind = "idx", images = "../x", labels = "text""#.to_string(), "data.images"),
+        (bytes("text") + " }\ninit = { weights = [\"../x\"]", "init.weights"),
+        (bytes("text") + " }\ninit = { run = \"../x\"", "init.run"),
+    ] {
+        let (code, stderr) = train(&data, &[]);
+        assert!(code == Some(2) && stderr.contains(&format!("{key}: \"../x\" leaves ")), "{stderr}");
+    }
+    for path in ["key", "packed.gz"] {
+        let (code, stderr) = train(&bytes(path), &[]);
+        assert!(code == Some(2) && stderr.contains("a private key, which is never data"), "{stderr}");
+    }
+    // The flag names one more folder, and no key becomes data by it.
+    let root = ["--data-root".as_ref(), outer.path()];
+    let (code, stderr) = train(&bytes("../secret.key"), &root);
+    assert!(code == Some(2) && stderr.contains("a private key"), "{stderr}");
+    let (code, stderr) = train(&bytes("../elsewhere/text"), &["--data-root".as_ref(), &elsewhere.join("no")]);
+    assert!(code == Some(2) && stderr.contains("--data-root"), "{stderr}");
+    let (code, stderr) = train(&bytes("../elsewhere/text"), &["--data-root".as_ref(), &elsewhere]);
+    assert_eq!(code, Some(0), "{stderr}");
+    assert!(stderr.contains("elsewhere/text (104 B)"), "{stderr}");
+    assert_eq!(fs::read(run.join("data/data-0.bin")).unwrap(), vec![7; 104]);
 }

@@ -9,14 +9,19 @@ use std::path::{Path, PathBuf};
 
 use tiebreak::job::Job;
 use tiebreak::job::data::Place;
+use tiebreak::run::JobFiles;
 use tiebreak::run::data::JobData;
 
 const KEY: [u32; 2] = [0x1234_5678, 0x9abc_def0];
 
+/// The folder of the data.
+fn folder() -> PathBuf {
+    std::env::var("TIEBREAK_DATA").unwrap_or_else(|_| "../shared/data".into()).into()
+}
+
 /// A data file, or `None` with a word about it.
 fn found(name: &str) -> Option<PathBuf> {
-    let folder = std::env::var("TIEBREAK_DATA").unwrap_or_else(|_| "../shared/data".into());
-    let path = Path::new(&folder).join(name);
+    let path = folder().join(name);
     if !path.exists() {
         common::not_tested(&format!("{} is not here (TIEBREAK_DATA names the folder)", path.display()));
     }
@@ -35,7 +40,8 @@ fn check(name: &str, data: &str, inputs: usize) {
         );
         let job = Job::parse("job", &text).unwrap();
         let program = job.program(None).unwrap();
-        let mut dataset = JobData::open(Path::new("job"), &job, &program).unwrap().dataset;
+        let files = JobFiles::new(Path::new("job"), Some(&folder())).unwrap();
+        let mut dataset = JobData::open(&files, &job, &program).unwrap().dataset;
         for (step, golden) in (1..).zip(golden[name][sampling].as_array().unwrap()) {
             let list = |key: &str| -> Vec<u64> {
                 golden[key].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect()

@@ -85,7 +85,8 @@ fn trained_by(
     out: &Path,
 ) -> Run {
     let disk = Disk::default();
-    let run = begin(&disk, &Beginning { job, out, key, challenge, logged, nonce: [3; 16] }).unwrap();
+    let beginning = Beginning { job, data_root: None, out, key, challenge, logged, nonce: [3; 16] };
+    let run = begin(&disk, &beginning).unwrap();
     // A run that holds no copy of its data reads them where the job has them.
     let run = run.with_data(job.parent().map(Path::to_path_buf));
     train(&disk, &run, &mut Cpu::new(2).unwrap(), key, &mut Silent).unwrap();

@@ -7,7 +7,7 @@ cat > "$work/job.toml" <<JOB
 steps = $steps
 clip_norm = 1.0
 model = { kind = "gpt", context = 64, layers = 2, heads = 4, width = 64, dropout = 0.1 }
-data = { kind = "bytes", path = "$PWD/assets/text/shakespeare.txt" }
+data = { kind = "bytes", path = "$PWD/assets/jobs/text/shakespeare.txt" }
 optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }
 schedule = { peak = 2e-3, warmup = 2, floor = 2e-4 }
 batch = { micro_batch = 4, micro_batches = 2 }
@@ -16,11 +16,11 @@ JOB
 { cat "$work/job.toml"; printf '[rounding]\nbits = 32\n'; } > "$work/job64.toml"
 
 # trained NAME RUN OPTION...: a training into $work/RUN.
-trained() { check 120 "$steps steps $1" "$tiebreak" -q train "$work/job.toml" --out "$work/$2" "${@:3}"; }
+trained() { check 120 "$steps steps $1" "$tiebreak" -q train "$work/job.toml" --data-root assets/jobs/text --out "$work/$2" "${@:3}"; }
 equal() { check 30 "the states of $1 and $2 are equal" "$tiebreak" compare "$work/$1" "$work/$2"; }
 # logged NAME JOB RUN OPTION...: a training with a log, and its audit by the CPU.
 logged() {
-  check 120 "logged profile: $1" "$tiebreak" -q train "$work/$2.toml" --out "$work/$3" --engine cuda "${@:4}" &&
+  check 120 "logged profile: $1" "$tiebreak" -q train "$work/$2.toml" --data-root assets/jobs/text --out "$work/$3" --engine cuda "${@:4}" &&
     check 120 "the CPU audits it" "$tiebreak" -q audit "$work/$3"
 }
 

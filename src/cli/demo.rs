@@ -22,7 +22,7 @@ use crate::train::cheat::Cheat;
 use crate::train::{Beginning, begin, train, train_as};
 
 const JOB: &str = include_str!("../../assets/jobs/demo.toml");
-const TEXT: &[u8] = include_bytes!("../../assets/text/shakespeare.txt");
+const TEXT: &[u8] = include_bytes!("../../assets/jobs/text/shakespeare.txt");
 
 /// Train a small GPT, plant a cheat in one step, and convict it.
 ///
@@ -77,8 +77,9 @@ fn trained(
     cheat: Option<Cheat>,
 ) -> Result<Run, Failure> {
     let disk = Disk::default();
+    let nonce = super::random()?;
     let beginning =
-        Beginning { job, out, key: Some(key), challenge: None, logged: false, nonce: super::random()? };
+        Beginning { job, data_root: None, out, key: Some(key), challenge: None, logged: false, nonce };
     let run = begin(&disk, &beginning)?;
     let mut cheat = cheat;
     let mut cpu = Cpu::new(0)?;
@@ -128,10 +129,10 @@ fn prepare(disk: &Disk, folder: &Path) -> Result<PathBuf, Failure> {
         let path = path.to_path_buf();
         move |source| RunError::Io { path, source }
     };
-    let (texts, jobs) = (folder.join("text"), folder.join("jobs"));
-    for path in [&texts, &jobs] {
-        std::fs::create_dir_all(path).map_err(io(path))?;
-    }
+    let jobs = folder.join("jobs");
+    // The folder to which the job's data path is relative.
+    let texts = jobs.join("text");
+    std::fs::create_dir_all(&texts).map_err(io(&texts))?;
     let job = std::path::absolute(jobs.join("demo.toml")).map_err(io(&jobs))?;
     debug_assert!((JOB.len() as u64) < JOB_MAX);
     disk.replace(&texts.join("shakespeare.txt"), TEXT)?;

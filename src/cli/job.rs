@@ -1,6 +1,6 @@
 //! `tiebreak job`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ use crate::job::initial::InitialOrigin;
 use crate::job::manifest::files_root;
 use crate::program::step::{Program, state_bytes};
 use crate::run::data::JobData;
-use crate::run::{RunError, initial, read_job, read_program};
+use crate::run::{JobFiles, RunError, initial, read_job, read_program};
 
 /// Look at job files.
 #[derive(clap::Args)]
@@ -22,11 +22,28 @@ pub struct Args {
     command: Command,
 }
 
+/// A job file as a command's argument, and where what it names may lie.
+#[derive(clap::Args)]
+pub struct JobArgs {
+    /// The job file.
+    pub job: PathBuf,
+    /// A folder whose files the job may name too, besides those in its own folder.
+    #[arg(long, value_name = "DIR")]
+    pub data_root: Option<PathBuf>,
+}
+
+impl JobArgs {
+    /// What the job may reach.
+    pub fn files(&self) -> Result<JobFiles, RunError> {
+        JobFiles::new(&self.job, self.data_root.as_deref())
+    }
+}
+
 #[derive(Subcommand)]
 enum Command {
     /// Check a job file, its data, and the weights or the run that it begins from: errors name the key and the line, or the file.
     #[command(after_help = "Example: tiebreak job check assets/jobs/demo.toml")]
-    Check { job: PathBuf },
+    Check(JobArgs),
     /// Print every key of a job file: type, bounds, default, unit, meaning and an example.
     #[command(after_help = "Example: tiebreak job reference --json-schema > job.schema.json")]
     Reference {
@@ -40,6 +57,8 @@ enum Command {
 struct Checked {
     samples: u64,
     bytes: u64,
+    /// The files that a run copies, with the bytes of each.
+    copied: Vec<(String, u64)>,
     /// Files without a whole sample.
     unused: Vec<String>,
     /// Steps whose batches were drawn.
@@ -47,18 +66,19 @@ struct Checked {
 }
 
 /// Opens a job's data and draws a few batches, as training would.
-fn check_data(path: &Path, job: &Job, program: &Program) -> Result<Checked, Failure> {
-    let mut data = JobData::open(path, job, program)?;
+fn check_data(files: &JobFiles, job: &Job, program: &Program) -> Result<Checked, Failure> {
+    let mut data = JobData::open(files, job, program)?;
     let key = philox_key(&seed(job, &program_digest(program), &files_root(&data.manifest), None));
     let drawn = data.sample(job, program, key)?;
     let unused = data.dataset.unused().map(|path| path.display().to_string()).collect();
-    Ok(Checked { samples: data.dataset.samples(), bytes: data.dataset.bytes(), unused, drawn })
+    let copied = data.copied(job).into_iter().map(|(path, bytes)| (path.display().to_string(), bytes));
+    let (copied, dataset) = (copied.collect(), &data.dataset);
+    Ok(Checked { samples: dataset.samples(), bytes: dataset.bytes(), copied, unused, drawn })
 }
 
 /// Reads what the initial state is made from, as training would. Where it comes from: in words, and as JSON.
-fn check_initial(path: &Path, job: &Job, program: &Program) -> Result<(String, Value), Failure> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let origin = initial::of_job(job, program, folder)?.map_or(InitialOrigin::Seed, |(_, origin)| origin);
+fn check_initial(files: &JobFiles, job: &Job, program: &Program) -> Result<(String, Value), Failure> {
+    let origin = initial::of_job(job, program, files)?.map_or(InitialOrigin::Seed, |(_, origin)| origin);
     Ok(match &origin {
         InitialOrigin::Seed => ("made from the seed".into(), json!({ "kind": "seed" })),
         InitialOrigin::Weights { files } => {
@@ -70,7 +90,8 @@ fn check_initial(path: &Path, job: &Job, program: &Program) -> Result<(String, V
         }
         InitialOrigin::Run(earlier) => {
             let path = job.init.run.as_deref().unwrap_or_default();
-            let (run, ..) = earlier.finish().map_err(|why| RunError::malformed(&folder.join(path), why))?;
+            let (run, ..) =
+                earlier.finish().map_err(|why| RunError::malformed(&files.folder().join(path), why))?;
             let slots = if earlier.optimizer_state { "are taken too" } else { "begin at zero" };
             let text = format!("the final state of the run {run} in {path}; optimizer slots {slots}");
             (
@@ -83,7 +104,7 @@ fn check_initial(path: &Path, job: &Job, program: &Program) -> Result<(String, V
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
-        Command::Check { job } => check(printer, job),
+        Command::Check(args) => check(printer, &args),
         Command::Reference { json_schema } => {
             let schema = job_reference::schema();
             let text =
@@ -94,17 +115,26 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
 }
 
-fn check(printer: Printer, path: PathBuf) -> CommandResult {
-    let (_, job) = read_job(&path)?;
-    let program = read_program(&path, &job)?.0;
+/// Lists the data files of which a run holds a copy: whoever publishes the run publishes them.
+pub fn say_copied<'a>(printer: Printer, files: impl Iterator<Item = (&'a str, u64)>) {
+    for (path, bytes) in files {
+        printer.say(format!("the run will hold a copy of {path} ({})", bytes_text(bytes)));
+    }
+}
+
+fn check(printer: Printer, args: &JobArgs) -> CommandResult {
+    let (_, job) = read_job(&args.job)?;
+    let (path, files) = (&args.job, args.files()?);
+    let program = read_program(&files, &job)?.0;
     let nodes = [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len());
     let (state, peak) = (state_bytes(&program.state()), step_bytes(&program));
     let digest = program_digest(&program);
-    let data = check_data(&path, &job, &program)?;
-    let (origin, initial) = check_initial(&path, &job, &program)?;
+    let data = check_data(&files, &job, &program)?;
+    let (origin, initial) = check_initial(&files, &job, &program)?;
     for path in &data.unused {
         printer.say(format!("warning: {path} is shorter than a sample; nothing of it is drawn"));
     }
+    say_copied(printer, data.copied.iter().map(|(path, bytes)| (path.as_str(), *bytes)));
     let steps_per_epoch = data.samples as f64 / f64::from(program.samples());
     let epochs = f64::from(job.steps) / steps_per_epoch;
     let drawn: Vec<String> = data.drawn.iter().map(u32::to_string).collect();
@@ -133,6 +163,7 @@ fn check(printer: Printer, path: PathBuf) -> CommandResult {
             "batch": program.samples(),
             "samples": data.samples,
             "data_bytes": data.bytes,
+            "copied": data.copied.iter().map(|(path, bytes)| json!({ "path": path, "bytes": bytes })).collect::<Vec<_>>(),
             "unused_files": data.unused,
             "steps_drawn": data.drawn,
             "steps_per_epoch": steps_per_epoch,

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::engine::{EngineArgs, open};
+use super::job::JobArgs;
 use super::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::audit::{checks, replay_to};
 use crate::engine::cpu::Cpu;
@@ -67,7 +68,8 @@ struct Inspect {
 #[derive(clap::Args)]
 #[command(after_help = "Example: tiebreak log calibrate job.toml --steps 5 >> job.toml")]
 struct Calibrate {
-    job: PathBuf,
+    #[command(flatten)]
+    job: JobArgs,
     /// Training steps whose first micro-batch is measured.
     #[arg(long, default_value_t = 3)]
     steps: u32,
@@ -327,10 +329,11 @@ fn kernels(printer: Printer, wide: bool) -> Result<Kernels, Failure> {
 }
 
 fn calibrate(printer: Printer, args: &Calibrate) -> CommandResult {
-    let (_, job) = read_logged_job(&args.job)?;
+    let (_, job) = read_logged_job(&args.job.job)?;
+    let files = args.job.files()?;
     let rounding = job.rounding.clone().unwrap_or_default();
-    let program = Arc::new(read_program(&args.job, &job)?.0);
-    let JobData { mut dataset, manifest, .. } = JobData::open(&args.job, &job, &program)?;
+    let program = Arc::new(read_program(&files, &job)?.0);
+    let JobData { mut dataset, manifest, .. } = JobData::open(&files, &job, &program)?;
     let key = philox_key(&seed(&job, &program_digest(&program), &files_root(&manifest), None));
     let kernels = kernels(printer, rounding.rule().is_wide())?;
     let names: Vec<String> = kernels.iter().map(|(name, _)| name.clone()).collect();

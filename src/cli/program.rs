@@ -6,6 +6,7 @@ use clap::Subcommand;
 use serde::Serialize;
 use serde_json::json;
 
+use super::job::JobArgs;
 use super::program_picture::svg;
 use super::{CommandResult, Exit, Failure, Printer};
 use crate::arith::DType;
@@ -29,7 +30,8 @@ enum Command {
     /// Write the program of a job to a file, which another job can name: `program = "FILE"`.
     #[command(after_help = "Example: tiebreak program export assets/jobs/demo.toml --out demo.program")]
     Export {
-        job: PathBuf,
+        #[command(flatten)]
+        job: JobArgs,
         /// The file to write.
         #[arg(long)]
         out: PathBuf,
@@ -51,9 +53,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
 }
 
-fn export(printer: Printer, path: &Path, out: &Path) -> CommandResult {
-    let (_, job) = read_job(path)?;
-    let (program, _) = read_program(path, &job)?;
+fn export(printer: Printer, args: &JobArgs, out: &Path) -> CommandResult {
+    let (_, job) = read_job(&args.job)?;
+    let (program, _) = read_program(&args.files()?, &job)?;
     let bytes = encode(&program);
     std::fs::write(out, &bytes).map_err(RunError::io(out))?;
     let digest = program_digest(&program);

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
+use super::job::JobArgs;
 use super::{CommandResult, Exit, Printer};
 use crate::engine::gpu::texts;
 use crate::run::{RunError, read_job, read_program};
@@ -13,15 +14,16 @@ use crate::shaders::lint;
 #[derive(clap::Args)]
 #[command(after_help = "Example: tiebreak shaders assets/jobs/demo.toml --dump shaders-out")]
 pub struct Args {
-    job: PathBuf,
+    #[command(flatten)]
+    job: JobArgs,
     /// The folder to write to.
     #[arg(long)]
     dump: PathBuf,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let (_, job) = read_job(&args.job)?;
-    let program = read_program(&args.job, &job)?.0;
+    let (_, job) = read_job(&args.job.job)?;
+    let program = read_program(&args.job.files()?, &job)?.0;
     std::fs::create_dir_all(&args.dump).map_err(RunError::io(&args.dump))?;
     let mut files: Vec<(String, String)> = Vec::new();
     for graph in [&program.micro, &program.accumulate, &program.update] {

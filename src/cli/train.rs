@@ -9,6 +9,7 @@ use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::engine::{EngineArgs, open};
+use super::job::say_copied;
 use super::ranks::{Host, RanksArgs, Role, network};
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random};
 use crate::commit::digest::Digest;
@@ -19,13 +20,13 @@ use crate::engine::{Engine, EngineError};
 use crate::job::Job;
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
-use crate::run::{read_job, read_program};
+use crate::run::{JobFiles, read_job, read_program};
 use crate::train::ranks::collective::Collective;
 use crate::train::ranks::lead::{Lead, can_cross_check};
 use crate::train::ranks::plan::{ShardPlan, divides};
 use crate::train::ranks::tcp::{RankPlace, Tcp};
 use crate::train::ranks::{report, worker};
-use crate::train::{Beginning, Progress, TrainError, begin, disk_needed, train, train_over};
+use crate::train::{Beginning, Prepared, Progress, TrainError, disk_needed, train, train_over};
 
 /// Train a job and commit to every step.
 #[derive(clap::Args)]
@@ -40,6 +41,9 @@ and on the other: tiebreak train --ranks 2 --rank 1 --coordinator host0:29400"
 pub struct Args {
     /// The job file; not needed with --resume.
     job: Option<PathBuf>,
+    /// A folder whose files the job may name too, besides those in its own folder.
+    #[arg(long, value_name = "DIR")]
+    data_root: Option<PathBuf>,
     /// The folder of the run.
     #[arg(long, required_unless_present = "rank")]
     out: Option<PathBuf>,
@@ -125,7 +129,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     check(&args, &role, &job, begun.as_ref())?;
     let mut engine = open(&role.engine(&args.engine)?)?;
     let run = match (begun, &args.job) {
-        (None, Some(job)) => new_run(&args, job, out, private.as_ref())?,
+        (None, Some(job)) => new_run(printer, &args, job, out, private.as_ref())?,
         (begun, _) => begun.expect("there is a job, or a run"),
     };
     let mut host = Host::new(&role, &args.engine)?;
@@ -204,10 +208,20 @@ fn trained(
     train_over(&disk, run, engine, key, lead, bar)
 }
 
-fn new_run(args: &Args, job: &Path, out: &Path, key: Option<&PrivateKey>) -> Result<Run, Failure> {
+fn new_run(
+    printer: Printer,
+    args: &Args,
+    job: &Path,
+    out: &Path,
+    key: Option<&PrivateKey>,
+) -> Result<Run, Failure> {
+    let (data_root, challenge) = (args.data_root.as_deref(), args.challenge);
     let logged = args.profile == Some(Profile::Logged);
-    let beginning = Beginning { job, out, key, challenge: args.challenge, logged, nonce: random()? };
-    Ok(begin(&Disk::default(), &beginning)?)
+    let run = Prepared::new(&Beginning { job, data_root, out, key, challenge, logged, nonce: random()? })?;
+    let copied: Vec<(String, u64)> =
+        run.copied().into_iter().map(|(path, bytes)| (path.display().to_string(), bytes)).collect();
+    say_copied(printer, copied.iter().map(|(path, bytes)| (path.as_str(), *bytes)));
+    Ok(run.create(&Disk::default())?)
 }
 
 /// Checks that a job can be trained in the way that is asked for, by so many ranks.
@@ -217,7 +231,10 @@ fn check(args: &Args, role: &Role, job: &Job, begun: Option<&Run>) -> Result<(),
         return Err(Failure::new(Exit::Usage, why));
     }
     match (begun, &args.job) {
-        (None, Some(path)) => divides(&read_program(path, job)?.0, role.ranks())?,
+        (None, Some(path)) => {
+            let files = JobFiles::new(path, args.data_root.as_deref())?;
+            divides(&read_program(&files, job)?.0, role.ranks())?
+        }
         (Some(run), _) => divides(&run.program, role.ranks())?,
         (None, None) => {}
     }

@@ -157,13 +157,20 @@ fn paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::E
 impl DataFiles {
     /// The files, in order, each once.
     pub fn paths(&self) -> Vec<&str> {
+        self.named().into_iter().map(|(_, path)| path).collect()
+    }
+
+    /// The files, in order, each once, with the key that names it.
+    pub fn named(&self) -> Vec<(&'static str, &str)> {
         match self {
             DataFiles::Bytes { paths } | DataFiles::Tokens { paths, .. } | DataFiles::Cifar10 { paths } => {
-                paths.iter().map(String::as_str).collect()
+                paths.iter().map(|path| ("data.path", path.as_str())).collect()
             }
-            DataFiles::Idx { images, labels } => vec![images, labels],
-            DataFiles::Arrays(Labelled { inputs, labels, .. }) if inputs == labels => vec![inputs],
-            DataFiles::Arrays(Labelled { inputs, labels, .. }) => vec![inputs, labels],
+            DataFiles::Idx { images, labels } => vec![("data.images", images), ("data.labels", labels)],
+            DataFiles::Arrays(Labelled { inputs, labels, .. }) => match inputs == labels {
+                true => vec![("data.inputs", inputs)],
+                false => vec![("data.inputs", inputs), ("data.labels", labels)],
+            },
         }
     }
 

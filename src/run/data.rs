@@ -8,6 +8,7 @@ use flate2::bufread::MultiGzDecoder;
 
 use super::disk;
 use super::error::RunError;
+use super::job_files::{self, JobFiles};
 use crate::job::Job;
 use crate::job::data::Dataset;
 use crate::job::manifest::{DataFile, FileManifest, GroupTree, Source};
@@ -106,26 +107,33 @@ pub struct JobData {
 }
 
 impl JobData {
-    /// Reads the files that a job names; `job_path` is the job's file, to which their paths are relative.
+    /// Reads the files that a job names, of those that it may reach.
     ///
     /// # Errors
-    /// If a file cannot be read, is malformed, or does not fit the job's program.
-    pub fn open(job_path: &Path, job: &Job, program: &Program) -> Result<JobData, RunError> {
-        let folder = job_path.parent().unwrap_or(Path::new("."));
+    /// If a file lies where the job may not reach, is a private key, cannot be read, is malformed, or does not fit the job's program.
+    pub fn open(reach: &JobFiles, job: &Job, program: &Program) -> Result<JobData, RunError> {
         let (mut sources, mut manifests, mut files) = (Vec::new(), Vec::new(), Vec::new());
-        for path in job.data.files.paths() {
-            let path = folder.join(path);
+        for (key, path) in job.data.files.named() {
+            let path = reach.path(key, path)?;
             if !job.data.copy && is_packed(&path) {
                 let why = "data.copy = false is for files that can be read in place: unpack this one, or leave copy out";
                 return Err(RunError::Refused(format!("{}: {why}", path.display())));
             }
+            job_files::refuse_private_key(&path, contents(&path)?)?;
             let (manifest, tree) = manifest(&path)?;
             files.push(DataFile::new(path.clone(), manifest.clone(), tree.clone(), source(&path)?));
             manifests.push(manifest);
             sources.push((path, tree));
         }
-        let dataset = Dataset::of(files, folder, &job.data, &program.sample())?;
+        let dataset = Dataset::of(files, reach.folder(), &job.data, &program.sample())?;
         Ok(JobData { sources, manifest: manifests, dataset })
+    }
+
+    /// The files that a run copies, with the bytes that each will take: none if the job leaves the data where they are.
+    pub fn copied(&self, job: &Job) -> Vec<(&Path, u64)> {
+        let sizes = self.manifest.iter().map(|file| file.bytes);
+        let all = self.sources.iter().map(|(path, _)| path.as_path()).zip(sizes);
+        all.filter(|_| job.data.copy).collect()
     }
 
     /// Draws the batches of the first step, of the last, and of some between, with the Philox key of the run's seed: what is wrong with

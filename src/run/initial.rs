@@ -7,6 +7,7 @@ use super::arrays::{self, Array};
 use super::dir::Run;
 use super::disk;
 use super::error::RunError;
+use super::job_files::JobFiles;
 use super::{checkpoint, data, transcript};
 use crate::arith::float;
 use crate::arith::words::bytes_of;
@@ -29,19 +30,20 @@ const LISTED: usize = 12;
 /// An initial state, canonical bytes in the table's order, and where it comes from.
 pub type Sourced = (Vec<Vec<u8>>, InitialOrigin);
 
-/// The initial state of a job that names weights or a run. `None`: it follows from the seed. Paths are relative to `folder`.
+/// The initial state of a job that names weights or a run. `None`: it follows from the seed. `files`: where the job's paths may lead.
 ///
 /// # Errors
-/// If a file cannot be read, or does not hold the program's parameters.
-pub fn of_job(job: &Job, program: &Program, folder: &Path) -> Result<Option<Sourced>, RunError> {
+/// If a file lies where the job may not reach, cannot be read, or does not hold the program's parameters.
+pub fn of_job(job: &Job, program: &Program, files: &JobFiles) -> Result<Option<Sourced>, RunError> {
     if let Some(run) = &job.init.run {
-        let (state, earlier) = from_run(&folder.join(run), program, job.init.optimizer_state)?;
+        let (state, earlier) = from_run(&files.path("init.run", run)?, program, job.init.optimizer_state)?;
         return Ok(Some((state, InitialOrigin::Run(Box::new(earlier)))));
     }
     if job.init.weights.is_empty() {
         return Ok(None);
     }
-    let paths: Vec<PathBuf> = job.init.weights.iter().map(|path| folder.join(path)).collect();
+    let paths: Vec<PathBuf> =
+        job.init.weights.iter().map(|path| files.path("init.weights", path)).collect::<Result<_, _>>()?;
     let state = from_weights(&paths, program)?;
     let files = paths.iter().map(|path| Ok(data::manifest(path)?.0)).collect::<Result<_, RunError>>()?;
     Ok(Some((state, InitialOrigin::Weights { files })))

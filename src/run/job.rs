@@ -1,9 +1,11 @@
 //! Job files on disk.
 
+use std::io;
 use std::path::Path;
 
 use super::disk;
 use super::error::RunError;
+use super::job_files::JobFiles;
 use crate::job::{JOB_MAX, Job};
 use crate::program::encoding::PROGRAM_MAX;
 use crate::program::step::Program;
@@ -11,9 +13,15 @@ use crate::program::step::Program;
 /// Reads a job file: its text and what it says.
 ///
 /// # Errors
-/// If it cannot be read, or is no valid job: then with file, line and key.
+/// If it is not there, cannot be read, or is no valid job: then with file, line and key.
 pub fn read(path: &Path) -> Result<(String, Job), RunError> {
-    let text = disk::read_text(path, JOB_MAX)?;
+    let text = match disk::read_text(path, JOB_MAX) {
+        // Whoever types a name mistypes it.
+        Err(RunError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            return Err(RunError::Job(format!("{}: there is no such job file", path.display())));
+        }
+        text => text?,
+    };
     let job = Job::parse(&path.display().to_string(), &text)?;
     Ok((text, job))
 }
@@ -31,13 +39,13 @@ pub fn read_logged(path: &Path) -> Result<(String, Job), RunError> {
     Ok((text, job))
 }
 
-/// The program of a job that was read from `path`, and the bytes of the program file if it names one.
+/// The program of a job that was read from `files`, and the bytes of the program file if it names one.
 ///
 /// # Errors
-/// If the file cannot be read, is larger than [`PROGRAM_MAX`], or is no program that fits the job.
-pub fn program(path: &Path, job: &Job) -> Result<(Program, Option<Vec<u8>>), RunError> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let file = job.program_file().map(|name| folder.join(name));
+/// If the file lies where the job may not reach, cannot be read, is larger than [`PROGRAM_MAX`], or is no program that fits the job.
+pub fn program(files: &JobFiles, job: &Job) -> Result<(Program, Option<Vec<u8>>), RunError> {
+    let path = files.job();
+    let file = job.program_file().map(|name| files.path("program", name)).transpose()?;
     let bytes = file.as_deref().map(|file| disk::read(file, PROGRAM_MAX)).transpose()?;
     let program = job
         .program(bytes.as_deref())

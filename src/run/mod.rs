@@ -11,6 +11,7 @@ mod error;
 pub mod gradients;
 pub mod initial;
 pub mod job;
+pub mod job_files;
 pub mod lock;
 pub mod paths;
 pub mod traces;
@@ -18,3 +19,4 @@ pub mod transcript;
 
 pub use error::RunError;
 pub use job::{program as read_program, read as read_job, read_logged as read_logged_job};
+pub use job_files::JobFiles;

@@ -4,6 +4,7 @@
 //! checkpoint is written only for a step whose record is there. So whatever a crash leaves, the last checkpoint and
 //! the records after it say how to go on, and the same steps give the same records.
 
+mod begin;
 #[cfg(feature = "testing")]
 pub mod cheat;
 pub mod conduct;
@@ -12,7 +13,6 @@ mod error;
 pub mod hostile;
 pub mod ranks;
 
-use std::path::Path;
 use std::sync::Arc;
 
 use crate::arith::DType;
@@ -26,21 +26,17 @@ use crate::engine::Engine;
 use crate::engine::session::Session;
 use crate::job::Granularity;
 use crate::job::data::Dataset;
-use crate::job::identity::{CONTRACT, philox_key, program_digest, seed};
-use crate::job::initial::{InitialOrigin, seeded_digest};
-use crate::job::manifest::files_root;
+use crate::job::initial::InitialOrigin;
 use crate::program::init;
 use crate::program::logged::traced;
 use crate::program::step::state_bytes;
-use crate::run::create::{NewRun, create};
-use crate::run::data::JobData;
-use crate::run::dir::{Run, RunFile};
+use crate::run::dir::Run;
 use crate::run::disk::Disk;
 use crate::run::gradients::GradientsWriter;
-use crate::run::paths::RunPaths;
 use crate::run::transcript::{Transcript, TranscriptWriter};
-use crate::run::{RunError, checkpoint, initial, lock, read_job, read_logged_job, read_program, traces};
+use crate::run::{RunError, checkpoint, initial, lock, traces};
 use crate::step::{CommittedStep, scalars, state_digests, state_root};
+pub use begin::{Beginning, Prepared, begin};
 use conduct::{Conduct, Honest};
 pub use error::TrainError;
 use ranks::lead::Lead;
@@ -57,71 +53,6 @@ pub struct Silent;
 
 impl Progress for Silent {
     fn step(&mut self, _: &StepRecord, _: u32) {}
-}
-
-/// How to begin a run.
-pub struct Beginning<'a> {
-    /// The job file.
-    pub job: &'a Path,
-    /// The run's folder, to be created.
-    pub out: &'a Path,
-    /// The key that signs the heads; absent for an unsigned run.
-    pub key: Option<&'a PrivateKey>,
-    /// Randomness that the trainer did not choose, part of the seed.
-    pub challenge: Option<Digest>,
-    /// Train in the logged profile with its default thresholds, though the job has no `[rounding]`: it is added to the run's job.
-    pub logged: bool,
-    /// From the system's randomness.
-    pub nonce: [u8; 16],
-}
-
-/// Creates the folder of a run: job, data and identity.
-///
-/// # Errors
-/// If the folder is in use, the job is wrong, its data do not fit, or a file cannot be read or written. Then nothing new is left.
-pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
-    let Beginning { job: job_path, out, key, challenge, logged, nonce } = beginning;
-    let layout = RunPaths { root: out.to_path_buf() };
-    if layout.run_json().exists() {
-        let why = "is a run already: go on with --resume, or choose another folder";
-        return Err(RunError::Refused(format!("{} {why}", out.display())));
-    }
-    layout.check_unused()?;
-    let (job_text, job) = if *logged { read_logged_job(job_path) } else { read_job(job_path) }?;
-    let (program, program_file) = read_program(job_path, &job)?;
-    let folder = job_path.parent().unwrap_or(Path::new("."));
-    let mut data = JobData::open(job_path, &job, &program)?;
-    let digest = program_digest(&program);
-    let seed = seed(&job, &digest, &files_root(&data.manifest), challenge.as_ref());
-    data.sample(&job, &program, philox_key(&seed))?;
-    let table = program.state();
-    let begun = initial::of_job(&job, &program, folder)?;
-    let (initial, origin, state) = match begun {
-        None => (seeded_digest(&program, philox_key(&seed)), InitialOrigin::Seed, None),
-        Some((state, origin)) => (state_digest(&table, &tensor_digests(&table, &state)), origin, Some(state)),
-    };
-    let file = RunFile {
-        contract: CONTRACT.into(),
-        trainer_key: key.map(|key| key.public().to_text()),
-        challenge: *challenge,
-        nonce: nonce.iter().map(|b| format!("{b:02x}")).collect(),
-        program: digest,
-        initial,
-        origin,
-        data: data.manifest,
-    };
-    let new = NewRun {
-        file: &file,
-        job_text: &job_text,
-        program: program_file.as_deref(),
-        logged: job.rounding.is_some(),
-        data: &data.sources,
-        copied: job.data.copy,
-        initial: state.as_ref().map(|state| (&table[..], &state[..])),
-    };
-    create(disk, &layout, &new)?;
-    let folders = data.sources.iter().filter_map(|(path, _)| Some(path.parent()?.to_path_buf()));
-    Ok(Run::open(out)?.with_data(folders))
 }
 
 /// Bytes that a run will take on disk, checkpoints, traces and rounding logs (about) included.

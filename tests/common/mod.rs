@@ -176,7 +176,8 @@ pub fn key() -> PrivateKey {
 
 /// Begins a run with a fixed nonce and the test key.
 pub fn begin_run(disk: &Disk, job: &Path, out: &Path) -> Result<Run, tiebreak::run::RunError> {
-    begin(disk, &Beginning { job, out, key: Some(&key()), challenge: None, logged: false, nonce: [9; 16] })
+    let (key, nonce) = (Some(&key()), [9; 16]);
+    begin(disk, &Beginning { job, data_root: None, out, key, challenge: None, logged: false, nonce })
 }
 
 /// Trains a run to its end on the CPU engine.

@@ -1,0 +1,123 @@
+//! How a run begins: what it will be is derived first, then its folder is made.
+
+use std::path::Path;
+
+use crate::commit::digest::Digest;
+use crate::commit::keys::PrivateKey;
+use crate::commit::state::{state_digest, tensor_digests};
+use crate::job::Job;
+use crate::job::identity::{CONTRACT, philox_key, program_digest, seed};
+use crate::job::initial::{InitialOrigin, seeded_digest};
+use crate::job::manifest::files_root;
+use crate::program::step::Program;
+use crate::run::create::{NewRun, create};
+use crate::run::data::JobData;
+use crate::run::dir::{Run, RunFile};
+use crate::run::disk::Disk;
+use crate::run::paths::RunPaths;
+use crate::run::{JobFiles, RunError, initial, read_job, read_logged_job, read_program};
+
+/// How to begin a run.
+pub struct Beginning<'a> {
+    /// The job file.
+    pub job: &'a Path,
+    /// A folder whose files the job may name too, besides those in its own.
+    pub data_root: Option<&'a Path>,
+    /// The run's folder, to be created.
+    pub out: &'a Path,
+    /// The key that signs the heads; absent for an unsigned run.
+    pub key: Option<&'a PrivateKey>,
+    /// Randomness that the trainer did not choose, part of the seed.
+    pub challenge: Option<Digest>,
+    /// Train in the logged profile with its default thresholds, though the job has no `[rounding]`: it is added to the run's job.
+    pub logged: bool,
+    /// From the system's randomness.
+    pub nonce: [u8; 16],
+}
+
+/// A run that is not made yet: all that it will be, with nothing written.
+pub struct Prepared {
+    layout: RunPaths,
+    file: RunFile,
+    job: Job,
+    job_text: String,
+    program: Program,
+    program_file: Option<Vec<u8>>,
+    data: JobData,
+    /// The initial state, if it does not follow from the seed.
+    state: Option<Vec<Vec<u8>>>,
+}
+
+impl Prepared {
+    /// Derives a run from its job and reads what the job names.
+    ///
+    /// # Errors
+    /// If the folder is in use, the job is wrong, names files that it may not reach, its data do not fit, or a file cannot be read.
+    pub fn new(beginning: &Beginning) -> Result<Prepared, RunError> {
+        let Beginning { job: job_path, data_root, out, key, challenge, logged, nonce } = beginning;
+        let layout = RunPaths { root: out.to_path_buf() };
+        if layout.run_json().exists() {
+            let why = "is a run already: go on with --resume, or choose another folder";
+            return Err(RunError::Refused(format!("{} {why}", out.display())));
+        }
+        layout.check_unused()?;
+        let (job_text, job) = if *logged { read_logged_job(job_path) } else { read_job(job_path) }?;
+        let files = JobFiles::new(job_path, *data_root)?;
+        let (program, program_file) = read_program(&files, &job)?;
+        let mut data = JobData::open(&files, &job, &program)?;
+        let digest = program_digest(&program);
+        let seed = seed(&job, &digest, &files_root(&data.manifest), challenge.as_ref());
+        data.sample(&job, &program, philox_key(&seed))?;
+        let table = program.state();
+        let (initial, origin, state) = match initial::of_job(&job, &program, &files)? {
+            None => (seeded_digest(&program, philox_key(&seed)), InitialOrigin::Seed, None),
+            Some((state, origin)) => {
+                (state_digest(&table, &tensor_digests(&table, &state)), origin, Some(state))
+            }
+        };
+        let file = RunFile {
+            contract: CONTRACT.into(),
+            trainer_key: key.map(|key| key.public().to_text()),
+            challenge: *challenge,
+            nonce: nonce.iter().map(|b| format!("{b:02x}")).collect(),
+            program: digest,
+            initial,
+            origin,
+            data: data.manifest.clone(),
+        };
+        Ok(Prepared { layout, file, job, job_text, program, program_file, data, state })
+    }
+
+    /// The data files of which the run will hold a copy, with the bytes of each.
+    pub fn copied(&self) -> Vec<(&Path, u64)> {
+        self.data.copied(&self.job)
+    }
+
+    /// Makes the run's folder: job, data and identity.
+    ///
+    /// # Errors
+    /// If a file cannot be read or written. Then nothing new is left.
+    pub fn create(&self, disk: &Disk) -> Result<Run, RunError> {
+        let table = self.program.state();
+        let new = NewRun {
+            file: &self.file,
+            job_text: &self.job_text,
+            program: self.program_file.as_deref(),
+            logged: self.job.rounding.is_some(),
+            data: &self.data.sources,
+            copied: self.job.data.copy,
+            initial: self.state.as_ref().map(|state| (&table[..], &state[..])),
+        };
+        create(disk, &self.layout, &new)?;
+        let folders = self.data.sources.iter().filter_map(|(path, _)| Some(path.parent()?.to_path_buf()));
+        Ok(Run::open(&self.layout.root)?.with_data(folders))
+    }
+}
+
+/// Creates the folder of a run: job, data and identity.
+///
+/// # Errors
+/// As [`Prepared::new`] and [`Prepared::create`].
+pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
+    Prepared::new(beginning)?.create(disk)
+}
