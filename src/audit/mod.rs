@@ -116,6 +116,15 @@ fn audit_in(
         report.outcome = found.outcome;
         found.verdict
     });
+    if report.outcome == Outcome::Matches
+        && !native
+        && let Some(outcome) = rounding::without_meaning(run, report.rounding.as_ref())
+    {
+        report.outcome = outcome;
+    }
+    if let (Some(tally), Some(rounding)) = (&mut report.rounding, &run.job.rounding) {
+        tally.settle(rounding.accumulation());
+    }
     report.not_checked.extend(plan.left_out(run.job.steps));
     if native {
         let why = "whether roundings are legal: this auditor rounded native products of its own, which have no proved bound; the \
@@ -161,8 +170,7 @@ impl Replay<'_, '_> {
                     return Ok(None);
                 }
                 let batch = run.batch(&mut dataset, step)?;
-                // The freedom that a log leaves is much the same in every step, and measuring it is a pass over every product.
-                let found = self.step(step, &batch, done == 0 && !self.native)?;
+                let found = self.step(step, &batch)?;
                 done += 1;
                 progress.step(step, done, planned);
                 if found.is_some() {
@@ -177,13 +185,13 @@ impl Replay<'_, '_> {
     }
 
     /// Replays one step. Returns what a difference came to, if there is one.
-    fn step(&mut self, step: u32, batch: &[MicroBatch], freedom: bool) -> Result<Option<Found>, AuditError> {
+    fn step(&mut self, step: u32, batch: &[MicroBatch]) -> Result<Option<Found>, AuditError> {
         let (run, theirs) = (self.run, self.checked.step(step));
         let before = self.session.download_state()?;
         rounding::check_log(run, step, theirs)?;
-        let (mine, tally) = replayed_step(run, &mut self.session, scalars(run, step), batch, freedom)?;
-        if let Some(all) = &mut self.report.rounding {
-            all.add(step, &tally);
+        let (mine, tally) = replayed_step(run, &mut self.session, scalars(run, step), batch, !self.native)?;
+        if let (Some(all), Some(rounding)) = (&mut self.report.rounding, &run.job.rounding) {
+            all.add(step, &tally, rounding.accumulation());
         }
         let without_verdict = |outcome| Ok(Some(Found { outcome, verdict: None }));
         let same = mine.record == *theirs;

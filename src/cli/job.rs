@@ -13,7 +13,7 @@ use crate::job::initial::InitialOrigin;
 use crate::job::manifest::files_root;
 use crate::program::step::{Program, state_bytes};
 use crate::run::data::JobData;
-use crate::run::{RunError, initial, read_job, read_program};
+use crate::run::{RunError, check_thresholds, initial, read_job, read_program};
 
 /// Look at job files.
 #[derive(clap::Args)]
@@ -97,6 +97,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 fn check(printer: Printer, path: PathBuf) -> CommandResult {
     let (_, job) = read_job(&path)?;
     let program = read_program(&path, &job)?.0;
+    check_thresholds(&path, &job, &program)?;
     let nodes = [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len());
     let (state, peak) = (state_bytes(&program.state()), step_bytes(&program));
     let digest = program_digest(&program);

@@ -22,14 +22,14 @@ use crate::commit::state::{StateRoots, state_digest, tensor_digests};
 use crate::commit::tree_head::Head;
 use crate::engine::Engine;
 use crate::engine::session::Session;
-use crate::job::Granularity;
 use crate::job::data::Dataset;
 use crate::job::identity::{CONTRACT, philox_key, program_digest, seed};
 use crate::job::initial::{InitialOrigin, seeded_digest};
 use crate::job::manifest::files_root;
+use crate::job::{Granularity, Job};
 use crate::program::init;
 use crate::program::logged::traced;
-use crate::program::step::state_bytes;
+use crate::program::step::{Program, state_bytes};
 use crate::run::create::{NewRun, create};
 use crate::run::data::JobData;
 use crate::run::dir::{Run, RunFile};
@@ -37,7 +37,9 @@ use crate::run::disk::Disk;
 use crate::run::gradients::GradientsWriter;
 use crate::run::paths::RunPaths;
 use crate::run::transcript::{Transcript, TranscriptWriter};
-use crate::run::{RunError, checkpoint, initial, lock, read_job, read_logged_job, read_program, traces};
+use crate::run::{
+    RunError, check_thresholds, checkpoint, initial, lock, read_job, read_logged_job, read_program, traces,
+};
 use crate::step::{CommittedStep, scalars, state_digests, state_root};
 use conduct::{Conduct, Honest};
 pub use error::TrainError;
@@ -76,8 +78,26 @@ pub struct Beginning<'a> {
 /// Creates the folder of a run: job, data and identity.
 ///
 /// # Errors
-/// If the folder is in use, the job is wrong, its data do not fit, or a file cannot be read or written. Then nothing new is left.
+/// If the folder is in use, the job is wrong, its thresholds are beyond what native kernels need, its data do not fit, or a file cannot be
+/// read or written. Then nothing new is left.
 pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
+    begin_if(disk, beginning, check_thresholds)
+}
+
+/// [`begin`], whatever the job's thresholds are: how the tests play trainers who give themselves more freedom than they may have.
+///
+/// # Errors
+/// As [`begin`].
+#[cfg(feature = "testing")]
+pub fn begin_with_any_thresholds(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
+    begin_if(disk, beginning, |_, _, _| Ok(()))
+}
+
+fn begin_if(
+    disk: &Disk,
+    beginning: &Beginning,
+    check: impl FnOnce(&Path, &Job, &Program) -> Result<(), RunError>,
+) -> Result<Run, RunError> {
     let Beginning { job: job_path, out, key, challenge, logged, nonce } = beginning;
     let layout = RunPaths { root: out.to_path_buf() };
     if layout.run_json().exists() {
@@ -87,6 +107,7 @@ pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
     layout.check_unused()?;
     let (job_text, job) = if *logged { read_logged_job(job_path) } else { read_job(job_path) }?;
     let (program, program_file) = read_program(job_path, &job)?;
+    check(job_path, &job, &program)?;
     let folder = job_path.parent().unwrap_or(Path::new("."));
     let mut data = JobData::open(job_path, &job, &program)?;
     let digest = program_digest(&program);

@@ -21,7 +21,7 @@ use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
 use tiebreak::run::transcript::{self, TranscriptWriter};
 use tiebreak::train::cheat::Cheat;
-use tiebreak::train::{Beginning, Silent, begin, train, train_as};
+use tiebreak::train::{Beginning, Silent, begin_with_any_thresholds, train, train_as};
 
 /// A tiny GPT with dropout and accumulation; `extra` goes to the end of the file.
 pub fn gpt_job(folder: &Path, granularity: &str, extra: &str) -> PathBuf {
@@ -175,9 +175,11 @@ pub fn key() -> PrivateKey {
     PrivateKey::generate("trainer.example", [5; 32]).unwrap()
 }
 
-/// Begins a run with a fixed nonce and the test key.
+/// Begins a run with a fixed nonce and the test key, whatever thresholds its job has.
 pub fn begin_run(disk: &Disk, job: &Path, out: &Path) -> Result<Run, tiebreak::run::RunError> {
-    begin(disk, &Beginning { job, out, key: Some(&key()), challenge: None, logged: false, nonce: [9; 16] })
+    let key = key();
+    let beginning = Beginning { job, out, key: Some(&key), challenge: None, logged: false, nonce: [9; 16] };
+    begin_with_any_thresholds(disk, &beginning)
 }
 
 /// Trains a run to its end on the CPU engine.
