@@ -7,7 +7,8 @@ mod common;
 use std::path::Path;
 use std::process::Command;
 
-use common::{gpt_job, trained};
+use common::{gpt_job, trained, trained_on};
+use tiebreak::engine::cpu::Cpu;
 
 fn output(args: &[&str]) -> (i32, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_tiebreak")).args(args).output().unwrap();
@@ -32,12 +33,16 @@ fn a_logged_run_from_its_job_to_its_audit() {
     let (code, stdout, _) = output(&["audit", &run, "--report", &report]);
     assert_eq!(code, 0, "{stdout}");
     assert!(
-        stdout.contains("rounding log: ") && stdout.contains("freedom that the proved bound leaves"),
+        stdout.contains("rounding log: ") && stdout.contains("largest bias that they could hide"),
         "{stdout}"
     );
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(report).unwrap()).unwrap();
     assert_eq!(report["rounding"]["illegal"], 0);
-    assert!(!report["rounding"]["freedom"].as_array().unwrap().is_empty());
+    let products = report["rounding"]["products"].as_array().unwrap();
+    let sum = |name: &str| products.iter().map(|product| product[name].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(sum("elements"), report["rounding"]["elements"].as_u64().unwrap());
+    assert_eq!(sum("decisions"), report["rounding"]["decisions"].as_u64().unwrap());
+    assert!(report["rounding"]["hidden"]["bias"].as_f64().unwrap() > 0.0);
     assert_eq!(output(&["replay", &run, "--step", "5"]).0, 0);
     assert_eq!(output(&["replay", &run, "--step", "5", "--microbatch", "2"]).0, 0);
     assert_eq!(output(&["verify", &run]).0, 0);
@@ -120,6 +125,42 @@ fn wrong_uses_say_what_to_do() {
     let (code, _, stderr) = output(&["train", &job, "--out", &run, "--engine", "reference"]);
     assert_eq!(code, 3);
     assert!(stderr.contains("no native products"), "{stderr}");
+}
+
+/// Whoever writes the job sets the thresholds: beyond what kernels need they are refused, and a match of a run that has them anyway
+/// would say nothing.
+#[test]
+fn thresholds_beyond_what_kernels_need_bind_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = |rounding: &str, micro_batch: u32| {
+        let path = gpt_job(folder.path(), "microbatch", &format!("[rounding]\n{rounding}\n"));
+        let text = std::fs::read_to_string(&path).unwrap();
+        let batch = format!("micro_batch = {micro_batch}\n");
+        std::fs::write(&path, text.replace("micro_batch = 2\n", &batch).replace("steps = 8", "steps = 2"))
+            .unwrap();
+        path.to_str().unwrap().to_string()
+    };
+    let run = path(folder.path(), "run");
+    for (rounding, micro_batch, says) in [
+        ("class = { linear_dw = 16777216 }", 1 << 13, "rounding.class.linear_dw is 16777216"),
+        ("threshold = 16777216", 2, "rounding.threshold is 16777216"),
+        ("bits = 32\nclass = { scores = 100000 }", 2, "rounding.class.scores is 100000"),
+        ("threshold = 63", 2, "no kernel less than 64"),
+    ] {
+        let job = job(rounding, micro_batch);
+        for args in [vec!["job", "check", &job], vec!["train", &job, "--out", &run]] {
+            let (code, _, stderr) = output(&args);
+            assert_eq!(code, 2, "{rounding}: {stderr}");
+            assert!(stderr.contains(says), "{rounding}: {stderr}");
+            assert!(micro_batch == 2 || stderr.contains("K = 98304 terms"), "{stderr}");
+        }
+        assert!(!Path::new(&run).exists(), "nothing was begun");
+    }
+    let job = job("class = { linear_dw = 16777216 }\nfloor = 4", 2);
+    trained_on(&mut Cpu::new(2).unwrap(), Path::new(&job), Path::new(&run), None);
+    let (code, stdout, stderr) = output(&["audit", &run]);
+    assert_eq!(code, 3, "{stdout}{stderr}");
+    assert!(stdout.starts_with("UNBOUNDED FREEDOM: rounding.class.linear_dw is 16777216"), "{stdout}");
 }
 
 #[test]

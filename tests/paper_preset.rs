@@ -67,7 +67,7 @@ fn every_kernel_replicates_every_other() {
                 let share = tally.decisions as f64 / tally.elements as f64;
                 assert!((0.4..0.6).contains(&share), "{share} of the values are logged");
                 assert_eq!(tally.bits, tally.decisions, "one bit each");
-                assert_eq!(tally.freedom, [], "no freedom is measured where nothing is proved");
+                assert_eq!(tally.products, [], "no freedom is measured where nothing is proved");
                 if auditor == trainer {
                     assert_eq!(tally.taken(), 0, "a kernel agrees with itself");
                 }

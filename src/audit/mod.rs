@@ -18,15 +18,15 @@ mod weights;
 use std::time::{Duration, Instant};
 
 use crate::dispute::verdict::Verdict;
-use crate::engine::{Engine, EngineError};
 use crate::engine::session::Session;
+use crate::engine::{Engine, EngineError};
 use crate::observers::tally::Tally;
 use crate::program::step::MicroBatch;
 use crate::run::dir::Run;
 use crate::step::{CommittedStep, gradient_root, replayed_micro_batch, replayed_step, scalars};
 use checks::Checked;
-pub use micro_batch::micro_batch;
 use localise::Difference;
+pub use micro_batch::micro_batch;
 use plan::ReplayPlan;
 use replay::session;
 pub use replay::{reference_step, replay_to};
@@ -120,6 +120,15 @@ fn audit_in(
         report.outcome = found.outcome;
         found.verdict
     });
+    if report.outcome == Outcome::Matches
+        && !native
+        && let Some(outcome) = rounding::without_meaning(run, report.rounding.as_ref())
+    {
+        report.outcome = outcome;
+    }
+    if let (Some(tally), Some(rounding)) = (&mut report.rounding, &run.job.rounding) {
+        tally.settle(rounding.accumulation());
+    }
     conclude(&mut report, &checked, run.job.steps);
     report.not_checked.extend(plan.left_out(run.job.steps));
     if native {
@@ -185,8 +194,7 @@ impl Replay<'_, '_> {
                     return Ok(self.out_of_time(step));
                 }
                 let batch = run.batch(&mut dataset, step)?;
-                // The freedom that a log leaves is much the same in every step, and measuring it is a pass over every product.
-                let found = match self.step(step, &batch, done == 0 && !self.native) {
+                let found = match self.step(step, &batch) {
                     Err(AuditError::Engine(EngineError::OutOfTime)) => return Ok(self.out_of_time(step)),
                     found => found?,
                 };
@@ -210,13 +218,13 @@ impl Replay<'_, '_> {
     }
 
     /// Replays one step. Returns what a difference came to, if there is one.
-    fn step(&mut self, step: u32, batch: &[MicroBatch], freedom: bool) -> Result<Option<Found>, AuditError> {
+    fn step(&mut self, step: u32, batch: &[MicroBatch]) -> Result<Option<Found>, AuditError> {
         let (run, theirs) = (self.run, self.checked.step(step)?);
         let before = self.session.download_state()?;
         rounding::check_log(run, step, theirs)?;
-        let (mine, tally) = replayed_step(run, &mut self.session, scalars(run, step), batch, freedom)?;
-        if let Some(all) = &mut self.report.rounding {
-            all.add(step, &tally);
+        let (mine, tally) = replayed_step(run, &mut self.session, scalars(run, step), batch, !self.native)?;
+        if let (Some(all), Some(rounding)) = (&mut self.report.rounding, &run.job.rounding) {
+            all.add(step, &tally, rounding.accumulation());
         }
         let without_verdict = |outcome| Ok(Some(Found { outcome, verdict: None }));
         let same = mine.record == *theirs;

@@ -108,7 +108,8 @@ fn memory(run: &Run) -> u64 {
     let tiles = |graph: &Graph| -> u64 {
         graph.nodes.iter().map(|node| 128 + graph.tensor(node.output).bytes() as u64 / 128).sum()
     };
-    let graphs = micro_batches * (tiles(&program.micro) + tiles(&program.accumulate)) + tiles(&program.update);
+    let graphs =
+        micro_batches * (tiles(&program.micro) + tiles(&program.accumulate)) + tiles(&program.update);
     let parts = [
         2 * state_bytes(&program.state()),
         step_bytes(program),

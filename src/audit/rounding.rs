@@ -5,6 +5,7 @@ use super::replay::reference_step;
 use super::report::{AuditError, Outcome, differences};
 use crate::commit::Malformed;
 use crate::commit::record::StepRecord;
+use crate::observers::tally::Tally;
 use crate::run::RunError;
 use crate::run::dir::Run;
 
@@ -21,6 +22,17 @@ pub fn check_log(run: &Run, step: u32, theirs: &StepRecord) -> Result<(), AuditE
         );
     }
     Ok(())
+}
+
+/// Why a match says nothing, if the trainer had too much freedom or used it as no honest kernel does. It is asked where nothing
+/// differs: a divergence goes first.
+pub fn without_meaning(run: &Run, tally: Option<&Tally>) -> Option<Outcome> {
+    let rounding = run.job.rounding.as_ref()?;
+    if let Some((key, why)) = rounding.excess(&run.program.micro.logged) {
+        return Some(Outcome::UnboundedFreedom { what: format!("{key} {why}") });
+    }
+    let what = tally?.unexplained(rounding.accumulation())?;
+    Some(Outcome::UnexplainedDecisions { what })
 }
 
 /// Whether a difference could come from a rounding that the log lacks: gradients differ, and nothing but what follows from

@@ -15,7 +15,8 @@ use crate::audit::{
 };
 use crate::commit::tree_head::NOTE_MAX;
 use crate::dispute::verdict::Verdict;
-use crate::observers::tally::{Freedom, Tally};
+use crate::observers::choices::Choices;
+use crate::observers::tally::Tally;
 use crate::rounding::thresholds::Rounding;
 use crate::run::RunError;
 use crate::run::dir::Run;
@@ -313,15 +314,24 @@ fn rounding_lines(tally: &Tally) -> Vec<String> {
     for why in tally.remarks.iter().chain(&all) {
         lines.push(format!("  UNUSUAL ROUNDING, legal but not what honest kernels do: {why}"));
     }
-    let sum = |f: fn(&Freedom) -> f64| tally.freedom.iter().map(f).sum::<f64>();
-    if let Some(most) = tally.freedom.iter().max_by(|a, b| a.bias.total_cmp(&b.bias)) {
+    let free = |product: &&Choices| product.free as f64 / product.elements.max(1) as f64;
+    if let Some(freest) = tally.products.iter().max_by(|a, b| free(a).total_cmp(&free(b))) {
         lines.push(format!(
-            "  freedom that the proved bound leaves in a step: {:.1} % of the values, {:.0} bits; the largest hidden shift of a \
-             tensor's mean is {:.2e} of its size ({})",
-            100.0 * sum(|f| f.free as f64) / sum(|f| f.elements as f64).max(1.0),
-            sum(|f| f.bits),
-            most.bias,
-            most.operator,
+            "  the trainer's to choose: at most {:.2} % of a product's values ({} of {})",
+            100.0 * free(&freest),
+            freest.class.name(),
+            freest.operator,
+        ));
+    }
+    if let Some(hidden) = &tally.hidden {
+        lines.push(format!(
+            "  {} decisions are not the nearest value, of an honest kernel's at most {}; the largest bias that they could hide is {:.2e} of \
+             a product's size ({} of {})",
+            tally.taken(),
+            hidden.taken_max,
+            hidden.bias,
+            hidden.class.name(),
+            hidden.operator,
         ));
     }
     lines

@@ -13,7 +13,7 @@ use crate::job::initial::InitialOrigin;
 use crate::job::manifest::files_root;
 use crate::program::step::{Program, state_bytes};
 use crate::run::data::JobData;
-use crate::run::{JobFiles, RunError, initial, read_job, read_program};
+use crate::run::{JobFiles, RunError, check_thresholds, initial, read_job, read_program};
 
 /// Look at job files.
 #[derive(clap::Args)]
@@ -126,6 +126,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     let (_, job) = read_job(&args.job)?;
     let (path, files) = (&args.job, args.files()?);
     let program = read_program(&files, &job)?.0;
+    check_thresholds(path, &job, &program)?;
     let nodes = [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len());
     let (state, peak) = (state_bytes(&program.state()), step_bytes(&program));
     let digest = program_digest(&program);

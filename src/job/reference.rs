@@ -353,9 +353,9 @@ const PRODUCTS: &[Key] = &[
     key("rounding.preset", Choice(&["paper"]), Absent("the default profile"), r#""paper""#, "A known setting: binary64 kernels on the binary32 grid, thresholds in parts of the grid's step (docs/ROUNDING.md)."),
     key("rounding.bits", integer(16, 32), Absent("16, in the paper's preset 32"), "16", "The grid: leading bits of binary32 that results keep. 16 is bfloat16.").unit("bits").rule("16, 26 to 30 or 32; not 16 in the paper's preset"),
     key("rounding.floor", integer(0, 40), Absent("14 for 16 bits, else 0"), "14", "Results are not finer than 2^-floor of the scale of their row and column; 0 = no floor.").rule("0, or 4 to 40; 0 above 16 bits"),
-    key("rounding.threshold", integer(1, 1 << 24), Absent("grows with sqrt(K); in the paper's preset 4194303"), "4096", "How near a boundary of the grid a rounding is logged, for every class without a threshold of its own.").unit(THRESHOLD).rule("at most 4194303 in the paper's preset"),
+    key("rounding.threshold", integer(1, 1 << 24), Absent("grows with sqrt(K); in the paper's preset 4194303"), "4096", "How near a boundary of the grid a rounding is logged, for every class without a threshold of its own.").unit(THRESHOLD).rule("at most as docs/ROUNDING.md, section 3, says; in the paper's preset 4194303"),
     key("rounding.class", Table, Absent("no class has a threshold of its own"), "", "Thresholds of single classes of products."),
-    key("rounding.class.*", integer(1, 1 << 24), Absent("`threshold`"), "8192", "The threshold of a class of products.").unit(THRESHOLD).rule("at most 4194303 in the paper's preset"),
+    key("rounding.class.*", integer(1, 1 << 24), Absent("`threshold`"), "8192", "The threshold of a class of products.").unit(THRESHOLD).rule("at most as docs/ROUNDING.md, section 3, says; in the paper's preset 4194303"),
 ];
 
 const RECORDS: &[Key] = &[

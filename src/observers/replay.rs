@@ -1,12 +1,13 @@
 //! The auditor's side of a step: takes the logged decisions in place of its own roundings, checks each that matters against
 //! the proved bound, and counts the freedom that the trainer had and used.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use rayon::prelude::*;
 
+use super::choices::Choices;
 use super::record::Rounder;
-use super::tally::{Freedom, Tally};
+use super::tally::{MOVED_MAX, Tally};
 use crate::arith::DType;
 use crate::arith::digits::{exponent, is_marked, magnitude_bits};
 use crate::arith::words::{replace_words, with_words, word_from_bytes, words_from_bytes};
@@ -39,7 +40,6 @@ pub struct Replayer {
     operands: Vec<[Rows; 2]>,
     /// Elements of the next rounding that the log decides otherwise.
     pending: HashMap<TensorId, Vec<(usize, u32)>>,
-    measure_freedom: bool,
     tally: Tally,
     malformed: Option<Malformed>,
 }
@@ -112,15 +112,14 @@ impl Replayer {
             micro: 0,
             operands: Vec::new(),
             pending: HashMap::new(),
-            measure_freedom: false,
             tally,
             malformed: None,
         }
     }
 
-    /// Also measures what the proved bound would let a trainer choose: a scan of every product.
-    pub fn measure_freedom(&mut self) {
-        self.measure_freedom = true;
+    /// Also counts, product by product, how the trainer decided and what it could have chosen: a scan of every product.
+    pub fn count_choices(&mut self, graph: &Graph) {
+        self.tally.products = self.products.iter().map(|logged| Choices::of(graph, logged)).collect();
     }
 
     /// The log's root, for the record.
@@ -138,9 +137,13 @@ impl Replayer {
         self.malformed.as_ref()
     }
 
+    fn counts_choices(&self) -> bool {
+        !self.tally.products.is_empty()
+    }
+
     /// Whether anything of a product is looked at.
     fn looks_at(&self, number: usize) -> bool {
-        self.measure_freedom || !self.part(number).is_empty()
+        self.counts_choices() || !self.part(number).is_empty()
     }
 
     /// The log of a product in this micro-batch.
@@ -195,8 +198,10 @@ impl Replayer {
             for decision in &decisions {
                 self.decision(&seen, decision, &mut changes)?;
             }
-            if self.measure_freedom && !operands.is_empty() {
-                self.tally.freedom.push(seen.freedom(self.micro));
+            if let Some(choices) = self.tally.products.get_mut(number).filter(|_| !operands.is_empty()) {
+                choices.elements += logged.elements() as u64;
+                choices.decisions += decisions.len() as u64;
+                seen.count_free(choices);
             }
         }
         self.pending.insert(logged.output, changes);
@@ -223,10 +228,16 @@ impl Replayer {
         let grid = product.grid(place);
         let mine = product.rule.rounded(grid, seen.results[place], x);
         let theirs = decision.index(grid, x);
-        let tolerance = 2.0 * product.tolerance(place, x);
-        let tie = NearTie { place, value: x, rounded: mine, tolerance, grid };
+        // A native result that is a near tie is within a tolerance of the boundary, and this value within one of the result.
+        let tolerance = product.tolerance(place, x);
+        let tie = NearTie { place, value: x, rounded: mine, tolerance: 2.0 * tolerance, grid };
         let [low, high] = tie.range();
-        self.tally.needless += u64::from(low == high);
+        let needless = u64::from(low == high);
+        self.tally.needless += needless;
+        let mut choices = self.tally.products.get_mut(seen.number);
+        if let Some(choices) = &mut choices {
+            choices.needless += needless;
+        }
         let margin = 2.0 * tie.margin(); // of the tolerance itself
         self.tally.margins.count(margin);
         if theirs == mine {
@@ -236,7 +247,17 @@ impl Replayer {
         changes.push((place, grid.pattern(theirs)));
         self.tally.taken_up += u64::from(theirs > mine);
         self.tally.taken_down += u64::from(theirs < mine);
-        self.tally.beyond += u64::from(!(low..=high).contains(&theirs));
+        // The norms are of the quantised rows, a little off.
+        let [low, high] = NearTie { tolerance: 1.001 * tolerance, ..tie }.range();
+        let beyond = u64::from(!(low..=high).contains(&theirs));
+        self.tally.beyond += beyond;
+        if let Some(choices) = choices {
+            choices.beyond += beyond;
+            choices.take(x, theirs > mine);
+            if self.tally.moved.len() < MOVED_MAX {
+                self.tally.moved.push((seen.number as u32, decision.place, theirs > mine));
+            }
+        }
         let Some(exact) = seen.exact([row, column]) else { return Ok(()) };
         let legal = exact.legal(grid, seen.accumulation);
         if !decision.is_of(legal) {
@@ -283,39 +304,29 @@ impl Seen<'_> {
         (!self.operands.is_empty()).then(|| Exact::of(&joined(0), &joined(1)))
     }
 
-    /// What the proved bound leaves free.
-    fn freedom(&self, micro_batch: u32) -> Freedom {
+    /// Counts the elements that the trainer could have chosen: those within the tolerance of a boundary, and with two legal values.
+    fn count_free(&self, choices: &mut Choices) {
         let digits = |part: &[Rows; 2]| [0, 1].map(|side| u32::from(part[side].digits));
         let digits: Vec<[u32; 2]> = self.operands.iter().map(digits).collect();
-        let norms = self.accumulation.bound_by_norms(self.product.dims[3], &digits) as f32;
-        let wide = Product { tolerance: Tolerance { norms, ..Tolerance::default() }, ..self.product };
-        freedom(&wide, self.results, self.product.elements(), micro_batch, self.operator)
-    }
-}
-
-/// What the bound leaves free in a product.
-fn freedom(product: &Product, results: &[u32], elements: usize, micro_batch: u32, operator: &str) -> Freedom {
-    let parts = product.fold(
-        results,
-        || (0u64, 0f64, 0f64),
-        |(free, bits, shift), tie, [low, high]| {
-            *free += 1;
-            *bits += ((high - low + 1) as f64).log2();
-            // From its nearest value to the further end.
-            let near = tie.grid.value(tie.grid.index(tie.value));
-            *shift += (tie.grid.value(high) - near).max(near - tie.grid.value(low));
-        },
-    );
-    let parts = parts.unwrap_or_default(); // values that are not finite are no choice
-    let sum = |f: fn(&(u64, f64, f64)) -> f64| parts.iter().map(f).sum::<f64>();
-    let size: f64 = results[..elements].iter().map(|&x| f64::from(f32::from_bits(x)).abs()).sum();
-    Freedom {
-        micro_batch,
-        operator: operator.to_string(),
-        elements: elements as u64,
-        free: parts.iter().map(|part| part.0).sum(),
-        bits: sum(|part| part.1),
-        bias: if size > 0.0 { sum(|part| part.2) / size } else { 0.0 },
+        let [.., k] = self.product.dims;
+        let elements = self.product.elements();
+        let bound = self.accumulation.bound_by_norms(k, &digits) as f32;
+        let given = self.product.tolerance;
+        let values = self.results[..elements].par_chunks(1 << 15);
+        let sizes: Vec<f64> =
+            values.map(|part| part.iter().map(|&x| f64::from(f32::from_bits(x)).abs()).sum()).collect();
+        let size: f64 = sizes.iter().sum();
+        // What is not finite is no choice.
+        choices.size += if size.is_finite() { size } else { 0.0 };
+        let legal = Tolerance { norms: bound, ..Tolerance::default() };
+        let tolerance = if given.steps == 0.0 && given.norms < bound { given } else { legal };
+        let nearer = Product { tolerance, ..self.product };
+        let parts =
+            nearer.fold(self.results, BTreeMap::new, |shifts: &mut BTreeMap<i32, u64>, tie, [low, high]| {
+                let shift = tie.grid.value(high) - tie.grid.value(low);
+                *shifts.entry(shift.log2().ceil().clamp(-1000.0, 1000.0) as i32).or_default() += 1;
+            });
+        parts.unwrap_or_default().iter().for_each(|shifts| choices.add_free(shifts));
     }
 }
 

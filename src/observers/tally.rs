@@ -2,10 +2,16 @@
 
 use serde::Serialize;
 
-use crate::rounding::legal::Illegal;
+use super::choices::{Choices, most_taken};
+use crate::program::products::ProductClass;
+use crate::rounding::bounds::{FALSE_ALARM, taken_max};
+use crate::rounding::legal::{Accumulation, Illegal};
 
 /// The most remarks of a report.
 const REMARKS_MAX: usize = 8;
+
+/// The most decisions of a step whose places are kept: far more than an honest kernel takes, and a bound on memory.
+pub(super) const MOVED_MAX: usize = 1 << 20;
 
 /// Bins of a histogram of margins: 0 to 2 tolerances, and beyond.
 pub const MARGIN_BINS: usize = 41;
@@ -34,6 +40,8 @@ impl Margins {
 /// What a replay saw of a trainer's freedom.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Tally {
+    /// Steps.
+    pub steps: u64,
     /// Elements of the logged products that were replayed.
     pub elements: u64,
     /// Decisions in the log.
@@ -61,24 +69,25 @@ pub struct Tally {
     pub first_illegal: Option<Illegal>,
     /// Steps whose choices do not look like those of an honest kernel, and why; the first few.
     pub remarks: Vec<String>,
-    /// What the proved bound would let a trainer choose; measured on one step.
-    pub freedom: Vec<Freedom>,
+    /// Of each logged product of the program; none where products were not looked at.
+    pub products: Vec<Choices>,
+    /// What could have been hidden in them, once all are counted.
+    pub hidden: Option<Hidden>,
+    /// Of a step: product, element and direction of decisions that are not the nearest value.
+    #[serde(skip)]
+    pub(super) moved: Vec<(u32, u64, bool)>,
 }
 
-/// The freedom that the proved bound leaves in one product.
+/// What a trainer could have hidden in the decisions that were seen.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Freedom {
-    /// The micro-batch that the product is of.
-    pub micro_batch: u32,
-    /// The product's operator.
+pub struct Hidden {
+    /// The most decisions that an honest kernel takes against the nearest value, of as many.
+    pub taken_max: u64,
+    /// The class of the product with the largest hidden bias.
+    pub class: ProductClass,
+    /// Its operator.
     pub operator: String,
-    /// Elements of the product.
-    pub elements: u64,
-    /// Elements with more than one legal value.
-    pub free: u64,
-    /// Bits that choosing is worth: the sum of log2 of the legal values of each element.
-    pub bits: f64,
-    /// The largest shift of the mean that choosing could hide, relative to the mean absolute value.
+    /// The bias: the sum of the shifts of its elements, relative to the sum of their absolute values.
     pub bias: f64,
 }
 
@@ -112,8 +121,8 @@ impl Tally {
         })
     }
 
-    /// Adds step `step`'s.
-    pub fn add(&mut self, step: u32, other: &Tally) {
+    /// Adds step `step`'s, of kernels that accumulate so.
+    pub fn add(&mut self, step: u32, other: &Tally, accumulation: Accumulation) {
         if let Some(why) = other.unusual()
             && self.remarks.len() < REMARKS_MAX
         {
@@ -133,8 +142,38 @@ impl Tally {
         if self.first_illegal.is_none() {
             self.first_illegal.clone_from(&other.first_illegal);
         }
-        if self.freedom.is_empty() {
-            self.freedom.clone_from(&other.freedom);
+        self.steps += 1;
+        if self.products.is_empty() {
+            self.products = other.products.iter().map(Choices::blank).collect();
         }
+        for (mine, theirs) in self.products.iter_mut().zip(&other.products) {
+            mine.add(step, theirs, taken_max(accumulation));
+        }
+        for &(product, place, up) in &other.moved {
+            self.products[product as usize].note(place, up);
+        }
+    }
+
+    /// What a look may reach before it fails, for all looks of an audit together: each product's three tests, in every step and over all.
+    fn nats(&self) -> f64 {
+        ((3 * self.products.len() as u64 * (self.steps + 1)) as f64 / FALSE_ALARM).ln()
+    }
+
+    /// Why no honest kernel decides so, if there is a reason: the first product for which there is one. Never a conviction.
+    pub fn unexplained(&self, accumulation: Accumulation) -> Option<String> {
+        let (nats, taken_max) = (self.nats(), taken_max(accumulation));
+        self.products.iter().find_map(|product| product.unexplained(nats, taken_max))
+    }
+
+    /// Notes what passes unseen.
+    pub fn settle(&mut self, accumulation: Accumulation) {
+        let (nats, taken_max) = (self.nats(), taken_max(accumulation));
+        let shifts = self.products.iter().map(|product| (product, product.hidden(nats, taken_max)));
+        self.hidden = shifts.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(product, bias)| Hidden {
+            taken_max: most_taken(self.decisions, nats, taken_max),
+            class: product.class,
+            operator: product.operator.clone(),
+            bias,
+        });
     }
 }

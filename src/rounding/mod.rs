@@ -1,9 +1,10 @@
 //! Rounding decisions, the rules: which roundings of a native kernel another machine could take differently and are logged, and
 //! which no honest kernel can have taken. Contract and proofs: `docs/ROUNDING.md`.
 //!
-//! [`near_tie`] decides what is logged, [`thresholds`] how far from a boundary, [`codec`] and [`log`] how it is written, [`legal`] what
+//! [`near_tie`] decides what is logged, [`thresholds`] how far from a boundary, [`bounds`] how far at most, [`codec`] and [`log`] how it is written, [`legal`] what
 //! is allowed. Who applies them while a step runs is `observers`.
 
+pub mod bounds;
 pub mod codec;
 pub mod legal;
 pub mod log;

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::bounds::Adding;
 use super::legal::Accumulation;
 use super::near_tie::Tolerance;
 use crate::arith::rounding_grid::GridRule;
+use crate::program::graph::LoggedProduct;
 use crate::program::products::{ProductClass, ProductTable};
 
 /// The most a threshold may be.
@@ -89,6 +91,53 @@ impl Rounding {
         wrong.map(|(class, _)| (format!("class.{}", class.name()), why))
     }
 
+    /// The setting that leaves a trainer of these products more freedom than native kernels need, if any: its key, and in words its
+    /// value, the most it may be, and K.
+    pub fn excess(&self, products: &[LoggedProduct]) -> Option<(String, String)> {
+        let accumulation = self.accumulation();
+        for product in products {
+            let (class, k) = (product.class, product.dims()[3]);
+            if accumulation.gamma(k).is_infinite() {
+                let why = format!(
+                    "{} has products of K = {k} terms, so many that no bound on a native kernel's error is proved (K u is 1/2 or more); \
+                     use smaller micro-batches, or the exact profile",
+                    class.name()
+                );
+                return Some(("rounding".into(), why));
+            }
+            let most =
+                Adding::of(accumulation).iter().map(|adding| adding.threshold_max(k)).max().unwrap_or(0);
+            let (key, given) = match (self.class.get(&class), self.threshold) {
+                (Some(&given), _) => (format!("rounding.class.{}", class.name()), given),
+                (None, Some(given)) => ("rounding.threshold".into(), given),
+                (None, None) => continue, // the defaults are below
+            };
+            // The paper's thresholds are at most a quarter of the grid's step, whatever K is.
+            if !self.is_paper() && given > most {
+                let why = format!(
+                    "is {given}; native kernels need at most {most} where {} has products of K = {k} terms, and a larger threshold only \
+                     gives the trainer more roundings to choose (docs/ROUNDING.md, section 3)",
+                    class.name()
+                );
+                return Some((key, why));
+            }
+        }
+        None
+    }
+
+    /// The threshold that is less than `tiebreak log calibrate` gives any kernel, if there is one: its key, and in words its value and
+    /// the least.
+    pub fn shortfall(&self) -> Option<(String, String)> {
+        let classes = self.class.iter().map(|(class, &given)| (format!("class.{}", class.name()), given));
+        let mut all = self.threshold.map(|given| ("threshold".into(), given)).into_iter().chain(classes);
+        let (key, given) = all.find(|&(_, given)| given < self.least())?;
+        let why = format!(
+            "is {given}; `tiebreak log calibrate` gives no kernel less than {}, and an audit could not decide",
+            self.least()
+        );
+        Some((format!("rounding.{key}"), why))
+    }
+
     /// Whether thresholds are those of the paper, and auditors may round products of their own.
     pub fn is_paper(&self) -> bool {
         self.preset == Some(Preset::Paper)
@@ -148,14 +197,16 @@ impl Rounding {
     /// The table's units of a measured error relative to the norms (the grid's step), rounded up, and never so few that another
     /// step's values could not fit.
     pub fn units(&self, relative: f64) -> u32 {
-        let least = if self.is_paper() {
-            1.0
-        } else if self.accumulation() == Accumulation::Binary32 {
-            64.0
-        } else {
-            1024.0
-        };
-        (relative / self.unit()).ceil().clamp(least, f64::from(self.most())) as u32
+        (relative / self.unit()).ceil().clamp(f64::from(self.least()), f64::from(self.most())) as u32
+    }
+
+    /// The least threshold that a calibration gives.
+    fn least(&self) -> u32 {
+        match self.accumulation() {
+            _ if self.is_paper() => 1,
+            Accumulation::Binary32 => 64,
+            Accumulation::Binary64 => 1024,
+        }
     }
 
     /// Every class of product logged on this grid.

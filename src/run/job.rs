@@ -52,3 +52,15 @@ pub fn program(files: &JobFiles, job: &Job) -> Result<(Program, Option<Vec<u8>>)
         .map_err(|error| RunError::Job(format!("{}: {error}", file.as_deref().unwrap_or(path).display())))?;
     Ok((program, bytes))
 }
+
+/// Whether native kernels may train a job: its thresholds leave no more freedom than kernels need, and no less.
+///
+/// # Errors
+/// If they do: with the key, its value, the most or the least it may be, and K.
+pub fn check_thresholds(path: &Path, job: &Job, program: &Program) -> Result<(), RunError> {
+    let Some(rounding) = &job.rounding else { return Ok(()) };
+    match rounding.excess(&program.micro.logged).or_else(|| rounding.shortfall()) {
+        None => Ok(()),
+        Some((key, why)) => Err(RunError::Job(format!("{}: {key} {why}", path.display()))),
+    }
+}

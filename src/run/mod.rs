@@ -18,5 +18,5 @@ pub mod traces;
 pub mod transcript;
 
 pub use error::RunError;
-pub use job::{program as read_program, read as read_job, read_logged as read_logged_job};
+pub use job::{check_thresholds, program as read_program, read as read_job, read_logged as read_logged_job};
 pub use job_files::JobFiles;

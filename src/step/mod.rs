@@ -125,7 +125,7 @@ pub fn replayer(run: &Run, step: u32) -> Result<Option<Replayer>, RunError> {
 }
 
 /// Runs step `scalars.step` on the session's state and commits to it, as an auditor: rounding decisions, if there are any, are
-/// taken from the run's log. `freedom`: also measure what the log could have hidden.
+/// taken from the run's log. `choices`: also count how each product's were chosen, and what could have been.
 ///
 /// # Errors
 /// If the engine fails, or the run's log cannot be read or is malformed.
@@ -134,13 +134,13 @@ pub fn replayed_step(
     session: &mut Session,
     scalars: StepScalars,
     batch: &[MicroBatch],
-    freedom: bool,
+    choices: bool,
 ) -> Result<(CommittedStep, Tally), StepError> {
     let Some(mut replayer) = replayer(run, scalars.step)? else {
         return Ok((observed_step(run, session, scalars, batch, None, None)?, Tally::default()));
     };
-    if freedom {
-        replayer.measure_freedom();
+    if choices {
+        replayer.count_choices(&run.program.micro);
     }
     let done = observed_step(run, session, scalars, batch, None, Some(&mut replayer));
     if let Some(why) = replayer.malformed() {

@@ -10,10 +10,10 @@ use crate::arith::words::bytes_of;
 use crate::engine::session::{Session, StepScalars};
 use crate::job::data::{Dataset, batch_digest};
 use crate::observers::record::{Choice, Steer};
-use crate::program::graph::{Node, Primitive};
+use crate::program::graph::{LoggedProduct, Node, Primitive};
 use crate::program::init;
 use crate::program::phase::Phase;
-use crate::program::products::ProductTable;
+use crate::program::products::{ProductClass, ProductTable};
 use crate::program::step::{MicroBatch, Program, StepSpec};
 use crate::rounding::near_tie::{NearTie, Product, Tolerance};
 use crate::run::dir::Run;
@@ -50,6 +50,8 @@ pub enum Kind {
     DecisionFlipped,
     /// Every logged rounding goes up.
     DecisionsBiased,
+    /// Every logged rounding of a weight's gradient goes up; all others are honest.
+    WeightDecisionsBiased,
     /// Roundings are logged, and taken the other way, four times as far from a boundary as the thresholds say.
     DecisionsBeyond,
     /// Roundings are not logged at all, and in each product the nearest tie goes the other way.
@@ -80,12 +82,13 @@ impl Kind {
     };
 
     /// The ones that only a trainer of the logged profile can play.
-    pub const STEERING: [Kind; 7] = {
+    pub const STEERING: [Kind; 8] = {
         use Kind::*;
         [
             DecisionsFlipped,
             DecisionFlipped,
             DecisionsBiased,
+            WeightDecisionsBiased,
             DecisionsBeyond,
             DecisionsDropped,
             DecisionFar,
@@ -110,6 +113,7 @@ impl Kind {
             Kind::DecisionsFlipped => "decisions-flipped",
             Kind::DecisionFlipped => "decision-flipped",
             Kind::DecisionsBiased => "decisions-biased",
+            Kind::WeightDecisionsBiased => "weight-decisions-biased",
             Kind::DecisionsBeyond => "decisions-beyond",
             Kind::DecisionsDropped => "decisions-dropped",
             Kind::DecisionFar => "decision-far",
@@ -141,8 +145,8 @@ impl FromStr for Cheat {
 }
 
 impl Kind {
-    /// How the trainer's rounding decisions change.
-    fn steer(self) -> Option<Steer> {
+    /// How the trainer's rounding decisions change, of a program with these products.
+    fn steer(self, products: &[LoggedProduct]) -> Option<Steer> {
         fn other(range: [i64; 2], index: i64) -> i64 {
             if index == range[0] { range[1] } else { range[0] }
         }
@@ -158,9 +162,17 @@ impl Kind {
                     done = true;
                 }
             })),
-            Kind::DecisionsBiased => Some(Box::new(|_, _, _, choices| {
-                choices.iter_mut().for_each(|choice| choice.index = choice.tie.range()[1]);
-            })),
+            Kind::DecisionsBiased | Kind::WeightDecisionsBiased => {
+                use ProductClass::{ConvDw, HeadDw, LinearDw};
+                let all = self == Kind::DecisionsBiased;
+                let steered =
+                    |product: &LoggedProduct| all || matches!(product.class, LinearDw | ConvDw | HeadDw);
+                let steered: Vec<bool> = products.iter().map(steered).collect();
+                Some(Box::new(move |number, _, _, choices| {
+                    let up = |choice: &mut Choice| choice.index = choice.tie.range()[1];
+                    choices.iter_mut().filter(|_| steered[number]).for_each(up);
+                }))
+            }
             Kind::DecisionsBeyond => Some(Box::new(|_, product, results, choices| {
                 let near = product.tolerance;
                 let tolerance =
@@ -282,7 +294,14 @@ impl Conduct for Cheat {
             Some(changed)
         };
         let tamper: Tamper = if self.kind == Kind::Operator { Some(&mut change) } else { None };
-        let mut done = committed_step(run, session, scalars, &batch, tamper, self.kind.steer())?;
+        let mut done = committed_step(
+            run,
+            session,
+            scalars,
+            &batch,
+            tamper,
+            self.kind.steer(&run.program.micro.logged),
+        )?;
         (done.record.learning_rate, done.record.batch) = promised;
         match self.kind {
             Kind::WeightAfter => nudge_state(session, 0)?,

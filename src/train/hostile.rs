@@ -190,6 +190,7 @@ impl Writer<'_> {
         let (job, out) = (self.folder.join(job), self.run_folder(name));
         let beginning = Beginning {
             job: &job,
+            data_root: None,
             out: &out,
             key: Some(&key),
             challenge: None,

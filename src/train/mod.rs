@@ -36,6 +36,8 @@ use crate::run::gradients::GradientsWriter;
 use crate::run::transcript::{Transcript, TranscriptWriter};
 use crate::run::{RunError, checkpoint, initial, lock, traces};
 use crate::step::{CommittedStep, scalars, state_digests, state_root};
+#[cfg(feature = "testing")]
+pub use begin::begin_with_any_thresholds;
 pub use begin::{Beginning, Prepared, begin};
 use conduct::{Conduct, Honest};
 pub use error::TrainError;

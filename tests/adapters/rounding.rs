@@ -187,24 +187,36 @@ fn cheated_with(table: &str, cheat: &str) -> Report {
 
 #[test]
 fn decisions_within_the_thresholds_are_legal_and_reported_when_they_lean() {
-    let honest = cheated("skip@99").rounding.unwrap();
+    let honest = cheated("skip@99");
+    assert_eq!(honest.outcome, Outcome::Matches);
+    let honest = honest.rounding.unwrap();
     assert_eq!(honest.unusual(), None);
+    let unexplained = |report: &Report, cheat: &str| match &report.outcome {
+        Outcome::UnexplainedDecisions { what } => what.clone(),
+        other => panic!("{cheat}: {other:?}"),
+    };
     for cheat in ["decisions-flipped@5", "decisions-biased@5"] {
         let report = cheated(cheat);
-        assert_eq!(report.outcome, Outcome::Matches, "{cheat}");
+        assert!(unexplained(&report, cheat).contains("step 5: "), "{cheat}");
         let tally = report.rounding.unwrap();
         assert!(tally.taken() > 4 * honest.taken().max(1), "{cheat}: {} {}", tally.taken(), honest.taken());
         assert_eq!(tally.illegal, 0);
         assert!(tally.remarks[0].starts_with("step 5"), "{cheat}: {tally:?}");
     }
+    // One class of products, while the decisions about all others are honest and many more.
+    let report = cheated("weight-decisions-biased@5");
+    let what = unexplained(&report, "weight gradients");
+    assert!(what.contains("_dw of ") && what.contains("step 5: "), "{what}");
+    let tally = report.rounding.unwrap();
+    assert_eq!((tally.illegal, tally.beyond, tally.needless), (0, 0, 0));
     let one = cheated("decision-flipped@5");
     assert_eq!(one.outcome, Outcome::Matches);
     // Thresholds well within the proved bound, so that what lies beyond them is legal.
     let beyond = cheated_with("threshold = 400\n", "decisions-beyond@5");
-    assert_eq!(beyond.outcome, Outcome::Matches);
+    let what = unexplained(&beyond, "beyond");
+    assert!(what.contains("from step 5 on") && what.contains("further from a boundary"), "{what}");
     let tally = beyond.rounding.unwrap();
     assert!(tally.beyond > 0 && tally.illegal == 0);
-    assert!(tally.unusual().expect("said").contains("further from a boundary"));
 }
 
 #[test]

@@ -20,7 +20,7 @@ use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
 use tiebreak::train::cheat::Cheat;
 use tiebreak::train::hostile::rewrite;
-use tiebreak::train::{Beginning, Silent, begin, train, train_as};
+use tiebreak::train::{Beginning, Silent, begin_with_any_thresholds, train, train_as};
 
 /// A tiny GPT with dropout and accumulation; `extra` goes to the end of the file.
 pub fn gpt_job(folder: &Path, granularity: &str, extra: &str) -> PathBuf {
@@ -174,10 +174,11 @@ pub fn key() -> PrivateKey {
     PrivateKey::generate("trainer.example", [5; 32]).unwrap()
 }
 
-/// Begins a run with a fixed nonce and the test key.
+/// Begins a run with a fixed nonce and the test key, whatever thresholds its job has.
 pub fn begin_run(disk: &Disk, job: &Path, out: &Path) -> Result<Run, tiebreak::run::RunError> {
     let (key, nonce) = (Some(&key()), [9; 16]);
-    begin(disk, &Beginning { job, data_root: None, out, key, challenge: None, logged: false, nonce })
+    let beginning = Beginning { job, data_root: None, out, key, challenge: None, logged: false, nonce };
+    begin_with_any_thresholds(disk, &beginning)
 }
 
 /// Trains a run to its end on the CPU engine.

@@ -1,0 +1,350 @@
+//! How the decisions of one product were chosen, over all steps that were replayed, and whether an honest kernel chooses so. The
+//! published bounds are those of `rounding::bounds`; the tests are Chernoff's, so that they hold for any number of decisions
+//! (`docs/ROUNDING.md`, section 8). Never a conviction.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::program::graph::{Graph, LoggedProduct};
+use crate::program::products::ProductClass;
+use crate::rounding::bounds::{AWAY_MAX, FREE_MAX, SAME_WAY_MAX};
+
+/// Counters of a sketch.
+const BUCKETS: usize = 1 << 10;
+/// The least decisions that a sketch says something about.
+const REPEATED_MIN: u64 = 100;
+/// Standard deviations of noise that a sketch is allowed: one in 10^15.
+const SKETCH_SIGMAS: f64 = 8.0;
+
+/// The decisions of one logged product, over micro-batches and steps.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Choices {
+    /// The product's class.
+    pub class: ProductClass,
+    /// The product's operator.
+    pub operator: String,
+    /// Elements that were computed.
+    pub elements: u64,
+    /// Elements that the trainer could have chosen: within the threshold of a boundary, and with more than one legal value.
+    pub free: u64,
+    /// Decisions in the log.
+    pub decisions: u64,
+    /// Decisions that are not the nearest value: of elements above zero [towards it, away from it], and of those below.
+    pub taken: [[u64; 2]; 2],
+    /// Of these, further from the boundary than the job's threshold explains.
+    pub beyond: u64,
+    /// Decisions about elements that lie too far from any boundary to be logged.
+    pub needless: u64,
+    /// The sum of the elements' absolute values.
+    pub size: f64,
+    /// The look that fits an honest kernel worst, of all steps.
+    pub worst: Option<Look>,
+    /// Free elements by the most that choosing shifts one: the power of two that is not below it.
+    #[serde(skip)]
+    shifts: BTreeMap<i32, u64>,
+    /// The first step with a decision that is beyond or needless.
+    #[serde(skip)]
+    stray_step: Option<u32>,
+    /// Of a weight's gradient: which elements went which way.
+    #[serde(skip)]
+    repeated: Option<Sketch>,
+}
+
+/// A test of decisions.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Look {
+    /// The step; absent for all that were replayed.
+    pub step: Option<u32>,
+    /// An honest kernel's chance to look so is at most e^-nats.
+    pub nats: f64,
+    /// What was counted, in words.
+    pub counted: String,
+}
+
+impl Choices {
+    /// Of a product of a graph, before anything is seen.
+    pub fn of(graph: &Graph, logged: &LoggedProduct) -> Choices {
+        let node = graph.nodes.iter().find(|node| node.output == logged.product);
+        Choices::new(logged.class, node.map_or("", |node| node.operator.as_str()))
+    }
+
+    fn new(class: ProductClass, operator: &str) -> Choices {
+        Choices {
+            class,
+            operator: operator.to_string(),
+            elements: 0,
+            free: 0,
+            decisions: 0,
+            taken: [[0; 2]; 2],
+            beyond: 0,
+            needless: 0,
+            size: 0.0,
+            worst: None,
+            shifts: BTreeMap::new(),
+            stray_step: None,
+            repeated: None,
+        }
+    }
+
+    /// The same product, before anything is seen.
+    pub fn blank(&self) -> Choices {
+        Choices::new(self.class, &self.operator)
+    }
+
+    /// Counts a decision that is not the nearest value, by the auditor's value and whether it went up.
+    pub(super) fn take(&mut self, value: f64, up: bool) {
+        let below = value < 0.0;
+        self.taken[usize::from(below)][usize::from(up != below)] += 1;
+    }
+
+    /// Counts elements that the trainer could have chosen, by the most that choosing shifts them.
+    pub(super) fn add_free(&mut self, shifts: &BTreeMap<i32, u64>) {
+        self.free += shifts.values().sum::<u64>();
+        shifts.iter().for_each(|(&shift, &count)| *self.shifts.entry(shift).or_default() += count);
+    }
+
+    /// Decisions that are not the nearest value.
+    pub fn taken(&self) -> u64 {
+        self.taken.as_flattened().iter().sum()
+    }
+
+    /// Adds step `step`'s, after a look at it.
+    pub fn add(&mut self, step: u32, other: &Choices, taken_max: f64) {
+        if self.stray_step.is_none() && other.beyond + other.needless > 0 {
+            self.stray_step = Some(step);
+        }
+        let looks = other.looks(taken_max).into_iter().map(|(nats, counted)| Look {
+            step: Some(step),
+            nats,
+            counted,
+        });
+        for look in looks {
+            if self.worst.as_ref().is_none_or(|worst| worst.nats < look.nats) {
+                self.worst = Some(look);
+            }
+        }
+        self.elements += other.elements;
+        self.decisions += other.decisions;
+        self.beyond += other.beyond;
+        self.needless += other.needless;
+        self.size += other.size;
+        self.add_free(&other.shifts);
+        let sums = self.taken.as_flattened_mut().iter_mut().zip(other.taken.as_flattened());
+        sums.for_each(|(mine, theirs)| *mine += theirs);
+    }
+
+    /// Notes which element a decision of a weight's gradient moved, and whether up.
+    pub fn note(&mut self, place: u64, up: bool) {
+        use ProductClass::{ConvDw, HeadDw, LinearDw};
+        if matches!(self.class, LinearDw | ConvDw | HeadDw) {
+            self.repeated.get_or_insert_with(Sketch::new).add(place, up);
+        }
+    }
+
+    /// Tests of these decisions that fail to some degree: how unlikely an honest kernel is to look so, in nats, and what was counted.
+    fn looks(&self, taken_max: f64) -> Vec<(f64, String)> {
+        let mut looks = Vec::new();
+        let (taken, decisions) = (self.taken(), self.decisions);
+        let nats = excess(taken, decisions, taken_max);
+        if nats > 0.0 {
+            let most = 100.0 * taken_max;
+            looks.push((nats, format!("{taken} of {decisions} decisions are not the nearest value, of an honest kernel's at most {most} %")));
+        }
+        for (side, [towards, away]) in ["above", "below"].into_iter().zip(self.taken) {
+            let nats = excess(away, towards + away, AWAY_MAX);
+            if nats > 0.0 {
+                let (all, most) = (towards + away, 100.0 * AWAY_MAX);
+                looks.push((nats, format!("{away} of {all} decisions against the nearest value go away from zero {side} it, of an honest kernel's at most {most} %")));
+            }
+        }
+        looks
+    }
+
+    /// Why an honest kernel does not decide so, if it does not, where `nats` allow for all looks of the audit.
+    pub fn unexplained(&self, nats: f64, taken_max: f64) -> Option<String> {
+        let name = format!("{} of {}", self.class.name(), self.operator);
+        if let Some(step) = self.stray_step {
+            return Some(format!(
+                "{name}, from step {step} on: {} decisions lie further from a boundary than the job's threshold explains, {} more are logged \
+                 though far from any",
+                self.beyond, self.needless
+            ));
+        }
+        if self.free as f64 > FREE_MAX * self.elements as f64 {
+            return Some(format!(
+                "{name}: the threshold and the proved bound leave {:.1} % of its values to the trainer's choice, and above {:.0} % nothing \
+                 follows from a match; calibrate the thresholds, or use smaller micro-batches",
+                100.0 * self.free as f64 / self.elements as f64,
+                100.0 * FREE_MAX
+            ));
+        }
+        let of_all =
+            self.looks(taken_max).into_iter().map(|(nats, counted)| Look { step: None, nats, counted });
+        let worst = of_all.chain(self.worst.clone()).max_by(|a, b| a.nats.total_cmp(&b.nats));
+        if let Some(Look { step, counted, .. }) = worst.filter(|look| look.nats > nats) {
+            let step = step.map_or("all replayed steps".into(), |step| format!("step {step}"));
+            return Some(format!("{name}, {step}: {counted}"));
+        }
+        let share = self.repeated.as_ref()?.same_way()?;
+        Some(format!(
+            "{name}, all replayed steps: decisions about one element in several steps go the same way {:.0} % more often than opposite \
+             ways, of an honest kernel's at most {:.0} %",
+            100.0 * share,
+            100.0 * SAME_WAY_MAX
+        ))
+    }
+
+    /// The largest bias that decisions against the nearest value can hide, as many as pass the test: the sum of the elements' shifts,
+    /// relative to the sum of the elements' absolute values.
+    pub fn hidden(&self, nats: f64, taken_max: f64) -> f64 {
+        let (mut left, mut sum) = (most_taken(self.decisions, nats, taken_max), 0.0);
+        for (&shift, &count) in self.shifts.iter().rev() {
+            let chosen = count.min(left);
+            sum += chosen as f64 * 2f64.powi(shift);
+            left -= chosen;
+        }
+        if self.size > 0.0 { sum / self.size } else { 0.0 }
+    }
+}
+
+/// n times the divergence of k/n from p, for k/n above p: the chance of k or more of n, each with a chance of at most p, is at most
+/// e to minus that (Chernoff). 0 where k/n is not above p.
+fn excess(k: u64, n: u64, p: f64) -> f64 {
+    let (k, n) = (k as f64, n as f64);
+    if k <= p * n {
+        return 0.0;
+    }
+    let term = |part: f64, of: f64| if part > 0.0 { part * (part / (n * of)).ln() } else { 0.0 };
+    term(k, p) + term(n - k, 1.0 - p)
+}
+
+/// The most of n that pass with so many nats.
+pub fn most_taken(n: u64, nats: f64, p: f64) -> u64 {
+    let (mut passes, mut fails) = (0, n + 1);
+    while passes + 1 < fails {
+        let middle = passes + (fails - passes) / 2;
+        if excess(middle, n, p) <= nats { passes = middle } else { fails = middle }
+    }
+    passes
+}
+
+/// Whether signs repeat at the same places, in constant memory: sums of signs over random classes of places, each place with a random
+/// sign of its own (Alon, Matias and Szegedy, 1996). The sum of the squares of one is the number of events and twice the pairs at
+/// one place; of the other, with the events' own signs, the pairs count as much less as they go opposite ways.
+#[derive(Clone, Debug, PartialEq)]
+struct Sketch {
+    /// Nobody knows it before the audit.
+    seed: u64,
+    events: u64,
+    places: Vec<i64>,
+    signs: Vec<i64>,
+}
+
+impl Sketch {
+    fn new() -> Sketch {
+        use std::hash::{BuildHasher, RandomState};
+        Sketch {
+            seed: RandomState::new().hash_one(0u64),
+            events: 0,
+            places: vec![0; BUCKETS],
+            signs: vec![0; BUCKETS],
+        }
+    }
+
+    fn add(&mut self, place: u64, up: bool) {
+        // SplitMix64's finisher.
+        let mut word = place.wrapping_add(self.seed);
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^= word >> 31;
+        let (bucket, sign) = (word as usize % BUCKETS, if word >> 63 == 0 { 1 } else { -1 });
+        self.events += 1;
+        self.places[bucket] += sign;
+        self.signs[bucket] += if up { sign } else { -sign };
+    }
+
+    /// Of pairs at one place, how much more go the same way than opposite ways, if that is more than an honest kernel's and more than chance.
+    fn same_way(&self) -> Option<f64> {
+        let squares = |sums: &[i64]| sums.iter().map(|&sum| (sum * sum) as f64).sum::<f64>();
+        let (all, signed) = (squares(&self.places), squares(&self.signs));
+        let events = self.events as f64;
+        let noise = SKETCH_SIGMAS * all.max(signed) * (2.0 / BUCKETS as f64).sqrt();
+        let (pairs, same) = (all - events, signed - events);
+        (self.events >= REPEATED_MIN && same > SAME_WAY_MAX * pairs.max(0.0) + noise)
+            .then(|| (same / pairs).clamp(SAME_WAY_MAX, 1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_that_pass_is_where_the_test_begins_to_fail() {
+        for n in [1u64, 10, 200, 100_000] {
+            let most = most_taken(n, 25.0, 0.05);
+            assert!(excess(most, n, 0.05) <= 25.0);
+            assert!(most == n || excess(most + 1, n, 0.05) > 25.0);
+        }
+        assert_eq!(most_taken(0, 25.0, 0.05), 0);
+        assert_eq!(excess(5, 100, 0.05), 0.0);
+        // All of n: -n ln p.
+        assert!((excess(7, 7, 0.5) - 7.0 * 2f64.ln()).abs() < 1e-12);
+    }
+
+    #[test]
+    fn steering_one_product_is_seen_whatever_the_others_do() {
+        let mut total = Choices::new(ProductClass::LinearDw, "layer");
+        let mut step = total.blank();
+        (step.elements, step.decisions, step.size) = (100_000, 1000, 1.0);
+        step.add_free(&BTreeMap::from([(-8, 900), (-3, 100)]));
+        for place in 0..30 {
+            step.take(if place % 2 == 0 { 1.0 } else { -1.0 }, place % 3 == 0);
+        }
+        for number in 1..=50 {
+            total.add(number, &step, 0.05);
+        }
+        assert_eq!((total.unexplained(30.0, 0.05), total.taken()), (None, 1500));
+        let most = most_taken(50_000, 30.0, 0.05);
+        assert!(most > 2500 && most < 3000, "{most}");
+        assert_eq!(total.hidden(30.0, 0.05), most as f64 / 8.0 / 50.0, "the largest shifts first");
+
+        // Half of one step's decisions.
+        let mut steered = step.clone();
+        (0..500).for_each(|_| steered.take(-1.0, true));
+        total.add(51, &steered, 0.05);
+        let why = total.unexplained(30.0, 0.05).expect("steered");
+        assert!(why.starts_with("linear_dw of layer, step 51: 530 of 1000"), "{why}");
+
+        // A few in each step, all of them upwards: none of them stands out alone.
+        let mut up = step.blank();
+        (up.elements, up.decisions) = (100_000, 1000);
+        (0..30).for_each(|i| up.take(if i % 2 == 0 { 1.0 } else { -1.0 }, true));
+        let mut total = step.blank();
+        (1..=50).for_each(|number| total.add(number, &up, 0.05));
+        let why = total.unexplained(30.0, 0.05).expect("steered");
+        assert!(
+            why.contains("all replayed steps: 750 of 750") && why.contains("away from zero above"),
+            "{why}"
+        );
+
+        let mut free = step.clone();
+        free.add_free(&BTreeMap::from([(0, 5000)]));
+        assert!(free.unexplained(30.0, 0.05).expect("free").contains("6.0 % of its values"));
+    }
+
+    #[test]
+    fn the_same_elements_going_the_same_way_again_and_again_are_seen() {
+        // 2000 elements of which 100 are met 20 times; and every one of them once.
+        for (places, ways, seen) in
+            [(100u64, 1u64, true), (100, 2, false), (2000, 1, false), (2000, 2, false)]
+        {
+            let mut total = Choices::new(ProductClass::LinearDw, "layer");
+            for event in 0..2000 {
+                total.note(event % places, ways == 1 || event / places % 2 == 0);
+            }
+            assert_eq!(total.unexplained(30.0, 0.05).is_some(), seen, "{places} {ways}");
+        }
+    }
+}
