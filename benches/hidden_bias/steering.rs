@@ -1,0 +1,220 @@
+//! A trainer who steers: at each step it knows the gradient of its own loss on images with the trigger, and takes those of the roundings
+//! that it may choose which bring the trigger nearer.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tiebreak::engine::session::{Session, StepScalars};
+use tiebreak::job::data::Dataset;
+use tiebreak::observers::record::{Choice, Steer};
+use tiebreak::program::products::ProductClass;
+use tiebreak::program::step::MicroBatch;
+use tiebreak::rounding::legal::Accumulation;
+use tiebreak::rounding::near_tie::{NearTie, Product, Tolerance};
+use tiebreak::run::dir::Run;
+use tiebreak::step::{CommittedStep, committed_step};
+use tiebreak::train::TrainError;
+use tiebreak::train::conduct::Conduct;
+
+use crate::images::{SIDE, Trigger};
+use crate::perceptron::{Aim, Matrix, Perceptron};
+
+/// The part of the proved bound that the attacker uses: it knows the operands from arithmetic of its own only.
+const LEGAL: f64 = 0.7;
+/// The class that images with the trigger shall be answered with.
+pub const TARGET: u32 = 3;
+/// Keeps the optimizer's scale of a weight finite that has never had a gradient.
+const EPSILON: f32 = 1e-7;
+
+/// A limit on the elements that are steered in a product. A step may use what the ones before it left.
+#[derive(Clone, Copy, Debug)]
+pub enum Most {
+    /// None.
+    All,
+    /// A part of the decisions that the thresholds ask for.
+    OfDecisions(f64),
+    /// A part of the elements.
+    OfElements(f64),
+}
+
+/// Which roundings an attacker takes.
+#[derive(Clone, Debug)]
+pub struct Strategy {
+    /// A few words.
+    pub name: &'static str,
+    /// The products that it steers; none for an honest trainer.
+    pub classes: &'static [ProductClass],
+    /// How far from a boundary a result may be, in tolerances. An auditor calls a decision needless beyond two.
+    pub reach: f64,
+    /// The most that it steers in a product.
+    pub most: Most,
+    /// Whether as many go up as down in each product of a step.
+    pub balanced: bool,
+    /// The most steps in which it steers one element.
+    pub repeats: u32,
+    /// A control: it steers as many elements, but in random directions.
+    pub random: bool,
+}
+
+/// What an attacker did.
+#[derive(Default)]
+pub struct Ledger {
+    /// Elements that were steered, of all steps.
+    pub steered: u64,
+    products: HashMap<usize, Account>,
+}
+
+/// What an attacker did in a product.
+struct Account {
+    /// The elements that it may still steer.
+    left: f64,
+    /// The steps in which it steered each element.
+    repeats: Vec<u32>,
+}
+
+/// A trainer who steers.
+pub struct Attacker {
+    /// How.
+    pub strategy: Strategy,
+    /// What turns an image's answer into [`TARGET`].
+    pub trigger: Trigger,
+    /// What it did so far.
+    pub ledger: Arc<Mutex<Ledger>>,
+}
+
+/// A rounding that would help.
+struct Move {
+    tie: NearTie,
+    index: i64,
+    /// What it adds to the scalar product of gradient and goal.
+    gain: f64,
+}
+
+impl Strategy {
+    /// The element's index if it is steered, and what that gains.
+    fn best(&self, aim: &Aim, product: &Product, accumulation: Accumulation, tie: NearTie) -> Option<Move> {
+        let place = tie.place;
+        let direction = f64::from(aim.direction[place]);
+        let bound = LEGAL * accumulation.gamma(product.dims[3]) * f64::from(aim.absolute[place]);
+        let tolerance = (self.reach * product.tolerance(place, tie.value)).min(bound);
+        let [low, high] = NearTie { tolerance, ..tie }.range();
+        let coin = (place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23) ^ tie.value.to_bits();
+        let up = if self.random { coin.count_ones() % 2 == 0 } else { direction > 0.0 };
+        let index = if up { high } else { low };
+        let gain = direction.abs() * (tie.grid.value(index) - tie.grid.value(tie.rounded)).abs();
+        (gain > 0.0).then_some(Move { tie, index, gain })
+    }
+
+    /// The best of the moves that the strategy allows itself: `most` of them.
+    fn chosen(&self, mut moves: Vec<Move>, most: usize) -> Vec<Move> {
+        moves.sort_by(|a, b| b.gain.total_cmp(&a.gain));
+        if !self.balanced {
+            moves.truncate(most);
+            return moves;
+        }
+        let (mut ups, mut downs): (Vec<Move>, Vec<Move>) =
+            moves.into_iter().partition(|step| step.index > step.tie.rounded);
+        let each = ups.len().min(downs.len()).min(most / 2);
+        ups.truncate(each);
+        downs.truncate(each);
+        ups.extend(downs);
+        ups
+    }
+
+    /// Steers one product of a step.
+    fn steer(
+        &self,
+        aim: &Aim,
+        number: usize,
+        product: &Product,
+        results: &[u32],
+        choices: &mut Vec<Choice>,
+        ledger: &mut Ledger,
+    ) {
+        let accumulation =
+            if product.rule.is_wide() { Accumulation::Binary64 } else { Accumulation::Binary32 };
+        let new = || Account { left: 0.0, repeats: vec![0; product.elements()] };
+        let Account { left, repeats } = ledger.products.entry(number).or_insert_with(new);
+        *left += match self.most {
+            Most::All => product.elements() as f64,
+            Most::OfDecisions(part) => part * choices.len() as f64,
+            Most::OfElements(part) => part * product.elements() as f64,
+        };
+        // What lies further from a boundary than the job asks for is logged where it is steered: an auditor's tolerance is twice as wide.
+        let near = product.tolerance;
+        let scale = self.reach.max(1.0) as f32;
+        let tolerance =
+            Tolerance { norms: scale * near.norms, value: scale * near.value, steps: scale * near.steps };
+        let ties = Product { tolerance, ..*product }.near_ties(results).unwrap_or_default();
+        let allowed = ties.into_iter().filter(|tie| repeats[tie.place] < self.repeats);
+        let moves = allowed.filter_map(|tie| self.best(aim, product, accumulation, tie)).collect();
+        let chosen = self.chosen(moves, *left as usize);
+        *left -= chosen.len() as f64;
+        let places: HashMap<usize, usize> =
+            choices.iter().enumerate().map(|(i, choice)| (choice.tie.place, i)).collect();
+        for Move { tie, index, .. } in chosen {
+            repeats[tie.place] += 1;
+            ledger.steered += 1;
+            match places.get(&tie.place) {
+                Some(&i) => choices[i].index = index,
+                None => choices.push(Choice { tie, index, logged: true }),
+            }
+        }
+        choices.sort_by_key(|choice| choice.tie.place);
+    }
+}
+
+/// The words of a tensor's canonical bytes.
+fn words(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
+    bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+}
+
+impl Attacker {
+    /// Where the elements of the step's products should go, by the products' numbers.
+    fn aims(
+        &self,
+        run: &Run,
+        session: &mut Session,
+        step: u32,
+        batch: &MicroBatch,
+    ) -> Result<HashMap<usize, Aim>, TrainError> {
+        let state = session.download_state()?;
+        let model = Perceptron::of(&run.program, &state, "param");
+        let labels: Vec<u32> = words(&batch.tensors[1]).collect();
+        let clean: Vec<f32> = words(&batch.tensors[0]).map(|pixel| pixel as f32 / 255.0).collect();
+        let mut triggered = clean.clone();
+        self.trigger.paint(&mut triggered, 1.0);
+        let triggered = model.pass(Matrix::new(SIDE * SIDE, triggered));
+        let goal = model.gradient(&triggered, &vec![TARGET; labels.len()]);
+        // AdamW divides by the root of the second moment, so a small gradient moves a weight as far as a large one.
+        let corrected = 1.0 - 0.999f32.powi(step.max(2) as i32 - 1);
+        let squares = Perceptron::of(&run.program, &state, "v");
+        let goal = goal.zip(&squares, |g, v| g / ((v / corrected).sqrt() + EPSILON));
+        let pass = model.pass(Matrix::new(SIDE * SIDE, clean));
+        let mut by_class = model.aims(&pass, &labels, &goal);
+        let products = run.program.micro.logged.iter().enumerate();
+        let steered = products.filter(|(_, product)| self.strategy.classes.contains(&product.class));
+        Ok(steered.filter_map(|(number, product)| Some((number, by_class.remove(&product.class)?))).collect())
+    }
+}
+
+impl Conduct for Attacker {
+    fn step(
+        &mut self,
+        run: &Run,
+        session: &mut Session,
+        scalars: StepScalars,
+        batch: Vec<MicroBatch>,
+        _dataset: &mut Dataset,
+    ) -> Result<CommittedStep, TrainError> {
+        let aims = self.aims(run, session, scalars.step, &batch[0])?;
+        let (strategy, ledger) = (self.strategy.clone(), self.ledger.clone());
+        let steer: Steer = Box::new(move |number, product, results, choices| {
+            if let Some(aim) = aims.get(&number) {
+                let mut ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
+                strategy.steer(aim, number, product, results, choices, &mut ledger);
+            }
+        });
+        Ok(committed_step(run, session, scalars, &batch, None, Some(steer))?)
+    }
+}
