@@ -161,8 +161,15 @@ class = {{ {} }}
 fn begun(folder: &Path, name: &str, job: &str) -> Result<Run, RunError> {
     let (path, out) = (folder.join(format!("{name}.toml")), folder.join(name));
     std::fs::write(&path, job).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let beginning =
-        Beginning { job: &path, out: &out, key: None, challenge: None, logged: false, nonce: [0; 16] };
+    let beginning = Beginning {
+        job: &path,
+        data_root: None,
+        out: &out,
+        key: None,
+        challenge: None,
+        logged: false,
+        nonce: [0; 16],
+    };
     begin(&Disk::default(), &beginning)
 }
 
