@@ -105,7 +105,7 @@ pub fn illegal(
     engine: &str,
 ) -> Result<Found, AuditError> {
     let step = mine.record.step;
-    let (_, tally) = reference_step(run, step, before)?;
+    let (_, tally) = reference_step(run, before, checked.step(step))?;
     let what = format!("by the rounding log, {found}");
     if tally.first_illegal.as_ref() != Some(found) {
         let engine = engine.to_string();
@@ -176,7 +176,7 @@ fn whole_step(
     engine: String,
 ) -> Result<Found, AuditError> {
     let theirs = checked.step(step);
-    let (reference, _) = reference_step(run, step, &before)?;
+    let (reference, _) = reference_step(run, &before, theirs)?;
     let different = differences(&mine.record, theirs);
     if reference.record == *theirs {
         let what = format!("{} differ from the scalar reference too", different.join(", "));

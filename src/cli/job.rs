@@ -6,6 +6,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, job_reference};
+use crate::commit::digest::Digest;
 use crate::engine::liveness::step_bytes;
 use crate::job::Job;
 use crate::job::identity::{philox_key, program_digest, seed};
@@ -40,6 +41,8 @@ enum Command {
 struct Checked {
     samples: u64,
     bytes: u64,
+    /// The root of the data's manifest.
+    root: Digest,
     /// Files without a whole sample.
     unused: Vec<String>,
     /// Steps whose batches were drawn.
@@ -49,10 +52,11 @@ struct Checked {
 /// Opens a job's data and draws a few batches, as training would.
 fn check_data(path: &Path, job: &Job, program: &Program) -> Result<Checked, Failure> {
     let mut data = JobData::open(path, job, program)?;
-    let key = philox_key(&seed(job, &program_digest(program), &files_root(&data.manifest), None));
+    let root = files_root(&data.manifest);
+    let key = philox_key(&seed(job, &program_digest(program), &root, None));
     let drawn = data.sample(job, program, key)?;
     let unused = data.dataset.unused().map(|path| path.display().to_string()).collect();
-    Ok(Checked { samples: data.dataset.samples(), bytes: data.dataset.bytes(), unused, drawn })
+    Ok(Checked { samples: data.dataset.samples(), bytes: data.dataset.bytes(), root, unused, drawn })
 }
 
 /// Reads what the initial state is made from, as training would. Where it comes from: in words, and as JSON.
@@ -112,7 +116,7 @@ fn check(printer: Printer, path: PathBuf) -> CommandResult {
         format!(
             "{}: {} parameters, {} steps of {} samples\n{} samples in {} of data: {steps_per_epoch:.1} steps an epoch, {epochs:.2} \
              epochs; the batches of steps {} were drawn\ninitial state: {origin}\nstate {}, tensors of a step take {} at most\n\
-             {} + {} + {} operators (micro-batch, accumulation, update)\njob     {}\nprogram {digest}",
+             {} + {} + {} operators (micro-batch, accumulation, update)\njob     {}\nprogram {digest}\ndata    {}",
             path.display(),
             program.parameter_count(),
             job.steps,
@@ -126,6 +130,7 @@ fn check(printer: Printer, path: PathBuf) -> CommandResult {
             nodes[1],
             nodes[2],
             job.digest(),
+            data.root,
         ),
         &json!({
             "parameters": program.parameter_count(),
@@ -143,6 +148,7 @@ fn check(printer: Printer, path: PathBuf) -> CommandResult {
             "nodes": nodes,
             "job": job.digest(),
             "program": digest,
+            "data": data.root,
         }),
     );
     Ok(Exit::Match)
