@@ -71,6 +71,12 @@ fn a_logged_run_from_its_job_to_its_audit() {
         path(folder.path(), "run/logs/step-000000003"),
     )
     .unwrap();
+    let (code, stdout, _) = output(&["verify", &run]);
+    assert_eq!(code, 4, "{stdout}");
+    assert!(
+        stdout.contains("DAMAGED: rounding logs of step 3: ") && !stdout.contains("of step 4"),
+        "{stdout}"
+    );
     let (code, stdout, _) = output(&["log", "inspect", &run, "--step", "3"]);
     assert_eq!(code, 4);
     assert!(stdout.contains("NOT the log"), "{stdout}");

@@ -41,6 +41,8 @@ pub struct Checked {
     pub not_checked: Vec<String>,
     /// Why a match of all that the head covers is none of the run, in words: there is no final record, or no released model.
     pub incomplete: Option<String>,
+    /// Whether the head covers the final record, and the released model is its.
+    pub end_checked: bool,
     /// Why these records may be a shortened or another history, in words: the trainer signed a head that they do not reach.
     pub unreached: Option<String>,
     /// The first thing found wrong.
@@ -220,6 +222,7 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         passed,
         not_checked: Vec::new(),
         incomplete: None,
+        end_checked: false,
         unreached: None,
         inconsistent: None,
     };
@@ -307,9 +310,6 @@ pub fn always(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
     });
     Ok(checked)
 }
-
-/// What a run shows whose end is here.
-const RELEASED: &str = "the final record and the released model agree";
 
 /// What is not checked of a run that begins from weights, unless its auditor has them.
 const WEIGHTS_NOT_CHECKED: &str =
@@ -515,6 +515,7 @@ fn ending(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
         let why = "the released model is not the final state's parameters and buffers";
         return Err(RunError::invalid(&path, why));
     }
-    checked.passed.push(RELEASED.into());
+    checked.end_checked = true;
+    checked.passed.push("the final record and the released model agree".into());
     Ok(())
 }

@@ -145,7 +145,7 @@ impl Difference<'_> {
             }
             Ok(None) => {}
         }
-        let tally = match reference_step_until(run, step, before, end) {
+        let tally = match reference_step_until(run, before, checked.step(step)?, end) {
             Err(error) if out_of_time(&error) => return Ok(self.unconfirmed_by(what)),
             done => done?.1,
         };
@@ -163,7 +163,7 @@ impl Difference<'_> {
         let Difference { run, checked, before, mine, end, .. } = *self;
         let step = mine.record.step;
         let theirs = checked.step(step)?;
-        let reference = match reference_step_until(run, step, before, end) {
+        let reference = match reference_step_until(run, before, theirs, end) {
             Err(error) if out_of_time(&error) => return Ok(self.unconfirmed(theirs)),
             done => done?.0,
         };

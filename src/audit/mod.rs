@@ -4,14 +4,17 @@
 //! ([`plan`]) until something differs, then finds out what ([`localise`]). An audit says that a run *matches* or
 //! *diverges*; only a verdict whose evidence stands alone *convicts*.
 
+pub mod attachments;
 pub mod checks;
 mod disputed_rounding;
 pub mod evidence;
 pub mod localise;
+pub mod merge;
 mod micro_batch;
 pub mod plan;
 mod replay;
 mod report;
+pub mod report_file;
 pub mod rounding;
 mod weights;
 
@@ -28,8 +31,8 @@ use checks::Checked;
 use localise::Difference;
 pub use micro_batch::micro_batch;
 use plan::ReplayPlan;
-use replay::session;
 pub use replay::{reference_step, replay_to};
+use replay::{same_log, session};
 use report::Found;
 pub use report::{AuditError, Outcome, REPORT_FORMAT, Report, differences, step_of};
 
@@ -93,8 +96,13 @@ fn audit_in(
         format: REPORT_FORMAT,
         run: run.id,
         computation: run.computation,
+        job: run.job.digest(),
+        data: run.file.summary().data,
+        steps: run.job.steps,
         signed: checked.signed.clone(),
         head_size: checked.head.size,
+        head_root: checked.head.root,
+        end_checked: checked.end_checked,
         engine: session.engine().describe(),
         native,
         outcome: Outcome::Matches,
@@ -104,6 +112,7 @@ fn audit_in(
         plan: plan.clone(),
         rounding: run.job.rounding.is_some().then(Tally::default),
         seconds: 0.0,
+        auditor: None,
     };
     let mut replay = Replay { run, session, native, checked: &checked, end: None, report };
     replay.end = max_time.and_then(|limit| start.checked_add(limit));
@@ -159,7 +168,7 @@ fn conclude(report: &mut Report, checked: &Checked, steps: u32) {
     } else {
         report.not_checked.extend(reasons);
     }
-    if checked.incomplete.is_none() && report.replayed.iter().any(|&(_, last)| last == steps) {
+    if checked.end_checked && report.replayed.iter().any(|&(_, last)| last == steps) {
         let what = "the state computed for the last step is the final record's, and the released model's";
         report.checked.push(what.into());
     }
@@ -223,6 +232,7 @@ impl Replay<'_, '_> {
         let before = self.session.download_state()?;
         rounding::check_log(run, step, theirs)?;
         let (mine, tally) = replayed_step(run, &mut self.session, scalars(run, step), batch, !self.native)?;
+        same_log(run, &mine.record, theirs)?;
         if let (Some(all), Some(rounding)) = (&mut self.report.rounding, &run.job.rounding) {
             all.add(step, &tally, rounding.accumulation());
         }

@@ -15,7 +15,8 @@ use crate::program::step::state_bytes;
 use crate::run::dir::Run;
 
 /// How an auditor chooses.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Choice {
     /// Every segment.
     All,
@@ -34,6 +35,8 @@ pub enum Choice {
 /// The segments to replay and what that costs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReplayPlan {
+    /// What the auditor asked for.
+    pub choice: Choice,
     /// Steps first..=last of each segment; the state before `first` is a checkpoint.
     pub segments: Vec<(u32, u32)>,
     /// All segments of the run.
@@ -86,6 +89,7 @@ pub fn plan(run: &Run, checkpoints: &[u32], last: u32, choice: &Choice) -> Repla
     let replayed = segments.iter().flat_map(|&(first, last)| first..=last);
     let logs: u64 = if run.job.rounding.is_some() { replayed.map(log).sum() } else { 0 };
     ReplayPlan {
+        choice: choice.clone(),
         bytes: state * segments.len() as u64 + logs,
         memory: memory(run),
         of: all.len(),

@@ -5,6 +5,8 @@ use std::time::Instant;
 
 use super::checks::{self, Checked};
 use super::report::{AuditError, differences};
+use crate::commit::Malformed;
+use crate::commit::record::StepRecord;
 use crate::engine::Engine;
 use crate::engine::reference::ReferenceUntil;
 use crate::engine::session::Session;
@@ -68,16 +70,16 @@ fn nearest_state(run: &Run, checked: &Checked, step: u32) -> Result<(u32, Vec<Ve
     }
 }
 
-/// Replays one step from a state with the scalar reference.
+/// Replays one step from a state with the scalar reference. `theirs`: the step's record.
 ///
 /// # Errors
-/// If the run's data or log cannot be read or is malformed.
+/// If the run's data or log cannot be read or is malformed, or the log is not the one that the record commits.
 pub fn reference_step(
     run: &Run,
-    step: u32,
     before: &[Vec<u8>],
+    theirs: &StepRecord,
 ) -> Result<(CommittedStep, Tally), AuditError> {
-    reference_step_until(run, step, before, None)
+    reference_step_until(run, before, theirs, None)
 }
 
 /// [`reference_step`], if it is done by `end`.
@@ -86,14 +88,30 @@ pub fn reference_step(
 /// As [`reference_step`]; [`crate::engine::EngineError::OutOfTime`] if it is not.
 pub(super) fn reference_step_until(
     run: &Run,
-    step: u32,
     before: &[Vec<u8>],
+    theirs: &StepRecord,
     end: Option<Instant>,
 ) -> Result<(CommittedStep, Tally), AuditError> {
     let mut reference = ReferenceUntil(end);
     let mut session = Session::new(&mut reference, Arc::new(run.program.clone()))?;
     session.stop_at(end);
     session.load(before)?;
-    let batch = run.batch(&mut run.dataset()?, step)?;
-    Ok(replayed_step(run, &mut session, scalars(run, step), &batch, false)?)
+    let batch = run.batch(&mut run.dataset()?, theirs.step)?;
+    let done = replayed_step(run, &mut session, scalars(run, theirs.step), &batch, false)?;
+    same_log(run, &done.0.record, theirs)?;
+    Ok(done)
+}
+
+/// Checks that a replay read the log that the record commits: the file may have changed since it was checked.
+///
+/// # Errors
+/// If it read another one.
+pub(super) fn same_log(run: &Run, mine: &StepRecord, theirs: &StepRecord) -> Result<(), AuditError> {
+    if mine.log == theirs.log { Ok(()) } else { Err(other_log(run, theirs.step)) }
+}
+
+/// The error for a log that is not the committed one.
+pub(super) fn other_log(run: &Run, step: u32) -> AuditError {
+    let why = "it is not the rounding log that the record commits; get this file from the trainer again";
+    RunError::malformed(&run.layout.log(step), Malformed::invalid("rounding log", why)).into()
 }

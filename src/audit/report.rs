@@ -1,6 +1,6 @@
 //! What an audit finds, and why one cannot be carried out.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::plan::ReplayPlan;
 use crate::commit::digest::Digest;
@@ -35,7 +35,7 @@ impl From<StepError> for AuditError {
 }
 
 /// How an audit ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "result", rename_all = "snake_case")]
 pub enum Outcome {
     /// Everything that was replayed came out as committed.
@@ -117,10 +117,20 @@ pub struct Report {
     pub run: Digest,
     /// The computation that the run is of.
     pub computation: Digest,
+    /// The digest of the canonical job.
+    pub job: Digest,
+    /// The root of the data's manifest.
+    pub data: Digest,
+    /// Steps of the whole run.
+    pub steps: u32,
     /// Who signed the head, in words.
     pub signed: String,
     /// Records that the head covers, the initial one included.
     pub head_size: u64,
+    /// The root over them.
+    pub head_root: Digest,
+    /// Whether the head covers the final record, and the released model is its.
+    pub end_checked: bool,
     /// The auditor's engine.
     pub engine: String,
     /// How the audit ended.
@@ -139,6 +149,8 @@ pub struct Report {
     pub rounding: Option<Tally>,
     /// Wall-clock time of the audit, in seconds.
     pub seconds: f64,
+    /// The public key of the auditor who signs the report's file, as C2SP text.
+    pub auditor: Option<String>,
 }
 
 impl Report {

@@ -1,25 +1,20 @@
 //! What an audit concludes from rounding decisions: one that no honest kernel takes, confirmed by the scalar reference; and a
 //! difference that a missing one would explain. With operator traces [`super::localise`] tells more.
 
-use super::replay::reference_step;
+use super::replay::{other_log, reference_step};
 use super::report::{AuditError, Outcome, differences};
-use crate::commit::Malformed;
 use crate::commit::record::StepRecord;
 use crate::observers::tally::Tally;
-use crate::run::RunError;
 use crate::run::dir::Run;
 
-/// Checks that a step's log is the one that its record commits. Another one says nothing about the trainer: whoever keeps the run
+/// Checks, before a step is replayed, that its log is the one that its record commits. Another one says nothing about the trainer: whoever keeps the run
 /// may have changed it, or shows this auditor another.
 ///
 /// # Errors
 /// If it is not, or cannot be read.
 pub fn check_log(run: &Run, step: u32, theirs: &StepRecord) -> Result<(), AuditError> {
     if run.job.rounding.is_some() && Some(run.rounding_log(step)?.root()) != theirs.log {
-        let why = "it is not the rounding log that the record commits; get this file from the trainer again";
-        return Err(
-            RunError::malformed(&run.layout.log(step), Malformed::invalid("rounding log", why)).into()
-        );
+        return Err(other_log(run, step));
     }
     Ok(())
 }
@@ -78,7 +73,7 @@ pub fn reference_outcome(
     theirs: &StepRecord,
 ) -> Result<Outcome, AuditError> {
     check_log(run, step, theirs)?;
-    let (done, tally) = reference_step(run, step, before)?;
+    let (done, tally) = reference_step(run, before, theirs)?;
     let mine = done.record;
     Ok(match tally.first_illegal {
         Some(illegal) if mine == *theirs => {

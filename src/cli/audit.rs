@@ -1,5 +1,6 @@
 //! `tiebreak audit`.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -8,13 +9,18 @@ use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::engine::{EngineArgs, open};
-use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random};
+use super::expect::Expectations;
+use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, merge, random, verdict_file};
+use crate::audit::attachments::attachments;
 use crate::audit::plan::{Choice, ReplayPlan, plan};
 use crate::audit::{
-    Outcome, Progress, REPORT_FORMAT, Report, audit, audit_natively, checks, estimated_seconds,
+    Outcome, Progress, Report, audit, audit_natively, checks, estimated_seconds, report_file,
 };
+use crate::commit::keys::PrivateKey;
 use crate::commit::tree_head::NOTE_MAX;
 use crate::dispute::verdict::Verdict;
+use crate::engine::Engine;
+use crate::engine::reference::Reference;
 use crate::observers::choices::Choices;
 use crate::observers::tally::Tally;
 use crate::rounding::thresholds::Rounding;
@@ -39,8 +45,7 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Put the reports of several auditors of one run together.
-    Merge { reports: Vec<PathBuf> },
+    Merge(merge::Args),
 }
 
 #[derive(clap::Args)]
@@ -75,10 +80,15 @@ struct Options {
     plan: bool,
     #[command(flatten)]
     limits: Limits,
+    #[command(flatten)]
+    expect: Expectations,
     /// Write the report here, for `audit merge`.
     #[arg(long)]
     report: Option<PathBuf>,
-    /// Write the verdict here if there is one.
+    /// Your own private key, which signs the report: then others know who vouches for it.
+    #[arg(long, requires = "report")]
+    key: Option<PathBuf>,
+    /// Write the verdict here if there is one; beside it, with a number, if another file has this name.
     #[arg(long, default_value = "verdict.json")]
     verdict: PathBuf,
     #[command(flatten)]
@@ -156,14 +166,19 @@ fn plan_text(plan: &ReplayPlan, run: &Run, seconds: f64, engine: &str) -> String
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    if let Some(Command::Merge { reports }) = args.command {
-        return merge(printer, &reports);
+    if let Some(Command::Merge(args)) = args.command {
+        return merge::run(printer, &args);
     }
     let Some(path) = args.run else { return Err(Failure::new(Exit::Usage, "a run's folder is needed")) };
     let options = args.options;
     let public = options.trainer_key.as_deref().map(key::read_public).transpose()?;
+    // Read now: a key that cannot be read must not cost a replay.
+    let signer = options.key.as_deref().map(key::read_private).transpose()?;
     let run = Run::open(&path)?.with_data(options.data.clone());
+    let expected = options.expect.check(&run)?;
     let mut checked = checks::always(&run, public.as_ref())?;
+    expected.note(&mut checked);
+    checked.not_checked.extend(attachments(&run, &checked, false).missing);
     if !options.weights.is_empty() {
         checks::weights(&run, &mut checked, &options.weights)?;
     }
@@ -180,15 +195,16 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         return Err(Failure::new(Exit::Usage, format!("the head covers steps 1 to {last}")));
     }
     let plan = plan(&run, &checked.checkpoints, last, &choice);
-    options.limits.check(&plan)?;
     let native = options.engine.native.is_some();
     if native && !run.job.rounding.as_ref().is_some_and(Rounding::is_paper) {
         let why = "--native is for runs whose job has rounding.preset = \"paper\"; every other run is audited exactly";
         return Err(Failure::new(Exit::Usage, why));
     }
-    let mut engine = open(&options.engine)?;
-    // What is wrong already needs no replay.
+    // What is wrong already needs no replay, and so neither the engine nor the memory.
+    let mut engine: Box<dyn Engine> =
+        if checked.inconsistent.is_some() { Box::new(Reference) } else { open(&options.engine)? };
     if checked.inconsistent.is_none() {
+        options.limits.check(&plan)?;
         let seconds = estimated_seconds(&run, engine.as_mut(), native, &checked, &plan)?;
         let text = plan_text(&plan, &run, seconds, &engine.describe());
         if options.plan {
@@ -202,15 +218,42 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let audit = if native { audit_natively } else { audit };
     let (report, verdict) = audit(&run, engine.as_mut(), checked, plan, limit, &mut bar)?;
     bar.0.finish_and_clear();
-    let disk = Disk::default();
+    Ok(publish(printer, &report, verdict.as_ref(), &options, signer.as_ref()))
+}
+
+/// Prints the result and writes report and verdict. A file that cannot be written changes neither what was found nor, of a divergence,
+/// the exit code.
+fn publish(
+    printer: Printer,
+    report: &Report,
+    verdict: Option<&Verdict>,
+    options: &Options,
+    signer: Option<&PrivateKey>,
+) -> Exit {
+    let written = verdict.map(|verdict| verdict_file::save_anywhere(&options.verdict, verdict));
+    let mut problems: Vec<String> = written.iter().filter_map(|written| written.problem.clone()).collect();
     if let Some(path) = &options.report {
-        write_json(&disk, path, &report)?;
+        let bytes = report_file::encode(report.clone(), signer);
+        let done = std::path::absolute(path)
+            .map_err(RunError::io(path))
+            .and_then(|path| Disk::default().replace(&path, &bytes));
+        problems.extend(done.err().map(|error| format!("the report could not be written ({error})")));
     }
-    if let Some(verdict) = &verdict {
-        disk.replace(&absolute(&options.verdict)?, &verdict.to_bytes())?;
+    let file = written.as_ref().and_then(|written| written.file.as_deref());
+    let mut json = serde_json::to_value(report).unwrap_or_default();
+    json["verdict_file"] = json!(file);
+    json["not_written"] = json!(problems);
+    if let (Some(verdict), None) = (verdict, file) {
+        json["verdict"] = json!(verdict);
     }
-    printer.result(report_text(&report, verdict.as_ref(), &options.verdict), &report);
-    Ok(exit(&report))
+    printer.result(report_text(report, verdict.map(|verdict| (verdict, file))), &json);
+    for problem in &problems {
+        let _ = writeln!(std::io::stderr(), "error: {problem}");
+    }
+    match exit(report) {
+        Exit::Match if !problems.is_empty() => Exit::Undecided,
+        exit => exit,
+    }
 }
 
 /// The exit code of a report.
@@ -227,16 +270,6 @@ pub(super) fn outcome_exit(outcome: &Outcome) -> Exit {
         Outcome::Diverges { .. } | Outcome::Inconsistent { .. } => Exit::Diverges,
         _ => Exit::Undecided,
     }
-}
-
-/// A path with a folder, so that a file can be replaced in it.
-fn absolute(path: &Path) -> Result<PathBuf, RunError> {
-    std::path::absolute(path).map_err(RunError::io(path))
-}
-
-fn write_json(disk: &Disk, path: &Path, value: &impl serde::Serialize) -> Result<(), Failure> {
-    let json = serde_json::to_vec_pretty(value).map_err(|error| Failure::new(Exit::Undecided, error))?;
-    Ok(disk.replace(&absolute(path)?, &json)?)
 }
 
 /// How an audit ended, in a line.
@@ -276,10 +309,11 @@ pub(super) fn outcome_text(outcome: &Outcome) -> String {
     }
 }
 
-/// A report in words.
-pub fn report_text(report: &Report, verdict: Option<&Verdict>, file: &Path) -> String {
+/// A report in words. `verdict`: with the file that it is in, if it could be written.
+fn report_text(report: &Report, verdict: Option<(&Verdict, Option<&Path>)>) -> String {
     let mut lines = vec![headline(report)];
     lines.push(format!("  {}", report.signed));
+    lines.push(format!("  computation {}, job {}, data {}", report.computation, report.job, report.data));
     lines.extend(report.checked.iter().map(|line| format!("  ok: {line}")));
     let ranges: Vec<String> =
         report.replayed.iter().filter(|(a, b)| a <= b).map(|(a, b)| format!("{a}..{b}")).collect();
@@ -288,7 +322,7 @@ pub fn report_text(report: &Report, verdict: Option<&Verdict>, file: &Path) -> S
     }
     lines.extend(report.rounding.iter().flat_map(rounding_lines));
     lines.extend(report.not_checked.iter().map(|line| format!("  not checked: {line}")));
-    if let Some(verdict) = verdict {
+    if let Some((verdict, Some(file))) = verdict {
         let size = bytes_text(verdict.to_bytes().len() as u64);
         lines.push(format!("  verdict ({size}): {}", file.display()));
         lines.push(format!("  anybody can check it: tiebreak verdict check {}", file.display()));
@@ -335,58 +369,4 @@ fn rounding_lines(tally: &Tally) -> Vec<String> {
         ));
     }
     lines
-}
-
-fn merge(printer: Printer, paths: &[PathBuf]) -> CommandResult {
-    let mut run = None;
-    let mut covered = std::collections::BTreeSet::new();
-    let mut results = Vec::new();
-    for path in paths {
-        let text = disk::read_text(path, 1 << 26)?;
-        let report: serde_json::Value =
-            serde_json::from_str(&text).map_err(|error| RunError::invalid(path, error.to_string()))?;
-        let field = |name: &str| report.get(name).cloned().unwrap_or_default();
-        if field("format") != REPORT_FORMAT {
-            let why =
-                format!("it is no report of format {REPORT_FORMAT}: audit the run again with this program");
-            return Err(RunError::invalid(path, why).into());
-        }
-        if run.get_or_insert_with(|| field("run")) != &field("run") {
-            return Err(Failure::new(Exit::Usage, format!("{} is about another run", path.display())));
-        }
-        if field("native") == true {
-            let why = "is of a native auditor, who judges no rounding: it has no place beside exact ones";
-            return Err(Failure::new(Exit::Usage, format!("{} {why}", path.display())));
-        }
-        let ranges: Vec<(u32, u32)> = serde_json::from_value(field("replayed"))
-            .map_err(|error| Failure::from(RunError::invalid(path, error.to_string())))?;
-        ranges
-            .into_iter()
-            .filter(|(a, b)| a <= b && b - a < 1 << 25)
-            .for_each(|(a, b)| covered.extend(a..=b));
-        results.push(field("outcome"));
-    }
-    let has = |names: &[&str]| {
-        let named = |r: &serde_json::Value| {
-            r.get("result").and_then(|n| n.as_str()).is_some_and(|n| names.contains(&n))
-        };
-        results.iter().any(named)
-    };
-    let (word, exit) = if has(&["diverges", "inconsistent"]) {
-        ("DIVERGES", Exit::Diverges)
-    } else if !results.is_empty() && !has(&["engine_faulty", "missing_decision"]) {
-        ("MATCHES", Exit::Match)
-    } else {
-        ("UNDECIDED", Exit::Undecided)
-    };
-    printer.result(
-        format!("{word}: {} reports, {} steps replayed by somebody", paths.len(), covered.len()),
-        &json!({
-            "run": run,
-            "matches": exit == Exit::Match,
-            "steps_replayed": covered.len(),
-            "outcomes": results,
-        }),
-    );
-    Ok(exit)
 }

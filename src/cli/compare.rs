@@ -1,17 +1,18 @@
 //! `tiebreak compare`.
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::{CommandResult, Exit, Printer};
+use super::expect::settings_that_differ;
+use super::{CommandResult, Exit, Printer, verdict_file};
 use crate::audit::checks::{self, Checked};
 use crate::audit::step_of;
 use crate::commit::state::tensor_digests;
 use crate::commit::{Malformed, merkle};
 use crate::dispute::verdict::{Claim, Fork, Outcome, Verdict};
 use crate::run::dir::Run;
-use crate::run::disk::Disk;
 use crate::run::{RunError, checkpoint};
 
 /// Find the first record, and tensor, in which two runs of one computation differ; of two computations, the settings that differ.
@@ -42,23 +43,32 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let checked = [checks::structure(&runs[0], None)?, checks::structure(&runs[1], None)?];
     let comparison = compared(&runs, &checked)?;
     let (mut text, mut value, mut exit) = told(&comparison);
+    let mut problem = None;
     if let Comparison::Differs { index, .. } = comparison
         && let Some(verdict) = fork(&runs, &checked, index as u32)
     {
-        let out = std::path::absolute(&args.verdict).map_err(RunError::io(&args.verdict))?;
-        Disk::default().replace(&out, &verdict.to_bytes())?;
-        let path = args.verdict.display();
-        text.push_str(&format!("\nthe trainer signed two histories of one run; verdict: {path}"));
+        let written = verdict_file::save_anywhere(&args.verdict, &verdict);
+        text.push_str("\nthe trainer signed two histories of one run");
+        text.extend(written.file.iter().map(|file| format!("; verdict: {}", file.display())));
         value["fork"] = json!(true);
+        value["verdict_file"] = json!(written.file);
+        if written.file.is_none() {
+            value["verdict"] = json!(verdict);
+        }
+        problem = written.problem;
         exit = Exit::Diverges;
     }
     printer.result(&text, &value);
+    if let Some(problem) = problem {
+        let _ = writeln!(std::io::stderr(), "error: {problem}");
+    }
     Ok(exit)
 }
 
 fn compared(runs: &[Run; 2], checked: &[Checked; 2]) -> Result<Comparison, RunError> {
     if runs[0].computation != runs[1].computation {
-        return Ok(Comparison::OtherComputation(settings_that_differ(runs)));
+        let [first, second] = [0, 1].map(|side: usize| computation_settings(&runs[side]));
+        return Ok(Comparison::OtherComputation(settings_that_differ(&first, &second)));
     }
     if runs[0].job.rounding.is_some() && runs[0].id != runs[1].id {
         return Ok(Comparison::Logged);
@@ -118,20 +128,6 @@ fn computation_settings(run: &Run) -> Vec<(String, String)> {
     settings
 }
 
-fn settings_that_differ(runs: &[Run; 2]) -> Vec<(String, String, String)> {
-    let [first, second] = [0, 1].map(|side: usize| computation_settings(&runs[side]));
-    let value = |settings: &[(String, String)], key: &str| {
-        settings.iter().find(|(k, _)| k == key).map_or("absent".to_string(), |(_, value)| value.clone())
-    };
-    let mut keys: Vec<&String> = first.iter().chain(&second).map(|(key, _)| key).collect();
-    let mut seen = std::collections::BTreeSet::new();
-    keys.retain(|key| seen.insert(*key));
-    keys.into_iter()
-        .map(|key| (key.clone(), value(&first, key), value(&second, key)))
-        .filter(|(_, x, y)| x != y)
-        .collect()
-}
-
 /// A comparison as text, as JSON, and as an exit code.
 fn told(comparison: &Comparison) -> (String, Value, Exit) {
     match comparison {
@@ -160,7 +156,9 @@ fn told(comparison: &Comparison) -> (String, Value, Exit) {
             };
             let result = if shorter.is_none() { "same" } else { "shorter" };
             let value = json!({ "result": result, "records": records, "shorter": shorter, "fork": false });
-            (text, value, Exit::Match)
+            // Nothing shows that the shorter run goes on like the longer one.
+            let exit = if shorter.is_none() { Exit::Match } else { Exit::Undecided };
+            (text, value, exit)
         }
         Comparison::Differs { index, step, tensor } => {
             let named = match tensor {

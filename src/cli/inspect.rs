@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::{CommandResult, Exit, Printer};
+use crate::commit::merkle;
 use crate::commit::record::Record;
 use crate::job::initial::InitialOrigin;
+use crate::run::RunError;
 use crate::run::dir::Run;
-use crate::run::{RunError, transcript};
+use crate::run::transcript::{self, Transcript};
 
 /// Columns and rows of the curve on a terminal.
 const COLUMNS: usize = 72;
@@ -26,28 +28,33 @@ pub struct Args {
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let run = Run::open(&args.run)?;
+    // Listed first: a trainer may publish heads meanwhile, over records that are not read here.
+    let heads = run.head_sizes()?;
     let (transcript, _) = transcript::read(&run.layout.transcript())?;
     let mut losses = Vec::new();
-    let mut complete = false;
     for record in &transcript.records {
-        match record {
-            Record::Step { step, .. } => losses.push(f32::from_bits(step.loss)),
-            Record::Final { .. } => complete = true,
-            Record::Initial { .. } => {}
+        if let Record::Step { step, .. } = record {
+            losses.push(f32::from_bits(step.loss));
         }
     }
     if let Some(path) = &args.svg {
         std::fs::write(path, svg(&losses)).map_err(|source| RunError::Io { path: path.clone(), source })?;
     }
-    let heads = run.head_sizes()?;
+    let covered = covered(&run, heads.last().copied(), &transcript)?;
+    let complete = matches!(transcript.records[..covered].last(), Some(Record::Final { .. }));
+    let data = run.file.summary().data;
+    let signer = match &run.file.trainer_key {
+        None => "by nobody: the run names no key".to_string(),
+        Some(key) => format!("names {key}, signature not verified (tiebreak verify --trainer-key)"),
+    };
     let text = format!(
-        "run      {}\ncomputation {}\nseed     {}\ninitial  {} ({})\nsigned   {}\nprogram  {} ({} parameters; {})\nsteps    {} of {}{}\nheads    {}\ncheckpoints {}\n\n{}",
+        "run      {}\ncomputation {}\njob      {}\ndata     {data}\nseed     {}\ninitial  {} ({})\nsigned   {signer}\nprogram  {} ({} parameters; {})\nsteps    {} of {}{}\nheads    {}, the last over {covered} of {} records\ncheckpoints {}\n\n{}",
         run.id,
         run.computation,
+        run.job.digest(),
         run.seed,
         run.file.initial,
         origin_text(&run.file.origin),
-        run.file.trainer_key.as_deref().unwrap_or("no"),
         run.file.program,
         run.program.parameter_count(),
         run.program_source(),
@@ -55,6 +62,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         run.job.steps,
         if complete { ", complete" } else { "" },
         heads.len(),
+        transcript.records.len(),
         run.checkpoint_steps()?.len(),
         curve(&losses),
     );
@@ -63,6 +71,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         &json!({
             "run": run.id,
             "computation": run.computation,
+            "job": run.job.digest(),
+            "data": data,
             "seed": run.seed,
             "initial": run.file.initial,
             "origin": run.file.origin,
@@ -73,10 +83,24 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             "steps": losses.len(),
             "of": run.job.steps,
             "complete": complete,
+            "records": transcript.records.len(),
+            "records_under_head": covered,
+            "signature_verified": false,
             "losses": losses,
         }),
     );
     Ok(Exit::Match)
+}
+
+/// Records that the last head covers; 0 without one. Whoever signed it is not looked at.
+fn covered(run: &Run, size: Option<u64>, transcript: &Transcript) -> Result<usize, RunError> {
+    let Some(size) = size else { return Ok(0) };
+    let (head, _) = run.head(size, None)?;
+    let leaves = usize::try_from(size).ok().and_then(|size| transcript.leaves.get(..size));
+    match leaves {
+        Some(leaves) if merkle::root(leaves) == head.root => Ok(leaves.len()),
+        _ => Err(RunError::invalid(&run.layout.head(size), "it is not over the records that are here")),
+    }
 }
 
 /// Where an initial state comes from, in words.

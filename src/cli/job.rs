@@ -6,6 +6,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, job_reference};
+use crate::commit::digest::Digest;
 use crate::engine::liveness::step_bytes;
 use crate::job::Job;
 use crate::job::identity::{philox_key, program_digest, seed};
@@ -57,6 +58,8 @@ enum Command {
 struct Checked {
     samples: u64,
     bytes: u64,
+    /// The root of the data's manifest.
+    root: Digest,
     /// The files that a run copies, with the bytes of each.
     copied: Vec<(String, u64)>,
     /// Files without a whole sample.
@@ -68,12 +71,13 @@ struct Checked {
 /// Opens a job's data and draws a few batches, as training would.
 fn check_data(files: &JobFiles, job: &Job, program: &Program) -> Result<Checked, Failure> {
     let mut data = JobData::open(files, job, program)?;
-    let key = philox_key(&seed(job, &program_digest(program), &files_root(&data.manifest), None));
+    let root = files_root(&data.manifest);
+    let key = philox_key(&seed(job, &program_digest(program), &root, None));
     let drawn = data.sample(job, program, key)?;
     let unused = data.dataset.unused().map(|path| path.display().to_string()).collect();
     let copied = data.copied(job).into_iter().map(|(path, bytes)| (path.display().to_string(), bytes));
     let (copied, dataset) = (copied.collect(), &data.dataset);
-    Ok(Checked { samples: dataset.samples(), bytes: dataset.bytes(), copied, unused, drawn })
+    Ok(Checked { samples: dataset.samples(), bytes: dataset.bytes(), root, copied, unused, drawn })
 }
 
 /// Reads what the initial state is made from, as training would. Where it comes from: in words, and as JSON.
@@ -143,7 +147,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
         format!(
             "{}: {} parameters, {} steps of {} samples\n{} samples in {} of data: {steps_per_epoch:.1} steps an epoch, {epochs:.2} \
              epochs; the batches of steps {} were drawn\ninitial state: {origin}\nstate {}, tensors of a step take {} at most\n\
-             {} + {} + {} operators (micro-batch, accumulation, update)\njob     {}\nprogram {digest}",
+             {} + {} + {} operators (micro-batch, accumulation, update)\njob     {}\nprogram {digest}\ndata    {}",
             path.display(),
             program.parameter_count(),
             job.steps,
@@ -157,6 +161,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
             nodes[1],
             nodes[2],
             job.digest(),
+            data.root,
         ),
         &json!({
             "parameters": program.parameter_count(),
@@ -175,6 +180,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
             "nodes": nodes,
             "job": job.digest(),
             "program": digest,
+            "data": data.root,
         }),
     );
     Ok(Exit::Match)

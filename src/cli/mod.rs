@@ -8,11 +8,13 @@ mod audit;
 mod compare;
 mod demo;
 mod engine;
+mod expect;
 mod inspect;
 mod job;
 mod job_reference;
 mod key;
 mod log;
+mod merge;
 mod op;
 mod program;
 mod program_picture;
@@ -25,6 +27,7 @@ mod selftest;
 mod shaders;
 mod train;
 mod verdict;
+mod verdict_file;
 mod verify;
 
 use std::io::Write;
@@ -59,7 +62,7 @@ enum Command {
     Demo(demo::Args),
     Train(train::Args),
     Verify(verify::Args),
-    Audit(audit::Args),
+    Audit(Box<audit::Args>),
     Replay(replay::Args),
     Compare(compare::Args),
     Verdict(verdict::Args),
@@ -84,7 +87,7 @@ pub fn main() -> ExitCode {
         Command::Demo(args) => demo::run(printer, args),
         Command::Train(args) => train::run(printer, args),
         Command::Verify(args) => verify::run(printer, args),
-        Command::Audit(args) => audit::run(printer, args),
+        Command::Audit(args) => audit::run(printer, *args),
         Command::Replay(args) => replay::run(printer, args),
         Command::Compare(args) => compare::run(printer, args),
         Command::Verdict(args) => verdict::run(printer, args),

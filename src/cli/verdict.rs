@@ -7,7 +7,7 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::engine::{EngineArgs, open};
-use super::{CommandResult, Exit, Failure, Printer, bytes_text, key};
+use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, verdict_file};
 use crate::audit::evidence::disclosed_tile;
 use crate::audit::rounding::reference_outcome;
 use crate::audit::{self, checks, replay_to};
@@ -196,12 +196,10 @@ fn narrow(printer: Printer, args: Narrow) -> CommandResult {
         printer.result(text, &json!({ "narrowed": false, "text": text }));
         return Ok(Exit::Match);
     };
-    let bytes = narrowed.to_bytes();
-    let out = std::path::absolute(&args.out).map_err(RunError::io(&args.out))?;
-    Disk::default().replace(&out, &bytes)?;
-    let after = bytes.len() as u64;
-    let text = format!("{} -> {}: {}", bytes_text(before), bytes_text(after), args.out.display());
-    printer.result(text, &json!({ "narrowed": true, "bytes_before": before, "bytes": after }));
+    let after = narrowed.to_bytes().len() as u64;
+    let file = verdict_file::save(&args.out, &narrowed)?;
+    let text = format!("{} -> {}: {}", bytes_text(before), bytes_text(after), file.display());
+    printer.result(text, &json!({ "narrowed": true, "bytes_before": before, "bytes": after, "file": file }));
     Ok(Exit::Match)
 }
 

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
+use super::expect::Expectations;
 use super::{CommandResult, Exit, Failure, Printer, key};
+use crate::audit::attachments::{Attachments, attachments};
 use crate::audit::checks;
 use crate::run::dir::Run;
 
@@ -19,12 +21,22 @@ pub struct Args {
     /// Check what the head covers and nothing more: of a run that is still trained, or whose released model you do not have.
     #[arg(long)]
     prefix: bool,
+    #[command(flatten)]
+    expect: Expectations,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
     let run = Run::open(&args.run)?;
+    let expected = args.expect.check(&run)?;
     let mut checked = checks::always(&run, public.as_ref())?;
+    expected.note(&mut checked);
+    let beside = match checked.inconsistent {
+        None => attachments(&run, &checked, true),
+        Some(_) => Attachments::default(), // what comes after a contradiction is not looked at
+    };
+    checked.passed.extend(beside.passed);
+    checked.not_checked.extend(beside.missing);
     if args.prefix {
         checked.allow_prefix();
     }
@@ -34,6 +46,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let unexpected = run.unexpected_files()?;
     lines.extend(unexpected.iter().map(|name| format!("  not of the run: {name}")));
     lines.push("  not checked: that any step computes what it says (tiebreak audit replays steps)".into());
+    lines.extend(beside.damaged.iter().map(|why| format!("  DAMAGED: {why}")));
     let incomplete = checked.undecided();
     lines.extend(incomplete.iter().map(|why| format!("INCOMPLETE: {why}")));
     let wrong = checked.inconsistent.as_ref().map(|found| format!("step {}: {}", found.step, found.what));
@@ -46,11 +59,16 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             "passed": checked.passed,
             "not_checked": checked.not_checked,
             "unexpected": unexpected,
+            "damaged": beside.damaged,
             "incomplete": incomplete,
             "inconsistent": wrong,
         }),
     );
     match wrong {
+        None if !beside.damaged.is_empty() => {
+            let why = format!("{} files are not what the records commit", beside.damaged.len());
+            Err(Failure::new(Exit::Malformed, why))
+        }
         None if incomplete.is_some() => Ok(Exit::Undecided),
         None => Ok(Exit::Match),
         Some(what) => {

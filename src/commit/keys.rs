@@ -106,7 +106,8 @@ impl PrivateKey {
         Ok(key)
     }
 
-    pub(super) fn sign(&self, message: &[u8]) -> [u8; 64] {
+    /// The Ed25519 signature (RFC 8032) of a message.
+    pub(crate) fn sign(&self, message: &[u8]) -> [u8; 64] {
         self.key.sign(message).to_bytes()
     }
 }
@@ -148,7 +149,8 @@ impl PublicKey {
         Ok(key)
     }
 
-    pub(super) fn verifies(&self, message: &[u8], signature: &[u8; 64]) -> bool {
+    /// Whether this is the key's signature of a message; only canonical signatures by keys of full order are.
+    pub(crate) fn verifies(&self, message: &[u8], signature: &[u8; 64]) -> bool {
         self.key.verify_strict(message, &ed25519_dalek::Signature::from_bytes(signature)).is_ok()
     }
 }

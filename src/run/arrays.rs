@@ -10,6 +10,7 @@ use super::error::RunError;
 use crate::arith::words::{bytes_of, words_from_bytes};
 use crate::arith::{DType, float};
 use crate::job::data::npy;
+use crate::job::data::safetensors::header_len;
 use crate::program::graph::TensorType;
 
 /// The most bytes of a file.
@@ -144,6 +145,9 @@ fn array(name: &str, ty: &str, shape: &[u64], data: &[u8]) -> Result<Array, Stri
 }
 
 fn from_safetensors(bytes: &[u8]) -> Result<Vec<Array>, String> {
+    // The crate would read any header, and keep all that it says.
+    let preamble = bytes.first_chunk().ok_or("it is no safetensors file: it is shorter than its length")?;
+    header_len(*preamble)?;
     let file = SafeTensors::deserialize(bytes).map_err(|error| error.to_string())?;
     let mut names = file.names();
     names.sort_unstable();

@@ -10,8 +10,8 @@ use super::disk::{self, Disk};
 use super::error::RunError;
 use crate::program::step::{StateTensor, state_bytes};
 
-/// The bytes that a header may add to the tensors.
-const HEADER_MAX: u64 = 100_000_000;
+/// The bytes that other writers' headers may have beyond ours, for blanks and what they say of themselves.
+const HEADER_SLACK: usize = 1 << 16;
 
 /// Bytes that are gathered before they are written.
 const CHUNK: usize = 1 << 23;
@@ -62,12 +62,17 @@ fn header(state: &[StateTensor]) -> Vec<u8> {
     [&(json.len() as u64).to_le_bytes()[..], &json].concat()
 }
 
+/// The most bytes of a header, its length included.
+fn header_max(state: &[StateTensor]) -> usize {
+    2 * header(state).len() + HEADER_SLACK
+}
+
 /// Reads exactly the tensors of `state`, each with its shape.
 ///
 /// # Errors
 /// If the file cannot be read, or holds other tensors.
 pub fn read(path: &Path, state: &[StateTensor]) -> Result<Vec<Vec<u8>>, RunError> {
-    parse(path, &disk::read(path, state_bytes(state) + HEADER_MAX)?, state)
+    parse(path, &disk::read(path, state_bytes(state) + header_max(state) as u64)?, state)
 }
 
 /// [`read`] from a file's contents; `path` names them in errors.
@@ -75,6 +80,11 @@ pub fn read(path: &Path, state: &[StateTensor]) -> Result<Vec<Vec<u8>>, RunError
 /// # Errors
 /// If the file is malformed, or holds other tensors.
 pub fn parse(path: &Path, bytes: &[u8], state: &[StateTensor]) -> Result<Vec<Vec<u8>>, RunError> {
+    // The crate would keep all that a header says, such as hundreds of megabytes of __metadata__.
+    let (most, len) = (header_max(state), bytes.first_chunk().map(|len| u64::from_le_bytes(*len)));
+    if len.is_none_or(|len| len > most as u64) {
+        return Err(RunError::invalid(path, format!("it has no header, or one of more than {most} bytes")));
+    }
     let file = SafeTensors::deserialize(bytes).map_err(|error| RunError::invalid(path, error.to_string()))?;
     if file.len() != state.len() {
         return Err(RunError::invalid(

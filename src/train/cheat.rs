@@ -198,31 +198,32 @@ impl Kind {
                     flip(choice);
                 }
             })),
-            Kind::DecisionFar | Kind::DecisionHidden => {
-                Some(Box::new(move |_, product, results, choices| {
-                    let absmax = |&place: &usize| results[place] & 0x7fff_ffff;
-                    let Some(place) = (0..results.len()).max_by_key(absmax).filter(|_| !done) else {
-                        return;
-                    };
-                    done = true;
-                    choices.retain(|choice| choice.tie.place != place);
-                    let grid = product.grid(place);
-                    let value = f64::from(f32::from_bits(results[place]));
-                    // As if whole steps could not be told apart, so that the log can say it at all.
-                    let tolerance = 2f64.powi(grid.quantum(value));
-                    let rounded = grid.index(value);
-                    let tie = NearTie { place, value, rounded, tolerance, grid };
-                    choices.push(Choice {
-                        index: grid.index(value) + 1,
-                        tie,
-                        logged: self == Kind::DecisionFar,
-                    });
-                    choices.sort_by_key(|choice| choice.tie.place);
-                }))
-            }
+            Kind::DecisionFar | Kind::DecisionHidden => Some(one_far(self == Kind::DecisionFar)),
             _ => None,
         }
     }
+}
+
+/// Rounds the greatest value of the first product to its neighbour, from the middle between two boundaries. `logged`: whether the log
+/// says so.
+fn one_far(logged: bool) -> Steer {
+    let mut done = false;
+    Box::new(move |_, product, results, choices| {
+        let absmax = |&place: &usize| results[place] & 0x7fff_ffff;
+        let Some(place) = (0..results.len()).max_by_key(absmax).filter(|_| !done) else {
+            return;
+        };
+        done = true;
+        choices.retain(|choice| choice.tie.place != place);
+        let grid = product.grid(place);
+        let value = f64::from(f32::from_bits(results[place]));
+        // As if whole steps could not be told apart, so that the log can say it at all.
+        let tolerance = 2f64.powi(grid.quantum(value));
+        let rounded = grid.index(value);
+        let tie = NearTie { place, value, rounded, tolerance, grid };
+        choices.push(Choice { index: rounded + 1, tie, logged });
+        choices.sort_by_key(|choice| choice.tie.place);
+    })
 }
 
 /// Flips a bit of the word in the middle that neither quantising nor an update rounds away.

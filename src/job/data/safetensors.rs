@@ -37,6 +37,26 @@ struct Entry {
     data_offsets: [u64; 2],
 }
 
+/// An object of texts, which is read and not kept.
+struct Texts;
+
+impl<'de> Deserialize<'de> for Texts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Texts, D::Error> {
+        struct Object;
+        impl<'de> Visitor<'de> for Object {
+            type Value = Texts;
+            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+                f.write_str("an object of texts")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Texts, A::Error> {
+                while map.next_entry::<String, String>()?.is_some() {}
+                Ok(Texts)
+            }
+        }
+        deserializer.deserialize_map(Object)
+    }
+}
+
 /// Every tensor by its name. A name that comes twice is an error: readers would disagree about which one counts.
 struct Entries(BTreeMap<String, Entry>);
 
@@ -50,9 +70,13 @@ impl<'de> Deserialize<'de> for Entries {
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
                 let mut entries = BTreeMap::new();
+                let mut described = false;
                 while let Some(name) = map.next_key::<String>()? {
                     if name == "__metadata__" {
-                        map.next_value::<BTreeMap<String, String>>()?;
+                        map.next_value::<Texts>()?;
+                        if std::mem::replace(&mut described, true) {
+                            return Err(A::Error::custom("__metadata__ is there twice"));
+                        }
                         continue;
                     }
                     let entry = map.next_value()?;
@@ -142,6 +166,11 @@ mod tests {
             (good.replace("\"x\"", "\"z\""), "there is no tensor x; the file holds z"),
             (good.replace("\"shape\"", "\"size\""), "not understood"),
             (twice, "the same name"),
+            (good.replacen('{', r#"{"__metadata__":{"by":1},"#, 1), "not understood"),
+            (
+                good.replacen('{', r#"{"__metadata__":{},"__metadata__":{},"#, 1),
+                "__metadata__ is there twice",
+            ),
             ("[".repeat(100_000), "not understood"),
             (String::new(), "not understood"),
         ] {

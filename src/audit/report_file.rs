@@ -1,0 +1,115 @@
+//! Reports as files: JSON, signed by their auditor. The layout is in `docs/AUDIT.md`.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+
+use super::report::{Outcome, REPORT_FORMAT, Report};
+use crate::commit::Malformed;
+use crate::commit::digest::Digest;
+use crate::commit::keys::{PrivateKey, PublicKey};
+
+/// The most bytes of a report.
+pub const REPORT_MAX: u64 = 1 << 26;
+/// What an auditor signs begins with these bytes, so that it is no other text that a key signs.
+const DOMAIN: &[u8] = b"tiebreak report 2\n";
+/// Begins the last field. No text in JSON contains a line end, so it stands nowhere else.
+const SIGNATURE: &str = ",\n  \"signature\": \"";
+/// Ends a signed report.
+const END: &str = "\"\n}\n";
+
+/// What a merge takes from a report; other fields are for people.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Account {
+    /// The run id.
+    pub run: Digest,
+    /// The computation that the run is of.
+    pub computation: Digest,
+    /// The digest of the canonical job.
+    pub job: Digest,
+    /// The root of the data's manifest.
+    pub data: Digest,
+    /// Steps of the whole run.
+    pub steps: u32,
+    /// Records that the head covers, the initial one included.
+    pub head_size: u64,
+    /// The root over them.
+    pub head_root: Digest,
+    /// Whether the head covers the final record, and the released model is its.
+    pub end_checked: bool,
+    /// Whether products were native ones: then roundings were judged by nobody.
+    pub native: bool,
+    /// How the audit ended.
+    pub outcome: Outcome,
+    /// Steps that were replayed and came out as committed, as ranges first..=last; a range may be empty (last = first - 1).
+    pub replayed: Vec<(u32, u32)>,
+    /// The auditor's public key, as C2SP text; absent if nobody signed.
+    pub auditor: Option<String>,
+}
+
+/// The version of a report, whatever else it has.
+#[derive(Deserialize)]
+struct Preamble {
+    format: u32,
+}
+
+/// The bytes of a report's file. It names the key, if there is one, as its auditor's.
+pub fn encode(mut report: Report, key: Option<&PrivateKey>) -> Vec<u8> {
+    report.auditor = key.map(|key| key.public().to_text());
+    let text =
+        serde_json::to_string_pretty(&report).expect("a report has no maps with keys that are no text");
+    let Some(key) = key else { return format!("{text}\n").into_bytes() };
+    let signature = STANDARD.encode(key.sign(&[DOMAIN, text.as_bytes()].concat()));
+    let body = text.strip_suffix("\n}").expect("a report is an object with fields");
+    format!("{body}{SIGNATURE}{signature}{END}").into_bytes()
+}
+
+/// Whether the bytes end as a signed report does. The signature is looked at by [`decode`].
+pub fn is_signed(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_ok_and(|text| text.contains(SIGNATURE))
+}
+
+/// Reads a report and checks its auditor's signature; without one the second value is absent, and anybody can have written it.
+///
+/// # Errors
+/// If the bytes are no report of this version, the signature is not over them, or a range of steps is not one of the run under its
+/// head.
+pub fn decode(bytes: &[u8]) -> Result<(Account, Option<PublicKey>), Malformed> {
+    let wrong = |why: &str| Malformed::invalid("report", why);
+    let text = std::str::from_utf8(bytes).map_err(|_| wrong("the text is not UTF-8"))?;
+    let (text, signature) = match text.split_once(SIGNATURE) {
+        None => (text.to_string(), None),
+        Some((body, rest)) => {
+            let end =
+                || wrong("a signature is the last field, in the form that `tiebreak audit --key` writes");
+            let signature = rest.strip_suffix(END).and_then(|rest| STANDARD.decode(rest).ok());
+            let signature: [u8; 64] = signature.and_then(|bytes| bytes.try_into().ok()).ok_or_else(end)?;
+            (format!("{body}\n}}"), Some(signature))
+        }
+    };
+    let preamble: Option<Preamble> = serde_json::from_str(&text).ok();
+    if preamble.is_none_or(|preamble| preamble.format != REPORT_FORMAT) {
+        let why = format!("it is no report of format {REPORT_FORMAT}: audit the run again with this program");
+        return Err(wrong(&why));
+    }
+    let account: Account = serde_json::from_str(&text).map_err(|error| wrong(&error.to_string()))?;
+    let auditor = match (&account.auditor, signature) {
+        (None, None) => None,
+        (Some(key), Some(signature)) => {
+            let key = PublicKey::from_text(key)?;
+            if !key.verifies(&[DOMAIN, text.as_bytes()].concat(), &signature) {
+                return Err(wrong(
+                    "the auditor's signature is not over this text: it was changed after it was signed",
+                ));
+            }
+            Some(key)
+        }
+        _ => return Err(wrong("it names an auditor and carries the signature, or neither")),
+    };
+    let last = u64::from(account.steps).min(account.head_size.saturating_sub(1));
+    let fits = |&(first, end): &(u32, u32)| first > 0 && u64::from(end) <= last && end >= first - 1;
+    if !account.replayed.iter().all(fits) {
+        return Err(wrong("steps are replayed that the run does not have under this head"));
+    }
+    Ok((account, auditor))
+}
