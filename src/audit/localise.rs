@@ -184,8 +184,11 @@ impl Difference<'_> {
             0 => String::new(),
             count => {
                 let few: Vec<String> = micro_batches.iter().take(8).map(u32::to_string).collect();
-                let more =
-                    if count > few.len() { format!(" and {} more", count - few.len()) } else { String::new() };
+                let more = if count > few.len() {
+                    format!(" and {} more", count - few.len())
+                } else {
+                    String::new()
+                };
                 format!("; gradients of micro-batches {}{more} differ", few.join(", "))
             }
         };

@@ -17,8 +17,8 @@ mod weights;
 use std::time::{Duration, Instant};
 
 use crate::dispute::verdict::Verdict;
-use crate::engine::{Engine, EngineError};
 use crate::engine::session::Session;
+use crate::engine::{Engine, EngineError};
 use crate::observers::tally::Tally;
 use crate::program::step::MicroBatch;
 use crate::run::dir::Run;
@@ -118,6 +118,13 @@ fn audit_in(
         report.outcome = found.outcome;
         found.verdict
     });
+    let model = run.layout.model();
+    if report.outcome == Outcome::Matches
+        && let Some(error) = checked.damaged.iter().find(|error| error.path() == Some(&model))
+    {
+        report.outcome =
+            Outcome::Incomplete { what: format!("the released model cannot be checked: {error}") };
+    }
     report.not_checked.extend(plan.left_out(run.job.steps));
     if native {
         let why = "whether roundings are legal: this auditor rounded native products of its own, which have no proved bound; the \

@@ -1,13 +1,14 @@
 //! `tiebreak audit`.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::Instant;
 
 use clap::Subcommand;
 use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::engine::{EngineArgs, open};
+use super::limits::{Limits, left};
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random};
 use crate::audit::plan::{Choice, ReplayPlan, plan};
 use crate::audit::{
@@ -96,28 +97,6 @@ impl Options {
     }
 }
 
-/// What a replay may take.
-#[derive(clap::Args)]
-pub(super) struct Limits {
-    /// Refuse to start if more memory is needed, in MiB.
-    #[arg(long)]
-    max_memory: Option<u64>,
-    /// Stop after this many seconds and say what was not replayed.
-    #[arg(long)]
-    pub max_time: Option<u64>,
-}
-
-impl Limits {
-    /// Refuses a plan that needs too much memory.
-    pub fn check(&self, plan: &ReplayPlan) -> Result<(), Failure> {
-        if self.max_memory.is_none_or(|limit| plan.memory <= limit << 20) {
-            return Ok(());
-        }
-        let why = format!("a replay needs about {} of memory; raise --max-memory", bytes_text(plan.memory));
-        Err(Failure::new(Exit::Undecided, why))
-    }
-}
-
 fn parse_range(text: &str) -> Result<(u32, u32), String> {
     let wrong = || "the form is FIRST..LAST with 1 <= FIRST <= LAST".to_string();
     let (first, last) = text.split_once("..").ok_or_else(wrong)?;
@@ -157,8 +136,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     let Some(path) = args.run else { return Err(Failure::new(Exit::Usage, "a run's folder is needed")) };
     let options = args.options;
+    let (start, watch) = (Instant::now(), options.limits.watch());
     let public = options.trainer_key.as_deref().map(key::read_public).transpose()?;
-    let run = Run::open(&path)?.with_data(options.data.clone());
+    let run = options.limits.open(&path)?.with_data(options.data.clone());
     let mut checked = checks::always(&run, public.as_ref())?;
     if !options.weights.is_empty() {
         checks::weights(&run, &mut checked, &options.weights)?;
@@ -173,7 +153,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         return Err(Failure::new(Exit::Usage, format!("the head covers steps 1 to {last}")));
     }
     let plan = plan(&run, &checked.checkpoints, last, &choice);
-    options.limits.check(&plan)?;
+    options.limits.check_plan(&plan)?;
     let native = options.engine.native.is_some();
     if native && !run.job.rounding.as_ref().is_some_and(Rounding::is_paper) {
         let why = "--native is for runs whose job has rounding.preset = \"paper\"; every other run is audited exactly";
@@ -191,7 +171,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         printer.say(text);
     }
     let mut bar = Bar(printer.bar(plan.steps(), "steps"));
-    let limit = options.limits.max_time.map(Duration::from_secs);
+    // From here on the audit itself stops, with a report.
+    drop(watch);
+    let limit = left(options.limits.time(), start);
     let audit = if native { audit_natively } else { audit };
     let (report, verdict) = audit(&run, engine.as_mut(), checked, plan, limit, &mut bar)?;
     bar.0.finish_and_clear();

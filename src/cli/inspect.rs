@@ -4,10 +4,10 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
+use super::limits::Limits;
 use super::{CommandResult, Exit, Printer};
 use crate::commit::record::Record;
 use crate::job::initial::InitialOrigin;
-use crate::run::dir::Run;
 use crate::run::{RunError, transcript};
 
 /// Columns and rows of the curve on a terminal.
@@ -22,10 +22,13 @@ pub struct Args {
     /// Also write the curve as an SVG picture.
     #[arg(long)]
     svg: Option<PathBuf>,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let run = Run::open(&args.run)?;
+    let _watch = args.limits.watch();
+    let run = args.limits.open(&args.run)?;
     let (transcript, _) = transcript::read(&run.layout.transcript())?;
     let mut losses = Vec::new();
     let mut complete = false;

@@ -12,6 +12,7 @@ mod inspect;
 mod job;
 mod job_reference;
 mod key;
+mod limits;
 mod log;
 mod op;
 mod program;

@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::audit::Limits;
 use super::engine::{EngineArgs, open};
+use super::limits::Limits;
 use super::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::audit::plan::{Choice, plan};
 use crate::audit::{checks, differences, estimated_seconds, replay_to};
 use crate::engine::session::Session;
 use crate::job::Granularity;
-use crate::run::dir::Run;
 use crate::step::{gradient_root, replayed_micro_batch, replayed_step, scalars};
 
 /// Replay one step, or one micro-batch of it, and compare it with what the run commits.
@@ -35,7 +34,8 @@ pub struct Args {
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let run = Run::open(&args.run)?.with_data(args.data);
+    let _watch = args.limits.watch();
+    let run = args.limits.open(&args.run)?.with_data(args.data);
     let checked = checks::structure(&run, None)?;
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job.steps);
     if args.step == 0 || args.step > last {
@@ -50,7 +50,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         return Err(Failure::new(Exit::Usage, why));
     }
     let begin = plan(&run, &run.checkpoint_steps()?, args.step, &Choice::Range(args.step, args.step));
-    args.limits.check(&begin)?;
+    args.limits.check_plan(&begin)?;
     let mut engine = open(&args.engine)?;
     let seconds = estimated_seconds(&run, engine.as_mut(), false, &checked, &begin)?;
     printer.say(format!(
@@ -60,7 +60,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         bytes_text(begin.memory),
         engine.describe(),
     ));
-    if args.limits.max_time.is_some_and(|limit| seconds > limit as f64) {
+    if args.limits.time().is_some_and(|limit| seconds > limit.as_secs_f64()) {
         return Err(Failure::new(Exit::Undecided, "that is longer than --max-time allows"));
     }
     let mut session = Session::new(engine.as_mut(), Arc::new(run.program.clone()))?;

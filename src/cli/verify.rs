@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
+use super::limits::Limits;
 use super::{CommandResult, Exit, Failure, Printer, key};
 use crate::audit::checks;
-use crate::run::dir::Run;
 
 /// Check a run's structure, hashes and signature, in seconds, without replaying anything.
 #[derive(clap::Args)]
@@ -16,11 +16,14 @@ pub struct Args {
     /// The trainer's public key: a file or its text. Without it nobody knows who signed.
     #[arg(long)]
     trainer_key: Option<String>,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
-    let run = Run::open(&args.run)?;
+    let _watch = args.limits.watch();
+    let run = args.limits.open(&args.run)?;
     let checked = checks::always(&run, public.as_ref())?;
     let mut lines = vec![format!("run {}: {}", run.id, checked.signed)];
     lines.extend(checked.passed.iter().map(|line| format!("  ok: {line}")));
@@ -42,7 +45,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         }),
     );
     match wrong {
-        None => Ok(Exit::Match),
+        None => checked.damaged.into_iter().next().map_or(Ok(Exit::Match), |error| Err(error.into())),
         Some(what) => {
             Err(Failure::new(Exit::Diverges, format!("{what} (tiebreak audit writes the verdict)")))
         }

@@ -11,6 +11,7 @@ mod error;
 pub mod gradients;
 pub mod initial;
 pub mod job;
+pub mod limits;
 pub mod lock;
 pub mod paths;
 pub mod traces;
