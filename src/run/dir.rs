@@ -1,5 +1,6 @@
 //! A run as it lies on disk: what it is a run of, and what of it is there.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -340,17 +341,18 @@ impl Run {
             let digits = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
             digits.is_some_and(|d| d.len() >= width && d.bytes().all(|b| b.is_ascii_digit()))
         };
+        let numbers = 0..self.file.data.len();
+        let data: HashSet<String> = numbers
+            .flat_map(|number| [self.layout.data_file(number), self.layout.data_tree(number)])
+            .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+            .collect();
         let expected = |folder: &str, name: &str| match folder {
             "" => {
                 let program = name == "program.bin" && self.program_file.is_some();
                 let always = ["run.json", "job.toml", "transcript", "gradients", "model.safetensors", "lock"];
                 program || always.contains(&name)
             }
-            "data" => (0..self.file.data.len()).any(|number| {
-                [self.layout.data_file(number), self.layout.data_tree(number)]
-                    .iter()
-                    .any(|path| path.file_name().is_some_and(|expected| expected == name))
-            }),
+            "data" => data.contains(name),
             "heads" => numbered(name, "", 12, ""),
             "checkpoints" => numbered(name, "step-", 9, ".safetensors"),
             _ => numbered(name, "step-", 9, ""),
