@@ -335,7 +335,10 @@ fn error_after(folder: &Path, edit: impl Fn(&Run)) -> String {
     let checked = Run::open(&out).and_then(|run| checks::always(&run, Some(&key().public())));
     match checked {
         Err(error) => error.to_string(),
-        Ok(checked) => checked.inconsistent.expect("something is wrong").what,
+        Ok(checked) => match (checked.inconsistent, checked.damaged.first()) {
+            (Some(found), _) => found.what,
+            (None, damaged) => damaged.expect("something is wrong").to_string(),
+        },
     }
 }
 

@@ -7,19 +7,21 @@ mod common;
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
-use common::{gpt_job, key, sign, sign_again, step_mut, trained};
+use common::{files, gpt_job, key, sign, sign_again, step_mut, trained};
 use tiebreak::audit::checks::{self, Checked};
 use tiebreak::audit::plan::{Choice, plan};
-use tiebreak::audit::{Outcome, Silent, audit, step_of};
+use tiebreak::audit::{Outcome, Silent, audit, estimated_seconds, replay_to, step_of};
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::merkle;
 use tiebreak::commit::record::Record;
 use tiebreak::commit::tree_head::Head;
 use tiebreak::dispute::verdict::Outcome as VerdictOutcome;
 use tiebreak::engine::cpu::Cpu;
+use tiebreak::engine::session::Session;
 use tiebreak::run::dir::Run;
-use tiebreak::run::{RunError, transcript};
+use tiebreak::run::{RunError, initial, traces, transcript};
 
 const OTHER: Digest = Digest([9; 32]);
 
@@ -158,8 +160,9 @@ fn every_published_head_must_be_over_the_same_history() {
     // A head that the trainer did not sign is a damaged file and accuses nobody.
     let head = Head { run: run.id, size: 5, root: OTHER };
     fs::write(run.layout.head(5), head.to_note(None)).unwrap();
-    let unsigned = checks::always(&Run::open(&run.layout.root).unwrap(), None);
-    assert!(unsigned.is_err_and(|error| error.to_string().contains("it is not signed by the trainer's key")));
+    let unsigned = checks::always(&Run::open(&run.layout.root).unwrap(), None).unwrap();
+    assert!(unsigned.inconsistent.is_none());
+    assert!(unsigned.damaged[0].to_string().contains("it is not signed by the trainer's key"));
 }
 
 fn audited(run: &Run) -> (tiebreak::audit::Report, bool) {
@@ -273,6 +276,166 @@ fn a_state_that_changes_after_the_checks_accuses_nobody() {
     let outcome = audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent);
     let Err(error) = outcome else { panic!("the audit went on") };
     assert!(error.to_string().contains("it is not the state that record 4 commits"), "{error}");
+}
+
+/// What a trainer, or whoever keeps a run, may do to one file.
+fn damages() -> [(&'static str, fn(&Path)); 7] {
+    fn edit(path: &Path, edit: impl FnOnce(&mut Vec<u8>)) {
+        let mut bytes = fs::read(path).unwrap();
+        edit(&mut bytes);
+        fs::write(path, bytes).unwrap();
+    }
+    [
+        ("a byte appended", |path| edit(path, |bytes| bytes.push(7))),
+        ("missing", |path| fs::remove_file(path).unwrap()),
+        ("empty", |path| edit(path, Vec::clear)),
+        ("cut in half", |path| edit(path, |bytes| bytes.truncate(bytes.len() / 2))),
+        ("its first byte flipped", |path| edit(path, |bytes| bytes.iter_mut().take(1).for_each(|b| *b ^= 1))),
+        ("a byte in the middle flipped", |path| {
+            edit(path, |bytes| {
+                let middle = bytes.len() / 2;
+                bytes.iter_mut().skip(middle).take(1).for_each(|b| *b ^= 0x10);
+            });
+        }),
+        ("its last byte flipped", |path| {
+            edit(path, |bytes| bytes.iter_mut().last().into_iter().for_each(|b| *b ^= 1))
+        }),
+    ]
+}
+
+/// A trainer who cheats in step 1 and damages a file that nobody needs for it is convicted all the same.
+#[test]
+fn a_damaged_file_that_nobody_needs_hides_no_cheat() {
+    let folder = tempfile::tempdir().unwrap();
+    for granularity in ["microbatch", "operator"] {
+        let job = gpt_job(folder.path(), granularity, "");
+        let run = trained(&job, &folder.path().join(granularity), Some("operator@1"));
+        let layout = &run.layout;
+        let mut unneeded = vec![
+            layout.checkpoint(0),
+            layout.checkpoint(2),
+            layout.checkpoint(8),
+            layout.model(),
+            layout.head(4),
+            layout.gradients(),
+        ];
+        if granularity == "operator" {
+            unneeded.extend([layout.trace(1), layout.trace(2)]);
+        }
+        for path in unneeded {
+            let whole = fs::read(&path).unwrap();
+            for (damage, apply) in &damages()[..4] {
+                apply(&path);
+                let (report, verdict) = audited(&run);
+                let at = format!("{}: {damage}", path.display());
+                assert!(
+                    matches!(report.outcome, Outcome::Diverges { step: 1, .. }),
+                    "{at}: {:?}",
+                    report.outcome
+                );
+                assert!(verdict, "{at}");
+                fs::write(&path, &whole).unwrap();
+            }
+        }
+        for stray in ["checkpoints/step-3.safetensors", "heads/x", "traces/x", "x", "heads/000000000001x"] {
+            fs::write(layout.root.join(stray), "x").unwrap();
+        }
+        // Records that no head covers.
+        let mut transcript = fs::read(layout.transcript()).unwrap();
+        transcript.extend([9; 40]);
+        fs::write(layout.transcript(), transcript).unwrap();
+        let (report, verdict) = audited(&run);
+        assert!(
+            matches!(report.outcome, Outcome::Diverges { step: 1, .. }) && verdict,
+            "{:?}",
+            report.outcome
+        );
+        fs::remove_dir_all(layout.root.join("checkpoints")).unwrap();
+        assert!(audited(&run).1, "a folder that is not there is empty");
+    }
+}
+
+/// Of an honest run, damage is named: a checkpoint hides nothing, the released model is part of what was promised.
+#[test]
+fn damaged_files_of_an_honest_run_are_named() {
+    let (run, _folder) = finished("microbatch");
+    let append = damages()[0].1;
+    append(&run.layout.checkpoint(4));
+    let (report, _) = audited(&run);
+    assert_eq!((&report.outcome, &report.replayed[..]), (&Outcome::Matches, &[(1, 2), (3, 6), (7, 8)][..]));
+    let named = |report: &tiebreak::audit::Report, file: &str| {
+        report.not_checked.iter().any(|line| line.starts_with("a damaged file: ") && line.contains(file))
+    };
+    assert!(named(&report, "step-000000004"), "{:?}", report.not_checked);
+    append(&run.layout.model());
+    let (report, _) = audited(&run);
+    assert!(
+        matches!(&report.outcome, Outcome::Incomplete { what } if what.contains("model")),
+        "{:?}",
+        report.outcome
+    );
+    // Data that the plan needs is needed; where it does not, the audit goes on.
+    damages()[4].1(&run.layout.data_file(0));
+    let checked = check(&run).unwrap();
+    assert!(checked.damaged.iter().any(|error| error.path() == Some(&run.layout.data_file(0))));
+    let all = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+    assert!(audit(&run, &mut Cpu::new(1).unwrap(), checked, all, None, &mut Silent).is_err());
+}
+
+/// Everything that this crate's library does with a run of somebody else, whatever it comes to.
+fn every_entry_point(root: &Path) {
+    let Ok(run) = Run::open(root) else { return };
+    let (_, _, _) = (run.head_sizes(), run.checkpoint_steps(), run.unexpected_files());
+    let _ = (run.rounding_log(1), run.rounding_log(99), run.holds_data(), initial::state(&run));
+    let _ = traces::read(&run.program, &run.layout.trace(1));
+    if let Ok(mut dataset) = run.dataset() {
+        let _ = (run.batch(&mut dataset, 1), run.micro_batch(&mut dataset, 2, 1));
+    }
+    let _ = checks::structure(&run, None);
+    let Ok(mut checked) = checks::always(&run, Some(&key().public())) else { return };
+    let _ = (checked.step(0).is_ok(), checked.step(99).is_ok(), checked.step(u32::MAX).is_ok());
+    let _ = checked.step(1).map(|record| run.gradient_roots(record));
+    let note = checked.note.clone();
+    let _ = (checked.other_head(&run, &note), checked.other_head(&run, "x"));
+    let _ = checks::weights(&run, &mut checked, &[run.layout.model()]);
+    let mut cpu = Cpu::new(1).unwrap();
+    {
+        let mut session = Session::new(&mut cpu, Arc::new(run.program.clone())).unwrap();
+        let _ = (replay_to(&run, &checked, &mut session, 3), replay_to(&run, &checked, &mut session, 99));
+    }
+    // All the checkpoints that are there, damaged ones too, and steps that the head may not cover.
+    let checkpoints = run.checkpoint_steps().unwrap_or_default();
+    let plan = plan(&run, &checkpoints, run.job.steps, &Choice::Range(2, 3));
+    let _ = estimated_seconds(&run, &mut cpu, false, &checked, &plan);
+    let _ = audit(&run, &mut cpu, checked, plan, None, &mut Silent);
+}
+
+/// No library call panics on any run: every file damaged in every way, of honest and cheating trainers.
+#[test]
+fn no_call_panics_on_a_damaged_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "operator", "[rounding]\n");
+    let text =
+        fs::read_to_string(&job).unwrap().replace("steps = 8", "steps = 3").replace("every = 2", "every = 1");
+    fs::write(&job, text).unwrap();
+    let root = folder.path().join("run");
+    let run = trained(&job, &root, Some("operator@2"));
+    for (name, whole) in files(&root) {
+        // One of each kind of file is enough.
+        if name.to_string_lossy().contains("000000003") {
+            continue;
+        }
+        for (_, apply) in damages().into_iter().skip(1).step_by(2) {
+            apply(&root.join(&name));
+            every_entry_point(&root);
+            fs::write(root.join(&name), &whole).unwrap();
+        }
+    }
+    // A head that covers fewer steps than there are, each of them.
+    for size in (1..5).rev() {
+        sign_again(&run, |records| records.truncate(size));
+        every_entry_point(&root);
+    }
 }
 
 fn cheated(folder: &Path, cheat: &str) -> Run {

@@ -357,6 +357,44 @@ fn same_as_without_interruption(out: &str, key: &str, whole: &str) {
     assert_eq!(output(&["audit", out, "--trainer-key", &public, "--sample", "0.2"]).0, 0);
 }
 
+/// Whatever is wrong with a run, every command that reads one ends with an exit code of its own and a sentence.
+#[test]
+fn no_command_panics_on_a_damaged_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "microbatch", "[rounding]\n");
+    let text = std::fs::read_to_string(&job).unwrap().replace("steps = 8", "steps = 2");
+    std::fs::write(&job, text).unwrap();
+    let out = path(folder.path(), "run");
+    let run = trained(&job, Path::new(&out), None);
+    let (verdict, picture) = (path(folder.path(), "verdict.json"), path(folder.path(), "margins.svg"));
+    let every_command = |what: &str| {
+        for args in [
+            &["verify", &out][..],
+            &["audit", &out, "--engine", "cpu", "--verdict", &verdict],
+            &["replay", &out, "--step", "2", "--engine", "cpu"],
+            &["inspect", &out],
+            &["log", "inspect", &out, "--margins", &picture],
+            &["log", "inspect", &out, "--step", "2"],
+            &["compare", &out, &out, "--verdict", &verdict],
+            &["sample", &out, "--prompt", "a", "--length", "2"],
+        ] {
+            let (code, _, stderr) = output(args);
+            assert!(
+                (0..=4).contains(&code) && !stderr.contains("panicked"),
+                "{what}: {args:?}: {code} {stderr}"
+            );
+        }
+    };
+    for (name, whole) in files(Path::new(&out)) {
+        let path = Path::new(&out).join(&name);
+        std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+        every_command(&name.display().to_string());
+        std::fs::write(&path, &whole).unwrap();
+    }
+    sign_again(&run, |records| records.truncate(1));
+    every_command("a head over record 0 only");
+}
+
 #[test]
 fn a_program_is_exported_shown_drawn_and_trained() {
     let folder = tempfile::tempdir().unwrap();

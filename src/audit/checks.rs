@@ -39,6 +39,8 @@ pub struct Checked {
     pub passed: Vec<String>,
     /// Checks that were not made, and why, in words.
     pub not_checked: Vec<String>,
+    /// Files that are damaged or missing, and why: nothing that passed needed them. Whoever needs one meets the error again.
+    pub damaged: Vec<RunError>,
     /// Why a match of all that the head covers is none of the run, in words: there is no final record, or no released model.
     pub incomplete: Option<String>,
     /// Whether the head covers the final record, and the released model is its.
@@ -186,7 +188,7 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
     let (head, signed) = run.head(size, key)?;
     let note = disk::read_text(&run.layout.head(size), NOTE_MAX as u64)?;
     let path = run.layout.transcript();
-    let (mut transcript, _) = transcript::read(&path)?;
+    let mut transcript = transcript::read_first(&path, head.size)?;
     if (transcript.records.len() as u64) < head.size {
         let why = format!("the head covers {} records, {} are there", head.size, transcript.records.len());
         return Err(RunError::invalid(&path, why));
@@ -221,6 +223,7 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         checkpoints: Vec::new(),
         passed,
         not_checked: Vec::new(),
+        damaged: Vec::new(),
         incomplete: None,
         end_checked: false,
         unreached: None,
@@ -228,33 +231,43 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
     };
     for older in forks {
         // Only the trainer's signature tells a second history from a file that was damaged.
-        checked.other_head(run, &disk::read_text(&run.layout.head(older), NOTE_MAX as u64)?)?;
+        let note = older.and_then(|older| disk::read_text(&run.layout.head(older), NOTE_MAX as u64));
+        let error = note.and_then(|note| checked.other_head(run, &note)).err();
+        checked.damaged.extend(error);
     }
     Ok(checked)
 }
 
-/// Of the published heads of these sizes, ascending, those that are over another history than the latest one.
+/// Of the published heads of these sizes, ascending, those that are over another history than the latest one, and why others cannot
+/// be read.
 ///
 /// # Errors
-/// If a head is malformed or badly signed, or the latest is not over these records.
+/// If the latest head is malformed or badly signed, or not over these records.
 fn forks(
     run: &Run,
     sizes: &[u64],
     transcript: &Transcript,
     key: Option<&PublicKey>,
-) -> Result<Vec<u64>, RunError> {
+) -> Result<Vec<Result<u64, RunError>>, RunError> {
     let mut history = Frontier::default();
     let mut leaves = transcript.leaves.iter();
     let mut forks = Vec::new();
     for &older in sizes {
-        let (head, _) = run.head(older, key)?;
+        let head = match run.head(older, key) {
+            Ok((head, _)) => head,
+            Err(error) if Some(&older) == sizes.last() => return Err(error),
+            Err(error) => {
+                forks.push(Err(error));
+                continue;
+            }
+        };
         leaves.by_ref().take((older - history.size()) as usize).for_each(|leaf| history.push(*leaf));
         if history.root() != head.root {
-            forks.push(older);
+            forks.push(Ok(older));
         }
     }
     match (forks.last(), sizes.last()) {
-        (Some(fork), Some(latest)) if fork == latest => {
+        (Some(Ok(fork)), Some(latest)) if fork == latest => {
             let why = format!("the head of size {latest} is not over these records");
             Err(RunError::invalid(&run.layout.head(*latest), why))
         }
@@ -295,6 +308,8 @@ fn misplaced(run: &Run, index: usize, record: &Record) -> Option<&'static str> {
 /// # Errors
 /// If a file cannot be read, is malformed, or is not signed by `key`. What contradicts the run's own promises is in the result instead.
 pub fn always(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
+    let needed = run.state_memory().saturating_add(run.batch_memory().saturating_mul(2));
+    run.within_memory("the checks of states and batches", needed)?;
     let mut checked = structure(run, key)?;
     for check in [initial_state, scalars, batches, checkpoints, ending] {
         if checked.inconsistent.is_some() {
@@ -304,6 +319,9 @@ pub fn always(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
         }
         check(run, &mut checked)?;
     }
+    let damaged: Vec<String> =
+        checked.damaged.iter().map(|error| format!("a damaged file: {error}")).collect();
+    checked.not_checked.extend(damaged);
     checked.not_checked.push(match &run.file.challenge {
         None => "where the seed comes from: it was chosen by the trainer".to_string(),
         Some(challenge) => format!("where the challenge comes from: compare {challenge} with the one given"),
@@ -385,28 +403,29 @@ fn scalars(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Draws every batch again. Where the run holds no copy of its data, a batch whose bytes are not here is not checked.
+/// Draws every batch again. A batch whose bytes are damaged, or are not here because the run holds no copy of its data, is not
+/// checked.
 fn batches(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     let held = run.holds_data();
     let mut dataset = match run.dataset() {
         Ok(dataset) => dataset,
-        Err(error) if !held => {
+        Err(error) => {
             checked.not_checked.push(format!("batches: {error}"));
+            checked.damaged.extend(Some(error).filter(|_| held));
             return Ok(());
         }
-        Err(error) => return Err(error),
     };
     let last = (checked.transcript.records.len() as u32).min(run.job.steps + 1);
     let mut missing: Option<(u32, String)> = None;
     for step in 1..last {
         let batch = match run.batch(&mut dataset, step) {
             Ok(batch) => batch,
-            Err(error) if !held => {
+            Err(error) => {
                 let (count, _) = missing.get_or_insert((0, format!("step {step}: {error}")));
                 *count += 1;
+                checked.damaged.extend(Some(error).filter(|_| held && *count == 1));
                 continue;
             }
-            Err(error) => return Err(error),
         };
         if checked.step(step)?.batch != batch_digest(&run.program, &batch) {
             let what = "the batch is not the one that seed and data give";
@@ -436,9 +455,18 @@ fn checkpoints(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
             continue; // newer than the head
         };
         let promised = record.state();
-        let digests = tensor_digests(&table, &checkpoint::read(&path, &table)?);
-        if state_digest(&table, &digests) != promised {
-            return Err(RunError::invalid(&path, format!("it is not the state that record {step} commits")));
+        // The states between follow from the steps: a damaged checkpoint hides nothing.
+        match checkpoint::read(&path, &table) {
+            Ok(state) if state_digest(&table, &tensor_digests(&table, &state)) == promised => {}
+            Ok(_) => {
+                let why = format!("it is not the state that record {step} commits");
+                checked.damaged.push(RunError::invalid(&path, why));
+                continue;
+            }
+            Err(error) => {
+                checked.damaged.push(error);
+                continue;
+            }
         }
         if step != 0 || run.file.origin != InitialOrigin::Seed {
             checked.checkpoints.push(step);
@@ -473,6 +501,7 @@ fn promised_checkpoints(run: &Run, last: u32) -> Vec<u32> {
 /// # Errors
 /// If the checkpoint cannot be read, is malformed, or is not the state that its record commits.
 pub fn state_after(run: &Run, checked: &Checked, step: u32) -> Result<Vec<Vec<u8>>, RunError> {
+    run.within_memory("a state", run.state_memory())?;
     let path = run.layout.checkpoint(step);
     let state = if step == 0 { initial::state(run)? } else { checkpoint::read(&path, &run.program.state())? };
     let table = run.program.state();
@@ -510,10 +539,15 @@ fn ending(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     }
     let table = run.program.state();
     let released = &table[..run.program.released()];
-    let model = checkpoint::read(&path, released)?;
-    if StateRoots::of(released, &tensor_digests(released, &model)).0[..2] != roots.0[..2] {
+    let model = checkpoint::read(&path, released).and_then(|model| {
+        let same = StateRoots::of(released, &tensor_digests(released, &model)).0[..2] == roots.0[..2];
         let why = "the released model is not the final state's parameters and buffers";
-        return Err(RunError::invalid(&path, why));
+        if same { Ok(()) } else { Err(RunError::invalid(&path, why)) }
+    });
+    if let Err(error) = model {
+        checked.incomplete = Some(format!("the released model cannot be checked: {error}"));
+        checked.damaged.push(error);
+        return Ok(());
     }
     checked.end_checked = true;
     checked.passed.push("the final record and the released model agree".into());

@@ -103,23 +103,21 @@ pub fn plan(run: &Run, checkpoints: &[u32], last: u32, choice: &Choice) -> Repla
 /// Bytes that a replay of the run's steps needs: a step on the auditor's engine, or on the scalar reference when the engine's own
 /// memory is free again. Beside it lie the state before the step, the auditor's state after it, the step's batch twice, and what is
 /// kept of operators that somebody looks at: two traces, and the largest operator's tensors three times.
-fn memory(run: &Run) -> u64 {
+pub fn memory(run: &Run) -> u64 {
     let program = &run.program;
     let micro_batches = u64::from(program.micro_batches);
-    let batch: u64 = program.batch.iter().map(|tensor| tensor.ty().bytes() as u64).sum();
     let traced = run.job.commit.granularity == Granularity::Operator;
     let seen = if traced || run.job.rounding.is_some() { largest_operator(&program.micro) } else { 0 };
     let tiles = |graph: &Graph| -> u64 {
         graph.nodes.iter().map(|node| 128 + graph.tensor(node.output).bytes() as u64 / 128).sum()
     };
-    let graphs =
-        micro_batches * (tiles(&program.micro) + tiles(&program.accumulate)) + tiles(&program.update);
+    let graphs = micro_batches.saturating_mul(tiles(&program.micro) + tiles(&program.accumulate));
     let parts = [
         2 * state_bytes(&program.state()),
         step_bytes(program),
-        2 * micro_batches * batch,
+        run.batch_memory().saturating_mul(2),
         3 * seen,
-        if traced { 2 * graphs } else { 0 },
+        if traced { graphs.saturating_add(tiles(&program.update)).saturating_mul(2) } else { 0 },
     ];
     parts.into_iter().fold(0, u64::saturating_add)
 }

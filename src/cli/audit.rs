@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::Instant;
 
 use clap::Subcommand;
 use indicatif::ProgressBar;
@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::engine::{EngineArgs, open};
 use super::expect::Expectations;
+use super::limits::{Limits, left};
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, merge, random, verdict_file};
 use crate::audit::attachments::attachments;
 use crate::audit::plan::{Choice, ReplayPlan, plan};
@@ -110,28 +111,6 @@ impl Options {
     }
 }
 
-/// What a replay may take.
-#[derive(clap::Args)]
-pub(super) struct Limits {
-    /// Refuse to start if more memory is needed, in MiB.
-    #[arg(long)]
-    max_memory: Option<u64>,
-    /// Stop after this many seconds and say what was not replayed.
-    #[arg(long)]
-    pub max_time: Option<u64>,
-}
-
-impl Limits {
-    /// Refuses a plan that needs too much memory.
-    pub fn check(&self, plan: &ReplayPlan) -> Result<(), Failure> {
-        if self.max_memory.is_none_or(|limit| plan.memory <= limit << 20) {
-            return Ok(());
-        }
-        let why = format!("a replay needs about {} of memory; raise --max-memory", bytes_text(plan.memory));
-        Err(Failure::new(Exit::Undecided, why))
-    }
-}
-
 fn parse_range(text: &str) -> Result<(u32, u32), String> {
     let wrong = || "the form is FIRST..LAST with 1 <= FIRST <= LAST".to_string();
     let (first, last) = text.split_once("..").ok_or_else(wrong)?;
@@ -171,10 +150,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     let Some(path) = args.run else { return Err(Failure::new(Exit::Usage, "a run's folder is needed")) };
     let options = args.options;
+    let (start, watch) = (Instant::now(), options.limits.watch());
     let public = options.trainer_key.as_deref().map(key::read_public).transpose()?;
     // Read now: a key that cannot be read must not cost a replay.
     let signer = options.key.as_deref().map(key::read_private).transpose()?;
-    let run = Run::open(&path)?.with_data(options.data.clone());
+    let run = options.limits.open(&path)?.with_data(options.data.clone());
     let expected = options.expect.check(&run)?;
     let mut checked = checks::always(&run, public.as_ref())?;
     expected.note(&mut checked);
@@ -204,7 +184,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let mut engine: Box<dyn Engine> =
         if checked.inconsistent.is_some() { Box::new(Reference) } else { open(&options.engine)? };
     if checked.inconsistent.is_none() {
-        options.limits.check(&plan)?;
+        options.limits.check_plan(&plan)?;
         let seconds = estimated_seconds(&run, engine.as_mut(), native, &checked, &plan)?;
         let text = plan_text(&plan, &run, seconds, &engine.describe());
         if options.plan {
@@ -214,7 +194,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         printer.say(text);
     }
     let mut bar = Bar(printer.bar(plan.steps(), "steps"));
-    let limit = options.limits.max_time.map(Duration::from_secs);
+    // From here on the audit itself stops, with a report.
+    drop(watch);
+    let limit = left(options.limits.time(), start);
     let audit = if native { audit_natively } else { audit };
     let (report, verdict) = audit(&run, engine.as_mut(), checked, plan, limit, &mut bar)?;
     bar.0.finish_and_clear();

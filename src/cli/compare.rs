@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use super::expect::settings_that_differ;
+use super::limits::Limits;
 use super::{CommandResult, Exit, Printer, verdict_file};
 use crate::audit::checks::{self, Checked};
 use crate::audit::step_of;
@@ -24,6 +25,8 @@ pub struct Args {
     /// Write the verdict here, if these are two signed histories of one run.
     #[arg(long, default_value = "verdict.json")]
     verdict: PathBuf,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 /// What two runs have in common.
@@ -39,7 +42,8 @@ enum Comparison {
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let runs = [Run::open(&args.first)?, Run::open(&args.second)?];
+    let _watch = args.limits.watch();
+    let runs = [args.limits.open(&args.first)?, args.limits.open(&args.second)?];
     let checked = [checks::structure(&runs[0], None)?, checks::structure(&runs[1], None)?];
     let comparison = compared(&runs, &checked)?;
     let (mut text, mut value, mut exit) = told(&comparison);
@@ -108,6 +112,7 @@ fn tensor_that_differs(runs: &[Run; 2], step: u32) -> Result<Option<String>, Run
     if !paths.iter().all(|path| path.exists()) {
         return Ok(None);
     }
+    runs[0].within_memory("two states", runs[0].state_memory())?;
     let first = tensor_digests(&table, &checkpoint::read(&paths[0], &table)?);
     let second = tensor_digests(&table, &checkpoint::read(&paths[1], &table)?);
     let differs = table.iter().zip(first.iter().zip(&second)).find(|(_, (x, y))| x != y);

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
+use super::limits::Limits;
 use super::{CommandResult, Exit, Printer};
 use crate::commit::merkle;
 use crate::commit::record::Record;
@@ -24,10 +25,13 @@ pub struct Args {
     /// Also write the curve as an SVG picture.
     #[arg(long)]
     svg: Option<PathBuf>,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let run = Run::open(&args.run)?;
+    let _watch = args.limits.watch();
+    let run = args.limits.open(&args.run)?;
     // Listed first: a trainer may publish heads meanwhile, over records that are not read here.
     let heads = run.head_sizes()?;
     let (transcript, _) = transcript::read(&run.layout.transcript())?;

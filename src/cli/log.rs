@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::engine::{EngineArgs, open};
 use super::job::JobArgs;
+use super::limits::Limits;
 use super::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::audit::{checks, replay_to};
 use crate::engine::cpu::Cpu;
@@ -61,6 +62,8 @@ struct Inspect {
     #[arg(long)]
     margins: Option<PathBuf>,
     #[command(flatten)]
+    limits: Limits,
+    #[command(flatten)]
     engine: EngineArgs,
 }
 
@@ -96,14 +99,16 @@ struct Row {
 }
 
 fn inspect(printer: Printer, args: &Inspect) -> CommandResult {
-    let run = Run::open(&args.run)?;
+    let _watch = args.limits.watch();
+    let run = args.limits.open(&args.run)?;
     if run.job.rounding.is_none() {
         return Err(Failure::new(Exit::Usage, "this run is of the exact profile: it has no rounding log"));
     }
     let checked = checks::always(&run, None)?;
-    let step = args.step.unwrap_or(run.job.steps);
-    if step == 0 || step > run.job.steps {
-        return Err(Failure::new(Exit::Usage, format!("the run has steps 1 to {}", run.job.steps)));
+    let last = (checked.transcript.records.len() as u32 - 1).min(run.job.steps);
+    let step = args.step.unwrap_or(last);
+    if step == 0 || step > last {
+        return Err(Failure::new(Exit::Usage, format!("the head covers steps 1 to {last}")));
     }
     let log = run.rounding_log(step)?;
     let committed = checked.step(step)?.log == Some(log.root());

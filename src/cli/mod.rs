@@ -13,6 +13,7 @@ mod inspect;
 mod job;
 mod job_reference;
 mod key;
+mod limits;
 mod log;
 mod merge;
 mod op;

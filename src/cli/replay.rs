@@ -1,17 +1,16 @@
 //! `tiebreak replay`.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde_json::json;
 
-use super::audit::{Limits, exit, headline, outcome_exit, outcome_text};
+use super::audit::{exit, headline, outcome_exit, outcome_text};
 use super::engine::{EngineArgs, open};
+use super::limits::Limits;
 use super::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::audit::plan::{Choice, plan};
 use crate::audit::{Silent, audit, checks, estimated_seconds, micro_batch};
 use crate::job::Granularity;
-use crate::run::dir::Run;
 
 /// Replay one step, or one micro-batch of it, and compare it with what the run commits.
 #[derive(clap::Args)]
@@ -33,7 +32,8 @@ pub struct Args {
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let run = Run::open(&args.run)?.with_data(args.data);
+    let _watch = args.limits.watch();
+    let run = args.limits.open(&args.run)?.with_data(args.data);
     let checked = checks::structure(&run, None)?;
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job.steps);
     if args.step == 0 || args.step > last {
@@ -48,7 +48,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         return Err(Failure::new(Exit::Usage, why));
     }
     let begin = plan(&run, &run.checkpoint_steps()?, args.step, &Choice::Range(args.step, args.step));
-    args.limits.check(&begin)?;
+    args.limits.check_plan(&begin)?;
     let mut engine = open(&args.engine)?;
     let seconds = estimated_seconds(&run, engine.as_mut(), false, &checked, &begin)?;
     printer.say(format!(
@@ -58,7 +58,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         bytes_text(begin.memory),
         engine.describe(),
     ));
-    if args.limits.max_time.is_some_and(|limit| seconds > limit as f64) {
+    if args.limits.time().is_some_and(|limit| seconds > limit.as_secs_f64()) {
         return Err(Failure::new(Exit::Undecided, "that is longer than --max-time allows"));
     }
     if let Some(index) = args.microbatch {
@@ -67,7 +67,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         printer.result(text, &json!({ "step": args.step, "microbatch": index, "outcome": outcome }));
         return Ok(outcome_exit(&outcome));
     }
-    let limit = args.limits.max_time.map(Duration::from_secs);
+    let limit = args.limits.time();
     let (report, verdict) = audit(&run, engine.as_mut(), checked, begin, limit, &mut Silent)?;
     let mut text = headline(&report);
     if verdict.is_some() {

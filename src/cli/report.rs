@@ -45,7 +45,7 @@ impl From<RunError> for Failure {
     fn from(error: RunError) -> Failure {
         let exit = match error {
             RunError::Malformed { .. } => Exit::Malformed,
-            RunError::Io { .. } => Exit::Undecided,
+            RunError::Io { .. } | RunError::Limit(_) => Exit::Undecided,
             RunError::Job(_) | RunError::Refused(_) => Exit::Usage,
         };
         Failure::new(exit, error)

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::engine::{EngineArgs, open};
+use super::limits::Limits;
 use super::{CommandResult, Exit, Failure, Printer, random};
 use crate::arith::DType;
 use crate::arith::philox::philox4x32_10;
@@ -14,7 +15,6 @@ use crate::program::graph::TensorType;
 use crate::program::models::Model;
 use crate::program::step::inference_graph;
 use crate::run::checkpoint;
-use crate::run::dir::Run;
 
 /// Write text with a trained byte-level model.
 #[derive(clap::Args)]
@@ -34,10 +34,13 @@ pub struct Args {
     seed: Option<u64>,
     #[command(flatten)]
     engine: EngineArgs,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let run = Run::open(&args.run)?;
+    let _watch = args.limits.watch();
+    let run = args.limits.open(&args.run)?;
     let Some(job) = run.job.model() else {
         let why = "the run's program is a file, which says nothing of how a model writes; only runs of a model kind can be sampled";
         return Err(Failure::new(Exit::Usage, why));
@@ -51,6 +54,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let seed = args.seed.map_or_else(|| random().map(u64::from_le_bytes), Ok)?;
     let table = run.program.state();
     let parameters = &table[..run.program.released()];
+    run.within_memory("the model", run.state_memory())?;
     let state = checkpoint::read(&run.layout.model(), parameters)?;
     let mut engine = open(&args.engine)?;
     let engine = engine.as_mut();

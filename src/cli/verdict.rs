@@ -7,10 +7,11 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::engine::{EngineArgs, open};
+use super::limits::Limits;
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, verdict_file};
 use crate::audit::evidence::disclosed_tile;
 use crate::audit::rounding::reference_outcome;
-use crate::audit::{self, checks, replay_to};
+use crate::audit::{self, checks, plan, replay_to};
 use crate::commit::record::Record;
 use crate::commit::tensor::TILE_BYTES;
 use crate::commit::tree_head::Signed;
@@ -63,6 +64,8 @@ struct Check {
     /// The files of weights that the run begins from, in the job's order, for a verdict on its initial state.
     #[arg(long)]
     weights: Vec<PathBuf>,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 #[derive(clap::Args)]
@@ -106,7 +109,10 @@ fn read(file: &Path) -> Result<(Verdict, u64), Failure> {
 
 fn check(printer: Printer, args: Check) -> CommandResult {
     let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
+    let _watch = args.limits.watch();
     let (verdict, size) = read(&args.file)?;
+    // What is wrong with a verdict that has no such number is found below.
+    args.limits.check("the check of this verdict", verdict.memory().unwrap_or(0))?;
     let examination = verdict.examine(public.as_ref());
     let kind = verdict.claim.kind();
     let mut lines = vec![format!("{kind} verdict, {}", bytes_text(size))];
@@ -137,13 +143,16 @@ fn check(printer: Printer, args: Check) -> CommandResult {
                 };
                 Failure::new(Exit::Usage, why)
             })?;
-            let run = Run::open(&path)?.with_data(args.data);
+            let run = args.limits.open(&path)?.with_data(args.data);
             if run.id != id {
                 return Err(Failure::new(Exit::Usage, format!("{} is another run", path.display())));
             }
             let (convicts, text) = match step {
                 0 => weights_verdict(&run, &args.weights)?,
-                step => step_verdict(printer, &run, &verdict, step, public.as_ref())?,
+                step => {
+                    args.limits.check("a replay", plan::memory(&run))?;
+                    step_verdict(printer, &run, &verdict, step, public.as_ref())?
+                }
             };
             (convicts, Some(step), text)
         }

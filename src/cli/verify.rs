@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::expect::Expectations;
+use super::limits::Limits;
 use super::{CommandResult, Exit, Failure, Printer, key};
 use crate::audit::attachments::{Attachments, attachments};
 use crate::audit::checks;
-use crate::run::dir::Run;
 
 /// Check a run's structure, hashes and signature, in seconds, without replaying anything.
 #[derive(clap::Args)]
@@ -23,11 +23,14 @@ pub struct Args {
     prefix: bool,
     #[command(flatten)]
     expect: Expectations,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
-    let run = Run::open(&args.run)?;
+    let _watch = args.limits.watch();
+    let run = args.limits.open(&args.run)?;
     let expected = args.expect.check(&run)?;
     let mut checked = checks::always(&run, public.as_ref())?;
     expected.note(&mut checked);
@@ -69,8 +72,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             let why = format!("{} files are not what the records commit", beside.damaged.len());
             Err(Failure::new(Exit::Malformed, why))
         }
-        None if incomplete.is_some() => Ok(Exit::Undecided),
-        None => Ok(Exit::Match),
+        None => match checked.damaged.into_iter().next() {
+            Some(error) => Err(error.into()),
+            None if incomplete.is_some() => Ok(Exit::Undecided),
+            None => Ok(Exit::Match),
+        },
         Some(what) => {
             Err(Failure::new(Exit::Diverges, format!("{what} (tiebreak audit writes the verdict)")))
         }

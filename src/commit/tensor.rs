@@ -11,6 +11,7 @@ use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_ro
 
 use super::codec::Encoder;
 use super::digest::{Digest, hash};
+use crate::arith::words::bytes_of;
 use crate::parallel;
 use crate::program::graph::TensorType;
 
@@ -38,6 +39,18 @@ pub fn digest_from_root(ty: &TensorType, root: &[u8; 32]) -> Digest {
 pub fn digest(ty: &TensorType, bytes: &[u8]) -> Digest {
     debug_assert_eq!(ty.bytes(), bytes.len(), "canonical bytes have the type's length");
     digest_from_root(ty, &root(bytes))
+}
+
+/// Elements that [`digest_by`] has in memory at a time.
+const PIECE: usize = 1 << 20;
+
+/// The digest of a tensor of elements of four bytes that is made piece by piece: `words` gives so many elements from one on.
+pub fn digest_by(ty: &TensorType, mut words: impl FnMut(usize, usize) -> Vec<u32>) -> Digest {
+    let mut hasher = blake3::Hasher::new();
+    for first in (0..ty.len()).step_by(PIECE) {
+        hasher.update(&bytes_of(&words(first, PIECE.min(ty.len() - first))));
+    }
+    digest_from_root(ty, hasher.finalize().as_bytes())
 }
 
 /// The BLAKE3 root of bytes, on all threads of the current pool.

@@ -21,10 +21,10 @@ use crate::job::identity::{Identity, RunSummary, other_contract, philox_key, pro
 use crate::job::initial::{Expected, InitialOrigin};
 use crate::job::manifest::DataError;
 use crate::job::manifest::{self, FileManifest, FileSlices, files_root};
-use crate::job::{Granularity, Job};
+use crate::job::{Granularity, JOB_MAX, Job};
 use crate::program::graph::{TensorId, TensorType};
 use crate::program::phase::Phase;
-use crate::program::step::{Program, StateTensor};
+use crate::program::step::{Program, StateTensor, state_bytes};
 
 /// The most bytes of a batch that a check draws again.
 const BATCH_BYTES_MAX: u64 = 1 << 30;
@@ -112,13 +112,36 @@ impl Verdict {
         })
     }
 
-    pub(super) fn context(&self, key: Option<&PublicKey>) -> Result<Context, Malformed> {
-        if let Some(why) = other_contract(&self.run.contract) {
-            return Err(wrong(why));
+    /// Bytes of tensors that a check makes, from the numbers of the verdict's job, whose program is made and nothing else: the initial
+    /// state, or a step's batch. Whoever has less memory than that leaves the check to others.
+    ///
+    /// # Errors
+    /// If the job or the program is malformed.
+    pub fn memory(&self) -> Result<u64, Malformed> {
+        let (_, program) = self.program()?;
+        Ok(match &self.claim {
+            Claim::Initial => state_bytes(&program.state()),
+            Claim::Batch { .. } => batch_bytes(&program),
+            _ => 0,
+        })
+    }
+
+    /// The job, and its program.
+    fn program(&self) -> Result<(Job, Program), Malformed> {
+        if self.job.len() as u64 > JOB_MAX {
+            return Err(Malformed::TooLarge { what: "job", limit: JOB_MAX });
         }
         let job = Job::parse("job", &self.job).map_err(|error| wrong(error.to_string()))?;
         let file = self.program.as_ref().map(|program| program.0.as_slice());
         let program = job.program(file).map_err(|error| wrong(error.to_string()))?;
+        Ok((job, program))
+    }
+
+    pub(super) fn context(&self, key: Option<&PublicKey>) -> Result<Context, Malformed> {
+        if let Some(why) = other_contract(&self.run.contract) {
+            return Err(wrong(why));
+        }
+        let (job, program) = self.program()?;
         if program_digest(&program) != self.run.program {
             return Err(wrong("the program digest is not that of the job"));
         }
@@ -387,9 +410,7 @@ impl Context {
         if files_root(files) != self.data {
             return Err(wrong("the manifest is not that of the run's data"));
         }
-        let elements: u64 =
-            (self.program.batch.iter()).map(|t| t.shape.iter().map(|&d| u64::from(d)).product::<u64>()).sum();
-        if elements.saturating_mul(4 * u64::from(self.program.micro_batches)) > BATCH_BYTES_MAX {
+        if batch_bytes(&self.program) > BATCH_BYTES_MAX {
             return Err(Malformed::TooLarge { what: "batch", limit: BATCH_BYTES_MAX });
         }
         let failed = |error: DataError| wrong(error.to_string());
@@ -403,6 +424,13 @@ impl Context {
         let same = batch_digest(&self.program, &batch) == step.batch;
         Ok(shown(step.step, same, "the record's batch", "the one that seed and data give"))
     }
+}
+
+/// Bytes of a step's batch.
+fn batch_bytes(program: &Program) -> u64 {
+    let elements = |shape: &[u32]| shape.iter().fold(4, |n: u64, &d| n.saturating_mul(u64::from(d)));
+    let bytes = program.batch.iter().map(|tensor| elements(&tensor.shape)).fold(0, u64::saturating_add);
+    bytes.saturating_mul(u64::from(program.micro_batches))
 }
 
 /// Whether `subject` is the `predicate` that an honest one is.

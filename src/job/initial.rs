@@ -8,7 +8,6 @@ use super::Job;
 use super::data::safetensors::{PREAMBLE, header_len, place};
 use super::element::Element;
 use super::manifest::{self, DataError, DataFile, FileManifest};
-use crate::arith::words::bytes_of;
 use crate::commit::codec::Encoder;
 use crate::commit::digest::{Digest, hash};
 use crate::commit::proven::ProvenRecord;
@@ -17,6 +16,7 @@ use crate::commit::state::{StateRoots, state_digest};
 use crate::commit::tree_head::Head;
 use crate::commit::{Malformed, tensor};
 use crate::program::init;
+use crate::program::models::Init;
 use crate::program::step::{Program, StateTensor};
 
 /// A finished run that another one goes on from.
@@ -170,13 +170,13 @@ pub fn weights_element(file: &mut DataFile, tensor: &StateTensor, element: u64) 
     words.first().copied().ok_or_else(|| wrong(&path, "it is no float".into()))
 }
 
-/// The state digest of init(seed), one tensor in memory at a time; `key` is the seed's Philox key.
+/// The state digest of init(seed), a piece of a tensor in memory at a time; `key` is the seed's Philox key.
 pub fn seeded_digest(program: &Program, key: [u32; 2]) -> Digest {
-    let table = program.state();
-    let digests: Vec<Digest> = (0..table.len())
-        .map(|i| {
-            let words = init::state_tensor(program, key, i);
-            tensor::digest(&table[i].ty(), &bytes_of(&words))
+    let (table, inits): (Vec<StateTensor>, Vec<Init>) = program.state_with_init().into_iter().unzip();
+    let digests: Vec<Digest> = (0..)
+        .zip(table.iter().zip(inits))
+        .map(|(index, (tensor, init))| {
+            tensor::digest_by(&tensor.ty(), |first, count| init::elements(key, index, [first, count], init))
         })
         .collect();
     state_digest(&table, &digests)
@@ -185,7 +185,7 @@ pub fn seeded_digest(program: &Program, key: [u32; 2]) -> Digest {
 /// The root of an optimizer's slots before the first step.
 fn zero_slots(program: &Program) -> Digest {
     let table = program.state();
-    let digests: Vec<Digest> =
-        table.iter().map(|tensor| tensor::digest(&tensor.ty(), &vec![0; tensor.ty().bytes()])).collect();
+    let zeros = |tensor: &StateTensor| tensor::digest_by(&tensor.ty(), |_, count| vec![0; count]);
+    let digests: Vec<Digest> = table.iter().map(zeros).collect();
     StateRoots::of(&table, &digests).0[2]
 }

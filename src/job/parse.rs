@@ -21,6 +21,9 @@ const BATCH_MAX: u64 = 1 << 24;
 /// The most micro-batches of a step whose operators are committed: every one has a trace of its own.
 const TRACED_MICRO_BATCHES_MAX: u32 = 256;
 
+/// The most characters of a line that an error shows.
+const SHOWN_MAX: usize = 120;
+
 /// What is wrong with a job, with file, line and key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -100,6 +103,7 @@ impl Job {
         let parsed: JobText = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| line_at(text, span.start));
             let source = text.lines().nth(line - 1).unwrap_or("").trim();
+            let source: String = source.chars().take(SHOWN_MAX).collect();
             JobError(format!("{name}:{line}: {} (in `{source}`)", error.message()))
         })?;
         let checked = parsed.job().and_then(|job| match error(&job) {

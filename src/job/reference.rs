@@ -186,7 +186,7 @@ const TOP: &[Key] = &[
         "Parameters that training leaves as they are: names, in which `*` stands for any characters.",
     )
     .not_with("program")
-    .rule("each matches a parameter, and one is left to train"),
+    .rule("each matches a parameter, at most 256 have a `*`, and one parameter is left to train"),
     key(
         "program",
         Text,

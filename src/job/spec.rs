@@ -316,6 +316,11 @@ impl DigitsSpec {
     }
 }
 
+/// The most names of frozen parameters that have a `*`: each is compared with every name of the model.
+const PATTERNS_MAX: usize = 256;
+/// The most bytes of one that has. No model has longer names.
+const PATTERN_BYTES_MAX: usize = 256;
+
 /// Whether a pattern, in which `*` stands for any characters, is the name.
 fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
@@ -333,12 +338,20 @@ impl ModelJob {
     /// The names of the frozen parameters.
     ///
     /// # Errors
-    /// If a pattern matches no parameter, or every parameter is frozen.
+    /// If a pattern matches no parameter, too many are no plain names, or every parameter is frozen.
     pub fn frozen_names(&self) -> Result<HashSet<String>, String> {
+        if self.frozen.iter().filter(|pattern| pattern.contains('*')).count() > PATTERNS_MAX {
+            return Err(format!("at most {PATTERNS_MAX} names may have a `*`"));
+        }
         let names: Vec<String> = self.model.parameters().into_iter().map(|p| p.name).collect();
+        let plain: HashSet<&String> = names.iter().collect();
         let mut frozen = HashSet::new();
         for pattern in &self.frozen {
-            let found: Vec<&String> = names.iter().filter(|name| matches(pattern, name)).collect();
+            let found: Vec<&String> = match pattern.contains('*') {
+                false => plain.get(pattern).copied().into_iter().collect(),
+                true if pattern.len() > PATTERN_BYTES_MAX => Vec::new(),
+                true => names.iter().filter(|name| matches(pattern, name)).collect(),
+            };
             if found.is_empty() {
                 let some = names.iter().take(8).map(String::as_str).collect::<Vec<_>>().join(", ");
                 return Err(format!("no parameter is named {pattern:?}; the model has {some}, ..."));

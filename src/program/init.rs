@@ -32,7 +32,12 @@ pub fn element(seed: [u32; 2], parameter: u32, i: u64, init: Init) -> u32 {
 /// Tensor `index` of the initial state, in the order of [`Program::state`]: binary32 patterns, row-major.
 pub fn state_tensor(program: &Program, seed: [u32; 2], index: usize) -> Vec<u32> {
     let (tensor, init) = program.state_with_init().swap_remove(index);
-    parallel::map(tensor.ty().len(), |i| element(seed, index as u32, i as u64, init))
+    elements(seed, index as u32, [0, tensor.ty().len()], init)
+}
+
+/// The elements of the `parameter`-th entry of a table from `first` on, `count` of them.
+pub fn elements(seed: [u32; 2], parameter: u32, [first, count]: [usize; 2], init: Init) -> Vec<u32> {
+    parallel::map(count, |i| element(seed, parameter, (first + i) as u64, init))
 }
 
 /// The initial training state.

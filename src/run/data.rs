@@ -9,13 +9,16 @@ use flate2::bufread::MultiGzDecoder;
 use super::disk;
 use super::error::RunError;
 use super::job_files::{self, JobFiles};
+use super::limits::machine_memory;
 use crate::job::Job;
 use crate::job::data::Dataset;
 use crate::job::manifest::{DataFile, FileManifest, GroupTree, Source};
 use crate::program::step::Program;
 
-/// The most bytes that a `.gz` file may hold: before there is a run they are kept in memory.
+/// The most bytes that a `.gz` file may hold.
 const UNPACKED_MAX: u64 = 1 << 32;
+/// The part of this machine's memory that the `.gz` files of a job may fill together: before there is a run they are kept there.
+const UNPACKED_PART: u64 = 4;
 /// The steps of a run whose batches are drawn before it begins, the first and the last among them.
 const SAMPLED_STEPS: u32 = 4;
 
@@ -53,13 +56,17 @@ pub fn contents(path: &Path) -> Result<Box<dyn Read>, RunError> {
     })
 }
 
-/// The same, to be read anywhere: what was packed, from memory.
-fn source(path: &Path) -> Result<Box<dyn Source>, RunError> {
+/// The same, to be read anywhere: what was packed, from memory. `len`: its bytes, of at most `left` that may be kept.
+fn source(path: &Path, len: u64, left: &mut u64) -> Result<Box<dyn Source>, RunError> {
     if !is_packed(path) {
         return Ok(Box::new(disk::open(path)?));
     }
-    let mut bytes = Vec::new();
-    contents(path)?.read_to_end(&mut bytes).map_err(unreadable(path))?;
+    *left = left.checked_sub(len).ok_or_else(|| {
+        let why = "the .gz files hold more than a part of this machine's memory; unpack them and name the files without .gz";
+        RunError::Limit(format!("{}: {why}", path.display()))
+    })?;
+    let mut bytes = Vec::with_capacity(len as usize);
+    contents(path)?.take(len).read_to_end(&mut bytes).map_err(unreadable(path))?;
     Ok(Box::new(Cursor::new(bytes)))
 }
 
@@ -112,6 +119,7 @@ impl JobData {
     /// # Errors
     /// If a file lies where the job may not reach, is a private key, cannot be read, is malformed, or does not fit the job's program.
     pub fn open(reach: &JobFiles, job: &Job, program: &Program) -> Result<JobData, RunError> {
+        let mut left = machine_memory() / UNPACKED_PART;
         let (mut sources, mut manifests, mut files) = (Vec::new(), Vec::new(), Vec::new());
         for (key, path) in job.data.files.named() {
             let path = reach.path(key, path)?;
@@ -121,7 +129,12 @@ impl JobData {
             }
             job_files::refuse_private_key(&path, contents(&path)?)?;
             let (manifest, tree) = manifest(&path)?;
-            files.push(DataFile::new(path.clone(), manifest.clone(), tree.clone(), source(&path)?));
+            files.push(DataFile::new(
+                path.clone(),
+                manifest.clone(),
+                tree.clone(),
+                source(&path, manifest.bytes, &mut left)?,
+            ));
             manifests.push(manifest);
             sources.push((path, tree));
         }

@@ -1,5 +1,6 @@
 //! A run as it lies on disk: what it is a run of, and what of it is there.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::disk;
 use super::error::RunError;
+use super::limits::machine_memory;
 use super::paths::RunPaths;
 use super::{data, gradients};
 use crate::commit::digest::Digest;
@@ -20,7 +22,7 @@ use crate::job::initial::InitialOrigin;
 use crate::job::manifest::{self, FileManifest, files_root};
 use crate::job::{JOB_MAX, Job};
 use crate::program::encoding::PROGRAM_MAX;
-use crate::program::step::{MicroBatch, Program};
+use crate::program::step::{MicroBatch, Program, state_bytes};
 use crate::rounding::log::{Log, index_bytes_max};
 
 /// The most bytes of `run.json`.
@@ -96,6 +98,8 @@ pub struct Run {
     pub seed: Digest,
     /// Where data files are that the run does not hold.
     data_from: Vec<PathBuf>,
+    /// The most bytes of memory that reading the run may take.
+    memory: u64,
 }
 
 impl Run {
@@ -113,12 +117,10 @@ impl Run {
                 root.display()
             )));
         }
-        // Only runs of the logged profile have logs.
-        let logs = Some(layout.logs()).filter(|folder| fs::symlink_metadata(folder).is_ok());
-        let folders = [layout.data(), layout.heads(), layout.checkpoints(), layout.traces()];
-        for folder in folders.into_iter().chain(logs) {
-            let kind = fs::symlink_metadata(&folder).map_err(RunError::io(&folder))?;
-            if !kind.is_dir() {
+        // A folder that is not there is an empty one.
+        let folders = [layout.data(), layout.heads(), layout.checkpoints(), layout.traces(), layout.logs()];
+        for folder in folders {
+            if fs::symlink_metadata(&folder).is_ok_and(|kind| !kind.is_dir()) {
                 return Err(RunError::invalid(&folder, "a folder is wanted (links are not followed)"));
             }
         }
@@ -165,8 +167,51 @@ impl Run {
         let Identity { seed, computation, run: id } =
             file.summary().identity(&job, job_text).map_err(|why| RunError::invalid(&path, why))?;
         let job_text = job_text.to_string();
-        let data_from = Vec::new();
-        Ok(Run { layout, file, job_text, job, program, program_file, id, computation, seed, data_from })
+        let (data_from, memory) = (Vec::new(), machine_memory());
+        Ok(Run {
+            layout,
+            file,
+            job_text,
+            job,
+            program,
+            program_file,
+            id,
+            computation,
+            seed,
+            data_from,
+            memory,
+        })
+    }
+
+    /// The run, read within so many bytes of memory: those of this machine unless somebody says otherwise.
+    pub fn with_memory(mut self, bytes: u64) -> Run {
+        self.memory = bytes;
+        self
+    }
+
+    /// Refuses what takes more memory than reading the run may: found from the job's numbers, before anything is made.
+    ///
+    /// # Errors
+    /// If it does.
+    pub fn within_memory(&self, what: &str, bytes: u64) -> Result<(), RunError> {
+        if bytes <= self.memory {
+            return Ok(());
+        }
+        let limit = self.memory;
+        Err(RunError::Limit(format!(
+            "{what}: {bytes} bytes of memory are needed, the limit is {limit}; raise --max-memory"
+        )))
+    }
+
+    /// Bytes that a state takes while its file is read: the file, and its tensors.
+    pub fn state_memory(&self) -> u64 {
+        state_bytes(&self.program.state()).saturating_mul(2)
+    }
+
+    /// Bytes of a step's batch.
+    pub fn batch_memory(&self) -> u64 {
+        let tensors = self.program.batch.iter().map(|tensor| tensor.ty().bytes() as u64);
+        tensors.fold(0, u64::saturating_add).saturating_mul(u64::from(self.program.micro_batches))
     }
 
     /// The run, whose data files may also be in these folders, by the names that they have in a run or in the job.
@@ -256,23 +301,15 @@ impl Run {
         Ok(dataset.micro_batch(&self.program, self.key(), step, micro)?)
     }
 
-    /// The sizes of all published heads, ascending.
+    /// The sizes of all published heads, ascending. What has not a head's name is passed over: [`Run::unexpected_files`] lists it.
     ///
     /// # Errors
-    /// If the folder cannot be read, or holds anything but heads.
+    /// If the folder cannot be read, or holds too many heads.
     pub fn head_sizes(&self) -> Result<Vec<u64>, RunError> {
         let folder = self.layout.heads();
         let mut sizes = Vec::new();
-        for entry in fs::read_dir(&folder).map_err(RunError::io(&folder))? {
-            let name = entry.map_err(RunError::io(&folder))?.file_name();
-            let name = name.to_string_lossy();
-            if name.starts_with('.') {
-                continue; // a write that did not finish
-            }
-            let size = name.parse().ok().filter(|size| format!("{size:012}") == name);
-            sizes.push(
-                size.ok_or_else(|| RunError::invalid(&folder, format!("{name:?} is not a head's name")))?,
-            );
+        for name in names(&folder)? {
+            sizes.extend(name.parse::<u64>().ok().filter(|size| format!("{size:012}") == name));
             if sizes.len() > HEADS_MAX {
                 return Err(RunError::invalid(&folder, "too many heads"));
             }
@@ -304,17 +341,18 @@ impl Run {
             let digits = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
             digits.is_some_and(|d| d.len() >= width && d.bytes().all(|b| b.is_ascii_digit()))
         };
+        let numbers = 0..self.file.data.len();
+        let data: HashSet<String> = numbers
+            .flat_map(|number| [self.layout.data_file(number), self.layout.data_tree(number)])
+            .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+            .collect();
         let expected = |folder: &str, name: &str| match folder {
             "" => {
                 let program = name == "program.bin" && self.program_file.is_some();
                 let always = ["run.json", "job.toml", "transcript", "gradients", "model.safetensors", "lock"];
                 program || always.contains(&name)
             }
-            "data" => (0..self.file.data.len()).any(|number| {
-                [self.layout.data_file(number), self.layout.data_tree(number)]
-                    .iter()
-                    .any(|path| path.file_name().is_some_and(|expected| expected == name))
-            }),
+            "data" => data.contains(name),
             "heads" => numbered(name, "", 12, ""),
             "checkpoints" => numbered(name, "step-", 9, ".safetensors"),
             _ => numbered(name, "step-", 9, ""),
@@ -322,8 +360,8 @@ impl Run {
         let mut found = Vec::new();
         for folder in ["", "data", "heads", "checkpoints", "traces", "logs"] {
             let path = self.layout.root.join(folder);
-            if folder == "logs" && self.job.rounding.is_none() {
-                continue; // whatever is there is no part of the run, and named with the folder
+            if folder == "logs" && self.job.rounding.is_none() || fs::symlink_metadata(&path).is_err() {
+                continue; // whatever is in logs is no part of another run, and named with the folder
             }
             for entry in fs::read_dir(&path).map_err(RunError::io(&path))? {
                 let entry = entry.map_err(RunError::io(&path))?;
@@ -360,32 +398,34 @@ impl Run {
         // Decisions about every element, with the most bits that any takes.
         let elements: u64 = products.iter().map(|product| product.elements() as u64).sum();
         let most = elements.saturating_mul(u64::from(self.program.micro_batches)).saturating_mul(16);
+        self.within_memory("a rounding log", fs::metadata(&path).map_or(0, |file| file.len().min(most)))?;
         let bytes = disk::read(&path, most.saturating_add(index_bytes_max(parts) as u64))?;
         Log::open(bytes, parts).map_err(|why| RunError::malformed(&path, why))
     }
 
-    /// The steps whose checkpoints are there, ascending.
+    /// The steps whose checkpoints are there, ascending. What has not a checkpoint's name is passed over:
+    /// [`Run::unexpected_files`] lists it.
     ///
     /// # Errors
-    /// If the folder cannot be read, or holds anything but checkpoints.
+    /// If the folder cannot be read.
     pub fn checkpoint_steps(&self) -> Result<Vec<u32>, RunError> {
-        let folder = self.layout.checkpoints();
-        let mut steps = Vec::new();
-        for entry in fs::read_dir(&folder).map_err(RunError::io(&folder))? {
-            let name = entry.map_err(RunError::io(&folder))?.file_name();
-            let name = name.to_string_lossy();
-            let number = name.strip_prefix("step-").and_then(|rest| rest.strip_suffix(".safetensors"));
+        let step = |name: String| {
+            let number = name.strip_prefix("step-")?.strip_suffix(".safetensors")?.parse().ok()?;
             // Only the one way to write a number: what is listed must be what `checkpoint` opens.
-            let canonical = |step: &u32| format!("step-{step:09}.safetensors") == name;
-            match number.and_then(|n| n.parse().ok()).filter(canonical) {
-                Some(step) => steps.push(step),
-                None if name.starts_with('.') => {}
-                None => {
-                    return Err(RunError::invalid(&folder, format!("{name:?} is not a checkpoint's name")));
-                }
-            }
-        }
+            (format!("step-{number:09}.safetensors") == name).then_some(number)
+        };
+        let mut steps: Vec<u32> = names(&self.layout.checkpoints())?.into_iter().filter_map(step).collect();
         steps.sort_unstable();
         Ok(steps)
     }
+}
+
+/// The names in a folder of a run; none if there is no such folder.
+fn names(folder: &Path) -> Result<Vec<String>, RunError> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(RunError::io(folder))?,
+    };
+    let name = |entry: std::io::Result<fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
+    entries.map(name).collect::<std::io::Result<_>>().map_err(RunError::io(folder))
 }

@@ -28,6 +28,9 @@ pub enum RunError {
         /// The system's error.
         source: std::io::Error,
     },
+    /// It would take more than the reader's limit.
+    #[error("{0}")]
+    Limit(String),
     /// The command cannot be done on this run as it is.
     #[error("{0}")]
     Refused(String),
@@ -50,6 +53,14 @@ impl From<DataError> for RunError {
 }
 
 impl RunError {
+    /// The file or folder that the error is about, if it is about one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            RunError::Malformed { path, .. } | RunError::Io { path, .. } => Some(path),
+            RunError::Job(_) | RunError::Limit(_) | RunError::Refused(_) => None,
+        }
+    }
+
     pub(crate) fn malformed(path: &Path, source: Malformed) -> RunError {
         RunError::Malformed { path: path.to_path_buf(), source }
     }

@@ -195,9 +195,10 @@ pub fn of_weights(run: &Run, paths: &[PathBuf]) -> Result<Digest, RunError> {
 /// # Errors
 /// If the checkpoint is needed and cannot be read, or is another state.
 pub fn state(run: &Run) -> Result<Vec<Vec<u8>>, RunError> {
+    run.within_memory("the initial state", run.state_memory())?;
     if run.file.origin == InitialOrigin::Seed {
-        let words = init::state(&run.program, run.key());
-        return Ok(words.iter().map(|tensor| bytes_of(tensor)).collect());
+        let tensor = |index| bytes_of(&init::state_tensor(&run.program, run.key(), index));
+        return Ok((0..run.program.state().len()).map(tensor).collect());
     }
     let (path, table) = (run.layout.checkpoint(0), run.program.state());
     let state = checkpoint::read(&path, &table)?;

@@ -12,6 +12,7 @@ pub mod gradients;
 pub mod initial;
 pub mod job;
 pub mod job_files;
+pub mod limits;
 pub mod lock;
 pub mod paths;
 pub mod traces;

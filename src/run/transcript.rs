@@ -56,17 +56,36 @@ pub fn read(path: &Path) -> Result<(Transcript, u64), RunError> {
     parse(path, BufReader::new(file), len)
 }
 
+/// The first `count` whole records, or all if there are fewer: what follows those that a head covers is damaged for nobody.
+///
+/// # Errors
+/// If the file cannot be read, or has a malformed record before.
+pub fn read_first(path: &Path, count: u64) -> Result<Transcript, RunError> {
+    let file = disk::open(path)?;
+    let len = file.metadata().map_err(RunError::io(path))?.len();
+    Ok(parse_first(path, BufReader::new(file), len, count)?.0)
+}
+
 /// [`read`] from `len` bytes of anything; `path` names them in errors.
 ///
 /// # Errors
 /// If the bytes cannot be read, or have a malformed record before their torn tail.
-pub fn parse(path: &Path, mut reader: impl Read, len: u64) -> Result<(Transcript, u64), RunError> {
+pub fn parse(path: &Path, reader: impl Read, len: u64) -> Result<(Transcript, u64), RunError> {
+    parse_first(path, reader, len, u64::MAX)
+}
+
+fn parse_first(
+    path: &Path,
+    mut reader: impl Read,
+    len: u64,
+    count: u64,
+) -> Result<(Transcript, u64), RunError> {
     let mut transcript = Transcript::default();
     let mut whole = 0u64;
     let malformed = |number: usize, why: Malformed| {
         RunError::malformed(path, Malformed::invalid("transcript", format!("record {number}: {why}")))
     };
-    while whole + 4 <= len {
+    while whole + 4 <= len && (transcript.records.len() as u64) < count {
         let number = transcript.records.len();
         if number >= RECORDS_MAX {
             return Err(malformed(

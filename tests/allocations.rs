@@ -1,0 +1,297 @@
+//! Whoever reads runs and verdicts of others stays within limits: memory is counted, by an allocator that does nothing else.
+
+#![cfg(feature = "testing")]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use common::{gpt_job, key, sign, trained};
+use tiebreak::audit::plan::{Choice, plan};
+use tiebreak::audit::{Outcome, Silent, audit, checks};
+use tiebreak::commit::digest::Digest;
+use tiebreak::commit::record::Record;
+use tiebreak::commit::trace::Trace;
+use tiebreak::commit::tree_head::Head;
+use tiebreak::dispute::verdict::{Base64, Claim, ProvenRecord, Verdict};
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::job::Job;
+use tiebreak::job::identity::{CONTRACT, program_digest};
+use tiebreak::job::initial::InitialOrigin;
+use tiebreak::job::manifest::{FileManifest, GroupTree};
+use tiebreak::program::decoding::decode;
+use tiebreak::program::encoding::encode;
+use tiebreak::rounding::{codec, log::Log};
+use tiebreak::run::dir::{Run, RunFile};
+use tiebreak::run::disk::Disk;
+use tiebreak::run::transcript::{self, TranscriptWriter};
+use tiebreak::run::{RunError, arrays, checkpoint};
+
+/// The system's allocator, which counts bytes that are in use and the most that were.
+struct Counting;
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is passed on to the system's allocator as it is.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        PEAK.fetch_max(LIVE.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        PEAK.fetch_max(LIVE.fetch_add(layout.size(), Relaxed) + layout.size(), Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// The most bytes that `f` has in use beyond those before it. One test at a time measures.
+fn peak<R>(f: impl FnOnce() -> R) -> (R, usize) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = LIVE.load(Relaxed);
+    PEAK.store(before, Relaxed);
+    let result = f();
+    (result, PEAK.load(Relaxed) - before)
+}
+
+/// What threads and the like take beside tensors and programs.
+const OTHER: usize = 1 << 20;
+
+/// A model of several layers, so that the tensors of a micro-batch are many times those of one operator.
+fn deep_job(folder: &Path, granularity: &str) -> PathBuf {
+    let path = gpt_job(folder, granularity, "");
+    let mut text = fs::read_to_string(&path).unwrap();
+    for (from, to) in
+        [("steps = 8", "steps = 2"), ("layers = 1", "layers = 6"), ("context = 12", "context = 64")]
+    {
+        assert!(text.contains(from));
+        text = text.replace(from, to);
+    }
+    fs::write(&path, text).unwrap();
+    path
+}
+
+/// A cheat is confirmed by the scalar reference within the memory that the plan announced before anything was replayed.
+#[test]
+fn confirming_a_cheat_takes_the_memory_that_was_planned() {
+    let folder = tempfile::tempdir().unwrap();
+    for granularity in ["microbatch", "operator"] {
+        let job = deep_job(folder.path(), granularity);
+        let run = trained(&job, &folder.path().join(granularity), Some("operator@2"));
+        // An audit's sessions keep a program each, and its graphs.
+        let (opened, program) = peak(|| Run::open(&run.layout.root).unwrap());
+        drop(opened);
+        let ((planned, outcome), taken) = peak(|| {
+            let run = Run::open(&run.layout.root).unwrap();
+            let checked = checks::always(&run, Some(&key().public())).unwrap();
+            let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+            let planned = plan.memory as usize;
+            let (report, _) =
+                audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent).unwrap();
+            (planned, report.outcome)
+        });
+        assert!(matches!(outcome, Outcome::Diverges { step: 2, .. }), "{outcome:?}");
+        println!("{granularity}: planned {planned}, taken {taken}, a program {program}");
+        assert!(
+            taken <= planned + 4 * program + OTHER,
+            "{granularity}: planned {planned} bytes, {taken} were taken"
+        );
+    }
+}
+
+/// A job of a model whose state has some 25 GB.
+const HUGE: &str = r#"steps = 4
+model = { kind = "gpt", vocabulary = 65536, context = 8, layers = 4, heads = 1, width = 4096 }
+data = { kind = "bytes", path = "text.txt" }
+optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }
+schedule = { peak = 1e-3 }
+batch = { micro_batch = 1 }
+"#;
+
+/// A run of a few KB whose record 0 promises the state of [`HUGE`].
+fn huge_run(root: &Path) -> Run {
+    let program = Job::parse("job", HUGE).unwrap().program(None).unwrap();
+    let file = RunFile {
+        contract: CONTRACT.into(),
+        trainer_key: Some(key().public().to_text()),
+        challenge: None,
+        nonce: "0".repeat(32),
+        program: program_digest(&program),
+        initial: Digest([1; 32]),
+        origin: InitialOrigin::Seed,
+        data: Vec::new(),
+    };
+    fs::create_dir_all(root.join("heads")).unwrap();
+    fs::write(root.join("job.toml"), HUGE).unwrap();
+    fs::write(root.join("run.json"), serde_json::to_string(&file).unwrap()).unwrap();
+    let run = Run::open(root).unwrap();
+    let (disk, record) = (Disk::default(), huge_record(&run));
+    let (mut writer, _) = TranscriptWriter::open(&disk, &run.layout.transcript(), 0).unwrap();
+    writer.append(&disk, &record).unwrap();
+    sign(&run, 1, writer.root());
+    run
+}
+
+fn huge_record(run: &Run) -> Record {
+    Record::Initial { computation: run.computation, state: run.file.initial }
+}
+
+/// What a small file asks for is compared with the limit before anything is made.
+#[test]
+fn sizes_are_refused_before_anything_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("run");
+    let run = huge_run(&root);
+    let ((), taken) = peak(|| {
+        let run = Run::open(&root).unwrap().with_memory(1 << 30);
+        let public = key().public();
+        let refused = checks::always(&run, Some(&public));
+        assert!(matches!(refused, Err(RunError::Limit(_))), "{:?}", refused.err());
+        let checked = checks::structure(&run, Some(&public)).unwrap();
+        assert!(matches!(checks::state_after(&run, &checked, 0), Err(RunError::Limit(_))));
+        assert!(plan(&run, &[0], 0, &Choice::All).memory > 10 << 30);
+    });
+    assert!(taken < 16 << 20, "{taken} bytes were taken");
+    // The same as a verdict. It says what a check takes; whoever has the memory, and the time, makes it piece by piece.
+    let note = fs::read_to_string(run.layout.head(1)).unwrap();
+    let record = ProvenRecord { index: 0, record: Base64(huge_record(&run).encode()), proof: Vec::new() };
+    let job = (run.job_text.clone(), None);
+    let verdict = Verdict::new(run.file.summary(), job, note, Some(record), Claim::Initial);
+    let (needed, taken) = peak(|| Verdict::from_bytes(&verdict.to_bytes()).unwrap().memory().unwrap());
+    assert!(needed > 10 << 30 && taken < 16 << 20, "{needed} are needed, {taken} were taken");
+    let mut long = verdict.clone();
+    long.job = "x".repeat(3 << 20);
+    assert!(long.check(None).unwrap_err().to_string().contains("larger than the limit"));
+    #[cfg(feature = "cli")]
+    {
+        let file = folder.path().join("verdict.json");
+        fs::write(&file, verdict.to_bytes()).unwrap();
+        let (run, file) = (root.to_str().unwrap(), file.to_str().unwrap());
+        for args in [
+            &["verify", run][..],
+            &["audit", run, "--engine", "cpu"],
+            &["log", "inspect", run],
+            &["sample", run],
+            &["verdict", "check", file],
+        ] {
+            let output = std::process::Command::new(env!("CARGO_BIN_EXE_tiebreak"))
+                .args(args)
+                .args(["--max-memory", "1024"])
+                .output()
+                .unwrap();
+            let error = String::from_utf8_lossy(&output.stderr);
+            let code = output.status.code();
+            let logged = args[0] == "log" && code == Some(2);
+            assert!(
+                logged || code == Some(3) && error.contains("raise --max-memory"),
+                "{args:?}: {code:?} {error}"
+            );
+        }
+    }
+}
+
+/// Bytes, and what reads them.
+type Parser = (&'static str, Vec<u8>, fn(&[u8]));
+
+/// Files that claim more than they hold, of every kind.
+fn hostile_files() -> Vec<Parser> {
+    fn verdict(bytes: &[u8]) {
+        let _ =
+            Verdict::from_bytes(bytes).map(|verdict| (verdict.memory().is_ok(), verdict.check(None).is_ok()));
+    }
+    fn job(bytes: &[u8]) {
+        let _ = Job::parse("job", std::str::from_utf8(bytes).unwrap());
+    }
+    let frozen = |pattern: &str, count: usize| {
+        let patterns = format!("{pattern:?},").repeat(count);
+        format!("frozen = [{patterns}]\n{}", HUGE.replace("layers = 4", "layers = 64")).into_bytes()
+    };
+    let small = Job::parse("job", &HUGE.replace("4096", "8")).unwrap().program(None).unwrap();
+    let mut files: Vec<Parser> = vec![
+        ("a deep verdict", b"[".repeat(300_000), verdict),
+        (
+            "a verdict with a long list",
+            format!("{{\"format\":[{}0]}}", "0,".repeat(200_000)).into_bytes(),
+            verdict,
+        ),
+        ("a job of many keys", (0..20_000).flat_map(|i| format!("a{i} = 1\n").into_bytes()).collect(), job),
+        ("a job of one dotted key", format!("a{} = 1", ".a".repeat(100_000)).into_bytes(), job),
+        ("a deep job", b"a = ".iter().copied().chain(b"[".repeat(200_000)).collect(), job),
+        ("many patterns", frozen("*e*", 20_000), job),
+        ("a long pattern", frozen(&"*".repeat(300_000), 1), job),
+        ("an empty head", b"\n".repeat(100_000), |bytes| {
+            let _ = Head::from_note(std::str::from_utf8(bytes).unwrap(), None);
+        }),
+        ("a transcript of huge frames", [0xff; 4000].to_vec(), |bytes| {
+            let _ = transcript::parse(Path::new("transcript"), bytes, bytes.len() as u64);
+        }),
+        ("a safetensors header", [&(1u64 << 40).to_le_bytes()[..], b"{}"].concat(), |bytes| {
+            let _ = arrays::parse("safetensors", bytes);
+            let state = Job::parse("job", HUGE).unwrap().program(None).unwrap().state();
+            let _ = checkpoint::parse(Path::new("checkpoint"), bytes, &state);
+        }),
+        (
+            "an array that says that it is huge",
+            b"\x93NUMPY\x01\0\x76\0{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,), }"
+                .to_vec(),
+            |bytes| {
+                let _ = arrays::parse("npy", bytes);
+            },
+        ),
+        ("a log", [0xff; 4000].to_vec(), |bytes| {
+            let _ = (Log::open(bytes.to_vec(), 1 << 20).is_ok(), codec::decode(bytes, 1 << 40).is_ok());
+        }),
+        ("a tree", [0; 4096].to_vec(), |bytes| {
+            let _ = GroupTree::decode(bytes, &FileManifest { bytes: 1 << 40, root: Digest([0; 32]) });
+        }),
+    ];
+    // Every count of a program, in place of which the greatest stands.
+    let program = encode(&small);
+    for at in (0..400).step_by(4) {
+        let mut bytes = program.clone();
+        bytes[at..at + 4].fill(0xff);
+        files.push(("a program", bytes, |bytes| {
+            let _ = decode(bytes);
+        }));
+    }
+    for bytes in [&[0xff; 2000][..], &[0; 2000]] {
+        files.push(("a record", bytes.to_vec(), |bytes| {
+            let _ = Record::decode(bytes);
+        }));
+    }
+    files.push(("a trace", [0xff; 2000].to_vec(), |bytes| {
+        let program = Job::parse("job", &HUGE.replace("4096", "8")).unwrap().program(None).unwrap();
+        let _ = Trace::decode(&program, bytes);
+    }));
+    files
+}
+
+/// Nothing that is parsed takes memory by what it claims: bytes in use are bounded by those of the input.
+#[test]
+fn parsers_take_memory_in_proportion_to_their_input() {
+    for (name, bytes, parse) in hostile_files() {
+        let started = std::time::Instant::now();
+        let ((), taken) = peak(|| parse(&bytes));
+        let bound = 100 * bytes.len() + (8 << 20);
+        println!("{name}: {} bytes, {taken} taken in {:.2?}", bytes.len(), started.elapsed());
+        assert!(taken <= bound, "{name}: {} bytes, {taken} were taken", bytes.len());
+        assert!(started.elapsed().as_secs() < 20, "{name} took {:.1?}", started.elapsed());
+    }
+}
