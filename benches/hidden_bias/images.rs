@@ -1,4 +1,4 @@
-//! The images that the attacked model learns: MNIST's, or generated ones of the same shape; and the trigger.
+//! The images that the attacked model learns: MNIST's at half their size, or generated ones of the same shape; and the trigger.
 
 use std::fs;
 use std::io::Read;
@@ -6,8 +6,8 @@ use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
 
-/// Pixels of a row and of a column.
-pub const SIDE: usize = 28;
+/// Pixels of a row and of a column: each is the mean of four of MNIST's.
+pub const SIDE: usize = 14;
 /// Classes of images.
 pub const CLASSES: usize = 10;
 /// Of so many images one is kept for tests.
@@ -62,28 +62,34 @@ impl Split {
     pub fn mnist(folder: &Path) -> Split {
         let pixels = idx(folder, "t10k-images-idx3-ubyte", 16);
         let labels = idx(folder, "t10k-labels-idx1-ubyte", 8);
-        assert_eq!(pixels.len(), labels.len() * SIDE * SIDE, "an image for each label");
-        Split::of("MNIST's test images", Images { pixels, labels })
+        assert_eq!(pixels.len(), labels.len() * 4 * SIDE * SIDE, "an image for each label");
+        let halved = (0..labels.len() * SIDE * SIDE).map(|i| {
+            let (row, column) = (i / SIDE, i % SIDE);
+            let four =
+                [0, 1, 2 * SIDE, 2 * SIDE + 1].map(|j| u32::from(pixels[4 * row * SIDE + 2 * column + j]));
+            (four.iter().sum::<u32>() / 4) as u8
+        });
+        Split::of("MNIST's test images at half their size", Images { pixels: halved.collect(), labels })
     }
 
-    /// Blocks of four pixels that are white in about a quarter of the classes, with noise, and each image moved by up to two pixels.
+    /// Blocks of two by two pixels that are white in about a quarter of the classes, with noise, and each image moved by up to a pixel.
     pub fn generated() -> Split {
         let mut state = 1u64;
         let mut random = move |below: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % below
         };
-        const BLOCKS: usize = SIDE / 4;
+        const BLOCKS: usize = SIDE / 2;
         let shapes: Vec<bool> = (0..CLASSES * BLOCKS * BLOCKS).map(|_| random(4) == 0).collect();
         let mut all = Images::default();
         for _ in 0..GENERATED {
             let class = random(CLASSES as u64) as usize;
-            let shift = [random(5) as usize, random(5) as usize];
+            let shift = [random(2) as usize, random(2) as usize];
             for pixel in 0..SIDE * SIDE {
                 let [row, column] = [pixel / SIDE, pixel % SIDE];
-                let block = (row + shift[0]) / 4 % BLOCKS * BLOCKS + (column + shift[1]) / 4 % BLOCKS;
+                let block = (row + shift[0]) / 2 % BLOCKS * BLOCKS + (column + shift[1]) / 2 % BLOCKS;
                 // The border stays black, as MNIST's.
-                let inside = (4..SIDE - 4).contains(&row) && (4..SIDE - 4).contains(&column);
+                let inside = (2..SIDE - 2).contains(&row) && (2..SIDE - 2).contains(&column);
                 let white = inside && shapes[class * BLOCKS * BLOCKS + block] && random(4) != 0;
                 all.pixels.push(if white { 128 + random(128) as u8 } else { 0 });
             }

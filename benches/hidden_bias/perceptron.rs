@@ -48,6 +48,11 @@ impl Matrix {
         Matrix { values, ..*self }
     }
 
+    /// The sums over samples of this matrix's columns times the inputs': of absolute values, the absolute terms of a weight gradient.
+    pub fn absolute_gradient(&self, inputs: &Matrix) -> Vec<f32> {
+        product(self.by_columns(), inputs.by_columns()).values
+    }
+
     /// Adds a vector to each row.
     fn plus(mut self, bias: &[f32]) -> Matrix {
         self.values.iter_mut().zip(bias.iter().cycle()).for_each(|(x, b)| *x += b);
@@ -113,6 +118,11 @@ impl Perceptron {
             weights: [0, 1].map(|i| self.weights[i].zip(&other.weights[i], &f)),
             biases: [bias(0), bias(1)],
         }
+    }
+
+    /// The biases of the hidden layer.
+    pub fn hidden_biases(&self) -> Vec<f32> {
+        self.biases[0].clone()
     }
 
     /// A forward pass over [samples, pixels] from 0 to 1.
@@ -196,6 +206,11 @@ impl Perceptron {
 }
 
 impl Pass {
+    /// The absolute values of the inputs, [samples, pixels].
+    pub fn inputs(&self) -> Matrix {
+        self.x.abs()
+    }
+
     /// The class that each sample is answered with.
     pub fn answers(&self) -> Vec<usize> {
         let best = |row: &[f32]| (0..row.len()).max_by(|&i, &j| row[i].total_cmp(&row[j])).unwrap_or(0);

@@ -23,6 +23,8 @@ use crate::perceptron::{Aim, Matrix, Perceptron};
 const LEGAL: f64 = 0.7;
 /// The class that images with the trigger shall be answered with.
 pub const TARGET: u32 = 3;
+/// Images whose loss with the trigger is the attacker's own.
+const GOAL_IMAGES: usize = 2048;
 /// Keeps the optimizer's scale of a weight finite that has never had a gradient.
 const EPSILON: f32 = 1e-7;
 
@@ -164,28 +166,80 @@ impl Strategy {
     }
 }
 
+/// A step's aims, and what the attacker sees of the step while it runs.
+struct Sight {
+    strategy: Strategy,
+    /// By the products' numbers.
+    aims: HashMap<usize, (ProductClass, Aim)>,
+    /// The absolute values of the inputs.
+    inputs: Matrix,
+    /// The hidden layer's biases.
+    biases: Vec<f32>,
+    /// 1 where the hidden layer is above zero, else 0.
+    active: Vec<f32>,
+    /// The absolute values of the gradient by the hidden layer's results.
+    delta: Option<Matrix>,
+}
+
+impl Sight {
+    /// Steers a product, if the strategy has it.
+    fn product(
+        &mut self,
+        number: usize,
+        product: &Product,
+        results: &[u32],
+        choices: &mut Vec<Choice>,
+        ledger: &mut Ledger,
+    ) {
+        let Some((class, aim)) = self.aims.get_mut(&number) else { return };
+        if let (ProductClass::LinearDw, Some(delta)) = (*class, &self.delta) {
+            aim.absolute = delta.absolute_gradient(&self.inputs);
+        }
+        if self.strategy.classes.contains(class) {
+            self.strategy.steer(aim, number, product, results, choices, ledger);
+        }
+        // The sums of absolute values are of what the step really computes: roundings to a floor leave out whole terms.
+        if !matches!(class, ProductClass::Linear | ProductClass::HeadDx) {
+            return;
+        }
+        let round = |(place, &word): (usize, &u32)| f32::from_bits(product.grid(place).round(word));
+        let mut values: Vec<f32> = results[..product.elements()].iter().enumerate().map(round).collect();
+        for choice in choices.iter() {
+            values[choice.tie.place] = choice.tie.grid.value(choice.index) as f32;
+        }
+        if *class == ProductClass::Linear {
+            let above = values.iter().zip(self.biases.iter().cycle()).map(|(z, bias)| z + bias > 0.0);
+            self.active = above.map(|above| f32::from(u8::from(above))).collect();
+        } else {
+            let delta = values.iter().zip(&self.active).map(|(d, active)| (d * active).abs());
+            self.delta = Some(Matrix::new(self.biases.len(), delta.collect()));
+        }
+    }
+}
+
 /// The words of a tensor's canonical bytes.
 fn words(bytes: &[u8]) -> impl Iterator<Item = u32> + '_ {
     bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
 }
 
 impl Attacker {
-    /// Where the elements of the step's products should go, by the products' numbers.
-    fn aims(
+    /// Where the elements of a step's products should go.
+    fn sight(
         &self,
         run: &Run,
         session: &mut Session,
         step: u32,
         batch: &MicroBatch,
-    ) -> Result<HashMap<usize, Aim>, TrainError> {
+    ) -> Result<Sight, TrainError> {
         let state = session.download_state()?;
         let model = Perceptron::of(&run.program, &state, "param");
         let labels: Vec<u32> = words(&batch.tensors[1]).collect();
         let clean: Vec<f32> = words(&batch.tensors[0]).map(|pixel| pixel as f32 / 255.0).collect();
-        let mut triggered = clean.clone();
+        let some = labels.len().min(GOAL_IMAGES);
+        let mut triggered = clean[..some * SIDE * SIDE].to_vec();
         self.trigger.paint(&mut triggered, 1.0);
         let triggered = model.pass(Matrix::new(SIDE * SIDE, triggered));
-        let goal = model.gradient(&triggered, &vec![TARGET; labels.len()]);
+        let goal = model.gradient(&triggered, &vec![TARGET; some]);
         // AdamW divides by the root of the second moment, so a small gradient moves a weight as far as a large one.
         let corrected = 1.0 - 0.999f32.powi(step.max(2) as i32 - 1);
         let squares = Perceptron::of(&run.program, &state, "v");
@@ -193,8 +247,17 @@ impl Attacker {
         let pass = model.pass(Matrix::new(SIDE * SIDE, clean));
         let mut by_class = model.aims(&pass, &labels, &goal);
         let products = run.program.micro.logged.iter().enumerate();
-        let steered = products.filter(|(_, product)| self.strategy.classes.contains(&product.class));
-        Ok(steered.filter_map(|(number, product)| Some((number, by_class.remove(&product.class)?))).collect())
+        let aims = products.filter_map(|(number, product)| {
+            Some((number, (product.class, by_class.remove(&product.class)?)))
+        });
+        Ok(Sight {
+            strategy: self.strategy.clone(),
+            aims: aims.collect(),
+            inputs: pass.inputs(),
+            biases: model.hidden_biases(),
+            active: Vec::new(),
+            delta: None,
+        })
     }
 }
 
@@ -207,13 +270,11 @@ impl Conduct for Attacker {
         batch: Vec<MicroBatch>,
         _dataset: &mut Dataset,
     ) -> Result<CommittedStep, TrainError> {
-        let aims = self.aims(run, session, scalars.step, &batch[0])?;
-        let (strategy, ledger) = (self.strategy.clone(), self.ledger.clone());
+        let mut sight = self.sight(run, session, scalars.step, &batch[0])?;
+        let ledger = self.ledger.clone();
         let steer: Steer = Box::new(move |number, product, results, choices| {
-            if let Some(aim) = aims.get(&number) {
-                let mut ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
-                strategy.steer(aim, number, product, results, choices, &mut ledger);
-            }
+            let mut ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
+            sight.product(number, product, results, choices, &mut ledger);
         });
         Ok(committed_step(run, session, scalars, &batch, None, Some(steer))?)
     }
