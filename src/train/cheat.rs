@@ -162,17 +162,8 @@ impl Kind {
                     done = true;
                 }
             })),
-            Kind::DecisionsBiased | Kind::WeightDecisionsBiased => {
-                use ProductClass::{ConvDw, HeadDw, LinearDw};
-                let all = self == Kind::DecisionsBiased;
-                let steered =
-                    |product: &LoggedProduct| all || matches!(product.class, LinearDw | ConvDw | HeadDw);
-                let steered: Vec<bool> = products.iter().map(steered).collect();
-                Some(Box::new(move |number, _, _, choices| {
-                    let up = |choice: &mut Choice| choice.index = choice.tie.range()[1];
-                    choices.iter_mut().filter(|_| steered[number]).for_each(up);
-                }))
-            }
+            Kind::DecisionsBiased => Some(upwards(products, |_| true)),
+            Kind::WeightDecisionsBiased => Some(upwards(products, is_weight_gradient)),
             Kind::DecisionsBeyond => Some(Box::new(|_, product, results, choices| {
                 let near = product.tolerance;
                 let tolerance =
@@ -223,6 +214,19 @@ impl Kind {
             _ => None,
         }
     }
+}
+
+fn is_weight_gradient(class: ProductClass) -> bool {
+    matches!(class, ProductClass::LinearDw | ProductClass::ConvDw | ProductClass::HeadDw)
+}
+
+/// Every logged rounding of some classes goes up.
+fn upwards(products: &[LoggedProduct], steered: impl Fn(ProductClass) -> bool) -> Steer {
+    let steered: Vec<bool> = products.iter().map(|product| steered(product.class)).collect();
+    Box::new(move |number, _, _, choices| {
+        let up = |choice: &mut Choice| choice.index = choice.tie.range()[1];
+        choices.iter_mut().filter(|_| steered[number]).for_each(up);
+    })
 }
 
 /// Flips a bit of the word in the middle that neither quantising nor an update rounds away.
