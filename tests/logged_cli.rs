@@ -169,6 +169,32 @@ fn thresholds_beyond_what_kernels_need_bind_nobody() {
     assert!(stdout.starts_with("UNBOUNDED FREEDOM: rounding.class.linear_dw is 16777216"), "{stdout}");
 }
 
+/// A trainer steers the weights' gradients by legal roundings within the thresholds, while the decisions about all other products, many
+/// more of them, are honest.
+#[test]
+fn steered_weight_gradients_do_not_match() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "microbatch", "[rounding]\n");
+    let text = std::fs::read_to_string(&job).unwrap().replace("steps = 8", "steps = 3");
+    std::fs::write(&job, text.replace("context = 12", "context = 32").replace("width = 16", "width = 64"))
+        .unwrap();
+    let audited = |cheat: &str| {
+        let run = path(folder.path(), cheat);
+        let engine = &mut Cpu::new(2).unwrap();
+        trained_on(engine, &job, Path::new(&run), Some(cheat));
+        let (code, stdout, stderr) = output(&["audit", &run]);
+        (code, format!("{stdout}{stderr}"))
+    };
+    let (code, said) = audited("skip@99");
+    assert!(code == 0 && said.contains("of an honest kernel's at most"), "{said}");
+    let (code, said) = audited("weight-decisions-biased@2");
+    assert_eq!(code, 3, "{said}");
+    assert!(
+        said.starts_with("COULD NOT DECIDE: ") && said.contains("_dw of ") && said.contains(", step 2: "),
+        "{said}"
+    );
+}
+
 #[test]
 fn calibration_prints_a_table_that_a_job_takes() {
     let folder = tempfile::tempdir().unwrap();

@@ -136,6 +136,10 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     let digest = program_digest(&program);
     let data = check_data(&files, &job, &program)?;
     let (origin, initial) = check_initial(&files, &job, &program)?;
+    let advice = job.rounding.as_ref().and_then(|rounding| rounding.advice(&program.micro.logged));
+    if let Some(advice) = &advice {
+        printer.say(format!("warning: {advice}"));
+    }
     for path in &data.unused {
         printer.say(format!("warning: {path} is shorter than a sample; nothing of it is drawn"));
     }

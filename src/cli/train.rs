@@ -181,6 +181,9 @@ fn announce(
         bytes_text(step_bytes(&run.program)),
         bytes_text(disk_needed(run)),
     ));
+    if let Some(advice) = run.job.rounding.as_ref().and_then(|r| r.advice(&run.program.micro.logged)) {
+        printer.say(format!("warning: {advice}"));
+    }
     if let Some(ranks) = ranks {
         let plan = ShardPlan::new(&run.program, ranks.ranks())?;
         let most = (0..ranks.ranks()).map(|rank| plan.bytes_sent(rank)).max().unwrap_or(0);

@@ -40,6 +40,9 @@ pub struct Replayer {
     operands: Vec<[Rows; 2]>,
     /// Elements of the next rounding that the log decides otherwise.
     pending: HashMap<TensorId, Vec<(usize, u32)>>,
+    /// The values that a product's decisions are about; and those not rounded to the nearest, with whether that is away from zero.
+    decided: Vec<u64>,
+    taken: Vec<(u64, bool)>,
     tally: Tally,
     malformed: Option<Malformed>,
 }
@@ -112,6 +115,8 @@ impl Replayer {
             micro: 0,
             operands: Vec::new(),
             pending: HashMap::new(),
+            decided: Vec::new(),
+            taken: Vec::new(),
             tally,
             malformed: None,
         }
@@ -200,12 +205,24 @@ impl Replayer {
             }
             if let Some(choices) = self.tally.products.get_mut(number).filter(|_| !operands.is_empty()) {
                 choices.elements += logged.elements() as u64;
-                choices.decisions += decisions.len() as u64;
+                choices.count(&mut self.decided, &mut self.taken);
                 seen.count_free(choices);
             }
+            self.decided.clear();
+            self.taken.clear();
         }
         self.pending.insert(logged.output, changes);
         Ok(())
+    }
+
+    /// Counts a decision that is not the nearest value among its product's choices, if those are counted.
+    fn count_taken(&mut self, number: usize, place: u64, x: f64, up: bool, beyond: bool) {
+        let Some(choices) = self.tally.products.get_mut(number) else { return };
+        choices.beyond += u64::from(beyond);
+        self.taken.push((x.to_bits(), up == (x > 0.0)));
+        if self.tally.moved.len() < MOVED_MAX {
+            self.tally.moved.push((number as u32, place, up));
+        }
     }
 
     /// Takes one decision: counts it, notes the change that it makes, and judges it against the proved bound.
@@ -232,11 +249,12 @@ impl Replayer {
         let tolerance = product.tolerance(place, x);
         let tie = NearTie { place, value: x, rounded: mine, tolerance: 2.0 * tolerance, grid };
         let [low, high] = tie.range();
-        let needless = u64::from(low == high);
-        self.tally.needless += needless;
-        let mut choices = self.tally.products.get_mut(seen.number);
-        if let Some(choices) = &mut choices {
-            choices.needless += needless;
+        self.tally.needless += u64::from(low == high);
+        // The paper's thresholds are parts of a step, whatever the kernels' errors are.
+        let by_norms = product.tolerance.steps == 0.0;
+        if let Some(choices) = self.tally.products.get_mut(seen.number) {
+            choices.needless += u64::from(by_norms && low == high);
+            self.decided.push(x.to_bits());
         }
         let margin = 2.0 * tie.margin(); // of the tolerance itself
         self.tally.margins.count(margin);
@@ -248,16 +266,11 @@ impl Replayer {
         self.tally.taken_up += u64::from(theirs > mine);
         self.tally.taken_down += u64::from(theirs < mine);
         // The norms are of the quantised rows, a little off.
-        let [low, high] = NearTie { tolerance: 1.001 * tolerance, ..tie }.range();
-        let beyond = u64::from(!(low..=high).contains(&theirs));
-        self.tally.beyond += beyond;
-        if let Some(choices) = choices {
-            choices.beyond += beyond;
-            choices.take(x, theirs > mine);
-            if self.tally.moved.len() < MOVED_MAX {
-                self.tally.moved.push((seen.number as u32, decision.place, theirs > mine));
-            }
-        }
+        let explained = if by_norms { 1.001 * tolerance } else { tie.tolerance };
+        let [low, high] = NearTie { tolerance: explained, ..tie }.range();
+        let beyond = !(low..=high).contains(&theirs);
+        self.tally.beyond += u64::from(beyond);
+        self.count_taken(seen.number, decision.place, x, theirs > mine, by_norms && beyond);
         let Some(exact) = seen.exact([row, column]) else { return Ok(()) };
         let legal = exact.legal(grid, seen.accumulation);
         if !decision.is_of(legal) {
@@ -319,13 +332,24 @@ impl Seen<'_> {
         // What is not finite is no choice.
         choices.size += if size.is_finite() { size } else { 0.0 };
         let legal = Tolerance { norms: bound, ..Tolerance::default() };
-        let tolerance = if given.steps == 0.0 && given.norms < bound { given } else { legal };
-        let nearer = Product { tolerance, ..self.product };
-        let parts =
-            nearer.fold(self.results, BTreeMap::new, |shifts: &mut BTreeMap<i32, u64>, tie, [low, high]| {
-                let shift = tie.grid.value(high) - tie.grid.value(low);
-                *shifts.entry(shift.log2().ceil().clamp(-1000.0, 1000.0) as i32).or_default() += 1;
-            });
+        let by_steps = given.steps > 0.0;
+        let nearer = if by_steps || bound <= given.norms { legal } else { given };
+        // A threshold in steps and a bound by the norms: which of them is the nearer one depends on the element.
+        let logged = |tie: &NearTie| {
+            let tolerance = self.product.tolerance(tie.place, tie.value);
+            let [low, high] = NearTie { tolerance, ..*tie }.range();
+            !by_steps || low != high
+        };
+        let parts = Product { tolerance: nearer, ..self.product }.fold(
+            self.results,
+            BTreeMap::new,
+            |shifts: &mut BTreeMap<i32, u64>, tie, [low, high]| {
+                if logged(&tie) {
+                    let shift = tie.grid.value(high) - tie.grid.value(low);
+                    *shifts.entry(shift.log2().ceil().clamp(-1000.0, 1000.0) as i32).or_default() += 1;
+                }
+            },
+        );
         parts.unwrap_or_default().iter().for_each(|shifts| choices.add_free(shifts));
     }
 }

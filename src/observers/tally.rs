@@ -154,9 +154,9 @@ impl Tally {
         }
     }
 
-    /// What a look may reach before it fails, for all looks of an audit together: each product's three tests, in every step and over all.
+    /// What a look may reach before it fails, for all looks of an audit together: each product's two tests, in every step and over all.
     fn nats(&self) -> f64 {
-        ((3 * self.products.len() as u64 * (self.steps + 1)) as f64 / FALSE_ALARM).ln()
+        ((2 * self.products.len() as u64 * (self.steps + 1)) as f64 / FALSE_ALARM).ln()
     }
 
     /// Why no honest kernel decides so, if there is a reason: the first product for which there is one. Never a conviction.

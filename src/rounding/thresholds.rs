@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::bounds::Adding;
+use super::bounds::{Adding, FREE_MAX};
 use super::legal::Accumulation;
 use super::near_tie::Tolerance;
 use crate::arith::rounding_grid::GridRule;
@@ -123,6 +123,28 @@ impl Rounding {
             }
         }
         None
+    }
+
+    /// A warning, if an audit will probably find more of a product's values within its threshold than may be free.
+    pub fn advice(&self, products: &[LoggedProduct]) -> Option<String> {
+        let share = |product: &LoggedProduct| {
+            let k = product.dims()[3];
+            // Sums of terms of random sign are about the norms / sqrt(K), and a step of the grid 2^(8.5 - bits) of that; smaller sums have
+            // smaller steps, which makes it half as many more (measured, K = 2048).
+            let steps = f64::from(self.tolerance(product.class, k).norms) * (k as f64).sqrt();
+            3.0 * steps * 2f64.powf(f64::from(self.bits()) - 8.5)
+        };
+        let freest = products.iter().max_by(|a, b| share(a).total_cmp(&share(b)))?;
+        (share(freest) > FREE_MAX).then(|| {
+            format!(
+                "products of class {} have K = {} terms, and about {:.0} % of their values within the threshold; above {:.0} % an audit does not \
+                 decide: calibrate the thresholds (`tiebreak log calibrate`), or use smaller micro-batches",
+                freest.class.name(),
+                freest.dims()[3],
+                100.0 * share(freest).min(1.0),
+                100.0 * FREE_MAX
+            )
+        })
     }
 
     /// The threshold that is less than `tiebreak log calibrate` gives any kernel, if there is one: its key, and in words its value and

@@ -162,17 +162,8 @@ impl Kind {
                     done = true;
                 }
             })),
-            Kind::DecisionsBiased | Kind::WeightDecisionsBiased => {
-                use ProductClass::{ConvDw, HeadDw, LinearDw};
-                let all = self == Kind::DecisionsBiased;
-                let steered =
-                    |product: &LoggedProduct| all || matches!(product.class, LinearDw | ConvDw | HeadDw);
-                let steered: Vec<bool> = products.iter().map(steered).collect();
-                Some(Box::new(move |number, _, _, choices| {
-                    let up = |choice: &mut Choice| choice.index = choice.tie.range()[1];
-                    choices.iter_mut().filter(|_| steered[number]).for_each(up);
-                }))
-            }
+            Kind::DecisionsBiased => Some(upwards(products, |_| true)),
+            Kind::WeightDecisionsBiased => Some(upwards(products, is_weight_gradient)),
             Kind::DecisionsBeyond => Some(Box::new(|_, product, results, choices| {
                 let near = product.tolerance;
                 let tolerance =
@@ -223,6 +214,19 @@ fn one_far(logged: bool) -> Steer {
         let tie = NearTie { place, value, rounded, tolerance, grid };
         choices.push(Choice { index: rounded + 1, tie, logged });
         choices.sort_by_key(|choice| choice.tie.place);
+    })
+}
+
+fn is_weight_gradient(class: ProductClass) -> bool {
+    matches!(class, ProductClass::LinearDw | ProductClass::ConvDw | ProductClass::HeadDw)
+}
+
+/// Every logged rounding of some classes goes up.
+fn upwards(products: &[LoggedProduct], steered: impl Fn(ProductClass) -> bool) -> Steer {
+    let steered: Vec<bool> = products.iter().map(|product| steered(product.class)).collect();
+    Box::new(move |number, _, _, choices| {
+        let up = |choice: &mut Choice| choice.index = choice.tie.range()[1];
+        choices.iter_mut().filter(|_| steered[number]).for_each(up);
     })
 }
 
