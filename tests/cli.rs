@@ -105,6 +105,24 @@ fn two_histories_of_one_run_convict_wherever_they_are_found() {
     found(&["compare", &one, &other]);
     let head = second.layout.head(10).to_str().unwrap().to_string();
     found(&["audit", &one, "--head", &head]);
+    // Shown no more than a beginning of the first history, an auditor who has the head of the other decides nothing.
+    let beginning = path(folder.path(), "beginning");
+    let shown = trained(&job, Path::new(&beginning), None);
+    for size in [7, 10] {
+        std::fs::remove_file(shown.layout.head(size)).unwrap();
+    }
+    let ended = |args: &[&str]| output(&[&["audit", &beginning, "--engine", "cpu"], args].concat());
+    let (code, stdout, _) = ended(&["--prefix", "--head", &head]);
+    assert!(
+        code == 3 && stdout.starts_with("INCOMPLETE: the trainer signed a head over 10 records"),
+        "{stdout}"
+    );
+    let (code, stdout, _) = ended(&["--prefix"]);
+    assert!(
+        code == 0 && stdout.starts_with("MATCHES: 3 of 8 steps") && stdout.contains("not its end"),
+        "{stdout}"
+    );
+    assert_eq!(ended(&[]).0, 3);
     let (code, _, stderr) =
         output(&["verdict", "narrow", &verdict, "--tile", &head, "--out", &path(folder.path(), "small")]);
     assert_eq!(code, 4);
