@@ -408,6 +408,13 @@ fn every_edited_file_is_a_clear_error() {
     );
     has(
         error(&|run| {
+            let bytes = [&200_000u64.to_le_bytes()[..], br#"{"__metadata__":{"#].concat();
+            std::fs::write(run.layout.checkpoint(2), bytes).unwrap();
+        }),
+        "it has no header, or one of more than",
+    );
+    has(
+        error(&|run| {
             let file = std::fs::File::options().write(true).open(run.layout.checkpoint(2)).unwrap();
             file.set_len(1 << 40).unwrap(); // sparse: nothing may be allocated for it
         }),

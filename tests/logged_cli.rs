@@ -8,7 +8,10 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{gpt_job, trained, trained_on};
+use tiebreak::audit::{checks, reference_step};
 use tiebreak::engine::cpu::Cpu;
+use tiebreak::run::checkpoint;
+use tiebreak::run::dir::Run;
 
 fn output(args: &[&str]) -> (i32, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_tiebreak")).args(args).output().unwrap();
@@ -77,6 +80,14 @@ fn a_logged_run_from_its_job_to_its_audit() {
         stdout.contains("DAMAGED: rounding logs of step 3: ") && !stdout.contains("of step 4"),
         "{stdout}"
     );
+    // A log that changes between an audit's check and its replay is a damaged file as well, and no divergence.
+    let opened = Run::open(Path::new(&run)).unwrap();
+    let theirs = checks::structure(&opened, None).unwrap().step(3).clone();
+    let before = checkpoint::read(&opened.layout.checkpoint(2), &opened.program.state()).unwrap();
+    let Err(error) = reference_step(&opened, &before, &theirs) else {
+        panic!("another step's log was taken")
+    };
+    assert!(error.to_string().contains("not the rounding log that the record commits"), "{error}");
     let (code, stdout, _) = output(&["log", "inspect", &run, "--step", "3"]);
     assert_eq!(code, 4);
     assert!(stdout.contains("NOT the log"), "{stdout}");

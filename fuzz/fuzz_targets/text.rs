@@ -1,6 +1,7 @@
-//! Texts: head notes, keys, jobs. What parses is the one way to write it.
+//! Texts: head notes, keys, jobs, auditors' reports. What parses is the one way to write it.
 #![no_main]
 
+use tiebreak::audit::report_file::decode;
 use tiebreak::commit::tree_head::Head;
 use tiebreak::commit::keys::{PrivateKey, PublicKey};
 use tiebreak::job::Job;
@@ -16,4 +17,5 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
         assert_eq!(key.to_text(), text.trim_end());
     }
     let _ = Job::parse("job.toml", text);
+    let _ = decode(text.as_bytes());
 });

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::arith::float;
+use crate::commit::cosignature::{cosigned_at, utc};
 use crate::commit::keys::PublicKey;
 use crate::commit::merkle::{self, Frontier};
 use crate::commit::record::{Record, StepRecord};
@@ -185,7 +186,9 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
     if size == 0 {
         return Err(RunError::invalid(&run.layout.head(0), "a head covers at least the initial state"));
     }
-    let (head, signed) = run.head(size, key)?;
+    // A run that names no key has no heads that a trainer signed; one that was signed afterwards says so.
+    let trainer = key.filter(|_| run.file.trainer_key.is_some());
+    let (head, signed) = run.head(size, trainer)?;
     let note = disk::read_text(&run.layout.head(size), NOTE_MAX as u64)?;
     let path = run.layout.transcript();
     let mut transcript = transcript::read_first(&path, head.size)?;
@@ -193,14 +196,15 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         let why = format!("the head covers {} records, {} are there", head.size, transcript.records.len());
         return Err(RunError::invalid(&path, why));
     }
-    let forks = forks(run, &sizes, &transcript, key)?;
+    let forks = forks(run, &sizes, &transcript, trainer)?;
     transcript.records.truncate(head.size as usize);
     transcript.leaves.truncate(head.size as usize);
     let (signed_text, signed_by_key) = match (signed, key) {
         (Signed::By, Some(key)) => (format!("signed by {}", key.name()), true),
+        (_, Some(key)) => (signed_afterwards(run, key, size, &note)?, true),
         _ => ("consistent, signer unknown".to_string(), false),
     };
-    if let Some(key) = key
+    if let Some(key) = trainer
         && run.file.trainer_key.as_deref() != Some(key.to_text().as_str())
     {
         return Err(RunError::invalid(&run.layout.run_json(), "the run names another trainer key"));
@@ -236,6 +240,21 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         checked.damaged.extend(error);
     }
     Ok(checked)
+}
+
+/// Who signed a run that names no key, and when, in words.
+///
+/// # Errors
+/// If `key` did not.
+fn signed_afterwards(run: &Run, key: &PublicKey, size: u64, note: &str) -> Result<String, RunError> {
+    let path = run.layout.head(size);
+    let time = cosigned_at(note, key).map_err(|why| RunError::malformed(&path, why))?;
+    let time = time.ok_or_else(|| RunError::invalid(&path, "it is not signed by the trainer's key"))?;
+    Ok(format!(
+        "signed by {} afterwards, at {} by its own clock: the run names no key, so nothing binds its trainer to one history",
+        key.name(),
+        utc(time)
+    ))
 }
 
 /// Of the published heads of these sizes, ascending, those that are over another history than the latest one, and why others cannot

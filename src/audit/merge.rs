@@ -194,7 +194,7 @@ mod tests {
         let whole = account((1, 8), Outcome::Matches);
         let result = |accounts: &[Account]| merge(accounts, Required::All).unwrap().unwrap().result;
         assert_eq!(merge(&[], Required::All), Ok(None));
-        assert_eq!(result(&[whole.clone()]), Conclusion::Matches);
+        assert_eq!(result(std::slice::from_ref(&whole)), Conclusion::Matches);
         // Another history, shown to another auditor.
         let forked = Account { head_root: Digest([2; 32]), ..whole.clone() };
         assert_eq!(result(&[whole.clone(), forked]), Conclusion::Undecided);

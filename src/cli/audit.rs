@@ -226,7 +226,7 @@ fn publish(
     json["verdict_file"] = json!(file);
     json["not_written"] = json!(problems);
     if let (Some(verdict), None) = (verdict, file) {
-        json["verdict"] = json!(verdict);
+        json["verdict"] = json!(verdict_file::text(verdict));
     }
     printer.result(report_text(report, verdict.map(|verdict| (verdict, file))), &json);
     for problem in &problems {
@@ -259,7 +259,15 @@ pub(super) fn headline(report: &Report) -> String {
     match &report.outcome {
         Outcome::Matches if report.is_complete() => {
             let how = if report.native { " with native products (replication only)" } else { "" };
-            format!("MATCHES: run {} on {}{how}", report.run.short(), report.engine)
+            let (run, engine, steps) = (report.run.short(), &report.engine, report.steps_replayed());
+            match report.end_checked {
+                true if steps == u64::from(report.steps) => format!("MATCHES: run {run} on {engine}{how}"),
+                true => format!("MATCHES: {steps} of {} steps of run {run} on {engine}{how}", report.steps),
+                false => format!(
+                    "MATCHES: {steps} of {} steps of run {run}, not its end, on {engine}{how}",
+                    report.steps
+                ),
+            }
         }
         Outcome::Matches => format!(
             "NOT FINISHED: {} of {} planned steps of run {} match on {}",

@@ -57,7 +57,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         value["fork"] = json!(true);
         value["verdict_file"] = json!(written.file);
         if written.file.is_none() {
-            value["verdict"] = json!(verdict);
+            value["verdict"] = json!(verdict_file::text(&verdict));
         }
         problem = written.problem;
         exit = Exit::Diverges;

@@ -26,6 +26,7 @@ mod sample;
 mod selftest;
 #[cfg(feature = "gpu")]
 mod shaders;
+mod sign;
 mod train;
 mod verdict;
 mod verdict_file;
@@ -63,6 +64,7 @@ enum Command {
     Demo(demo::Args),
     Train(train::Args),
     Verify(verify::Args),
+    Sign(sign::Args),
     Audit(Box<audit::Args>),
     Replay(replay::Args),
     Compare(compare::Args),
@@ -87,6 +89,7 @@ pub fn main() -> ExitCode {
     let result = match args.command {
         Command::Demo(args) => demo::run(printer, args),
         Command::Train(args) => train::run(printer, args),
+        Command::Sign(args) => sign::run(printer, args),
         Command::Verify(args) => verify::run(printer, args),
         Command::Audit(args) => audit::run(printer, *args),
         Command::Replay(args) => replay::run(printer, args),

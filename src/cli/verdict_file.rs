@@ -54,6 +54,11 @@ pub fn save(path: &Path, verdict: &Verdict) -> Result<PathBuf, RunError> {
     Err(RunError::Refused(format!("{} and {NUMBER_MAX} numbered files beside it are taken", path.display())))
 }
 
+/// A verdict as one text in JSON: its file has one encoding, which an object within other JSON would not keep.
+pub fn text(verdict: &Verdict) -> String {
+    String::from_utf8_lossy(&verdict.to_bytes()).into_owned()
+}
+
 /// Saves a verdict; where that cannot be, in the system's folder for temporary files. A verdict is worth the whole audit.
 pub fn save_anywhere(path: &Path, verdict: &Verdict) -> Written {
     let error = match save(path, verdict) {

@@ -9,6 +9,8 @@ use super::Malformed;
 
 /// The signature type byte of Ed25519 in signed notes.
 const ED25519: u8 = 1;
+/// That of a timestamped Ed25519 signature ([`super::cosignature`]).
+pub(super) const COSIGNATURE: u8 = 4;
 /// The most bytes of a key's text.
 const TEXT_MAX: usize = 512;
 
@@ -36,9 +38,9 @@ fn check_name(name: &str) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// The four bytes that name a key in a signature line.
-fn key_hash(name: &str, key: &[u8; 32]) -> [u8; 4] {
-    let hash = Sha256::new().chain_update(name).chain_update([b'\n', ED25519]).chain_update(key).finalize();
+/// The four bytes that name a key in a line of signatures of this type.
+fn key_hash(kind: u8, name: &str, key: &[u8; 32]) -> [u8; 4] {
+    let hash = Sha256::new().chain_update(name).chain_update([b'\n', kind]).chain_update(key).finalize();
     [hash[0], hash[1], hash[2], hash[3]]
 }
 
@@ -124,7 +126,12 @@ impl PublicKey {
     }
 
     pub(super) fn hash(&self) -> [u8; 4] {
-        key_hash(&self.name, &self.bytes())
+        self.hash_as(ED25519)
+    }
+
+    /// The key's hash in lines of signatures of this type.
+    pub(super) fn hash_as(&self, kind: u8) -> [u8; 4] {
+        key_hash(kind, &self.name, &self.bytes())
     }
 
     /// `name+hash+base64`.

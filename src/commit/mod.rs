@@ -5,6 +5,7 @@
 //! Layouts: `docs/RUN-FORMAT.md`.
 
 pub(crate) mod codec;
+pub mod cosignature;
 pub mod digest;
 pub mod keys;
 pub mod merkle;
