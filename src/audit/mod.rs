@@ -27,7 +27,7 @@ use checks::Checked;
 use localise::Difference;
 use plan::ReplayPlan;
 use replay::session;
-pub use replay::{reference_step, replay_to};
+pub use replay::{reference_step, replay_begins_after, replay_to};
 use report::Found;
 pub use report::{AuditError, Outcome, REPORT_FORMAT, Report, differences, step_of};
 
