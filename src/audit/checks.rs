@@ -151,13 +151,21 @@ impl Checked {
 /// If a file is malformed, was edited, or is badly signed.
 pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
     // Listed once, and before the transcript is read: a trainer may publish heads meanwhile, over records that are not read here.
-    let sizes = run.head_sizes()?;
-    let size = sizes.last().copied();
-    let size = size.ok_or_else(|| RunError::Refused("the run has published no head yet".into()))?;
+    let mut sizes = run.head_sizes()?;
+    let mut damaged = Vec::new();
+    // A later head that cannot be read hides no history that an earlier one promises.
+    let (size, (head, signed)) = loop {
+        let none = || RunError::Refused("the run has published no head yet".into());
+        let Some(&size) = sizes.last() else { return Err(damaged.into_iter().next().unwrap_or_else(none)) };
+        match run.head(size, key) {
+            Ok(head) => break (size, head),
+            Err(error) => damaged.push(error),
+        }
+        sizes.pop();
+    };
     if size == 0 {
         return Err(RunError::invalid(&run.layout.head(0), "a head covers at least the initial state"));
     }
-    let (head, signed) = run.head(size, key)?;
     let note = disk::read_text(&run.layout.head(size), NOTE_MAX as u64)?;
     let path = run.layout.transcript();
     let mut transcript = transcript::read_first(&path, head.size)?;
@@ -195,7 +203,7 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         checkpoints: Vec::new(),
         passed,
         not_checked: Vec::new(),
-        damaged: Vec::new(),
+        damaged,
         inconsistent: None,
     };
     for older in forks {
