@@ -118,7 +118,7 @@ fn confirming_a_cheat_takes_the_memory_that_was_planned() {
 
 /// A job of a model whose state has some 25 GB.
 const HUGE: &str = r#"steps = 4
-model = { kind = "gpt", vocabulary = 65536, context = 8, layers = 4, heads = 1, width = 4096 }
+model = { kind = "gpt", vocabulary = 256, context = 8, layers = 10, heads = 1, width = 4096 }
 data = { kind = "bytes", path = "text.txt" }
 optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }
 schedule = { peak = 1e-3 }
@@ -221,9 +221,8 @@ fn hostile_files() -> Vec<Parser> {
     }
     let frozen = |pattern: &str, count: usize| {
         let patterns = format!("{pattern:?},").repeat(count);
-        format!("frozen = [{patterns}]\n{}", HUGE.replace("layers = 4", "layers = 64")).into_bytes()
+        format!("frozen = [{patterns}]\n{}", HUGE.replace("width = 4096", "width = 8")).into_bytes()
     };
-    let small = Job::parse("job", &HUGE.replace("4096", "8")).unwrap().program(None).unwrap();
     let mut files: Vec<Parser> = vec![
         ("a deep verdict", b"[".repeat(300_000), verdict),
         (
@@ -262,6 +261,14 @@ fn hostile_files() -> Vec<Parser> {
             let _ = GroupTree::decode(bytes, &FileManifest { bytes: 1 << 40, root: Digest([0; 32]) });
         }),
     ];
+    files.extend(hostile_encodings());
+    files
+}
+
+/// Programs, records and traces of the contract's own encoding.
+fn hostile_encodings() -> Vec<Parser> {
+    let small = Job::parse("job", &HUGE.replace("width = 4096", "width = 8")).unwrap().program(None).unwrap();
+    let mut files: Vec<Parser> = Vec::new();
     // Every count of a program, in place of which the greatest stands.
     let program = encode(&small);
     for at in (0..400).step_by(4) {
@@ -277,7 +284,8 @@ fn hostile_files() -> Vec<Parser> {
         }));
     }
     files.push(("a trace", [0xff; 2000].to_vec(), |bytes| {
-        let program = Job::parse("job", &HUGE.replace("4096", "8")).unwrap().program(None).unwrap();
+        let program =
+            Job::parse("job", &HUGE.replace("width = 4096", "width = 8")).unwrap().program(None).unwrap();
         let _ = Trace::decode(&program, bytes);
     }));
     files

@@ -278,8 +278,10 @@ fn a_state_that_changes_after_the_checks_accuses_nobody() {
     assert!(error.to_string().contains("it is not the state that record 4 commits"), "{error}");
 }
 
-/// What a trainer, or whoever keeps a run, may do to one file.
-fn damages() -> [(&'static str, fn(&Path)); 7] {
+/// What a trainer, or whoever keeps a run, may do to one file: in words, and as it is done.
+type Damage = (&'static str, fn(&Path));
+
+fn damages() -> [Damage; 7] {
     fn edit(path: &Path, edit: impl FnOnce(&mut Vec<u8>)) {
         let mut bytes = fs::read(path).unwrap();
         edit(&mut bytes);
@@ -317,6 +319,7 @@ fn a_damaged_file_that_nobody_needs_hides_no_cheat() {
             layout.checkpoint(8),
             layout.model(),
             layout.head(4),
+            layout.head(10),
             layout.gradients(),
         ];
         if granularity == "operator" {

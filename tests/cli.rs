@@ -438,6 +438,12 @@ fn no_command_panics_on_a_damaged_run() {
         every_command(&name.display().to_string());
         std::fs::write(&path, &whole).unwrap();
     }
+    // An auditor without time decides nothing, whether it runs out while files are checked or later.
+    for args in [&["audit", &out, "--engine", "cpu"][..], &["replay", &out, "--step", "2", "--engine", "cpu"]]
+    {
+        let (code, _, stderr) = output(&[args, &["--max-time", "0"]].concat());
+        assert_eq!(code, 3, "{args:?}: {stderr}");
+    }
     sign_again(&run, |records| records.truncate(1));
     every_command("a head over record 0 only");
 }

@@ -180,15 +180,10 @@ impl Checked {
 /// If a file is malformed, was edited, or is badly signed.
 pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
     // Listed once, and before the transcript is read: a trainer may publish heads meanwhile, over records that are not read here.
-    let sizes = run.head_sizes()?;
-    let size = sizes.last().copied();
-    let size = size.ok_or_else(|| RunError::Refused("the run has published no head yet".into()))?;
-    if size == 0 {
-        return Err(RunError::invalid(&run.layout.head(0), "a head covers at least the initial state"));
-    }
+    let mut sizes = run.head_sizes()?;
     // A run that names no key has no heads that a trainer signed; one that was signed afterwards says so.
     let trainer = key.filter(|_| run.file.trainer_key.is_some());
-    let (head, signed) = run.head(size, trainer)?;
+    let (size, (head, signed), damaged) = latest_head(run, &mut sizes, trainer)?;
     let note = disk::read_text(&run.layout.head(size), NOTE_MAX as u64)?;
     let path = run.layout.transcript();
     let mut transcript = transcript::read_first(&path, head.size)?;
@@ -227,7 +222,7 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         checkpoints: Vec::new(),
         passed,
         not_checked: Vec::new(),
-        damaged: Vec::new(),
+        damaged,
         incomplete: None,
         end_checked: false,
         unreached: None,
@@ -240,6 +235,34 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
         checked.damaged.extend(error);
     }
     Ok(checked)
+}
+
+/// The latest of the heads of these sizes that can be read, and why later ones cannot, which are taken from `sizes`: they hide no
+/// history that an earlier one promises.
+///
+/// # Errors
+/// If none can be read, or it covers nothing.
+fn latest_head(
+    run: &Run,
+    sizes: &mut Vec<u64>,
+    key: Option<&PublicKey>,
+) -> Result<(u64, (Head, Signed), Vec<RunError>), RunError> {
+    let mut damaged = Vec::new();
+    while let Some(&size) = sizes.last() {
+        match run.head(size, key) {
+            Ok(_) if size == 0 => {
+                return Err(RunError::invalid(
+                    &run.layout.head(0),
+                    "a head covers at least the initial state",
+                ));
+            }
+            Ok(head) => return Ok((size, head, damaged)),
+            Err(error) => damaged.push(error),
+        }
+        sizes.pop();
+    }
+    let none = || RunError::Refused("the run has published no head yet".into());
+    Err(damaged.into_iter().next().unwrap_or_else(none))
 }
 
 /// Who signed a run that names no key, and when, in words.

@@ -31,7 +31,7 @@ use checks::Checked;
 use localise::Difference;
 pub use micro_batch::micro_batch;
 use plan::ReplayPlan;
-pub use replay::{reference_step, replay_to};
+pub use replay::{reference_step, replay_begins_after, replay_to};
 use replay::{same_log, session};
 use report::Found;
 pub use report::{AuditError, Outcome, REPORT_FORMAT, Report, differences, step_of};

@@ -70,6 +70,14 @@ fn nearest_state(run: &Run, checked: &Checked, step: u32) -> Result<(u32, Vec<Ve
     }
 }
 
+/// The step after which the nearest state before `step` is that a replay begins from.
+///
+/// # Errors
+/// If there is none, since a run that does not begin from its seed lacks its first checkpoint.
+pub fn replay_begins_after(run: &Run, checked: &Checked, step: u32) -> Result<u32, RunError> {
+    Ok(nearest_state(run, checked, step)?.0)
+}
+
 /// Replays one step from a state with the scalar reference. `theirs`: the step's record.
 ///
 /// # Errors

@@ -9,7 +9,7 @@ use super::engine::{EngineArgs, open};
 use super::limits::Limits;
 use super::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::audit::plan::{Choice, plan};
-use crate::audit::{Silent, audit, checks, estimated_seconds, micro_batch};
+use crate::audit::{Silent, audit, checks, estimated_seconds, micro_batch, replay_begins_after};
 use crate::job::Granularity;
 
 /// Replay one step, or one micro-batch of it, and compare it with what the run commits.
@@ -47,7 +47,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         let why = "this run commits to whole steps only (granularity = \"step\"): leave --microbatch out";
         return Err(Failure::new(Exit::Usage, why));
     }
-    let begin = plan(&run, &run.checkpoint_steps()?, args.step, &Choice::Range(args.step, args.step));
+    let from = replay_begins_after(&run, &checked, args.step)?;
+    let begin = plan(&run, &[from], args.step, &Choice::Range(args.step, args.step));
     args.limits.check_plan(&begin)?;
     let mut engine = open(&args.engine)?;
     let seconds = estimated_seconds(&run, engine.as_mut(), false, &checked, &begin)?;

@@ -78,6 +78,8 @@ struct Disclose {
     #[arg(long)]
     out: PathBuf,
     #[command(flatten)]
+    limits: Limits,
+    #[command(flatten)]
     engine: EngineArgs,
 }
 
@@ -174,15 +176,17 @@ fn check(printer: Printer, args: Check) -> CommandResult {
 }
 
 fn disclose(printer: Printer, args: Disclose) -> CommandResult {
+    let _watch = args.limits.watch();
     let (verdict, _) = read(&args.file)?;
     let outcome = verdict.check(None).map_err(|error| RunError::malformed(&args.file, error))?;
     let (Claim::Tile(claim), Outcome::Convicts(finding)) = (&verdict.claim, outcome) else {
         return Err(Failure::new(Exit::Usage, "only a tile verdict that convicts asks for a tile's bytes"));
     };
-    let run = Run::open(&args.run)?;
+    let run = args.limits.open(&args.run)?;
     if run.id != finding.run {
         return Err(Failure::new(Exit::Usage, format!("{} is another run", args.run.display())));
     }
+    args.limits.check("a replay", plan::memory(&run))?;
     let mut engine = open(&args.engine)?;
     let tile = disclosed_tile(&run, engine.as_mut(), finding.step, claim)?.ok_or_else(|| {
         let why = "this engine computes another tile than the run commits: use the one that trained";

@@ -118,11 +118,10 @@ impl Verdict {
     /// # Errors
     /// If the job or the program is malformed.
     pub fn memory(&self) -> Result<u64, Malformed> {
-        let (_, program) = self.program()?;
         Ok(match &self.claim {
-            Claim::Initial => state_bytes(&program.state()),
-            Claim::Batch { .. } => batch_bytes(&program),
-            _ => 0,
+            Claim::Initial => state_bytes(&self.program()?.1.state()),
+            Claim::Batch { .. } => batch_bytes(&self.program()?.1),
+            _ => 0, // slices and proofs, which the file carries
         })
     }
 

@@ -179,6 +179,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn packed_files_share_what_may_be_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("text.gz");
+        let mut packer = GzEncoder::new(Vec::new(), Compression::best());
+        packer.write_all(&[0; 10_000]).unwrap();
+        std::fs::write(&path, packer.finish().unwrap()).unwrap();
+        let (manifest, _) = manifest(&path).unwrap();
+        let mut left = 15_000;
+        assert!(source(&path, manifest.bytes, &mut left).is_ok());
+        let refused = source(&path, manifest.bytes, &mut left);
+        assert!(matches!(refused, Err(RunError::Limit(_))) && left == 5_000);
+    }
+
+    #[test]
     fn what_unpacks_to_too_much_is_refused() {
         let mut packer = GzEncoder::new(Vec::new(), Compression::best());
         packer.write_all(&[0; 10_000]).unwrap();
