@@ -265,17 +265,19 @@ impl Writer<'_> {
     /// Files that somebody damaged.
     fn damaged(&mut self) -> Result<(), TrainError> {
         type File = fn(&RunPaths) -> PathBuf;
-        let cases: [(&str, Damage, File, u8); 10] = [
+        let cases: [(&str, Damage, File, u8); 12] = [
             ("run-json-cut", Damage::Cut, RunPaths::run_json, 4),
             ("job-appended", Damage::Append, RunPaths::job, 4),
             ("transcript-flipped", Damage::Flip, RunPaths::transcript, 4),
             ("transcript-cut", Damage::Cut, RunPaths::transcript, 4),
-            ("head-flipped", Damage::Flip, |paths| paths.head(10), 4),
+            ("head-flipped", Damage::Flip, |paths| paths.head(10), 3),
             ("head-removed", Damage::Remove, |paths| paths.head(10), 3),
+            ("model-removed", Damage::Remove, RunPaths::model, 3),
+            ("checkpoint-appended", Damage::Append, |paths| paths.checkpoint(4), 0),
             ("data-flipped", Damage::Flip, |paths| paths.data_file(0), 4),
             ("checkpoint-removed", Damage::Remove, |paths| paths.checkpoint(4), 0),
             ("trace-removed", Damage::Remove, |paths| paths.trace(3), 0),
-            ("model-appended", Damage::Append, RunPaths::model, 4),
+            ("model-appended", Damage::Append, RunPaths::model, 3),
         ];
         for (name, damage, file, exit) in cases {
             let name = format!("damaged-{name}");
