@@ -160,16 +160,18 @@ fn thresholds_beyond_what_kernels_need_bind_nobody() {
     let run = path(folder.path(), "run");
     for (rounding, micro_batch, says) in [
         ("class = { linear_dw = 16777216 }", 1 << 13, "rounding.class.linear_dw is 16777216"),
+        ("class = { linear_dw = 16777216 }", 1 << 13, "K = 98304 terms"),
         ("threshold = 16777216", 2, "rounding.threshold is 16777216"),
         ("bits = 32\nclass = { scores = 100000 }", 2, "rounding.class.scores is 100000"),
         ("threshold = 63", 2, "no kernel less than 64"),
+        // K u is a half: no bound is proved, whatever the thresholds are.
+        ("", 349_526, "K = 4194312 terms, so many that no bound"),
     ] {
         let job = job(rounding, micro_batch);
         for args in [vec!["job", "check", &job], vec!["train", &job, "--out", &run]] {
             let (code, _, stderr) = output(&args);
             assert_eq!(code, 2, "{rounding}: {stderr}");
             assert!(stderr.contains(says), "{rounding}: {stderr}");
-            assert!(micro_batch == 2 || stderr.contains("K = 98304 terms"), "{stderr}");
         }
         assert!(!Path::new(&run).exists(), "nothing was begun");
     }
@@ -201,7 +203,7 @@ fn steered_weight_gradients_do_not_match() {
     let (code, said) = audited("weight-decisions-biased@2");
     assert_eq!(code, 3, "{said}");
     assert!(
-        said.starts_with("COULD NOT DECIDE: ") && said.contains("_dw of ") && said.contains(", step 2: "),
+        said.starts_with("COULD NOT DECIDE: ") && said.contains("_dw of ") && said.contains("step 2"),
         "{said}"
     );
 }
