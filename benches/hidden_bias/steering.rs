@@ -50,7 +50,7 @@ pub struct Strategy {
     pub reach: f64,
     /// The most that it steers in a product.
     pub most: Most,
-    /// Whether as many go up as down in each product of a step.
+    /// Whether in each product of a step as many go away from zero as towards it, above zero and below.
     pub balanced: bool,
     /// The most steps in which it steers one element.
     pub repeats: u32,
@@ -114,13 +114,18 @@ impl Strategy {
             moves.truncate(most);
             return moves;
         }
-        let (mut ups, mut downs): (Vec<Move>, Vec<Move>) =
-            moves.into_iter().partition(|step| step.index > step.tie.rounded);
-        let each = ups.len().min(downs.len()).min(most / 2);
-        ups.truncate(each);
-        downs.truncate(each);
-        ups.extend(downs);
-        ups
+        let mut chosen = Vec::new();
+        let (above, below): (Vec<Move>, Vec<Move>) = moves.into_iter().partition(|m| m.tie.value > 0.0);
+        for side in [above, below] {
+            let away = |m: &Move| m.index.unsigned_abs() > m.tie.rounded.unsigned_abs();
+            let (mut away, mut towards): (Vec<Move>, Vec<Move>) = side.into_iter().partition(away);
+            let each = away.len().min(towards.len()).min(most / 4);
+            away.truncate(each);
+            towards.truncate(each);
+            chosen.extend(away);
+            chosen.extend(towards);
+        }
+        chosen
     }
 
     /// Steers one product of a step.
