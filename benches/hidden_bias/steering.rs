@@ -101,7 +101,7 @@ impl Strategy {
         let tolerance = (self.reach * product.tolerance(place, tie.value)).min(bound);
         let [low, high] = NearTie { tolerance, ..tie }.range();
         let coin = (place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23) ^ tie.value.to_bits();
-        let up = if self.random { coin.count_ones() % 2 == 0 } else { direction > 0.0 };
+        let up = if self.random { coin.count_ones().is_multiple_of(2) } else { direction > 0.0 };
         let index = if up { high } else { low };
         let gain = direction.abs() * (tie.grid.value(index) - tie.grid.value(tie.rounded)).abs();
         (gain > 0.0).then_some(Move { tie, index, gain })
