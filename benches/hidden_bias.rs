@@ -94,7 +94,7 @@ const HONEST: Strategy = Strategy {
     classes: &[],
     reach: 1.0,
     most: Most::All,
-    balanced: false,
+    away: 1.0,
     repeats: u32::MAX,
     random: false,
 };
@@ -104,28 +104,21 @@ const HONEST: Strategy = Strategy {
 fn strategies(honest: f64) -> Vec<(Strategy, bool)> {
     let gradients = Strategy { name: "weight gradients", classes: GRADIENTS, ..HONEST };
     let all = Strategy { name: "every product, to 1.5 thresholds", classes: ALL, reach: 1.5, ..HONEST };
-    let some = |name, part| {
-        let most = Most::OfDecisions(part);
-        Strategy { name, most, balanced: true, reach: 0.5, ..all.clone() }
-    };
-    let few = some("every product, 4 % of decisions, balanced", 0.04);
-    let as_honest = Strategy {
-        name: "every product, as many as honest, balanced",
-        most: Most::OfElements(honest),
-        ..few.clone()
-    };
+    let some = |name, most, away| Strategy { name, most, away, reach: 0.5, ..all.clone() };
+    // Below the shares that an audit allows the kernels of the bfloat16 grid: 17 % towards zero and 2 % away from it.
+    let within = some("every product, within the audit's shares", Most::OfDecisions(0.16), 0.1);
     vec![
         (Strategy { name: "weight gradients, random directions", random: true, ..gradients.clone() }, false),
         (gradients.clone(), false),
         (all.clone(), false),
-        (some("every product, a fifth of decisions, balanced", 0.2), false),
-        (few.clone(), false),
-        (Strategy { name: "the same, an element at most once", repeats: 1, ..few.clone() }, false),
-        (as_honest, false),
+        (some("every product, a fifth of decisions, either way", Most::OfDecisions(0.2), 0.5), false),
+        (within.clone(), false),
+        (Strategy { name: "the same, an element at most once", repeats: 1, ..within.clone() }, false),
+        (some("every product, as many as honest", Most::OfElements(honest), 0.5), false),
         (Strategy { name: "greatest thresholds: honest", ..HONEST }, true),
         (Strategy { name: "greatest thresholds: weight gradients, random", random: true, ..gradients }, true),
         (Strategy { name: "greatest thresholds: every product", reach: 1.0, ..all }, true),
-        (Strategy { name: "greatest thresholds: 4 %, balanced", ..few }, true),
+        (Strategy { name: "greatest thresholds: within the audit's shares", ..within }, true),
     ]
 }
 

@@ -28,7 +28,7 @@ const GOAL_IMAGES: usize = 2048;
 /// Keeps the optimizer's scale of a weight finite that has never had a gradient.
 const EPSILON: f32 = 1e-7;
 
-/// A limit on the elements that are steered in a product. A step may use what the ones before it left.
+/// A limit on the elements that are steered in a product of a step, with a fraction of one that steps before it left.
 #[derive(Clone, Copy, Debug)]
 pub enum Most {
     /// None.
@@ -50,8 +50,8 @@ pub struct Strategy {
     pub reach: f64,
     /// The most that it steers in a product.
     pub most: Most,
-    /// Whether in each product of a step as many go away from zero as towards it, above zero and below.
-    pub balanced: bool,
+    /// The most of these that go away from zero, as a part of them.
+    pub away: f64,
     /// The most steps in which it steers one element.
     pub repeats: u32,
     /// A control: it steers as many elements, but in random directions.
@@ -110,22 +110,12 @@ impl Strategy {
     /// The best of the moves that the strategy allows itself: `most` of them.
     fn chosen(&self, mut moves: Vec<Move>, most: usize) -> Vec<Move> {
         moves.sort_by(|a, b| b.gain.total_cmp(&a.gain));
-        if !self.balanced {
-            moves.truncate(most);
-            return moves;
-        }
-        let mut chosen = Vec::new();
-        let (above, below): (Vec<Move>, Vec<Move>) = moves.into_iter().partition(|m| m.tie.value > 0.0);
-        for side in [above, below] {
-            let away = |m: &Move| m.index.unsigned_abs() > m.tie.rounded.unsigned_abs();
-            let (mut away, mut towards): (Vec<Move>, Vec<Move>) = side.into_iter().partition(away);
-            let each = away.len().min(towards.len()).min(most / 4);
-            away.truncate(each);
-            towards.truncate(each);
-            chosen.extend(away);
-            chosen.extend(towards);
-        }
-        chosen
+        let is_away = |step: &Move| step.index.unsigned_abs() > step.tie.rounded.unsigned_abs();
+        let (mut away, mut towards): (Vec<Move>, Vec<Move>) = moves.into_iter().partition(is_away);
+        away.truncate((self.away * most as f64) as usize);
+        towards.truncate(most - away.len());
+        away.extend(towards);
+        away
     }
 
     /// Steers one product of a step.
@@ -142,11 +132,12 @@ impl Strategy {
             if product.rule.is_wide() { Accumulation::Binary64 } else { Accumulation::Binary32 };
         let new = || Account { left: 0.0, repeats: vec![0; product.elements()] };
         let Account { left, repeats } = ledger.products.entry(number).or_insert_with(new);
-        *left += match self.most {
+        let more = match self.most {
             Most::All => product.elements() as f64,
             Most::OfDecisions(part) => part * choices.len() as f64,
             Most::OfElements(part) => part * product.elements() as f64,
         };
+        *left = (*left + more).min(more + 1.0);
         // What lies further from a boundary than the job asks for is logged where it is steered: an auditor's tolerance is twice as wide.
         let near = product.tolerance;
         let scale = self.reach.max(1.0) as f32;
