@@ -28,7 +28,7 @@ const GOAL_IMAGES: usize = 2048;
 /// Keeps the optimizer's scale of a weight finite that has never had a gradient.
 const EPSILON: f32 = 1e-7;
 
-/// A limit on the elements that are steered in a product. A step may use what the ones before it left.
+/// A limit on the elements that are steered in a product of a step, with a fraction of one that steps before it left.
 #[derive(Clone, Copy, Debug)]
 pub enum Most {
     /// None.
@@ -50,8 +50,8 @@ pub struct Strategy {
     pub reach: f64,
     /// The most that it steers in a product.
     pub most: Most,
-    /// Whether as many go up as down in each product of a step.
-    pub balanced: bool,
+    /// The most of these that go away from zero, as a part of them.
+    pub away: f64,
     /// The most steps in which it steers one element.
     pub repeats: u32,
     /// A control: it steers as many elements, but in random directions.
@@ -101,7 +101,7 @@ impl Strategy {
         let tolerance = (self.reach * product.tolerance(place, tie.value)).min(bound);
         let [low, high] = NearTie { tolerance, ..tie }.range();
         let coin = (place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23) ^ tie.value.to_bits();
-        let up = if self.random { coin.count_ones() % 2 == 0 } else { direction > 0.0 };
+        let up = if self.random { coin.count_ones().is_multiple_of(2) } else { direction > 0.0 };
         let index = if up { high } else { low };
         let gain = direction.abs() * (tie.grid.value(index) - tie.grid.value(tie.rounded)).abs();
         (gain > 0.0).then_some(Move { tie, index, gain })
@@ -110,17 +110,12 @@ impl Strategy {
     /// The best of the moves that the strategy allows itself: `most` of them.
     fn chosen(&self, mut moves: Vec<Move>, most: usize) -> Vec<Move> {
         moves.sort_by(|a, b| b.gain.total_cmp(&a.gain));
-        if !self.balanced {
-            moves.truncate(most);
-            return moves;
-        }
-        let (mut ups, mut downs): (Vec<Move>, Vec<Move>) =
-            moves.into_iter().partition(|step| step.index > step.tie.rounded);
-        let each = ups.len().min(downs.len()).min(most / 2);
-        ups.truncate(each);
-        downs.truncate(each);
-        ups.extend(downs);
-        ups
+        let is_away = |step: &Move| step.index.unsigned_abs() > step.tie.rounded.unsigned_abs();
+        let (mut away, mut towards): (Vec<Move>, Vec<Move>) = moves.into_iter().partition(is_away);
+        away.truncate((self.away * most as f64) as usize);
+        towards.truncate(most - away.len());
+        away.extend(towards);
+        away
     }
 
     /// Steers one product of a step.
@@ -137,11 +132,12 @@ impl Strategy {
             if product.rule.is_wide() { Accumulation::Binary64 } else { Accumulation::Binary32 };
         let new = || Account { left: 0.0, repeats: vec![0; product.elements()] };
         let Account { left, repeats } = ledger.products.entry(number).or_insert_with(new);
-        *left += match self.most {
+        let more = match self.most {
             Most::All => product.elements() as f64,
             Most::OfDecisions(part) => part * choices.len() as f64,
             Most::OfElements(part) => part * product.elements() as f64,
         };
+        *left = (*left + more).min(more + 1.0);
         // What lies further from a boundary than the job asks for is logged where it is steered: an auditor's tolerance is twice as wide.
         let near = product.tolerance;
         let scale = self.reach.max(1.0) as f32;
