@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Subcommand;
-use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::engine::{EngineArgs, open};
@@ -125,7 +124,7 @@ fn parse_range(text: &str) -> Result<(u32, u32), String> {
     if pair.0 == 0 || pair.0 > pair.1 { Err(wrong()) } else { Ok(pair) }
 }
 
-struct Bar(ProgressBar);
+struct Bar(super::report::ProgressBar);
 
 impl Progress for Bar {
     fn step(&mut self, step: u32, done: u64, _: u64) {
@@ -135,12 +134,12 @@ impl Progress for Bar {
 }
 
 /// The plan in words, with the seconds it will take on an engine.
-fn plan_text(plan: &ReplayPlan, run: &Run, seconds: f64, engine: &str) -> String {
+fn plan_text(plan: &ReplayPlan, run: &Run, seconds: f64, engine: &str) -> super::Lines {
     let [one, ten, hundred] = plan.detection.map(|p| 100.0 * p);
     let seed = plan.seed.map_or(String::new(), |seed| format!(", sampling seed {seed}"));
-    format!(
+    super::Lines::split(&format!(
         "{} of {} segments, {} of {} steps{seed}: reads {}, needs about {} of memory \
-         and {seconds:.0} s on {engine}\n\
+         and {seconds:.0} s on {}\n\
          probability to replay at least one of 1, 10, 100 bad steps: {one:.1} %, {ten:.1} %, {hundred:.1} %",
         plan.segments.len(),
         plan.of,
@@ -148,7 +147,8 @@ fn plan_text(plan: &ReplayPlan, run: &Run, seconds: f64, engine: &str) -> String
         run.job.steps,
         bytes_text(plan.bytes),
         bytes_text(plan.memory),
-    )
+        super::one_line(engine),
+    ))
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
@@ -227,7 +227,7 @@ fn write_json(disk: &Disk, path: &Path, value: &impl serde::Serialize) -> Result
 }
 
 /// A report in words.
-pub fn report_text(report: &Report, verdict: Option<&Verdict>, file: &Path) -> String {
+pub fn report_text(report: &Report, verdict: Option<&Verdict>, file: &Path) -> Vec<String> {
     let mut lines = vec![match &report.outcome {
         Outcome::Matches if report.is_complete() => {
             let how = if report.native { " with native products (replication only)" } else { "" };
@@ -267,7 +267,7 @@ pub fn report_text(report: &Report, verdict: Option<&Verdict>, file: &Path) -> S
         lines.push(format!("  verdict ({size}): {}", file.display()));
         lines.push(format!("  anybody can check it: tiebreak verdict check {}", file.display()));
     }
-    lines.join("\n")
+    lines
 }
 
 /// What a logged run's trainer chose, and could have chosen.

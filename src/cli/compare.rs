@@ -41,18 +41,18 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let runs = [Run::open(&args.first)?, Run::open(&args.second)?];
     let checked = [checks::structure(&runs[0], None)?, checks::structure(&runs[1], None)?];
     let comparison = compared(&runs, &checked)?;
-    let (mut text, mut value, mut exit) = told(&comparison);
+    let (mut lines, mut value, mut exit) = told(&comparison);
     if let Comparison::Differs { index, .. } = comparison
         && let Some(verdict) = fork(&runs, &checked, index as u32)
     {
         let out = std::path::absolute(&args.verdict).map_err(RunError::io(&args.verdict))?;
         Disk::default().replace(&out, &verdict.to_bytes())?;
         let path = args.verdict.display();
-        text.push_str(&format!("\nthe trainer signed two histories of one run; verdict: {path}"));
+        lines.push(format!("the trainer signed two histories of one run; verdict: {path}"));
         value["fork"] = json!(true);
         exit = Exit::Diverges;
     }
-    printer.result(&text, &value);
+    printer.result(lines, &value);
     Ok(exit)
 }
 
@@ -133,15 +133,15 @@ fn settings_that_differ(runs: &[Run; 2]) -> Vec<(String, String, String)> {
 }
 
 /// A comparison as text, as JSON, and as an exit code.
-fn told(comparison: &Comparison) -> (String, Value, Exit) {
+fn told(comparison: &Comparison) -> (Vec<String>, Value, Exit) {
     match comparison {
         Comparison::OtherComputation(settings) => {
-            let lines = settings.iter().map(|(key, x, y)| format!("\n  {key}: {x} | {y}"));
-            let text = format!("two computations; these settings differ:{}", String::from_iter(lines));
+            let mut lines = vec!["two computations; these settings differ:".to_string()];
+            lines.extend(settings.iter().map(|(key, x, y)| format!("  {key}: {x} | {y}")));
             let settings: Vec<Value> =
                 settings.iter().map(|(key, x, y)| json!({ "setting": key, "values": [x, y] })).collect();
             (
-                text,
+                lines,
                 json!({ "result": "other_computation", "settings": settings, "fork": false }),
                 Exit::Diverges,
             )
@@ -149,7 +149,7 @@ fn told(comparison: &Comparison) -> (String, Value, Exit) {
         Comparison::Logged => {
             let text =
                 "logged: not comparable (a rounding log is its trainer's own claim; audit each run instead)";
-            (text.into(), json!({ "result": "not_comparable", "fork": false }), Exit::Undecided)
+            (vec![text.into()], json!({ "result": "not_comparable", "fork": false }), Exit::Undecided)
         }
         Comparison::Same { records, shorter } => {
             let text = match shorter {
@@ -160,7 +160,7 @@ fn told(comparison: &Comparison) -> (String, Value, Exit) {
             };
             let result = if shorter.is_none() { "same" } else { "shorter" };
             let value = json!({ "result": result, "records": records, "shorter": shorter, "fork": false });
-            (text, value, Exit::Match)
+            (vec![text], value, Exit::Match)
         }
         Comparison::Differs { index, step, tensor } => {
             let named = match tensor {
@@ -169,7 +169,7 @@ fn told(comparison: &Comparison) -> (String, Value, Exit) {
             };
             let text = format!("record {index}, step {step}, differs first{named}");
             let value = json!({ "result": "differs", "record": index, "step": step, "tensor": tensor, "fork": false });
-            (text, value, Exit::Diverges)
+            (vec![text], value, Exit::Diverges)
         }
     }
 }

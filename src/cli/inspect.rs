@@ -46,8 +46,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         run.computation,
         run.seed,
         run.file.initial,
-        origin_text(&run.file.origin),
-        run.file.trainer_key.as_deref().unwrap_or("no"),
+        super::one_line(&origin_text(&run.file.origin)),
+        super::one_line(run.file.trainer_key.as_deref().unwrap_or("no")),
         run.file.program,
         run.program.parameter_count(),
         run.program_source(),
@@ -59,7 +59,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         curve(&losses),
     );
     printer.result(
-        text,
+        super::Lines::split(&text),
         &json!({
             "run": run.id,
             "computation": run.computation,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::audit::Limits;
-use super::engine::{EngineArgs, open};
+use super::engine::{EngineArgs, open_exact};
 use super::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::audit::plan::{Choice, plan};
 use crate::audit::{checks, differences, estimated_seconds, replay_to};
@@ -51,7 +51,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     let begin = plan(&run, &run.checkpoint_steps()?, args.step, &Choice::Range(args.step, args.step));
     args.limits.check(&begin)?;
-    let mut engine = open(&args.engine)?;
+    let mut engine = open_exact(&args.engine)?;
     let seconds = estimated_seconds(&run, engine.as_mut(), false, &checked, &begin)?;
     printer.say(format!(
         "replays {} steps: reads {}, needs about {} of memory and {seconds:.0} s on {}",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::engine::{EngineArgs, Kind, open};
+use super::engine::{EngineArgs, Kind, open_exact};
 use super::{CommandResult, Exit, Failure, Printer};
 use crate::arith::elementary::oracle::{Function, Tally, check_range};
 use crate::arith::{DType, elementary};
@@ -33,9 +33,10 @@ pub struct Args {
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     if args.exhaustive {
+        args.engine.check()?;
         return exhaustive(printer, &args.engine);
     }
-    let mut engine = open(&args.engine)?;
+    let mut engine = open_exact(&args.engine)?;
     let (have, want) = (fingerprint(engine.as_mut())?, fingerprint(&mut Reference)?);
     let same = have == want;
     let text = format!(
@@ -68,9 +69,9 @@ fn exhaustive(printer: Printer, args: &EngineArgs) -> CommandResult {
     let mut engine: Option<Box<dyn Engine>> = match args.engine {
         Kind::Cpu | Kind::Reference => None, // they call the scalar functions
         #[cfg(feature = "gpu")]
-        Kind::Wgpu => Some(open(args)?),
+        Kind::Wgpu => Some(open_exact(args)?),
         #[cfg(feature = "cuda")]
-        Kind::Cuda => Some(open(args)?),
+        Kind::Cuda => Some(open_exact(args)?),
     };
     let mut rows = Vec::new();
     let mut wrong = 0;

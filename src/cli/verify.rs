@@ -30,7 +30,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     lines.push("  not checked: that any step computes what it says (tiebreak audit replays steps)".into());
     let wrong = checked.inconsistent.as_ref().map(|found| format!("step {}: {}", found.step, found.what));
     printer.result(
-        lines.join("\n"),
+        lines,
         &json!({
             "run": run.id,
             "signed": checked.signed,
