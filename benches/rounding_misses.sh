@@ -27,7 +27,7 @@ pair() { # name bits, then arguments of train
     name=$1 bits=$2
     shift 2
     "$tiebreak" -q train "$work/job-$bits.toml" --data-root assets/jobs/text --out "$work/run" "$@" > "$work/train.txt"
-    "$tiebreak" -q audit "$work/run" --verdict "$work/verdict.json" > "$work/audit.txt" || { cat "$work/audit.txt"; exit 1; }
+    "$tiebreak" audit "$work/run" --verdict "$work/verdict.json" > "$work/audit.txt" 2> "$work/audit.log" || { cat "$work/audit.txt"; exit 1; }
     echo "$bits bits, $name: $(head -1 "$work/audit.txt" | cut -d: -f1), $(grep 'rounding log' "$work/audit.txt")"
     rm -r "$work/run"
 }

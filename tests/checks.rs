@@ -218,7 +218,10 @@ fn a_run_whose_end_is_not_shown_never_matches_as_a_whole() {
     let header = 8 + usize::from(model[0]) + (usize::from(model[1]) << 8);
     let zeros = [&model[..header], &vec![0; model.len() - header][..]].concat();
     fs::write(run.layout.model(), zeros).unwrap();
-    assert!(error(&run).contains("the released model is not the final state's parameters and buffers"));
+    incomplete(
+        &ended(&run, false, None),
+        "the released model is not the final state's parameters and buffers",
+    );
     // No model at all.
     fs::remove_file(run.layout.model()).unwrap();
     incomplete(&ended(&run, false, None), "its released model (model.safetensors) is not here");

@@ -526,3 +526,153 @@ fn hostile_runs_end_as_their_list_says() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert_eq!(output(&["selftest", "--hostile", &cases]).0, 2, "a folder that is there is not touched");
 }
+
+/// Nothing in it would be obeyed by a terminal, and no line but those of this program is there.
+fn harmless(args: &[&str]) -> (i32, String) {
+    let (code, stdout, stderr) = output(args);
+    let printed = stdout + &stderr;
+    let obeyed = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+    assert!(!printed.contains(obeyed), "{args:?}: {printed:?}");
+    let forged = |line: &str| line.trim_start().starts_with("FORGED");
+    assert!(!printed.lines().any(forged), "{args:?}: {printed}");
+    (code, printed)
+}
+
+/// A job, a run, a verdict and a program with escape sequences in every text of theirs that somebody else chose.
+#[test]
+#[cfg(unix)]
+fn foreign_text_gives_a_terminal_no_orders() {
+    const NAME: &str = "te\u{1b}]0;title\u{7}\nFORGED\u{9b}2J\u{202e}xt";
+    let folder = tempfile::tempdir().unwrap();
+    let inner = folder.path().join(format!("folder{NAME}"));
+    std::fs::create_dir(&inner).unwrap();
+    let job = gpt_job(&inner, "operator", "");
+    std::fs::rename(inner.join("text.txt"), inner.join(NAME)).unwrap();
+    let text = std::fs::read_to_string(&job).unwrap().replace("steps = 8", "steps = 3");
+    let escaped = NAME.replace('\u{1b}', "\\u001b").replace('\u{7}', "\\u0007").replace('\n', "\\n");
+    let text =
+        text.replace("\"text.txt\"", &format!("\"{}\"\ncopy = false", escaped.replace('\u{9b}', "\\u009b")));
+    std::fs::write(&job, &text).unwrap();
+    let run = trained(&job, &inner.join("run"), Some("operator@2"));
+    std::fs::write(run.layout.root.join(NAME), "").unwrap();
+    let [at, verdict] = ["run", "verdict.json"].map(|name| path(&inner, name));
+    let (job, data) = (job.to_str().unwrap(), inner.to_str().unwrap());
+    let engine = ["--engine", "cpu"];
+
+    assert_eq!(harmless(&["job", "check", job]).0, 0);
+    let (code, printed) = harmless(&["verify", &at]);
+    assert_eq!(code, 0, "{printed}");
+    assert!(
+        printed.contains("not of the run: te\\u{1b}]0;title\\u{7}\\u{a}FORGED\\u{9b}2J\\u{202e}xt"),
+        "{printed}"
+    );
+    assert_eq!(harmless(&["verify", &at, "--json"]).0, 0);
+    assert_eq!(harmless(&["inspect", &at]).0, 0);
+    assert_eq!(harmless(&["compare", &at, &at]).0, 0);
+    assert_eq!(harmless(&["log", "inspect", &at]).0, 2);
+    assert_eq!(harmless(&["sample", &at, "--length", "40", "--prompt", "\u{1b}]0;x\u{7}"]).0, 0);
+    assert_eq!(harmless(&[&["audit", &at][..], &engine].concat()).0, 2);
+    let audit = [&["audit", &at, "--data", data, "--verdict", &verdict][..], &engine].concat();
+    assert_eq!(harmless(&audit).0, 1);
+    assert_eq!(harmless(&[&["replay", &at, "--step", "1", "--data", data][..], &engine].concat()).0, 0);
+    let (code, printed) = harmless(&["train", job, "--out", &at]);
+    assert!(code == 2 && printed.contains("is a run already"), "{printed}");
+    assert_eq!(harmless(&["train", job, "--out", &path(&inner, "copied")]).0, 0);
+
+    // Its own fields: what a decoder quotes of them.
+    assert_eq!(harmless(&["verdict", "check", &verdict]).0, 1);
+    let json = std::fs::read_to_string(&verdict).unwrap();
+    let named = |field: &str| format!("\"{field}\":{}", serde_json::json!(NAME));
+    for (from, to) in [
+        ("\"contract\":\"tiebreak-contract-2\"", named("contract")),
+        ("\"format\":2", format!("\"format\":2,{}", named(NAME))),
+        ("\"kind\":\"tile\"", named("kind")),
+        ("steps = 3", escaped.clone()),
+    ] {
+        let edited = json.replacen(from, &to, 1);
+        assert_ne!(edited, json, "{from}");
+        std::fs::write(&verdict, edited).unwrap();
+        for args in [&["verdict", "check", &verdict][..], &["verdict", "check", &verdict, "--json"]] {
+            assert_eq!(harmless(args).0, 4, "{from}");
+        }
+    }
+    for (file, to) in
+        [("run.json", format!("{{{}}}", named("contract"))), ("job.toml", format!("\"{escaped}\" = 1"))]
+    {
+        let file = run.layout.root.join(file);
+        let good = std::fs::read(&file).unwrap();
+        std::fs::write(&file, to).unwrap();
+        assert_eq!(harmless(&["verify", &at]).0, 4);
+        std::fs::write(&file, good).unwrap();
+    }
+    std::fs::write(run.layout.heads().join(NAME), "").unwrap();
+    assert_eq!(harmless(&["inspect", &at]).0, 4);
+    assert_eq!(harmless(&[NAME]).0, 2);
+}
+
+#[test]
+fn a_command_line_is_meant_as_a_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "microbatch", "");
+    let text = std::fs::read_to_string(&job).unwrap().replace("steps = 8", "steps = 2");
+    std::fs::write(&job, &text).unwrap();
+    let other = path(folder.path(), "other.toml");
+    std::fs::write(&other, text.replace("every = 2", "every = 1")).unwrap();
+    let (job, run, key) = (job.to_str().unwrap(), path(folder.path(), "run"), path(folder.path(), "key"));
+    assert_eq!(output(&["key", "new", &key, "--name", "trainer.example"]).0, 0);
+    let public = format!("{key}.pub");
+    let refused = |args: &[&str], says: &str| {
+        let (code, _, stderr) = output(args);
+        assert!(code == 2 && stderr.contains(says), "{args:?}: {code} {stderr}");
+        let (code, stdout, stderr) = output(&[args, &["--json"]].concat());
+        let error: serde_json::Value = serde_json::from_str(&stderr).expect(&stderr);
+        assert!(code == 2 && error["exit"] == 2 && stdout.is_empty(), "{error}");
+        assert!(error["error"].as_str().unwrap().contains(says), "{error}");
+    };
+    // What would be ignored is refused.
+    refused(&["train", job, "--out", &run, "--native", "gemm"], "--native is for the logged profile");
+    refused(&["train", job, "--out", &run, "--adapter", "llvmpipe"], "--adapter names a GPU");
+    refused(&["train", job, "--out", &run, "--threads", "99999"], "cores; give no more");
+    refused(&["train", job, "--out", &run, "--engine", "reference", "--threads", "1"], "--threads is for");
+    refused(&["train", "nowhere.toml", "--out", &run], "there is no such job file");
+    refused(&["job", "check", "nowhere.toml"], "there is no such job file");
+    refused(&["train", job, "--out", &run, "--key", "nowhere"], "nowhere");
+    refused(&["train", job, "--out", &run, "--key", &public], "is the public key");
+    refused(&["train", job, "--out", &run, "--no-such-option"], "--no-such-option");
+    assert!(!Path::new(&run).exists());
+    assert_eq!(output(&["train", job, "--out", &run, "--key", &key]).0, 0);
+    let resume = ["train", "--out", &run, "--key", &key, "--resume"];
+    refused(&[&resume[..], &[&other]].concat(), "is not the job that the run was begun with");
+    refused(&[&resume[..], &["--challenge", &"0".repeat(64)]].concat(), "another --challenge");
+    refused(&[&resume[..], &["--profile", "logged"]].concat(), "the exact profile");
+    assert_eq!(output(&[&resume[..], &[job]].concat()).0, 0);
+    refused(&["audit", &run, "--adapter", "llvmpipe"], "--adapter names a GPU");
+    refused(&["replay", &run, "--step", "1", "--native", "gemm"], "--native is for training");
+    let secret = std::fs::read_to_string(&key).unwrap();
+    for given in [&key, secret.trim()] {
+        refused(&["verify", &run, "--trainer-key", given], "private key");
+        let (_, _, stderr) = output(&["verify", &run, "--trainer-key", given]);
+        assert!(!stderr.contains(secret.trim()), "a private key is printed");
+    }
+    refused(&["verify", &run, "--trainer-key", &key], &format!("give {public}"));
+    // One line with -q, and an error where it cannot be written.
+    for (args, first) in [
+        (&["verify", &run][..], "run "),
+        (&["audit", &run], "MATCHES"),
+        (&["compare", &run, &run], "no difference"),
+    ] {
+        let (code, stdout, stderr) = output(&[args, &["-q"]].concat());
+        assert!(code == 0 && stdout.starts_with(first) && stderr.is_empty(), "{stdout}{stderr}");
+        assert_eq!(stdout.matches('\n').count(), 1, "{stdout}");
+    }
+    #[cfg(target_os = "linux")]
+    for args in
+        [&["inspect", &run][..], &["compare", &run, &run], &["verify", &run, "--json"], &["job", "reference"]]
+    {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let output = tiebreak(args).stdout(full).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{args:?}: {stderr}");
+        assert!(stderr.contains("could not be written to standard output"), "{stderr}");
+    }
+}

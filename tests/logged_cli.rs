@@ -224,4 +224,17 @@ fn calibration_prints_a_table_that_a_job_takes() {
     std::fs::write(&job, format!("{text}\n{table}")).unwrap();
     let (code, _, stderr) = output(&["job", "check", job.to_str().unwrap()]);
     assert_eq!(code, 0, "{stderr}");
+    // Written in place of what is there, as often as it is asked for, and into an inline table.
+    let inline =
+        text.replace("\n[rounding]\n", "").replace("steps = 8", "steps = 8\nrounding = { bits = 16 }");
+    for before in [format!("{text}\n{table}"), inline] {
+        std::fs::write(&job, before).unwrap();
+        let mut calibrate = Command::new(env!("CARGO_BIN_EXE_tiebreak"));
+        calibrate.args(["log", "calibrate", job.to_str().unwrap(), "--steps", "1", "--write", "-q"]);
+        let output = calibrate.env("VK_DRIVER_FILES", "/nonexistent").output().unwrap();
+        let table = String::from_utf8(output.stdout).unwrap();
+        let text = std::fs::read_to_string(&job).unwrap();
+        assert!(output.status.success() && text.ends_with(&format!("\n{table}")), "{text}");
+        assert_eq!(text.matches("rounding.class").count(), 1, "{text}");
+    }
 }

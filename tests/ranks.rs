@@ -15,7 +15,7 @@ use common::{begin_run, files, gpt_job, key, mlp_job, trained};
 use tiebreak::run::disk::Disk;
 use tiebreak::run::transcript;
 use tiebreak::train::ranks::collective::{Collective, Kind, Transport};
-use tiebreak::train::ranks::tcp::{RankPlace, Tcp};
+use tiebreak::train::ranks::tcp::{Quiet, RankPlace, Tcp};
 
 /// A command of the binary, in an environment that says nothing of ranks.
 fn tiebreak(args: &[&str]) -> Command {
@@ -292,14 +292,67 @@ fn strangers_are_refused_and_the_others_train() {
     assert_eq!(code, 0, "{printed}");
     for says in [
         "no rank of tiebreak",
-        "rank 1 speaks version 9 of the protocol, this is version 2",
-        "rank 1 sent",
-        "run's secret",
+        "it speaks version 9 of the protocol, this is version 2",
+        "does not know the run's secret",
     ] {
         assert!(printed.contains(says), "{says}: {printed}");
     }
+    assert!(!printed.contains("rank 1"), "a stranger is called a rank: {printed}");
     assert_eq!(ended(right).0, 0);
     runs.same(&out);
+}
+
+/// Sends a byte of a good preamble at a time until rank 0 ends the connection; returns the seconds that it took, 60 at most.
+fn dripped(mut stream: TcpStream) -> u64 {
+    let begin = Instant::now();
+    let preamble = [b"tiebreak ranks\r\n".as_slice(), &2u32.to_le_bytes(), &1u32.to_le_bytes(), &[0; 32]];
+    stream.set_read_timeout(Some(Duration::from_millis(400))).unwrap();
+    for byte in preamble.concat().into_iter().cycle() {
+        let open = stream.write_all(&[byte]).is_ok() && !matches!(stream.read(&mut [0; 64]), Ok(0));
+        if !open || begin.elapsed() > Duration::from_secs(60) {
+            break;
+        }
+    }
+    begin.elapsed().as_secs()
+}
+
+#[test]
+fn strangers_who_take_their_time_hinder_nobody() {
+    // Rank 0 gives up when it says, and a stranger's connection before that.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap().to_string();
+    let slow = connected(&at);
+    let waiting = std::thread::spawn(move || {
+        let begin = Instant::now();
+        let place = RankPlace { timeout: Duration::from_secs(9), ..place(0, 2, "right") };
+        let error = Tcp::host(&listener, place, &mut Quiet).err().unwrap().to_string();
+        (error, begin.elapsed().as_secs())
+    });
+    let dripping = std::thread::spawn(|| dripped(slow));
+
+    let runs = Runs::of(|folder| mlp_job(folder, "microbatch", 4, 4));
+    let (child, out, at) = rank_0(&runs, "slow", "2", "60");
+    let address = at[0].to_string();
+    let drips: Vec<_> = (0..3).map(|_| connected(&address)).collect();
+    let drips: Vec<_> = drips.into_iter().map(|stream| std::thread::spawn(|| dripped(stream))).collect();
+    let idle: Vec<TcpStream> = (0..100).map(|_| connected(&address)).collect();
+    let begin = Instant::now();
+    let options = ["train", "--ranks", "2", "--rank", "1", "--coordinator", &address];
+    let right = tiebreak(&options).env("TIEBREAK_RANKS_TOKEN", "right").spawn().unwrap();
+    let (code, printed) = ended(child);
+    assert_eq!(code, 0, "{printed}");
+    assert!(begin.elapsed() < Duration::from_secs(40), "strangers held rank 1 up: {:?}", begin.elapsed());
+    assert!(!printed.contains("rank 1"), "a stranger is called a rank: {printed}");
+    assert_eq!(ended(right).0, 0);
+    runs.same(&out);
+    drop(idle);
+    drips.into_iter().for_each(|drip| assert!(drip.join().unwrap() < 40));
+
+    let seconds = dripping.join().unwrap();
+    assert!(seconds < 8, "a stranger was let in for {seconds} s");
+    let (error, seconds) = waiting.join().unwrap();
+    assert!(seconds < 20 && error.contains("rank 1 did not join within 9 s"), "{seconds} s: {error}");
+    assert!(error.contains("refused connections: 1 (127.0.0.1:"), "{error}");
 }
 
 #[test]

@@ -1,11 +1,9 @@
 //! `tiebreak audit`.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Subcommand;
-use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::engine::{EngineArgs, open};
@@ -118,7 +116,7 @@ fn parse_range(text: &str) -> Result<(u32, u32), String> {
     if pair.0 == 0 || pair.0 > pair.1 { Err(wrong()) } else { Ok(pair) }
 }
 
-struct Bar(ProgressBar);
+struct Bar(super::report::ProgressBar);
 
 impl Progress for Bar {
     fn step(&mut self, step: u32, done: u64, _: u64) {
@@ -128,12 +126,12 @@ impl Progress for Bar {
 }
 
 /// The plan in words, with the seconds it will take on an engine.
-fn plan_text(plan: &ReplayPlan, run: &Run, seconds: f64, engine: &str) -> String {
+fn plan_text(plan: &ReplayPlan, run: &Run, seconds: f64, engine: &str) -> super::Lines {
     let [one, ten, hundred] = plan.detection.map(|p| 100.0 * p);
     let seed = plan.seed.map_or(String::new(), |seed| format!(", sampling seed {seed}"));
-    format!(
+    super::Lines::split(&format!(
         "{} of {} segments, {} of {} steps{seed}: reads {}, needs about {} of memory \
-         and {seconds:.0} s on {engine}\n\
+         and {seconds:.0} s on {}\n\
          probability to replay at least one of 1, 10, 100 bad steps: {one:.1} %, {ten:.1} %, {hundred:.1} %",
         plan.segments.len(),
         plan.of,
@@ -141,7 +139,8 @@ fn plan_text(plan: &ReplayPlan, run: &Run, seconds: f64, engine: &str) -> String
         run.job.steps,
         bytes_text(plan.bytes),
         bytes_text(plan.memory),
-    )
+        super::one_line(engine),
+    ))
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
@@ -150,7 +149,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     let Some(path) = args.run else { return Err(Failure::new(Exit::Usage, "a run's folder is needed")) };
     let options = args.options;
-    let (start, watch) = (Instant::now(), options.limits.watch());
+    let (start, watch) = (Instant::now(), options.limits.watch(printer));
     let public = options.trainer_key.as_deref().map(key::read_public).transpose()?;
     // Read now: a key that cannot be read must not cost a replay.
     let signer = options.key.as_deref().map(key::read_private).transpose()?;
@@ -230,7 +229,7 @@ fn publish(
     }
     printer.result(report_text(report, verdict.map(|verdict| (verdict, file))), &json);
     for problem in &problems {
-        let _ = writeln!(std::io::stderr(), "error: {problem}");
+        printer.problem(problem);
     }
     match exit(report) {
         Exit::Match if !problems.is_empty() => Exit::Undecided,
@@ -300,7 +299,7 @@ pub(super) fn outcome_text(outcome: &Outcome) -> String {
 }
 
 /// A report in words. `verdict`: with the file that it is in, if it could be written.
-fn report_text(report: &Report, verdict: Option<(&Verdict, Option<&Path>)>) -> String {
+fn report_text(report: &Report, verdict: Option<(&Verdict, Option<&Path>)>) -> Vec<String> {
     let mut lines = vec![headline(report)];
     lines.push(format!("  {}", report.signed));
     lines.push(format!("  computation {}, job {}, data {}", report.computation, report.job, report.data));
@@ -317,7 +316,7 @@ fn report_text(report: &Report, verdict: Option<(&Verdict, Option<&Path>)>) -> S
         lines.push(format!("  verdict ({size}): {}", file.display()));
         lines.push(format!("  anybody can check it: tiebreak verdict check {}", file.display()));
     }
-    lines.join("\n")
+    lines
 }
 
 /// What a logged run's trainer chose, and could have chosen.

@@ -1,6 +1,5 @@
 //! `tiebreak compare`.
 
-use std::io::Write;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
@@ -42,18 +41,19 @@ enum Comparison {
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let _watch = args.limits.watch();
+    let _watch = args.limits.watch(printer);
     let runs = [args.limits.open(&args.first)?, args.limits.open(&args.second)?];
     let checked = [checks::structure(&runs[0], None)?, checks::structure(&runs[1], None)?];
     let comparison = compared(&runs, &checked)?;
-    let (mut text, mut value, mut exit) = told(&comparison);
+    let (mut lines, mut value, mut exit) = told(&comparison);
     let mut problem = None;
     if let Comparison::Differs { index, .. } = comparison
         && let Some(verdict) = fork(&runs, &checked, index as u32)
     {
         let written = verdict_file::save_anywhere(&args.verdict, &verdict);
-        text.push_str("\nthe trainer signed two histories of one run");
-        text.extend(written.file.iter().map(|file| format!("; verdict: {}", file.display())));
+        let file =
+            written.file.as_ref().map_or(String::new(), |file| format!("; verdict: {}", file.display()));
+        lines.push(format!("the trainer signed two histories of one run{file}"));
         value["fork"] = json!(true);
         value["verdict_file"] = json!(written.file);
         if written.file.is_none() {
@@ -62,9 +62,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         problem = written.problem;
         exit = Exit::Diverges;
     }
-    printer.result(&text, &value);
+    printer.result(lines, &value);
     if let Some(problem) = problem {
-        let _ = writeln!(std::io::stderr(), "error: {problem}");
+        printer.problem(&problem);
     }
     Ok(exit)
 }
@@ -134,15 +134,15 @@ fn computation_settings(run: &Run) -> Vec<(String, String)> {
 }
 
 /// A comparison as text, as JSON, and as an exit code.
-fn told(comparison: &Comparison) -> (String, Value, Exit) {
+fn told(comparison: &Comparison) -> (Vec<String>, Value, Exit) {
     match comparison {
         Comparison::OtherComputation(settings) => {
-            let lines = settings.iter().map(|(key, x, y)| format!("\n  {key}: {x} | {y}"));
-            let text = format!("two computations; these settings differ:{}", String::from_iter(lines));
+            let mut lines = vec!["two computations; these settings differ:".to_string()];
+            lines.extend(settings.iter().map(|(key, x, y)| format!("  {key}: {x} | {y}")));
             let settings: Vec<Value> =
                 settings.iter().map(|(key, x, y)| json!({ "setting": key, "values": [x, y] })).collect();
             (
-                text,
+                lines,
                 json!({ "result": "other_computation", "settings": settings, "fork": false }),
                 Exit::Diverges,
             )
@@ -150,7 +150,7 @@ fn told(comparison: &Comparison) -> (String, Value, Exit) {
         Comparison::Logged => {
             let text =
                 "logged: not comparable (a rounding log is its trainer's own claim; audit each run instead)";
-            (text.into(), json!({ "result": "not_comparable", "fork": false }), Exit::Undecided)
+            (vec![text.into()], json!({ "result": "not_comparable", "fork": false }), Exit::Undecided)
         }
         Comparison::Same { records, shorter } => {
             let text = match shorter {
@@ -163,7 +163,7 @@ fn told(comparison: &Comparison) -> (String, Value, Exit) {
             let value = json!({ "result": result, "records": records, "shorter": shorter, "fork": false });
             // Nothing shows that the shorter run goes on like the longer one.
             let exit = if shorter.is_none() { Exit::Match } else { Exit::Undecided };
-            (text, value, exit)
+            (vec![text], value, exit)
         }
         Comparison::Differs { index, step, tensor } => {
             let named = match tensor {
@@ -172,7 +172,7 @@ fn told(comparison: &Comparison) -> (String, Value, Exit) {
             };
             let text = format!("record {index}, step {step}, differs first{named}");
             let value = json!({ "result": "differs", "record": index, "step": step, "tensor": tensor, "fork": false });
-            (text, value, Exit::Diverges)
+            (vec![text], value, Exit::Diverges)
         }
     }
 }

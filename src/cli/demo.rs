@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::engine::{EngineArgs, Kind, open};
 use super::train::Bar;
-use super::{CommandResult, Exit, Failure, Printer, bytes_text};
+use super::{CommandResult, Exit, Failure, Lines, Printer, bytes_text, one_line};
 use crate::audit::plan::{Choice, plan};
 use crate::audit::{Outcome, Report, audit, checks};
 use crate::commit::keys::{PrivateKey, PublicKey};
@@ -55,11 +55,15 @@ fn auditor(args: &Args) -> Result<Box<dyn Engine>, Failure> {
         ..EngineArgs::default()
     };
     match args.engine {
-        Some(kind) => Ok(open(&engine_args(kind, 1))?),
+        Some(Kind::Cpu) => Ok(open(&engine_args(Kind::Cpu, 1))?),
+        Some(kind) => Ok(open(&engine_args(kind, 0))?),
+        // A GPU that is named is meant.
+        #[cfg(feature = "gpu")]
+        None if args.adapter.is_some() => Ok(open(&engine_args(Kind::Wgpu, 0))?),
         None => {
             // A software adapter would take minutes to tell what the CPU engine tells in seconds.
             #[cfg(feature = "gpu")]
-            if (args.adapter.is_some() || crate::engine::gpu::adapters().iter().any(|a| !a.software))
+            if crate::engine::gpu::adapters().iter().any(|a| !a.software)
                 && let Ok(gpu) = open(&engine_args(Kind::Wgpu, 0))
             {
                 return Ok(gpu);
@@ -116,7 +120,10 @@ fn audited(
         Outcome::Matches => {
             format!("  MATCHES: {} steps replayed bit for bit in {:.1} s", run.job.steps, report.seconds)
         }
-        Outcome::Diverges { step, what } => format!("  DIVERGES at step {step}\n  {what}"),
+        Outcome::Diverges { step, what } => {
+            printer.say(format!("  DIVERGES at step {step}"));
+            format!("  {what}")
+        }
         other => format!("  {other:?}"),
     };
     printer.say(line);
@@ -187,16 +194,16 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     };
     let seconds = start.elapsed().as_secs_f64();
     let text = match &finding {
-        Some(finding) => format!(
+        Some(finding) => Lines::split(&format!(
             "  CONVICTED by the scalar reference from the file alone ({}):\n  step {}: {}\n\n\
              honest run: {}; cheat: convicted; {seconds:.0} s\n{}",
             bytes_text(size),
             finding.step,
-            finding.what,
+            one_line(&finding.what),
             if matched { "matches" } else { "DOES NOT MATCH" },
             hints(folder, &file),
-        ),
-        None => format!("  no conviction: {:?}", report.outcome),
+        )),
+        None => format!("  no conviction: {:?}", report.outcome).into(),
     };
     printer.result(
         text,
@@ -219,8 +226,8 @@ fn hints(folder: &Path, file: &Path) -> String {
     format!(
         "Re-check it anywhere:   {program} verdict check {} --trainer-key {}\n\
          Audit on another GPU:   {program} audit {} --engine wgpu --adapter NAME",
-        file.display(),
-        folder.join("trainer.pub").display(),
-        folder.join("cheated").display(),
+        one_line(&file.display().to_string()),
+        one_line(&folder.join("trainer.pub").display().to_string()),
+        one_line(&folder.join("cheated").display().to_string()),
     )
 }

@@ -96,6 +96,26 @@ pub struct EngineArgs {
 }
 
 impl EngineArgs {
+    /// Checks that no option is about another engine, or more than this machine has.
+    ///
+    /// # Errors
+    /// If one is, with the option that is missing or wrong.
+    pub fn check(&self) -> Result<(), Failure> {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let why = match self.engine {
+            Kind::Cpu | Kind::Reference if self.adapter.is_some() => {
+                "--adapter names a GPU: give --engine wgpu or --engine cuda too".to_string()
+            }
+            Kind::Cpu if self.threads > cores => {
+                format!("--threads {}: this machine has {cores} cores; give no more", self.threads)
+            }
+            Kind::Cpu => return Ok(()),
+            _ if self.threads > 0 => "--threads is for the CPU engine (--engine cpu)".to_string(),
+            _ => return Ok(()),
+        };
+        Err(Failure::new(Exit::Usage, why))
+    }
+
     /// The options that say the same to another process.
     pub fn options(&self) -> Vec<String> {
         let name =
@@ -108,8 +128,18 @@ impl EngineArgs {
     }
 }
 
+/// Opens the engine that the arguments name, for what calls no native products.
+pub fn open_exact(args: &EngineArgs) -> Result<Box<dyn Engine>, Failure> {
+    if args.native.is_some() {
+        let why = "--native is for training in the logged profile; nothing here would call native products";
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    open(args)
+}
+
 /// Opens the engine that the arguments name.
 pub fn open(args: &EngineArgs) -> Result<Box<dyn Engine>, Failure> {
+    args.check()?;
     let kernels = args.native.map(NativeKind::kernels);
     let elsewhere = || {
         let name = args.native.and_then(|native| native.to_possible_value());
@@ -192,7 +222,7 @@ pub fn adapters(printer: Printer, _args: AdaptersArgs) -> CommandResult {
             (None, None) => row.engine.clone(),
         })
         .collect();
-    printer.result(lines.join("\n"), &rows);
+    printer.document(lines, &rows);
     let mut digests: Vec<_> = rows.iter().filter_map(|row| row.fingerprint.clone()).collect();
     digests.dedup();
     if digests.len() > 1 {

@@ -30,7 +30,7 @@ pub struct Args {
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let _watch = args.limits.watch();
+    let _watch = args.limits.watch(printer);
     let run = args.limits.open(&args.run)?;
     // Listed first: a trainer may publish heads meanwhile, over records that are not read here.
     let heads = run.head_sizes()?;
@@ -49,7 +49,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let data = run.file.summary().data;
     let signer = match &run.file.trainer_key {
         None => "by nobody: the run names no key".to_string(),
-        Some(key) => format!("names {key}, signature not verified (tiebreak verify --trainer-key)"),
+        Some(key) => {
+            format!("names {}, signature not verified (tiebreak verify --trainer-key)", super::one_line(key))
+        }
     };
     let text = format!(
         "run      {}\ncomputation {}\njob      {}\ndata     {data}\nseed     {}\ninitial  {} ({})\nsigned   {signer}\nprogram  {} ({} parameters; {})\nsteps    {} of {}{}\nheads    {}, the last over {covered} of {} records\ncheckpoints {}\n\n{}",
@@ -58,7 +60,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         run.job.digest(),
         run.seed,
         run.file.initial,
-        origin_text(&run.file.origin),
+        super::one_line(&origin_text(&run.file.origin)),
         run.file.program,
         run.program.parameter_count(),
         run.program_source(),
@@ -71,7 +73,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         curve(&losses),
     );
     printer.result(
-        text,
+        super::Lines::split(&text),
         &json!({
             "run": run.id,
             "computation": run.computation,

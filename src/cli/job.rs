@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::{CommandResult, Exit, Failure, Printer, bytes_text, job_reference};
+use super::{CommandResult, Exit, Failure, Lines, Printer, bytes_text, job_reference, one_line};
 use crate::commit::digest::Digest;
 use crate::engine::liveness::step_bytes;
 use crate::job::Job;
@@ -113,7 +113,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             let schema = job_reference::schema();
             let text =
                 if json_schema { format!("{schema:#}") } else { job_reference::markdown().trim_end().into() };
-            printer.result(text, &schema);
+            printer.document(Lines::split(&text), &schema);
             Ok(Exit::Match)
         }
     }
@@ -148,17 +148,18 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     let epochs = f64::from(job.steps) / steps_per_epoch;
     let drawn: Vec<String> = data.drawn.iter().map(u32::to_string).collect();
     printer.result(
-        format!(
+        Lines::split(&format!(
             "{}: {} parameters, {} steps of {} samples\n{} samples in {} of data: {steps_per_epoch:.1} steps an epoch, {epochs:.2} \
-             epochs; the batches of steps {} were drawn\ninitial state: {origin}\nstate {}, tensors of a step take {} at most\n\
+             epochs; the batches of steps {} were drawn\ninitial state: {}\nstate {}, tensors of a step take {} at most\n\
              {} + {} + {} operators (micro-batch, accumulation, update)\njob     {}\nprogram {digest}\ndata    {}",
-            path.display(),
+            one_line(&path.display().to_string()),
             program.parameter_count(),
             job.steps,
             program.samples(),
             data.samples,
             bytes_text(data.bytes),
             drawn.join(", "),
+            one_line(&origin),
             bytes_text(state),
             bytes_text(peak),
             nodes[0],
@@ -166,7 +167,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
             nodes[2],
             job.digest(),
             data.root,
-        ),
+        )),
         &json!({
             "parameters": program.parameter_count(),
             "steps": job.steps,

@@ -6,7 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Exit, Failure, bytes_text};
+use super::{Exit, Failure, Printer, bytes_text};
 use crate::audit::plan::ReplayPlan;
 use crate::run::RunError;
 use crate::run::dir::Run;
@@ -40,13 +40,13 @@ impl Limits {
     }
 
     /// Begins to count the time of what cannot stop by itself: reading and checking files.
-    pub fn watch(&self) -> Watch {
+    pub fn watch(&self, printer: Printer) -> Watch {
         let Some(time) = self.time() else { return Watch { _held: None } };
         let (held, dropped) = channel::<()>();
         thread::spawn(move || {
             if dropped.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
-                eprintln!("error: --max-time was reached; nothing was decided");
-                process::exit(Exit::Undecided as i32);
+                let failure = Failure::new(Exit::Undecided, "--max-time was reached; nothing was decided");
+                process::exit(printer.end(Err(failure)) as i32);
             }
         });
         Watch { _held: Some(held) }

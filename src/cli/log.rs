@@ -11,7 +11,7 @@ use serde_json::json;
 use super::engine::{EngineArgs, open};
 use super::job::JobArgs;
 use super::limits::Limits;
-use super::{CommandResult, Exit, Failure, Printer, bytes_text};
+use super::{CommandResult, Exit, Failure, Printer, bytes_text, calibrated};
 use crate::audit::{checks, replay_to};
 use crate::engine::cpu::Cpu;
 use crate::engine::cpu::native::Native;
@@ -28,7 +28,7 @@ use crate::rounding::log::Log;
 use crate::run::data::JobData;
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
-use crate::run::{RunError, read_logged_job, read_program};
+use crate::run::{RunError, read_job, read_logged_job, read_program};
 use crate::step::{replayed_step, scalars};
 
 /// Look into rounding logs of the logged profile.
@@ -69,7 +69,7 @@ struct Inspect {
 
 /// Measure thresholds for a job: every native kernel at hand against the exact product, on the products of its first steps.
 #[derive(clap::Args)]
-#[command(after_help = "Example: tiebreak log calibrate job.toml --steps 5 >> job.toml")]
+#[command(after_help = "Example: tiebreak log calibrate job.toml --steps 5 --write")]
 struct Calibrate {
     #[command(flatten)]
     job: JobArgs,
@@ -79,6 +79,9 @@ struct Calibrate {
     /// What measured distances are multiplied by.
     #[arg(long, default_value_t = 3.0)]
     safety: f64,
+    /// Write the thresholds into the job file, in place of those that it has.
+    #[arg(long)]
+    write: bool,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
@@ -99,7 +102,7 @@ struct Row {
 }
 
 fn inspect(printer: Printer, args: &Inspect) -> CommandResult {
-    let _watch = args.limits.watch();
+    let _watch = args.limits.watch(printer);
     let run = args.limits.open(&args.run)?;
     if run.job.rounding.is_none() {
         return Err(Failure::new(Exit::Usage, "this run is of the exact profile: it has no rounding log"));
@@ -154,7 +157,7 @@ fn inspect(printer: Printer, args: &Inspect) -> CommandResult {
     let mut tally = None;
     if let Some(path) = &args.margins {
         let seen = replayed(&run, &checked, step, args)?;
-        lines.push(histogram(&seen));
+        lines.extend(histogram(&seen));
         Disk::default().replace(
             &std::path::absolute(path).map_err(crate::run::RunError::io(path))?,
             svg(&seen).as_bytes(),
@@ -162,7 +165,7 @@ fn inspect(printer: Printer, args: &Inspect) -> CommandResult {
         lines.push(format!("picture: {}", path.display()));
         tally = Some(seen);
     }
-    printer.result(lines.join("\n"), &json!({ "step": step, "committed": committed, "bytes": log.bytes().len(), "classes": rows, "replay": tally }));
+    printer.result(lines, &json!({ "step": step, "committed": committed, "bytes": log.bytes().len(), "classes": rows, "replay": tally }));
     Ok(if committed { Exit::Match } else { Exit::Malformed })
 }
 
@@ -232,7 +235,7 @@ fn inspect_part(
         parts.push(json!({ "class": product.class, "part": part, "bytes": bytes, "elements": product.elements(), "decisions": listed }));
     }
     printer.result(
-        lines.join("\n"),
+        lines,
         &json!({ "step": step, "committed": committed, "operator": operator, "micro_batch": micro_batch, "products": parts }),
     );
     Ok(if committed { Exit::Match } else { Exit::Malformed })
@@ -250,7 +253,7 @@ fn replayed(run: &Run, checked: &checks::Checked, step: u32, args: &Inspect) -> 
 }
 
 /// Counts by margin, two bins a line.
-fn histogram(tally: &Tally) -> String {
+fn histogram(tally: &Tally) -> Vec<String> {
     let largest = tally.margins.0.iter().copied().max().unwrap_or(0).max(1);
     let mut lines = vec![
         "distance of the exact product from the boundary, in thresholds (#: taken against it)".to_string(),
@@ -267,7 +270,7 @@ fn histogram(tally: &Tally) -> String {
             "*".repeat(width(all) - width(taken).min(width(all)))
         ));
     }
-    lines.join("\n")
+    lines
 }
 
 /// The histogram as a picture: all decisions, and those that are not the nearest value.
@@ -360,7 +363,7 @@ fn calibrate(printer: Printer, args: &Calibrate) -> CommandResult {
     }
     bar.finish_and_clear();
     let thresholds = calibrator.thresholds(args.safety);
-    let mut lines = vec!["# measured by `tiebreak log calibrate`:".to_string()];
+    let mut lines = vec!["[rounding.class]".to_string(), calibrated::MEASURED.to_string()];
     for (class, m) in &calibrator.measured {
         lines.push(format!(
             "# {:<10} {} products, {} elements, {} flips without a log; at most {:.3e} of the {} ({})",
@@ -373,10 +376,16 @@ fn calibrate(printer: Printer, args: &Calibrate) -> CommandResult {
             m.kernel
         ));
     }
-    lines.push("[rounding.class]".into());
     lines.extend(thresholds.iter().map(|(class, units)| format!("{} = {units}", class.name())));
-    printer.result(
-        lines.join("\n"),
+    if args.write {
+        let path = &args.job.job;
+        let text = calibrated::with_thresholds(&read_job(path)?.0, &lines, &thresholds)
+            .map_err(|why| Failure::new(Exit::Usage, format!("{}: {why}", path.display())))?;
+        Disk::default().replace(&std::path::absolute(path).map_err(RunError::io(path))?, text.as_bytes())?;
+        printer.say(format!("wrote the thresholds into {}", path.display()));
+    }
+    printer.document(
+        lines,
         &json!({ "kernels": names, "measured": calibrator.measured, "thresholds": thresholds }),
     );
     Ok(Exit::Match)

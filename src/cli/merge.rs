@@ -89,7 +89,7 @@ fn ranges_text(ranges: &[Range]) -> String {
 }
 
 /// The result in words.
-fn told(merged: &Merged, listed: &[Listed], counted: usize) -> String {
+fn told(merged: &Merged, listed: &[Listed], counted: usize) -> Vec<String> {
     let word = match merged.result {
         Conclusion::Diverges => "DIVERGES",
         Conclusion::Matches => "MATCHES",
@@ -102,10 +102,9 @@ fn told(merged: &Merged, listed: &[Listed], counted: usize) -> String {
         merged.run.short(),
         listed.len(),
     )];
-    lines.push(format!(
-        "  computation {}\n  job         {}\n  data        {}",
-        merged.computation, merged.job, merged.data
-    ));
+    lines.push(format!("  computation {}", merged.computation));
+    lines.push(format!("  job         {}", merged.job));
+    lines.push(format!("  data        {}", merged.data));
     lines.extend(listed.iter().map(|report| match (&report.account, &report.vouches) {
         (Some(account), Ok(auditor)) => {
             let steps = ranges_text(&union(account.replayed.clone()));
@@ -124,7 +123,7 @@ fn told(merged: &Merged, listed: &[Listed], counted: usize) -> String {
     if !merged.missing.is_empty() {
         lines.push(format!("  missing: --steps {}", ranges_text(&merged.missing)));
     }
-    lines.join("\n")
+    lines
 }
 
 /// The name of a report's outcome, as JSON has it.
@@ -160,11 +159,11 @@ pub fn run(printer: Printer, args: &Args) -> CommandResult {
         })
         .collect();
     let Some(merged) = merged else {
-        let lines = listed.iter().map(|report| {
-            format!("\n  {}: {}", report.file, report.vouches.as_ref().err().map_or("", |why| why))
-        });
-        let text = format!("UNDECIDED: no report counts{}", String::from_iter(lines));
-        printer.result(text, &json!({ "result": Conclusion::Undecided, "reports": reports }));
+        let mut lines = vec!["UNDECIDED: no report counts".to_string()];
+        lines.extend(listed.iter().map(|report| {
+            format!("  {}: {}", report.file, report.vouches.as_ref().err().map_or("", |why| why))
+        }));
+        printer.result(lines, &json!({ "result": Conclusion::Undecided, "reports": reports }));
         return Ok(Exit::Undecided);
     };
     let mut value = serde_json::to_value(&merged).map_err(|error| Failure::new(Exit::Undecided, error))?;

@@ -1,13 +1,15 @@
 //! The command line: one file a subcommand, each thin. Data that could be piped goes to stdout, everything else to
-//! stderr.
+//! stderr. With `--json` both are JSON: a command's result, and its error as `{"error": "...", "exit": N}`.
 //!
 //! Exit codes: 0 match, 1 diverges or convicted, 2 usage, 3 could not decide (own fault or limit), 4 malformed or
 //! badly signed.
 
 mod audit;
+mod calibrated;
 mod compare;
 mod demo;
 mod engine;
+mod escape;
 mod expect;
 mod inspect;
 mod job;
@@ -32,11 +34,11 @@ mod verdict;
 mod verdict_file;
 mod verify;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use escape::{Lines, one_line};
 use report::{CommandResult, bytes_text, random};
 use report::{Exit, Failure, Printer};
 
@@ -49,10 +51,10 @@ use report::{Exit, Failure, Printer};
 cheat, audits it and convicts it down to the tile, in about a minute."
 )]
 struct Args {
-    /// Results as JSON on stdout, no progress.
+    /// Results as JSON on stdout, errors as JSON on stderr, no progress.
     #[arg(long, global = true)]
     json: bool,
-    /// No progress.
+    /// The line that says what came out, and no progress.
     #[arg(long, short, global = true)]
     quiet: bool,
     #[command(subcommand)]
@@ -84,7 +86,10 @@ enum Command {
 
 /// Parses the command line, runs the command, reports errors.
 pub fn main() -> ExitCode {
-    let args = Args::parse();
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return ExitCode::from(not_parsed(&error) as u8),
+    };
     let printer = Printer { json: args.json, quiet: args.quiet };
     let result = match args.command {
         Command::Demo(args) => demo::run(printer, args),
@@ -107,11 +112,27 @@ pub fn main() -> ExitCode {
         Command::Key(args) => key::run(printer, args),
         Command::Log(args) => log::run(printer, args),
     };
-    match result {
-        Ok(exit) => ExitCode::from(exit as u8),
-        Err(failure) => {
-            let _ = writeln!(std::io::stderr(), "error: {}", failure.message);
-            ExitCode::from(failure.exit as u8)
-        }
+    ExitCode::from(printer.end(result) as u8)
+}
+
+/// Prints what is wrong with a command line, or the help that it asks for.
+fn not_parsed(error: &clap::Error) -> Exit {
+    let json = std::env::args_os().any(|argument| argument == "--json");
+    let printer = Printer { json, quiet: false };
+    if !error.use_stderr() {
+        let _ = error.print();
+        return Exit::Match;
     }
+    // What it quotes of the command line may be a file's name, which somebody else chose: so it is asked again about escaped arguments.
+    let escaped = std::env::args_os().map(|argument| one_line(&argument.to_string_lossy()).into_owned());
+    let text = match Args::try_parse_from(escaped) {
+        Err(again) => again.to_string(),
+        Ok(_) => one_line(&error.to_string()).into_owned(),
+    };
+    if json {
+        let message = text.trim().trim_start_matches("error: ");
+        return printer.end(Err(Failure::new(Exit::Usage, message)));
+    }
+    printer.say(Lines::split(text.trim_end()));
+    Exit::Usage
 }

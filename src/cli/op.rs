@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::engine::{EngineArgs, open};
+use super::engine::{EngineArgs, open_exact};
 use super::{CommandResult, Exit, Failure, Printer};
 use crate::arith::DType;
 use crate::commit::tensor::digest;
@@ -136,16 +136,11 @@ fn list(printer: Printer) -> CommandResult {
             .map(|i| format!("{} [{}]{}", i.name, i.shape, if integers(i) { " u32" } else { "" }))
             .collect();
         let gradient = if operator.differentiable { "; --gradient" } else { "" };
-        text.push(format!(
-            "{:14} {}\n{:14} {}{gradient}",
-            operator.name,
-            operator.about,
-            "",
-            inputs.join(", ")
-        ));
+        text.push(format!("{:14} {}", operator.name, operator.about));
+        text.push(format!("{:14} {}{gradient}", "", inputs.join(", ")));
         rows.push(json!({ "name": operator.name, "about": operator.about, "inputs": inputs, "gradient": operator.differentiable }));
     }
-    printer.result(text.join("\n"), &json!(rows));
+    printer.document(text, &json!(rows));
     Ok(Exit::Match)
 }
 
@@ -221,7 +216,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         }
     }
     let types: Vec<TensorType> = outputs.iter().map(|(_, id)| b.tensor(*id).clone()).collect();
-    let mut engine = open(&args.engine)?;
+    let mut engine = open_exact(&args.engine)?;
     let graph = engine.compile(Arc::new(b.finish()))?;
     let mut tensors = Vec::new();
     for array in &inputs {
@@ -239,10 +234,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         .map(|a| json!({ "name": a.name, "shape": a.ty.shape, "digest": digest(&a.ty, &a.bytes) }))
         .collect();
     let line = |a: &Array| format!("{} {:?} {}", a.name, a.ty.shape, digest(&a.ty, &a.bytes));
-    let text: Vec<String> = results.iter().map(line).collect();
-    printer.result(
-        format!("{}\non {}", text.join("\n"), engine.describe()),
-        &json!({ "outputs": rows, "engine": engine.describe() }),
-    );
+    let mut text: Vec<String> = results.iter().map(line).collect();
+    text.push(format!("on {}", engine.describe()));
+    printer.document(text, &json!({ "outputs": rows, "engine": engine.describe() }));
     Ok(Exit::Match)
 }

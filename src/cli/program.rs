@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::job::JobArgs;
 use super::program_picture::svg;
+use super::report::named;
 use super::{CommandResult, Exit, Failure, Printer};
 use crate::arith::DType;
 use crate::job::identity::program_digest;
@@ -60,7 +61,7 @@ fn export(printer: Printer, args: &JobArgs, out: &Path) -> CommandResult {
     std::fs::write(out, &bytes).map_err(RunError::io(out))?;
     let digest = program_digest(&program);
     printer.result(
-        format!("{}: {} bytes\nprogram {digest}", out.display(), bytes.len()),
+        vec![format!("{}: {} bytes", out.display(), bytes.len()), format!("program {digest}")],
         &json!({ "program": digest, "bytes": bytes.len() }),
     );
     Ok(Exit::Match)
@@ -159,7 +160,7 @@ fn init_text(init: Init) -> String {
 }
 
 /// What the file says, for people.
-fn text(program: &Program, operators: &[Operator], products: &[Product]) -> String {
+fn text(program: &Program, operators: &[Operator], products: &[Product]) -> Vec<String> {
     let mut lines = vec![format!(
         "{} parameters ({} scalars), {} buffers, slots {}; {} micro-batches of {} samples, {} labels each",
         program.parameters.len(),
@@ -181,14 +182,16 @@ fn text(program: &Program, operators: &[Operator], products: &[Product]) -> Stri
         lines.push(format!("buffer     {:<32} {:?} {}", b.name, b.shape, init_text(b.init)));
     }
     let total: u64 = operators.iter().map(|o| o.flops).sum();
-    lines.push(format!("\na micro-batch: {} nodes, {total} operations", program.micro.nodes.len()));
+    lines.push(String::new());
+    lines.push(format!("a micro-batch: {} nodes, {total} operations", program.micro.nodes.len()));
     for o in operators {
         lines.push(format!(
             "operator   {:<44} {:>4} nodes {:>14} operations {:?}",
             o.operator, o.nodes, o.flops, o.shape
         ));
     }
-    lines.push(format!("\n{} products", products.len()));
+    lines.push(String::new());
+    lines.push(format!("{} products", products.len()));
     for p in products {
         let grid =
             p.grid.map_or("exact".into(), |[bits, floor]| format!("grid of {bits} bits, floor {floor}"));
@@ -206,11 +209,11 @@ fn text(program: &Program, operators: &[Operator], products: &[Product]) -> Stri
             p.block
         ));
     }
-    lines.join("\n")
+    lines
 }
 
 fn show(printer: Printer, path: &Path, picture: Option<&Path>) -> CommandResult {
-    let bytes = disk::read(path, PROGRAM_MAX)?;
+    let bytes = disk::read(path, PROGRAM_MAX).map_err(named)?;
     let refused = |why| Failure::new(Exit::Malformed, format!("{}: {why}", path.display()));
     let program = decode(&bytes).map_err(refused)?;
     if let Some(out) = picture {
@@ -227,8 +230,10 @@ fn show(printer: Printer, path: &Path, picture: Option<&Path>) -> CommandResult 
         .buffers
         .iter()
         .map(|b| json!({ "name": b.name, "shape": b.shape, "init": init_text(b.init) }));
-    printer.result(
-        format!("program {digest}, {} bytes\n{}", bytes.len(), text(&program, &operators, &products)),
+    let mut lines = vec![format!("program {digest}, {} bytes", bytes.len())];
+    lines.extend(text(&program, &operators, &products));
+    printer.document(
+        lines,
         &json!({
             "program": digest,
             "bytes": bytes.len(),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::audit::{exit, headline, outcome_exit, outcome_text};
-use super::engine::{EngineArgs, open};
+use super::engine::{EngineArgs, open_exact};
 use super::limits::Limits;
 use super::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::audit::plan::{Choice, plan};
@@ -32,7 +32,7 @@ pub struct Args {
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let _watch = args.limits.watch();
+    let _watch = args.limits.watch(printer);
     let run = args.limits.open(&args.run)?.with_data(args.data);
     let checked = checks::structure(&run, None)?;
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job.steps);
@@ -50,7 +50,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let from = replay_begins_after(&run, &checked, args.step)?;
     let begin = plan(&run, &[from], args.step, &Choice::Range(args.step, args.step));
     args.limits.check_plan(&begin)?;
-    let mut engine = open(&args.engine)?;
+    let mut engine = open_exact(&args.engine)?;
     let seconds = estimated_seconds(&run, engine.as_mut(), false, &checked, &begin)?;
     printer.say(format!(
         "replays {} steps: reads {}, needs about {} of memory and {seconds:.0} s on {}",
@@ -70,10 +70,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     let limit = args.limits.time();
     let (report, verdict) = audit(&run, engine.as_mut(), checked, begin, limit, &mut Silent)?;
-    let mut text = headline(&report);
+    let mut lines = vec![headline(&report)];
     if verdict.is_some() {
-        text += "\n  tiebreak audit writes the verdict";
+        lines.push("  tiebreak audit writes the verdict".into());
     }
-    printer.result(text, &report);
+    printer.result(lines, &report);
     Ok(exit(&report))
 }

@@ -1,10 +1,10 @@
 //! `tiebreak sample`.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::engine::{EngineArgs, open};
+use super::engine::{EngineArgs, open_exact};
+use super::escape::Characters;
 use super::limits::Limits;
 use super::{CommandResult, Exit, Failure, Printer, random};
 use crate::arith::DType;
@@ -39,7 +39,7 @@ pub struct Args {
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let _watch = args.limits.watch();
+    let _watch = args.limits.watch(printer);
     let run = args.limits.open(&args.run)?;
     let Some(job) = run.job.model() else {
         let why = "the run's program is a file, which says nothing of how a model writes; only runs of a model kind can be sampled";
@@ -56,7 +56,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let parameters = &table[..run.program.released()];
     run.within_memory("the model", run.state_memory())?;
     let state = checkpoint::read(&run.layout.model(), parameters)?;
-    let mut engine = open(&args.engine)?;
+    let mut engine = open_exact(&args.engine)?;
     let engine = engine.as_mut();
     let graph = engine.compile(Arc::new(inference_graph(gpt, &job.products, 1)))?;
     let mut fixed = Vec::new();
@@ -71,11 +71,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     if text.is_empty() || text.iter().any(|&b| b as usize >= classes) {
         return Err(Failure::new(Exit::Usage, "the prompt must have bytes that the model knows"));
     }
-    let mut out = std::io::stdout().lock();
-    let show = |out: &mut std::io::StdoutLock, bytes: &[u8]| {
-        !printer.json && out.write_all(bytes).and_then(|()| out.flush()).is_err()
-    };
-    if show(&mut out, &text) {
+    // A model was trained by somebody else, so what it writes is foreign text.
+    let mut characters = Characters::default();
+    let mut goes_on =
+        |bytes: &[u8]| printer.json || bytes.iter().all(|&byte| printer.piece(&characters.push(byte)));
+    if !goes_on(&text) {
         return Ok(Exit::Match);
     }
     for number in 0..args.length {
@@ -95,16 +95,15 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         let word = philox4x32_10([seed as u32, (seed >> 32) as u32], [number as u32, 0, 0, 0])[0];
         let byte = choose(&row, args.temperature, f64::from(word) / 4_294_967_296.0);
         text.push(byte);
-        if show(&mut out, &[byte]) {
+        if !goes_on(&[byte]) {
             break;
         }
     }
-    drop(out);
     let text = String::from_utf8_lossy(&text).into_owned();
     if printer.json {
-        printer.result("", &serde_json::json!({ "text": text, "seed": seed }));
+        printer.document("", &serde_json::json!({ "text": text, "seed": seed }));
     } else {
-        printer.result("", &());
+        printer.document(characters.rest(), &());
     }
     Ok(Exit::Match)
 }

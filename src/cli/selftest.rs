@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::engine::{EngineArgs, Kind, open};
+use super::engine::{EngineArgs, Kind, open_exact};
 use super::{CommandResult, Exit, Failure, Printer};
 use crate::arith::elementary::oracle::{Function, Tally, check_range};
 use crate::arith::{DType, elementary};
@@ -45,9 +45,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         return hostile(printer, folder);
     }
     if args.exhaustive {
+        args.engine.check()?;
         return exhaustive(printer, &args.engine);
     }
-    let mut engine = open(&args.engine)?;
+    let mut engine = open_exact(&args.engine)?;
     let (have, want) = (fingerprint(engine.as_mut())?, fingerprint(&mut Reference)?);
     let same = have == want;
     let text = format!(
@@ -68,24 +69,17 @@ fn hostile(printer: Printer, folder: &Path) -> CommandResult {
         let why = format!("{} is there already: give a folder that is not", folder.display());
         return Err(Failure::new(Exit::Usage, why));
     }
-    let bar = printer.bar(0, "runs");
-    let cases = hostile::write(folder, &mut |name| {
-        bar.inc_length(1);
-        bar.inc(1);
-        bar.set_message(name.to_string());
-    })?;
-    bar.finish_and_clear();
+    let cases = hostile::write(folder, &mut |name| printer.say(format!("writing {name}")))?;
     let list = serde_json::to_vec_pretty(&cases).map_err(|error| Failure::new(Exit::Undecided, error))?;
     let file = std::path::absolute(folder.join("cases.json")).map_err(RunError::io(folder))?;
     Disk::default().replace(&file, &list)?;
-    let lines = cases.iter().map(|case| format!("  exit {}: {} ({})", case.exit, case.name, case.about));
-    let text = format!(
-        "{} cases; each command of {} ends with its exit code, run from the folder\n{}",
-        cases.len(),
-        file.display(),
-        lines.collect::<Vec<_>>().join("\n")
-    );
-    printer.result(text, &cases);
+    let count = cases.len();
+    let mut lines = vec![format!(
+        "{count} cases; each command of {} ends with its exit code, run from the folder",
+        file.display()
+    )];
+    lines.extend(cases.iter().map(|case| format!("  exit {}: {} ({})", case.exit, case.name, case.about)));
+    printer.result(lines, &cases);
     Ok(Exit::Match)
 }
 
@@ -107,9 +101,9 @@ fn exhaustive(printer: Printer, args: &EngineArgs) -> CommandResult {
     let mut engine: Option<Box<dyn Engine>> = match args.engine {
         Kind::Cpu | Kind::Reference => None, // they call the scalar functions
         #[cfg(feature = "gpu")]
-        Kind::Wgpu => Some(open(args)?),
+        Kind::Wgpu => Some(open_exact(args)?),
         #[cfg(feature = "cuda")]
-        Kind::Cuda => Some(open(args)?),
+        Kind::Cuda => Some(open_exact(args)?),
     };
     let mut rows = Vec::new();
     let mut wrong = 0;

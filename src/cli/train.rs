@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::ValueEnum;
-use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::engine::{EngineArgs, open};
 use super::job::say_copied;
 use super::ranks::{Host, RanksArgs, Role, network};
+use super::report::ProgressBar;
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PrivateKey;
@@ -20,6 +20,7 @@ use crate::engine::{Engine, EngineError};
 use crate::job::Job;
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
+use crate::run::job::logged;
 use crate::run::{JobFiles, read_job, read_program};
 use crate::train::ranks::collective::Collective;
 use crate::train::ranks::lead::{Lead, can_cross_check};
@@ -42,7 +43,7 @@ pub struct Args {
     /// The job file; not needed with --resume.
     job: Option<PathBuf>,
     /// A folder whose files the job may name too, besides those in its own folder.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     data_root: Option<PathBuf>,
     /// The folder of the run.
     #[arg(long, required_unless_present = "rank")]
@@ -88,6 +89,9 @@ pub struct Bar {
 
 impl Progress for Bar {
     fn step(&mut self, record: &StepRecord, _: u32) {
+        if self.done == 0 {
+            self.bar.begin_at(u64::from(record.step - 1));
+        }
         self.done += 1;
         self.bar.set_position(u64::from(record.step));
         let rate = (self.done * self.per_step) as f64 / self.start.elapsed().as_secs_f64();
@@ -156,9 +160,12 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let (id, out) = (run.id, out.display());
     let data = if run.holds_data() { "" } else { " --data FOLDER (where its data files are)" };
     printer.result(
-        format!(
-            "{done} in {seconds:.1} s\nrun    {id}\nstate  {state}\naudit it with: tiebreak audit {out}{data}"
-        ),
+        vec![
+            format!("{done} in {seconds:.1} s"),
+            format!("run    {id}"),
+            format!("state  {state}"),
+            format!("audit it with: tiebreak audit {out}{data}"),
+        ],
         &json!({ "run": id, "state": state, "steps": run.job.steps, "seconds": seconds }),
     );
     Ok(Exit::Match)
@@ -227,8 +234,37 @@ fn new_run(
     Ok(run.create(&Disk::default())?)
 }
 
+/// Checks that a run that is gone on with is the one that the rest of the command line describes.
+fn check_resumed(args: &Args, run: &Run) -> Result<(), Failure> {
+    let refused = |why: &str| Err(Failure::new(Exit::Usage, why));
+    if let Some(path) = &args.job {
+        let (text, _) = read_job(path)?;
+        // The table that --profile logged adds to a job without one.
+        if text != run.job_text && logged(&text) != run.job_text {
+            let why = "is not the job that the run was begun with (its job.toml); with --resume leave it out";
+            return refused(&format!("{} {why}", path.display()));
+        }
+    }
+    if args.challenge.is_some() && args.challenge != run.file.challenge {
+        return refused("the run was begun with another --challenge, or with none: leave it out");
+    }
+    if args.profile == Some(Profile::Logged) && run.job.rounding.is_none() {
+        return refused("the run was begun in the exact profile: leave --profile logged out");
+    }
+    Ok(())
+}
+
 /// Checks that a job can be trained in the way that is asked for, by so many ranks.
 fn check(args: &Args, role: &Role, job: &Job, begun: Option<&Run>) -> Result<(), Failure> {
+    if let Some(run) = begun {
+        check_resumed(args, run)?;
+    }
+    args.engine.check()?;
+    if args.engine.native.is_some() && job.rounding.is_none() && args.profile != Some(Profile::Logged) {
+        let why = "--native is for the logged profile, and the job is of the exact one, whose products have one result: add \
+                   --profile logged, or leave --native out";
+        return Err(Failure::new(Exit::Usage, why));
+    }
     if args.profile == Some(Profile::Exact) && job.rounding.is_some() {
         let why = "the job has a [rounding] table: it is of the logged profile; remove the table or --profile exact";
         return Err(Failure::new(Exit::Usage, why));

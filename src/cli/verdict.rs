@@ -8,6 +8,7 @@ use serde_json::json;
 
 use super::engine::{EngineArgs, open};
 use super::limits::Limits;
+use super::report::named;
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, verdict_file};
 use crate::audit::evidence::disclosed_tile;
 use crate::audit::rounding::reference_outcome;
@@ -104,14 +105,14 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 
 /// A verdict file, and its size.
 fn read(file: &Path) -> Result<(Verdict, u64), Failure> {
-    let bytes = disk::read(file, VERDICT_MAX)?;
+    let bytes = disk::read(file, VERDICT_MAX).map_err(named)?;
     let verdict = Verdict::from_bytes(&bytes).map_err(|error| RunError::malformed(file, error))?;
     Ok((verdict, bytes.len() as u64))
 }
 
 fn check(printer: Printer, args: Check) -> CommandResult {
     let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
-    let _watch = args.limits.watch();
+    let _watch = args.limits.watch(printer);
     let (verdict, size) = read(&args.file)?;
     // What is wrong with a verdict that has no such number is found below.
     args.limits.check("the check of this verdict", verdict.memory().unwrap_or(0))?;
@@ -121,22 +122,22 @@ fn check(printer: Printer, args: Check) -> CommandResult {
     lines.extend(examination.steps.iter().map(|step| format!("  ok: {step}")));
     let outcome = examination.outcome.map_err(|error| {
         // How far it held together helps to find what is wrong with it.
-        printer.say(lines.join("\n"));
+        printer.say(std::mem::take(&mut lines));
         Failure::from(RunError::malformed(&args.file, error))
     })?;
-    let (convicts, step, text) = match outcome {
+    let (convicts, step, finding) = match outcome {
         Outcome::Convicts(finding) => {
             let signed = match finding.signed {
                 Signed::By => "signed by the trainer's key",
                 Signed::Unknown => "signer unknown: give --trainer-key",
             };
-            let text = format!(
-                "CONVICTS run {} ({signed}) from this file alone\nstep {}: {}",
-                finding.run, finding.step, finding.what
-            );
+            let text = vec![
+                format!("CONVICTS run {} ({signed}) from this file alone", finding.run),
+                format!("step {}: {}", finding.step, finding.what),
+            ];
             (true, Some(finding.step), text)
         }
-        Outcome::DoesNotConvict(why) => (false, None, format!("does not convict: {why}")),
+        Outcome::DoesNotConvict(why) => (false, None, vec![format!("does not convict: {why}")]),
         Outcome::NeedsReplay { step, run: id } => {
             let path = args.run.ok_or_else(|| {
                 let why = match step {
@@ -156,12 +157,16 @@ fn check(printer: Printer, args: Check) -> CommandResult {
                     step_verdict(printer, &run, &verdict, step, public.as_ref())?
                 }
             };
-            (convicts, Some(step), text)
+            (convicts, Some(step), vec![text])
         }
     };
-    lines.push(text.clone());
+    let text = finding.join("\n");
+    if printer.quiet {
+        lines.clear(); // what came out is to be the first line
+    }
+    lines.extend(finding);
     printer.result(
-        lines.join("\n"),
+        lines,
         &json!({
             "kind": kind,
             "bytes": size,
@@ -176,7 +181,7 @@ fn check(printer: Printer, args: Check) -> CommandResult {
 }
 
 fn disclose(printer: Printer, args: Disclose) -> CommandResult {
-    let _watch = args.limits.watch();
+    let _watch = args.limits.watch(printer);
     let (verdict, _) = read(&args.file)?;
     let outcome = verdict.check(None).map_err(|error| RunError::malformed(&args.file, error))?;
     let (Claim::Tile(claim), Outcome::Convicts(finding)) = (&verdict.claim, outcome) else {

@@ -29,7 +29,7 @@ pub struct Args {
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
-    let _watch = args.limits.watch();
+    let _watch = args.limits.watch(printer);
     let run = args.limits.open(&args.run)?;
     let expected = args.expect.check(&run)?;
     let mut checked = checks::always(&run, public.as_ref())?;
@@ -54,7 +54,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     lines.extend(incomplete.iter().map(|why| format!("INCOMPLETE: {why}")));
     let wrong = checked.inconsistent.as_ref().map(|found| format!("step {}: {}", found.step, found.what));
     printer.result(
-        lines.join("\n"),
+        lines,
         &json!({
             "run": run.id,
             "signed": checked.signed,

@@ -26,6 +26,11 @@ pub fn read(path: &Path) -> Result<(String, Job), RunError> {
     Ok((text, job))
 }
 
+/// The text of a job without `[rounding]`, as a job of the logged profile.
+pub fn logged(text: &str) -> String {
+    format!("{text}\n[rounding]\n")
+}
+
 /// [`read`], as a job of the logged profile: with its default thresholds if it has no `[rounding]`.
 ///
 /// # Errors
@@ -33,7 +38,7 @@ pub fn read(path: &Path) -> Result<(String, Job), RunError> {
 pub fn read_logged(path: &Path) -> Result<(String, Job), RunError> {
     let (mut text, mut job) = read(path)?;
     if job.rounding.is_none() {
-        text.push_str("\n[rounding]\n");
+        text = logged(&text);
         job = Job::parse(&path.display().to_string(), &text)?;
     }
     Ok((text, job))

@@ -120,11 +120,10 @@ impl Link {
         let word = |at: usize| u32::from_le_bytes(theirs[at..at + 4].try_into().expect("four bytes"));
         let (version, peer) = (word(16), word(20));
         if theirs[..16] != MAGIC[..] {
-            return Err(NoLink::Stranger("no rank of tiebreak".into()));
+            return Err(NoLink::Stranger("it is no rank of tiebreak".into()));
         }
         if version != VERSION {
-            let why =
-                format!("rank {peer} speaks version {version} of the protocol, this is version {VERSION}");
+            let why = format!("it speaks version {version} of the protocol, this is version {VERSION}");
             return Err(NoLink::Stranger(why));
         }
         let their_nonce: [u8; 32] = theirs[24..].try_into().expect("the nonce is the rest");

@@ -1,7 +1,9 @@
 //! Ranks over TCP: every two are connected. They meet at rank 0, which tells each where the others listen.
 
+use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use super::collective::{Collective, Kind, Transport};
@@ -12,8 +14,12 @@ use crate::commit::codec::{Decoder, Encoder};
 use crate::train::error::RankError;
 use crate::train::error::TrainError;
 
-/// How long whoever connects may take to say who it is.
-const GREETING: Duration = Duration::from_secs(10);
+/// How long whoever connects may take, in all, to show that it knows the run's secret.
+const GREETING: Duration = Duration::from_secs(5);
+/// How many connections more than there are ranks may be about to show that; of more the oldest are ended.
+const UNKNOWN_MAX: usize = 64;
+/// How many refused connections are told while ranks are waited for.
+const SAID_MAX: u64 = 20;
 /// How much longer than others rank 0 waits.
 const GRACE: Duration = Duration::from_secs(2);
 /// Between two looks for a connection.
@@ -60,6 +66,97 @@ struct Joined {
     port: u16,
 }
 
+/// What came of a connection: its link and the port that it listens on; or why it is refused; or an error of one who knows the secret.
+type Greeted = Result<Result<(Link, u16), String>, RankError>;
+
+/// Connections that have not shown yet that they know the secret, the oldest first. Each has a thread of its own, so none waits for another.
+struct Greetings {
+    place: RankPlace,
+    /// Number, when it came, and the connection, to end it with.
+    pending: VecDeque<(u64, Instant, TcpStream)>,
+    accepted: u64,
+    sender: Sender<(u64, SocketAddr, Greeted)>,
+    done: Receiver<(u64, SocketAddr, Greeted)>,
+}
+
+impl Greetings {
+    fn new(place: &RankPlace) -> Greetings {
+        let (sender, done) = channel();
+        Greetings { place: place.clone(), pending: VecDeque::new(), accepted: 0, sender, done }
+    }
+
+    /// Greets a connection beside the others. A machine that has no thread for it, or no second handle, drops it.
+    fn begin(&mut self, stream: TcpStream, from: SocketAddr) {
+        let Ok(ending) = stream.try_clone() else { return };
+        let number = self.accepted;
+        let (place, sender) = (self.place.clone(), self.sender.clone());
+        let greet = move || {
+            // Nobody waits any more when this rank has all that it waited for.
+            let _ = sender.send((number, from, greet(stream, &place)));
+        };
+        if std::thread::Builder::new().spawn(greet).is_ok() {
+            self.accepted += 1;
+            self.pending.push_back((number, Instant::now(), ending));
+        }
+    }
+
+    /// Ends those that take longer than [`GREETING`] over the whole of it, and the oldest of too many. Their threads end with them, and say so.
+    fn end_old(&mut self) {
+        let most = self.place.ranks as usize + UNKNOWN_MAX;
+        while let Some((_, begin, stream)) = self.pending.front()
+            && (begin.elapsed() > GREETING || self.pending.len() > most)
+        {
+            let _ = stream.shutdown(Shutdown::Both);
+            self.pending.pop_front();
+        }
+    }
+
+    /// The next that came to an end, if one did.
+    fn next(&mut self) -> Option<(SocketAddr, Greeted)> {
+        let (number, from, greeted) = self.done.try_recv().ok()?;
+        self.pending.retain(|(pending, ..)| *pending != number);
+        Some((from, greeted))
+    }
+}
+
+impl Drop for Greetings {
+    fn drop(&mut self) {
+        for (_, _, stream) in &self.pending {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Connections that were refused: how many, and why the first few were.
+#[derive(Default)]
+struct Refused {
+    count: u64,
+    why: Vec<String>,
+}
+
+impl Refused {
+    fn add(&mut self, why: String, waiting: &mut dyn Waiting) {
+        self.count += 1;
+        // Whoever comes again and again fills no screen with it.
+        if self.count <= SAID_MAX {
+            waiting.refused(&why);
+        }
+        if self.why.len() < REFUSED_MAX {
+            self.why.push(why);
+        }
+    }
+
+    /// The error of a rank that waited for too long for those of `missing`.
+    fn missing(&self, missing: &[String], timeout: Duration) -> RankError {
+        let (missing, seconds) = (missing.join(", "), timeout.as_secs());
+        let mut why = format!("rank {missing} did not join within {seconds} s (--rank-timeout)");
+        if self.count > 0 {
+            why += &format!("; refused connections: {} ({})", self.count, self.why.join("; "));
+        }
+        RankError::Refused(why)
+    }
+}
+
 /// Waits until a rank of each of `wanted` has connected.
 fn accept(
     listener: &TcpListener,
@@ -71,70 +168,62 @@ fn accept(
     let io = |error: io::Error| RankError::Refused(format!("cannot wait for other ranks: {error}"));
     listener.set_nonblocking(true).map_err(io)?;
     let mut joined: Vec<Option<Joined>> = wanted.clone().map(|_| None).collect();
-    let mut refused: Vec<String> = Vec::new();
+    let mut greetings = Greetings::new(place);
+    let mut refused = Refused::default();
     while joined.iter().any(Option::is_none) {
         waiting.check()?;
         if begin.elapsed() > place.timeout {
-            let missing: Vec<String> = (wanted.clone().zip(&joined))
-                .filter(|(_, joined)| joined.is_none())
-                .map(|(rank, _)| rank.to_string())
-                .collect();
-            let mut why = format!(
-                "rank {} did not join within {} s (--rank-timeout)",
-                missing.join(", "),
-                place.timeout.as_secs()
-            );
-            if !refused.is_empty() {
-                why += &format!("; refused: {}", refused.join("; "));
-            }
-            return Err(RankError::Refused(why));
+            let missing = wanted.clone().zip(&joined).filter(|(_, joined)| joined.is_none());
+            let missing: Vec<String> = missing.map(|(rank, _)| rank.to_string()).collect();
+            return Err(refused.missing(&missing, place.timeout));
         }
-        let (stream, from) = match listener.accept() {
-            Ok(accepted) => accepted,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                std::thread::sleep(PAUSE);
-                continue;
-            }
-            // The connection is gone again.
-            Err(_) => continue,
-        };
-        match greet(stream, place)? {
-            Ok((link, port)) => {
-                let rank = link.peer;
-                let slot = rank.checked_sub(wanted.start).and_then(|slot| joined.get_mut(slot as usize));
-                match slot {
-                    Some(slot @ None) => *slot = Some(Joined { link, address: from.ip(), port }),
-                    Some(Some(_)) => {
-                        let why =
-                            format!("two processes say that they are rank {rank}; the second is at {from}");
-                        return Err(RankError::Refused(why));
-                    }
-                    None => {
-                        let why = format!(
-                            "the process at {from} says that it is rank {rank}, of {} ranks",
-                            place.ranks
-                        );
-                        return Err(RankError::Refused(why));
-                    }
-                }
-            }
-            Err(why) => {
-                let why = format!("{from}: {why}");
-                waiting.refused(&why);
-                if refused.len() < REFUSED_MAX {
-                    refused.push(why);
-                }
+        match listener.accept() {
+            Ok((stream, from)) => greetings.begin(stream, from),
+            // Nobody is there, the connection is gone again, or the machine has no more handles.
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+        greetings.end_old();
+        while let Some((from, greeted)) = greetings.next() {
+            match greeted? {
+                Ok((link, port)) => take(&mut joined, wanted.start, place, from, (link, port))?,
+                Err(why) => refused.add(format!("{from}: {why}"), waiting),
             }
         }
     }
     Ok(joined.into_iter().flatten().collect())
 }
 
+/// Puts a rank that knows the secret in its place among those that are waited for, the first of which is rank `first`.
+fn take(
+    joined: &mut [Option<Joined>],
+    first: u32,
+    place: &RankPlace,
+    from: SocketAddr,
+    (link, port): (Link, u16),
+) -> Result<(), RankError> {
+    let rank = link.peer;
+    let slot = rank.checked_sub(first).and_then(|slot| joined.get_mut(slot as usize));
+    match slot {
+        Some(slot @ None) => {
+            *slot = Some(Joined { link, address: from.ip(), port });
+            Ok(())
+        }
+        Some(Some(_)) => {
+            let why = format!("two processes say that they are rank {rank}; the second is at {from}");
+            Err(RankError::Refused(why))
+        }
+        None => {
+            let why = format!("the process at {from} says that it is rank {rank}, of {} ranks", place.ranks);
+            Err(RankError::Refused(why))
+        }
+    }
+}
+
 /// A connection's rank and the port it listens on, if it is one of this run's.
 ///
 /// # Errors
 /// If it knows the secret and is for another number of ranks. Whoever does not know it is refused and harms nobody.
-fn greet(stream: TcpStream, place: &RankPlace) -> Result<Result<(Link, u16), String>, RankError> {
+fn greet(stream: TcpStream, place: &RankPlace) -> Greeted {
     let mut link = match Link::open(stream, &RankPlace { timeout: GREETING, ..place.clone() }) {
         Ok(link) => link,
         Err(NoLink::Stranger(why)) => return Ok(Err(why)),
@@ -145,7 +234,11 @@ fn greet(stream: TcpStream, place: &RankPlace) -> Result<Result<(Link, u16), Str
         Err(error) => {
             // It cannot check this either, and sees so that the secret is another one.
             link.outgoing.abort("another secret");
-            return Ok(Err(error.to_string()));
+            // Which rank it says that it is has been shown by nothing.
+            return Ok(Err(match error {
+                RankError::Malformed { source, .. } => source.to_string(),
+                _ => "it did not show that it knows the run's secret".into(),
+            }));
         }
     };
     let mut d = Decoder::new("hello", &hello);
@@ -198,12 +291,31 @@ fn connect(addresses: &[SocketAddr], rank: u32, place: &RankPlace) -> Result<Tcp
     }
 }
 
+/// Connects to `rank` and says who this is; `port` says on which port this rank listens, where it reaches the other from. A connection that is closed
+/// before the other knows who this is was one of too many there: it is made again.
+fn introduced(
+    addresses: &[SocketAddr],
+    rank: u32,
+    place: &RankPlace,
+    mut port: impl FnMut(&TcpStream) -> Result<u16, RankError>,
+) -> Result<Link, RankError> {
+    let begin = Instant::now();
+    loop {
+        let stream = connect(addresses, rank, place)?;
+        let port = port(&stream)?;
+        match introduce(stream, rank, place, port) {
+            Err(RankError::Lost { .. }) if begin.elapsed() < place.timeout => std::thread::sleep(20 * PAUSE),
+            other => return other,
+        }
+    }
+}
+
 /// Says to `rank` at the other end who this is, and the port that others can connect to.
 fn introduce(stream: TcpStream, rank: u32, place: &RankPlace, port: u16) -> Result<Link, RankError> {
     let refused = |why: String| RankError::Refused(format!("rank {rank}: {why}"));
     let mut link = Link::open(stream, place).map_err(|error| match error {
         NoLink::Stranger(why) => refused(why),
-        NoLink::Io(error) => refused(format!("it did not say who it is: {error}")),
+        NoLink::Io(error) => RankError::Lost { rank, why: format!("it did not say who it is: {error}") },
     })?;
     if link.peer != rank {
         return Err(refused(format!("it says that it is rank {}", link.peer)));
@@ -248,11 +360,16 @@ impl Tcp {
     /// If rank 0 cannot be reached or refuses this rank, or a connection is lost.
     pub fn join(coordinator: &[SocketAddr], place: RankPlace) -> Result<Tcp, RankError> {
         let io = |error: io::Error| RankError::Refused(format!("cannot listen for other ranks: {error}"));
-        let stream = connect(coordinator, 0, &place)?;
-        // At the address that rank 0 is reached from, so at no interface that nobody asked for.
-        let listener = stream.local_addr().and_then(|own| TcpListener::bind((own.ip(), 0))).map_err(io)?;
-        let port = listener.local_addr().map_err(io)?.port();
-        let mut first = introduce(stream, 0, &place, port)?;
+        let mut listening = None;
+        let mut first = introduced(coordinator, 0, &place, |stream| {
+            // At the address that rank 0 is reached from, so at no interface that nobody asked for.
+            let listener =
+                stream.local_addr().and_then(|own| TcpListener::bind((own.ip(), 0))).map_err(io)?;
+            let port = listener.local_addr().map_err(io)?.port();
+            listening = Some(listener);
+            Ok(port)
+        })?;
+        let listener = listening.expect("whoever is introduced listens");
         let others = place.ranks as usize - 1;
         let peers = first.incoming.receive(Kind::Peers, (others * (4 + ADDRESS_MAX)) as u64)?;
         let malformed = |source| RankError::Malformed { rank: 0, source };
@@ -262,7 +379,7 @@ impl Tcp {
             let text = d.text(ADDRESS_MAX).map_err(malformed)?;
             let address = text.parse().map_err(|_| malformed(Malformed::invalid("peers", "no address")))?;
             if rank < place.rank {
-                links.push(Some(introduce(connect(&[address], rank, &place)?, rank, &place, 0)?));
+                links.push(Some(introduced(&[address], rank, &place, |_| Ok(0))?));
             }
         }
         links.push(None);
