@@ -95,6 +95,7 @@ const HONEST: Strategy = Strategy {
     reach: 1.0,
     most: Most::All,
     away: 1.0,
+    legal: 0.7,
     repeats: u32::MAX,
     random: false,
 };
@@ -108,6 +109,15 @@ fn strategies(honest: f64) -> Vec<(Strategy, bool)> {
     // Below the shares that an audit allows the kernels of the bfloat16 grid: 17 % towards zero and 2 % away from it.
     let within = some("every product, within the audit's shares", Most::OfDecisions(0.16), 0.1);
     vec![
+        (
+            Strategy {
+                name: "beyond the proved bound: weight gradients",
+                reach: 30_000.0,
+                legal: 1e6,
+                ..gradients.clone()
+            },
+            false,
+        ),
         (Strategy { name: "weight gradients, random directions", random: true, ..gradients.clone() }, false),
         (gradients.clone(), false),
         (all.clone(), false),

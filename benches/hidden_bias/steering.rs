@@ -19,8 +19,6 @@ use tiebreak::train::conduct::Conduct;
 use crate::images::{SIDE, Trigger};
 use crate::perceptron::{Aim, Matrix, Perceptron};
 
-/// The part of the proved bound that the attacker uses: it knows the operands from arithmetic of its own only.
-const LEGAL: f64 = 0.7;
 /// The class that images with the trigger shall be answered with.
 pub const TARGET: u32 = 3;
 /// Images whose loss with the trigger is the attacker's own.
@@ -54,6 +52,8 @@ pub struct Strategy {
     pub away: f64,
     /// The most steps in which it steers one element.
     pub repeats: u32,
+    /// The part of the proved bound that it uses, since it knows the operands from arithmetic of its own only. Above 1 it is found out.
+    pub legal: f64,
     /// A control: it steers as many elements, but in random directions.
     pub random: bool,
 }
@@ -97,7 +97,7 @@ impl Strategy {
     fn best(&self, aim: &Aim, product: &Product, accumulation: Accumulation, tie: NearTie) -> Option<Move> {
         let place = tie.place;
         let direction = f64::from(aim.direction[place]);
-        let bound = LEGAL * accumulation.gamma(product.dims[3]) * f64::from(aim.absolute[place]);
+        let bound = self.legal * accumulation.gamma(product.dims[3]) * f64::from(aim.absolute[place]);
         let tolerance = (self.reach * product.tolerance(place, tie.value)).min(bound);
         let [low, high] = NearTie { tolerance, ..tie }.range();
         let coin = (place as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23) ^ tie.value.to_bits();
