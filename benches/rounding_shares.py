@@ -72,7 +72,7 @@ def main():
         (work / "shakespeare.txt").write_bytes((ROOT / "assets/jobs/text/shakespeare.txt").read_bytes())
         for name, (samples, job) in JOBS.items():
             for native in given.native if samples <= given.largest else []:
-                run, report = work / f"{samples}-{native}", work / "report.json"
+                run, report = work / f"{name}-{native}".replace(" ", "-"), work / "report.json"
                 report.unlink(missing_ok=True)
                 path = work / "job.toml"
                 path.write_text(job)

@@ -210,15 +210,16 @@ fn sizes_are_refused_before_anything_is_made() {
 /// Bytes, and what reads them.
 type Parser = (&'static str, Vec<u8>, fn(&[u8]));
 
+fn verdict(bytes: &[u8]) {
+    let _ = Verdict::from_bytes(bytes).map(|verdict| (verdict.memory().is_ok(), verdict.check(None).is_ok()));
+}
+
+fn job(bytes: &[u8]) {
+    let _ = Job::parse("job", std::str::from_utf8(bytes).unwrap());
+}
+
 /// Files that claim more than they hold, of every kind.
 fn hostile_files() -> Vec<Parser> {
-    fn verdict(bytes: &[u8]) {
-        let _ =
-            Verdict::from_bytes(bytes).map(|verdict| (verdict.memory().is_ok(), verdict.check(None).is_ok()));
-    }
-    fn job(bytes: &[u8]) {
-        let _ = Job::parse("job", std::str::from_utf8(bytes).unwrap());
-    }
     let frozen = |pattern: &str, count: usize| {
         let patterns = format!("{pattern:?},").repeat(count);
         format!("frozen = [{patterns}]\n{}", HUGE.replace("width = 4096", "width = 8")).into_bytes()
