@@ -183,7 +183,9 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
     let mut sizes = run.head_sizes()?;
     // A run that names no key has no heads that a trainer signed; one that was signed afterwards says so.
     let trainer = key.filter(|_| run.file.trainer_key.is_some());
-    let (size, (head, signed), damaged) = latest_head(run, &mut sizes, trainer)?;
+    let mut damaged = Vec::new();
+    let (head, signed) = latest_head(run, &mut sizes, &mut damaged, trainer)?;
+    let size = head.size;
     let note = disk::read_text(&run.layout.head(size), NOTE_MAX as u64)?;
     let path = run.layout.transcript();
     let mut transcript = transcript::read_first(&path, head.size)?;
@@ -237,32 +239,32 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
     Ok(checked)
 }
 
-/// The latest of the heads of these sizes that can be read, and why later ones cannot, which are taken from `sizes`: they hide no
-/// history that an earlier one promises.
+/// The latest of the heads of these sizes that can be read. Later ones go from `sizes`, and why they cannot be read to `damaged`: they
+/// hide no history that an earlier one promises.
 ///
 /// # Errors
 /// If none can be read, or it covers nothing.
 fn latest_head(
     run: &Run,
     sizes: &mut Vec<u64>,
+    damaged: &mut Vec<RunError>,
     key: Option<&PublicKey>,
-) -> Result<(u64, (Head, Signed), Vec<RunError>), RunError> {
-    let mut damaged = Vec::new();
+) -> Result<(Head, Signed), RunError> {
     while let Some(&size) = sizes.last() {
         match run.head(size, key) {
             Ok(_) if size == 0 => {
-                return Err(RunError::invalid(
-                    &run.layout.head(0),
-                    "a head covers at least the initial state",
-                ));
+                let why = "a head covers at least the initial state";
+                return Err(RunError::invalid(&run.layout.head(0), why));
             }
-            Ok(head) => return Ok((size, head, damaged)),
+            Ok(head) => return Ok(head),
             Err(error) => damaged.push(error),
         }
         sizes.pop();
     }
-    let none = || RunError::Refused("the run has published no head yet".into());
-    Err(damaged.into_iter().next().unwrap_or_else(none))
+    match damaged.is_empty() {
+        true => Err(RunError::Refused("the run has published no head yet".into())),
+        false => Err(damaged.swap_remove(0)),
+    }
 }
 
 /// Who signed a run that names no key, and when, in words.
