@@ -531,7 +531,8 @@ fn hostile_runs_end_as_their_list_says() {
 fn harmless(args: &[&str]) -> (i32, String) {
     let (code, stdout, stderr) = output(args);
     let printed = stdout + &stderr;
-    let obeyed = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+    // A model's text has lines and tabs of its own.
+    let obeyed = |c: char| (c.is_control() && !matches!(c, '\n' | '\t')) || c == '\u{202e}';
     assert!(!printed.contains(obeyed), "{args:?}: {printed:?}");
     let forged = |line: &str| line.trim_start().starts_with("FORGED");
     assert!(!printed.lines().any(forged), "{args:?}: {printed}");
@@ -570,7 +571,7 @@ fn foreign_text_gives_a_terminal_no_orders() {
     assert_eq!(harmless(&["inspect", &at]).0, 0);
     assert_eq!(harmless(&["compare", &at, &at]).0, 0);
     assert_eq!(harmless(&["log", "inspect", &at]).0, 2);
-    assert_eq!(harmless(&["sample", &at, "--length", "40", "--prompt", "\u{1b}]0;x\u{7}"]).0, 0);
+    assert_eq!(harmless(&["sample", &at, "--seed", "1", "--length", "40", "--prompt", "\u{1b}]0;x\u{7}"]).0, 0);
     assert_eq!(harmless(&[&["audit", &at][..], &engine].concat()).0, 2);
     let audit = [&["audit", &at, "--data", data, "--verdict", &verdict][..], &engine].concat();
     assert_eq!(harmless(&audit).0, 1);
