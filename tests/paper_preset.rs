@@ -143,7 +143,8 @@ fn the_preset_on_the_command_line() {
     let report = path("report.json");
     let (code, stdout, stderr) = run(&["audit", &out, "--native", "interleaved-fma", "--report", &report]);
     assert_eq!(code, 0, "{stderr}");
-    assert_eq!(run(&["audit", "merge", &report]).0, 2, "not merged with exact ones");
+    assert_eq!(run(&["audit", "merge", &report]).0, 3, "nobody vouches for it");
+    assert_eq!(run(&["audit", "merge", "--unsigned", &report]).0, 2, "not merged with exact ones");
     assert!(stdout.contains("MATCHES") && stdout.contains("replication only"), "{stdout}");
     let (code, stdout, _) = run(&["audit", &out]);
     assert_eq!(code, 0, "{stdout}");
