@@ -1,0 +1,173 @@
+//! What audits say and write: reports of several auditors, divergences that no disk loses, runs that are held to an order.
+
+use std::path::Path;
+use std::process::Output;
+
+use crate::common::{gpt_job, trained};
+use crate::{output, path, tiebreak};
+
+/// Trains a run of eight steps and makes the keys of two auditors; gives the paths of job, run and keys.
+fn audited_by_two(folder: &Path, granularity: &str, cheat: Option<&str>) -> (String, String, [String; 2]) {
+    let job = gpt_job(folder, granularity, "");
+    let run = path(folder, "run");
+    trained(&job, Path::new(&run), cheat);
+    let keys = ["alice", "bob"].map(|name| path(folder, name));
+    for key in &keys {
+        let name = format!("{}.example", Path::new(key).file_name().unwrap().to_str().unwrap());
+        assert_eq!(output(&["key", "new", key, "--name", &name]).0, 0);
+    }
+    (job.to_str().unwrap().to_string(), run, keys)
+}
+
+#[test]
+fn reports_count_only_if_somebody_vouches_for_every_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, run, [alice, bob]) = audited_by_two(folder.path(), "step", None);
+    let [a, b, unsigned, edited] =
+        ["a.json", "b.json", "c.json", "d.json"].map(|name| path(folder.path(), name));
+    let audit = |args: &[&str]| {
+        assert_eq!(output(&[&["audit", &run, "--engine", "cpu"], args].concat()).0, 0, "{args:?}")
+    };
+    audit(&["--steps", "1..4", "--report", &a, "--key", &alice]);
+    audit(&["--steps", "5..8", "--report", &b, "--key", &bob]);
+    audit(&["--report", &unsigned]);
+    let merged = |args: &[&str], wanted: i32, said: &[&str]| {
+        let (code, stdout, stderr) = output(&[&["audit", "merge"], args].concat());
+        assert_eq!(code, wanted, "{args:?}: {stdout}{stderr}");
+        said.iter()
+            .for_each(|said| assert!(format!("{stdout}{stderr}").contains(said), "{said}: {stdout}{stderr}"));
+    };
+    merged(
+        &[&a, &b],
+        0,
+        &[
+            "MATCHES: 8 of 8 steps",
+            "steps 1..4, vouched for by alice.example+",
+            "steps 5..8, vouched for by bob.example+",
+        ],
+    );
+    merged(&[&a], 3, &["UNDECIDED: 4 of 8 steps", "missing: --steps 5..8"]);
+    merged(&[&a, "--require", "0.5"], 0, &["MATCHES: 4 of 8 steps", "missing: --steps 5..8"]);
+    merged(&[&a, "--require", "0.6"], 3, &["less than --require asks for"]);
+    merged(
+        &[&a, &b, "--auditor", &format!("{alice}.pub")],
+        3,
+        &["its auditor is none of --auditor: bob.example+"],
+    );
+    merged(&[&unsigned], 3, &["no report counts", "nobody vouches for it"]);
+    merged(&[&a, &unsigned], 3, &["4 of 8 steps", "by 1 of 2 reports"]);
+    merged(&[&unsigned, "--unsigned"], 0, &["8 of 8 steps", "vouched for by nobody"]);
+
+    // Edited by hand: with the signature malformed, without it nobody's word.
+    let text = std::fs::read_to_string(&a).unwrap();
+    let wider = text.replacen("4\n    ]\n  ]", "8\n    ]\n  ]", 1);
+    assert_ne!(wider, text);
+    std::fs::write(&edited, &wider).unwrap();
+    merged(&[&edited], 4, &["it was changed after it was signed"]);
+    merged(&[&edited, "--unsigned"], 4, &["it was changed after it was signed"]);
+    let stripped = wider[..wider.find(",\n  \"auditor\"").unwrap()].to_string() + "\n}\n";
+    std::fs::write(&edited, &stripped).unwrap();
+    merged(&[&edited, &a], 3, &["4 of 8 steps"]);
+    // Steps that the run does not have, more than could be listed one by one.
+    let endless = stripped.replacen("8\n    ]\n  ]", "4294967295\n    ]\n  ]", 1);
+    for (text, exit) in [("{\"replayed\":[]}", 3), ("", 3), (endless.as_str(), 3)] {
+        std::fs::write(&edited, text).unwrap();
+        merged(&[&edited], exit, &["no report counts"]);
+        merged(&[&edited, "--unsigned"], 4, &[]);
+    }
+    // A finished report of a part, and one without an outcome.
+    let without = stripped.replacen("\"result\": \"matches\"", "", 1);
+    std::fs::write(&edited, without).unwrap();
+    merged(&[&edited, "--unsigned"], 4, &["result"]);
+}
+
+#[test]
+fn a_divergence_is_told_whatever_the_disk_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, run, _) = audited_by_two(folder.path(), "step", Some("operator@5"));
+    let (spare, nowhere) = (path(folder.path(), "spare"), path(folder.path(), "no/folder"));
+    std::fs::create_dir(&spare).unwrap();
+    let (lost, verdict) = (format!("{nowhere}/v.json"), path(folder.path(), "verdict.json"));
+    let audit = |temporary: &str, args: &[&str]| {
+        let args = [&["audit", &run, "--engine", "cpu"], args].concat();
+        let Output { status, stdout, stderr } = tiebreak(&args).env("TMPDIR", temporary).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        assert_eq!(status.code(), Some(1), "{args:?}");
+        (text(stdout), text(stderr))
+    };
+    let (stdout, stderr) = audit(&spare, &["--verdict", &lost, "--report", &format!("{nowhere}/r.json")]);
+    assert!(stdout.starts_with("DIVERGES at step 5"), "{stdout}");
+    for said in ["the verdict could not be written", "the report could not be written"] {
+        assert!(stderr.contains(said), "{stderr}");
+    }
+    let saved = format!("{spare}/tiebreak-verdict.json");
+    assert!(stdout.contains(&saved), "{stdout}");
+    let bytes = std::fs::read(saved).unwrap();
+    let (stdout, _) = audit(&nowhere, &["--verdict", &lost, "--json"]);
+    let result: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!((&result["outcome"]["step"], &result["verdict_file"]), (&5.into(), &serde_json::Value::Null));
+    assert_eq!(result["verdict"].as_str().unwrap().as_bytes(), bytes, "the file, as a text");
+
+    // What is there already stays.
+    std::fs::write(&verdict, "somebody's").unwrap();
+    let second = path(folder.path(), "verdict-2.json");
+    for _ in 0..2 {
+        let (stdout, _) = audit(&spare, &["--verdict", &verdict]);
+        assert!(stdout.contains(&second), "{stdout}");
+        assert_eq!(std::fs::read(&second).unwrap(), bytes);
+    }
+    assert_eq!(std::fs::read(&verdict).unwrap(), b"somebody's");
+    assert!(!Path::new(&path(folder.path(), "verdict-3.json")).exists());
+}
+
+#[test]
+fn a_run_is_held_to_what_was_ordered_and_its_files_to_its_records() {
+    let folder = tempfile::tempdir().unwrap();
+    let (job, run, _) = audited_by_two(folder.path(), "operator", None);
+    let told = |args: &[&str], wanted: i32, said: &[&str]| {
+        let (code, stdout, stderr) = output(args);
+        assert_eq!(code, wanted, "{args:?}: {stdout}{stderr}");
+        said.iter()
+            .for_each(|said| assert!(format!("{stdout}{stderr}").contains(said), "{said}: {stdout}{stderr}"));
+        stdout
+    };
+    let checked: serde_json::Value =
+        serde_json::from_str(&told(&["job", "check", &job, "--json"], 0, &[])).unwrap();
+    let data = checked["data"].as_str().unwrap();
+    let ordered = ["verify", &run, "--expect-job", &job, "--expect-data", data];
+    told(
+        &ordered,
+        0,
+        &["the job and its program are those", "the data are those", "traces of 8 steps are those"],
+    );
+    told(&["verify", &run], 0, &["not checked: whether the job is the one that was ordered"]);
+    let other = path(folder.path(), "other.toml");
+    std::fs::write(&other, std::fs::read_to_string(&job).unwrap().replace("steps = 8", "steps = 9")).unwrap();
+    told(&["verify", &run, "--expect-job", &other], 1, &["steps: 9 | 8"]);
+    told(&["audit", &run, "--expect-data", &"0".repeat(64)], 1, &["the run is of other data"]);
+
+    told(&["inspect", &run], 0, &["names trainer.example+", "signature not verified", "8 of 8, complete"]);
+    let trace = |step: u32| format!("{run}/traces/step-{step:09}");
+    std::fs::write(trace(3), "garbage").unwrap();
+    std::fs::remove_file(trace(4)).unwrap();
+    let gradients = format!("{run}/gradients");
+    let mut bytes = std::fs::read(&gradients).unwrap();
+    bytes[32 * 3] ^= 1; // of step 2, of 3 micro-batches each
+    std::fs::write(&gradients, bytes).unwrap();
+    let missing = "not checked: traces of 1 steps that records commit, the first of step 4";
+    let damaged = ["DAMAGED: traces of step 3", "DAMAGED: gradients of step 2"];
+    told(&["verify", &run], 4, &[&damaged[..], &[missing]].concat());
+    told(&["audit", &run, "--engine", "cpu", "--steps", "7..8"], 0, &[missing]);
+
+    // Records that no head covers end nothing.
+    for entry in std::fs::read_dir(format!("{run}/heads")).unwrap() {
+        let head = entry.unwrap();
+        if head.file_name() != "000000000001" {
+            std::fs::remove_file(head.path()).unwrap();
+        }
+    }
+    let stdout = told(&["inspect", &run], 0, &["the last over 1 of 10 records"]);
+    assert!(!stdout.contains("complete"), "{stdout}");
+    told(&["audit", &run, "--engine", "cpu"], 3, &["INCOMPLETE: the head covers 0 of 8 steps"]);
+    told(&["verify", &run], 3, &["INCOMPLETE: the head covers 0 of 8 steps"]);
+}
