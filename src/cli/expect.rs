@@ -41,12 +41,13 @@ impl Expectations {
                 let (_, job) = read_job(path)?;
                 let different = settings_that_differ(&job.settings(), &run.job.settings());
                 if !different.is_empty() {
-                    let lines =
-                        different.iter().map(|(key, wanted, is)| format!("\n  {key}: {wanted} | {is}"));
+                    // An error is one line.
+                    let settings: Vec<String> =
+                        different.iter().map(|(key, wanted, is)| format!("{key}: {wanted} | {is}")).collect();
                     let why = format!(
-                        "the run is of another job than {}; these settings differ (ordered | run):{}",
+                        "the run is of another job than {}; these settings differ (ordered | run): {}",
                         path.display(),
-                        String::from_iter(lines)
+                        settings.join("; ")
                     );
                     return Err(Failure::new(Exit::Diverges, why));
                 }
