@@ -143,7 +143,7 @@ fn a_run_is_held_to_what_was_ordered_and_its_files_to_its_records() {
     told(&["verify", &run], 0, &["not checked: whether the job is the one that was ordered"]);
     let other = path(folder.path(), "other.toml");
     std::fs::write(&other, std::fs::read_to_string(&job).unwrap().replace("steps = 8", "steps = 9")).unwrap();
-    told(&["verify", &run, "--expect-job", &other], 1, &["steps: 9 | 8"]);
+    told(&["verify", &run, "--expect-job", &other], 1, &["(ordered | run): steps: 9 | 8"]);
     told(&["audit", &run, "--expect-data", &"0".repeat(64)], 1, &["the run is of other data"]);
 
     told(&["inspect", &run], 0, &["names trainer.example+", "signature not verified", "8 of 8, complete"]);
