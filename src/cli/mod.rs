@@ -11,6 +11,7 @@ mod compare;
 mod demo;
 mod engine;
 mod escape;
+mod eval;
 mod expect;
 mod inspect;
 mod job;
@@ -79,6 +80,7 @@ enum Command {
     Op(op::Args),
     #[cfg(feature = "gpu")]
     Shaders(shaders::Args),
+    Eval(Box<eval::Args>),
     Sample(sample::Args),
     Inspect(inspect::Args),
     Plot(plot::Args),
@@ -109,6 +111,7 @@ pub fn main() -> ExitCode {
         Command::Op(args) => op::run(printer, args),
         #[cfg(feature = "gpu")]
         Command::Shaders(args) => shaders::run(printer, args),
+        Command::Eval(args) => eval::run(printer, *args),
         Command::Sample(args) => sample::run(printer, args),
         Command::Inspect(args) => inspect::run(printer, args),
         Command::Plot(args) => plot::run(printer, args),

@@ -6,8 +6,8 @@ use super::check::{Wrong, check};
 use super::data::layout;
 use super::sizes;
 use super::spec::{
-    BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, Granularity, InitSpec, Job,
-    Labelled, ModelJob, OptimizerSpec, ProgramSource,
+    BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, EvaluationSpec, Granularity,
+    InitSpec, Job, Labelled, ModelJob, OptimizerSpec, ProgramSource,
 };
 use crate::program::models::{BatchTensor, Model};
 use crate::program::schedule::Schedule;
@@ -58,6 +58,7 @@ pub struct JobText {
     commit: CommitSpec,
     #[serde(default)]
     checkpoint: CheckpointSpec,
+    evaluation: Option<EvaluationSpec>,
 }
 
 impl JobText {
@@ -85,8 +86,9 @@ impl JobText {
                 frozen: self.frozen.unwrap_or_default(),
             }))
         };
-        let JobText { steps, seed, init, data, schedule, rounding, commit, checkpoint, .. } = self;
-        Ok(Job { steps, seed, init, source, data, schedule, rounding, commit, checkpoint })
+        let JobText { steps, seed, init, data, schedule, rounding, commit, checkpoint, evaluation, .. } =
+            self;
+        Ok(Job { steps, seed, init, source, data, schedule, rounding, commit, checkpoint, evaluation })
     }
 }
 
@@ -131,6 +133,10 @@ fn error(job: &Job) -> Found {
     }
     if let Some((key, why)) = job.init.error() {
         return found(&format!("init.{key}"), why);
+    }
+    let files = job.evaluation.as_ref().and_then(|evaluation| evaluation.files.as_ref());
+    if let Some(why) = files.and_then(|files| job.data.files.with_paths(files).err()) {
+        return found("evaluation.files", why);
     }
     match &job.source {
         ProgramSource::Model(model) => model_error(job, model),

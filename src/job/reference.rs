@@ -74,6 +74,14 @@ const TOP: &[Key] = &[
         "What is committed, and how often it is signed.",
     ),
     key("checkpoint", Table, Absent("every = 100, all kept"), "", "How often the state is written."),
+    key(
+        "evaluation",
+        Table,
+        Absent("nothing is evaluated while training"),
+        "",
+        "Evaluations while training, by loss, accuracy and perplexity (docs/ARITHMETIC.md, section 8.6). They decide no record.",
+    )
+    .not_with("program"),
 ];
 
 const MODEL: &[Key] = &[key("model.kind", Choice(models::KINDS), Required, r#""gpt""#, models::KINDS_ARE)];
@@ -108,13 +116,7 @@ const DATA: &[Key] = &[
 ];
 
 const OPTIMIZER: &[Key] = &[
-    key(
-        "optimizer.kind",
-        Choice(&["adamw", "sgd"]),
-        Required,
-        r#""adamw""#,
-        "AdamW, or SGD with momentum.",
-    ),
+    key("optimizer.kind", Choice(&["adamw", "sgd"]), Required, r#""adamw""#, "AdamW, or SGD with momentum."),
     key(
         "optimizer.decay",
         Choice(&["decoupled", "coupled"]),
@@ -293,9 +295,30 @@ const RECORDS: &[Key] = &[
     .unit("checkpoints"),
 ];
 
+const EVALUATION: &[Key] = &[
+    key(
+        "evaluation.every",
+        integer(1, U32_MAX),
+        Required,
+        "100",
+        "Steps between evaluations; the last step has one too.",
+    )
+    .unit("steps"),
+    key(
+        "evaluation.files",
+        FILES,
+        Absent("the training data"),
+        r#"["valid.txt"]"#,
+        "Files in the place of those of `[data]`, of the same kind and in the same order: paths; or images, labels; or inputs, labels. A run holds a copy if it holds its data.",
+    ),
+    key("evaluation.samples", integer(1, 1 << 40), Absent("all"), "1000", "The first so many samples only.")
+        .unit("samples"),
+];
+
 /// Every key, table by table.
 pub fn keys() -> impl Iterator<Item = &'static Key> {
-    let (before, after) = ([TOP, INIT, MODEL], [DATA, OPTIMIZER, SCHEDULE_AND_BATCH, PRODUCTS, RECORDS]);
+    let (before, after) =
+        ([TOP, INIT, MODEL], [DATA, OPTIMIZER, SCHEDULE_AND_BATCH, PRODUCTS, RECORDS, EVALUATION]);
     before.into_iter().chain(models::keys()).chain(after).flatten()
 }
 

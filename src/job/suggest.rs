@@ -45,6 +45,8 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("eps", "optimizer.epsilon"),
     ("random_seed", "seed"),
     ("precision", "rounding.bits"),
+    ("eval_every", "evaluation.every"),
+    ("eval_interval", "evaluation.every"),
     ("save_every", "checkpoint.every"),
     ("save_steps", "checkpoint.every"),
     ("file", "data.path"),

@@ -250,6 +250,15 @@ pub const OPERATORS: &[Operator] = &[
         }
     ),
     operator!(
+        "evaluation",
+        "the loss of each row, and 1 where its label is the most likely class",
+        &[input("logits", "N V"), integers("labels", "N")],
+        |b, i, _| {
+            let (losses, hits) = operators::evaluation(b, i[0], i[1]);
+            Ok(vec![("losses", losses), ("hits", hits)])
+        }
+    ),
+    operator!(
         "dropout",
         "dropout (--p, --samples, --number) with a Philox key, a step and the first sample's number",
         &[input("x", "N C"), integers("seed", "2"), integers("step", "1"), integers("first_sample", "1")],
@@ -279,12 +288,9 @@ pub const OPERATORS: &[Operator] = &[
             Ok(vec![("factor", factor), ("norm", norm)])
         }
     ),
-    operator!("adamw", "one AdamW update (--beta1, --beta2, --epsilon, --weight-decay)", ADAMW, |b, i, a| adamw(
-        b,
-        i,
-        a,
-        Decay::Decoupled
-    )),
+    operator!("adamw", "one AdamW update (--beta1, --beta2, --epsilon, --weight-decay)", ADAMW, |b, i, a| {
+        adamw(b, i, a, Decay::Decoupled)
+    }),
     operator!(
         "adam",
         "one Adam update with coupled weight decay (--beta1, --beta2, --epsilon, --weight-decay)",
@@ -430,7 +436,7 @@ impl Operator {
 
     /// For each input of numbers that index another: (the input, what they must be below, by the shapes).
     pub fn index_bounds(&self, shapes: &[Vec<u32>]) -> Vec<(usize, u32)> {
-        let classes = || shapes[0][usize::from(self.name == "cross_entropy")];
+        let classes = || shapes[0][usize::from(["cross_entropy", "evaluation"].contains(&self.name))];
         let indexing = |input: &Input| ["tokens", "labels"].contains(&input.name);
         (0..).zip(self.inputs).filter(|(_, input)| indexing(input)).map(|(i, _)| (i, classes())).collect()
     }

@@ -173,8 +173,10 @@ impl Program {
     /// [`Program::new`], with the parameters frozen whose names `frozen` picks.
     pub fn with_frozen(spec: StepSpec, frozen: impl Fn(&str) -> bool) -> Program {
         let optimizer = spec.optimizer.clone();
-        let treatment =
-            |row: &ModelParameter| Treatment { frozen: frozen(&row.name), ..optimizer.treatment(row.decayed) };
+        let treatment = |row: &ModelParameter| Treatment {
+            frozen: frozen(&row.name),
+            ..optimizer.treatment(row.decayed)
+        };
         let treatments = spec.model.parameters().iter().map(treatment).collect();
         Program::with_treatments(spec, treatments)
     }
@@ -312,22 +314,29 @@ fn buffer_inputs(b: &mut Builder, model: &Model) -> Vec<[TensorId; 2]> {
     model.statistics().iter().map(|statistic| running_buffers(statistic).map(|t| input(b, t))).collect()
 }
 
-/// A builder with a model's inputs and forward pass in it, over `samples`; the parameters' tensors, and the result.
-fn forward(
-    mode: Mode,
-    model: &Model,
-    products: &ProductTable,
-    samples: u32,
-) -> (Builder, Vec<TensorId>, Loss) {
+/// A builder with a model's inputs and forward pass in it.
+pub(super) struct Pass {
+    pub builder: Builder,
+    /// The parameters' tensors.
+    pub parameters: Vec<TensorId>,
+    /// The tensors of [`crate::program::models::Network::batch`]: inputs, and labels.
+    pub batch: Vec<TensorId>,
+    /// The result.
+    pub loss: Loss,
+}
+
+/// A model's forward pass over `samples`.
+pub(super) fn forward(mode: Mode, model: &Model, products: &ProductTable, samples: u32) -> Pass {
     let mut b = Builder::new(products.clone());
     let ids =
         model.parameters().iter().map(|p| parameter_input(&mut b, &p.name, &p.shape)).collect::<Vec<_>>();
     let averages = buffer_inputs(&mut b, model);
     let batch = model.batch(samples);
-    let batch = batch.iter().map(|t| b.input(port::batch(&t.name), t.dtype, &t.shape)).collect();
+    let batch: Vec<TensorId> =
+        batch.iter().map(|t| b.input(port::batch(&t.name), t.dtype, &t.shape)).collect();
     let inputs = Inputs {
         mode,
-        batch,
+        batch: batch.clone(),
         averages,
         factor: b.input(port::FACTOR, DType::F32, &[1]),
         seed: b.input(port::SEED, DType::U32, &[2]),
@@ -335,11 +344,12 @@ fn forward(
         first_sample: b.input(port::FIRST_SAMPLE, DType::U32, &[1]),
     };
     let loss = model.forward(&mut b, samples, &ids, &inputs);
-    (b, ids, loss)
+    Pass { builder: b, parameters: ids, batch, loss }
 }
 
 fn micro_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
-    let (mut b, ids, loss) = forward(Mode::Training, &spec.model, &spec.products, spec.micro_batch);
+    let Pass { builder: mut b, parameters: ids, loss, .. } =
+        forward(Mode::Training, &spec.model, &spec.products, spec.micro_batch);
     let gradients = b.backward(loss.logits, loss.dlogits);
     for (p, id) in parameters.iter().zip(&ids).filter(|(p, _)| !p.frozen) {
         b.output(port::gradient(&p.name), gradients[id]);
@@ -477,7 +487,8 @@ fn output_running(b: &mut Builder, model: &Model, averages: &[[TensorId; 2]], mo
 
 /// The logits of a batch of `samples` for generation: inputs params and `batch/*`, output `logits`. Dropout is off.
 pub fn inference_graph(gpt: &Gpt, products: &ProductTable, samples: u32) -> Graph {
-    let (mut b, _, loss) = forward(Mode::Evaluation, &Model::Gpt(gpt.clone()), products, samples);
+    let Pass { builder: mut b, loss, .. } =
+        forward(Mode::Evaluation, &Model::Gpt(gpt.clone()), products, samples);
     b.output("logits", loss.logits);
     b.finish()
 }
