@@ -6,6 +6,7 @@
 
 mod audit;
 mod calibrated;
+mod chart;
 mod compare;
 mod demo;
 mod engine;
@@ -13,12 +14,14 @@ mod escape;
 mod expect;
 mod inspect;
 mod job;
+mod job_new;
 mod job_reference;
 mod key;
 mod limits;
 mod log;
 mod merge;
 mod op;
+mod plot;
 mod program;
 mod program_picture;
 mod ranks;
@@ -78,6 +81,7 @@ enum Command {
     Shaders(shaders::Args),
     Sample(sample::Args),
     Inspect(inspect::Args),
+    Plot(plot::Args),
     Job(job::Args),
     Program(program::Args),
     Key(key::Args),
@@ -107,6 +111,7 @@ pub fn main() -> ExitCode {
         Command::Shaders(args) => shaders::run(printer, args),
         Command::Sample(args) => sample::run(printer, args),
         Command::Inspect(args) => inspect::run(printer, args),
+        Command::Plot(args) => plot::run(printer, args),
         Command::Job(args) => job::run(printer, args),
         Command::Program(args) => program::run(printer, args),
         Command::Key(args) => key::run(printer, args),

@@ -7,10 +7,9 @@ use super::data::layout;
 use super::sizes;
 use super::spec::{
     BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, Granularity, InitSpec, Job,
-    Labelled, ModelJob, ProgramSource,
+    Labelled, ModelJob, OptimizerSpec, ProgramSource,
 };
 use crate::program::models::{BatchTensor, Model};
-use crate::program::optimizer::Optimizer;
 use crate::program::schedule::Schedule;
 use crate::rounding::thresholds::Rounding;
 
@@ -48,7 +47,7 @@ pub struct JobText {
     program: Option<String>,
     model: Option<Model>,
     data: DataSpec,
-    optimizer: Option<Optimizer>,
+    optimizer: Option<OptimizerSpec>,
     schedule: Schedule,
     batch: Option<BatchSpec>,
     clip_norm: Option<f32>,
@@ -150,7 +149,7 @@ fn model_error(job: &Job, model: &ModelJob) -> Found {
     if let Some((key, why)) = wrong {
         return found(&format!("batch.{key}"), why);
     }
-    sizes::error(job, model).or_else(|| found("frozen", model.frozen_names().err()?))
+    sizes::error(job, model).or_else(|| model.treatments().err().map(|(key, why)| (key.to_string(), why)))
 }
 
 /// Of data files: whether they fit the batch tensors of one sample, and are named as their kind wants. Nothing is opened.
