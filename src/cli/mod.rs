@@ -11,6 +11,8 @@ mod demo;
 mod engine;
 mod escape;
 mod expect;
+mod export;
+mod import;
 mod inspect;
 mod job;
 mod job_reference;
@@ -77,6 +79,8 @@ enum Command {
     #[cfg(feature = "gpu")]
     Shaders(shaders::Args),
     Sample(sample::Args),
+    Export(export::Args),
+    Import(import::Args),
     Inspect(inspect::Args),
     Job(job::Args),
     Program(program::Args),
@@ -106,6 +110,8 @@ pub fn main() -> ExitCode {
         #[cfg(feature = "gpu")]
         Command::Shaders(args) => shaders::run(printer, args),
         Command::Sample(args) => sample::run(printer, args),
+        Command::Export(args) => export::run(printer, args),
+        Command::Import(args) => import::run(printer, args),
         Command::Inspect(args) => inspect::run(printer, args),
         Command::Job(args) => job::run(printer, args),
         Command::Program(args) => program::run(printer, args),

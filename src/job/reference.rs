@@ -237,6 +237,7 @@ const MODEL: &[Key] = &[
     key("model.dropout", BELOW_ONE, Optional("0.0"), "0.1", "Drop probability of embeddings, attention probabilities and residual branches.").kind("gpt"),
     key("model.tied", Boolean, Optional("true"), "false", "Whether the output projection is the token table.").kind("gpt"),
     key("model.init_std", NOT_NEGATIVE, Optional("0.02"), "0.01", "Standard deviation of initial weights; projections back to the residual stream get init_std / sqrt(2 layers).").kind("gpt"),
+    key("model.norm_epsilon", Type::Number { least: 0.0, above: true, below: None }, Optional("1e-5"), "1e-6", "What a layer normalisation adds to the variance.").kind("gpt"),
     key("model.inputs", integer(1, 1 << 20), Required, "784", "Numbers of a sample, such as the bytes of an image.").kind("mlp").unit("numbers"),
     key("model.hidden", Type::List { of: &integer(1, 1 << 20), least: 0, most: 64 }, Required, "[256, 128]", "The widths of the hidden layers, in order.").kind("mlp").unit("channels"),
     key("model.classes", integer(1, 1 << 20), Required, "10", "Classes of an image; labels are below this.").kind("mlp").unit("classes"),
@@ -254,6 +255,7 @@ const MODEL: &[Key] = &[
 
 const INIT: &[Key] = &[
     key("init.weights", Type::List { of: &Text, least: 0, most: 4096 }, Optional("[]"), r#"["model.safetensors"]"#, "Safetensors files of the parameters, by their names; buffers too if they are there, else as the program begins them. Optimizer slots begin at zero.").not_with("run"),
+    key("init.names", Choice(&["program", "hf"]), Optional(r#""program""#), r#""hf""#, "The names and layouts of the tensors in these files: the program's own, or those of transformers (`gpt`), torchvision, or `torch.nn.Sequential` (`mlp`), see docs/WEIGHTS.md.").rule("`hf` only with `weights`, and a model kind that one of them has").beside(r#"weights = ["model.safetensors"]"#),
     key("init.run", Text, Absent("no run"), r#""runs/first""#, "The folder of a finished run with the same parameters: its final state."),
     key("init.optimizer_state", Boolean, Optional("false"), "true", "Whether the run's optimizer slots are taken too; if not they begin at zero.").rule("true only with `run`").beside(r#"run = "runs/first""#),
 ];

@@ -174,6 +174,7 @@ fn specs(second: u32, decay: bool) -> Vec<StepSpec> {
             dropout,
             tied,
             init_std: 0.02,
+            norm_epsilon: 1e-5,
         })
     };
     let resnet = |norm| {

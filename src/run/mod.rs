@@ -15,8 +15,10 @@ pub mod job_files;
 pub mod limits;
 pub mod lock;
 pub mod paths;
+pub mod released_config;
 pub mod traces;
 pub mod transcript;
+pub mod weights;
 
 pub use error::RunError;
 pub use job::{check_thresholds, program as read_program, read as read_job, read_logged as read_logged_job};

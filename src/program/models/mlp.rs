@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::released::Released;
 use super::{BatchTensor, Init, Input, Inputs, Loss, ModelParameter};
 use crate::program::builder::Builder;
 use crate::program::graph::TensorId;
@@ -69,6 +70,16 @@ impl Mlp {
             });
         }
         table
+    }
+
+    /// `torch.nn.Sequential` of Linear, ReLU, ..., Linear; with dropout of Linear, ReLU, Dropout, ..., Linear.
+    pub(super) fn released(&self) -> Vec<Released> {
+        let modules = if self.dropout == 0.0 { 2 } else { 3 };
+        let tensor = |(number, p): (usize, ModelParameter)| {
+            let part = if p.shape.len() == 2 { "weight" } else { "bias" };
+            Released::same(format!("{}.{part}", number / 2 * modules), format!("param/{}", p.name), &p.shape)
+        };
+        self.parameters().into_iter().enumerate().map(tensor).collect()
     }
 
     pub(super) fn batch(&self, samples: u32) -> Vec<BatchTensor> {

@@ -2,6 +2,7 @@
 
 mod gpt;
 mod mlp;
+pub mod released;
 mod resnet;
 
 pub use gpt::{Gelu, Gpt};
@@ -214,6 +215,15 @@ impl Model {
             Model::Gpt(gpt) => gpt.forward(b, samples, parameters, inputs),
             Model::Mlp(mlp) => mlp.forward(b, samples, parameters, inputs),
             Model::Resnet(resnet) => resnet.forward(b, samples, parameters, inputs),
+        }
+    }
+
+    /// The tensors of its files in transformers', torchvision's or `torch.nn.Sequential`'s names and layouts; `None` if none of them has such a model.
+    pub fn released(&self) -> Option<Vec<released::Released>> {
+        match self {
+            Model::Gpt(gpt) => Some(gpt.released()),
+            Model::Mlp(mlp) => Some(mlp.released()),
+            Model::Resnet(_) => None,
         }
     }
 
