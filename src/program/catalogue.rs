@@ -175,6 +175,18 @@ pub const OPERATORS: &[Operator] = &[
         }
     ),
     operator!(
+        "batch_norm_eval",
+        "batch normalisation by running averages (--epsilon)",
+        &[
+            input("x", "B H W C"),
+            input("running_mean", "C"),
+            input("running_var", "C"),
+            input("gain", "C"),
+            input("bias", "C"),
+        ],
+        |b, i, a| out(operators::batch_norm_eval(b, i[0], [i[1], i[2]], i[3], i[4], a.epsilon))
+    ),
+    operator!(
         "pooled_moments",
         "moments of the rows of two sets of rows, from each set's",
         &[

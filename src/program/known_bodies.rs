@@ -11,7 +11,7 @@ use super::catalogue::{Attributes, OPERATORS};
 use super::expr::{Body, Instr, Reg};
 use super::graph::{Graph, Primitive, View};
 use super::logged::ROUND_TO_GRID;
-use super::models::{Gelu, Gpt, Input, Mlp, Model, Norm, Resnet};
+use super::models::{Model, small};
 use super::optimizer::Optimizer;
 use super::products::{ProductClass, ProductTable};
 use super::step::{Program, StepSpec};
@@ -162,48 +162,6 @@ fn operator(number: usize, second: u32, gradient: bool) -> Option<Graph> {
 /// Small programs with every optimizer and model kind; `second`: with other numbers.
 fn specs(second: u32, decay: bool) -> Vec<StepSpec> {
     let tenth = second as f32 / 16.0;
-    let gpt = |gelu, tied, dropout: f32| {
-        let (vocabulary, context, width) = (17 + second, 5 + second, 6 + 4 * second);
-        Model::Gpt(Gpt {
-            vocabulary,
-            context,
-            layers: 1,
-            heads: 2,
-            width,
-            gelu,
-            dropout,
-            tied,
-            init_std: 0.02,
-            norm_epsilon: 1e-5,
-        })
-    };
-    let resnet = |norm| {
-        Model::Resnet(Resnet {
-            height: 6 + second,
-            width: 6 + second,
-            planes: 2,
-            stages: vec![3 + second, 5 + second],
-            blocks: 2,
-            classes: 4,
-            norm,
-            norm_epsilon: 1e-5 + tenth,
-            norm_momentum: if norm == Norm::Batch { 0.23 + tenth } else { 0.1 },
-            input: Input::Pixels,
-        })
-    };
-    let models = [
-        gpt(Gelu::Tanh, true, 0.21 + tenth),
-        gpt(Gelu::Erf, false, 0.0),
-        Model::Mlp(Mlp {
-            inputs: 7 + second,
-            hidden: vec![5],
-            classes: 3,
-            dropout: 0.11 + tenth,
-            input: Input::Pixels,
-        }),
-        resnet(Norm::Layer),
-        resnet(Norm::Batch),
-    ];
     let weight_decay = if decay { 0.11 + tenth } else { 0.0 };
     let adamw =
         Optimizer::Adamw { beta1: 0.81 + tenth, beta2: 0.83 + tenth, epsilon: 1e-5 + tenth, weight_decay };
@@ -216,7 +174,7 @@ fn specs(second: u32, decay: bool) -> Vec<StepSpec> {
         micro_batches: 1,
         products: ProductTable::preset(),
     };
-    models.into_iter().zip([adamw, sgd].into_iter().cycle()).map(spec).collect()
+    small(second).into_iter().zip([adamw, sgd].into_iter().cycle()).map(spec).collect()
 }
 
 /// A product on a grid.

@@ -9,6 +9,7 @@ pub mod expr;
 pub mod graph;
 pub mod im2col;
 pub mod init;
+pub mod keys;
 mod known_bodies;
 pub mod logged;
 pub mod models;

@@ -6,7 +6,7 @@
 
 use super::builder::Builder;
 use super::graph::{Graph, Port, TensorId, TensorType};
-use super::models::{BatchTensor, Gpt, Init, Inputs, Loss, Model, ModelParameter, Statistic};
+use super::models::{BatchTensor, Gpt, Init, Inputs, Loss, Mode, Model, ModelParameter, Statistic};
 use super::operators::{Moments, pool, running};
 use super::optimizer::{Optimizer, Rates, Trained, clip_factor, update};
 use super::products::ProductTable;
@@ -301,15 +301,22 @@ fn buffer_inputs(b: &mut Builder, model: &Model) -> Vec<[TensorId; 2]> {
 }
 
 /// A builder with a model's inputs and forward pass in it, over `samples`; the parameters' tensors, and the result.
-fn forward(model: &Model, products: &ProductTable, samples: u32) -> (Builder, Vec<TensorId>, Loss) {
+fn forward(
+    mode: Mode,
+    model: &Model,
+    products: &ProductTable,
+    samples: u32,
+) -> (Builder, Vec<TensorId>, Loss) {
     let mut b = Builder::new(products.clone());
     let ids =
         model.parameters().iter().map(|p| parameter_input(&mut b, &p.name, &p.shape)).collect::<Vec<_>>();
-    buffer_inputs(&mut b, model);
+    let averages = buffer_inputs(&mut b, model);
     let batch = model.batch(samples);
     let batch = batch.iter().map(|t| b.input(port::batch(&t.name), t.dtype, &t.shape)).collect();
     let inputs = Inputs {
+        mode,
         batch,
+        averages,
         factor: b.input(port::FACTOR, DType::F32, &[1]),
         seed: b.input(port::SEED, DType::U32, &[2]),
         step: b.input(port::STEP, DType::U32, &[1]),
@@ -320,7 +327,7 @@ fn forward(model: &Model, products: &ProductTable, samples: u32) -> (Builder, Ve
 }
 
 fn micro_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
-    let (mut b, ids, loss) = forward(&spec.model, &spec.products, spec.micro_batch);
+    let (mut b, ids, loss) = forward(Mode::Training, &spec.model, &spec.products, spec.micro_batch);
     let gradients = b.backward(loss.logits, loss.dlogits);
     for (p, id) in parameters.iter().zip(&ids).filter(|(p, _)| !p.frozen) {
         b.output(port::gradient(&p.name), gradients[id]);
@@ -452,8 +459,7 @@ fn output_running(b: &mut Builder, model: &Model, averages: &[[TensorId; 2]], mo
 
 /// The logits of a batch of `samples` for generation: inputs params and `batch/*`, output `logits`. Dropout is off.
 pub fn inference_graph(gpt: &Gpt, products: &ProductTable, samples: u32) -> Graph {
-    let model = Model::Gpt(Gpt { dropout: 0.0, ..gpt.clone() });
-    let (mut b, _, loss) = forward(&model, products, samples);
+    let (mut b, _, loss) = forward(Mode::Evaluation, &Model::Gpt(gpt.clone()), products, samples);
     b.output("logits", loss.logits);
     b.finish()
 }

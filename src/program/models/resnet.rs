@@ -3,13 +3,21 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{BatchTensor, Init, Input, Inputs, Loss, ModelParameter, Statistic};
+use super::sizes::times;
+use super::{
+    BatchTensor, Convolution, Cursor, Init, Input, Inputs, Loss, Mode, ModelParameter, Network, ProductSize,
+    Sizes, Statistic, classified, pixel_body,
+};
 use crate::arith::DType;
 use crate::program::builder::Builder;
 use crate::program::expr::Body;
 use crate::program::graph::{TensorId, View};
+use crate::program::keys::Presence::{Optional, Required};
+use crate::program::keys::Type::{self, Choice};
+use crate::program::keys::{BELOW_ONE, Key, integer, key};
 use crate::program::operators::{
-    LinearClasses, Moments, batch_norm, conv2d, cross_entropy, layer_norm, linear, mean_pool, relu, residual,
+    LinearClasses, Moments, batch_norm, batch_norm_eval, conv2d, cross_entropy, layer_norm, linear,
+    mean_pool, relu, residual,
 };
 
 /// What is normalised before each ReLU.
@@ -64,55 +72,18 @@ pub struct Resnet {
     pub input: Input,
 }
 
-/// A square convolution with its input's size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Convolution {
-    /// Pixels of its input, down and across.
-    pub image: [u32; 2],
-    /// Channels of its input.
-    pub inputs: u32,
-    /// Channels of its output.
-    pub outputs: u32,
-    /// Pixels of the kernel, down and across: 1 or 3.
-    pub kernel: u32,
-    /// Pixels from one patch to the next, down and across.
-    pub stride: u32,
-}
-
-impl Convolution {
-    /// Zeros around the image: as many as keep its size at a stride of 1.
-    fn padding(&self) -> u32 {
-        self.kernel / 2
-    }
-
-    /// Pixels of the output, down and across.
-    fn to(&self) -> [u32; 2] {
-        // Kernels have 1 or 3 pixels, so n + 2 * padding - kernel is n - 1.
-        self.image.map(|n| (n - 1) / self.stride + 1)
-    }
-
-    /// Pixels of the input.
-    pub(crate) fn image_pixels(&self) -> u64 {
-        u64::from(self.image[0]) * u64::from(self.image[1])
-    }
-
-    /// Places of the kernel.
-    pub fn taps(&self) -> u64 {
-        u64::from(self.kernel) * u64::from(self.kernel)
-    }
-
-    /// Pixels of the output.
-    pub fn outputs_per_channel(&self) -> u64 {
-        self.to().iter().map(|&n| u64::from(n)).product()
-    }
-
-    fn parameter(&self, name: String) -> ModelParameter {
-        let &Convolution { inputs, outputs, kernel, .. } = self;
-        // He initialisation (He et al., 2015).
-        let init = Init::Normal { std: (2.0 / (kernel * kernel * inputs) as f32).sqrt() };
-        ModelParameter { name, shape: vec![outputs, kernel, kernel, inputs], init, decayed: true }
-    }
-}
+#[rustfmt::skip]
+const KEYS: &[Key] = &[
+    key("model.height", integer(1, 1 << 12), Required, "32", "Rows of an image.").kind("resnet").unit("pixels"),
+    key("model.width", integer(1, 1 << 12), Required, "32", "Columns of an image.").kind("resnet").unit("pixels"),
+    key("model.planes", integer(1, 1 << 8), Required, "3", "Planes of an image: 3 for red, green and blue. IDX files have 1, CIFAR-10 has 3.").kind("resnet").unit("planes"),
+    key("model.stages", Type::List { of: &integer(1, 1 << 14), least: 1, most: 16 }, Required, "[16, 32]", "Channels of each stage. Each stage but the first halves rows and columns.").kind("resnet").unit("channels"),
+    key("model.blocks", integer(1, 256), Required, "1", "Residual blocks of a stage, two convolutions each.").kind("resnet").unit("blocks"),
+    key("model.classes", integer(1, 1 << 20), Required, "10", "Classes of an image; labels are below this.").kind("resnet").unit("classes"),
+    key("model.norm", Choice(&["layer", "batch"]), Optional(r#""layer""#), r#""batch""#, "What is normalised before each ReLU: the channels of each pixel, or each channel over all pixels of a micro-batch, with running averages as buffers.").kind("resnet").rule("with `batch`, a step has at most 2^24 pixels"),
+    key("model.norm_epsilon", Type::Number { least: 0.0, above: true, below: None }, Optional("1e-5"), "1e-3", "What a normalisation adds to the variance.").kind("resnet"),
+    key("model.norm_momentum", BELOW_ONE, Optional("0.1"), "0.2", "The part by which a step moves the running averages towards its own mean and variance.").kind("resnet").rule("0.1 unless `norm` is `batch`").beside(r#"norm = "batch""#),
+];
 
 /// A residual block.
 struct Block {
@@ -122,28 +93,30 @@ struct Block {
     convolutions: [Convolution; 2],
 }
 
-/// Takes parameters in the order of the table, and keeps the moments that batch normalisations see.
-struct Taken<'a> {
-    parameters: std::slice::Iter<'a, TensorId>,
+/// A forward pass: the parameters that are still to be taken, and the moments that batch normalisations saw.
+struct Pass<'a> {
+    parameters: Cursor<'a>,
     norm: Norm,
     epsilon: f32,
+    /// The running averages of the normalisations that are still to come, in an evaluation.
+    averages: Option<std::slice::Iter<'a, [TensorId; 2]>>,
     moments: Vec<Moments>,
 }
 
-impl Taken<'_> {
-    fn next(&mut self) -> TensorId {
-        *self.parameters.next().expect("the table has every parameter")
-    }
-
+impl Pass<'_> {
     fn norm_relu(&mut self, b: &mut Builder, label: &str, x: TensorId) -> TensorId {
-        let (gain, bias) = (self.next(), self.next());
+        let (gain, bias) = (self.parameters.next(), self.parameters.next());
         b.scoped(label, |b| {
-            let y = match self.norm {
-                Norm::Layer => layer_norm(b, x, gain, bias, self.epsilon),
-                Norm::Batch => {
+            let y = match (self.norm, &mut self.averages) {
+                (Norm::Layer, _) => layer_norm(b, x, gain, bias, self.epsilon),
+                (Norm::Batch, None) => {
                     let (y, moments) = batch_norm(b, x, gain, bias, self.epsilon);
                     self.moments.push(moments);
                     y
+                }
+                (Norm::Batch, Some(averages)) => {
+                    let averages = *averages.next().expect("each batch normalisation has running averages");
+                    batch_norm_eval(b, x, averages, gain, bias, self.epsilon)
                 }
             };
             b.scoped("relu", |b| relu(b, y))
@@ -151,7 +124,7 @@ impl Taken<'_> {
     }
 
     fn conv(&mut self, b: &mut Builder, label: &str, x: TensorId, convolution: Convolution) -> TensorId {
-        let weight = self.next();
+        let weight = self.parameters.next();
         let y = b.scoped(label, |b| conv2d(b, x, weight, convolution.stride, convolution.padding()));
         y.expect("padding lets the kernel fit")
     }
@@ -185,12 +158,46 @@ impl Resnet {
     }
 
     /// Every convolution of the network.
-    pub fn convolutions(&self) -> Vec<Convolution> {
+    fn convolutions(&self) -> Vec<Convolution> {
         let of_block = |block: Block| block.shortcut.into_iter().chain(block.convolutions);
         [self.stem()].into_iter().chain(self.all_blocks().into_iter().flat_map(of_block)).collect()
     }
 
-    pub(super) fn error(&self) -> Option<(&'static str, String)> {
+    fn norm_error(&self) -> Option<(&'static str, String)> {
+        if !(self.norm_epsilon > 0.0 && self.norm_epsilon.is_finite()) {
+            return Some(("norm_epsilon", "must be a finite number above 0".into()));
+        }
+        if !(0.0..1.0).contains(&self.norm_momentum) {
+            return Some(("norm_momentum", "must be at least 0 and below 1".into()));
+        }
+        let unused = self.norm == Norm::Layer && self.norm_momentum != MOMENTUM;
+        unused.then(|| ("norm_momentum", "only norm = \"batch\" has running averages".into()))
+    }
+}
+
+impl Network for Resnet {
+    fn keys() -> &'static [Key] {
+        KEYS
+    }
+
+    fn small(second: u32) -> Vec<Resnet> {
+        let tenth = second as f32 / 16.0;
+        let resnet = |norm| Resnet {
+            height: 6 + second,
+            width: 6 + second,
+            planes: 2,
+            stages: vec![3 + second, 5 + second],
+            blocks: 2,
+            classes: 4,
+            norm,
+            norm_epsilon: 1e-5 + tenth,
+            norm_momentum: if norm == Norm::Batch { 0.23 + tenth } else { MOMENTUM },
+            input: Input::Pixels,
+        };
+        vec![resnet(Norm::Layer), resnet(Norm::Batch)]
+    }
+
+    fn error(&self) -> Option<(&'static str, String)> {
         let within = |key, value: u32, max: u32| {
             (!(1..=max).contains(&value)).then(|| (key, format!("must be 1 to {max}, is {value}")))
         };
@@ -209,19 +216,28 @@ impl Resnet {
         wrong.or_else(|| self.norm_error())
     }
 
-    fn norm_error(&self) -> Option<(&'static str, String)> {
-        if !(self.norm_epsilon > 0.0 && self.norm_epsilon.is_finite()) {
-            return Some(("norm_epsilon", "must be a finite number above 0".into()));
+    fn sizes(&self, samples: u64) -> Sizes {
+        let convolutions = self.convolutions();
+        let patches = convolutions.iter().map(|c| c.patches(samples)).max().unwrap_or(0);
+        let last = u64::from(*self.stages.last().unwrap_or(&0));
+        let head = ProductSize::head(samples, last, self.classes.into());
+        let pixels = times(&[samples, self.height.into(), self.width.into()]);
+        Sizes {
+            largest: patches.max(times(&[samples, self.classes.into()])),
+            normalised_rows: if self.norm == Norm::Batch { pixels } else { 0 },
+            products: convolutions.iter().flat_map(|c| c.products(samples)).chain(head).collect(),
         }
-        if !(0.0..1.0).contains(&self.norm_momentum) {
-            return Some(("norm_momentum", "must be at least 0 and below 1".into()));
-        }
-        let unused = self.norm == Norm::Layer && self.norm_momentum != MOMENTUM;
-        unused.then(|| ("norm_momentum", "only norm = \"batch\" has running averages".into()))
     }
 
-    /// Each normalisation's, if it is over the micro-batch.
-    pub(super) fn statistics(&self) -> Vec<Statistic> {
+    fn norm_momentum(&self) -> f32 {
+        self.norm_momentum
+    }
+
+    fn take(&mut self, input: Input) {
+        self.input = input;
+    }
+
+    fn statistics(&self) -> Vec<Statistic> {
         if self.norm == Norm::Layer {
             return Vec::new();
         }
@@ -232,7 +248,7 @@ impl Resnet {
         self.parameters().into_iter().filter_map(statistic).collect()
     }
 
-    pub(super) fn parameters(&self) -> Vec<ModelParameter> {
+    fn parameters(&self) -> Vec<ModelParameter> {
         let mut table = Vec::new();
         let norm = |name: &str, channels: u32| {
             [("gain", Init::Ones), ("bias", Init::Zeros)].map(|(part, init)| ModelParameter {
@@ -269,24 +285,23 @@ impl Resnet {
         table
     }
 
-    pub(super) fn batch(&self, samples: u32) -> Vec<BatchTensor> {
-        super::classified(samples, self.input, &[self.planes, self.height, self.width], self.classes)
+    fn batch(&self, samples: u32) -> Vec<BatchTensor> {
+        classified(samples, self.input, &[self.planes, self.height, self.width], self.classes)
     }
 
-    pub(super) fn forward(
-        &self,
-        b: &mut Builder,
-        samples: u32,
-        parameters: &[TensorId],
-        inputs: &Inputs,
-    ) -> Loss {
+    fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
         let (pixels, labels) = (inputs.batch[0], inputs.batch[1]);
         let body = match self.input {
-            Input::Pixels => super::pixel_body(),
+            Input::Pixels => pixel_body(),
             Input::Values => Body::new("value.v1", |w| w.input(0)),
         };
-        let (norm, epsilon) = (self.norm, self.norm_epsilon);
-        let mut taken = Taken { parameters: parameters.iter(), norm, epsilon, moments: Vec::new() };
+        let mut pass = Pass {
+            parameters: Cursor(parameters.iter()),
+            norm: self.norm,
+            epsilon: self.norm_epsilon,
+            averages: (inputs.mode == Mode::Evaluation).then(|| inputs.averages.iter()),
+            moments: Vec::new(),
+        };
         let mut x = b.scoped("pixels", |b| {
             // Files hold one plane after another; convolutions take a pixel's channels together.
             let (dims, plane) = ([samples, self.height, self.width, self.planes], self.height * self.width);
@@ -294,23 +309,23 @@ impl Resnet {
             let planes = View { tensor: pixels, offset: 0, dims, strides };
             b.map_views(body, dims, vec![planes], DType::F32, &dims)
         });
-        x = taken.conv(b, "stem", x, self.stem());
+        x = pass.conv(b, "stem", x, self.stem());
         for block in self.all_blocks() {
             x = b.scoped(&block.name, |b| {
-                let normed = taken.norm_relu(b, "norm0", x);
+                let normed = pass.norm_relu(b, "norm0", x);
                 let [first, second] = block.convolutions;
-                let shortcut = block.shortcut.map_or(x, |c| taken.conv(b, "shortcut", normed, c));
-                let y = taken.conv(b, "conv0", normed, first);
-                let y = taken.norm_relu(b, "norm1", y);
-                let y = taken.conv(b, "conv1", y, second);
+                let shortcut = block.shortcut.map_or(x, |c| pass.conv(b, "shortcut", normed, c));
+                let y = pass.conv(b, "conv0", normed, first);
+                let y = pass.norm_relu(b, "norm1", y);
+                let y = pass.conv(b, "conv1", y, second);
                 b.scoped("residual", |b| residual(b, shortcut, y))
             });
         }
-        let x = taken.norm_relu(b, "norm", x);
+        let x = pass.norm_relu(b, "norm", x);
         let x = b.scoped("pool", |b| mean_pool(b, x));
-        let (weight, bias) = (taken.next(), taken.next());
+        let (weight, bias) = (pass.parameters.next(), pass.parameters.next());
         let logits = b.scoped("head", |b| linear(b, LinearClasses::HEAD, x, weight, Some(bias)));
         let (loss, dlogits) = b.scoped("loss", |b| cross_entropy(b, logits, labels, inputs.factor));
-        Loss { loss, logits, dlogits, moments: taken.moments }
+        Loss { loss, logits, dlogits, moments: pass.moments }
     }
 }

@@ -22,7 +22,7 @@ pub use embedding::{position_embedding, token_embedding};
 pub use linear::{LinearClasses, linear};
 pub use loss::cross_entropy;
 pub use moments::{Moments, pool, running};
-pub use norm::{batch_norm, layer_norm};
+pub use norm::{batch_norm, batch_norm_eval, layer_norm};
 
 use super::builder::Builder;
 use super::graph::TensorId;
