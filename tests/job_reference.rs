@@ -68,7 +68,8 @@ fn table_at<'a>(job: &'a mut Table, path: &str, kind: Option<&str>) -> &'a mut T
         let path = parts[..=depth].join(".");
         let is_list = keys().any(|key| key.path == path && matches!(key.ty, Type::Tables { .. }));
         let new = || Value::Table(required(&path, kind));
-        let inner = table.entry(name).or_insert_with(|| if is_list { Value::Array(vec![new()]) } else { new() });
+        let inner =
+            table.entry(name).or_insert_with(|| if is_list { Value::Array(vec![new()]) } else { new() });
         table = match inner {
             Value::Array(tables) => tables[0].as_table_mut().unwrap(),
             inner => inner.as_table_mut().unwrap(),
@@ -89,8 +90,7 @@ fn required(table: &str, kind: Option<&str>) -> Table {
 
 /// The kinds of a table, or none.
 fn kinds(table: &str) -> Vec<Option<&'static str>> {
-    reference::kinds(table)
-        .map_or_else(|| vec![None], |(_, kinds)| kinds.iter().copied().map(Some).collect())
+    reference::kinds(table).map_or_else(|| vec![None], |(_, kinds)| kinds.iter().copied().map(Some).collect())
 }
 
 /// The shortest job in which `table` is of this kind.

@@ -95,7 +95,10 @@ impl Chart<'_> {
             format!("<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"{colour}\"/>")
         };
         let label = |x: f64, y: f64, anchor: &str, more: &str, words: &str| {
-            format!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{more}>{}</text>\n", escaped(words))
+            format!(
+                "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\"{more}>{}</text>\n",
+                escaped(words)
+            )
         };
         let (low, high) = (SIZE[1] - below, SIZE[0] - right);
         for tick in up.ticks() {
@@ -156,12 +159,7 @@ fn dashes(curve: &Curve) -> &'static str {
 }
 
 /// A curve's lines between its gaps; dots where a curve is dashed, whose points are few.
-fn drawn(
-    curve: &Curve,
-    points: &[(f64, f64)],
-    x: &impl Fn(f64) -> f64,
-    y: &impl Fn(f64) -> f64,
-) -> String {
+fn drawn(curve: &Curve, points: &[(f64, f64)], x: &impl Fn(f64) -> f64, y: &impl Fn(f64) -> f64) -> String {
     let is_point = |p: &(f64, f64)| p.0.is_finite() && p.1.is_finite();
     let mut text = String::new();
     for part in points.split(|point| !is_point(point)).filter(|part| !part.is_empty()) {
@@ -174,7 +172,12 @@ fn drawn(
         );
         if curve.dashed || part.len() == 1 {
             for p in part {
-                text += &format!("<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{}\"/>\n", x(p.0), y(p.1), colour(curve));
+                text += &format!(
+                    "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{}\"/>\n",
+                    x(p.0),
+                    y(p.1),
+                    colour(curve)
+                );
             }
         }
     }
@@ -185,7 +188,9 @@ fn drawn(
 fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let count = points.len().min(POINTS_MAX);
     let part = |i: usize| &points[i * points.len() / count..(i + 1) * points.len() / count];
-    let mean = |part: &[(f64, f64)], of: fn(&(f64, f64)) -> f64| part.iter().map(of).sum::<f64>() / part.len() as f64;
+    let mean = |part: &[(f64, f64)], of: fn(&(f64, f64)) -> f64| {
+        part.iter().map(of).sum::<f64>() / part.len() as f64
+    };
     (0..count).map(|i| (mean(part(i), |p| p.0), mean(part(i), |p| p.1))).collect()
 }
 

@@ -46,8 +46,7 @@ fn section(table: &Key, kind: Option<&str>) -> String {
     let off = table.presence != Presence::Required;
     let name = table.path.replace('*', "head");
     let (open, close) = if matches!(table.ty, Type::Tables { .. }) { ("[[", "]]") } else { ("[", "]") };
-    let mut text =
-        format!("\n{}{}{open}{name}{close}\n", comment(table.meaning), if off { "#" } else { "" });
+    let mut text = format!("\n{}{}{open}{name}{close}\n", comment(table.meaning), if off { "#" } else { "" });
     let (tables, entries): (Vec<&Key>, Vec<&Key>) = keys_of(table.path, kind).partition(|key| key.is_table());
     for key in entries {
         text += &entry(key, kind, off);

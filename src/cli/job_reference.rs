@@ -29,8 +29,7 @@ fn tables() -> Vec<(&'static str, Vec<Option<&'static str>>)> {
 }
 
 fn kinds(table: &str) -> Vec<Option<&'static str>> {
-    reference::kinds(table)
-        .map_or_else(|| vec![None], |(_, kinds)| kinds.iter().copied().map(Some).collect())
+    reference::kinds(table).map_or_else(|| vec![None], |(_, kinds)| kinds.iter().copied().map(Some).collect())
 }
 
 /// The page.

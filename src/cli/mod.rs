@@ -12,6 +12,8 @@ mod demo;
 mod engine;
 mod escape;
 mod expect;
+mod export;
+mod import;
 mod inspect;
 mod job;
 mod job_new;
@@ -80,6 +82,8 @@ enum Command {
     #[cfg(feature = "gpu")]
     Shaders(shaders::Args),
     Sample(sample::Args),
+    Export(export::Args),
+    Import(import::Args),
     Inspect(inspect::Args),
     Plot(plot::Args),
     Job(job::Args),
@@ -110,6 +114,8 @@ pub fn main() -> ExitCode {
         #[cfg(feature = "gpu")]
         Command::Shaders(args) => shaders::run(printer, args),
         Command::Sample(args) => sample::run(printer, args),
+        Command::Export(args) => export::run(printer, args),
+        Command::Import(args) => import::run(printer, args),
         Command::Inspect(args) => inspect::run(printer, args),
         Command::Plot(args) => plot::run(printer, args),
         Command::Job(args) => job::run(printer, args),

@@ -279,12 +279,9 @@ pub const OPERATORS: &[Operator] = &[
             Ok(vec![("factor", factor), ("norm", norm)])
         }
     ),
-    operator!("adamw", "one AdamW update (--beta1, --beta2, --epsilon, --weight-decay)", ADAMW, |b, i, a| adamw(
-        b,
-        i,
-        a,
-        Decay::Decoupled
-    )),
+    operator!("adamw", "one AdamW update (--beta1, --beta2, --epsilon, --weight-decay)", ADAMW, |b, i, a| {
+        adamw(b, i, a, Decay::Decoupled)
+    }),
     operator!(
         "adam",
         "one Adam update with coupled weight decay (--beta1, --beta2, --epsilon, --weight-decay)",

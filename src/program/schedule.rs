@@ -103,7 +103,10 @@ impl Schedule {
             return Some((key, "the key needs kind = \"step\"".into()));
         }
         if kind == Kind::Step && self.gamma.is_none() {
-            return Some(("gamma", "kind = \"step\" needs the factor of each fall, such as gamma = 0.1".into()));
+            return Some((
+                "gamma",
+                "kind = \"step\" needs the factor of each fall, such as gamma = 0.1".into(),
+            ));
         }
         if self.gamma.is_some_and(|gamma| !fine(gamma) || gamma >= 1.0) {
             return Some(("gamma", "must be at least 0 and below 1".into()));
@@ -111,7 +114,11 @@ impl Schedule {
         if kind == Kind::Step && self.every.is_some() == self.milestones.is_some() {
             return Some(("kind", "kind = \"step\" needs either `every` or `milestones`".into()));
         }
-        if self.milestones.as_ref().is_some_and(|all| all.first() == Some(&0) || !all.is_sorted_by(|a, b| a < b)) {
+        if self
+            .milestones
+            .as_ref()
+            .is_some_and(|all| all.first() == Some(&0) || !all.is_sorted_by(|a, b| a < b))
+        {
             return Some(("milestones", "must be steps from 1, each after the one before it".into()));
         }
         (self.every == Some(0)).then(|| ("every", "must be at least 1".into()))

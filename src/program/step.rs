@@ -173,8 +173,10 @@ impl Program {
     /// [`Program::new`], with the parameters frozen whose names `frozen` picks.
     pub fn with_frozen(spec: StepSpec, frozen: impl Fn(&str) -> bool) -> Program {
         let optimizer = spec.optimizer.clone();
-        let treatment =
-            |row: &ModelParameter| Treatment { frozen: frozen(&row.name), ..optimizer.treatment(row.decayed) };
+        let treatment = |row: &ModelParameter| Treatment {
+            frozen: frozen(&row.name),
+            ..optimizer.treatment(row.decayed)
+        };
         let treatments = spec.model.parameters().iter().map(treatment).collect();
         Program::with_treatments(spec, treatments)
     }

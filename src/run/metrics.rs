@@ -199,7 +199,9 @@ fn events_until(file: &mut BufReader<&File>, done: u32) -> io::Result<u64> {
             return Ok(kept);
         }
         let data = &rest[4..rest.len() - 4];
-        if framed(data) != [&len[..], &rest].concat() || step_of(data).is_none_or(|step| step > u64::from(done)) {
+        if framed(data) != [&len[..], &rest].concat()
+            || step_of(data).is_none_or(|step| step > u64::from(done))
+        {
             return Ok(kept);
         }
         kept += 8 + rest.len() as u64;
@@ -263,12 +265,21 @@ mod tests {
     use super::*;
 
     fn step(step: u32) -> StepMetrics {
-        StepMetrics { step, loss: 2.5, learning_rate: 1e-3, norm: f32::NAN, clip: 1.0, seconds: 0.5, samples_per_second: 8.0 }
+        StepMetrics {
+            step,
+            loss: 2.5,
+            learning_rate: 1e-3,
+            norm: f32::NAN,
+            clip: 1.0,
+            seconds: 0.5,
+            samples_per_second: 8.0,
+        }
     }
 
     fn steps(layout: &RunPaths) -> (Vec<u64>, Vec<u64>) {
         let text = std::fs::read_to_string(layout.metrics()).unwrap();
-        let line = |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap();
+        let line =
+            |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["step"].as_u64().unwrap();
         let bytes = std::fs::read(layout.events()).unwrap();
         let (mut at, mut events) = (0, Vec::new());
         while at < bytes.len() {
