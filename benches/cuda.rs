@@ -174,8 +174,9 @@ impl Trained {
     fn new(layers: u32, small: bool) -> Trained {
         let (heads, width, context, vocabulary) =
             if small { (2, 16, 8, 50) } else { (12, 768, 1024, 50_257) };
-        let (gelu, dropout, tied, init_std) = (Gelu::Tanh, 0.0, true, 0.02);
-        let gpt = Gpt { vocabulary, context, layers, heads, width, gelu, dropout, tied, init_std };
+        let (gelu, dropout, tied, init_std, norm_epsilon) = (Gelu::Tanh, 0.0, true, 0.02, 1e-5);
+        let gpt =
+            Gpt { vocabulary, context, layers, heads, width, gelu, dropout, tied, init_std, norm_epsilon };
         let state = state(&program(&gpt, ProductTable::preset(), [1, 1]));
         Trained { gpt, state }
     }

@@ -112,6 +112,7 @@ fn gpt(gelu: Gelu, tied: bool) -> Model {
         dropout: 0.1,
         tied,
         init_std: 0.05,
+        norm_epsilon: 1e-5,
     })
 }
 

@@ -281,6 +281,7 @@ fn gpt(gelu: Gelu, tied: bool, dropout: f32) -> Model {
         dropout,
         tied,
         init_std: 0.02,
+        norm_epsilon: 1e-5,
     })
 }
 

@@ -174,6 +174,7 @@ fn every_shader_of_every_program_passes() {
             dropout: 0.1,
             tied: true,
             init_std: 0.02,
+            norm_epsilon: 1e-5,
         })
     };
     let mlp =

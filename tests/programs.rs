@@ -30,6 +30,7 @@ fn gpt(dropout: f32, tied: bool) -> Model {
         dropout,
         tied,
         init_std: 0.02,
+        norm_epsilon: 1e-5,
     })
 }
 

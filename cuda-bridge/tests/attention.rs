@@ -30,6 +30,7 @@ fn gpt_2(dropout: f32, products: ProductTable) -> Program {
         dropout,
         tied: true,
         init_std: 0.02,
+        norm_epsilon: 1e-5,
     };
     Program::new(StepSpec {
         model: Model::Gpt(gpt),

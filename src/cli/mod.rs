@@ -13,6 +13,8 @@ mod engine;
 mod escape;
 mod eval;
 mod expect;
+mod export;
+mod import;
 mod inspect;
 mod job;
 mod job_new;
@@ -82,6 +84,8 @@ enum Command {
     Shaders(shaders::Args),
     Eval(Box<eval::Args>),
     Sample(sample::Args),
+    Export(export::Args),
+    Import(import::Args),
     Inspect(inspect::Args),
     Plot(plot::Args),
     Job(job::Args),
@@ -113,6 +117,8 @@ pub fn main() -> ExitCode {
         Command::Shaders(args) => shaders::run(printer, args),
         Command::Eval(args) => eval::run(printer, *args),
         Command::Sample(args) => sample::run(printer, args),
+        Command::Export(args) => export::run(printer, args),
+        Command::Import(args) => import::run(printer, args),
         Command::Inspect(args) => inspect::run(printer, args),
         Command::Plot(args) => plot::run(printer, args),
         Command::Job(args) => job::run(printer, args),

@@ -54,6 +54,7 @@ fn specs() -> Vec<StepSpec> {
             dropout: 0.1,
             tied,
             init_std: 0.1,
+            norm_epsilon: 1e-5,
         }),
         optimizer: adamw.clone(),
         clip_norm: Some(1.0),

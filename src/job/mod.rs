@@ -24,5 +24,5 @@ pub use canonical::Setting;
 pub use parse::{JOB_MAX, JobError};
 pub use spec::{
     BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, EvaluationSpec, Granularity, Job,
-    Labelled, ModelJob, ProgramSource, Sampling,
+    Labelled, ModelJob, ProgramSource, Sampling, WeightNames,
 };

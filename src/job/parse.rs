@@ -7,7 +7,7 @@ use super::data::layout;
 use super::sizes;
 use super::spec::{
     BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, EvaluationSpec, Granularity,
-    InitSpec, Job, Labelled, ModelJob, OptimizerSpec, ProgramSource,
+    InitSpec, Job, Labelled, ModelJob, OptimizerSpec, ProgramSource, WeightNames,
 };
 use crate::program::models::{BatchTensor, Model};
 use crate::program::schedule::Schedule;
@@ -141,6 +141,9 @@ fn error(job: &Job) -> Found {
     match &job.source {
         ProgramSource::Model(model) => model_error(job, model),
         ProgramSource::File(path) if path.is_empty() => found("program", "a file's path is wanted"),
+        ProgramSource::File(_) if job.init.names != WeightNames::Program => {
+            found("init.names", "a program file has its own names only: leave the key out")
+        }
         ProgramSource::File(_) => None,
     }
 }
@@ -155,7 +158,14 @@ fn model_error(job: &Job, model: &ModelJob) -> Found {
     if let Some((key, why)) = wrong {
         return found(&format!("batch.{key}"), why);
     }
-    sizes::error(job, model).or_else(|| model.treatments().err().map(|(key, why)| (key.to_string(), why)))
+    let unnamed = || {
+        let named = job.init.names == WeightNames::Program || model.model.released().is_some();
+        let why =
+            "this model is in neither transformers nor torchvision: write \"program\", or leave the key out";
+        if named { None } else { found("init.names", why) }
+    };
+    let untreated = || model.treatments().err().map(|(key, why)| (key.to_string(), why));
+    sizes::error(job, model).or_else(untreated).or_else(unnamed)
 }
 
 /// Of data files: whether they fit the batch tensors of one sample, and are named as their kind wants. Nothing is opened.

@@ -88,6 +88,7 @@ const MODEL: &[Key] = &[key("model.kind", Choice(models::KINDS), Required, r#""g
 
 const INIT: &[Key] = &[
     key("init.weights", Type::List { of: &Text, least: 0, most: 4096 }, Optional("[]"), r#"["model.safetensors"]"#, "Safetensors files of the parameters, by their names; buffers too if they are there, else as the program begins them. Optimizer slots begin at zero.").not_with("run"),
+    key("init.names", Choice(&["program", "hf"]), Optional(r#""program""#), r#""hf""#, "The names and layouts of the tensors in these files: the program's own, or those of transformers (`gpt`), torchvision, or `torch.nn.Sequential` (`mlp`), see docs/WEIGHTS.md.").rule("`hf` only with `weights`, and a model kind that one of them has").beside(r#"weights = ["model.safetensors"]"#),
     key("init.run", Text, Absent("no run"), r#""runs/first""#, "The folder of a finished run with the same parameters: its final state."),
     key("init.optimizer_state", Boolean, Optional("false"), "true", "Whether the run's optimizer slots are taken too; if not they begin at zero.").rule("true only with `run`").beside(r#"run = "runs/first""#),
 ];

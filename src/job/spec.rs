@@ -256,12 +256,26 @@ pub struct InitSpec {
     /// Safetensors files of the parameters (and buffers), relative to the job file. Optimizer slots begin at zero.
     #[serde(default)]
     pub weights: Vec<String>,
+    /// Under which names, and in which layouts, these files have the tensors.
+    #[serde(default)]
+    pub names: WeightNames,
     /// The folder of a finished run of the same parameters, relative to the job file: its final state.
     #[serde(default)]
     pub run: Option<String>,
     /// With `run`: also its optimizer slots, not zeros.
     #[serde(default)]
     pub optimizer_state: bool,
+}
+
+/// Names and layouts of the tensors in files of weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WeightNames {
+    /// The program's own.
+    #[default]
+    Program,
+    /// Those of transformers, torchvision or `torch.nn.Sequential`, by the model's kind: [`Model::released`].
+    Hf,
 }
 
 impl InitSpec {
@@ -272,6 +286,9 @@ impl InitSpec {
                 "optimizer_state",
                 "only a run has an optimizer state: name one with init.run".into(),
             ));
+        }
+        if self.names != WeightNames::Program && self.weights.is_empty() {
+            return Some(("names", "only files of weights have names: list them in init.weights".into()));
         }
         None
     }

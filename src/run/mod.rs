@@ -17,8 +17,10 @@ pub mod limits;
 pub mod lock;
 pub mod metrics;
 pub mod paths;
+pub mod released_config;
 pub mod traces;
 pub mod transcript;
+pub mod weights;
 
 pub use error::RunError;
 pub use job::{check_thresholds, program as read_program, read as read_job, read_logged as read_logged_job};

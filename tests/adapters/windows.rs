@@ -340,6 +340,7 @@ fn an_embedding_of_gpt_2_fits_default_limits() {
         gelu: Gelu::Tanh,
         tied: true,
         init_std: 0.02,
+        norm_epsilon: 1e-5,
     };
     let program = Arc::new(Program::new(StepSpec {
         model: Model::Gpt(gpt),

@@ -3,20 +3,19 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::released::{Made, Part, Released};
 use super::sizes::times;
 use super::{BatchTensor, Cursor, Init, Inputs, Loss, ModelParameter, Network, ProductSize, Sizes};
 use crate::program::builder::Builder;
 use crate::program::graph::TensorId;
 use crate::program::keys::Presence::{Optional, Required};
 use crate::program::keys::Type::{Boolean, Choice};
-use crate::program::keys::{BELOW_ONE, Key, NOT_NEGATIVE, integer, key};
+use crate::program::keys::{BELOW_ONE, Key, NOT_NEGATIVE, Type, integer, key};
 use crate::program::operators::{
     LinearClasses, causal_attention, cross_entropy, dropout, gelu_erf, gelu_tanh, layer_norm, linear,
     position_embedding, residual, token_embedding,
 };
 use crate::program::products::ProductClass;
-
-const EPSILON: f32 = 1e-5;
 
 /// Which form of GELU (Hendrycks and Gimpel, 2016) the feed-forward layers use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +38,10 @@ fn default_tied() -> bool {
 
 fn default_std() -> f32 {
     0.02
+}
+
+fn default_epsilon() -> f32 {
+    1e-5
 }
 
 /// The sizes of a decoder.
@@ -68,6 +71,9 @@ pub struct Gpt {
     /// Standard deviation of initial weights; residual projections get std / sqrt(2 layers).
     #[serde(default = "default_std")]
     pub init_std: f32,
+    /// What a layer normalisation adds to the variance.
+    #[serde(default = "default_epsilon")]
+    pub norm_epsilon: f32,
 }
 
 #[rustfmt::skip]
@@ -81,6 +87,7 @@ const KEYS: &[Key] = &[
     key("model.dropout", BELOW_ONE, Optional("0.0"), "0.1", "Drop probability of embeddings, attention probabilities and residual branches.").kind("gpt"),
     key("model.tied", Boolean, Optional("true"), "false", "Whether the output projection is the token table.").kind("gpt"),
     key("model.init_std", NOT_NEGATIVE, Optional("0.02"), "0.01", "Standard deviation of initial weights; projections back to the residual stream get init_std / sqrt(2 layers).").kind("gpt"),
+    key("model.norm_epsilon", Type::Number { least: 0.0, above: true, below: None }, Optional("1e-5"), "1e-6", "What a layer normalisation adds to the variance.").kind("gpt"),
 ];
 
 impl Network for Gpt {
@@ -99,6 +106,7 @@ impl Network for Gpt {
             dropout,
             tied,
             init_std: 0.02,
+            norm_epsilon: 1e-5 + second as f32 / 16.0,
         };
         vec![gpt(Gelu::Tanh, true, 0.21 + second as f32 / 16.0), gpt(Gelu::Erf, false, 0.0)]
     }
@@ -124,6 +132,9 @@ impl Network for Gpt {
         }
         if !(self.init_std >= 0.0 && self.init_std.is_finite()) {
             return Some(("init_std", "must be a finite number of at least 0".into()));
+        }
+        if !(self.norm_epsilon > 0.0 && self.norm_epsilon.is_finite()) {
+            return Some(("norm_epsilon", "must be a finite number above 0".into()));
         }
         None
     }
@@ -199,6 +210,50 @@ impl Network for Gpt {
         table
     }
 
+    /// What `GPT2LMHeadModel` of transformers stores: its `Conv1D` keeps matrices as [inputs, outputs], and `c_attn` is query, key and value side by
+    /// side. Files of `GPT2Model` have no `transformer.` before their names, and old ones hold masks.
+    fn released(&self) -> Option<Vec<Released>> {
+        let (c, v) = (self.width, self.vocabulary);
+        let mut table = Vec::new();
+        let mut push = |name: &str, tensor: Released| {
+            table.push(Released { name: format!("transformer.{name}"), also: Some(name.into()), ..tensor });
+        };
+        push("wte.weight", Released::same("", "param/token_embedding", &[v, c]));
+        push("wpe.weight", Released::same("", "param/position_embedding", &[self.context, c]));
+        for layer in 0..self.layers {
+            let ours = |part: &str| format!("param/block{layer}.{part}");
+            let mut push = |part: &str, tensor| push(&format!("h.{layer}.{part}"), tensor);
+            for (theirs, norm) in [("ln_1", "norm1"), ("ln_2", "norm2")] {
+                let [gain, bias] = ["gain", "bias"].map(|part| ours(&format!("{norm}.{part}")));
+                push(&format!("{theirs}.weight"), Released::same("", gain, &[c]));
+                push(&format!("{theirs}.bias"), Released::same("", bias, &[c]));
+            }
+            let linears: [(&str, &[&str], [u32; 2]); 4] = [
+                ("attn.c_attn", &["query", "key", "value"], [c, c]),
+                ("attn.c_proj", &["attention_out"], [c, c]),
+                ("mlp.c_fc", &["mlp_in"], [4 * c, c]),
+                ("mlp.c_proj", &["mlp_out"], [c, 4 * c]),
+            ];
+            for (theirs, names, [outputs, inputs]) in linears {
+                let of = |part: &str| names.iter().map(|n| ours(&format!("{n}.{part}"))).collect::<Vec<_>>();
+                let (weights, biases) = (of("weight"), of("bias"));
+                let [weights, biases] =
+                    [&weights, &biases].map(|names| names.iter().map(String::as_str).collect::<Vec<_>>());
+                push(&format!("{theirs}.weight"), Released::fused("", &weights, outputs, inputs));
+                push(&format!("{theirs}.bias"), Released::joined("", &biases, outputs));
+            }
+            for mask in ["attn.bias", "attn.masked_bias"] {
+                push(mask, Released { made: Made::Mask, ..Released::same("", "", &[]) });
+            }
+        }
+        push("ln_f.weight", Released::same("", "param/final_norm.gain", &[c]));
+        push("ln_f.bias", Released::same("", "param/final_norm.bias", &[c]));
+        let head = Released::same("lm_head.weight", "param/head", &[v, c]);
+        let copy = Made::CopyOf(vec![Part::whole("param/token_embedding".into(), v.saturating_mul(c), 0)]);
+        table.push(if self.tied { Released { made: copy, ..head } } else { head });
+        Some(table)
+    }
+
     fn batch(&self, samples: u32) -> Vec<BatchTensor> {
         let shape = vec![samples * self.context];
         vec![
@@ -231,7 +286,7 @@ impl Network for Gpt {
         for layer in 0..self.layers {
             x = b.scoped(&format!("block{layer}"), |b| {
                 let (gain, bias) = (p.next(), p.next());
-                let normed = b.scoped("norm1", |b| layer_norm(b, x, gain, bias, EPSILON));
+                let normed = b.scoped("norm1", |b| layer_norm(b, x, gain, bias, self.norm_epsilon));
                 let qkv = ["query", "key", "value"].map(|name| {
                     let (weight, bias) = (p.next(), p.next());
                     b.scoped(name, |b| linear(b, LinearClasses::HIDDEN, normed, weight, Some(bias)))
@@ -247,7 +302,7 @@ impl Network for Gpt {
                 });
                 let x = b.scoped("residual1", |b| residual(b, x, branch));
                 let (gain, bias) = (p.next(), p.next());
-                let normed = b.scoped("norm2", |b| layer_norm(b, x, gain, bias, EPSILON));
+                let normed = b.scoped("norm2", |b| layer_norm(b, x, gain, bias, self.norm_epsilon));
                 let (weight, bias) = (p.next(), p.next());
                 let hidden =
                     b.scoped("mlp_in", |b| linear(b, LinearClasses::HIDDEN, normed, weight, Some(bias)));
@@ -264,7 +319,7 @@ impl Network for Gpt {
             });
         }
         let (gain, bias) = (p.next(), p.next());
-        let normed = b.scoped("final_norm", |b| layer_norm(b, x, gain, bias, EPSILON));
+        let normed = b.scoped("final_norm", |b| layer_norm(b, x, gain, bias, self.norm_epsilon));
         let head = if self.tied { token_table } else { p.next() };
         let logits = b.scoped("head", |b| linear(b, LinearClasses::HEAD, normed, head, None));
         let (loss, dlogits) = b.scoped("loss", |b| cross_entropy(b, logits, labels, inputs.factor));

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::released::Released;
 use super::{
     BatchTensor, Init, Input, Inputs, Loss, ModelParameter, Network, ProductSize, Sizes, classified,
     pixel_body,
@@ -108,6 +109,16 @@ impl Network for Mlp {
             });
         }
         table
+    }
+
+    /// `torch.nn.Sequential` of Linear, ReLU, ..., Linear; with dropout of Linear, ReLU, Dropout, ..., Linear.
+    fn released(&self) -> Option<Vec<Released>> {
+        let modules = if self.dropout == 0.0 { 2 } else { 3 };
+        let tensor = |(number, p): (usize, ModelParameter)| {
+            let part = if p.shape.len() == 2 { "weight" } else { "bias" };
+            Released::same(format!("{}.{part}", number / 2 * modules), format!("param/{}", p.name), &p.shape)
+        };
+        Some(self.parameters().into_iter().enumerate().map(tensor).collect())
     }
 
     fn batch(&self, samples: u32) -> Vec<BatchTensor> {

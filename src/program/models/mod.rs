@@ -4,6 +4,7 @@
 mod convolution;
 mod gpt;
 mod mlp;
+pub mod released;
 mod resnet;
 mod sizes;
 
@@ -17,6 +18,7 @@ use std::ops::{Deref, DerefMut};
 
 use serde::{Deserialize, Serialize};
 
+use self::released::Released;
 use super::builder::Builder;
 use super::expr::Body;
 use super::graph::{TensorId, TensorType};
@@ -256,6 +258,11 @@ pub trait Network {
 
     /// Appends the forward pass of a micro-batch of `samples`; `parameters` are in the order of [`Network::parameters`].
     fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss;
+
+    /// The tensors of its files in transformers', torchvision's or `torch.nn.Sequential`'s names and layouts; `None` if none of them has such a model.
+    fn released(&self) -> Option<Vec<Released>> {
+        None
+    }
 
     /// Number of trained scalars.
     fn parameter_count(&self) -> u64 {

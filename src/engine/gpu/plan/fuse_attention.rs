@@ -305,6 +305,7 @@ mod tests {
             dropout: 0.0,
             tied: true,
             init_std: 0.02,
+            norm_epsilon: 1e-5,
         };
         let spec = StepSpec {
             model: Model::Gpt(gpt),

@@ -274,6 +274,7 @@ mod tests {
         dropout: 0.0,
         tied: true,
         init_std: 0.02,
+        norm_epsilon: 1e-5,
     };
 
     /// What each unit of a graph reads and writes, if these fusions run at once.
