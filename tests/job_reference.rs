@@ -218,6 +218,9 @@ fn outside(ty: &Type) -> Vec<String> {
         Type::Boolean => vec!["1".into()],
         Type::Text => vec!["true".into()],
         Type::Texts { .. } => vec!["[1]".into(), "[]".into()],
+        Type::Integers { least, .. } => {
+            vec![(least - 1).to_string(), format!("[{}]", least - 1), "[]".into()]
+        }
         Type::Choice(_) => vec!["\"no such thing\"".into()],
         Type::List { of, .. } => vec![format!("[{}]", outside(of)[0])],
         Type::Table => Vec::new(),

@@ -7,7 +7,7 @@
 use super::builder::Builder;
 use super::graph::{Graph, Port, TensorId, TensorType};
 use super::models::{BatchTensor, Gpt, Init, Inputs, Loss, Mode, Model, ModelParameter, Statistic};
-use super::operators::{Moments, pool, running};
+use super::operators::{LossRule, Moments, pool, running};
 use super::optimizer::{Optimizer, Rates, Trained, clip_factor, update};
 use super::products::ProductTable;
 use super::schedule;
@@ -75,6 +75,8 @@ pub struct StepSpec {
     pub optimizer: Optimizer,
     /// The greatest gradient norm; `None` = no clipping (the factor is 1).
     pub clip_norm: Option<f32>,
+    /// Which targets the loss has, and which labels count.
+    pub loss: LossRule,
     /// Samples of a micro-batch.
     pub micro_batch: u32,
     /// Micro-batches of a step.
@@ -304,6 +306,7 @@ fn buffer_inputs(b: &mut Builder, model: &Model) -> Vec<[TensorId; 2]> {
 fn forward(
     mode: Mode,
     model: &Model,
+    loss: LossRule,
     products: &ProductTable,
     samples: u32,
 ) -> (Builder, Vec<TensorId>, Loss) {
@@ -315,6 +318,7 @@ fn forward(
     let batch = batch.iter().map(|t| b.input(port::batch(&t.name), t.dtype, &t.shape)).collect();
     let inputs = Inputs {
         mode,
+        loss,
         batch,
         averages,
         factor: b.input(port::FACTOR, DType::F32, &[1]),
@@ -327,7 +331,8 @@ fn forward(
 }
 
 fn micro_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
-    let (mut b, ids, loss) = forward(Mode::Training, &spec.model, &spec.products, spec.micro_batch);
+    let (mut b, ids, loss) =
+        forward(Mode::Training, &spec.model, spec.loss, &spec.products, spec.micro_batch);
     let gradients = b.backward(loss.logits, loss.dlogits);
     for (p, id) in parameters.iter().zip(&ids).filter(|(p, _)| !p.frozen) {
         b.output(port::gradient(&p.name), gradients[id]);
@@ -459,7 +464,8 @@ fn output_running(b: &mut Builder, model: &Model, averages: &[[TensorId; 2]], mo
 
 /// The logits of a batch of `samples` for generation: inputs params and `batch/*`, output `logits`. Dropout is off.
 pub fn inference_graph(gpt: &Gpt, products: &ProductTable, samples: u32) -> Graph {
-    let (mut b, _, loss) = forward(Mode::Evaluation, &Model::Gpt(gpt.clone()), products, samples);
+    let (mut b, _, loss) =
+        forward(Mode::Evaluation, &Model::Gpt(gpt.clone()), LossRule::default(), products, samples);
     b.output("logits", loss.logits);
     b.finish()
 }

@@ -307,6 +307,7 @@ mod tests {
             init_std: 0.02,
         };
         let spec = StepSpec {
+            loss: Default::default(),
             model: Model::Gpt(gpt),
             optimizer: Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 },
             clip_norm: None,
