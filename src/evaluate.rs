@@ -49,6 +49,8 @@ pub struct Evaluator {
     compiled: Compiled,
     batch: u32,
     labels_per_sample: u32,
+    /// The label that does not count, if there is one.
+    ignored: Option<u32>,
 }
 
 impl Evaluator {
@@ -58,7 +60,8 @@ impl Evaluator {
     /// If the engine cannot run the graph.
     pub fn new(engine: &mut dyn Engine, job: &ModelJob, batch: u32) -> Result<Evaluator, EngineError> {
         let compiled = engine.compile(Arc::new(evaluation_graph(&job.model, &job.products, batch)))?;
-        Ok(Evaluator { compiled, batch, labels_per_sample: job.model.labels_per_sample() })
+        let labels_per_sample = job.model.labels_per_sample();
+        Ok(Evaluator { compiled, batch, labels_per_sample, ignored: job.loss.ignore })
     }
 
     /// Evaluates the state whose parameters and buffers lie on the engine, over the first `most` samples of the data in their order, windows of tokens
@@ -100,9 +103,16 @@ impl Evaluator {
             inputs.extend(scalars.iter().cloned());
             let outputs = engine.run(&self.compiled, &inputs, None)?;
             let rows = count as usize * self.labels_per_sample as usize;
-            losses.extend_from_slice(&words_from_bytes(DType::F32, &engine.download(&outputs[0])?)[..rows]);
-            let found = words_from_bytes(DType::F32, &engine.download(&outputs[1])?);
-            hits += found[..rows].iter().filter(|&&hit| hit == float::ONE).count() as u32;
+            // Labels that the loss ignores are left out.
+            let counts: Vec<bool> = words_from_bytes(DType::U32, &batch.tensors[1])[..rows]
+                .iter()
+                .map(|label| Some(*label) != self.ignored)
+                .collect();
+            let [found, hit] = [&outputs[0], &outputs[1]].map(|tensor| engine.download(tensor));
+            let [found, hit] = [found?, hit?].map(|bytes| words_from_bytes(DType::F32, &bytes));
+            let counted = || counts.iter().zip(found.iter().zip(&hit)).filter(|(counts, _)| **counts);
+            losses.extend(counted().map(|(_, (loss, _))| *loss));
+            hits += counted().filter(|(_, (_, hit))| **hit == float::ONE).count() as u32;
             done += count;
             progress(done, samples);
         }

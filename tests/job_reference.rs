@@ -146,7 +146,9 @@ fn every_example_parses_and_bounds_are_kept() {
     for (path, kind) in tables() {
         let job = job_with(path, kind);
         parse(&job).unwrap_or_else(|error| panic!("the shortest job of {path} {kind:?}: {error}"));
-        for key in keys_of(path, kind).filter(|key| (key.name() != "kind" || kind.is_none()) && !key.is_table()) {
+        for key in
+            keys_of(path, kind).filter(|key| (key.name() != "kind" || kind.is_none()) && !key.is_table())
+        {
             let with = |example: &str| {
                 let mut job = job.clone();
                 write(&mut job, key, kind, example);
@@ -221,6 +223,9 @@ fn outside(ty: &Type) -> Vec<String> {
         Type::Boolean => vec!["1".into()],
         Type::Text => vec!["true".into()],
         Type::Texts { .. } => vec!["[1]".into(), "[]".into()],
+        Type::Integers { least, .. } => {
+            vec![(least - 1).to_string(), format!("[{}]", least - 1), "[]".into()]
+        }
         Type::Choice(_) => vec!["\"no such thing\"".into()],
         Type::List { of, .. } => vec![format!("[{}]", outside(of)[0])],
         Type::Table | Type::Tables { .. } => Vec::new(),

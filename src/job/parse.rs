@@ -10,6 +10,7 @@ use super::spec::{
     InitSpec, Job, Labelled, ModelJob, OptimizerSpec, ProgramSource, WeightNames,
 };
 use crate::program::models::{BatchTensor, Model};
+use crate::program::operators::LossRule;
 use crate::program::schedule::Schedule;
 use crate::rounding::thresholds::Rounding;
 
@@ -51,6 +52,7 @@ pub struct JobText {
     schedule: Schedule,
     batch: Option<BatchSpec>,
     clip_norm: Option<f32>,
+    loss: Option<LossRule>,
     digits: Option<DigitsSpec>,
     frozen: Option<Vec<String>>,
     rounding: Option<Rounding>,
@@ -82,6 +84,7 @@ impl JobText {
                 optimizer: self.optimizer.ok_or_else(|| missing("optimizer"))?,
                 batch: self.batch.ok_or_else(|| missing("batch"))?,
                 clip_norm: self.clip_norm,
+                loss: self.loss.unwrap_or_default(),
                 products: digits.products(self.rounding.as_ref()),
                 frozen: self.frozen.unwrap_or_default(),
             }))
@@ -157,6 +160,12 @@ fn model_error(job: &Job, model: &ModelJob) -> Found {
     let wrong = batch_error([*micro_batch, *micro_batches, labels], job.commit.granularity);
     if let Some((key, why)) = wrong {
         return found(&format!("batch.{key}"), why);
+    }
+    let labels = model.model.batch(1).into_iter().find(|tensor| tensor.name == "labels");
+    let classes = labels.map_or(0, |labels| labels.below);
+    if let Some(ignored) = model.loss.ignore.filter(|label| *label >= classes) {
+        let why = format!("must be a label of the model, which are below {classes}, is {ignored}");
+        return found("loss.ignore", why);
     }
     let unnamed = || {
         let named = job.init.names == WeightNames::Program || model.model.released().is_some();

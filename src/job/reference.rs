@@ -40,7 +40,7 @@ const TOP: &[Key] = &[
     key(
         "program",
         Text,
-        Absent("the program is made from `model`, `optimizer`, `batch`, `digits`, `clip_norm` and `frozen`"),
+        Absent("the program is made from `model`, `optimizer`, `batch`, `digits`, `clip_norm`, `loss` and `frozen`"),
         r#""program.bin""#,
         "A program file (docs/ARITHMETIC.md, section 9; `tiebreak program export` writes one).",
     )
@@ -50,6 +50,7 @@ const TOP: &[Key] = &[
     key("optimizer", Table, Required, "", "The optimizer.").or("program"),
     key("schedule", Table, Required, "", "The learning rate of each step."),
     key("batch", Table, Required, "", "How many samples a step has.").or("program"),
+    key("loss", Table, Absent("the defaults of its keys"), "", "The targets of the loss, and the labels that count.").not_with("program"),
     key("init", Table, Absent("from the seed"), "", "What the initial state is made from."),
     key(
         "digits",
@@ -85,6 +86,11 @@ const TOP: &[Key] = &[
 ];
 
 const MODEL: &[Key] = &[key("model.kind", Choice(models::KINDS), Required, r#""gpt""#, models::KINDS_ARE)];
+
+const LOSS: &[Key] = &[
+    key("loss.smoothing", BELOW_ONE, Optional("0.0"), "0.1", "Label smoothing: this part of each target is shared by all classes."),
+    key("loss.ignore", integer(0, (1 << 20) - 1), Absent("every label counts"), "0", "The label whose places have no loss, such as padding. The mean is over the labels of a micro-batch that count.").rule("below the model's `vocabulary` or `classes`"),
+];
 
 const INIT: &[Key] = &[
     key("init.weights", Type::List { of: &Text, least: 0, most: 4096 }, Optional("[]"), r#"["model.safetensors"]"#, "Safetensors files of the parameters, by their names; buffers too if they are there, else as the program begins them. Optimizer slots begin at zero.").not_with("run"),
@@ -319,7 +325,7 @@ const EVALUATION: &[Key] = &[
 /// Every key, table by table.
 pub fn keys() -> impl Iterator<Item = &'static Key> {
     let (before, after) =
-        ([TOP, INIT, MODEL], [DATA, OPTIMIZER, SCHEDULE_AND_BATCH, PRODUCTS, RECORDS, EVALUATION]);
+        ([TOP, INIT, MODEL], [LOSS, DATA, OPTIMIZER, SCHEDULE_AND_BATCH, PRODUCTS, RECORDS, EVALUATION]);
     before.into_iter().chain(models::keys()).chain(after).flatten()
 }
 

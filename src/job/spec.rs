@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer};
 use super::element::Element;
 use crate::arith::DType;
 use crate::program::models::{Input, Model};
+use crate::program::operators::LossRule;
 use crate::program::optimizer::{Decay, Optimizer};
 use crate::program::products::{ProductClass, ProductDigits, ProductTable};
 use crate::program::schedule::Schedule;
@@ -58,6 +59,8 @@ pub struct ModelJob {
     pub batch: BatchSpec,
     /// The greatest norm of a step's gradient.
     pub clip_norm: Option<f32>,
+    /// Which targets the loss has, and which labels count.
+    pub loss: LossRule,
     /// Digits and grid of every product.
     pub products: ProductTable,
     /// Which parameters training leaves as they are: names, with `*` for any characters.
@@ -431,6 +434,7 @@ impl ModelJob {
             model: self.model.clone(),
             optimizer: self.optimizer.optimizer.clone(),
             clip_norm: self.clip_norm,
+            loss: self.loss,
             micro_batch: self.batch.micro_batch,
             micro_batches: self.batch.micro_batches,
             products: self.products.clone(),

@@ -39,6 +39,8 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("activation", "model.gelu"),
     ("num_classes", "model.classes"),
     ("tie_weights", "model.tied"),
+    ("label_smoothing", "loss.smoothing"),
+    ("ignore_index", "loss.ignore"),
     ("grad_clip", "clip_norm"),
     ("max_grad_norm", "clip_norm"),
     ("wd", "optimizer.weight_decay"),

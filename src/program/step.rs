@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use super::builder::Builder;
 use super::graph::{Graph, Port, TensorId, TensorType};
 use super::models::{BatchTensor, Gpt, Init, Inputs, Loss, Mode, Model, ModelParameter, Statistic};
-use super::operators::{Moments, pool, running};
+use super::operators::{LossRule, Moments, pool, running};
 use super::optimizer::{Optimizer, Rates, Trained, Treatment, clip_factor, own_rate, update};
 use super::products::ProductTable;
 use super::schedule;
@@ -77,6 +77,8 @@ pub struct StepSpec {
     pub optimizer: Optimizer,
     /// The greatest gradient norm; `None` = no clipping (the factor is 1).
     pub clip_norm: Option<f32>,
+    /// Which targets the loss has, and which labels count.
+    pub loss: LossRule,
     /// Samples of a micro-batch.
     pub micro_batch: u32,
     /// Micro-batches of a step.
@@ -326,7 +328,13 @@ pub(super) struct Pass {
 }
 
 /// A model's forward pass over `samples`.
-pub(super) fn forward(mode: Mode, model: &Model, products: &ProductTable, samples: u32) -> Pass {
+pub(super) fn forward(
+    mode: Mode,
+    model: &Model,
+    loss: LossRule,
+    products: &ProductTable,
+    samples: u32,
+) -> Pass {
     let mut b = Builder::new(products.clone());
     let ids =
         model.parameters().iter().map(|p| parameter_input(&mut b, &p.name, &p.shape)).collect::<Vec<_>>();
@@ -336,6 +344,7 @@ pub(super) fn forward(mode: Mode, model: &Model, products: &ProductTable, sample
         batch.iter().map(|t| b.input(port::batch(&t.name), t.dtype, &t.shape)).collect();
     let inputs = Inputs {
         mode,
+        loss,
         batch: batch.clone(),
         averages,
         factor: b.input(port::FACTOR, DType::F32, &[1]),
@@ -349,7 +358,7 @@ pub(super) fn forward(mode: Mode, model: &Model, products: &ProductTable, sample
 
 fn micro_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
     let Pass { builder: mut b, parameters: ids, loss, .. } =
-        forward(Mode::Training, &spec.model, &spec.products, spec.micro_batch);
+        forward(Mode::Training, &spec.model, spec.loss, &spec.products, spec.micro_batch);
     let gradients = b.backward(loss.logits, loss.dlogits);
     for (p, id) in parameters.iter().zip(&ids).filter(|(p, _)| !p.frozen) {
         b.output(port::gradient(&p.name), gradients[id]);
@@ -488,7 +497,7 @@ fn output_running(b: &mut Builder, model: &Model, averages: &[[TensorId; 2]], mo
 /// The logits of a batch of `samples` for generation: inputs params and `batch/*`, output `logits`. Dropout is off.
 pub fn inference_graph(gpt: &Gpt, products: &ProductTable, samples: u32) -> Graph {
     let Pass { builder: mut b, loss, .. } =
-        forward(Mode::Evaluation, &Model::Gpt(gpt.clone()), products, samples);
+        forward(Mode::Evaluation, &Model::Gpt(gpt.clone()), LossRule::default(), products, samples);
     b.output("logits", loss.logits);
     b.finish()
 }

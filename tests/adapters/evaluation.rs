@@ -34,7 +34,13 @@ fn evaluations_have_the_same_bits_on_every_engine() {
         assert_eq!((expected.samples, expected.labels), (10, [10, 120][number]));
         for engine in &mut engines {
             for batch in [3, 10] {
-                assert_eq!(evaluated(&run, *engine, batch), expected, "{} on {}", job.display(), engine.describe());
+                assert_eq!(
+                    evaluated(&run, *engine, batch),
+                    expected,
+                    "{} on {}",
+                    job.display(),
+                    engine.describe()
+                );
             }
         }
     }

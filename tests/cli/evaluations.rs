@@ -33,7 +33,9 @@ fn a_run_evaluates_itself_and_anybody_else_finds_the_same_bits() {
     let metrics = lines(&run);
     let steps: Vec<u64> = metrics.iter().map(|line| line["step"].as_u64().unwrap()).collect();
     assert_eq!(steps, [1, 2, 3, 3, 4, 5, 6, 6, 7, 8, 8]);
-    assert!(metrics[0]["norm"].as_f64().unwrap() > 0.0 && metrics[0]["learning_rate"].as_f64().unwrap() > 0.0);
+    assert!(
+        metrics[0]["norm"].as_f64().unwrap() > 0.0 && metrics[0]["learning_rate"].as_f64().unwrap() > 0.0
+    );
 
     let (code, found) = json(&["eval", &run, "--report", &report]);
     assert_eq!((code, &found["labels"], &found["samples"]), (0, &36.into(), &3.into()), "{found}");
@@ -48,7 +50,8 @@ fn a_run_evaluates_itself_and_anybody_else_finds_the_same_bits() {
     assert_eq!(other["found"]["loss"], metrics[7]["evaluation_loss"], "that of step 6");
     let text = fs::read_to_string(&report).unwrap();
     let hits = found["hits"].as_u64().unwrap();
-    fs::write(&report, text.replace(&format!("\"hits\": {hits}"), &format!("\"hits\": {}", hits + 1))).unwrap();
+    fs::write(&report, text.replace(&format!("\"hits\": {hits}"), &format!("\"hits\": {}", hits + 1)))
+        .unwrap();
     let (code, other) = json(&["eval", &run, "--expect", &report]);
     assert_eq!((code, &other["differs"]), (1, &serde_json::json!(["hits"])), "{other}");
     fs::write(&report, &text[..text.len() / 2]).unwrap();
@@ -101,8 +104,7 @@ batch = { micro_batch = 4 }
     fs::write(at.join("images"), [header(&[0x803, 6, 2, 2]), pixels].concat()).unwrap();
     let labels = samples.iter().map(|sample| sample.1).collect();
     fs::write(at.join("labels"), [header(&[0x801, 6]), labels].concat()).unwrap();
-    let weights: Vec<u8> =
-        (0..12).flat_map(|i| f32::from(u8::from(i / 4 == i % 4)).to_le_bytes()).collect();
+    let weights: Vec<u8> = (0..12).flat_map(|i| f32::from(u8::from(i / 4 == i % 4)).to_le_bytes()).collect();
     let names = r#"{"layer0.weight":{"dtype":"F32","shape":[3,4],"data_offsets":[0,48]},"layer0.bias":{"dtype":"F32","shape":[3],"data_offsets":[48,60]}}"#;
     let length = (names.len() as u64).to_le_bytes().to_vec();
     let file = [length, names.as_bytes().to_vec(), weights, vec![0; 12]].concat();
