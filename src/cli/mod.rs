@@ -19,6 +19,7 @@ mod job_reference;
 mod key;
 mod limits;
 mod log;
+mod logits;
 mod merge;
 mod op;
 mod program;
@@ -79,6 +80,7 @@ enum Command {
     #[cfg(feature = "gpu")]
     Shaders(shaders::Args),
     Sample(sample::Args),
+    Logits(logits::Args),
     Export(export::Args),
     Import(import::Args),
     Inspect(inspect::Args),
@@ -110,6 +112,7 @@ pub fn main() -> ExitCode {
         #[cfg(feature = "gpu")]
         Command::Shaders(args) => shaders::run(printer, args),
         Command::Sample(args) => sample::run(printer, args),
+        Command::Logits(args) => logits::run(printer, args),
         Command::Export(args) => export::run(printer, args),
         Command::Import(args) => import::run(printer, args),
         Command::Inspect(args) => inspect::run(printer, args),
