@@ -6,6 +6,7 @@
 
 mod audit;
 mod calibrated;
+mod chart;
 mod compare;
 mod demo;
 mod engine;
@@ -15,6 +16,7 @@ mod export;
 mod import;
 mod inspect;
 mod job;
+mod job_new;
 mod job_reference;
 mod key;
 mod limits;
@@ -22,6 +24,7 @@ mod log;
 mod logits;
 mod merge;
 mod op;
+mod plot;
 mod program;
 mod program_picture;
 mod ranks;
@@ -84,6 +87,7 @@ enum Command {
     Export(export::Args),
     Import(import::Args),
     Inspect(inspect::Args),
+    Plot(plot::Args),
     Job(job::Args),
     Program(program::Args),
     Key(key::Args),
@@ -116,6 +120,7 @@ pub fn main() -> ExitCode {
         Command::Export(args) => export::run(printer, args),
         Command::Import(args) => import::run(printer, args),
         Command::Inspect(args) => inspect::run(printer, args),
+        Command::Plot(args) => plot::run(printer, args),
         Command::Job(args) => job::run(printer, args),
         Command::Program(args) => program::run(printer, args),
         Command::Key(args) => key::run(printer, args),

@@ -21,7 +21,9 @@ use crate::job::Job;
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
 use crate::run::job::logged;
-use crate::run::{JobFiles, read_job, read_program};
+use crate::run::metrics::{Metrics, StepMetrics};
+use crate::run::paths::RunPaths;
+use crate::run::{JobFiles, RunError, read_job, read_program};
 use crate::train::ranks::collective::Collective;
 use crate::train::ranks::lead::{Lead, can_cross_check};
 use crate::train::ranks::plan::{ShardPlan, divides};
@@ -85,17 +87,45 @@ pub struct Bar {
     /// Tokens, or samples, of a step.
     pub per_step: u64,
     pub done: u64,
+    /// What those are.
+    unit: &'static str,
+    samples: u32,
+    /// When the last step was done.
+    last: Instant,
+    layout: RunPaths,
+    metrics: Option<Metrics>,
+    printer: Printer,
 }
 
 impl Progress for Bar {
-    fn step(&mut self, record: &StepRecord, _: u32) {
-        if self.done == 0 {
-            self.bar.begin_at(u64::from(record.step - 1));
-        }
+    fn begin(&mut self, done: u32) {
+        self.bar.begin_at(u64::from(done));
+        (self.start, self.last) = (Instant::now(), Instant::now());
+        let opened = Metrics::open(&Disk::default(), &self.layout, done);
+        self.metrics = self.noted(opened);
+    }
+
+    fn step(&mut self, record: &StepRecord, norm: u32) {
         self.done += 1;
         self.bar.set_position(u64::from(record.step));
         let rate = (self.done * self.per_step) as f64 / self.start.elapsed().as_secs_f64();
-        self.bar.set_message(format!("{rate:.0} tokens/s  loss {:.4}", f32::from_bits(record.loss)));
+        let loss = f32::from_bits(record.loss);
+        self.bar.set_message(format!("loss {loss:.4}  {rate:.0} {}/s", self.unit));
+        let seconds = self.last.elapsed().as_secs_f64();
+        self.last = Instant::now();
+        let step = StepMetrics {
+            step: record.step,
+            loss,
+            learning_rate: f32::from_bits(record.learning_rate),
+            norm: f32::from_bits(norm),
+            clip: f32::from_bits(record.clip),
+            seconds,
+            samples_per_second: f64::from(self.samples) / seconds,
+        };
+        if let Some(mut metrics) = self.metrics.take() {
+            let written = metrics.step(&Disk::default(), &step).map(|()| metrics);
+            self.metrics = self.noted(written);
+        }
     }
 }
 
@@ -107,7 +137,18 @@ impl Bar {
             start: Instant::now(),
             per_step: per_sample * u64::from(run.program.samples()),
             done: 0,
+            unit: if per_sample > 1 { "tokens" } else { "samples" },
+            samples: run.program.samples(),
+            last: Instant::now(),
+            layout: run.layout.clone(),
+            metrics: None,
+            printer,
         }
+    }
+
+    /// Training goes on without metrics where they cannot be written.
+    fn noted(&self, metrics: Result<Metrics, RunError>) -> Option<Metrics> {
+        metrics.map_err(|error| self.printer.problem(&format!("no more metrics are written: {error}"))).ok()
     }
 }
 

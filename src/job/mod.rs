@@ -9,6 +9,7 @@ mod canonical;
 mod check;
 pub mod data;
 pub mod element;
+mod groups;
 pub mod identity;
 pub mod initial;
 pub mod manifest;

@@ -7,10 +7,9 @@ use super::data::layout;
 use super::sizes;
 use super::spec::{
     BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, Granularity, InitSpec, Job,
-    Labelled, ModelJob, ProgramSource, WeightNames,
+    Labelled, ModelJob, OptimizerSpec, ProgramSource, WeightNames,
 };
 use crate::program::models::{BatchTensor, Model};
-use crate::program::optimizer::Optimizer;
 use crate::program::schedule::Schedule;
 use crate::rounding::thresholds::Rounding;
 
@@ -48,7 +47,7 @@ pub struct JobText {
     program: Option<String>,
     model: Option<Model>,
     data: DataSpec,
-    optimizer: Option<Optimizer>,
+    optimizer: Option<OptimizerSpec>,
     schedule: Schedule,
     batch: Option<BatchSpec>,
     clip_norm: Option<f32>,
@@ -159,7 +158,8 @@ fn model_error(job: &Job, model: &ModelJob) -> Found {
             "this model is in neither transformers nor torchvision: write \"program\", or leave the key out";
         if named { None } else { found("init.names", why) }
     };
-    sizes::error(job, model).or_else(|| found("frozen", model.frozen_names().err()?)).or_else(unnamed)
+    let untreated = || model.treatments().err().map(|(key, why)| (key.to_string(), why));
+    sizes::error(job, model).or_else(untreated).or_else(unnamed)
 }
 
 /// Of data files: whether they fit the batch tensors of one sample, and are named as their kind wants. Nothing is opened.

@@ -6,7 +6,7 @@ pub use crate::program::keys::{Key, Presence, Type};
 use crate::program::models;
 
 use Presence::{Absent, Optional, Required};
-use Type::{Boolean, Choice, Table, Text, Texts};
+use Type::{Boolean, Choice, Table, Tables, Text, Texts};
 
 const THRESHOLD: &str = "2^-32 of the norms (bits = 16), 2^-60 of them (more bits), 2^-24 of a step (preset)";
 
@@ -109,12 +109,42 @@ const DATA: &[Key] = &[
 ];
 
 const OPTIMIZER: &[Key] = &[
+    key("optimizer.kind", Choice(&["adamw", "sgd"]), Required, r#""adamw""#, "AdamW, or SGD with momentum."),
     key(
-        "optimizer.kind",
-        Choice(&["adamw", "sgd"]),
+        "optimizer.decay",
+        Choice(&["decoupled", "coupled"]),
+        Optional(r#""decoupled""#),
+        r#""coupled""#,
+        "Where weight decay enters. `decoupled`: a step takes learning rate * weight_decay * p off a weight p. `coupled`: weight_decay * p is added to its clipped gradient, as torch.optim.SGD and torch.optim.Adam do.",
+    ),
+    key(
+        "optimizer.group",
+        Tables { most: 256 },
+        Absent("every parameter is treated alike"),
+        "",
+        "Parameters with a weight decay or a learning rate of their own; the first group that names a parameter has it.",
+    ),
+    key(
+        "optimizer.group.parameters",
+        Type::List { of: &Text, least: 1, most: 1 << 16 },
         Required,
-        r#""adamw""#,
-        "AdamW, or SGD with momentum. Weight decay is decoupled in both.",
+        r#"["*bias", "*gain"]"#,
+        "The group's parameters: names, in which `*` stands for any characters.",
+    )
+    .rule("each matches a parameter, and at most 256 of all groups have a `*`"),
+    key(
+        "optimizer.group.weight_decay",
+        NOT_NEGATIVE,
+        Absent("as outside of groups"),
+        "0.0",
+        "The weight decay of all the group's parameters, biases and gains too. Outside of groups only matrices, tables and kernels decay.",
+    ),
+    key(
+        "optimizer.group.rate_factor",
+        NOT_NEGATIVE,
+        Optional("1.0"),
+        "0.1",
+        "The group's learning rate is this times that of the schedule.",
     ),
     key("optimizer.beta1", BELOW_ONE, Required, "0.9", "The decay of the first moment.").kind("adamw"),
     key("optimizer.beta2", BELOW_ONE, Required, "0.95", "The decay of the second moment.").kind("adamw"),
@@ -124,7 +154,7 @@ const OPTIMIZER: &[Key] = &[
         NOT_NEGATIVE,
         Required,
         "0.1",
-        "Times the learning rate, the part of a weight that a step takes off.",
+        "The weight decay of matrices, tables and kernels; `decay` says where it enters.",
     )
     .kind("adamw"),
     key("optimizer.momentum", BELOW_ONE, Required, "0.9", "The decay of the momentum.").kind("sgd"),
@@ -133,7 +163,7 @@ const OPTIMIZER: &[Key] = &[
         NOT_NEGATIVE,
         Required,
         "5e-4",
-        "Times the learning rate, the part of a weight that a step takes off.",
+        "The weight decay of matrices, tables and kernels; `decay` says where it enters.",
     )
     .kind("sgd"),
 ];
@@ -151,11 +181,48 @@ const SCHEDULE_AND_BATCH: &[Key] = &[
     key(
         "schedule.floor",
         NOT_NEGATIVE,
-        Absent("the rate stays at the peak"),
+        Absent("0 with `kind`; the rate stays at the peak without"),
         "3e-4",
-        "The learning rate of the last step, to which a cosine leads from the peak.",
+        "The learning rate of the last step, to which a line or a cosine leads from the peak.",
     )
-    .rule("at most `peak`"),
+    .rule("at most `peak`; only for a line or a cosine"),
+    key(
+        "schedule.kind",
+        Choice(&["constant", "linear", "cosine", "step"]),
+        Absent("`cosine` if there is a `floor`, else `constant`"),
+        r#""linear""#,
+        "How the rate falls after the warm-up: not at all, in a line or along a cosine to `floor`, or by the factor `gamma` after certain steps.",
+    ),
+    key(
+        "schedule.gamma",
+        BELOW_ONE,
+        Absent("the rate has no steps"),
+        "0.1",
+        "The factor by which the rate falls.",
+    )
+    .rule("required with kind `step`, and only there")
+    .beside("kind = \"step\"\nevery = 10"),
+    key(
+        "schedule.every",
+        integer(1, U32_MAX),
+        Absent("the rate has no steps, or falls after `milestones`"),
+        "10",
+        "The rate falls after every so many steps, those of the warm-up counted.",
+    )
+    .unit("steps")
+    .not_with("milestones")
+    .rule("only with kind `step`")
+    .beside("kind = \"step\"\ngamma = 0.1"),
+    key(
+        "schedule.milestones",
+        Type::List { of: &integer(1, U32_MAX), least: 1, most: 1 << 10 },
+        Absent("the rate has no steps, or falls after `every` so many"),
+        "[20, 30]",
+        "The steps after which the rate falls, ascending; those of the warm-up are counted.",
+    )
+    .unit("steps")
+    .rule("only with kind `step`")
+    .beside("kind = \"step\"\ngamma = 0.1"),
     key("batch.micro_batch", integer(1, 1 << 24), Required, "4", "Samples of a micro-batch.")
         .unit("samples")
         .rule("micro_batch * micro_batches at most 16777216, and no tensor above 2^31 elements"),
@@ -225,6 +292,16 @@ const RECORDS: &[Key] = &[
 pub fn keys() -> impl Iterator<Item = &'static Key> {
     let (before, after) = ([TOP, INIT, MODEL], [DATA, OPTIMIZER, SCHEDULE_AND_BATCH, PRODUCTS, RECORDS]);
     before.into_iter().chain(models::keys()).chain(after).flatten()
+}
+
+/// The kinds of a table that has keys of one kind only; `None` if it has no such keys.
+pub fn kinds(table: &str) -> Option<(&'static Key, &'static [&'static str])> {
+    keys().find(|key| key.table() == table && key.kind.is_some())?;
+    let key = keys_of(table, None).find(|key| key.name() == "kind")?;
+    match key.ty {
+        Type::Choice(kinds) => Some((key, kinds)),
+        _ => None,
+    }
 }
 
 /// The keys of a table (its path, `*` for a class) of this kind.

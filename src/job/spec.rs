@@ -1,13 +1,13 @@
 //! What a job says, key by key.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 
 use super::element::Element;
 use crate::arith::DType;
 use crate::program::models::{Input, Model};
-use crate::program::optimizer::Optimizer;
+use crate::program::optimizer::{Decay, Optimizer};
 use crate::program::products::{ProductClass, ProductDigits, ProductTable};
 use crate::program::schedule::Schedule;
 use crate::program::step::StepSpec;
@@ -50,8 +50,8 @@ pub enum ProgramSource {
 pub struct ModelJob {
     /// The model.
     pub model: Model,
-    /// The optimizer.
-    pub optimizer: Optimizer,
+    /// The optimizer, and how it treats each parameter.
+    pub optimizer: OptimizerSpec,
     /// How many samples a step has.
     pub batch: BatchSpec,
     /// The greatest norm of a step's gradient.
@@ -60,6 +60,38 @@ pub struct ModelJob {
     pub products: ProductTable,
     /// Which parameters training leaves as they are: names, with `*` for any characters.
     pub frozen: Vec<String>,
+}
+
+/// The `[optimizer]` table.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct OptimizerSpec {
+    /// Where weight decay enters.
+    #[serde(default)]
+    pub decay: Decay,
+    /// Parameters that are treated in a way of their own. The first group that names a parameter has it.
+    #[serde(default, rename = "group")]
+    pub groups: Vec<ParameterGroup>,
+    /// The optimizer.
+    #[serde(flatten)]
+    pub optimizer: Optimizer,
+}
+
+/// An `[[optimizer.group]]` table.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ParameterGroup {
+    /// The names of its parameters, with `*` for any characters.
+    pub parameters: Vec<String>,
+    /// The weight decay of all of them, biases and gains too; absent = the optimizer's, for those that the model marks.
+    #[serde(default)]
+    pub weight_decay: Option<f32>,
+    /// Their learning rate is this times the step's.
+    #[serde(default = "factor_one")]
+    pub rate_factor: f32,
+}
+
+fn factor_one() -> f32 {
+    1.0
 }
 
 /// The `[data]` table: where samples come from, and how they are drawn.
@@ -333,59 +365,12 @@ impl DigitsSpec {
     }
 }
 
-/// The most names of frozen parameters that have a `*`: each is compared with every name of the model.
-const PATTERNS_MAX: usize = 256;
-/// The most bytes of one that has. No model has longer names.
-const PATTERN_BYTES_MAX: usize = 256;
-
-/// Whether a pattern, in which `*` stands for any characters, is the name.
-fn matches(pattern: &str, name: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let first = parts.next().unwrap_or("");
-    let Some(last) = parts.next_back() else { return pattern == name };
-    let Some(mut rest) = name.strip_prefix(first) else { return false };
-    for part in parts {
-        let Some(at) = rest.find(part) else { return false };
-        rest = &rest[at + part.len()..];
-    }
-    rest.ends_with(last)
-}
-
 impl ModelJob {
-    /// The names of the frozen parameters.
-    ///
-    /// # Errors
-    /// If a pattern matches no parameter, too many are no plain names, or every parameter is frozen.
-    pub fn frozen_names(&self) -> Result<HashSet<String>, String> {
-        if self.frozen.iter().filter(|pattern| pattern.contains('*')).count() > PATTERNS_MAX {
-            return Err(format!("at most {PATTERNS_MAX} names may have a `*`"));
-        }
-        let names: Vec<String> = self.model.parameters().into_iter().map(|p| p.name).collect();
-        let plain: HashSet<&String> = names.iter().collect();
-        let mut frozen = HashSet::new();
-        for pattern in &self.frozen {
-            let found: Vec<&String> = match pattern.contains('*') {
-                false => plain.get(pattern).copied().into_iter().collect(),
-                true if pattern.len() > PATTERN_BYTES_MAX => Vec::new(),
-                true => names.iter().filter(|name| matches(pattern, name)).collect(),
-            };
-            if found.is_empty() {
-                let some = names.iter().take(8).map(String::as_str).collect::<Vec<_>>().join(", ");
-                return Err(format!("no parameter is named {pattern:?}; the model has {some}, ..."));
-            }
-            frozen.extend(found.into_iter().cloned());
-        }
-        if frozen.len() == names.len() {
-            return Err("every parameter is frozen, so there is nothing to train".into());
-        }
-        Ok(frozen)
-    }
-
     /// What a step of the job is made from.
     pub fn step_spec(&self) -> StepSpec {
         StepSpec {
             model: self.model.clone(),
-            optimizer: self.optimizer.clone(),
+            optimizer: self.optimizer.optimizer.clone(),
             clip_norm: self.clip_norm,
             micro_batch: self.batch.micro_batch,
             micro_batches: self.batch.micro_batches,
@@ -419,28 +404,5 @@ impl Job {
     /// Whether a state is kept after this step (step 0 is the initial state).
     pub fn is_checkpoint(&self, step: u32) -> bool {
         step.is_multiple_of(self.checkpoint.every) || step == self.steps
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::matches;
-
-    #[test]
-    fn patterns_match_names() {
-        for (pattern, name, expected) in [
-            ("wte", "wte", true),
-            ("wte", "wte2", false),
-            ("block0.*", "block0.attention.query", true),
-            ("block0.*", "block01.attention", false),
-            ("*.gain", "block0.ln1.gain", true),
-            ("*.gain", "block0.ln1.bias", false),
-            ("*.ln*.gain", "block0.ln1.gain", true),
-            ("a*a", "a", false),
-            ("*", "", true),
-            ("**", "anything", true),
-        ] {
-            assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
-        }
     }
 }

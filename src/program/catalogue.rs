@@ -5,7 +5,7 @@ use super::builder::Builder;
 use super::expr::{Body, BodyWriter, Reg};
 use super::graph::{Primitive, TensorId};
 use super::operators::{self, Dropout, LinearClasses, Moments};
-use super::optimizer::{self, Optimizer, Rates, Trained};
+use super::optimizer::{self, Decay, Optimizer, Rates, Trained, Treatment};
 use crate::arith::DType;
 
 /// An input of an operator.
@@ -279,46 +279,26 @@ pub const OPERATORS: &[Operator] = &[
             Ok(vec![("factor", factor), ("norm", norm)])
         }
     ),
+    operator!("adamw", "one AdamW update (--beta1, --beta2, --epsilon, --weight-decay)", ADAMW, |b, i, a| {
+        adamw(b, i, a, Decay::Decoupled)
+    }),
     operator!(
-        "adamw",
-        "one AdamW update (--beta1, --beta2, --epsilon, --weight-decay)",
-        &[
-            input("parameter", "*"),
-            input("gradient", "*"),
-            input("m", "*"),
-            input("v", "*"),
-            input("learning_rate", "1"),
-            input("correction1", "1"),
-            input("correction2", "1"),
-            input("clip", "1"),
-        ],
-        |b, i, a| {
-            let (beta1, beta2, epsilon, weight_decay) = (a.beta1, a.beta2, a.epsilon, a.weight_decay);
-            let optimizer = Optimizer::Adamw { beta1, beta2, epsilon, weight_decay };
-            let rates = Rates { learning_rate: i[4], correction1: i[5], correction2: i[6], clip: i[7] };
-            let trained = Trained { parameter: i[0], decayed: true, gradient: i[1], state: &i[2..4] };
-            let (parameter, state) = optimizer::update(b, &optimizer, rates, trained);
-            Ok(vec![("parameter", parameter), ("m", state[0]), ("v", state[1])])
-        }
+        "adam",
+        "one Adam update with coupled weight decay (--beta1, --beta2, --epsilon, --weight-decay)",
+        ADAMW,
+        |b, i, a| adamw(b, i, a, Decay::Coupled)
     ),
+    operator!("sgd", "one update of SGD with momentum (--momentum, --weight-decay)", SGD, |b, i, a| sgd(
+        b,
+        i,
+        a,
+        Decay::Decoupled
+    )),
     operator!(
-        "sgd",
-        "one update of SGD with momentum (--momentum, --weight-decay)",
-        &[
-            input("parameter", "*"),
-            input("gradient", "*"),
-            input("momentum", "*"),
-            input("learning_rate", "1"),
-            input("clip", "1"),
-        ],
-        |b, i, a| {
-            let optimizer = Optimizer::Sgd { momentum: a.momentum, weight_decay: a.weight_decay };
-            // Bias corrections are AdamW's; any input will do.
-            let rates = Rates { learning_rate: i[3], correction1: i[3], correction2: i[3], clip: i[4] };
-            let trained = Trained { parameter: i[0], decayed: true, gradient: i[1], state: &i[2..3] };
-            let (parameter, state) = optimizer::update(b, &optimizer, rates, trained);
-            Ok(vec![("parameter", parameter), ("momentum", state[0])])
-        }
+        "sgd_coupled",
+        "one update of SGD with momentum and coupled weight decay (--momentum, --weight-decay)",
+        SGD,
+        |b, i, a| sgd(b, i, a, Decay::Coupled)
     ),
     operator!("scale", "the absmax of every row, of [M, K]", &[input("x", "M K")], |b, i, _| {
         let rows = b.shape(i[0])[0];
@@ -326,6 +306,47 @@ pub const OPERATORS: &[Operator] = &[
         Ok(vec![("out", b.node(Primitive::Absmax { input, block: 0 }, DType::U32, &[1, rows, 1]))])
     }),
 ];
+
+/// The inputs of an update by AdamW or Adam.
+const ADAMW: &[Input] = &[
+    input("parameter", "*"),
+    input("gradient", "*"),
+    input("m", "*"),
+    input("v", "*"),
+    input("learning_rate", "1"),
+    input("correction1", "1"),
+    input("correction2", "1"),
+    input("clip", "1"),
+];
+
+/// The inputs of an update by SGD.
+const SGD: &[Input] = &[
+    input("parameter", "*"),
+    input("gradient", "*"),
+    input("momentum", "*"),
+    input("learning_rate", "1"),
+    input("clip", "1"),
+];
+
+fn adamw(b: &mut Builder, i: &[TensorId], a: &Attributes, decay: Decay) -> Result<Outputs, String> {
+    let (beta1, beta2, epsilon, weight_decay) = (a.beta1, a.beta2, a.epsilon, a.weight_decay);
+    let optimizer = Optimizer::Adamw { beta1, beta2, epsilon, weight_decay };
+    let rates = Rates { learning_rate: i[4], correction1: i[5], correction2: i[6], clip: i[7] };
+    let treatment = Treatment { decay, ..optimizer.treatment(true) };
+    let trained = Trained { parameter: i[0], treatment, gradient: i[1], state: &i[2..4] };
+    let (parameter, state) = optimizer::update(b, &optimizer, rates, trained);
+    Ok(vec![("parameter", parameter), ("m", state[0]), ("v", state[1])])
+}
+
+fn sgd(b: &mut Builder, i: &[TensorId], a: &Attributes, decay: Decay) -> Result<Outputs, String> {
+    let optimizer = Optimizer::Sgd { momentum: a.momentum, weight_decay: a.weight_decay };
+    // Bias corrections are AdamW's; any input will do.
+    let rates = Rates { learning_rate: i[3], correction1: i[3], correction2: i[3], clip: i[4] };
+    let treatment = Treatment { decay, ..optimizer.treatment(true) };
+    let trained = Trained { parameter: i[0], treatment, gradient: i[1], state: &i[2..3] };
+    let (parameter, state) = optimizer::update(b, &optimizer, rates, trained);
+    Ok(vec![("parameter", parameter), ("momentum", state[0])])
+}
 
 impl Operator {
     /// The operator of this name.

@@ -41,6 +41,11 @@ pub enum Type {
     },
     /// A table; its keys have entries of their own.
     Table,
+    /// A list of tables; the keys of each have entries of their own.
+    Tables {
+        /// The most tables.
+        most: usize,
+    },
 }
 
 /// Whether a key has to be written, and what holds where it is not.
@@ -90,6 +95,11 @@ impl Key {
     /// The last part of the path.
     pub fn name(&self) -> &'static str {
         self.path.rsplit_once('.').map_or(self.path, |(_, name)| name)
+    }
+
+    /// Whether the value has keys of its own.
+    pub fn is_table(&self) -> bool {
+        matches!(self.ty, Type::Table | Type::Tables { .. })
     }
 
     /// The key of the same table that must not be written beside this one.
@@ -168,6 +178,7 @@ impl std::fmt::Display for Type {
             Type::Choice(_) => "one of",
             Type::List { .. } => "a list",
             Type::Table => "a table",
+            Type::Tables { .. } => "a list of tables",
         };
         f.write_str(name)?;
         let bounds = self.bounds();
@@ -193,7 +204,7 @@ impl Type {
                 choices.iter().map(|choice| format!("\"{choice}\"")).collect::<Vec<_>>().join(", ")
             }
             Type::List { of, least, most } => format!("{least} to {most} elements, each {of}"),
-            Type::Texts { most } => format!("1 to {most}"),
+            Type::Texts { most } | Type::Tables { most } => format!("1 to {most}"),
             Type::Boolean | Type::Text | Type::Table => String::new(),
         }
     }

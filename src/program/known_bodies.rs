@@ -12,7 +12,7 @@ use super::expr::{Body, Instr, Reg};
 use super::graph::{Graph, Primitive, View};
 use super::logged::ROUND_TO_GRID;
 use super::models::{Model, small};
-use super::optimizer::Optimizer;
+use super::optimizer::{Optimizer, own_rate};
 use super::products::{ProductClass, ProductTable};
 use super::step::{Program, StepSpec};
 use crate::arith::DType;
@@ -121,6 +121,7 @@ fn table() -> Table {
             }
         }
     }
+    add(&mut table, &rate(0), &rate(1));
     for digits in 1..=3 {
         for bits in [16, 26] {
             let graph = product(digits, bits);
@@ -177,6 +178,14 @@ fn specs(second: u32, decay: bool) -> Vec<StepSpec> {
     small(second).into_iter().zip([adamw, sgd].into_iter().cycle()).map(spec).collect()
 }
 
+/// The learning rate of a parameter group; `second`: with another factor.
+fn rate(second: u32) -> Graph {
+    let mut builder = Builder::new(ProductTable::preset());
+    let rate = builder.input("rate", DType::F32, &[1]);
+    own_rate(&mut builder, rate, 0.5 + second as f32 / 16.0);
+    builder.into_graph()
+}
+
 /// A product on a grid.
 fn product(digits: u8, bits: u8) -> Graph {
     let mut products = ProductTable::uniform(digits);
@@ -196,6 +205,8 @@ mod tests {
         for name in [
             "gelu.v1",
             "adamw_w.v1",
+            "coupled_decay.v1",
+            "own_rate.v1",
             "dropout.v1",
             "pixel.v1",
             "two_parts.v1",

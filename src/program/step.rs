@@ -4,11 +4,13 @@
 //! of devices, or an auditor with one micro-batch, computes the same bits. Moments that batch normalisations see take the same way, pooled
 //! where gradients are added. Contract: section 7.
 
+use std::collections::HashMap;
+
 use super::builder::Builder;
 use super::graph::{Graph, Port, TensorId, TensorType};
 use super::models::{BatchTensor, Init, Inputs, Loss, Mode, Model, ModelParameter, Statistic};
 use super::operators::{Moments, pool, running};
-use super::optimizer::{Optimizer, Rates, Trained, clip_factor, update};
+use super::optimizer::{Optimizer, Rates, Trained, Treatment, clip_factor, own_rate, update};
 use super::products::ProductTable;
 use super::schedule;
 use crate::arith::{DType, float};
@@ -170,14 +172,26 @@ impl Program {
 
     /// [`Program::new`], with the parameters frozen whose names `frozen` picks.
     pub fn with_frozen(spec: StepSpec, frozen: impl Fn(&str) -> bool) -> Program {
+        let optimizer = spec.optimizer.clone();
+        let treatment = |row: &ModelParameter| Treatment {
+            frozen: frozen(&row.name),
+            ..optimizer.treatment(row.decayed)
+        };
+        let treatments = spec.model.parameters().iter().map(treatment).collect();
+        Program::with_treatments(spec, treatments)
+    }
+
+    /// [`Program::new`], with each parameter treated as said, in the order of the model's table.
+    pub fn with_treatments(spec: StepSpec, treatments: Vec<Treatment>) -> Program {
         let rows = spec.model.parameters();
         let parameters: Vec<Parameter> = rows
             .iter()
-            .map(|ModelParameter { name, shape, init, .. }| Parameter {
+            .zip(&treatments)
+            .map(|(ModelParameter { name, shape, init, .. }, treatment)| Parameter {
                 name: name.clone(),
                 shape: shape.clone(),
                 init: *init,
-                frozen: frozen(name),
+                frozen: treatment.frozen,
             })
             .collect();
         let corrections = match spec.optimizer {
@@ -194,7 +208,7 @@ impl Program {
             buffers: spec.model.statistics().iter().flat_map(running_buffers).collect(),
             micro: micro_graph(&spec, &parameters),
             accumulate: accumulate_graph(&parameters, &spec.model.statistics()),
-            update: update_graph(&spec, &rows, &parameters),
+            update: update_graph(&spec, &treatments, &parameters),
             parameters,
         }
     }
@@ -394,15 +408,15 @@ fn accumulate_graph(parameters: &[Parameter], statistics: &[Statistic]) -> Graph
     b.finish()
 }
 
-fn update_graph(spec: &StepSpec, rows: &[ModelParameter], parameters: &[Parameter]) -> Graph {
+fn update_graph(spec: &StepSpec, treatments: &[Treatment], parameters: &[Parameter]) -> Graph {
     let mut b = Builder::new(ProductTable::preset());
     let ids: Vec<TensorId> = parameters.iter().map(|p| parameter_input(&mut b, &p.name, &p.shape)).collect();
     let averages = buffer_inputs(&mut b, &spec.model);
-    let all = rows.iter().zip(&ids).zip(parameters);
-    let trained: Vec<(&ModelParameter, TensorId)> =
-        all.filter(|(_, p)| !p.frozen).map(|((row, &id), _)| (row, id)).collect();
+    let all = parameters.iter().zip(&ids).zip(treatments);
+    let trained: Vec<(&Parameter, TensorId, Treatment)> =
+        all.filter(|((p, _), _)| !p.frozen).map(|((p, &id), treatment)| (p, id, *treatment)).collect();
     let inputs = |b: &mut Builder, prefix: &str| -> Vec<TensorId> {
-        trained.iter().map(|(p, _)| b.input(port::slot(prefix, &p.name), DType::F32, &p.shape)).collect()
+        trained.iter().map(|(p, ..)| b.input(port::slot(prefix, &p.name), DType::F32, &p.shape)).collect()
     };
     let slots: Vec<Vec<TensorId>> = spec.optimizer.slots().iter().map(|slot| inputs(&mut b, slot)).collect();
     let gradients = inputs(&mut b, "grad");
@@ -413,14 +427,20 @@ fn update_graph(spec: &StepSpec, rows: &[ModelParameter], parameters: &[Paramete
     // Without clipping the bound is infinity, which no norm exceeds.
     let max_norm = spec.clip_norm.unwrap_or(f32::INFINITY);
     let (clip, norm) = b.scoped("clip", |b| clip_factor(b, &gradients, max_norm));
-    let rates = Rates { learning_rate, correction1, correction2, clip };
+    let mut own_rates = HashMap::new();
+    for (_, _, Treatment { rate_factor, .. }) in &trained {
+        let make = || b.scoped("update", |b| own_rate(b, learning_rate, *rate_factor));
+        own_rates.entry(rate_factor.to_bits()).or_insert_with(make);
+    }
     let mut new_slots = vec![Vec::new(); slots.len()];
-    for (i, (p, id)) in trained.iter().enumerate() {
+    for (i, (p, id, treatment)) in trained.iter().enumerate() {
         let state: Vec<TensorId> = slots.iter().map(|s| s[i]).collect();
         let (parameter, state) = b.scoped("update", |b| {
             b.scoped(&p.name, |b| {
-                let trained =
-                    Trained { parameter: *id, decayed: p.decayed, gradient: gradients[i], state: &state };
+                let learning_rate = own_rates[&treatment.rate_factor.to_bits()];
+                let rates = Rates { learning_rate, correction1, correction2, clip };
+                let (treatment, gradient) = (*treatment, gradients[i]);
+                let trained = Trained { parameter: *id, treatment, gradient, state: &state };
                 update(b, &spec.optimizer, rates, trained)
             })
         });
@@ -431,7 +451,7 @@ fn update_graph(spec: &StepSpec, rows: &[ModelParameter], parameters: &[Paramete
     }
     output_running(&mut b, &spec.model, &averages, &moments);
     for (slot, tensors) in spec.optimizer.slots().iter().zip(new_slots) {
-        for ((p, _), tensor) in trained.iter().zip(tensors) {
+        for ((p, ..), tensor) in trained.iter().zip(tensors) {
             b.output(port::slot(slot, &p.name), tensor);
         }
     }

@@ -350,7 +350,9 @@ impl Run {
             "" => {
                 let program = name == "program.bin" && self.program_file.is_some();
                 let always = ["run.json", "job.toml", "transcript", "gradients", "model.safetensors", "lock"];
-                program || always.contains(&name)
+                let metrics = [self.layout.metrics(), self.layout.events()];
+                let metrics = metrics.iter().any(|path| path.file_name() == Some(OsStr::new(name)));
+                program || metrics || always.contains(&name)
             }
             "data" => data.contains(name),
             "heads" => numbered(name, "", 12, ""),

@@ -14,6 +14,7 @@ pub mod job;
 pub mod job_files;
 pub mod limits;
 pub mod lock;
+pub mod metrics;
 pub mod paths;
 pub mod released_config;
 pub mod traces;

@@ -81,6 +81,14 @@ impl RunPaths {
     pub fn model(&self) -> PathBuf {
         self.root.join("model.safetensors")
     }
+    /// Metrics while it trains, a line of JSON a step.
+    pub fn metrics(&self) -> PathBuf {
+        self.root.join("metrics.jsonl")
+    }
+    /// The same for TensorBoard, which looks for `tfevents` in a name.
+    pub fn events(&self) -> PathBuf {
+        self.root.join("events.out.tfevents.tiebreak")
+    }
     /// Held by the writer.
     pub fn lock(&self) -> PathBuf {
         self.root.join("lock")

@@ -46,8 +46,11 @@ use ranks::report;
 
 /// What a trainer wants to know while it runs.
 pub trait Progress {
-    /// A step was committed: its record, and the steps of the whole run.
-    fn step(&mut self, record: &StepRecord, steps: u32);
+    /// The state after `done` steps is there, from which training goes on.
+    fn begin(&mut self, _done: u32) {}
+
+    /// A step was committed: its record, and the gradient's global norm before clipping, a binary32 pattern.
+    fn step(&mut self, record: &StepRecord, norm: u32);
 }
 
 /// Tells nobody.
@@ -207,10 +210,11 @@ fn train_by(
         trainer.publish_head(1)?;
         trainer.checkpoint(&mut session, 0)?;
     }
+    progress.begin(first);
     for step in first + 1..=run.job.steps {
         let done = trainer.step(&mut session, &mut dataset, step, &mut by)?;
         digests.clone_from(&done.state);
-        progress.step(&done.record, run.job.steps);
+        progress.step(&done.record, done.norm);
         trainer.keep(&mut session, done, step, &device)?;
     }
     trainer.prune()?; // a crash may have come between the last checkpoint and this

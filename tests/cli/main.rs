@@ -6,6 +6,7 @@ mod audits;
 #[path = "../common/mod.rs"]
 mod common;
 mod hostile;
+mod jobs;
 mod released;
 
 use std::path::Path;
