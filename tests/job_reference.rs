@@ -95,7 +95,7 @@ fn job_with(table: &str, kind: Option<&str>) -> Table {
     let model = match (table, kind) {
         ("model", Some(kind)) => kind,
         ("data", Some("idx" | "arrays")) => "mlp",
-        ("data", Some("cifar10")) => "resnet",
+        ("data", Some("cifar10" | "cifar100")) | ("data.augment", _) => "resnet",
         _ => "gpt",
     };
     let data = match (table, kind, model) {
@@ -240,8 +240,9 @@ fn beside_flattened(path: &str) -> Vec<String> {
     if path != "data" {
         return Vec::new();
     }
-    let DataSpec { sampling: _, copy: _, files: _ } = parse(&job_with(path, Some("bytes"))).unwrap().data;
-    ["sampling", "copy"].map(str::to_string).to_vec()
+    let DataSpec { sampling: _, copy: _, augment: _, files: _ } =
+        parse(&job_with(path, Some("bytes"))).unwrap().data;
+    ["sampling", "copy", "augment"].map(str::to_string).to_vec()
 }
 
 #[test]
