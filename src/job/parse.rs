@@ -183,6 +183,13 @@ pub(super) fn data_error(data: &DataSpec, sample: &[BatchTensor]) -> Found {
     if let Err(why) = layout::fits(files, sample) {
         return found("data.kind", why);
     }
+    let text = matches!(files, DataFiles::Bytes { .. } | DataFiles::Tokens { .. });
+    if text && data.augment.is_any() {
+        return found(
+            "data.augment",
+            "images are cropped and flipped, and a text has none; leave the key out",
+        );
+    }
     if let DataFiles::Arrays(arrays) = files { arrays_error(arrays) } else { None }
 }
 
