@@ -39,9 +39,12 @@ pub fn markdown() -> String {
     let mut page = INTRODUCTION.to_string();
     page += "\nThe shortest job of each model has the keys that are required:\n";
     let example = |job: String| format!("\n```toml\n{job}```\n");
-    for (model, data, optimizer) in
-        [("gpt", "bytes", "adamw"), ("mlp", "idx", "sgd"), ("resnet", "cifar10", "sgd")]
-    {
+    for model in kinds("model").into_iter().flatten() {
+        let (data, optimizer) = match model {
+            "gpt" => ("bytes", "adamw"),
+            "mlp" => ("idx", "sgd"),
+            _ => ("cifar10", "sgd"),
+        };
         page += &example(shortest(&[("model", model), ("data", data), ("optimizer", optimizer)], ""));
     }
     page += "\nA job may name a program file in place of `model`, `optimizer` and `batch`:\n";

@@ -4,6 +4,8 @@
 //! of devices, or an auditor with one micro-batch, computes the same bits. Moments that batch normalisations see take the same way, pooled
 //! where gradients are added. Contract: section 7.
 
+use std::collections::HashSet;
+
 use super::builder::Builder;
 use super::graph::{Graph, Port, TensorId, TensorType};
 use super::models::{BatchTensor, Gpt, Init, Inputs, Loss, Mode, Model, ModelParameter, Statistic};
@@ -334,8 +336,13 @@ fn micro_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
     let (mut b, ids, loss) =
         forward(Mode::Training, &spec.model, spec.loss, &spec.products, spec.micro_batch);
     let gradients = b.backward(loss.logits, loss.dlogits);
+    let mut named = HashSet::new();
     for (p, id) in parameters.iter().zip(&ids).filter(|(p, _)| !p.frozen) {
-        b.output(port::gradient(&p.name), gradients[id]);
+        let gradient = gradients[id];
+        // Two biases that are added to one sum have one gradient.
+        let own =
+            if named.insert(gradient) { gradient } else { b.scoped(&p.name, |b| b.duplicate(gradient)) };
+        b.output(port::gradient(&p.name), own);
     }
     for (statistic, moments) in spec.model.statistics().iter().zip(&loss.moments) {
         output_moments(&mut b, statistic, moments);
