@@ -171,7 +171,7 @@ impl Layout {
 /// # Errors
 /// If it does not.
 pub fn fits(spec: &DataFiles, tensors: &[BatchTensor]) -> Result<(), &'static str> {
-    let wrong = "this kind of data does not fit the model: a gpt wants bytes or tokens, an mlp or a resnet idx (one plane), cifar10 or cifar100 (3 planes of 32 x 32) or arrays";
+    let wrong = "this kind of data does not fit the model: a gpt wants bytes or tokens, every other model idx (one plane), cifar10 or cifar100 (3 planes of 32 x 32) or arrays";
     let [inputs, _] = tensors else { return Err(wrong) };
     let tokens = inputs.name == "tokens";
     let fine = match spec {
