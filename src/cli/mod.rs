@@ -22,6 +22,7 @@ mod job_reference;
 mod key;
 mod limits;
 mod log;
+mod logits;
 mod merge;
 mod op;
 mod plot;
@@ -84,6 +85,7 @@ enum Command {
     Shaders(shaders::Args),
     Eval(Box<eval::Args>),
     Sample(sample::Args),
+    Logits(logits::Args),
     Export(export::Args),
     Import(import::Args),
     Inspect(inspect::Args),
@@ -117,6 +119,7 @@ pub fn main() -> ExitCode {
         Command::Shaders(args) => shaders::run(printer, args),
         Command::Eval(args) => eval::run(printer, *args),
         Command::Sample(args) => sample::run(printer, args),
+        Command::Logits(args) => logits::run(printer, args),
         Command::Export(args) => export::run(printer, args),
         Command::Import(args) => import::run(printer, args),
         Command::Inspect(args) => inspect::run(printer, args),

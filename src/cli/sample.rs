@@ -67,7 +67,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     let mut engine = open_exact(&args.engine)?;
     let engine = engine.as_mut();
-    let graph = engine.compile(Arc::new(inference_graph(gpt, &job.products, 1)))?;
+    let graph = engine.compile(Arc::new(inference_graph(&job.model, &job.products, 1)))?;
     let mut fixed = Vec::new();
     for (t, bytes) in parameters.iter().zip(&state) {
         fixed.push(engine.upload(&t.ty(), bytes)?);

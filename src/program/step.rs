@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::builder::Builder;
 use super::graph::{Graph, Port, TensorId, TensorType};
-use super::models::{BatchTensor, Gpt, Init, Inputs, Loss, Mode, Model, ModelParameter, Statistic};
+use super::models::{BatchTensor, Init, Inputs, Loss, Mode, Model, ModelParameter, Statistic};
 use super::operators::{LossRule, Moments, pool, running};
 use super::optimizer::{Optimizer, Rates, Trained, Treatment, clip_factor, own_rate, update};
 use super::products::ProductTable;
@@ -494,10 +494,10 @@ fn output_running(b: &mut Builder, model: &Model, averages: &[[TensorId; 2]], mo
     }
 }
 
-/// The logits of a batch of `samples` for generation: inputs params and `batch/*`, output `logits`. Dropout is off.
-pub fn inference_graph(gpt: &Gpt, products: &ProductTable, samples: u32) -> Graph {
+/// The logits of a batch of `samples` in evaluation: inputs params, buffers, `batch/*` and the scalars of a micro-batch, output `logits`.
+pub fn inference_graph(model: &Model, products: &ProductTable, samples: u32) -> Graph {
     let Pass { builder: mut b, loss, .. } =
-        forward(Mode::Evaluation, &Model::Gpt(gpt.clone()), LossRule::default(), products, samples);
+        forward(Mode::Evaluation, model, LossRule::default(), products, samples);
     b.output("logits", loss.logits);
     b.finish()
 }

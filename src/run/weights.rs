@@ -168,9 +168,15 @@ impl WeightFiles {
     /// # Errors
     /// If a tensor is missing, has another shape, or cannot be read.
     pub fn digests(&mut self, table: &[StateTensor]) -> Result<Vec<Digest>, RunError> {
-        let digest =
-            |t: &StateTensor| Ok(tensor::digest(&t.ty(), &bytes_of(&self.words(&t.name, &t.shape)?)));
-        table.iter().map(digest).collect()
+        table.iter().map(|t| Ok(tensor::digest(&t.ty(), &self.tensor(t)?))).collect()
+    }
+
+    /// The canonical bytes of a state tensor that the files hold under its name in the state.
+    ///
+    /// # Errors
+    /// If it is missing, has another shape, or cannot be read.
+    pub fn tensor(&mut self, tensor: &StateTensor) -> Result<Vec<u8>, RunError> {
+        Ok(bytes_of(&self.words(&tensor.name, &tensor.shape)?))
     }
 
     /// Writes a safetensors file in the released layout of state tensors that these files hold under their names in the state. The bytes are those

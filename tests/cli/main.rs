@@ -8,6 +8,7 @@ mod common;
 mod evaluations;
 mod hostile;
 mod jobs;
+mod released;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -144,3 +144,62 @@ impl Released {
         matches!(self.made, Made::Of(_) | Made::Counter)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::program::models::{Gelu, Gpt, Network, small};
+
+    #[test]
+    fn a_layout_holds_every_element_once() {
+        let mut layouts = 0;
+        for model in [small(0), small(1)].concat() {
+            let Some(layout) = model.released() else { continue };
+            layouts += 1;
+            let mut held = BTreeMap::new();
+            for released in &layout {
+                let mut places: Vec<u64> = released.parts().iter().flat_map(Part::places).collect();
+                places.sort_unstable();
+                let written = if released.parts().is_empty() { 0 } else { elements(&released.shape) };
+                assert!(places.into_iter().eq(0..written.into()), "{}", released.name);
+                for part in released.parts() {
+                    assert!(held.insert(part.tensor.clone(), part.len()).is_none(), "{}", part.tensor);
+                    assert!((0..part.len()).map(|element| part.place(element)).eq(part.places()));
+                }
+            }
+            let of = |(prefix, name, shape): (&str, String, Vec<u32>)| {
+                (format!("{prefix}/{name}"), u64::from(elements(&shape)))
+            };
+            let parameters = model.parameters().into_iter().map(|p| ("param", p.name, p.shape));
+            let running = model.statistics().into_iter().flat_map(|statistic| {
+                statistic.running().map(|name| ("buffer", name, vec![statistic.channels]))
+            });
+            assert_eq!(held, parameters.chain(running).map(of).collect());
+        }
+        assert!(layouts >= 4);
+    }
+
+    #[test]
+    fn gpt2_has_the_names_and_shapes_of_transformers() {
+        let gpt2 = Gpt {
+            vocabulary: 50_257,
+            context: 1024,
+            layers: 12,
+            heads: 12,
+            width: 768,
+            gelu: Gelu::Tanh,
+            dropout: 0.1,
+            tied: true,
+            init_std: 0.02,
+            norm_epsilon: 1e-5,
+        };
+        let layout = gpt2.released().unwrap();
+        let ours: BTreeMap<String, Vec<u32>> =
+            layout.into_iter().filter(Released::is_written).map(|r| (r.name, r.shape)).collect();
+        let theirs = include_str!("../../../assets/released/gpt2.json");
+        assert_eq!(ours, serde_json::from_str(theirs).unwrap());
+        assert_eq!(gpt2.parameter_count(), 124_439_808);
+    }
+}
