@@ -384,7 +384,7 @@ batch = { micro_batch = 2 }
         assert_eq!(rates(grouped("\"*.gain\"").unwrap()), 1);
         let unknown = grouped("\"*.gain\", \"head*\"").unwrap_err().to_string();
         assert!(
-            unknown.starts_with("job.toml:21: optimizer.group: no parameter is named \"head*\""),
+            unknown.starts_with("job.toml:20: optimizer.group: no parameter is named \"head*\""),
             "{unknown}"
         );
     }
