@@ -73,7 +73,7 @@ fn a_wrong_rate_of_every_schedule_is_convicted() {
         ("milestones", "peak = 0.05\nkind = \"step\"\nmilestones = [1]\ngamma = 0.1"),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let job = mlp_job(folder.path(), "operator", 3, 1);
+        let job = mlp_job(folder.path(), "operator", 4, 1);
         let text = std::fs::read_to_string(&job).unwrap();
         std::fs::write(&job, text.replace(usual.0, schedule).replace(usual.1, group)).unwrap();
         let run = trained(&job, &folder.path().join("honest"), None);

@@ -379,6 +379,27 @@ batch = { micro_batch = 2 }
         assert!(unknown.starts_with("job.toml:1: frozen: no parameter is named \"block7.*\""), "{unknown}");
         assert!(unknown.contains("token_embedding, position_embedding"), "{unknown}");
         assert!(error("\"*\"").contains("every parameter is frozen"));
+        let grouped = |names: &str| {
+            let group = format!(
+                "weight_decay = 0.1\n[[optimizer.group]]\nparameters = [{names}]\nrate_factor = 0.5\n"
+            );
+            Job::parse("job.toml", &JOB.replace("weight_decay = 0.1\n", &group))
+        };
+        let rates = |job: Job| {
+            job.program(None)
+                .unwrap()
+                .update
+                .nodes
+                .iter()
+                .filter(|n| n.primitive.name() == "own_rate.v1")
+                .count()
+        };
+        assert_eq!(rates(grouped("\"*.gain\"").unwrap()), 1);
+        let unknown = grouped("\"*.gain\", \"head*\"").unwrap_err().to_string();
+        assert!(
+            unknown.starts_with("job.toml:20: optimizer.group: no parameter is named \"head*\""),
+            "{unknown}"
+        );
     }
 
     #[test]
