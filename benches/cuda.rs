@@ -125,6 +125,7 @@ fn attention(mut engine: Cuda, [samples, heads, positions, channels]: [u32; 4]) 
 /// The program of a step of a GPT: AdamW, clipping, its micro-batches accumulated by the contract's tree.
 fn program(gpt: &Gpt, products: ProductTable, [micro_batch, micro_batches]: [u32; 2]) -> Program {
     Program::new(StepSpec {
+        loss: Default::default(),
         model: Model::Gpt(gpt.clone()),
         optimizer: Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 },
         clip_norm: Some(1.0),

@@ -36,6 +36,7 @@ fn program([vocabulary, layers, width]: [u32; 3], rounding: &Rounding) -> Progra
     let mut products = ProductTable::logged_preset();
     rounding.apply(&mut products);
     Program::new(StepSpec {
+        loss: Default::default(),
         model: Model::Gpt(Gpt {
             vocabulary,
             context: TOKENS,

@@ -9,7 +9,7 @@ use std::process::Command;
 use tiebreak::job::Job;
 use tiebreak::job::parse::JobText;
 use tiebreak::job::reference::{self, Key, Presence, Type, keys, keys_of};
-use tiebreak::job::spec::DataSpec;
+use tiebreak::job::spec::{DataSpec, OptimizerSpec};
 use tiebreak::program::products::ProductClass;
 use toml::{Table, Value};
 
@@ -146,7 +146,9 @@ fn every_example_parses_and_bounds_are_kept() {
     for (path, kind) in tables() {
         let job = job_with(path, kind);
         parse(&job).unwrap_or_else(|error| panic!("the shortest job of {path} {kind:?}: {error}"));
-        for key in keys_of(path, kind).filter(|key| key.name() != "kind" && !key.is_table()) {
+        for key in
+            keys_of(path, kind).filter(|key| (key.name() != "kind" || kind.is_none()) && !key.is_table())
+        {
             let with = |example: &str| {
                 let mut job = job.clone();
                 write(&mut job, key, kind, example);
@@ -221,6 +223,9 @@ fn outside(ty: &Type) -> Vec<String> {
         Type::Boolean => vec!["1".into()],
         Type::Text => vec!["true".into()],
         Type::Texts { .. } => vec!["[1]".into(), "[]".into()],
+        Type::Integers { least, .. } => {
+            vec![(least - 1).to_string(), format!("[{}]", least - 1), "[]".into()]
+        }
         Type::Choice(_) => vec!["\"no such thing\"".into()],
         Type::List { of, .. } => vec![format!("[{}]", outside(of)[0])],
         Type::Table | Type::Tables { .. } => Vec::new(),
@@ -240,11 +245,19 @@ fn refusal(job: &Table) -> String {
 
 /// The keys of a table that serde does not list, since they stand beside a flattened enum. A field that this does not name does not compile.
 fn beside_flattened(path: &str) -> Vec<String> {
-    if path != "data" {
-        return Vec::new();
+    match path {
+        "data" => {
+            let job = parse(&job_with(path, Some("bytes"))).unwrap();
+            let DataSpec { sampling: _, copy: _, files: _ } = job.data;
+            ["sampling", "copy"].map(str::to_string).to_vec()
+        }
+        "optimizer" => {
+            let job = parse(&job_with(path, Some("sgd"))).unwrap();
+            let OptimizerSpec { decay: _, groups: _, optimizer: _ } = &job.model().unwrap().optimizer;
+            ["decay", "group"].map(str::to_string).to_vec()
+        }
+        _ => Vec::new(),
     }
-    let DataSpec { sampling: _, copy: _, files: _ } = parse(&job_with(path, Some("bytes"))).unwrap().data;
-    ["sampling", "copy"].map(str::to_string).to_vec()
 }
 
 #[test]
@@ -256,7 +269,7 @@ fn the_table_lists_the_keys_that_serde_accepts() {
         table_at(&mut job, path, kind).insert("no_such_key".into(), any);
         let listed: BTreeSet<String> = keys_of(path, kind)
             .map(|key| key.name())
-            .filter(|name| *name != "kind")
+            .filter(|name| *name != "kind" || kind.is_none())
             .map(str::to_string)
             .collect();
         let listed = if listed == BTreeSet::from(["*".to_string()]) { classes.clone() } else { listed };

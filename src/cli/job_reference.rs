@@ -212,6 +212,11 @@ fn type_schema(ty: &Type) -> Value {
                 json!({ "type": "array", "items": { "type": "string" }, "minItems": 1, "maxItems": most });
             json!({ "oneOf": [{ "type": "string" }, many] })
         }
+        Type::Integers { least, most, elements } => {
+            let one = type_schema(&Type::Integer { least: *least, most: *most });
+            let many = json!({ "type": "array", "items": one, "minItems": 1, "maxItems": elements });
+            json!({ "oneOf": [one, many] })
+        }
         Type::Choice(choices) => json!({ "enum": choices }),
         Type::List { of, least, most } => {
             json!({ "type": "array", "items": type_schema(of), "minItems": least, "maxItems": most })

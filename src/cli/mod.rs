@@ -11,6 +11,7 @@ mod compare;
 mod demo;
 mod engine;
 mod escape;
+mod eval;
 mod expect;
 mod export;
 mod import;
@@ -82,6 +83,7 @@ enum Command {
     Op(op::Args),
     #[cfg(feature = "gpu")]
     Shaders(shaders::Args),
+    Eval(Box<eval::Args>),
     Sample(sample::Args),
     Logits(logits::Args),
     Export(export::Args),
@@ -115,6 +117,7 @@ pub fn main() -> ExitCode {
         Command::Op(args) => op::run(printer, args),
         #[cfg(feature = "gpu")]
         Command::Shaders(args) => shaders::run(printer, args),
+        Command::Eval(args) => eval::run(printer, *args),
         Command::Sample(args) => sample::run(printer, args),
         Command::Logits(args) => logits::run(printer, args),
         Command::Export(args) => export::run(printer, args),

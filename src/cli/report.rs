@@ -259,6 +259,11 @@ impl ProgressBar {
         self.bar.set_message(message);
     }
 
+    /// Says a line above the bar, which goes on below it.
+    pub fn aside(&self, printer: Printer, line: impl Into<Lines>) {
+        self.bar.suspend(|| printer.say(line));
+    }
+
     /// Takes the bar away.
     pub fn finish_and_clear(&self) {
         self.bar.finish_and_clear();

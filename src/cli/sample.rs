@@ -10,12 +10,13 @@ use super::{CommandResult, Exit, Failure, Printer, random};
 use crate::arith::DType;
 use crate::arith::philox::philox4x32_10;
 use crate::arith::words::bytes_of;
+use crate::commit::state::{state_digest, tensor_digests};
 use crate::engine::{Engine, EngineError, Tensor};
 use crate::program::graph::TensorType;
 use crate::program::models::Model;
 use crate::program::step::inference_graph;
-use crate::run::checkpoint;
 use crate::run::dir::Run;
+use crate::run::{RunError, checkpoint, transcript};
 
 /// Write text with a trained byte-level model.
 #[derive(clap::Args)]
@@ -60,7 +61,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let table = run.program.state();
     let parameters = &table[..run.program.released()];
     run.within_memory("the model", run.state_memory())?;
-    let state = weights(&run, args.step)?;
+    let state = released(&run, args.step)?;
     if args.seed.is_none() {
         printer.say(format!("seed {seed} (--seed {seed} writes this text again)"));
     }
@@ -116,8 +117,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     Ok(Exit::Match)
 }
 
-/// The parameters and buffers of the released model, or of the checkpoint after a step.
-fn weights(run: &Run, step: Option<u32>) -> Result<Vec<Vec<u8>>, Failure> {
+/// The parameters and buffers of the released model, or of the checkpoint after a step, which has to be the state of its record.
+pub fn released(run: &Run, step: Option<u32>) -> Result<Vec<Vec<u8>>, Failure> {
     let (table, released) = (run.program.state(), run.program.released());
     let Some(step) = step else {
         if !run.layout.model().exists() {
@@ -132,7 +133,13 @@ fn weights(run: &Run, step: Option<u32>) -> Result<Vec<Vec<u8>>, Failure> {
         let why = format!("there is no checkpoint after step {step}; there are {}", listed(&steps));
         return Err(Failure::new(Exit::Usage, why));
     }
-    let mut state = checkpoint::read(&run.layout.checkpoint(step), &table)?;
+    let path = run.layout.checkpoint(step);
+    let mut state = checkpoint::read(&path, &table)?;
+    let (transcript, _) = transcript::read(&run.layout.transcript())?;
+    let committed = transcript.records.get(step as usize).map(|record| record.state());
+    if committed != Some(state_digest(&table, &tensor_digests(&table, &state))) {
+        return Err(RunError::invalid(&path, "the checkpoint is not the state of its record").into());
+    }
     state.truncate(released);
     Ok(state)
 }

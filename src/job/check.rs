@@ -143,6 +143,14 @@ fn fits(ty: &Type, value: &DeValue<'_>) -> Result<(), String> {
             bounded((1..=*most).contains(&texts.len()), &format!("{} texts", texts.len()))?;
             texts.iter().try_for_each(|text| fits(&Type::Text, text.get_ref()))
         }
+        (Type::Integers { least, most, .. }, DeValue::Integer(_)) => {
+            fits(&Type::Integer { least: *least, most: *most }, value)
+        }
+        (Type::Integers { least, most, elements }, DeValue::Array(numbers)) => {
+            bounded((1..=*elements).contains(&numbers.len()), &format!("{} elements", numbers.len()))?;
+            let of = Type::Integer { least: *least, most: *most };
+            numbers.iter().try_for_each(|number| fits(&of, number.get_ref()))
+        }
         (Type::Integer { least, most }, DeValue::Integer(n)) => {
             let number = i128::from_str_radix(n.as_str(), n.radix());
             bounded(number.is_ok_and(|n| (*least..=*most).contains(&n)), &n.to_string())

@@ -23,6 +23,6 @@ mod suggest;
 pub use canonical::Setting;
 pub use parse::{JOB_MAX, JobError};
 pub use spec::{
-    BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, Granularity, Job, Labelled,
-    ModelJob, ProgramSource, Sampling, WeightNames,
+    BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, EvaluationSpec, Granularity, Job,
+    Labelled, ModelJob, ProgramSource, Sampling, WeightNames,
 };

@@ -6,10 +6,11 @@ use super::check::{Wrong, check};
 use super::data::layout;
 use super::sizes;
 use super::spec::{
-    BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, Granularity, InitSpec, Job,
-    Labelled, ModelJob, OptimizerSpec, ProgramSource, WeightNames,
+    BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, EvaluationSpec, Granularity,
+    InitSpec, Job, Labelled, ModelJob, OptimizerSpec, ProgramSource, WeightNames,
 };
 use crate::program::models::{BatchTensor, Model};
+use crate::program::operators::LossRule;
 use crate::program::schedule::Schedule;
 use crate::rounding::thresholds::Rounding;
 
@@ -51,6 +52,7 @@ pub struct JobText {
     schedule: Schedule,
     batch: Option<BatchSpec>,
     clip_norm: Option<f32>,
+    loss: Option<LossRule>,
     digits: Option<DigitsSpec>,
     frozen: Option<Vec<String>>,
     rounding: Option<Rounding>,
@@ -58,6 +60,7 @@ pub struct JobText {
     commit: CommitSpec,
     #[serde(default)]
     checkpoint: CheckpointSpec,
+    evaluation: Option<EvaluationSpec>,
 }
 
 impl JobText {
@@ -81,12 +84,14 @@ impl JobText {
                 optimizer: self.optimizer.ok_or_else(|| missing("optimizer"))?,
                 batch: self.batch.ok_or_else(|| missing("batch"))?,
                 clip_norm: self.clip_norm,
+                loss: self.loss.unwrap_or_default(),
                 products: digits.products(self.rounding.as_ref()),
                 frozen: self.frozen.unwrap_or_default(),
             }))
         };
-        let JobText { steps, seed, init, data, schedule, rounding, commit, checkpoint, .. } = self;
-        Ok(Job { steps, seed, init, source, data, schedule, rounding, commit, checkpoint })
+        let JobText { steps, seed, init, data, schedule, rounding, commit, checkpoint, evaluation, .. } =
+            self;
+        Ok(Job { steps, seed, init, source, data, schedule, rounding, commit, checkpoint, evaluation })
     }
 }
 
@@ -132,6 +137,10 @@ fn error(job: &Job) -> Found {
     if let Some((key, why)) = job.init.error() {
         return found(&format!("init.{key}"), why);
     }
+    let files = job.evaluation.as_ref().and_then(|evaluation| evaluation.files.as_ref());
+    if let Some(why) = files.and_then(|files| job.data.files.with_paths(files).err()) {
+        return found("evaluation.files", why);
+    }
     match &job.source {
         ProgramSource::Model(model) => model_error(job, model),
         ProgramSource::File(path) if path.is_empty() => found("program", "a file's path is wanted"),
@@ -151,6 +160,12 @@ fn model_error(job: &Job, model: &ModelJob) -> Found {
     let wrong = batch_error([*micro_batch, *micro_batches, labels], job.commit.granularity);
     if let Some((key, why)) = wrong {
         return found(&format!("batch.{key}"), why);
+    }
+    let labels = model.model.batch(1).into_iter().find(|tensor| tensor.name == "labels");
+    let classes = labels.map_or(0, |labels| labels.below);
+    if let Some(ignored) = model.loss.ignore.filter(|label| *label >= classes) {
+        let why = format!("must be a label of the model, which are below {classes}, is {ignored}");
+        return found("loss.ignore", why);
     }
     let unnamed = || {
         let named = job.init.names == WeightNames::Program || model.model.released().is_some();

@@ -40,7 +40,7 @@ const TOP: &[Key] = &[
     key(
         "program",
         Text,
-        Absent("the program is made from `model`, `optimizer`, `batch`, `digits`, `clip_norm` and `frozen`"),
+        Absent("the program is made from `model`, `optimizer`, `batch`, `digits`, `clip_norm`, `loss` and `frozen`"),
         r#""program.bin""#,
         "A program file (docs/ARITHMETIC.md, section 9; `tiebreak program export` writes one).",
     )
@@ -50,6 +50,7 @@ const TOP: &[Key] = &[
     key("optimizer", Table, Required, "", "The optimizer.").or("program"),
     key("schedule", Table, Required, "", "The learning rate of each step."),
     key("batch", Table, Required, "", "How many samples a step has.").or("program"),
+    key("loss", Table, Absent("the defaults of its keys"), "", "The targets of the loss, and the labels that count.").not_with("program"),
     key("init", Table, Absent("from the seed"), "", "What the initial state is made from."),
     key(
         "digits",
@@ -74,9 +75,22 @@ const TOP: &[Key] = &[
         "What is committed, and how often it is signed.",
     ),
     key("checkpoint", Table, Absent("every = 100, all kept"), "", "How often the state is written."),
+    key(
+        "evaluation",
+        Table,
+        Absent("nothing is evaluated while training"),
+        "",
+        "Evaluations while training, by loss, accuracy and perplexity (docs/ARITHMETIC.md, section 8.6). They decide no record.",
+    )
+    .not_with("program"),
 ];
 
 const MODEL: &[Key] = &[key("model.kind", Choice(models::KINDS), Required, r#""gpt""#, models::KINDS_ARE)];
+
+const LOSS: &[Key] = &[
+    key("loss.smoothing", BELOW_ONE, Optional("0.0"), "0.1", "Label smoothing: this part of each target is shared by all classes."),
+    key("loss.ignore", integer(0, (1 << 20) - 1), Absent("every label counts"), "0", "The label whose places have no loss, such as padding. The mean is over the labels of a micro-batch that count.").rule("below the model's `vocabulary` or `classes`"),
+];
 
 const INIT: &[Key] = &[
     key("init.weights", Type::List { of: &Text, least: 0, most: 4096 }, Optional("[]"), r#"["model.safetensors"]"#, "Safetensors files of the parameters, by their names; buffers too if they are there, else as the program begins them. Optimizer slots begin at zero.").not_with("run"),
@@ -288,9 +302,30 @@ const RECORDS: &[Key] = &[
     .unit("checkpoints"),
 ];
 
+const EVALUATION: &[Key] = &[
+    key(
+        "evaluation.every",
+        integer(1, U32_MAX),
+        Required,
+        "100",
+        "Steps between evaluations; the last step has one too.",
+    )
+    .unit("steps"),
+    key(
+        "evaluation.files",
+        FILES,
+        Absent("the training data"),
+        r#"["valid.txt"]"#,
+        "Files in the place of those of `[data]`, of the same kind and in the same order: paths; or images, labels; or inputs, labels. A run holds a copy if it holds its data.",
+    ),
+    key("evaluation.samples", integer(1, 1 << 40), Absent("all"), "1000", "The first so many samples only.")
+        .unit("samples"),
+];
+
 /// Every key, table by table.
 pub fn keys() -> impl Iterator<Item = &'static Key> {
-    let (before, after) = ([TOP, INIT, MODEL], [DATA, OPTIMIZER, SCHEDULE_AND_BATCH, PRODUCTS, RECORDS]);
+    let (before, after) =
+        ([TOP, INIT, MODEL], [LOSS, DATA, OPTIMIZER, SCHEDULE_AND_BATCH, PRODUCTS, RECORDS, EVALUATION]);
     before.into_iter().chain(models::keys()).chain(after).flatten()
 }
 

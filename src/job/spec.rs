@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer};
 use super::element::Element;
 use crate::arith::DType;
 use crate::program::models::{Input, Model};
+use crate::program::operators::LossRule;
 use crate::program::optimizer::{Decay, Optimizer};
 use crate::program::products::{ProductClass, ProductDigits, ProductTable};
 use crate::program::schedule::Schedule;
@@ -34,6 +35,8 @@ pub struct Job {
     pub commit: CommitSpec,
     /// How often the state is written.
     pub checkpoint: CheckpointSpec,
+    /// Evaluations while training. They decide no record.
+    pub evaluation: Option<EvaluationSpec>,
 }
 
 /// Where a job's program comes from.
@@ -56,6 +59,8 @@ pub struct ModelJob {
     pub batch: BatchSpec,
     /// The greatest norm of a step's gradient.
     pub clip_norm: Option<f32>,
+    /// Which targets the loss has, and which labels count.
+    pub loss: LossRule,
     /// Digits and grid of every product.
     pub products: ProductTable,
     /// Which parameters training leaves as they are: names, with `*` for any characters.
@@ -206,6 +211,38 @@ impl DataFiles {
         }
     }
 
+    /// The same kind of data from other files, which are named in the order of [`DataFiles::paths`].
+    ///
+    /// # Errors
+    /// If it takes another number of files.
+    pub fn with_paths(&self, names: &[String]) -> Result<DataFiles, String> {
+        let wanted = match self {
+            DataFiles::Bytes { .. } | DataFiles::Tokens { .. } | DataFiles::Cifar10 { .. } => {
+                names.len().max(1)
+            }
+            DataFiles::Idx { .. } | DataFiles::Arrays(_) => self.paths().len(),
+        };
+        if names.len() != wanted {
+            let own = self.paths().join(", ");
+            return Err(format!(
+                "{} files are named; {wanted} are wanted, in the place of {own}",
+                names.len()
+            ));
+        }
+        let (first, last) = (&names[0], &names[wanted - 1]);
+        let mut other = self.clone();
+        match &mut other {
+            DataFiles::Bytes { paths } | DataFiles::Tokens { paths, .. } | DataFiles::Cifar10 { paths } => {
+                *paths = names.to_vec();
+            }
+            DataFiles::Idx { images, labels } => (*images, *labels) = (first.clone(), last.clone()),
+            DataFiles::Arrays(Labelled { inputs, labels, .. }) => {
+                (*inputs, *labels) = (first.clone(), last.clone());
+            }
+        }
+        Ok(other)
+    }
+
     /// What a classifier's inputs are.
     pub fn input(&self) -> Input {
         match self {
@@ -277,6 +314,31 @@ fn one() -> u32 {
 
 fn yes() -> bool {
     true
+}
+
+/// The `[evaluation]` table.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EvaluationSpec {
+    /// Steps between evaluations; the last step has one too.
+    pub every: u32,
+    /// Files in place of those of the data, in their order; absent = the training data.
+    #[serde(default, deserialize_with = "some_paths")]
+    pub files: Option<Vec<String>>,
+    /// The first so many samples only; absent = all.
+    #[serde(default)]
+    pub samples: Option<u64>,
+}
+
+fn some_paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    paths(deserializer).map(Some)
+}
+
+impl EvaluationSpec {
+    /// Whether there is an evaluation after this step of a run of so many.
+    pub fn is_due(&self, step: u32, steps: u32) -> bool {
+        step > 0 && (step.is_multiple_of(self.every) || step == steps)
+    }
 }
 
 /// Digits of the products: a preset, or the same number everywhere, then changes by class.
@@ -372,6 +434,7 @@ impl ModelJob {
             model: self.model.clone(),
             optimizer: self.optimizer.optimizer.clone(),
             clip_norm: self.clip_norm,
+            loss: self.loss,
             micro_batch: self.batch.micro_batch,
             micro_batches: self.batch.micro_batches,
             products: self.products.clone(),

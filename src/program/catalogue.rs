@@ -4,7 +4,7 @@
 use super::builder::Builder;
 use super::expr::{Body, BodyWriter, Reg};
 use super::graph::{Primitive, TensorId};
-use super::operators::{self, Dropout, LinearClasses, Moments};
+use super::operators::{self, Dropout, LinearClasses, LossRule, Moments, Window};
 use super::optimizer::{self, Decay, Optimizer, Rates, Trained, Treatment};
 use crate::arith::DType;
 
@@ -26,10 +26,20 @@ pub struct Attributes {
     pub samples: u32,
     /// Heads of `attention`.
     pub heads: u32,
-    /// Pixels from one patch to the next, of `conv2d`.
+    /// Pixels from one patch to the next, of convolutions and pools.
     pub stride: u32,
-    /// Zeros around an image.
+    /// Places around an image that are no pixels.
     pub padding: u32,
+    /// Pixels of a window of `max_pool` and `avg_pool`, down and across.
+    pub kernel: u32,
+    /// Windows of `adaptive_avg_pool`, down and across.
+    pub windows: [u32; 2],
+    /// Groups of channels of `grouped_conv2d`.
+    pub groups: u32,
+    /// The part of a target that all classes share, of `weighted_cross_entropy`.
+    pub smoothing: f32,
+    /// The label without a loss, of `weighted_cross_entropy`.
+    pub ignore: Option<u32>,
     /// Drop probability of `dropout`.
     pub p: f32,
     /// The dropout's number in the model, one of the Philox counter's words.
@@ -98,6 +108,10 @@ fn out(id: TensorId) -> Result<Outputs, String> {
     Ok(vec![("out", id)])
 }
 
+fn window(a: &Attributes) -> Window {
+    Window { kernel: a.kernel, stride: a.stride, padding: a.padding }
+}
+
 macro_rules! operator {
     ($name:literal, $about:literal, $inputs:expr, $append:expr) => {
         Operator { name: $name, about: $about, inputs: $inputs, differentiable: false, append: $append }
@@ -153,6 +167,44 @@ pub const OPERATORS: &[Operator] = &[
         &[input("x", "B H W C"), input("weight", "M R S C")],
         gradient,
         |b, i, a| out(operators::conv2d(b, i[0], i[1], a.stride, a.padding)?)
+    ),
+    operator!(
+        "grouped_conv2d",
+        "conv2d of groups of channels (--groups, --stride, --padding)",
+        &[input("x", "B H W C"), input("weight", "M R S D")],
+        gradient,
+        |b, i, a| out(operators::grouped_conv2d(b, i[0], i[1], a.groups, a.stride, a.padding)?)
+    ),
+    operator!(
+        "flatten",
+        "a sample's numbers in a row, a channel's pixels together",
+        &[input("x", "B H W C")],
+        gradient,
+        |b, i, _| out(operators::flatten(b, i[0]))
+    ),
+    operator!("bias", "x + bias", &[input("x", "B H W C"), input("bias", "C")], gradient, |b, i, _| out(
+        operators::add_bias(b, i[0], i[1])
+    )),
+    operator!(
+        "max_pool",
+        "the greatest pixel of windows (--kernel, --stride, --padding)",
+        &[input("x", "B H W C")],
+        gradient,
+        |b, i, a| out(operators::max_pool(b, i[0], window(a))?)
+    ),
+    operator!(
+        "avg_pool",
+        "the mean of windows, padding counted as zeros (--kernel, --stride, --padding)",
+        &[input("x", "B H W C")],
+        gradient,
+        |b, i, a| out(operators::avg_pool(b, i[0], window(a))?)
+    ),
+    operator!(
+        "adaptive_avg_pool",
+        "the means of so many windows down and across (--windows)",
+        &[input("x", "B H W C")],
+        gradient,
+        |b, i, a| out(operators::adaptive_avg_pool(b, i[0], a.windows)?)
     ),
     operator!("mean_pool", "mean over the pixels", &[input("x", "B H W C")], gradient, |b, i, _| out(
         operators::mean_pool(b, i[0])
@@ -246,6 +298,28 @@ pub const OPERATORS: &[Operator] = &[
         &[input("logits", "N V"), integers("labels", "N"), input("factor", "1")],
         |b, i, _| {
             let (loss, gradient) = operators::cross_entropy(b, i[0], i[1], i[2]);
+            Ok(vec![("loss", loss), ("dlogits", gradient)])
+        }
+    ),
+    operator!(
+        "evaluation",
+        "the loss of each row, and 1 where its label is the most likely class",
+        &[input("logits", "N V"), integers("labels", "N")],
+        |b, i, _| {
+            let (losses, hits) = operators::evaluation(b, i[0], i[1]);
+            Ok(vec![("losses", losses), ("hits", hits)])
+        }
+    ),
+    operator!(
+        "weighted_cross_entropy",
+        "the loss of smoothed targets, or without some labels, and its gradient (--smoothing, --ignore)",
+        &[input("logits", "N V"), integers("labels", "N"), input("factor", "1")],
+        |b, i, a| {
+            if !(0.0..1.0).contains(&a.smoothing) {
+                return Err("--smoothing must be at least 0 and below 1".into());
+            }
+            let rule = LossRule { smoothing: a.smoothing, ignore: a.ignore };
+            let (loss, gradient) = operators::cross_entropy_by(b, rule, i[0], i[1], i[2]);
             Ok(vec![("loss", loss), ("dlogits", gradient)])
         }
     ),
@@ -427,7 +501,8 @@ impl Operator {
 
     /// For each input of numbers that index another: (the input, what they must be below, by the shapes).
     pub fn index_bounds(&self, shapes: &[Vec<u32>]) -> Vec<(usize, u32)> {
-        let classes = || shapes[0][usize::from(self.name == "cross_entropy")];
+        let is_loss = self.name.ends_with("cross_entropy") || self.name == "evaluation";
+        let classes = || shapes[0][usize::from(is_loss)];
         let indexing = |input: &Input| ["tokens", "labels"].contains(&input.name);
         (0..).zip(self.inputs).filter(|(_, input)| indexing(input)).map(|(i, _)| (i, classes())).collect()
     }

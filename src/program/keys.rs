@@ -28,6 +28,15 @@ pub enum Type {
         /// The most texts.
         most: usize,
     },
+    /// An integer from `least` to `most`, or a list of them.
+    Integers {
+        /// The least value.
+        least: i128,
+        /// The greatest value.
+        most: i128,
+        /// The most elements of a list.
+        elements: usize,
+    },
     /// One of these texts.
     Choice(&'static [&'static str]),
     /// A list whose elements are all of one type.
@@ -175,6 +184,7 @@ impl std::fmt::Display for Type {
             Type::Boolean => "true or false",
             Type::Text => "a text",
             Type::Texts { .. } => "a text, or a list of texts",
+            Type::Integers { .. } => "an integer, or a list of integers",
             Type::Choice(_) => "one of",
             Type::List { .. } => "a list",
             Type::Table => "a table",
@@ -205,6 +215,9 @@ impl Type {
             }
             Type::List { of, least, most } => format!("{least} to {most} elements, each {of}"),
             Type::Texts { most } | Type::Tables { most } => format!("1 to {most}"),
+            Type::Integers { least, most, elements } => {
+                format!("{least} to {most}, and a list has 1 to {elements} elements")
+            }
             Type::Boolean | Type::Text | Type::Table => String::new(),
         }
     }

@@ -140,6 +140,11 @@ fn operator(number: usize, second: u32, gradient: bool) -> Option<Graph> {
         heads: 1,
         stride: 1,
         padding: 0,
+        kernel: 2 + second,
+        windows: [3 + second, 4 + second],
+        groups: 1,
+        smoothing: 0.19 + tenth,
+        ignore: Some(1 + second),
         p: 0.21 + tenth,
         number: 7 + second,
         epsilon: 1e-5 + tenth,
@@ -168,6 +173,7 @@ fn specs(second: u32, decay: bool) -> Vec<StepSpec> {
         Optimizer::Adamw { beta1: 0.81 + tenth, beta2: 0.83 + tenth, epsilon: 1e-5 + tenth, weight_decay };
     let sgd = Optimizer::Sgd { momentum: 0.61 + tenth, weight_decay };
     let spec = |(model, optimizer): (Model, Optimizer)| StepSpec {
+        loss: Default::default(),
         model,
         optimizer,
         clip_norm: Some(1.7 + tenth),

@@ -5,6 +5,7 @@ pub mod catalogue;
 pub mod decoding;
 pub mod element;
 pub mod encoding;
+pub mod evaluation;
 pub mod expr;
 pub mod graph;
 pub mod im2col;

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use super::builder::Builder;
 use super::graph::{Graph, Port, TensorId, TensorType};
 use super::models::{BatchTensor, Init, Inputs, Loss, Mode, Model, ModelParameter, Statistic};
-use super::operators::{Moments, pool, running};
+use super::operators::{LossRule, Moments, pool, running};
 use super::optimizer::{Optimizer, Rates, Trained, Treatment, clip_factor, own_rate, update};
 use super::products::ProductTable;
 use super::schedule;
@@ -77,6 +77,8 @@ pub struct StepSpec {
     pub optimizer: Optimizer,
     /// The greatest gradient norm; `None` = no clipping (the factor is 1).
     pub clip_norm: Option<f32>,
+    /// Which targets the loss has, and which labels count.
+    pub loss: LossRule,
     /// Samples of a micro-batch.
     pub micro_batch: u32,
     /// Micro-batches of a step.
@@ -314,22 +316,36 @@ fn buffer_inputs(b: &mut Builder, model: &Model) -> Vec<[TensorId; 2]> {
     model.statistics().iter().map(|statistic| running_buffers(statistic).map(|t| input(b, t))).collect()
 }
 
-/// A builder with a model's inputs and forward pass in it, over `samples`; the parameters' tensors, and the result.
-fn forward(
+/// A builder with a model's inputs and forward pass in it.
+pub(super) struct Pass {
+    pub builder: Builder,
+    /// The parameters' tensors.
+    pub parameters: Vec<TensorId>,
+    /// The tensors of [`crate::program::models::Network::batch`]: inputs, and labels.
+    pub batch: Vec<TensorId>,
+    /// The result.
+    pub loss: Loss,
+}
+
+/// A model's forward pass over `samples`.
+pub(super) fn forward(
     mode: Mode,
     model: &Model,
+    loss: LossRule,
     products: &ProductTable,
     samples: u32,
-) -> (Builder, Vec<TensorId>, Loss) {
+) -> Pass {
     let mut b = Builder::new(products.clone());
     let ids =
         model.parameters().iter().map(|p| parameter_input(&mut b, &p.name, &p.shape)).collect::<Vec<_>>();
     let averages = buffer_inputs(&mut b, model);
     let batch = model.batch(samples);
-    let batch = batch.iter().map(|t| b.input(port::batch(&t.name), t.dtype, &t.shape)).collect();
+    let batch: Vec<TensorId> =
+        batch.iter().map(|t| b.input(port::batch(&t.name), t.dtype, &t.shape)).collect();
     let inputs = Inputs {
         mode,
-        batch,
+        loss,
+        batch: batch.clone(),
         averages,
         factor: b.input(port::FACTOR, DType::F32, &[1]),
         seed: b.input(port::SEED, DType::U32, &[2]),
@@ -337,11 +353,12 @@ fn forward(
         first_sample: b.input(port::FIRST_SAMPLE, DType::U32, &[1]),
     };
     let loss = model.forward(&mut b, samples, &ids, &inputs);
-    (b, ids, loss)
+    Pass { builder: b, parameters: ids, batch, loss }
 }
 
 fn micro_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
-    let (mut b, ids, loss) = forward(Mode::Training, &spec.model, &spec.products, spec.micro_batch);
+    let Pass { builder: mut b, parameters: ids, loss, .. } =
+        forward(Mode::Training, &spec.model, spec.loss, &spec.products, spec.micro_batch);
     let gradients = b.backward(loss.logits, loss.dlogits);
     for (p, id) in parameters.iter().zip(&ids).filter(|(p, _)| !p.frozen) {
         b.output(port::gradient(&p.name), gradients[id]);
@@ -479,7 +496,8 @@ fn output_running(b: &mut Builder, model: &Model, averages: &[[TensorId; 2]], mo
 
 /// The logits of a batch of `samples` in evaluation: inputs params, buffers, `batch/*` and the scalars of a micro-batch, output `logits`.
 pub fn inference_graph(model: &Model, products: &ProductTable, samples: u32) -> Graph {
-    let (mut b, _, loss) = forward(Mode::Evaluation, model, products, samples);
+    let Pass { builder: mut b, loss, .. } =
+        forward(Mode::Evaluation, model, LossRule::default(), products, samples);
     b.output("logits", loss.logits);
     b.finish()
 }

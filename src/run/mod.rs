@@ -8,6 +8,7 @@ pub mod data;
 pub mod dir;
 pub mod disk;
 mod error;
+pub mod evaluation;
 pub mod gradients;
 pub mod initial;
 pub mod job;

@@ -43,6 +43,7 @@ fn programs() -> Vec<Arc<Program>> {
     };
     let mlp = Mlp { inputs: 70, hidden: vec![257, 64], classes: 65, dropout: 0.2, input: Input::Pixels };
     let spec = |model, optimizer, clip_norm| StepSpec {
+        loss: Default::default(),
         model,
         optimizer,
         clip_norm,

@@ -12,8 +12,8 @@ use crate::program::keys::Presence::{Optional, Required};
 use crate::program::keys::Type::{Boolean, Choice};
 use crate::program::keys::{BELOW_ONE, Key, NOT_NEGATIVE, Type, integer, key};
 use crate::program::operators::{
-    LinearClasses, causal_attention, cross_entropy, dropout, gelu_erf, gelu_tanh, layer_norm, linear,
-    position_embedding, residual, token_embedding,
+    LinearClasses, causal_attention, dropout, gelu_erf, gelu_tanh, layer_norm, linear, position_embedding,
+    residual, token_embedding,
 };
 use crate::program::products::ProductClass;
 
@@ -322,7 +322,6 @@ impl Network for Gpt {
         let normed = b.scoped("final_norm", |b| layer_norm(b, x, gain, bias, self.norm_epsilon));
         let head = if self.tied { token_table } else { p.next() };
         let logits = b.scoped("head", |b| linear(b, LinearClasses::HEAD, normed, head, None));
-        let (loss, dlogits) = b.scoped("loss", |b| cross_entropy(b, logits, labels, inputs.factor));
-        Loss { loss, logits, dlogits, moments: Vec::new() }
+        inputs.loss(b, logits, labels, Vec::new())
     }
 }

@@ -11,7 +11,7 @@ use crate::program::builder::Builder;
 use crate::program::graph::TensorId;
 use crate::program::keys::Presence::{Optional, Required};
 use crate::program::keys::{BELOW_ONE, Key, Type, integer, key};
-use crate::program::operators::{LinearClasses, cross_entropy, dropout, linear, relu};
+use crate::program::operators::{LinearClasses, dropout, linear, relu};
 
 /// The widths from the numbers of a sample to its classes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -150,7 +150,6 @@ impl Network for Mlp {
                 }
             });
         }
-        let (loss, dlogits) = b.scoped("loss", |b| cross_entropy(b, x, labels, inputs.factor));
-        Loss { loss, logits: x, dlogits, moments: Vec::new() }
+        inputs.loss(b, x, labels, Vec::new())
     }
 }

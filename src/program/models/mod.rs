@@ -1,18 +1,19 @@
 //! Models: from a job's `[model]` table to a loss graph and a table of parameters. A model is a file here that implements [`Network`], and a line in
 //! the list below.
 
-mod convolution;
 mod gpt;
+mod images;
 mod mlp;
 pub mod released;
 mod resnet;
 mod sizes;
+mod vgg11;
 
-pub use convolution::Convolution;
 pub use gpt::{Gelu, Gpt};
 pub use mlp::Mlp;
-pub use resnet::{Norm, Resnet};
+pub use resnet::{Block, Blocks, Norm, Order, Resnet, Stem};
 pub use sizes::{ProductSize, Sizes};
+pub use vgg11::{Vgg11, VggNorm};
 
 use std::ops::{Deref, DerefMut};
 
@@ -23,7 +24,7 @@ use super::builder::Builder;
 use super::expr::Body;
 use super::graph::{TensorId, TensorType};
 use super::keys::Key;
-use super::operators::{Dropout, Moments};
+use super::operators::{Dropout, LossRule, Moments, cross_entropy_by};
 use crate::arith::DType;
 
 /// Makes [`Model`] of a list of models: the module, the type in it, and the model in a few words.
@@ -76,6 +77,7 @@ models! {
     gpt::Gpt: "a decoder over tokens",
     mlp::Mlp: "a multi-layer perceptron; without hidden layers, logistic regression",
     resnet::Resnet: "a residual network of convolutions over images",
+    vgg11::Vgg11: "a network of eight convolutions and three linear layers over images",
 }
 
 /// How a parameter begins.
@@ -177,6 +179,8 @@ pub enum Mode {
 pub struct Inputs {
     /// What the pass is for.
     pub mode: Mode,
+    /// Which targets the loss has, and which labels count. An evaluation's targets are not smoothed.
+    pub loss: LossRule,
     /// One tensor for each [`BatchTensor`].
     pub batch: Vec<TensorId>,
     /// The running mean and variance, f32 [channels] each, of each of [`Network::statistics`].
@@ -192,6 +196,16 @@ pub struct Inputs {
 }
 
 impl Inputs {
+    /// The end of a classifier, of text too: the loss of these logits.
+    fn loss(&self, b: &mut Builder, logits: TensorId, labels: TensorId, moments: Vec<Moments>) -> Loss {
+        let mut rule = self.loss;
+        if self.mode == Mode::Evaluation {
+            rule.smoothing = 0.0;
+        }
+        let (loss, dlogits) = b.scoped("loss", |b| cross_entropy_by(b, rule, logits, labels, self.factor));
+        Loss { loss, logits, dlogits, moments }
+    }
+
     fn dropout(&self, p: f32) -> Option<Dropout> {
         if p == 0.0 || self.mode == Mode::Evaluation {
             return None;

@@ -8,10 +8,13 @@ mod attention;
 mod convolution;
 mod dropout;
 mod embedding;
+mod evaluation;
+mod grouped;
 mod linear;
 mod loss;
 mod moments;
 mod norm;
+mod pool;
 mod product;
 
 pub use activation::{gelu_erf, gelu_tanh, relu};
@@ -19,10 +22,13 @@ pub use attention::causal_attention;
 pub use convolution::{conv2d, mean_pool};
 pub use dropout::{Dropout, dropout};
 pub use embedding::{position_embedding, token_embedding};
+pub use evaluation::evaluation;
+pub use grouped::{add_bias, flatten, grouped_conv2d};
 pub use linear::{LinearClasses, linear};
-pub use loss::cross_entropy;
+pub use loss::{LossRule, cross_entropy, cross_entropy_by};
 pub use moments::{Moments, pool, running};
 pub use norm::{batch_norm, batch_norm_eval, layer_norm};
+pub use pool::{Window, adaptive_avg_pool, avg_pool, max_pool};
 
 use super::builder::Builder;
 use super::graph::TensorId;

@@ -308,6 +308,7 @@ mod tests {
             norm_epsilon: 1e-5,
         };
         let spec = StepSpec {
+            loss: Default::default(),
             model: Model::Gpt(gpt),
             optimizer: Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 },
             clip_norm: None,
