@@ -7,7 +7,7 @@ The largest difference of logits, as a part of the largest logit, must be at mos
     cargo build --release --bin tiebreak
     python3 benches/interop.py --tiebreak target/release/tiebreak
 
-Needs torch, transformers, safetensors and numpy.
+Needs torch, torchvision, transformers, safetensors and numpy.
 """
 
 import argparse
@@ -19,6 +19,7 @@ import tempfile
 
 import numpy as np
 import torch
+import torchvision
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -49,6 +50,7 @@ class Checks:
         default = self.difference(model, inputs, theirs)
         self.failed |= not four <= MOST
         self.rows.append(f"| {name} | {when} | {four:.1e} | {default:.1e} |")
+        print(self.rows[-1])
 
     def same(self, what, is_same):
         """Checks what must be equal."""
@@ -88,6 +90,7 @@ def gpt2(checks, name, seed, **keys):
     checks.run("import", folder)
     job = folder / "job.toml"
     edit(job, ("steps = 100", "steps = 2"), ("micro_batches = 8", "micro_batches = 2"), ("warmup = 10", "warmup = 0"))
+    edit(job, ("peak = 3e-5", "peak = 1e-2"))
     checks.row(name, "imported", job, inputs, logits(model))
     run = folder / "run"
     checks.run("train", job, "--out", run)
@@ -105,37 +108,65 @@ def gpt2(checks, name, seed, **keys):
     checks.same(f"{name}: config.json's keys that we write", all(mine[key] == sizes[key] for key in sizes))
 
 
-def mlp(checks):
-    """A perceptron of torch.nn.Sequential."""
-    torch.manual_seed(7)
-    linear, relu = torch.nn.Linear, torch.nn.ReLU
-    model = torch.nn.Sequential(linear(20, 33), relu(), linear(33, 17), relu(), linear(17, 5)).eval()
-    folder = checks.folder / "mlp"
+def classifier(checks, name, model, keys, shape):
+    """A classifier of PyTorch's on samples of this shape; `keys` are those of the job's model table."""
+    folder = checks.folder / name
     folder.mkdir()
     save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
-    keys = {"kind": "mlp", "inputs": 20, "hidden": [33, 17], "classes": 5}
     (folder / "config.json").write_text(json.dumps({"model_type": "tiebreak", "model": keys}))
-    values = torch.randn(16, 20)
+    torch.manual_seed(9)
+    values = torch.randn(8, *shape)
     inputs = folder / "inputs.npy"
     np.save(inputs, values.numpy())
-    np.save(folder / "labels.npy", np.arange(16) % 5)
+    np.save(folder / "labels.npy", np.arange(8) % 5)
     checks.run("import", folder)
     job = folder / "job.toml"
     edit(job, ("steps = 100", "steps = 2"), ('dtype = "u8"', 'dtype = "f32"'), ("warmup = 10", "warmup = 0"))
+    edit(job, ("peak = 1e-4", "peak = 1e-3"), ("micro_batch = 1", "micro_batch = 8"), ("micro_batches = 8", "micro_batches = 1"))
 
-    def logits(model):
+    def logits():
         with torch.no_grad():
-            return model(values).numpy()
+            return model.eval()(values).numpy()
 
-    checks.row("mlp", "imported", job, inputs, logits(model))
+    checks.row(name, "imported", job, inputs, logits())
     run = folder / "run"
     checks.run("train", job, "--out", run)
     checks.run("export", run, "--step", 0, "--output", folder / "first")
     written, read = (path / "model.safetensors" for path in (folder, folder / "first"))
-    checks.same("mlp: the file, imported and exported", written.read_bytes() == read.read_bytes())
+    checks.same(f"{name}: the file, imported and exported", written.read_bytes() == read.read_bytes())
     checks.run("export", run, "--output", folder / "trained")
     model.load_state_dict(load_file(folder / "trained" / "model.safetensors"))
-    checks.row("mlp", "trained, exported", run, inputs, logits(model))
+    checks.row(name, "trained, exported", run, inputs, logits())
+
+
+def classifiers(checks):
+    """A perceptron of torch.nn.Sequential, and networks of torchvision with other running averages than they begin with."""
+    torch.manual_seed(7)
+    linear, relu = torch.nn.Linear, torch.nn.ReLU
+    perceptron = torch.nn.Sequential(linear(20, 33), relu(), linear(33, 17), relu(), linear(17, 5))
+    classifier(checks, "mlp", perceptron, {"kind": "mlp", "inputs": 20, "hidden": [33, 17], "classes": 5}, (20,))
+    image = {"height": 32, "width": 32, "planes": 3, "classes": 5}
+    resnet = {"kind": "resnet", "stem": "imagenet", "order": "post", "norm": "batch", "stages": [64, 128, 256, 512], **image}
+    vgg = {"kind": "vgg11", "classifier": 48, **image}
+    for name, model, keys in [
+        ("resnet18", torchvision.models.resnet18(num_classes=5), {**resnet, "blocks": 2}),
+        ("resnet50", torchvision.models.resnet50(num_classes=5), {**resnet, "block": "bottleneck", "blocks": [3, 4, 6, 3]}),
+        ("vgg11", narrow(torchvision.models.vgg11(num_classes=5)), vgg),
+        ("vgg11_bn", narrow(torchvision.models.vgg11_bn(num_classes=5)), {**vgg, "norm": "batch"}),
+    ]:
+        for module in model.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.running_mean.uniform_(-0.2, 0.2)
+                module.running_var.uniform_(0.5, 1.5)
+        classifier(checks, name, model, keys, (3, 32, 32))
+
+
+def narrow(vgg):
+    """The same VGG with 48 channels in place of 4096 between its linear layers, which would be most of it."""
+    linear, relu, dropout = torch.nn.Linear, torch.nn.ReLU, torch.nn.Dropout
+    layers = linear(512 * 49, 48), relu(), dropout(), linear(48, 48), relu(), dropout(), linear(48, 5)
+    vgg.classifier = torch.nn.Sequential(*layers)
+    return vgg
 
 
 def main():
@@ -149,7 +180,7 @@ def main():
         gpt2(checks, "gpt2", 1)
         erf = {"activation_function": "gelu", "layer_norm_epsilon": 1e-3, "tie_word_embeddings": False}
         gpt2(checks, "gpt2-untied-erf", 2, **erf)
-        mlp(checks)
+        classifiers(checks)
     print("\n| model | weights | four digits | the job's digits |\n|---|---|---|---|")
     print("\n".join(checks.rows))
     sys.exit(1 if checks.failed else 0)

@@ -120,6 +120,35 @@ impl Released {
         Released::of(name, &[len * tensors.len() as u32], parts)
     }
 
+    /// A convolution's kernels [outputs, rows, columns, inputs] as [outputs, inputs, rows, columns].
+    pub fn kernels(name: impl Into<String>, tensor: impl Into<String>, shape: &[u32]) -> Released {
+        let &[outputs, rows, columns, inputs] = shape else { panic!("kernels have four dimensions") };
+        let taps = u64::from(rows * columns);
+        let strides = [u64::from(inputs) * taps, columns.into(), 1, taps];
+        let part = Part { tensor: tensor.into(), dims: [outputs, rows, columns, inputs], strides, first: 0 };
+        Released::of(name, &[outputs, inputs, rows, columns], vec![part])
+    }
+
+    /// PyTorch's `BatchNorm2d` of the normalisation `ours`: gain, bias, running averages, and a counter of batches.
+    pub fn batch_norm(name: &str, ours: &str, channels: u32) -> [Released; 5] {
+        let same =
+            |theirs: &str, tensor: String| Released::same(format!("{name}.{theirs}"), tensor, &[channels]);
+        [
+            same("weight", format!("param/{ours}.gain")),
+            same("bias", format!("param/{ours}.bias")),
+            same("running_mean", format!("buffer/{ours}.running_mean")),
+            same("running_var", format!("buffer/{ours}.running_var")),
+            Released { shape: Vec::new(), made: Made::Counter, ..same("num_batches_tracked", String::new()) },
+        ]
+    }
+
+    /// Weight and bias of a linear layer, as they are.
+    pub fn linear(name: &str, ours: &str, outputs: u32, inputs: u32) -> [Released; 2] {
+        [("weight", vec![outputs, inputs]), ("bias", vec![outputs])].map(|(part, shape)| {
+            Released::same(format!("{name}.{part}"), format!("param/{ours}.{part}"), &shape)
+        })
+    }
+
     /// The same, which files also have under another name.
     #[must_use]
     pub fn or(self, also: impl Into<String>) -> Released {

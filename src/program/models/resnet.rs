@@ -8,6 +8,7 @@ use super::images::{
     Convolution, Pass, default_epsilon, default_momentum, image, linear_parameters, norm_error,
     norm_parameters, statistics,
 };
+use super::released::Released;
 use super::sizes::times;
 use super::{
     BatchTensor, Input, Inputs, Loss, ModelParameter, Network, ProductSize, Sizes, Statistic, classified,
@@ -376,6 +377,43 @@ impl Network for Resnet {
 
     fn norm_momentum(&self) -> f32 {
         self.norm_momentum
+    }
+
+    /// torchvision's ResNets, whatever their stem.
+    fn released(&self) -> Option<Vec<Released>> {
+        if self.order != Order::Post || self.norm != Norm::Batch {
+            return None;
+        }
+        let kernels = |theirs: String, ours: String, convolution: Convolution| {
+            let shape = convolution.parameter(String::new()).shape;
+            Released::kernels(format!("{theirs}.weight"), format!("param/{ours}.weight"), &shape)
+        };
+        let stem = self.stem();
+        let mut table = vec![kernels("conv1".into(), "stem".into(), stem)];
+        table.extend(Released::batch_norm("bn1", "stem_norm", stem.outputs));
+        for Layout { name, shortcut, convolutions } in self.layouts() {
+            // stage0.block1 is layer1.1.
+            let theirs = name.replace(".block", ".");
+            let (stage, block) = theirs.trim_start_matches("stage").split_once('.')?;
+            let theirs = format!("layer{}.{block}", stage.parse::<usize>().ok()? + 1);
+            for (i, convolution) in (1..).zip(convolutions) {
+                let ours = |part: &str| format!("{name}.{part}{}", i - 1);
+                table.push(kernels(format!("{theirs}.conv{i}"), ours("conv"), convolution));
+                table.extend(Released::batch_norm(
+                    &format!("{theirs}.bn{i}"),
+                    &ours("norm"),
+                    convolution.outputs,
+                ));
+            }
+            if let Some(projection) = shortcut {
+                let theirs = |part: u32| format!("{theirs}.downsample.{part}");
+                table.push(kernels(theirs(0), format!("{name}.shortcut"), projection));
+                let norm = format!("{name}.shortcut_norm");
+                table.extend(Released::batch_norm(&theirs(1), &norm, projection.outputs));
+            }
+        }
+        table.extend(Released::linear("fc", "head", self.classes, self.last()));
+        Some(table)
     }
 
     fn batch(&self, samples: u32) -> Vec<BatchTensor> {

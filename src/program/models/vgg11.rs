@@ -7,6 +7,7 @@ use super::images::{
     Convolution, Pass, default_epsilon, default_momentum, image, linear_parameters, norm_error,
     norm_parameters, statistics,
 };
+use super::released::Released;
 use super::sizes::times;
 use super::{
     BatchTensor, Init, Input, Inputs, Loss, ModelParameter, Network, ProductSize, Sizes, Statistic,
@@ -249,6 +250,29 @@ impl Network for Vgg11 {
 
     fn norm_momentum(&self) -> f32 {
         self.norm_momentum
+    }
+
+    /// torchvision's `vgg11`, or `vgg11_bn`: modules are numbered, and those without parameters count.
+    fn released(&self) -> Option<Vec<Released>> {
+        let (mut table, mut module) = (Vec::new(), 0);
+        for (i, convolution) in self.convolutions().into_iter().enumerate() {
+            let name = |part: &str| (format!("features.{module}.{part}"), format!("param/conv{i}.{part}"));
+            let ((weight, ours), (bias, our_bias)) = (name("weight"), name("bias"));
+            table.push(Released::kernels(weight, ours, &convolution.parameter(String::new()).shape));
+            table.push(Released::same(bias, our_bias, &[convolution.outputs]));
+            if self.norm == VggNorm::Batch {
+                module += 1;
+                let (theirs, ours) = (format!("features.{module}"), format!("norm{i}"));
+                table.extend(Released::batch_norm(&theirs, &ours, convolution.outputs));
+            }
+            module += if POOLED.contains(&i) { 3 } else { 2 };
+        }
+        // Linear, ReLU, Dropout, and the same again.
+        let layers = ["hidden0", "hidden1", "head"].into_iter().zip(self.layers());
+        for (number, (ours, (inputs, outputs))) in (0..).step_by(3).zip(layers) {
+            table.extend(Released::linear(&format!("classifier.{number}"), ours, outputs, inputs));
+        }
+        Some(table)
     }
 
     fn batch(&self, samples: u32) -> Vec<BatchTensor> {
