@@ -258,13 +258,18 @@ fn images_are_moved_as_they_are_drawn() {
 
     fs::write(folder.path().join("flat.npy"), npy("|u1", "(4, 6)", &[9; 24])).unwrap();
     fs::write(folder.path().join("y.npy"), npy("|u1", "(4,)", &[0; 4])).unwrap();
-    let flat = r#"kind = "arrays", inputs = "flat.npy", labels = "y.npy", dtype = "u8", augment = { flip = true }"#;
+    let flat =
+        r#"kind = "arrays", inputs = "flat.npy", labels = "y.npy", dtype = "u8", augment = { flip = true }"#;
     for (model, data, why) in [
         (RESNET, data(", augment = { crop = 2 }"), "data.augment: images of more than 2 rows and columns"),
         (RESNET, data(", augment = { crop = 257 }"), "data.augment.crop: must be 0 to 256, is 257"),
         (RESNET, data(", augment = { crops = 2 }"), "did you mean `crop`?"),
         (MLP, flat.into(), "data.augment: images"),
-        (GPT, r#"kind = "bytes", path = "x", augment = { flip = true }"#.into(), "data.augment: images are cropped"),
+        (
+            GPT,
+            r#"kind = "bytes", path = "x", augment = { flip = true }"#.into(),
+            "data.augment: images are cropped",
+        ),
     ] {
         let error = error(&job(folder.path(), model, &data));
         assert!(error.contains(why), "{error}");
