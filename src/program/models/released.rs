@@ -179,12 +179,22 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::program::models::{Gelu, Gpt, Network, small};
+    use crate::program::models::{Model, small};
+
+    fn read(keys: &str) -> Model {
+        serde_json::from_str(&format!("{{{keys}}}")).unwrap()
+    }
 
     #[test]
     fn a_layout_holds_every_element_once() {
+        let image = r#""height":32,"width":32,"planes":2,"classes":3,"norm":"batch""#;
+        let resnet = r#""kind":"resnet","order":"post","stages":[3,4],"blocks":[1,2],"block":"bottleneck""#;
+        let others = [
+            read(&format!("{resnet},{image}")),
+            read(&format!(r#""kind":"vgg11","channels":[1,2,1,2,1,2,1,2],"classifier":3,{image}"#)),
+        ];
         let mut layouts = 0;
-        for model in [small(0), small(1)].concat() {
+        for model in small(0).into_iter().chain(others) {
             let Some(layout) = model.released() else { continue };
             layouts += 1;
             let mut held = BTreeMap::new();
@@ -207,28 +217,36 @@ mod tests {
             });
             assert_eq!(held, parameters.chain(running).map(of).collect());
         }
-        assert!(layouts >= 4);
+        assert!(layouts >= 6, "{layouts}");
     }
 
     #[test]
-    fn gpt2_has_the_names_and_shapes_of_transformers() {
-        let gpt2 = Gpt {
-            vocabulary: 50_257,
-            context: 1024,
-            layers: 12,
-            heads: 12,
-            width: 768,
-            gelu: Gelu::Tanh,
-            dropout: 0.1,
-            tied: true,
-            init_std: 0.02,
-            norm_epsilon: 1e-5,
-        };
-        let layout = gpt2.released().unwrap();
-        let ours: BTreeMap<String, Vec<u32>> =
-            layout.into_iter().filter(Released::is_written).map(|r| (r.name, r.shape)).collect();
-        let theirs = include_str!("../../../assets/released/gpt2.json");
-        assert_eq!(ours, serde_json::from_str(theirs).unwrap());
-        assert_eq!(gpt2.parameter_count(), 124_439_808);
+    fn released_names_and_shapes_are_the_libraries() {
+        let theirs = include_str!("../../../assets/released/models.json");
+        let theirs: BTreeMap<String, BTreeMap<String, Vec<u32>>> = serde_json::from_str(theirs).unwrap();
+        for (name, keys, parameters) in [
+            (
+                "gpt2",
+                r#""kind":"gpt","vocabulary":50257,"context":1024,"layers":12,"heads":12,"width":768"#,
+                124_439_808,
+            ),
+            ("resnet18", r#"STEM,"stages":[64,128,256,512],"blocks":2"#, 11_689_512),
+            (
+                "resnet50",
+                r#"STEM,"stages":[64,128,256,512],"blocks":[3,4,6,3],"block":"bottleneck""#,
+                25_557_032,
+            ),
+            ("vgg11", r#""kind":"vgg11",IMAGE"#, 132_863_336),
+            ("vgg11_bn", r#""kind":"vgg11",IMAGE,"norm":"batch""#, 132_868_840),
+        ] {
+            let stem = r#""kind":"resnet",IMAGE,"stem":"imagenet","order":"post","norm":"batch""#;
+            let image = r#""height":224,"width":224,"planes":3,"classes":1000"#;
+            let model: Model = read(&keys.replace("STEM", stem).replace("IMAGE", image));
+            let layout = model.released().unwrap().into_iter().filter(Released::is_written);
+            let ours: BTreeMap<String, Vec<u32>> = layout.map(|r| (r.name, r.shape)).collect();
+            assert_eq!(ours, theirs[name], "{name}");
+            assert_eq!(model.parameter_count(), parameters, "{name}");
+        }
+        assert_eq!(theirs.len(), 5);
     }
 }
