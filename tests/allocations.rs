@@ -26,10 +26,11 @@ use tiebreak::job::manifest::{FileManifest, GroupTree};
 use tiebreak::program::decoding::decode;
 use tiebreak::program::encoding::encode;
 use tiebreak::rounding::{codec, log::Log};
+use tiebreak::run::data::JobData;
 use tiebreak::run::dir::{Run, RunFile};
 use tiebreak::run::disk::Disk;
 use tiebreak::run::transcript::{self, TranscriptWriter};
-use tiebreak::run::{RunError, arrays, checkpoint};
+use tiebreak::run::{JobFiles, RunError, arrays, checkpoint};
 
 /// The system's allocator, which counts bytes that are in use and the most that were.
 struct Counting;
@@ -114,6 +115,40 @@ fn confirming_a_cheat_takes_the_memory_that_was_planned() {
             "{granularity}: planned {planned} bytes, {taken} were taken"
         );
     }
+}
+
+/// A file of pictures of 92 MB is read where the samples lie: neither a job's check nor a run's batches hold it.
+#[test]
+fn data_are_read_where_samples_lie() {
+    const SAMPLES: u64 = 30_000;
+    let folder = tempfile::tempdir().unwrap();
+    // Zeros that take no place on disk: pictures of class 0.
+    let file = fs::File::create(folder.path().join("pictures")).unwrap();
+    file.set_len(3073 * SAMPLES).unwrap();
+    let text = r#"steps = 100
+model = { kind = "mlp", inputs = 3072, hidden = [2], classes = 10 }
+data = { kind = "cifar10", path = "pictures", augment = { crop = 4, flip = true } }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
+schedule = { peak = 1e-2 }
+batch = { micro_batch = 8 }
+"#;
+    let path = folder.path().join("job.toml");
+    fs::write(&path, text).unwrap();
+    let job = Job::parse("job", text).unwrap();
+    let program = job.program(None).unwrap();
+    let (drawn, taken) = peak(|| {
+        let reach = JobFiles::new(&path, None).unwrap();
+        let mut data = JobData::open(&reach, &job, &program).unwrap();
+        for step in 1..=20 {
+            data.dataset.batch(&program, [1, 2], step).unwrap();
+        }
+        let slices = data.dataset.slices_read().unwrap();
+        (data.dataset.samples(), slices[0].1.bytes.len())
+    });
+    // Of each sample the group of 64 KiB it lies in is read, sometimes two; a proof holds the slices of 1 KiB alone.
+    assert_eq!(drawn.0, SAMPLES);
+    assert!(drawn.1 <= 160 * 5 << 10, "{} bytes prove 160 samples", drawn.1);
+    assert!(taken <= (2 * 160 * 64 << 10) + (4 << 20), "{taken} bytes were taken");
 }
 
 /// A job of a model whose state has some 25 GB.

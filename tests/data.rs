@@ -189,6 +189,93 @@ fn labelled_arrays() {
     }
 }
 
+/// Records of CIFAR-10 and CIFAR-100 in several files; each image is of one byte, by which it is known.
+#[test]
+fn records_with_one_label_and_with_two() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = |labels: &[u8], byte: u8| [labels, &[byte; 3072]].concat();
+    for (name, range) in [("a", 0..3u8), ("b", 3..5), ("c", 5..5)] {
+        let ten: Vec<u8> = range.clone().flat_map(|i| record(&[2 * i], i)).collect();
+        let hundred: Vec<u8> = range.flat_map(|i| record(&[i, 90 + i], i)).collect();
+        fs::write(folder.path().join(format!("{name}.10")), ten).unwrap();
+        fs::write(folder.path().join(format!("{name}.100")), hundred).unwrap();
+    }
+    let model = |classes: u32| format!(r#"kind = "mlp", inputs = 3072, hidden = [2], classes = {classes}"#);
+    let ten = r#"kind = "cifar10", paths = ["a.10", "b.10", "c.10"]"#;
+    let hundred = r#"kind = "cifar100", paths = ["a.100", "b.100", "c.100"]"#;
+    for (data, classes, label) in [
+        (ten.to_string(), 10, (|i| 2 * i) as fn(u32) -> u32),
+        (format!(r#"{hundred}, labels = "coarse""#), 20, |i| i),
+        (format!(r#"{hundred}, labels = "fine""#), 100, |i| 90 + i),
+    ] {
+        let (_, mut data) = drawn(&job(folder.path(), &model(classes), &data)).unwrap();
+        assert_eq!(data.dataset.samples(), 5);
+        assert_eq!(data.dataset.unused().count(), 1);
+        let program = Job::parse("job", &fs::read_to_string(folder.path().join("job.toml")).unwrap());
+        let batch = data.dataset.batch(&program.unwrap().program(None).unwrap(), KEY, 1).unwrap();
+        for micro in &batch {
+            let [images, labels] = [0, 1].map(|number: usize| words(&micro.tensors[number]));
+            for (image, learned) in images.chunks(3072).zip(labels) {
+                assert!(image.iter().all(|&pixel| pixel == image[0]) && learned == label(image[0]));
+            }
+        }
+    }
+    let refused = |classes, data: &str| error(&job(folder.path(), &model(classes), data));
+    assert!(refused(20, &format!(r#"{hundred}, labels = "fine""#)).contains("which is not below 20"));
+    assert!(refused(100, hundred).contains("data.labels: the key is missing"));
+    let wrong = refused(10, r#"kind = "cifar100", path = "a.10", labels = "fine""#);
+    assert!(wrong.contains("9219 bytes are no whole number of records of 3074 bytes"), "{wrong}");
+}
+
+/// Images are moved as the contract says (its vectors are tested beside the code): the same whoever draws them, otherwise at every step.
+#[test]
+fn images_are_moved_as_they_are_drawn() {
+    let folder = tempfile::tempdir().unwrap();
+    let [images, labels] = idx();
+    fs::write(folder.path().join("x"), images).unwrap();
+    fs::write(folder.path().join("y"), labels).unwrap();
+    let data = |augment: &str| format!(r#"kind = "idx", images = "x", labels = "y"{augment}"#);
+    let (plain, _) = drawn(&job(folder.path(), RESNET, &data(""))).unwrap();
+    let (same, _) = drawn(&job(folder.path(), RESNET, &data(", augment = { crop = 0 }"))).unwrap();
+    assert_eq!(plain, same);
+    let path = job(folder.path(), RESNET, &data(", augment = { crop = 1, flip = true }"));
+    let (_, mut moved) = drawn(&path).unwrap();
+    let program = Job::parse("job", &fs::read_to_string(&path).unwrap()).unwrap().program(None).unwrap();
+    let mut all = std::collections::BTreeSet::new();
+    // Every epoch has each of four samples once.
+    for step in 1..=30 {
+        for micro in moved.dataset.batch(&program, KEY, step).unwrap() {
+            let labels = words(&micro.tensors[1]);
+            for (image, label) in words(&micro.tensors[0]).chunks(6).zip(labels) {
+                let sample = [0, 1, 2, 4].iter().position(|&l| l == label).unwrap() as u32;
+                // Its pixels are those of its sample, or zeros from outside.
+                assert!(image.iter().all(|&p| p == 0 || p / 9 / 6 == sample), "{label}: {image:?}");
+                all.insert((label, image.to_vec()));
+            }
+        }
+    }
+    assert!(all.len() > 4 * 12, "{} images of 4 x 18", all.len());
+
+    fs::write(folder.path().join("flat.npy"), npy("|u1", "(4, 6)", &[9; 24])).unwrap();
+    fs::write(folder.path().join("y.npy"), npy("|u1", "(4,)", &[0; 4])).unwrap();
+    let flat =
+        r#"kind = "arrays", inputs = "flat.npy", labels = "y.npy", dtype = "u8", augment = { flip = true }"#;
+    for (model, data, why) in [
+        (RESNET, data(", augment = { crop = 2 }"), "data.augment: images of more than 2 rows and columns"),
+        (RESNET, data(", augment = { crop = 257 }"), "data.augment.crop: must be 0 to 256, is 257"),
+        (RESNET, data(", augment = { crops = 2 }"), "did you mean `crop`?"),
+        (MLP, flat.into(), "data.augment: images"),
+        (
+            GPT,
+            r#"kind = "bytes", path = "x", augment = { flip = true }"#.into(),
+            "data.augment: images are cropped",
+        ),
+    ] {
+        let error = error(&job(folder.path(), model, &data));
+        assert!(error.contains(why), "{error}");
+    }
+}
+
 /// A model that takes values as they are is trained, and audited with the scalar reference.
 #[test]
 fn values_are_trained_and_audited() {

@@ -98,7 +98,7 @@ fn job_with(table: &str, kind: Option<&str>) -> Table {
     let model = match (table, kind) {
         ("model", Some(kind)) => kind,
         ("data", Some("idx" | "arrays")) => "mlp",
-        ("data", Some("cifar10")) => "resnet",
+        ("data", Some("cifar10" | "cifar100")) | ("data.augment", _) => "resnet",
         _ => "gpt",
     };
     let data = match (table, kind, model) {
@@ -248,8 +248,8 @@ fn beside_flattened(path: &str) -> Vec<String> {
     match path {
         "data" => {
             let job = parse(&job_with(path, Some("bytes"))).unwrap();
-            let DataSpec { sampling: _, copy: _, files: _ } = job.data;
-            ["sampling", "copy"].map(str::to_string).to_vec()
+            let DataSpec { sampling: _, copy: _, augment: _, files: _ } = job.data;
+            ["sampling", "copy", "augment"].map(str::to_string).to_vec()
         }
         "optimizer" => {
             let job = parse(&job_with(path, Some("sgd"))).unwrap();

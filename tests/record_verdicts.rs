@@ -8,7 +8,7 @@ mod common;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use common::{gpt_job, key, mlp_job, sign_again, step_mut, trained};
+use common::{gpt_job, key, mlp_job, resnet_job, sign_again, step_mut, trained};
 use tiebreak::audit::checks::{self, Checked};
 use tiebreak::audit::localise::scalar_output;
 use tiebreak::audit::plan::{Choice, plan};
@@ -20,7 +20,11 @@ use tiebreak::commit::record::Record;
 use tiebreak::commit::tree_head::Head;
 use tiebreak::dispute::verdict::{Base64, Claim, DataSlices, Fork, Outcome, ProvenRecord, Scalar, Verdict};
 use tiebreak::engine::cpu::Cpu;
+use tiebreak::job::Job;
+use tiebreak::job::data::batch_digest;
 use tiebreak::job::identity::philox_key;
+use tiebreak::run::JobFiles;
+use tiebreak::run::data::JobData;
 use tiebreak::run::dir::Run;
 use tiebreak::run::traces;
 
@@ -69,7 +73,7 @@ fn a_wrong_rate_of_every_schedule_is_convicted() {
         ("milestones", "peak = 0.05\nkind = \"step\"\nmilestones = [1]\ngamma = 0.1"),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let job = mlp_job(folder.path(), "operator", 3, 1);
+        let job = mlp_job(folder.path(), "operator", 4, 1);
         let text = std::fs::read_to_string(&job).unwrap();
         std::fs::write(&job, text.replace(usual.0, schedule).replace(usual.1, group)).unwrap();
         let run = trained(&job, &folder.path().join("honest"), None);
@@ -164,6 +168,33 @@ fn each_kind_convicts_from_its_bytes_alone() {
         let other = PrivateKey::generate("trainer.example", [6; 32]).unwrap().public();
         assert!(read.check(Some(&other)).is_err(), "another trainer is not accused");
     }
+}
+
+/// A trainer says that images were moved at random, and commits to a batch of images as they are, or as they would be moved at another step.
+#[test]
+fn whoever_moves_images_otherwise_is_convicted() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = resnet_job(folder.path(), "microbatch", "");
+    let text = std::fs::read_to_string(&job).unwrap();
+    let moved = text.replace("kind = \"idx\"", "kind = \"idx\", augment = { crop = 2, flip = true }");
+    std::fs::write(&job, moved).unwrap();
+    let run = trained(&job, &folder.path().join("run"), None);
+    let (key, program) = (philox_key(&run.seed), &run.program);
+    // As they are: the same samples, drawn by a job without the key.
+    let plain = Job::parse("job", &text).unwrap();
+    let files = JobFiles::new(&job, None).unwrap();
+    let mut dataset = JobData::open(&files, &plain, program).unwrap().dataset;
+    let batch = batch_digest(program, &dataset.batch(program, key, 3).unwrap());
+    let mut records = checked(&run).transcript.records;
+    assert_ne!(batch, step_mut(&mut records, 3).batch);
+    sign_again(&run, |records| step_mut(records, 3).batch = batch);
+    let checked = checked(&run);
+    let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let (_, verdict) = audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent).unwrap();
+    let verdict = Verdict::from_bytes(&verdict.expect("the batch gives a verdict").to_bytes()).unwrap();
+    assert_eq!(verdict.claim.kind(), "batch");
+    let Ok(Outcome::Convicts(finding)) = verdict.check(Some(&public())) else { panic!("no conviction") };
+    assert_eq!(finding.step, 3);
 }
 
 #[test]

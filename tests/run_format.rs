@@ -107,7 +107,10 @@ fn runs_of_every_granularity_and_model_pass() {
     // Jobs that leave out what has a default.
     passes(&trained(&resnet_job(folder.path(), "operator", ""), &at("resnet"), None), &[], &[]);
     passes(&trained(&mlp_job(folder.path(), "operator", 4, 1), &at("mlp"), None), &[], &[]);
-    passes(&trained(&mlp_job(folder.path(), "operator", 2, 7), &at("seven"), None), &[], &[]);
+    let idx = "kind = \"idx\"";
+    let moved = format!("{idx}\naugment = {{ crop = 3, flip = true }}");
+    let job = with(&mlp_job(folder.path(), "operator", 2, 7), "moved.toml", idx, &moved);
+    passes(&trained(&job, &at("seven"), None), &[], &[]);
     passes(&trained(&program_job(folder.path(), "operator", ""), &at("program"), None), &[], &[]);
     passes(&trained(&batch_norm_job(folder.path(), "operator", 3), &at("buffers"), None), &[], &[]);
 }

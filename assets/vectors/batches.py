@@ -4,7 +4,8 @@ with us.
     python3 assets/vectors/batches.py DATA > assets/vectors/batches.json
 
 DATA holds cifar-10/train_5000.bin (records of the CIFAR-10 binary version: a label, 3072 pixels) and mnist/t10k-*.gz (IDX).
-For each of three steps of four samples: sample numbers, labels and the sums of the pixels. Of permutations: images of some indices.
+For each of three steps of four samples: sample numbers, labels and the sums of the pixels. Of permutations: images of some indices. Of augmentation: a small image after the
+moves of some places.
 """
 
 import gzip
@@ -56,6 +57,33 @@ def permutation(n, step, place):
     return permuted(n, epoch, index)
 
 
+def moved(image, planes, augment, step, place):
+    """An image, as a row of numbers, cropped and flipped at random."""
+    rows, columns = planes
+    crop = augment.get("crop", 0)
+    words = philox(KEY, (step, place, 0, 0xFFFFFFFB))
+    top, left = (word * (2 * crop + 1) >> 32 for word in words[:2])
+    out = []
+    for at in range(0, len(image), rows * columns):
+        plane = [image[at + row * columns : at + (row + 1) * columns] for row in range(rows)]
+        wide = [[0] * crop + list(row) + [0] * crop for row in plane]
+        blank = [[0] * (columns + 2 * crop)] * crop
+        for row in (blank + wide + blank)[top : top + rows]:
+            row = row[left : left + columns]
+            out += row[::-1] if augment.get("flip") and words[2] >= 1 << 31 else row
+    return out
+
+
+def moves():
+    """Two planes of 3 x 4, of the numbers 1 to 24."""
+    cases = []
+    for crop, flip in ((0, True), (1, False), (2, True), (2, False)):
+        for step, place in ((1, 0), (1, 1), (2, 0), (7, 12345), (67108863, 16777215), (3, 2)):
+            image = moved(range(1, 25), (3, 4), {"crop": crop, "flip": flip}, step, place)
+            cases.append({"crop": crop, "flip": flip, "step": step, "place": place, "image": image})
+    return cases
+
+
 def batches(samples, read):
     drawn = {}
     for draw in (permutation, with_replacement):
@@ -88,6 +116,7 @@ def main():
         "cifar10": batches(len(cifar) // 3073, lambda i: (cifar[i * 3073], cifar[i * 3073 + 1 : (i + 1) * 3073])),
         "mnist": batches(count, mnist),
         "permutations": permutations(),
+        "moves": moves(),
     }
     print(json.dumps(golden, indent=1))
 

@@ -1,6 +1,6 @@
 """The batches of a run, from its data files: which samples a step draws (docs/ARITHMETIC.md, section 6) and what they are (sections 8.3 and 9).
 
-Reads files of bytes, IDX and CIFAR-10; run_format.py says so where a job has others.
+Reads files of bytes, IDX, CIFAR-10 and CIFAR-100; run_format.py says so where a job has others.
 """
 
 import math
@@ -8,24 +8,30 @@ import struct
 
 import batches
 
-KINDS = ("bytes", "idx", "cifar10")
+KINDS = ("bytes", "idx", "cifar10", "cifar100")
 
 
 class Samples:
     """The samples of a job's data files: `count`, and for each one what it gives to each tensor of the batch."""
 
-    def __init__(self, kind, files, context):
+    def __init__(self, data, files, context):
+        kind = data["kind"]
         if kind == "bytes":
             self.windows(files, context)
         elif kind == "idx":
             images, labels = files
             self.count, rows, columns = struct.unpack(">III", images[4:16])
             size = rows * columns
+            self.planes = rows, columns
             self.sample = lambda i: {"pixels": images[16 + i * size : 16 + (i + 1) * size], "labels": labels[8 + i : 9 + i]}
         else:
-            records = [data[at : at + 3073] for data in files for at in range(0, len(data) - 3072, 3073)]
+            labels = 2 if kind == "cifar100" else 1
+            learned = 1 if data.get("labels") == "fine" else 0
+            size = labels + 3072
+            records = [file[at : at + size] for file in files for at in range(0, len(file) - size + 1, size)]
             self.count = len(records)
-            self.sample = lambda i: {"pixels": records[i][1:], "labels": records[i][:1]}
+            self.planes = 32, 32
+            self.sample = lambda i: {"pixels": records[i][labels:], "labels": records[i][learned : learned + 1]}
 
     def windows(self, files, context):
         starts = [(data, at) for data in files for at in range(len(data) - context)]
@@ -44,10 +50,14 @@ def batch_tensors(program, job, files, seed, step):
     batches.BATCH = program.micro_batch * program.micro_batches
     draw = batches.with_replacement if job["data"].get("sampling") == "with_replacement" else batches.permutation
     shapes = {name: shape for name, _, shape in program.batch}
-    samples = Samples(job["data"]["kind"], files, math.prod(shapes["labels"]) // program.micro_batch)
+    samples = Samples(job["data"], files, math.prod(shapes["labels"]) // program.micro_batch)
+    augment = job["data"].get("augment", {})
     for micro in range(program.micro_batches):
         places = range(micro * program.micro_batch, (micro + 1) * program.micro_batch)
         drawn = [samples.sample(draw(samples.count, step, place)) for place in places]
+        if augment:
+            for place, sample in zip(places, drawn):
+                sample["pixels"] = batches.moved(sample["pixels"], samples.planes, augment, step, place)
         for name, shape in shapes.items():
             numbers = [number for sample in drawn for number in sample[name]]
             yield micro, name, shape, struct.pack(f"<{len(numbers)}I", *numbers)

@@ -10,18 +10,20 @@ use tiebreak::job::data::Dataset;
 use tiebreak::job::manifest::{DataFile, GroupTree};
 use tiebreak::program::step::Program;
 
-const KINDS: [(&str, &str); 6] = [
+const KINDS: [(&str, &str); 8] = [
     ("mlp", r#"kind = "idx", images = "x", labels = "y""#),
     ("mlp", r#"kind = "cifar10", paths = ["x", "y"]"#),
+    ("mlp", r#"kind = "cifar100", paths = ["x", "y"], labels = "coarse""#),
     ("mlp", r#"kind = "arrays", inputs = "x.npy", labels = "y.npy", dtype = "f16""#),
     ("mlp", r#"kind = "arrays", inputs = "x.safetensors", inputs_tensor = "x", labels = "y.npy", dtype = "bf16""#),
     ("gpt", r#"kind = "tokens", paths = ["x.npy", "y.npy"], dtype = "u16""#),
     ("gpt", r#"kind = "tokens", paths = ["x", "y"], dtype = "u32""#),
+    ("mlp", r#"kind = "arrays", inputs = "x.npy", labels = "y.npy", dtype = "u8", augment = { crop = 1, flip = true }"#),
 ];
 
 static JOBS: LazyLock<Vec<(Job, Program)>> = LazyLock::new(|| {
     let job = |(model, data): &(&str, &str)| {
-        let inputs = if data.contains("cifar10") { 3072 } else { 6 };
+        let inputs = if data.contains("cifar") { 3072 } else { 6 };
         let model = match *model {
             "mlp" => format!(r#"kind = "mlp", inputs = {inputs}, hidden = [2], classes = 5"#),
             _ => r#"kind = "gpt", context = 4, layers = 1, heads = 1, width = 2"#.to_string(),

@@ -48,7 +48,7 @@ pub struct Args {
     /// Evaluate the checkpoint after this step, not the released model.
     #[arg(long, conflicts_with = "job")]
     step: Option<u32>,
-    /// Evaluate the first so many samples only.
+    /// Evaluate the first so many samples only; by default all, or as many as --expect's report is of.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     samples: Option<u64>,
     /// Samples that are computed at once; by default a micro-batch. It changes no bits.
@@ -212,7 +212,12 @@ fn of_weights(args: &Args, job: &Path) -> Result<Subject, Failure> {
     Ok(Subject { job: of_model, program, data, model, whose })
 }
 
-fn evaluated(printer: Printer, args: &Args, subject: &mut Subject) -> Result<(Evaluation, String), Failure> {
+fn evaluated(
+    printer: Printer,
+    args: &Args,
+    samples: Option<u64>,
+    subject: &mut Subject,
+) -> Result<(Evaluation, String), Failure> {
     let mut engine = open_exact(&args.engine)?;
     let engine = engine.as_mut();
     let evaluator =
@@ -221,9 +226,9 @@ fn evaluated(printer: Printer, args: &Args, subject: &mut Subject) -> Result<(Ev
     let tensors = table.iter().zip(&subject.model).map(|(tensor, bytes)| engine.upload(&tensor.ty(), bytes));
     let tensors = tensors.collect::<Result<Vec<_>, _>>()?;
     let dataset = &mut subject.data.dataset;
-    let all = dataset.samples_in_order().min(args.samples.unwrap_or(u64::MAX));
+    let all = dataset.samples_in_order().min(samples.unwrap_or(u64::MAX));
     let bar = printer.bar(all, "samples");
-    let evaluation = evaluator.run(engine, &tensors, dataset, args.samples, &mut |done, _| {
+    let evaluation = evaluator.run(engine, &tensors, dataset, samples, &mut |done, _| {
         bar.set_position(done);
         bar.set_message("");
     })?;
@@ -242,7 +247,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         }
         None => of_run(&args)?,
     };
-    let (evaluation, engine) = evaluated(printer, &args, &mut subject)?;
+    // As many samples as the report is of.
+    let samples = args.samples.or(expected.as_ref().map(|expected| expected.samples));
+    let (evaluation, engine) = evaluated(printer, &args, samples, &mut subject)?;
     let table = &subject.program.state()[..subject.program.released()];
     let [parameters, buffers, _] = StateRoots::of(table, &tensor_digests(table, &subject.model)).0;
     let finite = |bits: u32| Some(f32::from_bits(bits)).filter(|x| x.is_finite());

@@ -1,6 +1,6 @@
 //! `tiebreak inspect`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
@@ -45,10 +45,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         }
     }
     if let Some(path) = &args.svg {
-        let points = (1u32..).zip(&losses).map(|(step, loss)| (f64::from(step), f64::from(*loss))).collect();
-        let curve = Curve { name: run.id.short().to_string(), points, colour: 0, dashed: false };
-        let path = std::path::absolute(path).map_err(RunError::io(path))?;
-        Disk::default().replace(&path, chart("loss", "loss", vec![curve]).as_bytes())?;
+        draw(path, &run, &losses)?;
     }
     let covered = covered(&run, heads.last().copied(), &transcript)?;
     let complete = matches!(transcript.records[..covered].last(), Some(Record::Final { .. }));
@@ -102,6 +99,14 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         }),
     );
     Ok(Exit::Match)
+}
+
+/// Writes the loss curve as a picture.
+fn draw(path: &Path, run: &Run, losses: &[f32]) -> Result<(), RunError> {
+    let points = (1u32..).zip(losses).map(|(step, loss)| (f64::from(step), f64::from(*loss))).collect();
+    let curve = Curve { name: run.id.short().to_string(), points, colour: 0, dashed: false };
+    let path = std::path::absolute(path).map_err(RunError::io(path))?;
+    Disk::default().replace(&path, chart("loss", "loss", vec![curve]).as_bytes())
 }
 
 /// Records that the last head covers; 0 without one. Whoever signed it is not looked at.

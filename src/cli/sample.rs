@@ -12,8 +12,9 @@ use crate::arith::philox::philox4x32_10;
 use crate::arith::words::bytes_of;
 use crate::commit::state::{state_digest, tensor_digests};
 use crate::engine::{Engine, EngineError, Tensor};
+use crate::job::ModelJob;
 use crate::program::graph::TensorType;
-use crate::program::models::Model;
+use crate::program::models::{Gpt, Model};
 use crate::program::step::inference_graph;
 use crate::run::dir::Run;
 use crate::run::{RunError, checkpoint, transcript};
@@ -47,16 +48,7 @@ pub struct Args {
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let run = args.limits.open(&args.run)?;
-    let Some(job) = run.job.model() else {
-        let why = "the run's program is a file, which says nothing of how a model writes; only runs of a model kind can be sampled";
-        return Err(Failure::new(Exit::Usage, why));
-    };
-    let Model::Gpt(gpt) = &job.model else {
-        return Err(Failure::new(Exit::Usage, "only language models write text"));
-    };
-    if gpt.vocabulary > 256 {
-        return Err(Failure::new(Exit::Usage, "only models over bytes can be sampled"));
-    }
+    let (job, gpt) = writer(&run)?;
     let seed = args.seed.map_or_else(|| random().map(u64::from_le_bytes), Ok)?;
     let table = run.program.state();
     let parameters = &table[..run.program.released()];
@@ -115,6 +107,21 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         printer.document(characters.rest(), &());
     }
     Ok(Exit::Match)
+}
+
+/// The job of a run whose model writes bytes, and that model.
+fn writer(run: &Run) -> Result<(&ModelJob, &Gpt), Failure> {
+    let refused = |why: &str| Err(Failure::new(Exit::Usage, why));
+    let Some(job) = run.job.model() else {
+        return refused(
+            "the run's program is a file, which says nothing of how a model writes; only runs of a model kind can be sampled",
+        );
+    };
+    match &job.model {
+        Model::Gpt(gpt) if gpt.vocabulary > 256 => refused("only models over bytes can be sampled"),
+        Model::Gpt(gpt) => Ok((job, gpt)),
+        _ => refused("only language models write text"),
+    }
 }
 
 /// The parameters and buffers of the released model, or of the checkpoint after a step, which has to be the state of its record.

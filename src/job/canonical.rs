@@ -5,7 +5,7 @@
 //! Layout: `docs/RUN-FORMAT.md`.
 
 use super::data::layout;
-use super::spec::{DataFiles, DataSpec, Granularity, Job, Sampling};
+use super::spec::{Augment, DataFiles, DataSpec, Granularity, Job, Sampling};
 use crate::commit::codec::Encoder;
 use crate::commit::digest::{Digest, hash};
 use crate::program::schedule::{Kind, Schedule};
@@ -84,6 +84,10 @@ fn data(data: &DataSpec, settings: &mut Vec<Setting>) {
         DataFiles::Bytes { .. } => "bytes",
         DataFiles::Idx { .. } => "idx",
         DataFiles::Cifar10 { .. } => "cifar10",
+        DataFiles::Cifar100 { labels, .. } => {
+            settings.push(setting("data.labels", labels.name()));
+            "cifar100"
+        }
         DataFiles::Tokens { paths, dtype } => {
             settings.push(setting("data.dtype", dtype.name()));
             settings.push(setting("data.formats", formats(paths.iter().map(String::as_str))));
@@ -100,6 +104,9 @@ fn data(data: &DataSpec, settings: &mut Vec<Setting>) {
         }
     };
     settings.push(setting("data.kind", kind));
+    let Augment { crop, flip } = data.augment;
+    settings.extend((crop > 0).then(|| setting("data.augment.crop", crop)));
+    settings.extend(flip.then(|| setting("data.augment.flip", flip)));
 }
 
 /// How files of these names are read, in order.

@@ -190,15 +190,15 @@ pub struct DataFile {
     path: PathBuf,
     manifest: FileManifest,
     contents: Contents,
-    /// The slices that were read.
-    touched: BTreeSet<usize>,
+    /// A bit for each slice that was read, of a source: a run that goes through a large file for long keeps no list.
+    touched: Vec<u64>,
 }
 
 impl DataFile {
     /// A file of this manifest whose bytes come from `source`. `path` names it in errors.
     pub fn new(path: PathBuf, manifest: FileManifest, tree: GroupTree, source: Box<dyn Source>) -> DataFile {
         let contents = Contents::Source { source, tree, checked: HashMap::new(), most: CACHED_GROUPS };
-        DataFile { path, manifest, contents, touched: BTreeSet::new() }
+        DataFile { path, manifest, contents, touched: Vec::new() }
     }
 
     /// A file of which these slices are at hand.
@@ -228,12 +228,12 @@ impl DataFile {
         if !rest.is_empty() || root != manifest.root.0 {
             return Err(wrong());
         }
-        Ok(DataFile { path, manifest, contents: Contents::Slices(slices), touched: BTreeSet::new() })
+        Ok(DataFile { path, manifest, contents: Contents::Slices(slices), touched: Vec::new() })
     }
 
     /// A file of which nothing is at hand.
     pub fn absent(path: PathBuf, manifest: FileManifest) -> DataFile {
-        DataFile { path, manifest, contents: Contents::Slices(BTreeMap::new()), touched: BTreeSet::new() }
+        DataFile { path, manifest, contents: Contents::Slices(BTreeMap::new()), touched: Vec::new() }
     }
 
     /// Shares the memory for checked groups among so many files.
@@ -264,7 +264,6 @@ impl DataFile {
         let mut at = first;
         while at < end {
             let slice = (at / SLICE_BYTES as u64) as usize;
-            self.touched.insert(slice);
             let start = (at % SLICE_BYTES as u64) as usize;
             let wanted = (SLICE_BYTES - start).min((end - at) as usize);
             self.with_slice(slice, |slice| bytes.extend(&slice[start..start + wanted]))?;
@@ -284,6 +283,9 @@ impl DataFile {
             return Ok(());
         }
         let group = self.group(slice / GROUP_SLICES)?;
+        let word = slice / 64;
+        self.touched.resize(self.touched.len().max(word + 1), 0);
+        self.touched[word] |= 1 << (slice % 64);
         let start = slice % GROUP_SLICES * SLICE_BYTES;
         show(&group[start..group.len().min(start + SLICE_BYTES)]);
         Ok(())
@@ -324,7 +326,11 @@ impl DataFile {
     /// # Errors
     /// If their groups cannot be read again.
     pub fn slices_read(&mut self) -> Result<Option<FileSlices>, DataError> {
-        let slices: Vec<usize> = self.touched.iter().copied().collect();
+        let bits = |(word, bits): (usize, &u64)| {
+            let bits = *bits;
+            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| 64 * word + bit)
+        };
+        let slices: Vec<usize> = self.touched.iter().enumerate().flat_map(bits).collect();
         if slices.is_empty() {
             return Ok(None);
         }

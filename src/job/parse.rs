@@ -183,6 +183,13 @@ pub(super) fn data_error(data: &DataSpec, sample: &[BatchTensor]) -> Found {
     if let Err(why) = layout::fits(files, sample) {
         return found("data.kind", why);
     }
+    let text = matches!(files, DataFiles::Bytes { .. } | DataFiles::Tokens { .. });
+    if text && data.augment.is_any() {
+        return found(
+            "data.augment",
+            "images are cropped and flipped, and a text has none; leave the key out",
+        );
+    }
     if let DataFiles::Arrays(arrays) = files { arrays_error(arrays) } else { None }
 }
 
@@ -321,6 +328,7 @@ digits_b = 3
     #[test]
     fn a_residual_network_must_fit_its_data_and_the_machine() {
         const RESNET: &str = r#"steps = 3
+seed = 1
 model = { kind = "resnet", height = 32, width = 32, planes = 3, stages = [8, 16], blocks = 2, classes = 10 }
 data = { kind = "cifar10", path = "data_batch_1.bin" }
 optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
@@ -337,6 +345,11 @@ batch = { micro_batch = 2 }
             ("height = 32", "height = 4294967295", "model.height"),
             ("stages = [8, 16]", "stages = [16384, 16384]", "batch.micro_batch"),
             ("micro_batch = 2", "micro_batch = 16777216", "batch.micro_batch"),
+            ("blocks = 2", "blocks = [2, 2, 2]", "model.blocks"),
+            ("blocks = 2", "blocks = [2, 0]", "model.blocks"),
+            ("blocks = 2", "blocks = 2, stem = \"none\"", "model.stem"),
+            ("seed = 1", "loss = { ignore = 10 }", "loss.ignore"),
+            ("seed = 1", "loss = { smoothing = 1.0 }", "loss.smoothing"),
             ("blocks = 2", "blocks = 2, norm = \"none\"", "model.norm"),
             ("blocks = 2", "blocks = 2, norm_epsilon = 0.0", "model.norm_epsilon"),
             ("blocks = 2", "blocks = 2, norm_momentum = 0.2", "model.norm_momentum"),
@@ -366,6 +379,27 @@ batch = { micro_batch = 2 }
         assert!(unknown.starts_with("job.toml:1: frozen: no parameter is named \"block7.*\""), "{unknown}");
         assert!(unknown.contains("token_embedding, position_embedding"), "{unknown}");
         assert!(error("\"*\"").contains("every parameter is frozen"));
+        let grouped = |names: &str| {
+            let group = format!(
+                "weight_decay = 0.1\n[[optimizer.group]]\nparameters = [{names}]\nrate_factor = 0.5\n"
+            );
+            Job::parse("job.toml", &JOB.replace("weight_decay = 0.1\n", &group))
+        };
+        let rates = |job: Job| {
+            job.program(None)
+                .unwrap()
+                .update
+                .nodes
+                .iter()
+                .filter(|n| n.primitive.name() == "own_rate.v1")
+                .count()
+        };
+        assert_eq!(rates(grouped("\"*.gain\"").unwrap()), 1);
+        let unknown = grouped("\"*.gain\", \"head*\"").unwrap_err().to_string();
+        assert!(
+            unknown.starts_with("job.toml:20: optimizer.group: no parameter is named \"head*\""),
+            "{unknown}"
+        );
     }
 
     #[test]
@@ -383,6 +417,7 @@ schedule = { peak = 1e-3 }
         assert_eq!(refused(Some(&[])), "program: the bytes end before the program does");
         for (key, value) in [
             ("clip_norm", "1.0"),
+            ("loss", "{ smoothing = 0.1 }"),
             ("frozen", "[]"),
             ("digits", "{ all = 2 }"),
             ("batch", "{ micro_batch = 2 }"),
@@ -484,7 +519,7 @@ schedule = { peak = 1e-3 }
             (
                 "kind = \"gpt\"\n",
                 "",
-                "3: model.kind: the key is missing; it is one of \"gpt\", \"mlp\", \"resnet\"",
+                "3: model.kind: the key is missing; it is one of \"gpt\", \"mlp\", \"resnet\", \"vgg11\"",
             ),
             (
                 "[batch]\nmicro_batch = 2\n",
@@ -494,7 +529,7 @@ schedule = { peak = 1e-3 }
             (
                 "\"gpt\"",
                 "\"gtp\"",
-                "4: model.kind: must be one of \"gpt\", \"mlp\", \"resnet\", is \"gtp\"; did you mean \"gpt\"?",
+                "4: model.kind: must be one of \"gpt\", \"mlp\", \"resnet\", \"vgg11\", is \"gtp\"; did you mean \"gpt\"?",
             ),
             ("layers = 1", "layers = \"1\"", "6: model.layers: must be an integer, 1 to 1024, is a text"),
             ("layers = 1", "layers = 1.0", "6: model.layers: must be an integer, 1 to 1024, is a number"),

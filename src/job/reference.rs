@@ -103,9 +103,12 @@ const FILES: Type = Texts { most: 4096 };
 const ONE_FILE: &str = "One file: the same as `paths` with one.";
 
 const DATA: &[Key] = &[
-    key("data.kind", Choice(&["bytes", "tokens", "idx", "cifar10", "arrays"]), Required, r#""bytes""#, "Tokens that are bytes, or token ids (for a gpt); images and labels in the IDX format of MNIST, records of CIFAR-10's binary format, or labelled arrays (docs/DATA.md). A file whose name ends in .gz is unpacked when a run is created.").rule("a gpt wants `bytes` or `tokens`; every other model wants `idx` (one plane), `cifar10` (3072 bytes, 3 planes of 32 x 32) or `arrays`"),
+    key("data.kind", Choice(&["bytes", "tokens", "idx", "cifar10", "cifar100", "arrays"]), Required, r#""bytes""#, "Tokens that are bytes, or token ids (for a gpt); images and labels in the IDX format of MNIST, records of CIFAR-10's or CIFAR-100's binary format, or labelled arrays (docs/DATA.md). A file whose name ends in .gz is unpacked when a run is created.").rule("a gpt wants `bytes` or `tokens`; every other model wants `idx` (one plane), `cifar10` or `cifar100` (3072 bytes, 3 planes of 32 x 32) or `arrays`"),
     key("data.sampling", Choice(&["permutation", "with_replacement"]), Optional(r#""permutation""#), r#""with_replacement""#, "`permutation`: every sample once an epoch, each epoch in an order of its own. `with_replacement`: every place of a batch draws from all samples."),
     key("data.copy", Boolean, Optional("true"), "false", "Whether the run holds a copy of the files. If not it holds what checks them, and an auditor says where they are (`--data`).").rule("true if a file's name ends in .gz"),
+    key("data.augment", Table, Absent("images are taken as they are"), "", "How images are moved at random as a step draws them: anew for every step and place (docs/ARITHMETIC.md, section 6). An evaluation takes them as they are.").rule("not with `bytes` or `tokens`"),
+    key("data.augment.crop", integer(0, 256), Optional("0"), "4", "Pixels of zeros around an image, out of which one of its size is cut at random; 0 = none.").unit("pixels").rule("below the image's rows and columns"),
+    key("data.augment.flip", Boolean, Optional("false"), "true", "Whether an image is mirrored, left to right, with probability 1/2."),
     key("data.path", Text, Required, r#""text.txt""#, ONE_FILE).kind("bytes").or("paths"),
     key("data.paths", FILES, Absent("`path` is required"), r#"["one.txt", "two.txt"]"#, "The files of bytes. A sample is a window inside one of them.").kind("bytes").not_with("path"),
     key("data.path", Text, Required, r#""tokens.bin""#, ONE_FILE).kind("tokens").or("paths"),
@@ -115,6 +118,9 @@ const DATA: &[Key] = &[
     key("data.labels", Text, Required, r#""train-labels-idx1-ubyte""#, "The file of labels.").kind("idx"),
     key("data.path", Text, Required, r#""data_batch_1.bin""#, ONE_FILE).kind("cifar10").or("paths"),
     key("data.paths", FILES, Absent("`path` is required"), r#"["data_batch_1.bin", "data_batch_2.bin"]"#, "The files of records: a label and 3072 bytes each.").kind("cifar10").not_with("path"),
+    key("data.path", Text, Required, r#""train.bin""#, ONE_FILE).kind("cifar100").or("paths"),
+    key("data.paths", FILES, Absent("`path` is required"), r#"["train.bin"]"#, "The files of records: two labels and 3072 bytes each.").kind("cifar100").not_with("path"),
+    key("data.labels", Choice(&["fine", "coarse"]), Required, r#""fine""#, "Which label is learned: one of 100 classes, or one of 20 superclasses.").kind("cifar100"),
     key("data.inputs", Text, Required, r#""inputs.npy""#, "The file of inputs, .npy or .safetensors: an array whose first dimension is over samples.").kind("arrays"),
     key("data.labels", Text, Required, r#""labels.npy""#, "The file of labels, integers; it may be the same.").kind("arrays"),
     key("data.dtype", Choice(&["u8", "f16", "bf16", "f32"]), Required, r#""f32""#, "The inputs' type: u8 are pixels, the others numbers that the model takes as they are.").kind("arrays"),

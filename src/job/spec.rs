@@ -108,6 +108,9 @@ pub struct DataSpec {
     /// Whether a run holds a copy of the files, or only what checks them.
     #[serde(default = "yes")]
     pub copy: bool,
+    /// How images are moved at random as they are drawn.
+    #[serde(default)]
+    pub augment: Augment,
     /// The files.
     #[serde(flatten)]
     pub files: DataFiles,
@@ -122,6 +125,28 @@ pub enum Sampling {
     Permutation,
     /// Every place draws from all samples.
     WithReplacement,
+}
+
+/// How images are moved at random as they are drawn; by default not at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Augment {
+    /// Pixels of zeros around an image, out of which one of its size is cut: 0 to [`CROP_MAX`].
+    #[serde(default)]
+    pub crop: u32,
+    /// Whether every second image is mirrored, left to right.
+    #[serde(default)]
+    pub flip: bool,
+}
+
+/// The most pixels of zeros around an image.
+pub const CROP_MAX: u32 = 1 << 8;
+
+impl Augment {
+    /// Whether images are moved.
+    pub fn is_any(self) -> bool {
+        self != Augment::default()
+    }
 }
 
 /// The files of the samples. Paths are relative to the job file; one that ends in `.gz` is unpacked when a run is created.
@@ -155,8 +180,36 @@ pub enum DataFiles {
         #[serde(alias = "path", deserialize_with = "paths")]
         paths: Vec<String>,
     },
+    /// Records of CIFAR-100's binary format: two labels and 3072 bytes.
+    Cifar100 {
+        /// The files.
+        #[serde(alias = "path", deserialize_with = "paths")]
+        paths: Vec<String>,
+        /// Which of the two labels is learned.
+        labels: Cifar100Labels,
+    },
     /// An array of samples, and one of their labels.
     Arrays(Labelled),
+}
+
+/// The labels of a record of CIFAR-100.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cifar100Labels {
+    /// One of 20 superclasses: the first byte.
+    Coarse,
+    /// One of 100 classes: the second byte.
+    Fine,
+}
+
+impl Cifar100Labels {
+    /// The name in job files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cifar100Labels::Coarse => "coarse",
+            Cifar100Labels::Fine => "fine",
+        }
+    }
 }
 
 /// Arrays in `.npy` or `.safetensors` files; their first dimension is over samples.
@@ -200,7 +253,10 @@ impl DataFiles {
     /// The files, in order, each once, with the key that names it.
     pub fn named(&self) -> Vec<(&'static str, &str)> {
         match self {
-            DataFiles::Bytes { paths } | DataFiles::Tokens { paths, .. } | DataFiles::Cifar10 { paths } => {
+            DataFiles::Bytes { paths }
+            | DataFiles::Tokens { paths, .. }
+            | DataFiles::Cifar10 { paths }
+            | DataFiles::Cifar100 { paths, .. } => {
                 paths.iter().map(|path| ("data.path", path.as_str())).collect()
             }
             DataFiles::Idx { images, labels } => vec![("data.images", images), ("data.labels", labels)],
@@ -217,9 +273,10 @@ impl DataFiles {
     /// If it takes another number of files.
     pub fn with_paths(&self, names: &[String]) -> Result<DataFiles, String> {
         let wanted = match self {
-            DataFiles::Bytes { .. } | DataFiles::Tokens { .. } | DataFiles::Cifar10 { .. } => {
-                names.len().max(1)
-            }
+            DataFiles::Bytes { .. }
+            | DataFiles::Tokens { .. }
+            | DataFiles::Cifar10 { .. }
+            | DataFiles::Cifar100 { .. } => names.len().max(1),
             DataFiles::Idx { .. } | DataFiles::Arrays(_) => self.paths().len(),
         };
         if names.len() != wanted {
@@ -232,9 +289,10 @@ impl DataFiles {
         let (first, last) = (&names[0], &names[wanted - 1]);
         let mut other = self.clone();
         match &mut other {
-            DataFiles::Bytes { paths } | DataFiles::Tokens { paths, .. } | DataFiles::Cifar10 { paths } => {
-                *paths = names.to_vec();
-            }
+            DataFiles::Bytes { paths }
+            | DataFiles::Tokens { paths, .. }
+            | DataFiles::Cifar10 { paths }
+            | DataFiles::Cifar100 { paths, .. } => *paths = names.to_vec(),
             DataFiles::Idx { images, labels } => (*images, *labels) = (first.clone(), last.clone()),
             DataFiles::Arrays(Labelled { inputs, labels, .. }) => {
                 (*inputs, *labels) = (first.clone(), last.clone());

@@ -58,6 +58,31 @@ pub struct Attributes {
     pub max_norm: f32,
 }
 
+impl Default for Attributes {
+    /// The command's defaults.
+    fn default() -> Attributes {
+        Attributes {
+            samples: 1,
+            heads: 1,
+            stride: 1,
+            padding: 0,
+            kernel: 2,
+            windows: [1; 2],
+            groups: 1,
+            smoothing: 0.0,
+            ignore: None,
+            p: 0.1,
+            number: 0,
+            epsilon: 1e-5,
+            beta1: 0.9,
+            beta2: 0.95,
+            weight_decay: 0.1,
+            momentum: 0.9,
+            max_norm: 1.0,
+        }
+    }
+}
+
 /// What an operator computes, by name.
 type Outputs = Vec<(&'static str, TensorId)>;
 

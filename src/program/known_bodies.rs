@@ -221,6 +221,10 @@ mod tests {
             "batch_norm_count.v1",
             "pooled_m2.v1",
             "running_var.v1",
+            "batch_norm_eval.v1",
+            "max_pool_backward.v1",
+            "window_place.v1",
+            "weighted_cross_entropy.v1",
         ] {
             assert!(table.contains_key(name), "{name}");
         }

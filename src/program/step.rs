@@ -4,7 +4,7 @@
 //! of devices, or an auditor with one micro-batch, computes the same bits. Moments that batch normalisations see take the same way, pooled
 //! where gradients are added. Contract: section 7.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::builder::Builder;
 use super::graph::{Graph, Port, TensorId, TensorType};
@@ -360,8 +360,13 @@ fn micro_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
     let Pass { builder: mut b, parameters: ids, loss, .. } =
         forward(Mode::Training, &spec.model, spec.loss, &spec.products, spec.micro_batch);
     let gradients = b.backward(loss.logits, loss.dlogits);
+    let mut named = HashSet::new();
     for (p, id) in parameters.iter().zip(&ids).filter(|(p, _)| !p.frozen) {
-        b.output(port::gradient(&p.name), gradients[id]);
+        let gradient = gradients[id];
+        // Two biases that are added to one sum have one gradient.
+        let own =
+            if named.insert(gradient) { gradient } else { b.scoped(&p.name, |b| b.duplicate(gradient)) };
+        b.output(port::gradient(&p.name), own);
     }
     for (statistic, moments) in spec.model.statistics().iter().zip(&loss.moments) {
         output_moments(&mut b, statistic, moments);

@@ -254,7 +254,7 @@ fn masked_crc(bytes: &[u8]) -> u32 {
     for byte in bytes {
         crc ^= u32::from(*byte);
         for _ in 0..8 {
-            crc = crc >> 1 ^ (crc & 1) * 0x82f6_3b78;
+            crc = (crc >> 1) ^ ((crc & 1) * 0x82f6_3b78);
         }
     }
     (!crc).rotate_right(15).wrapping_add(0xa282_ead8)

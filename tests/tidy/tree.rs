@@ -16,7 +16,7 @@ pub struct Finding {
 }
 
 /// Folders and files that hold what people wrote; a build adds none of its own.
-const PLACES: [&str; 13] = [
+const PLACES: [&str; 14] = [
     ".ci",
     "assets",
     "benches",
@@ -28,6 +28,7 @@ const PLACES: [&str; 13] = [
     "shaders",
     "src",
     "tests",
+    "tiebreak-import",
     "Cargo.toml",
     "README.md",
 ];

@@ -2,16 +2,17 @@
 
 use std::path::Path;
 
+use super::augment::Move;
 use super::layout::Layout;
 use super::sampling::{Place, Sampler};
 use crate::arith::DType;
-use crate::arith::words::bytes_of;
+use crate::arith::words::{bytes_of, with_words};
 use crate::commit::digest::Digest;
 use crate::commit::trace::batch_leaf_name;
 use crate::commit::{table, tensor};
 use crate::job::manifest::DataError;
 use crate::job::manifest::{DataFile, FileManifest, FileSlices};
-use crate::job::spec::{DataSpec, Sampling};
+use crate::job::spec::{Augment, DataSpec, Sampling};
 use crate::program::models::BatchTensor;
 use crate::program::step::{MicroBatch, Program};
 
@@ -20,6 +21,7 @@ pub struct Dataset {
     files: Vec<DataFile>,
     layout: Layout,
     sampling: Sampling,
+    augment: Augment,
     /// The model's batch tensors of one sample.
     tensors: Vec<BatchTensor>,
 }
@@ -81,7 +83,15 @@ impl Dataset {
         }
         files.iter_mut().for_each(|file| file.share_memory(expected));
         let layout = Layout::of(&mut files, &spec.files, tensors)?;
-        Ok(Dataset { files, layout, sampling: spec.sampling, tensors: tensors.to_vec() })
+        let Augment { crop, .. } = spec.augment;
+        if spec.augment.is_any() && !layout.can_be_cropped(crop) {
+            let why = format!(
+                "data.augment: images of more than {crop} rows and columns are wanted (the last two dimensions of an array)"
+            );
+            return Err(DataError::Job(why));
+        }
+        let (sampling, augment) = (spec.sampling, spec.augment);
+        Ok(Dataset { files, layout, sampling, augment, tensors: tensors.to_vec() })
     }
 
     /// What draws a run's samples, with the key of its seed.
@@ -144,13 +154,19 @@ impl Dataset {
         let (batch, len) = (program.samples(), program.micro_batch);
         let mut tensors = vec![Vec::new(), Vec::new()];
         for place in micro * len..(micro + 1) * len {
-            let number = sampler.draw(Place { step, batch, place }).ok_or_else(|| {
+            let at = Place { step, batch, place };
+            let number = sampler.draw(at).ok_or_else(|| {
                 let n = self.layout.samples;
                 DataError::Job(format!("steps: step {step} would need more than 2^32 epochs of {n} samples"))
             })?;
-            for (tensor, bytes) in tensors.iter_mut().zip(self.sample(number)?) {
-                tensor.extend(bytes);
+            let [mut inputs, labels] = self.sample(number)?;
+            if let Some(planes) = self.layout.find(number).0.planes.filter(|_| self.augment.is_any()) {
+                let by = Move::of(self.augment, key, at);
+                inputs =
+                    with_words(&inputs, |words| bytes_of(&by.image(words, planes.map(|size| size as usize))));
             }
+            tensors[0].extend(inputs);
+            tensors[1].extend(labels);
         }
         Ok(MicroBatch { tensors })
     }

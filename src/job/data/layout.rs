@@ -11,7 +11,7 @@ use crate::job::manifest::DataFile;
 use crate::job::spec::{DataFiles, Labelled};
 use crate::program::models::{BatchTensor, Input};
 
-/// Planes, rows and columns of CIFAR-10's images.
+/// Planes, rows and columns of the images of CIFAR-10 and CIFAR-100.
 pub const CIFAR: [u64; 3] = [3, 32, 32];
 /// The most samples of a run's data.
 pub const SAMPLES_MAX: u64 = 1 << 40;
@@ -49,6 +49,8 @@ pub struct Part {
     samples: u64,
     /// Of the inputs, and of the labels.
     pub columns: [Column; 2],
+    /// Rows and columns of the planes that a sample's inputs are, if they are any.
+    pub planes: Option<[u64; 2]>,
 }
 
 /// How the samples of a job lie in its files.
@@ -91,7 +93,12 @@ impl Layout {
             }
             DataFiles::Cifar10 { .. } => {
                 for (number, file) in files.iter().enumerate() {
-                    parts.push(records(number, file)?);
+                    parts.push(records(number, file, 1, 0)?);
+                }
+            }
+            DataFiles::Cifar100 { labels, .. } => {
+                for (number, file) in files.iter().enumerate() {
+                    parts.push(records(number, file, 2, *labels as u64)?);
                 }
             }
             DataFiles::Idx { .. } => {
@@ -145,6 +152,12 @@ impl Layout {
         panic!("an evaluation has no such place");
     }
 
+    /// Whether every sample is planes of more than `crop` rows and columns.
+    pub fn can_be_cropped(&self, crop: u32) -> bool {
+        let larger = |planes: [u64; 2]| planes.into_iter().all(|size| size > u64::from(crop));
+        self.parts.iter().all(|(_, part)| part.planes.is_some_and(larger))
+    }
+
     /// The part of a sample, and the sample's place there. `number` is below the number of samples.
     pub fn find(&self, number: u64) -> (&Part, u64) {
         let part = self.parts.partition_point(|(before, _)| *before <= number) - 1;
@@ -158,14 +171,16 @@ impl Layout {
 /// # Errors
 /// If it does not.
 pub fn fits(spec: &DataFiles, tensors: &[BatchTensor]) -> Result<(), &'static str> {
-    let wrong = "this kind of data does not fit the model: a gpt wants bytes or tokens, an mlp or a resnet idx (one plane), cifar10 (3 planes of 32 x 32) or arrays";
+    let wrong = "this kind of data does not fit the model: a gpt wants bytes or tokens, every other model idx (one plane), cifar10 or cifar100 (3 planes of 32 x 32) or arrays";
     let [inputs, _] = tensors else { return Err(wrong) };
     let tokens = inputs.name == "tokens";
     let fine = match spec {
         DataFiles::Bytes { .. } | DataFiles::Tokens { .. } => tokens,
         // IDX files of bytes have one plane.
         DataFiles::Idx { .. } => !tokens && (inputs.shape.len() < 4 || inputs.shape[1] == 1),
-        DataFiles::Cifar10 { .. } => !tokens && shape_fits(&inputs.shape[1..], &CIFAR),
+        DataFiles::Cifar10 { .. } | DataFiles::Cifar100 { .. } => {
+            !tokens && shape_fits(&inputs.shape[1..], &CIFAR)
+        }
         DataFiles::Arrays(_) => !tokens,
     };
     let dtype = if spec.input() == Input::Values { DType::F32 } else { DType::U32 };
@@ -194,7 +209,7 @@ fn windows(file: usize, array: &ArrayPlace, tensors: &[BatchTensor]) -> Part {
     let column = |first| Column { file, first, stride: size, element: array.element, elements: context };
     // A window has one token more than the model's context.
     let samples = array.shape[0].saturating_sub(context);
-    Part { samples, columns: [column(array.first), column(array.first + size)] }
+    Part { samples, columns: [column(array.first), column(array.first + size)], planes: None }
 }
 
 /// A whole file as an array.
@@ -207,16 +222,17 @@ fn raw(file: &DataFile, element: Element) -> Result<ArrayPlace, DataError> {
     Ok(ArrayPlace { element, shape: vec![bytes / size], first: 0 })
 }
 
-/// Records of CIFAR-10's binary version: a label, and the image.
-fn records(file: usize, data: &DataFile) -> Result<Part, DataError> {
-    let size = CIFAR.iter().product::<u64>();
-    let bytes = data.bytes();
-    if !bytes.is_multiple_of(size + 1) {
-        let why = format!("{bytes} bytes are no whole number of records of {} bytes", size + 1);
+/// Records of the binary versions of CIFAR-10 and CIFAR-100: so many labels, of which one is learned, and the image.
+fn records(file: usize, data: &DataFile, labels: u64, learned: u64) -> Result<Part, DataError> {
+    let pixels = CIFAR.iter().product::<u64>();
+    let (bytes, stride) = (data.bytes(), labels + pixels);
+    if !bytes.is_multiple_of(stride) {
+        let why = format!("{bytes} bytes are no whole number of records of {stride} bytes");
         return Err(DataError::invalid(data.path(), why));
     }
-    let column = |first, elements| Column { file, first, stride: size + 1, element: Element::U8, elements };
-    Ok(Part { samples: bytes / (size + 1), columns: [column(1, size), column(0, 1)] })
+    let column = |first, elements| Column { file, first, stride, element: Element::U8, elements };
+    let columns = [column(labels, pixels), column(learned, 1)];
+    Ok(Part { samples: bytes / stride, columns, planes: Some([CIFAR[1], CIFAR[2]]) })
 }
 
 /// Whether a path of a job names a .npy file, packed or not.
@@ -332,5 +348,10 @@ fn labelled(
         let element = array.element;
         Column { file, first: array.first, stride: elements * element.size(), element, elements }
     };
-    Ok(Part { samples, columns: [column(0, &inputs, elements(&tensors[0])), column(last, &labels, 1)] })
+    let planes = match inputs.shape[1..] {
+        [.., rows, columns] => Some([rows, columns]),
+        _ => None,
+    };
+    let columns = [column(0, &inputs, elements(&tensors[0])), column(last, &labels, 1)];
+    Ok(Part { samples, columns, planes })
 }

@@ -1,5 +1,6 @@
 //! Data: how samples lie in a job's files, which are drawn, and the batch of a step.
 
+mod augment;
 mod batch;
 pub mod layout;
 pub mod npy;

@@ -1,0 +1,39 @@
+//! What can go wrong, by who is to blame; the exit codes are those of `tiebreak`.
+
+use std::io;
+use std::path::Path;
+
+/// An error, as a sentence for whoever runs the import.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The command cannot be carried out as it was given.
+    #[error("{0}")]
+    Usage(String),
+    /// This machine could not read or write.
+    #[error("{0}")]
+    Machine(String),
+    /// A file is not what it should be.
+    #[error("{0}")]
+    Malformed(String),
+}
+
+impl Error {
+    /// The command's exit code.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Error::Usage(_) => 2,
+            Error::Machine(_) => 3,
+            Error::Malformed(_) => 4,
+        }
+    }
+
+    /// For `map_err`: the system refused to read or write `path`.
+    pub fn io(path: &Path) -> impl FnOnce(io::Error) -> Error + '_ {
+        move |why| Error::Machine(format!("{path:?}: {why}"))
+    }
+
+    /// The contents of `path` are not what they should be.
+    pub fn malformed(path: &Path, why: impl std::fmt::Display) -> Error {
+        Error::Malformed(format!("{path:?}: {why}"))
+    }
+}

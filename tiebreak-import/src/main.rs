@@ -1,0 +1,159 @@
+//! Texts and pictures as the files of token ids and arrays that tiebreak's jobs take (`docs/DATA.md`, "Importing").
+//!
+//! It is a program of its own, so that who reviews or builds `tiebreak` has nothing to do with tokenizers and picture formats: a run commits to the files that are
+//! written here, whatever wrote them.
+
+mod error;
+mod output;
+mod pictures;
+mod pieces;
+mod progress;
+mod resize;
+mod text;
+mod tokenizer;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use error::Error;
+use serde_json::{Value, json};
+
+#[derive(Parser)]
+#[command(version, about = "Texts and pictures as files that tiebreak's jobs take")]
+struct Cli {
+    /// Print what was made as JSON; errors too, on stderr.
+    #[arg(long, global = true)]
+    json: bool,
+    /// Threads to work on; their number changes no byte. By default all cores.
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Write the token ids of texts (UTF-8) to a .npy file, for `data.kind = "tokens"`.
+    ///
+    /// The tokens are those of each whole text, though no more than a part of it is in memory. FILE.npy.json beside the file says what made it: the tokenizer's and the
+    /// texts' BLAKE3 among it.
+    #[command(
+        after_help = "Example:\n  tiebreak-import text --tokenizer gpt2/tokenizer.json --output train.npy part1.txt part2.txt"
+    )]
+    Text {
+        /// A tokenizer.json, or a folder with GPT-2's encoder.json and vocab.bpe.
+        #[arg(long, value_name = "PATH")]
+        tokenizer: PathBuf,
+        /// The file that is made.
+        #[arg(long, value_name = "FILE.npy")]
+        output: PathBuf,
+        /// Write this token after each text, such as "<|endoftext|>".
+        #[arg(long, value_name = "TOKEN")]
+        end_of_text: Option<String>,
+        /// The texts, in order.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+    /// Write the pixels of PNG and JPEG pictures and their labels to .npy files, for `data.kind = "arrays"`.
+    ///
+    /// Each folder in FOLDER is a class, in the order of their names, as in torchvision's ImageFolder. The pixels that were decoded are what a run commits to: decoders of
+    /// JPEG differ by a little.
+    #[command(
+        after_help = "Example:\n  tiebreak-import pictures --size 32x32 --resize --output flowers pictures/train"
+    )]
+    Pictures {
+        /// Rows and columns of every sample.
+        #[arg(long, value_name = "HxW", value_parser = size)]
+        size: [u32; 2],
+        /// 3 for red, green and blue; 1 for grey.
+        #[arg(long, default_value_t = 3, value_parser = planes)]
+        planes: u8,
+        /// Cut the middle of pictures of other sizes, and take means of areas; without it such a picture is an error.
+        #[arg(long)]
+        resize: bool,
+        /// The folder that is made.
+        #[arg(long, value_name = "DIR")]
+        output: PathBuf,
+        /// The folder that holds a folder for each class.
+        folder: PathBuf,
+    },
+}
+
+fn size(text: &str) -> Result<[u32; 2], String> {
+    let side = |text: &str| text.parse().ok().filter(|side| (1..=1 << 12).contains(side));
+    let size = text.split_once('x').and_then(|(rows, columns)| Some([side(rows)?, side(columns)?]));
+    size.ok_or_else(|| "rows and columns are wanted, 1 to 4096 each, such as 224x224".into())
+}
+
+fn planes(text: &str) -> Result<u8, String> {
+    text.parse().ok().filter(|planes| [1, 3].contains(planes)).ok_or_else(|| "must be 1 or 3".into())
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(&cli) {
+        Ok(made) => {
+            // Who reads a part of it and closes the pipe wants no more.
+            drop(std::io::Write::write_all(&mut std::io::stdout(), report(&cli, &made).as_bytes()));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            let code = error.exit_code();
+            match cli.json {
+                true => eprintln!("{}", json!({ "error": error.to_string(), "exit": code })),
+                false => eprintln!("error: {error}"),
+            }
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<Value, Error> {
+    let threads = usize::from(cli.threads.unwrap_or(0));
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+    let pool = pool.map_err(|why| Error::Machine(format!("no threads: {why}")))?;
+    pool.install(|| match &cli.command {
+        Command::Text { tokenizer, output, end_of_text, files } => {
+            text::import(&text::Texts { tokenizer, output, files, end_of_text: end_of_text.as_deref() })
+        }
+        Command::Pictures { size, planes, resize, output, folder } => {
+            let pictures =
+                pictures::Pictures { folder, output, size: *size, planes: *planes, resize: *resize };
+            pictures::import(&pictures)
+        }
+    })
+}
+
+/// What was made, for people: with the lines of a job that takes it.
+fn report(cli: &Cli, made: &Value) -> String {
+    if cli.json {
+        return format!("{made:#}\n");
+    }
+    match &cli.command {
+        Command::Text { output, .. } => format!(
+            "{} tokens of {} texts, {} bytes, BLAKE3 {}\n\nIn a job (model.vocabulary is at least {}):\n[data]\nkind = \"tokens\"\npath = {output:?}\ndtype = {}\n",
+            made["tokens"],
+            made["texts"].as_array().map_or(0, Vec::len),
+            made["output"]["bytes"],
+            made["output"]["blake3"].as_str().unwrap_or_default(),
+            made["vocabulary"],
+            made["dtype"],
+        ),
+        Command::Pictures { output, .. } => {
+            let left_out = made["left_out"].as_array().map_or(0, Vec::len);
+            let note = match left_out {
+                0 => String::new(),
+                n => format!(
+                    "{n} files are no .png, .jpg or .jpeg and were left out (import.json names them)\n"
+                ),
+            };
+            let [inputs, labels] = ["inputs.npy", "labels.npy"].map(|name| output.join(name));
+            format!(
+                "{} pictures of {} classes\n{note}\nIn a job:\n[data]\nkind = \"arrays\"\ninputs = {inputs:?}\nlabels = {labels:?}\ndtype = \"u8\"\n",
+                made["samples"],
+                made["classes"].as_array().map_or(0, Vec::len),
+            )
+        }
+    }
+}

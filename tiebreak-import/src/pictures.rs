@@ -1,0 +1,258 @@
+//! `tiebreak-import pictures`: pictures in folders, one folder a class, as arrays of pixels and of labels.
+
+use std::fs;
+use std::io::{Cursor, Read};
+use std::path::{Path, PathBuf};
+
+use image::{DynamicImage, ImageFormat, ImageReader, Limits};
+use rayon::prelude::*;
+use serde_json::{Value, json};
+
+use crate::error::Error;
+use crate::output::{NpyFile, digest, is_free, partial, publish, write};
+use crate::progress;
+use crate::resize::{Size, resized};
+
+/// The most bytes of a picture's file.
+const FILE_MAX: u64 = 1 << 28;
+/// The most rows or columns of a picture.
+const SIDE_MAX: u32 = 1 << 16;
+/// The most bytes of a picture's pixels.
+const PIXELS_MAX: u64 = 1 << 28;
+/// The most folders inside of each other.
+const DEPTH_MAX: usize = 32;
+/// Pictures that are decoded at once, for each thread.
+const BATCH: usize = 16;
+
+/// What is imported, and to where.
+pub struct Pictures<'a> {
+    /// The folder of the classes' folders.
+    pub folder: &'a Path,
+    /// The folder that is made.
+    pub output: &'a Path,
+    /// Of every sample.
+    pub size: Size,
+    /// 3: red, green and blue; 1: grey.
+    pub planes: u8,
+    /// Whether pictures of another size are cut and resized; if not they are errors.
+    pub resize: bool,
+}
+
+/// A picture's file.
+struct Picture {
+    path: PathBuf,
+    /// Below the folder, with `/` between the parts.
+    name: String,
+    class: u32,
+}
+
+/// What a folder holds.
+struct Found {
+    classes: Vec<String>,
+    pictures: Vec<Picture>,
+    /// Files with names of other kinds.
+    others: Vec<String>,
+}
+
+/// Writes inputs.npy (u8, [samples, planes, rows, columns]), labels.npy (u32, [samples]), pictures.txt (BLAKE3 and name of each sample's file, as `b3sum` prints
+/// them) and import.json (what made them), which it returns.
+pub fn import(pictures: &Pictures) -> Result<Value, Error> {
+    is_free(pictures.output)?;
+    let found = find(pictures.folder)?;
+    let unfinished = partial(pictures.output)?;
+    fs::create_dir_all(&unfinished).map_err(Error::io(&unfinished))?;
+    let done = decode(pictures, &found, &unfinished).and_then(|()| describe(pictures, &found, &unfinished));
+    let made = done.inspect_err(|_| {
+        FILES.iter().for_each(|name| drop(fs::remove_file(unfinished.join(name))));
+        drop(fs::remove_dir(&unfinished));
+    })?;
+    publish(&unfinished, pictures.output)?;
+    Ok(made)
+}
+
+/// The files of an imported folder.
+const FILES: [&str; 4] = ["inputs.npy", "labels.npy", "pictures.txt", "import.json"];
+
+/// The classes and pictures of a folder, in torchvision's order (ImageFolder): classes by name, then folders by path, then files by name.
+fn find(folder: &Path) -> Result<Found, Error> {
+    let mut found = Found { classes: Vec::new(), pictures: Vec::new(), others: Vec::new() };
+    for (name, path, is_folder) in entries(folder)? {
+        if !is_folder {
+            found.others.push(name);
+            continue;
+        }
+        let mut folders = vec![(name.clone(), path)];
+        below(&mut folders, 0, 0)?;
+        folders.sort();
+        let (class, before) = (found.classes.len() as u32, found.pictures.len());
+        for (prefix, path) in folders {
+            for (file, path, _) in entries(&path)?.into_iter().filter(|(.., is_folder)| !is_folder) {
+                let name = format!("{prefix}/{file}");
+                let lower = file.to_lowercase();
+                match [".png", ".jpg", ".jpeg"].iter().any(|ending| lower.ends_with(ending)) {
+                    true => found.pictures.push(Picture { path, name, class }),
+                    false => found.others.push(name),
+                }
+            }
+        }
+        if found.pictures.len() == before {
+            return Err(Error::malformed(
+                &folder.join(&name),
+                "the class has no picture (.png, .jpg or .jpeg)",
+            ));
+        }
+        found.classes.push(name);
+    }
+    if found.classes.is_empty() {
+        return Err(Error::malformed(
+            folder,
+            "it has no folder; each class of pictures has a folder with its name",
+        ));
+    }
+    Ok(found)
+}
+
+/// Adds the folders below `folders[at]`, and those below them.
+fn below(folders: &mut Vec<(String, PathBuf)>, at: usize, depth: usize) -> Result<(), Error> {
+    let (prefix, path) = folders[at].clone();
+    if depth > DEPTH_MAX {
+        return Err(Error::malformed(
+            &path,
+            format!("more than {DEPTH_MAX} folders lie inside of each other"),
+        ));
+    }
+    for (name, path, _) in entries(&path)?.into_iter().filter(|(.., is_folder)| *is_folder) {
+        folders.push((format!("{prefix}/{name}"), path));
+        below(folders, folders.len() - 1, depth + 1)?;
+    }
+    Ok(())
+}
+
+/// Name, path and whether it is a folder, of all that is in a folder, by name. Symbolic links are followed.
+fn entries(folder: &Path) -> Result<Vec<(String, PathBuf, bool)>, Error> {
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(folder).map_err(Error::io(folder))? {
+        let path = entry.map_err(Error::io(folder))?.path();
+        let name =
+            path.file_name().and_then(|name| name.to_str()).filter(|name| !name.contains(char::is_control));
+        let name = name
+            .ok_or_else(|| Error::malformed(&path, "the name is no UTF-8 text, or has control characters"))?;
+        let is_folder = fs::metadata(&path).map_err(Error::io(&path))?.is_dir();
+        entries.push((name.to_string(), path.clone(), is_folder));
+    }
+    entries.sort();
+    Ok(entries)
+}
+
+/// Writes inputs, labels and the list of pictures.
+fn decode(pictures: &Pictures, found: &Found, folder: &Path) -> Result<(), Error> {
+    let [rows, columns] = pictures.size.map(u64::from);
+    let planes = u64::from(pictures.planes);
+    let mut inputs = NpyFile::create(folder.join(FILES[0]), "|u1", vec![planes, rows, columns])?;
+    let mut labels = NpyFile::create(folder.join(FILES[1]), "<u4", Vec::new())?;
+    let mut list = String::new();
+    let bar = progress::pictures(found.pictures.len() as u64);
+    for batch in found.pictures.chunks(BATCH * rayon::current_num_threads()) {
+        let decoded: Vec<(Vec<u8>, String)> =
+            batch.par_iter().map(|picture| sample(&picture.path, pictures)).collect::<Result<_, _>>()?;
+        for (picture, (pixels, hash)) in batch.iter().zip(decoded) {
+            inputs.append(&pixels)?;
+            labels.append(&picture.class.to_le_bytes())?;
+            list += &format!("{hash}  {}\n", picture.name);
+        }
+        bar.inc(batch.len() as u64);
+    }
+    bar.finish_and_clear();
+    let samples = found.pictures.len() as u64;
+    inputs.finish(samples)?;
+    labels.finish(samples)?;
+    write(&folder.join(FILES[2]), list.as_bytes())
+}
+
+/// Writes what the files were made from, and returns it.
+fn describe(pictures: &Pictures, found: &Found, folder: &Path) -> Result<Value, Error> {
+    let mut counts = vec![0u64; found.classes.len()];
+    found.pictures.iter().for_each(|picture| counts[picture.class as usize] += 1);
+    let classes = found.classes.iter().zip(counts);
+    let file = |name: &str| {
+        let (bytes, blake3) = digest(&folder.join(name))?;
+        Ok(json!({ "name": name, "bytes": bytes, "blake3": blake3 }))
+    };
+    let made = json!({
+        "made_by": concat!("tiebreak-import ", env!("CARGO_PKG_VERSION")),
+        "kind": "arrays",
+        "dtype": "u8",
+        "samples": found.pictures.len(),
+        "planes": pictures.planes,
+        "size": pictures.size,
+        "resized": pictures.resize,
+        "classes": classes.map(|(name, samples)| json!({ "name": name, "samples": samples })).collect::<Vec<_>>(),
+        "left_out": found.others,
+        "output": FILES[..3].iter().map(|name| file(name)).collect::<Result<Vec<Value>, Error>>()?,
+    });
+    let text = serde_json::to_vec_pretty(&made).expect("JSON values can be written");
+    write(&folder.join(FILES[3]), &text)?;
+    Ok(made)
+}
+
+/// The planes of a picture, one after another, and the BLAKE3 of its file.
+fn sample(path: &Path, pictures: &Pictures) -> Result<(Vec<u8>, String), Error> {
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path).map_err(Error::io(path))?;
+    file.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(Error::io(path))?;
+    if bytes.len() as u64 > FILE_MAX {
+        return Err(Error::malformed(path, format!("a picture's file has at most {FILE_MAX} bytes")));
+    }
+    let (pixels, of) = planes(&bytes, pictures.planes).map_err(|why| Error::malformed(path, why))?;
+    let hash = blake3::hash(&bytes).to_hex().to_string();
+    let [rows, columns] = pictures.size;
+    if of == pictures.size {
+        return Ok((pixels, hash));
+    }
+    if !pictures.resize {
+        let [have_rows, have_columns] = of;
+        let why = format!(
+            "it has {have_rows} x {have_columns} pixels (rows x columns), not {rows} x {columns}; `--resize` cuts the middle and takes means"
+        );
+        return Err(Error::malformed(path, why));
+    }
+    let planes = pixels.chunks_exact(of[0] as usize * of[1] as usize);
+    Ok((planes.flat_map(|plane| resized(plane, of, pictures.size)).collect(), hash))
+}
+
+/// The pixels of a PNG or JPEG file as planes of bytes, and their size. Transparency is dropped.
+fn planes(bytes: &[u8], planes: u8) -> Result<(Vec<u8>, Size), String> {
+    let mut reader =
+        ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|why| why.to_string())?;
+    if !matches!(reader.format(), Some(ImageFormat::Png | ImageFormat::Jpeg)) {
+        return Err("it is no PNG and no JPEG file".into());
+    }
+    let mut limits = Limits::default();
+    (limits.max_image_width, limits.max_image_height) = (Some(SIDE_MAX), Some(SIDE_MAX));
+    limits.max_alloc = Some(PIXELS_MAX);
+    reader.limits(limits);
+    let decoded = reader.decode().map_err(|why| format!("it cannot be decoded: {why}"))?;
+    let size = [decoded.height(), decoded.width()];
+    let (channels, pixels) = match decoded {
+        DynamicImage::ImageLuma8(image) => (1, image.into_raw()),
+        DynamicImage::ImageLumaA8(image) => (2, image.into_raw()),
+        DynamicImage::ImageRgb8(image) => (3, image.into_raw()),
+        DynamicImage::ImageRgba8(image) => (4, image.into_raw()),
+        _ => return Err("its pixels have more than 8 bits; convert it to 8 first".into()),
+    };
+    let grey = channels < 3;
+    let plane = |channel: usize| pixels.iter().skip(channel).step_by(channels).copied();
+    let planes = match (planes, grey) {
+        (1, true) => plane(0).collect(),
+        (1, false) => pixels.chunks_exact(channels).map(luma).collect(),
+        (_, true) => (0..3).flat_map(|_| plane(0)).collect(),
+        (_, false) => (0..3).flat_map(plane).collect(),
+    };
+    Ok((planes, size))
+}
+
+/// ITU-R BT.601's luma in 16-bit integers, rounded to nearest: as Pillow's `convert("L")`.
+fn luma(pixel: &[u8]) -> u8 {
+    let [r, g, b] = [0, 1, 2].map(|channel| u32::from(pixel[channel]));
+    ((19595 * r + 38470 * g + 7471 * b + 0x8000) >> 16) as u8
+}

@@ -1,0 +1,202 @@
+//! The command: its files are those of NumPy, whole or not there, and the same on any number of threads.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use image::{GrayImage, Luma, Rgb, RgbImage, Rgba, RgbaImage};
+use serde_json::Value;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+
+fn command(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tiebreak-import")).current_dir(folder).args(arguments).output().unwrap()
+}
+
+/// What the command prints with --json.
+fn made(folder: &Path, arguments: &[&str]) -> Value {
+    let output = command(folder, &[&["--json"], arguments].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The exit code and the error.
+fn error(folder: &Path, arguments: &[&str]) -> (i32, String) {
+    let output = command(folder, &[&["--json"], arguments].concat());
+    let error: Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!(error["exit"], output.status.code().unwrap());
+    (output.status.code().unwrap(), error["error"].as_str().unwrap().to_string())
+}
+
+/// The names in a folder, in order.
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// The header's text and the bytes of the array of a .npy file.
+fn npy(path: &Path) -> (String, Vec<u8>) {
+    let bytes = fs::read(path).unwrap();
+    assert_eq!(bytes[..10], *b"\x93NUMPY\x01\0\x76\0");
+    (String::from_utf8(bytes[10..128].to_vec()).unwrap().trim_end().to_string(), bytes[128..].to_vec())
+}
+
+/// GPT-2's files with the bytes as tokens, two merges and an end of text.
+fn gpt2(folder: &Path) {
+    fs::create_dir(folder).unwrap();
+    let mut tokens: Vec<String> = ByteLevel::alphabet().into_iter().map(String::from).collect();
+    tokens.sort();
+    tokens.extend(["he", "\u{120}he", "<|endoftext|>"].map(String::from));
+    let ids: serde_json::Map<String, Value> = tokens.into_iter().zip((0..).map(Value::from)).collect();
+    fs::write(folder.join("encoder.json"), Value::from(ids).to_string()).unwrap();
+    fs::write(folder.join("vocab.bpe"), "#version: 0.2\nh e\n\u{120} he\n").unwrap();
+}
+
+#[test]
+fn texts_become_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    gpt2(&at("gpt2"));
+    fs::write(at("a.txt"), "he he").unwrap();
+    fs::write(at("b.txt"), "").unwrap();
+    let long = "there he is\n".repeat(100_000);
+    fs::write(at("c.txt"), &long).unwrap();
+    let text = |output: &str, more: &[&str]| {
+        let arguments = ["text", "--tokenizer", "gpt2", "--output", output, "--end-of-text", "<|endoftext|>"];
+        made(folder.path(), &[&arguments, more].concat())
+    };
+    let said = text("ab.npy", &["a.txt", "b.txt"]);
+    let (header, data) = npy(&at("ab.npy"));
+    assert_eq!(header, "{'descr': '<u2', 'fortran_order': False, 'shape': (4,), }");
+    assert_eq!(data, [256u16, 257, 258, 258].map(u16::to_le_bytes).concat());
+    assert_eq!(
+        (&said["tokens"], &said["vocabulary"], &said["dtype"]),
+        (&4.into(), &259.into(), &"u16".into())
+    );
+    let digest = |name: &str| blake3::hash(&fs::read(at(name)).unwrap()).to_hex().to_string();
+    assert_eq!(said["output"]["blake3"], digest("ab.npy"));
+    assert_eq!(said["tokenizer"][0]["blake3"], digest("gpt2/encoder.json"));
+    assert_eq!(
+        said["texts"][1],
+        serde_json::json!({ "name": "b.txt", "bytes": 0, "blake3": digest("b.txt") })
+    );
+    assert_eq!(serde_json::from_slice::<Value>(&fs::read(at("ab.npy.json")).unwrap()).unwrap(), said);
+
+    // Five pieces; each word of the text is a token or several, whatever piece it is in.
+    let one = text("one.npy", &["--threads", "1", "c.txt", "a.txt"]);
+    let three = text("three.npy", &["--threads", "3", "c.txt", "a.txt"]);
+    assert_eq!(one, three);
+    assert!(fs::read(at("one.npy")).unwrap() == fs::read(at("three.npy")).unwrap());
+    assert_eq!(one["tokens"], 100_000 * 9 + 1 + 2 + 1);
+
+    let printed = command(folder.path(), &["text", "--tokenizer", "gpt2", "--output", "d.npy", "a.txt"]);
+    assert!(
+        String::from_utf8(printed.stdout)
+            .unwrap()
+            .contains("kind = \"tokens\"\npath = \"d.npy\"\ndtype = \"u16\"\n")
+    );
+}
+
+#[test]
+fn what_cannot_be_imported_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    gpt2(&at("gpt2"));
+    fs::write(at("text"), "he").unwrap();
+    fs::write(at("bytes"), b"he\xff").unwrap();
+    fs::write(at("there.npy"), "mine").unwrap();
+    fs::write(at("tokenizer.json"), r#"{"model":{"type":"BPE","dropout":0.1,"vocab":{},"merges":[]}}"#)
+        .unwrap();
+    fs::create_dir(at("pictures")).unwrap();
+    let before = names(folder.path());
+    for (arguments, code, why) in [
+        (["gpt2", "out.npy", "bytes"], 4, "byte 2 is not UTF-8"),
+        (["gpt2", "out.npy", "absent"], 3, "absent"),
+        (["gpt2", "there.npy", "text"], 2, "is there already"),
+        (["gpt2", "out.bin", "text"], 2, "ends in .npy"),
+        (["text", "out.npy", "text"], 4, "expected value"),
+        (["tokenizer.json", "out.npy", "text"], 4, "dropout"),
+        (["gpt2", "no/such/out.npy", "text"], 3, "no/such"),
+    ] {
+        let [tokenizer, output, text] = arguments;
+        let (exit, error) =
+            error(folder.path(), &["text", "--tokenizer", tokenizer, "--output", output, text]);
+        assert!(exit == code && error.contains(why), "{exit} {error}");
+    }
+    let pictures = ["pictures", "--size", "2x2", "--output", "out", "pictures"];
+    let (exit, why) = error(folder.path(), &pictures);
+    assert!(exit == 4 && why.contains("each class of pictures has a folder"), "{why}");
+    fs::create_dir_all(at("pictures/cat")).unwrap();
+    fs::write(at("pictures/cat/a.png"), "no picture").unwrap();
+    let (exit, why) = error(folder.path(), &pictures);
+    assert!(exit == 4 && why.contains("a.png") && why.contains("no PNG"), "{why}");
+    assert_eq!(names(folder.path()), before);
+    assert_eq!(fs::read(at("there.npy")).unwrap(), b"mine");
+}
+
+#[test]
+fn pictures_become_arrays() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    ["in/b/sub", "in/a"].iter().for_each(|name| fs::create_dir_all(at(name)).unwrap());
+    let colours = |x: u32, y: u32| [(10 * x + y) as u8, 100 + x as u8, 200 + y as u8];
+    RgbImage::from_fn(3, 2, |x, y| Rgb(colours(x, y))).save(at("in/b/2.PNG")).unwrap();
+    GrayImage::from_fn(3, 2, |x, y| Luma([(x + 3 * y) as u8])).save(at("in/b/10.png")).unwrap();
+    RgbaImage::from_fn(3, 2, |_, _| Rgba([1, 2, 3, 4])).save(at("in/b/sub/1.png")).unwrap();
+    RgbImage::from_fn(6, 4, |x, y| Rgb([(x / 2 + y / 2 * 10) as u8; 3])).save(at("in/a/large.png")).unwrap();
+    fs::write(at("in/b/notes.txt"), "not a picture").unwrap();
+
+    let arguments = ["pictures", "--size", "2x3", "--output"];
+    let (exit, why) = error(folder.path(), &[&arguments[..], &["out", "in"]].concat());
+    assert!(exit == 4 && why.contains("4 x 6 pixels") && why.contains("--resize"), "{why}");
+    assert_eq!(names(folder.path()), ["in"]);
+
+    let said = made(folder.path(), &[&arguments[..], &["out", "--resize", "--threads", "1", "in"]].concat());
+    let again =
+        made(folder.path(), &[&arguments[..], &["again", "--resize", "--threads", "3", "in"]].concat());
+    assert_eq!(said, again);
+    assert_eq!(names(&at("out")), ["import.json", "inputs.npy", "labels.npy", "pictures.txt"]);
+    names(&at("out")).iter().for_each(|name| {
+        assert!(
+            fs::read(at("out").join(name)).unwrap() == fs::read(at("again").join(name)).unwrap(),
+            "{name}"
+        );
+    });
+    let (header, pixels) = npy(&at("out/inputs.npy"));
+    assert_eq!(header, "{'descr': '|u1', 'fortran_order': False, 'shape': (4, 3, 2, 3), }");
+    let grey: Vec<u8> = (0..6).collect();
+    let coloured: Vec<u8> = (0..3).flat_map(|c| (0..6).map(move |i| colours(i % 3, i / 3)[c])).collect();
+    let transparent: Vec<u8> = [[1; 6], [2; 6], [3; 6]].concat();
+    let expected = [[0, 1, 2, 10, 11, 12].repeat(3), grey.repeat(3), coloured, transparent].concat();
+    assert_eq!(pixels, expected);
+    let (header, labels) = npy(&at("out/labels.npy"));
+    assert_eq!(header, "{'descr': '<u4', 'fortran_order': False, 'shape': (4,), }");
+    assert_eq!(labels, [0u32, 1, 1, 1].map(u32::to_le_bytes).concat());
+    let list = fs::read_to_string(at("out/pictures.txt")).unwrap();
+    let listed: Vec<&str> = list.lines().map(|line| line.split_once("  ").unwrap().1).collect();
+    assert_eq!(listed, ["a/large.png", "b/10.png", "b/2.PNG", "b/sub/1.png"]);
+    assert_eq!(said["left_out"], serde_json::json!(["b/notes.txt"]));
+
+    made(
+        folder.path(),
+        &["pictures", "--size", "2x3", "--planes", "1", "--output", "grey", "--resize", "in"],
+    );
+    let (header, pixels) = npy(&at("grey/inputs.npy"));
+    assert!(header.contains("(4, 1, 2, 3)"));
+    assert_eq!((&pixels[6..12], pixels[12 + 4]), (&grey[..], luma(colours(1, 1))));
+}
+
+fn luma([r, g, b]: [u8; 3]) -> u8 {
+    (0.299 * f64::from(r) + 0.587 * f64::from(g) + 0.114 * f64::from(b)).round() as u8
+}
+
+#[test]
+fn the_tokenizers_version_is_said_as_it_is() {
+    let lock = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.lock")).unwrap();
+    let (_, rest) = lock.split_once("name = \"tokenizers\"\nversion = \"").unwrap();
+    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/text.rs")).unwrap();
+    assert!(text.contains(&format!("const TOKENIZERS: &str = \"{}\";", rest.split_once('"').unwrap().0)));
+}
