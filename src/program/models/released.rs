@@ -202,7 +202,7 @@ mod tests {
                 let mut places: Vec<u64> = released.parts().iter().flat_map(Part::places).collect();
                 places.sort_unstable();
                 let written = if released.parts().is_empty() { 0 } else { elements(&released.shape) };
-                assert!(places.into_iter().eq(0..written.into()), "{}", released.name);
+                assert!(places.into_iter().eq(0..u64::from(written)), "{}", released.name);
                 for part in released.parts() {
                     assert!(held.insert(part.tensor.clone(), part.len()).is_none(), "{}", part.tensor);
                     assert!((0..part.len()).map(|element| part.place(element)).eq(part.places()));
@@ -215,7 +215,7 @@ mod tests {
             let running = model.statistics().into_iter().flat_map(|statistic| {
                 statistic.running().map(|name| ("buffer", name, vec![statistic.channels]))
             });
-            assert_eq!(held, parameters.chain(running).map(of).collect());
+            assert_eq!(held, parameters.chain(running).map(of).collect::<BTreeMap<_, _>>());
         }
         assert!(layouts >= 6, "{layouts}");
     }
