@@ -1,10 +1,11 @@
-//! Texts: head notes, keys, jobs, auditors' reports. What parses is the one way to write it.
+//! Texts: head notes, keys, jobs, auditors' reports, configurations of released models. What parses is the one way to write it.
 #![no_main]
 
 use tiebreak::audit::report_file::decode;
 use tiebreak::commit::tree_head::Head;
 use tiebreak::commit::keys::{PrivateKey, PublicKey};
 use tiebreak::job::Job;
+use tiebreak::run::released_config;
 
 libfuzzer_sys::fuzz_target!(|text: &str| {
     if let Ok((head, _)) = Head::from_note(text, None) {
@@ -18,4 +19,9 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
     }
     let _ = Job::parse("job.toml", text);
     let _ = decode(text.as_bytes());
+    if let Ok(model) = released_config::parse(text)
+        && model.error().is_none()
+    {
+        assert!(released_config::parse(&released_config::text(&model)).is_ok());
+    }
 });

@@ -179,12 +179,22 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::program::models::{Gelu, Gpt, Network, small};
+    use crate::program::models::{Model, small};
+
+    fn read(keys: &str) -> Model {
+        serde_json::from_str(&format!("{{{keys}}}")).unwrap()
+    }
 
     #[test]
     fn a_layout_holds_every_element_once() {
+        let image = r#""height":32,"width":32,"planes":2,"classes":3,"norm":"batch""#;
+        let resnet = r#""kind":"resnet","order":"post","stages":[3,4],"blocks":[1,2],"block":"bottleneck""#;
+        let others = [
+            read(&format!("{resnet},{image}")),
+            read(&format!(r#""kind":"vgg11","channels":[1,2,1,2,1,2,1,2],"classifier":3,{image}"#)),
+        ];
         let mut layouts = 0;
-        for model in [small(0), small(1)].concat() {
+        for model in small(0).into_iter().chain(others) {
             let Some(layout) = model.released() else { continue };
             layouts += 1;
             let mut held = BTreeMap::new();
@@ -192,7 +202,7 @@ mod tests {
                 let mut places: Vec<u64> = released.parts().iter().flat_map(Part::places).collect();
                 places.sort_unstable();
                 let written = if released.parts().is_empty() { 0 } else { elements(&released.shape) };
-                assert!(places.into_iter().eq(0..written.into()), "{}", released.name);
+                assert!(places.into_iter().eq(0..u64::from(written)), "{}", released.name);
                 for part in released.parts() {
                     assert!(held.insert(part.tensor.clone(), part.len()).is_none(), "{}", part.tensor);
                     assert!((0..part.len()).map(|element| part.place(element)).eq(part.places()));
@@ -205,30 +215,43 @@ mod tests {
             let running = model.statistics().into_iter().flat_map(|statistic| {
                 statistic.running().map(|name| ("buffer", name, vec![statistic.channels]))
             });
-            assert_eq!(held, parameters.chain(running).map(of).collect());
+            assert_eq!(held, parameters.chain(running).map(of).collect::<BTreeMap<_, _>>());
         }
-        assert!(layouts >= 4);
+        assert!(layouts >= 6, "{layouts}");
     }
 
     #[test]
     fn gpt2_has_the_names_and_shapes_of_transformers() {
-        let gpt2 = Gpt {
-            vocabulary: 50_257,
-            context: 1024,
-            layers: 12,
-            heads: 12,
-            width: 768,
-            gelu: Gelu::Tanh,
-            dropout: 0.1,
-            tied: true,
-            init_std: 0.02,
-            norm_epsilon: 1e-5,
-        };
-        let layout = gpt2.released().unwrap();
-        let ours: BTreeMap<String, Vec<u32>> =
-            layout.into_iter().filter(Released::is_written).map(|r| (r.name, r.shape)).collect();
-        let theirs = include_str!("../../../assets/released/gpt2.json");
-        assert_eq!(ours, serde_json::from_str(theirs).unwrap());
-        assert_eq!(gpt2.parameter_count(), 124_439_808);
+        let keys = r#""kind":"gpt","vocabulary":50257,"context":1024,"layers":12,"heads":12,"width":768"#;
+        let theirs: BTreeMap<String, Vec<u32>> =
+            serde_json::from_str(include_str!("../../../assets/gpt2_table.json")).unwrap();
+        let layout = read(keys).released().unwrap().into_iter().filter(Released::is_written);
+        assert_eq!(layout.map(|r| (r.name, r.shape)).collect::<BTreeMap<_, _>>(), theirs);
+        assert_eq!(read(keys).parameter_count(), 124_439_808);
+    }
+
+    #[test]
+    fn networks_have_the_names_and_shapes_of_torchvision() {
+        let theirs = include_str!("../../../assets/torchvision_tables.json");
+        // Pairs in a list, in the table's order.
+        let theirs: serde_json::Map<String, serde_json::Value> = serde_json::from_str(theirs).unwrap();
+        for (name, keys) in [
+            ("resnet18", r#"STEM,"stages":[64,128,256,512],"blocks":2"#),
+            ("resnet50", r#"STEM,"stages":[64,128,256,512],"blocks":[3,4,6,3],"block":"bottleneck""#),
+            ("vgg11", r#""kind":"vgg11",IMAGE"#),
+            ("vgg11_bn", r#""kind":"vgg11",IMAGE,"norm":"batch""#),
+        ] {
+            let stem = r#""kind":"resnet",IMAGE,"stem":"imagenet","order":"post","norm":"batch""#;
+            let image = r#""height":224,"width":224,"planes":3,"classes":1000"#;
+            let model = read(&keys.replace("STEM", stem).replace("IMAGE", image));
+            let pairs = |key: &str| -> Vec<(String, Vec<u32>)> {
+                serde_json::from_value(theirs[name][key].clone()).unwrap()
+            };
+            let tensors: BTreeMap<_, _> = pairs("parameters").into_iter().chain(pairs("buffers")).collect();
+            let layout = model.released().unwrap().into_iter().filter(|r| !r.parts().is_empty());
+            assert_eq!(layout.map(|r| (r.name, r.shape)).collect::<BTreeMap<_, _>>(), tensors, "{name}");
+            assert_eq!(theirs[name]["count"], model.parameter_count(), "{name}");
+        }
+        assert_eq!(theirs.len(), 4);
     }
 }
