@@ -12,6 +12,7 @@ use tiebreak::engine::{Engine, EngineError, Inputs, Observer};
 use tiebreak::program::graph::{Graph, Node};
 use tiebreak::program::init;
 use tiebreak::program::models::{Gelu, Gpt, Input, Mlp, Model, Norm, Resnet};
+use tiebreak::program::operators::ConvVersion;
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::phase::Phase;
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
@@ -141,6 +142,7 @@ fn nasty_parameters_match_the_reference() {
 
 #[test]
 fn a_residual_network_matches_the_reference() {
+    for convolution in [ConvVersion::V1, ConvVersion::V2] {
     let stages = vec![5, 8];
     let model = Model::Resnet(Resnet {
         height: 9,
@@ -152,9 +154,11 @@ fn a_residual_network_matches_the_reference() {
         norm: Norm::Layer,
         norm_epsilon: 1e-5,
         norm_momentum: 0.1,
+        convolution,
         input: Input::Pixels,
     });
     compare(spec(model, ProductTable::preset()), |_, _| {});
+    }
 }
 
 #[test]

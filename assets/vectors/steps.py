@@ -182,6 +182,7 @@ class Resnet(Images):
     def __init__(self, m):
         self.image, self.planes = (m["height"], m["width"]), m["planes"]
         self.classes, self.stages, self.bytes = m["classes"], m["stages"], m["height"] * m["width"] * m["planes"]
+        self.version = m.get("convolution", 1)
         self.norm, self.epsilon, self.momentum = m.get("norm", "layer"), f32(m.get("norm_epsilon", 1e-5)), f32(m.get("norm_momentum", 0.1))
         self.blocks, inputs = [], m["stages"][0]
         for s, outputs in enumerate(m["stages"]):
@@ -220,13 +221,13 @@ class Resnet(Images):
         byte = lambda b, y, x, c: batch[0][((b * self.planes + c) * height + y) * width + x]
         places = [(b, y, x) for b in range(samples) for y in range(height) for x in range(width)]
         x = Tensor([[div(float(byte(*place, c)), 255.0) for c in range(self.planes)] for place in places])
-        x, image = tape.conv2d(x, next(p), self.image, 3, 1)
+        x, image = tape.conv2d(x, next(p), self.image, 3, 1, self.version)
         for _, _, _, stride, shortcut in self.blocks:
             u = self.normed(tape, x, next(p), next(p))
-            r = tape.conv2d(u, next(p), image, 1, stride)[0] if shortcut else x
-            y, image = tape.conv2d(u, next(p), image, 3, stride)
+            r = tape.conv2d(u, next(p), image, 1, stride, self.version)[0] if shortcut else x
+            y, image = tape.conv2d(u, next(p), image, 3, stride, self.version)
             y = self.normed(tape, y, next(p), next(p))
-            y, image = tape.conv2d(y, next(p), image, 3, 1)
+            y, image = tape.conv2d(y, next(p), image, 3, 1, self.version)
             x = tape.residual(r, y)
         x = self.normed(tape, x, next(p), next(p))
         x = tape.mean_pool(x, image[0] * image[1])
@@ -432,6 +433,15 @@ data = { kind = "idx", images = "none", labels = "none" }
 optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }
 schedule = { peak = 0.05 }
 batch = { micro_batch = 2, micro_batches = 2 }
+""",
+    "resnet, convolutions of version 2, a product of blocks": """steps = 3
+clip_norm = 1.0
+model = { kind = "resnet", height = 5, width = 7, planes = 1, stages = [3, 4], blocks = 1, classes = 3, convolution = 2 }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 5e-4 }
+schedule = { peak = 0.05 }
+batch = { micro_batch = 3, micro_batches = 2 }
+digits = { class = { conv_dw = { digits_a = 3, digits_b = 2, block = 64 } } }
 """,
 }
 

@@ -14,6 +14,7 @@ use crate::program::expr::Body;
 use crate::program::graph::{Graph, Node, TensorId};
 use crate::program::init;
 use crate::program::models::{Gelu, Gpt, Input, Mlp, Model, Norm, Resnet};
+use crate::program::operators::ConvVersion;
 use crate::program::optimizer::Optimizer;
 use crate::program::phase::Phase;
 use crate::program::products::{ProductClass, ProductDigits, ProductTable};
@@ -75,24 +76,27 @@ fn specs() -> Vec<StepSpec> {
         micro_batches: 1,
         products: ProductTable::uniform(1),
     };
-    let stages = vec![4, 6];
-    let resnet = StepSpec {
+    let resnet = |convolution| StepSpec {
         model: Model::Resnet(Resnet {
             height: 5,
             width: 6,
             planes: 3,
-            stages,
+            stages: vec![4, 6],
             blocks: 1,
             classes: 4,
             norm: Norm::Layer,
             norm_epsilon: 1e-5,
             norm_momentum: 0.1,
+            convolution,
             input: Input::Pixels,
         }),
         products: ProductTable::uniform(2),
         ..mlp.clone()
     };
-    vec![gpt(Gelu::Tanh, true, 2), gpt(Gelu::Erf, false, 3), gpt(Gelu::Tanh, true, 4), mlp, resnet]
+    let convolutions = [resnet(ConvVersion::V1), resnet(ConvVersion::V2)];
+    let mut specs = vec![gpt(Gelu::Tanh, true, 2), gpt(Gelu::Erf, false, 3), gpt(Gelu::Tanh, true, 4), mlp];
+    specs.extend(convolutions);
+    specs
 }
 
 /// Runs one step of several small programs, some with subnormal and extreme parameters, and digests every output.

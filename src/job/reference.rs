@@ -250,6 +250,7 @@ const MODEL: &[Key] = &[
     key("model.norm", Choice(&["layer", "batch"]), Optional(r#""layer""#), r#""batch""#, "What is normalised before each ReLU: the channels of each pixel, or each channel over all pixels of a micro-batch, with running averages as buffers.").kind("resnet").rule("with `batch`, a step has at most 2^24 pixels"),
     key("model.norm_epsilon", Type::Number { least: 0.0, above: true, below: None }, Optional("1e-5"), "1e-3", "What a normalisation adds to the variance.").kind("resnet"),
     key("model.norm_momentum", BELOW_ONE, Optional("0.1"), "0.2", "The part by which a step moves the running averages towards its own mean and variance.").kind("resnet").rule("0.1 unless `norm` is `batch`").beside(r#"norm = "batch""#),
+    key("model.convolution", integer(1, 2), Optional("1"), "2", "Version of conv2d: with 2, every pixel is quantised once, by a scale for each sample (for each channel in a kernel's gradient); with 1, once for each patch that has it, by the patch's scale.").kind("resnet"),
 ];
 
 const INIT: &[Key] = &[

@@ -4,7 +4,7 @@
 use super::builder::Builder;
 use super::expr::{Body, BodyWriter, Reg};
 use super::graph::{Primitive, TensorId};
-use super::operators::{self, Dropout, LinearClasses, Moments};
+use super::operators::{self, ConvVersion, Dropout, LinearClasses, Moments};
 use super::optimizer::{self, Optimizer, Rates, Trained};
 use crate::arith::DType;
 
@@ -152,7 +152,14 @@ pub const OPERATORS: &[Operator] = &[
         "x convolved with kernels, digitised (--stride, --padding)",
         &[input("x", "B H W C"), input("weight", "M R S C")],
         gradient,
-        |b, i, a| out(operators::conv2d(b, i[0], i[1], a.stride, a.padding)?)
+        |b, i, a| out(operators::conv2d(b, i[0], i[1], ConvVersion::V1, a.stride, a.padding)?)
+    ),
+    operator!(
+        "conv2d_v2",
+        "conv2d with a scale for each sample (--stride, --padding)",
+        &[input("x", "B H W C"), input("weight", "M R S C")],
+        gradient,
+        |b, i, a| out(operators::conv2d(b, i[0], i[1], ConvVersion::V2, a.stride, a.padding)?)
     ),
     operator!("mean_pool", "mean over the pixels", &[input("x", "B H W C")], gradient, |b, i, _| out(
         operators::mean_pool(b, i[0])

@@ -12,6 +12,7 @@ use super::expr::{Body, Instr, Reg};
 use super::graph::{Graph, Primitive, View};
 use super::logged::ROUND_TO_GRID;
 use super::models::{Gelu, Gpt, Input, Mlp, Model, Norm, Resnet};
+use super::operators::ConvVersion;
 use super::optimizer::Optimizer;
 use super::products::{ProductClass, ProductTable};
 use super::step::{Program, StepSpec};
@@ -42,9 +43,10 @@ pub fn error(body: &Body) -> Option<String> {
 }
 
 /// The names of the other primitives.
-const PRIMITIVES: [&str; 11] = [
+const PRIMITIVES: [&str; 12] = [
     "gather.v1",
     "patches.v1",
+    "digit_patches.v1",
     "row_max.v1",
     "tree_sum.v1",
     "segment_sum.v1",
@@ -187,6 +189,7 @@ fn specs(second: u32, decay: bool) -> Vec<StepSpec> {
             norm,
             norm_epsilon: 1e-5 + tenth,
             norm_momentum: if norm == Norm::Batch { 0.23 + tenth } else { 0.1 },
+            convolution: if norm == Norm::Batch { ConvVersion::V2 } else { ConvVersion::V1 },
             input: Input::Pixels,
         })
     };

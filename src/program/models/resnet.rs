@@ -9,7 +9,7 @@ use crate::program::builder::Builder;
 use crate::program::expr::Body;
 use crate::program::graph::{TensorId, View};
 use crate::program::operators::{
-    LinearClasses, Moments, batch_norm, conv2d, cross_entropy, layer_norm, linear, mean_pool, relu, residual,
+    ConvVersion, LinearClasses, Moments, batch_norm, conv2d, cross_entropy, layer_norm, linear, mean_pool, relu, residual,
 };
 
 /// What is normalised before each ReLU.
@@ -59,6 +59,9 @@ pub struct Resnet {
     /// The part by which a step moves the running averages of a batch normalisation.
     #[serde(default = "default_momentum")]
     pub norm_momentum: f32,
+    /// Which scales the patches of convolutions have.
+    #[serde(default)]
+    pub convolution: ConvVersion,
     /// What the pixels are.
     #[serde(skip)]
     pub input: Input,
@@ -127,6 +130,7 @@ struct Taken<'a> {
     parameters: std::slice::Iter<'a, TensorId>,
     norm: Norm,
     epsilon: f32,
+    convolution: ConvVersion,
     moments: Vec<Moments>,
 }
 
@@ -152,7 +156,8 @@ impl Taken<'_> {
 
     fn conv(&mut self, b: &mut Builder, label: &str, x: TensorId, convolution: Convolution) -> TensorId {
         let weight = self.next();
-        let y = b.scoped(label, |b| conv2d(b, x, weight, convolution.stride, convolution.padding()));
+        let (version, stride, padding) = (self.convolution, convolution.stride, convolution.padding());
+        let y = b.scoped(label, |b| conv2d(b, x, weight, version, stride, padding));
         y.expect("padding lets the kernel fit")
     }
 }
@@ -285,8 +290,8 @@ impl Resnet {
             Input::Pixels => super::pixel_body(),
             Input::Values => Body::new("value.v1", |w| w.input(0)),
         };
-        let (norm, epsilon) = (self.norm, self.norm_epsilon);
-        let mut taken = Taken { parameters: parameters.iter(), norm, epsilon, moments: Vec::new() };
+        let (norm, epsilon, convolution) = (self.norm, self.norm_epsilon, self.convolution);
+        let mut taken = Taken { parameters: parameters.iter(), norm, epsilon, convolution, moments: Vec::new() };
         let mut x = b.scoped("pixels", |b| {
             // Files hold one plane after another; convolutions take a pixel's channels together.
             let (dims, plane) = ([samples, self.height, self.width, self.planes], self.height * self.width);
