@@ -13,7 +13,7 @@ use tiebreak::program::element::unravel;
 use tiebreak::program::expr::{Body, Instr};
 use tiebreak::program::graph::{Graph, Node, Primitive, TensorId, View};
 use tiebreak::program::im2col::ConvGeometry;
-use tiebreak::program::models::{Gelu, Gpt, Input, Mlp, Model, Norm, Resnet};
+use tiebreak::program::models::{Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem};
 use tiebreak::program::operators::ConvVersion;
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::ProductTable;
@@ -222,6 +222,7 @@ fn noise(seed: u32, i: usize) -> f64 {
 
 fn check(model: Model) {
     let spec = StepSpec {
+        loss: Default::default(),
         model,
         optimizer: Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 },
         clip_norm: None,
@@ -287,6 +288,7 @@ fn gpt(gelu: Gelu, tied: bool, dropout: f32) -> Model {
         dropout,
         tied,
         init_std: 0.02,
+        norm_epsilon: 1e-5,
     })
 }
 
@@ -313,7 +315,10 @@ fn residual_network_with_either_normalisation() {
             width: 4,
             planes: 2,
             stages: vec![3, 4],
-            blocks: 2,
+            blocks: Blocks::Same(2),
+            block: Block::Basic,
+            order: Order::Pre,
+            stem: Stem::Cifar,
             classes: 7,
             norm,
             norm_epsilon: 1e-5,
@@ -333,7 +338,10 @@ fn values_in_place_of_pixels() {
         width: 4,
         planes: 2,
         stages: vec![3],
-        blocks: 1,
+        blocks: Blocks::Same(1),
+        block: Block::Basic,
+        order: Order::Pre,
+        stem: Stem::Cifar,
         classes: 7,
         norm: Norm::Layer,
         norm_epsilon: 1e-5,

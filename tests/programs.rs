@@ -13,7 +13,9 @@ use tiebreak::program::expr::{Instr, Reg};
 use tiebreak::program::graph::{Primitive, TensorId, TensorType};
 use tiebreak::program::im2col::DigitPatches;
 use tiebreak::program::init;
-use tiebreak::program::models::{Gelu, Gpt, Init, Input, Mlp, Model, Norm, Resnet};
+use tiebreak::program::models::{
+    Block, Blocks, Gelu, Gpt, Init, Input, Mlp, Model, Norm, Order, Resnet, Stem,
+};
 use tiebreak::program::operators::ConvVersion;
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
@@ -32,6 +34,7 @@ fn gpt(dropout: f32, tied: bool) -> Model {
         dropout,
         tied,
         init_std: 0.02,
+        norm_epsilon: 1e-5,
     })
 }
 
@@ -45,7 +48,10 @@ fn resnet(norm: Norm) -> Model {
         width: 5,
         planes: 3,
         stages: vec![4, 6],
-        blocks: 2,
+        blocks: Blocks::Same(2),
+        block: Block::Basic,
+        order: Order::Pre,
+        stem: Stem::Cifar,
         classes: 3,
         norm,
         norm_epsilon: 1e-5,
@@ -71,7 +77,15 @@ fn logged(bits: u8) -> ProductTable {
 }
 
 fn spec(model: Model, optimizer: Optimizer, products: ProductTable) -> StepSpec {
-    StepSpec { model, optimizer, clip_norm: Some(1.0), micro_batch: 2, micro_batches: 3, products }
+    StepSpec {
+        loss: Default::default(),
+        model,
+        optimizer,
+        clip_norm: Some(1.0),
+        micro_batch: 2,
+        micro_batches: 3,
+        products,
+    }
 }
 
 /// Every model kind, optimizer and profile.

@@ -7,6 +7,7 @@ tensor of the state, and for the first step that of every gradient. Writes steps
     python3 assets/vectors/steps.py
 """
 
+import fnmatch
 import hashlib
 import json
 import math
@@ -65,14 +66,26 @@ def cosine(n, span):
     return sign * s
 
 
+def power(base, n):
+    product = 1.0
+    while n:
+        product, base, n = product * base if n % 2 else product, base * base, n // 2
+    return product
+
+
 def learning_rate(schedule, t, steps):
     peak, warmup = f32(schedule["peak"]), schedule.get("warmup", 0)
     if t <= warmup:
         return f32(peak * t / warmup)
-    if "floor" not in schedule:
+    kind = schedule.get("kind", "cosine" if "floor" in schedule else "constant")
+    if kind == "constant":
         return peak
-    floor, span = f32(schedule["floor"]), steps - warmup
-    return f32(floor + (peak - floor) * (0.5 * (1.0 + cosine(t - warmup, span))))
+    if kind == "step":
+        milestones = schedule.get("milestones") or range(schedule["every"], t, schedule["every"])
+        return f32(peak * power(f32(schedule["gamma"]), sum(m < t for m in milestones)))
+    floor, span = f32(schedule.get("floor", 0.0)), steps - warmup
+    shape = (span - (t - warmup)) / span if kind == "linear" else 0.5 * (1.0 + cosine(t - warmup, span))
+    return f32(floor + (peak - floor) * shape)
 
 
 def correction(beta, t):
@@ -314,12 +327,22 @@ class Sgd:
 OPTIMIZERS = {"adamw": Adamw, "sgd": Sgd}
 
 
-def updated(optimizer, parameter, tensors, gradient, factor, lr):
+def group_of(job, parameter):
+    """The first group that names a parameter."""
+    groups = job["optimizer"].get("group", [])
+    return next((g for g in groups if any(fnmatch.fnmatchcase(parameter.name, n) for n in g["parameters"])), {})
+
+
+def updated(optimizer, job, parameter, tensors, gradient, factor, lr):
     """The new rows of a parameter and its slots."""
-    decay = optimizer.decay if parameter.decay else 0.0
+    group, coupled = group_of(job, parameter), job["optimizer"].get("decay") == "coupled"
+    decay = f32(group["weight_decay"]) if "weight_decay" in group else optimizer.decay if parameter.decay else 0.0
+    lr = mul(lr, f32(group.get("rate_factor", 1.0)))
+    pull = lambda g, p: add(g, mul(decay, p)) if coupled and decay else g
+    decoupled = 0.0 if coupled else decay
     rows = [[] for _ in tensors]
     for row, values in zip(zip(*tensors), gradient):
-        news = [optimizer.update(p, slots, mul(g, factor), lr, decay) for (p, *slots), g in zip(zip(*row), values)]
+        news = [optimizer.update(p, slots, pull(mul(g, factor), p), lr, decoupled) for (p, *slots), g in zip(zip(*row), values)]
         rows[0].append([p for p, _ in news])
         for i in range(len(tensors) - 1):
             rows[1 + i].append([slots[i] for _, slots in news])
@@ -369,7 +392,7 @@ def train(text, key, rng):
         size, factor_of_clip = clip(gradients, f32(job.get("clip_norm", math.inf)))
         lr = learning_rate(job["schedule"], t, job["steps"])
         rule = optimizer(job["optimizer"], t)
-        state = [updated(rule, p, tensors, g, factor_of_clip, lr) for p, tensors, g in zip(table, state, gradients)]
+        state = [updated(rule, job, p, tensors, g, factor_of_clip, lr) for p, tensors, g in zip(table, state, gradients)]
         buffers = moved(model, buffers, moments) if averages else []
         names = ["param", *optimizer.slots]
         hashes = {f"{name}/{p.name}": sha256(tensors[i]) for i, name in enumerate(names) for p, tensors in zip(table, state)}
@@ -443,10 +466,36 @@ schedule = { peak = 0.05 }
 batch = { micro_batch = 3, micro_batches = 2 }
 digits = { class = { conv_dw = { digits_a = 3, digits_b = 2, block = 64 } } }
 """,
+    "mlp, Adam with coupled decay, groups, a line": """steps = 4
+clip_norm = 0.5
+model = { kind = "mlp", inputs = 6, hidden = [5, 4], classes = 3 }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1, decay = "coupled", group = [
+    { parameters = ["layer1.weight"], weight_decay = 0.0, rate_factor = 0.5 },
+    { parameters = ["layer1.*", "layer2.bias"], weight_decay = 0.3 } ] }
+schedule = { peak = 0.05, warmup = 1, kind = "linear" }
+batch = { micro_batch = 2 }
+""",
+    "mlp, SGD with coupled decay, steps": """steps = 3
+model = { kind = "mlp", inputs = 6, hidden = [5], classes = 3 }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.1, decay = "coupled" }
+schedule = { peak = 0.05, kind = "step", every = 2, gamma = 0.1 }
+batch = { micro_batch = 2, micro_batches = 2 }
+""",
+    "mlp, SGD, groups with decoupled decay, milestones": """steps = 3
+model = { kind = "mlp", inputs = 6, hidden = [5], classes = 3 }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.1, group = [{ parameters = ["*.bias"], weight_decay = 0.2, rate_factor = 2 }] }
+schedule = { peak = 0.05, kind = "step", milestones = [1, 2], gamma = 0.3 }
+batch = { micro_batch = 2 }
+""",
 }
 
 
-SCHEDULES = ["peak = 1e-3\nwarmup = 10\nfloor = 1e-4", "peak = 3e-3\nwarmup = 7", "peak = 0.1\nfloor = 0.0", "peak = 1\nwarmup = 200\nfloor = 0.3"]
+SCHEDULES = ["peak = 1e-3\nwarmup = 10\nfloor = 1e-4", "peak = 3e-3\nwarmup = 7", "peak = 0.1\nfloor = 0.0", "peak = 1\nwarmup = 200\nfloor = 0.3",
+             "peak = 3e-3\nwarmup = 7\nkind = \"linear\"", "peak = 0.1\nkind = \"linear\"\nfloor = 1e-3", "peak = 0.1\nwarmup = 4\nkind = \"cosine\"",
+             "peak = 0.1\nkind = \"step\"\nevery = 3\ngamma = 0.7", "peak = 0.1\nwarmup = 5\nkind = \"step\"\nmilestones = [5, 8, 50]\ngamma = 0.1"]
 # The last one rounds to another number if it is not rounded to binary64 first.
 DECIMALS = ["0.1", "1e-8", "3", "1e-45", "1e-46", "3.4028235e38", "1.00000017881393432617187499"]
 

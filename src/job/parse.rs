@@ -6,11 +6,11 @@ use super::check::{Wrong, check};
 use super::data::layout;
 use super::sizes;
 use super::spec::{
-    BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, Granularity, InitSpec, Job,
-    Labelled, ModelJob, ProgramSource,
+    BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, EvaluationSpec, Granularity,
+    InitSpec, Job, Labelled, ModelJob, OptimizerSpec, ProgramSource, WeightNames,
 };
 use crate::program::models::{BatchTensor, Model};
-use crate::program::optimizer::Optimizer;
+use crate::program::operators::LossRule;
 use crate::program::schedule::Schedule;
 use crate::rounding::thresholds::Rounding;
 
@@ -48,10 +48,11 @@ pub struct JobText {
     program: Option<String>,
     model: Option<Model>,
     data: DataSpec,
-    optimizer: Option<Optimizer>,
+    optimizer: Option<OptimizerSpec>,
     schedule: Schedule,
     batch: Option<BatchSpec>,
     clip_norm: Option<f32>,
+    loss: Option<LossRule>,
     digits: Option<DigitsSpec>,
     frozen: Option<Vec<String>>,
     rounding: Option<Rounding>,
@@ -59,6 +60,7 @@ pub struct JobText {
     commit: CommitSpec,
     #[serde(default)]
     checkpoint: CheckpointSpec,
+    evaluation: Option<EvaluationSpec>,
 }
 
 impl JobText {
@@ -82,12 +84,14 @@ impl JobText {
                 optimizer: self.optimizer.ok_or_else(|| missing("optimizer"))?,
                 batch: self.batch.ok_or_else(|| missing("batch"))?,
                 clip_norm: self.clip_norm,
+                loss: self.loss.unwrap_or_default(),
                 products: digits.products(self.rounding.as_ref()),
                 frozen: self.frozen.unwrap_or_default(),
             }))
         };
-        let JobText { steps, seed, init, data, schedule, rounding, commit, checkpoint, .. } = self;
-        Ok(Job { steps, seed, init, source, data, schedule, rounding, commit, checkpoint })
+        let JobText { steps, seed, init, data, schedule, rounding, commit, checkpoint, evaluation, .. } =
+            self;
+        Ok(Job { steps, seed, init, source, data, schedule, rounding, commit, checkpoint, evaluation })
     }
 }
 
@@ -133,9 +137,16 @@ fn error(job: &Job) -> Found {
     if let Some((key, why)) = job.init.error() {
         return found(&format!("init.{key}"), why);
     }
+    let files = job.evaluation.as_ref().and_then(|evaluation| evaluation.files.as_ref());
+    if let Some(why) = files.and_then(|files| job.data.files.with_paths(files).err()) {
+        return found("evaluation.files", why);
+    }
     match &job.source {
         ProgramSource::Model(model) => model_error(job, model),
         ProgramSource::File(path) if path.is_empty() => found("program", "a file's path is wanted"),
+        ProgramSource::File(_) if job.init.names != WeightNames::Program => {
+            found("init.names", "a program file has its own names only: leave the key out")
+        }
         ProgramSource::File(_) => None,
     }
 }
@@ -150,7 +161,20 @@ fn model_error(job: &Job, model: &ModelJob) -> Found {
     if let Some((key, why)) = wrong {
         return found(&format!("batch.{key}"), why);
     }
-    sizes::error(job, model).or_else(|| found("frozen", model.frozen_names().err()?))
+    let labels = model.model.batch(1).into_iter().find(|tensor| tensor.name == "labels");
+    let classes = labels.map_or(0, |labels| labels.below);
+    if let Some(ignored) = model.loss.ignore.filter(|label| *label >= classes) {
+        let why = format!("must be a label of the model, which are below {classes}, is {ignored}");
+        return found("loss.ignore", why);
+    }
+    let unnamed = || {
+        let named = job.init.names == WeightNames::Program || model.model.released().is_some();
+        let why =
+            "this model is in neither transformers nor torchvision: write \"program\", or leave the key out";
+        if named { None } else { found("init.names", why) }
+    };
+    let untreated = || model.treatments().err().map(|(key, why)| (key.to_string(), why));
+    sizes::error(job, model).or_else(untreated).or_else(unnamed)
 }
 
 /// Of data files: whether they fit the batch tensors of one sample, and are named as their kind wants. Nothing is opened.

@@ -36,6 +36,11 @@ impl Column {
     pub fn bytes(&self, index: u64) -> (u64, usize) {
         (self.first + index * self.stride, (self.elements * self.element.size()) as usize)
     }
+
+    /// How many samples on the next one is that shares no element with a sample.
+    fn apart(&self) -> u64 {
+        (self.elements * self.element.size()).div_ceil(self.stride.max(1)).max(1)
+    }
 }
 
 /// Samples that lie evenly.
@@ -120,6 +125,24 @@ impl Layout {
             )),
             _ => Ok(layout),
         }
+    }
+
+    /// How many samples lie apart: of overlapping windows every first one that shares no token with the one before.
+    pub fn samples_in_order(&self) -> u64 {
+        self.parts.iter().map(|(_, part)| part.samples.div_ceil(part.columns[0].apart())).sum()
+    }
+
+    /// The number of the sample at a place of those that lie apart, in file order. `place` is below their number.
+    pub fn in_order(&self, mut place: u64) -> u64 {
+        for (before, part) in &self.parts {
+            let (apart, samples) = (part.columns[0].apart(), part.samples);
+            let count = samples.div_ceil(apart);
+            if place < count {
+                return before + place * apart;
+            }
+            place -= count;
+        }
+        panic!("an evaluation has no such place");
     }
 
     /// The part of a sample, and the sample's place there. `number` is below the number of samples.

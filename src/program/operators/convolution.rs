@@ -59,7 +59,7 @@ fn patches(
 }
 
 /// The most elements of a matrix of patches.
-const PATCHES_MAX: u64 = 1 << 31;
+pub(super) const PATCHES_MAX: u64 = 1 << 31;
 
 /// x [B, H, W, C], weight [M, R, S, C] -> [B, P, Q, M], with `padding` zeros around each image.
 ///

@@ -23,7 +23,8 @@ impl From<View> for ProductOperand {
 /// The matrix of patches of f32 images, a row a patch.
 pub(super) fn im2col(b: &mut Builder, input: TensorId, geometry: ConvGeometry) -> TensorId {
     let [samples, _, _, channels] = b.shape(input)[..] else { panic!("patches are of [B, H, W, C]") };
-    b.node(Primitive::Im2col { input, geometry }, DType::F32, &geometry.shape(samples, channels))
+    let dtype = b.tensor(input).dtype;
+    b.node(Primitive::Im2col { input, geometry }, dtype, &geometry.shape(samples, channels))
 }
 
 impl Builder {
