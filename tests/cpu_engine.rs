@@ -152,24 +152,24 @@ fn nasty_parameters_match_the_reference() {
 #[test]
 fn a_residual_network_matches_the_reference() {
     for convolution in [ConvVersion::V1, ConvVersion::V2] {
-    let stages = vec![5, 8];
-    let model = Model::Resnet(Resnet {
-        height: 9,
-        width: 6,
-        planes: 3,
-        stages,
-        blocks: Blocks::Same(2),
-        block: Block::Basic,
-        order: Order::Pre,
-        stem: Stem::Cifar,
-        classes: 10,
-        norm: Norm::Layer,
-        norm_epsilon: 1e-5,
-        norm_momentum: 0.1,
-        convolution,
-        input: Input::Pixels,
-    });
-    compare(spec(model, ProductTable::preset()), |_, _| {});
+        let stages = vec![5, 8];
+        let model = Model::Resnet(Resnet {
+            height: 9,
+            width: 6,
+            planes: 3,
+            stages,
+            blocks: Blocks::Same(2),
+            block: Block::Basic,
+            order: Order::Pre,
+            stem: Stem::Cifar,
+            classes: 10,
+            norm: Norm::Layer,
+            norm_epsilon: 1e-5,
+            norm_momentum: 0.1,
+            convolution,
+            input: Input::Pixels,
+        });
+        compare(spec(model, ProductTable::preset()), |_, _| {});
     }
 }
 

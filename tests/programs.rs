@@ -333,7 +333,9 @@ fn convolutions_groupings_and_logged_products_are_checked() {
     }
     let copies = |p: &Primitive| matches!(p, Primitive::Map { body, inputs, .. } if body.name == "copy.v1" && inputs[0].strides == [0, 1, 0, 0]);
     let mut program = digits.clone();
-    let Primitive::Map { inputs, .. } = first(&mut program, copies) else { unreachable!("scales are copied") };
+    let Primitive::Map { inputs, .. } = first(&mut program, copies) else {
+        unreachable!("scales are copied")
+    };
     inputs[0].strides = [0; 4];
     refused(&program, "is not quantised with these absmaxes and this block");
     let mut program = Program::new(spec(gpt(0.0, true), sgd(0.0), ProductTable::preset()));

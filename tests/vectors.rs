@@ -107,7 +107,11 @@ fn convolutions() {
         let inputs = inputs.map(|words| bytes_from_words(DType::F32, &words));
         let wanted: Vec<Vec<u8>> =
             wanted.iter().map(|(_, words)| bytes_from_words(DType::F32, words)).collect();
-        assert_eq!(outputs_of(&mut Reference, &graph, &inputs).unwrap(), wanted, "reference, {version:?}, {x:?}");
+        assert_eq!(
+            outputs_of(&mut Reference, &graph, &inputs).unwrap(),
+            wanted,
+            "reference, {version:?}, {x:?}"
+        );
         let cpu = outputs_of(&mut Cpu::new(2).unwrap(), &graph, &inputs).unwrap();
         assert_eq!(cpu, wanted, "CPU, {version:?}, {x:?}");
     }

@@ -457,15 +457,6 @@ optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_
 schedule = { peak = 0.05 }
 batch = { micro_batch = 2, micro_batches = 2 }
 """,
-    "resnet, convolutions of version 2, a product of blocks": """steps = 3
-clip_norm = 1.0
-model = { kind = "resnet", height = 5, width = 7, planes = 1, stages = [3, 4], blocks = 1, classes = 3, convolution = 2 }
-data = { kind = "idx", images = "none", labels = "none" }
-optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 5e-4 }
-schedule = { peak = 0.05 }
-batch = { micro_batch = 3, micro_batches = 2 }
-digits = { class = { conv_dw = { digits_a = 3, digits_b = 2, block = 64 } } }
-""",
     "mlp, Adam with coupled decay, groups, a line": """steps = 4
 clip_norm = 0.5
 model = { kind = "mlp", inputs = 6, hidden = [5, 4], classes = 3 }
@@ -489,6 +480,15 @@ data = { kind = "idx", images = "none", labels = "none" }
 optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.1, group = [{ parameters = ["*.bias"], weight_decay = 0.2, rate_factor = 2 }] }
 schedule = { peak = 0.05, kind = "step", milestones = [1, 2], gamma = 0.3 }
 batch = { micro_batch = 2 }
+""",
+    "resnet, convolutions of version 2, a product of blocks": """steps = 3
+clip_norm = 1.0
+model = { kind = "resnet", height = 5, width = 7, planes = 1, stages = [3, 4], blocks = 1, classes = 3, convolution = 2 }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 5e-4 }
+schedule = { peak = 0.05 }
+batch = { micro_batch = 3, micro_batches = 2 }
+digits = { class = { conv_dw = { digits_a = 3, digits_b = 2, block = 64 } } }
 """,
 }
 

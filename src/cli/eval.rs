@@ -194,7 +194,7 @@ fn of_weights(args: &Args, job: &Path) -> Result<Subject, Failure> {
     let job = read_job(job)?.1;
     let of_model = job.model().ok_or_else(only_models)?.clone();
     let program = read_program(&files, &job)?.0;
-    let mut model = initial::from_weights(std::slice::from_ref(&args.of), &program)?;
+    let mut model = initial::from_weights(std::slice::from_ref(&args.of), &job, &program)?;
     model.truncate(program.released());
     let data = match args.data.is_empty() {
         false => named_data(args, &job, &program)?,

@@ -231,8 +231,7 @@ impl Decoder<'_> {
             }
             12 => {
                 let (input, image) = (self.id()?, self.words()?);
-                let patches =
-                    DigitPatches { image, geometry: self.geometry()?, by_channel: self.flag()? };
+                let patches = DigitPatches { image, geometry: self.geometry()?, by_channel: self.flag()? };
                 Primitive::DigitPatches { input, patches }
             }
             kind => return wrong(format!("{kind} is no kind of node")),

@@ -1,8 +1,6 @@
 //! Which absmaxes belong to which integers: what section 9 of `docs/ARITHMETIC.md` demands of kinds 8 and 9.
 
-use super::graph::{
-    Graph, Node, Primitive, TensorId, TensorType, View, block_count, leaf_block, row_major,
-};
+use super::graph::{Graph, Node, Primitive, TensorId, TensorType, View, block_count, leaf_block, row_major};
 use crate::arith::DType;
 
 /// Whether a tensor holds the absmaxes of a view's scale groups, by way of those of shorter groups if they are long. `maker`: the

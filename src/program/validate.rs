@@ -493,9 +493,13 @@ impl<'a> Checker<'a> {
         self.is(output, DType::F32)?;
         for (operand, absmaxes) in operands.into_iter().zip(absmaxes) {
             let block_is_known = block == 0 || (block >= 64 && block.is_power_of_two());
-            ensure(block_is_known && scale_groups::are_of_operand(self.graph, operand, block, absmaxes, &|id| self.maker(id)), || {
-                format!("tensor {} is not quantised with these absmaxes and this block", operand.0)
-            })?;
+            ensure(
+                block_is_known
+                    && scale_groups::are_of_operand(self.graph, operand, block, absmaxes, &|id| {
+                        self.maker(id)
+                    }),
+                || format!("tensor {} is not quantised with these absmaxes and this block", operand.0),
+            )?;
         }
         let [a, b] = operands.map(|id| &self.ty(id).shape);
         ensure(a[0] == b[0] && a[2] == b[2], || format!("operands of {a:?} and {b:?} have no product"))?;

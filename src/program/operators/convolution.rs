@@ -102,7 +102,8 @@ pub fn conv2d(
         let kernels = rows(turned, channels, k_back);
         let dx = b.product(ProductClass::ConvDx, taken_back, kernels, &[samples, height, width, channels]);
         let of_x = patches(b, version, x, geometry, true);
-        let dw = b.product(ProductClass::ConvDw, columns(dy, count, outputs), of_x, &[outputs, r, s, channels]);
+        let dw =
+            b.product(ProductClass::ConvDw, columns(dy, count, outputs), of_x, &[outputs, r, s, channels]);
         vec![(x, dx), (weight, dw)]
     });
     Ok(y)

@@ -33,7 +33,9 @@ impl Builder {
         match operand {
             ProductOperand::View(view) => view.dims,
             ProductOperand::Patches(input, patches) => {
-                let [samples, _, _, channels] = self.shape(*input)[..] else { panic!("images are [B, H, W, C]") };
+                let [samples, _, _, channels] = self.shape(*input)[..] else {
+                    panic!("images are [B, H, W, C]")
+                };
                 let [rows, k] = patches.shape([samples, channels]);
                 [1, 1, rows, k]
             }
@@ -53,7 +55,12 @@ impl Builder {
     }
 
     /// The integers of a side and their absmaxes.
-    pub(super) fn digitised(&mut self, operand: ProductOperand, digits: u8, block: u32) -> (TensorId, TensorId) {
+    pub(super) fn digitised(
+        &mut self,
+        operand: ProductOperand,
+        digits: u8,
+        block: u32,
+    ) -> (TensorId, TensorId) {
         let [_, _, m, k] = self.operand_dims(&operand);
         let (input, patches) = match operand {
             ProductOperand::View(view) => return self.quantise(view, digits, block),

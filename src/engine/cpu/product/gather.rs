@@ -26,7 +26,8 @@ impl Gather {
     pub fn new(patches: DigitPatches, [samples, channels]: [u32; 2]) -> Gather {
         let DigitPatches { image, geometry, by_channel } = patches;
         let source = |d: usize| {
-            let places = (0..geometry.size[d]).flat_map(|at| (0..geometry.kernel[d]).map(move |tap| (at, tap)));
+            let places =
+                (0..geometry.size[d]).flat_map(|at| (0..geometry.kernel[d]).map(move |tap| (at, tap)));
             let of = |(at, tap)| geometry.source(at, tap, image[d]).map_or(OUTSIDE, |place| place as usize);
             places.map(of).collect::<Vec<_>>()
         };

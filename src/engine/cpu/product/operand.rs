@@ -195,9 +195,20 @@ impl Operand {
         let images = patches.images(self.rows as u32, self.k as u32).expect("rows are whole images");
         let [rows, k] = patches.shape(images).map(|n| n as usize);
         let (q, gather) = (self.q.clone(), Gather::new(patches, images));
-        let halves = (self.digits <= 2).then(|| Arc::new(gather.images(&q).par_iter().map(|&q| q as i16).collect()));
+        let halves =
+            (self.digits <= 2).then(|| Arc::new(gather.images(&q).par_iter().map(|&q| q as i16).collect()));
         let gather = Some(Arc::new(gather));
-        Operand { digits: self.digits, batch: 1, rows, k, block: 0, q, absmaxes: vec![0; rows], gather, halves }
+        Operand {
+            digits: self.digits,
+            batch: 1,
+            rows,
+            k,
+            block: 0,
+            q,
+            absmaxes: vec![0; rows],
+            gather,
+            halves,
+        }
     }
 
     /// The same integers in scale groups of `block` with these absmaxes.
@@ -205,7 +216,11 @@ impl Operand {
     /// # Panics
     /// If these are not `[batch, rows, blocks]`.
     pub fn with_absmaxes(&self, absmaxes: &[u32], block: usize) -> Operand {
-        assert_eq!(absmaxes.len(), self.batch * self.rows * blocks(self.k, block), "absmaxes are [batch, rows, blocks]");
+        assert_eq!(
+            absmaxes.len(),
+            self.batch * self.rows * blocks(self.k, block),
+            "absmaxes are [batch, rows, blocks]"
+        );
         let (q, absmaxes) = (self.q.clone(), absmaxes.to_vec());
         let (gather, halves) = (self.gather.clone(), self.halves.clone());
         Operand { q, absmaxes, block, gather, halves, ..*self }
@@ -286,13 +301,14 @@ impl Operand {
         self.halves.is_some()
     }
 
-    /// Writes the integers `k` of row `row` as 16-bit ones, if they are gathered and fit; says whether it did.
-    pub(super) fn halves(&self, row: usize, k: Range<usize>, to: &mut [i16]) -> bool {
-        let (Some(gather), Some(halves)) = (&self.gather, &self.halves) else { return false };
+    /// Writes the integers `k` of row `row`, which are gathered, as 16-bit ones.
+    pub(super) fn halves(&self, row: usize, k: Range<usize>, to: &mut [i16]) {
+        let (Some(gather), Some(halves)) = (&self.gather, &self.halves) else {
+            unreachable!("it has halves")
+        };
         let (of_row, after) = to.split_at_mut(k.len());
         gather.row(halves, row, k.start, of_row);
         after.fill(0);
-        true
     }
 
     pub(super) fn absmax(&self, batch: usize, row: usize, block: usize) -> u32 {

@@ -193,18 +193,40 @@ fn pack(
     let halves = [Piece::Low(cut), Piece::High(cut)];
     let pieces = if pieces == 1 { &[Piece::Whole][..] } else { &halves };
     let words = k.len().div_ceil(2);
+    if pieces.len() == 1 && operand.has_halves() {
+        return pack_halves(operand, of, k, rows, to);
+    }
     let mut planes = vec![0; pieces.len() * words];
     let mut scratch = Vec::new();
     for (row, of) in of.enumerate() {
-        if pieces.len() == 1 && operand.halves(of, k.clone(), bytemuck::cast_slice_mut(&mut planes)) {
-            interleave(&planes, words, rows, row, to);
-            continue;
-        }
         let q = operand.row(batch, of, k.clone(), &mut scratch);
         for (piece, plane) in pieces.iter().zip(planes.chunks_exact_mut(words)) {
             pair_words(path, q, *piece, plane);
         }
         interleave(&planes, words, rows, row, to);
+    }
+}
+
+/// The same of rows that are gathered as 16-bit integers, in one piece.
+fn pack_halves(operand: &Operand, of: Range<usize>, k: Range<usize>, rows: usize, to: &mut [u32]) {
+    let words = k.len().div_ceil(2);
+    let mut all = vec![0u32; rows * words];
+    for (row, of) in all.chunks_exact_mut(words).zip(of) {
+        operand.halves(of, k.clone(), bytemuck::cast_slice_mut(row));
+    }
+    match rows {
+        ROWS => turned::<ROWS>(&all, to),
+        LANES => turned::<LANES>(&all, to),
+        _ => turned::<WIDTH_MAX>(&all, to),
+    }
+}
+
+/// [rows][words] -> [words][rows].
+fn turned<const N: usize>(rows: &[u32], to: &mut [u32]) {
+    let words = rows.len() / N;
+    let rows: [&[u32]; N] = std::array::from_fn(|row| &rows[row * words..][..words]);
+    for (word, to) in to.as_chunks_mut::<N>().0.iter_mut().enumerate().take(words) {
+        *to = std::array::from_fn(|row| rows[row][word]);
     }
 }
 

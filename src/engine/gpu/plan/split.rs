@@ -276,20 +276,21 @@ impl Split<'_> {
         let dtype = self.ty(0).dtype;
         let words = words_of_k(*k_made) * words_of_group(self.variant);
         let planes = (of_output / u64::from(words)) as u32;
-        let windows = parts.into_iter().map(|IndexRange { first: [_, o, i, _], len: [_, outer, count, _] }| {
-            let (read, images) = if by_channel { (i, count) } else { (o, outer) };
-            let from = self.quantised(0, 1, [0, 0, read], [1, 1, images]);
-            let strides = [rows_made * words, inner * unit * words, 0, 1];
-            let line = unit * words;
-            let to = window(strides, [0, o, 0, i * line], [planes, outer, 1, count * line]);
-            let shapes = [vec![1, images, *k], vec![1, outer * count * unit, *k_made]];
-            let types = shapes.map(|shape| TensorType { dtype, shape }).to_vec();
-            let size = if by_channel { geometry.size } else { [count, across] };
-            let patches = DigitPatches { geometry: ConvGeometry { size, ..geometry }, ..patches };
-            let primitive = Primitive::DigitPatches { input: TensorId(0), patches };
-            let origin = if by_channel { [0, 0, o, 0] } else { [0, i, 0, 0] };
-            Window { origin, ..self.part(primitive, types, vec![self.bind(0, from), self.bind(1, to)]) }
-        });
+        let windows =
+            parts.into_iter().map(|IndexRange { first: [_, o, i, _], len: [_, outer, count, _] }| {
+                let (read, images) = if by_channel { (i, count) } else { (o, outer) };
+                let from = self.quantised(0, 1, [0, 0, read], [1, 1, images]);
+                let strides = [rows_made * words, inner * unit * words, 0, 1];
+                let line = unit * words;
+                let to = window(strides, [0, o, 0, i * line], [planes, outer, 1, count * line]);
+                let shapes = [vec![1, images, *k], vec![1, outer * count * unit, *k_made]];
+                let types = shapes.map(|shape| TensorType { dtype, shape }).to_vec();
+                let size = if by_channel { geometry.size } else { [count, across] };
+                let patches = DigitPatches { geometry: ConvGeometry { size, ..geometry }, ..patches };
+                let primitive = Primitive::DigitPatches { input: TensorId(0), patches };
+                let origin = if by_channel { [0, 0, o, 0] } else { [0, i, 0, 0] };
+                Window { origin, ..self.part(primitive, types, vec![self.bind(0, from), self.bind(1, to)]) }
+            });
         Ok(windows.collect())
     }
 
