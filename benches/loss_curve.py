@@ -367,4 +367,5 @@ arithmetic without its roundings: rounding errors grow chaotically over training
     return 1 if far else 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

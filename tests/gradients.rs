@@ -153,8 +153,7 @@ fn run_node(graph: &Graph, node: &Node, values: &Values) -> Vec<f64> {
         }
         Primitive::Im2col { input, geometry } => im2col(&shape(*input), &values[input], geometry, out_len),
         Primitive::DigitPatches { input, patches } => {
-            let [_, rows, k] = shape(*input)[..] else { unreachable!() };
-            let images = patches.images(rows as u32, k as u32).unwrap();
+            let images = patches.images(shape(*input)[1] as u32, shape(*input)[2] as u32).unwrap();
             (0..out_len).map(|i| patches.source(images, i).map_or(0.0, |at| values[input][at])).collect()
         }
         Primitive::GroupOrder { classes, .. } => {
