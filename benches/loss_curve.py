@@ -170,14 +170,14 @@ class Resnet:
     def optimizer(self, decayed, others):
         return DecayedSgd(decayed, others, 0.9, 5e-4)
 
+    def normed(self, w, x, name):
+        """Over the channels of each pixel."""
+        y = x.permute(0, 2, 3, 1)
+        return F.layer_norm(y, (y.shape[-1],), w[f"{name}.gain"], w[f"{name}.bias"], EPSILON).permute(0, 3, 1, 2)
+
     def forward(self, w, x):
         conv = lambda x, name, stride=1, padding=1: F.conv2d(x, w[f"{name}.weight"].permute(0, 3, 1, 2), None, stride, padding)
-
-        def norm_relu(x, name):
-            """Over the channels of each pixel."""
-            y = x.permute(0, 2, 3, 1)
-            y = F.layer_norm(y, (y.shape[-1],), w[f"{name}.gain"], w[f"{name}.bias"], EPSILON)
-            return F.relu(y).permute(0, 3, 1, 2)
+        norm_relu = lambda x, name: F.relu(self.normed(w, x, name))
 
         x = conv(x, "stem")
         for name, _, _, stride in self.blocks():
@@ -367,4 +367,5 @@ arithmetic without its roundings: rounding errors grow chaotically over training
     return 1 if far else 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -13,6 +13,7 @@ use tiebreak::engine::{Engine, EngineError, Inputs, Observer};
 use tiebreak::program::graph::{Graph, Node};
 use tiebreak::program::init;
 use tiebreak::program::models::{Block, Blocks, Gelu, Gpt, Input, Model, Norm, Order, Resnet, Stem};
+use tiebreak::program::operators::ConvVersion;
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::phase::Phase;
 use tiebreak::program::products::ProductTable;
@@ -64,7 +65,7 @@ fn gpt(layers: u32, width: u32, heads: u32) -> Model {
 }
 
 /// The network of assets/jobs/cifar-resnet.toml.
-fn resnet() -> Model {
+fn resnet(convolution: ConvVersion) -> Model {
     let stages = vec![16, 32, 64];
     Model::Resnet(Resnet {
         height: 32,
@@ -79,6 +80,7 @@ fn resnet() -> Model {
         norm: Norm::Layer,
         norm_epsilon: 1e-5,
         norm_momentum: 0.1,
+        convolution,
         input: Input::Pixels,
     })
 }
@@ -86,6 +88,14 @@ fn resnet() -> Model {
 /// Samples of a step.
 fn samples(model: &Model) -> u32 {
     if model.labels_per_sample() == 1 { 64 } else { 8 }
+}
+
+/// The most memory that this process had since the last call, in MiB; nothing where Linux does not say it.
+fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    std::fs::write("/proc/self/clear_refs", "5").ok()?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? / 1024)
 }
 
 /// The median time of a step.
@@ -114,6 +124,7 @@ fn bench(name: &str, model: Model, products: ProductTable, engine: &mut dyn Engi
     });
     let batch = [MicroBatch { tensors: tensors.collect() }];
     let mut times = Vec::new();
+    peak_memory();
     for step in 1..=6 {
         let scalars = StepScalars { step, seed: [1, 2], learning_rate: 1e-3f32.to_bits() };
         let start = Instant::now();
@@ -129,6 +140,9 @@ fn bench(name: &str, model: Model, products: ProductTable, engine: &mut dyn Engi
         median.as_secs_f64(),
         f64::from(samples * program.labels_per_sample) / median.as_secs_f64()
     );
+    if let Some(mib) = peak_memory() {
+        println!("    at most {mib} MiB");
+    }
     let start = Instant::now();
     let digests = state_digests(&mut session).expect("the state is read");
     let commitment = start.elapsed();
@@ -174,7 +188,8 @@ fn main() {
         ("gpt-10m d=2", gpt(6, 368, 8), ProductTable::uniform(2)),
         ("gpt-10m d=3", gpt(6, 368, 8), ProductTable::uniform(3)),
         ("gpt-10m d=preset", gpt(6, 368, 8), ProductTable::preset()),
-        ("resnet d=preset", resnet(), ProductTable::preset()),
+        ("resnet conv2d.v1 d=preset", resnet(ConvVersion::V1), ProductTable::preset()),
+        ("resnet conv2d.v2 d=preset", resnet(ConvVersion::V2), ProductTable::preset()),
     ];
     for (name, model, products) in cases {
         match &adapter {

@@ -4,14 +4,17 @@
 
 use std::sync::Arc;
 
+use tiebreak::arith::DType;
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::reference::Reference;
 use tiebreak::engine::session::{Session, StepObserver, StepScalars};
-use tiebreak::engine::{Engine, EngineError, Inputs, Observer};
+use tiebreak::engine::{Engine, EngineError, Inputs, Observer, outputs_of};
+use tiebreak::program::builder::Builder;
 use tiebreak::program::graph::{Graph, Node};
 use tiebreak::program::init;
 use tiebreak::program::models::{Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem};
+use tiebreak::program::operators::{ConvVersion, conv2d};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::phase::Phase;
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
@@ -150,23 +153,26 @@ fn nasty_parameters_match_the_reference() {
 
 #[test]
 fn a_residual_network_matches_the_reference() {
-    let stages = vec![5, 8];
-    let model = Model::Resnet(Resnet {
-        height: 9,
-        width: 6,
-        planes: 3,
-        stages,
-        blocks: Blocks::Same(2),
-        block: Block::Basic,
-        order: Order::Pre,
-        stem: Stem::Cifar,
-        classes: 10,
-        norm: Norm::Layer,
-        norm_epsilon: 1e-5,
-        norm_momentum: 0.1,
-        input: Input::Pixels,
-    });
-    compare(spec(model, ProductTable::preset()), |_, _| {});
+    for convolution in [ConvVersion::V1, ConvVersion::V2] {
+        let stages = vec![5, 8];
+        let model = Model::Resnet(Resnet {
+            height: 9,
+            width: 6,
+            planes: 3,
+            stages,
+            blocks: Blocks::Same(2),
+            block: Block::Basic,
+            order: Order::Pre,
+            stem: Stem::Cifar,
+            classes: 10,
+            norm: Norm::Layer,
+            norm_epsilon: 1e-5,
+            norm_momentum: 0.1,
+            convolution,
+            input: Input::Pixels,
+        });
+        compare(spec(model, ProductTable::preset()), |_, _| {});
+    }
 }
 
 #[test]
@@ -187,4 +193,34 @@ fn blocks_and_sgd_match_the_reference() {
     spec.clip_norm = None;
     spec.micro_batches = 4;
     compare(spec, |_, _| {});
+}
+
+/// Kernels' gradients over so many pixels that parts of them are added by tasks, with integers of 16 bits and of more.
+#[test]
+fn convolutions_over_thousands_of_pixels_match_the_reference() {
+    for (digits_a, digits_b) in [(2, 2), (3, 2), (2, 3), (4, 4)] {
+        let mut products = ProductTable::preset();
+        for class in [ProductClass::Conv, ProductClass::ConvDx, ProductClass::ConvDw] {
+            products.set(class, ProductDigits { digits_a, digits_b, block: 0 });
+        }
+        let mut b = Builder::new(products);
+        let (shape_x, shape_w) = ([2, 47, 45, 3], [5, 3, 3, 3]);
+        let x = b.input("x", DType::F32, &shape_x);
+        let weight = b.input("weight", DType::F32, &shape_w);
+        let y = conv2d(&mut b, x, weight, ConvVersion::V2, 1, 1).unwrap();
+        let gradients = b.backward(y, y);
+        for (name, id) in [("y", y), ("dx", gradients[&x]), ("dw", gradients[&weight])] {
+            b.output(name, id);
+        }
+        let graph = Arc::new(b.finish());
+        let inputs = [&shape_x, &shape_w].map(|shape| {
+            let words = |i: u32| philox4x32_10([i, 5], [shape[3], 0, 0, 0])[0] & 0x807f_ffff | 0x3f00_0000;
+            (0..shape.iter().product()).flat_map(|i| words(i).to_le_bytes()).collect::<Vec<u8>>()
+        });
+        let wanted = outputs_of(&mut Reference, &graph, &inputs).unwrap();
+        assert!(
+            outputs_of(&mut Cpu::new(3).unwrap(), &graph, &inputs).unwrap() == wanted,
+            "{digits_a} {digits_b}"
+        );
+    }
 }

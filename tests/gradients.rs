@@ -16,7 +16,7 @@ use tiebreak::program::expr::{Body, Instr};
 use tiebreak::program::graph::{Graph, Node, Primitive, TensorId, View};
 use tiebreak::program::im2col::ConvGeometry;
 use tiebreak::program::models::{Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem};
-use tiebreak::program::operators::LossRule;
+use tiebreak::program::operators::{ConvVersion, LossRule};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::ProductTable;
 use tiebreak::program::step::{Program, StepSpec, port};
@@ -154,6 +154,10 @@ fn run_node(graph: &Graph, node: &Node, values: &Values) -> Vec<f64> {
                 .collect()
         }
         Primitive::Im2col { input, geometry } => im2col(&shape(*input), &values[input], geometry, out_len),
+        Primitive::DigitPatches { input, patches } => {
+            let images = patches.images(shape(*input)[1] as u32, shape(*input)[2] as u32).unwrap();
+            (0..out_len).map(|i| patches.source(images, i).map_or(0.0, |at| values[input][at])).collect()
+        }
         Primitive::GroupOrder { classes, .. } => {
             let mut order: Vec<usize> = (0..out_len).collect();
             order.sort_by_key(|&i| values[classes][i] as usize);
@@ -324,6 +328,7 @@ fn residual_network_with_either_normalisation() {
             norm,
             norm_epsilon: 1e-5,
             norm_momentum: 0.1,
+            convolution: if norm == Norm::Layer { ConvVersion::V1 } else { ConvVersion::V2 },
             input: Input::Pixels,
         }));
     }
@@ -346,6 +351,7 @@ fn values_in_place_of_pixels() {
         norm: Norm::Layer,
         norm_epsilon: 1e-5,
         norm_momentum: 0.1,
+        convolution: ConvVersion::V2,
         input: Input::Values,
     }));
 }
@@ -367,6 +373,7 @@ fn residual_network_with_bottlenecks_and_smoothed_targets() {
             norm: Norm::Batch,
             norm_epsilon: 1e-3,
             norm_momentum: 0.1,
+            convolution: ConvVersion::V1,
             input: Input::Values,
         })
     };

@@ -117,6 +117,7 @@ fn leaves_of_a_residual_network_are_kilobytes() {
     let text = std::fs::read_to_string("assets/jobs/cifar-resnet.toml").unwrap();
     let program = |text: &str| Job::parse("job", text).unwrap().program(None).unwrap();
     are_kilobytes(&program(&text), &UNCUT);
+    are_kilobytes(&program(&text.replace("classes = 10", "classes = 10\nconvolution = 2")), &UNCUT);
     let cut = format!("{text}\n[digits.class.conv_dw]\ndigits_a = 2\ndigits_b = 2\nblock = 4096\n");
     are_kilobytes(&program(&cut), &[]);
 }

@@ -158,6 +158,7 @@ fn floats_are_exact_integers_or_rejected() {
 fn every_shader_of_every_program_passes() {
     use tiebreak::engine::gpu::texts;
     use tiebreak::program::models::{Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem};
+    use tiebreak::program::operators::ConvVersion;
     use tiebreak::program::optimizer::Optimizer;
     use tiebreak::program::products::ProductTable;
     use tiebreak::program::step::{Program, StepSpec};
@@ -193,6 +194,7 @@ fn every_shader_of_every_program_passes() {
             norm,
             norm_epsilon: 1e-5,
             norm_momentum: 0.1,
+            convolution: if norm == Norm::Layer { ConvVersion::V1 } else { ConvVersion::V2 },
             input: Input::Pixels,
         })
     };

@@ -11,11 +11,12 @@ use tiebreak::program::decoding::decode;
 use tiebreak::program::encoding::encode;
 use tiebreak::program::expr::{Instr, Reg};
 use tiebreak::program::graph::{Primitive, TensorId, TensorType};
+use tiebreak::program::im2col::DigitPatches;
 use tiebreak::program::init;
 use tiebreak::program::models::{
     Block, Blocks, Gelu, Gpt, Init, Input, Mlp, Model, Norm, Order, Resnet, Stem,
 };
-use tiebreak::program::operators::LossRule;
+use tiebreak::program::operators::{ConvVersion, LossRule};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
 use tiebreak::program::step::{MicroBatch, Program, StepSpec};
@@ -55,6 +56,7 @@ fn resnet(norm: Norm) -> Model {
         norm,
         norm_epsilon: 1e-5,
         norm_momentum: 0.1,
+        convolution: if norm == Norm::Layer { ConvVersion::V1 } else { ConvVersion::V2 },
         input: Input::Pixels,
     })
 }
@@ -326,6 +328,32 @@ fn convolutions_groupings_and_logged_products_are_checked() {
     };
     geometry.stride = 0;
     refused(&program, "its stride is 0");
+    // Convolutions of version 2.
+    let digits = Program::new(spec(resnet(Norm::Batch), sgd(0.0), ProductTable::preset()));
+    let patches = |p: &mut Program, change: fn(&mut DigitPatches)| match first(p, |p| {
+        matches!(p, Primitive::DigitPatches { .. })
+    }) {
+        Primitive::DigitPatches { patches, .. } => change(patches),
+        _ => unreachable!("it is of this kind"),
+    };
+    for (change, expected) in [
+        ((|patches| patches.geometry.stride = 0) as fn(&mut DigitPatches), "its stride is 0"),
+        (|patches| patches.image = [7, 7], "no whole number of images or pixels"),
+        (|patches| patches.image = [0, 5], "no whole number of images or pixels"),
+        (|patches| patches.by_channel = true, "is wanted"),
+        (|patches| patches.geometry.kernel = [4, 3], "is wanted"),
+    ] {
+        let mut program = digits.clone();
+        patches(&mut program, change);
+        refused(&program, expected);
+    }
+    let copies = |p: &Primitive| matches!(p, Primitive::Map { body, inputs, .. } if body.name == "copy.v1" && inputs[0].strides == [0, 1, 0, 0]);
+    let mut program = digits.clone();
+    let Primitive::Map { inputs, .. } = first(&mut program, copies) else {
+        unreachable!("scales are copied")
+    };
+    inputs[0].strides = [0; 4];
+    refused(&program, "is not quantised with these absmaxes and this block");
     let mut program = Program::new(spec(gpt(0.0, true), sgd(0.0), ProductTable::preset()));
     let Primitive::GroupOrder { bound, .. } =
         first(&mut program, |p| matches!(p, Primitive::GroupOrder { .. }))
@@ -432,7 +460,7 @@ fn the_documented_opcodes_and_kinds_are_those_of_the_code() {
             kinds.insert(node.primitive.kind(), node.primitive);
         }
     }
-    assert_eq!(kinds.keys().copied().collect::<Vec<u8>>(), (0..12).collect::<Vec<u8>>());
+    assert_eq!(kinds.keys().copied().collect::<Vec<u8>>(), (0..13).collect::<Vec<u8>>());
     for (kind, primitive) in kinds {
         let name = if kind == 0 { "the body's".into() } else { format!("`{}`", primitive.name()) };
         assert!(rows.iter().any(|row| row[0] == kind.to_string() && row[1] == name), "{kind} {name}");

@@ -19,8 +19,11 @@ use tiebreak::program::graph::{Primitive, TensorId, View, block_count};
 use tiebreak::program::im2col::ConvGeometry;
 use tiebreak::program::init;
 use tiebreak::program::models::Init;
-use tiebreak::program::operators::conv2d;
+use tiebreak::program::operators::{ConvVersion, conv2d};
 use tiebreak::program::products::ProductTable;
+
+/// Shapes of x, weight and dy; stride, padding and digits; these tensors; y, dx and dw of version 1, and of version 2.
+type Convolution = ([u32; 4], [u32; 4], [u32; 4], [u32; 3], [Vec<u32>; 3], [Vec<u32>; 3], [Vec<u32>; 3]);
 
 #[derive(Deserialize)]
 #[expect(clippy::type_complexity, reason = "rows as they stand in the file")]
@@ -28,7 +31,7 @@ struct Vectors {
     scalar: Vec<[u32; 8]>,
     tree: Vec<(Vec<u32>, u32)>,
     product: Vec<(Vec<u32>, Vec<u32>, u32, u32, u32, u32)>,
-    convolution: Vec<([u32; 4], [u32; 4], [u32; 4], [u32; 3], [Vec<u32>; 6])>,
+    convolution: Vec<Convolution>,
     philox: Vec<([u32; 2], [u32; 4], [u32; 4])>,
     init: Vec<([u32; 2], u32, u64, u32, u32)>,
     nan: Vec<(String, u32, u32)>,
@@ -87,22 +90,31 @@ fn products() {
 
 #[test]
 fn convolutions() {
-    for (x, weight, dy, [stride, padding, digits], [xs, weights, dys, y, dx, dw]) in vectors().convolution {
+    let rows = vectors().convolution.into_iter().flat_map(|(x, weight, dy, numbers, inputs, v1, v2)| {
+        [(ConvVersion::V1, v1), (ConvVersion::V2, v2)]
+            .map(|(version, outputs)| (version, [x, weight, dy], numbers, inputs.clone(), outputs))
+    });
+    for (version, [x, weight, dy], [stride, padding, digits], inputs, [y, dx, dw]) in rows {
         let mut b = Builder::new(ProductTable::uniform(digits as u8));
         let [x_id, weight_id] =
             [("x", x), ("weight", weight)].map(|(name, shape)| b.input(name, DType::F32, &shape));
-        let y_id = conv2d(&mut b, x_id, weight_id, stride, padding).unwrap();
+        let y_id = conv2d(&mut b, x_id, weight_id, version, stride, padding).unwrap();
         assert_eq!(b.shape(y_id), dy);
         let dy_id = b.input("dy", DType::F32, &dy);
         let gradients = b.backward(y_id, dy_id);
         let wanted = [(y_id, y), (gradients[&x_id], dx), (gradients[&weight_id], dw)];
         wanted.iter().for_each(|(id, _)| b.output(format!("{id:?}"), *id));
         let graph = Arc::new(b.finish());
-        let inputs = [xs, weights, dys].map(|words| bytes_from_words(DType::F32, &words));
+        let inputs = inputs.map(|words| bytes_from_words(DType::F32, &words));
         let wanted: Vec<Vec<u8>> =
             wanted.iter().map(|(_, words)| bytes_from_words(DType::F32, words)).collect();
-        assert_eq!(outputs_of(&mut Reference, &graph, &inputs).unwrap(), wanted, "reference, {x:?}");
-        assert_eq!(outputs_of(&mut Cpu::new(2).unwrap(), &graph, &inputs).unwrap(), wanted, "CPU, {x:?}");
+        assert_eq!(
+            outputs_of(&mut Reference, &graph, &inputs).unwrap(),
+            wanted,
+            "reference, {version:?}, {x:?}"
+        );
+        let cpu = outputs_of(&mut Cpu::new(2).unwrap(), &graph, &inputs).unwrap();
+        assert_eq!(cpu, wanted, "CPU, {version:?}, {x:?}");
     }
 }
 

@@ -135,9 +135,14 @@ def magnitude_bits(d):
 
 def digitise(row, d):
     """(marked, e, q) of one scale group."""
-    if any(is_nan(x) or is_inf(x) for x in row):
+    return digitise_members(row, row, d)
+
+
+def digitise_members(row, group, d):
+    """The same of members of a scale group."""
+    if any(is_nan(x) or is_inf(x) for x in group):
         return True, 0, [0] * len(row)
-    top = max([abs(value(x)) for x in row], default=0)
+    top = max([abs(value(x)) for x in group], default=0)
     e = 0
     if top:
         e = top.numerator.bit_length() - top.denominator.bit_length() + 1
@@ -150,14 +155,15 @@ def digitise(row, d):
     return False, e, q
 
 
-def product(a, b, da, db, block):
-    """One output element: blocks of K, each scaled back and rounded once, then the tree."""
+def product(a, b, da, db, block, group_a=None, group_b=None):
+    """One output element: blocks of K, each scaled back and rounded once, then the tree. Rows may be members of larger scale groups."""
     k = len(a)
     step = block or max(k, 1)
     parts = []
     for first in range(0, max(k, 1), step):
-        marked_a, ea, qa = digitise(a[first : first + step], da)
-        marked_b, eb, qb = digitise(b[first : first + step], db)
+        row_a, row_b = a[first : first + step], b[first : first + step]
+        marked_a, ea, qa = digitise_members(row_a, group_a or row_a, da)
+        marked_b, eb, qb = digitise_members(row_b, group_b or row_b, db)
         if marked_a or marked_b:
             parts.append(NAN)
             continue
@@ -167,9 +173,13 @@ def product(a, b, da, db, block):
     return parts[0] if len(parts) == 1 else tree(parts)
 
 
-def convolution(x, weight, dy, sizes, stride, padding, digits):
-    """(y, dx, dw) by the sums that define them; x [B][H][W][C], weight [M][R][S][C], dy [B][P][Q][M], flat and row-major."""
+def convolution(x, weight, dy, sizes, stride, padding, digits, version):
+    """(y, dx, dw) by the sums that define them; x [B][H][W][C], weight [M][R][S][C], dy [B][P][Q][M], flat and row-major. Version 1 scales
+    patches, version 2 samples, and channels of x in dw."""
     B, H, W, C, M, R, S, P, Q = sizes
+
+    def sample(tensor, b):
+        return tensor[b * len(tensor) // B : (b + 1) * len(tensor) // B] if version == 2 else None
 
     def x_at(b, h, w, c):
         return x[((b * H + h) * W + w) * C + c] if 0 <= h < H and 0 <= w < W else 0
@@ -187,17 +197,18 @@ def convolution(x, weight, dy, sizes, stride, padding, digits):
     pixels = [(b, p, q) for b in range(B) for p in range(P) for q in range(Q)]
     y = [
         product([x_at(b, p * stride + r - padding, q * stride + s - padding, c) for r, s in taps for c in range(C)],
-                [w_at(m, r, s, c) for r, s in taps for c in range(C)], digits, digits, 0)
+                [w_at(m, r, s, c) for r, s in taps for c in range(C)], digits, digits, 0, sample(x, b))
         for b, p, q in pixels for m in range(M)
     ]
     dx = [
         product([dy_at(b, h + padding - r, w + padding - s, m) for r, s in taps for m in range(M)],
-                [w_at(m, r, s, c) for r, s in taps for m in range(M)], digits, digits, 0)
+                [w_at(m, r, s, c) for r, s in taps for m in range(M)], digits, digits, 0, sample(dy, b))
         for b in range(B) for h in range(H) for w in range(W) for c in range(C)
     ]
     dw = [
         product([dy[((b * P + p) * Q + q) * M + m] for b, p, q in pixels],
-                [x_at(b, p * stride + r - padding, q * stride + s - padding, c) for b, p, q in pixels], digits, digits, 0)
+                [x_at(b, p * stride + r - padding, q * stride + s - padding, c) for b, p, q in pixels], digits, digits, 0,
+                None, x[c::C] if version == 2 else None)
         for m in range(M) for r, s in taps for c in range(C)
     ]
     return y, dx, dw
@@ -291,13 +302,14 @@ def main():
                     else rng.getrandbits(1) << 31 | rng.randrange(120, 131) << 23 | rng.getrandbits(23) for _ in range(n)]
 
         x, weight, dy = numbers(B * H * W * C), numbers(M * R * S * C), numbers(B * P * Q * M)
-        y, dx, dw = convolution(x, weight, dy, (B, H, W, C, M, R, S, P, Q), stride, padding, digits)
-        convolutions.append([[B, H, W, C], [M, R, S, C], [B, P, Q, M], [stride, padding, digits], [x, weight, dy, y, dx, dw]])
+        sizes = (B, H, W, C, M, R, S, P, Q)
+        outputs = [word for version in (1, 2) for word in convolution(x, weight, dy, sizes, stride, padding, digits, version)]
+        convolutions.append([[B, H, W, C], [M, R, S, C], [B, P, Q, M], [stride, padding, digits], [x, weight, dy], outputs[:3], outputs[3:]])
 
     data = {
         "_comment": "Made by contract.py. Words are unsigned 32-bit integers (binary32 patterns unless said). "
         "scalar: [a, b, a+b, a-b, a*b, a/b, sqrt(a), a<b]. tree: [terms, sum]. product: [row of A, row of B, digits_a, "
-        "digits_b, block, output]. convolution: [shapes of x, weight and dy, [stride, padding, digits], [x, weight, dy, y, dx, dw]]. philox: [key, counter, words]. init: [key, parameter, element, std, weight]. "
+        "digits_b, block, output]. convolution: [shapes of x, weight and dy, [stride, padding, digits], [x, weight, dy], [y, dx, dw] of version 1, those of version 2]. philox: [key, counter, words]. init: [key, parameter, element, std, weight]. "
         "nan: [primitive, the one element it reads, its output].",
         "scalar": scalar,
         "tree": trees,

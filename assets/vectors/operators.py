@@ -127,21 +127,23 @@ def erf(x):
     return rounded(TWO_OVER_ROOT_PI * total)
 
 
-def digitise(row, digits):
-    """(exponent, integers) of a scale group, None if it is marked."""
-    if any(x != x or abs(x) == INF for x in row):
+def digitise(row, digits, group):
+    """(exponent of a scale group, integers of a row of its members), None if it is marked."""
+    if any(x != x or abs(x) == INF for x in group):
         return None
-    e = math.frexp(max((abs(x) for x in row), default=0.0))[1]
+    e = math.frexp(max((abs(x) for x in group), default=0.0))[1]
     return e, [round(math.ldexp(x, 8 * digits - 2 - e)) for x in row]
 
 
-def product(a, b, digits):
-    """Rows of a times rows of b, [M][K] and [N][K] -> [M][N]; digits = (digits_a, digits_b, block)."""
+def product(a, b, digits, groups_a=None, groups_b=None):
+    """Rows of a times rows of b, [M][K] and [N][K] -> [M][N]; digits = (digits_a, digits_b, block). Groups are those of each row, if they
+    are not its own blocks."""
     digits_a, digits_b, block = digits
     k = len(a[0])
     step = block or k
     starts = range(0, k, step)
-    cut = lambda rows, d: [[digitise(row[i:i + step], d) for i in starts] for row in rows]
+    cut = lambda rows, d, groups: [[digitise(row[i:i + step], d, groups[n] if groups else row[i:i + step]) for i in starts]
+                                   for n, row in enumerate(rows)]
     scale = -(8 * digits_a - 2) - (8 * digits_b - 2)
 
     def element(ga, gb):
@@ -153,8 +155,8 @@ def product(a, b, digits):
             return f32(math.ldexp(total, shift))  # binary64 holds it exactly
         return rounded(Fraction(total) * Fraction(2) ** shift)
 
-    rows_b = cut(b, digits_b)
-    return [[tree(element(x, y) for x, y in zip(ra, rb)) for rb in rows_b] for ra in cut(a, digits_a)]
+    rows_b = cut(b, digits_b, groups_b)
+    return [[tree(element(x, y) for x, y in zip(ra, rb)) for rb in rows_b] for ra in cut(a, digits_a, groups_a)]
 
 
 def columns(rows):
@@ -495,8 +497,9 @@ class Tape:
 
         return self.record(beside([y.rows for _, _, _, y in tapes]), gradient), size
 
-    def conv2d(self, x, weight, image, kernel, stride, padding=None):
-        """x rows (b, h, w) of C channels; weight rows (m, r, s) of C. Returns y, rows (b, p, q), and its image size."""
+    def conv2d(self, x, weight, image, kernel, stride, padding=None, version=1):
+        """x rows (b, h, w) of C channels; weight rows (m, r, s) of C. Returns y, rows (b, p, q), and its image size. Version 2 scales x and
+        dy by samples, and x by channels for the kernel's gradient."""
         (height, width), padding = image, (kernel - 1) // 2 if padding is None else padding
         down, across = ((n + 2 * padding - kernel) // stride + 1 for n in image)
         samples, taps = len(x.rows) // (height * width), [(r, s) for r in range(kernel) for s in range(kernel)]
@@ -508,6 +511,12 @@ class Tape:
         places = [(b, p, q) for b in range(samples) for p in range(down) for q in range(across)]
         patches = [sum((x_at(b, p * stride + r - padding, q * stride + s - padding) for r, s in taps), []) for b, p, q in places]
         kernels = [sum(weight.rows[m:m + len(taps)], []) for m in range(0, len(weight.rows), len(taps))]
+
+        def by_sample(rows, each):
+            """The whole sample of each of `each` patches of a sample."""
+            size = len(rows) // samples
+            groups = [sum(rows[b * size:(b + 1) * size], []) for b in range(samples)]
+            return [group for group in groups for _ in range(each)] if version == 2 else None
 
         def gradient(dy):
             nothing = [0.0] * len(dy[0])
@@ -521,12 +530,14 @@ class Tape:
             back = [sum((dy_at(b, h + padding - r, w + padding - s) for r, s in taps), []) for b, h, w in pixels]
             turned = [[weight.rows[m * len(taps) + tap][c] for tap in range(len(taps)) for m in range(len(kernels))]
                       for c in range(len(none))]
-            dx = product(back, turned, self.digits("conv_dx"))
-            dw = product(columns(dy), columns(patches), self.digits("conv_dw"))
+            dx = product(back, turned, self.digits("conv_dx"), by_sample(dy, height * width))
+            channels = columns(x.rows) * len(taps) if version == 2 else None
+            dw = product(columns(dy), columns(patches), self.digits("conv_dw"), None, channels)
             by_tap = [row[i:i + len(none)] for row in dw for i in range(0, len(row), len(none))]
             return [(x, dx), (weight, by_tap)]
 
-        return self.record(product(patches, kernels, self.digits("conv")), gradient), (down, across)
+        y = product(patches, kernels, self.digits("conv"), by_sample(x.rows, down * across))
+        return self.record(y, gradient), (down, across)
 
     def mean_pool(self, x, pixels):
         count = float(pixels)

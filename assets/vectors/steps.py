@@ -196,6 +196,7 @@ class Convolutions(Images):
         self.image, self.planes, self.classes = (m["height"], m["width"]), m["planes"], m["classes"]
         self.bytes, self.dropout = m["height"] * m["width"] * m["planes"], 0.0
         self.epsilon, self.momentum = f32(m.get("norm_epsilon", 1e-5)), f32(m.get("norm_momentum", 0.1))
+        self.version = m.get("convolution", 1)
 
     @staticmethod
     def kernel(name, outputs, size, inputs):
@@ -262,23 +263,23 @@ class Resnet(Convolutions):
         shortcut, y, before = x, x, image
         for i, (size, step, _, _) in enumerate(layers):
             if self.post:
-                y, image = tape.conv2d(y, next(p), image, size, step)
+                y, image = tape.conv2d(y, next(p), image, size, step, None, self.version)
                 y = self.normed(tape, y, p)
                 y = y if i == len(layers) - 1 else tape.relu(y)
             else:
                 y = tape.relu(self.normed(tape, y, p))
                 if i == 0 and stride:
-                    shortcut = tape.conv2d(y, next(p), before, 1, stride)[0]
-                y, image = tape.conv2d(y, next(p), image, size, step)
+                    shortcut = tape.conv2d(y, next(p), before, 1, stride, None, self.version)[0]
+                y, image = tape.conv2d(y, next(p), image, size, step, None, self.version)
         if self.post and stride:
-            shortcut = self.normed(tape, tape.conv2d(x, next(p), before, 1, stride)[0], p)
+            shortcut = self.normed(tape, tape.conv2d(x, next(p), before, 1, stride, None, self.version)[0], p)
         x = tape.residual(shortcut, y)
         return (tape.relu(x) if self.post else x), image
 
     def forward(self, tape, samples, parameters, batch, factor, drop):
         p = iter(parameters)
         size, stride = (7, 2) if self.imagenet else (3, 1)
-        x, image = tape.conv2d(self.pixels(samples, batch), next(p), self.image, size, stride)
+        x, image = tape.conv2d(self.pixels(samples, batch), next(p), self.image, size, stride, None, self.version)
         if self.post:
             x = tape.relu(self.normed(tape, x, p))
         if self.imagenet:
@@ -607,6 +608,15 @@ optimizer = { kind = "sgd", momentum = 0.0, weight_decay = 0.0 }
 schedule = { peak = 0.1 }
 batch = { micro_batch = 2, micro_batches = 2 }
 loss = { smoothing = 0.2, ignore = 1 }
+""",
+    "resnet, convolutions of version 2, a product of blocks": """steps = 3
+clip_norm = 1.0
+model = { kind = "resnet", height = 5, width = 7, planes = 1, stages = [3, 4], blocks = 1, classes = 3, convolution = 2 }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 5e-4 }
+schedule = { peak = 0.05 }
+batch = { micro_batch = 3, micro_batches = 2 }
+digits = { class = { conv_dw = { digits_a = 3, digits_b = 2, block = 64 } } }
 """,
 }
 

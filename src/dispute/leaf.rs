@@ -218,7 +218,7 @@ fn reads(graph: &Graph, node: &Node, elements: usize) -> u64 {
         Primitive::GroupOrder { classes, .. } => return len(*classes),
         Primitive::GroupOffsets { classes, bound } => return len(*classes) + u64::from(*bound),
         Primitive::Map { inputs, .. } => inputs.len() as u64,
-        Primitive::Im2col { .. } => 1,
+        Primitive::Im2col { .. } | Primitive::DigitPatches { .. } => 1,
         Primitive::Gather { .. } | Primitive::Quantise { .. } => 2,
         Primitive::RowMax { input, block } => within(last(*input), *block),
         Primitive::TreeSum { len, block, .. } => within(u64::from(*len), *block),

@@ -14,6 +14,7 @@ use crate::program::expr::Body;
 use crate::program::graph::{Graph, Node, TensorId};
 use crate::program::init;
 use crate::program::models::{Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem};
+use crate::program::operators::ConvVersion;
 use crate::program::optimizer::Optimizer;
 use crate::program::phase::Phase;
 use crate::program::products::{ProductClass, ProductDigits, ProductTable};
@@ -78,14 +79,13 @@ fn specs() -> Vec<StepSpec> {
         micro_batches: 1,
         products: ProductTable::uniform(1),
     };
-    let stages = vec![4, 6];
-    let resnet = StepSpec {
+    let resnet = |convolution| StepSpec {
         loss: Default::default(),
         model: Model::Resnet(Resnet {
             height: 5,
             width: 6,
             planes: 3,
-            stages,
+            stages: vec![4, 6],
             blocks: Blocks::Same(1),
             block: Block::Basic,
             order: Order::Pre,
@@ -94,12 +94,16 @@ fn specs() -> Vec<StepSpec> {
             norm: Norm::Layer,
             norm_epsilon: 1e-5,
             norm_momentum: 0.1,
+            convolution,
             input: Input::Pixels,
         }),
         products: ProductTable::uniform(2),
         ..mlp.clone()
     };
-    vec![gpt(Gelu::Tanh, true, 2), gpt(Gelu::Erf, false, 3), gpt(Gelu::Tanh, true, 4), mlp, resnet]
+    let convolutions = [resnet(ConvVersion::V1), resnet(ConvVersion::V2)];
+    let mut specs = vec![gpt(Gelu::Tanh, true, 2), gpt(Gelu::Erf, false, 3), gpt(Gelu::Tanh, true, 4), mlp];
+    specs.extend(convolutions);
+    specs
 }
 
 /// Runs one step of several small programs, some with subnormal and extreme parameters, and digests every output.

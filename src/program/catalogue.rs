@@ -4,7 +4,7 @@
 use super::builder::Builder;
 use super::expr::{Body, BodyWriter, Reg};
 use super::graph::{Primitive, TensorId};
-use super::operators::{self, Dropout, LinearClasses, LossRule, Moments, Window};
+use super::operators::{self, ConvVersion, Dropout, LinearClasses, LossRule, Moments, Window};
 use super::optimizer::{self, Decay, Optimizer, Rates, Trained, Treatment};
 use crate::arith::DType;
 
@@ -191,7 +191,14 @@ pub const OPERATORS: &[Operator] = &[
         "x convolved with kernels, digitised (--stride, --padding)",
         &[input("x", "B H W C"), input("weight", "M R S C")],
         gradient,
-        |b, i, a| out(operators::conv2d(b, i[0], i[1], a.stride, a.padding)?)
+        |b, i, a| out(operators::conv2d(b, i[0], i[1], ConvVersion::V1, a.stride, a.padding)?)
+    ),
+    operator!(
+        "conv2d_v2",
+        "conv2d with a scale for each sample (--stride, --padding)",
+        &[input("x", "B H W C"), input("weight", "M R S C")],
+        gradient,
+        |b, i, a| out(operators::conv2d(b, i[0], i[1], ConvVersion::V2, a.stride, a.padding)?)
     ),
     operator!(
         "grouped_conv2d",

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use super::encoding::{PROGRAM_MAX, VERSION, encode};
 use super::expr::{Body, Instr, Reg};
 use super::graph::{Graph, LoggedProduct, Node, Port, Primitive, TensorId, TensorType, View};
-use super::im2col::ConvGeometry;
+use super::im2col::{ConvGeometry, DigitPatches};
 use super::models::{BatchTensor, Init};
 use super::products::ProductClass;
 use super::step::{Buffer, Parameter, Program};
@@ -227,14 +227,21 @@ impl Decoder<'_> {
             10 => self.product(ProductPart::RoundingError)?,
             11 => {
                 let input = self.id()?;
-                let [down, across, kernel_down, kernel_across, stride, padding] = self.words()?;
-                let (size, kernel) = ([down, across], [kernel_down, kernel_across]);
-                let transposed = self.flag()?;
-                let geometry = ConvGeometry { size, kernel, stride, padding, transposed };
-                Primitive::Im2col { input, geometry }
+                Primitive::Im2col { input, geometry: self.geometry()? }
+            }
+            12 => {
+                let (input, image) = (self.id()?, self.words()?);
+                let patches = DigitPatches { image, geometry: self.geometry()?, by_channel: self.flag()? };
+                Primitive::DigitPatches { input, patches }
             }
             kind => return wrong(format!("{kind} is no kind of node")),
         })
+    }
+
+    fn geometry(&mut self) -> Result<ConvGeometry> {
+        let [down, across, kernel_down, kernel_across, stride, padding] = self.words()?;
+        let (size, kernel) = ([down, across], [kernel_down, kernel_across]);
+        Ok(ConvGeometry { size, kernel, stride, padding, transposed: self.flag()? })
     }
 
     fn product(&mut self, part: ProductPart) -> Result<Primitive> {

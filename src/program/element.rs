@@ -80,6 +80,13 @@ fn element<S: Source>(graph: &Graph, node: &Node, i: usize, source: &mut S) -> R
             gathered([*table, *indices], strides, [i / width(), i % width()], source)
         }
         Primitive::Im2col { input, geometry } => pixel(graph, *input, geometry, i, source),
+        Primitive::DigitPatches { input, patches } => {
+            let [_, rows, k] = graph.tensor(*input).shape[..] else {
+                unreachable!("integers are [batch, rows, K]")
+            };
+            let images = patches.images(rows, k).expect("rows are whole images");
+            patches.source(images, i).map_or(Ok(0), |place| source.get(*input, place))
+        }
         Primitive::RowMax { input, block } => maximum(graph, *input, *block, i, source),
         Primitive::TreeSum { input, len, inner, block, .. } => {
             block_sum(*input, [*len, *inner, *block], i, source)

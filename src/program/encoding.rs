@@ -160,12 +160,22 @@ impl Encoder {
             }
             Primitive::Im2col { input, geometry } => {
                 self.id(*input);
-                let ConvGeometry { size, kernel, stride, padding, transposed } = geometry;
-                size.iter().chain(kernel).chain([stride, padding]).for_each(|&x| self.u32(x));
-                self.u8(u8::from(*transposed));
+                self.geometry(geometry);
+            }
+            Primitive::DigitPatches { input, patches } => {
+                self.id(*input);
+                patches.image.into_iter().for_each(|x| self.u32(x));
+                self.geometry(&patches.geometry);
+                self.u8(u8::from(patches.by_channel));
             }
             Primitive::Native { .. } => unreachable!("programs have no native products"),
         }
+    }
+
+    fn geometry(&mut self, geometry: &ConvGeometry) {
+        let ConvGeometry { size, kernel, stride, padding, transposed } = geometry;
+        size.iter().chain(kernel).chain([stride, padding]).for_each(|&x| self.u32(x));
+        self.u8(u8::from(*transposed));
     }
 
     fn view(&mut self, view: &View) {

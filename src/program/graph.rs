@@ -6,7 +6,7 @@
 //! Contract: `docs/ARITHMETIC.md`, section 8.
 
 use super::expr::Body;
-use super::im2col::ConvGeometry;
+use super::im2col::{ConvGeometry, DigitPatches};
 use super::products::ProductClass;
 use crate::arith::DType;
 use crate::arith::digits::ProductPart;
@@ -180,14 +180,21 @@ pub enum Primitive {
         /// Elements of a scale group; 0 = the whole of K.
         block: u32,
     },
+    /// *map*: the integers of every pixel of every patch of quantised images, 0 outside of the image: an operand of a product.
+    DigitPatches {
+        /// The images' integers, by [`Primitive::Quantise`]: [1, B, H W C], or by channel [1, C, B H W].
+        input: TensorId,
+        /// Which integers a patch takes, and how they lie.
+        patches: DigitPatches,
+    },
     /// *integer product*: out[block, batch, m, n] = the exact dot product of a's row m and b's row n over the block,
     /// scaled back and rounded once, or what that rounding leaves. The blocks' results are added by a tree sum of their own.
     Product {
-        /// Integers [batch, M, K] of [`Primitive::Quantise`].
+        /// Integers [batch, M, K] of [`Primitive::Quantise`] or [`Primitive::DigitPatches`].
         a: TensorId,
         /// Their absmaxes [batch, M, blocks].
         absmaxes_a: TensorId,
-        /// Integers [batch, N, K] of [`Primitive::Quantise`].
+        /// Integers [batch, N, K] of [`Primitive::Quantise`] or [`Primitive::DigitPatches`].
         b: TensorId,
         /// Their absmaxes [batch, N, blocks].
         absmaxes_b: TensorId,
@@ -213,6 +220,7 @@ impl Primitive {
             Primitive::Map { inputs, .. } => inputs.iter().map(|v| v.tensor).collect(),
             Primitive::Gather { table, indices, .. } => vec![*table, *indices],
             Primitive::Im2col { input, .. }
+            | Primitive::DigitPatches { input, .. }
             | Primitive::RowMax { input, .. }
             | Primitive::TreeSum { input, .. } => vec![*input],
             Primitive::SegmentSum { input, order, offsets } => vec![*input, *order, *offsets],
@@ -235,6 +243,7 @@ impl Primitive {
                 [table, indices].into_iter().for_each(|t| *t = f(*t));
             }
             Primitive::Im2col { input, .. }
+            | Primitive::DigitPatches { input, .. }
             | Primitive::RowMax { input, .. }
             | Primitive::TreeSum { input, .. } => *input = f(*input),
             Primitive::SegmentSum { input, order, offsets } => {
@@ -273,6 +282,7 @@ impl Primitive {
             Primitive::Product { part: ProductPart::Rounded, .. } => 9,
             Primitive::Product { part: ProductPart::RoundingError, .. } => 10,
             Primitive::Im2col { .. } => 11,
+            Primitive::DigitPatches { .. } => 12,
             Primitive::Native { .. } => unreachable!("programs have no native products"),
         }
     }
@@ -288,6 +298,7 @@ impl Primitive {
             Primitive::SegmentSum { .. } => "segment_sum.v1",
             Primitive::GroupOrder { .. } => "group_order.v1",
             Primitive::GroupOffsets { .. } => "group_offsets.v1",
+            Primitive::DigitPatches { .. } => "digit_patches.v1",
             Primitive::Absmax { .. } => "scale.v1",
             Primitive::Quantise { .. } => "quantise.v1",
             Primitive::Product { part: ProductPart::Rounded, .. } => "product.v1",

@@ -1,4 +1,4 @@
-//! Which pixels a convolution's patches take: the geometry of `patches.v1`.
+//! Which pixels a convolution's patches take: the geometry of `patches.v1` and `digit_patches.v1`.
 
 /// A convolution's kernel, and how its places lie on an image. Sizes are (rows, columns), in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,6 +45,60 @@ impl ConvGeometry {
     /// Rows and columns of the matrix of patches of `samples` images of `channels` channels.
     pub fn shape(&self, samples: u32, channels: u32) -> [u32; 2] {
         [samples * self.size[0] * self.size[1], self.kernel[0] * self.kernel[1] * channels]
+    }
+}
+
+/// Patches of quantised images, as an operand of a product: the digits of `patches.v1`, without binary32 patches.
+///
+/// The images are integers [1, B, H W C], a scale group for each sample, or by channel [1, C, B H W], a scale group for each channel. The
+/// patches are [1, B P Q, R S C], or by channel [1, R S C, B P Q].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DigitPatches {
+    /// Pixels of an image, down and across.
+    pub image: [u32; 2],
+    /// Which pixels a patch takes.
+    pub geometry: ConvGeometry,
+    /// Whether channels are rows: the operand of a kernel's gradient.
+    pub by_channel: bool,
+}
+
+impl DigitPatches {
+    /// Samples and channels of images of `rows` rows of `k` integers; `None` if a row is no whole number of images or pixels.
+    pub fn images(&self, rows: u32, k: u32) -> Option<[u32; 2]> {
+        let pixels = self.image[0].checked_mul(self.image[1]).filter(|&n| n > 0)?;
+        let others = (k % pixels == 0).then_some(k / pixels)?;
+        Some(if self.by_channel { [others, rows] } else { [rows, others] })
+    }
+
+    /// Rows and K of the operand.
+    pub fn shape(&self, [samples, channels]: [u32; 2]) -> [u32; 2] {
+        let [rows, k] = self.geometry.shape(samples, channels);
+        if self.by_channel { [k, rows] } else { [rows, k] }
+    }
+
+    /// The place among the images' integers of the one that element `i` of the operand takes; `None` outside of an image.
+    pub fn source(&self, [samples, channels]: [u32; 2], i: usize) -> Option<usize> {
+        let ([_, k], [height, width]) = (self.shape([samples, channels]), self.image);
+        let (row, column) = (i / k as usize, i % k as usize);
+        let (patch, place) = if self.by_channel { (column, row) } else { (row, column) };
+        let (tap, channel) = (place / channels as usize, place % channels as usize);
+        let ([down, across], [_, taps_across]) = (self.geometry.size, self.geometry.kernel);
+        let (sample, patch) = (patch / (down * across) as usize, (patch % (down * across) as usize) as u32);
+        let y = self.geometry.source(patch / across, tap as u32 / taps_across, height)?;
+        let x = self.geometry.source(patch % across, tap as u32 % taps_across, width)?;
+        let pixel = (sample * height as usize + y as usize) * width as usize + x as usize;
+        let pixels = samples as usize * (height * width) as usize;
+        Some(if self.by_channel { channel * pixels + pixel } else { pixel * channels as usize + channel })
+    }
+
+    /// How the operand's absmaxes [1, rows, blocks] are read from those of the images' rows: dimensions and strides.
+    pub fn scales(&self, [samples, channels]: [u32; 2], blocks: u32) -> [[u32; 4]; 2] {
+        let ConvGeometry { size, kernel, .. } = self.geometry;
+        if self.by_channel {
+            [[1, kernel[0] * kernel[1], channels, blocks], [0, 0, 1, 0]]
+        } else {
+            [[1, samples, size[0] * size[1], blocks], [0, 1, 0, 0]]
+        }
     }
 }
 

@@ -42,9 +42,10 @@ pub fn error(body: &Body) -> Option<String> {
 }
 
 /// The names of the other primitives.
-const PRIMITIVES: [&str; 11] = [
+const PRIMITIVES: [&str; 12] = [
     "gather.v1",
     "patches.v1",
+    "digit_patches.v1",
     "row_max.v1",
     "tree_sum.v1",
     "segment_sum.v1",

@@ -6,10 +6,11 @@
 use std::collections::HashSet;
 
 use super::graph::{Graph, Node, Port, Primitive, TensorId, TensorType, View, block_count, leaf_block};
-use super::im2col::ConvGeometry;
+use super::im2col::{ConvGeometry, DigitPatches};
 use super::known_bodies;
 use super::logged;
 use super::models::Init;
+use super::scale_groups;
 use super::step::{Program, port, state_bytes};
 use crate::arith::DType;
 use crate::program::expr::Body;
@@ -267,6 +268,7 @@ impl<'a> Checker<'a> {
             Primitive::Map { body, dims, inputs } => self.map(node.output, body, *dims, inputs),
             Primitive::Gather { .. } => self.gather(node),
             Primitive::Im2col { input, geometry } => self.im2col(node.output, *input, geometry),
+            Primitive::DigitPatches { input, patches } => self.digit_patches(node.output, *input, patches),
             Primitive::RowMax { input, block } => self.row_max(node.output, *input, *block),
             Primitive::TreeSum { input, outer, len, inner, block } => {
                 self.tree_sum(node.output, *input, [*outer, *len, *inner], *block)
@@ -360,14 +362,42 @@ impl<'a> Checker<'a> {
         let [samples, height, width, channels] = self.ty(input).shape[..] else {
             return Err("patches are of images [samples, rows, columns, channels]".into());
         };
+        let matrix = Checker::patches(geometry, [height, width], [samples, channels])?;
+        self.has_shape(output, &matrix)
+    }
+
+    /// Rows and columns of the matrix of patches of images of `image` pixels.
+    fn patches(
+        geometry: &ConvGeometry,
+        image: [u32; 2],
+        [samples, channels]: [u32; 2],
+    ) -> Result<[u64; 2], String> {
         let ConvGeometry { size, kernel, stride, padding, .. } = geometry;
-        let numbers = [height, width, *stride, *padding].into_iter().chain(*size).chain(*kernel);
+        let numbers = image.into_iter().chain([*stride, *padding]).chain(*size).chain(*kernel);
         ensure(numbers.into_iter().all(|n| u64::from(n) < GEOMETRY_MAX) && *stride > 0, || {
             format!("its stride is 0, or one of its numbers is not below {GEOMETRY_MAX}")
         })?;
         let rows = [samples, size[0], size[1]].map(u64::from).iter().product();
         let columns = [kernel[0], kernel[1], channels].map(u64::from).iter().product();
-        self.has_shape(output, &[rows, columns])
+        Ok([rows, columns])
+    }
+
+    fn digit_patches(&self, output: TensorId, input: TensorId, patches: &DigitPatches) -> Check {
+        let made = self.maker(input).map(|node| &node.primitive);
+        ensure(matches!(made, Some(Primitive::Quantise { block: 0, .. })), || {
+            format!("tensor {} is not quantised in whole rows", input.0)
+        })?;
+        self.is(output, self.ty(input).dtype)?;
+        let [1, rows, k] = self.ty(input).shape[..] else {
+            return Err("patches of digits are of integers [1, rows, K]".into());
+        };
+        let images =
+            patches.images(rows, k).ok_or("a row of its integers is no whole number of images or pixels")?;
+        let [mut rows, mut k] = Checker::patches(&patches.geometry, patches.image, images)?;
+        if patches.by_channel {
+            (rows, k) = (k, rows);
+        }
+        self.has_shape(output, &[1, rows, k])
     }
 
     /// Whether a sum or maximum of `terms`, `stride` elements apart and cut in blocks, is small enough to be shown in a verdict.
@@ -448,28 +478,9 @@ impl<'a> Checker<'a> {
         })?;
         self.is(output, DType::Q(digits))?;
         self.has_shape(output, &Checker::rows(input, input.dims[3]))?;
-        ensure(self.are_absmaxes(input, block, absmaxes), || {
+        ensure(scale_groups::are_of_view(input, block, absmaxes, &|id| self.maker(id)), || {
             "its absmaxes are not those of its own scale groups".into()
         })
-    }
-
-    /// Whether a tensor holds the absmaxes of a view's scale groups, by way of those of shorter groups if they are long.
-    fn are_absmaxes(&self, view: &View, block: u32, absmaxes: TensorId) -> bool {
-        let made = |id| match self.maker(id).map(|node| &node.primitive) {
-            Some(Primitive::Absmax { input, block }) => Some((input, *block)),
-            _ => None,
-        };
-        let Some((input, of)) = made(absmaxes) else { return false };
-        let [b0, b1, rows, k] = view.dims;
-        let leaf = leaf_block(view.strides[3]);
-        if leaf >= if block == 0 { k } else { block } {
-            return (input, of) == (view, block);
-        }
-        let blocks = block_count(k, leaf);
-        let dims = [b0, b1, rows, blocks];
-        let strides = super::graph::row_major(dims);
-        let between = View { tensor: input.tensor, offset: 0, dims, strides };
-        *input == between && of == block / leaf && made(input.tensor) == Some((view, leaf))
     }
 
     fn product(
@@ -481,11 +492,14 @@ impl<'a> Checker<'a> {
     ) -> Check {
         self.is(output, DType::F32)?;
         for (operand, absmaxes) in operands.into_iter().zip(absmaxes) {
-            let made = self.maker(operand).map(|node| &node.primitive);
-            let fits = matches!(made, Some(Primitive::Quantise { absmaxes: own, block: of, .. }) if *own == absmaxes && *of == block);
-            ensure(fits, || {
-                format!("tensor {} is not quantised with these absmaxes and this block", operand.0)
-            })?;
+            let block_is_known = block == 0 || (block >= 64 && block.is_power_of_two());
+            ensure(
+                block_is_known
+                    && scale_groups::are_of_operand(self.graph, operand, block, absmaxes, &|id| {
+                        self.maker(id)
+                    }),
+                || format!("tensor {} is not quantised with these absmaxes and this block", operand.0),
+            )?;
         }
         let [a, b] = operands.map(|id| &self.ty(id).shape);
         ensure(a[0] == b[0] && a[2] == b[2], || format!("operands of {a:?} and {b:?} have no product"))?;

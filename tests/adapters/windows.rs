@@ -18,6 +18,7 @@ use tiebreak::program::graph::{Graph, Primitive, TensorId, TensorType, View};
 use tiebreak::program::im2col::ConvGeometry;
 use tiebreak::program::init;
 use tiebreak::program::models::{Gelu, Gpt, Model};
+use tiebreak::program::operators::{self, ConvVersion};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
 use tiebreak::program::step::{MicroBatch, Program, StepSpec};
@@ -209,6 +210,22 @@ fn patches() {
         geometries.map(patches).collect()
     });
     agree("patches", &[3584, 8192], &case);
+}
+
+/// The same of digits: a sample's rows of patches, and places and channels as rows.
+#[test]
+fn digit_patches() {
+    let case = graph(&[(DType::F32, &[3, 7, 5, 4]), (DType::F32, &[6, 3, 2, 4])], DIGITS, |b, x| {
+        let all = [(1, 1), (2, 1), (3, 4)].map(|(stride, padding)| {
+            operators::conv2d(b, x[0], x[1], ConvVersion::V2, stride, padding).unwrap()
+        });
+        let products = all.into_iter().flat_map(|y| {
+            let gradients = b.backward(y, y);
+            [y, gradients[&x[0]], gradients[&x[1]]]
+        });
+        products.collect()
+    });
+    agree("patches of digits", &[3584, 8192], &case);
 }
 
 /// Scales, digits and products of operands as they lie and across memory, in samples and blocks; and a quantised output.

@@ -78,6 +78,19 @@ fn for_runs(dims: [u32; 4], first: usize, len: usize, mut each: impl FnMut(usize
 
 /// Runs `body` for every element of `dims` into `out`. `words` and `views` are the inputs.
 pub fn run(body: &Body, dims: [u32; 4], words: &[&[u32]], views: &[View], out: &mut [u32]) {
+    let indexed = body.code.iter().any(|instr| matches!(instr, Instr::Index(_)));
+    if dims[3] == 1 && dims[2] > 1 && !indexed {
+        // Runs lie along the last dimension: one of length 1 is none.
+        let inner = |[a, b, c, _]: [u32; 4]| [1, a, b, c];
+        let views: Vec<View> = views
+            .iter()
+            .map(|view| {
+                let [a, b, c, _] = view.strides;
+                View { dims: inner(view.dims), strides: [0, a, b, c], ..view.clone() }
+            })
+            .collect();
+        return run(body, inner(dims), words, &views, out);
+    }
     let inputs: Vec<Input> = words.iter().zip(views).map(|(w, v)| Input::new(w, v)).collect();
     if let [Instr::Input(0)] = body.code[..]
         && let [Input::Contiguous(words)] = &inputs[..]

@@ -87,7 +87,7 @@ struct Quantised {
 impl Drop for Quantised {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.upgrade() {
-            pool.give(bytemuck::cast_vec(self.operand.take_memory()));
+            self.operand.take_memory().into_iter().for_each(|memory| pool.give(bytemuck::cast_vec(memory)));
         }
     }
 }
@@ -156,6 +156,9 @@ impl Cpu {
             let digits = u32::from(*digits);
             return self.quantised(product::quantise_into(memory, view, absmaxes, digits, *block as usize));
         }
+        if let Primitive::DigitPatches { input, patches } = &node.primitive {
+            return self.quantised(value(*input).operand().patches(*patches));
+        }
         let mut output = self.pool.take(ty.len());
         let out = &mut output[..];
         match &node.primitive {
@@ -184,9 +187,11 @@ impl Cpu {
                 let view = strided(words(input.tensor), input);
                 out.copy_from_slice(&product::absmaxes(view, *block as usize));
             }
-            // Operands carry their absmaxes.
-            Primitive::Product { a, b, part, .. } => {
-                product::product_part(*part, value(*a).operand(), value(*b).operand(), out)
+            Primitive::Product { a, absmaxes_a, b, absmaxes_b, block, part } => {
+                let [a, b] = [(a, absmaxes_a), (b, absmaxes_b)].map(|(side, absmaxes)| {
+                    value(*side).operand().with_absmaxes(words(*absmaxes), *block as usize)
+                });
+                product::product_part(*part, &a, &b, out)
             }
             Primitive::Native { a, b } => {
                 let views = [a, b].map(|view| strided(words(view.tensor), view));
@@ -197,7 +202,7 @@ impl Cpu {
                 let Ok(all) = element::range(graph, node, 0..ty.len(), &mut Values(values));
                 out.copy_from_slice(&all);
             }
-            Primitive::Quantise { .. } => unreachable!("handled above"),
+            Primitive::Quantise { .. } | Primitive::DigitPatches { .. } => unreachable!("handled above"),
         }
         Storage::Words(output)
     }
@@ -209,14 +214,17 @@ impl Cpu {
     /// A node's output from canonical bytes.
     fn replacement(&self, graph: &Graph, node: &Node, values: &[Option<Tensor>], bytes: &[u8]) -> Storage {
         let ty = graph.tensor(node.output);
-        let Primitive::Quantise { absmaxes, digits, block, .. } = &node.primitive else {
-            return self.storage(ty, bytes);
-        };
-        let absmaxes = values[absmaxes.0 as usize].as_ref().expect("nodes run in order");
-        let absmaxes = absmaxes.storage::<Storage>().words().to_vec();
+        let DType::Q(digits) = ty.dtype else { return self.storage(ty, bytes) };
         let shape = [0, 1, 2].map(|i| ty.shape[i] as usize);
-        let (digits, block) = (u32::from(*digits), *block as usize);
-        self.quantised(Operand::from_canonical(digits, shape, block, absmaxes, bytes))
+        let (absmaxes, block) = match &node.primitive {
+            Primitive::Quantise { absmaxes, block, .. } => {
+                let absmaxes = values[absmaxes.0 as usize].as_ref().expect("nodes run in order");
+                (absmaxes.storage::<Storage>().words().to_vec(), *block as usize)
+            }
+            // A product says the absmaxes of its operands.
+            _ => (vec![0; shape[0] * shape[1]], 0),
+        };
+        self.quantised(Operand::from_canonical(u32::from(digits), shape, block, absmaxes, bytes))
     }
 
     fn storage(&self, ty: &TensorType, bytes: &[u8]) -> Storage {

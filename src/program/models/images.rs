@@ -6,7 +6,7 @@ use crate::arith::DType;
 use crate::program::builder::Builder;
 use crate::program::expr::Body;
 use crate::program::graph::{TensorId, View};
-use crate::program::operators::{Moments, batch_norm, batch_norm_eval, conv2d};
+use crate::program::operators::{ConvVersion, Moments, batch_norm, batch_norm_eval, conv2d};
 use crate::program::products::ProductClass;
 
 /// The part by which a step moves running averages, if a job says nothing: PyTorch's.
@@ -152,6 +152,9 @@ pub(super) fn image(
     })
 }
 
+/// What the key `convolution` of a network over images is for.
+pub(super) const CONVOLUTION: &str = "Version of conv2d: with 2, every pixel is quantised once, by a scale for each sample (for each channel in a kernel's gradient); with 1, once for each patch that has it, by the patch's scale.";
+
 /// A forward pass: the parameters that are still to be taken, and the moments that batch normalisations saw.
 pub(super) struct Pass<'a> {
     pub parameters: Cursor<'a>,
@@ -159,13 +162,19 @@ pub(super) struct Pass<'a> {
     /// The running averages of the normalisations that are still to come, in an evaluation.
     averages: Option<std::slice::Iter<'a, [TensorId; 2]>>,
     epsilon: f32,
+    convolution: ConvVersion,
 }
 
 impl<'a> Pass<'a> {
-    /// At its begin; normalisations have this epsilon.
-    pub fn new(parameters: &'a [TensorId], inputs: &'a Inputs, epsilon: f32) -> Pass<'a> {
+    /// At its begin; normalisations have this epsilon, convolutions this version.
+    pub fn new(
+        parameters: &'a [TensorId],
+        inputs: &'a Inputs,
+        epsilon: f32,
+        convolution: ConvVersion,
+    ) -> Pass<'a> {
         let averages = (inputs.mode == Mode::Evaluation).then(|| inputs.averages.iter());
-        Pass { parameters: Cursor(parameters.iter()), moments: Vec::new(), averages, epsilon }
+        Pass { parameters: Cursor(parameters.iter()), moments: Vec::new(), averages, epsilon, convolution }
     }
 
     /// x normalised over the pixels of each channel, by the next gain and bias.
@@ -187,7 +196,8 @@ impl<'a> Pass<'a> {
     /// x convolved with the next kernels.
     pub fn conv(&mut self, b: &mut Builder, label: &str, x: TensorId, convolution: Convolution) -> TensorId {
         let weight = self.parameters.next();
-        let y = b.scoped(label, |b| conv2d(b, x, weight, convolution.stride, convolution.padding()));
+        let (version, stride, padding) = (self.convolution, convolution.stride, convolution.padding());
+        let y = b.scoped(label, |b| conv2d(b, x, weight, version, stride, padding));
         y.expect("padding lets the kernel fit")
     }
 }

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::images::{
-    Convolution, Pass, default_epsilon, default_momentum, image, linear_parameters, norm_error,
+    CONVOLUTION, Convolution, Pass, default_epsilon, default_momentum, image, linear_parameters, norm_error,
     norm_parameters, statistics,
 };
 use super::released::Released;
@@ -19,7 +19,7 @@ use crate::program::keys::Presence::{Optional, Required};
 use crate::program::keys::Type::{self, Choice};
 use crate::program::keys::{BELOW_ONE, Key, integer, key};
 use crate::program::operators::{
-    LinearClasses, Window, layer_norm, linear, max_pool, mean_pool, relu, residual,
+    ConvVersion, LinearClasses, Window, layer_norm, linear, max_pool, mean_pool, relu, residual,
 };
 
 /// What a normalisation is over.
@@ -119,6 +119,9 @@ pub struct Resnet {
     /// The part by which a step moves the running averages of a batch normalisation.
     #[serde(default = "default_momentum")]
     pub norm_momentum: f32,
+    /// Which scales the patches of convolutions have.
+    #[serde(default)]
+    pub convolution: ConvVersion,
     /// What the pixels are.
     #[serde(skip)]
     pub input: Input,
@@ -138,6 +141,7 @@ const KEYS: &[Key] = &[
     key("model.norm", Choice(&["layer", "batch"]), Optional(r#""layer""#), r#""batch""#, "What a normalisation is over: the channels of each pixel, or each channel over all pixels of a micro-batch, with running averages as buffers.").kind("resnet").rule("with `batch`, a step has at most 2^24 pixels"),
     key("model.norm_epsilon", Type::Number { least: 0.0, above: true, below: None }, Optional("1e-5"), "1e-3", "What a normalisation adds to the variance.").kind("resnet"),
     key("model.norm_momentum", BELOW_ONE, Optional("0.1"), "0.2", "The part by which a step moves the running averages towards its own mean and variance.").kind("resnet").rule("0.1 unless `norm` is `batch`").beside(r#"norm = "batch""#),
+    key("model.convolution", integer(1, 2), Optional("1"), "2", CONVOLUTION).kind("resnet"),
 ];
 
 /// A residual block's convolutions.
@@ -293,6 +297,7 @@ impl Network for Resnet {
             norm,
             norm_epsilon: 1e-5 + tenth,
             norm_momentum: if norm == Norm::Batch { 0.23 + tenth } else { default_momentum() },
+            convolution: if norm == Norm::Batch { ConvVersion::V2 } else { ConvVersion::V1 },
             input: Input::Pixels,
         };
         vec![
@@ -426,7 +431,7 @@ impl Network for Resnet {
 
     fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
         let (pixels, labels) = (inputs.batch[0], inputs.batch[1]);
-        let mut pass = Pass::new(parameters, inputs, self.norm_epsilon);
+        let mut pass = Pass::new(parameters, inputs, self.norm_epsilon, self.convolution);
         let mut x = image(b, self.input, pixels, [samples, self.height, self.width, self.planes]);
         x = pass.conv(b, "stem", x, self.stem());
         if self.order == Order::Post {

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::images::{
-    Convolution, Pass, default_epsilon, default_momentum, image, linear_parameters, norm_error,
+    CONVOLUTION, Convolution, Pass, default_epsilon, default_momentum, image, linear_parameters, norm_error,
     norm_parameters, statistics,
 };
 use super::released::Released;
@@ -19,7 +19,7 @@ use crate::program::keys::Presence::{Optional, Required};
 use crate::program::keys::Type::{self, Choice};
 use crate::program::keys::{BELOW_ONE, Key, integer, key};
 use crate::program::operators::{
-    LinearClasses, Window, adaptive_avg_pool, add_bias, dropout, flatten, linear, max_pool, relu,
+    ConvVersion, LinearClasses, Window, adaptive_avg_pool, add_bias, dropout, flatten, linear, max_pool, relu,
 };
 
 /// What follows each convolution.
@@ -83,6 +83,9 @@ pub struct Vgg11 {
     /// The part by which a step moves the running averages of a batch normalisation.
     #[serde(default = "default_momentum")]
     pub norm_momentum: f32,
+    /// Which scales the patches of convolutions have.
+    #[serde(default)]
+    pub convolution: ConvVersion,
     /// What the pixels are.
     #[serde(skip)]
     pub input: Input,
@@ -100,6 +103,7 @@ const KEYS: &[Key] = &[
     key("model.norm", Choice(&["none", "batch"]), Optional(r#""none""#), r#""batch""#, "What follows each convolution: nothing, or a batch normalisation over all pixels of a micro-batch, with running averages as buffers.").kind("vgg11").rule("with `batch`, a step has at most 2^24 pixels"),
     key("model.norm_epsilon", Type::Number { least: 0.0, above: true, below: None }, Optional("1e-5"), "1e-3", "What a normalisation adds to the variance.").kind("vgg11"),
     key("model.norm_momentum", BELOW_ONE, Optional("0.1"), "0.2", "The part by which a step moves the running averages towards its own mean and variance.").kind("vgg11").rule("0.1 unless `norm` is `batch`").beside(r#"norm = "batch""#),
+    key("model.convolution", integer(1, 2), Optional("1"), "2", CONVOLUTION).kind("vgg11"),
 ];
 
 impl Vgg11 {
@@ -163,6 +167,7 @@ impl Network for Vgg11 {
             norm,
             norm_epsilon: 1e-5 + tenth,
             norm_momentum: if norm == VggNorm::Batch { 0.23 + tenth } else { default_momentum() },
+            convolution: ConvVersion::V1,
             input: Input::Pixels,
         };
         vec![vgg(VggNorm::None)]
@@ -285,7 +290,7 @@ impl Network for Vgg11 {
 
     fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
         let (pixels, labels) = (inputs.batch[0], inputs.batch[1]);
-        let mut pass = Pass::new(parameters, inputs, self.norm_epsilon);
+        let mut pass = Pass::new(parameters, inputs, self.norm_epsilon, self.convolution);
         let x = image(b, self.input, pixels, [samples, self.height, self.width, self.planes]);
         let mut x = self.features(b, &mut pass, x);
         for layer in 0..2 {

@@ -1,19 +1,61 @@
-//! conv2d.v1: y [B, P, Q, M] = x [B, H, W, C] convolved with weight [M, R, S, C], as the product of x's patches and the kernels; and
-//! mean_pool.v1.
+//! conv2d.v1 and conv2d.v2: y [B, P, Q, M] = x [B, H, W, C] convolved with weight [M, R, S, C], as the product of x's patches and the
+//! kernels; and mean_pool.v1.
+
+use serde::{Deserialize, Serialize};
 
 use super::linear::{columns, rows};
+use super::operand::{ProductOperand, im2col};
 use crate::arith::DType;
 use crate::program::builder::Builder;
 use crate::program::expr::Body;
-use crate::program::graph::{Primitive, TensorId, View};
-use crate::program::im2col::ConvGeometry;
+use crate::program::graph::{TensorId, View};
+use crate::program::im2col::{ConvGeometry, DigitPatches};
 use crate::program::products::ProductClass;
 
-/// The matrix of patches of images, a row a patch.
-pub(super) fn im2col(b: &mut Builder, input: TensorId, geometry: ConvGeometry) -> TensorId {
-    let [samples, _, _, channels] = b.shape(input)[..] else { panic!("patches are of [B, H, W, C]") };
-    let dtype = b.tensor(input).dtype;
-    b.node(Primitive::Im2col { input, geometry }, dtype, &geometry.shape(samples, channels))
+/// Which scales patches have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
+pub enum ConvVersion {
+    /// One for each patch, and in the kernel's gradient for each place of a patch: every pixel is quantised for each patch that has it.
+    #[default]
+    V1,
+    /// One for each sample, and in the kernel's gradient for each channel: every pixel is quantised once.
+    V2,
+}
+
+impl TryFrom<u8> for ConvVersion {
+    type Error = String;
+
+    fn try_from(number: u8) -> Result<ConvVersion, String> {
+        match number {
+            1 => Ok(ConvVersion::V1),
+            2 => Ok(ConvVersion::V2),
+            _ => Err(format!("convolutions have version 1 or 2, not {number}")),
+        }
+    }
+}
+
+impl From<ConvVersion> for u8 {
+    fn from(version: ConvVersion) -> u8 {
+        version as u8 + 1
+    }
+}
+
+/// The patches of images [B, H, W, C] as a product's operand, by rows or by columns.
+fn patches(
+    b: &mut Builder,
+    version: ConvVersion,
+    input: TensorId,
+    geometry: ConvGeometry,
+    by_channel: bool,
+) -> ProductOperand {
+    let [samples, height, width, channels] = b.shape(input)[..] else { panic!("images are [B, H, W, C]") };
+    if version == ConvVersion::V2 {
+        let patches = DigitPatches { image: [height, width], geometry, by_channel };
+        return ProductOperand::Patches(input, patches);
+    }
+    let ([count, k], taken) = (geometry.shape(samples, channels), im2col(b, input, geometry));
+    if by_channel { columns(taken, count, k) } else { rows(taken, count, k) }.into()
 }
 
 /// The most elements of a matrix of patches.
@@ -27,6 +69,7 @@ pub fn conv2d(
     b: &mut Builder,
     x: TensorId,
     weight: TensorId,
+    version: ConvVersion,
     stride: u32,
     padding: u32,
 ) -> Result<TensorId, String> {
@@ -45,21 +88,22 @@ pub fn conv2d(
         return Err(format!("the patches of a convolution have more than {PATCHES_MAX} elements"));
     }
     let shape = [samples, geometry.size[0], geometry.size[1], outputs];
-    let taken = im2col(b, x, geometry);
     let [count, k] = geometry.shape(samples, channels);
-    let y = b.product(ProductClass::Conv, rows(taken, count, k), rows(weight, outputs, k), &shape);
+    let taken = patches(b, version, x, geometry, false);
+    let y = b.product(ProductClass::Conv, taken, rows(weight, outputs, k), &shape);
     b.differentiable(y, move |b, dy| {
         let back = geometry.transposed([height, width]);
-        let taken_back = im2col(b, dy, back);
-        let [pixels, k_back] = back.shape(samples, outputs);
+        let taken_back = patches(b, version, dy, back, false);
+        let [_, k_back] = back.shape(samples, outputs);
         // The kernels by input channel: [C, R S M].
         let dims = [1, channels, r * s, outputs];
         let by_channel = View { tensor: weight, offset: 0, dims, strides: [0, 1, channels, k] };
         let turned = b.copy(by_channel, &[channels, k_back]);
-        let (a, kernels) = (rows(taken_back, pixels, k_back), rows(turned, channels, k_back));
-        let dx = b.product(ProductClass::ConvDx, a, kernels, &[samples, height, width, channels]);
-        let (a, of_x) = (columns(dy, count, outputs), columns(taken, count, k));
-        let dw = b.product(ProductClass::ConvDw, a, of_x, &[outputs, r, s, channels]);
+        let kernels = rows(turned, channels, k_back);
+        let dx = b.product(ProductClass::ConvDx, taken_back, kernels, &[samples, height, width, channels]);
+        let of_x = patches(b, version, x, geometry, true);
+        let dw =
+            b.product(ProductClass::ConvDw, columns(dy, count, outputs), of_x, &[outputs, r, s, channels]);
         vec![(x, dx), (weight, dw)]
     });
     Ok(y)

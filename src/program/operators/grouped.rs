@@ -1,7 +1,8 @@
 //! What networks over images have beside conv2d: grouped_conv2d.v1, a convolution whose channels are in groups that do not see each other, as one
 //! product over groups (Krizhevsky et al., 2012); biases, which convolutions have where no normalisation follows; and the way to linear layers.
 
-use super::convolution::{PATCHES_MAX, conv2d, im2col};
+use super::convolution::{ConvVersion, PATCHES_MAX, conv2d};
+use super::operand::im2col;
 use crate::program::builder::Builder;
 use crate::program::expr::BodyWriter;
 use crate::program::graph::{TensorId, View};
@@ -81,7 +82,7 @@ pub fn grouped_conv2d(
         ));
     }
     if groups == 1 {
-        return conv2d(b, x, weight, stride, padding);
+        return conv2d(b, x, weight, ConvVersion::V1, stride, padding);
     }
     let geometry = ConvGeometry::of_image([height, width], [r, s], stride, padding)
         .ok_or("the stride is 0, or a kernel is larger than an image with its padding")?;

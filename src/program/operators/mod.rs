@@ -14,12 +14,13 @@ mod linear;
 mod loss;
 mod moments;
 mod norm;
+mod operand;
 mod pool;
 mod product;
 
 pub use activation::{gelu_erf, gelu_tanh, relu};
 pub use attention::causal_attention;
-pub use convolution::{conv2d, mean_pool};
+pub use convolution::{ConvVersion, conv2d, mean_pool};
 pub use dropout::{Dropout, dropout};
 pub use embedding::{position_embedding, token_embedding};
 pub use evaluation::evaluation;

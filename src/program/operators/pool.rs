@@ -1,6 +1,7 @@
 //! max_pool.v1, avg_pool.v1 and adaptive_avg_pool.v1, over the pixels of each channel: x [B, H, W, C] -> [B, P, Q, C].
 
-use super::convolution::{PATCHES_MAX, im2col};
+use super::convolution::PATCHES_MAX;
+use super::operand::im2col;
 use crate::arith::DType;
 use crate::program::builder::Builder;
 use crate::program::expr::{Body, BodyWriter, Reg};

@@ -1,27 +1,37 @@
 //! The matrix product of the contract, digitised; of a logged class, rounded to its grid.
 
+use super::operand::ProductOperand;
 use crate::arith::DType;
 use crate::arith::digits::ProductPart;
 use crate::program::builder::Builder;
-use crate::program::graph::{Primitive, TensorId, View, block_count};
+use crate::program::graph::{Primitive, TensorId, block_count};
 use crate::program::logged::logged_product;
 use crate::program::products::ProductClass;
 
 impl Builder {
     /// The digitised matrix product of `a` [batch0, batch1, M, K] and `b` [batch0, batch1, N, K]; the result, of
-    /// batch0*batch1*M*N elements in that order, gets `shape`.
-    pub fn product(&mut self, class: ProductClass, a: View, b: View, shape: &[u32]) -> TensorId {
-        assert_eq!((a.dims[0], a.dims[1], a.dims[3]), (b.dims[0], b.dims[1], b.dims[3]), "product shapes");
+    /// batch0*batch1*M*N elements in that order, gets `shape`. In a logged class patches are binary32, with a scale group a row.
+    pub fn product(
+        &mut self,
+        class: ProductClass,
+        a: impl Into<ProductOperand>,
+        b: impl Into<ProductOperand>,
+        shape: &[u32],
+    ) -> TensorId {
+        let (a, b) = (a.into(), b.into());
+        let [[a0, a1, m, k], [b0, b1, n, k_of_b]] = [&a, &b].map(|side| self.operand_dims(side));
+        assert_eq!((a0, a1, k), (b0, b1, k_of_b), "product shapes");
         if let Some(rule) = self.products().logged(class) {
-            return logged_product(self, class, rule, [a, b], shape);
+            let sides = [self.native_operand(a), self.native_operand(b)];
+            return logged_product(self, class, rule, sides, shape);
         }
         let digits = self.products().get(class);
-        let (batch, m, n, k) = (a.dims[0] * a.dims[1], a.dims[2], b.dims[2], a.dims[3]);
+        let batch = a0 * a1;
         assert_eq!(shape.iter().product::<u32>(), batch * m * n, "product output shape");
         let block = if digits.block >= k { 0 } else { digits.block };
         let blocks = block_count(k, block);
-        let (qa, absmaxes_a) = self.quantise(a, digits.digits_a, block);
-        let (qb, absmaxes_b) = self.quantise(b, digits.digits_b, block);
+        let (qa, absmaxes_a) = self.digitised(a, digits.digits_a, block);
+        let (qb, absmaxes_b) = self.digitised(b, digits.digits_b, block);
         let product =
             Primitive::Product { a: qa, absmaxes_a, b: qb, absmaxes_b, block, part: ProductPart::Rounded };
         if blocks == 1 {

@@ -128,17 +128,19 @@ fn compute_band<F: Exact, S: Sum>(path: Path, part: ProductPart, a: &Operand, b:
     let mut tile_b = vec![F::default(); width * depth];
     let mut tile_c = vec![F::default(); rows * width];
     let mut sums = vec![S::default(); if stays { 0 } else { rows * width }];
+    let mut scratch = Vec::new();
     for column in (0..n).step_by(width) {
         let columns = width.min(n - column);
         sums.fill(S::default());
         for start in (first..first + len).step_by(depth) {
             let depth = depth.min(first + len - start);
             for (j, to) in tile_b.chunks_exact_mut(depth).take(columns).enumerate() {
-                F::convert(path, &b.row(batch, column + j)[start..][..depth], Piece::Whole, to);
+                let q = b.row(batch, column + j, start..start + depth, &mut scratch);
+                F::convert(path, q, Piece::Whole, to);
             }
             for &piece in pieces {
                 for (i, to) in tile_a.chunks_exact_mut(depth).take(rows).enumerate() {
-                    F::convert(path, &a.row(batch, row + i)[start..][..depth], piece, to);
+                    F::convert(path, a.row(batch, row + i, start..start + depth, &mut scratch), piece, to);
                 }
                 let continues = stays && start > first;
                 multiply(rows, columns, depth, &tile_a, &tile_b, &mut tile_c, continues);

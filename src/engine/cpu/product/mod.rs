@@ -6,6 +6,7 @@
 
 mod bands;
 mod float_gemm;
+mod gather;
 mod operand;
 #[cfg(target_arch = "x86_64")]
 mod pairs;

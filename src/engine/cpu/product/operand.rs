@@ -1,10 +1,16 @@
 //! Digitising an operand: strided binary32 tensors to rows of integers, K contiguous, with the absmax of every
 //! scale group. Contract: `docs/ARITHMETIC.md`, section 4.
 
+use std::borrow::Cow;
+use std::ops::Range;
+use std::sync::Arc;
+
 use rayon::prelude::*;
 
+use super::gather::Gather;
 use super::simd::{Path, vectorised};
 use crate::arith::{digits, float};
+use crate::program::im2col::DigitPatches;
 
 /// Rows that are transposed together: one cache line of a tensor whose rows are contiguous.
 const ROWS: usize = 16;
@@ -94,21 +100,21 @@ struct Strip<'a> {
 }
 
 impl Strip<'_> {
-    /// Calls `visit(row, first_k, elements)` for pieces of at most `DEPTH` elements that cover every row, in order of
-    /// K within a row, none across a multiple of `block`.
-    fn for_each_piece(&self, block: usize, mut visit: impl FnMut(usize, usize, &[u32])) {
+    /// Calls `visit(row, first_k, elements)` for pieces of at most `DEPTH` elements that cover the places `part` of every row, in
+    /// order of K within a row, none across a multiple of `block`. A part begins at a multiple of `DEPTH`.
+    fn for_each_piece(&self, block: usize, part: Range<usize>, mut visit: impl FnMut(usize, usize, &[u32])) {
         let StridedView { data, rows, k, .. } = *self.view;
         if k.stride == 1 {
             for row in 0..self.rows {
                 let start = self.start + row * rows.stride;
-                for (first, len) in pieces(k.len, block) {
+                for (first, len) in pieces(part.clone(), block) {
                     visit(row, first, &data[start + first..][..len]);
                 }
             }
             return;
         }
         let mut tile = [[0u32; DEPTH]; ROWS];
-        for (first, len) in pieces(k.len, block) {
+        for (first, len) in pieces(part, block) {
             for i in 0..len {
                 let start = self.start + (first + i) * k.stride;
                 if rows.stride == 1 {
@@ -128,10 +134,16 @@ impl Strip<'_> {
     }
 }
 
-/// `0..k` cut at the multiples of `block` (a power of two) and of `DEPTH`, as (first, length).
-fn pieces(k: usize, block: usize) -> impl Iterator<Item = (usize, usize)> {
-    let step = DEPTH.min(block);
-    (0..k).step_by(step).map(move |first| (first, step.min(k - first)))
+/// `part` cut at the multiples of `block` (a power of two) and of `DEPTH`, as (first, length).
+fn pieces(part: Range<usize>, block: usize) -> impl Iterator<Item = (usize, usize)> {
+    let (step, end) = (DEPTH.min(block), part.end);
+    part.step_by(step).map(move |first| (first, step.min(end - first)))
+}
+
+/// Units of a task: all `len`, or where tasks would be fewer than threads a multiple of `multiple` that makes enough of them.
+fn units_of_task(tasks: usize, len: usize, multiple: usize) -> usize {
+    let wanted = 4 * rayon::current_num_threads();
+    if tasks * 2 > wanted { len } else { len.div_ceil(wanted.div_ceil(tasks)).next_multiple_of(multiple) }
 }
 
 /// The integers of one side of a product, `[batch, rows, K]`, and its absmaxes, `[batch, rows, blocks]`.
@@ -142,9 +154,13 @@ pub struct Operand {
     rows: usize,
     k: usize,
     block: usize,
-    /// Its integers, and maybe more memory that is not its own.
-    q: Vec<i32>,
+    /// Its integers, or those that it gathers rows from, and maybe more memory that is not its own.
+    q: Arc<Vec<i32>>,
     absmaxes: Vec<u32>,
+    /// How rows are gathered, if they do not lie in memory.
+    gather: Option<Arc<Gather>>,
+    /// What is gathered as 16-bit integers, where these suffice.
+    halves: Option<Arc<Vec<i16>>>,
 }
 
 impl Operand {
@@ -167,8 +183,47 @@ impl Operand {
             le[..width].copy_from_slice(bytes);
             i32::from_le_bytes(le)
         };
-        let q = bytes.chunks_exact(width).map(extend).collect();
-        Operand { digits, batch, rows, k, block, q, absmaxes }
+        let q = Arc::new(bytes.chunks_exact(width).map(extend).collect());
+        Operand { digits, batch, rows, k, block, q, absmaxes, gather: None, halves: None }
+    }
+
+    /// The patches of this operand's integers, gathered as products read them. Its absmaxes are to be said ([`Operand::with_absmaxes`]).
+    ///
+    /// # Panics
+    /// If its rows are no whole numbers of images or pixels.
+    pub fn patches(&self, patches: DigitPatches) -> Operand {
+        let images = patches.images(self.rows as u32, self.k as u32).expect("rows are whole images");
+        let [rows, k] = patches.shape(images).map(|n| n as usize);
+        let (q, gather) = (self.q.clone(), Gather::new(patches, images));
+        let halves =
+            (self.digits <= 2).then(|| Arc::new(gather.images(&q).par_iter().map(|&q| q as i16).collect()));
+        let gather = Some(Arc::new(gather));
+        Operand {
+            digits: self.digits,
+            batch: 1,
+            rows,
+            k,
+            block: 0,
+            q,
+            absmaxes: vec![0; rows],
+            gather,
+            halves,
+        }
+    }
+
+    /// The same integers in scale groups of `block` with these absmaxes.
+    ///
+    /// # Panics
+    /// If these are not `[batch, rows, blocks]`.
+    pub fn with_absmaxes(&self, absmaxes: &[u32], block: usize) -> Operand {
+        assert_eq!(
+            absmaxes.len(),
+            self.batch * self.rows * blocks(self.k, block),
+            "absmaxes are [batch, rows, blocks]"
+        );
+        let (q, absmaxes) = (self.q.clone(), absmaxes.to_vec());
+        let (gather, halves) = (self.gather.clone(), self.halves.clone());
+        Operand { q, absmaxes, block, gather, halves, ..*self }
     }
 
     pub(crate) fn digits(&self) -> u32 {
@@ -203,14 +258,20 @@ impl Operand {
     }
 
     /// `[batch, rows, K]`.
-    pub fn integers(&self) -> &[i32] {
-        &self.q[..self.batch * self.rows * self.k]
+    pub fn integers(&self) -> Cow<'_, [i32]> {
+        let Some(gather) = &self.gather else {
+            return Cow::Borrowed(&self.q[..self.batch * self.rows * self.k]);
+        };
+        let mut all = vec![0; self.rows * self.k];
+        let rows = all.par_chunks_mut(self.k.max(1)).enumerate();
+        rows.for_each(|(row, to)| gather.row(&self.q, row, 0, to));
+        Cow::Owned(all)
     }
 
-    /// The memory of the integers, for another operand; none are left here.
-    pub fn take_memory(&mut self) -> Vec<i32> {
+    /// The memory of the integers, for another operand, if nothing else is gathered from it; none are left here.
+    pub fn take_memory(&mut self) -> Option<Vec<i32>> {
         (self.batch, self.rows) = (0, 0);
-        std::mem::take(&mut self.q)
+        Arc::into_inner(std::mem::take(&mut self.q))
     }
 
     /// The K of block `block`, as (first, length).
@@ -219,9 +280,35 @@ impl Operand {
         (block * step, step.min(self.k - block * step))
     }
 
-    /// The row of integers `row` of batch `batch`; the only batch serves for any.
-    pub(super) fn row(&self, batch: usize, row: usize) -> &[i32] {
-        &self.q[self.row_index(batch, row) * self.k..][..self.k]
+    /// The integers `k` of row `row` of batch `batch`, in `scratch` if they are gathered; the only batch serves for any.
+    pub(super) fn row<'r>(
+        &'r self,
+        batch: usize,
+        row: usize,
+        k: Range<usize>,
+        scratch: &'r mut Vec<i32>,
+    ) -> &'r [i32] {
+        let Some(gather) = &self.gather else {
+            return &self.q[self.row_index(batch, row) * self.k..][k];
+        };
+        scratch.resize(k.len(), 0);
+        gather.row(&self.q, self.row_index(batch, row), k.start, scratch);
+        scratch
+    }
+
+    /// Whether [`Operand::halves`] gives rows.
+    pub(super) fn has_halves(&self) -> bool {
+        self.halves.is_some()
+    }
+
+    /// Writes the integers `k` of row `row`, which are gathered, as 16-bit ones.
+    pub(super) fn halves(&self, row: usize, k: Range<usize>, to: &mut [i16]) {
+        let (Some(gather), Some(halves)) = (&self.gather, &self.halves) else {
+            unreachable!("it has halves")
+        };
+        let (of_row, after) = to.split_at_mut(k.len());
+        gather.row(halves, row, k.start, of_row);
+        after.fill(0);
     }
 
     pub(super) fn absmax(&self, batch: usize, row: usize, block: usize) -> u32 {
@@ -262,33 +349,47 @@ pub fn absmaxes(view: StridedView<'_>, block: usize) -> Vec<u32> {
     }
     let path = Path::fastest();
     let across = view.rows.stride == 1 && view.k.stride != 1;
-    let strip_rows = if across { COLUMNS } else { ROWS };
-    let strips = rows.div_ceil(strip_rows);
-    let parts = out.chunks_mut(rows * groups).flat_map(|batch| batch.chunks_mut(strip_rows * groups));
+    if across {
+        columns_absmaxes(path, view, [group, groups], &mut out);
+        return out;
+    }
+    let parts = out.chunks_mut(rows * groups).flat_map(|batch| batch.chunks_mut(ROWS * groups));
     parts.collect::<Vec<_>>().into_par_iter().enumerate().for_each(|(i, out)| {
-        if !across {
-            // Short groups are gathered together.
-            return view.strip(i).for_each_piece(group.max(DEPTH), |row, first, elements| {
-                let out = &mut out[row * groups + first / group..];
-                for (absmax, elements) in out.iter_mut().zip(elements.chunks(group)) {
-                    *absmax = greatest_absmax(path, elements).max(*absmax);
-                }
-            });
-        }
-        let start = view.start(i / strips, i % strips * COLUMNS);
-        let mut greatest = [0; COLUMNS];
-        let greatest = &mut greatest[..out.len() / groups];
-        for first in (0..k).step_by(group) {
-            greatest.fill(0);
-            for place in first..k.min(first + group) {
-                keep_greater(path, &view.data[start + place * view.k.stride..][..greatest.len()], greatest);
+        // Short groups are gathered together.
+        view.strip(i).for_each_piece(group.max(DEPTH), 0..k, |row, first, elements| {
+            let out = &mut out[row * groups + first / group..];
+            for (absmax, elements) in out.iter_mut().zip(elements.chunks(group)) {
+                *absmax = greatest_absmax(path, elements).max(*absmax);
             }
-            for (out, &absmax) in out[first / group..].iter_mut().step_by(groups).zip(&*greatest) {
-                *out = absmax;
-            }
-        }
+        });
     });
     out
+}
+
+/// The same where rows, not K, are contiguous: `groups` of `group` places of each.
+fn columns_absmaxes(path: Path, view: StridedView<'_>, [group, groups]: [usize; 2], out: &mut [u32]) {
+    let (k, rows) = (view.k.len, view.rows.len);
+    let strips = rows.div_ceil(COLUMNS);
+    let each = units_of_task(view.batches() * strips, groups, 1);
+    let parts = groups.div_ceil(each);
+    let found = (0..view.batches() * strips * parts).into_par_iter().map(|task| {
+        let (strip, part) = (task / parts, task % parts);
+        let (batch, row) = (strip / strips, strip % strips * COLUMNS);
+        let (start, len) = (view.start(batch, row), COLUMNS.min(rows - row));
+        let mut greatest = vec![0; (each.min(groups - part * each)) * len];
+        for (number, greatest) in greatest.chunks_mut(len).enumerate() {
+            let first = (part * each + number) * group;
+            for place in first..k.min(first + group) {
+                keep_greater(path, &view.data[start + place * view.k.stride..][..len], greatest);
+            }
+        }
+        ((batch * rows + row) * groups + part * each, len, greatest)
+    });
+    for (at, len, greatest) in found.collect::<Vec<_>>() {
+        for (number, greatest) in greatest.chunks(len).enumerate() {
+            out[at + number..].iter_mut().step_by(groups).zip(greatest).for_each(|(out, &x)| *out = x);
+        }
+    }
 }
 
 vectorised! {
@@ -337,11 +438,19 @@ pub fn quantise_into(
         let strips: Vec<_> =
             integers.chunks_mut(rows * k).flat_map(|batch| batch.chunks_mut(ROWS * k)).collect();
         let absmaxes = absmaxes.chunks(rows * groups).flat_map(|batch| batch.chunks(ROWS * groups));
-        let strips: Vec<_> = strips.into_iter().zip(absmaxes).collect();
-        strips.into_par_iter().enumerate().for_each(|(i, (q, absmaxes))| {
-            view.strip(i).for_each_piece(group, |row, first, elements| {
+        let each = units_of_task(strips.len(), k, DEPTH);
+        let parts = strips.into_iter().zip(absmaxes).enumerate().flat_map(|(i, (q, absmaxes))| {
+            let mut rows: Vec<_> = q.chunks_mut(k).map(|row| row.chunks_mut(each)).collect();
+            let part = move |first| {
+                let rows = rows.iter_mut().map(|parts| parts.next().expect("rows have one K"));
+                (i, first..k.min(first + each), rows.collect::<Vec<_>>(), absmaxes)
+            };
+            (0..k).step_by(each).map(part)
+        });
+        parts.collect::<Vec<_>>().into_par_iter().for_each(|(i, part, mut rows, absmaxes)| {
+            view.strip(i).for_each_piece(group, part.clone(), |row, first, elements| {
                 let absmax = absmaxes[row * groups + first / group];
-                let q = &mut q[row * k + first..][..elements.len()];
+                let q = &mut rows[row][first - part.start..][..elements.len()];
                 if digits::is_marked(absmax) {
                     return q.fill(0);
                 }
@@ -350,7 +459,7 @@ pub fn quantise_into(
             });
         });
     }
-    Operand { digits, batch, rows, k, block, q, absmaxes }
+    Operand { digits, batch, rows, k, block, q: Arc::new(q), absmaxes, gather: None, halves: None }
 }
 
 /// [`absmaxes`], then [`quantise_with`].

@@ -9,6 +9,8 @@ use std::arch::x86_64::{
     _mm256_setzero_si256, _mm256_storeu_si256,
 };
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::bands::{Band, Piece, band_height, bands, interleave};
@@ -26,6 +28,10 @@ const WIDTH_MAX: usize = 2 * LANES;
 const BAND_ROWS: usize = 16 * ROWS;
 /// The most pairs of K that are multiplied before the next tile is: a panel's stay in the first-level cache.
 const DEPTH: usize = 512;
+
+/// A K from which on parts of it are tasks, if the output has so few elements that each task may have sums of its own.
+const LONG_K: usize = 4096;
+const LONG_OUTPUT: usize = 1 << 16;
 
 /// Whether this kernel computes products of these digits and this length.
 pub(super) fn computes(a: &Operand, b: &Operand) -> bool {
@@ -47,6 +53,8 @@ pub(super) fn product(
     let matrix = match (a.digits(), b.digits()) {
         (1, 1 | 2) | (2, 1) => matrix_product::<1, 1, 1, 2>,
         (3, _) => matrix_product::<2, 1, 2, 1>,
+        // Patches of 16-bit integers are moved as they are.
+        (2, 2) if b.has_halves() => matrix_product::<2, 1, 2, 1>,
         _ => matrix_product::<1, 2, 2, 1>,
     };
     out.par_chunks_mut(size)
@@ -78,11 +86,22 @@ fn matrix_product<const PA: usize, const PB: usize, const SUMS: usize, const NV:
     let (cut_a, cut_b) = (cut(PA, a), cut(PB, b));
     let depth = pairs_held(a, b, cut_a + cut_b).min(DEPTH);
     let width = NV * LANES;
+    if len >= LONG_K && m * n <= LONG_OUTPUT {
+        let sums = long_sums::<PA, PB, SUMS, NV>(path, [a, b], [block, batch], [cut_a, cut_b], depth);
+        for (panel, sums) in sums.chunks_exact(m.next_multiple_of(ROWS)).enumerate() {
+            let column = panel * width;
+            for (row, (sums, out)) in sums.iter().zip(out.chunks_exact_mut(n)).enumerate() {
+                let out = &mut out[column..n.min(column + width)];
+                i64::scale_back(&scale, row, column, &sums[..out.len()], out);
+            }
+        }
+        return;
+    }
     let panel_words = pairs * PB * width;
     let mut panels = vec![0u32; n.div_ceil(width) * panel_words];
     panels.par_chunks_mut(panel_words).enumerate().for_each(|(panel, words)| {
-        let rows = (0..width.min(n - panel * width)).map(|i| b.row(batch, panel * width + i));
-        pack(path, rows, first..first + len, [PB, width], cut_b, words);
+        let rows = panel * width..n.min((panel + 1) * width);
+        pack(path, (b, batch, rows), first..first + len, [PB, width], cut_b, words);
     });
     // Whole tiles, as far as there are rows.
     let height = band_height(4, 1, m, BAND_ROWS).next_multiple_of(ROWS);
@@ -92,8 +111,8 @@ fn matrix_product<const PA: usize, const PB: usize, const SUMS: usize, const NV:
         let tile_words = pairs * PA * ROWS;
         let mut tiles = vec![0u32; rows.div_ceil(ROWS) * tile_words];
         for (tile, words) in tiles.chunks_exact_mut(tile_words).enumerate() {
-            let rows = (tile * ROWS..rows.min((tile + 1) * ROWS)).map(|i| a.row(batch, row + i));
-            pack(path, rows, first..first + len, [PA, ROWS], cut_a, words);
+            let rows = row + tile * ROWS..row + rows.min((tile + 1) * ROWS);
+            pack(path, (a, batch, rows), first..first + len, [PA, ROWS], cut_a, words);
         }
         let mut sums = vec![[0i64; WIDTH_MAX]; rows.next_multiple_of(ROWS)];
         for (panel, b) in panels.chunks_exact(panel_words).enumerate() {
@@ -116,12 +135,57 @@ fn matrix_product<const PA: usize, const PB: usize, const SUMS: usize, const NV:
     });
 }
 
-/// Rows of integers as `[pair of K][piece][row]`, two 16-bit integers a word; `to` has `rows` rows in each of `pieces` pieces and is
-/// zero where there are none.
-fn pack<'a>(
+/// The sums of a product of long rows, `[panel][row][column of the panel]`: integers have no order, so tasks add parts of K, packed a
+/// few places at a time.
+fn long_sums<const PA: usize, const PB: usize, const SUMS: usize, const NV: usize>(
     path: Path,
-    integers: impl Iterator<Item = &'a [i32]>,
-    k: std::ops::Range<usize>,
+    [a, b]: [&Operand; 2],
+    [block, batch]: [usize; 2],
+    [cut_a, cut_b]: [u32; 2],
+    depth: usize,
+) -> Vec<[i64; WIDTH_MAX]> {
+    let ((first, len), (m, n), width) = (a.block_range(block), (a.rows(), b.rows()), NV * LANES);
+    let rows = m.next_multiple_of(ROWS);
+    let steps = len.div_ceil(2 * depth);
+    let each = steps.div_ceil(2 * rayon::current_num_threads());
+    let tasks = (0..steps.div_ceil(each)).into_par_iter().map(|task| {
+        let mut sums = vec![[0i64; WIDTH_MAX]; n.div_ceil(width) * rows];
+        for step in task * each..steps.min((task + 1) * each) {
+            let k = first + 2 * depth * step..first + len.min(2 * depth * (step + 1));
+            let pairs = k.len().div_ceil(2);
+            let mut tiles = vec![0u32; pairs * PA * rows];
+            for (tile, words) in tiles.chunks_exact_mut(pairs * PA * ROWS).enumerate() {
+                let of = tile * ROWS..m.min((tile + 1) * ROWS);
+                pack(path, (a, batch, of), k.clone(), [PA, ROWS], cut_a, words);
+            }
+            let mut words = vec![0u32; pairs * PB * width];
+            for (panel, sums) in sums.chunks_exact_mut(rows).enumerate() {
+                let of = panel * width..n.min((panel + 1) * width);
+                if of.len() < width {
+                    words.fill(0);
+                }
+                pack(path, (b, batch, of), k.clone(), [PB, width], cut_b, &mut words);
+                for (a, sums) in tiles.chunks_exact(pairs * PA * ROWS).zip(sums.chunks_exact_mut(ROWS)) {
+                    // SAFETY: `product` runs where AVX2 was detected.
+                    unsafe { kernel::<PA, PB, SUMS, NV>(a, &words, cut_a + cut_b, sums) };
+                }
+            }
+        }
+        sums
+    });
+    let add = |mut sums: Vec<[i64; WIDTH_MAX]>, more: Vec<[i64; WIDTH_MAX]>| {
+        sums.as_flattened_mut().iter_mut().zip(more.as_flattened()).for_each(|(sum, x)| *sum += x);
+        sums
+    };
+    tasks.reduce_with(add).expect("K is long")
+}
+
+/// Rows of an operand's integers as `[pair of K][piece][row]`, two 16-bit integers a word; `to` has `rows` rows in each of `pieces`
+/// pieces and is zero where there are none.
+fn pack(
+    path: Path,
+    (operand, batch, of): (&Operand, usize, Range<usize>),
+    k: Range<usize>,
     [pieces, rows]: [usize; 2],
     cut: u32,
     to: &mut [u32],
@@ -129,12 +193,40 @@ fn pack<'a>(
     let halves = [Piece::Low(cut), Piece::High(cut)];
     let pieces = if pieces == 1 { &[Piece::Whole][..] } else { &halves };
     let words = k.len().div_ceil(2);
+    if pieces.len() == 1 && operand.has_halves() {
+        return pack_halves(operand, of, k, rows, to);
+    }
     let mut planes = vec![0; pieces.len() * words];
-    for (row, q) in integers.enumerate() {
+    let mut scratch = Vec::new();
+    for (row, of) in of.enumerate() {
+        let q = operand.row(batch, of, k.clone(), &mut scratch);
         for (piece, plane) in pieces.iter().zip(planes.chunks_exact_mut(words)) {
-            pair_words(path, &q[k.clone()], *piece, plane);
+            pair_words(path, q, *piece, plane);
         }
         interleave(&planes, words, rows, row, to);
+    }
+}
+
+/// The same of rows that are gathered as 16-bit integers, in one piece.
+fn pack_halves(operand: &Operand, of: Range<usize>, k: Range<usize>, rows: usize, to: &mut [u32]) {
+    let words = k.len().div_ceil(2);
+    let mut all = vec![0u32; rows * words];
+    for (row, of) in all.chunks_exact_mut(words).zip(of) {
+        operand.halves(of, k.clone(), bytemuck::cast_slice_mut(row));
+    }
+    match rows {
+        ROWS => turned::<ROWS>(&all, to),
+        LANES => turned::<LANES>(&all, to),
+        _ => turned::<WIDTH_MAX>(&all, to),
+    }
+}
+
+/// [rows][words] -> [words][rows].
+fn turned<const N: usize>(rows: &[u32], to: &mut [u32]) {
+    let words = rows.len() / N;
+    let rows: [&[u32]; N] = std::array::from_fn(|row| &rows[row * words..][..words]);
+    for (word, to) in to.as_chunks_mut::<N>().0.iter_mut().enumerate().take(words) {
+        *to = std::array::from_fn(|row| rows[row][word]);
     }
 }
 

@@ -143,9 +143,10 @@ fn pack_rows<const DA: usize>(
 ) -> Vec<u32> {
     let words = len.div_ceil(4);
     let mut packed = vec![0x8080_8080; rows.div_ceil(ROWS) * words * DA * ROWS];
-    let mut planes = vec![0; words * DA];
+    let (mut planes, mut scratch) = (vec![0; words * DA], Vec::new());
     for i in 0..rows {
-        digit_words(path, &a.row(batch, row + i)[first..first + len], DA, 0, &mut planes);
+        let q = a.row(batch, row + i, first..first + len, &mut scratch);
+        digit_words(path, q, DA, 0, &mut planes);
         interleave(&planes, words, ROWS, i % ROWS, &mut packed[i / ROWS * words * DA * ROWS..]);
     }
     packed
@@ -173,9 +174,9 @@ impl<const DB: usize, const NV: usize> Panels<DB, NV> {
         words.par_chunks_mut(panel_words).zip(surplus.par_chunks_mut(Self::WIDTH)).enumerate().for_each(
             |(panel, (words, surplus))| {
                 let columns = (n - panel * Self::WIDTH).min(Self::WIDTH);
-                let mut planes = vec![0; words_of_k * DB];
+                let (mut planes, mut scratch) = (vec![0; words_of_k * DB], Vec::new());
                 for (c, surplus) in surplus.iter_mut().enumerate().take(columns) {
-                    let row = &b.row(batch, panel * Self::WIDTH + c)[first..first + len];
+                    let row = b.row(batch, panel * Self::WIDTH + c, first..first + len, &mut scratch);
                     digit_words(path, row, DB, 0x8080_8080, &mut planes);
                     interleave(&planes, words_of_k, Self::WIDTH, c, words);
                     // The sum over digits e of 256^e times the digits is the sum of the integers.

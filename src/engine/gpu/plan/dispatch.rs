@@ -9,7 +9,7 @@ use crate::engine::gpu::device::layout::words_of_k;
 use crate::engine::gpu::rows::access::Index;
 use crate::engine::gpu::wgsl::map;
 use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View, block_count};
-use crate::program::im2col::ConvGeometry;
+use crate::program::im2col::{ConvGeometry, DigitPatches};
 use crate::shaders;
 use crate::shaders::product::{Choice, Variant};
 
@@ -169,6 +169,9 @@ fn shader_from(graph: &Graph, node: &Node, variant: Variant, origin: Index) -> O
             of_file("gather", uniform, linear_groups(elements))
         }
         Primitive::Im2col { input, geometry } => im2col(graph.tensor(*input), geometry, elements, origin[1]),
+        Primitive::DigitPatches { input, patches } => {
+            digit_patches([graph.tensor(*input), ty], patches, variant, [origin[1], origin[2]])
+        }
         Primitive::RowMax { input, block } => row_max(last(graph.tensor(*input)), *block, elements),
         Primitive::TreeSum { len, inner, block, .. } => tree_sum(*len, *inner, *block, elements),
         Primitive::SegmentSum { order, .. } => segment_sum(graph.tensor(*order), ty),
@@ -192,6 +195,27 @@ fn im2col(input: &TensorType, geometry: &ConvGeometry, elements: u32, first_row:
     uniform.extend([shape[1], shape[2], geometry.stride, geometry.padding]);
     uniform.extend([u32::from(geometry.transposed), 0, 0, 0]);
     of_file("patches", uniform, linear_groups(elements))
+}
+
+/// Of which the first row of patches and the first place of a patch are these.
+fn digit_patches(
+    [input, output]: [&TensorType; 2],
+    patches: &DigitPatches,
+    variant: Variant,
+    first: [u32; 2],
+) -> Shader {
+    let DType::Q(digits) = output.dtype else { unreachable!("patches of digits are digits") };
+    let plane = |ty: &TensorType| ty.shape[1] * words_of_k(ty.shape[2]);
+    let [_, rows, k] = input.shape[..] else { unreachable!("integers are [1, rows, K]") };
+    let [_, channels] = patches.images(rows, k).expect("rows are whole images");
+    let planes = if variant == Variant::Words { 0 } else { u32::from(digits) };
+    let mut uniform = vec![plane(output), words_of_k(output.shape[2]), planes, GRID_WIDTH];
+    uniform.extend([plane(input), words_of_k(k), output.shape[2], channels]);
+    let ConvGeometry { size, kernel, stride, padding, transposed } = patches.geometry;
+    uniform.extend(size.iter().chain(&kernel));
+    uniform.extend(patches.image.into_iter().chain([stride, padding]));
+    uniform.extend([u32::from(transposed), u32::from(patches.by_channel)].into_iter().chain(first));
+    of_file("digit_patches", uniform, linear_groups(plane(output)))
 }
 
 fn row_max(len: u32, block: u32, elements: u32) -> Shader {

@@ -9,7 +9,7 @@ use crate::engine::gpu::device::layout::words_of_k;
 use crate::engine::gpu::rows::access::Index;
 use crate::program::expr::Instr;
 use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View, block_count, row_major};
-use crate::program::im2col::ConvGeometry;
+use crate::program::im2col::{ConvGeometry, DigitPatches};
 use crate::shaders::product::Variant;
 
 /// The windows of a node where a shader sees `limit` bytes, a multiple of 256; none if it need not be split.
@@ -51,6 +51,7 @@ impl Split<'_> {
             Primitive::Map { .. } => self.map(),
             Primitive::Gather { .. } => self.gather(),
             Primitive::Im2col { geometry, .. } => self.im2col(*geometry),
+            Primitive::DigitPatches { patches, .. } => self.digit_patches(*patches),
             Primitive::RowMax { block, .. } => self.reduction(self.columns(0), 1, *block),
             Primitive::TreeSum { len, inner, block, .. } => self.reduction(*len, *inner, *block),
             Primitive::SegmentSum { .. } => self.segment_sum(),
@@ -252,6 +253,43 @@ impl Split<'_> {
                 let bindings = vec![self.bind(0, from), self.bind(1, to)];
                 let part = self.part(Primitive::Im2col { input: TensorId(0), geometry }, types, bindings);
                 Window { origin: [0, y, 0, 0], ..part }
+            });
+        Ok(windows.collect())
+    }
+
+    /// Rows of the output: [samples, rows of patches], whose parts read whole images, or [places of a patch, channels], whose parts read
+    /// whole channels.
+    fn digit_patches(&self, patches: DigitPatches) -> Result<Vec<Window>, TooLarge> {
+        let DigitPatches { geometry, by_channel, .. } = patches;
+        let ([_, rows, k], [_, rows_made, k_made]) = (&self.ty(0).shape[..], &self.ty(1).shape[..]) else {
+            unreachable!("integers are [1, rows, K]")
+        };
+        let [samples, channels] = patches.images(*rows, *k).expect("rows are whole images");
+        let ([down, across], [taps_down, taps_across]) = (geometry.size, geometry.kernel);
+        let [outer, inner, unit] =
+            if by_channel { [taps_down * taps_across, channels, 1] } else { [samples, down, across] };
+        let (of_input, of_output) = (self.row_words(0), self.row_words(1));
+        let parts = self.parts([1, outer, inner, 1], &|[_, o, i, _]| {
+            let read = u64::from(if by_channel { i } else { o });
+            vec![self.dense(0, read * of_input), self.dense(1, volume(&[o, i, unit]) * of_output)]
+        })?;
+        let dtype = self.ty(0).dtype;
+        let words = words_of_k(*k_made) * words_of_group(self.variant);
+        let planes = (of_output / u64::from(words)) as u32;
+        let windows =
+            parts.into_iter().map(|IndexRange { first: [_, o, i, _], len: [_, outer, count, _] }| {
+                let (read, images) = if by_channel { (i, count) } else { (o, outer) };
+                let from = self.quantised(0, 1, [0, 0, read], [1, 1, images]);
+                let strides = [rows_made * words, inner * unit * words, 0, 1];
+                let line = unit * words;
+                let to = window(strides, [0, o, 0, i * line], [planes, outer, 1, count * line]);
+                let shapes = [vec![1, images, *k], vec![1, outer * count * unit, *k_made]];
+                let types = shapes.map(|shape| TensorType { dtype, shape }).to_vec();
+                let size = if by_channel { geometry.size } else { [count, across] };
+                let patches = DigitPatches { geometry: ConvGeometry { size, ..geometry }, ..patches };
+                let primitive = Primitive::DigitPatches { input: TensorId(0), patches };
+                let origin = if by_channel { [0, 0, o, 0] } else { [0, i, 0, 0] };
+                Window { origin, ..self.part(primitive, types, vec![self.bind(0, from), self.bind(1, to)]) }
             });
         Ok(windows.collect())
     }

@@ -1,0 +1,170 @@
+"""How far gradients are from those in fp64, beside how far PyTorch's fp32 is: from the same weights and the same batch.
+
+    cargo build --release
+    python3 -m venv venv && venv/bin/pip install torch numpy safetensors
+    venv/bin/python benches/gradient_error.py resnet --data data_batch_1.bin [--most 4]
+
+For each variant of a model, `tiebreak train` takes one step of SGD with momentum and no clipping, whose momentum is then the gradient, and
+PyTorch takes the same gradient in fp32 and fp64. Writes the model's part of docs/NUMERICS.md: per tensor ||g - g64|| / ||g64||. With --most,
+the exit status is 1 if at d = 4 an error is more than so many times PyTorch's in fp32.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from datetime import date
+from pathlib import Path
+
+try:
+    import numpy as np
+    import torch
+    import torch.nn.functional as F
+    from safetensors.numpy import load_file, save_file
+except ImportError as error:
+    sys.exit(f"{error}: run it in an environment with `pip install torch numpy safetensors`")
+import loss_curve
+
+ROOT = Path(__file__).resolve().parent.parent
+COMMAND = "venv/bin/python benches/gradient_error.py"
+KEY = (1, 2)
+DIGITS = {"default digits": "", "d = 3": "[digits]\nall = 3\n", "d = 4": "[digits]\nall = 4\n"}
+# What every job says beside its model and its data. The first step's momentum is its gradient.
+STEP = """steps = 1
+{model}
+{data}
+[init]
+weights = ["weights.safetensors"]
+[optimizer]
+kind = "sgd"
+momentum = 0.5
+weight_decay = 0.0
+[schedule]
+peak = 0.0
+[batch]
+micro_batch = {samples}
+{digits}"""
+
+
+class BatchNormResnet(loss_curve.Resnet):
+    def normed(self, w, x, name):
+        return F.batch_norm(x, None, None, w[f"{name}.gain"], w[f"{name}.bias"], True, 0.0, loss_curve.EPSILON)
+
+
+class Resnet:
+    """The residual network of assets/jobs/cifar-resnet.toml and the first records of a file."""
+
+    TITLE = "A residual network on CIFAR-10"
+    ABOUT = "The model of `assets/jobs/cifar-resnet.toml` at its first weights, 64 images."
+    JOB = """[model]
+kind = "resnet"
+height = 32
+width = 32
+planes = 3
+stages = [16, 32, 64]
+blocks = 1
+classes = 10
+norm = "{norm}"
+convolution = {convolution}
+"""
+
+    def variants(self):
+        """By name: the network in PyTorch, and what its jobs say of it, by a name of theirs."""
+        for norm, network in (("layer", loss_curve.Resnet()), ("batch", BatchNormResnet())):
+            jobs = {f"conv2d.v{version}": self.JOB.format(norm=norm, convolution=version) for version in (1, 2)}
+            yield f"{norm} norm", network, jobs
+
+    def data(self, network, path, folder):
+        """The batch, all of the data, so that every order has the same gradient; and what a job says of it."""
+        size = network.SAMPLES * network.RECORD
+        records = path.read_bytes()[:size]
+        if len(records) < size:
+            sys.exit(f"{path}: has fewer than {network.SAMPLES} records")
+        (folder / "records.bin").write_bytes(records)
+        records = np.frombuffer(records, np.uint8).reshape(-1, network.RECORD)
+        images = torch.tensor(records[:, 1:].reshape(-1, 3, 32, 32).astype(np.float32))
+        labels = torch.tensor(records[:, 0].astype(np.int64))
+        return lambda dtype: (images.to(dtype) / 255, labels), '[data]\nkind = "cifar10"\npath = "records.bin"'
+
+
+def of_torch(network, weights, batch, dtype):
+    """Gradients by name, in fp64."""
+    weights = {name: torch.tensor(x).to(dtype).requires_grad_() for name, x in weights.items()}
+    inputs, labels = batch(dtype)
+    F.cross_entropy(network.forward(weights, inputs), labels).backward()
+    return {name: x.grad.double().numpy() for name, x in weights.items()}
+
+
+def of_tiebreak(binary, folder, name, job):
+    """The same of a run of one step."""
+    path, run = folder / f"{name}.toml", folder / name
+    path.write_text(job)
+    subprocess.run([binary, "train", path, "--data-root", folder, "--out", run], check=True, stdout=subprocess.DEVNULL)
+    last = load_file(run / "checkpoints/step-000000001.safetensors")
+    return {key.removeprefix("momentum/"): x.astype(np.float64) for key, x in last.items() if key.startswith("momentum/")}
+
+
+def errors(gradients, exact):
+    """Per tensor, and of all tensors together. A gradient that is zero mathematically is measured against the model's."""
+    norm = np.linalg.norm
+    whole = norm([norm(g) for g in exact.values()])
+    size = {name: norm(g) if norm(g) > 1e-9 * whole else whole for name, g in exact.items()}
+    found = {name: norm(gradients[name] - exact[name]) / size[name] for name in exact}
+    return found | {"all together": norm([norm(gradients[name] - g) for name, g in exact.items()]) / whole}
+
+
+def table(name, columns):
+    """Errors of PyTorch's fp32 first, then of each job; each a dict by tensor."""
+    names = list(columns)
+    lines = [f"### {name.capitalize()}", "", "| tensor | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    for tensor in next(iter(columns.values())):
+        lines.append(f"| {tensor} | " + " | ".join(f"{columns[column][tensor]:.1e}" for column in names) + " |")
+    peer = columns[names[0]]
+    worst = {column: max(columns[column][tensor] / peer[tensor] for tensor in peer) for column in names[1:]}
+    lines.append("| greatest multiple of PyTorch's fp32 | 1 | " + " | ".join(f"{worst[column]:.2g}" for column in names[1:]) + " |")
+    return "\n".join(lines), worst
+
+
+def main():
+    models = {"resnet": Resnet()}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", choices=models)
+    parser.add_argument("--data", type=Path, required=True, help="records in CIFAR-10's binary format")
+    parser.add_argument("--binary", type=Path, default=ROOT / "target/release/tiebreak")
+    parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="the folder of NUMERICS.md")
+    parser.add_argument("--most", type=float, help="fail if at d = 4 an error is more than so many times PyTorch's")
+    options = parser.parse_args()
+    model, tables, failed = models[options.model], [], []
+    for name, network, jobs in model.variants():
+        weights = loss_curve.initial_weights(network, KEY)
+        with tempfile.TemporaryDirectory() as folder:
+            folder = Path(folder)
+            save_file(weights, folder / "weights.safetensors")
+            batch, data = model.data(network, options.data, folder)
+            exact = of_torch(network, weights, batch, torch.float64)
+            columns = {"PyTorch fp32": errors(of_torch(network, weights, batch, torch.float32), exact)}
+            for number, (digits, said) in enumerate(DIGITS.items()):
+                for job, text in jobs.items():
+                    text = STEP.format(model=text, data=data, samples=network.SAMPLES, digits=said)
+                    gradients = of_tiebreak(options.binary.resolve(), folder, f"{job}-{number}", text)
+                    columns[f"{job}, {digits}"] = errors(gradients, exact)
+        text, worst = table(name, columns)
+        tables.append(text)
+        failed += [f"{name}, {column}" for column, most in worst.items() if "d = 4" in column and most > (options.most or most)]
+        print(json.dumps({"variant": name, "greatest_multiples": worst}))
+    page = options.docs / "NUMERICS.md"
+    made = (f"Made on {date.today()} by `{COMMAND} {options.model} --data FILE`, {platform.machine()}, {os.cpu_count()} cores, "
+            f"PyTorch {torch.__version__.split('+')[0]}.")
+    section = "\n\n".join([f"## {model.TITLE}", model.ABOUT, *tables, made])
+    text = page.read_text()
+    kept = loss_curve.section(text, model.TITLE)
+    page.write_text(text.replace(kept, section) if kept else f"{text.strip()}\n\n{section}\n")
+    if failed:
+        sys.exit(f"more than {options.most} times PyTorch's error: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
