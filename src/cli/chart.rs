@@ -52,7 +52,8 @@ impl Axis {
         let power = 10f64.powf((span / TICKS).log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0].map(|n| n * power).into_iter().find(|s| span / s <= TICKS);
         let step = step.unwrap_or(10.0 * power);
-        let (low, high) = ((low / step).floor() * step, (high / step).ceil() * step);
+        // A quotient of two rounded numbers may miss the integer that it is.
+        let (low, high) = ((low / step + 1e-9).floor() * step, (high / step - 1e-9).ceil() * step);
         Axis { low, high: if high > low { high } else { low + step }, step }
     }
 
