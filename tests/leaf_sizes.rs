@@ -137,7 +137,7 @@ fn leaves_of_pools_and_losses_are_kilobytes() {
 data = { kind = "arrays", inputs = "inputs.npy", labels = "labels.npy", dtype = "u8" }
 optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 5e-4 }
 schedule = { peak = 0.1 }
-batch = { micro_batch = 16 }
+batch = { micro_batch = 8 }
 loss = { smoothing = 0.1, ignore = 3 }
 commit = { granularity = "operator" }
 "#;

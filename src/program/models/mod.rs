@@ -29,12 +29,12 @@ use crate::arith::DType;
 
 /// Makes [`Model`] of a list of models: the module, the type in it, and the model in a few words.
 macro_rules! models {
-    ($($module:ident::$variant:ident: $about:literal),* $(,)?) => {
+    ($($module:ident $variant:ident: $about:literal),* $(,)?) => {
         /// The models a job can name, by the names of their modules.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
         pub enum Model {
-            $(#[doc = $about] $variant($module::$variant)),*
+            $(#[doc = $about] $variant($variant)),*
         }
 
         impl Deref for Model {
@@ -63,21 +63,21 @@ macro_rules! models {
 
         /// The keys of each model, in the order of [`KINDS`].
         pub(crate) fn keys() -> impl Iterator<Item = &'static [Key]> {
-            [$($module::$variant::keys()),*].into_iter()
+            [$($variant::keys()),*].into_iter()
         }
 
         /// Small models of every kind: [`Network::small`].
         pub(super) fn small(second: u32) -> Vec<Model> {
-            [$($module::$variant::small(second).into_iter().map(Model::$variant).collect::<Vec<_>>()),*].concat()
+            [$($variant::small(second).into_iter().map(Model::$variant).collect::<Vec<_>>()),*].concat()
         }
     };
 }
 
 models! {
-    gpt::Gpt: "a decoder over tokens",
-    mlp::Mlp: "a multi-layer perceptron; without hidden layers, logistic regression",
-    resnet::Resnet: "a residual network of convolutions over images",
-    vgg11::Vgg11: "a network of eight convolutions and three linear layers over images",
+    gpt Gpt: "a decoder over tokens",
+    mlp Mlp: "a multi-layer perceptron; without hidden layers, logistic regression",
+    resnet Resnet: "a residual network of convolutions over images",
+    vgg11 Vgg11: "a network of eight convolutions and three linear layers over images",
 }
 
 /// How a parameter begins.
