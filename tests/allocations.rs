@@ -147,8 +147,8 @@ batch = { micro_batch = 8 }
     });
     // Of each sample the group of 64 KiB it lies in is read, sometimes two; a proof holds the slices of 1 KiB alone.
     assert_eq!(drawn.0, SAMPLES);
-    assert!(drawn.1 <= 160 * 5 << 10, "{} bytes prove 160 samples", drawn.1);
-    assert!(taken <= (2 * 160 * 64 << 10) + (4 << 20), "{taken} bytes were taken");
+    assert!(drawn.1 <= 160 * 5 * 1024, "{} bytes prove 160 samples", drawn.1);
+    assert!(taken <= 2 * 160 * 64 * 1024 + (4 << 20), "{taken} bytes were taken");
 }
 
 /// A job of a model whose state has some 25 GB.

@@ -1,6 +1,7 @@
 //! Every key that a job file may have, as one table. Errors (`check`), `docs/JOB.md` and the JSON Schema (`tiebreak job reference`) are made from it, and a
 //! test holds it to what serde accepts (`tests/job_reference.rs`). A new key is one entry here beside its field in [`super::spec`].
 
+use super::spec::CROP_MAX;
 use crate::program::keys::{BELOW_ONE, NOT_NEGATIVE, U32_MAX, integer, key};
 pub use crate::program::keys::{Key, Presence, Type};
 use crate::program::models;
@@ -107,7 +108,7 @@ const DATA: &[Key] = &[
     key("data.sampling", Choice(&["permutation", "with_replacement"]), Optional(r#""permutation""#), r#""with_replacement""#, "`permutation`: every sample once an epoch, each epoch in an order of its own. `with_replacement`: every place of a batch draws from all samples."),
     key("data.copy", Boolean, Optional("true"), "false", "Whether the run holds a copy of the files. If not it holds what checks them, and an auditor says where they are (`--data`).").rule("true if a file's name ends in .gz"),
     key("data.augment", Table, Absent("images are taken as they are"), "", "How images are moved at random as a step draws them: anew for every step and place (docs/ARITHMETIC.md, section 6). An evaluation takes them as they are.").rule("not with `bytes` or `tokens`"),
-    key("data.augment.crop", integer(0, 256), Optional("0"), "4", "Pixels of zeros around an image, out of which one of its size is cut at random; 0 = none.").unit("pixels").rule("below the image's rows and columns"),
+    key("data.augment.crop", integer(0, CROP_MAX as i128), Optional("0"), "4", "Pixels of zeros around an image, out of which one of its size is cut at random; 0 = none.").unit("pixels").rule("below the image's rows and columns"),
     key("data.augment.flip", Boolean, Optional("false"), "true", "Whether an image is mirrored, left to right, with probability 1/2."),
     key("data.path", Text, Required, r#""text.txt""#, ONE_FILE).kind("bytes").or("paths"),
     key("data.paths", FILES, Absent("`path` is required"), r#"["one.txt", "two.txt"]"#, "The files of bytes. A sample is a window inside one of them.").kind("bytes").not_with("path"),

@@ -136,7 +136,7 @@ mod tests {
     use std::fs;
 
     use tokenizers::models::TrainerWrapper;
-    use tokenizers::models::bpe::{BPE, BpeTrainer};
+    use tokenizers::models::bpe::BpeTrainer;
     use tokenizers::pre_tokenizers::byte_level::ByteLevel;
     use tokenizers::{AddedToken, Tokenizer};
 

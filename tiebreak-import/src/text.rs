@@ -29,7 +29,9 @@ pub struct Texts<'a> {
 /// Writes the token ids of texts as one row of u16, or of u32 if the tokenizer has ids that need it, and beside it, under the same name with `.json` after it,
 /// what it was made from. Returns that.
 pub fn import(texts: &Texts) -> Result<Value, Error> {
-    let beside = PathBuf::from(format!("{}.json", texts.output.to_string_lossy()));
+    let mut beside = texts.output.as_os_str().to_os_string();
+    beside.push(".json");
+    let beside = PathBuf::from(beside);
     if texts.output.extension().is_none_or(|extension| extension != "npy") {
         return Err(Error::Usage(format!("--output {:?}: a name that ends in .npy is wanted", texts.output)));
     }

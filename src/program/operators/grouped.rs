@@ -1,5 +1,5 @@
-//! grouped_conv2d.v1: a convolution whose channels are in groups that do not see each other, as one product over groups (Krizhevsky et al., 2012); and
-//! bias.v1, which convolutions have where no normalisation follows.
+//! What networks over images have beside conv2d: grouped_conv2d.v1, a convolution whose channels are in groups that do not see each other, as one
+//! product over groups (Krizhevsky et al., 2012); biases, which convolutions have where no normalisation follows; and the way to linear layers.
 
 use super::convolution::{PATCHES_MAX, conv2d, im2col};
 use crate::program::builder::Builder;
@@ -49,6 +49,16 @@ fn groups_last(b: &mut Builder, tensor: TensorId, dims: [u32; 3], shape: &[u32])
     b.copy(View { tensor, offset: 0, dims, strides: [0, channels, rows * channels, 1] }, shape)
 }
 
+/// `tensor` [groups, rows, k] as a product's operand.
+fn rows(tensor: TensorId, [groups, rows, k]: [u32; 3]) -> View {
+    View { tensor, offset: 0, dims: [1, groups, rows, k], strides: [0, rows * k, k, 1] }
+}
+
+/// `tensor` [groups, k, rows] as a product's operand of [groups, rows, k].
+fn columns(tensor: TensorId, [groups, k, rows]: [u32; 3]) -> View {
+    View { tensor, offset: 0, dims: [1, groups, rows, k], strides: [0, rows * k, 1, rows] }
+}
+
 /// x [B, H, W, C], weight [M, R, S, C / G] -> [B, P, Q, M]: output channels g M / G to (g + 1) M / G - 1 see the input channels
 /// g C / G to (g + 1) C / G - 1, as [`conv2d`] of these alone. With one group it is conv2d.
 ///
@@ -91,19 +101,7 @@ pub fn grouped_conv2d(
         &[groups * samples, height, width, channels],
     );
     let patches = im2col(b, images, geometry);
-    let rows = move |tensor, rows, k| View {
-        tensor,
-        offset: 0,
-        dims: [1, groups, rows, k],
-        strides: [0, rows * k, k, 1],
-    };
-    let columns = move |tensor, k, rows| View {
-        tensor,
-        offset: 0,
-        dims: [1, groups, rows, k],
-        strides: [0, rows * k, 1, rows],
-    };
-    let (a, kernels) = (rows(patches, count, k), rows(weight, made, k));
+    let (a, kernels) = (rows(patches, [groups, count, k]), rows(weight, [groups, made, k]));
     let by_group = b.product(ProductClass::Conv, a, kernels, &[groups, count, made]);
     let y = groups_last(b, by_group, [groups, count, made], &[samples, down, across, outputs]);
     b.differentiable(y, move |b, dy| {
@@ -116,10 +114,11 @@ pub fn grouped_conv2d(
         let dims = [groups, channels, r * s, made];
         let by_channel = View { tensor: weight, offset: 0, dims, strides: [made * k, 1, channels, k] };
         let turned = b.copy(by_channel, &[groups, channels, k_back]);
-        let (a, kernels) = (rows(taken_back, pixels, k_back), rows(turned, channels, k_back));
+        let (a, kernels) =
+            (rows(taken_back, [groups, pixels, k_back]), rows(turned, [groups, channels, k_back]));
         let dx = b.product(ProductClass::ConvDx, a, kernels, &[groups, pixels, channels]);
         let dx = groups_last(b, dx, [groups, pixels, channels], &[samples, height, width, inputs]);
-        let (a, of_x) = (columns(dy, count, made), columns(patches, count, k));
+        let (a, of_x) = (columns(dy, [groups, count, made]), columns(patches, [groups, count, k]));
         let dw = b.product(ProductClass::ConvDw, a, of_x, &[outputs, r, s, channels]);
         vec![(x, dx), (weight, dw)]
     });
