@@ -216,16 +216,14 @@ fn patches() {
 #[test]
 fn digit_patches() {
     let case = graph(&[(DType::F32, &[3, 7, 5, 4]), (DType::F32, &[6, 3, 2, 4])], DIGITS, |b, x| {
-        let all = [(1, 1), (2, 1), (3, 4)].map(|(stride, padding)| {
-            operators::conv2d(b, x[0], x[1], ConvVersion::V2, stride, padding).unwrap()
-        });
-        let products = all.into_iter().flat_map(|y| {
+        let products = [(1, 1), (2, 1), (3, 4)].into_iter().flat_map(|(stride, padding)| {
+            let y = operators::conv2d(b, x[0], x[1], ConvVersion::V2, stride, padding).unwrap();
             let gradients = b.backward(y, y);
             [y, gradients[&x[0]], gradients[&x[1]]]
         });
         products.collect()
     });
-    agree("patches of digits", &[3584, 8192], &case);
+    agree("patches of digits", &[3584], &case);
 }
 
 /// Scales, digits and products of operands as they lie and across memory, in samples and blocks; and a quantised output.
