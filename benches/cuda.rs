@@ -125,6 +125,7 @@ fn attention(mut engine: Cuda, [samples, heads, positions, channels]: [u32; 4]) 
 /// The program of a step of a GPT: AdamW, clipping, its micro-batches accumulated by the contract's tree.
 fn program(gpt: &Gpt, products: ProductTable, [micro_batch, micro_batches]: [u32; 2]) -> Program {
     Program::new(StepSpec {
+        loss: Default::default(),
         model: Model::Gpt(gpt.clone()),
         optimizer: Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 },
         clip_norm: Some(1.0),
@@ -174,8 +175,9 @@ impl Trained {
     fn new(layers: u32, small: bool) -> Trained {
         let (heads, width, context, vocabulary) =
             if small { (2, 16, 8, 50) } else { (12, 768, 1024, 50_257) };
-        let (gelu, dropout, tied, init_std) = (Gelu::Tanh, 0.0, true, 0.02);
-        let gpt = Gpt { vocabulary, context, layers, heads, width, gelu, dropout, tied, init_std };
+        let (gelu, dropout, tied, init_std, norm_epsilon) = (Gelu::Tanh, 0.0, true, 0.02, 1e-5);
+        let gpt =
+            Gpt { vocabulary, context, layers, heads, width, gelu, dropout, tied, init_std, norm_epsilon };
         let state = state(&program(&gpt, ProductTable::preset(), [1, 1]));
         Trained { gpt, state }
     }

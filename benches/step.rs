@@ -12,7 +12,7 @@ use tiebreak::engine::session::{Session, StepObserver, StepScalars, Unobserved};
 use tiebreak::engine::{Engine, EngineError, Inputs, Observer};
 use tiebreak::program::graph::{Graph, Node};
 use tiebreak::program::init;
-use tiebreak::program::models::{Gelu, Gpt, Input, Model, Norm, Resnet};
+use tiebreak::program::models::{Block, Blocks, Gelu, Gpt, Input, Model, Norm, Order, Resnet, Stem};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::phase::Phase;
 use tiebreak::program::products::ProductTable;
@@ -59,6 +59,7 @@ fn gpt(layers: u32, width: u32, heads: u32) -> Model {
         dropout: 0.0,
         tied: true,
         init_std: 0.02,
+        norm_epsilon: 1e-5,
     })
 }
 
@@ -70,7 +71,10 @@ fn resnet() -> Model {
         width: 32,
         planes: 3,
         stages,
-        blocks: 1,
+        blocks: Blocks::Same(1),
+        block: Block::Basic,
+        order: Order::Pre,
+        stem: Stem::Cifar,
         classes: 10,
         norm: Norm::Layer,
         norm_epsilon: 1e-5,
@@ -88,6 +92,7 @@ fn samples(model: &Model) -> u32 {
 fn bench(name: &str, model: Model, products: ProductTable, engine: &mut dyn Engine) -> Duration {
     let samples = samples(&model);
     let spec = StepSpec {
+        loss: Default::default(),
         model,
         optimizer: Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 },
         clip_norm: Some(1.0),

@@ -7,7 +7,7 @@
 // 32-bit product is split into a few balanced parts in registers (src/shaders/product.rs chooses them, and says how many
 // products an accumulator holds); products of equal split sides are Karatsuba's, three for two parts, six for three.
 //
-// This is a template, as product.wgsl is, and the loops over K are the only ones for the same reason.
+// This is a template, as product.wgsl is, and the loops over K and over the outputs are the only ones for the same reason.
 
 //@constants
 
@@ -46,4 +46,13 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let mags_a = (sample * m + row) * p[1].x + block;
     let mags_b = (sample * n + column) * p[1].x + block;
     //@store
+    // Each output once through one copy of the way back: software adapters inline what is called, and 32 copies take them seconds to compile.
+    for (var i = 0u; i < ROWS * COLUMNS; i += 1u) {
+        let r = i / COLUMNS;
+        let c = i % COLUMNS * LANES;
+        if (row + r < m && column + c < n) {
+            output[place + r * n + c] = finish(total_widen(totals[i]), absmaxes_a[mags_a + r * p[1].x],
+                                               absmaxes_b[mags_b + c * p[1].x], p[1].z);
+        }
+    }
 }

@@ -7,7 +7,7 @@
 //! what a verdict shows. It has no engine, no threads, no files and no randomness, and is all that is left without the feature `engine`.
 //!
 //! With `engine`, [`engine`] executes programs, [`observers`] log and replay rounding decisions meanwhile, [`run`] says what is on disk,
-//! [`step`] is one step with all that its record promises; [`train`] and [`audit`] are what people do with them. `gpu` and `cuda` add
+//! [`step`] is one step with all that its record promises, [`evaluate`] an evaluation; [`train`] and [`audit`] are what people do with them. `gpu` and `cuda` add
 //! engines, `cli` the command.
 
 #![warn(missing_docs)]
@@ -22,6 +22,8 @@ pub mod commit;
 pub mod dispute;
 #[cfg(feature = "engine")]
 pub mod engine;
+#[cfg(feature = "engine")]
+pub mod evaluate;
 pub mod job;
 #[cfg(feature = "engine")]
 pub mod observers;

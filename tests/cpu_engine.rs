@@ -11,7 +11,7 @@ use tiebreak::engine::session::{Session, StepObserver, StepScalars};
 use tiebreak::engine::{Engine, EngineError, Inputs, Observer};
 use tiebreak::program::graph::{Graph, Node};
 use tiebreak::program::init;
-use tiebreak::program::models::{Gelu, Gpt, Input, Mlp, Model, Norm, Resnet};
+use tiebreak::program::models::{Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem};
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::phase::Phase;
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
@@ -98,7 +98,15 @@ fn compare(spec: StepSpec, spoil: impl Fn(usize, &mut [u32])) {
 
 fn spec(model: Model, products: ProductTable) -> StepSpec {
     let adamw = Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
-    StepSpec { model, optimizer: adamw, clip_norm: Some(1.0), micro_batch: 2, micro_batches: 3, products }
+    StepSpec {
+        loss: Default::default(),
+        model,
+        optimizer: adamw,
+        clip_norm: Some(1.0),
+        micro_batch: 2,
+        micro_batches: 3,
+        products,
+    }
 }
 
 fn gpt(gelu: Gelu, tied: bool) -> Model {
@@ -112,6 +120,7 @@ fn gpt(gelu: Gelu, tied: bool) -> Model {
         dropout: 0.1,
         tied,
         init_std: 0.05,
+        norm_epsilon: 1e-5,
     })
 }
 
@@ -147,7 +156,10 @@ fn a_residual_network_matches_the_reference() {
         width: 6,
         planes: 3,
         stages,
-        blocks: 2,
+        blocks: Blocks::Same(2),
+        block: Block::Basic,
+        order: Order::Pre,
+        stem: Stem::Cifar,
         classes: 10,
         norm: Norm::Layer,
         norm_epsilon: 1e-5,

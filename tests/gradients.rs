@@ -9,11 +9,14 @@
 use std::collections::HashMap;
 
 use tiebreak::arith::philox::philox4x32_10;
+use tiebreak::program::builder::Builder;
+use tiebreak::program::catalogue::{Attributes, Operator};
 use tiebreak::program::element::unravel;
 use tiebreak::program::expr::{Body, Instr};
 use tiebreak::program::graph::{Graph, Node, Primitive, TensorId, View};
 use tiebreak::program::im2col::ConvGeometry;
-use tiebreak::program::models::{Gelu, Gpt, Input, Mlp, Model, Norm, Resnet};
+use tiebreak::program::models::{Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem};
+use tiebreak::program::operators::LossRule;
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::ProductTable;
 use tiebreak::program::step::{Program, StepSpec, port};
@@ -215,7 +218,12 @@ fn noise(seed: u32, i: usize) -> f64 {
 }
 
 fn check(model: Model) {
+    check_with(model, LossRule::default());
+}
+
+fn check_with(model: Model, loss: LossRule) {
     let spec = StepSpec {
+        loss,
         model,
         optimizer: Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 },
         clip_norm: None,
@@ -281,6 +289,7 @@ fn gpt(gelu: Gelu, tied: bool, dropout: f32) -> Model {
         dropout,
         tied,
         init_std: 0.02,
+        norm_epsilon: 1e-5,
     })
 }
 
@@ -307,7 +316,10 @@ fn residual_network_with_either_normalisation() {
             width: 4,
             planes: 2,
             stages: vec![3, 4],
-            blocks: 2,
+            blocks: Blocks::Same(2),
+            block: Block::Basic,
+            order: Order::Pre,
+            stem: Stem::Cifar,
             classes: 7,
             norm,
             norm_epsilon: 1e-5,
@@ -326,11 +338,97 @@ fn values_in_place_of_pixels() {
         width: 4,
         planes: 2,
         stages: vec![3],
-        blocks: 1,
+        blocks: Blocks::Same(1),
+        block: Block::Basic,
+        order: Order::Pre,
+        stem: Stem::Cifar,
         classes: 7,
         norm: Norm::Layer,
         norm_epsilon: 1e-5,
         norm_momentum: 0.1,
         input: Input::Values,
     }));
+}
+
+/// A network as torchvision builds them: bottlenecks, normalised after each convolution, with a maximum in the stem; and smoothed targets.
+#[test]
+fn residual_network_with_bottlenecks_and_smoothed_targets() {
+    let model = |order, stem| {
+        Model::Resnet(Resnet {
+            height: 9,
+            width: 7,
+            planes: 1,
+            stages: vec![2, 3],
+            blocks: Blocks::Each(vec![1, 2]),
+            block: Block::Bottleneck,
+            order,
+            stem,
+            classes: 7,
+            norm: Norm::Batch,
+            norm_epsilon: 1e-3,
+            norm_momentum: 0.1,
+            input: Input::Values,
+        })
+    };
+    check_with(model(Order::Post, Stem::Imagenet), LossRule { smoothing: 0.1, ignore: None });
+    check(model(Order::Pre, Stem::Cifar));
+}
+
+/// Logistic regression, with a label that does not count.
+#[test]
+fn logistic_regression_with_a_label_to_ignore() {
+    let model = Model::Mlp(Mlp { inputs: 5, hidden: vec![], classes: 7, dropout: 0.0, input: Input::Values });
+    check_with(model, LossRule { smoothing: 0.0, ignore: Some(3) });
+}
+
+/// An operator of the catalogue: its gradients against differences of the sum of its outputs times dy.
+fn check_operator(name: &str, attributes: Attributes, shapes: &[&[u32]]) {
+    let operator = Operator::by_name(name).unwrap();
+    let shapes: Vec<Vec<u32>> = shapes.iter().map(|shape| shape.to_vec()).collect();
+    let graph = |gradient| {
+        let mut b = Builder::new(ProductTable::preset());
+        operator.append(&mut b, &shapes, &attributes, gradient).unwrap();
+        b.finish()
+    };
+    let (forward, backward) = (graph(false), graph(true));
+    let ports = backward.inputs.iter().enumerate();
+    let mut inputs: HashMap<String, Vec<f64>> = ports
+        .map(|(number, port)| {
+            let len = backward.tensor(port.tensor).len();
+            (port.name.clone(), (0..len).map(|i| noise(number as u32, i)).collect())
+        })
+        .collect();
+    let gradients = run(&backward, &inputs);
+    for port in &forward.inputs {
+        for i in 0..inputs[&port.name].len() {
+            let mut value_at = |delta: f64| {
+                let kept = inputs[&port.name][i];
+                inputs.get_mut(&port.name).unwrap()[i] = kept + delta;
+                let out = run(&forward, &inputs)["out"].clone();
+                inputs.get_mut(&port.name).unwrap()[i] = kept;
+                out.iter().zip(&inputs["dy"]).map(|(y, dy)| y * dy).sum::<f64>()
+            };
+            let h = 1e-6;
+            let numeric = (value_at(h) - value_at(-h)) / (2.0 * h);
+            let analytic = gradients[&format!("d{}", port.name)][i];
+            assert!(
+                (numeric - analytic).abs() < 1e-8,
+                "{name} {}[{i}]: {analytic} against {numeric}",
+                port.name
+            );
+        }
+    }
+}
+
+#[test]
+fn operators_over_images() {
+    let attributes = Attributes { kernel: 3, stride: 2, padding: 1, groups: 2, ..Attributes::default() };
+    for name in ["max_pool", "avg_pool", "flatten"] {
+        check_operator(name, attributes.clone(), &[&[2, 5, 4, 2]]);
+    }
+    for windows in [[7, 7], [2, 3], [1, 4]] {
+        check_operator("adaptive_avg_pool", Attributes { windows, ..attributes.clone() }, &[&[2, 5, 4, 2]]);
+    }
+    check_operator("grouped_conv2d", attributes.clone(), &[&[2, 5, 4, 4], &[6, 3, 3, 2]]);
+    check_operator("bias", attributes, &[&[2, 3, 2, 4], &[4]]);
 }

@@ -8,8 +8,8 @@ use std::process::Command;
 
 use tiebreak::job::Job;
 use tiebreak::job::parse::JobText;
-use tiebreak::job::reference::{Key, Presence, Type, keys, keys_of};
-use tiebreak::job::spec::DataSpec;
+use tiebreak::job::reference::{self, Key, Presence, Type, keys, keys_of};
+use tiebreak::job::spec::{DataSpec, OptimizerSpec};
 use tiebreak::program::products::ProductClass;
 use toml::{Table, Value};
 
@@ -65,16 +65,22 @@ fn table_at<'a>(job: &'a mut Table, path: &str, kind: Option<&str>) -> &'a mut T
     let parts: Vec<&str> = path.split('.').filter(|part| !part.is_empty()).collect();
     for depth in 0..parts.len() {
         let name = if parts[depth] == "*" { "head" } else { parts[depth] };
+        let path = parts[..=depth].join(".");
+        let is_list = keys().any(|key| key.path == path && matches!(key.ty, Type::Tables { .. }));
+        let new = || Value::Table(required(&path, kind));
         let inner =
-            table.entry(name).or_insert_with(|| Value::Table(required(&parts[..=depth].join("."), kind)));
-        table = inner.as_table_mut().unwrap();
+            table.entry(name).or_insert_with(|| if is_list { Value::Array(vec![new()]) } else { new() });
+        table = match inner {
+            Value::Array(tables) => tables[0].as_table_mut().unwrap(),
+            inner => inner.as_table_mut().unwrap(),
+        };
     }
     table
 }
 
 /// The required keys of a table, with their examples.
 fn required(table: &str, kind: Option<&str>) -> Table {
-    let keys = keys_of(table, kind).filter(|key| key.presence == Presence::Required && key.ty != Type::Table);
+    let keys = keys_of(table, kind).filter(|key| key.presence == Presence::Required && !key.is_table());
     let example = |key: &Key| match (key.name(), kind) {
         ("kind", Some(kind)) => Value::String(kind.into()),
         _ => value(key.example),
@@ -84,10 +90,7 @@ fn required(table: &str, kind: Option<&str>) -> Table {
 
 /// The kinds of a table, or none.
 fn kinds(table: &str) -> Vec<Option<&'static str>> {
-    match keys_of(table, None).find(|key| key.name() == "kind").map(|key| key.ty) {
-        Some(Type::Choice(kinds)) => kinds.iter().copied().map(Some).collect(),
-        _ => vec![None],
-    }
+    reference::kinds(table).map_or_else(|| vec![None], |(_, kinds)| kinds.iter().copied().map(Some).collect())
 }
 
 /// The shortest job in which `table` is of this kind.
@@ -120,7 +123,7 @@ fn job_with(table: &str, kind: Option<&str>) -> Table {
 
 /// Every table with each of its kinds.
 fn tables() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
-    let paths = [""].into_iter().chain(keys().filter(|key| key.ty == Type::Table).map(|key| key.path));
+    let paths = [""].into_iter().chain(keys().filter(|key| key.is_table()).map(|key| key.path));
     paths.flat_map(|path| kinds(path).into_iter().map(move |kind| (path, kind)))
 }
 
@@ -143,7 +146,9 @@ fn every_example_parses_and_bounds_are_kept() {
     for (path, kind) in tables() {
         let job = job_with(path, kind);
         parse(&job).unwrap_or_else(|error| panic!("the shortest job of {path} {kind:?}: {error}"));
-        for key in keys_of(path, kind).filter(|key| key.name() != "kind" && key.ty != Type::Table) {
+        for key in
+            keys_of(path, kind).filter(|key| (key.name() != "kind" || kind.is_none()) && !key.is_table())
+        {
             let with = |example: &str| {
                 let mut job = job.clone();
                 write(&mut job, key, kind, example);
@@ -218,9 +223,12 @@ fn outside(ty: &Type) -> Vec<String> {
         Type::Boolean => vec!["1".into()],
         Type::Text => vec!["true".into()],
         Type::Texts { .. } => vec!["[1]".into(), "[]".into()],
+        Type::Integers { least, .. } => {
+            vec![(least - 1).to_string(), format!("[{}]", least - 1), "[]".into()]
+        }
         Type::Choice(_) => vec!["\"no such thing\"".into()],
         Type::List { of, .. } => vec![format!("[{}]", outside(of)[0])],
-        Type::Table => Vec::new(),
+        Type::Table | Type::Tables { .. } => Vec::new(),
     }
 }
 
@@ -237,12 +245,19 @@ fn refusal(job: &Table) -> String {
 
 /// The keys of a table that serde does not list, since they stand beside a flattened enum. A field that this does not name does not compile.
 fn beside_flattened(path: &str) -> Vec<String> {
-    if path != "data" {
-        return Vec::new();
+    match path {
+        "data" => {
+            let job = parse(&job_with(path, Some("bytes"))).unwrap();
+            let DataSpec { sampling: _, copy: _, augment: _, files: _ } = job.data;
+            ["sampling", "copy", "augment"].map(str::to_string).to_vec()
+        }
+        "optimizer" => {
+            let job = parse(&job_with(path, Some("sgd"))).unwrap();
+            let OptimizerSpec { decay: _, groups: _, optimizer: _ } = &job.model().unwrap().optimizer;
+            ["decay", "group"].map(str::to_string).to_vec()
+        }
+        _ => Vec::new(),
     }
-    let DataSpec { sampling: _, copy: _, augment: _, files: _ } =
-        parse(&job_with(path, Some("bytes"))).unwrap().data;
-    ["sampling", "copy", "augment"].map(str::to_string).to_vec()
 }
 
 #[test]
@@ -254,7 +269,7 @@ fn the_table_lists_the_keys_that_serde_accepts() {
         table_at(&mut job, path, kind).insert("no_such_key".into(), any);
         let listed: BTreeSet<String> = keys_of(path, kind)
             .map(|key| key.name())
-            .filter(|name| *name != "kind")
+            .filter(|name| *name != "kind" || kind.is_none())
             .map(str::to_string)
             .collect();
         let listed = if listed == BTreeSet::from(["*".to_string()]) { classes.clone() } else { listed };

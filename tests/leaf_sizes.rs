@@ -128,3 +128,36 @@ fn scale_blocks_bound_a_product_over_the_vocabulary() {
     let bytes = worst[&("product.v1".to_string(), "head.backward".to_string())];
     assert!(bytes <= BOUND, "{bytes}");
 }
+
+/// What torchvision's networks add: maxima, an adaptive pool, biases of convolutions, smoothed targets.
+#[test]
+fn leaves_of_pools_and_losses_are_kilobytes() {
+    const IMAGES: &str = r#"steps = 10
+data = { kind = "arrays", inputs = "inputs.npy", labels = "labels.npy", dtype = "u8" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 5e-4 }
+schedule = { peak = 0.1 }
+batch = { micro_batch = 16 }
+loss = { smoothing = 0.1, ignore = 3 }
+commit = { granularity = "operator" }
+"#;
+    let image = "height = 224, width = 224, planes = 3, classes = 1000";
+    for model in [
+        format!("kind = \"vgg11\", {image}"),
+        format!(
+            "kind = \"resnet\", {image}, stages = [64, 128], blocks = 1, norm = \"batch\", order = \"post\", stem = \"imagenet\""
+        ),
+    ] {
+        let text = format!("{IMAGES}model = {{ {model} }}\n");
+        let program = Job::parse("job", &text).unwrap().program(None).unwrap();
+        let of_interest = |operator: &str| {
+            let parts = ["pool", "loss", "bias"];
+            parts.iter().any(|part| operator.contains(part))
+        };
+        let worst = worst(&program, of_interest);
+        assert!(worst.len() > 8, "{worst:?}");
+        for ((primitive, operator), bytes) in worst {
+            println!("{primitive:<28} {bytes:>8}  {operator}");
+            assert!(bytes <= BOUND, "{primitive} of {operator}: {bytes} bytes");
+        }
+    }
+}

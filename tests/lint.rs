@@ -157,7 +157,7 @@ fn floats_are_exact_integers_or_rejected() {
 #[test]
 fn every_shader_of_every_program_passes() {
     use tiebreak::engine::gpu::texts;
-    use tiebreak::program::models::{Gelu, Gpt, Input, Mlp, Model, Norm, Resnet};
+    use tiebreak::program::models::{Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem};
     use tiebreak::program::optimizer::Optimizer;
     use tiebreak::program::products::ProductTable;
     use tiebreak::program::step::{Program, StepSpec};
@@ -174,6 +174,7 @@ fn every_shader_of_every_program_passes() {
             dropout: 0.1,
             tied: true,
             init_std: 0.02,
+            norm_epsilon: 1e-5,
         })
     };
     let mlp =
@@ -184,7 +185,10 @@ fn every_shader_of_every_program_passes() {
             width: 5,
             planes: 3,
             stages: vec![4, 80],
-            blocks: 1,
+            blocks: Blocks::Same(1),
+            block: Block::Basic,
+            order: Order::Pre,
+            stem: Stem::Cifar,
             classes: 3,
             norm,
             norm_epsilon: 1e-5,
@@ -204,6 +208,7 @@ fn every_shader_of_every_program_passes() {
         let products = ProductTable::preset();
         let clip_norm = Some(1.0);
         let program = Program::new(StepSpec {
+            loss: Default::default(),
             model,
             optimizer,
             clip_norm,

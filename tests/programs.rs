@@ -12,7 +12,10 @@ use tiebreak::program::encoding::encode;
 use tiebreak::program::expr::{Instr, Reg};
 use tiebreak::program::graph::{Primitive, TensorId, TensorType};
 use tiebreak::program::init;
-use tiebreak::program::models::{Gelu, Gpt, Init, Input, Mlp, Model, Norm, Resnet};
+use tiebreak::program::models::{
+    Block, Blocks, Gelu, Gpt, Init, Input, Mlp, Model, Norm, Order, Resnet, Stem,
+};
+use tiebreak::program::operators::LossRule;
 use tiebreak::program::optimizer::Optimizer;
 use tiebreak::program::products::{ProductClass, ProductDigits, ProductTable};
 use tiebreak::program::step::{MicroBatch, Program, StepSpec};
@@ -30,6 +33,7 @@ fn gpt(dropout: f32, tied: bool) -> Model {
         dropout,
         tied,
         init_std: 0.02,
+        norm_epsilon: 1e-5,
     })
 }
 
@@ -43,7 +47,10 @@ fn resnet(norm: Norm) -> Model {
         width: 5,
         planes: 3,
         stages: vec![4, 6],
-        blocks: 2,
+        blocks: Blocks::Same(2),
+        block: Block::Basic,
+        order: Order::Pre,
+        stem: Stem::Cifar,
         classes: 3,
         norm,
         norm_epsilon: 1e-5,
@@ -51,6 +58,17 @@ fn resnet(norm: Norm) -> Model {
         input: Input::Pixels,
     })
 }
+
+/// A network of this kind with small numbers, from its table in a job.
+fn model(table: &str) -> Model {
+    toml::from_str(table).expect(table)
+}
+
+/// As torchvision builds it, of bottlenecks.
+const BOTTLENECKS: &str =
+    "kind = 'resnet'\nheight = 9\nwidth = 7\nplanes = 1\nstages = [2, 3]\nblocks = [1, 2]\nclasses = 3
+norm = 'batch'\nblock = 'bottleneck'\norder = 'post'\nstem = 'imagenet'";
+const VGG: &str = "kind = 'vgg11'\nheight = 32\nwidth = 33\nplanes = 1\nchannels = [1, 1, 2, 1, 2, 1, 2, 2]\nclassifier = 3\nclasses = 3";
 
 fn adamw(weight_decay: f32) -> Optimizer {
     Optimizer::Adamw { beta1: 0.5, beta2: 0.95, epsilon: 1.0, weight_decay }
@@ -68,7 +86,15 @@ fn logged(bits: u8) -> ProductTable {
 }
 
 fn spec(model: Model, optimizer: Optimizer, products: ProductTable) -> StepSpec {
-    StepSpec { model, optimizer, clip_norm: Some(1.0), micro_batch: 2, micro_batches: 3, products }
+    StepSpec {
+        loss: Default::default(),
+        model,
+        optimizer,
+        clip_norm: Some(1.0),
+        micro_batch: 2,
+        micro_batches: 3,
+        products,
+    }
 }
 
 /// Every model kind, optimizer and profile.
@@ -86,6 +112,11 @@ fn programs() -> Vec<Program> {
         spec(resnet(Norm::Layer), adamw(0.1), logged(16)),
         spec(resnet(Norm::Batch), sgd(0.1), ProductTable::preset()),
         StepSpec { micro_batches: 1, ..spec(resnet(Norm::Batch), adamw(0.1), logged(16)) },
+        StepSpec {
+            loss: LossRule { smoothing: 0.1, ignore: Some(2) },
+            ..spec(model(BOTTLENECKS), sgd(0.1), ProductTable::preset())
+        },
+        spec(model(VGG), sgd(0.1), ProductTable::preset()),
     ];
     let frozen = Program::with_frozen(spec(gpt(0.1, false), adamw(0.1), ProductTable::preset()), |name| {
         name.starts_with("block0")
@@ -420,5 +451,50 @@ proptest! {
         if let Ok(program) = decode(&bytes) {
             prop_assert_eq!(encode(&program), bytes);
         }
+    }
+}
+
+/// torchvision's networks, by `assets/torchvision_tables.py`: the same tensors in the same order, kernels with their channels last.
+#[test]
+fn networks_have_the_parameters_of_torchvision() {
+    #[derive(serde::Deserialize)]
+    struct Table {
+        count: u64,
+        parameters: Vec<(String, Vec<u32>)>,
+        buffers: Vec<(String, Vec<u32>)>,
+    }
+    let text = include_str!("../assets/torchvision_tables.json");
+    let tables: std::collections::BTreeMap<String, Table> = serde_json::from_str(text).unwrap();
+    let image = "height = 224\nwidth = 224\nplanes = 3\nclasses = 1000\n";
+    let resnet = |rest: &str| {
+        let torchvision = "stages = [64, 128, 256, 512]\nnorm = 'batch'\norder = 'post'\nstem = 'imagenet'";
+        model(&format!("kind = 'resnet'\n{image}{torchvision}\n{rest}"))
+    };
+    let vgg = |rest: &str| model(&format!("kind = 'vgg11'\n{image}{rest}"));
+    for (name, model, count) in [
+        ("resnet18", resnet("blocks = 2"), 11_689_512),
+        ("resnet50", resnet("block = 'bottleneck'\nblocks = [3, 4, 6, 3]"), 25_557_032),
+        ("vgg11", vgg(""), 132_863_336),
+        ("vgg11_bn", vgg("norm = 'batch'"), 132_868_840),
+    ] {
+        let theirs = &tables[name];
+        assert_eq!((model.parameter_count(), theirs.count), (count, count), "{name}");
+        let ours = model.parameters();
+        assert_eq!(ours.len(), theirs.parameters.len(), "{name}");
+        for (ours, (called, shape)) in ours.iter().zip(&theirs.parameters) {
+            println!("{name} {} {:?} is {called} {shape:?}", ours.name, ours.shape);
+            let shape = match shape[..] {
+                [outputs, inputs, down, across] => vec![outputs, down, across, inputs],
+                _ => shape.clone(),
+            };
+            assert_eq!(ours.shape, shape, "{name}: {} and {called}", ours.name);
+            let part = |name: &str| name.rsplit_once('.').map(|(_, part)| part.to_string());
+            // PyTorch calls a gain a weight.
+            assert_eq!(part(&ours.name).map(|part| part.replace("gain", "weight")), part(called), "{called}");
+        }
+        let running: Vec<Vec<u32>> =
+            model.statistics().iter().flat_map(|norm| [vec![norm.channels], vec![norm.channels]]).collect();
+        let theirs: Vec<Vec<u32>> = theirs.buffers.iter().map(|(_, shape)| shape.clone()).collect();
+        assert_eq!(running, theirs, "{name}");
     }
 }

@@ -8,7 +8,7 @@ mod common;
 use std::path::Path;
 use std::sync::LazyLock;
 
-use common::{gpt_job, key, resnet_job, sign_again, step_mut, trained};
+use common::{gpt_job, key, mlp_job, resnet_job, sign_again, step_mut, trained};
 use tiebreak::audit::checks::{self, Checked};
 use tiebreak::audit::localise::scalar_output;
 use tiebreak::audit::plan::{Choice, plan};
@@ -53,6 +53,42 @@ fn verdict_after(name: &str, edit: impl FnOnce(&mut Vec<Record>)) -> Verdict {
     let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
     let (_, verdict) = audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent).unwrap();
     verdict.expect("an edited record gives a verdict")
+}
+
+/// What an audit finds of a run: a verdict, or nothing.
+fn found(run: &Run) -> Option<Verdict> {
+    let checked = checked(run);
+    let plan = plan(run, &checked.checkpoints, run.job.steps, &Choice::All);
+    audit(run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent).unwrap().1
+}
+
+/// Whoever records another rate, or updates by one, is convicted: of every kind of schedule, by coupled decay and in groups too.
+#[test]
+fn a_wrong_rate_of_every_schedule_is_convicted() {
+    let usual = ("peak = 0.05\nwarmup = 2\nfloor = 0.0", "weight_decay = 5e-4\n");
+    let group = "weight_decay = 5e-4\ndecay = \"coupled\"\n[[optimizer.group]]\nparameters = [\"*.bias\"]\nweight_decay = 0.1\nrate_factor = 0.5\n";
+    for (name, schedule) in [
+        ("linear", "peak = 0.05\nwarmup = 2\nkind = \"linear\""),
+        ("every", "peak = 0.05\nkind = \"step\"\nevery = 2\ngamma = 0.1"),
+        ("milestones", "peak = 0.05\nkind = \"step\"\nmilestones = [1]\ngamma = 0.1"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let job = mlp_job(folder.path(), "operator", 4, 1);
+        let text = std::fs::read_to_string(&job).unwrap();
+        std::fs::write(&job, text.replace(usual.0, schedule).replace(usual.1, group)).unwrap();
+        let run = trained(&job, &folder.path().join("honest"), None);
+        assert_eq!(run.job.settings().iter().filter(|(key, _)| key == "schedule.kind").count(), 1);
+        assert!(found(&run).is_none(), "{name}");
+        sign_again(&run, |records| step_mut(records, 3).learning_rate ^= 1);
+        let recorded = found(&run).expect(name);
+        let cheated = trained(&job, &folder.path().join("cheated"), Some("learning-rate@3"));
+        let updated = found(&cheated).expect(name);
+        assert_eq!((recorded.claim.kind(), updated.claim.kind()), ("learning_rate", "tile"), "{name}");
+        for verdict in [recorded, updated] {
+            let read = Verdict::from_bytes(&verdict.to_bytes()).unwrap();
+            assert!(convicts(&read), "{name}");
+        }
+    }
 }
 
 static HONEST: LazyLock<(Run, Checked)> = LazyLock::new(|| {

@@ -13,6 +13,7 @@ use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::outputs_of;
 use tiebreak::engine::reference::Reference;
 use tiebreak::program::builder::Builder;
+use tiebreak::program::catalogue::{Attributes, Operator};
 use tiebreak::program::expr::{Body, BodyWriter, Reg};
 use tiebreak::program::graph::{Primitive, TensorId, View, block_count};
 use tiebreak::program::im2col::ConvGeometry;
@@ -229,4 +230,64 @@ fn nan_patterns() {
             "CPU, {name}, {word:x}"
         );
     }
+}
+
+/// A case of `assets/vectors/catalogue.json`.
+#[derive(Deserialize)]
+struct Case {
+    operator: String,
+    attributes: CaseAttributes,
+    inputs: Vec<(Vec<u32>, Vec<u32>)>,
+    output: Vec<u32>,
+    dy: Option<Vec<u32>>,
+    #[serde(default)]
+    gradients: Vec<Vec<u32>>,
+}
+
+/// Those of [`Attributes`] that a case may set.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct CaseAttributes {
+    kernel: u32,
+    stride: u32,
+    padding: u32,
+    groups: u32,
+    windows: [u32; 2],
+    epsilon: f32,
+}
+
+/// Single operators and their gradients, by `assets/vectors/catalogue.py`.
+#[test]
+fn operators() {
+    #[derive(Deserialize)]
+    struct Cases {
+        cases: Vec<Case>,
+    }
+    let Cases { cases } = serde_json::from_str(include_str!("../assets/vectors/catalogue.json")).unwrap();
+    let mut cpu = Cpu::new(1).unwrap();
+    for (number, case) in cases.iter().enumerate() {
+        let operator = Operator::by_name(&case.operator).unwrap();
+        let CaseAttributes { kernel, stride, padding, groups, windows, epsilon } = case.attributes;
+        let attributes =
+            Attributes { kernel, stride, padding, groups, windows, epsilon, ..Attributes::default() };
+        let shapes: Vec<Vec<u32>> = case.inputs.iter().map(|(shape, _)| shape.clone()).collect();
+        let mut check = |dy: Option<&Vec<u32>>, expected: &[Vec<u32>]| {
+            let mut b = Builder::new(ProductTable::uniform(2));
+            operator.append(&mut b, &shapes, &attributes, dy.is_some()).unwrap();
+            let graph = Arc::new(b.finish());
+            // A gradient may read none of the inputs; those that it reads come in their order.
+            let words = case.inputs.iter().map(|(_, words)| words).chain(dy);
+            let inputs: Vec<Vec<u8>> = words.map(|words| bytes_from_words(DType::F32, words)).collect();
+            let expected: Vec<Vec<u8>> =
+                expected.iter().map(|words| bytes_from_words(DType::F32, words)).collect();
+            let name = format!("case {number}: {} (gradient {})", case.operator, dy.is_some());
+            assert!(outputs_of(&mut Reference, &graph, &inputs).unwrap() == expected, "{name}, reference");
+            assert!(outputs_of(&mut cpu, &graph, &inputs).unwrap() == expected, "{name}, CPU");
+        };
+        check(None, std::slice::from_ref(&case.output));
+        if case.dy.is_some() {
+            check(case.dy.as_ref(), &case.gradients);
+        }
+    }
+    assert!(cases.len() > 20);
 }

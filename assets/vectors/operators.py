@@ -363,9 +363,141 @@ class Tape:
         logits.gradient = gradient
         return tree(losses)
 
-    def conv2d(self, x, weight, image, kernel, stride):
+    def weighted_cross_entropy(self, logits, labels, factor, smoothing, ignore):
+        """The loss of smoothed targets over the labels that count; the chain of gradients starts at the logits."""
+        n, classes = float(len(labels)), float(len(logits.rows[0]))
+        counted = [float(label != ignore) for label in labels]
+        count = tree(counted)
+        weight = factor if ignore is None else mul(factor, div(n, count))
+        sharp, even = sub(1.0, smoothing), div(smoothing, classes)
+        losses, gradient = [], []
+        for row, label, counts in zip(logits.rows, labels, counted):
+            shifted = [sub(x, greatest(row)) for x in row]
+            e = [exp(x) for x in shifted]
+            total = tree(e)
+            own, every = sub(log(total), shifted[label]), sub(log(total), div(tree(shifted), classes))
+            losses.append(mul(add(mul(sharp, own), mul(smoothing, every)), weight) if counts else 0.0)
+            target = lambda c: add(sharp, even) if c == label else even
+            gradient.append([mul(sub(div(x, total), target(c)), weight) if counts else 0.0 for c, x in enumerate(e)])
+        logits.gradient = gradient
+        return tree(losses)
+
+    def bias(self, x, bias):
+        y = [[add(v, b) for v, b in zip(row, bias.rows[0])] for row in x.rows]
+        return self.record(y, lambda dy: [(x, dy), (bias, [over_rows(dy)])])
+
+    def flatten(self, x, pixels):
+        """Rows (b, pixel) of C to rows b of (c, pixel)."""
+        parts = [x.rows[i:i + pixels] for i in range(0, len(x.rows), pixels)]
+        y = [sum(columns(part), []) for part in parts]
+        back = lambda row: columns([row[i:i + pixels] for i in range(0, len(row), pixels)])
+        return self.record(y, lambda dy: [(x, sum((back(row) for row in dy), []))])
+
+    def windows(self, image, kernel, stride, padding):
+        """For each window in row-major order its places in row-major order: (row, column), or None for padding. And their image."""
+        down, across = ((n + 2 * padding - kernel) // stride + 1 for n in image)
+        inside = lambda h, w: (h, w) if 0 <= h < image[0] and 0 <= w < image[1] else None
+        taps = [(r, s) for r in range(kernel) for s in range(kernel)]
+        return [[inside(p * stride + r - padding, q * stride + s - padding) for r, s in taps]
+                for p in range(down) for q in range(across)], (down, across)
+
+    def max_pool(self, x, image, kernel, stride, padding):
+        windows, size = self.windows(image, kernel, stride, padding)
+        pixels, channels = image[0] * image[1], len(x.rows[0])
+        samples = len(x.rows) // pixels
+        at = lambda b, place: b * pixels + place[0] * image[1] + place[1]
+        y, chosen = [], []  # chosen: for each output, the place of the window that gets the gradient
+        for b in range(samples):
+            for window in windows:
+                values = [[x.rows[at(b, place)][c] if place else -INF for place in window] for c in range(channels)]
+                y.append([greatest(row) for row in values])
+                chosen.append([next(t for t, place in enumerate(window) if place and not row[t] < most)
+                               for row, most in zip(values, y[-1])])
+
+        def gradient(dy):
+            # A pixel adds what its windows give it by the tree over the places it may have in them.
+            terms = [[[0.0] * (kernel * kernel) for _ in range(channels)] for _ in x.rows]
+            for i, (row, taps) in enumerate(zip(dy, chosen)):
+                b, window = i // len(windows), windows[i % len(windows)]
+                for c, (d, t) in enumerate(zip(row, taps)):
+                    terms[at(b, window[t])][c][t] = d
+            return [(x, [[tree(t) for t in row] for row in terms])]
+
+        return self.record(y, gradient), size
+
+    def avg_pool(self, x, image, kernel, stride, padding):
+        windows, size = self.windows(image, kernel, stride, padding)
+        pixels, count = image[0] * image[1], float(kernel * kernel)
+        at = lambda b, place: b * pixels + place[0] * image[1] + place[1]
+        nothing = [0.0] * len(x.rows[0])
+        y = [[div(v, count) for v in over_rows([x.rows[at(b, place)] if place else nothing for place in window])]
+             for b in range(len(x.rows) // pixels) for window in windows]
+
+        def gradient(dy):
+            terms = [[nothing] * (kernel * kernel) for _ in x.rows]
+            for i, row in enumerate(dy):
+                for t, place in enumerate(windows[i % len(windows)]):
+                    if place:
+                        terms[at(i // len(windows), place)][t] = [div(d, count) for d in row]
+            return [(x, [over_rows(rows) for rows in terms])]
+
+        return self.record(y, gradient), size
+
+    def window_means(self, x, outer, length, count):
+        """Rows (outer, length, rest) to (outer, count, rest): the means of `count` windows over the middle."""
+        rest = len(x.rows) // (outer * length)
+        bounds = [(w * length // count, -(-(w + 1) * length // count)) for w in range(count)]
+        nothing = [0.0] * len(x.rows[0])
+        row = lambda rows, middle, o, i, r: rows[(o * middle + i) * rest + r]
+        size = [float(end - start) for start, end in bounds]
+        places = [(o, r) for o in range(outer) for r in range(rest)]
+        means = {(o, w, r): [div(v, size[w]) for v in over_rows(
+            [row(x.rows, length, o, i, r) if start <= i < end else nothing for i in range(length)])]
+            for o, r in places for w, (start, end) in enumerate(bounds)}
+
+        def gradient(dy):
+            share = lambda o, w, r: [div(d, size[w]) for d in row(dy, count, o, w, r)]
+            dx = {(o, i, r): over_rows([share(o, w, r) if start <= i < end else nothing for w, (start, end) in enumerate(bounds)])
+                  for o, r in places for i in range(length)}
+            return [(x, [dx[key] for key in sorted(dx)])]
+
+        return self.record([means[key] for key in sorted(means)], gradient)
+
+    def adaptive_avg_pool(self, x, image, size):
+        samples = len(x.rows) // (image[0] * image[1])
+        by_row = self.window_means(x, samples, image[0], size[0])
+        return self.window_means(by_row, samples * size[0], image[1], size[1])
+
+    def batch_norm_eval(self, x, mean, var, gain, bias, epsilon):
+        rstd = [div(1.0, sqrt(add(v, epsilon))) for v in var.rows[0]]
+        scaled = lambda v, m, r, g, b: add(mul(mul(sub(v, m), r), g), b)
+        y = [[scaled(*values) for values in zip(row, mean.rows[0], rstd, gain.rows[0], bias.rows[0])] for row in x.rows]
+        return self.record(y, None)
+
+    def grouped_conv2d(self, x, weight, image, kernel, stride, padding, groups):
+        """Each group as a convolution of its own channels, with a tape of its own."""
+        outputs = len(weight.rows) // (kernel * kernel)
+        step_in, step_out, tapes = len(x.rows[0]) // groups, outputs // groups, []
+        for g in range(groups):
+            tape, taps = Tape(self.digits), step_out * kernel * kernel
+            own_x = Tensor([row[g * step_in:(g + 1) * step_in] for row in x.rows])
+            own_weight = Tensor(weight.rows[g * taps:(g + 1) * taps])
+            y, size = tape.conv2d(own_x, own_weight, image, kernel, stride, padding)
+            tapes.append((tape, own_x, own_weight, y))
+        beside = lambda parts: [sum(rows, []) for rows in zip(*parts)]
+
+        def gradient(dy):
+            for g, (tape, _, _, y) in enumerate(tapes):
+                y.gradient = [row[g * step_out:(g + 1) * step_out] for row in dy]
+                tape.backward()
+            dx = beside([own_x.gradient for _, own_x, _, _ in tapes])
+            return [(x, dx), (weight, sum((own.gradient for _, _, own, _ in tapes), []))]
+
+        return self.record(beside([y.rows for _, _, _, y in tapes]), gradient), size
+
+    def conv2d(self, x, weight, image, kernel, stride, padding=None):
         """x rows (b, h, w) of C channels; weight rows (m, r, s) of C. Returns y, rows (b, p, q), and its image size."""
-        (height, width), padding = image, (kernel - 1) // 2
+        (height, width), padding = image, (kernel - 1) // 2 if padding is None else padding
         down, across = ((n + 2 * padding - kernel) // stride + 1 for n in image)
         samples, taps = len(x.rows) // (height * width), [(r, s) for r in range(kernel) for s in range(kernel)]
         none = [0.0] * len(x.rows[0])

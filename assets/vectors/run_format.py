@@ -140,8 +140,17 @@ def canonical_job(job):
         "seed": job.get("seed", 0),
         "steps": job["steps"],
     }
-    if "floor" in schedule:
-        settings["schedule.floor"] = f"{pattern(schedule['floor']):08x}"
+    kind = schedule.get("kind", "cosine" if "floor" in schedule else "constant")
+    if kind in ("linear", "cosine"):
+        settings["schedule.floor"] = f"{pattern(schedule.get('floor', 0.0)):08x}"
+    if kind in ("linear", "step"):
+        settings["schedule.kind"] = kind
+    if "gamma" in schedule:
+        settings["schedule.gamma"] = f"{pattern(schedule['gamma']):08x}"
+    if "every" in schedule:
+        settings["schedule.every"] = str(schedule["every"])
+    if "milestones" in schedule:
+        settings["schedule.milestones"] = " ".join(str(m) for m in schedule["milestones"])
     if "rounding" in job:
         settings |= rounding_settings(job["rounding"])
     return listed([sized(key.encode()) + sized(str(value).encode()) for key, value in sorted(settings.items())])

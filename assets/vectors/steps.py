@@ -7,6 +7,7 @@ tensor of the state, and for the first step that of every gradient. Writes steps
     python3 assets/vectors/steps.py
 """
 
+import fnmatch
 import hashlib
 import json
 import math
@@ -65,14 +66,26 @@ def cosine(n, span):
     return sign * s
 
 
+def power(base, n):
+    product = 1.0
+    while n:
+        product, base, n = product * base if n % 2 else product, base * base, n // 2
+    return product
+
+
 def learning_rate(schedule, t, steps):
     peak, warmup = f32(schedule["peak"]), schedule.get("warmup", 0)
     if t <= warmup:
         return f32(peak * t / warmup)
-    if "floor" not in schedule:
+    kind = schedule.get("kind", "cosine" if "floor" in schedule else "constant")
+    if kind == "constant":
         return peak
-    floor, span = f32(schedule["floor"]), steps - warmup
-    return f32(floor + (peak - floor) * (0.5 * (1.0 + cosine(t - warmup, span))))
+    if kind == "step":
+        milestones = schedule.get("milestones") or range(schedule["every"], t, schedule["every"])
+        return f32(peak * power(f32(schedule["gamma"]), sum(m < t for m in milestones)))
+    floor, span = f32(schedule.get("floor", 0.0)), steps - warmup
+    shape = (span - (t - warmup)) / span if kind == "linear" else 0.5 * (1.0 + cosine(t - warmup, span))
+    return f32(floor + (peak - floor) * shape)
 
 
 def correction(beta, t):
@@ -144,7 +157,7 @@ class Gpt:
             x = tape.residual(x, y)
         x = tape.layer_norm(x, next(p), next(p))
         logits = tape.linear(x, tokens if self.tied else next(p), None, "head")
-        return tape.cross_entropy(logits, batch[1], factor)
+        return tape.loss(logits, batch[1], factor)
 
 
 class Images:
@@ -173,67 +186,142 @@ class Mlp(Images):
         for layer in range(last):
             x = tape.relu(tape.linear(x, *parameters[2 * layer:2 * layer + 2]))
             x = tape.dropout(x, drop, layer, samples)
-        return tape.cross_entropy(tape.linear(x, *parameters[2 * last:], "head"), batch[1], factor)
+        return tape.loss(tape.linear(x, *parameters[2 * last:], "head"), batch[1], factor)
 
 
-class Resnet(Images):
-    dropout = 0.0
+class Convolutions(Images):
+    """What networks of convolutions share: the image, and batch normalisations with their running averages."""
 
     def __init__(self, m):
-        self.image, self.planes = (m["height"], m["width"]), m["planes"]
-        self.classes, self.stages, self.bytes = m["classes"], m["stages"], m["height"] * m["width"] * m["planes"]
-        self.norm, self.epsilon, self.momentum = m.get("norm", "layer"), f32(m.get("norm_epsilon", 1e-5)), f32(m.get("norm_momentum", 0.1))
-        self.blocks, inputs = [], m["stages"][0]
-        for s, outputs in enumerate(m["stages"]):
-            for b in range(m["blocks"]):
-                stride = 2 if b == 0 and s > 0 else 1
-                self.blocks.append((f"stage{s}.block{b}.", inputs, outputs, stride, stride == 2 or inputs != outputs))
-                inputs = outputs
+        self.image, self.planes, self.classes = (m["height"], m["width"]), m["planes"], m["classes"]
+        self.bytes, self.dropout = m["height"] * m["width"] * m["planes"], 0.0
+        self.epsilon, self.momentum = f32(m.get("norm_epsilon", 1e-5)), f32(m.get("norm_momentum", 0.1))
 
-    def parameters(self):
-        def kernel(name, outputs, size, inputs):
-            return [weight(name + ".weight", [outputs, size, size, inputs], sqrt(div(2.0, float(size * size * inputs))))]
-
-        table, last = kernel("stem", self.stages[0], 3, self.planes), self.stages[-1]
-        for name, inputs, outputs, _, shortcut in self.blocks:
-            table += norm(name + "norm0", inputs) + (kernel(name + "shortcut", outputs, 1, inputs) if shortcut else [])
-            table += kernel(name + "conv0", outputs, 3, inputs) + norm(name + "norm1", outputs) + kernel(name + "conv1", outputs, 3, outputs)
-        return table + norm("norm", last) + linear("head", self.classes, last, sqrt(div(1.0, float(last))))
+    @staticmethod
+    def kernel(name, outputs, size, inputs):
+        return [weight(name + ".weight", [outputs, size, size, inputs], sqrt(div(2.0, float(size * size * inputs))))]
 
     def buffers(self):
-        if self.norm == "layer":
+        if self.norm != "batch":
             return []
-        names = [p.name.removesuffix(".gain") for p in self.parameters() if p.name.endswith(".gain")]
-        shapes = [p.shape for p in self.parameters() if p.name.endswith(".gain")]
-        return [Parameter(f"{name}.{part}", shape, init, False) for name, shape in zip(names, shapes)
+        gains = [p for p in self.parameters() if p.name.endswith(".gain")]
+        return [Parameter(f"{p.name.removesuffix('.gain')}.{part}", p.shape, init, False) for p in gains
                 for part, init in (("running_mean", "zeros"), ("running_var", "ones"))]
 
-    def normed(self, tape, x, gain, bias):
+    def normed(self, tape, x, p):
         if self.norm == "layer":
-            return tape.relu(tape.layer_norm(x, gain, bias, self.epsilon))
-        y, moments = tape.batch_norm(x, gain, bias, self.epsilon)
+            return tape.layer_norm(x, next(p), next(p), self.epsilon)
+        y, moments = tape.batch_norm(x, next(p), next(p), self.epsilon)
         tape.moments.append(moments)
-        return tape.relu(y)
+        return y
 
-    def forward(self, tape, samples, parameters, batch, factor, drop):
-        p, (height, width) = iter(parameters), self.image
+    def pixels(self, samples, batch):
+        height, width = self.image
         byte = lambda b, y, x, c: batch[0][((b * self.planes + c) * height + y) * width + x]
         places = [(b, y, x) for b in range(samples) for y in range(height) for x in range(width)]
-        x = Tensor([[div(float(byte(*place, c)), 255.0) for c in range(self.planes)] for place in places])
-        x, image = tape.conv2d(x, next(p), self.image, 3, 1)
-        for _, _, _, stride, shortcut in self.blocks:
-            u = self.normed(tape, x, next(p), next(p))
-            r = tape.conv2d(u, next(p), image, 1, stride)[0] if shortcut else x
-            y, image = tape.conv2d(u, next(p), image, 3, stride)
-            y = self.normed(tape, y, next(p), next(p))
-            y, image = tape.conv2d(y, next(p), image, 3, 1)
-            x = tape.residual(r, y)
-        x = self.normed(tape, x, next(p), next(p))
+        return Tensor([[div(float(byte(*place, c)), 255.0) for c in range(self.planes)] for place in places])
+
+
+class Resnet(Convolutions):
+    def __init__(self, m):
+        super().__init__(m)
+        self.norm, self.post, self.imagenet = m.get("norm", "layer"), m.get("order") == "post", m.get("stem") == "imagenet"
+        widths, blocks = m["stages"], m["blocks"]
+        blocks = blocks if isinstance(blocks, list) else [blocks] * len(widths)
+        self.first, inputs = widths[0], widths[0]
+        # Of each block: name, inputs, convolutions as (kernel, stride, inputs, outputs), and the stride of its shortcut if it has one.
+        self.blocks = []
+        for s, (width, count) in enumerate(zip(widths, blocks)):
+            for b in range(count):
+                stride = 2 if b == 0 and s > 0 else 1
+                if m.get("block") == "bottleneck":
+                    layers = [(1, 1, inputs, width), (3, stride, width, width), (1, 1, width, 4 * width)]
+                else:
+                    layers = [(3, stride, inputs, width), (3, 1, width, width)]
+                outputs = layers[-1][3]
+                self.blocks.append((f"stage{s}.block{b}.", inputs, layers, stride if stride == 2 or inputs != outputs else None))
+                inputs = outputs
+        self.last = inputs
+
+    def parameters(self):
+        table = self.kernel("stem", self.first, 7 if self.imagenet else 3, self.planes)
+        table += norm("stem_norm", self.first) if self.post else []
+        for name, inputs, layers, stride in self.blocks:
+            shortcut = self.kernel(name + "shortcut", layers[-1][3], 1, inputs) if stride else []
+            for i, (size, _, of, to) in enumerate(layers):
+                conv = self.kernel(f"{name}conv{i}", to, size, of)
+                if self.post:
+                    table += conv + norm(f"{name}norm{i}", to)
+                else:
+                    table += norm(f"{name}norm{i}", of) + (shortcut if i == 0 else []) + conv
+            if self.post and stride:
+                table += shortcut + norm(name + "shortcut_norm", layers[-1][3])
+        return table + ([] if self.post else norm("norm", self.last)) + linear("head", self.classes, self.last, sqrt(div(1.0, float(self.last))))
+
+    def block(self, tape, x, p, image, layers, stride):
+        shortcut, y, before = x, x, image
+        for i, (size, step, _, _) in enumerate(layers):
+            if self.post:
+                y, image = tape.conv2d(y, next(p), image, size, step)
+                y = self.normed(tape, y, p)
+                y = y if i == len(layers) - 1 else tape.relu(y)
+            else:
+                y = tape.relu(self.normed(tape, y, p))
+                if i == 0 and stride:
+                    shortcut = tape.conv2d(y, next(p), before, 1, stride)[0]
+                y, image = tape.conv2d(y, next(p), image, size, step)
+        if self.post and stride:
+            shortcut = self.normed(tape, tape.conv2d(x, next(p), before, 1, stride)[0], p)
+        x = tape.residual(shortcut, y)
+        return (tape.relu(x) if self.post else x), image
+
+    def forward(self, tape, samples, parameters, batch, factor, drop):
+        p = iter(parameters)
+        size, stride = (7, 2) if self.imagenet else (3, 1)
+        x, image = tape.conv2d(self.pixels(samples, batch), next(p), self.image, size, stride)
+        if self.post:
+            x = tape.relu(self.normed(tape, x, p))
+        if self.imagenet:
+            x, image = tape.max_pool(x, image, 3, 2, 1)
+        for _, _, layers, stride in self.blocks:
+            x, image = self.block(tape, x, p, image, layers, stride)
+        if not self.post:
+            x = tape.relu(self.normed(tape, x, p))
         x = tape.mean_pool(x, image[0] * image[1])
-        return tape.cross_entropy(tape.linear(x, next(p), next(p), "head"), batch[1], factor)
+        return tape.loss(tape.linear(x, next(p), next(p), "head"), batch[1], factor)
 
 
-MODELS = {"gpt": Gpt, "mlp": Mlp, "resnet": Resnet}
+class Vgg11(Convolutions):
+    def __init__(self, m):
+        super().__init__(m)
+        self.norm, self.dropout, self.classifier = m.get("norm", "none"), f32(m.get("dropout", 0.5)), m["classifier"]
+        self.channels = m["channels"]
+
+    def parameters(self):
+        table, inputs = [], self.planes
+        for i, outputs in enumerate(self.channels):
+            table += self.kernel(f"conv{i}", outputs, 3, inputs) + [Parameter(f"conv{i}.bias", [outputs], "zeros", False)]
+            table += norm(f"norm{i}", outputs) if self.norm == "batch" else []
+            inputs = outputs
+        std = lambda square, n: sqrt(div(square, float(n)))
+        pooled, width = inputs * 49, self.classifier
+        table += linear("hidden0", width, pooled, std(2.0, pooled)) + linear("hidden1", width, width, std(2.0, width))
+        return table + linear("head", self.classes, width, std(1.0, width))
+
+    def forward(self, tape, samples, parameters, batch, factor, drop):
+        p, x, image = iter(parameters), self.pixels(samples, batch), self.image
+        for i in range(len(self.channels)):
+            x = tape.bias(tape.conv2d(x, next(p), image, 3, 1)[0], next(p))
+            x = tape.relu(self.normed(tape, x, p) if self.norm == "batch" else x)
+            if i in (0, 1, 3, 5, 7):
+                x, image = tape.max_pool(x, image, 2, 2, 0)
+        x = tape.flatten(tape.adaptive_avg_pool(x, image, (7, 7)), 49)
+        for number in range(2):
+            x = tape.dropout(tape.relu(tape.linear(x, next(p), next(p))), drop, number, samples)
+        return tape.loss(tape.linear(x, next(p), next(p), "head"), batch[1], factor)
+
+
+MODELS = {"gpt": Gpt, "mlp": Mlp, "resnet": Resnet, "vgg11": Vgg11}
 WIDE = ("head_dx", "head_dw", "scores_dq", "scores_dk", "values", "values_dv")
 
 
@@ -249,6 +337,14 @@ def digits_of(job):
         return (3 if kind in WIDE else 2), 2, 0
 
     return digits
+
+
+def loss_of(job, tape):
+    rule = job.get("loss", {})
+    smoothing, ignore = f32(rule.get("smoothing", 0.0)), rule.get("ignore")
+    if smoothing == 0.0 and ignore is None:
+        return tape.cross_entropy
+    return lambda logits, labels, factor: tape.weighted_cross_entropy(logits, labels, factor, smoothing, ignore)
 
 
 # Section 7.
@@ -313,12 +409,22 @@ class Sgd:
 OPTIMIZERS = {"adamw": Adamw, "sgd": Sgd}
 
 
-def updated(optimizer, parameter, tensors, gradient, factor, lr):
+def group_of(job, parameter):
+    """The first group that names a parameter."""
+    groups = job["optimizer"].get("group", [])
+    return next((g for g in groups if any(fnmatch.fnmatchcase(parameter.name, n) for n in g["parameters"])), {})
+
+
+def updated(optimizer, job, parameter, tensors, gradient, factor, lr):
     """The new rows of a parameter and its slots."""
-    decay = optimizer.decay if parameter.decay else 0.0
+    group, coupled = group_of(job, parameter), job["optimizer"].get("decay") == "coupled"
+    decay = f32(group["weight_decay"]) if "weight_decay" in group else optimizer.decay if parameter.decay else 0.0
+    lr = mul(lr, f32(group.get("rate_factor", 1.0)))
+    pull = lambda g, p: add(g, mul(decay, p)) if coupled and decay else g
+    decoupled = 0.0 if coupled else decay
     rows = [[] for _ in tensors]
     for row, values in zip(zip(*tensors), gradient):
-        news = [optimizer.update(p, slots, mul(g, factor), lr, decay) for (p, *slots), g in zip(zip(*row), values)]
+        news = [optimizer.update(p, slots, pull(mul(g, factor), p), lr, decoupled) for (p, *slots), g in zip(zip(*row), values)]
         rows[0].append([p for p, _ in news])
         for i in range(len(tensors) - 1):
             rows[1 + i].append([slots[i] for _, slots in news])
@@ -360,6 +466,7 @@ def train(text, key, rng):
             parameters = [Tensor(tensors[0]) for tensors in state]
             tape = Tape(digits_of(job))
             tape.moments = []
+            tape.loss = loss_of(job, tape)
             drop = drop_of(model.dropout, key, t, micro * samples)
             loss = model.forward(tape, samples, parameters, batch, factor, drop)
             tape.backward()
@@ -368,7 +475,7 @@ def train(text, key, rng):
         size, factor_of_clip = clip(gradients, f32(job.get("clip_norm", math.inf)))
         lr = learning_rate(job["schedule"], t, job["steps"])
         rule = optimizer(job["optimizer"], t)
-        state = [updated(rule, p, tensors, g, factor_of_clip, lr) for p, tensors, g in zip(table, state, gradients)]
+        state = [updated(rule, job, p, tensors, g, factor_of_clip, lr) for p, tensors, g in zip(table, state, gradients)]
         buffers = moved(model, buffers, moments) if averages else []
         names = ["param", *optimizer.slots]
         hashes = {f"{name}/{p.name}": sha256(tensors[i]) for i, name in enumerate(names) for p, tensors in zip(table, state)}
@@ -433,10 +540,80 @@ optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_
 schedule = { peak = 0.05 }
 batch = { micro_batch = 2, micro_batches = 2 }
 """,
+    "mlp, Adam with coupled decay, groups, a line": """steps = 4
+clip_norm = 0.5
+model = { kind = "mlp", inputs = 6, hidden = [5, 4], classes = 3 }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1, decay = "coupled", group = [
+    { parameters = ["layer1.weight"], weight_decay = 0.0, rate_factor = 0.5 },
+    { parameters = ["layer1.*", "layer2.bias"], weight_decay = 0.3 } ] }
+schedule = { peak = 0.05, warmup = 1, kind = "linear" }
+batch = { micro_batch = 2 }
+""",
+    "mlp, SGD with coupled decay, steps": """steps = 3
+model = { kind = "mlp", inputs = 6, hidden = [5], classes = 3 }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.1, decay = "coupled" }
+schedule = { peak = 0.05, kind = "step", every = 2, gamma = 0.1 }
+batch = { micro_batch = 2, micro_batches = 2 }
+""",
+    "mlp, SGD, groups with decoupled decay, milestones": """steps = 3
+model = { kind = "mlp", inputs = 6, hidden = [5], classes = 3 }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.1, group = [{ parameters = ["*.bias"], weight_decay = 0.2, rate_factor = 2 }] }
+schedule = { peak = 0.05, kind = "step", milestones = [1, 2], gamma = 0.3 }
+batch = { micro_batch = 2 }
+""",
+    "resnet as torchvision's: bottlenecks, normalised after convolutions, ImageNet's stem": """steps = 3
+model = { kind = "resnet", height = 13, width = 12, planes = 1, stages = [2, 3], blocks = [1, 2], classes = 3, norm = "batch", block = "bottleneck", order = "post", stem = "imagenet" }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 5e-4 }
+schedule = { peak = 0.05 }
+batch = { micro_batch = 2, micro_batches = 2 }
+loss = { smoothing = 0.1 }
+""",
+    "resnet, bottlenecks, normalised before convolutions": """steps = 3
+model = { kind = "resnet", height = 6, width = 5, planes = 1, stages = [2, 3], blocks = 1, classes = 3, block = "bottleneck" }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
+schedule = { peak = 0.05 }
+batch = { micro_batch = 2 }
+""",
+    "vgg11, dropout": """steps = 3
+model = { kind = "vgg11", height = 32, width = 35, planes = 1, channels = [1, 2, 2, 2, 3, 3, 3, 3], classifier = 5, classes = 3, dropout = 0.25 }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 5e-4 }
+schedule = { peak = 0.05 }
+batch = { micro_batch = 2 }
+""",
+    "vgg11 with batch normalisation": """steps = 3
+model = { kind = "vgg11", height = 64, width = 32, planes = 1, channels = [1, 1, 2, 1, 2, 1, 2, 3], classifier = 4, classes = 3, dropout = 0.0, norm = "batch" }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
+schedule = { peak = 0.05 }
+batch = { micro_batch = 2 }
+""",
+    "logistic regression": """steps = 3
+model = { kind = "mlp", inputs = 12, hidden = [], classes = 4 }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.0, weight_decay = 0.0 }
+schedule = { peak = 0.1 }
+batch = { micro_batch = 3 }
+""",
+    "gpt, a label to ignore, smoothed targets, two micro-batches": """steps = 3
+model = { kind = "gpt", vocabulary = 4, context = 5, layers = 1, heads = 1, width = 4 }
+data = { kind = "bytes", path = "none" }
+optimizer = { kind = "sgd", momentum = 0.0, weight_decay = 0.0 }
+schedule = { peak = 0.1 }
+batch = { micro_batch = 2, micro_batches = 2 }
+loss = { smoothing = 0.2, ignore = 1 }
+""",
 }
 
 
-SCHEDULES = ["peak = 1e-3\nwarmup = 10\nfloor = 1e-4", "peak = 3e-3\nwarmup = 7", "peak = 0.1\nfloor = 0.0", "peak = 1\nwarmup = 200\nfloor = 0.3"]
+SCHEDULES = ["peak = 1e-3\nwarmup = 10\nfloor = 1e-4", "peak = 3e-3\nwarmup = 7", "peak = 0.1\nfloor = 0.0", "peak = 1\nwarmup = 200\nfloor = 0.3",
+             "peak = 3e-3\nwarmup = 7\nkind = \"linear\"", "peak = 0.1\nkind = \"linear\"\nfloor = 1e-3", "peak = 0.1\nwarmup = 4\nkind = \"cosine\"",
+             "peak = 0.1\nkind = \"step\"\nevery = 3\ngamma = 0.7", "peak = 0.1\nwarmup = 5\nkind = \"step\"\nmilestones = [5, 8, 50]\ngamma = 0.1"]
 # The last one rounds to another number if it is not rounded to binary64 first.
 DECIMALS = ["0.1", "1e-8", "3", "1e-45", "1e-46", "3.4028235e38", "1.00000017881393432617187499"]
 

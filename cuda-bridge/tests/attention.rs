@@ -30,8 +30,10 @@ fn gpt_2(dropout: f32, products: ProductTable) -> Program {
         dropout,
         tied: true,
         init_std: 0.02,
+        norm_epsilon: 1e-5,
     };
     Program::new(StepSpec {
+        loss: Default::default(),
         model: Model::Gpt(gpt),
         optimizer: Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 },
         clip_norm: Some(1.0),

@@ -13,6 +13,7 @@ use tiebreak::commit::trace::Trace;
 
 static PROGRAM: LazyLock<Program> = LazyLock::new(|| {
     Program::new(StepSpec {
+        loss: Default::default(),
         model: Model::Mlp(Mlp { inputs: 3, hidden: vec![2], classes: 2, dropout: 0.0, input: Input::Pixels }),
         optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0 },
         clip_norm: None,

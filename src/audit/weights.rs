@@ -6,7 +6,7 @@ use crate::commit::multiproof;
 use crate::commit::state::{self, tensor_digests};
 use crate::commit::tensor::{SLICE_BYTES, piece_range, piece_values};
 use crate::dispute::verdict::{Base64, Claim, DataSlices, Hashes, ProvenInput, ProvenTensor, WeightsClaim};
-use crate::job::initial::weights_element;
+use crate::job::initial::{weights_element, weights_layout};
 use crate::job::manifest::DataFile;
 use crate::program::step::StateTensor;
 use crate::run::dir::Run;
@@ -18,7 +18,7 @@ use crate::run::{RunError, data, disk, initial};
 /// If a file of weights cannot be read.
 pub(super) fn claim(run: &Run, paths: &[PathBuf]) -> Result<Option<Claim>, RunError> {
     let Ok(theirs) = initial::state(run) else { return Ok(None) };
-    let expected = initial::from_weights(paths, &run.program)?;
+    let expected = initial::from_weights(paths, &run.job, &run.program)?;
     let table = run.program.state();
     let of_weights = run.program.released();
     let difference = (0..of_weights).find_map(|index| {
@@ -26,10 +26,11 @@ pub(super) fn claim(run: &Run, paths: &[PathBuf]) -> Result<Option<Claim>, RunEr
         pairs.into_iter().position(|(x, y)| x != y).map(|element| (index, element))
     });
     let Some((index, element)) = difference else { return Ok(None) };
+    let layout = weights_layout(&run.job, &run.program);
     for (number, path) in paths.iter().enumerate() {
         let mut file = opened(path)?;
         // A buffer that no file has begins as the program says, which nothing shows.
-        if weights_element(&mut file, &table[index], element as u64).is_err() {
+        if weights_element(&mut file, &layout, &table[index], element as u64).is_err() {
             continue;
         }
         let Some(slices) = file.slices_read()? else { continue };

@@ -1,16 +1,19 @@
 //! `tiebreak inspect`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
+use super::chart::Curve;
 use super::limits::Limits;
+use super::plot::chart;
 use super::{CommandResult, Exit, Printer};
 use crate::commit::merkle;
 use crate::commit::record::Record;
 use crate::job::initial::InitialOrigin;
 use crate::run::RunError;
 use crate::run::dir::Run;
+use crate::run::disk::Disk;
 use crate::run::transcript::{self, Transcript};
 
 /// Columns and rows of the curve on a terminal.
@@ -42,7 +45,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         }
     }
     if let Some(path) = &args.svg {
-        std::fs::write(path, svg(&losses)).map_err(|source| RunError::Io { path: path.clone(), source })?;
+        draw(path, &run, &losses)?;
     }
     let covered = covered(&run, heads.last().copied(), &transcript)?;
     let complete = matches!(transcript.records[..covered].last(), Some(Record::Final { .. }));
@@ -96,6 +99,14 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         }),
     );
     Ok(Exit::Match)
+}
+
+/// Writes the loss curve as a picture.
+fn draw(path: &Path, run: &Run, losses: &[f32]) -> Result<(), RunError> {
+    let points = (1u32..).zip(losses).map(|(step, loss)| (f64::from(step), f64::from(*loss))).collect();
+    let curve = Curve { name: run.id.short().to_string(), points, colour: 0, dashed: false };
+    let path = std::path::absolute(path).map_err(RunError::io(path))?;
+    Disk::default().replace(&path, chart("loss", "loss", vec![curve]).as_bytes())
 }
 
 /// Records that the last head covers; 0 without one. Whoever signed it is not looked at.
@@ -161,29 +172,5 @@ fn curve(losses: &[f32]) -> String {
         "",
         losses.len(),
         width = values.len() - 1
-    )
-}
-
-/// The loss curve as a picture.
-fn svg(losses: &[f32]) -> String {
-    let (width, height, margin) = (800.0, 400.0, 50.0);
-    let (low, high) = range(losses).unwrap_or((0.0, 1.0));
-    let x = |i: usize| margin + (width - 2.0 * margin) * i as f32 / (losses.len().max(2) - 1) as f32;
-    let y = |v: f32| margin + (height - 2.0 * margin) * (high - v) / (high - low);
-    let finite = losses.iter().enumerate().filter(|(_, v)| v.is_finite());
-    let points: Vec<String> = finite.map(|(i, &v)| format!("{:.1},{:.1}", x(i), y(v))).collect();
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" \
-         font-size=\"14\"><rect width=\"100%\" height=\"100%\" fill=\"white\"/><polyline fill=\"none\" \
-         stroke=\"#1f5fa8\" stroke-width=\"1.5\" points=\"{}\"/><text x=\"5\" y=\"{}\">{high:.3}</text><text x=\"5\" \
-         y=\"{}\">{low:.3}</text><text x=\"{}\" y=\"{}\" text-anchor=\"end\">step {}</text><text x=\"{}\" y=\"25\">\
-         loss</text></svg>\n",
-        points.join(" "),
-        y(high) + 5.0,
-        y(low) + 5.0,
-        width - margin,
-        height - 20.0,
-        losses.len(),
-        margin,
     )
 }

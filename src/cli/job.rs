@@ -1,11 +1,12 @@
 //! `tiebreak job`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use clap::builder::PossibleValuesParser;
 use serde_json::{Value, json};
 
-use super::{CommandResult, Exit, Failure, Lines, Printer, bytes_text, job_reference, one_line};
+use super::{CommandResult, Exit, Failure, Lines, Printer, bytes_text, job_new, job_reference, one_line};
 use crate::commit::digest::Digest;
 use crate::engine::liveness::step_bytes;
 use crate::job::Job;
@@ -14,6 +15,7 @@ use crate::job::initial::InitialOrigin;
 use crate::job::manifest::files_root;
 use crate::program::step::{Program, state_bytes};
 use crate::run::data::JobData;
+use crate::run::disk::Disk;
 use crate::run::{JobFiles, RunError, check_thresholds, initial, read_job, read_program};
 
 /// Look at job files.
@@ -45,6 +47,16 @@ enum Command {
     /// Check a job file, its data, and the weights or the run that it begins from: errors name the key and the line, or the file.
     #[command(after_help = "Example: tiebreak job check assets/jobs/demo.toml")]
     Check(JobArgs),
+    /// Write a job to begin with: every key with what it means, as comments.
+    #[command(after_help = "Example: tiebreak job new gpt --output job.toml")]
+    New {
+        /// The kind of its model.
+        #[arg(value_parser = PossibleValuesParser::new(job_new::models()))]
+        model: String,
+        /// The file; without it the job is printed. A file that is there is not replaced.
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
     /// Print every key of a job file: type, bounds, default, unit, meaning and an example.
     #[command(after_help = "Example: tiebreak job reference --json-schema > job.schema.json")]
     Reference {
@@ -109,6 +121,7 @@ fn check_initial(files: &JobFiles, job: &Job, program: &Program) -> Result<(Stri
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
         Command::Check(args) => check(printer, &args),
+        Command::New { model, output } => new(printer, &model, output.as_deref()),
         Command::Reference { json_schema } => {
             let schema = job_reference::schema();
             let text =
@@ -117,6 +130,32 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             Ok(Exit::Match)
         }
     }
+}
+
+fn new(printer: Printer, model: &str, output: Option<&Path>) -> CommandResult {
+    let text = job_new::job(model);
+    let Some(path) = output else {
+        printer.document(Lines::split(text.trim_end()), &json!({ "model": model, "job": text }));
+        return Ok(Exit::Match);
+    };
+    if path.exists() {
+        return Err(Failure::new(
+            Exit::Usage,
+            format!("{} is there already: name another file", path.display()),
+        ));
+    }
+    Disk::default().replace(&std::path::absolute(path).map_err(RunError::io(path))?, text.as_bytes())?;
+    let job = Job::parse(&path.display().to_string(), &text)
+        .map_err(|error| Failure::new(Exit::Undecided, error))?;
+    let files = job.data.files.paths().join(", ");
+    printer.result(
+        vec![
+            format!("wrote {}", path.display()),
+            format!("put its data beside it ({files}), then: tiebreak job check {}", path.display()),
+        ],
+        &json!({ "model": model, "output": path, "data": job.data.files.paths() }),
+    );
+    Ok(Exit::Match)
 }
 
 /// Lists the data files of which a run holds a copy: whoever publishes the run publishes them.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use crate::job::reference::{Key, Presence, Type, keys, keys_of};
+use super::job_new;
+use crate::job::reference::{self, Key, Presence, Type, keys, keys_of};
 use crate::program::products::ProductClass;
 
 const INTRODUCTION: &str = "# The job file
@@ -20,18 +21,15 @@ A number is rounded to binary32 before anything is computed with it (ARITHMETIC.
 fn tables() -> Vec<(&'static str, Vec<Option<&'static str>>)> {
     let mut all = vec![""];
     // A table is followed by those in it.
-    for top in keys().filter(|key| key.table().is_empty() && key.ty == Type::Table) {
-        let within = |key: &&Key| key.path.split('.').next() == Some(top.path) && key.ty == Type::Table;
+    for top in keys().filter(|key| key.table().is_empty() && key.is_table()) {
+        let within = |key: &&Key| key.path.split('.').next() == Some(top.path) && key.is_table();
         all.extend(keys().filter(within).map(|key| key.path));
     }
     all.into_iter().map(|table| (table, kinds(table))).collect()
 }
 
 fn kinds(table: &str) -> Vec<Option<&'static str>> {
-    match keys_of(table, None).find(|key| key.name() == "kind").map(|key| key.ty) {
-        Some(Type::Choice(kinds)) => kinds.iter().copied().map(Some).collect(),
-        _ => vec![None],
-    }
+    reference::kinds(table).map_or_else(|| vec![None], |(_, kinds)| kinds.iter().copied().map(Some).collect())
 }
 
 /// The page.
@@ -39,9 +37,8 @@ pub fn markdown() -> String {
     let mut page = INTRODUCTION.to_string();
     page += "\nThe shortest job of each model has the keys that are required:\n";
     let example = |job: String| format!("\n```toml\n{job}```\n");
-    for (model, data, optimizer) in
-        [("gpt", "bytes", "adamw"), ("mlp", "idx", "sgd"), ("resnet", "cifar10", "sgd")]
-    {
+    for model in job_new::models() {
+        let (data, optimizer) = job_new::beside(model);
         page += &example(shortest(&[("model", model), ("data", data), ("optimizer", optimizer)], ""));
     }
     page += "\nA job may name a program file in place of `model`, `optimizer` and `batch`:\n";
@@ -53,8 +50,11 @@ pub fn markdown() -> String {
                 continue;
             }
             let of_kind = kind.map_or(String::new(), |kind| format!(" of kind `{kind}`"));
-            let title =
-                if table.is_empty() { "The top of the file".into() } else { format!("`[{table}]`{of_kind}") };
+            let title = match keys().find(|key| key.path == table) {
+                None => "The top of the file".into(),
+                Some(Key { ty: Type::Tables { .. }, .. }) => format!("`[[{table}]]`"),
+                Some(_) => format!("`[{table}]`{of_kind}"),
+            };
             page += &format!(
                 "\n## {title}\n\n| key | type, bounds | without it | unit | meaning | example |\n|---|---|---|---|---|---|\n{}\n",
                 rows.join("\n")
@@ -75,7 +75,7 @@ fn row(key: &Key, kind: Option<&str>) -> String {
     let rules: String = rules(key).iter().map(|rule| format!("; {rule}")).collect();
     let beside: String = key.beside.lines().map(|line| format!(" beside `{line}`")).collect();
     let example = match (key.ty, key.name(), kind) {
-        (Type::Table, ..) => String::new(),
+        (Type::Table | Type::Tables { .. }, ..) => String::new(),
         (_, "kind", Some(kind)) => format!("`kind = \"{kind}\"`"),
         (_, "*", _) => format!("`head = {}`", key.example),
         (_, name, _) => format!("`{name} = {}`{beside}", key.example),
@@ -146,6 +146,9 @@ fn object(table: &str, kind: Option<&str>) -> Value {
     for key in keys_of(table, kind) {
         let mut schema = match key.ty {
             Type::Table => table_schema(key.path),
+            Type::Tables { most } => {
+                json!({ "type": "array", "items": table_schema(key.path), "minItems": 1, "maxItems": most })
+            }
             ty => type_schema(&ty),
         };
         if let (Some(kind), "kind") = (kind, key.name()) {
@@ -209,11 +212,17 @@ fn type_schema(ty: &Type) -> Value {
                 json!({ "type": "array", "items": { "type": "string" }, "minItems": 1, "maxItems": most });
             json!({ "oneOf": [{ "type": "string" }, many] })
         }
+        Type::Integers { least, most, elements } => {
+            let one = type_schema(&Type::Integer { least: *least, most: *most });
+            let many = json!({ "type": "array", "items": one, "minItems": 1, "maxItems": elements });
+            json!({ "oneOf": [one, many] })
+        }
         Type::Choice(choices) => json!({ "enum": choices }),
         Type::List { of, least, most } => {
             json!({ "type": "array", "items": type_schema(of), "minItems": least, "maxItems": most })
         }
         Type::Table => json!({ "type": "object" }),
+        Type::Tables { .. } => json!({ "type": "array" }),
     }
 }
 

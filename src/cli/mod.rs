@@ -6,19 +6,26 @@
 
 mod audit;
 mod calibrated;
+mod chart;
 mod compare;
 mod demo;
 mod engine;
 mod escape;
+mod eval;
 mod expect;
+mod export;
+mod import;
 mod inspect;
 mod job;
+mod job_new;
 mod job_reference;
 mod key;
 mod limits;
 mod log;
+mod logits;
 mod merge;
 mod op;
+mod plot;
 mod program;
 mod program_picture;
 mod ranks;
@@ -76,8 +83,13 @@ enum Command {
     Op(op::Args),
     #[cfg(feature = "gpu")]
     Shaders(shaders::Args),
+    Eval(Box<eval::Args>),
     Sample(sample::Args),
+    Logits(logits::Args),
+    Export(export::Args),
+    Import(import::Args),
     Inspect(inspect::Args),
+    Plot(plot::Args),
     Job(job::Args),
     Program(program::Args),
     Key(key::Args),
@@ -105,8 +117,13 @@ pub fn main() -> ExitCode {
         Command::Op(args) => op::run(printer, args),
         #[cfg(feature = "gpu")]
         Command::Shaders(args) => shaders::run(printer, args),
+        Command::Eval(args) => eval::run(printer, *args),
         Command::Sample(args) => sample::run(printer, args),
+        Command::Logits(args) => logits::run(printer, args),
+        Command::Export(args) => export::run(printer, args),
+        Command::Import(args) => import::run(printer, args),
         Command::Inspect(args) => inspect::run(printer, args),
+        Command::Plot(args) => plot::run(printer, args),
         Command::Job(args) => job::run(printer, args),
         Command::Program(args) => program::run(printer, args),
         Command::Key(args) => key::run(printer, args),

@@ -78,12 +78,27 @@ struct Flags {
     /// Heads of `attention`.
     #[arg(long, default_value_t = 1)]
     heads: u32,
-    /// Pixels from one patch of `conv2d` to the next.
+    /// Pixels from one patch of a convolution, or window of a pool, to the next.
     #[arg(long, default_value_t = 1)]
     stride: u32,
-    /// Zeros around each image of `conv2d`.
+    /// Places around each image that are no pixels.
     #[arg(long, default_value_t = 0)]
     padding: u32,
+    /// Pixels of a window of `max_pool` or `avg_pool`, down and across.
+    #[arg(long, default_value_t = 2)]
+    kernel: u32,
+    /// Windows of `adaptive_avg_pool`, down and across.
+    #[arg(long, num_args = 2, value_names = ["DOWN", "ACROSS"], default_values_t = [1, 1])]
+    windows: Vec<u32>,
+    /// Groups of channels of `grouped_conv2d`.
+    #[arg(long, default_value_t = 1)]
+    groups: u32,
+    /// The part of each target of `weighted_cross_entropy` that all classes share.
+    #[arg(long, default_value_t = 0.0)]
+    smoothing: f32,
+    /// The label of `weighted_cross_entropy` that has no loss.
+    #[arg(long)]
+    ignore: Option<u32>,
     /// Drop probability of `dropout`.
     #[arg(long, default_value_t = 0.1)]
     p: f32,
@@ -113,6 +128,11 @@ impl From<Flags> for Attributes {
             heads: flags.heads,
             stride: flags.stride,
             padding: flags.padding,
+            kernel: flags.kernel,
+            windows: [flags.windows[0], flags.windows[1]],
+            groups: flags.groups,
+            smoothing: flags.smoothing,
+            ignore: flags.ignore,
             p: flags.p,
             number: flags.number,
             epsilon: flags.epsilon,

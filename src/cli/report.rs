@@ -197,35 +197,48 @@ impl Printer {
         let _ = writeln!(io::stderr(), "{text}");
     }
 
-    /// A progress bar on stderr, hidden unless somebody looks at it.
-    pub fn bar(&self, len: u64, unit: &str) -> ProgressBar {
-        let hidden = self.json || self.quiet || !io::stderr().is_terminal();
+    /// A progress bar on stderr; where that is no terminal, a line every few seconds. Neither with --json or --quiet.
+    pub fn bar(&self, len: u64, unit: &'static str) -> ProgressBar {
+        let (silent, is_terminal) = (self.json || self.quiet, io::stderr().is_terminal());
+        let hidden = silent || !is_terminal;
         let target = if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
-        ProgressBar::new(indicatif::ProgressBar::with_draw_target(Some(len), target), unit)
+        let bar = indicatif::ProgressBar::with_draw_target(Some(len), target);
+        ProgressBar::new(bar, unit, (!silent && !is_terminal).then_some(*self))
     }
 }
+
+/// How often a line says how far it is where there is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(5);
 
 /// A progress bar of one line, whatever the terminal's width: what does not fit is cut off.
 pub struct ProgressBar {
     bar: indicatif::ProgressBar,
-    begin: Instant,
+    unit: &'static str,
+    begin: Cell<Instant>,
+    /// Who prints lines in place of a bar, if anybody, and when the last one was.
+    lines: Option<Printer>,
+    last_line: Cell<Instant>,
     /// What was done before the bar began, which says nothing about its speed.
     before: Cell<u64>,
 }
 
 impl ProgressBar {
-    fn new(bar: indicatif::ProgressBar, unit: &str) -> ProgressBar {
+    fn new(bar: indicatif::ProgressBar, unit: &'static str, lines: Option<Printer>) -> ProgressBar {
         if let Ok(style) =
             ProgressStyle::with_template(&format!("{{bar:10}} {{pos}}/{{len}} {unit}  {{wide_msg}}"))
         {
             bar.set_style(style);
         }
-        ProgressBar { bar, begin: Instant::now(), before: Cell::new(0) }
+        let now = || Cell::new(Instant::now());
+        ProgressBar { bar, unit, begin: now(), lines, last_line: now(), before: Cell::new(0) }
     }
 
-    /// What was done before: a bar that goes on there counts its speed from there.
+    /// What was done before: a bar that goes on there shows it at once, and counts its speed from there and from now.
     pub fn begin_at(&self, before: u64) {
         self.before.set(before);
+        self.begin.set(Instant::now());
+        self.bar.reset_eta();
+        self.bar.set_position(before);
     }
 
     /// How much is done.
@@ -236,9 +249,19 @@ impl ProgressBar {
     /// Says something beside the bar, after its speed and the time that is left.
     pub fn set_message(&self, message: impl AsRef<str>) {
         let (done, len) = (self.bar.position(), self.bar.length().unwrap_or(0));
-        let speed =
-            speed(done.saturating_sub(self.before.get()), len.saturating_sub(done), self.begin.elapsed());
-        self.bar.set_message(format!("{speed}{}", escape::one_line(message.as_ref())));
+        let elapsed = self.begin.get().elapsed();
+        let speed = speed(done.saturating_sub(self.before.get()), len.saturating_sub(done), elapsed);
+        let message = format!("{speed}{}", escape::one_line(message.as_ref()));
+        if let Some(printer) = self.lines.filter(|_| self.last_line.get().elapsed() >= LINE_EVERY) {
+            self.last_line.set(Instant::now());
+            printer.say(format!("{done}/{len} {}  {message}", self.unit));
+        }
+        self.bar.set_message(message);
+    }
+
+    /// Says a line above the bar, which goes on below it.
+    pub fn aside(&self, printer: Printer, line: impl Into<Lines>) {
+        self.bar.suspend(|| printer.say(line));
     }
 
     /// Takes the bar away.

@@ -10,15 +10,19 @@ use super::{CommandResult, Exit, Failure, Printer, random};
 use crate::arith::DType;
 use crate::arith::philox::philox4x32_10;
 use crate::arith::words::bytes_of;
+use crate::commit::state::{state_digest, tensor_digests};
 use crate::engine::{Engine, EngineError, Tensor};
+use crate::job::ModelJob;
 use crate::program::graph::TensorType;
-use crate::program::models::Model;
+use crate::program::models::{Gpt, Model};
 use crate::program::step::inference_graph;
-use crate::run::checkpoint;
+use crate::run::dir::Run;
+use crate::run::{RunError, checkpoint, transcript};
 
 /// Write text with a trained byte-level model.
 #[derive(clap::Args)]
-#[command(after_help = "Example: tiebreak sample runs/shakespeare --prompt 'First Citizen:' --length 400")]
+#[command(after_help = "Example: tiebreak sample runs/shakespeare --prompt 'First Citizen:' --length 400\n\
+From a checkpoint: tiebreak sample runs/shakespeare --step 200 --seed 7")]
 pub struct Args {
     run: PathBuf,
     #[arg(long, default_value = "\n")]
@@ -29,9 +33,12 @@ pub struct Args {
     /// 0 always takes the most likely byte.
     #[arg(long, default_value_t = 0.8)]
     temperature: f64,
-    /// The same seed gives the same text.
+    /// The same seed gives the same text; without it one is drawn, and said on stderr.
     #[arg(long)]
     seed: Option<u64>,
+    /// Write with the checkpoint after this step, not with the released model.
+    #[arg(long)]
+    step: Option<u32>,
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
@@ -41,24 +48,18 @@ pub struct Args {
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let run = args.limits.open(&args.run)?;
-    let Some(job) = run.job.model() else {
-        let why = "the run's program is a file, which says nothing of how a model writes; only runs of a model kind can be sampled";
-        return Err(Failure::new(Exit::Usage, why));
-    };
-    let Model::Gpt(gpt) = &job.model else {
-        return Err(Failure::new(Exit::Usage, "only language models write text"));
-    };
-    if gpt.vocabulary > 256 {
-        return Err(Failure::new(Exit::Usage, "only models over bytes can be sampled"));
-    }
+    let (job, gpt) = writer(&run)?;
     let seed = args.seed.map_or_else(|| random().map(u64::from_le_bytes), Ok)?;
     let table = run.program.state();
     let parameters = &table[..run.program.released()];
     run.within_memory("the model", run.state_memory())?;
-    let state = checkpoint::read(&run.layout.model(), parameters)?;
+    let state = released(&run, args.step)?;
+    if args.seed.is_none() {
+        printer.say(format!("seed {seed} (--seed {seed} writes this text again)"));
+    }
     let mut engine = open_exact(&args.engine)?;
     let engine = engine.as_mut();
-    let graph = engine.compile(Arc::new(inference_graph(gpt, &job.products, 1)))?;
+    let graph = engine.compile(Arc::new(inference_graph(&job.model, &job.products, 1)))?;
     let mut fixed = Vec::new();
     for (t, bytes) in parameters.iter().zip(&state) {
         fixed.push(engine.upload(&t.ty(), bytes)?);
@@ -106,6 +107,55 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         printer.document(characters.rest(), &());
     }
     Ok(Exit::Match)
+}
+
+/// The job of a run whose model writes bytes, and that model.
+fn writer(run: &Run) -> Result<(&ModelJob, &Gpt), Failure> {
+    let refused = |why: &str| Err(Failure::new(Exit::Usage, why));
+    let Some(job) = run.job.model() else {
+        return refused(
+            "the run's program is a file, which says nothing of how a model writes; only runs of a model kind can be sampled",
+        );
+    };
+    match &job.model {
+        Model::Gpt(gpt) if gpt.vocabulary > 256 => refused("only models over bytes can be sampled"),
+        Model::Gpt(gpt) => Ok((job, gpt)),
+        _ => refused("only language models write text"),
+    }
+}
+
+/// The parameters and buffers of the released model, or of the checkpoint after a step, which has to be the state of its record.
+pub fn released(run: &Run, step: Option<u32>) -> Result<Vec<Vec<u8>>, Failure> {
+    let (table, released) = (run.program.state(), run.program.released());
+    let Some(step) = step else {
+        if !run.layout.model().exists() {
+            let steps = run.checkpoint_steps()?;
+            let why = format!("the run is not finished: name one of its checkpoints, {}", listed(&steps));
+            return Err(Failure::new(Exit::Usage, why));
+        }
+        return Ok(checkpoint::read(&run.layout.model(), &table[..released])?);
+    };
+    let steps = run.checkpoint_steps()?;
+    if !steps.contains(&step) {
+        let why = format!("there is no checkpoint after step {step}; there are {}", listed(&steps));
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    let path = run.layout.checkpoint(step);
+    let mut state = checkpoint::read(&path, &table)?;
+    let (transcript, _) = transcript::read(&run.layout.transcript())?;
+    let committed = transcript.records.get(step as usize).map(|record| record.state());
+    if committed != Some(state_digest(&table, &tensor_digests(&table, &state))) {
+        return Err(RunError::invalid(&path, "the checkpoint is not the state of its record").into());
+    }
+    state.truncate(released);
+    Ok(state)
+}
+
+/// Steps as options, the last ten if there are more.
+fn listed(steps: &[u32]) -> String {
+    let shown: Vec<String> =
+        steps[steps.len().saturating_sub(10)..].iter().map(|step| format!("--step {step}")).collect();
+    if shown.is_empty() { "but it has none yet".into() } else { shown.join(", ") }
 }
 
 fn words(engine: &mut dyn Engine, words: &[u32]) -> Result<Tensor, EngineError> {

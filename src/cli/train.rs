@@ -16,12 +16,18 @@ use crate::commit::digest::Digest;
 use crate::commit::keys::PrivateKey;
 use crate::commit::record::StepRecord;
 use crate::engine::liveness::step_bytes;
+use crate::engine::session::Session;
 use crate::engine::{Engine, EngineError};
-use crate::job::Job;
+use crate::evaluate::Evaluator;
+use crate::job::{EvaluationSpec, Job, ModelJob};
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
+use crate::run::evaluation::{self, EvaluationData};
 use crate::run::job::logged;
-use crate::run::{JobFiles, read_job, read_program};
+use crate::run::metrics::{EvaluationMetrics, Metrics, StepMetrics};
+use crate::run::paths::RunPaths;
+use crate::run::{JobFiles, RunError, read_job, read_program};
+use crate::step::StepError;
 use crate::train::ranks::collective::Collective;
 use crate::train::ranks::lead::{Lead, can_cross_check};
 use crate::train::ranks::plan::{ShardPlan, divides};
@@ -85,17 +91,104 @@ pub struct Bar {
     /// Tokens, or samples, of a step.
     pub per_step: u64,
     pub done: u64,
+    /// What those are.
+    unit: &'static str,
+    samples: u32,
+    /// When the last step was done.
+    last: Instant,
+    layout: RunPaths,
+    metrics: Option<Metrics>,
+    evaluation: Option<Evaluating>,
+    printer: Printer,
+}
+
+/// Evaluations while a run trains.
+struct Evaluating {
+    spec: EvaluationSpec,
+    steps: u32,
+    job: ModelJob,
+    data: EvaluationData,
+    /// Made with the first evaluation.
+    evaluator: Option<Evaluator>,
+}
+
+impl Evaluating {
+    /// Of a run whose job has an `[evaluation]`.
+    fn of(run: &Run) -> Result<Option<Evaluating>, RunError> {
+        let (Some(spec), Some(job)) = (run.job.evaluation.clone(), run.job.model().cloned()) else {
+            return Ok(None);
+        };
+        let data = evaluation::of_run(run)?;
+        Ok(Some(Evaluating { spec, steps: run.job.steps, job, data, evaluator: None }))
+    }
+
+    /// The evaluation after a step, if one is due.
+    fn after(&mut self, step: u32, session: &mut Session) -> Result<Option<EvaluationMetrics>, StepError> {
+        if !self.spec.is_due(step, self.steps) {
+            return Ok(None);
+        }
+        let released = session.program().released();
+        let (engine, state) = session.engine_and_state();
+        let evaluator = match self.evaluator.take() {
+            Some(evaluator) => evaluator,
+            None => Evaluator::new(engine, &self.job, self.job.batch.micro_batch)?,
+        };
+        let dataset = &mut self.data.dataset;
+        let found = evaluator.run(engine, &state[..released], dataset, self.spec.samples, &mut |_, _| {})?;
+        self.evaluator = Some(evaluator);
+        let number = |bits: u32| f64::from(f32::from_bits(bits));
+        Ok(Some(EvaluationMetrics {
+            step,
+            evaluation_loss: f32::from_bits(found.loss),
+            evaluation_accuracy: number(found.accuracy()),
+            evaluation_perplexity: number(found.perplexity()),
+        }))
+    }
 }
 
 impl Progress for Bar {
-    fn step(&mut self, record: &StepRecord, _: u32) {
-        if self.done == 0 {
-            self.bar.begin_at(u64::from(record.step - 1));
-        }
+    fn begin(&mut self, done: u32) {
+        self.bar.begin_at(u64::from(done));
+        (self.start, self.last) = (Instant::now(), Instant::now());
+        let opened = Metrics::open(&Disk::default(), &self.layout, done);
+        self.metrics = self.noted(opened);
+    }
+
+    fn step(&mut self, record: &StepRecord, norm: u32) {
         self.done += 1;
         self.bar.set_position(u64::from(record.step));
         let rate = (self.done * self.per_step) as f64 / self.start.elapsed().as_secs_f64();
-        self.bar.set_message(format!("{rate:.0} tokens/s  loss {:.4}", f32::from_bits(record.loss)));
+        let loss = f32::from_bits(record.loss);
+        self.bar.set_message(format!("loss {loss:.4}  {rate:.0} {}/s", self.unit));
+        let seconds = self.last.elapsed().as_secs_f64();
+        self.last = Instant::now();
+        let step = StepMetrics {
+            step: record.step,
+            loss,
+            learning_rate: f32::from_bits(record.learning_rate),
+            norm: f32::from_bits(norm),
+            clip: f32::from_bits(record.clip),
+            seconds,
+            samples_per_second: f64::from(self.samples) / seconds,
+        };
+        self.note(|metrics| metrics.step(&Disk::default(), &step));
+    }
+
+    fn state(&mut self, step: u32, session: &mut Session) -> Result<(), StepError> {
+        let Some(evaluating) = &mut self.evaluation else { return Ok(()) };
+        let found = evaluating.after(step, session)?;
+        // The next step's time is its own.
+        self.last = Instant::now();
+        let Some(found) = found else { return Ok(()) };
+        self.bar.aside(
+            self.printer,
+            format!(
+                "step {step}: evaluation loss {:.4}, accuracy {:.4}, perplexity {:.2}",
+                found.evaluation_loss, found.evaluation_accuracy, found.evaluation_perplexity
+            ),
+        );
+        self.note(|metrics| metrics.evaluation(&Disk::default(), &found));
+        Ok(())
     }
 }
 
@@ -107,7 +200,26 @@ impl Bar {
             start: Instant::now(),
             per_step: per_sample * u64::from(run.program.samples()),
             done: 0,
+            unit: if per_sample > 1 { "tokens" } else { "samples" },
+            samples: run.program.samples(),
+            last: Instant::now(),
+            layout: run.layout.clone(),
+            metrics: None,
+            evaluation: None,
+            printer,
         }
+    }
+
+    fn note(&mut self, write: impl FnOnce(&mut Metrics) -> Result<(), RunError>) {
+        if let Some(mut metrics) = self.metrics.take() {
+            let written = write(&mut metrics).map(|()| metrics);
+            self.metrics = self.noted(written);
+        }
+    }
+
+    /// Training goes on without metrics where they cannot be written.
+    fn noted(&self, metrics: Result<Metrics, RunError>) -> Option<Metrics> {
+        metrics.map_err(|error| self.printer.problem(&format!("no more metrics are written: {error}"))).ok()
     }
 }
 
@@ -141,6 +253,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let mut ranks = joined.map(network).transpose()?;
     announce(printer, &run, engine.as_ref(), ranks.as_deref())?;
     let mut bar = Bar::new(printer, &run);
+    bar.evaluation = Evaluating::of(&run)?;
     let trained = trained(&args, &run, engine.as_mut(), private.as_ref(), &mut ranks, &mut bar);
     if let (Err(_), Some(host)) = (&trained, &mut host) {
         host.workers.deaths(printer);

@@ -8,7 +8,7 @@ use super::verdict::WeightsClaim;
 use crate::commit::digest::Digest;
 use crate::commit::tensor::SLICE_BYTES;
 use crate::commit::{Malformed, tensor};
-use crate::job::initial::{InitialOrigin, weights_element};
+use crate::job::initial::{InitialOrigin, weights_element, weights_layout};
 use crate::job::manifest::{self, DataFile};
 
 impl Context {
@@ -42,7 +42,8 @@ impl Context {
         steps.push(format!("element {element} of {} is under record 0's state", tensor.name));
         let path = PathBuf::from(format!("weights-{}", claim.file.file));
         let file = DataFile::from_slices(path, manifest.clone(), &claim.file.parts().1);
-        let expected = file.and_then(|mut file| weights_element(&mut file, tensor, element as u64));
+        let layout = weights_layout(&self.job, &self.program);
+        let expected = file.and_then(|mut file| weights_element(&mut file, &layout, tensor, element as u64));
         let expected = expected.map_err(|error| wrong(error.to_string()))?;
         steps.push(format!("the file's header and element {element} are under the file's root"));
         let subject = format!("element {element} of {} in the initial state", tensor.name);

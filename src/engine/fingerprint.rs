@@ -13,7 +13,7 @@ use crate::program::builder::Builder;
 use crate::program::expr::Body;
 use crate::program::graph::{Graph, Node, TensorId};
 use crate::program::init;
-use crate::program::models::{Gelu, Gpt, Input, Mlp, Model, Norm, Resnet};
+use crate::program::models::{Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem};
 use crate::program::optimizer::Optimizer;
 use crate::program::phase::Phase;
 use crate::program::products::{ProductClass, ProductDigits, ProductTable};
@@ -44,6 +44,7 @@ impl Observer for Digester {
 fn specs() -> Vec<StepSpec> {
     let adamw = Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
     let gpt = |gelu, tied, digits| StepSpec {
+        loss: Default::default(),
         model: Model::Gpt(Gpt {
             vocabulary: 37,
             context: 10,
@@ -54,6 +55,7 @@ fn specs() -> Vec<StepSpec> {
             dropout: 0.1,
             tied,
             init_std: 0.1,
+            norm_epsilon: 1e-5,
         }),
         optimizer: adamw.clone(),
         clip_norm: Some(1.0),
@@ -62,6 +64,7 @@ fn specs() -> Vec<StepSpec> {
         products: ProductTable::uniform(digits),
     };
     let mlp = StepSpec {
+        loss: Default::default(),
         model: Model::Mlp(Mlp {
             inputs: 70,
             hidden: vec![19],
@@ -77,12 +80,16 @@ fn specs() -> Vec<StepSpec> {
     };
     let stages = vec![4, 6];
     let resnet = StepSpec {
+        loss: Default::default(),
         model: Model::Resnet(Resnet {
             height: 5,
             width: 6,
             planes: 3,
             stages,
-            blocks: 1,
+            blocks: Blocks::Same(1),
+            block: Block::Basic,
+            order: Order::Pre,
+            stem: Stem::Cifar,
             classes: 4,
             norm: Norm::Layer,
             norm_epsilon: 1e-5,

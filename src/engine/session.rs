@@ -136,6 +136,11 @@ impl<'e> Session<'e> {
         &self.program
     }
 
+    /// The engine and the state's tensors on it, for those who run graphs of their own on the state.
+    pub fn engine_and_state(&mut self) -> (&mut dyn Engine, &[Tensor]) {
+        (self.engine, &self.state)
+    }
+
     /// Replaces the state: canonical bytes of every tensor of [`Program::state`].
     ///
     /// # Errors

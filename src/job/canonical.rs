@@ -8,6 +8,7 @@ use super::data::layout;
 use super::spec::{Augment, DataFiles, DataSpec, Granularity, Job, Sampling};
 use crate::commit::codec::Encoder;
 use crate::commit::digest::{Digest, hash};
+use crate::program::schedule::{Kind, Schedule};
 use crate::rounding::thresholds::Rounding;
 
 /// A setting: a dotted key and its value. Integers are decimal, binary32 numbers their patterns in eight hexadecimal digits.
@@ -32,12 +33,10 @@ impl Job {
         let mut settings = vec![
             setting("commit.granularity", granularity),
             setting("commit.scheme", self.commit.scheme),
-            setting("schedule.peak", pattern(self.schedule.peak)),
-            setting("schedule.warmup", self.schedule.warmup),
             setting("seed", self.seed),
             setting("steps", self.steps),
         ];
-        settings.extend(self.schedule.floor.map(|floor| setting("schedule.floor", pattern(floor))));
+        schedule(&self.schedule, &mut settings);
         data(&self.data, &mut settings);
         if let Some(rounding) = &self.rounding {
             rounding_rules(rounding, &mut settings);
@@ -54,6 +53,24 @@ impl Job {
         });
         hash("tiebreak 2 job", &e.0)
     }
+}
+
+/// The learning rates. A floor without a kind is a cosine, and neither is a constant rate, as they always were.
+fn schedule(schedule: &Schedule, settings: &mut Vec<Setting>) {
+    settings.push(setting("schedule.peak", pattern(schedule.peak)));
+    settings.push(setting("schedule.warmup", schedule.warmup));
+    settings.extend(schedule.floor().map(|floor| setting("schedule.floor", pattern(floor))));
+    match schedule.kind() {
+        Kind::Constant | Kind::Cosine => {}
+        Kind::Linear => settings.push(setting("schedule.kind", "linear")),
+        Kind::Step => settings.push(setting("schedule.kind", "step")),
+    }
+    settings.extend(schedule.gamma.map(|gamma| setting("schedule.gamma", pattern(gamma))));
+    settings.extend(schedule.every.map(|every| setting("schedule.every", every)));
+    settings.extend(schedule.milestones.as_ref().map(|all| {
+        let all: Vec<String> = all.iter().map(u32::to_string).collect();
+        setting("schedule.milestones", all.join(" "))
+    }));
 }
 
 /// How samples lie in the files, and are drawn. Of the paths only the endings count, which say how a file is read.

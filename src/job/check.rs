@@ -4,7 +4,7 @@
 
 use toml::de::{DeTable, DeValue};
 
-use super::reference::{Key, Presence, Type, keys_of};
+use super::reference::{Key, Presence, Type, keys_of, kinds};
 use super::suggest;
 use crate::program::products::ProductClass;
 
@@ -62,6 +62,16 @@ impl Place<'_> {
                 DeValue::Table(inner) if key.ty == Type::Table => {
                     Place { table: key.path, path: self.child(name), at }.check(inner)?;
                 }
+                DeValue::Array(all) if matches!(key.ty, Type::Tables { .. }) => {
+                    fits(&key.ty, value.get_ref()).map_err(|why| self.wrong(at, name, why))?;
+                    for inner in all.iter() {
+                        let at = inner.span().start;
+                        let DeValue::Table(inner) = inner.get_ref() else {
+                            return Err(self.wrong(at, name, format!("must be {}", key.ty)));
+                        };
+                        Place { table: key.path, path: self.child(name), at }.check(inner)?;
+                    }
+                }
                 value => fits(&key.ty, value).map_err(|why| self.wrong(at, name, why))?,
             }
         }
@@ -72,7 +82,7 @@ impl Place<'_> {
 
     /// The table's kind, if its keys depend on one.
     fn kind<'t>(&self, table: &'t DeTable<'_>) -> Result<Option<&'t str>, Wrong> {
-        let Some(key) = keys_of(self.table, None).find(|key| key.name() == "kind") else { return Ok(None) };
+        let Some((key, _)) = kinds(self.table) else { return Ok(None) };
         let Some((name, value)) = table.get_key_value("kind") else { return Err(self.missing(key)) };
         fits(&key.ty, value.get_ref()).map_err(|why| self.wrong(name.span().start, "kind", why))?;
         Ok(value.get_ref().as_str())
@@ -133,6 +143,14 @@ fn fits(ty: &Type, value: &DeValue<'_>) -> Result<(), String> {
             bounded((1..=*most).contains(&texts.len()), &format!("{} texts", texts.len()))?;
             texts.iter().try_for_each(|text| fits(&Type::Text, text.get_ref()))
         }
+        (Type::Integers { least, most, .. }, DeValue::Integer(_)) => {
+            fits(&Type::Integer { least: *least, most: *most }, value)
+        }
+        (Type::Integers { least, most, elements }, DeValue::Array(numbers)) => {
+            bounded((1..=*elements).contains(&numbers.len()), &format!("{} elements", numbers.len()))?;
+            let of = Type::Integer { least: *least, most: *most };
+            numbers.iter().try_for_each(|number| fits(&of, number.get_ref()))
+        }
         (Type::Integer { least, most }, DeValue::Integer(n)) => {
             let number = i128::from_str_radix(n.as_str(), n.radix());
             bounded(number.is_ok_and(|n| (*least..=*most).contains(&n)), &n.to_string())
@@ -155,6 +173,9 @@ fn fits(ty: &Type, value: &DeValue<'_>) -> Result<(), String> {
         (Type::List { of, least, most }, DeValue::Array(elements)) => {
             bounded((*least..=*most).contains(&elements.len()), &format!("{} elements", elements.len()))?;
             elements.iter().try_for_each(|element| fits(of, element.get_ref()))
+        }
+        (Type::Tables { most }, DeValue::Array(tables)) => {
+            bounded((1..=*most).contains(&tables.len()), &format!("{} tables", tables.len()))
         }
         _ => Err(format!("must be {ty}, is {}", name_of(value))),
     }

@@ -1,13 +1,12 @@
 //! Where an initial state comes from, and what its digest must be if that follows from what a run declares.
 
-use std::path::Path;
-
 use serde::{Deserialize, Serialize};
 
 use super::Job;
-use super::data::safetensors::{PREAMBLE, header_len, place};
-use super::element::Element;
+use super::data::safetensors::{Header, PREAMBLE, header_len};
 use super::manifest::{self, DataError, DataFile, FileManifest};
+use super::spec::WeightNames;
+use crate::arith::DType;
 use crate::commit::codec::Encoder;
 use crate::commit::digest::{Digest, hash};
 use crate::commit::proven::ProvenRecord;
@@ -17,6 +16,7 @@ use crate::commit::tree_head::Head;
 use crate::commit::{Malformed, tensor};
 use crate::program::init;
 use crate::program::models::Init;
+use crate::program::models::released::Released;
 use crate::program::step::{Program, StateTensor};
 
 /// A finished run that another one goes on from.
@@ -143,31 +143,52 @@ impl InitialOrigin {
     }
 }
 
-/// An element of a state tensor as a file of weights has it, a binary32 pattern: of the tensor `NAME`, or `param/NAME`, or for a buffer
-/// `buffer/NAME`.
+/// How files of weights hold a program's parameters and buffers under its own names: `NAME` or `param/NAME`, and `buffer/NAME`.
+pub fn program_layout(program: &Program) -> Vec<Released> {
+    let tensors = program.state().into_iter().take(program.released());
+    let released = |StateTensor { name, shape }: StateTensor| match name.strip_prefix("param/") {
+        Some(plain) => Released::same(plain, name.as_str(), &shape).or(name.as_str()),
+        None => Released::same(name.as_str(), name.as_str(), &shape),
+    };
+    tensors.map(released).collect()
+}
+
+/// How the files of weights that a job names hold its program's parameters and buffers.
+pub fn weights_layout(job: &Job, program: &Program) -> Vec<Released> {
+    let released = job.model().filter(|_| job.init.names == WeightNames::Hf);
+    released.and_then(|model| model.model.released()).unwrap_or_else(|| program_layout(program))
+}
+
+/// An element of a state tensor as a file of weights has it, a binary32 pattern. `layout`: how files hold the tensors.
 ///
 /// # Errors
-/// If the file is no safetensors file, has no such tensor of floats of that shape, or the bytes are not at hand.
-pub fn weights_element(file: &mut DataFile, tensor: &StateTensor, element: u64) -> Result<u32, DataError> {
-    let wrong = |path: &Path, why: String| DataError::invalid(path, why);
+/// If the file is no safetensors file, has no tensor of floats that holds the element, or the bytes are not at hand.
+pub fn weights_element(
+    file: &mut DataFile,
+    layout: &[Released],
+    tensor: &StateTensor,
+    element: u64,
+) -> Result<u32, DataError> {
     let path = file.path().to_path_buf();
+    let wrong = |why: String| DataError::invalid(&path, why);
     let preamble = file.read(0, PREAMBLE)?.first_chunk().copied().unwrap_or_default();
-    let len = header_len(preamble).map_err(|why| wrong(&path, why))?;
-    let header = file.read(PREAMBLE as u64, len)?;
-    let plain = tensor.name.strip_prefix("param/").unwrap_or(&tensor.name);
-    let found = place(&header, plain, file.bytes()).or_else(|_| place(&header, &tensor.name, file.bytes()));
-    let found = found.map_err(|why| wrong(&path, why))?;
-    let shape: Vec<u64> = tensor.shape.iter().map(|&d| u64::from(d)).collect();
-    let floats = matches!(found.element, Element::F16 | Element::Bf16 | Element::F32);
-    let elements: u64 = shape.iter().product();
-    if !floats || found.shape != shape || element >= elements {
-        let why = format!("{} is no tensor of floats of shape {shape:?} with element {element}", tensor.name);
-        return Err(wrong(&path, why));
+    let len = header_len(preamble).map_err(wrong)?;
+    let header = Header::parse(&file.read(PREAMBLE as u64, len)?, file.bytes()).map_err(wrong)?;
+    let parts = layout.iter().flat_map(|r| r.parts().iter().map(move |part| (r, part)));
+    let found = parts.into_iter().find(|(_, part)| part.tensor == tensor.name && element < part.len());
+    let (released, part) = found.ok_or_else(|| wrong(format!("{} has no element {element}", tensor.name)))?;
+    let mut names = released.names();
+    let place =
+        names.find_map(|name| header.place(name).ok()).map_or_else(|| header.place(&released.name), Ok);
+    let place = place.map_err(wrong)?;
+    let shape: Vec<u64> = released.shape.iter().map(|&d| u64::from(d)).collect();
+    if place.element.dtype() != DType::F32 || place.shape != shape {
+        return Err(wrong(format!("{} is no tensor of floats of shape {shape:?}", released.name)));
     }
-    let size = found.element.size();
-    let bytes = file.read(found.first + element * size, size as usize)?;
-    let words = found.element.words(&bytes).map_err(|_| wrong(&path, "it is no float".into()))?;
-    words.first().copied().ok_or_else(|| wrong(&path, "it is no float".into()))
+    let size = place.element.size();
+    let bytes = file.read(place.first + part.place(element) * size, size as usize)?;
+    let words = place.element.words(&bytes).map_err(|_| wrong("it is no float".into()))?;
+    words.first().copied().ok_or_else(|| wrong("it is no float".into()))
 }
 
 /// The state digest of init(seed), a piece of a tensor in memory at a time; `key` is the seed's Philox key.

@@ -9,6 +9,7 @@ mod canonical;
 mod check;
 pub mod data;
 pub mod element;
+mod groups;
 pub mod identity;
 pub mod initial;
 pub mod manifest;
@@ -22,6 +23,6 @@ mod suggest;
 pub use canonical::Setting;
 pub use parse::{JOB_MAX, JobError};
 pub use spec::{
-    BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, Granularity, Job, Labelled,
-    ModelJob, ProgramSource, Sampling,
+    BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, EvaluationSpec, Granularity, Job,
+    Labelled, ModelJob, ProgramSource, Sampling, WeightNames,
 };

@@ -6,11 +6,11 @@ use super::check::{Wrong, check};
 use super::data::layout;
 use super::sizes;
 use super::spec::{
-    BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, Granularity, InitSpec, Job,
-    Labelled, ModelJob, ProgramSource,
+    BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, EvaluationSpec, Granularity,
+    InitSpec, Job, Labelled, ModelJob, OptimizerSpec, ProgramSource, WeightNames,
 };
 use crate::program::models::{BatchTensor, Model};
-use crate::program::optimizer::Optimizer;
+use crate::program::operators::LossRule;
 use crate::program::schedule::Schedule;
 use crate::rounding::thresholds::Rounding;
 
@@ -48,10 +48,11 @@ pub struct JobText {
     program: Option<String>,
     model: Option<Model>,
     data: DataSpec,
-    optimizer: Option<Optimizer>,
+    optimizer: Option<OptimizerSpec>,
     schedule: Schedule,
     batch: Option<BatchSpec>,
     clip_norm: Option<f32>,
+    loss: Option<LossRule>,
     digits: Option<DigitsSpec>,
     frozen: Option<Vec<String>>,
     rounding: Option<Rounding>,
@@ -59,6 +60,7 @@ pub struct JobText {
     commit: CommitSpec,
     #[serde(default)]
     checkpoint: CheckpointSpec,
+    evaluation: Option<EvaluationSpec>,
 }
 
 impl JobText {
@@ -82,12 +84,14 @@ impl JobText {
                 optimizer: self.optimizer.ok_or_else(|| missing("optimizer"))?,
                 batch: self.batch.ok_or_else(|| missing("batch"))?,
                 clip_norm: self.clip_norm,
+                loss: self.loss.unwrap_or_default(),
                 products: digits.products(self.rounding.as_ref()),
                 frozen: self.frozen.unwrap_or_default(),
             }))
         };
-        let JobText { steps, seed, init, data, schedule, rounding, commit, checkpoint, .. } = self;
-        Ok(Job { steps, seed, init, source, data, schedule, rounding, commit, checkpoint })
+        let JobText { steps, seed, init, data, schedule, rounding, commit, checkpoint, evaluation, .. } =
+            self;
+        Ok(Job { steps, seed, init, source, data, schedule, rounding, commit, checkpoint, evaluation })
     }
 }
 
@@ -133,9 +137,16 @@ fn error(job: &Job) -> Found {
     if let Some((key, why)) = job.init.error() {
         return found(&format!("init.{key}"), why);
     }
+    let files = job.evaluation.as_ref().and_then(|evaluation| evaluation.files.as_ref());
+    if let Some(why) = files.and_then(|files| job.data.files.with_paths(files).err()) {
+        return found("evaluation.files", why);
+    }
     match &job.source {
         ProgramSource::Model(model) => model_error(job, model),
         ProgramSource::File(path) if path.is_empty() => found("program", "a file's path is wanted"),
+        ProgramSource::File(_) if job.init.names != WeightNames::Program => {
+            found("init.names", "a program file has its own names only: leave the key out")
+        }
         ProgramSource::File(_) => None,
     }
 }
@@ -150,7 +161,20 @@ fn model_error(job: &Job, model: &ModelJob) -> Found {
     if let Some((key, why)) = wrong {
         return found(&format!("batch.{key}"), why);
     }
-    sizes::error(job, model).or_else(|| found("frozen", model.frozen_names().err()?))
+    let labels = model.model.batch(1).into_iter().find(|tensor| tensor.name == "labels");
+    let classes = labels.map_or(0, |labels| labels.below);
+    if let Some(ignored) = model.loss.ignore.filter(|label| *label >= classes) {
+        let why = format!("must be a label of the model, which are below {classes}, is {ignored}");
+        return found("loss.ignore", why);
+    }
+    let unnamed = || {
+        let named = job.init.names == WeightNames::Program || model.model.released().is_some();
+        let why =
+            "this model is in neither transformers nor torchvision: write \"program\", or leave the key out";
+        if named { None } else { found("init.names", why) }
+    };
+    let untreated = || model.treatments().err().map(|(key, why)| (key.to_string(), why));
+    sizes::error(job, model).or_else(untreated).or_else(unnamed)
 }
 
 /// Of data files: whether they fit the batch tensors of one sample, and are named as their kind wants. Nothing is opened.
@@ -304,6 +328,7 @@ digits_b = 3
     #[test]
     fn a_residual_network_must_fit_its_data_and_the_machine() {
         const RESNET: &str = r#"steps = 3
+seed = 1
 model = { kind = "resnet", height = 32, width = 32, planes = 3, stages = [8, 16], blocks = 2, classes = 10 }
 data = { kind = "cifar10", path = "data_batch_1.bin" }
 optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
@@ -320,6 +345,11 @@ batch = { micro_batch = 2 }
             ("height = 32", "height = 4294967295", "model.height"),
             ("stages = [8, 16]", "stages = [16384, 16384]", "batch.micro_batch"),
             ("micro_batch = 2", "micro_batch = 16777216", "batch.micro_batch"),
+            ("blocks = 2", "blocks = [2, 2, 2]", "model.blocks"),
+            ("blocks = 2", "blocks = [2, 0]", "model.blocks"),
+            ("blocks = 2", "blocks = 2, stem = \"none\"", "model.stem"),
+            ("seed = 1", "loss = { ignore = 10 }", "loss.ignore"),
+            ("seed = 1", "loss = { smoothing = 1.0 }", "loss.smoothing"),
             ("blocks = 2", "blocks = 2, norm = \"none\"", "model.norm"),
             ("blocks = 2", "blocks = 2, norm_epsilon = 0.0", "model.norm_epsilon"),
             ("blocks = 2", "blocks = 2, norm_momentum = 0.2", "model.norm_momentum"),
@@ -349,6 +379,27 @@ batch = { micro_batch = 2 }
         assert!(unknown.starts_with("job.toml:1: frozen: no parameter is named \"block7.*\""), "{unknown}");
         assert!(unknown.contains("token_embedding, position_embedding"), "{unknown}");
         assert!(error("\"*\"").contains("every parameter is frozen"));
+        let grouped = |names: &str| {
+            let group = format!(
+                "weight_decay = 0.1\n[[optimizer.group]]\nparameters = [{names}]\nrate_factor = 0.5\n"
+            );
+            Job::parse("job.toml", &JOB.replace("weight_decay = 0.1\n", &group))
+        };
+        let rates = |job: Job| {
+            job.program(None)
+                .unwrap()
+                .update
+                .nodes
+                .iter()
+                .filter(|n| n.primitive.name() == "own_rate.v1")
+                .count()
+        };
+        assert_eq!(rates(grouped("\"*.gain\"").unwrap()), 1);
+        let unknown = grouped("\"*.gain\", \"head*\"").unwrap_err().to_string();
+        assert!(
+            unknown.starts_with("job.toml:20: optimizer.group: no parameter is named \"head*\""),
+            "{unknown}"
+        );
     }
 
     #[test]
@@ -366,6 +417,7 @@ schedule = { peak = 1e-3 }
         assert_eq!(refused(Some(&[])), "program: the bytes end before the program does");
         for (key, value) in [
             ("clip_norm", "1.0"),
+            ("loss", "{ smoothing = 0.1 }"),
             ("frozen", "[]"),
             ("digits", "{ all = 2 }"),
             ("batch", "{ micro_batch = 2 }"),
@@ -467,7 +519,7 @@ schedule = { peak = 1e-3 }
             (
                 "kind = \"gpt\"\n",
                 "",
-                "3: model.kind: the key is missing; it is one of \"gpt\", \"mlp\", \"resnet\"",
+                "3: model.kind: the key is missing; it is one of \"gpt\", \"mlp\", \"resnet\", \"vgg11\"",
             ),
             (
                 "[batch]\nmicro_batch = 2\n",
@@ -477,7 +529,7 @@ schedule = { peak = 1e-3 }
             (
                 "\"gpt\"",
                 "\"gtp\"",
-                "4: model.kind: must be one of \"gpt\", \"mlp\", \"resnet\", is \"gtp\"; did you mean \"gpt\"?",
+                "4: model.kind: must be one of \"gpt\", \"mlp\", \"resnet\", \"vgg11\", is \"gtp\"; did you mean \"gpt\"?",
             ),
             ("layers = 1", "layers = \"1\"", "6: model.layers: must be an integer, 1 to 1024, is a text"),
             ("layers = 1", "layers = 1.0", "6: model.layers: must be an integer, 1 to 1024, is a number"),

@@ -15,8 +15,9 @@ impl Job {
         let wrong = |why: String| JobError(format!("program: {why}"));
         match (&self.source, file) {
             (ProgramSource::Model(model), None) => {
-                let frozen = model.frozen_names().map_err(|why| JobError(format!("frozen: {why}")))?;
-                Ok(Program::with_frozen(model.step_spec(), |name| frozen.contains(name)))
+                let treatments =
+                    model.treatments().map_err(|(key, why)| JobError(format!("{key}: {why}")))?;
+                Ok(Program::with_treatments(model.step_spec(), treatments))
             }
             (ProgramSource::File(_), Some(bytes)) => {
                 let program = decode(bytes).map_err(|error| wrong(error.to_string()))?;

@@ -2,165 +2,14 @@
 //! test holds it to what serde accepts (`tests/job_reference.rs`). A new key is one entry here beside its field in [`super::spec`].
 
 use super::spec::CROP_MAX;
-
-/// What a key's value may be, with its bounds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Type {
-    /// An integer from `least` to `most`.
-    Integer {
-        /// The least value.
-        least: i128,
-        /// The greatest value.
-        most: i128,
-    },
-    /// A finite number; it is rounded to binary32 and compared then.
-    Number {
-        /// The number is at least this, or above it if `above`.
-        least: f32,
-        /// Whether `least` itself is not allowed.
-        above: bool,
-        /// The number is below this.
-        below: Option<f32>,
-    },
-    /// `true` or `false`.
-    Boolean,
-    /// Any text.
-    Text,
-    /// A text, or a list of texts.
-    Texts {
-        /// The most texts.
-        most: usize,
-    },
-    /// One of these texts.
-    Choice(&'static [&'static str]),
-    /// A list whose elements are all of one type.
-    List {
-        /// The type of an element.
-        of: &'static Type,
-        /// The fewest elements.
-        least: usize,
-        /// The most elements.
-        most: usize,
-    },
-    /// A table; its keys have entries of their own.
-    Table,
-}
-
-/// Whether a key has to be written, and what holds where it is not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Presence {
-    /// The key must be written, if its table is.
-    Required,
-    /// The key may be left out; then this value holds, as TOML.
-    Optional(&'static str),
-    /// The key may be left out; what that means.
-    Absent(&'static str),
-}
-
-/// A key of a job file.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Key {
-    /// The dotted path; `*` stands for the name of a product class ([`crate::program::products::ProductClass::name`]).
-    pub path: &'static str,
-    /// The `kind` of the key's table that has it; `None` = every kind, or a table without kinds.
-    pub kind: Option<&'static str>,
-    /// Type and bounds.
-    pub ty: Type,
-    /// Whether it has to be written, and what holds without it.
-    pub presence: Presence,
-    /// The key of the same table that may stand in its place, and not beside it; empty if there is none.
-    pub or: &'static str,
-    /// The key of the same table that must not be written beside it; empty if there is none, or `or` names it.
-    pub not_with: &'static str,
-    /// Keys of the same table without which the example is wrong, as lines of TOML; empty if it needs none.
-    pub beside: &'static str,
-    /// The unit of the value; empty if it has none.
-    pub unit: &'static str,
-    /// Bounds that the type does not say; empty if there are none.
-    pub rule: &'static str,
-    /// What the key is for.
-    pub meaning: &'static str,
-    /// A value, as TOML. The examples of all required keys of a table fit each other.
-    pub example: &'static str,
-}
-
-impl Key {
-    /// The path of the table that has the key; empty for the top of the file.
-    pub fn table(&self) -> &'static str {
-        self.path.rsplit_once('.').map_or("", |(table, _)| table)
-    }
-
-    /// The last part of the path.
-    pub fn name(&self) -> &'static str {
-        self.path.rsplit_once('.').map_or(self.path, |(_, name)| name)
-    }
-
-    /// The key of the same table that must not be written beside this one.
-    pub fn excludes(&self) -> Option<&'static str> {
-        [self.or, self.not_with].into_iter().find(|name| !name.is_empty())
-    }
-
-    const fn kind(self, kind: &'static str) -> Key {
-        Key { kind: Some(kind), ..self }
-    }
-
-    const fn or(self, or: &'static str) -> Key {
-        Key { or, ..self }
-    }
-
-    const fn not_with(self, not_with: &'static str) -> Key {
-        Key { not_with, ..self }
-    }
-
-    const fn beside(self, beside: &'static str) -> Key {
-        Key { beside, ..self }
-    }
-
-    const fn unit(self, unit: &'static str) -> Key {
-        Key { unit, ..self }
-    }
-
-    const fn rule(self, rule: &'static str) -> Key {
-        Key { rule, ..self }
-    }
-}
-
-const fn key(
-    path: &'static str,
-    ty: Type,
-    presence: Presence,
-    example: &'static str,
-    meaning: &'static str,
-) -> Key {
-    Key {
-        path,
-        kind: None,
-        ty,
-        presence,
-        or: "",
-        not_with: "",
-        beside: "",
-        unit: "",
-        rule: "",
-        meaning,
-        example,
-    }
-}
-
-const fn integer(least: i128, most: i128) -> Type {
-    Type::Integer { least, most }
-}
-
-/// Any number of 32 bits.
-const U32_MAX: i128 = u32::MAX as i128;
-/// 0 and above.
-const NOT_NEGATIVE: Type = Type::Number { least: 0.0, above: false, below: None };
-/// A probability that is not 1, or a rate of decay.
-const BELOW_ONE: Type = Type::Number { least: 0.0, above: false, below: Some(1.0) };
-const THRESHOLD: &str = "2^-32 of the norms (bits = 16), 2^-60 of them (more bits), 2^-24 of a step (preset)";
+use crate::program::keys::{BELOW_ONE, NOT_NEGATIVE, U32_MAX, integer, key};
+pub use crate::program::keys::{Key, Presence, Type};
+use crate::program::models;
 
 use Presence::{Absent, Optional, Required};
-use Type::{Boolean, Choice, Table, Text, Texts};
+use Type::{Boolean, Choice, Table, Tables, Text, Texts};
+
+const THRESHOLD: &str = "2^-32 of the norms (bits = 16), 2^-60 of them (more bits), 2^-24 of a step (preset)";
 
 /// The keys at the top of the file.
 const TOP: &[Key] = &[
@@ -192,7 +41,7 @@ const TOP: &[Key] = &[
     key(
         "program",
         Text,
-        Absent("the program is made from `model`, `optimizer`, `batch`, `digits`, `clip_norm` and `frozen`"),
+        Absent("the program is made from `model`, `optimizer`, `batch`, `digits`, `clip_norm`, `loss` and `frozen`"),
         r#""program.bin""#,
         "A program file (docs/ARITHMETIC.md, section 9; `tiebreak program export` writes one).",
     )
@@ -202,6 +51,7 @@ const TOP: &[Key] = &[
     key("optimizer", Table, Required, "", "The optimizer.").or("program"),
     key("schedule", Table, Required, "", "The learning rate of each step."),
     key("batch", Table, Required, "", "How many samples a step has.").or("program"),
+    key("loss", Table, Absent("the defaults of its keys"), "", "The targets of the loss, and the labels that count.").not_with("program"),
     key("init", Table, Absent("from the seed"), "", "What the initial state is made from."),
     key(
         "digits",
@@ -226,36 +76,26 @@ const TOP: &[Key] = &[
         "What is committed, and how often it is signed.",
     ),
     key("checkpoint", Table, Absent("every = 100, all kept"), "", "How often the state is written."),
+    key(
+        "evaluation",
+        Table,
+        Absent("nothing is evaluated while training"),
+        "",
+        "Evaluations while training, by loss, accuracy and perplexity (docs/ARITHMETIC.md, section 8.6). They decide no record.",
+    )
+    .not_with("program"),
 ];
 
-const MODEL: &[Key] = &[
-    key("model.kind", Choice(&["gpt", "mlp", "resnet"]), Required, r#""gpt""#, "A decoder over tokens, a multi-layer perceptron or a residual network of convolutions over images."),
-    key("model.vocabulary", integer(1, 1 << 20), Optional("256"), "128", "Tokens are numbers below this; 256 for bytes.").kind("gpt").unit("tokens"),
-    key("model.context", integer(1, 1 << 16), Required, "64", "Positions of a sample.").kind("gpt").unit("tokens"),
-    key("model.layers", integer(1, 1 << 10), Required, "2", "Decoder blocks.").kind("gpt").unit("blocks"),
-    key("model.heads", integer(1, 1 << 10), Required, "4", "Attention heads of a block.").kind("gpt").unit("heads"),
-    key("model.width", integer(1, 1 << 16), Required, "64", "Channels of a position.").kind("gpt").unit("channels").rule("a multiple of `heads`"),
-    key("model.gelu", Choice(&["tanh", "erf"]), Optional(r#""tanh""#), r#""erf""#, "The form of GELU: the approximation by tanh, or the definition by erf.").kind("gpt"),
-    key("model.dropout", BELOW_ONE, Optional("0.0"), "0.1", "Drop probability of embeddings, attention probabilities and residual branches.").kind("gpt"),
-    key("model.tied", Boolean, Optional("true"), "false", "Whether the output projection is the token table.").kind("gpt"),
-    key("model.init_std", NOT_NEGATIVE, Optional("0.02"), "0.01", "Standard deviation of initial weights; projections back to the residual stream get init_std / sqrt(2 layers).").kind("gpt"),
-    key("model.inputs", integer(1, 1 << 20), Required, "784", "Numbers of a sample, such as the bytes of an image.").kind("mlp").unit("numbers"),
-    key("model.hidden", Type::List { of: &integer(1, 1 << 20), least: 0, most: 64 }, Required, "[256, 128]", "The widths of the hidden layers, in order.").kind("mlp").unit("channels"),
-    key("model.classes", integer(1, 1 << 20), Required, "10", "Classes of an image; labels are below this.").kind("mlp").unit("classes"),
-    key("model.dropout", BELOW_ONE, Optional("0.0"), "0.1", "Drop probability after each hidden layer.").kind("mlp"),
-    key("model.height", integer(1, 1 << 12), Required, "32", "Rows of an image.").kind("resnet").unit("pixels"),
-    key("model.width", integer(1, 1 << 12), Required, "32", "Columns of an image.").kind("resnet").unit("pixels"),
-    key("model.planes", integer(1, 1 << 8), Required, "3", "Planes of an image: 3 for red, green and blue. IDX files have 1, CIFAR-10 has 3.").kind("resnet").unit("planes"),
-    key("model.stages", Type::List { of: &integer(1, 1 << 14), least: 1, most: 16 }, Required, "[16, 32]", "Channels of each stage. Each stage but the first halves rows and columns.").kind("resnet").unit("channels"),
-    key("model.blocks", integer(1, 256), Required, "1", "Residual blocks of a stage, two convolutions each.").kind("resnet").unit("blocks"),
-    key("model.classes", integer(1, 1 << 20), Required, "10", "Classes of an image; labels are below this.").kind("resnet").unit("classes"),
-    key("model.norm", Choice(&["layer", "batch"]), Optional(r#""layer""#), r#""batch""#, "What is normalised before each ReLU: the channels of each pixel, or each channel over all pixels of a micro-batch, with running averages as buffers.").kind("resnet").rule("with `batch`, a step has at most 2^24 pixels"),
-    key("model.norm_epsilon", Type::Number { least: 0.0, above: true, below: None }, Optional("1e-5"), "1e-3", "What a normalisation adds to the variance.").kind("resnet"),
-    key("model.norm_momentum", BELOW_ONE, Optional("0.1"), "0.2", "The part by which a step moves the running averages towards its own mean and variance.").kind("resnet").rule("0.1 unless `norm` is `batch`").beside(r#"norm = "batch""#),
+const MODEL: &[Key] = &[key("model.kind", Choice(models::KINDS), Required, r#""gpt""#, models::KINDS_ARE)];
+
+const LOSS: &[Key] = &[
+    key("loss.smoothing", BELOW_ONE, Optional("0.0"), "0.1", "Label smoothing: this part of each target is shared by all classes."),
+    key("loss.ignore", integer(0, (1 << 20) - 1), Absent("every label counts"), "0", "The label whose places have no loss, such as padding. The mean is over the labels of a micro-batch that count.").rule("below the model's `vocabulary` or `classes`"),
 ];
 
 const INIT: &[Key] = &[
     key("init.weights", Type::List { of: &Text, least: 0, most: 4096 }, Optional("[]"), r#"["model.safetensors"]"#, "Safetensors files of the parameters, by their names; buffers too if they are there, else as the program begins them. Optimizer slots begin at zero.").not_with("run"),
+    key("init.names", Choice(&["program", "hf"]), Optional(r#""program""#), r#""hf""#, "The names and layouts of the tensors in these files: the program's own, or those of transformers (`gpt`), torchvision, or `torch.nn.Sequential` (`mlp`), see docs/WEIGHTS.md.").rule("`hf` only with `weights`, and a model kind that one of them has").beside(r#"weights = ["model.safetensors"]"#),
     key("init.run", Text, Absent("no run"), r#""runs/first""#, "The folder of a finished run with the same parameters: its final state."),
     key("init.optimizer_state", Boolean, Optional("false"), "true", "Whether the run's optimizer slots are taken too; if not they begin at zero.").rule("true only with `run`").beside(r#"run = "runs/first""#),
 ];
@@ -264,7 +104,7 @@ const FILES: Type = Texts { most: 4096 };
 const ONE_FILE: &str = "One file: the same as `paths` with one.";
 
 const DATA: &[Key] = &[
-    key("data.kind", Choice(&["bytes", "tokens", "idx", "cifar10", "cifar100", "arrays"]), Required, r#""bytes""#, "Tokens that are bytes, or token ids (for a gpt); images and labels in the IDX format of MNIST, records of CIFAR-10's or CIFAR-100's binary format, or labelled arrays (docs/DATA.md). A file whose name ends in .gz is unpacked when a run is created.").rule("a gpt wants `bytes` or `tokens`; an mlp or a resnet wants `idx` (one plane), `cifar10` or `cifar100` (3072 bytes, 3 planes of 32 x 32) or `arrays`"),
+    key("data.kind", Choice(&["bytes", "tokens", "idx", "cifar10", "cifar100", "arrays"]), Required, r#""bytes""#, "Tokens that are bytes, or token ids (for a gpt); images and labels in the IDX format of MNIST, records of CIFAR-10's or CIFAR-100's binary format, or labelled arrays (docs/DATA.md). A file whose name ends in .gz is unpacked when a run is created.").rule("a gpt wants `bytes` or `tokens`; every other model wants `idx` (one plane), `cifar10` or `cifar100` (3072 bytes, 3 planes of 32 x 32) or `arrays`"),
     key("data.sampling", Choice(&["permutation", "with_replacement"]), Optional(r#""permutation""#), r#""with_replacement""#, "`permutation`: every sample once an epoch, each epoch in an order of its own. `with_replacement`: every place of a batch draws from all samples."),
     key("data.copy", Boolean, Optional("true"), "false", "Whether the run holds a copy of the files. If not it holds what checks them, and an auditor says where they are (`--data`).").rule("true if a file's name ends in .gz"),
     key("data.augment", Table, Absent("images are taken as they are"), "", "How images are moved at random as a step draws them: anew for every step and place (docs/ARITHMETIC.md, section 6). An evaluation takes them as they are.").rule("not with `bytes` or `tokens`"),
@@ -290,12 +130,42 @@ const DATA: &[Key] = &[
 ];
 
 const OPTIMIZER: &[Key] = &[
+    key("optimizer.kind", Choice(&["adamw", "sgd"]), Required, r#""adamw""#, "AdamW, or SGD with momentum."),
     key(
-        "optimizer.kind",
-        Choice(&["adamw", "sgd"]),
+        "optimizer.decay",
+        Choice(&["decoupled", "coupled"]),
+        Optional(r#""decoupled""#),
+        r#""coupled""#,
+        "Where weight decay enters. `decoupled`: a step takes learning rate * weight_decay * p off a weight p. `coupled`: weight_decay * p is added to its clipped gradient, as torch.optim.SGD and torch.optim.Adam do.",
+    ),
+    key(
+        "optimizer.group",
+        Tables { most: 256 },
+        Absent("every parameter is treated alike"),
+        "",
+        "Parameters with a weight decay or a learning rate of their own; the first group that names a parameter has it.",
+    ),
+    key(
+        "optimizer.group.parameters",
+        Type::List { of: &Text, least: 1, most: 1 << 16 },
         Required,
-        r#""adamw""#,
-        "AdamW, or SGD with momentum. Weight decay is decoupled in both.",
+        r#"["*bias", "*gain"]"#,
+        "The group's parameters: names, in which `*` stands for any characters.",
+    )
+    .rule("each matches a parameter, and at most 256 of all groups have a `*`"),
+    key(
+        "optimizer.group.weight_decay",
+        NOT_NEGATIVE,
+        Absent("as outside of groups"),
+        "0.0",
+        "The weight decay of all the group's parameters, biases and gains too. Outside of groups only matrices, tables and kernels decay.",
+    ),
+    key(
+        "optimizer.group.rate_factor",
+        NOT_NEGATIVE,
+        Optional("1.0"),
+        "0.1",
+        "The group's learning rate is this times that of the schedule.",
     ),
     key("optimizer.beta1", BELOW_ONE, Required, "0.9", "The decay of the first moment.").kind("adamw"),
     key("optimizer.beta2", BELOW_ONE, Required, "0.95", "The decay of the second moment.").kind("adamw"),
@@ -305,7 +175,7 @@ const OPTIMIZER: &[Key] = &[
         NOT_NEGATIVE,
         Required,
         "0.1",
-        "Times the learning rate, the part of a weight that a step takes off.",
+        "The weight decay of matrices, tables and kernels; `decay` says where it enters.",
     )
     .kind("adamw"),
     key("optimizer.momentum", BELOW_ONE, Required, "0.9", "The decay of the momentum.").kind("sgd"),
@@ -314,7 +184,7 @@ const OPTIMIZER: &[Key] = &[
         NOT_NEGATIVE,
         Required,
         "5e-4",
-        "Times the learning rate, the part of a weight that a step takes off.",
+        "The weight decay of matrices, tables and kernels; `decay` says where it enters.",
     )
     .kind("sgd"),
 ];
@@ -332,11 +202,48 @@ const SCHEDULE_AND_BATCH: &[Key] = &[
     key(
         "schedule.floor",
         NOT_NEGATIVE,
-        Absent("the rate stays at the peak"),
+        Absent("0 with `kind`; the rate stays at the peak without"),
         "3e-4",
-        "The learning rate of the last step, to which a cosine leads from the peak.",
+        "The learning rate of the last step, to which a line or a cosine leads from the peak.",
     )
-    .rule("at most `peak`"),
+    .rule("at most `peak`; only for a line or a cosine"),
+    key(
+        "schedule.kind",
+        Choice(&["constant", "linear", "cosine", "step"]),
+        Absent("`cosine` if there is a `floor`, else `constant`"),
+        r#""linear""#,
+        "How the rate falls after the warm-up: not at all, in a line or along a cosine to `floor`, or by the factor `gamma` after certain steps.",
+    ),
+    key(
+        "schedule.gamma",
+        BELOW_ONE,
+        Absent("the rate has no steps"),
+        "0.1",
+        "The factor by which the rate falls.",
+    )
+    .rule("required with kind `step`, and only there")
+    .beside("kind = \"step\"\nevery = 10"),
+    key(
+        "schedule.every",
+        integer(1, U32_MAX),
+        Absent("the rate has no steps, or falls after `milestones`"),
+        "10",
+        "The rate falls after every so many steps, those of the warm-up counted.",
+    )
+    .unit("steps")
+    .not_with("milestones")
+    .rule("only with kind `step`")
+    .beside("kind = \"step\"\ngamma = 0.1"),
+    key(
+        "schedule.milestones",
+        Type::List { of: &integer(1, U32_MAX), least: 1, most: 1 << 10 },
+        Absent("the rate has no steps, or falls after `every` so many"),
+        "[20, 30]",
+        "The steps after which the rate falls, ascending; those of the warm-up are counted.",
+    )
+    .unit("steps")
+    .rule("only with kind `step`")
+    .beside("kind = \"step\"\ngamma = 0.1"),
     key("batch.micro_batch", integer(1, 1 << 24), Required, "4", "Samples of a micro-batch.")
         .unit("samples")
         .rule("micro_batch * micro_batches at most 16777216, and no tensor above 2^31 elements"),
@@ -402,54 +309,44 @@ const RECORDS: &[Key] = &[
     .unit("checkpoints"),
 ];
 
+const EVALUATION: &[Key] = &[
+    key(
+        "evaluation.every",
+        integer(1, U32_MAX),
+        Required,
+        "100",
+        "Steps between evaluations; the last step has one too.",
+    )
+    .unit("steps"),
+    key(
+        "evaluation.files",
+        FILES,
+        Absent("the training data"),
+        r#"["valid.txt"]"#,
+        "Files in the place of those of `[data]`, of the same kind and in the same order: paths; or images, labels; or inputs, labels. A run holds a copy if it holds its data.",
+    ),
+    key("evaluation.samples", integer(1, 1 << 40), Absent("all"), "1000", "The first so many samples only.")
+        .unit("samples"),
+];
+
 /// Every key, table by table.
 pub fn keys() -> impl Iterator<Item = &'static Key> {
-    [TOP, INIT, MODEL, DATA, OPTIMIZER, SCHEDULE_AND_BATCH, PRODUCTS, RECORDS].into_iter().flatten()
+    let (before, after) =
+        ([TOP, INIT, MODEL], [LOSS, DATA, OPTIMIZER, SCHEDULE_AND_BATCH, PRODUCTS, RECORDS, EVALUATION]);
+    before.into_iter().chain(models::keys()).chain(after).flatten()
+}
+
+/// The kinds of a table that has keys of one kind only; `None` if it has no such keys.
+pub fn kinds(table: &str) -> Option<(&'static Key, &'static [&'static str])> {
+    keys().find(|key| key.table() == table && key.kind.is_some())?;
+    let key = keys_of(table, None).find(|key| key.name() == "kind")?;
+    match key.ty {
+        Type::Choice(kinds) => Some((key, kinds)),
+        _ => None,
+    }
 }
 
 /// The keys of a table (its path, `*` for a class) of this kind.
 pub fn keys_of<'a>(table: &'a str, kind: Option<&'a str>) -> impl Iterator<Item = &'static Key> + 'a {
     keys().filter(move |key| key.table() == table && (key.kind.is_none() || key.kind == kind))
-}
-
-impl std::fmt::Display for Type {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let name = match self {
-            Type::Integer { .. } => "an integer",
-            Type::Number { .. } => "a number",
-            Type::Boolean => "true or false",
-            Type::Text => "a text",
-            Type::Texts { .. } => "a text, or a list of texts",
-            Type::Choice(_) => "one of",
-            Type::List { .. } => "a list",
-            Type::Table => "a table",
-        };
-        f.write_str(name)?;
-        let bounds = self.bounds();
-        match self {
-            _ if bounds.is_empty() => Ok(()),
-            Type::Choice(_) => write!(f, " {bounds}"),
-            _ => write!(f, ", {bounds}"),
-        }
-    }
-}
-
-impl Type {
-    /// The bounds in words; empty if there are none.
-    pub fn bounds(&self) -> String {
-        match self {
-            Type::Integer { least, most } if *most >= U32_MAX => format!("at least {least}"),
-            Type::Integer { least, most } => format!("{least} to {most}"),
-            Type::Number { least, above, below } => {
-                let least = format!("{} {least}", if *above { "above" } else { "at least" });
-                below.map_or(least.clone(), |below| format!("{least} and below {below}"))
-            }
-            Type::Choice(choices) => {
-                choices.iter().map(|choice| format!("\"{choice}\"")).collect::<Vec<_>>().join(", ")
-            }
-            Type::List { of, least, most } => format!("{least} to {most} elements, each {of}"),
-            Type::Texts { most } => format!("1 to {most}"),
-            Type::Boolean | Type::Text | Type::Table => String::new(),
-        }
-    }
 }

@@ -1,13 +1,14 @@
 //! What a job says, key by key.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
 
 use super::element::Element;
 use crate::arith::DType;
 use crate::program::models::{Input, Model};
-use crate::program::optimizer::Optimizer;
+use crate::program::operators::LossRule;
+use crate::program::optimizer::{Decay, Optimizer};
 use crate::program::products::{ProductClass, ProductDigits, ProductTable};
 use crate::program::schedule::Schedule;
 use crate::program::step::StepSpec;
@@ -34,6 +35,8 @@ pub struct Job {
     pub commit: CommitSpec,
     /// How often the state is written.
     pub checkpoint: CheckpointSpec,
+    /// Evaluations while training. They decide no record.
+    pub evaluation: Option<EvaluationSpec>,
 }
 
 /// Where a job's program comes from.
@@ -50,16 +53,50 @@ pub enum ProgramSource {
 pub struct ModelJob {
     /// The model.
     pub model: Model,
-    /// The optimizer.
-    pub optimizer: Optimizer,
+    /// The optimizer, and how it treats each parameter.
+    pub optimizer: OptimizerSpec,
     /// How many samples a step has.
     pub batch: BatchSpec,
     /// The greatest norm of a step's gradient.
     pub clip_norm: Option<f32>,
+    /// Which targets the loss has, and which labels count.
+    pub loss: LossRule,
     /// Digits and grid of every product.
     pub products: ProductTable,
     /// Which parameters training leaves as they are: names, with `*` for any characters.
     pub frozen: Vec<String>,
+}
+
+/// The `[optimizer]` table.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct OptimizerSpec {
+    /// Where weight decay enters.
+    #[serde(default)]
+    pub decay: Decay,
+    /// Parameters that are treated in a way of their own. The first group that names a parameter has it.
+    #[serde(default, rename = "group")]
+    pub groups: Vec<ParameterGroup>,
+    /// The optimizer.
+    #[serde(flatten)]
+    pub optimizer: Optimizer,
+}
+
+/// An `[[optimizer.group]]` table.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ParameterGroup {
+    /// The names of its parameters, with `*` for any characters.
+    pub parameters: Vec<String>,
+    /// The weight decay of all of them, biases and gains too; absent = the optimizer's, for those that the model marks.
+    #[serde(default)]
+    pub weight_decay: Option<f32>,
+    /// Their learning rate is this times the step's.
+    #[serde(default = "factor_one")]
+    pub rate_factor: f32,
+}
+
+fn factor_one() -> f32 {
+    1.0
 }
 
 /// The `[data]` table: where samples come from, and how they are drawn.
@@ -230,6 +267,40 @@ impl DataFiles {
         }
     }
 
+    /// The same kind of data from other files, which are named in the order of [`DataFiles::paths`].
+    ///
+    /// # Errors
+    /// If it takes another number of files.
+    pub fn with_paths(&self, names: &[String]) -> Result<DataFiles, String> {
+        let wanted = match self {
+            DataFiles::Bytes { .. }
+            | DataFiles::Tokens { .. }
+            | DataFiles::Cifar10 { .. }
+            | DataFiles::Cifar100 { .. } => names.len().max(1),
+            DataFiles::Idx { .. } | DataFiles::Arrays(_) => self.paths().len(),
+        };
+        if names.len() != wanted {
+            let own = self.paths().join(", ");
+            return Err(format!(
+                "{} files are named; {wanted} are wanted, in the place of {own}",
+                names.len()
+            ));
+        }
+        let (first, last) = (&names[0], &names[wanted - 1]);
+        let mut other = self.clone();
+        match &mut other {
+            DataFiles::Bytes { paths }
+            | DataFiles::Tokens { paths, .. }
+            | DataFiles::Cifar10 { paths }
+            | DataFiles::Cifar100 { paths, .. } => *paths = names.to_vec(),
+            DataFiles::Idx { images, labels } => (*images, *labels) = (first.clone(), last.clone()),
+            DataFiles::Arrays(Labelled { inputs, labels, .. }) => {
+                (*inputs, *labels) = (first.clone(), last.clone());
+            }
+        }
+        Ok(other)
+    }
+
     /// What a classifier's inputs are.
     pub fn input(&self) -> Input {
         match self {
@@ -246,12 +317,26 @@ pub struct InitSpec {
     /// Safetensors files of the parameters (and buffers), relative to the job file. Optimizer slots begin at zero.
     #[serde(default)]
     pub weights: Vec<String>,
+    /// Under which names, and in which layouts, these files have the tensors.
+    #[serde(default)]
+    pub names: WeightNames,
     /// The folder of a finished run of the same parameters, relative to the job file: its final state.
     #[serde(default)]
     pub run: Option<String>,
     /// With `run`: also its optimizer slots, not zeros.
     #[serde(default)]
     pub optimizer_state: bool,
+}
+
+/// Names and layouts of the tensors in files of weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WeightNames {
+    /// The program's own.
+    #[default]
+    Program,
+    /// Those of transformers, torchvision or `torch.nn.Sequential`, by the model's kind: [`Model::released`].
+    Hf,
 }
 
 impl InitSpec {
@@ -262,6 +347,9 @@ impl InitSpec {
                 "optimizer_state",
                 "only a run has an optimizer state: name one with init.run".into(),
             ));
+        }
+        if self.names != WeightNames::Program && self.weights.is_empty() {
+            return Some(("names", "only files of weights have names: list them in init.weights".into()));
         }
         None
     }
@@ -284,6 +372,31 @@ fn one() -> u32 {
 
 fn yes() -> bool {
     true
+}
+
+/// The `[evaluation]` table.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EvaluationSpec {
+    /// Steps between evaluations; the last step has one too.
+    pub every: u32,
+    /// Files in place of those of the data, in their order; absent = the training data.
+    #[serde(default, deserialize_with = "some_paths")]
+    pub files: Option<Vec<String>>,
+    /// The first so many samples only; absent = all.
+    #[serde(default)]
+    pub samples: Option<u64>,
+}
+
+fn some_paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<String>>, D::Error> {
+    paths(deserializer).map(Some)
+}
+
+impl EvaluationSpec {
+    /// Whether there is an evaluation after this step of a run of so many.
+    pub fn is_due(&self, step: u32, steps: u32) -> bool {
+        step > 0 && (step.is_multiple_of(self.every) || step == steps)
+    }
 }
 
 /// Digits of the products: a preset, or the same number everywhere, then changes by class.
@@ -372,60 +485,14 @@ impl DigitsSpec {
     }
 }
 
-/// The most names of frozen parameters that have a `*`: each is compared with every name of the model.
-const PATTERNS_MAX: usize = 256;
-/// The most bytes of one that has. No model has longer names.
-const PATTERN_BYTES_MAX: usize = 256;
-
-/// Whether a pattern, in which `*` stands for any characters, is the name.
-fn matches(pattern: &str, name: &str) -> bool {
-    let mut parts = pattern.split('*');
-    let first = parts.next().unwrap_or("");
-    let Some(last) = parts.next_back() else { return pattern == name };
-    let Some(mut rest) = name.strip_prefix(first) else { return false };
-    for part in parts {
-        let Some(at) = rest.find(part) else { return false };
-        rest = &rest[at + part.len()..];
-    }
-    rest.ends_with(last)
-}
-
 impl ModelJob {
-    /// The names of the frozen parameters.
-    ///
-    /// # Errors
-    /// If a pattern matches no parameter, too many are no plain names, or every parameter is frozen.
-    pub fn frozen_names(&self) -> Result<HashSet<String>, String> {
-        if self.frozen.iter().filter(|pattern| pattern.contains('*')).count() > PATTERNS_MAX {
-            return Err(format!("at most {PATTERNS_MAX} names may have a `*`"));
-        }
-        let names: Vec<String> = self.model.parameters().into_iter().map(|p| p.name).collect();
-        let plain: HashSet<&String> = names.iter().collect();
-        let mut frozen = HashSet::new();
-        for pattern in &self.frozen {
-            let found: Vec<&String> = match pattern.contains('*') {
-                false => plain.get(pattern).copied().into_iter().collect(),
-                true if pattern.len() > PATTERN_BYTES_MAX => Vec::new(),
-                true => names.iter().filter(|name| matches(pattern, name)).collect(),
-            };
-            if found.is_empty() {
-                let some = names.iter().take(8).map(String::as_str).collect::<Vec<_>>().join(", ");
-                return Err(format!("no parameter is named {pattern:?}; the model has {some}, ..."));
-            }
-            frozen.extend(found.into_iter().cloned());
-        }
-        if frozen.len() == names.len() {
-            return Err("every parameter is frozen, so there is nothing to train".into());
-        }
-        Ok(frozen)
-    }
-
     /// What a step of the job is made from.
     pub fn step_spec(&self) -> StepSpec {
         StepSpec {
             model: self.model.clone(),
-            optimizer: self.optimizer.clone(),
+            optimizer: self.optimizer.optimizer.clone(),
             clip_norm: self.clip_norm,
+            loss: self.loss,
             micro_batch: self.batch.micro_batch,
             micro_batches: self.batch.micro_batches,
             products: self.products.clone(),
@@ -458,28 +525,5 @@ impl Job {
     /// Whether a state is kept after this step (step 0 is the initial state).
     pub fn is_checkpoint(&self, step: u32) -> bool {
         step.is_multiple_of(self.checkpoint.every) || step == self.steps
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::matches;
-
-    #[test]
-    fn patterns_match_names() {
-        for (pattern, name, expected) in [
-            ("wte", "wte", true),
-            ("wte", "wte2", false),
-            ("block0.*", "block0.attention.query", true),
-            ("block0.*", "block01.attention", false),
-            ("*.gain", "block0.ln1.gain", true),
-            ("*.gain", "block0.ln1.bias", false),
-            ("*.ln*.gain", "block0.ln1.gain", true),
-            ("a*a", "a", false),
-            ("*", "", true),
-            ("**", "anything", true),
-        ] {
-            assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
-        }
     }
 }

@@ -108,6 +108,16 @@ impl Builder {
         output
     }
 
+    /// A tensor of its own with the elements of this one, for a second port: no two ports name one tensor.
+    pub fn duplicate(&mut self, tensor: TensorId) -> TensorId {
+        let (view, ty) = (self.whole(tensor), self.tensor(tensor).clone());
+        let body = Body::new("copy.v1", |w| w.input(0));
+        let primitive = Primitive::Map { body, dims: view.dims, inputs: vec![view] };
+        let output = self.new_tensor(ty.dtype, &ty.shape);
+        self.graph.nodes.push(Node { operator: self.operator(), primitive, output });
+        output
+    }
+
     /// A number, f32 [1], by a body that reads nothing. A tensor of its own, even where there is an equal one: no two ports name one tensor.
     pub fn constant(&mut self, name: &'static str, value: f32) -> TensorId {
         let body = Body::new(name, |w| w.f(value));

@@ -4,8 +4,8 @@
 use super::builder::Builder;
 use super::expr::{Body, BodyWriter, Reg};
 use super::graph::{Primitive, TensorId};
-use super::operators::{self, Dropout, LinearClasses, Moments};
-use super::optimizer::{self, Optimizer, Rates, Trained};
+use super::operators::{self, Dropout, LinearClasses, LossRule, Moments, Window};
+use super::optimizer::{self, Decay, Optimizer, Rates, Trained, Treatment};
 use crate::arith::DType;
 
 /// An input of an operator.
@@ -26,10 +26,20 @@ pub struct Attributes {
     pub samples: u32,
     /// Heads of `attention`.
     pub heads: u32,
-    /// Pixels from one patch to the next, of `conv2d`.
+    /// Pixels from one patch to the next, of convolutions and pools.
     pub stride: u32,
-    /// Zeros around an image.
+    /// Places around an image that are no pixels.
     pub padding: u32,
+    /// Pixels of a window of `max_pool` and `avg_pool`, down and across.
+    pub kernel: u32,
+    /// Windows of `adaptive_avg_pool`, down and across.
+    pub windows: [u32; 2],
+    /// Groups of channels of `grouped_conv2d`.
+    pub groups: u32,
+    /// The part of a target that all classes share, of `weighted_cross_entropy`.
+    pub smoothing: f32,
+    /// The label without a loss, of `weighted_cross_entropy`.
+    pub ignore: Option<u32>,
     /// Drop probability of `dropout`.
     pub p: f32,
     /// The dropout's number in the model, one of the Philox counter's words.
@@ -46,6 +56,31 @@ pub struct Attributes {
     pub momentum: f32,
     /// The greatest norm, of `clip`.
     pub max_norm: f32,
+}
+
+impl Default for Attributes {
+    /// The command's defaults.
+    fn default() -> Attributes {
+        Attributes {
+            samples: 1,
+            heads: 1,
+            stride: 1,
+            padding: 0,
+            kernel: 2,
+            windows: [1; 2],
+            groups: 1,
+            smoothing: 0.0,
+            ignore: None,
+            p: 0.1,
+            number: 0,
+            epsilon: 1e-5,
+            beta1: 0.9,
+            beta2: 0.95,
+            weight_decay: 0.1,
+            momentum: 0.9,
+            max_norm: 1.0,
+        }
+    }
 }
 
 /// What an operator computes, by name.
@@ -96,6 +131,10 @@ fn scalar(b: &mut Builder, x: TensorId, f: Scalar) -> Result<Outputs, String> {
 
 fn out(id: TensorId) -> Result<Outputs, String> {
     Ok(vec![("out", id)])
+}
+
+fn window(a: &Attributes) -> Window {
+    Window { kernel: a.kernel, stride: a.stride, padding: a.padding }
 }
 
 macro_rules! operator {
@@ -154,6 +193,44 @@ pub const OPERATORS: &[Operator] = &[
         gradient,
         |b, i, a| out(operators::conv2d(b, i[0], i[1], a.stride, a.padding)?)
     ),
+    operator!(
+        "grouped_conv2d",
+        "conv2d of groups of channels (--groups, --stride, --padding)",
+        &[input("x", "B H W C"), input("weight", "M R S D")],
+        gradient,
+        |b, i, a| out(operators::grouped_conv2d(b, i[0], i[1], a.groups, a.stride, a.padding)?)
+    ),
+    operator!(
+        "flatten",
+        "a sample's numbers in a row, a channel's pixels together",
+        &[input("x", "B H W C")],
+        gradient,
+        |b, i, _| out(operators::flatten(b, i[0]))
+    ),
+    operator!("bias", "x + bias", &[input("x", "B H W C"), input("bias", "C")], gradient, |b, i, _| out(
+        operators::add_bias(b, i[0], i[1])
+    )),
+    operator!(
+        "max_pool",
+        "the greatest pixel of windows (--kernel, --stride, --padding)",
+        &[input("x", "B H W C")],
+        gradient,
+        |b, i, a| out(operators::max_pool(b, i[0], window(a))?)
+    ),
+    operator!(
+        "avg_pool",
+        "the mean of windows, padding counted as zeros (--kernel, --stride, --padding)",
+        &[input("x", "B H W C")],
+        gradient,
+        |b, i, a| out(operators::avg_pool(b, i[0], window(a))?)
+    ),
+    operator!(
+        "adaptive_avg_pool",
+        "the means of so many windows down and across (--windows)",
+        &[input("x", "B H W C")],
+        gradient,
+        |b, i, a| out(operators::adaptive_avg_pool(b, i[0], a.windows)?)
+    ),
     operator!("mean_pool", "mean over the pixels", &[input("x", "B H W C")], gradient, |b, i, _| out(
         operators::mean_pool(b, i[0])
     )),
@@ -173,6 +250,18 @@ pub const OPERATORS: &[Operator] = &[
             let (y, moments) = operators::batch_norm(b, i[0], i[1], i[2], a.epsilon);
             Ok(vec![("out", y), ("count", moments.count), ("mean", moments.mean), ("m2", moments.m2)])
         }
+    ),
+    operator!(
+        "batch_norm_eval",
+        "batch normalisation by running averages (--epsilon)",
+        &[
+            input("x", "B H W C"),
+            input("running_mean", "C"),
+            input("running_var", "C"),
+            input("gain", "C"),
+            input("bias", "C"),
+        ],
+        |b, i, a| out(operators::batch_norm_eval(b, i[0], [i[1], i[2]], i[3], i[4], a.epsilon))
     ),
     operator!(
         "pooled_moments",
@@ -238,6 +327,28 @@ pub const OPERATORS: &[Operator] = &[
         }
     ),
     operator!(
+        "evaluation",
+        "the loss of each row, and 1 where its label is the most likely class",
+        &[input("logits", "N V"), integers("labels", "N")],
+        |b, i, _| {
+            let (losses, hits) = operators::evaluation(b, i[0], i[1]);
+            Ok(vec![("losses", losses), ("hits", hits)])
+        }
+    ),
+    operator!(
+        "weighted_cross_entropy",
+        "the loss of smoothed targets, or without some labels, and its gradient (--smoothing, --ignore)",
+        &[input("logits", "N V"), integers("labels", "N"), input("factor", "1")],
+        |b, i, a| {
+            if !(0.0..1.0).contains(&a.smoothing) {
+                return Err("--smoothing must be at least 0 and below 1".into());
+            }
+            let rule = LossRule { smoothing: a.smoothing, ignore: a.ignore };
+            let (loss, gradient) = operators::cross_entropy_by(b, rule, i[0], i[1], i[2]);
+            Ok(vec![("loss", loss), ("dlogits", gradient)])
+        }
+    ),
+    operator!(
         "dropout",
         "dropout (--p, --samples, --number) with a Philox key, a step and the first sample's number",
         &[input("x", "N C"), integers("seed", "2"), integers("step", "1"), integers("first_sample", "1")],
@@ -267,46 +378,26 @@ pub const OPERATORS: &[Operator] = &[
             Ok(vec![("factor", factor), ("norm", norm)])
         }
     ),
+    operator!("adamw", "one AdamW update (--beta1, --beta2, --epsilon, --weight-decay)", ADAMW, |b, i, a| {
+        adamw(b, i, a, Decay::Decoupled)
+    }),
     operator!(
-        "adamw",
-        "one AdamW update (--beta1, --beta2, --epsilon, --weight-decay)",
-        &[
-            input("parameter", "*"),
-            input("gradient", "*"),
-            input("m", "*"),
-            input("v", "*"),
-            input("learning_rate", "1"),
-            input("correction1", "1"),
-            input("correction2", "1"),
-            input("clip", "1"),
-        ],
-        |b, i, a| {
-            let (beta1, beta2, epsilon, weight_decay) = (a.beta1, a.beta2, a.epsilon, a.weight_decay);
-            let optimizer = Optimizer::Adamw { beta1, beta2, epsilon, weight_decay };
-            let rates = Rates { learning_rate: i[4], correction1: i[5], correction2: i[6], clip: i[7] };
-            let trained = Trained { parameter: i[0], decayed: true, gradient: i[1], state: &i[2..4] };
-            let (parameter, state) = optimizer::update(b, &optimizer, rates, trained);
-            Ok(vec![("parameter", parameter), ("m", state[0]), ("v", state[1])])
-        }
+        "adam",
+        "one Adam update with coupled weight decay (--beta1, --beta2, --epsilon, --weight-decay)",
+        ADAMW,
+        |b, i, a| adamw(b, i, a, Decay::Coupled)
     ),
+    operator!("sgd", "one update of SGD with momentum (--momentum, --weight-decay)", SGD, |b, i, a| sgd(
+        b,
+        i,
+        a,
+        Decay::Decoupled
+    )),
     operator!(
-        "sgd",
-        "one update of SGD with momentum (--momentum, --weight-decay)",
-        &[
-            input("parameter", "*"),
-            input("gradient", "*"),
-            input("momentum", "*"),
-            input("learning_rate", "1"),
-            input("clip", "1"),
-        ],
-        |b, i, a| {
-            let optimizer = Optimizer::Sgd { momentum: a.momentum, weight_decay: a.weight_decay };
-            // Bias corrections are AdamW's; any input will do.
-            let rates = Rates { learning_rate: i[3], correction1: i[3], correction2: i[3], clip: i[4] };
-            let trained = Trained { parameter: i[0], decayed: true, gradient: i[1], state: &i[2..3] };
-            let (parameter, state) = optimizer::update(b, &optimizer, rates, trained);
-            Ok(vec![("parameter", parameter), ("momentum", state[0])])
-        }
+        "sgd_coupled",
+        "one update of SGD with momentum and coupled weight decay (--momentum, --weight-decay)",
+        SGD,
+        |b, i, a| sgd(b, i, a, Decay::Coupled)
     ),
     operator!("scale", "the absmax of every row, of [M, K]", &[input("x", "M K")], |b, i, _| {
         let rows = b.shape(i[0])[0];
@@ -314,6 +405,47 @@ pub const OPERATORS: &[Operator] = &[
         Ok(vec![("out", b.node(Primitive::Absmax { input, block: 0 }, DType::U32, &[1, rows, 1]))])
     }),
 ];
+
+/// The inputs of an update by AdamW or Adam.
+const ADAMW: &[Input] = &[
+    input("parameter", "*"),
+    input("gradient", "*"),
+    input("m", "*"),
+    input("v", "*"),
+    input("learning_rate", "1"),
+    input("correction1", "1"),
+    input("correction2", "1"),
+    input("clip", "1"),
+];
+
+/// The inputs of an update by SGD.
+const SGD: &[Input] = &[
+    input("parameter", "*"),
+    input("gradient", "*"),
+    input("momentum", "*"),
+    input("learning_rate", "1"),
+    input("clip", "1"),
+];
+
+fn adamw(b: &mut Builder, i: &[TensorId], a: &Attributes, decay: Decay) -> Result<Outputs, String> {
+    let (beta1, beta2, epsilon, weight_decay) = (a.beta1, a.beta2, a.epsilon, a.weight_decay);
+    let optimizer = Optimizer::Adamw { beta1, beta2, epsilon, weight_decay };
+    let rates = Rates { learning_rate: i[4], correction1: i[5], correction2: i[6], clip: i[7] };
+    let treatment = Treatment { decay, ..optimizer.treatment(true) };
+    let trained = Trained { parameter: i[0], treatment, gradient: i[1], state: &i[2..4] };
+    let (parameter, state) = optimizer::update(b, &optimizer, rates, trained);
+    Ok(vec![("parameter", parameter), ("m", state[0]), ("v", state[1])])
+}
+
+fn sgd(b: &mut Builder, i: &[TensorId], a: &Attributes, decay: Decay) -> Result<Outputs, String> {
+    let optimizer = Optimizer::Sgd { momentum: a.momentum, weight_decay: a.weight_decay };
+    // Bias corrections are AdamW's; any input will do.
+    let rates = Rates { learning_rate: i[3], correction1: i[3], correction2: i[3], clip: i[4] };
+    let treatment = Treatment { decay, ..optimizer.treatment(true) };
+    let trained = Trained { parameter: i[0], treatment, gradient: i[1], state: &i[2..3] };
+    let (parameter, state) = optimizer::update(b, &optimizer, rates, trained);
+    Ok(vec![("parameter", parameter), ("momentum", state[0])])
+}
 
 impl Operator {
     /// The operator of this name.
@@ -394,7 +526,8 @@ impl Operator {
 
     /// For each input of numbers that index another: (the input, what they must be below, by the shapes).
     pub fn index_bounds(&self, shapes: &[Vec<u32>]) -> Vec<(usize, u32)> {
-        let classes = || shapes[0][usize::from(self.name == "cross_entropy")];
+        let is_loss = self.name.ends_with("cross_entropy") || self.name == "evaluation";
+        let classes = || shapes[0][usize::from(is_loss)];
         let indexing = |input: &Input| ["tokens", "labels"].contains(&input.name);
         (0..).zip(self.inputs).filter(|(_, input)| indexing(input)).map(|(i, _)| (i, classes())).collect()
     }

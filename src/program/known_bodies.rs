@@ -11,8 +11,8 @@ use super::catalogue::{Attributes, OPERATORS};
 use super::expr::{Body, Instr, Reg};
 use super::graph::{Graph, Primitive, View};
 use super::logged::ROUND_TO_GRID;
-use super::models::{Gelu, Gpt, Input, Mlp, Model, Norm, Resnet};
-use super::optimizer::Optimizer;
+use super::models::{Model, small};
+use super::optimizer::{Optimizer, own_rate};
 use super::products::{ProductClass, ProductTable};
 use super::step::{Program, StepSpec};
 use crate::arith::DType;
@@ -121,6 +121,7 @@ fn table() -> Table {
             }
         }
     }
+    add(&mut table, &rate(0), &rate(1));
     for digits in 1..=3 {
         for bits in [16, 26] {
             let graph = product(digits, bits);
@@ -139,6 +140,11 @@ fn operator(number: usize, second: u32, gradient: bool) -> Option<Graph> {
         heads: 1,
         stride: 1,
         padding: 0,
+        kernel: 2 + second,
+        windows: [3 + second, 4 + second],
+        groups: 1,
+        smoothing: 0.19 + tenth,
+        ignore: Some(1 + second),
         p: 0.21 + tenth,
         number: 7 + second,
         epsilon: 1e-5 + tenth,
@@ -162,52 +168,12 @@ fn operator(number: usize, second: u32, gradient: bool) -> Option<Graph> {
 /// Small programs with every optimizer and model kind; `second`: with other numbers.
 fn specs(second: u32, decay: bool) -> Vec<StepSpec> {
     let tenth = second as f32 / 16.0;
-    let gpt = |gelu, tied, dropout: f32| {
-        let (vocabulary, context, width) = (17 + second, 5 + second, 6 + 4 * second);
-        Model::Gpt(Gpt {
-            vocabulary,
-            context,
-            layers: 1,
-            heads: 2,
-            width,
-            gelu,
-            dropout,
-            tied,
-            init_std: 0.02,
-        })
-    };
-    let resnet = |norm| {
-        Model::Resnet(Resnet {
-            height: 6 + second,
-            width: 6 + second,
-            planes: 2,
-            stages: vec![3 + second, 5 + second],
-            blocks: 2,
-            classes: 4,
-            norm,
-            norm_epsilon: 1e-5 + tenth,
-            norm_momentum: if norm == Norm::Batch { 0.23 + tenth } else { 0.1 },
-            input: Input::Pixels,
-        })
-    };
-    let models = [
-        gpt(Gelu::Tanh, true, 0.21 + tenth),
-        gpt(Gelu::Erf, false, 0.0),
-        Model::Mlp(Mlp {
-            inputs: 7 + second,
-            hidden: vec![5],
-            classes: 3,
-            dropout: 0.11 + tenth,
-            input: Input::Pixels,
-        }),
-        resnet(Norm::Layer),
-        resnet(Norm::Batch),
-    ];
     let weight_decay = if decay { 0.11 + tenth } else { 0.0 };
     let adamw =
         Optimizer::Adamw { beta1: 0.81 + tenth, beta2: 0.83 + tenth, epsilon: 1e-5 + tenth, weight_decay };
     let sgd = Optimizer::Sgd { momentum: 0.61 + tenth, weight_decay };
     let spec = |(model, optimizer): (Model, Optimizer)| StepSpec {
+        loss: Default::default(),
         model,
         optimizer,
         clip_norm: Some(1.7 + tenth),
@@ -215,7 +181,15 @@ fn specs(second: u32, decay: bool) -> Vec<StepSpec> {
         micro_batches: 1,
         products: ProductTable::preset(),
     };
-    models.into_iter().zip([adamw, sgd].into_iter().cycle()).map(spec).collect()
+    small(second).into_iter().zip([adamw, sgd].into_iter().cycle()).map(spec).collect()
+}
+
+/// The learning rate of a parameter group; `second`: with another factor.
+fn rate(second: u32) -> Graph {
+    let mut builder = Builder::new(ProductTable::preset());
+    let rate = builder.input("rate", DType::F32, &[1]);
+    own_rate(&mut builder, rate, 0.5 + second as f32 / 16.0);
+    builder.into_graph()
 }
 
 /// A product on a grid.
@@ -237,6 +211,8 @@ mod tests {
         for name in [
             "gelu.v1",
             "adamw_w.v1",
+            "coupled_decay.v1",
+            "own_rate.v1",
             "dropout.v1",
             "pixel.v1",
             "two_parts.v1",
@@ -245,6 +221,10 @@ mod tests {
             "batch_norm_count.v1",
             "pooled_m2.v1",
             "running_var.v1",
+            "batch_norm_eval.v1",
+            "max_pool_backward.v1",
+            "window_place.v1",
+            "weighted_cross_entropy.v1",
         ] {
             assert!(table.contains_key(name), "{name}");
         }

@@ -1,4 +1,4 @@
-//! adamw.v1, sgd.v1 and clip.v1: the update of parameters from the step's gradient.
+//! adamw.v1, adam.v1, sgd.v1, sgd_coupled.v1 and clip.v1: the update of parameters from the step's gradient. Contract: section 8.4.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,8 +6,8 @@ use super::builder::Builder;
 use super::expr::{Body, BodyWriter, Reg};
 use super::graph::TensorId;
 
-/// The optimizer of a job. All numbers are binary32; weight decay is decoupled and applies to the parameters that
-/// the model marks.
+/// The optimizer of a job. All numbers are binary32. Weight decay applies to the parameters that the model marks, unless a
+/// [`Treatment`] says otherwise.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Optimizer {
@@ -19,19 +19,50 @@ pub enum Optimizer {
         beta2: f32,
         /// The addend of the denominator.
         epsilon: f32,
-        /// Times the learning rate, the part of a parameter that a step takes off.
+        /// The weight decay ([`Decay`]).
         weight_decay: f32,
     },
-    /// SGD with momentum; weight decay is decoupled here too.
+    /// SGD with momentum.
     Sgd {
         /// The decay of the momentum.
         momentum: f32,
-        /// Times the learning rate, the part of a parameter that a step takes off.
+        /// The weight decay ([`Decay`]).
         weight_decay: f32,
     },
 }
 
+/// Where weight decay enters an update.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Decay {
+    /// A step takes learning rate times weight decay off a parameter (Loshchilov and Hutter, 2019).
+    #[default]
+    Decoupled,
+    /// Weight decay times the parameter is added to its clipped gradient, before any moment sees it: L2 regularisation, as
+    /// `torch.optim.SGD` and `torch.optim.Adam` have it.
+    Coupled,
+}
+
+/// How training treats one parameter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Treatment {
+    /// Whether training leaves the parameter as it is.
+    pub frozen: bool,
+    /// The parameter's weight decay; 0 = none.
+    pub weight_decay: f32,
+    /// Where weight decay enters.
+    pub decay: Decay,
+    /// The parameter's learning rate is this times the step's.
+    pub rate_factor: f32,
+}
+
 impl Optimizer {
+    /// How a parameter is treated of which nothing else is said. `decayed`: whether the model marks it for weight decay.
+    pub fn treatment(&self, decayed: bool) -> Treatment {
+        let weight_decay = if decayed { self.weight_decay() } else { 0.0 };
+        Treatment { frozen: false, weight_decay, decay: Decay::Decoupled, rate_factor: 1.0 }
+    }
+
     /// The names of the state tensors kept for each parameter, each of the parameter's shape and first +0.
     pub fn slots(&self) -> &'static [&'static str] {
         match self {
@@ -64,8 +95,8 @@ pub struct Rates {
 pub struct Trained<'a> {
     /// The parameter before the update.
     pub parameter: TensorId,
-    /// Whether weight decay applies.
-    pub decayed: bool,
+    /// How it is treated.
+    pub treatment: Treatment,
     /// Its gradient over the whole batch, not clipped, of the same shape.
     pub gradient: TensorId,
     /// In the order of [`Optimizer::slots`].
@@ -105,7 +136,7 @@ fn sum_of_squares(b: &mut Builder, gradient: TensorId) -> TensorId {
 /// One parameter's update from its clipped gradient (gradient * factor). Returns the new parameter and the new state
 /// in the order of [`Optimizer::slots`].
 pub fn update(b: &mut Builder, optimizer: &Optimizer, rates: Rates, t: Trained) -> (TensorId, Vec<TensorId>) {
-    let Trained { parameter, decayed, gradient, state } = t;
+    let Trained { parameter, treatment, gradient, state } = t;
     let shape = b.shape(parameter);
     let clipped = b.map(
         Body::new("mul.v1", |w| {
@@ -115,7 +146,12 @@ pub fn update(b: &mut Builder, optimizer: &Optimizer, rates: Rates, t: Trained) 
         &[gradient, rates.clip],
         &shape,
     );
-    let decay = if decayed { optimizer.weight_decay() } else { 0.0 };
+    let Treatment { weight_decay, decay, .. } = treatment;
+    let (decay, clipped) = match decay {
+        Decay::Coupled if weight_decay != 0.0 => (0.0, coupled(b, clipped, parameter, weight_decay)),
+        Decay::Coupled => (0.0, clipped),
+        Decay::Decoupled => (weight_decay, clipped),
+    };
     match *optimizer {
         Optimizer::Adamw { beta1, beta2, epsilon, .. } => {
             let m = b.map(moment("adamw_m.v1", beta1, false), &[state[0], clipped], &shape);
@@ -152,6 +188,29 @@ pub fn update(b: &mut Builder, optimizer: &Optimizer, rates: Rates, t: Trained) 
             (b.map(body, &[parameter, buffer, rates.learning_rate], &shape), vec![buffer])
         }
     }
+}
+
+/// g' + weight_decay*p: the gradient of the loss with half the weight decay times the sum of p's squares added to it.
+fn coupled(b: &mut Builder, clipped: TensorId, parameter: TensorId, weight_decay: f32) -> TensorId {
+    let body = Body::new("coupled_decay.v1", |w| {
+        let (g, p, decay) = (w.input(0), w.input(1), w.f(weight_decay));
+        let pull = w.mul(decay, p);
+        w.add(g, pull)
+    });
+    let shape = b.shape(parameter);
+    b.map(body, &[clipped, parameter], &shape)
+}
+
+/// The learning rate of parameters whose factor this is: rate*factor, [1]; the rate itself, with no node, for a factor of 1.
+pub fn own_rate(b: &mut Builder, rate: TensorId, factor: f32) -> TensorId {
+    if factor == 1.0 {
+        return rate;
+    }
+    let body = Body::new("own_rate.v1", |w| {
+        let (rate, factor) = (w.input(0), w.f(factor));
+        w.mul(rate, factor)
+    });
+    b.map(body, &[rate], &[1])
 }
 
 /// beta*m + (1-beta)*g, or with g*g in place of g.

@@ -1,9 +1,23 @@
 //! Host scalars: the learning rate of a step and AdamW's bias corrections, without any libm. Contract: section 6.
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-/// The learning rate over a run: linear warm-up, then constant or a cosine down to `floor`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// How the learning rate falls after the warm-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// It does not.
+    Constant,
+    /// In a straight line, to the floor at the last step.
+    Linear,
+    /// Along half a cosine, to the floor at the last step.
+    Cosine,
+    /// By a factor, after certain steps.
+    Step,
+}
+
+/// The learning rate over a run: linear warm-up, then a fall.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Schedule {
     /// The learning rate after warm-up.
@@ -11,12 +25,34 @@ pub struct Schedule {
     /// Steps of linear warm-up; step t of them has peak * t / warmup.
     #[serde(default)]
     pub warmup: u32,
-    /// The last learning rate of the cosine; without it the rate stays at the peak.
+    /// How the rate falls. Absent: a cosine if there is a floor, else not at all.
+    #[serde(default)]
+    pub kind: Option<Kind>,
+    /// The learning rate of the last step of a line or a cosine; absent: 0 if a kind is named.
     #[serde(default)]
     pub floor: Option<f32>,
+    /// Of kind `step`: the factor of each fall.
+    #[serde(default)]
+    pub gamma: Option<f32>,
+    /// Of kind `step`: the rate falls after every so many steps.
+    #[serde(default)]
+    pub every: Option<u32>,
+    /// Of kind `step`, in place of `every`: the steps after which the rate falls, ascending.
+    #[serde(default)]
+    pub milestones: Option<Vec<u32>>,
 }
 
 impl Schedule {
+    /// How the learning rate falls.
+    pub fn kind(&self) -> Kind {
+        self.kind.unwrap_or(if self.floor.is_some() { Kind::Cosine } else { Kind::Constant })
+    }
+
+    /// The learning rate of the last step of a line or a cosine; `None` for the other kinds.
+    pub fn floor(&self) -> Option<f32> {
+        matches!(self.kind(), Kind::Linear | Kind::Cosine).then(|| self.floor.unwrap_or(0.0))
+    }
+
     /// The learning rate of step `step` (from 1) of `steps`, as a binary32 pattern. Computed in binary64, each
     /// operation rounded once, in the order written; rounded to binary32 at the end.
     pub fn learning_rate(&self, step: u32, steps: u32) -> u32 {
@@ -24,12 +60,25 @@ impl Schedule {
         if step <= self.warmup {
             return ((peak * f64::from(step) / f64::from(self.warmup)) as f32).to_bits();
         }
-        let Some(floor) = self.floor else { return self.peak.to_bits() };
-        let floor = f64::from(floor);
+        let floor = f64::from(self.floor().unwrap_or(0.0));
         let span = steps.saturating_sub(self.warmup).max(1);
         let done = (step - self.warmup).min(span);
-        let shape = 0.5 * (1.0 + cos_pi(done, span));
-        ((floor + (peak - floor) * shape) as f32).to_bits()
+        let rate = match self.kind() {
+            Kind::Constant => peak,
+            Kind::Linear => floor + (peak - floor) * (f64::from(span - done) / f64::from(span)),
+            Kind::Cosine => floor + (peak - floor) * (0.5 * (1.0 + cos_pi(done, span))),
+            Kind::Step => peak * power(f64::from(self.gamma.unwrap_or(1.0)), self.falls(step)),
+        };
+        (rate as f32).to_bits()
+    }
+
+    /// How often the rate has fallen before this step (from 1).
+    fn falls(&self, step: u32) -> u32 {
+        let done = step.saturating_sub(1);
+        match &self.milestones {
+            Some(milestones) => milestones.partition_point(|&milestone| milestone <= done) as u32,
+            None => done / self.every.unwrap_or(u32::MAX).max(1),
+        }
     }
 
     /// What is wrong with the numbers, if anything: (key, why).
@@ -38,11 +87,55 @@ impl Schedule {
         if !fine(self.peak) {
             return Some(("peak", "must be a finite number of at least 0".into()));
         }
+        let kind = self.kind();
+        if self.floor.is_some() && self.floor().is_none() {
+            return Some(("floor", "only a line or a cosine leads to a floor; leave it out".into()));
+        }
         if self.floor.is_some_and(|floor| !fine(floor) || floor > self.peak) {
             return Some(("floor", "must be at least 0 and at most the peak".into()));
         }
-        None
+        let steps = [
+            ("gamma", self.gamma.is_some()),
+            ("every", self.every.is_some()),
+            ("milestones", self.milestones.is_some()),
+        ];
+        if let (true, Some((key, _))) = (kind != Kind::Step, steps.iter().find(|(_, written)| *written)) {
+            return Some((key, "the key needs kind = \"step\"".into()));
+        }
+        if kind == Kind::Step && self.gamma.is_none() {
+            return Some((
+                "gamma",
+                "kind = \"step\" needs the factor of each fall, such as gamma = 0.1".into(),
+            ));
+        }
+        if self.gamma.is_some_and(|gamma| !fine(gamma) || gamma >= 1.0) {
+            return Some(("gamma", "must be at least 0 and below 1".into()));
+        }
+        if kind == Kind::Step && self.every.is_some() == self.milestones.is_some() {
+            return Some(("kind", "kind = \"step\" needs either `every` or `milestones`".into()));
+        }
+        if self
+            .milestones
+            .as_ref()
+            .is_some_and(|all| all.first() == Some(&0) || !all.is_sorted_by(|a, b| a < b))
+        {
+            return Some(("milestones", "must be steps from 1, each after the one before it".into()));
+        }
+        (self.every == Some(0)).then(|| ("every", "must be at least 1".into()))
     }
+}
+
+/// base^n in binary64: the squares of the base whose bits n has, multiplied from the lowest bit up.
+fn power(base: f64, mut n: u32) -> f64 {
+    let (mut product, mut square) = (1.0, base);
+    while n > 0 {
+        if n & 1 == 1 {
+            product *= square;
+        }
+        square *= square;
+        n >>= 1;
+    }
+    product
 }
 
 /// cos(pi * n / d) for n <= d, in binary64: the argument is folded to 0..=1/2 by exact integer comparison, and the
@@ -80,7 +173,7 @@ mod tests {
 
     #[test]
     fn schedule_has_its_corners() {
-        let s = Schedule { peak: 1e-3, warmup: 10, floor: Some(1e-4) };
+        let s = Schedule { peak: 1e-3, warmup: 10, floor: Some(1e-4), ..Schedule::default() };
         let lr = |step| f32::from_bits(s.learning_rate(step, 110));
         assert_eq!(lr(1), (f64::from(1e-3f32) / 10.0) as f32);
         assert_eq!(lr(10), 1e-3);
@@ -88,6 +181,32 @@ mod tests {
         // The cosine's middle: cos(pi/2) folds to n/d = 1/2.
         assert_eq!(lr(60), (0.5 * (f64::from(1e-3f32) + f64::from(1e-4f32))) as f32);
         assert!(lr(11) < lr(10) && lr(11) > 0.99e-3);
+    }
+
+    #[test]
+    fn kinds_fall_where_they_say() {
+        let rates = |table: &str| -> Vec<f32> {
+            let schedule: Schedule = toml::from_str(table).unwrap();
+            assert_eq!(schedule.error(), None, "{table}");
+            (1..=5).map(|step| f32::from_bits(schedule.learning_rate(step, 5))).collect()
+        };
+        assert_eq!(rates("peak = 1\nkind = \"constant\""), [1.0; 5]);
+        assert_eq!(rates("peak = 1\nwarmup = 1\nkind = \"linear\""), [1.0, 0.75, 0.5, 0.25, 0.0]);
+        assert_eq!(rates("peak = 1\nkind = \"step\"\nevery = 2\ngamma = 0.5"), [1.0, 1.0, 0.5, 0.5, 0.25]);
+        let milestones = "peak = 1\nkind = \"step\"\nmilestones = [1, 4]\ngamma = 0.5";
+        assert_eq!(rates(milestones), [1.0, 0.5, 0.5, 0.5, 0.25]);
+        assert_eq!(rates("peak = 1\nkind = \"cosine\""), rates("peak = 1\nfloor = 0.0"));
+        for (table, key) in [
+            ("peak = 1\nkind = \"constant\"\nfloor = 0.1", "floor"),
+            ("peak = 1\ngamma = 0.1", "gamma"),
+            ("peak = 1\nkind = \"step\"\nevery = 2", "gamma"),
+            ("peak = 1\nkind = \"step\"\ngamma = 0.1", "kind"),
+            ("peak = 1\nkind = \"step\"\ngamma = 0.1\nmilestones = [3, 3]", "milestones"),
+            ("peak = 1\nkind = \"step\"\ngamma = 0.1\nevery = 0", "every"),
+        ] {
+            let schedule: Schedule = toml::from_str(table).unwrap();
+            assert_eq!(schedule.error().unwrap().0, key, "{table}");
+        }
     }
 
     #[test]

@@ -4,11 +4,13 @@
 //! of devices, or an auditor with one micro-batch, computes the same bits. Moments that batch normalisations see take the same way, pooled
 //! where gradients are added. Contract: section 7.
 
+use std::collections::{HashMap, HashSet};
+
 use super::builder::Builder;
 use super::graph::{Graph, Port, TensorId, TensorType};
-use super::models::{BatchTensor, Gpt, Init, Inputs, Loss, Model, ModelParameter, Statistic};
-use super::operators::{Moments, pool, running};
-use super::optimizer::{Optimizer, Rates, Trained, clip_factor, update};
+use super::models::{BatchTensor, Init, Inputs, Loss, Mode, Model, ModelParameter, Statistic};
+use super::operators::{LossRule, Moments, pool, running};
+use super::optimizer::{Optimizer, Rates, Trained, Treatment, clip_factor, own_rate, update};
 use super::products::ProductTable;
 use super::schedule;
 use crate::arith::{DType, float};
@@ -75,6 +77,8 @@ pub struct StepSpec {
     pub optimizer: Optimizer,
     /// The greatest gradient norm; `None` = no clipping (the factor is 1).
     pub clip_norm: Option<f32>,
+    /// Which targets the loss has, and which labels count.
+    pub loss: LossRule,
     /// Samples of a micro-batch.
     pub micro_batch: u32,
     /// Micro-batches of a step.
@@ -170,14 +174,26 @@ impl Program {
 
     /// [`Program::new`], with the parameters frozen whose names `frozen` picks.
     pub fn with_frozen(spec: StepSpec, frozen: impl Fn(&str) -> bool) -> Program {
+        let optimizer = spec.optimizer.clone();
+        let treatment = |row: &ModelParameter| Treatment {
+            frozen: frozen(&row.name),
+            ..optimizer.treatment(row.decayed)
+        };
+        let treatments = spec.model.parameters().iter().map(treatment).collect();
+        Program::with_treatments(spec, treatments)
+    }
+
+    /// [`Program::new`], with each parameter treated as said, in the order of the model's table.
+    pub fn with_treatments(spec: StepSpec, treatments: Vec<Treatment>) -> Program {
         let rows = spec.model.parameters();
         let parameters: Vec<Parameter> = rows
             .iter()
-            .map(|ModelParameter { name, shape, init, .. }| Parameter {
+            .zip(&treatments)
+            .map(|(ModelParameter { name, shape, init, .. }, treatment)| Parameter {
                 name: name.clone(),
                 shape: shape.clone(),
                 init: *init,
-                frozen: frozen(name),
+                frozen: treatment.frozen,
             })
             .collect();
         let corrections = match spec.optimizer {
@@ -194,7 +210,7 @@ impl Program {
             buffers: spec.model.statistics().iter().flat_map(running_buffers).collect(),
             micro: micro_graph(&spec, &parameters),
             accumulate: accumulate_graph(&parameters, &spec.model.statistics()),
-            update: update_graph(&spec, &rows, &parameters),
+            update: update_graph(&spec, &treatments, &parameters),
             parameters,
         }
     }
@@ -300,30 +316,57 @@ fn buffer_inputs(b: &mut Builder, model: &Model) -> Vec<[TensorId; 2]> {
     model.statistics().iter().map(|statistic| running_buffers(statistic).map(|t| input(b, t))).collect()
 }
 
-/// A builder with a model's inputs and forward pass in it, over `samples`; the parameters' tensors, and the result.
-fn forward(model: &Model, products: &ProductTable, samples: u32) -> (Builder, Vec<TensorId>, Loss) {
+/// A builder with a model's inputs and forward pass in it.
+pub(super) struct Pass {
+    pub builder: Builder,
+    /// The parameters' tensors.
+    pub parameters: Vec<TensorId>,
+    /// The tensors of [`crate::program::models::Network::batch`]: inputs, and labels.
+    pub batch: Vec<TensorId>,
+    /// The result.
+    pub loss: Loss,
+}
+
+/// A model's forward pass over `samples`.
+pub(super) fn forward(
+    mode: Mode,
+    model: &Model,
+    loss: LossRule,
+    products: &ProductTable,
+    samples: u32,
+) -> Pass {
     let mut b = Builder::new(products.clone());
     let ids =
         model.parameters().iter().map(|p| parameter_input(&mut b, &p.name, &p.shape)).collect::<Vec<_>>();
-    buffer_inputs(&mut b, model);
+    let averages = buffer_inputs(&mut b, model);
     let batch = model.batch(samples);
-    let batch = batch.iter().map(|t| b.input(port::batch(&t.name), t.dtype, &t.shape)).collect();
+    let batch: Vec<TensorId> =
+        batch.iter().map(|t| b.input(port::batch(&t.name), t.dtype, &t.shape)).collect();
     let inputs = Inputs {
-        batch,
+        mode,
+        loss,
+        batch: batch.clone(),
+        averages,
         factor: b.input(port::FACTOR, DType::F32, &[1]),
         seed: b.input(port::SEED, DType::U32, &[2]),
         step: b.input(port::STEP, DType::U32, &[1]),
         first_sample: b.input(port::FIRST_SAMPLE, DType::U32, &[1]),
     };
     let loss = model.forward(&mut b, samples, &ids, &inputs);
-    (b, ids, loss)
+    Pass { builder: b, parameters: ids, batch, loss }
 }
 
 fn micro_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
-    let (mut b, ids, loss) = forward(&spec.model, &spec.products, spec.micro_batch);
+    let Pass { builder: mut b, parameters: ids, loss, .. } =
+        forward(Mode::Training, &spec.model, spec.loss, &spec.products, spec.micro_batch);
     let gradients = b.backward(loss.logits, loss.dlogits);
+    let mut named = HashSet::new();
     for (p, id) in parameters.iter().zip(&ids).filter(|(p, _)| !p.frozen) {
-        b.output(port::gradient(&p.name), gradients[id]);
+        let gradient = gradients[id];
+        // Two biases that are added to one sum have one gradient.
+        let own =
+            if named.insert(gradient) { gradient } else { b.scoped(&p.name, |b| b.duplicate(gradient)) };
+        b.output(port::gradient(&p.name), own);
     }
     for (statistic, moments) in spec.model.statistics().iter().zip(&loss.moments) {
         output_moments(&mut b, statistic, moments);
@@ -387,15 +430,15 @@ fn accumulate_graph(parameters: &[Parameter], statistics: &[Statistic]) -> Graph
     b.finish()
 }
 
-fn update_graph(spec: &StepSpec, rows: &[ModelParameter], parameters: &[Parameter]) -> Graph {
+fn update_graph(spec: &StepSpec, treatments: &[Treatment], parameters: &[Parameter]) -> Graph {
     let mut b = Builder::new(ProductTable::preset());
     let ids: Vec<TensorId> = parameters.iter().map(|p| parameter_input(&mut b, &p.name, &p.shape)).collect();
     let averages = buffer_inputs(&mut b, &spec.model);
-    let all = rows.iter().zip(&ids).zip(parameters);
-    let trained: Vec<(&ModelParameter, TensorId)> =
-        all.filter(|(_, p)| !p.frozen).map(|((row, &id), _)| (row, id)).collect();
+    let all = parameters.iter().zip(&ids).zip(treatments);
+    let trained: Vec<(&Parameter, TensorId, Treatment)> =
+        all.filter(|((p, _), _)| !p.frozen).map(|((p, &id), treatment)| (p, id, *treatment)).collect();
     let inputs = |b: &mut Builder, prefix: &str| -> Vec<TensorId> {
-        trained.iter().map(|(p, _)| b.input(port::slot(prefix, &p.name), DType::F32, &p.shape)).collect()
+        trained.iter().map(|(p, ..)| b.input(port::slot(prefix, &p.name), DType::F32, &p.shape)).collect()
     };
     let slots: Vec<Vec<TensorId>> = spec.optimizer.slots().iter().map(|slot| inputs(&mut b, slot)).collect();
     let gradients = inputs(&mut b, "grad");
@@ -406,14 +449,20 @@ fn update_graph(spec: &StepSpec, rows: &[ModelParameter], parameters: &[Paramete
     // Without clipping the bound is infinity, which no norm exceeds.
     let max_norm = spec.clip_norm.unwrap_or(f32::INFINITY);
     let (clip, norm) = b.scoped("clip", |b| clip_factor(b, &gradients, max_norm));
-    let rates = Rates { learning_rate, correction1, correction2, clip };
+    let mut own_rates = HashMap::new();
+    for (_, _, Treatment { rate_factor, .. }) in &trained {
+        let make = || b.scoped("update", |b| own_rate(b, learning_rate, *rate_factor));
+        own_rates.entry(rate_factor.to_bits()).or_insert_with(make);
+    }
     let mut new_slots = vec![Vec::new(); slots.len()];
-    for (i, (p, id)) in trained.iter().enumerate() {
+    for (i, (p, id, treatment)) in trained.iter().enumerate() {
         let state: Vec<TensorId> = slots.iter().map(|s| s[i]).collect();
         let (parameter, state) = b.scoped("update", |b| {
             b.scoped(&p.name, |b| {
-                let trained =
-                    Trained { parameter: *id, decayed: p.decayed, gradient: gradients[i], state: &state };
+                let learning_rate = own_rates[&treatment.rate_factor.to_bits()];
+                let rates = Rates { learning_rate, correction1, correction2, clip };
+                let (treatment, gradient) = (*treatment, gradients[i]);
+                let trained = Trained { parameter: *id, treatment, gradient, state: &state };
                 update(b, &spec.optimizer, rates, trained)
             })
         });
@@ -424,7 +473,7 @@ fn update_graph(spec: &StepSpec, rows: &[ModelParameter], parameters: &[Paramete
     }
     output_running(&mut b, &spec.model, &averages, &moments);
     for (slot, tensors) in spec.optimizer.slots().iter().zip(new_slots) {
-        for ((p, _), tensor) in trained.iter().zip(tensors) {
+        for ((p, ..), tensor) in trained.iter().zip(tensors) {
             b.output(port::slot(slot, &p.name), tensor);
         }
     }
@@ -450,10 +499,10 @@ fn output_running(b: &mut Builder, model: &Model, averages: &[[TensorId; 2]], mo
     }
 }
 
-/// The logits of a batch of `samples` for generation: inputs params and `batch/*`, output `logits`. Dropout is off.
-pub fn inference_graph(gpt: &Gpt, products: &ProductTable, samples: u32) -> Graph {
-    let model = Model::Gpt(Gpt { dropout: 0.0, ..gpt.clone() });
-    let (mut b, _, loss) = forward(&model, products, samples);
+/// The logits of a batch of `samples` in evaluation: inputs params, buffers, `batch/*` and the scalars of a micro-batch, output `logits`.
+pub fn inference_graph(model: &Model, products: &ProductTable, samples: u32) -> Graph {
+    let Pass { builder: mut b, loss, .. } =
+        forward(Mode::Evaluation, model, LossRule::default(), products, samples);
     b.output("logits", loss.logits);
     b.finish()
 }

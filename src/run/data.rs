@@ -18,7 +18,7 @@ use crate::program::step::Program;
 /// The most bytes that a `.gz` file may hold.
 const UNPACKED_MAX: u64 = 1 << 32;
 /// The part of this machine's memory that the `.gz` files of a job may fill together: before there is a run they are kept there.
-const UNPACKED_PART: u64 = 4;
+pub(super) const UNPACKED_PART: u64 = 4;
 /// The steps of a run whose batches are drawn before it begins, the first and the last among them.
 const SAMPLED_STEPS: u32 = 4;
 
@@ -57,7 +57,7 @@ pub fn contents(path: &Path) -> Result<Box<dyn Read>, RunError> {
 }
 
 /// The same, to be read anywhere: what was packed, from memory. `len`: its bytes, of at most `left` that may be kept.
-fn source(path: &Path, len: u64, left: &mut u64) -> Result<Box<dyn Source>, RunError> {
+pub(super) fn source(path: &Path, len: u64, left: &mut u64) -> Result<Box<dyn Source>, RunError> {
     if !is_packed(path) {
         return Ok(Box::new(disk::open(path)?));
     }

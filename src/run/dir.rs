@@ -240,6 +240,13 @@ impl Run {
         })
     }
 
+    /// A file of this name (the last part of the path) in one of the folders where its data are, if it is there.
+    pub fn elsewhere(&self, name: &str) -> Option<PathBuf> {
+        let name = Path::new(name).file_name()?;
+        let paths = self.data_from.iter().map(|folder| folder.join(name));
+        paths.into_iter().find(|path| fs::symlink_metadata(path).is_ok())
+    }
+
     /// Whether the run holds a copy of its data.
     pub fn holds_data(&self) -> bool {
         (0..self.file.data.len()).all(|number| fs::symlink_metadata(self.layout.data_file(number)).is_ok())
@@ -346,19 +353,23 @@ impl Run {
             .flat_map(|number| [self.layout.data_file(number), self.layout.data_tree(number)])
             .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
             .collect();
+        let evaluated = self.job.evaluation.as_ref().and_then(|e| e.files.as_ref()).map_or(0, Vec::len);
         let expected = |folder: &str, name: &str| match folder {
             "" => {
                 let program = name == "program.bin" && self.program_file.is_some();
                 let always = ["run.json", "job.toml", "transcript", "gradients", "model.safetensors", "lock"];
-                program || always.contains(&name)
+                let metrics = [self.layout.metrics(), self.layout.events()];
+                let metrics = metrics.iter().any(|path| path.file_name() == Some(OsStr::new(name)));
+                program || metrics || always.contains(&name)
             }
             "data" => data.contains(name),
+            "evaluation" => (0..evaluated).any(|number| name == format!("data-{number}.bin")),
             "heads" => numbered(name, "", 12, ""),
             "checkpoints" => numbered(name, "step-", 9, ".safetensors"),
             _ => numbered(name, "step-", 9, ""),
         };
         let mut found = Vec::new();
-        for folder in ["", "data", "heads", "checkpoints", "traces", "logs"] {
+        for folder in ["", "data", "evaluation", "heads", "checkpoints", "traces", "logs"] {
             let path = self.layout.root.join(folder);
             if folder == "logs" && self.job.rounding.is_none() || fs::symlink_metadata(&path).is_err() {
                 continue; // whatever is in logs is no part of another run, and named with the folder
@@ -373,7 +384,7 @@ impl Run {
                 }
                 let logs = name == "logs" && self.job.rounding.is_some();
                 let known_folder = folder.is_empty()
-                    && (logs || ["data", "heads", "checkpoints", "traces"].contains(&&*name));
+                    && (logs || ["data", "evaluation", "heads", "checkpoints", "traces"].contains(&&*name));
                 let fine = if kind.is_dir() { known_folder } else { expected(folder, &name) };
                 if !fine {
                     found.push(if folder.is_empty() { name } else { format!("{folder}/{name}") });

@@ -1,15 +1,13 @@
 //! The initial state of a run that does not begin from its seed: read from files of weights, or from another run.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::arrays::{self, Array};
 use super::dir::Run;
 use super::disk;
 use super::error::RunError;
 use super::job_files::JobFiles;
+use super::weights::WeightFiles;
 use super::{checkpoint, data, transcript};
-use crate::arith::float;
 use crate::arith::words::bytes_of;
 use crate::commit::digest::Digest;
 use crate::commit::keys::PublicKey;
@@ -19,13 +17,9 @@ use crate::commit::record::Record;
 use crate::commit::state::{state_digest, tensor_digests};
 use crate::commit::tree_head::NOTE_MAX;
 use crate::job::Job;
-use crate::job::initial::{EarlierRun, InitialOrigin};
+use crate::job::initial::{EarlierRun, InitialOrigin, weights_layout};
 use crate::program::init;
-use crate::program::models::Init;
 use crate::program::step::Program;
-
-/// The most names that an error lists.
-const LISTED: usize = 12;
 
 /// An initial state, canonical bytes in the table's order, and where it comes from.
 pub type Sourced = (Vec<Vec<u8>>, InitialOrigin);
@@ -44,72 +38,19 @@ pub fn of_job(job: &Job, program: &Program, files: &JobFiles) -> Result<Option<S
     }
     let paths: Vec<PathBuf> =
         job.init.weights.iter().map(|path| files.path("init.weights", path)).collect::<Result<_, _>>()?;
-    let state = from_weights(&paths, program)?;
+    let state = from_weights(&paths, job, program)?;
     let files = paths.iter().map(|path| Ok(data::manifest(path)?.0)).collect::<Result<_, RunError>>()?;
     Ok(Some((state, InitialOrigin::Weights { files })))
 }
 
-/// The state that files of weights give: every parameter from a tensor `NAME` or `param/NAME` of any file, buffers that are there as
-/// `buffer/NAME`, the others as they begin without files, and zeros for the optimizer's slots.
+/// The state that files of weights give: every parameter, buffers that are there, the others as they begin without files, and zeros for the
+/// optimizer's slots. The job says under which names and in which layouts the files hold them.
 ///
 /// # Errors
 /// If a file cannot be read, a tensor is there twice, has another shape, is missing, or is none of the program's. Buffers that begin with random
 /// numbers are missed like parameters.
-pub fn from_weights(paths: &[PathBuf], program: &Program) -> Result<Vec<Vec<u8>>, RunError> {
-    let mut given: BTreeMap<String, (usize, Array)> = BTreeMap::new();
-    for (number, path) in paths.iter().enumerate() {
-        for array in arrays::read(path)? {
-            let name = array.name.strip_prefix("param/").unwrap_or(&array.name).to_string();
-            if given.insert(name.clone(), (number, array)).is_some() {
-                return Err(RunError::invalid(path, format!("the tensor {name} is there twice")));
-            }
-        }
-    }
-    let first = paths.first().map_or(Path::new("."), PathBuf::as_path);
-    let mut missing = Vec::new();
-    let mut state = Vec::new();
-    for (tensor, init) in program.state_with_init() {
-        let name = tensor.name.strip_prefix("param/").unwrap_or(&tensor.name);
-        let absent = if tensor.name.starts_with("param/") { None } else { constant(init) };
-        state.push(match (given.remove(name), absent) {
-            (Some((_, array)), _) if array.ty == tensor.ty() => array.bytes,
-            (Some((file, array)), _) => {
-                let why = format!(
-                    "{name} is {:?} {:?}, the program has F32 {:?}",
-                    array.ty.dtype, array.ty.shape, tensor.shape
-                );
-                return Err(RunError::invalid(&paths[file], why));
-            }
-            (None, Some(word)) => bytes_of(&vec![word; tensor.ty().len()]),
-            (None, None) => {
-                missing.push(name.to_string());
-                Vec::new()
-            }
-        });
-    }
-    if !missing.is_empty() {
-        return Err(RunError::invalid(first, format!("no file has the parameters {}", listed(&missing))));
-    }
-    if !given.is_empty() {
-        let names: Vec<String> = given.into_keys().collect();
-        return Err(RunError::invalid(first, format!("the program has no parameters {}", listed(&names))));
-    }
-    Ok(state)
-}
-
-/// The word that all elements begin with, if they begin alike.
-fn constant(init: Init) -> Option<u32> {
-    match init {
-        Init::Zeros => Some(0),
-        Init::Ones => Some(float::ONE),
-        Init::Normal { .. } => None,
-    }
-}
-
-fn listed(names: &[String]) -> String {
-    let more = names.len().saturating_sub(LISTED);
-    let few = names[..names.len().min(LISTED)].join(", ");
-    if more == 0 { few } else { format!("{few} and {more} more") }
+pub fn from_weights(paths: &[PathBuf], job: &Job, program: &Program) -> Result<Vec<Vec<u8>>, RunError> {
+    WeightFiles::open(paths)?.state(program, &weights_layout(job, program))
 }
 
 /// The final state of a finished run, and what proves that it is.
@@ -187,7 +128,7 @@ pub fn of_weights(run: &Run, paths: &[PathBuf]) -> Result<Digest, RunError> {
         }
     }
     let table = run.program.state();
-    Ok(state_digest(&table, &tensor_digests(&table, &from_weights(paths, &run.program)?)))
+    Ok(state_digest(&table, &tensor_digests(&table, &from_weights(paths, &run.job, &run.program)?)))
 }
 
 /// The initial state of a run: of the seed, or what its first checkpoint holds, after checking that it is the one that the run names.

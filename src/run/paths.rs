@@ -81,6 +81,22 @@ impl RunPaths {
     pub fn model(&self) -> PathBuf {
         self.root.join("model.safetensors")
     }
+    /// The folder of the files to evaluate with, for jobs that name some.
+    pub fn evaluation(&self) -> PathBuf {
+        self.root.join("evaluation")
+    }
+    /// A file to evaluate with.
+    pub fn evaluation_file(&self, number: usize) -> PathBuf {
+        self.evaluation().join(format!("data-{number}.bin"))
+    }
+    /// Metrics while it trains, a line of JSON a step.
+    pub fn metrics(&self) -> PathBuf {
+        self.root.join("metrics.jsonl")
+    }
+    /// The same for TensorBoard, which looks for `tfevents` in a name.
+    pub fn events(&self) -> PathBuf {
+        self.root.join("events.out.tfevents.tiebreak")
+    }
     /// Held by the writer.
     pub fn lock(&self) -> PathBuf {
         self.root.join("lock")
@@ -110,7 +126,7 @@ impl RunPaths {
                 })
             };
             let fine = match name.as_str() {
-                "data" | "job.toml" | "program.bin" => true,
+                "data" | "evaluation" | "job.toml" | "program.bin" => true,
                 "heads" | "traces" | "logs" => empty(self.root.join(&name)),
                 // A run that begins from weights has its initial state before it has a run.json.
                 "checkpoints" => only_initial(&self.checkpoints()),

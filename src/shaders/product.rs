@@ -81,7 +81,9 @@ impl Choice {
     /// Rounds of all loops of an invocation over `words` groups of four places of K.
     pub fn rounds(self, words: u32) -> u32 {
         let flushes = match self.variant {
-            Variant::Words => (words * 4).div_ceil(Scheme::new(self.digits_a, self.digits_b).flush()),
+            Variant::Words => {
+                (words * 4).div_ceil(Scheme::new(self.digits_a, self.digits_b).flush()) + ROWS * COLUMNS
+            }
             Variant::Dot | Variant::Float => 0,
         };
         words / STEP + flushes
@@ -412,8 +414,9 @@ fn words(choice: Choice, part: &str, out: &mut String) {
             }
         }
         "store" => {
+            line(format!("    var totals: array<Total, {}>;", ROWS * COLUMNS));
             for (row, column) in outputs() {
-                store(out, row, column * LANES, &format!("total{row}_{column}"));
+                line(format!("    totals[{}] = total{row}_{column};", row * COLUMNS + column));
             }
         }
         other => line(format!("    // unknown part {other}")),

@@ -36,6 +36,8 @@ pub enum StepError {
 pub struct CommittedStep {
     /// The record, as it stands in the transcript.
     pub record: StepRecord,
+    /// The gradient's global norm before clipping, a binary32 pattern; no record has it.
+    pub norm: u32,
     /// The state's tensor digests, in the table's order.
     pub state: Vec<Digest>,
     /// The gradient root of each micro-batch; none for jobs that commit states only.
@@ -220,6 +222,6 @@ impl Parts {
             loss: outcome.loss,
             cursor: u64::from(scalars.step) * u64::from(run.program.samples()),
         };
-        CommittedStep { record, state, gradients: micro_batches, trace, log }
+        CommittedStep { record, norm: outcome.norm, state, gradients: micro_batches, trace, log }
     }
 }

@@ -1,6 +1,6 @@
 //! How a run begins: what it will be is derived first, then its folder is made.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::commit::digest::Digest;
 use crate::commit::keys::PrivateKey;
@@ -11,11 +11,14 @@ use crate::job::initial::{InitialOrigin, seeded_digest};
 use crate::job::manifest::files_root;
 use crate::program::step::Program;
 use crate::run::create::{NewRun, create};
-use crate::run::data::JobData;
+use crate::run::data::{JobData, contents};
 use crate::run::dir::{Run, RunFile};
 use crate::run::disk::Disk;
+use crate::run::job_files::refuse_private_key;
 use crate::run::paths::RunPaths;
-use crate::run::{JobFiles, RunError, check_thresholds, initial, read_job, read_logged_job, read_program};
+use crate::run::{
+    JobFiles, RunError, check_thresholds, evaluation, initial, read_job, read_logged_job, read_program,
+};
 
 /// How to begin a run.
 pub struct Beginning<'a> {
@@ -46,6 +49,8 @@ pub struct Prepared {
     data: JobData,
     /// The initial state, if it does not follow from the seed.
     state: Option<Vec<Vec<u8>>>,
+    /// The files to evaluate with.
+    evaluation: Vec<PathBuf>,
 }
 
 impl Prepared {
@@ -94,7 +99,8 @@ impl Prepared {
             origin,
             data: data.manifest.clone(),
         };
-        Ok(Prepared { layout, file, job, job_text, program, program_file, data, state })
+        let evaluation = evaluation_files(&files, &job, &program)?;
+        Ok(Prepared { layout, file, job, job_text, program, program_file, data, state, evaluation })
     }
 
     /// The data files of which the run will hold a copy, with the bytes of each.
@@ -107,6 +113,9 @@ impl Prepared {
     /// # Errors
     /// If a file cannot be read or written. Then nothing new is left.
     pub fn create(&self, disk: &Disk) -> Result<Run, RunError> {
+        if self.job.data.copy {
+            evaluation::copy(disk, &self.layout, &self.evaluation)?;
+        }
         let table = self.program.state();
         let new = NewRun {
             file: &self.file,
@@ -118,9 +127,26 @@ impl Prepared {
             initial: self.state.as_ref().map(|state| (&table[..], &state[..])),
         };
         create(disk, &self.layout, &new)?;
-        let folders = self.data.sources.iter().filter_map(|(path, _)| Some(path.parent()?.to_path_buf()));
+        let paths = self.data.sources.iter().map(|(path, _)| path).chain(&self.evaluation);
+        let folders = paths.filter_map(|path| Some(path.parent()?.to_path_buf())).collect::<Vec<_>>();
         Ok(Run::open(&self.layout.root)?.with_data(folders))
     }
+}
+
+/// Where the files lie that a job names to evaluate with, which have to fit its model.
+fn evaluation_files(files: &JobFiles, job: &Job, program: &Program) -> Result<Vec<PathBuf>, RunError> {
+    let Some(names) = job.evaluation.as_ref().and_then(|evaluation| evaluation.files.as_ref()) else {
+        return Ok(Vec::new());
+    };
+    let paths = names.iter().map(|name| files.path("evaluation.files", name));
+    let paths = paths.collect::<Result<Vec<PathBuf>, RunError>>()?;
+    for path in &paths {
+        refuse_private_key(path, contents(path)?)?;
+    }
+    let mut spec = job.data.clone();
+    spec.files = spec.files.with_paths(names).map_err(RunError::Refused)?;
+    evaluation::open(&spec, &paths, &program.sample())?;
+    Ok(paths)
 }
 
 /// Creates the folder of a run: job, data and identity.

@@ -35,7 +35,7 @@ use crate::run::disk::Disk;
 use crate::run::gradients::GradientsWriter;
 use crate::run::transcript::{Transcript, TranscriptWriter};
 use crate::run::{RunError, checkpoint, initial, lock, traces};
-use crate::step::{CommittedStep, scalars, state_digests, state_root};
+use crate::step::{CommittedStep, StepError, scalars, state_digests, state_root};
 #[cfg(feature = "testing")]
 pub use begin::begin_with_any_thresholds;
 pub use begin::{Beginning, Prepared, begin};
@@ -46,8 +46,19 @@ use ranks::report;
 
 /// What a trainer wants to know while it runs.
 pub trait Progress {
-    /// A step was committed: its record, and the steps of the whole run.
-    fn step(&mut self, record: &StepRecord, steps: u32);
+    /// The state after `done` steps is there, from which training goes on.
+    fn begin(&mut self, _done: u32) {}
+
+    /// A step was committed: its record, and the gradient's global norm before clipping, a binary32 pattern.
+    fn step(&mut self, record: &StepRecord, norm: u32);
+
+    /// The same step's state, before anything is written of it: for evaluations, which change nothing.
+    ///
+    /// # Errors
+    /// If what looks at the state fails; then training stops.
+    fn state(&mut self, _step: u32, _session: &mut Session) -> Result<(), StepError> {
+        Ok(())
+    }
 }
 
 /// Tells nobody.
@@ -207,10 +218,12 @@ fn train_by(
         trainer.publish_head(1)?;
         trainer.checkpoint(&mut session, 0)?;
     }
+    progress.begin(first);
     for step in first + 1..=run.job.steps {
         let done = trainer.step(&mut session, &mut dataset, step, &mut by)?;
         digests.clone_from(&done.state);
-        progress.step(&done.record, run.job.steps);
+        progress.step(&done.record, done.norm);
+        progress.state(step, &mut session)?;
         trainer.keep(&mut session, done, step, &device)?;
     }
     trainer.prune()?; // a crash may have come between the last checkpoint and this

@@ -8,6 +8,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod evaluation;
 mod operators;
 #[cfg(feature = "gpu")]
 mod primitives;

@@ -39,9 +39,11 @@ fn programs() -> Vec<Arc<Program>> {
         dropout: 0.1,
         tied: true,
         init_std: 0.1,
+        norm_epsilon: 1e-5,
     };
     let mlp = Mlp { inputs: 70, hidden: vec![257, 64], classes: 65, dropout: 0.2, input: Input::Pixels };
     let spec = |model, optimizer, clip_norm| StepSpec {
+        loss: Default::default(),
         model,
         optimizer,
         clip_norm,

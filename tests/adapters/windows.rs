@@ -340,8 +340,10 @@ fn an_embedding_of_gpt_2_fits_default_limits() {
         gelu: Gelu::Tanh,
         tied: true,
         init_std: 0.02,
+        norm_epsilon: 1e-5,
     };
     let program = Arc::new(Program::new(StepSpec {
+        loss: Default::default(),
         model: Model::Gpt(gpt),
         optimizer: Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 },
         clip_norm: Some(1.0),

@@ -5,7 +5,10 @@
 mod audits;
 #[path = "../common/mod.rs"]
 mod common;
+mod evaluations;
 mod hostile;
+mod jobs;
+mod released;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

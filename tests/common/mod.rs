@@ -201,7 +201,7 @@ pub fn trained_on(engine: &mut dyn Engine, job: &Path, out: &Path, cheat: Option
     run
 }
 
-/// Every file of a folder with its contents, sorted.
+/// Every file of a folder with its contents, sorted. Metrics are left out, which say how long things took.
 pub fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_path_buf()];
@@ -216,6 +216,10 @@ pub fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
             }
         }
     }
+    found.retain(|(name, _)| {
+        let name = name.to_string_lossy();
+        !name.contains("tfevents") && name != "metrics.jsonl"
+    });
     found.sort();
     found
 }

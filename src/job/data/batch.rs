@@ -171,6 +171,36 @@ impl Dataset {
         Ok(MicroBatch { tensors })
     }
 
+    /// How many samples an evaluation of all data has: every sample once, of overlapping windows those that lie apart.
+    pub fn samples_in_order(&self) -> u64 {
+        self.layout.samples_in_order()
+    }
+
+    /// The samples at these places of an evaluation, in file order.
+    ///
+    /// # Errors
+    /// If a chunk cannot be read or is not the manifest's, or a sample has a class that the model has not.
+    ///
+    /// # Panics
+    /// If a place is not below [`Dataset::samples_in_order`].
+    pub fn batch_in_order(&mut self, places: impl Iterator<Item = u64>) -> Result<MicroBatch, DataError> {
+        let mut tensors = vec![Vec::new(), Vec::new()];
+        for place in places {
+            let number = self.layout.in_order(place);
+            for (tensor, bytes) in tensors.iter_mut().zip(self.sample(number)?) {
+                tensor.extend(bytes);
+            }
+        }
+        Ok(MicroBatch { tensors })
+    }
+
+    /// The batch tensors of so many samples.
+    pub fn tensors_of(&self, samples: u32) -> Vec<BatchTensor> {
+        let mut tensors = self.tensors.clone();
+        tensors.iter_mut().for_each(|tensor| tensor.shape[0] *= samples);
+        tensors
+    }
+
     /// How many samples there are to draw from.
     pub fn samples(&self) -> u64 {
         self.layout.samples

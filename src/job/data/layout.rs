@@ -36,6 +36,11 @@ impl Column {
     pub fn bytes(&self, index: u64) -> (u64, usize) {
         (self.first + index * self.stride, (self.elements * self.element.size()) as usize)
     }
+
+    /// How many samples on the next one is that shares no element with a sample.
+    fn apart(&self) -> u64 {
+        (self.elements * self.element.size()).div_ceil(self.stride.max(1)).max(1)
+    }
 }
 
 /// Samples that lie evenly.
@@ -129,6 +134,24 @@ impl Layout {
         }
     }
 
+    /// How many samples lie apart: of overlapping windows every first one that shares no token with the one before.
+    pub fn samples_in_order(&self) -> u64 {
+        self.parts.iter().map(|(_, part)| part.samples.div_ceil(part.columns[0].apart())).sum()
+    }
+
+    /// The number of the sample at a place of those that lie apart, in file order. `place` is below their number.
+    pub fn in_order(&self, mut place: u64) -> u64 {
+        for (before, part) in &self.parts {
+            let (apart, samples) = (part.columns[0].apart(), part.samples);
+            let count = samples.div_ceil(apart);
+            if place < count {
+                return before + place * apart;
+            }
+            place -= count;
+        }
+        panic!("an evaluation has no such place");
+    }
+
     /// Whether every sample is planes of more than `crop` rows and columns.
     pub fn can_be_cropped(&self, crop: u32) -> bool {
         let larger = |planes: [u64; 2]| planes.into_iter().all(|size| size > u64::from(crop));
@@ -148,7 +171,7 @@ impl Layout {
 /// # Errors
 /// If it does not.
 pub fn fits(spec: &DataFiles, tensors: &[BatchTensor]) -> Result<(), &'static str> {
-    let wrong = "this kind of data does not fit the model: a gpt wants bytes or tokens, an mlp or a resnet idx (one plane), cifar10 or cifar100 (3 planes of 32 x 32) or arrays";
+    let wrong = "this kind of data does not fit the model: a gpt wants bytes or tokens, every other model idx (one plane), cifar10 or cifar100 (3 planes of 32 x 32) or arrays";
     let [inputs, _] = tensors else { return Err(wrong) };
     let tokens = inputs.name == "tokens";
     let fine = match spec {

@@ -91,46 +91,93 @@ impl<'de> Deserialize<'de> for Entries {
     }
 }
 
+/// What a file's header says of its tensors.
+pub struct Header {
+    entries: BTreeMap<String, Entry>,
+    /// The file's byte at which the data begin.
+    data: u64,
+    /// The file's bytes.
+    file_bytes: u64,
+}
+
+impl Header {
+    /// Reads a header's bytes; the file has `file_bytes` bytes.
+    ///
+    /// # Errors
+    /// If the header is not such an object, or names a tensor twice.
+    pub fn parse(header: &[u8], file_bytes: u64) -> Result<Header, String> {
+        let Entries(entries) = serde_json::from_slice(header)
+            .map_err(|error| format!("the header is not understood: {error}"))?;
+        Ok(Header { entries, data: (PREAMBLE + header.len()) as u64, file_bytes })
+    }
+
+    /// The tensors' names, in their order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
+    /// Checks that the tensors fill the file: one behind the other, nothing between them, as the format wants.
+    ///
+    /// # Errors
+    /// If they do not.
+    pub fn check_filled(&self) -> Result<(), String> {
+        let mut offsets: Vec<[u64; 2]> = self.entries.values().map(|entry| entry.data_offsets).collect();
+        offsets.sort_unstable();
+        let end =
+            offsets.iter().try_fold(0, |end, &[first, last]| (first == end && last >= first).then_some(last));
+        if end.and_then(|end| self.data.checked_add(end)) == Some(self.file_bytes) {
+            return Ok(());
+        }
+        Err("its tensors do not fill the file one behind the other: it is cut short, or no safetensors file"
+            .into())
+    }
+
+    /// Where the tensor of this name lies.
+    ///
+    /// # Errors
+    /// If there is no such tensor, its elements are not one of [`Element`], its bytes are not as many as its shape wants, or lie outside of the file.
+    pub fn place(&self, name: &str) -> Result<ArrayPlace, String> {
+        let Some(Entry { dtype, shape, data_offsets: [begin, end] }) = self.entries.get(name) else {
+            let names: Vec<&str> = self.names().take(20).collect();
+            return Err(format!("there is no tensor {name}; the file holds {}", names.join(", ")));
+        };
+        let element = match dtype.as_str() {
+            "U8" => Element::U8,
+            "U16" => Element::U16,
+            "U32" => Element::U32,
+            "I64" => Element::I64,
+            "F16" => Element::F16,
+            "BF16" => Element::Bf16,
+            "F32" => Element::F32,
+            other => {
+                let other: String = other.chars().take(20).collect();
+                let wanted = "U8, U16, U32, I64, F16, BF16 or F32";
+                return Err(format!("the elements of {name} are of type {other:?}; wanted are {wanted}"));
+            }
+        };
+        let (first, last) = (self.data.checked_add(*begin), self.data.checked_add(*end));
+        let (Some(first), Some(_)) = (first, last.filter(|&last| begin <= end && last <= self.file_bytes))
+        else {
+            return Err(format!("the bytes of {name} lie outside of the file"));
+        };
+        let array = ArrayPlace { element, shape: shape.clone(), first };
+        if array.bytes() != Some(end - begin) {
+            return Err(format!(
+                "{name} has {} bytes, which its shape {:?} does not want",
+                end - begin,
+                array.shape
+            ));
+        }
+        Ok(array)
+    }
+}
+
 /// The tensor of this name, by the header's bytes; the file has `file_bytes` bytes.
 ///
 /// # Errors
-/// If the header is not such an object, there is no such tensor, its elements are not one of [`Element`], its bytes are not as many as its
-/// shape wants, or lie outside of the file.
+/// As [`Header::parse`] and [`Header::place`].
 pub fn place(header: &[u8], name: &str, file_bytes: u64) -> Result<ArrayPlace, String> {
-    let Entries(mut entries) =
-        serde_json::from_slice(header).map_err(|error| format!("the header is not understood: {error}"))?;
-    let Some(Entry { dtype, shape, data_offsets: [begin, end] }) = entries.remove(name) else {
-        let names: Vec<&str> = entries.keys().take(20).map(String::as_str).collect();
-        return Err(format!("there is no tensor {name}; the file holds {}", names.join(", ")));
-    };
-    let element = match dtype.as_str() {
-        "U8" => Element::U8,
-        "U16" => Element::U16,
-        "U32" => Element::U32,
-        "I64" => Element::I64,
-        "F16" => Element::F16,
-        "BF16" => Element::Bf16,
-        "F32" => Element::F32,
-        other => {
-            let other: String = other.chars().take(20).collect();
-            let wanted = "U8, U16, U32, I64, F16, BF16 or F32";
-            return Err(format!("the elements of {name} are of type {other:?}; wanted are {wanted}"));
-        }
-    };
-    let data = (PREAMBLE + header.len()) as u64;
-    let (first, last) = (data.checked_add(begin), data.checked_add(end));
-    let (Some(first), Some(_)) = (first, last.filter(|&last| begin <= end && last <= file_bytes)) else {
-        return Err(format!("the bytes of {name} lie outside of the file"));
-    };
-    let array = ArrayPlace { element, shape, first };
-    if array.bytes() != Some(end - begin) {
-        return Err(format!(
-            "{name} has {} bytes, which its shape {:?} does not want",
-            end - begin,
-            array.shape
-        ));
-    }
-    Ok(array)
+    Header::parse(header, file_bytes)?.place(name)
 }
 
 #[cfg(test)]

@@ -3,15 +3,19 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{BatchTensor, Init, Inputs, Loss, ModelParameter};
+use super::released::{Made, Part, Released};
+use super::sizes::times;
+use super::{BatchTensor, Cursor, Init, Inputs, Loss, ModelParameter, Network, ProductSize, Sizes};
 use crate::program::builder::Builder;
 use crate::program::graph::TensorId;
+use crate::program::keys::Presence::{Optional, Required};
+use crate::program::keys::Type::{Boolean, Choice};
+use crate::program::keys::{BELOW_ONE, Key, NOT_NEGATIVE, Type, integer, key};
 use crate::program::operators::{
-    LinearClasses, causal_attention, cross_entropy, dropout, gelu_erf, gelu_tanh, layer_norm, linear,
-    position_embedding, residual, token_embedding,
+    LinearClasses, causal_attention, dropout, gelu_erf, gelu_tanh, layer_norm, linear, position_embedding,
+    residual, token_embedding,
 };
-
-const EPSILON: f32 = 1e-5;
+use crate::program::products::ProductClass;
 
 /// Which form of GELU (Hendrycks and Gimpel, 2016) the feed-forward layers use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +38,10 @@ fn default_tied() -> bool {
 
 fn default_std() -> f32 {
     0.02
+}
+
+fn default_epsilon() -> f32 {
+    1e-5
 }
 
 /// The sizes of a decoder.
@@ -63,19 +71,47 @@ pub struct Gpt {
     /// Standard deviation of initial weights; residual projections get std / sqrt(2 layers).
     #[serde(default = "default_std")]
     pub init_std: f32,
+    /// What a layer normalisation adds to the variance.
+    #[serde(default = "default_epsilon")]
+    pub norm_epsilon: f32,
 }
 
-/// Takes parameters in the table's order.
-struct Cursor<'a>(std::slice::Iter<'a, TensorId>);
+#[rustfmt::skip]
+const KEYS: &[Key] = &[
+    key("model.vocabulary", integer(1, 1 << 20), Optional("256"), "128", "Tokens are numbers below this; 256 for bytes.").kind("gpt").unit("tokens"),
+    key("model.context", integer(1, 1 << 16), Required, "64", "Positions of a sample.").kind("gpt").unit("tokens"),
+    key("model.layers", integer(1, 1 << 10), Required, "2", "Decoder blocks.").kind("gpt").unit("blocks"),
+    key("model.heads", integer(1, 1 << 10), Required, "4", "Attention heads of a block.").kind("gpt").unit("heads"),
+    key("model.width", integer(1, 1 << 16), Required, "64", "Channels of a position.").kind("gpt").unit("channels").rule("a multiple of `heads`"),
+    key("model.gelu", Choice(&["tanh", "erf"]), Optional(r#""tanh""#), r#""erf""#, "The form of GELU: the approximation by tanh, or the definition by erf.").kind("gpt"),
+    key("model.dropout", BELOW_ONE, Optional("0.0"), "0.1", "Drop probability of embeddings, attention probabilities and residual branches.").kind("gpt"),
+    key("model.tied", Boolean, Optional("true"), "false", "Whether the output projection is the token table.").kind("gpt"),
+    key("model.init_std", NOT_NEGATIVE, Optional("0.02"), "0.01", "Standard deviation of initial weights; projections back to the residual stream get init_std / sqrt(2 layers).").kind("gpt"),
+    key("model.norm_epsilon", Type::Number { least: 0.0, above: true, below: None }, Optional("1e-5"), "1e-6", "What a layer normalisation adds to the variance.").kind("gpt"),
+];
 
-impl Cursor<'_> {
-    fn next(&mut self) -> TensorId {
-        *self.0.next().expect("the parameter table and the forward pass list the same parameters")
+impl Network for Gpt {
+    fn keys() -> &'static [Key] {
+        KEYS
     }
-}
 
-impl Gpt {
-    pub(super) fn error(&self) -> Option<(&'static str, String)> {
+    fn small(second: u32) -> Vec<Gpt> {
+        let gpt = |gelu, tied, dropout| Gpt {
+            vocabulary: 17 + second,
+            context: 5 + second,
+            layers: 1,
+            heads: 2,
+            width: 6 + 4 * second,
+            gelu,
+            dropout,
+            tied,
+            init_std: 0.02,
+            norm_epsilon: 1e-5 + second as f32 / 16.0,
+        };
+        vec![gpt(Gelu::Tanh, true, 0.21 + second as f32 / 16.0), gpt(Gelu::Erf, false, 0.0)]
+    }
+
+    fn error(&self) -> Option<(&'static str, String)> {
         let sizes = [
             ("vocabulary", self.vocabulary, 1 << 20),
             ("context", self.context, 1 << 16),
@@ -97,10 +133,36 @@ impl Gpt {
         if !(self.init_std >= 0.0 && self.init_std.is_finite()) {
             return Some(("init_std", "must be a finite number of at least 0".into()));
         }
+        if !(self.norm_epsilon > 0.0 && self.norm_epsilon.is_finite()) {
+            return Some(("norm_epsilon", "must be a finite number above 0".into()));
+        }
         None
     }
 
-    pub(super) fn parameters(&self) -> Vec<ModelParameter> {
+    fn sizes(&self, samples: u64) -> Sizes {
+        use ProductClass::{Scores, ScoresDk, ScoresDq, Values, ValuesDp, ValuesDv};
+        let [v, t, c, h] = [self.vocabulary, self.context, self.width, self.heads].map(u64::from);
+        let rows = times(&[samples, t]);
+        let (scores, hidden) = (times(&[rows, h, t]), times(&[rows, c]));
+        let layers = [
+            ProductSize::linear(rows, c, 4 * c),
+            ProductSize::linear(rows, 4 * c, c),
+            ProductSize::head(rows, c, v),
+        ];
+        let attention = [
+            (Scores, scores, c / h),
+            (ScoresDq, hidden, t),
+            (ScoresDk, hidden, t),
+            (Values, hidden, t),
+            (ValuesDp, scores, c / h),
+            (ValuesDv, hidden, t),
+        ];
+        let attention = attention.map(|(class, outputs, k)| ProductSize { class, outputs, k });
+        let products = layers.into_iter().flatten().chain(attention).collect();
+        Sizes { largest: times(&[rows, v.max(4 * c)]).max(scores), normalised_rows: 0, products }
+    }
+
+    fn parameters(&self) -> Vec<ModelParameter> {
         let (c, v) = (self.width, self.vocabulary);
         let normal = Init::Normal { std: self.init_std };
         let projection = Init::Normal { std: self.init_std / (2.0 * self.layers as f32).sqrt() };
@@ -148,7 +210,51 @@ impl Gpt {
         table
     }
 
-    pub(super) fn batch(&self, samples: u32) -> Vec<BatchTensor> {
+    /// What `GPT2LMHeadModel` of transformers stores: its `Conv1D` keeps matrices as [inputs, outputs], and `c_attn` is query, key and value side by
+    /// side. Files of `GPT2Model` have no `transformer.` before their names, and old ones hold masks.
+    fn released(&self) -> Option<Vec<Released>> {
+        let (c, v) = (self.width, self.vocabulary);
+        let mut table = Vec::new();
+        let mut push = |name: &str, tensor: Released| {
+            table.push(Released { name: format!("transformer.{name}"), also: Some(name.into()), ..tensor });
+        };
+        push("wte.weight", Released::same("", "param/token_embedding", &[v, c]));
+        push("wpe.weight", Released::same("", "param/position_embedding", &[self.context, c]));
+        for layer in 0..self.layers {
+            let ours = |part: &str| format!("param/block{layer}.{part}");
+            let mut push = |part: &str, tensor| push(&format!("h.{layer}.{part}"), tensor);
+            for (theirs, norm) in [("ln_1", "norm1"), ("ln_2", "norm2")] {
+                let [gain, bias] = ["gain", "bias"].map(|part| ours(&format!("{norm}.{part}")));
+                push(&format!("{theirs}.weight"), Released::same("", gain, &[c]));
+                push(&format!("{theirs}.bias"), Released::same("", bias, &[c]));
+            }
+            let linears: [(&str, &[&str], [u32; 2]); 4] = [
+                ("attn.c_attn", &["query", "key", "value"], [c, c]),
+                ("attn.c_proj", &["attention_out"], [c, c]),
+                ("mlp.c_fc", &["mlp_in"], [4 * c, c]),
+                ("mlp.c_proj", &["mlp_out"], [c, 4 * c]),
+            ];
+            for (theirs, names, [outputs, inputs]) in linears {
+                let of = |part: &str| names.iter().map(|n| ours(&format!("{n}.{part}"))).collect::<Vec<_>>();
+                let (weights, biases) = (of("weight"), of("bias"));
+                let [weights, biases] =
+                    [&weights, &biases].map(|names| names.iter().map(String::as_str).collect::<Vec<_>>());
+                push(&format!("{theirs}.weight"), Released::fused("", &weights, outputs, inputs));
+                push(&format!("{theirs}.bias"), Released::joined("", &biases, outputs));
+            }
+            for mask in ["attn.bias", "attn.masked_bias"] {
+                push(mask, Released { made: Made::Mask, ..Released::same("", "", &[]) });
+            }
+        }
+        push("ln_f.weight", Released::same("", "param/final_norm.gain", &[c]));
+        push("ln_f.bias", Released::same("", "param/final_norm.bias", &[c]));
+        let head = Released::same("lm_head.weight", "param/head", &[v, c]);
+        let copy = Made::CopyOf(vec![Part::whole("param/token_embedding".into(), v.saturating_mul(c), 0)]);
+        table.push(if self.tied { Released { made: copy, ..head } } else { head });
+        Some(table)
+    }
+
+    fn batch(&self, samples: u32) -> Vec<BatchTensor> {
         let shape = vec![samples * self.context];
         vec![
             BatchTensor::u32("tokens", shape.clone(), self.vocabulary),
@@ -156,13 +262,11 @@ impl Gpt {
         ]
     }
 
-    pub(super) fn forward(
-        &self,
-        b: &mut Builder,
-        samples: u32,
-        parameters: &[TensorId],
-        inputs: &Inputs,
-    ) -> Loss {
+    fn labels_per_sample(&self) -> u32 {
+        self.context
+    }
+
+    fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
         let mut p = Cursor(parameters.iter());
         let (tokens, labels) = (inputs.batch[0], inputs.batch[1]);
         let drop = inputs.dropout(self.dropout);
@@ -182,7 +286,7 @@ impl Gpt {
         for layer in 0..self.layers {
             x = b.scoped(&format!("block{layer}"), |b| {
                 let (gain, bias) = (p.next(), p.next());
-                let normed = b.scoped("norm1", |b| layer_norm(b, x, gain, bias, EPSILON));
+                let normed = b.scoped("norm1", |b| layer_norm(b, x, gain, bias, self.norm_epsilon));
                 let qkv = ["query", "key", "value"].map(|name| {
                     let (weight, bias) = (p.next(), p.next());
                     b.scoped(name, |b| linear(b, LinearClasses::HIDDEN, normed, weight, Some(bias)))
@@ -198,7 +302,7 @@ impl Gpt {
                 });
                 let x = b.scoped("residual1", |b| residual(b, x, branch));
                 let (gain, bias) = (p.next(), p.next());
-                let normed = b.scoped("norm2", |b| layer_norm(b, x, gain, bias, EPSILON));
+                let normed = b.scoped("norm2", |b| layer_norm(b, x, gain, bias, self.norm_epsilon));
                 let (weight, bias) = (p.next(), p.next());
                 let hidden =
                     b.scoped("mlp_in", |b| linear(b, LinearClasses::HIDDEN, normed, weight, Some(bias)));
@@ -215,10 +319,9 @@ impl Gpt {
             });
         }
         let (gain, bias) = (p.next(), p.next());
-        let normed = b.scoped("final_norm", |b| layer_norm(b, x, gain, bias, EPSILON));
+        let normed = b.scoped("final_norm", |b| layer_norm(b, x, gain, bias, self.norm_epsilon));
         let head = if self.tied { token_table } else { p.next() };
         let logits = b.scoped("head", |b| linear(b, LinearClasses::HEAD, normed, head, None));
-        let (loss, dlogits) = b.scoped("loss", |b| cross_entropy(b, logits, labels, inputs.factor));
-        Loss { loss, logits, dlogits, moments: Vec::new() }
+        inputs.loss(b, logits, labels, Vec::new())
     }
 }

@@ -2,10 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{BatchTensor, Init, Input, Inputs, Loss, ModelParameter};
+use super::released::Released;
+use super::{
+    BatchTensor, Init, Input, Inputs, Loss, ModelParameter, Network, ProductSize, Sizes, classified,
+    pixel_body,
+};
 use crate::program::builder::Builder;
 use crate::program::graph::TensorId;
-use crate::program::operators::{LinearClasses, cross_entropy, dropout, linear, relu};
+use crate::program::keys::Presence::{Optional, Required};
+use crate::program::keys::{BELOW_ONE, Key, Type, integer, key};
+use crate::program::operators::{LinearClasses, dropout, linear, relu};
 
 /// The widths from the numbers of a sample to its classes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,13 +31,37 @@ pub struct Mlp {
     pub input: Input,
 }
 
+#[rustfmt::skip]
+const KEYS: &[Key] = &[
+    key("model.inputs", integer(1, 1 << 20), Required, "784", "Numbers of a sample, such as the bytes of an image.").kind("mlp").unit("numbers"),
+    key("model.hidden", Type::List { of: &integer(1, 1 << 20), least: 0, most: 64 }, Required, "[256, 128]", "The widths of the hidden layers, in order.").kind("mlp").unit("channels"),
+    key("model.classes", integer(1, 1 << 20), Required, "10", "Classes of an image; labels are below this.").kind("mlp").unit("classes"),
+    key("model.dropout", BELOW_ONE, Optional("0.0"), "0.1", "Drop probability after each hidden layer.").kind("mlp"),
+];
+
 impl Mlp {
     /// The widths of all layers, ends included.
     pub fn widths(&self) -> Vec<u32> {
         [&[self.inputs], &self.hidden[..], &[self.classes]].concat()
     }
+}
 
-    pub(super) fn error(&self) -> Option<(&'static str, String)> {
+impl Network for Mlp {
+    fn keys() -> &'static [Key] {
+        KEYS
+    }
+
+    fn small(second: u32) -> Vec<Mlp> {
+        vec![Mlp {
+            inputs: 7 + second,
+            hidden: vec![5],
+            classes: 3,
+            dropout: 0.11 + second as f32 / 16.0,
+            input: Input::Pixels,
+        }]
+    }
+
+    fn error(&self) -> Option<(&'static str, String)> {
         const MAX: u32 = 1 << 20;
         for (key, widths) in
             [("inputs", &[self.inputs][..]), ("hidden", &self.hidden), ("classes", &[self.classes])]
@@ -49,7 +79,17 @@ impl Mlp {
         None
     }
 
-    pub(super) fn parameters(&self) -> Vec<ModelParameter> {
+    fn sizes(&self, samples: u64) -> Sizes {
+        let widths: Vec<u64> = self.widths().into_iter().map(u64::from).collect();
+        let layers = widths.windows(2).enumerate().flat_map(|(layer, w)| {
+            let product = if layer == self.hidden.len() { ProductSize::head } else { ProductSize::linear };
+            product(samples, w[0], w[1])
+        });
+        let widest = widths.iter().max().copied().unwrap_or(0);
+        Sizes { largest: samples.saturating_mul(widest), normalised_rows: 0, products: layers.collect() }
+    }
+
+    fn parameters(&self) -> Vec<ModelParameter> {
         let widths = self.widths();
         let mut table = Vec::new();
         for (layer, pair) in widths.windows(2).enumerate() {
@@ -71,21 +111,29 @@ impl Mlp {
         table
     }
 
-    pub(super) fn batch(&self, samples: u32) -> Vec<BatchTensor> {
-        super::classified(samples, self.input, &[self.inputs], self.classes)
+    /// `torch.nn.Sequential` of Linear, ReLU, ..., Linear; with dropout of Linear, ReLU, Dropout, ..., Linear.
+    fn released(&self) -> Option<Vec<Released>> {
+        let modules = if self.dropout == 0.0 { 2 } else { 3 };
+        let tensor = |(number, p): (usize, ModelParameter)| {
+            let part = if p.shape.len() == 2 { "weight" } else { "bias" };
+            Released::same(format!("{}.{part}", number / 2 * modules), format!("param/{}", p.name), &p.shape)
+        };
+        Some(self.parameters().into_iter().enumerate().map(tensor).collect())
     }
 
-    pub(super) fn forward(
-        &self,
-        b: &mut Builder,
-        samples: u32,
-        parameters: &[TensorId],
-        inputs: &Inputs,
-    ) -> Loss {
+    fn batch(&self, samples: u32) -> Vec<BatchTensor> {
+        classified(samples, self.input, &[self.inputs], self.classes)
+    }
+
+    fn take(&mut self, input: Input) {
+        self.input = input;
+    }
+
+    fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
         let (mut x, labels) = (inputs.batch[0], inputs.batch[1]);
         let drop = inputs.dropout(self.dropout);
         if self.input == Input::Pixels {
-            x = b.scoped("pixels", |b| b.map(super::pixel_body(), &[x], &[samples, self.inputs]));
+            x = b.scoped("pixels", |b| b.map(pixel_body(), &[x], &[samples, self.inputs]));
         }
         let last = self.hidden.len();
         for (layer, pair) in parameters.chunks(2).enumerate() {
@@ -102,7 +150,6 @@ impl Mlp {
                 }
             });
         }
-        let (loss, dlogits) = b.scoped("loss", |b| cross_entropy(b, x, labels, inputs.factor));
-        Loss { loss, logits: x, dlogits, moments: Vec::new() }
+        inputs.loss(b, x, labels, Vec::new())
     }
 }

@@ -1,31 +1,83 @@
-//! Models: from a job's `[model]` table to a loss graph and a table of parameters.
+//! Models: from a job's `[model]` table to a loss graph and a table of parameters. A model is a file here that implements [`Network`], and a line in
+//! the list below.
 
 mod gpt;
+mod images;
 mod mlp;
+pub mod released;
 mod resnet;
+mod sizes;
+mod vgg11;
 
 pub use gpt::{Gelu, Gpt};
 pub use mlp::Mlp;
-pub use resnet::{Convolution, Norm, Resnet};
+pub use resnet::{Block, Blocks, Norm, Order, Resnet, Stem};
+pub use sizes::{ProductSize, Sizes};
+pub use vgg11::{Vgg11, VggNorm};
+
+use std::ops::{Deref, DerefMut};
 
 use serde::{Deserialize, Serialize};
 
+use self::released::Released;
 use super::builder::Builder;
 use super::expr::Body;
 use super::graph::{TensorId, TensorType};
-use super::operators::{Dropout, Moments};
+use super::keys::Key;
+use super::operators::{Dropout, LossRule, Moments, cross_entropy_by};
 use crate::arith::DType;
 
-/// The models a job can name.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-pub enum Model {
-    /// A GPT-2 style decoder over tokens.
-    Gpt(Gpt),
-    /// A multi-layer perceptron that classifies images.
-    Mlp(Mlp),
-    /// A residual convolutional network that classifies images.
-    Resnet(Resnet),
+/// Makes [`Model`] of a list of models: the module, the type in it, and the model in a few words.
+macro_rules! models {
+    ($($module:ident::$variant:ident: $about:literal),* $(,)?) => {
+        /// The models a job can name, by the names of their modules.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+        pub enum Model {
+            $(#[doc = $about] $variant($module::$variant)),*
+        }
+
+        impl Deref for Model {
+            type Target = dyn Network;
+
+            fn deref(&self) -> &(dyn Network + 'static) {
+                match self {
+                    $(Model::$variant(network) => network),*
+                }
+            }
+        }
+
+        impl DerefMut for Model {
+            fn deref_mut(&mut self) -> &mut (dyn Network + 'static) {
+                match self {
+                    $(Model::$variant(network) => network),*
+                }
+            }
+        }
+
+        /// The models' names in a job.
+        pub(crate) const KINDS: &[&str] = &[$(stringify!($module)),*];
+
+        /// What they are.
+        pub(crate) const KINDS_ARE: &str = concat!("The model." $(, " `", stringify!($module), "`: ", $about, ".")*);
+
+        /// The keys of each model, in the order of [`KINDS`].
+        pub(crate) fn keys() -> impl Iterator<Item = &'static [Key]> {
+            [$($module::$variant::keys()),*].into_iter()
+        }
+
+        /// Small models of every kind: [`Network::small`].
+        pub(super) fn small(second: u32) -> Vec<Model> {
+            [$($module::$variant::small(second).into_iter().map(Model::$variant).collect::<Vec<_>>()),*].concat()
+        }
+    };
+}
+
+models! {
+    gpt::Gpt: "a decoder over tokens",
+    mlp::Mlp: "a multi-layer perceptron; without hidden layers, logistic regression",
+    resnet::Resnet: "a residual network of convolutions over images",
+    vgg11::Vgg11: "a network of eight convolutions and three linear layers over images",
 }
 
 /// How a parameter begins.
@@ -114,10 +166,25 @@ pub enum Input {
     Values,
 }
 
+/// What a forward pass is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Training: dropout draws, and a batch normalisation takes the moments of its micro-batch.
+    Training,
+    /// Using what was trained: there is no dropout, and a batch normalisation takes its running averages. Such a pass has no gradient.
+    Evaluation,
+}
+
 /// What a model's forward function is given besides its parameters.
 pub struct Inputs {
+    /// What the pass is for.
+    pub mode: Mode,
+    /// Which targets the loss has, and which labels count. An evaluation's targets are not smoothed.
+    pub loss: LossRule,
     /// One tensor for each [`BatchTensor`].
     pub batch: Vec<TensorId>,
+    /// The running mean and variance, f32 [channels] each, of each of [`Network::statistics`].
+    pub averages: Vec<[TensorId; 2]>,
     /// f32 [1]: 1 / the number of labels in the whole batch.
     pub factor: TensorId,
     /// u32 [2]: the run's Philox key, see [`Dropout`].
@@ -129,8 +196,18 @@ pub struct Inputs {
 }
 
 impl Inputs {
+    /// The end of a classifier, of text too: the loss of these logits.
+    fn loss(&self, b: &mut Builder, logits: TensorId, labels: TensorId, moments: Vec<Moments>) -> Loss {
+        let mut rule = self.loss;
+        if self.mode == Mode::Evaluation {
+            rule.smoothing = 0.0;
+        }
+        let (loss, dlogits) = b.scoped("loss", |b| cross_entropy_by(b, rule, logits, labels, self.factor));
+        Loss { loss, logits, dlogits, moments }
+    }
+
     fn dropout(&self, p: f32) -> Option<Dropout> {
-        if p == 0.0 {
+        if p == 0.0 || self.mode == Mode::Evaluation {
             return None;
         }
         let (threshold, scale) = Dropout::rates(p);
@@ -146,84 +223,74 @@ pub struct Loss {
     pub logits: TensorId,
     /// f32 [N, classes]: the gradient of the loss.
     pub dlogits: TensorId,
-    /// The moments of each of [`Model::statistics`].
+    /// The moments of each of [`Network::statistics`]; none in an evaluation.
     pub moments: Vec<Moments>,
 }
 
-impl Model {
+/// What a model is to everything outside of this folder.
+pub trait Network {
+    /// The keys of its job table, in the order in which pages list them.
+    fn keys() -> &'static [Key]
+    where
+        Self: Sized;
+
+    /// Small models that together have every body of the model. `second` is 0 or 1: it changes every number that a body may depend on, and nothing
+    /// else, which is how the bodies' constants are told from their code.
+    fn small(second: u32) -> Vec<Self>
+    where
+        Self: Sized;
+
+    /// What is wrong with the numbers, if anything: (key, why).
+    fn error(&self) -> Option<(&'static str, String)>;
+
+    /// What has to be small enough before a graph of `samples` is built; called where [`Network::error`] finds nothing.
+    fn sizes(&self, samples: u64) -> Sizes;
+
     /// The trained tensors, in the order of the program.
-    pub fn parameters(&self) -> Vec<ModelParameter> {
-        match self {
-            Model::Gpt(gpt) => gpt.parameters(),
-            Model::Mlp(mlp) => mlp.parameters(),
-            Model::Resnet(resnet) => resnet.parameters(),
-        }
-    }
+    fn parameters(&self) -> Vec<ModelParameter>;
 
     /// The statistics of its batch normalisations, in the order of the parameters.
-    pub fn statistics(&self) -> Vec<Statistic> {
-        match self {
-            Model::Gpt(_) | Model::Mlp(_) => Vec::new(),
-            Model::Resnet(resnet) => resnet.statistics(),
-        }
+    fn statistics(&self) -> Vec<Statistic> {
+        Vec::new()
     }
 
     /// The part by which a step moves running averages towards its own moments.
-    pub fn norm_momentum(&self) -> f32 {
-        match self {
-            Model::Gpt(_) | Model::Mlp(_) => 0.0,
-            Model::Resnet(resnet) => resnet.norm_momentum,
-        }
-    }
-
-    /// Number of trained scalars.
-    pub fn parameter_count(&self) -> u64 {
-        let scalars = |p: ModelParameter| p.shape.iter().fold(1u64, |n, &d| n.saturating_mul(d.into()));
-        self.parameters().into_iter().map(scalars).fold(0, u64::saturating_add)
+    fn norm_momentum(&self) -> f32 {
+        0.0
     }
 
     /// The data tensors of a micro-batch of `samples`.
-    pub fn batch(&self, samples: u32) -> Vec<BatchTensor> {
-        match self {
-            Model::Gpt(gpt) => gpt.batch(samples),
-            Model::Mlp(mlp) => mlp.batch(samples),
-            Model::Resnet(resnet) => resnet.batch(samples),
-        }
-    }
+    fn batch(&self, samples: u32) -> Vec<BatchTensor>;
 
     /// Has a classifier take inputs of this kind. A model of tokens has no other.
-    pub(crate) fn take(&mut self, input: Input) {
-        match self {
-            Model::Gpt(_) => {}
-            Model::Mlp(mlp) => mlp.input = input,
-            Model::Resnet(resnet) => resnet.input = input,
-        }
-    }
+    fn take(&mut self, _: Input) {}
 
     /// Labels per sample: what the loss is averaged over.
-    pub fn labels_per_sample(&self) -> u32 {
-        match self {
-            Model::Gpt(gpt) => gpt.context,
-            Model::Mlp(_) | Model::Resnet(_) => 1,
-        }
+    fn labels_per_sample(&self) -> u32 {
+        1
     }
 
-    /// Appends the forward pass of a micro-batch of `samples`.
-    pub fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
-        match self {
-            Model::Gpt(gpt) => gpt.forward(b, samples, parameters, inputs),
-            Model::Mlp(mlp) => mlp.forward(b, samples, parameters, inputs),
-            Model::Resnet(resnet) => resnet.forward(b, samples, parameters, inputs),
-        }
+    /// Appends the forward pass of a micro-batch of `samples`; `parameters` are in the order of [`Network::parameters`].
+    fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss;
+
+    /// The tensors of its files in transformers', torchvision's or `torch.nn.Sequential`'s names and layouts; `None` if none of them has such a model.
+    fn released(&self) -> Option<Vec<Released>> {
+        None
     }
 
-    /// What is wrong with the numbers, if anything: (key, why).
-    pub fn error(&self) -> Option<(&'static str, String)> {
-        match self {
-            Model::Gpt(gpt) => gpt.error(),
-            Model::Mlp(mlp) => mlp.error(),
-            Model::Resnet(resnet) => resnet.error(),
-        }
+    /// Number of trained scalars.
+    fn parameter_count(&self) -> u64 {
+        let scalars = |p: ModelParameter| p.shape.iter().fold(1u64, |n, &d| n.saturating_mul(d.into()));
+        self.parameters().into_iter().map(scalars).fold(0, u64::saturating_add)
+    }
+}
+
+/// Takes the tensors of parameters in the order of the table.
+struct Cursor<'a>(std::slice::Iter<'a, TensorId>);
+
+impl Cursor<'_> {
+    fn next(&mut self) -> TensorId {
+        *self.0.next().expect("the table of parameters and the forward pass list the same")
     }
 }
 

@@ -1,18 +1,28 @@
-//! A residual network that classifies images (He, Zhang, Ren and Sun, 2016, "Identity Mappings in Deep Residual Networks"), with the batch
-//! normalisation of that paper, or with layer normalisation over the channels of each pixel, so that no sample depends on another.
+//! Residual networks that classify images: those of He, Zhang, Ren and Sun (2016, "Deep Residual Learning for Image Recognition", order = "post"),
+//! which torchvision has, and those of their "Identity Mappings in Deep Residual Networks" (2016, order = "pre"); with batch normalisation, or with
+//! layer normalisation over the channels of each pixel, so that no sample depends on another.
 
 use serde::{Deserialize, Serialize};
 
-use super::{BatchTensor, Init, Input, Inputs, Loss, ModelParameter, Statistic};
-use crate::arith::DType;
+use super::images::{
+    Convolution, Pass, default_epsilon, default_momentum, image, linear_parameters, norm_error,
+    norm_parameters, statistics,
+};
+use super::released::Released;
+use super::sizes::times;
+use super::{
+    BatchTensor, Input, Inputs, Loss, ModelParameter, Network, ProductSize, Sizes, Statistic, classified,
+};
 use crate::program::builder::Builder;
-use crate::program::expr::Body;
-use crate::program::graph::{TensorId, View};
+use crate::program::graph::TensorId;
+use crate::program::keys::Presence::{Optional, Required};
+use crate::program::keys::Type::{self, Choice};
+use crate::program::keys::{BELOW_ONE, Key, integer, key};
 use crate::program::operators::{
-    LinearClasses, Moments, batch_norm, conv2d, cross_entropy, layer_norm, linear, mean_pool, relu, residual,
+    LinearClasses, Window, layer_norm, linear, max_pool, mean_pool, relu, residual,
 };
 
-/// What is normalised before each ReLU.
+/// What a normalisation is over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Norm {
@@ -23,15 +33,56 @@ pub enum Norm {
     Batch,
 }
 
-/// PyTorch's default, which its ResNets keep.
-const MOMENTUM: f32 = 0.1;
-
-fn default_epsilon() -> f32 {
-    1e-5
+/// What a residual block computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Block {
+    /// Two 3 x 3 convolutions.
+    #[default]
+    Basic,
+    /// 1 x 1, 3 x 3 and 1 x 1; the last one has four times the stage's channels.
+    Bottleneck,
 }
 
-fn default_momentum() -> f32 {
-    MOMENTUM
+/// Where a block normalises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// Before each convolution, with a ReLU; what is added to a block's input is a convolution's output.
+    #[default]
+    Pre,
+    /// After each convolution; a ReLU follows the sum.
+    Post,
+}
+
+/// How the network begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stem {
+    /// A 3 x 3 convolution.
+    #[default]
+    Cifar,
+    /// A 7 x 7 convolution of stride 2, and a 3 x 3 maximum of stride 2.
+    Imagenet,
+}
+
+/// Residual blocks of the stages.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Blocks {
+    /// The same number in every stage.
+    Same(u32),
+    /// A number for each stage.
+    Each(Vec<u32>),
+}
+
+impl Blocks {
+    fn of(&self, stage: usize) -> u32 {
+        match self {
+            Blocks::Same(blocks) => *blocks,
+            Blocks::Each(blocks) => blocks.get(stage).copied().unwrap_or(0),
+        }
+    }
 }
 
 /// Image size and the widths of the stages. Each stage but the first halves rows and columns.
@@ -46,8 +97,17 @@ pub struct Resnet {
     pub planes: u32,
     /// Channels of each stage.
     pub stages: Vec<u32>,
-    /// Residual blocks of a stage, two convolutions each.
-    pub blocks: u32,
+    /// Residual blocks of the stages.
+    pub blocks: Blocks,
+    /// What a block computes.
+    #[serde(default)]
+    pub block: Block,
+    /// Where a block normalises.
+    #[serde(default)]
+    pub order: Order,
+    /// How the network begins.
+    #[serde(default)]
+    pub stem: Stem,
     /// Classes of an image.
     pub classes: u32,
     /// What is normalised.
@@ -64,133 +124,184 @@ pub struct Resnet {
     pub input: Input,
 }
 
-/// A square convolution with its input's size.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Convolution {
-    /// Pixels of its input, down and across.
-    pub image: [u32; 2],
-    /// Channels of its input.
-    pub inputs: u32,
-    /// Channels of its output.
-    pub outputs: u32,
-    /// Pixels of the kernel, down and across: 1 or 3.
-    pub kernel: u32,
-    /// Pixels from one patch to the next, down and across.
-    pub stride: u32,
-}
+#[rustfmt::skip]
+const KEYS: &[Key] = &[
+    key("model.height", integer(1, 1 << 12), Required, "32", "Rows of an image.").kind("resnet").unit("pixels"),
+    key("model.width", integer(1, 1 << 12), Required, "32", "Columns of an image.").kind("resnet").unit("pixels"),
+    key("model.planes", integer(1, 1 << 8), Required, "3", "Planes of an image: 3 for red, green and blue. IDX files have 1, CIFAR-10 has 3.").kind("resnet").unit("planes"),
+    key("model.stages", Type::List { of: &integer(1, 1 << 14), least: 1, most: 16 }, Required, "[16, 32]", "Channels of each stage. Each stage but the first halves rows and columns.").kind("resnet").unit("channels"),
+    key("model.blocks", Type::Integers { least: 1, most: 256, elements: 16 }, Required, "1", "Residual blocks of a stage, for all stages or for each: ResNet-18 has 2, ResNet-50 [3, 4, 6, 3].").kind("resnet").unit("blocks").rule("a list has a number for each of `stages`"),
+    key("model.block", Choice(&["basic", "bottleneck"]), Optional(r#""basic""#), r#""bottleneck""#, "`basic`: two 3 x 3 convolutions. `bottleneck`: 1 x 1, 3 x 3 and 1 x 1, the last with four times the stage's channels.").kind("resnet"),
+    key("model.order", Choice(&["pre", "post"]), Optional(r#""pre""#), r#""post""#, "Where a block normalises: before each convolution, or after it, as torchvision's networks do.").kind("resnet"),
+    key("model.stem", Choice(&["cifar", "imagenet"]), Optional(r#""cifar""#), r#""imagenet""#, "How the network begins: a 3 x 3 convolution; or 7 x 7 with stride 2, and a 3 x 3 maximum with stride 2.").kind("resnet"),
+    key("model.classes", integer(1, 1 << 20), Required, "10", "Classes of an image; labels are below this.").kind("resnet").unit("classes"),
+    key("model.norm", Choice(&["layer", "batch"]), Optional(r#""layer""#), r#""batch""#, "What a normalisation is over: the channels of each pixel, or each channel over all pixels of a micro-batch, with running averages as buffers.").kind("resnet").rule("with `batch`, a step has at most 2^24 pixels"),
+    key("model.norm_epsilon", Type::Number { least: 0.0, above: true, below: None }, Optional("1e-5"), "1e-3", "What a normalisation adds to the variance.").kind("resnet"),
+    key("model.norm_momentum", BELOW_ONE, Optional("0.1"), "0.2", "The part by which a step moves the running averages towards its own mean and variance.").kind("resnet").rule("0.1 unless `norm` is `batch`").beside(r#"norm = "batch""#),
+];
 
-impl Convolution {
-    /// Zeros around the image: as many as keep its size at a stride of 1.
-    fn padding(&self) -> u32 {
-        self.kernel / 2
-    }
-
-    /// Pixels of the output, down and across.
-    fn to(&self) -> [u32; 2] {
-        // Kernels have 1 or 3 pixels, so n + 2 * padding - kernel is n - 1.
-        self.image.map(|n| (n - 1) / self.stride + 1)
-    }
-
-    /// Pixels of the input.
-    pub(crate) fn image_pixels(&self) -> u64 {
-        u64::from(self.image[0]) * u64::from(self.image[1])
-    }
-
-    /// Places of the kernel.
-    pub fn taps(&self) -> u64 {
-        u64::from(self.kernel) * u64::from(self.kernel)
-    }
-
-    /// Pixels of the output.
-    pub fn outputs_per_channel(&self) -> u64 {
-        self.to().iter().map(|&n| u64::from(n)).product()
-    }
-
-    fn parameter(&self, name: String) -> ModelParameter {
-        let &Convolution { inputs, outputs, kernel, .. } = self;
-        // He initialisation (He et al., 2015).
-        let init = Init::Normal { std: (2.0 / (kernel * kernel * inputs) as f32).sqrt() };
-        ModelParameter { name, shape: vec![outputs, kernel, kernel, inputs], init, decayed: true }
-    }
-}
-
-/// A residual block.
-struct Block {
+/// A residual block's convolutions.
+struct Layout {
     name: String,
     /// 1 x 1, where the input has to be projected to be added to the output.
     shortcut: Option<Convolution>,
-    convolutions: [Convolution; 2],
-}
-
-/// Takes parameters in the order of the table, and keeps the moments that batch normalisations see.
-struct Taken<'a> {
-    parameters: std::slice::Iter<'a, TensorId>,
-    norm: Norm,
-    epsilon: f32,
-    moments: Vec<Moments>,
-}
-
-impl Taken<'_> {
-    fn next(&mut self) -> TensorId {
-        *self.parameters.next().expect("the table has every parameter")
-    }
-
-    fn norm_relu(&mut self, b: &mut Builder, label: &str, x: TensorId) -> TensorId {
-        let (gain, bias) = (self.next(), self.next());
-        b.scoped(label, |b| {
-            let y = match self.norm {
-                Norm::Layer => layer_norm(b, x, gain, bias, self.epsilon),
-                Norm::Batch => {
-                    let (y, moments) = batch_norm(b, x, gain, bias, self.epsilon);
-                    self.moments.push(moments);
-                    y
-                }
-            };
-            b.scoped("relu", |b| relu(b, y))
-        })
-    }
-
-    fn conv(&mut self, b: &mut Builder, label: &str, x: TensorId, convolution: Convolution) -> TensorId {
-        let weight = self.next();
-        let y = b.scoped(label, |b| conv2d(b, x, weight, convolution.stride, convolution.padding()));
-        y.expect("padding lets the kernel fit")
-    }
+    convolutions: Vec<Convolution>,
 }
 
 impl Resnet {
     fn stem(&self) -> Convolution {
         let image = [self.height, self.width];
-        Convolution { image, inputs: self.planes, outputs: self.stages[0], kernel: 3, stride: 1 }
+        let (kernel, stride) = match self.stem {
+            Stem::Cifar => (3, 1),
+            Stem::Imagenet => (7, 2),
+        };
+        Convolution { image, inputs: self.planes, outputs: self.stages[0], kernel, stride }
     }
 
-    fn all_blocks(&self) -> Vec<Block> {
-        let mut before = self.stem();
-        let mut all = Vec::new();
-        for (stage, &outputs) in self.stages.iter().enumerate() {
-            for block in 0..self.blocks {
+    /// The maximum after the stem.
+    fn pool(&self) -> Option<Window> {
+        (self.stem == Stem::Imagenet).then_some(Window { kernel: 3, stride: 2, padding: 1 })
+    }
+
+    fn layouts(&self) -> Vec<Layout> {
+        let stem = self.stem();
+        let mut image = match self.pool() {
+            // As a convolution of an odd kernel.
+            Some(_) => stem.to().map(|n| (n - 1) / 2 + 1),
+            None => stem.to(),
+        };
+        let (mut inputs, mut all) = (stem.outputs, Vec::new());
+        for (stage, &width) in self.stages.iter().enumerate() {
+            for block in 0..self.blocks.of(stage) {
                 let stride = if stage > 0 && block == 0 { 2 } else { 1 };
-                let (image, inputs) = (before.to(), before.outputs);
-                let first = Convolution { image, inputs, outputs, kernel: 3, stride };
-                let second = Convolution { image: first.to(), inputs: outputs, stride: 1, ..first };
-                let projects = stride != 1 || inputs != outputs;
-                all.push(Block {
-                    name: format!("stage{stage}.block{block}"),
-                    shortcut: projects.then_some(Convolution { kernel: 1, ..first }),
-                    convolutions: [first, second],
-                });
-                before = second;
+                // Kernel, stride and outputs.
+                let layers = match self.block {
+                    Block::Basic => vec![(3, stride, width), (3, 1, width)],
+                    Block::Bottleneck => vec![(1, 1, width), (3, stride, width), (1, 1, 4 * width)],
+                };
+                let (before, channels, mut convolutions) = (image, inputs, Vec::new());
+                for (kernel, stride, outputs) in layers {
+                    let convolution = Convolution { image, inputs, outputs, kernel, stride };
+                    (image, inputs) = (convolution.to(), outputs);
+                    convolutions.push(convolution);
+                }
+                let shortcut =
+                    Convolution { image: before, inputs: channels, outputs: inputs, kernel: 1, stride };
+                let projects = stride != 1 || channels != inputs;
+                let name = format!("stage{stage}.block{block}");
+                all.push(Layout { name, shortcut: projects.then_some(shortcut), convolutions });
             }
         }
         all
     }
 
     /// Every convolution of the network.
-    pub fn convolutions(&self) -> Vec<Convolution> {
-        let of_block = |block: Block| block.shortcut.into_iter().chain(block.convolutions);
-        [self.stem()].into_iter().chain(self.all_blocks().into_iter().flat_map(of_block)).collect()
+    fn convolutions(&self) -> Vec<Convolution> {
+        let of_block = |block: Layout| block.shortcut.into_iter().chain(block.convolutions);
+        [self.stem()].into_iter().chain(self.layouts().into_iter().flat_map(of_block)).collect()
     }
 
-    pub(super) fn error(&self) -> Option<(&'static str, String)> {
+    /// Channels of the last stage's output.
+    fn last(&self) -> u32 {
+        let width = self.stages.last().copied().unwrap_or(0);
+        if self.block == Block::Bottleneck { 4 * width } else { width }
+    }
+
+    fn blocks_error(&self) -> Option<(&'static str, String)> {
+        if let Blocks::Each(blocks) = &self.blocks
+            && blocks.len() != self.stages.len()
+        {
+            let why = format!("has {} numbers for {} stages", blocks.len(), self.stages.len());
+            return Some(("blocks", why));
+        }
+        let numbers = (0..self.stages.len()).map(|stage| self.blocks.of(stage));
+        let wrong = numbers.into_iter().find(|blocks| !(1..=256).contains(blocks))?;
+        Some(("blocks", format!("must be 1 to 256, is {wrong}")))
+    }
+
+    fn norm(&self, b: &mut Builder, pass: &mut Pass, x: TensorId) -> TensorId {
+        match self.norm {
+            Norm::Layer => {
+                let (gain, bias) = (pass.parameters.next(), pass.parameters.next());
+                layer_norm(b, x, gain, bias, self.norm_epsilon)
+            }
+            Norm::Batch => pass.batch_norm(b, x),
+        }
+    }
+
+    fn norm_relu(&self, b: &mut Builder, pass: &mut Pass, label: &str, x: TensorId) -> TensorId {
+        b.scoped(label, |b| {
+            let y = self.norm(b, pass, x);
+            b.scoped("relu", |b| relu(b, y))
+        })
+    }
+
+    /// A block whose normalisations come before its convolutions.
+    fn pre_block(&self, b: &mut Builder, pass: &mut Pass, block: &Layout, x: TensorId) -> TensorId {
+        let (mut shortcut, mut y) = (x, x);
+        for (i, &convolution) in block.convolutions.iter().enumerate() {
+            y = self.norm_relu(b, pass, &format!("norm{i}"), y);
+            if i == 0
+                && let Some(projection) = block.shortcut
+            {
+                shortcut = pass.conv(b, "shortcut", y, projection);
+            }
+            y = pass.conv(b, &format!("conv{i}"), y, convolution);
+        }
+        b.scoped("residual", |b| residual(b, shortcut, y))
+    }
+
+    /// A block whose normalisations come after its convolutions.
+    fn post_block(&self, b: &mut Builder, pass: &mut Pass, block: &Layout, x: TensorId) -> TensorId {
+        let (mut shortcut, mut y) = (x, x);
+        let last = block.convolutions.len() - 1;
+        for (i, &convolution) in block.convolutions.iter().enumerate() {
+            y = pass.conv(b, &format!("conv{i}"), y, convolution);
+            let label = format!("norm{i}");
+            y = if i == last {
+                b.scoped(&label, |b| self.norm(b, pass, y))
+            } else {
+                self.norm_relu(b, pass, &label, y)
+            };
+        }
+        if let Some(projection) = block.shortcut {
+            shortcut = pass.conv(b, "shortcut", x, projection);
+            shortcut = b.scoped("shortcut_norm", |b| self.norm(b, pass, shortcut));
+        }
+        let sum = b.scoped("residual", |b| residual(b, shortcut, y));
+        b.scoped("relu", |b| relu(b, sum))
+    }
+}
+
+impl Network for Resnet {
+    fn keys() -> &'static [Key] {
+        KEYS
+    }
+
+    fn small(second: u32) -> Vec<Resnet> {
+        let tenth = second as f32 / 16.0;
+        let resnet = |norm, block, order, stem| Resnet {
+            height: 6 + second,
+            width: 6 + second,
+            planes: 2,
+            stages: vec![3 + second, 5 + second],
+            blocks: Blocks::Same(2),
+            block,
+            order,
+            stem,
+            classes: 4,
+            norm,
+            norm_epsilon: 1e-5 + tenth,
+            norm_momentum: if norm == Norm::Batch { 0.23 + tenth } else { default_momentum() },
+            input: Input::Pixels,
+        };
+        vec![
+            resnet(Norm::Layer, Block::Basic, Order::Pre, Stem::Cifar),
+            resnet(Norm::Batch, Block::Basic, Order::Pre, Stem::Cifar),
+        ]
+    }
+
+    fn error(&self) -> Option<(&'static str, String)> {
         let within = |key, value: u32, max: u32| {
             (!(1..=max).contains(&value)).then(|| (key, format!("must be 1 to {max}, is {value}")))
         };
@@ -198,7 +309,6 @@ impl Resnet {
             ("height", self.height, 1 << 12),
             ("width", self.width, 1 << 12),
             ("planes", self.planes, 1 << 8),
-            ("blocks", self.blocks, 256),
             ("classes", self.classes, 1 << 20),
         ];
         if !(1..=16).contains(&self.stages.len()) {
@@ -206,111 +316,137 @@ impl Resnet {
         }
         let stages = self.stages.iter().map(|&channels| ("stages", channels, 1 << 14));
         let wrong = sizes.into_iter().chain(stages).find_map(|(key, value, max)| within(key, value, max));
-        wrong.or_else(|| self.norm_error())
+        let has_batch_norm = self.norm == Norm::Batch;
+        let of_norm = || norm_error(has_batch_norm, self.norm_epsilon, self.norm_momentum);
+        wrong.or_else(|| self.blocks_error()).or_else(of_norm)
     }
 
-    fn norm_error(&self) -> Option<(&'static str, String)> {
-        if !(self.norm_epsilon > 0.0 && self.norm_epsilon.is_finite()) {
-            return Some(("norm_epsilon", "must be a finite number above 0".into()));
-        }
-        if !(0.0..1.0).contains(&self.norm_momentum) {
-            return Some(("norm_momentum", "must be at least 0 and below 1".into()));
-        }
-        let unused = self.norm == Norm::Layer && self.norm_momentum != MOMENTUM;
-        unused.then(|| ("norm_momentum", "only norm = \"batch\" has running averages".into()))
-    }
-
-    /// Each normalisation's, if it is over the micro-batch.
-    pub(super) fn statistics(&self) -> Vec<Statistic> {
-        if self.norm == Norm::Layer {
-            return Vec::new();
-        }
-        let statistic = |parameter: ModelParameter| {
-            let name = parameter.name.strip_suffix(".gain")?.to_string();
-            Some(Statistic { name, channels: parameter.shape[0] })
-        };
-        self.parameters().into_iter().filter_map(statistic).collect()
-    }
-
-    pub(super) fn parameters(&self) -> Vec<ModelParameter> {
-        let mut table = Vec::new();
-        let norm = |name: &str, channels: u32| {
-            [("gain", Init::Ones), ("bias", Init::Zeros)].map(|(part, init)| ModelParameter {
-                name: format!("{name}.{part}"),
-                shape: vec![channels],
-                init,
-                decayed: false,
-            })
-        };
-        table.push(self.stem().parameter("stem.weight".into()));
-        for block in self.all_blocks() {
-            let Block { name, shortcut, convolutions: [first, second] } = &block;
-            table.extend(norm(&format!("{name}.norm0"), first.inputs));
-            table.extend(shortcut.map(|c| c.parameter(format!("{name}.shortcut.weight"))));
-            table.push(first.parameter(format!("{name}.conv0.weight")));
-            table.extend(norm(&format!("{name}.norm1"), second.inputs));
-            table.push(second.parameter(format!("{name}.conv1.weight")));
-        }
-        let last = *self.stages.last().expect("a network has a stage");
-        table.extend(norm("norm", last));
-        let init = Init::Normal { std: (1.0 / last as f32).sqrt() };
-        table.push(ModelParameter {
-            name: "head.weight".into(),
-            shape: vec![self.classes, last],
-            init,
-            decayed: true,
+    fn sizes(&self, samples: u64) -> Sizes {
+        let (stem, convolutions) = (self.stem(), self.convolutions());
+        let patches = convolutions.iter().map(|c| c.patches(samples)).max().unwrap_or(0);
+        // The places of the maximum's windows, forward and backward.
+        let windows = self.pool().map_or(0, |window| {
+            let [height, width] = stem.to().map(u64::from);
+            let taps = u64::from(window.kernel * window.kernel);
+            times(&[samples, height, width, taps, stem.outputs.into()])
         });
-        table.push(ModelParameter {
-            name: "head.bias".into(),
-            shape: vec![self.classes],
-            init: Init::Zeros,
-            decayed: false,
-        });
+        let head = ProductSize::head(samples, self.last().into(), self.classes.into());
+        let pixels = times(&[samples, self.height.into(), self.width.into()]);
+        Sizes {
+            largest: patches.max(windows).max(times(&[samples, self.classes.into()])),
+            normalised_rows: if self.norm == Norm::Batch { pixels } else { 0 },
+            products: convolutions.iter().flat_map(|c| c.products(samples)).chain(head).collect(),
+        }
+    }
+
+    fn parameters(&self) -> Vec<ModelParameter> {
+        let mut table = vec![self.stem().parameter("stem.weight".into())];
+        if self.order == Order::Post {
+            table.extend(norm_parameters("stem_norm", self.stages[0]));
+        }
+        for Layout { name, shortcut, convolutions } in self.layouts() {
+            let of_shortcut = shortcut.map(|c| c.parameter(format!("{name}.shortcut.weight")));
+            for (i, convolution) in convolutions.iter().enumerate() {
+                if self.order == Order::Pre {
+                    table.extend(norm_parameters(&format!("{name}.norm{i}"), convolution.inputs));
+                    table.extend(of_shortcut.clone().filter(|_| i == 0));
+                }
+                table.push(convolution.parameter(format!("{name}.conv{i}.weight")));
+                if self.order == Order::Post {
+                    table.extend(norm_parameters(&format!("{name}.norm{i}"), convolution.outputs));
+                }
+            }
+            if self.order == Order::Post
+                && let Some(projection) = shortcut
+            {
+                table.extend(of_shortcut);
+                table.extend(norm_parameters(&format!("{name}.shortcut_norm"), projection.outputs));
+            }
+        }
+        let last = self.last();
+        if self.order == Order::Pre {
+            table.extend(norm_parameters("norm", last));
+        }
+        table.extend(linear_parameters("head", self.classes, last, (1.0 / last as f32).sqrt()));
         table
     }
 
-    pub(super) fn batch(&self, samples: u32) -> Vec<BatchTensor> {
-        super::classified(samples, self.input, &[self.planes, self.height, self.width], self.classes)
+    fn statistics(&self) -> Vec<Statistic> {
+        if self.norm == Norm::Batch { statistics(self.parameters()) } else { Vec::new() }
     }
 
-    pub(super) fn forward(
-        &self,
-        b: &mut Builder,
-        samples: u32,
-        parameters: &[TensorId],
-        inputs: &Inputs,
-    ) -> Loss {
-        let (pixels, labels) = (inputs.batch[0], inputs.batch[1]);
-        let body = match self.input {
-            Input::Pixels => super::pixel_body(),
-            Input::Values => Body::new("value.v1", |w| w.input(0)),
+    fn norm_momentum(&self) -> f32 {
+        self.norm_momentum
+    }
+
+    /// torchvision's ResNets, whatever their stem.
+    fn released(&self) -> Option<Vec<Released>> {
+        if self.order != Order::Post || self.norm != Norm::Batch {
+            return None;
+        }
+        let kernels = |theirs: String, ours: String, convolution: Convolution| {
+            let shape = convolution.parameter(String::new()).shape;
+            Released::kernels(format!("{theirs}.weight"), format!("param/{ours}.weight"), &shape)
         };
-        let (norm, epsilon) = (self.norm, self.norm_epsilon);
-        let mut taken = Taken { parameters: parameters.iter(), norm, epsilon, moments: Vec::new() };
-        let mut x = b.scoped("pixels", |b| {
-            // Files hold one plane after another; convolutions take a pixel's channels together.
-            let (dims, plane) = ([samples, self.height, self.width, self.planes], self.height * self.width);
-            let strides = [self.planes * plane, self.width, 1, plane];
-            let planes = View { tensor: pixels, offset: 0, dims, strides };
-            b.map_views(body, dims, vec![planes], DType::F32, &dims)
-        });
-        x = taken.conv(b, "stem", x, self.stem());
-        for block in self.all_blocks() {
-            x = b.scoped(&block.name, |b| {
-                let normed = taken.norm_relu(b, "norm0", x);
-                let [first, second] = block.convolutions;
-                let shortcut = block.shortcut.map_or(x, |c| taken.conv(b, "shortcut", normed, c));
-                let y = taken.conv(b, "conv0", normed, first);
-                let y = taken.norm_relu(b, "norm1", y);
-                let y = taken.conv(b, "conv1", y, second);
-                b.scoped("residual", |b| residual(b, shortcut, y))
+        let stem = self.stem();
+        let mut table = vec![kernels("conv1".into(), "stem".into(), stem)];
+        table.extend(Released::batch_norm("bn1", "stem_norm", stem.outputs));
+        for Layout { name, shortcut, convolutions } in self.layouts() {
+            // stage0.block1 is layer1.1.
+            let theirs = name.replace(".block", ".");
+            let (stage, block) = theirs.trim_start_matches("stage").split_once('.')?;
+            let theirs = format!("layer{}.{block}", stage.parse::<usize>().ok()? + 1);
+            for (i, convolution) in (1..).zip(convolutions) {
+                let ours = |part: &str| format!("{name}.{part}{}", i - 1);
+                table.push(kernels(format!("{theirs}.conv{i}"), ours("conv"), convolution));
+                table.extend(Released::batch_norm(
+                    &format!("{theirs}.bn{i}"),
+                    &ours("norm"),
+                    convolution.outputs,
+                ));
+            }
+            if let Some(projection) = shortcut {
+                let theirs = |part: u32| format!("{theirs}.downsample.{part}");
+                table.push(kernels(theirs(0), format!("{name}.shortcut"), projection));
+                let norm = format!("{name}.shortcut_norm");
+                table.extend(Released::batch_norm(&theirs(1), &norm, projection.outputs));
+            }
+        }
+        table.extend(Released::linear("fc", "head", self.classes, self.last()));
+        Some(table)
+    }
+
+    fn batch(&self, samples: u32) -> Vec<BatchTensor> {
+        classified(samples, self.input, &[self.planes, self.height, self.width], self.classes)
+    }
+
+    fn take(&mut self, input: Input) {
+        self.input = input;
+    }
+
+    fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
+        let (pixels, labels) = (inputs.batch[0], inputs.batch[1]);
+        let mut pass = Pass::new(parameters, inputs, self.norm_epsilon);
+        let mut x = image(b, self.input, pixels, [samples, self.height, self.width, self.planes]);
+        x = pass.conv(b, "stem", x, self.stem());
+        if self.order == Order::Post {
+            x = self.norm_relu(b, &mut pass, "stem_norm", x);
+        }
+        if let Some(window) = self.pool() {
+            x = b.scoped("stem_pool", |b| max_pool(b, x, window)).expect("padding lets the window fit");
+        }
+        for block in self.layouts() {
+            x = b.scoped(&block.name, |b| match self.order {
+                Order::Pre => self.pre_block(b, &mut pass, &block, x),
+                Order::Post => self.post_block(b, &mut pass, &block, x),
             });
         }
-        let x = taken.norm_relu(b, "norm", x);
+        if self.order == Order::Pre {
+            x = self.norm_relu(b, &mut pass, "norm", x);
+        }
         let x = b.scoped("pool", |b| mean_pool(b, x));
-        let (weight, bias) = (taken.next(), taken.next());
+        let (weight, bias) = (pass.parameters.next(), pass.parameters.next());
         let logits = b.scoped("head", |b| linear(b, LinearClasses::HEAD, x, weight, Some(bias)));
-        let (loss, dlogits) = b.scoped("loss", |b| cross_entropy(b, logits, labels, inputs.factor));
-        Loss { loss, logits, dlogits, moments: taken.moments }
+        inputs.loss(b, logits, labels, pass.moments)
     }
 }

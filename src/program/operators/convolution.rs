@@ -10,14 +10,14 @@ use crate::program::im2col::ConvGeometry;
 use crate::program::products::ProductClass;
 
 /// The matrix of patches of images, a row a patch.
-fn im2col(b: &mut Builder, input: TensorId, geometry: ConvGeometry) -> TensorId {
+pub(super) fn im2col(b: &mut Builder, input: TensorId, geometry: ConvGeometry) -> TensorId {
     let [samples, _, _, channels] = b.shape(input)[..] else { panic!("patches are of [B, H, W, C]") };
     let dtype = b.tensor(input).dtype;
     b.node(Primitive::Im2col { input, geometry }, dtype, &geometry.shape(samples, channels))
 }
 
 /// The most elements of a matrix of patches.
-const PATCHES_MAX: u64 = 1 << 31;
+pub(super) const PATCHES_MAX: u64 = 1 << 31;
 
 /// x [B, H, W, C], weight [M, R, S, C] -> [B, P, Q, M], with `padding` zeros around each image.
 ///

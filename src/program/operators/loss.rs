@@ -1,9 +1,128 @@
-//! cross_entropy.v1 over classes, scaled by a factor that comes from the whole batch's labels.
+//! cross_entropy.v1 over classes, scaled by a factor that comes from the whole batch's labels; and weighted_cross_entropy.v1, whose targets are smooth or
+//! whose labels do not all count.
+
+use serde::Deserialize;
 
 use crate::arith::DType;
 use crate::program::builder::Builder;
 use crate::program::expr::{Body, BodyWriter};
 use crate::program::graph::{Primitive, TensorId, View};
+
+/// Which targets a loss has, and which labels count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LossRule {
+    /// The part s of a target that all V classes share: a label's class has 1 - s + s/V, every other s/V (Szegedy et al., 2016). Below 1.
+    #[serde(default)]
+    pub smoothing: f32,
+    /// The label whose rows have no loss; below V.
+    #[serde(default)]
+    pub ignore: Option<u32>,
+}
+
+/// [`cross_entropy`], or what `rule` makes of it. With labels to ignore, the mean is over those of the micro-batch that count: each row's factor is
+/// factor * (N / count); with a count of 0 loss and gradient are +0.
+pub fn cross_entropy_by(
+    b: &mut Builder,
+    rule: LossRule,
+    logits: TensorId,
+    labels: TensorId,
+    factor: TensorId,
+) -> (TensorId, TensorId) {
+    if rule == LossRule::default() {
+        return cross_entropy(b, logits, labels, factor);
+    }
+    let weights = match rule.ignore {
+        Some(ignored) => label_weights(b, ignored, labels, factor),
+        None => factor,
+    };
+    weighted_cross_entropy(b, rule.smoothing, logits, labels, weights)
+}
+
+/// The factor of every row, [N, 1]: +0 where the label is the ignored one.
+fn label_weights(b: &mut Builder, ignored: u32, labels: TensorId, factor: TensorId) -> TensorId {
+    let [n] = b.shape(labels)[..] else { panic!("labels are a vector") };
+    let counted = Body::new("label_counts.v1", |w| {
+        let (label, ignored, one, zero) = (w.input(0), w.word(ignored), w.f(1.0), w.f(0.0));
+        let is_ignored = w.ueq(label, ignored);
+        w.select(is_ignored, zero, one)
+    });
+    let counted = b.map(counted, &[labels], &[n]);
+    let count = b.tree_sum(counted, [1, n, 1], &[1]);
+    let weight = Body::new("label_weight.v1", |w| {
+        let (counts, factor, count, n) = (w.input(0), w.input(1), w.input(2), w.f(n as f32));
+        let share = w.div(n, count);
+        let weight = w.mul(factor, share);
+        let zero = w.f(0.0);
+        w.select(counts, weight, zero)
+    });
+    let dims = [1, 1, n, 1];
+    let counted = View { tensor: counted, offset: 0, dims, strides: [0, 0, 1, 0] };
+    let views = vec![counted, b.scalar(factor, 0, dims), b.scalar(count, 0, dims)];
+    b.map_views(weight, dims, views, DType::F32, &[n, 1])
+}
+
+/// The loss and its gradient for targets smoothed by `smoothing`; `weights` [N, 1] or [1] multiply the rows, and a row of weight +0 has none.
+fn weighted_cross_entropy(
+    b: &mut Builder,
+    smoothing: f32,
+    logits: TensorId,
+    labels: TensorId,
+    weights: TensorId,
+) -> (TensorId, TensorId) {
+    let [n, classes] = b.shape(logits)[..] else { panic!("cross entropy takes a matrix of logits") };
+    let (shape, column) = ([n, classes], [n, 1]);
+    let max = b.max_last(logits);
+    let shifted = b.zip("sub.v1", logits, max, BodyWriter::sub);
+    let exponential = Body::new("exp.v1", |w| {
+        let x = w.input(0);
+        w.exp(x)
+    });
+    let e = b.map(exponential, &[shifted], &shape);
+    let (sum, shifted_sum) = (b.sum_last(e), b.sum_last(shifted));
+    let pick = Primitive::Gather {
+        table: shifted,
+        indices: labels,
+        bound: classes,
+        stride_index: 1,
+        stride_row: classes,
+        stride_column: 0,
+    };
+    let picked = b.node(pick, DType::F32, &column);
+    let (sharp, even) = (1.0 - smoothing, smoothing / classes as f32);
+    let forward = Body::new("weighted_cross_entropy.v1", |w| {
+        let (sum, picked, shifted_sum, weight) = (w.input(0), w.input(1), w.input(2), w.input(3));
+        let (sharp, even, zero) = (w.f(sharp), w.f(smoothing), w.f(0.0));
+        let classes = w.f(classes as f32);
+        let log = w.log(sum);
+        let own = w.sub(log, picked);
+        let mean = w.div(shifted_sum, classes);
+        let all = w.sub(log, mean);
+        let (own, all) = (w.mul(sharp, own), w.mul(even, all));
+        let loss = w.add(own, all);
+        let weighted = w.mul(loss, weight);
+        let counts = w.lt(zero, weight);
+        w.select(counts, weighted, zero)
+    });
+    let losses = b.map(forward, &[sum, picked, shifted_sum, weights], &column);
+    let loss = b.tree_sum(losses, [1, n, 1], &[1]);
+    let backward = Body::new("weighted_cross_entropy_backward.v1", |w| {
+        let (e, sum, label, weight) = (w.input(0), w.input(1), w.input(2), w.input(3));
+        let (class, zero, own, other) = (w.index(3), w.f(0.0), w.f(sharp + even), w.f(even));
+        let p = w.div(e, sum);
+        let hit = w.ueq(class, label);
+        let target = w.select(hit, own, other);
+        let difference = w.sub(p, target);
+        let weighted = w.mul(difference, weight);
+        let counts = w.lt(zero, weight);
+        w.select(counts, weighted, zero)
+    });
+    let labels = View { tensor: labels, offset: 0, dims: [1, 1, n, classes], strides: [0, 0, 1, 0] };
+    let views = vec![b.whole(e), b.broadcast(sum, &shape), labels, b.broadcast(weights, &shape)];
+    let dlogits =
+        b.scoped("backward", |b| b.map_views(backward, [1, 1, n, classes], views, DType::F32, &shape));
+    (loss, dlogits)
+}
 
 /// logits [N, V], labels u32 [N] (each below V), factor [1] (1 / the batch's label count) -> loss [1]:
 /// the tree sum of (log(sum exp(x - max)) - (x[label] - max)) * factor.

@@ -127,3 +127,32 @@ pub fn batch_norm(
     let count = b.constant("batch_norm_count.v1", n);
     (y, Moments { count, mean, m2 })
 }
+
+/// x [.., C] by the running averages of mean and variance, [C] each: (x - mean) * rstd * gain + bias, with rstd = 1 / sqrt(variance + epsilon), in
+/// that order. For a trained network; it has no gradient.
+pub fn batch_norm_eval(
+    b: &mut Builder,
+    x: TensorId,
+    [mean, variance]: [TensorId; 2],
+    gain: TensorId,
+    bias: TensorId,
+    epsilon: f32,
+) -> TensorId {
+    let shape = b.shape(x);
+    let body = Body::new("batch_norm_eval_rstd.v1", |w| {
+        let (variance, epsilon, one) = (w.input(0), w.f(epsilon), w.f(1.0));
+        let shifted = w.add(variance, epsilon);
+        let deviation = w.sqrt(shifted);
+        w.div(one, deviation)
+    });
+    let columns = b.shape(variance);
+    let rstd = b.map(body, &[variance], &columns);
+    let body = Body::new("batch_norm_eval.v1", |w| {
+        let (x, mean, rstd, gain, bias) = (w.input(0), w.input(1), w.input(2), w.input(3), w.input(4));
+        let centred = w.sub(x, mean);
+        let xhat = w.mul(centred, rstd);
+        let scaled = w.mul(xhat, gain);
+        w.add(scaled, bias)
+    });
+    b.map(body, &[x, mean, rstd, gain, bias], &shape)
+}

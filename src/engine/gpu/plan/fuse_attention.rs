@@ -305,8 +305,10 @@ mod tests {
             dropout: 0.0,
             tied: true,
             init_std: 0.02,
+            norm_epsilon: 1e-5,
         };
         let spec = StepSpec {
+            loss: Default::default(),
             model: Model::Gpt(gpt),
             optimizer: Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 },
             clip_norm: None,

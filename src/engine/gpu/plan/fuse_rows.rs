@@ -255,6 +255,7 @@ mod tests {
 
     fn spec(gpt: Gpt) -> StepSpec {
         StepSpec {
+            loss: Default::default(),
             model: Model::Gpt(gpt),
             optimizer: Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 },
             clip_norm: Some(1.0),
@@ -274,6 +275,7 @@ mod tests {
         dropout: 0.0,
         tied: true,
         init_std: 0.02,
+        norm_epsilon: 1e-5,
     };
 
     /// What each unit of a graph reads and writes, if these fusions run at once.

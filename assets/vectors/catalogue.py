@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""Golden vectors of single operators with their gradients, from the text of docs/ARITHMETIC.md, sections 8.1 and 8.2, alone: those that no model of
+steps.py reaches in all their cases. Writes catalogue.json beside itself. Needs only the standard library.
+
+    python3 assets/vectors/catalogue.py
+"""
+
+import json
+import math
+import pathlib
+import random
+
+from operators import INF, Tape, Tensor, f32, pattern
+
+
+def tensor(rng, shape, special, part):
+    """Numbers of few values, so that maxima tie, with some special ones."""
+    flat = [rng.choice(special) if special and rng.random() < part else f32(rng.randrange(-8, 9) / 7) for _ in range(math.prod(shape))]
+    return Tensor([flat[i:i + shape[-1]] for i in range(0, len(flat), shape[-1])])
+
+
+def words(rows):
+    return [pattern(x) for row in rows for x in row]
+
+
+def case(rng, operator, shapes, attributes, run, special=(), part=0.1):
+    """`run(tape, inputs)` gives the output; operators with a gradient then get one of the output's shape."""
+    inputs = [tensor(rng, shape, special, part) for shape in shapes]
+    tape = Tape(lambda kind: (2, 2, 0))
+    y = run(tape, inputs)
+    entry = {"operator": operator, "attributes": attributes, "inputs": [[s, words(x.rows)] for s, x in zip(shapes, inputs)],
+             "output": words(y.rows)}
+    if all(gradient for _, gradient in tape.entries):
+        y.gradient = [[f32(rng.randrange(-64, 65) / 9) for _ in row] for row in y.rows]
+        dy = words(y.gradient)
+        tape.backward()
+        entry |= {"dy": dy, "gradients": [words(x.gradient) for x in inputs]}
+    return entry
+
+
+def cases(rng):
+    image = lambda b, h, w, c: [b, h, w, c]
+    for kernel, stride, padding, (h, w) in [(2, 2, 0, (5, 4)), (3, 2, 1, (5, 6)), (3, 1, 1, (4, 3)), (1, 1, 0, (2, 3)), (5, 3, 2, (4, 6))]:
+        attributes = {"kernel": kernel, "stride": stride, "padding": padding}
+        for special in ((), (-0.0, 0.0, -INF, math.nan, INF)):
+            run = lambda tape, x: tape.max_pool(x[0], (h, w), kernel, stride, padding)[0]
+            yield case(rng, "max_pool", [image(2, h, w, 2)], attributes, run, special)
+        run = lambda tape, x: tape.avg_pool(x[0], (h, w), kernel, stride, padding)[0]
+        yield case(rng, "avg_pool", [image(2, h, w, 2)], attributes, run)
+    # Many pixels are the least number that there is: padding still does not win.
+    run = lambda tape, x: tape.max_pool(x[0], (4, 5), 3, 2, 1)[0]
+    yield case(rng, "max_pool", [image(1, 4, 5, 1)], {"kernel": 3, "stride": 2, "padding": 1}, run, (-INF,), 0.8)
+    for (h, w), size in [((1, 1), (7, 7)), ((2, 3), (7, 7)), ((7, 7), (7, 7)), ((6, 4), (3, 2)), ((5, 7), (3, 4)), ((4, 5), (1, 1))]:
+        run = lambda tape, x: tape.adaptive_avg_pool(x[0], (h, w), size)
+        yield case(rng, "adaptive_avg_pool", [image(2, h, w, 2)], {"windows": list(size)}, run)
+    for groups, channels, outputs, kernel, stride, padding in [(2, 4, 6, 3, 2, 1), (3, 3, 3, 1, 1, 0), (1, 2, 3, 3, 1, 1), (4, 4, 8, 2, 1, 0)]:
+        run = lambda tape, x: tape.grouped_conv2d(x[0], x[1], (5, 4), kernel, stride, padding, groups)[0]
+        yield case(rng, "grouped_conv2d", [image(2, 5, 4, channels), [outputs, kernel, kernel, channels // groups]],
+                   {"groups": groups, "stride": stride, "padding": padding}, run)
+    yield case(rng, "bias", [image(2, 3, 2, 5), [5]], {}, lambda tape, x: tape.bias(*x))
+    yield case(rng, "flatten", [image(2, 3, 2, 5)], {}, lambda tape, x: tape.flatten(x[0], 6))
+    for epsilon in (1e-5, 0.25):
+        yield evaluation(rng, epsilon)
+
+
+def evaluation(rng, epsilon):
+    def run(tape, x):
+        x[2].rows = [[abs(v) for v in row] for row in x[2].rows]
+        return tape.batch_norm_eval(*x, f32(epsilon))
+
+    return case(rng, "batch_norm_eval", [[2, 3, 2, 4]] + [[4]] * 4, {"epsilon": epsilon}, run)
+
+
+def main():
+    rng = random.Random(20261122)
+    comment = ("Made by catalogue.py. Of each case: the operator and its attributes, its inputs as shape and binary32 patterns, row-major, its output, "
+               "and for operators with a gradient that of the output and those of the inputs.")
+    rows = ",\n".join("    " + json.dumps(row, separators=(",", ":")) for row in cases(rng))
+    path = pathlib.Path(__file__).with_name("catalogue.json")
+    path.write_text(f'{{\n  "_comment": {json.dumps(comment)},\n  "cases": [\n{rows}\n  ]\n}}\n')
+
+
+if __name__ == "__main__":
+    main()

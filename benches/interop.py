@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""Weights both ways between tiebreak and PyTorch's libraries, on small models with random weights: the table of docs/WEIGHTS.md.
+
+Each model is saved by its own library, imported, compared by its logits, trained for two steps, exported, loaded by the library again and compared again.
+The largest difference of logits, as a part of the largest logit, must be at most 1e-4 with four digits; that with the job's digits is printed beside.
+
+    cargo build --release --bin tiebreak
+    python3 benches/interop.py --tiebreak target/release/tiebreak
+
+Needs torch, torchvision, transformers, safetensors and numpy.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import torch
+import torchvision
+from safetensors.torch import load_file, save_file
+from transformers import GPT2Config, GPT2LMHeadModel
+
+MOST = 1e-4
+
+
+class Checks:
+    """Runs the command, and keeps the rows of the table."""
+
+    def __init__(self, tiebreak, folder):
+        self.tiebreak, self.folder, self.rows, self.failed = tiebreak, folder, [], False
+
+    def run(self, *arguments):
+        """Runs `tiebreak` with these arguments; ends the script if it fails."""
+        done = subprocess.run([self.tiebreak, *map(str, arguments)], capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"tiebreak {' '.join(map(str, arguments))}: {done.stderr}")
+
+    def difference(self, model, inputs, theirs, *more):
+        """The largest difference of our logits to `theirs`, by the largest of these."""
+        out = self.folder / "logits.npy"
+        self.run("logits", model, "--inputs", inputs, "--output", out, *more)
+        return float(np.abs(np.load(out) - theirs).max() / np.abs(theirs).max())
+
+    def row(self, name, when, model, inputs, theirs):
+        """Compares logits with four digits and with the job's, and adds a row."""
+        four = self.difference(model, inputs, theirs, "--digits", 4)
+        default = self.difference(model, inputs, theirs)
+        self.failed |= not four <= MOST
+        self.rows.append(f"| {name} | {when} | {four:.1e} | {default:.1e} |")
+        print(self.rows[-1])
+
+    def same(self, what, is_same):
+        """Checks what must be equal."""
+        print(f"{what}: {'equal' if is_same else 'DIFFERENT'}")
+        self.failed |= not is_same
+
+
+def edit(job, *changes):
+    """Replaces parts of a job file."""
+    text = job.read_text()
+    for old, new in changes:
+        assert old in text, f"{old!r} is not in {job}"
+        text = text.replace(old, new)
+    job.write_text(text)
+
+
+def gpt2(checks, name, seed, **keys):
+    """A GPT-2 of transformers."""
+    torch.manual_seed(seed)
+    # Larger weights than training begins with, so that attention is not uniform and logits are not near zero.
+    config = GPT2Config(vocab_size=261, n_positions=48, n_embd=64, n_layer=3, n_head=4, initializer_range=0.1, **keys)
+    model = GPT2LMHeadModel(config).eval()
+    for parameter in model.parameters():
+        if parameter.dim() == 1:
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    folder = checks.folder / name
+    model.save_pretrained(folder)
+    tokens = np.random.default_rng(seed).integers(0, 261, (4, 48)).astype(np.uint16)
+    np.save(folder / "tokens.npy", tokens.reshape(-1))
+    inputs = checks.folder / "inputs.npy"
+    np.save(inputs, tokens[:, :40].astype(np.int64))
+
+    def logits(model):
+        with torch.no_grad():
+            return model(torch.from_numpy(tokens[:, :40].astype(np.int64))).logits.numpy()
+
+    checks.run("import", folder)
+    job = folder / "job.toml"
+    edit(job, ("steps = 100", "steps = 2"), ("micro_batches = 8", "micro_batches = 2"), ("warmup = 10", "warmup = 0"))
+    edit(job, ("peak = 3e-5", "peak = 1e-2"))
+    checks.row(name, "imported", job, inputs, logits(model))
+    run = folder / "run"
+    checks.run("train", job, "--out", run)
+    checks.run("export", run, "--step", 0, "--output", folder / "first")
+    written, read = (path / "model.safetensors" for path in (folder, folder / "first"))
+    checks.same(f"{name}: the file, imported and exported", written.read_bytes() == read.read_bytes())
+    checks.run("export", run, "--output", folder / "trained")
+    trained = GPT2LMHeadModel.from_pretrained(folder / "trained").eval()
+    checks.row(name, "trained, exported", run, inputs, logits(trained))
+    moved = max((x - y).abs().max().item() for x, y in zip(model.parameters(), trained.parameters()))
+    print(f"{name}: the largest change of a weight by training is {moved:.1e}")
+    mine, theirs = (json.loads((path / "config.json").read_text()) for path in (folder / "first", folder))
+    del theirs["transformers_version"], mine["torch_dtype"]
+    sizes = {key: theirs.get(key) for key in mine if not key.endswith("_token_id") and key != "tie_word_embeddings"}
+    checks.same(f"{name}: config.json's keys that we write", all(mine[key] == sizes[key] for key in sizes))
+
+
+def classifier(checks, name, model, keys, shape):
+    """A classifier of PyTorch's on samples of this shape; `keys` are those of the job's model table."""
+    folder = checks.folder / name
+    folder.mkdir()
+    save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps({"model_type": "tiebreak", "model": keys}))
+    torch.manual_seed(9)
+    values = torch.randn(8, *shape)
+    inputs = folder / "inputs.npy"
+    np.save(inputs, values.numpy())
+    np.save(folder / "labels.npy", np.arange(8) % 5)
+    checks.run("import", folder)
+    job = folder / "job.toml"
+    edit(job, ("steps = 100", "steps = 2"), ('dtype = "u8"', 'dtype = "f32"'), ("warmup = 10", "warmup = 0"))
+    edit(job, ("peak = 1e-4", "peak = 1e-3"), ("micro_batch = 1", "micro_batch = 8"), ("micro_batches = 8", "micro_batches = 1"))
+
+    def logits():
+        with torch.no_grad():
+            return model.eval()(values).numpy()
+
+    checks.row(name, "imported", job, inputs, logits())
+    run = folder / "run"
+    checks.run("train", job, "--out", run)
+    checks.run("export", run, "--step", 0, "--output", folder / "first")
+    written, read = (path / "model.safetensors" for path in (folder, folder / "first"))
+    checks.same(f"{name}: the file, imported and exported", written.read_bytes() == read.read_bytes())
+    checks.run("export", run, "--output", folder / "trained")
+    model.load_state_dict(load_file(folder / "trained" / "model.safetensors"))
+    checks.row(name, "trained, exported", run, inputs, logits())
+
+
+def classifiers(checks):
+    """A perceptron of torch.nn.Sequential, and networks of torchvision with other running averages than they begin with."""
+    torch.manual_seed(7)
+    linear, relu = torch.nn.Linear, torch.nn.ReLU
+    perceptron = torch.nn.Sequential(linear(20, 33), relu(), linear(33, 17), relu(), linear(17, 5))
+    classifier(checks, "mlp", perceptron, {"kind": "mlp", "inputs": 20, "hidden": [33, 17], "classes": 5}, (20,))
+    image = {"height": 32, "width": 32, "planes": 3, "classes": 5}
+    resnet = {"kind": "resnet", "stem": "imagenet", "order": "post", "norm": "batch", "stages": [64, 128, 256, 512], **image}
+    vgg = {"kind": "vgg11", "classifier": 48, **image}
+    for name, model, keys in [
+        ("resnet18", torchvision.models.resnet18(num_classes=5), {**resnet, "blocks": 2}),
+        ("resnet50", torchvision.models.resnet50(num_classes=5), {**resnet, "block": "bottleneck", "blocks": [3, 4, 6, 3]}),
+        ("vgg11", narrow(torchvision.models.vgg11(num_classes=5)), vgg),
+        ("vgg11_bn", narrow(torchvision.models.vgg11_bn(num_classes=5)), {**vgg, "norm": "batch"}),
+    ]:
+        for module in model.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.running_mean.uniform_(-0.2, 0.2)
+                module.running_var.uniform_(0.5, 1.5)
+        classifier(checks, name, model, keys, (3, 32, 32))
+
+
+def narrow(vgg):
+    """The same VGG with 48 channels in place of 4096 between its linear layers, which would be most of it."""
+    linear, relu, dropout = torch.nn.Linear, torch.nn.ReLU, torch.nn.Dropout
+    layers = linear(512 * 49, 48), relu(), dropout(), linear(48, 48), relu(), dropout(), linear(48, 5)
+    vgg.classifier = torch.nn.Sequential(*layers)
+    return vgg
+
+
+def main():
+    """Runs all checks and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiebreak", default="target/release/tiebreak", help="the command")
+    arguments = parser.parse_args()
+    tiebreak = str(pathlib.Path(arguments.tiebreak).resolve())
+    with tempfile.TemporaryDirectory() as folder:
+        checks = Checks(tiebreak, pathlib.Path(folder))
+        gpt2(checks, "gpt2", 1)
+        erf = {"activation_function": "gelu", "layer_norm_epsilon": 1e-3, "tie_word_embeddings": False}
+        gpt2(checks, "gpt2-untied-erf", 2, **erf)
+        classifiers(checks)
+    print("\n| model | weights | four digits | the job's digits |\n|---|---|---|---|")
+    print("\n".join(checks.rows))
+    sys.exit(1 if checks.failed else 0)
+
+
+if __name__ == "__main__":
+    main()

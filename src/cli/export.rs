@@ -1,0 +1,125 @@
+//! `tiebreak export`.
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use serde_json::json;
+
+use super::limits::Limits;
+use super::{CommandResult, Exit, Failure, Printer};
+use crate::commit::record::Record;
+use crate::commit::state::StateRoots;
+use crate::job::initial::program_layout;
+use crate::program::step::StateTensor;
+use crate::run::dir::Run;
+use crate::run::disk::Disk;
+use crate::run::weights::WeightFiles;
+use crate::run::{RunError, released_config, transcript};
+
+/// How an export names and lays out its tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// As transformers (GPT-2), torchvision or torch.nn.Sequential do, with a config.json.
+    Hf,
+    /// The program's own names, for `init.weights`.
+    Safetensors,
+}
+
+/// Write a run's model as a folder that other programs load: model.safetensors, and config.json.
+#[derive(clap::Args)]
+#[command(after_help = "Example: tiebreak export runs/tuned --format hf --output tuned\n\
+    Then in Python: transformers.GPT2LMHeadModel.from_pretrained(\"tuned\")")]
+pub struct Args {
+    run: PathBuf,
+    #[arg(long, value_enum, default_value = "hf")]
+    format: Format,
+    /// The step whose checkpoint is exported, 0 for the initial state; by default the last one there is.
+    #[arg(long)]
+    step: Option<u32>,
+    /// The folder, which is made.
+    #[arg(long, value_name = "DIR")]
+    output: PathBuf,
+    #[command(flatten)]
+    limits: Limits,
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let _watch = args.limits.watch(printer);
+    let run = args.limits.open(&args.run)?;
+    let model = run.job.model().map(|job| &job.model);
+    let layout = match args.format {
+        Format::Safetensors => program_layout(&run.program),
+        Format::Hf => model.and_then(|model| model.released()).ok_or_else(|| {
+            let why = "neither transformers nor torchvision has this model; --format safetensors writes the program's own names";
+            Failure::new(Exit::Usage, why)
+        })?,
+    };
+    let (step, mut files, table) = state_files(&run, args.step)?;
+    let output = std::path::absolute(&args.output).map_err(RunError::io(&args.output))?;
+    let path = output.join("model.safetensors");
+    refuse_used(&path)?;
+    let disk = Disk::default();
+    disk.create_folder(&output)?;
+    files.export(&disk, &path, &table, &layout)?;
+    let mut written = vec!["model.safetensors"];
+    if let (Format::Hf, Some(model)) = (args.format, model) {
+        disk.replace(&output.join("config.json"), released_config::text(model).as_bytes())?;
+        written.push("config.json");
+    }
+    let tensors = layout.iter().filter(|released| released.is_written()).count();
+    let text = format!(
+        "{} of step {step} -> {} ({tensors} tensors): {}",
+        args.run.display(),
+        args.output.display(),
+        written.join(", ")
+    );
+    printer
+        .result(text, &json!({ "step": step, "output": args.output, "files": written, "tensors": tensors }));
+    Ok(Exit::Match)
+}
+
+/// Refuses to write over a model.
+fn refuse_used(path: &Path) -> Result<(), RunError> {
+    match path.symlink_metadata() {
+        Ok(_) => Err(RunError::Refused(format!("{} is there already: name another folder", path.display()))),
+        Err(_) => Ok(()),
+    }
+}
+
+/// The state after a step, in files that were checked against the step's record: the step, the files, and the tensors that they hold.
+///
+/// # Errors
+/// If the run has no such state any more, or another one than its records commit.
+pub fn state_files(run: &Run, step: Option<u32>) -> Result<(u32, WeightFiles, Vec<StateTensor>), Failure> {
+    let (transcript, _) = transcript::read(&run.layout.transcript())?;
+    let steps = run.checkpoint_steps()?;
+    let last = run.job.steps;
+    let finished = matches!(transcript.records.last(), Some(Record::Final { .. }));
+    let from_model = finished && !steps.contains(&last) && run.layout.model().exists();
+    let newest = if from_model { Some(last) } else { steps.last().copied() };
+    let Some(step) = step.or(newest) else {
+        return Err(Failure::new(Exit::Usage, "the run holds no checkpoint"));
+    };
+    let table = run.program.state();
+    let (path, table) = if steps.contains(&step) {
+        (run.layout.checkpoint(step), table)
+    } else if from_model && step == last {
+        (run.layout.model(), table[..run.program.released()].to_vec())
+    } else {
+        let few: Vec<String> = steps.iter().rev().take(8).rev().map(u32::to_string).collect();
+        let why = format!("the run holds no checkpoint of step {step}; there are {}", few.join(", "));
+        return Err(Failure::new(Exit::Usage, why));
+    };
+    let mut files = WeightFiles::open(std::slice::from_ref(&path))?;
+    let mut found = StateRoots::of(&table, &files.digests(&table)?);
+    if let (true, Some(Record::Final { roots, .. })) = (from_model, transcript.records.last()) {
+        // A model leaves the optimizer's slots out, which the final record has a root of its own for.
+        found.0[2] = roots.0[2];
+    }
+    let committed = transcript.records.get(step as usize).map(Record::state);
+    if committed != Some(found.digest()) {
+        let why = format!("it is not the state that the record of step {step} commits");
+        return Err(RunError::invalid(&path, why).into());
+    }
+    Ok((step, files, table))
+}

@@ -1,0 +1,193 @@
+//! The parts of networks over images: convolutions with their parameters and sizes, batch normalisations, and where the image comes in.
+
+use super::sizes::{ProductSize, times};
+use super::{Cursor, Init, Input, Inputs, Mode, ModelParameter, Statistic, pixel_body};
+use crate::arith::DType;
+use crate::program::builder::Builder;
+use crate::program::expr::Body;
+use crate::program::graph::{TensorId, View};
+use crate::program::operators::{Moments, batch_norm, batch_norm_eval, conv2d};
+use crate::program::products::ProductClass;
+
+/// The part by which a step moves running averages, if a job says nothing: PyTorch's.
+pub(super) const MOMENTUM: f32 = 0.1;
+
+pub(super) fn default_epsilon() -> f32 {
+    1e-5
+}
+
+pub(super) fn default_momentum() -> f32 {
+    MOMENTUM
+}
+
+/// A square convolution with its input's size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Convolution {
+    /// Pixels of its input, down and across.
+    pub image: [u32; 2],
+    /// Channels of its input.
+    pub inputs: u32,
+    /// Channels of its output.
+    pub outputs: u32,
+    /// Pixels of the kernel, down and across: an odd number.
+    pub kernel: u32,
+    /// Pixels from one patch to the next, down and across.
+    pub stride: u32,
+}
+
+impl Convolution {
+    /// Zeros around the image: as many as keep its size at a stride of 1.
+    pub(super) fn padding(&self) -> u32 {
+        self.kernel / 2
+    }
+
+    /// Pixels of the output, down and across.
+    pub(super) fn to(&self) -> [u32; 2] {
+        // Kernels are odd, so n + 2 * padding - kernel is n - 1.
+        self.image.map(|n| (n - 1) / self.stride + 1)
+    }
+
+    pub(super) fn parameter(&self, name: String) -> ModelParameter {
+        let &Convolution { inputs, outputs, kernel, .. } = self;
+        // He initialisation (He et al., 2015).
+        let init = Init::Normal { std: (2.0 / (kernel * kernel * inputs) as f32).sqrt() };
+        ModelParameter { name, shape: vec![outputs, kernel, kernel, inputs], init, decayed: true }
+    }
+
+    /// Elements of the larger one of its matrices of patches, of the image and of the output's gradient, for `samples`.
+    pub(super) fn patches(&self, samples: u64) -> u64 {
+        let [image, rows] = self.pixels(samples);
+        let [inputs, outputs, taps] = self.numbers();
+        times(&[rows, inputs, taps]).max(times(&[image, outputs, taps]))
+    }
+
+    /// Its products for `samples`: forward, and the gradients of image and kernel.
+    pub(super) fn products(&self, samples: u64) -> [ProductSize; 3] {
+        use ProductClass::{Conv, ConvDw, ConvDx};
+        let [image, rows] = self.pixels(samples);
+        let [inputs, outputs, taps] = self.numbers();
+        [
+            ProductSize { class: Conv, outputs: times(&[rows, outputs]), k: taps * inputs },
+            ProductSize { class: ConvDx, outputs: times(&[image, inputs]), k: taps * outputs },
+            ProductSize { class: ConvDw, outputs: times(&[taps, inputs, outputs]), k: rows },
+        ]
+    }
+
+    /// Pixels of all inputs, and of all outputs.
+    fn pixels(&self, samples: u64) -> [u64; 2] {
+        [self.image, self.to()].map(|size| times(&[samples, size[0].into(), size[1].into()]))
+    }
+
+    /// Channels of input and output, and places of the kernel.
+    fn numbers(&self) -> [u64; 3] {
+        [self.inputs, self.outputs, self.kernel * self.kernel].map(u64::from)
+    }
+}
+
+/// Gain and bias of a normalisation.
+pub(super) fn norm_parameters(name: &str, channels: u32) -> [ModelParameter; 2] {
+    [("gain", Init::Ones), ("bias", Init::Zeros)].map(|(part, init)| ModelParameter {
+        name: format!("{name}.{part}"),
+        shape: vec![channels],
+        init,
+        decayed: false,
+    })
+}
+
+/// A biased linear layer's parameters, with this standard deviation of its weight.
+pub(super) fn linear_parameters(name: &str, outputs: u32, inputs: u32, std: f32) -> [ModelParameter; 2] {
+    let row = |part: &str, shape, init, decayed| ModelParameter {
+        name: format!("{name}.{part}"),
+        shape,
+        init,
+        decayed,
+    };
+    [
+        row("weight", vec![outputs, inputs], Init::Normal { std }, true),
+        row("bias", vec![outputs], Init::Zeros, false),
+    ]
+}
+
+/// The statistic of every gain of a table: where all normalisations of a network are batch normalisations.
+pub(super) fn statistics(table: Vec<ModelParameter>) -> Vec<Statistic> {
+    let statistic = |parameter: ModelParameter| {
+        let name = parameter.name.strip_suffix(".gain")?.to_string();
+        Some(Statistic { name, channels: parameter.shape[0] })
+    };
+    table.into_iter().filter_map(statistic).collect()
+}
+
+/// What is wrong with the numbers of a network's normalisations, if anything.
+pub(super) fn norm_error(
+    has_batch_norm: bool,
+    epsilon: f32,
+    momentum: f32,
+) -> Option<(&'static str, String)> {
+    if !(epsilon > 0.0 && epsilon.is_finite()) {
+        return Some(("norm_epsilon", "must be a finite number above 0".into()));
+    }
+    if !(0.0..1.0).contains(&momentum) {
+        return Some(("norm_momentum", "must be at least 0 and below 1".into()));
+    }
+    let unused = !has_batch_norm && momentum != MOMENTUM;
+    unused.then(|| ("norm_momentum", "only norm = \"batch\" has running averages".into()))
+}
+
+/// The image [samples, height, width, planes] that a model sees.
+pub(super) fn image(
+    b: &mut Builder,
+    input: Input,
+    tensor: TensorId,
+    [samples, height, width, planes]: [u32; 4],
+) -> TensorId {
+    let body = match input {
+        Input::Pixels => pixel_body(),
+        Input::Values => Body::new("value.v1", |w| w.input(0)),
+    };
+    b.scoped("pixels", |b| {
+        // Files hold one plane after another; convolutions take a pixel's channels together.
+        let (dims, plane) = ([samples, height, width, planes], height * width);
+        let view = View { tensor, offset: 0, dims, strides: [planes * plane, width, 1, plane] };
+        b.map_views(body, dims, vec![view], DType::F32, &dims)
+    })
+}
+
+/// A forward pass: the parameters that are still to be taken, and the moments that batch normalisations saw.
+pub(super) struct Pass<'a> {
+    pub parameters: Cursor<'a>,
+    pub moments: Vec<Moments>,
+    /// The running averages of the normalisations that are still to come, in an evaluation.
+    averages: Option<std::slice::Iter<'a, [TensorId; 2]>>,
+    epsilon: f32,
+}
+
+impl<'a> Pass<'a> {
+    /// At its begin; normalisations have this epsilon.
+    pub fn new(parameters: &'a [TensorId], inputs: &'a Inputs, epsilon: f32) -> Pass<'a> {
+        let averages = (inputs.mode == Mode::Evaluation).then(|| inputs.averages.iter());
+        Pass { parameters: Cursor(parameters.iter()), moments: Vec::new(), averages, epsilon }
+    }
+
+    /// x normalised over the pixels of each channel, by the next gain and bias.
+    pub fn batch_norm(&mut self, b: &mut Builder, x: TensorId) -> TensorId {
+        let (gain, bias) = (self.parameters.next(), self.parameters.next());
+        match &mut self.averages {
+            None => {
+                let (y, moments) = batch_norm(b, x, gain, bias, self.epsilon);
+                self.moments.push(moments);
+                y
+            }
+            Some(averages) => {
+                let averages = *averages.next().expect("each batch normalisation has running averages");
+                batch_norm_eval(b, x, averages, gain, bias, self.epsilon)
+            }
+        }
+    }
+
+    /// x convolved with the next kernels.
+    pub fn conv(&mut self, b: &mut Builder, label: &str, x: TensorId, convolution: Convolution) -> TensorId {
+        let weight = self.parameters.next();
+        let y = b.scoped(label, |b| conv2d(b, x, weight, convolution.stride, convolution.padding()));
+        y.expect("padding lets the kernel fit")
+    }
+}

@@ -1,0 +1,163 @@
+//! `config.json` of a folder of released weights: which model it is, in transformers' keys for GPT-2, else in this program's own.
+//!
+//! Source: `GPT2Config` of transformers. Keys that change nothing that is computed here are not read; those that would make another model are refused.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::program::models::{Gelu, Gpt, Model};
+
+/// The most bytes of a `config.json`.
+pub const CONFIG_MAX: u64 = 1 << 20;
+/// What `model_type` is where transformers has no such model.
+const OURS: &str = "tiebreak";
+/// Classes of GPT-2's own tokenizer, whose last one begins and ends texts.
+const GPT2_VOCABULARY: u32 = 50_257;
+
+/// What every `config.json` has.
+#[derive(Deserialize)]
+struct Preamble {
+    model_type: String,
+}
+
+/// The keys of `GPT2Config` that decide what is computed. Those with a default may be left out, as transformers takes the same.
+#[derive(Deserialize)]
+struct Gpt2 {
+    vocab_size: u32,
+    n_positions: u32,
+    n_embd: u32,
+    n_layer: u32,
+    n_head: u32,
+    n_inner: Option<u32>,
+    activation_function: Option<String>,
+    layer_norm_epsilon: Option<f64>,
+    initializer_range: Option<f64>,
+    resid_pdrop: Option<f64>,
+    embd_pdrop: Option<f64>,
+    attn_pdrop: Option<f64>,
+    scale_attn_weights: Option<bool>,
+    scale_attn_by_inverse_layer_idx: Option<bool>,
+    add_cross_attention: Option<bool>,
+    tie_word_embeddings: Option<bool>,
+}
+
+/// A configuration of a model that transformers does not have.
+#[derive(Deserialize)]
+struct Own {
+    model: Model,
+}
+
+/// The model that a `config.json` describes. Its numbers are not checked against each other; a job of them is.
+///
+/// # Errors
+/// If the text is no JSON object of that kind, or says something that this version does not compute.
+pub fn parse(text: &str) -> Result<Model, String> {
+    let wrong = |error: serde_json::Error| format!("it is no configuration of a model: {error}");
+    let Preamble { model_type } = serde_json::from_str(text).map_err(wrong)?;
+    match model_type.as_str() {
+        "gpt2" => gpt2(&serde_json::from_str(text).map_err(wrong)?).map(Model::Gpt),
+        OURS => serde_json::from_str(text).map(|Own { model }| model).map_err(wrong),
+        other => {
+            let other: String = other.chars().take(40).collect();
+            Err(format!(
+                "model_type is {other:?}; \"gpt2\" can be imported, and what `tiebreak export` wrote (\"{OURS}\")"
+            ))
+        }
+    }
+}
+
+fn gpt2(config: &Gpt2) -> Result<Gpt, String> {
+    let drops = [&config.resid_pdrop, &config.embd_pdrop, &config.attn_pdrop].map(|p| p.unwrap_or(0.1));
+    if drops.iter().any(|&p| p != drops[0]) {
+        return Err(format!(
+            "resid_pdrop, embd_pdrop and attn_pdrop are {drops:?}; here one probability holds for all: make them equal"
+        ));
+    }
+    let inner = config.n_inner.map_or(u64::from(config.n_embd) * 4, u64::from);
+    for (what, is, must) in [
+        ("n_inner", inner.to_string(), (u64::from(config.n_embd) * 4).to_string()),
+        ("scale_attn_weights", config.scale_attn_weights.unwrap_or(true).to_string(), "true".into()),
+        (
+            "scale_attn_by_inverse_layer_idx",
+            config.scale_attn_by_inverse_layer_idx.unwrap_or(false).to_string(),
+            "false".into(),
+        ),
+        ("add_cross_attention", config.add_cross_attention.unwrap_or(false).to_string(), "false".into()),
+    ] {
+        if is != must {
+            return Err(format!("{what} is {is}; this version computes {must} only"));
+        }
+    }
+    let gelu = match config.activation_function.as_deref().unwrap_or("gelu_new") {
+        "gelu_new" | "gelu_pytorch_tanh" => Gelu::Tanh,
+        "gelu" => Gelu::Erf,
+        other => {
+            let other: String = other.chars().take(40).collect();
+            return Err(format!("activation_function is {other:?}; \"gelu_new\" and \"gelu\" are computed"));
+        }
+    };
+    Ok(Gpt {
+        vocabulary: config.vocab_size,
+        context: config.n_positions,
+        layers: config.n_layer,
+        heads: config.n_head,
+        width: config.n_embd,
+        gelu,
+        dropout: drops[0] as f32,
+        tied: config.tie_word_embeddings.unwrap_or(true),
+        init_std: config.initializer_range.unwrap_or(0.02) as f32,
+        norm_epsilon: config.layer_norm_epsilon.unwrap_or(1e-5) as f32,
+    })
+}
+
+/// The `config.json` of a model, which [`parse`] reads back and, for GPT-2, transformers too.
+pub fn text(model: &Model) -> String {
+    let config = match model {
+        Model::Gpt(gpt) => gpt2_config(gpt),
+        other => json!({ "model_type": OURS, "model": shortest(other) }),
+    };
+    format!("{config:#}\n")
+}
+
+/// JSON in which binary32 numbers are the shortest decimals that name them: 1e-5, not 9.999999747378752e-6.
+fn shortest(value: &impl serde::Serialize) -> Value {
+    let text = serde_json::to_string(value).expect("a model's numbers are JSON");
+    serde_json::from_str(&text).expect("it was just written")
+}
+
+fn gpt2_config(gpt: &Gpt) -> Value {
+    let mut config = json!({
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": gpt.vocabulary,
+        "n_positions": gpt.context,
+        "n_embd": gpt.width,
+        "n_layer": gpt.layers,
+        "n_head": gpt.heads,
+        "n_inner": null,
+        "activation_function": match gpt.gelu {
+            Gelu::Tanh => "gelu_new",
+            Gelu::Erf => "gelu",
+        },
+        "layer_norm_epsilon": shortest(&gpt.norm_epsilon),
+        "initializer_range": shortest(&gpt.init_std),
+        "tie_word_embeddings": gpt.tied,
+        "torch_dtype": "float32",
+    });
+    for key in ["resid_pdrop", "embd_pdrop", "attn_pdrop"] {
+        config[key] = shortest(&gpt.dropout);
+    }
+    // Tokens that the vocabulary does not have would be GPT2Config's defaults.
+    let end = if gpt.vocabulary >= GPT2_VOCABULARY { json!(GPT2_VOCABULARY - 1) } else { Value::Null };
+    config["bos_token_id"] = end.clone();
+    config["eos_token_id"] = end;
+    config
+}
+
+/// The model's keys and values, as lines of TOML.
+pub fn model_table(model: &Model) -> String {
+    let Value::Object(keys) = shortest(model) else { return String::new() };
+    let lines = keys.iter().filter(|(_, value)| !value.is_null());
+    // A JSON scalar, or a list of them, is TOML too.
+    lines.map(|(key, value)| format!("{key} = {value}\n")).collect()
+}

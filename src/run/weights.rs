@@ -1,0 +1,287 @@
+//! Files of weights: safetensors under a program's own names or under released ones, read and written one tensor at a time.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use super::disk::{self, Disk};
+use super::error::RunError;
+use crate::arith::words::bytes_of;
+use crate::arith::{DType, float};
+use crate::commit::digest::Digest;
+use crate::commit::tensor;
+use crate::job::data::safetensors::{Header, PREAMBLE, header_len};
+use crate::job::element::ArrayPlace;
+use crate::program::models::Init;
+use crate::program::models::released::{Made, Released};
+use crate::program::step::{Program, StateTensor};
+
+/// The most names that an error lists.
+const LISTED: usize = 12;
+/// Bytes of an I64.
+const COUNTER_BYTES: usize = 8;
+
+struct WeightFile {
+    path: PathBuf,
+    file: File,
+    header: Header,
+}
+
+/// Files of weights whose headers were read and checked.
+pub struct WeightFiles {
+    files: Vec<WeightFile>,
+    /// The number of the file that holds a tensor, by the tensor's name.
+    names: BTreeMap<String, usize>,
+}
+
+impl WeightFiles {
+    /// Opens safetensors files and reads their headers.
+    ///
+    /// # Errors
+    /// If one cannot be read, is no safetensors file, or a tensor is there twice.
+    pub fn open(paths: &[PathBuf]) -> Result<WeightFiles, RunError> {
+        let (mut files, mut names) = (Vec::new(), BTreeMap::new());
+        for (number, path) in paths.iter().enumerate() {
+            let mut file = disk::open(path)?;
+            let len = file.metadata().map_err(RunError::io(path))?.len();
+            let header = header(&mut file, len).map_err(RunError::io(path))?;
+            let header = header.map_err(|why| RunError::invalid(path, why))?;
+            for name in header.names() {
+                if names.insert(name.to_string(), number).is_some() {
+                    return Err(RunError::invalid(path, format!("the tensor {name} is there twice")));
+                }
+            }
+            files.push(WeightFile { path: path.clone(), file, header });
+        }
+        Ok(WeightFiles { files, names })
+    }
+
+    /// The tensors' names, ascending, each with the path of its file.
+    pub fn names(&self) -> impl Iterator<Item = (&str, &Path)> {
+        self.names.iter().map(|(name, &number)| (name.as_str(), self.files[number].path.as_path()))
+    }
+
+    /// The name under which a released tensor is there, if it is.
+    fn name_of(&self, released: &Released) -> Result<Option<String>, RunError> {
+        let mut there = released.names().filter_map(|name| self.names.get_key_value(name));
+        let found = there.next();
+        if let (Some((name, _)), Some((other, &number))) = (found, there.next()) {
+            let why = format!("the tensor {name} is there twice, once as {other}");
+            return Err(RunError::invalid(&self.files[number].path, why));
+        }
+        Ok(found.map(|(name, _)| name.clone()))
+    }
+
+    /// Checks that the files hold what the layout lists, in its shapes, and nothing else, by their headers alone.
+    ///
+    /// # Errors
+    /// If a tensor is missing that has no constant to begin with (`constant` says so of a state tensor), is left over, or has another shape.
+    pub fn check(&self, layout: &[Released], constant: impl Fn(&str) -> bool) -> Result<(), RunError> {
+        let mut left = self.names.clone();
+        let mut missing = Vec::new();
+        for released in layout {
+            let Some(name) = self.name_of(released)? else {
+                if released.parts().iter().any(|part| !constant(&part.tensor)) {
+                    missing.push(released.name.clone());
+                }
+                continue;
+            };
+            left.remove(&name);
+            if let Made::Of(_) | Made::CopyOf(_) = released.made {
+                self.place(&name, &released.shape)?;
+            }
+        }
+        let first = self.files.first().map_or(Path::new("."), |file| &file.path);
+        if !missing.is_empty() {
+            return Err(RunError::invalid(first, format!("no file has the parameters {}", listed(&missing))));
+        }
+        let names: Vec<String> = left.into_keys().collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        Err(RunError::invalid(first, format!("the program has no parameters {}", listed(&names))))
+    }
+
+    /// Where a tensor of floats of this shape lies: the number of its file, and the place.
+    fn place(&self, name: &str, shape: &[u32]) -> Result<(usize, ArrayPlace), RunError> {
+        let absent = || RunError::invalid(&self.files[0].path, format!("there is no tensor {name}"));
+        let number = *self.names.get(name).ok_or_else(absent)?;
+        let WeightFile { path, header, .. } = &self.files[number];
+        let place = header.place(name).map_err(|why| RunError::invalid(path, why))?;
+        if place.element.dtype() != DType::F32
+            || !place.shape.iter().copied().eq(shape.iter().map(|&d| u64::from(d)))
+        {
+            let (element, theirs) = (place.element.name().to_uppercase(), &place.shape);
+            let why = format!("{name} is {element} {theirs:?}, the program has F32 {shape:?}");
+            return Err(RunError::invalid(path, why));
+        }
+        Ok((number, place))
+    }
+
+    /// The words of a tensor of floats.
+    fn words(&mut self, name: &str, shape: &[u32]) -> Result<Vec<u32>, RunError> {
+        let (number, place) = self.place(name, shape)?;
+        let WeightFile { path, file, .. } = &mut self.files[number];
+        // The place lies in the file, so no more is allocated than the file holds.
+        let mut data = vec![0; place.bytes().unwrap_or(0) as usize];
+        let read = file.seek(SeekFrom::Start(place.first)).and_then(|_| file.read_exact(&mut data));
+        read.map_err(RunError::io(path))?;
+        place.element.words(&data).map_err(|_| RunError::invalid(path, format!("{name} holds no floats")))
+    }
+
+    /// The initial state that the files give: every parameter, buffers that are there, the others as they begin without files, and zeros for the
+    /// optimizer's slots. Beside the state one tensor of the files is in memory at a time.
+    ///
+    /// # Errors
+    /// As [`WeightFiles::check`], and if a file cannot be read, or a copy differs from what it is a copy of.
+    pub fn state(&mut self, program: &Program, layout: &[Released]) -> Result<Vec<Vec<u8>>, RunError> {
+        let table = program.state_with_init();
+        let begins: HashMap<&str, Option<u32>> =
+            table.iter().map(|(tensor, init)| (tensor.name.as_str(), begins(&tensor.name, *init))).collect();
+        self.check(layout, |tensor| begins.get(tensor).is_some_and(Option::is_some))?;
+        let word = |tensor: &str| begins[tensor].unwrap_or(0).to_le_bytes();
+        let mut state: Vec<Vec<u8>> =
+            table.iter().map(|(tensor, _)| word(&tensor.name).repeat(tensor.ty().len())).collect();
+        let index: HashMap<&str, usize> = table.iter().map(|(t, _)| t.name.as_str()).zip(0..).collect();
+        for released in layout {
+            let (Made::Of(parts) | Made::CopyOf(parts)) = &released.made else { continue };
+            let Some(name) = self.name_of(released)? else { continue };
+            let words = self.words(&name, &released.shape)?;
+            for part in parts {
+                let tensor = state[index[part.tensor.as_str()]].as_chunks_mut::<4>().0;
+                let elements = part.places().map(|at| words[at as usize].to_le_bytes());
+                if let Made::Of(_) = released.made {
+                    elements.zip(tensor).for_each(|(element, word)| *word = element);
+                } else if !elements.eq(tensor.iter().copied()) {
+                    let why =
+                        format!("{name} differs from {}, which the model uses in its place", part.tensor);
+                    return Err(RunError::invalid(&self.files[self.names[&name]].path, why));
+                }
+            }
+        }
+        Ok(state)
+    }
+
+    /// The digests of state tensors that the files hold under their names in the state, one tensor in memory at a time.
+    ///
+    /// # Errors
+    /// If a tensor is missing, has another shape, or cannot be read.
+    pub fn digests(&mut self, table: &[StateTensor]) -> Result<Vec<Digest>, RunError> {
+        table.iter().map(|t| Ok(tensor::digest(&t.ty(), &self.tensor(t)?))).collect()
+    }
+
+    /// The canonical bytes of a state tensor that the files hold under its name in the state.
+    ///
+    /// # Errors
+    /// If it is missing, has another shape, or cannot be read.
+    pub fn tensor(&mut self, tensor: &StateTensor) -> Result<Vec<u8>, RunError> {
+        Ok(bytes_of(&self.words(&tensor.name, &tensor.shape)?))
+    }
+
+    /// Writes a safetensors file in the released layout of state tensors that these files hold under their names in the state. The bytes are those
+    /// that `save_pretrained` of transformers writes: metadata, order and padding are the safetensors library's. One released tensor and one of its
+    /// parts are in memory at a time.
+    ///
+    /// # Errors
+    /// If a tensor is missing or cannot be read, or the disk refuses.
+    pub fn export(
+        &mut self,
+        disk: &Disk,
+        path: &Path,
+        table: &[StateTensor],
+        layout: &[Released],
+    ) -> Result<(), RunError> {
+        let shapes: HashMap<&str, &[u32]> = table.iter().map(|t| (t.name.as_str(), &t.shape[..])).collect();
+        let mut written: Vec<&Released> = layout.iter().filter(|released| released.is_written()).collect();
+        // As the library sorts: longer elements first, then by name.
+        written.sort_unstable_by_key(|released| (!is_counter(released), &released.name));
+        let mut failed = None;
+        let result = disk.replace_by(path, |file| {
+            disk.write(file, &export_header(&written))?;
+            for released in &written {
+                match self.released(released, &shapes) {
+                    Ok(bytes) => disk.write(file, &bytes)?,
+                    Err(error) => {
+                        failed = Some(error);
+                        return Err(io::Error::other("the state could not be read"));
+                    }
+                }
+            }
+            Ok(())
+        });
+        failed.map_or(result, Err)
+    }
+
+    /// A released tensor's bytes, made of state tensors of these shapes.
+    fn released(&mut self, released: &Released, shapes: &HashMap<&str, &[u32]>) -> Result<Vec<u8>, RunError> {
+        if is_counter(released) {
+            return Ok(vec![0; COUNTER_BYTES]);
+        }
+        let mut bytes = vec![0; elements(&released.shape) * 4];
+        for part in released.parts() {
+            let words = self.words(&part.tensor, shapes.get(part.tensor.as_str()).copied().unwrap_or(&[]))?;
+            let places = bytes.as_chunks_mut::<4>().0;
+            part.places().zip(words).for_each(|(at, word)| places[at as usize] = word.to_le_bytes());
+        }
+        Ok(bytes)
+    }
+}
+
+/// Reads a file's header, and checks that its tensors fill the file.
+fn header(file: &mut File, len: u64) -> io::Result<Result<Header, String>> {
+    let mut preamble = [0; PREAMBLE];
+    if len < PREAMBLE as u64 {
+        return Ok(Err("it is no safetensors file: it is shorter than its header's length".into()));
+    }
+    file.read_exact(&mut preamble)?;
+    let bytes = match header_len(preamble) {
+        Ok(bytes) if bytes as u64 <= len - PREAMBLE as u64 => bytes,
+        Ok(_) => return Ok(Err("its header is cut short".into())),
+        Err(why) => return Ok(Err(why)),
+    };
+    let mut text = vec![0; bytes];
+    file.read_exact(&mut text)?;
+    Ok(Header::parse(&text, len).and_then(|header| header.check_filled().map(|()| header)))
+}
+
+fn is_counter(released: &Released) -> bool {
+    released.made == Made::Counter
+}
+
+fn elements(shape: &[u32]) -> usize {
+    shape.iter().map(|&d| d as usize).product()
+}
+
+/// The header of a released file: its length as a little-endian u64, then JSON, padded to eight bytes.
+fn export_header(written: &[&Released]) -> Vec<u8> {
+    let mut json = r#"{"__metadata__":{"format":"pt"}"#.to_string();
+    let mut end = 0;
+    for released in written {
+        let (dtype, size) = if is_counter(released) { ("I64", COUNTER_BYTES) } else { ("F32", 4) };
+        let begin = end;
+        end += elements(&released.shape) * size;
+        let (name, shape) = (serde_json::json!(released.name), serde_json::json!(released.shape));
+        json += &format!(r#",{name}:{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{begin},{end}]}}"#);
+    }
+    json.push('}');
+    let mut json = json.into_bytes();
+    json.resize(json.len().next_multiple_of(8), b' ');
+    [&(json.len() as u64).to_le_bytes()[..], &json].concat()
+}
+
+/// The word that all elements of a state tensor begin with where no file has it: a buffer's constant, and zeros for an optimizer's slots.
+fn begins(name: &str, init: Init) -> Option<u32> {
+    match init {
+        _ if name.starts_with("param/") => None,
+        Init::Zeros => Some(0),
+        Init::Ones => Some(float::ONE),
+        Init::Normal { .. } => None,
+    }
+}
+
+fn listed(names: &[String]) -> String {
+    let more = names.len().saturating_sub(LISTED);
+    let few = names[..names.len().min(LISTED)].join(", ");
+    if more == 0 { few } else { format!("{few} and {more} more") }
+}

@@ -1,0 +1,47 @@
+//! Evaluations on every engine and adapter: the same loss, hits and losses, in batches of any size.
+
+use tiebreak::engine::Engine;
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::engine::reference::Reference;
+use tiebreak::evaluate::{Evaluation, Evaluator};
+use tiebreak::run::checkpoint;
+use tiebreak::run::dir::Run;
+
+use crate::common::{batch_norm_job, gpt_job, gpus, trained};
+
+/// An evaluation of a run's model over its own data.
+fn evaluated(run: &Run, engine: &mut dyn Engine, batch: u32) -> Evaluation {
+    let table = run.program.state();
+    let table = &table[..run.program.released()];
+    let model = checkpoint::read(&run.layout.model(), table).unwrap();
+    let tensors = table.iter().zip(&model).map(|(t, bytes)| engine.upload(&t.ty(), bytes).unwrap());
+    let tensors: Vec<_> = tensors.collect();
+    let evaluator = Evaluator::new(engine, run.job.model().unwrap(), batch).unwrap();
+    let mut dataset = run.dataset().unwrap();
+    evaluator.run(engine, &tensors, &mut dataset, Some(10), &mut |_, _| {}).unwrap()
+}
+
+#[test]
+fn evaluations_have_the_same_bits_on_every_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut cpu, mut gpus) = (Cpu::new(2).unwrap(), gpus());
+    let mut engines: Vec<&mut dyn Engine> = vec![&mut cpu];
+    engines.extend(gpus.engines());
+    let jobs = [batch_norm_job(folder.path(), "step", 2), gpt_job(folder.path(), "step", "")];
+    for (number, job) in jobs.iter().enumerate() {
+        let run = trained(job, &folder.path().join(format!("run-{number}")), None);
+        let expected = evaluated(&run, &mut Reference, 4);
+        assert_eq!((expected.samples, expected.labels), (10, [10, 120][number]));
+        for engine in &mut engines {
+            for batch in [3, 10] {
+                assert_eq!(
+                    evaluated(&run, *engine, batch),
+                    expected,
+                    "{} on {}",
+                    job.display(),
+                    engine.describe()
+                );
+            }
+        }
+    }
+}

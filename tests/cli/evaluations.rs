@@ -1,0 +1,129 @@
+//! `tiebreak eval`, evaluations while training, and what a run says of itself: metrics, curves, samples from checkpoints.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{gpt_job, output, path};
+
+fn json(args: &[&str]) -> (i32, Value) {
+    let (code, stdout, stderr) = output(&[args, &["--json"]].concat());
+    (code, serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{stdout}{stderr}")))
+}
+
+fn lines(run: &str) -> Vec<Value> {
+    let text = fs::read_to_string(format!("{run}/metrics.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The binary32 number that JSON holds.
+fn number(value: &Value) -> f32 {
+    value.as_f64().unwrap_or_else(|| panic!("{value}")) as f32
+}
+
+#[test]
+fn a_run_evaluates_itself_and_anybody_else_finds_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let (at, valid) = (folder.path(), path(folder.path(), "valid.txt"));
+    let evaluation = "[evaluation]\nevery = 3\nfiles = \"valid.txt\"\n";
+    let job = gpt_job(at, "step", evaluation);
+    // Three windows of 12 tokens, the last with its last label.
+    fs::write(&valid, "abcdefghijklmnopqrstuvwxyzabcdefghijk").unwrap();
+    let (job, run, report) = (job.to_str().unwrap().to_string(), path(at, "run"), path(at, "report.json"));
+    let (code, _, stderr) = output(&["train", &job, "--out", &run]);
+    assert_eq!(code, 0, "{stderr}");
+    fs::remove_file(&valid).unwrap();
+
+    let metrics = lines(&run);
+    let steps: Vec<u64> = metrics.iter().map(|line| line["step"].as_u64().unwrap()).collect();
+    assert_eq!(steps, [1, 2, 3, 3, 4, 5, 6, 6, 7, 8, 8]);
+    assert!(
+        metrics[0]["norm"].as_f64().unwrap() > 0.0 && metrics[0]["learning_rate"].as_f64().unwrap() > 0.0
+    );
+
+    let (code, found) = json(&["eval", &run, "--report", &report]);
+    assert_eq!((code, &found["labels"], &found["samples"]), (0, &36.into(), &3.into()), "{found}");
+    assert_eq!(
+        number(&found["found"]["loss"]),
+        number(&metrics[10]["evaluation_loss"]),
+        "the run's own evaluation"
+    );
+    // Another engine, in batches that three samples do not fill.
+    let replay = ["eval", &run, "--expect", &report, "--engine", "reference", "--batch", "2"];
+    let (code, replayed) = json(&replay);
+    assert_eq!((code, &replayed["result"]), (0, &"matches".into()), "{replayed}");
+    // Another state, and another number.
+    let (code, other) = json(&["eval", &run, "--expect", &report, "--step", "6"]);
+    assert_eq!((code, &other["differs"][0]), (1, &"parameters".into()), "{other}");
+    assert_eq!(number(&other["found"]["loss"]), number(&metrics[7]["evaluation_loss"]), "that of step 6");
+    let text = fs::read_to_string(&report).unwrap();
+    let hits = found["hits"].as_u64().unwrap();
+    fs::write(&report, text.replace(&format!("\"hits\": {hits}"), &format!("\"hits\": {}", hits + 1)))
+        .unwrap();
+    let (code, other) = json(&["eval", &run, "--expect", &report]);
+    assert_eq!((code, &other["differs"]), (1, &serde_json::json!(["hits"])), "{other}");
+    fs::write(&report, &text[..text.len() / 2]).unwrap();
+    assert_eq!(output(&["eval", &run, "--expect", &report]).0, 4);
+
+    seen(at, &run);
+}
+
+/// Curves of two runs in a picture, text from a checkpoint, and an audit that minds none of it.
+fn seen(at: &Path, run: &str) {
+    let picture = path(at, "loss.svg");
+    let (code, _, stderr) = output(&["plot", run, run, "--output", &picture]);
+    assert_eq!(code, 0, "{stderr}");
+    let svg = fs::read_to_string(&picture).unwrap();
+    assert_eq!((svg.matches("<polyline").count(), svg.matches(">run, evaluation<").count()), (4, 2), "{svg}");
+    let write = |more: &[&str]| output(&[&["sample", run, "--prompt", "ab", "--length", "8"], more].concat());
+    let (code, first, stderr) = write(&["--step", "4"]);
+    let seed = stderr.split_whitespace().nth(1).unwrap().to_string();
+    assert_eq!((code, write(&["--step", "4", "--seed", &seed]).1), (0, first), "{stderr}");
+    let (code, _, stderr) = write(&["--step", "5"]);
+    assert!(code == 2 && stderr.contains("--step 4, --step 6"), "{stderr}");
+    let (code, stdout, stderr) = output(&["verify", run]);
+    assert_eq!(code, 0, "{stdout}{stderr}");
+}
+
+/// A logistic regression of four pixels whose logits are known: those of class c are pixel c.
+#[test]
+fn accuracy_is_that_of_a_hand_count() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let job = r#"steps = 1
+model = { kind = "mlp", inputs = 4, hidden = [], classes = 3 }
+data = { kind = "idx", images = "images", labels = "labels" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
+schedule = { peak = 0.1 }
+batch = { micro_batch = 4 }
+"#;
+    fs::write(at.join("job.toml"), job).unwrap();
+    // (pixels, label, whether the label is the first class of the greatest logit)
+    let samples: [([u8; 4], u8, bool); 6] = [
+        ([255, 0, 0, 0], 0, true),
+        ([0, 255, 0, 0], 0, false),
+        ([0, 0, 200, 9], 2, true),
+        ([7, 7, 0, 0], 1, false),
+        ([7, 7, 0, 0], 0, true),
+        ([0, 0, 0, 0], 0, true),
+    ];
+    let header = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|word| word.to_be_bytes()).collect() };
+    let pixels = samples.iter().flat_map(|sample| sample.0).collect();
+    fs::write(at.join("images"), [header(&[0x803, 6, 2, 2]), pixels].concat()).unwrap();
+    let labels = samples.iter().map(|sample| sample.1).collect();
+    fs::write(at.join("labels"), [header(&[0x801, 6]), labels].concat()).unwrap();
+    let weights: Vec<u8> = (0..12).flat_map(|i| f32::from(u8::from(i / 4 == i % 4)).to_le_bytes()).collect();
+    let names = r#"{"layer0.weight":{"dtype":"F32","shape":[3,4],"data_offsets":[0,48]},"layer0.bias":{"dtype":"F32","shape":[3],"data_offsets":[48,60]}}"#;
+    let length = (names.len() as u64).to_le_bytes().to_vec();
+    let file = [length, names.as_bytes().to_vec(), weights, vec![0; 12]].concat();
+    fs::write(at.join("model.safetensors"), file).unwrap();
+    let (model, job) = (path(at, "model.safetensors"), path(at, "job.toml"));
+    let (code, found) = json(&["eval", &model, "--job", &job]);
+    let hits = samples.iter().filter(|sample| sample.2).count();
+    assert_eq!((code, &found["hits"], &found["labels"]), (0, &hits.into(), &6.into()), "{found}");
+    let (code, found) = json(&["eval", &model, "--job", &job, "--samples", "2"]);
+    assert_eq!((code, &found["hits"], &found["labels"]), (0, &1.into(), &2.into()), "{found}");
+    let (code, _, stderr) = output(&["eval", &model]);
+    assert!(code == 2 && stderr.contains("--job"), "{stderr}");
+}

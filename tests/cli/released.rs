@@ -1,0 +1,290 @@
+//! Weights in the names and layouts of transformers: in, out, and what is refused.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tiebreak::audit::checks;
+use tiebreak::dispute::verdict::{Outcome, Verdict};
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::run::dir::{Run, RunFile};
+use tiebreak::run::disk::Disk;
+use tiebreak::run::{checkpoint, initial};
+use tiebreak::train::{Silent, train};
+
+use crate::common::{begin_run, key, trained};
+use crate::output;
+
+/// A tensor of a file: name, type, shape, bytes.
+type Stored = (String, safetensors::Dtype, Vec<usize>, Vec<u8>);
+
+/// A GPT-2 of one block as transformers stores it. Every element is another number.
+fn gpt2_tensors() -> Vec<Stored> {
+    let mut next = 0u16..;
+    let shapes: [(&str, &[usize]); 16] = [
+        ("wte.weight", &[128, 16]),
+        ("wpe.weight", &[12, 16]),
+        ("h.0.ln_1.weight", &[16]),
+        ("h.0.ln_1.bias", &[16]),
+        ("h.0.attn.c_attn.weight", &[16, 48]),
+        ("h.0.attn.c_attn.bias", &[48]),
+        ("h.0.attn.c_proj.weight", &[16, 16]),
+        ("h.0.attn.c_proj.bias", &[16]),
+        ("h.0.ln_2.weight", &[16]),
+        ("h.0.ln_2.bias", &[16]),
+        ("h.0.mlp.c_fc.weight", &[16, 64]),
+        ("h.0.mlp.c_fc.bias", &[64]),
+        ("h.0.mlp.c_proj.weight", &[64, 16]),
+        ("h.0.mlp.c_proj.bias", &[16]),
+        ("ln_f.weight", &[16]),
+        ("ln_f.bias", &[16]),
+    ];
+    let stored = |(name, shape): (&str, &[usize])| {
+        let values = next.by_ref().take(shape.iter().product());
+        let bytes = values.flat_map(|n| (f32::from(n) / 4096.0).to_le_bytes()).collect();
+        (format!("transformer.{name}"), safetensors::Dtype::F32, shape.to_vec(), bytes)
+    };
+    shapes.map(stored).to_vec()
+}
+
+/// The file that the safetensors library writes.
+fn stored(tensors: &[Stored]) -> Vec<u8> {
+    let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
+        (name, safetensors::tensor::TensorView::new(*dtype, shape.clone(), bytes).unwrap())
+    });
+    let metadata = [("format".to_string(), "pt".to_string())].into_iter().collect();
+    safetensors::serialize(views, Some(metadata)).unwrap()
+}
+
+const GPT2_CONFIG: &str = r#"{ "model_type": "gpt2", "vocab_size": 128, "n_positions": 12, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_inner": null,
+    "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05, "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1 }"#;
+
+/// The exit code, and what a command says as JSON.
+fn command(arguments: &[&str]) -> (i32, String) {
+    let (code, stdout, stderr) = output(&[arguments, &["--json"]].concat());
+    (code, if code == 0 { stdout } else { stderr })
+}
+
+/// Writes a released folder and has it imported: the job, made to train one step on a text.
+fn imported(folder: &Path, files: &[(&str, &[u8])]) -> Result<PathBuf, String> {
+    fs::create_dir_all(folder).unwrap();
+    for (name, bytes) in files {
+        fs::write(folder.join(name), bytes).unwrap();
+    }
+    let job = folder.join("job.toml");
+    let (code, said) = command(&["import", folder.to_str().unwrap()]);
+    if code != 0 {
+        assert!(!job.exists(), "{said}");
+        return Err(said);
+    }
+    fs::write(folder.join("text.txt"), "a text of tokens. ".repeat(20)).unwrap();
+    let text = fs::read_to_string(&job).unwrap();
+    let text = text.replace("steps = 100", "steps = 1").replace("micro_batches = 8", "micro_batches = 1");
+    let text = text.replace(
+        "kind = \"tokens\"\npath = \"tokens.npy\"\ndtype = \"u16\"",
+        "kind = \"bytes\"\npath = \"text.txt\"",
+    );
+    fs::write(&job, text).unwrap();
+    Ok(job)
+}
+
+#[test]
+fn released_weights_come_out_as_they_went_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let tensors = gpt2_tensors();
+    let file = stored(&tensors);
+    let released = [("config.json", GPT2_CONFIG.as_bytes()), ("model.safetensors", &file)];
+    let job = imported(&path("gpt2"), &released).unwrap();
+    let run = trained(&job, &path("gpt2/run"), None);
+
+    // Query, key and value lie side by side in c_attn, transposed.
+    let state = checkpoint::read(&run.layout.checkpoint(0), &run.program.state()).unwrap();
+    let fused = tensors[4].3.as_chunks::<4>().0;
+    for (part, name) in ["query", "key", "value"].into_iter().enumerate() {
+        let name = format!("param/block0.{name}.weight");
+        let at = run.program.state().iter().position(|tensor| tensor.name == name).unwrap();
+        let elements = state[at].as_chunks::<4>().0.iter().enumerate();
+        assert!({ elements }.all(|(i, x)| *x == fused[i % 16 * 48 + part * 16 + i / 16]), "{name}");
+    }
+    let text = |path: PathBuf| path.to_str().unwrap().to_string();
+    let export = |step: &str, format: &str, out: &str| {
+        command(&[
+            "export",
+            &text(path("gpt2/run")),
+            "--step",
+            step,
+            "--format",
+            format,
+            "--output",
+            &text(path(out)),
+        ])
+    };
+    assert_eq!(export("0", "hf", "first").0, 0);
+    assert!(fs::read(path("first/model.safetensors")).unwrap() == file);
+    assert!(export("0", "hf", "first").1.contains("is there already"));
+    assert!(export("7", "hf", "none").1.contains("no checkpoint of step 7; there are 0, 1"));
+
+    // What is exported is imported as the same model, and the program's own names begin a run as well.
+    assert_eq!(export("1", "hf", "second").0, 0);
+    assert_eq!(command(&["import", &text(path("second"))]).0, 0);
+    let model = |path: PathBuf| {
+        let text = fs::read_to_string(path).unwrap();
+        text[text.find("[model]").unwrap()..text.find("[data]").unwrap()].to_string()
+    };
+    assert_eq!(model(path("second/job.toml")), model(job.clone()));
+    assert_eq!(export("1", "safetensors", "gpt2/plain").0, 0);
+    let names = |from: &str, to: &str| {
+        let text = fs::read_to_string(&job).unwrap().replace("names = \"hf\"", "");
+        fs::write(path("gpt2/again.toml"), text.replace(from, to)).unwrap();
+        begin_run(&Disk::default(), &path("gpt2/again.toml"), &path("gpt2/again"))
+    };
+    let again = names("model.safetensors", "plain/model.safetensors").unwrap();
+    let last = checkpoint::read(&run.layout.checkpoint(1), &run.program.state()).unwrap();
+    let begun = checkpoint::read(&again.layout.checkpoint(0), &run.program.state()).unwrap();
+    let count = run.program.parameters.len();
+    assert!(begun[..count] == last[..count] && last[..count] != state[..count]);
+
+    // A state that the records do not commit is no model of the run.
+    let mut bytes = fs::read(run.layout.checkpoint(1)).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(run.layout.checkpoint(1), bytes).unwrap();
+    let (code, said) = export("1", "hf", "forged");
+    assert!(code == 4 && said.contains("the record of step 1 commits"), "{said}");
+}
+
+/// The element of a verdict is found in a fused and transposed tensor.
+#[test]
+fn swapped_released_weights_convict() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut tensors, folder) = (gpt2_tensors(), folder.path());
+    let released = [("config.json", GPT2_CONFIG.as_bytes()), ("model.safetensors", &stored(&tensors)[..])];
+    let job = imported(&folder.join("gpt2"), &released).unwrap();
+    let honest = begin_run(&Disk::default(), &job, &folder.join("honest")).unwrap();
+    let public = folder.join("public.safetensors");
+    fs::rename(folder.join("gpt2/model.safetensors"), &public).unwrap();
+    tensors[4].3[4 * (5 * 48 + 16 + 7) + 1] ^= 1;
+    fs::write(folder.join("gpt2/model.safetensors"), stored(&tensors)).unwrap();
+    let swapped = begin_run(&Disk::default(), &job, &folder.join("swapped")).unwrap();
+    let file = RunFile { origin: honest.file.origin.clone(), ..swapped.file.clone() };
+    fs::write(swapped.layout.run_json(), serde_json::to_string(&file).unwrap()).unwrap();
+    let swapped = Run::open(&swapped.layout.root).unwrap();
+    train(&Disk::default(), &swapped, &mut Cpu::new(1).unwrap(), Some(&key()), &mut Silent).unwrap();
+    let opened = Run::open(&swapped.layout.root).unwrap();
+    let mut found = checks::always(&opened, Some(&key().public())).unwrap();
+    checks::weights(&swapped, &mut found, std::slice::from_ref(&public)).unwrap();
+    let verdict = found.inconsistent.unwrap().verdict.unwrap();
+    let outcome = Verdict::from_bytes(&verdict.to_bytes()).unwrap().check(Some(&key().public())).unwrap();
+    let Outcome::Convicts(finding) = outcome else { panic!("{outcome:?}") };
+    assert!(
+        finding.what.contains(&format!("element {} of param/block0.key.weight", 7 * 16 + 5)),
+        "{}",
+        finding.what
+    );
+}
+
+#[test]
+fn weights_in_several_files_and_other_layouts_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut tensors, folder) = (gpt2_tensors(), folder.path());
+    // As the hub's gpt2 has it: no prefix, masks, and here a tensor in bfloat16.
+    tensors.iter_mut().for_each(|tensor| tensor.0 = tensor.0.replace("transformer.", ""));
+    let halves: Vec<u16> = (0..12 * 16).map(|i| 0x3c00 + i).collect();
+    tensors[1].1 = safetensors::Dtype::BF16;
+    tensors[1].3 = halves.iter().flat_map(|half| half.to_le_bytes()).collect();
+    tensors.push(("h.0.attn.bias".into(), safetensors::Dtype::BOOL, vec![1, 1, 12, 12], vec![1; 144]));
+    let mut head = tensors[0].clone();
+    head.0 = "lm_head.weight".into();
+    tensors.push(head);
+    let (first, second) = tensors.split_at(7);
+    let map = |second: &str| {
+        let name = |at: usize| if at < 7 { "a.safetensors" } else { second };
+        let map: serde_json::Map<String, serde_json::Value> =
+            tensors.iter().enumerate().map(|(at, tensor)| (tensor.0.clone(), name(at).into())).collect();
+        serde_json::json!({ "metadata": { "total_size": 1 }, "weight_map": map }).to_string()
+    };
+    let (first, second) = (stored(first), stored(second));
+    let try_index = |name: &str, index: &str| {
+        let index = ("model.safetensors.index.json", index.as_bytes());
+        let config = ("config.json", GPT2_CONFIG.as_bytes());
+        imported(&folder.join(name), &[config, ("a.safetensors", &first), ("b.safetensors", &second), index])
+    };
+    let job = try_index("shards", &map("b.safetensors")).unwrap();
+    let run = begin_run(&Disk::default(), &job, &folder.join("run")).unwrap();
+    let widened: Vec<u8> = halves.iter().flat_map(|&half| (u32::from(half) << 16).to_le_bytes()).collect();
+    assert!(initial::state(&run).unwrap()[1] == widened);
+    let moved = map("b.safetensors").replacen("\"b.safetensors\"", "\"a.safetensors\"", 1);
+    let unlisted = map("b.safetensors").replace("ln_f.bias", "ln_f.bi");
+    for (number, (index, wanted)) in [
+        (map("../b.safetensors"), "is no name of a .safetensors file"),
+        (map("/b.safetensors"), "is no name of a .safetensors file"),
+        (map("c.safetensors"), "c.safetensors"),
+        (map("b.bin"), "is no name of a .safetensors file"),
+        (moved, "it does not say that"),
+        (unlisted, "it does not say that ln_f.bias"),
+        ("{}".into(), "missing field `weight_map`"),
+        (r#"{"weight_map":{}}"#.into(), "it names 0 files"),
+        (r#"{"weight_map":{"a":{"b":[]}}}"#.into(), "it is no index"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let said = try_index(&format!("bad{number}"), &index).unwrap_err();
+        assert!(said.contains(wanted), "{wanted}: {said}");
+    }
+}
+
+#[test]
+fn released_folders_that_do_not_fit_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut number = 0;
+    let mut refused = |config: &str, file: &[u8], wanted: &str| {
+        number += 1;
+        let files = [("config.json", config.as_bytes()), ("model.safetensors", file)];
+        let said = imported(&folder.path().join(number.to_string()), &files).unwrap_err();
+        assert!(said.contains(wanted), "{wanted}: {said}");
+    };
+    let good = gpt2_tensors();
+    let file = stored(&good);
+    let edited = |edit: &dyn Fn(&mut Vec<Stored>)| {
+        let mut tensors = good.clone();
+        edit(&mut tensors);
+        stored(&tensors)
+    };
+    let named = |name: &str| (name.to_string(), safetensors::Dtype::F32, vec![1], vec![0; 4]);
+    refused(GPT2_CONFIG, &file[..file.len() - 1], "do not fill the file");
+    refused(GPT2_CONFIG, &file[..100], "its header is cut short");
+    refused(GPT2_CONFIG, b"", "shorter than its header's length");
+    refused(GPT2_CONFIG, &[0xff; 64], "at most 1048576");
+    refused(GPT2_CONFIG, &edited(&|t| t.push(named("score.weight"))), "has no parameters score.weight");
+    refused(GPT2_CONFIG, &edited(&|t| t.push(named("wpe.weight"))), "is there twice, once as wpe.weight");
+    refused(GPT2_CONFIG, &edited(&|t| t.truncate(15)), "no file has the parameters transformer.ln_f.bias");
+    let shape = "transformer.wpe.weight is F32 [16, 12], the program has F32 [12, 16]";
+    refused(GPT2_CONFIG, &edited(&|t| t[1].2.reverse()), shape);
+    let integers = |t: &mut Vec<Stored>| (t[2].1, t[2].2) = (safetensors::Dtype::I64, vec![8]);
+    refused(GPT2_CONFIG, &edited(&integers), "transformer.h.0.ln_1.weight is I64 [8]");
+    for (from, to, wanted) in [
+        ("\"n_layer\": 1", "\"n_layer\": 4294967295", "layers: must be 1 to 1024"),
+        ("\"n_layer\": 1", "\"n_layer\": -1", "invalid value"),
+        ("\"n_layer\": 1", "\"n_layer\": 2", "no file has the parameters transformer.h.1."),
+        ("\"n_head\": 2, ", "", "missing field `n_head`"),
+        ("\"n_head\": 2", "\"n_head\": 3", "width: must be a multiple of heads (3)"),
+        ("\"n_inner\": null", "\"n_inner\": 48", "n_inner is 48; this version computes 64 only"),
+        ("gelu_new", "relu", "activation_function is"),
+        ("\"attn_pdrop\": 0.1", "\"attn_pdrop\": 0.2", "make them equal"),
+        ("1e-05", "0.0", "norm_epsilon: must be a finite number above 0"),
+        ("1e-05", "1e-05, \"scale_attn_weights\": false", "scale_attn_weights is false"),
+        ("gpt2", "llama", "model_type is"),
+        ("{", "[", "it is no configuration"),
+    ] {
+        refused(&GPT2_CONFIG.replacen(from, to, 1), &file, wanted);
+    }
+    // A head that is not the token table, in a model that has them tied.
+    let mut head = good[0].clone();
+    (head.0, head.3[0]) = ("lm_head.weight".into(), 1);
+    let file = edited(&|t| t.push(head.clone()));
+    let files = [("config.json", GPT2_CONFIG.as_bytes()), ("model.safetensors", &file)];
+    let job = imported(&folder.path().join("head"), &files).unwrap();
+    let begun = begin_run(&Disk::default(), &job, &folder.path().join("run"));
+    let error = begun.map(|run| run.id).unwrap_err().to_string();
+    assert!(error.contains("lm_head.weight differs from param/token_embedding"), "{error}");
+}
