@@ -102,11 +102,7 @@ def data_paths(data):
 
 def data_settings(data):
     settings = {"data.kind": data["kind"], "data.sampling": data.get("sampling", "permutation")}
-    augment = data.get("augment", {})
-    if augment.get("crop"):
-        settings["data.augment.crop"] = augment["crop"]
-    if augment.get("flip"):
-        settings["data.augment.flip"] = "true"
+    settings |= {f"data.augment.{key}": str(value).lower() for key, value in data.get("augment", {}).items() if value}
     if data["kind"] == "cifar100":
         settings["data.labels"] = data["labels"]
     if data["kind"] in ("tokens", "arrays"):
