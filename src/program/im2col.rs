@@ -66,7 +66,7 @@ impl DigitPatches {
     /// Samples and channels of images of `rows` rows of `k` integers; `None` if a row is no whole number of images or pixels.
     pub fn images(&self, rows: u32, k: u32) -> Option<[u32; 2]> {
         let pixels = self.image[0].checked_mul(self.image[1]).filter(|&n| n > 0)?;
-        let others = (k % pixels == 0).then_some(k / pixels)?;
+        let others = k.is_multiple_of(pixels).then_some(k / pixels)?;
         Some(if self.by_channel { [others, rows] } else { [rows, others] })
     }
 
