@@ -1,0 +1,129 @@
+"""The jobs whose steps `steps.py` computes: small models of every kind, with every key that decides bits of a step."""
+
+JOBS = {
+    "gpt, gelu by tanh, tied, dropout, two micro-batches, AdamW, clip, warm-up and cosine": """steps = 5
+clip_norm = 0.3
+model = { kind = "gpt", vocabulary = 11, context = 5, layers = 2, heads = 2, width = 6, dropout = 0.1 }
+data = { kind = "bytes", path = "none" }
+optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }
+schedule = { peak = 1e-2, warmup = 2, floor = 1e-3 }
+batch = { micro_batch = 2, micro_batches = 2 }
+""",
+    "gpt, gelu by erf, not tied, three micro-batches, three digits everywhere": """steps = 3
+model = { kind = "gpt", vocabulary = 7, context = 4, layers = 1, heads = 1, width = 3, gelu = "erf", tied = false, init_std = 0.3 }
+data = { kind = "bytes", path = "none" }
+optimizer = { kind = "adamw", beta1 = 0.8, beta2 = 0.99, epsilon = 1e-6, weight_decay = 0.0 }
+schedule = { peak = 0.03, floor = 0.01 }
+batch = { micro_batch = 1, micro_batches = 3 }
+digits = { all = 3 }
+""",
+    "mlp, dropout, SGD with momentum, a product of two blocks, four digits": """steps = 3
+clip_norm = 0.5
+model = { kind = "mlp", inputs = 70, hidden = [9, 5], classes = 4, dropout = 0.3 }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 1e-3 }
+schedule = { peak = 0.1, warmup = 3 }
+batch = { micro_batch = 3 }
+digits = { class = { linear = { digits_a = 2, digits_b = 3, block = 64 }, head = { digits_a = 4, digits_b = 4 } } }
+""",
+    "resnet, one plane, SGD with momentum": """steps = 3
+clip_norm = 1.0
+model = { kind = "resnet", height = 5, width = 6, planes = 1, stages = [3, 4], blocks = 2, classes = 3 }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 5e-4 }
+schedule = { peak = 0.05 }
+batch = { micro_batch = 2, micro_batches = 2 }
+""",
+    "resnet, three planes": """steps = 3
+model = { kind = "resnet", height = 32, width = 32, planes = 3, stages = [2, 3], blocks = 1, classes = 10 }
+data = { kind = "cifar10", path = "none" }
+optimizer = { kind = "sgd", momentum = 0.5, weight_decay = 0.0 }
+schedule = { peak = 0.05, floor = 0.0 }
+batch = { micro_batch = 1 }
+""",
+    "resnet with batch normalisation, two micro-batches": """steps = 3
+clip_norm = 0.5
+model = { kind = "resnet", height = 6, width = 5, planes = 1, stages = [3, 4], blocks = 1, classes = 3, norm = "batch", norm_epsilon = 1e-3 }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }
+schedule = { peak = 0.05 }
+batch = { micro_batch = 2, micro_batches = 2 }
+""",
+    "mlp, Adam with coupled decay, groups, a line": """steps = 4
+clip_norm = 0.5
+model = { kind = "mlp", inputs = 6, hidden = [5, 4], classes = 3 }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1, decay = "coupled", group = [
+    { parameters = ["layer1.weight"], weight_decay = 0.0, rate_factor = 0.5 },
+    { parameters = ["layer1.*", "layer2.bias"], weight_decay = 0.3 } ] }
+schedule = { peak = 0.05, warmup = 1, kind = "linear" }
+batch = { micro_batch = 2 }
+""",
+    "mlp, SGD with coupled decay, steps": """steps = 3
+model = { kind = "mlp", inputs = 6, hidden = [5], classes = 3 }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.1, decay = "coupled" }
+schedule = { peak = 0.05, kind = "step", every = 2, gamma = 0.1 }
+batch = { micro_batch = 2, micro_batches = 2 }
+""",
+    "mlp, SGD, groups with decoupled decay, milestones": """steps = 3
+model = { kind = "mlp", inputs = 6, hidden = [5], classes = 3 }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.1, group = [{ parameters = ["*.bias"], weight_decay = 0.2, rate_factor = 2 }] }
+schedule = { peak = 0.05, kind = "step", milestones = [1, 2], gamma = 0.3 }
+batch = { micro_batch = 2 }
+""",
+    "resnet as torchvision's: bottlenecks, normalised after convolutions, ImageNet's stem": """steps = 3
+model = { kind = "resnet", height = 13, width = 12, planes = 1, stages = [2, 3], blocks = [1, 2], classes = 3, norm = "batch", block = "bottleneck", order = "post", stem = "imagenet" }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 5e-4 }
+schedule = { peak = 0.05 }
+batch = { micro_batch = 2, micro_batches = 2 }
+loss = { smoothing = 0.1 }
+""",
+    "resnet, bottlenecks, normalised before convolutions": """steps = 3
+model = { kind = "resnet", height = 6, width = 5, planes = 1, stages = [2, 3], blocks = 1, classes = 3, block = "bottleneck" }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
+schedule = { peak = 0.05 }
+batch = { micro_batch = 2 }
+""",
+    "vgg11, dropout": """steps = 3
+model = { kind = "vgg11", height = 32, width = 35, planes = 1, channels = [1, 2, 2, 2, 3, 3, 3, 3], classifier = 5, classes = 3, dropout = 0.25 }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 5e-4 }
+schedule = { peak = 0.05 }
+batch = { micro_batch = 2 }
+""",
+    "vgg11 with batch normalisation": """steps = 3
+model = { kind = "vgg11", height = 64, width = 32, planes = 1, channels = [1, 1, 2, 1, 2, 1, 2, 3], classifier = 4, classes = 3, dropout = 0.0, norm = "batch" }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
+schedule = { peak = 0.05 }
+batch = { micro_batch = 2 }
+""",
+    "logistic regression": """steps = 3
+model = { kind = "mlp", inputs = 12, hidden = [], classes = 4 }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.0, weight_decay = 0.0 }
+schedule = { peak = 0.1 }
+batch = { micro_batch = 3 }
+""",
+    "gpt, a label to ignore, smoothed targets, two micro-batches": """steps = 3
+model = { kind = "gpt", vocabulary = 4, context = 5, layers = 1, heads = 1, width = 4 }
+data = { kind = "bytes", path = "none" }
+optimizer = { kind = "sgd", momentum = 0.0, weight_decay = 0.0 }
+schedule = { peak = 0.1 }
+batch = { micro_batch = 2, micro_batches = 2 }
+loss = { smoothing = 0.2, ignore = 1 }
+""",
+    "resnet, convolutions of version 2, a product of blocks": """steps = 3
+clip_norm = 1.0
+model = { kind = "resnet", height = 5, width = 7, planes = 1, stages = [3, 4], blocks = 1, classes = 3, convolution = 2 }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 5e-4 }
+schedule = { peak = 0.05 }
+batch = { micro_batch = 3, micro_batches = 2 }
+digits = { class = { conv_dw = { digits_a = 3, digits_b = 2, block = 64 } } }
+""",
+}
