@@ -1,10 +1,11 @@
 //! evaluation.v1: what an evaluation finds of every label: its loss, and whether the model finds it most likely.
 
+use super::loss::{exponentials, of_labels};
 use crate::arith::DType;
 use crate::arith::float::NAN;
 use crate::program::builder::Builder;
 use crate::program::expr::Body;
-use crate::program::graph::{Primitive, TensorId, View};
+use crate::program::graph::{TensorId, View};
 
 /// logits [N, V], labels u32 [N] (each below V) -> losses [N, 1] and hits [N, 1], row by row.
 ///
@@ -12,23 +13,8 @@ use crate::program::graph::{Primitive, TensorId, View};
 pub fn evaluation(b: &mut Builder, logits: TensorId, labels: TensorId) -> (TensorId, TensorId) {
     let [n, classes] = b.shape(logits)[..] else { panic!("an evaluation takes a matrix of logits") };
     let (shape, column) = ([n, classes], [n, 1]);
-    let max = b.max_last(logits);
-    let exponential = Body::new("exp_sub.v1", |w| {
-        let (x, max) = (w.input(0), w.input(1));
-        let shifted = w.sub(x, max);
-        w.exp(shifted)
-    });
-    let e = b.map(exponential, &[logits, max], &shape);
-    let sum = b.sum_last(e);
-    let pick = Primitive::Gather {
-        table: logits,
-        indices: labels,
-        bound: classes,
-        stride_index: 1,
-        stride_row: classes,
-        stride_column: 0,
-    };
-    let picked = b.node(pick, DType::F32, &column);
+    let [max, _, sum] = exponentials(b, logits);
+    let picked = of_labels(b, logits, labels);
     let loss = Body::new("evaluation_loss.v1", |w| {
         let (sum, picked, max) = (w.input(0), w.input(1), w.input(2));
         let log = w.log(sum);

@@ -62,6 +62,34 @@ fn label_weights(b: &mut Builder, ignored: u32, labels: TensorId, factor: Tensor
     b.map_views(weight, dims, views, DType::F32, &[n, 1])
 }
 
+/// logits [N, V] -> the greatest of each row [N, 1], exp(x - greatest) [N, V], and the sum of these [N, 1].
+pub(super) fn exponentials(b: &mut Builder, logits: TensorId) -> [TensorId; 3] {
+    let shape = b.shape(logits);
+    let max = b.max_last(logits);
+    let exponential = Body::new("exp_sub.v1", |w| {
+        let (x, max) = (w.input(0), w.input(1));
+        let shifted = w.sub(x, max);
+        w.exp(shifted)
+    });
+    let e = b.map(exponential, &[logits, max], &shape);
+    let sum = b.sum_last(e);
+    [max, e, sum]
+}
+
+/// The element of each row of a table [N, V] that the row's label, u32 [N] and below V, names: [N, 1].
+pub(super) fn of_labels(b: &mut Builder, table: TensorId, labels: TensorId) -> TensorId {
+    let [n, classes] = b.shape(table)[..] else { panic!("labels name elements of the rows of a matrix") };
+    let pick = Primitive::Gather {
+        table,
+        indices: labels,
+        bound: classes,
+        stride_index: 1,
+        stride_row: classes,
+        stride_column: 0,
+    };
+    b.node(pick, DType::F32, &[n, 1])
+}
+
 /// The loss and its gradient for targets smoothed by `smoothing`; `weights` [N, 1] or [1] multiply the rows, and a row of weight +0 has none.
 fn weighted_cross_entropy(
     b: &mut Builder,
@@ -80,15 +108,7 @@ fn weighted_cross_entropy(
     });
     let e = b.map(exponential, &[shifted], &shape);
     let (sum, shifted_sum) = (b.sum_last(e), b.sum_last(shifted));
-    let pick = Primitive::Gather {
-        table: shifted,
-        indices: labels,
-        bound: classes,
-        stride_index: 1,
-        stride_row: classes,
-        stride_column: 0,
-    };
-    let picked = b.node(pick, DType::F32, &column);
+    let picked = of_labels(b, shifted, labels);
     let (sharp, even) = (1.0 - smoothing, smoothing / classes as f32);
     let forward = Body::new("weighted_cross_entropy.v1", |w| {
         let (sum, picked, shifted_sum, weight) = (w.input(0), w.input(1), w.input(2), w.input(3));
@@ -136,23 +156,8 @@ pub fn cross_entropy(
 ) -> (TensorId, TensorId) {
     let [n, classes] = b.shape(logits)[..] else { panic!("cross entropy takes a matrix of logits") };
     let (shape, column) = ([n, classes], [n, 1]);
-    let max = b.max_last(logits);
-    let exponential = Body::new("exp_sub.v1", |w| {
-        let (x, max) = (w.input(0), w.input(1));
-        let shifted = w.sub(x, max);
-        w.exp(shifted)
-    });
-    let e = b.map(exponential, &[logits, max], &shape);
-    let sum = b.sum_last(e);
-    let pick = Primitive::Gather {
-        table: logits,
-        indices: labels,
-        bound: classes,
-        stride_index: 1,
-        stride_row: classes,
-        stride_column: 0,
-    };
-    let picked = b.node(pick, DType::F32, &column);
+    let [max, e, sum] = exponentials(b, logits);
+    let picked = of_labels(b, logits, labels);
     let negative_log = Body::new("cross_entropy.v1", |w| {
         let (sum, picked, max, factor) = (w.input(0), w.input(1), w.input(2), w.input(3));
         let log = w.log(sum);
