@@ -54,7 +54,7 @@ struct Found {
     others: Vec<String>,
 }
 
-/// Writes inputs.npy (u8, [samples, planes, rows, columns]), labels.npy (u32, [samples]), pictures.txt (BLAKE3 and name of each sample's file, as `b3sum` prints
+/// Writes inputs.npy (u8; samples, planes, rows, columns), labels.npy (u32; samples), pictures.txt (BLAKE3 and name of each sample's file, as `b3sum` prints
 /// them) and import.json (what made them), which it returns.
 pub fn import(pictures: &Pictures) -> Result<Value, Error> {
     is_free(pictures.output)?;
