@@ -3,6 +3,7 @@
     cargo build --release
     python3 -m venv venv && venv/bin/pip install torch numpy safetensors
     venv/bin/python benches/gradient_error.py resnet --data data_batch_1.bin [--most 4]
+    venv/bin/python benches/gradient_error.py gpt --data tinyshakespeare.txt        (mlp, vgg11 and resnet50 take CIFAR-10's records)
 
 For each variant of a model, `tiebreak train` takes one step of SGD with momentum and no clipping, whose momentum is then the gradient, and
 PyTorch takes the same gradient in fp32 and fp64. Writes the model's part of docs/NUMERICS.md: per tensor ||g - g64|| / ||g64||. With --most,
@@ -27,6 +28,7 @@ try:
 except ImportError as error:
     sys.exit(f"{error}: run it in an environment with `pip install torch numpy safetensors`")
 import loss_curve
+import networks
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = "venv/bin/python benches/gradient_error.py"
@@ -54,6 +56,43 @@ class BatchNormResnet(loss_curve.Resnet):
         return F.batch_norm(x, None, None, w[f"{name}.gain"], w[f"{name}.bias"], True, 0.0, loss_curve.EPSILON)
 
 
+def images(network, path, folder):
+    """The batch, all of the data, so that every order has the same gradient; and what a job says of it."""
+    size = network.SAMPLES * network.RECORD
+    records = path.read_bytes()[:size]
+    if len(records) < size:
+        sys.exit(f"{path}: has fewer than {network.SAMPLES} records")
+    (folder / "records.bin").write_bytes(records)
+    records = np.frombuffer(records, np.uint8).reshape(-1, network.RECORD)
+    pixels = torch.tensor(records[:, 1:].reshape(-1, 3, 32, 32).astype(np.float32))
+    labels = torch.tensor(records[:, 0].astype(np.int64))
+    return lambda dtype: (pixels.to(dtype) / 255, labels), '[data]\nkind = "cifar10"\npath = "records.bin"'
+
+
+def windows(network, path, folder):
+    """The same of a text."""
+    size = network.SAMPLES + network.CONTEXT
+    text = path.read_bytes()[:size]
+    if len(text) < size:
+        sys.exit(f"{path}: has fewer than {size} bytes")
+    (folder / "text.txt").write_bytes(text)
+    tokens = np.frombuffer(text, np.uint8).astype(np.int64)
+    rows = torch.tensor(np.stack([tokens[i:i + network.CONTEXT + 1] for i in range(network.SAMPLES)]))
+    return lambda dtype: (rows[:, :-1], rows[:, 1:].reshape(-1)), '[data]\nkind = "bytes"\npath = "text.txt"'
+
+
+class Gpt:
+    TITLE = "A GPT on text"
+    ABOUT = "The model of `assets/jobs/shakespeare.toml` at its first weights, 8 windows of 128 bytes."
+    data = staticmethod(windows)
+
+    def variants(self):
+        """By name: the network in PyTorch, and what its jobs say of it, by a name of theirs, which may be empty."""
+        network = loss_curve.Gpt()
+        sizes = f"context = {network.CONTEXT}\nlayers = {network.LAYERS}\nheads = {network.HEADS}\nwidth = {network.WIDTH}\n"
+        yield "all products", network, {"": f'[model]\nkind = "gpt"\n{sizes}'}
+
+
 class Resnet:
     """The residual network of assets/jobs/cifar-resnet.toml and the first records of a file."""
 
@@ -70,24 +109,46 @@ classes = 10
 norm = "{norm}"
 convolution = {convolution}
 """
+    data = staticmethod(images)
 
     def variants(self):
-        """By name: the network in PyTorch, and what its jobs say of it, by a name of theirs."""
         for norm, network in (("layer", loss_curve.Resnet()), ("batch", BatchNormResnet())):
             jobs = {f"conv2d.v{version}": self.JOB.format(norm=norm, convolution=version) for version in (1, 2)}
             yield f"{norm} norm", network, jobs
 
-    def data(self, network, path, folder):
-        """The batch, all of the data, so that every order has the same gradient; and what a job says of it."""
-        size = network.SAMPLES * network.RECORD
-        records = path.read_bytes()[:size]
-        if len(records) < size:
-            sys.exit(f"{path}: has fewer than {network.SAMPLES} records")
-        (folder / "records.bin").write_bytes(records)
-        records = np.frombuffer(records, np.uint8).reshape(-1, network.RECORD)
-        images = torch.tensor(records[:, 1:].reshape(-1, 3, 32, 32).astype(np.float32))
-        labels = torch.tensor(records[:, 0].astype(np.int64))
-        return lambda dtype: (images.to(dtype) / 255, labels), '[data]\nkind = "cifar10"\npath = "records.bin"'
+
+class Mlp:
+    TITLE = "Perceptrons on CIFAR-10"
+    ABOUT = "3072 numbers to 10 classes: without hidden layers (logistic regression) and with 256 and 128 channels; at their first weights, 64 images."
+    data = staticmethod(images)
+
+    def variants(self):
+        for name, hidden in (("logistic regression", []), ("two hidden layers", [256, 128])):
+            yield name, networks.Mlp(hidden), {"": f'[model]\nkind = "mlp"\ninputs = 3072\nhidden = {hidden}\nclasses = 10\n'}
+
+
+class Vgg11:
+    TITLE = "VGG-11 on CIFAR-10"
+    ABOUT = "With 512 channels between its linear layers, no dropout, at its first weights, 16 images."
+    JOB = ('[model]\nkind = "vgg11"\nheight = 32\nwidth = 32\nplanes = 3\nclasses = 10\nclassifier = 512\ndropout = 0.0\n'
+           'norm = "{norm}"\nconvolution = {convolution}\n')
+    data = staticmethod(images)
+
+    def variants(self):
+        for name, norm in (("no norm", "none"), ("batch norm", "batch")):
+            jobs = {f"conv2d.v{version}": self.JOB.format(norm=norm, convolution=version) for version in (1, 2)}
+            yield name, networks.Vgg11(512, norm == "batch"), jobs
+
+
+class Resnet50:
+    TITLE = "ResNet-50 on CIFAR-10"
+    ABOUT = "As torchvision's, with a stem for small images, at its first weights, 16 images."
+    JOB = ('[model]\nkind = "resnet"\nheight = 32\nwidth = 32\nplanes = 3\nclasses = 10\nblock = "bottleneck"\norder = "post"\nnorm = "batch"\n'
+           'stages = [64, 128, 256, 512]\nblocks = [3, 4, 6, 3]\nconvolution = {convolution}\n')
+    data = staticmethod(images)
+
+    def variants(self):
+        yield "batch norm", networks.Resnet50(), {f"conv2d.v{version}": self.JOB.format(convolution=version) for version in (1, 2)}
 
 
 def of_torch(network, weights, batch, dtype):
@@ -129,10 +190,10 @@ def table(name, columns):
 
 
 def main():
-    models = {"resnet": Resnet()}
+    models = {"gpt": Gpt(), "mlp": Mlp(), "resnet": Resnet(), "resnet50": Resnet50(), "vgg11": Vgg11()}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=models)
-    parser.add_argument("--data", type=Path, required=True, help="records in CIFAR-10's binary format")
+    parser.add_argument("--data", type=Path, required=True, help="records in CIFAR-10's binary format; of gpt a text")
     parser.add_argument("--binary", type=Path, default=ROOT / "target/release/tiebreak")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="the folder of NUMERICS.md")
     parser.add_argument("--most", type=float, help="fail if at d = 4 an error is more than so many times PyTorch's")
@@ -150,7 +211,7 @@ def main():
                 for job, text in jobs.items():
                     text = STEP.format(model=text, data=data, samples=network.SAMPLES, digits=said)
                     gradients = of_tiebreak(options.binary.resolve(), folder, f"{job}-{number}", text)
-                    columns[f"{job}, {digits}"] = errors(gradients, exact)
+                    columns[f"{job}, {digits}" if job else digits] = errors(gradients, exact)
         text, worst = table(name, columns)
         tables.append(text)
         failed += [f"{name}, {column}" for column, most in worst.items() if "d = 4" in column and most > (options.most or most)]
