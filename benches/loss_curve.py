@@ -220,7 +220,7 @@ def learning_rate(model, step, steps):
 
 
 def train_torch(model, key, data, steps, dtype):
-    """The losses of a PyTorch training in `dtype`."""
+    """The losses of a PyTorch training in `dtype`, and the weights after it."""
     weights = {n: torch.tensor(x).to(dtype).requires_grad_() for n, x in initial_weights(model, key).items()}
     decayed = [x for x in weights.values() if x.dim() > 1]
     others = [x for x in weights.values() if x.dim() == 1]
@@ -236,18 +236,23 @@ def train_torch(model, key, data, steps, dtype):
         torch.nn.utils.clip_grad_norm_(list(weights.values()), CLIP)
         optimizer.step()
         losses.append(loss.item())
-    return losses
+    return losses, weights
 
 
-def train_tiebreak(model, binary, folder, name, digits, data, steps):
-    """The losses of an exact run, its key for Philox, and its first checkpoint."""
-    text = (ROOT / "assets/jobs" / model.JOB).read_text()
-    text = re.sub(r"(?m)^steps = .*$", f"steps = {steps}", text)
+def job_of(model, data, steps, seed):
+    """The model's job on a file of data, with the batches that `drawn` draws and a checkpoint at the end."""
+    text = model.job() if hasattr(model, "job") else (ROOT / "assets/jobs" / model.JOB).read_text()
+    text = re.sub(r"(?m)^steps = .*$", f"steps = {steps}\nseed = {seed}", text)
     text = re.sub(r"(?m)^path = .*$", f"path = {json.dumps(str(data))}", text)
+    text = re.sub(r"(?m)^\[data\]$", '[data]\nsampling = "with_replacement"', text)
     # Heads and checkpoints do not enter the arithmetic.
-    text = re.sub(r"(?m)^every = .*$", f"every = {steps}", text)
+    return re.sub(r"(?m)^every = .*$", f"every = {steps}", text)
+
+
+def train_tiebreak(model, binary, folder, name, digits, data, steps, seed=0):
+    """The losses of an exact run in the folder `name`, and its key for Philox. Its first checkpoint is compared with the contract."""
     job, run = folder / f"{name}.toml", folder / name
-    job.write_text(text + "\n" + digits)
+    job.write_text(job_of(model, data, steps, seed) + "\n" + digits)
     # A challenge, as a client would give; the seed depends on the job too, so each job has its own.
     challenge = ["--challenge", "00" * 32]
     subprocess.run([binary, "train", job, "--data-root", Path(data).parent, "--out", run, *challenge], check=True)
@@ -259,25 +264,6 @@ def train_tiebreak(model, binary, folder, name, digits, data, steps):
         if first["param/" + parameter].tobytes() != expected.tobytes():
             sys.exit(f"{name}: the initial {parameter} is not what the contract says")
     return inspected["losses"], key
-
-
-def svg(curves):
-    """Smoothed curves as a picture."""
-    width, height, left, bottom = 800, 420, 50, 370
-    colors = ["#000000", "#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#e377c2"]
-    smooth = {n: np.convolve(c, np.ones(10) / 10, "valid") for n, c in curves.items()}
-    low, high = min(c.min() for c in smooth.values()), max(c.max() for c in smooth.values())
-    steps = max(len(c) for c in smooth.values())
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">',
-             '<rect width="100%" height="100%" fill="white"/>']
-    for i, (name, c) in enumerate(smooth.items()):
-        points = " ".join(f"{left + (width - left - 20) * x / (steps - 1):.1f},{30 + (bottom - 30) * (high - y) / (high - low):.1f}"
-                          for x, y in list(enumerate(c))[::3])
-        parts.append(f'<polyline fill="none" stroke="{colors[i % 8]}" stroke-width="1.3" points="{points}"/>')
-        parts.append(f'<text x="{width - 260}" y="{50 + 18 * i}" fill="{colors[i % 8]}">{name}</text>')
-    parts.append(f'<text x="5" y="35">{high:.2f}</text><text x="5" y="{bottom}">{low:.2f}</text>')
-    parts.append(f'<text x="{left}" y="{height - 20}">loss (mean of 10 steps) over {steps + 9} steps</text></svg>\n')
-    return "\n".join(parts)
 
 
 def section(page, title):
@@ -318,9 +304,9 @@ def main():
             file = re.sub(r"\W", "", name)
             losses, key = train_tiebreak(model, options.binary, Path(folder), file, DIGITS[name], path.resolve(), steps)
             begin = time.time()
-            peer = train_torch(model, key, data, steps, torch.float32)
+            peer, _ = train_torch(model, key, data, steps, torch.float32)
             middle = time.time()
-            exact = train_torch(model, key, data, steps, torch.float64)
+            exact, _ = train_torch(model, key, data, steps, torch.float64)
             print(f"{name}: PyTorch took {middle - begin:.0f} s in fp32 and {time.time() - middle:.0f} s in fp64")
             curves[name], curves[f"{name}: PyTorch fp32"] = losses, peer
             tail = lambda x: sum(x[-50:]) / 50

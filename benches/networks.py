@@ -37,8 +37,8 @@ def batch_norm(w, x, name):
 class Mlp:
     SAMPLES, RECORD = 64, RECORD
 
-    def __init__(self, hidden):
-        self.widths = [PIXELS, *hidden, CLASSES]
+    def __init__(self, hidden, inputs=PIXELS):
+        self.widths = [inputs, *hidden, CLASSES]
 
     def table(self):
         pairs = enumerate(zip(self.widths, self.widths[1:]))
