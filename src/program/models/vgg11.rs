@@ -238,12 +238,8 @@ impl Network for Vgg11 {
                 table.extend(norm_parameters(&format!("norm{i}"), convolution.outputs));
             }
         }
-        for (name, (inputs, outputs), square) in ["hidden0", "hidden1", "head"]
-            .into_iter()
-            .zip(self.layers())
-            .zip([2.0, 2.0, 1.0])
-            .map(|((n, l), s)| (n, l, s))
-        {
+        let layers = [("hidden0", 2.0), ("hidden1", 2.0), ("head", 1.0)];
+        for ((name, square), (inputs, outputs)) in layers.into_iter().zip(self.layers()) {
             table.extend(linear_parameters(name, outputs, inputs, f32::sqrt(square / inputs as f32)));
         }
         table
