@@ -152,8 +152,8 @@ impl Cpu {
         let ty = graph.tensor(node.output);
         if let Primitive::Quantise { input, absmaxes, digits, block } = &node.primitive {
             let (view, absmaxes) = (strided(words(input.tensor), input), words(*absmaxes).to_vec());
-            let memory = bytemuck::cast_vec(self.pool.memory(ty.len()));
             let digits = u32::from(*digits);
+            let memory = bytemuck::cast_vec(self.pool.memory(product::memory_of(view.shape(), digits)));
             return self.quantised(product::quantise_into(memory, view, absmaxes, digits, *block as usize));
         }
         if let Primitive::DigitPatches { input, patches } = &node.primitive {

@@ -7,15 +7,18 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
+use super::bands::Piece;
 use super::gather::Gather;
 use super::simd::{Path, vectorised};
+#[cfg(target_arch = "x86_64")]
+use super::strips;
 use crate::arith::{digits, float};
 use crate::program::im2col::DigitPatches;
 
 /// Rows that are transposed together: one cache line of a tensor whose rows are contiguous.
 const ROWS: usize = 16;
 /// Elements of K that are transposed together, so that a tile stays in the first-level cache.
-const DEPTH: usize = 256;
+pub(super) const DEPTH: usize = 256;
 /// Rows whose absmaxes are found side by side where rows, not K, are contiguous.
 const COLUMNS: usize = 128;
 
@@ -135,13 +138,13 @@ impl Strip<'_> {
 }
 
 /// `part` cut at the multiples of `block` (a power of two) and of `DEPTH`, as (first, length).
-fn pieces(part: Range<usize>, block: usize) -> impl Iterator<Item = (usize, usize)> {
+pub(super) fn pieces(part: Range<usize>, block: usize) -> impl Iterator<Item = (usize, usize)> {
     let (step, end) = (DEPTH.min(block), part.end);
     part.step_by(step).map(move |first| (first, step.min(end - first)))
 }
 
 /// Units of a task: all `len`, or where tasks would be fewer than threads a multiple of `multiple` that makes enough of them.
-fn units_of_task(tasks: usize, len: usize, multiple: usize) -> usize {
+pub(super) fn units_of_task(tasks: usize, len: usize, multiple: usize) -> usize {
     let wanted = 4 * rayon::current_num_threads();
     if tasks * 2 > wanted { len } else { len.div_ceil(wanted.div_ceil(tasks)).next_multiple_of(multiple) }
 }
@@ -156,6 +159,8 @@ pub struct Operand {
     block: usize,
     /// Its integers, or those that it gathers rows from, and maybe more memory that is not its own.
     q: Arc<Vec<i32>>,
+    /// Whether they lie in strips, not row after row.
+    in_strips: bool,
     absmaxes: Vec<u32>,
     /// How rows are gathered, if they do not lie in memory.
     gather: Option<Arc<Gather>>,
@@ -184,7 +189,7 @@ impl Operand {
             i32::from_le_bytes(le)
         };
         let q = Arc::new(bytes.chunks_exact(width).map(extend).collect());
-        Operand { digits, batch, rows, k, block, q, absmaxes, gather: None, halves: None }
+        Operand { digits, batch, rows, k, block, q, in_strips: false, absmaxes, gather: None, halves: None }
     }
 
     /// The patches of this operand's integers, gathered as products read them. Its absmaxes are to be said ([`Operand::with_absmaxes`]).
@@ -194,7 +199,8 @@ impl Operand {
     pub fn patches(&self, patches: DigitPatches) -> Operand {
         let images = patches.images(self.rows as u32, self.k as u32).expect("rows are whole images");
         let [rows, k] = patches.shape(images).map(|n| n as usize);
-        let (q, gather) = (self.q.clone(), Gather::new(patches, images));
+        let q = if self.in_strips { Arc::new(self.integers().into_owned()) } else { self.q.clone() };
+        let gather = Gather::new(patches, images);
         let halves =
             (self.digits <= 2).then(|| Arc::new(gather.images(&q).par_iter().map(|&q| q as i16).collect()));
         let gather = Some(Arc::new(gather));
@@ -205,6 +211,7 @@ impl Operand {
             k,
             block: 0,
             q,
+            in_strips: false,
             absmaxes: vec![0; rows],
             gather,
             halves,
@@ -259,12 +266,12 @@ impl Operand {
 
     /// `[batch, rows, K]`.
     pub fn integers(&self) -> Cow<'_, [i32]> {
-        let Some(gather) = &self.gather else {
+        if self.gather.is_none() && !self.in_strips {
             return Cow::Borrowed(&self.q[..self.batch * self.rows * self.k]);
-        };
-        let mut all = vec![0; self.rows * self.k];
+        }
+        let mut all = vec![0; self.batch * self.rows * self.k];
         let rows = all.par_chunks_mut(self.k.max(1)).enumerate();
-        rows.for_each(|(row, to)| gather.row(&self.q, row, 0, to));
+        rows.for_each(|(row, to)| self.copy_row([row / self.rows, row % self.rows], 0, to));
         Cow::Owned(all)
     }
 
@@ -288,27 +295,53 @@ impl Operand {
         k: Range<usize>,
         scratch: &'r mut Vec<i32>,
     ) -> &'r [i32] {
-        let Some(gather) = &self.gather else {
+        if self.gather.is_none() && !self.in_strips {
             return &self.q[self.row_index(batch, row) * self.k..][k];
-        };
+        }
         scratch.resize(k.len(), 0);
-        gather.row(&self.q, self.row_index(batch, row), k.start, scratch);
+        self.copy_row([batch, row], k.start, scratch);
         scratch
     }
 
-    /// Whether [`Operand::halves`] gives rows.
-    pub(super) fn has_halves(&self) -> bool {
-        self.halves.is_some()
+    /// The integers of a row from place `first` on that do not lie one after another, as many as `to` holds.
+    fn copy_row(&self, [batch, row]: [usize; 2], first: usize, to: &mut [i32]) {
+        match &self.gather {
+            Some(gather) => gather.row(&self.q, self.row_index(batch, row), first, to),
+            #[cfg(target_arch = "x86_64")]
+            None if self.in_strips => {
+                let strips = self.strips(batch).expect("it has strips");
+                strips::read_row(strips, strips::pairs(self.k), row, first..first + to.len(), to);
+            }
+            None => to.copy_from_slice(&self.q[self.row_index(batch, row) * self.k + first..][..to.len()]),
+        }
     }
 
-    /// Writes the integers `k` of row `row`, which are gathered, as 16-bit ones.
-    pub(super) fn halves(&self, row: usize, k: Range<usize>, to: &mut [i16]) {
-        let (Some(gather), Some(halves)) = (&self.gather, &self.halves) else {
-            unreachable!("it has halves")
-        };
+    /// The strips of a batch, if the integers lie in strips.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn strips(&self, batch: usize) -> Option<&[i32]> {
+        let batch = if self.batch == 1 { 0 } else { batch };
+        let len = strips::words([1, self.rows, self.k]);
+        self.in_strips.then(|| &self.q[batch * len..][..len])
+    }
+
+    /// Writes a piece of each of the integers `k` of a row, which have 16 bits, and zeros behind them.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn halves(
+        &self,
+        [batch, row]: [usize; 2],
+        k: Range<usize>,
+        (path, piece): (Path, Piece),
+        to: &mut [i16],
+        scratch: &mut Vec<i32>,
+    ) {
         let (of_row, after) = to.split_at_mut(k.len());
-        gather.row(halves, row, k.start, of_row);
         after.fill(0);
+        match (&self.gather, &self.halves, piece) {
+            (Some(gather), Some(halves), Piece::Whole) => {
+                gather.row(halves, self.row_index(batch, row), k.start, of_row);
+            }
+            _ => narrowed(path, self.row(batch, row, k, scratch), piece, of_row),
+        }
     }
 
     pub(super) fn absmax(&self, batch: usize, row: usize, block: usize) -> u32 {
@@ -322,8 +355,18 @@ impl Operand {
 }
 
 /// The length of a scale group, at least 1.
-fn group_len(k: usize, block: usize) -> usize {
+pub(super) fn group_len(k: usize, block: usize) -> usize {
     if block == 0 { k.max(1) } else { block }
+}
+
+#[cfg(target_arch = "x86_64")]
+vectorised! {
+    /// A piece of each integer, which has 16 bits.
+    fn narrowed(q: &[i32], piece: Piece, to: &mut [i16]) {
+        for (to, &q) in to.iter_mut().zip(q) {
+            *to = piece.of(q) as i16;
+        }
+    }
 }
 
 fn blocks(k: usize, block: usize) -> usize {
@@ -413,10 +456,19 @@ vectorised! {
 /// If `digits` is not in 1..=4, `block` is neither 0 nor a power of two >= 64, or `absmaxes` has another shape than
 /// [`absmaxes`] gives. An absmax below its group's true one gives integers that mean nothing.
 pub fn quantise_with(view: StridedView<'_>, absmaxes: Vec<u32>, digits: u32, block: usize) -> Operand {
-    quantise_into(vec![0; view.shape().iter().product()], view, absmaxes, digits, block)
+    quantise_into(vec![0; memory_of(view.shape(), digits)], view, absmaxes, digits, block)
 }
 
-/// The same in memory for at least as many integers, with any contents.
+/// Words that the integers of an operand `[batch, rows, K]` of so many digits take on this machine.
+pub fn memory_of(shape: [usize; 3], digits: u32) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if strips::serve(digits) {
+        return strips::words(shape);
+    }
+    shape.iter().product()
+}
+
+/// The same in memory of at least [`memory_of`] its shape, with any contents.
 ///
 /// # Panics
 /// As [`quantise_with`] does, and if the memory is too short.
@@ -432,6 +484,12 @@ pub fn quantise_into(
     let (batch, rows, k) = (view.batches(), view.rows.len, view.k.len);
     let (group, groups) = (group_len(k, block), blocks(k, block));
     assert_eq!(absmaxes.len(), batch * rows * groups, "absmaxes are [batch, rows, blocks]");
+    #[cfg(target_arch = "x86_64")]
+    if strips::serve(digits) {
+        strips::quantise(&mut q, view, &absmaxes, digits, block);
+        let (q, in_strips) = (Arc::new(q), true);
+        return Operand { digits, batch, rows, k, block, q, in_strips, absmaxes, gather: None, halves: None };
+    }
     let integers = &mut q[..batch * rows * k];
     if !integers.is_empty() {
         let path = Path::fastest();
@@ -459,7 +517,8 @@ pub fn quantise_into(
             });
         });
     }
-    Operand { digits, batch, rows, k, block, q: Arc::new(q), absmaxes, gather: None, halves: None }
+    let (q, in_strips) = (Arc::new(q), false);
+    Operand { digits, batch, rows, k, block, q, in_strips, absmaxes, gather: None, halves: None }
 }
 
 /// [`absmaxes`], then [`quantise_with`].

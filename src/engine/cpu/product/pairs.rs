@@ -1,43 +1,57 @@
 //! Integer products by 16-bit dot products: AVX2's `vpmaddwd` adds two products of 16-bit integers in each i32 lane.
 //!
-//! Integers of two digits fill 15 bits, so sums of their products would leave an i32 after a few places of K. One side is
-//! therefore cut in a low and a high half ([`Piece`]), each with an accumulator of its own that holds hundreds of places. Three
-//! digits against one or two work likewise, the longer side cut; more need both sides cut and are slower than binary64.
+//! Integers of two digits reach 2^14, so an i32 holds four sums of two products, and the sums of a product need more bits. Each output
+//! therefore has two accumulators, both of 32 bits: `low` adds groups of such sums modulo 2^32, `high` adds the groups' upper halves.
+//! `high` times 2^16 is below the sum by less than 2^16 a group; the difference is `low` less that, modulo 2^32, so both give the
+//! sum exactly. That costs half the multiplications of cutting one side's integers, whose products an i32 could add for longer.
+//!
+//! Integers of three digits are cut in a low and a high half ([`Piece`]), each a product of its own.
 
 use std::arch::x86_64::{
-    __m256i, _mm256_add_epi32, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_set1_epi32,
-    _mm256_setzero_si256, _mm256_storeu_si256,
+    __m256d, __m256i, _mm_castps_si128, _mm256_add_epi32, _mm256_add_pd, _mm256_and_si256, _mm256_blendv_epi8,
+    _mm256_castsi256_si128, _mm256_cmpgt_epi32, _mm256_cvtepi32_pd, _mm256_cvtpd_ps, _mm256_extracti128_si256,
+    _mm256_madd_epi16, _mm256_mul_pd, _mm256_set_m128i, _mm256_set_pd, _mm256_set1_epi32, _mm256_set1_pd, _mm256_setzero_pd,
+    _mm256_setzero_si256, _mm256_slli_epi32, _mm256_srai_epi32, _mm256_storeu_pd, _mm256_sub_epi32,
 };
-
 use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::bands::{Band, Piece, band_height, bands, interleave};
+use super::bands::{Band, Piece, band_height, bands};
 use super::operand::Operand;
-use super::scale_back::{Scale, Sum, fits_i64, product_bits};
-use super::simd::{Path, vectorised};
+use super::scale_back::{Scale, Sum, product_bits};
+use super::simd::Path;
+use super::strips::{GROUP, Pair, Plane, ROWS, load, store};
 use crate::arith::digits::{ProductPart, magnitude_bits};
+use crate::arith::float;
 
-/// Rows of a register tile, and columns of a vector: twelve accumulators of the sixteen registers.
-const ROWS: usize = 6;
-const LANES: usize = 8;
-/// The most columns of a panel.
-const WIDTH_MAX: usize = 2 * LANES;
-/// Rows of a band, whole tiles: their packed integers stay in the second-level cache.
-const BAND_ROWS: usize = 16 * ROWS;
-/// The most pairs of K that are multiplied before the next tile is: a panel's stay in the first-level cache.
-const DEPTH: usize = 512;
+/// Rows of a register tile, half a strip; its columns are a strip.
+const HALF: usize = ROWS / 2;
+/// Rows of a band, whole strips: their integers stay in the second-level cache.
+const BAND_ROWS: usize = 96;
+/// The most pairs of K between two flushes: `high` holds 2^15 groups, of two pairs at least.
+const FLUSH: usize = 1 << 15;
+/// Pairs of a group where the integers are short enough: below 2^15 in absolute value, a sum of two products is below 2^26.
+const LONG_GROUP: usize = 16;
 
 /// A K from which on parts of it are tasks, if the output has so few elements that each task may have sums of its own.
 const LONG_K: usize = 4096;
 const LONG_OUTPUT: usize = 1 << 16;
 
+/// The bits of integers that binary64 has.
+const EXACT_BITS: u32 = 53;
+
+/// The sums of a register tile, whole numbers: `[row][column]`; in registers, and in memory.
+type Sums = [[__m256d; 2]; HALF];
+type Tile = [[f64; ROWS]; HALF];
+
+/// The planes of an operand, each with the power of two that it counts.
+type Planes<'o> = Vec<(Plane<'o>, f64)>;
+
 /// Whether this kernel computes products of these digits and this length.
 pub(super) fn computes(a: &Operand, b: &Operand) -> bool {
     let (more, fewer) = (a.digits().max(b.digits()), a.digits().min(b.digits()));
-    // Halves are worth up to twice what they make together.
-    more <= 3 && fewer <= 2 && a.k() > 0 && fits_i64(product_bits(a, b) + 1, a.block_range(0).1)
+    more <= 3 && fewer <= 2 && a.k() > 0 && (a.block_range(0).1 as u128) << product_bits(a, b) <= 1 << EXACT_BITS
 }
 
 /// `out[block, batch, m, n]`, not empty, for operands that [`computes`] accepts, on a machine with AVX2.
@@ -50,239 +64,264 @@ pub(super) fn product(
     out: &mut [u32],
 ) {
     let size = a.rows() * b.rows();
-    let matrix = match (a.digits(), b.digits()) {
-        (1, 1 | 2) | (2, 1) => matrix_product::<1, 1, 1, 2>,
-        (3, _) => matrix_product::<2, 1, 2, 1>,
-        // Patches of 16-bit integers are moved as they are.
-        (2, 2) if b.has_halves() => matrix_product::<2, 1, 2, 1>,
-        _ => matrix_product::<1, 2, 2, 1>,
-    };
-    out.par_chunks_mut(size)
-        .enumerate()
-        .for_each(|(i, out)| matrix(path, part, [a, b], [i / batch, i % batch], out));
+    let matrices = out.len() / size;
+    out.par_chunks_mut(size).enumerate().for_each(|(i, out)| {
+        let matrix = Matrix::new(path, [a, b], [i / batch, i % batch]);
+        let scale = Scale::new(path, part, a, b, i % batch, i / batch);
+        if matrix.len >= LONG_K && size <= LONG_OUTPUT {
+            matrix.long(&scale, out);
+        } else {
+            matrix.product(&scale, matrices, out);
+        }
+    });
 }
 
-/// How many pairs of K an accumulator holds, if each side's integers are in so many pieces.
-fn pairs_held(a: &Operand, b: &Operand, cut: u32) -> usize {
-    // Two products of a half of 2^(bits - cut) or less.
-    let bits = product_bits(a, b) - cut + 1;
-    (i32::MAX as usize) >> bits
-}
-
-/// One block of one sample of the batch: `PA` and `PB` pieces of each integer, one of them 1, `SUMS` = PA * PB, `NV` vectors of
-/// columns.
-fn matrix_product<const PA: usize, const PB: usize, const SUMS: usize, const NV: usize>(
+/// One block of one sample of the batch.
+struct Matrix<'o> {
     path: Path,
-    part: ProductPart,
-    [a, b]: [&Operand; 2],
-    [block, batch]: [usize; 2],
+    a: &'o Operand,
+    b: &'o Operand,
+    batch: usize,
+    /// The places of K.
+    first: usize,
+    len: usize,
+    /// Pairs of a group: the most that an i32 holds.
+    group: usize,
+}
+
+impl<'o> Matrix<'o> {
+    fn new(path: Path, [a, b]: [&'o Operand; 2], [block, batch]: [usize; 2]) -> Matrix<'o> {
+        let (first, len) = a.block_range(block);
+        let full = |o: &Operand| (0..o.rows()).any(|row| reaches_the_end(o.absmax(batch, row, block)));
+        let group = match (a.digits(), b.digits()) {
+            // Eight products of 2^14 and 2^14 are 2^31, one too many for an i32; all others stay below.
+            (2, 2) if full(a) && full(b) => GROUP / 2,
+            (2, 2) => GROUP,
+            _ => LONG_GROUP,
+        };
+        Matrix { path, a, b, batch, first, len, group }
+    }
+
+    /// The planes of rows of an operand for places of this block.
+    fn planes(&self, operand: &'o Operand, rows: Range<usize>, k: Range<usize>) -> Planes<'o> {
+        let cut = magnitude_bits(operand.digits()) / 2;
+        let halves = [Piece::Low(cut), Piece::High(cut)];
+        let pieces = if operand.digits() <= 2 { &[Piece::Whole][..] } else { &halves };
+        let plane = |&piece: &Piece| {
+            let plane = Plane::new(self.path, operand, self.batch, rows.clone(), k.clone(), piece);
+            (plane, f64::from(1 << piece.shift()))
+        };
+        pieces.iter().map(plane).collect()
+    }
+
+    fn product(&self, scale: &Scale<'_>, matrices: usize, out: &mut [u32]) {
+        let (m, n) = (self.a.rows(), self.b.rows());
+        let k = self.first..self.first + self.len;
+        let b = self.planes(self.b, 0..n, k.clone());
+        let height = band_height(4, matrices, m, BAND_ROWS);
+        bands(out, 1, m, n, height).into_par_iter().for_each(|band| {
+            let Band { row, out, .. } = band;
+            let rows = row..row + out.len() / n;
+            let a = self.planes(self.a, rows.clone(), k.clone());
+            // SAFETY: `product` runs where AVX2 was detected.
+            unsafe {
+                match self.group {
+                    LONG_GROUP => compute_band::<LONG_GROUP>([&a, &b], scale, rows, out),
+                    GROUP => compute_band::<GROUP>([&a, &b], scale, rows, out),
+                    _ => compute_band::<{ GROUP / 2 }>([&a, &b], scale, rows, out),
+                }
+            }
+        });
+    }
+
+    /// The product of long rows: integers have no order, so tasks add parts of K, which are laid in strips a few places at a time.
+    fn long(&self, scale: &Scale<'_>, out: &mut [u32]) {
+        const STEP: usize = 1024;
+        let (m, n) = (self.a.rows(), self.b.rows());
+        let (halves, panels) = (m.div_ceil(HALF), n.div_ceil(ROWS));
+        let steps = self.len.div_ceil(STEP);
+        let each = steps.div_ceil(2 * rayon::current_num_threads());
+        let tasks = (0..steps.div_ceil(each)).into_par_iter().map(|task| {
+            let mut tiles: Vec<Tile> = vec![Default::default(); halves * panels];
+            for step in task * each..steps.min((task + 1) * each) {
+                let k = self.first + step * STEP..self.first + self.len.min((step + 1) * STEP);
+                let planes = [&self.planes(self.a, 0..m, k.clone()), &self.planes(self.b, 0..n, k)];
+                // SAFETY: `product` runs where AVX2 was detected.
+                unsafe {
+                    match self.group {
+                        LONG_GROUP => add_to_tiles::<LONG_GROUP>(planes, halves, &mut tiles),
+                        GROUP => add_to_tiles::<GROUP>(planes, halves, &mut tiles),
+                        _ => add_to_tiles::<{ GROUP / 2 }>(planes, halves, &mut tiles),
+                    }
+                }
+            }
+            tiles
+        });
+        let tiles = tasks.reduce_with(|mut tiles, more| {
+            add_each(tiles.as_flattened_mut().as_flattened_mut(), more.as_flattened().as_flattened());
+            tiles
+        });
+        for (i, tile) in tiles.expect("K is long").iter().enumerate() {
+            let (first, column) = (i % halves * HALF, i / halves * ROWS);
+            let columns = ROWS.min(n - column);
+            for (row, sums) in (first..m).zip(tile) {
+                let sums: Vec<i64> = sums.iter().map(|&sum| sum as i64).collect();
+                let out = &mut out[row * n + column..][..columns];
+                i64::scale_back(scale, row, column, &sums[..columns], out);
+            }
+        }
+    }
+}
+
+/// Whether a group of two digits and this absmax may hold 2^14 itself: its greatest element rounds up to it.
+fn reaches_the_end(absmax: u32) -> bool {
+    const MANTISSA: u32 = (1 << 23) - 1;
+    const HALF_A_UNIT: u32 = 1 << 9;
+    let subnormal = absmax <= MANTISSA;
+    absmax & MANTISSA > MANTISSA - HALF_A_UNIT || subnormal && absmax != 0
+}
+
+/// The product of some rows, `[rows, N]`.
+#[target_feature(enable = "avx2")]
+fn compute_band<const P: usize>(
+    [a, b]: [&Planes<'_>; 2],
+    scale: &Scale<'_>,
+    rows: Range<usize>,
     out: &mut [u32],
 ) {
-    let (first, len) = a.block_range(block);
-    let (m, n) = (a.rows(), b.rows());
-    let pairs = len.div_ceil(2);
-    let scale = Scale::new(path, part, a, b, batch, block);
-    let cut = |pieces, operand: &Operand| if pieces == 1 { 0 } else { magnitude_bits(operand.digits()) / 2 };
-    let (cut_a, cut_b) = (cut(PA, a), cut(PB, b));
-    let depth = pairs_held(a, b, cut_a + cut_b).min(DEPTH);
-    let width = NV * LANES;
-    if len >= LONG_K && m * n <= LONG_OUTPUT {
-        let sums = long_sums::<PA, PB, SUMS, NV>(path, [a, b], [block, batch], [cut_a, cut_b], depth);
-        for (panel, sums) in sums.chunks_exact(m.next_multiple_of(ROWS)).enumerate() {
-            let column = panel * width;
-            for (row, (sums, out)) in sums.iter().zip(out.chunks_exact_mut(n)).enumerate() {
-                let out = &mut out[column..n.min(column + width)];
-                i64::scale_back(&scale, row, column, &sums[..out.len()], out);
-            }
-        }
-        return;
-    }
-    let panel_words = pairs * PB * width;
-    let mut panels = vec![0u32; n.div_ceil(width) * panel_words];
-    panels.par_chunks_mut(panel_words).enumerate().for_each(|(panel, words)| {
-        let rows = panel * width..n.min((panel + 1) * width);
-        pack(path, (b, batch, rows), first..first + len, [PB, width], cut_b, words);
-    });
-    // Whole tiles, as far as there are rows.
-    let height = band_height(4, 1, m, BAND_ROWS).next_multiple_of(ROWS);
-    bands(out, 1, m, n, height).into_par_iter().for_each(|band| {
-        let Band { row, out, .. } = band;
-        let rows = out.len() / n;
-        let tile_words = pairs * PA * ROWS;
-        let mut tiles = vec![0u32; rows.div_ceil(ROWS) * tile_words];
-        for (tile, words) in tiles.chunks_exact_mut(tile_words).enumerate() {
-            let rows = row + tile * ROWS..row + rows.min((tile + 1) * ROWS);
-            pack(path, (a, batch, rows), first..first + len, [PA, ROWS], cut_a, words);
-        }
-        let mut sums = vec![[0i64; WIDTH_MAX]; rows.next_multiple_of(ROWS)];
-        for (panel, b) in panels.chunks_exact(panel_words).enumerate() {
-            sums.fill([0; WIDTH_MAX]);
-            for start in (0..pairs).step_by(depth) {
-                let count = depth.min(pairs - start);
-                let b = &b[start * PB * width..][..count * PB * width];
-                for (a, sums) in tiles.chunks_exact(tile_words).zip(sums.chunks_exact_mut(ROWS)) {
-                    let a = &a[start * PA * ROWS..][..count * PA * ROWS];
-                    // SAFETY: `product` runs where AVX2 was detected.
-                    unsafe { kernel::<PA, PB, SUMS, NV>(a, b, cut_a + cut_b, sums) };
+    let n = out.len() / rows.len();
+    let factors: Vec<f64> = rows.clone().map(|row| scale.row(row)).collect();
+    // Strips of b outside, since one stays in the first-level cache while those of the band pass.
+    for (panel, column) in (0..n).step_by(ROWS).enumerate() {
+        let columns = ROWS.min(n - column);
+        let of_columns = scale.eight_columns(column);
+        for (half, out) in out.chunks_mut(HALF * n).enumerate() {
+            let sums = sums::<P>(a, b, half, panel);
+            for (i, (sums, out)) in sums.into_iter().zip(out.chunks_exact_mut(n)).enumerate() {
+                let (out, row) = (&mut out[column..column + columns], half * HALF + i);
+                if !scale.rounds() {
+                    let sums = in_memory(sums).map(|sum| sum as i64);
+                    i64::scale_back(scale, rows.start + row, column, &sums[..columns], out);
+                    continue;
                 }
-            }
-            let column = panel * width;
-            let columns = width.min(n - column);
-            for (i, (sums, out)) in sums.iter().zip(out.chunks_exact_mut(n)).enumerate() {
-                i64::scale_back(&scale, row + i, column, &sums[..columns], &mut out[column..][..columns]);
-            }
-        }
-    });
-}
-
-/// The sums of a product of long rows, `[panel][row][column of the panel]`: integers have no order, so tasks add parts of K, packed a
-/// few places at a time.
-fn long_sums<const PA: usize, const PB: usize, const SUMS: usize, const NV: usize>(
-    path: Path,
-    [a, b]: [&Operand; 2],
-    [block, batch]: [usize; 2],
-    [cut_a, cut_b]: [u32; 2],
-    depth: usize,
-) -> Vec<[i64; WIDTH_MAX]> {
-    let ((first, len), (m, n), width) = (a.block_range(block), (a.rows(), b.rows()), NV * LANES);
-    let rows = m.next_multiple_of(ROWS);
-    let steps = len.div_ceil(2 * depth);
-    let each = steps.div_ceil(2 * rayon::current_num_threads());
-    let tasks = (0..steps.div_ceil(each)).into_par_iter().map(|task| {
-        let mut sums = vec![[0i64; WIDTH_MAX]; n.div_ceil(width) * rows];
-        for step in task * each..steps.min((task + 1) * each) {
-            let k = first + 2 * depth * step..first + len.min(2 * depth * (step + 1));
-            let pairs = k.len().div_ceil(2);
-            let mut tiles = vec![0u32; pairs * PA * rows];
-            for (tile, words) in tiles.chunks_exact_mut(pairs * PA * ROWS).enumerate() {
-                let of = tile * ROWS..m.min((tile + 1) * ROWS);
-                pack(path, (a, batch, of), k.clone(), [PA, ROWS], cut_a, words);
-            }
-            let mut words = vec![0u32; pairs * PB * width];
-            for (panel, sums) in sums.chunks_exact_mut(rows).enumerate() {
-                let of = panel * width..n.min((panel + 1) * width);
-                if of.len() < width {
-                    words.fill(0);
-                }
-                pack(path, (b, batch, of), k.clone(), [PB, width], cut_b, &mut words);
-                for (a, sums) in tiles.chunks_exact(pairs * PA * ROWS).zip(sums.chunks_exact_mut(ROWS)) {
-                    // SAFETY: `product` runs where AVX2 was detected.
-                    unsafe { kernel::<PA, PB, SUMS, NV>(a, &words, cut_a + cut_b, sums) };
-                }
-            }
-        }
-        sums
-    });
-    let add = |mut sums: Vec<[i64; WIDTH_MAX]>, more: Vec<[i64; WIDTH_MAX]>| {
-        sums.as_flattened_mut().iter_mut().zip(more.as_flattened()).for_each(|(sum, x)| *sum += x);
-        sums
-    };
-    tasks.reduce_with(add).expect("K is long")
-}
-
-/// Rows of an operand's integers as `[pair of K][piece][row]`, two 16-bit integers a word; `to` has `rows` rows in each of `pieces`
-/// pieces and is zero where there are none.
-fn pack(
-    path: Path,
-    (operand, batch, of): (&Operand, usize, Range<usize>),
-    k: Range<usize>,
-    [pieces, rows]: [usize; 2],
-    cut: u32,
-    to: &mut [u32],
-) {
-    let halves = [Piece::Low(cut), Piece::High(cut)];
-    let pieces = if pieces == 1 { &[Piece::Whole][..] } else { &halves };
-    let words = k.len().div_ceil(2);
-    if pieces.len() == 1 && operand.has_halves() {
-        return pack_halves(operand, of, k, rows, to);
-    }
-    let mut planes = vec![0; pieces.len() * words];
-    let mut scratch = Vec::new();
-    for (row, of) in of.enumerate() {
-        let q = operand.row(batch, of, k.clone(), &mut scratch);
-        for (piece, plane) in pieces.iter().zip(planes.chunks_exact_mut(words)) {
-            pair_words(path, q, *piece, plane);
-        }
-        interleave(&planes, words, rows, row, to);
-    }
-}
-
-/// The same of rows that are gathered as 16-bit integers, in one piece.
-fn pack_halves(operand: &Operand, of: Range<usize>, k: Range<usize>, rows: usize, to: &mut [u32]) {
-    let words = k.len().div_ceil(2);
-    let mut all = vec![0u32; rows * words];
-    for (row, of) in all.chunks_exact_mut(words).zip(of) {
-        operand.halves(of, k.clone(), bytemuck::cast_slice_mut(row));
-    }
-    match rows {
-        ROWS => turned::<ROWS>(&all, to),
-        LANES => turned::<LANES>(&all, to),
-        _ => turned::<WIDTH_MAX>(&all, to),
-    }
-}
-
-/// [rows][words] -> [words][rows].
-fn turned<const N: usize>(rows: &[u32], to: &mut [u32]) {
-    let words = rows.len() / N;
-    let rows: [&[u32]; N] = std::array::from_fn(|row| &rows[row * words..][..words]);
-    for (word, to) in to.as_chunks_mut::<N>().0.iter_mut().enumerate().take(words) {
-        *to = std::array::from_fn(|row| rows[row][word]);
-    }
-}
-
-vectorised! {
-    /// Pairs of pieces of integers as words; an odd one out is paired with 0.
-    fn pair_words(q: &[i32], piece: Piece, out: &mut [u32]) {
-        let pairs = q.chunks_exact(2);
-        let last = pairs.remainder();
-        for (word, pair) in out.iter_mut().zip(pairs) {
-            *word = (piece.of(pair[0]) as u32 & 0xffff) | (piece.of(pair[1]) as u32) << 16;
-        }
-        if let [q] = last {
-            out[out.len() - 1] = piece.of(*q) as u32 & 0xffff;
-        }
-    }
-}
-
-/// Adds the dot products of a tile of rows and a panel of columns to `sums`: those of the second pieces count 2^`cut` times.
-#[target_feature(enable = "avx2")]
-fn kernel<const PA: usize, const PB: usize, const SUMS: usize, const NV: usize>(
-    a: &[u32],
-    b: &[u32],
-    cut: u32,
-    sums: &mut [[i64; WIDTH_MAX]],
-) {
-    let mut acc = [[[_mm256_setzero_si256(); NV]; ROWS]; SUMS];
-    for (a, b) in a.chunks_exact(PA * ROWS).zip(b.chunks_exact(PB * NV * LANES)) {
-        let mut vb = [[_mm256_setzero_si256(); NV]; PB];
-        for (e, vb) in vb.iter_mut().enumerate() {
-            for (v, vb) in vb.iter_mut().enumerate() {
-                let words = &b[(e * NV + v) * LANES..][..LANES];
-                // SAFETY: the slice holds one vector.
-                *vb = unsafe { _mm256_loadu_si256(words.as_ptr().cast::<__m256i>()) };
-            }
-        }
-        for r in 0..ROWS {
-            for d in 0..PA {
-                let va = _mm256_set1_epi32(a[d * ROWS + r] as i32);
-                for (e, vb) in vb.iter().enumerate() {
-                    for (acc, &vb) in acc[d + e][r].iter_mut().zip(vb) {
-                        *acc = _mm256_add_epi32(*acc, _mm256_madd_epi16(va, vb));
+                let rounded = rounded(sums, factors[row], of_columns);
+                match out.first_chunk_mut() {
+                    Some(out) => store(out, rounded),
+                    None => {
+                        let mut all = [0; ROWS];
+                        store(&mut all, rounded);
+                        out.copy_from_slice(&all[..columns]);
                     }
                 }
             }
         }
     }
-    for (s, acc) in acc.iter().enumerate() {
-        for (acc, sums) in acc.iter().zip(sums.iter_mut()) {
-            for (v, &acc) in acc.iter().enumerate() {
-                let mut lanes = [0i32; LANES];
-                // SAFETY: the array holds one vector.
-                unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast::<__m256i>(), acc) };
-                for (sum, lane) in sums[v * LANES..].iter_mut().zip(lanes) {
-                    *sum += i64::from(lane) << (cut * s as u32);
-                }
+}
+
+/// Adds the sums of every tile, `[panel][half]`.
+#[target_feature(enable = "avx2")]
+fn add_to_tiles<const P: usize>([a, b]: [&Planes<'_>; 2], halves: usize, tiles: &mut [Tile]) {
+    for (i, tile) in tiles.iter_mut().enumerate() {
+        for (sums, of_tile) in sums::<P>(a, b, i % halves, i / halves).into_iter().zip(tile) {
+            add_each(of_tile, &in_memory(sums));
+        }
+    }
+}
+
+fn add_each(sums: &mut [f64], more: &[f64]) {
+    sums.iter_mut().zip(more).for_each(|(sum, x)| *sum += x);
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+fn in_memory([left, right]: [__m256d; 2]) -> [f64; ROWS] {
+    let mut sums = [0f64; ROWS];
+    // SAFETY: the array has eight elements.
+    unsafe {
+        _mm256_storeu_pd(sums.as_mut_ptr(), left);
+        _mm256_storeu_pd(sums.as_mut_ptr().add(4), right);
+    }
+    sums
+}
+
+/// `sums[n] * row * columns[n]` as binary32, as `scale_back::round_row` does it: whole numbers below 2^53 times powers of two are exact.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn rounded(sums: [__m256d; 2], row: f64, columns: &[f64; ROWS]) -> __m256i {
+    let (row, [a, b, c, d, e, f, g, h]) = (_mm256_set1_pd(row), *columns);
+    let columns = [_mm256_set_pd(d, c, b, a), _mm256_set_pd(h, g, f, e)];
+    let four = |i: usize| {
+        let x = _mm256_mul_pd(_mm256_mul_pd(sums[i], row), columns[i]);
+        _mm_castps_si128(_mm256_cvtpd_ps(x))
+    };
+    let x = _mm256_set_m128i(four(1), four(0));
+    let magnitude = _mm256_and_si256(x, _mm256_set1_epi32(!float::SIGN as i32));
+    let is_nan = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(float::INFINITY as i32));
+    _mm256_blendv_epi8(x, _mm256_set1_epi32(float::NAN as i32), is_nan)
+}
+
+/// The sums of half a strip of a's rows and a strip of b's, over groups of `P` pairs.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn sums<const P: usize>(a: &Planes<'_>, b: &Planes<'_>, half: usize, panel: usize) -> Sums {
+    let mut sums = [[_mm256_setzero_pd(); 2]; HALF];
+    for (a, weight_a) in a {
+        for (b, weight_b) in b {
+            let (a, b, weight) = (a.strip(half / 2), b.strip(panel), weight_a * weight_b);
+            for (a, b) in a.chunks(FLUSH).zip(b.chunks(FLUSH)) {
+                kernel::<P>(a, half % 2, b, weight, &mut sums);
             }
         }
+    }
+    sums
+}
+
+/// Adds `weight` times the dot products of some pairs to `sums`.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn kernel<const P: usize>(a: &[Pair], half: usize, b: &[Pair], weight: f64, sums: &mut Sums) {
+    let mut low = [_mm256_setzero_si256(); HALF];
+    let mut high = [_mm256_setzero_si256(); HALF];
+    let ((long_a, rest_a), (long_b, rest_b)) = (a.as_chunks::<P>(), b.as_chunks::<P>());
+    for (a, b) in long_a.iter().zip(long_b) {
+        add_group(a, half, b, &mut low, &mut high);
+    }
+    for (a, b) in rest_a.as_chunks::<GROUP>().0.iter().zip(rest_b.as_chunks::<GROUP>().0) {
+        add_group(a, half, b, &mut low, &mut high);
+    }
+    let (units, weight) = (_mm256_set1_pd(65536.0 * weight), _mm256_set1_pd(weight));
+    for r in 0..HALF {
+        let rest = _mm256_sub_epi32(low[r], _mm256_slli_epi32::<16>(high[r]));
+        let whole = |high, rest| {
+            let high = _mm256_mul_pd(_mm256_cvtepi32_pd(high), units);
+            _mm256_add_pd(high, _mm256_mul_pd(_mm256_cvtepi32_pd(rest), weight))
+        };
+        let left = whole(_mm256_castsi256_si128(high[r]), _mm256_castsi256_si128(rest));
+        let right = whole(_mm256_extracti128_si256::<1>(high[r]), _mm256_extracti128_si256::<1>(rest));
+        sums[r] = [_mm256_add_pd(sums[r][0], left), _mm256_add_pd(sums[r][1], right)];
+    }
+}
+
+/// Adds one group of pairs to both accumulators of each row.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn add_group<const P: usize>(
+    a: &[Pair; P],
+    half: usize,
+    b: &[Pair; P],
+    low: &mut [__m256i; HALF],
+    high: &mut [__m256i; HALF],
+) {
+    let mut group = [_mm256_setzero_si256(); HALF];
+    for (a, b) in a.iter().zip(b) {
+        let b = load(b);
+        for r in 0..HALF {
+            let products = _mm256_madd_epi16(_mm256_set1_epi32(a[half * HALF + r] as i32), b);
+            group[r] = _mm256_add_epi32(group[r], products);
+        }
+    }
+    for r in 0..HALF {
+        low[r] = _mm256_add_epi32(low[r], group[r]);
+        high[r] = _mm256_add_epi32(high[r], _mm256_srai_epi32::<16>(group[r]));
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct Scale<'o> {
     b: &'o Operand,
     batch: usize,
     block: usize,
-    /// 2^(e_b - m_a - m_b) for each row of b; NaN for a marked one.
+    /// 2^(e_b - m_a - m_b) for each row of b, NaN for a marked one; then zeros up to a multiple of eight.
     columns: Vec<f64>,
 }
 
@@ -35,7 +35,8 @@ impl<'o> Scale<'o> {
         block: usize,
     ) -> Self {
         let bits = product_bits(a, b) as i32;
-        let columns = (0..b.rows()).map(|n| factor(b.absmax(batch, n, block), -bits)).collect();
+        let mut columns: Vec<f64> = (0..b.rows()).map(|n| factor(b.absmax(batch, n, block), -bits)).collect();
+        columns.resize(b.rows().next_multiple_of(8), 0.0);
         Scale { path, part, a, b, batch, block, columns }
     }
 
@@ -46,7 +47,18 @@ impl<'o> Scale<'o> {
 
     /// The factors of a row and of `len` columns from `column`.
     pub fn factors(&self, row: usize, column: usize, len: usize) -> (f64, &[f64]) {
-        (factor(self.a.absmax(self.batch, row, self.block), 0), &self.columns[column..][..len])
+        (self.row(row), &self.columns[column..][..len])
+    }
+
+    /// The factor of a row.
+    pub fn row(&self, row: usize) -> f64 {
+        factor(self.a.absmax(self.batch, row, self.block), 0)
+    }
+
+    /// The factors of eight columns from `column`, a multiple of eight, those past the last among them.
+    #[cfg(target_arch = "x86_64")]
+    pub fn eight_columns(&self, column: usize) -> &[f64; 8] {
+        self.columns[column..].first_chunk().expect("columns are filled up to a multiple of eight")
     }
 }
 

@@ -1,0 +1,356 @@
+//! Integers of at most 16 bits as AVX2's `vpmaddwd` multiplies them: strips of eight rows, in a strip the pairs of K one after
+//! another, a pair's eight words side by side, two integers a word. A strip serves as the rows of one side of a register tile and as
+//! the columns of the other, so an operand that is digitised into strips ([`quantise`]) is multiplied where it lies.
+//!
+//! Missing rows of the last strip are zeros, and so are places past K, up to a multiple of eight.
+
+use std::arch::x86_64::{
+    __m256i, _mm256_add_ps, _mm256_and_si256, _mm256_blend_epi16, _mm256_castps_si256, _mm256_loadu_ps,
+    _mm256_loadu_si256, _mm256_maskload_ps, _mm256_mul_ps, _mm256_packus_epi32, _mm256_permute2x128_si256,
+    _mm256_permute4x64_epi64, _mm256_set1_ps, _mm256_setzero_si256, _mm256_slli_epi32, _mm256_storeu_si256,
+    _mm256_unpackhi_epi32, _mm256_unpackhi_epi64, _mm256_unpacklo_epi32, _mm256_unpacklo_epi64,
+};
+use std::borrow::Cow;
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::bands::Piece;
+use super::operand::{DEPTH, Operand, StridedView, group_len, pieces, power_of_two, units_of_task};
+use super::simd::Path;
+use crate::arith::digits;
+
+/// Rows of a strip.
+pub(super) const ROWS: usize = 8;
+/// Pairs of K that a strip has a multiple of.
+pub(super) const GROUP: usize = 4;
+/// A pair of K of a strip: two integers of each row.
+pub(super) type Pair = [u32; ROWS];
+/// Strips that are digitised together where rows are contiguous: two cache lines of the tensor.
+const TOGETHER: usize = 4;
+
+/// Whether operands of so many digits are digitised into strips on this machine: where products run on `vpmaddwd`, and the integers
+/// have 16 bits.
+pub(super) fn serve(digits: u32) -> bool {
+    digits <= 2 && matches!(Path::fastest(), Path::Avx2 | Path::Avx512)
+}
+
+/// Pairs of a strip whose rows have `k` places.
+pub(super) fn pairs(k: usize) -> usize {
+    k.div_ceil(2).next_multiple_of(GROUP)
+}
+
+/// Words of the strips of `[batch, rows, k]`.
+pub(super) fn words([batch, rows, k]: [usize; 3]) -> usize {
+    batch * rows.div_ceil(ROWS) * pairs(k) * ROWS
+}
+
+/// The integers `k` of row `row` of a batch's strips.
+pub(super) fn read_row(strips: &[i32], pairs: usize, row: usize, k: Range<usize>, to: &mut [i32]) {
+    let strip = &strips[row / ROWS * pairs * ROWS..][..pairs * ROWS];
+    for (to, place) in to.iter_mut().zip(k) {
+        let word = strip[place / 2 * ROWS + row % ROWS];
+        *to = if place % 2 == 0 { i32::from(word as i16) } else { word >> 16 };
+    }
+}
+
+/// One piece of the integers `k` of rows of an operand, as strips.
+pub(super) struct Plane<'o> {
+    words: Cow<'o, [u32]>,
+    /// Pairs from one strip to the next.
+    stride: usize,
+    /// The pair that `k` begins with.
+    first: usize,
+    /// Pairs of `k`, a multiple of [`GROUP`].
+    pairs: usize,
+}
+
+impl<'o> Plane<'o> {
+    /// Of the rows `of` of a batch, which begin with a strip, and of places that begin with a pair of a multiple of [`GROUP`]: where they
+    /// lie, if the operand has strips and the piece is the whole integer; else in memory of their own.
+    pub fn new(
+        path: Path,
+        operand: &'o Operand,
+        batch: usize,
+        of: Range<usize>,
+        k: Range<usize>,
+        piece: Piece,
+    ) -> Plane<'o> {
+        if let (Some(strips), Piece::Whole) = (operand.strips(batch), piece) {
+            let stride = pairs(operand.k());
+            let words = bytemuck::cast_slice(&strips[of.start / ROWS * stride * ROWS..]);
+            return Plane { words: Cow::Borrowed(words), stride, first: k.start / 2, pairs: pairs(k.len()) };
+        }
+        let pairs = pairs(k.len());
+        let mut all = vec![0u32; of.len().div_ceil(ROWS) * pairs * ROWS];
+        all.par_chunks_exact_mut(pairs * ROWS).enumerate().for_each_init(
+            || (vec![0u32; ROWS * pairs], Vec::new()),
+            |(rows, scratch), (strip, to)| {
+                let of = of.start + strip * ROWS..of.end.min(of.start + (strip + 1) * ROWS);
+                rows[of.len() * pairs..].fill(0);
+                for (row, of) in rows.chunks_exact_mut(pairs).zip(of) {
+                    let to = bytemuck::cast_slice_mut(row);
+                    operand.halves([batch, of], k.clone(), (path, piece), to, scratch);
+                }
+                // SAFETY: products run here where AVX2 was detected.
+                unsafe { turn_rows(rows, to.as_chunks_mut().0) };
+            },
+        );
+        Plane { words: Cow::Owned(all), stride: pairs, first: 0, pairs }
+    }
+
+    /// The pairs of strip `strip`.
+    pub fn strip(&self, strip: usize) -> &[Pair] {
+        let at = (strip * self.stride + self.first) * ROWS;
+        self.words[at..at + self.pairs * ROWS].as_chunks().0
+    }
+}
+
+/// The rows of a strip, `[ROWS][pairs]`, turned.
+#[target_feature(enable = "avx2")]
+fn turn_rows(rows: &[u32], to: &mut [Pair]) {
+    let pairs = rows.len() / ROWS;
+    for first in (0..pairs).step_by(ROWS) {
+        let count = ROWS.min(pairs - first);
+        let mut words = [_mm256_setzero_si256(); ROWS];
+        for (row, words) in words.iter_mut().enumerate() {
+            let mut of_row = [0u32; ROWS];
+            of_row[..count].copy_from_slice(&rows[row * pairs + first..][..count]);
+            *words = load(&of_row);
+        }
+        for (to, words) in to[first..first + count].iter_mut().zip(turned(words)) {
+            store(to, words);
+        }
+    }
+}
+
+/// How the integers of one row's scale group are made.
+#[derive(Clone, Copy)]
+enum Scaling {
+    /// All are 0: the group is marked, or the row is missing.
+    Zero,
+    /// Times this power of two, exactly.
+    Times(f32),
+    /// Times this one, which binary32 does not have.
+    Far(f64),
+}
+
+impl Scaling {
+    fn new(absmax: u32, digits: u32) -> Scaling {
+        if digits::is_marked(absmax) {
+            return Scaling::Zero;
+        }
+        let scale = power_of_two(digits::magnitude_bits(digits) as i32 - digits::exponent(absmax));
+        if scale <= f64::from(f32::MAX) { Scaling::Times(scale as f32) } else { Scaling::Far(scale) }
+    }
+
+    /// The integer of one element, as `operand::quantise_group` makes it.
+    fn apply(self, x: u32) -> u16 {
+        let scale = match self {
+            Scaling::Zero => return 0,
+            Scaling::Times(scale) => f64::from(scale),
+            Scaling::Far(scale) => scale,
+        };
+        (f64::from(f32::from_bits(x)) * scale).round_ties_even() as i32 as u16
+    }
+}
+
+/// Adding this makes an integer of a binary32 number up to 2^22, rounded to nearest even, in the low bits: there binary32 has the
+/// integers only.
+const INTEGERS: f32 = 12_582_912.0;
+
+/// Digitises a view into strips, in memory for at least as many words as [`words`] says.
+pub(super) fn quantise(q: &mut [i32], view: StridedView<'_>, absmaxes: &[u32], digits: u32, block: usize) {
+    let [batch, rows, k] = view.shape();
+    let pairs = pairs(k);
+    let (strips, groups) = (rows.div_ceil(ROWS), absmaxes.len() / (batch * rows).max(1));
+    let group = group_len(k, block);
+    let words: &mut [u32] = bytemuck::cast_slice_mut(&mut q[..batch * strips * pairs * ROWS]);
+    if words.is_empty() {
+        return;
+    }
+    let tasks: Vec<&mut [u32]> =
+        words.chunks_mut(strips * pairs * ROWS).flat_map(|of| of.chunks_mut(TOGETHER * pairs * ROWS)).collect();
+    let per_batch = strips.div_ceil(TOGETHER);
+    let each = units_of_task(tasks.len(), k, DEPTH).next_multiple_of(2 * GROUP);
+    let parts = tasks.into_iter().enumerate().flat_map(|(task, words)| {
+        let (batch, row) = (task / per_batch, task % per_batch * TOGETHER * ROWS);
+        let mut strips: Vec<_> = words
+            .chunks_exact_mut(pairs * ROWS)
+            .map(|strip| strip.as_chunks_mut().0.chunks_mut(each / 2))
+            .collect();
+        (0..k).step_by(each).map(move |first| {
+            let of_part: Vec<&mut [Pair]> =
+                strips.iter_mut().map(|parts| parts.next().expect("strips have one K")).collect();
+            (batch, row, first..k.min(first + each), of_part)
+        })
+    });
+    parts.collect::<Vec<_>>().into_par_iter().for_each(|(batch, row, part, mut strips)| {
+        for (first, len) in pieces(part.clone(), group) {
+            let mut scalings = [Scaling::Zero; TOGETHER * ROWS];
+            for (scaling, row) in scalings.iter_mut().zip(row..rows) {
+                let absmax = absmaxes[(batch * rows + row) * groups + first / group];
+                *scaling = Scaling::new(absmax, digits);
+            }
+            let at = (first - part.start) / 2;
+            let mut to: Vec<_> = strips.iter_mut().map(|strip| &mut strip[at..at + self::pairs(len)]).collect();
+            quantise_piece(view, [batch, row], [first, len], &scalings, &mut to);
+        }
+    });
+}
+
+/// Digitises places `first..first + len` of a few strips' rows from row `row` on, one scale group of each row.
+fn quantise_piece(
+    view: StridedView<'_>,
+    [batch, row]: [usize; 2],
+    [first, len]: [usize; 2],
+    scalings: &[Scaling; TOGETHER * ROWS],
+    strips: &mut [&mut [Pair]],
+) {
+    let rows = view.shape()[1] - row;
+    let (data, row_stride, k_stride) = view.from_row(batch, row);
+    let far = scalings.iter().any(|scaling| matches!(scaling, Scaling::Far(_)));
+    if k_stride == 1 {
+        for (strip, to) in strips.iter_mut().enumerate() {
+            let of: [&[u32]; ROWS] = std::array::from_fn(|r| match strip * ROWS + r {
+                row if row < rows => &data[row * row_stride + first..][..len],
+                _ => &[],
+            });
+            let scalings = scalings[strip * ROWS..].first_chunk().expect("there are enough");
+            // SAFETY: [`serve`] says that AVX2 was detected.
+            unsafe { quantise_rows(of, scalings, to) };
+        }
+    } else if row_stride == 1 && !far {
+        // SAFETY: as above.
+        unsafe { quantise_columns(&data[first * k_stride..], k_stride, len, scalings, strips) };
+    } else {
+        for (strip, to) in strips.iter_mut().enumerate() {
+            for (pair, to) in to.iter_mut().enumerate() {
+                for (r, to) in to.iter_mut().enumerate() {
+                    let row = strip * ROWS + r;
+                    let half = |place: usize| match place < len && row < rows {
+                        true => scalings[row].apply(data[row * row_stride + (first + place) * k_stride]),
+                        false => 0,
+                    };
+                    *to = u32::from(half(2 * pair)) | u32::from(half(2 * pair + 1)) << 16;
+                }
+            }
+        }
+    }
+}
+
+/// A strip of rows whose places are contiguous.
+#[target_feature(enable = "avx2")]
+fn quantise_rows(rows: [&[u32]; ROWS], scalings: &[Scaling; ROWS], to: &mut [Pair]) {
+    for (step, to) in to.chunks_mut(ROWS).enumerate() {
+        let mut words = [_mm256_setzero_si256(); ROWS];
+        for ((words, row), scaling) in words.iter_mut().zip(rows).zip(scalings) {
+            let row = row.get(step * 2 * ROWS..).unwrap_or_default();
+            *words = match (scaling, row.first_chunk()) {
+                (Scaling::Zero, _) => continue,
+                (Scaling::Times(scale), Some(row)) => sixteen(row, *scale),
+                (Scaling::Times(scale), None) => {
+                    let mut rest = [0u32; 2 * ROWS];
+                    rest[..row.len()].copy_from_slice(row);
+                    sixteen(&rest, *scale)
+                }
+                (Scaling::Far(_), _) => {
+                    let mut halves = [0u16; 2 * ROWS];
+                    halves.iter_mut().zip(row).for_each(|(half, &x)| *half = scaling.apply(x));
+                    load(&bytemuck::cast(halves))
+                }
+            };
+        }
+        for (to, words) in to.iter_mut().zip(turned(words)) {
+            store(to, words);
+        }
+    }
+}
+
+/// Strips of rows that are contiguous, `len` places of them, `stride` elements apart.
+#[target_feature(enable = "avx2")]
+fn quantise_columns(
+    data: &[u32],
+    stride: usize,
+    len: usize,
+    scalings: &[Scaling; TOGETHER * ROWS],
+    strips: &mut [&mut [Pair]],
+) {
+    let mut scales = [[0f32; ROWS]; TOGETHER];
+    let mut masks = [[0u32; ROWS]; TOGETHER];
+    for (i, scaling) in scalings.iter().enumerate() {
+        if let Scaling::Times(scale) = scaling {
+            (scales[i / ROWS][i % ROWS], masks[i / ROWS][i % ROWS]) = (*scale, u32::MAX);
+        }
+    }
+    for pair in 0..pairs(len) {
+        for (strip, to) in strips.iter_mut().enumerate() {
+            let line = |place: usize| match data.get(place * stride + strip * ROWS..) {
+                Some(line) if place < len => scaled(line, &scales[strip]),
+                _ => _mm256_setzero_si256(),
+            };
+            let odd = _mm256_slli_epi32::<16>(line(2 * pair + 1));
+            let words = _mm256_blend_epi16::<0b1010_1010>(line(2 * pair), odd);
+            store(&mut to[pair], _mm256_and_si256(words, load(&masks[strip])));
+        }
+    }
+}
+
+/// The integers of the first eight elements, or of as many as there are, in the low halves of words.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn scaled(line: &[u32], scales: &[f32; ROWS]) -> __m256i {
+    let x = match line.first_chunk::<ROWS>() {
+        // SAFETY: the array has eight elements.
+        Some(line) => unsafe { _mm256_loadu_ps(line.as_ptr().cast()) },
+        None => {
+            let mut mask = [0u32; ROWS];
+            mask.iter_mut().take(line.len()).for_each(|lane| *lane = u32::MAX);
+            // SAFETY: lanes past the line are masked, so they are not read.
+            unsafe { _mm256_maskload_ps(line.as_ptr().cast(), load(&mask)) }
+        }
+    };
+    // SAFETY: the array has eight elements.
+    let scales = unsafe { _mm256_loadu_ps(scales.as_ptr()) };
+    _mm256_castps_si256(_mm256_add_ps(_mm256_mul_ps(x, scales), _mm256_set1_ps(INTEGERS)))
+}
+
+/// The integers of sixteen places of a row.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn sixteen(row: &[u32; 2 * ROWS], scale: f32) -> __m256i {
+    let (scale, zero) = ([scale; ROWS], _mm256_setzero_si256());
+    let half = |i: usize| _mm256_blend_epi16::<0b1010_1010>(scaled(&row[i * ROWS..], &scale), zero);
+    _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(half(0), half(1)))
+}
+
+/// An 8 x 8 matrix of words turned.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn turned(rows: [__m256i; ROWS]) -> [__m256i; ROWS] {
+    let [a, b, c, d, e, f, g, h] = rows;
+    let words = |a, b| [_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)];
+    let pairs = |a, b| [_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b)];
+    let four = |[a, b, c, d]: [__m256i; 4]| {
+        let ([ab, ab_high], [cd, cd_high]) = (words(a, b), words(c, d));
+        [pairs(ab, cd), pairs(ab_high, cd_high)]
+    };
+    let ([[a, b], [c, d]], [[e, f], [g, h]]) = (four([a, b, c, d]), four([e, f, g, h]));
+    let low = |x, y| _mm256_permute2x128_si256::<0x20>(x, y);
+    let high = |x, y| _mm256_permute2x128_si256::<0x31>(x, y);
+    [low(a, e), low(b, f), low(c, g), low(d, h), high(a, e), high(b, f), high(c, g), high(d, h)]
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn load(words: &[u32; ROWS]) -> __m256i {
+    // SAFETY: the array has eight words.
+    unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }
+}
+
+#[target_feature(enable = "avx2")]
+#[inline]
+pub(super) fn store(to: &mut Pair, words: __m256i) {
+    // SAFETY: the array has eight words.
+    unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), words) }
+}
