@@ -30,6 +30,54 @@ fn settle(fast: f64, slow: impl FnOnce() -> Dd) -> u32 {
     decided(fast).unwrap_or_else(|| slow().to_f32().to_bits())
 }
 
+/// Elements that [`each`] takes at once.
+const LANES: usize = 64;
+
+/// A function of each element, `whole(x)`, where most are `usual`, and then `fast` of the absolute value or of the value itself decides: a
+/// loop without branches for those, then the others one by one. To be inlined where the vectors are wide.
+#[inline(always)]
+fn each(
+    x: &[u32],
+    out: &mut [u32],
+    usual: impl Fn(u32) -> bool,
+    fast: impl Fn(u32) -> (u32, f64),
+    whole: fn(u32) -> u32,
+) {
+    for (x, out) in x.chunks(LANES).zip(out.chunks_mut(LANES)) {
+        let mut open = [0u32; LANES];
+        for ((&x, out), open) in x.iter().zip(&mut *out).zip(&mut open) {
+            let (sign, y) = fast(x);
+            let slack = y * FAST_ERROR;
+            let (low, high) = ((y - slack) as f32, (y + slack) as f32);
+            *out = sign | low.to_bits();
+            *open = u32::from(!usual(x)) | (low.to_bits() ^ high.to_bits());
+        }
+        if open.iter().fold(0, |any, open| any | open) == 0 {
+            continue;
+        }
+        for ((&x, out), open) in x.iter().zip(out).zip(open) {
+            if open != 0 {
+                *out = whole(x);
+            }
+        }
+    }
+}
+
+/// [`exp`] of each element.
+#[inline(always)]
+pub fn exp_each(x: &[u32], out: &mut [u32]) {
+    let usual = |x: u32| (0x3300_0001..0x42d0_0000).contains(&(x & !SIGN));
+    each(x, out, usual, |x| (0, fast::exp(f64::from(f32::from_bits(x)))), exp);
+}
+
+/// [`tanh`] of each element.
+#[inline(always)]
+pub fn tanh_each(x: &[u32], out: &mut [u32]) {
+    let usual = |x: u32| (0x3980_0000..0x41a0_0000).contains(&(x & !SIGN));
+    let fast = |x: u32| (x & SIGN, fast::tanh(f64::from(f32::from_bits(x & !SIGN))));
+    each(x, out, usual, fast, tanh);
+}
+
 /// e^x.
 pub fn exp(x: u32) -> u32 {
     let absmax = x & !SIGN;
@@ -88,4 +136,23 @@ pub fn erf(x: u32) -> u32 {
     }
     let v = f64::from(f32::from_bits(absmax));
     sign | settle(fast::erf(v), || slow::erf(v))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_element_is_what_the_function_gives() {
+        let special = [0, SIGN, ONE, INFINITY, NEG_INFINITY, NAN, 0xffff_ffff, 1, 0x42cf_ffff, 0x42d0_0000, 0x41a0_0000];
+        let all = special.into_iter().chain((0..=u32::MAX).step_by(65_521));
+        let x: Vec<u32> = all.collect();
+        let mut out = vec![0; x.len()];
+        for (each, one) in [(exp_each as fn(&[u32], &mut [u32]), exp as fn(u32) -> u32), (tanh_each, tanh)] {
+            each(&x, &mut out);
+            for (&x, &out) in x.iter().zip(&out) {
+                assert_eq!(out, one(x), "of {x:08x}");
+            }
+        }
+    }
 }

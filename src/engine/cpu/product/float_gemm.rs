@@ -100,10 +100,37 @@ fn compute<F: Exact, S: Sum>(
     let height = band_height(2, out.len() / (m * n), m, TILE_M);
     bands(out, batch, m, n, height)
         .into_par_iter()
-        .for_each(|band| compute_band::<F, S>(path, part, a, b, band));
+        .for_each_init(Memory::<F, S>::default, |memory, band| compute_band(path, part, [a, b], memory, band));
 }
 
-fn compute_band<F: Exact, S: Sum>(path: Path, part: ProductPart, a: &Operand, b: &Operand, band: Band<'_>) {
+/// What a band is computed in, with any contents: kept from one to the next, since new memory costs as much as a small product.
+struct Memory<F, S> {
+    tiles: [Vec<F>; 3],
+    sums: Vec<S>,
+    row: Vec<i32>,
+}
+
+impl<F, S> Default for Memory<F, S> {
+    fn default() -> Self {
+        Memory { tiles: Default::default(), sums: Vec::new(), row: Vec::new() }
+    }
+}
+
+/// `len` elements of memory.
+fn at_least<T: Copy + Default>(memory: &mut Vec<T>, len: usize) -> &mut [T] {
+    if memory.len() < len {
+        memory.resize(len, T::default());
+    }
+    &mut memory[..len]
+}
+
+fn compute_band<F: Exact, S: Sum>(
+    path: Path,
+    part: ProductPart,
+    [a, b]: [&Operand; 2],
+    memory: &mut Memory<F, S>,
+    band: Band<'_>,
+) {
     let Band { block, batch, row, out } = band;
     let n = b.rows();
     let rows = out.len() / n;
@@ -124,26 +151,24 @@ fn compute_band<F: Exact, S: Sum>(path: Path, part: ProductPart, a: &Operand, b:
 
     let width = n.min(TILE_N);
     let depth = depth.min(len.max(1));
-    let mut tile_a = vec![F::default(); rows * depth];
-    let mut tile_b = vec![F::default(); width * depth];
-    let mut tile_c = vec![F::default(); rows * width];
-    let mut sums = vec![S::default(); if stays { 0 } else { rows * width }];
-    let mut scratch = Vec::new();
+    let Memory { tiles: [tile_a, tile_b, tile_c], sums, row: scratch } = memory;
+    let [tile_a, tile_b] = [at_least(tile_a, rows * depth), at_least(tile_b, width * depth)];
+    let (tile_c, sums) = (at_least(tile_c, rows * width), at_least(sums, if stays { 0 } else { rows * width }));
     for column in (0..n).step_by(width) {
         let columns = width.min(n - column);
         sums.fill(S::default());
         for start in (first..first + len).step_by(depth) {
             let depth = depth.min(first + len - start);
             for (j, to) in tile_b.chunks_exact_mut(depth).take(columns).enumerate() {
-                let q = b.row(batch, column + j, start..start + depth, &mut scratch);
+                let q = b.row(batch, column + j, start..start + depth, scratch);
                 F::convert(path, q, Piece::Whole, to);
             }
             for &piece in pieces {
                 for (i, to) in tile_a.chunks_exact_mut(depth).take(rows).enumerate() {
-                    F::convert(path, a.row(batch, row + i, start..start + depth, &mut scratch), piece, to);
+                    F::convert(path, a.row(batch, row + i, start..start + depth, scratch), piece, to);
                 }
                 let continues = stays && start > first;
-                multiply(rows, columns, depth, &tile_a, &tile_b, &mut tile_c, continues);
+                multiply(rows, columns, depth, tile_a, tile_b, tile_c, continues);
                 if stays {
                     continue;
                 }

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::bands::Piece;
 use super::gather::Gather;
-use super::simd::{Path, vectorised};
+use super::simd::{self, Path, vectorised};
 #[cfg(target_arch = "x86_64")]
 use super::strips;
 use crate::arith::{digits, float};
@@ -17,7 +17,7 @@ use crate::program::im2col::DigitPatches;
 
 /// Rows that are transposed together: one cache line of a tensor whose rows are contiguous.
 const ROWS: usize = 16;
-/// Elements of K that are transposed together, so that a tile stays in the first-level cache.
+/// Elements of K that are transposed together, a multiple of eight, so that a tile stays in the first-level cache.
 pub(super) const DEPTH: usize = 256;
 /// Rows whose absmaxes are found side by side where rows, not K, are contiguous.
 const COLUMNS: usize = 128;
@@ -118,16 +118,14 @@ impl Strip<'_> {
         }
         let mut tile = [[0u32; DEPTH]; ROWS];
         for (first, len) in pieces(part, block) {
-            for i in 0..len {
+            let turned = match rows.stride == 1 && self.rows == ROWS {
+                true => simd::turn(&data[self.start + first * k.stride..], k.stride, len, &mut tile),
+                false => 0,
+            };
+            for i in turned..len {
                 let start = self.start + (first + i) * k.stride;
-                if rows.stride == 1 {
-                    for (row, &x) in tile.iter_mut().zip(&data[start..start + self.rows]) {
-                        row[i] = x;
-                    }
-                } else {
-                    for (row, to) in tile.iter_mut().enumerate().take(self.rows) {
-                        to[i] = data[start + row * rows.stride];
-                    }
+                for (row, to) in tile.iter_mut().enumerate().take(self.rows) {
+                    to[i] = data[start + row * rows.stride];
                 }
             }
             for (row, elements) in tile.iter().enumerate().take(self.rows) {
@@ -512,8 +510,12 @@ pub fn quantise_into(
                 if digits::is_marked(absmax) {
                     return q.fill(0);
                 }
-                let scale = digits::magnitude_bits(digits) as i32 - digits::exponent(absmax);
-                quantise_group(path, elements, power_of_two(scale), q);
+                let scale = power_of_two(digits::magnitude_bits(digits) as i32 - digits::exponent(absmax));
+                if digits < digits::DIGITS_MAX && scale <= f64::from(f32::MAX) {
+                    quantise_short(path, elements, scale as f32, q);
+                } else {
+                    quantise_group(path, elements, scale, q);
+                }
             });
         });
     }
@@ -543,6 +545,19 @@ vectorised! {
         const INTEGERS: f64 = 6_755_399_441_055_744.0;
         for (q, &x) in q.iter_mut().zip(elements) {
             *q = (f64::from(f32::from_bits(x)) * scale + INTEGERS).to_bits() as i32;
+        }
+    }
+}
+
+/// Adding this makes an integer of a binary32 number up to 2^22, rounded to nearest even, in the low bits: between 2^23 and 2^24
+/// binary32 has the integers only.
+pub(super) const INTEGERS: f32 = 12_582_912.0;
+
+vectorised! {
+    /// The same in binary32, for |q| <= 2^22: times a power of two is exact there, but for results that are subnormal, and so 0.
+    fn quantise_short(elements: &[u32], scale: f32, q: &mut [i32]) {
+        for (q, &x) in q.iter_mut().zip(elements) {
+            *q = (f32::from_bits(x) * scale + INTEGERS).to_bits() as i32 - INTEGERS.to_bits() as i32;
         }
     }
 }

@@ -20,8 +20,8 @@ use rayon::prelude::*;
 use super::bands::{Band, Piece, band_height, bands};
 use super::operand::Operand;
 use super::scale_back::{Scale, Sum, product_bits};
-use super::simd::Path;
-use super::strips::{GROUP, Pair, Plane, ROWS, load, store};
+use super::simd::{Path, load, store};
+use super::strips::{GROUP, Pair, Plane, ROWS};
 use crate::arith::digits::{ProductPart, magnitude_bits};
 use crate::arith::float;
 

@@ -6,9 +6,9 @@
 
 use std::arch::x86_64::{
     __m256i, _mm256_add_ps, _mm256_and_si256, _mm256_blend_epi16, _mm256_castps_si256, _mm256_loadu_ps,
-    _mm256_loadu_si256, _mm256_maskload_ps, _mm256_mul_ps, _mm256_packus_epi32, _mm256_permute2x128_si256,
-    _mm256_permute4x64_epi64, _mm256_set1_ps, _mm256_setzero_si256, _mm256_slli_epi32, _mm256_storeu_si256,
-    _mm256_unpackhi_epi32, _mm256_unpackhi_epi64, _mm256_unpacklo_epi32, _mm256_unpacklo_epi64,
+    _mm256_maskload_ps, _mm256_mul_ps, _mm256_packus_epi32, 
+    _mm256_permute4x64_epi64, _mm256_set1_ps, _mm256_setzero_si256, _mm256_slli_epi32, 
+    
 };
 use std::borrow::Cow;
 use std::ops::Range;
@@ -16,8 +16,8 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::bands::Piece;
-use super::operand::{DEPTH, Operand, StridedView, group_len, pieces, power_of_two, units_of_task};
-use super::simd::Path;
+use super::operand::{DEPTH, INTEGERS, Operand, StridedView, group_len, pieces, power_of_two, units_of_task};
+use super::simd::{Path, load, store, turned};
 use crate::arith::digits;
 
 /// Rows of a strip.
@@ -154,10 +154,6 @@ impl Scaling {
         (f64::from(f32::from_bits(x)) * scale).round_ties_even() as i32 as u16
     }
 }
-
-/// Adding this makes an integer of a binary32 number up to 2^22, rounded to nearest even, in the low bits: there binary32 has the
-/// integers only.
-const INTEGERS: f32 = 12_582_912.0;
 
 /// Digitises a view into strips, in memory for at least as many words as [`words`] says.
 pub(super) fn quantise(q: &mut [i32], view: StridedView<'_>, absmaxes: &[u32], digits: u32, block: usize) {
@@ -322,35 +318,4 @@ fn sixteen(row: &[u32; 2 * ROWS], scale: f32) -> __m256i {
     let (scale, zero) = ([scale; ROWS], _mm256_setzero_si256());
     let half = |i: usize| _mm256_blend_epi16::<0b1010_1010>(scaled(&row[i * ROWS..], &scale), zero);
     _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(half(0), half(1)))
-}
-
-/// An 8 x 8 matrix of words turned.
-#[target_feature(enable = "avx2")]
-#[inline]
-fn turned(rows: [__m256i; ROWS]) -> [__m256i; ROWS] {
-    let [a, b, c, d, e, f, g, h] = rows;
-    let words = |a, b| [_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)];
-    let pairs = |a, b| [_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b)];
-    let four = |[a, b, c, d]: [__m256i; 4]| {
-        let ([ab, ab_high], [cd, cd_high]) = (words(a, b), words(c, d));
-        [pairs(ab, cd), pairs(ab_high, cd_high)]
-    };
-    let ([[a, b], [c, d]], [[e, f], [g, h]]) = (four([a, b, c, d]), four([e, f, g, h]));
-    let low = |x, y| _mm256_permute2x128_si256::<0x20>(x, y);
-    let high = |x, y| _mm256_permute2x128_si256::<0x31>(x, y);
-    [low(a, e), low(b, f), low(c, g), low(d, h), high(a, e), high(b, f), high(c, g), high(d, h)]
-}
-
-#[target_feature(enable = "avx2")]
-#[inline]
-pub(super) fn load(words: &[u32; ROWS]) -> __m256i {
-    // SAFETY: the array has eight words.
-    unsafe { _mm256_loadu_si256(words.as_ptr().cast()) }
-}
-
-#[target_feature(enable = "avx2")]
-#[inline]
-pub(super) fn store(to: &mut Pair, words: __m256i) {
-    // SAFETY: the array has eight words.
-    unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), words) }
 }
