@@ -64,6 +64,12 @@ fn gpt(layers: u32, width: u32, heads: u32) -> Model {
     })
 }
 
+/// GPT-2 124M over 512 tokens.
+fn gpt2() -> Model {
+    let Model::Gpt(small) = gpt(12, 768, 12) else { unreachable!("it is a GPT") };
+    Model::Gpt(Gpt { vocabulary: 50_257, context: 512, ..small })
+}
+
 /// The network of assets/jobs/cifar-resnet.toml.
 fn resnet(convolution: ConvVersion) -> Model {
     let stages = vec![16, 32, 64];
@@ -87,7 +93,11 @@ fn resnet(convolution: ConvVersion) -> Model {
 
 /// Samples of a step.
 fn samples(model: &Model) -> u32 {
-    if model.labels_per_sample() == 1 { 64 } else { 8 }
+    match model.labels_per_sample() {
+        1 => 64,
+        512.. => 1,
+        _ => 8,
+    }
 }
 
 /// The most memory that this process had since the last call, in MiB; nothing where Linux does not say it.
@@ -118,6 +128,7 @@ fn bench(name: &str, model: Model, products: ProductTable, engine: &mut dyn Engi
         .collect();
     let mut session = Session::new(engine, program.clone()).expect("the program compiles");
     session.load(&state).expect("the state loads");
+    drop(state);
     let tensors = program.batch.iter().map(|t| {
         let below = t.below.min(97);
         (0..t.shape.iter().product::<u32>()).flat_map(|i| (i * 7919 % below).to_le_bytes()).collect()
@@ -188,6 +199,7 @@ fn main() {
         ("gpt-10m d=2", gpt(6, 368, 8), ProductTable::uniform(2)),
         ("gpt-10m d=3", gpt(6, 368, 8), ProductTable::uniform(3)),
         ("gpt-10m d=preset", gpt(6, 368, 8), ProductTable::preset()),
+        ("gpt2-124m d=preset", gpt2(), ProductTable::preset()),
         ("resnet conv2d.v1 d=preset", resnet(ConvVersion::V1), ProductTable::preset()),
         ("resnet conv2d.v2 d=preset", resnet(ConvVersion::V2), ProductTable::preset()),
     ];
