@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -176,15 +177,20 @@ class Logistic:
 EXPERIMENTS = {"resnet50": Resnet50, "vgg11": Vgg11, "gpt2": Gpt2, "logistic": Logistic}
 
 
+class Failed(Exception):
+    """A command's own words about why it failed."""
+
+
 def measured(command):
     """Runs a command; what it printed, and the most memory that it had, in MiB."""
-    with tempfile.TemporaryFile() as output:
-        child = subprocess.Popen([str(part) for part in command], stdout=output)
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        child = subprocess.Popen([str(part) for part in command], stdout=output, stderr=errors)
         _, status, usage = os.wait4(child.pid, 0)
         output.seek(0)
-        text = output.read().decode()
+        errors.seek(0)
+        text, said = output.read().decode(), errors.read().decode().strip()
     if status:
-        sys.exit(f"{' '.join(str(part) for part in command)}: it failed\n{text}")
+        raise Failed(said.splitlines()[-1].removeprefix("error: ") if said else f"status {status}")
     return text, usage.ru_maxrss / 1024
 
 
@@ -225,7 +231,7 @@ def profile(tiebreak, experiment, folder, name, rounding, steps):
     job.write_text(f"steps = {steps}\n{experiment.job(name)}{rounding}")
     _, memory = measured([tiebreak, "train", job, "--out", run, "--quiet"])
     report, audit_memory = audited(tiebreak, run, "preset" in rounding)
-    found = {
+    return {
         "steps": steps,
         "train seconds": train_seconds(run),
         "train MiB": memory,
@@ -236,8 +242,6 @@ def profile(tiebreak, experiment, folder, name, rounding, steps):
         "log bytes": size(run / "logs") / steps,
         "state bytes": size(run / f"checkpoints/step-{steps:09}.safetensors"),
     }
-    subprocess.run(["rm", "-rf", run], check=True)
-    return found
 
 
 def keep(name, result):
@@ -259,7 +263,12 @@ def experiment(name, data, steps, tiebreak):
         for each, rounding in getattr(it, "PROFILES", PROFILES).items():
             print(f"{name}: {each}", file=sys.stderr)
             # Logged steps take several times as long, and their audits more.
-            result["profiles"][each] = profile(tiebreak, it, folder, each, rounding, 2 if rounding else steps)
+            try:
+                result["profiles"][each] = profile(tiebreak, it, folder, each, rounding, 2 if rounding else steps)
+            except Failed as error:
+                print(f"{name}: {each}: {error}", file=sys.stderr)
+                result["profiles"][each] = {"error": str(error)}
+            shutil.rmtree(folder / "run", ignore_errors=True)
             keep(name, result)
 
 
@@ -337,16 +346,22 @@ def profile_table(kind, result):
     print("| | a training step | an audited step | commitment, a step | log, a step | memory: training, audit |\n|---|---|---|---|---|---|")
     print(f"| PyTorch fp32, {peer['steps']} steps, **measured** | {peer['seconds']:.3g} s | | | | {peer['MiB']:.0f} MiB |")
     for profile, x in result["profiles"].items():
+        if "error" in x:
+            print(f"| {profile} | none: it stops with \"{x['error']}\" | | | | |")
+            continue
         log = amount(x["log bytes"]) if x["log bytes"] else "none"
         ratios = [f"{x[key]:.3g} s ({x[key] / peer['seconds']:.2f} of PyTorch)" for key in ("train seconds", "audit seconds")]
         memory = f"{x['train MiB']:.0f}, {x['audit MiB']:.0f} MiB"
         ends = "" if x["audit result"] == "matches" else f" (the audit ends: {x['audit result']})"
         print(f"| {profile}, {x['steps']} steps, **measured** | {ratios[0]} | {ratios[1]}{ends} | {amount(x['commitment bytes'])} | {log} | {memory} |")
-    state = result["profiles"]["exact"]["state bytes"]
+    exact = result["profiles"]["exact"]
+    if "error" in exact:
+        sys.exit(f"the exact profile failed: {exact['error']}")
+    state = exact["state bytes"]
     stored = "; ".join(f"k = {k}: {amount(state / k + 4 * kind.SAMPLES)}" for k in (1, 10, 100))
     print(f"| Proof-of-Learning for this run, by the formula above from the **measured** state of {amount(state)} | | | {stored} | | |")
     if hasattr(kind, "PASS"):
-        x, n = result["profiles"]["exact"], kind.PASS
+        x, n = exact, kind.PASS
         print(f"\nOne pass is {n} steps: in the exact profile {n * x['train seconds']:.3g} s of training, {n * x['audit seconds']:.3g} s of audit and "
               f"{amount(n * x['commitment bytes'])} of commitments, {n} times the **measured** step.")
     print("\n| **published** | figure | assumptions |\n|---|---|---|")
