@@ -246,7 +246,7 @@ def profile(tiebreak, experiment, folder, name, rounding, steps):
 
 def keep(name, result):
     RESULTS.mkdir(exist_ok=True)
-    head = {"date": date.today().isoformat(), "machine": f"{os.cpu_count()} cores, {platform.machine()}"}
+    head = {"date": date.today().isoformat(), "machine": f"{os.cpu_count()} cores, {platform.machine()}, load average {os.getloadavg()[0]:.1f}"}
     (RESULTS / f"costs-{name}.json").write_text(json.dumps(head | result, indent=1) + "\n")
 
 
@@ -332,7 +332,7 @@ INTRODUCTION = """# What the papers' experiments cost
 Weights are random, and pictures are 32 x 32. A training step is forward, backward and update, here with commitments and log; seconds are medians over the steps after the first.
 An audit's are those of a whole audit from the first checkpoint, reading and checking included, divided by the steps. Commitments are records, gradient roots and heads, those of
 so short a run divided by its steps. Memory is the most that the process had resident. PyTorch and this project use all cores; both have the same model, batch size and optimizer,
-not the same weights and batches. Digits are the defaults of each profile. In the logged profile the trainer's products are the CPU engine's native binary64 kernels; an auditor replays them by exact products,
+not the same weights and batches. A load average above the number of cores says that other work ran beside it, so that seconds are too long. Digits are the defaults of each profile. In the logged profile the trainer's products are the CPU engine's native binary64 kernels; an auditor replays them by exact products,
 but in the paper's preset by native kernels of another order of summation.
 
 *Proof-of-Learning* (Jia et al. 2021, arXiv 2103.05633) keeps a checkpoint after every k-th step and which samples each step took, without which nobody can replay. Assumed here: a checkpoint is the
@@ -375,7 +375,7 @@ def sweep_table(result):
     print(f"`benches/costs.py sweep`, {result['date']}, {result['machine']}, {result['steps']} steps of the small GPT of [LOSS-CURVES.md](LOSS-CURVES.md); all **measured**. Drift is how far training is from "
           "PyTorch's in fp64, which rounds and logs nothing, from the same weights and batches, others in each row: of the weights ||w - w64|| / ||w64 - w0|| after the last step, of the loss the most of any "
           "step. A trainer and an auditor whose audit matches have no drift from each other. 31 bits are refused ([ROUNDING.md](ROUNDING.md), section 1). *Logged* rows log near ties "
-          "by the norms of rows and columns, the preset's by parts of the grid's step.\n")
+          "by the norms of rows and columns, the preset's within a quarter of the grid's step, so that half of all values are logged on every grid.\n")
     print("| | drift of weights | drift of the loss | log, a step | a training step | an audited step | the audit |\n|---|---|---|---|---|---|---|")
     for name, x in result["rows"].items():
         cells = [f"{x['drift']:.1e}", f"{x['loss drift']:.1e}"]
