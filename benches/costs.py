@@ -341,6 +341,13 @@ who checks a run of this project by parts needs the same checkpoints; commitment
 """
 
 
+def print_published(kind):
+    print("| **published** | figure | assumptions |\n|---|---|---|")
+    for who, figure, why in kind.PUBLISHED:
+        print(f"| {who} | {figure} | {why} |")
+    print()
+
+
 def profile_table(kind, result):
     peer = result["peer"]
     print("| | a training step | an audited step | commitment, a step | log, a step | memory: training, audit |\n|---|---|---|---|---|---|")
@@ -364,10 +371,8 @@ def profile_table(kind, result):
         x, n = exact, kind.PASS
         print(f"\nOne pass is {n} steps: in the exact profile {n * x['train seconds']:.3g} s of training, {n * x['audit seconds']:.3g} s of audit and "
               f"{amount(n * x['commitment bytes'])} of commitments, {n} times the **measured** step.")
-    print("\n| **published** | figure | assumptions |\n|---|---|---|")
-    for who, figure, why in kind.PUBLISHED:
-        print(f"| {who} | {figure} | {why} |")
     print()
+    print_published(kind)
 
 
 def sweep_table(result):
@@ -390,10 +395,12 @@ def table():
     print(INTRODUCTION)
     for name, kind in EXPERIMENTS.items():
         path = RESULTS / f"costs-{name}.json"
+        print(f"## {kind.TITLE}\n")
         if not path.exists():
+            print(f"`benches/costs.py {name}` has not been run.\n")
+            print_published(kind)
             continue
         result = json.loads(path.read_text())
-        print(f"## {kind.TITLE}\n")
         print(f"`benches/costs.py {name}`, {result['date']}, {result['machine']}, {kind.SAMPLES} samples a step; {result['peer']['parameters']:,} parameters.\n")
         profile_table(kind, result)
     path = RESULTS / "costs-sweep.json"
