@@ -1,20 +1,22 @@
 """What the papers' experiments cost here, beside PyTorch in fp32 on the same cores in the same run.
 
     cargo build --release
-    python3 -m venv venv && venv/bin/pip install torch torchvision transformers numpy
-    venv/bin/python benches/costs.py resnet50 --data DIR      (or vgg11, gpt2, logistic)
+    python3 -m venv venv && venv/bin/pip install torch torchvision transformers numpy safetensors
+    venv/bin/python benches/costs.py resnet50 --data DIR      (or vgg11, gpt2, logistic, sweep)
     venv/bin/python benches/costs.py table > docs/COSTS.md
 
 DIR holds CIFAR-10's records (any name that ends in .bin) for resnet50 and vgg11, and tinyshakespeare.txt and GPT-2's encoder.json and vocab.bpe
-for gpt2; it is searched with its folders. logistic makes its samples. Each experiment trains a few steps by `tiebreak train` in the exact profile and
-in the logged one, audits them by `tiebreak audit`, takes the same steps in PyTorch, and writes benches/results/costs-NAME.json. `table` reads these
-files and prints the page. Weights are random: what a step costs does not depend on them.
+for gpt2 (sweep: the text alone); it is searched with its folders. logistic makes its samples. Each experiment trains a few steps by `tiebreak train` in the
+exact profile and in the logged one, audits them by `tiebreak audit`, takes as many steps in PyTorch, and writes benches/results/costs-NAME.json after each of
+these, so that what an interrupted one measured is kept. `sweep` trains a small GPT on the grids of 26 to 32 bits and says how far its weights and losses drift from
+PyTorch's in fp64. `table` reads these files and prints the page. Weights are random: what a step costs does not depend on them.
 """
 
 import argparse
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -30,7 +32,12 @@ PROFILES = {
     "logged, binary32 grid": "[rounding]\nbits = 32\n",
     "logged, the paper's preset": '[rounding]\npreset = "paper"\n',
 }
-SGD = '[optimizer]\nkind = "sgd"\nmomentum = 0.9\nweight_decay = 5e-4\n[schedule]\npeak = 1e-3\n'
+# Networks of convolutions have one more: each pixel is quantised once.
+CONV2D_V2 = "exact, conv2d.v2"
+# The grids of the paper; 31 bits are refused (docs/ROUNDING.md, section 1).
+BITS = (32, 30, 29, 28, 27, 26)
+SGD = '[optimizer]\nkind = "sgd"\nmomentum = 0.9\nweight_decay = 5e-4\ndecay = "coupled"\n[schedule]\npeak = 1e-3\n'
+PAPER = "Srivastava, Arora, Boneh (NeurIPS 2024, arXiv 2403.09603)"
 ADAMW = '[optimizer]\nkind = "adamw"\nbeta1 = 0.9\nbeta2 = 0.999\nepsilon = 1e-8\nweight_decay = 0.01\n[schedule]\npeak = 5e-5\n'
 
 
@@ -43,12 +50,15 @@ def found(folder, fits):
 class Pictures:
     """A classifier of 32 x 32 pictures, as the paper trains it on CIFAR-10."""
 
-    def prepare(self, folder, data):
+    PROFILES = {"exact": PROFILES["exact"], CONV2D_V2: "", **PROFILES}
+
+    def prepare(self, folder, data, _tiebreak):
         source = found(data, lambda name: name.endswith(".bin"))
         (folder / "records.bin").write_bytes(source.read_bytes())
 
-    def job(self):
-        return f'{self.MODEL}[data]\nkind = "cifar10"\npath = "records.bin"\n{SGD}[batch]\nmicro_batch = {self.SAMPLES}\n'
+    def job(self, profile):
+        version = 2 if profile == CONV2D_V2 else 1
+        return f'{self.MODEL}convolution = {version}\n[data]\nkind = "cifar10"\npath = "records.bin"\n{SGD}[batch]\nmicro_batch = {self.SAMPLES}\n'
 
     def peer(self):
         import torch
@@ -69,8 +79,7 @@ class Resnet50(Pictures):
     MODEL = ('[model]\nkind = "resnet"\nheight = 32\nwidth = 32\nplanes = 3\nblock = "bottleneck"\norder = "post"\nstem = "cifar"\n'
              'norm = "batch"\nstages = [64, 128, 256, 512]\nblocks = [3, 4, 6, 3]\nclasses = 10\n')
     PUBLISHED = [
-        ("Srivastava, Arora, Boneh (2024): log of a step", "up to 176 MB before compression: 8.79e8 roundings, 1.6 bit each",
-         "derived from their table 3 and their packing; binary64 kernels on NVIDIA GPUs"),
+        (f"{PAPER}: log of a step", "up to 176 MB before compression", "derived from their code: 8.79e8 rounded values, 1.6 bit each; binary64 kernels on NVIDIA GPUs"),
     ]
 
     def network(self):
@@ -87,9 +96,9 @@ class Vgg11(Pictures):
     TITLE, SAMPLES = "VGG-11 on CIFAR-10", 16
     MODEL = '[model]\nkind = "vgg11"\nheight = 32\nwidth = 32\nplanes = 3\nclasses = 10\n'
     PUBLISHED = [
-        ("Srivastava, Arora, Boneh (2024): training and audit of a step", "6 s, 1.2 MB", "their table 5, an NVIDIA GPU"),
-        ("Kaizen (2024): proof of a step", "15 min (22 min in an earlier version), 1.63 MB",
-         "a variant of 10 M parameters; the proof has one size for the whole run, and its check takes 130 ms"),
+        (f"{PAPER}: a step", "6 s, a log of 1.2 MB", "their comparison with Kaizen; binary64 kernels on an NVIDIA GPU"),
+        ("Kaizen (IACR ePrint 2024/162, abstract): proof of a step", "15 min, 1.63 MB",
+         "a variant of 10 M parameters; the comparison above has 22 min and 1.36 MB from an earlier version; the proof has one size for the whole run, and its check takes 130 ms"),
     ]
 
     def network(self):
@@ -100,17 +109,16 @@ class Vgg11(Pictures):
 class Gpt2:
     TITLE, SAMPLES, CONTEXT = "Fine-tuning GPT-2 124M on tiny Shakespeare", 8, 64
     PUBLISHED = [
-        ("Srivastava, Arora, Boneh (2024): training, audit of a step", "11 s, 13.5 s; a log of 18 MB", "512 tokens, binary64 kernels on NVIDIA GPUs"),
-        ("SIGMA, adapted by the same", "983 s, 189 GB", "their estimate (the formula that they print gives twice the bytes)"),
-        ("Proof-of-Learning, as the same count it", "2.78 GB", "binary64 weights and both moments after each step"),
+        (f"{PAPER}, appendix J: training, audit of a step", "11 s, 13.5 s; a log of 18 MB", "8 x 64 tokens, binary64 kernels on NVIDIA GPUs; the log after zip"),
+        ("SIGMA, as the same estimate it for a step of training", "983 s, 189 GB", "appendix J; the formula that they print gives twice the bytes"),
+        ("Proof-of-Learning (Jia et al. 2021, arXiv 2103.05633), as the same count it", "2.78 GB a step", "binary64 weights and both moments after every step: k = 1"),
     ]
 
-    def prepare(self, folder, data):
+    def prepare(self, folder, data, tiebreak):
         text, bpe = found(data, lambda name: name == "tinyshakespeare.txt"), found(data, lambda name: name == "vocab.bpe").parent
-        importer = ROOT / "target/release/tiebreak-import"
-        subprocess.run([importer, "text", "--tokenizer", bpe, "--output", folder / "tokens.npy", text], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([tiebreak.with_name("tiebreak-import"), "text", "--tokenizer", bpe, "--output", folder / "tokens.npy", text], check=True, stdout=subprocess.DEVNULL)
 
-    def job(self):
+    def job(self, profile):
         model = f'[model]\nkind = "gpt"\nvocabulary = 50257\ncontext = {self.CONTEXT}\nlayers = 12\nheads = 12\nwidth = 768\n'
         return f'{model}[data]\nkind = "tokens"\ndtype = "u16"\npath = "tokens.npy"\n{ADAMW}[batch]\nmicro_batch = {self.SAMPLES}\n'
 
@@ -131,13 +139,14 @@ class Gpt2:
 
 class Logistic:
     TITLE, SAMPLES, ROWS, COLUMNS = "Logistic regression, 2^18 x 1024", 2014, 1 << 18, 1024
+    PASS = -(-ROWS // SAMPLES)
     PUBLISHED = [
-        ("Srivastava, Arora, Boneh (2024): one pass, training and audit", "7 s, 106 KB", "an NVIDIA GPU"),
-        ("Garg et al. (2023): one pass", "72 s, 350 MB", "the online phase alone"),
-        ("Proof-of-Learning, as the first count it", "9.2 MB a step", ""),
+        (f"{PAPER}: one pass, training and audit", "7 s, 106 KB", "their comparison with Garg et al.; an NVIDIA GPU"),
+        ("Garg et al. (IACR ePrint 2023/1345), as the same quote it: one pass", "72 s, 350 MB", "the online phase alone, without about an hour before it that depends on the data"),
+        ("Proof-of-Learning, as the same count it", "9.2 MB a step", "k = 1"),
     ]
 
-    def prepare(self, folder, data):
+    def prepare(self, folder, data, _tiebreak):
         import numpy as np
         draw = np.random.default_rng(1)
         inputs = np.lib.format.open_memmap(folder / "inputs.npy", "w+", np.float16, (self.ROWS, self.COLUMNS))
@@ -146,7 +155,7 @@ class Logistic:
         inputs.flush()
         np.save(folder / "labels.npy", draw.integers(0, 2, self.ROWS, dtype=np.uint8))
 
-    def job(self):
+    def job(self, profile):
         data = '[data]\nkind = "arrays"\ninputs = "inputs.npy"\nlabels = "labels.npy"\ndtype = "f16"\n'
         model = f'[model]\nkind = "mlp"\ninputs = {self.COLUMNS}\nhidden = []\nclasses = 2\n'
         return f"{model}{data}{SGD}[batch]\nmicro_batch = {self.SAMPLES}\n"
@@ -168,15 +177,20 @@ class Logistic:
 EXPERIMENTS = {"resnet50": Resnet50, "vgg11": Vgg11, "gpt2": Gpt2, "logistic": Logistic}
 
 
+class Failed(Exception):
+    """A command's own words about why it failed."""
+
+
 def measured(command):
     """Runs a command; what it printed, and the most memory that it had, in MiB."""
-    with tempfile.TemporaryFile() as output:
-        child = subprocess.Popen([str(part) for part in command], stdout=output)
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        child = subprocess.Popen([str(part) for part in command], stdout=output, stderr=errors)
         _, status, usage = os.wait4(child.pid, 0)
         output.seek(0)
-        text = output.read().decode()
+        errors.seek(0)
+        text, said = output.read().decode(), errors.read().decode().strip()
     if status:
-        sys.exit(f"{' '.join(str(part) for part in command)}: it failed\n{text}")
+        raise Failed(said.splitlines()[-1].removeprefix("error: ") if said else f"status {status}")
     return text, usage.ru_maxrss / 1024
 
 
@@ -198,20 +212,28 @@ def size(path):
     return sum(each.stat().st_size for each in files)
 
 
-def profile(tiebreak, experiment, folder, name, steps):
+def audited(tiebreak, run, native):
+    """What an audit of the whole run reports, and the most memory that it had, in MiB."""
+    # The paper's preset is audited by the kernels of another order of summation, as the paper's auditors do; the others by the exact engine.
+    text, memory = measured([tiebreak, "audit", run, "--json", *(["--native", "interleaved"] if native else [])])
+    return json.loads(text), memory
+
+
+def train_seconds(run):
+    """The median of a run's steps after the first, which makes what the others use again."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return statistics.median(line["seconds"] for line in lines[1:])
+
+
+def profile(tiebreak, experiment, folder, name, rounding, steps):
     """Trains and audits in one profile."""
     job, run = folder / "job.toml", folder / "run"
-    job.write_text(f"steps = {steps}\n{experiment.job()}{PROFILES[name]}")
+    job.write_text(f"steps = {steps}\n{experiment.job(name)}{rounding}")
     _, memory = measured([tiebreak, "train", job, "--out", run, "--quiet"])
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    # The first step makes what the others use again.
-    train = statistics.median(line["seconds"] for line in lines[1:])
-    # The paper's preset is audited by the kernels of another order of summation, as the paper's auditors do; the others by the exact engine.
-    engine = ["--native", "interleaved"] if "preset" in PROFILES[name] else []
-    text, audit_memory = measured([tiebreak, "audit", run, "--json", *engine])
-    report = json.loads(text)
-    found = {
-        "train seconds": train,
+    report, audit_memory = audited(tiebreak, run, "preset" in rounding)
+    return {
+        "steps": steps,
+        "train seconds": train_seconds(run),
         "train MiB": memory,
         "audit seconds": report["seconds"] / steps,
         "audit MiB": audit_memory,
@@ -220,32 +242,79 @@ def profile(tiebreak, experiment, folder, name, steps):
         "log bytes": size(run / "logs") / steps,
         "state bytes": size(run / f"checkpoints/step-{steps:09}.safetensors"),
     }
-    subprocess.run(["rm", "-rf", run], check=True)
-    return found
+
+
+def keep(name, result):
+    RESULTS.mkdir(exist_ok=True)
+    head = {"date": date.today().isoformat(), "machine": f"{os.cpu_count()} cores, {platform.machine()}, load average {os.getloadavg()[0]:.1f}"}
+    (RESULTS / f"costs-{name}.json").write_text(json.dumps(head | result, indent=1) + "\n")
 
 
 def experiment(name, data, steps, tiebreak):
-    """Measures all of an experiment."""
+    """Measures all of an experiment. PyTorch comes first: without it nothing has a ratio."""
     it = EXPERIMENTS[name]()
+    print(f"{name}: PyTorch", file=sys.stderr)
+    text, memory = measured([sys.executable, __file__, "peer", "--peer", name, "--steps", steps])
+    peer = json.loads(text)
+    result = {"peer": {"seconds": statistics.median(peer["seconds"]), "MiB": memory, "parameters": peer["parameters"], "steps": steps}, "profiles": {}}
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
-        it.prepare(folder, data)
-        profiles = {}
-        for each in PROFILES:
+        it.prepare(folder, data, tiebreak)
+        for each, rounding in getattr(it, "PROFILES", PROFILES).items():
             print(f"{name}: {each}", file=sys.stderr)
-            profiles[each] = profile(tiebreak, it, folder, each, steps)
-        print(f"{name}: PyTorch", file=sys.stderr)
-        text, memory = measured([sys.executable, __file__, "peer", "--peer", name, "--steps", steps])
-    peer = json.loads(text)
-    result = {
-        "date": date.today().isoformat(),
-        "machine": f"{os.cpu_count()} cores, {platform.machine()}",
-        "steps": steps,
-        "profiles": profiles,
-        "peer": {"seconds": statistics.median(peer["seconds"]), "MiB": memory, "parameters": peer["parameters"]},
-    }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"costs-{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+            # Logged steps take several times as long, and their audits more.
+            try:
+                result["profiles"][each] = profile(tiebreak, it, folder, each, rounding, 2 if rounding else steps)
+            except Failed as error:
+                print(f"{name}: {each}: {error}", file=sys.stderr)
+                result["profiles"][each] = {"error": str(error)}
+            shutil.rmtree(folder / "run", ignore_errors=True)
+            keep(name, result)
+
+
+def sweep_rows():
+    """By name: what a job of the sweep says, and whether native kernels audit it."""
+    yield "exact, default digits", "", False
+    yield "exact, d = 4", "[digits]\nall = 4\n", False
+    for bits in BITS:
+        yield f"logged, {bits} bits", f"[rounding]\nbits = {bits}\n", False
+    for bits in BITS:
+        yield f"the paper's preset, {bits} bits", f'[rounding]\npreset = "paper"\nbits = {bits}\n', True
+
+
+def sweep(data, steps, tiebreak):
+    """Trains and audits a small GPT on each grid, and PyTorch in fp64 from the same weights and batches."""
+    import numpy as np
+    import torch
+    from safetensors.numpy import load_file
+    import loss_curve
+    model, path = loss_curve.SmallGpt(), found(data, lambda name: name == "tinyshakespeare.txt").resolve()
+    text = np.frombuffer(path.read_bytes(), np.uint8)
+
+    def drift(key, weights, losses, exact):
+        """Of weights in parts of the way that training took, and the most of a loss."""
+        first = loss_curve.initial_weights(model, key)
+        norm = lambda parts: float(np.sqrt(sum(np.sum(np.square(part)) for part in parts)))
+        last = {name: x.detach().numpy() for name, x in exact[1].items()}
+        apart = norm(weights[name].astype(np.float64) - x for name, x in last.items())
+        return {"drift": apart / norm(x - first[name] for name, x in last.items()), "loss drift": max(abs(a - b) for a, b in zip(losses, exact[0]))}
+
+    rows = {}
+    for name, job, native in sweep_rows():
+        print(f"sweep: {name}", file=sys.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            run = Path(folder) / "run"
+            losses, key = loss_curve.train_tiebreak(model, tiebreak, Path(folder), "run", job, path, steps)
+            report, _ = audited(tiebreak, run, native)
+            last = load_file(run / f"checkpoints/step-{steps:09}.safetensors")
+            exact = loss_curve.train_torch(model, key, text, steps, torch.float64)
+            if not rows:
+                peer, weights = loss_curve.train_torch(model, key, text, steps, torch.float32)
+                rows["PyTorch fp32"] = drift(key, {each: x.detach().numpy() for each, x in weights.items()}, peer, exact)
+            rows[name] = drift(key, {each: last[f"param/{each}"] for each in exact[1]}, losses, exact) | {
+                "train seconds": train_seconds(run), "audit seconds": report["seconds"] / steps,
+                "audit result": report["outcome"]["result"], "log bytes": size(run / "logs") / steps}
+        keep("sweep", {"steps": steps, "rows": rows})
 
 
 def amount(number):
@@ -260,12 +329,65 @@ INTRODUCTION = """# What the papers' experiments cost
 
 `benches/costs.py` measures the experiments of the papers whose schemes this project builds on, and prints this page. Every row says whether it was **measured** here or
 **published** by others. Published figures are from other machines, mostly NVIDIA GPUs, and their assumptions stand beside them: they show orders of magnitude, no ratio.
-Weights are random, and pictures are 32 x 32. Seconds are medians over the steps after the first; an audit's are those of a whole audit from the first checkpoint, reading and checking
-included, divided by the steps. Commitments are records, gradient roots and signed heads. In the logged profile the trainer's products are the CPU engine's native kernels; an auditor replays them by exact products, but
-in the paper's preset by native kernels of another order of summation.
+Weights are random, and pictures are 32 x 32. A training step is forward, backward and update, here with commitments and log; seconds are medians over the steps after the first.
+An audit's are those of a whole audit from the first checkpoint, reading and checking included, divided by the steps. Commitments are records, gradient roots and heads, those of
+so short a run divided by its steps. Memory is the most that the process had resident. PyTorch and this project use all cores; both have the same model, batch size and optimizer,
+not the same weights and batches. A load average above the number of cores says that other work ran beside it, so that seconds are too long. Digits are the defaults of each profile. In the logged profile the trainer's products are the CPU engine's native binary64 kernels; an auditor replays them by exact products,
+but in the paper's preset by native kernels of another order of summation.
 
-*Proof-of-Learning* (Jia et al. 2021) keeps the state itself: the row says the bytes of one state in this run, binary32 weights and the optimizer's tensors, which it needs after every k-th step.
+*Proof-of-Learning* (Jia et al. 2021, arXiv 2103.05633) keeps a checkpoint after every k-th step and which samples each step took, without which nobody can replay. Assumed here: a checkpoint is the
+state of this run, binary32 weights and the optimizer's tensors, and an index takes 4 bytes, so that a step takes state / k + 4 B bytes for B samples; nothing is compressed. An auditor
+who checks a run of this project by parts needs the same checkpoints; commitments come on top.
 """
+
+
+def print_published(kind):
+    print("| **published** | figure | assumptions |\n|---|---|---|")
+    for who, figure, why in kind.PUBLISHED:
+        print(f"| {who} | {figure} | {why} |")
+    print()
+
+
+def profile_table(kind, result):
+    peer = result["peer"]
+    print("| | a training step | an audited step | commitment, a step | log, a step | memory: training, audit |\n|---|---|---|---|---|---|")
+    print(f"| PyTorch fp32, {peer['steps']} steps, **measured** | {peer['seconds']:.3g} s | | | | {peer['MiB']:.0f} MiB |")
+    for profile, x in result["profiles"].items():
+        if "error" in x:
+            print(f"| {profile} | none: it stops with \"{x['error']}\" | | | | |")
+            continue
+        log = amount(x["log bytes"]) if x["log bytes"] else "none"
+        ratios = [f"{x[key]:.3g} s ({x[key] / peer['seconds']:.2f} of PyTorch)" for key in ("train seconds", "audit seconds")]
+        memory = f"{x['train MiB']:.0f}, {x['audit MiB']:.0f} MiB"
+        ends = "" if x["audit result"] == "matches" else f" (the audit ends: {x['audit result']})"
+        print(f"| {profile}, {x['steps']} steps, **measured** | {ratios[0]} | {ratios[1]}{ends} | {amount(x['commitment bytes'])} | {log} | {memory} |")
+    exact = result["profiles"]["exact"]
+    if "error" in exact:
+        sys.exit(f"the exact profile failed: {exact['error']}")
+    state = exact["state bytes"]
+    stored = "; ".join(f"k = {k}: {amount(state / k + 4 * kind.SAMPLES)}" for k in (1, 10, 100))
+    print(f"| Proof-of-Learning for this run, by the formula above from the **measured** state of {amount(state)} | | | {stored} | | |")
+    if hasattr(kind, "PASS"):
+        x, n = exact, kind.PASS
+        print(f"\nOne pass is {n} steps: in the exact profile {n * x['train seconds']:.3g} s of training, {n * x['audit seconds']:.3g} s of audit and "
+              f"{amount(n * x['commitment bytes'])} of commitments, {n} times the **measured** step.")
+    print()
+    print_published(kind)
+
+
+def sweep_table(result):
+    print("## Grids of 26 to 32 bits, and drift\n")
+    print(f"`benches/costs.py sweep`, {result['date']}, {result['machine']}, {result['steps']} steps of the small GPT of [LOSS-CURVES.md](LOSS-CURVES.md); all **measured**. Drift is how far training is from "
+          "PyTorch's in fp64, which rounds and logs nothing, from the same weights and batches, others in each row: of the weights ||w - w64|| / ||w64 - w0|| after the last step, of the loss the most of any "
+          "step. A trainer and an auditor whose audit matches have no drift from each other. 31 bits are refused ([ROUNDING.md](ROUNDING.md), section 1). *Logged* rows log near ties "
+          "by the norms of rows and columns, the preset's within a quarter of the grid's step, so that half of all values are logged on every grid.\n")
+    print("| | drift of weights | drift of the loss | log, a step | a training step | an audited step | the audit |\n|---|---|---|---|---|---|---|")
+    for name, x in result["rows"].items():
+        cells = [f"{x['drift']:.1e}", f"{x['loss drift']:.1e}"]
+        if "log bytes" in x:
+            cells += [amount(x["log bytes"]) if x["log bytes"] else "none", f"{x['train seconds']:.3g} s", f"{x['audit seconds']:.3g} s", x["audit result"]]
+        print(f"| {name} | {' | '.join(cells + [''] * (6 - len(cells)))} |")
+    print("\nThe paper (**published**, section 6): no change of accuracy down to 26 bits, logs 5 to 20 % smaller at 26 bits after zip, 20 to 25 corrections a step at 32 bits and none at 27.")
 
 
 def table():
@@ -273,42 +395,38 @@ def table():
     print(INTRODUCTION)
     for name, kind in EXPERIMENTS.items():
         path = RESULTS / f"costs-{name}.json"
+        print(f"## {kind.TITLE}\n")
         if not path.exists():
+            print(f"`benches/costs.py {name}` has not been run.\n")
+            print_published(kind)
             continue
         result = json.loads(path.read_text())
-        peer = result["peer"]
-        print(f"## {kind.TITLE}\n")
-        print(f"`benches/costs.py {name}`, {result['date']}, {result['machine']}, {result['steps']} steps of {kind.SAMPLES} samples; {peer['parameters']:,} parameters.\n")
-        print("| | a training step | an audited step | commitment, a step | log, a step | memory: training, audit |\n|---|---|---|---|---|---|")
-        print(f"| PyTorch fp32, **measured** | {peer['seconds']:.3g} s | | | | {peer['MiB']:.0f} MiB |")
-        for profile, x in result["profiles"].items():
-            log = amount(x["log bytes"]) if x["log bytes"] else "none"
-            ratios = [f"{x[key]:.3g} s ({x[key] / peer['seconds']:.2f} of PyTorch)" for key in ("train seconds", "audit seconds")]
-            memory = f"{x['train MiB']:.0f}, {x['audit MiB']:.0f} MiB"
-            ends = "" if x["audit result"] == "matches" else f" (the audit ends: {x['audit result']})"
-            print(f"| {profile}, **measured** | {ratios[0]} | {ratios[1]}{ends} | {amount(x['commitment bytes'])} | {log} | {memory} |")
-        state = amount(result["profiles"]["exact"]["state bytes"])
-        print(f"| Proof-of-Learning for this run, **measured** | | | | {state} every k-th step | |")
-        print("\n| **published** | figure | assumptions |\n|---|---|---|")
-        for who, figure, why in kind.PUBLISHED:
-            print(f"| {who} | {figure} | {why} |")
-        print()
+        print(f"`benches/costs.py {name}`, {result['date']}, {result['machine']}, {kind.SAMPLES} samples a step; {result['peer']['parameters']:,} parameters.\n")
+        profile_table(kind, result)
+    path = RESULTS / "costs-sweep.json"
+    if path.exists():
+        sweep_table(json.loads(path.read_text()))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiment", choices=[*EXPERIMENTS, "table", "peer"])
+    parser.add_argument("experiment", choices=[*EXPERIMENTS, "sweep", "table", "peer"])
     parser.add_argument("--data", type=Path, default=ROOT)
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, help="of each run and of PyTorch, at least 2; 3 without it, 50 of the sweep")
     parser.add_argument("--tiebreak", type=Path, default=ROOT / "target/release/tiebreak")
     parser.add_argument("--peer", choices=EXPERIMENTS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    steps = arguments.steps or (50 if arguments.experiment == "sweep" else 3)
+    if steps < 2:
+        parser.error("--steps has to be at least 2: the first step is not measured")
     if arguments.experiment == "table":
         table()
+    elif arguments.experiment == "sweep":
+        sweep(arguments.data, steps, arguments.tiebreak)
     elif arguments.experiment == "peer":
-        run_peer(arguments.peer, arguments.steps)
+        run_peer(arguments.peer, steps)
     else:
-        experiment(arguments.experiment, arguments.data, arguments.steps, arguments.tiebreak)
+        experiment(arguments.experiment, arguments.data, steps, arguments.tiebreak)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,14 @@
 
     cargo build --release
     python3 -m venv venv && venv/bin/pip install torch numpy safetensors
-    venv/bin/python benches/loss_curve.py gpt [--data FILE] [--steps 600] [--only "d = 2"]
+    venv/bin/python benches/loss_curve.py gpt [--data FILE] [--steps 600] [--seeds 3] [--only "d = 2"]
+    venv/bin/python benches/loss_curve.py gpt-small [--data FILE]
     venv/bin/python benches/loss_curve.py resnet --data FILE [--steps 300]
 
-Trains assets/jobs/shakespeare.toml, or cifar-resnet.toml on records in CIFAR-10's binary format, with several numbers of digits by
-`tiebreak train`, then the same model written in PyTorch; writes the model's part of docs/LOSS-CURVES.md, and docs/loss-curves-MODEL.csv
-and .svg. With --only, the model's other curves are what these files hold. With --most, the mean loss of the last 50 steps may be so far from
-PyTorch's fp32 for every number of digits but d = 2, else the exit status is 1.
+Trains assets/jobs/shakespeare.toml (gpt-small: with fewer and narrower layers, from three seeds), or cifar-resnet.toml on records in CIFAR-10's
+binary format, with several numbers of digits by `tiebreak train`, then the same model written in PyTorch; writes the model's part of
+docs/LOSS-CURVES.md, and docs/loss-curves-MODEL.csv and .svg. With --only, the model's other curves are what the csv file holds. With --most, the
+mean loss of the last 50 steps may be so far from PyTorch's fp32 for every number of digits but d = 2, else the exit status is 1.
 
 Shares no code with the engines: initial weights and batch order are drawn here again by docs/ARITHMETIC.md, section 6, and
 the weights are compared with the run's first checkpoint.
@@ -24,7 +25,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 from datetime import date
 from pathlib import Path
 
@@ -32,12 +32,21 @@ ROOT = Path(__file__).resolve().parent.parent
 COMMAND = "venv/bin/python benches/loss_curve.py"
 CLASSES = ["linear", "linear_dx", "linear_dw", "head", "head_dx", "head_dw", "scores", "scores_dq", "scores_dk", "values", "values_dp",
            "values_dv"]
+
+
+def classes(digits):
+    """What a job says of some classes of products: digits of the two operands, and the block."""
+    return "".join(f"[digits.class.{c}]\ndigits_a = {a}\ndigits_b = {b}\nblock = {block}\n" for c, (a, b, block) in digits.items())
+
+
 # What a job says of its products.
 DIGITS = {
     "d = 3": "[digits]\nall = 3\n",
     "d = 2": "[digits]\nall = 2\n",
-    "d = 2, blocks of 64": "".join(f"[digits.class.{c}]\ndigits_a = 2\ndigits_b = 2\nblock = 64\n" for c in CLASSES),
+    "d = 2, blocks of 64": classes({c: (2, 2, 64) for c in CLASSES}),
     "default digits": "",
+    "default, weights 3": classes({"linear": (2, 3, 0), "linear_dx": (2, 3, 0), "head_dx": (3, 3, 0)}),
+    "default, linear and its gradients 3": classes(dict.fromkeys(("linear", "linear_dx", "linear_dw", "head_dx"), (3, 3, 0))),
 }
 try:
     import numpy as np
@@ -48,6 +57,8 @@ except ImportError as error:
     sys.exit(f"{error}: run it in an environment with `pip install torch numpy safetensors`")
 
 EPSILON, CLIP = 1e-5, 1.0
+# Curves have to stay so near to PyTorch's fp32 in the steps in which fp32 is so near to fp64.
+BAR, CERTAIN = 1e-3, 1e-4
 
 
 def philox(key, counter):
@@ -66,10 +77,12 @@ def philox(key, counter):
 
 
 class Gpt:
-    NAME, JOB, TITLE, STEPS = "gpt", "shakespeare.toml", "A GPT on text", 600
-    DIGITS = ["d = 3", "d = 2", "d = 2, blocks of 64", "default digits"]
+    NAME, JOB, TITLE, STEPS, SEEDS = "gpt", "shakespeare.toml", "A GPT on text", 600, 1
+    DIGITS = ["d = 3", "d = 2", "d = 2, blocks of 64", "default digits", "default, weights 3", "default, linear and its gradients 3"]
     DATA = ROOT / "assets/jobs/text/shakespeare.txt"
-    ABOUT = "4 layers, width 144, 1.06 M parameters, 8 x 128 tokens a step, AdamW, clipping, warm-up and cosine; %d bytes of text"
+    MORE_DIGITS = ("*Weights 3*: three digits for the weights in `linear` (2 x 3 digits), `linear_dx` (2 x 3) and `head_dx` (3 x 3); *linear and its gradients 3*: 3 x 3 digits "
+                   "there and in `linear_dw`")
+    ABOUT = "4 layers, width 144, 1.06 M parameters, 8 x 128 tokens a step, AdamW, clipping, warm-up and cosine; %d bytes of text. " + MORE_DIGITS
     CONTEXT, LAYERS, HEADS, WIDTH, VOCABULARY, SAMPLES, STD = 128, 4, 4, 144, 256, 8, 0.02
     PEAK, FLOOR, WARMUP = 2e-3, 2e-4, 50
 
@@ -116,6 +129,21 @@ class Gpt:
         return F.linear(norm(x, "final_norm"), w["token_embedding"]).reshape(-1, self.VOCABULARY)
 
 
+class SmallGpt(Gpt):
+    """So small that several seeds take minutes."""
+
+    NAME, TITLE, SEEDS = "gpt-small", "A small GPT on text", 3
+    DIGITS = ["default digits", "default, weights 3", "d = 3", "default, linear and its gradients 3"]
+    ABOUT = "2 layers, width 64, context 64, 0.12 M parameters, 8 x 64 tokens a step, else as the file has it; %d bytes of text. " + Gpt.MORE_DIGITS
+    CONTEXT, LAYERS, WIDTH = 64, 2, 64
+
+    def job(self):
+        text = (ROOT / "assets/jobs" / self.JOB).read_text()
+        for key in ("context", "layers", "width"):
+            text = re.sub(rf"(?m)^{key} = .*$", f"{key} = {getattr(self, key.upper())}", text)
+        return text
+
+
 class DecayedSgd(torch.optim.SGD):
     """SGD with momentum whose weight decay is no part of the momentum, as sgd.v1 has it."""
 
@@ -131,7 +159,7 @@ class DecayedSgd(torch.optim.SGD):
 
 
 class Resnet:
-    NAME, JOB, TITLE, STEPS = "resnet", "cifar-resnet.toml", "A residual network on CIFAR-10", 300
+    NAME, JOB, TITLE, STEPS, SEEDS = "resnet", "cifar-resnet.toml", "A residual network on CIFAR-10", 300, 1
     DIGITS = ["d = 3", "default digits"]
     DATA = None
     ABOUT = ("stages of 16, 32 and 64 channels, one block each, 78 k parameters, 2 x 32 images a step, SGD with momentum, clipping, "
@@ -272,84 +300,139 @@ def section(page, title):
     return found[0].strip() if found else ""
 
 
+def train_all(model, options, data, steps):
+    """The model's curves by name, for each number of digits and seed: this project's, and PyTorch's in fp32 and fp64. Each row is kept when it is there."""
+    kept = options.docs / f"loss-curves-{model.NAME}.csv"
+    table = kept.read_text().splitlines() if options.only and kept.exists() else []
+    curves = {header: [float(x) for x in column] for header, *column in zip(*csv.reader(table)) if header != "step"}
+    for name, seed in labels(model):
+        if options.only not in (None, name):
+            continue
+        label = title(name, seed)
+        with tempfile.TemporaryDirectory() as folder:
+            losses, key = train_tiebreak(model, options.binary, Path(folder), "run", DIGITS[name], options.data.resolve(), steps, seed)
+        curves[label] = losses
+        for end, dtype in ((": PyTorch fp32", torch.float32), (": PyTorch fp64", torch.float64)):
+            curves[label + end], _ = train_torch(model, key, data, steps, dtype)
+        print(row(label, curves), flush=True)
+        with open(kept, "w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["step", *curves])
+            writer.writerows([i + 1, *(f"{curve[i]:.7f}" for curve in curves.values())] for i in range(steps))
+    return curves
+
+
+def labels(model, curves=None):
+    """Digits and seed of each of the model's rows; only of those that have curves, if these are given."""
+    rows = [(name, seed) for name in model.DIGITS for seed in range(model.SEEDS)]
+    return [each for each in rows if curves is None or title(*each) + ": PyTorch fp32" in curves]
+
+
+def title(name, seed):
+    return f"{name}, seed {seed}" if seed else name
+
+
+def mean(curve):
+    """Of the last 50 steps."""
+    return sum(curve[-50:]) / len(curve[-50:])
+
+
+def row(label, curves):
+    """The line of the page's table. Curves in fp64 were not always kept."""
+    ours, peer = curves[label], curves[f"{label}: PyTorch fp32"]
+    exact = curves.get(f"{label}: PyTorch fp64")
+    apart = [abs(x - y) for x, y in zip(ours, peer)]
+    certain = [x for x, y, z in zip(apart, peer, exact or peer) if abs(y - z) < CERTAIN]
+    growth = ", ".join(f"{max(apart[:first]):.1e}" for first in (5, 20, 50))
+    held = f"{max(certain, default=0):.1e} in {len(certain)}{'' if exact else ', fp64 not kept'} ({sum(x > BAR for x in certain)} above)"
+    fp64 = f"{mean(exact):.6f}" if exact else ""
+    error = f"{mean(peer) - mean(exact):+.1e}" if exact else ""
+    return f"| {label} | {mean(ours):.6f} | {mean(peer):.6f} | {fp64} | {growth} | {held} | {mean(ours) - mean(peer):+.1e} | {error} |"
+
+
+def svg(model, curves):
+    """|tiebreak - PyTorch fp32| of each step on a logarithmic axis, the greatest of all seeds, and of 10 steps; the bar is dashed."""
+    width, height, left, top, bottom, least, most = 800, 420, 60, 20, 380, -7, 0
+    colors = ["#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b"]
+    up = lambda value: bottom - (bottom - top) * (min(max(math.log10(max(value, 1e-9)), least), most) - least) / (most - least)
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13">',
+             '<rect width="100%" height="100%" fill="white"/>']
+    for power in range(least, most + 1):
+        y, dashed = up(10.0**power), ' stroke-dasharray="6 4"' if 10.0**power == BAR else ""
+        parts.append(f'<line x1="{left}" x2="{width - 20}" y1="{y:.1f}" y2="{y:.1f}" stroke="{"#000" if dashed else "#ddd"}"{dashed}/>')
+        parts.append(f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">1e{power}</text>')
+    for i, name in enumerate(model.DIGITS):
+        rows = [title(*each) for each in labels(model, curves) if each[0] == name]
+        worst = [max(step) for step in zip(*([abs(x - y) for x, y in zip(curves[label], curves[f"{label}: PyTorch fp32"])] for label in rows))]
+        if not rows:
+            continue
+        tops = [max(worst[first:first + 10]) for first in range(0, len(worst), 10)]
+        points = " ".join(f"{left + (width - left - 20) * x / max(1, len(tops) - 1):.1f},{up(y):.1f}" for x, y in enumerate(tops))
+        parts.append(f'<polyline fill="none" stroke="{colors[i]}" stroke-width="1.3" points="{points}"/>')
+        parts.append(f'<text x="{left + 10}" y="{top + 16 + 18 * i}" fill="{colors[i]}">{name}</text>')
+    steps = len(next(iter(curves.values())))
+    parts.append(f'<text x="{left}" y="{height - 12}">|loss - PyTorch fp32\'s| over {steps} steps, the greatest of every 10</text></svg>\n')
+    return "\n".join(parts)
+
+
+PAGE = """# The exact profile beside PyTorch
+
+Within a row initial weights and batches are the same; they are others in every row. The fp64 column says how far fp32 itself is from
+arithmetic without its roundings: rounding errors grow chaotically over training, so two right fp32 trainings differ by about as much; how fast, the first steps show.
+The bar is 1e-3 from fp32 in every step in which fp32 is within 1e-4 of fp64.
+
+"""
+
+
+def made_part(model, curves, bytes_of_data, steps, made_on):
+    """The model's part of the page."""
+    table = "\n".join(row(title(name, seed), curves) for name, seed in labels(model, curves))
+    return f"""## {model.TITLE}
+
+![distance from PyTorch](loss-curves-{model.NAME}.svg)
+
+Mean loss of the last 50 of {steps} steps; the model of `assets/jobs/{model.JOB}`: {model.ABOUT % bytes_of_data}.
+
+| digits of the products | tiebreak | PyTorch fp32 | PyTorch fp64 | greatest difference from fp32 in the first 5, 20, 50 steps | and where fp32 - fp64 is below 1e-4: in so many steps (above 1e-3) | tiebreak - fp32 | fp32 - fp64 |
+|---|---|---|---|---|---|---|---|
+{table}
+
+Made on {made_on} by `{COMMAND} {model.NAME} --data FILE --steps {steps} --seeds {model.SEEDS}`, {platform.machine()}, {os.cpu_count()} cores, PyTorch
+{torch.__version__.split("+")[0]}; every step of every curve: `loss-curves-{model.NAME}.csv`."""
+
+
 def main():
-    models = {model.NAME: model for model in (Gpt(), Resnet())}
+    models = {model.NAME: model for model in (Gpt(), SmallGpt(), Resnet())}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=models)
     parser.add_argument("--data", type=Path, help="a text, whose bytes are the tokens; or CIFAR-10 records")
     parser.add_argument("--steps", type=int)
+    parser.add_argument("--seeds", type=int, help="trainings with each number of digits; 3 of gpt-small, else 1")
     parser.add_argument("--binary", default=ROOT / "target/release/tiebreak")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="the folder of LOSS-CURVES.md and the curves")
     parser.add_argument("--most", type=float, help="fail if a mean loss is further from PyTorch's than this")
     parser.add_argument("--only", choices=[*DIGITS, "none"], help="train this one; none: write the page again")
     options = parser.parse_args()
     model = models[options.model]
-    steps, path = options.steps or model.STEPS, options.data or model.DATA
-    if path is None:
+    model.SEEDS = options.seeds or model.SEEDS
+    steps, options.data = options.steps or model.STEPS, options.data or model.DATA
+    if options.data is None:
         parser.error("--data is needed: a file in CIFAR-10's binary format")
-    data = np.frombuffer(path.read_bytes(), np.uint8)
-    curves, rows = {}, []
-    docs = options.docs
-    page = (docs / "LOSS-CURVES.md").read_text()
-    kept = docs / f"loss-curves-{model.NAME}.csv"
-    table = kept.read_text() if kept.exists() else ""
-    known = {header: [float(x) for x in column] for header, *column in zip(*csv.reader(table.splitlines()))}
-    with tempfile.TemporaryDirectory() as folder:
-        for name in model.DIGITS:
-            if options.only not in (None, name):
-                cells = re.search(rf"(?m)^\| {re.escape(name)} \|(.*)\|$", section(page, model.TITLE))[1].split("|")
-                rows.append((name, *map(float, cells[:5])))
-                curves |= {curve: known[curve] for curve in (name, f"{name}: PyTorch fp32")}
-                continue
-            file = re.sub(r"\W", "", name)
-            losses, key = train_tiebreak(model, options.binary, Path(folder), file, DIGITS[name], path.resolve(), steps)
-            begin = time.time()
-            peer, _ = train_torch(model, key, data, steps, torch.float32)
-            middle = time.time()
-            exact, _ = train_torch(model, key, data, steps, torch.float64)
-            print(f"{name}: PyTorch took {middle - begin:.0f} s in fp32 and {time.time() - middle:.0f} s in fp64")
-            curves[name], curves[f"{name}: PyTorch fp32"] = losses, peer
-            tail = lambda x: sum(x[-50:]) / 50
-            rows.append((name, tail(losses), tail(peer), tail(exact), tail(losses) - tail(peer), tail(peer) - tail(exact)))
-            print(rows[-1])
-    with open(kept, "w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["step", *curves])
-        writer.writerows([i + 1, *(f"{curve[i]:.6f}" for curve in curves.values())] for i in range(steps))
-    kept.with_suffix(".svg").write_text(svg(curves))
-
-    def growth(name):
-        """The greatest difference from PyTorch in the first steps."""
-        apart = [abs(a - b) for a, b in zip(curves[name], curves[f"{name}: PyTorch fp32"])]
-        return ", ".join(f"{max(apart[:first]):.1e}" for first in (5, 20, 50))
-
-    table = "\n".join(
-        f"| {n} | {a:.6f} | {b:.6f} | {c:.6f} | {d:+.1e} | {e:+.1e} | {growth(n)} |" for n, a, b, c, d, e in rows)
-    made_on = date.today()
-    if options.only == "none":
-        made_on = re.search(r"Made on (\S+)", section(page, model.TITLE))[1]
-    made = f"""## {model.TITLE}
-
-![loss curves](loss-curves-{model.NAME}.svg)
-
-Mean loss of the last 50 of {steps} steps; the model of `assets/jobs/{model.JOB}`: {model.ABOUT % len(data)}.
-
-| digits of the products | tiebreak | PyTorch fp32 | PyTorch fp64 | tiebreak - fp32 | fp32 - fp64 | greatest difference in the first 5, 20, 50 steps |
-|---|---|---|---|---|---|---|
-{table}
-
-Made on {made_on} by `{COMMAND} {model.NAME} --data FILE --steps {steps}`, {platform.machine()}, {os.cpu_count()} cores, PyTorch
-{torch.__version__.split("+")[0]}; every step of every curve: `loss-curves-{model.NAME}.csv`."""
-    parts = [made if other is model else section(page, other.TITLE) for other in models.values()]
-    (docs / "LOSS-CURVES.md").write_text("""# The exact profile beside PyTorch
-
-Each row has its own seed; within a row initial weights and batches are the same. The fp64 column says how far fp32 itself is from
-arithmetic without its roundings: rounding errors grow chaotically over training, so two right fp32 trainings differ by about as much; how fast, the last column shows.
-
-""" + "\n\n".join(part for part in parts if part) + "\n")
-    far = [row for row in rows if options.most is not None and row[0] != "d = 2" and not abs(row[4]) <= options.most]
-    for name, *_, apart, _ in far:
-        print(f"{name}: {apart:+.1e} from PyTorch fp32, more than {options.most}")
+    data = np.frombuffer(options.data.read_bytes(), np.uint8)
+    curves = train_all(model, options, data, steps)
+    (options.docs / f"loss-curves-{model.NAME}.svg").write_text(svg(model, curves))
+    path = options.docs / "LOSS-CURVES.md"
+    page = path.read_text()
+    made_on = re.search(r"Made on (\S+)", section(page, model.TITLE))[1] if options.only == "none" else date.today()
+    parts = [made_part(model, curves, len(data), steps, made_on) if other is model else section(page, other.TITLE) for other in models.values()]
+    path.write_text(PAGE + "\n\n".join(part for part in parts if part) + "\n")
+    far = []
+    for name, seed in labels(model, curves):
+        label = title(name, seed)
+        apart = mean(curves[label]) - mean(curves[f"{label}: PyTorch fp32"])
+        if options.most is not None and name != "d = 2" and not abs(apart) <= options.most:
+            far.append(label)
+            print(f"{label}: {apart:+.1e} from PyTorch fp32, more than {options.most}")
     return 1 if far else 0
 
 
