@@ -346,7 +346,12 @@ def loss_of(job, tape):
     smoothing, ignore = f32(rule.get("smoothing", 0.0)), rule.get("ignore")
     if smoothing == 0.0 and ignore is None:
         return tape.cross_entropy
-    return lambda logits, labels, factor: tape.weighted_cross_entropy(logits, labels, factor, smoothing, ignore)
+    part = counts_labels(job)
+    return lambda logits, labels, factor: tape.weighted_cross_entropy(logits, labels, factor, smoothing, ignore, part)
+
+
+def counts_labels(job):
+    return "ignore" in job.get("loss", {}) and job["batch"].get("micro_batches", 1) > 1
 
 
 # Section 7.
@@ -364,7 +369,7 @@ def pooled(a, b):
 
 def add_gradients(a, b):
     gradients = [map_rows(add, x, y) for x, y in zip(a[0], b[0])]
-    return gradients, add(a[1], b[1]), [pooled(x, y) for x, y in zip(a[2], b[2])]
+    return gradients, add(a[1], b[1]), [pooled(x, y) for x, y in zip(a[2], b[2])], add(a[3], b[3])
 
 
 def tree_of_gradients(level):
@@ -472,8 +477,12 @@ def train(text, key, rng):
             drop = drop_of(model.dropout, key, t, micro * samples)
             loss = model.forward(tape, samples, parameters, batch, factor, drop)
             tape.backward()
-            level.append(([p.gradient for p in parameters], loss, tape.moments))
-        gradients, loss, moments = tree_of_gradients(level)
+            level.append(([p.gradient for p in parameters], loss, tape.moments, getattr(tape, "labels", 0.0)))
+        summed, loss, moments, count = tree_of_gradients(level)
+        gradients, share = summed, 1.0
+        if counts_labels(job):
+            share = div(float(samples * micro_batches * model.labels), count) if count else 0.0
+            gradients, loss = [[[mul(g, share) for g in row] for row in rows] for rows in summed], mul(loss, share)
         size, factor_of_clip = clip(gradients, f32(job.get("clip_norm", math.inf)))
         lr = learning_rate(job["schedule"], t, job["steps"])
         rule = optimizer(job["optimizer"], t)
@@ -485,7 +494,9 @@ def train(text, key, rng):
         scalars = {"learning_rate": lr, "loss": loss, "norm": size, "clip": factor_of_clip}
         step = {name: pattern(value) for name, value in scalars.items()} | {"batches": batches, "state": hashes}
         if t == 1:
-            step["gradients"] = {f"grad/{p.name}": sha256(g) for p, g in zip(table, gradients)}
+            step["gradients"] = {f"grad/{p.name}": sha256(g) for p, g in zip(table, summed)}
+            if counts_labels(job):
+                step["gradients"]["labels"] = sha256([[count]])
             for b, (n, mean, m2) in zip(averages[::2], moments):
                 name = "buffer/" + b.name.removesuffix(".running_mean")
                 step["gradients"] |= {f"{name}.count": sha256([[n]]), f"{name}.mean": sha256([mean]), f"{name}.m2": sha256([m2])}
@@ -514,7 +525,7 @@ def main():
     rng = random.Random(20261122)
     runs = [{"name": name} | train(text, [rng.getrandbits(32) for _ in range(2)], rng) for name, text in JOBS.items()]
     comment = ("Made by steps.py. Scalars are binary32 patterns; batches are the integers of each micro-batch's tensors, row-major; "
-               "hashes are SHA-256 over a tensor's canonical bytes, after the step; gradients are those of the whole batch, not clipped. "
+               "hashes are SHA-256 over a tensor's canonical bytes, after the step; gradients are the sums of the micro-batches', not clipped. "
                + (scalars.__doc__ or ""))
     parts = [f'  "_comment": {json.dumps(comment)}']
     for name, rows in {**scalars(), "runs": runs}.items():

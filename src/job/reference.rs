@@ -90,7 +90,7 @@ const MODEL: &[Key] = &[key("model.kind", Choice(models::KINDS), Required, r#""g
 
 const LOSS: &[Key] = &[
     key("loss.smoothing", BELOW_ONE, Optional("0.0"), "0.1", "Label smoothing: this part of each target is shared by all classes."),
-    key("loss.ignore", integer(0, (1 << 20) - 1), Absent("every label counts"), "0", "The label whose places have no loss, such as padding. The mean is over the labels of a micro-batch that count.").rule("below the model's `vocabulary` or `classes`"),
+    key("loss.ignore", integer(0, (1 << 20) - 1), Absent("every label counts"), "0", "The label whose places have no loss, such as padding. The mean is over the labels of the step that count.").rule("below the model's `vocabulary` or `classes`"),
 ];
 
 const INIT: &[Key] = &[

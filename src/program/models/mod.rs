@@ -24,7 +24,7 @@ use super::builder::Builder;
 use super::expr::Body;
 use super::graph::{TensorId, TensorType};
 use super::keys::Key;
-use super::operators::{Dropout, LossRule, Moments, cross_entropy_by};
+use super::operators::{Dropout, LossRule, Moments, cross_entropy_by, cross_entropy_of_part};
 use crate::arith::DType;
 
 /// Makes [`Model`] of a list of models: the module, the type in it, and the model in a few words.
@@ -181,6 +181,8 @@ pub struct Inputs {
     pub mode: Mode,
     /// Which targets the loss has, and which labels count. An evaluation's targets are not smoothed.
     pub loss: LossRule,
+    /// Whether the micro-batch is one of several: then labels to ignore are counted here, and the update makes the mean over the step's.
+    pub part: bool,
     /// One tensor for each [`BatchTensor`].
     pub batch: Vec<TensorId>,
     /// The running mean and variance, f32 [channels] each, of each of [`Network::statistics`].
@@ -202,8 +204,18 @@ impl Inputs {
         if self.mode == Mode::Evaluation {
             rule.smoothing = 0.0;
         }
-        let (loss, dlogits) = b.scoped("loss", |b| cross_entropy_by(b, rule, logits, labels, self.factor));
-        Loss { loss, logits, dlogits, moments }
+        let (loss, dlogits, counted) = b.scoped("loss", |b| match rule.ignore {
+            Some(ignored) if self.part => {
+                let inputs = [logits, labels, self.factor];
+                let [loss, dlogits, count] = cross_entropy_of_part(b, rule.smoothing, ignored, inputs);
+                (loss, dlogits, Some(count))
+            }
+            _ => {
+                let (loss, dlogits) = cross_entropy_by(b, rule, logits, labels, self.factor);
+                (loss, dlogits, None)
+            }
+        });
+        Loss { loss, logits, dlogits, counted, moments }
     }
 
     fn dropout(&self, p: f32) -> Option<Dropout> {
@@ -223,6 +235,8 @@ pub struct Loss {
     pub logits: TensorId,
     /// f32 [N, classes]: the gradient of the loss.
     pub dlogits: TensorId,
+    /// f32 [1]: the number of labels that count, where others are ignored and the micro-batch is a part of the batch.
+    pub counted: Option<TensorId>,
     /// The moments of each of [`Network::statistics`]; none in an evaluation.
     pub moments: Vec<Moments>,
 }
