@@ -231,13 +231,15 @@ class Resnet(Convolutions):
         widths, blocks = m["stages"], m["blocks"]
         blocks = blocks if isinstance(blocks, list) else [blocks] * len(widths)
         self.first, inputs = widths[0], widths[0]
+        self.groups = m.get("groups", 1)
         # Of each block: name, inputs, convolutions as (kernel, stride, inputs, outputs), and the stride of its shortcut if it has one.
         self.blocks = []
         for s, (width, count) in enumerate(zip(widths, blocks)):
             for b in range(count):
                 stride = 2 if b == 0 and s > 0 else 1
                 if m.get("block") == "bottleneck":
-                    layers = [(1, 1, inputs, width), (3, stride, width, width), (1, 1, width, 4 * width)]
+                    inner = width * m.get("width_per_group", 64) // 64 * self.groups
+                    layers = [(1, 1, inputs, inner), (3, stride, inner, inner), (1, 1, inner, 4 * width)]
                 else:
                     layers = [(3, stride, inputs, width), (3, 1, width, width)]
                 outputs = layers[-1][3]
@@ -251,7 +253,7 @@ class Resnet(Convolutions):
         for name, inputs, layers, stride in self.blocks:
             shortcut = self.kernel(name + "shortcut", layers[-1][3], 1, inputs) if stride else []
             for i, (size, _, of, to) in enumerate(layers):
-                conv = self.kernel(f"{name}conv{i}", to, size, of)
+                conv = self.kernel(f"{name}conv{i}", to, size, of // self.groups_of(layers, size))
                 if self.post:
                     table += conv + norm(f"{name}norm{i}", to)
                 else:
@@ -260,18 +262,28 @@ class Resnet(Convolutions):
                 table += shortcut + norm(name + "shortcut_norm", layers[-1][3])
         return table + ([] if self.post else norm("norm", self.last)) + linear("head", self.classes, self.last, sqrt(div(1.0, float(self.last))))
 
+    def groups_of(self, layers, size):
+        """A bottleneck's 3 x 3 convolution has groups."""
+        return self.groups if len(layers) == 3 and size == 3 else 1
+
+    def conv(self, tape, y, p, image, size, step, layers):
+        groups = self.groups_of(layers, size)
+        if groups > 1:
+            return tape.grouped_conv2d(y, next(p), image, size, step, (size - 1) // 2, groups)
+        return tape.conv2d(y, next(p), image, size, step, None, self.version)
+
     def block(self, tape, x, p, image, layers, stride):
         shortcut, y, before = x, x, image
         for i, (size, step, _, _) in enumerate(layers):
             if self.post:
-                y, image = tape.conv2d(y, next(p), image, size, step, None, self.version)
+                y, image = self.conv(tape, y, p, image, size, step, layers)
                 y = self.normed(tape, y, p)
                 y = y if i == len(layers) - 1 else tape.relu(y)
             else:
                 y = tape.relu(self.normed(tape, y, p))
                 if i == 0 and stride:
                     shortcut = tape.conv2d(y, next(p), before, 1, stride, None, self.version)[0]
-                y, image = tape.conv2d(y, next(p), image, size, step, None, self.version)
+                y, image = self.conv(tape, y, p, image, size, step, layers)
         if self.post and stride:
             shortcut = self.normed(tape, tape.conv2d(x, next(p), before, 1, stride, None, self.version)[0], p)
         x = tape.residual(shortcut, y)

@@ -202,7 +202,8 @@ fn counted(second: u32) -> Graph {
     let labels = builder.input("labels", DType::U32, &[3]);
     let factor = builder.input("factor", DType::F32, &[1]);
     let smoothing = 0.19 + second as f32 / 16.0;
-    let [loss, _, count] = cross_entropy_of_part(&mut builder, smoothing, 1 + second, [logits, labels, factor]);
+    let [loss, _, count] =
+        cross_entropy_of_part(&mut builder, smoothing, 1 + second, [logits, labels, factor]);
     means_of_counted(&mut builder, 7 + second, count, &[loss]);
     builder.into_graph()
 }
