@@ -1,19 +1,11 @@
 //! Models: from a job's `[model]` table to a loss graph and a table of parameters. A model is a file here that implements [`Network`], and a line in
-//! the list below.
+//! the list below, which declares the file as well.
 
-mod gpt;
 mod images;
-mod mlp;
 pub mod released;
-mod resnet;
 mod sizes;
-mod vgg11;
 
-pub use gpt::{Gelu, Gpt};
-pub use mlp::Mlp;
-pub use resnet::{Block, Blocks, Norm, Order, Resnet, Stem};
 pub use sizes::{ProductSize, Sizes};
-pub use vgg11::{Vgg11, VggNorm};
 
 use std::ops::{Deref, DerefMut};
 
@@ -27,9 +19,12 @@ use super::keys::Key;
 use super::operators::{Dropout, LossRule, Moments, cross_entropy_by, cross_entropy_of_part};
 use crate::arith::DType;
 
-/// Makes [`Model`] of a list of models: the module, the type in it, and the model in a few words.
+/// Makes [`Model`] of a list of models: the module, the type in it and the types of its keys, and the model in a few words.
 macro_rules! models {
-    ($($module:ident $variant:ident: $about:literal),* $(,)?) => {
+    ($(mod $module:ident; $variant:ident $(, $part:ident)*: $about:literal;)*) => {
+        $(mod $module;
+        pub use $module::{$variant $(, $part)*};)*
+
         /// The models a job can name, by the names of their modules.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
@@ -74,10 +69,10 @@ macro_rules! models {
 }
 
 models! {
-    gpt Gpt: "a decoder over tokens",
-    mlp Mlp: "a multi-layer perceptron; without hidden layers, logistic regression",
-    resnet Resnet: "a residual network of convolutions over images",
-    vgg11 Vgg11: "a network of eight convolutions and three linear layers over images",
+    mod gpt; Gpt, Gelu: "a decoder over tokens";
+    mod mlp; Mlp: "a multi-layer perceptron; without hidden layers, logistic regression";
+    mod resnet; Resnet, Block, Blocks, Norm, Order, Stem: "a residual network of convolutions over images";
+    mod vgg11; Vgg11, VggNorm: "a network of eight convolutions and three linear layers over images";
 }
 
 /// How a parameter begins.
