@@ -25,7 +25,8 @@ pub enum Made {
     CopyOf(Vec<Part>),
     /// A constant that some files have, such as an attention mask: an import does not read it, and an export leaves it out.
     Mask,
-    /// I64: a counter that no program has. An import does not read it, and an export writes 0.
+    /// I64: the number of batches that running averages saw. No program has it, so an import does not read it; an export writes the run's step, since each
+    /// step moves the averages once.
     Counter,
 }
 
