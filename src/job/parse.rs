@@ -520,7 +520,7 @@ schedule = { peak = 1e-3 }
             (
                 "path = ",
                 "images = ",
-                "12: data.images: there is no such key; here are kind, sampling, copy, augment, path, paths",
+                "12: data.images: there is no such key; here are kind, sampling, copy, validation_split, augment, path, paths",
             ),
             ("heads = 2\n", "", "3: model.heads: the key is missing; it is an integer, 1 to 1024"),
             (
