@@ -103,8 +103,7 @@ def data_paths(data):
 def data_settings(data):
     settings = {"data.kind": data["kind"], "data.sampling": data.get("sampling", "permutation")}
     settings |= {f"data.augment.{key}": str(value).lower() for key, value in data.get("augment", {}).items() if value}
-    if "validation_split" in data:
-        settings["data.validation_split"] = f"{pattern(data['validation_split']):08x}"
+    settings |= {f"data.{key}": f"{pattern(data[key]):08x}" for key in ("validation_split",) if key in data}
     if data["kind"] == "cifar100":
         settings["data.labels"] = data["labels"]
     if data["kind"] in ("tokens", "arrays"):
