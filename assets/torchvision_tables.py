@@ -10,7 +10,7 @@ import pathlib
 
 import torchvision.models as models
 
-networks = {name: getattr(models, name)(weights=None) for name in ("resnet18", "resnet50", "vgg11", "vgg11_bn")}
+networks = {name: getattr(models, name)(weights=None) for name in ("resnet18", "resnet50", "resnext50_32x4d", "vgg11", "vgg11_bn")}
 tables = {name: {"count": sum(p.numel() for p in network.parameters()),
                  "parameters": [[n, list(p.shape)] for n, p in network.named_parameters()],
                  "buffers": [[n, list(b.shape)] for n, b in network.named_buffers() if b.dim()]}

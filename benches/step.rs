@@ -80,6 +80,8 @@ fn resnet(convolution: ConvVersion) -> Model {
         stages,
         blocks: Blocks::Same(1),
         block: Block::Basic,
+        groups: 1,
+        width_per_group: 64,
         order: Order::Pre,
         stem: Stem::Cifar,
         classes: 10,

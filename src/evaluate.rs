@@ -2,19 +2,23 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::arith::words::{bytes_of, words_from_bytes};
 use crate::arith::{DType, elementary, float, tree};
+use crate::commit::Malformed;
 use crate::commit::digest::Digest;
-use crate::commit::tensor;
+use crate::commit::tensor::VectorDigest;
+use crate::engine::liveness::peak_bytes;
 use crate::engine::{Compiled, Engine, EngineError, Tensor};
-use crate::job::ModelJob;
 use crate::job::data::Dataset;
+use crate::job::{BatchSpec, Job, ModelJob, size_error};
 use crate::program::evaluation::evaluation_graph;
 use crate::program::graph::TensorType;
 use crate::run::RunError;
 use crate::step::StepError;
 
-/// The most labels of an evaluation: their losses are one tensor.
+/// The most labels of an evaluation: their losses are one tensor. They are summed and hashed as they come, so that none waits in memory.
 const LABELS_MAX: u64 = (1 << 31) - 1;
 
 /// What an evaluation found.
@@ -64,6 +68,19 @@ impl Evaluator {
         Ok(Evaluator { compiled, batch, labels_per_sample, ignored: job.loss.ignore })
     }
 
+    /// Bytes of the tensors that live at once while a batch of `batch` samples is evaluated, the model's own included.
+    ///
+    /// # Errors
+    /// If a tensor of such a batch would be too large.
+    pub fn memory(job: &Job, of_model: &ModelJob, batch: u32) -> Result<u64, String> {
+        let of_batch =
+            ModelJob { batch: BatchSpec { micro_batch: batch, micro_batches: 1 }, ..of_model.clone() };
+        match size_error(job, &of_batch) {
+            Some((_, why)) => Err(format!("{batch} samples at once: {why}")),
+            None => Ok(peak_bytes(&evaluation_graph(&of_model.model, &of_model.products, batch))),
+        }
+    }
+
     /// Evaluates the state whose parameters and buffers lie on the engine, over the first `most` samples of the data in their order, windows of tokens
     /// without overlap. `progress` is told the samples that are done, and all of them.
     ///
@@ -90,7 +107,8 @@ impl Evaluator {
             engine.upload(&TensorType { dtype, shape: vec![words.len() as u32] }, &bytes_of(words))
         });
         let scalars = scalars.collect::<Result<Vec<Tensor>, EngineError>>()?;
-        let (mut losses, mut hits, mut done) = (Vec::new(), 0, 0);
+        let (mut sum, mut digest) = (tree::Sum::default(), VectorDigest::default());
+        let (mut hits, mut done) = (0, 0);
         while done < samples {
             let count = u64::from(self.batch).min(samples - done);
             // A batch that is not full is filled with its last sample, whose rows are not counted again.
@@ -111,14 +129,86 @@ impl Evaluator {
             let [found, hit] = [&outputs[0], &outputs[1]].map(|tensor| engine.download(tensor));
             let [found, hit] = [found?, hit?].map(|bytes| words_from_bytes(DType::F32, &bytes));
             let counted = || counts.iter().zip(found.iter().zip(&hit)).filter(|(counts, _)| **counts);
-            losses.extend(counted().map(|(_, (loss, _))| *loss));
+            let losses: Vec<u32> = counted().map(|(_, (loss, _))| *loss).collect();
+            losses.iter().for_each(|loss| sum.push(*loss));
+            digest.extend(&losses);
             hits += counted().filter(|(_, (_, hit))| **hit == float::ONE).count() as u32;
             done += count;
             progress(done, samples);
         }
-        let labels = losses.len() as u32;
-        let ty = TensorType { dtype: DType::F32, shape: vec![labels] };
-        let loss = float::div(tree::sum(losses.iter().copied()), float::from_u32(labels));
-        Ok(Evaluation { samples, labels, hits, loss, losses: tensor::digest(&ty, &bytes_of(&losses)) })
+        let labels = sum.count() as u32;
+        let loss = float::div(sum.total(), float::from_u32(labels));
+        Ok(Evaluation { samples, labels, hits, loss, losses: digest.finish(DType::F32) })
+    }
+}
+
+/// What an evaluation was of, and what it found, as a file: docs/RUN-FORMAT.md. All but `found` decides bits, or says which.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Report {
+    /// [`Report::FORMAT`].
+    pub format: String,
+    /// The program digest.
+    pub program: Digest,
+    /// The roots over the model's parameters and buffers, as a final record has them.
+    pub model: [Digest; 2],
+    /// The root of the data's manifest.
+    pub data: Digest,
+    /// The number of the first sample in the data, where the job keeps the last ones for evaluations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_sample: Option<u64>,
+    /// Samples.
+    pub samples: u64,
+    /// Labels that count.
+    pub labels: u32,
+    /// Labels that the model finds most likely.
+    pub hits: u32,
+    /// The mean loss, as eight hexadecimal digits.
+    pub loss: String,
+    /// The digest of the losses of all labels.
+    pub losses: Digest,
+    /// The same for people.
+    pub found: Found,
+}
+
+/// What an evaluation found, as numbers for people; none that is not finite.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Found {
+    /// The mean loss.
+    pub loss: Option<f32>,
+    /// hits / labels.
+    pub accuracy: Option<f32>,
+    /// e^loss.
+    pub perplexity: Option<f32>,
+    /// Who computed it.
+    pub engine: String,
+}
+
+impl Report {
+    /// The form of a report.
+    pub const FORMAT: &str = "tiebreak evaluation 1";
+
+    /// Reads a report's text.
+    ///
+    /// # Errors
+    /// If it is no report of this form.
+    pub fn parse(text: &str) -> Result<Report, Malformed> {
+        let wrong = |why: String| Malformed::Invalid { what: "evaluation report", why };
+        let report: Report = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+        if report.format != Report::FORMAT {
+            return Err(wrong(format!("its format is {:?}, not {:?}", report.format, Report::FORMAT)));
+        }
+        let Found { loss, accuracy, perplexity, .. } = &report.found;
+        // A number that binary32 does not reach would be written as none.
+        if [loss, accuracy, perplexity].into_iter().flatten().any(|number| !number.is_finite()) {
+            return Err(wrong("a number is too large".into()));
+        }
+        Ok(report)
+    }
+
+    /// The report's text.
+    pub fn text(&self) -> String {
+        serde_json::to_string_pretty(self).expect("names and numbers can be written as JSON")
     }
 }

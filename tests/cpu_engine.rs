@@ -162,6 +162,8 @@ fn a_residual_network_matches_the_reference() {
             stages,
             blocks: Blocks::Same(2),
             block: Block::Basic,
+            groups: 1,
+            width_per_group: 64,
             order: Order::Pre,
             stem: Stem::Cifar,
             classes: 10,

@@ -112,6 +112,48 @@ fn text_of_several_files() {
     assert!(error(&path).contains("did you mean `sampling`?"));
 }
 
+/// No step draws a token of a window that is kept, and evaluations take kept ones alone.
+#[test]
+fn the_last_samples_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = ["once upon a time", "there was a number"];
+    for (name, text) in ["a", "b"].iter().zip(files) {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    // 7 of 12 + 14 windows (a half is rounded up): those from token 7 of the second file on.
+    let path = job(folder.path(), GPT, r#"kind = "bytes", paths = ["a", "b"], validation_split = 0.25"#);
+    let (_, mut data) = drawn(&path).unwrap();
+    assert_eq!((data.dataset.samples(), data.dataset.samples_in_order()), (12 + 3, 2));
+    let program = Job::parse("job", &fs::read_to_string(&path).unwrap()).unwrap().program(None).unwrap();
+    let left = [files[0], &files[1][..7]].map(|text| text.bytes().map(u32::from).collect());
+    for step in 1..=20 {
+        let batch = data.dataset.batch(&program, KEY, step).unwrap();
+        batch.iter().for_each(|micro| are_windows(micro, &left));
+    }
+    let kept = data.dataset.batch_in_order(0..2).unwrap();
+    let tokens: String = words(&kept.tensors[0]).into_iter().map(|word| word as u8 as char).collect();
+    assert_eq!(tokens, files[1][7..15]);
+
+    for (name, bytes) in ["images", "labels"].iter().zip(idx()) {
+        fs::write(folder.path().join(name), bytes).unwrap();
+    }
+    let of_images = |split: &str| {
+        let data =
+            format!(r#"kind = "idx", images = "images", labels = "labels", validation_split = {split}"#);
+        job(folder.path(), MLP, &data)
+    };
+    let (_, data) = drawn(&of_images("0.5")).unwrap();
+    assert_eq!((data.dataset.samples(), data.dataset.samples_in_order()), (2, 2));
+    for (split, says) in [
+        ("0.1", "keeps 0 of 4 samples"),
+        ("0.9", "keeps 4 of 4 samples"),
+        ("1.0", "data.validation_split: must be above 0 and below 1"),
+    ] {
+        let error = error(&of_images(split));
+        assert!(error.contains(says), "{split}: {error}");
+    }
+}
+
 #[test]
 fn files_of_tokens() {
     let folder = tempfile::tempdir().unwrap();

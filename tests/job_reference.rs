@@ -248,8 +248,8 @@ fn beside_flattened(path: &str) -> Vec<String> {
     match path {
         "data" => {
             let job = parse(&job_with(path, Some("bytes"))).unwrap();
-            let DataSpec { sampling: _, copy: _, augment: _, files: _ } = job.data;
-            ["sampling", "copy", "augment"].map(str::to_string).to_vec()
+            let DataSpec { sampling: _, copy: _, augment: _, validation_split: _, files: _ } = job.data;
+            ["sampling", "copy", "augment", "validation_split"].map(str::to_string).to_vec()
         }
         "optimizer" => {
             let job = parse(&job_with(path, Some("sgd"))).unwrap();

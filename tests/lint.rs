@@ -188,6 +188,8 @@ fn every_shader_of_every_program_passes() {
             stages: vec![4, 80],
             blocks: Blocks::Same(1),
             block: Block::Basic,
+            groups: 1,
+            width_per_group: 64,
             order: Order::Pre,
             stem: Stem::Cifar,
             classes: 3,

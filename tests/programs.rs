@@ -50,6 +50,8 @@ fn resnet(norm: Norm) -> Model {
         stages: vec![4, 6],
         blocks: Blocks::Same(2),
         block: Block::Basic,
+        groups: 1,
+        width_per_group: 64,
         order: Order::Pre,
         stem: Stem::Cifar,
         classes: 3,
@@ -502,6 +504,11 @@ fn networks_have_the_parameters_of_torchvision() {
     for (name, model, count) in [
         ("resnet18", resnet("blocks = 2"), 11_689_512),
         ("resnet50", resnet("block = 'bottleneck'\nblocks = [3, 4, 6, 3]"), 25_557_032),
+        (
+            "resnext50_32x4d",
+            resnet("block = 'bottleneck'\nblocks = [3, 4, 6, 3]\ngroups = 32\nwidth_per_group = 4"),
+            25_028_904,
+        ),
         ("vgg11", vgg(""), 132_863_336),
         ("vgg11_bn", vgg("norm = 'batch'"), 132_868_840),
     ] {

@@ -12,10 +12,17 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{begin_run, files, gpt_job, key, mlp_job, trained};
+use tiebreak::commit::record::StepRecord;
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::engine::session::Session;
 use tiebreak::run::disk::Disk;
 use tiebreak::run::transcript;
+use tiebreak::step::StepError;
 use tiebreak::train::ranks::collective::{Collective, Kind, Transport};
+use tiebreak::train::ranks::lead::Lead;
 use tiebreak::train::ranks::tcp::{Quiet, RankPlace, Tcp};
+use tiebreak::train::ranks::worker;
+use tiebreak::train::{Progress, train_over};
 
 /// A command of the binary, in an environment that says nothing of ranks.
 fn tiebreak(args: &[&str]) -> Command {
@@ -292,7 +299,7 @@ fn strangers_are_refused_and_the_others_train() {
     assert_eq!(code, 0, "{printed}");
     for says in [
         "no rank of tiebreak",
-        "it speaks version 9 of the protocol, this is version 2",
+        "it speaks version 9 of the protocol, this is version 3",
         "does not know the run's secret",
     ] {
         assert!(printed.contains(says), "{says}: {printed}");
@@ -305,7 +312,7 @@ fn strangers_are_refused_and_the_others_train() {
 /// Sends a byte of a good preamble at a time until rank 0 ends the connection; returns the seconds that it took, 60 at most.
 fn dripped(mut stream: TcpStream) -> u64 {
     let begin = Instant::now();
-    let preamble = [b"tiebreak ranks\r\n".as_slice(), &2u32.to_le_bytes(), &1u32.to_le_bytes(), &[0; 32]];
+    let preamble = [b"tiebreak ranks\r\n".as_slice(), &3u32.to_le_bytes(), &1u32.to_le_bytes(), &[0; 32]];
     stream.set_read_timeout(Some(Duration::from_millis(400))).unwrap();
     for byte in preamble.concat().into_iter().cycle() {
         let open = stream.write_all(&[byte]).is_ok() && !matches!(stream.read(&mut [0; 64]), Ok(0));
@@ -386,6 +393,40 @@ fn ranks_that_do_not_fit_are_named() {
     let says = "rank 1 was started with --transport nccl, rank 0 with tcp: give all the same";
     let (code, printed) = ended(child);
     assert!(code != 0 && printed.contains(says) && error.contains(says), "{printed} {error}");
+}
+
+/// An evaluation that takes longer than ranks wait for each other.
+struct Slow;
+
+impl Progress for Slow {
+    fn step(&mut self, _: &StepRecord, _: u32) {}
+
+    fn state(&mut self, step: u32, _: &mut Session, waiting: &mut dyn FnMut()) -> Result<(), StepError> {
+        let begin = Instant::now();
+        while step == 1 && begin.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(50));
+            waiting();
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn ranks_wait_for_a_long_evaluation() {
+    let runs = Runs::of(|folder| mlp_job(folder, "microbatch", 2, 2));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = [listener.local_addr().unwrap()];
+    let short = |rank| RankPlace { timeout: Duration::from_secs(3), ..place(rank, 2, "right") };
+    let other = std::thread::spawn(move || {
+        let mut tcp = Tcp::join(&at, short(1)).unwrap();
+        worker::work(&mut Cpu::new(1).unwrap(), &mut tcp)
+    });
+    let mut tcp = Tcp::host(&listener, short(0), &mut Quiet).unwrap();
+    let (disk, out) = (Disk::default(), runs.folder.path().join("slow evaluation"));
+    let run = begin_run(&disk, &runs.job, &out).unwrap();
+    let lead = Lead::new(&run, &mut tcp).unwrap();
+    train_over(&disk, &run, &mut Cpu::new(1).unwrap(), Some(&key()), lead, &mut Slow).unwrap();
+    other.join().unwrap().unwrap();
 }
 
 /// What a rank does instead of its part.

@@ -100,15 +100,15 @@ fn runs_of_every_granularity_and_model_pass() {
     }
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    for granularity in ["step", "microbatch", "operator"] {
-        let run = trained(&gpt_job(folder.path(), granularity, ""), &at(granularity), None);
+    for (granularity, loss) in [("step", ""), ("microbatch", ""), ("operator", "[loss]\nignore = 101")] {
+        let run = trained(&gpt_job(folder.path(), granularity, loss), &at(granularity), None);
         passes(&run, &[], &[]);
     }
     // Jobs that leave out what has a default.
     passes(&trained(&resnet_job(folder.path(), "operator", ""), &at("resnet"), None), &[], &[]);
     passes(&trained(&mlp_job(folder.path(), "operator", 4, 1), &at("mlp"), None), &[], &[]);
     let idx = "kind = \"idx\"";
-    let moved = format!("{idx}\naugment = {{ crop = 3, flip = true }}");
+    let moved = format!("{idx}\naugment = {{ crop = 3, flip = true }}\nvalidation_split = 0.3");
     let job = with(&mlp_job(folder.path(), "operator", 2, 7), "moved.toml", idx, &moved);
     passes(&trained(&job, &at("seven"), None), &[], &[]);
     passes(&trained(&program_job(folder.path(), "operator", ""), &at("program"), None), &[], &[]);
@@ -135,7 +135,7 @@ fn runs_of_every_identity_and_origin_pass() {
         &job,
         "other.toml",
         "kind = \"bytes\"",
-        "kind = \"bytes\"\nsampling = \"with_replacement\"\ncopy = false",
+        "kind = \"bytes\"\nsampling = \"with_replacement\"\ncopy = false\nvalidation_split = 0.1",
     );
     let run = trained_by(Some(&key()), None, false, &other, &at("elsewhere"));
     passes(&run, &[], &["data file 0", "the batches of steps"]);

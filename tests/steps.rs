@@ -82,7 +82,7 @@ fn train(engine: &mut dyn Engine, run: &Run) {
                 })
                 .unwrap();
             gradients.remove("loss");
-            assert_eq!(&gradients, wanted, "gradients of step {number}, {name}");
+            assert_eq!(&gradients, wanted, "sums of the gradients of step {number}, {name}");
         }
         let outcome = session.update(scalars, &total, &mut Unobserved).unwrap();
         let scalars = [outcome.loss, outcome.norm, outcome.clip];

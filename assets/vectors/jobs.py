@@ -81,8 +81,8 @@ schedule = { peak = 0.05 }
 batch = { micro_batch = 2, micro_batches = 2 }
 loss = { smoothing = 0.1 }
 """,
-    "resnet, bottlenecks, normalised before convolutions": """steps = 3
-model = { kind = "resnet", height = 6, width = 5, planes = 1, stages = [2, 3], blocks = 1, classes = 3, block = "bottleneck" }
+    "resnet, bottlenecks with groups, normalised before convolutions": """steps = 3
+model = { kind = "resnet", height = 6, width = 5, planes = 1, stages = [2, 3], blocks = 1, classes = 3, block = "bottleneck", groups = 2, width_per_group = 40 }
 data = { kind = "idx", images = "none", labels = "none" }
 optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
 schedule = { peak = 0.05 }

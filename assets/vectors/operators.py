@@ -365,12 +365,13 @@ class Tape:
         logits.gradient = gradient
         return tree(losses)
 
-    def weighted_cross_entropy(self, logits, labels, factor, smoothing, ignore):
-        """The loss of smoothed targets over the labels that count; the chain of gradients starts at the logits."""
+    def weighted_cross_entropy(self, logits, labels, factor, smoothing, ignore, part=False):
+        """The loss of smoothed targets over the labels that count; the chain of gradients starts at the logits. Of a part of a batch the mean is made later."""
         n, classes = float(len(labels)), float(len(logits.rows[0]))
         counted = [float(label != ignore) for label in labels]
         count = tree(counted)
-        weight = factor if ignore is None else mul(factor, div(n, count))
+        self.labels = count
+        weight = factor if ignore is None or part else mul(factor, div(n, count))
         sharp, even = sub(1.0, smoothing), div(smoothing, classes)
         losses, gradient = [], []
         for row, label, counts in zip(logits.rows, labels, counted):

@@ -3,6 +3,7 @@
 Reads files of bytes, IDX, CIFAR-10 and CIFAR-100; run_format.py says so where a job has others.
 """
 
+import fractions
 import math
 import struct
 
@@ -33,6 +34,17 @@ class Samples:
             self.planes = 32, 32
             self.sample = lambda i: {"pixels": records[i][labels:], "labels": records[i][learned : learned + 1]}
 
+    def drawn(self, split):
+        """How many samples steps draw from."""
+        if split is None:
+            return self.count
+        share = fractions.Fraction(struct.unpack("<f", struct.pack("<f", split))[0])
+        first = self.count - math.floor(share * self.count + fractions.Fraction(1, 2))
+        return self.before(first)
+
+    def before(self, first):
+        return first
+
     def windows(self, files, context):
         starts = [(data, at) for data in files for at in range(len(data) - context)]
         self.count = len(starts)
@@ -41,6 +53,8 @@ class Samples:
             data, at = starts[i]
             return {"tokens": data[at : at + context], "labels": data[at + 1 : at + 1 + context]}
 
+        # Windows of the same file that end before the token at which the first kept one begins.
+        self.before = lambda first: first - min(starts[first][1], context)
         self.sample = sample
 
 
@@ -51,10 +65,11 @@ def batch_tensors(program, job, files, seed, step):
     draw = batches.with_replacement if job["data"].get("sampling") == "with_replacement" else batches.permutation
     shapes = {name: shape for name, _, shape in program.batch}
     samples = Samples(job["data"], files, math.prod(shapes["labels"]) // program.micro_batch)
+    count = samples.drawn(job["data"].get("validation_split"))
     augment = job["data"].get("augment", {})
     for micro in range(program.micro_batches):
         places = range(micro * program.micro_batch, (micro + 1) * program.micro_batch)
-        drawn = [samples.sample(draw(samples.count, step, place)) for place in places]
+        drawn = [samples.sample(draw(count, step, place)) for place in places]
         if augment:
             for place, sample in zip(places, drawn):
                 sample["pixels"] = batches.moved(sample["pixels"], samples.planes, augment, step, place)

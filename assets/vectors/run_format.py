@@ -103,6 +103,7 @@ def data_paths(data):
 def data_settings(data):
     settings = {"data.kind": data["kind"], "data.sampling": data.get("sampling", "permutation")}
     settings |= {f"data.augment.{key}": str(value).lower() for key, value in data.get("augment", {}).items() if value}
+    settings |= {f"data.{key}": f"{pattern(data[key]):08x}" for key in ("validation_split",) if key in data}
     if data["kind"] == "cifar100":
         settings["data.labels"] = data["labels"]
     if data["kind"] in ("tokens", "arrays"):
@@ -546,7 +547,8 @@ class Run:
             have = table_root((name, outputs[f"micro{i}", program.micro.outputs[name]]) for name in names)
             same(f"{what}: gradients of micro-batch {i}", have, want)
         last = (f"accumulate{self.micro_batches - 2}", program.accumulate) if self.micro_batches > 1 else ("micro0", program.micro)
-        for field, (phase, graph), name in (("loss", last, "loss"), ("clip", ("update", program.update), "clip")):
+        update = ("update", program.update)
+        for field, (phase, graph), name in (("loss", update if "loss" in program.update.outputs else last, "loss"), ("clip", update, "clip")):
             want = tensor_digest(F32, [1], blake3(struct.pack("<I", record[field])))
             same(f"{what}: {field}", outputs[phase, graph.outputs[name]], want)
         state, made = [[], [], []], program.update.outputs

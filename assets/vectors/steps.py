@@ -231,13 +231,15 @@ class Resnet(Convolutions):
         widths, blocks = m["stages"], m["blocks"]
         blocks = blocks if isinstance(blocks, list) else [blocks] * len(widths)
         self.first, inputs = widths[0], widths[0]
+        self.groups = m.get("groups", 1)
         # Of each block: name, inputs, convolutions as (kernel, stride, inputs, outputs), and the stride of its shortcut if it has one.
         self.blocks = []
         for s, (width, count) in enumerate(zip(widths, blocks)):
             for b in range(count):
                 stride = 2 if b == 0 and s > 0 else 1
                 if m.get("block") == "bottleneck":
-                    layers = [(1, 1, inputs, width), (3, stride, width, width), (1, 1, width, 4 * width)]
+                    inner = width * m.get("width_per_group", 64) // 64 * self.groups
+                    layers = [(1, 1, inputs, inner), (3, stride, inner, inner), (1, 1, inner, 4 * width)]
                 else:
                     layers = [(3, stride, inputs, width), (3, 1, width, width)]
                 outputs = layers[-1][3]
@@ -251,7 +253,7 @@ class Resnet(Convolutions):
         for name, inputs, layers, stride in self.blocks:
             shortcut = self.kernel(name + "shortcut", layers[-1][3], 1, inputs) if stride else []
             for i, (size, _, of, to) in enumerate(layers):
-                conv = self.kernel(f"{name}conv{i}", to, size, of)
+                conv = self.kernel(f"{name}conv{i}", to, size, of // self.groups_of(layers, size))
                 if self.post:
                     table += conv + norm(f"{name}norm{i}", to)
                 else:
@@ -260,18 +262,28 @@ class Resnet(Convolutions):
                 table += shortcut + norm(name + "shortcut_norm", layers[-1][3])
         return table + ([] if self.post else norm("norm", self.last)) + linear("head", self.classes, self.last, sqrt(div(1.0, float(self.last))))
 
+    def groups_of(self, layers, size):
+        """A bottleneck's 3 x 3 convolution has groups."""
+        return self.groups if len(layers) == 3 and size == 3 else 1
+
+    def conv(self, tape, y, p, image, size, step, layers):
+        groups = self.groups_of(layers, size)
+        if groups > 1:
+            return tape.grouped_conv2d(y, next(p), image, size, step, (size - 1) // 2, groups)
+        return tape.conv2d(y, next(p), image, size, step, None, self.version)
+
     def block(self, tape, x, p, image, layers, stride):
         shortcut, y, before = x, x, image
         for i, (size, step, _, _) in enumerate(layers):
             if self.post:
-                y, image = tape.conv2d(y, next(p), image, size, step, None, self.version)
+                y, image = self.conv(tape, y, p, image, size, step, layers)
                 y = self.normed(tape, y, p)
                 y = y if i == len(layers) - 1 else tape.relu(y)
             else:
                 y = tape.relu(self.normed(tape, y, p))
                 if i == 0 and stride:
                     shortcut = tape.conv2d(y, next(p), before, 1, stride, None, self.version)[0]
-                y, image = tape.conv2d(y, next(p), image, size, step, None, self.version)
+                y, image = self.conv(tape, y, p, image, size, step, layers)
         if self.post and stride:
             shortcut = self.normed(tape, tape.conv2d(x, next(p), before, 1, stride, None, self.version)[0], p)
         x = tape.residual(shortcut, y)
@@ -346,7 +358,12 @@ def loss_of(job, tape):
     smoothing, ignore = f32(rule.get("smoothing", 0.0)), rule.get("ignore")
     if smoothing == 0.0 and ignore is None:
         return tape.cross_entropy
-    return lambda logits, labels, factor: tape.weighted_cross_entropy(logits, labels, factor, smoothing, ignore)
+    part = counts_labels(job)
+    return lambda logits, labels, factor: tape.weighted_cross_entropy(logits, labels, factor, smoothing, ignore, part)
+
+
+def counts_labels(job):
+    return "ignore" in job.get("loss", {}) and job["batch"].get("micro_batches", 1) > 1
 
 
 # Section 7.
@@ -364,7 +381,7 @@ def pooled(a, b):
 
 def add_gradients(a, b):
     gradients = [map_rows(add, x, y) for x, y in zip(a[0], b[0])]
-    return gradients, add(a[1], b[1]), [pooled(x, y) for x, y in zip(a[2], b[2])]
+    return gradients, add(a[1], b[1]), [pooled(x, y) for x, y in zip(a[2], b[2])], add(a[3], b[3])
 
 
 def tree_of_gradients(level):
@@ -472,8 +489,12 @@ def train(text, key, rng):
             drop = drop_of(model.dropout, key, t, micro * samples)
             loss = model.forward(tape, samples, parameters, batch, factor, drop)
             tape.backward()
-            level.append(([p.gradient for p in parameters], loss, tape.moments))
-        gradients, loss, moments = tree_of_gradients(level)
+            level.append(([p.gradient for p in parameters], loss, tape.moments, getattr(tape, "labels", 0.0)))
+        summed, loss, moments, count = tree_of_gradients(level)
+        gradients, share = summed, 1.0
+        if counts_labels(job):
+            share = div(float(samples * micro_batches * model.labels), count) if count else 0.0
+            gradients, loss = [[[mul(g, share) for g in row] for row in rows] for rows in summed], mul(loss, share)
         size, factor_of_clip = clip(gradients, f32(job.get("clip_norm", math.inf)))
         lr = learning_rate(job["schedule"], t, job["steps"])
         rule = optimizer(job["optimizer"], t)
@@ -485,7 +506,9 @@ def train(text, key, rng):
         scalars = {"learning_rate": lr, "loss": loss, "norm": size, "clip": factor_of_clip}
         step = {name: pattern(value) for name, value in scalars.items()} | {"batches": batches, "state": hashes}
         if t == 1:
-            step["gradients"] = {f"grad/{p.name}": sha256(g) for p, g in zip(table, gradients)}
+            step["gradients"] = {f"grad/{p.name}": sha256(g) for p, g in zip(table, summed)}
+            if counts_labels(job):
+                step["gradients"]["labels"] = sha256([[count]])
             for b, (n, mean, m2) in zip(averages[::2], moments):
                 name = "buffer/" + b.name.removesuffix(".running_mean")
                 step["gradients"] |= {f"{name}.count": sha256([[n]]), f"{name}.mean": sha256([mean]), f"{name}.m2": sha256([m2])}
@@ -514,7 +537,7 @@ def main():
     rng = random.Random(20261122)
     runs = [{"name": name} | train(text, [rng.getrandbits(32) for _ in range(2)], rng) for name, text in JOBS.items()]
     comment = ("Made by steps.py. Scalars are binary32 patterns; batches are the integers of each micro-batch's tensors, row-major; "
-               "hashes are SHA-256 over a tensor's canonical bytes, after the step; gradients are those of the whole batch, not clipped. "
+               "hashes are SHA-256 over a tensor's canonical bytes, after the step; gradients are the sums of the micro-batches', not clipped. "
                + (scalars.__doc__ or ""))
     parts = [f'  "_comment": {json.dumps(comment)}']
     for name, rows in {**scalars(), "runs": runs}.items():

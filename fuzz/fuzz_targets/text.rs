@@ -1,9 +1,10 @@
-//! Texts: head notes, keys, jobs, auditors' reports, configurations of released models. What parses is the one way to write it.
+//! Texts: head notes, keys, jobs, auditors' reports, reports of evaluations, configurations of released models. What parses is the one way to write it.
 #![no_main]
 
 use tiebreak::audit::report_file::decode;
 use tiebreak::commit::tree_head::Head;
 use tiebreak::commit::keys::{PrivateKey, PublicKey};
+use tiebreak::evaluate::Report;
 use tiebreak::job::Job;
 use tiebreak::run::released_config;
 
@@ -19,6 +20,10 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
     }
     let _ = Job::parse("job.toml", text);
     let _ = decode(text.as_bytes());
+    if let Ok(report) = Report::parse(text) {
+        let again = Report::parse(&report.text()).unwrap();
+        assert_eq!(Report { found: report.found.clone(), ..again }, report);
+    }
     if let Ok(model) = released_config::parse(text)
         && model.error().is_none()
     {

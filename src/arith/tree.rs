@@ -29,32 +29,56 @@ pub fn operations(terms: u32) -> Vec<Operation> {
     operations
 }
 
-/// The tree sum of binary32 patterns; +0 for no terms, the (canonical) term itself for one.
-///
-/// Runs in one pass with at most 32 partial sums: bit `h` of the count says whether a finished subtree of `2^h`
-/// terms waits, and the subtrees that are left at the end are added from the last (smallest) upwards, which is
-/// what promoting an odd node does.
-pub fn sum(terms: impl IntoIterator<Item = u32>) -> u32 {
-    let mut waiting = [0u32; 64];
-    let mut count = 0u64;
-    for term in terms {
+/// The tree sum of binary32 patterns that come one after another, in a memory of 64 partial sums: bit `h` of the count says whether a
+/// finished subtree of `2^h` terms waits.
+pub struct Sum {
+    waiting: [u32; 64],
+    count: u64,
+}
+
+impl Default for Sum {
+    fn default() -> Sum {
+        Sum { waiting: [0; 64], count: 0 }
+    }
+}
+
+impl Sum {
+    /// Adds the next term.
+    pub fn push(&mut self, term: u32) {
         let mut node = if float::is_nan(term) { float::NAN } else { term };
         let mut height = 0;
-        while count >> height & 1 == 1 {
-            node = float::add(waiting[height], node);
+        while self.count >> height & 1 == 1 {
+            node = float::add(self.waiting[height], node);
             height += 1;
         }
-        waiting[height] = node;
-        count += 1;
+        self.waiting[height] = node;
+        self.count += 1;
     }
-    let mut total = None;
-    for (height, &node) in waiting.iter().enumerate() {
-        if count >> height & 1 == 1 {
-            total = Some(match total {
-                None => node,
-                Some(right) => float::add(node, right),
-            });
+
+    /// How many terms there were.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The sum: +0 for no terms, the (canonical) term itself for one. The subtrees that wait are added from the last (smallest) upwards,
+    /// which is what promoting an odd node does.
+    pub fn total(&self) -> u32 {
+        let mut total = None;
+        for (height, &node) in self.waiting.iter().enumerate() {
+            if self.count >> height & 1 == 1 {
+                total = Some(match total {
+                    None => node,
+                    Some(right) => float::add(node, right),
+                });
+            }
         }
+        total.unwrap_or(0)
     }
-    total.unwrap_or(0)
+}
+
+/// The [`Sum`] of all terms.
+pub fn sum(terms: impl IntoIterator<Item = u32>) -> u32 {
+    let mut sum = Sum::default();
+    terms.into_iter().for_each(|term| sum.push(term));
+    sum.total()
 }

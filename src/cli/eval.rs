@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::engine::{EngineArgs, open_exact};
@@ -10,12 +9,10 @@ use super::job::JobArgs;
 use super::limits::Limits;
 use super::sample::released;
 use super::{CommandResult, Exit, Failure, Printer, one_line};
-use crate::commit::Malformed;
-use crate::commit::digest::Digest;
 use crate::commit::record::Record;
 use crate::commit::state::{StateRoots, tensor_digests};
-use crate::evaluate::{Evaluation, Evaluator};
-use crate::job::ModelJob;
+use crate::evaluate::{Evaluation, Evaluator, Found, Report};
+use crate::job::Job;
 use crate::job::identity::program_digest;
 use crate::program::step::Program;
 use crate::run::dir::Run;
@@ -25,8 +22,6 @@ use crate::run::{RunError, initial, read_job, read_program, transcript};
 
 /// The most bytes of a report.
 const REPORT_MAX: u64 = 1 << 16;
-/// The form of a report.
-const FORMAT: &str = "tiebreak evaluation 1";
 
 /// Compute a model's loss, accuracy and perplexity with one pass over data, in bits that every engine gives again.
 #[derive(clap::Args)]
@@ -41,8 +36,8 @@ pub struct Args {
     /// The job that says what the weights are of and how data are read, where no run does.
     #[arg(long, value_name = "FILE")]
     job: Option<PathBuf>,
-    /// Data files, in the order in which the job names its own; several times if there are several. Without it: the job's [evaluation] files, else its
-    /// training data.
+    /// Data files, in the order in which the job names its own; several times if there are several. Without it: the job's [evaluation] files, else the
+    /// samples that its validation_split keeps, else its training data.
     #[arg(long, value_name = "FILE")]
     data: Vec<PathBuf>,
     /// Evaluate the checkpoint after this step, not the released model.
@@ -66,69 +61,31 @@ pub struct Args {
     limits: Limits,
 }
 
-/// What an evaluation was of, and what it found. All but `found` decides bits, or says which.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Report {
-    format: String,
-    /// The program digest.
-    program: Digest,
-    /// The roots over the model's parameters and buffers, as a final record has them.
-    model: [Digest; 2],
-    /// The root of the data's manifest.
-    data: Digest,
-    samples: u64,
-    labels: u32,
-    hits: u32,
-    /// The mean loss, as eight hexadecimal digits.
-    loss: String,
-    /// The digest of the losses of all labels.
-    losses: Digest,
-    found: Found,
+/// Reads a report.
+fn read(path: &Path) -> Result<Report, RunError> {
+    let text = disk::read_text(path, REPORT_MAX)?;
+    Report::parse(&text).map_err(|source| RunError::malformed(path, source))
 }
 
-/// The same for people.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Found {
-    loss: Option<f32>,
-    accuracy: Option<f32>,
-    perplexity: Option<f32>,
-    /// Who computed it.
-    engine: String,
-}
-
-impl Report {
-    fn read(path: &Path) -> Result<Report, RunError> {
-        let text = disk::read_text(path, REPORT_MAX)?;
-        let wrong =
-            |why: String| RunError::malformed(path, Malformed::Invalid { what: "evaluation report", why });
-        let report: Report = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
-        if report.format != FORMAT {
-            return Err(wrong(format!("its format is {:?}, not {FORMAT:?}", one_line(&report.format))));
-        }
-        Ok(report)
-    }
-
-    /// What decides bits: name and value.
-    fn fields(&self) -> Vec<(&'static str, String)> {
-        vec![
-            ("program", self.program.to_string()),
-            ("parameters", self.model[0].to_string()),
-            ("buffers", self.model[1].to_string()),
-            ("data", self.data.to_string()),
-            ("samples", self.samples.to_string()),
-            ("labels", self.labels.to_string()),
-            ("hits", self.hits.to_string()),
-            ("loss", one_line(&self.loss).into_owned()),
-            ("losses", self.losses.to_string()),
-        ]
-    }
+/// What decides bits: name and value.
+fn fields(report: &Report) -> Vec<(&'static str, String)> {
+    vec![
+        ("program", report.program.to_string()),
+        ("parameters", report.model[0].to_string()),
+        ("buffers", report.model[1].to_string()),
+        ("data", report.data.to_string()),
+        ("first_sample", report.first_sample.unwrap_or(0).to_string()),
+        ("samples", report.samples.to_string()),
+        ("labels", report.labels.to_string()),
+        ("hits", report.hits.to_string()),
+        ("loss", one_line(&report.loss).into_owned()),
+        ("losses", report.losses.to_string()),
+    ]
 }
 
 /// What is evaluated.
 struct Subject {
-    job: ModelJob,
+    job: Job,
     program: Program,
     data: EvaluationData,
     /// The parameters and buffers.
@@ -144,11 +101,10 @@ fn only_models() -> Failure {
 }
 
 /// Data files of the command line, read as the job's are.
-fn named_data(args: &Args, job: &crate::job::Job, program: &Program) -> Result<EvaluationData, Failure> {
+fn named_data(args: &Args, job: &Job, program: &Program) -> Result<EvaluationData, Failure> {
     let names: Vec<String> = args.data.iter().map(|path| path.to_string_lossy().into_owned()).collect();
-    let mut spec = job.data.clone();
-    spec.files =
-        spec.files.with_paths(&names).map_err(|why| Failure::new(Exit::Usage, format!("--data: {why}")))?;
+    let spec = job.data.in_files(&names);
+    let spec = spec.map_err(|why| Failure::new(Exit::Usage, format!("--data: {why}")))?;
     Ok(evaluation::open(&spec, &args.data, &program.sample())?)
 }
 
@@ -156,7 +112,7 @@ fn named_data(args: &Args, job: &crate::job::Job, program: &Program) -> Result<E
 fn of_run(args: &Args) -> Result<Subject, Failure> {
     let folders: Vec<PathBuf> = args.data.iter().filter(|path| path.is_dir()).cloned().collect();
     let run = args.limits.open(&args.of)?.with_data(folders.clone());
-    let job = run.job.model().ok_or_else(only_models)?.clone();
+    run.job.model().ok_or_else(only_models)?;
     run.within_memory("the model", run.state_memory())?;
     let model = released(&run, args.step)?;
     let data = match args.data.len() > folders.len() {
@@ -164,7 +120,7 @@ fn of_run(args: &Args) -> Result<Subject, Failure> {
         false => evaluation::of_run(&run)?,
     };
     let whose = whose(&run, args.step, &model)?;
-    Ok(Subject { job, program: run.program, data, model, whose })
+    Ok(Subject { job: run.job, program: run.program, data, model, whose })
 }
 
 /// Whose state it is: a checkpoint's was compared with its record when it was read, the released model is compared here.
@@ -192,24 +148,23 @@ fn whose(run: &Run, step: Option<u32>, model: &[Vec<u8>]) -> Result<String, Fail
 fn of_weights(args: &Args, job: &Path) -> Result<Subject, Failure> {
     let files = JobArgs { job: job.to_path_buf(), data_root: None }.files()?;
     let job = read_job(job)?.1;
-    let of_model = job.model().ok_or_else(only_models)?.clone();
+    job.model().ok_or_else(only_models)?;
     let program = read_program(&files, &job)?.0;
     let mut model = initial::from_weights(std::slice::from_ref(&args.of), &job, &program)?;
     model.truncate(program.released());
     let data = match args.data.is_empty() {
         false => named_data(args, &job, &program)?,
         true => {
-            let names = job.evaluation.as_ref().and_then(|e| e.files.clone());
-            let names =
-                names.unwrap_or_else(|| job.data.files.paths().iter().map(|p| p.to_string()).collect());
-            let mut spec = job.data.clone();
-            spec.files = spec.files.with_paths(&names).map_err(|why| Failure::new(Exit::Usage, why))?;
-            let paths = names.iter().map(|name| files.path("evaluation.files", name));
+            let spec = match job.evaluation.as_ref().and_then(|e| e.files.as_ref()) {
+                Some(names) => job.data.in_files(names).map_err(|why| Failure::new(Exit::Usage, why))?,
+                None => job.data.clone(),
+            };
+            let paths = spec.files.paths().into_iter().map(|name| files.path("evaluation.files", name));
             evaluation::open(&spec, &paths.collect::<Result<Vec<_>, _>>()?, &program.sample())?
         }
     };
     let whose = format!("the weights in {}", one_line(&args.of.to_string_lossy()));
-    Ok(Subject { job: of_model, program, data, model, whose })
+    Ok(Subject { job, program, data, model, whose })
 }
 
 fn evaluated(
@@ -218,10 +173,16 @@ fn evaluated(
     samples: Option<u64>,
     subject: &mut Subject,
 ) -> Result<(Evaluation, String), Failure> {
+    let of_model = subject.job.model().ok_or_else(only_models)?;
+    let batch = args.batch.unwrap_or(of_model.batch.micro_batch);
+    let needed = Evaluator::memory(&subject.job, of_model, batch);
+    let needed = needed.map_err(|why| Failure::new(Exit::Usage, format!("--batch: {why}")))?;
+    let model: usize = subject.model.iter().map(Vec::len).sum();
+    args.limits
+        .check(&format!("an evaluation of {batch} samples at once"), needed.saturating_add(model as u64))?;
     let mut engine = open_exact(&args.engine)?;
     let engine = engine.as_mut();
-    let evaluator =
-        Evaluator::new(engine, &subject.job, args.batch.unwrap_or(subject.job.batch.micro_batch))?;
+    let evaluator = Evaluator::new(engine, of_model, batch)?;
     let table = subject.program.state();
     let tensors = table.iter().zip(&subject.model).map(|(tensor, bytes)| engine.upload(&tensor.ty(), bytes));
     let tensors = tensors.collect::<Result<Vec<_>, _>>()?;
@@ -238,7 +199,7 @@ fn evaluated(
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
-    let expected = args.expect.as_deref().map(Report::read).transpose()?;
+    let expected = args.expect.as_deref().map(read).transpose()?;
     let mut subject = match &args.job {
         Some(job) => of_weights(&args, job)?,
         None if args.of.is_file() => {
@@ -254,10 +215,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let [parameters, buffers, _] = StateRoots::of(table, &tensor_digests(table, &subject.model)).0;
     let finite = |bits: u32| Some(f32::from_bits(bits)).filter(|x| x.is_finite());
     let report = Report {
-        format: FORMAT.into(),
+        format: Report::FORMAT.into(),
         program: program_digest(&subject.program),
         model: [parameters, buffers],
         data: subject.data.root,
+        first_sample: Some(subject.data.dataset.first_evaluated()).filter(|&first| first > 0),
         samples: evaluation.samples,
         labels: evaluation.labels,
         hits: evaluation.hits,
@@ -271,8 +233,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         },
     };
     if let Some(path) = &args.report {
-        let text = serde_json::to_string_pretty(&report).map_err(|e| Failure::new(Exit::Undecided, e))?;
-        Disk::default().replace(&std::path::absolute(path).map_err(RunError::io(path))?, text.as_bytes())?;
+        Disk::default()
+            .replace(&std::path::absolute(path).map_err(RunError::io(path))?, report.text().as_bytes())?;
     }
     Ok(said(printer, &subject.whose, &evaluation, &report, expected.as_ref()))
 }
@@ -297,7 +259,7 @@ fn said(
     )];
     lines.push(format!("of {whose}; {} samples, data {}", evaluation.samples, report.data));
     let differing: Vec<_> = expected.map_or(Vec::new(), |expected| {
-        let pairs = report.fields().into_iter().zip(expected.fields());
+        let pairs = fields(report).into_iter().zip(fields(expected));
         pairs.filter(|(ours, theirs)| ours != theirs).collect()
     });
     for ((name, ours), (_, theirs)) in &differing {

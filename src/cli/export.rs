@@ -60,7 +60,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     refuse_used(&path)?;
     let disk = Disk::default();
     disk.create_folder(&output)?;
-    files.export(&disk, &path, &table, &layout)?;
+    files.export(&disk, &path, &table, &layout, step)?;
     let mut written = vec!["model.safetensors"];
     if let (Format::Hf, Some(model)) = (args.format, model) {
         disk.replace(&output.join("config.json"), released_config::text(model).as_bytes())?;

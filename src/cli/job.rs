@@ -68,7 +68,10 @@ enum Command {
 
 /// What `check` finds of the data.
 struct Checked {
+    /// To draw from.
     samples: u64,
+    /// Of an evaluation, where the job keeps some for it.
+    kept: Option<u64>,
     bytes: u64,
     /// The root of the data's manifest.
     root: Digest,
@@ -89,7 +92,8 @@ fn check_data(files: &JobFiles, job: &Job, program: &Program) -> Result<Checked,
     let unused = data.dataset.unused().map(|path| path.display().to_string()).collect();
     let copied = data.copied(job).into_iter().map(|(path, bytes)| (path.display().to_string(), bytes));
     let (copied, dataset) = (copied.collect(), &data.dataset);
-    Ok(Checked { samples: dataset.samples(), bytes: dataset.bytes(), root, copied, unused, drawn })
+    let kept = job.data.validation_split.map(|_| dataset.samples_in_order());
+    Ok(Checked { samples: dataset.samples(), kept, bytes: dataset.bytes(), root, copied, unused, drawn })
 }
 
 /// Reads what the initial state is made from, as training would. Where it comes from: in words, and as JSON.
@@ -188,7 +192,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     let drawn: Vec<String> = data.drawn.iter().map(u32::to_string).collect();
     printer.result(
         Lines::split(&format!(
-            "{}: {} parameters, {} steps of {} samples\n{} samples in {} of data: {steps_per_epoch:.1} steps an epoch, {epochs:.2} \
+            "{}: {} parameters, {} steps of {} samples\n{} samples{} in {} of data: {steps_per_epoch:.1} steps an epoch, {epochs:.2} \
              epochs; the batches of steps {} were drawn\ninitial state: {}\nstate {}, tensors of a step take {} at most\n\
              {} + {} + {} operators (micro-batch, accumulation, update)\njob     {}\nprogram {digest}\ndata    {}",
             one_line(&path.display().to_string()),
@@ -196,6 +200,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
             job.steps,
             program.samples(),
             data.samples,
+            data.kept.map_or(String::new(), |kept| format!(" to draw from, {kept} for evaluations,")),
             bytes_text(data.bytes),
             drawn.join(", "),
             one_line(&origin),
@@ -212,6 +217,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
             "steps": job.steps,
             "batch": program.samples(),
             "samples": data.samples,
+            "evaluated_samples": data.kept,
             "data_bytes": data.bytes,
             "copied": data.copied.iter().map(|(path, bytes)| json!({ "path": path, "bytes": bytes })).collect::<Vec<_>>(),
             "unused_files": data.unused,

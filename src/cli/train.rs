@@ -123,7 +123,12 @@ impl Evaluating {
     }
 
     /// The evaluation after a step, if one is due.
-    fn after(&mut self, step: u32, session: &mut Session) -> Result<Option<EvaluationMetrics>, StepError> {
+    fn after(
+        &mut self,
+        step: u32,
+        session: &mut Session,
+        waiting: &mut dyn FnMut(),
+    ) -> Result<Option<EvaluationMetrics>, StepError> {
         if !self.spec.is_due(step, self.steps) {
             return Ok(None);
         }
@@ -134,7 +139,8 @@ impl Evaluating {
             None => Evaluator::new(engine, &self.job, self.job.batch.micro_batch)?,
         };
         let dataset = &mut self.data.dataset;
-        let found = evaluator.run(engine, &state[..released], dataset, self.spec.samples, &mut |_, _| {})?;
+        let found =
+            evaluator.run(engine, &state[..released], dataset, self.spec.samples, &mut |_, _| waiting())?;
         self.evaluator = Some(evaluator);
         let number = |bits: u32| f64::from(f32::from_bits(bits));
         Ok(Some(EvaluationMetrics {
@@ -174,9 +180,14 @@ impl Progress for Bar {
         self.note(|metrics| metrics.step(&Disk::default(), &step));
     }
 
-    fn state(&mut self, step: u32, session: &mut Session) -> Result<(), StepError> {
+    fn state(
+        &mut self,
+        step: u32,
+        session: &mut Session,
+        waiting: &mut dyn FnMut(),
+    ) -> Result<(), StepError> {
         let Some(evaluating) = &mut self.evaluation else { return Ok(()) };
-        let found = evaluating.after(step, session)?;
+        let found = evaluating.after(step, session, waiting)?;
         // The next step's time is its own.
         self.last = Instant::now();
         let Some(found) = found else { return Ok(()) };

@@ -11,6 +11,7 @@ use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_ro
 
 use super::codec::Encoder;
 use super::digest::{Digest, hash};
+use crate::arith::DType;
 use crate::arith::words::bytes_of;
 use crate::parallel;
 use crate::program::graph::TensorType;
@@ -51,6 +52,30 @@ pub fn digest_by(ty: &TensorType, mut words: impl FnMut(usize, usize) -> Vec<u32
         hasher.update(&bytes_of(&words(first, PIECE.min(ty.len() - first))));
     }
     digest_from_root(ty, hasher.finalize().as_bytes())
+}
+
+/// The digest of a vector of elements of four bytes whose length is known when it ends.
+#[derive(Default)]
+pub struct VectorDigest {
+    hasher: blake3::Hasher,
+    len: u32,
+}
+
+impl VectorDigest {
+    /// Takes the next elements.
+    ///
+    /// # Panics
+    /// If there are more than 2^32 - 1.
+    pub fn extend(&mut self, words: &[u32]) {
+        self.hasher.update(&bytes_of(words));
+        let len = u32::try_from(words.len()).ok().and_then(|len| self.len.checked_add(len));
+        self.len = len.expect("a vector has fewer than 2^32 elements");
+    }
+
+    /// The digest of all elements.
+    pub fn finish(&self, dtype: DType) -> Digest {
+        digest_from_root(&TensorType { dtype, shape: vec![self.len] }, self.hasher.finalize().as_bytes())
+    }
 }
 
 /// The BLAKE3 root of bytes, on all threads of the current pool.

@@ -69,7 +69,9 @@ fn output_node(program: &Program, phase: Phase, name: &str) -> Option<Origin> {
 pub fn scalar(program: &Program, scalar: Scalar) -> Option<Origin> {
     match scalar {
         Scalar::Clip => output_node(program, Phase::Update, port::CLIP),
-        Scalar::Loss => output_node(program, accumulation(program.micro_batches).1, port::LOSS),
+        // The update makes it where labels are counted.
+        Scalar::Loss => output_node(program, Phase::Update, port::LOSS)
+            .or_else(|| output_node(program, accumulation(program.micro_batches).1, port::LOSS)),
     }
 }
 

@@ -88,6 +88,8 @@ fn specs() -> Vec<StepSpec> {
             stages: vec![4, 6],
             blocks: Blocks::Same(1),
             block: Block::Basic,
+            groups: 1,
+            width_per_group: 64,
             order: Order::Pre,
             stem: Stem::Cifar,
             classes: 4,

@@ -24,7 +24,7 @@ pub struct StepScalars {
     pub learning_rate: u32,
 }
 
-/// Gradients in the table's order, then the loss: what a micro-batch, or a sum of them, yields.
+/// The tensors of [`Program::gradients`]: what a micro-batch, or a sum of them, yields.
 pub struct Gradients(Vec<Tensor>);
 
 impl Gradients {
@@ -388,7 +388,7 @@ impl<'e> Session<'e> {
         observer: &mut dyn StepObserver,
     ) -> Result<StepOutcome, EngineError> {
         self.in_time()?;
-        let (gradients, loss) = total.0.split_at(total.0.len() - 1);
+        let (gradients, loss) = total.0.split_at(self.program.updated_from());
         let corrections = self.program.bias_corrections(scalars.step);
         let mut inputs = self.state.clone();
         inputs.extend_from_slice(gradients);
@@ -398,7 +398,9 @@ impl<'e> Session<'e> {
         let observer = observer.phase(Phase::Update, &self.update.graph);
         let mut outputs = self.engine.run(&self.update, &inputs, observer)?;
         drop(inputs);
-        let scalars = outputs.split_off(outputs.len() - 2);
+        let scalars = outputs.split_off(outputs.len() - if loss.is_empty() { 3 } else { 2 });
+        // The loss is the sum's, or the first scalar that the update makes.
+        let scalars: Vec<&Tensor> = loss.iter().chain(&scalars).collect();
         let mut made = outputs.into_iter();
         for (tensor, kept) in self.state.iter_mut().zip(self.program.kept()) {
             if !kept {
@@ -406,9 +408,9 @@ impl<'e> Session<'e> {
             }
         }
         Ok(StepOutcome {
-            loss: self.scalar(&loss[0])?,
-            clip: self.scalar(&scalars[0])?,
-            norm: self.scalar(&scalars[1])?,
+            loss: self.scalar(scalars[0])?,
+            clip: self.scalar(scalars[1])?,
+            norm: self.scalar(scalars[2])?,
         })
     }
 

@@ -107,6 +107,7 @@ fn data(data: &DataSpec, settings: &mut Vec<Setting>) {
     let Augment { crop, flip } = data.augment;
     settings.extend((crop > 0).then(|| setting("data.augment.crop", crop)));
     settings.extend(flip.then(|| setting("data.augment.flip", flip)));
+    settings.extend(data.validation_split.map(|share| setting("data.validation_split", pattern(share))));
 }
 
 /// How files of these names are read, in order.

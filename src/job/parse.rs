@@ -341,6 +341,13 @@ batch = { micro_batch = 2 }
             ("height = 32, width = 32", "height = 16, width = 64", "data.kind"),
             ("stages = [8, 16]", "stages = []", "model.stages"),
             ("stages = [8, 16]", "stages = [8, 0]", "model.stages"),
+            ("blocks = 2", "blocks = 2, groups = 2", "model.groups"),
+            (
+                "blocks = 2",
+                "blocks = 2, block = \"bottleneck\", width_per_group = 7",
+                "model.width_per_group",
+            ),
+            ("blocks = 2", "blocks = 2, block = \"bottleneck\", groups = 2, convolution = 2", "model.groups"),
             ("blocks = 2", "blocks = 4294967295", "model.blocks"),
             ("height = 32", "height = 4294967295", "model.height"),
             ("stages = [8, 16]", "stages = [16384, 16384]", "batch.micro_batch"),
@@ -513,7 +520,7 @@ schedule = { peak = 1e-3 }
             (
                 "path = ",
                 "images = ",
-                "12: data.images: there is no such key; here are kind, sampling, copy, augment, path, paths",
+                "12: data.images: there is no such key; here are kind, sampling, copy, validation_split, augment, path, paths",
             ),
             ("heads = 2\n", "", "3: model.heads: the key is missing; it is an integer, 1 to 1024"),
             (

@@ -90,7 +90,7 @@ const MODEL: &[Key] = &[key("model.kind", Choice(models::KINDS), Required, r#""g
 
 const LOSS: &[Key] = &[
     key("loss.smoothing", BELOW_ONE, Optional("0.0"), "0.1", "Label smoothing: this part of each target is shared by all classes."),
-    key("loss.ignore", integer(0, (1 << 20) - 1), Absent("every label counts"), "0", "The label whose places have no loss, such as padding. The mean is over the labels of a micro-batch that count.").rule("below the model's `vocabulary` or `classes`"),
+    key("loss.ignore", integer(0, (1 << 20) - 1), Absent("every label counts"), "0", "The label whose places have no loss, such as padding. The mean is over the labels of the step that count.").rule("below the model's `vocabulary` or `classes`"),
 ];
 
 const INIT: &[Key] = &[
@@ -107,6 +107,7 @@ const DATA: &[Key] = &[
     key("data.kind", Choice(&["bytes", "tokens", "idx", "cifar10", "cifar100", "arrays"]), Required, r#""bytes""#, "Tokens that are bytes, or token ids (for a gpt); images and labels in the IDX format of MNIST, records of CIFAR-10's or CIFAR-100's binary format, or labelled arrays (docs/DATA.md). A file whose name ends in .gz is unpacked when a run is created.").rule("a gpt wants `bytes` or `tokens`; every other model wants `idx` (one plane), `cifar10` or `cifar100` (3072 bytes, 3 planes of 32 x 32) or `arrays`"),
     key("data.sampling", Choice(&["permutation", "with_replacement"]), Optional(r#""permutation""#), r#""with_replacement""#, "`permutation`: every sample once an epoch, each epoch in an order of its own. `with_replacement`: every place of a batch draws from all samples."),
     key("data.copy", Boolean, Optional("true"), "false", "Whether the run holds a copy of the files. If not it holds what checks them, and an auditor says where they are (`--data`).").rule("true if a file's name ends in .gz"),
+    key("data.validation_split", Type::Number { least: 0.0, above: true, below: Some(1.0) }, Absent("every sample may be drawn"), "0.1", "The share of the samples, the last ones in the order of the files, that no step draws: what evaluations take, unless they have files of their own (docs/DATA.md).").rule("some samples are kept, and some left to draw from"),
     key("data.augment", Table, Absent("images are taken as they are"), "", "How images are moved at random as a step draws them: anew for every step and place (docs/ARITHMETIC.md, section 6). An evaluation takes them as they are.").rule("not with `bytes` or `tokens`"),
     key("data.augment.crop", integer(0, CROP_MAX as i128), Optional("0"), "4", "Pixels of zeros around an image, out of which one of its size is cut at random; 0 = none.").unit("pixels").rule("below the image's rows and columns"),
     key("data.augment.flip", Boolean, Optional("false"), "true", "Whether an image is mirrored, left to right, with probability 1/2."),

@@ -100,7 +100,7 @@ fn factor_one() -> f32 {
 }
 
 /// The `[data]` table: where samples come from, and how they are drawn.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct DataSpec {
     /// How a batch's samples are drawn.
     #[serde(default)]
@@ -111,9 +111,23 @@ pub struct DataSpec {
     /// How images are moved at random as they are drawn.
     #[serde(default)]
     pub augment: Augment,
+    /// The share of the samples, the last ones, that no step draws and that evaluations take; above 0 and below 1.
+    #[serde(default)]
+    pub validation_split: Option<f32>,
     /// The files.
     #[serde(flatten)]
     pub files: DataFiles,
+}
+
+impl DataSpec {
+    /// The same kind of data from other files, none of which is drawn from: an evaluation takes all samples.
+    ///
+    /// # Errors
+    /// If it takes another number of files.
+    pub fn in_files(&self, names: &[String]) -> Result<DataSpec, String> {
+        let files = self.files.with_paths(names)?;
+        Ok(DataSpec { files, validation_split: None, ..self.clone() })
+    }
 }
 
 /// How a batch's samples are drawn.
@@ -380,7 +394,7 @@ fn yes() -> bool {
 pub struct EvaluationSpec {
     /// Steps between evaluations; the last step has one too.
     pub every: u32,
-    /// Files in place of those of the data, in their order; absent = the training data.
+    /// Files in place of those of the data, in their order; absent = the samples that `validation_split` keeps, or the training data without one.
     #[serde(default, deserialize_with = "some_paths")]
     pub files: Option<Vec<String>>,
     /// The first so many samples only; absent = all.

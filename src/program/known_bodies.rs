@@ -12,6 +12,7 @@ use super::expr::{Body, Instr, Reg};
 use super::graph::{Graph, Primitive, View};
 use super::logged::ROUND_TO_GRID;
 use super::models::{Model, small};
+use super::operators::{cross_entropy_of_part, means_of_counted};
 use super::optimizer::{Optimizer, own_rate};
 use super::products::{ProductClass, ProductTable};
 use super::step::{Program, StepSpec};
@@ -123,6 +124,7 @@ fn table() -> Table {
         }
     }
     add(&mut table, &rate(0), &rate(1));
+    add(&mut table, &counted(0), &counted(1));
     for digits in 1..=3 {
         for bits in [16, 26] {
             let graph = product(digits, bits);
@@ -193,6 +195,19 @@ fn rate(second: u32) -> Graph {
     builder.into_graph()
 }
 
+/// The loss of a part of a batch, and the mean over the batch; `second`: with other numbers.
+fn counted(second: u32) -> Graph {
+    let mut builder = Builder::new(ProductTable::preset());
+    let logits = builder.input("logits", DType::F32, &[3, 4 + second]);
+    let labels = builder.input("labels", DType::U32, &[3]);
+    let factor = builder.input("factor", DType::F32, &[1]);
+    let smoothing = 0.19 + second as f32 / 16.0;
+    let [loss, _, count] =
+        cross_entropy_of_part(&mut builder, smoothing, 1 + second, [logits, labels, factor]);
+    means_of_counted(&mut builder, 7 + second, count, &[loss]);
+    builder.into_graph()
+}
+
 /// A product on a grid.
 fn product(digits: u8, bits: u8) -> Graph {
     let mut products = ProductTable::uniform(digits);
@@ -226,6 +241,7 @@ mod tests {
             "max_pool_backward.v1",
             "window_place.v1",
             "weighted_cross_entropy.v1",
+            "counted_share.v1",
         ] {
             assert!(table.contains_key(name), "{name}");
         }

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use super::builder::Builder;
 use super::graph::{Graph, Port, TensorId, TensorType};
 use super::models::{BatchTensor, Init, Inputs, Loss, Mode, Model, ModelParameter, Statistic};
-use super::operators::{LossRule, Moments, pool, running};
+use super::operators::{LossRule, Moments, means_of_counted, pool, running};
 use super::optimizer::{Optimizer, Rates, Trained, Treatment, clip_factor, own_rate, update};
 use super::products::ProductTable;
 use super::schedule;
@@ -19,6 +19,9 @@ use crate::arith::{DType, float};
 pub mod port {
     /// f32 [1]: the micro-batch's share of the mean loss.
     pub const LOSS: &str = "loss";
+    /// f32 [1]: the number of labels that count, in a program whose step is several micro-batches and whose loss ignores a label. Then the update
+    /// makes the means.
+    pub const LABELS: &str = "labels";
     /// f32 [1]: 1 / the number of labels in the whole batch.
     pub const FACTOR: &str = "scalar/factor";
     /// u32 [2]: the run's Philox key.
@@ -90,7 +93,7 @@ pub struct StepSpec {
 /// A tensor of the training state, in the order of state digests and checkpoints, or one of the gradients. Binary32.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateTensor {
-    /// The port's name: `param/..`, `buffer/..`, an optimizer slot such as `m/..`, `grad/..` or `loss`.
+    /// The port's name: `param/..`, `buffer/..`, an optimizer slot such as `m/..`, `grad/..`, `labels` or `loss`.
     pub name: String,
     /// The dimensions.
     pub shape: Vec<u32>,
@@ -158,11 +161,12 @@ pub struct Program {
     pub buffers: Vec<Buffer>,
     /// The names of the state tensors that the optimizer keeps for each trained parameter; each is +0 at first.
     pub slots: Vec<String>,
-    /// params, buffers, batch, scalars -> `grad/*` of trained parameters, moments, `loss`.
+    /// params, buffers, batch, scalars -> `grad/*` of trained parameters, moments, `labels` if [`Program::counts_labels`], `loss`.
     pub micro: Graph,
-    /// `left/*` + `right/*` -> `grad/*`, moments, `loss`.
+    /// `left/*` + `right/*` -> `grad/*`, moments, `labels`, `loss`.
     pub accumulate: Graph,
-    /// params, buffers, slots, grads, moments, scalars -> trained params, buffers, slots, `clip`, `norm`.
+    /// params, buffers, slots, grads, moments, scalars -> trained params, buffers, slots, `clip`, `norm`; with `labels`, and `loss` there and back, if
+    /// [`Program::counts_labels`].
     pub update: Graph,
 }
 
@@ -209,7 +213,7 @@ impl Program {
             slots: spec.optimizer.slots().iter().map(|slot| slot.to_string()).collect(),
             buffers: spec.model.statistics().iter().flat_map(running_buffers).collect(),
             micro: micro_graph(&spec, &parameters),
-            accumulate: accumulate_graph(&parameters, &spec.model.statistics()),
+            accumulate: accumulate_graph(&parameters, &spec.model.statistics(), counts_labels(&spec)),
             update: update_graph(&spec, &treatments, &parameters),
             parameters,
         }
@@ -240,10 +244,21 @@ impl Program {
     }
 
     /// What a micro-batch, or a sum of them, yields: every trained parameter's gradient, the moments of each of
-    /// [`Program::statistics`], then the loss.
+    /// [`Program::statistics`], then the labels if [`Program::counts_labels`], then the loss.
     pub fn gradients(&self) -> Vec<StateTensor> {
         let moments = self.statistics().iter().flat_map(moment_table).collect::<Vec<_>>();
-        gradient_table(&self.parameters).into_iter().chain(moments).chain([loss_entry()]).collect()
+        let scalars = scalar_table(self.counts_labels());
+        gradient_table(&self.parameters).into_iter().chain(moments).chain(scalars).collect()
+    }
+
+    /// How many of [`Program::gradients`] the update reads, the first ones: all but the loss, which is then the step's as it is; or all.
+    pub fn updated_from(&self) -> usize {
+        self.gradients().len() - usize::from(!self.counts_labels())
+    }
+
+    /// Whether the micro graph counts labels, an output `labels`, and the update makes means of all that the micro-batches sum.
+    pub fn counts_labels(&self) -> bool {
+        self.micro.output(port::LABELS).is_some()
     }
 
     /// The statistics that the micro graph yields: each begins with an output `buffer/NAME.count`, and the output after that has a
@@ -259,7 +274,7 @@ impl Program {
 
     /// The graph that adds two gradients, as it follows from [`Program::gradients`].
     pub fn due_accumulate(&self) -> Graph {
-        accumulate_graph(&self.parameters, &self.statistics())
+        accumulate_graph(&self.parameters, &self.statistics(), self.counts_labels())
     }
 
     /// Number of scalars of all parameters, frozen ones included.
@@ -327,13 +342,13 @@ pub(super) struct Pass {
     pub loss: Loss,
 }
 
-/// A model's forward pass over `samples`.
+/// A model's forward pass over `samples` of a micro-batch, of which a step has so many.
 pub(super) fn forward(
     mode: Mode,
     model: &Model,
     loss: LossRule,
     products: &ProductTable,
-    samples: u32,
+    [samples, micro_batches]: [u32; 2],
 ) -> Pass {
     let mut b = Builder::new(products.clone());
     let ids =
@@ -345,6 +360,7 @@ pub(super) fn forward(
     let inputs = Inputs {
         mode,
         loss,
+        part: micro_batches > 1,
         batch: batch.clone(),
         averages,
         factor: b.input(port::FACTOR, DType::F32, &[1]),
@@ -357,8 +373,13 @@ pub(super) fn forward(
 }
 
 fn micro_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
-    let Pass { builder: mut b, parameters: ids, loss, .. } =
-        forward(Mode::Training, &spec.model, spec.loss, &spec.products, spec.micro_batch);
+    let Pass { builder: mut b, parameters: ids, loss, .. } = forward(
+        Mode::Training,
+        &spec.model,
+        spec.loss,
+        &spec.products,
+        [spec.micro_batch, spec.micro_batches],
+    );
     let gradients = b.backward(loss.logits, loss.dlogits);
     let mut named = HashSet::new();
     for (p, id) in parameters.iter().zip(&ids).filter(|(p, _)| !p.frozen) {
@@ -370,6 +391,9 @@ fn micro_graph(spec: &StepSpec, parameters: &[Parameter]) -> Graph {
     }
     for (statistic, moments) in spec.model.statistics().iter().zip(&loss.moments) {
         output_moments(&mut b, statistic, moments);
+    }
+    if let Some(counted) = loss.counted {
+        b.output(port::LABELS, counted);
     }
     b.output(port::LOSS, loss.loss);
     b.finish()
@@ -391,8 +415,15 @@ fn moment_table(statistic: &Statistic) -> [StateTensor; 3] {
     statistic.moments().map(|(name, shape)| StateTensor { name: port::buffer(&name), shape })
 }
 
-fn loss_entry() -> StateTensor {
-    StateTensor { name: port::LOSS.to_string(), shape: vec![1] }
+/// The scalars that micro-batches yield, in order.
+fn scalar_table(counts_labels: bool) -> impl Iterator<Item = StateTensor> {
+    let names = if counts_labels { &[port::LABELS, port::LOSS][..] } else { &[port::LOSS] };
+    names.iter().map(|name| StateTensor { name: name.to_string(), shape: vec![1] })
+}
+
+/// [`Program::counts_labels`] of a program that is to be built.
+fn counts_labels(spec: &StepSpec) -> bool {
+    spec.loss.ignore.is_some() && spec.micro_batches > 1
 }
 
 fn left_and_right(b: &mut Builder, tensor: &StateTensor) -> [TensorId; 2] {
@@ -421,12 +452,12 @@ pub fn sum_graph(tensors: &[StateTensor]) -> Graph {
     b.finish()
 }
 
-/// [`sum_graph`] of gradients and loss, with the moments pooled between.
-fn accumulate_graph(parameters: &[Parameter], statistics: &[Statistic]) -> Graph {
+/// [`sum_graph`] of gradients, labels if they are counted, and loss, with the moments pooled between.
+fn accumulate_graph(parameters: &[Parameter], statistics: &[Statistic], counts_labels: bool) -> Graph {
     let mut b = Builder::new(ProductTable::preset());
     gradient_table(parameters).iter().for_each(|tensor| append_sum(&mut b, tensor));
     statistics.iter().for_each(|statistic| append_pool(&mut b, statistic));
-    append_sum(&mut b, &loss_entry());
+    scalar_table(counts_labels).for_each(|tensor| append_sum(&mut b, &tensor));
     b.finish()
 }
 
@@ -441,11 +472,14 @@ fn update_graph(spec: &StepSpec, treatments: &[Treatment], parameters: &[Paramet
         trained.iter().map(|(p, ..)| b.input(port::slot(prefix, &p.name), DType::F32, &p.shape)).collect()
     };
     let slots: Vec<Vec<TensorId>> = spec.optimizer.slots().iter().map(|slot| inputs(&mut b, slot)).collect();
-    let gradients = inputs(&mut b, "grad");
+    let mut gradients = inputs(&mut b, "grad");
     let moments: Vec<Moments> = spec.model.statistics().iter().map(|s| moment_inputs(&mut b, s)).collect();
+    let sums =
+        counts_labels(spec).then(|| [port::LABELS, port::LOSS].map(|name| b.input(name, DType::F32, &[1])));
     let [learning_rate, correction1, correction2] =
         [port::LEARNING_RATE, port::CORRECTION1, port::CORRECTION2]
             .map(|name| b.input(name, DType::F32, &[1]));
+    let loss = sums.map(|sums| step_means(&mut b, spec, sums, &mut gradients));
     // Without clipping the bound is infinity, which no norm exceeds.
     let max_norm = spec.clip_norm.unwrap_or(f32::INFINITY);
     let (clip, norm) = b.scoped("clip", |b| clip_factor(b, &gradients, max_norm));
@@ -477,9 +511,25 @@ fn update_graph(spec: &StepSpec, treatments: &[Treatment], parameters: &[Paramet
             b.output(port::slot(slot, &p.name), tensor);
         }
     }
+    if let Some(loss) = loss {
+        b.output(port::LOSS, loss);
+    }
     b.output(port::CLIP, clip);
     b.output(port::NORM, norm);
     b.finish()
+}
+
+/// Makes means over the labels that count of the sums of gradients, and the loss, which it returns.
+fn step_means(
+    b: &mut Builder,
+    spec: &StepSpec,
+    [count, loss]: [TensorId; 2],
+    gradients: &mut Vec<TensorId>,
+) -> TensorId {
+    let labels = spec.micro_batch * spec.micro_batches * spec.model.labels_per_sample();
+    let sums = [gradients.as_slice(), &[loss]].concat();
+    *gradients = b.scoped("mean", |b| means_of_counted(b, labels, count, &sums));
+    gradients.pop().expect("the loss is the last of the sums")
 }
 
 fn moment_inputs(b: &mut Builder, statistic: &Statistic) -> Moments {
@@ -502,7 +552,7 @@ fn output_running(b: &mut Builder, model: &Model, averages: &[[TensorId; 2]], mo
 /// The logits of a batch of `samples` in evaluation: inputs params, buffers, `batch/*` and the scalars of a micro-batch, output `logits`.
 pub fn inference_graph(model: &Model, products: &ProductTable, samples: u32) -> Graph {
     let Pass { builder: mut b, loss, .. } =
-        forward(Mode::Evaluation, model, LossRule::default(), products, samples);
+        forward(Mode::Evaluation, model, LossRule::default(), products, [samples, 1]);
     b.output("logits", loss.logits);
     b.finish()
 }

@@ -53,7 +53,7 @@ pub fn program(program: &Program) -> Check {
     // Before it says what the accumulate graph has to be.
     micro_ports(program).map_err(|why| format!("micro graph: {why}"))?;
     ensure(program.accumulate == program.due_accumulate(), || {
-        "accumulate graph: it is not the sums of the gradients and the loss, with moments pooled between"
+        "accumulate graph: it is not the sums of the gradients, the labels if they are counted, and the loss, with moments pooled between"
             .into()
     })?;
     update_ports(program).map_err(|why| format!("update graph: {why}"))?;
@@ -579,12 +579,13 @@ fn micro_ports(program: &Program) -> Check {
 fn update_ports(program: &Program) -> Check {
     let state: Vec<_> = named(program.state()).collect();
     let mut gradients = program.gradients();
-    gradients.pop();
+    gradients.truncate(program.updated_from());
     let rates = [port::LEARNING_RATE, port::CORRECTION1, port::CORRECTION2];
     let rates = rates.map(|name| scalar(name, DType::F32, 1));
     let inputs: Vec<_> = state.iter().cloned().chain(named(gradients)).chain(rates).collect();
     ports(&program.update, &program.update.inputs, &inputs)?;
     let made = state.into_iter().zip(program.kept()).filter(|(_, kept)| !kept).map(|(tensor, _)| tensor);
-    let scalars = [port::CLIP, port::NORM].map(|name| scalar(name, DType::F32, 1));
+    let loss = program.counts_labels().then_some(port::LOSS);
+    let scalars = loss.into_iter().chain([port::CLIP, port::NORM]).map(|name| scalar(name, DType::F32, 1));
     ports(&program.update, &program.update.outputs, &made.chain(scalars).collect::<Vec<_>>())
 }

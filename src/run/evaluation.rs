@@ -45,8 +45,8 @@ pub fn open(spec: &DataSpec, paths: &[PathBuf], sample: &[BatchTensor]) -> Resul
     Ok(EvaluationData { dataset, root: files_root(&manifests) })
 }
 
-/// The evaluation data of a run's job: the copy that the run holds, else files of the same names where its data are; the training data if the job names
-/// no other.
+/// The evaluation data of a run's job: the copy that the run holds, else files of the same names where its data are; if the job names
+/// none, the samples that its split keeps, or the training data without one.
 ///
 /// # Errors
 /// If a file is not there, cannot be read, or does not fit the job's model.
@@ -55,8 +55,7 @@ pub fn of_run(run: &Run) -> Result<EvaluationData, RunError> {
     let Some(files) = files else {
         return Ok(EvaluationData { dataset: run.dataset()?, root: files_root(&run.file.data) });
     };
-    let mut spec = run.job.data.clone();
-    spec.files = spec.files.with_paths(files).map_err(RunError::Refused)?;
+    let spec = run.job.data.in_files(files).map_err(RunError::Refused)?;
     let path = |(number, name): (usize, &String)| {
         let here = run.layout.evaluation_file(number);
         if fs::symlink_metadata(&here).is_ok() {

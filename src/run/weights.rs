@@ -183,6 +183,8 @@ impl WeightFiles {
     /// that `save_pretrained` of transformers writes: metadata, order and padding are the safetensors library's. One released tensor and one of its
     /// parts are in memory at a time.
     ///
+    /// `step` is the state's, which counters hold.
+    ///
     /// # Errors
     /// If a tensor is missing or cannot be read, or the disk refuses.
     pub fn export(
@@ -191,6 +193,7 @@ impl WeightFiles {
         path: &Path,
         table: &[StateTensor],
         layout: &[Released],
+        step: u32,
     ) -> Result<(), RunError> {
         let shapes: HashMap<&str, &[u32]> = table.iter().map(|t| (t.name.as_str(), &t.shape[..])).collect();
         let mut written: Vec<&Released> = layout.iter().filter(|released| released.is_written()).collect();
@@ -200,7 +203,11 @@ impl WeightFiles {
         let result = disk.replace_by(path, |file| {
             disk.write(file, &export_header(&written))?;
             for released in &written {
-                match self.released(released, &shapes) {
+                let bytes = match is_counter(released) {
+                    true => Ok(i64::from(step).to_le_bytes().to_vec()),
+                    false => self.released(released, &shapes),
+                };
+                match bytes {
                     Ok(bytes) => disk.write(file, &bytes)?,
                     Err(error) => {
                         failed = Some(error);
@@ -215,9 +222,6 @@ impl WeightFiles {
 
     /// A released tensor's bytes, made of state tensors of these shapes.
     fn released(&mut self, released: &Released, shapes: &HashMap<&str, &[u32]>) -> Result<Vec<u8>, RunError> {
-        if is_counter(released) {
-            return Ok(vec![0; COUNTER_BYTES]);
-        }
         let mut bytes = vec![0; elements(&released.shape) * 4];
         for part in released.parts() {
             let words = self.words(&part.tensor, shapes.get(part.tensor.as_str()).copied().unwrap_or(&[]))?;

@@ -143,8 +143,7 @@ fn evaluation_files(files: &JobFiles, job: &Job, program: &Program) -> Result<Ve
     for path in &paths {
         refuse_private_key(path, contents(path)?)?;
     }
-    let mut spec = job.data.clone();
-    spec.files = spec.files.with_paths(names).map_err(RunError::Refused)?;
+    let spec = job.data.in_files(names).map_err(RunError::Refused)?;
     evaluation::open(&spec, &paths, &program.sample())?;
     Ok(paths)
 }

@@ -52,11 +52,17 @@ pub trait Progress {
     /// A step was committed: its record, and the gradient's global norm before clipping, a binary32 pattern.
     fn step(&mut self, record: &StepRecord, norm: u32);
 
-    /// The same step's state, before anything is written of it: for evaluations, which change nothing.
+    /// The same step's state, before anything is written of it: for evaluations, which change nothing. Whoever takes long calls `waiting` now and
+    /// then, by which other ranks learn that this one is still there.
     ///
     /// # Errors
     /// If what looks at the state fails; then training stops.
-    fn state(&mut self, _step: u32, _session: &mut Session) -> Result<(), StepError> {
+    fn state(
+        &mut self,
+        _step: u32,
+        _session: &mut Session,
+        _waiting: &mut dyn FnMut(),
+    ) -> Result<(), StepError> {
         Ok(())
     }
 }
@@ -223,7 +229,7 @@ fn train_by(
         let done = trainer.step(&mut session, &mut dataset, step, &mut by)?;
         digests.clone_from(&done.state);
         progress.step(&done.record, done.norm);
-        progress.state(step, &mut session)?;
+        by.meanwhile(|waiting| progress.state(step, &mut session, waiting))?;
         trainer.keep(&mut session, done, step, &device)?;
     }
     trainer.prune()?; // a crash may have come between the last checkpoint and this
@@ -236,6 +242,22 @@ fn train_by(
         lead.finish();
     }
     Ok(roots.digest())
+}
+
+impl By<'_, '_> {
+    /// Does something while other ranks, if there are any, wait.
+    fn meanwhile(
+        &mut self,
+        act: impl FnOnce(&mut dyn FnMut()) -> Result<(), StepError>,
+    ) -> Result<(), TrainError> {
+        let mut lost = Ok(());
+        act(&mut || {
+            if let (By::Ranks(lead), Ok(())) = (&mut *self, &lost) {
+                lost = lead.still_here();
+            }
+        })?;
+        lost
+    }
 }
 
 impl Trainer<'_> {

@@ -118,12 +118,24 @@ batch = { micro_batch = 4 }
     let length = (names.len() as u64).to_le_bytes().to_vec();
     let file = [length, names.as_bytes().to_vec(), weights, vec![0; 12]].concat();
     fs::write(at.join("model.safetensors"), file).unwrap();
-    let (model, job) = (path(at, "model.safetensors"), path(at, "job.toml"));
-    let (code, found) = json(&["eval", &model, "--job", &job]);
+    let (model, job_path) = (path(at, "model.safetensors"), path(at, "job.toml"));
+    let (code, found) = json(&["eval", &model, "--job", &job_path]);
     let hits = samples.iter().filter(|sample| sample.2).count();
     assert_eq!((code, &found["hits"], &found["labels"]), (0, &hits.into(), &6.into()), "{found}");
-    let (code, found) = json(&["eval", &model, "--job", &job, "--samples", "2"]);
+    let (code, found) = json(&["eval", &model, "--job", &job_path, "--samples", "2"]);
     assert_eq!((code, &found["hits"], &found["labels"]), (0, &1.into(), &2.into()), "{found}");
+    // The last half of the samples, where the job keeps it.
+    fs::write(
+        at.join("job.toml"),
+        job.replace("labels = \"labels\"", "labels = \"labels\", validation_split = 0.5"),
+    )
+    .unwrap();
+    let (code, kept) = json(&["eval", &model, "--job", &job_path]);
+    assert_eq!(
+        (code, &kept["hits"], &kept["labels"], &kept["first_sample"]),
+        (0, &2.into(), &3.into(), &3.into()),
+        "{kept}"
+    );
     let (code, _, stderr) = output(&["eval", &model]);
     assert!(code == 2 && stderr.contains("--job"), "{stderr}");
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::augment::Move;
-use super::layout::Layout;
+use super::layout::{Layout, share_of};
 use super::sampling::{Place, Sampler};
 use crate::arith::DType;
 use crate::arith::words::{bytes_of, with_words};
@@ -22,6 +22,10 @@ pub struct Dataset {
     layout: Layout,
     sampling: Sampling,
     augment: Augment,
+    /// How many samples steps draw from: the first ones.
+    drawn: u64,
+    /// The first sample of an evaluation.
+    evaluated: u64,
     /// The model's batch tensors of one sample.
     tensors: Vec<BatchTensor>,
 }
@@ -90,13 +94,17 @@ impl Dataset {
             );
             return Err(DataError::Job(why));
         }
+        let [drawn, evaluated] = match spec.validation_split {
+            None => [layout.samples, 0],
+            Some(share) => split(&layout, share).map_err(DataError::Job)?,
+        };
         let (sampling, augment) = (spec.sampling, spec.augment);
-        Ok(Dataset { files, layout, sampling, augment, tensors: tensors.to_vec() })
+        Ok(Dataset { files, layout, sampling, augment, drawn, evaluated, tensors: tensors.to_vec() })
     }
 
     /// What draws a run's samples, with the key of its seed.
     pub fn sampler(&self, key: [u32; 2]) -> Sampler {
-        Sampler::new(self.sampling, key, self.layout.samples)
+        Sampler::new(self.sampling, key, self.drawn)
     }
 
     /// The bytes of a sample's tensors.
@@ -156,7 +164,7 @@ impl Dataset {
         for place in micro * len..(micro + 1) * len {
             let at = Place { step, batch, place };
             let number = sampler.draw(at).ok_or_else(|| {
-                let n = self.layout.samples;
+                let n = self.drawn;
                 DataError::Job(format!("steps: step {step} would need more than 2^32 epochs of {n} samples"))
             })?;
             let [mut inputs, labels] = self.sample(number)?;
@@ -171,9 +179,10 @@ impl Dataset {
         Ok(MicroBatch { tensors })
     }
 
-    /// How many samples an evaluation of all data has: every sample once, of overlapping windows those that lie apart.
+    /// How many samples an evaluation has: every one that the job's split keeps, or every one of the data without a split; of overlapping windows those
+    /// that lie apart.
     pub fn samples_in_order(&self) -> u64 {
-        self.layout.samples_in_order()
+        self.layout.samples_in_order(self.evaluated)
     }
 
     /// The samples at these places of an evaluation, in file order.
@@ -186,7 +195,7 @@ impl Dataset {
     pub fn batch_in_order(&mut self, places: impl Iterator<Item = u64>) -> Result<MicroBatch, DataError> {
         let mut tensors = vec![Vec::new(), Vec::new()];
         for place in places {
-            let number = self.layout.in_order(place);
+            let number = self.layout.in_order(self.evaluated, place);
             for (tensor, bytes) in tensors.iter_mut().zip(self.sample(number)?) {
                 tensor.extend(bytes);
             }
@@ -203,7 +212,12 @@ impl Dataset {
 
     /// How many samples there are to draw from.
     pub fn samples(&self) -> u64 {
-        self.layout.samples
+        self.drawn
+    }
+
+    /// The number, in file order, of the first sample of an evaluation; 0 unless the job has a split.
+    pub fn first_evaluated(&self) -> u64 {
+        self.evaluated
     }
 
     /// The bytes of all files.
@@ -215,6 +229,15 @@ impl Dataset {
     pub fn unused(&self) -> impl Iterator<Item = &Path> {
         self.layout.empty.iter().map(|&number| self.files[number].path())
     }
+}
+
+/// How many samples steps draw from, and the first one that is kept.
+fn split(layout: &Layout, share: f32) -> Result<[u64; 2], String> {
+    let (n, kept) = (layout.samples, share_of(share, layout.samples));
+    let split = (1..=n).contains(&kept).then(|| layout.split(kept)).filter(|[drawn, _]| *drawn > 0);
+    split.ok_or_else(|| {
+        format!("data.validation_split: {share} keeps {kept} of {n} samples, and some have to be kept and some left (of a text, those that share no token with kept ones)")
+    })
 }
 
 /// The leaves under a batch digest: the name and digest of every tensor of every micro-batch, in order.

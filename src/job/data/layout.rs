@@ -47,10 +47,33 @@ impl Column {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     samples: u64,
+    /// How many samples in a row, before one, have an element of it or of its labels.
+    overlap: u64,
     /// Of the inputs, and of the labels.
     pub columns: [Column; 2],
     /// Rows and columns of the planes that a sample's inputs are, if they are any.
     pub planes: Option<[u64; 2]>,
+}
+
+impl Part {
+    /// How many samples lie apart, beginning with this one.
+    fn apart_from(&self, first: u64) -> u64 {
+        self.samples.saturating_sub(first).div_ceil(self.columns[0].apart())
+    }
+}
+
+/// The samples of a share s of n, a binary32 number above 0 and below 1: floor(s n + 1/2), without rounding in between. `n` is at most 2^40.
+pub fn share_of(share: f32, n: u64) -> u64 {
+    // s is mantissa / 2^shift.
+    let (exponent, fraction) = (share.to_bits() >> 23, share.to_bits() & 0x7f_ffff);
+    let mantissa = if exponent > 0 { fraction | 0x80_0000 } else { fraction };
+    let shift = 150u32.saturating_sub(exponent.max(1));
+    // The product is below 2^64, so that no more than 100 places count.
+    if shift == 0 || shift > 100 {
+        0
+    } else {
+        ((u128::from(mantissa) * u128::from(n) + (1 << (shift - 1))) >> shift) as u64
+    }
 }
 
 /// How the samples of a job lie in its files.
@@ -134,18 +157,26 @@ impl Layout {
         }
     }
 
-    /// How many samples lie apart: of overlapping windows every first one that shares no token with the one before.
-    pub fn samples_in_order(&self) -> u64 {
-        self.parts.iter().map(|(_, part)| part.samples.div_ceil(part.columns[0].apart())).sum()
+    /// The samples before those of which the last `kept` are kept, and the first one of these: samples that share elements with a kept one are
+    /// neither. `kept` is at most the number of samples, and not 0.
+    pub fn split(&self, kept: u64) -> [u64; 2] {
+        let first = self.samples - kept;
+        let (part, place) = self.find(first);
+        [first - place + place.saturating_sub(part.overlap), first]
     }
 
-    /// The number of the sample at a place of those that lie apart, in file order. `place` is below their number.
-    pub fn in_order(&self, mut place: u64) -> u64 {
+    /// How many samples lie apart from sample `first` on: of overlapping windows every first one that shares no token with the one before.
+    pub fn samples_in_order(&self, first: u64) -> u64 {
+        self.parts.iter().map(|(before, part)| part.apart_from(first.saturating_sub(*before))).sum()
+    }
+
+    /// The number of the sample at a place of those that lie apart, in file order, from sample `first` on. `place` is below their number.
+    pub fn in_order(&self, first: u64, mut place: u64) -> u64 {
         for (before, part) in &self.parts {
-            let (apart, samples) = (part.columns[0].apart(), part.samples);
-            let count = samples.div_ceil(apart);
+            let start = first.saturating_sub(*before);
+            let count = part.apart_from(start);
             if place < count {
-                return before + place * apart;
+                return before + start + place * part.columns[0].apart();
             }
             place -= count;
         }
@@ -209,7 +240,12 @@ fn windows(file: usize, array: &ArrayPlace, tensors: &[BatchTensor]) -> Part {
     let column = |first| Column { file, first, stride: size, element: array.element, elements: context };
     // A window has one token more than the model's context.
     let samples = array.shape[0].saturating_sub(context);
-    Part { samples, columns: [column(array.first), column(array.first + size)], planes: None }
+    Part {
+        samples,
+        overlap: context,
+        columns: [column(array.first), column(array.first + size)],
+        planes: None,
+    }
 }
 
 /// A whole file as an array.
@@ -232,7 +268,7 @@ fn records(file: usize, data: &DataFile, labels: u64, learned: u64) -> Result<Pa
     }
     let column = |first, elements| Column { file, first, stride, element: Element::U8, elements };
     let columns = [column(labels, pixels), column(learned, 1)];
-    Ok(Part { samples: bytes / stride, columns, planes: Some([CIFAR[1], CIFAR[2]]) })
+    Ok(Part { samples: bytes / stride, overlap: 0, columns, planes: Some([CIFAR[1], CIFAR[2]]) })
 }
 
 /// Whether a path of a job names a .npy file, packed or not.
@@ -353,5 +389,5 @@ fn labelled(
         _ => None,
     };
     let columns = [column(0, &inputs, elements(&tensors[0])), column(last, &labels, 1)];
-    Ok(Part { samples, columns, planes })
+    Ok(Part { samples, overlap: 0, columns, planes })
 }

@@ -6,7 +6,7 @@ use crate::arith::DType;
 use crate::program::builder::Builder;
 use crate::program::expr::Body;
 use crate::program::graph::{TensorId, View};
-use crate::program::operators::{ConvVersion, Moments, batch_norm, batch_norm_eval, conv2d};
+use crate::program::operators::{ConvVersion, Moments, batch_norm, batch_norm_eval, conv2d, grouped_conv2d};
 use crate::program::products::ProductClass;
 
 /// The part by which a step moves running averages, if a job says nothing: PyTorch's.
@@ -29,6 +29,8 @@ pub struct Convolution {
     pub inputs: u32,
     /// Channels of its output.
     pub outputs: u32,
+    /// Groups of channels that do not see each other; they divide both numbers.
+    pub groups: u32,
     /// Pixels of the kernel, down and across: an odd number.
     pub kernel: u32,
     /// Pixels from one patch to the next, down and across.
@@ -48,7 +50,8 @@ impl Convolution {
     }
 
     pub(super) fn parameter(&self, name: String) -> ModelParameter {
-        let &Convolution { inputs, outputs, kernel, .. } = self;
+        let &Convolution { outputs, kernel, groups, .. } = self;
+        let inputs = self.inputs / groups;
         // He initialisation (He et al., 2015).
         let init = Init::Normal { std: (2.0 / (kernel * kernel * inputs) as f32).sqrt() };
         ModelParameter { name, shape: vec![outputs, kernel, kernel, inputs], init, decayed: true }
@@ -65,11 +68,11 @@ impl Convolution {
     pub(super) fn products(&self, samples: u64) -> [ProductSize; 3] {
         use ProductClass::{Conv, ConvDw, ConvDx};
         let [image, rows] = self.pixels(samples);
-        let [inputs, outputs, taps] = self.numbers();
+        let ([inputs, outputs, taps], groups) = (self.numbers(), u64::from(self.groups));
         [
-            ProductSize { class: Conv, outputs: times(&[rows, outputs]), k: taps * inputs },
-            ProductSize { class: ConvDx, outputs: times(&[image, inputs]), k: taps * outputs },
-            ProductSize { class: ConvDw, outputs: times(&[taps, inputs, outputs]), k: rows },
+            ProductSize { class: Conv, outputs: times(&[rows, outputs]), k: taps * inputs / groups },
+            ProductSize { class: ConvDx, outputs: times(&[image, inputs]), k: taps * outputs / groups },
+            ProductSize { class: ConvDw, outputs: times(&[taps, inputs / groups, outputs]), k: rows },
         ]
     }
 
@@ -197,7 +200,10 @@ impl<'a> Pass<'a> {
     pub fn conv(&mut self, b: &mut Builder, label: &str, x: TensorId, convolution: Convolution) -> TensorId {
         let weight = self.parameters.next();
         let (version, stride, padding) = (self.convolution, convolution.stride, convolution.padding());
-        let y = b.scoped(label, |b| conv2d(b, x, weight, version, stride, padding));
+        let y = b.scoped(label, |b| match convolution.groups {
+            1 => conv2d(b, x, weight, version, stride, padding),
+            groups => grouped_conv2d(b, x, weight, groups, stride, padding),
+        });
         y.expect("padding lets the kernel fit")
     }
 }

@@ -1,19 +1,11 @@
 //! Models: from a job's `[model]` table to a loss graph and a table of parameters. A model is a file here that implements [`Network`], and a line in
-//! the list below.
+//! the list below, which declares the file as well.
 
-mod gpt;
 mod images;
-mod mlp;
 pub mod released;
-mod resnet;
 mod sizes;
-mod vgg11;
 
-pub use gpt::{Gelu, Gpt};
-pub use mlp::Mlp;
-pub use resnet::{Block, Blocks, Norm, Order, Resnet, Stem};
 pub use sizes::{ProductSize, Sizes};
-pub use vgg11::{Vgg11, VggNorm};
 
 use std::ops::{Deref, DerefMut};
 
@@ -24,12 +16,15 @@ use super::builder::Builder;
 use super::expr::Body;
 use super::graph::{TensorId, TensorType};
 use super::keys::Key;
-use super::operators::{Dropout, LossRule, Moments, cross_entropy_by};
+use super::operators::{Dropout, LossRule, Moments, cross_entropy_by, cross_entropy_of_part};
 use crate::arith::DType;
 
-/// Makes [`Model`] of a list of models: the module, the type in it, and the model in a few words.
+/// Makes [`Model`] of a list of models: the module, the type in it and the types of its keys, and the model in a few words.
 macro_rules! models {
-    ($($module:ident $variant:ident: $about:literal),* $(,)?) => {
+    ($(mod $module:ident; $variant:ident $(, $part:ident)*: $about:literal;)*) => {
+        $(mod $module;
+        pub use $module::{$variant $(, $part)*};)*
+
         /// The models a job can name, by the names of their modules.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
@@ -74,10 +69,10 @@ macro_rules! models {
 }
 
 models! {
-    gpt Gpt: "a decoder over tokens",
-    mlp Mlp: "a multi-layer perceptron; without hidden layers, logistic regression",
-    resnet Resnet: "a residual network of convolutions over images",
-    vgg11 Vgg11: "a network of eight convolutions and three linear layers over images",
+    mod gpt; Gpt, Gelu: "a decoder over tokens";
+    mod mlp; Mlp: "a multi-layer perceptron; without hidden layers, logistic regression";
+    mod resnet; Resnet, Block, Blocks, Norm, Order, Stem: "a residual network of convolutions over images";
+    mod vgg11; Vgg11, VggNorm: "a network of eight convolutions and three linear layers over images";
 }
 
 /// How a parameter begins.
@@ -181,6 +176,8 @@ pub struct Inputs {
     pub mode: Mode,
     /// Which targets the loss has, and which labels count. An evaluation's targets are not smoothed.
     pub loss: LossRule,
+    /// Whether the micro-batch is one of several: then labels to ignore are counted here, and the update makes the mean over the step's.
+    pub part: bool,
     /// One tensor for each [`BatchTensor`].
     pub batch: Vec<TensorId>,
     /// The running mean and variance, f32 [channels] each, of each of [`Network::statistics`].
@@ -202,8 +199,18 @@ impl Inputs {
         if self.mode == Mode::Evaluation {
             rule.smoothing = 0.0;
         }
-        let (loss, dlogits) = b.scoped("loss", |b| cross_entropy_by(b, rule, logits, labels, self.factor));
-        Loss { loss, logits, dlogits, moments }
+        let (loss, dlogits, counted) = b.scoped("loss", |b| match rule.ignore {
+            Some(ignored) if self.part => {
+                let inputs = [logits, labels, self.factor];
+                let [loss, dlogits, count] = cross_entropy_of_part(b, rule.smoothing, ignored, inputs);
+                (loss, dlogits, Some(count))
+            }
+            _ => {
+                let (loss, dlogits) = cross_entropy_by(b, rule, logits, labels, self.factor);
+                (loss, dlogits, None)
+            }
+        });
+        Loss { loss, logits, dlogits, counted, moments }
     }
 
     fn dropout(&self, p: f32) -> Option<Dropout> {
@@ -223,6 +230,8 @@ pub struct Loss {
     pub logits: TensorId,
     /// f32 [N, classes]: the gradient of the loss.
     pub dlogits: TensorId,
+    /// f32 [1]: the number of labels that count, where others are ignored and the micro-batch is a part of the batch.
+    pub counted: Option<TensorId>,
     /// The moments of each of [`Network::statistics`]; none in an evaluation.
     pub moments: Vec<Moments>,
 }

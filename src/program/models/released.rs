@@ -25,7 +25,8 @@ pub enum Made {
     CopyOf(Vec<Part>),
     /// A constant that some files have, such as an attention mask: an import does not read it, and an export leaves it out.
     Mask,
-    /// I64: a counter that no program has. An import does not read it, and an export writes 0.
+    /// I64: the number of batches that running averages saw. No program has it, so an import does not read it; an export writes the run's step, since each
+    /// step moves the averages once.
     Counter,
 }
 
@@ -238,6 +239,10 @@ mod tests {
         for (name, keys) in [
             ("resnet18", r#"STEM,"stages":[64,128,256,512],"blocks":2"#),
             ("resnet50", r#"STEM,"stages":[64,128,256,512],"blocks":[3,4,6,3],"block":"bottleneck""#),
+            (
+                "resnext50_32x4d",
+                r#"STEM,"stages":[64,128,256,512],"blocks":[3,4,6,3],"block":"bottleneck","groups":32,"width_per_group":4"#,
+            ),
             ("vgg11", r#""kind":"vgg11",IMAGE"#),
             ("vgg11_bn", r#""kind":"vgg11",IMAGE,"norm":"batch""#),
         ] {
@@ -252,6 +257,6 @@ mod tests {
             assert_eq!(layout.map(|r| (r.name, r.shape)).collect::<BTreeMap<_, _>>(), tensors, "{name}");
             assert_eq!(theirs[name]["count"], model.parameter_count(), "{name}");
         }
-        assert_eq!(theirs.len(), 4);
+        assert_eq!(theirs.len(), 5);
     }
 }

@@ -85,6 +85,20 @@ impl Blocks {
     }
 }
 
+fn one_group() -> u32 {
+    1
+}
+
+fn default_width() -> u32 {
+    WIDTH_UNIT
+}
+
+/// The channels of a stage for which `width_per_group` is given.
+const WIDTH_UNIT: u32 = 64;
+
+/// The most channels of a convolution inside of a block.
+const WIDTH_MAX: u32 = 1 << 14;
+
 /// Image size and the widths of the stages. Each stage but the first halves rows and columns.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -102,6 +116,12 @@ pub struct Resnet {
     /// What a block computes.
     #[serde(default)]
     pub block: Block,
+    /// Groups of a bottleneck's 3 x 3 convolutions, whose channels do not see each other.
+    #[serde(default = "one_group")]
+    pub groups: u32,
+    /// Channels of each group, for every 64 of the stage.
+    #[serde(default = "default_width")]
+    pub width_per_group: u32,
     /// Where a block normalises.
     #[serde(default)]
     pub order: Order,
@@ -135,6 +155,8 @@ const KEYS: &[Key] = &[
     key("model.stages", Type::List { of: &integer(1, 1 << 14), least: 1, most: 16 }, Required, "[16, 32]", "Channels of each stage. Each stage but the first halves rows and columns.").kind("resnet").unit("channels"),
     key("model.blocks", Type::Integers { least: 1, most: 256, elements: 16 }, Required, "1", "Residual blocks of a stage, for all stages or for each: ResNet-18 has 2, ResNet-50 [3, 4, 6, 3].").kind("resnet").unit("blocks").rule("a list has a number for each of `stages`"),
     key("model.block", Choice(&["basic", "bottleneck"]), Optional(r#""basic""#), r#""bottleneck""#, "`basic`: two 3 x 3 convolutions. `bottleneck`: 1 x 1, 3 x 3 and 1 x 1, the last with four times the stage's channels.").kind("resnet"),
+    key("model.groups", integer(1, 1 << 14), Optional("1"), "32", "Groups of a bottleneck's 3 x 3 convolutions (Xie et al., 2017): ResNeXt-50 32x4d has 32.").kind("resnet").unit("groups").rule("1 unless `block` is `bottleneck` and `convolution` is 1").beside(r#"block = "bottleneck""#),
+    key("model.width_per_group", integer(1, 1 << 14), Optional("64"), "4", "Channels of each of these groups where a stage has 64 channels, and in proportion elsewhere, rounded down: ResNeXt-50 32x4d has 4.").kind("resnet").unit("channels").rule("64 unless `block` is `bottleneck`; all groups together have 1 to 16384 channels").beside(r#"block = "bottleneck""#),
     key("model.order", Choice(&["pre", "post"]), Optional(r#""pre""#), r#""post""#, "Where a block normalises: before each convolution, or after it, as torchvision's networks do.").kind("resnet"),
     key("model.stem", Choice(&["cifar", "imagenet"]), Optional(r#""cifar""#), r#""imagenet""#, "How the network begins: a 3 x 3 convolution; or 7 x 7 with stride 2, and a 3 x 3 maximum with stride 2.").kind("resnet"),
     key("model.classes", integer(1, 1 << 20), Required, "10", "Classes of an image; labels are below this.").kind("resnet").unit("classes"),
@@ -159,7 +181,7 @@ impl Resnet {
             Stem::Cifar => (3, 1),
             Stem::Imagenet => (7, 2),
         };
-        Convolution { image, inputs: self.planes, outputs: self.stages[0], kernel, stride }
+        Convolution { image, inputs: self.planes, outputs: self.stages[0], groups: 1, kernel, stride }
     }
 
     /// The maximum after the stem.
@@ -178,19 +200,28 @@ impl Resnet {
         for (stage, &width) in self.stages.iter().enumerate() {
             for block in 0..self.blocks.of(stage) {
                 let stride = if stage > 0 && block == 0 { 2 } else { 1 };
-                // Kernel, stride and outputs.
+                let inner = self.inner_width(width) as u32;
+                // Kernel, stride, outputs and groups.
                 let layers = match self.block {
-                    Block::Basic => vec![(3, stride, width), (3, 1, width)],
-                    Block::Bottleneck => vec![(1, 1, width), (3, stride, width), (1, 1, 4 * width)],
+                    Block::Basic => vec![(3, stride, width, 1), (3, 1, width, 1)],
+                    Block::Bottleneck => {
+                        vec![(1, 1, inner, 1), (3, stride, inner, self.groups), (1, 1, 4 * width, 1)]
+                    }
                 };
                 let (before, channels, mut convolutions) = (image, inputs, Vec::new());
-                for (kernel, stride, outputs) in layers {
-                    let convolution = Convolution { image, inputs, outputs, kernel, stride };
+                for (kernel, stride, outputs, groups) in layers {
+                    let convolution = Convolution { image, inputs, outputs, groups, kernel, stride };
                     (image, inputs) = (convolution.to(), outputs);
                     convolutions.push(convolution);
                 }
-                let shortcut =
-                    Convolution { image: before, inputs: channels, outputs: inputs, kernel: 1, stride };
+                let shortcut = Convolution {
+                    image: before,
+                    inputs: channels,
+                    outputs: inputs,
+                    groups: 1,
+                    kernel: 1,
+                    stride,
+                };
                 let projects = stride != 1 || channels != inputs;
                 let name = format!("stage{stage}.block{block}");
                 all.push(Layout { name, shortcut: projects.then_some(shortcut), convolutions });
@@ -203,6 +234,27 @@ impl Resnet {
     fn convolutions(&self) -> Vec<Convolution> {
         let of_block = |block: Layout| block.shortcut.into_iter().chain(block.convolutions);
         [self.stem()].into_iter().chain(self.layouts().into_iter().flat_map(of_block)).collect()
+    }
+
+    /// Channels of a bottleneck's 3 x 3 convolution in a stage of `width`.
+    fn inner_width(&self, width: u32) -> u64 {
+        u64::from(width) * u64::from(self.width_per_group) / u64::from(WIDTH_UNIT) * u64::from(self.groups)
+    }
+
+    fn groups_error(&self) -> Option<(&'static str, String)> {
+        let (groups, width) = (self.groups != 1, self.width_per_group != WIDTH_UNIT);
+        if (groups || width) && self.block == Block::Basic {
+            let key = if groups { "groups" } else { "width_per_group" };
+            return Some((key, "only block = \"bottleneck\" has groups".into()));
+        }
+        if groups && self.convolution == ConvVersion::V2 {
+            return Some(("groups", "only convolution = 1 has groups".into()));
+        }
+        let widths = self.stages.iter().map(|&stage| (stage, self.inner_width(stage)));
+        let wrong = |width: u64| !(1..=u64::from(WIDTH_MAX)).contains(&width);
+        let (stage, width) = widths.into_iter().find(|(_, width)| wrong(*width))?;
+        let why = format!("gives a stage of {stage} channels {width} in all groups, not 1 to {WIDTH_MAX}");
+        (self.block == Block::Bottleneck).then_some(("width_per_group", why))
     }
 
     /// Channels of the last stage's output.
@@ -291,6 +343,8 @@ impl Network for Resnet {
             stages: vec![3 + second, 5 + second],
             blocks: Blocks::Same(2),
             block,
+            groups: 1,
+            width_per_group: WIDTH_UNIT,
             order,
             stem,
             classes: 4,
@@ -315,6 +369,8 @@ impl Network for Resnet {
             ("width", self.width, 1 << 12),
             ("planes", self.planes, 1 << 8),
             ("classes", self.classes, 1 << 20),
+            ("groups", self.groups, WIDTH_MAX),
+            ("width_per_group", self.width_per_group, WIDTH_MAX),
         ];
         if !(1..=16).contains(&self.stages.len()) {
             return Some(("stages", "1 to 16 stages".into()));
@@ -323,7 +379,7 @@ impl Network for Resnet {
         let wrong = sizes.into_iter().chain(stages).find_map(|(key, value, max)| within(key, value, max));
         let has_batch_norm = self.norm == Norm::Batch;
         let of_norm = || norm_error(has_batch_norm, self.norm_epsilon, self.norm_momentum);
-        wrong.or_else(|| self.blocks_error()).or_else(of_norm)
+        wrong.or_else(|| self.blocks_error()).or_else(|| self.groups_error()).or_else(of_norm)
     }
 
     fn sizes(&self, samples: u64) -> Sizes {

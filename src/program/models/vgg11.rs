@@ -110,7 +110,7 @@ impl Vgg11 {
     fn convolutions(&self) -> Vec<Convolution> {
         let (mut image, mut inputs) = ([self.height, self.width], self.planes);
         let next = |(i, &outputs): (usize, &u32)| {
-            let convolution = Convolution { image, inputs, outputs, kernel: 3, stride: 1 };
+            let convolution = Convolution { image, inputs, outputs, groups: 1, kernel: 3, stride: 1 };
             inputs = outputs;
             if POOLED.contains(&i) {
                 image = image.map(|n| n / 2);

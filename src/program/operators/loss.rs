@@ -20,8 +20,8 @@ pub struct LossRule {
     pub ignore: Option<u32>,
 }
 
-/// [`cross_entropy`], or what `rule` makes of it. With labels to ignore, the mean is over those of the micro-batch that count: each row's factor is
-/// factor * (N / count); with a count of 0 loss and gradient are +0.
+/// [`cross_entropy`], or what `rule` makes of it. With labels to ignore, the mean is over those of these rows that count: each row's factor is
+/// factor * (N / count); with a count of 0 loss and gradient are +0. So the rows are a whole batch; of a part of one [`cross_entropy_of_part`] is.
 pub fn cross_entropy_by(
     b: &mut Builder,
     rule: LossRule,
@@ -39,8 +39,41 @@ pub fn cross_entropy_by(
     weighted_cross_entropy(b, rule.smoothing, logits, labels, weights)
 }
 
-/// The factor of every row, [N, 1]: +0 where the label is the ignored one.
-fn label_weights(b: &mut Builder, ignored: u32, labels: TensorId, factor: TensorId) -> TensorId {
+/// [`cross_entropy_by`] of some rows of a batch: loss, gradient and the number of rows whose label counts, f32 [1]. The rows that count have the
+/// factor as it is; [`means_of_counted`] makes means of the sums over the whole batch.
+pub fn cross_entropy_of_part(
+    b: &mut Builder,
+    smoothing: f32,
+    ignored: u32,
+    [logits, labels, factor]: [TensorId; 3],
+) -> [TensorId; 3] {
+    let [counted, count] = counted_labels(b, ignored, labels);
+    let weight = Body::new("counted_factor.v1", |w| {
+        let (counts, factor, zero) = (w.input(0), w.input(1), w.f(0.0));
+        w.select(counts, factor, zero)
+    });
+    let n = b.shape(counted)[0];
+    let dims = [1, 1, n, 1];
+    let views = vec![of_rows(counted, n), b.scalar(factor, 0, dims)];
+    let weights = b.map_views(weight, dims, views, DType::F32, &[n, 1]);
+    let (loss, dlogits) = weighted_cross_entropy(b, smoothing, logits, labels, weights);
+    [loss, dlogits, count]
+}
+
+/// Sums over a batch of `labels` labels, each row times 1 / labels, as means over the `count` of them that count: x * (labels / count), and x * 0 where
+/// none does.
+pub fn means_of_counted(b: &mut Builder, labels: u32, count: TensorId, sums: &[TensorId]) -> Vec<TensorId> {
+    let share = Body::new("counted_share.v1", |w| {
+        let (count, labels, zero) = (w.input(0), w.f(labels as f32), w.f(0.0));
+        let share = w.div(labels, count);
+        w.select(count, share, zero)
+    });
+    let share = b.map(share, &[count], &[1]);
+    sums.iter().map(|&sum| b.zip("mul.v1", sum, share, BodyWriter::mul)).collect()
+}
+
+/// Of every label, u32 [N]: 1 where it is not the ignored one, [N]; and the sum of these, [1].
+fn counted_labels(b: &mut Builder, ignored: u32, labels: TensorId) -> [TensorId; 2] {
     let [n] = b.shape(labels)[..] else { panic!("labels are a vector") };
     let counted = Body::new("label_counts.v1", |w| {
         let (label, ignored, one, zero) = (w.input(0), w.word(ignored), w.f(1.0), w.f(0.0));
@@ -49,6 +82,18 @@ fn label_weights(b: &mut Builder, ignored: u32, labels: TensorId, factor: Tensor
     });
     let counted = b.map(counted, &[labels], &[n]);
     let count = b.tree_sum(counted, [1, n, 1], &[1]);
+    [counted, count]
+}
+
+/// The elements of a vector [N] as a column.
+fn of_rows(tensor: TensorId, n: u32) -> View {
+    View { tensor, offset: 0, dims: [1, 1, n, 1], strides: [0, 0, 1, 0] }
+}
+
+/// The factor of every row, [N, 1]: +0 where the label is the ignored one.
+fn label_weights(b: &mut Builder, ignored: u32, labels: TensorId, factor: TensorId) -> TensorId {
+    let [counted, count] = counted_labels(b, ignored, labels);
+    let n = b.shape(counted)[0];
     let weight = Body::new("label_weight.v1", |w| {
         let (counts, factor, count, n) = (w.input(0), w.input(1), w.input(2), w.f(n as f32));
         let share = w.div(n, count);
@@ -57,8 +102,7 @@ fn label_weights(b: &mut Builder, ignored: u32, labels: TensorId, factor: Tensor
         w.select(counts, weight, zero)
     });
     let dims = [1, 1, n, 1];
-    let counted = View { tensor: counted, offset: 0, dims, strides: [0, 0, 1, 0] };
-    let views = vec![counted, b.scalar(factor, 0, dims), b.scalar(count, 0, dims)];
+    let views = vec![of_rows(counted, n), b.scalar(factor, 0, dims), b.scalar(count, 0, dims)];
     b.map_views(weight, dims, views, DType::F32, &[n, 1])
 }
 

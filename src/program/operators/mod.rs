@@ -26,7 +26,7 @@ pub use embedding::{position_embedding, token_embedding};
 pub use evaluation::evaluation;
 pub use grouped::{add_bias, flatten, grouped_conv2d};
 pub use linear::{LinearClasses, linear};
-pub use loss::{LossRule, cross_entropy, cross_entropy_by};
+pub use loss::{LossRule, cross_entropy, cross_entropy_by, cross_entropy_of_part, means_of_counted};
 pub use moments::{Moments, pool, running};
 pub use norm::{batch_norm, batch_norm_eval, layer_norm};
 pub use pool::{Window, adaptive_avg_pool, avg_pool, max_pool};

@@ -1,8 +1,10 @@
 //! Rank 0: gives the others the run, the state and each step's micro-batches, and commits to the step that all made.
 
+use std::time::{Duration, Instant};
+
 use super::collective::{Collective, Kind};
 use super::plan::ShardPlan;
-use super::protocol::{END, NO_CHECK, READY_BYTES, step_message};
+use super::protocol::{END, NO_CHECK, READY_BYTES, WAIT, step_message};
 use super::reduce::Adder;
 use super::share::{Contents, Share, Work, compute, merge};
 use crate::commit::codec::{Decoder, Encoder};
@@ -15,6 +17,9 @@ use crate::step::CommittedStep;
 use crate::train::error::TrainError;
 use crate::train::error::{Difference, RankError};
 
+/// How often the others hear from rank 0 while it does something of its own: `--rank-timeout` is a second at least.
+const SIGN_OF_LIFE: Duration = Duration::from_millis(250);
+
 /// Rank 0 of a run.
 pub struct Lead<'a> {
     pub(crate) collective: &'a mut dyn Collective,
@@ -23,6 +28,8 @@ pub struct Lead<'a> {
     adder: Option<Adder>,
     /// After how many steps ranks check each other's gradients.
     cross_check: Option<u32>,
+    /// When the others heard from this rank last, while they wait for it.
+    told: Instant,
 }
 
 /// Checks that ranks can check each other's gradients.
@@ -45,7 +52,8 @@ impl<'a> Lead<'a> {
     /// If the run's steps cannot be divided among so many ranks.
     pub fn new(run: &Run, collective: &'a mut dyn Collective) -> Result<Lead<'a>, RankError> {
         let plan = ShardPlan::new(&run.program, collective.ranks())?;
-        Ok(Lead { collective, plan, contents: Contents::of(run), adder: None, cross_check: None })
+        let (contents, told) = (Contents::of(run), Instant::now());
+        Ok(Lead { collective, plan, contents, adder: None, cross_check: None, told })
     }
 
     /// Every `steps` steps each rank also computes one micro-batch of the next rank, in turn, and the gradients must be equal.
@@ -145,6 +153,15 @@ impl<'a> Lead<'a> {
             agree_on_gradients(&self.plan, scalars.step, turn, &shares)?;
         }
         Ok(merge(&self.contents, &self.plan, computed, others).commit(run, scalars, batch))
+    }
+
+    /// Tells ranks that wait for the next step, now and then, that this one is still there.
+    pub(crate) fn still_here(&mut self) -> Result<(), TrainError> {
+        if self.told.elapsed() < SIGN_OF_LIFE {
+            return Ok(());
+        }
+        self.told = Instant::now();
+        self.tell(Kind::Step, &step_message(WAIT, NO_CHECK))
     }
 
     /// Lets the others go. The run is complete: one that is gone already takes nothing away from it.

@@ -2,6 +2,8 @@
 
 /// The step of no run: there is none after the last.
 pub(super) const END: u32 = 0;
+/// The step of no run, either: rank 0 is there, and the next step comes later.
+pub(super) const WAIT: u32 = u32::MAX;
 /// The number of no micro-batch.
 pub(super) const NO_CHECK: u32 = u32::MAX;
 /// Bytes of [`collective::Kind::Ready`]: run, program and state.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::collective::{Collective, Kind};
 use super::plan::ShardPlan;
-use super::protocol::{END, NO_CHECK};
+use super::protocol::{END, NO_CHECK, WAIT};
 use super::reduce::Adder;
 use super::share::{Work, compute};
 use crate::commit::Malformed;
@@ -64,8 +64,10 @@ pub fn work(engine: &mut dyn Engine, collective: &mut dyn Collective) -> Result<
         let message = exactly(collective, Kind::Step, STEP_BYTES)?;
         let mut d = Decoder::new("step", &message);
         let (step, check) = d.u32().and_then(|step| Ok((step, d.u32()?))).map_err(malformed)?;
-        if step == END {
-            return Ok(());
+        match step {
+            END => return Ok(()),
+            WAIT => continue,
+            _ => {}
         }
         let check = Some(check).filter(|check| *check != NO_CHECK);
         if step > run.job.steps || check.is_some_and(|check| check >= run.program.micro_batches) {
