@@ -501,7 +501,7 @@ int nvrtcCompileProgram(void* handle, int, const char* const*) {
     std::string name = source.substr(first, open - first);
     // Threads that wait for one another: the block's, or a warp's by kernels/warp.cuh.
     bool barriers = source.find("__syncthreads") != std::string::npos || source.find("namespace warp") != std::string::npos;
-    std::string text = "#include \"" SHIM_FOLDER "/shim.h\"\n" + source + "\n#define TB_TEXT(name) #name\n#define TB_NAME(name) TB_TEXT(name)\nextern \"C\" const char tb_name[] = TB_NAME(" +
+    std::string text = "#include \"" SHIM_FOLDER "/" SHIM_HEADER "\"\n" + source + "\n#define TB_TEXT(name) #name\n#define TB_NAME(name) TB_TEXT(name)\nextern \"C\" const char tb_name[] = TB_NAME(" +
         name + ");\n" +
         "extern \"C\" const char* tb_start(const unsigned* grid, const unsigned* block, void** values, void** written) {\n"
         "    return shim::start(" + name + ", grid, block, " + (barriers ? "true" : "false") + ", values, written);\n}\n" +
@@ -509,10 +509,11 @@ int nvrtcCompileProgram(void* handle, int, const char* const*) {
         "extern \"C\" size_t tb_sizes(size_t* bytes) { return shim::sizes(" + name + ", bytes); }\n" +
         "extern \"C\" void tb_keep_stacks(char** place) { shim::keep_stacks(place); }\n";
     const char* compiler = getenv("CXX");
+    // As the header was compiled beforehand (src/host.rs); its name changes with its text.
     std::string command = std::string(compiler ? compiler : "c++") +
         " -std=c++17 -O1 -fPIC -shared -ffp-contract=off -w ";
     char stem[32];
-    snprintf(stem, sizeof stem, "%016llx", (unsigned long long)hash(command + text + read(SHIM_FOLDER "/shim.h")));
+    snprintf(stem, sizeof stem, "%016llx", (unsigned long long)hash(command + text));
     std::string library = folder() + "/" + stem + ".so";
     if (access(library.c_str(), R_OK) != 0) {
         // Several processes may compile the same text: each under its own name, then renamed.

@@ -76,38 +76,20 @@ impl HostKernel {
     /// # Errors
     /// If there is no compiler, or it rejects the text.
     pub fn compile(kernel: &Kernel, folder: &Path, checks: Checks) -> Result<HostKernel, HostError> {
-        let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
-        let mut options = vec!["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-w"];
+        let compiler = compiler();
+        let mut options = OPTIONS.to_vec();
         if checks.undefined {
             options.extend(["-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"]);
         }
-        let text = host_text(kernel);
-        let mut hasher = DefaultHasher::new();
-        (&text, &compiler, &options).hash(&mut hasher);
-        let stem = format!("{}-{:016x}", kernel.name, hasher.finish());
+        let header = header(folder, &compiler, &options)?;
+        let text = format!("#include \"{header}\"\n{}", host_text(kernel));
+        let stem = format!("{}-{:016x}", kernel.name, hashed(&(&text, &compiler, &options)));
         let library = folder.join(format!("{stem}{}", std::env::consts::DLL_SUFFIX));
         if !library.exists() {
-            // Tests in several processes may compile the same text: each under its own name, then renamed.
-            static NUMBER: AtomicU64 = AtomicU64::new(0);
-            let own = format!("{stem}-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
-            let (source, built) = (folder.join(format!("{own}.cpp")), folder.join(&own));
-            let io = |path: &Path| {
-                let path = path.to_path_buf();
-                move |source| HostError::Io { path, source }
-            };
-            std::fs::create_dir_all(folder).map_err(io(folder))?;
-            std::fs::write(&source, &text).map_err(io(&source))?;
-            let output = Command::new(&compiler)
-                .args(&options)
-                .arg("-o")
-                .args([&built, &source])
-                .output()
-                .map_err(|source| HostError::NoCompiler { compiler: compiler.clone(), source })?;
-            if !output.status.success() {
-                let message = String::from_utf8_lossy(&output.stderr).chars().take(4000).collect();
-                return Err(HostError::Rejected { path: source, message });
-            }
-            std::fs::rename(&built, &library).map_err(io(&library))?;
+            let (source, built) = (own(&library, "cpp"), own(&library, "built"));
+            written(&source, &text)?;
+            compiled(Command::new(&compiler).args(&options).arg("-o").args([&built, &source]), &source)?;
+            renamed(&built, &library)?;
             std::fs::remove_file(&source).map_err(io(&source))?;
         }
         // SAFETY: the library is what the compiler made of our text; loading it runs no code but the C++ runtime's.
@@ -188,40 +170,98 @@ const DRIVER: &str = concat!(
 /// # Errors
 /// If there is no compiler, or it rejects the text.
 pub fn driver(folder: &Path) -> Result<PathBuf, HostError> {
-    let io = |path: &Path| {
-        let path = path.to_path_buf();
-        move |source| HostError::Io { path, source }
-    };
+    let compiler = compiler();
     std::fs::create_dir_all(folder).map_err(io(folder))?;
     let folder = folder.canonicalize().map_err(io(folder))?;
-    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".into());
-    let library = folder.join(format!("driver{}", std::env::consts::DLL_SUFFIX));
-    let own = |name: &str| folder.join(format!("{}-{name}", std::process::id()));
-    let (source, built) = (own("driver.cpp"), own("driver"));
-    // Files that others may be reading are replaced whole.
-    for (path, text) in [(source.clone(), DRIVER), (folder.join("shim.h"), SHIM)] {
-        let written = own("written");
-        std::fs::write(&written, text).map_err(io(&written))?;
-        std::fs::rename(&written, &path).map_err(io(&path))?;
+    // As the stand-in compiles kernels.
+    let header = header(&folder, &compiler, &OPTIONS)?;
+    let stem = format!("driver-{:016x}", hashed(&(DRIVER, &header, &compiler, &folder)));
+    let library = folder.join(format!("{stem}{}", std::env::consts::DLL_SUFFIX));
+    if !library.exists() {
+        let (source, built) = (own(&library, "cpp"), own(&library, "built"));
+        written(&source, DRIVER)?;
+        let mut command = Command::new(&compiler);
+        command
+            .args(["-std=c++17", "-O1", "-fPIC", "-shared", "-Wall", "-ffp-contract=off"])
+            .arg(format!("-DSHIM_FOLDER=\"{}\"", folder.display()))
+            .arg(format!("-DSHIM_HEADER=\"{header}\""))
+            .arg("-o")
+            .args([&built, &source])
+            .args(["-ldl", "-pthread"]);
+        compiled(&mut command, &source)?;
+        renamed(&built, &library)?;
+        std::fs::remove_file(&source).map_err(io(&source))?;
     }
-    let output = Command::new(&compiler)
-        .args(["-std=c++17", "-O1", "-fPIC", "-shared", "-Wall", "-ffp-contract=off"])
-        .arg(format!("-DSHIM_FOLDER=\"{}\"", folder.display()))
-        .arg("-o")
-        .args([&built, &source])
-        .args(["-ldl", "-pthread"])
-        .output()
-        .map_err(|source| HostError::NoCompiler { compiler, source })?;
-    if !output.status.success() {
-        let message = String::from_utf8_lossy(&output.stderr).chars().take(4000).collect();
-        return Err(HostError::Rejected { path: source, message });
-    }
-    std::fs::rename(&built, &library).map_err(io(&library))?;
-    std::fs::remove_file(&source).map_err(io(&source))?;
     Ok(library)
 }
 
-/// The kernel's text between the shim and a C function that launches it.
+/// How kernels are compiled, here and by the stand-in (`nvrtcCompileProgram` in `shim/driver.cpp`): a compiler takes a header that was
+/// compiled beforehand only with the same options.
+const OPTIONS: [&str; 6] = ["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-w"];
+
+/// Puts the C++ headers into `folder`, compiled beforehand, which halves the time that a kernel takes; the file's name. Clang reads the
+/// text instead.
+fn header(folder: &Path, compiler: &str, options: &[&str]) -> Result<String, HostError> {
+    std::fs::create_dir_all(folder).map_err(io(folder))?;
+    let name = format!("shim-{:016x}.h", hashed(&(SHIM, compiler, options)));
+    let path = folder.join(&name);
+    let precompiled = folder.join(format!("{name}.gch"));
+    if !precompiled.exists() {
+        let (text, built) = (own(&path, "h"), own(&path, "gch"));
+        written(&text, SHIM)?;
+        renamed(&text, &path)?;
+        let mut command = Command::new(compiler);
+        command.args(options.iter().filter(|option| **option != "-shared")).args(["-x", "c++-header", "-o"]);
+        compiled(command.args([&built, &path]), &path)?;
+        renamed(&built, &precompiled)?;
+    }
+    Ok(name)
+}
+
+fn compiler() -> String {
+    std::env::var("CXX").unwrap_or_else(|_| "c++".into())
+}
+
+fn hashed(what: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    what.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn io(path: &Path) -> impl FnOnce(std::io::Error) -> HostError {
+    let path = path.to_path_buf();
+    move |source| HostError::Io { path, source }
+}
+
+/// A name of this call's own beside `path`: tests in several processes may make the same file, which each then renames.
+fn own(path: &Path, extension: &str) -> PathBuf {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    path.with_extension(format!("{}-{number}.{extension}", std::process::id()))
+}
+
+fn written(path: &Path, text: &str) -> Result<(), HostError> {
+    std::fs::write(path, text).map_err(io(path))
+}
+
+fn renamed(from: &Path, to: &Path) -> Result<(), HostError> {
+    std::fs::rename(from, to).map_err(io(to))
+}
+
+/// Runs the compiler on `source`.
+fn compiled(command: &mut Command, source: &Path) -> Result<(), HostError> {
+    let output = command.output().map_err(|error| HostError::NoCompiler {
+        compiler: command.get_program().to_string_lossy().into_owned(),
+        source: error,
+    })?;
+    if !output.status.success() {
+        let message = String::from_utf8_lossy(&output.stderr).chars().take(4000).collect();
+        return Err(HostError::Rejected { path: source.to_path_buf(), message });
+    }
+    Ok(())
+}
+
+/// The kernel's text, and a C function that launches it.
 fn host_text(kernel: &Kernel) -> String {
     let mut arguments = Vec::new();
     for (i, parameter) in kernel.parameters.iter().enumerate() {
@@ -235,7 +275,7 @@ fn host_text(kernel: &Kernel) -> String {
     // Writing to a string cannot fail.
     let _ = write!(
         text,
-        "{SHIM}\n{}\nextern \"C\" const char* tb_run(const unsigned* grid, void* const* buffers, const unsigned* counts) {{\n    \
+        "{}\nextern \"C\" const char* tb_run(const unsigned* grid, void* const* buffers, const unsigned* counts) {{\n    \
          return shim::launch(grid, {{{x}u, {y}u, {z}u}}, {}, [&] {{ {}({}); }});\n}}\n",
         kernel.source,
         kernel.barriers,
