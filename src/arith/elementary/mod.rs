@@ -144,7 +144,19 @@ mod tests {
 
     #[test]
     fn each_element_is_what_the_function_gives() {
-        let special = [0, SIGN, ONE, INFINITY, NEG_INFINITY, NAN, 0xffff_ffff, 1, 0x42cf_ffff, 0x42d0_0000, 0x41a0_0000];
+        let special = [
+            0,
+            SIGN,
+            ONE,
+            INFINITY,
+            NEG_INFINITY,
+            NAN,
+            0xffff_ffff,
+            1,
+            0x42cf_ffff,
+            0x42d0_0000,
+            0x41a0_0000,
+        ];
         let all = special.into_iter().chain((0..=u32::MAX).step_by(65_521));
         let x: Vec<u32> = all.collect();
         let mut out = vec![0; x.len()];

@@ -98,9 +98,9 @@ fn compute<F: Exact, S: Sum>(
 ) {
     let (m, n) = (a.rows(), b.rows());
     let height = band_height(2, out.len() / (m * n), m, TILE_M);
-    bands(out, batch, m, n, height)
-        .into_par_iter()
-        .for_each_init(Memory::<F, S>::default, |memory, band| compute_band(path, part, [a, b], memory, band));
+    bands(out, batch, m, n, height).into_par_iter().for_each_init(Memory::<F, S>::default, |memory, band| {
+        compute_band(path, part, [a, b], memory, band)
+    });
 }
 
 /// What a band is computed in, with any contents: kept from one to the next, since new memory costs as much as a small product.
@@ -153,7 +153,8 @@ fn compute_band<F: Exact, S: Sum>(
     let depth = depth.min(len.max(1));
     let Memory { tiles: [tile_a, tile_b, tile_c], sums, row: scratch } = memory;
     let [tile_a, tile_b] = [at_least(tile_a, rows * depth), at_least(tile_b, width * depth)];
-    let (tile_c, sums) = (at_least(tile_c, rows * width), at_least(sums, if stays { 0 } else { rows * width }));
+    let (tile_c, sums) =
+        (at_least(tile_c, rows * width), at_least(sums, if stays { 0 } else { rows * width }));
     for column in (0..n).step_by(width) {
         let columns = width.min(n - column);
         sums.fill(S::default());

@@ -12,18 +12,17 @@ mod operand;
 mod pairs;
 mod scale_back;
 pub(crate) mod simd;
-#[cfg(test)]
-mod tests;
 #[cfg(target_arch = "x86_64")]
 mod strips;
+#[cfg(test)]
+mod tests;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
 use crate::arith::digits::ProductPart;
 
 pub use operand::{
-    Axis, Operand, StridedView, absmaxes, memory_of, quantise, quantise_into, quantise_with,
-    to_canonical,
+    Axis, Operand, StridedView, absmaxes, memory_of, quantise, quantise_into, quantise_with, to_canonical,
 };
 pub use simd::Path;
 

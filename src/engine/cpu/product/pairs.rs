@@ -8,10 +8,11 @@
 //! Integers of three digits are cut in a low and a high half ([`Piece`]), each a product of its own.
 
 use std::arch::x86_64::{
-    __m256d, __m256i, _mm_castps_si128, _mm256_add_epi32, _mm256_add_pd, _mm256_and_si256, _mm256_blendv_epi8,
-    _mm256_castsi256_si128, _mm256_cmpgt_epi32, _mm256_cvtepi32_pd, _mm256_cvtpd_ps, _mm256_extracti128_si256,
-    _mm256_madd_epi16, _mm256_mul_pd, _mm256_set_m128i, _mm256_set_pd, _mm256_set1_epi32, _mm256_set1_pd, _mm256_setzero_pd,
-    _mm256_setzero_si256, _mm256_slli_epi32, _mm256_srai_epi32, _mm256_storeu_pd, _mm256_sub_epi32,
+    __m256d, __m256i, _mm_castps_si128, _mm256_add_epi32, _mm256_add_pd, _mm256_and_si256,
+    _mm256_blendv_epi8, _mm256_castsi256_si128, _mm256_cmpgt_epi32, _mm256_cvtepi32_pd, _mm256_cvtpd_ps,
+    _mm256_extracti128_si256, _mm256_madd_epi16, _mm256_mul_pd, _mm256_set_m128i, _mm256_set_pd,
+    _mm256_set1_epi32, _mm256_set1_pd, _mm256_setzero_pd, _mm256_setzero_si256, _mm256_slli_epi32,
+    _mm256_srai_epi32, _mm256_storeu_pd, _mm256_sub_epi32,
 };
 use std::ops::Range;
 
@@ -51,7 +52,10 @@ type Planes<'o> = Vec<(Plane<'o>, f64)>;
 /// Whether this kernel computes products of these digits and this length.
 pub(super) fn computes(a: &Operand, b: &Operand) -> bool {
     let (more, fewer) = (a.digits().max(b.digits()), a.digits().min(b.digits()));
-    more <= 3 && fewer <= 2 && a.k() > 0 && (a.block_range(0).1 as u128) << product_bits(a, b) <= 1 << EXACT_BITS
+    more <= 3
+        && fewer <= 2
+        && a.k() > 0
+        && (a.block_range(0).1 as u128) << product_bits(a, b) <= 1 << EXACT_BITS
 }
 
 /// `out[block, batch, m, n]`, not empty, for operands that [`computes`] accepts, on a machine with AVX2.

@@ -6,9 +6,8 @@
 
 use std::arch::x86_64::{
     __m256i, _mm256_add_ps, _mm256_and_si256, _mm256_blend_epi16, _mm256_castps_si256, _mm256_loadu_ps,
-    _mm256_maskload_ps, _mm256_mul_ps, _mm256_packus_epi32, 
-    _mm256_permute4x64_epi64, _mm256_set1_ps, _mm256_setzero_si256, _mm256_slli_epi32, 
-    
+    _mm256_maskload_ps, _mm256_mul_ps, _mm256_packus_epi32, _mm256_permute4x64_epi64, _mm256_set1_ps,
+    _mm256_setzero_si256, _mm256_slli_epi32,
 };
 use std::borrow::Cow;
 use std::ops::Range;
@@ -165,8 +164,10 @@ pub(super) fn quantise(q: &mut [i32], view: StridedView<'_>, absmaxes: &[u32], d
     if words.is_empty() {
         return;
     }
-    let tasks: Vec<&mut [u32]> =
-        words.chunks_mut(strips * pairs * ROWS).flat_map(|of| of.chunks_mut(TOGETHER * pairs * ROWS)).collect();
+    let tasks: Vec<&mut [u32]> = words
+        .chunks_mut(strips * pairs * ROWS)
+        .flat_map(|of| of.chunks_mut(TOGETHER * pairs * ROWS))
+        .collect();
     let per_batch = strips.div_ceil(TOGETHER);
     let each = units_of_task(tasks.len(), k, DEPTH).next_multiple_of(2 * GROUP);
     let parts = tasks.into_iter().enumerate().flat_map(|(task, words)| {
@@ -189,7 +190,8 @@ pub(super) fn quantise(q: &mut [i32], view: StridedView<'_>, absmaxes: &[u32], d
                 *scaling = Scaling::new(absmax, digits);
             }
             let at = (first - part.start) / 2;
-            let mut to: Vec<_> = strips.iter_mut().map(|strip| &mut strip[at..at + self::pairs(len)]).collect();
+            let mut to: Vec<_> =
+                strips.iter_mut().map(|strip| &mut strip[at..at + self::pairs(len)]).collect();
             quantise_piece(view, [batch, row], [first, len], &scalings, &mut to);
         }
     });
