@@ -6,16 +6,31 @@ use crate::program::step::{Program, state_bytes};
 /// The tensors whose last reader is each node, so that engines can free them there; inputs of the graph and
 /// outputs never are.
 pub fn last_uses(graph: &Graph) -> Vec<Vec<TensorId>> {
-    let touched = |node: &Node| node.primitive.inputs().into_iter().chain([node.output]).collect();
-    last_touches(graph, graph.nodes.iter().map(touched).collect())
+    last_touches(graph, touched_by_nodes(graph))
+}
+
+/// [`last_uses`], where inputs are freed as well.
+pub fn last_uses_with_inputs(graph: &Graph) -> Vec<Vec<TensorId>> {
+    last(graph, touched_by_nodes(graph), graph.outputs.iter().map(|port| port.tensor))
 }
 
 /// The same for whatever touches tensors one after another: for each, of the tensors that it touches those that no later one does.
 pub fn last_touches(graph: &Graph, touched: Vec<Vec<TensorId>>) -> Vec<Vec<TensorId>> {
+    last(graph, touched, graph.inputs.iter().chain(&graph.outputs).map(|port| port.tensor))
+}
+
+fn touched_by_nodes(graph: &Graph) -> Vec<Vec<TensorId>> {
+    let touched = |node: &Node| node.primitive.inputs().into_iter().chain([node.output]).collect();
+    graph.nodes.iter().map(touched).collect()
+}
+
+fn last(
+    graph: &Graph,
+    touched: Vec<Vec<TensorId>>,
+    never: impl Iterator<Item = TensorId>,
+) -> Vec<Vec<TensorId>> {
     let mut kept = vec![false; graph.tensors.len()];
-    for port in graph.inputs.iter().chain(&graph.outputs) {
-        kept[port.tensor.0 as usize] = true;
-    }
+    never.for_each(|tensor| kept[tensor.0 as usize] = true);
     let mut last = touched;
     for tensors in last.iter_mut().rev() {
         tensors.retain(|tensor| !std::mem::replace(&mut kept[tensor.0 as usize], true));

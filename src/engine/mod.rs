@@ -102,6 +102,20 @@ pub trait Engine {
         observer: Option<&mut dyn Observer>,
     ) -> Result<Vec<Tensor>, EngineError>;
 
+    /// [`Engine::run`] on inputs that nobody needs any more: an engine may free each as soon as its last reader is done, if the caller
+    /// holds no other reference to it.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    fn run_owning(
+        &mut self,
+        compiled: &Compiled,
+        inputs: Vec<Tensor>,
+        observer: Option<&mut dyn Observer>,
+    ) -> Result<Vec<Tensor>, EngineError> {
+        self.run(compiled, &inputs, observer)
+    }
+
     /// Waits for everything that was begun, for those who measure time.
     ///
     /// # Errors

@@ -377,10 +377,11 @@ impl<'e> Session<'e> {
         self.update(scalars, &total, observer)
     }
 
-    /// The update of the state from a step's whole gradient.
+    /// The update of the state from a step's whole gradient. The old state goes where the new one comes, so that an engine need not hold
+    /// both.
     ///
     /// # Errors
-    /// If the engine fails, or the observer stops the run.
+    /// If the engine fails, or the observer stops the run. The session holds no state then, until one is loaded.
     pub fn update(
         &mut self,
         scalars: StepScalars,
@@ -390,23 +391,23 @@ impl<'e> Session<'e> {
         self.in_time()?;
         let (gradients, loss) = total.0.split_at(self.program.updated_from());
         let corrections = self.program.bias_corrections(scalars.step);
-        let mut inputs = self.state.clone();
+        let kept: Vec<Option<Tensor>> =
+            self.state.iter().zip(self.program.kept()).map(|(t, kept)| kept.then(|| t.clone())).collect();
+        let mut inputs = std::mem::take(&mut self.state);
         inputs.extend_from_slice(gradients);
         for value in [scalars.learning_rate, corrections[0], corrections[1]] {
             inputs.push(self.upload_words(DType::F32, &[value])?);
         }
         let observer = observer.phase(Phase::Update, &self.update.graph);
-        let mut outputs = self.engine.run(&self.update, &inputs, observer)?;
-        drop(inputs);
+        let mut outputs = self.engine.run_owning(&self.update, inputs, observer)?;
         let scalars = outputs.split_off(outputs.len() - if loss.is_empty() { 3 } else { 2 });
         // The loss is the sum's, or the first scalar that the update makes.
         let scalars: Vec<&Tensor> = loss.iter().chain(&scalars).collect();
         let mut made = outputs.into_iter();
-        for (tensor, kept) in self.state.iter_mut().zip(self.program.kept()) {
-            if !kept {
-                *tensor = made.next().expect("the update makes every state tensor that it does not keep");
-            }
-        }
+        let new = |kept: Option<Tensor>| {
+            kept.or_else(|| made.next()).expect("the update makes every state tensor that it does not keep")
+        };
+        self.state = kept.into_iter().map(new).collect();
         Ok(StepOutcome {
             loss: self.scalar(scalars[0])?,
             clip: self.scalar(scalars[1])?,

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::liveness::last_uses;
+use super::liveness::last_uses_with_inputs;
 use super::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
 use crate::arith::DType;
 use crate::arith::words::bytes_of;
@@ -309,7 +309,7 @@ impl Engine for Cpu {
     }
 
     fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
-        let dying = last_uses(&graph);
+        let dying = last_uses_with_inputs(&graph);
         Ok(Compiled::new(graph, dying))
     }
 
@@ -317,13 +317,22 @@ impl Engine for Cpu {
         &mut self,
         compiled: &Compiled,
         inputs: &[Tensor],
+        observer: Option<&mut dyn Observer>,
+    ) -> Result<Vec<Tensor>, EngineError> {
+        self.run_owning(compiled, inputs.to_vec(), observer)
+    }
+
+    fn run_owning(
+        &mut self,
+        compiled: &Compiled,
+        inputs: Vec<Tensor>,
         mut observer: Option<&mut dyn Observer>,
     ) -> Result<Vec<Tensor>, EngineError> {
         let graph: &Graph = &compiled.graph;
         let dying = compiled.of::<Vec<Vec<TensorId>>>();
         let mut values: Vec<Option<Tensor>> = vec![None; graph.tensors.len()];
         for (port, tensor) in graph.inputs.iter().zip(inputs) {
-            values[port.tensor.0 as usize] = Some(tensor.clone());
+            values[port.tensor.0 as usize] = Some(tensor);
         }
         let free = |values: &mut [Option<Tensor>], index: usize| {
             dying[index].iter().for_each(|id| values[id.0 as usize] = None);
