@@ -10,21 +10,23 @@ mod gather;
 mod operand;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
+#[cfg(target_arch = "x86_64")]
+mod planes;
 mod scale_back;
 pub(crate) mod simd;
 #[cfg(target_arch = "x86_64")]
 mod strips;
 #[cfg(test)]
 mod tests;
+mod view;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
 use crate::arith::digits::ProductPart;
 
-pub use operand::{
-    Axis, Operand, StridedView, absmaxes, memory_of, quantise, quantise_into, quantise_with, to_canonical,
-};
+pub use operand::{Operand, absmaxes, memory_of, quantise, quantise_into, quantise_with, to_canonical};
 pub use simd::Path;
+pub use view::{Axis, StridedView};
 
 /// The block products of two operands: `out[block][batch][m][n]` is the exact dot product over the block's K of row
 /// `m` of `a` (`[batch, M, K]`) and row `n` of `b` (`[batch, N, K]`), scaled back and rounded once; NaN where either

@@ -20,9 +20,10 @@ use rayon::prelude::*;
 
 use super::bands::{Band, Piece, band_height, bands};
 use super::operand::Operand;
+use super::planes::Plane;
 use super::scale_back::{Scale, Sum, product_bits};
 use super::simd::{Path, load, store};
-use super::strips::{GROUP, Pair, Plane, ROWS};
+use super::strips::{GROUP, Pair, ROWS};
 use crate::arith::digits::{ProductPart, magnitude_bits};
 use crate::arith::float;
 

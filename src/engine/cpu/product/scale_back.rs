@@ -1,7 +1,8 @@
 //! From exact integer sums to binary32: one rounding, as [`crate::arith::digits::scale_back`] does it.
 
-use super::operand::{Operand, power_of_two};
+use super::operand::Operand;
 use super::simd::{Path, vectorised};
+use super::view::power_of_two;
 use crate::arith::digits::{self, ProductPart};
 use crate::arith::float;
 

@@ -9,14 +9,12 @@ use std::arch::x86_64::{
     _mm256_maskload_ps, _mm256_mul_ps, _mm256_packus_epi32, _mm256_permute4x64_epi64, _mm256_set1_ps,
     _mm256_setzero_si256, _mm256_slli_epi32,
 };
-use std::borrow::Cow;
 use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::bands::Piece;
-use super::operand::{DEPTH, INTEGERS, Operand, StridedView, group_len, pieces, power_of_two, units_of_task};
 use super::simd::{Path, load, store, turned};
+use super::view::{DEPTH, INTEGERS, StridedView, group_len, pieces, power_of_two, units_of_task};
 use crate::arith::digits;
 
 /// Rows of a strip.
@@ -53,61 +51,9 @@ pub(super) fn read_row(strips: &[i32], pairs: usize, row: usize, k: Range<usize>
     }
 }
 
-/// One piece of the integers `k` of rows of an operand, as strips.
-pub(super) struct Plane<'o> {
-    words: Cow<'o, [u32]>,
-    /// Pairs from one strip to the next.
-    stride: usize,
-    /// The pair that `k` begins with.
-    first: usize,
-    /// Pairs of `k`, a multiple of [`GROUP`].
-    pairs: usize,
-}
-
-impl<'o> Plane<'o> {
-    /// Of the rows `of` of a batch, which begin with a strip, and of places that begin with a pair of a multiple of [`GROUP`]: where they
-    /// lie, if the operand has strips and the piece is the whole integer; else in memory of their own.
-    pub fn new(
-        path: Path,
-        operand: &'o Operand,
-        batch: usize,
-        of: Range<usize>,
-        k: Range<usize>,
-        piece: Piece,
-    ) -> Plane<'o> {
-        if let (Some(strips), Piece::Whole) = (operand.strips(batch), piece) {
-            let stride = pairs(operand.k());
-            let words = bytemuck::cast_slice(&strips[of.start / ROWS * stride * ROWS..]);
-            return Plane { words: Cow::Borrowed(words), stride, first: k.start / 2, pairs: pairs(k.len()) };
-        }
-        let pairs = pairs(k.len());
-        let mut all = vec![0u32; of.len().div_ceil(ROWS) * pairs * ROWS];
-        all.par_chunks_exact_mut(pairs * ROWS).enumerate().for_each_init(
-            || (vec![0u32; ROWS * pairs], Vec::new()),
-            |(rows, scratch), (strip, to)| {
-                let of = of.start + strip * ROWS..of.end.min(of.start + (strip + 1) * ROWS);
-                rows[of.len() * pairs..].fill(0);
-                for (row, of) in rows.chunks_exact_mut(pairs).zip(of) {
-                    let to = bytemuck::cast_slice_mut(row);
-                    operand.halves([batch, of], k.clone(), (path, piece), to, scratch);
-                }
-                // SAFETY: products run here where AVX2 was detected.
-                unsafe { turn_rows(rows, to.as_chunks_mut().0) };
-            },
-        );
-        Plane { words: Cow::Owned(all), stride: pairs, first: 0, pairs }
-    }
-
-    /// The pairs of strip `strip`.
-    pub fn strip(&self, strip: usize) -> &[Pair] {
-        let at = (strip * self.stride + self.first) * ROWS;
-        self.words[at..at + self.pairs * ROWS].as_chunks().0
-    }
-}
-
 /// The rows of a strip, `[ROWS][pairs]`, turned.
 #[target_feature(enable = "avx2")]
-fn turn_rows(rows: &[u32], to: &mut [Pair]) {
+pub(super) fn turn_rows(rows: &[u32], to: &mut [Pair]) {
     let pairs = rows.len() / ROWS;
     for first in (0..pairs).step_by(ROWS) {
         let count = ROWS.min(pairs - first);

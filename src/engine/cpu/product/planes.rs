@@ -1,0 +1,63 @@
+//! Operands as products by 16-bit dot products take them: planes of 16-bit pieces of their integers, in strips.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::bands::Piece;
+use super::operand::Operand;
+use super::simd::Path;
+use super::strips::{Pair, ROWS, pairs, turn_rows};
+
+/// One piece of the integers `k` of rows of an operand, as strips.
+pub(super) struct Plane<'o> {
+    words: Cow<'o, [u32]>,
+    /// Pairs from one strip to the next.
+    stride: usize,
+    /// The pair that `k` begins with.
+    first: usize,
+    /// Pairs of `k`, a multiple of [`GROUP`].
+    pairs: usize,
+}
+
+impl<'o> Plane<'o> {
+    /// Of the rows `of` of a batch, which begin with a strip, and of places that begin with a pair of a multiple of [`GROUP`]: where they
+    /// lie, if the operand has strips and the piece is the whole integer; else in memory of their own.
+    pub fn new(
+        path: Path,
+        operand: &'o Operand,
+        batch: usize,
+        of: Range<usize>,
+        k: Range<usize>,
+        piece: Piece,
+    ) -> Plane<'o> {
+        if let (Some(strips), Piece::Whole) = (operand.strips(batch), piece) {
+            let stride = pairs(operand.k());
+            let words = bytemuck::cast_slice(&strips[of.start / ROWS * stride * ROWS..]);
+            return Plane { words: Cow::Borrowed(words), stride, first: k.start / 2, pairs: pairs(k.len()) };
+        }
+        let pairs = pairs(k.len());
+        let mut all = vec![0u32; of.len().div_ceil(ROWS) * pairs * ROWS];
+        all.par_chunks_exact_mut(pairs * ROWS).enumerate().for_each_init(
+            || (vec![0u32; ROWS * pairs], Vec::new()),
+            |(rows, scratch), (strip, to)| {
+                let of = of.start + strip * ROWS..of.end.min(of.start + (strip + 1) * ROWS);
+                rows[of.len() * pairs..].fill(0);
+                for (row, of) in rows.chunks_exact_mut(pairs).zip(of) {
+                    let to = bytemuck::cast_slice_mut(row);
+                    operand.halves([batch, of], k.clone(), (path, piece), to, scratch);
+                }
+                // SAFETY: products run here where AVX2 was detected.
+                unsafe { turn_rows(rows, to.as_chunks_mut().0) };
+            },
+        );
+        Plane { words: Cow::Owned(all), stride: pairs, first: 0, pairs }
+    }
+
+    /// The pairs of strip `strip`.
+    pub fn strip(&self, strip: usize) -> &[Pair] {
+        let at = (strip * self.stride + self.first) * ROWS;
+        self.words[at..at + self.pairs * ROWS].as_chunks().0
+    }
+}
