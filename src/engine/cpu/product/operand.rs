@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
+#[cfg(target_arch = "x86_64")]
 use super::bands::Piece;
 use super::gather::Gather;
 use super::simd::{Path, vectorised};
