@@ -17,12 +17,12 @@ pub(super) struct Plane<'o> {
     stride: usize,
     /// The pair that `k` begins with.
     first: usize,
-    /// Pairs of `k`, a multiple of [`GROUP`].
+    /// Pairs of `k`, a multiple of four.
     pairs: usize,
 }
 
 impl<'o> Plane<'o> {
-    /// Of the rows `of` of a batch, which begin with a strip, and of places that begin with a pair of a multiple of [`GROUP`]: where they
+    /// Of the rows `of` of a batch, which begin with a strip, and of places that begin with a multiple of eight: where they
     /// lie, if the operand has strips and the piece is the whole integer; else in memory of their own.
     pub fn new(
         path: Path,

@@ -241,3 +241,26 @@ fn any_strides_digitise_alike() {
 fn a_view_may_not_leave_its_tensor() {
     StridedView::contiguous(&[0; 23], 2, 3, 4);
 }
+
+/// Eight products of the greatest integers of two digits leave an i32; seven do not, nor do eight where one side is a unit below.
+#[test]
+fn sums_at_the_ends_of_an_i32_are_exact() {
+    const K: usize = 72;
+    const GREATEST: u32 = 0x3f7f_ffff;
+    const ROUNDS_UP: u32 = 0x3f7f_fe00;
+    const A_UNIT_BELOW: u32 = 0x3f7f_fdff;
+    const SIGN: u32 = crate::arith::float::SIGN;
+    for x in [GREATEST, ROUNDS_UP, A_UNIT_BELOW] {
+        for y in [GREATEST, ROUNDS_UP, A_UNIT_BELOW, GREATEST | SIGN, ROUNDS_UP | SIGN, A_UNIT_BELOW | SIGN] {
+            let (data_a, data_b) = (vec![x; 9 * K], vec![y; 9 * K]);
+            let a = Reference { data: &data_a, batch: 1, rows: 9, k: K, digits: 2 };
+            let b = Reference { data: &data_b, batch: 1, rows: 9, k: K, digits: 2 };
+            let expected = reference(&a, &b, 0);
+            for path in Path::ALL {
+                let mut out = vec![0; expected.len()];
+                product_on(path, &a.operand(0), &b.operand(0), &mut out);
+                assert!(out == expected, "{path:?} {x:08x} {y:08x}");
+            }
+        }
+    }
+}
