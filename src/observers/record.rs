@@ -135,7 +135,7 @@ impl Recorder {
         let decisions = decisions.ok_or_else(|| {
             let (operator, class) = (&node.operator, logged.class.name());
             EngineError::Stopped(format!(
-                "{operator}: its threshold spans too many values of the grid; lower rounding.class.{class} or set a floor"
+                "{operator}: its threshold spans too many values of the grid; lower rounding.class.{class}, or take bits = 16, whose grid has a floor"
             ))
         })?;
         let part = self.micro * self.products.len() + number;
