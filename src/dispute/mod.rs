@@ -5,6 +5,7 @@
 pub mod check;
 pub mod cone;
 mod fork;
+pub mod game;
 pub mod leaf;
 pub mod origin;
 pub mod rounding;

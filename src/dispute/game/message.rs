@@ -1,0 +1,457 @@
+//! What a referee asks and a party answers, in one encoding: JSON without white space.
+//!
+//! A question says a place in what the party has committed to. An answer opens that place and nothing else. The party signs the
+//! answer together with game, turn and question, so that an answer to one question is worth nothing as an answer to another.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::commit::Malformed;
+use crate::commit::digest::{Digest, hash};
+use crate::commit::keys::{PrivateKey, PublicKey};
+use crate::commit::proven::{Base64, Hashes, ProvenRecord};
+use crate::dispute::verdict::{DataSlices, PhaseName, ProvenInput, ProvenTensor};
+use crate::job::manifest::FileManifest;
+
+/// A tensor that a computation has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(tag = "of", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Subject {
+    /// Tensor `index` of the initial state, in the order of the state's table.
+    Initial {
+        /// Its place.
+        index: usize,
+    },
+    /// Tensor `tensor` of micro-batch `micro` of a step's batch.
+    Batch {
+        /// The step, from 1.
+        step: u32,
+        /// The micro-batch.
+        micro: u32,
+        /// The place in the model's batch.
+        tensor: usize,
+    },
+    /// The output of a node of a step's graphs.
+    Node {
+        /// The step, from 1.
+        step: u32,
+        /// The phase that runs the node.
+        phase: PhaseName,
+        /// The node's place in the phase's graph.
+        node: usize,
+    },
+}
+
+/// How an element that is made of many terms is opened: as the root of a tree over the terms, in the shape of RFC 6962's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Fold {
+    /// The integer sum of a product over its block of K, 16 bytes.
+    Product,
+    /// The tree sum of a segment's rows in one column, a binary32 pattern.
+    Segment,
+    /// How many positions stand before `position` in a grouping, 8 bytes: those of a lower class, and earlier ones of the same.
+    Rank {
+        /// The position.
+        position: u64,
+    },
+    /// How many positions have a class below an offset's, 8 bytes.
+    Count,
+}
+
+/// A tree whose nodes a party has claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "tree", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Tree {
+    /// The records: RFC 6962 over their leaves.
+    Transcript,
+    /// A step's batch: RFC 6962 over its tensors.
+    Batch {
+        /// The step, from 1.
+        step: u32,
+    },
+    /// A part of the initial state (0 parameters, 1 buffers, 2 slots): RFC 6962 over its tensors.
+    Part {
+        /// The part's number.
+        part: u8,
+    },
+    /// A step's operators: RFC 6962 over the outputs of its nodes.
+    Trace {
+        /// The step, from 1.
+        step: u32,
+    },
+    /// A tensor's bytes: BLAKE3 over slices of 1024 bytes.
+    Tensor {
+        /// The tensor.
+        subject: Subject,
+    },
+    /// The terms of an element.
+    Terms {
+        /// The tensor.
+        subject: Subject,
+        /// The element, row-major.
+        element: u64,
+        /// How it is opened.
+        fold: Fold,
+    },
+}
+
+/// Which operands of an element are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "need", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Need {
+    /// All that the element reads.
+    All,
+    /// What an element of many terms reads beside them: a product's scales, where a segment lies, the class of a position.
+    Frame {
+        /// How the element is opened.
+        fold: Fold,
+    },
+    /// Some of its terms, and what these read.
+    Terms {
+        /// How the element is opened.
+        fold: Fold,
+        /// The first term.
+        first: u64,
+        /// How many.
+        count: u64,
+    },
+}
+
+/// A field of a step's record that follows from its operators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Field {
+    /// The root over the micro-batches' gradients.
+    Gradients,
+    /// The state after the step.
+    State,
+    /// The clip factor.
+    Clip,
+    /// The loss.
+    Loss,
+}
+
+/// What the referee wants to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Question {
+    /// H(key, salt, root) of the party's records.
+    Commit,
+    /// Salt and root.
+    Reveal,
+    /// The values of the subtrees below a node, [`super::search::children`].
+    Children {
+        /// The tree.
+        tree: Tree,
+        /// The node's first leaf.
+        first: u64,
+        /// Its leaves.
+        count: u64,
+    },
+    /// A record, and the one before it with its proof.
+    Record {
+        /// The record's leaf number.
+        index: u64,
+    },
+    /// The root over all operators of a step.
+    Statement {
+        /// The step, from 1.
+        step: u32,
+    },
+    /// The roots of the initial state's parts.
+    Parts,
+    /// The BLAKE3 root of a tensor's bytes.
+    Root {
+        /// The tensor.
+        subject: Subject,
+    },
+    /// A slice of a tensor.
+    Slice {
+        /// The tensor.
+        subject: Subject,
+        /// The slice's number.
+        slice: u64,
+    },
+    /// The root of an element's terms.
+    Total {
+        /// The tensor.
+        subject: Subject,
+        /// The element, row-major.
+        element: u64,
+        /// How it is opened.
+        fold: Fold,
+    },
+    /// Committed operands, which both parties agree on.
+    Evidence {
+        /// The tensor.
+        subject: Subject,
+        /// The element, row-major.
+        element: u64,
+        /// Which operands.
+        need: Need,
+    },
+    /// The outputs of operators that a field of a record is made of, on which both parties agree.
+    Binding {
+        /// The step, from 1.
+        step: u32,
+        /// The field.
+        field: Field,
+    },
+}
+
+/// What a party says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Answer {
+    /// To [`Question::Commit`].
+    Commit {
+        /// H(key, salt, root), [`commitment`].
+        commitment: Digest,
+    },
+    /// To [`Question::Reveal`].
+    Reveal {
+        /// 32 bytes that nobody could guess.
+        salt: Digest,
+        /// The root over all records.
+        root: Digest,
+    },
+    /// To [`Question::Children`].
+    Children {
+        /// The values, of one length, from the first leaf on, one after another.
+        values: Base64,
+    },
+    /// To [`Question::Record`].
+    Record {
+        /// The record's canonical bytes.
+        record: Base64,
+        /// The record before, unless it is the first.
+        before: Option<ProvenRecord>,
+    },
+    /// To [`Question::Statement`].
+    Statement(Statement),
+    /// To [`Question::Parts`].
+    Parts {
+        /// Parameters, buffers, slots.
+        roots: [Digest; 3],
+    },
+    /// To [`Question::Root`].
+    Root {
+        /// The BLAKE3 root.
+        root: Digest,
+    },
+    /// To [`Question::Slice`].
+    Slice {
+        /// The slice's bytes.
+        bytes: Base64,
+    },
+    /// To [`Question::Total`].
+    Total {
+        /// The value of the tree's root.
+        value: Base64,
+    },
+    /// To [`Question::Evidence`] about a node.
+    Operands {
+        /// Slices of the tensors that the element reads, by ascending tensor.
+        inputs: Vec<ProvenInput>,
+    },
+    /// To [`Question::Evidence`] about a batch.
+    Samples {
+        /// The manifests of the data's files.
+        files: Vec<FileManifest>,
+        /// The slices that headers and the sample lie in, by ascending file.
+        slices: Vec<DataSlices>,
+    },
+    /// To [`Question::Evidence`] about an initial state that files of weights hold.
+    Weights {
+        /// The slices of the file that hold its header and the element.
+        file: DataSlices,
+    },
+    /// To [`Question::Evidence`] about a rounding of the logged profile: operands, and the decision, if the log has one.
+    Rounding {
+        /// Slices of the operands, by ascending tensor.
+        inputs: Vec<ProvenInput>,
+        /// The part of the step's log that holds the product's decisions.
+        log: Option<LogPart>,
+    },
+    /// To [`Question::Binding`].
+    Binding {
+        /// The digests of the outputs, in the field's order.
+        outputs: Vec<Digest>,
+        /// What proves them together under the step's operators.
+        siblings: Hashes,
+        /// Frozen parameters, each under the state of the record before.
+        kept: Vec<ProvenTensor>,
+    },
+    /// The party cannot answer, or does not want to.
+    Decline,
+}
+
+/// The index of a rounding log and one of its parts ([`crate::rounding::log::PartProof`]).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogPart {
+    /// Bytes of the log.
+    pub len: u32,
+    /// The slices that are carried, ascending.
+    pub slices: Vec<usize>,
+    /// Their bytes, one after another.
+    pub bytes: Base64,
+    /// The BLAKE3 hashes that prove them in the log's root.
+    pub siblings: Hashes,
+}
+
+/// What a party signs once about a step: the root over its operators. Two of one key about one record convict it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Statement {
+    /// The computation.
+    pub computation: Digest,
+    /// The step, from 1.
+    pub step: u32,
+    /// The Merkle leaf of the step's record.
+    pub record: Digest,
+    /// The root over the step's operators.
+    pub trace: Digest,
+    /// The Ed25519 signature of [`Statement::signed`].
+    pub signature: Base64,
+}
+
+impl Statement {
+    /// A signed statement.
+    pub fn new(computation: Digest, step: u32, record: Digest, trace: Digest, key: &PrivateKey) -> Statement {
+        let mut statement = Statement { computation, step, record, trace, signature: Base64(Vec::new()) };
+        statement.signature = Base64(key.sign(&statement.signed()).to_vec());
+        statement
+    }
+
+    /// What is signed: a domain and the fields.
+    fn signed(&self) -> Vec<u8> {
+        let Statement { computation, step, record, trace, .. } = self;
+        format!("tiebreak 2 statement\n{computation}\n{step}\n{record}\n{trace}\n").into_bytes()
+    }
+
+    /// Whether `key` signed it.
+    pub fn is_of(&self, key: &PublicKey) -> bool {
+        let signature = self.signature.0.as_slice().try_into();
+        signature.is_ok_and(|signature| key.verifies(&self.signed(), signature))
+    }
+}
+
+/// A question as it is sent: its game and turn beside it, signed by the referee so that parties work for nobody else.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Asked {
+    /// The game.
+    pub game: Digest,
+    /// The turn, from 0.
+    pub turn: u32,
+    /// The question.
+    pub question: Question,
+}
+
+impl Asked {
+    /// What an answer refers to.
+    pub fn digest(&self) -> Digest {
+        hash("tiebreak 2 question", &to_bytes(self))
+    }
+}
+
+/// An answer and what it answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Answered {
+    /// The game.
+    pub game: Digest,
+    /// The turn.
+    pub turn: u32,
+    /// [`Asked::digest`] of the question.
+    pub question: Digest,
+    /// The answer.
+    pub answer: Answer,
+}
+
+/// Something with a signature of its canonical bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sealed<T> {
+    /// What is signed.
+    pub body: T,
+    /// The Ed25519 signature of the domain, a line end and the body's bytes.
+    pub signature: Base64,
+}
+
+/// What may be sealed: its domain separates its signatures from all others.
+pub trait Seal: Serialize + DeserializeOwned {
+    /// The domain.
+    const DOMAIN: &'static str;
+}
+
+impl Seal for Asked {
+    const DOMAIN: &'static str = "tiebreak 2 game question";
+}
+
+impl Seal for Answered {
+    const DOMAIN: &'static str = "tiebreak 2 game answer";
+}
+
+fn signed<T: Seal>(body: &T) -> Vec<u8> {
+    [T::DOMAIN.as_bytes(), b"\n", &to_bytes(body)].concat()
+}
+
+impl<T: Seal> Sealed<T> {
+    /// Signs `body`.
+    pub fn new(body: T, key: &PrivateKey) -> Sealed<T> {
+        let signature = Base64(key.sign(&signed(&body)).to_vec());
+        Sealed { body, signature }
+    }
+
+    /// The one encoding.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        to_bytes(self)
+    }
+
+    /// Parses strictly and checks the signature.
+    ///
+    /// # Errors
+    /// If there are more than `limit` bytes, they are not the one encoding of such a message, or `key` did not sign it.
+    pub fn from_bytes(bytes: &[u8], limit: u64, key: &PublicKey) -> Result<Sealed<T>, Malformed> {
+        let what = "message";
+        let sealed: Sealed<T> = from_bytes(what, bytes, limit)?;
+        let signature = sealed.signature.0.as_slice().try_into();
+        if !signature.is_ok_and(|signature| key.verifies(&signed(&sealed.body), signature)) {
+            return Err(Malformed::invalid(what, format!("it is not signed by {}", key.to_text())));
+        }
+        Ok(sealed)
+    }
+}
+
+/// The one encoding of a message.
+pub fn to_bytes<T: Serialize>(message: &T) -> Vec<u8> {
+    serde_json::to_vec(message).expect("messages are plain data")
+}
+
+/// Parses the one encoding of a message.
+///
+/// # Errors
+/// If there are more than `limit` bytes, or they are another encoding.
+pub fn from_bytes<T: Serialize + DeserializeOwned>(
+    what: &'static str,
+    bytes: &[u8],
+    limit: u64,
+) -> Result<T, Malformed> {
+    if bytes.len() as u64 > limit {
+        return Err(Malformed::TooLarge { what, limit });
+    }
+    let message =
+        serde_json::from_slice(bytes).map_err(|error| Malformed::invalid(what, error.to_string()))?;
+    if to_bytes(&message) != bytes {
+        return Err(Malformed::invalid(what, "it is not in its one encoding"));
+    }
+    Ok(message)
+}
+
+/// H(key, salt, root): what a party commits to before it sees what the others have.
+pub fn commitment(key: &PublicKey, salt: &Digest, root: &Digest) -> Digest {
+    hash("tiebreak 2 game commitment", &[key.bytes(), salt.0, root.0].concat())
+}

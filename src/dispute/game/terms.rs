@@ -1,0 +1,108 @@
+//! What a game is about, fixed and known to all before its first question.
+
+use serde::{Deserialize, Serialize};
+
+use super::message::{from_bytes, to_bytes};
+use crate::commit::Malformed;
+use crate::commit::digest::{Digest, hash};
+use crate::commit::keys::PublicKey;
+use crate::commit::proven::Base64;
+use crate::job::identity::RunSummary;
+
+/// The most bytes of terms: a job and, for a job that names one, a program file.
+pub const TERMS_MAX: u64 = 1 << 28;
+/// The most parties of a game.
+pub const PARTIES_MAX: usize = 64;
+const FORMAT: u32 = 1;
+
+/// How long parties may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Clocks {
+    /// Milliseconds that a party has for all its moves of a game that need no replay.
+    pub moves: u64,
+    /// Milliseconds that each such move adds before it is made: nobody is left without time to answer.
+    pub increment: u64,
+    /// Milliseconds that a party has for all its replays of a game.
+    pub replay: u64,
+}
+
+/// The terms of a game.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Terms {
+    /// The version of the format, 1.
+    pub format: u32,
+    /// The computation: a run's summary, of which trainer's key and nonce do not count.
+    pub run: RunSummary,
+    /// The job file's text.
+    pub job: String,
+    /// The bytes of the program file, for a job that names one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<Base64>,
+    /// The public keys of the parties. In the logged profile the first is the trainer, and the others challenge it.
+    pub parties: Vec<String>,
+    /// The referee's public key.
+    pub referee: String,
+    /// How long parties may take.
+    pub clocks: Clocks,
+    /// 32 bytes that no other game has.
+    pub nonce: Digest,
+}
+
+impl Terms {
+    /// Terms in the current format. They are not checked.
+    pub fn new(
+        run: RunSummary,
+        (job, program): (String, Option<Vec<u8>>),
+        parties: &[PublicKey],
+        referee: &PublicKey,
+        clocks: Clocks,
+        nonce: Digest,
+    ) -> Terms {
+        let parties = parties.iter().map(PublicKey::to_text).collect();
+        let (program, referee) = (program.map(Base64), referee.to_text());
+        Terms { format: FORMAT, run, job, program, parties, referee, clocks, nonce }
+    }
+
+    /// The game's name, which every message carries.
+    pub fn game(&self) -> Digest {
+        hash("tiebreak 2 game", &to_bytes(self))
+    }
+
+    /// The one encoding.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        to_bytes(self)
+    }
+
+    /// Parses the one encoding.
+    ///
+    /// # Errors
+    /// If the bytes are another encoding, too many, or of another version.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Terms, Malformed> {
+        let terms: Terms = from_bytes("terms", bytes, TERMS_MAX)?;
+        if terms.format != FORMAT {
+            return Err(Malformed::invalid("terms", format!("format {} is not {FORMAT}", terms.format)));
+        }
+        Ok(terms)
+    }
+
+    /// The keys of the parties and of the referee.
+    ///
+    /// # Errors
+    /// If a key is malformed, a key stands twice, or there are fewer than two parties or too many.
+    pub fn keys(&self) -> Result<(Vec<PublicKey>, PublicKey), Malformed> {
+        let wrong = |why: &str| Malformed::invalid("terms", why);
+        if !(2..=PARTIES_MAX).contains(&self.parties.len()) {
+            return Err(wrong("a game has 2 to 64 parties"));
+        }
+        let parties: Vec<PublicKey> =
+            self.parties.iter().map(|key| PublicKey::from_text(key)).collect::<Result<_, _>>()?;
+        let twice =
+            (1..parties.len()).any(|i| parties[..i].iter().any(|other| other.bytes() == parties[i].bytes()));
+        if twice {
+            return Err(wrong("a key stands twice among the parties"));
+        }
+        Ok((parties, PublicKey::from_text(&self.referee)?))
+    }
+}
