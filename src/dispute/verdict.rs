@@ -45,7 +45,7 @@ pub struct ProvenInput {
 }
 
 /// The phase of a node, as files write it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PhaseName {
     /// The gradient of micro-batch i.
