@@ -15,7 +15,7 @@ use tiebreak::commit::record::Record;
 use tiebreak::commit::trace::positions;
 use tiebreak::dispute::game::referee::Referee;
 use tiebreak::dispute::game::result::{GameResult, Reason};
-use tiebreak::dispute::game::rules::Rules;
+use tiebreak::dispute::game::rules::{Fault, Rules};
 use tiebreak::dispute::game::verdict::GameVerdict;
 use tiebreak::program::phase::graph_of;
 use tiebreak::run::dir::Run;
@@ -58,10 +58,13 @@ fn against(
         .zip(worlds)
         .enumerate()
         .map(|(i, (key, world))| {
-            (Player { run, rules: &rules, world, key }, if i == place { trick } else { Trick::None })
+            (
+                Player { run, rules: &rules, world, truth: honest, key },
+                if i == place { trick } else { Trick::None },
+            )
         })
         .collect();
-    (play(&terms, &referee, &players, seed), place)
+    (play(&terms, &referee, &players, seed, None), place)
 }
 
 /// Checks what every game with an honest party has to come to.
@@ -180,45 +183,82 @@ fn some_lie(run: &Run, numbers: &mut Numbers) -> Lie {
     }
 }
 
-/// Games of two to five parties, one of them honest, the others with lies and tricks from a seed. The seed of a failure is printed.
+/// A game of two to five parties, one of them honest, the others with lies and tricks from a seed.
+fn sampled(run: &Run, honest: &World, seed: u64, fault: Option<Fault>) -> Result<(), String> {
+    let mut numbers = Numbers(seed);
+    let count = 2 + numbers.below(4) as usize;
+    let who = numbers.below(count as u64) as usize;
+    let mut lies = Vec::new();
+    let mut liars = Vec::new();
+    for _ in 0..count {
+        let (lie, world) = loop {
+            let lie = some_lie(run, &mut numbers);
+            if let Some(world) = World::lying(run, &lie) {
+                break (lie, world);
+            }
+        };
+        lies.push(lie);
+        liars.push(world);
+    }
+    let keys: Vec<_> = (0..count as u8).map(key).collect();
+    let referee_key = key(99);
+    let terms = terms(run, &keys, &referee_key);
+    let rules = Rules::new(&terms).unwrap();
+    let players: Vec<(Player, Trick)> = keys
+        .into_iter()
+        .enumerate()
+        .map(|(i, key)| {
+            let world = if i == who { honest } else { &liars[i] };
+            let trick = if i == who { Trick::None } else { Trick::numbered(numbers.below(1 << 20)) };
+            (Player { run, rules: &rules, world, truth: honest, key }, trick)
+        })
+        .collect();
+    let seen = play(&terms, &referee_key, &players, seed, fault);
+    let tricks: Vec<Trick> = players.iter().map(|(_, trick)| *trick).collect();
+    let what = format!("seed {seed}, honest {who}, {lies:?}, {tricks:?}: {:?}", seen.result);
+    let remaining = &seen.result.remaining;
+    if !remaining.contains(&who) {
+        return Err(format!("the honest party lost: {what}"));
+    }
+    if seen.result.upheld != Some(honest.root()) {
+        return Err(format!("another root was upheld, or none: {what}"));
+    }
+    if let Some(liar) =
+        (0..count).find(|&i| players[i].0.world.root() != honest.root() && remaining.contains(&i))
+    {
+        return Err(format!("liar {liar} remains: {what}"));
+    }
+    let bound = Referee::new(&terms).unwrap().bound();
+    if seen.result.games.len() >= count || seen.end > bound.milliseconds * count as u64 {
+        return Err(format!("beyond the bound: {what}"));
+    }
+    if fault.is_none() {
+        seen.verdict.check().map_err(|error| format!("{error}: {what}"))?;
+    }
+    Ok(())
+}
+
+/// The seed of a failure is printed.
 #[test]
 fn sampled_games_are_fair() {
     let folder = tempfile::tempdir().unwrap();
     let run = run_of(&toy(folder.path(), 2, "microbatch"), folder.path());
     let honest = World::of(&run, None);
     for seed in 0..games() {
-        let mut numbers = Numbers(seed);
-        let count = 2 + numbers.below(4) as usize;
-        let who = numbers.below(count as u64) as usize;
-        let lies: Vec<Option<Lie>> =
-            (0..count).map(|i| (i != who).then(|| some_lie(&run, &mut numbers))).collect();
-        let worlds: Vec<World> = lies.iter().map(|lie| World::of(&run, lie.as_ref())).collect();
-        let keys: Vec<_> = (0..count as u8).map(key).collect();
-        let referee_key = key(99);
-        let terms = terms(&run, &keys, &referee_key);
-        let rules = Rules::new(&terms).unwrap();
-        let tricks: Vec<Trick> = (0..count)
-            .map(|i| if i == who { Trick::None } else { Trick::numbered(numbers.below(1 << 20)) })
-            .collect();
-        let players: Vec<(Player, Trick)> = keys
-            .into_iter()
-            .zip(&worlds)
-            .zip(&tricks)
-            .map(|((key, world), trick)| (Player { run: &run, rules: &rules, world, key }, *trick))
-            .collect();
-        let seen = play(&terms, &referee_key, &players, seed);
-        let what = format!("seed {seed}, honest {who}, {lies:?}, {tricks:?}: {:?}", seen.result);
-        assert!(seen.result.remaining.contains(&who), "the honest party lost: {what}");
-        assert_eq!(seen.result.upheld, Some(honest.root()), "another root was upheld: {what}");
-        for (party, world) in worlds.iter().enumerate() {
-            if world.root() != honest.root() {
-                assert!(!seen.result.remaining.contains(&party), "a liar remains: {what}");
-            }
-        }
-        assert!(seen.result.games.len() < count, "{what}");
-        let bound = Referee::new(&terms).unwrap().bound();
-        assert!(seen.end <= bound.milliseconds * count as u64, "{what}");
-        seen.verdict.check().unwrap_or_else(|error| panic!("{error}: {what}"));
+        sampled(&run, &honest, seed, None).unwrap_or_else(|unfair| panic!("{unfair}"));
     }
     println!("{} sampled games", games());
+}
+
+/// A referee that leaves a check out is found by the same games.
+#[test]
+fn a_faulty_referee_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = run_of(&toy(folder.path(), 2, "microbatch"), folder.path());
+    let honest = World::of(&run, None);
+    for fault in [Fault::Levels, Fault::Slices, Fault::Blame] {
+        let found = (0..games()).find(|&seed| sampled(&run, &honest, seed, Some(fault)).is_err());
+        println!("{fault:?}: noticed in game {found:?}");
+        assert!(found.is_some(), "nobody noticed that {fault:?} are not checked");
+    }
 }

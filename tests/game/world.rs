@@ -96,6 +96,11 @@ fn change(bytes: &mut [u8], dtype: DType, element: usize, mask: u32) {
 }
 
 impl World {
+    /// [`World::of`], unless the lie makes values that an operator is not defined for, with which nobody can go on.
+    pub fn lying(run: &Run, lie: &Lie) -> Option<World> {
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| World::of(run, Some(lie)))).ok()
+    }
+
     /// The run's training again, with a lie if there is one.
     pub fn of(run: &Run, lie: Option<&Lie>) -> World {
         let program = &run.program;

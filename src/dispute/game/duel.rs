@@ -6,7 +6,7 @@
 use super::judge;
 use super::message::{Answer, Field, Fold, Need, Question, Subject, Tree};
 use super::result::{Loss, Reason};
-use super::rules::Rules;
+use super::rules::{Fault, Rules};
 use super::search;
 use super::stage::{Disputed, Folded, Next, Side, Stage, Walk, short};
 use crate::commit::digest::Digest;
@@ -161,7 +161,7 @@ impl Duel {
         let given = |side: usize| search::parent(join, walk.count, leaf, &values[side], top);
         let node = format!("{} of leaves {} to {}", name(walk.tree), walk.first, walk.first + walk.count - 1);
         if let Some(lost) = self.contradicted(
-            |side| given(side) != walk.values[side],
+            |side| rules.checks(Fault::Levels) && given(side) != walk.values[side],
             &format!("its values below {node} do not give the one that it claimed"),
         ) {
             return lost;

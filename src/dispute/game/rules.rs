@@ -23,6 +23,17 @@ use crate::program::step::Program;
 /// The most leaves of a step's operators, and of its batch: more are refused before they are listed.
 const LEAVES_MAX: u64 = 1 << 22;
 
+/// A check that a referee leaves out, so that tests show that they would notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Whether the values of a level give the value above.
+    Levels,
+    /// Whether a slice is the committed one.
+    Slices,
+    /// Whose element is wrong: it is always the first party's.
+    Blame,
+}
+
 /// A computation, and the parties that dispute it.
 pub struct Rules {
     /// The game's name.
@@ -37,6 +48,8 @@ pub struct Rules {
     granularity: Granularity,
     /// The nodes that a step's trace holds, in order.
     positions: Vec<(Phase, usize)>,
+    /// None but in tests.
+    fault: Option<Fault>,
 }
 
 fn wrong(why: impl Into<String>) -> Malformed {
@@ -85,7 +98,18 @@ impl Rules {
             head,
             key: None,
         };
-        Ok(Rules { game: terms.game(), parties, referee, context, granularity, positions })
+        Ok(Rules { game: terms.game(), parties, referee, context, granularity, positions, fault: None })
+    }
+
+    /// Leaves a check out.
+    #[cfg(feature = "testing")]
+    pub fn plant(&mut self, fault: Fault) {
+        self.fault = Some(fault);
+    }
+
+    /// Whether a check is made.
+    pub(super) fn checks(&self, what: Fault) -> bool {
+        self.fault != Some(what)
     }
 
     /// The program.
