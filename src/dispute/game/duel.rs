@@ -408,9 +408,10 @@ impl Duel {
             bytes[side].len() == range.len()
                 && piece_value(&bytes[side], SLICE_BYTES, slice, count)[..] == claimed[side]
         };
-        if let Some(lost) =
-            self.contradicted(|side| !right(side), "its slice is not the one that it committed to")
-        {
+        if let Some(lost) = self.contradicted(
+            |side| rules.checks(Fault::Slices) && !right(side),
+            "its slice is not the one that it committed to",
+        ) {
             return lost;
         }
         let Some(byte) = (0..range.len()).find(|&i| bytes[0][i] != bytes[1][i]) else {
