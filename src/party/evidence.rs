@@ -5,11 +5,16 @@ use std::path::PathBuf;
 
 use super::error::PartyError;
 use super::replay::{Replays, operands_of};
+use crate::audit::operands::Tensors;
 use crate::audit::weights;
-use crate::dispute::game::message::{Answer, Need, Subject};
-use crate::dispute::leaf;
+use crate::commit::proven::Base64;
+use crate::commit::tensor::{SLICE_BYTES, piece_range};
+use crate::dispute::game::element::{self, Part};
+use crate::dispute::game::message::{Answer, Fold, Need, Subject};
+use crate::dispute::game::search;
+use crate::dispute::leaf::Slices;
 use crate::dispute::verdict::DataSlices;
-use crate::program::graph::TensorId;
+use crate::program::graph::{Graph, TensorId};
 use crate::program::phase::{Phase, graph_of};
 use crate::run::RunError;
 use crate::run::dir::Run;
@@ -30,12 +35,7 @@ pub fn answer(
         Subject::Batch { step, micro, tensor } if need == Need::All && replays.record(step).is_some() => {
             samples(&replays.run, step, micro, tensor, element)
         }
-        Subject::Node { step, phase, node } => {
-            if replays.tensor(subject)?.is_none() {
-                return Ok(None);
-            }
-            operands(replays, step, Phase::from(phase), node, element, need)
-        }
+        Subject::Node { .. } => operands(replays, subject, element, need),
         _ => Ok(None),
     }
 }
@@ -72,29 +72,108 @@ fn samples(
     Ok(Some(Answer::Samples { files: run.file.data.clone(), slices }))
 }
 
-/// The slices that an element of a node's output reads. Traces hold the node.
-fn operands(
-    replays: &mut Replays,
-    step: u32,
+/// An element of a node's output that is in dispute, with all that it reads.
+struct Element {
     phase: Phase,
     node: usize,
+    element: usize,
+    inputs: Tensors,
+    /// The same, as the leaf checker takes them.
+    whole: BTreeMap<TensorId, Vec<u8>>,
+}
+
+impl Element {
+    /// `None` if traces hold no such element.
+    fn of(replays: &mut Replays, subject: Subject, element: u64) -> Result<Option<Element>, PartyError> {
+        let Subject::Node { step, phase, node } = subject else { return Ok(None) };
+        if replays.tensor(subject)?.is_none() {
+            return Ok(None);
+        }
+        let phase = Phase::from(phase);
+        let graph = graph_of(&replays.run.program, phase);
+        if element >= graph.tensor(graph.nodes[node].output).len() as u64 {
+            return Ok(None);
+        }
+        let ids = operands_of(&replays.run, phase, node);
+        let inputs = replays
+            .operands(step, |operands, outputs| operands.whole(operands.origins(phase, ids), outputs))?;
+        let whole = inputs.iter().map(|(id, (_, bytes))| (*id, bytes.clone())).collect();
+        Ok(Some(Element { phase, node, element: element as usize, inputs, whole }))
+    }
+
+    /// How many terms a fold of the element has.
+    fn terms(&self, graph: &Graph, fold: Fold) -> Option<u64> {
+        let Element { node, element, whole, .. } = self;
+        let need = Need::Frame { fold };
+        let touched = element::slices_read(graph, *node, *element, need, whole).ok()?;
+        let mut slices = Slices::default();
+        for (id, slice) in touched {
+            let bytes = &whole[&id];
+            slices.insert(id, slice, bytes[piece_range(bytes.len(), SLICE_BYTES, slice)].to_vec());
+        }
+        match element::part(graph, *node, *element, need, None, &slices).ok()? {
+            Part::Frame(frame) => Some(frame.terms),
+            _ => None,
+        }
+    }
+}
+
+/// The slices that an element of a node's output reads.
+fn operands(
+    replays: &mut Replays,
+    subject: Subject,
     element: u64,
     need: Need,
 ) -> Result<Option<Answer>, PartyError> {
-    let graph = graph_of(&replays.run.program, phase);
-    if element >= graph.tensor(graph.nodes[node].output).len() as u64 || need != Need::All {
+    let (Some(of), Subject::Node { step, .. }) = (Element::of(replays, subject, element)?, subject) else {
+        return Ok(None);
+    };
+    let graph = graph_of(&replays.run.program, of.phase);
+    let touched = element::slices_read(graph, of.node, of.element, need, &of.whole);
+    let Ok(touched) = touched else { return Ok(None) };
+    replays.operands(step, |operands, _| {
+        let leaves = operands.trace.leaves(&operands.run.program);
+        Some(Answer::Operands { inputs: operands.proven(&of.inputs, &touched, &leaves) })
+    })
+}
+
+/// The value of the root of an element's terms.
+///
+/// # Errors
+/// As [`answer`].
+pub fn total(
+    replays: &mut Replays,
+    subject: Subject,
+    element: u64,
+    fold: Fold,
+) -> Result<Option<Base64>, PartyError> {
+    let Some(of) = Element::of(replays, subject, element)? else { return Ok(None) };
+    let graph = graph_of(&replays.run.program, of.phase);
+    let terms = of.terms(graph, fold);
+    Ok(terms.and_then(|terms| subtotals(graph, &of, fold, &[(0, terms)])))
+}
+
+/// The values of the subtrees below a node of the tree of an element's terms.
+///
+/// # Errors
+/// As [`answer`].
+pub fn terms(
+    replays: &mut Replays,
+    subject: Subject,
+    (element, fold): (u64, Fold),
+    (first, count): (u64, u64),
+) -> Result<Option<Base64>, PartyError> {
+    let Some(of) = Element::of(replays, subject, element)? else { return Ok(None) };
+    let graph = graph_of(&replays.run.program, of.phase);
+    let end = first.checked_add(count).filter(|_| count > 0);
+    if of.terms(graph, fold).is_none_or(|terms| end.is_none_or(|end| end > terms)) {
         return Ok(None);
     }
-    let ids = operands_of(&replays.run, phase, node);
-    replays.operands(step, |operands, outputs| {
-        let graph = graph_of(&operands.run.program, phase);
-        let inputs = operands.whole(operands.origins(phase, ids), outputs);
-        let whole: BTreeMap<TensorId, Vec<u8>> =
-            inputs.iter().map(|(id, (_, bytes))| (*id, bytes.clone())).collect();
-        let element = element as usize;
-        let read = leaf::recorded_from_tensors(graph, node, element..element + 1, &whole);
-        let (_, touched) = read.ok()?;
-        let leaves = operands.trace.leaves(&operands.run.program);
-        Some(Answer::Operands { inputs: operands.proven(&inputs, &touched, &leaves) })
-    })
+    let ranges = search::children(first, count, fold.terms_max());
+    Ok(subtotals(graph, &of, fold, &ranges))
+}
+
+fn subtotals(graph: &Graph, of: &Element, fold: Fold, ranges: &[(u64, u64)]) -> Option<Base64> {
+    let values = element::subtotals(graph, of.node, of.element, fold, ranges, &of.whole);
+    Some(Base64(values.ok()?.concat()))
 }

@@ -166,7 +166,10 @@ impl Party {
                 Ok(slices.map(|slices| Answer::Root { root: Digest(trees::blake3_root(slices)) }))
             }
             Question::Slice { subject, slice } => self.slice(subject, slice),
-            Question::Total { .. } => Ok(None),
+            Question::Total { subject, element, fold } => {
+                let value = evidence::total(&mut self.replays, subject, element, fold)?;
+                Ok(value.map(|value| Answer::Total { value }))
+            }
             Question::Evidence { subject, element, need } => {
                 evidence::answer(&mut self.replays, &self.weights, subject, element, need)
             }
@@ -225,7 +228,9 @@ impl Party {
                 let slices = self.slices(subject)?;
                 return Ok(slices.and_then(|slices| trees::blake3(slices, first, count)));
             }
-            Tree::Terms { .. } => return Ok(None),
+            Tree::Terms { subject, element, fold } => {
+                return evidence::terms(&mut self.replays, subject, (element, fold), (first, count));
+            }
             Tree::Part { part } => {
                 let (table, digests) = self.initial_digests()?;
                 part_leaves(&table, &digests).into_iter().nth(usize::from(part))
