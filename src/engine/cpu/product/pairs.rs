@@ -50,6 +50,9 @@ type Tile = [[f64; ROWS]; HALF];
 /// The planes of an operand, each with the power of two that it counts.
 type Planes<'o> = Vec<(Plane<'o>, f64)>;
 
+/// Memory of planes that are done with: new memory costs as much as to lay a plane.
+type Spare = Vec<Vec<u32>>;
+
 /// Whether this kernel computes products of these digits and this length.
 pub(super) fn computes(a: &Operand, b: &Operand) -> bool {
     let (more, fewer) = (a.digits().max(b.digits()), a.digits().min(b.digits()));
@@ -107,13 +110,20 @@ impl<'o> Matrix<'o> {
         Matrix { path, a, b, batch, first, len, group }
     }
 
-    /// The planes of rows of an operand for places of this block.
-    fn planes(&self, operand: &'o Operand, rows: Range<usize>, k: Range<usize>) -> Planes<'o> {
+    /// The planes of rows of an operand for places of this block, in memory from `spare` if they need any.
+    fn planes(
+        &self,
+        operand: &'o Operand,
+        rows: Range<usize>,
+        k: Range<usize>,
+        spare: &mut Spare,
+    ) -> Planes<'o> {
         let cut = magnitude_bits(operand.digits()) / 2;
         let halves = [Piece::Low(cut), Piece::High(cut)];
         let pieces = if operand.digits() <= 2 { &[Piece::Whole][..] } else { &halves };
         let plane = |&piece: &Piece| {
-            let plane = Plane::new(self.path, operand, self.batch, rows.clone(), k.clone(), piece);
+            let memory = spare.pop().unwrap_or_default();
+            let plane = Plane::new(self.path, operand, self.batch, rows.clone(), k.clone(), piece, memory);
             (plane, f64::from(1 << piece.shift()))
         };
         pieces.iter().map(plane).collect()
@@ -122,12 +132,12 @@ impl<'o> Matrix<'o> {
     fn product(&self, scale: &Scale<'_>, matrices: usize, out: &mut [u32]) {
         let (m, n) = (self.a.rows(), self.b.rows());
         let k = self.first..self.first + self.len;
-        let b = self.planes(self.b, 0..n, k.clone());
+        let b = self.planes(self.b, 0..n, k.clone(), &mut Spare::new());
         let height = band_height(4, matrices, m, BAND_ROWS);
-        bands(out, 1, m, n, height).into_par_iter().for_each(|band| {
+        bands(out, 1, m, n, height).into_par_iter().for_each_init(Spare::new, |spare, band| {
             let Band { row, out, .. } = band;
             let rows = row..row + out.len() / n;
-            let a = self.planes(self.a, rows.clone(), k.clone());
+            let a = self.planes(self.a, rows.clone(), k.clone(), spare);
             // SAFETY: `product` runs where AVX2 was detected.
             unsafe {
                 match self.group {
@@ -136,6 +146,7 @@ impl<'o> Matrix<'o> {
                     _ => compute_band::<{ GROUP / 2 }>([&a, &b], scale, rows, out),
                 }
             }
+            keep(a, spare);
         });
     }
 
@@ -148,9 +159,12 @@ impl<'o> Matrix<'o> {
         let each = steps.div_ceil(2 * rayon::current_num_threads());
         let tasks = (0..steps.div_ceil(each)).into_par_iter().map(|task| {
             let mut tiles: Vec<Tile> = vec![Default::default(); halves * panels];
+            let spare = &mut Spare::new();
             for step in task * each..steps.min((task + 1) * each) {
                 let k = self.first + step * STEP..self.first + self.len.min((step + 1) * STEP);
-                let planes = [&self.planes(self.a, 0..m, k.clone()), &self.planes(self.b, 0..n, k)];
+                let [a, b] = [(self.a, m), (self.b, n)]
+                    .map(|(operand, rows)| self.planes(operand, 0..rows, k.clone(), spare));
+                let planes = [&a, &b];
                 // SAFETY: `product` runs where AVX2 was detected.
                 unsafe {
                     match self.group {
@@ -159,6 +173,8 @@ impl<'o> Matrix<'o> {
                         _ => add_to_tiles::<{ GROUP / 2 }>(planes, halves, &mut tiles),
                     }
                 }
+                keep(a, spare);
+                keep(b, spare);
             }
             tiles
         });
@@ -176,6 +192,10 @@ impl<'o> Matrix<'o> {
             }
         }
     }
+}
+
+fn keep(planes: Planes<'_>, spare: &mut Spare) {
+    spare.extend(planes.into_iter().filter_map(|(plane, _)| plane.into_memory()));
 }
 
 /// Whether a group of two digits and this absmax may hold 2^14 itself: its greatest element rounds up to it.
