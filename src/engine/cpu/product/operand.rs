@@ -13,7 +13,9 @@ use super::patches::Patches;
 use super::simd::{Path, vectorised};
 #[cfg(target_arch = "x86_64")]
 use super::strips::{self, Pair};
-use super::view::{DEPTH, INTEGERS, ROWS, StridedView, blocks, group_len, power_of_two, units_of_task};
+use super::view::{
+    DEPTH, INTEGERS, ROWS, StridedView, blocks, for_each_strip, group_len, power_of_two, units_of_task,
+};
 use crate::arith::{digits, float};
 use crate::program::im2col::DigitPatches;
 
@@ -269,10 +271,10 @@ pub fn absmaxes(view: StridedView<'_>, block: usize) -> Vec<u32> {
         columns_absmaxes(path, view, [group, groups], &mut out);
         return out;
     }
-    let parts = out.chunks_mut(rows * groups).flat_map(|batch| batch.chunks_mut(ROWS * groups));
-    parts.collect::<Vec<_>>().into_par_iter().enumerate().for_each(|(i, out)| {
+    let strips = rows.div_ceil(ROWS);
+    for_each_strip(&mut out, [rows * groups, ROWS * groups], ROWS * k, |batch, strip, out| {
         // Short groups are gathered together.
-        view.strip(i).for_each_piece(group.max(DEPTH), 0..k, |row, first, elements| {
+        view.strip(batch * strips + strip).for_each_piece(group.max(DEPTH), 0..k, |row, first, elements| {
             let out = &mut out[row * groups + first / group..];
             for (absmax, elements) in out.iter_mut().zip(elements.chunks(group)) {
                 *absmax = greatest_absmax(path, elements).max(*absmax);
@@ -363,39 +365,59 @@ pub fn quantise_into(
         let integers = Integers::Strips(Arc::new(q));
         return Operand { digits, batch, rows, k, block, integers, absmaxes };
     }
-    let integers = &mut q[..batch * rows * k];
-    if !integers.is_empty() {
-        let path = Path::fastest();
-        let strips: Vec<_> =
-            integers.chunks_mut(rows * k).flat_map(|batch| batch.chunks_mut(ROWS * k)).collect();
-        let absmaxes = absmaxes.chunks(rows * groups).flat_map(|batch| batch.chunks(ROWS * groups));
-        let each = units_of_task(strips.len(), k, DEPTH);
-        let parts = strips.into_iter().zip(absmaxes).enumerate().flat_map(|(i, (q, absmaxes))| {
-            let mut rows: Vec<_> = q.chunks_mut(k).map(|row| row.chunks_mut(each)).collect();
-            let part = move |first| {
-                let rows = rows.iter_mut().map(|parts| parts.next().expect("rows have one K"));
-                (i, first..k.min(first + each), rows.collect::<Vec<_>>(), absmaxes)
-            };
-            (0..k).step_by(each).map(part)
-        });
-        parts.collect::<Vec<_>>().into_par_iter().for_each(|(i, part, mut rows, absmaxes)| {
-            view.strip(i).for_each_piece(group, part.clone(), |row, first, elements| {
-                let absmax = absmaxes[row * groups + first / group];
-                let q = &mut rows[row][first - part.start..][..elements.len()];
-                if digits::is_marked(absmax) {
-                    return q.fill(0);
-                }
-                let scale = power_of_two(digits::magnitude_bits(digits) as i32 - digits::exponent(absmax));
-                if digits < digits::DIGITS_MAX && scale <= f64::from(f32::MAX) {
-                    quantise_short(path, elements, scale as f32, q);
-                } else {
-                    quantise_group(path, elements, scale, q);
-                }
-            });
-        });
-    }
+    quantise_rows(&mut q[..batch * rows * k], view, &absmaxes, digits, [group, groups]);
     let integers = Integers::Rows(Arc::new(q));
     Operand { digits, batch, rows, k, block, integers, absmaxes }
+}
+
+/// Digitises a view into rows, `groups` scale groups of `group` places each.
+fn quantise_rows(
+    q: &mut [i32],
+    view: StridedView<'_>,
+    absmaxes: &[u32],
+    digits: u32,
+    [group, groups]: [usize; 2],
+) {
+    let [batch, rows, k] = view.shape();
+    if q.is_empty() {
+        return;
+    }
+    let path = Path::fastest();
+    let strips = rows.div_ceil(ROWS);
+    let each = units_of_task(batch * strips, k, DEPTH);
+    let digitise = |[batch, strip]: [usize; 2], part: Range<usize>, rows_of: &mut [&mut [i32]]| {
+        view.strip(batch * strips + strip).for_each_piece(group, part.clone(), |row, first, elements| {
+            let absmax = absmaxes[(batch * rows + strip * ROWS + row) * groups + first / group];
+            let q = &mut rows_of[row][first - part.start..][..elements.len()];
+            if digits::is_marked(absmax) {
+                return q.fill(0);
+            }
+            let scale = power_of_two(digits::magnitude_bits(digits) as i32 - digits::exponent(absmax));
+            if digits < digits::DIGITS_MAX && scale <= f64::from(f32::MAX) {
+                quantise_short(path, elements, scale as f32, q);
+            } else {
+                quantise_group(path, elements, scale, q);
+            }
+        });
+    };
+    if each >= k {
+        for_each_strip(q, [rows * k, ROWS * k], ROWS * k, |batch, strip, q| {
+            let mut rows = q.chunks_mut(k);
+            let mut rows: [&mut [i32]; ROWS] = std::array::from_fn(|_| rows.next().unwrap_or_default());
+            digitise([batch, strip], 0..k, &mut rows);
+        });
+        return;
+    }
+    let of_strips = q.chunks_mut(rows * k).flat_map(|batch| batch.chunks_mut(ROWS * k));
+    let parts = of_strips.enumerate().flat_map(|(i, q)| {
+        let mut rows: Vec<_> = q.chunks_mut(k).map(|row| row.chunks_mut(each)).collect();
+        (0..k).step_by(each).map(move |first| {
+            let rows = rows.iter_mut().map(|parts| parts.next().expect("rows have one K"));
+            ([i / strips, i % strips], first..k.min(first + each), rows.collect::<Vec<_>>())
+        })
+    });
+    let parts = parts.collect::<Vec<_>>().into_par_iter();
+    parts.for_each(|(at, part, mut rows)| digitise(at, part, &mut rows));
 }
 
 /// [`absmaxes`], then [`quantise_with`].

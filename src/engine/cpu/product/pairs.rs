@@ -29,8 +29,9 @@ use crate::arith::float;
 
 /// Rows of a register tile, half a strip; its columns are a strip.
 const HALF: usize = ROWS / 2;
-/// Rows of a band, whole strips: their integers stay in the second-level cache.
+/// Rows of a band, whole strips: their integers stay in the second-level cache, and those of short rows in the first-level one.
 const BAND_ROWS: usize = 96;
+const BAND_BYTES: usize = 1 << 15;
 /// The most pairs of K between two flushes: `high` holds 2^15 groups, of two pairs at least.
 const FLUSH: usize = 1 << 15;
 /// Pairs of a group where the integers are short enough: below 2^15 in absolute value, a sum of two products is below 2^26.
@@ -133,7 +134,8 @@ impl<'o> Matrix<'o> {
         let (m, n) = (self.a.rows(), self.b.rows());
         let k = self.first..self.first + self.len;
         let b = self.planes(self.b, 0..n, k.clone(), &mut Spare::new());
-        let height = band_height(4, matrices, m, BAND_ROWS);
+        let most = (BAND_BYTES / (2 * self.len)).next_multiple_of(2 * ROWS).max(BAND_ROWS);
+        let height = band_height(4, matrices, m, most);
         bands(out, 1, m, n, height).into_par_iter().for_each_init(Spare::new, |spare, band| {
             let Band { row, out, .. } = band;
             let rows = row..row + out.len() / n;
