@@ -228,6 +228,12 @@ impl Operand {
         narrowed(path, self.row(batch, row, k, scratch), piece, of_row);
     }
 
+    /// The absmaxes of all rows of a batch.
+    pub(super) fn absmaxes_of(&self, batch: usize, block: usize) -> impl Iterator<Item = u32> {
+        let (first, blocks) = (self.row_index(batch, 0) * self.blocks() + block, self.blocks());
+        self.absmaxes[first..].iter().step_by(blocks).take(self.rows).copied()
+    }
+
     pub(super) fn absmax(&self, batch: usize, row: usize, block: usize) -> u32 {
         self.absmaxes[self.row_index(batch, row) * self.blocks() + block]
     }
@@ -273,6 +279,10 @@ pub fn absmaxes(view: StridedView<'_>, block: usize) -> Vec<u32> {
     }
     let strips = rows.div_ceil(ROWS);
     for_each_strip(&mut out, [rows * groups, ROWS * groups], ROWS * k, |batch, strip, out| {
+        if groups == 1 && view.k.stride == 1 {
+            let (data, stride, _) = view.from_row(batch, strip * ROWS);
+            return rows_absmaxes(path, data, stride, k, out);
+        }
         // Short groups are gathered together.
         view.strip(batch * strips + strip).for_each_piece(group.max(DEPTH), 0..k, |row, first, elements| {
             let out = &mut out[row * groups + first / group..];
@@ -313,6 +323,15 @@ fn columns_absmaxes(path: Path, view: StridedView<'_>, [group, groups]: [usize; 
 vectorised! {
     fn greatest_absmax(elements: &[u32]) -> u32 {
         elements.iter().fold(0, |greatest, &x| greatest.max(x & !float::SIGN))
+    }
+}
+
+vectorised! {
+    /// Those of rows of `k` contiguous places, which begin so many elements apart.
+    fn rows_absmaxes(data: &[u32], stride: usize, k: usize, out: &mut [u32]) {
+        for (row, out) in out.iter_mut().enumerate() {
+            *out = data[row * stride..][..k].iter().fold(0, |greatest, &x| greatest.max(x & !float::SIGN));
+        }
     }
 }
 

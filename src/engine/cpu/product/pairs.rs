@@ -8,10 +8,10 @@
 //! Integers of three digits are cut in a low and a high half ([`Piece`]), each a product of its own.
 
 use std::arch::x86_64::{
-    __m256d, __m256i, _mm_castps_si128, _mm256_add_epi32, _mm256_add_pd, _mm256_and_si256,
-    _mm256_blendv_epi8, _mm256_castsi256_si128, _mm256_cmpgt_epi32, _mm256_cvtepi32_pd, _mm256_cvtpd_ps,
-    _mm256_extracti128_si256, _mm256_madd_epi16, _mm256_mul_pd, _mm256_set_m128i, _mm256_set_pd,
-    _mm256_set1_epi32, _mm256_set1_pd, _mm256_setzero_pd, _mm256_setzero_si256, _mm256_slli_epi32,
+    __m256d, __m256i, _CMP_UNORD_Q, _mm256_add_epi32, _mm256_blendv_ps, _mm256_castps_si256,
+    _mm256_castsi256_si128, _mm256_cmp_ps, _mm256_cvtepi32_pd, _mm256_cvtpd_ps, _mm256_extracti128_si256,
+    _mm256_fmadd_pd, _mm256_madd_epi16, _mm256_mul_pd, _mm256_set_m128, _mm256_set_pd, _mm256_set1_epi32,
+    _mm256_set1_pd, _mm256_set1_ps, _mm256_setzero_pd, _mm256_setzero_si256, _mm256_slli_epi32,
     _mm256_srai_epi32, _mm256_storeu_pd, _mm256_sub_epi32,
 };
 use std::ops::Range;
@@ -101,7 +101,7 @@ struct Matrix<'o> {
 impl<'o> Matrix<'o> {
     fn new(path: Path, [a, b]: [&'o Operand; 2], [block, batch]: [usize; 2]) -> Matrix<'o> {
         let (first, len) = a.block_range(block);
-        let full = |o: &Operand| (0..o.rows()).any(|row| reaches_the_end(o.absmax(batch, row, block)));
+        let full = |o: &Operand| o.absmaxes_of(batch, block).any(reaches_the_end);
         let group = match (a.digits(), b.digits()) {
             // Eight products of 2^14 and 2^14 are 2^31, one too many for an i32; all others stay below.
             (2, 2) if full(a) && full(b) => GROUP / 2,
@@ -140,7 +140,7 @@ impl<'o> Matrix<'o> {
             let Band { row, out, .. } = band;
             let rows = row..row + out.len() / n;
             let a = self.planes(self.a, rows.clone(), k.clone(), spare);
-            // SAFETY: `product` runs where AVX2 was detected.
+            // SAFETY: `product` runs where AVX2 and FMA were detected.
             unsafe {
                 match self.group {
                     LONG_GROUP => compute_band::<LONG_GROUP>([&a, &b], scale, rows, out),
@@ -167,7 +167,7 @@ impl<'o> Matrix<'o> {
                 let [a, b] = [(self.a, m), (self.b, n)]
                     .map(|(operand, rows)| self.planes(operand, 0..rows, k.clone(), spare));
                 let planes = [&a, &b];
-                // SAFETY: `product` runs where AVX2 was detected.
+                // SAFETY: `product` runs where AVX2 and FMA were detected.
                 unsafe {
                     match self.group {
                         LONG_GROUP => add_to_tiles::<LONG_GROUP>(planes, halves, &mut tiles),
@@ -209,7 +209,7 @@ fn reaches_the_end(absmax: u32) -> bool {
 }
 
 /// The product of some rows, `[rows, N]`.
-#[target_feature(enable = "avx2")]
+#[target_feature(enable = "avx2,fma")]
 fn compute_band<const P: usize>(
     [a, b]: [&Planes<'_>; 2],
     scale: &Scale<'_>,
@@ -246,7 +246,7 @@ fn compute_band<const P: usize>(
 }
 
 /// Adds the sums of every tile, `[panel][half]`.
-#[target_feature(enable = "avx2")]
+#[target_feature(enable = "avx2,fma")]
 fn add_to_tiles<const P: usize>([a, b]: [&Planes<'_>; 2], halves: usize, tiles: &mut [Tile]) {
     for (i, tile) in tiles.iter_mut().enumerate() {
         for (sums, of_tile) in sums::<P>(a, b, i % halves, i / halves).into_iter().zip(tile) {
@@ -259,7 +259,7 @@ fn add_each(sums: &mut [f64], more: &[f64]) {
     sums.iter_mut().zip(more).for_each(|(sum, x)| *sum += x);
 }
 
-#[target_feature(enable = "avx2")]
+#[target_feature(enable = "avx2,fma")]
 #[inline]
 fn in_memory([left, right]: [__m256d; 2]) -> [f64; ROWS] {
     let mut sums = [0f64; ROWS];
@@ -272,65 +272,79 @@ fn in_memory([left, right]: [__m256d; 2]) -> [f64; ROWS] {
 }
 
 /// `sums[n] * row * columns[n]` as binary32, as `scale_back::round_row` does it: whole numbers below 2^53 times powers of two are exact.
-#[target_feature(enable = "avx2")]
+#[target_feature(enable = "avx2,fma")]
 #[inline]
 fn rounded(sums: [__m256d; 2], row: f64, columns: &[f64; ROWS]) -> __m256i {
     let (row, [a, b, c, d, e, f, g, h]) = (_mm256_set1_pd(row), *columns);
     let columns = [_mm256_set_pd(d, c, b, a), _mm256_set_pd(h, g, f, e)];
     let four = |i: usize| {
         let x = _mm256_mul_pd(_mm256_mul_pd(sums[i], row), columns[i]);
-        _mm_castps_si128(_mm256_cvtpd_ps(x))
+        _mm256_cvtpd_ps(x)
     };
-    let x = _mm256_set_m128i(four(1), four(0));
-    let magnitude = _mm256_and_si256(x, _mm256_set1_epi32(!float::SIGN as i32));
-    let is_nan = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(float::INFINITY as i32));
-    _mm256_blendv_epi8(x, _mm256_set1_epi32(float::NAN as i32), is_nan)
+    let x = _mm256_set_m128(four(1), four(0));
+    let is_nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(x, x);
+    _mm256_castps_si256(_mm256_blendv_ps(x, _mm256_set1_ps(f32::from_bits(float::NAN)), is_nan))
 }
 
 /// The sums of half a strip of a's rows and a strip of b's, over groups of `P` pairs.
-#[target_feature(enable = "avx2")]
+#[target_feature(enable = "avx2,fma")]
 #[inline]
 fn sums<const P: usize>(a: &Planes<'_>, b: &Planes<'_>, half: usize, panel: usize) -> Sums {
+    if let ([(a, _)], [(b, _)]) = (&a[..], &b[..]) {
+        let (a, b) = (a.strip(half / 2), b.strip(panel));
+        if a.len() <= FLUSH {
+            // Whole integers count once, and short rows need no sums of sums.
+            return kernel::<P>(a, half % 2, b);
+        }
+    }
     let mut sums = [[_mm256_setzero_pd(); 2]; HALF];
     for (a, weight_a) in a {
         for (b, weight_b) in b {
-            let (a, b, weight) = (a.strip(half / 2), b.strip(panel), weight_a * weight_b);
+            let (a, b, weight) = (a.strip(half / 2), b.strip(panel), _mm256_set1_pd(weight_a * weight_b));
             for (a, b) in a.chunks(FLUSH).zip(b.chunks(FLUSH)) {
-                kernel::<P>(a, half % 2, b, weight, &mut sums);
+                let more = kernel::<P>(a, half % 2, b);
+                for (sums, more) in sums.iter_mut().zip(more) {
+                    *sums = [
+                        _mm256_fmadd_pd(more[0], weight, sums[0]),
+                        _mm256_fmadd_pd(more[1], weight, sums[1]),
+                    ];
+                }
             }
         }
     }
     sums
 }
 
-/// Adds `weight` times the dot products of some pairs to `sums`.
-#[target_feature(enable = "avx2")]
+/// The dot products of some pairs. Every step is exact, so it does not matter that some are fused.
+#[target_feature(enable = "avx2,fma")]
 #[inline]
-fn kernel<const P: usize>(a: &[Pair], half: usize, b: &[Pair], weight: f64, sums: &mut Sums) {
+fn kernel<const P: usize>(a: &[Pair], half: usize, b: &[Pair]) -> Sums {
     let mut low = [_mm256_setzero_si256(); HALF];
     let mut high = [_mm256_setzero_si256(); HALF];
     let ((long_a, rest_a), (long_b, rest_b)) = (a.as_chunks::<P>(), b.as_chunks::<P>());
     for (a, b) in long_a.iter().zip(long_b) {
         add_group(a, half, b, &mut low, &mut high);
     }
-    for (a, b) in rest_a.as_chunks::<GROUP>().0.iter().zip(rest_b.as_chunks::<GROUP>().0) {
-        add_group(a, half, b, &mut low, &mut high);
+    if P > GROUP {
+        for (a, b) in rest_a.as_chunks::<GROUP>().0.iter().zip(rest_b.as_chunks::<GROUP>().0) {
+            add_group(a, half, b, &mut low, &mut high);
+        }
     }
-    let (units, weight) = (_mm256_set1_pd(65536.0 * weight), _mm256_set1_pd(weight));
+    let units = _mm256_set1_pd(65536.0);
+    let mut sums = [[_mm256_setzero_pd(); 2]; HALF];
     for r in 0..HALF {
         let rest = _mm256_sub_epi32(low[r], _mm256_slli_epi32::<16>(high[r]));
-        let whole = |high, rest| {
-            let high = _mm256_mul_pd(_mm256_cvtepi32_pd(high), units);
-            _mm256_add_pd(high, _mm256_mul_pd(_mm256_cvtepi32_pd(rest), weight))
-        };
-        let left = whole(_mm256_castsi256_si128(high[r]), _mm256_castsi256_si128(rest));
-        let right = whole(_mm256_extracti128_si256::<1>(high[r]), _mm256_extracti128_si256::<1>(rest));
-        sums[r] = [_mm256_add_pd(sums[r][0], left), _mm256_add_pd(sums[r][1], right)];
+        let whole = |high, rest| _mm256_fmadd_pd(_mm256_cvtepi32_pd(high), units, _mm256_cvtepi32_pd(rest));
+        sums[r] = [
+            whole(_mm256_castsi256_si128(high[r]), _mm256_castsi256_si128(rest)),
+            whole(_mm256_extracti128_si256::<1>(high[r]), _mm256_extracti128_si256::<1>(rest)),
+        ];
     }
+    sums
 }
 
 /// Adds one group of pairs to both accumulators of each row.
-#[target_feature(enable = "avx2")]
+#[target_feature(enable = "avx2,fma")]
 #[inline]
 fn add_group<const P: usize>(
     a: &[Pair; P],
