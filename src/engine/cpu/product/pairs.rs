@@ -353,6 +353,23 @@ fn add_group<const P: usize>(
     low: &mut [__m256i; HALF],
     high: &mut [__m256i; HALF],
 ) {
+    if P <= GROUP {
+        // Row by row, b's pairs in registers: pair by pair, accumulators would be kept in memory.
+        let mut pairs = [_mm256_setzero_si256(); P];
+        for (pair, b) in pairs.iter_mut().zip(b) {
+            *pair = load(b);
+        }
+        for r in 0..HALF {
+            let mut group = _mm256_setzero_si256();
+            for (a, &b) in a.iter().zip(&pairs) {
+                let products = _mm256_madd_epi16(_mm256_set1_epi32(a[half * HALF + r] as i32), b);
+                group = _mm256_add_epi32(group, products);
+            }
+            low[r] = _mm256_add_epi32(low[r], group);
+            high[r] = _mm256_add_epi32(high[r], _mm256_srai_epi32::<16>(group));
+        }
+        return;
+    }
     let mut group = [_mm256_setzero_si256(); HALF];
     for (a, b) in a.iter().zip(b) {
         let b = load(b);
