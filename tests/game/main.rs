@@ -11,13 +11,20 @@ mod world;
 
 use std::path::{Path, PathBuf};
 
+use tiebreak::commit::digest::Digest;
+use tiebreak::commit::keys::PublicKey;
 use tiebreak::commit::record::Record;
 use tiebreak::commit::trace::positions;
 use tiebreak::dispute::game::referee::Referee;
 use tiebreak::dispute::game::result::{GameResult, Reason};
 use tiebreak::dispute::game::rules::{Fault, Rules};
+use tiebreak::dispute::game::terms::{Clocks, Terms};
 use tiebreak::dispute::game::verdict::GameVerdict;
-use tiebreak::program::phase::graph_of;
+use tiebreak::job::Job;
+use tiebreak::job::identity::{CONTRACT, RunSummary, program_digest};
+use tiebreak::job::initial::InitialOrigin;
+use tiebreak::program::graph::Primitive;
+use tiebreak::program::phase::{Phase, graph_of};
 use tiebreak::run::dir::Run;
 
 use crate::play::{Numbers, Seen, Trick, key, play, terms};
@@ -68,7 +75,7 @@ fn against(
 }
 
 /// Checks what every game with an honest party has to come to.
-fn fair(seen: &Seen, liar: usize, honest_root: tiebreak::commit::digest::Digest, what: &str) {
+fn fair(seen: &Seen, liar: usize, honest_root: Digest, what: &str) {
     let GameResult { remaining, upheld, .. } = &seen.result;
     assert!(remaining.contains(&(1 - liar)), "{what}: the honest party lost: {:?}", seen.result);
     assert!(!remaining.contains(&liar), "{what}: the liar was not found: {:?}", seen.result);
@@ -262,4 +269,82 @@ fn a_faulty_referee_is_noticed() {
         println!("{fault:?}: noticed in game {found:?}");
         assert!(found.is_some(), "nobody noticed that {fault:?} are not checked");
     }
+}
+
+/// The first node of a step's first micro-batch of this kind.
+fn node_of(run: &Run, wanted: impl Fn(&Primitive) -> bool) -> (Phase, usize) {
+    let node = run.program.micro.nodes.iter().position(|node| wanted(&node.primitive));
+    (Phase::Micro(0), node.expect("the program has such a node"))
+}
+
+/// The largest message of a game.
+fn largest(seen: &Seen) -> usize {
+    seen.verdict.events.iter().filter_map(|event| Some(event.message.as_ref()?.0.len())).max().unwrap_or(0)
+}
+
+/// Elements of thousands of terms: each game opens them by folds, and no message is larger than a leaf.
+#[test]
+fn elements_of_many_terms_are_opened_by_folds() {
+    let folder = tempfile::tempdir().unwrap();
+    let wide = common::logistic_job(folder.path(), [4, 7000], [2, 1], "step");
+    let wide = run_of(&wide, &folder.path().join("wide"));
+    let long = folder.path().join("long");
+    std::fs::create_dir_all(&long).unwrap();
+    let long = run_of(&common::binary_text_job(&long, 64, 66), &long);
+    let of = |run: &Run, wanted: &dyn Fn(&Primitive) -> bool| node_of(run, wanted);
+    let product = of(&wide, &|p| matches!(p, Primitive::Product { .. }));
+    let segment = of(&long, &|p| matches!(p, Primitive::SegmentSum { .. }));
+    let order = of(&long, &|p| matches!(p, Primitive::GroupOrder { .. }));
+    let offsets = of(&long, &|p| matches!(p, Primitive::GroupOffsets { .. }));
+    let (truth_wide, truth_long) = (World::of(&wide, None), World::of(&long, None));
+    for (run, honest, (phase, node), element, mask) in [
+        (&wide, &truth_wide, product, 1, 1 << 20),
+        (&long, &truth_long, segment, 2, 1),
+        (&long, &truth_long, order, 4100, 1),
+        (&long, &truth_long, order, 7, 1 << 30),
+        (&long, &truth_long, offsets, 1, 2),
+    ] {
+        let lie = Lie::Node { step: 1, phase, node, element, mask };
+        let operator = &run.program.micro.nodes[node].operator;
+        // What follows from a wrong order may be beyond the contract's domain: then the lie is in the record alone.
+        let Some(liar) = World::lying(run, &lie) else { continue };
+        for first in [false, true] {
+            let (seen, place) = against(run, honest, &liar, first, Trick::None, 3);
+            let what = format!("{lie:?} of {operator}");
+            fair(&seen, place, honest.root(), &what);
+            assert!(seen.result.convicts(), "{what}: {:?}", seen.result);
+            let largest = largest(&seen);
+            println!(
+                "{operator}, {}: {} answers, {} bytes, the largest {largest}",
+                run.program.micro.nodes[node].primitive.name(),
+                seen.messages,
+                seen.bytes
+            );
+            assert!(largest <= 72 * 1024, "{what}: a message of {largest} bytes");
+        }
+    }
+}
+
+/// A dispute about GPT-2 124M takes at most 60 answers and 1 MiB, whatever the parties do.
+#[test]
+fn a_game_about_a_large_model_is_small() {
+    let text = common::gpt2_job();
+    let job = Job::parse("job", &text).unwrap();
+    let summary = RunSummary {
+        contract: CONTRACT.into(),
+        trainer_key: None,
+        challenge: None,
+        nonce: "0".repeat(32),
+        program: program_digest(&job.program(None).unwrap()),
+        data: Digest([1; 32]),
+        initial: Digest([2; 32]),
+        origin: InitialOrigin::Seed,
+    };
+    let keys: Vec<PublicKey> = [0, 1].map(|i| key(i).public()).to_vec();
+    let clocks = Clocks { moves: 3_600_000, increment: 60_000, replay: 3_600_000 };
+    let terms = Terms::new(summary, (text, None), &keys, &key(9).public(), clocks, Digest([3; 32]));
+    let bound = Referee::new(&terms).unwrap().bound();
+    println!("{bound:?}");
+    assert!(bound.messages <= 60, "{bound:?}");
+    assert!(bound.bytes <= 1 << 20, "{bound:?}");
 }

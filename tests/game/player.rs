@@ -140,6 +140,7 @@ impl Player<'_> {
                     places.iter().map(|&i| table::leaf(&state[i].name, &digests[i])).collect();
                 of(&leaves)
             }
+            Tree::Gradients { step } => of(&self.world.steps[step as usize - 1].gradients),
             Tree::Trace { step } => of(&self.world.steps[step as usize - 1].leaves),
             Tree::Tensor { subject } => {
                 let values = piece_values(&self.tensor(subject), SLICE_BYTES);

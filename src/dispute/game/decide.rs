@@ -8,7 +8,6 @@ use super::result::Reason;
 use super::rules::{Fault, Rules, scalar_digest};
 use super::search::Join;
 use super::stage::{Folded, Next, Stage, Walk, short};
-use crate::commit::record::StepRecord;
 use crate::dispute::verdict::Scalar;
 use crate::program::phase::Phase;
 
@@ -220,22 +219,21 @@ impl Duel {
         answer: Option<Answer>,
         (step, field): (u32, Field),
         (asked, declined): (usize, bool),
+        claims: Option<&[Vec<u8>; 2]>,
     ) -> Next {
         let implied = answer.map(|answer| judge::implied(rules, &self.sides[asked], field, answer));
         let why = match implied {
             Some(Ok(implied)) => {
-                let record = |side: usize| self.sides[side].step();
-                let differs = |record: Option<StepRecord>| {
-                    record.is_some_and(|record| match field {
-                        Field::Gradients => record.gradients != Some(implied),
-                        Field::State => record.state != implied,
-                        Field::Clip => scalar_digest(record.clip) != implied,
-                        Field::Loss => scalar_digest(record.loss) != implied,
-                    })
+                let differs = |side: usize| match (field, self.sides[side].step()) {
+                    (_, None) => false,
+                    (Field::Gradient { .. }, _) => claims.is_some_and(|claims| claims[side] != implied.0),
+                    (Field::State, Some(record)) => record.state != implied,
+                    (Field::Clip, Some(record)) => scalar_digest(record.clip) != implied,
+                    (Field::Loss, Some(record)) => scalar_digest(record.loss) != implied,
                 };
-                let wrong: Vec<usize> = (0..2).filter(|&side| differs(record(side))).collect();
+                let wrong: Vec<usize> = (0..2).filter(|&side| differs(side)).collect();
                 let name = match field {
-                    Field::Gradients => "gradients",
+                    Field::Gradient { .. } => "gradient",
                     Field::State => "state",
                     Field::Clip => Scalar::Clip.name(),
                     Field::Loss => Scalar::Loss.name(),
@@ -260,6 +258,7 @@ impl Duel {
                 "neither party supplies outputs that both committed to",
             );
         }
-        self.go(Stage::Binding { step, field, asked: 1 - asked, declined: true })
+        let claims = claims.cloned();
+        self.go(Stage::Binding { step, field, asked: 1 - asked, declined: true, claims })
     }
 }

@@ -80,10 +80,10 @@ impl Duel {
                 let answer = if asked == 0 { first } else { second };
                 self.evidence(rules, answer, need, (asked, declined), claims.as_ref())
             }
-            Stage::Binding { step, field, asked, declined } => {
+            Stage::Binding { step, field, asked, declined, claims } => {
                 let [first, second] = answers;
                 let answer = if asked == 0 { first } else { second };
-                self.binding(rules, answer, (step, field), (asked, declined))
+                self.binding(rules, answer, (step, field), (asked, declined), claims.as_ref())
             }
             stage => {
                 let refused: Vec<usize> = (0..2).filter(|&side| answers[side].is_none()).collect();
@@ -196,6 +196,10 @@ impl Duel {
             }
             Tree::Tensor { subject } => self.go(Stage::Slice { subject, slice: first as usize, values }),
             Tree::Terms { fold, .. } => self.ask(rules, Need::Terms { fold, first, count }, Some(values)),
+            Tree::Gradients { step } => {
+                let field = Field::Gradient { micro: first as u32 };
+                self.go(Stage::Binding { step, field, asked: 0, declined: false, claims: Some(values) })
+            }
             Tree::Batch { .. } | Tree::Part { .. } | Tree::Trace { .. } => match rules.leaf(tree, first) {
                 Some(subject) => {
                     self.found.push(format!("the first tensor that differs: {}", rules.describe(subject)));
@@ -339,14 +343,20 @@ impl Duel {
         }
         self.found.push(format!("both state the same operators of step {step}"));
         let [Some(a), Some(b)] = [self.sides[0].step(), self.sides[1].step()] else { return Next::Ask };
+        if let (Some(a), Some(b)) = (a.gradients, b.gradients)
+            && a != b
+        {
+            return self.descend(rules, Tree::Gradients { step }, [a, b].map(|d| d.0.to_vec()));
+        }
         let fields = [
-            (Field::Gradients, a.gradients != b.gradients),
             (Field::State, a.state != b.state),
             (Field::Clip, a.clip != b.clip),
             (Field::Loss, a.loss != b.loss),
         ];
         match fields.into_iter().find(|(_, differ)| *differ) {
-            Some((field, _)) => self.go(Stage::Binding { step, field, asked: 0, declined: false }),
+            Some((field, _)) => {
+                self.go(Stage::Binding { step, field, asked: 0, declined: false, claims: None })
+            }
             None => self.lost(&[], Reason::Contradiction, ""),
         }
     }
@@ -432,6 +442,7 @@ fn name(tree: Tree) -> &'static str {
         Tree::Transcript => "records",
         Tree::Batch { .. } => "batch",
         Tree::Part { .. } => "initial state",
+        Tree::Gradients { .. } => "gradients",
         Tree::Trace { .. } => "operators",
         Tree::Tensor { .. } => "slices",
         Tree::Terms { .. } => "terms",
