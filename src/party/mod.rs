@@ -3,6 +3,7 @@
 //! Every answer follows from terms, run and question alone, so that a party that was stopped gives the same bytes again.
 
 mod binding;
+mod challenger;
 mod error;
 mod evidence;
 mod replay;
@@ -28,6 +29,7 @@ use crate::program::step::StateTensor;
 use crate::run::dir::Run;
 use crate::run::transcript;
 use crate::train::conduct::{Conduct, Honest};
+pub use challenger::challenger;
 pub use error::PartyError;
 use replay::Replays;
 
