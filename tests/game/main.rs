@@ -7,6 +7,7 @@
 mod common;
 mod play;
 mod player;
+mod real;
 mod world;
 
 use std::path::{Path, PathBuf};
