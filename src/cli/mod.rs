@@ -2,7 +2,7 @@
 //! stderr. With `--json` both are JSON: a command's result, and its error as `{"error": "...", "exit": N}`.
 //!
 //! Exit codes: 0 match, 1 diverges or convicted, 2 usage, 3 could not decide (own fault or limit), 4 malformed or
-//! badly signed.
+//! badly signed, 5 somebody forfeited a dispute game and nobody was convicted.
 
 mod audit;
 mod calibrated;
@@ -25,6 +25,7 @@ mod log;
 mod logits;
 mod merge;
 mod op;
+mod page;
 mod plot;
 mod program;
 mod program_picture;

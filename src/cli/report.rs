@@ -30,6 +30,8 @@ pub enum Exit {
     Undecided = 3,
     /// A file is not what it should be.
     Malformed = 4,
+    /// In a dispute game somebody lost by what the referee alone attests (its time was up, it opened nothing), and nobody was convicted.
+    Forfeit = 5,
 }
 
 /// An error with its exit code.

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::engine::{EngineArgs, open};
 use super::limits::Limits;
 use super::report::named;
-use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, verdict_file};
+use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, page, verdict_file};
 use crate::audit::evidence::disclosed_tile;
 use crate::audit::rounding::reference_outcome;
 use crate::audit::{self, checks, plan, replay_to};
@@ -36,6 +36,10 @@ enum Command {
     #[command(after_help = "Example: tiebreak verdict check verdict.json --trainer-key trainer.key.pub\n\
 Exit code 1 when it convicts, 0 when it does not, 4 when the file does not hold together.")]
     Check(Check),
+    /// Write a verdict as one HTML file for people: both values, the recomputation, the path of hashes, how to check it again.
+    #[command(after_help = "Example: tiebreak verdict report verdict.json -o report.html\n\
+The file has no scripts and needs nothing from elsewhere. It tells what the check found; the evidence is the verdict.")]
+    Report(Report),
     /// For the trainer: replay the step of a tile verdict and write the bytes of the tile that the run committed.
     #[command(
         after_help = "Example: tiebreak verdict disclose verdict.json --run runs/mine --out tile.bin --engine wgpu\n\
@@ -70,6 +74,19 @@ struct Check {
 }
 
 #[derive(clap::Args)]
+struct Report {
+    file: PathBuf,
+    /// Where the page goes.
+    #[arg(long, short)]
+    output: PathBuf,
+    /// The trainer's public key: a file or its text.
+    #[arg(long)]
+    trainer_key: Option<String>,
+    #[command(flatten)]
+    limits: Limits,
+}
+
+#[derive(clap::Args)]
 struct Disclose {
     file: PathBuf,
     /// The run's folder.
@@ -98,6 +115,7 @@ struct Narrow {
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
         Command::Check(args) => check(printer, args),
+        Command::Report(args) => report(printer, args),
         Command::Disclose(args) => disclose(printer, args),
         Command::Narrow(args) => narrow(printer, args),
     }
@@ -178,6 +196,21 @@ fn check(printer: Printer, args: Check) -> CommandResult {
         }),
     );
     Ok(if convicts { Exit::Diverges } else { Exit::Match })
+}
+
+fn report(printer: Printer, args: Report) -> CommandResult {
+    let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
+    let _watch = args.limits.watch(printer);
+    let malformed = |error| RunError::malformed(&args.file, error);
+    let (verdict, _) = read(&args.file)?;
+    args.limits.check("the check of this verdict", verdict.memory().unwrap_or(0))?;
+    let name = args.file.file_name().unwrap_or_default().to_string_lossy();
+    let page = page::verdict::page(&verdict, public.as_ref(), &name).map_err(malformed)?;
+    let output = std::path::absolute(&args.output).map_err(RunError::io(&args.output))?;
+    Disk::default().replace(&output, page.as_bytes())?;
+    let text = format!("{}: {}", args.output.display(), bytes_text(page.len() as u64));
+    printer.result(text, &json!({ "file": args.output, "bytes": page.len() }));
+    Ok(Exit::Match)
 }
 
 fn disclose(printer: Printer, args: Disclose) -> CommandResult {
