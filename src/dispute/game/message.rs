@@ -331,6 +331,12 @@ impl Statement {
         format!("tiebreak 2 statement\n{computation}\n{step}\n{record}\n{trace}\n").into_bytes()
     }
 
+    /// Whether it says another root than `other` says about the same record.
+    pub fn contradicts(&self, other: &Statement) -> bool {
+        let about = |s: &Statement| (s.computation, s.step, s.record);
+        about(self) == about(other) && self.trace != other.trace
+    }
+
     /// Whether `key` signed it.
     pub fn is_of(&self, key: &PublicKey) -> bool {
         let signature = self.signature.0.as_slice().try_into();
