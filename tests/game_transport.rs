@@ -14,11 +14,13 @@ use tiebreak::commit::digest::{Digest, hash};
 use tiebreak::commit::keys::{PrivateKey, PublicKey};
 use tiebreak::commit::proven::Base64;
 use tiebreak::dispute::game::message::{Answer, Answered, Asked, Question, Sealed};
-use tiebreak::net::desk::{Desk, QUESTION_MAX, Refused, Respond};
+use tiebreak::dispute::game::moves::QUESTION_MAX;
+use tiebreak::dispute::game::referee::Ask;
+use tiebreak::net::desk::{Desk, Refused, Respond};
 use tiebreak::net::folder::{Answers, Questions, answer_path, question_path};
 use tiebreak::net::journal::{Entry, Journal};
 use tiebreak::net::link::{Asking, Link};
-use tiebreak::net::referee::{Ask, Machine, Said, play};
+use tiebreak::net::referee::{Machine, Said, play};
 use tiebreak::net::server::{Server, ServerLimits};
 use tiebreak::run::disk::Disk;
 

@@ -11,12 +11,13 @@ pub mod evidence;
 pub mod localise;
 pub mod merge;
 mod micro_batch;
+pub mod operands;
 pub mod plan;
 mod replay;
 mod report;
 pub mod report_file;
 pub mod rounding;
-mod weights;
+pub mod weights;
 
 use std::time::{Duration, Instant};
 

@@ -30,10 +30,12 @@ mod plot;
 mod program;
 mod program_picture;
 mod ranks;
+mod referee;
 mod replay;
 mod report;
 mod sample;
 mod selftest;
+mod serve;
 #[cfg(feature = "gpu")]
 mod shaders;
 mod sign;
@@ -79,6 +81,8 @@ enum Command {
     Replay(replay::Args),
     Compare(compare::Args),
     Verdict(verdict::Args),
+    Referee(Box<referee::Args>),
+    Serve(Box<serve::Args>),
     Adapters(engine::AdaptersArgs),
     Selftest(selftest::Args),
     Op(op::Args),
@@ -113,6 +117,8 @@ pub fn main() -> ExitCode {
         Command::Replay(args) => replay::run(printer, args),
         Command::Compare(args) => compare::run(printer, args),
         Command::Verdict(args) => verdict::run(printer, args),
+        Command::Referee(args) => referee::run(printer, *args),
+        Command::Serve(args) => serve::run(printer, *args),
         Command::Adapters(args) => engine::adapters(printer, args),
         Command::Selftest(args) => selftest::run(printer, args),
         Command::Op(args) => op::run(printer, args),

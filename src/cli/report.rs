@@ -12,6 +12,7 @@ use super::escape::{self, Lines};
 use crate::audit::AuditError;
 use crate::commit::Malformed;
 use crate::engine::EngineError;
+use crate::party::PartyError;
 use crate::run::RunError;
 use crate::step::StepError;
 use crate::train::TrainError;
@@ -101,6 +102,17 @@ impl From<AuditError> for Failure {
     fn from(error: AuditError) -> Failure {
         match error {
             AuditError::Run(error) => error.into(),
+            other => Failure::new(Exit::Undecided, other),
+        }
+    }
+}
+
+impl From<PartyError> for Failure {
+    fn from(error: PartyError) -> Failure {
+        match error {
+            PartyError::Refused(why) => Failure::new(Exit::Usage, why),
+            PartyError::Malformed(error) => error.into(),
+            PartyError::Run(error) => error.into(),
             other => Failure::new(Exit::Undecided, other),
         }
     }

@@ -8,9 +8,9 @@ use tokio::sync::oneshot;
 use crate::commit::digest::{Digest, hash};
 use crate::commit::keys::PublicKey;
 use crate::dispute::game::message::{Asked, Sealed};
+use crate::dispute::game::moves::QUESTION_MAX;
+use crate::party::{Party, PartyError};
 
-/// The most bytes of a sealed question: its longest field is a number.
-pub const QUESTION_MAX: u64 = 4096;
 /// The most questions that wait while one is answered.
 const QUEUE_MAX: usize = 16;
 /// The most askers of one question that wait for its answer.
@@ -45,6 +45,15 @@ pub trait Respond {
     /// # Errors
     /// If the question is not for this party, or it cannot answer.
     fn reply(&mut self, sealed: &[u8]) -> Result<Vec<u8>, Refused>;
+}
+
+impl Respond for Party {
+    fn reply(&mut self, sealed: &[u8]) -> Result<Vec<u8>, Refused> {
+        Party::reply(self, sealed).map_err(|error| match error {
+            PartyError::Malformed(why) => Refused::Foreign(why.to_string()),
+            own => Refused::Failed(own.to_string()),
+        })
+    }
 }
 
 /// What came of a question.

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use serde::de::IgnoredAny;
 
-use super::desk::{Desk, QUESTION_MAX, Refused, Taken};
+use super::desk::{Desk, Refused, Taken};
 use crate::commit::digest::{Digest, hash};
 use crate::dispute::game::message::{Asked, Sealed};
+use crate::dispute::game::moves::QUESTION_MAX;
 use crate::run::RunError;
 use crate::run::disk::{self, Disk};
 

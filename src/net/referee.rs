@@ -12,21 +12,9 @@ use super::link::{Asking, Link};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PrivateKey;
 use crate::commit::proven::Base64;
-use crate::dispute::game::message::{Asked, Sealed};
+use crate::dispute::game::message::Sealed;
+use crate::dispute::game::referee::{Ask, Referee};
 use crate::run::RunError;
-
-/// A question that nobody has answered yet.
-#[derive(Clone, Debug)]
-pub struct Ask {
-    /// The party's place in the terms.
-    pub party: usize,
-    /// The question.
-    pub asked: Asked,
-    /// When its time is up, in milliseconds of the game.
-    pub deadline: u64,
-    /// The most bytes of the sealed answer.
-    pub limit: u64,
-}
 
 /// A game: a state machine that asks, and is told answers and the time.
 pub trait Machine {
@@ -42,6 +30,27 @@ pub trait Machine {
     fn ended(&self) -> bool;
     /// Where the game is, in a line for people.
     fn progress(&self) -> String;
+}
+
+impl Machine for Referee {
+    fn start(&mut self, now: u64) {
+        Referee::start(self, now);
+    }
+    fn receive(&mut self, party: usize, bytes: &[u8], now: u64) {
+        Referee::receive(self, party, bytes, now);
+    }
+    fn tick(&mut self, now: u64) {
+        Referee::tick(self, now);
+    }
+    fn pending(&self) -> Vec<Ask> {
+        Referee::pending(self)
+    }
+    fn ended(&self) -> bool {
+        self.result().is_some()
+    }
+    fn progress(&self) -> String {
+        Referee::progress(self)
+    }
 }
 
 /// What is said while a game runs.

@@ -21,7 +21,8 @@ use hyper_util::service::TowerToHyperService;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
-use super::desk::{Desk, QUESTION_MAX, Refused, Taken};
+use super::desk::{Desk, Refused, Taken};
+use crate::dispute::game::moves::QUESTION_MAX;
 
 /// What requests may take.
 #[derive(Clone, Copy, Debug)]

@@ -1,5 +1,6 @@
 //! One HTML file for people: no script, nothing from elsewhere, foreign text escaped, light and dark, readable on a phone.
 
+pub mod game;
 pub mod path;
 pub mod verdict;
 
