@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::Bytes;
+use axum::body::{Bytes, HttpBody};
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
@@ -202,6 +202,9 @@ async fn game(State(shared): State<Arc<Shared>>) -> String {
 }
 
 async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    if request.body().size_hint().lower() > QUESTION_MAX {
+        return refusal(StatusCode::PAYLOAD_TOO_LARGE, &format!("a question has at most {QUESTION_MAX} bytes"));
+    }
     let body = match timeout(shared.limits.read, Bytes::from_request(request, &())).await {
         Err(_) => return refusal(StatusCode::REQUEST_TIMEOUT, "the question came too slowly"),
         Ok(Err(rejection)) => return refusal(rejection.status(), &rejection.body_text()),
