@@ -203,7 +203,10 @@ async fn game(State(shared): State<Arc<Shared>>) -> String {
 
 async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     if request.body().size_hint().lower() > QUESTION_MAX {
-        return refusal(StatusCode::PAYLOAD_TOO_LARGE, &format!("a question has at most {QUESTION_MAX} bytes"));
+        return refusal(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            &format!("a question has at most {QUESTION_MAX} bytes"),
+        );
     }
     let body = match timeout(shared.limits.read, Bytes::from_request(request, &())).await {
         Err(_) => return refusal(StatusCode::REQUEST_TIMEOUT, "the question came too slowly"),

@@ -25,7 +25,7 @@ const STYLE: &str = "\
 :root{color-scheme:light dark;--ink:#1c1e21;--soft:#5d6470;--line:#d9dce1;--ground:#fff;--panel:#f5f6f8;--bad:#a61b1b;--bad-ground:#fdecec;--good:#1c5d33}\
 @media(prefers-color-scheme:dark){:root{--ink:#e6e8eb;--soft:#a0a7b3;--line:#363b43;--ground:#15171a;--panel:#1e2125;--bad:#ff9c94;--bad-ground:#3a1717;--good:#8fd6a6}}\
 *{box-sizing:border-box}\
-body{margin:0;background:var(--ground);color:var(--ink);font:16px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}\
+body{margin:0;overflow-wrap:anywhere;background:var(--ground);color:var(--ink);font:16px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}\
 main{max-width:52rem;margin:0 auto;padding:1.25rem 1rem 3rem}\
 h1{font-size:1.45rem;line-height:1.25;margin:.2rem 0 1rem}\
 h2{font-size:1.1rem;margin:2.2rem 0 .6rem;padding-bottom:.25rem;border-bottom:1px solid var(--line)}\

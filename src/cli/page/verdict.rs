@@ -68,13 +68,12 @@ pub fn page(verdict: &Verdict, key: Option<&PublicKey>, file: &str) -> Result<St
     let (title, tone, what, why) = match &outcome {
         Outcome::Convicts(finding) => {
             let who = verdict.run.trainer_key.as_deref().unwrap_or("a trainer without a key");
-            let what = match finding.signed {
-                Signed::By => "The trainer is convicted, from the verdict file alone.",
-                Signed::Unknown => {
-                    "Convicted, from the verdict file alone. Whether the key is the trainer's is for the reader to know."
-                }
+            let whose = match finding.signed {
+                Signed::By => "",
+                Signed::Unknown => " Whether this key is the trainer's is for the reader to know.",
             };
-            let why = format!("{}. Signed by: {who}", finding.what);
+            let (what, why) =
+                ("Convicted, by this file alone.", format!("{}. Signed by {who}.{whose}", finding.what));
             (format!("Step {} of a training run is wrong", finding.step), Tone::Bad, what, why)
         }
         Outcome::DoesNotConvict(why) => {
@@ -250,7 +249,7 @@ impl Subject<'_> {
                 let from =
                     origin(&self.program, &self.job, &self.seed, step.step, phase, TensorId(input.tensor));
                 let from = from.map_or(String::new(), |from| self.origin_text(&from));
-                let read = format!("{} bytes in {} slices", input.bytes.0.len(), input.slices.len());
+                let read = format!("{} bytes", input.bytes.0.len());
                 let ty = type_text(graph.tensor(TensorId(input.tensor)));
                 vec![from, ty, read, input.commitment.digest.to_string()]
             })
