@@ -32,6 +32,7 @@ use checks::Checked;
 use localise::Difference;
 pub use micro_batch::micro_batch;
 use plan::ReplayPlan;
+pub(crate) use replay::other_log;
 pub use replay::{reference_step, replay_begins_after, replay_to};
 use replay::{same_log, session};
 use report::Found;

@@ -116,7 +116,7 @@ pub(super) fn same_log(run: &Run, mine: &StepRecord, theirs: &StepRecord) -> Res
 }
 
 /// The error for a log that is not the committed one.
-pub(super) fn other_log(run: &Run, step: u32) -> AuditError {
+pub(crate) fn other_log(run: &Run, step: u32) -> AuditError {
     let why = "it is not the rounding log that the record commits; get this file from the trainer again";
     RunError::malformed(&run.layout.log(step), Malformed::invalid("rounding log", why)).into()
 }

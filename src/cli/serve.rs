@@ -17,7 +17,9 @@ use crate::net::folder::Answers;
 use crate::net::server::{Server, ServerLimits};
 use crate::net::stop::on_stop;
 use crate::party::Party;
-use crate::run::{RunError, disk};
+use crate::party::challenger::challenger;
+use crate::run::RunError;
+use crate::run::disk::{self, Disk};
 
 /// Answer as a party of a dispute game, over HTTP or in a folder that the referee writes to.
 #[derive(clap::Args)]
@@ -38,6 +40,10 @@ pub struct Args {
     /// The referee's public key: a file or its text. Nobody else is answered.
     #[arg(long)]
     referee_key: String,
+    /// In the logged profile: RUN is the trainer's, which you challenge. It is replayed under its rounding logs into this folder first, and what
+    /// came out is what you answer by. A replay that was interrupted goes on.
+    #[arg(long, value_name = "FOLDER")]
+    challenge: Option<PathBuf>,
     /// Where to listen; by default 127.0.0.1:8700, and nowhere with --files. Port 0 takes a free one.
     #[arg(long)]
     listen: Option<String>,
@@ -102,8 +108,17 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let place = place.ok_or_else(|| refused(format!("the terms name no party {}", own.to_text())))?;
     let _watch = args.limits.watch(printer);
     let game = terms.game();
-    let run = args.limits.open(&args.run)?.with_data(args.data);
-    let engine = open_exact(&args.engine)?;
+    let mut run = args.limits.open(&args.run)?.with_data(args.data.clone());
+    let mut engine = open_exact(&args.engine)?;
+    if let Some(folder) = &args.challenge {
+        let bar = printer.bar(u64::from(run.job.steps), "steps");
+        run = challenger(&Disk::default(), &run, folder, engine.as_mut(), |step| {
+            bar.set_position(u64::from(step));
+            bar.set_message("replayed under the trainer's logs");
+        })?
+        .with_data(args.data);
+        bar.finish_and_clear();
+    }
     let mut party = Party::open(terms, run, key, engine)?.with_weights(args.weights);
 
     if !printer.quiet {

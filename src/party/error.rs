@@ -4,6 +4,7 @@ use crate::audit::AuditError;
 use crate::commit::Malformed;
 use crate::engine::EngineError;
 use crate::run::RunError;
+use crate::step::StepError;
 use crate::train::TrainError;
 
 /// Why a party could not answer, by blame.
@@ -35,6 +36,12 @@ pub enum PartyError {
         /// The engine's device.
         device: String,
     },
+}
+
+impl From<StepError> for PartyError {
+    fn from(error: StepError) -> PartyError {
+        PartyError::Replay(error.into())
+    }
 }
 
 impl From<AuditError> for PartyError {

@@ -4,18 +4,21 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::error::PartyError;
-use super::replay::{Replays, operands_of};
+use super::replay::{Replays, logged_product, operands_of};
 use crate::audit::operands::Tensors;
 use crate::audit::weights;
-use crate::commit::proven::Base64;
+use crate::commit::proven::{Base64, Hashes};
 use crate::commit::tensor::{SLICE_BYTES, piece_range};
+use crate::dispute::cone;
 use crate::dispute::game::element::{self, Part};
-use crate::dispute::game::message::{Answer, Fold, Need, Subject};
+use crate::dispute::game::message::{Answer, Fold, LogPart, Need, Subject};
 use crate::dispute::game::search;
 use crate::dispute::leaf::Slices;
 use crate::dispute::verdict::DataSlices;
 use crate::program::graph::{Graph, TensorId};
 use crate::program::phase::{Phase, graph_of};
+use crate::rounding::log::PartProof;
+use crate::rounding::thresholds::Rounding;
 use crate::run::RunError;
 use crate::run::dir::Run;
 
@@ -129,12 +132,28 @@ fn operands(
         return Ok(None);
     };
     let graph = graph_of(&replays.run.program, of.phase);
-    let touched = element::slices_read(graph, of.node, of.element, need, &of.whole);
+    let logged = logged_product(&replays.run, of.phase, of.node);
+    let touched = match logged {
+        Some((_, logged)) => {
+            let accumulation = replays.run.job.rounding.as_ref().map(Rounding::accumulation);
+            let Some(accumulation) = accumulation.filter(|_| need == Need::All) else { return Ok(None) };
+            cone::slices_read(graph, logged, of.element, accumulation, &of.whole)
+        }
+        None => element::slices_read(graph, of.node, of.element, need, &of.whole),
+    };
     let Ok(touched) = touched else { return Ok(None) };
-    replays.operands(step, |operands, _| {
-        let leaves = operands.trace.leaves(&operands.run.program);
-        Some(Answer::Operands { inputs: operands.proven(&of.inputs, &touched, &leaves) })
-    })
+    let number = logged.map(|(number, _)| number);
+    let inputs = replays.operands(step, |operands, _| {
+        operands.proven(&of.inputs, &touched, &operands.trace.leaves(&operands.run.program))
+    })?;
+    let (Some(number), Phase::Micro(micro)) = (number, of.phase) else {
+        return Ok(Some(Answer::Operands { inputs }));
+    };
+    let run = &replays.run;
+    let part = micro as usize * run.program.micro.logged.len() + number;
+    let PartProof { len, slices, bytes, siblings } = run.rounding_log(step)?.prove(part);
+    let log = Some(LogPart { len, slices, bytes: Base64(bytes), siblings: Hashes(siblings) });
+    Ok(Some(Answer::Rounding { inputs, log }))
 }
 
 /// The value of the root of an element's terms.

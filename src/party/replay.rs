@@ -15,7 +15,7 @@ use crate::engine::Engine;
 use crate::engine::session::{Session, StepScalars};
 use crate::job::data::{Dataset, batch_leaves};
 use crate::observers::record::Steer;
-use crate::program::graph::TensorId;
+use crate::program::graph::{LoggedProduct, TensorId};
 use crate::program::phase::{Phase, graph_of};
 use crate::program::step::MicroBatch;
 use crate::run::dir::Run;
@@ -239,11 +239,17 @@ impl Replays {
 /// The tensors that decide a node's output: what it reads, or the operands of a logged product that traces hold.
 pub fn operands_of(run: &Run, phase: Phase, node: usize) -> BTreeSet<TensorId> {
     let graph = graph_of(&run.program, phase);
-    let node = &graph.nodes[node];
-    match graph.logged.iter().find(|logged| logged.output == node.output) {
-        Some(logged) => cone::operands(graph, logged),
-        None => node.primitive.inputs().into_iter().collect(),
+    match logged_product(run, phase, node) {
+        Some((_, logged)) => cone::operands(graph, logged),
+        None => graph.nodes[node].primitive.inputs().into_iter().collect(),
     }
+}
+
+/// The logged product whose rounded output a node makes, and its number.
+pub fn logged_product(run: &Run, phase: Phase, node: usize) -> Option<(usize, &LoggedProduct)> {
+    let graph = graph_of(&run.program, phase);
+    let output = graph.nodes.get(node)?.output;
+    graph.logged.iter().enumerate().find(|(_, logged)| logged.output == output)
 }
 
 /// Runs steps of a run as its trainer did.

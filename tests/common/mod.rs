@@ -162,6 +162,38 @@ commit = {{ granularity = "{granularity}" }}
     path
 }
 
+/// A GPT of two tokens and few numbers, whose micro-batch has `context * samples` positions.
+pub fn binary_text_job(folder: &Path, context: u32, samples: u32) -> PathBuf {
+    let text: Vec<u8> = (0..4000u32).map(|i| (i * i % 7 % 2) as u8).collect();
+    fs::write(folder.join("text.bin"), text).unwrap();
+    let job = format!(
+        r#"steps = 1
+model = {{ kind = "gpt", vocabulary = 2, context = {context}, layers = 1, heads = 1, width = 2 }}
+data = {{ kind = "bytes", path = "text.bin" }}
+optimizer = {{ kind = "sgd", momentum = 0.9, weight_decay = 0.0 }}
+schedule = {{ peak = 0.1 }}
+batch = {{ micro_batch = {samples} }}
+commit = {{ granularity = "step" }}
+"#
+    );
+    let path = folder.join("binary.toml");
+    fs::write(&path, job).unwrap();
+    path
+}
+
+/// GPT-2 124M, 600 steps of 8 micro-batches of 1024 tokens.
+pub fn gpt2_job() -> String {
+    r#"steps = 600
+clip_norm = 1.0
+model = { kind = "gpt", vocabulary = 50257, context = 1024, layers = 12, heads = 12, width = 768, tied = true, dropout = 0.1 }
+data = { kind = "tokens", path = "text.u16", dtype = "u16" }
+optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }
+schedule = { peak = 6e-4, warmup = 10, floor = 6e-5 }
+batch = { micro_batch = 1, micro_batches = 8 }
+"#
+    .into()
+}
+
 /// A small perceptron with dropout on drawn images, of `micro_batches` micro-batches and `steps` steps.
 pub fn mlp_job(folder: &Path, granularity: &str, steps: u32, micro_batches: u32) -> PathBuf {
     draw_images(folder);

@@ -6,6 +6,7 @@ use tiebreak::commit::proven::Base64;
 use tiebreak::dispute::game::message::{Answer, Asked};
 use tiebreak::dispute::game::referee::Referee;
 use tiebreak::dispute::game::result::GameResult;
+use tiebreak::dispute::game::rules::Fault;
 use tiebreak::dispute::game::terms::{Clocks, Terms};
 use tiebreak::dispute::game::verdict::{Event, GameVerdict};
 
@@ -32,6 +33,8 @@ pub enum Trick {
     Silent { turn: u32 },
     /// It says that it cannot.
     Decline { turn: u32 },
+    /// From this turn on it says what an honest party says.
+    Copy { turn: u32 },
     /// Every answer comes in the last moment.
     Stall,
 }
@@ -39,8 +42,8 @@ pub enum Trick {
 impl Trick {
     /// The tricks that a move knows, from a number.
     pub fn numbered(number: u64) -> Trick {
-        let turn = (number / 10 % 14) as u32;
-        match number % 10 {
+        let turn = (number / 11 % 14) as u32;
+        match number % 11 {
             0 => Trick::None,
             1 => Trick::FlipValue { turn },
             2 => Trick::FlipProof { turn },
@@ -50,6 +53,7 @@ impl Trick {
             6 => Trick::Old { turn },
             7 => Trick::Silent { turn },
             8 => Trick::Decline { turn },
+            9 => Trick::Copy { turn },
             _ => Trick::Stall,
         }
     }
@@ -192,6 +196,7 @@ fn sends(
         Trick::Old { turn: from } if turn == from => vec![(1, old.to_vec())],
         Trick::Silent { turn: from } if turn >= from => Vec::new(),
         Trick::Decline { turn: from } if turn >= from => vec![(1, seal(Answer::Decline))],
+        Trick::Copy { turn: from } if turn >= from => vec![(1, seal(player.truth(&asked.question)))],
         Trick::Stall => vec![(time.saturating_sub(1), seal(honest()))],
         _ => vec![(1, seal(honest()))],
     }
@@ -206,9 +211,18 @@ pub struct Seen {
     pub end: u64,
 }
 
-/// Plays a game to its end. `seed` decides delays, and which messages come twice.
-pub fn play(terms: &Terms, referee_key: &PrivateKey, players: &[(Player, Trick)], seed: u64) -> Seen {
+/// Plays a game to its end. `seed` decides delays, and which messages come twice. `fault`: a check that the referee leaves out.
+pub fn play(
+    terms: &Terms,
+    referee_key: &PrivateKey,
+    players: &[(Player, Trick)],
+    seed: u64,
+    fault: Option<Fault>,
+) -> Seen {
     let mut referee = Referee::new(terms).unwrap();
+    if let Some(fault) = fault {
+        referee = referee.with_fault(fault);
+    }
     let mut numbers = Numbers(seed);
     let mut now = 0;
     let mut events: Vec<Event> = Vec::new();

@@ -30,13 +30,22 @@ pub struct Player<'a> {
     pub run: &'a Run,
     pub rules: &'a Rules,
     pub world: &'a World,
+    /// The honest run, which a liar knows too.
+    pub truth: &'a World,
     pub key: PrivateKey,
 }
 
 impl Player<'_> {
-    /// The sealed answer.
-    pub fn reply(&self, asked: &Asked) -> Vec<u8> {
-        self.seal(asked, self.answer(&asked.question))
+    /// What an honest party answers.
+    pub fn truth(&self, question: &Question) -> Answer {
+        let honest = Player {
+            run: self.run,
+            rules: self.rules,
+            world: self.truth,
+            truth: self.truth,
+            key: self.key.clone(),
+        };
+        honest.answer(question)
     }
 
     pub fn seal(&self, asked: &Asked, answer: Answer) -> Vec<u8> {
@@ -131,6 +140,7 @@ impl Player<'_> {
                     places.iter().map(|&i| table::leaf(&state[i].name, &digests[i])).collect();
                 of(&leaves)
             }
+            Tree::Gradients { step } => of(&self.world.steps[step as usize - 1].gradients),
             Tree::Trace { step } => of(&self.world.steps[step as usize - 1].leaves),
             Tree::Tensor { subject } => {
                 let values = piece_values(&self.tensor(subject), SLICE_BYTES);

@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use tiebreak::arith::words::{bytes_from_words, bytes_of, word_from_bytes};
 use tiebreak::arith::{DType, float};
 use tiebreak::commit::digest::Digest;
-use tiebreak::commit::record::{Record, StepRecord, gradients_root};
+use tiebreak::commit::record::{Record, StepRecord, gradient_leaf, gradients_root};
 use tiebreak::commit::state::{StateRoots, state_digest, tensor_digests};
 use tiebreak::commit::trace::{leaf_name, positions};
 use tiebreak::commit::{merkle, table, tensor};
@@ -60,6 +60,8 @@ pub struct StepWorld {
     /// The leaves of the trace.
     pub leaves: Vec<Digest>,
     pub digests: BTreeMap<(Phase, usize), Digest>,
+    /// The leaves of the micro-batches' gradients.
+    pub gradients: Vec<Digest>,
 }
 
 /// A run.
@@ -96,6 +98,11 @@ fn change(bytes: &mut [u8], dtype: DType, element: usize, mask: u32) {
 }
 
 impl World {
+    /// [`World::of`], unless the lie makes values that an operator is not defined for, with which nobody can go on.
+    pub fn lying(run: &Run, lie: &Lie) -> Option<World> {
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| World::of(run, Some(lie)))).ok()
+    }
+
     /// The run's training again, with a lie if there is one.
     pub fn of(run: &Run, lie: Option<&Lie>) -> World {
         let program = &run.program;
@@ -255,7 +262,8 @@ fn one_step(
         }
     }
     let record = Record::Step { computation, step: record }.encode();
-    (StepWorld { before, batch, outputs, leaves, digests }, record, after)
+    let gradients = (0..).zip(&roots).map(|(micro, root)| gradient_leaf(micro, root)).collect();
+    (StepWorld { before, batch, outputs, leaves, digests, gradients }, record, after)
 }
 
 /// The leaves of a step's batch.

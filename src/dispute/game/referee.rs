@@ -137,6 +137,13 @@ impl Referee {
         &self.rules
     }
 
+    /// A referee that leaves a check out, for tests of tests.
+    #[cfg(feature = "testing")]
+    pub fn with_fault(mut self, fault: super::rules::Fault) -> Referee {
+        self.rules.plant(fault);
+        self
+    }
+
     /// Asks everybody for a commitment.
     pub fn start(&mut self, now: u64) {
         self.now = now;
