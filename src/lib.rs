@@ -7,8 +7,8 @@
 //! what a verdict shows. It has no engine, no threads, no files and no randomness, and is all that is left without the feature `engine`.
 //!
 //! With `engine`, [`engine`] executes programs, [`observers`] log and replay rounding decisions meanwhile, [`run`] says what is on disk,
-//! [`step`] is one step with all that its record promises, [`evaluate`] an evaluation; [`train`] and [`audit`] are what people do with them, and [`party`] answers the questions of a dispute. `gpu` and `cuda` add
-//! engines, `cli` the command.
+//! [`step`] is one step with all that its record promises, [`evaluate`] an evaluation; [`train`] and [`audit`] are what people do with them, and [`party`] answers
+//! the questions of a dispute. `gpu` and `cuda` add engines, `net` the dispute game between machines ([`net`]), `cli` the command.
 
 #![warn(missing_docs)]
 #![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]
@@ -25,6 +25,8 @@ pub mod engine;
 #[cfg(feature = "engine")]
 pub mod evaluate;
 pub mod job;
+#[cfg(feature = "net")]
+pub mod net;
 #[cfg(feature = "engine")]
 pub mod observers;
 mod parallel;

@@ -2,7 +2,7 @@
 //! stderr. With `--json` both are JSON: a command's result, and its error as `{"error": "...", "exit": N}`.
 //!
 //! Exit codes: 0 match, 1 diverges or convicted, 2 usage, 3 could not decide (own fault or limit), 4 malformed or
-//! badly signed.
+//! badly signed, 5 somebody forfeited a dispute game and nobody was convicted.
 
 mod audit;
 mod calibrated;
@@ -25,14 +25,17 @@ mod log;
 mod logits;
 mod merge;
 mod op;
+mod page;
 mod plot;
 mod program;
 mod program_picture;
 mod ranks;
+mod referee;
 mod replay;
 mod report;
 mod sample;
 mod selftest;
+mod serve;
 #[cfg(feature = "gpu")]
 mod shaders;
 mod sign;
@@ -78,6 +81,8 @@ enum Command {
     Replay(replay::Args),
     Compare(compare::Args),
     Verdict(verdict::Args),
+    Referee(Box<referee::Args>),
+    Serve(Box<serve::Args>),
     Adapters(engine::AdaptersArgs),
     Selftest(selftest::Args),
     Op(op::Args),
@@ -112,6 +117,8 @@ pub fn main() -> ExitCode {
         Command::Replay(args) => replay::run(printer, args),
         Command::Compare(args) => compare::run(printer, args),
         Command::Verdict(args) => verdict::run(printer, args),
+        Command::Referee(args) => referee::run(printer, *args),
+        Command::Serve(args) => serve::run(printer, *args),
         Command::Adapters(args) => engine::adapters(printer, args),
         Command::Selftest(args) => selftest::run(printer, args),
         Command::Op(args) => op::run(printer, args),

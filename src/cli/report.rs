@@ -12,6 +12,7 @@ use super::escape::{self, Lines};
 use crate::audit::AuditError;
 use crate::commit::Malformed;
 use crate::engine::EngineError;
+use crate::party::PartyError;
 use crate::run::RunError;
 use crate::step::StepError;
 use crate::train::TrainError;
@@ -30,6 +31,8 @@ pub enum Exit {
     Undecided = 3,
     /// A file is not what it should be.
     Malformed = 4,
+    /// In a dispute game somebody lost by what the referee alone attests (its time was up, it opened nothing), and nobody was convicted.
+    Forfeit = 5,
 }
 
 /// An error with its exit code.
@@ -99,6 +102,17 @@ impl From<AuditError> for Failure {
     fn from(error: AuditError) -> Failure {
         match error {
             AuditError::Run(error) => error.into(),
+            other => Failure::new(Exit::Undecided, other),
+        }
+    }
+}
+
+impl From<PartyError> for Failure {
+    fn from(error: PartyError) -> Failure {
+        match error {
+            PartyError::Refused(why) => Failure::new(Exit::Usage, why),
+            PartyError::Malformed(error) => error.into(),
+            PartyError::Run(error) => error.into(),
             other => Failure::new(Exit::Undecided, other),
         }
     }

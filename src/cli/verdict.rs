@@ -9,13 +9,14 @@ use serde_json::json;
 use super::engine::{EngineArgs, open};
 use super::limits::Limits;
 use super::report::named;
-use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, verdict_file};
+use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, page, referee, verdict_file};
 use crate::audit::evidence::disclosed_tile;
 use crate::audit::rounding::reference_outcome;
 use crate::audit::{self, checks, plan, replay_to};
 use crate::commit::record::Record;
 use crate::commit::tensor::TILE_BYTES;
 use crate::commit::tree_head::Signed;
+use crate::dispute::game::verdict::{GAME_VERDICT_MAX, GameVerdict};
 use crate::dispute::verdict::{Claim, Outcome, VERDICT_MAX, Verdict};
 use crate::engine::cpu::Cpu;
 use crate::engine::session::Session;
@@ -36,6 +37,10 @@ enum Command {
     #[command(after_help = "Example: tiebreak verdict check verdict.json --trainer-key trainer.key.pub\n\
 Exit code 1 when it convicts, 0 when it does not, 4 when the file does not hold together.")]
     Check(Check),
+    /// Write a verdict as one HTML file for people: both values, the recomputation, the path of hashes, how to check it again.
+    #[command(after_help = "Example: tiebreak verdict report verdict.json -o report.html\n\
+The file has no scripts and needs nothing from elsewhere. It tells what the check found; the evidence is the verdict.")]
+    Report(Report),
     /// For the trainer: replay the step of a tile verdict and write the bytes of the tile that the run committed.
     #[command(
         after_help = "Example: tiebreak verdict disclose verdict.json --run runs/mine --out tile.bin --engine wgpu\n\
@@ -70,6 +75,19 @@ struct Check {
 }
 
 #[derive(clap::Args)]
+struct Report {
+    file: PathBuf,
+    /// Where the page goes.
+    #[arg(long, short)]
+    output: PathBuf,
+    /// The trainer's public key: a file or its text.
+    #[arg(long)]
+    trainer_key: Option<String>,
+    #[command(flatten)]
+    limits: Limits,
+}
+
+#[derive(clap::Args)]
 struct Disclose {
     file: PathBuf,
     /// The run's folder.
@@ -98,6 +116,7 @@ struct Narrow {
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
         Command::Check(args) => check(printer, args),
+        Command::Report(args) => report(printer, args),
         Command::Disclose(args) => disclose(printer, args),
         Command::Narrow(args) => narrow(printer, args),
     }
@@ -110,7 +129,51 @@ fn read(file: &Path) -> Result<(Verdict, u64), Failure> {
     Ok((verdict, bytes.len() as u64))
 }
 
+/// The verdict of a dispute game, if the file is one; nothing if it is another kind of verdict.
+fn read_game(file: &Path) -> Result<Option<(GameVerdict, u64)>, Failure> {
+    let bytes = disk::read(file, GAME_VERDICT_MAX).map_err(named)?;
+    // The first field tells the two kinds apart: each has one encoding.
+    if !bytes.starts_with(b"{\"game\":") {
+        return Ok(None);
+    }
+    let verdict = GameVerdict::from_bytes(&bytes).map_err(|error| RunError::malformed(file, error))?;
+    Ok(Some((verdict, bytes.len() as u64)))
+}
+
+/// Plays a game again.
+fn check_game(printer: Printer, file: &Path, (verdict, size): (GameVerdict, u64)) -> CommandResult {
+    let referee = verdict.check().map_err(|error| RunError::malformed(file, error))?;
+    let (result, rules) = (&verdict.result, referee.rules());
+    let names: Vec<String> = rules.parties.iter().map(|key| key.name().to_string()).collect();
+    let mut lines = referee::result_lines(result, &names);
+    lines.push(format!("  game verdict, {}, of computation {}", bytes_text(size), rules.computation()));
+    lines.push(format!(
+        "  signed by the referee {}; {} events played again give this result",
+        verdict.terms.referee,
+        verdict.events.len()
+    ));
+    for game in result.games.iter() {
+        let [a, b] = game.parties;
+        lines.push(format!("  party {a} against party {b}:"));
+        lines.extend(game.found.iter().map(|found| format!("    {found}")));
+    }
+    if result.losses().any(|loss| !loss.reason.convicts()) {
+        lines.push("  a forfeit is the referee's word: nobody else can know what arrived when".into());
+    }
+    let exit = referee::exit(result);
+    let value = json!({
+        "kind": "game", "bytes": size, "game": rules.game, "computation": rules.computation(), "parties": verdict.terms.parties,
+        "referee": verdict.terms.referee, "events": verdict.events.len(), "convicts": result.convicts(), "result": result,
+        "exit": exit as u8,
+    });
+    printer.result(lines, &value);
+    Ok(exit)
+}
+
 fn check(printer: Printer, args: Check) -> CommandResult {
+    if let Some(game) = read_game(&args.file)? {
+        return check_game(printer, &args.file, game);
+    }
     let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
     let _watch = args.limits.watch(printer);
     let (verdict, size) = read(&args.file)?;
@@ -178,6 +241,26 @@ fn check(printer: Printer, args: Check) -> CommandResult {
         }),
     );
     Ok(if convicts { Exit::Diverges } else { Exit::Match })
+}
+
+fn report(printer: Printer, args: Report) -> CommandResult {
+    let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
+    let _watch = args.limits.watch(printer);
+    let malformed = |error| RunError::malformed(&args.file, error);
+    let name = args.file.file_name().unwrap_or_default().to_string_lossy();
+    let page = match read_game(&args.file)? {
+        Some((verdict, _)) => page::game::page(&verdict, &name).map_err(malformed)?,
+        None => {
+            let (verdict, _) = read(&args.file)?;
+            args.limits.check("the check of this verdict", verdict.memory().unwrap_or(0))?;
+            page::verdict::page(&verdict, public.as_ref(), &name).map_err(malformed)?
+        }
+    };
+    let output = std::path::absolute(&args.output).map_err(RunError::io(&args.output))?;
+    Disk::default().replace(&output, page.as_bytes())?;
+    let text = format!("{}: {}", args.output.display(), bytes_text(page.len() as u64));
+    printer.result(text, &json!({ "file": args.output, "bytes": page.len() }));
+    Ok(Exit::Match)
 }
 
 fn disclose(printer: Printer, args: Disclose) -> CommandResult {

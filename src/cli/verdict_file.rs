@@ -38,7 +38,14 @@ fn numbered(path: &Path, number: u32) -> PathBuf {
 /// # Errors
 /// If the system refuses, or a thousand other files have these names.
 pub fn save(path: &Path, verdict: &Verdict) -> Result<PathBuf, RunError> {
-    let bytes = verdict.to_bytes();
+    save_bytes(path, &verdict.to_bytes())
+}
+
+/// [`save`] for a verdict of any kind.
+///
+/// # Errors
+/// As [`save`].
+pub fn save_bytes(path: &Path, bytes: &[u8]) -> Result<PathBuf, RunError> {
     for number in 1..=NUMBER_MAX {
         let file = numbered(path, number);
         if fs::symlink_metadata(&file).is_ok() {
@@ -48,7 +55,7 @@ pub fn save(path: &Path, verdict: &Verdict) -> Result<PathBuf, RunError> {
             }
         }
         let absolute = std::path::absolute(&file).map_err(RunError::io(&file))?;
-        Disk::default().replace(&absolute, &bytes)?;
+        Disk::default().replace(&absolute, bytes)?;
         return Ok(file);
     }
     Err(RunError::Refused(format!("{} and {NUMBER_MAX} numbered files beside it are taken", path.display())))

@@ -1,0 +1,372 @@
+//! `tiebreak referee`.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+use serde_json::json;
+
+use super::report::named;
+use super::serve::read_terms;
+use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random, verdict_file};
+use crate::commit::digest::Digest;
+use crate::commit::keys::{PrivateKey, PublicKey};
+use crate::dispute::game::referee::Referee;
+use crate::dispute::game::result::GameResult;
+use crate::dispute::game::terms::{Clocks, Terms};
+use crate::dispute::game::verdict::{Event, GameVerdict};
+use crate::net::journal::{Entry, Journal};
+use crate::net::link::Link;
+use crate::net::referee::{Said, play};
+use crate::run::dir::{RUN_JSON_MAX, Run};
+use crate::run::disk::{self, Disk};
+use crate::run::paths::RunPaths;
+use crate::run::{JobFiles, RunError, read_job, read_program};
+
+/// Question parties who disagree about a computation until it is known who is wrong, and write the verdict.
+#[derive(clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "Example: tiebreak referee terms.json --key referee.key alice.example=http://127.0.0.1:8700 bob.example=bob-folder\n\
+A party is named by its key's name or its place in the terms (from 0), and reached by http:// or in a folder, where its questions are written\n\
+and its answers waited for. A referee that was killed goes on with the same command: it reads its journal.\n\
+Exit code 0 when all that remain agree, 1 when somebody is convicted, 5 when somebody forfeited and nobody is convicted, 3 when it is not decided."
+)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    play: Option<Play>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make the terms of a game: the computation, the parties, the referee, the clocks.
+    #[command(
+        after_help = "Example: tiebreak referee new --run runs/mine --party alice.pub --party bob.pub --referee referee.pub --step-time 30 --out terms.json\n\
+Without a run: tiebreak referee new --job job.toml --run-json run.json ...\n\
+Any run of the computation will do: the terms hold no record of it. The same terms make one game; make new ones for another."
+    )]
+    New(New),
+}
+
+#[derive(clap::Args)]
+struct Play {
+    /// The terms of the game.
+    terms: PathBuf,
+    /// The referee's private key.
+    #[arg(long)]
+    key: PathBuf,
+    /// Where each party is: NAME=http://HOST:PORT or NAME=FOLDER.
+    #[arg(required = true, value_name = "PARTY=URL|DIR")]
+    parties: Vec<String>,
+    /// The journal; by default TERMS.journal.
+    #[arg(long)]
+    journal: Option<PathBuf>,
+    /// Where the verdict goes.
+    #[arg(long, default_value = "game-verdict.json")]
+    out: PathBuf,
+}
+
+#[derive(clap::Args)]
+struct New {
+    /// The folder of a run of the computation.
+    #[arg(long, required_unless_present = "job", conflicts_with_all = ["job", "run_json"])]
+    run: Option<PathBuf>,
+    /// The job file, with --run-json.
+    #[arg(long, requires = "run_json")]
+    job: Option<PathBuf>,
+    /// The run.json of a run of the job.
+    #[arg(long, requires = "job")]
+    run_json: Option<PathBuf>,
+    /// A party's public key, a file or its text; once for each. In the logged profile the first is the trainer's.
+    #[arg(long = "party", required = true)]
+    parties: Vec<String>,
+    /// The referee's public key: a file or its text.
+    #[arg(long)]
+    referee: String,
+    /// Seconds that a step takes, by the job's word: a party may replay for (steps between checkpoints + 1) x this x 4.
+    #[arg(long, value_parser = milliseconds, required_unless_present = "replay")]
+    step_time: Option<u64>,
+    /// Seconds that a party has for all its replays, in place of --step-time.
+    #[arg(long, value_parser = milliseconds, conflicts_with = "step_time")]
+    replay: Option<u64>,
+    /// Seconds that a party has for all its other answers together.
+    #[arg(long, value_parser = milliseconds, default_value = "600")]
+    moves: u64,
+    /// Seconds that each of these adds before it is made.
+    #[arg(long, value_parser = milliseconds, default_value = "10")]
+    increment: u64,
+    /// Where the terms go.
+    #[arg(long)]
+    out: PathBuf,
+}
+
+/// Seconds, as milliseconds.
+fn milliseconds(text: &str) -> Result<u64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "a number of seconds is wanted".to_string())?;
+    match seconds {
+        _ if !(0.001..=1e10).contains(&seconds) => Err("0.001 to 10000000000 seconds are wanted".into()),
+        _ => Ok((seconds * 1000.0).round() as u64),
+    }
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    match (args.command, args.play) {
+        (Some(Command::New(args)), _) => new(printer, args),
+        (None, Some(args)) => referee(printer, args),
+        (None, None) => {
+            Err(Failure::new(Exit::Usage, "the terms of a game are wanted: see tiebreak referee --help"))
+        }
+    }
+}
+
+/// The run whose computation the terms name.
+fn computation(args: &New) -> Result<Run, Failure> {
+    match (&args.run, &args.job, &args.run_json) {
+        (Some(run), _, _) => Ok(Run::open(run)?),
+        (None, Some(path), Some(run_json)) => {
+            let (text, job) = read_job(path)?;
+            let (_, program) = read_program(&JobFiles::new(path, None)?, &job)?;
+            let json = disk::read_text(run_json, RUN_JSON_MAX).map_err(named)?;
+            let folder = run_json.parent().unwrap_or(Path::new("")).to_path_buf();
+            Ok(Run::from_texts(RunPaths { root: folder }, &json, &text, program)?)
+        }
+        _ => Err(Failure::new(Exit::Usage, "give --run, or --job and --run-json")),
+    }
+}
+
+fn new(printer: Printer, args: New) -> CommandResult {
+    let parties: Vec<PublicKey> =
+        args.parties.iter().map(|party| key::read_public(party)).collect::<Result<_, _>>()?;
+    let referee_key = key::read_public(&args.referee)?;
+    let run = computation(&args)?;
+    let steps = u64::from(run.job.checkpoint.every.min(run.job.steps));
+    let of_steps = |time: u64| (steps + 1).saturating_mul(4).saturating_mul(time);
+    let replay = args.replay.or(args.step_time.map(of_steps)).unwrap_or(0);
+    let clocks = Clocks { moves: args.moves, increment: args.increment, replay };
+    let nonce = Digest(random()?);
+    let job = (run.job_text.clone(), run.program_file.clone());
+    let terms = Terms::new(run.file.summary(), job, &parties, &referee_key, clocks, nonce);
+    let referee = Referee::new(&terms).map_err(|error| Failure::new(Exit::Usage, error))?;
+    if fs::symlink_metadata(&args.out).is_ok() {
+        let why = format!(
+            "{} is there already, and other terms are another game: name another file",
+            args.out.display()
+        );
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    let out = std::path::absolute(&args.out).map_err(RunError::io(&args.out))?;
+    Disk::default().replace(&out, &terms.to_bytes())?;
+    let mut lines = vec![format!("game {}", terms.game()), format!("  computation {}", run.computation)];
+    lines.push(format!("  terms {}", args.out.display()));
+    lines.extend(bound_lines(&referee, &terms));
+    let value = json!({
+        "game": terms.game(), "computation": run.computation, "terms": args.out, "clocks": terms.clocks, "bound": referee.bound(),
+        "parties": terms.parties,
+    });
+    printer.result(lines, &value);
+    Ok(Exit::Match)
+}
+
+/// What a game takes at most, for people.
+fn bound_lines(referee: &Referee, terms: &Terms) -> Vec<String> {
+    let bound = referee.bound();
+    let logs = match bound.log_bytes {
+        0 => String::new(),
+        bytes => format!(" and {} of rounding logs", bytes_text(bytes)),
+    };
+    let clocks = terms.clocks;
+    vec![
+        format!(
+            "  a game of two takes at most {} answers, {}{logs}, {}; there are at most {}",
+            bound.messages,
+            bytes_text(bound.bytes),
+            time_text(bound.milliseconds),
+            terms.parties.len() - 1
+        ),
+        format!(
+            "  a party has {} for its moves of a game, {} more for each, and {} for its replays",
+            time_text(clocks.moves),
+            time_text(clocks.increment),
+            time_text(clocks.replay)
+        ),
+    ]
+}
+
+/// Milliseconds for people.
+fn time_text(milliseconds: u64) -> String {
+    match milliseconds {
+        0..10_000 => format!("{} s", milliseconds as f64 / 1000.0),
+        10_000..600_000 => format!("{} s", milliseconds / 1000),
+        600_000..36_000_000 => format!("{} min", milliseconds / 60_000),
+        _ => format!("{} h", milliseconds / 3_600_000),
+    }
+}
+
+/// The ways to the parties, in the order of the terms.
+fn links(named: &[String], keys: &[PublicKey], game: &Digest) -> Result<Vec<Link>, Failure> {
+    let usage = |why: String| Failure::new(Exit::Usage, why);
+    let mut links: Vec<Option<Link>> = keys.iter().map(|_| None).collect();
+    for text in named {
+        let (name, place) = text
+            .split_once('=')
+            .ok_or_else(|| usage(format!("{text:?} is not NAME=http://HOST:PORT or NAME=FOLDER")))?;
+        let by_name: Vec<usize> = (0..keys.len()).filter(|&i| keys[i].name() == name).collect();
+        let party = match (by_name.as_slice(), name.parse::<usize>()) {
+            ([party], _) => *party,
+            (_, Ok(party)) if party < keys.len() => party,
+            ([], _) => {
+                let names: Vec<&str> = keys.iter().map(PublicKey::name).collect();
+                return Err(usage(format!(
+                    "the terms name no party {name:?}; they name {}",
+                    names.join(", ")
+                )));
+            }
+            _ => {
+                return Err(usage(format!(
+                    "several parties are called {name:?}: name them by their places, from 0"
+                )));
+            }
+        };
+        if links[party].is_some() {
+            return Err(usage(format!("party {name:?} is named twice")));
+        }
+        links[party] = Some(Link::new(place, game)?);
+    }
+    let absent = (0..keys.len()).find(|&party| links[party].is_none());
+    if let Some(party) = absent {
+        let name = keys[party].name();
+        return Err(usage(format!("say where party {name} is: {name}=http://HOST:PORT or {name}=FOLDER")));
+    }
+    Ok(links.into_iter().flatten().collect())
+}
+
+/// `path` with another ending behind its own.
+fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(ending);
+    name.into()
+}
+
+/// Terms, the referee of the game, and the ways to its parties.
+struct Prepared {
+    terms: Terms,
+    referee: Referee,
+    private: PrivateKey,
+    links: Vec<Link>,
+}
+
+fn prepared(args: &Play) -> Result<Prepared, Failure> {
+    let private = key::read_private(&args.key)?;
+    let terms = read_terms(&args.terms)?;
+    let referee = Referee::new(&terms).map_err(|error| RunError::malformed(&args.terms, error))?;
+    let rules = referee.rules();
+    if private.public().bytes() != rules.referee.bytes() {
+        let why = format!("--key is not the referee's key that the terms name, {}", terms.referee);
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    let links = links(&args.parties, &rules.parties, &rules.game)?;
+    Ok(Prepared { terms, referee, private, links })
+}
+
+fn referee(printer: Printer, args: Play) -> CommandResult {
+    let Prepared { terms, mut referee, private, links } = prepared(&args)?;
+    let game = terms.game();
+    let path = args.journal.clone().unwrap_or_else(|| beside(&args.terms, ".journal"));
+    let journal = Journal::open(&path, &game, Disk::default())?;
+    printer.say(format!("game {game}"));
+    bound_lines(&referee, &terms).into_iter().for_each(|line| printer.say(line));
+    if !journal.1.is_empty() {
+        printer.say(format!("  goes on after {} events of {}", journal.1.len(), path.display()));
+    }
+    let names: Vec<String> = referee.rules().parties.iter().map(|key| key.name().to_string()).collect();
+    let mut troubles = BTreeMap::new();
+    let entries = play(&mut referee, journal, links, &private, |said| match said {
+        Said::Progress(line) => printer.say(line),
+        // Who asks again and again is told the same again and again.
+        Said::Trouble { party, why } => {
+            if troubles.insert(party, why.clone()).as_ref() != Some(&why) {
+                printer
+                    .say(format!("party {party} ({}) is not reached, and asked again: {why}", names[party]));
+            }
+        }
+    })?;
+    let result = referee.result().cloned();
+    let result = result.ok_or_else(|| Failure::new(Exit::Undecided, "the game has no result"))?;
+    let events: Vec<Event> = entries.iter().filter_map(event).collect();
+    let messages = events.iter().filter(|event| event.party.is_some()).count();
+    let milliseconds = entries.last().map_or(0, Entry::at);
+    let verdict = GameVerdict::new(terms, events, result.clone(), &private);
+    let bytes = verdict.to_bytes();
+    let written = verdict_file::save_bytes(&args.out, &bytes)?;
+    let exit = exit(&result);
+    let mut lines = result_lines(&result, &names);
+    let size = bytes_text(bytes.len() as u64);
+    lines.push(format!(
+        "  {messages} answers in {}; verdict: {}, {size}",
+        time_text(milliseconds),
+        written.display()
+    ));
+    printer.result(
+        lines,
+        &json!({
+            "game": game, "result": result, "messages": messages, "milliseconds": milliseconds, "bound": referee.bound(),
+            "verdict_file": written, "verdict_bytes": bytes.len(), "exit": exit as u8,
+        }),
+    );
+    Ok(exit)
+}
+
+/// What the game was told, as its verdict lists it; that it started goes without saying.
+fn event(entry: &Entry) -> Option<Event> {
+    match entry {
+        Entry::Start { .. } => None,
+        Entry::Message { at, party, bytes } => Some(Event::message(*at, *party, &bytes.0)),
+        Entry::Tick { at } => Some(Event::tick(*at)),
+    }
+}
+
+/// The exit code of a result.
+pub fn exit(result: &GameResult) -> Exit {
+    if result.convicts() {
+        Exit::Diverges
+    } else if result.losses().next().is_some() {
+        Exit::Forfeit
+    } else if result.upheld.is_some() && result.games.is_empty() {
+        Exit::Match
+    } else {
+        Exit::Undecided
+    }
+}
+
+/// A result for people; the first line says it.
+pub fn result_lines(result: &GameResult, names: &[String]) -> Vec<String> {
+    let name = |party: usize| format!("party {party} ({})", names.get(party).map_or("", String::as_str));
+    let mut lines = Vec::new();
+    for loss in result.losses() {
+        let lost = if loss.reason.convicts() { "CONVICTED" } else { "FORFEITED" };
+        lines.push(format!("{}: {lost}, {}: {}", name(loss.party), loss.reason.name(), loss.what));
+    }
+    for game in &result.games {
+        if let Some(why) = &game.incomplete_log {
+            let [a, b] = game.parties.map(name);
+            lines.push(format!("{a} against {b} is not decided: {why}"));
+        }
+    }
+    if lines.is_empty() {
+        lines.push("nobody lost: the parties agree on all records".into());
+    }
+    let remaining: Vec<String> = result.remaining.iter().map(|party| name(*party)).collect();
+    lines.push(match (remaining.is_empty(), result.upheld) {
+        (true, _) => "  nobody remains".into(),
+        (false, Some(root)) => format!("  nothing was found against {}; root {root}", remaining.join(", ")),
+        (false, None) => {
+            format!("  nothing was found against {}, who claim different records", remaining.join(", "))
+        }
+    });
+    lines
+}

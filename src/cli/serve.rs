@@ -1,0 +1,166 @@
+//! `tiebreak serve`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use serde_json::json;
+
+use super::engine::{EngineArgs, open_exact};
+use super::limits::Limits;
+use super::report::named;
+use super::{CommandResult, Exit, Failure, Printer, key};
+use crate::dispute::game::terms::{TERMS_MAX, Terms};
+use crate::net::desk::Desk;
+use crate::net::folder::Answers;
+use crate::net::server::{Server, ServerLimits};
+use crate::net::stop::on_stop;
+use crate::party::Party;
+use crate::party::challenger::challenger;
+use crate::run::RunError;
+use crate::run::disk::{self, Disk};
+
+/// Answer as a party of a dispute game, over HTTP or in a folder that the referee writes to.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example: tiebreak serve runs/mine --key me.key --terms terms.json --referee-key referee.pub --listen 127.0.0.1:8700\n\
+Without a network: tiebreak serve runs/mine --key me.key --terms terms.json --referee-key referee.pub --files questions\n\
+HTTP is without TLS. Questions and answers are signed, so nobody can change them; who is not to read them either needs a reverse proxy\n\
+(nginx, Caddy) in front of this address. Ctrl-C or SIGTERM ends it. Started again, it gives the same answers."
+)]
+pub struct Args {
+    run: PathBuf,
+    /// Your private key, one of those that the terms name.
+    #[arg(long)]
+    key: PathBuf,
+    /// The terms of the game.
+    #[arg(long)]
+    terms: PathBuf,
+    /// The referee's public key: a file or its text. Nobody else is answered.
+    #[arg(long)]
+    referee_key: String,
+    /// In the logged profile: RUN is the trainer's, which you challenge. It is replayed under its rounding logs into this folder first, and what
+    /// came out is what you answer by. A replay that was interrupted goes on.
+    #[arg(long, value_name = "FOLDER")]
+    challenge: Option<PathBuf>,
+    /// Where to listen; by default 127.0.0.1:8700, and nowhere with --files. Port 0 takes a free one.
+    #[arg(long)]
+    listen: Option<String>,
+    /// Answer the questions in this folder.
+    #[arg(long)]
+    files: Option<PathBuf>,
+    /// Requests a second; more get status 429.
+    #[arg(long, default_value_t = ServerLimits::default().requests_per_second, value_parser = clap::value_parser!(u32).range(1..))]
+    requests_per_second: u32,
+    /// How lines of the log on stderr are written.
+    #[arg(long, value_enum, default_value_t)]
+    log_format: LogFormat,
+    /// Where data files are that the run does not hold.
+    #[arg(long)]
+    data: Option<PathBuf>,
+    /// The files of weights that the run begins from, in the job's order.
+    #[arg(long)]
+    weights: Vec<PathBuf>,
+    #[command(flatten)]
+    limits: Limits,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// How a log is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// A JSON object a line.
+    Json,
+}
+
+/// Sends log lines to stderr.
+fn log(format: LogFormat) {
+    let lines = tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).with_target(false);
+    // A second subscriber is an error, and there is one command a process.
+    let _ = match format {
+        LogFormat::Text => tracing::subscriber::set_global_default(lines.finish()),
+        LogFormat::Json => tracing::subscriber::set_global_default(lines.json().flatten_event(true).finish()),
+    };
+}
+
+/// Reads a file of terms.
+pub fn read_terms(path: &Path) -> Result<Terms, Failure> {
+    let bytes = disk::read(path, TERMS_MAX).map_err(named)?;
+    Terms::from_bytes(&bytes).map_err(|error| RunError::malformed(path, error).into())
+}
+
+pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let key = key::read_private(&args.key)?;
+    let referee = key::read_public(&args.referee_key)?;
+    let terms = read_terms(&args.terms)?;
+    let (parties, named) = terms.keys().map_err(|error| RunError::malformed(&args.terms, error))?;
+    let refused = |why: String| Failure::new(Exit::Usage, format!("{}: {why}", args.terms.display()));
+    if named.bytes() != referee.bytes() {
+        return Err(refused(format!("the terms name another referee, {}", named.to_text())));
+    }
+    let own = key.public();
+    let place = parties.iter().position(|party| party.bytes() == own.bytes());
+    let place = place.ok_or_else(|| refused(format!("the terms name no party {}", own.to_text())))?;
+    let _watch = args.limits.watch(printer);
+    let game = terms.game();
+    let mut run = args.limits.open(&args.run)?.with_data(args.data.clone());
+    let mut engine = open_exact(&args.engine)?;
+    if let Some(folder) = &args.challenge {
+        let bar = printer.bar(u64::from(run.job.steps), "steps");
+        run = challenger(&Disk::default(), &run, folder, engine.as_mut(), |step| {
+            bar.set_position(u64::from(step));
+            bar.set_message("replayed under the trainer's logs");
+        })?
+        .with_data(args.data);
+        bar.finish_and_clear();
+    }
+    let mut party = Party::open(terms, run, key, engine)?.with_weights(args.weights);
+
+    if !printer.quiet {
+        log(args.log_format);
+    }
+    let desk = Arc::new(Desk::new(game, referee));
+    let mut lines = vec![format!("party {place} ({}) of game {}", own.name(), game.short())];
+    let listen = match (&args.listen, &args.files) {
+        (Some(listen), _) => Some(listen.as_str()),
+        (None, Some(_)) => None,
+        (None, None) => Some("127.0.0.1:8700"),
+    };
+    let limits = ServerLimits { requests_per_second: args.requests_per_second, ..ServerLimits::default() };
+    let server = listen.map(|listen| {
+        let why = |error: io::Error| {
+            Failure::new(
+                Exit::Undecided,
+                format!("cannot listen at {listen}: {error}; give another --listen"),
+            )
+        };
+        Server::start(listen, desk.clone(), limits).map_err(why)
+    });
+    let server = server.transpose()?;
+    let address = server.as_ref().map(|server| format!("http://{}", server.address()));
+    lines.extend(address.iter().map(|address| format!("  answers at {address}")));
+    if let Some(folder) = &args.files {
+        let (mut answers, desk) = (Answers::new(folder)?, desk.clone());
+        lines.push(format!("  answers in {}", folder.display()));
+        std::thread::spawn(move || answers.serve(&desk));
+    }
+    let ending = desk.clone();
+    let stop = on_stop(move || {
+        ending.close();
+        server.into_iter().for_each(Server::stop);
+        // A replay may take hours, and loses nothing when it ends here: the same question is answered again.
+        std::process::exit(Exit::Match as i32);
+    });
+    stop.map_err(|error| Failure::new(Exit::Undecided, format!("signals cannot be waited for: {error}")))?;
+    printer.result(lines, &json!({ "game": game, "party": place, "address": address, "files": args.files }));
+    desk.work(&mut party);
+    // The thread that closed the desk ends the process.
+    loop {
+        std::thread::park();
+    }
+}

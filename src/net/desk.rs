@@ -1,0 +1,268 @@
+//! The desk of a party: takes questions from many sides, has one thread answer them in turn, and keeps the answers.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use crate::commit::digest::{Digest, hash};
+use crate::commit::keys::PublicKey;
+use crate::dispute::game::message::{Asked, Sealed};
+use crate::dispute::game::moves::QUESTION_MAX;
+use crate::party::{Party, PartyError};
+
+/// The most questions that wait while one is answered.
+const QUEUE_MAX: usize = 16;
+/// The most askers of one question that wait for its answer.
+const WAITING_MAX: usize = 16;
+/// The most bytes of answers that are kept; the oldest go first.
+const KEPT_MAX: usize = 64 << 20;
+
+/// Why a party does not answer a question.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The message is no question.
+    #[error("{0}")]
+    Malformed(String),
+    /// It is not a question of this game's referee.
+    #[error("{0}")]
+    Foreign(String),
+    /// As many questions wait as may.
+    #[error("too many questions are waiting: ask again later")]
+    Busy,
+    /// The party is ending.
+    #[error("the party is ending: ask again when it is back")]
+    Closed,
+    /// The party could not compute the answer.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// What answers questions: the same question gives the same bytes, also after a restart.
+pub trait Respond {
+    /// The sealed answer to a sealed question.
+    ///
+    /// # Errors
+    /// If the question is not for this party, or it cannot answer.
+    fn reply(&mut self, sealed: &[u8]) -> Result<Vec<u8>, Refused>;
+}
+
+impl Respond for Party {
+    fn reply(&mut self, sealed: &[u8]) -> Result<Vec<u8>, Refused> {
+        Party::reply(self, sealed).map_err(|error| match error {
+            PartyError::Malformed(why) => Refused::Foreign(why.to_string()),
+            own => Refused::Failed(own.to_string()),
+        })
+    }
+}
+
+/// What came of a question.
+pub type Reply = Result<Arc<[u8]>, Refused>;
+
+/// A question that was taken.
+pub enum Taken {
+    /// It was answered before.
+    Known(Arc<[u8]>),
+    /// It will be answered.
+    Later(oneshot::Receiver<Reply>),
+}
+
+/// Where questions are taken, and answers kept.
+pub struct Desk {
+    game: Digest,
+    referee: PublicKey,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<(Digest, Vec<u8>)>,
+    /// Who waits for which question: those in the queue, and the one that is being answered.
+    open: HashMap<Digest, Vec<oneshot::Sender<Reply>>>,
+    answers: HashMap<Digest, Arc<[u8]>>,
+    oldest: VecDeque<Digest>,
+    kept: usize,
+    closed: bool,
+}
+
+impl State {
+    fn keep(&mut self, name: Digest, answer: &Arc<[u8]>) {
+        self.kept += answer.len();
+        self.answers.insert(name, answer.clone());
+        self.oldest.push_back(name);
+        while self.kept > KEPT_MAX
+            && let Some(first) = self.oldest.pop_front()
+        {
+            self.kept -= self.answers.remove(&first).map_or(0, |answer| answer.len());
+        }
+    }
+}
+
+impl Desk {
+    /// A desk for the questions of one game.
+    pub fn new(game: Digest, referee: PublicKey) -> Desk {
+        Desk { game, referee, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// The game.
+    pub fn game(&self) -> Digest {
+        self.game
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing below panics while it holds the lock; if something did, the maps are still whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Checks who asks, so that nobody but the referee makes this party work.
+    ///
+    /// # Errors
+    /// If it is no question, or not one of this game that the referee signed.
+    pub fn check(&self, sealed: &[u8]) -> Result<Asked, Refused> {
+        if serde_json::from_slice::<Sealed<Asked>>(sealed).is_err() {
+            return Err(Refused::Malformed("this is no question of a dispute game".into()));
+        }
+        let asked = Sealed::<Asked>::from_bytes(sealed, QUESTION_MAX, &self.referee)
+            .map_err(|error| Refused::Foreign(error.to_string()))?
+            .body;
+        if asked.game != self.game {
+            let why = format!("the question is of game {}, this party plays {}", asked.game, self.game);
+            return Err(Refused::Foreign(why));
+        }
+        Ok(asked)
+    }
+
+    /// Takes a question that was checked.
+    ///
+    /// # Errors
+    /// If too many wait, or the desk is closed.
+    pub fn take(&self, sealed: Vec<u8>) -> Result<Taken, Refused> {
+        let name = hash("tiebreak 2 sealed question", &sealed);
+        let mut state = self.state();
+        if let Some(answer) = state.answers.get(&name) {
+            return Ok(Taken::Known(answer.clone()));
+        }
+        if state.closed {
+            return Err(Refused::Closed);
+        }
+        let (tell, told) = oneshot::channel();
+        if let Some(waiting) = state.open.get_mut(&name) {
+            waiting.retain(|sender| !sender.is_closed());
+            if waiting.len() >= WAITING_MAX {
+                return Err(Refused::Busy);
+            }
+            waiting.push(tell);
+            return Ok(Taken::Later(told));
+        }
+        if state.queue.len() >= QUEUE_MAX {
+            return Err(Refused::Busy);
+        }
+        state.open.insert(name, vec![tell]);
+        state.queue.push_back((name, sealed));
+        self.changed.notify_all();
+        Ok(Taken::Later(told))
+    }
+
+    /// Answers questions, one after another, until the desk is closed.
+    pub fn work(&self, responder: &mut impl Respond) {
+        while let Some((name, sealed)) = self.next() {
+            let reply: Reply = responder.reply(&sealed).map(Arc::from);
+            if let Err(why) = &reply {
+                tracing::warn!(why = ?why.to_string(), "a question was not answered");
+            }
+            let mut state = self.state();
+            if let Ok(answer) = &reply {
+                state.keep(name, answer);
+            }
+            for sender in state.open.remove(&name).unwrap_or_default() {
+                // Who went away asks again.
+                let _ = sender.send(reply.clone());
+            }
+        }
+    }
+
+    fn next(&self) -> Option<(Digest, Vec<u8>)> {
+        let mut state = self.state();
+        loop {
+            if state.closed {
+                return None;
+            }
+            if let Some(question) = state.queue.pop_front() {
+                return Some(question);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Takes no more questions; who waits is told so. Answers that are known are still given.
+    pub fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        state.queue.clear();
+        for sender in std::mem::take(&mut state.open).into_values().flatten() {
+            let _ = sender.send(Err(Refused::Closed));
+        }
+        self.changed.notify_all();
+    }
+
+    /// Whether the desk is closed.
+    pub fn is_closed(&self) -> bool {
+        self.state().closed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commit::keys::PrivateKey;
+    use crate::dispute::game::message::Question;
+
+    struct Counting(u32);
+
+    impl Respond for Counting {
+        fn reply(&mut self, sealed: &[u8]) -> Result<Vec<u8>, Refused> {
+            self.0 += 1;
+            Ok(sealed.to_vec())
+        }
+    }
+
+    fn question(key: &PrivateKey, game: u8, turn: u32) -> Vec<u8> {
+        Sealed::new(Asked { game: Digest([game; 32]), turn, question: Question::Commit }, key).to_bytes()
+    }
+
+    #[test]
+    fn questions_are_answered_once_and_only_for_the_referee() {
+        let key = PrivateKey::generate("referee", [1; 32]).unwrap();
+        let desk = Desk::new(Digest([7; 32]), key.public());
+        assert!(matches!(desk.check(b"{}"), Err(Refused::Malformed(_))));
+        assert!(matches!(desk.check(&question(&key, 8, 0)), Err(Refused::Foreign(_))));
+        let other = PrivateKey::generate("referee", [2; 32]).unwrap();
+        assert!(matches!(desk.check(&question(&other, 7, 0)), Err(Refused::Foreign(_))));
+        let first = question(&key, 7, 0);
+        assert_eq!(desk.check(&first).unwrap().turn, 0);
+
+        let later = |sealed: &[u8]| match desk.take(sealed.to_vec()).unwrap() {
+            Taken::Later(told) => told,
+            Taken::Known(_) => panic!("nobody has answered yet"),
+        };
+        let waiting = [later(&first), later(&first)];
+        for turn in 1..QUEUE_MAX as u32 {
+            drop(later(&question(&key, 7, turn)));
+        }
+        assert_eq!(desk.take(question(&key, 7, 99)).err(), Some(Refused::Busy));
+        let mut counting = Counting(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| desk.work(&mut counting));
+            for told in waiting {
+                assert_eq!(told.blocking_recv().unwrap().unwrap()[..], first);
+            }
+            let last = later(&question(&key, 7, 99));
+            last.blocking_recv().unwrap().unwrap();
+            desk.close();
+        });
+        assert_eq!(counting.0, QUEUE_MAX as u32 + 1);
+        assert!(matches!(desk.take(first), Ok(Taken::Known(_))));
+        assert_eq!(desk.take(question(&key, 7, 100)).err(), Some(Refused::Closed));
+    }
+}
