@@ -21,7 +21,9 @@ use crate::program::step::MicroBatch;
 use crate::run::dir::Run;
 use crate::run::transcript::Transcript;
 use crate::run::{initial, states};
-use crate::step::{CommittedStep, Outputs, Tamper, Watch, replayer, scalars, sound_log, watched_step};
+use crate::step::{
+    CommittedStep, Outputs, Tamper, Watch, recorded_step, replayer, scalars, sound_log, watched_step,
+};
 use crate::train::conduct::Conduct;
 
 /// A step whose operators are in dispute.
@@ -230,7 +232,10 @@ impl Replays {
 
     fn player(&mut self) -> Result<(Player<'_>, Session<'_>), PartyError> {
         let program = Arc::new(self.conduct.program(&self.run));
-        let session = Session::new(self.engine.as_mut(), program)?;
+        let session = match self.conduct.hides_decisions() {
+            true => Session::native(self.engine.as_mut(), program)?,
+            false => Session::new(self.engine.as_mut(), program)?,
+        };
         let records = &self.transcript.records;
         Ok((Player { run: &self.run, records, conduct: self.conduct.as_mut() }, session))
     }
@@ -270,12 +275,16 @@ impl Player<'_> {
     ) -> Result<CommittedStep, PartyError> {
         let run = self.run;
         let batch = run.batch(dataset, step)?;
-        let mut replayer = replayer(run, step)?;
+        let native = self.conduct.hides_decisions();
+        let mut replayer = replayer(run, step)?.filter(|_| !native);
         let mut run_step = |session: &mut Session,
                             scalars: StepScalars,
                             batch: &[MicroBatch],
                             tamper: Tamper,
-                            _: Option<Steer>| {
+                            steer: Option<Steer>| {
+            if native {
+                return recorded_step(run, session, scalars, batch, tamper, (steer, watch));
+            }
             watched_step(run, session, scalars, batch, tamper, (replayer.as_mut(), watch))
         };
         let done = self.conduct.step(run, session, scalars(run, step), batch, dataset, &mut run_step);
