@@ -17,7 +17,7 @@ use crate::net::folder::Answers;
 use crate::net::server::{Server, ServerLimits};
 use crate::net::stop::on_stop;
 use crate::party::Party;
-use crate::party::challenger::challenger;
+use crate::party::challenger;
 use crate::run::RunError;
 use crate::run::disk::{self, Disk};
 
