@@ -115,7 +115,11 @@ fn a_residual_network_that_cheats_is_convicted() {
 fn a_logged_trainer_plays_against_its_challenger() {
     let folder = tempfile::tempdir().unwrap();
     let job = common::gpt_job(folder.path(), "step", "\n[rounding]\n");
-    for (cheat, ends) in [("operator@3", Some(Reason::WrongValue)), ("decisions-dropped@4", None)] {
+    for (cheat, ends) in [
+        ("operator@3", Some(Reason::WrongValue)),
+        ("decision-hidden@2", Some(Reason::IllegalRounding)),
+        ("decisions-dropped@4", None),
+    ] {
         let name = cheat.replace('@', "-");
         let out = folder.path().join(&name);
         let run = common::trained(&job, &out, Some(cheat));
@@ -133,10 +137,7 @@ fn a_logged_trainer_plays_against_its_challenger() {
             "{game:?}"
         );
         assert_eq!(game.incomplete_log.is_some(), ends.is_none(), "{game:?}");
-        assert_eq!(
-            verdict.result.upheld,
-            None.or(verdict.result.upheld.filter(|_| ends.is_some())),
-            "{game:?}"
-        );
+        let upheld = verdict.result.upheld.is_some();
+        assert_eq!(upheld, ends.is_some(), "{cheat}: {game:?}");
     }
 }
