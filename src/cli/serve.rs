@@ -16,8 +16,7 @@ use crate::net::desk::Desk;
 use crate::net::folder::Answers;
 use crate::net::server::{Server, ServerLimits};
 use crate::net::stop::on_stop;
-use crate::party::Party;
-use crate::party::challenger;
+use crate::party::{Party, challenger};
 use crate::run::RunError;
 use crate::run::disk::{self, Disk};
 
@@ -108,7 +107,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let place = place.ok_or_else(|| refused(format!("the terms name no party {}", own.to_text())))?;
     let _watch = args.limits.watch(printer);
     let game = terms.game();
-    let mut run = args.limits.open(&args.run)?.with_data(args.data.clone());
+    let mut run = args.limits.open(&args.run)?.with_data(args.data);
     let mut engine = open_exact(&args.engine)?;
     if let Some(folder) = &args.challenge {
         let bar = printer.bar(u64::from(run.job.steps), "steps");
@@ -116,7 +115,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             bar.set_position(u64::from(step));
             bar.set_message("replayed under the trainer's logs");
         })?
-        .with_data(args.data);
+        .with_memory(args.limits.memory());
         bar.finish_and_clear();
     }
     let mut party = Party::open(terms, run, key, engine)?.with_weights(args.weights);

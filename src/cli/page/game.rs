@@ -127,7 +127,7 @@ impl Game<'_> {
                 let part = ["parameters", "buffers", "slots"].get(usize::from(part)).copied();
                 format!("{} of the initial state", part.unwrap_or("part"))
             }
-            Tree::Gradients { step } => format!("gradients of step {step}"),
+            Tree::Gradients { step } => format!("gradients of step {step}'s micro-batches"),
             Tree::Trace { step } => format!("operators of step {step}"),
             Tree::Tensor { subject } => format!("bytes of {}", self.rules().describe(subject)),
             Tree::Terms { subject, element, .. } => {
@@ -168,12 +168,12 @@ impl Game<'_> {
             }
             Question::Binding { step, field } => {
                 let field = match field {
-                    Field::Gradient { micro } => &format!("gradient of micro-batch {micro}"),
-                    Field::State => "state",
-                    Field::Clip => "clip factor",
-                    Field::Loss => "loss",
+                    Field::Gradient { micro } => format!("gradient of micro-batch {micro}"),
+                    Field::State => "state".into(),
+                    Field::Clip => "clip factor".into(),
+                    Field::Loss => "loss".into(),
                 };
-                format!("the outputs that make the {field} of step {step}")
+                format!("the outputs that make the {field}, step {step}")
             }
         }
     }
