@@ -8,9 +8,11 @@ use crate::audit::localise::binding;
 use crate::commit::digest::Digest;
 use crate::commit::multiproof;
 use crate::commit::proven::{Base64, Hashes, ProvenRecord};
+use crate::commit::record::gradient_leaf;
 use crate::commit::state::tensor_digests;
+use crate::commit::table;
 use crate::commit::tensor::Hash;
-use crate::commit::trace::leaf_place;
+use crate::commit::trace::{Trace, leaf_place};
 use crate::dispute::game::message::{Answer, Field};
 use crate::dispute::origin::{self, Origin};
 use crate::dispute::verdict::{Claim, Scalar};
@@ -61,18 +63,28 @@ fn places(program: &Program, field: Field) -> Option<Vec<usize>> {
         Field::State => None,
         Field::Clip => scalar(Scalar::Clip),
         Field::Loss => scalar(Scalar::Loss),
-        Field::Gradients => gradients(program),
+        Field::Gradient { micro } => gradient(program, micro),
     }
 }
 
-/// Those of every micro-batch's gradients and loss.
-fn gradients(program: &Program) -> Option<Vec<usize>> {
+/// The leaves of a step's gradients, a micro-batch each.
+pub fn gradient_leaves(program: &Program, trace: &Trace) -> Vec<Digest> {
+    let table = program.gradients();
+    let leaf = |micro: u32| {
+        let places = gradient(program, micro)?;
+        let digests = places.iter().map(|&place| &trace.nodes[place].digest);
+        Some(gradient_leaf(micro, &table::root(table.iter().map(|t| t.name.as_str()).zip(digests))))
+    };
+    (0..program.micro_batches).filter_map(leaf).collect()
+}
+
+/// Those of a micro-batch's gradients and loss.
+fn gradient(program: &Program, micro: u32) -> Option<Vec<usize>> {
     let graph = &program.micro;
     let node = |name: &str| {
         let tensor = graph.output(name)?;
         graph.nodes.iter().position(|node| node.output == tensor)
     };
     let nodes: Vec<usize> = program.gradients().iter().map(|t| node(&t.name)).collect::<Option<_>>()?;
-    let micros = 0..program.micro_batches;
-    micros.flat_map(|i| nodes.iter().map(move |&n| leaf_place(program, Phase::Micro(i), n))).collect()
+    nodes.iter().map(|&node| leaf_place(program, Phase::Micro(micro), node)).collect()
 }

@@ -237,8 +237,15 @@ impl Party {
                 let (table, digests) = self.initial_digests()?;
                 part_leaves(&table, &digests).into_iter().nth(usize::from(part))
             }
-            Tree::Batch { step } | Tree::Trace { step } if self.replays.record(step).is_none() => None,
+            Tree::Batch { step } | Tree::Trace { step } | Tree::Gradients { step }
+                if self.replays.record(step).is_none() =>
+            {
+                None
+            }
             Tree::Batch { step } => Some(self.replays.batch_leaves(step)?),
+            Tree::Gradients { step } => Some(self.replays.operands(step, |operands, _| {
+                binding::gradient_leaves(&operands.run.program, operands.trace)
+            })?),
             Tree::Trace { step } => Some(
                 self.replays.operands(step, |operands, _| operands.trace.leaves(&operands.run.program))?,
             ),

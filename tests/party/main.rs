@@ -12,7 +12,7 @@ use crate::asker::{Asker, HONEST, folder, gpt_again, other, referee, terms, word
 use crate::common::{key, mlp_job, trained};
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::PrivateKey;
-use tiebreak::commit::record::gradients_root;
+use tiebreak::commit::record::{gradient_leaf, gradients_root};
 use tiebreak::commit::state::{StateRoots, state_digest};
 use tiebreak::commit::tensor::{SLICE_BYTES, digest_from_root, piece_count};
 use tiebreak::commit::trace::{batch_leaf_name, leaf_name, positions};
@@ -145,17 +145,17 @@ fn fields_are_bound_to_operators() {
         let tensor = program.micro.output(name).unwrap();
         program.micro.nodes.iter().position(|node| node.output == tensor).unwrap()
     };
-    let micros = 0..program.micro_batches;
-    let nodes: Vec<_> = micros
-        .flat_map(|i| gradients.iter().map(move |t| (i, t)))
-        .map(|(i, t)| (Phase::Micro(i), node(&t.name)))
-        .collect();
-    let outputs = asker.binding(step, Field::Gradients, &nodes, trace);
-    let roots: Vec<Digest> = outputs
-        .chunks(gradients.len())
-        .map(|digests| table::root(gradients.iter().map(|t| t.name.as_str()).zip(digests)))
+    let roots: Vec<Digest> = (0..program.micro_batches)
+        .map(|micro| {
+            let nodes: Vec<_> = gradients.iter().map(|t| (Phase::Micro(micro), node(&t.name))).collect();
+            let outputs = asker.binding(step, Field::Gradient { micro }, &nodes, trace);
+            table::root(gradients.iter().map(|t| t.name.as_str()).zip(&outputs))
+        })
         .collect();
     assert_eq!(Some(gradients_root(&roots)), record.gradients);
+    let (tree, root, of) = (Tree::Gradients { step }, record.gradients.unwrap().0, roots.len() as u64);
+    let leaf = asker.leaf(tree, Join::Rfc6962, &root, of, 1);
+    assert_eq!(leaf, gradient_leaf(1, &roots[1]).0);
 
     let scalar = gradients.last().unwrap().ty();
     for (field, scalar_of, pattern) in
@@ -221,12 +221,13 @@ fn random_question(random: &mut impl FnMut(u64) -> u64) -> Question {
         _ => Fold::Count,
     };
     let (element, first, count) = (number(20), number(3), number(4));
-    let tree = match number(6) {
+    let tree = match number(7) {
         0 => Tree::Transcript,
         1 => Tree::Batch { step },
         2 => Tree::Part { part: number(4) as u8 },
         3 => Tree::Trace { step },
         4 => Tree::Tensor { subject },
+        5 => Tree::Gradients { step },
         _ => Tree::Terms { subject, element, fold },
     };
     let need = match number(3) {
@@ -234,7 +235,8 @@ fn random_question(random: &mut impl FnMut(u64) -> u64) -> Question {
         1 => Need::Terms { fold, first, count },
         _ => Need::All,
     };
-    let field = [Field::Gradients, Field::State, Field::Clip, Field::Loss][number(4) as usize % 4];
+    let micro = number(4) as u32 % 3;
+    let field = [Field::Gradient { micro }, Field::State, Field::Clip, Field::Loss][number(4) as usize % 4];
     match number(10) {
         0 => Question::Record { index: first },
         1 => Question::Statement { step },

@@ -5,10 +5,9 @@ use super::element;
 use super::judge::{self, Evidence};
 use super::message::{Answer, Field, Fold, Need, Subject, Tree};
 use super::result::Reason;
-use super::rules::{Rules, scalar_digest};
+use super::rules::{Fault, Rules, scalar_digest};
 use super::search::Join;
 use super::stage::{Folded, Next, Stage, Walk, short};
-use crate::commit::record::StepRecord;
 use crate::dispute::verdict::Scalar;
 use crate::program::phase::Phase;
 
@@ -17,7 +16,7 @@ impl Duel {
     pub fn element(&mut self, rules: &Rules, subject: Subject, element: usize, claimed: [u32; 2]) -> Next {
         match subject {
             Subject::Initial { index } => match judge::initial(rules, index, element) {
-                Some(word) => self.judged(word, "the initial state that the job gives"),
+                Some(word) => self.judged(rules, word, "the initial state that the job gives"),
                 None => self.ask(rules, Need::All, None),
             },
             Subject::Batch { .. } => self.ask(rules, Need::All, None),
@@ -56,9 +55,13 @@ impl Duel {
     }
 
     /// The value of the disputed element is `word`.
-    fn judged(&mut self, word: u32, whose: &str) -> Next {
+    fn judged(&mut self, rules: &Rules, word: u32, whose: &str) -> Next {
         let Some(disputed) = self.disputed.clone() else { return Next::Ask };
-        let wrong: Vec<usize> = (0..2).filter(|&side| !disputed.agrees(side, word)).collect();
+        let wrong = |side: &usize| match rules.checks(Fault::Blame) {
+            true => !disputed.agrees(*side, word),
+            false => *side == 0,
+        };
+        let wrong: Vec<usize> = (0..2).filter(wrong).collect();
         self.found.push(format!("the referee computes {word:08x}, {whose}"));
         let what = format!("element {} is not {word:08x}, {whose}", disputed.element);
         self.lost(&wrong, Reason::WrongValue, &what)
@@ -72,7 +75,7 @@ impl Duel {
         self.found.push(format!("element {} has {terms} terms", disputed.element));
         self.folded = Some(folded);
         match fold {
-            Fold::Segment if terms == 0 => self.judged(0, "the sum of no rows"),
+            Fold::Segment if terms == 0 => self.judged(rules, 0, "the sum of no rows"),
             Fold::Segment => {
                 let values = [0, 1].map(|side: usize| disputed.claimed(side).to_le_bytes().to_vec());
                 self.terms(rules, values)
@@ -160,7 +163,7 @@ impl Duel {
 
     fn shown(&mut self, rules: &Rules, evidence: Evidence, claims: Option<&[Vec<u8>; 2]>) -> Next {
         match evidence {
-            Evidence::Word(word) => self.judged(word, "what the operands give"),
+            Evidence::Word(word) => self.judged(rules, word, "what the operands give"),
             Evidence::Frame(frame) => {
                 let Stage::Evidence { need: Need::Frame { fold }, .. } = self.stage else { return Next::Ask };
                 self.framed(rules, Folded { fold, frame })
@@ -184,7 +187,7 @@ impl Duel {
     }
 
     /// A logged product's element was judged.
-    fn rounding(&mut self, _rules: &Rules, shown: &judge::Rounding) -> Next {
+    fn rounding(&mut self, rules: &Rules, shown: &judge::Rounding) -> Next {
         let Some(disputed) = self.disputed.clone() else { return Next::Ask };
         let trainer = usize::from(self.sides[1].party == 0);
         let challenger = 1 - trainer;
@@ -194,9 +197,9 @@ impl Duel {
             return self.lost(&[trainer], Reason::IllegalRounding, &shown.what);
         }
         match shown.logged {
-            Some(word) => self.judged(word, "what the rounding log says"),
+            Some(word) => self.judged(rules, word, "what the rounding log says"),
             None if claimed == shown.nearest => {
-                self.judged(shown.nearest, "the nearest value, since the log has no decision")
+                self.judged(rules, shown.nearest, "the nearest value, since the log has no decision")
             }
             None if other != shown.nearest => {
                 let what = "its element is not the nearest value, and the log has no decision";
@@ -216,22 +219,21 @@ impl Duel {
         answer: Option<Answer>,
         (step, field): (u32, Field),
         (asked, declined): (usize, bool),
+        claims: Option<&[Vec<u8>; 2]>,
     ) -> Next {
         let implied = answer.map(|answer| judge::implied(rules, &self.sides[asked], field, answer));
         let why = match implied {
             Some(Ok(implied)) => {
-                let record = |side: usize| self.sides[side].step();
-                let differs = |record: Option<StepRecord>| {
-                    record.is_some_and(|record| match field {
-                        Field::Gradients => record.gradients != Some(implied),
-                        Field::State => record.state != implied,
-                        Field::Clip => scalar_digest(record.clip) != implied,
-                        Field::Loss => scalar_digest(record.loss) != implied,
-                    })
+                let differs = |side: usize| match (field, self.sides[side].step()) {
+                    (_, None) => false,
+                    (Field::Gradient { .. }, _) => claims.is_some_and(|claims| claims[side] != implied.0),
+                    (Field::State, Some(record)) => record.state != implied,
+                    (Field::Clip, Some(record)) => scalar_digest(record.clip) != implied,
+                    (Field::Loss, Some(record)) => scalar_digest(record.loss) != implied,
                 };
-                let wrong: Vec<usize> = (0..2).filter(|&side| differs(record(side))).collect();
+                let wrong: Vec<usize> = (0..2).filter(|&side| differs(side)).collect();
                 let name = match field {
-                    Field::Gradients => "gradients",
+                    Field::Gradient { .. } => "gradient",
                     Field::State => "state",
                     Field::Clip => Scalar::Clip.name(),
                     Field::Loss => Scalar::Loss.name(),
@@ -256,6 +258,7 @@ impl Duel {
                 "neither party supplies outputs that both committed to",
             );
         }
-        self.go(Stage::Binding { step, field, asked: 1 - asked, declined: true })
+        let claims = claims.cloned();
+        self.go(Stage::Binding { step, field, asked: 1 - asked, declined: true, claims })
     }
 }

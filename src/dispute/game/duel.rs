@@ -6,7 +6,7 @@
 use super::judge;
 use super::message::{Answer, Field, Fold, Need, Question, Subject, Tree};
 use super::result::{Loss, Reason};
-use super::rules::Rules;
+use super::rules::{Fault, Rules};
 use super::search;
 use super::stage::{Disputed, Folded, Next, Side, Stage, Walk, short};
 use crate::commit::digest::Digest;
@@ -80,10 +80,10 @@ impl Duel {
                 let answer = if asked == 0 { first } else { second };
                 self.evidence(rules, answer, need, (asked, declined), claims.as_ref())
             }
-            Stage::Binding { step, field, asked, declined } => {
+            Stage::Binding { step, field, asked, declined, claims } => {
                 let [first, second] = answers;
                 let answer = if asked == 0 { first } else { second };
-                self.binding(rules, answer, (step, field), (asked, declined))
+                self.binding(rules, answer, (step, field), (asked, declined), claims.as_ref())
             }
             stage => {
                 let refused: Vec<usize> = (0..2).filter(|&side| answers[side].is_none()).collect();
@@ -161,7 +161,7 @@ impl Duel {
         let given = |side: usize| search::parent(join, walk.count, leaf, &values[side], top);
         let node = format!("{} of leaves {} to {}", name(walk.tree), walk.first, walk.first + walk.count - 1);
         if let Some(lost) = self.contradicted(
-            |side| given(side) != walk.values[side],
+            |side| rules.checks(Fault::Levels) && given(side) != walk.values[side],
             &format!("its values below {node} do not give the one that it claimed"),
         ) {
             return lost;
@@ -196,6 +196,10 @@ impl Duel {
             }
             Tree::Tensor { subject } => self.go(Stage::Slice { subject, slice: first as usize, values }),
             Tree::Terms { fold, .. } => self.ask(rules, Need::Terms { fold, first, count }, Some(values)),
+            Tree::Gradients { step } => {
+                let field = Field::Gradient { micro: first as u32 };
+                self.go(Stage::Binding { step, field, asked: 0, declined: false, claims: Some(values) })
+            }
             Tree::Batch { .. } | Tree::Part { .. } | Tree::Trace { .. } => match rules.leaf(tree, first) {
                 Some(subject) => {
                     self.found.push(format!("the first tensor that differs: {}", rules.describe(subject)));
@@ -339,14 +343,20 @@ impl Duel {
         }
         self.found.push(format!("both state the same operators of step {step}"));
         let [Some(a), Some(b)] = [self.sides[0].step(), self.sides[1].step()] else { return Next::Ask };
+        if let (Some(a), Some(b)) = (a.gradients, b.gradients)
+            && a != b
+        {
+            return self.descend(rules, Tree::Gradients { step }, [a, b].map(|d| d.0.to_vec()));
+        }
         let fields = [
-            (Field::Gradients, a.gradients != b.gradients),
             (Field::State, a.state != b.state),
             (Field::Clip, a.clip != b.clip),
             (Field::Loss, a.loss != b.loss),
         ];
         match fields.into_iter().find(|(_, differ)| *differ) {
-            Some((field, _)) => self.go(Stage::Binding { step, field, asked: 0, declined: false }),
+            Some((field, _)) => {
+                self.go(Stage::Binding { step, field, asked: 0, declined: false, claims: None })
+            }
             None => self.lost(&[], Reason::Contradiction, ""),
         }
     }
@@ -408,9 +418,10 @@ impl Duel {
             bytes[side].len() == range.len()
                 && piece_value(&bytes[side], SLICE_BYTES, slice, count)[..] == claimed[side]
         };
-        if let Some(lost) =
-            self.contradicted(|side| !right(side), "its slice is not the one that it committed to")
-        {
+        if let Some(lost) = self.contradicted(
+            |side| rules.checks(Fault::Slices) && !right(side),
+            "its slice is not the one that it committed to",
+        ) {
             return lost;
         }
         let Some(byte) = (0..range.len()).find(|&i| bytes[0][i] != bytes[1][i]) else {
@@ -431,6 +442,7 @@ fn name(tree: Tree) -> &'static str {
         Tree::Transcript => "records",
         Tree::Batch { .. } => "batch",
         Tree::Part { .. } => "initial state",
+        Tree::Gradients { .. } => "gradients",
         Tree::Trace { .. } => "operators",
         Tree::Tensor { .. } => "slices",
         Tree::Terms { .. } => "terms",

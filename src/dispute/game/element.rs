@@ -313,6 +313,22 @@ pub fn subtotals(
     ranges.iter().map(of).collect()
 }
 
+/// The value of the whole tree of an element's terms, from whole input tensors.
+///
+/// # Errors
+/// As [`part`].
+pub fn total(
+    graph: &Graph,
+    node: usize,
+    element: usize,
+    fold: Fold,
+    tensors: &BTreeMap<TensorId, Vec<u8>>,
+) -> Result<Vec<u8>, LeafError> {
+    let mut source = Whole { graph, tensors };
+    let known = frame(graph, node, element, fold, &mut source)?;
+    subtotal(graph, node, element, fold, &known, (0, known.terms), &mut source)
+}
+
 /// The tensors that a need reads.
 pub fn reads(graph: &Graph, node: usize, need: Need) -> Vec<TensorId> {
     let primitive = &graph.nodes[node].primitive;

@@ -7,7 +7,7 @@ use super::rules::Rules;
 use super::stage::{Disputed, Folded, Side};
 use crate::arith::words::words_from_bytes;
 use crate::commit::digest::Digest;
-use crate::commit::record::gradients_root;
+use crate::commit::record::gradient_leaf;
 use crate::commit::state::state_digest;
 use crate::commit::trace::leaf_name;
 use crate::commit::{Malformed, multiproof, table};
@@ -218,7 +218,7 @@ fn rounded(
 }
 
 /// What a field of a step's record must be, by the operators' outputs that one side supplies. A clip factor and a loss are given as the
-/// digest of a tensor of one element.
+/// digest of a tensor of one element, a micro-batch's gradient as its leaf among all.
 ///
 /// # Errors
 /// If the outputs are not those that the side stated.
@@ -252,13 +252,10 @@ pub(super) fn implied(
     let program = &context.program;
     match field {
         Field::Clip | Field::Loss => Ok(outputs[0]),
-        Field::Gradients => {
+        Field::Gradient { micro } => {
             let table = program.gradients();
-            let micros = outputs.chunks(table.len().max(1));
-            let roots: Vec<Digest> = micros
-                .map(|digests| table::root(table.iter().map(|t| t.name.as_str()).zip(digests)))
-                .collect();
-            Ok(gradients_root(&roots))
+            let root = table::root(table.iter().map(|t| t.name.as_str()).zip(&outputs));
+            Ok(gradient_leaf(micro, &root))
         }
         Field::State => {
             let step = side.step().ok_or_else(|| wrong("the record is not a step's"))?;

@@ -27,6 +27,8 @@ pub enum Kind {
     Statement,
     /// [`Question::Children`] of operators.
     Operators,
+    /// [`Question::Children`] of gradients.
+    Gradients,
     /// [`Question::Root`].
     Root,
     /// [`Question::Children`] of a tensor's bytes.
@@ -98,7 +100,7 @@ const FRAME: u64 = 512;
 pub const LEAF_MAX: u64 = 64 * 1024;
 
 /// All moves.
-pub const MOVES: [Move; 18] = {
+pub const MOVES: [Move; 19] = {
     use Clock::{Moves, Replay};
     use Kind::*;
     use Size::{Fixed, Level};
@@ -114,8 +116,9 @@ pub const MOVES: [Move; 18] = {
         row(Batch, Both, Moves, Level, &[Batch, Root]),
         row(Parts, Both, Moves, Fixed(512), &[Part, Root]),
         row(Part, Both, Moves, Level, &[Part, Root]),
-        row(Statement, Both, Replay, Fixed(1024), &[Operators, Root, Binding]),
+        row(Statement, Both, Replay, Fixed(1024), &[Operators, Gradients, Root, Kind::Binding]),
         row(Operators, Both, Moves, Level, &[Operators, Root]),
+        row(Gradients, Both, Moves, Level, &[Gradients, Kind::Binding]),
         row(Root, Both, Replay, Fixed(256), &[Bytes, Slice]),
         row(Bytes, Both, Moves, Level, &[Bytes, Slice]),
         row(Slice, Both, Moves, Fixed(2048), &[Element, Frame, Subtotals, Terms, Total]),
@@ -137,6 +140,7 @@ pub fn kind(question: &Question) -> Kind {
             Tree::Transcript => Kind::Records,
             Tree::Batch { .. } => Kind::Batch,
             Tree::Part { .. } => Kind::Part,
+            Tree::Gradients { .. } => Kind::Gradients,
             Tree::Trace { .. } => Kind::Operators,
             Tree::Tensor { .. } => Kind::Bytes,
             Tree::Terms { .. } => Kind::Subtotals,
@@ -196,6 +200,7 @@ fn most(kind: Kind, rules: &Rules) -> u64 {
         Kind::Records => tree(Tree::Transcript),
         Kind::Batch => tree(Tree::Batch { step: 1 }),
         Kind::Part => (0..3).map(|part| tree(Tree::Part { part })).max().unwrap_or(0),
+        Kind::Gradients => tree(Tree::Gradients { step: 1 }),
         Kind::Operators => tree(Tree::Trace { step: 1 }),
         Kind::Bytes => depth(rules.slices_most(), 1),
         Kind::Subtotals => depth(rules.terms_most(), 16),
@@ -217,7 +222,7 @@ fn paths() -> [&'static [Kind]; 4] {
         &INITIAL,
         &[Records, Record, Batch, Root, Bytes, Slice, Element],
         &OPERATORS,
-        &[Records, Record, Statement, Kind::Binding],
+        &[Records, Record, Statement, Gradients, Kind::Binding],
     ]
 }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::duel::Duel;
 use super::message::{Answer, Answered, Asked, Question, Sealed, Statement, commitment};
-use super::moves::{self, Bound, Clock, Kind, QUESTION_MAX, Who, answer_max, bound, kind, row};
+use super::moves::{Bound, Clock, Kind, MOVES, QUESTION_MAX, Who, answer_max, bound, kind, row};
 use super::result::{GameResult, Loss, Played, Reason};
 use super::rules::Rules;
 use super::stage::Next;
@@ -68,6 +68,8 @@ pub struct Referee {
     rules: Rules,
     clocks: Clocks,
     bound: Bound,
+    /// The most bytes of any answer.
+    largest: u64,
     phase: Phase,
     now: u64,
     turn: u32,
@@ -104,6 +106,7 @@ impl Referee {
             GameResult { absent: Vec::new(), games: Vec::new(), remaining: Vec::new(), upheld: None };
         Ok(Referee {
             bound: bound(&rules, &clocks),
+            largest: MOVES.iter().map(|row| answer_max(row.kind, &rules)).max().unwrap_or(0),
             clocks,
             phase: Phase::Commit,
             now: 0,
@@ -132,6 +135,13 @@ impl Referee {
     /// What follows from the terms.
     pub fn rules(&self) -> &Rules {
         &self.rules
+    }
+
+    /// A referee that leaves a check out, for tests of tests.
+    #[cfg(feature = "testing")]
+    pub fn with_fault(mut self, fault: super::rules::Fault) -> Referee {
+        self.rules.plant(fault);
+        self
     }
 
     /// Asks everybody for a commitment.
@@ -180,19 +190,22 @@ impl Referee {
             return self.late(party, bytes);
         }
         let limit = self.pending[place].ask.limit;
-        let said = if bytes.len() as u64 > limit {
+        let oversize = |limit: u64| {
+            let len = bytes.len();
             Said::Lost(
                 Reason::Oversize,
-                format!("its answer has {} bytes, and no right one more than {limit}", bytes.len()),
+                format!("its answer has {len} bytes, and no right one more than {limit}"),
             )
-        } else {
-            match Sealed::<Answered>::from_bytes(bytes, limit, &self.rules.parties[party]) {
-                Err(error) => Said::Lost(Reason::Garbage, format!("its answer is none: {error}")),
-                Ok(sealed) => match self.accepted(place, sealed.body) {
-                    Some(said) => said,
-                    None => return, // an old answer again
-                },
-            }
+        };
+        let said = match Sealed::<Answered>::from_bytes(bytes, self.largest, &self.rules.parties[party]) {
+            Err(Malformed::TooLarge { .. }) => oversize(self.largest),
+            Err(error) => Said::Lost(Reason::Garbage, format!("its answer is none: {error}")),
+            // An answer of an earlier turn may come again, and may have been larger.
+            Ok(sealed) => match self.accepted(place, sealed.body) {
+                Some(Said::Answer(_)) if bytes.len() as u64 > limit => oversize(limit),
+                Some(said) => said,
+                None => return,
+            },
         };
         self.spent = (self.spent.0 + 1, self.spent.1 + bytes.len() as u64);
         self.settle(place, said);
@@ -229,8 +242,8 @@ impl Referee {
 
     /// A message from a party that owes none: two different answers to one question convict it, all else is passed over.
     fn late(&mut self, party: usize, bytes: &[u8]) {
-        let limit = moves::MOVES.iter().map(|row| answer_max(row.kind, &self.rules)).max().unwrap_or(0);
-        let Ok(sealed) = Sealed::<Answered>::from_bytes(bytes, limit, &self.rules.parties[party]) else {
+        let Ok(sealed) = Sealed::<Answered>::from_bytes(bytes, self.largest, &self.rules.parties[party])
+        else {
             return;
         };
         let known = hash("tiebreak 2 answered", &super::message::to_bytes(&sealed.body));

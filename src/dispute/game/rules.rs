@@ -1,10 +1,13 @@
 //! What the referee derives from the terms before it asks anything: program, sizes and names of everything that can be disputed.
 
+use std::collections::BTreeSet;
+
 use super::message::{Field, Subject, Tree};
 use super::search::{self, Join};
 use super::terms::Terms;
 use crate::commit::digest::Digest;
 use crate::commit::keys::PublicKey;
+use crate::commit::multiproof::proof_len;
 use crate::commit::record::{Record, StepRecord};
 use crate::commit::tensor::{self, Hash, SLICE_BYTES, piece_count};
 use crate::commit::trace::{batch_leaf_name, leaf_count, leaf_name, leaf_place, positions};
@@ -23,6 +26,17 @@ use crate::program::step::Program;
 /// The most leaves of a step's operators, and of its batch: more are refused before they are listed.
 const LEAVES_MAX: u64 = 1 << 22;
 
+/// A check that a referee leaves out, so that tests show that they would notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Whether the values of a level give the value above.
+    Levels,
+    /// Whether a slice is the committed one.
+    Slices,
+    /// Whose element is wrong: it is always the first party's.
+    Blame,
+}
+
 /// A computation, and the parties that dispute it.
 pub struct Rules {
     /// The game's name.
@@ -37,6 +51,8 @@ pub struct Rules {
     granularity: Granularity,
     /// The nodes that a step's trace holds, in order.
     positions: Vec<(Phase, usize)>,
+    /// None but in tests.
+    fault: Option<Fault>,
 }
 
 fn wrong(why: impl Into<String>) -> Malformed {
@@ -85,7 +101,18 @@ impl Rules {
             head,
             key: None,
         };
-        Ok(Rules { game: terms.game(), parties, referee, context, granularity, positions })
+        Ok(Rules { game: terms.game(), parties, referee, context, granularity, positions, fault: None })
+    }
+
+    /// Leaves a check out.
+    #[cfg(feature = "testing")]
+    pub fn plant(&mut self, fault: Fault) {
+        self.fault = Some(fault);
+    }
+
+    /// Whether a check is made.
+    pub(super) fn checks(&self, what: Fault) -> bool {
+        self.fault != Some(what)
     }
 
     /// The program.
@@ -144,6 +171,7 @@ impl Rules {
                 (leaves, 1, Join::Rfc6962)
             }
             Tree::Part { part } => (self.part(part).len() as u64, 1, Join::Rfc6962),
+            Tree::Gradients { .. } => (u64::from(self.program().micro_batches), 1, Join::Rfc6962),
             Tree::Trace { .. } => (self.positions.len() as u64, 1, Join::Rfc6962),
             Tree::Tensor { subject } => {
                 let bytes = self.tensor(subject).map_or(0, |(_, ty)| ty.bytes());
@@ -231,10 +259,8 @@ impl Rules {
             Field::State => {
                 program.state().iter().filter_map(|tensor| made(Phase::Update, &tensor.name)).collect()
             }
-            Field::Gradients => {
-                let table = program.gradients();
-                let micros = (0..program.micro_batches).map(Phase::Micro);
-                micros.flat_map(|micro| table.iter().filter_map(move |t| made(micro, &t.name))).collect()
+            Field::Gradient { micro } => {
+                program.gradients().iter().filter_map(|t| made(Phase::Micro(micro), &t.name)).collect()
             }
         }
     }
@@ -299,10 +325,19 @@ impl Rules {
 
     /// The most bytes of an answer that lists the outputs that a field is made of, and what proves them.
     pub fn binding_bytes(&self) -> u64 {
-        let outputs = self.outputs(Field::Gradients).len().max(self.program().state().len()) as u64;
-        let depth = u64::from((self.positions.len().max(2) as u64).ilog2() + 1);
-        // A digest takes 67 bytes, a sibling 43, and each output has at most one sibling a level.
-        1024 + outputs * (256 + 43 * depth)
+        // A digest takes 67 bytes of text, and a sibling 43.
+        let proven = |field: Field| {
+            let outputs = self.outputs(field);
+            let places: BTreeSet<usize> =
+                outputs.iter().filter_map(|&(phase, node)| Some(self.place(phase, node)?.0)).collect();
+            let places: Vec<usize> = places.into_iter().collect();
+            let siblings = if places.is_empty() { 0 } else { proof_len(self.positions.len(), &places) };
+            (outputs.len() * 67 + siblings * 43 + 256) as u64
+        };
+        let state = self.program().state().len();
+        let frozen = (state - self.outputs(Field::State).len()) as u64;
+        let proof = u64::from(state.max(1).ilog2()) + 4;
+        proven(Field::State).max(proven(Field::Gradient { micro: 0 })) + frozen * (128 + 67 * proof)
     }
 
     /// The terms that a fold of any element can have at most.

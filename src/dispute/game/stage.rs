@@ -102,7 +102,7 @@ pub(super) enum Stage {
     /// The root of an element's terms.
     Total,
     /// The outputs that a field is made of.
-    Binding { step: u32, field: Field, asked: usize, declined: bool },
+    Binding { step: u32, field: Field, asked: usize, declined: bool, claims: Option<[Vec<u8>; 2]> },
 }
 
 /// How a game goes on.
