@@ -12,7 +12,7 @@ use crate::asker::{Asker, HONEST, folder, gpt_again, other, referee, terms, word
 use crate::common::{key, mlp_job, trained};
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::PrivateKey;
-use tiebreak::commit::record::gradients_root;
+use tiebreak::commit::record::{gradient_leaf, gradients_root};
 use tiebreak::commit::state::{StateRoots, state_digest};
 use tiebreak::commit::tensor::{SLICE_BYTES, digest_from_root, piece_count};
 use tiebreak::commit::trace::{batch_leaf_name, leaf_name, positions};
@@ -153,6 +153,9 @@ fn fields_are_bound_to_operators() {
         })
         .collect();
     assert_eq!(Some(gradients_root(&roots)), record.gradients);
+    let (tree, root, of) = (Tree::Gradients { step }, record.gradients.unwrap().0, roots.len() as u64);
+    let leaf = asker.leaf(tree, Join::Rfc6962, &root, of, 1);
+    assert_eq!(leaf, gradient_leaf(1, &roots[1]).0);
 
     let scalar = gradients.last().unwrap().ty();
     for (field, scalar_of, pattern) in
@@ -218,12 +221,13 @@ fn random_question(random: &mut impl FnMut(u64) -> u64) -> Question {
         _ => Fold::Count,
     };
     let (element, first, count) = (number(20), number(3), number(4));
-    let tree = match number(6) {
+    let tree = match number(7) {
         0 => Tree::Transcript,
         1 => Tree::Batch { step },
         2 => Tree::Part { part: number(4) as u8 },
         3 => Tree::Trace { step },
         4 => Tree::Tensor { subject },
+        5 => Tree::Gradients { step },
         _ => Tree::Terms { subject, element, fold },
     };
     let need = match number(3) {
