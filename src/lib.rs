@@ -7,7 +7,7 @@
 //! what a verdict shows. It has no engine, no threads, no files and no randomness, and is all that is left without the feature `engine`.
 //!
 //! With `engine`, [`engine`] executes programs, [`observers`] log and replay rounding decisions meanwhile, [`run`] says what is on disk,
-//! [`step`] is one step with all that its record promises, [`evaluate`] an evaluation; [`train`] and [`audit`] are what people do with them. `gpu` and `cuda` add
+//! [`step`] is one step with all that its record promises, [`evaluate`] an evaluation; [`train`] and [`audit`] are what people do with them, and [`party`] answers the questions of a dispute. `gpu` and `cuda` add
 //! engines, `cli` the command.
 
 #![warn(missing_docs)]
@@ -28,6 +28,8 @@ pub mod job;
 #[cfg(feature = "engine")]
 pub mod observers;
 mod parallel;
+#[cfg(feature = "engine")]
+pub mod party;
 pub mod program;
 pub mod rounding;
 #[cfg(feature = "engine")]

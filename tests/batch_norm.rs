@@ -24,7 +24,7 @@ use tiebreak::run::arrays::{self, Array, FloatType};
 use tiebreak::run::checkpoint;
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
-use tiebreak::step::{CommittedStep, committed_step};
+use tiebreak::step::{CommittedStep, RunStep};
 use tiebreak::train::conduct::Conduct;
 use tiebreak::train::ranks::plan::ShardPlan;
 use tiebreak::train::{Silent as NoProgress, TrainError, train_as};
@@ -92,11 +92,12 @@ struct Tamperer(Phase, &'static str);
 impl Conduct for Tamperer {
     fn step(
         &mut self,
-        run: &Run,
+        _: &Run,
         session: &mut Session,
         scalars: StepScalars,
         batch: Vec<MicroBatch>,
         _: &mut Dataset,
+        run_step: &mut RunStep,
     ) -> Result<CommittedStep, TrainError> {
         let mut done = scalars.step != 2;
         let mut change = |phase: Phase, _: usize, node: &Node, bytes: &[u8]| {
@@ -108,7 +109,7 @@ impl Conduct for Tamperer {
             changed[2] ^= 0x10;
             Some(changed)
         };
-        Ok(committed_step(run, session, scalars, &batch, Some(&mut change), None)?)
+        Ok(run_step(session, scalars, &batch, Some(&mut change), None)?)
     }
 }
 

@@ -20,7 +20,7 @@ use tiebreak::program::step::MicroBatch;
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
 use tiebreak::run::transcript;
-use tiebreak::step::{CommittedStep, committed_step};
+use tiebreak::step::{CommittedStep, RunStep};
 use tiebreak::train::conduct::Conduct;
 use tiebreak::train::{Beginning, Silent, TrainError, begin, train, train_as};
 
@@ -172,13 +172,14 @@ impl Conduct for Watchful {
         scalars: StepScalars,
         batch: Vec<MicroBatch>,
         _: &mut Dataset,
+        run_step: &mut RunStep,
     ) -> Result<CommittedStep, TrainError> {
         let (head, _) =
             run.head(1, Some(&key().public())).expect("the initial record is signed and published");
         let (records, _) = transcript::read(&run.layout.transcript()).unwrap();
         assert_eq!(head.root, records.root(1));
         self.0 += 1;
-        Ok(committed_step(run, session, scalars, &batch, None, None)?)
+        Ok(run_step(session, scalars, &batch, None, None)?)
     }
 }
 

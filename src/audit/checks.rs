@@ -19,7 +19,7 @@ use crate::job::identity::CONTRACT;
 use crate::job::initial::{Expected, InitialOrigin};
 use crate::run::dir::Run;
 use crate::run::transcript::{self, Transcript};
-use crate::run::{RunError, checkpoint, disk, initial};
+use crate::run::{RunError, checkpoint, disk, initial, states};
 
 /// The result of the checks.
 pub struct Checked {
@@ -545,15 +545,7 @@ fn promised_checkpoints(run: &Run, last: u32) -> Vec<u32> {
 /// # Errors
 /// If the checkpoint cannot be read, is malformed, or is not the state that its record commits.
 pub fn state_after(run: &Run, checked: &Checked, step: u32) -> Result<Vec<Vec<u8>>, RunError> {
-    run.within_memory("a state", run.state_memory())?;
-    let path = run.layout.checkpoint(step);
-    let state = if step == 0 { initial::state(run)? } else { checkpoint::read(&path, &run.program.state())? };
-    let table = run.program.state();
-    let promised = checked.transcript.records.get(step as usize).map(Record::state);
-    if Some(state_digest(&table, &tensor_digests(&table, &state))) != promised {
-        return Err(RunError::invalid(&path, format!("it is not the state that record {step} commits")));
-    }
-    Ok(state)
+    states::after(run, &checked.transcript.records, step)
 }
 
 /// The final record and the released model.

@@ -121,7 +121,7 @@ impl Disputed<'_> {
         let leaves = self.published.leaves(program);
         let traced = &self.published.nodes[leaf_place(program, phase, node).unwrap_or(0)];
         Rounded::Committed {
-            output: self.commitment(&Origin::Node { phase, node }, &leaves),
+            output: self.operands().commitment(&Origin::Node { phase, node }, &leaves),
             bytes: Base64(bytes),
             siblings: Hashes(multiproof::prove(multiproof::blake3, &traced.tiles, &[tile])),
         }
@@ -183,7 +183,7 @@ impl Disputed<'_> {
         let Ok((_, touched)) = judged_from_tensors(graph, logged, element, accumulation, &whole) else {
             return Ok(None);
         };
-        let inputs = self.proven(&tensors, &touched, &published.leaves(&run.program));
+        let inputs = self.operands().proven(&tensors, &touched, &published.leaves(&run.program));
         let before = checked.proven(step - 1);
         let claim = RoundingClaim { before, micro_batch, product, element, rounded, inputs };
         Ok(Some(checked.verdict(run, step, Claim::Rounding(Box::new(claim)))))

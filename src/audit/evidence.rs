@@ -5,81 +5,27 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::checks::{self, Checked};
+use super::operands::{Operands, Tensors, nodes};
 use super::replay::replay_to;
 use super::report::{AuditError, Found, Outcome};
-use crate::arith::words::bytes_from_words;
 use crate::commit::digest::Digest;
-use crate::commit::state::{self, tensor_digests};
-use crate::commit::tensor::{Hash, SLICE_BYTES};
-use crate::commit::trace::{Trace, leaf_name, leaf_place, positions};
-use crate::commit::{merkle, multiproof, table, tensor};
+use crate::commit::tensor::Hash;
+use crate::commit::trace::{Trace, leaf_name, positions};
+use crate::commit::{multiproof, tensor};
 use crate::dispute::check::state_nodes;
-use crate::dispute::leaf::{self, Touched};
-use crate::dispute::origin::{Origin, origin};
-use crate::dispute::verdict::{Base64, Claim, Hashes, ProvenInput, ProvenTensor, TileClaim};
+use crate::dispute::leaf;
+use crate::dispute::origin::Origin;
+use crate::dispute::verdict::{Claim, Hashes, TileClaim};
+use crate::engine::Engine;
 use crate::engine::cpu::Cpu;
-use crate::engine::session::{Session, StepObserver};
-use crate::engine::{Engine, EngineError, Inputs, Observer, Want};
-use crate::job::data::batch_leaves;
+use crate::engine::session::Session;
 use crate::observers::record::Rounder;
-use crate::observers::replay::Replayer;
-use crate::program::graph::{Graph, Node, TensorId};
+use crate::program::graph::TensorId;
 use crate::program::phase::{Phase, graph_of};
 use crate::program::step::MicroBatch;
 use crate::run::checkpoint;
 use crate::run::dir::Run;
-use crate::step::{replayer, scalars};
-
-/// Keeps the outputs of some nodes, with the log's decisions in place.
-struct Keeper {
-    wanted: BTreeSet<(Phase, usize)>,
-    phase: Phase,
-    kept: BTreeMap<(Phase, usize), Vec<u8>>,
-    replayer: Option<Replayer>,
-}
-
-impl StepObserver for Keeper {
-    fn phase(&mut self, phase: Phase, graph: &Graph) -> Option<&mut dyn Observer> {
-        self.phase = phase;
-        if let Some(replayer) = &mut self.replayer {
-            replayer.begin(phase, graph);
-        }
-        (self.replayer.is_some() || self.wanted.iter().any(|(p, _)| *p == phase)).then_some(self)
-    }
-}
-
-impl Keeper {
-    fn rounds(&self, index: usize, node: &Node) -> bool {
-        self.replayer.as_ref().is_some_and(|replayer| replayer.want(index, node).is_any())
-    }
-}
-
-impl Observer for Keeper {
-    fn want(&self, index: usize, node: &Node) -> Want {
-        let wanted = self.rounds(index, node) || self.wanted.contains(&(self.phase, index));
-        if wanted { Want::Bytes } else { Want::No }
-    }
-
-    fn node(
-        &mut self,
-        index: usize,
-        node: &Node,
-        bytes: &[u8],
-        inputs: &mut dyn Inputs,
-    ) -> Result<Option<Vec<u8>>, EngineError> {
-        let mut changed = None;
-        if self.rounds(index, node)
-            && let Some(replayer) = &mut self.replayer
-        {
-            changed = replayer.node(index, node, bytes, inputs)?;
-        }
-        let place = (self.phase, index);
-        if self.wanted.contains(&place) {
-            self.kept.insert(place, changed.as_deref().unwrap_or(bytes).to_vec());
-        }
-        Ok(changed)
-    }
-}
+use crate::step::{Outputs, Tracer, replayer, scalars};
 
 /// The outputs of some nodes of a step, which a session plays from its state.
 ///
@@ -91,11 +37,13 @@ pub fn outputs(
     step: u32,
     batch: &[MicroBatch],
     wanted: BTreeSet<(Phase, usize)>,
-) -> Result<BTreeMap<(Phase, usize), Vec<u8>>, AuditError> {
-    let replayer = replayer(run, step)?;
-    let mut keeper = Keeper { wanted, phase: Phase::Update, kept: BTreeMap::new(), replayer };
-    session.step(scalars(run, step), batch, &mut keeper, |_, _, _| Ok(()))?;
-    Ok(keeper.kept)
+) -> Result<Outputs, AuditError> {
+    let mut replayer = replayer(run, step)?;
+    let rounder = replayer.as_mut().map(|replayer| replayer as &mut dyn Rounder);
+    let mut honest = None;
+    let mut tracer = Tracer::new(false, &mut honest, rounder).keeping(wanted);
+    session.step(scalars(run, step), batch, &mut tracer, |_, _, _| Ok(()))?;
+    Ok(tracer.kept)
 }
 
 /// What a trainer answers to a tile verdict on step `step`: the bytes of the tile that the run committed, from a replay on
@@ -150,36 +98,22 @@ impl Disputed<'_> {
         &self,
         phase: Phase,
         ids: impl IntoIterator<Item = TensorId>,
-    ) -> Result<BTreeMap<TensorId, (Origin, Vec<u8>)>, AuditError> {
+    ) -> Result<Tensors, AuditError> {
         let Disputed { run, step, before, batch, .. } = *self;
-        let origins: BTreeMap<TensorId, Origin> = ids
-            .into_iter()
-            .filter_map(|id| Some((id, origin(&run.program, &run.job, &run.seed, step, phase, id)?)))
-            .collect();
-        let wanted = origins.values().filter_map(|o| match o {
-            Origin::Node { phase, node } => Some((*phase, *node)),
-            _ => None,
-        });
-        let wanted = wanted.collect();
+        let operands = self.operands();
+        let origins = operands.origins(phase, ids);
         let mut cpu = Cpu::new(0)?;
         let mut session = Session::new(&mut cpu, Arc::new(run.program.clone()))?;
         session.stop_at(self.end);
         session.load(before)?;
-        let kept = outputs(run, &mut session, step, batch, wanted)?;
-        drop(session);
-        let whole = |origin: &Origin| match origin {
-            Origin::State { index } => before[*index].clone(),
-            Origin::Batch { micro, tensor } => batch[*micro as usize].tensors[*tensor].clone(),
-            Origin::Words(words) => bytes_from_words(crate::arith::DType::U32, words),
-            Origin::Node { phase, node } => kept.get(&(*phase, *node)).cloned().unwrap_or_default(),
-        };
-        Ok(origins
-            .into_iter()
-            .map(|(id, origin)| {
-                let bytes = whole(&origin);
-                (id, (origin, bytes))
-            })
-            .collect())
+        let kept = outputs(run, &mut session, step, batch, nodes(&origins))?;
+        Ok(operands.whole(origins, &kept))
+    }
+
+    /// What commits to the operands of the step's operators.
+    pub fn operands(&self) -> Operands<'_> {
+        let Disputed { run, step, before, batch, published, .. } = *self;
+        Operands { run, step, before, batch, trace: published }
     }
 
     /// A verdict on the first differing tile of the trace's node `index`, narrowed to one element if the trainer's bytes
@@ -218,12 +152,12 @@ impl Disputed<'_> {
             before: checked.proven(step - 1),
             phase: phase.into(),
             node: node_index,
-            output: self.commitment(&Origin::Node { phase, node: node_index }, &leaves),
+            output: self.operands().commitment(&Origin::Node { phase, node: node_index }, &leaves),
             tile,
             value: Digest(theirs.tiles[tile]),
             siblings: Hashes(multiproof::prove(multiproof::blake3, &theirs.tiles, &[tile])),
             disclosed: None,
-            inputs: self.proven(&inputs, &touched, &leaves),
+            inputs: self.operands().proven(&inputs, &touched, &leaves),
         };
         let mut verdict = checked.verdict(run, step, Claim::Tile(Box::new(claim)));
         let disclosed = match self.published_tile(phase, node_index, tile, theirs.tiles[tile]) {
@@ -240,33 +174,6 @@ impl Disputed<'_> {
         Ok(Some(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) }))
     }
 
-    /// The slices of tensors that were read, with what commits to each. `leaves`: those of the published trace.
-    pub fn proven(
-        &self,
-        tensors: &BTreeMap<TensorId, (Origin, Vec<u8>)>,
-        touched: &Touched,
-        leaves: &[Digest],
-    ) -> Vec<ProvenInput> {
-        let mut proven = Vec::new();
-        for (id, (origin, bytes)) in tensors {
-            let slices: Vec<usize> =
-                touched.iter().filter(|(t, _)| t == id).map(|(_, slice)| *slice).collect();
-            if matches!(origin, Origin::Words(_)) || slices.is_empty() {
-                continue;
-            }
-            let values = tensor::piece_values(bytes, SLICE_BYTES);
-            let slice = |&slice: &usize| &bytes[tensor::piece_range(bytes.len(), SLICE_BYTES, slice)];
-            proven.push(ProvenInput {
-                tensor: id.0,
-                commitment: self.commitment(origin, leaves),
-                bytes: Base64(slices.iter().map(slice).collect::<Vec<_>>().concat()),
-                siblings: Hashes(multiproof::prove(multiproof::blake3, &values, &slices)),
-                slices,
-            });
-        }
-        proven
-    }
-
     /// The committed tile from the checkpoint after the step, if the node makes a state tensor and there is one.
     fn published_tile(&self, phase: Phase, node: usize, tile: usize, value: Hash) -> Option<Vec<u8>> {
         let program = &self.run.program;
@@ -276,32 +183,6 @@ impl Disputed<'_> {
         let bytes = state[place].get(tensor::tile_range(state[place].len(), tile))?;
         let count = tensor::tile_count(state[place].len());
         (tensor::tile_value(bytes, tile, count) == value).then(|| bytes.to_vec())
-    }
-
-    /// A tensor's digest and its place under the root that commits to it.
-    pub fn commitment(&self, origin: &Origin, trace_leaves: &[Digest]) -> ProvenTensor {
-        let program = &self.run.program;
-        match origin {
-            Origin::State { index } => {
-                let table = program.state();
-                let digests = tensor_digests(&table, self.before);
-                ProvenTensor { digest: digests[*index], proof: state::prove(&table, &digests, *index) }
-            }
-            Origin::Batch { micro, tensor: number } => {
-                let tensors = batch_leaves(program, self.batch);
-                let index = tensors.len() / self.batch.len() * *micro as usize + number;
-                let leaves: Vec<Digest> = tensors.iter().map(|(name, d)| table::leaf(name, d)).collect();
-                ProvenTensor { digest: tensors[index].1, proof: merkle::prove(&leaves, index) }
-            }
-            Origin::Node { phase, node } => {
-                let index = leaf_place(program, *phase, *node).unwrap_or(0);
-                ProvenTensor {
-                    digest: self.published.nodes[index].digest,
-                    proof: merkle::prove(trace_leaves, index),
-                }
-            }
-            Origin::Words(_) => ProvenTensor { digest: Digest([0; 32]), proof: Vec::new() },
-        }
     }
 }
 

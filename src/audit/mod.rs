@@ -11,12 +11,13 @@ pub mod evidence;
 pub mod localise;
 pub mod merge;
 mod micro_batch;
+pub mod operands;
 pub mod plan;
 mod replay;
 mod report;
 pub mod report_file;
 pub mod rounding;
-mod weights;
+pub mod weights;
 
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,7 @@ use checks::Checked;
 use localise::Difference;
 pub use micro_batch::micro_batch;
 use plan::ReplayPlan;
+pub(crate) use replay::other_log;
 pub use replay::{reference_step, replay_begins_after, replay_to};
 use replay::{same_log, session};
 use report::Found;

@@ -12,8 +12,8 @@ use crate::engine::reference::ReferenceUntil;
 use crate::engine::session::Session;
 use crate::observers::tally::Tally;
 use crate::rounding::thresholds::Rounding;
-use crate::run::RunError;
 use crate::run::dir::Run;
+use crate::run::{RunError, states};
 use crate::step::{CommittedStep, replayed_step, scalars};
 
 /// An auditor's session: exact, or with native products.
@@ -61,10 +61,7 @@ pub fn replay_to(
 
 /// The nearest state before a step, and the step after which it is: a checkpoint that is damaged is passed over.
 fn nearest_state(run: &Run, checked: &Checked, step: u32) -> Result<(u32, Vec<Vec<u8>>), RunError> {
-    let checkpoints = run.checkpoint_steps()?;
-    let before = checkpoints.into_iter().rev().filter(|&at| 0 < at && at < step);
-    let found = before.into_iter().find_map(|at| Some((at, checks::state_after(run, checked, at).ok()?)));
-    match found {
+    match states::nearest_checkpoint(run, &checked.transcript.records, step)? {
         Some(found) => Ok(found),
         None => Ok((0, checks::state_after(run, checked, 0)?)),
     }
@@ -119,7 +116,7 @@ pub(super) fn same_log(run: &Run, mine: &StepRecord, theirs: &StepRecord) -> Res
 }
 
 /// The error for a log that is not the committed one.
-pub(super) fn other_log(run: &Run, step: u32) -> AuditError {
+pub(crate) fn other_log(run: &Run, step: u32) -> AuditError {
     let why = "it is not the rounding log that the record commits; get this file from the trainer again";
     RunError::malformed(&run.layout.log(step), Malformed::invalid("rounding log", why)).into()
 }

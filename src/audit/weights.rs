@@ -26,17 +26,31 @@ pub(super) fn claim(run: &Run, paths: &[PathBuf]) -> Result<Option<Claim>, RunEr
         pairs.into_iter().position(|(x, y)| x != y).map(|element| (index, element))
     });
     let Some((index, element)) = difference else { return Ok(None) };
+    let Some(file) = slices(run, paths, &table[index], element as u64)? else { return Ok(None) };
+    let state = proven(&table, &theirs, index, element);
+    Ok(Some(Claim::Weights(Box::new(WeightsClaim { element, state, file }))))
+}
+
+/// The slices of a file of weights that hold its header and an element of a state tensor; `None` if no file has the element: a buffer that is
+/// in none begins as the program says. `paths`: the run's files of weights, in the job's order.
+///
+/// # Errors
+/// If a file cannot be read.
+pub fn slices(
+    run: &Run,
+    paths: &[PathBuf],
+    tensor: &StateTensor,
+    element: u64,
+) -> Result<Option<DataSlices>, RunError> {
     let layout = weights_layout(&run.job, &run.program);
     for (number, path) in paths.iter().enumerate() {
         let mut file = opened(path)?;
-        // A buffer that no file has begins as the program says, which nothing shows.
-        if weights_element(&mut file, &layout, &table[index], element as u64).is_err() {
+        if weights_element(&mut file, &layout, tensor, element).is_err() {
             continue;
         }
-        let Some(slices) = file.slices_read()? else { continue };
-        let state = proven(&table, &theirs, index, element);
-        let file = DataSlices::from((number, slices));
-        return Ok(Some(Claim::Weights(Box::new(WeightsClaim { element, state, file }))));
+        if let Some(slices) = file.slices_read()? {
+            return Ok(Some(DataSlices::from((number, slices))));
+        }
     }
     Ok(None)
 }

@@ -15,6 +15,7 @@ pub(super) const COSIGNATURE: u8 = 4;
 const TEXT_MAX: usize = 512;
 
 /// A trainer's private key.
+#[derive(Clone)]
 pub struct PrivateKey {
     name: String,
     key: SigningKey,

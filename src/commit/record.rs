@@ -140,10 +140,15 @@ impl Record {
     }
 }
 
+/// The leaf of micro-batch `micro` in the tree over a step's gradients, from its gradient root.
+pub fn gradient_leaf(micro: u32, root: &Digest) -> Digest {
+    table::leaf(&format!("micro{micro}"), root)
+}
+
 /// The root over the gradient roots of a step's micro-batches, in order.
 pub fn gradients_root(micro_batches: &[Digest]) -> Digest {
     let leaves: Vec<Digest> =
-        (0..).zip(micro_batches).map(|(i, root): (u32, _)| table::leaf(&format!("micro{i}"), root)).collect();
+        (0..).zip(micro_batches).map(|(micro, root)| gradient_leaf(micro, root)).collect();
     merkle::root(&leaves)
 }
 

@@ -33,10 +33,7 @@ pub struct StateRoots(pub [Digest; 3]);
 impl StateRoots {
     /// The roots over tensor digests in the table's order.
     pub fn of(state: &[StateTensor], digests: &[Digest]) -> StateRoots {
-        StateRoots([Part::Parameters, Part::Buffers, Part::Slots].map(|part| {
-            let tensors = state.iter().zip(digests).filter(|(tensor, _)| Part::of(&tensor.name) == part);
-            table::root(tensors.map(|(tensor, digest)| (tensor.name.as_str(), digest)))
-        }))
+        StateRoots(part_leaves(state, digests).map(|leaves| merkle::root(&leaves)))
     }
 
     /// The state digest.
@@ -47,6 +44,14 @@ impl StateRoots {
         });
         hash("tiebreak 2 state", &e.0)
     }
+}
+
+/// The Merkle leaves of each part of a state, from tensor digests in the table's order: parameters, buffers, slots.
+pub fn part_leaves(state: &[StateTensor], digests: &[Digest]) -> [Vec<Digest>; 3] {
+    [Part::Parameters, Part::Buffers, Part::Slots].map(|part| {
+        let tensors = state.iter().zip(digests).filter(|(tensor, _)| Part::of(&tensor.name) == part);
+        tensors.map(|(tensor, digest)| table::leaf(&tensor.name, digest)).collect()
+    })
 }
 
 /// The digests of a state's tensors, from their canonical bytes.
@@ -74,10 +79,9 @@ fn place(state: &[StateTensor], index: usize) -> (Part, usize, usize) {
 /// If `index` is not a tensor of the state.
 pub fn prove(state: &[StateTensor], digests: &[Digest], index: usize) -> Vec<Digest> {
     let (part, at, _) = place(state, index);
-    let tensors = state.iter().zip(digests).filter(|(tensor, _)| Part::of(&tensor.name) == part);
-    let leaves: Vec<Digest> = tensors.map(|(tensor, digest)| table::leaf(&tensor.name, digest)).collect();
-    let mut proof = merkle::prove(&leaves, at);
-    let roots = StateRoots::of(state, digests).0;
+    let leaves = part_leaves(state, digests);
+    let mut proof = merkle::prove(&leaves[part as usize], at);
+    let roots = leaves.map(|leaves| merkle::root(&leaves));
     proof.extend(
         (0..).zip(roots).filter(|(other, _): &(usize, _)| *other != part as usize).map(|(_, root)| root),
     );

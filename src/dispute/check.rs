@@ -59,6 +59,16 @@ pub(super) fn wrong(why: impl Into<String>) -> Malformed {
     Malformed::invalid("verdict", why)
 }
 
+/// The job of this text, and its program; `file`: the bytes of the program file, for a job that names one.
+pub(super) fn parsed(text: &str, file: Option<&[u8]>) -> Result<(Job, Program), Malformed> {
+    if text.len() as u64 > JOB_MAX {
+        return Err(Malformed::TooLarge { what: "job", limit: JOB_MAX });
+    }
+    let job = Job::parse("job", text).map_err(|error| wrong(error.to_string()))?;
+    let program = job.program(file).map_err(|error| wrong(error.to_string()))?;
+    Ok((job, program))
+}
+
 /// What a claim came to: what convicts, or why nothing does.
 pub(super) enum Shown {
     Wrong { step: u32, what: String },
@@ -127,13 +137,7 @@ impl Verdict {
 
     /// The job, and its program.
     fn program(&self) -> Result<(Job, Program), Malformed> {
-        if self.job.len() as u64 > JOB_MAX {
-            return Err(Malformed::TooLarge { what: "job", limit: JOB_MAX });
-        }
-        let job = Job::parse("job", &self.job).map_err(|error| wrong(error.to_string()))?;
-        let file = self.program.as_ref().map(|program| program.0.as_slice());
-        let program = job.program(file).map_err(|error| wrong(error.to_string()))?;
-        Ok((job, program))
+        parsed(&self.job, self.program.as_ref().map(|program| program.0.as_slice()))
     }
 
     pub(super) fn context(&self, key: Option<&PublicKey>) -> Result<Context, Malformed> {
@@ -257,6 +261,11 @@ impl Context {
         Ok(record)
     }
 
+    /// Whether the head covers a record of this computation.
+    pub fn covers(&self, proven: &ProvenRecord) -> bool {
+        self.proven(proven, &self.head).is_ok()
+    }
+
     /// Checks that `root` over `size` leaves commits to a named tensor at `index`.
     pub fn committed(
         &self,
@@ -342,7 +351,7 @@ impl Context {
     }
 
     /// Checks that frozen parameters, those state tensors that no node makes, are under the record before the step's.
-    fn kept(
+    pub fn kept(
         &self,
         step: &StepRecord,
         nodes: &[Option<usize>],
@@ -398,6 +407,17 @@ impl Context {
         Ok(shown(step.step, same, &format!("the record's {name}"), "the one that its own trace computed"))
     }
 
+    /// The run's data, of which these slices are at hand.
+    pub fn data_in(&self, files: &[FileManifest], carried: &[DataSlices]) -> Result<Dataset, Malformed> {
+        manifest::check(files)?;
+        if files_root(files) != self.data {
+            return Err(wrong("the manifest is not that of the run's data"));
+        }
+        let slices: Vec<(usize, FileSlices)> = carried.iter().map(DataSlices::parts).collect();
+        Dataset::from_slices(files, &slices, &self.job.data, &self.program.sample())
+            .map_err(|error| wrong(error.to_string()))
+    }
+
     fn batch(
         &self,
         step: &StepRecord,
@@ -405,17 +425,11 @@ impl Context {
         carried: &[DataSlices],
         steps: &mut Vec<String>,
     ) -> Result<Shown, Malformed> {
-        manifest::check(files)?;
-        if files_root(files) != self.data {
-            return Err(wrong("the manifest is not that of the run's data"));
-        }
         if batch_bytes(&self.program) > BATCH_BYTES_MAX {
             return Err(Malformed::TooLarge { what: "batch", limit: BATCH_BYTES_MAX });
         }
         let failed = |error: DataError| wrong(error.to_string());
-        let slices: Vec<(usize, FileSlices)> = carried.iter().map(DataSlices::parts).collect();
-        let mut dataset =
-            Dataset::from_slices(files, &slices, &self.job.data, &self.program.sample()).map_err(failed)?;
+        let mut dataset = self.data_in(files, carried)?;
         let count: usize = carried.iter().map(|slices| slices.slices.len()).sum();
         steps.push(format!("{count} slices are of the run's data"));
         let batch = dataset.batch(&self.program, philox_key(&self.seed), step.step).map_err(failed)?;

@@ -75,6 +75,50 @@ impl Judged {
     }
 }
 
+/// What the contract makes of one element of a logged product by itself.
+pub struct Unlogged {
+    /// The product's value, from which decisions count.
+    pub value: f64,
+    /// The rounded element that a log without a decision about it means, a binary32 pattern.
+    pub rounded: u32,
+    /// Whether decisions can be about it: value, row and column are finite.
+    pub finite: bool,
+}
+
+/// What the contract makes of element `place` of a product, from verified slices of its operands.
+///
+/// # Errors
+/// As [`judged_from_slices`].
+pub fn unlogged_from_slices(
+    graph: &Graph,
+    logged: &LoggedProduct,
+    place: usize,
+    slices: &Slices,
+) -> Result<Unlogged, LeafError> {
+    Ok(unlogged(graph, logged, place, Verified { graph, slices })?.0)
+}
+
+fn unlogged<S: Source<Error = LeafError>>(
+    graph: &Graph,
+    logged: &LoggedProduct,
+    place: usize,
+    source: S,
+) -> Result<(Unlogged, S), LeafError> {
+    let mut cone = Cone { graph, made: untraced(graph), source, known: HashMap::new() };
+    let part = |word: u32| f64::from(f32::from_bits(word));
+    let mut value = part(cone.get(logged.product, place)?);
+    if logged.rule.is_wide() {
+        value += part(cone.get(logged.product, logged.elements() + place)?);
+    }
+    let (row, column) = row_and_column(logged, place);
+    let marked =
+        is_marked(cone.get(logged.absmaxes_a, row)?) || is_marked(cone.get(logged.absmaxes_b, column)?);
+    let node = graph.nodes.iter().find(|node| node.output == logged.output);
+    let node = node.ok_or(LeafError::Outside { tensor: logged.output })?;
+    let rounded = element::range(graph, node, place..place + 1, &mut Guarded::new(node, &mut cone))?[0];
+    Ok((Unlogged { value, rounded, finite: value.is_finite() && !marked }, cone.source))
+}
+
 /// The committed tensors that an element of a logged product is judged from.
 pub fn operands(graph: &Graph, logged: &LoggedProduct) -> BTreeSet<TensorId> {
     let made = untraced(graph);
@@ -178,6 +222,25 @@ pub fn judged_from_slices(
     slices: &Slices,
 ) -> Result<Judged, LeafError> {
     Ok(judge(graph, logged, place, accumulation, Verified { graph, slices })?.0)
+}
+
+/// The slices of whole operands that [`unlogged_from_slices`] reads, and [`judged_from_slices`] where decisions can be about the element.
+///
+/// # Errors
+/// As [`judged_from_slices`].
+pub fn slices_read(
+    graph: &Graph,
+    logged: &LoggedProduct,
+    place: usize,
+    accumulation: Accumulation,
+    tensors: &BTreeMap<TensorId, Vec<u8>>,
+) -> Result<Touched, LeafError> {
+    let source = Recording::new(graph, Whole { graph, tensors });
+    let (unlogged, source) = unlogged(graph, logged, place, source)?;
+    if !unlogged.finite {
+        return Ok(source.touched);
+    }
+    Ok(judge(graph, logged, place, accumulation, source)?.1.touched)
 }
 
 /// The same from whole operands, with the slices of them that were read.

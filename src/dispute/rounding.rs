@@ -59,7 +59,9 @@ impl Context {
                 }
                 let (slices, bytes) = (slices.clone(), bytes.0.clone());
                 let proof = PartProof { len: *len, slices, bytes, siblings: siblings.0.clone() };
-                let decision = self.logged_decision(step, claim, proof, steps)?;
+                let place = (claim.micro_batch, claim.product, claim.element);
+                let decision = self.logged_decision(step, place, proof, steps)?;
+                let decision = decision.ok_or_else(|| wrong("the log has no decision about the element"))?;
                 let pattern = judged.grid.pattern(decision.index(judged.grid, judged.exact.value));
                 (pattern, decision.is_of(judged.legal), "by the rounding log, ")
             }
@@ -87,25 +89,26 @@ impl Context {
         Ok(Shown::Wrong { step: step.step, what: format!("{subject}{illegal}") })
     }
 
-    /// The decision that the step's log has about the element.
-    fn logged_decision(
+    /// The decision that the step's log has about element `element` of a product of a micro-batch, if it has one.
+    pub fn logged_decision(
         &self,
         step: &StepRecord,
-        claim: &RoundingClaim,
+        (micro_batch, product, element): (u32, usize, usize),
         proof: PartProof,
         steps: &mut Vec<String>,
-    ) -> Result<Decision, Malformed> {
+    ) -> Result<Option<Decision>, Malformed> {
         let root = step.log.as_ref().ok_or_else(|| wrong("the record commits no rounding log"))?;
         let logged = &self.program.micro.logged;
         let parts = logged.len() * self.program.micro_batches as usize;
-        let number = claim.micro_batch as usize * logged.len() + claim.product;
+        let number = micro_batch as usize * logged.len() + product;
         let part = proof.part(root, parts, number)?;
         steps.push(format!("part {number} of {parts} of the step's log is under the record's log root"));
-        let decisions = decode(&part, logged[claim.product].elements() as u64)?;
-        let place = decisions.binary_search_by_key(&(claim.element as u64), |decision| decision.place);
-        let place = place.map_err(|_| wrong("the log has no decision about the element"))?;
-        steps.push(format!("decision {place} of {} is about the element", decisions.len()));
-        Ok(decisions[place])
+        let decisions = decode(&part, logged[product].elements() as u64)?;
+        let place = decisions.binary_search_by_key(&(element as u64), |decision| decision.place).ok();
+        if let Some(place) = place {
+            steps.push(format!("decision {place} of {} is about the element", decisions.len()));
+        }
+        Ok(place.map(|place| decisions[place]))
     }
 
     /// The element's value in the tile that the trace commits to, a binary32 pattern.

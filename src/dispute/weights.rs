@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use super::check::{Context, Shown, shown, wrong};
 use super::tile::check_slices;
-use super::verdict::WeightsClaim;
+use super::verdict::{DataSlices, WeightsClaim};
 use crate::commit::digest::Digest;
 use crate::commit::tensor::SLICE_BYTES;
 use crate::commit::{Malformed, tensor};
 use crate::job::initial::{InitialOrigin, weights_element, weights_layout};
 use crate::job::manifest::{self, DataFile};
+use crate::program::step::StateTensor;
 
 impl Context {
     /// What a claim about record 0's state comes to.
@@ -19,11 +20,6 @@ impl Context {
         claim: &WeightsClaim,
         steps: &mut Vec<String>,
     ) -> Result<Shown, Malformed> {
-        let InitialOrigin::Weights { files } = &self.origin else {
-            return Err(wrong("the run does not begin from weights"));
-        };
-        manifest::check(files)?;
-        let manifest = files.get(claim.file.file).ok_or_else(|| wrong("there is no such file of weights"))?;
         let (table, index) = (self.program.state(), claim.state.tensor as usize);
         let of_weights = self.program.released();
         let tensor = table.get(index).filter(|_| index < of_weights);
@@ -40,13 +36,28 @@ impl Context {
         let word = claim.state.bytes.0[start..].first_chunk::<4>().copied().map(u32::from_le_bytes);
         let word = word.ok_or_else(|| wrong("the element is not in its slice"))?;
         steps.push(format!("element {element} of {} is under record 0's state", tensor.name));
-        let path = PathBuf::from(format!("weights-{}", claim.file.file));
-        let file = DataFile::from_slices(path, manifest.clone(), &claim.file.parts().1);
-        let layout = weights_layout(&self.job, &self.program);
-        let expected = file.and_then(|mut file| weights_element(&mut file, &layout, tensor, element as u64));
-        let expected = expected.map_err(|error| wrong(error.to_string()))?;
+        let expected = self.in_weights(tensor, element, &claim.file)?;
         steps.push(format!("the file's header and element {element} are under the file's root"));
         let subject = format!("element {element} of {} in the initial state", tensor.name);
         Ok(shown(0, word == expected, &subject, "the one in the weights' file"))
+    }
+
+    /// Element `element` of a state tensor, in the slices of a file of weights that the run names.
+    pub fn in_weights(
+        &self,
+        tensor: &StateTensor,
+        element: usize,
+        file: &DataSlices,
+    ) -> Result<u32, Malformed> {
+        let InitialOrigin::Weights { files } = &self.origin else {
+            return Err(wrong("the run does not begin from weights"));
+        };
+        manifest::check(files)?;
+        let manifest = files.get(file.file).ok_or_else(|| wrong("there is no such file of weights"))?;
+        let path = PathBuf::from(format!("weights-{}", file.file));
+        let file = DataFile::from_slices(path, manifest.clone(), &file.parts().1);
+        let layout = weights_layout(&self.job, &self.program);
+        let word = file.and_then(|mut file| weights_element(&mut file, &layout, tensor, element as u64));
+        word.map_err(|error| wrong(error.to_string()))
     }
 }

@@ -98,9 +98,17 @@ pub fn checked_file(
     manifest: &FileManifest,
     source: File,
 ) -> Result<DataFile, RunError> {
-    let bytes = disk::read(tree, GroupTree::bytes(manifest))?;
-    let groups = GroupTree::decode(&bytes, manifest).map_err(|why| RunError::malformed(tree, why))?;
+    let groups = group_tree(tree, manifest)?;
     Ok(DataFile::new(path.to_path_buf(), manifest.clone(), groups, Box::new(source)))
+}
+
+/// The tree of a file that checks parts of it against its manifest.
+///
+/// # Errors
+/// If it cannot be read, or is not of this manifest.
+pub fn group_tree(path: &Path, manifest: &FileManifest) -> Result<GroupTree, RunError> {
+    let bytes = disk::read(path, GroupTree::bytes(manifest))?;
+    GroupTree::decode(&bytes, manifest).map_err(|why| RunError::malformed(path, why))
 }
 
 /// The data that a job names, before there is a run.

@@ -19,7 +19,7 @@ use crate::commit::tree_head::{Head, NOTE_MAX, Signed};
 use crate::job::data::Dataset;
 use crate::job::identity::{Identity, RunSummary, other_contract, philox_key, program_digest};
 use crate::job::initial::InitialOrigin;
-use crate::job::manifest::{self, FileManifest, files_root};
+use crate::job::manifest::{self, FileManifest, GroupTree, files_root};
 use crate::job::{JOB_MAX, Job};
 use crate::program::encoding::PROGRAM_MAX;
 use crate::program::step::{MicroBatch, Program, state_bytes};
@@ -250,6 +250,18 @@ impl Run {
     /// Whether the run holds a copy of its data.
     pub fn holds_data(&self) -> bool {
         (0..self.file.data.len()).all(|number| fs::symlink_metadata(self.layout.data_file(number)).is_ok())
+    }
+
+    /// Where the run's data files are, with the trees that check parts of them.
+    ///
+    /// # Errors
+    /// If a file is not there, or a tree cannot be read.
+    pub fn data_sources(&self) -> Result<Vec<(PathBuf, GroupTree)>, RunError> {
+        let source = |(number, manifest): (usize, &FileManifest)| {
+            let tree = data::group_tree(&self.layout.data_tree(number), manifest)?;
+            Ok((self.data_path(number)?, tree))
+        };
+        self.file.data.iter().enumerate().map(source).collect()
     }
 
     /// The run's data. Bytes are checked when they are read.

@@ -6,7 +6,7 @@ use crate::commit::digest::Digest;
 use crate::commit::record::{StepRecord, gradients_root};
 use crate::commit::state::state_digest;
 use crate::commit::trace::Trace;
-use crate::commit::{table, tensor};
+use crate::commit::{Malformed, table, tensor};
 use crate::engine::EngineError;
 use crate::engine::session::{Gradients, Session, StepOutcome, StepScalars};
 use crate::job::Granularity;
@@ -18,8 +18,8 @@ use crate::program::step::{MicroBatch, Program};
 use crate::rounding::log::Log;
 use crate::run::RunError;
 use crate::run::dir::Run;
-pub use tracer::Tamper;
 pub(crate) use tracer::Tracer;
+pub use tracer::{Outputs, Tamper, Watch};
 
 /// Why a step could not be run, by blame.
 #[derive(Debug, thiserror::Error)]
@@ -42,11 +42,24 @@ pub struct CommittedStep {
     pub state: Vec<Digest>,
     /// The gradient root of each micro-batch; none for jobs that commit states only.
     pub gradients: Vec<Digest>,
-    /// For jobs that commit operators.
+    /// For jobs that commit operators, and whoever watched the step for it.
     pub trace: Option<Trace>,
     /// For jobs of the logged profile: the trainer's log and what is in it.
     pub log: Option<(Log, Logged)>,
+    /// Outputs of nodes that were watched.
+    pub outputs: Outputs,
 }
+
+/// What runs a step on a session's state and commits to it, as a trainer's [`committed_step`] or a replay of it: (session, scalars, batch, what
+/// is tampered with, how roundings are steered).
+pub type RunStep<'a> = dyn FnMut(
+        &mut Session,
+        StepScalars,
+        &[MicroBatch],
+        Tamper,
+        Option<Steer>,
+    ) -> Result<CommittedStep, EngineError>
+    + 'a;
 
 /// The scalars of a step of this run.
 pub fn scalars(run: &Run, step: u32) -> StepScalars {
@@ -105,11 +118,12 @@ pub fn committed_step(
     steer: Option<Steer>,
 ) -> Result<CommittedStep, EngineError> {
     let Some(rounding) = &run.job.rounding else {
-        return observed_step(run, session, scalars, batch, tamper, None);
+        return observed_step(run, session, scalars, batch, tamper, None, &Watch::default());
     };
     let micro_batches = run.program.micro_batches;
     let mut recorder = Recorder::new(rounding, &run.program.micro, micro_batches, steer);
-    let mut done = observed_step(run, session, scalars, batch, tamper, Some(&mut recorder))?;
+    let watch = Watch::default();
+    let mut done = observed_step(run, session, scalars, batch, tamper, Some(&mut recorder), &watch)?;
     let (log, logged) = recorder.finish();
     done.record.log = Some(log.root());
     done.log = Some((log, logged));
@@ -139,18 +153,45 @@ pub fn replayed_step(
     choices: bool,
 ) -> Result<(CommittedStep, Tally), StepError> {
     let Some(mut replayer) = replayer(run, scalars.step)? else {
-        return Ok((observed_step(run, session, scalars, batch, None, None)?, Tally::default()));
+        let done = watched_step(run, session, scalars, batch, None, (None, &Watch::default()))?;
+        return Ok((done, Tally::default()));
     };
     if choices {
         replayer.count_choices(&run.program.micro);
     }
-    let done = observed_step(run, session, scalars, batch, None, Some(&mut replayer));
-    if let Some(why) = replayer.malformed() {
-        return Err(RunError::malformed(&run.layout.log(scalars.step), why.clone()).into());
-    }
-    let mut done = done?;
+    let watch = Watch::default();
+    let done = watched_step(run, session, scalars, batch, None, (Some(&mut replayer), &watch));
+    sound_log(run, scalars.step, &replayer)?;
+    Ok((done?, replayer.tally().clone()))
+}
+
+/// [`replayed_step`], whose operators are watched, by a trainer who may tamper with them: rounding decisions, if there are any, are the replayer's.
+///
+/// # Errors
+/// If the engine fails.
+pub fn watched_step(
+    run: &Run,
+    session: &mut Session,
+    scalars: StepScalars,
+    batch: &[MicroBatch],
+    tamper: Tamper,
+    (replayer, watch): (Option<&mut Replayer>, &Watch),
+) -> Result<CommittedStep, EngineError> {
+    let Some(replayer) = replayer else {
+        return observed_step(run, session, scalars, batch, tamper, None, watch);
+    };
+    let mut done = observed_step(run, session, scalars, batch, tamper, Some(replayer), watch)?;
     done.record.log = Some(replayer.root());
-    Ok((done, replayer.tally().clone()))
+    Ok(done)
+}
+
+/// Checks that a log that was replayed could be read to its end.
+///
+/// # Errors
+/// If it is malformed.
+pub fn sound_log(run: &Run, step: u32, replayer: &Replayer) -> Result<(), RunError> {
+    let malformed = |why: &Malformed| Err(RunError::malformed(&run.layout.log(step), why.clone()));
+    replayer.malformed().map_or(Ok(()), malformed)
 }
 
 /// The gradient and loss share of one micro-batch, as an auditor.
@@ -169,8 +210,8 @@ pub fn replayed_micro_batch(
     let rounder = replayer.as_mut().map(|replayer| replayer as &mut dyn Rounder);
     let mut tracer = Tracer::new(false, &mut honest, rounder);
     let gradients = session.micro_batch(scalars, index, batch, &mut tracer);
-    if let Some(why) = replayer.as_ref().and_then(Replayer::malformed) {
-        return Err(RunError::malformed(&run.layout.log(scalars.step), why.clone()).into());
+    if let Some(replayer) = &replayer {
+        sound_log(run, scalars.step, replayer)?;
     }
     Ok((gradients?, replayer.map(|replayer| replayer.tally().clone()).unwrap_or_default()))
 }
@@ -182,10 +223,11 @@ fn observed_step(
     batch: &[MicroBatch],
     mut tamper: Tamper,
     rounder: Option<&mut dyn Rounder>,
+    watch: &Watch,
 ) -> Result<CommittedStep, EngineError> {
     let granularity = run.job.commit.granularity;
-    let hashing = granularity == Granularity::Operator;
-    let mut tracer = Tracer::new(hashing, &mut tamper, rounder);
+    let hashing = watch.trace || granularity == Granularity::Operator;
+    let mut tracer = Tracer::new(hashing, &mut tamper, rounder).keeping(watch.outputs.clone());
     let mut micro_batches = Vec::new();
     let outcome = session.step(scalars, batch, &mut tracer, |session, _, gradients| {
         if granularity != Granularity::Step {
@@ -193,9 +235,11 @@ fn observed_step(
         }
         Ok(())
     })?;
-    let trace = hashing.then_some(Trace { nodes: tracer.nodes });
+    let (nodes, outputs) = (tracer.nodes, tracer.kept);
+    let trace = hashing.then_some(Trace { nodes });
     let state = state_digests(session)?;
-    Ok(Parts { outcome, state, micro_batches, trace, log: None }.commit(run, scalars, batch))
+    let done = Parts { outcome, state, micro_batches, trace, log: None }.commit(run, scalars, batch);
+    Ok(CommittedStep { outputs, ..done })
 }
 
 /// What a step's record promises, wherever its parts were computed.
@@ -210,18 +254,20 @@ pub(crate) struct Parts {
 impl Parts {
     pub(crate) fn commit(self, run: &Run, scalars: StepScalars, batch: &[MicroBatch]) -> CommittedStep {
         let Parts { outcome, state, micro_batches, trace, log } = self;
+        let operators = run.job.commit.granularity == Granularity::Operator;
         let record = StepRecord {
             step: scalars.step,
             state: state_root(&run.program, &state),
             batch: batch_digest(&run.program, batch),
             gradients: (!micro_batches.is_empty()).then(|| gradients_root(&micro_batches)),
-            trace: trace.as_ref().map(|trace| trace.root(&run.program)),
+            trace: trace.as_ref().filter(|_| operators).map(|trace| trace.root(&run.program)),
             log: log.as_ref().map(|(log, _)| log.root()),
             learning_rate: scalars.learning_rate,
             clip: outcome.clip,
             loss: outcome.loss,
             cursor: u64::from(scalars.step) * u64::from(run.program.samples()),
         };
-        CommittedStep { record, norm: outcome.norm, state, gradients: micro_batches, trace, log }
+        let (norm, gradients, outputs) = (outcome.norm, micro_batches, Outputs::new());
+        CommittedStep { record, norm, state, gradients, trace, log, outputs }
     }
 }

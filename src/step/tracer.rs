@@ -1,5 +1,6 @@
 //! What observes a committed step: hashes every operator's output, and lets roundings be logged or taken from a log.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::commit::tensor::{self, Hash};
@@ -15,12 +16,27 @@ use crate::program::phase::Phase;
 /// Changes an operator's output as it is made; the honest one changes nothing.
 pub type Tamper<'a> = Option<&'a mut dyn FnMut(Phase, usize, &Node, &[u8]) -> Option<Vec<u8>>>;
 
-/// Hashes every node's output as it is shown, and lets roundings be logged or taken from a log.
+/// What to look at in a step beside what its record promises. Nodes are those of the program's own graphs, not of a native trainer's.
+#[derive(Clone, Debug, Default)]
+pub struct Watch {
+    /// Whether to hash every operator's output, whatever the job commits.
+    pub trace: bool,
+    /// The nodes whose outputs are kept.
+    pub outputs: BTreeSet<(Phase, usize)>,
+}
+
+/// Outputs of nodes, canonical bytes.
+pub type Outputs = BTreeMap<(Phase, usize), Vec<u8>>;
+
+/// Hashes every node's output as it is shown, keeps some, and lets roundings be logged or taken from a log.
 pub(crate) struct Tracer<'a, 'b, 'c> {
     pub(crate) nodes: Vec<TracedNode>,
     /// Whether digests are wanted at all, and of which nodes of the graph that runs.
     hashing: bool,
     traced: Vec<bool>,
+    /// The nodes whose outputs are kept, and those that were.
+    wanted: BTreeSet<(Phase, usize)>,
+    pub(crate) kept: Outputs,
     tamper: &'b mut Tamper<'a>,
     rounder: Option<&'c mut (dyn Rounder + 'c)>,
     phase: Phase,
@@ -29,7 +45,8 @@ pub(crate) struct Tracer<'a, 'b, 'c> {
 
 impl StepObserver for Tracer<'_, '_, '_> {
     fn phase(&mut self, phase: Phase, graph: &Graph) -> Option<&mut dyn Observer> {
-        if !self.hashing && self.tamper.is_none() && self.rounder.is_none() {
+        let keeping = self.wanted.iter().any(|(of, _)| *of == phase);
+        if !self.hashing && !keeping && self.tamper.is_none() && self.rounder.is_none() {
             return None;
         }
         if let Some(rounder) = &mut self.rounder {
@@ -49,8 +66,28 @@ impl<'a, 'b, 'c> Tracer<'a, 'b, 'c> {
         tamper: &'b mut Tamper<'a>,
         rounder: Option<&'c mut (dyn Rounder + 'c)>,
     ) -> Tracer<'a, 'b, 'c> {
-        let (nodes, traced) = (Vec::new(), Vec::new());
-        Tracer { nodes, hashing, traced, tamper, rounder, phase: Phase::Update, graph: None }
+        Tracer {
+            nodes: Vec::new(),
+            hashing,
+            traced: Vec::new(),
+            wanted: BTreeSet::new(),
+            kept: Outputs::new(),
+            tamper,
+            rounder,
+            phase: Phase::Update,
+            graph: None,
+        }
+    }
+
+    /// The same, which keeps the outputs of these nodes.
+    pub(crate) fn keeping(mut self, wanted: BTreeSet<(Phase, usize)>) -> Tracer<'a, 'b, 'c> {
+        self.wanted = wanted;
+        self
+    }
+
+    /// Whether a node's output is kept.
+    fn keeps(&self, index: usize) -> bool {
+        self.wanted.contains(&(self.phase, index))
     }
 
     /// Whether the trace holds a node.
@@ -66,7 +103,7 @@ impl<'a, 'b, 'c> Tracer<'a, 'b, 'c> {
 
 impl Observer for Tracer<'_, '_, '_> {
     fn want(&self, index: usize, node: &Node) -> Want {
-        if self.tamper.is_some() {
+        if self.tamper.is_some() || self.keeps(index) {
             return Want::Bytes;
         }
         match (self.hashes(index), self.rounder_wants(index, node)) {
@@ -105,6 +142,9 @@ impl Observer for Tracer<'_, '_, '_> {
         if let Some(tamper) = &mut self.tamper {
             let shown = changed.as_deref().unwrap_or(bytes);
             changed = tamper(self.phase, index, node, shown).or(changed);
+        }
+        if self.keeps(index) {
+            self.kept.insert((self.phase, index), changed.as_deref().unwrap_or(bytes).to_vec());
         }
         if self.hashes(index) {
             let types = self.graph.as_ref().expect("a phase was begun");

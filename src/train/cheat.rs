@@ -17,7 +17,7 @@ use crate::program::products::{ProductClass, ProductTable};
 use crate::program::step::{MicroBatch, Program, StepSpec};
 use crate::rounding::near_tie::{NearTie, Product, Tolerance};
 use crate::run::dir::Run;
-use crate::step::{CommittedStep, Tamper, committed_step, state_digests, state_root};
+use crate::step::{CommittedStep, RunStep, Tamper, state_digests, state_root};
 
 /// What a cheat does at its step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,9 +259,10 @@ impl Conduct for Cheat {
         mut scalars: StepScalars,
         mut batch: Vec<MicroBatch>,
         dataset: &mut Dataset,
+        run_step: &mut RunStep,
     ) -> Result<CommittedStep, TrainError> {
         if scalars.step != self.step {
-            return Ok(committed_step(run, session, scalars, &batch, None, None)?);
+            return Ok(run_step(session, scalars, &batch, None, None)?);
         }
         let (parameters, buffers) = (run.program.parameters.len(), run.program.buffers.len());
         // Whatever it does, the record says what an honest one would.
@@ -299,14 +300,8 @@ impl Conduct for Cheat {
             Some(changed)
         };
         let tamper: Tamper = if self.kind == Kind::Operator { Some(&mut change) } else { None };
-        let mut done = committed_step(
-            run,
-            session,
-            scalars,
-            &batch,
-            tamper,
-            self.kind.steer(&run.program.micro.logged),
-        )?;
+        let steer = self.kind.steer(&run.program.micro.logged);
+        let mut done = run_step(session, scalars, &batch, tamper, steer)?;
         (done.record.learning_rate, done.record.batch) = promised;
         match self.kind {
             Kind::WeightAfter => nudge_state(session, 0)?,

@@ -5,7 +5,7 @@ use crate::engine::session::{Session, StepScalars};
 use crate::job::data::Dataset;
 use crate::program::step::{MicroBatch, Program};
 use crate::run::dir::Run;
-use crate::step::{CommittedStep, committed_step};
+use crate::step::{CommittedStep, RunStep};
 
 /// A trainer's conduct: each part is honest unless it is replaced.
 pub trait Conduct {
@@ -17,19 +17,20 @@ pub trait Conduct {
     /// Sees tensor `index` of the initial state, canonical bytes, before it is loaded.
     fn initial(&mut self, _index: usize, _tensor: &mut [u8]) {}
 
-    /// A step on the session's state, and what is committed about it. `dataset` has other batches.
+    /// A step on the session's state, and what is committed about it. `dataset` has other batches; `run_step` runs a step.
     ///
     /// # Errors
     /// If the engine fails, or the data cannot be read.
     fn step(
         &mut self,
-        run: &Run,
+        _run: &Run,
         session: &mut Session,
         scalars: StepScalars,
         batch: Vec<MicroBatch>,
         _dataset: &mut Dataset,
+        run_step: &mut RunStep,
     ) -> Result<CommittedStep, TrainError> {
-        Ok(committed_step(run, session, scalars, &batch, None, None)?)
+        Ok(run_step(session, scalars, &batch, None, None)?)
     }
 }
 

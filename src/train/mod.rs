@@ -23,19 +23,20 @@ use crate::commit::record::{Record, StepRecord};
 use crate::commit::state::{StateRoots, state_digest, tensor_digests};
 use crate::commit::tree_head::Head;
 use crate::engine::Engine;
-use crate::engine::session::Session;
+use crate::engine::session::{Session, StepScalars};
 use crate::job::Granularity;
 use crate::job::data::Dataset;
 use crate::job::initial::InitialOrigin;
+use crate::observers::record::Steer;
 use crate::program::init;
 use crate::program::logged::traced;
-use crate::program::step::state_bytes;
+use crate::program::step::{MicroBatch, state_bytes};
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
 use crate::run::gradients::GradientsWriter;
 use crate::run::transcript::{Transcript, TranscriptWriter};
 use crate::run::{RunError, checkpoint, initial, lock, traces};
-use crate::step::{CommittedStep, StepError, scalars, state_digests, state_root};
+use crate::step::{CommittedStep, StepError, Tamper, committed_step, scalars, state_digests, state_root};
 #[cfg(feature = "testing")]
 pub use begin::begin_with_any_thresholds;
 pub use begin::{Beginning, Prepared, begin};
@@ -348,7 +349,17 @@ impl Trainer<'_> {
         let batch = self.run.batch(dataset, step)?;
         let scalars = scalars(self.run, step);
         match by {
-            By::Alone(conduct) => conduct.step(self.run, session, scalars, batch, dataset),
+            By::Alone(conduct) => {
+                let run = self.run;
+                let mut run_step = |session: &mut Session,
+                                    scalars: StepScalars,
+                                    batch: &[MicroBatch],
+                                    tamper: Tamper,
+                                    steer: Option<Steer>| {
+                    committed_step(run, session, scalars, batch, tamper, steer)
+                };
+                conduct.step(run, session, scalars, batch, dataset, &mut run_step)
+            }
             By::Ranks(lead) => lead.step(self.run, session, scalars, &batch),
         }
     }

@@ -124,6 +124,76 @@ pub fn batch_norm_job(folder: &Path, granularity: &str, micro_batches: u32) -> P
     path
 }
 
+/// A NumPy file, version 1.0.
+fn npy(descr: &str, shape: &str, bytes: &[u8]) -> Vec<u8> {
+    let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+    while (10 + header.len() + 1) % 64 != 0 {
+        header.push(' ');
+    }
+    header.push('\n');
+    [b"\x93NUMPY\x01\x00".as_slice(), &(header.len() as u16).to_le_bytes(), header.as_bytes(), bytes].concat()
+}
+
+/// Logistic regression of two classes with clipping and momentum, two steps, on `samples` samples of `width` numbers.
+pub fn logistic_job(
+    folder: &Path,
+    [samples, width]: [u32; 2],
+    batch: [u32; 2],
+    granularity: &str,
+) -> PathBuf {
+    let inputs: Vec<u8> = (0..samples * width).flat_map(|i| (i as f32 * 0.7).sin().to_le_bytes()).collect();
+    let labels: Vec<u8> = (0..samples).map(|i| (i % 2) as u8).collect();
+    fs::write(folder.join("inputs.npy"), npy("<f4", &format!("({samples}, {width})"), &inputs)).unwrap();
+    fs::write(folder.join("labels.npy"), npy("|u1", &format!("({samples},)"), &labels)).unwrap();
+    let [micro_batch, micro_batches] = batch;
+    let job = format!(
+        r#"steps = 2
+clip_norm = 0.5
+model = {{ kind = "mlp", inputs = {width}, hidden = [], classes = 2 }}
+data = {{ kind = "arrays", inputs = "inputs.npy", labels = "labels.npy", dtype = "f32" }}
+optimizer = {{ kind = "sgd", momentum = 0.9, weight_decay = 1e-2 }}
+schedule = {{ peak = 0.5 }}
+batch = {{ micro_batch = {micro_batch}, micro_batches = {micro_batches} }}
+commit = {{ granularity = "{granularity}" }}
+"#
+    );
+    let path = folder.join("logistic.toml");
+    fs::write(&path, job).unwrap();
+    path
+}
+
+/// A GPT of two tokens and few numbers, whose micro-batch has `context * samples` positions.
+pub fn binary_text_job(folder: &Path, context: u32, samples: u32) -> PathBuf {
+    let text: Vec<u8> = (0..4000u32).map(|i| (i * i % 7 % 2) as u8).collect();
+    fs::write(folder.join("text.bin"), text).unwrap();
+    let job = format!(
+        r#"steps = 1
+model = {{ kind = "gpt", vocabulary = 2, context = {context}, layers = 1, heads = 1, width = 2 }}
+data = {{ kind = "bytes", path = "text.bin" }}
+optimizer = {{ kind = "sgd", momentum = 0.9, weight_decay = 0.0 }}
+schedule = {{ peak = 0.1 }}
+batch = {{ micro_batch = {samples} }}
+commit = {{ granularity = "step" }}
+"#
+    );
+    let path = folder.join("binary.toml");
+    fs::write(&path, job).unwrap();
+    path
+}
+
+/// GPT-2 124M, 600 steps of 8 micro-batches of 1024 tokens.
+pub fn gpt2_job() -> String {
+    r#"steps = 600
+clip_norm = 1.0
+model = { kind = "gpt", vocabulary = 50257, context = 1024, layers = 12, heads = 12, width = 768, tied = true, dropout = 0.1 }
+data = { kind = "tokens", path = "text.u16", dtype = "u16" }
+optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }
+schedule = { peak = 6e-4, warmup = 10, floor = 6e-5 }
+batch = { micro_batch = 1, micro_batches = 8 }
+"#
+    .into()
+}
+
 /// A small perceptron with dropout on drawn images, of `micro_batches` micro-batches and `steps` steps.
 pub fn mlp_job(folder: &Path, granularity: &str, steps: u32, micro_batches: u32) -> PathBuf {
     draw_images(folder);

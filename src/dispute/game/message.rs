@@ -75,6 +75,11 @@ pub enum Tree {
         /// The part's number.
         part: u8,
     },
+    /// A step's gradients: RFC 6962 over its micro-batches.
+    Gradients {
+        /// The step, from 1.
+        step: u32,
+    },
     /// A step's operators: RFC 6962 over the outputs of its nodes.
     Trace {
         /// The step, from 1.
@@ -122,8 +127,11 @@ pub enum Need {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Field {
-    /// The root over the micro-batches' gradients.
-    Gradients,
+    /// The gradient of a micro-batch, under the root over all.
+    Gradient {
+        /// The micro-batch.
+        micro: u32,
+    },
     /// The state after the step.
     State,
     /// The clip factor.
@@ -329,6 +337,12 @@ impl Statement {
     fn signed(&self) -> Vec<u8> {
         let Statement { computation, step, record, trace, .. } = self;
         format!("tiebreak 2 statement\n{computation}\n{step}\n{record}\n{trace}\n").into_bytes()
+    }
+
+    /// Whether it says another root than `other` says about the same record.
+    pub fn contradicts(&self, other: &Statement) -> bool {
+        let about = |s: &Statement| (s.computation, s.step, s.record);
+        about(self) == about(other) && self.trace != other.trace
     }
 
     /// Whether `key` signed it.

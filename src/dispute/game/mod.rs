@@ -3,6 +3,16 @@
 //!
 //! Nothing here reads a file, a clock or a network: time is a number that comes with each message.
 
+mod decide;
+mod duel;
+pub mod element;
+mod judge;
 pub mod message;
+pub mod moves;
+pub mod referee;
+pub mod result;
+pub mod rules;
 pub mod search;
+mod stage;
 pub mod terms;
+pub mod verdict;

@@ -157,7 +157,8 @@ impl Cpu {
             return self.quantised(product::quantise_into(memory, view, absmaxes, digits, *block as usize));
         }
         if let Primitive::DigitPatches { input, patches } = &node.primitive {
-            return self.quantised(value(*input).operand().patches(*patches));
+            let memory = |len| bytemuck::cast_vec(self.pool.memory(len));
+            return self.quantised(value(*input).operand().patches(*patches, memory));
         }
         let mut output = self.pool.take(ty.len());
         let out = &mut output[..];

@@ -159,24 +159,57 @@ impl Dataset {
         micro: u32,
     ) -> Result<MicroBatch, DataError> {
         let mut sampler = self.sampler(key);
-        let (batch, len) = (program.samples(), program.micro_batch);
+        let len = program.micro_batch;
         let mut tensors = vec![Vec::new(), Vec::new()];
         for place in micro * len..(micro + 1) * len {
-            let at = Place { step, batch, place };
-            let number = sampler.draw(at).ok_or_else(|| {
-                let n = self.drawn;
-                DataError::Job(format!("steps: step {step} would need more than 2^32 epochs of {n} samples"))
-            })?;
-            let [mut inputs, labels] = self.sample(number)?;
-            if let Some(planes) = self.layout.find(number).0.planes.filter(|_| self.augment.is_any()) {
-                let by = Move::of(self.augment, key, at);
-                inputs =
-                    with_words(&inputs, |words| bytes_of(&by.image(words, planes.map(|size| size as usize))));
+            let sample = self.drawn_at(&mut sampler, key, Place { step, batch: program.samples(), place })?;
+            for (tensor, bytes) in tensors.iter_mut().zip(sample) {
+                tensor.extend(bytes);
             }
-            tensors[0].extend(inputs);
-            tensors[1].extend(labels);
         }
         Ok(MicroBatch { tensors })
+    }
+
+    /// One sample of a step's batch, drawn alone: the bytes of its inputs and of its labels. `place` counts the step's samples from 0, through
+    /// all micro-batches.
+    ///
+    /// # Errors
+    /// As [`Dataset::batch`], and if the step has no such place.
+    pub fn sample_of(
+        &mut self,
+        program: &Program,
+        key: [u32; 2],
+        step: u32,
+        place: u32,
+    ) -> Result<[Vec<u8>; 2], DataError> {
+        let batch = program.samples();
+        if step == 0 || place >= batch {
+            return Err(DataError::Job(format!(
+                "step {step} has no sample {place}: steps count from 1, and its {batch} samples from 0"
+            )));
+        }
+        let mut sampler = self.sampler(key);
+        self.drawn_at(&mut sampler, key, Place { step, batch, place })
+    }
+
+    /// The sample that is drawn at a place, moved as the job augments it.
+    fn drawn_at(
+        &mut self,
+        sampler: &mut Sampler,
+        key: [u32; 2],
+        at: Place,
+    ) -> Result<[Vec<u8>; 2], DataError> {
+        let number = sampler.draw(at).ok_or_else(|| {
+            let (step, n) = (at.step, self.drawn);
+            DataError::Job(format!("steps: step {step} would need more than 2^32 epochs of {n} samples"))
+        })?;
+        let [mut inputs, labels] = self.sample(number)?;
+        if let Some(planes) = self.layout.find(number).0.planes.filter(|_| self.augment.is_any()) {
+            let by = Move::of(self.augment, key, at);
+            inputs =
+                with_words(&inputs, |words| bytes_of(&by.image(words, planes.map(|size| size as usize))));
+        }
+        Ok([inputs, labels])
     }
 
     /// How many samples an evaluation has: every one that the job's split keeps, or every one of the data without a split; of overlapping windows those

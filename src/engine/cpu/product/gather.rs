@@ -3,22 +3,22 @@
 use crate::program::im2col::{ConvGeometry, DigitPatches};
 
 /// What a table says of a place outside of the image.
-const OUTSIDE: usize = usize::MAX;
+pub(super) const OUTSIDE: usize = usize::MAX;
 
 /// Patches of images, an operand of a product.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Gather {
-    geometry: ConvGeometry,
-    by_channel: bool,
-    channels: usize,
+    pub geometry: ConvGeometry,
+    pub by_channel: bool,
+    pub channels: usize,
     /// Pixels of an image, down and across.
-    image: [usize; 2],
+    pub image: [usize; 2],
     /// Integers of all images.
     len: usize,
     /// The row that each place of each patch takes, `[patch][tap]`, down; and the column, across.
-    sources: [Vec<usize>; 2],
+    pub sources: [Vec<usize>; 2],
     /// For each tap across, of the forward direction: the patches whose pixel lies in the image, which are neighbours.
-    inside: Vec<[usize; 2]>,
+    pub inside: Vec<[usize; 2]>,
 }
 
 impl Gather {
@@ -48,9 +48,18 @@ impl Gather {
         }
     }
 
-    /// The integers of all images, without what else may follow in memory.
-    pub fn images<'q>(&self, q: &'q [i32]) -> &'q [i32] {
-        &q[..self.len]
+    /// Samples of the images.
+    #[cfg(target_arch = "x86_64")]
+    pub fn samples(&self) -> usize {
+        self.len / (self.image[0] * self.image[1] * self.channels).max(1)
+    }
+
+    /// Rows and K of the operand.
+    #[cfg(target_arch = "x86_64")]
+    pub fn shape(&self) -> [usize; 2] {
+        let [patches, places] = self.geometry.shape(self.samples() as u32, self.channels as u32);
+        let shape = if self.by_channel { [places, patches] } else { [patches, places] };
+        shape.map(|n| n as usize)
     }
 
     /// The elements of row `row` from place `first` on, as many as `to` holds, from the images' integers.
@@ -63,7 +72,7 @@ impl Gather {
     }
 
     /// Sample, row and column of a patch.
-    fn patch_at(&self, patch: usize) -> [usize; 3] {
+    pub fn patch_at(&self, patch: usize) -> [usize; 3] {
         let [down, across] = self.geometry.size.map(|n| n as usize);
         [patch / (down * across), patch / across % down, patch % across]
     }

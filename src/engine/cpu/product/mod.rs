@@ -11,6 +11,9 @@ mod operand;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
 #[cfg(target_arch = "x86_64")]
+mod patch_strips;
+mod patches;
+#[cfg(target_arch = "x86_64")]
 mod planes;
 mod scale_back;
 pub(crate) mod simd;

@@ -9,11 +9,13 @@ use rayon::prelude::*;
 
 #[cfg(target_arch = "x86_64")]
 use super::bands::Piece;
-use super::gather::Gather;
+use super::patches::Patches;
 use super::simd::{Path, vectorised};
 #[cfg(target_arch = "x86_64")]
-use super::strips;
-use super::view::{DEPTH, INTEGERS, ROWS, StridedView, blocks, group_len, power_of_two, units_of_task};
+use super::strips::{self, Pair};
+use super::view::{
+    DEPTH, INTEGERS, ROWS, StridedView, blocks, for_each_strip, group_len, power_of_two, units_of_task,
+};
 use crate::arith::{digits, float};
 use crate::program::im2col::DigitPatches;
 
@@ -28,15 +30,20 @@ pub struct Operand {
     rows: usize,
     k: usize,
     block: usize,
-    /// Its integers, or those that it gathers rows from, and maybe more memory that is not its own.
-    q: Arc<Vec<i32>>,
-    /// Whether they lie in strips, not row after row.
-    in_strips: bool,
+    integers: Integers,
     absmaxes: Vec<u32>,
-    /// How rows are gathered, if they do not lie in memory.
-    gather: Option<Arc<Gather>>,
-    /// What is gathered as 16-bit integers, where these suffice.
-    halves: Option<Arc<Vec<i16>>>,
+}
+
+/// Where integers lie, maybe in more memory than they need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Integers {
+    /// Row after row.
+    Rows(Arc<Vec<i32>>),
+    /// In strips of rows.
+    #[cfg(target_arch = "x86_64")]
+    Strips(Arc<Vec<i32>>),
+    /// In images, from which rows are gathered.
+    Patches(Arc<Patches>),
 }
 
 impl Operand {
@@ -59,34 +66,28 @@ impl Operand {
             le[..width].copy_from_slice(bytes);
             i32::from_le_bytes(le)
         };
-        let q = Arc::new(bytes.chunks_exact(width).map(extend).collect());
-        Operand { digits, batch, rows, k, block, q, in_strips: false, absmaxes, gather: None, halves: None }
+        let integers = Integers::Rows(Arc::new(bytes.chunks_exact(width).map(extend).collect()));
+        Operand { digits, batch, rows, k, block, integers, absmaxes }
     }
 
     /// The patches of this operand's integers, gathered as products read them. Its absmaxes are to be said ([`Operand::with_absmaxes`]).
+    /// `memory` gives at least so many words with any contents.
     ///
     /// # Panics
     /// If its rows are no whole numbers of images or pixels.
-    pub fn patches(&self, patches: DigitPatches) -> Operand {
+    pub fn patches(&self, patches: DigitPatches, memory: impl FnOnce(usize) -> Vec<i32>) -> Operand {
         let images = patches.images(self.rows as u32, self.k as u32).expect("rows are whole images");
         let [rows, k] = patches.shape(images).map(|n| n as usize);
-        let q = if self.in_strips { Arc::new(self.integers().into_owned()) } else { self.q.clone() };
-        let gather = Gather::new(patches, images);
-        let halves =
-            (self.digits <= 2).then(|| Arc::new(gather.images(&q).par_iter().map(|&q| q as i16).collect()));
-        let gather = Some(Arc::new(gather));
-        Operand {
-            digits: self.digits,
-            batch: 1,
-            rows,
-            k,
-            block: 0,
-            q,
-            in_strips: false,
-            absmaxes: vec![0; rows],
-            gather,
-            halves,
-        }
+        let gathered = match &self.integers {
+            Integers::Rows(q) => Patches::of_rows(patches, images, q.clone()),
+            #[cfg(target_arch = "x86_64")]
+            Integers::Strips(q) => {
+                Patches::of_strips(patches, images, q, || self.integers().into_owned(), memory)
+            }
+            Integers::Patches(_) => Patches::of_rows(patches, images, Arc::new(self.integers().into_owned())),
+        };
+        let integers = Integers::Patches(Arc::new(gathered));
+        Operand { digits: self.digits, batch: 1, rows, k, block: 0, integers, absmaxes: vec![0; rows] }
     }
 
     /// The same integers in scale groups of `block` with these absmaxes.
@@ -99,9 +100,7 @@ impl Operand {
             self.batch * self.rows * blocks(self.k, block),
             "absmaxes are [batch, rows, blocks]"
         );
-        let (q, absmaxes) = (self.q.clone(), absmaxes.to_vec());
-        let (gather, halves) = (self.gather.clone(), self.halves.clone());
-        Operand { q, absmaxes, block, gather, halves, ..*self }
+        Operand { integers: self.integers.clone(), absmaxes: absmaxes.to_vec(), block, ..*self }
     }
 
     pub(crate) fn digits(&self) -> u32 {
@@ -137,8 +136,8 @@ impl Operand {
 
     /// `[batch, rows, K]`.
     pub fn integers(&self) -> Cow<'_, [i32]> {
-        if self.gather.is_none() && !self.in_strips {
-            return Cow::Borrowed(&self.q[..self.batch * self.rows * self.k]);
+        if let Integers::Rows(q) = &self.integers {
+            return Cow::Borrowed(&q[..self.batch * self.rows * self.k]);
         }
         let mut all = vec![0; self.batch * self.rows * self.k];
         let rows = all.par_chunks_mut(self.k.max(1)).enumerate();
@@ -149,7 +148,12 @@ impl Operand {
     /// The memory of the integers, for another operand, if nothing else is gathered from it; none are left here.
     pub fn take_memory(&mut self) -> Option<Vec<i32>> {
         (self.batch, self.rows) = (0, 0);
-        Arc::into_inner(std::mem::take(&mut self.q))
+        match std::mem::replace(&mut self.integers, Integers::Rows(Arc::default())) {
+            Integers::Rows(q) => Arc::into_inner(q),
+            #[cfg(target_arch = "x86_64")]
+            Integers::Strips(q) => Arc::into_inner(q),
+            Integers::Patches(patches) => Arc::into_inner(patches)?.into_memory(),
+        }
     }
 
     /// The K of block `block`, as (first, length).
@@ -166,8 +170,8 @@ impl Operand {
         k: Range<usize>,
         scratch: &'r mut Vec<i32>,
     ) -> &'r [i32] {
-        if self.gather.is_none() && !self.in_strips {
-            return &self.q[self.row_index(batch, row) * self.k..][k];
+        if let Integers::Rows(q) = &self.integers {
+            return &q[self.row_index(batch, row) * self.k..][k];
         }
         scratch.resize(k.len(), 0);
         self.copy_row([batch, row], k.start, scratch);
@@ -176,23 +180,32 @@ impl Operand {
 
     /// The integers of a row from place `first` on that do not lie one after another, as many as `to` holds.
     fn copy_row(&self, [batch, row]: [usize; 2], first: usize, to: &mut [i32]) {
-        match &self.gather {
-            Some(gather) => gather.row(&self.q, self.row_index(batch, row), first, to),
+        match &self.integers {
+            Integers::Rows(q) => {
+                to.copy_from_slice(&q[self.row_index(batch, row) * self.k + first..][..to.len()])
+            }
             #[cfg(target_arch = "x86_64")]
-            None if self.in_strips => {
+            Integers::Strips(_) => {
                 let strips = self.strips(batch).expect("it has strips");
                 strips::read_row(strips, strips::pairs(self.k), row, first..first + to.len(), to);
             }
-            None => to.copy_from_slice(&self.q[self.row_index(batch, row) * self.k + first..][..to.len()]),
+            Integers::Patches(patches) => patches.row(row, first, to),
         }
     }
 
     /// The strips of a batch, if the integers lie in strips.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn strips(&self, batch: usize) -> Option<&[i32]> {
+        let Integers::Strips(q) = &self.integers else { return None };
         let batch = if self.batch == 1 { 0 } else { batch };
         let len = strips::words([1, self.rows, self.k]);
-        self.in_strips.then(|| &self.q[batch * len..][..len])
+        Some(&q[batch * len..][..len])
+    }
+
+    /// Lays the integers `k` of a strip of rows in its pairs, and zeros behind them, if they can be had so.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn gather_strip(&self, rows: Range<usize>, k: Range<usize>, to: &mut [Pair]) -> bool {
+        matches!(&self.integers, Integers::Patches(patches) if patches.strip(rows, k, to))
     }
 
     /// Writes a piece of each of the integers `k` of a row, which have 16 bits, and zeros behind them.
@@ -207,12 +220,18 @@ impl Operand {
     ) {
         let (of_row, after) = to.split_at_mut(k.len());
         after.fill(0);
-        match (&self.gather, &self.halves, piece) {
-            (Some(gather), Some(halves), Piece::Whole) => {
-                gather.row(halves, self.row_index(batch, row), k.start, of_row);
-            }
-            _ => narrowed(path, self.row(batch, row, k, scratch), piece, of_row),
+        if let (Integers::Patches(patches), Piece::Whole) = (&self.integers, piece)
+            && patches.halves(row, k.start, of_row)
+        {
+            return;
         }
+        narrowed(path, self.row(batch, row, k, scratch), piece, of_row);
+    }
+
+    /// The absmaxes of all rows of a batch.
+    pub(super) fn absmaxes_of(&self, batch: usize, block: usize) -> impl Iterator<Item = u32> {
+        let (first, blocks) = (self.row_index(batch, 0) * self.blocks() + block, self.blocks());
+        self.absmaxes[first..].iter().step_by(blocks).take(self.rows).copied()
     }
 
     pub(super) fn absmax(&self, batch: usize, row: usize, block: usize) -> u32 {
@@ -258,10 +277,14 @@ pub fn absmaxes(view: StridedView<'_>, block: usize) -> Vec<u32> {
         columns_absmaxes(path, view, [group, groups], &mut out);
         return out;
     }
-    let parts = out.chunks_mut(rows * groups).flat_map(|batch| batch.chunks_mut(ROWS * groups));
-    parts.collect::<Vec<_>>().into_par_iter().enumerate().for_each(|(i, out)| {
+    let strips = rows.div_ceil(ROWS);
+    for_each_strip(&mut out, [rows * groups, ROWS * groups], ROWS * k, |batch, strip, out| {
+        if groups == 1 && view.k.stride == 1 {
+            let (data, stride, _) = view.from_row(batch, strip * ROWS);
+            return rows_absmaxes(path, data, stride, k, out);
+        }
         // Short groups are gathered together.
-        view.strip(i).for_each_piece(group.max(DEPTH), 0..k, |row, first, elements| {
+        view.strip(batch * strips + strip).for_each_piece(group.max(DEPTH), 0..k, |row, first, elements| {
             let out = &mut out[row * groups + first / group..];
             for (absmax, elements) in out.iter_mut().zip(elements.chunks(group)) {
                 *absmax = greatest_absmax(path, elements).max(*absmax);
@@ -300,6 +323,15 @@ fn columns_absmaxes(path: Path, view: StridedView<'_>, [group, groups]: [usize; 
 vectorised! {
     fn greatest_absmax(elements: &[u32]) -> u32 {
         elements.iter().fold(0, |greatest, &x| greatest.max(x & !float::SIGN))
+    }
+}
+
+vectorised! {
+    /// Those of rows of `k` contiguous places, which begin so many elements apart.
+    fn rows_absmaxes(data: &[u32], stride: usize, k: usize, out: &mut [u32]) {
+        for (row, out) in out.iter_mut().enumerate() {
+            *out = data[row * stride..][..k].iter().fold(0, |greatest, &x| greatest.max(x & !float::SIGN));
+        }
     }
 }
 
@@ -349,42 +381,62 @@ pub fn quantise_into(
     #[cfg(target_arch = "x86_64")]
     if strips::serve(digits) {
         strips::quantise(&mut q, view, &absmaxes, digits, block);
-        let (q, in_strips) = (Arc::new(q), true);
-        return Operand { digits, batch, rows, k, block, q, in_strips, absmaxes, gather: None, halves: None };
+        let integers = Integers::Strips(Arc::new(q));
+        return Operand { digits, batch, rows, k, block, integers, absmaxes };
     }
-    let integers = &mut q[..batch * rows * k];
-    if !integers.is_empty() {
-        let path = Path::fastest();
-        let strips: Vec<_> =
-            integers.chunks_mut(rows * k).flat_map(|batch| batch.chunks_mut(ROWS * k)).collect();
-        let absmaxes = absmaxes.chunks(rows * groups).flat_map(|batch| batch.chunks(ROWS * groups));
-        let each = units_of_task(strips.len(), k, DEPTH);
-        let parts = strips.into_iter().zip(absmaxes).enumerate().flat_map(|(i, (q, absmaxes))| {
-            let mut rows: Vec<_> = q.chunks_mut(k).map(|row| row.chunks_mut(each)).collect();
-            let part = move |first| {
-                let rows = rows.iter_mut().map(|parts| parts.next().expect("rows have one K"));
-                (i, first..k.min(first + each), rows.collect::<Vec<_>>(), absmaxes)
-            };
-            (0..k).step_by(each).map(part)
-        });
-        parts.collect::<Vec<_>>().into_par_iter().for_each(|(i, part, mut rows, absmaxes)| {
-            view.strip(i).for_each_piece(group, part.clone(), |row, first, elements| {
-                let absmax = absmaxes[row * groups + first / group];
-                let q = &mut rows[row][first - part.start..][..elements.len()];
-                if digits::is_marked(absmax) {
-                    return q.fill(0);
-                }
-                let scale = power_of_two(digits::magnitude_bits(digits) as i32 - digits::exponent(absmax));
-                if digits < digits::DIGITS_MAX && scale <= f64::from(f32::MAX) {
-                    quantise_short(path, elements, scale as f32, q);
-                } else {
-                    quantise_group(path, elements, scale, q);
-                }
-            });
-        });
+    quantise_rows(&mut q[..batch * rows * k], view, &absmaxes, digits, [group, groups]);
+    let integers = Integers::Rows(Arc::new(q));
+    Operand { digits, batch, rows, k, block, integers, absmaxes }
+}
+
+/// Digitises a view into rows, `groups` scale groups of `group` places each.
+fn quantise_rows(
+    q: &mut [i32],
+    view: StridedView<'_>,
+    absmaxes: &[u32],
+    digits: u32,
+    [group, groups]: [usize; 2],
+) {
+    let [batch, rows, k] = view.shape();
+    if q.is_empty() {
+        return;
     }
-    let (q, in_strips) = (Arc::new(q), false);
-    Operand { digits, batch, rows, k, block, q, in_strips, absmaxes, gather: None, halves: None }
+    let path = Path::fastest();
+    let strips = rows.div_ceil(ROWS);
+    let each = units_of_task(batch * strips, k, DEPTH);
+    let digitise = |[batch, strip]: [usize; 2], part: Range<usize>, rows_of: &mut [&mut [i32]]| {
+        view.strip(batch * strips + strip).for_each_piece(group, part.clone(), |row, first, elements| {
+            let absmax = absmaxes[(batch * rows + strip * ROWS + row) * groups + first / group];
+            let q = &mut rows_of[row][first - part.start..][..elements.len()];
+            if digits::is_marked(absmax) {
+                return q.fill(0);
+            }
+            let scale = power_of_two(digits::magnitude_bits(digits) as i32 - digits::exponent(absmax));
+            if digits < digits::DIGITS_MAX && scale <= f64::from(f32::MAX) {
+                quantise_short(path, elements, scale as f32, q);
+            } else {
+                quantise_group(path, elements, scale, q);
+            }
+        });
+    };
+    if each >= k {
+        for_each_strip(q, [rows * k, ROWS * k], ROWS * k, |batch, strip, q| {
+            let mut rows = q.chunks_mut(k);
+            let mut rows: [&mut [i32]; ROWS] = std::array::from_fn(|_| rows.next().unwrap_or_default());
+            digitise([batch, strip], 0..k, &mut rows);
+        });
+        return;
+    }
+    let of_strips = q.chunks_mut(rows * k).flat_map(|batch| batch.chunks_mut(ROWS * k));
+    let parts = of_strips.enumerate().flat_map(|(i, q)| {
+        let mut rows: Vec<_> = q.chunks_mut(k).map(|row| row.chunks_mut(each)).collect();
+        (0..k).step_by(each).map(move |first| {
+            let rows = rows.iter_mut().map(|parts| parts.next().expect("rows have one K"));
+            ([i / strips, i % strips], first..k.min(first + each), rows.collect::<Vec<_>>())
+        })
+    });
+    let parts = parts.collect::<Vec<_>>().into_par_iter();
+    parts.for_each(|(at, part, mut rows)| digitise(at, part, &mut rows));
 }
 
 /// [`absmaxes`], then [`quantise_with`].

@@ -8,10 +8,10 @@
 //! Integers of three digits are cut in a low and a high half ([`Piece`]), each a product of its own.
 
 use std::arch::x86_64::{
-    __m256d, __m256i, _mm_castps_si128, _mm256_add_epi32, _mm256_add_pd, _mm256_and_si256,
-    _mm256_blendv_epi8, _mm256_castsi256_si128, _mm256_cmpgt_epi32, _mm256_cvtepi32_pd, _mm256_cvtpd_ps,
-    _mm256_extracti128_si256, _mm256_madd_epi16, _mm256_mul_pd, _mm256_set_m128i, _mm256_set_pd,
-    _mm256_set1_epi32, _mm256_set1_pd, _mm256_setzero_pd, _mm256_setzero_si256, _mm256_slli_epi32,
+    __m256d, __m256i, _CMP_UNORD_Q, _mm256_add_epi32, _mm256_blendv_ps, _mm256_castps_si256,
+    _mm256_castsi256_si128, _mm256_cmp_ps, _mm256_cvtepi32_pd, _mm256_cvtpd_ps, _mm256_extracti128_si256,
+    _mm256_fmadd_pd, _mm256_madd_epi16, _mm256_mul_pd, _mm256_set_m128, _mm256_set_pd, _mm256_set1_epi32,
+    _mm256_set1_pd, _mm256_set1_ps, _mm256_setzero_pd, _mm256_setzero_si256, _mm256_slli_epi32,
     _mm256_srai_epi32, _mm256_storeu_pd, _mm256_sub_epi32,
 };
 use std::ops::Range;
@@ -29,8 +29,9 @@ use crate::arith::float;
 
 /// Rows of a register tile, half a strip; its columns are a strip.
 const HALF: usize = ROWS / 2;
-/// Rows of a band, whole strips: their integers stay in the second-level cache.
+/// Rows of a band, whole strips: their integers stay in the second-level cache, and those of short rows in the first-level one.
 const BAND_ROWS: usize = 96;
+const BAND_BYTES: usize = 1 << 15;
 /// The most pairs of K between two flushes: `high` holds 2^15 groups, of two pairs at least.
 const FLUSH: usize = 1 << 15;
 /// Pairs of a group where the integers are short enough: below 2^15 in absolute value, a sum of two products is below 2^26.
@@ -49,6 +50,9 @@ type Tile = [[f64; ROWS]; HALF];
 
 /// The planes of an operand, each with the power of two that it counts.
 type Planes<'o> = Vec<(Plane<'o>, f64)>;
+
+/// Memory of planes that are done with: new memory costs as much as to lay a plane.
+type Spare = Vec<Vec<u32>>;
 
 /// Whether this kernel computes products of these digits and this length.
 pub(super) fn computes(a: &Operand, b: &Operand) -> bool {
@@ -97,7 +101,7 @@ struct Matrix<'o> {
 impl<'o> Matrix<'o> {
     fn new(path: Path, [a, b]: [&'o Operand; 2], [block, batch]: [usize; 2]) -> Matrix<'o> {
         let (first, len) = a.block_range(block);
-        let full = |o: &Operand| (0..o.rows()).any(|row| reaches_the_end(o.absmax(batch, row, block)));
+        let full = |o: &Operand| o.absmaxes_of(batch, block).any(reaches_the_end);
         let group = match (a.digits(), b.digits()) {
             // Eight products of 2^14 and 2^14 are 2^31, one too many for an i32; all others stay below.
             (2, 2) if full(a) && full(b) => GROUP / 2,
@@ -107,13 +111,20 @@ impl<'o> Matrix<'o> {
         Matrix { path, a, b, batch, first, len, group }
     }
 
-    /// The planes of rows of an operand for places of this block.
-    fn planes(&self, operand: &'o Operand, rows: Range<usize>, k: Range<usize>) -> Planes<'o> {
+    /// The planes of rows of an operand for places of this block, in memory from `spare` if they need any.
+    fn planes(
+        &self,
+        operand: &'o Operand,
+        rows: Range<usize>,
+        k: Range<usize>,
+        spare: &mut Spare,
+    ) -> Planes<'o> {
         let cut = magnitude_bits(operand.digits()) / 2;
         let halves = [Piece::Low(cut), Piece::High(cut)];
         let pieces = if operand.digits() <= 2 { &[Piece::Whole][..] } else { &halves };
         let plane = |&piece: &Piece| {
-            let plane = Plane::new(self.path, operand, self.batch, rows.clone(), k.clone(), piece);
+            let memory = spare.pop().unwrap_or_default();
+            let plane = Plane::new(self.path, operand, self.batch, rows.clone(), k.clone(), piece, memory);
             (plane, f64::from(1 << piece.shift()))
         };
         pieces.iter().map(plane).collect()
@@ -122,13 +133,14 @@ impl<'o> Matrix<'o> {
     fn product(&self, scale: &Scale<'_>, matrices: usize, out: &mut [u32]) {
         let (m, n) = (self.a.rows(), self.b.rows());
         let k = self.first..self.first + self.len;
-        let b = self.planes(self.b, 0..n, k.clone());
-        let height = band_height(4, matrices, m, BAND_ROWS);
-        bands(out, 1, m, n, height).into_par_iter().for_each(|band| {
+        let b = self.planes(self.b, 0..n, k.clone(), &mut Spare::new());
+        let most = (BAND_BYTES / (2 * self.len)).next_multiple_of(2 * ROWS).max(BAND_ROWS);
+        let height = band_height(4, matrices, m, most);
+        bands(out, 1, m, n, height).into_par_iter().for_each_init(Spare::new, |spare, band| {
             let Band { row, out, .. } = band;
             let rows = row..row + out.len() / n;
-            let a = self.planes(self.a, rows.clone(), k.clone());
-            // SAFETY: `product` runs where AVX2 was detected.
+            let a = self.planes(self.a, rows.clone(), k.clone(), spare);
+            // SAFETY: `product` runs where AVX2 and FMA were detected.
             unsafe {
                 match self.group {
                     LONG_GROUP => compute_band::<LONG_GROUP>([&a, &b], scale, rows, out),
@@ -136,6 +148,7 @@ impl<'o> Matrix<'o> {
                     _ => compute_band::<{ GROUP / 2 }>([&a, &b], scale, rows, out),
                 }
             }
+            keep(a, spare);
         });
     }
 
@@ -148,10 +161,13 @@ impl<'o> Matrix<'o> {
         let each = steps.div_ceil(2 * rayon::current_num_threads());
         let tasks = (0..steps.div_ceil(each)).into_par_iter().map(|task| {
             let mut tiles: Vec<Tile> = vec![Default::default(); halves * panels];
+            let spare = &mut Spare::new();
             for step in task * each..steps.min((task + 1) * each) {
                 let k = self.first + step * STEP..self.first + self.len.min((step + 1) * STEP);
-                let planes = [&self.planes(self.a, 0..m, k.clone()), &self.planes(self.b, 0..n, k)];
-                // SAFETY: `product` runs where AVX2 was detected.
+                let [a, b] = [(self.a, m), (self.b, n)]
+                    .map(|(operand, rows)| self.planes(operand, 0..rows, k.clone(), spare));
+                let planes = [&a, &b];
+                // SAFETY: `product` runs where AVX2 and FMA were detected.
                 unsafe {
                     match self.group {
                         LONG_GROUP => add_to_tiles::<LONG_GROUP>(planes, halves, &mut tiles),
@@ -159,6 +175,8 @@ impl<'o> Matrix<'o> {
                         _ => add_to_tiles::<{ GROUP / 2 }>(planes, halves, &mut tiles),
                     }
                 }
+                keep(a, spare);
+                keep(b, spare);
             }
             tiles
         });
@@ -178,6 +196,10 @@ impl<'o> Matrix<'o> {
     }
 }
 
+fn keep(planes: Planes<'_>, spare: &mut Spare) {
+    spare.extend(planes.into_iter().filter_map(|(plane, _)| plane.into_memory()));
+}
+
 /// Whether a group of two digits and this absmax may hold 2^14 itself: its greatest element rounds up to it.
 fn reaches_the_end(absmax: u32) -> bool {
     const MANTISSA: u32 = (1 << 23) - 1;
@@ -187,7 +209,7 @@ fn reaches_the_end(absmax: u32) -> bool {
 }
 
 /// The product of some rows, `[rows, N]`.
-#[target_feature(enable = "avx2")]
+#[target_feature(enable = "avx2,fma")]
 fn compute_band<const P: usize>(
     [a, b]: [&Planes<'_>; 2],
     scale: &Scale<'_>,
@@ -224,7 +246,7 @@ fn compute_band<const P: usize>(
 }
 
 /// Adds the sums of every tile, `[panel][half]`.
-#[target_feature(enable = "avx2")]
+#[target_feature(enable = "avx2,fma")]
 fn add_to_tiles<const P: usize>([a, b]: [&Planes<'_>; 2], halves: usize, tiles: &mut [Tile]) {
     for (i, tile) in tiles.iter_mut().enumerate() {
         for (sums, of_tile) in sums::<P>(a, b, i % halves, i / halves).into_iter().zip(tile) {
@@ -237,7 +259,7 @@ fn add_each(sums: &mut [f64], more: &[f64]) {
     sums.iter_mut().zip(more).for_each(|(sum, x)| *sum += x);
 }
 
-#[target_feature(enable = "avx2")]
+#[target_feature(enable = "avx2,fma")]
 #[inline]
 fn in_memory([left, right]: [__m256d; 2]) -> [f64; ROWS] {
     let mut sums = [0f64; ROWS];
@@ -250,65 +272,79 @@ fn in_memory([left, right]: [__m256d; 2]) -> [f64; ROWS] {
 }
 
 /// `sums[n] * row * columns[n]` as binary32, as `scale_back::round_row` does it: whole numbers below 2^53 times powers of two are exact.
-#[target_feature(enable = "avx2")]
+#[target_feature(enable = "avx2,fma")]
 #[inline]
 fn rounded(sums: [__m256d; 2], row: f64, columns: &[f64; ROWS]) -> __m256i {
     let (row, [a, b, c, d, e, f, g, h]) = (_mm256_set1_pd(row), *columns);
     let columns = [_mm256_set_pd(d, c, b, a), _mm256_set_pd(h, g, f, e)];
     let four = |i: usize| {
         let x = _mm256_mul_pd(_mm256_mul_pd(sums[i], row), columns[i]);
-        _mm_castps_si128(_mm256_cvtpd_ps(x))
+        _mm256_cvtpd_ps(x)
     };
-    let x = _mm256_set_m128i(four(1), four(0));
-    let magnitude = _mm256_and_si256(x, _mm256_set1_epi32(!float::SIGN as i32));
-    let is_nan = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(float::INFINITY as i32));
-    _mm256_blendv_epi8(x, _mm256_set1_epi32(float::NAN as i32), is_nan)
+    let x = _mm256_set_m128(four(1), four(0));
+    let is_nan = _mm256_cmp_ps::<_CMP_UNORD_Q>(x, x);
+    _mm256_castps_si256(_mm256_blendv_ps(x, _mm256_set1_ps(f32::from_bits(float::NAN)), is_nan))
 }
 
 /// The sums of half a strip of a's rows and a strip of b's, over groups of `P` pairs.
-#[target_feature(enable = "avx2")]
+#[target_feature(enable = "avx2,fma")]
 #[inline]
 fn sums<const P: usize>(a: &Planes<'_>, b: &Planes<'_>, half: usize, panel: usize) -> Sums {
+    if let ([(a, _)], [(b, _)]) = (&a[..], &b[..]) {
+        let (a, b) = (a.strip(half / 2), b.strip(panel));
+        if a.len() <= FLUSH {
+            // Whole integers count once, and short rows need no sums of sums.
+            return kernel::<P>(a, half % 2, b);
+        }
+    }
     let mut sums = [[_mm256_setzero_pd(); 2]; HALF];
     for (a, weight_a) in a {
         for (b, weight_b) in b {
-            let (a, b, weight) = (a.strip(half / 2), b.strip(panel), weight_a * weight_b);
+            let (a, b, weight) = (a.strip(half / 2), b.strip(panel), _mm256_set1_pd(weight_a * weight_b));
             for (a, b) in a.chunks(FLUSH).zip(b.chunks(FLUSH)) {
-                kernel::<P>(a, half % 2, b, weight, &mut sums);
+                let more = kernel::<P>(a, half % 2, b);
+                for (sums, more) in sums.iter_mut().zip(more) {
+                    *sums = [
+                        _mm256_fmadd_pd(more[0], weight, sums[0]),
+                        _mm256_fmadd_pd(more[1], weight, sums[1]),
+                    ];
+                }
             }
         }
     }
     sums
 }
 
-/// Adds `weight` times the dot products of some pairs to `sums`.
-#[target_feature(enable = "avx2")]
+/// The dot products of some pairs. Every step is exact, so it does not matter that some are fused.
+#[target_feature(enable = "avx2,fma")]
 #[inline]
-fn kernel<const P: usize>(a: &[Pair], half: usize, b: &[Pair], weight: f64, sums: &mut Sums) {
+fn kernel<const P: usize>(a: &[Pair], half: usize, b: &[Pair]) -> Sums {
     let mut low = [_mm256_setzero_si256(); HALF];
     let mut high = [_mm256_setzero_si256(); HALF];
     let ((long_a, rest_a), (long_b, rest_b)) = (a.as_chunks::<P>(), b.as_chunks::<P>());
     for (a, b) in long_a.iter().zip(long_b) {
         add_group(a, half, b, &mut low, &mut high);
     }
-    for (a, b) in rest_a.as_chunks::<GROUP>().0.iter().zip(rest_b.as_chunks::<GROUP>().0) {
-        add_group(a, half, b, &mut low, &mut high);
+    if P > GROUP {
+        for (a, b) in rest_a.as_chunks::<GROUP>().0.iter().zip(rest_b.as_chunks::<GROUP>().0) {
+            add_group(a, half, b, &mut low, &mut high);
+        }
     }
-    let (units, weight) = (_mm256_set1_pd(65536.0 * weight), _mm256_set1_pd(weight));
+    let units = _mm256_set1_pd(65536.0);
+    let mut sums = [[_mm256_setzero_pd(); 2]; HALF];
     for r in 0..HALF {
         let rest = _mm256_sub_epi32(low[r], _mm256_slli_epi32::<16>(high[r]));
-        let whole = |high, rest| {
-            let high = _mm256_mul_pd(_mm256_cvtepi32_pd(high), units);
-            _mm256_add_pd(high, _mm256_mul_pd(_mm256_cvtepi32_pd(rest), weight))
-        };
-        let left = whole(_mm256_castsi256_si128(high[r]), _mm256_castsi256_si128(rest));
-        let right = whole(_mm256_extracti128_si256::<1>(high[r]), _mm256_extracti128_si256::<1>(rest));
-        sums[r] = [_mm256_add_pd(sums[r][0], left), _mm256_add_pd(sums[r][1], right)];
+        let whole = |high, rest| _mm256_fmadd_pd(_mm256_cvtepi32_pd(high), units, _mm256_cvtepi32_pd(rest));
+        sums[r] = [
+            whole(_mm256_castsi256_si128(high[r]), _mm256_castsi256_si128(rest)),
+            whole(_mm256_extracti128_si256::<1>(high[r]), _mm256_extracti128_si256::<1>(rest)),
+        ];
     }
+    sums
 }
 
 /// Adds one group of pairs to both accumulators of each row.
-#[target_feature(enable = "avx2")]
+#[target_feature(enable = "avx2,fma")]
 #[inline]
 fn add_group<const P: usize>(
     a: &[Pair; P],
@@ -317,6 +353,23 @@ fn add_group<const P: usize>(
     low: &mut [__m256i; HALF],
     high: &mut [__m256i; HALF],
 ) {
+    if P <= GROUP {
+        // Row by row, b's pairs in registers: pair by pair, accumulators would be kept in memory.
+        let mut pairs = [_mm256_setzero_si256(); P];
+        for (pair, b) in pairs.iter_mut().zip(b) {
+            *pair = load(b);
+        }
+        for r in 0..HALF {
+            let mut group = _mm256_setzero_si256();
+            for (a, &b) in a.iter().zip(&pairs) {
+                let products = _mm256_madd_epi16(_mm256_set1_epi32(a[half * HALF + r] as i32), b);
+                group = _mm256_add_epi32(group, products);
+            }
+            low[r] = _mm256_add_epi32(low[r], group);
+            high[r] = _mm256_add_epi32(high[r], _mm256_srai_epi32::<16>(group));
+        }
+        return;
+    }
     let mut group = [_mm256_setzero_si256(); HALF];
     for (a, b) in a.iter().zip(b) {
         let b = load(b);

@@ -10,6 +10,9 @@ use super::operand::Operand;
 use super::simd::Path;
 use super::strips::{Pair, ROWS, pairs, turn_rows};
 
+/// Strips that one task lays at least: those of a band of output rows, which is a task already.
+const TOGETHER: usize = 12;
+
 /// One piece of the integers `k` of rows of an operand, as strips.
 pub(super) struct Plane<'o> {
     words: Cow<'o, [u32]>,
@@ -23,7 +26,7 @@ pub(super) struct Plane<'o> {
 
 impl<'o> Plane<'o> {
     /// Of the rows `of` of a batch, which begin with a strip, and of places that begin with a multiple of eight: where they
-    /// lie, if the operand has strips and the piece is the whole integer; else in memory of their own.
+    /// lie, if the operand has strips and the piece is the whole integer; else in `memory`, which may hold anything.
     pub fn new(
         path: Path,
         operand: &'o Operand,
@@ -31,6 +34,7 @@ impl<'o> Plane<'o> {
         of: Range<usize>,
         k: Range<usize>,
         piece: Piece,
+        mut memory: Vec<u32>,
     ) -> Plane<'o> {
         if let (Some(strips), Piece::Whole) = (operand.strips(batch), piece) {
             let stride = pairs(operand.k());
@@ -38,21 +42,32 @@ impl<'o> Plane<'o> {
             return Plane { words: Cow::Borrowed(words), stride, first: k.start / 2, pairs: pairs(k.len()) };
         }
         let pairs = pairs(k.len());
-        let mut all = vec![0u32; of.len().div_ceil(ROWS) * pairs * ROWS];
-        all.par_chunks_exact_mut(pairs * ROWS).enumerate().for_each_init(
-            || (vec![0u32; ROWS * pairs], Vec::new()),
-            |(rows, scratch), (strip, to)| {
-                let of = of.start + strip * ROWS..of.end.min(of.start + (strip + 1) * ROWS);
-                rows[of.len() * pairs..].fill(0);
-                for (row, of) in rows.chunks_exact_mut(pairs).zip(of) {
-                    let to = bytemuck::cast_slice_mut(row);
-                    operand.halves([batch, of], k.clone(), (path, piece), to, scratch);
-                }
-                // SAFETY: products run here where AVX2 was detected.
-                unsafe { turn_rows(rows, to.as_chunks_mut().0) };
-            },
-        );
-        Plane { words: Cow::Owned(all), stride: pairs, first: 0, pairs }
+        memory.resize(of.len().div_ceil(ROWS) * pairs * ROWS, 0);
+        let strips = memory.par_chunks_exact_mut(pairs * ROWS).enumerate().with_min_len(TOGETHER);
+        strips.for_each_init(Default::default, |(rows, scratch): &mut (Vec<u32>, Vec<i32>), (strip, to)| {
+            let of = of.start + strip * ROWS..of.end.min(of.start + (strip + 1) * ROWS);
+            let to = to.as_chunks_mut().0;
+            if matches!(piece, Piece::Whole) && operand.gather_strip(of.clone(), k.clone(), to) {
+                return;
+            }
+            rows.resize(ROWS * pairs, 0);
+            rows[of.len() * pairs..].fill(0);
+            for (row, of) in rows.chunks_exact_mut(pairs).zip(of) {
+                let to = bytemuck::cast_slice_mut(row);
+                operand.halves([batch, of], k.clone(), (path, piece), to, scratch);
+            }
+            // SAFETY: products run here where AVX2 was detected.
+            unsafe { turn_rows(rows, to) };
+        });
+        Plane { words: Cow::Owned(memory), stride: pairs, first: 0, pairs }
+    }
+
+    /// The memory that is this plane's own.
+    pub fn into_memory(self) -> Option<Vec<u32>> {
+        match self.words {
+            Cow::Owned(memory) => Some(memory),
+            Cow::Borrowed(_) => None,
+        }
     }
 
     /// The pairs of strip `strip`.

@@ -36,7 +36,8 @@ impl<'o> Scale<'o> {
         block: usize,
     ) -> Self {
         let bits = product_bits(a, b) as i32;
-        let mut columns: Vec<f64> = (0..b.rows()).map(|n| factor(b.absmax(batch, n, block), -bits)).collect();
+        let mut columns = Vec::with_capacity(b.rows().next_multiple_of(8));
+        columns.extend(b.absmaxes_of(batch, block).map(|absmax| factor(absmax, -bits)));
         columns.resize(b.rows().next_multiple_of(8), 0.0);
         Scale { path, part, a, b, batch, block, columns }
     }

@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 pub enum Path {
     /// Loops compiled for the target's baseline. (The `gemm` crate detects its own instructions.)
     Portable,
-    /// As above, the loops compiled for AVX2, and products by 16-bit dot products.
+    /// As above, the loops compiled for AVX2, and products by 16-bit dot products (AVX2 and FMA).
     Avx2,
     /// As above, the loops compiled for AVX-512 (F, BW, DQ, VL).
     Avx512,
@@ -38,7 +38,8 @@ impl Path {
 
 #[cfg(target_arch = "x86_64")]
 fn detect() -> Path {
-    let avx2 = cfg!(not(feature = "no-avx2")) && is_x86_feature_detected!("avx2");
+    let avx2 =
+        cfg!(not(feature = "no-avx2")) && is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
     let avx512 = cfg!(not(feature = "no-avx512"))
         && is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")

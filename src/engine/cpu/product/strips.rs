@@ -14,7 +14,9 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::simd::{Path, load, store, turned};
-use super::view::{DEPTH, INTEGERS, StridedView, group_len, pieces, power_of_two, units_of_task};
+use super::view::{
+    DEPTH, INTEGERS, StridedView, for_each_strip, group_len, pieces, power_of_two, units_of_task,
+};
 use crate::arith::digits;
 
 /// Rows of a strip.
@@ -110,25 +112,10 @@ pub(super) fn quantise(q: &mut [i32], view: StridedView<'_>, absmaxes: &[u32], d
     if words.is_empty() {
         return;
     }
-    let tasks: Vec<&mut [u32]> = words
-        .chunks_mut(strips * pairs * ROWS)
-        .flat_map(|of| of.chunks_mut(TOGETHER * pairs * ROWS))
-        .collect();
+    let (of_batch, of_task) = (strips * pairs * ROWS, TOGETHER * pairs * ROWS);
     let per_batch = strips.div_ceil(TOGETHER);
-    let each = units_of_task(tasks.len(), k, DEPTH).next_multiple_of(2 * GROUP);
-    let parts = tasks.into_iter().enumerate().flat_map(|(task, words)| {
-        let (batch, row) = (task / per_batch, task % per_batch * TOGETHER * ROWS);
-        let mut strips: Vec<_> = words
-            .chunks_exact_mut(pairs * ROWS)
-            .map(|strip| strip.as_chunks_mut().0.chunks_mut(each / 2))
-            .collect();
-        (0..k).step_by(each).map(move |first| {
-            let of_part: Vec<&mut [Pair]> =
-                strips.iter_mut().map(|parts| parts.next().expect("strips have one K")).collect();
-            (batch, row, first..k.min(first + each), of_part)
-        })
-    });
-    parts.collect::<Vec<_>>().into_par_iter().for_each(|(batch, row, part, mut strips)| {
+    let each = units_of_task(batch * per_batch, k, DEPTH).next_multiple_of(2 * GROUP);
+    let digitise = |[batch, row]: [usize; 2], part: Range<usize>, mut strips: [&mut [Pair]; TOGETHER]| {
         for (first, len) in pieces(part.clone(), group) {
             let mut scalings = [Scaling::Zero; TOGETHER * ROWS];
             for (scaling, row) in scalings.iter_mut().zip(row..rows) {
@@ -136,11 +123,34 @@ pub(super) fn quantise(q: &mut [i32], view: StridedView<'_>, absmaxes: &[u32], d
                 *scaling = Scaling::new(absmax, digits);
             }
             let at = (first - part.start) / 2;
-            let mut to: Vec<_> =
-                strips.iter_mut().map(|strip| &mut strip[at..at + self::pairs(len)]).collect();
-            quantise_piece(view, [batch, row], [first, len], &scalings, &mut to);
+            let of_piece = at..at + self::pairs(len);
+            let to = strips.each_mut().map(|strip| strip.get_mut(of_piece.clone()).unwrap_or_default());
+            quantise_piece(view, [batch, row], [first, len], &scalings, to);
         }
+    };
+    if each >= k {
+        for_each_strip(words, [of_batch, of_task], TOGETHER * ROWS * k, |batch, task, words| {
+            let mut strips = words.chunks_exact_mut(pairs * ROWS).map(|strip| strip.as_chunks_mut().0);
+            let strips = std::array::from_fn(|_| strips.next().unwrap_or_default());
+            digitise([batch, task * TOGETHER * ROWS], 0..k, strips);
+        });
+        return;
+    }
+    let tasks = words.chunks_mut(of_batch).flat_map(|of| of.chunks_mut(of_task));
+    let parts = tasks.enumerate().flat_map(|(task, words)| {
+        let (batch, row) = (task / per_batch, task % per_batch * TOGETHER * ROWS);
+        let mut strips: Vec<_> = words
+            .chunks_exact_mut(pairs * ROWS)
+            .map(|strip| strip.as_chunks_mut().0.chunks_mut(each / 2))
+            .collect();
+        (0..k).step_by(each).map(move |first| {
+            let mut parts = strips.iter_mut().map(|parts| parts.next().expect("strips have one K"));
+            let of_part = std::array::from_fn(|_| parts.next().unwrap_or_default());
+            ([batch, row], first..k.min(first + each), of_part)
+        })
     });
+    let parts = parts.collect::<Vec<_>>().into_par_iter();
+    parts.for_each(|(at, part, strips)| digitise(at, part, strips));
 }
 
 /// Digitises places `first..first + len` of a few strips' rows from row `row` on, one scale group of each row.
@@ -149,7 +159,7 @@ fn quantise_piece(
     [batch, row]: [usize; 2],
     [first, len]: [usize; 2],
     scalings: &[Scaling; TOGETHER * ROWS],
-    strips: &mut [&mut [Pair]],
+    mut strips: [&mut [Pair]; TOGETHER],
 ) {
     let rows = view.shape()[1] - row;
     let (data, row_stride, k_stride) = view.from_row(batch, row);
@@ -166,7 +176,7 @@ fn quantise_piece(
         }
     } else if row_stride == 1 && !far {
         // SAFETY: as above.
-        unsafe { quantise_columns(&data[first * k_stride..], k_stride, len, scalings, strips) };
+        unsafe { quantise_columns(&data[first * k_stride..], k_stride, len, scalings, &mut strips) };
     } else {
         for (strip, to) in strips.iter_mut().enumerate() {
             for (pair, to) in to.iter_mut().enumerate() {
@@ -186,7 +196,8 @@ fn quantise_piece(
 /// A strip of rows whose places are contiguous.
 #[target_feature(enable = "avx2")]
 fn quantise_rows(rows: [&[u32]; ROWS], scalings: &[Scaling; ROWS], to: &mut [Pair]) {
-    for (step, to) in to.chunks_mut(ROWS).enumerate() {
+    let whole = quantise_whole_rows(&rows, scalings, to);
+    for (step, to) in to.chunks_mut(ROWS).enumerate().skip(whole) {
         let mut words = [_mm256_setzero_si256(); ROWS];
         for ((words, row), scaling) in words.iter_mut().zip(rows).zip(scalings) {
             let row = row.get(step * 2 * ROWS..).unwrap_or_default();
@@ -211,6 +222,28 @@ fn quantise_rows(rows: [&[u32]; ROWS], scalings: &[Scaling; ROWS], to: &mut [Pai
     }
 }
 
+/// The same for sixteen places at a time as long as all rows have them, if all are scaled alike; gives the number of steps done.
+#[target_feature(enable = "avx2")]
+fn quantise_whole_rows(rows: &[&[u32]; ROWS], scalings: &[Scaling; ROWS], to: &mut [Pair]) -> usize {
+    let mut scales = [0f32; ROWS];
+    for (scale, scaling) in scales.iter_mut().zip(scalings) {
+        let Scaling::Times(times) = scaling else { return 0 };
+        *scale = *times;
+    }
+    let steps = rows.iter().map(|row| row.len()).min().unwrap_or(0) / (2 * ROWS);
+    let rows = rows.map(|row| &row.as_chunks::<{ 2 * ROWS }>().0[..steps]);
+    for (step, to) in to.as_chunks_mut::<ROWS>().0[..steps].iter_mut().enumerate() {
+        let mut words = [_mm256_setzero_si256(); ROWS];
+        for r in 0..ROWS {
+            words[r] = sixteen(&rows[r][step], scales[r]);
+        }
+        for (to, words) in to.iter_mut().zip(turned(words)) {
+            store(to, words);
+        }
+    }
+    steps
+}
+
 /// Strips of rows that are contiguous, `len` places of them, `stride` elements apart.
 #[target_feature(enable = "avx2")]
 fn quantise_columns(
@@ -218,7 +251,7 @@ fn quantise_columns(
     stride: usize,
     len: usize,
     scalings: &[Scaling; TOGETHER * ROWS],
-    strips: &mut [&mut [Pair]],
+    strips: &mut [&mut [Pair]; TOGETHER],
 ) {
     let mut scales = [[0f32; ROWS]; TOGETHER];
     let mut masks = [[0u32; ROWS]; TOGETHER];
@@ -228,7 +261,7 @@ fn quantise_columns(
         }
     }
     for pair in 0..pairs(len) {
-        for (strip, to) in strips.iter_mut().enumerate() {
+        for (strip, to) in strips.iter_mut().enumerate().filter(|(_, to)| !to.is_empty()) {
             let line = |place: usize| match data.get(place * stride + strip * ROWS..) {
                 Some(line) if place < len => scaled(line, &scales[strip]),
                 _ => _mm256_setzero_si256(),
@@ -264,6 +297,7 @@ fn scaled(line: &[u32], scales: &[f32; ROWS]) -> __m256i {
 #[inline]
 fn sixteen(row: &[u32; 2 * ROWS], scale: f32) -> __m256i {
     let (scale, zero) = ([scale; ROWS], _mm256_setzero_si256());
-    let half = |i: usize| _mm256_blend_epi16::<0b1010_1010>(scaled(&row[i * ROWS..], &scale), zero);
+    let (halves, _) = row.as_chunks::<ROWS>();
+    let half = |i: usize| _mm256_blend_epi16::<0b1010_1010>(scaled(&halves[i], &scale), zero);
     _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(half(0), half(1)))
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::arith::digits;
+use crate::program::im2col::{ConvGeometry, DigitPatches};
 
 const INFINITY: u32 = crate::arith::float::INFINITY;
 
@@ -260,6 +261,63 @@ fn sums_at_the_ends_of_an_i32_are_exact() {
                 let mut out = vec![0; expected.len()];
                 product_on(path, &a.operand(0), &b.operand(0), &mut out);
                 assert!(out == expected, "{path:?} {x:08x} {y:08x}");
+            }
+        }
+    }
+}
+
+/// Patches of images, whichever way they are gathered, are the integers that their definition takes, and so are their products'.
+#[test]
+fn patches_are_gathered_as_defined() {
+    let geometries = [
+        ([9, 17], [3, 3], 1, 1),
+        ([8, 16], [3, 3], 2, 1),
+        ([11, 13], [1, 1], 2, 0),
+        ([4, 4], [3, 3], 1, 1),
+        ([2, 1], [3, 3], 1, 1),
+        ([9, 8], [4, 5], 3, 2),
+        ([5, 12], [2, 2], 4, 0),
+    ];
+    let mut words = Words(3);
+    for (image, kernel, stride, padding) in geometries {
+        let forward = ConvGeometry::of_image(image, kernel, stride, padding).expect("the kernel fits");
+        for (samples, channels) in [(1, 8), (9, 2), (3, 3), (2, 16)] {
+            for (geometry, by_channel) in
+                [(forward, false), (forward.transposed(image), false), (forward, true)]
+            {
+                let image = if geometry.transposed { forward.size } else { image };
+                let patches = DigitPatches { image, geometry, by_channel };
+                let len = samples * image[0] * image[1] * channels;
+                let rows = if by_channel { channels } else { samples };
+                let data = fill(Fill::Ordinary, &mut words, len as usize);
+                let [rows, k] = [rows, len / rows].map(|n| n as usize);
+                let [of_patches, places] = patches.shape([samples, channels]).map(|n| n as usize);
+                let other = fill(Fill::Ordinary, &mut words, 10 * places);
+                for digits in [2, 3] {
+                    let images = quantise(StridedView::contiguous(&data, 1, rows, k), digits, 0);
+                    let gathered = images.patches(patches, |len| vec![-1; len]);
+                    let q = images.integers();
+                    let source = |i| patches.source([samples, channels], i).map_or(0, |at| q[at]);
+                    let expected: Vec<i32> = (0..of_patches * places).map(source).collect();
+                    let what = format!("{patches:?} {samples} {channels} {digits}");
+                    assert!(gathered.integers() == expected, "{what}");
+                    for block in [0, 64] {
+                        let absmaxes = vec![
+                            0x3f80_0000;
+                            of_patches
+                                * places.div_ceil(if block == 0 { places } else { block })
+                        ];
+                        let gathered = gathered.with_absmaxes(&absmaxes, block);
+                        let bytes = to_canonical(&gathered);
+                        let plain =
+                            Operand::from_canonical(digits, [1, of_patches, places], block, absmaxes, &bytes);
+                        let other = quantise(StridedView::contiguous(&other, 1, 10, places), 2, block);
+                        let mut outs = [(); 2].map(|()| vec![0; gathered.blocks() * of_patches * 10]);
+                        product(&gathered, &other, &mut outs[0]);
+                        product(&plain, &other, &mut outs[1]);
+                        assert!(outs[0] == outs[1], "{what} {block}");
+                    }
+                }
             }
         }
     }

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use rayon::prelude::*;
+
 use super::simd;
 
 /// Rows that are transposed together: one cache line of a tensor whose rows are contiguous.
@@ -137,6 +139,25 @@ pub(super) fn pieces(part: Range<usize>, block: usize) -> impl Iterator<Item = (
 pub(super) fn units_of_task(tasks: usize, len: usize, multiple: usize) -> usize {
     let wanted = 4 * rayon::current_num_threads();
     if tasks * 2 > wanted { len } else { len.div_ceil(wanted.div_ceil(tasks)).next_multiple_of(multiple) }
+}
+
+/// Elements that are worth a task of their own.
+const TASK: usize = 1 << 13;
+
+/// Calls `visit(batch, number, words)` for the strips of each batch, on all threads. A batch and a strip have so many words, and
+/// are made of so many elements.
+pub(super) fn for_each_strip<T: Send>(
+    words: &mut [T],
+    [of_batch, of_strip]: [usize; 2],
+    elements: usize,
+    visit: impl Fn(usize, usize, &mut [T]) + Sync,
+) {
+    let least = TASK / elements.max(1) + 1;
+    let batches = words.par_chunks_mut(of_batch).enumerate();
+    batches.with_min_len(least / of_batch.div_ceil(of_strip) + 1).for_each(|(batch, words)| {
+        let strips = words.par_chunks_mut(of_strip).enumerate().with_min_len(least);
+        strips.for_each(|(number, words)| visit(batch, number, words));
+    });
 }
 
 /// The length of a scale group, at least 1.

@@ -1,0 +1,122 @@
+//! The operands of a step's operators, and what proves them in what is committed: the state before the step, its batch, its trace.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::arith::DType;
+use crate::arith::words::bytes_from_words;
+use crate::commit::digest::Digest;
+use crate::commit::state::{self, tensor_digests};
+use crate::commit::tensor::SLICE_BYTES;
+use crate::commit::trace::{Trace, leaf_place};
+use crate::commit::{merkle, multiproof, table, tensor};
+use crate::dispute::leaf::Touched;
+use crate::dispute::origin::{Origin, origin};
+use crate::dispute::verdict::{Base64, Hashes, ProvenInput, ProvenTensor};
+use crate::job::data::batch_leaves;
+use crate::program::graph::TensorId;
+use crate::program::phase::Phase;
+use crate::program::step::MicroBatch;
+use crate::run::dir::Run;
+use crate::step::Outputs;
+
+/// Whole tensors of a phase's graph, and where each comes from.
+pub type Tensors = BTreeMap<TensorId, (Origin, Vec<u8>)>;
+
+/// What commits to the operands of a step's operators.
+pub struct Operands<'a> {
+    /// The run.
+    pub run: &'a Run,
+    /// The step, from 1.
+    pub step: u32,
+    /// The state that the step began from.
+    pub before: &'a [Vec<u8>],
+    /// The step's micro-batches, in order.
+    pub batch: &'a [MicroBatch],
+    /// The step's operators.
+    pub trace: &'a Trace,
+}
+
+/// The nodes among origins.
+pub fn nodes(origins: &BTreeMap<TensorId, Origin>) -> BTreeSet<(Phase, usize)> {
+    let node = |origin: &Origin| match origin {
+        Origin::Node { phase, node } => Some((*phase, *node)),
+        _ => None,
+    };
+    origins.values().filter_map(node).collect()
+}
+
+impl Operands<'_> {
+    /// Where tensors of a phase's graph come from.
+    pub fn origins(
+        &self,
+        phase: Phase,
+        ids: impl IntoIterator<Item = TensorId>,
+    ) -> BTreeMap<TensorId, Origin> {
+        let Operands { run, step, .. } = *self;
+        let of = |id| Some((id, origin(&run.program, &run.job, &run.seed, step, phase, id)?));
+        ids.into_iter().filter_map(of).collect()
+    }
+
+    /// Whole tensors: state and batch are at hand, outputs of nodes are among `kept`.
+    pub fn whole(&self, origins: BTreeMap<TensorId, Origin>, kept: &Outputs) -> Tensors {
+        let bytes = |origin: &Origin| match origin {
+            Origin::State { index } => self.before[*index].clone(),
+            Origin::Batch { micro, tensor } => self.batch[*micro as usize].tensors[*tensor].clone(),
+            Origin::Words(words) => bytes_from_words(DType::U32, words),
+            Origin::Node { phase, node } => kept.get(&(*phase, *node)).cloned().unwrap_or_default(),
+        };
+        let with_bytes = |(id, origin)| {
+            let bytes = bytes(&origin);
+            (id, (origin, bytes))
+        };
+        origins.into_iter().map(with_bytes).collect()
+    }
+
+    /// The slices of tensors that were read, with what commits to each. `leaves`: those of the trace.
+    pub fn proven(&self, tensors: &Tensors, touched: &Touched, leaves: &[Digest]) -> Vec<ProvenInput> {
+        let mut proven = Vec::new();
+        for (id, (origin, bytes)) in tensors {
+            let slices: Vec<usize> =
+                touched.iter().filter(|(t, _)| t == id).map(|(_, slice)| *slice).collect();
+            if matches!(origin, Origin::Words(_)) || slices.is_empty() {
+                continue;
+            }
+            let values = tensor::piece_values(bytes, SLICE_BYTES);
+            let slice = |&slice: &usize| &bytes[tensor::piece_range(bytes.len(), SLICE_BYTES, slice)];
+            proven.push(ProvenInput {
+                tensor: id.0,
+                commitment: self.commitment(origin, leaves),
+                bytes: Base64(slices.iter().map(slice).collect::<Vec<_>>().concat()),
+                siblings: Hashes(multiproof::prove(multiproof::blake3, &values, &slices)),
+                slices,
+            });
+        }
+        proven
+    }
+
+    /// A tensor's digest and its place under the root that commits to it.
+    pub fn commitment(&self, origin: &Origin, trace_leaves: &[Digest]) -> ProvenTensor {
+        let program = &self.run.program;
+        match origin {
+            Origin::State { index } => {
+                let table = program.state();
+                let digests = tensor_digests(&table, self.before);
+                ProvenTensor { digest: digests[*index], proof: state::prove(&table, &digests, *index) }
+            }
+            Origin::Batch { micro, tensor: number } => {
+                let tensors = batch_leaves(program, self.batch);
+                let index = tensors.len() / self.batch.len() * *micro as usize + number;
+                let leaves: Vec<Digest> = tensors.iter().map(|(name, d)| table::leaf(name, d)).collect();
+                ProvenTensor { digest: tensors[index].1, proof: merkle::prove(&leaves, index) }
+            }
+            Origin::Node { phase, node } => {
+                let index = leaf_place(program, *phase, *node).unwrap_or(0);
+                ProvenTensor {
+                    digest: self.trace.nodes[index].digest,
+                    proof: merkle::prove(trace_leaves, index),
+                }
+            }
+            Origin::Words(_) => ProvenTensor { digest: Digest([0; 32]), proof: Vec::new() },
+        }
+    }
+}

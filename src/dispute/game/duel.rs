@@ -1,0 +1,450 @@
+//! A game of two parties whose records differ: which question comes next, and what their answers show.
+//!
+//! At every moment all that lies before the place in question is agreed: both parties have committed to the same hashes of it. So a
+//! loss rests on the loser's own commitments, whoever supplied the operands.
+
+use super::judge;
+use super::message::{Answer, Field, Fold, Need, Question, Subject, Tree};
+use super::result::{Loss, Reason};
+use super::rules::{Fault, Rules};
+use super::search;
+use super::stage::{Disputed, Folded, Next, Side, Stage, Walk, short};
+use crate::commit::digest::Digest;
+use crate::commit::merkle;
+use crate::commit::record::Record;
+use crate::commit::state::StateRoots;
+use crate::commit::tensor::{SLICE_BYTES, piece_count, piece_range, piece_value};
+
+/// A game of two.
+pub(super) struct Duel {
+    pub sides: [Side; 2],
+    pub stage: Stage,
+    pub disputed: Option<Disputed>,
+    pub folded: Option<Folded>,
+    /// What was found, level by level.
+    pub found: Vec<String>,
+}
+
+impl Duel {
+    /// The game of two parties that claim different roots over their records.
+    pub fn new(rules: &Rules, parties: [usize; 2], roots: [Digest; 2]) -> Duel {
+        let side =
+            |i: usize| Side { party: parties[i], root: roots[i], record: None, before: None, trace: None };
+        let (count, ..) = rules.shape(Tree::Transcript);
+        let values = roots.map(|root| root.0.to_vec());
+        let stage = Stage::Walk(Walk { tree: Tree::Transcript, first: 0, count, total: count, values });
+        let found = vec![format!("{count} records: roots {} and {}", roots[0].short(), roots[1].short())];
+        Duel { sides: [side(0), side(1)], stage, disputed: None, folded: None, found }
+    }
+
+    /// Which sides are asked, and what.
+    pub fn question(&self) -> (Question, [bool; 2]) {
+        let both = [true, true];
+        let one = |side: usize| [side == 0, side == 1];
+        let (subject, place) = self.place();
+        match &self.stage {
+            Stage::Walk(Walk { tree, first, count, .. }) => {
+                (Question::Children { tree: *tree, first: *first, count: *count }, both)
+            }
+            Stage::Record { index, .. } => (Question::Record { index: *index }, both),
+            Stage::Statement { step } => (Question::Statement { step: *step }, both),
+            Stage::Parts => (Question::Parts, both),
+            Stage::Root { subject, .. } => (Question::Root { subject: *subject }, both),
+            Stage::Slice { subject, slice, .. } => {
+                (Question::Slice { subject: *subject, slice: *slice as u64 }, both)
+            }
+            Stage::Evidence { need, asked, .. } => {
+                (Question::Evidence { subject, element: place, need: *need }, one(*asked))
+            }
+            Stage::Total => {
+                let fold = self.folded.as_ref().map_or(Fold::Count, |folded| folded.fold);
+                (Question::Total { subject, element: place, fold }, both)
+            }
+            Stage::Binding { step, field, asked, .. } => {
+                (Question::Binding { step: *step, field: *field }, one(*asked))
+            }
+        }
+    }
+
+    /// The disputed element.
+    pub fn place(&self) -> (Subject, u64) {
+        let disputed = self.disputed.as_ref();
+        disputed.map_or((Subject::Initial { index: 0 }, 0), |d| (d.subject, d.element as u64))
+    }
+
+    /// Takes the answers of those who were asked; `None`: the side did not answer in time, or declined.
+    pub fn answered(&mut self, rules: &mut Rules, answers: [Option<Answer>; 2]) -> Next {
+        match self.stage.clone() {
+            Stage::Evidence { need, asked, declined, claims } => {
+                let [first, second] = answers;
+                let answer = if asked == 0 { first } else { second };
+                self.evidence(rules, answer, need, (asked, declined), claims.as_ref())
+            }
+            Stage::Binding { step, field, asked, declined, claims } => {
+                let [first, second] = answers;
+                let answer = if asked == 0 { first } else { second };
+                self.binding(rules, answer, (step, field), (asked, declined), claims.as_ref())
+            }
+            stage => {
+                let refused: Vec<usize> = (0..2).filter(|&side| answers[side].is_none()).collect();
+                if !refused.is_empty() {
+                    let what = "it did not open what it had committed to";
+                    return self.lost(&refused, Reason::Refusal, what);
+                }
+                let [Some(first), Some(second)] = answers else { return Next::Ask };
+                self.opened(rules, stage, [first, second])
+            }
+        }
+    }
+
+    /// Both sides have opened what they were asked for.
+    fn opened(&mut self, rules: &mut Rules, stage: Stage, answers: [Answer; 2]) -> Next {
+        let open = |answer: &Answer| match (&stage, answer) {
+            (Stage::Walk(_), Answer::Children { values }) => Some(values.0.clone()),
+            (Stage::Record { .. }, Answer::Record { record, .. }) => Some(record.0.clone()),
+            (Stage::Statement { .. }, Answer::Statement(statement)) => Some(statement.trace.0.to_vec()),
+            (Stage::Parts, Answer::Parts { roots }) => Some(roots.iter().flat_map(|root| root.0).collect()),
+            (Stage::Root { .. }, Answer::Root { root }) => Some(root.0.to_vec()),
+            (Stage::Slice { .. }, Answer::Slice { bytes }) => Some(bytes.0.clone()),
+            (Stage::Total, Answer::Total { value }) => Some(value.0.clone()),
+            _ => None,
+        };
+        let values = [open(&answers[0]), open(&answers[1])];
+        let other: Vec<usize> = (0..2).filter(|&side| values[side].is_none()).collect();
+        let [Some(first), Some(second)] = values else {
+            return self.lost(&other, Reason::Garbage, "it answered another question");
+        };
+        let values = [first, second];
+        match stage {
+            Stage::Walk(walk) => self.walk(rules, &walk, &values),
+            Stage::Record { index, leaves } => self.record(rules, index, &leaves, answers),
+            Stage::Statement { step } => self.statement(rules, step, &answers),
+            Stage::Parts => self.parts(rules, &values),
+            Stage::Root { subject, leaves } => self.root(rules, subject, &leaves, values),
+            Stage::Slice { subject, slice, values: claimed } => {
+                self.slice(rules, subject, slice, &claimed, values)
+            }
+            Stage::Total => self.total(rules, values),
+            Stage::Evidence { .. } | Stage::Binding { .. } => Next::Ask, // `answered` takes these
+        }
+    }
+
+    /// These sides lose for one reason.
+    pub fn lost(&mut self, sides: &[usize], reason: Reason, what: &str) -> Next {
+        let loss = |&side: &usize| Loss { party: self.sides[side].party, reason, what: what.to_string() };
+        Next::Lost(sides.iter().map(loss).collect())
+    }
+
+    /// The sides that `wrong` names contradict what they said before.
+    pub fn contradicted(&mut self, wrong: impl Fn(usize) -> bool, what: &str) -> Option<Next> {
+        let sides: Vec<usize> = (0..2).filter(|&side| wrong(side)).collect();
+        (!sides.is_empty()).then(|| self.lost(&sides, Reason::Contradiction, what))
+    }
+
+    pub fn go(&mut self, stage: Stage) -> Next {
+        self.stage = stage;
+        Next::Ask
+    }
+
+    /// A level of a tree: its values give the node's, and the first that differ are next.
+    fn walk(&mut self, rules: &Rules, walk: &Walk, values: &[Vec<u8>; 2]) -> Next {
+        let (_, leaf, join) = rules.shape(walk.tree);
+        let ranges = search::children(walk.first, walk.count, leaf);
+        let size = join.bytes();
+        let odd: Vec<usize> = (0..2).filter(|&side| values[side].len() != ranges.len() * size).collect();
+        if !odd.is_empty() {
+            return self.lost(&odd, Reason::Garbage, "a level has another number of values");
+        }
+        let values = [0, 1]
+            .map(|side: usize| -> Vec<Vec<u8>> { values[side].chunks(size).map(<[u8]>::to_vec).collect() });
+        let top = walk.first == 0 && walk.count == walk.total;
+        let given = |side: usize| search::parent(join, walk.count, leaf, &values[side], top);
+        let node = format!("{} of leaves {} to {}", name(walk.tree), walk.first, walk.first + walk.count - 1);
+        if let Some(lost) = self.contradicted(
+            |side| rules.checks(Fault::Levels) && given(side) != walk.values[side],
+            &format!("its values below {node} do not give the one that it claimed"),
+        ) {
+            return lost;
+        }
+        let Some(child) = (0..ranges.len()).find(|&i| values[0][i] != values[1][i]) else {
+            // Both give their node's value, and these differ.
+            return self.lost(&[], Reason::Contradiction, "");
+        };
+        let (first, count) = ranges[child];
+        let claims = [values[0][child].clone(), values[1][child].clone()];
+        let (a, b) = (short(&claims[0]), short(&claims[1]));
+        let what = if count == 1 {
+            format!("leaf {first}")
+        } else {
+            format!("leaves {first} to {}", first + count - 1)
+        };
+        self.found.push(format!("{}: {what}: {a} and {b}", name(walk.tree)));
+        self.enter(rules, Walk { first, count, values: claims, ..walk.clone() })
+    }
+
+    /// Opens a node of a tree, or what its leaf commits to.
+    pub fn enter(&mut self, rules: &Rules, walk: Walk) -> Next {
+        let (_, leaf, _) = rules.shape(walk.tree);
+        if walk.count > leaf {
+            return self.go(Stage::Walk(walk));
+        }
+        let Walk { tree, first, count, values, .. } = walk;
+        match tree {
+            Tree::Transcript => {
+                let leaves = values.map(|value| Digest(value.try_into().unwrap_or_default()));
+                self.go(Stage::Record { index: first, leaves })
+            }
+            Tree::Tensor { subject } => self.go(Stage::Slice { subject, slice: first as usize, values }),
+            Tree::Terms { fold, .. } => self.ask(rules, Need::Terms { fold, first, count }, Some(values)),
+            Tree::Gradients { step } => {
+                let field = Field::Gradient { micro: first as u32 };
+                self.go(Stage::Binding { step, field, asked: 0, declined: false, claims: Some(values) })
+            }
+            Tree::Batch { .. } | Tree::Part { .. } | Tree::Trace { .. } => match rules.leaf(tree, first) {
+                Some(subject) => {
+                    self.found.push(format!("the first tensor that differs: {}", rules.describe(subject)));
+                    self.go(Stage::Root { subject, leaves: values })
+                }
+                None => self.lost(&[], Reason::Contradiction, ""),
+            },
+        }
+    }
+
+    /// Begins the search in a tree whose roots differ.
+    fn descend(&mut self, rules: &Rules, tree: Tree, values: [Vec<u8>; 2]) -> Next {
+        let (total, ..) = rules.shape(tree);
+        self.enter(rules, Walk { tree, first: 0, count: total, total, values })
+    }
+
+    fn record(&mut self, rules: &mut Rules, index: u64, leaves: &[Digest; 2], answers: [Answer; 2]) -> Next {
+        let mut faults: Vec<(usize, Reason, String)> = Vec::new();
+        for (side, answer) in answers.into_iter().enumerate() {
+            let Answer::Record { record, before } = answer else { continue };
+            if merkle::leaf(&record.0) != leaves[side] {
+                faults.push((
+                    side,
+                    Reason::Contradiction,
+                    "its record is not the one that it committed to".into(),
+                ));
+                continue;
+            }
+            let root = self.sides[side].root;
+            let fits = match &before {
+                None => index == 0,
+                Some(before) => before.index + 1 == index && rules.under(&root).covers(before),
+            };
+            if !fits {
+                faults.push((side, Reason::Garbage, "it does not prove the record before".into()));
+                continue;
+            }
+            match Record::decode(&record.0) {
+                Err(error) => {
+                    faults.push((side, Reason::WrongValue, format!("its record {index} is none: {error}")))
+                }
+                Ok(decoded) => match rules.record_fault(index, &decoded) {
+                    Some(fault) => {
+                        faults.push((side, Reason::WrongValue, format!("record {index}: {fault}")))
+                    }
+                    None => self.sides[side].record = Some((decoded, leaves[side])),
+                },
+            }
+            self.sides[side].before = before;
+        }
+        if !faults.is_empty() {
+            let loss = |(side, reason, what): (usize, Reason, String)| Loss {
+                party: self.sides[side].party,
+                reason,
+                what,
+            };
+            return Next::Lost(faults.into_iter().map(loss).collect());
+        }
+        self.found.push(format!("the first record that differs: {index} of {}", rules.records()));
+        self.fields(rules, index)
+    }
+
+    /// What two records of one place differ in.
+    fn fields(&mut self, rules: &mut Rules, index: u64) -> Next {
+        let [Some((first, _)), Some((second, _))] = [0, 1].map(|side: usize| self.sides[side].record.clone())
+        else {
+            return Next::Ask;
+        };
+        match (first, second) {
+            (Record::Initial { .. }, Record::Initial { .. }) => self.go(Stage::Parts),
+            (Record::Final { roots: a, .. }, Record::Final { roots: b, .. }) => {
+                let last =
+                    self.sides[0].before.as_ref().and_then(|before| Record::decode(&before.record.0).ok());
+                let Some(last) = last else { return self.lost(&[], Reason::Contradiction, "") };
+                let wrong: Vec<usize> =
+                    (0..2).filter(|&side| [a, b][side].digest() != last.state()).collect();
+                self.lost(
+                    &wrong,
+                    Reason::WrongValue,
+                    "the final record's state is not that of the last step, to which it committed too",
+                )
+            }
+            (Record::Step { step: a, .. }, Record::Step { step: b, .. }) => {
+                let step = index as u32;
+                if a.batch != b.batch {
+                    self.found.push("the batches differ".into());
+                    return self.descend(
+                        rules,
+                        Tree::Batch { step },
+                        [a.batch, b.batch].map(|d| d.0.to_vec()),
+                    );
+                }
+                if a.log != b.log {
+                    let challenger = usize::from(self.sides[0].party == 0);
+                    return self.lost(
+                        &[challenger],
+                        Reason::Refusal,
+                        "its record does not carry the trainer's rounding log",
+                    );
+                }
+                self.go(Stage::Statement { step })
+            }
+            _ => self.lost(&[], Reason::Contradiction, ""),
+        }
+    }
+
+    fn statement(&mut self, rules: &Rules, step: u32, answers: &[Answer; 2]) -> Next {
+        let mut traces = [Digest([0; 32]); 2];
+        let mut odd = Vec::new();
+        for (side, answer) in answers.iter().enumerate() {
+            let (Answer::Statement(said), Some((record, leaf))) = (answer, &self.sides[side].record) else {
+                continue;
+            };
+            let about = said.computation == *rules.computation() && said.step == step && said.record == *leaf;
+            if !about || !said.is_of(&rules.parties[self.sides[side].party]) {
+                odd.push(side);
+            }
+            let committed = match record {
+                Record::Step { step, .. } => step.trace,
+                _ => None,
+            };
+            if committed.is_some_and(|trace| trace != said.trace) && odd.is_empty() {
+                return self.lost(
+                    &[side],
+                    Reason::Contradiction,
+                    "its statement about the step is not the root over operators in its record",
+                );
+            }
+            traces[side] = said.trace;
+            self.sides[side].trace = Some(said.trace);
+        }
+        if !odd.is_empty() {
+            return self.lost(
+                &odd,
+                Reason::Garbage,
+                "its statement is not about this record, or not signed by it",
+            );
+        }
+        if traces[0] != traces[1] {
+            return self.descend(rules, Tree::Trace { step }, traces.map(|trace| trace.0.to_vec()));
+        }
+        self.found.push(format!("both state the same operators of step {step}"));
+        let [Some(a), Some(b)] = [self.sides[0].step(), self.sides[1].step()] else { return Next::Ask };
+        if let (Some(a), Some(b)) = (a.gradients, b.gradients)
+            && a != b
+        {
+            return self.descend(rules, Tree::Gradients { step }, [a, b].map(|d| d.0.to_vec()));
+        }
+        let fields = [
+            (Field::State, a.state != b.state),
+            (Field::Clip, a.clip != b.clip),
+            (Field::Loss, a.loss != b.loss),
+        ];
+        match fields.into_iter().find(|(_, differ)| *differ) {
+            Some((field, _)) => {
+                self.go(Stage::Binding { step, field, asked: 0, declined: false, claims: None })
+            }
+            None => self.lost(&[], Reason::Contradiction, ""),
+        }
+    }
+
+    fn parts(&mut self, rules: &Rules, values: &[Vec<u8>; 2]) -> Next {
+        let roots = [0, 1].map(|side: usize| {
+            let part = |i: usize| Digest(values[side][32 * i..32 * i + 32].try_into().unwrap_or([0; 32]));
+            StateRoots([part(0), part(1), part(2)])
+        });
+        let state = |side: usize| self.sides[side].record.as_ref().map(|(record, _)| record.state());
+        let claimed = [state(0), state(1)];
+        if let Some(lost) = self.contradicted(
+            |side| Some(roots[side].digest()) != claimed[side],
+            "the parts of its initial state do not give the state of its record",
+        ) {
+            return lost;
+        }
+        let Some(part) = (0..3).find(|&part| roots[0].0[part] != roots[1].0[part]) else {
+            return self.lost(&[], Reason::Contradiction, "");
+        };
+        if let Some(expected) = judge::part_of_earlier_run(rules, part) {
+            let wrong: Vec<usize> = (0..2).filter(|&side| roots[side].0[part] != expected).collect();
+            let what = "its initial state is not the final one of the run that the job goes on from";
+            return self.lost(&wrong, Reason::WrongValue, what);
+        }
+        self.descend(
+            rules,
+            Tree::Part { part: part as u8 },
+            [0, 1].map(|side: usize| roots[side].0[part].0.to_vec()),
+        )
+    }
+
+    fn root(&mut self, rules: &Rules, subject: Subject, leaves: &[Vec<u8>; 2], values: [Vec<u8>; 2]) -> Next {
+        let leaf = |side: usize| {
+            let root: [u8; 32] = values[side].as_slice().try_into().unwrap_or_default();
+            rules.tensor_leaf(subject, &root)
+        };
+        let what = "the root of its tensor's bytes is not the one that it committed to";
+        if let Some(lost) =
+            self.contradicted(|side| leaf(side).is_none_or(|leaf| leaf.0[..] != leaves[side]), what)
+        {
+            return lost;
+        }
+        self.descend(rules, Tree::Tensor { subject }, values)
+    }
+
+    fn slice(
+        &mut self,
+        rules: &Rules,
+        subject: Subject,
+        slice: usize,
+        claimed: &[Vec<u8>; 2],
+        bytes: [Vec<u8>; 2],
+    ) -> Next {
+        let Some((_, ty)) = rules.tensor(subject) else { return self.lost(&[], Reason::Contradiction, "") };
+        let (len, count) = (ty.bytes(), piece_count(ty.bytes(), SLICE_BYTES));
+        let range = piece_range(len, SLICE_BYTES, slice);
+        let right = |side: usize| {
+            bytes[side].len() == range.len()
+                && piece_value(&bytes[side], SLICE_BYTES, slice, count)[..] == claimed[side]
+        };
+        if let Some(lost) = self.contradicted(
+            |side| rules.checks(Fault::Slices) && !right(side),
+            "its slice is not the one that it committed to",
+        ) {
+            return lost;
+        }
+        let Some(byte) = (0..range.len()).find(|&i| bytes[0][i] != bytes[1][i]) else {
+            return self.lost(&[], Reason::Contradiction, "");
+        };
+        let element = (range.start + byte) / ty.dtype.size();
+        let disputed = Disputed { subject, element, ty, slice, bytes };
+        let (a, b) = (disputed.claimed(0), disputed.claimed(1));
+        self.found.push(format!("element {element}: {a:08x} and {b:08x}"));
+        self.disputed = Some(disputed);
+        self.element(rules, subject, element, [a, b])
+    }
+}
+
+/// A tree in words.
+fn name(tree: Tree) -> &'static str {
+    match tree {
+        Tree::Transcript => "records",
+        Tree::Batch { .. } => "batch",
+        Tree::Part { .. } => "initial state",
+        Tree::Gradients { .. } => "gradients",
+        Tree::Trace { .. } => "operators",
+        Tree::Tensor { .. } => "slices",
+        Tree::Terms { .. } => "terms",
+    }
+}

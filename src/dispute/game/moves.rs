@@ -1,0 +1,269 @@
+//! The moves of the game as data: who is asked, on which clock, how large an answer may be, and what may come next.
+//!
+//! The referee looks up every question here before it asks it, and checks after every move that the next one is among those that may follow.
+
+use super::message::{Need, Question, Tree};
+use super::rules::Rules;
+use super::search;
+
+/// A question without its places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// [`Question::Commit`].
+    Commit,
+    /// [`Question::Reveal`].
+    Reveal,
+    /// [`Question::Children`] of records.
+    Records,
+    /// [`Question::Record`].
+    Record,
+    /// [`Question::Children`] of a batch.
+    Batch,
+    /// [`Question::Parts`].
+    Parts,
+    /// [`Question::Children`] of a part of the initial state.
+    Part,
+    /// [`Question::Statement`].
+    Statement,
+    /// [`Question::Children`] of operators.
+    Operators,
+    /// [`Question::Children`] of gradients.
+    Gradients,
+    /// [`Question::Root`].
+    Root,
+    /// [`Question::Children`] of a tensor's bytes.
+    Bytes,
+    /// [`Question::Slice`].
+    Slice,
+    /// [`Question::Evidence`] for a whole element.
+    Element,
+    /// [`Question::Evidence`] for the frame of a fold.
+    Frame,
+    /// [`Question::Total`].
+    Total,
+    /// [`Question::Children`] of terms.
+    Subtotals,
+    /// [`Question::Evidence`] for terms.
+    Terms,
+    /// [`Question::Binding`].
+    Binding,
+}
+
+/// Who is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// Both parties at once: each says what it claims.
+    Both,
+    /// One party, and the other if it does not supply: both agree on what is asked for.
+    Either,
+}
+
+/// The clock that runs while a party answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// That of moves, with an increment.
+    Moves,
+    /// That of replays: the party has to compute a step again.
+    Replay,
+}
+
+/// How many bytes an answer may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// At most so many.
+    Fixed(u64),
+    /// A level of a tree.
+    Level,
+    /// Operands of a leaf, and the manifest of data files, or the part of a log.
+    Leaf,
+    /// The outputs of a binding.
+    Binding,
+}
+
+/// A move.
+pub struct Move {
+    /// The question.
+    pub kind: Kind,
+    /// Who is asked.
+    pub who: Who,
+    /// The clock that runs.
+    pub clock: Clock,
+    /// The size of an answer.
+    pub size: Size,
+    /// The questions that may follow in the same game.
+    pub next: &'static [Kind],
+}
+
+/// The bytes of an answer's frame: game, turn, question, signature.
+const FRAME: u64 = 512;
+/// The bytes of operands that a leaf takes.
+pub const LEAF_MAX: u64 = 64 * 1024;
+
+/// All moves.
+pub const MOVES: [Move; 19] = {
+    use Clock::{Moves, Replay};
+    use Kind::*;
+    use Size::{Fixed, Level};
+    use Who::{Both, Either};
+    const fn row(kind: Kind, who: Who, clock: Clock, size: Size, next: &'static [Kind]) -> Move {
+        Move { kind, who, clock, size, next }
+    }
+    [
+        row(Kind::Commit, Both, Moves, Fixed(128), &[Reveal]),
+        row(Kind::Reveal, Both, Moves, Fixed(256), &[Records]),
+        row(Records, Both, Moves, Level, &[Records, Record]),
+        row(Record, Both, Moves, Fixed(6144), &[Parts, Batch, Statement]),
+        row(Batch, Both, Moves, Level, &[Batch, Root]),
+        row(Parts, Both, Moves, Fixed(512), &[Part, Root]),
+        row(Part, Both, Moves, Level, &[Part, Root]),
+        row(Statement, Both, Replay, Fixed(1024), &[Operators, Gradients, Root, Kind::Binding]),
+        row(Operators, Both, Moves, Level, &[Operators, Root]),
+        row(Gradients, Both, Moves, Level, &[Gradients, Kind::Binding]),
+        row(Root, Both, Replay, Fixed(256), &[Bytes, Slice]),
+        row(Bytes, Both, Moves, Level, &[Bytes, Slice]),
+        row(Slice, Both, Moves, Fixed(2048), &[Element, Frame, Subtotals, Terms, Total]),
+        row(Element, Either, Replay, Size::Leaf, &[]),
+        row(Frame, Either, Replay, Size::Leaf, &[Total, Subtotals, Terms]),
+        row(Total, Both, Moves, Fixed(256), &[Subtotals, Terms]),
+        row(Subtotals, Both, Moves, Level, &[Subtotals, Terms]),
+        row(Terms, Either, Moves, Size::Leaf, &[]),
+        row(Kind::Binding, Either, Moves, Size::Binding, &[]),
+    ]
+};
+
+/// A question's kind.
+pub fn kind(question: &Question) -> Kind {
+    match question {
+        Question::Commit => Kind::Commit,
+        Question::Reveal => Kind::Reveal,
+        Question::Children { tree, .. } => match tree {
+            Tree::Transcript => Kind::Records,
+            Tree::Batch { .. } => Kind::Batch,
+            Tree::Part { .. } => Kind::Part,
+            Tree::Gradients { .. } => Kind::Gradients,
+            Tree::Trace { .. } => Kind::Operators,
+            Tree::Tensor { .. } => Kind::Bytes,
+            Tree::Terms { .. } => Kind::Subtotals,
+        },
+        Question::Record { .. } => Kind::Record,
+        Question::Statement { .. } => Kind::Statement,
+        Question::Parts => Kind::Parts,
+        Question::Root { .. } => Kind::Root,
+        Question::Slice { .. } => Kind::Slice,
+        Question::Total { .. } => Kind::Total,
+        Question::Evidence { need: Need::All, .. } => Kind::Element,
+        Question::Evidence { need: Need::Frame { .. }, .. } => Kind::Frame,
+        Question::Evidence { need: Need::Terms { .. }, .. } => Kind::Terms,
+        Question::Binding { .. } => Kind::Binding,
+    }
+}
+
+/// The row of a question.
+pub fn row(kind: Kind) -> &'static Move {
+    // The table has a row for each kind, in order; the test below holds it.
+    &MOVES[kind as usize]
+}
+
+/// The most bytes of a sealed answer to a question of this kind.
+pub fn answer_max(kind: Kind, rules: &Rules) -> u64 {
+    let base64 = |bytes: u64| bytes.div_ceil(3) * 4;
+    FRAME
+        + match row(kind).size {
+            Size::Fixed(bytes) => bytes,
+            Size::Level => base64((1 << search::LEVELS) * 32) + 64,
+            Size::Leaf => LEAF_MAX + rules.manifest_bytes() + rules.log_bytes(),
+            Size::Binding => rules.binding_bytes(),
+        }
+}
+
+/// The most bytes of a sealed question.
+pub const QUESTION_MAX: u64 = 1024;
+
+/// What a game of two takes at most, and all games of some parties.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Bound {
+    /// Answers.
+    pub messages: u64,
+    /// Bytes of questions and answers, rounding logs apart.
+    pub bytes: u64,
+    /// Bytes of rounding logs.
+    pub log_bytes: u64,
+    /// Milliseconds, if every party uses all its time.
+    pub milliseconds: u64,
+}
+
+/// How often a kind is asked in a game of two, at most; each time of both parties, or of one after the other.
+fn most(kind: Kind, rules: &Rules) -> u64 {
+    let depth = |leaves: u64, leaf: u64| u64::from(search::depth(leaves, leaf));
+    let tree = |tree: Tree| depth(rules.shape(tree).0, 1);
+    match kind {
+        Kind::Records => tree(Tree::Transcript),
+        Kind::Batch => tree(Tree::Batch { step: 1 }),
+        Kind::Part => (0..3).map(|part| tree(Tree::Part { part })).max().unwrap_or(0),
+        Kind::Gradients => tree(Tree::Gradients { step: 1 }),
+        Kind::Operators => tree(Tree::Trace { step: 1 }),
+        Kind::Bytes => depth(rules.slices_most(), 1),
+        Kind::Subtotals => depth(rules.terms_most(), 16),
+        _ => 1,
+    }
+}
+
+/// The kinds of a path through a game that begins at its first question; every path is one of these.
+fn paths() -> [&'static [Kind]; 4] {
+    use Kind::*;
+    const TAIL: usize = 7;
+    const fn all(first: [Kind; 4]) -> [Kind; 4 + TAIL] {
+        let [a, b, c, d] = first;
+        [a, b, c, d, Root, Bytes, Slice, Frame, Total, Subtotals, Terms]
+    }
+    const INITIAL: [Kind; 11] = all([Records, Record, Parts, Part]);
+    const OPERATORS: [Kind; 11] = all([Records, Record, Statement, Operators]);
+    [
+        &INITIAL,
+        &[Records, Record, Batch, Root, Bytes, Slice, Element],
+        &OPERATORS,
+        &[Records, Record, Statement, Gradients, Kind::Binding],
+    ]
+}
+
+/// What a game of two takes at most.
+pub fn bound(rules: &Rules, clocks: &super::terms::Clocks) -> Bound {
+    let mut bound = Bound { messages: 0, bytes: 0, log_bytes: 2 * rules.log_bytes(), milliseconds: 0 };
+    for path in paths() {
+        let (mut messages, mut bytes) = (0, 0);
+        for &kind in path {
+            let times = 2 * most(kind, rules);
+            messages += times;
+            bytes += times
+                * (QUESTION_MAX + answer_max(kind, rules)
+                    - if row(kind).size == Size::Leaf { rules.log_bytes() } else { 0 });
+        }
+        bound.messages = bound.messages.max(messages);
+        bound.bytes = bound.bytes.max(bytes);
+    }
+    bound.milliseconds = 2 * (clocks.moves + clocks.replay + bound.messages / 2 * clocks.increment);
+    bound
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_a_row_for_each_kind_in_order() {
+        for (place, row) in MOVES.iter().enumerate() {
+            assert_eq!(row.kind as usize, place);
+            assert!(row.next.iter().all(|next| (*next as usize) < MOVES.len()));
+        }
+    }
+
+    /// A game that follows the table ends: beside the levels of a tree, no kind leads back to itself.
+    #[test]
+    fn moves_go_forward() {
+        for row in &MOVES {
+            for &next in row.next {
+                assert!(next > row.kind || (next == row.kind && row.size == Size::Level), "{:?}", row.kind);
+            }
+        }
+    }
+}

@@ -1,0 +1,474 @@
+//! The referee as a pure state machine: (state, message, time) -> state. No message panics, every game ends within its bound, and the same
+//! events give the same result.
+//!
+//! All parties commit to their records before any opens them. Then those who differ play two at a time; whoever loses is out. So at most
+//! k - 1 games are played, and a party that is never wrong and always answers remains.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::duel::Duel;
+use super::message::{Answer, Answered, Asked, Question, Sealed, Statement, commitment};
+use super::moves::{Bound, Clock, Kind, MOVES, QUESTION_MAX, Who, answer_max, bound, kind, row};
+use super::result::{GameResult, Loss, Played, Reason};
+use super::rules::Rules;
+use super::stage::Next;
+use super::terms::{Clocks, Terms};
+use crate::commit::Malformed;
+use crate::commit::digest::{Digest, hash};
+
+/// A question that a party has not answered yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// The party's place in the terms.
+    pub party: usize,
+    /// The question.
+    pub asked: Asked,
+    /// When the party's time is up, in milliseconds since the start.
+    pub deadline: u64,
+    /// The most bytes of the sealed answer.
+    pub limit: u64,
+}
+
+/// Two trees with different roots have the same leaves.
+const COLLISION: &str =
+    "two different commitments open to the same: a collision of hashes, or a fault of the referee's program";
+
+/// What became of a question.
+enum Said {
+    Waiting,
+    Answer(Answer),
+    Declined,
+    TimedOut,
+    Lost(Reason, String),
+}
+
+struct Pending {
+    ask: Ask,
+    since: u64,
+    clock: Clock,
+    said: Said,
+}
+
+/// What is left of a party's time in the current game.
+#[derive(Clone, Copy)]
+struct Left {
+    moves: u64,
+    replay: u64,
+}
+
+enum Phase {
+    Commit,
+    Reveal,
+    Play,
+    Over,
+}
+
+/// The referee of a dispute.
+pub struct Referee {
+    rules: Rules,
+    clocks: Clocks,
+    bound: Bound,
+    /// The most bytes of any answer.
+    largest: u64,
+    phase: Phase,
+    now: u64,
+    turn: u32,
+    pending: Vec<Pending>,
+    left: Vec<Left>,
+    commitments: Vec<Option<Digest>>,
+    roots: Vec<Option<Digest>>,
+    /// Parties that nothing was found against.
+    standing: BTreeSet<usize>,
+    duel: Option<Duel>,
+    /// The question that the current game asked last.
+    last: Option<Kind>,
+    /// Answers and bytes of the current game.
+    spent: (u64, u64),
+    /// What parties said, so that two answers to one question show.
+    said: BTreeMap<(usize, u32), Digest>,
+    statements: Vec<(usize, Statement)>,
+    /// Challengers whose game ended without a loss.
+    unsettled: BTreeSet<usize>,
+    result: GameResult,
+}
+
+impl Referee {
+    /// The referee of a game with these terms.
+    ///
+    /// # Errors
+    /// If the terms do not hold together.
+    pub fn new(terms: &Terms) -> Result<Referee, Malformed> {
+        let rules = Rules::new(terms)?;
+        let parties = rules.parties.len();
+        let clocks = terms.clocks;
+        let left = vec![Left { moves: clocks.moves, replay: clocks.replay }; parties];
+        let result =
+            GameResult { absent: Vec::new(), games: Vec::new(), remaining: Vec::new(), upheld: None };
+        Ok(Referee {
+            bound: bound(&rules, &clocks),
+            largest: MOVES.iter().map(|row| answer_max(row.kind, &rules)).max().unwrap_or(0),
+            clocks,
+            phase: Phase::Commit,
+            now: 0,
+            turn: 0,
+            pending: Vec::new(),
+            left,
+            commitments: vec![None; parties],
+            roots: vec![None; parties],
+            standing: (0..parties).collect(),
+            duel: None,
+            last: None,
+            spent: (0, 0),
+            said: BTreeMap::new(),
+            statements: Vec::new(),
+            unsettled: BTreeSet::new(),
+            result,
+            rules,
+        })
+    }
+
+    /// What one game of two takes at most.
+    pub fn bound(&self) -> Bound {
+        self.bound
+    }
+
+    /// What follows from the terms.
+    pub fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// A referee that leaves a check out, for tests of tests.
+    #[cfg(feature = "testing")]
+    pub fn with_fault(mut self, fault: super::rules::Fault) -> Referee {
+        self.rules.plant(fault);
+        self
+    }
+
+    /// Asks everybody for a commitment.
+    pub fn start(&mut self, now: u64) {
+        self.now = now;
+        if self.turn == 0 && self.pending.is_empty() {
+            let all: Vec<usize> = self.standing.iter().copied().collect();
+            self.ask(Question::Commit, &all);
+        }
+    }
+
+    /// The questions that nobody has answered yet.
+    pub fn pending(&self) -> Vec<Ask> {
+        let waiting = self.pending.iter().filter(|pending| matches!(pending.said, Said::Waiting));
+        waiting.map(|pending| pending.ask.clone()).collect()
+    }
+
+    /// The result, when it is over.
+    pub fn result(&self) -> Option<&GameResult> {
+        matches!(self.phase, Phase::Over).then_some(&self.result)
+    }
+
+    /// Where the dispute stands, in a line for people.
+    pub fn progress(&self) -> String {
+        match (&self.phase, &self.duel) {
+            (Phase::Commit, _) => "the parties commit to their records".into(),
+            (Phase::Reveal, _) => "the parties open their commitments".into(),
+            (Phase::Play, Some(duel)) => {
+                let [a, b] = [0, 1].map(|side: usize| duel.sides[side].party);
+                format!("parties {a} and {b}: {}", duel.found.last().map_or("", String::as_str))
+            }
+            _ => "over".into(),
+        }
+    }
+
+    /// Takes bytes that came from a party at a time.
+    pub fn receive(&mut self, party: usize, bytes: &[u8], now: u64) {
+        self.tick(now);
+        if matches!(self.phase, Phase::Over) || party >= self.rules.parties.len() {
+            return;
+        }
+        let Some(place) = self.pending.iter().position(|pending| pending.ask.party == party) else {
+            return self.late(party, bytes);
+        };
+        if !matches!(self.pending[place].said, Said::Waiting) {
+            return self.late(party, bytes);
+        }
+        let limit = self.pending[place].ask.limit;
+        let oversize = |limit: u64| {
+            let len = bytes.len();
+            Said::Lost(
+                Reason::Oversize,
+                format!("its answer has {len} bytes, and no right one more than {limit}"),
+            )
+        };
+        let said = match Sealed::<Answered>::from_bytes(bytes, self.largest, &self.rules.parties[party]) {
+            Err(Malformed::TooLarge { .. }) => oversize(self.largest),
+            Err(error) => Said::Lost(Reason::Garbage, format!("its answer is none: {error}")),
+            // An answer of an earlier turn may come again, and may have been larger.
+            Ok(sealed) => match self.accepted(place, sealed.body) {
+                Some(Said::Answer(_)) if bytes.len() as u64 > limit => oversize(limit),
+                Some(said) => said,
+                None => return,
+            },
+        };
+        self.spent = (self.spent.0 + 1, self.spent.1 + bytes.len() as u64);
+        self.settle(place, said);
+        self.resolve();
+    }
+
+    /// What a signed answer is worth; `None`: it is an earlier one again.
+    fn accepted(&mut self, place: usize, body: Answered) -> Option<Said> {
+        let Ask { party, asked, .. } = &self.pending[place].ask;
+        let (party, turn) = (*party, asked.turn);
+        let known = hash("tiebreak 2 answered", &super::message::to_bytes(&body));
+        if body.game == asked.game && body.turn < turn {
+            let before = self.said.get(&(party, body.turn));
+            return match before {
+                Some(before) if *before != known => Some(equivocation(body.turn)),
+                _ => None,
+            };
+        }
+        if body.game != asked.game || body.turn != turn || body.question != asked.digest() {
+            return Some(Said::Lost(Reason::Garbage, "its answer is to another question".into()));
+        }
+        self.said.insert((party, turn), known);
+        if let Answer::Statement(statement) = &body.answer {
+            let twice =
+                self.statements.iter().any(|(who, other)| *who == party && statement.contradicts(other));
+            if twice && statement.is_of(&self.rules.parties[party]) {
+                let what = format!("it signed two roots over the operators of step {}", statement.step);
+                return Some(Said::Lost(Reason::Equivocation, what));
+            }
+            self.statements.push((party, statement.clone()));
+        }
+        Some(if body.answer == Answer::Decline { Said::Declined } else { Said::Answer(body.answer) })
+    }
+
+    /// A message from a party that owes none: two different answers to one question convict it, all else is passed over.
+    fn late(&mut self, party: usize, bytes: &[u8]) {
+        let Ok(sealed) = Sealed::<Answered>::from_bytes(bytes, self.largest, &self.rules.parties[party])
+        else {
+            return;
+        };
+        let known = hash("tiebreak 2 answered", &super::message::to_bytes(&sealed.body));
+        let before = self.said.get(&(party, sealed.body.turn));
+        if sealed.body.game != self.rules.game || before.is_none_or(|before| *before == known) {
+            return;
+        }
+        if let Some(place) = self.pending.iter().position(|pending| pending.ask.party == party) {
+            self.pending[place].said = equivocation(sealed.body.turn);
+            return self.resolve();
+        }
+        // It waits for another party; what it has lost shows when its game goes on.
+        if self.standing.contains(&party) {
+            let what = format!("it signed two answers to the question of turn {}", sealed.body.turn);
+            self.finish(vec![Loss { party, reason: Reason::Equivocation, what }], None);
+        }
+    }
+
+    /// Time passes: whoever has not answered in its time has lost it.
+    pub fn tick(&mut self, now: u64) {
+        self.now = self.now.max(now);
+        loop {
+            let due =
+                |pending: &Pending| matches!(pending.said, Said::Waiting) && pending.ask.deadline <= self.now;
+            let Some(place) = self.pending.iter().position(due) else { return };
+            self.settle(place, Said::TimedOut);
+            self.resolve();
+        }
+    }
+
+    /// Notes what became of a question, and takes the time from the party's clock.
+    fn settle(&mut self, place: usize, said: Said) {
+        let pending = &mut self.pending[place];
+        let end = self.now.min(pending.ask.deadline);
+        let used = end.saturating_sub(pending.since).saturating_sub(self.clocks.increment);
+        let left = &mut self.left[pending.ask.party];
+        match pending.clock {
+            Clock::Moves => left.moves = left.moves.saturating_sub(used),
+            Clock::Replay => left.replay = left.replay.saturating_sub(used),
+        }
+        pending.said = said;
+    }
+
+    /// Asks parties a question.
+    fn ask(&mut self, question: Question, parties: &[usize]) {
+        let kind = kind(&question);
+        let clock = row(kind).clock;
+        let asked = Asked { game: self.rules.game, turn: self.turn, question };
+        self.turn += 1;
+        let limit = answer_max(kind, &self.rules);
+        self.spent.1 += QUESTION_MAX * parties.len() as u64;
+        let pending = |&party: &usize| {
+            let left = self.left[party];
+            let time = if clock == Clock::Moves { left.moves } else { left.replay };
+            let deadline = self.now.saturating_add(time).saturating_add(self.clocks.increment);
+            let ask = Ask { party, asked: asked.clone(), deadline, limit };
+            Pending { ask, since: self.now, clock, said: Said::Waiting }
+        };
+        self.pending = parties.iter().map(pending).collect();
+    }
+
+    /// Goes on when everybody who was asked has answered or lost the right to.
+    fn resolve(&mut self) {
+        if self.pending.is_empty() || self.pending.iter().any(|pending| matches!(pending.said, Said::Waiting))
+        {
+            return;
+        }
+        let done = std::mem::take(&mut self.pending);
+        match self.phase {
+            Phase::Commit | Phase::Reveal => self.opened(done),
+            Phase::Play => self.played(done),
+            Phase::Over => {}
+        }
+    }
+
+    /// Commitments or openings are there.
+    fn opened(&mut self, done: Vec<Pending>) {
+        for Pending { ask: Ask { party, .. }, said, .. } in done {
+            let fault = match said {
+                Said::Answer(Answer::Commit { commitment }) if matches!(self.phase, Phase::Commit) => {
+                    self.commitments[party] = Some(commitment);
+                    None
+                }
+                Said::Answer(Answer::Reveal { salt, root }) if matches!(self.phase, Phase::Reveal) => {
+                    self.roots[party] = Some(root);
+                    let opened = commitment(&self.rules.parties[party], &salt, &root);
+                    let fits = self.commitments[party] == Some(opened);
+                    (!fits).then(|| {
+                        (Reason::Contradiction, "its opening is not what it committed to".to_string())
+                    })
+                }
+                said => Some(fault(said)),
+            };
+            if let Some((reason, what)) = fault {
+                self.standing.remove(&party);
+                self.result.absent.push(Loss { party, reason, what });
+            }
+        }
+        let all: Vec<usize> = self.standing.iter().copied().collect();
+        if matches!(self.phase, Phase::Commit) && !all.is_empty() {
+            self.phase = Phase::Reveal;
+            return self.ask(Question::Reveal, &all);
+        }
+        self.next_game();
+    }
+
+    /// The next two parties that differ, if there are such.
+    fn next_game(&mut self) {
+        let standing: Vec<usize> = self.standing.iter().copied().collect();
+        let champion = standing.first().copied().filter(|&first| !self.rules.is_logged() || first == 0);
+        let other = champion.and_then(|champion| {
+            let differs = |party: &&usize| {
+                self.roots[**party] != self.roots[champion] && !self.unsettled.contains(*party)
+            };
+            standing.iter().find(differs).copied()
+        });
+        let (Some(champion), Some(other)) = (champion, other) else { return self.over() };
+        let [Some(a), Some(b)] = [self.roots[champion], self.roots[other]] else { return self.over() };
+        self.phase = Phase::Play;
+        self.spent = (0, 0);
+        for party in [champion, other] {
+            self.left[party] = Left { moves: self.clocks.moves, replay: self.clocks.replay };
+        }
+        self.last = None;
+        self.put(Duel::new(&self.rules, [champion, other], [a, b]));
+    }
+
+    /// Asks the next question of a game, which has to be one that the table allows.
+    fn put(&mut self, duel: Duel) {
+        let (question, sides) = duel.question();
+        let kind = kind(&question);
+        let asked: Vec<usize> =
+            (0..2).filter(|&side| sides[side]).map(|side| duel.sides[side].party).collect();
+        let before = self.last.replace(kind);
+        let again = before == Some(kind) && row(kind).who == Who::Either;
+        let follows = before.is_none_or(|before| again || row(before).next.contains(&kind));
+        let fits = (row(kind).who == Who::Both) == (asked.len() == 2);
+        let within =
+            self.spent.0 <= self.bound.messages && self.spent.1 <= self.bound.bytes + self.bound.log_bytes;
+        self.duel = Some(duel);
+        if !(follows && fits && within) {
+            let why = format!("{kind:?} after {before:?}: a fault of the referee's program");
+            return self.finish(Vec::new(), Some(why));
+        }
+        self.ask(question, &asked);
+    }
+
+    /// The answers of a game's turn are there.
+    fn played(&mut self, done: Vec<Pending>) {
+        let (Some(mut duel), Some(kind)) = (self.duel.take(), self.last) else { return self.over() };
+        let mut answers = [None, None];
+        let mut losses = Vec::new();
+        let either = row(kind).who == Who::Either;
+        for Pending { ask: Ask { party, .. }, said, .. } in done {
+            let side = usize::from(duel.sides[1].party == party);
+            match said {
+                Said::Answer(answer) => answers[side] = Some(answer),
+                // Both committed to what is asked for, so the other may supply it.
+                Said::Declined | Said::TimedOut if either => {}
+                said => {
+                    let (reason, what) = fault(said);
+                    losses.push(Loss { party, reason, what });
+                }
+            }
+        }
+        let next =
+            if losses.is_empty() { duel.answered(&mut self.rules, answers) } else { Next::Lost(losses) };
+        if matches!(next, Next::Ask) {
+            return self.put(duel);
+        }
+        self.duel = Some(duel);
+        match next {
+            Next::Ask => {}
+            Next::Lost(losses) => {
+                let fault = losses.is_empty().then(|| COLLISION.to_string());
+                self.finish(losses, fault);
+            }
+            Next::IncompleteLog(why) => self.finish(Vec::new(), Some(why)),
+        }
+    }
+
+    /// A game is over.
+    fn finish(&mut self, losses: Vec<Loss>, unsettled: Option<String>) {
+        self.pending.clear();
+        let Some(duel) = self.duel.take() else {
+            // Somebody lost outside of a game.
+            for loss in losses {
+                self.standing.remove(&loss.party);
+                self.result.absent.push(loss);
+            }
+            return self.next_game();
+        };
+        let parties = [0, 1].map(|side: usize| duel.sides[side].party);
+        for loss in &losses {
+            self.standing.remove(&loss.party);
+        }
+        if losses.is_empty() {
+            self.unsettled.extend(parties.into_iter().max());
+        }
+        self.result.games.push(Played { parties, found: duel.found, losses, incomplete_log: unsettled });
+        self.next_game();
+    }
+
+    fn over(&mut self) {
+        self.phase = Phase::Over;
+        self.pending.clear();
+        self.duel = None;
+        self.result.remaining = self.standing.iter().copied().collect();
+        let mut roots = self.result.remaining.iter().map(|&party| self.roots[party]);
+        let first = roots.next().flatten();
+        self.result.upheld = first.filter(|first| roots.all(|root| root == Some(*first)));
+    }
+}
+
+fn equivocation(turn: u32) -> Said {
+    Said::Lost(Reason::Equivocation, format!("it signed two answers to the question of turn {turn}"))
+}
+
+/// Why a party loses that gave no answer to its own commitment.
+fn fault(said: Said) -> (Reason, String) {
+    match said {
+        Said::Lost(reason, what) => (reason, what),
+        Said::TimedOut => (Reason::Timeout, "its time was up".into()),
+        Said::Declined => (Reason::Refusal, "it did not open what it had committed to".into()),
+        Said::Answer(_) => (Reason::Garbage, "it answered another question".into()),
+        Said::Waiting => (Reason::Timeout, "it has not answered".into()),
+    }
+}

@@ -1,0 +1,378 @@
+//! What the referee derives from the terms before it asks anything: program, sizes and names of everything that can be disputed.
+
+use std::collections::BTreeSet;
+
+use super::message::{Field, Subject, Tree};
+use super::search::{self, Join};
+use super::terms::Terms;
+use crate::commit::digest::Digest;
+use crate::commit::keys::PublicKey;
+use crate::commit::multiproof::proof_len;
+use crate::commit::record::{Record, StepRecord};
+use crate::commit::tensor::{self, Hash, SLICE_BYTES, piece_count};
+use crate::commit::trace::{batch_leaf_name, leaf_count, leaf_name, leaf_place, positions};
+use crate::commit::tree_head::Head;
+use crate::commit::{Malformed, table};
+use crate::dispute::check::{Context, parsed};
+use crate::dispute::origin::{self, Origin};
+use crate::dispute::rounding::PART_MAX;
+use crate::dispute::verdict::Scalar;
+use crate::job::Granularity;
+use crate::job::identity::{other_contract, program_digest};
+use crate::program::graph::{Graph, TensorType};
+use crate::program::phase::{Phase, graph_of};
+use crate::program::step::Program;
+
+/// The most leaves of a step's operators, and of its batch: more are refused before they are listed.
+const LEAVES_MAX: u64 = 1 << 22;
+
+/// A check that a referee leaves out, so that tests show that they would notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Whether the values of a level give the value above.
+    Levels,
+    /// Whether a slice is the committed one.
+    Slices,
+    /// Whose element is wrong: it is always the first party's.
+    Blame,
+}
+
+/// A computation, and the parties that dispute it.
+pub struct Rules {
+    /// The game's name.
+    pub game: Digest,
+    /// The parties' keys.
+    pub parties: Vec<PublicKey>,
+    /// The referee's key.
+    pub referee: PublicKey,
+    /// Job, program and seed; its head is that of whichever party is looked at.
+    pub(in crate::dispute) context: Context,
+    /// What records commit beside the state, by the job.
+    granularity: Granularity,
+    /// The nodes that a step's trace holds, in order.
+    positions: Vec<(Phase, usize)>,
+    /// None but in tests.
+    fault: Option<Fault>,
+}
+
+fn wrong(why: impl Into<String>) -> Malformed {
+    Malformed::invalid("terms", why)
+}
+
+impl Rules {
+    /// What follows from terms.
+    ///
+    /// # Errors
+    /// If they do not hold together.
+    pub fn new(terms: &Terms) -> Result<Rules, Malformed> {
+        let (parties, referee) = terms.keys()?;
+        if let Some(why) = other_contract(&terms.run.contract) {
+            return Err(wrong(why));
+        }
+        let program = terms.program.as_ref().map(|program| program.0.as_slice());
+        let (mut job, program) = parsed(&terms.job, program)?;
+        if program_digest(&program) != terms.run.program {
+            return Err(wrong("the program digest is not that of the job"));
+        }
+        let identity = terms.run.identity(&job, &terms.job).map_err(wrong)?;
+        terms.run.origin.check(&job)?;
+        let nodes =
+            [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len() as u64);
+        let leaves = u64::from(program.micro_batches) * (nodes[0] + nodes[1]) + nodes[2];
+        if leaves > LEAVES_MAX {
+            return Err(wrong(format!(
+                "a step has {leaves} operators, and a game takes at most {LEAVES_MAX}"
+            )));
+        }
+        let granularity = job.commit.granularity;
+        // In a game every party commits to operators, when it is asked.
+        job.commit.granularity = Granularity::Operator;
+        let positions = positions(&program);
+        let head = Head { run: identity.run, size: u64::from(job.steps) + 2, root: Digest([0; 32]) };
+        let context = Context {
+            job,
+            program,
+            seed: identity.seed,
+            computation: identity.computation,
+            run: identity.run,
+            data: terms.run.data,
+            initial: terms.run.initial,
+            origin: terms.run.origin.clone(),
+            head,
+            key: None,
+        };
+        Ok(Rules { game: terms.game(), parties, referee, context, granularity, positions, fault: None })
+    }
+
+    /// Leaves a check out.
+    #[cfg(feature = "testing")]
+    pub fn plant(&mut self, fault: Fault) {
+        self.fault = Some(fault);
+    }
+
+    /// Whether a check is made.
+    pub(super) fn checks(&self, what: Fault) -> bool {
+        self.fault != Some(what)
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.context.program
+    }
+
+    /// The computation that all parties claim to have carried out.
+    pub fn computation(&self) -> &Digest {
+        &self.context.computation
+    }
+
+    /// Records of a whole run.
+    pub fn records(&self) -> u64 {
+        u64::from(self.context.job.steps) + 2
+    }
+
+    /// Whether products are rounded by a log, so that the first party is the trainer.
+    pub fn is_logged(&self) -> bool {
+        self.context.job.rounding.is_some()
+    }
+
+    /// The context with the records of a party that has this root.
+    pub(in crate::dispute) fn under(&mut self, root: &Digest) -> &Context {
+        self.context.head.root = *root;
+        &self.context
+    }
+
+    /// The graph and the node of a subject that is a node's output.
+    pub fn node(&self, phase: Phase, node: usize) -> (&Graph, usize) {
+        (graph_of(&self.context.program, phase), node)
+    }
+
+    /// The number of tensors of the batch.
+    fn batch_tensors(&self) -> usize {
+        self.program().batch.len()
+    }
+
+    /// The tensors of a part of the state: their places in its table.
+    pub fn part(&self, part: u8) -> Vec<usize> {
+        let of = |name: &str| match name.split_once('/') {
+            Some(("param", _)) => 0,
+            Some(("buffer", _)) => 1,
+            _ => 2,
+        };
+        let state = self.program().state();
+        (0..state.len()).filter(|&i| of(&state[i].name) == part).collect()
+    }
+
+    /// The leaves of a tree, how many of them one answer carries, and how its nodes are joined.
+    pub fn shape(&self, tree: Tree) -> (u64, u64, Join) {
+        match tree {
+            Tree::Transcript => (self.records(), 1, Join::Rfc6962),
+            Tree::Batch { .. } => {
+                let leaves = self.batch_tensors() as u64 * u64::from(self.program().micro_batches);
+                (leaves, 1, Join::Rfc6962)
+            }
+            Tree::Part { part } => (self.part(part).len() as u64, 1, Join::Rfc6962),
+            Tree::Gradients { .. } => (u64::from(self.program().micro_batches), 1, Join::Rfc6962),
+            Tree::Trace { .. } => (self.positions.len() as u64, 1, Join::Rfc6962),
+            Tree::Tensor { subject } => {
+                let bytes = self.tensor(subject).map_or(0, |(_, ty)| ty.bytes());
+                (piece_count(bytes, SLICE_BYTES) as u64, 1, Join::Blake3)
+            }
+            // How many terms there are the frame says.
+            Tree::Terms { fold, .. } => (0, fold.terms_max(), Join::Terms(fold)),
+        }
+    }
+
+    /// What the leaf of a tree of tensors commits to.
+    pub fn leaf(&self, tree: Tree, index: u64) -> Option<Subject> {
+        let index = index as usize;
+        match tree {
+            Tree::Batch { step } => {
+                let (micro, tensor) = (index / self.batch_tensors(), index % self.batch_tensors());
+                Some(Subject::Batch { step, micro: micro as u32, tensor })
+            }
+            Tree::Part { part } => Some(Subject::Initial { index: *self.part(part).get(index)? }),
+            Tree::Trace { step } => {
+                let &(phase, node) = self.positions.get(index)?;
+                Some(Subject::Node { step, phase: phase.into(), node })
+            }
+            _ => None,
+        }
+    }
+
+    /// The name and type of a tensor; `None` if the computation has no such tensor.
+    pub fn tensor(&self, subject: Subject) -> Option<(String, TensorType)> {
+        let program = self.program();
+        match subject {
+            Subject::Initial { index } => {
+                let tensor = program.state().into_iter().nth(index)?;
+                let ty = tensor.ty();
+                Some((tensor.name, ty))
+            }
+            Subject::Batch { micro, tensor, .. } => {
+                let tensor = program.batch.get(tensor).filter(|_| micro < program.micro_batches)?;
+                Some((batch_leaf_name(micro, &tensor.name), tensor.ty()))
+            }
+            Subject::Node { phase, node, .. } => {
+                let phase = Phase::from(phase);
+                let graph = graph_of(program, phase);
+                let output = graph.nodes.get(node)?.output;
+                Some((leaf_name(phase, node), graph.tensor(output).clone()))
+            }
+        }
+    }
+
+    /// A subject in words.
+    pub fn describe(&self, subject: Subject) -> String {
+        let name = self.tensor(subject).map_or_else(|| "no tensor".to_string(), |(name, _)| name);
+        match subject {
+            Subject::Initial { .. } => format!("{name} of the initial state"),
+            Subject::Batch { step, .. } => format!("{name} of step {step}'s batch"),
+            Subject::Node { step, phase, node } => {
+                let node = &graph_of(self.program(), Phase::from(phase)).nodes[node];
+                format!("{} ({}), {name} of step {step}", node.operator, node.primitive.name())
+            }
+        }
+    }
+
+    /// The Merkle leaf of a tensor with this BLAKE3 root.
+    pub fn tensor_leaf(&self, subject: Subject, root: &Hash) -> Option<Digest> {
+        let (name, ty) = self.tensor(subject)?;
+        Some(table::leaf(&name, &tensor::digest_from_root(&ty, root)))
+    }
+
+    /// The outputs that a field of a step's record is made of, in the field's order, and their places in the trace. State tensors that no
+    /// node makes are left out.
+    pub fn outputs(&self, field: Field) -> Vec<(Phase, usize)> {
+        let program = self.program();
+        let made = |phase: Phase, name: &str| {
+            let graph = graph_of(program, phase);
+            let tensor = graph.output(name)?;
+            Some((phase, graph.nodes.iter().position(|n| n.output == tensor)?))
+        };
+        let scalar = |scalar| match origin::scalar(program, scalar) {
+            Some(Origin::Node { phase, node }) => vec![(phase, node)],
+            _ => Vec::new(),
+        };
+        match field {
+            Field::Clip => scalar(Scalar::Clip),
+            Field::Loss => scalar(Scalar::Loss),
+            Field::State => {
+                program.state().iter().filter_map(|tensor| made(Phase::Update, &tensor.name)).collect()
+            }
+            Field::Gradient { micro } => {
+                program.gradients().iter().filter_map(|t| made(Phase::Micro(micro), &t.name)).collect()
+            }
+        }
+    }
+
+    /// Whether a step's record has the fields that the job promises, and what follows from job and step; `Some`: the first that is
+    /// wrong, in words.
+    pub fn record_fault(&self, index: u64, record: &Record) -> Option<String> {
+        let job = &self.context.job;
+        if record.computation() != self.computation() {
+            return Some("the record is of another computation".into());
+        }
+        match record {
+            Record::Initial { .. } => (index != 0).then(|| "the first record stands at another place".into()),
+            Record::Final { steps, .. } => {
+                let there = index + 1 == self.records() && *steps == job.steps;
+                (!there).then(|| "the final record stands at another place".into())
+            }
+            Record::Step { step, .. } => self.step_fault(index, step),
+        }
+    }
+
+    fn step_fault(&self, index: u64, record: &StepRecord) -> Option<String> {
+        let job = &self.context.job;
+        if u64::from(record.step) != index || record.step == 0 || record.step > job.steps {
+            return Some("the record is not at its step's place".into());
+        }
+        let rate = job.schedule.learning_rate(record.step, job.steps);
+        if record.learning_rate != rate {
+            return Some(format!(
+                "the learning rate is {:08x}, and the schedule gives {rate:08x}",
+                record.learning_rate
+            ));
+        }
+        let drawn = u64::from(record.step) * u64::from(self.program().samples());
+        if record.cursor != drawn {
+            return Some(format!("the cursor is {}, and {drawn} samples are drawn", record.cursor));
+        }
+        if job.never_clips() && record.clip != crate::arith::float::ONE {
+            return Some("the clip factor is not 1, and the job does not clip".into());
+        }
+        let promised = [
+            ("gradients", record.gradients.is_some(), self.granularity != Granularity::Step),
+            ("operators", record.trace.is_some(), self.granularity == Granularity::Operator),
+            ("rounding log", record.log.is_some(), job.rounding.is_some()),
+        ];
+        let broken = promised.into_iter().find(|(_, is, should)| is != should);
+        broken.map(|(what, _, should)| {
+            format!("the record commits {} {what}, against its job", if should { "no" } else { "to" })
+        })
+    }
+
+    /// The most bytes of an answer that lists the manifests of the data's files, beside its slices.
+    pub fn manifest_bytes(&self) -> u64 {
+        // A length, a root and the names of the two fields.
+        160 * self.context.job.data.files.paths().len() as u64
+    }
+
+    /// The most bytes of a part of a rounding log, as text; none in the exact profile.
+    pub fn log_bytes(&self) -> u64 {
+        if self.is_logged() { (PART_MAX as u64).div_ceil(3) * 4 } else { 0 }
+    }
+
+    /// The most bytes of an answer that lists the outputs that a field is made of, and what proves them.
+    pub fn binding_bytes(&self) -> u64 {
+        // A digest takes 67 bytes of text, and a sibling 43.
+        let proven = |field: Field| {
+            let outputs = self.outputs(field);
+            let places: BTreeSet<usize> =
+                outputs.iter().filter_map(|&(phase, node)| Some(self.place(phase, node)?.0)).collect();
+            let places: Vec<usize> = places.into_iter().collect();
+            let siblings = if places.is_empty() { 0 } else { proof_len(self.positions.len(), &places) };
+            (outputs.len() * 67 + siblings * 43 + 256) as u64
+        };
+        let state = self.program().state().len();
+        let frozen = (state - self.outputs(Field::State).len()) as u64;
+        let proof = u64::from(state.max(1).ilog2()) + 4;
+        proven(Field::State).max(proven(Field::Gradient { micro: 0 })) + frozen * (128 + 67 * proof)
+    }
+
+    /// The terms that a fold of any element can have at most.
+    pub fn terms_most(&self) -> u64 {
+        let graphs = [&self.program().micro, &self.program().accumulate, &self.program().update];
+        let len = |graph: &Graph| graph.tensors.iter().map(|t| t.len() as u64).max().unwrap_or(1);
+        graphs.map(len).into_iter().max().unwrap_or(1)
+    }
+
+    /// The most slices of any tensor that can be disputed.
+    pub fn slices_most(&self) -> u64 {
+        let program = self.program();
+        let state = program.state();
+        let graphs = [&program.micro, &program.accumulate, &program.update].into_iter();
+        let bytes = graphs
+            .flat_map(|graph| graph.nodes.iter().map(|n| graph.tensor(n.output).bytes()))
+            .chain(state.iter().map(|t| t.ty().bytes()))
+            .chain(program.batch.iter().map(|t| t.ty().bytes()));
+        piece_count(bytes.max().unwrap_or(1), SLICE_BYTES) as u64
+    }
+
+    /// How many questions a tree takes at most.
+    pub fn depth(&self, tree: Tree) -> u32 {
+        let (leaves, leaf, _) = self.shape(tree);
+        search::depth(leaves, leaf)
+    }
+
+    /// The leaves of a step's trace, and where an output stands among them.
+    pub fn place(&self, phase: Phase, node: usize) -> Option<(usize, usize)> {
+        Some((leaf_place(self.program(), phase, node)?, leaf_count(self.program())))
+    }
+}
+
+/// A digest over words, for tensors of one element.
+pub(super) fn scalar_digest(word: u32) -> Digest {
+    let ty = TensorType { dtype: crate::arith::DType::F32, shape: vec![1] };
+    tensor::digest(&ty, &word.to_le_bytes())
+}

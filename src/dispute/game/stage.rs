@@ -1,0 +1,121 @@
+//! Where a game of two stands, as data.
+
+use super::element;
+use super::message::{Field, Fold, Need, Subject, Tree};
+use super::result::Loss;
+use crate::arith::words::bytes_from_words;
+use crate::commit::digest::Digest;
+use crate::commit::proven::ProvenRecord;
+use crate::commit::record::{Record, StepRecord};
+use crate::commit::tensor::SLICE_BYTES;
+use crate::program::graph::TensorType;
+
+/// A party of the game.
+pub(super) struct Side {
+    /// Its place among the parties of the terms.
+    pub party: usize,
+    /// The root over its records.
+    pub root: Digest,
+    /// The disputed record, and its leaf.
+    pub record: Option<(Record, Digest)>,
+    /// The record before it.
+    pub before: Option<ProvenRecord>,
+    /// The root over the step's operators.
+    pub trace: Option<Digest>,
+}
+
+impl Side {
+    /// The step's record, with the root over operators that the party stated.
+    pub fn step(&self) -> Option<StepRecord> {
+        match &self.record {
+            Some((Record::Step { step, .. }, _)) => Some(StepRecord { trace: self.trace, ..step.clone() }),
+            _ => None,
+        }
+    }
+}
+
+/// A node of a tree that the parties say different values of.
+#[derive(Clone)]
+pub(super) struct Walk {
+    pub tree: Tree,
+    pub first: u64,
+    pub count: u64,
+    /// The leaves of the whole tree.
+    pub total: u64,
+    pub values: [Vec<u8>; 2],
+}
+
+/// An element that the parties say different values of, and the bytes of the slice that both stand in.
+#[derive(Clone)]
+pub(super) struct Disputed {
+    pub subject: Subject,
+    pub element: usize,
+    pub ty: TensorType,
+    pub slice: usize,
+    pub bytes: [Vec<u8>; 2],
+}
+
+impl Disputed {
+    /// Whether a side's bytes are those of this element, as far as it lies in the slice.
+    pub fn agrees(&self, side: usize, word: u32) -> bool {
+        let first = self.element * self.ty.dtype.size();
+        let start = self.slice * SLICE_BYTES;
+        bytes_from_words(self.ty.dtype, &[word]).iter().enumerate().all(|(i, byte)| {
+            let place = (first + i).checked_sub(start);
+            place.and_then(|at| self.bytes[side].get(at)).is_none_or(|claimed| claimed == byte)
+        })
+    }
+
+    /// The claimed element of a side, if it lies in one slice.
+    pub fn claimed(&self, side: usize) -> u32 {
+        let size = self.ty.dtype.size();
+        let first = (self.element * size).saturating_sub(self.slice * SLICE_BYTES);
+        let bytes = self.bytes[side].get(first..first + size).unwrap_or_default();
+        bytes.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte))
+    }
+}
+
+/// What an element of many terms is known to be.
+#[derive(Clone)]
+pub(super) struct Folded {
+    pub fold: Fold,
+    pub frame: element::Frame,
+}
+
+/// Where a game stands.
+#[derive(Clone)]
+pub(super) enum Stage {
+    /// A level of a tree is open.
+    Walk(Walk),
+    /// The record of this number; its leaves.
+    Record { index: u64, leaves: [Digest; 2] },
+    /// The operators of a step.
+    Statement { step: u32 },
+    /// The parts of the initial state.
+    Parts,
+    /// A tensor; its Merkle leaves.
+    Root { subject: Subject, leaves: [Vec<u8>; 2] },
+    /// A slice; its values.
+    Slice { subject: Subject, slice: usize, values: [Vec<u8>; 2] },
+    /// Operands that both agree on, asked of one side; `declined`: the other did not supply them.
+    Evidence { need: Need, asked: usize, declined: bool, claims: Option<[Vec<u8>; 2]> },
+    /// The root of an element's terms.
+    Total,
+    /// The outputs that a field is made of.
+    Binding { step: u32, field: Field, asked: usize, declined: bool, claims: Option<[Vec<u8>; 2]> },
+}
+
+/// How a game goes on.
+pub(super) enum Next {
+    /// With another question.
+    Ask,
+    /// It is over: who lost, or why nobody did.
+    Lost(Vec<Loss>),
+    /// The trainer's log lacks the decision that would show who is right.
+    IncompleteLog(String),
+}
+
+/// The first bytes of a value, for people.
+pub(super) fn short(bytes: &[u8]) -> String {
+    bytes.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+}

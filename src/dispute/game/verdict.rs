@@ -1,0 +1,123 @@
+//! The file of a dispute that is over: terms, everything that came from parties and when, and the result, signed by the referee.
+//!
+//! Whoever has it runs the same state machine again. Convictions need no trust in the referee, since they follow from what the parties
+//! signed; that somebody forfeited is the referee's word.
+
+use serde::{Deserialize, Serialize};
+
+use super::message::{from_bytes, to_bytes};
+use super::referee::Referee;
+use super::result::GameResult;
+use super::terms::{TERMS_MAX, Terms};
+use crate::commit::Malformed;
+use crate::commit::keys::PrivateKey;
+use crate::commit::proven::Base64;
+
+/// The most bytes of a file.
+pub const GAME_VERDICT_MAX: u64 = 2 * TERMS_MAX;
+const FORMAT: u32 = 1;
+
+/// Something that happened in a game.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Event {
+    /// When, in milliseconds since the start.
+    pub at: u64,
+    /// Whose message it is; none where only time passed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub party: Option<usize>,
+    /// The message's bytes as they came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<Base64>,
+}
+
+impl Event {
+    /// A message of a party.
+    pub fn message(at: u64, party: usize, bytes: &[u8]) -> Event {
+        Event { at, party: Some(party), message: Some(Base64(bytes.to_vec())) }
+    }
+
+    /// Time passed.
+    pub fn tick(at: u64) -> Event {
+        Event { at, party: None, message: None }
+    }
+
+    /// Gives the event to a referee.
+    pub fn feed(&self, referee: &mut Referee) {
+        match (self.party, &self.message) {
+            (Some(party), Some(message)) => referee.receive(party, &message.0, self.at),
+            _ => referee.tick(self.at),
+        }
+    }
+}
+
+/// A dispute that is over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GameVerdict {
+    /// The version of the format, 1.
+    pub game: u32,
+    /// The terms.
+    pub terms: Terms,
+    /// Everything that happened, in order.
+    pub events: Vec<Event>,
+    /// What it came to.
+    pub result: GameResult,
+    /// The referee's Ed25519 signature of all before it.
+    pub signature: Base64,
+}
+
+impl GameVerdict {
+    /// The verdict of a dispute, signed by the referee.
+    pub fn new(terms: Terms, events: Vec<Event>, result: GameResult, key: &PrivateKey) -> GameVerdict {
+        let mut verdict = GameVerdict { game: FORMAT, terms, events, result, signature: Base64(Vec::new()) };
+        verdict.signature = Base64(key.sign(&verdict.signed()).to_vec());
+        verdict
+    }
+
+    /// What is signed: a domain and the file without its signature.
+    fn signed(&self) -> Vec<u8> {
+        let unsigned = GameVerdict { signature: Base64(Vec::new()), ..self.clone() };
+        [b"tiebreak 2 game verdict\n", to_bytes(&unsigned).as_slice()].concat()
+    }
+
+    /// The one encoding.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        to_bytes(self)
+    }
+
+    /// Parses the one encoding.
+    ///
+    /// # Errors
+    /// If the bytes are another encoding, too many, or of another version.
+    pub fn from_bytes(bytes: &[u8]) -> Result<GameVerdict, Malformed> {
+        let verdict: GameVerdict = from_bytes("game verdict", bytes, GAME_VERDICT_MAX)?;
+        if verdict.game != FORMAT {
+            return Err(Malformed::invalid(
+                "game verdict",
+                format!("format {} is not {FORMAT}", verdict.game),
+            ));
+        }
+        Ok(verdict)
+    }
+
+    /// Plays all events again and compares the result; gives the referee at the game's end.
+    ///
+    /// # Errors
+    /// If the referee of the terms did not sign the file, or the events give another result.
+    pub fn check(&self) -> Result<Referee, Malformed> {
+        let wrong = |why: &str| Malformed::invalid("game verdict", why);
+        let mut referee = Referee::new(&self.terms)?;
+        let signature =
+            self.signature.0.as_slice().try_into().map_err(|_| wrong("its signature has not 64 bytes"))?;
+        if !referee.rules().referee.verifies(&self.signed(), signature) {
+            return Err(wrong("the referee of its terms did not sign it"));
+        }
+        referee.start(0);
+        self.events.iter().for_each(|event| event.feed(&mut referee));
+        if referee.result() != Some(&self.result) {
+            return Err(wrong("its events give another result"));
+        }
+        Ok(referee)
+    }
+}

@@ -1,0 +1,210 @@
+//! Patches laid straight into the strips that products by `vpmaddwd` read ([`super::strips`]), without rows in between.
+//!
+//! Eight neighbouring patches take, for one place, eight pixels that are neighbours in a line of pixels, once the line is arranged
+//! for the convolution: [`Lines`]. The kernel's gradient takes eight neighbouring channels instead: they are the lanes of the strips
+//! that the channels were digitised into ([`channel_strip`]).
+
+use std::arch::x86_64::_mm256_setzero_si256;
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::gather::{Gather, OUTSIDE};
+use super::simd::{load, store, turned};
+use super::strips::{Pair, ROWS, pairs};
+
+/// Images as words of two channels, `[8 samples together][row][sample][pair of channels][place of the line]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lines {
+    words: Vec<i32>,
+    /// Places of a line.
+    len: usize,
+    /// Where the places of a tap across begin, patch after patch.
+    taps: Vec<usize>,
+}
+
+impl Lines {
+    /// Whether patches are read from lines: a pair of places never has channels of two pixels, and lines are not much longer than
+    /// those of the images.
+    pub fn serve(gather: &Gather) -> bool {
+        let (len, _) = line(gather);
+        !gather.by_channel && gather.channels.is_multiple_of(2) && len <= 4 * gather.image[1].max(ROWS)
+    }
+
+    /// Of images in strips of samples, in memory of at least so many words with any contents.
+    pub fn new(gather: &Gather, strips: &[i32], memory: impl FnOnce(usize) -> Vec<i32>) -> Lines {
+        let (len, taps) = line(gather);
+        let mut columns = vec![OUTSIDE; len];
+        for (i, &column) in gather.sources[1].iter().enumerate() {
+            columns[taps[i % taps.len()] + i / taps.len()] = column;
+        }
+        let ([height, width], half) = (gather.image, gather.channels / 2);
+        let of_row = width * half;
+        let (strips, _) = bytemuck::cast_slice::<i32, u32>(strips).as_chunks::<ROWS>();
+        let each = pairs(height * width * gather.channels);
+        let lines = gather.samples().div_ceil(ROWS) * height;
+        let count = lines * ROWS * half * len;
+        let mut words = memory(count);
+        words[..count].par_chunks_exact_mut(ROWS * half * len).enumerate().for_each(|(i, to)| {
+            let pixels = &strips[i / height * each + i % height * of_row..][..of_row];
+            // SAFETY: operands lie in strips where AVX2 was detected.
+            unsafe { turn_line(pixels, half, &columns, bytemuck::cast_slice_mut(to)) };
+        });
+        Lines { words, len, taps }
+    }
+
+    pub fn into_memory(self) -> Vec<i32> {
+        self.words
+    }
+
+    /// The pairs `k` of the strip of these patches, and zeros behind them.
+    #[target_feature(enable = "avx2")]
+    pub fn strip(&self, gather: &Gather, patches: Range<usize>, k: Range<usize>, to: &mut [Pair]) {
+        let half = gather.channels / 2;
+        let [taps_down, taps_across] = gather.geometry.kernel.map(|n| n as usize);
+        let words: &[u32] = bytemuck::cast_slice(&self.words);
+        let (mut rest, behind) = to.split_at_mut(k.len() / 2);
+        behind.fill([0; ROWS]);
+        let mut places = [None; ROWS];
+        places
+            .iter_mut()
+            .zip(patches.clone())
+            .for_each(|(place, patch)| *place = Some(gather.patch_at(patch)));
+        let [_, _, x] = gather.patch_at(patches.start);
+        let neighbours = patches.len() == ROWS && x + ROWS <= gather.geometry.size[1] as usize;
+        let mut pair = k.start / 2;
+        while !rest.is_empty() {
+            let (tap, first) = (pair / half, pair % half);
+            let (part, after) = rest.split_at_mut((half - first).min(rest.len()));
+            (rest, pair) = (after, pair + part.len());
+            let (ky, kx) = (tap / taps_across, tap % taps_across);
+            let source = |place: Option<[usize; 3]>| {
+                let [sample, y, x] = place?;
+                let row = gather.sources[0][y * taps_down + ky];
+                let line = (sample / ROWS * gather.image[0] + row) * ROWS + sample % ROWS;
+                (row != OUTSIDE).then(|| (line * half + first) * self.len + self.taps[kx] + x)
+            };
+            if neighbours {
+                match source(places[0]) {
+                    None => part.fill([0; ROWS]),
+                    Some(at) => {
+                        for (to, line) in part.iter_mut().zip(words[at..].chunks(self.len)) {
+                            store(to, load(line.first_chunk().expect("a line has all patches")));
+                        }
+                    }
+                }
+                continue;
+            }
+            let sources = places.map(source);
+            for (i, to) in part.iter_mut().enumerate() {
+                *to = sources.map(|at| at.map_or(0, |at| words[at + i * self.len]));
+            }
+        }
+    }
+}
+
+/// The places of a line, a multiple of eight, and where those of each tap across begin: place x after that is patch x's. A stride
+/// puts pixels of one remainder side by side; patches the other way round have zeros between pixels.
+fn line(gather: &Gather) -> (usize, Vec<usize>) {
+    let geometry = &gather.geometry;
+    let (across, taps) = (geometry.size[1] as usize, geometry.kernel[1] as usize);
+    let stride = (geometry.stride as usize).max(1);
+    if geometry.transposed {
+        return ((across + taps).saturating_sub(1).next_multiple_of(ROWS), (0..taps).rev().collect());
+    }
+    let of_remainder = across + taps.saturating_sub(1) / stride;
+    let begin = |tap: usize| tap % stride * of_remainder + tap / stride;
+    ((stride.min(taps) * of_remainder).next_multiple_of(ROWS), (0..taps).map(begin).collect())
+}
+
+/// A row of eight samples' images, `[pixel][pair of channels][sample]`, as lines: `[sample][pair of channels][place]`.
+#[target_feature(enable = "avx2")]
+fn turn_line(pixels: &[Pair], half: usize, columns: &[usize], to: &mut [u32]) {
+    let len = columns.len();
+    for (first, columns) in (0..).step_by(ROWS).zip(columns.as_chunks::<ROWS>().0) {
+        for pair in 0..half {
+            let mut words = [_mm256_setzero_si256(); ROWS];
+            for (words, &column) in words.iter_mut().zip(columns) {
+                if column != OUTSIDE {
+                    *words = load(&pixels[column * half + pair]);
+                }
+            }
+            for (sample, words) in turned(words).into_iter().enumerate() {
+                let at = (sample * half + pair) * len + first;
+                store(to[at..].first_chunk_mut().expect("lines are whole"), words);
+            }
+        }
+    }
+}
+
+/// Whether rows of channels are read from strips of the images' channels: a strip has one tap.
+pub(super) fn channels_serve(gather: &Gather) -> bool {
+    gather.by_channel && gather.channels.is_multiple_of(ROWS) && !gather.geometry.transposed
+}
+
+/// The pairs of patches `k` of the strip of places (tap, channel) that begins with `place`, and zeros behind them, from
+/// strips of channels.
+#[target_feature(enable = "avx2")]
+pub(super) fn channel_strip(gather: &Gather, strips: &[i32], place: usize, k: Range<usize>, to: &mut [Pair]) {
+    let (channels, [height, width]) = (gather.channels, gather.image);
+    let [taps_down, taps_across] = gather.geometry.kernel.map(|n| n as usize);
+    let [down, across] = gather.geometry.size.map(|n| n as usize);
+    let (tap, channel) = (place / channels, place % channels);
+    let (ky, kx) = (tap / taps_across, tap % taps_across);
+    let (strips, _) = bytemuck::cast_slice::<i32, u32>(strips).as_chunks::<ROWS>();
+    let each = pairs(gather.samples() * height * width);
+    let pixels = &strips[channel / ROWS * each..][..each];
+    let stride = gather.geometry.stride as usize;
+    to.fill([0; ROWS]);
+    let [mut sample, mut y, mut x] = gather.patch_at(k.start);
+    let mut at = 0;
+    while at < k.len() {
+        let count = (across - x).min(k.len() - at);
+        let row = gather.sources[0][y * taps_down + ky];
+        let [from, until] = gather.inside[kx].map(|place| place.clamp(x, x + count));
+        if row != OUTSIDE && from < until {
+            let pixel = (sample * height + row) * width + gather.sources[1][from * taps_across + kx];
+            place_pixels(pixels, [pixel, stride], at + from - x..at + until - x, to);
+        }
+        at += count;
+        (x, y) = (0, y + 1);
+        if y == down {
+            (sample, y) = (sample + 1, 0);
+        }
+    }
+}
+
+/// Puts pixels, `stride` from one to the next, at places `at` of a strip that has zeros there.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn place_pixels(pixels: &[Pair], [mut pixel, stride]: [usize; 2], mut at: Range<usize>, to: &mut [Pair]) {
+    if at.start % 2 == 1 {
+        place_pixel(pixels, pixel, at.start, to);
+        (pixel, at.start) = (pixel + stride, at.start + 1);
+    }
+    let count = at.len() / 2;
+    let whole = &mut to[at.start / 2..][..count];
+    if stride == 1 && pixel.is_multiple_of(2) {
+        whole.copy_from_slice(&pixels[pixel / 2..][..count]);
+    } else {
+        let shifts = [pixel, pixel + stride].map(|pixel| pixel % 2 * 16);
+        for (i, to) in whole.iter_mut().enumerate() {
+            let first = pixel + 2 * i * stride;
+            let (even, odd) = (&pixels[first / 2], &pixels[(first + stride) / 2]);
+            for ((to, even), odd) in to.iter_mut().zip(even).zip(odd) {
+                *to = even >> shifts[0] & 0xffff | odd >> shifts[1] << 16;
+            }
+        }
+    }
+    if at.len() % 2 == 1 {
+        place_pixel(pixels, pixel + 2 * count * stride, at.end - 1, to);
+    }
+}
+
+/// Puts one pixel in its half of a pair, which is zero.
+#[inline]
+fn place_pixel(pixels: &[Pair], pixel: usize, at: usize, to: &mut [Pair]) {
+    for (to, word) in to[at / 2].iter_mut().zip(&pixels[pixel / 2]) {
+        *to |= (word >> (pixel % 2 * 16) & 0xffff) << (at % 2 * 16);
+    }
+}

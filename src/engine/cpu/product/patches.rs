@@ -1,0 +1,123 @@
+//! The patches of a convolution as an operand: images as they serve its rows, and what is read of them.
+
+use std::sync::Arc;
+
+use super::gather::Gather;
+#[cfg(target_arch = "x86_64")]
+use super::patch_strips::{Lines, channel_strip, channels_serve};
+use crate::program::im2col::DigitPatches;
+
+/// Patches of images, whose integers are kept once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Patches {
+    gather: Gather,
+    images: Images,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Images {
+    /// Image after image, or channel after channel.
+    Rows(Arc<Vec<i32>>),
+    /// The same, where 16 bits suffice.
+    #[cfg(target_arch = "x86_64")]
+    Halves(Vec<i16>),
+    /// Strips of images, turned into lines of pixels.
+    #[cfg(target_arch = "x86_64")]
+    Lines(Lines),
+    /// Strips of channels, as they were digitised.
+    #[cfg(target_arch = "x86_64")]
+    Channels(Arc<Vec<i32>>),
+}
+
+impl Patches {
+    /// Patches of so many samples and channels, whose integers lie row after row.
+    pub fn of_rows(patches: DigitPatches, images: [u32; 2], q: Arc<Vec<i32>>) -> Patches {
+        Patches { gather: Gather::new(patches, images), images: Images::Rows(q) }
+    }
+
+    /// The same of integers in strips; `memory` gives at least so many words with any contents, and `integers` all of them row
+    /// after row.
+    #[cfg(target_arch = "x86_64")]
+    pub fn of_strips(
+        patches: DigitPatches,
+        images: [u32; 2],
+        strips: &Arc<Vec<i32>>,
+        integers: impl FnOnce() -> Vec<i32>,
+        memory: impl FnOnce(usize) -> Vec<i32>,
+    ) -> Patches {
+        let gather = Gather::new(patches, images);
+        let images = if channels_serve(&gather) {
+            Images::Channels(strips.clone())
+        } else if Lines::serve(&gather) {
+            Images::Lines(Lines::new(&gather, strips, memory))
+        } else {
+            Images::Halves(integers().into_iter().map(|q| q as i16).collect())
+        };
+        Patches { gather, images }
+    }
+
+    /// The integers of row `row` from place `first` on, as many as `to` holds.
+    pub fn row(&self, row: usize, first: usize, to: &mut [i32]) {
+        match &self.images {
+            Images::Rows(q) => self.gather.row(q, row, first, to),
+            #[cfg(target_arch = "x86_64")]
+            Images::Halves(q) => {
+                let mut halves = vec![0i16; to.len()];
+                self.gather.row(q, row, first, &mut halves);
+                to.iter_mut().zip(halves).for_each(|(to, q)| *to = q.into());
+            }
+            // A strip has the row; whoever wants speed asks for strips.
+            #[cfg(target_arch = "x86_64")]
+            Images::Lines(_) | Images::Channels(_) => {
+                use super::strips::{ROWS, pairs, read_row};
+                let ([rows, places], lane) = (self.gather.shape(), row % ROWS);
+                let (start, end) = (first / 2 * 2, (first + to.len()).next_multiple_of(2).min(places));
+                let mut strip = vec![[0; ROWS]; pairs(end - start)];
+                let of = row - lane..(row - lane + ROWS).min(rows);
+                assert!(self.strip(of, start..end, &mut strip), "these images have strips");
+                let words: &[i32] = bytemuck::cast_slice(strip.as_flattened());
+                read_row(words, strip.len(), lane, first - start..first - start + to.len(), to);
+            }
+        }
+    }
+
+    /// The same as 16-bit integers, if the images are such.
+    #[cfg(target_arch = "x86_64")]
+    pub fn halves(&self, row: usize, first: usize, to: &mut [i16]) -> bool {
+        let Images::Halves(q) = &self.images else { return false };
+        self.gather.row(q, row, first, to);
+        true
+    }
+
+    /// The pairs `k`, which begins with an even place, of the strip of these rows, and zeros behind them; false if only rows
+    /// can be had.
+    #[cfg(target_arch = "x86_64")]
+    pub fn strip(
+        &self,
+        rows: std::ops::Range<usize>,
+        k: std::ops::Range<usize>,
+        to: &mut [super::strips::Pair],
+    ) -> bool {
+        match &self.images {
+            // SAFETY: strips are made where AVX2 was detected.
+            Images::Lines(lines) => unsafe { lines.strip(&self.gather, rows, k, to) },
+            // SAFETY: as above.
+            Images::Channels(strips) => unsafe { channel_strip(&self.gather, strips, rows.start, k, to) },
+            _ => return false,
+        }
+        true
+    }
+
+    /// The memory of the images, if nothing else needs it.
+    pub fn into_memory(self) -> Option<Vec<i32>> {
+        match self.images {
+            Images::Rows(q) => Arc::into_inner(q),
+            #[cfg(target_arch = "x86_64")]
+            Images::Channels(q) => Arc::into_inner(q),
+            #[cfg(target_arch = "x86_64")]
+            Images::Lines(lines) => Some(lines.into_memory()),
+            #[cfg(target_arch = "x86_64")]
+            Images::Halves(_) => None,
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The outputs of operators that a field of a record is made of.
+
+use std::collections::BTreeSet;
+
+use super::error::PartyError;
+use super::replay::Replays;
+use crate::audit::localise::binding;
+use crate::commit::digest::Digest;
+use crate::commit::multiproof;
+use crate::commit::proven::{Base64, Hashes, ProvenRecord};
+use crate::commit::record::gradient_leaf;
+use crate::commit::state::tensor_digests;
+use crate::commit::table;
+use crate::commit::tensor::Hash;
+use crate::commit::trace::{Trace, leaf_place};
+use crate::dispute::game::message::{Answer, Field};
+use crate::dispute::origin::{self, Origin};
+use crate::dispute::verdict::{Claim, Scalar};
+use crate::program::phase::Phase;
+use crate::program::step::Program;
+
+/// What binds a field of a step's record to the step's operators. The run has the step.
+///
+/// # Errors
+/// As [`Replays::disputed`].
+pub fn answer(replays: &mut Replays, step: u32, field: Field) -> Result<Option<Answer>, PartyError> {
+    if field == Field::State {
+        return Ok(Some(state(replays, step)?));
+    }
+    let Some(places) = places(&replays.run.program, field) else { return Ok(None) };
+    replays.operands(step, |operands, _| {
+        let leaves: Vec<Hash> =
+            operands.trace.leaves(&operands.run.program).into_iter().map(|leaf| leaf.0).collect();
+        let outputs = places.iter().map(|&place| operands.trace.nodes[place].digest).collect();
+        let ascending: Vec<usize> = places.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
+        let siblings = Hashes(multiproof::prove(multiproof::rfc6962, &leaves, &ascending));
+        Some(Answer::Binding { outputs, siblings, kept: Vec::new() })
+    })
+}
+
+/// The state after the step: the update's outputs, and frozen parameters under the state before.
+fn state(replays: &mut Replays, step: u32) -> Result<Answer, PartyError> {
+    let table = replays.run.program.state();
+    let claim = replays.operands(step, |operands, _| {
+        let before = tensor_digests(&table, operands.before);
+        // The record before was shown already.
+        let record = || ProvenRecord { index: 0, record: Base64(Vec::new()), proof: Vec::<Digest>::new() };
+        binding(&operands.run.program, operands.trace, &before, record).0
+    })?;
+    match claim {
+        Claim::Binding { outputs, siblings, kept, .. } => Ok(Answer::Binding { outputs, siblings, kept }),
+        _ => Ok(Answer::Decline),
+    }
+}
+
+/// The places in the trace of the outputs that a field is made of, in the field's order.
+fn places(program: &Program, field: Field) -> Option<Vec<usize>> {
+    let scalar = |scalar| match origin::scalar(program, scalar)? {
+        Origin::Node { phase, node } => leaf_place(program, phase, node).map(|place| vec![place]),
+        _ => None,
+    };
+    match field {
+        Field::State => None,
+        Field::Clip => scalar(Scalar::Clip),
+        Field::Loss => scalar(Scalar::Loss),
+        Field::Gradient { micro } => gradient(program, micro),
+    }
+}
+
+/// The leaves of a step's gradients, a micro-batch each.
+pub fn gradient_leaves(program: &Program, trace: &Trace) -> Vec<Digest> {
+    let table = program.gradients();
+    let leaf = |micro: u32| {
+        let places = gradient(program, micro)?;
+        let digests = places.iter().map(|&place| &trace.nodes[place].digest);
+        Some(gradient_leaf(micro, &table::root(table.iter().map(|t| t.name.as_str()).zip(digests))))
+    };
+    (0..program.micro_batches).filter_map(leaf).collect()
+}
+
+/// Those of a micro-batch's gradients and loss.
+fn gradient(program: &Program, micro: u32) -> Option<Vec<usize>> {
+    let graph = &program.micro;
+    let node = |name: &str| {
+        let tensor = graph.output(name)?;
+        graph.nodes.iter().position(|node| node.output == tensor)
+    };
+    let nodes: Vec<usize> = program.gradients().iter().map(|t| node(&t.name)).collect::<Option<_>>()?;
+    nodes.iter().map(|&node| leaf_place(program, Phase::Micro(micro), node)).collect()
+}

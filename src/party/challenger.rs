@@ -1,0 +1,131 @@
+//! A challenger's run in the logged profile: the trainer's rounding decisions, replayed step by step, with records of its own.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::error::PartyError;
+use crate::commit::record::Record;
+use crate::commit::state::{StateRoots, state_digest, tensor_digests};
+use crate::engine::Engine;
+use crate::engine::session::Session;
+use crate::job::initial::InitialOrigin;
+use crate::run::create::{NewRun, create};
+use crate::run::dir::Run;
+use crate::run::disk::Disk;
+use crate::run::paths::RunPaths;
+use crate::run::transcript::{self, TranscriptWriter};
+use crate::run::{checkpoint, initial, lock, states};
+use crate::step::{replayed_step, scalars};
+
+/// Replays a trainer's whole run under its rounding logs into a folder of the challenger's own, which is then a run to play with
+/// ([`super::Party::open`]): the challenger's records carry the trainer's log roots. What is there already, from before an interruption, is
+/// not computed again. `progress` sees each step that is done.
+///
+/// # Errors
+/// If the run is not of the logged profile, a file of it cannot be read or is not what its record commits, the folder cannot be written, or the
+/// engine fails.
+pub fn challenger(
+    disk: &Disk,
+    trainer: &Run,
+    out: &Path,
+    engine: &mut dyn Engine,
+    mut progress: impl FnMut(u32),
+) -> Result<Run, PartyError> {
+    let run = folder(disk, trainer, out)?;
+    let (promised, _) = transcript::read(&trainer.layout.transcript())?;
+    let _lock = lock::hold(&run.layout)?;
+    let program = Arc::new(run.program.clone());
+    let (table, last) = (run.program.state(), run.job.steps);
+    let (mut writer, have) = TranscriptWriter::open(disk, &run.layout.transcript(), 0)?;
+    let mut session = Session::new(engine, program)?;
+    let device = session.engine().describe();
+    let mut append = |index: u32, record: Record| match have.records.get(index as usize) {
+        Some(before) if *before == record => Ok(()),
+        Some(_) => Err(PartyError::NotReproduced { step: index, device: device.clone() }),
+        None => Ok(writer.append(disk, &record)?),
+    };
+    let near = states::nearest_checkpoint(&run, &have.records, last + 1)?;
+    let (from, state) = match near {
+        Some(near) => near,
+        None => (0, initial::state(&run)?),
+    };
+    let mut digests = tensor_digests(&table, &state);
+    if from == 0 {
+        let state = state_digest(&table, &digests);
+        append(0, Record::Initial { computation: run.computation, state })?;
+    }
+    session.load(&state)?;
+    drop(state);
+    let mut dataset = run.dataset()?;
+    for step in from + 1..=last {
+        take_log(disk, trainer, promised.records.get(step as usize), &run, step)?;
+        let batch = run.batch(&mut dataset, step)?;
+        let (done, _) = replayed_step(&run, &mut session, scalars(&run, step), &batch, false)?;
+        digests = done.state;
+        append(step, Record::Step { computation: run.computation, step: done.record })?;
+        if run.job.is_checkpoint(step) {
+            checkpoint::write::<PartyError>(disk, &run.layout.checkpoint(step), &table, |show| {
+                Ok(session.visit_state(|_, bytes| show(bytes))?)
+            })?;
+        }
+        progress(step);
+    }
+    let roots = StateRoots::of(&table, &digests);
+    append(last + 1, Record::Final { computation: run.computation, steps: last, roots })?;
+    writer.sync(disk)?;
+    Ok(run)
+}
+
+/// The challenger's folder: begun, or as an interruption left it. The data stay where the trainer's are.
+fn folder(disk: &Disk, trainer: &Run, out: &Path) -> Result<Run, PartyError> {
+    if trainer.job.rounding.is_none() {
+        let why = format!(
+            "{} is of the exact profile, in which a challenger trains by itself: `tiebreak train`",
+            trainer.layout.root.display()
+        );
+        return Err(PartyError::Refused(why));
+    }
+    let layout = RunPaths { root: out.to_path_buf() };
+    let sources = trainer.data_sources()?;
+    if !layout.run_json().exists() {
+        layout.check_unused()?;
+        let state = match trainer.file.origin {
+            InitialOrigin::Seed => None,
+            InitialOrigin::Weights { .. } | InitialOrigin::Run(_) => Some(initial::state(trainer)?),
+        };
+        let table = trainer.program.state();
+        let new = NewRun {
+            file: &trainer.file,
+            job_text: &trainer.job_text,
+            program: trainer.program_file.as_deref(),
+            logged: true,
+            data: &sources,
+            copied: false,
+            initial: state.as_ref().map(|state| (&table[..], &state[..])),
+        };
+        create(disk, &layout, &new)?;
+    }
+    let folders = sources.iter().filter_map(|(path, _)| Some(path.parent()?.to_path_buf()));
+    let run = Run::open(out)?.with_data(folders.collect::<Vec<_>>());
+    if run.id != trainer.id {
+        let why = format!("{} is of another run: choose another folder", out.display());
+        return Err(PartyError::Refused(why));
+    }
+    Ok(run)
+}
+
+/// Takes a step's rounding log over from the trainer, after checking that it is the one that the trainer's record commits.
+fn take_log(
+    disk: &Disk,
+    trainer: &Run,
+    promised: Option<&Record>,
+    run: &Run,
+    step: u32,
+) -> Result<(), PartyError> {
+    let log = trainer.rounding_log(step)?;
+    match promised {
+        Some(Record::Step { step: record, .. }) if record.log == Some(log.root()) => {}
+        _ => return Err(crate::audit::other_log(trainer, step).into()),
+    }
+    Ok(disk.replace(&run.layout.log(step), log.bytes())?)
+}

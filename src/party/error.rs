@@ -1,0 +1,55 @@
+//! Why a party has no answer that it could send.
+
+use crate::audit::AuditError;
+use crate::commit::Malformed;
+use crate::engine::EngineError;
+use crate::run::RunError;
+use crate::step::StepError;
+use crate::train::TrainError;
+
+/// Why a party could not answer, by blame.
+#[derive(Debug, thiserror::Error)]
+pub enum PartyError {
+    /// The terms are none that this run and key can be played with.
+    #[error("{0}")]
+    Refused(String),
+    /// The terms or the question are malformed, or somebody else's.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// The party's own run cannot be read.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// This machine.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A step could not be replayed.
+    #[error(transparent)]
+    Replay(#[from] TrainError),
+    /// A step came out differently than its record says.
+    #[error(
+        "step {step} comes out differently on {device} than the run's record says: this machine or the one that trained is faulty. Answer \
+         with another engine"
+    )]
+    NotReproduced {
+        /// The step.
+        step: u32,
+        /// The engine's device.
+        device: String,
+    },
+}
+
+impl From<StepError> for PartyError {
+    fn from(error: StepError) -> PartyError {
+        PartyError::Replay(error.into())
+    }
+}
+
+impl From<AuditError> for PartyError {
+    fn from(error: AuditError) -> PartyError {
+        match error {
+            AuditError::Run(error) => PartyError::Run(error),
+            AuditError::Engine(error) => PartyError::Engine(error),
+            AuditError::Limit(why) => PartyError::Refused(why),
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Committed operands of an element, on which both parties agree.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::error::PartyError;
+use super::replay::{Replays, logged_product, operands_of};
+use crate::audit::operands::Tensors;
+use crate::audit::weights;
+use crate::commit::proven::{Base64, Hashes};
+use crate::commit::tensor::{SLICE_BYTES, piece_range};
+use crate::dispute::cone;
+use crate::dispute::game::element::{self, Part};
+use crate::dispute::game::message::{Answer, Fold, LogPart, Need, Subject};
+use crate::dispute::game::search;
+use crate::dispute::leaf::Slices;
+use crate::dispute::verdict::DataSlices;
+use crate::program::graph::{Graph, TensorId};
+use crate::program::phase::{Phase, graph_of};
+use crate::rounding::log::PartProof;
+use crate::rounding::thresholds::Rounding;
+use crate::run::RunError;
+use crate::run::dir::Run;
+
+/// The operands of an element that a question asks for; `None` if the computation has no such element, or it has not these operands.
+///
+/// # Errors
+/// If a file cannot be read, the engine fails, or a step comes out differently than its record says.
+pub fn answer(
+    replays: &mut Replays,
+    files: &[PathBuf],
+    subject: Subject,
+    element: u64,
+    need: Need,
+) -> Result<Option<Answer>, PartyError> {
+    match subject {
+        Subject::Initial { index } if need == Need::All => initial(&replays.run, files, index, element),
+        Subject::Batch { step, micro, tensor } if need == Need::All && replays.record(step).is_some() => {
+            samples(&replays.run, step, micro, tensor, element)
+        }
+        Subject::Node { .. } => operands(replays, subject, element, need),
+        _ => Ok(None),
+    }
+}
+
+/// What a file of weights has of an element.
+fn initial(run: &Run, files: &[PathBuf], index: usize, element: u64) -> Result<Option<Answer>, PartyError> {
+    let table = run.program.state();
+    let Some(tensor) = table.get(index).filter(|tensor| element < tensor.ty().len() as u64) else {
+        return Ok(None);
+    };
+    let slices = weights::slices(run, files, tensor, element)?;
+    Ok(slices.map(|file| Answer::Weights { file }))
+}
+
+/// The sample that holds an element of a batch. The run has the step.
+fn samples(
+    run: &Run,
+    step: u32,
+    micro: u32,
+    tensor: usize,
+    element: u64,
+) -> Result<Option<Answer>, PartyError> {
+    let program = &run.program;
+    let Some(len) = program.batch.get(tensor).map(|tensor| tensor.ty().len() as u64) else { return Ok(None) };
+    if micro >= program.micro_batches || element >= len {
+        return Ok(None);
+    }
+    let of_sample = len / u64::from(program.micro_batch);
+    let place = micro * program.micro_batch + (element / of_sample) as u32;
+    let mut dataset = run.dataset()?;
+    dataset.sample_of(program, run.key(), step, place).map_err(RunError::from)?;
+    let slices = dataset.slices_read().map_err(RunError::from)?;
+    let slices = slices.into_iter().map(DataSlices::from).collect();
+    Ok(Some(Answer::Samples { files: run.file.data.clone(), slices }))
+}
+
+/// An element of a node's output that is in dispute, with all that it reads.
+struct Element {
+    phase: Phase,
+    node: usize,
+    element: usize,
+    inputs: Tensors,
+    /// The same, as the leaf checker takes them.
+    whole: BTreeMap<TensorId, Vec<u8>>,
+}
+
+impl Element {
+    /// `None` if traces hold no such element.
+    fn of(replays: &mut Replays, subject: Subject, element: u64) -> Result<Option<Element>, PartyError> {
+        let Subject::Node { step, phase, node } = subject else { return Ok(None) };
+        if replays.tensor(subject)?.is_none() {
+            return Ok(None);
+        }
+        let phase = Phase::from(phase);
+        let graph = graph_of(&replays.run.program, phase);
+        if element >= graph.tensor(graph.nodes[node].output).len() as u64 {
+            return Ok(None);
+        }
+        let ids = operands_of(&replays.run, phase, node);
+        let inputs = replays
+            .operands(step, |operands, outputs| operands.whole(operands.origins(phase, ids), outputs))?;
+        let whole = inputs.iter().map(|(id, (_, bytes))| (*id, bytes.clone())).collect();
+        Ok(Some(Element { phase, node, element: element as usize, inputs, whole }))
+    }
+
+    /// How many terms a fold of the element has.
+    fn terms(&self, graph: &Graph, fold: Fold) -> Option<u64> {
+        let Element { node, element, whole, .. } = self;
+        let need = Need::Frame { fold };
+        let touched = element::slices_read(graph, *node, *element, need, whole).ok()?;
+        let mut slices = Slices::default();
+        for (id, slice) in touched {
+            let bytes = &whole[&id];
+            slices.insert(id, slice, bytes[piece_range(bytes.len(), SLICE_BYTES, slice)].to_vec());
+        }
+        match element::part(graph, *node, *element, need, None, &slices).ok()? {
+            Part::Frame(frame) => Some(frame.terms),
+            _ => None,
+        }
+    }
+}
+
+/// The slices that an element of a node's output reads.
+fn operands(
+    replays: &mut Replays,
+    subject: Subject,
+    element: u64,
+    need: Need,
+) -> Result<Option<Answer>, PartyError> {
+    let (Some(of), Subject::Node { step, .. }) = (Element::of(replays, subject, element)?, subject) else {
+        return Ok(None);
+    };
+    let graph = graph_of(&replays.run.program, of.phase);
+    let logged = logged_product(&replays.run, of.phase, of.node);
+    let touched = match logged {
+        Some((_, logged)) => {
+            let accumulation = replays.run.job.rounding.as_ref().map(Rounding::accumulation);
+            let Some(accumulation) = accumulation.filter(|_| need == Need::All) else { return Ok(None) };
+            cone::slices_read(graph, logged, of.element, accumulation, &of.whole)
+        }
+        None => element::slices_read(graph, of.node, of.element, need, &of.whole),
+    };
+    let Ok(touched) = touched else { return Ok(None) };
+    let number = logged.map(|(number, _)| number);
+    let inputs = replays.operands(step, |operands, _| {
+        operands.proven(&of.inputs, &touched, &operands.trace.leaves(&operands.run.program))
+    })?;
+    let (Some(number), Phase::Micro(micro)) = (number, of.phase) else {
+        return Ok(Some(Answer::Operands { inputs }));
+    };
+    let run = &replays.run;
+    let part = micro as usize * run.program.micro.logged.len() + number;
+    let PartProof { len, slices, bytes, siblings } = run.rounding_log(step)?.prove(part);
+    let log = Some(LogPart { len, slices, bytes: Base64(bytes), siblings: Hashes(siblings) });
+    Ok(Some(Answer::Rounding { inputs, log }))
+}
+
+/// The value of the root of an element's terms.
+///
+/// # Errors
+/// As [`answer`].
+pub fn total(
+    replays: &mut Replays,
+    subject: Subject,
+    element: u64,
+    fold: Fold,
+) -> Result<Option<Base64>, PartyError> {
+    let Some(of) = Element::of(replays, subject, element)? else { return Ok(None) };
+    let graph = graph_of(&replays.run.program, of.phase);
+    let terms = of.terms(graph, fold);
+    Ok(terms.and_then(|terms| subtotals(graph, &of, fold, &[(0, terms)])))
+}
+
+/// The values of the subtrees below a node of the tree of an element's terms.
+///
+/// # Errors
+/// As [`answer`].
+pub fn terms(
+    replays: &mut Replays,
+    subject: Subject,
+    (element, fold): (u64, Fold),
+    (first, count): (u64, u64),
+) -> Result<Option<Base64>, PartyError> {
+    let Some(of) = Element::of(replays, subject, element)? else { return Ok(None) };
+    let graph = graph_of(&replays.run.program, of.phase);
+    let end = first.checked_add(count).filter(|_| count > 0);
+    if of.terms(graph, fold).is_none_or(|terms| end.is_none_or(|end| end > terms)) {
+        return Ok(None);
+    }
+    let ranges = search::children(first, count, fold.terms_max());
+    Ok(subtotals(graph, &of, fold, &ranges))
+}
+
+fn subtotals(graph: &Graph, of: &Element, fold: Fold, ranges: &[(u64, u64)]) -> Option<Base64> {
+    let values = element::subtotals(graph, of.node, of.element, fold, ranges, &of.whole);
+    Some(Base64(values.ok()?.concat()))
+}

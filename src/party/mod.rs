@@ -1,0 +1,271 @@
+//! A party of the dispute game: answers the referee's questions from a run's records and data, and from replays of the one step in dispute.
+//!
+//! Every answer follows from terms, run and question alone, so that a party that was stopped gives the same bytes again.
+
+mod binding;
+mod challenger;
+mod error;
+mod evidence;
+mod replay;
+mod trees;
+
+use std::path::PathBuf;
+
+use crate::commit::Malformed;
+use crate::commit::digest::{Digest, hash};
+use crate::commit::keys::{PrivateKey, PublicKey};
+use crate::commit::merkle;
+use crate::commit::proven::{Base64, ProvenRecord};
+use crate::commit::record::Record;
+use crate::commit::state::{StateRoots, part_leaves, tensor_digests};
+use crate::commit::tensor::{Hash, SLICE_BYTES, piece_range, piece_values};
+use crate::dispute::game::message::{
+    Answer, Answered, Asked, Question, Sealed, Statement, Subject, Tree, commitment,
+};
+use crate::dispute::game::terms::Terms;
+use crate::engine::Engine;
+use crate::job::Job;
+use crate::program::step::StateTensor;
+use crate::run::dir::Run;
+use crate::run::transcript;
+use crate::train::conduct::{Conduct, Honest};
+pub use challenger::challenger;
+pub use error::PartyError;
+use replay::Replays;
+
+/// The most bytes of a question.
+pub const QUESTION_MAX: u64 = 1 << 14;
+
+/// A party of a game.
+pub struct Party {
+    terms: Terms,
+    game: Digest,
+    referee: PublicKey,
+    key: PrivateKey,
+    replays: Replays,
+    /// The files of weights that the run begins from.
+    weights: Vec<PathBuf>,
+    /// The slices of the tensor that was asked about last.
+    slices: Option<(Subject, Vec<Hash>)>,
+}
+
+impl Party {
+    /// The party of a game that has this run and key. Replays run on `engine`.
+    ///
+    /// # Errors
+    /// If the terms are malformed, of another computation than the run, or name no party with this key; or if the run has no end yet.
+    pub fn open(
+        terms: Terms,
+        run: Run,
+        key: PrivateKey,
+        engine: Box<dyn Engine>,
+    ) -> Result<Party, PartyError> {
+        Party::open_as(terms, run, key, engine, Box::new(Honest))
+    }
+
+    /// [`Party::open`] for a trainer who was not honest: replays cheat as the run did, so that the party answers by its own records.
+    ///
+    /// # Errors
+    /// As [`Party::open`].
+    #[cfg(feature = "testing")]
+    pub fn open_cheating(
+        terms: Terms,
+        run: Run,
+        key: PrivateKey,
+        engine: Box<dyn Engine>,
+        cheat: crate::train::cheat::Cheat,
+    ) -> Result<Party, PartyError> {
+        Party::open_as(terms, run, key, engine, Box::new(cheat))
+    }
+
+    fn open_as(
+        terms: Terms,
+        run: Run,
+        key: PrivateKey,
+        engine: Box<dyn Engine>,
+        conduct: Box<dyn Conduct>,
+    ) -> Result<Party, PartyError> {
+        let (parties, referee) = terms.keys()?;
+        let own = key.public();
+        if !parties.iter().any(|party| party.bytes() == own.bytes()) {
+            let why = format!(
+                "the terms name no party with the key {}; they name {}",
+                own.to_text(),
+                terms.parties.join(", ")
+            );
+            return Err(PartyError::Refused(why));
+        }
+        let job = Job::parse("the job of the terms", &terms.job).map_err(|why| PartyError::Refused(why.0))?;
+        let identity = terms.run.identity(&job, &terms.job).map_err(PartyError::Refused)?;
+        if identity.computation != run.computation {
+            let why = format!(
+                "the terms are about computation {}, and {} is a run of computation {}: give the run of the terms' job, data and challenge",
+                identity.computation,
+                run.layout.root.display(),
+                run.computation
+            );
+            return Err(PartyError::Refused(why));
+        }
+        let (transcript, _) = transcript::read(&run.layout.transcript())?;
+        let complete = transcript.records.len() == run.job.steps as usize + 2;
+        if !complete || transcript.records.iter().any(|record| *record.computation() != run.computation) {
+            let why = format!(
+                "{} has not the records of all {} steps of its computation: train it to its end first",
+                run.layout.root.display(),
+                run.job.steps
+            );
+            return Err(PartyError::Refused(why));
+        }
+        let replays = Replays::new(run, transcript, engine, conduct);
+        let game = terms.game();
+        Ok(Party { terms, game, referee, key, replays, weights: Vec::new(), slices: None })
+    }
+
+    /// The terms of the game.
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    /// The party, which has these files of weights, in the job's order.
+    pub fn with_weights(mut self, paths: Vec<PathBuf>) -> Party {
+        self.weights = paths;
+        self
+    }
+
+    /// The signed answer to a question as it came, with its signature. A question that the run has no answer to is declined.
+    ///
+    /// # Errors
+    /// If the question is malformed, of another game, or not the referee's; or if a file of the run cannot be read, the engine fails, or a step
+    /// comes out differently than its record says. Then nothing is answered, and the question may be asked again.
+    pub fn reply(&mut self, sealed_question: &[u8]) -> Result<Vec<u8>, PartyError> {
+        let asked = Sealed::<Asked>::from_bytes(sealed_question, QUESTION_MAX, &self.referee)?.body;
+        if asked.game != self.game {
+            return Err(Malformed::invalid("question", "it is of another game").into());
+        }
+        let answer = self.answer(&asked.question)?.unwrap_or(Answer::Decline);
+        let answered = Answered { game: self.game, turn: asked.turn, question: asked.digest(), answer };
+        Ok(Sealed::new(answered, &self.key).to_bytes())
+    }
+
+    fn answer(&mut self, question: &Question) -> Result<Option<Answer>, PartyError> {
+        match *question {
+            Question::Commit => {
+                let commitment = commitment(&self.key.public(), &self.salt(), &self.root());
+                Ok(Some(Answer::Commit { commitment }))
+            }
+            Question::Reveal => Ok(Some(Answer::Reveal { salt: self.salt(), root: self.root() })),
+            Question::Children { tree, first, count } => {
+                Ok(self.children(tree, first, count)?.map(|values| Answer::Children { values }))
+            }
+            Question::Record { index } => Ok(self.record(index)),
+            Question::Statement { step } => self.statement(step),
+            Question::Parts => {
+                let (table, digests) = self.initial_digests()?;
+                Ok(Some(Answer::Parts { roots: StateRoots::of(&table, &digests).0 }))
+            }
+            Question::Root { subject } => {
+                let slices = self.slices(subject)?;
+                Ok(slices.map(|slices| Answer::Root { root: Digest(trees::blake3_root(slices)) }))
+            }
+            Question::Slice { subject, slice } => self.slice(subject, slice),
+            Question::Total { subject, element, fold } => {
+                let value = evidence::total(&mut self.replays, subject, element, fold)?;
+                Ok(value.map(|value| Answer::Total { value }))
+            }
+            Question::Evidence { subject, element, need } => {
+                evidence::answer(&mut self.replays, &self.weights, subject, element, need)
+            }
+            Question::Binding { step, field } => match self.replays.record(step) {
+                Some(_) => binding::answer(&mut self.replays, step, field),
+                None => Ok(None),
+            },
+        }
+    }
+
+    /// 32 bytes that only the key's owner can know before they are revealed: Ed25519 signatures are no function of the public key alone.
+    fn salt(&self) -> Digest {
+        let signed = self.key.sign(format!("tiebreak 2 game salt\n{}\n", self.game).as_bytes());
+        hash("tiebreak 2 game salt", &signed)
+    }
+
+    fn root(&self) -> Digest {
+        merkle::root(&self.replays.transcript.leaves)
+    }
+
+    fn record(&self, index: u64) -> Option<Answer> {
+        let transcript = &self.replays.transcript;
+        let index = usize::try_from(index).ok()?;
+        let bytes = |index: usize| Some(Base64(transcript.records.get(index)?.encode()));
+        let record = bytes(index)?;
+        let before = match index.checked_sub(1) {
+            None => None,
+            Some(before) => Some(ProvenRecord {
+                index: before as u64,
+                record: bytes(before)?,
+                proof: merkle::prove(&transcript.leaves, before),
+            }),
+        };
+        Some(Answer::Record { record, before })
+    }
+
+    fn statement(&mut self, step: u32) -> Result<Option<Answer>, PartyError> {
+        let Some(record) = self.replays.record(step).cloned() else { return Ok(None) };
+        let trace = self.replays.operands(step, |operands, _| operands.trace.root(&operands.run.program))?;
+        let computation = self.replays.run.computation;
+        let record = merkle::leaf(&Record::Step { computation, step: record }.encode());
+        Ok(Some(Answer::Statement(Statement::new(computation, step, record, trace, &self.key))))
+    }
+
+    /// The initial state's table, and the digests of its tensors.
+    fn initial_digests(&mut self) -> Result<(Vec<StateTensor>, Vec<Digest>), PartyError> {
+        let table = self.replays.run.program.state();
+        let digests = tensor_digests(&table, self.replays.initial()?);
+        Ok((table, digests))
+    }
+
+    fn children(&mut self, tree: Tree, first: u64, count: u64) -> Result<Option<Base64>, PartyError> {
+        let leaves = match tree {
+            Tree::Transcript => return Ok(trees::rfc6962(&self.replays.transcript.leaves, first, count)),
+            Tree::Tensor { subject } => {
+                let slices = self.slices(subject)?;
+                return Ok(slices.and_then(|slices| trees::blake3(slices, first, count)));
+            }
+            Tree::Terms { subject, element, fold } => {
+                return evidence::terms(&mut self.replays, subject, (element, fold), (first, count));
+            }
+            Tree::Part { part } => {
+                let (table, digests) = self.initial_digests()?;
+                part_leaves(&table, &digests).into_iter().nth(usize::from(part))
+            }
+            Tree::Batch { step } | Tree::Trace { step } | Tree::Gradients { step }
+                if self.replays.record(step).is_none() =>
+            {
+                None
+            }
+            Tree::Batch { step } => Some(self.replays.batch_leaves(step)?),
+            Tree::Gradients { step } => Some(self.replays.operands(step, |operands, _| {
+                binding::gradient_leaves(&operands.run.program, operands.trace)
+            })?),
+            Tree::Trace { step } => Some(
+                self.replays.operands(step, |operands, _| operands.trace.leaves(&operands.run.program))?,
+            ),
+        };
+        Ok(leaves.and_then(|leaves| trees::rfc6962(&leaves, first, count)))
+    }
+
+    /// The values of a tensor's slices.
+    fn slices(&mut self, subject: Subject) -> Result<Option<&[Hash]>, PartyError> {
+        if self.slices.as_ref().is_none_or(|(of, _)| *of != subject) {
+            let values = self.replays.tensor(subject)?.map(|bytes| piece_values(bytes, SLICE_BYTES));
+            self.slices = values.map(|values| (subject, values));
+        }
+        Ok(self.slices.as_ref().map(|(_, values)| values.as_slice()))
+    }
+
+    fn slice(&mut self, subject: Subject, slice: u64) -> Result<Option<Answer>, PartyError> {
+        let Some(bytes) = self.replays.tensor(subject)? else { return Ok(None) };
+        let there = slice < bytes.len().div_ceil(SLICE_BYTES) as u64;
+        let range = || piece_range(bytes.len(), SLICE_BYTES, slice as usize);
+        Ok(there.then(|| Answer::Slice { bytes: Base64(bytes[range()].to_vec()) }))
+    }
+}

@@ -1,0 +1,295 @@
+//! What a party computes again, from its nearest checkpoint: the initial state, batches, and the operators of the one step in dispute.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::error::PartyError;
+use crate::audit::operands::{Operands, nodes};
+use crate::commit::digest::Digest;
+use crate::commit::record::{Record, StepRecord};
+use crate::commit::table;
+use crate::commit::trace::{Trace, leaf_count, leaf_place};
+use crate::dispute::cone;
+use crate::dispute::game::message::Subject;
+use crate::engine::Engine;
+use crate::engine::session::{Session, StepScalars};
+use crate::job::data::{Dataset, batch_leaves};
+use crate::observers::record::Steer;
+use crate::program::graph::{LoggedProduct, TensorId};
+use crate::program::phase::{Phase, graph_of};
+use crate::program::step::MicroBatch;
+use crate::run::dir::Run;
+use crate::run::transcript::Transcript;
+use crate::run::{initial, states};
+use crate::step::{CommittedStep, Outputs, Tamper, Watch, replayer, scalars, sound_log, watched_step};
+use crate::train::conduct::Conduct;
+
+/// A step whose operators are in dispute.
+pub struct Disputed {
+    step: u32,
+    /// The state that it began from.
+    pub before: Vec<Vec<u8>>,
+    /// All operators.
+    pub trace: Trace,
+    /// The outputs of the node that is in dispute, and of those that it reads.
+    pub outputs: Outputs,
+}
+
+/// A run, and what was computed again of it.
+pub struct Replays {
+    /// The run.
+    pub run: Run,
+    /// All its records.
+    pub transcript: Transcript,
+    engine: Box<dyn Engine>,
+    /// How the trainer went about it: a trainer who cheated computes the same again.
+    conduct: Box<dyn Conduct>,
+    initial: Option<Vec<Vec<u8>>>,
+    batch: Option<(u32, Vec<MicroBatch>)>,
+    disputed: Option<Disputed>,
+}
+
+impl Replays {
+    /// Nothing is computed yet.
+    pub fn new(
+        run: Run,
+        transcript: Transcript,
+        engine: Box<dyn Engine>,
+        conduct: Box<dyn Conduct>,
+    ) -> Replays {
+        Replays { run, transcript, engine, conduct, initial: None, batch: None, disputed: None }
+    }
+
+    /// The record of a step, if the run has it.
+    pub fn record(&self, step: u32) -> Option<&StepRecord> {
+        match self.transcript.records.get(step as usize)? {
+            Record::Step { step: record, .. } => Some(record).filter(|record| record.step == step),
+            _ => None,
+        }
+    }
+
+    /// The state that the run began from.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is not the one that record 0 commits.
+    pub fn initial(&mut self) -> Result<&[Vec<u8>], PartyError> {
+        let state = match self.initial.take() {
+            Some(state) => state,
+            None => {
+                let mut state = initial::state(&self.run)?;
+                for (index, tensor) in state.iter_mut().enumerate() {
+                    self.conduct.initial(index, tensor);
+                }
+                states::check(&self.run, &self.transcript.records, 0, &state)?;
+                state
+            }
+        };
+        Ok(self.initial.insert(state))
+    }
+
+    /// The batch that a step's record commits. The run has the step.
+    ///
+    /// # Errors
+    /// If the data cannot be read.
+    pub fn batch(&mut self, step: u32) -> Result<&[MicroBatch], PartyError> {
+        let batch = match self.batch.take().filter(|(of, _)| *of == step) {
+            Some(batch) => batch,
+            None => (step, self.run.batch(&mut self.run.dataset()?, step)?),
+        };
+        Ok(&self.batch.insert(batch).1)
+    }
+
+    /// The Merkle leaves of a step's batch, likewise.
+    ///
+    /// # Errors
+    /// As [`Replays::batch`].
+    pub fn batch_leaves(&mut self, step: u32) -> Result<Vec<Digest>, PartyError> {
+        self.batch(step)?;
+        let batch = self.batch.as_ref().map_or(&[][..], |(_, batch)| batch);
+        let named = batch_leaves(&self.run.program, batch);
+        Ok(named.iter().map(|(name, digest)| table::leaf(name, digest)).collect())
+    }
+
+    /// A step's state and operators. The run has the step.
+    ///
+    /// # Errors
+    /// If a file of the run cannot be read, the engine fails, or a step comes out differently than its record says.
+    pub fn disputed(&mut self, step: u32) -> Result<&Disputed, PartyError> {
+        let disputed = match self.disputed.take().filter(|disputed| disputed.step == step) {
+            Some(disputed) => disputed,
+            None => self.replayed(step)?,
+        };
+        Ok(self.disputed.insert(disputed))
+    }
+
+    fn replayed(&mut self, step: u32) -> Result<Disputed, PartyError> {
+        let near = states::nearest_checkpoint(&self.run, &self.transcript.records, step)?;
+        let (from, state) = match near {
+            Some(near) => near,
+            None => (0, self.initial()?.to_vec()),
+        };
+        let mut dataset = self.run.dataset()?;
+        let (mut player, mut session) = self.player()?;
+        session.load(&state)?;
+        drop(state);
+        for between in from + 1..step {
+            player.play(&mut session, &mut dataset, between, &Watch::default())?;
+        }
+        let before = session.download_state()?;
+        let watch = Watch { trace: true, outputs: BTreeSet::new() };
+        let done = player.play(&mut session, &mut dataset, step, &watch)?;
+        let trace = done.trace.filter(|trace| trace.nodes.len() == leaf_count(&player.run.program));
+        let trace = trace.ok_or_else(|| player.not_reproduced(step, &session))?;
+        Ok(Disputed { step, before, trace, outputs: Outputs::new() })
+    }
+
+    /// A step with the output of one of its nodes, and of those that it reads. The run has the step, and traces hold the node.
+    ///
+    /// # Errors
+    /// As [`Replays::disputed`].
+    pub fn with_outputs(&mut self, step: u32, phase: Phase, node: usize) -> Result<&Disputed, PartyError> {
+        self.disputed(step)?;
+        let mut wanted = self.read_by(step, phase, node)?;
+        wanted.insert((phase, node));
+        if let Some(disputed) = &mut self.disputed
+            && wanted.iter().any(|place| !disputed.outputs.contains_key(place))
+        {
+            let before = std::mem::take(&mut disputed.before);
+            let played = self.outputs(step, &before, wanted);
+            if let Some(disputed) = &mut self.disputed {
+                disputed.before = before;
+                disputed.outputs = played?;
+            }
+        }
+        self.disputed(step)
+    }
+
+    /// The nodes that a node reads: through what no trace holds, if it is a logged product's.
+    fn read_by(
+        &mut self,
+        step: u32,
+        phase: Phase,
+        node: usize,
+    ) -> Result<BTreeSet<(Phase, usize)>, PartyError> {
+        let ids = operands_of(&self.run, phase, node);
+        self.operands(step, |operands, _| nodes(&operands.origins(phase, ids)))
+    }
+
+    fn outputs(
+        &mut self,
+        step: u32,
+        before: &[Vec<u8>],
+        outputs: BTreeSet<(Phase, usize)>,
+    ) -> Result<Outputs, PartyError> {
+        let mut dataset = self.run.dataset()?;
+        let (mut player, mut session) = self.player()?;
+        session.load(before)?;
+        let watch = Watch { trace: false, outputs };
+        Ok(player.play(&mut session, &mut dataset, step, &watch)?.outputs)
+    }
+
+    /// What commits to the operands of a step's operators, and the outputs that are at hand.
+    ///
+    /// # Errors
+    /// As [`Replays::disputed`].
+    pub fn operands<T>(
+        &mut self,
+        step: u32,
+        of: impl FnOnce(&Operands, &Outputs) -> T,
+    ) -> Result<T, PartyError> {
+        self.disputed(step)?;
+        self.batch(step)?;
+        let (Some(disputed), Some((_, batch))) = (&self.disputed, &self.batch) else {
+            return Err(PartyError::Refused(format!("step {step} was not replayed")));
+        };
+        let Disputed { before, trace, outputs, .. } = disputed;
+        Ok(of(&Operands { run: &self.run, step, before, batch, trace }, outputs))
+    }
+
+    /// The canonical bytes of a tensor; `None` if the computation has none, or traces do not hold it.
+    ///
+    /// # Errors
+    /// As [`Replays::disputed`].
+    pub fn tensor(&mut self, subject: Subject) -> Result<Option<&[u8]>, PartyError> {
+        let bytes = match subject {
+            Subject::Initial { index } => self.initial()?.get(index),
+            Subject::Batch { step, .. } | Subject::Node { step, .. } if self.record(step).is_none() => None,
+            Subject::Batch { step, micro, tensor } => {
+                self.batch(step)?.get(micro as usize).and_then(|batch| batch.tensors.get(tensor))
+            }
+            Subject::Node { step, phase, node } => {
+                let phase = Phase::from(phase);
+                if leaf_place(&self.run.program, phase, node).is_none() {
+                    return Ok(None);
+                }
+                self.with_outputs(step, phase, node)?.outputs.get(&(phase, node))
+            }
+        };
+        Ok(bytes.map(Vec::as_slice))
+    }
+
+    fn player(&mut self) -> Result<(Player<'_>, Session<'_>), PartyError> {
+        let program = Arc::new(self.conduct.program(&self.run));
+        let session = Session::new(self.engine.as_mut(), program)?;
+        let records = &self.transcript.records;
+        Ok((Player { run: &self.run, records, conduct: self.conduct.as_mut() }, session))
+    }
+}
+
+/// The tensors that decide a node's output: what it reads, or the operands of a logged product that traces hold.
+pub fn operands_of(run: &Run, phase: Phase, node: usize) -> BTreeSet<TensorId> {
+    let graph = graph_of(&run.program, phase);
+    match logged_product(run, phase, node) {
+        Some((_, logged)) => cone::operands(graph, logged),
+        None => graph.nodes[node].primitive.inputs().into_iter().collect(),
+    }
+}
+
+/// The logged product whose rounded output a node makes, and its number.
+pub fn logged_product(run: &Run, phase: Phase, node: usize) -> Option<(usize, &LoggedProduct)> {
+    let graph = graph_of(&run.program, phase);
+    let output = graph.nodes.get(node)?.output;
+    graph.logged.iter().enumerate().find(|(_, logged)| logged.output == output)
+}
+
+/// Runs steps of a run as its trainer did.
+struct Player<'a> {
+    run: &'a Run,
+    records: &'a [Record],
+    conduct: &'a mut dyn Conduct,
+}
+
+impl Player<'_> {
+    /// Runs a step on the session's state, and checks that it gives the run's record.
+    fn play(
+        &mut self,
+        session: &mut Session,
+        dataset: &mut Dataset,
+        step: u32,
+        watch: &Watch,
+    ) -> Result<CommittedStep, PartyError> {
+        let run = self.run;
+        let batch = run.batch(dataset, step)?;
+        let mut replayer = replayer(run, step)?;
+        let mut run_step = |session: &mut Session,
+                            scalars: StepScalars,
+                            batch: &[MicroBatch],
+                            tamper: Tamper,
+                            _: Option<Steer>| {
+            watched_step(run, session, scalars, batch, tamper, (replayer.as_mut(), watch))
+        };
+        let done = self.conduct.step(run, session, scalars(run, step), batch, dataset, &mut run_step);
+        if let Some(replayer) = &replayer {
+            sound_log(run, step, replayer)?;
+        }
+        let done = done?;
+        match self.records.get(step as usize) {
+            Some(Record::Step { step: record, .. }) if *record == done.record => Ok(done),
+            _ => Err(self.not_reproduced(step, session)),
+        }
+    }
+
+    fn not_reproduced(&self, step: u32, session: &Session) -> PartyError {
+        PartyError::NotReproduced { step, device: session.engine().describe() }
+    }
+}

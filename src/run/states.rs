@@ -1,0 +1,47 @@
+//! Training states that a run's records commit, from its files.
+
+use super::dir::Run;
+use super::error::RunError;
+use super::{checkpoint, initial};
+use crate::commit::record::Record;
+use crate::commit::state::{state_digest, tensor_digests};
+
+/// The state after a step, read from its checkpoint. An initial state of the seed needs no file.
+///
+/// # Errors
+/// If the checkpoint cannot be read, is malformed, or is not the state that the step's record commits.
+pub fn after(run: &Run, records: &[Record], step: u32) -> Result<Vec<Vec<u8>>, RunError> {
+    run.within_memory("a state", run.state_memory())?;
+    let path = run.layout.checkpoint(step);
+    let state = if step == 0 { initial::state(run)? } else { checkpoint::read(&path, &run.program.state())? };
+    check(run, records, step, &state)?;
+    Ok(state)
+}
+
+/// Checks that a state is the one that the record of a step commits.
+///
+/// # Errors
+/// If it is another one, or there is no such record.
+pub fn check(run: &Run, records: &[Record], step: u32, state: &[Vec<u8>]) -> Result<(), RunError> {
+    let table = run.program.state();
+    let promised = records.get(step as usize).map(Record::state);
+    if Some(state_digest(&table, &tensor_digests(&table, state))) == promised {
+        return Ok(());
+    }
+    let why = format!("it is not the state that record {step} commits");
+    Err(RunError::invalid(&run.layout.checkpoint(step), why))
+}
+
+/// The last state before a step of which there is a checkpoint, and the step after which it is. The initial state is passed over, and so is a
+/// checkpoint that is damaged.
+///
+/// # Errors
+/// If the folder of checkpoints cannot be read.
+pub fn nearest_checkpoint(
+    run: &Run,
+    records: &[Record],
+    step: u32,
+) -> Result<Option<(u32, Vec<Vec<u8>>)>, RunError> {
+    let steps = run.checkpoint_steps()?.into_iter().rev().filter(|&at| 0 < at && at < step);
+    Ok(steps.into_iter().find_map(|at| Some((at, after(run, records, at).ok()?))))
+}

@@ -1,0 +1,351 @@
+//! The dispute game, played: an honest party against every lie at every place, in every order, with every trick of a finite list. The
+//! honest party never loses, every liar does, and every game ends within its bound.
+
+#![cfg(feature = "testing")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod play;
+mod player;
+mod real;
+mod world;
+
+use std::path::{Path, PathBuf};
+
+use tiebreak::commit::digest::Digest;
+use tiebreak::commit::keys::PublicKey;
+use tiebreak::commit::record::Record;
+use tiebreak::commit::trace::positions;
+use tiebreak::dispute::game::referee::Referee;
+use tiebreak::dispute::game::result::{GameResult, Reason};
+use tiebreak::dispute::game::rules::{Fault, Rules};
+use tiebreak::dispute::game::terms::{Clocks, Terms};
+use tiebreak::dispute::game::verdict::GameVerdict;
+use tiebreak::job::Job;
+use tiebreak::job::identity::{CONTRACT, RunSummary, program_digest};
+use tiebreak::job::initial::InitialOrigin;
+use tiebreak::program::graph::Primitive;
+use tiebreak::program::phase::{Phase, graph_of};
+use tiebreak::run::dir::Run;
+
+use crate::play::{Numbers, Seen, Trick, key, play, terms};
+use crate::player::Player;
+use crate::world::{FieldLie, Lie, World};
+
+/// How many sampled games are played: `TIEBREAK_GAMES`, or 300.
+fn games() -> u64 {
+    std::env::var("TIEBREAK_GAMES").ok().map_or(300, |text| text.parse().expect("TIEBREAK_GAMES is a number"))
+}
+
+/// Logistic regression on eight samples of three numbers.
+fn toy(folder: &Path, micro_batches: u32, granularity: &str) -> PathBuf {
+    common::logistic_job(folder, [8, 3], [4 / micro_batches, micro_batches], granularity)
+}
+
+fn run_of(job: &Path, folder: &Path) -> Run {
+    common::trained(job, &folder.join("run"), None)
+}
+
+/// A game of two: an honest party on one side, a liar on the other.
+fn against(
+    run: &Run,
+    honest: &World,
+    liar: &World,
+    liar_first: bool,
+    trick: Trick,
+    seed: u64,
+) -> (Seen, usize) {
+    let keys = [key(0), key(1)];
+    let referee = key(9);
+    let terms = terms(run, &keys, &referee);
+    let rules = Rules::new(&terms).unwrap();
+    let worlds = if liar_first { [liar, honest] } else { [honest, liar] };
+    let place = usize::from(!liar_first);
+    let players: Vec<(Player, Trick)> = keys
+        .into_iter()
+        .zip(worlds)
+        .enumerate()
+        .map(|(i, (key, world))| {
+            (
+                Player { run, rules: &rules, world, truth: honest, key },
+                if i == place { trick } else { Trick::None },
+            )
+        })
+        .collect();
+    (play(&terms, &referee, &players, seed, None), place)
+}
+
+/// Checks what every game with an honest party has to come to.
+fn fair(seen: &Seen, liar: usize, honest_root: Digest, what: &str) {
+    let GameResult { remaining, upheld, .. } = &seen.result;
+    assert!(remaining.contains(&(1 - liar)), "{what}: the honest party lost: {:?}", seen.result);
+    assert!(!remaining.contains(&liar), "{what}: the liar was not found: {:?}", seen.result);
+    assert_eq!(*upheld, Some(honest_root), "{what}");
+    let bytes = seen.verdict.to_bytes();
+    let verdict = GameVerdict::from_bytes(&bytes).unwrap();
+    verdict.check().unwrap_or_else(|error| panic!("{what}: {error}"));
+}
+
+#[test]
+fn the_world_in_memory_is_the_trainers() {
+    let folder = tempfile::tempdir().unwrap();
+    for (job, name) in [
+        (toy(folder.path(), 2, "operator"), "toy"),
+        (common::gpt_job(folder.path(), "microbatch", ""), "gpt"),
+    ] {
+        let out = folder.path().join(name);
+        let run = run_of(&job, &out);
+        let world = World::of(&run, None);
+        let (transcript, _) = tiebreak::run::transcript::read(&run.layout.transcript()).unwrap();
+        let records: Vec<Vec<u8>> = transcript.records.iter().map(Record::encode).collect();
+        assert_eq!(world.records, records, "{name}");
+    }
+}
+
+/// Every node of a toy's steps, in both orders.
+#[test]
+fn a_wrong_element_of_any_operator_convicts() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = run_of(&toy(folder.path(), 2, "microbatch"), folder.path());
+    let honest = World::of(&run, None);
+    let mut numbers = Numbers(1);
+    for (place, (phase, node)) in positions(&run.program).into_iter().enumerate() {
+        let graph = graph_of(&run.program, phase);
+        let output = graph.tensor(graph.nodes[node].output);
+        let element = numbers.below(output.len() as u64) as usize;
+        let step = 1 + (place % run.job.steps as usize) as u32;
+        let lie = Lie::Node { step, phase, node, element, mask: 1 };
+        let liar = World::of(&run, Some(&lie));
+        if liar.root() == honest.root() {
+            continue; // nothing follows from it
+        }
+        for first in [false, true] {
+            let (seen, place) = against(&run, &honest, &liar, first, Trick::None, place as u64);
+            let what =
+                format!("{lie:?} of {} ({})", graph.nodes[node].operator, graph.nodes[node].primitive.name());
+            fair(&seen, place, honest.root(), &what);
+            let loss = seen.result.losses().next().unwrap();
+            assert_eq!(loss.reason, Reason::WrongValue, "{what}: {loss:?}");
+            assert!(seen.result.games[0].losses.len() == 1, "{what}");
+        }
+    }
+}
+
+/// Fields of records, batches, initial states and the end of a run.
+#[test]
+fn a_wrong_record_convicts() {
+    let folder = tempfile::tempdir().unwrap();
+    for granularity in ["step", "microbatch", "operator"] {
+        let out = folder.path().join(granularity);
+        std::fs::create_dir_all(&out).unwrap();
+        let run = run_of(&toy(&out, 2, granularity), &out);
+        let honest = World::of(&run, None);
+        use FieldLie::*;
+        let fields = [Gradients, State, Clip, Loss, LearningRate, Cursor, Computation, Step];
+        let mut lies: Vec<Lie> = fields.map(|field| Lie::Field { step: 2, field }).to_vec();
+        lies.push(Lie::Final);
+        lies.extend((0..run.program.state().len()).map(|index| Lie::Initial { index, element: 0, mask: 4 }));
+        lies.extend([0, 1].map(|tensor| Lie::Batch { step: 2, micro: 1, tensor, element: 1, mask: 1 }));
+        for lie in lies {
+            let liar = World::of(&run, Some(&lie));
+            if liar.root() == honest.root() {
+                assert!(granularity == "step", "{lie:?} changes nothing");
+                continue;
+            }
+            for first in [false, true] {
+                let (seen, place) = against(&run, &honest, &liar, first, Trick::None, 7);
+                fair(&seen, place, honest.root(), &format!("{granularity}: {lie:?}"));
+                assert!(seen.result.convicts(), "{granularity}: {lie:?}: {:?}", seen.result);
+            }
+        }
+    }
+}
+
+/// A lie that a number gives.
+fn some_lie(run: &Run, numbers: &mut Numbers) -> Lie {
+    let order = positions(&run.program);
+    let step = 1 + numbers.below(u64::from(run.job.steps)) as u32;
+    match numbers.below(8) {
+        0 => Lie::Initial {
+            index: numbers.below(run.program.state().len() as u64) as usize,
+            element: 0,
+            mask: 2,
+        },
+        1 => Lie::Batch {
+            step,
+            micro: 0,
+            tensor: numbers.below(2) as usize,
+            element: numbers.below(4) as usize,
+            mask: 1,
+        },
+        2 => {
+            use FieldLie::*;
+            let fields = [Gradients, State, Clip, Loss, LearningRate, Cursor, Computation, Step];
+            Lie::Field { step, field: fields[numbers.below(8) as usize] }
+        }
+        _ => {
+            let (phase, node) = order[numbers.below(order.len() as u64) as usize];
+            let element = numbers.below(1 << 20) as usize;
+            Lie::Node { step, phase, node, element, mask: 1 << numbers.below(31) }
+        }
+    }
+}
+
+/// A game of two to five parties, one of them honest, the others with lies and tricks from a seed.
+fn sampled(run: &Run, honest: &World, seed: u64, fault: Option<Fault>) -> Result<(), String> {
+    let mut numbers = Numbers(seed);
+    let count = 2 + numbers.below(4) as usize;
+    let who = numbers.below(count as u64) as usize;
+    let mut lies = Vec::new();
+    let mut liars = Vec::new();
+    for _ in 0..count {
+        let (lie, world) = loop {
+            let lie = some_lie(run, &mut numbers);
+            if let Some(world) = World::lying(run, &lie) {
+                break (lie, world);
+            }
+        };
+        lies.push(lie);
+        liars.push(world);
+    }
+    let keys: Vec<_> = (0..count as u8).map(key).collect();
+    let referee_key = key(99);
+    let terms = terms(run, &keys, &referee_key);
+    let rules = Rules::new(&terms).unwrap();
+    let players: Vec<(Player, Trick)> = keys
+        .into_iter()
+        .enumerate()
+        .map(|(i, key)| {
+            let world = if i == who { honest } else { &liars[i] };
+            let trick = if i == who { Trick::None } else { Trick::numbered(numbers.below(1 << 20)) };
+            (Player { run, rules: &rules, world, truth: honest, key }, trick)
+        })
+        .collect();
+    let seen = play(&terms, &referee_key, &players, seed, fault);
+    let tricks: Vec<Trick> = players.iter().map(|(_, trick)| *trick).collect();
+    let what = format!("seed {seed}, honest {who}, {lies:?}, {tricks:?}: {:?}", seen.result);
+    let remaining = &seen.result.remaining;
+    if !remaining.contains(&who) {
+        return Err(format!("the honest party lost: {what}"));
+    }
+    if seen.result.upheld != Some(honest.root()) {
+        return Err(format!("another root was upheld, or none: {what}"));
+    }
+    // Whoever copies from the first turn on claims the truth.
+    let lies =
+        |i: &usize| players[*i].0.world.root() != honest.root() && tricks[*i] != (Trick::Copy { turn: 0 });
+    if let Some(liar) = (0..count).filter(lies).find(|i| remaining.contains(i)) {
+        return Err(format!("liar {liar} remains: {what}"));
+    }
+    let bound = Referee::new(&terms).unwrap().bound();
+    if seen.result.games.len() >= count || seen.end > bound.milliseconds * count as u64 {
+        return Err(format!("beyond the bound: {what}"));
+    }
+    if fault.is_none() {
+        seen.verdict.check().map_err(|error| format!("{error}: {what}"))?;
+    }
+    Ok(())
+}
+
+/// The seed of a failure is printed.
+#[test]
+fn sampled_games_are_fair() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = run_of(&toy(folder.path(), 2, "microbatch"), folder.path());
+    let honest = World::of(&run, None);
+    for seed in 0..games() {
+        sampled(&run, &honest, seed, None).unwrap_or_else(|unfair| panic!("{unfair}"));
+    }
+    println!("{} sampled games", games());
+}
+
+/// A referee that leaves a check out is found by the same games.
+#[test]
+fn a_faulty_referee_is_noticed() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = run_of(&toy(folder.path(), 2, "microbatch"), folder.path());
+    let honest = World::of(&run, None);
+    for fault in [Fault::Levels, Fault::Slices, Fault::Blame] {
+        let found = (0..1000).find(|&seed| sampled(&run, &honest, seed, Some(fault)).is_err());
+        println!("{fault:?}: noticed in game {found:?}");
+        assert!(found.is_some(), "nobody noticed that {fault:?} are not checked");
+    }
+}
+
+/// The first node of a step's first micro-batch of this kind.
+fn node_of(run: &Run, wanted: impl Fn(&Primitive) -> bool) -> (Phase, usize) {
+    let node = run.program.micro.nodes.iter().position(|node| wanted(&node.primitive));
+    (Phase::Micro(0), node.expect("the program has such a node"))
+}
+
+/// The largest message of a game.
+fn largest(seen: &Seen) -> usize {
+    seen.verdict.events.iter().filter_map(|event| Some(event.message.as_ref()?.0.len())).max().unwrap_or(0)
+}
+
+/// Elements of thousands of terms: each game opens them by folds, and no message is larger than a leaf.
+#[test]
+fn elements_of_many_terms_are_opened_by_folds() {
+    let folder = tempfile::tempdir().unwrap();
+    let wide = common::logistic_job(folder.path(), [4, 7000], [2, 1], "step");
+    let wide = run_of(&wide, &folder.path().join("wide"));
+    let long = folder.path().join("long");
+    std::fs::create_dir_all(&long).unwrap();
+    let long = run_of(&common::binary_text_job(&long, 64, 66), &long);
+    let of = |run: &Run, wanted: &dyn Fn(&Primitive) -> bool| node_of(run, wanted);
+    let product = of(&wide, &|p| matches!(p, Primitive::Product { .. }));
+    let segment = of(&long, &|p| matches!(p, Primitive::SegmentSum { .. }));
+    let order = of(&long, &|p| matches!(p, Primitive::GroupOrder { .. }));
+    let offsets = of(&long, &|p| matches!(p, Primitive::GroupOffsets { .. }));
+    let (truth_wide, truth_long) = (World::of(&wide, None), World::of(&long, None));
+    for (run, honest, (phase, node), element, mask) in [
+        (&wide, &truth_wide, product, 1, 1 << 20),
+        (&long, &truth_long, segment, 2, 1),
+        (&long, &truth_long, order, 4100, 1),
+        (&long, &truth_long, order, 7, 1 << 30),
+        (&long, &truth_long, offsets, 1, 2),
+    ] {
+        let lie = Lie::Node { step: 1, phase, node, element, mask };
+        let operator = &run.program.micro.nodes[node].operator;
+        // What follows from a wrong order may be beyond the contract's domain: then the lie is in the record alone.
+        let Some(liar) = World::lying(run, &lie) else { continue };
+        for first in [false, true] {
+            let (seen, place) = against(run, honest, &liar, first, Trick::None, 3);
+            let what = format!("{lie:?} of {operator}");
+            fair(&seen, place, honest.root(), &what);
+            assert!(seen.result.convicts(), "{what}: {:?}", seen.result);
+            let largest = largest(&seen);
+            println!(
+                "{operator}, {}: {} answers, {} bytes, the largest {largest}",
+                run.program.micro.nodes[node].primitive.name(),
+                seen.messages,
+                seen.bytes
+            );
+            assert!(largest <= 72 * 1024, "{what}: a message of {largest} bytes");
+        }
+    }
+}
+
+/// A dispute about GPT-2 124M takes at most 60 answers and 1 MiB, whatever the parties do.
+#[test]
+fn a_game_about_a_large_model_is_small() {
+    let text = common::gpt2_job();
+    let job = Job::parse("job", &text).unwrap();
+    let summary = RunSummary {
+        contract: CONTRACT.into(),
+        trainer_key: None,
+        challenge: None,
+        nonce: "0".repeat(32),
+        program: program_digest(&job.program(None).unwrap()),
+        data: Digest([1; 32]),
+        initial: Digest([2; 32]),
+        origin: InitialOrigin::Seed,
+    };
+    let keys: Vec<PublicKey> = [0, 1].map(|i| key(i).public()).to_vec();
+    let clocks = Clocks { moves: 3_600_000, increment: 60_000, replay: 3_600_000 };
+    let terms = Terms::new(summary, (text, None), &keys, &key(9).public(), clocks, Digest([3; 32]));
+    let bound = Referee::new(&terms).unwrap().bound();
+    println!("{bound:?}");
+    assert!(bound.messages <= 60, "{bound:?}");
+    assert!(bound.bytes <= 1 << 20, "{bound:?}");
+}

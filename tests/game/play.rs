@@ -1,0 +1,302 @@
+//! A game between players who may be dishonest, by a seeded scheduler that delays, repeats and loses messages.
+
+use tiebreak::commit::digest::Digest;
+use tiebreak::commit::keys::PrivateKey;
+use tiebreak::commit::proven::Base64;
+use tiebreak::dispute::game::message::{Answer, Asked};
+use tiebreak::dispute::game::referee::Referee;
+use tiebreak::dispute::game::result::GameResult;
+use tiebreak::dispute::game::rules::Fault;
+use tiebreak::dispute::game::terms::{Clocks, Terms};
+use tiebreak::dispute::game::verdict::{Event, GameVerdict};
+
+use crate::player::Player;
+
+/// What a player does to an honest answer of its own world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trick {
+    /// Nothing: it lies in its world alone.
+    None,
+    /// A bit of the answer's values is another, from this turn on.
+    FlipValue { turn: u32 },
+    /// A hash that proves something is another.
+    FlipProof { turn: u32 },
+    /// Two answers to one question.
+    Twice { turn: u32 },
+    /// Bytes that are no message.
+    Garbage { turn: u32 },
+    /// A message beyond all limits.
+    Huge { turn: u32 },
+    /// The answer to the question before.
+    Old { turn: u32 },
+    /// No answer.
+    Silent { turn: u32 },
+    /// It says that it cannot.
+    Decline { turn: u32 },
+    /// From this turn on it says what an honest party says.
+    Copy { turn: u32 },
+    /// Every answer comes in the last moment.
+    Stall,
+}
+
+impl Trick {
+    /// The tricks that a move knows, from a number.
+    pub fn numbered(number: u64) -> Trick {
+        let turn = (number / 11 % 14) as u32;
+        match number % 11 {
+            0 => Trick::None,
+            1 => Trick::FlipValue { turn },
+            2 => Trick::FlipProof { turn },
+            3 => Trick::Twice { turn },
+            4 => Trick::Garbage { turn },
+            5 => Trick::Huge { turn },
+            6 => Trick::Old { turn },
+            7 => Trick::Silent { turn },
+            8 => Trick::Decline { turn },
+            9 => Trick::Copy { turn },
+            _ => Trick::Stall,
+        }
+    }
+}
+
+/// A small generator of numbers.
+pub struct Numbers(pub u64);
+
+impl Numbers {
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n.max(1)
+    }
+}
+
+fn flip(bytes: &mut Base64, at: u64) {
+    let len = bytes.0.len() as u64;
+    if let Some(byte) = bytes.0.get_mut((at % len.max(1)) as usize) {
+        *byte ^= 1 << (at % 8);
+    }
+}
+
+/// An answer with another value in it.
+fn flipped(answer: Answer, at: u64) -> Answer {
+    match answer {
+        Answer::Commit { mut commitment } => {
+            commitment.0[0] ^= 1;
+            Answer::Commit { commitment }
+        }
+        Answer::Reveal { salt, mut root } => {
+            root.0[at as usize % 32] ^= 1;
+            Answer::Reveal { salt, root }
+        }
+        Answer::Children { mut values } => {
+            flip(&mut values, at);
+            Answer::Children { values }
+        }
+        Answer::Record { mut record, before } => {
+            flip(&mut record, at);
+            Answer::Record { record, before }
+        }
+        Answer::Statement(mut statement) => {
+            statement.trace.0[at as usize % 32] ^= 1;
+            Answer::Statement(statement)
+        }
+        Answer::Parts { mut roots } => {
+            roots[at as usize % 3].0[0] ^= 1;
+            Answer::Parts { roots }
+        }
+        Answer::Root { mut root } => {
+            root.0[at as usize % 32] ^= 1;
+            Answer::Root { root }
+        }
+        Answer::Slice { mut bytes } => {
+            flip(&mut bytes, at);
+            Answer::Slice { bytes }
+        }
+        Answer::Total { mut value } => {
+            flip(&mut value, at);
+            Answer::Total { value }
+        }
+        Answer::Operands { mut inputs } => {
+            let n = inputs.len().max(1);
+            if let Some(input) = inputs.get_mut(at as usize % n) {
+                flip(&mut input.bytes, at);
+            }
+            Answer::Operands { inputs }
+        }
+        Answer::Samples { files, mut slices } => {
+            let n = slices.len().max(1);
+            if let Some(slice) = slices.get_mut(at as usize % n) {
+                flip(&mut slice.bytes, at);
+            }
+            Answer::Samples { files, slices }
+        }
+        Answer::Binding { mut outputs, siblings, kept } => {
+            let n = outputs.len().max(1);
+            if let Some(output) = outputs.get_mut(at as usize % n) {
+                output.0[0] ^= 1;
+            }
+            Answer::Binding { outputs, siblings, kept }
+        }
+        other => other,
+    }
+}
+
+/// An answer with a proof that does not hold.
+fn unproven(answer: Answer, at: u64) -> Answer {
+    match answer {
+        Answer::Record { record, before: Some(mut before) } => {
+            match before.proof.first_mut() {
+                Some(hash) => hash.0[at as usize % 32] ^= 1,
+                None => before.index += 1,
+            }
+            Answer::Record { record, before: Some(before) }
+        }
+        Answer::Operands { mut inputs } => {
+            let n = inputs.len().max(1);
+            if let Some(input) = inputs.get_mut(at as usize % n) {
+                match input.commitment.proof.first_mut() {
+                    Some(hash) => hash.0[0] ^= 1,
+                    None => input.commitment.digest.0[0] ^= 1,
+                }
+            }
+            Answer::Operands { inputs }
+        }
+        Answer::Binding { outputs, mut siblings, kept } => {
+            match siblings.0.first_mut() {
+                Some(hash) => hash[0] ^= 1,
+                None => siblings.0.push([0; 32]),
+            }
+            Answer::Binding { outputs, siblings, kept }
+        }
+        other => flipped(other, at),
+    }
+}
+
+/// What a player sends to a question: messages, each so many milliseconds after the question; none if it is silent.
+fn sends(
+    player: &Player,
+    trick: Trick,
+    asked: &Asked,
+    old: &[u8],
+    time: u64,
+    at: u64,
+) -> Vec<(u64, Vec<u8>)> {
+    let honest = || player.answer(&asked.question);
+    let turn = asked.turn;
+    let seal = |answer: Answer| player.seal(asked, answer);
+    match trick {
+        Trick::FlipValue { turn: from } if turn >= from => vec![(1, seal(flipped(honest(), at)))],
+        Trick::FlipProof { turn: from } if turn >= from => vec![(1, seal(unproven(honest(), at)))],
+        Trick::Twice { turn: from } if turn == from => {
+            vec![(1, seal(honest())), (1, seal(flipped(honest(), at)))]
+        }
+        Trick::Garbage { turn: from } if turn == from => {
+            vec![(1, vec![(at % 256) as u8; (at % 300) as usize])]
+        }
+        Trick::Huge { turn: from } if turn == from => vec![(1, vec![b'['; 600_000])],
+        Trick::Old { turn: from } if turn == from => vec![(1, old.to_vec())],
+        Trick::Silent { turn: from } if turn >= from => Vec::new(),
+        Trick::Decline { turn: from } if turn >= from => vec![(1, seal(Answer::Decline))],
+        Trick::Copy { turn: from } if turn >= from => vec![(1, seal(player.truth(&asked.question)))],
+        Trick::Stall => vec![(time.saturating_sub(1), seal(honest()))],
+        _ => vec![(1, seal(honest()))],
+    }
+}
+
+/// What a game took.
+pub struct Seen {
+    pub result: GameResult,
+    pub verdict: GameVerdict,
+    pub messages: u64,
+    pub bytes: u64,
+    pub end: u64,
+}
+
+/// Plays a game to its end. `seed` decides delays, and which messages come twice. `fault`: a check that the referee leaves out.
+pub fn play(
+    terms: &Terms,
+    referee_key: &PrivateKey,
+    players: &[(Player, Trick)],
+    seed: u64,
+    fault: Option<Fault>,
+) -> Seen {
+    let mut referee = Referee::new(terms).unwrap();
+    if let Some(fault) = fault {
+        referee = referee.with_fault(fault);
+    }
+    let mut numbers = Numbers(seed);
+    let mut now = 0;
+    let mut events: Vec<Event> = Vec::new();
+    let mut old: Vec<Vec<u8>> = vec![b"{}".to_vec(); players.len()];
+    let (mut messages, mut bytes) = (0, 0);
+    referee.start(0);
+    while referee.result().is_none() {
+        let pending = referee.pending();
+        assert!(!pending.is_empty(), "a game that is not over waits for somebody");
+        let mut mail: Vec<(u64, usize, Vec<u8>)> = Vec::new();
+        for ask in &pending {
+            let (player, trick) = &players[ask.party];
+            let time = ask.deadline - now;
+            let sent = sends(player, *trick, &ask.asked, &old[ask.party], time, numbers.below(1 << 30));
+            let honest = *trick == Trick::None || *trick == Trick::Stall;
+            for (after, message) in sent {
+                let delay = if honest && *trick != Trick::Stall { numbers.below(20) } else { 0 };
+                // A network gives some messages twice.
+                if numbers.below(8) == 0 {
+                    mail.push((now + after + delay + numbers.below(5), ask.party, message.clone()));
+                }
+                mail.push((now + after + delay, ask.party, message));
+            }
+        }
+        mail.sort_by_key(|(at, party, _)| (*at, *party));
+        if mail.is_empty() {
+            // Nobody answers: time passes.
+            now = pending.iter().map(|ask| ask.deadline).min().unwrap();
+            events.push(Event::tick(now));
+            referee.tick(now);
+            continue;
+        }
+        let turn = pending[0].asked.turn;
+        for (at, party, message) in mail {
+            let first_deadline = referee.pending().iter().map(|ask| ask.deadline).min();
+            if first_deadline.is_some_and(|deadline| at >= deadline) {
+                continue; // the tick below comes first
+            }
+            now = now.max(at);
+            messages += 1;
+            bytes += message.len() as u64;
+            events.push(Event::message(now, party, &message));
+            referee.receive(party, &message, now);
+            old[party] = message;
+        }
+        // Whoever is silent loses its time.
+        let waiting: Vec<u64> =
+            referee.pending().iter().filter(|ask| ask.asked.turn == turn).map(|ask| ask.deadline).collect();
+        if let Some(&deadline) = waiting.iter().min() {
+            now = now.max(deadline);
+            events.push(Event::tick(now));
+            referee.tick(now);
+        }
+    }
+    let result = referee.result().unwrap().clone();
+    let verdict = GameVerdict::new(terms.clone(), events, result.clone(), referee_key);
+    Seen { result, verdict, messages, bytes, end: now }
+}
+
+/// Terms for players of a run.
+pub fn terms(run: &tiebreak::run::dir::Run, keys: &[PrivateKey], referee: &PrivateKey) -> Terms {
+    let public: Vec<_> = keys.iter().map(PrivateKey::public).collect();
+    let clocks = Clocks { moves: 10_000, increment: 500, replay: 60_000 };
+    Terms::new(
+        run.file.summary(),
+        (run.job_text.clone(), run.program_file.clone()),
+        &public,
+        &referee.public(),
+        clocks,
+        Digest([9; 32]),
+    )
+}
+
+/// A player's key.
+pub fn key(number: u8) -> PrivateKey {
+    PrivateKey::generate(&format!("party{number}"), [number + 1; 32]).unwrap()
+}

@@ -1,0 +1,256 @@
+//! A party that answers from a world in memory.
+
+use std::collections::BTreeMap;
+
+use tiebreak::arith::words::bytes_of;
+use tiebreak::commit::digest::{Digest, hash};
+use tiebreak::commit::keys::PrivateKey;
+use tiebreak::commit::proven::{Base64, Hashes, ProvenRecord};
+use tiebreak::commit::state::{self, StateRoots, tensor_digests};
+use tiebreak::commit::tensor::{self, Hash, SLICE_BYTES, piece_count, piece_range, piece_values};
+use tiebreak::commit::trace::{leaf_place, positions};
+use tiebreak::commit::{merkle, multiproof, table};
+use tiebreak::dispute::game::element::{slices_read, subtotals, total};
+use tiebreak::dispute::game::message::{
+    Answer, Answered, Asked, Field, Need, Question, Sealed, Statement, Subject, Tree, commitment,
+};
+use tiebreak::dispute::game::rules::Rules;
+use tiebreak::dispute::game::search;
+use tiebreak::dispute::origin::{Origin, origin};
+use tiebreak::dispute::verdict::{DataSlices, ProvenInput, ProvenTensor};
+use tiebreak::job::identity::philox_key;
+use tiebreak::program::graph::TensorId;
+use tiebreak::program::phase::{Phase, graph_of};
+use tiebreak::run::dir::Run;
+
+use crate::world::{World, leaves_of_batch};
+
+/// A party.
+pub struct Player<'a> {
+    pub run: &'a Run,
+    pub rules: &'a Rules,
+    pub world: &'a World,
+    /// The honest run, which a liar knows too.
+    pub truth: &'a World,
+    pub key: PrivateKey,
+}
+
+impl Player<'_> {
+    /// What an honest party answers.
+    pub fn truth(&self, question: &Question) -> Answer {
+        let honest = Player {
+            run: self.run,
+            rules: self.rules,
+            world: self.truth,
+            truth: self.truth,
+            key: self.key.clone(),
+        };
+        honest.answer(question)
+    }
+
+    pub fn seal(&self, asked: &Asked, answer: Answer) -> Vec<u8> {
+        let answered = Answered { game: asked.game, turn: asked.turn, question: asked.digest(), answer };
+        Sealed::new(answered, &self.key).to_bytes()
+    }
+
+    fn salt(&self) -> Digest {
+        hash("tiebreak 2 game commitment", &self.key.public().bytes())
+    }
+
+    pub fn answer(&self, question: &Question) -> Answer {
+        let World { records, leaves, steps, .. } = self.world;
+        match *question {
+            Question::Commit => Answer::Commit {
+                commitment: commitment(&self.key.public(), &self.salt(), &self.world.root()),
+            },
+            Question::Reveal => Answer::Reveal { salt: self.salt(), root: self.world.root() },
+            Question::Children { tree, first, count } => self.children(tree, first, count),
+            Question::Record { index } => {
+                let at = index as usize;
+                let before = at.checked_sub(1).map(|at| self.proven(at));
+                Answer::Record { record: Base64(records[at].clone()), before }
+            }
+            Question::Statement { step } => {
+                let trace = merkle::root(&steps[step as usize - 1].leaves);
+                let leaf = leaves[step as usize];
+                Answer::Statement(Statement::new(self.run.computation, step, leaf, trace, &self.key))
+            }
+            Question::Parts => {
+                let table = self.run.program.state();
+                let StateRoots(roots) = StateRoots::of(&table, &tensor_digests(&table, &self.world.initial));
+                Answer::Parts { roots }
+            }
+            Question::Root { subject } => Answer::Root { root: Digest(tensor::root(&self.tensor(subject))) },
+            Question::Slice { subject, slice } => {
+                let bytes = self.tensor(subject);
+                Answer::Slice {
+                    bytes: Base64(bytes[piece_range(bytes.len(), SLICE_BYTES, slice as usize)].to_vec()),
+                }
+            }
+            Question::Total { subject, element, fold } => {
+                let (graph, node, tensors) = self.operands(subject);
+                let value = total(graph, node, element as usize, fold, &tensors);
+                value.map_or(Answer::Decline, |value| Answer::Total { value: Base64(value) })
+            }
+            Question::Evidence { subject, element, need } => self.evidence(subject, element as usize, need),
+            Question::Binding { step, field } => self.binding(step, field),
+        }
+    }
+
+    fn proven(&self, at: usize) -> ProvenRecord {
+        let World { records, leaves, .. } = self.world;
+        ProvenRecord {
+            index: at as u64,
+            record: Base64(records[at].clone()),
+            proof: merkle::prove(leaves, at),
+        }
+    }
+
+    fn tensor(&self, subject: Subject) -> Vec<u8> {
+        match subject {
+            Subject::Initial { index } => self.world.initial[index].clone(),
+            Subject::Batch { step, micro, tensor } => {
+                self.world.steps[step as usize - 1].batch[micro as usize].tensors[tensor].clone()
+            }
+            Subject::Node { step, phase, node } => {
+                self.world.steps[step as usize - 1].outputs[&(Phase::from(phase), node)].clone()
+            }
+        }
+    }
+
+    fn children(&self, tree: Tree, first: u64, count: u64) -> Answer {
+        let (_, leaf, _) = self.rules.shape(tree);
+        let ranges = search::children(first, count, leaf);
+        let of = |leaves: &[Digest]| -> Vec<Vec<u8>> {
+            let root = |&(first, count): &(u64, u64)| {
+                merkle::root(&leaves[first as usize..(first + count) as usize]).0.to_vec()
+            };
+            ranges.iter().map(root).collect()
+        };
+        let values = match tree {
+            Tree::Transcript => of(&self.world.leaves),
+            Tree::Batch { step } => {
+                of(&leaves_of_batch(self.run, &self.world.steps[step as usize - 1].batch))
+            }
+            Tree::Part { part } => {
+                let state = self.run.program.state();
+                let digests = tensor_digests(&state, &self.world.initial);
+                let places = self.rules.part(part);
+                let leaves: Vec<Digest> =
+                    places.iter().map(|&i| table::leaf(&state[i].name, &digests[i])).collect();
+                of(&leaves)
+            }
+            Tree::Gradients { step } => of(&self.world.steps[step as usize - 1].gradients),
+            Tree::Trace { step } => of(&self.world.steps[step as usize - 1].leaves),
+            Tree::Tensor { subject } => {
+                let values = piece_values(&self.tensor(subject), SLICE_BYTES);
+                let root = |&(first, count): &(u64, u64)| {
+                    multiproof::subtree(multiproof::blake3, &values[first as usize..(first + count) as usize])
+                        .to_vec()
+                };
+                ranges.iter().map(root).collect()
+            }
+            Tree::Terms { subject, element, fold } => {
+                let (graph, node, tensors) = self.operands(subject);
+                match subtotals(graph, node, element as usize, fold, &ranges, &tensors) {
+                    Ok(values) => values,
+                    Err(_) => return Answer::Decline,
+                }
+            }
+        };
+        Answer::Children { values: Base64(values.concat()) }
+    }
+
+    /// The operands of a node, whole.
+    fn operands(
+        &self,
+        subject: Subject,
+    ) -> (&tiebreak::program::graph::Graph, usize, BTreeMap<TensorId, Vec<u8>>) {
+        let Subject::Node { step, phase, node } = subject else { panic!("only nodes have operands") };
+        let phase = Phase::from(phase);
+        let graph = graph_of(&self.run.program, phase);
+        let tensors =
+            graph.nodes[node].primitive.inputs().into_iter().map(|id| (id, self.input(step, phase, id).0));
+        (graph, node, tensors.collect())
+    }
+
+    /// A tensor of a phase, and what commits to it.
+    fn input(&self, step: u32, phase: Phase, id: TensorId) -> (Vec<u8>, Option<ProvenTensor>) {
+        let (program, of) = (&self.run.program, &self.world.steps[step as usize - 1]);
+        match origin(program, &self.run.job, &self.run.seed, step, phase, id).unwrap() {
+            Origin::Words(words) => (bytes_of(&words), None),
+            Origin::State { index } => {
+                let table = program.state();
+                let digests = tensor_digests(&table, &of.before);
+                let proof = state::prove(&table, &digests, index);
+                (of.before[index].clone(), Some(ProvenTensor { digest: digests[index], proof }))
+            }
+            Origin::Batch { micro, tensor } => {
+                let bytes = of.batch[micro as usize].tensors[tensor].clone();
+                let index = micro as usize * program.batch.len() + tensor;
+                let proof = merkle::prove(&leaves_of_batch(self.run, &of.batch), index);
+                let digest = tensor::digest(&program.batch[tensor].ty(), &bytes);
+                (bytes, Some(ProvenTensor { digest, proof }))
+            }
+            Origin::Node { phase, node } => {
+                let proof = merkle::prove(&of.leaves, leaf_place(program, phase, node).unwrap());
+                let digest = of.digests[&(phase, node)];
+                (of.outputs[&(phase, node)].clone(), Some(ProvenTensor { digest, proof }))
+            }
+        }
+    }
+
+    fn evidence(&self, subject: Subject, element: usize, need: Need) -> Answer {
+        match subject {
+            Subject::Node { step, phase, .. } => {
+                let (graph, node, tensors) = self.operands(subject);
+                let Ok(touched) = slices_read(graph, node, element, need, &tensors) else {
+                    return Answer::Decline;
+                };
+                let mut inputs = Vec::new();
+                for (&id, bytes) in &tensors {
+                    let slices: Vec<usize> =
+                        touched.iter().filter(|(t, _)| *t == id).map(|(_, s)| *s).collect();
+                    let (_, commitment) = self.input(step, Phase::from(phase), id);
+                    let Some(commitment) = commitment.filter(|_| !slices.is_empty()) else { continue };
+                    let values = piece_values(bytes, SLICE_BYTES);
+                    let parts: Vec<&[u8]> =
+                        slices.iter().map(|&s| &bytes[piece_range(bytes.len(), SLICE_BYTES, s)]).collect();
+                    assert!(slices.iter().all(|&s| s < piece_count(bytes.len(), SLICE_BYTES)));
+                    inputs.push(ProvenInput {
+                        tensor: id.0,
+                        commitment,
+                        bytes: Base64(parts.concat()),
+                        siblings: Hashes(multiproof::prove(multiproof::blake3, &values, &slices)),
+                        slices,
+                    });
+                }
+                Answer::Operands { inputs }
+            }
+            Subject::Batch { step, micro, tensor } => {
+                let program = &self.run.program;
+                let width = program.batch[tensor].ty().len() / program.micro_batch as usize;
+                let place = micro * program.micro_batch + (element / width) as u32;
+                let mut data = self.run.dataset().unwrap();
+                data.sample_of(program, philox_key(&self.run.seed), step, place).unwrap();
+                let slices = data.slices_read().unwrap().into_iter().map(DataSlices::from).collect();
+                Answer::Samples { files: self.run.file.data.clone(), slices }
+            }
+            Subject::Initial { .. } => Answer::Decline,
+        }
+    }
+
+    fn binding(&self, step: u32, field: Field) -> Answer {
+        let of = &self.world.steps[step as usize - 1];
+        let places = self.rules.outputs(field);
+        let outputs = places.iter().map(|place| of.digests[place]).collect();
+        let leaves: Vec<Hash> = of.leaves.iter().map(|leaf| leaf.0).collect();
+        let order = positions(&self.run.program);
+        let mut at: Vec<usize> =
+            places.iter().map(|place| order.iter().position(|p| p == place).unwrap()).collect();
+        at.sort_unstable();
+        at.dedup();
+        let siblings = Hashes(multiproof::prove(multiproof::rfc6962, &leaves, &at));
+        Answer::Binding { outputs, siblings, kept: Vec::new() }
+    }
+}

@@ -1,0 +1,142 @@
+//! Games between parties that have run directories and replay what is in dispute: a GPT, a residual network, a logged run.
+
+use std::path::Path;
+
+use tiebreak::commit::keys::PrivateKey;
+use tiebreak::dispute::game::message::Sealed;
+use tiebreak::dispute::game::referee::Referee;
+use tiebreak::dispute::game::result::Reason;
+use tiebreak::dispute::game::terms::Terms;
+use tiebreak::dispute::game::verdict::{Event, GameVerdict};
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::party::{Party, challenger};
+use tiebreak::run::dir::Run;
+use tiebreak::run::disk::Disk;
+
+use crate::common;
+use crate::play::{key, terms};
+
+/// Plays a game of parties with run directories to its end.
+fn played(terms: &Terms, referee_key: &PrivateKey, mut parties: Vec<Party>) -> GameVerdict {
+    let mut referee = Referee::new(terms).unwrap();
+    let mut events = Vec::new();
+    let mut now = 0;
+    referee.start(0);
+    while referee.result().is_none() {
+        for ask in referee.pending() {
+            now += 5;
+            let question = Sealed::new(ask.asked.clone(), referee_key).to_bytes();
+            let answer = parties[ask.party].reply(&question).unwrap();
+            events.push(Event::message(now, ask.party, &answer));
+            referee.receive(ask.party, &answer, now);
+        }
+    }
+    let result = referee.result().unwrap().clone();
+    let verdict = GameVerdict::new(terms.clone(), events, result, referee_key);
+    GameVerdict::from_bytes(&verdict.to_bytes()).unwrap().check().unwrap();
+    verdict
+}
+
+fn party(terms: &Terms, run: &Path, number: u8, cheat: Option<&str>) -> Party {
+    let run = Run::open(run).unwrap();
+    let folder = run_folder(&run);
+    let run = run.with_data([folder]);
+    let engine = Box::new(Cpu::new(1).unwrap());
+    match cheat {
+        None => Party::open(terms.clone(), run, key(number), engine).unwrap(),
+        Some(cheat) => {
+            Party::open_cheating(terms.clone(), run, key(number), engine, cheat.parse().unwrap()).unwrap()
+        }
+    }
+}
+
+/// The folder of a run's job, where its data lie.
+fn run_folder(run: &Run) -> std::path::PathBuf {
+    run.layout.root.parent().map(Path::to_path_buf).unwrap_or_default()
+}
+
+/// An honest trainer, and one who cheats, in both orders: the cheat is convicted, the other one is not.
+fn convicted(folder: &Path, job: &Path, cheat: &str) -> GameVerdict {
+    let name = cheat.replace('@', "-");
+    let honest = folder.join("honest");
+    let run = if honest.exists() { Run::open(&honest).unwrap() } else { common::trained(job, &honest, None) };
+    common::trained(job, &folder.join(&name), Some(cheat));
+    let keys = [key(0), key(1)];
+    let terms = terms(&run, &keys, &key(9));
+    let parties = vec![
+        party(&terms, &folder.join("honest"), 0, None),
+        party(&terms, &folder.join(&name), 1, Some(cheat)),
+    ];
+    let verdict = played(&terms, &key(9), parties);
+    let losses: Vec<_> = verdict.result.losses().collect();
+    println!(
+        "{cheat}: {} answers, {} bytes: {:#?}",
+        verdict.events.len(),
+        verdict.to_bytes().len(),
+        verdict.result.games[0].found
+    );
+    assert_eq!(losses.len(), 1, "{cheat}: {losses:?}");
+    assert_eq!(losses[0].party, 1, "{cheat}: {losses:?}");
+    assert!(losses[0].reason.convicts(), "{cheat}: {losses:?}");
+    assert_eq!(verdict.result.remaining, [0]);
+    verdict
+}
+
+#[test]
+fn a_gpt_that_cheats_is_convicted() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = common::gpt_job(folder.path(), "step", "");
+    for cheat in [
+        "operator@5",
+        "moment@3",
+        "batch@4",
+        "init@0",
+        "learning-rate@6",
+        "weight-before@2",
+        "digits@7",
+        "skip@8",
+    ] {
+        convicted(folder.path(), &job, cheat);
+    }
+}
+
+#[test]
+fn a_residual_network_that_cheats_is_convicted() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = common::resnet_job(folder.path(), "microbatch", "");
+    for cheat in ["operator@3", "weight-after@2"] {
+        convicted(folder.path(), &job, cheat);
+    }
+}
+
+/// In the logged profile a challenger replays the trainer's run under its logs: an operator that is wrong convicts the trainer, a decision
+/// that the log lacks ends the game without a loss, and an honest trainer has nobody to differ from.
+#[test]
+fn a_logged_trainer_plays_against_its_challenger() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = common::gpt_job(folder.path(), "step", "\n[rounding]\n");
+    for (cheat, ends) in [("operator@3", Some(Reason::WrongValue)), ("decisions-dropped@4", None)] {
+        let name = cheat.replace('@', "-");
+        let out = folder.path().join(&name);
+        let run = common::trained(&job, &out, Some(cheat));
+        let mine = folder.path().join(format!("{name}-challenger"));
+        let run_with_data = Run::open(&out).unwrap().with_data([folder.path().to_path_buf()]);
+        challenger(&Disk::default(), &run_with_data, &mine, &mut Cpu::new(2).unwrap(), |_| {}).unwrap();
+        let terms = terms(&run, &[key(0), key(1)], &key(9));
+        let parties = vec![party(&terms, &out, 0, Some(cheat)), party(&terms, &mine, 1, None)];
+        let verdict = played(&terms, &key(9), parties);
+        let game = &verdict.result.games[0];
+        println!("{cheat}: {} answers, {} bytes: {game:#?}", verdict.events.len(), verdict.to_bytes().len());
+        assert_eq!(
+            game.losses.first().map(|loss| (loss.party, loss.reason)),
+            ends.map(|reason| (0, reason)),
+            "{game:?}"
+        );
+        assert_eq!(game.incomplete_log.is_some(), ends.is_none(), "{game:?}");
+        assert_eq!(
+            verdict.result.upheld,
+            None.or(verdict.result.upheld.filter(|_| ends.is_some())),
+            "{game:?}"
+        );
+    }
+}
