@@ -5,7 +5,7 @@
     venv/bin/python benches/digit_shares.py --data tinyshakespeare.txt [--after 60]
 
 Trains the model of assets/jobs/shakespeare.toml for some steps in PyTorch's fp32, then takes one gradient by `tiebreak train`, as gradient_error.py does, for each product and
-operand: two or three digits there, four everywhere else; and for some settings of all products. Writes a section of docs/NUMERICS.md: ||g - g64|| / ||g64|| of all
+operand: two digits there, four everywhere else; and for some settings of all products. Writes a section of docs/NUMERICS.md: ||g - g64|| / ||g64|| of all
 tensors together. Errors of independent roundings add up in squares, so that the table says what a setting's error will be.
 """
 
@@ -40,8 +40,6 @@ def with_three(table, names):
 SETTINGS = {
     **{name: loss_curve.DIGITS[name] for name in loss_curve.Gpt.DIGITS},
     "default digits in blocks of 64": loss_curve.classes({name: (a, b, 64) for name, (a, b, _) in DEFAULT.items()}),
-    "default, head 3": with_three(DEFAULT, HEAD),
-    "default, head and linear (forward alone) 3": with_three(DEFAULT, [*HEAD, "linear"]),
     "default, head, linear and their gradients 3": with_three(DEFAULT, [*HEAD, *LINEAR]),
     "the same, values_dv too": with_three(DEFAULT, [*HEAD, *LINEAR, "values_dv"]),
     "the same, the rest of attention 2": with_three(dict.fromkeys(loss_curve.CLASSES, (2, 2, 0)), [*HEAD, *LINEAR, "values_dv"]),
@@ -75,10 +73,10 @@ class Measure:
 
 
 def of_products(measure):
-    """The table's rows: the error of each operand with two digits, and with three."""
+    """The table's rows: the error of each operand with two digits."""
     four = dict.fromkeys(loss_curve.CLASSES, (4, 4, 0))
     for name in loss_curve.CLASSES:
-        cells = [measure(loss_curve.classes(four | {name: digits})) for digits in ((2, 4, 0), (4, 2, 0), (3, 4, 0), (4, 3, 0))]
+        cells = [measure(loss_curve.classes(four | {name: digits})) for digits in ((2, 4, 0), (4, 2, 0))]
         print(name, *(f"{cell:.1e}" for cell in cells), flush=True)
         yield f"| {name} | " + " | ".join(f"{cell:.1e}" for cell in cells) + " |"
 
@@ -103,9 +101,9 @@ def main():
         settings, products = list(of_settings(measure)), list(of_products(measure))
     section = "\n\n".join([
         f"## {TITLE}",
-        f"The model of `assets/jobs/shakespeare.toml` after {options.after} steps in PyTorch's fp32, 8 windows of 128 bytes; ||g - g64|| / ||g64|| of all tensors together. Above, two or three digits "
+        f"The model of `assets/jobs/shakespeare.toml` after {options.after} steps in PyTorch's fp32, 8 windows of 128 bytes; ||g - g64|| / ||g64|| of all tensors together. Above, two digits "
         "for one operand of one class of products (left: the activation or incoming gradient) and four for all others; below, settings of all products. Errors add up in squares.",
-        "| class | left 2 | right 2 | left 3 | right 3 |\n|---|---|---|---|---|\n" + "\n".join(products),
+        "| class | left 2 | right 2 |\n|---|---|---|\n" + "\n".join(products),
         "| digits | error |\n|---|---|\n" + "\n".join(settings),
         f"Made on {date.today()} by `venv/bin/python benches/digit_shares.py --data FILE`, {platform.machine()}, {os.cpu_count()} cores, PyTorch {torch.__version__.split('+')[0]}."])
     page = options.docs / "NUMERICS.md"
