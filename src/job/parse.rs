@@ -90,31 +90,18 @@ impl JobText {
                 frozen: self.frozen.unwrap_or_default(),
             }))
         };
-        let JobText {
-            steps,
-            seed,
-            init,
-            data,
-            schedule,
-            rounding,
-            commit,
-            checkpoint,
-            evaluation,
-            dispute,
-            ..
-        } = self;
         Ok(Job {
-            steps,
-            seed,
-            init,
+            steps: self.steps,
+            seed: self.seed,
+            init: self.init,
             source,
-            data,
-            schedule,
-            rounding,
-            commit,
-            checkpoint,
-            evaluation,
-            dispute,
+            data: self.data,
+            schedule: self.schedule,
+            rounding: self.rounding,
+            commit: self.commit,
+            checkpoint: self.checkpoint,
+            evaluation: self.evaluation,
+            dispute: self.dispute,
         })
     }
 }
