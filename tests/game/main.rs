@@ -207,8 +207,8 @@ fn of_two_liars_one_loses_at_least() {
     }
     // Different values of one element.
     let (phase, node) = node_of(&run, |p| matches!(p, Primitive::Product { .. }));
-    let [a, b] =
-        [1, 2].map(|mask| World::of(&run, Some(&Lie::Node { step: 1, phase, node, element: 0, mask })));
+    let [a, b] = [1 << 20, 1 << 21]
+        .map(|mask| World::of(&run, Some(&Lie::Node { step: 1, phase, node, element: 0, mask })));
     let (seen, _) = against(&run, &a, &b, false, Trick::None, 0);
     assert_eq!(seen.result.losses().count(), 2, "{:?}", seen.result);
     assert_eq!((seen.result.remaining, seen.result.upheld), (Vec::new(), None));
