@@ -356,6 +356,9 @@ def profile_table(kind, result):
         if "error" in x:
             print(f"| {profile} | none: it stops with \"{x['error']}\" | | | | |")
             continue
+        if "train seconds" not in x:
+            print(f"| {profile}, {x['steps']} steps, **measured** | not timed: {x['why']} | | | {amount(x['log bytes'])} | |")
+            continue
         log = amount(x["log bytes"]) if x["log bytes"] else "none"
         ratios = [f"{x[key]:.3g} s ({x[key] / peer['seconds']:.2f} of PyTorch)" for key in ("train seconds", "audit seconds")]
         memory = f"{x['train MiB']:.0f}, {x['audit MiB']:.0f} MiB"

@@ -7,7 +7,7 @@ mod common;
 use std::path::Path;
 use std::process::Command;
 
-use common::{gpt_job, trained, trained_on};
+use common::{gpt_job, mlp_job, trained, trained_on};
 use tiebreak::audit::{checks, reference_step};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::run::checkpoint;
@@ -114,6 +114,22 @@ fn a_replay_judges_a_step_as_an_audit_does() {
     let parts =
         [0, 1, 2].map(|part| output(&["replay", &far, "--step", "3", "--microbatch", &part.to_string()]).0);
     assert_eq!(parts.iter().filter(|code| **code == 1).count(), 1, "{parts:?}");
+}
+
+/// Behind ReLU and dropout many gradients of weights are sums whose terms are all zero. On a grid without a floor no decision could
+/// name such a zero, and none has to.
+#[test]
+fn zeros_between_zeros_stop_no_training() {
+    let folder = tempfile::tempdir().unwrap();
+    for bits in [32, 28] {
+        let job = mlp_job(folder.path(), "microbatch", 2, 2);
+        let text = std::fs::read_to_string(&job).unwrap();
+        std::fs::write(&job, format!("{text}\n[rounding]\nbits = {bits}\n")).unwrap();
+        let run = path(folder.path(), &format!("run{bits}"));
+        trained(&job, Path::new(&run), None);
+        let (code, stdout, stderr) = output(&["audit", &run]);
+        assert_eq!(code, 0, "{bits}: {stdout}{stderr}");
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use tiebreak::program::step::MicroBatch;
 use tiebreak::rounding::legal::Accumulation;
 use tiebreak::rounding::near_tie::{NearTie, Product, Tolerance};
 use tiebreak::run::dir::Run;
-use tiebreak::step::{CommittedStep, committed_step};
+use tiebreak::step::{CommittedStep, RunStep};
 use tiebreak::train::TrainError;
 use tiebreak::train::conduct::Conduct;
 
@@ -265,6 +265,7 @@ impl Conduct for Attacker {
         scalars: StepScalars,
         batch: Vec<MicroBatch>,
         _dataset: &mut Dataset,
+        run_step: &mut RunStep,
     ) -> Result<CommittedStep, TrainError> {
         let mut sight = self.sight(run, session, scalars.step, &batch[0])?;
         let ledger = self.ledger.clone();
@@ -272,6 +273,6 @@ impl Conduct for Attacker {
             let mut ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
             sight.product(number, product, results, choices, &mut ledger);
         });
-        Ok(committed_step(run, session, scalars, &batch, None, Some(steer))?)
+        Ok(run_step(session, scalars, &batch, None, Some(steer))?)
     }
 }

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use serde_json::json;
 
+use super::demo_game::dispute;
 use super::engine::{EngineArgs, Kind, open};
 use super::train::Bar;
 use super::{CommandResult, Exit, Failure, Lines, Printer, bytes_text, one_line};
@@ -28,7 +29,8 @@ const TEXT: &[u8] = include_bytes!("../../assets/jobs/text/shakespeare.txt");
 ///
 /// A trainer trains honestly and an auditor replays the run; then a trainer cheats in one step and carries on, and the
 /// auditor, on another engine, stops at that step, names the operator and the first differing tile, and writes a
-/// verdict that anybody can check. Exit code 0 when the honest run matched and the cheat was convicted.
+/// verdict that anybody can check. Then the two trainers stand before a referee, who asks both and computes one element.
+/// Exit code 0 when the honest run matched and the cheat was convicted twice.
 #[derive(clap::Args)]
 #[command(after_help = "Example: tiebreak demo --cheat weight-before@12 --dir /tmp/demo")]
 pub struct Args {
@@ -184,7 +186,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let cheated = trained(printer, &job, &folder.join("cheated"), &key, Some(args.cheat))?;
     let (report, verdict) = audited(printer, &cheated, &args, &public)?;
 
-    printer.say("3. The verdict");
+    printer.say("3. The two as providers of one computation, before a referee who trains nothing");
+    let game = dispute(printer, folder, &honest, &cheated, args.cheat)?;
+
+    printer.say("4. The auditor's verdict");
     let matched = honest_report.outcome == Outcome::Matches;
     let file = folder.join("verdict.json");
     let size = verdict.as_ref().map_or(0, |verdict| verdict.to_bytes().len() as u64);
@@ -201,7 +206,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             finding.step,
             one_line(&finding.what),
             if matched { "matches" } else { "DOES NOT MATCH" },
-            hints(folder, &file),
+            hints(folder, &file, &game.file),
         )),
         None => format!("  no conviction: {:?}", report.outcome).into(),
     };
@@ -213,21 +218,24 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             "convicted": finding.as_ref().map(|f| json!({ "step": f.step, "what": f.what })),
             "verdict": file,
             "verdict_bytes": size,
+            "dispute": game.json,
             "seconds": seconds,
         }),
     );
-    Ok(if matched && finding.is_some() { Exit::Match } else { Exit::Undecided })
+    Ok(if matched && finding.is_some() && game.convicted { Exit::Match } else { Exit::Undecided })
 }
 
 /// What to do with the demo's files next.
-fn hints(folder: &Path, file: &Path) -> String {
+fn hints(folder: &Path, file: &Path, game: &Path) -> String {
     // As it was called: after `cargo run` it is not on the path.
     let program = std::env::args().next().unwrap_or_else(|| "tiebreak".into());
     format!(
         "Re-check it anywhere:   {program} verdict check {} --trainer-key {}\n\
+         The dispute as a page:  {program} verdict report {} -o report.html\n\
          Audit on another GPU:   {program} audit {} --engine wgpu --adapter NAME",
         one_line(&file.display().to_string()),
         one_line(&folder.join("trainer.pub").display().to_string()),
+        one_line(&game.display().to_string()),
         one_line(&folder.join("cheated").display().to_string()),
     )
 }

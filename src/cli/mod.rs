@@ -9,6 +9,7 @@ mod calibrated;
 mod chart;
 mod compare;
 mod demo;
+mod demo_game;
 mod engine;
 mod escape;
 mod eval;

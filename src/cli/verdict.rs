@@ -17,7 +17,7 @@ use crate::commit::record::Record;
 use crate::commit::tensor::TILE_BYTES;
 use crate::commit::tree_head::Signed;
 use crate::dispute::game::verdict::{GAME_VERDICT_MAX, GameVerdict};
-use crate::dispute::verdict::{Claim, Outcome, VERDICT_MAX, Verdict};
+use crate::dispute::verdict::{Claim, Finding, Outcome, VERDICT_MAX, Verdict};
 use crate::engine::cpu::Cpu;
 use crate::engine::session::Session;
 use crate::run::dir::Run;
@@ -173,6 +173,18 @@ fn check_game(printer: Printer, file: &Path, (verdict, size): (GameVerdict, u64)
     Ok(exit)
 }
 
+/// A conviction in lines.
+fn conviction(finding: &Finding) -> Vec<String> {
+    let signed = match finding.signed {
+        Signed::By => "signed by the trainer's key",
+        Signed::Unknown => "signer unknown: give --trainer-key",
+    };
+    vec![
+        format!("CONVICTS run {} ({signed}) from this file alone", finding.run),
+        format!("step {}: {}", finding.step, finding.what),
+    ]
+}
+
 fn check(printer: Printer, args: Check) -> CommandResult {
     let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
     let _watch = args.limits.watch(printer);
@@ -189,17 +201,7 @@ fn check(printer: Printer, args: Check) -> CommandResult {
         Failure::from(RunError::malformed(&args.file, error))
     })?;
     let (convicts, step, finding) = match outcome {
-        Outcome::Convicts(finding) => {
-            let signed = match finding.signed {
-                Signed::By => "signed by the trainer's key",
-                Signed::Unknown => "signer unknown: give --trainer-key",
-            };
-            let text = vec![
-                format!("CONVICTS run {} ({signed}) from this file alone", finding.run),
-                format!("step {}: {}", finding.step, finding.what),
-            ];
-            (true, Some(finding.step), text)
-        }
+        Outcome::Convicts(finding) => (true, Some(finding.step), conviction(&finding)),
         Outcome::DoesNotConvict(why) => (false, None, vec![format!("does not convict: {why}")]),
         Outcome::NeedsReplay { step, run: id } => {
             let path = args.run.ok_or_else(|| {

@@ -6,8 +6,8 @@ use super::check::{Wrong, check};
 use super::data::layout;
 use super::sizes;
 use super::spec::{
-    BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, EvaluationSpec, Granularity,
-    InitSpec, Job, Labelled, ModelJob, OptimizerSpec, ProgramSource, WeightNames,
+    BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, DisputeSpec, EvaluationSpec,
+    Granularity, InitSpec, Job, Labelled, ModelJob, OptimizerSpec, ProgramSource, WeightNames,
 };
 use crate::program::models::{BatchTensor, Model};
 use crate::program::operators::LossRule;
@@ -61,6 +61,7 @@ pub struct JobText {
     #[serde(default)]
     checkpoint: CheckpointSpec,
     evaluation: Option<EvaluationSpec>,
+    dispute: Option<DisputeSpec>,
 }
 
 impl JobText {
@@ -89,9 +90,19 @@ impl JobText {
                 frozen: self.frozen.unwrap_or_default(),
             }))
         };
-        let JobText { steps, seed, init, data, schedule, rounding, commit, checkpoint, evaluation, .. } =
-            self;
-        Ok(Job { steps, seed, init, source, data, schedule, rounding, commit, checkpoint, evaluation })
+        Ok(Job {
+            steps: self.steps,
+            seed: self.seed,
+            init: self.init,
+            source,
+            data: self.data,
+            schedule: self.schedule,
+            rounding: self.rounding,
+            commit: self.commit,
+            checkpoint: self.checkpoint,
+            evaluation: self.evaluation,
+            dispute: self.dispute,
+        })
     }
 }
 

@@ -84,6 +84,7 @@ const TOP: &[Key] = &[
         "Evaluations while training, by loss, accuracy and perplexity (docs/ARITHMETIC.md, section 8.6). They decide no record.",
     )
     .not_with("program"),
+    key("dispute", Table, Absent("the terms of a dispute say how long replays may take"), "", "How long a dispute about the run may take (docs/DISPUTE.md). It decides no record."),
 ];
 
 const MODEL: &[Key] = &[key("model.kind", Choice(models::KINDS), Required, r#""gpt""#, models::KINDS_ARE)];
@@ -310,6 +311,15 @@ const RECORDS: &[Key] = &[
     .unit("checkpoints"),
 ];
 
+const DISPUTE: &[Key] = &[key(
+    "dispute.step_seconds",
+    integer(1, 86_400),
+    Required,
+    "30",
+    "Seconds that a step takes: in a dispute a party has (steps between checkpoints + 1) times as many, times 4, for all its replays.",
+)
+.unit("seconds")];
+
 const EVALUATION: &[Key] = &[
     key(
         "evaluation.every",
@@ -332,8 +342,10 @@ const EVALUATION: &[Key] = &[
 
 /// Every key, table by table.
 pub fn keys() -> impl Iterator<Item = &'static Key> {
-    let (before, after) =
-        ([TOP, INIT, MODEL], [LOSS, DATA, OPTIMIZER, SCHEDULE_AND_BATCH, PRODUCTS, RECORDS, EVALUATION]);
+    let (before, after) = (
+        [TOP, INIT, MODEL],
+        [LOSS, DATA, OPTIMIZER, SCHEDULE_AND_BATCH, PRODUCTS, RECORDS, EVALUATION, DISPUTE],
+    );
     before.into_iter().chain(models::keys()).chain(after).flatten()
 }
 

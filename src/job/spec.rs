@@ -37,6 +37,8 @@ pub struct Job {
     pub checkpoint: CheckpointSpec,
     /// Evaluations while training. They decide no record.
     pub evaluation: Option<EvaluationSpec>,
+    /// How long a dispute about the run may take. It decides no record.
+    pub dispute: Option<DisputeSpec>,
 }
 
 /// Where a job's program comes from.
@@ -461,6 +463,14 @@ impl Default for CommitSpec {
     fn default() -> CommitSpec {
         CommitSpec { granularity: Granularity::default(), head_every: ten(), scheme: 0 }
     }
+}
+
+/// The `[dispute]` table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DisputeSpec {
+    /// Seconds that a step takes, by which a party's time for replays is measured.
+    pub step_seconds: u32,
 }
 
 /// The `[checkpoint]` table.

@@ -356,6 +356,28 @@ mod tests {
         }
     }
 
+    /// Rows without a nonzero place in common: a zero that norms know nothing of. Small results that are not zero stay refused.
+    #[test]
+    fn a_zero_whose_tolerance_spans_the_grid_is_not_logged() {
+        let side = Side { absmaxes: vec![0x3f80_0000; 2], norms: vec![1.0; 2] };
+        for bits in [16u8, 28, 32] {
+            let rule = GridRule { bits, floor: 0 };
+            let tolerance = by_norms(2f32.powi(-49));
+            let product = Product { dims: [1, 2, 2, 16], rule, a: &side, b: &side, tolerance };
+            let mut parts = vec![0x3f80_0000, 0, 0x8000_0000, 0x3f00_0000];
+            parts.resize(if rule.is_wide() { 8 } else { 4 }, 0);
+            assert_eq!(product.decisions(&parts), Ok(Some(Vec::new())), "{bits}");
+            parts[1] = 2f32.powi(-90).to_bits();
+            assert_eq!(product.decisions(&parts), Ok(None), "{bits}");
+            // A tolerance of few values is logged, of a zero too.
+            let tiny = Side { absmaxes: vec![0x3f80_0000; 2], norms: vec![2f32.powi(-47); 2] };
+            let product = Product { a: &tiny, b: &tiny, tolerance: by_norms(2f32.powi(-50)), ..product };
+            parts[1] = 0;
+            let logged = product.decisions(&parts).expect("finite").expect("few bits").len();
+            assert_eq!(logged, if bits == 16 { 0 } else { 2 }, "{bits}");
+        }
+    }
+
     #[test]
     fn results_that_are_not_finite_are_refused() {
         let side = Side { absmaxes: vec![0x3f80_0000; 2], norms: vec![1.0; 2] };

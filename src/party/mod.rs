@@ -7,6 +7,7 @@ mod challenger;
 mod error;
 mod evidence;
 mod replay;
+mod table;
 mod trees;
 
 use std::path::PathBuf;
@@ -32,6 +33,7 @@ use crate::train::conduct::{Conduct, Honest};
 pub use challenger::challenger;
 pub use error::PartyError;
 use replay::Replays;
+pub use table::play;
 
 /// The most bytes of a question.
 pub const QUESTION_MAX: u64 = 1 << 14;

@@ -1,6 +1,6 @@
 //! What a party computes again, from its nearest checkpoint: the initial state, batches, and the operators of the one step in dispute.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::error::PartyError;
@@ -16,12 +16,15 @@ use crate::engine::session::{Session, StepScalars};
 use crate::job::data::{Dataset, batch_leaves};
 use crate::observers::record::Steer;
 use crate::program::graph::{LoggedProduct, TensorId};
+use crate::program::logged::native_graph;
 use crate::program::phase::{Phase, graph_of};
 use crate::program::step::MicroBatch;
 use crate::run::dir::Run;
 use crate::run::transcript::Transcript;
 use crate::run::{initial, states};
-use crate::step::{CommittedStep, Outputs, Tamper, Watch, replayer, scalars, sound_log, watched_step};
+use crate::step::{
+    CommittedStep, Outputs, Tamper, Watch, recorded_step, replayer, scalars, sound_log, watched_step,
+};
 use crate::train::conduct::Conduct;
 
 /// A step whose operators are in dispute.
@@ -230,7 +233,10 @@ impl Replays {
 
     fn player(&mut self) -> Result<(Player<'_>, Session<'_>), PartyError> {
         let program = Arc::new(self.conduct.program(&self.run));
-        let session = Session::new(self.engine.as_mut(), program)?;
+        let session = match self.conduct.hides_decisions() {
+            true => Session::native(self.engine.as_mut(), program)?,
+            false => Session::new(self.engine.as_mut(), program)?,
+        };
         let records = &self.transcript.records;
         Ok((Player { run: &self.run, records, conduct: self.conduct.as_mut() }, session))
     }
@@ -270,12 +276,18 @@ impl Player<'_> {
     ) -> Result<CommittedStep, PartyError> {
         let run = self.run;
         let batch = run.batch(dataset, step)?;
-        let mut replayer = replayer(run, step)?;
+        let native = self.conduct.hides_decisions();
+        let mut names = NativeNames::default();
+        let watch = &if native { names.watch(run, watch) } else { watch.clone() };
+        let mut replayer = replayer(run, step)?.filter(|_| !native);
         let mut run_step = |session: &mut Session,
                             scalars: StepScalars,
                             batch: &[MicroBatch],
                             tamper: Tamper,
-                            _: Option<Steer>| {
+                            steer: Option<Steer>| {
+            if native {
+                return recorded_step(run, session, scalars, batch, tamper, (steer, watch));
+            }
             watched_step(run, session, scalars, batch, tamper, (replayer.as_mut(), watch))
         };
         let done = self.conduct.step(run, session, scalars(run, step), batch, dataset, &mut run_step);
@@ -284,12 +296,44 @@ impl Player<'_> {
         }
         let done = done?;
         match self.records.get(step as usize) {
-            Some(Record::Step { step: record, .. }) if *record == done.record => Ok(done),
+            Some(Record::Step { step: record, .. }) if *record == done.record => {
+                let outputs =
+                    done.outputs.into_iter().map(|(place, bytes)| (names.of(place), bytes)).collect();
+                Ok(CommittedStep { outputs, ..done })
+            }
             _ => Err(self.not_reproduced(step, session)),
         }
     }
 
     fn not_reproduced(&self, step: u32, session: &Session) -> PartyError {
         PartyError::NotReproduced { step, device: session.engine().describe() }
+    }
+}
+
+/// The nodes of a program by their places in a native trainer's graphs, where a logged product is one node.
+#[derive(Default)]
+struct NativeNames(BTreeMap<(Phase, usize), (Phase, usize)>);
+
+impl NativeNames {
+    /// What to look at in a native trainer's step, to see what `watch` asks of the program's.
+    fn watch(&mut self, run: &Run, watch: &Watch) -> Watch {
+        let native = native_graph(&run.program.micro);
+        for &(phase, node) in &watch.outputs {
+            let place = match phase {
+                // Tensors keep their ids.
+                Phase::Micro(_) => {
+                    let output = run.program.micro.nodes[node].output;
+                    native.nodes.iter().position(|other| other.output == output)
+                }
+                Phase::Accumulate(_) | Phase::Update => Some(node),
+            };
+            self.0.extend(place.map(|place| ((phase, place), (phase, node))));
+        }
+        Watch { trace: watch.trace, outputs: self.0.keys().copied().collect() }
+    }
+
+    /// The program's node that a native trainer's is.
+    fn of(&self, place: (Phase, usize)) -> (Phase, usize) {
+        self.0.get(&place).copied().unwrap_or(place)
     }
 }

@@ -79,6 +79,13 @@ impl NearTie {
         let residue = index.rem_euclid(1 << bits) as u32;
         Some(Decision { place: self.place as u64, bits, residue })
     }
+
+    /// Whether the result is a zero on a grid without a floor, where the tolerance spans more values than a decision tells apart. Rows
+    /// that have no nonzero place in common give it, of gradients behind ReLU and dropout many: all terms are zero, so every kernel's
+    /// result is, though the norms do not show it. It is not logged (`docs/ROUNDING.md`, section 3).
+    fn is_unlogged_zero(&self) -> bool {
+        self.value == 0.0 && self.decision(self.rounded).is_none()
+    }
 }
 
 impl Product<'_> {
@@ -122,7 +129,7 @@ impl Product<'_> {
         (value + steps * 2f32.powi(9 - i32::from(self.rule.bits))) * 1.000_001
     }
 
-    /// An element's near tie, if it is one, from its nearest binary32 and, on grids finer than bfloat16, what that rounds away; with the first and the
+    /// An element's near tie, if it is one that is logged, from its nearest binary32 and, on grids finer than bfloat16, what that rounds away; with the first and the
     /// last index that it may round to.
     ///
     /// # Errors
@@ -144,6 +151,6 @@ impl Product<'_> {
         let rounded = self.rule.rounded(grid, high, value);
         let tie = NearTie { place, value, rounded, tolerance, grid };
         let range = tie.range();
-        Ok((range[0] != range[1]).then_some((tie, range)))
+        Ok((range[0] != range[1] && !tie.is_unlogged_zero()).then_some((tie, range)))
     }
 }

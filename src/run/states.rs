@@ -6,11 +6,14 @@ use super::{checkpoint, initial};
 use crate::commit::record::Record;
 use crate::commit::state::{state_digest, tensor_digests};
 
+/// A state: canonical bytes in the table's order.
+pub type State = Vec<Vec<u8>>;
+
 /// The state after a step, read from its checkpoint. An initial state of the seed needs no file.
 ///
 /// # Errors
 /// If the checkpoint cannot be read, is malformed, or is not the state that the step's record commits.
-pub fn after(run: &Run, records: &[Record], step: u32) -> Result<Vec<Vec<u8>>, RunError> {
+pub fn after(run: &Run, records: &[Record], step: u32) -> Result<State, RunError> {
     run.within_memory("a state", run.state_memory())?;
     let path = run.layout.checkpoint(step);
     let state = if step == 0 { initial::state(run)? } else { checkpoint::read(&path, &run.program.state())? };
@@ -41,7 +44,7 @@ pub fn nearest_checkpoint(
     run: &Run,
     records: &[Record],
     step: u32,
-) -> Result<Option<(u32, Vec<Vec<u8>>)>, RunError> {
+) -> Result<Option<(u32, State)>, RunError> {
     let steps = run.checkpoint_steps()?.into_iter().rev().filter(|&at| 0 < at && at < step);
     Ok(steps.into_iter().find_map(|at| Some((at, after(run, records, at).ok()?))))
 }

@@ -117,13 +117,27 @@ pub fn committed_step(
     tamper: Tamper,
     steer: Option<Steer>,
 ) -> Result<CommittedStep, EngineError> {
+    recorded_step(run, session, scalars, batch, tamper, (steer, &Watch::default()))
+}
+
+/// [`committed_step`], whose operators are watched.
+///
+/// # Errors
+/// If the engine fails.
+pub fn recorded_step(
+    run: &Run,
+    session: &mut Session,
+    scalars: StepScalars,
+    batch: &[MicroBatch],
+    tamper: Tamper,
+    (steer, watch): (Option<Steer>, &Watch),
+) -> Result<CommittedStep, EngineError> {
     let Some(rounding) = &run.job.rounding else {
-        return observed_step(run, session, scalars, batch, tamper, None, &Watch::default());
+        return observed_step(run, session, scalars, batch, tamper, None, watch);
     };
     let micro_batches = run.program.micro_batches;
     let mut recorder = Recorder::new(rounding, &run.program.micro, micro_batches, steer);
-    let watch = Watch::default();
-    let mut done = observed_step(run, session, scalars, batch, tamper, Some(&mut recorder), &watch)?;
+    let mut done = observed_step(run, session, scalars, batch, tamper, Some(&mut recorder), watch)?;
     let (log, logged) = recorder.finish();
     done.record.log = Some(log.root());
     done.log = Some((log, logged));

@@ -246,6 +246,10 @@ impl Conduct for Cheat {
         }
     }
 
+    fn hides_decisions(&self) -> bool {
+        matches!(self.kind, Kind::DecisionsDropped | Kind::DecisionHidden)
+    }
+
     fn initial(&mut self, index: usize, tensor: &mut [u8]) {
         if self.kind == Kind::Init && index == 0 {
             nudge(tensor);

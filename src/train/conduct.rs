@@ -17,6 +17,11 @@ pub trait Conduct {
     /// Sees tensor `index` of the initial state, canonical bytes, before it is loaded.
     fn initial(&mut self, _index: usize, _tensor: &mut [u8]) {}
 
+    /// Whether its replays take its own native kernels, because its log lacks decisions that it took.
+    fn hides_decisions(&self) -> bool {
+        false
+    }
+
     /// A step on the session's state, and what is committed about it. `dataset` has other batches; `run_step` runs a step.
     ///
     /// # Errors

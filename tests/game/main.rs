@@ -161,6 +161,59 @@ fn a_wrong_record_convicts() {
     }
 }
 
+/// Every trick at every turn, by a party that lies in an operator, in a field, in a batch or in the initial state, on either side.
+#[test]
+fn every_trick_at_every_turn_loses() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = run_of(&toy(folder.path(), 2, "microbatch"), folder.path());
+    let honest = World::of(&run, None);
+    let (phase, node) = node_of(&run, |p| matches!(p, Primitive::Product { .. }));
+    for lie in [
+        Lie::Node { step: 2, phase, node, element: 1, mask: 1 << 12 },
+        Lie::Field { step: 1, field: FieldLie::State },
+        Lie::Batch { step: 1, micro: 1, tensor: 0, element: 2, mask: 1 },
+        Lie::Initial { index: 0, element: 1, mask: 1 },
+    ] {
+        let liar = World::of(&run, Some(&lie));
+        for trick in Trick::all() {
+            for first in [false, true] {
+                let (seen, place) = against(&run, &honest, &liar, first, trick, 5);
+                fair(&seen, place, honest.root(), &format!("{lie:?}, {trick:?}"));
+            }
+        }
+    }
+}
+
+/// Two parties that are wrong in different places: whoever loses is wrong, and a loss certifies nobody.
+#[test]
+fn of_two_liars_one_loses_at_least() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = run_of(&toy(folder.path(), 2, "microbatch"), folder.path());
+    let honest = World::of(&run, None);
+    let mut numbers = Numbers(11);
+    for seed in 0..60 {
+        let mut liar = || loop {
+            if let Some(world) = World::lying(&run, &some_lie(&run, &mut numbers)) {
+                break world;
+            }
+        };
+        let (a, b) = (liar(), liar());
+        if a.root() == b.root() || [&a, &b].iter().any(|world| world.root() == honest.root()) {
+            continue;
+        }
+        let (seen, _) = against(&run, &a, &b, false, Trick::None, seed);
+        assert!(seen.result.losses().count() > 0, "{:?}", seen.result);
+        assert_ne!(seen.result.upheld, Some(honest.root()));
+    }
+    // Different values of one element.
+    let (phase, node) = node_of(&run, |p| matches!(p, Primitive::Product { .. }));
+    let [a, b] =
+        [1, 2].map(|mask| World::of(&run, Some(&Lie::Node { step: 1, phase, node, element: 0, mask })));
+    let (seen, _) = against(&run, &a, &b, false, Trick::None, 0);
+    assert_eq!(seen.result.losses().count(), 2, "{:?}", seen.result);
+    assert_eq!((seen.result.remaining, seen.result.upheld), (Vec::new(), None));
+}
+
 /// A lie that a number gives.
 fn some_lie(run: &Run, numbers: &mut Numbers) -> Lie {
     let order = positions(&run.program);
@@ -196,9 +249,15 @@ fn sampled(run: &Run, honest: &World, seed: u64, fault: Option<Fault>) -> Result
     let mut numbers = Numbers(seed);
     let count = 2 + numbers.below(4) as usize;
     let who = numbers.below(count as u64) as usize;
-    let mut lies = Vec::new();
+    let mut lies: Vec<Lie> = Vec::new();
     let mut liars = Vec::new();
-    for _ in 0..count {
+    for i in 0..count {
+        // Some collude: they tell the lie of the first.
+        if i > 0 && numbers.below(3) == 0 {
+            lies.push(lies[0].clone());
+            liars.push(World::of(run, lies.first()));
+            continue;
+        }
         let (lie, world) = loop {
             let lie = some_lie(run, &mut numbers);
             if let Some(world) = World::lying(run, &lie) {

@@ -40,6 +40,11 @@ pub enum Trick {
 }
 
 impl Trick {
+    /// Every trick, at every turn that a toy's game has.
+    pub fn all() -> impl Iterator<Item = Trick> {
+        (0..14 * 11).map(Trick::numbered).filter(|trick| *trick != Trick::Copy { turn: 0 })
+    }
+
     /// The tricks that a move knows, from a number.
     pub fn numbered(number: u64) -> Trick {
         let turn = (number / 11 % 14) as u32;

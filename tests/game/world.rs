@@ -52,6 +52,23 @@ pub enum FieldLie {
     Step,
 }
 
+impl FieldLie {
+    fn plant(self, computation: &mut Digest, record: &mut StepRecord) {
+        match self {
+            FieldLie::Gradients => {
+                record.gradients = record.gradients.map(|digest| Digest([digest.0[0] ^ 1; 32]))
+            }
+            FieldLie::State => record.state.0[0] ^= 1,
+            FieldLie::Clip => record.clip ^= 1,
+            FieldLie::Loss => record.loss ^= 1,
+            FieldLie::LearningRate => record.learning_rate ^= 1,
+            FieldLie::Cursor => record.cursor += 1,
+            FieldLie::Computation => computation.0[0] ^= 1,
+            FieldLie::Step => record.step += 1,
+        }
+    }
+}
+
 /// What a step made.
 pub struct StepWorld {
     pub before: Vec<Vec<u8>>,
@@ -186,6 +203,21 @@ fn outputs(
     outputs
 }
 
+/// The gradient root of each micro-batch.
+fn gradient_roots(run: &Run, digests: &BTreeMap<(Phase, usize), Digest>) -> Vec<Digest> {
+    let (program, graph) = (&run.program, &run.program.micro);
+    let node = |name: &str| {
+        let tensor = graph.output(name).unwrap();
+        graph.nodes.iter().position(|node| node.output == tensor).unwrap()
+    };
+    let gradients = program.gradients();
+    let root = |micro: u32| {
+        let of = |name: &str| &digests[&(Phase::Micro(micro), node(name))];
+        table::root(gradients.iter().map(|t| (t.name.as_str(), of(&t.name))))
+    };
+    (0..program.micro_batches).map(root).collect()
+}
+
 /// A step, its record, and the state after it.
 fn one_step(
     run: &Run,
@@ -219,18 +251,7 @@ fn one_step(
         Some(Origin::Node { phase, node }) => word_from_bytes(DType::F32, &outputs[&(phase, node)]),
         _ => float::ONE,
     };
-    let gradient = |micro: u32| {
-        let graph = graph_of(program, Phase::Micro(micro));
-        let of = |name: &str| {
-            let tensor = graph.output(name).unwrap();
-            let node = graph.nodes.iter().position(|node| node.output == tensor).unwrap();
-            digests[&(Phase::Micro(micro), node)]
-        };
-        let gradients: Vec<(String, Digest)> =
-            program.gradients().into_iter().map(|t| (t.name.clone(), of(&t.name))).collect();
-        table::root(gradients.iter().map(|(name, digest)| (name.as_str(), digest)))
-    };
-    let roots: Vec<Digest> = (0..program.micro_batches).map(gradient).collect();
+    let roots = gradient_roots(run, &digests);
     let granularity = run.job.commit.granularity;
     let mut record = StepRecord {
         step,
@@ -248,18 +269,7 @@ fn one_step(
     if let Some(Lie::Field { step: at, field }) = lie
         && *at == step
     {
-        match field {
-            FieldLie::Gradients => {
-                record.gradients = record.gradients.map(|digest| Digest([digest.0[0] ^ 1; 32]))
-            }
-            FieldLie::State => record.state.0[0] ^= 1,
-            FieldLie::Clip => record.clip ^= 1,
-            FieldLie::Loss => record.loss ^= 1,
-            FieldLie::LearningRate => record.learning_rate ^= 1,
-            FieldLie::Cursor => record.cursor += 1,
-            FieldLie::Computation => computation.0[0] ^= 1,
-            FieldLie::Step => record.step += 1,
-        }
+        field.plant(&mut computation, &mut record);
     }
     let record = Record::Step { computation, step: record }.encode();
     let gradients = (0..).zip(&roots).map(|(micro, root)| gradient_leaf(micro, root)).collect();

@@ -17,8 +17,8 @@ use crate::dispute::check::{Context, parsed};
 use crate::dispute::origin::{self, Origin};
 use crate::dispute::rounding::PART_MAX;
 use crate::dispute::verdict::Scalar;
-use crate::job::Granularity;
 use crate::job::identity::{other_contract, program_digest};
+use crate::job::{Granularity, Job};
 use crate::program::graph::{Graph, TensorType};
 use crate::program::phase::{Phase, graph_of};
 use crate::program::step::Program;
@@ -59,6 +59,13 @@ fn wrong(why: impl Into<String>) -> Malformed {
     Malformed::invalid("terms", why)
 }
 
+/// Milliseconds that a party has for all its replays of a game, if the job fixes them: four times what the steps from a checkpoint to the one
+/// in dispute take.
+pub fn replay_clock(job: &Job) -> Option<u64> {
+    let steps = u64::from(job.checkpoint.every) + 1;
+    Some(steps * u64::from(job.dispute?.step_seconds) * 4 * 1000)
+}
+
 impl Rules {
     /// What follows from terms.
     ///
@@ -75,6 +82,9 @@ impl Rules {
             return Err(wrong("the program digest is not that of the job"));
         }
         let identity = terms.run.identity(&job, &terms.job).map_err(wrong)?;
+        if replay_clock(&job).is_some_and(|replay| replay != terms.clocks.replay) {
+            return Err(wrong("the clock of replays is not the one that the job fixes"));
+        }
         terms.run.origin.check(&job)?;
         let nodes =
             [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len() as u64);

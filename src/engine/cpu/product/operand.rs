@@ -78,6 +78,8 @@ impl Operand {
     pub fn patches(&self, patches: DigitPatches, memory: impl FnOnce(usize) -> Vec<i32>) -> Operand {
         let images = patches.images(self.rows as u32, self.k as u32).expect("rows are whole images");
         let [rows, k] = patches.shape(images).map(|n| n as usize);
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = memory;
         let gathered = match &self.integers {
             Integers::Rows(q) => Patches::of_rows(patches, images, q.clone()),
             #[cfg(target_arch = "x86_64")]

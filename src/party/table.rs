@@ -1,0 +1,44 @@
+//! A game whose parties sit at one table: all in this process, with a referee between them.
+
+use std::time::Instant;
+
+use super::Party;
+use super::error::PartyError;
+use crate::commit::keys::PrivateKey;
+use crate::dispute::game::message::Sealed;
+use crate::dispute::game::referee::Referee;
+use crate::dispute::game::terms::Terms;
+use crate::dispute::game::verdict::{Event, GameVerdict};
+
+/// Plays a game to its end, by the clock. The parties stand in the order of the terms. `turn` sees the referee after every answer.
+///
+/// # Errors
+/// If the terms do not hold together, or a party cannot answer from its run.
+///
+/// # Panics
+/// If there are fewer parties than the terms name.
+pub fn play(
+    terms: &Terms,
+    referee_key: &PrivateKey,
+    parties: &mut [Party],
+    mut turn: impl FnMut(&Referee),
+) -> Result<GameVerdict, PartyError> {
+    let mut referee = Referee::new(terms)?;
+    let begin = Instant::now();
+    let now = || u64::try_from(begin.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let mut events = Vec::new();
+    referee.start(0);
+    loop {
+        if let Some(result) = referee.result() {
+            return Ok(GameVerdict::new(terms.clone(), events, result.clone(), referee_key));
+        }
+        for ask in referee.pending() {
+            let question = Sealed::new(ask.asked, referee_key).to_bytes();
+            let answer = parties[ask.party].reply(&question)?;
+            let at = now();
+            events.push(Event::message(at, ask.party, &answer));
+            referee.receive(ask.party, &answer, at);
+            turn(&referee);
+        }
+    }
+}
