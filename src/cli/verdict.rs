@@ -115,7 +115,10 @@ struct Narrow {
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
-        Command::Check(args) => check(printer, args),
+        Command::Check(args) => match read_game(&args.file)? {
+            Some(game) => check_game(printer, &args.file, game),
+            None => check(printer, args),
+        },
         Command::Report(args) => report(printer, args),
         Command::Disclose(args) => disclose(printer, args),
         Command::Narrow(args) => narrow(printer, args),
@@ -183,9 +186,6 @@ fn conviction(finding: &Finding) -> Vec<String> {
 }
 
 fn check(printer: Printer, args: Check) -> CommandResult {
-    if let Some(game) = read_game(&args.file)? {
-        return check_game(printer, &args.file, game);
-    }
     let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
     let _watch = args.limits.watch(printer);
     let (verdict, size) = read(&args.file)?;

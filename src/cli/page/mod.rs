@@ -45,7 +45,7 @@ dt{color:var(--soft)}dd{margin:0;overflow-wrap:anywhere;min-width:0}\
 ol,ul{padding-left:1.4rem;margin:.6rem 0}li{margin:.3rem 0;overflow-wrap:anywhere}\
 table{border-collapse:collapse;width:100%;font-size:.92rem;margin:.6rem 0}\
 th,td{text-align:left;vertical-align:top;padding:.35rem .6rem .35rem 0;border-bottom:1px solid var(--line);overflow-wrap:anywhere}\
-th{color:var(--soft);font-weight:600}\
+th{color:var(--soft);font-weight:600;overflow-wrap:normal}\
 @media(max-width:36rem){dl{grid-template-columns:1fr;gap:.1rem}dd{margin-bottom:.45rem}\
 table,tbody,tr,td{display:block}thead{display:none}tr{padding:.45rem 0;border-bottom:1px solid var(--line)}\
 td{border:0;padding:.1rem 0}td[data-of]::before{content:attr(data-of) ' ';color:var(--soft)}}\

@@ -1,0 +1,169 @@
+//! Real parties, one of whom lies, and the commands.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+
+use super::*;
+use crate::common::{mlp_job, trained};
+use tiebreak::dispute::game::terms::Terms;
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::party::Party as RunParty;
+use tiebreak::run::dir::Run;
+
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).to_str().unwrap().to_string()
+    }
+    fn command(&self, args: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tiebreak"));
+        command.args(args.split(' ')).current_dir(self.0.path()).stdin(Stdio::null());
+        command
+    }
+    /// The exit code, stdout and stderr.
+    fn run(&self, args: &str) -> (i32, String, String) {
+        let Output { status, stdout, stderr } = self.command(args).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (status.code().unwrap(), text(stdout), text(stderr))
+    }
+    fn json(&self, args: &str, wanted: i32) -> serde_json::Value {
+        let (code, stdout, stderr) = self.run(&format!("{args} --json"));
+        assert_eq!(code, wanted, "{args}: {stdout}{stderr}");
+        serde_json::from_str(&stdout).unwrap()
+    }
+    /// A party that serves, and what it says of itself.
+    fn serve(&self, args: &str) -> (Child, serde_json::Value) {
+        let mut command = self.command(&format!("serve {args} --json --log-format json"));
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut text = String::new();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        while !text.ends_with("}\n") {
+            match lines.next() {
+                Some(line) => text.push_str(&format!("{}\n", line.unwrap())),
+                None => panic!("{:?}", child.wait_with_output()),
+            }
+        }
+        (child, serde_json::from_str(&text).unwrap())
+    }
+    fn terms(&self, other: &str, clocks: &str, out: &str) -> serde_json::Value {
+        let parties = format!("--party alice.pub --party {other}.pub --referee referee.pub");
+        self.json(&format!("referee new --run honest {parties} {clocks} --out {out}"), 0)
+    }
+}
+
+/// Ends a process as a service manager does; its log.
+fn terminated(child: Child) -> String {
+    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{log}");
+    log
+}
+
+fn made() -> Folder {
+    let folder = Folder(tempfile::tempdir().unwrap());
+    let job = mlp_job(folder.0.path(), "step", 3, 1);
+    trained(&job, &folder.0.path().join("honest"), None);
+    trained(&job, &folder.0.path().join("lying"), Some("weight-before@2"));
+    for name in ["alice", "bob", "referee"] {
+        assert_eq!(folder.run(&format!("key new {name} --name {name}")).0, 0);
+    }
+    folder
+}
+
+/// A party that lies as its run does, in a folder.
+fn liar(folder: &Folder, terms: &str, questions: &str) -> (Arc<Desk>, Vec<JoinHandle<()>>) {
+    let terms = Terms::from_bytes(&std::fs::read(folder.path(terms)).unwrap()).unwrap();
+    let key = PrivateKey::from_text(&std::fs::read_to_string(folder.path("bob")).unwrap()).unwrap();
+    let desk = Arc::new(Desk::new(terms.game(), terms.keys().unwrap().1));
+    let (run, questions) = (folder.path("lying"), folder.path(questions));
+    let (one, other) = (desk.clone(), desk.clone());
+    let works = thread::spawn(move || {
+        let run = Run::open(Path::new(&run)).unwrap();
+        let cpu = Box::new(Cpu::new(1).unwrap());
+        let cheat = "weight-before@2".parse().unwrap();
+        one.work(&mut RunParty::open_cheating(terms, run, key, cpu, cheat).unwrap());
+    });
+    let mut answers = Answers::new(Path::new(&questions)).unwrap();
+    let looks = thread::spawn(move || answers.serve(&other));
+    (desk, vec![works, looks])
+}
+
+#[test]
+fn the_commands_convict_a_liar_and_nobody_else() {
+    let folder = made();
+    let new = folder.terms("bob", "--step-time 30", "terms.json");
+    // Checkpoints are two steps apart.
+    assert_eq!(new["clocks"]["replay"], 3 * 30_000 * 4);
+    assert!(new["bound"]["messages"].as_u64().unwrap() > 10, "{new}");
+    let serve = "honest --key alice --terms terms.json --referee-key referee.pub --listen 127.0.0.1:0";
+    let (alice, said) = folder.serve(serve);
+    let (desk, threads) = liar(&folder, "terms.json", "bob-folder");
+    let address = said["address"].as_str().unwrap();
+    let play = format!("referee terms.json --key referee alice={address} bob=bob-folder --out v.json");
+    let result = folder.json(&play, 1);
+    let losses = result["result"]["games"][0]["losses"].as_array().unwrap();
+    assert_eq!((losses.len(), &losses[0]["party"]), (1, &1.into()), "{result}");
+    assert_eq!(result["result"]["remaining"], serde_json::json!([0]));
+    assert!(result["messages"].as_u64() <= result["bound"]["messages"].as_u64(), "{result}");
+    // The same again: the journal has it all.
+    assert_eq!(folder.json(&play, 1)["verdict_file"], "v.json");
+    desk.close();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    let log = terminated(alice);
+    let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.iter().any(|line| line["message"] == "question"), "{log}");
+
+    let (code, stdout, _) = folder.run("verdict check v.json");
+    assert!(code == 1 && stdout.starts_with("party 1 (bob): CONVICTED, wrong value"), "{stdout}");
+    assert_eq!(folder.json("verdict check v.json", 1)["kind"], "game");
+    assert_eq!(folder.run("verdict report v.json -o report.html").0, 0);
+    let html = std::fs::read_to_string(folder.path("report.html")).unwrap();
+    for said in
+        ["bob is convicted", "alice against bob", "The path of hashes", "tiebreak verdict check v.json"]
+    {
+        assert!(html.contains(said), "{said}: {html}");
+    }
+    let text = std::fs::read_to_string(folder.path("v.json")).unwrap();
+    std::fs::write(folder.path("w.json"), text.replacen("\"party\":1", "\"party\":0", 1)).unwrap();
+    assert_eq!(folder.run("verdict check w.json").0, 4);
+}
+
+#[test]
+fn the_commands_end_with_the_code_of_what_came_out() {
+    let folder = made();
+    folder.terms("bob", "--replay 60", "terms.json");
+    let serve = |name: &str| {
+        folder.serve(&format!(
+            "honest --key {name} --terms terms.json --referee-key referee.pub --files {name}-dir"
+        ))
+    };
+    let parties = ["alice", "bob"].map(|name| serve(name).0);
+    let play = "referee terms.json --key referee 0=alice-dir 1=bob-dir";
+    let result = folder.json(play, 0);
+    assert_eq!(result["result"]["losses"], serde_json::Value::Null);
+    assert_eq!(result["result"]["remaining"], serde_json::json!([0, 1]));
+    assert_eq!(folder.run("verdict check game-verdict.json").0, 0);
+    assert_eq!(folder.run("verdict report game-verdict.json -o r.html").0, 0);
+    for (args, code, why) in [
+        ("referee terms.json --key referee 0=alice-dir", 2, "say where party bob is"),
+        ("referee terms.json --key referee 0=alice-dir 1=https://x", 2, "http://"),
+        ("referee terms.json --key referee 0=alice-dir carol=x", 2, "name no party"),
+        ("referee terms.json --key alice 0=alice-dir 1=bob-dir", 2, "not the referee's key"),
+        ("referee honest/run.json --key referee 0=alice-dir 1=bob-dir", 4, "run.json"),
+        ("referee", 2, "Usage"),
+        ("serve honest --key alice --terms terms.json --referee-key bob.pub", 2, "another referee"),
+        ("serve honest --key referee --terms terms.json --referee-key referee.pub", 2, "name no party"),
+    ] {
+        let (found, _, stderr) = folder.run(args);
+        assert!(found == code && stderr.contains(why), "{args}: {found} {stderr}");
+    }
+    parties.into_iter().for_each(|party| drop(terminated(party)));
+
+    folder.terms("bob", "--replay 60 --moves 0.5 --increment 0.5", "short.json");
+    let result = folder.json("referee short.json --key referee alice=nobody-a bob=nobody-b --out f.json", 5);
+    assert_eq!(result["result"]["absent"].as_array().unwrap().len(), 2, "{result}");
+    let (code, stdout, _) = folder.run("verdict check f.json");
+    assert!(code == 5 && stdout.contains("FORFEITED, timeout"), "{stdout}");
+}
