@@ -63,7 +63,8 @@ impl Duel {
         };
         let wrong: Vec<usize> = (0..2).filter(wrong).collect();
         self.found.push(format!("the referee computes {word:08x}, {whose}"));
-        let what = format!("element {} is not {word:08x}, {whose}", disputed.element);
+        let of = rules.describe(disputed.subject);
+        let what = format!("element {} of {of} is not {word:08x}, {whose}", disputed.element);
         self.lost(&wrong, Reason::WrongValue, &what)
     }
 
