@@ -15,6 +15,7 @@ use crate::commit::digest::Digest;
 use crate::commit::keys::{PrivateKey, PublicKey};
 use crate::dispute::game::referee::Referee;
 use crate::dispute::game::result::GameResult;
+use crate::dispute::game::rules::{replay_clock, replay_of_steps};
 use crate::dispute::game::terms::{Clocks, Terms};
 use crate::dispute::game::verdict::{Event, GameVerdict};
 use crate::net::journal::{Entry, Journal};
@@ -88,8 +89,9 @@ struct New {
     /// The referee's public key: a file or its text.
     #[arg(long)]
     referee: String,
-    /// Seconds that a step takes, by the job's word: a party may replay for (steps between checkpoints + 1) x this x 4.
-    #[arg(long, value_parser = milliseconds, required_unless_present = "replay")]
+    /// Seconds that a step takes, for a job without a [dispute] table, which says it: a party may replay for (steps between checkpoints + 1)
+    /// x this x 4.
+    #[arg(long, value_parser = milliseconds)]
     step_time: Option<u64>,
     /// Seconds that a party has for all its replays, in place of --step-time.
     #[arg(long, value_parser = milliseconds, conflicts_with = "step_time")]
@@ -144,9 +146,10 @@ fn new(printer: Printer, args: New) -> CommandResult {
         args.parties.iter().map(|party| key::read_public(party)).collect::<Result<_, _>>()?;
     let referee_key = key::read_public(&args.referee)?;
     let run = computation(&args)?;
-    let steps = u64::from(run.job.checkpoint.every.min(run.job.steps));
-    let of_steps = |time: u64| (steps + 1).saturating_mul(4).saturating_mul(time);
-    let replay = args.replay.or(args.step_time.map(of_steps)).unwrap_or(0);
+    let given = args.replay.or(args.step_time.map(|step| replay_of_steps(&run.job, step)));
+    let replay = replay_clock(&run.job).or(given).ok_or_else(|| {
+        Failure::new(Exit::Usage, "the job has no [dispute] table: give --step-time, how long a step takes")
+    })?;
     let clocks = Clocks { moves: args.moves, increment: args.increment, replay };
     let nonce = Digest(random()?);
     let job = (run.job_text.clone(), run.program_file.clone());

@@ -171,7 +171,7 @@ pub fn answer_max(kind: Kind, rules: &Rules) -> u64 {
         + match row(kind).size {
             Size::Fixed(bytes) => bytes,
             Size::Level => base64((1 << search::LEVELS) * 32) + 64,
-            Size::Leaf => LEAF_MAX + rules.manifest_bytes() + rules.log_bytes(),
+            Size::Leaf => LEAF_MAX + rules.manifest_bytes() + rules.rounding_bytes() + rules.log_bytes(),
             Size::Binding => rules.binding_bytes(),
         }
 }
@@ -241,7 +241,9 @@ pub fn bound(rules: &Rules, clocks: &super::terms::Clocks) -> Bound {
         bound.messages = bound.messages.max(messages);
         bound.bytes = bound.bytes.max(bytes);
     }
-    bound.milliseconds = 2 * (clocks.moves + clocks.replay + bound.messages / 2 * clocks.increment);
+    let increments = (bound.messages / 2).saturating_mul(clocks.increment);
+    bound.milliseconds =
+        clocks.moves.saturating_add(clocks.replay).saturating_add(increments).saturating_mul(2);
     bound
 }
 

@@ -14,12 +14,13 @@ use crate::commit::trace::{batch_leaf_name, leaf_count, leaf_name, leaf_place, p
 use crate::commit::tree_head::Head;
 use crate::commit::{Malformed, table};
 use crate::dispute::check::{Context, parsed};
+use crate::dispute::cone::operands;
 use crate::dispute::origin::{self, Origin};
 use crate::dispute::rounding::PART_MAX;
 use crate::dispute::verdict::Scalar;
 use crate::job::identity::{other_contract, program_digest};
 use crate::job::{Granularity, Job};
-use crate::program::graph::{Graph, TensorType};
+use crate::program::graph::{Graph, LoggedProduct, TensorType};
 use crate::program::phase::{Phase, graph_of};
 use crate::program::step::Program;
 
@@ -62,8 +63,13 @@ fn wrong(why: impl Into<String>) -> Malformed {
 /// Milliseconds that a party has for all its replays of a game, if the job fixes them: four times what the steps from a checkpoint to the one
 /// in dispute take.
 pub fn replay_clock(job: &Job) -> Option<u64> {
-    let steps = u64::from(job.checkpoint.every) + 1;
-    Some(steps * u64::from(job.dispute?.step_seconds) * 4 * 1000)
+    Some(replay_of_steps(job, u64::from(job.dispute?.step_seconds) * 1000))
+}
+
+/// The same for steps of so many milliseconds.
+pub fn replay_of_steps(job: &Job, step: u64) -> u64 {
+    let steps = u64::from(job.checkpoint.every.min(job.steps)) + 1;
+    steps.saturating_mul(step).saturating_mul(4)
 }
 
 impl Rules {
@@ -331,6 +337,18 @@ impl Rules {
     /// The most bytes of a part of a rounding log, as text; none in the exact profile.
     pub fn log_bytes(&self) -> u64 {
         if self.is_logged() { (PART_MAX as u64).div_ceil(3) * 4 } else { 0 }
+    }
+
+    /// The most bytes of the row and column of a logged product, as text: each of their elements may lie in a slice of its own. None in the
+    /// exact profile.
+    pub fn rounding_bytes(&self) -> u64 {
+        let graph = &self.program().micro;
+        let of = |logged: &LoggedProduct| {
+            let tensors: u64 = operands(graph, logged).iter().map(|&t| graph.tensor(t).bytes() as u64).sum();
+            // A slice takes 1366 bytes of text, and its place and what proves it less than 400.
+            (4 * logged.dims()[3] as u64 * 1800).min(3 * tensors)
+        };
+        graph.logged.iter().map(of).max().unwrap_or(0)
     }
 
     /// The most bytes of an answer that lists the outputs that a field is made of, and what proves them.
