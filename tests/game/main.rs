@@ -346,7 +346,7 @@ fn largest(seen: &Seen) -> usize {
 #[test]
 fn elements_of_many_terms_are_opened_by_folds() {
     let folder = tempfile::tempdir().unwrap();
-    let wide = common::logistic_job(folder.path(), [4, 7000], [2, 1], "step");
+    let wide = common::logistic_job(folder.path(), [4, 20_000], [2, 1], "step");
     let wide = run_of(&wide, &folder.path().join("wide"));
     let long = folder.path().join("long");
     std::fs::create_dir_all(&long).unwrap();
@@ -382,6 +382,21 @@ fn elements_of_many_terms_are_opened_by_folds() {
             );
             assert!(largest <= 72 * 1024, "{what}: a message of {largest} bytes");
         }
+    }
+}
+
+/// A sample that is larger than a leaf, which the referee has to see whole.
+#[test]
+fn a_large_sample_is_drawn_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = run_of(&common::logistic_job(folder.path(), [4, 20_000], [2, 1], "step"), folder.path());
+    let honest = World::of(&run, None);
+    let liar =
+        World::of(&run, Some(&Lie::Batch { step: 2, micro: 0, tensor: 0, element: 30_000, mask: 1 << 22 }));
+    for first in [false, true] {
+        let (seen, place) = against(&run, &honest, &liar, first, Trick::None, 3);
+        fair(&seen, place, honest.root(), "a wrong number in a large sample");
+        assert!(largest(&seen) > 80_000, "the sample was not shown");
     }
 }
 

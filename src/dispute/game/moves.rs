@@ -2,7 +2,7 @@
 //!
 //! The referee looks up every question here before it asks it, and checks after every move that the next one is among those that may follow.
 
-use super::message::{Need, Question, Tree};
+use super::message::{Need, Question, Subject, Tree};
 use super::rules::Rules;
 use super::search;
 
@@ -74,7 +74,7 @@ pub enum Size {
     Fixed(u64),
     /// A level of a tree.
     Level,
-    /// Operands of a leaf, and the manifest of data files, or the part of a log.
+    /// Operands of a leaf, and what else it takes by [`Of`].
     Leaf,
     /// The outputs of a binding.
     Binding,
@@ -164,20 +164,53 @@ pub fn row(kind: Kind) -> &'static Move {
     &MOVES[kind as usize]
 }
 
+/// The tensors that a question is about, by what evidence about them carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// The initial state: of files of weights, a header and an element.
+    Initial,
+    /// A batch: manifests, headers and a sample.
+    Batch,
+    /// The outputs of nodes: operands, and of a logged product its row, its column and a part of the log.
+    Node,
+}
+
+/// What a question is about.
+pub fn of(question: &Question) -> Of {
+    match question {
+        Question::Evidence { subject: Subject::Initial { .. }, .. } => Of::Initial,
+        Question::Evidence { subject: Subject::Batch { .. }, .. } => Of::Batch,
+        _ => Of::Node,
+    }
+}
+
 /// The most bytes of a sealed answer to a question of this kind.
-pub fn answer_max(kind: Kind, rules: &Rules) -> u64 {
+pub fn answer_max(kind: Kind, of: Of, rules: &Rules) -> u64 {
     let base64 = |bytes: u64| bytes.div_ceil(3) * 4;
     FRAME
         + match row(kind).size {
             Size::Fixed(bytes) => bytes,
             Size::Level => base64((1 << search::LEVELS) * 32) + 64,
-            Size::Leaf => LEAF_MAX + rules.manifest_bytes() + rules.rounding_bytes() + rules.log_bytes(),
+            Size::Leaf => {
+                LEAF_MAX
+                    + match of {
+                        Of::Initial => rules.weights_bytes(),
+                        Of::Batch => rules.sample_bytes(),
+                        Of::Node => rules.rounding_bytes() + rules.log_bytes(),
+                    }
+            }
             Size::Binding => rules.binding_bytes(),
         }
 }
 
 /// The most bytes of a sealed question.
 pub const QUESTION_MAX: u64 = 1024;
+
+/// The most bytes of any sealed answer.
+pub fn largest(rules: &Rules) -> u64 {
+    let of = [Of::Initial, Of::Batch, Of::Node];
+    MOVES.iter().flat_map(|row| of.map(|of| answer_max(row.kind, of, rules))).max().unwrap_or(0)
+}
 
 /// What a game of two takes at most, and all games of some parties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -208,35 +241,31 @@ fn most(kind: Kind, rules: &Rules) -> u64 {
     }
 }
 
-/// The kinds of a path through a game that begins at its first question; every path is one of these.
-fn paths() -> [&'static [Kind]; 4] {
+/// The kinds of a path through a game that begins at its first question, and what it ends at; every path is a part of one of these.
+fn paths() -> [(&'static [Kind], Of); 4] {
     use Kind::*;
-    const TAIL: usize = 7;
-    const fn all(first: [Kind; 4]) -> [Kind; 4 + TAIL] {
-        let [a, b, c, d] = first;
-        [a, b, c, d, Root, Bytes, Slice, Frame, Total, Subtotals, Terms]
-    }
-    const INITIAL: [Kind; 11] = all([Records, Record, Parts, Part]);
-    const OPERATORS: [Kind; 11] = all([Records, Record, Statement, Operators]);
     [
-        &INITIAL,
-        &[Records, Record, Batch, Root, Bytes, Slice, Element],
-        &OPERATORS,
-        &[Records, Record, Statement, Gradients, Kind::Binding],
+        (&[Records, Record, Parts, Part, Root, Bytes, Slice, Element], Of::Initial),
+        (&[Records, Record, Batch, Root, Bytes, Slice, Element], Of::Batch),
+        (
+            &[Records, Record, Statement, Operators, Root, Bytes, Slice, Frame, Total, Subtotals, Terms],
+            Of::Node,
+        ),
+        (&[Records, Record, Statement, Gradients, Kind::Binding], Of::Node),
     ]
 }
 
 /// What a game of two takes at most.
 pub fn bound(rules: &Rules, clocks: &super::terms::Clocks) -> Bound {
     let mut bound = Bound { messages: 0, bytes: 0, log_bytes: 2 * rules.log_bytes(), milliseconds: 0 };
-    for path in paths() {
+    for (path, of) in paths() {
         let (mut messages, mut bytes) = (0, 0);
         for &kind in path {
             let times = 2 * most(kind, rules);
             messages += times;
+            let has_log = row(kind).size == Size::Leaf && of == Of::Node;
             bytes += times
-                * (QUESTION_MAX + answer_max(kind, rules)
-                    - if row(kind).size == Size::Leaf { rules.log_bytes() } else { 0 });
+                * (QUESTION_MAX + answer_max(kind, of, rules) - if has_log { rules.log_bytes() } else { 0 });
         }
         bound.messages = bound.messages.max(messages);
         bound.bytes = bound.bytes.max(bytes);

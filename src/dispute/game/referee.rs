@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::duel::Duel;
 use super::message::{Answer, Answered, Asked, Question, Sealed, Statement, commitment};
-use super::moves::{Bound, Clock, Kind, MOVES, QUESTION_MAX, Who, answer_max, bound, kind, row};
+use super::moves::{Bound, Clock, Kind, QUESTION_MAX, Who, answer_max, bound, kind, largest, of, row};
 use super::result::{GameResult, Loss, Played, Reason};
 use super::rules::Rules;
 use super::stage::Next;
@@ -106,7 +106,7 @@ impl Referee {
             GameResult { absent: Vec::new(), games: Vec::new(), remaining: Vec::new(), upheld: None };
         Ok(Referee {
             bound: bound(&rules, &clocks),
-            largest: MOVES.iter().map(|row| answer_max(row.kind, &rules)).max().unwrap_or(0),
+            largest: largest(&rules),
             clocks,
             phase: Phase::Commit,
             now: 0,
@@ -255,11 +255,17 @@ impl Referee {
             self.pending[place].said = equivocation(sealed.body.turn);
             return self.resolve();
         }
-        // It waits for another party; what it has lost shows when its game goes on.
-        if self.standing.contains(&party) {
-            let what = format!("it signed two answers to the question of turn {}", sealed.body.turn);
-            self.finish(vec![Loss { party, reason: Reason::Equivocation, what }], None);
+        if !self.standing.contains(&party) {
+            return;
         }
+        let what = format!("it signed two answers to the question of turn {}", sealed.body.turn);
+        let loss = Loss { party, reason: Reason::Equivocation, what };
+        // It waits for the other side of its game, or for the end of another one.
+        if self.duel.as_ref().is_some_and(|duel| duel.sides.iter().any(|side| side.party == party)) {
+            return self.finish(vec![loss], None);
+        }
+        self.standing.remove(&party);
+        self.result.absent.push(loss);
     }
 
     /// Time passes: whoever has not answered in its time has lost it.
@@ -291,9 +297,9 @@ impl Referee {
     fn ask(&mut self, question: Question, parties: &[usize]) {
         let kind = kind(&question);
         let clock = row(kind).clock;
+        let limit = answer_max(kind, of(&question), &self.rules);
         let asked = Asked { game: self.rules.game, turn: self.turn, question };
         self.turn += 1;
-        let limit = answer_max(kind, &self.rules);
         self.spent.1 += QUESTION_MAX * parties.len() as u64;
         let pending = |&party: &usize| {
             let left = self.left[party];

@@ -18,7 +18,10 @@ use crate::dispute::cone::operands;
 use crate::dispute::origin::{self, Origin};
 use crate::dispute::rounding::PART_MAX;
 use crate::dispute::verdict::Scalar;
+use crate::job::data::layout::is_safetensors;
+use crate::job::data::safetensors::HEADER_MAX;
 use crate::job::identity::{other_contract, program_digest};
+use crate::job::initial::InitialOrigin;
 use crate::job::{Granularity, Job};
 use crate::program::graph::{Graph, LoggedProduct, TensorType};
 use crate::program::phase::{Phase, graph_of};
@@ -328,10 +331,20 @@ impl Rules {
         })
     }
 
-    /// The most bytes of an answer that lists the manifests of the data's files, beside its slices.
-    pub fn manifest_bytes(&self) -> u64 {
+    /// The most bytes of the manifests of the data's files, their headers and one sample, as text.
+    pub fn sample_bytes(&self) -> u64 {
+        let paths = self.context.job.data.files.paths();
         // A length, a root and the names of the two fields.
-        160 * self.context.job.data.files.paths().len() as u64
+        let manifests = 160 * paths.len() as u64;
+        let headers = if paths.iter().any(|path| is_safetensors(path)) { 2 * HEADER_MAX } else { 1 << 17 };
+        let elements: u64 = self.program().sample().iter().map(|tensor| tensor.ty().len() as u64).sum();
+        // An element takes 8 bytes of a file at most, and a slice's place and what proves it less than a slice.
+        manifests + 3 * (headers + 8 * elements)
+    }
+
+    /// The most bytes of the header of a file of weights, as text; none where the initial state is in no file.
+    pub fn weights_bytes(&self) -> u64 {
+        if matches!(self.context.origin, InitialOrigin::Weights { .. }) { 3 * HEADER_MAX } else { 0 }
     }
 
     /// The most bytes of a part of a rounding log, as text; none in the exact profile.
@@ -345,8 +358,8 @@ impl Rules {
         let graph = &self.program().micro;
         let of = |logged: &LoggedProduct| {
             let tensors: u64 = operands(graph, logged).iter().map(|&t| graph.tensor(t).bytes() as u64).sum();
-            // A slice takes 1366 bytes of text, and its place and what proves it less than 400.
-            (4 * logged.dims()[3] as u64 * 1800).min(3 * tensors)
+            // A slice takes 1366 bytes of text, and its place and what proves it less than 800.
+            (4 * logged.dims()[3] as u64 * 2200).min(3 * tensors)
         };
         graph.logged.iter().map(of).max().unwrap_or(0)
     }
