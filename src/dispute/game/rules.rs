@@ -18,7 +18,7 @@ use crate::dispute::cone::operands;
 use crate::dispute::origin::{self, Origin};
 use crate::dispute::rounding::PART_MAX;
 use crate::dispute::verdict::Scalar;
-use crate::job::data::layout::is_safetensors;
+use crate::job::data::layout::{is_npy, is_safetensors};
 use crate::job::data::safetensors::HEADER_MAX;
 use crate::job::identity::{other_contract, program_digest};
 use crate::job::initial::InitialOrigin;
@@ -336,7 +336,12 @@ impl Rules {
         let paths = self.context.job.data.files.paths();
         // A length, a root and the names of the two fields.
         let manifests = 160 * paths.len() as u64;
-        let headers = if paths.iter().any(|path| is_safetensors(path)) { 2 * HEADER_MAX } else { 1 << 17 };
+        let header = |path: &&str| match (is_safetensors(path), is_npy(path)) {
+            (true, _) => 2 * HEADER_MAX,
+            (_, true) => 1 << 17,
+            _ => 64,
+        };
+        let headers = paths.iter().map(header).max().unwrap_or(0);
         let elements: u64 = self.program().sample().iter().map(|tensor| tensor.ty().len() as u64).sum();
         // An element takes 8 bytes of a file at most, and a slice's place and what proves it less than a slice.
         manifests + 3 * (headers + 8 * elements)
