@@ -198,7 +198,7 @@ mod tests {
             "{html}"
         );
         assert!(!html.contains('\u{202e}') && !html.contains('\u{1b}'));
-        assert_eq!(html.matches("&lt;script&gt;").count(), 15);
+        assert_eq!(html.matches("&lt;script&gt;").count(), 17);
         assert!(!html.contains("http://") && !html.contains("https://") && !html.contains("src="));
     }
 }
