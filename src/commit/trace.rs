@@ -1,6 +1,8 @@
 //! A step's trace: for every node of every phase, in execution order, the digest of its output and what BLAKE3's tree
 //! says of each tile. Jobs with `commit = "operator"` publish one file a step.
 
+use std::collections::HashMap;
+
 use super::codec::{Decoder, Encoder};
 use super::digest::Digest;
 use super::{Malformed, merkle, table, tensor};
@@ -86,6 +88,37 @@ impl Traced {
     }
 }
 
+/// The places of all leaves of a program's traces, for whoever asks for more than one: to list what traces hold takes time.
+pub struct Places {
+    traced: Traced,
+    /// The leaves before each phase's.
+    before: HashMap<Phase, usize>,
+    count: usize,
+}
+
+impl Places {
+    /// Those of a program.
+    pub fn of(program: &Program) -> Places {
+        let (traced, mut before, mut count) = (Traced::of(program), HashMap::new(), 0);
+        for phase in phases(program.micro_batches) {
+            before.insert(phase, count);
+            count += traced.nodes(phase).len();
+        }
+        Places { traced, before, count }
+    }
+
+    /// The leaves of a trace.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The place of a node's leaf, if a step has the node and traces hold it.
+    pub fn place(&self, phase: Phase, node: usize) -> Option<usize> {
+        let before = self.before.get(&phase)?;
+        self.traced.nodes(phase).binary_search(&node).ok().map(|place| before + place)
+    }
+}
+
 /// Every traced node of a step: (phase, node of that phase's graph), in the trace's order.
 pub fn positions(program: &Program) -> Vec<(Phase, usize)> {
     let traced = Traced::of(program);
@@ -95,22 +128,12 @@ pub fn positions(program: &Program) -> Vec<(Phase, usize)> {
 
 /// The leaves of a step's trace, without listing them.
 pub fn leaf_count(program: &Program) -> usize {
-    let traced = Traced::of(program);
-    phases(program.micro_batches).into_iter().map(|phase| traced.nodes(phase).len()).sum()
+    Places::of(program).count()
 }
 
 /// The place of a node's leaf in its step's trace, if the step has the node and traces hold it.
 pub fn leaf_place(program: &Program, phase: Phase, node: usize) -> Option<usize> {
-    let traced = Traced::of(program);
-    let mut before = 0;
-    for p in phases(program.micro_batches) {
-        let nodes = traced.nodes(p);
-        if p == phase {
-            return nodes.binary_search(&node).ok().map(|place| before + place);
-        }
-        before += nodes.len();
-    }
-    None
+    Places::of(program).place(phase, node)
 }
 
 /// The name of a node's leaf: phase and number, so that no two leaves of a trace are the same.

@@ -4,6 +4,7 @@
 //! one that does either convicts or does not.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
 use super::origin::{self, Origin};
 use super::verdict::{Claim, DataSlices, Finding, Outcome, ProvenRecord, ProvenTensor, Scalar, Verdict};
@@ -13,7 +14,7 @@ use crate::commit::keys::PublicKey;
 use crate::commit::record::{Record, StepRecord};
 use crate::commit::state::{digest_from_proof, state_digest};
 use crate::commit::tensor::Hash;
-use crate::commit::trace::{leaf_count, leaf_name, leaf_place};
+use crate::commit::trace::{Places, leaf_name};
 use crate::commit::tree_head::{Head, Signed};
 use crate::commit::{Malformed, merkle, multiproof, table, tensor};
 use crate::job::data::{Dataset, batch_digest};
@@ -53,6 +54,8 @@ pub(super) struct Context {
     pub head: Head,
     /// The key that the run names, which signed the head.
     pub key: Option<PublicKey>,
+    /// Where nodes stand in a step's trace: listed when first asked for, since only jobs that commit operators bound their number.
+    pub places: OnceLock<Places>,
 }
 
 pub(super) fn wrong(why: impl Into<String>) -> Malformed {
@@ -161,7 +164,8 @@ impl Verdict {
         self.run.origin.check(&job)?;
         let RunSummary { data, initial, .. } = self.run;
         let origin = self.run.origin.clone();
-        Ok(Context { job, program, seed, computation, run, data, initial, origin, head, key: named })
+        let places = OnceLock::new();
+        Ok(Context { job, program, seed, computation, run, data, initial, origin, head, key: named, places })
     }
 }
 
@@ -302,6 +306,11 @@ impl Context {
         step.trace.as_ref().filter(|_| operators).ok_or_else(|| wrong("the record commits to no operators"))
     }
 
+    /// Where nodes stand in a step's trace.
+    pub fn places(&self) -> &Places {
+        self.places.get_or_init(|| Places::of(&self.program))
+    }
+
     pub fn trace_commitment(
         &self,
         step: &StepRecord,
@@ -310,8 +319,8 @@ impl Context {
         tensor: &ProvenTensor,
     ) -> Result<(), Malformed> {
         let trace = self.trace_root(step)?;
-        let index = leaf_place(&self.program, phase, node).ok_or_else(|| wrong("there is no such node"))?;
-        self.committed(trace, (index, leaf_count(&self.program)), &leaf_name(phase, node), tensor)
+        let index = self.places().place(phase, node).ok_or_else(|| wrong("there is no such node"))?;
+        self.committed(trace, (index, self.places().count()), &leaf_name(phase, node), tensor)
     }
 
     fn binding(
@@ -331,12 +340,12 @@ impl Context {
         self.kept(step, &state_nodes, before, kept)?;
         let mut leaves = Vec::new();
         for (node, output) in nodes.into_iter().zip(outputs) {
-            let place = leaf_place(&self.program, Phase::Update, node);
+            let place = self.places().place(Phase::Update, node);
             let place = place.ok_or_else(|| wrong("there is no such node"))?;
             leaves.push((place, table::leaf(&leaf_name(Phase::Update, node), output).0));
         }
         leaves.sort_unstable();
-        let root = multiproof::root(multiproof::rfc6962, leaf_count(&self.program), &leaves, siblings)?;
+        let root = multiproof::root(multiproof::rfc6962, self.places().count(), &leaves, siblings)?;
         if root != trace.0 {
             return Err(wrong("the outputs are not what the run committed to"));
         }

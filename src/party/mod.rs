@@ -80,7 +80,11 @@ impl Party {
         Party::open_as(terms, run, key, engine, Box::new(cheat))
     }
 
-    fn open_as(
+    /// [`Party::open`] for a trainer of this conduct, which replays follow.
+    ///
+    /// # Errors
+    /// As [`Party::open`].
+    pub fn open_as(
         terms: Terms,
         run: Run,
         key: PrivateKey,

@@ -1,6 +1,7 @@
 //! What the referee derives from the terms before it asks anything: program, sizes and names of everything that can be disputed.
 
 use std::collections::BTreeSet;
+use std::sync::OnceLock;
 
 use super::message::{Field, Subject, Tree};
 use super::search::{self, Join};
@@ -10,7 +11,7 @@ use crate::commit::keys::PublicKey;
 use crate::commit::multiproof::proof_len;
 use crate::commit::record::{Record, StepRecord};
 use crate::commit::tensor::{self, Hash, SLICE_BYTES, piece_count};
-use crate::commit::trace::{batch_leaf_name, leaf_count, leaf_name, leaf_place, positions};
+use crate::commit::trace::{Places, batch_leaf_name, leaf_name, positions};
 use crate::commit::tree_head::Head;
 use crate::commit::{Malformed, table};
 use crate::dispute::check::{Context, parsed};
@@ -108,6 +109,7 @@ impl Rules {
         job.commit.granularity = Granularity::Operator;
         let positions = positions(&program);
         let head = Head { run: identity.run, size: u64::from(job.steps) + 2, root: Digest([0; 32]) };
+        let places = OnceLock::from(Places::of(&program));
         let context = Context {
             job,
             program,
@@ -119,6 +121,7 @@ impl Rules {
             origin: terms.run.origin.clone(),
             head,
             key: None,
+            places,
         };
         Ok(Rules { game: terms.game(), parties, referee, context, granularity, positions, fault: None })
     }
@@ -413,7 +416,8 @@ impl Rules {
 
     /// The leaves of a step's trace, and where an output stands among them.
     pub fn place(&self, phase: Phase, node: usize) -> Option<(usize, usize)> {
-        Some((leaf_place(self.program(), phase, node)?, leaf_count(self.program())))
+        let places = self.context.places();
+        Some((places.place(phase, node)?, places.count()))
     }
 }
 
