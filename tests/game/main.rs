@@ -16,6 +16,7 @@ use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::PublicKey;
 use tiebreak::commit::record::Record;
 use tiebreak::commit::trace::positions;
+use tiebreak::dispute::game::message::{Asked, Question};
 use tiebreak::dispute::game::referee::Referee;
 use tiebreak::dispute::game::result::{GameResult, Reason};
 use tiebreak::dispute::game::rules::{Fault, Rules};
@@ -212,6 +213,34 @@ fn of_two_liars_one_loses_at_least() {
     let (seen, _) = against(&run, &a, &b, false, Trick::None, 0);
     assert_eq!(seen.result.losses().count(), 2, "{:?}", seen.result);
     assert_eq!((seen.result.remaining, seen.result.upheld), (Vec::new(), None));
+}
+
+/// A referee who asks an honest party two questions in one turn gets two answers. They are no equivocation.
+#[test]
+fn answers_to_other_questions_convict_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = run_of(&toy(folder.path(), 2, "microbatch"), folder.path());
+    let world = World::of(&run, None);
+    let keys = [key(0), key(1)];
+    let terms = terms(&run, &keys, &key(9));
+    let rules = Rules::new(&terms).unwrap();
+    let player = |key| Player { run: &run, rules: &rules, world: &world, truth: &world, key };
+    let players = keys.map(player);
+    let mut referee = Referee::new(&terms).unwrap();
+    referee.start(0);
+    let asked = referee.pending()[0].asked.clone();
+    let other = Asked { question: Question::Record { index: 1 }, ..asked.clone() };
+    let own = |asked: &Asked| players[0].seal(asked, players[0].answer(&asked.question));
+    referee.receive(0, &own(&asked), 1);
+    referee.receive(0, &own(&other), 2);
+    referee.receive(1, &players[1].seal(&asked, players[1].answer(&asked.question)), 3);
+    referee.receive(0, &own(&other), 4);
+    for ask in referee.pending() {
+        let player = &players[ask.party];
+        referee.receive(ask.party, &player.seal(&ask.asked, player.answer(&ask.asked.question)), 5);
+    }
+    let result = referee.result().unwrap();
+    assert_eq!(result.remaining, [0, 1], "{result:?}");
 }
 
 /// A lie that a number gives.

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::duel::Duel;
-use super::message::{Answer, Answered, Asked, Question, Sealed, Statement, commitment};
+use super::message::{Answer, Answered, Asked, Question, Sealed, Statement, commitment, to_bytes};
 use super::moves::{Bound, Clock, Kind, QUESTION_MAX, Who, answer_max, bound, kind, largest, of, row};
 use super::result::{GameResult, Loss, Played, Reason};
 use super::rules::Rules;
@@ -84,8 +84,8 @@ pub struct Referee {
     last: Option<Kind>,
     /// Answers and bytes of the current game.
     spent: (u64, u64),
-    /// What parties said, so that two answers to one question show.
-    said: BTreeMap<(usize, u32), Digest>,
+    /// The questions that parties answered, and what they said, by party and turn: so that two answers to one question show.
+    said: BTreeMap<(usize, u32), [Digest; 2]>,
     statements: Vec<(usize, Statement)>,
     /// Challengers whose game ended without a loss.
     unsettled: BTreeSet<usize>,
@@ -216,18 +216,13 @@ impl Referee {
     fn accepted(&mut self, place: usize, body: Answered) -> Option<Said> {
         let Ask { party, asked, .. } = &self.pending[place].ask;
         let (party, turn) = (*party, asked.turn);
-        let known = hash("tiebreak 2 answered", &super::message::to_bytes(&body));
         if body.game == asked.game && body.turn < turn {
-            let before = self.said.get(&(party, body.turn));
-            return match before {
-                Some(before) if *before != known => Some(equivocation(body.turn)),
-                _ => None,
-            };
+            return self.contradicts(party, &body).then(|| equivocation(body.turn));
         }
         if body.game != asked.game || body.turn != turn || body.question != asked.digest() {
             return Some(Said::Lost(Reason::Garbage, "its answer is to another question".into()));
         }
-        self.said.insert((party, turn), known);
+        self.said.insert((party, turn), [body.question, said_digest(&body)]);
         if let Answer::Statement(statement) = &body.answer {
             let twice =
                 self.statements.iter().any(|(who, other)| *who == party && statement.contradicts(other));
@@ -240,15 +235,20 @@ impl Referee {
         Some(if body.answer == Answer::Decline { Said::Declined } else { Said::Answer(body.answer) })
     }
 
+    /// Whether an answer is another one than the party gave to the same question. An answer to a question that this referee never asked shows
+    /// nothing: whoever has the referee's key can get one from an honest party.
+    fn contradicts(&self, party: usize, body: &Answered) -> bool {
+        let said = self.said.get(&(party, body.turn));
+        said.is_some_and(|[question, said]| *question == body.question && *said != said_digest(body))
+    }
+
     /// A message from a party that owes none: two different answers to one question convict it, all else is passed over.
     fn late(&mut self, party: usize, bytes: &[u8]) {
         let Ok(sealed) = Sealed::<Answered>::from_bytes(bytes, self.largest, &self.rules.parties[party])
         else {
             return;
         };
-        let known = hash("tiebreak 2 answered", &super::message::to_bytes(&sealed.body));
-        let before = self.said.get(&(party, sealed.body.turn));
-        if sealed.body.game != self.rules.game || before.is_none_or(|before| *before == known) {
+        if sealed.body.game != self.rules.game || !self.contradicts(party, &sealed.body) {
             return;
         }
         if let Some(place) = self.pending.iter().position(|pending| pending.ask.party == party) {
@@ -462,6 +462,11 @@ impl Referee {
         let first = roots.next().flatten();
         self.result.upheld = first.filter(|first| roots.all(|root| root == Some(*first)));
     }
+}
+
+/// What tells two answers apart.
+fn said_digest(body: &Answered) -> Digest {
+    hash("tiebreak 2 answered", &to_bytes(body))
 }
 
 fn equivocation(turn: u32) -> Said {
