@@ -11,7 +11,7 @@ use tiebreak::run::disk::Disk;
 use tiebreak::run::{checkpoint, initial};
 use tiebreak::train::{Silent, train};
 
-use crate::common::{begin_run, key, trained};
+use crate::common::{batch_norm_job, begin_run, key, trained};
 use crate::output;
 
 /// A tensor of a file: name, type, shape, bytes.
@@ -287,4 +287,29 @@ fn released_folders_that_do_not_fit_are_refused() {
     let begun = begin_run(&Disk::default(), &job, &folder.path().join("run"));
     let error = begun.map(|run| run.id).unwrap_err().to_string();
     assert!(error.contains("lm_head.weight differs from param/token_embedding"), "{error}");
+}
+
+/// PyTorch counts the batches of a normalisation: those of the steps that were trained.
+#[test]
+fn exported_batch_norms_count_their_batches() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = batch_norm_job(folder.path(), "step", 2);
+    let text = fs::read_to_string(&job).unwrap().replace("blocks = 1,", "blocks = 1, order = \"post\",");
+    fs::write(&job, text).unwrap();
+    trained(&job, &folder.path().join("run"), None);
+    let run = folder.path().join("run").display().to_string();
+    for step in ["0", "3"] {
+        let out = folder.path().join(step);
+        let out = out.to_str().unwrap();
+        let (code, said) = command(&["export", &run, "--step", step, "--format", "hf", "--output", out]);
+        assert_eq!(code, 0, "{said}");
+        let bytes = fs::read(Path::new(out).join("model.safetensors")).unwrap();
+        let file = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let counters: Vec<i64> = file
+            .iter()
+            .filter(|(name, _)| name.ends_with("num_batches_tracked"))
+            .map(|(_, tensor)| i64::from_le_bytes(tensor.data().try_into().unwrap()))
+            .collect();
+        assert!(!counters.is_empty() && counters.iter().all(|n| n.to_string() == step), "{counters:?}");
+    }
 }
