@@ -171,31 +171,36 @@ fn each_kind_convicts_from_its_bytes_alone() {
     }
 }
 
-/// A trainer says that images were moved at random, and commits to a batch of images as they are, or as they would be moved at another step.
+/// A trainer says that images were moved at random, and commits to a batch of images as they are; or says that samples are kept from training,
+/// and draws from them too.
 #[test]
-fn whoever_moves_images_otherwise_is_convicted() {
-    let folder = tempfile::tempdir().unwrap();
-    let job = resnet_job(folder.path(), "microbatch", "");
-    let text = std::fs::read_to_string(&job).unwrap();
-    let moved = text.replace("kind = \"idx\"", "kind = \"idx\", augment = { crop = 2, flip = true }");
-    std::fs::write(&job, moved).unwrap();
-    let run = trained(&job, &folder.path().join("run"), None);
-    let (key, program) = (philox_key(&run.seed), &run.program);
-    // As they are: the same samples, drawn by a job without the key.
-    let plain = Job::parse("job", &text).unwrap();
-    let files = JobFiles::new(&job, None).unwrap();
-    let mut dataset = JobData::open(&files, &plain, program).unwrap().dataset;
-    let batch = batch_digest(program, &dataset.batch(program, key, 3).unwrap());
-    let mut records = checked(&run).transcript.records;
-    assert_ne!(batch, step_mut(&mut records, 3).batch);
-    sign_again(&run, |records| step_mut(records, 3).batch = batch);
-    let checked = checked(&run);
-    let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
-    let (_, verdict) = audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent).unwrap();
-    let verdict = Verdict::from_bytes(&verdict.expect("the batch gives a verdict").to_bytes()).unwrap();
-    assert_eq!(verdict.claim.kind(), "batch");
-    let Ok(Outcome::Convicts(finding)) = verdict.check(Some(&public())) else { panic!("no conviction") };
-    assert_eq!(finding.step, 3);
+fn whoever_draws_otherwise_than_the_job_says_is_convicted() {
+    for said in ["augment = { crop = 2, flip = true }", "validation_split = 0.5"] {
+        let folder = tempfile::tempdir().unwrap();
+        let job = resnet_job(folder.path(), "microbatch", "");
+        let text = std::fs::read_to_string(&job).unwrap();
+        let changed = text.replace("kind = \"idx\"", &format!("kind = \"idx\", {said}"));
+        std::fs::write(&job, changed).unwrap();
+        let run = trained(&job, &folder.path().join("run"), None);
+        let (key, program) = (philox_key(&run.seed), &run.program);
+        // What a job without the key draws.
+        let plain = Job::parse("job", &text).unwrap();
+        let files = JobFiles::new(&job, None).unwrap();
+        let mut dataset = JobData::open(&files, &plain, program).unwrap().dataset;
+        let batch = batch_digest(program, &dataset.batch(program, key, 3).unwrap());
+        let mut records = checked(&run).transcript.records;
+        assert_ne!(batch, step_mut(&mut records, 3).batch, "{said}");
+        sign_again(&run, |records| step_mut(records, 3).batch = batch);
+        let checked = checked(&run);
+        let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+        let (_, verdict) = audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent).unwrap();
+        let verdict = Verdict::from_bytes(&verdict.expect("the batch gives a verdict").to_bytes()).unwrap();
+        assert_eq!(verdict.claim.kind(), "batch", "{said}");
+        let Ok(Outcome::Convicts(finding)) = verdict.check(Some(&public())) else {
+            panic!("{said}: no conviction")
+        };
+        assert_eq!(finding.step, 3, "{said}");
+    }
 }
 
 #[test]
