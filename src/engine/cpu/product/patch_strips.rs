@@ -81,8 +81,11 @@ impl Lines {
             let source = |place: Option<[usize; 3]>| {
                 let [sample, y, x] = place?;
                 let row = gather.sources[0][y * taps_down + ky];
+                if row == OUTSIDE {
+                    return None;
+                }
                 let line = (sample / ROWS * gather.image[0] + row) * ROWS + sample % ROWS;
-                (row != OUTSIDE).then(|| (line * half + first) * self.len + self.taps[kx] + x)
+                Some((line * half + first) * self.len + self.taps[kx] + x)
             };
             if neighbours {
                 match source(places[0]) {
