@@ -321,7 +321,7 @@ pub struct Statement {
     pub record: Digest,
     /// The root over the step's operators.
     pub trace: Digest,
-    /// The Ed25519 signature of [`Statement::signed`].
+    /// The Ed25519 signature of the domain `tiebreak 2 statement` and the fields, a line each.
     pub signature: Base64,
 }
 
