@@ -22,6 +22,7 @@ mod suggest;
 
 pub use canonical::Setting;
 pub use parse::{JOB_MAX, JobError};
+#[cfg(feature = "engine")]
 pub(crate) use sizes::error as size_error;
 pub use spec::{
     BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, EvaluationSpec, Granularity, Job,
