@@ -124,3 +124,20 @@ fn a_logged_trainer_plays_against_its_challenger() {
         assert_eq!(upheld, ends.is_some(), "{cheat}: {game:?}");
     }
 }
+
+/// A trainer who publishes one run and commits to another one in the game: its challenger replayed the published logs, and does not lose.
+#[test]
+fn a_challenger_of_another_log_does_not_lose() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = common::gpt_job(folder.path(), "step", "\n[rounding]\n");
+    let [published, hidden, mine] = ["published", "hidden", "mine"].map(|name| folder.path().join(name));
+    let run = common::trained(&job, &published, None);
+    common::trained(&job, &hidden, Some("decision-flipped@3"));
+    let with_data = Run::open(&published).unwrap().with_data([folder.path().to_path_buf()]);
+    challenger(&Disk::default(), &with_data, &mine, &mut Cpu::new(2).unwrap(), |_| {}).unwrap();
+    let terms = terms(&run, &[key(0), key(1)], &key(9));
+    let verdict = played(&terms, vec![party(&terms, &hidden, 0, None), party(&terms, &mine, 1, None)]);
+    let game = &verdict.result.games[0];
+    assert!(game.losses.is_empty() && game.incomplete_log.is_some(), "{game:?}");
+    assert_eq!((&verdict.result.remaining[..], verdict.result.upheld), (&[0, 1][..], None));
+}

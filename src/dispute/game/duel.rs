@@ -293,12 +293,10 @@ impl Duel {
                     );
                 }
                 if a.log != b.log {
-                    let challenger = usize::from(self.sides[0].party == 0);
-                    return self.lost(
-                        &[challenger],
-                        Reason::Refusal,
-                        "its record does not carry the trainer's rounding log",
-                    );
+                    // The challenger may have replayed another log, or the trainer published another one than it commits to here.
+                    return Next::IncompleteLog(format!(
+                        "the rounding logs of step {step} differ: the challenger's record does not carry the one that the trainer commits to"
+                    ));
                 }
                 self.go(Stage::Statement { step })
             }
