@@ -386,7 +386,12 @@ impl Rules {
         let state = self.program().state().len();
         let frozen = (state - self.outputs(Field::State).len()) as u64;
         let proof = u64::from(state.max(1).ilog2()) + 4;
-        proven(Field::State).max(proven(Field::Gradient { micro: 0 })) + frozen * (128 + 67 * proof)
+        let fields = [Field::State, Field::Clip, Field::Loss];
+        let most = fields.map(proven).into_iter().max().unwrap_or(0);
+        // How many siblings a gradient's outputs have depends on where the micro-batch stands: at most one a level each.
+        let levels = u64::from(self.positions.len().max(1).ilog2()) + 1;
+        let gradient = self.outputs(Field::Gradient { micro: 0 }).len() as u64 * (67 + 43 * levels) + 256;
+        most.max(gradient) + frozen * (128 + 67 * proof)
     }
 
     /// The terms that a fold of any element can have at most.
