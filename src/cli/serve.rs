@@ -110,8 +110,12 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let mut run = args.limits.open(&args.run)?.with_data(args.data);
     let mut engine = open_exact(&args.engine)?;
     if let Some(folder) = &args.challenge {
+        let claim = terms.claim.as_ref().map(|claim| claim.root);
+        let claim = claim.ok_or_else(|| {
+            refused("--challenge is of the logged profile: these terms are of the exact one".into())
+        })?;
         let bar = printer.bar(u64::from(run.job.steps), "steps");
-        run = challenger(&Disk::default(), &run, folder, engine.as_mut(), |step| {
+        run = challenger(&Disk::default(), (&run, &claim), folder, engine.as_mut(), |step| {
             bar.set_position(u64::from(step));
             bar.set_message("replayed under the trainer's logs");
         })?

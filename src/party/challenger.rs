@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::error::PartyError;
+use crate::commit::digest::Digest;
 use crate::commit::record::Record;
 use crate::commit::state::{StateRoots, state_digest, tensor_digests};
 use crate::engine::Engine;
@@ -17,22 +18,29 @@ use crate::run::transcript::{self, TranscriptWriter};
 use crate::run::{checkpoint, initial, lock, states};
 use crate::step::{replayed_step, scalars};
 
-/// Replays a trainer's whole run under its rounding logs into a folder of the challenger's own, which is then a run to play with
+/// Replays a trainer's whole run, which must have the `claim`ed root over its records, under its rounding logs into a folder of the challenger's own, which is then a run to play with
 /// ([`super::Party::open`]): the challenger's records carry the trainer's log roots. What is there already, from before an interruption, is
 /// not computed again. `progress` sees each step that is done.
 ///
 /// # Errors
-/// If the run is not of the logged profile, a file of it cannot be read or is not what its record commits, the folder cannot be written, or the
+/// If the run is not of the logged profile or has another root, a file of it cannot be read or is not what its record commits, the folder cannot be written, or the
 /// engine fails.
 pub fn challenger(
     disk: &Disk,
-    trainer: &Run,
+    (trainer, claim): (&Run, &Digest),
     out: &Path,
     engine: &mut dyn Engine,
     mut progress: impl FnMut(u32),
 ) -> Result<Run, PartyError> {
     let run = folder(disk, trainer, out)?;
     let (promised, _) = transcript::read(&trainer.layout.transcript())?;
+    let root = promised.root(promised.leaves.len());
+    if root != *claim {
+        return Err(PartyError::Refused(format!(
+            "the terms dispute a run with root {claim}, and {} has root {root}: its logs are not those that count; ask the trainer for the folder of the disputed run",
+            trainer.layout.root.display()
+        )));
+    }
     let _lock = lock::hold(&run.layout)?;
     let program = Arc::new(run.program.clone());
     let (table, last) = (run.program.state(), run.job.steps);

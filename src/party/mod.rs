@@ -55,14 +55,25 @@ impl Party {
     /// The party of a game that has this run and key. Replays run on `engine`.
     ///
     /// # Errors
-    /// If the terms are malformed, of another computation than the run, or name no party with this key; or if the run has no end yet.
+    /// If the terms are malformed, of another computation than the run, or name no party with this key; if the run has no end yet; or if the
+    /// party is the trainer of a logged run, and the terms dispute another root.
     pub fn open(
         terms: Terms,
         run: Run,
         key: PrivateKey,
         engine: Box<dyn Engine>,
     ) -> Result<Party, PartyError> {
-        Party::open_as(terms, run, key, engine, Box::new(Honest))
+        let party = Party::open_as(terms, run, key, engine, Box::new(Honest))?;
+        let trainer = party.terms.parties.first() == Some(&party.key.public().to_text());
+        match &party.terms.claim {
+            Some(claim) if trainer && claim.root != party.root() => Err(PartyError::Refused(format!(
+                "the terms dispute a run with root {}, and {} has root {}: give the run that is disputed",
+                claim.root,
+                party.replays.run.layout.root.display(),
+                party.root()
+            ))),
+            _ => Ok(party),
+        }
     }
 
     /// [`Party::open`] for a trainer who was not honest: replays cheat as the run did, so that the party answers by its own records.
@@ -103,6 +114,7 @@ impl Party {
         }
         let job = Job::parse("the job of the terms", &terms.job).map_err(|why| PartyError::Refused(why.0))?;
         let identity = terms.run.identity(&job, &terms.job).map_err(PartyError::Refused)?;
+        terms.claim_about(&job, &identity.run)?;
         if identity.computation != run.computation {
             let why = format!(
                 "the terms are about computation {}, and {} is a run of computation {}: give the run of the terms' job, data and challenge",

@@ -5,6 +5,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod logged;
 mod play;
 mod player;
 mod real;

@@ -7,8 +7,9 @@ use tiebreak::dispute::game::message::{Answer, Asked};
 use tiebreak::dispute::game::referee::Referee;
 use tiebreak::dispute::game::result::GameResult;
 use tiebreak::dispute::game::rules::Fault;
-use tiebreak::dispute::game::terms::{Clocks, Terms};
+use tiebreak::dispute::game::terms::{Claim, Clocks, Terms};
 use tiebreak::dispute::game::verdict::{Event, GameVerdict};
+use tiebreak::run::transcript;
 
 use crate::player::Player;
 
@@ -287,18 +288,23 @@ pub fn play(
     Seen { result, verdict, messages, bytes, end: now }
 }
 
-/// Terms for players of a run.
+/// Terms for players of a run; of a logged one, about its records.
 pub fn terms(run: &tiebreak::run::dir::Run, keys: &[PrivateKey], referee: &PrivateKey) -> Terms {
     let public: Vec<_> = keys.iter().map(PrivateKey::public).collect();
     let clocks = Clocks { moves: 10_000, increment: 500, replay: 60_000 };
-    Terms::new(
+    let terms = Terms::new(
         run.file.summary(),
         (run.job_text.clone(), run.program_file.clone()),
         &public,
         &referee.public(),
         clocks,
         Digest([9; 32]),
-    )
+    );
+    if run.job.rounding.is_none() {
+        return terms;
+    }
+    let (transcript, _) = transcript::read(&run.layout.transcript()).unwrap();
+    terms.claiming(Claim { root: transcript.root(transcript.leaves.len()), head: None })
 }
 
 /// A player's key.

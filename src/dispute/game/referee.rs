@@ -335,11 +335,7 @@ impl Referee {
                 }
                 Said::Answer(Answer::Reveal { salt, root }) if matches!(self.phase, Phase::Reveal) => {
                     self.roots[party] = Some(root);
-                    let opened = commitment(&self.rules.parties[party], &salt, &root);
-                    let fits = self.commitments[party] == Some(opened);
-                    (!fits).then(|| {
-                        (Reason::Contradiction, "its opening is not what it committed to".to_string())
-                    })
+                    self.opening_fault(party, &salt, &root)
                 }
                 said => Some(fault(said)),
             };
@@ -354,6 +350,22 @@ impl Referee {
             return self.ask(Question::Reveal, &all);
         }
         self.next_game();
+    }
+
+    /// What is wrong with an opening: it is not what the party committed to, or not what the terms say that the trainer claims.
+    fn opening_fault(&self, party: usize, salt: &Digest, root: &Digest) -> Option<(Reason, String)> {
+        if self.commitments[party] != Some(commitment(&self.rules.parties[party], salt, root)) {
+            return Some((Reason::Contradiction, "its opening is not what it committed to".into()));
+        }
+        let claim = self.rules.claim.as_ref().filter(|claim| party == 0 && claim.root != *root)?;
+        Some(match claim.head {
+            Some(_) => {
+                (Reason::Contradiction, "it opens another root than that of its signed head".to_string())
+            }
+            None => {
+                (Reason::Refusal, "it does not stand by the root that the terms say it claims".to_string())
+            }
+        })
     }
 
     /// The next two parties that differ, if there are such.

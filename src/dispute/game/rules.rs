@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use super::message::{Field, Subject, Tree};
 use super::search::{self, Join};
-use super::terms::Terms;
+use super::terms::{Claim, Terms};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PublicKey;
 use crate::commit::multiproof::proof_len;
@@ -52,6 +52,8 @@ pub struct Rules {
     pub referee: PublicKey,
     /// Job, program and seed; its head is that of whichever party is looked at.
     pub(in crate::dispute) context: Context,
+    /// What the trainer of the logged profile claims.
+    pub(super) claim: Option<Claim>,
     /// What records commit beside the state, by the job.
     granularity: Granularity,
     /// The nodes that a step's trace holds, in order.
@@ -96,6 +98,7 @@ impl Rules {
             return Err(wrong("the clock of replays is not the one that the job fixes"));
         }
         terms.run.origin.check(&job)?;
+        let claim = terms.claim_about(&job, &identity.run)?.cloned();
         let nodes =
             [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len() as u64);
         let leaves = u64::from(program.micro_batches) * (nodes[0] + nodes[1]) + nodes[2];
@@ -123,7 +126,8 @@ impl Rules {
             key: None,
             places,
         };
-        Ok(Rules { game: terms.game(), parties, referee, context, granularity, positions, fault: None })
+        let game = terms.game();
+        Ok(Rules { game, parties, referee, context, claim, granularity, positions, fault: None })
     }
 
     /// Leaves a check out.
