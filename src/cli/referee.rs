@@ -237,7 +237,7 @@ fn bound_lines(referee: &Referee, terms: &Terms) -> Vec<String> {
         bytes => format!(" and {} of rounding logs", bytes_text(bytes)),
     };
     let clocks = terms.clocks;
-    vec![
+    let mut lines = vec![
         format!(
             "  a game of two takes at most {} answers, {}{logs}, {}; there are at most {}",
             bound.messages,
@@ -251,7 +251,18 @@ fn bound_lines(referee: &Referee, terms: &Terms) -> Vec<String> {
             time_text(clocks.increment),
             time_text(clocks.replay)
         ),
-    ]
+    ];
+    let supply = bound.supply;
+    if supply.parts > 0 {
+        lines.push(format!(
+            "  before it a challenger gets the rounding logs that it lacks, in at most {} parts and {}, and has {} to replay the run: {} at most",
+            supply.parts,
+            bytes_text(supply.bytes),
+            time_text(supply.replay),
+            time_text(supply.milliseconds)
+        ));
+    }
+    lines
 }
 
 /// Milliseconds for people.
@@ -383,6 +394,7 @@ fn event(entry: &Entry) -> Option<Event> {
     match entry {
         Entry::Start { .. } => None,
         Entry::Message { at, party, bytes } => Some(Event::message(*at, *party, &bytes.0)),
+        Entry::Supplied { at, party, part } => Some(Event::taken(*at, *party, *part)),
         Entry::Tick { at } => Some(Event::tick(*at)),
     }
 }

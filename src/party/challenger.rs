@@ -30,9 +30,9 @@ pub fn challenger(
     (trainer, claim): (&Run, &Digest),
     out: &Path,
     engine: &mut dyn Engine,
-    mut progress: impl FnMut(u32),
+    progress: impl FnMut(u32),
 ) -> Result<Run, PartyError> {
-    let run = folder(disk, trainer, out)?;
+    logged(trainer)?;
     let (promised, _) = transcript::read(&trainer.layout.transcript())?;
     let root = promised.root(promised.leaves.len());
     if root != *claim {
@@ -41,6 +41,19 @@ pub fn challenger(
             trainer.layout.root.display()
         )));
     }
+    let run = folder(disk, trainer, out)?;
+    let take = |run: &Run, step: u32| take_log(disk, trainer, promised.records.get(step as usize), run, step);
+    replay(disk, run, engine, take, progress)
+}
+
+/// Replays a run under the rounding logs that `take` has its folder hold, step by step, and writes its records.
+pub(super) fn replay(
+    disk: &Disk,
+    run: Run,
+    engine: &mut dyn Engine,
+    take: impl Fn(&Run, u32) -> Result<(), PartyError>,
+    mut progress: impl FnMut(u32),
+) -> Result<Run, PartyError> {
     let _lock = lock::hold(&run.layout)?;
     let program = Arc::new(run.program.clone());
     let (table, last) = (run.program.state(), run.job.steps);
@@ -66,7 +79,7 @@ pub fn challenger(
     drop(state);
     let mut dataset = run.dataset()?;
     for step in from + 1..=last {
-        take_log(disk, trainer, promised.records.get(step as usize), &run, step)?;
+        take(&run, step)?;
         let batch = run.batch(&mut dataset, step)?;
         let (done, _) = replayed_step(&run, &mut session, scalars(&run, step), &batch, false)?;
         digests = done.state;
@@ -84,15 +97,19 @@ pub fn challenger(
     Ok(run)
 }
 
+/// Refuses a run of the exact profile.
+fn logged(trainer: &Run) -> Result<(), PartyError> {
+    if trainer.job.rounding.is_some() {
+        return Ok(());
+    }
+    Err(PartyError::Refused(format!(
+        "{} is of the exact profile, in which a challenger trains by itself: `tiebreak train`",
+        trainer.layout.root.display()
+    )))
+}
+
 /// The challenger's folder: begun, or as an interruption left it. The data stay where the trainer's are.
 fn folder(disk: &Disk, trainer: &Run, out: &Path) -> Result<Run, PartyError> {
-    if trainer.job.rounding.is_none() {
-        let why = format!(
-            "{} is of the exact profile, in which a challenger trains by itself: `tiebreak train`",
-            trainer.layout.root.display()
-        );
-        return Err(PartyError::Refused(why));
-    }
     let layout = RunPaths { root: out.to_path_buf() };
     let sources = trainer.data_sources()?;
     if !layout.run_json().exists() {

@@ -1,12 +1,14 @@
 //! The logged profile: the terms fix the trainer's records, and so its rounding logs.
 
 use tiebreak::commit::digest::Digest;
+use tiebreak::commit::tensor::{SLICE_BYTES, piece_count};
 use tiebreak::commit::tree_head::Head;
+use tiebreak::dispute::game::message::{Answer, Asked, LogPlace, Question, SUPPLY_SLICES};
 use tiebreak::dispute::game::referee::Referee;
 use tiebreak::dispute::game::result::{Loss, Reason};
 use tiebreak::dispute::game::rules::Rules;
 use tiebreak::dispute::game::terms::{Claim, Terms};
-use tiebreak::dispute::game::verdict::GameVerdict;
+use tiebreak::dispute::game::verdict::{Event, GameVerdict};
 use tiebreak::run::dir::Run;
 
 use crate::common;
@@ -17,7 +19,12 @@ use crate::world::{FieldLie, Lie, World};
 
 /// A toy of the logged profile.
 fn toy(folder: &std::path::Path) -> Run {
-    let job = common::logistic_job(folder, [8, 3], [2, 2], "microbatch");
+    toy_of(folder, 3)
+}
+
+/// The same with so many numbers a sample: the more there are, the longer are its logs.
+fn toy_of(folder: &std::path::Path, width: u32) -> Run {
+    let job = common::logistic_job(folder, [8, width], [2, 2], "microbatch");
     let text = std::fs::read_to_string(&job).unwrap() + "\n[rounding]\n";
     std::fs::write(&job, text).unwrap();
     run_of(&job, folder)
@@ -104,4 +111,238 @@ fn a_challenger_of_another_log_is_convicted() {
         losses(&game(&run, &about(&run, &liar), [&liar, &honest], [Trick::None; 2])),
         [(0, Reason::WrongValue)]
     );
+}
+
+/// The part of a log that comes after the one that a question carries.
+fn after(asked: &Asked, steps: u32) -> Option<LogPlace> {
+    let Some(part) = &asked.carried else { return Some(LogPlace { step: 1, first: 0 }) };
+    let (step, first) = (part.record.index as u32, part.log.slices[0] as u64 + SUPPLY_SLICES);
+    if first < piece_count(part.log.len as usize, SLICE_BYTES) as u64 {
+        return Some(LogPlace { step, first });
+    }
+    (step < steps).then_some(LogPlace { step: step + 1, first: 0 })
+}
+
+/// A supply of logs that was played, and then a game of parties that both are honest about it.
+struct Supplied {
+    seen: Seen,
+    /// What the challenger was given.
+    parts: u64,
+    given: Vec<u8>,
+}
+
+impl Supplied {
+    fn losses(&self) -> Vec<(usize, Reason)> {
+        losses(&self.seen)
+    }
+}
+
+/// Plays a supply by what trainer and challenger say to a question in place of an honest answer; `None`: nothing. They answer in the last moment if they
+/// `stall`. After every event another referee goes on from the transcript.
+fn supply(
+    run: &Run,
+    world: &World,
+    stall: bool,
+    mut says: impl FnMut(usize, &Asked, Answer) -> Option<Answer>,
+) -> Supplied {
+    let terms = about(run, world);
+    let rules = Rules::new(&terms).unwrap();
+    let players = [0, 1].map(|i| Player { run, rules: &rules, world, truth: world, key: key(i) });
+    let mut referee = Referee::new(&terms).unwrap();
+    let (mut events, mut now, mut messages): (Vec<Event>, u64, u64) = (Vec::new(), 0, 0);
+    let (mut parts, mut given) = (0, Vec::new());
+    referee.start(0);
+    while referee.result().is_none() {
+        let ask = referee.pending().into_iter().next().unwrap();
+        let player = &players[ask.party];
+        let asked = &ask.asked;
+        let honest = match asked.question {
+            Question::Logs { .. } => Answer::Logs { lacks: after(asked, run.job.steps) },
+            _ => player.answer(&asked.question),
+        };
+        if let Some(part) = &asked.carried {
+            parts += 1;
+            given.extend(&part.log.bytes.0);
+        }
+        let answer = says(ask.party, asked, honest);
+        if stall || answer.is_none() {
+            now = ask.deadline - u64::from(answer.is_some());
+        }
+        let event = match answer {
+            Some(answer) => Event::message(now, ask.party, &player.seal(asked, answer)),
+            None => Event::tick(now),
+        };
+        event.feed(&mut referee);
+        messages += 1;
+        events.push(event.kept(&referee));
+        let mut again = Referee::new(&terms).unwrap();
+        again.start(0);
+        events.iter().for_each(|event| event.feed(&mut again));
+        if again.lacks_part() {
+            assert!(again.carry(referee.carried().unwrap().clone()));
+        }
+        assert_eq!((again.pending(), again.result()), (referee.pending(), referee.result()));
+        referee = again;
+    }
+    let result = referee.result().unwrap().clone();
+    let verdict = GameVerdict::new(terms, events, result.clone(), &key(9));
+    let bytes = verdict.to_bytes();
+    GameVerdict::from_bytes(&bytes).unwrap().check().unwrap();
+    let bound = referee.bound();
+    assert!(now <= bound.supply.milliseconds + bound.milliseconds, "{now} of {bound:?}");
+    assert!(parts <= bound.supply.parts);
+    Supplied { seen: Seen { result, verdict, messages, bytes: bytes.len() as u64, end: now }, parts, given }
+}
+
+/// A challenger that has nothing gets every log, bit for bit, in as many parts as they have; a verdict does not carry them.
+#[test]
+fn logs_are_supplied_part_by_part() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = toy_of(folder.path(), 6000);
+    let world = World::of(&run, None);
+    let logs: Vec<&[u8]> = world.steps.iter().map(|step| step.log.as_ref().unwrap().bytes()).collect();
+    let parts: usize = logs.iter().map(|log| log.len().div_ceil(64 * 1024)).sum();
+    assert!(parts > logs.len() + 1, "the logs are too short for this test");
+    for stall in [false, true] {
+        let supplied = supply(&run, &world, stall, |_, _, honest| Some(honest));
+        assert_eq!(supplied.losses(), []);
+        assert_eq!((supplied.parts, supplied.given), (parts as u64, logs.concat()));
+        assert_eq!(supplied.seen.result.upheld, Some(world.root()));
+        assert!(supplied.seen.bytes < 60_000, "{}", supplied.seen.bytes);
+    }
+    // A challenger that lacks the second log only, and then nothing any more.
+    let supplied = supply(&run, &world, false, |_, asked, honest| match asked.question {
+        Question::Logs { supplied: None } => {
+            Some(Answer::Logs { lacks: Some(LogPlace { step: 2, first: 0 }) })
+        }
+        Question::Logs { .. } if asked.carried.as_ref().unwrap().log.slices[0] > 0 => {
+            Some(Answer::Logs { lacks: None })
+        }
+        _ => Some(honest),
+    });
+    assert_eq!((supplied.losses(), supplied.parts), (Vec::new(), 2));
+}
+
+/// A challenger cannot have a part twice, go back, or ask beyond the logs.
+#[test]
+fn a_supply_cannot_be_made_longer_than_the_logs() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = toy_of(folder.path(), 6000);
+    let world = World::of(&run, None);
+    let count = |step: usize| {
+        piece_count(world.steps[step - 1].log.as_ref().unwrap().bytes().len(), SLICE_BYTES) as u64
+    };
+    let place = |step, first| LogPlace { step, first };
+    let end = count(1).next_multiple_of(SUPPLY_SLICES);
+    let garbage = vec![(1, Reason::Garbage)];
+    for (number, asks) in [
+        vec![place(0, 0)],
+        vec![place(run.job.steps + 1, 0)],
+        vec![place(1, SUPPLY_SLICES)],
+        vec![place(1, 7)],
+        vec![place(1, 0), place(1, 0)],
+        vec![place(2, 0), place(1, 0)],
+        vec![place(2, 0), place(2, 63)],
+        vec![place(1, 0), place(1, end)],
+        vec![place(1, 0), place(2, SUPPLY_SLICES)],
+        vec![place(1, 0), place(1, u64::MAX - 63)],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut asks = asks.into_iter();
+        let supplied = supply(&run, &world, false, |party, _, honest| match party {
+            1 => Some(Answer::Logs { lacks: asks.next() }),
+            _ => Some(honest),
+        });
+        assert_eq!(supplied.losses(), garbage, "{number}");
+        assert_eq!(supplied.seen.result.remaining, [0]);
+    }
+    for (says, reason) in [
+        (Some(Answer::Decline), Reason::Refusal),
+        (Some(Answer::Reveal { salt: world.root(), root: world.root() }), Reason::Garbage),
+        (Some(Answer::Unreadable { step: 1, part: 1 << 20 }), Reason::Garbage),
+        (Some(Answer::Unreadable { step: 0, part: 0 }), Reason::Garbage),
+        (None, Reason::Timeout),
+    ] {
+        let supplied = supply(
+            &run,
+            &world,
+            false,
+            |party, _, honest| if party == 1 { says.clone() } else { Some(honest) },
+        );
+        assert_eq!(supplied.losses(), [(1, reason)], "{says:?}");
+    }
+}
+
+/// A trainer that does not supply what it was asked for forfeits, whatever it sends instead; one whose record is none is convicted.
+#[test]
+fn a_trainer_supplies_its_logs_or_loses() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = toy_of(folder.path(), 6000);
+    let world = World::of(&run, None);
+    let other = World::of(&run, Some(&Lie::Field { step: 1, field: FieldLie::Clip }));
+    let terms = about(&run, &world);
+    let rules = Rules::new(&terms).unwrap();
+    let of = |world, step, first| {
+        let player = Player { run: &run, rules: &rules, world, truth: world, key: key(0) };
+        player.answer(&Question::Supply { place: LogPlace { step, first } })
+    };
+    let edited = |edit: fn(&mut tiebreak::dispute::game::message::Supplied)| {
+        let Answer::Supplied(mut supplied) = of(&world, 1, 0) else { panic!("it supplies") };
+        edit(&mut supplied);
+        Some(Answer::Supplied(supplied))
+    };
+    for (number, (instead, reason)) in [
+        (None, Reason::Timeout),
+        (Some(Answer::Decline), Reason::Refusal),
+        (Some(Answer::Logs { lacks: None }), Reason::Garbage),
+        (Some(of(&world, 2, 0)), Reason::Refusal),
+        (Some(of(&world, 1, SUPPLY_SLICES)), Reason::Refusal),
+        (Some(of(&other, 1, 0)), Reason::Refusal),
+        (edited(|part| part.log.bytes.0[5] ^= 1), Reason::Refusal),
+        (edited(|part| part.log.len -= 1), Reason::Refusal),
+        (edited(|part| drop(part.log.slices.pop())), Reason::Refusal),
+        (edited(|part| part.log.siblings.0.clear()), Reason::Refusal),
+        (edited(|part| part.record.index = 2), Reason::Refusal),
+        (edited(|part| part.record.proof.clear()), Reason::Refusal),
+        (edited(|part| part.record.record.0[9] ^= 1), Reason::Refusal),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let supplied = supply(&run, &world, false, |_, asked, honest| match asked.question {
+            Question::Supply { .. } => instead.clone(),
+            _ => Some(honest),
+        });
+        assert_eq!(supplied.losses(), [(0, reason)], "{number}");
+        assert_eq!((supplied.seen.result.remaining, supplied.seen.result.upheld), (vec![1], None));
+    }
+    // What it committed to is no record of this computation, which nobody can replay.
+    for field in [FieldLie::LearningRate, FieldLie::Step, FieldLie::Computation, FieldLie::Cursor] {
+        let lie = World::of(&run, Some(&Lie::Field { step: 2, field }));
+        let supplied = supply(&run, &lie, false, |_, _, honest| Some(honest));
+        assert_eq!(supplied.losses(), [(0, Reason::WrongValue)], "{field:?}");
+    }
+}
+
+/// Decisions that cannot be read convict the trainer; a challenger who says so of others is convicted itself.
+#[test]
+fn decisions_that_cannot_be_read_convict() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = toy_of(folder.path(), 6000);
+    let world = World::of(&run, None);
+    for (part, loser) in [(0, 0), (1, 1)] {
+        let supplied = supply(&run, &world, false, |_, asked, honest| match asked.question {
+            Question::Logs { .. } => Some(Answer::Unreadable { step: 2, part }),
+            _ => Some(honest),
+        });
+        assert_eq!(supplied.losses(), [(loser, Reason::WrongValue)], "{part}");
+    }
+    let refused = supply(&run, &world, false, |_, asked, honest| match asked.question {
+        Question::Logs { .. } => Some(Answer::Unreadable { step: 2, part: 0 }),
+        Question::LogPart { .. } => Some(Answer::Decline),
+        _ => Some(honest),
+    });
+    assert_eq!(refused.losses(), [(0, Reason::Refusal)]);
 }

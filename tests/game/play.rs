@@ -270,8 +270,8 @@ pub fn play(
             now = now.max(at);
             messages += 1;
             bytes += message.len() as u64;
-            events.push(Event::message(now, party, &message));
             referee.receive(party, &message, now);
+            events.push(Event::message(now, party, &message).kept(&referee));
             old[party] = message;
         }
         // Whoever is silent loses its time.

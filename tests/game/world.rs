@@ -22,7 +22,7 @@ use tiebreak::program::graph::{Graph, TensorId};
 use tiebreak::program::init;
 use tiebreak::program::phase::{Phase, graph_of, phases};
 use tiebreak::program::step::MicroBatch;
-use tiebreak::rounding::log::Log;
+use tiebreak::rounding::log::{self, Log};
 use tiebreak::run::dir::Run;
 
 /// Where a run is not honest.
@@ -223,14 +223,14 @@ fn gradient_roots(run: &Run, digests: &BTreeMap<(Phase, usize), Digest>) -> Vec<
     (0..program.micro_batches).map(root).collect()
 }
 
-/// The log of a step of a world, in which every product is rounded to the nearest: nobody reads what its first part says.
-fn log(run: &Run, step: u32) -> Option<Log> {
-    let parts = run.program.micro.logged.len() * run.program.micro_batches as usize;
-    let first = (0..step * 70_000).map(|i| (i % 251) as u8).collect();
+/// The log of a step of a world, in which every product is rounded to the nearest: its first part is long and no decisions.
+fn step_log(run: &Run, step: u32) -> Option<Log> {
     run.job.rounding.as_ref()?;
-    Some(Log::new(
-        &(0..parts).map(|part| if part == 0 { Vec::clone(&first) } else { Vec::new() }).collect::<Vec<_>>(),
-    ))
+    let (products, micro_batches) = (&run.program.micro.logged, run.program.micro_batches);
+    let len = log::bytes_max(products, micro_batches) / u64::from(run.job.steps + 1) * u64::from(step);
+    let mut parts = vec![Vec::new(); products.len() * micro_batches as usize];
+    parts[0] = (0..len).map(|i| (i % 251) as u8).collect();
+    Some(Log::new(&parts))
 }
 
 /// A step, its record, and the state after it.
@@ -267,7 +267,7 @@ fn one_step(
         _ => float::ONE,
     };
     let roots = gradient_roots(run, &digests);
-    let log = log(run, step);
+    let log = step_log(run, step);
     let granularity = run.job.commit.granularity;
     let mut record = StepRecord {
         step,

@@ -91,7 +91,7 @@ impl Asker {
 
     pub fn try_ask(&mut self, question: Question) -> Result<Answer, PartyError> {
         self.turn += 1;
-        let asked = Asked { game: self.game, turn: self.turn, question };
+        let asked = Asked::new(self.game, self.turn, question);
         let digest = asked.digest();
         let sealed = Sealed::new(asked, &referee()).to_bytes();
         let reply = self.party.reply(&sealed)?;

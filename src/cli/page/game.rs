@@ -140,6 +140,11 @@ impl Game<'_> {
         let of = |subject: &Subject| self.rules().describe(*subject);
         match question {
             Question::Commit => "commit to your records".into(),
+            Question::Logs { .. } => "which of the rounding logs you lack".into(),
+            Question::Supply { place } => {
+                format!("the log of step {} from slice {} on", place.step, place.first)
+            }
+            Question::LogPart { step, part } => format!("part {part} of the log of step {step}"),
             Question::Reveal => "open your commitment".into(),
             Question::Children { tree, first, count } => {
                 format!(

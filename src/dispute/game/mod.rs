@@ -7,6 +7,7 @@ mod decide;
 mod duel;
 pub mod element;
 mod judge;
+pub mod logs;
 pub mod message;
 pub mod moves;
 pub mod referee;

@@ -6,8 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use super::duel::Duel;
-use super::message::{Answer, Answered, Asked, Question, Sealed, Statement, commitment, to_bytes};
+use super::logs::{Supply, Turn};
+use super::message::{Answer, Answered, Asked, Question, Sealed, Statement, Supplied, commitment, to_bytes};
 use super::moves::{Bound, Clock, Kind, QUESTION_MAX, Who, answer_max, bound, kind, largest, of, row};
 use super::result::{GameResult, Loss, Played, Reason};
 use super::rules::Rules;
@@ -54,9 +57,22 @@ struct Pending {
 struct Left {
     moves: u64,
     replay: u64,
+    run: u64,
+}
+
+/// A part of a log that the trainer supplied well, as the transcript of a game keeps it: what came of it follows from this alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Taken {
+    /// [`Supplied::digest`].
+    pub supplied: Digest,
+    /// The slices of its log.
+    pub slices: u64,
 }
 
 enum Phase {
+    /// Of the logged profile: challengers get the logs that they lack.
+    Logs(Supply),
     Commit,
     Reveal,
     Play,
@@ -89,6 +105,8 @@ pub struct Referee {
     statements: Vec<(usize, Statement)>,
     /// Challengers whose game ended without a loss.
     unsettled: BTreeSet<usize>,
+    /// The part of a log that came last.
+    taken: Option<Taken>,
     result: GameResult,
 }
 
@@ -101,18 +119,17 @@ impl Referee {
         let rules = Rules::new(terms)?;
         let parties = rules.parties.len();
         let clocks = terms.clocks;
-        let left = vec![Left { moves: clocks.moves, replay: clocks.replay }; parties];
         let result =
             GameResult { absent: Vec::new(), games: Vec::new(), remaining: Vec::new(), upheld: None };
         Ok(Referee {
             bound: bound(&rules, &clocks),
             largest: largest(&rules),
+            left: vec![Left { moves: 0, replay: 0, run: 0 }; parties],
             clocks,
             phase: Phase::Commit,
             now: 0,
             turn: 0,
             pending: Vec::new(),
-            left,
             commitments: vec![None; parties],
             roots: vec![None; parties],
             standing: (0..parties).collect(),
@@ -122,6 +139,7 @@ impl Referee {
             said: BTreeMap::new(),
             statements: Vec::new(),
             unsettled: BTreeSet::new(),
+            taken: None,
             result,
             rules,
         })
@@ -144,12 +162,127 @@ impl Referee {
         self
     }
 
-    /// Asks everybody for a commitment.
+    /// Asks everybody for a commitment, and before that, in the logged profile, each challenger which of the trainer's logs it lacks.
     pub fn start(&mut self, now: u64) {
         self.now = now;
         if self.turn == 0 && self.pending.is_empty() {
-            let all: Vec<usize> = self.standing.iter().copied().collect();
-            self.ask(Question::Commit, &all);
+            match self.rules.is_logged() {
+                true => self.supply_next(0),
+                false => self.commit(),
+            }
+        }
+    }
+
+    fn commit(&mut self) {
+        let all: Vec<usize> = self.standing.iter().copied().collect();
+        self.phase = Phase::Commit;
+        self.wind(&all);
+        self.ask(Question::Commit, &all);
+    }
+
+    /// Gives parties all their time.
+    fn wind(&mut self, parties: &[usize]) {
+        let Clocks { moves, replay, .. } = self.clocks;
+        for &party in parties {
+            self.left[party] = Left { moves, replay, run: self.bound.supply.replay };
+        }
+    }
+
+    /// Supplies the next challenger behind a party; behind the last everybody commits.
+    fn supply_next(&mut self, behind: usize) {
+        if !self.standing.contains(&0) {
+            return self.over();
+        }
+        let Some(challenger) = self.standing.range(behind + 1..).next().copied() else {
+            return self.commit();
+        };
+        self.phase = Phase::Logs(Supply::to(challenger));
+        self.wind(&[0, challenger]);
+        self.ask(Question::Logs { supplied: None }, &[challenger]);
+    }
+
+    /// A challenger says which part it lacks, or the trainer supplied it.
+    fn supplied(&mut self, done: Vec<Pending>) {
+        for Pending { ask: Ask { party, .. }, said, .. } in done {
+            let Phase::Logs(supply) = &mut self.phase else { return };
+            let challenger = supply.challenger;
+            let turn = match said {
+                Said::Answer(answer) => supply.answered(&mut self.rules, party, answer),
+                Said::Declined if party == 0 => Turn::Lost(
+                    party,
+                    Reason::Refusal,
+                    "it does not supply the part of its log that it was asked for".into(),
+                ),
+                said => {
+                    let (reason, what) = fault(said);
+                    Turn::Lost(party, reason, what)
+                }
+            };
+            // It may have lost by another message meanwhile.
+            let stands = self.standing.contains(&challenger);
+            match turn {
+                Turn::Trainer(question) if stands => self.ask(question, &[0]),
+                Turn::Challenger(supplied, slices) if stands => {
+                    let digest = supplied.digest();
+                    self.taken = Some(Taken { supplied: digest, slices });
+                    self.ask(Question::Logs { supplied: Some(digest) }, &[challenger]);
+                    self.carry(supplied);
+                }
+                Turn::Trainer(_) | Turn::Challenger(..) | Turn::Done => self.supply_next(challenger),
+                Turn::Lost(party, reason, what) => {
+                    if self.standing.remove(&party) {
+                        self.result.absent.push(Loss { party, reason, what });
+                    }
+                    self.supply_next(challenger);
+                }
+            }
+        }
+    }
+
+    /// The part of a log that the last message supplied: who keeps a transcript keeps this in place of the message.
+    pub fn taken(&self) -> Option<Taken> {
+        self.taken
+    }
+
+    /// The part that the pending question hands on; for a journal.
+    pub fn carried(&self) -> Option<&Supplied> {
+        self.pending.first()?.ask.asked.carried.as_ref()
+    }
+
+    /// Whether the pending question lacks the part that it hands on: the game was resumed from a transcript.
+    pub fn lacks_part(&self) -> bool {
+        let ask = self.pending.first().map(|pending| &pending.ask.asked);
+        ask.is_some_and(|asked| {
+            matches!(asked.question, Question::Logs { supplied: Some(_) }) && asked.carried.is_none()
+        })
+    }
+
+    /// Gives the pending question the part that it hands on; false if it hands on another one.
+    pub fn carry(&mut self, supplied: Supplied) -> bool {
+        let Some(pending) = self.pending.first_mut() else { return false };
+        let asked = &mut pending.ask.asked;
+        let fits = asked.question == Question::Logs { supplied: Some(supplied.digest()) };
+        if fits {
+            asked.carried = Some(supplied);
+        }
+        fits
+    }
+
+    /// Takes what a transcript has of a part of a log that the trainer supplied.
+    pub fn receive_taken(&mut self, party: usize, taken: Taken, now: u64) {
+        self.tick(now);
+        let Phase::Logs(supply) = &mut self.phase else { return };
+        let asked =
+            self.pending.first().is_some_and(|p| p.ask.party == party && matches!(p.said, Said::Waiting));
+        if !asked || !supply.took(taken.slices) {
+            return;
+        }
+        let challenger = supply.challenger;
+        self.settle(0, Said::Waiting);
+        self.taken = Some(taken);
+        match self.standing.contains(&challenger) {
+            true => self.ask(Question::Logs { supplied: Some(taken.supplied) }, &[challenger]),
+            false => self.supply_next(challenger),
         }
     }
 
@@ -167,6 +300,7 @@ impl Referee {
     /// Where the dispute stands, in a line for people.
     pub fn progress(&self) -> String {
         match (&self.phase, &self.duel) {
+            (Phase::Logs(supply), _) => supply.progress(),
             (Phase::Commit, _) => "the parties commit to their records".into(),
             (Phase::Reveal, _) => "the parties open their commitments".into(),
             (Phase::Play, Some(duel)) => {
@@ -179,6 +313,7 @@ impl Referee {
 
     /// Takes bytes that came from a party at a time.
     pub fn receive(&mut self, party: usize, bytes: &[u8], now: u64) {
+        self.taken = None;
         self.tick(now);
         if matches!(self.phase, Phase::Over) || party >= self.rules.parties.len() {
             return;
@@ -207,9 +342,14 @@ impl Referee {
                 None => return,
             },
         };
+        let turn = self.pending[place].ask.asked.turn;
         self.spent = (self.spent.0 + 1, self.spent.1 + bytes.len() as u64);
         self.settle(place, said);
         self.resolve();
+        if self.taken.is_some() {
+            // A transcript has not what was said.
+            self.said.remove(&(party, turn));
+        }
     }
 
     /// What a signed answer is worth; `None`: it is an earlier one again.
@@ -289,6 +429,7 @@ impl Referee {
         match pending.clock {
             Clock::Moves => left.moves = left.moves.saturating_sub(used),
             Clock::Replay => left.replay = left.replay.saturating_sub(used),
+            Clock::Run => left.run = left.run.saturating_sub(used),
         }
         pending.said = said;
     }
@@ -296,14 +437,17 @@ impl Referee {
     /// Asks parties a question.
     fn ask(&mut self, question: Question, parties: &[usize]) {
         let kind = kind(&question);
-        let clock = row(kind).clock;
         let limit = answer_max(kind, of(&question), &self.rules);
-        let asked = Asked { game: self.rules.game, turn: self.turn, question };
+        let asked = Asked::new(self.rules.game, self.turn, question);
         self.turn += 1;
         self.spent.1 += QUESTION_MAX * parties.len() as u64;
         let pending = |&party: &usize| {
             let left = self.left[party];
-            let time = if clock == Clock::Moves { left.moves } else { left.replay };
+            let (clock, time) = match row(kind).clock {
+                Clock::Run if self.rules.is_logged() && party > 0 => (Clock::Run, left.run),
+                Clock::Run | Clock::Moves => (Clock::Moves, left.moves),
+                Clock::Replay => (Clock::Replay, left.replay),
+            };
             let deadline = self.now.saturating_add(time).saturating_add(self.clocks.increment);
             let ask = Ask { party, asked: asked.clone(), deadline, limit };
             Pending { ask, since: self.now, clock, said: Said::Waiting }
@@ -319,6 +463,7 @@ impl Referee {
         }
         let done = std::mem::take(&mut self.pending);
         match self.phase {
+            Phase::Logs(_) => self.supplied(done),
             Phase::Commit | Phase::Reveal => self.opened(done),
             Phase::Play => self.played(done),
             Phase::Over => {}
@@ -382,9 +527,7 @@ impl Referee {
         let [Some(a), Some(b)] = [self.roots[champion], self.roots[other]] else { return self.over() };
         self.phase = Phase::Play;
         self.spent = (0, 0);
-        for party in [champion, other] {
-            self.left[party] = Left { moves: self.clocks.moves, replay: self.clocks.replay };
-        }
+        self.wind(&[champion, other]);
         self.last = None;
         self.put(Duel::new(&self.rules, [champion, other], [a, b]));
     }

@@ -27,6 +27,7 @@ use crate::job::{Granularity, Job};
 use crate::program::graph::{Graph, LoggedProduct, TensorType};
 use crate::program::phase::{Phase, graph_of};
 use crate::program::step::Program;
+use crate::rounding::log;
 
 /// The most leaves of a step's operators, and of its batch: more are refused before they are listed.
 const LEAVES_MAX: u64 = 1 << 22;
@@ -76,6 +77,13 @@ pub fn replay_clock(job: &Job) -> Option<u64> {
 pub fn replay_of_steps(job: &Job, step: u64) -> u64 {
     let steps = u64::from(job.checkpoint.every.min(job.steps)) + 1;
     steps.saturating_mul(step).saturating_mul(4)
+}
+
+/// Milliseconds that a challenger of the logged profile has to replay the whole run: the time of a step that the clock of replays stands for,
+/// times all steps.
+pub fn run_clock(job: &Job, replay: u64) -> u64 {
+    let steps = u64::from(job.checkpoint.every.min(job.steps)) + 1;
+    replay.div_ceil(steps).saturating_mul(u64::from(job.steps))
 }
 
 impl Rules {
@@ -357,6 +365,12 @@ impl Rules {
     /// The most bytes of the header of a file of weights, as text; none where the initial state is in no file.
     pub fn weights_bytes(&self) -> u64 {
         if matches!(self.context.origin, InitialOrigin::Weights { .. }) { 3 * HEADER_MAX } else { 0 }
+    }
+
+    /// The most bytes of a step's rounding log.
+    pub fn log_max(&self) -> u64 {
+        let program = self.program();
+        log::bytes_max(&program.micro.logged, program.micro_batches).min(u64::from(u32::MAX))
     }
 
     /// The most bytes of a part of a rounding log, as text; none in the exact profile.
