@@ -163,6 +163,7 @@ impl Game<'_> {
                     Need::Terms { first, count, .. } => {
                         format!("terms {first} to {}", first + count.saturating_sub(1))
                     }
+                    Need::Decision => "the rounding log's decision".into(),
                 };
                 format!("element {element} of {}: {need}", of(subject))
             }
@@ -185,7 +186,11 @@ fn value_text(join: Join, value: &[u8]) -> String {
     match join {
         Join::Rfc6962 | Join::Blake3 => value.iter().map(|byte| format!("{byte:02x}")).collect(),
         Join::Terms(_) if value.len() == 4 => element_text(crate::arith::DType::F32, number(value) as u32),
-        Join::Terms(_) => (number(value) as i128).to_string(),
+        Join::Terms(_) => {
+            let integers: Vec<String> =
+                value.chunks(16).map(|bytes| (number(bytes) as i128).to_string()).collect();
+            integers.join(", ")
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The referee looks up every question here before it asks it, and checks after every move that the next one is among those that may follow.
 
-use super::message::{Need, Question, Subject, Tree};
+use super::message::{Fold, Need, Question, Subject, Tree};
 use super::rules::Rules;
 use super::search;
 
@@ -45,6 +45,8 @@ pub enum Kind {
     Subtotals,
     /// [`Question::Evidence`] for terms.
     Terms,
+    /// [`Question::Evidence`] for a decision of the rounding log.
+    Decision,
     /// [`Question::Binding`].
     Binding,
 }
@@ -76,6 +78,8 @@ pub enum Size {
     Level,
     /// Operands of a leaf, and what else it takes by [`Of`].
     Leaf,
+    /// A part of the rounding log.
+    Log,
     /// The outputs of a binding.
     Binding,
 }
@@ -100,7 +104,7 @@ const FRAME: u64 = 512;
 pub const LEAF_MAX: u64 = 64 * 1024;
 
 /// All moves.
-pub const MOVES: [Move; 19] = {
+pub const MOVES: [Move; 20] = {
     use Clock::{Moves, Replay};
     use Kind::*;
     use Size::{Fixed, Level};
@@ -124,9 +128,10 @@ pub const MOVES: [Move; 19] = {
         row(Slice, Both, Moves, Fixed(2048), &[Element, Frame, Subtotals, Terms, Total]),
         row(Element, Either, Replay, Size::Leaf, &[]),
         row(Frame, Either, Replay, Size::Leaf, &[Total, Subtotals, Terms]),
-        row(Total, Both, Moves, Fixed(256), &[Subtotals, Terms]),
+        row(Total, Both, Moves, Fixed(512), &[Subtotals, Terms, Decision]),
         row(Subtotals, Both, Moves, Level, &[Subtotals, Terms]),
         row(Terms, Either, Moves, Size::Leaf, &[]),
+        row(Decision, Either, Moves, Size::Log, &[]),
         row(Kind::Binding, Either, Moves, Size::Binding, &[]),
     ]
 };
@@ -154,6 +159,7 @@ pub fn kind(question: &Question) -> Kind {
         Question::Evidence { need: Need::All, .. } => Kind::Element,
         Question::Evidence { need: Need::Frame { .. }, .. } => Kind::Frame,
         Question::Evidence { need: Need::Terms { .. }, .. } => Kind::Terms,
+        Question::Evidence { need: Need::Decision, .. } => Kind::Decision,
         Question::Binding { .. } => Kind::Binding,
     }
 }
@@ -171,7 +177,7 @@ pub enum Of {
     Initial,
     /// A batch: manifests, headers and a sample.
     Batch,
-    /// The outputs of nodes: operands, and of a logged product its row, its column and a part of the log.
+    /// The outputs of nodes: operands, and of a logged product a part of the log.
     Node,
 }
 
@@ -190,17 +196,29 @@ pub fn answer_max(kind: Kind, of: Of, rules: &Rules) -> u64 {
     FRAME
         + match row(kind).size {
             Size::Fixed(bytes) => bytes,
-            Size::Level => base64((1 << search::LEVELS) * 32) + 64,
+            Size::Level => {
+                let value = if kind == Kind::Subtotals { rules.subtotal_bytes() } else { 32 };
+                base64((1 << search::LEVELS) * value) + 64
+            }
             Size::Leaf => {
                 LEAF_MAX
                     + match of {
                         Of::Initial => rules.weights_bytes(),
                         Of::Batch => rules.sample_bytes(),
-                        Of::Node => rules.rounding_bytes() + rules.log_bytes(),
+                        Of::Node => log_bytes(kind, of, rules),
                     }
             }
+            Size::Log => 1024 + log_bytes(kind, of, rules),
             Size::Binding => rules.binding_bytes(),
         }
+}
+
+/// How many bytes of an answer can be a rounding log's.
+fn log_bytes(kind: Kind, of: Of, rules: &Rules) -> u64 {
+    match (kind, of) {
+        (Kind::Element | Kind::Decision, Of::Node) => rules.log_bytes(),
+        _ => 0,
+    }
 }
 
 /// The most bytes of a sealed question.
@@ -236,13 +254,14 @@ fn most(kind: Kind, rules: &Rules) -> u64 {
         Kind::Gradients => tree(Tree::Gradients { step: 1 }),
         Kind::Operators => tree(Tree::Trace { step: 1 }),
         Kind::Bytes => depth(rules.slices_most(), 1),
-        Kind::Subtotals => depth(rules.terms_most(), 16),
+        // The fewest terms that an answer carries.
+        Kind::Subtotals => depth(rules.terms_most(), Fold::Sums { parts: 1 }.terms_max()),
         _ => 1,
     }
 }
 
 /// The kinds of a path through a game that begins at its first question, and what it ends at; every path is a part of one of these.
-fn paths() -> [(&'static [Kind], Of); 4] {
+fn paths() -> [(&'static [Kind], Of); 5] {
     use Kind::*;
     [
         (&[Records, Record, Parts, Part, Root, Bytes, Slice, Element], Of::Initial),
@@ -251,6 +270,7 @@ fn paths() -> [(&'static [Kind], Of); 4] {
             &[Records, Record, Statement, Operators, Root, Bytes, Slice, Frame, Total, Subtotals, Terms],
             Of::Node,
         ),
+        (&[Records, Record, Statement, Operators, Root, Bytes, Slice, Total, Decision], Of::Node),
         (&[Records, Record, Statement, Gradients, Kind::Binding], Of::Node),
     ]
 }
@@ -263,9 +283,7 @@ pub fn bound(rules: &Rules, clocks: &super::terms::Clocks) -> Bound {
         for &kind in path {
             let times = 2 * most(kind, rules);
             messages += times;
-            let has_log = row(kind).size == Size::Leaf && of == Of::Node;
-            bytes += times
-                * (QUESTION_MAX + answer_max(kind, of, rules) - if has_log { rules.log_bytes() } else { 0 });
+            bytes += times * (QUESTION_MAX + answer_max(kind, of, rules) - log_bytes(kind, of, rules));
         }
         bound.messages = bound.messages.max(messages);
         bound.bytes = bound.bytes.max(bytes);
