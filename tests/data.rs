@@ -12,7 +12,7 @@ use common::begin_run;
 use half::{bf16, f16};
 use tiebreak::job::Job;
 use tiebreak::job::data::Dataset;
-use tiebreak::program::step::MicroBatch;
+use tiebreak::program::step::{MicroBatch, Program};
 use tiebreak::run::data::JobData;
 use tiebreak::run::disk::Disk;
 use tiebreak::run::{JobFiles, RunError};
@@ -45,7 +45,20 @@ fn drawn(path: &Path) -> Result<(MicroBatch, JobData), RunError> {
     let slices = data.dataset.slices_read().unwrap();
     let mut again = Dataset::from_slices(&data.manifest, &slices, &job.data, &program.sample()).unwrap();
     assert_eq!(again.micro_batch(&program, KEY, 1, 0).unwrap(), batch);
+    one_by_one(&mut again, &program, 1, &batch);
     Ok((batch, data))
+}
+
+/// The elements of the first micro-batch of a step, each drawn alone, are the batch's.
+fn one_by_one(data: &mut Dataset, program: &Program, step: u32, batch: &MicroBatch) {
+    for (tensor, bytes) in batch.tensors.iter().enumerate() {
+        let words = words(bytes);
+        let of_sample = words.len() / program.micro_batch as usize;
+        for (i, word) in words.iter().enumerate() {
+            let (place, within) = ((i / of_sample) as u32, (tensor, (i % of_sample) as u64));
+            assert_eq!(data.element_of(program, KEY, (step, place), within).unwrap(), *word, "{tensor} {i}");
+        }
+    }
 }
 
 fn error(path: &Path) -> String {
@@ -286,7 +299,9 @@ fn images_are_moved_as_they_are_drawn() {
     let mut all = std::collections::BTreeSet::new();
     // Every epoch has each of four samples once.
     for step in 1..=30 {
-        for micro in moved.dataset.batch(&program, KEY, step).unwrap() {
+        let batch = moved.dataset.batch(&program, KEY, step).unwrap();
+        one_by_one(&mut moved.dataset, &program, step, &batch[0]);
+        for micro in batch {
             let labels = words(&micro.tensors[1]);
             for (image, label) in words(&micro.tensors[0]).chunks(6).zip(labels) {
                 let sample = [0, 1, 2, 4].iter().position(|&l| l == label).unwrap() as u32;

@@ -51,7 +51,7 @@ fn initial(run: &Run, files: &[PathBuf], index: usize, element: u64) -> Result<O
     Ok(slices.map(|file| Answer::Weights { file }))
 }
 
-/// The sample that holds an element of a batch. The run has the step.
+/// The slices of the data that an element of a batch is drawn from. The run has the step.
 fn samples(
     run: &Run,
     step: u32,
@@ -67,7 +67,8 @@ fn samples(
     let of_sample = len / u64::from(program.micro_batch);
     let place = micro * program.micro_batch + (element / of_sample) as u32;
     let mut dataset = run.dataset()?;
-    dataset.sample_of(program, run.key(), step, place).map_err(RunError::from)?;
+    let within = (tensor, element % of_sample);
+    dataset.element_of(program, run.key(), (step, place), within).map_err(RunError::from)?;
     let slices = dataset.slices_read().map_err(RunError::from)?;
     let slices = slices.into_iter().map(DataSlices::from).collect();
     Ok(Some(Answer::Samples { files: run.file.data.clone(), slices }))

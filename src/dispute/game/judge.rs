@@ -5,7 +5,6 @@ use super::element::{self, Frame, LoggedTotal, Part};
 use super::message::{Answer, Field, LogPart, Need, Subject};
 use super::rules::Rules;
 use super::stage::{Disputed, Folded, Side};
-use crate::arith::words::words_from_bytes;
 use crate::commit::digest::Digest;
 use crate::commit::record::gradient_leaf;
 use crate::commit::state::state_digest;
@@ -126,11 +125,9 @@ pub(super) fn evidence(
             let width = disputed.ty.len() / (program.micro_batch as usize).max(1);
             let place = micro * program.micro_batch + (element / width.max(1)) as u32;
             let mut data = context.data_in(&files, &slices)?;
-            let sample = data.sample_of(program, philox_key(&context.seed), step, place);
-            let sample = sample.map_err(|error| wrong(error.to_string()))?;
-            let words = words_from_bytes(disputed.ty.dtype, &sample[tensor]);
-            let word = words.get(element % width.max(1)).copied();
-            word.map(Evidence::Word).ok_or_else(|| wrong("the sample has no such element"))
+            let within = (tensor, (element % width.max(1)) as u64);
+            let word = data.element_of(program, philox_key(&context.seed), (step, place), within);
+            word.map(Evidence::Word).map_err(|error| wrong(error.to_string()))
         }
         (Subject::Node { phase, node, .. }, Answer::Operands { inputs })
             if rounding.is_none() || matches!(need, Need::Terms { .. }) =>

@@ -175,7 +175,7 @@ pub fn row(kind: Kind) -> &'static Move {
 pub enum Of {
     /// The initial state: of files of weights, a header and an element.
     Initial,
-    /// A batch: manifests, headers and a sample.
+    /// A batch: manifests, headers and an element of a sample.
     Batch,
     /// The outputs of nodes: operands, and of a logged product a part of the log.
     Node,
@@ -204,7 +204,7 @@ pub fn answer_max(kind: Kind, of: Of, rules: &Rules) -> u64 {
                 LEAF_MAX
                     + match of {
                         Of::Initial => rules.weights_bytes(),
-                        Of::Batch => rules.sample_bytes(),
+                        Of::Batch => rules.data_bytes(),
                         Of::Node => log_bytes(kind, of, rules),
                     }
             }

@@ -334,8 +334,8 @@ impl Rules {
         })
     }
 
-    /// The most bytes of the manifests of the data's files, their headers and one sample, as text.
-    pub fn sample_bytes(&self) -> u64 {
+    /// The most bytes of the manifests of the data's files and of their headers, as text; an element has room in a leaf.
+    pub fn data_bytes(&self) -> u64 {
         let paths = self.context.job.data.files.paths();
         // A length, a root and the names of the two fields.
         let manifests = 160 * paths.len() as u64;
@@ -345,9 +345,8 @@ impl Rules {
             _ => 64,
         };
         let headers = paths.iter().map(header).max().unwrap_or(0);
-        let elements: u64 = self.program().sample().iter().map(|tensor| tensor.ty().len() as u64).sum();
-        // An element takes 8 bytes of a file at most, and a slice's place and what proves it less than a slice.
-        manifests + 3 * (headers + 8 * elements)
+        // A slice's place and what proves it take less than a slice.
+        manifests + 3 * headers
     }
 
     /// The most bytes of the header of a file of weights, as text; none where the initial state is in no file.
