@@ -8,11 +8,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::begin_run;
+use common::{begin_run, one_by_one, words};
 use half::{bf16, f16};
 use tiebreak::job::Job;
 use tiebreak::job::data::Dataset;
-use tiebreak::program::step::{MicroBatch, Program};
+use tiebreak::program::step::MicroBatch;
 use tiebreak::run::data::JobData;
 use tiebreak::run::disk::Disk;
 use tiebreak::run::{JobFiles, RunError};
@@ -45,20 +45,8 @@ fn drawn(path: &Path) -> Result<(MicroBatch, JobData), RunError> {
     let slices = data.dataset.slices_read().unwrap();
     let mut again = Dataset::from_slices(&data.manifest, &slices, &job.data, &program.sample()).unwrap();
     assert_eq!(again.micro_batch(&program, KEY, 1, 0).unwrap(), batch);
-    one_by_one(&mut again, &program, 1, &batch);
+    one_by_one(&mut again, &program, (KEY, 1), &batch);
     Ok((batch, data))
-}
-
-/// The elements of the first micro-batch of a step, each drawn alone, are the batch's.
-fn one_by_one(data: &mut Dataset, program: &Program, step: u32, batch: &MicroBatch) {
-    for (tensor, bytes) in batch.tensors.iter().enumerate() {
-        let words = words(bytes);
-        let of_sample = words.len() / program.micro_batch as usize;
-        for (i, word) in words.iter().enumerate() {
-            let (place, within) = ((i / of_sample) as u32, (tensor, (i % of_sample) as u64));
-            assert_eq!(data.element_of(program, KEY, (step, place), within).unwrap(), *word, "{tensor} {i}");
-        }
-    }
 }
 
 fn error(path: &Path) -> String {
@@ -66,10 +54,6 @@ fn error(path: &Path) -> String {
         Err(error) => error.to_string(),
         Ok(_) => panic!("the data were taken"),
     }
-}
-
-fn words(bytes: &[u8]) -> Vec<u32> {
-    bytes.as_chunks().0.iter().map(|c| u32::from_le_bytes(*c)).collect()
 }
 
 fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
@@ -300,7 +284,7 @@ fn images_are_moved_as_they_are_drawn() {
     // Every epoch has each of four samples once.
     for step in 1..=30 {
         let batch = moved.dataset.batch(&program, KEY, step).unwrap();
-        one_by_one(&mut moved.dataset, &program, step, &batch[0]);
+        one_by_one(&mut moved.dataset, &program, (KEY, step), &batch[0]);
         for micro in batch {
             let labels = words(&micro.tensors[1]);
             for (image, label) in words(&micro.tensors[0]).chunks(6).zip(labels) {
