@@ -12,7 +12,7 @@ use tiebreak::dispute::game::verdict::{Event, GameVerdict};
 use tiebreak::run::dir::Run;
 
 use crate::common;
-use crate::play::{Seen, Trick, key, play, terms};
+use crate::play::{Seen, Trick, Tricks, key, play, terms};
 use crate::player::Player;
 use crate::run_of;
 use crate::world::{FieldLie, Lie, World};
@@ -40,7 +40,13 @@ fn game(run: &Run, terms: &Terms, worlds: [&World; 2], tricks: [Trick; 2]) -> Se
     let rules = Rules::new(terms).unwrap();
     let player =
         |i: usize| Player { run, rules: &rules, world: worlds[i], truth: worlds[i], key: key(i as u8) };
-    let seen = play(terms, &key(9), &[(player(0), tricks[0]), (player(1), tricks[1])], 3, None);
+    let seen = play(
+        terms,
+        &key(9),
+        &[(player(0), Tricks::one(tricks[0])), (player(1), Tricks::one(tricks[1]))],
+        3,
+        None,
+    );
     GameVerdict::from_bytes(&seen.verdict.to_bytes()).unwrap().check().unwrap();
     seen
 }
@@ -191,7 +197,11 @@ fn supply(
     let bound = referee.bound();
     assert!(now <= bound.supply.milliseconds + bound.milliseconds, "{now} of {bound:?}");
     assert!(parts <= bound.supply.parts);
-    Supplied { seen: Seen { result, verdict, messages, bytes: bytes.len() as u64, end: now }, parts, given }
+    Supplied {
+        seen: Seen { result, verdict, messages, bytes: bytes.len() as u64, end: now, turns: 0 },
+        parts,
+        given,
+    }
 }
 
 /// A challenger that has nothing gets every log, bit for bit, in as many parts as they have; a verdict does not carry them.
@@ -302,7 +312,7 @@ fn a_trainer_supplies_its_logs_or_loses() {
         (Some(of(&other, 1, 0)), Reason::Refusal),
         (edited(|part| part.log.bytes.0[5] ^= 1), Reason::Refusal),
         (edited(|part| part.log.len -= 1), Reason::Refusal),
-        (edited(|part| drop(part.log.slices.pop())), Reason::Refusal),
+        (edited(|part| part.log.slices.truncate(1)), Reason::Refusal),
         (edited(|part| part.log.siblings.0.clear()), Reason::Refusal),
         (edited(|part| part.record.index = 2), Reason::Refusal),
         (edited(|part| part.record.proof.clear()), Reason::Refusal),

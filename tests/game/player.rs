@@ -251,7 +251,8 @@ impl Player<'_> {
                 let width = program.batch[tensor].ty().len() / program.micro_batch as usize;
                 let place = micro * program.micro_batch + (element / width) as u32;
                 let mut data = self.run.dataset().unwrap();
-                data.sample_of(program, philox_key(&self.run.seed), step, place).unwrap();
+                let within = (tensor, (element % width) as u64);
+                data.element_of(program, philox_key(&self.run.seed), (step, place), within).unwrap();
                 let slices = data.slices_read().unwrap().into_iter().map(DataSlices::from).collect();
                 Answer::Samples { files: self.run.file.data.clone(), slices }
             }

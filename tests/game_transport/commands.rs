@@ -161,7 +161,11 @@ fn the_commands_end_with_the_code_of_what_came_out() {
         ("referee honest/run.json --key referee 0=alice-dir 1=bob-dir", 4, "run.json"),
         ("referee", 2, "Usage"),
         ("serve --key alice --terms terms.json --referee-key referee.pub", 2, "<RUN>"),
-        ("serve --challenge mine --key alice --terms terms.json --referee-key referee.pub", 2, "exact profile"),
+        (
+            "serve --challenge mine --key alice --terms terms.json --referee-key referee.pub",
+            2,
+            "exact profile",
+        ),
         ("serve honest --key alice --terms terms.json --referee-key bob.pub", 2, "another referee"),
         ("serve honest --key referee --terms terms.json --referee-key referee.pub", 2, "name no party"),
     ] {
@@ -210,7 +214,9 @@ fn a_challenger_without_the_trainers_folder_plays() {
     desk.close();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert!(terminated(bob).contains("replayed under"));
-    let args = format!("referee new --job job.toml --run-json trainer/run.json {parties} --step-time 1 --out t.json");
+    let args = format!(
+        "referee new --job job.toml --run-json trainer/run.json {parties} --step-time 1 --out t.json"
+    );
     let (code, _, stderr) = folder.run(&args);
     assert!(code == 2 && stderr.contains("--head or --root"), "{stderr}");
     let root = new["claim"]["root"].as_str().unwrap();

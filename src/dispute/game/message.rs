@@ -58,6 +58,16 @@ pub enum Fold {
     },
     /// How many positions have a class below an offset's, 8 bytes.
     Count,
+    /// Absmax `scale` of those that the integers of a logged product's element depend on, 4 bytes.
+    Absmax {
+        /// Its place among them.
+        scale: u8,
+    },
+    /// The integer sums of a logged product's element ([`crate::rounding::legal::IntegerSums`]), 16 bytes each.
+    Sums {
+        /// The parts of a row: one, or two.
+        parts: u8,
+    },
 }
 
 /// A tree whose nodes a party has claimed.
@@ -122,6 +132,8 @@ pub enum Need {
         /// How many.
         count: u64,
     },
+    /// Of a rounding of the logged profile whose operands are known: the decision alone.
+    Decision,
 }
 
 /// A field of a step's record that follows from its operators.

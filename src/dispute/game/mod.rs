@@ -15,5 +15,6 @@ pub mod result;
 pub mod rules;
 pub mod search;
 mod stage;
+mod supply;
 pub mod terms;
 pub mod verdict;

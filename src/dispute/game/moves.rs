@@ -2,7 +2,7 @@
 //!
 //! The referee looks up every question here before it asks it, and checks after every move that the next one is among those that may follow.
 
-use super::message::{Need, Question, SUPPLY_SLICES, Subject, Tree};
+use super::message::{Fold, Need, Question, SUPPLY_SLICES, Subject, Tree};
 use super::rules::{Rules, run_clock};
 use super::search;
 use crate::commit::tensor::SLICE_BYTES;
@@ -52,6 +52,8 @@ pub enum Kind {
     Subtotals,
     /// [`Question::Evidence`] for terms.
     Terms,
+    /// [`Question::Evidence`] for a decision of the rounding log.
+    Decision,
     /// [`Question::Binding`].
     Binding,
 }
@@ -87,10 +89,12 @@ pub enum Size {
     Level,
     /// Operands of a leaf, and what else it takes by [`Of`].
     Leaf,
+    /// A part of the rounding log.
+    Log,
     /// The outputs of a binding.
     Binding,
-    /// The decisions of a product in a rounding log.
-    Log,
+    /// A part of a log with the step's record.
+    Supply,
 }
 
 /// A move.
@@ -116,7 +120,7 @@ pub const LEAF_MAX: u64 = 64 * 1024;
 pub const SUPPLY_MAX: u64 = 96 * 1024;
 
 /// All moves.
-pub const MOVES: [Move; 22] = {
+pub const MOVES: [Move; 23] = {
     use Clock::{Moves, Replay};
     use Kind::*;
     use Size::{Fixed, Level};
@@ -127,7 +131,7 @@ pub const MOVES: [Move; 22] = {
     [
         row(Kind::Logs, One, Moves, Fixed(128), &[Supply, LogPart, Kind::Commit]),
         row(Supply, One, Moves, Fixed(SUPPLY_MAX), &[Kind::Logs]),
-        row(LogPart, One, Moves, Size::Log, &[]),
+        row(LogPart, One, Moves, Size::Supply, &[]),
         row(Kind::Commit, Both, Clock::Run, Fixed(128), &[Reveal]),
         row(Kind::Reveal, Both, Moves, Fixed(256), &[Records]),
         row(Records, Both, Moves, Level, &[Records, Record]),
@@ -143,9 +147,10 @@ pub const MOVES: [Move; 22] = {
         row(Slice, Both, Moves, Fixed(2048), &[Element, Frame, Subtotals, Terms, Total]),
         row(Element, Either, Replay, Size::Leaf, &[]),
         row(Frame, Either, Replay, Size::Leaf, &[Total, Subtotals, Terms]),
-        row(Total, Both, Moves, Fixed(256), &[Subtotals, Terms]),
+        row(Total, Both, Moves, Fixed(512), &[Subtotals, Terms, Decision]),
         row(Subtotals, Both, Moves, Level, &[Subtotals, Terms]),
         row(Terms, Either, Moves, Size::Leaf, &[]),
+        row(Decision, Either, Moves, Size::Log, &[]),
         row(Kind::Binding, Either, Moves, Size::Binding, &[]),
     ]
 };
@@ -176,6 +181,7 @@ pub fn kind(question: &Question) -> Kind {
         Question::Evidence { need: Need::All, .. } => Kind::Element,
         Question::Evidence { need: Need::Frame { .. }, .. } => Kind::Frame,
         Question::Evidence { need: Need::Terms { .. }, .. } => Kind::Terms,
+        Question::Evidence { need: Need::Decision, .. } => Kind::Decision,
         Question::Binding { .. } => Kind::Binding,
     }
 }
@@ -191,9 +197,9 @@ pub fn row(kind: Kind) -> &'static Move {
 pub enum Of {
     /// The initial state: of files of weights, a header and an element.
     Initial,
-    /// A batch: manifests, headers and a sample.
+    /// A batch: manifests, headers and an element of a sample.
     Batch,
-    /// The outputs of nodes: operands, and of a logged product its row, its column and a part of the log.
+    /// The outputs of nodes: operands, and of a logged product a part of the log.
     Node,
 }
 
@@ -212,18 +218,30 @@ pub fn answer_max(kind: Kind, of: Of, rules: &Rules) -> u64 {
     FRAME
         + match row(kind).size {
             Size::Fixed(bytes) => bytes,
-            Size::Level => base64((1 << search::LEVELS) * 32) + 64,
+            Size::Level => {
+                let value = if kind == Kind::Subtotals { rules.subtotal_bytes() } else { 32 };
+                base64((1 << search::LEVELS) * value) + 64
+            }
             Size::Leaf => {
                 LEAF_MAX
                     + match of {
                         Of::Initial => rules.weights_bytes(),
-                        Of::Batch => rules.sample_bytes(),
-                        Of::Node => rules.rounding_bytes() + rules.log_bytes(),
+                        Of::Batch => rules.data_bytes(),
+                        Of::Node => log_bytes(kind, of, rules),
                     }
             }
+            Size::Log => 1024 + log_bytes(kind, of, rules),
             Size::Binding => rules.binding_bytes(),
-            Size::Log => SUPPLY_MAX + rules.log_bytes(),
+            Size::Supply => SUPPLY_MAX + rules.log_bytes(),
         }
+}
+
+/// How many bytes of an answer can be a rounding log's.
+fn log_bytes(kind: Kind, of: Of, rules: &Rules) -> u64 {
+    match (kind, of) {
+        (Kind::Element | Kind::Decision, Of::Node) => rules.log_bytes(),
+        _ => 0,
+    }
 }
 
 /// The most bytes of a sealed question that carries nothing.
@@ -293,13 +311,14 @@ fn most(kind: Kind, rules: &Rules) -> u64 {
         Kind::Gradients => tree(Tree::Gradients { step: 1 }),
         Kind::Operators => tree(Tree::Trace { step: 1 }),
         Kind::Bytes => depth(rules.slices_most(), 1),
-        Kind::Subtotals => depth(rules.terms_most(), 16),
+        // The fewest terms that an answer carries.
+        Kind::Subtotals => depth(rules.terms_most(), Fold::Sums { parts: 1 }.terms_max()),
         _ => 1,
     }
 }
 
 /// The kinds of a path through a game that begins at its first question, and what it ends at; every path is a part of one of these.
-fn paths() -> [(&'static [Kind], Of); 4] {
+fn paths() -> [(&'static [Kind], Of); 5] {
     use Kind::*;
     [
         (&[Records, Record, Parts, Part, Root, Bytes, Slice, Element], Of::Initial),
@@ -308,22 +327,21 @@ fn paths() -> [(&'static [Kind], Of); 4] {
             &[Records, Record, Statement, Operators, Root, Bytes, Slice, Frame, Total, Subtotals, Terms],
             Of::Node,
         ),
+        (&[Records, Record, Statement, Operators, Root, Bytes, Slice, Total, Decision], Of::Node),
         (&[Records, Record, Statement, Gradients, Kind::Binding], Of::Node),
     ]
 }
 
 /// What a game of two takes at most.
 pub fn bound(rules: &Rules, clocks: &super::terms::Clocks) -> Bound {
-    let (supply, log_bytes) = (supply_bound(rules, clocks), 2 * rules.log_bytes());
-    let mut bound = Bound { messages: 0, bytes: 0, log_bytes, milliseconds: 0, supply };
+    let (supply, logs) = (supply_bound(rules, clocks), 2 * rules.log_bytes());
+    let mut bound = Bound { messages: 0, bytes: 0, log_bytes: logs, milliseconds: 0, supply };
     for (path, of) in paths() {
         let (mut messages, mut bytes) = (0, 0);
         for &kind in path {
             let times = 2 * most(kind, rules);
             messages += times;
-            let has_log = row(kind).size == Size::Leaf && of == Of::Node;
-            bytes += times
-                * (QUESTION_MAX + answer_max(kind, of, rules) - if has_log { rules.log_bytes() } else { 0 });
+            bytes += times * (QUESTION_MAX + answer_max(kind, of, rules) - log_bytes(kind, of, rules));
         }
         bound.messages = bound.messages.max(messages);
         bound.bytes = bound.bytes.max(bytes);

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::duel::Duel;
-use super::logs::{Supply, Turn};
-use super::message::{Answer, Answered, Asked, Question, Sealed, Statement, Supplied, commitment, to_bytes};
+use super::logs::Supply;
+use super::message::{Answer, Answered, Asked, Question, Sealed, Statement, commitment, to_bytes};
 use super::moves::{Bound, Clock, Kind, QUESTION_MAX, Who, answer_max, bound, kind, largest, of, row};
 use super::result::{GameResult, Loss, Played, Reason};
 use super::rules::Rules;
@@ -37,7 +37,7 @@ const COLLISION: &str =
     "two different commitments open to the same: a collision of hashes, or a fault of the referee's program";
 
 /// What became of a question.
-enum Said {
+pub(super) enum Said {
     Waiting,
     Answer(Answer),
     Declined,
@@ -45,11 +45,11 @@ enum Said {
     Lost(Reason, String),
 }
 
-struct Pending {
-    ask: Ask,
+pub(super) struct Pending {
+    pub ask: Ask,
     since: u64,
     clock: Clock,
-    said: Said,
+    pub said: Said,
 }
 
 /// What is left of a party's time in the current game.
@@ -70,7 +70,7 @@ pub struct Taken {
     pub slices: u64,
 }
 
-enum Phase {
+pub(super) enum Phase {
     /// Of the logged profile: challengers get the logs that they lack.
     Logs(Supply),
     Commit,
@@ -81,20 +81,20 @@ enum Phase {
 
 /// The referee of a dispute.
 pub struct Referee {
-    rules: Rules,
+    pub(super) rules: Rules,
     clocks: Clocks,
     bound: Bound,
     /// The most bytes of any answer.
     largest: u64,
-    phase: Phase,
+    pub(super) phase: Phase,
     now: u64,
     turn: u32,
-    pending: Vec<Pending>,
+    pub(super) pending: Vec<Pending>,
     left: Vec<Left>,
     commitments: Vec<Option<Digest>>,
     roots: Vec<Option<Digest>>,
     /// Parties that nothing was found against.
-    standing: BTreeSet<usize>,
+    pub(super) standing: BTreeSet<usize>,
     duel: Option<Duel>,
     /// The question that the current game asked last.
     last: Option<Kind>,
@@ -106,8 +106,8 @@ pub struct Referee {
     /// Challengers whose game ended without a loss.
     unsettled: BTreeSet<usize>,
     /// The part of a log that came last.
-    taken: Option<Taken>,
-    result: GameResult,
+    pub(super) taken: Option<Taken>,
+    pub(super) result: GameResult,
 }
 
 impl Referee {
@@ -173,7 +173,7 @@ impl Referee {
         }
     }
 
-    fn commit(&mut self) {
+    pub(super) fn commit(&mut self) {
         let all: Vec<usize> = self.standing.iter().copied().collect();
         self.phase = Phase::Commit;
         self.wind(&all);
@@ -181,108 +181,10 @@ impl Referee {
     }
 
     /// Gives parties all their time.
-    fn wind(&mut self, parties: &[usize]) {
+    pub(super) fn wind(&mut self, parties: &[usize]) {
         let Clocks { moves, replay, .. } = self.clocks;
         for &party in parties {
             self.left[party] = Left { moves, replay, run: self.bound.supply.replay };
-        }
-    }
-
-    /// Supplies the next challenger behind a party; behind the last everybody commits.
-    fn supply_next(&mut self, behind: usize) {
-        if !self.standing.contains(&0) {
-            return self.over();
-        }
-        let Some(challenger) = self.standing.range(behind + 1..).next().copied() else {
-            return self.commit();
-        };
-        self.phase = Phase::Logs(Supply::to(challenger));
-        self.wind(&[0, challenger]);
-        self.ask(Question::Logs { supplied: None }, &[challenger]);
-    }
-
-    /// A challenger says which part it lacks, or the trainer supplied it.
-    fn supplied(&mut self, done: Vec<Pending>) {
-        for Pending { ask: Ask { party, .. }, said, .. } in done {
-            let Phase::Logs(supply) = &mut self.phase else { return };
-            let challenger = supply.challenger;
-            let turn = match said {
-                Said::Answer(answer) => supply.answered(&mut self.rules, party, answer),
-                Said::Declined if party == 0 => Turn::Lost(
-                    party,
-                    Reason::Refusal,
-                    "it does not supply the part of its log that it was asked for".into(),
-                ),
-                said => {
-                    let (reason, what) = fault(said);
-                    Turn::Lost(party, reason, what)
-                }
-            };
-            // It may have lost by another message meanwhile.
-            let stands = self.standing.contains(&challenger);
-            match turn {
-                Turn::Trainer(question) if stands => self.ask(question, &[0]),
-                Turn::Challenger(supplied, slices) if stands => {
-                    let digest = supplied.digest();
-                    self.taken = Some(Taken { supplied: digest, slices });
-                    self.ask(Question::Logs { supplied: Some(digest) }, &[challenger]);
-                    self.carry(supplied);
-                }
-                Turn::Trainer(_) | Turn::Challenger(..) | Turn::Done => self.supply_next(challenger),
-                Turn::Lost(party, reason, what) => {
-                    if self.standing.remove(&party) {
-                        self.result.absent.push(Loss { party, reason, what });
-                    }
-                    self.supply_next(challenger);
-                }
-            }
-        }
-    }
-
-    /// The part of a log that the last message supplied: who keeps a transcript keeps this in place of the message.
-    pub fn taken(&self) -> Option<Taken> {
-        self.taken
-    }
-
-    /// The part that the pending question hands on; for a journal.
-    pub fn carried(&self) -> Option<&Supplied> {
-        self.pending.first()?.ask.asked.carried.as_ref()
-    }
-
-    /// Whether the pending question lacks the part that it hands on: the game was resumed from a transcript.
-    pub fn lacks_part(&self) -> bool {
-        let ask = self.pending.first().map(|pending| &pending.ask.asked);
-        ask.is_some_and(|asked| {
-            matches!(asked.question, Question::Logs { supplied: Some(_) }) && asked.carried.is_none()
-        })
-    }
-
-    /// Gives the pending question the part that it hands on; false if it hands on another one.
-    pub fn carry(&mut self, supplied: Supplied) -> bool {
-        let Some(pending) = self.pending.first_mut() else { return false };
-        let asked = &mut pending.ask.asked;
-        let fits = asked.question == Question::Logs { supplied: Some(supplied.digest()) };
-        if fits {
-            asked.carried = Some(supplied);
-        }
-        fits
-    }
-
-    /// Takes what a transcript has of a part of a log that the trainer supplied.
-    pub fn receive_taken(&mut self, party: usize, taken: Taken, now: u64) {
-        self.tick(now);
-        let Phase::Logs(supply) = &mut self.phase else { return };
-        let asked =
-            self.pending.first().is_some_and(|p| p.ask.party == party && matches!(p.said, Said::Waiting));
-        if !asked || !supply.took(taken.slices) {
-            return;
-        }
-        let challenger = supply.challenger;
-        self.settle(0, Said::Waiting);
-        self.taken = Some(taken);
-        match self.standing.contains(&challenger) {
-            true => self.ask(Question::Logs { supplied: Some(taken.supplied) }, &[challenger]),
-            false => self.supply_next(challenger),
         }
     }
 
@@ -421,7 +323,7 @@ impl Referee {
     }
 
     /// Notes what became of a question, and takes the time from the party's clock.
-    fn settle(&mut self, place: usize, said: Said) {
+    pub(super) fn settle(&mut self, place: usize, said: Said) {
         let pending = &mut self.pending[place];
         let end = self.now.min(pending.ask.deadline);
         let used = end.saturating_sub(pending.since).saturating_sub(self.clocks.increment);
@@ -435,7 +337,7 @@ impl Referee {
     }
 
     /// Asks parties a question.
-    fn ask(&mut self, question: Question, parties: &[usize]) {
+    pub(super) fn ask(&mut self, question: Question, parties: &[usize]) {
         let kind = kind(&question);
         let limit = answer_max(kind, of(&question), &self.rules);
         let asked = Asked::new(self.rules.game, self.turn, question);
@@ -608,7 +510,7 @@ impl Referee {
         self.next_game();
     }
 
-    fn over(&mut self) {
+    pub(super) fn over(&mut self) {
         self.phase = Phase::Over;
         self.pending.clear();
         self.duel = None;
@@ -629,7 +531,7 @@ fn equivocation(turn: u32) -> Said {
 }
 
 /// Why a party loses that gave no answer to its own commitment.
-fn fault(said: Said) -> (Reason, String) {
+pub(super) fn fault(said: Said) -> (Reason, String) {
     match said {
         Said::Lost(reason, what) => (reason, what),
         Said::TimedOut => (Reason::Timeout, "its time was up".into()),

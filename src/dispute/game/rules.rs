@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
-use super::message::{Field, Subject, Tree};
+use super::message::{Field, Fold, Subject, Tree};
 use super::search::{self, Join};
 use super::terms::{Claim, Terms};
 use crate::commit::digest::Digest;
@@ -15,7 +15,7 @@ use crate::commit::trace::{Places, batch_leaf_name, leaf_name, positions};
 use crate::commit::tree_head::Head;
 use crate::commit::{Malformed, table};
 use crate::dispute::check::{Context, parsed};
-use crate::dispute::cone::operands;
+use crate::dispute::fold;
 use crate::dispute::origin::{self, Origin};
 use crate::dispute::rounding::PART_MAX;
 use crate::dispute::verdict::Scalar;
@@ -24,7 +24,7 @@ use crate::job::data::safetensors::HEADER_MAX;
 use crate::job::identity::{other_contract, program_digest};
 use crate::job::initial::InitialOrigin;
 use crate::job::{Granularity, Job};
-use crate::program::graph::{Graph, LoggedProduct, TensorType};
+use crate::program::graph::{Graph, TensorType};
 use crate::program::phase::{Phase, graph_of};
 use crate::program::step::Program;
 use crate::rounding::log;
@@ -346,8 +346,8 @@ impl Rules {
         })
     }
 
-    /// The most bytes of the manifests of the data's files, their headers and one sample, as text.
-    pub fn sample_bytes(&self) -> u64 {
+    /// The most bytes of the manifests of the data's files and of their headers, as text; an element has room in a leaf.
+    pub fn data_bytes(&self) -> u64 {
         let paths = self.context.job.data.files.paths();
         // A length, a root and the names of the two fields.
         let manifests = 160 * paths.len() as u64;
@@ -357,9 +357,8 @@ impl Rules {
             _ => 64,
         };
         let headers = paths.iter().map(header).max().unwrap_or(0);
-        let elements: u64 = self.program().sample().iter().map(|tensor| tensor.ty().len() as u64).sum();
-        // An element takes 8 bytes of a file at most, and a slice's place and what proves it less than a slice.
-        manifests + 3 * (headers + 8 * elements)
+        // A slice's place and what proves it take less than a slice.
+        manifests + 3 * headers
     }
 
     /// The most bytes of the header of a file of weights, as text; none where the initial state is in no file.
@@ -378,16 +377,10 @@ impl Rules {
         if self.is_logged() { (PART_MAX as u64).div_ceil(3) * 4 } else { 0 }
     }
 
-    /// The most bytes of the row and column of a logged product, as text: each of their elements may lie in a slice of its own. None in the
-    /// exact profile.
-    pub fn rounding_bytes(&self) -> u64 {
-        let graph = &self.program().micro;
-        let of = |logged: &LoggedProduct| {
-            let tensors: u64 = operands(graph, logged).iter().map(|&t| graph.tensor(t).bytes() as u64).sum();
-            // A slice takes 1366 bytes of text, and its place and what proves it less than 800.
-            (4 * logged.dims()[3] as u64 * 2200).min(3 * tensors)
-        };
-        graph.logged.iter().map(of).max().unwrap_or(0)
+    /// The most bytes of the value of a subtree over terms.
+    pub fn subtotal_bytes(&self) -> u64 {
+        let parts = self.program().micro.logged.iter().map(|logged| fold::parts(logged) as u8).max();
+        parts.map_or(16, |parts| Join::Terms(Fold::Sums { parts }).bytes() as u64)
     }
 
     /// The most bytes of an answer that lists the outputs that a field is made of, and what proves them.
