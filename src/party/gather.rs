@@ -112,6 +112,10 @@ impl Gatherer {
         })?;
         let path = self.run.layout.log(step);
         let partial = disk::partial(&path);
+        if path.exists() && self.run.rounding_log(step).map_or(true, |log| log.root() != root) {
+            let why = "holds logs of other records than those that the terms dispute: choose another folder";
+            return Err(PartyError::Refused(format!("{} {why}", self.with.out.display())));
+        }
         if !path.exists() {
             self.append(&partial, place.first * SLICE_BYTES as u64, &part.log.bytes.0)?;
         }
