@@ -106,7 +106,7 @@ impl Gatherer {
     fn take(&mut self, part: &Supplied) -> Result<Answer, PartyError> {
         let step = u32::try_from(part.record.index).unwrap_or(0);
         let place = LogPlace { step, first: part.log.slices.first().map_or(0, |slice| *slice as u64) };
-        let (root, count) = verified(&mut self.rules, place, part).map_err(|unfit| match unfit {
+        let (root, count) = verified(&self.rules, place, part).map_err(|unfit| match unfit {
             Unfit::Record(why) => Malformed::invalid("supply of a log", why),
             Unfit::Other(why) => why,
         })?;
@@ -171,8 +171,7 @@ impl Gatherer {
         if self.party.is_none() {
             let run = open(&self.with)?;
             let progress = &mut self.with.progress;
-            let run =
-                replay(&self.disk, run, self.with.engine.as_mut(), |_, _| Ok(()), |step| progress(step))?;
+            let run = replay(&self.disk, run, self.with.engine.as_mut(), |_, _| Ok(()), progress)?;
             // A party has an engine of its own; this one is not needed any more.
             let engine = std::mem::replace(&mut self.with.engine, Box::new(Reference));
             let Gathering { terms, key, weights, .. } = &self.with;

@@ -53,8 +53,15 @@ pub struct Party {
     weights: Vec<PathBuf>,
     /// The slices of the tensor that was asked about last.
     slices: Option<(Subject, Vec<Hash>)>,
-    /// The rounding log that was asked for last, its step, and the values of its slices.
-    log: Option<(u32, Log, Vec<Hash>)>,
+    /// The rounding log that was asked for last.
+    log: Option<KeptLog>,
+}
+
+/// The rounding log of a step, and the values of its slices.
+struct KeptLog {
+    step: u32,
+    log: Log,
+    values: Vec<Hash>,
 }
 
 impl Party {
@@ -237,21 +244,21 @@ impl Party {
     }
 
     /// A step's log, which is kept while others ask for parts of it.
-    fn log(&mut self, step: u32) -> Result<Option<&(u32, Log, Vec<Hash>)>, PartyError> {
+    fn log(&mut self, step: u32) -> Result<Option<&KeptLog>, PartyError> {
         if self.replays.record(step).is_none_or(|record| record.log.is_none()) {
             return Ok(None);
         }
-        if self.log.as_ref().is_none_or(|(of, ..)| *of != step) {
+        if self.log.as_ref().is_none_or(|kept| kept.step != step) {
             let log = self.replays.run.rounding_log(step)?;
             let values = log.slice_values();
-            self.log = Some((step, log, values));
+            self.log = Some(KeptLog { step, log, values });
         }
         Ok(self.log.as_ref())
     }
 
     /// A part of a log that a challenger lacks.
     fn supply(&mut self, place: LogPlace) -> Result<Option<Answer>, PartyError> {
-        let proof = self.log(place.step)?.and_then(|(_, log, values)| {
+        let proof = self.log(place.step)?.and_then(|KeptLog { log, values, .. }| {
             log.prove_slices(values, usize::try_from(place.first).ok()?, SUPPLY_SLICES as usize)
         });
         Ok(proof.and_then(|proof| {
@@ -266,7 +273,7 @@ impl Party {
         if part as usize >= parts {
             return Ok(None);
         }
-        let proof = self.log(step)?.map(|(_, log, _)| log.prove(part as usize));
+        let proof = self.log(step)?.map(|kept| kept.log.prove(part as usize));
         Ok(proof.and_then(|proof| {
             Some(Answer::Supplied(Supplied { record: self.proven(step as usize)?, log: proof.into() }))
         }))

@@ -43,7 +43,9 @@ pub enum Trick {
 impl Trick {
     /// Every trick, at every turn that a toy's game has.
     pub fn all() -> impl Iterator<Item = Trick> {
-        (0..14 * 11).map(Trick::numbered).filter(|trick| *trick != Trick::Copy { turn: 0 })
+        let once = |number: &u64| *number < 11 || Trick::numbered(*number).turn().is_some();
+        let tricks = (0..14 * 11).filter(once).map(Trick::numbered);
+        tricks.filter(|trick| *trick != Trick::Copy { turn: 0 })
     }
 
     /// The turn at which it begins; none of those that have no turn.
@@ -246,13 +248,19 @@ fn sends(
 /// After how many events a referee is killed, about.
 const KILLED_ONCE_IN: u64 = 12;
 
-/// A referee in place of one that was killed: it is given all events again, and is where that one was.
-fn resumed(terms: &Terms, events: &[Event], fault: Option<Fault>, killed: &Referee) -> Referee {
+/// A referee that has asked its first questions.
+fn begun(terms: &Terms, fault: Option<Fault>) -> Referee {
     let mut referee = Referee::new(terms).unwrap();
     if let Some(fault) = fault {
         referee = referee.with_fault(fault);
     }
     referee.start(0);
+    referee
+}
+
+/// A referee in place of one that was killed: it is given all events again, and is where that one was.
+fn resumed(terms: &Terms, events: &[Event], fault: Option<Fault>, killed: &Referee) -> Referee {
+    let mut referee = begun(terms, fault);
     events.iter().for_each(|event| event.feed(&mut referee));
     assert_eq!((referee.pending(), referee.result()), (killed.pending(), killed.result()));
     referee
@@ -277,16 +285,12 @@ pub fn play(
     seed: u64,
     fault: Option<Fault>,
 ) -> Seen {
-    let mut referee = Referee::new(terms).unwrap();
-    if let Some(fault) = fault {
-        referee = referee.with_fault(fault);
-    }
+    let mut referee = begun(terms, fault);
     let (mut numbers, mut kills) = (Numbers(seed), Numbers(!seed));
     let mut now = 0;
     let mut events: Vec<Event> = Vec::new();
     let mut old: Vec<Vec<u8>> = vec![b"{}".to_vec(); players.len()];
     let (mut messages, mut bytes, mut turns) = (0, 0, 0);
-    referee.start(0);
     while referee.result().is_none() {
         let pending = referee.pending();
         assert!(!pending.is_empty(), "a game that is not over waits for somebody");

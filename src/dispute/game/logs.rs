@@ -5,11 +5,11 @@
 use super::message::{Answer, LogPlace, Question, SUPPLY_SLICES, Supplied};
 use super::result::Reason;
 use super::rules::Rules;
-use crate::commit::Malformed;
 use crate::commit::digest::Digest;
 use crate::commit::proven::ProvenRecord;
 use crate::commit::record::{Record, StepRecord};
 use crate::commit::tensor::{SLICE_BYTES, piece_count};
+use crate::commit::{Malformed, merkle};
 use crate::rounding::codec::decode;
 use crate::rounding::log::PartProof;
 
@@ -33,10 +33,12 @@ fn wrong(why: &str) -> Malformed {
 }
 
 /// The root of a step's log, by the trainer's record under the root of the terms.
-fn log_root(rules: &mut Rules, step: u32, proven: &ProvenRecord) -> Result<Digest, Unfit> {
+fn log_root(rules: &Rules, step: u32, proven: &ProvenRecord) -> Result<Digest, Unfit> {
     let claim =
         rules.claim.as_ref().map(|claim| claim.root).ok_or_else(|| wrong("the terms have no claim"))?;
-    if proven.index != u64::from(step) || !rules.under(&claim).covers(proven) {
+    let leaf = merkle::leaf(&proven.record.0);
+    let root = merkle::root_from_proof(leaf, proven.index, rules.records(), &proven.proof)?;
+    if proven.index != u64::from(step) || root != claim {
         return Err(wrong("it does not prove the step's record").into());
     }
     let record = Record::decode(&proven.record.0)
@@ -54,7 +56,7 @@ fn log_root(rules: &mut Rules, step: u32, proven: &ProvenRecord) -> Result<Diges
 ///
 /// # Errors
 /// If it is not the part of this place, proved under the root of the terms.
-pub fn verified(rules: &mut Rules, place: LogPlace, supplied: &Supplied) -> Result<(Digest, u64), Unfit> {
+pub fn verified(rules: &Rules, place: LogPlace, supplied: &Supplied) -> Result<(Digest, u64), Unfit> {
     let root = log_root(rules, place.step, &supplied.record)?;
     let count = piece_count(supplied.log.len as usize, SLICE_BYTES) as u64;
     let last = place.first.saturating_add(SUPPLY_SLICES).min(count);
@@ -142,7 +144,7 @@ impl Supply {
     }
 
     /// Takes an answer of whoever was asked.
-    pub fn answered(&mut self, rules: &mut Rules, party: usize, answer: Answer) -> Turn {
+    pub fn answered(&mut self, rules: &Rules, party: usize, answer: Answer) -> Turn {
         let other = |what: &str| Turn::Lost(party, Reason::Garbage, what.into());
         match (answer, self.wanted) {
             (Answer::Logs { lacks: None }, Wanted::Nothing) => Turn::Done,
@@ -179,12 +181,7 @@ impl Supply {
     }
 
     /// Whether a part of a log cannot be read, as the challenger says.
-    fn judged(
-        &self,
-        rules: &mut Rules,
-        (step, part): (u32, usize),
-        supplied: Supplied,
-    ) -> Result<Turn, Unfit> {
+    fn judged(&self, rules: &Rules, (step, part): (u32, usize), supplied: Supplied) -> Result<Turn, Unfit> {
         let root = log_root(rules, step, &supplied.record)?;
         let bytes = PartProof::from(supplied.log).part(&root, parts(rules), part)?;
         let (party, what) = match readable(rules, part, &bytes) {

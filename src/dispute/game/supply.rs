@@ -25,7 +25,7 @@ impl Referee {
             let Phase::Logs(supply) = &mut self.phase else { return };
             let challenger = supply.challenger;
             let turn = match said {
-                Said::Answer(answer) => supply.answered(&mut self.rules, party, answer),
+                Said::Answer(answer) => supply.answered(&self.rules, party, answer),
                 Said::Declined if party == 0 => Turn::Lost(
                     party,
                     Reason::Refusal,
