@@ -17,6 +17,7 @@ A theorem is a file NAME.smt2. Its first comment says in words what is proved. L
     ;! cut FUNCTION             a function with its first loop cut open
     ;! abstract FUNCTION        a function that may be anything
     ;! open wgsl.mul            products of words may be anything (else they are products)
+    ;! bounds                   instead: `wgsl-smt --bounds` of a template of the product, which asks no solver
     ;! each NAME FROM TO        one question for each number of the range, {NAME} in the text
     ;! quick                    takes seconds
     ;! fault OLD => NEW         a fault in the shader's text, with which the theorem must be false ($ is a line's end)
@@ -69,8 +70,10 @@ class Theorem:
         return texts
 
     def definitions(self, fault=None):
-        """The shader's functions as SMT-LIB, from its text with this fault."""
+        """The shader's functions as SMT-LIB, from its text with this fault; of `bounds` the process that asked for them."""
         words = [PROGRAM, *self.note("shader")]
+        if self.note("bounds"):
+            words.append("--bounds")
         for name in self.note("abstract"):
             words += ["--abstract", name]
         for names in self.note("define"):
@@ -80,6 +83,8 @@ class Theorem:
         if fault:
             words += ["--replace", *fault]
         done = subprocess.run(words, capture_output=True, text=True)
+        if self.note("bounds"):
+            return done
         if done.returncode:
             sys.exit(f"{self.name}: {done.stderr}")
         product = f"(declare-fun wgsl.mul ({WORD} {WORD}) {WORD})"
@@ -107,6 +112,16 @@ def ask(text, limit):
     return "sat", {name: hexadecimal(value) for name, value in values.items()}
 
 
+def bounds(process):
+    """What `wgsl-smt --bounds` found, as `ask` says it."""
+    if process.returncode == 0:
+        return "unsat", {}
+    # A template that cannot be read at all refutes nothing.
+    found = any(word in process.stderr for word in ("overflow", "rounded", "growing"))
+    result = "sat" if found else "unknown"
+    return result, {"refused": process.stderr.strip()}
+
+
 def hexadecimal(value):
     """A bit vector's value in hexadecimal where it has whole digits."""
     bits = value.removeprefix("#b")
@@ -118,10 +133,13 @@ def prove(theorem, limit):
     begin = time.monotonic()
     definitions = theorem.definitions()
     results = []
-    for text in theorem.instances():
-        results.append(ask(definitions + text, limit))
-        if results[-1][0] != "unsat":
-            break
+    if theorem.note("bounds"):
+        results.append(bounds(definitions))
+    else:
+        for text in theorem.instances():
+            results.append(ask(definitions + text, limit))
+            if results[-1][0] != "unsat":
+                break
     seconds = time.monotonic() - begin
     result, values = results[-1]
     verdict = {"unsat": "proved", "sat": "FALSE", "unknown": "UNDECIDED"}[result]
@@ -137,14 +155,18 @@ def refute(theorem, fault, limit):
     begin = time.monotonic()
     definitions = theorem.definitions(fault)
     result, values = "unsat", {}
-    for text in theorem.instances():
-        result, values = ask(definitions + text, limit)
-        if result == "sat":
-            break
+    if theorem.note("bounds"):
+        result, values = bounds(definitions)
+    else:
+        for text in theorem.instances():
+            result, values = ask(definitions + text, limit)
+            if result == "sat":
+                break
     seconds = time.monotonic() - begin
     verdict = "breaks" if result == "sat" else "NOT FOUND"
     values = ", ".join(f"{name} = {value}" for name, value in values.items())
-    print(f"{verdict:9} {theorem.name:24} {seconds:8.1f} s  {" => ".join(fault).replace(chr(10), "$")}: {values}", flush=True)
+    shown = " => ".join(fault).replace("\n", "$")
+    print(f"{verdict:9} {theorem.name:24} {seconds:8.1f} s  {shown}: {values}", flush=True)
     return result == "sat"
 
 

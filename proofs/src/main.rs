@@ -5,8 +5,11 @@
 //! leaves open.
 
 mod body;
+mod bounds;
 #[path = "../../src/shaders/compose.rs"]
 mod compose;
+mod interval;
+mod product;
 mod term;
 mod types;
 mod values;
@@ -22,11 +25,13 @@ pub struct Refusal(pub String);
 const USAGE: &str = "wgsl-smt prints functions of a shader as SMT-LIB.
 
 usage: wgsl-smt SHADER [FUNCTION | --abstract FUNCTION | --cut FUNCTION | --replace OLD NEW]...
+       wgsl-smt product.wgsl | product_words.wgsl --bounds [--replace OLD NEW]...
 
   SHADER               a file under shaders/, its includes expanded
   FUNCTION             define it and all that it calls
   --abstract FUNCTION  declare it only, where it is called
   --cut FUNCTION       define it with its first loop cut open: .reached, .enter, .exits, .step, .after
+  --bounds             instead: the product's shader SHADER holds its sums exactly, for every pair of digit counts
   --replace OLD NEW    change the shader's text first (a planted fault); OLD must occur exactly once
 
 example: wgsl-smt shared/float.wgsl f_add --replace 'xe == 255u' 'xe == 254u'";
@@ -38,6 +43,7 @@ struct Request {
     cuts: Vec<String>,
     abstracted: Vec<String>,
     replacements: Vec<(String, String)>,
+    bounds: bool,
 }
 
 fn request(mut words: impl Iterator<Item = String>) -> Option<Request> {
@@ -46,6 +52,7 @@ fn request(mut words: impl Iterator<Item = String>) -> Option<Request> {
         match word.as_str() {
             "--abstract" => request.abstracted.push(words.next()?),
             "--cut" => request.cuts.push(words.next()?),
+            "--bounds" => request.bounds = true,
             "--replace" => request.replacements.push((words.next()?, words.next()?)),
             option if option.starts_with('-') => return None,
             _ => request.functions.push(word),
@@ -64,8 +71,17 @@ fn composed(name: &str) -> Result<String, Refusal> {
     compose::compose(name, &text, &lookup).map_err(|error| Refusal(error.to_string()))
 }
 
-fn translate(request: Request) -> Result<String, Refusal> {
-    let mut text = composed(&request.shader)?;
+/// A module and what naga's validation says of it.
+fn validated(name: &str, text: &str) -> Result<(naga::Module, naga::valid::ModuleInfo), Refusal> {
+    let module = naga::front::wgsl::parse_str(text)
+        .map_err(|error| Refusal(error.emit_to_string_with_path(text, name)))?;
+    let mut validator = naga::valid::Validator::new(Default::default(), naga::valid::Capabilities::all());
+    let info = validator.validate(&module).map_err(|error| Refusal(format!("{:?}", error.into_inner())))?;
+    Ok((module, info))
+}
+
+/// A text with faults planted in it.
+fn replaced(request: &Request, mut text: String) -> Result<String, Refusal> {
     for (old, new) in &request.replacements {
         let count = text.matches(old.as_str()).count();
         if count != 1 {
@@ -73,14 +89,19 @@ fn translate(request: Request) -> Result<String, Refusal> {
         }
         text = text.replace(old.as_str(), new);
     }
-    let module = naga::front::wgsl::parse_str(&text)
-        .map_err(|error| Refusal(error.emit_to_string_with_path(&text, &request.shader)))?;
-    let mut validator = naga::valid::Validator::new(Default::default(), naga::valid::Capabilities::all());
-    let info = validator.validate(&module).map_err(|error| Refusal(format!("{:?}", error.into_inner())))?;
+    Ok(text)
+}
+
+fn translate(request: Request) -> Result<String, Refusal> {
+    let text = replaced(&request, composed(&request.shader)?)?;
+    if request.bounds {
+        return product::bounds(&request.shader, &text);
+    }
+    let (module, info) = validated(&request.shader, &text)?;
     let mut writer = writer::Writer::new(&module, &info, request.abstracted);
     request.functions.iter().try_for_each(|name| writer.function(name))?;
     request.cuts.iter().try_for_each(|name| writer.cut(name))?;
-    Ok(writer.out)
+    Ok(format!("{}\n{}", writer::PRELUDE, writer.out))
 }
 
 fn main() -> ExitCode {
@@ -90,7 +111,7 @@ fn main() -> ExitCode {
     };
     match translate(request) {
         Ok(text) => {
-            print!("{}\n{text}", writer::PRELUDE);
+            print!("{text}");
             ExitCode::SUCCESS
         }
         Err(Refusal(text)) => {

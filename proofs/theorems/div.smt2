@@ -21,15 +21,15 @@
 (define-fun special ((x (_ BitVec 32))) Bool (or (fp.isInfinite (value x)) (fp.isNaN (value x)) (fp.isZero (value x))))
 (define-fun numbers () Bool (not (or (special a) (special b))))
 ; Both operands as 1.f times a power of two.
-(assert (= ((_ to_fp 11 24) RNE (value a)) (fp sa ea fa)))
-(assert (= ((_ to_fp 11 24) RNE (value b)) (fp sb eb fb)))
+(assert (= ((_ to_fp 11 53) RNE (value a)) (fp sa ea (concat fa #b00000000000000000000000000000))))
+(assert (= ((_ to_fp 11 53) RNE (value b)) (fp sb eb (concat fb #b00000000000000000000000000000))))
 (define-fun quotient () (_ BitVec 32) (f_div.quotient s))
 (assert (= ((_ extract 31 25) quotient) #b0000001))
 (define-fun left () (_ BitVec 1) (ite (= (f_div.rest s) #x00000000) #b0 #b1))
 ; 2^25 N / D lies between two integers as quotient + 1/2 does, or is the quotient.
 (define-fun exponent () (_ BitVec 11)
   (bvsub (bvadd (bvsub ea eb) #b01111111111) (ite (bvult fa fb) #b00000000001 #b00000000000)))
-(define-fun exact () (_ FloatingPoint 11 27) (fp (bvxor sa sb) exponent (concat ((_ extract 24 0) quotient) left)))
+(define-fun exact () (_ FloatingPoint 11 53) (fp (bvxor sa sb) exponent (concat ((_ extract 24 0) quotient) left #b00000000000000000000000000)))
 (define-fun result () (_ FloatingPoint 8 24)
   (ite numbers ((_ to_fp 8 24) RNE exact)
   (ite (or (fp.isNaN (value a)) (fp.isNaN (value b))

@@ -1,8 +1,8 @@
-; The ghost variable of `div_step` is the product it stands for: (2 q + one) d = 2 (q d) + (one ? d : 0), modulo 2^64.
+; The ghost variable of `div_step` is the product it stands for: (2 q + one) d = 2 (q d) + one d, modulo 2^64, for one = 0 and 1.
 ;! shader shared/float.wgsl
-;! quick
+;! each one 0 1
 (declare-const q (_ BitVec 64))
 (declare-const d (_ BitVec 64))
-(declare-const one Bool)
-(define-fun bit () (_ BitVec 64) (ite one #x0000000000000001 #x0000000000000000))
-(assert (not (= (bvmul (bvadd q q bit) d) (bvadd (bvmul q d) (bvmul q d) (ite one d #x0000000000000000)))))
+(define-fun twice ((x (_ BitVec 64))) (_ BitVec 64) (bvmul x #x0000000000000002))
+(assert (not (= (bvmul (bvadd (twice q) #x000000000000000{one}) d)
+  (bvadd (twice (bvmul q d)) (bvmul #x000000000000000{one} d)))))

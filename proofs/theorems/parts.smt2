@@ -10,5 +10,5 @@
 (declare-const fraction (_ BitVec 23))
 (define-fun value () (_ FloatingPoint 8 24) ((_ to_fp 8 24) a))
 (assert (and (bvult a #x7f800000) (bvult #x00000000 a)))
-(assert (= ((_ to_fp 11 24) RNE value) (fp #b0 exponent fraction)))
+(assert (= ((_ to_fp 11 53) RNE value) (fp #b0 exponent (concat fraction #b00000000000000000000000000000))))
 (assert (not (= (f_parts a) (concat (bvsub ((_ zero_extend 21) exponent) #x00000380) #b1 fraction #x00))))
