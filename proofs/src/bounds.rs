@@ -54,7 +54,7 @@ impl<'a> Run<'a> {
     ///
     /// # Errors
     /// If a signed integer may overflow, a float may be rounded, or control depends on data.
-    pub fn new(
+    pub fn of(
         module: &'a Module,
         info: &'a FunctionInfo,
         uniform: Vec<u32>,

@@ -38,7 +38,7 @@ pub fn bounds(file: &str, template: &str) -> Result<String, Refusal> {
                 }
                 Variant::Dot | Variant::Float => HashMap::new(),
             };
-            Run::new(&module, info.get_entry_point(0), uniform, operands)
+            Run::of(&module, info.get_entry_point(0), uniform, operands)
         };
         let one = run(flush).map_err(inside)?;
         let two = run(2 * flush + step).map_err(inside)?;
