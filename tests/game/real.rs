@@ -4,11 +4,11 @@ use std::path::Path;
 
 use tiebreak::dispute::game::message::{Answer, Answered, Fold, Question, Sealed, Tree};
 use tiebreak::dispute::game::referee::Referee;
-use tiebreak::dispute::game::result::Reason;
+use tiebreak::dispute::game::result::{GameResult, Reason};
 use tiebreak::dispute::game::terms::Terms;
 use tiebreak::dispute::game::verdict::{Event, GameVerdict};
 use tiebreak::engine::cpu::Cpu;
-use tiebreak::party::{Party, challenger};
+use tiebreak::party::{Party, PartyError, challenger};
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
 
@@ -33,6 +33,12 @@ fn party(terms: &Terms, run: &Path, number: u8, cheat: Option<&str>) -> Party {
             Party::open_cheating(terms.clone(), run, key(number), engine, cheat.parse().unwrap()).unwrap()
         }
     }
+}
+
+/// Replays a trainer's run as a challenger.
+fn challenge(trainer: &Run, terms: &Terms, out: &Path) -> Result<Run, PartyError> {
+    let claim = &terms.claim.as_ref().unwrap().root;
+    challenger(&Disk::default(), (trainer, claim), out, &mut Cpu::new(2).unwrap(), |_| {})
 }
 
 /// The folder of a run's job, where its data lie.
@@ -110,8 +116,8 @@ fn a_logged_trainer_plays_against_its_challenger() {
         let run = common::trained(&job, &out, Some(cheat));
         let mine = folder.path().join(format!("{name}-challenger"));
         let run_with_data = Run::open(&out).unwrap().with_data([folder.path().to_path_buf()]);
-        challenger(&Disk::default(), &run_with_data, &mine, &mut Cpu::new(2).unwrap(), |_| {}).unwrap();
         let terms = terms(&run, &[key(0), key(1)], &key(9));
+        challenge(&run_with_data, &terms, &mine).unwrap();
         let parties = vec![party(&terms, &out, 0, Some(cheat)), party(&terms, &mine, 1, None)];
         let verdict = played(&terms, parties);
         let game = &verdict.result.games[0];
@@ -177,8 +183,8 @@ fn what_is_said_of_a_logged_element_is_searched() {
         let [out, mine] = ["run", "mine"].map(|run| folder.path().join(format!("{name}-{run}")));
         let run = common::trained(&job, &out, Some("decision-hidden@2"));
         let with_data = Run::open(&out).unwrap().with_data([folder.path().to_path_buf()]);
-        challenger(&Disk::default(), &with_data, &mine, &mut Cpu::new(2).unwrap(), |_| {}).unwrap();
         let terms = terms(&run, &[key(0), key(1)], &key(9));
+        challenge(&with_data, &terms, &mine).unwrap();
         let mut parties = [party(&terms, &out, 0, Some("decision-hidden@2")), party(&terms, &mine, 1, None)];
         // Of row and column, and where these are split of each part.
         let scales = if parts == 1 { 2 } else { 6 };
@@ -220,19 +226,31 @@ fn what_is_said_of_a_logged_element_is_searched() {
     }
 }
 
-/// A trainer who publishes one run and commits to another one in the game: its challenger replayed the published logs, and does not lose.
+/// A trainer who published one run and commits to another one in the game has not the root of the terms: it loses, and its challenger, who replayed
+/// the published logs, does not.
 #[test]
-fn a_challenger_of_another_log_does_not_lose() {
+fn a_trainer_of_another_run_than_claimed_loses() {
     let folder = tempfile::tempdir().unwrap();
     let job = common::gpt_job(folder.path(), "step", "\n[rounding]\n");
     let [published, hidden, mine] = ["published", "hidden", "mine"].map(|name| folder.path().join(name));
     let run = common::trained(&job, &published, None);
     common::trained(&job, &hidden, Some("decision-flipped@3"));
     let with_data = Run::open(&published).unwrap().with_data([folder.path().to_path_buf()]);
-    challenger(&Disk::default(), &with_data, &mine, &mut Cpu::new(2).unwrap(), |_| {}).unwrap();
     let terms = terms(&run, &[key(0), key(1)], &key(9));
-    let verdict = played(&terms, vec![party(&terms, &hidden, 0, None), party(&terms, &mine, 1, None)]);
-    let game = &verdict.result.games[0];
-    assert!(game.losses.is_empty() && game.incomplete_log.is_some(), "{game:?}");
-    assert_eq!((&verdict.result.remaining[..], verdict.result.upheld), (&[0, 1][..], None));
+    challenge(&with_data, &terms, &mine).unwrap();
+    let own = Run::open(&hidden).unwrap();
+    let error = Party::open(terms.clone(), own, key(0), Box::new(Cpu::new(1).unwrap())).err().unwrap();
+    assert!(error.to_string().contains("give the run that is disputed"), "{error}");
+    let trainer = party(&terms, &hidden, 0, Some("decision-flipped@3"));
+    let GameResult { absent, games, remaining, .. } =
+        played(&terms, vec![trainer, party(&terms, &mine, 1, None)]).result;
+    assert_eq!(
+        absent.iter().map(|loss| (loss.party, loss.reason)).collect::<Vec<_>>(),
+        [(0, Reason::Refusal)]
+    );
+    assert_eq!((games.len(), &remaining[..]), (0, &[1][..]));
+    // The folder of another run is refused before anything is replayed.
+    let with_data = Run::open(&hidden).unwrap().with_data([folder.path().to_path_buf()]);
+    let error = challenge(&with_data, &terms, &folder.path().join("other")).err().unwrap();
+    assert!(error.to_string().contains("ask the trainer"), "{error}");
 }

@@ -6,6 +6,7 @@
 mod asker;
 #[path = "../common/mod.rs"]
 mod common;
+mod gather;
 mod liars;
 
 use crate::asker::{Asker, HONEST, folder, gpt_again, other, referee, terms, word};
@@ -286,7 +287,7 @@ fn no_question_stops_a_party_and_a_restart_answers_the_same() {
     assert!(refused(b"").contains("message"));
     assert!(refused(&[question.as_slice(), b" "].concat()).contains("encoding"));
     assert!(refused(&vec![b' '; 1 << 15]).contains("16384"));
-    let asked = |game| Asked { game, turn: 0, question: Question::Commit };
+    let asked = |game| Asked::new(game, 0, Question::Commit);
     let game = terms(&run).game();
     assert!(refused(&Sealed::new(asked(game), &other()).to_bytes()).contains("not signed by referee"));
     assert!(refused(&Sealed::new(asked(Digest([0; 32])), &referee()).to_bytes()).contains("another game"));

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use super::message::{Field, Fold, Subject, Tree};
 use super::search::{self, Join};
-use super::terms::Terms;
+use super::terms::{Claim, Terms};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PublicKey;
 use crate::commit::multiproof::proof_len;
@@ -27,6 +27,7 @@ use crate::job::{Granularity, Job};
 use crate::program::graph::{Graph, TensorType};
 use crate::program::phase::{Phase, graph_of};
 use crate::program::step::Program;
+use crate::rounding::log;
 
 /// The most leaves of a step's operators, and of its batch: more are refused before they are listed.
 const LEAVES_MAX: u64 = 1 << 22;
@@ -52,6 +53,8 @@ pub struct Rules {
     pub referee: PublicKey,
     /// Job, program and seed; its head is that of whichever party is looked at.
     pub(in crate::dispute) context: Context,
+    /// What the trainer of the logged profile claims.
+    pub(super) claim: Option<Claim>,
     /// What records commit beside the state, by the job.
     granularity: Granularity,
     /// The nodes that a step's trace holds, in order.
@@ -76,6 +79,13 @@ pub fn replay_of_steps(job: &Job, step: u64) -> u64 {
     steps.saturating_mul(step).saturating_mul(4)
 }
 
+/// Milliseconds that a challenger of the logged profile has to replay the whole run: the time of a step that the clock of replays stands for,
+/// times all steps.
+pub fn run_clock(job: &Job, replay: u64) -> u64 {
+    let steps = u64::from(job.checkpoint.every.min(job.steps)) + 1;
+    replay.div_ceil(steps).saturating_mul(u64::from(job.steps))
+}
+
 impl Rules {
     /// What follows from terms.
     ///
@@ -96,6 +106,7 @@ impl Rules {
             return Err(wrong("the clock of replays is not the one that the job fixes"));
         }
         terms.run.origin.check(&job)?;
+        let claim = terms.claim_about(&job, &identity.run)?.cloned();
         let nodes =
             [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len() as u64);
         let leaves = u64::from(program.micro_batches) * (nodes[0] + nodes[1]) + nodes[2];
@@ -123,7 +134,8 @@ impl Rules {
             key: None,
             places,
         };
-        Ok(Rules { game: terms.game(), parties, referee, context, granularity, positions, fault: None })
+        let game = terms.game();
+        Ok(Rules { game, parties, referee, context, claim, granularity, positions, fault: None })
     }
 
     /// Leaves a check out.
@@ -352,6 +364,12 @@ impl Rules {
     /// The most bytes of the header of a file of weights, as text; none where the initial state is in no file.
     pub fn weights_bytes(&self) -> u64 {
         if matches!(self.context.origin, InitialOrigin::Weights { .. }) { 3 * HEADER_MAX } else { 0 }
+    }
+
+    /// The most bytes of a step's rounding log.
+    pub fn log_max(&self) -> u64 {
+        let program = self.program();
+        log::bytes_max(&program.micro.logged, program.micro_batches).min(u64::from(u32::MAX))
     }
 
     /// The most bytes of a part of a rounding log, as text; none in the exact profile.
