@@ -62,6 +62,7 @@ impl std::fmt::Display for Refusal {
 }
 
 /// One instruction: its name without encoding, and its operands.
+#[derive(Clone)]
 struct Instruction<'a> {
     name: String,
     operands: Vec<&'a str>,
@@ -72,6 +73,8 @@ enum Line<'a> {
     Empty,
     /// The number of a block that begins here.
     Label(usize),
+    /// The instruction before, so many times more.
+    Repeated(usize),
     /// The instructions; GFX11 pairs two in one.
     Instructions(Vec<Instruction<'a>>),
     Unreadable,
@@ -85,6 +88,10 @@ fn read(line: &str) -> Line<'_> {
     }
     if let Some(number) = line.strip_prefix("BB").and_then(|rest| rest.strip_suffix(':')) {
         return number.parse().map_or(Line::Unreadable, Line::Label);
+    }
+    let repeated = line.strip_prefix("(then repeated ").and_then(|rest| rest.strip_suffix(" times)"));
+    if let Some(count) = repeated.and_then(|count| count.parse().ok()) {
+        return Line::Repeated(count);
     }
     const KINDS: [&str; 7] = ["s_", "v_", "ds_", "buffer_", "global_", "scratch_", "flat_"];
     let mut found = Vec::new();
@@ -136,7 +143,8 @@ pub fn refusals(assembly: &str, floats: bool) -> Vec<Refusal> {
         let mut refuse =
             |line, reason| found.push(Refusal { line, instruction: instruction_at(assembly, line), reason });
         match read(text) {
-            Line::Empty => {}
+            // What was judged once is judged.
+            Line::Empty | Line::Repeated(_) => {}
             Line::Unreadable => refuse(number, "the disassembler cannot read it"),
             Line::Label(_) => {
                 divisions.values().for_each(|(line, _)| refuse(*line, "no division follows in its block"));
@@ -231,6 +239,11 @@ pub fn product_loop(assembly: &str) -> Option<Loop> {
         match read(text) {
             Line::Label(number) => blocks.push((number, Vec::new())),
             Line::Instructions(all) => blocks.last_mut().expect("there is one").1.extend(all),
+            Line::Repeated(count) => {
+                let instructions = &mut blocks.last_mut().expect("there is one").1;
+                let again = instructions.last().cloned();
+                instructions.extend(again.into_iter().cycle().take(count));
+            }
             Line::Empty | Line::Unreadable => {}
         }
     }
