@@ -3,7 +3,7 @@
 //! The verifier's shaders compute with integers, so that no driver has anything to round. Whether that is so in the machine code is
 //! seen there: an instruction whose name has a float type stands on one of two short lists, or the shader is refused.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A float instruction that a shader may have, and why it cannot change a bit of the result.
 pub struct Listed {
@@ -83,7 +83,11 @@ enum Line<'a> {
 fn read(line: &str) -> Line<'_> {
     // What follows is the encoding, in hexadecimal.
     let line = line.split(';').next().unwrap_or("").trim();
-    if line.is_empty() {
+    // Tables follow the code: their place, and words in hexadecimal.
+    let is_word = |word: &str| word.len() == 8 && word.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let words = line.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+    let is_table = words.is_some_and(|(_, words)| words.split_whitespace().all(is_word));
+    if line.is_empty() || line == "/* constant data */" || is_table {
         return Line::Empty;
     }
     if let Some(number) = line.strip_prefix("BB").and_then(|rest| rest.strip_suffix(':')) {
@@ -118,12 +122,12 @@ fn is_float(name: &str) -> bool {
             .any(|p| name.starts_with(p))
 }
 
-/// The registers that an operand names: `v7`, `v[2:5]`, `sext(v58)`, `-v3`, or none.
-fn registers(operand: &str) -> impl Iterator<Item = u32> {
+/// The vector registers that an operand names: `v7`, `v[2:5]`, `sext(v58)`, `-v3`, or none; of another kind by its letter.
+fn registers(operand: &str, kind: char) -> impl Iterator<Item = u32> {
     let word = operand.split_whitespace().next().unwrap_or("");
     let word = word.trim_matches(|c: char| "-|()".contains(c)).trim_start_matches("sext(");
     let parse = |text: &str| text.parse::<u32>().ok();
-    let range = match word.strip_prefix('v') {
+    let range = match word.strip_prefix(kind) {
         None => None,
         Some(rest) => match rest.strip_prefix('[').and_then(|r| r.strip_suffix(']')) {
             Some(both) => both.split_once(':').and_then(|(first, last)| Some(parse(first)?..=parse(last)?)),
@@ -137,8 +141,7 @@ fn registers(operand: &str) -> impl Iterator<Item = u32> {
 /// allowed; what cannot be read is refused too.
 pub fn refusals(assembly: &str, floats: bool) -> Vec<Refusal> {
     let mut found = Vec::new();
-    // How far each register is in a division: the number of steps of RECIPROCAL that are done. A division lies in one block.
-    let mut divisions: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
+    let mut state = State::default();
     for (number, text) in (1..).zip(assembly.lines()) {
         let mut refuse =
             |line, reason| found.push(Refusal { line, instruction: instruction_at(assembly, line), reason });
@@ -147,79 +150,93 @@ pub fn refusals(assembly: &str, floats: bool) -> Vec<Refusal> {
             Line::Empty | Line::Repeated(_) => {}
             Line::Unreadable => refuse(number, "the disassembler cannot read it"),
             Line::Label(_) => {
-                divisions.values().for_each(|(line, _)| refuse(*line, "no division follows in its block"));
-                divisions.clear();
+                state.divisions.values().for_each(|(line, _)| refuse(*line, UNUSED));
+                state.divisions.clear();
             }
             Line::Instructions(all) => {
                 for instruction in all {
-                    if let Err(reason) = follow(&instruction, number, floats, &mut divisions) {
+                    if let Err(reason) = state.follow(&instruction, number, floats) {
                         refuse(number, reason);
                     }
                 }
             }
         }
     }
-    for (line, _) in divisions.values() {
-        let reason = "no division follows in its block";
-        found.push(Refusal { line: *line, instruction: instruction_at(assembly, *line), reason });
+    for (line, _) in state.divisions.values() {
+        let instruction = instruction_at(assembly, *line);
+        found.push(Refusal { line: *line, instruction, reason: UNUSED });
     }
     found
 }
+
+const UNUSED: &str = "no division follows in its block";
 
 fn instruction_at(assembly: &str, line: usize) -> String {
     let text = assembly.lines().nth(line - 1).unwrap_or("");
     text.split(';').next().unwrap_or("").trim().to_string()
 }
 
-/// Takes an instruction into account, or says why it is refused.
-fn follow(
-    instruction: &Instruction,
-    line: usize,
-    floats: bool,
-    divisions: &mut BTreeMap<u32, (usize, usize)>,
-) -> Result<(), &'static str> {
-    let [written, read @ ..] = &instruction.operands[..] else { return Ok(()) };
-    let name = match &instruction.name[..] {
-        "v_rcp_iflag_f32" => "v_rcp_f32",
-        name => name,
-    };
-    // The step of a division that this is, if what it reads has come so far.
-    let sources: Vec<u32> = read.iter().flat_map(|operand| registers(operand)).collect();
-    let begun: Vec<_> = sources.iter().filter_map(|r| divisions.get(r).map(|(_, done)| *done)).collect();
-    let step = match (name, &begun[..]) {
-        ("v_cvt_f32_u32", []) => Some(0),
-        (_, [done]) => Some(*done).filter(|done| RECIPROCAL.get(*done).is_some_and(|next| next.name == name)),
-        _ => None,
-    };
-    let scales = name == "v_mul_f32";
-    let step = step.filter(|_| !scales || read.iter().any(|operand| *operand == BELOW_2_32));
-    if step.is_some() {
-        sources.iter().for_each(|register| {
-            divisions.remove(register);
-        });
-    }
-    let kept = divisions.clone();
-    registers(written).for_each(|register| {
-        divisions.remove(&register);
-    });
-    if let Some(step) = step {
-        if step + 1 < RECIPROCAL.len() {
-            registers(written).for_each(|register| {
-                divisions.insert(register, (line, step + 1));
+/// What registers hold, line after line.
+#[derive(Default)]
+struct State {
+    /// The vector registers on the way of a division: the line of the last step, and how many steps of RECIPROCAL are done. A division
+    /// lies in one block.
+    divisions: BTreeMap<u32, (usize, usize)>,
+    /// The scalar registers that hold the constant of divisions, which ACO keeps where several divide.
+    constants: BTreeSet<u32>,
+}
+
+impl State {
+    /// Takes an instruction into account, or says why it is refused.
+    fn follow(&mut self, instruction: &Instruction, line: usize, floats: bool) -> Result<(), &'static str> {
+        let [written, read @ ..] = &instruction.operands[..] else { return Ok(()) };
+        let name = match &instruction.name[..] {
+            "v_rcp_iflag_f32" => "v_rcp_f32",
+            name => name,
+        };
+        // The step of a division that this is, if what it reads has come so far.
+        let sources: Vec<u32> = read.iter().flat_map(|operand| registers(operand, 'v')).collect();
+        let begun = sources.iter().filter_map(|register| self.divisions.get(register));
+        let begun: Vec<usize> = begun.map(|(_, done)| *done).collect();
+        let step = match (name, &begun[..]) {
+            ("v_cvt_f32_u32", []) => Some(0),
+            (_, [done]) => {
+                Some(*done).filter(|done| RECIPROCAL.get(*done).is_some_and(|step| step.name == name))
+            }
+            _ => None,
+        };
+        let held =
+            |operand: &&str| registers(operand, 's').any(|register| self.constants.contains(&register));
+        let scaled =
+            name != "v_mul_f32" || read.iter().any(|operand| *operand == BELOW_2_32 || held(operand));
+        let step = step.filter(|_| scaled);
+        for register in registers(written, 's') {
+            match (name, read) {
+                ("s_mov_b32", [BELOW_2_32]) => self.constants.insert(register),
+                _ => self.constants.remove(&register),
+            };
+        }
+        if let Some(step) = step {
+            sources.iter().for_each(|register| {
+                self.divisions.remove(register);
             });
+            if step + 1 < RECIPROCAL.len() {
+                self.divisions.extend(registers(written, 'v').map(|register| (register, (line, step + 1))));
+            }
+            return Ok(());
         }
-        return Ok(());
-    }
-    if sources.iter().any(|register| kept.contains_key(register)) {
-        return Err("it reads a float on the way of a division");
-    }
-    match is_float(name) {
-        false => Ok(()),
-        true if floats && EXACT.iter().any(|listed| listed.name == name) => Ok(()),
-        true if floats => {
-            Err("this float instruction is not one of the exact ones that the f32 variant may have")
+        // The first operand counts as read too: what stores, and what compares, writes no register there.
+        if sources.into_iter().chain(registers(written, 'v')).any(|r| self.divisions.contains_key(&r)) {
+            return Err("it uses a float on the way of a division");
         }
-        true => Err("a float instruction in a shader without floats, outside of a division of integers"),
+        match is_float(name) {
+            false => Ok(()),
+            true if floats && EXACT.iter().any(|listed| listed.name == name) => Ok(()),
+            true if floats => {
+                Err("this float instruction is not one of the exact ones that the f32 variant may have")
+            }
+            true => Err("a float instruction in a shader without floats, outside of a division of integers"),
+        }
     }
 }
 
@@ -292,6 +309,10 @@ mod tests {
     #[test]
     fn a_division_of_integers_is_allowed_and_nothing_else_of_it() {
         assert_eq!(reasons(DIVISION, false), []);
+        let held =
+            DIVISION.replace("BB0:", "BB0:\n\ts_mov_b32 s3, 0x4f7ffffe").replace("0x4f7ffffe, v8", "s3, v8");
+        assert_eq!(reasons(&held, false), []);
+        assert!(!reasons(&held.replace("s20, s12", "s3, s12"), false).is_empty(), "another constant");
         let lines: Vec<&str> = DIVISION.lines().collect();
         // Without any one of its steps the rest is refused.
         for step in [1, 2, 4, 5] {
@@ -306,6 +327,7 @@ mod tests {
             ("s_mul_i32 s20, s12, s13", "BB1:"),
             ("s_mul_i32 s20, s12, s13", "v_add_f32_e32 v1, v2, v2"),
             ("s_mul_i32 s20, s12, s13", "v_mov_b32_e32 v8, v2"),
+            ("s_mul_i32 s20, s12, s13", "buffer_store_dword v8, v0, s[4:7], 0 offen"),
         ] {
             assert!(!reasons(&DIVISION.replace(from, to), false).is_empty(), "{to}");
         }
