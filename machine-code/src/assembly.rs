@@ -29,6 +29,10 @@ pub const EXACT: &[Listed] = &[
     },
     Listed { name: "v_max_f32", why: "the same on GFX8, in two instructions" },
     Listed { name: "v_min_f32", why: "the same on GFX8, in two instructions" },
+    Listed { name: "v_maxmin_f32", why: "the same on GFX11" },
+    Listed { name: "v_minmax_f32", why: "the same on GFX11" },
+    Listed { name: "v_maxmin_num_f32", why: "the same on GFX12" },
+    Listed { name: "v_minmax_num_f32", why: "the same on GFX12" },
     Listed { name: "v_cvt_i32_f32", why: "an integer as an integer: exact" },
 ];
 
@@ -122,19 +126,23 @@ fn is_float(name: &str) -> bool {
             .any(|p| name.starts_with(p))
 }
 
-/// The vector registers that an operand names: `v7`, `v[2:5]`, `sext(v58)`, `-v3`, or none; of another kind by its letter.
-fn registers(operand: &str, kind: char) -> impl Iterator<Item = u32> {
+/// A register: `v` or `s`, and its number.
+type Register = (char, u32);
+
+/// The registers that an operand names: `v7`, `s[2:5]`, `sext(v58)`, `-v3`, or none.
+fn registers(operand: &str) -> impl Iterator<Item = Register> {
     let word = operand.split_whitespace().next().unwrap_or("");
     let word = word.trim_matches(|c: char| "-|()".contains(c)).trim_start_matches("sext(");
     let parse = |text: &str| text.parse::<u32>().ok();
-    let range = match word.strip_prefix(kind) {
+    let kind = word.chars().next().unwrap_or(' ');
+    let range = match word.strip_prefix(['v', 's']) {
         None => None,
         Some(rest) => match rest.strip_prefix('[').and_then(|r| r.strip_suffix(']')) {
             Some(both) => both.split_once(':').and_then(|(first, last)| Some(parse(first)?..=parse(last)?)),
             None => parse(rest).map(|number| number..=number),
         },
     };
-    range.into_iter().flatten()
+    range.into_iter().flatten().map(move |number| (kind, number))
 }
 
 /// Float instructions that stand on no list. `floats` says whether the shader is the f32 variant of the product, whose exact ones are
@@ -142,6 +150,7 @@ fn registers(operand: &str, kind: char) -> impl Iterator<Item = u32> {
 pub fn refusals(assembly: &str, floats: bool) -> Vec<Refusal> {
     let mut found = Vec::new();
     let mut state = State::default();
+    let constants = constants(&blocks(assembly));
     for (number, text) in (1..).zip(assembly.lines()) {
         let mut refuse =
             |line, reason| found.push(Refusal { line, instruction: instruction_at(assembly, line), reason });
@@ -149,7 +158,8 @@ pub fn refusals(assembly: &str, floats: bool) -> Vec<Refusal> {
             // What was judged once is judged.
             Line::Empty | Line::Repeated(_) => {}
             Line::Unreadable => refuse(number, "the disassembler cannot read it"),
-            Line::Label(_) => {
+            Line::Label(label) => {
+                state.constants = constants.get(&label).cloned().unwrap_or_default();
                 state.divisions.values().for_each(|(line, _)| refuse(*line, UNUSED));
                 state.divisions.clear();
             }
@@ -179,23 +189,66 @@ fn instruction_at(assembly: &str, line: usize) -> String {
 /// What registers hold, line after line.
 #[derive(Default)]
 struct State {
-    /// The vector registers on the way of a division: the line of the last step, and how many steps of RECIPROCAL are done. A division
-    /// lies in one block.
-    divisions: BTreeMap<u32, (usize, usize)>,
+    /// The registers on the way of a division: the line of the last step, and how many steps of RECIPROCAL are done. A division lies in
+    /// one block.
+    divisions: BTreeMap<Register, (usize, usize)>,
     /// The scalar registers that hold the constant of divisions, which ACO keeps where several divide.
-    constants: BTreeSet<u32>,
+    constants: BTreeSet<Register>,
+}
+
+/// The scalar registers that hold the constant of divisions where each block begins: on every way to it.
+fn constants(blocks: &[Block]) -> BTreeMap<usize, BTreeSet<Register>> {
+    let place = |label: usize| blocks.iter().position(|block| block.label == label);
+    // None: no way to it has been seen.
+    let mut at: Vec<Option<BTreeSet<Register>>> = vec![None; blocks.len()];
+    at[0] = Some(BTreeSet::new());
+    let mut open = vec![0];
+    while let Some(number) = open.pop() {
+        let mut state = State { constants: at[number].clone().unwrap_or_default(), ..State::default() };
+        blocks[number].instructions.iter().for_each(|instruction| state.write(instruction));
+        let ends = |i: &Instruction| i.name == "s_branch" || i.name == "s_endpgm";
+        let falls = (!blocks[number].instructions.last().is_some_and(ends)).then_some(number + 1);
+        for next in
+            blocks[number].targets().filter_map(place).chain(falls.filter(|next| *next < blocks.len()))
+        {
+            let both = match &at[next] {
+                None => state.constants.clone(),
+                Some(before) => before & &state.constants,
+            };
+            if at[next].as_ref() != Some(&both) {
+                at[next] = Some(both);
+                open.push(next);
+            }
+        }
+    }
+    blocks.iter().zip(at).map(|(block, constants)| (block.label, constants.unwrap_or_default())).collect()
 }
 
 impl State {
+    /// Takes into account which registers an instruction writes.
+    fn write(&mut self, instruction: &Instruction) {
+        let [written, read @ ..] = &instruction.operands[..] else { return };
+        for register in registers(written) {
+            match (&instruction.name[..], read) {
+                ("s_mov_b32", [BELOW_2_32]) => self.constants.insert(register),
+                _ => self.constants.remove(&register),
+            };
+        }
+    }
+
     /// Takes an instruction into account, or says why it is refused.
     fn follow(&mut self, instruction: &Instruction, line: usize, floats: bool) -> Result<(), &'static str> {
         let [written, read @ ..] = &instruction.operands[..] else { return Ok(()) };
+        // From GFX11.5 on scalar registers are divided too.
         let name = match &instruction.name[..] {
-            "v_rcp_iflag_f32" => "v_rcp_f32",
+            "v_rcp_iflag_f32" | "v_s_rcp_f32" => "v_rcp_f32",
+            "s_cvt_f32_u32" => "v_cvt_f32_u32",
+            "s_mul_f32" => "v_mul_f32",
+            "s_cvt_u32_f32" => "v_cvt_u32_f32",
             name => name,
         };
         // The step of a division that this is, if what it reads has come so far.
-        let sources: Vec<u32> = read.iter().flat_map(|operand| registers(operand, 'v')).collect();
+        let sources: Vec<Register> = read.iter().flat_map(|operand| registers(operand)).collect();
         let begun = sources.iter().filter_map(|register| self.divisions.get(register));
         let begun: Vec<usize> = begun.map(|(_, done)| *done).collect();
         let step = match (name, &begun[..]) {
@@ -205,31 +258,27 @@ impl State {
             }
             _ => None,
         };
-        let held =
-            |operand: &&str| registers(operand, 's').any(|register| self.constants.contains(&register));
+        let held = |operand: &str| registers(operand).any(|register| self.constants.contains(&register));
         let scaled =
             name != "v_mul_f32" || read.iter().any(|operand| *operand == BELOW_2_32 || held(operand));
         let step = step.filter(|_| scaled);
-        for register in registers(written, 's') {
-            match (name, read) {
-                ("s_mov_b32", [BELOW_2_32]) => self.constants.insert(register),
-                _ => self.constants.remove(&register),
-            };
-        }
+        self.write(instruction);
         if let Some(step) = step {
             sources.iter().for_each(|register| {
                 self.divisions.remove(register);
             });
             if step + 1 < RECIPROCAL.len() {
-                self.divisions.extend(registers(written, 'v').map(|register| (register, (line, step + 1))));
+                self.divisions.extend(registers(written).map(|register| (register, (line, step + 1))));
             }
             return Ok(());
         }
         // The first operand counts as read too: what stores, and what compares, writes no register there.
-        if sources.into_iter().chain(registers(written, 'v')).any(|r| self.divisions.contains_key(&r)) {
+        if sources.into_iter().chain(registers(written)).any(|r| self.divisions.contains_key(&r)) {
             return Err("it uses a float on the way of a division");
         }
-        match is_float(name) {
+        // The class of 1.0 is bit 8 of the mask in the other operand: ACO's way to test that bit of an integer.
+        let tests_a_bit = name == "v_cmp_class_f32" && read.first() == Some(&"1.0");
+        match is_float(name) && !tests_a_bit {
             false => Ok(()),
             true if floats && EXACT.iter().any(|listed| listed.name == name) => Ok(()),
             true if floats => {
@@ -249,30 +298,49 @@ pub struct Loop {
     pub products: usize,
 }
 
-/// The innermost loop with the most products, which in a product's kernel is the one over K.
-pub fn product_loop(assembly: &str) -> Option<Loop> {
-    let mut blocks: Vec<(usize, Vec<Instruction>)> = vec![(0, Vec::new())];
+/// Instructions that are run one after the other, as far as none branches.
+struct Block<'a> {
+    label: usize,
+    instructions: Vec<Instruction<'a>>,
+}
+
+impl Block<'_> {
+    /// The labels that it branches to.
+    fn targets(&self) -> impl Iterator<Item = usize> {
+        let branches = self
+            .instructions
+            .iter()
+            .filter(|i| i.name.starts_with("s_branch") || i.name.starts_with("s_cbranch"));
+        branches.filter_map(|i| i.operands[0].strip_prefix("BB")?.parse().ok())
+    }
+}
+
+/// The blocks of an assembly in their order, the first empty if the assembly begins with a label.
+fn blocks(assembly: &str) -> Vec<Block<'_>> {
+    // No driver numbers a block so.
+    let mut blocks = vec![Block { label: usize::MAX, instructions: Vec::new() }];
     for text in assembly.lines() {
+        let instructions = &mut blocks.last_mut().expect("there is one").instructions;
         match read(text) {
-            Line::Label(number) => blocks.push((number, Vec::new())),
-            Line::Instructions(all) => blocks.last_mut().expect("there is one").1.extend(all),
+            Line::Label(label) => blocks.push(Block { label, instructions: Vec::new() }),
+            Line::Instructions(all) => instructions.extend(all),
             Line::Repeated(count) => {
-                let instructions = &mut blocks.last_mut().expect("there is one").1;
                 let again = instructions.last().cloned();
                 instructions.extend(again.into_iter().cycle().take(count));
             }
             Line::Empty | Line::Unreadable => {}
         }
     }
-    let place = |number: usize| blocks.iter().position(|(label, _)| *label == number);
-    let branches = |block: &(usize, Vec<Instruction>)| {
-        let targets =
-            block.1.iter().filter(|i| i.name.starts_with("s_branch") || i.name.starts_with("s_cbranch"));
-        targets.filter_map(|i| i.operands[0].strip_prefix("BB")?.parse().ok()).collect::<Vec<usize>>()
-    };
+    blocks
+}
+
+/// The innermost loop with the most products, which in a product's kernel is the one over K.
+pub fn product_loop(assembly: &str) -> Option<Loop> {
+    let blocks = blocks(assembly);
+    let place = |label: usize| blocks.iter().position(|block| block.label == label);
     let mut loops: BTreeMap<usize, usize> = BTreeMap::new();
     for (end, block) in blocks.iter().enumerate() {
-        for begin in branches(block).into_iter().filter_map(place).filter(|begin| *begin <= end) {
+        for begin in block.targets().filter_map(place).filter(|begin| *begin <= end) {
             loops.insert(begin, end);
         }
     }
@@ -287,7 +355,7 @@ pub fn product_loop(assembly: &str) -> Option<Loop> {
     });
     innermost
         .map(|(begin, end)| {
-            let all = || blocks[*begin..=*end].iter().flat_map(|(_, instructions)| instructions);
+            let all = || blocks[*begin..=*end].iter().flat_map(|block| &block.instructions);
             Loop { instructions: all().count(), products: all().filter(|i| multiplies(&i.name)).count() }
         })
         .filter(|found| found.products > 0)
@@ -309,9 +377,25 @@ mod tests {
     #[test]
     fn a_division_of_integers_is_allowed_and_nothing_else_of_it() {
         assert_eq!(reasons(DIVISION, false), []);
+        let scalar = "BB0:\n s_cvt_f32_u32 s17, s16\n v_s_rcp_f32 s17, s17\n s_mul_f32 s17, s17, 0x4f7ffffe\n s_cvt_u32_f32 s17, s17\n";
+        assert_eq!(reasons(scalar, false), []);
+        assert!(!reasons(&scalar.replace("s_mul_f32", "s_add_f32"), false).is_empty());
         let held =
             DIVISION.replace("BB0:", "BB0:\n\ts_mov_b32 s3, 0x4f7ffffe").replace("0x4f7ffffe, v8", "s3, v8");
         assert_eq!(reasons(&held, false), []);
+        // It is the constant on every way to the division, or it is not.
+        let ways = |other: &str| {
+            let text = format!(
+                "BB0:\n s_mov_b32 s3, 0x4f7ffffe\n s_cbranch_scc0 BB2\nBB1:\n s_mov_b32 {other}, 1\n{{}}\nBB2:\n{{}}"
+            );
+            let division = DIVISION.replace("BB0:\n", "").replace("0x4f7ffffe, v8", "s3, v8");
+            ["s_branch BB3", "s_nop 0"].map(|end| {
+                let text = text.replacen("{}", end, 1).replacen("{}", &division, 1) + "BB3:\n s_endpgm\n";
+                reasons(&text, false).is_empty()
+            })
+        };
+        assert_eq!(ways("s4"), [true, true]);
+        assert_eq!(ways("s3"), [true, false]);
         assert!(!reasons(&held.replace("s20, s12", "s3, s12"), false).is_empty(), "another constant");
         let lines: Vec<&str> = DIVISION.lines().collect();
         // Without any one of its steps the rest is refused.
@@ -346,6 +430,8 @@ mod tests {
             let text = format!("BB0:\n\t{name} v1, v2, v3\n");
             assert_eq!(reasons(&text, false).len(), 1, "{name}");
         }
+        assert_eq!(reasons("\tv_cmp_class_f32_e64 s[24:25], 1.0, v46\n", false), [], "a bit test");
+        assert_eq!(reasons("\tv_cmp_class_f32_e64 s[24:25], v45, v46\n", false).len(), 1);
         let pair = "BB0:\n\tv_dual_mov_b32 v1, v2 :: v_dual_mul_f32 v3, v4, v5\n";
         assert_eq!(reasons(pair, false).len(), 1);
         assert_eq!(reasons(pair, true), []);
