@@ -276,8 +276,10 @@ impl State {
         if sources.into_iter().chain(registers(written)).any(|r| self.divisions.contains_key(&r)) {
             return Err("it uses a float on the way of a division");
         }
-        // The class of 1.0 is bit 8 of the mask in the other operand: ACO's way to test that bit of an integer.
-        let tests_a_bit = name == "v_cmp_class_f32" && read.first() == Some(&"1.0");
+        // The class of a constant is one bit of the mask in the other operand: ACO's way to test that bit of an integer. It may
+        // keep the constant in a scalar register.
+        let is_constant = read.first().is_some_and(|operand| !operand.is_empty() && !operand.contains('v'));
+        let tests_a_bit = ["v_cmp_class_f16", "v_cmp_class_f32"].contains(&name) && is_constant;
         match is_float(name) && !tests_a_bit {
             false => Ok(()),
             true if floats && EXACT.iter().any(|listed| listed.name == name) => Ok(()),
@@ -430,7 +432,13 @@ mod tests {
             let text = format!("BB0:\n\t{name} v1, v2, v3\n");
             assert_eq!(reasons(&text, false).len(), 1, "{name}");
         }
-        assert_eq!(reasons("\tv_cmp_class_f32_e64 s[24:25], 1.0, v46\n", false), [], "a bit test");
+        for constant in ["1.0", "-1", "0x7c01", "s76"] {
+            assert_eq!(
+                reasons(&format!("\tv_cmp_class_f32_e64 s[24:25], {constant}, v46\n"), false),
+                [],
+                "a bit test"
+            );
+        }
         assert_eq!(reasons("\tv_cmp_class_f32_e64 s[24:25], v45, v46\n", false).len(), 1);
         let pair = "BB0:\n\tv_dual_mov_b32 v1, v2 :: v_dual_mul_f32 v3, v4, v5\n";
         assert_eq!(reasons(pair, false).len(), 1);
