@@ -31,7 +31,7 @@ impl<D: Device> GpuEngine<D> {
     }
 
     /// Sets the variant given, or that of GPUs' which is fastest on this adapter for a product of two digits.
-    fn chosen(mut self, variant: Option<Variant>) -> Result<Self, EngineError> {
+    pub(super) fn chosen(mut self, variant: Option<Variant>) -> Result<Self, EngineError> {
         if let Some(variant) = variant {
             self.variant = variant;
             return Ok(self);
@@ -60,7 +60,7 @@ impl<D: Device> GpuEngine<D> {
     }
 
     /// The engine, if it passes its self-test.
-    fn tested(mut self) -> Result<Self, EngineError> {
+    pub(super) fn tested(mut self) -> Result<Self, EngineError> {
         let expected = fingerprint::fingerprint(&mut crate::engine::reference::Reference)?;
         if self.hashes && !self.hashes_well()? {
             return Err(self.untrusted("BLAKE3 roots differ from the host's"));

@@ -1,0 +1,122 @@
+//! `wgsl-smt`: functions of a shader as SMT-LIB definitions, from the text that runs on GPUs.
+//!
+//! A word is a bit vector of 32; a vector, array or struct is one bit vector, its first scalar lowest, so that a
+//! `vec2<u32>` (low, high) is the 64-bit number it stands for. Products of words are `wgsl.mul`, which a theorem defines or
+//! leaves open.
+
+mod body;
+mod bounds;
+#[path = "../../src/shaders/compose.rs"]
+mod compose;
+mod interval;
+mod product;
+mod term;
+mod types;
+mod values;
+mod writer;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Why a function has no translation.
+#[derive(Debug)]
+pub struct Refusal(pub String);
+
+const USAGE: &str = "wgsl-smt prints functions of a shader as SMT-LIB.
+
+usage: wgsl-smt SHADER [FUNCTION | --abstract FUNCTION | --cut FUNCTION | --replace OLD NEW]...
+       wgsl-smt product.wgsl | product_words.wgsl --bounds [--replace OLD NEW]...
+
+  SHADER               a file under shaders/, its includes expanded
+  FUNCTION             define it and all that it calls
+  --abstract FUNCTION  declare it only, where it is called
+  --cut FUNCTION       define it with its first loop cut open: .reached, .enter, .exits, .step, .after
+  --bounds             instead: the product's shader SHADER holds its sums exactly, for every pair of digit counts
+  --replace OLD NEW    change the shader's text first (a planted fault); OLD must occur exactly once
+
+example: wgsl-smt shared/float.wgsl f_add --replace 'xe == 255u' 'xe == 254u'";
+
+#[derive(Default)]
+struct Request {
+    shader: String,
+    functions: Vec<String>,
+    cuts: Vec<String>,
+    abstracted: Vec<String>,
+    replacements: Vec<(String, String)>,
+    bounds: bool,
+}
+
+fn request(mut words: impl Iterator<Item = String>) -> Option<Request> {
+    let mut request = Request { shader: words.next().filter(|s| !s.starts_with('-'))?, ..Default::default() };
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--abstract" => request.abstracted.push(words.next()?),
+            "--cut" => request.cuts.push(words.next()?),
+            "--bounds" => request.bounds = true,
+            "--replace" => request.replacements.push((words.next()?, words.next()?)),
+            option if option.starts_with('-') => return None,
+            _ => request.functions.push(word),
+        }
+    }
+    Some(request)
+}
+
+/// The text of a shader with its includes expanded.
+fn composed(name: &str) -> Result<String, Refusal> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shaders");
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
+    let text = read(name).ok_or_else(|| Refusal(format!("there is no file shaders/{name}")))?;
+    // The files live as long as this process, which ends after one shader.
+    let lookup = |name: &str| read(name).map(|text| &*text.leak());
+    compose::compose(name, &text, &lookup).map_err(|error| Refusal(error.to_string()))
+}
+
+/// A module and what naga's validation says of it.
+fn validated(name: &str, text: &str) -> Result<(naga::Module, naga::valid::ModuleInfo), Refusal> {
+    let module = naga::front::wgsl::parse_str(text)
+        .map_err(|error| Refusal(error.emit_to_string_with_path(text, name)))?;
+    let mut validator = naga::valid::Validator::new(Default::default(), naga::valid::Capabilities::all());
+    let info = validator.validate(&module).map_err(|error| Refusal(format!("{:?}", error.into_inner())))?;
+    Ok((module, info))
+}
+
+/// A text with faults planted in it.
+fn replaced(request: &Request, mut text: String) -> Result<String, Refusal> {
+    for (old, new) in &request.replacements {
+        let count = text.matches(old.as_str()).count();
+        if count != 1 {
+            return Err(Refusal(format!("`{old}` occurs {count} times in {}, not once", request.shader)));
+        }
+        text = text.replace(old.as_str(), new);
+    }
+    Ok(text)
+}
+
+fn translate(request: Request) -> Result<String, Refusal> {
+    let text = replaced(&request, composed(&request.shader)?)?;
+    if request.bounds {
+        return product::bounds(&request.shader, &text);
+    }
+    let (module, info) = validated(&request.shader, &text)?;
+    let mut writer = writer::Writer::new(&module, &info, request.abstracted);
+    request.functions.iter().try_for_each(|name| writer.function(name))?;
+    request.cuts.iter().try_for_each(|name| writer.cut(name))?;
+    Ok(format!("{}\n{}", writer::PRELUDE, writer.out))
+}
+
+fn main() -> ExitCode {
+    let Some(request) = request(std::env::args().skip(1)) else {
+        eprintln!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    match translate(request) {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(Refusal(text)) => {
+            eprintln!("{text}");
+            ExitCode::FAILURE
+        }
+    }
+}

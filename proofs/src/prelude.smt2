@@ -1,0 +1,20 @@
+; WGSL's functions that SMT-LIB has under no name.
+(define-fun wgsl.bit ((b Bool)) (_ BitVec 1) (ite b #b1 #b0))
+(define-fun wgsl.true ((b (_ BitVec 1))) Bool (= b #b1))
+; A quotient that does not exist is the dividend, its remainder 0.
+(define-fun wgsl.udiv ((a (_ BitVec 32)) (b (_ BitVec 32))) (_ BitVec 32) (ite (= b #x00000000) a (bvudiv a b)))
+(define-fun wgsl.urem ((a (_ BitVec 32)) (b (_ BitVec 32))) (_ BitVec 32) (ite (= b #x00000000) #x00000000 (bvurem a b)))
+; countLeadingZeros: whether the top 16, 8, 4, 2 bits and the top bit of what is left are 0.
+(define-fun wgsl.clz.part ((x (_ BitVec 32)) (n (_ BitVec 32))) (_ BitVec 32)
+  (ite (= (bvlshr x (bvsub #x00000020 n)) #x00000000) n #x00000000))
+(define-fun wgsl.clz ((x (_ BitVec 32))) (_ BitVec 32)
+  (let ((n16 (wgsl.clz.part x #x00000010)))
+  (let ((x16 (bvshl x n16)))
+  (let ((n8 (wgsl.clz.part x16 #x00000008)))
+  (let ((x8 (bvshl x16 n8)))
+  (let ((n4 (wgsl.clz.part x8 #x00000004)))
+  (let ((x4 (bvshl x8 n4)))
+  (let ((n2 (wgsl.clz.part x4 #x00000002)))
+  (let ((x2 (bvshl x4 n2)))
+  (let ((n1 (wgsl.clz.part x2 #x00000001)))
+  (ite (= x #x00000000) #x00000020 (bvadd n16 n8 n4 n2 n1))))))))))))
