@@ -3,7 +3,7 @@
 //! The verifier's shaders compute with integers, so that no driver has anything to round. Whether that is so in the machine code is
 //! seen there: an instruction whose name has a float type stands on one of two short lists, or the shader is refused.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A float instruction that a shader may have, and why it cannot change a bit of the result.
 pub struct Listed {
@@ -29,6 +29,10 @@ pub const EXACT: &[Listed] = &[
     },
     Listed { name: "v_max_f32", why: "the same on GFX8, in two instructions" },
     Listed { name: "v_min_f32", why: "the same on GFX8, in two instructions" },
+    Listed { name: "v_maxmin_f32", why: "the same on GFX11" },
+    Listed { name: "v_minmax_f32", why: "the same on GFX11" },
+    Listed { name: "v_maxmin_num_f32", why: "the same on GFX12" },
+    Listed { name: "v_minmax_num_f32", why: "the same on GFX12" },
     Listed { name: "v_cvt_i32_f32", why: "an integer as an integer: exact" },
 ];
 
@@ -83,7 +87,11 @@ enum Line<'a> {
 fn read(line: &str) -> Line<'_> {
     // What follows is the encoding, in hexadecimal.
     let line = line.split(';').next().unwrap_or("").trim();
-    if line.is_empty() {
+    // Tables follow the code: their place, and words in hexadecimal.
+    let is_word = |word: &str| word.len() == 8 && word.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let words = line.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+    let is_table = words.is_some_and(|(_, words)| words.split_whitespace().all(is_word));
+    if line.is_empty() || line == "/* constant data */" || is_table {
         return Line::Empty;
     }
     if let Some(number) = line.strip_prefix("BB").and_then(|rest| rest.strip_suffix(':')) {
@@ -118,27 +126,31 @@ fn is_float(name: &str) -> bool {
             .any(|p| name.starts_with(p))
 }
 
-/// The registers that an operand names: `v7`, `v[2:5]`, `sext(v58)`, `-v3`, or none.
-fn registers(operand: &str) -> impl Iterator<Item = u32> {
+/// A register: `v` or `s`, and its number.
+type Register = (char, u32);
+
+/// The registers that an operand names: `v7`, `s[2:5]`, `sext(v58)`, `-v3`, or none.
+fn registers(operand: &str) -> impl Iterator<Item = Register> {
     let word = operand.split_whitespace().next().unwrap_or("");
     let word = word.trim_matches(|c: char| "-|()".contains(c)).trim_start_matches("sext(");
     let parse = |text: &str| text.parse::<u32>().ok();
-    let range = match word.strip_prefix('v') {
+    let kind = word.chars().next().unwrap_or(' ');
+    let range = match word.strip_prefix(['v', 's']) {
         None => None,
         Some(rest) => match rest.strip_prefix('[').and_then(|r| r.strip_suffix(']')) {
             Some(both) => both.split_once(':').and_then(|(first, last)| Some(parse(first)?..=parse(last)?)),
             None => parse(rest).map(|number| number..=number),
         },
     };
-    range.into_iter().flatten()
+    range.into_iter().flatten().map(move |number| (kind, number))
 }
 
 /// Float instructions that stand on no list. `floats` says whether the shader is the f32 variant of the product, whose exact ones are
 /// allowed; what cannot be read is refused too.
 pub fn refusals(assembly: &str, floats: bool) -> Vec<Refusal> {
     let mut found = Vec::new();
-    // How far each register is in a division: the number of steps of RECIPROCAL that are done. A division lies in one block.
-    let mut divisions: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
+    let mut state = State::default();
+    let constants = constants(&blocks(assembly));
     for (number, text) in (1..).zip(assembly.lines()) {
         let mut refuse =
             |line, reason| found.push(Refusal { line, instruction: instruction_at(assembly, line), reason });
@@ -146,80 +158,136 @@ pub fn refusals(assembly: &str, floats: bool) -> Vec<Refusal> {
             // What was judged once is judged.
             Line::Empty | Line::Repeated(_) => {}
             Line::Unreadable => refuse(number, "the disassembler cannot read it"),
-            Line::Label(_) => {
-                divisions.values().for_each(|(line, _)| refuse(*line, "no division follows in its block"));
-                divisions.clear();
+            Line::Label(label) => {
+                state.constants = constants.get(&label).cloned().unwrap_or_default();
+                state.divisions.values().for_each(|(line, _)| refuse(*line, UNUSED));
+                state.divisions.clear();
             }
             Line::Instructions(all) => {
                 for instruction in all {
-                    if let Err(reason) = follow(&instruction, number, floats, &mut divisions) {
+                    if let Err(reason) = state.follow(&instruction, number, floats) {
                         refuse(number, reason);
                     }
                 }
             }
         }
     }
-    for (line, _) in divisions.values() {
-        let reason = "no division follows in its block";
-        found.push(Refusal { line: *line, instruction: instruction_at(assembly, *line), reason });
+    for (line, _) in state.divisions.values() {
+        let instruction = instruction_at(assembly, *line);
+        found.push(Refusal { line: *line, instruction, reason: UNUSED });
     }
     found
 }
+
+const UNUSED: &str = "no division follows in its block";
 
 fn instruction_at(assembly: &str, line: usize) -> String {
     let text = assembly.lines().nth(line - 1).unwrap_or("");
     text.split(';').next().unwrap_or("").trim().to_string()
 }
 
-/// Takes an instruction into account, or says why it is refused.
-fn follow(
-    instruction: &Instruction,
-    line: usize,
-    floats: bool,
-    divisions: &mut BTreeMap<u32, (usize, usize)>,
-) -> Result<(), &'static str> {
-    let [written, read @ ..] = &instruction.operands[..] else { return Ok(()) };
-    let name = match &instruction.name[..] {
-        "v_rcp_iflag_f32" => "v_rcp_f32",
-        name => name,
-    };
-    // The step of a division that this is, if what it reads has come so far.
-    let sources: Vec<u32> = read.iter().flat_map(|operand| registers(operand)).collect();
-    let begun: Vec<_> = sources.iter().filter_map(|r| divisions.get(r).map(|(_, done)| *done)).collect();
-    let step = match (name, &begun[..]) {
-        ("v_cvt_f32_u32", []) => Some(0),
-        (_, [done]) => Some(*done).filter(|done| RECIPROCAL.get(*done).is_some_and(|next| next.name == name)),
-        _ => None,
-    };
-    let scales = name == "v_mul_f32";
-    let step = step.filter(|_| !scales || read.contains(&BELOW_2_32));
-    if step.is_some() {
-        sources.iter().for_each(|register| {
-            divisions.remove(register);
-        });
+/// What registers hold, line after line.
+#[derive(Default)]
+struct State {
+    /// The registers on the way of a division: the line of the last step, and how many steps of RECIPROCAL are done. A division lies in
+    /// one block.
+    divisions: BTreeMap<Register, (usize, usize)>,
+    /// The scalar registers that hold the constant of divisions, which ACO keeps where several divide.
+    constants: BTreeSet<Register>,
+}
+
+/// The scalar registers that hold the constant of divisions where each block begins: on every way to it.
+fn constants(blocks: &[Block]) -> BTreeMap<usize, BTreeSet<Register>> {
+    let place = |label: usize| blocks.iter().position(|block| block.label == label);
+    // None: no way to it has been seen.
+    let mut at: Vec<Option<BTreeSet<Register>>> = vec![None; blocks.len()];
+    at[0] = Some(BTreeSet::new());
+    let mut open = vec![0];
+    while let Some(number) = open.pop() {
+        let mut state = State { constants: at[number].clone().unwrap_or_default(), ..State::default() };
+        blocks[number].instructions.iter().for_each(|instruction| state.write(instruction));
+        let ends = |i: &Instruction| i.name == "s_branch" || i.name == "s_endpgm";
+        let falls = (!blocks[number].instructions.last().is_some_and(ends)).then_some(number + 1);
+        for next in
+            blocks[number].targets().filter_map(place).chain(falls.filter(|next| *next < blocks.len()))
+        {
+            let both = match &at[next] {
+                None => state.constants.clone(),
+                Some(before) => before & &state.constants,
+            };
+            if at[next].as_ref() != Some(&both) {
+                at[next] = Some(both);
+                open.push(next);
+            }
+        }
     }
-    let kept = divisions.clone();
-    registers(written).for_each(|register| {
-        divisions.remove(&register);
-    });
-    if let Some(step) = step {
-        if step + 1 < RECIPROCAL.len() {
-            registers(written).for_each(|register| {
-                divisions.insert(register, (line, step + 1));
+    blocks.iter().zip(at).map(|(block, constants)| (block.label, constants.unwrap_or_default())).collect()
+}
+
+impl State {
+    /// Takes into account which registers an instruction writes.
+    fn write(&mut self, instruction: &Instruction) {
+        let [written, read @ ..] = &instruction.operands[..] else { return };
+        for register in registers(written) {
+            match (&instruction.name[..], read) {
+                ("s_mov_b32", [BELOW_2_32]) => self.constants.insert(register),
+                _ => self.constants.remove(&register),
+            };
+        }
+    }
+
+    /// Takes an instruction into account, or says why it is refused.
+    fn follow(&mut self, instruction: &Instruction, line: usize, floats: bool) -> Result<(), &'static str> {
+        let [written, read @ ..] = &instruction.operands[..] else { return Ok(()) };
+        // From GFX11.5 on scalar registers are divided too.
+        let name = match &instruction.name[..] {
+            "v_rcp_iflag_f32" | "v_s_rcp_f32" => "v_rcp_f32",
+            "s_cvt_f32_u32" => "v_cvt_f32_u32",
+            "s_mul_f32" => "v_mul_f32",
+            "s_cvt_u32_f32" => "v_cvt_u32_f32",
+            name => name,
+        };
+        // The step of a division that this is, if what it reads has come so far.
+        let sources: Vec<Register> = read.iter().flat_map(|operand| registers(operand)).collect();
+        let begun = sources.iter().filter_map(|register| self.divisions.get(register));
+        let begun: Vec<usize> = begun.map(|(_, done)| *done).collect();
+        let step = match (name, &begun[..]) {
+            ("v_cvt_f32_u32", []) => Some(0),
+            (_, [done]) => {
+                Some(*done).filter(|done| RECIPROCAL.get(*done).is_some_and(|step| step.name == name))
+            }
+            _ => None,
+        };
+        let held = |operand: &str| registers(operand).any(|register| self.constants.contains(&register));
+        let scaled =
+            name != "v_mul_f32" || read.iter().any(|operand| *operand == BELOW_2_32 || held(operand));
+        let step = step.filter(|_| scaled);
+        self.write(instruction);
+        if let Some(step) = step {
+            sources.iter().for_each(|register| {
+                self.divisions.remove(register);
             });
+            if step + 1 < RECIPROCAL.len() {
+                self.divisions.extend(registers(written).map(|register| (register, (line, step + 1))));
+            }
+            return Ok(());
         }
-        return Ok(());
-    }
-    if sources.iter().any(|register| kept.contains_key(register)) {
-        return Err("it reads a float on the way of a division");
-    }
-    match is_float(name) {
-        false => Ok(()),
-        true if floats && EXACT.iter().any(|listed| listed.name == name) => Ok(()),
-        true if floats => {
-            Err("this float instruction is not one of the exact ones that the f32 variant may have")
+        // The first operand counts as read too: what stores, and what compares, writes no register there.
+        if sources.into_iter().chain(registers(written)).any(|r| self.divisions.contains_key(&r)) {
+            return Err("it uses a float on the way of a division");
         }
-        true => Err("a float instruction in a shader without floats, outside of a division of integers"),
+        // The class of a constant is one bit of the mask in the other operand: ACO's way to test that bit of an integer. It may
+        // keep the constant in a scalar register.
+        let is_constant = read.first().is_some_and(|operand| !operand.is_empty() && !operand.contains('v'));
+        let tests_a_bit = ["v_cmp_class_f16", "v_cmp_class_f32"].contains(&name) && is_constant;
+        match is_float(name) && !tests_a_bit {
+            false => Ok(()),
+            true if floats && EXACT.iter().any(|listed| listed.name == name) => Ok(()),
+            true if floats => {
+                Err("this float instruction is not one of the exact ones that the f32 variant may have")
+            }
+            true => Err("a float instruction in a shader without floats, outside of a division of integers"),
+        }
     }
 }
 
@@ -232,30 +300,49 @@ pub struct Loop {
     pub products: usize,
 }
 
-/// The innermost loop with the most products, which in a product's kernel is the one over K.
-pub fn product_loop(assembly: &str) -> Option<Loop> {
-    let mut blocks: Vec<(usize, Vec<Instruction>)> = vec![(0, Vec::new())];
+/// Instructions that are run one after the other, as far as none branches.
+struct Block<'a> {
+    label: usize,
+    instructions: Vec<Instruction<'a>>,
+}
+
+impl Block<'_> {
+    /// The labels that it branches to.
+    fn targets(&self) -> impl Iterator<Item = usize> {
+        let branches = self
+            .instructions
+            .iter()
+            .filter(|i| i.name.starts_with("s_branch") || i.name.starts_with("s_cbranch"));
+        branches.filter_map(|i| i.operands[0].strip_prefix("BB")?.parse().ok())
+    }
+}
+
+/// The blocks of an assembly in their order, the first empty if the assembly begins with a label.
+fn blocks(assembly: &str) -> Vec<Block<'_>> {
+    // No driver numbers a block so.
+    let mut blocks = vec![Block { label: usize::MAX, instructions: Vec::new() }];
     for text in assembly.lines() {
+        let instructions = &mut blocks.last_mut().expect("there is one").instructions;
         match read(text) {
-            Line::Label(number) => blocks.push((number, Vec::new())),
-            Line::Instructions(all) => blocks.last_mut().expect("there is one").1.extend(all),
+            Line::Label(label) => blocks.push(Block { label, instructions: Vec::new() }),
+            Line::Instructions(all) => instructions.extend(all),
             Line::Repeated(count) => {
-                let instructions = &mut blocks.last_mut().expect("there is one").1;
                 let again = instructions.last().cloned();
                 instructions.extend(again.into_iter().cycle().take(count));
             }
             Line::Empty | Line::Unreadable => {}
         }
     }
-    let place = |number: usize| blocks.iter().position(|(label, _)| *label == number);
-    let branches = |block: &(usize, Vec<Instruction>)| {
-        let targets =
-            block.1.iter().filter(|i| i.name.starts_with("s_branch") || i.name.starts_with("s_cbranch"));
-        targets.filter_map(|i| i.operands[0].strip_prefix("BB")?.parse().ok()).collect::<Vec<usize>>()
-    };
+    blocks
+}
+
+/// The innermost loop with the most products, which in a product's kernel is the one over K.
+pub fn product_loop(assembly: &str) -> Option<Loop> {
+    let blocks = blocks(assembly);
+    let place = |label: usize| blocks.iter().position(|block| block.label == label);
     let mut loops: BTreeMap<usize, usize> = BTreeMap::new();
     for (end, block) in blocks.iter().enumerate() {
-        for begin in branches(block).into_iter().filter_map(place).filter(|begin| *begin <= end) {
+        for begin in block.targets().filter_map(place).filter(|begin| *begin <= end) {
             loops.insert(begin, end);
         }
     }
@@ -270,7 +357,7 @@ pub fn product_loop(assembly: &str) -> Option<Loop> {
     });
     innermost
         .map(|(begin, end)| {
-            let all = || blocks[*begin..=*end].iter().flat_map(|(_, instructions)| instructions);
+            let all = || blocks[*begin..=*end].iter().flat_map(|block| &block.instructions);
             Loop { instructions: all().count(), products: all().filter(|i| multiplies(&i.name)).count() }
         })
         .filter(|found| found.products > 0)
@@ -292,6 +379,26 @@ mod tests {
     #[test]
     fn a_division_of_integers_is_allowed_and_nothing_else_of_it() {
         assert_eq!(reasons(DIVISION, false), []);
+        let scalar = "BB0:\n s_cvt_f32_u32 s17, s16\n v_s_rcp_f32 s17, s17\n s_mul_f32 s17, s17, 0x4f7ffffe\n s_cvt_u32_f32 s17, s17\n";
+        assert_eq!(reasons(scalar, false), []);
+        assert!(!reasons(&scalar.replace("s_mul_f32", "s_add_f32"), false).is_empty());
+        let held =
+            DIVISION.replace("BB0:", "BB0:\n\ts_mov_b32 s3, 0x4f7ffffe").replace("0x4f7ffffe, v8", "s3, v8");
+        assert_eq!(reasons(&held, false), []);
+        // It is the constant on every way to the division, or it is not.
+        let ways = |other: &str| {
+            let text = format!(
+                "BB0:\n s_mov_b32 s3, 0x4f7ffffe\n s_cbranch_scc0 BB2\nBB1:\n s_mov_b32 {other}, 1\n{{}}\nBB2:\n{{}}"
+            );
+            let division = DIVISION.replace("BB0:\n", "").replace("0x4f7ffffe, v8", "s3, v8");
+            ["s_branch BB3", "s_nop 0"].map(|end| {
+                let text = text.replacen("{}", end, 1).replacen("{}", &division, 1) + "BB3:\n s_endpgm\n";
+                reasons(&text, false).is_empty()
+            })
+        };
+        assert_eq!(ways("s4"), [true, true]);
+        assert_eq!(ways("s3"), [true, false]);
+        assert!(!reasons(&held.replace("s20, s12", "s3, s12"), false).is_empty(), "another constant");
         let lines: Vec<&str> = DIVISION.lines().collect();
         // Without any one of its steps the rest is refused.
         for step in [1, 2, 4, 5] {
@@ -306,6 +413,7 @@ mod tests {
             ("s_mul_i32 s20, s12, s13", "BB1:"),
             ("s_mul_i32 s20, s12, s13", "v_add_f32_e32 v1, v2, v2"),
             ("s_mul_i32 s20, s12, s13", "v_mov_b32_e32 v8, v2"),
+            ("s_mul_i32 s20, s12, s13", "buffer_store_dword v8, v0, s[4:7], 0 offen"),
         ] {
             assert!(!reasons(&DIVISION.replace(from, to), false).is_empty(), "{to}");
         }
@@ -324,6 +432,14 @@ mod tests {
             let text = format!("BB0:\n\t{name} v1, v2, v3\n");
             assert_eq!(reasons(&text, false).len(), 1, "{name}");
         }
+        for constant in ["1.0", "-1", "0x7c01", "s76"] {
+            assert_eq!(
+                reasons(&format!("\tv_cmp_class_f32_e64 s[24:25], {constant}, v46\n"), false),
+                [],
+                "a bit test"
+            );
+        }
+        assert_eq!(reasons("\tv_cmp_class_f32_e64 s[24:25], v45, v46\n", false).len(), 1);
         let pair = "BB0:\n\tv_dual_mov_b32 v1, v2 :: v_dual_mul_f32 v3, v4, v5\n";
         assert_eq!(reasons(pair, false).len(), 1);
         assert_eq!(reasons(pair, true), []);

@@ -16,7 +16,7 @@ pub struct Finding {
 }
 
 /// Folders and files that hold what people wrote; a build adds none of its own.
-const PLACES: [&str; 15] = [
+const PLACES: [&str; 16] = [
     ".ci",
     "assets",
     "benches",
@@ -25,6 +25,7 @@ const PLACES: [&str; 15] = [
     "docs",
     "fuzz/Cargo.toml",
     "fuzz/fuzz_targets",
+    "machine-code",
     "proofs",
     "shaders",
     "src",
