@@ -3,6 +3,7 @@
 ;! shader shared/scale_back.wgsl
 ;! define rounding_error
 ;! abstract scale_back
+;! quick
 ;! fault let n = min(u32(shift), 127u); => let n = min(u32(shift), 63u);
 ;! fault let taken = select(u128_neg(whole), whole, => let taken = select(whole, u128_neg(whole),
 ;! fault (u32(field != 0u) << 23u) => (1u << 23u)
