@@ -1,6 +1,7 @@
 ; A round of f_sqrt's loop keeps its invariant: the radicand's first 2 i bits are P + rest with P = root^2 and rest <= 2 root, feed holds the
 ; others, 2^(i-1) <= root < 2^i, and i counts to 26.
 ;! shader shared/float.wgsl
+;! each round 0 26
 ;! cut f_sqrt
 ;! fault let one = u32(rest >= trial); => let one = u32(rest > trial);
 ;! fault let trial = (root << 2u) | 1u; => let trial = root << 2u;
@@ -33,6 +34,7 @@
 ; By `sqrt_base`.
 (assert (bvuge x #x40000000))
 (assert (invariant s p))
+(assert (= (f_sqrt.i s) (_ bv{round} 32)))
 (define-fun next () (_ BitVec 128) (f_sqrt.step a s))
 (define-fun one () (_ BitVec 64) (bvsub (root next) (bvadd (root s) (root s))))
 (define-fun four ((x (_ BitVec 64))) (_ BitVec 64) (bvshl x #x0000000000000002))
