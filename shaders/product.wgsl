@@ -1,20 +1,20 @@
 //!include shared/scale_back.wgsl
 // product.v1 for GPUs: exact integer products of digit planes, scaled back and rounded once.
 //
-// A workgroup of 8 x 8 invocations computes a tile of 32 x 32 outputs, each invocation 4 x 4 of them. Digit products of
+// A workgroup of 8 x 8 invocations computes a tile of outputs, each invocation ROWS x COLUMNS of them, 8 apart. Digit products of
 // equal weight share an accumulator: digits d and e have weight 256^(d + e). An i32 accumulator adds at most 4 pairs of
-// 2^14 for each of FLUSH_WORDS * 4 places of K: 4 * 2^14 * 2^14 = 2^30, which is exact; then it is added to the
-// total, which the longest K does not overflow.
+// 2^14 for each of FLUSH_WORDS * 4 places of K: 4 * 2^14 * 2^14 = 2^30, which is exact; then all but its low byte is carried to
+// the next one, at most 2^23, and from the highest to a word of its own, which 2^26 places of K do not overflow. So an exact sum is
+// bytes and that word, and takes one register more than its digits' weights.
 //
 // This is a template: src/shaders/product.rs replaces the lines `//@...` for a pair of digit counts, every loop over
 // digits, rows and words of a tile written out. That keeps accumulators in registers; and some software adapters stop an
-// invocation's loops, silently, after 65535 rounds altogether, so the only loop is the one over K. Two variants of the
+// invocation's loops, silently, after 65535 rounds altogether, so the only long loop is the one over K. Two variants of the
 // arithmetic share it: dot4I8Packed on words, or fma on digits turned to f32, which is exact since the terms of a tile
 // add up to less than 2^24 (the lint derives that bound from the text).
 
 //@constants
 
-const TILE: u32 = 32u;
 const STEP: u32 = 4u; // words of K that a tile holds
 const FLUSH_WORDS: u32 = 4096u;
 
@@ -26,6 +26,8 @@ const FLUSH_WORDS: u32 = 4096u;
 @group(0) @binding(4) var<storage, read> absmaxes_b: array<u32>;
 @group(0) @binding(5) var<storage, read_write> output: array<u32>;
 
+// By digit, eight rows, and what one of them has in a step. Only the row among eight is not known when a shader is compiled, so
+// bounding it is all that an access costs, and eight invocations read neighbours.
 //@tiles
 
 @compute @workgroup_size(8, 8)
@@ -42,34 +44,34 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_id) i
     let end = min(first + p[1].y, words);
     let plane_a = batch * m * words;
     let plane_b = batch * n * words;
-    // This invocation loads words `index` and `index + 64` of each tile: rows r0 and r0 + 16, word c0 of the step.
+    let row = group.y * 8u * ROWS;
+    let column = group.x * 8u * COLUMNS;
+    // This invocation loads word c0 of the step of rows r0, r0 + 16, ... of each tile. Rows past the end repeat the last one and are
+    // not stored; words past the end are zero in B.
     let r0 = index / STEP;
     let c0 = index % STEP;
-    let row_a = group.y * TILE + r0;
-    let row_b = group.x * TILE + r0;
-    let at_a = (sample * m + row_a) * words + c0;
-    let at_b = (sample * n + row_b) * words + c0;
-    let from_a = id.y * 4u * STEP;
-    let from_b = id.x * 4u * STEP;
+    //@rows
     //@accumulators
-    var since_flush = 0u;
-    for (var k = first; k < end; k += STEP) {
-        let inside = k + c0 < end;
-        //@load
-        workgroupBarrier();
-        //@multiply
-        since_flush += STEP;
-        if (since_flush >= FLUSH_WORDS) {
-            //@flush
-            since_flush = 0u;
+    for (var start = first; start < end; start += FLUSH_WORDS) {
+        let stop = min(start + FLUSH_WORDS, end);
+        for (var k = start; k < stop; k += STEP) {
+            let inside = k + c0 < end;
+            let at = min(k + c0, end - 1u);
+            //@load
+            workgroupBarrier();
+            //@multiply
+            workgroupBarrier();
         }
-        workgroupBarrier();
+        //@carry
     }
-    //@flush
-    let row = group.y * TILE + id.y * 4u;
-    let column = group.x * TILE + id.x * 4u;
-    let place = ((block * batch + sample) * m + row) * n + column;
-    let mags_a = (sample * m + row) * p[1].x + block;
-    let mags_b = (sample * n + column) * p[1].x + block;
-    //@store
+    //@totals
+    // Each output in turn through one copy of the way back: the totals move down by one. To index them would need memory.
+    for (var i = 0u; i < ROWS * COLUMNS; i += 1u) {
+        let r = row + i / COLUMNS * 8u + id.y;
+        let c = column + i % COLUMNS * 8u + id.x;
+        if (r < m && c < n) {
+            output[((block * batch + sample) * m + r) * n + c] = finish(first_total(low_0, high_0, over_0), ma_0, mb_0, p[1].z);
+        }
+        //@next
+    }
 }

@@ -147,8 +147,8 @@ fn faults_are_told_apart() {
     let (code, printed) = tiebreak(shim, &[], &["selftest", "--engine", "cuda", "--adapter", "H200"]);
     assert!(code == 3 && printed.contains("GPUs here: 0: host shim"), "{printed}");
     let no_vulkan = ("VK_DRIVER_FILES", "/nowhere/icd.json");
-    let (_, printed) = tiebreak(shim, &[nowhere, no_vulkan], &["adapters", "--json"]);
+    let (_, printed) = tiebreak(shim, &[nowhere, no_vulkan], &["adapters", "--test", "--json"]);
     assert!(!printed.contains("cuda"), "where there is no driver nothing is said of it: {printed}");
-    let (code, printed) = tiebreak(shim, &[no_vulkan], &["adapters"]);
+    let (code, printed) = tiebreak(shim, &[no_vulkan], &["adapters", "--test"]);
     assert!(code == 0 && printed.contains("cuda: host shim"), "{printed}");
 }

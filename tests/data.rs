@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::begin_run;
+use common::{begin_run, one_by_one, words};
 use half::{bf16, f16};
 use tiebreak::job::Job;
 use tiebreak::job::data::Dataset;
@@ -45,6 +45,7 @@ fn drawn(path: &Path) -> Result<(MicroBatch, JobData), RunError> {
     let slices = data.dataset.slices_read().unwrap();
     let mut again = Dataset::from_slices(&data.manifest, &slices, &job.data, &program.sample()).unwrap();
     assert_eq!(again.micro_batch(&program, KEY, 1, 0).unwrap(), batch);
+    one_by_one(&mut again, &program, (KEY, 1), &batch);
     Ok((batch, data))
 }
 
@@ -53,10 +54,6 @@ fn error(path: &Path) -> String {
         Err(error) => error.to_string(),
         Ok(_) => panic!("the data were taken"),
     }
-}
-
-fn words(bytes: &[u8]) -> Vec<u32> {
-    bytes.as_chunks().0.iter().map(|c| u32::from_le_bytes(*c)).collect()
 }
 
 fn npy(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
@@ -286,7 +283,9 @@ fn images_are_moved_as_they_are_drawn() {
     let mut all = std::collections::BTreeSet::new();
     // Every epoch has each of four samples once.
     for step in 1..=30 {
-        for micro in moved.dataset.batch(&program, KEY, step).unwrap() {
+        let batch = moved.dataset.batch(&program, KEY, step).unwrap();
+        one_by_one(&mut moved.dataset, &program, (KEY, step), &batch[0]);
+        for micro in batch {
             let labels = words(&micro.tensors[1]);
             for (image, label) in words(&micro.tensors[0]).chunks(6).zip(labels) {
                 let sample = [0, 1, 2, 4].iter().position(|&l| l == label).unwrap() as u32;

@@ -156,7 +156,7 @@ fn floats_are_exact_integers_or_rejected() {
 #[cfg(feature = "gpu")]
 #[test]
 fn every_shader_of_every_program_passes() {
-    use tiebreak::engine::gpu::texts;
+    use tiebreak::engine::gpu::{TextLimits, texts};
     use tiebreak::program::models::{Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem};
     use tiebreak::program::operators::ConvVersion;
     use tiebreak::program::optimizer::Optimizer;
@@ -221,7 +221,7 @@ fn every_shader_of_every_program_passes() {
             products,
         });
         for graph in [&program.micro, &program.accumulate, &program.update] {
-            for (name, text) in texts(graph) {
+            for (name, text) in texts(graph, TextLimits::All) {
                 assert_eq!(check(&name, &text), Ok(()));
                 count += 1;
             }

@@ -42,8 +42,8 @@ beside 300 "attention and the like by one kernel (\`cuda_attention\`)" "$here/cu
 beside 300 "the search for near ties (\`near\`)" "$here/near" --skip nvrtc
 beside 200 "launches that come back as graphs (\`graphs\`)" "$here/graphs" on_a_gpu
 beside 200 "copies that return at once (\`copies\`)" "$here/copies" on_a_gpu
-fingerprint="one fingerprint on every engine (\`tiebreak adapters\`)"
-check 200 "$fingerprint" "$tiebreak" adapters
+fingerprint="one fingerprint on every engine (\`tiebreak adapters --test\`)"
+check 200 "$fingerprint" "$tiebreak" adapters --test
 require="cuda"
 vulkan=$(grep -o 'wgpu: NVIDIA[^(]*' "$(log_of "$fingerprint")" | head -1 | sed 's/^wgpu: //; s/ *$//')
 if [ -n "$vulkan" ]; then

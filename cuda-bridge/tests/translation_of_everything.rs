@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cuda_bridge::nvrtc::NvrtcError;
 use cuda_bridge::translate::{Kernel, Options};
-use tiebreak::engine::gpu::texts;
+use tiebreak::engine::gpu::{TextLimits, texts};
 use tiebreak::run::read_job;
 use tiebreak::shaders;
 use tiebreak::shaders::product::Choice;
@@ -26,7 +26,7 @@ fn shader_texts() -> BTreeMap<String, String> {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../assets/jobs/{job}.toml"));
         let program = read_job(&path).unwrap().1.program(None).unwrap();
         for graph in [&program.micro, &program.accumulate, &program.update] {
-            for (i, (name, text)) in texts(graph).into_iter().enumerate() {
+            for (i, (name, text)) in texts(graph, TextLimits::All).into_iter().enumerate() {
                 add(format!("{job}-{name}-{i}"), text);
             }
         }

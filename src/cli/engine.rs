@@ -1,17 +1,15 @@
-//! Choosing an engine, and `tiebreak adapters`.
+//! Choosing an engine.
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
-use serde::Serialize;
 
-use super::{CommandResult, Exit, Failure, Printer};
+use super::{Exit, Failure};
+use crate::engine::Engine;
 use crate::engine::cpu::Cpu;
 use crate::engine::cpu::native::Native;
-use crate::engine::fingerprint::fingerprint;
 #[cfg(feature = "cuda")]
 use crate::engine::gpu::Cublas;
 use crate::engine::reference::Reference;
-use crate::engine::{Engine, EngineError};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
@@ -163,73 +161,4 @@ pub fn open(args: &EngineArgs) -> Result<Box<dyn Engine>, Failure> {
         (Kind::Reference, None) => Box::new(Reference),
         _ => return Err(elsewhere()),
     })
-}
-
-/// List the engines and adapters here with the fingerprint of each.
-///
-/// The fingerprint is a digest over every operator of a small training step with ordinary and extreme inputs. Two
-/// people can compare machines with one line: all fingerprints are equal, everywhere, or one machine is wrong.
-#[derive(clap::Args)]
-#[command(after_help = "Example: tiebreak adapters --json")]
-pub struct AdaptersArgs {}
-
-#[derive(Serialize)]
-struct Row {
-    engine: String,
-    fingerprint: Option<String>,
-    error: Option<String>,
-}
-
-pub fn adapters(printer: Printer, _args: AdaptersArgs) -> CommandResult {
-    let mut rows = Vec::new();
-    let mut probe = |name: String, engine: Result<Box<dyn Engine>, EngineError>| {
-        printer.say(format!("testing {name} ..."));
-        let result = engine.and_then(|mut engine| Ok((engine.describe(), fingerprint(engine.as_mut())?)));
-        rows.push(match result {
-            Ok((engine, digest)) => Row { engine, fingerprint: Some(digest.to_string()), error: None },
-            Err(error) => Row { engine: name, fingerprint: None, error: Some(error.to_string()) },
-        });
-    };
-    probe("scalar reference".into(), Ok(Box::new(Reference)));
-    probe("cpu".into(), Cpu::new(0).map(|cpu| Box::new(cpu) as Box<dyn Engine>));
-    #[cfg(feature = "gpu")]
-    for adapter in crate::engine::gpu::adapters() {
-        match adapter.refused {
-            Some(why) => probe(
-                adapter.name.clone(),
-                Err(EngineError::Unsupported { device: adapter.name, reason: why }),
-            ),
-            None => probe(
-                adapter.name.clone(),
-                crate::engine::gpu::Gpu::open(Some(&adapter.name))
-                    .map(|gpu| Box::new(gpu) as Box<dyn Engine>),
-            ),
-        }
-    }
-    #[cfg(feature = "cuda")]
-    match crate::engine::gpu::cuda_devices() {
-        Err(error) => probe("cuda".into(), Err(error)),
-        Ok(devices) => devices.into_iter().for_each(|device| {
-            let gpu = crate::engine::gpu::Cuda::open(Some(&device.index.to_string()));
-            probe(format!("cuda: {}", device.name), gpu.map(|gpu| Box::new(gpu) as Box<dyn Engine>));
-        }),
-    }
-    let lines: Vec<String> = rows
-        .iter()
-        .map(|row| match (&row.fingerprint, &row.error) {
-            (Some(digest), _) => format!("{digest}  {}", row.engine),
-            (None, Some(error)) => format!("{:64}  {}: {error}", "refused", row.engine),
-            (None, None) => row.engine.clone(),
-        })
-        .collect();
-    printer.document(lines, &rows);
-    let mut digests: Vec<_> = rows.iter().filter_map(|row| row.fingerprint.clone()).collect();
-    digests.dedup();
-    if digests.len() > 1 {
-        return Err(Failure::new(
-            Exit::Undecided,
-            "the engines here do not agree; trust the scalar reference",
-        ));
-    }
-    Ok(Exit::Match)
 }

@@ -4,6 +4,7 @@
 //! Exit codes: 0 match, 1 diverges or convicted, 2 usage, 3 could not decide (own fault or limit), 4 malformed or
 //! badly signed, 5 somebody forfeited a dispute game and nobody was convicted.
 
+mod adapters;
 mod audit;
 mod calibrated;
 mod chart;
@@ -84,7 +85,7 @@ enum Command {
     Verdict(verdict::Args),
     Referee(Box<referee::Args>),
     Serve(Box<serve::Args>),
-    Adapters(engine::AdaptersArgs),
+    Adapters(adapters::Args),
     Selftest(selftest::Args),
     Op(op::Args),
     #[cfg(feature = "gpu")]
@@ -120,7 +121,7 @@ pub fn main() -> ExitCode {
         Command::Verdict(args) => verdict::run(printer, args),
         Command::Referee(args) => referee::run(printer, *args),
         Command::Serve(args) => serve::run(printer, *args),
-        Command::Adapters(args) => engine::adapters(printer, args),
+        Command::Adapters(args) => adapters::run(printer, args),
         Command::Selftest(args) => selftest::run(printer, args),
         Command::Op(args) => op::run(printer, args),
         #[cfg(feature = "gpu")]

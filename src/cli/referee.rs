@@ -13,10 +13,11 @@ use super::serve::read_terms;
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random, verdict_file};
 use crate::commit::digest::Digest;
 use crate::commit::keys::{PrivateKey, PublicKey};
+use crate::commit::tree_head::{Head, NOTE_MAX};
 use crate::dispute::game::referee::Referee;
 use crate::dispute::game::result::GameResult;
 use crate::dispute::game::rules::{replay_clock, replay_of_steps};
-use crate::dispute::game::terms::{Clocks, Terms};
+use crate::dispute::game::terms::{Claim, Clocks, Terms};
 use crate::dispute::game::verdict::{Event, GameVerdict};
 use crate::net::journal::{Entry, Journal};
 use crate::net::link::Link;
@@ -24,6 +25,7 @@ use crate::net::referee::{Said, play};
 use crate::run::dir::{RUN_JSON_MAX, Run};
 use crate::run::disk::{self, Disk};
 use crate::run::paths::RunPaths;
+use crate::run::transcript;
 use crate::run::{JobFiles, RunError, read_job, read_program};
 
 /// Question parties who disagree about a computation until it is known who is wrong, and write the verdict.
@@ -49,7 +51,8 @@ enum Command {
     #[command(
         after_help = "Example: tiebreak referee new --run runs/mine --party alice.pub --party bob.pub --referee referee.pub --step-time 30 --out terms.json\n\
 Without a run: tiebreak referee new --job job.toml --run-json run.json ...\n\
-Any run of the computation will do: the terms hold no record of it. The same terms make one game; make new ones for another."
+Any run of the computation will do: the terms hold no record of it. Of the logged profile they hold the root over the disputed records, from the\n\
+trainer's run, from --head or from --root. The same terms make one game; make new ones for another."
     )]
     New(New),
 }
@@ -74,7 +77,7 @@ struct Play {
 
 #[derive(clap::Args)]
 struct New {
-    /// The folder of a run of the computation.
+    /// The folder of a run of the computation; in the logged profile the trainer's run, which is disputed.
     #[arg(long, required_unless_present = "job", conflicts_with_all = ["job", "run_json"])]
     run: Option<PathBuf>,
     /// The job file, with --run-json.
@@ -102,6 +105,12 @@ struct New {
     /// Seconds that each of these adds before it is made.
     #[arg(long, value_parser = milliseconds, default_value = "10")]
     increment: u64,
+    /// In the logged profile: the trainer's signed head of all records of the run, which is disputed, in place of its folder's records.
+    #[arg(long, conflicts_with = "root")]
+    head: Option<PathBuf>,
+    /// In the logged profile: the root over all records of the run, which is disputed, in place of its folder's records.
+    #[arg(long)]
+    root: Option<Digest>,
     /// Where the terms go.
     #[arg(long)]
     out: PathBuf,
@@ -141,6 +150,44 @@ fn computation(args: &New) -> Result<Run, Failure> {
     }
 }
 
+/// What the trainer of a logged run claims.
+fn claim(args: &New, run: &Run, trainer: &PublicKey) -> Result<Option<Claim>, Failure> {
+    let usage = |why: String| Failure::new(Exit::Usage, why);
+    let size = u64::from(run.job.steps) + 2;
+    match (&run.job.rounding, &args.head, args.root) {
+        (None, None, None) => Ok(None),
+        (None, ..) => {
+            Err(usage("--head and --root are of the logged profile: this job's products are exact".into()))
+        }
+        (Some(_), Some(path), _) => {
+            let note = disk::read_text(path, NOTE_MAX as u64).map_err(named)?;
+            let (head, _) =
+                Head::from_note(&note, Some(trainer)).map_err(|why| RunError::malformed(path, why))?;
+            Ok(Some(Claim { root: head.root, head: Some(note) }))
+        }
+        (Some(_), None, Some(root)) => Ok(Some(Claim { root, head: None })),
+        (Some(_), None, None) if args.run.is_none() => Err(usage(
+            "the run is of the logged profile: say by --head or --root which records are disputed".into(),
+        )),
+        (Some(_), None, None) => {
+            let (transcript, _) = transcript::read(&run.layout.transcript())?;
+            if transcript.records.len() as u64 != size {
+                let why = "has not the records of all its steps: a run is disputed when it is over";
+                return Err(usage(format!("{} {why}", run.layout.root.display())));
+            }
+            let own = run.file.trainer_key.as_ref() == Some(&trainer.to_text());
+            let head = match own && run.layout.head(size).exists() {
+                true => {
+                    run.head(size, Some(trainer))?;
+                    Some(disk::read_text(&run.layout.head(size), NOTE_MAX as u64)?)
+                }
+                false => None,
+            };
+            Ok(Some(Claim { root: transcript.root(transcript.leaves.len()), head }))
+        }
+    }
+}
+
 fn new(printer: Printer, args: New) -> CommandResult {
     let parties: Vec<PublicKey> =
         args.parties.iter().map(|party| key::read_public(party)).collect::<Result<_, _>>()?;
@@ -153,7 +200,10 @@ fn new(printer: Printer, args: New) -> CommandResult {
     let clocks = Clocks { moves: args.moves, increment: args.increment, replay };
     let nonce = Digest(random()?);
     let job = (run.job_text.clone(), run.program_file.clone());
-    let terms = Terms::new(run.file.summary(), job, &parties, &referee_key, clocks, nonce);
+    let mut terms = Terms::new(run.file.summary(), job, &parties, &referee_key, clocks, nonce);
+    if let Some(claim) = claim(&args, &run, &parties[0])? {
+        terms = terms.claiming(claim);
+    }
     let referee = Referee::new(&terms).map_err(|error| Failure::new(Exit::Usage, error))?;
     if fs::symlink_metadata(&args.out).is_ok() {
         let why = format!(
@@ -166,9 +216,13 @@ fn new(printer: Printer, args: New) -> CommandResult {
     Disk::default().replace(&out, &terms.to_bytes())?;
     let mut lines = vec![format!("game {}", terms.game()), format!("  computation {}", run.computation)];
     lines.push(format!("  terms {}", args.out.display()));
+    lines.extend(terms.claim.as_ref().map(|claim| {
+        let signed = if claim.head.is_some() { ", which it signed" } else { "" };
+        format!("  disputed: the records of party 0, the trainer, with root {}{signed}", claim.root)
+    }));
     lines.extend(bound_lines(&referee, &terms));
     let value = json!({
-        "game": terms.game(), "computation": run.computation, "terms": args.out, "clocks": terms.clocks, "bound": referee.bound(),
+        "game": terms.game(), "computation": run.computation, "terms": args.out, "clocks": terms.clocks, "bound": referee.bound(), "claim": terms.claim,
         "parties": terms.parties,
     });
     printer.result(lines, &value);
@@ -183,7 +237,7 @@ fn bound_lines(referee: &Referee, terms: &Terms) -> Vec<String> {
         bytes => format!(" and {} of rounding logs", bytes_text(bytes)),
     };
     let clocks = terms.clocks;
-    vec![
+    let mut lines = vec![
         format!(
             "  a game of two takes at most {} answers, {}{logs}, {}; there are at most {}",
             bound.messages,
@@ -197,7 +251,18 @@ fn bound_lines(referee: &Referee, terms: &Terms) -> Vec<String> {
             time_text(clocks.increment),
             time_text(clocks.replay)
         ),
-    ]
+    ];
+    let supply = bound.supply;
+    if supply.parts > 0 {
+        lines.push(format!(
+            "  before it a challenger gets the rounding logs that it lacks, in at most {} parts and {}, and has {} to replay the run: {} at most",
+            supply.parts,
+            bytes_text(supply.bytes),
+            time_text(supply.replay),
+            time_text(supply.milliseconds)
+        ));
+    }
+    lines
 }
 
 /// Milliseconds for people.
@@ -329,6 +394,7 @@ fn event(entry: &Entry) -> Option<Event> {
     match entry {
         Entry::Start { .. } => None,
         Entry::Message { at, party, bytes } => Some(Event::message(*at, *party, &bytes.0)),
+        Entry::Supplied { at, party, part } => Some(Event::taken(*at, *party, *part)),
         Entry::Tick { at } => Some(Event::tick(*at)),
     }
 }

@@ -11,12 +11,13 @@ use super::engine::{EngineArgs, open_exact};
 use super::limits::Limits;
 use super::report::named;
 use super::{CommandResult, Exit, Failure, Printer, key};
+use crate::commit::keys::PrivateKey;
 use crate::dispute::game::terms::{TERMS_MAX, Terms};
-use crate::net::desk::Desk;
+use crate::net::desk::{Desk, Respond};
 use crate::net::folder::Answers;
 use crate::net::server::{Server, ServerLimits};
 use crate::net::stop::on_stop;
-use crate::party::{Party, challenger};
+use crate::party::{Gatherer, Gathering, Party, challenger};
 use crate::run::RunError;
 use crate::run::disk::{self, Disk};
 
@@ -25,11 +26,14 @@ use crate::run::disk::{self, Disk};
 #[command(
     after_help = "Example: tiebreak serve runs/mine --key me.key --terms terms.json --referee-key referee.pub --listen 127.0.0.1:8700\n\
 Without a network: tiebreak serve runs/mine --key me.key --terms terms.json --referee-key referee.pub --files questions\n\
+A challenger of the logged profile: tiebreak serve --challenge runs/mine --data data --key me.key --terms terms.json --referee-key referee.pub\n\
 HTTP is without TLS. Questions and answers are signed, so nobody can change them; who is not to read them either needs a reverse proxy\n\
 (nginx, Caddy) in front of this address. Ctrl-C or SIGTERM ends it. Started again, it gives the same answers."
 )]
 pub struct Args {
-    run: PathBuf,
+    /// The run that you answer from; with --challenge the trainer's.
+    #[arg(required_unless_present = "challenge")]
+    run: Option<PathBuf>,
     /// Your private key, one of those that the terms name.
     #[arg(long)]
     key: PathBuf,
@@ -40,7 +44,8 @@ pub struct Args {
     #[arg(long)]
     referee_key: String,
     /// In the logged profile: RUN is the trainer's, which you challenge. It is replayed under its rounding logs into this folder first, and what
-    /// came out is what you answer by. A replay that was interrupted goes on.
+    /// came out is what you answer by. A replay that was interrupted goes on. Without RUN the trainer supplies the logs through the game; say with
+    /// --data where the job's data files are.
     #[arg(long, value_name = "FOLDER")]
     challenge: Option<PathBuf>,
     /// Where to listen; by default 127.0.0.1:8700, and nowhere with --files. Port 0 takes a free one.
@@ -93,6 +98,38 @@ pub fn read_terms(path: &Path) -> Result<Terms, Failure> {
     Terms::from_bytes(&bytes).map_err(|error| RunError::malformed(path, error).into())
 }
 
+/// What answers: a run, or a challenger of the logged profile, who replays the trainer's folder now, or gets its logs through the game.
+fn responder(
+    printer: Printer,
+    args: &Args,
+    terms: Terms,
+    key: PrivateKey,
+) -> Result<Box<dyn Respond>, Failure> {
+    let mut engine = open_exact(&args.engine)?;
+    let data: Vec<PathBuf> = args.data.iter().cloned().collect();
+    let Some(run) = &args.run else {
+        let out = args.challenge.clone().unwrap_or_default();
+        let progress = Box::new(|step| tracing::info!(step, "replayed under the trainer's logs"));
+        let with = Gathering { terms, out, data, weights: args.weights.clone(), key, engine, progress };
+        return Ok(Box::new(Gatherer::open(Disk::default(), with)?));
+    };
+    let mut run = args.limits.open(run)?.with_data(data);
+    if let Some(folder) = &args.challenge {
+        let claim = terms.claim.as_ref().map(|claim| claim.root).ok_or_else(|| {
+            let why = "--challenge is of the logged profile, and these terms are of the exact one";
+            Failure::new(Exit::Usage, format!("{}: {why}", args.terms.display()))
+        })?;
+        let bar = printer.bar(u64::from(run.job.steps), "steps");
+        run = challenger(&Disk::default(), (&run, &claim), folder, engine.as_mut(), |step| {
+            bar.set_position(u64::from(step));
+            bar.set_message("replayed under the trainer's logs");
+        })?
+        .with_memory(args.limits.memory());
+        bar.finish_and_clear();
+    }
+    Ok(Box::new(Party::open(terms, run, key, engine)?.with_weights(args.weights.clone())))
+}
+
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let key = key::read_private(&args.key)?;
     let referee = key::read_public(&args.referee_key)?;
@@ -107,23 +144,14 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let place = place.ok_or_else(|| refused(format!("the terms name no party {}", own.to_text())))?;
     let _watch = args.limits.watch(printer);
     let game = terms.game();
-    let mut run = args.limits.open(&args.run)?.with_data(args.data);
-    let mut engine = open_exact(&args.engine)?;
-    if let Some(folder) = &args.challenge {
-        let bar = printer.bar(u64::from(run.job.steps), "steps");
-        run = challenger(&Disk::default(), &run, folder, engine.as_mut(), |step| {
-            bar.set_position(u64::from(step));
-            bar.set_message("replayed under the trainer's logs");
-        })?
-        .with_memory(args.limits.memory());
-        bar.finish_and_clear();
-    }
-    let mut party = Party::open(terms, run, key, engine)?.with_weights(args.weights);
+    let logged = terms.claim.is_some();
+    let mut party = responder(printer, &args, terms, key)?;
 
     if !printer.quiet {
         log(args.log_format);
     }
-    let desk = Arc::new(Desk::new(game, referee));
+    let desk = Desk::new(game, referee);
+    let desk = Arc::new(if logged { desk.carrying() } else { desk });
     let mut lines = vec![format!("party {place} ({}) of game {}", own.name(), game.short())];
     let listen = match (&args.listen, &args.files) {
         (Some(listen), _) => Some(listen.as_str()),
@@ -157,7 +185,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     });
     stop.map_err(|error| Failure::new(Exit::Undecided, format!("signals cannot be waited for: {error}")))?;
     printer.result(lines, &json!({ "game": game, "party": place, "address": address, "files": args.files }));
-    desk.work(&mut party);
+    desk.work(party.as_mut());
     // The thread that closed the desk ends the process.
     loop {
         std::thread::park();

@@ -15,13 +15,24 @@ use crate::program::logged::traced;
 use crate::rounding::legal::{Accumulation, Exact, ExactRow};
 
 /// Serves elements of committed tensors from `source` and computes those of the others from them.
-struct Cone<'a, S> {
+pub(super) struct Cone<'a, S> {
     graph: &'a Graph,
-    /// The nodes whose outputs no trace holds.
-    made: HashMap<TensorId, usize>,
+    /// The nodes whose outputs are computed, by these outputs.
+    made: &'a HashMap<TensorId, usize>,
     source: S,
-    /// Elements that were computed: absmaxes are read by every member of their row.
-    known: HashMap<(TensorId, usize), u32>,
+    /// Elements that were computed, or are known otherwise: absmaxes are read by every member of their row.
+    pub(super) known: HashMap<(TensorId, usize), u32>,
+}
+
+impl<'a, S> Cone<'a, S> {
+    pub(super) fn new(
+        graph: &'a Graph,
+        made: &'a HashMap<TensorId, usize>,
+        known: HashMap<(TensorId, usize), u32>,
+        source: S,
+    ) -> Cone<'a, S> {
+        Cone { graph, made, source, known }
+    }
 }
 
 /// The nodes of a graph whose outputs no trace holds, by those outputs.
@@ -34,10 +45,10 @@ impl<S: Source<Error = LeafError>> Source for Cone<'_, S> {
     type Error = LeafError;
 
     fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, LeafError> {
-        let Some(&node) = self.made.get(&tensor) else { return self.source.get(tensor, index) };
         if let Some(&word) = self.known.get(&(tensor, index)) {
             return Ok(word);
         }
+        let Some(&node) = self.made.get(&tensor) else { return self.source.get(tensor, index) };
         let graph = self.graph;
         let node = &graph.nodes[node];
         let words = element::range(graph, node, index..index + 1, &mut Guarded::new(node, self))?;
@@ -104,7 +115,18 @@ fn unlogged<S: Source<Error = LeafError>>(
     place: usize,
     source: S,
 ) -> Result<(Unlogged, S), LeafError> {
-    let mut cone = Cone { graph, made: untraced(graph), source, known: HashMap::new() };
+    let made = untraced(graph);
+    let mut cone = Cone::new(graph, &made, HashMap::new(), source);
+    Ok((unlogged_in(graph, logged, place, &mut cone)?, cone.source))
+}
+
+/// What the contract makes of element `place`, in a cone that has all that it reads.
+pub(super) fn unlogged_in<S: Source<Error = LeafError>>(
+    graph: &Graph,
+    logged: &LoggedProduct,
+    place: usize,
+    cone: &mut Cone<'_, S>,
+) -> Result<Unlogged, LeafError> {
     let part = |word: u32| f64::from(f32::from_bits(word));
     let mut value = part(cone.get(logged.product, place)?);
     if logged.rule.is_wide() {
@@ -115,8 +137,8 @@ fn unlogged<S: Source<Error = LeafError>>(
         is_marked(cone.get(logged.absmaxes_a, row)?) || is_marked(cone.get(logged.absmaxes_b, column)?);
     let node = graph.nodes.iter().find(|node| node.output == logged.output);
     let node = node.ok_or(LeafError::Outside { tensor: logged.output })?;
-    let rounded = element::range(graph, node, place..place + 1, &mut Guarded::new(node, &mut cone))?[0];
-    Ok((Unlogged { value, rounded, finite: value.is_finite() && !marked }, cone.source))
+    let rounded = element::range(graph, node, place..place + 1, &mut Guarded::new(node, cone))?[0];
+    Ok(Unlogged { value, rounded, finite: value.is_finite() && !marked })
 }
 
 /// The committed tensors that an element of a logged product is judged from.
@@ -137,7 +159,7 @@ pub fn operands(graph: &Graph, logged: &LoggedProduct) -> BTreeSet<TensorId> {
 }
 
 /// The row and the column of an element, counted over all samples of the batch.
-fn row_and_column(logged: &LoggedProduct, place: usize) -> (usize, usize) {
+pub(super) fn row_and_column(logged: &LoggedProduct, place: usize) -> (usize, usize) {
     let [_, m, n, _] = logged.dims();
     (place / n, place / (m * n) * n + place % n)
 }
@@ -178,11 +200,11 @@ fn judge<S: Source<Error = LeafError>>(
     if reads > READS_MAX {
         return Err(LeafError::TooLarge { reads });
     }
-    let mut cone = Cone { graph, made: untraced(graph), source, known: HashMap::new() };
+    let made = untraced(graph);
+    let mut cone = Cone::new(graph, &made, HashMap::new(), source);
     let undefined = |node: usize| LeafError::Domain { operator: graph.nodes[node].operator.clone() };
     let place_of = |tensor: TensorId| graph.nodes.iter().position(|node| node.output == tensor);
     let (row, column) = row_and_column(logged, place);
-    let grid = grid(logged, place, &mut cone)?;
     let mut rows = [ExactRow::default(), ExactRow::default()];
     for &product in &logged.exact {
         let node = place_of(product).expect("a graph has the products that it logs");
@@ -204,9 +226,19 @@ fn judge<S: Source<Error = LeafError>>(
         }
     }
     let exact = Exact::of(&rows[0], &rows[1]);
-    let judged =
-        Judged { grid, bound: exact.bound(accumulation), legal: exact.legal(grid, accumulation), exact };
-    Ok((judged, cone.source))
+    Ok((judged_from_exact(logged, place, accumulation, exact, &mut cone)?, cone.source))
+}
+
+/// What is legal for an element with this exact product; `cone` has its row's and column's absmax.
+pub(super) fn judged_from_exact<S: Source<Error = LeafError>>(
+    logged: &LoggedProduct,
+    place: usize,
+    accumulation: Accumulation,
+    exact: Exact,
+    cone: &mut Cone<'_, S>,
+) -> Result<Judged, LeafError> {
+    let grid = grid(logged, place, cone)?;
+    Ok(Judged { grid, bound: exact.bound(accumulation), legal: exact.legal(grid, accumulation), exact })
 }
 
 /// Judges element `place` of a product from verified slices of its operands.

@@ -4,6 +4,7 @@
 
 pub mod check;
 pub mod cone;
+mod fold;
 mod fork;
 pub mod game;
 pub mod leaf;

@@ -8,8 +8,8 @@ use tokio::sync::oneshot;
 use crate::commit::digest::{Digest, hash};
 use crate::commit::keys::PublicKey;
 use crate::dispute::game::message::{Asked, Sealed};
-use crate::dispute::game::moves::QUESTION_MAX;
-use crate::party::{Party, PartyError};
+use crate::dispute::game::moves::{CARRIED_MAX, QUESTION_MAX};
+use crate::party::{Gatherer, Party, PartyError};
 
 /// The most questions that wait while one is answered.
 const QUEUE_MAX: usize = 16;
@@ -49,10 +49,20 @@ pub trait Respond {
 
 impl Respond for Party {
     fn reply(&mut self, sealed: &[u8]) -> Result<Vec<u8>, Refused> {
-        Party::reply(self, sealed).map_err(|error| match error {
-            PartyError::Malformed(why) => Refused::Foreign(why.to_string()),
-            own => Refused::Failed(own.to_string()),
-        })
+        Party::reply(self, sealed).map_err(refused)
+    }
+}
+
+impl Respond for Gatherer {
+    fn reply(&mut self, sealed: &[u8]) -> Result<Vec<u8>, Refused> {
+        Gatherer::reply(self, sealed).map_err(refused)
+    }
+}
+
+fn refused(error: PartyError) -> Refused {
+    match error {
+        PartyError::Malformed(why) => Refused::Foreign(why.to_string()),
+        own => Refused::Failed(own.to_string()),
     }
 }
 
@@ -71,6 +81,8 @@ pub enum Taken {
 pub struct Desk {
     game: Digest,
     referee: PublicKey,
+    /// The most bytes of a question.
+    limit: u64,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -102,7 +114,17 @@ impl State {
 impl Desk {
     /// A desk for the questions of one game.
     pub fn new(game: Digest, referee: PublicKey) -> Desk {
-        Desk { game, referee, state: Mutex::default(), changed: Condvar::new() }
+        Desk { game, referee, limit: QUESTION_MAX, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    /// The desk, whose questions may hand on parts of rounding logs.
+    pub fn carrying(self) -> Desk {
+        Desk { limit: CARRIED_MAX, ..self }
+    }
+
+    /// The most bytes of a question.
+    pub fn limit(&self) -> u64 {
+        self.limit
     }
 
     /// The game.
@@ -123,7 +145,7 @@ impl Desk {
         if serde_json::from_slice::<Sealed<Asked>>(sealed).is_err() {
             return Err(Refused::Malformed("this is no question of a dispute game".into()));
         }
-        let asked = Sealed::<Asked>::from_bytes(sealed, QUESTION_MAX, &self.referee)
+        let asked = Sealed::<Asked>::from_bytes(sealed, self.limit, &self.referee)
             .map_err(|error| Refused::Foreign(error.to_string()))?
             .body;
         if asked.game != self.game {
@@ -165,7 +187,7 @@ impl Desk {
     }
 
     /// Answers questions, one after another, until the desk is closed.
-    pub fn work(&self, responder: &mut impl Respond) {
+    pub fn work(&self, responder: &mut (impl Respond + ?Sized)) {
         while let Some((name, sealed)) = self.next() {
             let reply: Reply = responder.reply(&sealed).map(Arc::from);
             if let Err(why) = &reply {
@@ -228,7 +250,7 @@ mod tests {
     }
 
     fn question(key: &PrivateKey, game: u8, turn: u32) -> Vec<u8> {
-        Sealed::new(Asked { game: Digest([game; 32]), turn, question: Question::Commit }, key).to_bytes()
+        Sealed::new(Asked::new(Digest([game; 32]), turn, Question::Commit), key).to_bytes()
     }
 
     #[test]

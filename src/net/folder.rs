@@ -12,7 +12,7 @@ use serde::de::IgnoredAny;
 use super::desk::{Desk, Refused, Taken};
 use crate::commit::digest::{Digest, hash};
 use crate::dispute::game::message::{Asked, Sealed};
-use crate::dispute::game::moves::QUESTION_MAX;
+use crate::dispute::game::moves::CARRIED_MAX;
 use crate::run::RunError;
 use crate::run::disk::{self, Disk};
 
@@ -90,7 +90,7 @@ impl Answers {
             if is_there(&answer) {
                 continue;
             }
-            let sealed = match disk::read(&question, QUESTION_MAX) {
+            let sealed = match disk::read(&question, desk.limit()) {
                 Ok(sealed) => sealed,
                 Err(RunError::Malformed { source, .. }) => {
                     tracing::debug!(turn, why = ?source.to_string(), "a file is no question");
@@ -153,7 +153,7 @@ impl Questions {
         };
         for turn in turns(&folder, "question")? {
             let path = question_path(&folder, turn);
-            let bytes = disk::read(&path, QUESTION_MAX)?;
+            let bytes = disk::read(&path, CARRIED_MAX)?;
             let ours = serde_json::from_slice::<Sealed<Asked>>(&bytes).is_ok_and(|q| q.body.game == *game);
             if !ours {
                 return Err(other(&path));
@@ -176,7 +176,7 @@ impl Questions {
         if !is_there(&path) {
             return Disk::default().replace(&path, sealed);
         }
-        match disk::read(&path, QUESTION_MAX)? == sealed {
+        match disk::read(&path, CARRIED_MAX)? == sealed {
             true => Ok(()),
             false => Err(RunError::Refused(format!("{} holds another question", path.display()))),
         }

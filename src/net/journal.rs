@@ -1,6 +1,7 @@
 //! A referee's journal: what was fed to the game, in order, each entry safe on disk before the game sees it. A referee that was killed feeds it
 //! again and is where it was.
 
+use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -9,6 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::commit::digest::Digest;
 use crate::commit::proven::Base64;
+use crate::dispute::game::message::{Supplied, from_bytes, to_bytes};
+use crate::dispute::game::moves::CARRIED_MAX;
+use crate::dispute::game::referee::Taken;
 use crate::run::RunError;
 use crate::run::disk::{self, Disk};
 
@@ -42,6 +46,15 @@ pub enum Entry {
         /// The message, whatever it is.
         bytes: Base64,
     },
+    /// A part of a rounding log that the trainer supplied well: the last one lies beside the journal.
+    Supplied {
+        /// The time.
+        at: u64,
+        /// The party's place in the terms.
+        party: usize,
+        /// What came of it.
+        part: Taken,
+    },
     /// A deadline passed.
     Tick {
         /// The time.
@@ -53,7 +66,10 @@ impl Entry {
     /// The time.
     pub fn at(&self) -> u64 {
         match self {
-            Entry::Start { at } | Entry::Message { at, .. } | Entry::Tick { at } => *at,
+            Entry::Start { at }
+            | Entry::Message { at, .. }
+            | Entry::Supplied { at, .. }
+            | Entry::Tick { at } => *at,
         }
     }
 }
@@ -143,6 +159,31 @@ impl Journal {
     /// If the system refuses. Then the journal is not to be written any more, but to be opened again.
     pub fn append(&mut self, entry: &Entry) -> Result<(), RunError> {
         self.line(entry)
+    }
+
+    /// Where the part of a log lies that the pending question hands on.
+    fn part_path(&self) -> PathBuf {
+        let mut name = OsString::from(&self.path);
+        name.push(".part");
+        name.into()
+    }
+
+    /// Keeps the part of a log that the next question hands on, in place of the one before.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn keep_part(&self, part: &Supplied) -> Result<(), RunError> {
+        self.disk.replace(&self.part_path(), &to_bytes(part))
+    }
+
+    /// The part that was kept last.
+    ///
+    /// # Errors
+    /// If there is none, or it is malformed.
+    pub fn kept_part(&self) -> Result<Supplied, RunError> {
+        let path = self.part_path();
+        let bytes = disk::read(&path, CARRIED_MAX)?;
+        from_bytes("part of a log", &bytes, CARRIED_MAX).map_err(|why| RunError::malformed(&path, why))
     }
 
     fn line(&mut self, what: &impl Serialize) -> Result<(), RunError> {

@@ -12,8 +12,8 @@ use super::link::{Asking, Link};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PrivateKey;
 use crate::commit::proven::Base64;
-use crate::dispute::game::message::Sealed;
-use crate::dispute::game::referee::{Ask, Referee};
+use crate::dispute::game::message::{Sealed, Supplied};
+use crate::dispute::game::referee::{Ask, Referee, Taken};
 use crate::run::RunError;
 
 /// A game: a state machine that asks, and is told answers and the time.
@@ -30,6 +30,20 @@ pub trait Machine {
     fn ended(&self) -> bool;
     /// Where the game is, in a line for people.
     fn progress(&self) -> String;
+    /// What came of a part of a log that the last message supplied, and the part, which the next question hands on.
+    fn taken(&self) -> Option<(Taken, &Supplied)> {
+        None
+    }
+    /// Takes this in place of the message.
+    fn receive_taken(&mut self, _party: usize, _part: Taken, _now: u64) {}
+    /// Whether the pending question lacks the part that it hands on.
+    fn lacks_part(&self) -> bool {
+        false
+    }
+    /// Gives the pending question its part; false if it is another one.
+    fn carry(&mut self, _part: Supplied) -> bool {
+        false
+    }
 }
 
 impl Machine for Referee {
@@ -50,6 +64,18 @@ impl Machine for Referee {
     }
     fn progress(&self) -> String {
         Referee::progress(self)
+    }
+    fn taken(&self) -> Option<(Taken, &Supplied)> {
+        Referee::taken(self).zip(self.carried())
+    }
+    fn receive_taken(&mut self, party: usize, part: Taken, now: u64) {
+        Referee::receive_taken(self, party, part, now);
+    }
+    fn lacks_part(&self) -> bool {
+        Referee::lacks_part(self)
+    }
+    fn carry(&mut self, part: Supplied) -> bool {
+        Referee::carry(self, part)
     }
 }
 
@@ -96,6 +122,7 @@ fn feed(machine: &mut impl Machine, entry: &Entry) {
     match entry {
         Entry::Start { at } => machine.start(*at),
         Entry::Message { at, party, bytes } => machine.receive(*party, &bytes.0, *at),
+        Entry::Supplied { at, party, part } => machine.receive_taken(*party, *part, *at),
         Entry::Tick { at } => machine.tick(*at),
     }
 }
@@ -126,6 +153,10 @@ pub fn play<M: Machine>(
 ) -> Result<Vec<Entry>, RunError> {
     for entry in &entries {
         feed(machine, entry);
+    }
+    if machine.lacks_part() && !machine.carry(journal.kept_part()?) {
+        let why = "the part of a log beside it is not the one that the game goes on with";
+        return Err(RunError::invalid(journal.path(), why));
     }
     let before = entries.last().map_or(0, Entry::at);
     let mut play = Loop {
@@ -184,10 +215,18 @@ impl<M: Machine> Loop<'_, M> {
         }
     }
 
-    /// Journals an event, then feeds it.
+    /// Feeds an event and journals it; nobody is asked anything before it is safe on disk. Of a part of a log that was supplied well the journal
+    /// keeps what came of it, and the part until the next one is there.
     fn happened(&mut self, entry: Entry) -> Result<(), RunError> {
-        self.journal.append(&entry)?;
         feed(self.machine, &entry);
+        let entry = match (entry, self.machine.taken()) {
+            (Entry::Message { at, party, .. }, Some((part, carried))) => {
+                self.journal.keep_part(carried)?;
+                Entry::Supplied { at, party, part }
+            }
+            (entry, _) => entry,
+        };
+        self.journal.append(&entry)?;
         self.entries.push(entry);
         Ok(())
     }

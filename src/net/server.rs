@@ -22,7 +22,6 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 use super::desk::{Desk, Refused, Taken};
-use crate::dispute::game::moves::QUESTION_MAX;
 
 /// What requests may take.
 #[derive(Clone, Copy, Debug)]
@@ -122,7 +121,7 @@ fn router(shared: &Arc<Shared>) -> Router {
         .route("/v1/answer", post(answer))
         .route("/v1/game", get(game))
         .route("/v1/health", get(|| async { "ok\n" }))
-        .layer(DefaultBodyLimit::max(QUESTION_MAX as usize))
+        .layer(DefaultBodyLimit::max(shared.desk.limit() as usize))
         .layer(middleware::from_fn_with_state(shared.clone(), limited))
         .with_state(shared.clone())
 }
@@ -202,11 +201,9 @@ async fn game(State(shared): State<Arc<Shared>>) -> String {
 }
 
 async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {
-    if request.body().size_hint().lower() > QUESTION_MAX {
-        return refusal(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            &format!("a question has at most {QUESTION_MAX} bytes"),
-        );
+    let limit = shared.desk.limit();
+    if request.body().size_hint().lower() > limit {
+        return refusal(StatusCode::PAYLOAD_TOO_LARGE, &format!("a question has at most {limit} bytes"));
     }
     let body = match timeout(shared.limits.read, Bytes::from_request(request, &())).await {
         Err(_) => return refusal(StatusCode::REQUEST_TIMEOUT, "the question came too slowly"),

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::error::PartyError;
+use crate::commit::digest::Digest;
 use crate::commit::record::Record;
 use crate::commit::state::{StateRoots, state_digest, tensor_digests};
 use crate::engine::Engine;
@@ -17,22 +18,42 @@ use crate::run::transcript::{self, TranscriptWriter};
 use crate::run::{checkpoint, initial, lock, states};
 use crate::step::{replayed_step, scalars};
 
-/// Replays a trainer's whole run under its rounding logs into a folder of the challenger's own, which is then a run to play with
+/// Replays a trainer's whole run, which must have the `claim`ed root over its records, under its rounding logs into a folder of the challenger's own, which is then a run to play with
 /// ([`super::Party::open`]): the challenger's records carry the trainer's log roots. What is there already, from before an interruption, is
 /// not computed again. `progress` sees each step that is done.
 ///
 /// # Errors
-/// If the run is not of the logged profile, a file of it cannot be read or is not what its record commits, the folder cannot be written, or the
+/// If the run is not of the logged profile or has another root, a file of it cannot be read or is not what its record commits, the folder cannot be written, or the
 /// engine fails.
 pub fn challenger(
     disk: &Disk,
-    trainer: &Run,
+    (trainer, claim): (&Run, &Digest),
     out: &Path,
     engine: &mut dyn Engine,
+    progress: impl FnMut(u32),
+) -> Result<Run, PartyError> {
+    logged(trainer)?;
+    let (promised, _) = transcript::read(&trainer.layout.transcript())?;
+    let root = promised.root(promised.leaves.len());
+    if root != *claim {
+        return Err(PartyError::Refused(format!(
+            "the terms dispute a run with root {claim}, and {} has root {root}: its logs are not those that count; ask the trainer for the folder of the disputed run",
+            trainer.layout.root.display()
+        )));
+    }
+    let run = folder(disk, trainer, out)?;
+    let take = |run: &Run, step: u32| take_log(disk, trainer, promised.records.get(step as usize), run, step);
+    replay(disk, run, engine, take, progress)
+}
+
+/// Replays a run under the rounding logs that `take` has its folder hold, step by step, and writes its records.
+pub(super) fn replay(
+    disk: &Disk,
+    run: Run,
+    engine: &mut dyn Engine,
+    take: impl Fn(&Run, u32) -> Result<(), PartyError>,
     mut progress: impl FnMut(u32),
 ) -> Result<Run, PartyError> {
-    let run = folder(disk, trainer, out)?;
-    let (promised, _) = transcript::read(&trainer.layout.transcript())?;
     let _lock = lock::hold(&run.layout)?;
     let program = Arc::new(run.program.clone());
     let (table, last) = (run.program.state(), run.job.steps);
@@ -58,7 +79,7 @@ pub fn challenger(
     drop(state);
     let mut dataset = run.dataset()?;
     for step in from + 1..=last {
-        take_log(disk, trainer, promised.records.get(step as usize), &run, step)?;
+        take(&run, step)?;
         let batch = run.batch(&mut dataset, step)?;
         let (done, _) = replayed_step(&run, &mut session, scalars(&run, step), &batch, false)?;
         digests = done.state;
@@ -76,15 +97,19 @@ pub fn challenger(
     Ok(run)
 }
 
+/// Refuses a run of the exact profile.
+fn logged(trainer: &Run) -> Result<(), PartyError> {
+    if trainer.job.rounding.is_some() {
+        return Ok(());
+    }
+    Err(PartyError::Refused(format!(
+        "{} is of the exact profile, in which a challenger trains by itself: `tiebreak train`",
+        trainer.layout.root.display()
+    )))
+}
+
 /// The challenger's folder: begun, or as an interruption left it. The data stay where the trainer's are.
 fn folder(disk: &Disk, trainer: &Run, out: &Path) -> Result<Run, PartyError> {
-    if trainer.job.rounding.is_none() {
-        let why = format!(
-            "{} is of the exact profile, in which a challenger trains by itself: `tiebreak train`",
-            trainer.layout.root.display()
-        );
-        return Err(PartyError::Refused(why));
-    }
     let layout = RunPaths { root: out.to_path_buf() };
     let sources = trainer.data_sources()?;
     if !layout.run_json().exists() {

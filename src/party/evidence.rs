@@ -8,12 +8,10 @@ use super::replay::{Replays, logged_product, operands_of};
 use crate::audit::operands::Tensors;
 use crate::audit::weights;
 use crate::commit::proven::{Base64, Hashes};
-use crate::commit::tensor::{SLICE_BYTES, piece_range};
 use crate::dispute::cone;
-use crate::dispute::game::element::{self, Part};
+use crate::dispute::game::element;
 use crate::dispute::game::message::{Answer, Fold, LogPart, Need, Subject};
 use crate::dispute::game::search;
-use crate::dispute::leaf::Slices;
 use crate::dispute::verdict::DataSlices;
 use crate::program::graph::{Graph, TensorId};
 use crate::program::phase::{Phase, graph_of};
@@ -53,7 +51,7 @@ fn initial(run: &Run, files: &[PathBuf], index: usize, element: u64) -> Result<O
     Ok(slices.map(|file| Answer::Weights { file }))
 }
 
-/// The sample that holds an element of a batch. The run has the step.
+/// The slices of the data that an element of a batch is drawn from. The run has the step.
 fn samples(
     run: &Run,
     step: u32,
@@ -69,7 +67,8 @@ fn samples(
     let of_sample = len / u64::from(program.micro_batch);
     let place = micro * program.micro_batch + (element / of_sample) as u32;
     let mut dataset = run.dataset()?;
-    dataset.sample_of(program, run.key(), step, place).map_err(RunError::from)?;
+    let within = (tensor, element % of_sample);
+    dataset.element_of(program, run.key(), (step, place), within).map_err(RunError::from)?;
     let slices = dataset.slices_read().map_err(RunError::from)?;
     let slices = slices.into_iter().map(DataSlices::from).collect();
     Ok(Some(Answer::Samples { files: run.file.data.clone(), slices }))
@@ -106,18 +105,7 @@ impl Element {
 
     /// How many terms a fold of the element has.
     fn terms(&self, graph: &Graph, fold: Fold) -> Option<u64> {
-        let Element { node, element, whole, .. } = self;
-        let need = Need::Frame { fold };
-        let touched = element::slices_read(graph, *node, *element, need, whole).ok()?;
-        let mut slices = Slices::default();
-        for (id, slice) in touched {
-            let bytes = &whole[&id];
-            slices.insert(id, slice, bytes[piece_range(bytes.len(), SLICE_BYTES, slice)].to_vec());
-        }
-        match element::part(graph, *node, *element, need, None, &slices).ok()? {
-            Part::Frame(frame) => Some(frame.terms),
-            _ => None,
-        }
+        element::terms(graph, self.node, self.element, fold, &self.whole).ok()
     }
 }
 
@@ -133,16 +121,16 @@ fn operands(
     };
     let graph = graph_of(&replays.run.program, of.phase);
     let logged = logged_product(&replays.run, of.phase, of.node);
-    let touched = match logged {
-        Some((_, logged)) => {
-            let accumulation = replays.run.job.rounding.as_ref().map(Rounding::accumulation);
-            let Some(accumulation) = accumulation.filter(|_| need == Need::All) else { return Ok(None) };
+    let accumulation = replays.run.job.rounding.as_ref().map(Rounding::accumulation);
+    let touched = match (logged, accumulation) {
+        (Some((_, logged)), Some(accumulation)) if need == Need::All => {
             cone::slices_read(graph, logged, of.element, accumulation, &of.whole)
         }
-        None => element::slices_read(graph, of.node, of.element, need, &of.whole),
+        (None, _) if need == Need::Decision => return Ok(None),
+        _ => element::slices_read(graph, of.node, of.element, need, &of.whole),
     };
     let Ok(touched) = touched else { return Ok(None) };
-    let number = logged.map(|(number, _)| number);
+    let number = logged.map(|(number, _)| number).filter(|_| matches!(need, Need::All | Need::Decision));
     let inputs = replays.operands(step, |operands, _| {
         operands.proven(&of.inputs, &touched, &operands.trace.leaves(&operands.run.program))
     })?;
@@ -168,8 +156,7 @@ pub fn total(
 ) -> Result<Option<Base64>, PartyError> {
     let Some(of) = Element::of(replays, subject, element)? else { return Ok(None) };
     let graph = graph_of(&replays.run.program, of.phase);
-    let terms = of.terms(graph, fold);
-    Ok(terms.and_then(|terms| subtotals(graph, &of, fold, &[(0, terms)])))
+    Ok(element::total(graph, of.node, of.element, fold, &of.whole).ok().map(Base64))
 }
 
 /// The values of the subtrees below a node of the tree of an element's terms.

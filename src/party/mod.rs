@@ -6,6 +6,7 @@ mod binding;
 mod challenger;
 mod error;
 mod evidence;
+mod gather;
 mod replay;
 mod table;
 mod trees;
@@ -21,17 +22,20 @@ use crate::commit::record::Record;
 use crate::commit::state::{StateRoots, part_leaves, tensor_digests};
 use crate::commit::tensor::{Hash, SLICE_BYTES, piece_range, piece_values};
 use crate::dispute::game::message::{
-    Answer, Answered, Asked, Question, Sealed, Statement, Subject, Tree, commitment,
+    Answer, Answered, Asked, LogPlace, Question, SUPPLY_SLICES, Sealed, Statement, Subject, Supplied, Tree,
+    commitment,
 };
 use crate::dispute::game::terms::Terms;
 use crate::engine::Engine;
 use crate::job::Job;
 use crate::program::step::StateTensor;
+use crate::rounding::log::Log;
 use crate::run::dir::Run;
 use crate::run::transcript;
 use crate::train::conduct::{Conduct, Honest};
 pub use challenger::challenger;
 pub use error::PartyError;
+pub use gather::{Gatherer, Gathering};
 use replay::Replays;
 pub use table::play;
 
@@ -49,20 +53,33 @@ pub struct Party {
     weights: Vec<PathBuf>,
     /// The slices of the tensor that was asked about last.
     slices: Option<(Subject, Vec<Hash>)>,
+    /// The rounding log that was asked for last, its step, and the values of its slices.
+    log: Option<(u32, Log, Vec<Hash>)>,
 }
 
 impl Party {
     /// The party of a game that has this run and key. Replays run on `engine`.
     ///
     /// # Errors
-    /// If the terms are malformed, of another computation than the run, or name no party with this key; or if the run has no end yet.
+    /// If the terms are malformed, of another computation than the run, or name no party with this key; if the run has no end yet; or if the
+    /// party is the trainer of a logged run, and the terms dispute another root.
     pub fn open(
         terms: Terms,
         run: Run,
         key: PrivateKey,
         engine: Box<dyn Engine>,
     ) -> Result<Party, PartyError> {
-        Party::open_as(terms, run, key, engine, Box::new(Honest))
+        let party = Party::open_as(terms, run, key, engine, Box::new(Honest))?;
+        let trainer = party.terms.parties.first() == Some(&party.key.public().to_text());
+        match &party.terms.claim {
+            Some(claim) if trainer && claim.root != party.root() => Err(PartyError::Refused(format!(
+                "the terms dispute a run with root {}, and {} has root {}: give the run that is disputed",
+                claim.root,
+                party.replays.run.layout.root.display(),
+                party.root()
+            ))),
+            _ => Ok(party),
+        }
     }
 
     /// [`Party::open`] for a trainer who was not honest: replays cheat as the run did, so that the party answers by its own records.
@@ -103,6 +120,7 @@ impl Party {
         }
         let job = Job::parse("the job of the terms", &terms.job).map_err(|why| PartyError::Refused(why.0))?;
         let identity = terms.run.identity(&job, &terms.job).map_err(PartyError::Refused)?;
+        terms.claim_about(&job, &identity.run)?;
         if identity.computation != run.computation {
             let why = format!(
                 "the terms are about computation {}, and {} is a run of computation {}: give the run of the terms' job, data and challenge",
@@ -124,7 +142,7 @@ impl Party {
         }
         let replays = Replays::new(run, transcript, engine, conduct);
         let game = terms.game();
-        Ok(Party { terms, game, referee, key, replays, weights: Vec::new(), slices: None })
+        Ok(Party { terms, game, referee, key, replays, weights: Vec::new(), slices: None, log: None })
     }
 
     /// The terms of the game.
@@ -159,6 +177,10 @@ impl Party {
                 let commitment = commitment(&self.key.public(), &self.salt(), &self.root());
                 Ok(Some(Answer::Commit { commitment }))
             }
+            // Who has a run of the logged profile has its logs.
+            Question::Logs { .. } => Ok(Some(Answer::Logs { lacks: None })),
+            Question::Supply { place } => self.supply(place),
+            Question::LogPart { step, part } => self.log_part(step, part),
             Question::Reveal => Ok(Some(Answer::Reveal { salt: self.salt(), root: self.root() })),
             Question::Children { tree, first, count } => {
                 Ok(self.children(tree, first, count)?.map(|values| Answer::Children { values }))
@@ -199,19 +221,55 @@ impl Party {
     }
 
     fn record(&self, index: u64) -> Option<Answer> {
-        let transcript = &self.replays.transcript;
         let index = usize::try_from(index).ok()?;
-        let bytes = |index: usize| Some(Base64(transcript.records.get(index)?.encode()));
-        let record = bytes(index)?;
+        let record = self.proven(index)?.record;
         let before = match index.checked_sub(1) {
             None => None,
-            Some(before) => Some(ProvenRecord {
-                index: before as u64,
-                record: bytes(before)?,
-                proof: merkle::prove(&transcript.leaves, before),
-            }),
+            Some(before) => Some(self.proven(before)?),
         };
         Some(Answer::Record { record, before })
+    }
+
+    fn proven(&self, index: usize) -> Option<ProvenRecord> {
+        let transcript = &self.replays.transcript;
+        let record = Base64(transcript.records.get(index)?.encode());
+        Some(ProvenRecord { index: index as u64, record, proof: merkle::prove(&transcript.leaves, index) })
+    }
+
+    /// A step's log, which is kept while others ask for parts of it.
+    fn log(&mut self, step: u32) -> Result<Option<&(u32, Log, Vec<Hash>)>, PartyError> {
+        if self.replays.record(step).is_none_or(|record| record.log.is_none()) {
+            return Ok(None);
+        }
+        if self.log.as_ref().is_none_or(|(of, ..)| *of != step) {
+            let log = self.replays.run.rounding_log(step)?;
+            let values = log.slice_values();
+            self.log = Some((step, log, values));
+        }
+        Ok(self.log.as_ref())
+    }
+
+    /// A part of a log that a challenger lacks.
+    fn supply(&mut self, place: LogPlace) -> Result<Option<Answer>, PartyError> {
+        let proof = self.log(place.step)?.and_then(|(_, log, values)| {
+            log.prove_slices(values, usize::try_from(place.first).ok()?, SUPPLY_SLICES as usize)
+        });
+        Ok(proof.and_then(|proof| {
+            Some(Answer::Supplied(Supplied { record: self.proven(place.step as usize)?, log: proof.into() }))
+        }))
+    }
+
+    /// The decisions of a product, which a challenger says cannot be read.
+    fn log_part(&mut self, step: u32, part: u32) -> Result<Option<Answer>, PartyError> {
+        let program = &self.replays.run.program;
+        let parts = program.micro.logged.len() * program.micro_batches as usize;
+        if part as usize >= parts {
+            return Ok(None);
+        }
+        let proof = self.log(step)?.map(|(_, log, _)| log.prove(part as usize));
+        Ok(proof.and_then(|proof| {
+            Some(Answer::Supplied(Supplied { record: self.proven(step as usize)?, log: proof.into() }))
+        }))
     }
 
     fn statement(&mut self, step: u32) -> Result<Option<Answer>, PartyError> {

@@ -36,8 +36,8 @@ pub fn play(
             let question = Sealed::new(ask.asked, referee_key).to_bytes();
             let answer = parties[ask.party].reply(&question)?;
             let at = now();
-            events.push(Event::message(at, ask.party, &answer));
             referee.receive(ask.party, &answer, at);
+            events.push(Event::message(at, ask.party, &answer).kept(&referee));
             turn(&referee);
         }
     }

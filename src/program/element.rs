@@ -22,6 +22,14 @@ pub trait Source {
     fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, Self::Error>;
 }
 
+impl<S: Source> Source for &mut S {
+    type Error = S::Error;
+
+    fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, S::Error> {
+        (**self).get(tensor, index)
+    }
+}
+
 /// The elements `range` of a node's output.
 ///
 /// # Errors

@@ -62,18 +62,57 @@ pub struct ExactRow {
 impl ExactRow {
     /// Appends a part: integers of `digits` digits of a row of this absmax, which is finite.
     pub fn with(mut self, integers: Vec<i32>, absmax: u32, digits: u32) -> ExactRow {
-        let scale = 2f64.powi(exponent(absmax) - magnitude_bits(digits) as i32);
-        self.parts.push((integers, scale));
+        self.parts.push((integers, part_scale(absmax, digits)));
         self
     }
+}
 
-    /// How far an element may be from what the integers say.
-    fn half(&self) -> f64 {
-        self.parts.last().map_or(0.0, |(_, scale)| 0.5 * scale)
+/// What an integer of `digits` digits counts in a row of this absmax, which is finite.
+pub fn part_scale(absmax: u32, digits: u32) -> f64 {
+    2f64.powi(exponent(absmax) - magnitude_bits(digits) as i32)
+}
+
+/// What of an element's terms decides its exact product and the bound: sums of integers over K, of rows of [`IntegerSums::parts`] parts. Sums of
+/// ranges of K add up to those of K, whatever the ranges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IntegerSums {
+    /// Of a_i b_j, for each part i of the row and j of the column, row-major.
+    pub products: Vec<i128>,
+    /// Of |a_i b_j| likewise.
+    pub absolute: Vec<i128>,
+    /// Of |a_i|, then of |b_j|.
+    pub operands: Vec<i128>,
+}
+
+impl IntegerSums {
+    /// The sums of no terms, for rows of so many parts.
+    pub fn of_parts(parts: usize) -> IntegerSums {
+        let zeros = |len| vec![0; len];
+        IntegerSums {
+            products: zeros(parts * parts),
+            absolute: zeros(parts * parts),
+            operands: zeros(2 * parts),
+        }
     }
 
-    fn absmax(&self, k: usize) -> f64 {
-        self.parts.iter().map(|(integers, scale)| f64::from(integers[k]) * scale).sum::<f64>().abs()
+    /// The parts of a row.
+    pub fn parts(&self) -> usize {
+        self.operands.len() / 2
+    }
+
+    /// Adds a term: the integers of the row's parts and of the column's at one place of K.
+    pub fn add(&mut self, left: &[i32], right: &[i32]) {
+        let parts = self.parts();
+        for (i, &x) in left.iter().enumerate() {
+            for (j, &y) in right.iter().enumerate() {
+                let product = i64::from(x) * i64::from(y);
+                self.products[i * parts + j] += i128::from(product);
+                self.absolute[i * parts + j] += i128::from(product.unsigned_abs());
+            }
+        }
+        for (sum, &x) in self.operands.iter_mut().zip(left.iter().chain(right)) {
+            *sum += i128::from(x.unsigned_abs());
+        }
     }
 }
 
@@ -95,21 +134,34 @@ impl Exact {
     /// From an element's quantised row and column.
     pub fn of(a: &ExactRow, b: &ExactRow) -> Exact {
         let k = a.parts.first().map_or(0, |(integers, _)| integers.len());
-        let mut value = 0.0;
-        for (left, scale_a) in &a.parts {
-            for (right, scale_b) in &b.parts {
-                let terms = left.iter().zip(right).map(|(&x, &y)| i128::from(i64::from(x) * i64::from(y)));
-                value += terms.sum::<i128>() as f64 * (scale_a * scale_b);
+        let mut sums = IntegerSums::of_parts(a.parts.len());
+        let (mut left, mut right) = (vec![0; a.parts.len()], vec![0; b.parts.len()]);
+        for i in 0..k {
+            for (to, row) in [(&mut left, a), (&mut right, b)] {
+                to.iter_mut().zip(&row.parts).for_each(|(to, (integers, _))| *to = integers[i]);
+            }
+            sums.add(&left, &right);
+        }
+        let scales = [a, b].map(|row| row.parts.iter().map(|(_, scale)| *scale).collect::<Vec<f64>>());
+        Exact::of_sums(k, &sums, [&scales[0], &scales[1]])
+    }
+
+    /// From the sums over an element's K terms; `scales`: what an integer counts in each part of the row and of the column ([`part_scale`]).
+    pub fn of_sums(k: usize, sums: &IntegerSums, scales: [&[f64]; 2]) -> Exact {
+        let parts = sums.parts();
+        let (mut value, mut absolute) = (0.0, 0.0);
+        for (i, left) in scales[0].iter().enumerate() {
+            for (j, right) in scales[1].iter().enumerate() {
+                value += sums.products[i * parts + j] as f64 * (left * right);
+                absolute += sums.absolute[i * parts + j] as f64 * (left * right);
             }
         }
-        let (half_a, half_b) = (a.half(), b.half());
-        let (mut absolute, mut sum_a, mut sum_b) = (0.0, 0.0, 0.0);
-        for i in 0..k {
-            let (x, y) = (a.absmax(i), b.absmax(i));
-            absolute += x * y;
-            sum_a += x;
-            sum_b += y;
-        }
+        let sum = |side: usize| -> f64 {
+            let sums = &sums.operands[side * parts..];
+            scales[side].iter().zip(sums).map(|(scale, &sum)| sum as f64 * scale).sum()
+        };
+        let (sum_a, sum_b) = (sum(0), sum(1));
+        let [half_a, half_b] = scales.map(|scales| scales.last().map_or(0.0, |scale| 0.5 * scale));
         let digitisation = half_a * sum_b + half_b * sum_a + k as f64 * half_a * half_b;
         let operands = sum_a + sum_b + k as f64 * (half_a + half_b);
         Exact { value, absolute: absolute + digitisation, digitisation, operands, k }

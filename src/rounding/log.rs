@@ -11,7 +11,7 @@ use crate::arith::DType;
 use crate::commit::digest::Digest;
 use crate::commit::tensor::{Hash, SLICE_BYTES};
 use crate::commit::{Malformed, multiproof, tensor};
-use crate::program::graph::TensorType;
+use crate::program::graph::{LoggedProduct, TensorType};
 
 /// The first bytes of a log.
 const MAGIC: &[u8] = b"tiebreak log 1\n";
@@ -78,6 +78,30 @@ impl Log {
             slices,
         }
     }
+
+    /// The BLAKE3 values of the file's slices, for [`Log::prove_slices`].
+    pub fn slice_values(&self) -> Vec<Hash> {
+        tensor::piece_values(&self.bytes, SLICE_BYTES)
+    }
+
+    /// What proves up to `count` slices from `first` on; `values` are the [`Log::slice_values`]. `None` if the file has no slice `first`.
+    pub fn prove_slices(&self, values: &[Hash], first: usize, count: usize) -> Option<PartProof> {
+        let slices: Vec<usize> = (first..values.len()).take(count).collect();
+        let piece = |&slice: &usize| &self.bytes[tensor::piece_range(self.bytes.len(), SLICE_BYTES, slice)];
+        (!slices.is_empty()).then(|| PartProof {
+            len: self.bytes.len() as u32,
+            bytes: slices.iter().map(piece).collect::<Vec<_>>().concat(),
+            siblings: multiproof::prove(multiproof::blake3, values, &slices),
+            slices,
+        })
+    }
+}
+
+/// The most bytes of the log of a step: an index, and decisions about every element with the most bits that any takes.
+pub fn bytes_max(products: &[LoggedProduct], micro_batches: u32) -> u64 {
+    let elements: u64 = products.iter().map(|product| product.elements() as u64).sum();
+    let most = elements.saturating_mul(u64::from(micro_batches)).saturating_mul(16);
+    most.saturating_add(index_bytes_max(products.len() * micro_batches as usize) as u64)
 }
 
 /// The type of a log's file as the tensor that its root is a digest of.
@@ -116,6 +140,31 @@ impl PartProof {
     /// # Errors
     /// If the slices do not give `root`, or do not hold the index and the part.
     pub fn part(&self, root: &Digest, parts: usize, number: usize) -> Result<Vec<u8>, Malformed> {
+        self.verify(root)?;
+        let wrong = |why: &str| Malformed::invalid("proof of a log's part", why);
+        let len = self.len as usize;
+        let leading = (0..).zip(&self.slices).take_while(|(i, slice)| i == *slice).count();
+        let beginning = &self.bytes[..self.bytes.len().min(leading * SLICE_BYTES)];
+        let index = Index::read(beginning, u64::from(self.len), parts)?;
+        let part = index.parts.get(number).ok_or_else(|| wrong("the log has no such part"))?;
+        let part = part.start as usize..part.end as usize;
+        let from = index.bytes as usize;
+        if !slices(len, [0..from, part.clone()]).eq(self.slices.iter().copied()) {
+            return Err(wrong("its slices are not those of the index and the part"));
+        }
+        // A part's slices follow each other, so that its bytes do.
+        let Some(first) = self.slices.iter().position(|&slice| slice == part.start / SLICE_BYTES) else {
+            return Ok(Vec::new()); // an empty part
+        };
+        let start = first * SLICE_BYTES + part.start % SLICE_BYTES;
+        Ok(self.bytes.get(start..start + part.len()).unwrap_or_default().to_vec())
+    }
+
+    /// Checks that the slices are those of a log with this root.
+    ///
+    /// # Errors
+    /// If they do not give `root`.
+    pub fn verify(&self, root: &Digest) -> Result<(), Malformed> {
         let wrong = |why: &str| Malformed::invalid("proof of a log's part", why);
         let len = self.len as usize;
         let count = tensor::piece_count(len, SLICE_BYTES);
@@ -138,21 +187,7 @@ impl PartProof {
         if tensor::digest_from_root(&file_type(self.len), &hash) != *root {
             return Err(wrong("the log is not the one that the record commits"));
         }
-        let leading = (0..).zip(&self.slices).take_while(|(i, slice)| i == *slice).count();
-        let beginning = &self.bytes[..self.bytes.len().min(leading * SLICE_BYTES)];
-        let index = Index::read(beginning, u64::from(self.len), parts)?;
-        let part = index.parts.get(number).ok_or_else(|| wrong("the log has no such part"))?;
-        let part = part.start as usize..part.end as usize;
-        let from = index.bytes as usize;
-        if !slices(len, [0..from, part.clone()]).eq(self.slices.iter().copied()) {
-            return Err(wrong("its slices are not those of the index and the part"));
-        }
-        // A part's slices follow each other, so that its bytes do.
-        let Some(first) = self.slices.iter().position(|&slice| slice == part.start / SLICE_BYTES) else {
-            return Ok(Vec::new()); // an empty part
-        };
-        let start = first * SLICE_BYTES + part.start % SLICE_BYTES;
-        Ok(self.bytes.get(start..start + part.len()).unwrap_or_default().to_vec())
+        Ok(())
     }
 }
 

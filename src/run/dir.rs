@@ -23,7 +23,7 @@ use crate::job::manifest::{self, FileManifest, GroupTree, files_root};
 use crate::job::{JOB_MAX, Job};
 use crate::program::encoding::PROGRAM_MAX;
 use crate::program::step::{MicroBatch, Program, state_bytes};
-use crate::rounding::log::{Log, index_bytes_max};
+use crate::rounding::log::{Log, bytes_max};
 
 /// The most bytes of `run.json`.
 pub const RUN_JSON_MAX: u64 = 1 << 28;
@@ -418,11 +418,9 @@ impl Run {
         let path = self.layout.log(step);
         let products = &self.program.micro.logged;
         let parts = products.len() * self.program.micro_batches as usize;
-        // Decisions about every element, with the most bits that any takes.
-        let elements: u64 = products.iter().map(|product| product.elements() as u64).sum();
-        let most = elements.saturating_mul(u64::from(self.program.micro_batches)).saturating_mul(16);
+        let most = bytes_max(products, self.program.micro_batches);
         self.within_memory("a rounding log", fs::metadata(&path).map_or(0, |file| file.len().min(most)))?;
-        let bytes = disk::read(&path, most.saturating_add(index_bytes_max(parts) as u64))?;
+        let bytes = disk::read(&path, most)?;
         Log::open(bytes, parts).map_err(|why| RunError::malformed(&path, why))
     }
 

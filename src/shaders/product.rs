@@ -18,6 +18,18 @@ impl Variant {
     /// All variants.
     pub const ALL: [Variant; 3] = [Variant::Dot, Variant::Float, Variant::Words];
 
+    /// Those that a GPU may be given.
+    pub const FOR_GPUS: [Variant; 2] = [Variant::Dot, Variant::Float];
+
+    /// A short name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Variant::Dot => "dot",
+            Variant::Float => "f32",
+            Variant::Words => "words",
+        }
+    }
+
     /// The file of its template, without the extension.
     pub fn file(self) -> &'static str {
         match self {
@@ -25,21 +37,14 @@ impl Variant {
             Variant::Words => "product_words",
         }
     }
-
-    /// Rows and columns that a workgroup computes.
-    pub fn tile(self) -> [u32; 2] {
-        match self {
-            Variant::Dot | Variant::Float => [32, 32],
-            Variant::Words => [ROWS, COLUMNS * LANES],
-        }
-    }
 }
 
-/// Words of K in a tile, and words of a tile of one digit plane.
+/// Words of K in a tile.
 const STEP: u32 = 4;
-const TILE_WORDS: u32 = 32 * STEP;
-/// Rows and columns that an invocation of the tiled variants computes.
-const SIDE: u32 = 4;
+/// Rows and columns of invocations in a workgroup of the tiled variants.
+const SIDE: u32 = 8;
+/// Words of K after which the tiled variants carry.
+const FLUSH_WORDS: u32 = 4096;
 
 /// Rows and columns that an invocation of the words variant computes, and invocations of its workgroup.
 const ROWS: u32 = 8;
@@ -78,13 +83,42 @@ impl Choice {
         })
     }
 
+    /// Places of a block of K up to which no sum of the tiled variants overflows: what is carried out of the highest weight is at most
+    /// 2^4 a place, and one more a carry, and has 31 bits.
+    pub const PLACES_MAX: u32 = 1 << 26;
+
+    /// Rows and columns that a workgroup computes.
+    pub fn tile(self) -> [u32; 2] {
+        match self.variant {
+            Variant::Dot | Variant::Float => self.each().map(|side| side * SIDE),
+            Variant::Words => [ROWS, COLUMNS * LANES],
+        }
+    }
+
+    /// Weights of digit products.
+    fn weights(self) -> u32 {
+        self.digits_a + self.digits_b - 1
+    }
+
+    /// Rows and columns that an invocation of the tiled variants computes: what 128 registers hold with the operands that are in use. A
+    /// weight takes a register of each output, two as floats.
+    fn each(self) -> [u32; 2] {
+        match (self.variant, self.weights()) {
+            (Variant::Float, 5..) | (Variant::Dot, 7..) => [2, 2],
+            (Variant::Float, 1) | (Variant::Dot, ..=3) => [4, 4],
+            _ => [4, 2],
+        }
+    }
+
     /// Rounds of all loops of an invocation over `words` groups of four places of K.
     pub fn rounds(self, words: u32) -> u32 {
         let flushes = match self.variant {
             Variant::Words => {
                 (words * 4).div_ceil(Scheme::new(self.digits_a, self.digits_b).flush()) + ROWS * COLUMNS
             }
-            Variant::Dot | Variant::Float => 0,
+            Variant::Dot | Variant::Float => {
+                words.div_ceil(FLUSH_WORDS) + self.each().iter().product::<u32>()
+            }
         };
         words / STEP + flushes
     }
@@ -107,6 +141,7 @@ impl Choice {
         out
     }
 
+    /// The type of sums in the words variant, and what is done with them.
     fn total(self, out: &mut String) {
         let (ty, bits) = if self.wide { ("vec4<u32>", 128) } else { ("vec2<u32>", 64) };
         let widened = if self.wide { "total" } else { "vec4<u32>(total, fill, fill)" };
@@ -126,144 +161,206 @@ fn emit(out: &mut String, text: String) {
     let _ = writeln!(out, "{text}");
 }
 
-/// Stores one output if it exists; offsets are constants in the text.
-fn store(out: &mut String, row: u32, column: u32, total: &str) {
-    emit(
-        out,
-        format!(
-            "    if (row + {row}u < m && column + {column}u < n) {{\n        \
-             output[place + {row}u * n + {column}u] = finish(total_widen({total}), \
-             absmaxes_a[mags_a + {row}u * p[1].x], absmaxes_b[mags_b + {column}u * p[1].x], p[1].z);\n    }}"
-        ),
-    );
-}
-
 /// A part of `product.wgsl`.
 fn tiled(choice: Choice, part: &str, out: &mut String) {
-    let Choice { variant, digits_a, digits_b, .. } = choice;
-    let float = variant == Variant::Float;
-    let sums = digits_a + digits_b - 1;
+    let [rows, columns] = choice.each();
+    let weights = choice.weights();
     let mut line = |text: String| emit(out, text);
     match part {
-        "constants" => choice.total(out),
+        "constants" => {
+            line(format!("const ROWS: u32 = {rows}u;\nconst COLUMNS: u32 = {columns}u;"));
+            line("fn first_total(low: u32, high: u32, over: i32) -> vec4<u32> {".into());
+            line("    let fill = bitcast<u32>(over >> 31u);".into());
+            let over = if choice.wide { "bitcast<u32>(over)" } else { "fill" };
+            line(format!("    return vec4<u32>(low, high, {over}, fill);\n}}"));
+        }
         "tiles" => {
-            let ty = if float { "vec4<f32>" } else { "u32" };
-            line(format!("var<workgroup> tile_a: array<{ty}, {}>;", digits_a * TILE_WORDS));
-            line(format!("var<workgroup> tile_b: array<{ty}, {}>;", digits_b * TILE_WORDS));
+            // A step of a row is four words side by side; as floats each word is a vector.
+            let ty = match choice.variant {
+                Variant::Float => "array<array<vec4<f32>, 8>, 4>",
+                _ => "array<array<u32, 4>, 8>",
+            };
+            for (side, digits, each) in [("a", choice.digits_a, rows), ("b", choice.digits_b, columns)] {
+                line(format!("var<workgroup> tile_{side}: array<array<{ty}, {each}>, {digits}>;"));
+            }
+        }
+        "rows" => {
+            for (side, from, count, each) in [("a", "row", "m", rows), ("b", "column", "n", columns)] {
+                for half in 0..each / 2 {
+                    line(format!(
+                        "    let at_{side}{half} = (sample * {count} + min({from} + {}u + r0, {count} - 1u)) * words;",
+                        16 * half
+                    ));
+                }
+            }
         }
         "accumulators" => {
-            for row in 0..SIDE {
-                (0..sums).for_each(|s| line(format!("    var s{s}_{row} = vec4<i32>();")));
-                (0..SIDE).for_each(|c| line(format!("    var total{row}_{c} = Total();")));
+            for output in 0..rows * columns {
+                (0..=weights).for_each(|s| line(format!("    var s{s}_{output} = 0i;")));
             }
         }
         "load" => tiled_load(choice, &mut line),
         "multiply" => tiled_multiply(choice, &mut line),
-        "flush" => {
-            for row in 0..SIDE {
-                for s in 0..sums {
-                    for (c, part) in ["x", "y", "z", "w"].iter().enumerate() {
-                        let total = format!("total{row}_{c}");
-                        let weight = 8 * s;
-                        line(format!(
-                            "            {total} = total_add({total}, s{s}_{row}.{part}, {weight}u);"
-                        ));
-                    }
-                    line(format!("            s{s}_{row} = vec4<i32>();"));
+        "carry" => {
+            for output in 0..rows * columns {
+                for s in 0..weights {
+                    line(format!("        s{}_{output} += s{s}_{output} >> 8u;", s + 1));
+                    line(format!("        s{s}_{output} &= 255i;"));
                 }
             }
         }
-        "store" => {
-            for row in 0..SIDE {
-                (0..SIDE).for_each(|c| store(out, row, c, &format!("total{row}_{c}")));
+        "totals" => tiled_totals(choice, &mut line),
+        "next" => {
+            for i in 1..rows * columns {
+                for word in ["low", "high", "over"] {
+                    line(format!("        {word}_{} = {word}_{i};", i - 1));
+                }
             }
+            let rotate = |name: &str, count: u32| {
+                let moved: String = (1..count).map(|i| format!(" {name}_{} = {name}_{i};", i - 1)).collect();
+                format!("let {name} = {name}_0;{moved} {name}_{} = {name};", count - 1)
+            };
+            line(format!("        {}", rotate("mb", columns)));
+            line(format!("        if (i % COLUMNS == COLUMNS - 1u) {{ {} }}", rotate("ma", rows)));
         }
         other => line(format!("    // unknown part {other}")),
     }
 }
 
-/// The part that multiplies a tile.
-fn tiled_multiply(choice: Choice, line: &mut impl FnMut(String)) {
-    for c in 0..STEP {
-        for e in 0..choice.digits_b {
-            for j in 0..SIDE {
-                let at = e * TILE_WORDS + j * STEP + c;
-                line(format!("        let b{c}_{e}_{j} = tile_b[from_b + {at}u];"));
-            }
+/// The part that makes each output's exact sum one number of two or three words, `low`, `high` and, signed, what is over; and that
+/// loads the absmaxes of the outputs' rows and columns.
+fn tiled_totals(choice: Choice, line: &mut impl FnMut(String)) {
+    let [rows, columns] = choice.each();
+    let weights = choice.weights();
+    for i in 0..rows * columns {
+        let mut words = [const { Vec::new() }; 3];
+        for s in 0..weights {
+            words[s as usize / 4].push(format!("(u32(s{s}_{i}) << {}u)", s % 4 * 8));
         }
-        for d in 0..choice.digits_a {
-            for row in 0..SIDE {
-                let at = d * TILE_WORDS + row * STEP + c;
-                line(format!("        let a{c}_{d}_{row} = tile_a[from_a + {at}u];"));
-            }
-        }
+        // The word that was carried to, above the bytes; it has the sign.
+        let (word, shift) = (weights as usize / 4, weights % 4 * 8);
+        words[word].push(format!("(bitcast<u32>(s{weights}_{i}) << {shift}u)"));
+        let above = if shift == 0 { 31 } else { 32 - shift };
+        words[word + 1].push(format!("bitcast<u32>(s{weights}_{i} >> {above}u)"));
+        let [low, high, over] = words;
+        line(format!("    var low_{i} = {};", low.join(" | ")));
+        line(format!("    var high_{i} = {};", high.join(" | ")));
+        // Sums of two words have their sign in the second.
+        let over = match (choice.wide, over.is_empty()) {
+            (false, _) => format!("bitcast<i32>(high_{i}) >> 31u"),
+            (true, true) => format!("s{weights}_{i} >> 31u"),
+            (true, false) => format!("bitcast<i32>({})", over.join(" | ")),
+        };
+        line(format!("    var over_{i} = {over};"));
     }
-    if choice.variant == Variant::Float {
-        float_sums(choice, line);
-        return;
-    }
-    for c in 0..STEP {
-        for (d, e) in pairs(choice) {
-            for row in 0..SIDE {
-                let dot = |j| format!("dot4I8Packed(a{c}_{d}_{row}, b{c}_{e}_{j})");
-                let dots = format!("{}, {}, {}, {}", dot(0), dot(1), dot(2), dot(3));
-                line(format!("        s{}_{row} += vec4<i32>({dots});", d + e));
-            }
+    for (name, side, from, count, id, each) in
+        [("ma", "a", "row", "m", "y", rows), ("mb", "b", "column", "n", "x", columns)]
+    {
+        for i in 0..each {
+            let at = format!(
+                "(sample * {count} + min({from} + {}u + id.{id}, {count} - 1u)) * p[1].x + block",
+                i * SIDE
+            );
+            line(format!("    var {name}_{i} = absmaxes_{side}[{at}];"));
         }
     }
 }
 
 /// The part that fills a tile.
 fn tiled_load(choice: Choice, line: &mut impl FnMut(String)) {
-    let float = choice.variant == Variant::Float;
-    let (open, close) = if float { ("vec4<f32>(unpack4xI8(", "))") } else { ("", "") };
-    let zero = if float { "vec4<f32>()" } else { "0u" };
-    for (side, digits, rows) in [("a", choice.digits_a, "m"), ("b", choice.digits_b, "n")] {
-        for half in 0..2 {
-            line(format!("        if (inside && row_{side} + {}u < {rows}) {{", 16 * half));
+    let [rows, columns] = choice.each();
+    for (side, digits, each) in [("a", choice.digits_a, rows), ("b", choice.digits_b, columns)] {
+        for half in 0..each / 2 {
             for d in 0..digits {
-                let at = d * TILE_WORDS + 64 * half;
-                line(format!(
-                    "            tile_{side}[{at}u + index] = {open}{side}[{d}u * plane_{side} + at_{side} + {}u * words + k]{close};",
-                    16 * half,
-                ));
+                let word = format!("{side}[{d}u * plane_{side} + at_{side}{half} + at]");
+                let word = if side == "b" { format!("select(0u, {word}, inside)") } else { word };
+                let tile = format!("tile_{side}[{d}][{}u + r0 / 8u]", 2 * half);
+                line(match choice.variant {
+                    Variant::Float => {
+                        format!("            {tile}[c0][r0 % 8u] = vec4<f32>(unpack4xI8({word}));")
+                    }
+                    _ => format!("            {tile}[r0 % 8u][c0] = {word};"),
+                });
             }
-            line("        } else {".into());
-            for d in 0..digits {
-                let at = d * TILE_WORDS + 64 * half;
-                line(format!("            tile_{side}[{at}u + index] = {zero};"));
-            }
-            line("        }".into());
         }
     }
 }
 
-/// Pairs of digits.
-fn pairs(choice: Choice) -> impl Iterator<Item = (u32, u32)> {
-    (0..choice.digits_a).flat_map(move |d| (0..choice.digits_b).map(move |e| (d, e)))
+/// What an invocation reads of a tile: a digit of one of its rows or columns.
+#[derive(Clone, Copy)]
+struct Operand {
+    side: char,
+    digit: u32,
+    place: u32,
 }
 
-/// The digit products of a tile by weight: chains of fma from zero to at most 4 * STEP * 4 terms of 2^14.
-fn float_sums(choice: Choice, line: &mut impl FnMut(String)) {
-    for weight in 0..choice.digits_a + choice.digits_b - 1 {
-        for row in 0..SIDE {
-            for j in 0..SIDE {
-                let mut sum: Option<String> = None;
-                for c in 0..STEP {
-                    for (d, e) in pairs(choice).filter(|(d, e)| d + e == weight) {
-                        for part in ["x", "y", "z", "w"] {
-                            let name = format!("f{weight}_{row}_{j}_{c}_{d}_{part}");
-                            let (a, b) = (format!("a{c}_{d}_{row}.{part}"), format!("b{c}_{e}_{j}.{part}"));
-                            match sum.take() {
-                                None => line(format!("        let {name} = {a} * {b};")),
-                                Some(sum) => line(format!("        let {name} = fma({a}, {b}, {sum});")),
-                            }
-                            sum = Some(name);
-                        }
-                    }
+impl Operand {
+    fn all(side: char, digits: u32, places: u32) -> Vec<Operand> {
+        (0..digits).flat_map(|digit| (0..places).map(move |place| Operand { side, digit, place })).collect()
+    }
+
+    /// The name of its word `c` of the step.
+    fn word(self, c: u32) -> String {
+        format!("{}{c}_{}_{}", self.side, self.digit, self.place)
+    }
+
+    fn load(self, c: u32, float: bool) -> String {
+        let Operand { side, digit, place } = self;
+        let id = if side == 'a' { "id.y" } else { "id.x" };
+        let at = if float { format!("[{c}][{id}]") } else { format!("[{id}][{c}]") };
+        format!("            let {} = tile_{side}[{digit}][{place}]{at};", self.word(c))
+    }
+}
+
+/// The part that multiplies a tile. The operands of the side that takes fewer registers are held, those of the other come one by one.
+fn tiled_multiply(choice: Choice, line: &mut impl FnMut(String)) {
+    let [rows, columns] = choice.each();
+    let mut held = Operand::all('b', choice.digits_b, columns);
+    let mut streamed = Operand::all('a', choice.digits_a, rows);
+    if held.len() > streamed.len() {
+        std::mem::swap(&mut held, &mut streamed);
+    }
+    // The weight and the output of the product of two operands.
+    let sum = |one: &Operand, other: &Operand| {
+        let (a, b) = if one.side == 'a' { (one, other) } else { (other, one) };
+        (a.digit + b.digit, a.place * columns + b.place)
+    };
+    if choice.variant == Variant::Float {
+        // Chains of fma from zero to at most 4 * STEP * 4 terms of 2^14.
+        let mut terms = std::collections::BTreeMap::new();
+        for c in 0..STEP {
+            held.iter().for_each(|one| line(one.load(c, true)));
+            for other in &streamed {
+                line(other.load(c, true));
+                for (one, part) in held.iter().flat_map(|one| ["x", "y", "z", "w"].map(|part| (one, part))) {
+                    let (weight, output) = sum(one, other);
+                    let count = terms.entry((weight, output)).or_insert(0u32);
+                    let (x, y) = (format!("{}.{part}", one.word(c)), format!("{}.{part}", other.word(c)));
+                    let name = format!("f{weight}_{output}");
+                    line(match *count {
+                        0 => format!("            let {name}_0 = {x} * {y};"),
+                        n => format!("            let {name}_{n} = fma({x}, {y}, {name}_{});", n - 1),
+                    });
+                    *count += 1;
                 }
-                let sum = sum.expect("every weight has a pair of digits");
-                line(format!("        s{weight}_{row}.{} += i32({sum});", ["x", "y", "z", "w"][j as usize]));
+            }
+        }
+        for ((weight, output), count) in terms {
+            line(format!("            s{weight}_{output} += i32(f{weight}_{output}_{});", count - 1));
+        }
+        return;
+    }
+    held.iter().for_each(|one| (0..STEP).for_each(|c| line(one.load(c, false))));
+    for other in &streamed {
+        (0..STEP).for_each(|c| line(other.load(c, false)));
+        for c in 0..STEP {
+            for one in &held {
+                let (weight, output) = sum(one, other);
+                line(format!(
+                    "            s{weight}_{output} += dot4I8Packed({}, {});",
+                    one.word(c),
+                    other.word(c)
+                ));
             }
         }
     }

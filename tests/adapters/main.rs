@@ -6,6 +6,8 @@
 
 #![cfg(feature = "cli")]
 
+#[cfg(feature = "gpu")]
+mod browser;
 #[path = "../common/mod.rs"]
 mod common;
 mod evaluation;

@@ -359,3 +359,34 @@ fn a_command_line_is_meant_as_a_whole() {
         assert!(stderr.contains("could not be written to standard output"), "{stderr}");
     }
 }
+
+/// Engines are listed at once; tested and measured where that is asked for, in one report.
+#[test]
+fn engines_are_listed_tested_and_measured() {
+    let report = |args: &[&str]| -> serde_json::Value {
+        let output =
+            tiebreak(&[&["adapters", "--json", "--adapter", "cpu"], args].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let cpu = |report: &serde_json::Value| {
+        let rows = report["engines"].as_array().unwrap();
+        rows.iter().find(|row| row["engine"] == "cpu").unwrap().clone()
+    };
+    let listed = cpu(&report(&[]));
+    assert!(listed["fingerprint"].is_null() && listed["gmacs"].is_null(), "{listed}");
+    let all = report(&["--test", "--bench"]);
+    let measured = cpu(&all);
+    assert_eq!(measured["fingerprint"], all["expected"]);
+    assert_eq!(measured["matches"], true);
+    assert!(measured["gmacs"].as_f64().unwrap() > 0.0 && measured["step_seconds"].as_f64().unwrap() > 0.0);
+    let text = tiebreak(&["adapters"]).output().unwrap();
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(
+        text.contains(all["expected"].as_str().unwrap()) && text.contains("| scalar reference |"),
+        "{text}"
+    );
+    let nothing = tiebreak(&["adapters", "--adapter", "no such thing"]).output().unwrap();
+    assert_eq!(nothing.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&nothing.stderr).contains("see `tiebreak adapters`"));
+}

@@ -15,7 +15,9 @@ use tiebreak::commit::record::{Record, StepRecord};
 use tiebreak::engine::Engine;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::job::Job;
+use tiebreak::job::data::Dataset;
 use tiebreak::program::encoding::encode;
+use tiebreak::program::step::{MicroBatch, Program};
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
 use tiebreak::train::cheat::Cheat;
@@ -383,4 +385,21 @@ pub fn step_mut(records: &mut [Record], step: usize) -> &mut StepRecord {
         Record::Step { step, .. } => step,
         other => panic!("{other:?} is not a step"),
     }
+}
+
+/// Draws each element of the first micro-batch of a step alone, with the run's Philox key: it is the batch's.
+pub fn one_by_one(data: &mut Dataset, program: &Program, (key, step): ([u32; 2], u32), batch: &MicroBatch) {
+    for (tensor, bytes) in batch.tensors.iter().enumerate() {
+        let words = words(bytes);
+        let of_sample = words.len() / program.micro_batch as usize;
+        for (i, word) in words.into_iter().enumerate() {
+            let (place, within) = ((i / of_sample) as u32, (tensor, (i % of_sample) as u64));
+            assert_eq!(data.element_of(program, key, (step, place), within).unwrap(), word, "{tensor} {i}");
+        }
+    }
+}
+
+/// Canonical bytes as words.
+pub fn words(bytes: &[u8]) -> Vec<u32> {
+    bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
 }

@@ -7,8 +7,9 @@ use tiebreak::dispute::game::message::{Answer, Asked};
 use tiebreak::dispute::game::referee::Referee;
 use tiebreak::dispute::game::result::GameResult;
 use tiebreak::dispute::game::rules::Fault;
-use tiebreak::dispute::game::terms::{Clocks, Terms};
+use tiebreak::dispute::game::terms::{Claim, Clocks, Terms};
 use tiebreak::dispute::game::verdict::{Event, GameVerdict};
+use tiebreak::run::transcript;
 
 use crate::player::Player;
 
@@ -45,6 +46,22 @@ impl Trick {
         (0..14 * 11).map(Trick::numbered).filter(|trick| *trick != Trick::Copy { turn: 0 })
     }
 
+    /// The turn at which it begins; none of those that have no turn.
+    pub fn turn(self) -> Option<u32> {
+        match self {
+            Trick::None | Trick::Stall => None,
+            Trick::FlipValue { turn }
+            | Trick::FlipProof { turn }
+            | Trick::Twice { turn }
+            | Trick::Garbage { turn }
+            | Trick::Huge { turn }
+            | Trick::Old { turn }
+            | Trick::Silent { turn }
+            | Trick::Decline { turn }
+            | Trick::Copy { turn } => Some(turn),
+        }
+    }
+
     /// The tricks that a move knows, from a number.
     pub fn numbered(number: u64) -> Trick {
         let turn = (number / 11 % 14) as u32;
@@ -60,6 +77,25 @@ impl Trick {
             8 => Trick::Decline { turn },
             9 => Trick::Copy { turn },
             _ => Trick::Stall,
+        }
+    }
+}
+
+/// What a player does: a trick, and from another one's turn on that one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tricks(pub Trick, pub Trick);
+
+impl Tricks {
+    /// No trick, or one.
+    pub fn one(trick: Trick) -> Tricks {
+        Tricks(trick, Trick::None)
+    }
+
+    /// The trick of a turn.
+    pub fn at(self, turn: u32) -> Trick {
+        match self.1.turn() {
+            Some(from) if turn >= from => self.1,
+            _ => self.0,
         }
     }
 }
@@ -207,6 +243,21 @@ fn sends(
     }
 }
 
+/// After how many events a referee is killed, about.
+const KILLED_ONCE_IN: u64 = 12;
+
+/// A referee in place of one that was killed: it is given all events again, and is where that one was.
+fn resumed(terms: &Terms, events: &[Event], fault: Option<Fault>, killed: &Referee) -> Referee {
+    let mut referee = Referee::new(terms).unwrap();
+    if let Some(fault) = fault {
+        referee = referee.with_fault(fault);
+    }
+    referee.start(0);
+    events.iter().for_each(|event| event.feed(&mut referee));
+    assert_eq!((referee.pending(), referee.result()), (killed.pending(), killed.result()));
+    referee
+}
+
 /// What a game took.
 pub struct Seen {
     pub result: GameResult,
@@ -214,13 +265,15 @@ pub struct Seen {
     pub messages: u64,
     pub bytes: u64,
     pub end: u64,
+    /// Turns.
+    pub turns: u32,
 }
 
-/// Plays a game to its end. `seed` decides delays, and which messages come twice. `fault`: a check that the referee leaves out.
+/// Plays a game to its end. `seed` decides delays, which messages come twice, and when the referee is killed. `fault`: a check that the referee leaves out.
 pub fn play(
     terms: &Terms,
     referee_key: &PrivateKey,
-    players: &[(Player, Trick)],
+    players: &[(Player, Tricks)],
     seed: u64,
     fault: Option<Fault>,
 ) -> Seen {
@@ -228,23 +281,24 @@ pub fn play(
     if let Some(fault) = fault {
         referee = referee.with_fault(fault);
     }
-    let mut numbers = Numbers(seed);
+    let (mut numbers, mut kills) = (Numbers(seed), Numbers(!seed));
     let mut now = 0;
     let mut events: Vec<Event> = Vec::new();
     let mut old: Vec<Vec<u8>> = vec![b"{}".to_vec(); players.len()];
-    let (mut messages, mut bytes) = (0, 0);
+    let (mut messages, mut bytes, mut turns) = (0, 0, 0);
     referee.start(0);
     while referee.result().is_none() {
         let pending = referee.pending();
         assert!(!pending.is_empty(), "a game that is not over waits for somebody");
         let mut mail: Vec<(u64, usize, Vec<u8>)> = Vec::new();
         for ask in &pending {
-            let (player, trick) = &players[ask.party];
+            let (player, tricks) = &players[ask.party];
+            let trick = tricks.at(ask.asked.turn);
             let time = ask.deadline - now;
-            let sent = sends(player, *trick, &ask.asked, &old[ask.party], time, numbers.below(1 << 30));
-            let honest = *trick == Trick::None || *trick == Trick::Stall;
+            let sent = sends(player, trick, &ask.asked, &old[ask.party], time, numbers.below(1 << 30));
+            let honest = trick == Trick::None || trick == Trick::Stall;
             for (after, message) in sent {
-                let delay = if honest && *trick != Trick::Stall { numbers.below(20) } else { 0 };
+                let delay = if honest && trick != Trick::Stall { numbers.below(20) } else { 0 };
                 // A network gives some messages twice.
                 if numbers.below(8) == 0 {
                     mail.push((now + after + delay + numbers.below(5), ask.party, message.clone()));
@@ -261,6 +315,7 @@ pub fn play(
             continue;
         }
         let turn = pending[0].asked.turn;
+        turns = turn + 1;
         for (at, party, message) in mail {
             let first_deadline = referee.pending().iter().map(|ask| ask.deadline).min();
             if first_deadline.is_some_and(|deadline| at >= deadline) {
@@ -269,9 +324,12 @@ pub fn play(
             now = now.max(at);
             messages += 1;
             bytes += message.len() as u64;
-            events.push(Event::message(now, party, &message));
             referee.receive(party, &message, now);
+            events.push(Event::message(now, party, &message).kept(&referee));
             old[party] = message;
+            if kills.below(KILLED_ONCE_IN) == 0 {
+                referee = resumed(terms, &events, fault, &referee);
+            }
         }
         // Whoever is silent loses its time.
         let waiting: Vec<u64> =
@@ -284,21 +342,26 @@ pub fn play(
     }
     let result = referee.result().unwrap().clone();
     let verdict = GameVerdict::new(terms.clone(), events, result.clone(), referee_key);
-    Seen { result, verdict, messages, bytes, end: now }
+    Seen { result, verdict, messages, bytes, end: now, turns }
 }
 
-/// Terms for players of a run.
+/// Terms for players of a run; of a logged one, about its records.
 pub fn terms(run: &tiebreak::run::dir::Run, keys: &[PrivateKey], referee: &PrivateKey) -> Terms {
     let public: Vec<_> = keys.iter().map(PrivateKey::public).collect();
     let clocks = Clocks { moves: 10_000, increment: 500, replay: 60_000 };
-    Terms::new(
+    let terms = Terms::new(
         run.file.summary(),
         (run.job_text.clone(), run.program_file.clone()),
         &public,
         &referee.public(),
         clocks,
         Digest([9; 32]),
-    )
+    );
+    if run.job.rounding.is_none() {
+        return terms;
+    }
+    let (transcript, _) = transcript::read(&run.layout.transcript()).unwrap();
+    terms.claiming(Claim { root: transcript.root(transcript.leaves.len()), head: None })
 }
 
 /// A player's key.

@@ -12,7 +12,8 @@ use tiebreak::commit::trace::{leaf_place, positions};
 use tiebreak::commit::{merkle, multiproof, table};
 use tiebreak::dispute::game::element::{slices_read, subtotals, total};
 use tiebreak::dispute::game::message::{
-    Answer, Answered, Asked, Field, Need, Question, Sealed, Statement, Subject, Tree, commitment,
+    Answer, Answered, Asked, Field, Need, Question, SUPPLY_SLICES, Sealed, Statement, Subject, Supplied,
+    Tree, commitment,
 };
 use tiebreak::dispute::game::rules::Rules;
 use tiebreak::dispute::game::search;
@@ -21,6 +22,7 @@ use tiebreak::dispute::verdict::{DataSlices, ProvenInput, ProvenTensor};
 use tiebreak::job::identity::philox_key;
 use tiebreak::program::graph::TensorId;
 use tiebreak::program::phase::{Phase, graph_of};
+use tiebreak::rounding::log::PartProof;
 use tiebreak::run::dir::Run;
 
 use crate::world::{World, leaves_of_batch};
@@ -60,6 +62,19 @@ impl Player<'_> {
     pub fn answer(&self, question: &Question) -> Answer {
         let World { records, leaves, steps, .. } = self.world;
         match *question {
+            Question::Logs { .. } => Answer::Logs { lacks: None },
+            Question::Supply { place } => {
+                let log = steps[place.step as usize - 1].log.as_ref().unwrap();
+                let (values, first) = (log.slice_values(), place.first as usize);
+                match log.prove_slices(&values, first, SUPPLY_SLICES as usize) {
+                    Some(part) => self.supplied(place.step, part),
+                    None => Answer::Decline,
+                }
+            }
+            Question::LogPart { step, part } => {
+                let log = steps[step as usize - 1].log.as_ref().unwrap();
+                self.supplied(step, log.prove(part as usize))
+            }
             Question::Commit => Answer::Commit {
                 commitment: commitment(&self.key.public(), &self.salt(), &self.world.root()),
             },
@@ -95,6 +110,10 @@ impl Player<'_> {
             Question::Evidence { subject, element, need } => self.evidence(subject, element as usize, need),
             Question::Binding { step, field } => self.binding(step, field),
         }
+    }
+
+    fn supplied(&self, step: u32, part: PartProof) -> Answer {
+        Answer::Supplied(Supplied { record: self.proven(step as usize), log: part.into() })
     }
 
     fn proven(&self, at: usize) -> ProvenRecord {
@@ -232,7 +251,8 @@ impl Player<'_> {
                 let width = program.batch[tensor].ty().len() / program.micro_batch as usize;
                 let place = micro * program.micro_batch + (element / width) as u32;
                 let mut data = self.run.dataset().unwrap();
-                data.sample_of(program, philox_key(&self.run.seed), step, place).unwrap();
+                let within = (tensor, (element % width) as u64);
+                data.element_of(program, philox_key(&self.run.seed), (step, place), within).unwrap();
                 let slices = data.slices_read().unwrap().into_iter().map(DataSlices::from).collect();
                 Answer::Samples { files: self.run.file.data.clone(), slices }
             }

@@ -2,11 +2,13 @@
 
 use std::path::Path;
 
-use tiebreak::dispute::game::result::Reason;
+use tiebreak::dispute::game::message::{Answer, Answered, Fold, Question, Sealed, Tree};
+use tiebreak::dispute::game::referee::Referee;
+use tiebreak::dispute::game::result::{GameResult, Reason};
 use tiebreak::dispute::game::terms::Terms;
-use tiebreak::dispute::game::verdict::GameVerdict;
+use tiebreak::dispute::game::verdict::{Event, GameVerdict};
 use tiebreak::engine::cpu::Cpu;
-use tiebreak::party::{Party, challenger};
+use tiebreak::party::{Party, PartyError, challenger};
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
 
@@ -31,6 +33,12 @@ fn party(terms: &Terms, run: &Path, number: u8, cheat: Option<&str>) -> Party {
             Party::open_cheating(terms.clone(), run, key(number), engine, cheat.parse().unwrap()).unwrap()
         }
     }
+}
+
+/// Replays a trainer's run as a challenger.
+fn challenge(trainer: &Run, terms: &Terms, out: &Path) -> Result<Run, PartyError> {
+    let claim = &terms.claim.as_ref().unwrap().root;
+    challenger(&Disk::default(), (trainer, claim), out, &mut Cpu::new(2).unwrap(), |_| {})
 }
 
 /// The folder of a run's job, where its data lie.
@@ -108,8 +116,8 @@ fn a_logged_trainer_plays_against_its_challenger() {
         let run = common::trained(&job, &out, Some(cheat));
         let mine = folder.path().join(format!("{name}-challenger"));
         let run_with_data = Run::open(&out).unwrap().with_data([folder.path().to_path_buf()]);
-        challenger(&Disk::default(), &run_with_data, &mine, &mut Cpu::new(2).unwrap(), |_| {}).unwrap();
         let terms = terms(&run, &[key(0), key(1)], &key(9));
+        challenge(&run_with_data, &terms, &mine).unwrap();
         let parties = vec![party(&terms, &out, 0, Some(cheat)), party(&terms, &mine, 1, None)];
         let verdict = played(&terms, parties);
         let game = &verdict.result.games[0];
@@ -125,19 +133,124 @@ fn a_logged_trainer_plays_against_its_challenger() {
     }
 }
 
-/// A trainer who publishes one run and commits to another one in the game: its challenger replayed the published logs, and does not lose.
+/// Plays a game in which one party changes some of its answers before it signs them.
+fn skewed(
+    terms: &Terms,
+    parties: &mut [Party],
+    liar: usize,
+    mut skew: impl FnMut(&Question, Answer) -> Answer,
+) -> GameVerdict {
+    let mut referee = Referee::new(terms).unwrap();
+    let mut events = Vec::new();
+    referee.start(0);
+    while referee.result().is_none() {
+        for ask in referee.pending() {
+            let question = Sealed::new(ask.asked.clone(), &key(9)).to_bytes();
+            let mut answer = parties[ask.party].reply(&question).unwrap();
+            if ask.party == liar {
+                let own = key(liar as u8);
+                let mut said = Sealed::<Answered>::from_bytes(&answer, u64::MAX, &own.public()).unwrap().body;
+                said.answer = skew(&ask.asked.question, said.answer);
+                answer = Sealed::new(said, &own).to_bytes();
+            }
+            events.push(Event::message(0, ask.party, &answer));
+            referee.receive(ask.party, &answer, 0);
+        }
+    }
+    let result = referee.result().unwrap().clone();
+    let verdict = GameVerdict::new(terms.clone(), events, result, &key(9));
+    GameVerdict::from_bytes(&verdict.to_bytes()).unwrap().check().unwrap();
+    verdict
+}
+
+/// Adds one to an integer.
+fn raise(bytes: &mut [u8]) {
+    for byte in bytes {
+        *byte = byte.wrapping_add(1);
+        if *byte != 0 {
+            return;
+        }
+    }
+}
+
+/// Whoever says other absmaxes or sums of a logged product's element than its operands give is convicted by a range of K, if it goes on as it
+/// began, and by its own contradiction, if it does not; trainer and challenger alike.
 #[test]
-fn a_challenger_of_another_log_does_not_lose() {
+fn what_is_said_of_a_logged_element_is_searched() {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text, parts) in [("bf16", "\n[rounding]\n", 1), ("wide", "\n[rounding]\nbits = 28\n", 2)] {
+        let job = common::gpt_job(folder.path(), "step", text);
+        let [out, mine] = ["run", "mine"].map(|run| folder.path().join(format!("{name}-{run}")));
+        let run = common::trained(&job, &out, Some("decision-hidden@2"));
+        let with_data = Run::open(&out).unwrap().with_data([folder.path().to_path_buf()]);
+        let terms = terms(&run, &[key(0), key(1)], &key(9));
+        challenge(&with_data, &terms, &mine).unwrap();
+        let mut parties = [party(&terms, &out, 0, Some("decision-hidden@2")), party(&terms, &mine, 1, None)];
+        // Of row and column, and where these are split of each part.
+        let scales = if parts == 1 { 2 } else { 6 };
+        let sums = 2 * parts * parts + 2 * parts;
+        // Each absmax, then each sum; going on with it, or not.
+        for number in 0..scales + sums {
+            for (liar, steady) in [(0, true), (1, true), (0, false), (1, false)] {
+                let place = if number < scales { 4 * number } else { 4 * scales + 16 * (number - scales) };
+                let verdict =
+                    skewed(&terms, &mut parties, liar, |question, answer| match (question, answer) {
+                        (Question::Total { .. }, Answer::Total { mut value }) => {
+                            raise(&mut value.0[place..place + 4]);
+                            Answer::Total { value }
+                        }
+                        (
+                            Question::Children { tree: Tree::Terms { fold, .. }, first, .. },
+                            Answer::Children { mut values },
+                        ) if steady && *first == 0 => {
+                            match fold {
+                                // The greatest of all, in the first range: what it said.
+                                Fold::Absmax { .. } => {
+                                    let all = values.0.chunks(4);
+                                    let most =
+                                        all.map(|word| u32::from_le_bytes(word.try_into().unwrap())).max();
+                                    values.0[..4].copy_from_slice(&(most.unwrap() + 1).to_le_bytes());
+                                }
+                                _ => raise(&mut values.0[16 * (number - scales)..][..16]),
+                            }
+                            Answer::Children { values }
+                        }
+                        (_, answer) => answer,
+                    });
+                let game = &verdict.result.games[0];
+                let reason = if steady { Reason::WrongValue } else { Reason::Contradiction };
+                let losses: Vec<_> = game.losses.iter().map(|loss| (loss.party, loss.reason)).collect();
+                assert_eq!(losses, [(liar, reason)], "{name}, {number}, {liar}, {steady}: {game:#?}");
+            }
+        }
+    }
+}
+
+/// A trainer who published one run and commits to another one in the game has not the root of the terms: it loses, and its challenger, who replayed
+/// the published logs, does not.
+#[test]
+fn a_trainer_of_another_run_than_claimed_loses() {
     let folder = tempfile::tempdir().unwrap();
     let job = common::gpt_job(folder.path(), "step", "\n[rounding]\n");
     let [published, hidden, mine] = ["published", "hidden", "mine"].map(|name| folder.path().join(name));
     let run = common::trained(&job, &published, None);
     common::trained(&job, &hidden, Some("decision-flipped@3"));
     let with_data = Run::open(&published).unwrap().with_data([folder.path().to_path_buf()]);
-    challenger(&Disk::default(), &with_data, &mine, &mut Cpu::new(2).unwrap(), |_| {}).unwrap();
     let terms = terms(&run, &[key(0), key(1)], &key(9));
-    let verdict = played(&terms, vec![party(&terms, &hidden, 0, None), party(&terms, &mine, 1, None)]);
-    let game = &verdict.result.games[0];
-    assert!(game.losses.is_empty() && game.incomplete_log.is_some(), "{game:?}");
-    assert_eq!((&verdict.result.remaining[..], verdict.result.upheld), (&[0, 1][..], None));
+    challenge(&with_data, &terms, &mine).unwrap();
+    let own = Run::open(&hidden).unwrap();
+    let error = Party::open(terms.clone(), own, key(0), Box::new(Cpu::new(1).unwrap())).err().unwrap();
+    assert!(error.to_string().contains("give the run that is disputed"), "{error}");
+    let trainer = party(&terms, &hidden, 0, Some("decision-flipped@3"));
+    let GameResult { absent, games, remaining, .. } =
+        played(&terms, vec![trainer, party(&terms, &mine, 1, None)]).result;
+    assert_eq!(
+        absent.iter().map(|loss| (loss.party, loss.reason)).collect::<Vec<_>>(),
+        [(0, Reason::Refusal)]
+    );
+    assert_eq!((games.len(), &remaining[..]), (0, &[1][..]));
+    // The folder of another run is refused before anything is replayed.
+    let with_data = Run::open(&hidden).unwrap().with_data([folder.path().to_path_buf()]);
+    let error = challenge(&with_data, &terms, &folder.path().join("other")).err().unwrap();
+    assert!(error.to_string().contains("ask the trainer"), "{error}");
 }

@@ -22,6 +22,7 @@ use tiebreak::program::graph::{Graph, TensorId};
 use tiebreak::program::init;
 use tiebreak::program::phase::{Phase, graph_of, phases};
 use tiebreak::program::step::MicroBatch;
+use tiebreak::rounding::log::{self, Log};
 use tiebreak::run::dir::Run;
 
 /// Where a run is not honest.
@@ -50,6 +51,7 @@ pub enum FieldLie {
     Cursor,
     Computation,
     Step,
+    Log,
 }
 
 impl FieldLie {
@@ -65,6 +67,7 @@ impl FieldLie {
             FieldLie::Cursor => record.cursor += 1,
             FieldLie::Computation => computation.0[0] ^= 1,
             FieldLie::Step => record.step += 1,
+            FieldLie::Log => record.log = record.log.map(|digest| Digest([digest.0[0] ^ 1; 32])),
         }
     }
 }
@@ -79,6 +82,8 @@ pub struct StepWorld {
     pub digests: BTreeMap<(Phase, usize), Digest>,
     /// The leaves of the micro-batches' gradients.
     pub gradients: Vec<Digest>,
+    /// The rounding log, in the logged profile.
+    pub log: Option<Log>,
 }
 
 /// A run.
@@ -218,6 +223,16 @@ fn gradient_roots(run: &Run, digests: &BTreeMap<(Phase, usize), Digest>) -> Vec<
     (0..program.micro_batches).map(root).collect()
 }
 
+/// The log of a step of a world, in which every product is rounded to the nearest: its first part is long and no decisions.
+fn step_log(run: &Run, step: u32) -> Option<Log> {
+    run.job.rounding.as_ref()?;
+    let (products, micro_batches) = (&run.program.micro.logged, run.program.micro_batches);
+    let len = log::bytes_max(products, micro_batches) / u64::from(run.job.steps + 1) * u64::from(step);
+    let mut parts = vec![Vec::new(); products.len() * micro_batches as usize];
+    parts[0] = (0..len).map(|i| (i % 251) as u8).collect();
+    Some(Log::new(&parts))
+}
+
 /// A step, its record, and the state after it.
 fn one_step(
     run: &Run,
@@ -252,6 +267,7 @@ fn one_step(
         _ => float::ONE,
     };
     let roots = gradient_roots(run, &digests);
+    let log = step_log(run, step);
     let granularity = run.job.commit.granularity;
     let mut record = StepRecord {
         step,
@@ -259,7 +275,7 @@ fn one_step(
         batch: batch_digest(program, &batch),
         gradients: (granularity != Granularity::Step).then(|| gradients_root(&roots)),
         trace: (granularity == Granularity::Operator).then(|| merkle::root(&leaves)),
-        log: None,
+        log: log.as_ref().map(Log::root),
         learning_rate: run.job.schedule.learning_rate(step, run.job.steps),
         clip: if run.job.never_clips() { float::ONE } else { word(Scalar::Clip) },
         loss: word(Scalar::Loss),
@@ -273,7 +289,7 @@ fn one_step(
     }
     let record = Record::Step { computation, step: record }.encode();
     let gradients = (0..).zip(&roots).map(|(micro, root)| gradient_leaf(micro, root)).collect();
-    (StepWorld { before, batch, outputs, leaves, digests, gradients }, record, after)
+    (StepWorld { before, batch, outputs, leaves, digests, gradients, log }, record, after)
 }
 
 /// The leaves of a step's batch.

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
 
 use super::*;
-use crate::common::{mlp_job, trained};
+use crate::common::{gpt_job, mlp_job, trained};
 use tiebreak::dispute::game::terms::Terms;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::party::Party as RunParty;
@@ -72,17 +72,24 @@ fn made() -> Folder {
     folder
 }
 
-/// A party that lies as its run does, in a folder.
-fn liar(folder: &Folder, terms: &str, questions: &str) -> (Arc<Desk>, Vec<JoinHandle<()>>) {
+/// A party (its key's name, its run, its cheat) that lies as its run does, in a folder.
+fn liar(
+    folder: &Folder,
+    [name, run, cheat]: [&'static str; 3],
+    questions: &str,
+) -> (Arc<Desk>, Vec<JoinHandle<()>>) {
+    let terms = "terms.json";
     let terms = Terms::from_bytes(&std::fs::read(folder.path(terms)).unwrap()).unwrap();
-    let key = PrivateKey::from_text(&std::fs::read_to_string(folder.path("bob")).unwrap()).unwrap();
+    let key = PrivateKey::from_text(&std::fs::read_to_string(folder.path(name)).unwrap()).unwrap();
     let desk = Arc::new(Desk::new(terms.game(), terms.keys().unwrap().1));
-    let (run, questions) = (folder.path("lying"), folder.path(questions));
+    let (run, questions) = (folder.path(run), folder.path(questions));
     let (one, other) = (desk.clone(), desk.clone());
     let works = thread::spawn(move || {
         let run = Run::open(Path::new(&run)).unwrap();
+        let data = run.layout.root.parent().map(Path::to_path_buf);
+        let run = run.with_data(data);
         let cpu = Box::new(Cpu::new(1).unwrap());
-        let cheat = "weight-before@2".parse().unwrap();
+        let cheat = cheat.parse().unwrap();
         one.work(&mut RunParty::open_cheating(terms, run, key, cpu, cheat).unwrap());
     });
     let mut answers = Answers::new(Path::new(&questions)).unwrap();
@@ -99,7 +106,7 @@ fn the_commands_convict_a_liar_and_nobody_else() {
     assert!(new["bound"]["messages"].as_u64().unwrap() > 10, "{new}");
     let serve = "honest --key alice --terms terms.json --referee-key referee.pub --listen 127.0.0.1:0";
     let (alice, said) = folder.serve(serve);
-    let (desk, threads) = liar(&folder, "terms.json", "bob-folder");
+    let (desk, threads) = liar(&folder, ["bob", "lying", "weight-before@2"], "bob-folder");
     let address = said["address"].as_str().unwrap();
     let play = format!("referee terms.json --key referee alice={address} bob=bob-folder --out v.json");
     let result = folder.json(&play, 1);
@@ -153,6 +160,12 @@ fn the_commands_end_with_the_code_of_what_came_out() {
         ("referee terms.json --key alice 0=alice-dir 1=bob-dir", 2, "not the referee's key"),
         ("referee honest/run.json --key referee 0=alice-dir 1=bob-dir", 4, "run.json"),
         ("referee", 2, "Usage"),
+        ("serve --key alice --terms terms.json --referee-key referee.pub", 2, "<RUN>"),
+        (
+            "serve --challenge mine --key alice --terms terms.json --referee-key referee.pub",
+            2,
+            "exact profile",
+        ),
         ("serve honest --key alice --terms terms.json --referee-key bob.pub", 2, "another referee"),
         ("serve honest --key referee --terms terms.json --referee-key referee.pub", 2, "name no party"),
     ] {
@@ -166,4 +179,46 @@ fn the_commands_end_with_the_code_of_what_came_out() {
     assert_eq!(result["result"]["absent"].as_array().unwrap().len(), 2, "{result}");
     let (code, stdout, _) = folder.run("verdict check f.json");
     assert!(code == 5 && stdout.contains("FORFEITED, timeout"), "{stdout}");
+}
+
+/// A challenger that has nothing of the trainer's gets its logs over HTTP; a decision that they lack leaves the claim undecided.
+#[test]
+fn a_challenger_without_the_trainers_folder_plays() {
+    let folder = Folder(tempfile::tempdir().unwrap());
+    let job = gpt_job(folder.0.path(), "step", "\n[rounding]\n");
+    trained(&job, &folder.0.path().join("trainer"), Some("decisions-dropped@4"));
+    for name in ["alice", "bob", "referee"] {
+        assert_eq!(folder.run(&format!("key new {name} --name {name}")).0, 0);
+    }
+    let parties = "--party alice.pub --party bob.pub --referee referee.pub";
+    let new = folder.json(&format!("referee new --run trainer {parties} --step-time 30 --out terms.json"), 0);
+    assert!(new["claim"]["root"].is_string() && new["claim"]["head"].is_null(), "{new}");
+    // Checkpoints are two steps apart, and the run has eight.
+    assert_eq!(new["bound"]["supply"]["replay"], 8 * 30_000 * 4);
+    let (desk, threads) = liar(&folder, ["alice", "trainer", "decisions-dropped@4"], "alice-folder");
+    let serve = "--challenge mine --data . --key bob --terms terms.json --referee-key referee.pub";
+    let (bob, said) = folder.serve(&format!("{serve} --listen 127.0.0.1:0"));
+    let address = said["address"].as_str().unwrap();
+    let play = format!("referee terms.json --key referee alice=alice-folder bob={address} --out v.json");
+    let result = folder.json(&play, 3);
+    let open = result["result"]["games"][0]["incomplete_log"].as_str().unwrap();
+    assert!(open.contains("the log has no decision about it"), "{result}");
+    // The same again: the journal has it all but the parts.
+    assert_eq!(folder.json(&play, 3)["result"], result["result"]);
+    assert_eq!(folder.run("verdict check v.json").0, 3);
+    for step in 1..=8 {
+        let [mine, theirs] = ["mine", "trainer"].map(|run| folder.path(run));
+        let log = |run: &str| std::fs::read(Run::open(Path::new(run)).unwrap().layout.log(step)).unwrap();
+        assert_eq!(log(&mine), log(&theirs));
+    }
+    desk.close();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert!(terminated(bob).contains("replayed under"));
+    let args = format!(
+        "referee new --job job.toml --run-json trainer/run.json {parties} --step-time 1 --out t.json"
+    );
+    let (code, _, stderr) = folder.run(&args);
+    assert!(code == 2 && stderr.contains("--head or --root"), "{stderr}");
+    let root = new["claim"]["root"].as_str().unwrap();
+    assert_eq!(folder.json(&format!("{args} --root {root}"), 0)["claim"]["root"], root);
 }

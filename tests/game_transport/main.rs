@@ -44,7 +44,7 @@ fn party_key(party: usize) -> PrivateKey {
 }
 
 fn asked(turn: u32) -> Asked {
-    Asked { game: GAME, turn, question: Question::Commit }
+    Asked::new(GAME, turn, Question::Commit)
 }
 
 fn sealed(turn: u32) -> Vec<u8> {

@@ -15,7 +15,7 @@ use tiebreak::dispute::game::message::{
     Answer, Answered, Asked, Field, Need, Question, Sealed, Statement, Subject, Tree,
 };
 use tiebreak::dispute::game::search::{Join, children, parent};
-use tiebreak::dispute::game::terms::{Clocks, Terms};
+use tiebreak::dispute::game::terms::{Claim, Clocks, Terms};
 use tiebreak::dispute::leaf::Slices;
 use tiebreak::dispute::origin::{self, Origin};
 use tiebreak::dispute::verdict::ProvenInput;
@@ -38,7 +38,12 @@ pub fn terms(run: &Run) -> Terms {
     let clocks = Clocks { moves: 1, increment: 1, replay: 1 };
     let parties = [key().public(), other().public()];
     let job = (run.job_text.clone(), run.program_file.clone());
-    Terms::new(run.file.summary(), job, &parties, &referee().public(), clocks, Digest([3; 32]))
+    let terms = Terms::new(run.file.summary(), job, &parties, &referee().public(), clocks, Digest([3; 32]));
+    if run.job.rounding.is_none() {
+        return terms;
+    }
+    let (records, _) = transcript::read(&run.layout.transcript()).unwrap();
+    terms.claiming(Claim { root: records.root(records.leaves.len()), head: None })
 }
 
 pub fn folder(name: &str) -> PathBuf {
@@ -86,7 +91,7 @@ impl Asker {
 
     pub fn try_ask(&mut self, question: Question) -> Result<Answer, PartyError> {
         self.turn += 1;
-        let asked = Asked { game: self.game, turn: self.turn, question };
+        let asked = Asked::new(self.game, self.turn, question);
         let digest = asked.digest();
         let sealed = Sealed::new(asked, &referee()).to_bytes();
         let reply = self.party.reply(&sealed)?;

@@ -129,7 +129,9 @@ fn a_challenger_makes_its_own_records_under_the_trainers_logs() {
         let trainer = trained_on(&mut native, &job, &folder.join(name), cheat);
         let (disk, out) = (Disk::default(), folder.join(format!("challenger-{name}")));
         let mut steps = 0;
-        let mut replay = || challenger(&disk, &trainer, &out, &mut Cpu::new(1).unwrap(), |_| steps += 1);
+        let claim = transcript::read(&trainer.layout.transcript()).unwrap().0;
+        let trainers = (&trainer, &claim.root(claim.leaves.len()));
+        let mut replay = || challenger(&disk, trainers, &out, &mut Cpu::new(1).unwrap(), |_| steps += 1);
         let own = replay().unwrap();
         replay().unwrap();
         assert_eq!(steps, 3, "what is there is not replayed again");
@@ -157,7 +159,14 @@ fn a_challenger_makes_its_own_records_under_the_trainers_logs() {
         let part = proof.part(&root, parts, graph.logged.len() + number).unwrap();
         assert_eq!(part, trainer.rounding_log(step).unwrap().part(graph.logged.len() + number));
     }
-    let error =
-        challenger(&Disk::default(), &HONEST, &folder.join("exact"), &mut Cpu::new(1).unwrap(), |_| {});
+    let (records, _) = transcript::read(&HONEST.layout.transcript()).unwrap();
+    let root = records.root(records.leaves.len());
+    let error = challenger(
+        &Disk::default(),
+        (&HONEST, &root),
+        &folder.join("exact"),
+        &mut Cpu::new(1).unwrap(),
+        |_| {},
+    );
     assert!(error.is_err_and(|error| error.to_string().contains("tiebreak train")));
 }

@@ -6,6 +6,7 @@
 mod asker;
 #[path = "../common/mod.rs"]
 mod common;
+mod gather;
 mod liars;
 
 use crate::asker::{Asker, HONEST, folder, gpt_again, other, referee, terms, word};
@@ -74,7 +75,7 @@ fn records_and_the_initial_state_are_opened() {
 }
 
 #[test]
-fn batches_are_opened_down_to_a_sample() {
+fn batches_are_opened_down_to_an_element() {
     let mut asker = Asker::new(&HONEST, None);
     let Run { program, .. } = gpt_again();
     for (step, micro, tensor) in [(1, 0, 0), (3, 2, 1)] {
@@ -90,16 +91,23 @@ fn batches_are_opened_down_to_a_sample() {
 
         let element = t.ty().len() - 1;
         let question = Question::Evidence { subject, element: element as u64, need: Need::All };
-        let Answer::Samples { files, slices } = asker.ask(question) else { panic!("a sample") };
+        let Answer::Samples { files, slices } = asker.ask(question) else { panic!("an element") };
         assert_eq!(files_root(&files), asker.run.file.summary().data);
         let parts: Vec<_> = slices.iter().map(|slices| slices.parts()).collect();
         let mut data = Dataset::from_slices(&files, &parts, &asker.run.job.data, &program.sample()).unwrap();
         let of_sample = t.ty().len() / program.micro_batch as usize;
         let place = micro * program.micro_batch + (element / of_sample) as u32;
-        let sample = data.sample_of(&program, asker.run.key(), step, place).unwrap();
-        assert_eq!(word(&sample[tensor], element % of_sample), word(&slice, element));
-        assert!(data.sample_of(&program, asker.run.key(), step, program.samples()).is_err());
-        assert!(data.sample_of(&program, asker.run.key(), 0, 0).is_err());
+        let within = (tensor, (element % of_sample) as u64);
+        let key = asker.run.key();
+        assert_eq!(data.element_of(&program, key, (step, place), within).unwrap(), word(&slice, element));
+        for (at, within) in [
+            ((step, program.samples()), (0, 0)),
+            ((0, 0), (0, 0)),
+            ((step, place), (tensor, of_sample as u64)),
+            ((step, place), (2, 0)),
+        ] {
+            assert!(data.element_of(&program, key, at, within).is_err(), "{at:?} {within:?}");
+        }
     }
 }
 
@@ -214,10 +222,12 @@ fn random_question(random: &mut impl FnMut(u64) -> u64) -> Question {
         1 => Subject::Batch { step, micro: number(2) as u32, tensor: number(3) as usize },
         _ => Subject::Node { step, phase, node: number(30) as usize },
     };
-    let fold = match number(4) {
+    let fold = match number(6) {
         0 => Fold::Product,
         1 => Fold::Segment,
         2 => Fold::Rank { position: number(9) },
+        3 => Fold::Absmax { scale: number(9) as u8 },
+        4 => Fold::Sums { parts: number(4) as u8 },
         _ => Fold::Count,
     };
     let (element, first, count) = (number(20), number(3), number(4));
@@ -230,8 +240,9 @@ fn random_question(random: &mut impl FnMut(u64) -> u64) -> Question {
         5 => Tree::Gradients { step },
         _ => Tree::Terms { subject, element, fold },
     };
-    let need = match number(3) {
+    let need = match number(4) {
         0 => Need::Frame { fold },
+        2 => Need::Decision,
         1 => Need::Terms { fold, first, count },
         _ => Need::All,
     };
@@ -276,7 +287,7 @@ fn no_question_stops_a_party_and_a_restart_answers_the_same() {
     assert!(refused(b"").contains("message"));
     assert!(refused(&[question.as_slice(), b" "].concat()).contains("encoding"));
     assert!(refused(&vec![b' '; 1 << 15]).contains("16384"));
-    let asked = |game| Asked { game, turn: 0, question: Question::Commit };
+    let asked = |game| Asked::new(game, 0, Question::Commit);
     let game = terms(&run).game();
     assert!(refused(&Sealed::new(asked(game), &other()).to_bytes()).contains("not signed by referee"));
     assert!(refused(&Sealed::new(asked(Digest([0; 32])), &referee()).to_bytes()).contains("another game"));

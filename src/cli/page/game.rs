@@ -45,6 +45,10 @@ impl Game<'_> {
         referee.start(0);
         for event in events {
             for ask in referee.pending() {
+                // Of the supply of logs, which may have thousands of turns, the page says what came of it.
+                if matches!(ask.asked.question, Question::Logs { .. } | Question::Supply { .. }) {
+                    continue;
+                }
                 let turn = Turn { question: ask.asked.question, answers: BTreeMap::new() };
                 turns.entry(ask.asked.turn).or_insert(turn);
             }
@@ -140,6 +144,11 @@ impl Game<'_> {
         let of = |subject: &Subject| self.rules().describe(*subject);
         match question {
             Question::Commit => "commit to your records".into(),
+            Question::Logs { .. } => "which of the rounding logs you lack".into(),
+            Question::Supply { place } => {
+                format!("the log of step {} from slice {} on", place.step, place.first)
+            }
+            Question::LogPart { step, part } => format!("part {part} of the log of step {step}"),
             Question::Reveal => "open your commitment".into(),
             Question::Children { tree, first, count } => {
                 format!(
@@ -163,6 +172,7 @@ impl Game<'_> {
                     Need::Terms { first, count, .. } => {
                         format!("terms {first} to {}", first + count.saturating_sub(1))
                     }
+                    Need::Decision => "the rounding log's decision".into(),
                 };
                 format!("element {element} of {}: {need}", of(subject))
             }
@@ -185,7 +195,11 @@ fn value_text(join: Join, value: &[u8]) -> String {
     match join {
         Join::Rfc6962 | Join::Blake3 => value.iter().map(|byte| format!("{byte:02x}")).collect(),
         Join::Terms(_) if value.len() == 4 => element_text(crate::arith::DType::F32, number(value) as u32),
-        Join::Terms(_) => (number(value) as i128).to_string(),
+        Join::Terms(_) => {
+            let integers: Vec<String> =
+                value.chunks(16).map(|bytes| (number(bytes) as i128).to_string()).collect();
+            integers.join(", ")
+        }
     }
 }
 
@@ -249,13 +263,17 @@ fn about(page: &mut Page, game: &Game, result: &GameResult, events: &[Event]) {
     let bytes: usize =
         events.iter().filter_map(|event| event.message.as_ref()).map(|bytes| bytes.0.len()).sum();
     let messages = events.iter().filter(|event| event.message.is_some()).count();
+    let supplied = match events.iter().filter(|event| event.supplied.is_some()).count() {
+        0 => String::new(),
+        parts => format!("; {parts} parts of rounding logs were supplied"),
+    };
     let seconds = events.last().map_or(0, |event| event.at) as f64 / 1000.0;
     page.facts(&[
         ("computation", rules.computation().to_string()),
         ("program", game.terms.run.program.to_string()),
         ("records", rules.records().to_string()),
         ("game", rules.game.to_string()),
-        ("answers", format!("{messages}, {bytes} bytes, {seconds} s")),
+        ("answers", format!("{messages}, {bytes} bytes, {seconds} s{supplied}")),
         ("upheld", result.upheld.map_or("no root".into(), |root| format!("root {root}"))),
         ("referee", game.terms.referee.clone()),
     ]);

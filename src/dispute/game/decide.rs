@@ -1,7 +1,7 @@
 //! The end of a game: which element differs, and what decides it.
 
 use super::duel::Duel;
-use super::element;
+use super::element::{self, LoggedTotal};
 use super::judge::{self, Evidence};
 use super::message::{Answer, Field, Fold, Need, Subject, Tree};
 use super::result::Reason;
@@ -37,9 +37,9 @@ impl Duel {
                         );
                     }
                 }
-                if fold == Fold::Count {
+                if matches!(fold, Fold::Count | Fold::Sums { .. }) {
                     let frame = element::Frame { terms: judge::terms(graph, node), words: Vec::new() };
-                    return self.framed(rules, Folded { fold, frame });
+                    return self.framed(rules, Folded { fold, frame, total: None });
                 }
                 self.ask(rules, Need::Frame { fold }, None)
             }
@@ -49,9 +49,20 @@ impl Duel {
     /// Asks for operands: the first side, then the other. A rounding is the trainer's to show.
     pub fn ask(&mut self, rules: &Rules, need: Need, claims: Option<[Vec<u8>; 2]>) -> Next {
         let trainer = usize::from(self.sides[1].party == 0);
-        let logged = self.disputed.as_ref().is_some_and(|d| judge::logged(rules, d.subject).is_some());
         // Whose rounding it is has to show it, so that nobody else is asked.
-        self.go(Stage::Evidence { need, asked: if logged { trainer } else { 0 }, declined: logged, claims })
+        let rounding = self.is_rounding(rules, need);
+        self.go(Stage::Evidence {
+            need,
+            asked: if rounding { trainer } else { 0 },
+            declined: rounding,
+            claims,
+        })
+    }
+
+    /// Whether what is asked for is a decision of the rounding log.
+    fn is_rounding(&self, rules: &Rules, need: Need) -> bool {
+        let logged = self.disputed.as_ref().is_some_and(|d| judge::logged(rules, d.subject).is_some());
+        logged && matches!(need, Need::All | Need::Decision)
     }
 
     /// The value of the disputed element is `word`.
@@ -86,14 +97,17 @@ impl Duel {
                     [0, 1].map(|side: usize| u64::from(disputed.claimed(side)).to_le_bytes().to_vec());
                 self.terms(rules, values)
             }
-            Fold::Product | Fold::Rank { .. } => self.go(Stage::Total),
+            // Absmaxes are searched after the total alone.
+            Fold::Product | Fold::Rank { .. } | Fold::Sums { .. } | Fold::Absmax { .. } => {
+                self.go(Stage::Total)
+            }
         }
     }
 
     /// The search among an element's terms, whose totals differ.
     fn terms(&mut self, rules: &Rules, values: [Vec<u8>; 2]) -> Next {
         let (subject, element) = self.place();
-        let Some(Folded { fold, frame }) = self.folded.clone() else { return Next::Ask };
+        let Some(Folded { fold, frame, .. }) = self.folded.clone() else { return Next::Ask };
         let tree = Tree::Terms { subject, element, fold };
         self.enter(rules, Walk { tree, first: 0, count: frame.terms, total: frame.terms, values })
     }
@@ -103,13 +117,24 @@ impl Duel {
         let (Some(disputed), Some(folded)) = (self.disputed.clone(), self.folded.clone()) else {
             return Next::Ask;
         };
-        let size = Join::Terms(folded.fold).bytes();
-        let odd: Vec<usize> = (0..2).filter(|&side| values[side].len() != size).collect();
+        let Subject::Node { phase, node, .. } = disputed.subject else { return Next::Ask };
+        let (graph, node) = rules.node(Phase::from(phase), node);
+        let logged = matches!(folded.fold, Fold::Sums { .. });
+        let parsed = [0, 1].map(|side: usize| {
+            let total = LoggedTotal::of(graph, node, disputed.element, &values[side]);
+            total.filter(|_| logged)
+        });
+        let right = |side: usize| match logged {
+            true => parsed[side].is_some(),
+            false => values[side].len() == Join::Terms(folded.fold).bytes(),
+        };
+        let odd: Vec<usize> = (0..2).filter(|&side| !right(side)).collect();
         if !odd.is_empty() {
             return self.lost(&odd, Reason::Garbage, "a total has another length");
         }
-        let Subject::Node { phase, node, .. } = disputed.subject else { return Next::Ask };
-        let (graph, node) = rules.node(Phase::from(phase), node);
+        if let [Some(first), Some(second)] = &parsed {
+            return self.logged_totals(rules, folded, [first, second], &values[0]);
+        }
         if let Fold::Rank { .. } = folded.fold {
             // The first side says that this position stands here, the second that another does.
             let rank = (disputed.element as u64).to_le_bytes();
@@ -128,6 +153,35 @@ impl Duel {
             return lost;
         }
         self.terms(rules, values)
+    }
+
+    /// Both have said what the terms of a logged product's element come to: its absmaxes, in their order, then its sums. What differs is searched;
+    /// if nothing does, the trainer shows its decision.
+    fn logged_totals(
+        &mut self,
+        rules: &Rules,
+        folded: Folded,
+        totals: [&LoggedTotal; 2],
+        total: &[u8],
+    ) -> Next {
+        let Folded { fold, frame, .. } = folded;
+        let [first, second] = totals;
+        let scales = first.absmaxes.len();
+        let differs = (0..scales).find(|&i| first.absmaxes[i] != second.absmaxes[i]);
+        let known = differs.unwrap_or(scales);
+        let frame = element::Frame { words: first.absmaxes[..known].to_vec(), ..frame };
+        if let Some(scale) = differs {
+            self.found.push(format!("absmax {scale} of the element's row or column differs"));
+            self.folded = Some(Folded { fold: Fold::Absmax { scale: scale as u8 }, frame, total: None });
+            return self.terms(rules, totals.map(|total| total.absmaxes[scale].to_le_bytes().to_vec()));
+        }
+        if first.sums != second.sums {
+            self.folded = Some(Folded { fold, frame, total: None });
+            return self.terms(rules, totals.map(|total| total.sums.to_vec()));
+        }
+        self.found.push("both say the same absmaxes and sums of integers".into());
+        self.folded = Some(Folded { fold, frame, total: Some(total.to_vec()) });
+        self.ask(rules, Need::Decision, None)
     }
 
     /// Operands arrived, or did not.
@@ -149,7 +203,7 @@ impl Duel {
             None => "it does not supply them".into(),
         };
         self.found.push(format!("operands by party {}: {why}", self.sides[asked].party));
-        if judge::logged(rules, disputed.subject).is_some() {
+        if self.is_rounding(rules, need) {
             return self.lost(&[asked], Reason::Refusal, "it does not show the rounding that its log has");
         }
         if declined {
@@ -167,7 +221,7 @@ impl Duel {
             Evidence::Word(word) => self.judged(rules, word, "what the operands give"),
             Evidence::Frame(frame) => {
                 let Stage::Evidence { need: Need::Frame { fold }, .. } = self.stage else { return Next::Ask };
-                self.framed(rules, Folded { fold, frame })
+                self.framed(rules, Folded { fold, frame, total: None })
             }
             Evidence::Subtotal(value) => {
                 let Some(claims) = claims else { return Next::Ask };

@@ -293,10 +293,12 @@ impl Duel {
                     );
                 }
                 if a.log != b.log {
-                    // The challenger may have replayed another log, or the trainer published another one than it commits to here.
-                    return Next::IncompleteLog(format!(
-                        "the rounding logs of step {step} differ: the challenger's record does not carry the one that the trainer commits to"
-                    ));
+                    // The trainer's record stands under the root of the terms, so the challenger knew the log before it committed.
+                    let challenger = usize::from(self.sides[0].party == 0);
+                    let what = format!(
+                        "its record {step} carries another rounding log than the trainer's, which the terms fix"
+                    );
+                    return self.lost(&[challenger], Reason::OtherLog, &what);
                 }
                 self.go(Stage::Statement { step })
             }

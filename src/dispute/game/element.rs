@@ -7,13 +7,16 @@
 use std::collections::BTreeMap;
 
 use super::message::{Fold, Need};
+use super::search;
 use crate::arith::digits::scale_back_part;
 use crate::arith::{DType, tree};
+use crate::dispute::fold::{self, LoggedElement, logged_product};
 use crate::dispute::leaf::{
     Guarded, LeafError, Recording, Slices, Touched, Verified, Whole, expected, recorded_from_tensors,
 };
 use crate::program::element::Source;
-use crate::program::graph::{Graph, Node, Primitive, TensorId, block_count};
+use crate::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId, block_count};
+use crate::rounding::legal::IntegerSums;
 
 /// The most bytes of two quantised rows that are carried whole.
 const ROWS_BYTES: usize = 24 * 1024;
@@ -23,6 +26,8 @@ const PRODUCT_TERMS: u64 = 2048;
 const SEGMENT_TERMS: u64 = 16;
 /// The most classes that one answer carries.
 const CLASS_TERMS: u64 = 4096;
+/// The most places of K of a logged product that one answer carries: each element of row and column may lie in a slice of its own.
+const LOGGED_TERMS: u64 = 12;
 
 impl Fold {
     /// The most terms whose operands one answer carries.
@@ -31,6 +36,7 @@ impl Fold {
             Fold::Product => PRODUCT_TERMS,
             Fold::Segment => SEGMENT_TERMS,
             Fold::Rank { .. } | Fold::Count => CLASS_TERMS,
+            Fold::Absmax { .. } | Fold::Sums { .. } => LOGGED_TERMS,
         }
     }
 }
@@ -40,7 +46,7 @@ impl Fold {
 pub struct Frame {
     /// How many terms there are.
     pub terms: u64,
-    /// A product's two absmaxes; a segment's begin and end; the class of a position; nothing.
+    /// A product's two absmaxes; a segment's begin and end; the class of a position; of a logged product the absmaxes that are known; nothing.
     pub words: Vec<u32>,
 }
 
@@ -86,6 +92,10 @@ fn dot(graph: &Graph, node: &Node, i: usize) -> Option<Dot> {
 /// How the referee opens element `element` of a node's output; `None`: all at once. `claimed`: what a party says the element is, which
 /// gives the position that a grouping's rank is counted for.
 pub fn fold_of(graph: &Graph, node: usize, element: usize, claimed: u32) -> Option<Fold> {
+    if let Some(logged) = logged_product(graph, node) {
+        let parts = fold::parts(logged) as u8;
+        return (logged.dims()[3] as u64 > LOGGED_TERMS).then_some(Fold::Sums { parts });
+    }
     let node = &graph.nodes[node];
     let len = |tensor: TensorId| graph.tensor(tensor).len() as u64;
     match &node.primitive {
@@ -120,6 +130,16 @@ fn no_such_fold(node: &Node) -> LeafError {
     LeafError::Domain { operator: node.operator.clone() }
 }
 
+/// An element of a logged product, if a fold is one of its own.
+fn logged_element(graph: &Graph, node: usize, element: usize, fold: Fold) -> Option<LoggedElement<'_>> {
+    let fits = |of: &LoggedElement| match fold {
+        Fold::Sums { parts } => usize::from(parts) == fold::parts(of.logged),
+        Fold::Absmax { scale } => usize::from(scale) < of.scales(),
+        _ => false,
+    };
+    LoggedElement::of(graph, node, element).filter(fits)
+}
+
 /// The frame of an element.
 ///
 /// # Errors
@@ -131,6 +151,13 @@ pub fn frame<S: Source<Error = LeafError>>(
     fold: Fold,
     source: &mut S,
 ) -> Result<Frame, LeafError> {
+    if let Some(of) = logged_element(graph, node, element, fold) {
+        let mut words = of.absmaxes(source)?;
+        if let Fold::Absmax { scale } = fold {
+            words.truncate(usize::from(scale));
+        }
+        return Ok(Frame { terms: of.k(), words });
+    }
     let node = &graph.nodes[node];
     if !fits(graph, node, fold) || element >= graph.tensor(node.output).len() {
         return Err(no_such_fold(node));
@@ -175,9 +202,19 @@ pub fn subtotal<S: Source<Error = LeafError>>(
     (first, count): (u64, u64),
     source: &mut S,
 ) -> Result<Vec<u8>, LeafError> {
+    let logged = logged_element(graph, node, element, fold);
     let node = &graph.nodes[node];
-    if !fits(graph, node, fold) || first.checked_add(count).is_none_or(|end| end > frame.terms) {
+    let fits = logged.is_some() || fits(graph, node, fold);
+    if !fits || first.checked_add(count).is_none_or(|end| end > frame.terms) {
         return Err(no_such_fold(node));
+    }
+    if let Some(of) = logged {
+        return match fold {
+            Fold::Absmax { .. } => {
+                Ok(of.absmax(&frame.words, (first, count), source)?.to_le_bytes().to_vec())
+            }
+            _ => Ok(encoded(&of.sums(&frame.words, (first, count), source)?)),
+        };
     }
     let mut source = Guarded::new(node, source);
     let terms = first as usize..(first + count) as usize;
@@ -214,6 +251,49 @@ pub fn subtotal<S: Source<Error = LeafError>>(
             }
             Ok(sum.to_le_bytes().to_vec())
         }
+    }
+}
+
+/// Integer sums as the value of a subtree.
+fn encoded(sums: &IntegerSums) -> Vec<u8> {
+    let IntegerSums { products, absolute, operands } = sums;
+    products.iter().chain(absolute).chain(operands).flat_map(|sum| sum.to_le_bytes()).collect()
+}
+
+/// What a party says of all terms of a logged product's element: the absmaxes that its integers depend on, and their sums.
+pub struct LoggedTotal<'a> {
+    /// Absmaxes, in their order: 4 bytes each.
+    pub absmaxes: Vec<u32>,
+    /// The sums, as the value of a tree.
+    pub sums: &'a [u8],
+}
+
+impl LoggedTotal<'_> {
+    /// Parses a total; `None`: it has another length.
+    pub fn of<'a>(graph: &Graph, node: usize, element: usize, total: &'a [u8]) -> Option<LoggedTotal<'a>> {
+        let of = LoggedElement::of(graph, node, element)?;
+        let (absmaxes, sums) = total.split_at_checked(4 * of.scales())?;
+        let absmaxes = absmaxes.chunks(4).map(|word| u32::from_le_bytes(word.try_into().unwrap_or_default()));
+        let all = search::sums(fold::parts(of.logged) as u8);
+        (sums.len() == 16 * all).then(|| LoggedTotal { absmaxes: absmaxes.collect(), sums })
+    }
+
+    /// The sums, if terms can have them.
+    pub fn integers(&self, logged: &LoggedProduct) -> Option<IntegerSums> {
+        let parts = fold::parts(logged);
+        let all: Vec<i128> =
+            self.sums.chunks(16).map(|sum| i128::from_le_bytes(sum.try_into().unwrap_or_default())).collect();
+        // No integer of four digits is 2^31, so that no product is 2^62.
+        let most = (logged.dims()[3] as i128) << 62;
+        let (products, magnitudes) = all.split_at_checked(parts * parts)?;
+        let (absolute, operands) = magnitudes.split_at_checked(parts * parts)?;
+        let possible = products.iter().all(|sum| (-most..=most).contains(sum))
+            && magnitudes.iter().all(|sum| (0..=most).contains(sum));
+        possible.then(|| IntegerSums {
+            products: products.to_vec(),
+            absolute: absolute.to_vec(),
+            operands: operands.to_vec(),
+        })
     }
 }
 
@@ -269,6 +349,8 @@ pub fn part(
             let known = known.ok_or_else(|| no_such_fold(&graph.nodes[node]))?;
             Ok(Part::Subtotal(subtotal(graph, node, element, fold, known, (first, count), &mut source)?))
         }
+        // What a log says is no part of an element.
+        Need::Decision => Err(no_such_fold(&graph.nodes[node])),
     }
 }
 
@@ -291,6 +373,7 @@ pub fn slices_read(
             let known = frame(graph, node, element, fold, &mut Whole { graph, tensors })?;
             subtotal(graph, node, element, fold, &known, (first, count), &mut source)?;
         }
+        Need::Decision => {}
     }
     Ok(source.touched)
 }
@@ -326,12 +409,34 @@ pub fn total(
 ) -> Result<Vec<u8>, LeafError> {
     let mut source = Whole { graph, tensors };
     let known = frame(graph, node, element, fold, &mut source)?;
-    subtotal(graph, node, element, fold, &known, (0, known.terms), &mut source)
+    let mut total = subtotal(graph, node, element, fold, &known, (0, known.terms), &mut source)?;
+    if let Fold::Sums { .. } = fold {
+        let absmaxes: Vec<u8> = known.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        total.splice(..0, absmaxes);
+    }
+    Ok(total)
+}
+
+/// How many terms a fold of an element has, from whole input tensors.
+///
+/// # Errors
+/// As [`part`].
+pub fn terms(
+    graph: &Graph,
+    node: usize,
+    element: usize,
+    fold: Fold,
+    tensors: &BTreeMap<TensorId, Vec<u8>>,
+) -> Result<u64, LeafError> {
+    Ok(frame(graph, node, element, fold, &mut Whole { graph, tensors })?.terms)
 }
 
 /// The tensors that a need reads.
 pub fn reads(graph: &Graph, node: usize, need: Need) -> Vec<TensorId> {
     let primitive = &graph.nodes[node].primitive;
+    if let Some(of) = LoggedElement::of(graph, node, 0) {
+        return of.operands().to_vec();
+    }
     match (primitive, need) {
         (Primitive::Product { absmaxes_a, absmaxes_b, .. }, Need::Frame { .. }) => {
             vec![*absmaxes_a, *absmaxes_b]

@@ -1,18 +1,18 @@
 //! What the referee computes itself: elements of the initial state and of a batch, parts of an element from verified operands, and what a
 //! field of a record must be.
 
-use super::element::{self, Frame, Part};
+use super::element::{self, Frame, LoggedTotal, Part};
 use super::message::{Answer, Field, LogPart, Need, Subject};
 use super::rules::Rules;
 use super::stage::{Disputed, Folded, Side};
-use crate::arith::words::words_from_bytes;
 use crate::commit::digest::Digest;
 use crate::commit::record::gradient_leaf;
 use crate::commit::state::state_digest;
 use crate::commit::trace::leaf_name;
 use crate::commit::{Malformed, multiproof, table};
 use crate::dispute::check::{Context, state_nodes, wrong};
-use crate::dispute::cone::{Judged, judged_from_slices, operands, unlogged_from_slices};
+use crate::dispute::cone::{Judged, Unlogged, judged_from_slices, operands, unlogged_from_slices};
+use crate::dispute::fold::{LoggedElement, logged_product};
 use crate::dispute::leaf::{LeafError, Slices};
 use crate::dispute::verdict::ProvenInput;
 use crate::job::identity::philox_key;
@@ -77,8 +77,11 @@ pub(super) fn part_of_earlier_run(rules: &Rules, part: usize) -> Option<Digest> 
     (part < 2 || earlier.optimizer_state).then_some(roots.0[part])
 }
 
-/// How many terms a count has.
+/// How many terms a count, or an element of a logged product, has.
 pub(super) fn terms(graph: &Graph, node: usize) -> u64 {
+    if let Some(logged) = logged_product(graph, node) {
+        return logged.dims()[3] as u64;
+    }
     match graph.nodes[node].primitive {
         Primitive::GroupOffsets { classes, .. } | Primitive::GroupOrder { classes, .. } => {
             graph.tensor(classes).len() as u64
@@ -122,25 +125,37 @@ pub(super) fn evidence(
             let width = disputed.ty.len() / (program.micro_batch as usize).max(1);
             let place = micro * program.micro_batch + (element / width.max(1)) as u32;
             let mut data = context.data_in(&files, &slices)?;
-            let sample = data.sample_of(program, philox_key(&context.seed), step, place);
-            let sample = sample.map_err(|error| wrong(error.to_string()))?;
-            let words = words_from_bytes(disputed.ty.dtype, &sample[tensor]);
-            let word = words.get(element % width.max(1)).copied();
-            word.map(Evidence::Word).ok_or_else(|| wrong("the sample has no such element"))
+            let within = (tensor, (element % width.max(1)) as u64);
+            let word = data.element_of(program, philox_key(&context.seed), (step, place), within);
+            word.map(Evidence::Word).map_err(|error| wrong(error.to_string()))
         }
-        (Subject::Node { phase, node, .. }, Answer::Operands { inputs }) if rounding.is_none() => {
+        (Subject::Node { phase, node, .. }, Answer::Operands { inputs })
+            if rounding.is_none() || matches!(need, Need::Terms { .. }) =>
+        {
             let phase = Phase::from(phase);
             let graph = graph_of(&context.program, phase);
             let slices = verified(context, side, phase, &element::reads(graph, node, need), &inputs)?;
             let frame = folded.map(|folded| &folded.frame);
             decided(graph, node, element::part(graph, node, element, need, frame, &slices))
         }
-        (Subject::Node { phase, .. }, Answer::Rounding { inputs, log }) => {
+        (Subject::Node { phase, node, .. }, Answer::Rounding { inputs, log }) => {
             let (micro, number) = rounding.ok_or_else(|| wrong("the element is not rounded by a log"))?;
-            let graph = &context.program.micro;
-            let reads: Vec<TensorId> = operands(graph, &graph.logged[number]).into_iter().collect();
-            let slices = verified(context, side, Phase::from(phase), &reads, &inputs)?;
-            rounded(context, side, (micro, number, element), &slices, log)
+            let made = match folded.and_then(|folded| Some((&folded.frame, folded.total.as_ref()?))) {
+                Some(_) if !inputs.is_empty() => {
+                    return Err(wrong("it carries operands that nobody asked for"));
+                }
+                Some((frame, total)) => from_total(context, number, element, frame, total),
+                None => {
+                    let graph = &context.program.micro;
+                    let reads: Vec<TensorId> = operands(graph, &graph.logged[number]).into_iter().collect();
+                    let slices = verified(context, side, Phase::from(phase), &reads, &inputs)?;
+                    from_slices(context, number, element, &slices)
+                }
+            };
+            match made {
+                Ok(made) => rounded(context, side, (micro, number, element), made, log),
+                Err(error) => decided(&context.program.micro, node, Err(error)),
+            }
         }
         _ => Err(wrong("it answers another question")),
     }
@@ -174,36 +189,59 @@ fn decided(graph: &Graph, node: usize, part: Result<Part, LeafError>) -> Result<
     }
 }
 
+/// What an element of a logged product is by itself, and what is legal where a decision can be about it.
+type Made = (Unlogged, Option<Judged>);
+
+/// From slices of its whole row and column.
+fn from_slices(context: &Context, number: usize, element: usize, slices: &Slices) -> Result<Made, LeafError> {
+    let graph = &context.program.micro;
+    let logged = &graph.logged[number];
+    let of = unlogged_from_slices(graph, logged, element, slices)?;
+    let Some(rounding) = context.job.rounding.as_ref().filter(|_| of.finite) else { return Ok((of, None)) };
+    let judged = judged_from_slices(graph, logged, element, rounding.accumulation(), slices)?;
+    Ok((of, Some(judged)))
+}
+
+/// From what both parties say that its terms come to.
+fn from_total(
+    context: &Context,
+    number: usize,
+    element: usize,
+    frame: &Frame,
+    total: &[u8],
+) -> Result<Made, LeafError> {
+    let graph = &context.program.micro;
+    let logged = &graph.logged[number];
+    let outside = || LeafError::Outside { tensor: logged.output };
+    let node = graph.nodes.iter().position(|node| node.output == logged.output).ok_or_else(outside)?;
+    let said = LoggedTotal::of(graph, node, element, total);
+    let sums = said.and_then(|said| said.integers(logged)).ok_or_else(outside)?;
+    let of = LoggedElement::of(graph, node, element).ok_or_else(outside)?;
+    let rounding = context.job.rounding.as_ref().ok_or_else(outside)?;
+    of.judged(rounding.accumulation(), &frame.words, &sums)
+}
+
 /// What the contract, the proved bound and the log say of one element of a logged product.
 fn rounded(
     context: &Context,
     side: &Side,
     (micro, number, element): (u32, usize, usize),
-    slices: &Slices,
+    (of, judged): Made,
     log: Option<LogPart>,
 ) -> Result<Evidence, Malformed> {
     let graph = &context.program.micro;
     let logged: &LoggedProduct = &graph.logged[number];
-    let node = graph.nodes.iter().position(|node| node.output == logged.output).unwrap_or(0);
-    let operator = &graph.nodes[node].operator;
-    let rounding = context.job.rounding.as_ref().ok_or_else(|| wrong("the job's products are exact"))?;
-    let of = match unlogged_from_slices(graph, logged, element, slices) {
-        Ok(of) => of,
-        Err(error) => return decided(graph, node, Err(error)),
-    };
+    let node = graph.nodes.iter().find(|node| node.output == logged.output);
+    let operator = node.map_or("", |node| node.operator.as_str());
     let step = side.step().ok_or_else(|| wrong("the record is not a step's"))?;
     let Some(LogPart { len, slices: places, bytes, siblings }) = log else {
         return Err(wrong("it does not carry the log's part"));
     };
     let proof = PartProof { len, slices: places, bytes: bytes.0, siblings: siblings.0 };
     let decision = context.logged_decision(&step, (micro, number, element), proof, &mut Vec::new())?;
-    if !of.finite {
+    let Some(judged) = judged else {
         let what = format!("element {element} of {operator} is {:08x}: nothing is rounded there", of.rounded);
         return Ok(Evidence::Rounding(Rounding { judged: None, logged: None, nearest: of.rounded, what }));
-    }
-    let judged = match judged_from_slices(graph, logged, element, rounding.accumulation(), slices) {
-        Ok(judged) => judged,
-        Err(error) => return decided(graph, node, Err(error)),
     };
     let what = format!(
         "element {element} of {operator}: exact product {:e}, bound {:e}, legal {:e} to {:e}, nearest {:e}",

@@ -12,6 +12,7 @@ use crate::commit::keys::{PrivateKey, PublicKey};
 use crate::commit::proven::{Base64, Hashes, ProvenRecord};
 use crate::dispute::verdict::{DataSlices, PhaseName, ProvenInput, ProvenTensor};
 use crate::job::manifest::FileManifest;
+use crate::rounding::log::PartProof;
 
 /// A tensor that a computation has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -57,6 +58,16 @@ pub enum Fold {
     },
     /// How many positions have a class below an offset's, 8 bytes.
     Count,
+    /// Absmax `scale` of those that the integers of a logged product's element depend on, 4 bytes.
+    Absmax {
+        /// Its place among them.
+        scale: u8,
+    },
+    /// The integer sums of a logged product's element ([`crate::rounding::legal::IntegerSums`]), 16 bytes each.
+    Sums {
+        /// The parts of a row: one, or two.
+        parts: u8,
+    },
 }
 
 /// A tree whose nodes a party has claimed.
@@ -121,6 +132,8 @@ pub enum Need {
         /// How many.
         count: u64,
     },
+    /// Of a rounding of the logged profile whose operands are known: the decision alone.
+    Decision,
 }
 
 /// A field of a step's record that follows from its operators.
@@ -148,6 +161,24 @@ pub enum Question {
     Commit,
     /// Salt and root.
     Reveal,
+    /// Of a challenger of the logged profile: which part of the trainer's logs it lacks next. The part that it asked for before is carried by
+    /// the question ([`Asked::carried`]).
+    Logs {
+        /// [`Supplied::digest`] of what is carried.
+        supplied: Option<Digest>,
+    },
+    /// Of the trainer: a part of a log that a challenger lacks.
+    Supply {
+        /// Where it begins: at most [`SUPPLY_SLICES`] slices.
+        place: LogPlace,
+    },
+    /// Of the trainer: the decisions of one product, which a challenger says cannot be read.
+    LogPart {
+        /// The step, from 1.
+        step: u32,
+        /// The part of the step's log.
+        part: u32,
+    },
     /// The values of the subtrees below a node, [`super::search::children`].
     Children {
         /// The tree.
@@ -291,8 +322,52 @@ pub enum Answer {
         /// Frozen parameters, each under the state of the record before.
         kept: Vec<ProvenTensor>,
     },
+    /// To [`Question::Logs`].
+    Logs {
+        /// The next part that it lacks, behind all that it asked for before; none if it has them all.
+        lacks: Option<LogPlace>,
+    },
+    /// To [`Question::Logs`] as well: decisions that it was given cannot be read, so that nobody can replay the step.
+    Unreadable {
+        /// The step, from 1.
+        step: u32,
+        /// The part of the step's log.
+        part: u32,
+    },
+    /// To [`Question::Supply`] and [`Question::LogPart`].
+    Supplied(Supplied),
     /// The party cannot answer, or does not want to.
     Decline,
+}
+
+/// The most slices of a log that one answer supplies.
+pub const SUPPLY_SLICES: u64 = 64;
+
+/// A place in the trainer's logs, which are supplied in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogPlace {
+    /// The step, from 1.
+    pub step: u32,
+    /// The first slice of its log, a multiple of [`SUPPLY_SLICES`].
+    pub first: u64,
+}
+
+/// A part of one of the trainer's logs, with what proves it under the root of the terms.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Supplied {
+    /// The step's record, which has the log's root.
+    pub record: ProvenRecord,
+    /// The slices.
+    pub log: LogPart,
+}
+
+impl Supplied {
+    /// What a question that carries it says of it.
+    pub fn digest(&self) -> Digest {
+        hash("tiebreak 2 supplied", &to_bytes(self))
+    }
 }
 
 /// The index of a rounding log and one of its parts ([`crate::rounding::log::PartProof`]).
@@ -307,6 +382,20 @@ pub struct LogPart {
     pub bytes: Base64,
     /// The BLAKE3 hashes that prove them in the log's root.
     pub siblings: Hashes,
+}
+
+impl From<PartProof> for LogPart {
+    fn from(proof: PartProof) -> LogPart {
+        let PartProof { len, slices, bytes, siblings } = proof;
+        LogPart { len, slices, bytes: Base64(bytes), siblings: Hashes(siblings) }
+    }
+}
+
+impl From<LogPart> for PartProof {
+    fn from(part: LogPart) -> PartProof {
+        let LogPart { len, slices, bytes, siblings } = part;
+        PartProof { len, slices, bytes: bytes.0, siblings: siblings.0 }
+    }
 }
 
 /// What a party signs once about a step: the root over its operators. Two of one key about one record convict it.
@@ -362,12 +451,20 @@ pub struct Asked {
     pub turn: u32,
     /// The question.
     pub question: Question,
+    /// What [`Question::Logs`] hands on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carried: Option<Supplied>,
 }
 
 impl Asked {
-    /// What an answer refers to.
+    /// A question that carries nothing.
+    pub fn new(game: Digest, turn: u32, question: Question) -> Asked {
+        Asked { game, turn, question, carried: None }
+    }
+
+    /// What an answer refers to: the question without what it carries, of which it has the digest.
     pub fn digest(&self) -> Digest {
-        hash("tiebreak 2 question", &to_bytes(self))
+        hash("tiebreak 2 question", &to_bytes(&Asked::new(self.game, self.turn, self.question.clone())))
     }
 }
 

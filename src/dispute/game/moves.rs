@@ -2,13 +2,20 @@
 //!
 //! The referee looks up every question here before it asks it, and checks after every move that the next one is among those that may follow.
 
-use super::message::{Need, Question, Subject, Tree};
-use super::rules::Rules;
+use super::message::{Fold, Need, Question, SUPPLY_SLICES, Subject, Tree};
+use super::rules::{Rules, run_clock};
 use super::search;
+use crate::commit::tensor::SLICE_BYTES;
 
 /// A question without its places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
+    /// [`Question::Logs`].
+    Logs,
+    /// [`Question::Supply`].
+    Supply,
+    /// [`Question::LogPart`].
+    LogPart,
     /// [`Question::Commit`].
     Commit,
     /// [`Question::Reveal`].
@@ -45,6 +52,8 @@ pub enum Kind {
     Subtotals,
     /// [`Question::Evidence`] for terms.
     Terms,
+    /// [`Question::Evidence`] for a decision of the rounding log.
+    Decision,
     /// [`Question::Binding`].
     Binding,
 }
@@ -56,6 +65,8 @@ pub enum Who {
     Both,
     /// One party, and the other if it does not supply: both agree on what is asked for.
     Either,
+    /// One party.
+    One,
 }
 
 /// The clock that runs while a party answers.
@@ -65,6 +76,8 @@ pub enum Clock {
     Moves,
     /// That of replays: the party has to compute a step again.
     Replay,
+    /// That of a replay of the whole run, for a challenger of the logged profile that commits; for others that of moves.
+    Run,
 }
 
 /// How many bytes an answer may have.
@@ -76,8 +89,12 @@ pub enum Size {
     Level,
     /// Operands of a leaf, and what else it takes by [`Of`].
     Leaf,
+    /// A part of the rounding log.
+    Log,
     /// The outputs of a binding.
     Binding,
+    /// A part of a log with the step's record.
+    Supply,
 }
 
 /// A move.
@@ -99,17 +116,23 @@ const FRAME: u64 = 512;
 /// The bytes of operands that a leaf takes.
 pub const LEAF_MAX: u64 = 64 * 1024;
 
+/// The bytes of a part of a log that is supplied, as text: slices, what proves them, and the step's record with its proof.
+pub const SUPPLY_MAX: u64 = 96 * 1024;
+
 /// All moves.
-pub const MOVES: [Move; 19] = {
+pub const MOVES: [Move; 23] = {
     use Clock::{Moves, Replay};
     use Kind::*;
     use Size::{Fixed, Level};
-    use Who::{Both, Either};
+    use Who::{Both, Either, One};
     const fn row(kind: Kind, who: Who, clock: Clock, size: Size, next: &'static [Kind]) -> Move {
         Move { kind, who, clock, size, next }
     }
     [
-        row(Kind::Commit, Both, Moves, Fixed(128), &[Reveal]),
+        row(Kind::Logs, One, Moves, Fixed(128), &[Supply, LogPart, Kind::Commit]),
+        row(Supply, One, Moves, Fixed(SUPPLY_MAX), &[Kind::Logs]),
+        row(LogPart, One, Moves, Size::Supply, &[]),
+        row(Kind::Commit, Both, Clock::Run, Fixed(128), &[Reveal]),
         row(Kind::Reveal, Both, Moves, Fixed(256), &[Records]),
         row(Records, Both, Moves, Level, &[Records, Record]),
         row(Record, Both, Moves, Fixed(6144), &[Parts, Batch, Statement]),
@@ -124,9 +147,10 @@ pub const MOVES: [Move; 19] = {
         row(Slice, Both, Moves, Fixed(2048), &[Element, Frame, Subtotals, Terms, Total]),
         row(Element, Either, Replay, Size::Leaf, &[]),
         row(Frame, Either, Replay, Size::Leaf, &[Total, Subtotals, Terms]),
-        row(Total, Both, Moves, Fixed(256), &[Subtotals, Terms]),
+        row(Total, Both, Moves, Fixed(512), &[Subtotals, Terms, Decision]),
         row(Subtotals, Both, Moves, Level, &[Subtotals, Terms]),
         row(Terms, Either, Moves, Size::Leaf, &[]),
+        row(Decision, Either, Moves, Size::Log, &[]),
         row(Kind::Binding, Either, Moves, Size::Binding, &[]),
     ]
 };
@@ -135,6 +159,9 @@ pub const MOVES: [Move; 19] = {
 pub fn kind(question: &Question) -> Kind {
     match question {
         Question::Commit => Kind::Commit,
+        Question::Logs { .. } => Kind::Logs,
+        Question::Supply { .. } => Kind::Supply,
+        Question::LogPart { .. } => Kind::LogPart,
         Question::Reveal => Kind::Reveal,
         Question::Children { tree, .. } => match tree {
             Tree::Transcript => Kind::Records,
@@ -154,6 +181,7 @@ pub fn kind(question: &Question) -> Kind {
         Question::Evidence { need: Need::All, .. } => Kind::Element,
         Question::Evidence { need: Need::Frame { .. }, .. } => Kind::Frame,
         Question::Evidence { need: Need::Terms { .. }, .. } => Kind::Terms,
+        Question::Evidence { need: Need::Decision, .. } => Kind::Decision,
         Question::Binding { .. } => Kind::Binding,
     }
 }
@@ -169,9 +197,9 @@ pub fn row(kind: Kind) -> &'static Move {
 pub enum Of {
     /// The initial state: of files of weights, a header and an element.
     Initial,
-    /// A batch: manifests, headers and a sample.
+    /// A batch: manifests, headers and an element of a sample.
     Batch,
-    /// The outputs of nodes: operands, and of a logged product its row, its column and a part of the log.
+    /// The outputs of nodes: operands, and of a logged product a part of the log.
     Node,
 }
 
@@ -190,26 +218,43 @@ pub fn answer_max(kind: Kind, of: Of, rules: &Rules) -> u64 {
     FRAME
         + match row(kind).size {
             Size::Fixed(bytes) => bytes,
-            Size::Level => base64((1 << search::LEVELS) * 32) + 64,
+            Size::Level => {
+                let value = if kind == Kind::Subtotals { rules.subtotal_bytes() } else { 32 };
+                base64((1 << search::LEVELS) * value) + 64
+            }
             Size::Leaf => {
                 LEAF_MAX
                     + match of {
                         Of::Initial => rules.weights_bytes(),
-                        Of::Batch => rules.sample_bytes(),
-                        Of::Node => rules.rounding_bytes() + rules.log_bytes(),
+                        Of::Batch => rules.data_bytes(),
+                        Of::Node => log_bytes(kind, of, rules),
                     }
             }
+            Size::Log => 1024 + log_bytes(kind, of, rules),
             Size::Binding => rules.binding_bytes(),
+            Size::Supply => SUPPLY_MAX + rules.log_bytes(),
         }
 }
 
-/// The most bytes of a sealed question.
+/// How many bytes of an answer can be a rounding log's.
+fn log_bytes(kind: Kind, of: Of, rules: &Rules) -> u64 {
+    match (kind, of) {
+        (Kind::Element | Kind::Decision, Of::Node) => rules.log_bytes(),
+        _ => 0,
+    }
+}
+
+/// The most bytes of a sealed question that carries nothing.
 pub const QUESTION_MAX: u64 = 1024;
+/// The most bytes of a sealed question that carries a part of a log.
+pub const CARRIED_MAX: u64 = QUESTION_MAX + SUPPLY_MAX;
 
 /// The most bytes of any sealed answer.
 pub fn largest(rules: &Rules) -> u64 {
     let of = [Of::Initial, Of::Batch, Of::Node];
-    MOVES.iter().flat_map(|row| of.map(|of| answer_max(row.kind, of, rules))).max().unwrap_or(0)
+    let asked =
+        |row: &&Move| rules.is_logged() || !matches!(row.kind, Kind::Logs | Kind::Supply | Kind::LogPart);
+    MOVES.iter().filter(asked).flat_map(|row| of.map(|of| answer_max(row.kind, of, rules))).max().unwrap_or(0)
 }
 
 /// What a game of two takes at most, and all games of some parties.
@@ -223,6 +268,36 @@ pub struct Bound {
     pub log_bytes: u64,
     /// Milliseconds, if every party uses all its time.
     pub milliseconds: u64,
+    /// What the supply of logs to one challenger takes at most, before the game; in the exact profile there is none.
+    pub supply: SupplyBound,
+}
+
+/// What the supply of logs to one challenger takes at most, with its replay of the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct SupplyBound {
+    /// Parts of logs.
+    pub parts: u64,
+    /// Bytes of questions and answers; each part is sent twice.
+    pub bytes: u64,
+    /// Milliseconds that the challenger has to replay the run.
+    pub replay: u64,
+    /// Milliseconds, if trainer and challenger use all their time.
+    pub milliseconds: u64,
+}
+
+/// What the supply of logs to one challenger takes at most: all parts of the longest logs that the program's steps can have.
+fn supply_bound(rules: &Rules, clocks: &super::terms::Clocks) -> SupplyBound {
+    if !rules.is_logged() {
+        return SupplyBound::default();
+    }
+    let parts = rules.log_max().div_ceil(SLICE_BYTES as u64 * SUPPLY_SLICES);
+    let parts = parts.saturating_mul(rules.records() - 2);
+    let both = [Kind::Logs, Kind::Supply].map(|kind| answer_max(kind, Of::Node, rules)).iter().sum::<u64>();
+    let bytes = parts.saturating_add(1).saturating_mul(QUESTION_MAX + CARRIED_MAX + both);
+    let replay = run_clock(&rules.context.job, clocks.replay);
+    let increments = parts.saturating_mul(2).saturating_add(4).saturating_mul(clocks.increment);
+    let milliseconds = clocks.moves.saturating_mul(2).saturating_add(increments).saturating_add(replay);
+    SupplyBound { parts, bytes: bytes.saturating_add(rules.log_bytes()), replay, milliseconds }
 }
 
 /// How often a kind is asked in a game of two, at most; each time of both parties, or of one after the other.
@@ -236,13 +311,14 @@ fn most(kind: Kind, rules: &Rules) -> u64 {
         Kind::Gradients => tree(Tree::Gradients { step: 1 }),
         Kind::Operators => tree(Tree::Trace { step: 1 }),
         Kind::Bytes => depth(rules.slices_most(), 1),
-        Kind::Subtotals => depth(rules.terms_most(), 16),
+        // The fewest terms that an answer carries.
+        Kind::Subtotals => depth(rules.terms_most(), Fold::Sums { parts: 1 }.terms_max()),
         _ => 1,
     }
 }
 
 /// The kinds of a path through a game that begins at its first question, and what it ends at; every path is a part of one of these.
-fn paths() -> [(&'static [Kind], Of); 4] {
+fn paths() -> [(&'static [Kind], Of); 5] {
     use Kind::*;
     [
         (&[Records, Record, Parts, Part, Root, Bytes, Slice, Element], Of::Initial),
@@ -251,21 +327,21 @@ fn paths() -> [(&'static [Kind], Of); 4] {
             &[Records, Record, Statement, Operators, Root, Bytes, Slice, Frame, Total, Subtotals, Terms],
             Of::Node,
         ),
+        (&[Records, Record, Statement, Operators, Root, Bytes, Slice, Total, Decision], Of::Node),
         (&[Records, Record, Statement, Gradients, Kind::Binding], Of::Node),
     ]
 }
 
 /// What a game of two takes at most.
 pub fn bound(rules: &Rules, clocks: &super::terms::Clocks) -> Bound {
-    let mut bound = Bound { messages: 0, bytes: 0, log_bytes: 2 * rules.log_bytes(), milliseconds: 0 };
+    let (supply, logs) = (supply_bound(rules, clocks), 2 * rules.log_bytes());
+    let mut bound = Bound { messages: 0, bytes: 0, log_bytes: logs, milliseconds: 0, supply };
     for (path, of) in paths() {
         let (mut messages, mut bytes) = (0, 0);
         for &kind in path {
             let times = 2 * most(kind, rules);
             messages += times;
-            let has_log = row(kind).size == Size::Leaf && of == Of::Node;
-            bytes += times
-                * (QUESTION_MAX + answer_max(kind, of, rules) - if has_log { rules.log_bytes() } else { 0 });
+            bytes += times * (QUESTION_MAX + answer_max(kind, of, rules) - log_bytes(kind, of, rules));
         }
         bound.messages = bound.messages.max(messages);
         bound.bytes = bound.bytes.max(bytes);
@@ -288,12 +364,13 @@ mod tests {
         }
     }
 
-    /// A game that follows the table ends: beside the levels of a tree, no kind leads back to itself.
+    /// A game that follows the table ends: beside the levels of a tree, and parts of logs, whose places ascend, no kind leads back to itself.
     #[test]
     fn moves_go_forward() {
         for row in &MOVES {
             for &next in row.next {
-                assert!(next > row.kind || (next == row.kind && row.size == Size::Level), "{:?}", row.kind);
+                let again = (next == row.kind && row.size == Size::Level) || row.kind == Kind::Supply;
+                assert!(next > row.kind || again, "{:?}", row.kind);
             }
         }
     }

@@ -6,7 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use super::duel::Duel;
+use super::logs::Supply;
 use super::message::{Answer, Answered, Asked, Question, Sealed, Statement, commitment, to_bytes};
 use super::moves::{Bound, Clock, Kind, QUESTION_MAX, Who, answer_max, bound, kind, largest, of, row};
 use super::result::{GameResult, Loss, Played, Reason};
@@ -34,7 +37,7 @@ const COLLISION: &str =
     "two different commitments open to the same: a collision of hashes, or a fault of the referee's program";
 
 /// What became of a question.
-enum Said {
+pub(super) enum Said {
     Waiting,
     Answer(Answer),
     Declined,
@@ -42,11 +45,11 @@ enum Said {
     Lost(Reason, String),
 }
 
-struct Pending {
-    ask: Ask,
+pub(super) struct Pending {
+    pub ask: Ask,
     since: u64,
     clock: Clock,
-    said: Said,
+    pub said: Said,
 }
 
 /// What is left of a party's time in the current game.
@@ -54,9 +57,22 @@ struct Pending {
 struct Left {
     moves: u64,
     replay: u64,
+    run: u64,
 }
 
-enum Phase {
+/// A part of a log that the trainer supplied well, as the transcript of a game keeps it: what came of it follows from this alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Taken {
+    /// [`Supplied::digest`].
+    pub supplied: Digest,
+    /// The slices of its log.
+    pub slices: u64,
+}
+
+pub(super) enum Phase {
+    /// Of the logged profile: challengers get the logs that they lack.
+    Logs(Supply),
     Commit,
     Reveal,
     Play,
@@ -65,20 +81,20 @@ enum Phase {
 
 /// The referee of a dispute.
 pub struct Referee {
-    rules: Rules,
+    pub(super) rules: Rules,
     clocks: Clocks,
     bound: Bound,
     /// The most bytes of any answer.
     largest: u64,
-    phase: Phase,
+    pub(super) phase: Phase,
     now: u64,
     turn: u32,
-    pending: Vec<Pending>,
+    pub(super) pending: Vec<Pending>,
     left: Vec<Left>,
     commitments: Vec<Option<Digest>>,
     roots: Vec<Option<Digest>>,
     /// Parties that nothing was found against.
-    standing: BTreeSet<usize>,
+    pub(super) standing: BTreeSet<usize>,
     duel: Option<Duel>,
     /// The question that the current game asked last.
     last: Option<Kind>,
@@ -89,7 +105,9 @@ pub struct Referee {
     statements: Vec<(usize, Statement)>,
     /// Challengers whose game ended without a loss.
     unsettled: BTreeSet<usize>,
-    result: GameResult,
+    /// The part of a log that came last.
+    pub(super) taken: Option<Taken>,
+    pub(super) result: GameResult,
 }
 
 impl Referee {
@@ -101,18 +119,17 @@ impl Referee {
         let rules = Rules::new(terms)?;
         let parties = rules.parties.len();
         let clocks = terms.clocks;
-        let left = vec![Left { moves: clocks.moves, replay: clocks.replay }; parties];
         let result =
             GameResult { absent: Vec::new(), games: Vec::new(), remaining: Vec::new(), upheld: None };
         Ok(Referee {
             bound: bound(&rules, &clocks),
             largest: largest(&rules),
+            left: vec![Left { moves: 0, replay: 0, run: 0 }; parties],
             clocks,
             phase: Phase::Commit,
             now: 0,
             turn: 0,
             pending: Vec::new(),
-            left,
             commitments: vec![None; parties],
             roots: vec![None; parties],
             standing: (0..parties).collect(),
@@ -122,6 +139,7 @@ impl Referee {
             said: BTreeMap::new(),
             statements: Vec::new(),
             unsettled: BTreeSet::new(),
+            taken: None,
             result,
             rules,
         })
@@ -144,12 +162,29 @@ impl Referee {
         self
     }
 
-    /// Asks everybody for a commitment.
+    /// Asks everybody for a commitment, and before that, in the logged profile, each challenger which of the trainer's logs it lacks.
     pub fn start(&mut self, now: u64) {
         self.now = now;
         if self.turn == 0 && self.pending.is_empty() {
-            let all: Vec<usize> = self.standing.iter().copied().collect();
-            self.ask(Question::Commit, &all);
+            match self.rules.is_logged() {
+                true => self.supply_next(0),
+                false => self.commit(),
+            }
+        }
+    }
+
+    pub(super) fn commit(&mut self) {
+        let all: Vec<usize> = self.standing.iter().copied().collect();
+        self.phase = Phase::Commit;
+        self.wind(&all);
+        self.ask(Question::Commit, &all);
+    }
+
+    /// Gives parties all their time.
+    pub(super) fn wind(&mut self, parties: &[usize]) {
+        let Clocks { moves, replay, .. } = self.clocks;
+        for &party in parties {
+            self.left[party] = Left { moves, replay, run: self.bound.supply.replay };
         }
     }
 
@@ -167,6 +202,7 @@ impl Referee {
     /// Where the dispute stands, in a line for people.
     pub fn progress(&self) -> String {
         match (&self.phase, &self.duel) {
+            (Phase::Logs(supply), _) => supply.progress(),
             (Phase::Commit, _) => "the parties commit to their records".into(),
             (Phase::Reveal, _) => "the parties open their commitments".into(),
             (Phase::Play, Some(duel)) => {
@@ -179,6 +215,7 @@ impl Referee {
 
     /// Takes bytes that came from a party at a time.
     pub fn receive(&mut self, party: usize, bytes: &[u8], now: u64) {
+        self.taken = None;
         self.tick(now);
         if matches!(self.phase, Phase::Over) || party >= self.rules.parties.len() {
             return;
@@ -207,9 +244,14 @@ impl Referee {
                 None => return,
             },
         };
+        let turn = self.pending[place].ask.asked.turn;
         self.spent = (self.spent.0 + 1, self.spent.1 + bytes.len() as u64);
         self.settle(place, said);
         self.resolve();
+        if self.taken.is_some() {
+            // A transcript has not what was said.
+            self.said.remove(&(party, turn));
+        }
     }
 
     /// What a signed answer is worth; `None`: it is an earlier one again.
@@ -281,7 +323,7 @@ impl Referee {
     }
 
     /// Notes what became of a question, and takes the time from the party's clock.
-    fn settle(&mut self, place: usize, said: Said) {
+    pub(super) fn settle(&mut self, place: usize, said: Said) {
         let pending = &mut self.pending[place];
         let end = self.now.min(pending.ask.deadline);
         let used = end.saturating_sub(pending.since).saturating_sub(self.clocks.increment);
@@ -289,21 +331,25 @@ impl Referee {
         match pending.clock {
             Clock::Moves => left.moves = left.moves.saturating_sub(used),
             Clock::Replay => left.replay = left.replay.saturating_sub(used),
+            Clock::Run => left.run = left.run.saturating_sub(used),
         }
         pending.said = said;
     }
 
     /// Asks parties a question.
-    fn ask(&mut self, question: Question, parties: &[usize]) {
+    pub(super) fn ask(&mut self, question: Question, parties: &[usize]) {
         let kind = kind(&question);
-        let clock = row(kind).clock;
         let limit = answer_max(kind, of(&question), &self.rules);
-        let asked = Asked { game: self.rules.game, turn: self.turn, question };
+        let asked = Asked::new(self.rules.game, self.turn, question);
         self.turn += 1;
         self.spent.1 += QUESTION_MAX * parties.len() as u64;
         let pending = |&party: &usize| {
             let left = self.left[party];
-            let time = if clock == Clock::Moves { left.moves } else { left.replay };
+            let (clock, time) = match row(kind).clock {
+                Clock::Run if self.rules.is_logged() && party > 0 => (Clock::Run, left.run),
+                Clock::Run | Clock::Moves => (Clock::Moves, left.moves),
+                Clock::Replay => (Clock::Replay, left.replay),
+            };
             let deadline = self.now.saturating_add(time).saturating_add(self.clocks.increment);
             let ask = Ask { party, asked: asked.clone(), deadline, limit };
             Pending { ask, since: self.now, clock, said: Said::Waiting }
@@ -319,6 +365,7 @@ impl Referee {
         }
         let done = std::mem::take(&mut self.pending);
         match self.phase {
+            Phase::Logs(_) => self.supplied(done),
             Phase::Commit | Phase::Reveal => self.opened(done),
             Phase::Play => self.played(done),
             Phase::Over => {}
@@ -335,11 +382,7 @@ impl Referee {
                 }
                 Said::Answer(Answer::Reveal { salt, root }) if matches!(self.phase, Phase::Reveal) => {
                     self.roots[party] = Some(root);
-                    let opened = commitment(&self.rules.parties[party], &salt, &root);
-                    let fits = self.commitments[party] == Some(opened);
-                    (!fits).then(|| {
-                        (Reason::Contradiction, "its opening is not what it committed to".to_string())
-                    })
+                    self.opening_fault(party, &salt, &root)
                 }
                 said => Some(fault(said)),
             };
@@ -356,6 +399,22 @@ impl Referee {
         self.next_game();
     }
 
+    /// What is wrong with an opening: it is not what the party committed to, or not what the terms say that the trainer claims.
+    fn opening_fault(&self, party: usize, salt: &Digest, root: &Digest) -> Option<(Reason, String)> {
+        if self.commitments[party] != Some(commitment(&self.rules.parties[party], salt, root)) {
+            return Some((Reason::Contradiction, "its opening is not what it committed to".into()));
+        }
+        let claim = self.rules.claim.as_ref().filter(|claim| party == 0 && claim.root != *root)?;
+        Some(match claim.head {
+            Some(_) => {
+                (Reason::Contradiction, "it opens another root than that of its signed head".to_string())
+            }
+            None => {
+                (Reason::Refusal, "it does not stand by the root that the terms say it claims".to_string())
+            }
+        })
+    }
+
     /// The next two parties that differ, if there are such.
     fn next_game(&mut self) {
         let standing: Vec<usize> = self.standing.iter().copied().collect();
@@ -370,9 +429,7 @@ impl Referee {
         let [Some(a), Some(b)] = [self.roots[champion], self.roots[other]] else { return self.over() };
         self.phase = Phase::Play;
         self.spent = (0, 0);
-        for party in [champion, other] {
-            self.left[party] = Left { moves: self.clocks.moves, replay: self.clocks.replay };
-        }
+        self.wind(&[champion, other]);
         self.last = None;
         self.put(Duel::new(&self.rules, [champion, other], [a, b]));
     }
@@ -453,7 +510,7 @@ impl Referee {
         self.next_game();
     }
 
-    fn over(&mut self) {
+    pub(super) fn over(&mut self) {
         self.phase = Phase::Over;
         self.pending.clear();
         self.duel = None;
@@ -474,7 +531,7 @@ fn equivocation(turn: u32) -> Said {
 }
 
 /// Why a party loses that gave no answer to its own commitment.
-fn fault(said: Said) -> (Reason, String) {
+pub(super) fn fault(said: Said) -> (Reason, String) {
     match said {
         Said::Lost(reason, what) => (reason, what),
         Said::TimedOut => (Reason::Timeout, "its time was up".into()),

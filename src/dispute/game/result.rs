@@ -19,6 +19,8 @@ pub enum Reason {
     Contradiction,
     /// It signed two answers to one question, or two statements about one step.
     Equivocation,
+    /// Its record carries another rounding log than the trainer's, under which it was to replay.
+    OtherLog,
     /// Its time was up.
     Timeout,
     /// It did not open what it had committed to.
@@ -33,7 +35,7 @@ impl Reason {
     /// Whether anybody can re-derive the loss from signed bytes.
     pub fn convicts(self) -> bool {
         use Reason::*;
-        matches!(self, WrongValue | IllegalRounding | Contradiction | Equivocation)
+        matches!(self, WrongValue | IllegalRounding | Contradiction | Equivocation | OtherLog)
     }
 
     /// In words.
@@ -43,6 +45,7 @@ impl Reason {
             Reason::IllegalRounding => "illegal rounding",
             Reason::Contradiction => "contradiction",
             Reason::Equivocation => "equivocation",
+            Reason::OtherLog => "another log",
             Reason::Timeout => "timeout",
             Reason::Refusal => "refusal",
             Reason::Oversize => "oversize",

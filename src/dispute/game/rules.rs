@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
-use super::message::{Field, Subject, Tree};
+use super::message::{Field, Fold, Subject, Tree};
 use super::search::{self, Join};
-use super::terms::Terms;
+use super::terms::{Claim, Terms};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PublicKey;
 use crate::commit::multiproof::proof_len;
@@ -15,7 +15,7 @@ use crate::commit::trace::{Places, batch_leaf_name, leaf_name, positions};
 use crate::commit::tree_head::Head;
 use crate::commit::{Malformed, table};
 use crate::dispute::check::{Context, parsed};
-use crate::dispute::cone::operands;
+use crate::dispute::fold;
 use crate::dispute::origin::{self, Origin};
 use crate::dispute::rounding::PART_MAX;
 use crate::dispute::verdict::Scalar;
@@ -24,9 +24,10 @@ use crate::job::data::safetensors::HEADER_MAX;
 use crate::job::identity::{other_contract, program_digest};
 use crate::job::initial::InitialOrigin;
 use crate::job::{Granularity, Job};
-use crate::program::graph::{Graph, LoggedProduct, TensorType};
+use crate::program::graph::{Graph, TensorType};
 use crate::program::phase::{Phase, graph_of};
 use crate::program::step::Program;
+use crate::rounding::log;
 
 /// The most leaves of a step's operators, and of its batch: more are refused before they are listed.
 const LEAVES_MAX: u64 = 1 << 22;
@@ -52,6 +53,8 @@ pub struct Rules {
     pub referee: PublicKey,
     /// Job, program and seed; its head is that of whichever party is looked at.
     pub(in crate::dispute) context: Context,
+    /// What the trainer of the logged profile claims.
+    pub(super) claim: Option<Claim>,
     /// What records commit beside the state, by the job.
     granularity: Granularity,
     /// The nodes that a step's trace holds, in order.
@@ -76,6 +79,13 @@ pub fn replay_of_steps(job: &Job, step: u64) -> u64 {
     steps.saturating_mul(step).saturating_mul(4)
 }
 
+/// Milliseconds that a challenger of the logged profile has to replay the whole run: the time of a step that the clock of replays stands for,
+/// times all steps.
+pub fn run_clock(job: &Job, replay: u64) -> u64 {
+    let steps = u64::from(job.checkpoint.every.min(job.steps)) + 1;
+    replay.div_ceil(steps).saturating_mul(u64::from(job.steps))
+}
+
 impl Rules {
     /// What follows from terms.
     ///
@@ -96,6 +106,7 @@ impl Rules {
             return Err(wrong("the clock of replays is not the one that the job fixes"));
         }
         terms.run.origin.check(&job)?;
+        let claim = terms.claim_about(&job, &identity.run)?.cloned();
         let nodes =
             [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len() as u64);
         let leaves = u64::from(program.micro_batches) * (nodes[0] + nodes[1]) + nodes[2];
@@ -123,7 +134,8 @@ impl Rules {
             key: None,
             places,
         };
-        Ok(Rules { game: terms.game(), parties, referee, context, granularity, positions, fault: None })
+        let game = terms.game();
+        Ok(Rules { game, parties, referee, context, claim, granularity, positions, fault: None })
     }
 
     /// Leaves a check out.
@@ -334,8 +346,8 @@ impl Rules {
         })
     }
 
-    /// The most bytes of the manifests of the data's files, their headers and one sample, as text.
-    pub fn sample_bytes(&self) -> u64 {
+    /// The most bytes of the manifests of the data's files and of their headers, as text; an element has room in a leaf.
+    pub fn data_bytes(&self) -> u64 {
         let paths = self.context.job.data.files.paths();
         // A length, a root and the names of the two fields.
         let manifests = 160 * paths.len() as u64;
@@ -345,9 +357,8 @@ impl Rules {
             _ => 64,
         };
         let headers = paths.iter().map(header).max().unwrap_or(0);
-        let elements: u64 = self.program().sample().iter().map(|tensor| tensor.ty().len() as u64).sum();
-        // An element takes 8 bytes of a file at most, and a slice's place and what proves it less than a slice.
-        manifests + 3 * (headers + 8 * elements)
+        // A slice's place and what proves it take less than a slice.
+        manifests + 3 * headers
     }
 
     /// The most bytes of the header of a file of weights, as text; none where the initial state is in no file.
@@ -355,21 +366,21 @@ impl Rules {
         if matches!(self.context.origin, InitialOrigin::Weights { .. }) { 3 * HEADER_MAX } else { 0 }
     }
 
+    /// The most bytes of a step's rounding log.
+    pub fn log_max(&self) -> u64 {
+        let program = self.program();
+        log::bytes_max(&program.micro.logged, program.micro_batches).min(u64::from(u32::MAX))
+    }
+
     /// The most bytes of a part of a rounding log, as text; none in the exact profile.
     pub fn log_bytes(&self) -> u64 {
         if self.is_logged() { (PART_MAX as u64).div_ceil(3) * 4 } else { 0 }
     }
 
-    /// The most bytes of the row and column of a logged product, as text: each of their elements may lie in a slice of its own. None in the
-    /// exact profile.
-    pub fn rounding_bytes(&self) -> u64 {
-        let graph = &self.program().micro;
-        let of = |logged: &LoggedProduct| {
-            let tensors: u64 = operands(graph, logged).iter().map(|&t| graph.tensor(t).bytes() as u64).sum();
-            // A slice takes 1366 bytes of text, and its place and what proves it less than 800.
-            (4 * logged.dims()[3] as u64 * 2200).min(3 * tensors)
-        };
-        graph.logged.iter().map(of).max().unwrap_or(0)
+    /// The most bytes of the value of a subtree over terms.
+    pub fn subtotal_bytes(&self) -> u64 {
+        let parts = self.program().micro.logged.iter().map(|logged| fold::parts(logged) as u8).max();
+        parts.map_or(16, |parts| Join::Terms(Fold::Sums { parts }).bytes() as u64)
     }
 
     /// The most bytes of an answer that lists the outputs that a field is made of, and what proves them.

@@ -28,8 +28,9 @@ impl Join {
         match self {
             Join::Rfc6962 | Join::Blake3 => 32,
             Join::Terms(Fold::Product) => 16,
-            Join::Terms(Fold::Segment) => 4,
+            Join::Terms(Fold::Segment | Fold::Absmax { .. }) => 4,
             Join::Terms(Fold::Rank { .. } | Fold::Count) => 8,
+            Join::Terms(Fold::Sums { parts }) => 16 * sums(parts),
         }
     }
 
@@ -45,16 +46,20 @@ impl Join {
                 let [left, right] = hashes();
                 multiproof::blake3(&left, &right, top).to_vec()
             }
-            Join::Terms(Fold::Product) => {
-                let [left, right] =
-                    [left, right].map(|v| i128::from_le_bytes(v.try_into().unwrap_or_default()));
+            Join::Terms(Fold::Product | Fold::Sums { .. }) => {
+                let integer = |v: &[u8]| i128::from_le_bytes(v.try_into().unwrap_or_default());
+                let pairs = left.chunks(16).zip(right.chunks(16));
                 // A claim that wraps around is wrong in one of the two.
-                left.wrapping_add(right).to_le_bytes().to_vec()
+                pairs.flat_map(|(a, b)| integer(a).wrapping_add(integer(b)).to_le_bytes()).collect()
             }
-            Join::Terms(Fold::Segment) => {
+            Join::Terms(Fold::Segment | Fold::Absmax { .. }) => {
                 let [left, right] =
                     [left, right].map(|v| u32::from_le_bytes(v.try_into().unwrap_or_default()));
-                float::add(left, right).to_le_bytes().to_vec()
+                let word = match self {
+                    Join::Terms(Fold::Segment) => float::add(left, right),
+                    _ => left.max(right),
+                };
+                word.to_le_bytes().to_vec()
             }
             Join::Terms(Fold::Rank { .. } | Fold::Count) => {
                 let [left, right] =
@@ -63,6 +68,13 @@ impl Join {
             }
         }
     }
+}
+
+/// How many integer sums there are of rows of so many parts: of products and their absolute values by pairs of parts, and of the parts of row
+/// and column.
+pub fn sums(parts: u8) -> usize {
+    let parts = usize::from(parts);
+    2 * parts * parts + 2 * parts
 }
 
 /// The greatest power of two below `n` (n > 1).

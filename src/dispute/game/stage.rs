@@ -80,6 +80,8 @@ impl Disputed {
 pub(super) struct Folded {
     pub fold: Fold,
     pub frame: element::Frame,
+    /// What both parties say that all its terms come to, if they say the same.
+    pub total: Option<Vec<u8>>,
 }
 
 /// Where a game stands.

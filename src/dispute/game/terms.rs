@@ -7,6 +7,8 @@ use crate::commit::Malformed;
 use crate::commit::digest::{Digest, hash};
 use crate::commit::keys::PublicKey;
 use crate::commit::proven::Base64;
+use crate::commit::tree_head::{Head, NOTE_MAX};
+use crate::job::Job;
 use crate::job::identity::RunSummary;
 
 /// The most bytes of terms: a job and, for a job that names one, a program file.
@@ -25,6 +27,17 @@ pub struct Clocks {
     pub increment: u64,
     /// Milliseconds that a party has for all its replays of a game.
     pub replay: u64,
+}
+
+/// What the trainer of a logged run says that its records are, and so what is disputed: its log roots follow from it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// The root over all records of the trainer's run.
+    pub root: Digest,
+    /// The run's head with this root, if the trainer signed it by its key of the game: then another root contradicts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub head: Option<String>,
 }
 
 /// The terms of a game.
@@ -48,6 +61,9 @@ pub struct Terms {
     pub clocks: Clocks,
     /// 32 bytes that no other game has.
     pub nonce: Digest,
+    /// What the trainer claims: in the logged profile, and only there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<Claim>,
 }
 
 impl Terms {
@@ -62,7 +78,12 @@ impl Terms {
     ) -> Terms {
         let parties = parties.iter().map(PublicKey::to_text).collect();
         let (program, referee) = (program.map(Base64), referee.to_text());
-        Terms { format: FORMAT, run, job, program, parties, referee, clocks, nonce }
+        Terms { format: FORMAT, run, job, program, parties, referee, clocks, nonce, claim: None }
+    }
+
+    /// The terms of a game about what the trainer of a logged run claims.
+    pub fn claiming(self, claim: Claim) -> Terms {
+        Terms { claim: Some(claim), ..self }
     }
 
     /// The game's name, which every message carries.
@@ -104,5 +125,33 @@ impl Terms {
             return Err(wrong("a key stands twice among the parties"));
         }
         Ok((parties, PublicKey::from_text(&self.referee)?))
+    }
+
+    /// The trainer's claim about the run with this id; none in the exact profile.
+    ///
+    /// # Errors
+    /// If a claim lacks in the logged profile or stands in the exact one, or its head is not the trainer's of this run, size and root.
+    pub fn claim_about(&self, job: &Job, run: &Digest) -> Result<Option<&Claim>, Malformed> {
+        let wrong = |why: String| Malformed::invalid("terms", why);
+        let claim = match (&self.claim, &job.rounding) {
+            (Some(claim), Some(_)) => claim,
+            (None, None) => return Ok(None),
+            (None, Some(_)) => {
+                return Err(wrong("a logged run is disputed without the trainer's root".into()));
+            }
+            (Some(_), None) => return Err(wrong("a claim stands in the exact profile".into())),
+        };
+        if let Some(note) = &claim.head {
+            if note.len() > NOTE_MAX {
+                return Err(Malformed::TooLarge { what: "head", limit: NOTE_MAX as u64 });
+            }
+            let (parties, _) = self.keys()?;
+            let (head, _) = Head::from_note(note, parties.first())
+                .map_err(|why| wrong(format!("the claim's head is not the trainer's: {why}")))?;
+            if head != (Head { run: *run, size: u64::from(job.steps) + 2, root: claim.root }) {
+                return Err(wrong("the claim's head is of another run, size or root".into()));
+            }
+        }
+        Ok(Some(claim))
     }
 }

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::message::{from_bytes, to_bytes};
-use super::referee::Referee;
+use super::referee::{Referee, Taken};
 use super::result::GameResult;
 use super::terms::{TERMS_MAX, Terms};
 use crate::commit::Malformed;
@@ -29,24 +29,41 @@ pub struct Event {
     /// The message's bytes as they came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<Base64>,
+    /// In place of a message: a part of a log that the trainer supplied well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supplied: Option<Taken>,
 }
 
 impl Event {
     /// A message of a party.
     pub fn message(at: u64, party: usize, bytes: &[u8]) -> Event {
-        Event { at, party: Some(party), message: Some(Base64(bytes.to_vec())) }
+        Event { at, party: Some(party), message: Some(Base64(bytes.to_vec())), supplied: None }
+    }
+
+    /// A part of a log that a trainer supplied well.
+    pub fn taken(at: u64, party: usize, taken: Taken) -> Event {
+        Event { at, party: Some(party), message: None, supplied: Some(taken) }
     }
 
     /// Time passed.
     pub fn tick(at: u64) -> Event {
-        Event { at, party: None, message: None }
+        Event { at, party: None, message: None, supplied: None }
     }
 
     /// Gives the event to a referee.
     pub fn feed(&self, referee: &mut Referee) {
-        match (self.party, &self.message) {
-            (Some(party), Some(message)) => referee.receive(party, &message.0, self.at),
+        match (self.party, &self.message, self.supplied) {
+            (Some(party), Some(message), _) => referee.receive(party, &message.0, self.at),
+            (Some(party), None, Some(taken)) => referee.receive_taken(party, taken, self.at),
             _ => referee.tick(self.at),
+        }
+    }
+
+    /// The event as a transcript keeps it, after it was given to the referee.
+    pub fn kept(self, referee: &Referee) -> Event {
+        match (self.party, referee.taken()) {
+            (Some(party), Some(taken)) => Event::taken(self.at, party, taken),
+            _ => self,
         }
     }
 }

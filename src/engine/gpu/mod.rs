@@ -19,14 +19,18 @@ pub use device::cuda::devices as cuda_devices;
 pub use device::error::engine_error;
 pub use device::kernel::Shader;
 #[cfg(feature = "gpu")]
+pub use device::recorder::{Command, Launches};
+#[cfg(feature = "gpu")]
 pub use device::wgpu::{AdapterName, adapters};
 #[cfg(feature = "cuda")]
 pub use plan::attention_kernels;
-pub use plan::{shader, texts};
+pub use plan::{TextLimits, shader, texts};
 #[cfg(feature = "cuda")]
 pub use run::engine::Cuda;
 #[cfg(feature = "gpu")]
 pub use run::engine::Gpu;
 pub use run::engine::GpuEngine;
+#[cfg(feature = "gpu")]
+pub use run::recording;
 
 pub use crate::shaders::product::Variant;

@@ -27,23 +27,20 @@ impl Move {
     }
 
     /// The words of an image after the move: planes of `rows` x `columns`, in row-major order; what comes in from outside is 0.
-    pub fn image(self, words: &[u32], [rows, columns]: [usize; 2]) -> Vec<u32> {
-        let [down, right] = self.by;
+    pub fn image(self, words: &[u32], planes: [usize; 2]) -> Vec<u32> {
+        (0..words.len()).map(|place| self.source(place, planes).map_or(0, |from| words[from])).collect()
+    }
+
+    /// Where the word at `place` of a moved image comes from; `None`: from outside.
+    pub fn source(self, place: usize, [rows, columns]: [usize; 2]) -> Option<usize> {
         let from = |place: usize, by: i64, len: usize| {
             usize::try_from(place as i64 - by).ok().filter(|&place| place < len)
         };
-        let mut moved = Vec::with_capacity(words.len());
-        for plane in words.chunks_exact(rows * columns) {
-            for row in 0..rows {
-                let row = from(row, down, rows);
-                moved.extend((0..columns).map(|column| {
-                    let column = if self.mirrored { columns - 1 - column } else { column };
-                    let Some((row, column)) = row.zip(from(column, right, columns)) else { return 0 };
-                    plane[row * columns + column]
-                }));
-            }
-        }
-        moved
+        let (plane, within) = (place / (rows * columns), place % (rows * columns));
+        let column = within % columns;
+        let column = if self.mirrored { columns - 1 - column } else { column };
+        let (row, column) = (from(within / columns, self.by[0], rows)?, from(column, self.by[1], columns)?);
+        Some((plane * rows + row) * columns + column)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::augment::Move;
-use super::layout::{Layout, share_of};
+use super::layout::{Column, Layout, share_of};
 use super::sampling::{Place, Sampler};
 use crate::arith::DType;
 use crate::arith::words::{bytes_of, with_words};
@@ -110,28 +110,39 @@ impl Dataset {
     /// The bytes of a sample's tensors.
     fn sample(&mut self, number: u64) -> Result<[Vec<u8>; 2], DataError> {
         let (part, index) = self.layout.find(number);
+        let columns = part.columns;
         let mut tensors = [Vec::new(), Vec::new()];
-        for ((column, wanted), tensor) in part.columns.iter().zip(&self.tensors).zip(&mut tensors) {
-            let file = &mut self.files[column.file];
-            let (first, len) = column.bytes(index);
-            let words = column.element.words(&file.read(first, len)?);
-            let bad = match &words {
-                Err(number) => Some(number.to_string()),
-                Ok(words) if wanted.dtype == DType::U32 => {
-                    words.iter().find(|&&word| word >= wanted.below).map(u32::to_string)
-                }
-                Ok(_) => None,
-            };
-            if let Some(bad) = bad {
-                let BatchTensor { name, below, .. } = wanted;
-                let why = format!(
-                    "sample {index} of the file has {bad} among its {name}, which is not below {below}"
-                );
-                return Err(DataError::invalid(file.path(), why));
-            }
-            *tensor = bytes_of(&words.unwrap_or_default());
+        for (number, tensor) in tensors.iter_mut().enumerate() {
+            let words = self.words(number, &columns[number], index, columns[number].bytes(index))?;
+            *tensor = bytes_of(&words);
         }
         Ok(tensors)
+    }
+
+    /// Elements of tensor `number` of a part's sample `index`, which lie at (byte, bytes) of the file.
+    fn words(
+        &mut self,
+        number: usize,
+        column: &Column,
+        index: u64,
+        (first, len): (u64, usize),
+    ) -> Result<Vec<u32>, DataError> {
+        let (file, wanted) = (&mut self.files[column.file], &self.tensors[number]);
+        let words = column.element.words(&file.read(first, len)?);
+        let bad = match &words {
+            Err(number) => Some(number.to_string()),
+            Ok(words) if wanted.dtype == DType::U32 => {
+                words.iter().find(|&&word| word >= wanted.below).map(u32::to_string)
+            }
+            Ok(_) => None,
+        };
+        if let Some(bad) = bad {
+            let BatchTensor { name, below, .. } = wanted;
+            let why =
+                format!("sample {index} of the file has {bad} among its {name}, which is not below {below}");
+            return Err(DataError::invalid(file.path(), why));
+        }
+        Ok(words.unwrap_or_default())
     }
 
     /// The micro-batches of a step.
@@ -170,26 +181,47 @@ impl Dataset {
         Ok(MicroBatch { tensors })
     }
 
-    /// One sample of a step's batch, drawn alone: the bytes of its inputs and of its labels. `place` counts the step's samples from 0, through
-    /// all micro-batches.
+    /// One element of a sample of a step's batch, drawn alone. `place` counts the step's samples from 0, through all micro-batches; `tensor`: 0 the
+    /// inputs, 1 the labels.
     ///
     /// # Errors
-    /// As [`Dataset::batch`], and if the step has no such place.
-    pub fn sample_of(
+    /// As [`Dataset::batch`], and if there is no such element.
+    pub fn element_of(
         &mut self,
         program: &Program,
         key: [u32; 2],
-        step: u32,
-        place: u32,
-    ) -> Result<[Vec<u8>; 2], DataError> {
+        (step, place): (u32, u32),
+        (tensor, element): (usize, u64),
+    ) -> Result<u32, DataError> {
         let batch = program.samples();
         if step == 0 || place >= batch {
             return Err(DataError::Job(format!(
                 "step {step} has no sample {place}: steps count from 1, and its {batch} samples from 0"
             )));
         }
-        let mut sampler = self.sampler(key);
-        self.drawn_at(&mut sampler, key, Place { step, batch, place })
+        let at = Place { step, batch, place };
+        let number = self.number_at(&mut self.sampler(key), at)?;
+        let (part, index) = self.layout.find(number);
+        let none = || DataError::Job(format!("a sample has no element {element} of tensor {tensor}"));
+        let column = *part.columns.get(tensor).ok_or_else(none)?;
+        let planes = part.planes.filter(|_| tensor == 0 && self.augment.is_any());
+        let mut bytes = column.element_bytes(index, element).ok_or_else(none)?;
+        if let Some(planes) = planes {
+            let by = Move::of(self.augment, key, at);
+            let Some(from) = by.source(element as usize, planes.map(|size| size as usize)) else {
+                return Ok(0);
+            };
+            bytes = column.element_bytes(index, from as u64).ok_or_else(none)?;
+        }
+        Ok(self.words(tensor, &column, index, bytes)?[0])
+    }
+
+    /// The sample that is drawn at a place.
+    fn number_at(&self, sampler: &mut Sampler, at: Place) -> Result<u64, DataError> {
+        sampler.draw(at).ok_or_else(|| {
+            let (step, n) = (at.step, self.drawn);
+            DataError::Job(format!("steps: step {step} would need more than 2^32 epochs of {n} samples"))
+        })
     }
 
     /// The sample that is drawn at a place, moved as the job augments it.
@@ -199,10 +231,7 @@ impl Dataset {
         key: [u32; 2],
         at: Place,
     ) -> Result<[Vec<u8>; 2], DataError> {
-        let number = sampler.draw(at).ok_or_else(|| {
-            let (step, n) = (at.step, self.drawn);
-            DataError::Job(format!("steps: step {step} would need more than 2^32 epochs of {n} samples"))
-        })?;
+        let number = self.number_at(sampler, at)?;
         let [mut inputs, labels] = self.sample(number)?;
         if let Some(planes) = self.layout.find(number).0.planes.filter(|_| self.augment.is_any()) {
             let by = Move::of(self.augment, key, at);

@@ -37,6 +37,12 @@ impl Column {
         (self.first + index * self.stride, (self.elements * self.element.size()) as usize)
     }
 
+    /// The first byte, and the number of bytes, of element `element` of the part's sample `index`; `None` if a sample has no such element.
+    pub fn element_bytes(&self, index: u64, element: u64) -> Option<(u64, usize)> {
+        let size = self.element.size();
+        (element < self.elements).then(|| (self.first + index * self.stride + element * size, size as usize))
+    }
+
     /// How many samples on the next one is that shares no element with a sample.
     fn apart(&self) -> u64 {
         (self.elements * self.element.size()).div_ceil(self.stride.max(1)).max(1)

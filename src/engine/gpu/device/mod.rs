@@ -11,6 +11,8 @@ pub mod layout;
 #[cfg(feature = "cuda")]
 mod modules;
 #[cfg(feature = "gpu")]
+pub mod recorder;
+#[cfg(feature = "gpu")]
 pub mod wgpu;
 
 use self::kernel::{Kernel, Limits, Prepared};

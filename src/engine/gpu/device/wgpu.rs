@@ -15,6 +15,10 @@ use crate::shaders::product::Variant;
 pub struct AdapterName {
     /// As the driver names it.
     pub name: String,
+    /// The driver and its version, as it calls itself.
+    pub driver: String,
+    /// Discrete, integrated, virtual, software or other.
+    pub kind: &'static str,
     /// Why it is not used, if so.
     pub refused: Option<String>,
     /// Whether it runs on the CPU: a software driver.
@@ -44,10 +48,22 @@ pub fn adapters() -> Vec<AdapterName> {
         (!limits.check_limits(&adapter.limits()))
             .then(|| "it does not offer WebGPU's default limits".to_string())
     };
-    let named = |adapter: &wgpu::Adapter| AdapterName {
-        name: name_of(adapter),
-        refused: refused(adapter),
-        software: adapter.get_info().device_type == wgpu::DeviceType::Cpu,
+    let named = |adapter: &wgpu::Adapter| {
+        let info = adapter.get_info();
+        let kind = match info.device_type {
+            wgpu::DeviceType::DiscreteGpu => "discrete",
+            wgpu::DeviceType::IntegratedGpu => "integrated",
+            wgpu::DeviceType::VirtualGpu => "virtual",
+            wgpu::DeviceType::Cpu => "software",
+            wgpu::DeviceType::Other => "other",
+        };
+        AdapterName {
+            name: name_of(adapter),
+            driver: format!("{} {}", info.driver, info.driver_info).trim().to_string(),
+            kind,
+            refused: refused(adapter),
+            software: info.device_type == wgpu::DeviceType::Cpu,
+        }
     };
     all().iter().map(named).collect()
 }

@@ -93,7 +93,11 @@ pub fn refusal(graph: &Graph, node: &Node, variant: Variant, rounds_max: u32) ->
         Primitive::Product { a, b, block, .. } => {
             let k = graph.tensor(*a).shape[2];
             let k = if *block == 0 { k } else { *block };
-            ("places of K", choice_of(graph, *a, *b, *block, variant).rounds(words_of_k(k)))
+            let choice = choice_of(graph, *a, *b, *block, variant);
+            if variant != Variant::Words && k > Choice::PLACES_MAX {
+                return Some(format!("{}: too many places of K for its sums", node.operator));
+            }
+            ("places of K", choice.rounds(words_of_k(k)))
         }
         Primitive::Native { a, .. } => {
             if native_parts(graph, node) != 1 {
@@ -277,7 +281,7 @@ fn product([a, b]: [&TensorType; 2], block: u32, part: digits::ProductPart, choi
     let bits = digits::magnitude_bits(choice.digits_a) + digits::magnitude_bits(choice.digits_b) + rest;
     // The last word says where a dispatch begins in the third dimension.
     let uniform = vec![batch, m, n, words, blocks, step, bits, 0];
-    let [rows, columns] = choice.variant.tile();
+    let [rows, columns] = choice.tile();
     let groups = [n.div_ceil(columns), m.div_ceil(rows), blocks * batch];
     Shader { text: choice.complete(file(choice.variant.file())).into(), uniform, groups }
 }

@@ -40,8 +40,17 @@ pub fn candidate(graph: &Graph, target: &Target, fusion: &RowFusion) -> Option<C
     Some(Candidate::fused(graph, target, fusion.nodes(), fusion.at, tensors, kernel))
 }
 
-/// The texts of a graph's row fusions, for dumps and the lint's tests: those of adapters with WebGPU's default limits, and CUDA's.
-pub fn texts(graph: &Graph) -> Vec<String> {
+/// Whose limits texts keep to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextLimits {
+    /// WebGPU's default ones, and in texts of their own larger ones.
+    All,
+    /// WebGPU's default ones alone.
+    Webgpu,
+}
+
+/// The texts of a graph's row fusions, for dumps and the lint's tests.
+pub fn texts(graph: &Graph, limits: TextLimits) -> Vec<String> {
     let (uses, runs_at) = (Uses::of(graph), (0..graph.nodes.len()).collect::<Vec<_>>());
     let of = |limits: Limits| {
         let found = find(graph, &uses, &runs_at, &limits, &|node| has_words(graph, node));
@@ -51,7 +60,8 @@ pub fn texts(graph: &Graph) -> Vec<String> {
         });
         shaders.collect::<Vec<_>>()
     };
-    [Limits::WEBGPU, Limits::CUDA].into_iter().flat_map(of).collect()
+    let all = [Limits::WEBGPU, Limits::CUDA];
+    all.into_iter().take(if limits == TextLimits::All { 2 } else { 1 }).flat_map(of).collect()
 }
 
 /// The row fusions of a graph for a device with these limits, of nodes that `may` be members.

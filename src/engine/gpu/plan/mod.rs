@@ -22,6 +22,7 @@ use self::windows::Window;
 use crate::engine::gpu::device::layout;
 use crate::program::graph::{Graph, Node, Primitive};
 use crate::shaders::product::Variant;
+pub use fuse_rows::TextLimits;
 
 /// Every way to compute nodes of a graph, the preferred first: what takes more nodes at once comes before what takes some of them, and
 /// nodes by themselves come last, in order, by kernels of a device's own before shaders. A node that has none cannot run (see
@@ -51,14 +52,19 @@ pub fn refusal(graph: &Graph, target: &Target, index: usize) -> Option<String> {
     }
 }
 
-/// Every shader text of a graph with the name of a node that uses it, or of rows computed at once, for dumps and the lint's tests.
-pub fn texts(graph: &Graph) -> Vec<(String, String)> {
+/// Every shader text of a graph with the name of a node that uses it (a product's with its variant), or of rows computed at once, for dumps
+/// and tests.
+pub fn texts(graph: &Graph, limits: TextLimits) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
     let nodes = graph.nodes.iter().flat_map(|node| Variant::ALL.map(|variant| (node, variant)));
     let of_nodes = nodes.filter_map(|(node, variant)| {
-        Some((node.primitive.name().to_string(), shader(graph, node, variant)?.text.into_owned()))
+        let mut name = node.primitive.name().to_string();
+        if matches!(node.primitive, Primitive::Product { .. }) {
+            name += &format!("-{}", variant.name());
+        }
+        Some((name, shader(graph, node, variant)?.text.into_owned()))
     });
-    let of_rows = fuse_rows::texts(graph).into_iter().map(|text| ("rows".to_string(), text));
+    let of_rows = fuse_rows::texts(graph, limits).into_iter().map(|text| ("rows".to_string(), text));
     for (name, text) in of_nodes.chain(of_rows) {
         if !found.iter().any(|(_, t)| *t == text) {
             found.push((name, text));

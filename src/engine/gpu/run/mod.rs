@@ -11,3 +11,5 @@ mod memory;
 mod near_ties;
 mod open;
 mod pool;
+#[cfg(feature = "gpu")]
+pub mod recording;

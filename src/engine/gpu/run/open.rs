@@ -30,8 +30,8 @@ impl<D: Device> GpuEngine<D> {
         Self::on(D::open(name)?).chosen(Some(variant))?.tested()
     }
 
-    /// Sets the variant given, or the one that is fastest on this adapter for a product of two digits.
-    fn chosen(mut self, variant: Option<Variant>) -> Result<Self, EngineError> {
+    /// Sets the variant given, or that of GPUs' which is fastest on this adapter for a product of two digits.
+    pub(super) fn chosen(mut self, variant: Option<Variant>) -> Result<Self, EngineError> {
         if let Some(variant) = variant {
             self.variant = variant;
             return Ok(self);
@@ -40,7 +40,7 @@ impl<D: Device> GpuEngine<D> {
         let graph = Arc::new(graph);
         let ty = graph.tensor(graph.inputs[0].tensor).clone();
         let mut fastest: Option<(Duration, Variant)> = None;
-        for variant in Variant::ALL {
+        for variant in Variant::FOR_GPUS {
             self.variant = variant;
             let compiled = self.compile(graph.clone())?;
             let inputs = [self.upload(&ty, &bytes)?, self.upload(&ty, &bytes)?];
@@ -60,7 +60,7 @@ impl<D: Device> GpuEngine<D> {
     }
 
     /// The engine, if it passes its self-test.
-    fn tested(mut self) -> Result<Self, EngineError> {
+    pub(super) fn tested(mut self) -> Result<Self, EngineError> {
         let expected = fingerprint::fingerprint(&mut crate::engine::reference::Reference)?;
         if self.hashes && !self.hashes_well()? {
             return Err(self.untrusted("BLAKE3 roots differ from the host's"));

@@ -1,0 +1,216 @@
+//! The supply of the trainer's logs to challengers that lack them, before anybody commits: a part at a time, proved under the root of the terms.
+//!
+//! Places only ascend and lie within the logs, so a challenger cannot make it longer than these are. The referee keeps one part.
+
+use super::message::{Answer, LogPlace, Question, SUPPLY_SLICES, Supplied};
+use super::result::Reason;
+use super::rules::Rules;
+use crate::commit::Malformed;
+use crate::commit::digest::Digest;
+use crate::commit::proven::ProvenRecord;
+use crate::commit::record::{Record, StepRecord};
+use crate::commit::tensor::{SLICE_BYTES, piece_count};
+use crate::rounding::codec::decode;
+use crate::rounding::log::PartProof;
+
+/// Why a part is not what was asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// The record that the trainer committed to is none of this computation, in words: the trainer's own commitment is wrong.
+    Record(String),
+    /// It does not prove what was asked for.
+    Other(Malformed),
+}
+
+impl From<Malformed> for Unfit {
+    fn from(why: Malformed) -> Unfit {
+        Unfit::Other(why)
+    }
+}
+
+fn wrong(why: &str) -> Malformed {
+    Malformed::invalid("supply of a log", why)
+}
+
+/// The root of a step's log, by the trainer's record under the root of the terms.
+fn log_root(rules: &mut Rules, step: u32, proven: &ProvenRecord) -> Result<Digest, Unfit> {
+    let claim =
+        rules.claim.as_ref().map(|claim| claim.root).ok_or_else(|| wrong("the terms have no claim"))?;
+    if proven.index != u64::from(step) || !rules.under(&claim).covers(proven) {
+        return Err(wrong("it does not prove the step's record").into());
+    }
+    let record = Record::decode(&proven.record.0)
+        .map_err(|error| Unfit::Record(format!("its record {step} is none: {error}")))?;
+    if let Some(fault) = rules.record_fault(proven.index, &record) {
+        return Err(Unfit::Record(format!("record {step}: {fault}")));
+    }
+    match record {
+        Record::Step { step: StepRecord { log: Some(log), .. }, .. } => Ok(log),
+        _ => Err(wrong("the record has no log").into()),
+    }
+}
+
+/// Checks a part of a log; gives the log's root and its slices.
+///
+/// # Errors
+/// If it is not the part of this place, proved under the root of the terms.
+pub fn verified(rules: &mut Rules, place: LogPlace, supplied: &Supplied) -> Result<(Digest, u64), Unfit> {
+    let root = log_root(rules, place.step, &supplied.record)?;
+    let count = piece_count(supplied.log.len as usize, SLICE_BYTES) as u64;
+    let last = place.first.saturating_add(SUPPLY_SLICES).min(count);
+    if !supplied.log.slices.iter().map(|slice| *slice as u64).eq(place.first..last) {
+        return Err(wrong("its slices are not those that were asked for").into());
+    }
+    PartProof::from(supplied.log.clone()).verify(&root)?;
+    if u64::from(supplied.log.len) > rules.log_max() {
+        return Err(wrong("the log has more bytes than the log of a step can have").into());
+    }
+    Ok((root, count))
+}
+
+/// How many parts the log of a step has: one for each logged product of each micro-batch.
+pub fn parts(rules: &Rules) -> usize {
+    rules.program().micro.logged.len() * rules.program().micro_batches as usize
+}
+
+/// Whether the decisions of a part can be read.
+pub fn readable(rules: &Rules, part: usize, bytes: &[u8]) -> bool {
+    let products = &rules.program().micro.logged;
+    let product = products.get(part % products.len().max(1));
+    product.is_some_and(|product| decode(bytes, product.elements() as u64).is_ok())
+}
+
+/// What the trainer was asked for.
+#[derive(Clone, Copy)]
+enum Wanted {
+    Nothing,
+    Place(LogPlace),
+    Part { step: u32, part: u32 },
+}
+
+/// How the supply goes on.
+pub(super) enum Turn {
+    /// The trainer is asked.
+    Trainer(Question),
+    /// The challenger is asked what it lacks now, and gets what it asked for.
+    Challenger(Supplied, u64),
+    /// The challenger has what it needs.
+    Done,
+    /// A party loses.
+    Lost(usize, Reason, String),
+}
+
+/// The supply of logs to one challenger.
+pub(super) struct Supply {
+    /// Its place among the parties.
+    pub challenger: usize,
+    wanted: Wanted,
+    /// The part that was supplied last, and the slices of its log.
+    last: Option<(LogPlace, u64)>,
+}
+
+impl Supply {
+    /// Nothing was asked yet.
+    pub fn to(challenger: usize) -> Supply {
+        Supply { challenger, wanted: Wanted::Nothing, last: None }
+    }
+
+    /// Where it is, for people.
+    pub fn progress(&self) -> String {
+        let step = self.last.map_or(0, |(place, _)| place.step);
+        format!("party {} gets the trainer's rounding logs: step {step}", self.challenger)
+    }
+
+    /// Whether a challenger may ask for a part: behind the last one, and within the logs.
+    fn may_ask(&self, rules: &Rules, place: LogPlace) -> bool {
+        let steps = rules.records() - 2;
+        let begins = place.first == 0 && self.last.is_none_or(|(last, _)| place.step > last.step);
+        let goes_on = self.last.is_some_and(|(last, count)| {
+            place.step == last.step && place.first > last.first && place.first < count
+        });
+        (1..=steps).contains(&u64::from(place.step))
+            && place.first.is_multiple_of(SUPPLY_SLICES)
+            && (begins || goes_on)
+    }
+
+    /// The trainer's part was taken.
+    pub fn took(&mut self, slices: u64) -> bool {
+        let Wanted::Place(place) = self.wanted else { return false };
+        self.last = Some((place, slices));
+        self.wanted = Wanted::Nothing;
+        true
+    }
+
+    /// Takes an answer of whoever was asked.
+    pub fn answered(&mut self, rules: &mut Rules, party: usize, answer: Answer) -> Turn {
+        let other = |what: &str| Turn::Lost(party, Reason::Garbage, what.into());
+        match (answer, self.wanted) {
+            (Answer::Logs { lacks: None }, Wanted::Nothing) => Turn::Done,
+            (Answer::Logs { lacks: Some(place) }, Wanted::Nothing) => {
+                if !self.may_ask(rules, place) {
+                    return other(
+                        "it asks for a part of a log that there is not, or that comes before one that it asked for",
+                    );
+                }
+                self.wanted = Wanted::Place(place);
+                Turn::Trainer(Question::Supply { place })
+            }
+            (Answer::Unreadable { step, part }, Wanted::Nothing) => {
+                let there =
+                    (1..=rules.records() - 2).contains(&u64::from(step)) && (part as usize) < parts(rules);
+                if !there {
+                    return other("it complains of a part of a log that there is not");
+                }
+                self.wanted = Wanted::Part { step, part };
+                Turn::Trainer(Question::LogPart { step, part })
+            }
+            (Answer::Supplied(supplied), Wanted::Place(place)) => match verified(rules, place, &supplied) {
+                Ok((_, slices)) => {
+                    self.took(slices);
+                    Turn::Challenger(supplied, slices)
+                }
+                Err(unfit) => unfit_by(party, unfit),
+            },
+            (Answer::Supplied(supplied), Wanted::Part { step, part }) => self
+                .judged(rules, (step, part as usize), supplied)
+                .unwrap_or_else(|unfit| unfit_by(party, unfit)),
+            _ => other("it answered another question"),
+        }
+    }
+
+    /// Whether a part of a log cannot be read, as the challenger says.
+    fn judged(
+        &self,
+        rules: &mut Rules,
+        (step, part): (u32, usize),
+        supplied: Supplied,
+    ) -> Result<Turn, Unfit> {
+        let root = log_root(rules, step, &supplied.record)?;
+        let bytes = PartProof::from(supplied.log).part(&root, parts(rules), part)?;
+        let (party, what) = match readable(rules, part, &bytes) {
+            true => (
+                self.challenger,
+                format!("part {part} of the log of step {step} can be read, against what it says"),
+            ),
+            false => (
+                0,
+                format!(
+                    "part {part} of its log of step {step} cannot be read, so that nobody can replay the step"
+                ),
+            ),
+        };
+        Ok(Turn::Lost(party, Reason::WrongValue, what))
+    }
+}
+
+/// What a trainer loses by that does not supply what it was asked for.
+fn unfit_by(party: usize, unfit: Unfit) -> Turn {
+    match unfit {
+        Unfit::Record(what) => Turn::Lost(party, Reason::WrongValue, what),
+        Unfit::Other(why) => Turn::Lost(
+            party,
+            Reason::Refusal,
+            format!("it does not supply the part of its log that it was asked for: {why}"),
+        ),
+    }
+}

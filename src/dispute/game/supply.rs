@@ -1,0 +1,106 @@
+//! The referee's questions about the trainer's logs: to each challenger in turn which part it lacks, and to the trainer for that part.
+
+use super::logs::{Supply, Turn};
+use super::message::{Question, Supplied};
+use super::referee::{Ask, Pending, Phase, Referee, Said, Taken, fault};
+use super::result::{Loss, Reason};
+
+impl Referee {
+    /// Supplies the next challenger behind a party; behind the last everybody commits.
+    pub(super) fn supply_next(&mut self, behind: usize) {
+        if !self.standing.contains(&0) {
+            return self.over();
+        }
+        let Some(challenger) = self.standing.range(behind + 1..).next().copied() else {
+            return self.commit();
+        };
+        self.phase = Phase::Logs(Supply::to(challenger));
+        self.wind(&[0, challenger]);
+        self.ask(Question::Logs { supplied: None }, &[challenger]);
+    }
+
+    /// A challenger says which part it lacks, or the trainer supplied it.
+    pub(super) fn supplied(&mut self, done: Vec<Pending>) {
+        for Pending { ask: Ask { party, .. }, said, .. } in done {
+            let Phase::Logs(supply) = &mut self.phase else { return };
+            let challenger = supply.challenger;
+            let turn = match said {
+                Said::Answer(answer) => supply.answered(&mut self.rules, party, answer),
+                Said::Declined if party == 0 => Turn::Lost(
+                    party,
+                    Reason::Refusal,
+                    "it does not supply the part of its log that it was asked for".into(),
+                ),
+                said => {
+                    let (reason, what) = fault(said);
+                    Turn::Lost(party, reason, what)
+                }
+            };
+            // It may have lost by another message meanwhile.
+            let stands = self.standing.contains(&challenger);
+            match turn {
+                Turn::Trainer(question) if stands => self.ask(question, &[0]),
+                Turn::Challenger(supplied, slices) if stands => {
+                    let digest = supplied.digest();
+                    self.taken = Some(Taken { supplied: digest, slices });
+                    self.ask(Question::Logs { supplied: Some(digest) }, &[challenger]);
+                    self.carry(supplied);
+                }
+                Turn::Trainer(_) | Turn::Challenger(..) | Turn::Done => self.supply_next(challenger),
+                Turn::Lost(party, reason, what) => {
+                    if self.standing.remove(&party) {
+                        self.result.absent.push(Loss { party, reason, what });
+                    }
+                    self.supply_next(challenger);
+                }
+            }
+        }
+    }
+
+    /// The part of a log that the last message supplied: who keeps a transcript keeps this in place of the message.
+    pub fn taken(&self) -> Option<Taken> {
+        self.taken
+    }
+
+    /// The part that the pending question hands on; for a journal.
+    pub fn carried(&self) -> Option<&Supplied> {
+        self.pending.first()?.ask.asked.carried.as_ref()
+    }
+
+    /// Whether the pending question lacks the part that it hands on: the game was resumed from a transcript.
+    pub fn lacks_part(&self) -> bool {
+        let ask = self.pending.first().map(|pending| &pending.ask.asked);
+        ask.is_some_and(|asked| {
+            matches!(asked.question, Question::Logs { supplied: Some(_) }) && asked.carried.is_none()
+        })
+    }
+
+    /// Gives the pending question the part that it hands on; false if it hands on another one.
+    pub fn carry(&mut self, supplied: Supplied) -> bool {
+        let Some(pending) = self.pending.first_mut() else { return false };
+        let asked = &mut pending.ask.asked;
+        let fits = asked.question == Question::Logs { supplied: Some(supplied.digest()) };
+        if fits {
+            asked.carried = Some(supplied);
+        }
+        fits
+    }
+
+    /// Takes what a transcript has of a part of a log that the trainer supplied.
+    pub fn receive_taken(&mut self, party: usize, taken: Taken, now: u64) {
+        self.tick(now);
+        let Phase::Logs(supply) = &mut self.phase else { return };
+        let asked =
+            self.pending.first().is_some_and(|p| p.ask.party == party && matches!(p.said, Said::Waiting));
+        if !asked || !supply.took(taken.slices) {
+            return;
+        }
+        let challenger = supply.challenger;
+        self.settle(0, Said::Waiting);
+        self.taken = Some(taken);
+        match self.standing.contains(&challenger) {
+            true => self.ask(Question::Logs { supplied: Some(taken.supplied) }, &[challenger]),
+            false => self.supply_next(challenger),
+        }
+    }
+}

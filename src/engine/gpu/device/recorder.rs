@@ -1,0 +1,243 @@
+//! An adapter that writes down what it is asked for: a browser does the same again ([`Launches`]), and has to read the same bytes.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+
+use super::kernel::{Kernel, Limits, Prepared};
+use super::wgpu::Adapter;
+use super::{Device, Dispatch};
+use crate::engine::EngineError;
+use crate::shaders::product::Variant;
+
+/// Bytes of data: where they begin in [`Launches::data`], and how many there are.
+pub type Span = (u64, u64);
+
+/// One dispatch.
+#[derive(Clone, Debug, Serialize)]
+pub struct Run {
+    /// Of [`Launches::shaders`].
+    pub shader: usize,
+    /// Buffer, offset and bytes of the uniform data: binding 0.
+    pub uniform: (u32, u64, u64),
+    /// Buffer and bytes of each storage binding, from 1 on.
+    pub buffers: Vec<(u32, u64)>,
+    /// Workgroups.
+    pub groups: [u32; 3],
+}
+
+/// What a device is asked for. Buffers are numbered from 0, each number once.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Command {
+    /// A storage buffer, and its bytes.
+    Allocate(u32, u64),
+    /// A uniform buffer, its bytes, and what it begins with.
+    Uniform(u32, u64, Span),
+    /// What a buffer begins with from now on.
+    Write(u32, Span),
+    /// Dispatches, in order.
+    Submit(Vec<Run>),
+    /// The first bytes of a buffer, which have this SHA-256 digest, in hexadecimal.
+    Read(u32, u64, String),
+    /// A buffer is not used again.
+    Free(u32),
+}
+
+/// All that a device was asked for.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Launches {
+    /// WGSL texts with the entry point `main`.
+    pub shaders: Vec<String>,
+    /// In order.
+    pub commands: Vec<Command>,
+    /// What is written to buffers.
+    #[serde(skip)]
+    pub data: Vec<u8>,
+    #[serde(skip)]
+    spans: HashMap<[u8; 32], Span>,
+    #[serde(skip)]
+    buffers: u32,
+}
+
+impl Launches {
+    /// Moves all spans of data by so many bytes: their data come after others.
+    pub fn shift(&mut self, by: u64) {
+        for command in &mut self.commands {
+            if let Command::Uniform(_, _, span) | Command::Write(_, span) = command {
+                span.0 += by;
+            }
+        }
+    }
+
+    fn span(&mut self, bytes: &[u8]) -> Span {
+        let data = &mut self.data;
+        *self.spans.entry(Sha256::digest(bytes).into()).or_insert_with(|| {
+            let first = data.len() as u64;
+            data.extend(bytes);
+            (first, bytes.len() as u64)
+        })
+    }
+
+    fn shader(&mut self, text: &str) -> usize {
+        self.shaders.iter().position(|known| known == text).unwrap_or_else(|| {
+            self.shaders.push(text.to_string());
+            self.shaders.len() - 1
+        })
+    }
+}
+
+/// What is written down, shared by the device and its buffers.
+pub type Log = Arc<Mutex<Launches>>;
+
+fn held(log: &Log) -> MutexGuard<'_, Launches> {
+    log.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A buffer with its number.
+pub struct Recorded {
+    buffer: wgpu::Buffer,
+    number: u32,
+    log: Log,
+}
+
+impl Drop for Recorded {
+    fn drop(&mut self) {
+        held(&self.log).commands.push(Command::Free(self.number));
+    }
+}
+
+/// An adapter with WebGPU's default limits, all of which a browser has.
+pub struct Recorder {
+    adapter: Adapter,
+    /// What was asked for so far.
+    pub log: Log,
+}
+
+impl Recorder {
+    fn recorded(
+        &self,
+        buffer: wgpu::Buffer,
+        command: impl FnOnce(&mut Launches, u32) -> Command,
+    ) -> Recorded {
+        let mut log = held(&self.log);
+        let number = log.buffers;
+        log.buffers += 1;
+        let command = command(&mut log, number);
+        log.commands.push(command);
+        Recorded { buffer, number, log: self.log.clone() }
+    }
+}
+
+impl Device for Recorder {
+    type Memory = Recorded;
+    type Uniforms = Recorded;
+    type Pipeline = (wgpu::ComputePipeline, usize);
+    type Copying = std::convert::Infallible;
+
+    const API: &'static str = "wgpu, recorded";
+
+    fn open(name: Option<&str>) -> Result<Recorder, EngineError> {
+        Ok(Recorder { adapter: Adapter::open(name)?, log: Log::default() })
+    }
+
+    fn name(&self) -> &str {
+        self.adapter.name()
+    }
+
+    fn software(&self) -> bool {
+        self.adapter.software()
+    }
+
+    fn variant(&self) -> Option<Variant> {
+        None
+    }
+
+    fn limits(&self) -> Limits {
+        Limits::WEBGPU
+    }
+
+    fn binding_max(&self) -> u64 {
+        self.adapter.binding_max().min(128 << 20)
+    }
+
+    fn check(&self) -> Result<(), EngineError> {
+        self.adapter.check()
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<Recorded, EngineError> {
+        let buffer = self.adapter.allocate(bytes)?;
+        Ok(self.recorded(buffer, |_, number| Command::Allocate(number, bytes)))
+    }
+
+    fn uniforms(&self, bytes: &[u8]) -> Result<Recorded, EngineError> {
+        let buffer = self.adapter.uniforms(bytes)?;
+        let size = buffer.size();
+        Ok(self.recorded(buffer, |log, number| Command::Uniform(number, size, log.span(bytes))))
+    }
+
+    fn write(&self, memory: &Recorded, bytes: &[u8]) -> Result<(), EngineError> {
+        let mut log = held(&self.log);
+        let span = log.span(bytes);
+        log.commands.push(Command::Write(memory.number, span));
+        self.adapter.write(&memory.buffer, bytes)
+    }
+
+    fn make(&mut self, kernel: &Kernel) -> Result<Option<Prepared<Self::Pipeline>>, EngineError> {
+        let Some(shader) = kernel.shader() else { return Ok(None) };
+        let number = held(&self.log).shader(&shader.text);
+        let made = self.adapter.make(kernel)?;
+        Ok(made.map(|Prepared { pipeline, uniform, groups }| Prepared {
+            pipeline: (pipeline, number),
+            uniform,
+            groups,
+        }))
+    }
+
+    fn submit(&self, dispatches: &[Dispatch<Self>]) -> Result<(), EngineError> {
+        let run = |dispatch: &Dispatch<Self>| {
+            let (uniform, offset, bytes) = dispatch.uniform;
+            let buffers = dispatch.buffers.iter().map(|(memory, bytes)| (memory.number, *bytes));
+            Run {
+                shader: dispatch.pipeline.1,
+                uniform: (uniform.number, offset, bytes),
+                buffers: buffers.collect(),
+                groups: dispatch.groups,
+            }
+        };
+        held(&self.log).commands.push(Command::Submit(dispatches.iter().map(run).collect()));
+        let plain: Vec<Dispatch<Adapter>> = dispatches
+            .iter()
+            .map(|dispatch| Dispatch {
+                pipeline: &dispatch.pipeline.0,
+                uniform: (&dispatch.uniform.0.buffer, dispatch.uniform.1, dispatch.uniform.2),
+                buffers: dispatch.buffers.iter().map(|&(memory, bytes)| (&memory.buffer, bytes)).collect(),
+                groups: dispatch.groups,
+            })
+            .collect();
+        self.adapter.submit(&plain)
+    }
+
+    fn read(&self, memory: &Recorded, bytes: u64, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
+        let mut digest = Sha256::new();
+        self.adapter.read(&memory.buffer, bytes, &mut |part| {
+            digest.update(part);
+            visit(part);
+        })?;
+        if bytes > 0 {
+            let digest: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+            held(&self.log).commands.push(Command::Read(memory.number, bytes, digest));
+        }
+        Ok(())
+    }
+
+    fn end_read(&self, copying: Self::Copying, _visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
+        match copying {}
+    }
+
+    fn finish(&self) -> Result<(), EngineError> {
+        self.adapter.finish()
+    }
+}

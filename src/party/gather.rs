@@ -1,0 +1,259 @@
+//! A challenger without the trainer's folder: gets the rounding logs through the game, replays the run under them, and then plays.
+//!
+//! What it lacks follows from the question alone, which carries the part that came before, so that a challenger that was stopped gives the same
+//! answer again. Parts are on disk before the next one is asked for.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use super::challenger::replay;
+use super::error::PartyError;
+use super::{Party, QUESTION_MAX};
+use crate::commit::Malformed;
+use crate::commit::keys::PrivateKey;
+use crate::commit::state::{state_digest, tensor_digests};
+use crate::commit::tensor::SLICE_BYTES;
+use crate::dispute::game::logs::{Unfit, parts, readable, verified};
+use crate::dispute::game::message::{
+    Answer, Answered, Asked, LogPlace, Question, SUPPLY_SLICES, Sealed, Supplied,
+};
+use crate::dispute::game::moves::CARRIED_MAX;
+use crate::dispute::game::rules::Rules;
+use crate::dispute::game::terms::Terms;
+use crate::engine::Engine;
+use crate::engine::reference::Reference;
+use crate::job::Job;
+use crate::job::identity::RunSummary;
+use crate::job::initial::InitialOrigin;
+use crate::job::manifest::{GroupTree, files_root};
+use crate::rounding::log::Log;
+use crate::run::create::{NewRun, create};
+use crate::run::data::manifest;
+use crate::run::dir::{Run, RunFile};
+use crate::run::disk::{self, Disk};
+use crate::run::paths::RunPaths;
+use crate::run::{RunError, initial};
+
+/// What a challenger plays with.
+pub struct Gathering {
+    /// The terms of the game.
+    pub terms: Terms,
+    /// The challenger's own folder.
+    pub out: PathBuf,
+    /// Folders where the job's data files are.
+    pub data: Vec<PathBuf>,
+    /// The files of weights that the run begins from, in the job's order.
+    pub weights: Vec<PathBuf>,
+    /// The challenger's key.
+    pub key: PrivateKey,
+    /// What replays run on.
+    pub engine: Box<dyn Engine>,
+    /// Sees each step that was replayed.
+    pub progress: Box<dyn FnMut(u32) + Send>,
+}
+
+/// A challenger that gets the trainer's logs through the game.
+pub struct Gatherer {
+    disk: Disk,
+    rules: Rules,
+    run: Run,
+    with: Gathering,
+    party: Option<Party>,
+}
+
+impl Gatherer {
+    /// A challenger of these terms: its folder is begun, or as an interruption left it.
+    ///
+    /// # Errors
+    /// If the terms are malformed or of the exact profile, the data or weights are not theirs or are not there, or the folder cannot be written.
+    pub fn open(disk: Disk, with: Gathering) -> Result<Gatherer, PartyError> {
+        let rules = Rules::new(&with.terms)?;
+        if !rules.is_logged() {
+            let why =
+                "these terms are of the exact profile, in which a party trains by itself: `tiebreak train`";
+            return Err(PartyError::Refused(why.into()));
+        }
+        let run = folder(&disk, &with)?;
+        Ok(Gatherer { disk, rules, run, with, party: None })
+    }
+
+    /// The signed answer to a question as it came: as [`Party::reply`]. The answer to [`Question::Commit`] takes a replay of the run.
+    ///
+    /// # Errors
+    /// As [`Party::reply`]; or if a question hands on a part that is not the trainer's, or the folder cannot be written.
+    pub fn reply(&mut self, sealed_question: &[u8]) -> Result<Vec<u8>, PartyError> {
+        let asked = Sealed::<Asked>::from_bytes(sealed_question, CARRIED_MAX, &self.rules.referee)?.body;
+        if asked.game != self.rules.game {
+            return Err(Malformed::invalid("question", "it is of another game").into());
+        }
+        let Question::Logs { supplied } = asked.question else {
+            if sealed_question.len() as u64 > QUESTION_MAX {
+                return Err(Malformed::TooLarge { what: "question", limit: QUESTION_MAX }.into());
+            }
+            return self.party()?.reply(sealed_question);
+        };
+        let answer = match (supplied, &asked.carried) {
+            (None, None) => Answer::Logs { lacks: Some(LogPlace { step: 1, first: 0 }) },
+            (Some(_), Some(part)) => self.take(part)?,
+            _ => return Err(Malformed::invalid("question", "it does not carry what it says").into()),
+        };
+        let (game, turn, question) = (asked.game, asked.turn, asked.digest());
+        Ok(Sealed::new(Answered { game, turn, question, answer }, &self.with.key).to_bytes())
+    }
+
+    /// Stores a part, and says what comes after it.
+    fn take(&mut self, part: &Supplied) -> Result<Answer, PartyError> {
+        let step = u32::try_from(part.record.index).unwrap_or(0);
+        let place = LogPlace { step, first: part.log.slices.first().map_or(0, |slice| *slice as u64) };
+        let (root, count) = verified(&mut self.rules, place, part).map_err(|unfit| match unfit {
+            Unfit::Record(why) => Malformed::invalid("supply of a log", why),
+            Unfit::Other(why) => why,
+        })?;
+        let path = self.run.layout.log(step);
+        let partial = disk::partial(&path);
+        if !path.exists() {
+            self.append(&partial, place.first * SLICE_BYTES as u64, &part.log.bytes.0)?;
+        }
+        let next = place.first + SUPPLY_SLICES;
+        if next < count {
+            return Ok(Answer::Logs { lacks: Some(LogPlace { step, first: next }) });
+        }
+        if !path.exists() {
+            let bytes = disk::read(&partial, self.rules.log_max())?;
+            let log = match Log::open(bytes, parts(&self.rules)) {
+                Ok(log) => log,
+                Err(_) => return Ok(Answer::Unreadable { step, part: 0 }),
+            };
+            let odd = (0..parts(&self.rules)).find(|&part| !readable(&self.rules, part, log.part(part)));
+            if let Some(part) = odd {
+                return Ok(Answer::Unreadable { step, part: part as u32 });
+            }
+            if log.root() != root {
+                let why = "the parts do not give the log that the trainer commits: remove the folder and begin again";
+                return Err(RunError::invalid(&partial, why).into());
+            }
+            self.disk.replace(&path, log.bytes())?;
+            if partial.exists() {
+                self.disk.remove(&partial)?;
+            }
+        }
+        let steps = self.run.job.steps;
+        Ok(Answer::Logs { lacks: (step < steps).then_some(LogPlace { step: step + 1, first: 0 }) })
+    }
+
+    /// Appends to a file that has so many bytes or more; more are cut off.
+    fn append(&self, path: &Path, at: u64, bytes: &[u8]) -> Result<(), PartyError> {
+        let io = || RunError::io(path);
+        disk::refuse_link(path)?;
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        let mut file: File = options.open(path).map_err(io())?;
+        if file.metadata().map_err(io())?.len() < at {
+            return Err(RunError::invalid(
+                path,
+                "the parts before are not there: remove the folder and begin again",
+            )
+            .into());
+        }
+        self.disk.truncate(&file, at).map_err(io())?;
+        file.seek(SeekFrom::Start(at)).map_err(io())?;
+        self.disk.write(&mut file, bytes).and_then(|()| self.disk.sync(&file)).map_err(io())?;
+        Ok(())
+    }
+
+    /// The party, after a replay of the run.
+    fn party(&mut self) -> Result<&mut Party, PartyError> {
+        if self.party.is_none() {
+            let run = open(&self.with)?;
+            let progress = &mut self.with.progress;
+            let run =
+                replay(&self.disk, run, self.with.engine.as_mut(), |_, _| Ok(()), |step| progress(step))?;
+            // A party has an engine of its own; this one is not needed any more.
+            let engine = std::mem::replace(&mut self.with.engine, Box::new(Reference));
+            let Gathering { terms, key, weights, .. } = &self.with;
+            let party = Party::open(terms.clone(), run, key.clone(), engine)?;
+            self.party = Some(party.with_weights(weights.clone()));
+        }
+        self.party.as_mut().ok_or_else(|| PartyError::Refused("there is no party".into()))
+    }
+}
+
+/// The challenger's run, with its data.
+fn open(with: &Gathering) -> Result<Run, PartyError> {
+    Ok(Run::open(&with.out)?.with_data(with.data.clone()))
+}
+
+/// The challenger's folder, made of the terms and the data.
+fn folder(disk: &Disk, with: &Gathering) -> Result<Run, PartyError> {
+    let layout = RunPaths { root: with.out.clone() };
+    let refused = |why: &str| Err(PartyError::Refused(why.into()));
+    if !layout.run_json().exists() {
+        layout.check_unused()?;
+        make(disk, &layout, with)?;
+    }
+    let run = open(with)?;
+    if run.file.summary() != with.terms.run {
+        return refused(&format!("{} is of another run: choose another folder", with.out.display()));
+    }
+    Ok(run)
+}
+
+fn make(disk: &Disk, layout: &RunPaths, with: &Gathering) -> Result<(), PartyError> {
+    let Gathering { terms, weights, .. } = with;
+    let refused = |why: String| PartyError::Refused(why);
+    let job = Job::parse("the job of the terms", &terms.job).map_err(|why| refused(why.0))?;
+    let bytes = terms.program.as_ref().map(|program| program.0.as_slice());
+    let program = job.program(bytes).map_err(|why| refused(why.to_string()))?;
+    let mut sources: Vec<(PathBuf, GroupTree)> = Vec::new();
+    let mut data = Vec::new();
+    for name in job.data.files.paths() {
+        let path = found(name, &with.data)?;
+        let (file, tree) = manifest(&path)?;
+        data.push(file);
+        sources.push((path, tree));
+    }
+    if files_root(&data) != terms.run.data {
+        return Err(refused("the data files are others than those of the disputed run".into()));
+    }
+    let state = match &terms.run.origin {
+        InitialOrigin::Seed => None,
+        InitialOrigin::Weights { .. } => Some(initial::from_weights(weights, &job, &program)?),
+        InitialOrigin::Run(_) => {
+            let why = "the disputed run goes on from another run, whose state the game does not supply: challenge it with the trainer's folder";
+            return Err(refused(why.into()));
+        }
+    };
+    let table = program.state();
+    if state
+        .as_ref()
+        .is_some_and(|state| state_digest(&table, &tensor_digests(&table, state)) != terms.run.initial)
+    {
+        return Err(refused("the files of weights are others than those of the disputed run".into()));
+    }
+    let RunSummary { contract, trainer_key, challenge, nonce, program: digest, initial, origin, .. } =
+        terms.run.clone();
+    let file = RunFile { contract, trainer_key, challenge, nonce, program: digest, initial, origin, data };
+    let new = NewRun {
+        file: &file,
+        job_text: &terms.job,
+        program: bytes,
+        logged: true,
+        data: &sources,
+        copied: job.data.copy,
+        initial: state.as_ref().map(|state| (&table[..], &state[..])),
+    };
+    Ok(create(disk, layout, &new)?)
+}
+
+/// A data file by its name, in one of the folders.
+fn found(name: &str, folders: &[PathBuf]) -> Result<PathBuf, PartyError> {
+    let last = Path::new(name).file_name().unwrap_or_default();
+    let places = folders.iter().map(|folder| folder.join(last));
+    let there = places.into_iter().find(|path| fs::symlink_metadata(path).is_ok());
+    there.ok_or_else(|| {
+        PartyError::Refused(format!(
+            "the data file {name} is not there: say in which folder with --data FOLDER"
+        ))
+    })
+}

@@ -1,0 +1,118 @@
+//! A challenger without the trainer's folder: it gets the rounding logs through the game, replays, and plays.
+
+use std::fs;
+use std::path::Path;
+
+use crate::asker::{folder, other, referee, terms};
+use crate::common::{key, mlp_job, sign_again, step_mut, trained_on};
+use tiebreak::dispute::game::message::{Asked, Question, Sealed};
+use tiebreak::dispute::game::referee::Referee;
+use tiebreak::dispute::game::result::Reason;
+use tiebreak::dispute::game::terms::Terms;
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::engine::cpu::native::Native;
+use tiebreak::party::{Gatherer, Gathering, Party, PartyError};
+use tiebreak::rounding::log::Log;
+use tiebreak::run::dir::Run;
+use tiebreak::run::disk::Disk;
+
+/// A trainer with native products, so that its logs have decisions.
+fn trainer(folder: &Path) -> Run {
+    let job = mlp_job(folder, "microbatch", 3, 2);
+    let text = fs::read_to_string(&job).unwrap();
+    fs::write(&job, text + "\n[rounding]\n").unwrap();
+    let mut native = Cpu::new(1).unwrap().with_native(Native::Gemm);
+    trained_on(&mut native, &job, &folder.join("trainer"), None)
+}
+
+fn gatherer(terms: &Terms, out: &Path, data: &Path) -> Result<Gatherer, PartyError> {
+    let with = Gathering {
+        terms: terms.clone(),
+        out: out.to_path_buf(),
+        data: vec![data.to_path_buf()],
+        weights: Vec::new(),
+        key: other(),
+        engine: Box::new(Cpu::new(1).unwrap()),
+        progress: Box::new(|_| {}),
+    };
+    Gatherer::open(Disk::default(), with)
+}
+
+/// A game of the trainer and a challenger that is killed and opened again before and after each answer.
+fn played(run: &Run, terms: &Terms, out: &Path, data: &Path) -> Referee {
+    let own = Run::open(&run.layout.root).unwrap();
+    let mut party = Party::open(terms.clone(), own, key(), Box::new(Cpu::new(1).unwrap())).unwrap();
+    let mut game = Referee::new(terms).unwrap();
+    game.start(0);
+    while game.result().is_none() {
+        for ask in game.pending() {
+            let sealed = Sealed::new(ask.asked.clone(), &referee()).to_bytes();
+            let answer = match ask.party {
+                0 => party.reply(&sealed).unwrap(),
+                _ => {
+                    let answer = gatherer(terms, out, data).unwrap().reply(&sealed).unwrap();
+                    let again = gatherer(terms, out, data).unwrap().reply(&sealed).unwrap();
+                    assert_eq!(answer, again, "{:?}", ask.asked.question);
+                    answer
+                }
+            };
+            game.receive(ask.party, &answer, 0);
+        }
+    }
+    game
+}
+
+#[test]
+fn a_challenger_without_the_folder_gets_the_logs_and_agrees() {
+    let folder = folder("gather");
+    let (run, out) = (trainer(&folder), folder.join("mine"));
+    let terms = terms(&run);
+    let game = played(&run, &terms, &out, &folder);
+    let result = game.result().unwrap();
+    assert_eq!((result.losses().count(), result.upheld), (0, terms.claim.as_ref().map(|claim| claim.root)));
+    let own = Run::open(&out).unwrap();
+    let mut bytes = 0;
+    for step in 1..=3 {
+        let log = fs::read(run.layout.log(step)).unwrap();
+        assert_eq!(fs::read(own.layout.log(step)).unwrap(), log);
+        bytes += log.len();
+    }
+    assert!(bytes > 100, "the logs have no decisions");
+    assert_eq!(own.unexpected_files().unwrap(), Vec::<String>::new());
+
+    let refused = |terms: &Terms, out: &str, data: &Path| match gatherer(terms, &folder.join(out), data) {
+        Ok(_) => panic!("it plays"),
+        Err(error) => error.to_string(),
+    };
+    assert!(refused(&terms, "no-data", &out.join("heads")).contains("--data"));
+    let other_data = folder.join("other-data");
+    fs::create_dir_all(&other_data).unwrap();
+    for file in ["images", "labels"] {
+        let mut bytes = fs::read(folder.join(file)).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(other_data.join(file), bytes).unwrap();
+    }
+    assert!(refused(&terms, "other", &other_data).contains("the data files are others"));
+    let mut again = terms.clone();
+    again.run.nonce = "1".repeat(32);
+    assert!(refused(&again, "mine", &folder).contains("another run"));
+    // What a question hands on is checked, whoever the referee is.
+    let mut honest = gatherer(&terms, &folder.join("mine"), &folder).unwrap();
+    let question = Question::Logs { supplied: Some(terms.nonce) };
+    let asked = Asked::new(terms.game(), 3, question);
+    assert!(honest.reply(&Sealed::new(asked, &referee()).to_bytes()).is_err());
+}
+
+#[test]
+fn a_trainer_whose_decisions_cannot_be_read_is_convicted() {
+    let folder = folder("unreadable");
+    let run = trainer(&folder);
+    let mut parts = vec![Vec::new(); run.program.micro.logged.len() * 2];
+    parts[3] = vec![0; 70_000];
+    let junk = Log::new(&parts);
+    fs::write(run.layout.log(2), &junk.bytes()[..]).unwrap();
+    sign_again(&run, |records| step_mut(records, 2).log = Some(junk.root()));
+    let game = played(&run, &terms(&run), &folder.join("mine"), &folder);
+    let losses: Vec<_> = game.result().unwrap().losses().map(|loss| (loss.party, loss.reason)).collect();
+    assert_eq!(losses, [(0, Reason::WrongValue)], "{:?}", game.result());
+}
