@@ -4,12 +4,11 @@
 use std::collections::HashMap;
 
 use naga::valid::FunctionInfo;
-use naga::{Block, Expression, Function, Handle, LocalVariable, Statement, SwitchCase, SwitchValue};
+use naga::{Block, Expression, Function, Handle, LocalVariable, Module, Statement, SwitchCase, SwitchValue};
 
-use crate::Refusal;
-use crate::term::{Sort, Term, Terms};
-use crate::types::{part, scalars};
-use crate::writer::Writer;
+use crate::refusal::Refusal;
+use crate::term::{Sort, Term, Terms, packed};
+use crate::types::{parameter, part, scalars};
 
 /// Where a run of the body stands. What its variables hold counts only while it is live.
 #[derive(Clone)]
@@ -47,9 +46,19 @@ pub const LOOP_STATE: &str = "loop.state";
 /// Rounds that are unrolled before a loop counts as endless.
 const ROUNDS: u32 = 4096;
 
+/// Who writes the functions that are called.
+pub trait Callees {
+    /// The name of a function and the sorts of its result; it is written if it is not yet.
+    ///
+    /// # Errors
+    /// If it does something that is not accepted.
+    fn called(&mut self, handle: Handle<Function>) -> Result<(String, Vec<Sort>), Refusal>;
+}
+
 /// A function being run on terms.
 pub struct Body<'w, 'a> {
-    pub writer: &'w mut Writer<'a>,
+    callees: &'w mut dyn Callees,
+    pub module: &'a Module,
     pub function: &'a Function,
     pub info: &'a FunctionInfo,
     pub terms: Terms,
@@ -69,22 +78,34 @@ impl<'w, 'a> Body<'w, 'a> {
     /// # Errors
     /// If a parameter has a type that is not accepted.
     pub fn new(
-        writer: &'w mut Writer<'a>,
+        callees: &'w mut dyn Callees,
+        module: &'a Module,
         function: &'a Function,
         info: &'a FunctionInfo,
         cutting: bool,
     ) -> Result<Body<'w, 'a>, Refusal> {
         let mut terms = Terms::default();
-        let module = writer.module;
         let mut arguments = Vec::new();
         for (i, argument) in function.arguments.iter().enumerate() {
             let sorts = scalars(module, &module.types[argument.ty].inner)?;
-            let packed = terms.input(&crate::writer::parameter(function, i), crate::writer::packed(&sorts));
+            let packed = terms.input(&parameter(function, i), packed(&sorts));
             arguments.push(terms.unpack(packed, &sorts));
         }
         let state = State { live: terms.bool(true), locals: Vec::new(), result: None };
         let (values, exits) = (HashMap::new(), Vec::new());
-        Ok(Body { writer, function, info, terms, arguments, values, state, exits, cutting, cut: None })
+        Ok(Body {
+            callees,
+            module,
+            function,
+            info,
+            terms,
+            arguments,
+            values,
+            state,
+            exits,
+            cutting,
+            cut: None,
+        })
     }
 
     /// What the function returns.
@@ -92,7 +113,7 @@ impl<'w, 'a> Body<'w, 'a> {
     /// # Errors
     /// If it does not always return, or does something that is not accepted.
     pub fn run(&mut self) -> Result<Vec<Term>, Refusal> {
-        let (function, module) = (self.function, self.writer.module);
+        let (function, module) = (self.function, self.module);
         for (_, variable) in function.local_variables.iter() {
             let init = match variable.init {
                 Some(init) => self.value(init)?,
@@ -184,8 +205,8 @@ impl<'w, 'a> Body<'w, 'a> {
                     let value = self.value(*argument)?;
                     values.push(self.terms.pack(&value));
                 }
-                let (name, sorts) = self.writer.called(*function)?;
-                let packed = self.terms.apply(&name, &values, crate::writer::packed(&sorts));
+                let (name, sorts) = self.callees.called(*function)?;
+                let packed = self.terms.apply(&name, &values, packed(&sorts));
                 let value = self.terms.unpack(packed, &sorts);
                 if let Some(result) = result {
                     self.values.insert(*result, value);
@@ -353,7 +374,7 @@ impl<'w, 'a> Body<'w, 'a> {
             .collect();
         let enter = self.packed(&written);
         let sorts: Vec<Sort> = variables.iter().flat_map(|(_, sorts)| sorts.clone()).collect();
-        let any = self.terms.input(LOOP_STATE, crate::writer::packed(&sorts));
+        let any = self.terms.input(LOOP_STATE, packed(&sorts));
         let mut any = self.terms.unpack(any, &sorts).into_iter();
         for variable in &written {
             for place in self.state.locals[variable.index()].iter_mut() {
@@ -425,7 +446,7 @@ impl<'w, 'a> Body<'w, 'a> {
         &mut self,
         pointer: Handle<Expression>,
     ) -> Result<(Handle<LocalVariable>, usize, usize), Refusal> {
-        let (function, module) = (self.function, self.writer.module);
+        let (function, module) = (self.function, self.module);
         let (base, index) = match function.expressions[pointer] {
             Expression::LocalVariable(variable) => {
                 return Ok((variable, 0, self.state.locals[variable.index()].len()));

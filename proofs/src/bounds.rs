@@ -10,8 +10,8 @@ use naga::{
     Module, ScalarKind, Statement, Type, TypeInner,
 };
 
-use crate::Refusal;
 use crate::interval::{Interval, binary, product, sum};
+use crate::refusal::Refusal;
 use crate::types::part;
 
 /// What a run found.

@@ -3,7 +3,7 @@
 
 use naga::{BinaryOperator, ScalarKind};
 
-use crate::Refusal;
+use crate::refusal::Refusal;
 
 /// Every number from the first to the second, of this kind. Truth values are 0 and 1; floats are integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

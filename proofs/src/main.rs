@@ -6,21 +6,19 @@
 
 mod body;
 mod bounds;
-#[path = "../../src/shaders/compose.rs"]
-mod compose;
 mod interval;
+mod parse;
 mod product;
+mod refusal;
 mod term;
 mod types;
 mod values;
 mod writer;
 
-use std::path::Path;
 use std::process::ExitCode;
 
-/// Why a function has no translation.
-#[derive(Debug)]
-pub struct Refusal(pub String);
+use parse::{composed, validated};
+use refusal::Refusal;
 
 const USAGE: &str = "wgsl-smt prints functions of a shader as SMT-LIB.
 
@@ -59,25 +57,6 @@ fn request(mut words: impl Iterator<Item = String>) -> Option<Request> {
         }
     }
     Some(request)
-}
-
-/// The text of a shader with its includes expanded.
-fn composed(name: &str) -> Result<String, Refusal> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shaders");
-    let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
-    let text = read(name).ok_or_else(|| Refusal(format!("there is no file shaders/{name}")))?;
-    // The files live as long as this process, which ends after one shader.
-    let lookup = |name: &str| read(name).map(|text| &*text.leak());
-    compose::compose(name, &text, &lookup).map_err(|error| Refusal(error.to_string()))
-}
-
-/// A module and what naga's validation says of it.
-fn validated(name: &str, text: &str) -> Result<(naga::Module, naga::valid::ModuleInfo), Refusal> {
-    let module = naga::front::wgsl::parse_str(text)
-        .map_err(|error| Refusal(error.emit_to_string_with_path(text, name)))?;
-    let mut validator = naga::valid::Validator::new(Default::default(), naga::valid::Capabilities::all());
-    let info = validator.validate(&module).map_err(|error| Refusal(format!("{:?}", error.into_inner())))?;
-    Ok((module, info))
 }
 
 /// A text with faults planted in it.

@@ -11,7 +11,8 @@ use naga::Module;
 mod complete;
 
 use crate::bounds::{Found, Run};
-use crate::{Refusal, validated};
+use crate::parse::validated;
+use crate::refusal::Refusal;
 use complete::{Choice, Variant};
 
 /// A line for every choice that this template serves: the flush length, and the greatest magnitude of a signed sum.

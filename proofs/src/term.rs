@@ -235,6 +235,14 @@ impl Terms {
     }
 }
 
+/// The sort of several scalars in one bit vector, and of one alone.
+pub fn packed(sorts: &[Sort]) -> Sort {
+    match sorts {
+        [sort] => *sort,
+        _ => Sort::Bits(sorts.iter().map(|s| width(*s)).sum()),
+    }
+}
+
 /// Bits of a sort in a packed bit vector.
 pub fn width(sort: Sort) -> u32 {
     match sort {

@@ -1,8 +1,8 @@
 //! WGSL's types as lists of scalars: words (u32, i32, f32 as its bits) and truth values.
 
-use naga::{ArraySize, Handle, Module, ScalarKind, Type, TypeInner};
+use naga::{ArraySize, Function, Handle, Module, ScalarKind, Type, TypeInner};
 
-use crate::Refusal;
+use crate::refusal::Refusal;
 use crate::term::{Sort, WORD};
 
 /// The scalars of a type, in order of memory.
@@ -60,4 +60,9 @@ pub fn kind(inner: &TypeInner) -> Result<ScalarKind, Refusal> {
         TypeInner::Scalar(s) | TypeInner::Vector { scalar: s, .. } => Ok(s.kind),
         other => Err(Refusal(format!("an operand is {other:?}"))),
     }
+}
+
+/// The name of a parameter.
+pub fn parameter(function: &Function, index: usize) -> String {
+    function.arguments[index].name.clone().unwrap_or_else(|| format!("argument{index}"))
 }

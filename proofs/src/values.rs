@@ -5,8 +5,8 @@ use naga::{
     UnaryOperator,
 };
 
-use crate::Refusal;
 use crate::body::Body;
+use crate::refusal::Refusal;
 use crate::term::{Sort, Term, WORD};
 use crate::types::{kind, part, scalars};
 
@@ -17,7 +17,7 @@ fn refuse<T>(text: impl std::fmt::Debug) -> Result<T, Refusal> {
 impl Body<'_, '_> {
     /// The type of an expression.
     pub fn inner(&self, handle: Handle<Expression>) -> &TypeInner {
-        self.info[handle].ty.inner_with(&self.writer.module.types)
+        self.info[handle].ty.inner_with(&self.module.types)
     }
 
     /// The scalars of an expression that has a value.
@@ -55,7 +55,7 @@ impl Body<'_, '_> {
     }
 
     fn global_expression(&mut self, handle: Handle<Expression>) -> Result<Vec<Term>, Refusal> {
-        let module = self.writer.module;
+        let module = self.module;
         match &module.global_expressions[handle] {
             Expression::Literal(value) => self.literal(*value),
             Expression::Constant(constant) => self.global_expression(module.constants[*constant].init),
@@ -77,7 +77,7 @@ impl Body<'_, '_> {
     }
 
     fn compute(&mut self, handle: Handle<Expression>) -> Result<Vec<Term>, Refusal> {
-        let (function, module) = (self.function, self.writer.module);
+        let (function, module) = (self.function, self.module);
         match &function.expressions[handle] {
             Expression::Literal(value) => self.literal(*value),
             Expression::Constant(constant) => self.global_expression(module.constants[*constant].init),

@@ -6,26 +6,13 @@ use std::fmt::Write;
 use naga::valid::ModuleInfo;
 use naga::{Function, Handle, Module};
 
-use crate::Refusal;
-use crate::body::{Body, LOOP_STATE};
-use crate::term::{Sort, width};
-use crate::types::scalars;
+use crate::body::{Body, Callees, LOOP_STATE};
+use crate::refusal::Refusal;
+use crate::term::{Sort, packed, width};
+use crate::types::{parameter, scalars};
 
 /// What every text begins with: WGSL's functions that SMT-LIB has under no name.
 pub const PRELUDE: &str = include_str!("prelude.smt2");
-
-/// The sort of several scalars in one bit vector, and of one alone.
-pub fn packed(sorts: &[Sort]) -> Sort {
-    match sorts {
-        [sort] => *sort,
-        _ => Sort::Bits(sorts.iter().map(|s| width(*s)).sum()),
-    }
-}
-
-/// The name of a parameter.
-pub fn parameter(function: &Function, index: usize) -> String {
-    function.arguments[index].name.clone().unwrap_or_else(|| format!("argument{index}"))
-}
 
 /// What is written so far.
 pub struct Writer<'a> {
@@ -58,36 +45,6 @@ impl<'a> Writer<'a> {
         self.called(handle).map(|_| ())
     }
 
-    /// The name of a function and the sorts of its result; it is written if it is not yet.
-    ///
-    /// # Errors
-    /// If it does something that is not accepted.
-    pub fn called(&mut self, handle: Handle<Function>) -> Result<(String, Vec<Sort>), Refusal> {
-        if let Some(known) = self.names.get(&handle) {
-            return Ok(known.clone());
-        }
-        let function = &self.module.functions[handle];
-        let name = function.name.clone().unwrap_or_else(|| format!("function{}", handle.index()));
-        let inside = |Refusal(text)| Refusal(format!("{name}: {text}"));
-        let result = function.result.as_ref().ok_or_else(|| Refusal(format!("{name} returns nothing")))?;
-        let sorts = scalars(self.module, &self.module.types[result.ty].inner).map_err(inside)?;
-        let result = packed(&sorts);
-        if self.abstracted.contains(&name) {
-            let sorts = self.parameters(function)?.iter().map(|(_, s)| s.to_string()).collect::<Vec<_>>();
-            self.emit(format!("(declare-fun {name} ({}) {result})\n", sorts.join(" ")));
-        } else {
-            let (module, info) = (self.module, &self.info[handle]);
-            let mut body = Body::new(self, &module.functions[handle], info, false).map_err(inside)?;
-            let value = body.run().map_err(inside)?;
-            let value = body.terms.pack(&value);
-            let text = body.terms.print(value);
-            let head = self.head(&name, function, None)?;
-            self.emit(format!("{head} {result}\n{text})\n"));
-        }
-        self.names.insert(handle, (name.clone(), sorts.clone()));
-        Ok((name, sorts))
-    }
-
     fn emit(&mut self, text: String) {
         // Writing to a string cannot fail.
         let _ = writeln!(self.out, "{text}");
@@ -117,7 +74,7 @@ impl<'a> Writer<'a> {
         let handle = self.named(name)?;
         let (module, info) = (self.module, &self.info[handle]);
         let function = &module.functions[handle];
-        let mut body = Body::new(self, function, info, true)?;
+        let mut body = Body::new(self, module, function, info, true)?;
         let after = body.run()?;
         let cut = body.cut.take().ok_or_else(|| Refusal(format!("{name} has no loop")))?;
         let after = body.terms.pack(&after);
@@ -150,5 +107,33 @@ impl<'a> Writer<'a> {
             from += bits;
         }
         Ok(())
+    }
+}
+
+impl Callees for Writer<'_> {
+    fn called(&mut self, handle: Handle<Function>) -> Result<(String, Vec<Sort>), Refusal> {
+        if let Some(known) = self.names.get(&handle) {
+            return Ok(known.clone());
+        }
+        let function = &self.module.functions[handle];
+        let name = function.name.clone().unwrap_or_else(|| format!("function{}", handle.index()));
+        let inside = |Refusal(text)| Refusal(format!("{name}: {text}"));
+        let result = function.result.as_ref().ok_or_else(|| Refusal(format!("{name} returns nothing")))?;
+        let sorts = scalars(self.module, &self.module.types[result.ty].inner).map_err(inside)?;
+        let result = packed(&sorts);
+        if self.abstracted.contains(&name) {
+            let sorts = self.parameters(function)?.iter().map(|(_, s)| s.to_string()).collect::<Vec<_>>();
+            self.emit(format!("(declare-fun {name} ({}) {result})\n", sorts.join(" ")));
+        } else {
+            let (module, info) = (self.module, &self.info[handle]);
+            let mut body = Body::new(self, module, &module.functions[handle], info, false).map_err(inside)?;
+            let value = body.run().map_err(inside)?;
+            let value = body.terms.pack(&value);
+            let text = body.terms.print(value);
+            let head = self.head(&name, function, None)?;
+            self.emit(format!("{head} {result}\n{text})\n"));
+        }
+        self.names.insert(handle, (name.clone(), sorts.clone()));
+        Ok((name, sorts))
     }
 }

@@ -1,8 +1,8 @@
-; The ghost variable of `div_step` is the product it stands for: (2 q + one) d = 2 (q d) + one d, modulo 2^64, for one = 0 and 1.
+; The ghost variable of `div_step` is the product it stands for: (2 q + one) d = 2 (q d) + one d, modulo 2^64.
 ;! shader shared/float.wgsl
-;! each one 0 1
+;! quick
 (declare-const q (_ BitVec 64))
 (declare-const d (_ BitVec 64))
+(declare-const one (_ BitVec 64))
 (define-fun twice ((x (_ BitVec 64))) (_ BitVec 64) (bvmul x #x0000000000000002))
-(assert (not (= (bvmul (bvadd (twice q) #x000000000000000{one}) d)
-  (bvadd (twice (bvmul q d)) (bvmul #x000000000000000{one} d)))))
+(assert (not (= (bvmul (bvadd (twice q) one) d) (bvadd (twice (bvmul q d)) (bvmul one d)))))

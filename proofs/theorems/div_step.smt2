@@ -1,6 +1,7 @@
 ; A round of f_div's loop keeps its invariant: 2^i N = 2 P + rest with P = quotient * D, rest < 2D, 2^(i-1) <= quotient < 2^i, and i counts to 26.
 ;! shader shared/float.wgsl
 ;! define f_parts
+;! each round 0 26
 ;! cut f_div
 ;! fault let one = u32(rest >= divisor); => let one = u32(rest > divisor);
 ;! fault rest = (rest - select(0u, divisor, one == 1u)) << 1u; => rest = rest - select(0u, divisor, one == 1u);
@@ -32,6 +33,7 @@
 ; By `div_base`.
 (assert (and (bvuge d #x0000000000800000) (bvult d #x0000000001000000) (bvuge n d) (bvult n (bvadd d d))))
 (assert (invariant s p))
+(assert (= (f_div.i s) (_ bv{round} 32)))
 (define-fun next () (_ BitVec 96) (f_div.step a b s))
 (define-fun one () (_ BitVec 64) (bvsub (quotient next) (bvadd (quotient s) (quotient s))))
 (define-fun next-p () (_ BitVec 64) (bvadd p p (ite (= one #x0000000000000001) d #x0000000000000000)))

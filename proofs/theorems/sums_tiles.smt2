@@ -2,5 +2,5 @@
 ; and no sum in f32 beyond 2^24, where it would be rounded: all operations on intervals, for any digits, as `sums_words`.
 ;! shader product.wgsl
 ;! bounds
-;! fault const FLUSH_WORDS: u32 = 4096u; => const FLUSH_WORDS: u32 = 16384u;
+;! fault since_flush += STEP; => since_flush += 1u;
 ;! fault if (since_flush >= FLUSH_WORDS) { => if (since_flush > 2u * FLUSH_WORDS) {
