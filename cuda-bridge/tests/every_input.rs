@@ -7,8 +7,9 @@ mod every_input;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
-use cuda_bridge::host::{Buffer, Checks};
+use cuda_bridge::host::{Buffer, Checks, HostKernel};
 use cuda_bridge::translate::{Functions, Kernel, Options, Parameter, functions};
 use every_input::{compare, give};
 use tiebreak::arith::rounding_grid::GridRule;
@@ -67,9 +68,17 @@ fn scalar(graph: &Graph, words: &[u32]) -> u32 {
 
 /// Holds the shaders of a graph to a function. The graph's first input takes every word, the others always the same ones.
 fn check(name: &str, options: Options, build: Build, others: &[u32], want: impl Fn(u32) -> u32 + Sync) {
+    // Threads would make the same ones.
+    let kernels = Mutex::new(HashMap::<String, Arc<HostKernel>>::new());
+    let kernel = |text: String| {
+        let mut kernels = kernels.lock().unwrap();
+        let make = |text: &String| {
+            Arc::new(common::host(&common::try_kernel(text, options).unwrap(), Checks::default()))
+        };
+        kernels.entry(text).or_insert_with_key(make).clone()
+    };
     let have = || {
-        let mut kernels = HashMap::new();
-        move |x: &[u32]| {
+        |x: &[u32]| {
             let graph = build(x.len() as u32);
             let mut values: Vec<Vec<u32>> = vec![Vec::new(); graph.tensors.len()];
             let other = others.iter().map(|word| vec![*word; x.len()]);
@@ -79,16 +88,13 @@ fn check(name: &str, options: Options, build: Build, others: &[u32], want: impl 
             }
             for node in &graph.nodes {
                 let Shader { text, uniform, groups } = shader(&graph, node, Variant::Dot).unwrap();
-                let make = |text: &String| {
-                    common::host(&common::try_kernel(text, options).unwrap(), Checks::default())
-                };
-                let kernel = kernels.entry(text).or_insert_with_key(make);
                 let mut out = vec![0x5a5a_5a5a; x.len()];
                 let read = |id: &TensorId| Buffer::Read(&values[id.0 as usize]);
                 let mut buffers = vec![Buffer::Read(&uniform)];
                 buffers.extend(node.primitive.inputs().iter().map(read));
                 buffers.push(Buffer::Write(&mut out));
-                kernel.run(groups, &mut buffers).unwrap_or_else(|error| panic!("{name}: {error}"));
+                let run = kernel(text.into_owned()).run(groups, &mut buffers);
+                run.unwrap_or_else(|error| panic!("{name}: {error}"));
                 values[node.output.0 as usize] = out;
             }
             std::mem::take(&mut values[graph.outputs.last().unwrap().tensor.0 as usize])
@@ -144,10 +150,10 @@ fn operators() {
     assert!(known.iter().all(|name| checked.iter().any(|have| have == name)), "{checked:?}");
 }
 
-/// The grids of logged products: bfloat16, with and without a floor, and a wider one.
+/// The grids of logged products: bfloat16, with and without a floor, and binary32 with one.
 #[test]
 fn rounding_grids() {
-    for (bits, floor) in [(16, 0), (16, 10), (24, 12)] {
+    for (bits, floor) in [(16, 0), (16, 10), (32, 12)] {
         let (rule, k) = (GridRule { bits, floor }, 768);
         let absmaxes = [0x3f91_0000, 0x3dcc_cccd];
         let grid = rule.grid(k, absmaxes[0], absmaxes[1]);
@@ -211,7 +217,7 @@ fn undecided_in_binary64() {
         };
         let kernel = common::host(&kernel, Checks::default());
         let undecided = AtomicU64::new(0);
-        let (inputs, seconds) = give(|| {
+        let (inputs, seconds) = give(name, || {
             |x: &[u32]| {
                 let mut count = [0];
                 let mut buffers = [Buffer::Read(&[0]), Buffer::Read(x), Buffer::Write(&mut count)];

@@ -58,14 +58,15 @@ fn elementary_functions_take_few_instructions() {
     let rows = [vec![64, 1024], vec![64], vec![1]];
     // Operator, inputs, gradient, and the most instructions on the way that nearly all inputs take.
     let cases: [(&str, &[Vec<u32>], bool, usize); 7] = [
-        ("exp", &vector, false, 120),
-        ("log", &vector, false, 200),
-        ("tanh", &vector, false, 160),
-        ("erf", &vector, false, 200),
-        ("gelu", &vector, false, 180),
-        ("gelu_erf", &vector, true, 260),
-        ("cross_entropy", &rows, false, 3000),
+        ("exp", &vector, false, 128),
+        ("log", &vector, false, 256),
+        ("tanh", &vector, false, 256),
+        ("erf", &vector, false, 192),
+        ("gelu", &vector, false, 272),
+        ("gelu_erf", &vector, true, 192),
+        ("cross_entropy", &rows, false, 1100),
     ];
+    let mut slow = Vec::new();
     for (operator, shapes, gradient, most) in cases {
         let texts = shaders(operator, shapes, gradient);
         assert!(!texts.is_empty(), "{operator}");
@@ -77,7 +78,10 @@ fn elementary_functions_take_few_instructions() {
             println!(
                 "{name}: {whole} instructions, {decided} without the text, {shader} of it alone; {registers} registers"
             );
-            assert!(decided <= most, "{name}: {decided} instructions");
+            if decided > most {
+                slow.push(format!("{name}: {decided} instructions, not {most}"));
+            }
         }
     }
+    assert!(slow.is_empty(), "{slow:?}");
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rayon::prelude::*;
 use serde_json::json;
 
 use super::engine::{EngineArgs, Kind, open_exact};
@@ -143,12 +144,11 @@ fn stretch(
     let input = engine.upload(&TensorType { dtype: DType::F32, shape: shape.to_vec() }, &words)?;
     let outputs = engine.run(&graph, &[input], None)?;
     let have = engine.download(&outputs[0])?;
+    let all = have.par_chunks_exact(4).enumerate().map(|(i, y)| (inputs.start + i as u64, y));
+    let differs = |(x, y): &(u64, &[u8])| *y != body.eval(&[*x as u32], [0; 4]).to_le_bytes();
+    let wrong: Vec<u64> = all.filter(differs).map(|(x, _)| x).collect();
     row.inputs += inputs.end - inputs.start;
-    for (x, y) in inputs.zip(have.chunks_exact(4)) {
-        if y != body.eval(&[x as u32], [0; 4]).to_le_bytes() {
-            row.wrong += 1;
-            row.first_wrong.get_or_insert_with(|| format!("{x:08x}"));
-        }
-    }
+    row.wrong += wrong.len() as u64;
+    row.first_wrong = row.first_wrong.take().or(wrong.first().map(|x| format!("{x:08x}")));
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Functions of one word over all 2^32 inputs if TIEBREAK_EVERY_INPUT is set, which takes minutes, else over 1024 in each of the 512 binades.
+//! Functions of one word over 1024 inputs in each of the 512 binades, or over all 2^32, which takes minutes each, if TIEBREAK_EVERY_INPUT is 1
+//! or what the function's name begins with.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -6,8 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// What is computed at once.
-fn stretches() -> Vec<Range<u64>> {
-    if std::env::var_os("TIEBREAK_EVERY_INPUT").is_some() {
+fn stretches(name: &str) -> Vec<Range<u64>> {
+    let every = std::env::var("TIEBREAK_EVERY_INPUT");
+    if every.is_ok_and(|every| every == "1" || name.starts_with(&every)) {
         const LEN: u64 = 1 << 16;
         return (0..(1 << 32) / LEN).map(|i| i * LEN..(i + 1) * LEN).collect();
     }
@@ -17,9 +19,9 @@ fn stretches() -> Vec<Range<u64>> {
 }
 
 /// Gives all inputs, a stretch at a time, to functions of which each thread makes its own; how many there are, and the seconds.
-pub fn give<F: FnMut(&[u32])>(make: impl Fn() -> F + Sync) -> (u64, f64) {
+pub fn give<F: FnMut(&[u32])>(name: &str, make: impl Fn() -> F + Sync) -> (u64, f64) {
     let start = Instant::now();
-    let (stretches, next) = (stretches(), AtomicUsize::new(0));
+    let (stretches, next) = (stretches(name), AtomicUsize::new(0));
     let work = || {
         let mut take = make();
         while let Some(stretch) = stretches.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -42,7 +44,7 @@ pub fn compare<F: FnMut(&[u32]) -> Vec<u32>>(
 ) {
     // Wrong inputs, and the first of them with both results.
     let found = Mutex::new((0, None::<[u32; 3]>));
-    let (inputs, seconds) = give(|| {
+    let (inputs, seconds) = give(name, || {
         let mut have = have();
         let (found, want) = (&found, &want);
         move |inputs: &[u32]| {
