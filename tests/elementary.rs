@@ -23,7 +23,10 @@ type One = fn(u32) -> u32;
 /// The function of many, as the CPU engine calls it.
 type Each = fn(&[u32], &mut [u32]);
 
-const FUNCTIONS: [(&str, One, fn(f32) -> f32); 4] = [
+/// CORE-MATH's function.
+type Judge = fn(f32) -> f32;
+
+const FUNCTIONS: [(&str, One, Judge); 4] = [
     ("exp", elementary::exp, core_math::expf),
     ("log", elementary::log, core_math::logf),
     ("tanh", elementary::tanh, core_math::tanhf),
@@ -50,7 +53,7 @@ fn every_input_against_core_math() {
         every_input::compare(name, have, |x| canonical(judge(f32::from_bits(x))));
     }
     for (name, each, judge) in [
-        ("exp of many", elementary::exp_each as Each, core_math::expf as fn(f32) -> f32),
+        ("exp of many", elementary::exp_each as Each, core_math::expf as Judge),
         ("tanh of many", elementary::tanh_each, core_math::tanhf),
     ] {
         let have = || {
