@@ -52,6 +52,20 @@ inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float a) { return __builtin_sqrtf(a); }
 inline float __fmaf_rn(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+inline double __dadd_rn(double a, double b) { return a + b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
+inline double __ddiv_rn(double a, double b) { return a / b; }
+inline double __fma_rn(double a, double b, double c) { return __builtin_fma(a, b, c); }
+inline float __double2float_rn(double a) { return (float)a; }
+inline uint64_t shim_double_bits(double a) { uint64_t r; memcpy(&r, &a, 8); return r; }
+inline int __double2hiint(double a) { return (int)(shim_double_bits(a) >> 32); }
+inline int __double2loint(double a) { return (int)shim_double_bits(a); }
+inline double __hiloint2double(int high, int low) {
+    const uint64_t bits = (uint64_t)(unsigned)high << 32 | (unsigned)low;
+    double r;
+    memcpy(&r, &bits, 8);
+    return r;
+}
 inline float __uint2float_rn(unsigned a) { return (float)a; }
 inline float __int2float_rn(int a) { return (float)a; }
 inline float __ll2float_rn(long long a) { return (float)a; }

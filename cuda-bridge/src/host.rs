@@ -71,13 +71,15 @@ pub struct HostKernel {
 type Run = unsafe extern "C" fn(*const u32, *const *mut c_void, *const u32) -> *const c_char;
 
 impl HostKernel {
-    /// Compiles a kernel into `folder`, or takes what is there for the same text and compiler.
+    /// Compiles a kernel into `folder`, or takes what is there for the same text and compiler. Options in the environment variable
+    /// CXXFLAGS come last.
     ///
     /// # Errors
     /// If there is no compiler, or it rejects the text.
     pub fn compile(kernel: &Kernel, folder: &Path, checks: Checks) -> Result<HostKernel, HostError> {
         let compiler = compiler();
-        let mut options = OPTIONS.to_vec();
+        let flags = std::env::var("CXXFLAGS").unwrap_or_default();
+        let mut options: Vec<&str> = OPTIONS.into_iter().chain(flags.split_whitespace()).collect();
         if checks.undefined {
             options.extend(["-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"]);
         }

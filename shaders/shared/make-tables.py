@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the constants of exp.wgsl, log.wgsl, tanh.wgsl and erf.wgsl (mpmath from PyPI).
+"""Prints the constants of exp.wgsl, log.wgsl, tanh.wgsl and erf.wgsl, and erf's of cuda-bridge/src/translate/binary64.cuh (mpmath from PyPI).
 
     python3 shaders/shared/make-tables.py
 """
@@ -35,3 +35,7 @@ print("const E_SLOPE: vec2<u32> =", pair(2 / sqrt(pi) * 2**63), ";")
 table("E_ERF_AT", [erf(mpf(i) / 8) * 2**62 for i in range(4, 33)])
 table("E_SLOPE_AT", [2 / sqrt(pi) * exp(-mpf(i * i) / 64) * 2**62 for i in range(4, 33)])
 table("E_INVERSE", [mpf(2) ** 64 / (n + 1) - (n == 0) for n in range(17)])
+
+print("ERF_AT:")
+for i in range(33):
+    print(f"{{{float(erf(mpf(i) / 8)).hex()}, {float(2 / sqrt(pi) * exp(-mpf(i * i) / 64)).hex()}}},")

@@ -248,11 +248,17 @@ pub fn $name(&mut self, a: Reg, b: Reg) -> Reg { self.push(Instr::$instr(a, b)) 
 }
 macro_rules! unary {
     ($($name:ident => $instr:ident),*) => {
-        $(
-/// Appends the instruction on one register.
-pub fn $name(&mut self, a: Reg) -> Reg { self.push(Instr::$instr(a)) })*
+        impl BodyWriter {
+            $(/// Appends the instruction on one register.
+            pub fn $name(&mut self, a: Reg) -> Reg { self.push(Instr::$instr(a)) })*
+        }
+
+        /// Every instruction on one register, by name, with what appends it: what is checked on all 2^32 words.
+        pub const UNARY: &[(&str, fn(&mut BodyWriter, Reg) -> Reg)] = &[$((stringify!($name), BodyWriter::$name)),*];
     };
 }
+
+unary!(sqrt => FSqrt, neg => FNeg, exp => FExp, log => FLog, tanh => FTanh, erf => FErf, from_u => FFromU);
 
 impl BodyWriter {
     fn push(&mut self, instr: Instr) -> Reg {
@@ -285,8 +291,6 @@ impl BodyWriter {
 
     binary!(add => FAdd, sub => FSub, mul => FMul, div => FDiv, lt => FLt, uadd => UAdd, umul => UMul,
             uand => UAnd, ushr => UShr, ult => ULt, ueq => UEq);
-    unary!(sqrt => FSqrt, neg => FNeg, exp => FExp, log => FLog, tanh => FTanh, erf => FErf, from_u => FFromU);
-
     /// Appends [`Instr::Select`]: `yes` if the condition is not 0, else `no`.
     pub fn select(&mut self, condition: Reg, yes: Reg, no: Reg) -> Reg {
         self.push(Instr::Select(condition, yes, no))

@@ -4,6 +4,7 @@ use naga::valid::ModuleInfo;
 use naga::{Function, Handle, Module, TypeInner};
 
 use super::error::{Group, Refusal, TranslateError, refuse};
+use super::natives;
 use super::statements::{Body, may_be_passed};
 use super::types::{Types, plain_name};
 use super::writer::{Options, PRELUDE, SourceWriter};
@@ -61,13 +62,28 @@ impl SourceWriter<'_> {
         let function = &self.module.functions[handle];
         let given = function.name.clone().unwrap_or_else(|| format!("#{}", handle.index()));
         let name = format!("f{}_{}", handle.index(), plain_name(Some(&given)));
-        let text = self.function(handle, &name).map_err(|refusal| refusal.within("function", &given))?;
+        let within = |refusal: Refusal| refusal.within("function", &given);
+        let text = match natives::in_binary64(self.module, function).filter(|_| self.options.native) {
+            None => self.function(handle, &name, "TB_FN").map_err(within)?,
+            Some(fast) => {
+                if !self.functions.contains(natives::BINARY64_TEXT) {
+                    self.functions.insert_str(0, natives::BINARY64_TEXT);
+                }
+                let text = self.function(handle, &format!("{name}_text"), "TB_TEXT").map_err(within)?;
+                format!(
+                    "{text}TB_FN u32 {name}(u32 a0) {{\n    if (!TB_BINARY64) return {name}_text(a0);\n    \
+                     const tb::binary64::Rounded y = tb::binary64::{fast}(a0);\n    \
+                     return y.sure ? y.word : {name}_text(a0);\n}}\n\n"
+                )
+            }
+        };
         self.functions.push_str(&text);
         self.names.insert(handle, name.clone());
         Ok(name)
     }
 
-    fn function(&mut self, handle: Handle<Function>, name: &str) -> Result<String, Refusal> {
+    /// A function under this name, after `head`, which says how it is compiled.
+    fn function(&mut self, handle: Handle<Function>, name: &str, head: &str) -> Result<String, Refusal> {
         let (function, info) = (&self.module.functions[handle], &self.info[handle]);
         let mut parameters = Vec::new();
         for (i, argument) in function.arguments.iter().enumerate() {
@@ -91,6 +107,6 @@ impl SourceWriter<'_> {
             None => "void".into(),
         };
         let body = Body::new(self, function, info).write()?;
-        Ok(format!("TB_FN {result} {name}({}) {{\n{body}}}\n\n", parameters.join(", ")))
+        Ok(format!("{head} {result} {name}({}) {{\n{body}}}\n\n", parameters.join(", ")))
     }
 }

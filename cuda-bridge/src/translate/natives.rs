@@ -1,4 +1,4 @@
-//! The arithmetic library's functions that the processor has as instructions.
+//! The arithmetic library's functions that the processor has as instructions, and those that it computes in binary64.
 
 use naga::{Function, Handle, Module, Scalar, Type, TypeInner, VectorSize};
 
@@ -25,6 +25,22 @@ pub const NATIVES: [Native; 8] = [
     native("f_from_u32", 1, false),
     native("u32_mul", 2, true),
 ];
+
+/// Functions that `binary64.cuh` computes, each of one u32, with their names there. Where that does not decide, their own text does.
+const BINARY64: [(&str, &str); 4] =
+    [("f_exp", "exp"), ("f_log", "log"), ("f_tanh", "tanh"), ("f_erf", "erf")];
+
+/// The text of `binary64.cuh`, for sources with any of its functions.
+pub const BINARY64_TEXT: &str = include_str!("binary64.cuh");
+
+/// The counterpart in binary64 of a function with a name and a signature of these.
+pub fn in_binary64(module: &Module, function: &Function) -> Option<&'static str> {
+    let (_, name) = BINARY64.iter().find(|(name, _)| function.name.as_deref() == Some(*name))?;
+    let is_word = |ty: Handle<Type>| module.types[ty].inner == TypeInner::Scalar(Scalar::U32);
+    let same = matches!(&function.arguments[..], [x] if is_word(x.ty))
+        && function.result.as_ref().is_some_and(|result| is_word(result.ty));
+    same.then_some(*name)
+}
 
 /// The counterpart of a function with a native's name and signature.
 pub fn of(module: &Module, function: &Function) -> Option<&'static Native> {

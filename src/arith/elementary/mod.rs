@@ -8,8 +8,6 @@
 
 mod dd;
 mod fast;
-#[cfg(feature = "engine")]
-pub mod oracle;
 mod slow;
 
 use super::float::{INFINITY, NAN, NEG_INFINITY, ONE, SIGN, is_nan};
