@@ -7,7 +7,7 @@ use std::path::Path;
 
 use cuda_bridge::nvrtc::Nvrtc;
 use cuda_bridge::translate::{Kernel, Options};
-use tiebreak::engine::gpu::texts;
+use tiebreak::engine::gpu::{TextLimits, texts};
 use tiebreak::program::builder::Builder;
 use tiebreak::program::catalogue::{Attributes, OPERATORS};
 use tiebreak::program::products::ProductTable;
@@ -18,7 +18,7 @@ fn shaders(operator: &str, shapes: &[Vec<u32>], gradient: bool) -> Vec<String> {
     let mut b = Builder::new(ProductTable::preset());
     operator.append(&mut b, shapes, &Attributes::default(), gradient).unwrap();
     let calls = |text: &str| ["f_exp(", "f_log(", "f_tanh(", "f_erf("].iter().any(|f| text.contains(f));
-    texts(&b.finish()).into_iter().map(|(_, text)| text).filter(|text| calls(text)).collect()
+    texts(&b.finish(), TextLimits::All).into_iter().map(|(_, text)| text).filter(|text| calls(text)).collect()
 }
 
 /// The machine instructions of a kernel's cubin: from compute capability 7.0 on each has 16 bytes. Those of the sections `.text.*`, by ELF's

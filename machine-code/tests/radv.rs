@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use machine_code::assembly::product_loop;
 use machine_code::generations::{Generation, compile_all};
-use tiebreak::engine::gpu::{Variant, texts};
+use tiebreak::engine::gpu::{TextLimits, Variant, texts};
 use tiebreak::run::read_job;
 use tiebreak::shaders;
 use tiebreak::shaders::product::Choice;
@@ -49,7 +49,9 @@ fn add(found: &mut Shaders, name: String, text: String) {
 fn of_job(name: &str, path: &Path, found: &mut Shaders) {
     let program = read_job(path).unwrap().1.program(None).unwrap();
     for graph in [&program.micro, &program.accumulate, &program.update] {
-        texts(graph).into_iter().for_each(|(shader, text)| add(found, format!("{name}-{shader}"), text));
+        texts(graph, TextLimits::All)
+            .into_iter()
+            .for_each(|(shader, text)| add(found, format!("{name}-{shader}"), text));
     }
 }
 
