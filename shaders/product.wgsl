@@ -4,7 +4,7 @@
 // A workgroup of 8 x 8 invocations computes a tile of outputs, each invocation ROWS x COLUMNS of them, 8 apart. Digit products of
 // equal weight share an accumulator: digits d and e have weight 256^(d + e). An i32 accumulator adds at most 4 pairs of
 // 2^14 for each of FLUSH_WORDS * 4 places of K: 4 * 2^14 * 2^14 = 2^30, which is exact; then all but its low byte is carried to
-// the next one, at most 2^23, and from the highest to a word of its own, which 2^26 places of K do not overflow. So an exact sum is
+// the next one, at most 2^23, and from the highest to a word of its own, which 2^24 places of K do not overflow. So an exact sum is
 // bytes and that word, and takes one register more than its digits' weights.
 //
 // This is a template: src/shaders/product.rs replaces the lines `//@...` for a pair of digit counts, every loop over

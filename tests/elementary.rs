@@ -1,7 +1,7 @@
 //! The elementary functions: against mpmath's vectors, and against CORE-MATH (https://core-math.gitlabpages.inria.fr), whose binary32
 //! functions are proved to round correctly and share no code with ours: a sample of inputs, or all of them (docs/ELEMENTARY.md).
 
-#![cfg(feature = "engine")]
+#![cfg(all(feature = "engine", unix))]
 
 #[path = "common/every_input.rs"]
 mod every_input;

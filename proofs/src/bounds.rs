@@ -1,5 +1,5 @@
-//! The product's integer argument: a completed product shader, run on intervals. Control is concrete (one invocation, a K of two
-//! flush lengths and a step), data is whatever the operands may hold. An i32 that may overflow or an f32 that may be
+//! The product's integer argument: a completed product shader, run on intervals. Control is concrete (one invocation, a K of a few
+//! flush lengths), data is whatever the operands may hold. An i32 that may overflow or an f32 that may be
 //! rounded is an error.
 
 use std::collections::HashMap;
@@ -18,8 +18,8 @@ use crate::types::part;
 pub struct Found {
     /// The greatest magnitude that a signed variable may reach.
     pub greatest: i128,
-    /// Whether all signed variables are 0 again at the end.
-    pub zero_again: bool,
+    /// The signed variables at the end, by their names in the shader.
+    pub ends: Vec<(String, Interval)>,
 }
 
 /// How a block was left.
@@ -82,8 +82,11 @@ impl<'a> Run<'a> {
         }
         run.block(&function.body)?;
         let signed = |i: &&Interval| i.kind == ScalarKind::Sint;
-        let zero_again = run.locals.iter().flatten().filter(signed).all(|i| i.only() == Some(0));
-        Ok(Found { greatest: run.greatest, zero_again })
+        let names = function.local_variables.iter().map(|(_, v)| v.name.clone().unwrap_or_default());
+        let ends = names.zip(&run.locals).flat_map(|(name, local)| {
+            local.iter().filter(signed).map(move |interval| (name.clone(), *interval))
+        });
+        Ok(Found { greatest: run.greatest, ends: ends.collect() })
     }
 
     fn inner(&self, handle: Handle<Expression>) -> &'a TypeInner {
@@ -230,7 +233,9 @@ impl<'a> Run<'a> {
             Expression::As { expr, kind: to, convert: Some(4) } => {
                 self.value(*expr)?.into_iter().map(|value| value.convert(*to)).collect()
             }
-            Expression::Select { .. } | Expression::Unary { .. } => self.any(self.inner(handle)),
+            Expression::Select { .. } | Expression::Unary { .. } | Expression::As { convert: None, .. } => {
+                self.any(self.inner(handle))
+            }
             other => Err(Refusal(format!("an expression is {other:?}"))),
         }
     }
@@ -253,6 +258,12 @@ impl<'a> Run<'a> {
             Place::Local(variable, from, _) => {
                 let (offset, count) = part(self.module, &self.module.types[ty].inner, index)?;
                 Place::Local(variable, from + offset, count)
+            }
+            // Workgroup memory is one place, however deep.
+            Place::Global(variable, _)
+                if self.module.global_variables[variable].space == AddressSpace::WorkGroup =>
+            {
+                Place::Global(variable, Some((0, None)))
             }
             Place::Global(variable, None) => Place::Global(variable, Some((index, None))),
             Place::Global(variable, Some((element, _))) => {
@@ -312,6 +323,9 @@ impl<'a> Run<'a> {
         // Places that were never written are 0.
         let zero: Vec<Interval> = value.iter().map(|v| Interval::one(0, v.kind)).collect();
         let (known, read) = self.shared.entry(variable).or_insert((zero, false));
+        if known.len() != value.len() {
+            return Err(Refusal("a part of a vector is written to workgroup memory".into()));
+        }
         let joined: Vec<Interval> = known.iter().zip(&value).map(|(a, b)| a.join(*b)).collect();
         if *read && joined != *known {
             return Err(Refusal("workgroup memory takes larger numbers after it was read".into()));

@@ -139,6 +139,19 @@ pub fn binary(op: BinaryOperator, a: Interval, b: Interval) -> Result<Interval, 
         B::LogicalAnd | B::And if a.kind == ScalarKind::Bool => {
             Ok(Interval { low: a.low.min(b.low), high: a.high.min(b.high), ..a })
         }
+        B::Equal => match (a.only(), b.only()) {
+            (Some(a_only), Some(b_only)) => Ok(truth(a_only == b_only, a_only != b_only)),
+            _ => Ok(truth(false, a.high < b.low || b.high < a.low)),
+        },
+        // The low bits of two's complement.
+        B::And => match b.only() {
+            Some(mask) if mask >= 0 && (mask & (mask + 1)) == 0 => match a.low >= 0 && a.high <= mask {
+                true => Ok(a),
+                false => Ok(Interval { low: 0, high: mask, ..a }),
+            },
+            _ => Interval::any(a.kind),
+        },
+        B::InclusiveOr => Interval::any(a.kind),
         B::ShiftLeft => match b.only() {
             // Bits that leave at the top are lost, which the parts of a q intend.
             Some(n @ 0..32) => {

@@ -84,8 +84,8 @@ impl Choice {
     }
 
     /// Places of a block of K up to which no sum of the tiled variants overflows: what is carried out of the highest weight is at most
-    /// 2^4 a place, and one more a carry, and has 31 bits.
-    pub const PLACES_MAX: u32 = 1 << 26;
+    /// 2^6 a place, for any digits, and one more a carry, and has 31 bits (docs/PROOFS.md).
+    pub const PLACES_MAX: u32 = 1 << 24;
 
     /// Rows and columns that a workgroup computes.
     pub fn tile(self) -> [u32; 2] {
