@@ -22,7 +22,7 @@ use tiebreak::dispute::game::moves::Bound;
 use tiebreak::dispute::game::referee::Referee;
 use tiebreak::dispute::game::result::{GameResult, Reason};
 use tiebreak::dispute::game::rules::{Fault, Rules};
-use tiebreak::dispute::game::terms::{Clocks, Terms};
+use tiebreak::dispute::game::terms::{Claim, Clocks, Terms};
 use tiebreak::dispute::game::verdict::GameVerdict;
 use tiebreak::job::Job;
 use tiebreak::job::identity::{CONTRACT, RunSummary, program_digest};
@@ -490,6 +490,8 @@ fn bound_of(text: String) -> Bound {
     };
     let keys: Vec<PublicKey> = [0, 1].map(|i| key(i).public()).to_vec();
     let clocks = Clocks { moves: 3_600_000, increment: 60_000, replay: 3_600_000 };
+    let logged = job.rounding.is_some();
     let terms = Terms::new(summary, (text, None), &keys, &key(9).public(), clocks, Digest([3; 32]));
+    let terms = if logged { terms.claiming(Claim { root: Digest([4; 32]), head: None }) } else { terms };
     Referee::new(&terms).unwrap().bound()
 }
