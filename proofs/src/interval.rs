@@ -136,9 +136,13 @@ pub fn binary(op: BinaryOperator, a: Interval, b: Interval) -> Result<Interval, 
         B::LessEqual => Ok(truth(a.high <= b.low, a.low > b.high)),
         B::Greater => Ok(truth(a.low > b.high, a.high <= b.low)),
         B::GreaterEqual => Ok(truth(a.low >= b.high, a.high < b.low)),
+        B::Equal => Ok(truth(a.only().is_some() && a.only() == b.only(), a.high < b.low || a.low > b.high)),
         B::LogicalAnd | B::And if a.kind == ScalarKind::Bool => {
             Ok(Interval { low: a.low.min(b.low), high: a.high.min(b.high), ..a })
         }
+        // With a mask the sign is gone.
+        B::And if b.only().is_some_and(|mask| mask >= 0) => Ok(Interval { low: 0, high: b.high, ..a }),
+        B::And | B::InclusiveOr | B::ExclusiveOr if a.kind != ScalarKind::Bool => Interval::any(a.kind),
         B::ShiftLeft => match b.only() {
             // Bits that leave at the top are lost, which the parts of a q intend.
             Some(n @ 0..32) => {
