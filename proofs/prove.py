@@ -121,7 +121,7 @@ def bounds(process):
     if process.returncode == 0:
         return "unsat", {}
     # A template that cannot be read at all refutes nothing.
-    found = any(word in process.stderr for word in ("overflow", "rounded", "growing"))
+    found = any(word in process.stderr for word in ("overflow", "rounded", "grow"))
     result = "sat" if found else "unknown"
     return result, {"refused": process.stderr.strip()}
 

@@ -1,4 +1,4 @@
-//! The product's integer argument: a completed product shader, run on intervals. Control is concrete (one invocation, a K of a few
+//! The product's integer argument: a completed product shader, run on intervals. Control is concrete (one invocation, a K of some
 //! flush lengths), data is whatever the operands may hold. An i32 that may overflow or an f32 that may be
 //! rounded is an error.
 
@@ -13,14 +13,6 @@ use naga::{
 use crate::interval::{Interval, binary, product, sum};
 use crate::refusal::Refusal;
 use crate::types::part;
-
-/// What a run found.
-pub struct Found {
-    /// The greatest magnitude that a signed variable may reach.
-    pub greatest: i128,
-    /// The signed variables at the end, by their names in the shader.
-    pub ends: Vec<(String, Interval)>,
-}
 
 /// How a block was left.
 #[derive(PartialEq)]
@@ -38,19 +30,20 @@ pub struct Run<'a> {
     info: &'a FunctionInfo,
     /// What the uniform `p` holds: batch, M, N, words; blocks, words of a block, bits, first product.
     uniform: Vec<u32>,
-    /// The magnitude of the integers in `a` and `b`, where they are integers and not packed digits.
+    /// The magnitude of the integers in `a` and `b`, or how many planes of packed digits they are.
     operands: HashMap<&'static str, i128>,
     values: HashMap<Handle<Expression>, Vec<Interval>>,
     locals: Vec<Vec<Interval>>,
-    /// What workgroup arrays may hold in any place, and whether it was read.
-    shared: HashMap<Handle<GlobalVariable>, (Vec<Interval>, bool)>,
-    greatest: i128,
+    /// What an element of a workgroup array may hold, at any place within it, and whether it was read.
+    shared: HashMap<(Handle<GlobalVariable>, usize), (Vec<Interval>, bool)>,
+    /// The greatest magnitude that each variable may reach, of those that are signed.
+    greatest: Vec<i128>,
 }
 
 type Values = Result<Vec<Interval>, Refusal>;
 
 impl<'a> Run<'a> {
-    /// Runs the entry point.
+    /// Runs the entry point: the greatest magnitude that each of its variables may reach, 0 of those that are not signed.
     ///
     /// # Errors
     /// If a signed integer may overflow, a float may be rounded, or control depends on data.
@@ -59,7 +52,7 @@ impl<'a> Run<'a> {
         info: &'a FunctionInfo,
         uniform: Vec<u32>,
         operands: HashMap<&'static str, i128>,
-    ) -> Result<Found, Refusal> {
+    ) -> Result<Vec<i128>, Refusal> {
         let function = &module.entry_points[0].function;
         let (values, shared) = (HashMap::new(), HashMap::new());
         let mut run = Run {
@@ -71,7 +64,7 @@ impl<'a> Run<'a> {
             values,
             locals: Vec::new(),
             shared,
-            greatest: 0,
+            greatest: Vec::new(),
         };
         for (_, variable) in function.local_variables.iter() {
             let init = match variable.init {
@@ -79,14 +72,10 @@ impl<'a> Run<'a> {
                 None => run.zero(variable.ty)?,
             };
             run.locals.push(init);
+            run.greatest.push(0);
         }
         run.block(&function.body)?;
-        let signed = |i: &&Interval| i.kind == ScalarKind::Sint;
-        let names = function.local_variables.iter().map(|(_, v)| v.name.clone().unwrap_or_default());
-        let ends = names.zip(&run.locals).flat_map(|(name, local)| {
-            local.iter().filter(signed).map(move |interval| (name.clone(), *interval))
-        });
-        Ok(Found { greatest: run.greatest, ends: ends.collect() })
+        Ok(run.greatest)
     }
 
     fn inner(&self, handle: Handle<Expression>) -> &'a TypeInner {
@@ -233,9 +222,19 @@ impl<'a> Run<'a> {
             Expression::As { expr, kind: to, convert: Some(4) } => {
                 self.value(*expr)?.into_iter().map(|value| value.convert(*to)).collect()
             }
-            Expression::Select { .. } | Expression::Unary { .. } | Expression::As { convert: None, .. } => {
-                self.any(self.inner(handle))
+            // The bits of an integer as the other kind: as a conversion.
+            Expression::As { expr, kind: to @ (ScalarKind::Uint | ScalarKind::Sint), convert: None } => {
+                let whole = |value: Interval| match value.kind {
+                    ScalarKind::Uint | ScalarKind::Sint => value.convert(*to),
+                    _ => Interval::any(*to),
+                };
+                self.value(*expr)?.into_iter().map(whole).collect()
             }
+            Expression::Select { accept, reject, .. } => {
+                let (yes, no) = (self.value(*accept)?, self.value(*reject)?);
+                Ok(yes.iter().zip(&no).map(|(yes, no)| yes.join(*no)).collect())
+            }
+            Expression::Unary { .. } => self.any(self.inner(handle)),
             other => Err(Refusal(format!("an expression is {other:?}"))),
         }
     }
@@ -259,12 +258,6 @@ impl<'a> Run<'a> {
                 let (offset, count) = part(self.module, &self.module.types[ty].inner, index)?;
                 Place::Local(variable, from + offset, count)
             }
-            // Workgroup memory is one place, however deep.
-            Place::Global(variable, _)
-                if self.module.global_variables[variable].space == AddressSpace::WorkGroup =>
-            {
-                Place::Global(variable, Some((0, None)))
-            }
             Place::Global(variable, None) => Place::Global(variable, Some((index, None))),
             Place::Global(variable, Some((element, _))) => {
                 Place::Global(variable, Some((element, Some(index))))
@@ -285,8 +278,8 @@ impl<'a> Run<'a> {
             (AddressSpace::Uniform, Some((element, Some(word)))) => {
                 Ok(vec![Interval::one(self.uniform[element * 4 + word].into(), ScalarKind::Uint)])
             }
-            (AddressSpace::WorkGroup, Some((_, None))) => {
-                let known = self.shared.get_mut(&variable);
+            (AddressSpace::WorkGroup, Some((element, _))) => {
+                let known = self.shared.get_mut(&(variable, element));
                 let (value, read) =
                     known.ok_or_else(|| Refusal(format!("{name} is read before it is written")))?;
                 *read = true;
@@ -298,6 +291,12 @@ impl<'a> Run<'a> {
                     Some(magnitude) if kinds[0] == ScalarKind::Sint => {
                         Ok(kinds.into_iter().map(|kind| Interval::within(*magnitude, kind)).collect())
                     }
+                    Some(planes) if kinds[0] == ScalarKind::Uint => {
+                        let Some((index, _)) = path else { return self.any(inner) };
+                        // 64 rows to a plane. |q| <= 2^(8 d - 2) leaves the last digit 64 at most.
+                        let plane = index as i128 / (64 * i128::from(self.uniform[3]));
+                        Ok(vec![if plane + 1 < *planes { DIGITS } else { LAST_DIGITS }])
+                    }
                     _ => self.any(inner),
                 }
             }
@@ -307,10 +306,11 @@ impl<'a> Run<'a> {
 
     fn store(&mut self, pointer: Handle<Expression>, value: Handle<Expression>) -> Result<(), Refusal> {
         let value = self.value(value)?;
-        let (variable, _) = match self.place(pointer)? {
+        let (variable, path) = match self.place(pointer)? {
             Place::Local(variable, from, count) => {
                 let signed = value.iter().filter(|v| v.kind == ScalarKind::Sint);
-                self.greatest = signed.map(|v| v.magnitude()).fold(self.greatest, i128::max);
+                let greatest = &mut self.greatest[variable.index()];
+                *greatest = signed.map(|v| v.magnitude()).fold(*greatest, i128::max);
                 self.locals[variable.index()][from..from + count].copy_from_slice(&value);
                 return Ok(());
             }
@@ -322,10 +322,8 @@ impl<'a> Run<'a> {
         }
         // Places that were never written are 0.
         let zero: Vec<Interval> = value.iter().map(|v| Interval::one(0, v.kind)).collect();
-        let (known, read) = self.shared.entry(variable).or_insert((zero, false));
-        if known.len() != value.len() {
-            return Err(Refusal("a part of a vector is written to workgroup memory".into()));
-        }
+        let element = path.map_or(0, |(element, _)| element);
+        let (known, read) = self.shared.entry((variable, element)).or_insert((zero, false));
         let joined: Vec<Interval> = known.iter().zip(&value).map(|(a, b)| a.join(*b)).collect();
         if *read && joined != *known {
             return Err(Refusal("workgroup memory takes larger numbers after it was read".into()));
@@ -333,6 +331,16 @@ impl<'a> Run<'a> {
         *known = joined;
         Ok(())
     }
+}
+
+/// A word of four digits, which stands for the bounds of each: a word that is a number has no low end below 0.
+const DIGITS: Interval = Interval { low: -128, high: 127, kind: ScalarKind::Uint };
+const LAST_DIGITS: Interval = Interval { low: -64, high: 64, kind: ScalarKind::Uint };
+
+/// The digits of a packed word.
+fn digits(word: Interval) -> Interval {
+    let known = if word.low < 0 { word } else { DIGITS };
+    Interval { kind: ScalarKind::Sint, ..known }
 }
 
 /// What a pointer points into; of a module's variable the element and the word in it.
@@ -366,11 +374,10 @@ fn math(function: MathFunction, values: &[Vec<Interval>]) -> Values {
             return each.map(|((a, b), c)| sum(product(*a, *b), *c).checked()).collect();
         }
         F::Dot4I8Packed => {
-            let digit = Interval { low: -128, high: 127, kind: ScalarKind::Sint };
-            let term = product(digit, digit);
+            let term = product(digits(first[0]), digits(values[1][0]));
             vec![sum(sum(term, term), sum(term, term))]
         }
-        F::Unpack4xI8 => vec![Interval { low: -128, high: 127, kind: ScalarKind::Sint }; 4],
+        F::Unpack4xI8 => vec![digits(first[0]); 4],
         other => return Err(Refusal(format!("a function is {other:?}"))),
     })
 }

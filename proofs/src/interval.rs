@@ -136,22 +136,13 @@ pub fn binary(op: BinaryOperator, a: Interval, b: Interval) -> Result<Interval, 
         B::LessEqual => Ok(truth(a.high <= b.low, a.low > b.high)),
         B::Greater => Ok(truth(a.low > b.high, a.high <= b.low)),
         B::GreaterEqual => Ok(truth(a.low >= b.high, a.high < b.low)),
+        B::Equal => Ok(truth(a.only().is_some() && a.only() == b.only(), a.high < b.low || a.low > b.high)),
         B::LogicalAnd | B::And if a.kind == ScalarKind::Bool => {
             Ok(Interval { low: a.low.min(b.low), high: a.high.min(b.high), ..a })
         }
-        B::Equal => match (a.only(), b.only()) {
-            (Some(a_only), Some(b_only)) => Ok(truth(a_only == b_only, a_only != b_only)),
-            _ => Ok(truth(false, a.high < b.low || b.high < a.low)),
-        },
-        // The low bits of two's complement.
-        B::And => match b.only() {
-            Some(mask) if mask >= 0 && (mask & (mask + 1)) == 0 => match a.low >= 0 && a.high <= mask {
-                true => Ok(a),
-                false => Ok(Interval { low: 0, high: mask, ..a }),
-            },
-            _ => Interval::any(a.kind),
-        },
-        B::InclusiveOr => Interval::any(a.kind),
+        // With a mask the sign is gone.
+        B::And if b.only().is_some_and(|mask| mask >= 0) => Ok(Interval { low: 0, high: b.high, ..a }),
+        B::And | B::InclusiveOr | B::ExclusiveOr if a.kind != ScalarKind::Bool => Interval::any(a.kind),
         B::ShiftLeft => match b.only() {
             // Bits that leave at the top are lost, which the parts of a q intend.
             Some(n @ 0..32) => {

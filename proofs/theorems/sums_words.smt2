@@ -1,5 +1,5 @@
 ; product_words.wgsl, completed for every pair of digit counts, adds no signed sum beyond 2^31 between flushes: all operations on
-; intervals, for any operands within `quantise`'s bound, over a K of two flush lengths and a step, after which sums are 0 again.
+; intervals, for any operands within `quantise`'s bound, over one, two and three flush lengths of K.
 ;! shader product_words.wgsl
 ;! bounds
 ;! quick
