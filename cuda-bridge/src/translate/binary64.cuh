@@ -1,4 +1,4 @@
-// exp, log, tanh and erf of binary32 by binary64: a value with a relative error below 2^-48, and whether all values within 2^-46 of it
+// exp, log, tanh and erf of binary32 by binary64: a value with a relative error below 2^-49, and whether all values within 2^-46 of it
 // round to the same binary32, which then is the correctly rounded result. Else the translated WGSL decides. The bound is derived in
 // docs/ELEMENTARY.md, step by step as written here: every operation rounds once, by name.
 
