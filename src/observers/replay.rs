@@ -45,6 +45,8 @@ pub struct Replayer {
     taken: Vec<(u64, bool)>,
     tally: Tally,
     malformed: Option<Malformed>,
+    /// A decision that had no effect.
+    void: Option<Malformed>,
 }
 
 /// What a node is to a logged product.
@@ -119,6 +121,7 @@ impl Replayer {
             taken: Vec::new(),
             tally,
             malformed: None,
+            void: None,
         }
     }
 
@@ -140,6 +143,11 @@ impl Replayer {
     /// Why the log cannot be read, if that is what stopped the step.
     pub fn malformed(&self) -> Option<&Malformed> {
         self.malformed.as_ref()
+    }
+
+    /// What is wrong with a log that can be read: the first decision about a value that is not finite. It had no effect.
+    pub fn void(&self) -> Option<&Malformed> {
+        self.void.as_ref()
     }
 
     fn counts_choices(&self) -> bool {
@@ -238,9 +246,12 @@ impl Replayer {
         let [row, column] = product.sides(place);
         let absmaxes = [product.a.absmaxes[row], product.b.absmaxes[column]];
         if !x.is_finite() || absmaxes.into_iter().any(is_marked) {
-            let error = Malformed::invalid("rounding log", "a decision about a value that is not finite");
-            self.malformed = Some(error.clone());
-            return Err(EngineError::Stopped(format!("{}: {error}", seen.operator)));
+            // Nothing is rounded there, so that it changes nothing; an auditor refuses the log after the step.
+            self.void.get_or_insert_with(|| {
+                let why = format!("a decision about a value that is not finite: {}", seen.operator);
+                Malformed::invalid("rounding log", why)
+            });
+            return Ok(());
         }
         let grid = product.grid(place);
         let mine = product.rule.rounded(grid, seen.results[place], x);
@@ -409,5 +420,67 @@ impl Observer for Replayer {
             }
         }
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::arith::rounding_grid::GridRule;
+    use crate::arith::words::bytes_from_words;
+    use crate::engine::Engine;
+    use crate::engine::cpu::Cpu;
+    use crate::job::Job;
+    use crate::program::builder::Builder;
+    use crate::program::graph::View;
+    use crate::program::logged::logged_product;
+    use crate::program::products::{ProductClass, ProductTable};
+    use crate::rounding::codec::encode;
+
+    /// A decision about a value that is not finite changes nothing, and is told; the others of its product are taken.
+    #[test]
+    fn a_decision_about_a_value_that_is_not_finite_is_void() {
+        let mut b = Builder::new(ProductTable::logged_preset());
+        let operands = ["a", "b"].map(|name| {
+            let tensor = b.input(name, DType::F32, &[2, 3]);
+            View { tensor, offset: 0, dims: [1, 1, 2, 3], strides: [6, 6, 3, 1] }
+        });
+        let rule = GridRule { bits: 16, floor: 0 };
+        let output = logged_product(&mut b, ProductClass::Linear, rule, operands, &[2, 2]);
+        b.output("y", output);
+        let graph = Arc::new(b.finish());
+        let text = "steps = 1\nmodel = { kind = \"mlp\", inputs = 2, hidden = [], classes = 2 }\ndata = { kind = \"idx\", images = \"x\", labels = \"y\" }\n\
+            batch = { micro_batch = 1, micro_batches = 1 }\noptimizer = { kind = \"sgd\", momentum = 0.0, weight_decay = 0.0 }\nschedule = { peak = 1e-2 }\n[rounding]\n";
+        let rounding = Job::parse("job", text).unwrap().rounding.unwrap();
+        // The second row holds infinity, so that elements 2 and 3 are not finite.
+        let rows = [[1.0f32, 2.0, 3.0, 1.0, f32::INFINITY, 1.0], [1.5, 0.25, 1.0, 0.5, 1.0, 0.125]];
+        let run = |decisions: &[Decision]| {
+            let mut replayer = Replayer::new(&rounding, &graph, Log::new(&[encode(decisions, 4)]));
+            replayer.begin(Phase::Micro(0), &graph);
+            let mut cpu = Cpu::new(1).unwrap();
+            let compiled = cpu.compile(graph.clone()).unwrap();
+            let ty = graph.tensor(graph.inputs[0].tensor).clone();
+            let inputs = rows.map(|row| {
+                let bytes = bytes_from_words(DType::F32, &row.map(f32::to_bits));
+                cpu.upload(&ty, &bytes).unwrap()
+            });
+            let outputs = cpu.run(&compiled, &inputs, Some(&mut replayer)).unwrap();
+            let bytes = cpu.download(&outputs[0]).unwrap();
+            (bytes, replayer.malformed().is_some(), replayer.void().is_some())
+        };
+        let (plain, ..) = run(&[]);
+        let decision = |place, residue| Decision { place, residue, bits: 1 };
+        // Element 0 is moved by its decision for one of the two residues.
+        let moved: Vec<Vec<u8>> = [0, 1].map(|residue| run(&[decision(0, residue)]).0).to_vec();
+        assert_ne!(moved[0], moved[1]);
+        for residue in [0, 1] {
+            assert_eq!(run(&[decision(3, residue)]), (plain.clone(), false, true));
+            for first in [0, 1] {
+                let both = run(&[decision(0, first), decision(3, residue)]);
+                assert_eq!(both, (moved[first as usize].clone(), false, true));
+            }
+        }
     }
 }

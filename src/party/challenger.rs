@@ -16,7 +16,7 @@ use crate::run::disk::Disk;
 use crate::run::paths::RunPaths;
 use crate::run::transcript::{self, TranscriptWriter};
 use crate::run::{checkpoint, initial, lock, states};
-use crate::step::{replayed_step, scalars};
+use crate::step::{disputed_step, scalars};
 
 /// Replays a trainer's whole run, which must have the `claim`ed root over its records, under its rounding logs into a folder of the challenger's own, which is then a run to play with
 /// ([`super::Party::open`]): the challenger's records carry the trainer's log roots. What is there already, from before an interruption, is
@@ -81,7 +81,7 @@ pub(super) fn replay(
     for step in from + 1..=last {
         take(&run, step)?;
         let batch = run.batch(&mut dataset, step)?;
-        let (done, _) = replayed_step(&run, &mut session, scalars(&run, step), &batch, false)?;
+        let done = disputed_step(&run, &mut session, scalars(&run, step), &batch)?;
         digests = done.state;
         append(step, Record::Step { computation: run.computation, step: done.record })?;
         if run.job.is_checkpoint(step) {

@@ -23,7 +23,7 @@ use crate::run::dir::Run;
 use crate::run::transcript::Transcript;
 use crate::run::{initial, states};
 use crate::step::{
-    CommittedStep, Outputs, Tamper, Watch, recorded_step, replayer, scalars, sound_log, watched_step,
+    CommittedStep, Outputs, Tamper, Watch, readable_log, recorded_step, replayer, scalars, watched_step,
 };
 use crate::train::conduct::Conduct;
 
@@ -292,7 +292,7 @@ impl Player<'_> {
         };
         let done = self.conduct.step(run, session, scalars(run, step), batch, dataset, &mut run_step);
         if let Some(replayer) = &replayer {
-            sound_log(run, step, replayer)?;
+            readable_log(run, step, replayer)?;
         }
         let done = done?;
         match self.records.get(step as usize) {

@@ -179,6 +179,26 @@ pub fn replayed_step(
     Ok((done?, replayer.tally().clone()))
 }
 
+/// [`replayed_step`] by a party of a dispute: a decision about a value that is not finite changes nothing, as the referee takes it
+/// (`docs/DISPUTE.md`, section 7), so that no log stops a party but one that cannot be read.
+///
+/// # Errors
+/// If the engine fails, or the run's log cannot be read.
+pub fn disputed_step(
+    run: &Run,
+    session: &mut Session,
+    scalars: StepScalars,
+    batch: &[MicroBatch],
+) -> Result<CommittedStep, StepError> {
+    let mut replayer = replayer(run, scalars.step)?;
+    let watch = Watch::default();
+    let done = watched_step(run, session, scalars, batch, None, (replayer.as_mut(), &watch));
+    if let Some(replayer) = &replayer {
+        readable_log(run, scalars.step, replayer)?;
+    }
+    Ok(done?)
+}
+
 /// [`replayed_step`], whose operators are watched, by a trainer who may tamper with them: rounding decisions, if there are any, are the replayer's.
 ///
 /// # Errors
@@ -199,11 +219,20 @@ pub fn watched_step(
     Ok(done)
 }
 
-/// Checks that a log that was replayed could be read to its end.
+/// Checks that a log that was replayed could be read to its end, and that each of its decisions is about a finite value.
 ///
 /// # Errors
 /// If it is malformed.
 pub fn sound_log(run: &Run, step: u32, replayer: &Replayer) -> Result<(), RunError> {
+    readable_log(run, step, replayer)?;
+    replayer.void().map_or(Ok(()), |why| Err(RunError::malformed(&run.layout.log(step), why.clone())))
+}
+
+/// Checks that a log that was replayed could be read to its end.
+///
+/// # Errors
+/// If it cannot.
+pub fn readable_log(run: &Run, step: u32, replayer: &Replayer) -> Result<(), RunError> {
     let malformed = |why: &Malformed| Err(RunError::malformed(&run.layout.log(step), why.clone()));
     replayer.malformed().map_or(Ok(()), malformed)
 }
