@@ -166,10 +166,11 @@ fn page(printer: Printer, recorded: Recorded, file: &Path) -> CommandResult {
         "recorded": used.map_or_else(|| "the best adapter".into(), |used| format!("{}, {}", used.name, used.driver)),
         "runs": runs,
     });
-    // Nothing in a script ends it but its own end.
-    let launches = launches.to_string().replace("</", "<\\/");
+    // In a script that holds JSON no `<` may begin a tag; all of them stand in strings.
+    let launches = launches.to_string().replace('<', "\\u003c");
+    // Base64 holds no placeholder; texts and names may.
     let page =
-        PAGE.replacen("@LAUNCHES@", &launches, 1).replacen("@DATA@", &BASE64_STANDARD.encode(&data), 1);
+        PAGE.replacen("@DATA@", &BASE64_STANDARD.encode(&data), 1).replacen("@LAUNCHES@", &launches, 1);
     let path = std::path::absolute(file).map_err(RunError::io(file))?;
     Disk::default().replace(&path, page.as_bytes())?;
     let text = format!("{}: {} bytes; open it in a browser with WebGPU", path.display(), page.len());

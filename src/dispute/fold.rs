@@ -254,12 +254,11 @@ impl Source for Nothing {
 #[cfg(all(test, feature = "engine"))]
 mod tests {
     use std::collections::BTreeMap;
-    use std::convert::Infallible;
 
     use super::*;
     use crate::arith::float;
     use crate::arith::rounding_grid::GridRule;
-    use crate::arith::words::{bytes_from_words, word_from_bytes};
+    use crate::arith::words::bytes_from_words;
     use crate::dispute::cone::{judged_from_tensors, operands};
     use crate::dispute::leaf::Whole;
     use crate::program::builder::Builder;
@@ -300,27 +299,12 @@ mod tests {
         }
         for node in &graph.nodes {
             let ty = graph.tensor(node.output);
-            let mut source = All { graph: &graph, tensors: &tensors };
-            let Ok(words) = element::range(&graph, node, 0..ty.len(), &mut source);
+            let mut source = Whole { graph: &graph, tensors: &tensors };
+            let words = element::range(&graph, node, 0..ty.len(), &mut source).unwrap();
             let bytes = bytes_from_words(ty.dtype, &words);
             tensors.insert(node.output, bytes);
         }
         (graph, tensors)
-    }
-
-    struct All<'a> {
-        graph: &'a Graph,
-        tensors: &'a BTreeMap<TensorId, Vec<u8>>,
-    }
-
-    impl Source for All<'_> {
-        type Error = Infallible;
-
-        fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, Infallible> {
-            let dtype = self.graph.tensor(tensor).dtype;
-            let size = dtype.size();
-            Ok(word_from_bytes(dtype, &self.tensors[&tensor][index * size..(index + 1) * size]))
-        }
     }
 
     const RULES: [GridRule; 5] = [
@@ -351,7 +335,7 @@ mod tests {
                 let mut source = Whole { graph: &graph, tensors: &tensors };
                 let words = of.absmaxes(&mut source).unwrap();
                 for (i, (scale, &word)) in of.scales.iter().zip(&words).enumerate() {
-                    let mut held = All { graph: &graph, tensors: &everything };
+                    let mut held = Whole { graph: &graph, tensors: &everything };
                     assert_eq!(held.get(scale.tensor, scale.row), Ok(word), "the graph's own absmax");
                     let ranges = [(0, 12), (12, 20), (32, 5)];
                     let parts = ranges.map(|range| of.absmax(&words[..i], range, &mut source).unwrap());
@@ -374,7 +358,7 @@ mod tests {
                 let judged = judged.unwrap();
                 assert_eq!((judged.exact, judged.legal, judged.grid), (rows.exact, rows.legal, rows.grid));
                 assert_eq!(judged.bound.to_bits(), rows.bound.to_bits());
-                let mut held = All { graph: &graph, tensors: &everything };
+                let mut held = Whole { graph: &graph, tensors: &everything };
                 assert_eq!(held.get(logged.output, place), Ok(unlogged.rounded));
             }
         }

@@ -150,7 +150,7 @@ pub const MOVES: [Move; 23] = {
         row(Total, Both, Moves, Fixed(512), &[Subtotals, Terms, Decision]),
         row(Subtotals, Both, Moves, Level, &[Subtotals, Terms]),
         row(Terms, Either, Moves, Size::Leaf, &[]),
-        row(Decision, Either, Moves, Size::Log, &[]),
+        row(Decision, One, Moves, Size::Log, &[]),
         row(Kind::Binding, Either, Moves, Size::Binding, &[]),
     ]
 };
