@@ -63,7 +63,7 @@ fn key(number: u8) -> Result<PrivateKey, Failed> {
 fn name(question: &Question) -> &'static str {
     match question {
         Question::Commit => "commitment",
-        Question::Logs { .. } | Question::Supply { .. } | Question::LogPart { .. } => "rounding log",
+        Question::Logs { .. } | Question::Supply { .. } | Question::LogBlock { .. } => "rounding log",
         Question::Reveal => "opening",
         Question::Children { .. } => "level",
         Question::Record { .. } => "record",

@@ -17,7 +17,7 @@ use tiebreak::audit::rounding::reference_outcome;
 use tiebreak::audit::{Outcome, Report, Silent, audit};
 use tiebreak::commit::tensor;
 use tiebreak::commit::trace::leaf_place;
-use tiebreak::dispute::verdict::{Claim, Outcome as Shown, Rounded, RoundingClaim, Verdict};
+use tiebreak::dispute::verdict::{Claim, LogSlices, Outcome as Shown, Rounded, RoundingClaim, Verdict};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::cpu::native::Native;
 use tiebreak::engine::session::{Session, StepObserver};
@@ -77,7 +77,8 @@ fn claim(verdict: &mut Verdict) -> &mut RoundingClaim {
 
 fn evidence(rounded: &mut Rounded) -> &mut Vec<u8> {
     match rounded {
-        Rounded::Logged { bytes, .. } | Rounded::Committed { bytes, .. } => &mut bytes.0,
+        Rounded::Logged { log, .. } => &mut log.bytes.0,
+        Rounded::Committed { bytes, .. } => &mut bytes.0,
     }
 }
 
@@ -134,17 +135,19 @@ fn an_edited_rounding_verdict_does_not_convict() {
             edit(&mut edited);
             assert!(edited == *verdict || !convicts(&edited), "{what}");
         }
-        type EditPart = fn(&mut u32, &mut Vec<usize>);
-        let edits: [EditPart; 4] = [
-            |len, _| *len = 0,
-            |len, _| *len = u32::MAX,
-            |_, slices| slices.clear(),
-            |_, slices| slices[0] = usize::MAX,
+        type EditLog = fn(&mut u64, &mut LogSlices);
+        let edits: [EditLog; 6] = [
+            |block, _| *block += 1,
+            |block, _| *block = u64::MAX,
+            |_, log| log.len = 0,
+            |_, log| log.len = u32::MAX,
+            |_, log| log.slices.clear(),
+            |_, log| log.slices[0] = usize::MAX,
         ];
         for edit in edits {
             let mut edited = verdict.clone();
-            if let Rounded::Logged { len, slices, .. } = &mut claim(&mut edited).rounded {
-                edit(len, slices);
+            if let Rounded::Logged { block, log } = &mut claim(&mut edited).rounded {
+                edit(block, log);
                 assert!(!convicts(&edited));
             }
         }
@@ -214,12 +217,17 @@ fn honest_roundings_never_convict() {
         for (product, logged) in products.iter().enumerate() {
             let micro = product as u32 % 3;
             let part = micro as usize * products.len() + product;
-            let decisions = decode(log.part(part), logged.elements() as u64).unwrap();
+            let elements = logged.elements() as u64;
+            let decisions = decode(log.part(part), elements).unwrap();
             let claims = |element, rounded| {
                 disputed.rounding_claim(micro, product, element, rounded).unwrap().expect("finite")
             };
             for decision in decisions.iter().step_by(decisions.len() / 3 + 1) {
-                let claim = claims(decision.place as usize, log.prove(part).into());
+                let proven = |place: u64| {
+                    let block = log.block_of(part, elements, place);
+                    Rounded::Logged { block, log: log.prove(part, elements, block).into() }
+                };
+                let claim = claims(decision.place as usize, proven(decision.place));
                 let outcome = claim.check(None).unwrap();
                 assert!(matches!(outcome, Shown::DoesNotConvict(_)), "{outcome:?}");
                 seen[0] += 1;
@@ -227,11 +235,12 @@ fn honest_roundings_never_convict() {
                 let other =
                     (0..logged.elements()).find(|&place| decisions.iter().all(|d| d.place != place as u64));
                 if let Some(other) = other {
-                    assert!(claims(other, log.prove(part).into()).check(None).is_err());
+                    assert!(claims(other, proven(other as u64)).check(None).is_err());
                 }
-                let foreign = log.prove((part + 1) % (3 * products.len()));
-                if foreign != log.prove(part) {
-                    assert!(claims(decision.place as usize, foreign.into()).check(None).is_err());
+                let foreign = log.prove((part + 1) % (3 * products.len()), elements, 0);
+                if foreign != log.prove(part, elements, 0) {
+                    let foreign = Rounded::Logged { block: 0, log: foreign.into() };
+                    assert!(claims(decision.place as usize, foreign).check(None).is_err());
                 }
             }
             // The committed value, where the trainer's output is the auditor's own.

@@ -14,7 +14,6 @@ use crate::commit::tensor::{self, Hash};
 use crate::commit::trace::leaf_place;
 use crate::dispute::cone::{grid_from_tensors, judged_from_tensors, operands};
 use crate::dispute::origin::Origin;
-use crate::dispute::rounding::PART_MAX;
 use crate::dispute::verdict::{
     Base64, Claim, Hashes, Outcome as VerdictOutcome, Rounded, RoundingClaim, Verdict,
 };
@@ -135,11 +134,10 @@ impl Disputed<'_> {
     pub fn decision_verdict(&self, found: &Illegal) -> Result<Option<Verdict>, AuditError> {
         let logged = &self.run.program.micro.logged;
         let log = self.run.rounding_log(self.step)?;
-        let proof = log.prove(found.micro_batch as usize * logged.len() + found.product);
-        if proof.bytes.len() > PART_MAX {
-            return Ok(None);
-        }
-        let rounded = Rounded::from(proof);
+        let part = found.micro_batch as usize * logged.len() + found.product;
+        let elements = logged[found.product].elements() as u64;
+        let block = log.block_of(part, elements, found.element);
+        let rounded = Rounded::Logged { block, log: log.prove(part, elements, block).into() };
         let element = found.element as usize;
         let verdict = self.rounding_verdict(found.micro_batch, found.product, element, rounded)?;
         Ok(verdict.map(|(verdict, _)| verdict))

@@ -207,13 +207,14 @@ fn inspect_part(
         let product = &graph.logged[number];
         let decisions = decode(log.part(part), product.elements() as u64)?;
         let bytes = log.part(part).len();
+        let first = log.prove(part, product.elements() as u64, 0);
         lines.push(format!(
-            "step {step}, {operator} ({}) of micro-batch {micro_batch}: {} decisions about {} values in {}; {} prove it{}",
+            "step {step}, {operator} ({}) of micro-batch {micro_batch}: {} decisions about {} values in {}; {} prove the first{}",
             product.class.name(),
             decisions.len(),
             product.elements(),
             bytes_text(bytes as u64),
-            bytes_text(log.prove(part).bytes.len() as u64),
+            bytes_text(first.bytes.len() as u64),
             said(committed)
         ));
         let [_, m, n, _] = product.dims();

@@ -3,7 +3,7 @@
 use super::check::{Context, Shown, wrong};
 use super::cone::{judged_from_slices, operands};
 use super::tile::{check_tile, undecided};
-use super::verdict::{ProvenTensor, Rounded, RoundingClaim};
+use super::verdict::{LogSlices, ProvenTensor, Rounded, RoundingClaim};
 use crate::arith::DType;
 use crate::arith::words::word_from_bytes;
 use crate::commit::Malformed;
@@ -13,13 +13,8 @@ use crate::commit::trace::leaf_name;
 use crate::program::graph::{Graph, TensorId};
 use crate::program::phase::Phase;
 use crate::rounding::Decision;
-use crate::rounding::codec::decode;
 use crate::rounding::legal::Illegal;
-use crate::rounding::log::PartProof;
-
-/// The most bytes of a log that a verdict may carry: its decisions are a hundred times as many bytes in memory. Beyond it the
-/// committed value is the evidence.
-pub const PART_MAX: usize = 1 << 23;
+use crate::rounding::log::{self, BlockPlace, SliceProof};
 
 impl Context {
     pub fn rounding(
@@ -52,15 +47,9 @@ impl Context {
             claim.element, judged.exact.value, judged.bound, judged.range()[0], judged.range()[1]
         ));
         let (pattern, legal, subject) = match &claim.rounded {
-            Rounded::Logged { len, slices, bytes, siblings } => {
-                if bytes.0.len() > PART_MAX {
-                    let (what, limit) = ("part of a rounding log", PART_MAX as u64);
-                    return Err(Malformed::TooLarge { what, limit });
-                }
-                let (slices, bytes) = (slices.clone(), bytes.0.clone());
-                let proof = PartProof { len: *len, slices, bytes, siblings: siblings.0.clone() };
+            Rounded::Logged { block, log } => {
                 let place = (claim.micro_batch, claim.product, claim.element);
-                let decision = self.logged_decision(step, place, proof, steps)?;
+                let decision = self.logged_decision(step, place, (*block, log), steps)?;
                 let decision = decision.ok_or_else(|| wrong("the log has no decision about the element"))?;
                 let pattern = judged.grid.pattern(decision.index(judged.grid, judged.exact.value));
                 (pattern, decision.is_of(judged.legal), "by the rounding log, ")
@@ -94,19 +83,32 @@ impl Context {
         &self,
         step: &StepRecord,
         (micro_batch, product, element): (u32, usize, usize),
-        proof: PartProof,
+        (block, log): (u64, &LogSlices),
         steps: &mut Vec<String>,
     ) -> Result<Option<Decision>, Malformed> {
         let root = step.log.as_ref().ok_or_else(|| wrong("the record commits no rounding log"))?;
         let logged = &self.program.micro.logged;
-        let parts = logged.len() * self.program.micro_batches as usize;
+        let parts = log::parts(&self.program);
         let number = micro_batch as usize * logged.len() + product;
-        let part = proof.part(root, parts, number)?;
-        steps.push(format!("part {number} of {parts} of the step's log is under the record's log root"));
-        let decisions = decode(&part, logged[product].elements() as u64)?;
+        let place = BlockPlace { part: number, elements: logged[product].elements() as u64, block };
+        let proof = SliceProof::from(log);
+        let proven = match proof.block(root, parts, place)? {
+            log::Shown::Block(proven) => proven,
+            // A part without a first block has no decisions; another block that is not there shows nothing.
+            log::Shown::Missing if block == 0 => return Ok(None),
+            log::Shown::Missing => return Err(wrong("the log's part has no such block")),
+            log::Shown::Malformed(why) => return Err(why),
+        };
+        if !proven.places().contains(&(element as u64)) {
+            return Err(wrong("the block of the log is about other elements"));
+        }
+        steps.push(format!(
+            "block {block} of part {number} of {parts} of the step's log is under the record's log root"
+        ));
+        let decisions = proven.decisions()?;
         let place = decisions.binary_search_by_key(&(element as u64), |decision| decision.place).ok();
         if let Some(place) = place {
-            steps.push(format!("decision {place} of {} is about the element", decisions.len()));
+            steps.push(format!("decision {place} of the block's {} is about the element", decisions.len()));
         }
         Ok(place.map(|place| decisions[place]))
     }

@@ -12,7 +12,7 @@ use crate::commit::tree_head::Signed;
 use crate::job::identity::{RunSummary, other_contract};
 use crate::job::manifest::{FileManifest, FileSlices};
 use crate::program::phase::Phase;
-use crate::rounding::log::PartProof;
+use crate::rounding::log::SliceProof;
 
 /// The most bytes of a verdict file.
 pub const VERDICT_MAX: u64 = 1 << 28;
@@ -114,17 +114,12 @@ pub struct TileClaim {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rounded {
-    /// The step's log has a decision about it: the index of the log and the part that holds it
-    /// ([`crate::rounding::log::PartProof`]).
+    /// The step's log has a decision about it.
     Logged {
-        /// Bytes of the log.
-        len: u32,
-        /// The slices that are carried, ascending.
-        slices: Vec<usize>,
-        /// Their bytes, one after another.
-        bytes: Base64,
-        /// The BLAKE3 hashes that prove them in the log's root.
-        siblings: Hashes,
+        /// The block of the product's part of the log that holds the decision.
+        block: u64,
+        /// The slices of the log that prove it.
+        log: LogSlices,
     },
     /// The committed tile of the rounded output that it lies in, whatever the log says.
     Committed {
@@ -137,9 +132,32 @@ pub enum Rounded {
     },
 }
 
-impl From<PartProof> for Rounded {
-    fn from(PartProof { len, slices, bytes, siblings }: PartProof) -> Rounded {
-        Rounded::Logged { len, slices, bytes: Base64(bytes), siblings: Hashes(siblings) }
+/// Slices of a rounding log: those of its index, and of a block of decisions with the entries that say where it is
+/// ([`SliceProof`]), or those that a challenger lacks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogSlices {
+    /// Bytes of the log.
+    pub len: u32,
+    /// The slices that are carried, ascending.
+    pub slices: Vec<usize>,
+    /// Their bytes, one after another.
+    pub bytes: Base64,
+    /// The BLAKE3 hashes that prove them in the log's root.
+    pub siblings: Hashes,
+}
+
+impl From<SliceProof> for LogSlices {
+    fn from(proof: SliceProof) -> LogSlices {
+        let SliceProof { len, slices, bytes, siblings } = proof;
+        LogSlices { len, slices, bytes: Base64(bytes), siblings: Hashes(siblings) }
+    }
+}
+
+impl From<&LogSlices> for SliceProof {
+    fn from(log: &LogSlices) -> SliceProof {
+        let LogSlices { len, slices, bytes, siblings } = log.clone();
+        SliceProof { len, slices, bytes: bytes.0, siblings: siblings.0 }
     }
 }
 

@@ -7,15 +7,14 @@ use super::error::PartyError;
 use super::replay::{Replays, logged_product, operands_of};
 use crate::audit::operands::Tensors;
 use crate::audit::weights;
-use crate::commit::proven::{Base64, Hashes};
+use crate::commit::proven::Base64;
 use crate::dispute::cone;
 use crate::dispute::game::element;
-use crate::dispute::game::message::{Answer, Fold, LogPart, Need, Subject};
+use crate::dispute::game::message::{Answer, Fold, LogBlock, Need, Subject};
 use crate::dispute::game::search;
 use crate::dispute::verdict::DataSlices;
 use crate::program::graph::{Graph, TensorId};
 use crate::program::phase::{Phase, graph_of};
-use crate::rounding::log::PartProof;
 use crate::rounding::thresholds::Rounding;
 use crate::run::RunError;
 use crate::run::dir::Run;
@@ -139,9 +138,11 @@ fn operands(
     };
     let run = &replays.run;
     let part = micro as usize * run.program.micro.logged.len() + number;
-    let PartProof { len, slices, bytes, siblings } = run.rounding_log(step)?.prove(part);
-    let log = Some(LogPart { len, slices, bytes: Base64(bytes), siblings: Hashes(siblings) });
-    Ok(Some(Answer::Rounding { inputs, log }))
+    let elements = run.program.micro.logged[number].elements() as u64;
+    let log = run.rounding_log(step)?;
+    let block = log.block_of(part, elements, element);
+    let log = LogBlock { block, log: log.prove(part, elements, block).into() };
+    Ok(Some(Answer::Rounding { inputs, log: Some(log) }))
 }
 
 /// The value of the root of an element's terms.

@@ -14,7 +14,7 @@ use crate::commit::Malformed;
 use crate::commit::keys::PrivateKey;
 use crate::commit::state::{state_digest, tensor_digests};
 use crate::commit::tensor::SLICE_BYTES;
-use crate::dispute::game::logs::{Unfit, parts, readable, verified};
+use crate::dispute::game::logs::{Unfit, verified};
 use crate::dispute::game::message::{
     Answer, Answered, Asked, LogPlace, Question, SUPPLY_SLICES, Sealed, Supplied,
 };
@@ -27,7 +27,8 @@ use crate::job::Job;
 use crate::job::identity::RunSummary;
 use crate::job::initial::InitialOrigin;
 use crate::job::manifest::{GroupTree, files_root};
-use crate::rounding::log::Log;
+use crate::rounding::codec::unreadable;
+use crate::rounding::log::{Log, elements, parts};
 use crate::run::create::{NewRun, create};
 use crate::run::data::manifest;
 use crate::run::dir::{Run, RunFile};
@@ -125,13 +126,14 @@ impl Gatherer {
         }
         if !path.exists() {
             let bytes = disk::read(&partial, self.rules.log_max())?;
-            let log = match Log::open(bytes, parts(&self.rules)) {
+            let log = match Log::open(bytes, parts(self.rules.program())) {
                 Ok(log) => log,
-                Err(_) => return Ok(Answer::Unreadable { step, part: 0 }),
+                Err(_) => return Ok(Answer::Unreadable { step, part: 0, block: 0 }),
             };
-            let odd = (0..parts(&self.rules)).find(|&part| !readable(&self.rules, part, log.part(part)));
-            if let Some(part) = odd {
-                return Ok(Answer::Unreadable { step, part: part as u32 });
+            let odd =
+                |part: usize| Some((part, unreadable(log.part(part), elements(self.rules.program(), part))?));
+            if let Some((part, block)) = (0..parts(self.rules.program())).find_map(odd) {
+                return Ok(Answer::Unreadable { step, part: part as u32, block });
             }
             if log.root() != root {
                 let why = "the parts do not give the log that the trainer commits: remove the folder and begin again";

@@ -29,7 +29,7 @@ use crate::dispute::game::terms::Terms;
 use crate::engine::Engine;
 use crate::job::Job;
 use crate::program::step::StateTensor;
-use crate::rounding::log::Log;
+use crate::rounding::log::{Log, elements, parts};
 use crate::run::dir::Run;
 use crate::run::transcript;
 use crate::train::conduct::{Conduct, Honest};
@@ -187,7 +187,7 @@ impl Party {
             // Who has a run of the logged profile has its logs.
             Question::Logs { .. } => Ok(Some(Answer::Logs { lacks: None })),
             Question::Supply { place } => self.supply(place),
-            Question::LogPart { step, part } => self.log_part(step, part),
+            Question::LogBlock { step, part, block } => self.log_block(step, part as usize, block),
             Question::Reveal => Ok(Some(Answer::Reveal { salt: self.salt(), root: self.root() })),
             Question::Children { tree, first, count } => {
                 Ok(self.children(tree, first, count)?.map(|values| Answer::Children { values }))
@@ -267,13 +267,12 @@ impl Party {
     }
 
     /// The decisions of a product, which a challenger says cannot be read.
-    fn log_part(&mut self, step: u32, part: u32) -> Result<Option<Answer>, PartyError> {
-        let program = &self.replays.run.program;
-        let parts = program.micro.logged.len() * program.micro_batches as usize;
-        if part as usize >= parts {
+    fn log_block(&mut self, step: u32, part: usize, block: u64) -> Result<Option<Answer>, PartyError> {
+        if part >= parts(&self.replays.run.program) {
             return Ok(None);
         }
-        let proof = self.log(step)?.map(|kept| kept.log.prove(part as usize));
+        let elements = elements(&self.replays.run.program, part);
+        let proof = self.log(step)?.map(|kept| kept.log.prove(part, elements, block));
         Ok(proof.and_then(|proof| {
             Some(Answer::Supplied(Supplied { record: self.proven(step as usize)?, log: proof.into() }))
         }))

@@ -1,8 +1,10 @@
-//! The decisions of one product as bytes: gaps between places in an adaptive Rice code, one bit each, and apart from these the few
-//! that take more bits. Layout: `docs/ROUNDING.md`, section 5.
+//! The decisions of one product as bytes, in blocks that can be read alone: gaps between places in an adaptive Rice code, one bit each, and
+//! apart from these the few that take more bits. Layout: `docs/ROUNDING.md`, section 5.
 //!
 //! Places of near ties are as good as random, so gaps are geometric and a Rice code whose parameter follows their mean is within
 //! a few percent of the entropy; the parameter follows because density changes from row to row.
+
+use std::ops::Range;
 
 use super::{BITS_MAX, Decision};
 use crate::commit::Malformed;
@@ -14,6 +16,15 @@ const MEMORY: u64 = 64;
 const UNARY_MAX: u32 = 24;
 /// Bits of a place.
 const PLACE_BITS: u32 = 48;
+/// Decisions of a block; the last one of a part has fewer.
+pub const BLOCK: usize = 1024;
+/// Bytes of an entry of a part's directory: where a block's places begin, and where its bytes do.
+const ENTRY_BYTES: usize = 12;
+/// The most bytes of a part before its directory: a varint.
+const COUNT_BYTES_MAX: usize = 9;
+/// The most bytes of a block: an integer, and for each decision two gaps in the long form, unary bits and those of the residue.
+pub const BLOCK_BYTES_MAX: usize =
+    COUNT_BYTES_MAX + (BLOCK * (2 * (UNARY_MAX + PLACE_BITS) as usize + 2 * BITS_MAX as usize)).div_ceil(8);
 
 /// The Rice parameter that suits recent gaps. Integer arithmetic only, so that every reader follows.
 struct Mean {
@@ -170,23 +181,38 @@ pub fn encode(decisions: &[Decision], elements: u64) -> Vec<u8> {
         return Vec::new();
     }
     let count = decisions.len() as u64;
+    let mut out = Vec::new();
+    put_varint(&mut out, count);
+    let (mut directory, mut blocks) = (Vec::<u8>::new(), Vec::<u8>::new());
+    let mut next = 0;
+    for (number, block) in decisions.chunks(BLOCK).enumerate() {
+        if number > 0 {
+            for value in [next, blocks.len() as u64] {
+                directory.extend(&value.to_le_bytes()[..PLACE_BITS as usize / 8]);
+            }
+        }
+        blocks.extend(encode_block(block, next, Mean::new(elements, count)));
+        next = block.last().map_or(next, |decision| decision.place + 1);
+    }
+    debug_assert!(next <= elements, "places are below the number of elements");
+    out.extend(directory);
+    out.extend(blocks);
+    out
+}
+
+/// The bytes of a block whose places are `next` or greater.
+fn encode_block(decisions: &[Decision], mut next: u64, mut mean: Mean) -> Vec<u8> {
     let wide: Vec<(u64, &Decision)> = (0..).zip(decisions).filter(|(_, d)| d.bits > 1).collect();
     let mut head = Vec::new();
-    put_varint(&mut head, count);
     put_varint(&mut head, wide.len() as u64);
     let mut w = BitWriter { bytes: head, ..BitWriter::default() };
-    let mut mean = Mean::new(elements, count);
-    let mut next = 0;
     for d in decisions {
-        debug_assert!(
-            (next..elements).contains(&d.place),
-            "places grow and are below the number of elements"
-        );
+        debug_assert!(d.place >= next, "places grow");
         w.rice(d.place - next, &mut mean);
         w.bits(u64::from(d.residue & 1), 1);
         next = d.place + 1;
     }
-    let mut mean = Mean::new(count, wide.len() as u64);
+    let mut mean = Mean::new(decisions.len() as u64, wide.len() as u64);
     let mut next = 0;
     for (number, d) in wide {
         w.rice(number - next, &mut mean);
@@ -197,36 +223,160 @@ pub fn encode(decisions: &[Decision], elements: u64) -> Vec<u8> {
     w.finish()
 }
 
-/// The decisions of a product of `elements` elements.
-///
-/// # Errors
-/// If the bytes are not the one encoding of decisions about so many elements.
-pub fn decode(bytes: &[u8], elements: u64) -> Result<Vec<Decision>, Malformed> {
-    if bytes.is_empty() {
-        return Ok(Vec::new());
+/// Where a block of a part is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// The elements that its decisions are about, if the log has any about them.
+    pub places: Range<u64>,
+    /// Its bytes in the part.
+    pub bytes: Range<u64>,
+}
+
+/// What the beginning of a part says of its blocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Head {
+    /// Decisions of the part.
+    count: u64,
+    /// Elements of the product.
+    elements: u64,
+    /// Bytes of the part.
+    len: u64,
+    /// Bytes before the directory.
+    directory: u64,
+}
+
+impl Head {
+    /// The bytes of a part that [`Head::read`] reads.
+    pub fn bytes(len: u64) -> Range<u64> {
+        0..len.min(COUNT_BYTES_MAX as u64)
     }
-    let mut rest = bytes;
-    let (count, wide) = (take_varint(&mut rest)?, take_varint(&mut rest)?);
-    // Every decision takes two bits at least.
-    if count == 0 || count > elements || wide > count || count > rest.len() as u64 * 4 {
+
+    /// Reads the beginning of a part that has `len` bytes and is about a product of `elements` elements.
+    ///
+    /// # Errors
+    /// If so many decisions cannot be in so many bytes.
+    pub fn read(beginning: &[u8], len: u64, elements: u64) -> Result<Head, Malformed> {
+        if len == 0 {
+            return Ok(Head { count: 0, elements, len, directory: 0 });
+        }
+        let mut rest = beginning;
+        let count = take_varint(&mut rest)?;
+        let head = Head { count, elements, len, directory: (beginning.len() - rest.len()) as u64 };
+        // Every decision takes two bits at least.
+        if count == 0 || count > elements || count / 4 > len || head.first() >= len {
+            return Err(Malformed::invalid(WHAT, format!("{count} decisions cannot be here")));
+        }
+        Ok(head)
+    }
+
+    /// How many blocks the part has.
+    pub fn blocks(&self) -> u64 {
+        self.count.div_ceil(BLOCK as u64)
+    }
+
+    /// Where the bytes of the first block begin.
+    fn first(&self) -> u64 {
+        self.directory + self.blocks().saturating_sub(1) * ENTRY_BYTES as u64
+    }
+
+    /// The entries of the directory that say where a block is: none for the only block of a part.
+    pub fn entries(&self, block: u64) -> Range<u64> {
+        let last = self.blocks().saturating_sub(1);
+        let entry = |number: u64| self.directory + number.min(last) * ENTRY_BYTES as u64;
+        entry(block.saturating_sub(1))..entry(block.saturating_add(1))
+    }
+
+    /// Where a block is, by the bytes of [`Head::entries`].
+    ///
+    /// # Errors
+    /// If there is no such block, or the entries cannot be about one.
+    pub fn block(&self, block: u64, entries: &[u8]) -> Result<Block, Malformed> {
+        let wrong = |why: &str| Malformed::invalid(WHAT, format!("block {block}: {why}"));
+        let range = self.entries(block);
+        if block >= self.blocks() || entries.len() as u64 != range.end - range.start {
+            return Err(wrong("the part has no such block"));
+        }
+        let mut entries = entries.chunks_exact(ENTRY_BYTES).map(|entry| {
+            let value =
+                |bytes: &[u8]| bytes.iter().rev().fold(0u64, |value, &byte| value << 8 | u64::from(byte));
+            let (place, at) = entry.split_at(ENTRY_BYTES / 2);
+            (value(place), self.first() + value(at))
+        });
+        let (place, at) = if block == 0 { (0, self.first()) } else { entries.next().unwrap_or_default() };
+        let (end_place, end) = entries.next().unwrap_or((self.elements, self.len));
+        if end_place > self.elements || end > self.len {
+            return Err(wrong("it lies outside the part"));
+        }
+        if place >= end_place || at >= end || end - at > BLOCK_BYTES_MAX as u64 {
+            return Err(wrong("it has no places, no bytes or too many"));
+        }
+        Ok(Block { places: place..end_place, bytes: at..end })
+    }
+
+    /// The block that a place lies in, by the bytes of the whole part; the last one if the directory is malformed.
+    pub fn block_of(&self, part: &[u8], place: u64) -> u64 {
+        let entry = |number: u64| {
+            let range = self.entries(number);
+            // The last entry of the range but for the last block, which ends where the part does.
+            let bytes = part.get(range.start as usize..range.end as usize).unwrap_or_default();
+            self.block(number, bytes).ok()
+        };
+        let (mut low, mut high) = (0, self.blocks().saturating_sub(1));
+        while low < high {
+            let middle = low.midpoint(high);
+            match entry(middle) {
+                Some(block) if block.places.end <= place => low = middle + 1,
+                _ => high = middle,
+            }
+        }
+        low
+    }
+
+    /// The decisions of a block.
+    ///
+    /// # Errors
+    /// If the bytes are not the one encoding of as many decisions as the block must have, about its places, up to the last.
+    pub fn decode(&self, number: u64, block: &Block, bytes: &[u8]) -> Result<Vec<Decision>, Malformed> {
+        let before = number.saturating_mul(BLOCK as u64);
+        let count = self.count.saturating_sub(before).min(BLOCK as u64);
+        let mean = Mean::new(self.elements, self.count);
+        let (decisions, next) = decode_block(bytes, count, block.places.clone(), mean)?;
+        if number + 1 < self.blocks() && next != block.places.end {
+            return Err(Malformed::invalid(
+                WHAT,
+                format!("block {number}: the next one does not begin at its end"),
+            ));
+        }
+        Ok(decisions)
+    }
+}
+
+/// The decisions of a block, and the place after the last.
+fn decode_block(
+    mut rest: &[u8],
+    count: u64,
+    places: Range<u64>,
+    mut mean: Mean,
+) -> Result<(Vec<Decision>, u64), Malformed> {
+    let wide = take_varint(&mut rest)?;
+    if wide > count || count / 4 > rest.len() as u64 {
         return Err(Malformed::invalid(WHAT, format!("{count} decisions cannot be here")));
     }
     let mut r = BitReader { bytes: rest, at: 0 };
-    let mut mean = Mean::new(elements, count);
     let mut decisions = Vec::with_capacity(count as usize);
-    let mut next = 0u64;
+    let mut next = places.start;
     for _ in 0..count {
         let place = next + r.rice(&mut mean)?;
-        if place >= elements {
-            return Err(Malformed::invalid(WHAT, format!("place {place} of {elements} elements")));
+        if place >= places.end {
+            return Err(Malformed::invalid(WHAT, format!("place {place} is not below {}", places.end)));
         }
         decisions.push(Decision { place, bits: 1, residue: r.bit()? as u32 });
         next = place + 1;
     }
     let mut mean = Mean::new(count, wide);
-    let mut next = 0u64;
+    let mut number = 0u64;
     for _ in 0..wide {
-        let number = next + r.rice(&mut mean)?;
+        number += r.rice(&mut mean)?;
         let decision = decisions
             .get_mut(usize::try_from(number).unwrap_or(usize::MAX))
             .ok_or_else(|| Malformed::invalid(WHAT, format!("decision {number} of {count}")))?;
@@ -239,10 +389,38 @@ pub fn decode(bytes: &[u8], elements: u64) -> Result<Vec<Decision>, Malformed> {
         }
         decision.bits = bits;
         decision.residue |= (r.bits(u32::from(bits) - 1)? as u32) << 1;
-        next = number + 1;
+        number += 1;
     }
     r.finish()?;
+    Ok((decisions, next))
+}
+
+/// The decisions of a product of `elements` elements.
+///
+/// # Errors
+/// If the bytes are not the one encoding of decisions about so many elements.
+pub fn decode(bytes: &[u8], elements: u64) -> Result<Vec<Decision>, Malformed> {
+    let head = Head::read(bytes, bytes.len() as u64, elements)?;
+    let mut decisions = Vec::with_capacity(head.count as usize);
+    for number in 0..head.blocks() {
+        decisions.extend(block_of_part(&head, bytes, number)?);
+    }
     Ok(decisions)
+}
+
+/// The first block of a part that cannot be read; `None` if all can.
+pub fn unreadable(bytes: &[u8], elements: u64) -> Option<u64> {
+    match Head::read(bytes, bytes.len() as u64, elements) {
+        Ok(head) => (0..head.blocks()).find(|&number| block_of_part(&head, bytes, number).is_err()),
+        Err(_) => Some(0),
+    }
+}
+
+/// The decisions of one block of a whole part.
+fn block_of_part(head: &Head, part: &[u8], number: u64) -> Result<Vec<Decision>, Malformed> {
+    let bytes = |range: Range<u64>| part.get(range.start as usize..range.end as usize).unwrap_or_default();
+    let block = head.block(number, bytes(head.entries(number)))?;
+    head.decode(number, &block, bytes(block.bytes.clone()))
 }
 
 /// Bits that decisions at random places need: H(n / N) for every element, and those of the decisions.
@@ -308,6 +486,46 @@ mod tests {
         assert!(decode(&many, 1 << 41).is_err(), "nothing is allocated for decisions that cannot be there");
     }
 
+    #[test]
+    fn blocks_are_read_alone() {
+        let elements = 1 << 18;
+        let decisions = random(elements, 0.05, 0.1, 5);
+        let bytes = encode(&decisions, elements);
+        let head = Head::read(&bytes[..COUNT_BYTES_MAX], bytes.len() as u64, elements).unwrap();
+        assert_eq!(head.blocks(), 13, "{} decisions", decisions.len());
+        let mut next = 0;
+        for number in 0..head.blocks() {
+            let entries = head.entries(number);
+            let block = head.block(number, &bytes[entries.start as usize..entries.end as usize]).unwrap();
+            assert_eq!(block.places.start, next);
+            next = block.places.end;
+            let alone = &bytes[block.bytes.start as usize..block.bytes.end as usize];
+            let about: Vec<Decision> =
+                decisions.iter().filter(|d| block.places.contains(&d.place)).copied().collect();
+            assert_eq!(head.decode(number, &block, alone), Ok(about));
+            for place in [block.places.start, block.places.end - 1] {
+                assert_eq!(head.block_of(&bytes, place), number);
+            }
+            // Each end that is moved is noticed by the block that it is the end of.
+            for end in [entries.start, entries.end.saturating_sub(12)] {
+                let mut moved = bytes.clone();
+                moved[end as usize] ^= 1;
+                let odd = unreadable(&moved, elements);
+                assert!(odd.is_some_and(|odd| odd <= number), "{number}: {odd:?}");
+            }
+        }
+        assert_eq!(next, elements);
+    }
+
+    /// Gaps as long as they can be, in both codes, and as many bits as a decision can have.
+    #[test]
+    fn no_block_is_larger_than_its_bound() {
+        let decision = |i: u64| Decision { place: i << 36, bits: BITS_MAX, residue: (1 << BITS_MAX) - 1 };
+        let decisions: Vec<Decision> = (0..BLOCK as u64).map(decision).collect();
+        let bytes = encode_block(&decisions, 0, Mean { sum: 4, count: 4 });
+        assert!((8_000..=BLOCK_BYTES_MAX).contains(&bytes.len()), "{}", bytes.len());
+    }
+
     proptest! {
         #[test]
         fn any_bytes_decode_to_what_encodes_to_them(bytes in prop::collection::vec(any::<u8>(), 0..64), elements in 1u64..5000) {
@@ -317,7 +535,7 @@ mod tests {
         }
 
         #[test]
-        fn any_decisions_come_back(density in 0.0..1.0, wide in 0.0..1.0, elements in 1u64..3000, seed: u64) {
+        fn any_decisions_come_back(density in 0.0..1.0, wide in 0.0..1.0, elements in 1u64..10_000, seed: u64) {
             let decisions = random(elements, density, wide, seed);
             prop_assert_eq!(decode(&encode(&decisions, elements), elements).unwrap(), decisions);
         }

@@ -1,20 +1,23 @@
 //! The log of a step: one part for each logged product of each micro-batch, in execution order, behind an index of their
 //! lengths. Layout: `docs/ROUNDING.md`, section 5.
 //!
-//! Its root is a tensor digest of the file's bytes, so a part can be proven with the index that says where it lies and without
-//! the rest: [`PartProof`].
+//! Its root is a tensor digest of the file's bytes, so a block of a part can be proven with the index and the entries that say where it lies
+//! and without the rest: [`SliceProof`].
 
+use std::convert::Infallible;
 use std::ops::Range;
 
-use super::codec::{put_varint, take_varint};
+use super::Decision;
+use super::codec::{BLOCK_BYTES_MAX, Block, Head, put_varint, take_varint};
 use crate::arith::DType;
 use crate::commit::digest::Digest;
 use crate::commit::tensor::{Hash, SLICE_BYTES};
 use crate::commit::{Malformed, multiproof, tensor};
 use crate::program::graph::{LoggedProduct, TensorType};
+use crate::program::step::Program;
 
 /// The first bytes of a log.
-const MAGIC: &[u8] = b"tiebreak log 1\n";
+const MAGIC: &[u8] = b"tiebreak log 2\n";
 
 /// The log of a step: encoded parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,19 +67,20 @@ impl Log {
         tensor::digest(&file_type(self.bytes.len() as u32), &self.bytes)
     }
 
-    /// What proves a part to whoever knows the root.
-    pub fn prove(&self, number: usize) -> PartProof {
+    /// The block of a part, about a product of so many elements, that has the decisions about a place, if any has.
+    pub fn block_of(&self, number: usize, elements: u64, place: u64) -> u64 {
+        let part = self.part(number);
+        Head::read(part, part.len() as u64, elements).map_or(0, |head| head.block_of(part, place))
+    }
+
+    /// What proves a block of a part, about a product of so many elements, to whoever knows the root; of a block that the part does not
+    /// have, that it has not; where the log is malformed, that it is.
+    pub fn prove(&self, number: usize, elements: u64, block: u64) -> SliceProof {
         let index = self.parts.first().map_or(self.bytes.len(), |first| first.start);
-        let part = &self.parts[number];
-        let slices: Vec<usize> = slices(self.bytes.len(), [0..index, part.clone()]).collect();
-        let piece = |&slice: &usize| &self.bytes[tensor::piece_range(self.bytes.len(), SLICE_BYTES, slice)];
-        let values = tensor::piece_values(&self.bytes, SLICE_BYTES);
-        PartProof {
-            len: self.bytes.len() as u32,
-            bytes: slices.iter().map(piece).collect::<Vec<_>>().concat(),
-            siblings: multiproof::prove(multiproof::blake3, &values, &slices),
-            slices,
-        }
+        let (part, bytes) = (self.parts[number].clone(), self.part(number));
+        let get = |range: &Range<u64>| Ok::<_, Infallible>(&bytes[range.start as usize..range.end as usize]);
+        let Ok(Located { ranges, .. }) = Located::new(bytes.len() as u64, elements, block, get);
+        self.proof(&self.slice_values(), slices(self.bytes.len(), needed(index, &part, ranges)).collect())
     }
 
     /// The BLAKE3 values of the file's slices, for [`Log::prove_slices`].
@@ -85,15 +89,19 @@ impl Log {
     }
 
     /// What proves up to `count` slices from `first` on; `values` are the [`Log::slice_values`]. `None` if the file has no slice `first`.
-    pub fn prove_slices(&self, values: &[Hash], first: usize, count: usize) -> Option<PartProof> {
+    pub fn prove_slices(&self, values: &[Hash], first: usize, count: usize) -> Option<SliceProof> {
         let slices: Vec<usize> = (first..values.len()).take(count).collect();
+        (!slices.is_empty()).then(|| self.proof(values, slices))
+    }
+
+    fn proof(&self, values: &[Hash], slices: Vec<usize>) -> SliceProof {
         let piece = |&slice: &usize| &self.bytes[tensor::piece_range(self.bytes.len(), SLICE_BYTES, slice)];
-        (!slices.is_empty()).then(|| PartProof {
+        SliceProof {
             len: self.bytes.len() as u32,
             bytes: slices.iter().map(piece).collect::<Vec<_>>().concat(),
             siblings: multiproof::prove(multiproof::blake3, values, &slices),
             slices,
-        })
+        }
     }
 }
 
@@ -104,16 +112,34 @@ pub fn bytes_max(products: &[LoggedProduct], micro_batches: u32) -> u64 {
     most.saturating_add(index_bytes_max(products.len() * micro_batches as usize) as u64)
 }
 
+/// How many parts the log of a step has: one for each logged product of each micro-batch.
+pub fn parts(program: &Program) -> usize {
+    program.micro.logged.len() * program.micro_batches as usize
+}
+
+/// Elements of the product that a part of a log is about.
+pub fn elements(program: &Program, part: usize) -> u64 {
+    let products = &program.micro.logged;
+    products.get(part % products.len().max(1)).map_or(0, |product| product.elements() as u64)
+}
+
 /// The type of a log's file as the tensor that its root is a digest of.
 fn file_type(len: u32) -> TensorType {
     TensorType { dtype: DType::U8, shape: vec![len] }
 }
 
-/// The slices that byte ranges of a file lie in, ascending. Ranges ascend, and end within the file.
-fn slices(len: usize, ranges: [Range<usize>; 2]) -> impl Iterator<Item = usize> {
+/// The bytes of a log that prove a block: the index, and the part's ranges moved to where the part is.
+fn needed(index: usize, part: &Range<usize>, ranges: [Range<u64>; 3]) -> [Range<usize>; 4] {
+    let [head, entries, block] =
+        ranges.map(|range| part.start + range.start as usize..part.start + range.end as usize);
+    [0..index, head, entries, block]
+}
+
+/// The slices that byte ranges of a file lie in, ascending. Ranges that are not empty ascend, and end within the file.
+fn slices(len: usize, ranges: [Range<usize>; 4]) -> impl Iterator<Item = usize> {
     let mut next = 0;
     ranges.into_iter().flat_map(move |range| {
-        // An empty part lies nowhere; an empty file has one slice all the same.
+        // An empty range lies nowhere; an empty file has one slice all the same.
         let end = if range.is_empty() && len > 0 { 0 } else { range.end.div_ceil(SLICE_BYTES).max(1) };
         let slices = (range.start / SLICE_BYTES).max(next)..end;
         next = next.max(end);
@@ -121,12 +147,12 @@ fn slices(len: usize, ranges: [Range<usize>; 2]) -> impl Iterator<Item = usize> 
     })
 }
 
-/// The index of a log and one part of it, with what proves them under the log's root.
+/// Some slices of a log, with what proves them under the log's root.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PartProof {
+pub struct SliceProof {
     /// Bytes of the log.
     pub len: u32,
-    /// Which slices are carried, ascending: those of the index and those of the part.
+    /// Which slices are carried, ascending.
     pub slices: Vec<usize>,
     /// Their bytes, one after another.
     pub bytes: Vec<u8>,
@@ -134,30 +160,133 @@ pub struct PartProof {
     pub siblings: Vec<Hash>,
 }
 
-impl PartProof {
-    /// The bytes of part `number` of a log with this root, which has `parts` parts.
+/// The most bytes that [`SliceProof`] carries for a block of a log of so many parts: index, block, and the
+/// slices that the ends of four ranges lie in, of which the first begins with a slice.
+pub fn block_proof_bytes_max(parts: usize) -> usize {
+    index_bytes_max(parts) + BLOCK_BYTES_MAX + 7 * SLICE_BYTES
+}
+
+/// Where a part of a log is disputed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockPlace {
+    /// The part.
+    pub part: usize,
+    /// Elements of the part's product.
+    pub elements: u64,
+    /// The part's block.
+    pub block: u64,
+}
+
+/// What a proof shows of a block.
+#[derive(Clone, Debug)]
+pub enum Shown<'a> {
+    /// The block.
+    Block(Proven<'a>),
+    /// The part has no such block.
+    Missing,
+    /// The log is malformed where it says where the block is.
+    Malformed(Malformed),
+}
+
+/// Where a part says that a block is.
+struct Located {
+    /// The block, `None` if there is no such one.
+    block: Result<Option<(Head, Block)>, Malformed>,
+    /// The ranges of the part that say so: its beginning, entries of its directory, the block.
+    ranges: [Range<u64>; 3],
+}
+
+impl Located {
+    /// Looks a block up in a part of `len` bytes.
+    fn new<'a, E>(
+        len: u64,
+        elements: u64,
+        number: u64,
+        get: impl Fn(&Range<u64>) -> Result<&'a [u8], E>,
+    ) -> Result<Located, E> {
+        let beginning = Head::bytes(len);
+        let head = match Head::read(get(&beginning)?, len, elements) {
+            Ok(head) => head,
+            Err(why) => return Ok(Located { block: Err(why), ranges: [beginning, 0..0, 0..0] }),
+        };
+        let entries = head.entries(number);
+        if number >= head.blocks() {
+            return Ok(Located { block: Ok(None), ranges: [beginning, entries, 0..0] });
+        }
+        let block = head.block(number, get(&entries)?);
+        let bytes = block.as_ref().map_or(0..0, |block| block.bytes.clone());
+        let block = block.map(|block| Some((head, block)));
+        Ok(Located { block, ranges: [beginning, entries, bytes] })
+    }
+}
+
+/// A block that was proven; its bytes are not read yet.
+#[derive(Clone, Debug)]
+pub struct Proven<'a> {
+    head: Head,
+    number: u64,
+    block: Block,
+    bytes: &'a [u8],
+}
+
+impl Proven<'_> {
+    /// The elements that the block's decisions are about: the log has no others about them.
+    pub fn places(&self) -> Range<u64> {
+        self.block.places.clone()
+    }
+
+    /// The decisions.
     ///
     /// # Errors
-    /// If the slices do not give `root`, or do not hold the index and the part.
-    pub fn part(&self, root: &Digest, parts: usize, number: usize) -> Result<Vec<u8>, Malformed> {
+    /// If the log is malformed in this block.
+    pub fn decisions(&self) -> Result<Vec<Decision>, Malformed> {
+        self.head.decode(self.number, &self.block, self.bytes)
+    }
+}
+
+fn wrong(why: &str) -> Malformed {
+    Malformed::invalid("proof of a log's block", why)
+}
+
+impl SliceProof {
+    /// A block of a log with this root, which has `parts` parts.
+    ///
+    /// # Errors
+    /// If the slices do not give `root`, do not hold the log's index, or are others than those that show the block.
+    pub fn block(&self, root: &Digest, parts: usize, place: BlockPlace) -> Result<Shown<'_>, Malformed> {
         self.verify(root)?;
-        let wrong = |why: &str| Malformed::invalid("proof of a log's part", why);
-        let len = self.len as usize;
         let leading = (0..).zip(&self.slices).take_while(|(i, slice)| i == *slice).count();
         let beginning = &self.bytes[..self.bytes.len().min(leading * SLICE_BYTES)];
         let index = Index::read(beginning, u64::from(self.len), parts)?;
-        let part = index.parts.get(number).ok_or_else(|| wrong("the log has no such part"))?;
+        let part = index.parts.get(place.part).ok_or_else(|| wrong("the log has no such part"))?;
         let part = part.start as usize..part.end as usize;
-        let from = index.bytes as usize;
-        if !slices(len, [0..from, part.clone()]).eq(self.slices.iter().copied()) {
-            return Err(wrong("its slices are not those of the index and the part"));
+        let get =
+            |range: &Range<u64>| self.get(part.start + range.start as usize..part.start + range.end as usize);
+        let located = Located::new(part.len() as u64, place.elements, place.block, get)?;
+        let bytes = get(&located.ranges[2])?;
+        let needed = needed(index.bytes as usize, &part, located.ranges);
+        if !slices(self.len as usize, needed).eq(self.slices.iter().copied()) {
+            return Err(wrong("its slices are not those of the index, the entries and the block"));
         }
-        // A part's slices follow each other, so that its bytes do.
-        let Some(first) = self.slices.iter().position(|&slice| slice == part.start / SLICE_BYTES) else {
-            return Ok(Vec::new()); // an empty part
-        };
-        let start = first * SLICE_BYTES + part.start % SLICE_BYTES;
-        Ok(self.bytes.get(start..start + part.len()).unwrap_or_default().to_vec())
+        Ok(match located.block {
+            Ok(Some((head, block))) => Shown::Block(Proven { head, number: place.block, block, bytes }),
+            Ok(None) => Shown::Missing,
+            Err(why) => Shown::Malformed(why),
+        })
+    }
+
+    /// Bytes of the log that lie in the slices; call it after [`SliceProof::verify`].
+    fn get(&self, range: Range<usize>) -> Result<&[u8], Malformed> {
+        if range.is_empty() {
+            return Ok(&[]);
+        }
+        let (first, last) = (range.start / SLICE_BYTES, (range.end - 1) / SLICE_BYTES);
+        let at = self.slices.iter().position(|&slice| slice == first);
+        let at = at.filter(|at| self.slices.get(at + last - first) == Some(&last));
+        let at = at.ok_or_else(|| wrong("it lacks slices"))?;
+        // Slices ascend, so those between are there as well, and every slice but the log's last is full.
+        let start = at * SLICE_BYTES + range.start % SLICE_BYTES;
+        self.bytes.get(start..start + range.len()).ok_or_else(|| wrong("it lacks bytes"))
     }
 
     /// Checks that the slices are those of a log with this root.
@@ -165,7 +294,6 @@ impl PartProof {
     /// # Errors
     /// If they do not give `root`.
     pub fn verify(&self, root: &Digest) -> Result<(), Malformed> {
-        let wrong = |why: &str| Malformed::invalid("proof of a log's part", why);
         let len = self.len as usize;
         let count = tensor::piece_count(len, SLICE_BYTES);
         let mut rest = self.bytes.as_slice();
@@ -199,9 +327,9 @@ pub struct Index {
     pub parts: Vec<Range<u64>>,
 }
 
-/// The most bytes of an index of this many parts.
+/// The most bytes of an index of this many parts, in a file of at most 2^32 - 1 bytes: no length takes more than five.
 pub fn index_bytes_max(parts: usize) -> usize {
-    MAGIC.len() + 9 * (parts + 1)
+    MAGIC.len() + 5 * (parts + 1)
 }
 
 impl Index {
@@ -213,7 +341,7 @@ impl Index {
         let invalid = |why: String| Malformed::invalid("rounding log", why);
         let mut rest = beginning
             .strip_prefix(MAGIC)
-            .ok_or_else(|| invalid("it does not begin with `tiebreak log 1`".into()))?;
+            .ok_or_else(|| invalid("it does not begin with `tiebreak log 2`".into()))?;
         let count = take_varint(&mut rest)?;
         if count != parts as u64 {
             return Err(invalid(format!("it has {count} parts, the program's steps have {parts}")));
@@ -240,6 +368,7 @@ impl Index {
 
 #[cfg(test)]
 mod tests {
+    use super::super::codec::{BLOCK, decode, encode, unreadable};
     use super::*;
 
     #[test]
@@ -259,54 +388,109 @@ mod tests {
         assert!(Log::open(Vec::new(), 0).is_err());
     }
 
+    /// Decisions about every third element, some of two bits, and how many elements there are.
+    fn part(count: usize) -> (Vec<Decision>, u64) {
+        let decision = |i: usize| Decision {
+            place: 3 * i as u64,
+            bits: if i.is_multiple_of(7) { 2 } else { 1 },
+            residue: (i % 2) as u32,
+        };
+        ((0..count).map(decision).collect(), 3 * count as u64 + 5)
+    }
+
     #[test]
-    fn a_part_is_proven_without_the_others() {
+    fn a_block_is_proven_without_the_others() {
         let sizes: [&[usize]; 5] =
-            [&[0], &[5, 0, 7], &[0, 3000, 0, 20_000, 1], &[1024; 9], &[100_000, 1, 2, 300_000]];
+            [&[0], &[5, 0, 7], &[0, 3000, 0, 20_000, 1], &[BLOCK; 9], &[100_000, 1, 2, 2 * BLOCK]];
         for sizes in sizes {
-            let parts: Vec<Vec<u8>> = (0..).zip(sizes).map(|(i, &len)| vec![i + 1; len]).collect();
-            let log = Log::new(&parts);
-            let root = log.root();
-            for number in 0..parts.len() {
-                let proof = log.prove(number);
-                assert_eq!(
-                    proof.part(&root, parts.len(), number).as_ref(),
-                    Ok(&parts[number]),
-                    "{sizes:?} {number}"
-                );
-                assert!(
-                    proof.bytes.len() <= parts[number].len() + 4 * SLICE_BYTES,
-                    "the others are left out"
-                );
-                assert!(proof.part(&Log::new(&[vec![9]]).root(), parts.len(), number).is_err());
-                assert!(proof.part(&root, parts.len() + 1, number).is_err());
-                assert!(proof.part(&root, parts.len(), parts.len()).is_err());
-                type Edit = fn(&mut PartProof);
-                let edits: [Edit; 9] = [
-                    |p| p.bytes[0] ^= 1,
-                    |p| p.len += 1,
-                    |p| p.len = 0,
-                    |p| p.slices[0] = usize::MAX,
-                    |p| p.slices.push(p.slices[0]),
-                    |p| p.slices.clear(),
-                    |p| p.bytes.push(0),
-                    |p| p.bytes.truncate(3),
-                    |p| p.siblings.push([1; 32]),
-                ];
-                for edit in edits {
-                    let mut edited = proof.clone();
-                    edit(&mut edited);
-                    assert!(edited.part(&root, parts.len(), number).is_err());
+            let parts: Vec<(Vec<Decision>, u64)> = sizes.iter().map(|&count| part(count)).collect();
+            let encoded = |(decisions, elements): &(Vec<Decision>, u64)| encode(decisions, *elements);
+            let log = Log::new(&parts.iter().map(encoded).collect::<Vec<_>>());
+            for (number, (decisions, elements)) in parts.iter().enumerate() {
+                for place in [0, elements / 2, elements - 1] {
+                    let block = log.block_of(number, *elements, place);
+                    let at = BlockPlace { part: number, elements: *elements, block };
+                    let proof = log.prove(number, *elements, block);
+                    match proof.block(&log.root(), parts.len(), at).unwrap() {
+                        Shown::Block(proven) => {
+                            let places = proven.places();
+                            assert!(places.contains(&place));
+                            let about = decisions.iter().filter(|d| places.contains(&d.place)).copied();
+                            assert_eq!(proven.decisions(), Ok(about.collect()));
+                        }
+                        Shown::Missing => assert!(decisions.is_empty()),
+                        Shown::Malformed(why) => panic!("{why}"),
+                    }
+                    assert!(proof.bytes.len() <= 3 * BLOCK + 8 * SLICE_BYTES, "the others are left out");
+                    refused_elsewhere(&proof, &log.root(), parts.len(), at);
                 }
-                for other in (0..parts.len()).filter(|&other| other != number) {
-                    // Another part can be read from it only if it lies in the very same slices.
-                    let read = proof.part(&root, parts.len(), other);
-                    assert!(
-                        read.is_err() || read.as_ref() == Ok(&parts[other]),
-                        "{sizes:?} {number} {other}"
-                    );
+                let beyond = decisions.len().div_ceil(BLOCK) as u64;
+                for block in [beyond, beyond + 1, u64::MAX] {
+                    let at = BlockPlace { part: number, elements: *elements, block };
+                    let proof = log.prove(number, *elements, block);
+                    let shown = proof.block(&log.root(), parts.len(), at).unwrap();
+                    assert!(matches!(shown, Shown::Missing), "{shown:?}");
                 }
             }
+        }
+    }
+
+    /// A proof shows nothing of another log or part, and nothing if it is edited.
+    fn refused_elsewhere(proof: &SliceProof, root: &Digest, parts: usize, place: BlockPlace) {
+        assert!(proof.block(&Log::new(&[vec![9]]).root(), parts, place).is_err());
+        assert!(proof.block(root, parts + 1, place).is_err());
+        assert!(proof.block(root, parts, BlockPlace { part: parts, ..place }).is_err());
+        type Edit = fn(&mut SliceProof);
+        let edits: [Edit; 9] = [
+            |p| p.bytes[0] ^= 1,
+            |p| p.len += 1,
+            |p| p.len = 0,
+            |p| p.slices[0] = usize::MAX,
+            |p| p.slices.push(p.slices[0]),
+            |p| p.slices.clear(),
+            |p| p.bytes.push(0),
+            |p| p.bytes.truncate(3),
+            |p| p.siblings.push([1; 32]),
+        ];
+        for edit in edits {
+            let mut edited = proof.clone();
+            edit(&mut edited);
+            assert!(edited.block(root, parts, place).is_err());
+        }
+    }
+
+    /// Whatever bytes a part has, some block shows that it cannot be read if it cannot be, and none does if it can.
+    #[test]
+    fn a_malformed_part_is_shown_by_one_of_its_blocks() {
+        let (decisions, elements) = part(2 * BLOCK + 100);
+        let bytes = encode(&decisions, elements);
+        let mut unread = 0;
+        for at in (0..bytes.len()).filter(|at| *at < 40 || at % 61 == 0) {
+            let mut changed = bytes.clone();
+            changed[at] ^= 0x55;
+            let log = Log::new(&[changed.clone()]);
+            let shows = |block: u64| {
+                let proof = log.prove(0, elements, block);
+                match proof.block(&log.root(), 1, BlockPlace { part: 0, elements, block }).unwrap() {
+                    Shown::Block(proven) => proven.decisions().is_err(),
+                    Shown::Missing => false,
+                    Shown::Malformed(_) => true,
+                }
+            };
+            let odd = unreadable(&changed, elements);
+            assert_eq!(odd.is_none(), decode(&changed, elements).is_ok());
+            match odd {
+                Some(odd) => assert!(shows(odd), "{at}"),
+                None => assert!(!(0..4).any(shows), "{at}"),
+            }
+            unread += usize::from(odd.is_some());
+        }
+        assert!(unread > 30, "{unread} changed bytes make a part that cannot be read");
+        for (bytes, elements) in [(vec![0; 70_000], 100_000), (vec![5], 100), (vec![0x80; 12], 100)] {
+            let log = Log::new(&[bytes]);
+            let proof = log.prove(0, elements, 0);
+            let shown = proof.block(&log.root(), 1, BlockPlace { part: 0, elements, block: 0 }).unwrap();
+            assert!(matches!(shown, Shown::Malformed(_)));
         }
     }
 }

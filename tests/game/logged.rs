@@ -9,6 +9,7 @@ use tiebreak::dispute::game::result::{Loss, Reason};
 use tiebreak::dispute::game::rules::Rules;
 use tiebreak::dispute::game::terms::{Claim, Terms};
 use tiebreak::dispute::game::verdict::{Event, GameVerdict};
+use tiebreak::rounding::log::parts;
 use tiebreak::run::dir::Run;
 
 use crate::common;
@@ -271,8 +272,8 @@ fn a_supply_cannot_be_made_longer_than_the_logs() {
     for (says, reason) in [
         (Some(Answer::Decline), Reason::Refusal),
         (Some(Answer::Reveal { salt: world.root(), root: world.root() }), Reason::Garbage),
-        (Some(Answer::Unreadable { step: 1, part: 1 << 20 }), Reason::Garbage),
-        (Some(Answer::Unreadable { step: 0, part: 0 }), Reason::Garbage),
+        (Some(Answer::Unreadable { step: 1, part: 1 << 20, block: 0 }), Reason::Garbage),
+        (Some(Answer::Unreadable { step: 0, part: 0, block: 0 }), Reason::Garbage),
         (None, Reason::Timeout),
     ] {
         let supplied = supply(
@@ -342,16 +343,20 @@ fn decisions_that_cannot_be_read_convict() {
     let folder = tempfile::tempdir().unwrap();
     let run = toy_of(folder.path(), 6000);
     let world = World::of(&run, None);
-    for (part, loser) in [(0, 0), (1, 1)] {
+    // The first part is junk, the second has no decisions, the last has two blocks of them.
+    let last = parts(&run.program) as u32 - 1;
+    let good = [(1, 0), (1, 1), (last, 0), (last, 1), (last, 2), (last, u64::MAX)]
+        .map(|(part, block)| (part, block, 1));
+    for (part, block, loser) in [(0, 0, 0), (0, 7, 0)].into_iter().chain(good) {
         let supplied = supply(&run, &world, false, |_, asked, honest| match asked.question {
-            Question::Logs { .. } => Some(Answer::Unreadable { step: 2, part }),
+            Question::Logs { .. } => Some(Answer::Unreadable { step: 2, part, block }),
             _ => Some(honest),
         });
-        assert_eq!(supplied.losses(), [(loser, Reason::WrongValue)], "{part}");
+        assert_eq!(supplied.losses(), [(loser, Reason::WrongValue)], "{part} {block}");
     }
     let refused = supply(&run, &world, false, |_, asked, honest| match asked.question {
-        Question::Logs { .. } => Some(Answer::Unreadable { step: 2, part: 0 }),
-        Question::LogPart { .. } => Some(Answer::Decline),
+        Question::Logs { .. } => Some(Answer::Unreadable { step: 2, part: 0, block: 0 }),
+        Question::LogBlock { .. } => Some(Answer::Decline),
         _ => Some(honest),
     });
     assert_eq!(refused.losses(), [(0, Reason::Refusal)]);

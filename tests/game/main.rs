@@ -463,14 +463,16 @@ fn an_element_of_a_large_sample_is_drawn_again() {
     }
 }
 
-/// A dispute about GPT-2 124M takes at most 60 answers and 1 MiB, rounding logs apart, whatever the parties do.
+/// A dispute about GPT-2 124M takes at most 60 answers and 1 MiB, whatever the parties do; an answer with a block of a rounding log has at most 64 KiB.
 #[test]
 fn a_game_about_a_large_model_is_small() {
     for rounding in ["", "\n[rounding]\n", "\n[rounding]\npreset = \"paper\"\n"] {
         let bound = bound_of(common::gpt2_job() + rounding);
         println!("{:?}: {bound:?}", rounding.trim());
         assert!(bound.messages <= 60, "{bound:?}");
-        assert!(bound.bytes <= 1 << 20, "{bound:?}");
+        assert!(bound.bytes + bound.log_bytes <= 1 << 20, "{bound:?}");
+        // Of each of two parties.
+        assert!(bound.log_bytes <= 2 << 16, "{bound:?}");
         assert_eq!(bound.log_bytes == 0, rounding.is_empty());
     }
 }

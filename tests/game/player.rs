@@ -22,7 +22,7 @@ use tiebreak::dispute::verdict::{DataSlices, ProvenInput, ProvenTensor};
 use tiebreak::job::identity::philox_key;
 use tiebreak::program::graph::TensorId;
 use tiebreak::program::phase::{Phase, graph_of};
-use tiebreak::rounding::log::PartProof;
+use tiebreak::rounding::log::{SliceProof, elements};
 use tiebreak::run::dir::Run;
 
 use crate::world::{World, leaves_of_batch};
@@ -71,9 +71,10 @@ impl Player<'_> {
                     None => Answer::Decline,
                 }
             }
-            Question::LogPart { step, part } => {
+            Question::LogBlock { step, part, block } => {
                 let log = steps[step as usize - 1].log.as_ref().unwrap();
-                self.supplied(step, log.prove(part as usize))
+                let elements = elements(&self.run.program, part as usize);
+                self.supplied(step, log.prove(part as usize, elements, block))
             }
             Question::Commit => Answer::Commit {
                 commitment: commitment(&self.key.public(), &self.salt(), &self.world.root()),
@@ -112,8 +113,8 @@ impl Player<'_> {
         }
     }
 
-    fn supplied(&self, step: u32, part: PartProof) -> Answer {
-        Answer::Supplied(Supplied { record: self.proven(step as usize), log: part.into() })
+    fn supplied(&self, step: u32, slices: SliceProof) -> Answer {
+        Answer::Supplied(Supplied { record: self.proven(step as usize), log: slices.into() })
     }
 
     fn proven(&self, at: usize) -> ProvenRecord {

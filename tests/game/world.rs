@@ -22,6 +22,8 @@ use tiebreak::program::graph::{Graph, TensorId};
 use tiebreak::program::init;
 use tiebreak::program::phase::{Phase, graph_of, phases};
 use tiebreak::program::step::MicroBatch;
+use tiebreak::rounding::Decision;
+use tiebreak::rounding::codec::{BLOCK, encode};
 use tiebreak::rounding::log::{self, Log};
 use tiebreak::run::dir::Run;
 
@@ -223,13 +225,20 @@ fn gradient_roots(run: &Run, digests: &BTreeMap<(Phase, usize), Digest>) -> Vec<
     (0..program.micro_batches).map(root).collect()
 }
 
-/// The log of a step of a world, in which every product is rounded to the nearest: its first part is long and no decisions.
+/// The log of a step of a world, in which every product is rounded to the nearest: its first part is long and no decisions. A large last product has
+/// decisions in two blocks, for games that do not come so far that they count.
 fn step_log(run: &Run, step: u32) -> Option<Log> {
     run.job.rounding.as_ref()?;
     let (products, micro_batches) = (&run.program.micro.logged, run.program.micro_batches);
     let len = log::bytes_max(products, micro_batches) / u64::from(run.job.steps + 1) * u64::from(step);
     let mut parts = vec![Vec::new(); products.len() * micro_batches as usize];
     parts[0] = (0..len).map(|i| (i % 251) as u8).collect();
+    let elements = products.last().map_or(0, |product| product.elements() as u64);
+    if elements > 2 * BLOCK as u64 {
+        let decision = |i: u64| Decision { place: 2 * i, bits: 1, residue: 0 };
+        let decisions: Vec<Decision> = (0..BLOCK as u64 + 9).map(decision).collect();
+        *parts.last_mut().unwrap() = encode(&decisions, elements);
+    }
     Some(Log::new(&parts))
 }
 

@@ -14,7 +14,8 @@ use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::cpu::native::Native;
 use tiebreak::party::{PartyError, challenger};
 use tiebreak::program::phase::{Phase, graph_of};
-use tiebreak::rounding::log::PartProof;
+use tiebreak::rounding::codec::decode;
+use tiebreak::rounding::log::{BlockPlace, Shown, SliceProof};
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
 use tiebreak::run::transcript;
@@ -153,11 +154,14 @@ fn a_challenger_makes_its_own_records_under_the_trainers_logs() {
             let committed = theirs.committed(step, Phase::Micro(1), input, trace);
             assert_eq!(committed, input.commitment.digest);
         }
-        let proof =
-            PartProof { len: log.len, slices: log.slices, bytes: log.bytes.0, siblings: log.siblings.0 };
         let (root, parts) = (theirs.step(step).log.unwrap(), 2 * graph.logged.len());
-        let part = proof.part(&root, parts, graph.logged.len() + number).unwrap();
-        assert_eq!(part, trainer.rounding_log(step).unwrap().part(graph.logged.len() + number));
+        let (part, elements) = (graph.logged.len() + number, logged.elements() as u64);
+        let whole = decode(trainer.rounding_log(step).unwrap().part(part), elements).unwrap();
+        let proof = SliceProof::from(&log.log);
+        match proof.block(&root, parts, BlockPlace { part, elements, block: log.block }).unwrap() {
+            Shown::Block(proven) => assert_eq!(proven.decisions(), Ok(whole)),
+            shown => assert!(matches!(shown, Shown::Missing) && whole.is_empty()),
+        }
     }
     let (records, _) = transcript::read(&HONEST.layout.transcript()).unwrap();
     let root = records.root(records.leaves.len());

@@ -148,7 +148,9 @@ impl Game<'_> {
             Question::Supply { place } => {
                 format!("the log of step {} from slice {} on", place.step, place.first)
             }
-            Question::LogPart { step, part } => format!("part {part} of the log of step {step}"),
+            Question::LogBlock { step, part, block } => {
+                format!("block {block} of part {part} of the log of step {step}")
+            }
             Question::Reveal => "open your commitment".into(),
             Question::Children { tree, first, count } => {
                 format!(

@@ -2,7 +2,7 @@
 //! field of a record must be.
 
 use super::element::{self, Frame, LoggedTotal, Part};
-use super::message::{Answer, Field, LogPart, Need, Subject};
+use super::message::{Answer, Field, LogBlock, Need, Subject};
 use super::rules::Rules;
 use super::stage::{Disputed, Folded, Side};
 use crate::commit::digest::Digest;
@@ -20,7 +20,6 @@ use crate::job::initial::InitialOrigin;
 use crate::program::graph::{Graph, LoggedProduct, Primitive, TensorId};
 use crate::program::init;
 use crate::program::phase::{Phase, graph_of};
-use crate::rounding::log::PartProof;
 
 /// What evidence comes to.
 pub(super) enum Evidence {
@@ -227,18 +226,18 @@ fn rounded(
     side: &Side,
     (micro, number, element): (u32, usize, usize),
     (of, judged): Made,
-    log: Option<LogPart>,
+    log: Option<LogBlock>,
 ) -> Result<Evidence, Malformed> {
     let graph = &context.program.micro;
     let logged: &LoggedProduct = &graph.logged[number];
     let node = graph.nodes.iter().find(|node| node.output == logged.output);
     let operator = node.map_or("", |node| node.operator.as_str());
     let step = side.step().ok_or_else(|| wrong("the record is not a step's"))?;
-    let Some(LogPart { len, slices: places, bytes, siblings }) = log else {
-        return Err(wrong("it does not carry the log's part"));
+    let Some(LogBlock { block, log }) = log else {
+        return Err(wrong("it does not carry a block of the log"));
     };
-    let proof = PartProof { len, slices: places, bytes: bytes.0, siblings: siblings.0 };
-    let decision = context.logged_decision(&step, (micro, number, element), proof, &mut Vec::new())?;
+    let decision =
+        context.logged_decision(&step, (micro, number, element), (block, &log), &mut Vec::new())?;
     let Some(judged) = judged else {
         let what = format!("element {element} of {operator} is {:08x}: nothing is rounded there", of.rounded);
         return Ok(Evidence::Rounding(Rounding { judged: None, logged: None, nearest: of.rounded, what }));

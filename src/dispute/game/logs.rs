@@ -10,8 +10,7 @@ use crate::commit::proven::ProvenRecord;
 use crate::commit::record::{Record, StepRecord};
 use crate::commit::tensor::{SLICE_BYTES, piece_count};
 use crate::commit::{Malformed, merkle};
-use crate::rounding::codec::decode;
-use crate::rounding::log::PartProof;
+use crate::rounding::log::{BlockPlace, Shown, SliceProof, elements, parts};
 
 /// Why a part is not what was asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -63,23 +62,11 @@ pub fn verified(rules: &Rules, place: LogPlace, supplied: &Supplied) -> Result<(
     if !supplied.log.slices.iter().map(|slice| *slice as u64).eq(place.first..last) {
         return Err(wrong("its slices are not those that were asked for").into());
     }
-    PartProof::from(supplied.log.clone()).verify(&root)?;
+    SliceProof::from(&supplied.log).verify(&root)?;
     if u64::from(supplied.log.len) > rules.log_max() {
         return Err(wrong("the log has more bytes than the log of a step can have").into());
     }
     Ok((root, count))
-}
-
-/// How many parts the log of a step has: one for each logged product of each micro-batch.
-pub fn parts(rules: &Rules) -> usize {
-    rules.program().micro.logged.len() * rules.program().micro_batches as usize
-}
-
-/// Whether the decisions of a part can be read.
-pub fn readable(rules: &Rules, part: usize, bytes: &[u8]) -> bool {
-    let products = &rules.program().micro.logged;
-    let product = products.get(part % products.len().max(1));
-    product.is_some_and(|product| decode(bytes, product.elements() as u64).is_ok())
 }
 
 /// What the trainer was asked for.
@@ -87,7 +74,7 @@ pub fn readable(rules: &Rules, part: usize, bytes: &[u8]) -> bool {
 enum Wanted {
     Nothing,
     Place(LogPlace),
-    Part { step: u32, part: u32 },
+    Block { step: u32, part: u32, block: u64 },
 }
 
 /// How the supply goes on.
@@ -157,14 +144,14 @@ impl Supply {
                 self.wanted = Wanted::Place(place);
                 Turn::Trainer(Question::Supply { place })
             }
-            (Answer::Unreadable { step, part }, Wanted::Nothing) => {
-                let there =
-                    (1..=rules.records() - 2).contains(&u64::from(step)) && (part as usize) < parts(rules);
+            (Answer::Unreadable { step, part, block }, Wanted::Nothing) => {
+                let there = (1..=rules.records() - 2).contains(&u64::from(step))
+                    && (part as usize) < parts(rules.program());
                 if !there {
                     return other("it complains of a part of a log that there is not");
                 }
-                self.wanted = Wanted::Part { step, part };
-                Turn::Trainer(Question::LogPart { step, part })
+                self.wanted = Wanted::Block { step, part, block };
+                Turn::Trainer(Question::LogBlock { step, part, block })
             }
             (Answer::Supplied(supplied), Wanted::Place(place)) => match verified(rules, place, &supplied) {
                 Ok((_, slices)) => {
@@ -173,28 +160,34 @@ impl Supply {
                 }
                 Err(unfit) => unfit_by(party, unfit),
             },
-            (Answer::Supplied(supplied), Wanted::Part { step, part }) => self
-                .judged(rules, (step, part as usize), supplied)
-                .unwrap_or_else(|unfit| unfit_by(party, unfit)),
+            (Answer::Supplied(supplied), Wanted::Block { step, part, block }) => {
+                let place = BlockPlace {
+                    part: part as usize,
+                    elements: elements(rules.program(), part as usize),
+                    block,
+                };
+                self.judged(rules, step, place, supplied).unwrap_or_else(|unfit| unfit_by(party, unfit))
+            }
             _ => other("it answered another question"),
         }
     }
 
-    /// Whether a part of a log cannot be read, as the challenger says.
-    fn judged(&self, rules: &Rules, (step, part): (u32, usize), supplied: Supplied) -> Result<Turn, Unfit> {
+    /// Whether a block of a log cannot be read, as the challenger says.
+    fn judged(&self, rules: &Rules, step: u32, place: BlockPlace, supplied: Supplied) -> Result<Turn, Unfit> {
         let root = log_root(rules, step, &supplied.record)?;
-        let bytes = PartProof::from(supplied.log).part(&root, parts(rules), part)?;
-        let (party, what) = match readable(rules, part, &bytes) {
-            true => (
-                self.challenger,
-                format!("part {part} of the log of step {step} can be read, against what it says"),
-            ),
-            false => (
-                0,
-                format!(
-                    "part {part} of its log of step {step} cannot be read, so that nobody can replay the step"
-                ),
-            ),
+        let proof = SliceProof::from(&supplied.log);
+        let what = format!("block {} of part {} of the log of step {step}", place.block, place.part);
+        let read = match proof.block(&root, parts(rules.program()), place)? {
+            Shown::Block(proven) => Some(proven.decisions()),
+            Shown::Missing => None,
+            Shown::Malformed(why) => Some(Err(why)),
+        };
+        let (party, what) = match read {
+            Some(Ok(_)) => (self.challenger, format!("{what} can be read, against what it says")),
+            None => (self.challenger, format!("there is no {what}, against what it says")),
+            Some(Err(why)) => {
+                (0, format!("{what}, its own, cannot be read, so that nobody can replay the step: {why}"))
+            }
         };
         Ok(Turn::Lost(party, Reason::WrongValue, what))
     }

@@ -10,9 +10,8 @@ use crate::commit::Malformed;
 use crate::commit::digest::{Digest, hash};
 use crate::commit::keys::{PrivateKey, PublicKey};
 use crate::commit::proven::{Base64, Hashes, ProvenRecord};
-use crate::dispute::verdict::{DataSlices, PhaseName, ProvenInput, ProvenTensor};
+use crate::dispute::verdict::{DataSlices, LogSlices, PhaseName, ProvenInput, ProvenTensor};
 use crate::job::manifest::FileManifest;
-use crate::rounding::log::PartProof;
 
 /// A tensor that a computation has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -172,12 +171,14 @@ pub enum Question {
         /// Where it begins: at most [`SUPPLY_SLICES`] slices.
         place: LogPlace,
     },
-    /// Of the trainer: the decisions of one product, which a challenger says cannot be read.
-    LogPart {
+    /// Of the trainer: a block of the decisions of one product, which a challenger says cannot be read.
+    LogBlock {
         /// The step, from 1.
         step: u32,
         /// The part of the step's log.
         part: u32,
+        /// The part's block.
+        block: u64,
     },
     /// The values of the subtrees below a node, [`super::search::children`].
     Children {
@@ -310,8 +311,8 @@ pub enum Answer {
     Rounding {
         /// Slices of the operands, by ascending tensor.
         inputs: Vec<ProvenInput>,
-        /// The part of the step's log that holds the product's decisions.
-        log: Option<LogPart>,
+        /// The block of the step's log that holds the decisions about the element and those beside it.
+        log: Option<LogBlock>,
     },
     /// To [`Question::Binding`].
     Binding {
@@ -333,8 +334,10 @@ pub enum Answer {
         step: u32,
         /// The part of the step's log.
         part: u32,
+        /// The part's first block that cannot be read; 0 as well if the part's beginning, or the log's index, cannot be.
+        block: u64,
     },
-    /// To [`Question::Supply`] and [`Question::LogPart`].
+    /// To [`Question::Supply`] and [`Question::LogBlock`].
     Supplied(Supplied),
     /// The party cannot answer, or does not want to.
     Decline,
@@ -360,7 +363,7 @@ pub struct Supplied {
     /// The step's record, which has the log's root.
     pub record: ProvenRecord,
     /// The slices.
-    pub log: LogPart,
+    pub log: LogSlices,
 }
 
 impl Supplied {
@@ -370,32 +373,14 @@ impl Supplied {
     }
 }
 
-/// The index of a rounding log and one of its parts ([`crate::rounding::log::PartProof`]).
+/// A block of the decisions of one product.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LogPart {
-    /// Bytes of the log.
-    pub len: u32,
-    /// The slices that are carried, ascending.
-    pub slices: Vec<usize>,
-    /// Their bytes, one after another.
-    pub bytes: Base64,
-    /// The BLAKE3 hashes that prove them in the log's root.
-    pub siblings: Hashes,
-}
-
-impl From<PartProof> for LogPart {
-    fn from(proof: PartProof) -> LogPart {
-        let PartProof { len, slices, bytes, siblings } = proof;
-        LogPart { len, slices, bytes: Base64(bytes), siblings: Hashes(siblings) }
-    }
-}
-
-impl From<LogPart> for PartProof {
-    fn from(part: LogPart) -> PartProof {
-        let LogPart { len, slices, bytes, siblings } = part;
-        PartProof { len, slices, bytes: bytes.0, siblings: siblings.0 }
-    }
+pub struct LogBlock {
+    /// The block of the product's part of the log.
+    pub block: u64,
+    /// The slices of the log that prove it.
+    pub log: LogSlices,
 }
 
 /// What a party signs once about a step: the root over its operators. Two of one key about one record convict it.

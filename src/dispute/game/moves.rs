@@ -14,8 +14,8 @@ pub enum Kind {
     Logs,
     /// [`Question::Supply`].
     Supply,
-    /// [`Question::LogPart`].
-    LogPart,
+    /// [`Question::LogBlock`].
+    LogBlock,
     /// [`Question::Commit`].
     Commit,
     /// [`Question::Reveal`].
@@ -129,9 +129,9 @@ pub const MOVES: [Move; 23] = {
         Move { kind, who, clock, size, next }
     }
     [
-        row(Kind::Logs, One, Moves, Fixed(128), &[Supply, LogPart, Kind::Commit]),
+        row(Kind::Logs, One, Moves, Fixed(128), &[Supply, LogBlock, Kind::Commit]),
         row(Supply, One, Moves, Fixed(SUPPLY_MAX), &[Kind::Logs]),
-        row(LogPart, One, Moves, Size::Supply, &[]),
+        row(LogBlock, One, Moves, Size::Supply, &[]),
         row(Kind::Commit, Both, Clock::Run, Fixed(128), &[Reveal]),
         row(Kind::Reveal, Both, Moves, Fixed(256), &[Records]),
         row(Records, Both, Moves, Level, &[Records, Record]),
@@ -161,7 +161,7 @@ pub fn kind(question: &Question) -> Kind {
         Question::Commit => Kind::Commit,
         Question::Logs { .. } => Kind::Logs,
         Question::Supply { .. } => Kind::Supply,
-        Question::LogPart { .. } => Kind::LogPart,
+        Question::LogBlock { .. } => Kind::LogBlock,
         Question::Reveal => Kind::Reveal,
         Question::Children { tree, .. } => match tree {
             Tree::Transcript => Kind::Records,
@@ -253,7 +253,7 @@ pub const CARRIED_MAX: u64 = QUESTION_MAX + SUPPLY_MAX;
 pub fn largest(rules: &Rules) -> u64 {
     let of = [Of::Initial, Of::Batch, Of::Node];
     let asked =
-        |row: &&Move| rules.is_logged() || !matches!(row.kind, Kind::Logs | Kind::Supply | Kind::LogPart);
+        |row: &&Move| rules.is_logged() || !matches!(row.kind, Kind::Logs | Kind::Supply | Kind::LogBlock);
     MOVES.iter().filter(asked).flat_map(|row| of.map(|of| answer_max(row.kind, of, rules))).max().unwrap_or(0)
 }
 

@@ -17,7 +17,6 @@ use crate::commit::{Malformed, table};
 use crate::dispute::check::{Context, parsed};
 use crate::dispute::fold;
 use crate::dispute::origin::{self, Origin};
-use crate::dispute::rounding::PART_MAX;
 use crate::dispute::verdict::Scalar;
 use crate::job::data::layout::{is_npy, is_safetensors};
 use crate::job::data::safetensors::HEADER_MAX;
@@ -372,9 +371,15 @@ impl Rules {
         log::bytes_max(&program.micro.logged, program.micro_batches).min(u64::from(u32::MAX))
     }
 
-    /// The most bytes of a part of a rounding log, as text; none in the exact profile.
+    /// The most bytes of a block of a rounding log with what proves it, as text; none in the exact profile.
     pub fn log_bytes(&self) -> u64 {
-        if self.is_logged() { (PART_MAX as u64).div_ceil(3) * 4 } else { 0 }
+        let program = self.program();
+        let parts = log::parts(program);
+        // A slice has a number, and each end of four ranges of slices but the log's begin a sibling for every level of the log's tree, of 43 bytes.
+        let bytes = log::block_proof_bytes_max(parts) as u64;
+        let slices = bytes.div_ceil(SLICE_BYTES as u64);
+        let levels = u64::from((self.log_max() / SLICE_BYTES as u64).max(1).ilog2()) + 1;
+        if self.is_logged() { bytes.div_ceil(3) * 4 + 9 * slices + 7 * 44 * levels + 256 } else { 0 }
     }
 
     /// The most bytes of the value of a subtree over terms.
