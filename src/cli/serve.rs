@@ -66,6 +66,9 @@ pub struct Args {
     /// The files of weights that the run begins from, in the job's order.
     #[arg(long)]
     weights: Vec<PathBuf>,
+    /// Of a challenger without the trainer's folder: the run that the disputed one goes on from, the trainer's or as the challenger replayed it.
+    #[arg(long, value_name = "FOLDER")]
+    earlier_run: Option<PathBuf>,
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
@@ -110,7 +113,8 @@ fn responder(
     let Some(run) = &args.run else {
         let out = args.challenge.clone().unwrap_or_default();
         let progress = Box::new(|step| tracing::info!(step, "replayed under the trainer's logs"));
-        let with = Gathering { terms, out, data, weights: args.weights.clone(), key, engine, progress };
+        let (weights, earlier) = (args.weights.clone(), args.earlier_run.clone());
+        let with = Gathering { terms, out, data, weights, earlier, key, engine, progress };
         return Ok(Box::new(Gatherer::open(Disk::default(), with)?));
     };
     let mut run = args.limits.open(run)?.with_data(data);

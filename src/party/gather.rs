@@ -46,6 +46,8 @@ pub struct Gathering {
     pub data: Vec<PathBuf>,
     /// The files of weights that the run begins from, in the job's order.
     pub weights: Vec<PathBuf>,
+    /// The run that the disputed one goes on from, as somebody replayed it: its last state is used.
+    pub earlier: Option<PathBuf>,
     /// The challenger's key.
     pub key: PrivateKey,
     /// What replays run on.
@@ -224,9 +226,12 @@ fn make(disk: &Disk, layout: &RunPaths, with: &Gathering) -> Result<(), PartyErr
     let state = match &terms.run.origin {
         InitialOrigin::Seed => None,
         InitialOrigin::Weights { .. } => Some(initial::from_weights(weights, &job, &program)?),
-        InitialOrigin::Run(_) => {
-            let why = "the disputed run goes on from another run, whose state the game does not supply: challenge it with the trainer's folder";
-            return Err(refused(why.into()));
+        InitialOrigin::Run(of) => {
+            let folder = with.earlier.as_ref().ok_or_else(|| {
+                let why = "the disputed run goes on from another one, whose last state the game does not supply: replay that one and name its folder with --earlier-run";
+                refused(why.into())
+            })?;
+            Some(initial::after(&Run::open(folder)?, &program, of.optimizer_state)?)
         }
     };
     let table = program.state();
@@ -234,7 +239,13 @@ fn make(disk: &Disk, layout: &RunPaths, with: &Gathering) -> Result<(), PartyErr
         .as_ref()
         .is_some_and(|state| state_digest(&table, &tensor_digests(&table, state)) != terms.run.initial)
     {
-        return Err(refused("the files of weights are others than those of the disputed run".into()));
+        let why = match terms.run.origin {
+            InitialOrigin::Run(_) => {
+                "the earlier run's last state is another than that which the disputed run goes on from"
+            }
+            _ => "the files of weights are others than those of the disputed run",
+        };
+        return Err(refused(why.into()));
     }
     let RunSummary { contract, trainer_key, challenge, nonce, program: digest, initial, origin, .. } =
         terms.run.clone();

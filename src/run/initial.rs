@@ -19,7 +19,7 @@ use crate::commit::tree_head::NOTE_MAX;
 use crate::job::Job;
 use crate::job::initial::{EarlierRun, InitialOrigin, weights_layout};
 use crate::program::init;
-use crate::program::step::Program;
+use crate::program::step::{Program, StateTensor};
 
 /// An initial state, canonical bytes in the table's order, and where it comes from.
 pub type Sourced = (Vec<Vec<u8>>, InitialOrigin);
@@ -60,16 +60,7 @@ fn from_run(
     optimizer_state: bool,
 ) -> Result<(Vec<Vec<u8>>, EarlierRun), RunError> {
     let run = Run::open(root)?;
-    let (ours, theirs) = (program.state(), run.program.state());
-    let parts = if optimizer_state { ours.len() } else { ours.iter().filter(|t| !is_slot(&t.name)).count() };
-    let kept = |table: &[crate::program::step::StateTensor]| {
-        table.iter().filter(|t| optimizer_state || !is_slot(&t.name)).cloned().collect::<Vec<_>>()
-    };
-    if kept(&ours) != kept(&theirs) {
-        let what = if optimizer_state { "parameters and optimizer slots" } else { "parameters" };
-        let why = format!("{}: the run has other {what} than this job's program", root.display());
-        return Err(RunError::Refused(why));
-    }
+    check_kept(&run, program, optimizer_state)?;
     let key: Option<PublicKey> =
         run.file.summary().named_key().map_err(|why| RunError::malformed(&run.layout.run_json(), why))?;
     let size = u64::from(run.job.steps) + 2;
@@ -93,14 +84,47 @@ fn from_run(
         proof: merkle::prove(&transcript.leaves, size as usize - 1),
     };
     let path = run.layout.checkpoint(run.job.steps);
-    let mut state = checkpoint::read(&path, &theirs)?;
+    let theirs = run.program.state();
+    let state = checkpoint::read(&path, &theirs)?;
     if state_digest(&theirs, &tensor_digests(&theirs, &state)) != roots.digest() {
         return Err(RunError::invalid(&path, "it is not the state that the final record commits"));
     }
-    state.truncate(parts);
-    state.extend(ours[parts..].iter().map(|tensor| vec![0; tensor.ty().bytes()]));
+    let state = kept_state(state, program, optimizer_state);
     let note = disk::read_text(&run.layout.head(size), NOTE_MAX as u64)?;
     Ok((state, EarlierRun { head: note, record, optimizer_state }))
+}
+
+/// The initial state of a run that goes on from this one, which somebody replayed: who calls it checks the state's digest, since nothing here shows
+/// whose state it is.
+///
+/// # Errors
+/// If the run has other parameters than the program, or no state of its end.
+pub fn after(run: &Run, program: &Program, optimizer_state: bool) -> Result<Vec<Vec<u8>>, RunError> {
+    check_kept(run, program, optimizer_state)?;
+    let state = checkpoint::read(&run.layout.checkpoint(run.job.steps), &run.program.state())?;
+    Ok(kept_state(state, program, optimizer_state))
+}
+
+/// Checks that a run has the parameters of a program that goes on from it, and the slots if these are kept.
+fn check_kept(run: &Run, program: &Program, optimizer_state: bool) -> Result<(), RunError> {
+    let kept = |table: Vec<StateTensor>| -> Vec<StateTensor> {
+        table.into_iter().filter(|t| optimizer_state || !is_slot(&t.name)).collect()
+    };
+    if kept(program.state()) != kept(run.program.state()) {
+        let what = if optimizer_state { "parameters and optimizer slots" } else { "parameters" };
+        let why = format!("{}: the run has other {what} than this job's program", run.layout.root.display());
+        return Err(RunError::Refused(why));
+    }
+    Ok(())
+}
+
+/// Of a run's last state what a program that goes on keeps, and zeros for its slots if these are not kept.
+fn kept_state(mut state: Vec<Vec<u8>>, program: &Program, optimizer_state: bool) -> Vec<Vec<u8>> {
+    let ours = program.state();
+    let parts = if optimizer_state { ours.len() } else { ours.iter().filter(|t| !is_slot(&t.name)).count() };
+    state.truncate(parts);
+    state.extend(ours[parts..].iter().map(|tensor| vec![0; tensor.ty().bytes()]));
+    state
 }
 
 /// Whether a state tensor is an optimizer's.

@@ -26,11 +26,22 @@ fn trainer(folder: &Path) -> Run {
 }
 
 fn gatherer(terms: &Terms, out: &Path, data: &Path) -> Result<Gatherer, PartyError> {
+    gatherer_after(None, terms, out, data)
+}
+
+/// A challenger that has the run before.
+fn gatherer_after(
+    earlier: Option<&Path>,
+    terms: &Terms,
+    out: &Path,
+    data: &Path,
+) -> Result<Gatherer, PartyError> {
     let with = Gathering {
         terms: terms.clone(),
         out: out.to_path_buf(),
         data: vec![data.to_path_buf()],
         weights: Vec::new(),
+        earlier: earlier.map(Path::to_path_buf),
         key: other(),
         engine: Box::new(Cpu::new(1).unwrap()),
         progress: Box::new(|_| {}),
@@ -40,6 +51,10 @@ fn gatherer(terms: &Terms, out: &Path, data: &Path) -> Result<Gatherer, PartyErr
 
 /// A game of the trainer and a challenger that is killed and opened again before and after each answer.
 fn played(run: &Run, terms: &Terms, out: &Path, data: &Path) -> Referee {
+    played_by(run, terms, || gatherer(terms, out, data).unwrap())
+}
+
+fn played_by(run: &Run, terms: &Terms, challenger: impl Fn() -> Gatherer) -> Referee {
     let own = Run::open(&run.layout.root).unwrap();
     let mut party = Party::open(terms.clone(), own, key(), Box::new(Cpu::new(1).unwrap())).unwrap();
     let mut game = Referee::new(terms).unwrap();
@@ -50,8 +65,8 @@ fn played(run: &Run, terms: &Terms, out: &Path, data: &Path) -> Referee {
             let answer = match ask.party {
                 0 => party.reply(&sealed).unwrap(),
                 _ => {
-                    let answer = gatherer(terms, out, data).unwrap().reply(&sealed).unwrap();
-                    let again = gatherer(terms, out, data).unwrap().reply(&sealed).unwrap();
+                    let answer = challenger().reply(&sealed).unwrap();
+                    let again = challenger().reply(&sealed).unwrap();
                     assert_eq!(answer, again, "{:?}", ask.asked.question);
                     answer
                 }
@@ -116,4 +131,31 @@ fn a_trainer_whose_decisions_cannot_be_read_is_convicted() {
     let game = played(&run, &terms(&run), &folder.join("mine"), &folder);
     let losses: Vec<_> = game.result().unwrap().losses().map(|loss| (loss.party, loss.reason)).collect();
     assert_eq!(losses, [(0, Reason::WrongValue)], "{:?}", game.result());
+}
+
+#[test]
+fn a_run_that_goes_on_is_challenged_by_a_replay_of_the_run_before() {
+    let folder = folder("goes-on");
+    let first = trainer(&folder);
+    let mine = folder.join("mine-first");
+    played(&first, &terms(&first), &mine, &folder);
+    let job = mlp_job(&folder, "microbatch", 3, 2);
+    let text = fs::read_to_string(&job).unwrap();
+    fs::write(&job, text + "\n[rounding]\n[init]\nrun = \"trainer\"\n").unwrap();
+    let mut native = Cpu::new(1).unwrap().with_native(Native::Gemm);
+    let second = trained_on(&mut native, &job, &folder.join("second"), None);
+    let terms = terms(&second);
+    let refused =
+        |earlier: Option<&Path>, out: &str| match gatherer_after(earlier, &terms, &folder.join(out), &folder)
+        {
+            Ok(_) => panic!("it plays"),
+            Err(error) => error.to_string(),
+        };
+    assert!(refused(None, "none").contains("--earlier-run"));
+    let other = refused(Some(&second.layout.root), "other");
+    assert!(other.contains("the earlier run's last state is another"), "{other}");
+    let out = folder.join("mine-second");
+    let game = played_by(&second, &terms, || gatherer_after(Some(&mine), &terms, &out, &folder).unwrap());
+    let result = game.result().unwrap();
+    assert_eq!((result.losses().count(), result.upheld), (0, terms.claim.as_ref().map(|claim| claim.root)));
 }

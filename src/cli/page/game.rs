@@ -290,7 +290,7 @@ fn about(page: &mut Page, game: &Game, result: &GameResult, events: &[Event]) {
             vec![game.name(party).to_string(), came, game.terms.parties[party].clone()]
         })
         .collect();
-    page.table(&["party", "what came of it", "key"], &rows);
+    page.table(&["party", "outcome", "key"], &rows);
 }
 
 /// The last place that both parties opened and differ in.
