@@ -361,6 +361,9 @@ pub fn memory_of(shape: [usize; 3], digits: u32) -> usize {
     if strips::serve(digits) {
         return strips::words(shape);
     }
+    // Rows take a word an integer, however many digits these have.
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = digits;
     shape.iter().product()
 }
 
