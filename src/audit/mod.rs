@@ -273,6 +273,11 @@ impl Replay<'_, '_> {
     }
 }
 
+/// Whether [`estimated_seconds`], which computes two micro-batches, is a small part of a plan.
+pub fn worth_estimating(run: &Run, plan: &ReplayPlan) -> bool {
+    plan.steps() * u64::from(run.program.micro_batches) >= 40
+}
+
 /// Seconds that a plan will take on an engine, about: a micro-batch of its first step is timed, after one that pays for
 /// what an engine does only once.
 ///

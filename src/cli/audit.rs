@@ -14,6 +14,7 @@ use crate::audit::attachments::attachments;
 use crate::audit::plan::{Choice, ReplayPlan, plan};
 use crate::audit::{
     Outcome, Progress, Report, audit, audit_natively, checks, estimated_seconds, report_file,
+    worth_estimating,
 };
 use crate::commit::keys::PrivateKey;
 use crate::commit::tree_head::NOTE_MAX;
@@ -125,13 +126,13 @@ impl Progress for Bar {
     }
 }
 
-/// The plan in words, with the seconds it will take on an engine.
-fn plan_text(plan: &ReplayPlan, run: &Run, seconds: f64, engine: &str) -> super::Lines {
+/// The plan in words, with the seconds that it will take on an engine if they were estimated.
+fn plan_text(plan: &ReplayPlan, run: &Run, seconds: Option<f64>, engine: &str) -> super::Lines {
     let [one, ten, hundred] = plan.detection.map(|p| 100.0 * p);
+    let seconds = seconds_text(seconds);
     let seed = plan.seed.map_or(String::new(), |seed| format!(", sampling seed {seed}"));
     super::Lines::split(&format!(
-        "{} of {} segments, {} of {} steps{seed}: reads {}, needs about {} of memory \
-         and {seconds:.0} s on {}\n\
+        "{} of {} segments, {} of {} steps{seed}: reads {}, needs about {} of memory{seconds} on {}\n\
          probability to replay at least one of 1, 10, 100 bad steps: {one:.1} %, {ten:.1} %, {hundred:.1} %",
         plan.segments.len(),
         plan.of,
@@ -141,6 +142,11 @@ fn plan_text(plan: &ReplayPlan, run: &Run, seconds: f64, engine: &str) -> super:
         bytes_text(plan.memory),
         super::one_line(engine),
     ))
+}
+
+/// Seconds behind the memory that a plan needs, if they were estimated.
+pub(super) fn seconds_text(seconds: Option<f64>) -> String {
+    seconds.map_or(String::new(), |seconds| format!(" and {seconds:.0} s"))
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
@@ -184,7 +190,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         if checked.inconsistent.is_some() { Box::new(Reference) } else { open(&options.engine)? };
     if checked.inconsistent.is_none() {
         options.limits.check_plan(&plan)?;
-        let seconds = estimated_seconds(&run, engine.as_mut(), native, &checked, &plan)?;
+        // A short plan's seconds are seen soon, on the progress bar.
+        let seconds = (options.plan || worth_estimating(&run, &plan))
+            .then(|| estimated_seconds(&run, engine.as_mut(), native, &checked, &plan))
+            .transpose()?;
         let text = plan_text(&plan, &run, seconds, &engine.describe());
         if options.plan {
             printer.result(text, &json!({ "plan": plan, "seconds": seconds }));

@@ -4,12 +4,14 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::audit::{exit, headline, outcome_exit, outcome_text};
+use super::audit::{exit, headline, outcome_exit, outcome_text, seconds_text};
 use super::engine::{EngineArgs, open_exact};
 use super::limits::Limits;
 use super::{CommandResult, Exit, Failure, Printer, bytes_text};
 use crate::audit::plan::{Choice, plan};
-use crate::audit::{Silent, audit, checks, estimated_seconds, micro_batch, replay_begins_after};
+use crate::audit::{
+    Silent, audit, checks, estimated_seconds, micro_batch, replay_begins_after, worth_estimating,
+};
 use crate::job::Granularity;
 
 /// Replay one step, or one micro-batch of it, and compare it with what the run commits.
@@ -51,15 +53,18 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let begin = plan(&run, &[from], args.step, &Choice::Range(args.step, args.step));
     args.limits.check_plan(&begin)?;
     let mut engine = open_exact(&args.engine)?;
-    let seconds = estimated_seconds(&run, engine.as_mut(), false, &checked, &begin)?;
+    let seconds = (args.limits.time().is_some() || worth_estimating(&run, &begin))
+        .then(|| estimated_seconds(&run, engine.as_mut(), false, &checked, &begin))
+        .transpose()?;
     printer.say(format!(
-        "replays {} steps: reads {}, needs about {} of memory and {seconds:.0} s on {}",
+        "replays {} steps: reads {}, needs about {} of memory{} on {}",
         begin.steps(),
         bytes_text(begin.bytes),
         bytes_text(begin.memory),
+        seconds_text(seconds),
         engine.describe(),
     ));
-    if args.limits.time().is_some_and(|limit| seconds > limit.as_secs_f64()) {
+    if args.limits.time().zip(seconds).is_some_and(|(limit, seconds)| seconds > limit.as_secs_f64()) {
         return Err(Failure::new(Exit::Undecided, "that is longer than --max-time allows"));
     }
     if let Some(index) = args.microbatch {
