@@ -7,7 +7,7 @@ use tiebreak::evaluate::{Evaluation, Evaluator};
 use tiebreak::run::checkpoint;
 use tiebreak::run::dir::Run;
 
-use crate::common::{batch_norm_job, gpt_job, gpus, trained};
+use crate::common::{AnyEngine, at_once, batch_norm_job, gpt_job, gpus, trained};
 
 /// An evaluation of a run's model over its own data.
 fn evaluated(run: &Run, engine: &mut dyn Engine, batch: u32) -> Evaluation {
@@ -25,23 +25,18 @@ fn evaluated(run: &Run, engine: &mut dyn Engine, batch: u32) -> Evaluation {
 fn evaluations_have_the_same_bits_on_every_engine() {
     let folder = tempfile::tempdir().unwrap();
     let (mut cpu, mut gpus) = (Cpu::new(2).unwrap(), gpus());
-    let mut engines: Vec<&mut dyn Engine> = vec![&mut cpu];
+    let mut engines: Vec<&mut AnyEngine> = vec![&mut cpu];
     engines.extend(gpus.engines());
     let jobs = [batch_norm_job(folder.path(), "step", 2), gpt_job(folder.path(), "step", "")];
     for (number, job) in jobs.iter().enumerate() {
         let run = trained(job, &folder.path().join(format!("run-{number}")), None);
         let expected = evaluated(&run, &mut Reference, 4);
         assert_eq!((expected.samples, expected.labels), (10, [10, 120][number]));
-        for engine in &mut engines {
+        at_once(&mut engines, |engine| {
             for batch in [3, 10] {
-                assert_eq!(
-                    evaluated(&run, *engine, batch),
-                    expected,
-                    "{} on {}",
-                    job.display(),
-                    engine.describe()
-                );
+                let have = evaluated(&run, engine, batch);
+                assert_eq!(have, expected, "{} on {}", job.display(), engine.describe());
             }
-        }
+        });
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use crate::common::gpus;
+use crate::common::{AnyEngine, at_once, gpus};
 use tiebreak::arith::DType;
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::engine::Engine;
@@ -104,28 +104,22 @@ fn run(engine: &mut dyn Engine, operator: &Operator, kind: u32, gradient: bool) 
 #[test]
 fn every_operator_has_the_same_bits_on_every_engine() {
     let (mut cpus, mut gpus) = ([1, 2].map(|threads| Cpu::new(threads).unwrap()), gpus());
-    let mut engines: Vec<&mut dyn Engine> = cpus.iter_mut().map(|cpu| cpu as &mut dyn Engine).collect();
+    let mut engines: Vec<&mut AnyEngine> = cpus.iter_mut().map(|cpu| cpu as &mut AnyEngine).collect();
     engines.extend(gpus.engines());
-    for operator in OPERATORS {
-        for gradient in [false, true] {
-            if gradient && !operator.differentiable {
-                continue;
-            }
-            for kind in 0..3 {
-                let expected = run(&mut Reference, operator, kind, gradient);
-                assert!(expected.iter().all(|bytes| !bytes.is_empty()));
-                for engine in &mut engines {
-                    let have = run(*engine, operator, kind, gradient);
-                    let name = engine.describe();
-                    assert!(
-                        have == expected,
-                        "{} (gradient {gradient}) of kind {kind} on {name}",
-                        operator.name
-                    );
-                }
-            }
+    let gradients = |operator: &Operator| if operator.differentiable { &[false, true][..] } else { &[false] };
+    let forms = OPERATORS.iter().flat_map(|operator| gradients(operator).iter().map(move |g| (operator, *g)));
+    let cases = forms.flat_map(|(operator, gradient)| (0..3).map(move |kind| (operator, gradient, kind)));
+    let expected: Vec<_> = cases
+        .map(|case @ (operator, gradient, kind)| (case, run(&mut Reference, operator, kind, gradient)))
+        .collect();
+    at_once(&mut engines, |engine| {
+        let name = engine.describe();
+        for ((operator, gradient, kind), expected) in &expected {
+            assert!(expected.iter().all(|bytes| !bytes.is_empty()));
+            let have = run(engine, operator, *kind, *gradient);
+            assert!(have == *expected, "{} (gradient {gradient}) of kind {kind} on {name}", operator.name);
         }
-    }
+    });
 }
 
 /// Runs the command; its exit code and error text.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{adapter_names, begin_run, files, gpt_job, gpus, key};
+use crate::common::{AnyEngine, at_once, begin_run, files, gpt_job, gpus, key};
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::arith::words::bytes_from_words;
 use tiebreak::arith::{DType, elementary, float};
@@ -80,7 +80,7 @@ fn scalar_operations_on_a_million_pairs() {
     ];
     let a: Vec<u32> = (0..COUNT).map(|i| pattern(i, 1)).collect();
     let b: Vec<u32> = (0..COUNT).map(|i| pattern(random(i, 3), 2)).collect();
-    for engine in gpus().engines() {
+    at_once(&mut gpus().engines(), |engine| {
         let inputs = [upload(engine, DType::F32, &[COUNT], &a), upload(engine, DType::F32, &[COUNT], &b)];
         for (number, (write, right)) in operations.iter().enumerate() {
             let mut builder = Builder::new(ProductTable::preset());
@@ -98,7 +98,7 @@ fn scalar_operations_on_a_million_pairs() {
                 assert_eq!(have[i], want, "{name}: operation {number} of {:08x} and {:08x}", a[i], b[i]);
             }
         }
-    }
+    });
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn elementary_functions_on_a_million_inputs() {
     ];
     // 2048 inputs in each of the 512 binades, and the vectors of mpmath are covered by the CPU's functions.
     let x: Vec<u32> = (0..COUNT).map(|i| (i >> 11) << 23 | (random(i, 5) & 0x7f_ffff)).collect();
-    for engine in gpus().engines() {
+    at_once(&mut gpus().engines(), |engine| {
         let input = upload(engine, DType::F32, &[COUNT], &x);
         for (number, (write, right)) in functions.iter().enumerate() {
             let mut builder = Builder::new(ProductTable::preset());
@@ -128,7 +128,7 @@ fn elementary_functions_on_a_million_inputs() {
                 assert_eq!(have[i], right(x[i]), "{}: function {number} of {:08x}", engine.describe(), x[i]);
             }
         }
-    }
+    });
 }
 
 /// One product on an engine: a [batch, m, k], b [batch, n, k], b's columns strided.
@@ -157,24 +157,21 @@ fn product(
 /// it would not choose are opened there, which tests them on every pair of equal digits and on long sums, and no more.
 #[test]
 fn products_of_every_kind() {
-    let described: Vec<String> = gpus().engines().iter().map(|engine| engine.describe()).collect();
+    let mut gpus = gpus();
     let mut others: Vec<Gpu> = Vec::new();
-    for name in adapter_names() {
-        let is_open = |variant: &Variant| {
-            let products = format!("{variant:?} products");
-            described.iter().any(|open| open.contains(&name) && open.contains(&products))
-        };
-        for variant in Variant::ALL.into_iter().filter(|variant| !is_open(variant)) {
-            let engine = Gpu::open_with(Some(&name), variant).unwrap();
-            if !name.contains("SwiftShader") {
+    for gpu in &gpus.adapters {
+        let chosen = gpu.describe();
+        let other = |variant: &Variant| !chosen.contains(&format!("{variant:?} products"));
+        for variant in Variant::ALL.into_iter().filter(other) {
+            let engine = gpu.beside(variant).unwrap();
+            if !chosen.contains("SwiftShader") {
                 others.push(engine);
             }
         }
     }
     let mut cpu = Cpu::new(2).unwrap();
-    let mut chosen = gpus();
-    let mut engines = chosen.engines();
-    engines.extend(others.iter_mut().map(|engine| engine as &mut dyn Engine));
+    let mut engines = gpus.engines();
+    engines.extend(others.iter_mut().map(|engine| engine as &mut AnyEngine));
     let shapes = [
         [70_000, 1, 2, 3],
         [1, 1, 1, 1],
@@ -209,10 +206,10 @@ fn products_of_every_kind() {
             let digits = ProductDigits { digits_a, digits_b, block };
             let shape = [batch, m, n, k];
             let want = product(&mut cpu, shape, digits, &a, &b);
-            for engine in engines.iter_mut() {
-                let have = product(*engine, shape, digits, &a, &b);
+            at_once(&mut engines, |engine| {
+                let have = product(engine, shape, digits, &a, &b);
                 assert!(have == want, "{}: {shape:?}, {digits:?}", engine.describe());
-            }
+            });
         }
     }
 }
@@ -273,9 +270,9 @@ fn rows_computed_at_once_have_the_same_bits() {
         let graph = Arc::new(graph);
         let inputs: Vec<Vec<u8>> = inputs.iter().map(|words| bytes_from_words(DType::F32, words)).collect();
         let want = outputs_of(&mut cpu, &graph, &inputs).unwrap();
-        for engine in engines.iter_mut() {
-            assert!(outputs_of(*engine, &graph, &inputs).unwrap() == want, "{}: {what}", engine.describe());
-        }
+        at_once(&mut engines, |engine| {
+            assert!(outputs_of(engine, &graph, &inputs).unwrap() == want, "{}: {what}", engine.describe());
+        });
     };
     // Too short, the shortest, one more, several rounds, the longest that leaves WebGPU's workgroup memory room for three rows (and one
     // more), the longest of all.
@@ -452,18 +449,18 @@ fn fifty_steps_write_the_same_run_everywhere() {
     let job = gpt_job(folder.path(), "microbatch", "");
     let text = std::fs::read_to_string(&job).unwrap().replace("steps = 8", "steps = 50");
     std::fs::write(&job, text.replace("every = 2", "every = 25")).unwrap();
-    let trained = |name: &str, engine: &mut dyn Engine| {
+    let trained = |engine: &mut dyn Engine| {
         let disk = Disk::default();
-        let out = folder.path().join(name);
+        let own = tempfile::tempdir_in(folder.path()).unwrap();
+        let out = own.path().join("run");
         let run = begin_run(&disk, &job, &out).unwrap();
         train(&disk, &run, engine, Some(&key()), &mut Silent).unwrap();
         files(&out)
     };
-    let expected = trained("cpu-1", &mut Cpu::new(1).unwrap());
-    assert!(trained("cpu-2", &mut Cpu::new(2).unwrap()) == expected, "two threads differ from one");
+    let expected = trained(&mut Cpu::new(1).unwrap());
+    assert!(trained(&mut Cpu::new(2).unwrap()) == expected, "two threads differ from one");
     // State and gradients are hashed on the device too.
-    for (number, engine) in gpus().engines().into_iter().enumerate() {
-        let name = engine.describe();
-        assert!(trained(&format!("gpu-{number}"), engine) == expected, "{name} differs from the CPU engine");
-    }
+    at_once(&mut gpus().engines(), |engine| {
+        assert!(trained(engine) == expected, "{} differs from the CPU engine", engine.describe());
+    });
 }

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use crate::common::{adapter_names, not_tested};
+use crate::common::{gpus, not_tested};
 use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::gpu::Gpu;
+use tiebreak::engine::gpu::{Gpu, Variant};
 use tiebreak::engine::session::{Session, StepObserver, StepScalars, Unobserved};
 use tiebreak::engine::{Engine, EngineError, Inputs, Observer, Want};
 use tiebreak::program::graph::{Graph, Node};
@@ -16,14 +16,16 @@ use tiebreak::program::phase::Phase;
 use tiebreak::program::products::ProductTable;
 use tiebreak::program::step::{MicroBatch, Program, StepSpec};
 
-/// The adapters that are opened in little time.
-fn names() -> Vec<String> {
-    let names: Vec<String> =
-        adapter_names().into_iter().filter(|name| !name.contains("SwiftShader")).collect();
-    if names.is_empty() {
+/// Runs a test on the adapters that take little time.
+fn on_quick_adapters(mut test: impl FnMut(&mut Gpu)) {
+    let (mut gpus, mut tested) = (gpus(), false);
+    for gpu in gpus.adapters.iter_mut().filter(|gpu| !gpu.describe().contains("SwiftShader")) {
+        test(gpu);
+        tested = true;
+    }
+    if !tested {
         not_tested("there is no adapter for row fusion");
     }
-    names
 }
 
 /// A GPT and a perceptron with dropout and accumulation, whose rows are just long enough, a little longer, and long.
@@ -89,15 +91,15 @@ fn training_has_the_bits_of_nodes_one_by_one() {
     let mut cpu = Cpu::new(2).unwrap();
     let expected: Vec<_> =
         programs.iter().map(|program| trained(&mut cpu, program, &mut Unobserved).unwrap()).collect();
-    for name in names() {
-        for on in [true, false] {
-            let mut gpu = Gpu::open(Some(&name)).unwrap().fusing_rows(on);
+    on_quick_adapters(|fusing| {
+        let mut one_by_one = fusing.beside(Variant::Words).unwrap().fusing_rows(false);
+        for (on, gpu) in [(true, fusing), (false, &mut one_by_one)] {
             for (program, expected) in programs.iter().zip(&expected) {
-                let have = trained(&mut gpu, program, &mut Unobserved).unwrap();
-                assert!(have == *expected, "{name}, rows fused: {on}");
+                let have = trained(gpu, program, &mut Unobserved).unwrap();
+                assert!(have == *expected, "{}, rows fused: {on}", gpu.describe());
             }
         }
-    }
+    });
 }
 
 /// Looks at some nodes, by their number.
@@ -135,8 +137,7 @@ impl Observer for Looking {
 fn observers_see_the_same() {
     let programs = programs();
     let mut cpu = Cpu::new(2).unwrap();
-    for name in names() {
-        let mut gpu = Gpu::open(Some(&name)).unwrap().fusing_rows(true);
+    on_quick_adapters(|gpu| {
         for program in &programs {
             for (every, from) in [(40, 7), (40, 19), (9, 2)] {
                 let seen = |engine: &mut dyn Engine| {
@@ -144,10 +145,10 @@ fn observers_see_the_same() {
                     let state = trained(engine, program, &mut some).unwrap();
                     (some.seen.finalize(), state)
                 };
-                assert!(seen(&mut gpu) == seen(&mut cpu), "{name}: {from} of {every}");
+                assert!(seen(gpu) == seen(&mut cpu), "{}: {from} of {every}", gpu.describe());
             }
         }
-    }
+    });
 }
 
 /// Looks at the first node, and from then on at all of them.
@@ -180,9 +181,8 @@ impl Observer for Fickle {
 #[test]
 fn an_observer_that_changes_its_mind_is_refused() {
     let program = &programs()[0];
-    for name in names() {
-        let mut gpu = Gpu::open(Some(&name)).unwrap().fusing_rows(true);
-        let error = trained(&mut gpu, program, &mut Fickle(false)).unwrap_err().to_string();
+    on_quick_adapters(|gpu| {
+        let error = trained(gpu, program, &mut Fickle(false)).unwrap_err().to_string();
         assert!(error.contains("an observer changed its mind"), "{error}");
-    }
+    });
 }

@@ -1,9 +1,9 @@
 //! Tensors that a shader cannot see as a whole: the wgpu engine with buffers so small that each primitive, and every tensor of a
 //! training, is split into many windows, on every adapter here, bit for bit against the CPU engine.
 
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::common::{adapter_names, begin_run, files, gpt_job, gpus, key, mlp_job};
+use crate::common::{begin_run, files, gpt_job, gpus, key, mlp_job};
 use tiebreak::arith::DType;
 use tiebreak::arith::philox::philox4x32_10;
 use tiebreak::audit::plan::{Choice, plan};
@@ -27,17 +27,16 @@ use tiebreak::train::{Silent, train};
 
 /// Runs a test on every adapter, and on one that multiplies digit planes or whole words where none does, with buffers of so many bytes.
 fn with_buffers_of(bytes: u64, mut test: impl FnMut(&mut Gpu)) {
-    static OTHER: LazyLock<Mutex<Option<Gpu>>> = LazyLock::new(|| {
-        // SwiftShader takes minutes to compile what it would not choose.
-        let name = adapter_names().into_iter().find(|name| !name.contains("SwiftShader"));
-        let open = |name: String| {
-            let words = gpus().adapters[0].describe().contains("Words");
-            Gpu::open_with(Some(&name), if words { Variant::Dot } else { Variant::Words }).unwrap()
-        };
-        Mutex::new(name.map(|name| open(name).hashing(true).fusing_rows(true)))
-    });
-    let mut other = OTHER.lock().unwrap_or_else(PoisonError::into_inner);
-    for engine in gpus().adapters.iter_mut().chain(&mut *other) {
+    static OTHER: Mutex<Option<Gpu>> = Mutex::new(None);
+    let (mut gpus, mut other) = (gpus(), OTHER.lock().unwrap_or_else(PoisonError::into_inner));
+    // SwiftShader takes minutes to compile what it would not choose.
+    let quick = gpus.adapters.iter().find(|gpu| !gpu.describe().contains("SwiftShader"));
+    if let (Some(quick), None) = (quick, &*other) {
+        let words = gpus.adapters[0].describe().contains("Words");
+        let engine = quick.beside(if words { Variant::Dot } else { Variant::Words }).unwrap();
+        *other = Some(engine.hashing(true).fusing_rows(true));
+    }
+    for engine in gpus.adapters.iter_mut().chain(&mut *other) {
         engine.set_buffers(bytes);
         test(engine);
         engine.set_buffers(u64::MAX);

@@ -336,19 +336,32 @@ pub struct Gpus {
 }
 
 impl Gpus {
-    pub fn engines(&mut self) -> Vec<&mut dyn Engine> {
+    pub fn engines(&mut self) -> Vec<&mut AnyEngine> {
         #[allow(unused_mut, reason = "a build without GPUs has no engine of one")]
-        let mut all: Vec<&mut dyn Engine> = Vec::new();
+        let mut all: Vec<&mut AnyEngine> = Vec::new();
         #[cfg(feature = "gpu")]
-        all.extend(self.adapters.iter_mut().map(|gpu| gpu as &mut dyn Engine));
+        all.extend(self.adapters.iter_mut().map(|gpu| gpu as &mut AnyEngine));
         #[cfg(feature = "cuda")]
-        all.extend(self.nvidia.iter_mut().map(|gpu| gpu as &mut dyn Engine));
+        all.extend(self.nvidia.iter_mut().map(|gpu| gpu as &mut AnyEngine));
         all
     }
 }
 
+/// An engine that a thread may take.
+pub type AnyEngine = dyn Engine + Send;
+
+/// Gives each engine to a test on a thread of its own: a software adapter leaves cores idle while it compiles.
+pub fn at_once(engines: &mut [&mut AnyEngine], test: impl Fn(&mut dyn Engine) + Sync) {
+    let test = &test;
+    std::thread::scope(|scope| {
+        for engine in engines {
+            scope.spawn(move || test(*engine));
+        }
+    });
+}
+
 /// Every usable adapter and every NVIDIA GPU, opened once: each must pass its self-test, which takes a software adapter most of
-/// a minute. Tensors are hashed where they are and rows computed at once, as GPUs do it, on software adapters too.
+/// a minute, so that they are opened beside each other. Tensors are hashed where they are and rows computed at once, as GPUs do it, on software adapters too.
 pub fn gpus() -> MutexGuard<'static, Gpus> {
     static GPUS: LazyLock<Mutex<Gpus>> = LazyLock::new(|| Mutex::new(open_gpus()));
     // A test that failed leaves engines as they were.
@@ -359,10 +372,13 @@ fn open_gpus() -> Gpus {
     #[allow(unused_mut, reason = "a build without GPUs has no engine of one")]
     let mut all = Gpus::default();
     #[cfg(feature = "gpu")]
-    for name in adapter_names() {
-        let gpu = tiebreak::engine::gpu::Gpu::open(Some(&name));
-        all.adapters.push(gpu.unwrap_or_else(|error| panic!("{error}")).hashing(true).fusing_rows(true));
-    }
+    std::thread::scope(|scope| {
+        let open = |name: String| scope.spawn(move || tiebreak::engine::gpu::Gpu::open(Some(&name)));
+        let opening: Vec<_> = adapter_names().into_iter().map(open).collect();
+        for gpu in opening.into_iter().map(|gpu| gpu.join().unwrap()) {
+            all.adapters.push(gpu.unwrap_or_else(|error| panic!("{error}")).hashing(true).fusing_rows(true));
+        }
+    });
     #[cfg(feature = "cuda")]
     for device in tiebreak::engine::gpu::cuda_devices().unwrap() {
         let gpu = tiebreak::engine::gpu::Cuda::open(Some(&device.index.to_string()));

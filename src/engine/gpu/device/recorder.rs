@@ -196,6 +196,10 @@ impl Device for Recorder {
         }))
     }
 
+    fn make_all(&mut self, kernels: &[&Kernel]) -> Result<(), EngineError> {
+        self.adapter.make_all(kernels)
+    }
+
     fn submit(&self, dispatches: &[Dispatch<Self>]) -> Result<(), EngineError> {
         let run = |dispatch: &Dispatch<Self>| {
             let (uniform, offset, bytes) = dispatch.uniform;

@@ -1,8 +1,9 @@
 //! One adapter through wgpu: pipelines, buffers, dispatches, read-back.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rayon::prelude::*;
 use wgpu::{Backends, BufferUsages};
 
 use super::kernel::{BUFFERS_MAX, Kernel, Limits, Prepared, Shader};
@@ -71,14 +72,18 @@ pub fn adapters() -> Vec<AdapterName> {
 /// The first fault that the device reported.
 type Fault = Arc<Mutex<Option<EngineError>>>;
 
-/// A device with WebGPU's default limits but for the size and number of buffers.
+/// The pipelines that were compiled for a device, by their text.
+type Pipelines = Arc<Mutex<HashMap<String, wgpu::ComputePipeline>>>;
+
+/// A device with WebGPU's default limits but for the size and number of buffers. A clone is the same device.
+#[derive(Clone)]
 pub struct Adapter {
     name: String,
     /// Whether it runs on the CPU.
     software: bool,
     device: wgpu::Device,
     queue: wgpu::Queue,
-    pipelines: HashMap<String, wgpu::ComputePipeline>,
+    pipelines: Pipelines,
     fault: Fault,
 }
 
@@ -87,25 +92,33 @@ impl Adapter {
         EngineError::DeviceLost { device: self.name.clone(), reason: error.to_string() }
     }
 
-    fn pipeline(&mut self, text: &str) -> Result<wgpu::ComputePipeline, EngineError> {
-        if let Some(pipeline) = self.pipelines.get(text) {
+    fn pipeline(&self, text: &str) -> Result<wgpu::ComputePipeline, EngineError> {
+        if let Some(pipeline) = self.known().get(text) {
             return Ok(pipeline.clone());
         }
+        let pipeline = self.compiled(text)?;
+        self.known().insert(text.to_string(), pipeline.clone());
+        Ok(pipeline)
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<String, wgpu::ComputePipeline>> {
+        self.pipelines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn compiled(&self, text: &str) -> Result<wgpu::ComputePipeline, EngineError> {
         linted(&self.name, text)?;
         let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor {
             label: None,
             source: wgpu::ShaderSource::Wgsl(text.into()),
         });
-        let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+        Ok(self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: None,
             layout: None,
             module: &module,
             entry_point: Some("main"),
             compilation_options: Default::default(),
             cache: None,
-        });
-        self.pipelines.insert(text.to_string(), pipeline.clone());
-        Ok(pipeline)
+        }))
     }
 }
 
@@ -170,7 +183,7 @@ impl Device for Adapter {
             }
         });
         let software = adapter.get_info().device_type == Cpu;
-        Ok(Adapter { name, software, device, queue, pipelines: HashMap::new(), fault })
+        Ok(Adapter { name, software, device, queue, pipelines: Pipelines::default(), fault })
     }
 
     fn name(&self) -> &str {
@@ -228,6 +241,17 @@ impl Device for Adapter {
     fn make(&mut self, kernel: &Kernel) -> Result<Option<Prepared<wgpu::ComputePipeline>>, EngineError> {
         let Some(Shader { text, uniform, groups }) = kernel.shader() else { return Ok(None) };
         Ok(Some(Prepared { pipeline: self.pipeline(text)?, uniform: uniform.clone(), groups: *groups }))
+    }
+
+    /// Compiles them on all cores: most of the time that opening an adapter takes goes there.
+    fn make_all(&mut self, kernels: &[&Kernel]) -> Result<(), EngineError> {
+        let texts = kernels.iter().filter_map(|kernel| kernel.shader()).map(|shader| &shader.text[..]);
+        let mut missing: HashSet<&str> = texts.collect();
+        missing.retain(|text| !self.known().contains_key(*text));
+        let compiled = |text: &str| Ok((text.to_string(), self.compiled(text)?));
+        let made = missing.into_par_iter().map(compiled).collect::<Result<Vec<_>, EngineError>>()?;
+        self.known().extend(made);
+        Ok(())
     }
 
     fn submit(&self, dispatches: &[Dispatch<Self>]) -> Result<(), EngineError> {

@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 #[cfg(feature = "cuda")]
 use super::engine::Cuda;
+#[cfg(feature = "gpu")]
+use super::engine::Gpu;
 use super::engine::GpuEngine;
 use crate::engine::gpu::device::Device;
 #[cfg(feature = "cuda")]
@@ -72,6 +74,17 @@ impl<D: Device> GpuEngine<D> {
             return Err(self.untrusted("an operator's bits differ from the scalar reference"));
         }
         Ok(self)
+    }
+}
+
+#[cfg(feature = "gpu")]
+impl Gpu {
+    /// Another engine on the same device, with products by a given variant, which is tested like the first. What both run is compiled once.
+    ///
+    /// # Errors
+    /// If it fails the test.
+    pub fn beside(&self, variant: Variant) -> Result<Gpu, EngineError> {
+        Self::on(self.device.clone()).chosen(Some(variant))?.tested()
     }
 }
 
