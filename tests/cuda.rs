@@ -10,6 +10,7 @@ use std::path::Path;
 use common::gpt_job;
 use common::shim::{shim, tiebreak};
 use tiebreak::commit::record::Record;
+use tiebreak::engine::fingerprint::FINGERPRINT;
 use tiebreak::run::transcript;
 
 /// A run by the CUDA engine, audited by the CPU's, and the other way round; then one on a GPU that is lost in the middle.
@@ -151,4 +152,13 @@ fn faults_are_told_apart() {
     assert!(!printed.contains("cuda"), "where there is no driver nothing is said of it: {printed}");
     let (code, printed) = tiebreak(shim, &[no_vulkan], &["adapters", "--test"]);
     assert!(code == 0 && printed.contains("cuda: host shim"), "{printed}");
+    // A GPU with other bits is listed with the fingerprint that it has.
+    let wrong = ("TIEBREAK_SHIM_WRONG", "500");
+    let (code, printed) =
+        tiebreak(shim, &[no_vulkan, wrong], &["adapters", "--test", "--adapter", "host shim"]);
+    assert_eq!(code, 3, "{printed}");
+    let row = printed.lines().find(|line| line.starts_with("| cuda: host shim")).expect("the GPU is listed");
+    let have = row.split("**").nth(1).expect("what it has is emphasised");
+    assert!(have.len() == 64 && have.bytes().all(|byte| byte.is_ascii_hexdigit()), "{row}");
+    assert!(have != FINGERPRINT && printed.contains(FINGERPRINT) && row.contains("products"), "{printed}");
 }

@@ -22,6 +22,8 @@ mod job;
 mod job_new;
 mod job_reference;
 mod key;
+#[cfg(feature = "gpu")]
+mod launches;
 mod limits;
 mod log;
 mod logits;

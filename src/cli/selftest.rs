@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use clap::builder::PossibleValuesParser;
 use rayon::prelude::*;
 use serde_json::json;
 
@@ -26,12 +27,19 @@ use crate::train::hostile;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  tiebreak selftest --engine wgpu --adapter llvmpipe\n  \
 tiebreak selftest --exhaustive   (the CPU engine: minutes)\n  \
-tiebreak selftest --exhaustive --engine wgpu   (hours on a software adapter)\n  \
+tiebreak selftest --exhaustive --engine wgpu --function exp   (an evening on a software adapter)\n  \
+tiebreak selftest --exhaustive --engine wgpu --function exp --from 3fc00000   (goes on where that stood)\n  \
 tiebreak selftest --hostile cases   (a folder of runs that an auditor has to judge)")]
 pub struct Args {
     /// Every input of exp, log, tanh, erf, sqrt and each other instruction on one number, on the engine against the scalar reference.
     #[arg(long)]
     exhaustive: bool,
+    /// With --exhaustive, this function alone.
+    #[arg(long, value_name = "NAME", requires = "exhaustive", value_parser = PossibleValuesParser::new(UNARY.iter().map(|(name, _)| *name)))]
+    function: Option<String>,
+    /// Begin with this input, a pattern of 32 bits in hexadecimal: where an earlier check of the function stood.
+    #[arg(long, value_name = "PATTERN", requires = "function", value_parser = pattern)]
+    from: Option<u32>,
     /// Write runs of cheats, rewritten histories and damaged files to this new folder, with the exit code of each in `cases.json`: for whoever
     /// writes or packages another auditor.
     #[arg(long, value_name = "FOLDER", conflicts_with = "exhaustive")]
@@ -40,13 +48,19 @@ pub struct Args {
     engine: EngineArgs,
 }
 
+/// A pattern of 32 bits.
+fn pattern(text: &str) -> Result<u32, String> {
+    let digits = text.strip_prefix("0x").unwrap_or(text);
+    u32::from_str_radix(digits, 16).map_err(|_| "give up to eight hexadecimal digits, as 3fc00000".into())
+}
+
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     if let Some(folder) = &args.hostile {
         return hostile(printer, folder);
     }
     if args.exhaustive {
         args.engine.check()?;
-        return exhaustive(printer, &args.engine);
+        return exhaustive(printer, &args.engine, args.function.as_deref(), args.from.unwrap_or(0));
     }
     let mut engine = open_exact(&args.engine)?;
     let (have, want) = (fingerprint(engine.as_mut())?, fingerprint(&mut Reference)?);
@@ -86,44 +100,57 @@ fn hostile(printer: Printer, folder: &Path) -> CommandResult {
 /// Inputs of one stretch of the exhaustive check.
 const STRETCH: u64 = 1 << 22;
 
-/// How an engine computes an instruction over all inputs.
+/// How an engine computes an instruction over all inputs, or those from one on.
 #[derive(serde::Serialize)]
 struct Row {
     function: &'static str,
+    /// The pattern of the first input.
+    from: String,
     inputs: u64,
     wrong: u64,
     /// The pattern of the first input with a wrong result.
     first_wrong: Option<String>,
 }
 
-/// All inputs of each instruction on one word: the engine's results against the scalar reference's.
-fn exhaustive(printer: Printer, args: &EngineArgs) -> CommandResult {
+/// All inputs of each instruction on one word, or of one instruction from one input on: the engine's results against the scalar reference's.
+fn exhaustive(printer: Printer, args: &EngineArgs, function: Option<&str>, from: u32) -> CommandResult {
     if args.engine == Kind::Reference {
         let why = "--exhaustive compares an engine with the scalar reference: choose another --engine";
         return Err(Failure::new(Exit::Usage, why));
     }
     let mut engine = open_exact(args)?;
     let mut rows = Vec::new();
-    for (function, write) in UNARY {
+    for (name, write) in UNARY.iter().filter(|(name, _)| function.is_none_or(|function| function == *name)) {
         let bar = printer.bar(1 << 32, "inputs");
-        bar.set_message(*function);
+        bar.begin_at(from.into());
         let body = Body::new("selftest.v1", |w| {
             let x = w.input(0);
             write(w, x)
         });
-        let mut row = Row { function, inputs: 0, wrong: 0, first_wrong: None };
-        for first in (0..1u64 << 32).step_by(STRETCH as usize) {
-            stretch(engine.as_mut(), &body, first..first + STRETCH, &mut row)?;
-            bar.set_position(first + STRETCH);
+        let from_text = format!("{from:08x}");
+        let mut row = Row { function: name, from: from_text, inputs: 0, wrong: 0, first_wrong: None };
+        let mut first = u64::from(from);
+        while first < 1 << 32 {
+            bar.set_message(format!("{name}: {} wrong; --from {first:08x} goes on here", row.wrong));
+            let end = (first + 1).next_multiple_of(STRETCH);
+            stretch(engine.as_mut(), &body, first..end, &mut row).map_err(|error| {
+                let stands = format!("{name} stands at {first:08x}, {} wrong so far", row.wrong);
+                Failure::new(Exit::Undecided, format!("{error} ({stands}; --from {first:08x} goes on there)"))
+            })?;
+            bar.set_position(end);
+            first = end;
         }
         bar.finish_and_clear();
         let first = row.first_wrong.as_ref().map_or(String::new(), |x| format!(", first {x}"));
-        printer.say(format!("{function}: {} inputs, {} wrong{first}", row.inputs, row.wrong));
+        printer.say(format!("{name}: {} inputs, {} wrong{first}", row.inputs, row.wrong));
         rows.push(row);
     }
     let wrong: u64 = rows.iter().map(|row| row.wrong).sum();
-    let text = if wrong == 0 { "equals the scalar reference" } else { "DIFFERS from the scalar reference" };
-    printer.result(format!("{}: every input {text}", engine.describe()), &rows);
+    let verdict =
+        if wrong == 0 { "equals the scalar reference" } else { "DIFFERS from the scalar reference" };
+    let of = function.map_or(String::new(), |name| format!(" of {name}"));
+    let since = if from > 0 { format!(" from {from:08x} on") } else { String::new() };
+    printer.result(format!("{}: every input{of}{since} {verdict}", engine.describe()), &rows);
     if wrong == 0 { Ok(Exit::Match) } else { Err(Failure::new(Exit::Undecided, format!("{wrong} inputs"))) }
 }
 

@@ -3,60 +3,71 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
-use clap::ValueEnum;
+use clap::{ArgGroup, ValueEnum};
 use serde_json::json;
 
 use super::job::JobArgs;
+use super::launches::{Launches, Recorded};
 use super::{CommandResult, Exit, Failure, Printer};
-use crate::engine::fingerprint::FINGERPRINT;
-use crate::engine::gpu::{Launches, TextLimits, Variant, adapters, recording, texts};
-use crate::job::identity::CONTRACT;
+use crate::engine::gpu::{TextLimits, Variant, texts};
 use crate::program::step::Program;
 use crate::run::disk::Disk;
 use crate::run::{RunError, read_job, read_program};
 use crate::shaders::lint;
 
-/// Write the WGSL texts that a job runs, or a page that runs them in a browser.
+/// Write the WGSL texts that a job runs, or all that a GPU is asked for in the self-test or a job's step, for a browser or another program to do the same.
 ///
-/// With --dump: the text of every pipeline, as an adapter gets it, each linted again. With --page: a self-contained page. It has an adapter of this machine
-/// run the self-test (or, with a job, a training step from a fixed seed on inputs at random), writes down every buffer, dispatch and result, and has the browser's
-/// GPU do the same through WebGPU and compare.
+/// With --dump: the text of every pipeline, as an adapter gets it, each linted again. With --dump and --launches, or --page: it has an adapter of this machine
+/// run the self-test (or, with a job, a training step from a fixed seed on inputs at random), and writes down every buffer, dispatch and result: as files
+/// (docs/PORTABILITY.md says what is in them), or as a self-contained page that has the browser's GPU do the same through WebGPU and compare.
 #[derive(clap::Args)]
+#[command(group(ArgGroup::new("recorded").args(["page", "launches"]).multiple(true)))]
 #[command(after_help = "Examples:\n  tiebreak shaders assets/jobs/demo.toml --dump shaders-out\n  \
+tiebreak shaders --dump launches-out --launches --adapter llvmpipe\n  \
 tiebreak shaders --page selftest.html --adapter llvmpipe   (open it in any browser with WebGPU)")]
 pub struct Args {
-    /// The job file; with --page it may be left out.
-    #[arg(required_unless_present = "page")]
+    /// The job file; with --launches or --page it may be left out.
+    #[arg(required_unless_present = "recorded")]
     job: Option<PathBuf>,
     /// A folder whose files the job may name too, besides those in its own folder.
     #[arg(long, value_name = "DIR", requires = "job")]
     data_root: Option<PathBuf>,
     /// The folder to write texts to.
-    #[arg(long, value_name = "FOLDER", requires = "job", required_unless_present = "page")]
+    #[arg(long, value_name = "FOLDER", required_unless_present = "page")]
     dump: Option<PathBuf>,
-    /// Whose limits on buffers the texts keep to: WebGPU's default ones, which every browser has, or also larger ones.
-    #[arg(long, value_enum, default_value_t = Limits::All)]
-    limits: Limits,
-    /// The page to write.
-    #[arg(long, value_name = "FILE", conflicts_with = "dump")]
+    /// Write to the folder what an adapter was asked for: launches.json, launches.bin, and the texts that ran.
+    #[arg(long, requires = "dump")]
+    launches: bool,
+    /// Whose limits on buffers the texts keep to: WebGPU's default ones, which every browser has, or also larger ones. By default all, for --launches and
+    /// --page WebGPU's.
+    #[arg(long, value_enum)]
+    limits: Option<Limits>,
+    /// The page to write; with --launches it is of the list in the folder.
+    #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
-    /// The adapter that computes what the browser's GPU is compared with (see `tiebreak adapters`).
-    #[arg(long, requires = "page")]
+    /// The adapter that computes what others are compared with (see `tiebreak adapters`).
+    #[arg(long, requires = "recorded")]
     adapter: Option<String>,
     /// Record only this way to compute products; without it all three.
-    #[arg(long, value_enum, requires = "page")]
+    #[arg(long, value_enum, requires = "recorded")]
     products: Option<Products>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Limits {
     /// Of every adapter.
-    #[default]
     All,
     /// WebGPU's defaults.
     Webgpu,
+}
+
+impl Limits {
+    fn of_texts(self) -> TextLimits {
+        match self {
+            Limits::All => TextLimits::All,
+            Limits::Webgpu => TextLimits::Webgpu,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -87,26 +98,67 @@ fn program(job: PathBuf, data_root: Option<PathBuf>) -> Result<Program, Failure>
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let job = args.job.clone();
-    let program = args.job.map(|job| program(job, args.data_root)).transpose()?;
-    match (program, args.dump, args.page) {
-        (Some(program), Some(folder), _) => dump(printer, &program, &folder, args.limits),
-        (program, _, Some(file)) => {
-            let about = job.as_ref().map(|job| job.display().to_string());
-            let program = program.map(Arc::new);
-            let recorded = Recorded { program, about, adapter: args.adapter, products: args.products };
-            page(printer, recorded, &file)
-        }
-        _ => Err(Failure::new(Exit::Usage, "give --dump FOLDER with a job, or --page FILE")),
+    let Args { job, data_root, dump, launches, limits, page, adapter, products } = args;
+    let about = job.as_ref().map(|job| job.display().to_string());
+    let program = job.map(|job| program(job, data_root)).transpose()?;
+    if !launches && page.is_none() {
+        let (Some(program), Some(folder)) = (program, dump) else {
+            return Err(Failure::new(
+                Exit::Usage,
+                "give --dump FOLDER with a job, or --launches, or --page FILE",
+            ));
+        };
+        return dump_texts(printer, &program, &folder, limits.unwrap_or(Limits::All).of_texts());
     }
+    if dump.is_some() && !launches {
+        let why = "--page and --dump write one recording, if --launches is given too";
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    if page.is_some() && limits == Some(Limits::All) {
+        let why = "a page keeps to WebGPU's default limits, which are all that a browser has to offer: leave out --limits all";
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    let recorded = Recorded {
+        program: program.map(Arc::new),
+        about,
+        adapter,
+        variants: products.map_or(Variant::ALL.to_vec(), |products| vec![products.variant()]),
+        limits: limits.unwrap_or(Limits::Webgpu).of_texts(),
+    };
+    record(printer, &recorded, dump.as_deref(), page.as_deref())
 }
 
-fn dump(printer: Printer, program: &Program, folder: &Path, limits: Limits) -> CommandResult {
-    std::fs::create_dir_all(folder).map_err(RunError::io(folder))?;
-    let limits = match limits {
-        Limits::All => TextLimits::All,
-        Limits::Webgpu => TextLimits::Webgpu,
-    };
+/// Writes one recording to a folder, to a page, or to both.
+fn record(
+    printer: Printer,
+    recorded: &Recorded,
+    folder: Option<&Path>,
+    page: Option<&Path>,
+) -> CommandResult {
+    let launches = Launches::record(printer, recorded)?;
+    let (mut lines, mut written) = (Vec::new(), serde_json::Map::new());
+    if let Some(folder) = folder {
+        launches.write(folder)?;
+        lines.push(format!("a launch list with {} shaders in {}", launches.shaders(), folder.display()));
+        written.insert("folder".into(), json!(folder));
+        written.insert("shaders".into(), json!(launches.shaders()));
+    }
+    if let Some(file) = page {
+        let path = std::path::absolute(file).map_err(RunError::io(file))?;
+        let page = launches.page()?;
+        Disk::default().replace(&path, page.as_bytes())?;
+        lines.push(format!("{}: {} bytes; open it in a browser with WebGPU", path.display(), page.len()));
+        written.insert("page".into(), json!(path));
+        written.insert("bytes".into(), json!(page.len()));
+    }
+    printer.result(lines, &written);
+    Ok(Exit::Match)
+}
+
+fn dump_texts(printer: Printer, program: &Program, folder: &Path, limits: TextLimits) -> CommandResult {
+    let disk = Disk::default();
+    let whole = std::path::absolute(folder).map_err(RunError::io(folder))?;
+    disk.create_folder(&whole)?;
     let mut files: Vec<(String, String)> = Vec::new();
     for graph in [&program.micro, &program.accumulate, &program.update] {
         for (name, text) in texts(graph, limits) {
@@ -118,62 +170,10 @@ fn dump(printer: Printer, program: &Program, folder: &Path, limits: Limits) -> C
     }
     let mut violations = Vec::new();
     for (name, text) in &files {
-        let path = folder.join(name);
-        std::fs::write(&path, text).map_err(RunError::io(&path))?;
+        disk.replace(&whole.join(name), text.as_bytes())?;
         violations.extend(lint::check(name, text).err().into_iter().flatten().map(|v| v.to_string()));
     }
     let text = format!("{} shaders in {}, {} lint errors", files.len(), folder.display(), violations.len());
     printer.result(text, &json!({ "shaders": files.len(), "violations": violations }));
     Ok(if violations.is_empty() { Exit::Match } else { Exit::Undecided })
-}
-
-/// What a page is made of.
-struct Recorded {
-    /// A step of this; the self-test without one.
-    program: Option<Arc<Program>>,
-    about: Option<String>,
-    adapter: Option<String>,
-    products: Option<Products>,
-}
-
-/// The page but for what it runs.
-const PAGE: &str = include_str!("../../assets/browser/page.html");
-
-fn page(printer: Printer, recorded: Recorded, file: &Path) -> CommandResult {
-    let Recorded { program, about, adapter, products } = recorded;
-    let variants = products.map_or(Variant::ALL.to_vec(), |products| vec![products.variant()]);
-    let mut data: Vec<u8> = Vec::new();
-    let mut runs = Vec::new();
-    for variant in variants {
-        printer.say(format!("recording {variant:?} products ..."));
-        let mut launches = match &program {
-            None => recording::of_selftest(adapter.as_deref(), variant)?,
-            Some(program) => recording::of_step(adapter.as_deref(), variant, program)?,
-        };
-        launches.shift(data.len() as u64);
-        data.append(&mut launches.data);
-        let Launches { shaders, commands, .. } = launches;
-        runs.push(json!({ "variant": format!("{variant:?}"), "shaders": shaders, "commands": commands }));
-    }
-    let used = adapters().into_iter().find(|used| {
-        adapter.as_ref().is_none_or(|name| used.name.to_lowercase().contains(&name.to_lowercase()))
-    });
-    let launches = json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "contract": CONTRACT,
-        "about": about.map_or_else(|| "the self-test".into(), |job| format!("a step of {job}")),
-        "expected": FINGERPRINT,
-        "recorded": used.map_or_else(|| "the best adapter".into(), |used| format!("{}, {}", used.name, used.driver)),
-        "runs": runs,
-    });
-    // In a script that holds JSON no `<` may begin a tag; all of them stand in strings.
-    let launches = launches.to_string().replace('<', "\\u003c");
-    // Base64 holds no placeholder; texts and names may.
-    let page =
-        PAGE.replacen("@DATA@", &BASE64_STANDARD.encode(&data), 1).replacen("@LAUNCHES@", &launches, 1);
-    let path = std::path::absolute(file).map_err(RunError::io(file))?;
-    Disk::default().replace(&path, page.as_bytes())?;
-    let text = format!("{}: {} bytes; open it in a browser with WebGPU", path.display(), page.len());
-    printer.result(text, &json!({ "page": path, "bytes": page.len() }));
-    Ok(Exit::Match)
 }

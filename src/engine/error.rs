@@ -34,6 +34,8 @@ pub enum EngineError {
         device: String,
         /// The check that failed.
         check: String,
+        /// The fingerprint that it computed, where it got as far.
+        fingerprint: Option<String>,
     },
     /// A fault of this crate's code.
     #[error("a fault of tiebreak itself on {device}: {reason}; please report it")]

@@ -1,12 +1,12 @@
-//! What a page for a browser has an adapter write down: every buffer is there before it is used, and a step's state is what an engine without a record
-//! computes. `.ci/full` runs such a page in a browser.
+//! What a launch list has an adapter write down: every buffer is there before it is used, and a step's state is what an engine without a record
+//! computes. `launches.rs` carries such a list out, and `.ci/full` a page of one in a browser.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 use tiebreak::engine::cpu::Cpu;
-use tiebreak::engine::gpu::{Command, Variant, adapters, recording};
+use tiebreak::engine::gpu::{Command, TextLimits, Variant, adapters, recording};
 use tiebreak::job::Job;
 
 use crate::common;
@@ -21,16 +21,17 @@ fn a_record_is_whole() {
     let path = common::mlp_job(folder.path(), "step", 3, 2);
     let job = Job::parse("job", &std::fs::read_to_string(path).unwrap()).unwrap();
     let program = Arc::new(job.program(None).unwrap());
-    let launches = recording::of_step(Some(&adapter.name), Variant::Words, &program).unwrap();
+    let launches =
+        recording::of_step(Some(&adapter.name), TextLimits::Webgpu, Variant::Words, &program).unwrap();
     let (mut buffers, mut read) = (BTreeMap::new(), Vec::new());
     let within = |span: (u64, u64)| span.0 + span.1 <= launches.data.len() as u64;
     for command in &launches.commands {
         match command {
-            Command::Allocate(id, bytes) => assert!(buffers.insert(*id, *bytes).is_none(), "a number twice"),
-            Command::Uniform(id, bytes, span) => {
-                assert!(span.1 <= *bytes && within(*span) && buffers.insert(*id, *bytes).is_none());
+            Command::Create { buffer, bytes, data, .. } => {
+                assert!(buffers.insert(*buffer, *bytes).is_none(), "a number twice");
+                assert!(data.is_none_or(|span| span.1 <= *bytes && within(span)));
             }
-            Command::Write(id, span) => assert!(span.1 <= buffers[id] && within(*span)),
+            Command::Write { buffer, data } => assert!(data.1 <= buffers[buffer] && within(*data)),
             Command::Submit(runs) => {
                 for run in runs {
                     assert!(run.shader < launches.shaders.len() && run.buffers.len() <= 8, "{run:?}");
@@ -38,11 +39,11 @@ fn a_record_is_whole() {
                     assert!(run.buffers.iter().all(|(id, bytes)| *bytes <= buffers[id]), "{run:?}");
                 }
             }
-            Command::Read(id, bytes, digest) => {
-                assert!(*bytes <= buffers[id]);
-                read.push(digest.clone());
+            Command::Read { buffer, bytes, sha256 } => {
+                assert!(*bytes <= buffers[buffer]);
+                read.push(sha256.clone());
             }
-            Command::Free(id) => assert!(buffers.remove(id).is_some(), "a buffer is freed twice"),
+            Command::Free { buffer } => assert!(buffers.remove(buffer).is_some(), "a buffer is freed twice"),
         }
     }
     assert!(buffers.is_empty(), "buffers are left: {buffers:?}");

@@ -11,6 +11,8 @@ mod browser;
 #[path = "../common/mod.rs"]
 mod common;
 mod evaluation;
+#[cfg(feature = "gpu")]
+mod launches;
 mod operators;
 #[cfg(feature = "gpu")]
 mod primitives;

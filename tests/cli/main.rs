@@ -386,7 +386,57 @@ fn engines_are_listed_tested_and_measured() {
         text.contains(all["expected"].as_str().unwrap()) && text.contains("| scalar reference |"),
         "{text}"
     );
+    let size = |key: &str| measured[key].as_u64().unwrap();
+    assert!(size("side") >= 128 && [128, 1024].contains(&size("tokens")), "{measured}");
     let nothing = tiebreak(&["adapters", "--adapter", "no such thing"]).output().unwrap();
     assert_eq!(nothing.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&nothing.stderr).contains("see `tiebreak adapters`"));
+}
+
+/// The last inputs of one function, all of which are NaN.
+#[test]
+fn one_function_is_checked_from_an_input_on() {
+    let (code, stdout, stderr) =
+        output(&["selftest", "--exhaustive", "--function", "exp", "--from", "ffff0000", "--json"]);
+    assert_eq!(code, 0, "{stderr}");
+    let rows: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    let expected = serde_json::json!([
+        { "function": "exp", "from": "ffff0000", "inputs": 65536, "wrong": 0, "first_wrong": null }
+    ]);
+    assert_eq!(rows, expected);
+    let (code, _, stderr) =
+        output(&["selftest", "--exhaustive", "--function", "exp", "--from", "0xffff0000"]);
+    assert!(code == 0 && stderr.contains("exp: 65536 inputs, 0 wrong"), "{stderr}");
+    for wrong in [
+        &["--exhaustive", "--function", "sin"][..],
+        &["--function", "exp"],
+        &["--exhaustive", "--from", "0"],
+        &["--exhaustive", "--function", "exp", "--from", "100000000"],
+    ] {
+        assert_eq!(output(&[&["selftest"], wrong].concat()).0, 2, "{wrong:?}");
+    }
+}
+
+/// What a recording cannot be combined with is said before anything is recorded.
+#[cfg(feature = "gpu")]
+#[test]
+fn shaders_are_asked_for_in_one_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let (out, page) = (path(folder.path(), "out"), path(folder.path(), "page.html"));
+    for (wrong, says) in [
+        (&["--dump", &out][..], "JOB"),
+        (&["--launches"], "--dump"),
+        (&["--dump", &out, "--page", &page], "--launches"),
+        (&["--page", &page, "--limits", "all"], "--limits all"),
+        (&["job.toml", "--dump", &out, "--adapter", "any"], "--page"),
+    ] {
+        let (code, _, stderr) = output(&[&["shaders"], wrong].concat());
+        assert!(code == 2 && stderr.contains(says), "{wrong:?}: {code} {stderr}");
+    }
+    let job = gpt_job(folder.path(), "step", "").to_str().unwrap().to_string();
+    let (code, stdout, stderr) = output(&["shaders", &job, "--dump", &out]);
+    assert!(code == 0 && stdout.contains("0 lint errors"), "{stdout} {stderr}");
+    let names: Vec<_> = std::fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let text = |name: &std::ffi::OsString| name.to_string_lossy().ends_with(".wgsl");
+    assert!(names.len() > 20 && names.iter().all(text), "{names:?}");
 }

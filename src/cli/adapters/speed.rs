@@ -25,22 +25,56 @@ pub struct Speed {
     pub side: u32,
     /// Multiplications of two elements of two digits a second, in 10^9; digitising and rounding back included.
     pub gmacs: f64,
-    /// Seconds of a training step: a GPT of 1.06 million parameters on 1024 tokens, default digits, AdamW, clipping.
+    /// Tokens of the training step.
+    pub tokens: u32,
+    /// Seconds of a training step on so many tokens: a GPT of 1.06 million parameters, default digits, AdamW, clipping.
     pub step_seconds: f64,
 }
 
-/// How long one of the two is measured, at least one run.
-const TIME: Duration = Duration::from_secs(2);
+/// How long one thing is measured, at least one run after the first.
+const TIME: Duration = Duration::from_secs(1);
+/// Sides of products: the next one has eight times the multiplications.
+const SIDES: [u32; 6] = [128, 256, 512, 1024, 2048, 4096];
+/// A product is the largest of which a run takes about so many seconds at most.
+const PRODUCT_SECONDS: f64 = 2.0;
+/// Samples of steps, of 128 tokens each.
+const SAMPLES: [u32; 2] = [1, 8];
+/// A step is the largest that takes about so many seconds at most.
+const STEP_SECONDS: f64 = 8.0;
 
-/// Measures an engine.
+/// Measures an engine, by a product and a step of a size that it does in seconds: a slow one takes about as long as a fast one.
 ///
 /// # Errors
 /// If it fails.
-pub fn measure(engine: &mut dyn Engine, software: bool) -> Result<Speed, EngineError> {
-    let side = if software { 512 } else { 1024 };
-    let seconds = product(engine, side)?;
-    let gmacs = f64::from(side).powi(3) / seconds / 1e9;
-    Ok(Speed { side, gmacs, step_seconds: step(engine)? })
+pub fn measure(engine: &mut dyn Engine) -> Result<Speed, EngineError> {
+    let work = |side: u32| f64::from(side).powi(3);
+    let (side, seconds) = largest(&SIDES, PRODUCT_SECONDS, work, |side| product(engine, side))?;
+    let gmacs = work(side) / seconds / 1e9;
+    let (samples, step_seconds) =
+        largest(&SAMPLES, STEP_SECONDS, f64::from, |samples| step(engine, samples))?;
+    Ok(Speed { side, gmacs, tokens: CONTEXT * samples, step_seconds })
+}
+
+/// The largest size which by the time of the one before it takes at most so many seconds, and its time; the first one in any case. A size for which memory is too
+/// small is left out.
+fn largest(
+    sizes: &[u32],
+    most: f64,
+    work: impl Fn(u32) -> f64,
+    mut seconds: impl FnMut(u32) -> Result<f64, EngineError>,
+) -> Result<(u32, f64), EngineError> {
+    let mut last = (sizes[0], seconds(sizes[0])?);
+    for &size in &sizes[1..] {
+        if last.1 * work(size) / work(last.0) > most {
+            break;
+        }
+        match seconds(size) {
+            Ok(time) => last = (size, time),
+            Err(EngineError::OutOfMemory { .. }) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(last)
 }
 
 /// The least seconds of some runs after one that compiles and allocates.
@@ -80,11 +114,14 @@ fn product(engine: &mut dyn Engine, side: u32) -> Result<f64, EngineError> {
     })
 }
 
-/// Seconds of a training step.
-fn step(engine: &mut dyn Engine) -> Result<f64, EngineError> {
+/// Tokens of a sample.
+const CONTEXT: u32 = 128;
+
+/// Seconds of a training step on so many samples.
+fn step(engine: &mut dyn Engine, samples: u32) -> Result<f64, EngineError> {
     let model = Model::Gpt(Gpt {
         vocabulary: 256,
-        context: 128,
+        context: CONTEXT,
         layers: 4,
         heads: 4,
         width: 144,
@@ -99,7 +136,7 @@ fn step(engine: &mut dyn Engine) -> Result<f64, EngineError> {
         model,
         optimizer: Optimizer::Adamw { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 },
         clip_norm: Some(1.0),
-        micro_batch: 8,
+        micro_batch: samples,
         micro_batches: 1,
         products: ProductTable::preset(),
     }));
@@ -120,4 +157,32 @@ fn step(engine: &mut dyn Engine) -> Result<f64, EngineError> {
         session.step(scalars, &batch, &mut Unobserved, |_, _, _| Ok(()))?;
         session.engine_mut().finish()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An engine of so many multiplications a second that has memory for sides below `memory`.
+    fn chosen(each_second: f64, memory: u32) -> (u32, f64) {
+        let work = |side: u32| f64::from(side).powi(3);
+        largest(&SIDES, PRODUCT_SECONDS, work, |side| match side < memory {
+            true => Ok(work(side) / each_second),
+            false => Err(EngineError::OutOfMemory { device: "small".into(), reason: side.to_string() }),
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn a_slow_engine_gets_a_small_product() {
+        assert_eq!(chosen(1e5, 8192).0, 128, "it is measured in any case");
+        assert_eq!(chosen(1e8, 8192).0, 512);
+        assert_eq!(chosen(1e13, 8192).0, 4096);
+        assert_eq!(chosen(1e13, 2048).0, 1024, "what does not fit is left out");
+        assert!(chosen(1e8, 8192).1 <= PRODUCT_SECONDS);
+        let lost = EngineError::DeviceLost { device: "a".into(), reason: "b".into() };
+        let mut results = vec![Err(lost), Ok(1e-9)];
+        let failed = largest(&SIDES, PRODUCT_SECONDS, f64::from, |_| results.pop().unwrap());
+        assert!(failed.is_err(), "another error is one");
+    }
 }

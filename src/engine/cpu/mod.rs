@@ -135,7 +135,8 @@ impl Cpu {
             .map_err(|error| unsupported(format!("cannot start threads: {error}")))?;
         if !threads.broadcast(|_| environment_is_ieee()).into_iter().all(|fine| fine) {
             let device = "cpu".into();
-            return Err(EngineError::SelfTest { device, check: "rounding mode and subnormals".into() });
+            let check = "rounding mode and subnormals".into();
+            return Err(EngineError::SelfTest { device, check, fingerprint: None });
         }
         Ok(Cpu { threads, pool: Arc::default(), native: Native::default() })
     }

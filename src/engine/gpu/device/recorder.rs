@@ -1,4 +1,5 @@
-//! An adapter that writes down what it is asked for: a browser does the same again ([`Launches`]), and has to read the same bytes.
+//! An adapter that writes down what it is asked for: whoever does the same again ([`Launches`]) has to read the same bytes. The types here are written as JSON as
+//! docs/PORTABILITY.md says (section "A launch list").
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,37 +29,69 @@ pub struct Run {
     pub groups: [u32; 3],
 }
 
+/// What a buffer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Usage {
+    /// Tensors, which shaders read and write.
+    Storage,
+    /// Uniform data, which they read.
+    Uniform,
+}
+
 /// What a device is asked for. Buffers are numbered from 0, each number once.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
-    /// A storage buffer, and its bytes.
-    Allocate(u32, u64),
-    /// A uniform buffer, its bytes, and what it begins with.
-    Uniform(u32, u64, Span),
+    /// A buffer, which is zeros but for what it begins with.
+    Create {
+        /// Its number.
+        buffer: u32,
+        /// What it is for.
+        usage: Usage,
+        /// Its size.
+        bytes: u64,
+        /// What it begins with.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        data: Option<Span>,
+    },
     /// What a buffer begins with from now on.
-    Write(u32, Span),
+    Write {
+        /// Its number.
+        buffer: u32,
+        /// Where that is.
+        data: Span,
+    },
     /// Dispatches, in order.
     Submit(Vec<Run>),
-    /// The first bytes of a buffer, which have this SHA-256 digest, in hexadecimal.
-    Read(u32, u64, String),
+    /// The first bytes of a buffer are read.
+    Read {
+        /// Its number.
+        buffer: u32,
+        /// How many there are.
+        bytes: u64,
+        /// Their digest, in hexadecimal.
+        sha256: String,
+    },
     /// A buffer is not used again.
-    Free(u32),
+    Free {
+        /// Its number.
+        buffer: u32,
+    },
 }
 
 /// All that a device was asked for.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default)]
 pub struct Launches {
+    /// The adapter that was asked, by its name.
+    pub adapter: String,
     /// WGSL texts with the entry point `main`.
     pub shaders: Vec<String>,
     /// In order.
     pub commands: Vec<Command>,
     /// What is written to buffers.
-    #[serde(skip)]
     pub data: Vec<u8>,
-    #[serde(skip)]
     spans: HashMap<[u8; 32], Span>,
-    #[serde(skip)]
     buffers: u32,
 }
 
@@ -66,8 +99,8 @@ impl Launches {
     /// Moves all spans of data by so many bytes: their data come after others.
     pub fn shift(&mut self, by: u64) {
         for command in &mut self.commands {
-            if let Command::Uniform(_, _, span) | Command::Write(_, span) = command {
-                span.0 += by;
+            if let Command::Create { data: Some(data), .. } | Command::Write { data, .. } = command {
+                data.0 += by;
             }
         }
     }
@@ -105,18 +138,29 @@ pub struct Recorded {
 
 impl Drop for Recorded {
     fn drop(&mut self) {
-        held(&self.log).commands.push(Command::Free(self.number));
+        held(&self.log).commands.push(Command::Free { buffer: self.number });
     }
 }
 
-/// An adapter with WebGPU's default limits, all of which a browser has.
+/// An adapter, with its own limits or WebGPU's default ones, all of which a browser has.
 pub struct Recorder {
     adapter: Adapter,
+    webgpu: bool,
     /// What was asked for so far.
     pub log: Log,
 }
 
 impl Recorder {
+    /// Opens an adapter by a part of its name, or the best one; with `webgpu`, within WebGPU's default limits.
+    ///
+    /// # Errors
+    /// If there is none, or it cannot be opened.
+    pub fn within(name: Option<&str>, webgpu: bool) -> Result<Recorder, EngineError> {
+        let adapter = Adapter::open(name)?;
+        let launches = Launches { adapter: adapter.name().into(), ..Launches::default() };
+        Ok(Recorder { adapter, webgpu, log: Arc::new(Mutex::new(launches)) })
+    }
+
     fn recorded(
         &self,
         buffer: wgpu::Buffer,
@@ -140,7 +184,7 @@ impl Device for Recorder {
     const API: &'static str = "wgpu, recorded";
 
     fn open(name: Option<&str>) -> Result<Recorder, EngineError> {
-        Ok(Recorder { adapter: Adapter::open(name)?, log: Log::default() })
+        Recorder::within(name, true)
     }
 
     fn name(&self) -> &str {
@@ -156,11 +200,12 @@ impl Device for Recorder {
     }
 
     fn limits(&self) -> Limits {
-        Limits::WEBGPU
+        if self.webgpu { Limits::WEBGPU } else { self.adapter.limits() }
     }
 
     fn binding_max(&self) -> u64 {
-        self.adapter.binding_max().min(128 << 20)
+        let all = self.adapter.binding_max();
+        if self.webgpu { all.min(128 << 20) } else { all }
     }
 
     fn check(&self) -> Result<(), EngineError> {
@@ -169,19 +214,27 @@ impl Device for Recorder {
 
     fn allocate(&self, bytes: u64) -> Result<Recorded, EngineError> {
         let buffer = self.adapter.allocate(bytes)?;
-        Ok(self.recorded(buffer, |_, number| Command::Allocate(number, bytes)))
+        Ok(self.recorded(buffer, |_, number| Command::Create {
+            buffer: number,
+            usage: Usage::Storage,
+            bytes,
+            data: None,
+        }))
     }
 
     fn uniforms(&self, bytes: &[u8]) -> Result<Recorded, EngineError> {
         let buffer = self.adapter.uniforms(bytes)?;
         let size = buffer.size();
-        Ok(self.recorded(buffer, |log, number| Command::Uniform(number, size, log.span(bytes))))
+        Ok(self.recorded(buffer, |log, number| {
+            let data = Some(log.span(bytes));
+            Command::Create { buffer: number, usage: Usage::Uniform, bytes: size, data }
+        }))
     }
 
     fn write(&self, memory: &Recorded, bytes: &[u8]) -> Result<(), EngineError> {
         let mut log = held(&self.log);
-        let span = log.span(bytes);
-        log.commands.push(Command::Write(memory.number, span));
+        let data = log.span(bytes);
+        log.commands.push(Command::Write { buffer: memory.number, data });
         self.adapter.write(&memory.buffer, bytes)
     }
 
@@ -231,8 +284,8 @@ impl Device for Recorder {
             visit(part);
         })?;
         if bytes > 0 {
-            let digest: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-            held(&self.log).commands.push(Command::Read(memory.number, bytes, digest));
+            let sha256: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+            held(&self.log).commands.push(Command::Read { buffer: memory.number, bytes, sha256 });
         }
         Ok(())
     }

@@ -164,6 +164,6 @@ impl<D: Device> GpuEngine<D> {
     }
 
     pub(super) fn untrusted(&self, check: &str) -> EngineError {
-        EngineError::SelfTest { device: self.device.name().into(), check: check.into() }
+        EngineError::SelfTest { device: self.device.name().into(), check: check.into(), fingerprint: None }
     }
 }

@@ -61,19 +61,24 @@ impl<D: Device> GpuEngine<D> {
         Ok(self)
     }
 
-    /// The engine, if it passes its self-test.
+    /// The engine, if it passes its self-test; if not, the error has its fingerprint.
     pub(super) fn tested(mut self) -> Result<Self, EngineError> {
         let expected = fingerprint::fingerprint(&mut crate::engine::reference::Reference)?;
-        if self.hashes && !self.hashes_well()? {
-            return Err(self.untrusted("BLAKE3 roots differ from the host's"));
-        }
-        if self.fuses_rows && !selftest::computes_rows_well(&mut self)? {
-            return Err(self.untrusted("rows computed at once differ from the scalar reference"));
-        }
-        if fingerprint::fingerprint(&mut self)? != expected {
-            return Err(self.untrusted("an operator's bits differ from the scalar reference"));
-        }
-        Ok(self)
+        let have = fingerprint::fingerprint(&mut self)?;
+        let check = if have != expected {
+            "an operator's bits differ from the scalar reference"
+        } else if self.hashes && !self.hashes_well()? {
+            "BLAKE3 roots differ from the host's"
+        } else if self.fuses_rows && !selftest::computes_rows_well(&mut self)? {
+            "rows computed at once differ from the scalar reference"
+        } else {
+            return Ok(self);
+        };
+        Err(EngineError::SelfTest {
+            device: self.describe(),
+            check: check.into(),
+            fingerprint: Some(have.to_string()),
+        })
     }
 }
 

@@ -1,12 +1,12 @@
-//! What an adapter is asked for while it is tested, or runs a step, so that a browser can do the same.
+//! What an adapter is asked for while it is tested, or runs a step, so that a browser, or another program, can do the same.
 
 use std::sync::{Arc, PoisonError};
 
 use super::engine::GpuEngine;
 use crate::arith::philox::philox4x32_10;
 use crate::arith::words::bytes_of;
-use crate::engine::gpu::device::Device;
 use crate::engine::gpu::device::recorder::{Launches, Log, Recorder};
+use crate::engine::gpu::plan::TextLimits;
 use crate::engine::session::{Session, StepScalars, Unobserved};
 use crate::engine::{Engine, EngineError};
 use crate::program::init;
@@ -17,8 +17,12 @@ use crate::shaders::product::Variant;
 ///
 /// # Errors
 /// If there is no such adapter, or it fails the test.
-pub fn of_selftest(name: Option<&str>, variant: Variant) -> Result<Launches, EngineError> {
-    let (engine, log) = engine(name)?;
+pub fn of_selftest(
+    name: Option<&str>,
+    limits: TextLimits,
+    variant: Variant,
+) -> Result<Launches, EngineError> {
+    let (engine, log) = engine(name, limits)?;
     drop(engine.chosen(Some(variant))?.tested()?);
     Ok(taken(&log))
 }
@@ -30,10 +34,11 @@ pub fn of_selftest(name: Option<&str>, variant: Variant) -> Result<Launches, Eng
 /// If there is no such adapter, or it fails.
 pub fn of_step(
     name: Option<&str>,
+    limits: TextLimits,
     variant: Variant,
     program: &Arc<Program>,
 ) -> Result<Launches, EngineError> {
-    let (engine, log) = engine(name)?;
+    let (engine, log) = engine(name, limits)?;
     let mut engine = engine.chosen(Some(variant))?;
     state_after(&mut engine, program)?;
     drop(engine);
@@ -67,9 +72,9 @@ fn drawn(program: &Program, micro: u32) -> MicroBatch {
     MicroBatch { tensors: tensors.collect() }
 }
 
-/// The engine as a GPU in a browser would be given it.
-fn engine(name: Option<&str>) -> Result<(GpuEngine<Recorder>, Log), EngineError> {
-    let device = Recorder::open(name)?;
+/// The engine as a GPU would be given it: in a browser, with WebGPU's limits.
+fn engine(name: Option<&str>, limits: TextLimits) -> Result<(GpuEngine<Recorder>, Log), EngineError> {
+    let device = Recorder::within(name, limits == TextLimits::Webgpu)?;
     let log = device.log.clone();
     Ok((GpuEngine::on(device).hashing(true).fusing_rows(true), log))
 }
