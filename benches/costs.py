@@ -249,7 +249,8 @@ def profile(tiebreak, experiment, folder, name, rounding, steps):
 
 def keep(name, result):
     RESULTS.mkdir(exist_ok=True)
-    head = {"date": date.today().isoformat(), "machine": f"{os.cpu_count()} cores, {platform.machine()}, load average {os.getloadavg()[0]:.1f}"}
+    first = ", at real-time priority" if os.sched_getscheduler(0) == os.SCHED_FIFO else ""
+    head = {"date": date.today().isoformat(), "machine": f"{os.cpu_count()} cores, {platform.machine()}, load average {os.getloadavg()[0]:.1f}{first}"}
     (RESULTS / f"costs-{name}.json").write_text(json.dumps(head | result, indent=1) + "\n")
 
 
@@ -335,7 +336,7 @@ INTRODUCTION = """# What the papers' experiments cost
 Weights are random, and pictures are 32 x 32. A training step is forward, backward and update, here with commitments and log; seconds are medians over the steps after the first.
 An audit's are those of a whole audit from the first checkpoint, reading and checking included, divided by the steps. Commitments are records, gradient roots and heads, those of
 so short a run divided by its steps. Memory is the most that the process had resident. PyTorch and this project use all cores; both have the same model, batch size and optimizer,
-not the same weights and batches. A load average above the number of cores says that other work ran beside it, so that seconds are too long. Digits are the defaults of each profile. In the logged profile the trainer's products are the CPU engine's native binary64 kernels; an auditor replays them by exact products,
+not the same weights and batches. A load average above the number of cores says that other work ran beside it, so that seconds are too long, unless this work had real-time priority. Digits are the defaults of each profile. In the logged profile the trainer's products are the CPU engine's native binary64 kernels; an auditor replays them by exact products,
 but in the paper's preset by native kernels of another order of summation.
 
 *Proof-of-Learning* (Jia et al. 2021, arXiv 2103.05633) keeps a checkpoint after every k-th step and which samples each step took, without which nobody can replay. Assumed here: a checkpoint is the
