@@ -8,6 +8,8 @@ use serde_json::{Value, json};
 
 use super::{CommandResult, Exit, Failure, Lines, Printer, bytes_text, job_new, job_reference, one_line};
 use crate::commit::digest::Digest;
+use crate::dispute::game::moves::LEAF_MAX;
+use crate::dispute::size::samples_bytes;
 use crate::engine::liveness::step_bytes;
 use crate::job::Job;
 use crate::job::identity::{philox_key, program_digest, seed};
@@ -185,6 +187,15 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     }
     for path in &data.unused {
         printer.say(format!("warning: {path} is shorter than a sample; nothing of it is drawn"));
+    }
+    let shown = samples_bytes(&job.data.files);
+    if shown > LEAF_MAX {
+        printer.say(format!(
+            "warning: in a dispute an element of a batch is shown with the manifests and headers of all data files, up to {} here, where {} are meant \
+             to do: put the data into fewer files, or tokens into files without headers",
+            bytes_text(shown),
+            bytes_text(LEAF_MAX)
+        ));
     }
     say_copied(printer, data.copied.iter().map(|(path, bytes)| (path.as_str(), *bytes)));
     let steps_per_epoch = data.samples as f64 / f64::from(program.samples());

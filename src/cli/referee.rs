@@ -255,11 +255,16 @@ fn bound_lines(referee: &Referee, terms: &Terms) -> Vec<String> {
     let supply = bound.supply;
     if supply.parts > 0 {
         lines.push(format!(
-            "  before it a challenger gets the rounding logs that it lacks, in at most {} parts and {}, and has {} to replay the run: {} at most",
-            supply.parts,
-            bytes_text(supply.bytes),
-            time_text(supply.replay),
-            time_text(supply.milliseconds)
+            "  before it a challenger gets the rounding logs that it lacks, 64 KiB at a time, each sent twice, and has {} to replay the run",
+            time_text(supply.replay)
+        ));
+        // 0.094 bits a value: the entropy of one place in a hundred, a bit for each, and what the code takes above it.
+        lines.push(format!(
+            "    the log of a step is of {} values: about {} if one in a hundred is near a tie, and at most {} by its format, so that all logs take at most {}",
+            supply.values,
+            bytes_text(supply.values / 85),
+            bytes_text(supply.step_bytes),
+            bytes_text(supply.bytes)
         ));
     }
     lines

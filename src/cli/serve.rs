@@ -63,8 +63,8 @@ pub struct Args {
     /// Where data files are that the run does not hold.
     #[arg(long)]
     data: Option<PathBuf>,
-    /// The files of weights that the run begins from, in the job's order.
-    #[arg(long)]
+    /// Of a challenger without the trainer's folder: the files of weights that the disputed run begins from, in the job's order.
+    #[arg(long, conflicts_with = "run")]
     weights: Vec<PathBuf>,
     /// Of a challenger without the trainer's folder: the run that the disputed one goes on from, the trainer's or as the challenger replayed it.
     #[arg(long, value_name = "FOLDER")]
@@ -131,7 +131,7 @@ fn responder(
         .with_memory(args.limits.memory());
         bar.finish_and_clear();
     }
-    Ok(Box::new(Party::open(terms, run, key, engine)?.with_weights(args.weights.clone())))
+    Ok(Box::new(Party::open(terms, run, key, engine)?))
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {

@@ -4,6 +4,10 @@ use super::leaf::{LeafError, worst_touched};
 use crate::commit::multiproof;
 use crate::commit::tensor::{SLICE_BYTES, TILE_BYTES, piece_count, piece_range, tile_count};
 use crate::commit::trace::leaf_count;
+use crate::job::data::layout::is_npy;
+use crate::job::data::safetensors::DATA_HEADER_MAX;
+use crate::job::manifest::FILE_MAX;
+use crate::job::spec::DataFiles;
 use crate::program::graph::TensorId;
 use crate::program::phase::{Phase, graph_of};
 use crate::program::step::Program;
@@ -14,6 +18,30 @@ const TRIED: usize = 24;
 const INPUT_FRAME: usize = 256;
 /// A digest as JSON: 64 digits, quotes and a comma.
 const DIGEST: usize = 67;
+
+/// A hash that stands beside a proof, as JSON: 43 digits of a longer text.
+const SIBLING: usize = 43;
+/// The most levels of the tree over a file's slices.
+const FILE_LEVELS: usize = (FILE_MAX / SLICE_BYTES as u64).ilog2() as usize;
+
+/// The most bytes of the evidence about an element of a batch, in an answer of a dispute game: the manifest of each file, the header of each file that has
+/// one, and the element.
+pub fn samples_bytes(data: &DataFiles) -> u64 {
+    let slices = |count: usize, ends: usize| {
+        base64(count * SLICE_BYTES) + count * 11 + ends * FILE_LEVELS * SIBLING + INPUT_FRAME
+    };
+    let file = |path: &&str| match data {
+        _ if is_npy(path) => slices(1, 1),
+        DataFiles::Arrays(_) => slices(DATA_HEADER_MAX / SLICE_BYTES, 1),
+        DataFiles::Idx { .. } => slices(1, 1),
+        _ => 0,
+    };
+    let paths = data.paths();
+    // `{"bytes":1099511627776,"root":"..."},`
+    let manifests = paths.len() * (32 + DIGEST);
+    // An element may begin in one slice and end in the next.
+    (manifests + paths.iter().map(file).sum::<usize>() + slices(2, 2)) as u64
+}
 
 /// Bytes as base64 text.
 fn base64(bytes: usize) -> usize {

@@ -43,12 +43,7 @@ impl Context {
     }
 
     /// Element `element` of a state tensor, in the slices of a file of weights that the run names.
-    pub fn in_weights(
-        &self,
-        tensor: &StateTensor,
-        element: usize,
-        file: &DataSlices,
-    ) -> Result<u32, Malformed> {
+    fn in_weights(&self, tensor: &StateTensor, element: usize, file: &DataSlices) -> Result<u32, Malformed> {
         let InitialOrigin::Weights { files } = &self.origin else {
             return Err(wrong("the run does not begin from weights"));
         };

@@ -1,12 +1,10 @@
 //! Committed operands of an element, on which both parties agree.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use super::error::PartyError;
 use super::replay::{Replays, logged_product, operands_of};
 use crate::audit::operands::Tensors;
-use crate::audit::weights;
 use crate::commit::proven::Base64;
 use crate::dispute::cone;
 use crate::dispute::game::element;
@@ -25,29 +23,17 @@ use crate::run::dir::Run;
 /// If a file cannot be read, the engine fails, or a step comes out differently than its record says.
 pub fn answer(
     replays: &mut Replays,
-    files: &[PathBuf],
     subject: Subject,
     element: u64,
     need: Need,
 ) -> Result<Option<Answer>, PartyError> {
     match subject {
-        Subject::Initial { index } if need == Need::All => initial(&replays.run, files, index, element),
         Subject::Batch { step, micro, tensor } if need == Need::All && replays.record(step).is_some() => {
             samples(&replays.run, step, micro, tensor, element)
         }
         Subject::Node { .. } => operands(replays, subject, element, need),
         _ => Ok(None),
     }
-}
-
-/// What a file of weights has of an element.
-fn initial(run: &Run, files: &[PathBuf], index: usize, element: u64) -> Result<Option<Answer>, PartyError> {
-    let table = run.program.state();
-    let Some(tensor) = table.get(index).filter(|tensor| element < tensor.ty().len() as u64) else {
-        return Ok(None);
-    };
-    let slices = weights::slices(run, files, tensor, element)?;
-    Ok(slices.map(|file| Answer::Weights { file }))
 }
 
 /// The slices of the data that an element of a batch is drawn from. The run has the step.

@@ -178,9 +178,8 @@ impl Gatherer {
             let run = replay(&self.disk, run, self.with.engine.as_mut(), |_, _| Ok(()), progress)?;
             // A party has an engine of its own; this one is not needed any more.
             let engine = std::mem::replace(&mut self.with.engine, Box::new(Reference));
-            let Gathering { terms, key, weights, .. } = &self.with;
-            let party = Party::open(terms.clone(), run, key.clone(), engine)?;
-            self.party = Some(party.with_weights(weights.clone()));
+            let Gathering { terms, key, .. } = &self.with;
+            self.party = Some(Party::open(terms.clone(), run, key.clone(), engine)?);
         }
         self.party.as_mut().ok_or_else(|| PartyError::Refused("there is no party".into()))
     }
@@ -225,7 +224,14 @@ fn make(disk: &Disk, layout: &RunPaths, with: &Gathering) -> Result<(), PartyErr
     }
     let state = match &terms.run.origin {
         InitialOrigin::Seed => None,
-        InitialOrigin::Weights { .. } => Some(initial::from_weights(weights, &job, &program)?),
+        InitialOrigin::Weights { files } => {
+            let given =
+                weights.iter().map(|path| Ok(manifest(path)?.0)).collect::<Result<Vec<_>, RunError>>()?;
+            if given != *files {
+                return Err(refused("the files of weights are others than those of the disputed run".into()));
+            }
+            Some(initial::from_weights(weights, &job, &program)?)
+        }
         InitialOrigin::Run(of) => {
             let folder = with.earlier.as_ref().ok_or_else(|| {
                 let why = "the disputed run goes on from another one, whose last state the game does not supply: replay that one and name its folder with --earlier-run";
@@ -243,7 +249,9 @@ fn make(disk: &Disk, layout: &RunPaths, with: &Gathering) -> Result<(), PartyErr
             InitialOrigin::Run(_) => {
                 "the earlier run's last state is another than that which the disputed run goes on from"
             }
-            _ => "the files of weights are others than those of the disputed run",
+            _ => {
+                "the files of weights are those of the disputed run, and give another initial state than it names: its trainer did not begin from them"
+            }
         };
         return Err(refused(why.into()));
     }

@@ -11,8 +11,6 @@ mod replay;
 mod table;
 mod trees;
 
-use std::path::PathBuf;
-
 use crate::commit::Malformed;
 use crate::commit::digest::{Digest, hash};
 use crate::commit::keys::{PrivateKey, PublicKey};
@@ -49,8 +47,6 @@ pub struct Party {
     referee: PublicKey,
     key: PrivateKey,
     replays: Replays,
-    /// The files of weights that the run begins from.
-    weights: Vec<PathBuf>,
     /// The slices of the tensor that was asked about last.
     slices: Option<(Subject, Vec<Hash>)>,
     /// The rounding log that was asked for last.
@@ -149,18 +145,12 @@ impl Party {
         }
         let replays = Replays::new(run, transcript, engine, conduct);
         let game = terms.game();
-        Ok(Party { terms, game, referee, key, replays, weights: Vec::new(), slices: None, log: None })
+        Ok(Party { terms, game, referee, key, replays, slices: None, log: None })
     }
 
     /// The terms of the game.
     pub fn terms(&self) -> &Terms {
         &self.terms
-    }
-
-    /// The party, which has these files of weights, in the job's order.
-    pub fn with_weights(mut self, paths: Vec<PathBuf>) -> Party {
-        self.weights = paths;
-        self
     }
 
     /// The signed answer to a question as it came, with its signature. A question that the run has no answer to is declined.
@@ -208,7 +198,7 @@ impl Party {
                 Ok(value.map(|value| Answer::Total { value }))
             }
             Question::Evidence { subject, element, need } => {
-                evidence::answer(&mut self.replays, &self.weights, subject, element, need)
+                evidence::answer(&mut self.replays, subject, element, need)
             }
             Question::Binding { step, field } => match self.replays.record(step) {
                 Some(_) => binding::answer(&mut self.replays, step, field),

@@ -26,6 +26,22 @@ const COUNT_BYTES_MAX: usize = 9;
 pub const BLOCK_BYTES_MAX: usize =
     COUNT_BYTES_MAX + (BLOCK * (2 * (UNARY_MAX + PLACE_BITS) as usize + 2 * BITS_MAX as usize)).div_ceil(8);
 
+/// The most bits that decisions about N elements take, divided by N; 20 bits for every element take 41 N.
+///
+/// A gap g takes at most 3 g + 1 + k bits: g + 1 + k with a quotient below [`UNARY_MAX`], else 72, and then g is 24 or more. k is at most 3/8 of the
+/// mean, since log2(45 m / 64) is. In a block a gap counts in the means after it with weights that add up to less than 3.4 (1/c for c = 5 to 63, then
+/// halves), and the first mean floor(N / n), of n decisions in one block or more, comes to less than N over all blocks. So gaps that add up to N - n take
+/// at most 3 (N - n) + n + 3/8 (N + 3.4 (N - n)) bits, the wide ones' numbers likewise of n, residues 1 + 38 bits: most if n = N and all are wide,
+/// 2 * (1 + 3/8) + 39 = 41.75.
+const ELEMENT_BITS_MAX: u64 = 42;
+
+/// The most bytes of a part about a product of so many elements.
+pub fn part_bytes_max(elements: u64) -> u64 {
+    // A block has an entry, the number of its wide decisions, and a last byte that is not full.
+    let blocks = elements.div_ceil(BLOCK as u64).saturating_mul(ENTRY_BYTES as u64 + 3);
+    elements.saturating_mul(ELEMENT_BITS_MAX).div_ceil(8).saturating_add(blocks) + COUNT_BYTES_MAX as u64
+}
+
 /// The Rice parameter that suits recent gaps. Integer arithmetic only, so that every reader follows.
 struct Mean {
     sum: u64,
@@ -526,6 +542,27 @@ mod tests {
         assert!((8_000..=BLOCK_BYTES_MAX).contains(&bytes.len()), "{}", bytes.len());
     }
 
+    /// Every element with the most bits comes close to the bound, and nothing that is meant to be long goes beyond it.
+    #[test]
+    fn no_part_is_longer_than_its_bound() {
+        let wide = |place| Decision { place, bits: BITS_MAX, residue: (1 << BITS_MAX) - 1 };
+        for elements in [1, 2, 3, 10, 100, 1023, 1024, 1025, 5000, 100_000] {
+            let all: Vec<Decision> = (0..elements).map(wide).collect();
+            let most = part_bytes_max(elements);
+            let len = encode(&all, elements).len() as u64;
+            assert!(len <= most && (elements < 1000 || 30 * most < 31 * len), "{elements}: {len} of {most}");
+            // Few and many decisions; short gaps, then one as long as its quotient needs to be for the long form, and the other way round.
+            for every in [1, 2, 3, 7, 24, 25, 30, 50, 100, 1000, 10_000] {
+                for burst in [1, 2, 5, 20, 60, 64, 200] {
+                    let places = (0..elements).filter(|place| place % (every + burst) < burst);
+                    let decisions: Vec<Decision> = places.map(wide).collect();
+                    let len = encode(&decisions, elements).len() as u64;
+                    assert!(len <= most, "{elements}, {every}, {burst}: {len} of {most}");
+                }
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn any_bytes_decode_to_what_encodes_to_them(bytes in prop::collection::vec(any::<u8>(), 0..64), elements in 1u64..5000) {
@@ -537,7 +574,9 @@ mod tests {
         #[test]
         fn any_decisions_come_back(density in 0.0..1.0, wide in 0.0..1.0, elements in 1u64..10_000, seed: u64) {
             let decisions = random(elements, density, wide, seed);
-            prop_assert_eq!(decode(&encode(&decisions, elements), elements).unwrap(), decisions);
+            let bytes = encode(&decisions, elements);
+            prop_assert!(bytes.len() as u64 <= part_bytes_max(elements));
+            prop_assert_eq!(decode(&bytes, elements).unwrap(), decisions);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::ops::Range;
 
 use super::Decision;
-use super::codec::{BLOCK_BYTES_MAX, Block, Head, put_varint, take_varint};
+use super::codec::{BLOCK_BYTES_MAX, Block, Head, part_bytes_max, put_varint, take_varint};
 use crate::arith::DType;
 use crate::commit::digest::Digest;
 use crate::commit::tensor::{Hash, SLICE_BYTES};
@@ -105,10 +105,16 @@ impl Log {
     }
 }
 
-/// The most bytes of the log of a step: an index, and decisions about every element with the most bits that any takes.
-pub fn bytes_max(products: &[LoggedProduct], micro_batches: u32) -> u64 {
+/// The values of a step that logged products round.
+pub fn values(products: &[LoggedProduct], micro_batches: u32) -> u64 {
     let elements: u64 = products.iter().map(|product| product.elements() as u64).sum();
-    let most = elements.saturating_mul(u64::from(micro_batches)).saturating_mul(16);
+    elements.saturating_mul(u64::from(micro_batches))
+}
+
+/// The most bytes of the log of a step: an index, and every part as long as it can be.
+pub fn bytes_max(products: &[LoggedProduct], micro_batches: u32) -> u64 {
+    let parts: u64 = products.iter().map(|product| part_bytes_max(product.elements() as u64)).sum();
+    let most = parts.saturating_mul(u64::from(micro_batches));
     most.saturating_add(index_bytes_max(products.len() * micro_batches as usize) as u64)
 }
 

@@ -3,7 +3,7 @@
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::tensor::{SLICE_BYTES, piece_count};
 use tiebreak::commit::tree_head::Head;
-use tiebreak::dispute::game::message::{Answer, Asked, LogPlace, Question, SUPPLY_SLICES};
+use tiebreak::dispute::game::message::{Answer, Asked, LogPlace, Question, SUPPLY_SLICES, Sealed};
 use tiebreak::dispute::game::referee::Referee;
 use tiebreak::dispute::game::result::{Loss, Reason};
 use tiebreak::dispute::game::rules::Rules;
@@ -157,7 +157,7 @@ fn supply(
     let players = [0, 1].map(|i| Player { run, rules: &rules, world, truth: world, key: key(i) });
     let mut referee = Referee::new(&terms).unwrap();
     let (mut events, mut now, mut messages): (Vec<Event>, u64, u64) = (Vec::new(), 0, 0);
-    let (mut parts, mut given) = (0, Vec::new());
+    let (mut parts, mut given, mut spent) = (0, Vec::new(), 0);
     referee.start(0);
     while referee.result().is_none() {
         let ask = referee.pending().into_iter().next().unwrap();
@@ -175,8 +175,18 @@ fn supply(
         if stall || answer.is_none() {
             now = ask.deadline - u64::from(answer.is_some());
         }
+        let supplies = matches!(
+            asked.question,
+            Question::Logs { .. } | Question::Supply { .. } | Question::LogBlock { .. }
+        );
+        let mut counted = |bytes: usize| spent += if supplies { bytes as u64 } else { 0 };
+        counted(Sealed::new(asked.clone(), &key(9)).to_bytes().len());
         let event = match answer {
-            Some(answer) => Event::message(now, ask.party, &player.seal(asked, answer)),
+            Some(answer) => {
+                let sealed = player.seal(asked, answer);
+                counted(sealed.len());
+                Event::message(now, ask.party, &sealed)
+            }
             None => Event::tick(now),
         };
         event.feed(&mut referee);
@@ -197,7 +207,10 @@ fn supply(
     GameVerdict::from_bytes(&bytes).unwrap().check().unwrap();
     let bound = referee.bound();
     assert!(now <= bound.supply.milliseconds + bound.milliseconds, "{now} of {bound:?}");
-    assert!(parts <= bound.supply.parts);
+    assert!(
+        parts <= bound.supply.parts && spent <= bound.supply.bytes,
+        "{parts} parts, {spent} bytes of {bound:?}"
+    );
     Supplied {
         seen: Seen { result, verdict, messages, bytes: bytes.len() as u64, end: now, turns: 0 },
         parts,
@@ -209,7 +222,7 @@ fn supply(
 #[test]
 fn logs_are_supplied_part_by_part() {
     let folder = tempfile::tempdir().unwrap();
-    let run = toy_of(folder.path(), 6000);
+    let run = toy_of(folder.path(), 18_000);
     let world = World::of(&run, None);
     let logs: Vec<&[u8]> = world.steps.iter().map(|step| step.log.as_ref().unwrap().bytes()).collect();
     let parts: usize = logs.iter().map(|log| log.len().div_ceil(64 * 1024)).sum();
@@ -238,7 +251,7 @@ fn logs_are_supplied_part_by_part() {
 #[test]
 fn a_supply_cannot_be_made_longer_than_the_logs() {
     let folder = tempfile::tempdir().unwrap();
-    let run = toy_of(folder.path(), 6000);
+    let run = toy_of(folder.path(), 18_000);
     let world = World::of(&run, None);
     let count = |step: usize| {
         piece_count(world.steps[step - 1].log.as_ref().unwrap().bytes().len(), SLICE_BYTES) as u64
@@ -290,7 +303,7 @@ fn a_supply_cannot_be_made_longer_than_the_logs() {
 #[test]
 fn a_trainer_supplies_its_logs_or_loses() {
     let folder = tempfile::tempdir().unwrap();
-    let run = toy_of(folder.path(), 6000);
+    let run = toy_of(folder.path(), 18_000);
     let world = World::of(&run, None);
     let other = World::of(&run, Some(&Lie::Field { step: 1, field: FieldLie::Clip }));
     let terms = about(&run, &world);
@@ -341,7 +354,7 @@ fn a_trainer_supplies_its_logs_or_loses() {
 #[test]
 fn decisions_that_cannot_be_read_convict() {
     let folder = tempfile::tempdir().unwrap();
-    let run = toy_of(folder.path(), 6000);
+    let run = toy_of(folder.path(), 18_000);
     let world = World::of(&run, None);
     // The first part is junk, the second has no decisions, the last has two blocks of them.
     let last = parts(&run.program) as u32 - 1;

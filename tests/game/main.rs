@@ -18,12 +18,13 @@ use tiebreak::commit::keys::PublicKey;
 use tiebreak::commit::record::Record;
 use tiebreak::commit::trace::positions;
 use tiebreak::dispute::game::message::{Asked, Question};
-use tiebreak::dispute::game::moves::Bound;
+use tiebreak::dispute::game::moves::{Bound, LEAF_MAX};
 use tiebreak::dispute::game::referee::Referee;
 use tiebreak::dispute::game::result::{GameResult, Reason};
 use tiebreak::dispute::game::rules::{Fault, Rules};
 use tiebreak::dispute::game::terms::{Claim, Clocks, Terms};
 use tiebreak::dispute::game::verdict::GameVerdict;
+use tiebreak::dispute::size::samples_bytes;
 use tiebreak::job::Job;
 use tiebreak::job::identity::{CONTRACT, RunSummary, program_digest};
 use tiebreak::job::initial::InitialOrigin;
@@ -460,6 +461,47 @@ fn an_element_of_a_large_sample_is_drawn_again() {
         fair(&seen, place, honest.root(), "a wrong number in a large sample");
         let largest = largest(&seen);
         assert!(largest < 8192, "a message of {largest} bytes");
+    }
+}
+
+/// The header of each .npy file of tokens is shown with an element of a batch: of some files in less than 64 KiB, and of any number within the bound.
+#[test]
+fn a_batch_from_many_files_is_shown_within_its_bound() {
+    for files in [20u16, 200] {
+        let folder = tempfile::tempdir().unwrap();
+        let names: Vec<String> = (0..files).map(|i| format!("\"{i}.npy\"")).collect();
+        for i in 0..files {
+            let header = "{'descr': '<u2', 'fortran_order': False, 'shape': (600,), }\n";
+            let head = [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes()];
+            let tokens = (0..600u16).flat_map(|j| ((i * 7 + j) % 31).to_le_bytes());
+            let file: Vec<u8> = head.concat().into_iter().chain(tokens).collect();
+            std::fs::write(folder.path().join(format!("{i}.npy")), file).unwrap();
+        }
+        let job = folder.path().join("job.toml");
+        let text = format!(
+            r#"steps = 2
+model = {{ kind = "gpt", vocabulary = 31, context = 3, layers = 1, heads = 1, width = 4 }}
+data = {{ kind = "tokens", path = [{}], dtype = "u16" }}
+optimizer = {{ kind = "sgd" }}
+schedule = {{ peak = 0.1 }}
+batch = {{ micro_batch = 1, micro_batches = 1 }}
+"#,
+            names.join(", ")
+        );
+        std::fs::write(&job, text).unwrap();
+        let run = run_of(&job, folder.path());
+        let bound = samples_bytes(&run.job.data.files);
+        assert_eq!(bound <= LEAF_MAX, files == 20, "{bound}");
+        let honest = World::of(&run, None);
+        let liar = World::of(&run, Some(&Lie::Batch { step: 2, micro: 0, tensor: 0, element: 1, mask: 1 }));
+        let (seen, place) = against(&run, &honest, &liar, false, NONE, 3);
+        fair(&seen, place, honest.root(), "a wrong token");
+        assert!(seen.result.convicts(), "{:?}", seen.result);
+        let largest = largest(&seen) as u64;
+        assert!(
+            1400 * u64::from(files) < largest && largest < bound,
+            "a message of {largest} bytes, and {bound} at most"
+        );
     }
 }
 

@@ -91,6 +91,21 @@ fn a_gpt_that_cheats_is_convicted() {
     }
 }
 
+/// The computation names the initial state that files of weights give, so that a record of another one is wrong by itself: no header of a file is shown.
+#[test]
+fn another_state_than_that_of_the_weights_is_convicted_by_its_record() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = common::mlp_job(folder.path(), "step", 2, 1);
+    let first = common::trained(&job, &folder.path().join("first"), None);
+    std::fs::copy(first.layout.model(), folder.path().join("weights.safetensors")).unwrap();
+    let text = std::fs::read_to_string(&job).unwrap() + "\n[init]\nweights = [\"weights.safetensors\"]\n";
+    std::fs::write(&job, text).unwrap();
+    let verdict = convicted(folder.path(), &job, "init@0");
+    let loss = verdict.result.losses().next().unwrap();
+    assert!(loss.what.contains("not the initial state that the computation names"), "{loss:?}");
+    convicted(folder.path(), &job, "operator@2");
+}
+
 #[test]
 fn a_residual_network_that_cheats_is_convicted() {
     let folder = tempfile::tempdir().unwrap();

@@ -29,8 +29,7 @@ use tiebreak::dispute::origin::{self, Origin};
 use tiebreak::dispute::verdict::{PhaseName, Scalar};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::job::data::Dataset;
-use tiebreak::job::initial::{InitialOrigin, weights_element, weights_layout};
-use tiebreak::job::manifest::{DataFile, files_root};
+use tiebreak::job::manifest::files_root;
 use tiebreak::party::Party;
 use tiebreak::program::phase::{Phase, graph_of};
 use tiebreak::run::dir::Run;
@@ -175,32 +174,6 @@ fn fields_are_bound_to_operators() {
         let outputs = asker.binding(step, field, &[(phase, node)], trace);
         assert_eq!(outputs, [tensor::digest(&scalar, &pattern.to_le_bytes())]);
     }
-}
-
-#[test]
-fn a_file_of_weights_shows_an_element_of_the_initial_state() {
-    let folder = folder("weights");
-    let weights = folder.join("weights.safetensors");
-    let first = trained(&mlp_job(&folder, "step", 2, 1), &folder.join("first"), None);
-    std::fs::copy(first.layout.model(), &weights).unwrap();
-    let job = mlp_job(&folder, "step", 2, 1);
-    let text = std::fs::read_to_string(&job).unwrap();
-    std::fs::write(&job, text + "\n[init]\nweights = [\"weights.safetensors\"]\n").unwrap();
-    let run = trained(&job, &folder.join("run"), None);
-    let asker = Asker::new(&run, None);
-    let mut asker = Asker { party: asker.party.with_weights(vec![weights]), ..asker };
-    let (subject, element) = (Subject::Initial { index: 2 }, 300);
-    let Answer::Weights { file } = asker.ask(Question::Evidence { subject, element, need: Need::All }) else {
-        panic!("an element of the file")
-    };
-    let InitialOrigin::Weights { files } = &run.file.origin else { panic!("weights") };
-    let (number, slices) = file.parts();
-    let mut data = DataFile::from_slices("weights".into(), files[number].clone(), &slices).unwrap();
-    let tensor = &run.program.state()[2];
-    let layout = weights_layout(&run.job, &run.program);
-    let shown = weights_element(&mut data, &layout, tensor, element).unwrap();
-    let slice = asker.slice(subject, tensor.ty().bytes(), element as usize * 4 / SLICE_BYTES);
-    assert_eq!(shown, word(&slice, element as usize));
 }
 
 /// A question at random: often at the edge of what there is, or far outside.

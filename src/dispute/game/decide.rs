@@ -17,7 +17,8 @@ impl Duel {
         match subject {
             Subject::Initial { index } => match judge::initial(rules, index, element) {
                 Some(word) => self.judged(rules, word, "the initial state that the job gives"),
-                None => self.ask(rules, Need::All, None),
+                // Both records have the state that the computation names, so that nothing of it differs.
+                None => self.lost(&[], Reason::Contradiction, ""),
             },
             Subject::Batch { .. } => self.ask(rules, Need::All, None),
             Subject::Node { phase, node, .. } => {

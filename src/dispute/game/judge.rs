@@ -54,14 +54,13 @@ impl Rounding {
     }
 }
 
-/// The element of the initial state, if it follows from the job and the seed.
+/// The element of the initial state; `None` of a state from files of weights, which the computation names as a whole.
 pub(super) fn initial(rules: &Rules, index: usize, element: usize) -> Option<u32> {
     let context = &rules.context;
-    let slot = index >= context.program.released();
     match &context.origin {
-        InitialOrigin::Weights { .. } if !slot => None,
+        InitialOrigin::Weights { .. } => None,
         // Parts that are another run's are compared as a whole, so that only slots that begin at zero come here.
-        InitialOrigin::Weights { .. } | InitialOrigin::Run(_) => Some(0),
+        InitialOrigin::Run(_) => Some(0),
         InitialOrigin::Seed => {
             let (_, init) = context.program.state_with_init().into_iter().nth(index)?;
             Some(init::element(philox_key(&context.seed), index as u32, element as u64, init))
@@ -114,11 +113,6 @@ pub(super) fn evidence(
     let context = rules.under(&side.root);
     let element = disputed.element;
     match (disputed.subject, answer) {
-        (Subject::Initial { index }, Answer::Weights { file }) => {
-            let tensor = context.program.state().into_iter().nth(index);
-            let tensor = tensor.ok_or_else(|| wrong("there is no such tensor"))?;
-            Ok(Evidence::Word(context.in_weights(&tensor, element, &file)?))
-        }
         (Subject::Batch { step, micro, tensor }, Answer::Samples { files, slices }) => {
             let program = &context.program;
             let width = disputed.ty.len() / (program.micro_batch as usize).max(1);

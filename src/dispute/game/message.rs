@@ -302,11 +302,6 @@ pub enum Answer {
         /// The slices that headers and the sample lie in, by ascending file.
         slices: Vec<DataSlices>,
     },
-    /// To [`Question::Evidence`] about an initial state that files of weights hold.
-    Weights {
-        /// The slices of the file that hold its header and the element.
-        file: DataSlices,
-    },
     /// To [`Question::Evidence`] about a rounding of the logged profile: operands, and the decision, if the log has one.
     Rounding {
         /// Slices of the operands, by ascending tensor.

@@ -6,6 +6,8 @@ use super::message::{Fold, Need, Question, SUPPLY_SLICES, Subject, Tree};
 use super::rules::{Rules, run_clock};
 use super::search;
 use crate::commit::tensor::SLICE_BYTES;
+use crate::dispute::size::samples_bytes;
+use crate::rounding::log;
 
 /// A question without its places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,7 +89,7 @@ pub enum Size {
     Fixed(u64),
     /// A level of a tree.
     Level,
-    /// Operands of a leaf, and what else it takes by [`Of`].
+    /// Operands of a leaf, by [`Of`].
     Leaf,
     /// A part of the rounding log.
     Log,
@@ -195,18 +197,15 @@ pub fn row(kind: Kind) -> &'static Move {
 /// The tensors that a question is about, by what evidence about them carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of {
-    /// The initial state: of files of weights, a header and an element.
-    Initial,
     /// A batch: manifests, headers and an element of a sample.
     Batch,
-    /// The outputs of nodes: operands, and of a logged product a part of the log.
+    /// All else, above all the outputs of nodes: operands, and of a logged product a part of the log.
     Node,
 }
 
 /// What a question is about.
 pub fn of(question: &Question) -> Of {
     match question {
-        Question::Evidence { subject: Subject::Initial { .. }, .. } => Of::Initial,
         Question::Evidence { subject: Subject::Batch { .. }, .. } => Of::Batch,
         _ => Of::Node,
     }
@@ -222,14 +221,10 @@ pub fn answer_max(kind: Kind, of: Of, rules: &Rules) -> u64 {
                 let value = if kind == Kind::Subtotals { rules.subtotal_bytes() } else { 32 };
                 base64((1 << search::LEVELS) * value) + 64
             }
-            Size::Leaf => {
-                LEAF_MAX
-                    + match of {
-                        Of::Initial => rules.weights_bytes(),
-                        Of::Batch => rules.data_bytes(),
-                        Of::Node => log_bytes(kind, of, rules),
-                    }
-            }
+            Size::Leaf => match of {
+                Of::Batch => samples_bytes(&rules.context.job.data.files),
+                Of::Node => LEAF_MAX + log_bytes(kind, of, rules),
+            },
             Size::Log => 1024 + log_bytes(kind, of, rules),
             Size::Binding => rules.binding_bytes(),
             Size::Supply => SUPPLY_MAX + rules.log_bytes(),
@@ -251,7 +246,7 @@ pub const CARRIED_MAX: u64 = QUESTION_MAX + SUPPLY_MAX;
 
 /// The most bytes of any sealed answer.
 pub fn largest(rules: &Rules) -> u64 {
-    let of = [Of::Initial, Of::Batch, Of::Node];
+    let of = [Of::Batch, Of::Node];
     let asked =
         |row: &&Move| rules.is_logged() || !matches!(row.kind, Kind::Logs | Kind::Supply | Kind::LogBlock);
     MOVES.iter().filter(asked).flat_map(|row| of.map(|of| answer_max(row.kind, of, rules))).max().unwrap_or(0)
@@ -275,6 +270,10 @@ pub struct Bound {
 /// What the supply of logs to one challenger takes at most, with its replay of the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct SupplyBound {
+    /// Rounded values of a step.
+    pub values: u64,
+    /// Bytes of a step's log, at most.
+    pub step_bytes: u64,
     /// Parts of logs.
     pub parts: u64,
     /// Bytes of questions and answers; each part is sent twice.
@@ -290,14 +289,17 @@ fn supply_bound(rules: &Rules, clocks: &super::terms::Clocks) -> SupplyBound {
     if !rules.is_logged() {
         return SupplyBound::default();
     }
-    let parts = rules.log_max().div_ceil(SLICE_BYTES as u64 * SUPPLY_SLICES);
-    let parts = parts.saturating_mul(rules.records() - 2);
+    let step_bytes = rules.log_max();
+    let parts = step_bytes.div_ceil(SLICE_BYTES as u64 * SUPPLY_SLICES).saturating_mul(rules.records() - 2);
     let both = [Kind::Logs, Kind::Supply].map(|kind| answer_max(kind, Of::Node, rules)).iter().sum::<u64>();
     let bytes = parts.saturating_add(1).saturating_mul(QUESTION_MAX + CARRIED_MAX + both);
     let replay = run_clock(&rules.context.job, clocks.replay);
     let increments = parts.saturating_mul(2).saturating_add(4).saturating_mul(clocks.increment);
     let milliseconds = clocks.moves.saturating_mul(2).saturating_add(increments).saturating_add(replay);
-    SupplyBound { parts, bytes: bytes.saturating_add(rules.log_bytes()), replay, milliseconds }
+    let program = rules.program();
+    let values = log::values(&program.micro.logged, program.micro_batches);
+    let bytes = bytes.saturating_add(rules.log_bytes());
+    SupplyBound { values, step_bytes, parts, bytes, replay, milliseconds }
 }
 
 /// How often a kind is asked in a game of two, at most; each time of both parties, or of one after the other.
@@ -321,7 +323,7 @@ fn most(kind: Kind, rules: &Rules) -> u64 {
 fn paths() -> [(&'static [Kind], Of); 5] {
     use Kind::*;
     [
-        (&[Records, Record, Parts, Part, Root, Bytes, Slice, Element], Of::Initial),
+        (&[Records, Record, Parts, Part, Root, Bytes, Slice], Of::Node),
         (&[Records, Record, Batch, Root, Bytes, Slice, Element], Of::Batch),
         (
             &[Records, Record, Statement, Operators, Root, Bytes, Slice, Frame, Total, Subtotals, Terms],

@@ -18,8 +18,6 @@ use crate::dispute::check::{Context, parsed};
 use crate::dispute::fold;
 use crate::dispute::origin::{self, Origin};
 use crate::dispute::verdict::Scalar;
-use crate::job::data::layout::{is_npy, is_safetensors};
-use crate::job::data::safetensors::HEADER_MAX;
 use crate::job::identity::{other_contract, program_digest};
 use crate::job::initial::InitialOrigin;
 use crate::job::{Granularity, Job};
@@ -306,7 +304,14 @@ impl Rules {
             return Some("the record is of another computation".into());
         }
         match record {
-            Record::Initial { .. } => (index != 0).then(|| "the first record stands at another place".into()),
+            Record::Initial { .. } if index != 0 => Some("the first record stands at another place".into()),
+            // The computation names the state, so that no header of a file has to be shown. Of a seed or an earlier run the referee computes
+            // the element that differs, whatever the terms name.
+            Record::Initial { state, .. } => {
+                let named = matches!(self.context.origin, InitialOrigin::Weights { .. });
+                let other = named && *state != self.context.initial;
+                other.then(|| "its state is not the initial state that the computation names".into())
+            }
             Record::Final { steps, .. } => {
                 let there = index + 1 == self.records() && *steps == job.steps;
                 (!there).then(|| "the final record stands at another place".into())
@@ -343,26 +348,6 @@ impl Rules {
         broken.map(|(what, _, should)| {
             format!("the record commits {} {what}, against its job", if should { "no" } else { "to" })
         })
-    }
-
-    /// The most bytes of the manifests of the data's files and of their headers, as text; an element has room in a leaf.
-    pub fn data_bytes(&self) -> u64 {
-        let paths = self.context.job.data.files.paths();
-        // A length, a root and the names of the two fields.
-        let manifests = 160 * paths.len() as u64;
-        let header = |path: &&str| match (is_safetensors(path), is_npy(path)) {
-            (true, _) => 2 * HEADER_MAX,
-            (_, true) => 1 << 17,
-            _ => 64,
-        };
-        let headers = paths.iter().map(header).max().unwrap_or(0);
-        // A slice's place and what proves it take less than a slice.
-        manifests + 3 * headers
-    }
-
-    /// The most bytes of the header of a file of weights, as text; none where the initial state is in no file.
-    pub fn weights_bytes(&self) -> u64 {
-        if matches!(self.context.origin, InitialOrigin::Weights { .. }) { 3 * HEADER_MAX } else { 0 }
     }
 
     /// The most bytes of a step's rounding log.

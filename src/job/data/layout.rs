@@ -325,6 +325,13 @@ pub fn safetensors_array(file: &mut DataFile, name: &str) -> Result<ArrayPlace, 
     let preamble = file.read(0, safetensors::PREAMBLE)?;
     let preamble = preamble.try_into().expect("as many bytes as were asked for");
     let len = safetensors::header_len(preamble).map_err(|why| DataError::invalid(file.path(), why))?;
+    if safetensors::PREAMBLE + len > safetensors::DATA_HEADER_MAX {
+        let most = safetensors::DATA_HEADER_MAX;
+        let why = format!(
+            "its header has {len} bytes; of data it has at most {most}: write the arrays into a file of their own"
+        );
+        return Err(DataError::invalid(file.path(), why));
+    }
     let header = file.read(safetensors::PREAMBLE as u64, len)?;
     let place = safetensors::place(&header, name, file.bytes());
     place.map_err(|why| DataError::invalid(file.path(), why))

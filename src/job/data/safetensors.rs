@@ -13,6 +13,8 @@ use crate::job::element::{ArrayPlace, Element};
 pub const PREAMBLE: usize = 8;
 /// The most bytes of a header.
 pub const HEADER_MAX: u64 = 1 << 20;
+/// The most bytes of a header of a file of data, length and all: a referee is shown it with each element of a batch.
+pub const DATA_HEADER_MAX: usize = 16 << 10;
 
 /// Bytes of the header, from the file's first [`PREAMBLE`] bytes.
 ///
