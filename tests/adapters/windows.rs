@@ -1,6 +1,7 @@
 //! Tensors that a shader cannot see as a whole: the wgpu engine with buffers so small that each primitive, and every tensor of a
 //! training, is split into many windows, on every adapter here, bit for bit against the CPU engine.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::common::{begin_run, files, gpt_job, gpus, key, mlp_job};
@@ -25,8 +26,9 @@ use tiebreak::program::step::{MicroBatch, Program, StepSpec};
 use tiebreak::run::disk::Disk;
 use tiebreak::train::{Silent, train};
 
-/// Runs a test on every adapter, and on one that multiplies digit planes or whole words where none does, with buffers of so many bytes.
-fn with_buffers_of(bytes: u64, mut test: impl FnMut(&mut Gpu)) {
+/// Runs a test on every adapter, and on one that multiplies digit planes or whole words where none does, with buffers of so many bytes;
+/// each on a thread of its own.
+fn with_buffers_of(bytes: u64, test: impl Fn(&mut Gpu) + Sync) {
     static OTHER: Mutex<Option<Gpu>> = Mutex::new(None);
     let (mut gpus, mut other) = (gpus(), OTHER.lock().unwrap_or_else(PoisonError::into_inner));
     // SwiftShader takes minutes to compile what it would not choose.
@@ -36,11 +38,16 @@ fn with_buffers_of(bytes: u64, mut test: impl FnMut(&mut Gpu)) {
         let engine = quick.beside(if words { Variant::Dot } else { Variant::Words }).unwrap();
         *other = Some(engine.hashing(true).fusing_rows(true));
     }
-    for engine in gpus.adapters.iter_mut().chain(&mut *other) {
+    let run = &|engine: &mut Gpu| {
         engine.set_buffers(bytes);
         test(engine);
         engine.set_buffers(u64::MAX);
-    }
+    };
+    std::thread::scope(|scope| {
+        for engine in gpus.adapters.iter_mut().chain(&mut *other) {
+            scope.spawn(move || run(engine));
+        }
+    });
 }
 
 fn random(i: u32, stream: u32) -> u32 {
@@ -303,11 +310,10 @@ fn runs_in_small_buffers_write_the_same_files() {
     let text = std::fs::read_to_string(&gpt).unwrap();
     std::fs::write(&gpt, text.replace("steps = 8", "steps = 2")).unwrap();
     for (job, bytes) in [(gpt, 1536), (mlp_job(folder.path(), "operator", 2, 2), 1024)] {
-        let mut number = 0;
-        let mut trained = |engine: &mut dyn Engine| {
-            number += 1;
+        let trained = |engine: &mut dyn Engine| {
             let disk = Disk::default();
-            let out = folder.path().join(format!("{bytes}-{number}"));
+            let own = tempfile::tempdir_in(folder.path()).unwrap();
+            let out = own.path().join("run");
             let run = begin_run(&disk, &job, &out).unwrap();
             train(&disk, &run, engine, Some(&key()), &mut Silent).unwrap();
             files(&out)
@@ -326,11 +332,10 @@ fn logged_runs_in_small_buffers_replay() {
     let job = gpt_job(folder.path(), "microbatch", "\n[rounding]\n");
     let text = std::fs::read_to_string(&job).unwrap();
     std::fs::write(&job, text.replace("steps = 8", "steps = 2")).unwrap();
-    let mut number = 0;
     with_buffers_of(1536, |gpu| {
-        number += 1;
         let disk = Disk::default();
-        let run = begin_run(&disk, &job, &folder.path().join(number.to_string())).unwrap();
+        let own = tempfile::tempdir_in(folder.path()).unwrap();
+        let run = begin_run(&disk, &job, &own.path().join("run")).unwrap();
         train(&disk, &run, gpu, Some(&key()), &mut Silent).unwrap();
         for auditor in [gpu as &mut dyn Engine, &mut Cpu::new(2).unwrap()] {
             let checked = checks::always(&run, Some(&key().public())).unwrap();
@@ -384,12 +389,11 @@ fn an_embedding_of_gpt_2_fits_default_limits() {
         (outcome, digest.finalize())
     };
     let want = after(&mut Cpu::new(2).unwrap());
-    let mut done = false;
+    let done = AtomicBool::new(false);
     with_buffers_of(128 << 20, |gpu| {
         // One adapter is enough: it takes llvmpipe half a minute, and SwiftShader much longer.
-        if !done && !gpu.describe().contains("SwiftShader") {
+        if !gpu.describe().contains("SwiftShader") && !done.swap(true, Ordering::Relaxed) {
             assert!(after(gpu) == want, "{}", gpu.describe());
-            done = true;
         }
     });
 }
