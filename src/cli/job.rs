@@ -171,6 +171,19 @@ pub fn say_copied<'a>(printer: Printer, files: impl Iterator<Item = (&'a str, u6
     }
 }
 
+/// Warns of a job whose batches a dispute shows by long answers.
+fn warn_of_files(printer: Printer, job: &Job) {
+    let shown = samples_bytes(&job.data.files);
+    if shown > LEAF_MAX {
+        printer.say(format!(
+            "warning: in a dispute an element of a batch is shown with the manifests and headers of all data files, up to {} here, where {} are meant \
+             to do: put the data into fewer files, or tokens into files without headers",
+            bytes_text(shown),
+            bytes_text(LEAF_MAX)
+        ));
+    }
+}
+
 fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     let (_, job) = read_job(&args.job)?;
     let (path, files) = (&args.job, args.files()?);
@@ -188,15 +201,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     for path in &data.unused {
         printer.say(format!("warning: {path} is shorter than a sample; nothing of it is drawn"));
     }
-    let shown = samples_bytes(&job.data.files);
-    if shown > LEAF_MAX {
-        printer.say(format!(
-            "warning: in a dispute an element of a batch is shown with the manifests and headers of all data files, up to {} here, where {} are meant \
-             to do: put the data into fewer files, or tokens into files without headers",
-            bytes_text(shown),
-            bytes_text(LEAF_MAX)
-        ));
-    }
+    warn_of_files(printer, &job);
     say_copied(printer, data.copied.iter().map(|(path, bytes)| (path.as_str(), *bytes)));
     let steps_per_epoch = data.samples as f64 / f64::from(program.samples());
     let epochs = f64::from(job.steps) / steps_per_epoch;

@@ -144,6 +144,11 @@ impl Supplied {
     }
 }
 
+/// Whether a question belongs to the supply of logs.
+fn supplies(asked: &Asked) -> bool {
+    matches!(asked.question, Question::Logs { .. } | Question::Supply { .. } | Question::LogBlock { .. })
+}
+
 /// Plays a supply by what trainer and challenger say to a question in place of an honest answer; `None`: nothing. They answer in the last moment if they
 /// `stall`. After every event another referee goes on from the transcript.
 fn supply(
@@ -175,11 +180,7 @@ fn supply(
         if stall || answer.is_none() {
             now = ask.deadline - u64::from(answer.is_some());
         }
-        let supplies = matches!(
-            asked.question,
-            Question::Logs { .. } | Question::Supply { .. } | Question::LogBlock { .. }
-        );
-        let mut counted = |bytes: usize| spent += if supplies { bytes as u64 } else { 0 };
+        let mut counted = |bytes: usize| spent += if supplies(asked) { bytes as u64 } else { 0 };
         counted(Sealed::new(asked.clone(), &key(9)).to_bytes().len());
         let event = match answer {
             Some(answer) => {
