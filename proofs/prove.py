@@ -17,8 +17,14 @@ A theorem is a file NAME.smt2. Its first comment says in words what is proved. L
     ;! cut FUNCTION             a function with its first loop cut open
     ;! abstract FUNCTION        a function that may be anything
     ;! open wgsl.mul            products of words may be anything (else they are products)
+    ;! kernel                   what the entry point does to each of its arrays; `kernel cut`: with its first loop cut open
+    ;! word NAME VALUE          a word of the kernel's uniform, as p.0.x (else it may be anything)
+    ;! choice V A B BITS        the product's template, completed for this variant, digits and bits of a sum
     ;! bounds                   instead: `wgsl-smt --bounds` of a template of the product, which asks no solver
-    ;! each NAME FROM TO        one question for each number of the range, {NAME} in the text
+    ;! each NAME FROM TO        one question for each number of the range, {NAME} in the text and in these lines
+    ;! among NAME VALUE...      one question for each of the values
+    ;! let NAME EXPRESSION      {NAME} is what Python makes of the expression
+    ;! repeat NAME I COUNT TEXT {NAME} is the text for I from 0 to COUNT - 1
     ;! quick                    takes seconds
     ;! fault OLD => NEW         a fault in the shader's text, with which the theorem must be false ($ is a line's end)
 
@@ -65,19 +71,40 @@ class Theorem:
         return [tuple(part.strip().replace("$", "\n") for part in text.split("=>")) for text in self.note("fault")]
 
     def instances(self):
-        """The question's text for each number it is asked for."""
-        texts = [self.text]
-        for note in self.note("each"):
-            name, first, last = note.split()
-            numbers = range(int(first), int(last) + 1)
-            texts = [text.replace("{%s}" % name, str(number)) for text in texts for number in numbers]
-        return texts
+        """What each question puts in place of names."""
+        instances = [{}]
+        for kind in ("each", "among"):
+            for note in self.note(kind):
+                name, *values = note.split()
+                if kind == "each":
+                    values = range(int(values[0]), int(values[1]) + 1)
+                instances = [{**instance, name: str(value)} for instance in instances for value in values]
+        for kind in ("let", "repeat"):
+            for note in self.note(kind):
+                name, rest = note.split(" ", 1)
+                for instance in instances:
+                    instance[name] = expression(rest, instance) if kind == "let" else repeated(rest, instance)
+        return instances
 
-    def definitions(self, fault=None):
-        """The shader's functions as SMT-LIB, from its text with this fault; of `bounds` the process that asked for them."""
+    def chosen(self, instance):
+        """Those of an instance's values that tell it from others."""
+        names = [note.split()[0] for kind in ("each", "among") for note in self.note(kind)]
+        return {name: instance[name] for name in names}
+
+    def question(self, instance, fault=None):
+        """All that the solver is asked in an instance, with this fault in the shader's text."""
+        return self.definitions(instance, fault) + filled(self.text, instance)
+
+    def command(self, instance, fault):
+        """The command that prints the shader's functions as SMT-LIB."""
         words = [PROGRAM, *self.note("shader")]
         if self.note("bounds"):
             words.append("--bounds")
+        for note in self.note("kernel"):
+            words.append("--kernel-cut" if note == "cut" else "--kernel")
+        for kind in ("word", "choice"):
+            for note in self.note(kind):
+                words += [f"--{kind}", *filled(note, instance).split()]
         for name in self.note("abstract"):
             words += ["--abstract", name]
         for names in self.note("define"):
@@ -86,15 +113,45 @@ class Theorem:
             words += ["--cut", name]
         if fault:
             words += ["--replace", *fault]
-        done = subprocess.run(words, capture_output=True, text=True)
-        if self.note("bounds"):
-            return done
+        return words
+
+    def bounds(self, fault=None):
+        """What `wgsl-smt --bounds` found, as `ask` says it."""
+        process = subprocess.run(self.command({}, fault), capture_output=True, text=True)
+        if process.returncode == 0:
+            return "unsat", {}
+        # A template that cannot be read at all refutes nothing.
+        found = any(word in process.stderr for word in ("overflow", "rounded", "grow"))
+        result = "sat" if found else "unknown"
+        return result, {"refused": process.stderr.strip()}
+
+    def definitions(self, instance, fault=None):
+        """The shader's functions as SMT-LIB, from its text with this fault."""
+        done = subprocess.run(self.command(instance, fault), capture_output=True, text=True)
         if done.returncode:
             sys.exit(f"{self.name}: {done.stderr}")
         product = f"(declare-fun wgsl.mul ({WORD} {WORD}) {WORD})"
         if "wgsl.mul" not in self.note("open"):
             product = f"(define-fun wgsl.mul ((a {WORD}) (b {WORD})) {WORD} (bvmul a b))"
         return f"{product}\n{done.stdout}"
+
+
+def expression(text, instance):
+    """The value of an expression of a theorem."""
+    return str(eval(filled(text, instance)))
+
+
+def repeated(text, instance):
+    """A text once for each number below a count: `I COUNT TEXT`."""
+    name, count, text = text.split(" ", 2)
+    return " ".join(filled(text, {**instance, name: str(number)}) for number in range(int(filled(count, instance))))
+
+
+def filled(text, instance):
+    """A text with an instance's values in place of their names."""
+    for name, value in instance.items():
+        text = text.replace("{%s}" % name, value)
+    return text
 
 
 def ask(text, limit):
@@ -116,16 +173,6 @@ def ask(text, limit):
     return "sat", {name: hexadecimal(value) for name, value in values.items()}
 
 
-def bounds(process):
-    """What `wgsl-smt --bounds` found, as `ask` says it."""
-    if process.returncode == 0:
-        return "unsat", {}
-    # A template that cannot be read at all refutes nothing.
-    found = any(word in process.stderr for word in ("overflow", "rounded", "grow"))
-    result = "sat" if found else "unknown"
-    return result, {"refused": process.stderr.strip()}
-
-
 def hexadecimal(value):
     """A bit vector's value in hexadecimal where it has whole digits."""
     bits = value.removeprefix("#b")
@@ -135,14 +182,14 @@ def hexadecimal(value):
 def prove(theorem, limit):
     """Prints whether a theorem holds; whether it does."""
     begin = processor()
-    definitions = theorem.definitions()
     results = []
     if theorem.note("bounds"):
-        results.append(bounds(definitions))
+        results.append(theorem.bounds())
     else:
-        for text in theorem.instances():
-            results.append(ask(definitions + text, limit))
+        for instance in theorem.instances():
+            results.append(ask(theorem.question(instance), limit))
             if results[-1][0] != "unsat":
+                results[-1][1].update(theorem.chosen(instance))
                 break
     seconds = processor() - begin
     result, values = results[-1]
@@ -157,14 +204,14 @@ def prove(theorem, limit):
 def refute(theorem, fault, limit):
     """Prints whether a fault breaks a theorem; whether it does."""
     begin = processor()
-    definitions = theorem.definitions(fault)
     result, values = "unsat", {}
     if theorem.note("bounds"):
-        result, values = bounds(definitions)
+        result, values = theorem.bounds(fault)
     else:
-        for text in theorem.instances():
-            result, values = ask(definitions + text, limit)
+        for instance in theorem.instances():
+            result, values = ask(theorem.question(instance, fault), limit)
             if result == "sat":
+                values.update(theorem.chosen(instance))
                 break
     seconds = processor() - begin
     verdict = "breaks" if result == "sat" else "NOT FOUND"

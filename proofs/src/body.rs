@@ -3,25 +3,30 @@
 
 use std::collections::HashMap;
 
-use naga::valid::FunctionInfo;
+use naga::valid::{FunctionInfo, ModuleInfo};
 use naga::{Block, Expression, Function, Handle, LocalVariable, Module, Statement, SwitchCase, SwitchValue};
 
+use crate::memory::Memory;
 use crate::refusal::Refusal;
 use crate::term::{Sort, Term, Terms, packed};
 use crate::types::{parameter, part, scalars};
 
 /// Where a run of the body stands. What its variables hold counts only while it is live.
 #[derive(Clone)]
-struct State {
-    live: Term,
-    locals: Vec<Vec<Term>>,
+pub struct State {
+    /// Whether a run is here.
+    pub live: Term,
+    /// What the function's variables hold.
+    pub locals: Vec<Vec<Term>>,
+    /// What the module's private variables hold; nothing of the others.
+    pub privates: Vec<Vec<Term>>,
     /// What was returned, where something was.
-    result: Option<Vec<Term>>,
+    pub result: Option<Vec<Term>>,
 }
 
 /// The states in which the innermost loop or switch is left or continued.
 #[derive(Default)]
-struct Exits {
+pub struct Exits {
     breaks: Vec<State>,
     continues: Vec<State>,
 }
@@ -61,15 +66,21 @@ pub struct Body<'w, 'a> {
     pub module: &'a Module,
     pub function: &'a Function,
     pub info: &'a FunctionInfo,
+    /// Of the whole module, in a kernel.
+    pub infos: Option<&'a ModuleInfo>,
     pub terms: Terms,
     pub arguments: Vec<Vec<Term>>,
     /// Values that the text has computed.
     pub values: HashMap<Handle<Expression>, Vec<Term>>,
-    state: State,
-    exits: Vec<Exits>,
+    pub state: State,
+    pub exits: Vec<Exits>,
     /// Whether the next loop is to be cut open, and the loop that was.
-    cutting: bool,
+    pub cutting: bool,
     pub cut: Option<Cut>,
+    /// Whether a loop is cut open at present.
+    inside: bool,
+    /// In a kernel.
+    pub memory: Option<Memory>,
 }
 
 impl<'w, 'a> Body<'w, 'a> {
@@ -91,13 +102,14 @@ impl<'w, 'a> Body<'w, 'a> {
             let packed = terms.input(&parameter(function, i), packed(&sorts));
             arguments.push(terms.unpack(packed, &sorts));
         }
-        let state = State { live: terms.bool(true), locals: Vec::new(), result: None };
+        let state = State { live: terms.bool(true), locals: Vec::new(), privates: Vec::new(), result: None };
         let (values, exits) = (HashMap::new(), Vec::new());
         Ok(Body {
             callees,
             module,
             function,
             info,
+            infos: None,
             terms,
             arguments,
             values,
@@ -105,7 +117,39 @@ impl<'w, 'a> Body<'w, 'a> {
             exits,
             cutting,
             cut: None,
+            inside: false,
+            memory: None,
         })
+    }
+
+    /// Runs the body as that of a kernel, which may use the module's variables.
+    ///
+    /// # Errors
+    /// If it does something that is not accepted.
+    pub fn run_kernel(&mut self, infos: &'a ModuleInfo, memory: Memory) -> Result<(), Refusal> {
+        (self.infos, self.memory) = (Some(infos), Some(memory));
+        for (global, _) in self.module.global_variables.iter() {
+            let value = self.initial(global)?;
+            self.state.privates.push(value);
+        }
+        if self.cutting && self.state.privates.iter().any(|value| !value.is_empty()) {
+            return Err(Refusal("a kernel with private variables is not cut open".into()));
+        }
+        self.enter()
+    }
+
+    /// The parameter that stands for the variables of the loop that was cut open.
+    pub fn loop_state(&self) -> Option<(String, Sort)> {
+        self.cut.as_ref().map(|cut| (LOOP_STATE.to_string(), self.terms.sort(cut.enter)))
+    }
+
+    /// The memory of the kernel that is run.
+    ///
+    /// # Errors
+    /// If none is.
+    pub fn memory(&mut self) -> Result<&mut Memory, Refusal> {
+        let none = || Refusal("a variable of the module outside of a kernel".into());
+        self.memory.as_mut().ok_or_else(none)
     }
 
     /// What the function returns.
@@ -113,6 +157,18 @@ impl<'w, 'a> Body<'w, 'a> {
     /// # Errors
     /// If it does not always return, or does something that is not accepted.
     pub fn run(&mut self) -> Result<Vec<Term>, Refusal> {
+        self.enter()?;
+        if self.terms.as_bool(self.state.live) != Some(false) {
+            return Err(Refusal("the function may end without a value".into()));
+        }
+        self.state.result.clone().ok_or_else(|| Refusal("the function returns nothing".into()))
+    }
+
+    /// Runs the body from its variables' initial values.
+    ///
+    /// # Errors
+    /// If it does something that is not accepted.
+    pub fn enter(&mut self) -> Result<(), Refusal> {
         let (function, module) = (self.function, self.module);
         for (_, variable) in function.local_variables.iter() {
             let init = match variable.init {
@@ -124,11 +180,7 @@ impl<'w, 'a> Body<'w, 'a> {
             };
             self.state.locals.push(init);
         }
-        self.block(&function.body)?;
-        if self.terms.as_bool(self.state.live) != Some(false) {
-            return Err(Refusal("the function may end without a value".into()));
-        }
-        self.state.result.clone().ok_or_else(|| Refusal("the function returns nothing".into()))
+        self.block(&function.body)
     }
 
     fn zero_of(&mut self, sort: Sort) -> Term {
@@ -195,22 +247,30 @@ impl<'w, 'a> Body<'w, 'a> {
             }
             Statement::Store { pointer, value } => {
                 let value = self.value(*value)?;
+                if self.global(*pointer).is_some() {
+                    return self.store_global(*pointer, value);
+                }
                 let (variable, from, count) = self.place(*pointer)?;
                 self.state.locals[variable.index()][from..from + count].copy_from_slice(&value);
                 Ok(())
             }
             Statement::Call { function, arguments, result } => {
-                let mut values = Vec::new();
-                for argument in arguments {
-                    let value = self.value(*argument)?;
-                    values.push(self.terms.pack(&value));
-                }
-                let (name, sorts) = self.callees.called(*function)?;
-                let packed = self.terms.apply(&name, &values, packed(&sorts));
-                let value = self.terms.unpack(packed, &sorts);
+                let arguments: Result<Vec<_>, Refusal> = arguments.iter().map(|a| self.value(*a)).collect();
+                let value = if self.uses_globals(*function) {
+                    self.inline(*function, arguments?)?
+                } else {
+                    let values: Vec<Term> = arguments?.iter().map(|value| self.terms.pack(value)).collect();
+                    let (name, sorts) = self.callees.called(*function)?;
+                    let packed = self.terms.apply(&name, &values, packed(&sorts));
+                    self.terms.unpack(packed, &sorts)
+                };
                 if let Some(result) = result {
                     self.values.insert(*result, value);
                 }
+                Ok(())
+            }
+            Statement::ControlBarrier(_) => {
+                self.memory()?.barriers += 1;
                 Ok(())
             }
             other => Err(Refusal(format!("a statement is {other:?}"))),
@@ -234,17 +294,21 @@ impl<'w, 'a> Body<'w, 'a> {
     /// One state out of two that no run is in at once; `first` says whether the run is the first's.
     fn join(&mut self, first: Term, a: State, b: State) -> State {
         let live = self.terms.or(a.live, b.live);
-        let is_dead = |body: &Self, state: &State| body.terms.as_bool(state.live) == Some(false);
-        let locals = match (is_dead(self, &a), is_dead(self, &b)) {
-            (true, _) => b.locals,
-            (_, true) => a.locals,
-            _ => a.locals.iter().zip(&b.locals).map(|(a, b)| self.choose(first, a, b)).collect(),
+        let is_dead = |state: &State| self.terms.as_bool(state.live) == Some(false);
+        let dead = (is_dead(&a), is_dead(&b));
+        let mut either = |a: &[Vec<Term>], b: &[Vec<Term>]| -> Vec<Vec<Term>> {
+            a.iter().zip(b).map(|(a, b)| self.choose(first, a, b)).collect()
+        };
+        let (locals, privates) = match dead {
+            (true, _) => (b.locals, b.privates),
+            (_, true) => (a.locals, a.privates),
+            _ => (either(&a.locals, &b.locals), either(&a.privates, &b.privates)),
         };
         let result = match (a.result, b.result) {
             (Some(a), Some(b)) => Some(self.choose(first, &a, &b)),
             (a, b) => a.or(b),
         };
-        State { live, locals, result }
+        State { live, locals, privates, result }
     }
 
     fn branch(&mut self, condition: Term, accept: &'a Block, reject: &'a Block) -> Result<(), Refusal> {
@@ -254,14 +318,21 @@ impl<'w, 'a> Body<'w, 'a> {
             None => {}
         }
         let before = self.state.clone();
-        self.state.live = self.terms.and(before.live, condition);
+        let live = before.live;
+        let accepted = self.terms.and(live, condition);
+        self.state.live = accepted;
         self.block(accept)?;
         let yes = std::mem::replace(&mut self.state, before);
         let otherwise = self.terms.not(condition);
-        self.state.live = self.terms.and(self.state.live, otherwise);
+        let rejected = self.terms.and(live, otherwise);
+        self.state.live = rejected;
         self.block(reject)?;
         let no = self.state.clone();
+        let both_end = yes.live == accepted && no.live == rejected;
         self.state = self.join(condition, yes, no);
+        if both_end {
+            self.state.live = live;
+        }
         Ok(())
     }
 
@@ -343,6 +414,9 @@ impl<'w, 'a> Body<'w, 'a> {
         continuing: &'a Block,
         break_if: Option<Handle<Expression>>,
     ) -> Result<(), Refusal> {
+        if self.inside && self.memory.is_some() {
+            return self.forget(body, continuing);
+        }
         let mut breaks = Vec::new();
         for _ in 0..ROUNDS {
             breaks.extend(self.round(body, continuing, break_if)?);
@@ -352,6 +426,23 @@ impl<'w, 'a> Body<'w, 'a> {
             }
         }
         Err(Refusal("a loop whose end does not follow from constants: cut it open".into()))
+    }
+
+    /// Goes on behind a loop within the kernel's loop that is cut open: its variables may hold anything.
+    fn forget(&mut self, body: &'a Block, continuing: &'a Block) -> Result<(), Refusal> {
+        let mut written = Vec::new();
+        self.written(body, &mut written)?;
+        self.written(continuing, &mut written)?;
+        for variable in written {
+            let name = self.function.local_variables[variable].name.clone().unwrap_or_default();
+            for i in 0..self.state.locals[variable.index()].len() {
+                let sort = self.terms.sort(self.state.locals[variable.index()][i]);
+                let name = if i == 0 { format!("any.{name}") } else { format!("any.{name}.{i}") };
+                self.memory()?.declare(&name, format!("() {sort}"));
+                self.state.locals[variable.index()][i] = self.terms.input(&name, sort);
+            }
+        }
+        Ok(())
     }
 
     /// Runs one round from any values of the variables that the loop writes, and what follows from the values it is left with.
@@ -383,7 +474,9 @@ impl<'w, 'a> Body<'w, 'a> {
         }
         let before = self.state.result.take();
         self.state.live = self.terms.bool(true);
+        self.inside = true;
         let breaks = self.round(body, continuing, break_if)?;
+        self.inside = false;
         let step = self.packed(&written);
         let never = self.terms.bool(false);
         let exits = breaks.iter().fold(never, |any, state| self.terms.or(any, state.live));
@@ -409,6 +502,12 @@ impl<'w, 'a> Body<'w, 'a> {
     fn written(&self, block: &Block, found: &mut Vec<Handle<LocalVariable>>) -> Result<(), Refusal> {
         for statement in block.iter() {
             match statement {
+                Statement::Store { pointer, .. } if self.global(*pointer).is_some_and(|g| self.shared(g)) => {
+                }
+                Statement::Return { .. } => return Err(Refusal("a return inside a loop".into())),
+                Statement::Call { function, .. } if self.uses_globals(*function) => {
+                    return Err(Refusal("a call that uses memory inside a loop".into()));
+                }
                 Statement::Store { pointer, .. } => {
                     let variable = self.root(*pointer)?;
                     if !found.contains(&variable) {
@@ -431,6 +530,10 @@ impl<'w, 'a> Body<'w, 'a> {
             }
         }
         Ok(())
+    }
+
+    fn shared(&self, global: Handle<naga::GlobalVariable>) -> bool {
+        self.module.global_variables[global].space == naga::AddressSpace::WorkGroup
     }
 
     fn root(&self, pointer: Handle<Expression>) -> Result<Handle<LocalVariable>, Refusal> {
@@ -465,6 +568,9 @@ impl<'w, 'a> Body<'w, 'a> {
 
     /// What a variable holds.
     pub fn load(&mut self, pointer: Handle<Expression>) -> Result<Vec<Term>, Refusal> {
+        if self.global(pointer).is_some() {
+            return self.load_global(pointer);
+        }
         let (variable, from, count) = self.place(pointer)?;
         Ok(self.state.locals[variable.index()][from..from + count].to_vec())
     }

@@ -6,7 +6,9 @@
 
 mod body;
 mod bounds;
+mod globals;
 mod interval;
+mod memory;
 mod parse;
 mod product;
 mod refusal;
@@ -15,6 +17,7 @@ mod types;
 mod values;
 mod writer;
 
+use std::collections::HashMap;
 use std::process::ExitCode;
 
 use parse::{composed, validated};
@@ -22,13 +25,17 @@ use refusal::Refusal;
 
 const USAGE: &str = "wgsl-smt prints functions of a shader as SMT-LIB.
 
-usage: wgsl-smt SHADER [FUNCTION | --abstract FUNCTION | --cut FUNCTION | --replace OLD NEW]...
+usage: wgsl-smt SHADER [FUNCTION | --abstract FUNCTION | --cut FUNCTION | --kernel | --kernel-cut | OPTION]...
        wgsl-smt product.wgsl | product_words.wgsl --bounds [--replace OLD NEW]...
 
   SHADER               a file under shaders/, its includes expanded
   FUNCTION             define it and all that it calls
   --abstract FUNCTION  declare it only, where it is called
   --cut FUNCTION       define it with its first loop cut open: .reached, .enter, .exits, .step, .after
+  --kernel             define what the entry point does to each array A: A.read, A.written, A.after
+  --kernel-cut         the same, with its first loop cut open
+  --word NAME VALUE    a word of the kernel's uniform, as p.0.x
+  --choice V A B BITS  complete the product's template: a variant, both digit counts, bits of a sum
   --bounds             instead: the product's shader SHADER holds its sums exactly, for every pair of digit counts
   --replace OLD NEW    change the shader's text first (a planted fault); OLD must occur exactly once
 
@@ -42,6 +49,10 @@ struct Request {
     abstracted: Vec<String>,
     replacements: Vec<(String, String)>,
     bounds: bool,
+    kernel: bool,
+    kernel_cut: bool,
+    words: HashMap<String, u32>,
+    choice: Vec<String>,
 }
 
 fn request(mut words: impl Iterator<Item = String>) -> Option<Request> {
@@ -51,6 +62,12 @@ fn request(mut words: impl Iterator<Item = String>) -> Option<Request> {
             "--abstract" => request.abstracted.push(words.next()?),
             "--cut" => request.cuts.push(words.next()?),
             "--bounds" => request.bounds = true,
+            "--kernel" => request.kernel = true,
+            "--kernel-cut" => request.kernel_cut = true,
+            "--word" => {
+                request.words.insert(words.next()?, words.next()?.parse().ok()?);
+            }
+            "--choice" => request.choice = (0..4).map_while(|_| words.next()).collect(),
             "--replace" => request.replacements.push((words.next()?, words.next()?)),
             option if option.starts_with('-') => return None,
             _ => request.functions.push(word),
@@ -72,7 +89,11 @@ fn replaced(request: &Request, mut text: String) -> Result<String, Refusal> {
 }
 
 fn translate(request: Request) -> Result<String, Refusal> {
-    let text = replaced(&request, composed(&request.shader)?)?;
+    let mut text = composed(&request.shader)?;
+    if !request.choice.is_empty() {
+        text = product::completed(&text, &request.choice)?;
+    }
+    let text = replaced(&request, text)?;
     if request.bounds {
         return product::bounds(&request.shader, &text);
     }
@@ -80,6 +101,9 @@ fn translate(request: Request) -> Result<String, Refusal> {
     let mut writer = writer::Writer::new(&module, &info, request.abstracted);
     request.functions.iter().try_for_each(|name| writer.function(name))?;
     request.cuts.iter().try_for_each(|name| writer.cut(name))?;
+    if request.kernel || request.kernel_cut {
+        writer.kernel(request.words, request.kernel_cut)?;
+    }
     Ok(format!("{}\n{}", writer::PRELUDE, writer.out))
 }
 

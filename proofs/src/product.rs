@@ -77,6 +77,22 @@ fn greatest(flushes: &[Vec<i128>; 3], most: i128) -> Result<i128, Refusal> {
     Ok(greatest)
 }
 
+/// A template completed for a choice: a variant's name, both digit counts, and the bits of sums, 64 or 128.
+///
+/// # Errors
+/// If there is no such choice.
+pub fn completed(template: &str, choice: &[String]) -> Result<String, Refusal> {
+    let named = |choice: &Choice| {
+        let bits = if choice.wide { "128" } else { "64" };
+        [choice.variant.name(), &choice.digits_a.to_string(), &choice.digits_b.to_string(), bits]
+            .map(String::from)
+    };
+    let found = Choice::all().find(|one| named(one) == choice);
+    found
+        .map(|one| one.complete(template))
+        .ok_or_else(|| Refusal(format!("there is no choice {}", choice.join(" "))))
+}
+
 fn constant(module: &Module, name: &str) -> Result<u32, Refusal> {
     let mut found = module.constants.iter().filter(|(_, c)| c.name.as_deref() == Some(name));
     let (handle, _) = found.next().ok_or_else(|| Refusal(format!("there is no constant {name}")))?;

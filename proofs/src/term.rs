@@ -100,6 +100,9 @@ impl Terms {
                 Folded::Word(value) => self.word(value),
             };
         }
+        if let Some(term) = self.neutral(operator, arguments) {
+            return term;
+        }
         // A mask of a mask: shift amounts are masked by the text and by WGSL.
         if let ("bvand", [inner, mask]) = (operator, arguments)
             && let Node::Apply(name, parts) = &self.nodes[inner.0].0
@@ -109,6 +112,22 @@ impl Terms {
             return *inner;
         }
         self.keep(Node::Apply(operator.into(), arguments.to_vec()), sort)
+    }
+
+    /// What an operator gives where one operand decides it.
+    fn neutral(&mut self, operator: &str, arguments: &[Term]) -> Option<Term> {
+        let [a, b] = *arguments else { return None };
+        match (operator, self.as_word(a), self.as_word(b)) {
+            ("bvadd" | "bvor", Some(0), _) => Some(b),
+            ("bvadd" | "bvor" | "bvsub" | "bvshl" | "bvlshr", _, Some(0)) => Some(a),
+            ("wgsl.mul", Some(1), _) => Some(b),
+            ("wgsl.mul" | "wgsl.udiv", _, Some(1)) => Some(a),
+            ("wgsl.mul", Some(0), _) | ("wgsl.mul", _, Some(0)) | ("wgsl.urem", _, Some(1)) => {
+                Some(self.word(0))
+            }
+            ("=", None, None) if a == b => Some(self.bool(true)),
+            _ => None,
+        }
     }
 
     /// not a
@@ -264,6 +283,11 @@ fn fold(operator: &str, words: &[u32]) -> Option<Folded> {
         ("bvsub", [a, b]) => Folded::Word(a.wrapping_sub(*b)),
         ("bvand", [a, b]) => Folded::Word(a & b),
         ("bvor", [a, b]) => Folded::Word(a | b),
+        ("bvxor", [a, b]) => Folded::Word(a ^ b),
+        ("wgsl.mul", [a, b]) => Folded::Word(a.wrapping_mul(*b)),
+        ("wgsl.udiv", [a, b]) => Folded::Word(a.checked_div(*b).unwrap_or(*a)),
+        ("wgsl.urem", [a, b]) => Folded::Word(a.checked_rem(*b).unwrap_or(0)),
+        ("wgsl.clz", [a]) => Folded::Word(a.leading_zeros()),
         ("bvneg", [a]) => Folded::Word(a.wrapping_neg()),
         ("bvnot", [a]) => Folded::Word(!a),
         ("bvshl", [a, b]) if *b < 32 => Folded::Word(a << b),

@@ -46,7 +46,8 @@ impl Body<'_, '_> {
         }])
     }
 
-    fn zero(&mut self, sorts: &[Sort]) -> Vec<Term> {
+    /// Zero of each of these sorts.
+    pub fn zero(&mut self, sorts: &[Sort]) -> Vec<Term> {
         let zero = |sort: &Sort| match sort {
             Sort::Bool => self.terms.bool(false),
             Sort::Bits(_) => self.terms.word(0),
@@ -54,7 +55,8 @@ impl Body<'_, '_> {
         sorts.iter().map(zero).collect()
     }
 
-    fn global_expression(&mut self, handle: Handle<Expression>) -> Result<Vec<Term>, Refusal> {
+    /// The value of a constant expression of the module.
+    pub fn global_expression(&mut self, handle: Handle<Expression>) -> Result<Vec<Term>, Refusal> {
         let module = self.module;
         match &module.global_expressions[handle] {
             Expression::Literal(value) => self.literal(*value),

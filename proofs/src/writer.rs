@@ -7,8 +7,9 @@ use naga::valid::ModuleInfo;
 use naga::{Function, Handle, Module};
 
 use crate::body::{Body, Callees, LOOP_STATE};
+use crate::memory::{Access, Memory};
 use crate::refusal::Refusal;
-use crate::term::{Sort, packed, width};
+use crate::term::{Sort, Term, WORD, packed, width};
 use crate::types::{parameter, scalars};
 
 /// What every text begins with: WGSL's functions that SMT-LIB has under no name.
@@ -58,11 +59,10 @@ impl<'a> Writer<'a> {
         function.arguments.iter().enumerate().map(one).collect()
     }
 
-    fn head(&self, name: &str, function: &Function, state: Option<Sort>) -> Result<String, Refusal> {
-        let mut parameters = self.parameters(function)?;
-        parameters.extend(state.map(|sort| (LOOP_STATE.to_string(), sort)));
+    fn define(&mut self, definition: Definition) {
+        let Definition { name, parameters, sort, text } = definition;
         let texts: Vec<String> = parameters.iter().map(|(name, sort)| format!("({name} {sort})")).collect();
-        Ok(format!("(define-fun {name} ({})", texts.join(" ")))
+        self.emit(format!("(define-fun {name} ({}) {sort}\n{text})\n", texts.join(" ")));
     }
 
     /// Writes a function with its first loop cut open: `F.reached`, `F.enter`, `F.exits`, `F.step`, `F.after`, and for each
@@ -74,40 +74,130 @@ impl<'a> Writer<'a> {
         let handle = self.named(name)?;
         let (module, info) = (self.module, &self.info[handle]);
         let function = &module.functions[handle];
+        let parameters = self.parameters(function)?;
         let mut body = Body::new(self, module, function, info, true)?;
         let after = body.run()?;
-        let cut = body.cut.take().ok_or_else(|| Refusal(format!("{name} has no loop")))?;
         let after = body.terms.pack(&after);
-        let sort = body.terms.sort(cut.enter);
-        let mut definitions = Vec::new();
-        for (part, term, takes_state) in [
-            ("reached", cut.reached, false),
-            ("enter", cut.enter, false),
-            ("exits", cut.exits, true),
-            ("step", cut.step, true),
-            ("after", after, true),
-        ] {
-            let text = body.terms.print(term);
-            definitions.push((part, text, body.terms.sort(term), takes_state.then_some(sort)));
-        }
-        for (part, text, result, state) in definitions {
-            let head = self.head(&format!("{name}.{part}"), function, state)?;
-            self.emit(format!("{head} {result}\n{text})\n"));
-        }
-        let mut from = 0;
-        for (variable, sorts) in &cut.variables {
-            let bits = width(packed(sorts));
-            let extract = match cut.variables.len() {
-                1 => LOOP_STATE.into(),
-                _ => format!("((_ extract {} {from}) {LOOP_STATE})", from + bits - 1),
-            };
-            self.emit(format!(
-                "(define-fun {name}.{variable} (({LOOP_STATE} {sort})) (_ BitVec {bits}) {extract})"
-            ));
-            from += bits;
-        }
+        let definitions = cut_open(&mut body, name, &parameters, Some(after))?;
+        definitions.into_iter().for_each(|definition| self.define(definition));
         Ok(())
     }
+
+    /// Writes what the entry point does to memory. For each array A that it uses, of any place: `A.written` and `A.read` say whether an
+    /// invocation writes and reads that place, `A.after` what is there behind its writes. What it finds is A, the uniform's words are
+    /// p.0.x and so on, and a workgroup's array is A.1 behind one barrier; the module's constants have their names. `cut` asks for its first loop to be cut open as well; of what a
+    /// loop within that one does, nothing is known.
+    ///
+    /// # Errors
+    /// If it does something that is not accepted.
+    pub fn kernel(&mut self, fixed: HashMap<String, u32>, cut: bool) -> Result<(), Refusal> {
+        let (module, infos) = (self.module, self.info);
+        let [entry] = module.entry_points.as_slice() else {
+            return Err(Refusal("the shader has not one entry point".into()));
+        };
+        let function = &entry.function;
+        let mut parameters = self.parameters(function)?;
+        let mut body = Body::new(self, module, function, infos.get_entry_point(0), cut)?;
+        body.run_kernel(infos, Memory::new(fixed))?;
+        let mut definitions = Vec::new();
+        if cut {
+            definitions = cut_open(&mut body, &entry.name, &parameters, None)?;
+            parameters.extend(body.loop_state());
+        }
+        let accesses = std::mem::take(&mut body.memory()?.accesses);
+        for (global, variable) in module.global_variables.iter() {
+            if let naga::AddressSpace::Storage { .. } = variable.space {
+                // A theorem may speak of an array that is not used.
+                let nowhere = vec![body.terms.word(0); body.layout(global)?.0];
+                body.found(global, &nowhere, 0)?;
+            }
+        }
+        for (global, variable) in module.global_variables.iter() {
+            let name = variable.name.clone().unwrap_or_default();
+            let of: Vec<&Access> = accesses.iter().filter(|access| access.global == global).collect();
+            let Some(first) = of.first() else { continue };
+            let place: Vec<String> = (0..first.place.len()).map(|i| format!("place.{i}")).collect();
+            let inputs: Vec<Term> = place.iter().map(|name| body.terms.input(name, WORD)).collect();
+            let mut after = body.found(global, &inputs, 0)?;
+            let mut touched = [body.terms.bool(false); 2];
+            for access in of {
+                let mut here = access.live;
+                for (at, input) in access.place.iter().zip(&inputs) {
+                    let same = body.terms.apply("=", &[*at, *input], Sort::Bool);
+                    here = body.terms.and(here, same);
+                }
+                let kind = usize::from(access.value.is_some());
+                touched[kind] = body.terms.or(touched[kind], here);
+                after = access.value.map_or(after, |value| body.terms.ite(here, value, after));
+            }
+            let mut parameters = parameters.clone();
+            parameters.extend(place.into_iter().map(|name| (name, WORD)));
+            for (part, term) in [("read", touched[0]), ("written", touched[1]), ("after", after)] {
+                definitions.push(Definition::of(&body, format!("{name}.{part}"), &parameters, term));
+            }
+        }
+        for (handle, constant) in module.constants.iter() {
+            let value = body.global_expression(module.constants[handle].init)?;
+            if let (Some(name), [value]) = (&constant.name, value.as_slice()) {
+                definitions.push(Definition::of(&body, name.clone(), &[], *value));
+            }
+        }
+        let declared = std::mem::take(&mut body.memory()?.declared);
+        declared.into_iter().for_each(|(_, text)| self.emit(text));
+        definitions.into_iter().for_each(|definition| self.define(definition));
+        Ok(())
+    }
+}
+
+/// A function of the text.
+struct Definition {
+    name: String,
+    parameters: Vec<(String, Sort)>,
+    sort: Sort,
+    text: String,
+}
+
+impl Definition {
+    fn of(body: &Body, name: String, parameters: &[(String, Sort)], term: Term) -> Definition {
+        let (text, sort) = (body.terms.print(term), body.terms.sort(term));
+        Definition { name, parameters: parameters.to_vec(), sort, text }
+    }
+}
+
+/// The parts of a body whose first loop is cut open.
+fn cut_open(
+    body: &mut Body,
+    name: &str,
+    parameters: &[(String, Sort)],
+    after: Option<Term>,
+) -> Result<Vec<Definition>, Refusal> {
+    let state = body.loop_state().ok_or_else(|| Refusal(format!("{name} has no loop")))?;
+    let mut with_state = parameters.to_vec();
+    with_state.push(state.clone());
+    let mut definitions = Vec::new();
+    let Some(cut) = &body.cut else { return Ok(definitions) };
+    for (part, term, parameters) in [
+        ("reached", Some(cut.reached), parameters),
+        ("enter", Some(cut.enter), parameters),
+        ("exits", Some(cut.exits), &with_state),
+        ("step", Some(cut.step), &with_state),
+        ("after", after, &with_state),
+    ] {
+        let define = |term| Definition::of(body, format!("{name}.{part}"), parameters, term);
+        definitions.extend(term.map(define));
+    }
+    let mut from = 0;
+    for (variable, sorts) in &cut.variables {
+        let bits = width(packed(sorts));
+        let text = match cut.variables.len() {
+            1 => LOOP_STATE.into(),
+            _ => format!("((_ extract {} {from}) {LOOP_STATE})", from + bits - 1),
+        };
+        let (name, parameters) = (format!("{name}.{variable}"), vec![state.clone()]);
+        definitions.push(Definition { name, parameters, sort: Sort::Bits(bits), text });
+        from += bits;
+    }
+    Ok(definitions)
 }
 
 impl Callees for Writer<'_> {
@@ -126,12 +216,13 @@ impl Callees for Writer<'_> {
             self.emit(format!("(declare-fun {name} ({}) {result})\n", sorts.join(" ")));
         } else {
             let (module, info) = (self.module, &self.info[handle]);
+            let parameters = self.parameters(function);
             let mut body = Body::new(self, module, &module.functions[handle], info, false).map_err(inside)?;
             let value = body.run().map_err(inside)?;
             let value = body.terms.pack(&value);
-            let text = body.terms.print(value);
-            let head = self.head(&name, function, None)?;
-            self.emit(format!("{head} {result}\n{text})\n"));
+            let parameters = parameters?;
+            let definition = Definition::of(&body, name.clone(), &parameters, value);
+            self.define(definition);
         }
         self.names.insert(handle, (name.clone(), sorts.clone()));
         Ok((name, sorts))
