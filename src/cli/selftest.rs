@@ -27,7 +27,7 @@ use crate::train::hostile;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  tiebreak selftest --engine wgpu --adapter llvmpipe\n  \
 tiebreak selftest --exhaustive   (the CPU engine: minutes)\n  \
-tiebreak selftest --exhaustive --engine wgpu --function exp   (an evening on a software adapter)\n  \
+tiebreak selftest --exhaustive --engine wgpu --function exp   (up to hours on a software adapter)\n  \
 tiebreak selftest --exhaustive --engine wgpu --function exp --from 3fc00000   (goes on where that stood)\n  \
 tiebreak selftest --hostile cases   (a folder of runs that an auditor has to judge)")]
 pub struct Args {
