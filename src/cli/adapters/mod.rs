@@ -88,6 +88,7 @@ fn candidate(row: Row, open: Open) -> Candidate {
 /// Every engine of this machine, the reference first.
 fn candidates() -> Vec<Candidate> {
     let named = |engine, name: &str| Row { engine, name: name.into(), ..Row::default() };
+    #[allow(unused_mut, reason = "a build without GPUs has none to add")]
     let mut all = vec![
         candidate(named("reference", "scalar reference"), Box::new(|| Ok(Box::new(Reference)))),
         candidate(named("cpu", "cpu"), Box::new(|| Ok(Box::new(Cpu::new(0)?)))),
