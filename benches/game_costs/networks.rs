@@ -128,7 +128,7 @@ fn tokens() -> Vec<(&'static str, Vec<u8>)> {
 
 /// Each second token is the same.
 fn one_token() -> Vec<(&'static str, Vec<u8>)> {
-    let token = |i: u32| if i % 2 == 0 { 7 } else { (i.wrapping_mul(2_654_435_761) >> 8) % 16384 };
+    let token = |i: u32| if i.is_multiple_of(2) { 7 } else { (i.wrapping_mul(2_654_435_761) >> 8) % 16384 };
     vec![("text.u16", (0..5000).flat_map(|i| (token(i) as u16).to_le_bytes()).collect())]
 }
 
