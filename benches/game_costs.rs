@@ -3,11 +3,13 @@
 //! `cargo bench --no-default-features --features testing --bench game_costs [-- WORDS]`
 //!
 //! Of each network an honest run is trained, and one in which one element of one operator's output, or of the state, is off; two parties with these runs play a
-//! game. The referee's calls are timed apart from it: all that came is given to fresh referees again, and each call counts its least time.
+//! game. Some liars say terms that come to their element, so that the game searches these. The referee's calls are timed apart from it: all that came is given to fresh referees again, and each call counts its least time.
 //! Beside stands the leaf of Verde (arXiv 2502.19405): all operands of the operator and its output, and the time in which the scalar reference
 //! computes it, estimated from a sample of its elements. Runs lie in a temporary folder: GPT-2 takes 5 GB of it, and as much memory.
 //! WORDS choose the networks whose names contain one.
 
+#[path = "game_costs/clever.rs"]
+mod clever;
 #[path = "game_costs/liar.rs"]
 mod liar;
 #[path = "game_costs/networks.rs"]
@@ -19,11 +21,12 @@ use std::error::Error;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use clever::Skew;
 use liar::{Liar, Taken};
 use networks::{Network, Target};
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::PrivateKey;
-use tiebreak::dispute::game::message::{Question, Sealed};
+use tiebreak::dispute::game::message::{Answered, Need, Question, Sealed, Tree};
 use tiebreak::dispute::game::referee::Referee;
 use tiebreak::dispute::game::terms::{Clocks, Terms};
 use tiebreak::engine::cpu::Cpu;
@@ -65,12 +68,14 @@ fn name(question: &Question) -> &'static str {
         Question::Commit => "commitment",
         Question::Logs { .. } | Question::Supply { .. } | Question::LogBlock { .. } => "rounding log",
         Question::Reveal => "opening",
+        Question::Children { tree: Tree::Terms { .. }, .. } => "subtotals",
         Question::Children { .. } => "level",
         Question::Record { .. } => "record",
         Question::Statement { .. } => "statement",
         Question::Parts => "parts",
         Question::Root { .. } => "root",
         Question::Slice { .. } => "slice",
+        Question::Evidence { need: Need::Terms { .. }, .. } => "terms",
         Question::Evidence { .. } => "operands",
         Question::Total { .. } => "total",
         Question::Binding { .. } => "binding",
@@ -88,7 +93,12 @@ fn trained(job: &Path, out: &Path, conduct: &mut dyn Conduct) -> Result<Run, Fai
 }
 
 /// Plays a game of an honest party and one who lies.
-fn played(terms: &Terms, folder: &Path, liar: Box<dyn Conduct>) -> Result<Game, Failed> {
+fn played(
+    terms: &Terms,
+    folder: &Path,
+    liar: Box<dyn Conduct>,
+    mut skew: Option<Skew>,
+) -> Result<Game, Failed> {
     let referee_key = key(9)?;
     let open = |name: &str, number: u8, conduct: Box<dyn Conduct>| -> Result<Party, Failed> {
         let run = Run::open(&folder.join(name))?.with_data([folder.to_path_buf()]);
@@ -105,8 +115,14 @@ fn played(terms: &Terms, folder: &Path, liar: Box<dyn Conduct>) -> Result<Game, 
             let sealed = Sealed::new(ask.asked.clone(), &referee_key).to_bytes();
             question_bytes += sealed.len();
             let began = Instant::now();
-            let bytes = parties[ask.party].reply(&sealed)?;
+            let mut bytes = parties[ask.party].reply(&sealed)?;
             spent += began.elapsed();
+            if let Some(skew) = skew.as_mut().filter(|_| ask.party == 1) {
+                let own = key(1)?;
+                let mut said = Sealed::<Answered>::from_bytes(&bytes, u64::MAX, &own.public())?.body;
+                said.answer = skew.answer(&ask.asked.question, said.answer);
+                bytes = Sealed::new(said, &own).to_bytes();
+            }
             referee.receive(ask.party, &bytes, now);
             events.push(Event { now, party: ask.party, bytes, question: name(&ask.asked.question) });
         }
@@ -141,7 +157,7 @@ fn dispute(network: &Network, folder: &Path, honest: &Run, target: &Target) -> R
     let node = target.node(&honest.program);
     let conduct = |taken: Option<Taken>| -> Box<dyn Conduct> {
         match node {
-            Some(node) => Box::new(Liar::new(network.step, node, taken)),
+            Some(node) => Box::new(Liar::new(network.step, node, taken, target.clever)),
             None => Box::new(Cheat { kind: Kind::WeightAfter, step: network.step }),
         }
     };
@@ -153,10 +169,13 @@ fn dispute(network: &Network, folder: &Path, honest: &Run, target: &Target) -> R
     let terms = Terms::new(honest.file.summary(), job, &keys, &key(9)?.public(), clocks, Digest([9; 32]));
     let bound = Referee::new(&terms)?.bound();
     println!("  {}: at most {} answers and {} bytes", target.name, bound.messages, bound.bytes);
-    let game = played(&terms, folder, conduct(None))?;
+    let game = played(&terms, folder, conduct(None), target.clever.then(Skew::default))?;
     std::fs::remove_dir_all(&out)?;
     if game.convicted != [1] {
         return Err(format!("{:?} were convicted: {:#?}", game.convicted, game.found).into());
+    }
+    if target.clever != game.events.iter().any(|event| event.question == "terms") {
+        return Err(format!("whether terms are searched is not as meant: {:#?}", game.found).into());
     }
     let (start, calls) = timed(&terms, &game.events)?;
     print(&game, start, &calls);
@@ -183,7 +202,8 @@ fn print(game: &Game, start: Duration, calls: &[Duration]) {
     if let Some(event) = game.events.iter().max_by_key(|event| event.bytes.len()) {
         println!("    largest answer: {} bytes ({})", event.bytes.len(), event.question);
     }
-    let leaf = game.events.iter().filter(|event| event.question == "operands").map(|event| event.bytes.len());
+    let leaf = game.events.iter().filter(|event| matches!(event.question, "operands" | "terms"));
+    let leaf = leaf.map(|event| event.bytes.len());
     println!("    largest answer with operands: {} bytes", leaf.max().unwrap_or(0));
     let all: Duration = calls.iter().sum();
     println!(

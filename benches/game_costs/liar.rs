@@ -1,6 +1,6 @@
 //! A trainer who changes one element of one operator's output, and what the operator reads.
 
-use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tiebreak::arith::DType;
@@ -8,7 +8,7 @@ use tiebreak::arith::words::bytes_from_words;
 use tiebreak::dispute::origin::{Origin, origin};
 use tiebreak::engine::session::{Session, StepScalars};
 use tiebreak::job::data::Dataset;
-use tiebreak::program::graph::{Node, TensorId};
+use tiebreak::program::graph::{Graph, Node, TensorId};
 use tiebreak::program::phase::Phase;
 use tiebreak::program::step::MicroBatch;
 use tiebreak::run::dir::Run;
@@ -16,8 +16,10 @@ use tiebreak::step::{CommittedStep, RunStep};
 use tiebreak::train::TrainError;
 use tiebreak::train::conduct::Conduct;
 
+use crate::clever::{Tensors, longest, raised_element};
+
 /// The operands of the operator, and its output, canonical bytes.
-pub type Taken = Arc<Mutex<BTreeMap<TensorId, Vec<u8>>>>;
+pub type Taken = Arc<Mutex<Tensors>>;
 
 /// The phase whose output is changed.
 pub const PHASE: Phase = Phase::Micro(0);
@@ -27,25 +29,51 @@ pub struct Liar {
     step: u32,
     node: usize,
     taken: Option<Taken>,
+    /// Whether its element is what terms can come to.
+    clever: bool,
 }
 
 impl Liar {
-    /// One who lies at a step. `taken` takes what the node reads and gives.
-    pub fn new(step: u32, node: usize, taken: Option<Taken>) -> Liar {
-        Liar { step, node, taken }
+    /// One who lies at a step. `taken` takes what the node reads and gives; who is clever needs it.
+    pub fn new(step: u32, node: usize, taken: Option<Taken>, clever: bool) -> Liar {
+        let taken = taken.or_else(|| clever.then(Taken::default));
+        Liar { step, node, taken, clever }
+    }
+
+    /// Changes the element of the greatest size by an eighth or so.
+    fn changed(&self, graph: &Graph, bytes: &[u8]) -> Vec<u8> {
+        let Some(taken) = self.taken.as_ref().filter(|_| self.clever) else {
+            return flipped(bytes, 0..bytes.len() / 4);
+        };
+        let taken = taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let places = longest(graph, self.node, &taken);
+        let place = greatest(bytes, places.clone());
+        match raised_element(graph, self.node, place, &taken) {
+            Some(word) => {
+                let mut bytes = bytes.to_vec();
+                bytes[4 * place..4 * place + 4].copy_from_slice(&word.to_le_bytes());
+                bytes
+            }
+            None => flipped(bytes, places),
+        }
     }
 }
 
-/// Changes the element of the greatest size by an eighth or so.
-fn changed(bytes: &[u8]) -> Vec<u8> {
-    let mut bytes = bytes.to_vec();
+/// The element of the greatest size among some.
+fn greatest(bytes: &[u8], places: Range<usize>) -> usize {
     let finite = |word: &[u8]| {
         let word = u32::from_le_bytes(word.try_into().unwrap_or_default()) & 0x7fff_ffff;
         if word < 0x7f80_0000 { word } else { 0 }
     };
-    let place = bytes.chunks_exact(4).enumerate().max_by_key(|(_, word)| finite(word)).map(|(i, _)| i);
-    bytes[4 * place.unwrap_or(0) + 2] ^= 0x10;
-    bytes
+    let words = places.clone().zip(bytes[4 * places.start..4 * places.end].chunks_exact(4));
+    words.max_by_key(|(_, word)| finite(word)).map_or(places.start, |(place, _)| place)
+}
+
+/// The bytes with a bit of that element changed.
+fn flipped(bytes: &[u8], places: Range<usize>) -> Vec<u8> {
+    let mut changed = bytes.to_vec();
+    changed[4 * greatest(bytes, places) + 2] ^= 0x10;
+    changed
 }
 
 impl Conduct for Liar {
@@ -97,7 +125,7 @@ impl Conduct for Liar {
                 return None;
             }
             keep(output, bytes.to_vec());
-            Some(changed(bytes))
+            Some(self.changed(graph, bytes))
         };
         Ok(run_step(session, scalars, &batch, Some(&mut change), None)?)
     }

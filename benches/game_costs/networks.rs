@@ -10,6 +10,8 @@ pub struct Target {
     /// What it is.
     pub name: &'static str,
     which: Which,
+    /// Whether the liar's terms come to its element, so that they are searched.
+    pub clever: bool,
 }
 
 enum Which {
@@ -92,6 +94,14 @@ schedule = { peak = 6e-4, warmup = 1, floor = 6e-5 }
 batch = { micro_batch = 1, micro_batches = 1 }
 "#;
 
+const SMALL_GPT: &str = r#"clip_norm = 1.0
+model = { kind = "gpt", vocabulary = 16384, context = 512, layers = 1, heads = 2, width = 64, tied = true, dropout = 0.1 }
+data = { kind = "tokens", path = "text.u16", dtype = "u16" }
+optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1 }
+schedule = { peak = 6e-4, warmup = 1, floor = 6e-5 }
+batch = { micro_batch = 4, micro_batches = 1 }
+"#;
+
 const RESNET50: &str = r#"model = { kind = "resnet", height = 32, width = 32, planes = 3, block = "bottleneck", order = "post", stem = "cifar", norm = "batch", stages = [64, 128, 256, 512], blocks = [3, 4, 6, 3], classes = 10 }
 data = { kind = "cifar10", path = "images.bin" }
 optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 5e-4 }
@@ -116,6 +126,12 @@ fn tokens() -> Vec<(&'static str, Vec<u8>)> {
     vec![("text.u16", (0..5000).flat_map(|i| (token(i) as u16).to_le_bytes()).collect())]
 }
 
+/// Each second token is the same.
+fn one_token() -> Vec<(&'static str, Vec<u8>)> {
+    let token = |i: u32| if i.is_multiple_of(2) { 7 } else { (i.wrapping_mul(2_654_435_761) >> 8) % 16384 };
+    vec![("text.u16", (0..5000).flat_map(|i| (token(i) as u16).to_le_bytes()).collect())]
+}
+
 fn pictures() -> Vec<(&'static str, Vec<u8>)> {
     let mut bytes: Vec<u8> = drawn(3073 * 100).collect();
     bytes.iter_mut().step_by(3073).for_each(|label| *label %= 10);
@@ -124,7 +140,8 @@ fn pictures() -> Vec<(&'static str, Vec<u8>)> {
 
 /// All of them.
 pub fn all() -> Vec<Network> {
-    let target = |name, which| Target { name, which };
+    let target = |name, which| Target { name, which, clever: false };
+    let clever = |name, which| Target { name, which, clever: true };
     vec![
         Network {
             name: "perceptron, 784-256-128-10, 2 x 64 samples",
@@ -146,6 +163,20 @@ pub fn all() -> Vec<Network> {
             data: pictures,
         },
         Network {
+            name: "GPT of one layer, 4 x 512 tokens, half of them one token",
+            steps: 2,
+            step: 2,
+            targets: vec![
+                clever(
+                    "product with the most terms (K = 16,384), which come to the element",
+                    Which::LongestProduct,
+                ),
+                clever("embedding's gradient, a segment of 1,024 rows", Which::Segments),
+            ],
+            job: SMALL_GPT,
+            data: one_token,
+        },
+        Network {
             name: "GPT-2 124M, 64 tokens",
             steps: 2,
             step: 2,
@@ -153,6 +184,7 @@ pub fn all() -> Vec<Network> {
                 target("first activation", Which::Activation),
                 target("head, K = 768", Which::Columns(50257)),
                 target("product with the most terms", Which::LongestProduct),
+                clever("product with the most terms, which come to the element", Which::LongestProduct),
                 target("embedding's gradient", Which::Segments),
                 target("state", Which::State),
             ],

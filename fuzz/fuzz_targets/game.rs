@@ -1,49 +1,28 @@
-//! The dispute game: terms, messages and verdicts from bytes; a referee that is told any bytes, and any answers under right signatures, ends and
-//! convicts nobody who did not contradict itself.
+//! The dispute game: terms, messages and verdicts from bytes; and games of two parties whose records agree but for a lie, in which each answer is that of its paper,
+//! any variant of answers with fields from the input, or any bytes. Every game ends, nothing panics, and whoever answers by its paper alone never contradicts itself.
 #![no_main]
 
-use std::sync::LazyLock;
+mod paper;
 
-use tiebreak::commit::digest::Digest;
-use tiebreak::commit::keys::PrivateKey;
-use tiebreak::dispute::game::message::{Answer, Answered, Asked, Question, Sealed, Statement, from_bytes, to_bytes};
+use paper::{Paper, Source};
+use tiebreak::dispute::game::message::{
+    Answer, Answered, Asked, Question, Sealed, Statement, from_bytes, to_bytes,
+};
 use tiebreak::dispute::game::referee::Referee;
-use tiebreak::dispute::game::terms::{Clocks, Terms};
+use tiebreak::dispute::game::result::Reason;
+use tiebreak::dispute::game::terms::Terms;
 use tiebreak::dispute::game::verdict::GameVerdict;
-use tiebreak::job::Job;
-use tiebreak::job::identity::{CONTRACT, RunSummary, program_digest};
-use tiebreak::job::initial::InitialOrigin;
 
-const JOB: &str = r#"steps = 2
-model = { kind = "mlp", inputs = 3, hidden = [], classes = 2 }
-data = { kind = "arrays", inputs = "inputs.npy", labels = "labels.npy", dtype = "f32" }
-optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 1e-2 }
-schedule = { peak = 0.5 }
-batch = { micro_batch = 2, micro_batches = 2 }
-"#;
-
-fn key(number: u8) -> PrivateKey {
-    PrivateKey::generate("party", [number; 32]).unwrap()
-}
-
-static TERMS: LazyLock<Terms> = LazyLock::new(|| {
-    let program = program_digest(&Job::parse("job", JOB).unwrap().program(None).unwrap());
-    let run = RunSummary {
-        contract: CONTRACT.into(),
-        trainer_key: None,
-        challenge: None,
-        nonce: "0".repeat(32),
-        program,
-        data: Digest([1; 32]),
-        initial: Digest([2; 32]),
-        origin: InitialOrigin::Seed,
-    };
-    let clocks = Clocks { moves: 1000, increment: 10, replay: 1000 };
-    let parties = [key(1).public(), key(2).public()];
-    Terms::new(run, (JOB.into(), None), &parties, &key(3).public(), clocks, Digest([4; 32]))
-});
+/// The most turns of a game that are played.
+const TURNS: usize = 200;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    parsed(bytes);
+    played(bytes);
+});
+
+/// Any bytes as what is read from files and from a network.
+fn parsed(bytes: &[u8]) {
     if let Ok(terms) = Terms::from_bytes(bytes) {
         assert_eq!(terms.to_bytes(), bytes);
         let _ = Referee::new(&terms);
@@ -51,27 +30,49 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     if let Ok(verdict) = GameVerdict::from_bytes(bytes) {
         assert!(verdict.check().is_err(), "random bytes are no referee's verdict");
     }
-    let _ = Sealed::<Asked>::from_bytes(bytes, 1 << 16, &key(3).public());
-    for parsed in [from_bytes::<Question>("question", bytes, 1 << 16).map(|q| to_bytes(&q)), from_bytes::<Statement>("statement", bytes, 1 << 16).map(|s| to_bytes(&s))] {
+    let _ = Sealed::<Asked>::from_bytes(bytes, 1 << 16, &paper::key(3).public());
+    for parsed in [
+        from_bytes::<Question>("question", bytes, 1 << 16).map(|q| to_bytes(&q)),
+        from_bytes::<Answer>("answer", bytes, 1 << 16).map(|a| to_bytes(&a)),
+        from_bytes::<Statement>("statement", bytes, 1 << 16).map(|s| to_bytes(&s)),
+    ] {
         assert!(parsed.is_err() || parsed.is_ok_and(|again| again == bytes));
     }
-    // Pieces between zeros are what arrives: answers, which get their signatures here, or anything.
-    let mut referee = Referee::new(&TERMS).unwrap();
+}
+
+fn played(bytes: &[u8]) {
+    let mut source = Source(bytes);
+    let papers = Paper::pair(&mut source);
+    let terms = papers[0].terms();
+    let mut referee = Referee::new(&terms).expect("terms that hold together");
     referee.start(0);
+    let mut odd = [false; 2];
     let mut now = 0;
-    for (i, piece) in bytes.split(|&byte| byte == 0).take(64).enumerate() {
+    for _ in 0..TURNS {
+        let Some(ask) = referee.pending().into_iter().next() else { break };
         now += 7;
-        let party = i % 2;
-        let ask = referee.pending().into_iter().find(|ask| ask.party == party);
-        let message = match (from_bytes::<Answer>("answer", piece, 1 << 16), ask) {
-            (Ok(answer), Some(ask)) => {
-                let Asked { game, turn, .. } = ask.asked;
-                Sealed::new(Answered { game, turn, question: ask.asked.digest(), answer }, &key(party as u8 + 1)).to_bytes()
+        let (party, asked) = (ask.party, &ask.asked);
+        let answer = match source.byte() {
+            // An input that has ended goes on by the papers.
+            0..200 => papers[party].answer(asked),
+            200..250 => paper::any_answer(&mut source),
+            _ => {
+                odd[party] = true;
+                referee.receive(party, source.rest(), now);
+                continue;
             }
-            _ => piece.to_vec(),
         };
-        referee.receive(party, &message, now);
+        odd[party] |= answer != papers[party].answer(asked);
+        let Asked { game, turn, .. } = *asked;
+        let answered = Answered { game, turn, question: asked.digest(), answer };
+        referee.receive(party, &Sealed::new(answered, &paper::key(party as u8 + 1)).to_bytes(), now);
     }
     referee.tick(u64::MAX);
-    assert!(referee.result().is_some(), "time ends every game");
-});
+    let result = referee.result().expect("time ends every game");
+    // Tensors on paper are made up, so a value may be wrong. But who answers by one paper never contradicts itself.
+    for loss in result.losses().filter(|loss| !odd[loss.party]) {
+        let kept =
+            matches!(loss.reason, Reason::WrongValue | Reason::OtherLog | Reason::Refusal | Reason::Timeout);
+        assert!(kept, "{loss:?}");
+    }
+}

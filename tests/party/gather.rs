@@ -124,7 +124,7 @@ fn a_trainer_whose_decisions_cannot_be_read_is_convicted() {
     let folder = folder("unreadable");
     let run = trainer(&folder);
     let mut parts = vec![Vec::new(); run.program.micro.logged.len() * 2];
-    parts[3] = vec![0; 70_000];
+    parts[3] = vec![0; 30_000];
     let junk = Log::new(&parts);
     fs::write(run.layout.log(2), junk.bytes()).unwrap();
     sign_again(&run, |records| step_mut(records, 2).log = Some(junk.root()));
