@@ -255,15 +255,7 @@ impl<'w, 'a> Body<'w, 'a> {
                 Ok(())
             }
             Statement::Call { function, arguments, result } => {
-                let arguments: Result<Vec<_>, Refusal> = arguments.iter().map(|a| self.value(*a)).collect();
-                let value = if self.uses_globals(*function) {
-                    self.inline(*function, arguments?)?
-                } else {
-                    let values: Vec<Term> = arguments?.iter().map(|value| self.terms.pack(value)).collect();
-                    let (name, sorts) = self.callees.called(*function)?;
-                    let packed = self.terms.apply(&name, &values, packed(&sorts));
-                    self.terms.unpack(packed, &sorts)
-                };
+                let value = self.call(*function, arguments)?;
                 if let Some(result) = result {
                     self.values.insert(*result, value);
                 }
@@ -275,6 +267,21 @@ impl<'w, 'a> Body<'w, 'a> {
             }
             other => Err(Refusal(format!("a statement is {other:?}"))),
         }
+    }
+
+    fn call(
+        &mut self,
+        function: Handle<Function>,
+        arguments: &[Handle<Expression>],
+    ) -> Result<Vec<Term>, Refusal> {
+        let arguments: Result<Vec<_>, Refusal> = arguments.iter().map(|a| self.value(*a)).collect();
+        if self.uses_globals(function) {
+            return self.inline(function, arguments?);
+        }
+        let values: Vec<Term> = arguments?.iter().map(|value| self.terms.pack(value)).collect();
+        let (name, sorts) = self.callees.called(function)?;
+        let packed = self.terms.apply(&name, &values, packed(&sorts));
+        Ok(self.terms.unpack(packed, &sorts))
     }
 
     fn leave(&mut self, kind: fn(&mut Exits) -> &mut Vec<State>) -> Result<(), Refusal> {

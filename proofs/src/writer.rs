@@ -116,28 +116,10 @@ impl<'a> Writer<'a> {
             let name = variable.name.clone().unwrap_or_default();
             let of: Vec<&Access> = accesses.iter().filter(|access| access.global == global).collect();
             let Some(first) = of.first() else { continue };
-            let place: Vec<String> = (0..first.place.len()).map(|i| format!("place.{i}")).collect();
-            let inputs: Vec<Term> = place.iter().map(|name| body.terms.input(name, WORD)).collect();
-            let mut after = body.found(global, &inputs, 0)?;
-            let mut touched = [body.terms.bool(false); 2];
-            for access in of {
-                let mut here = access.live;
-                for (at, input) in access.place.iter().zip(&inputs) {
-                    let same = body.terms.apply("=", &[*at, *input], Sort::Bool);
-                    here = body.terms.and(here, same);
-                }
-                let kind = usize::from(access.value.is_some());
-                touched[kind] = body.terms.or(touched[kind], here);
-                after = access.value.map_or(after, |value| body.terms.ite(here, value, after));
-            }
-            let mut parameters = parameters.clone();
-            parameters.extend(place.into_iter().map(|name| (name, WORD)));
-            for (part, term) in [("read", touched[0]), ("written", touched[1]), ("after", after)] {
-                definitions.push(Definition::of(&body, format!("{name}.{part}"), &parameters, term));
-            }
+            definitions.extend(accessed(&mut body, &name, &parameters, &of, first.place.len())?);
         }
-        for (handle, constant) in module.constants.iter() {
-            let value = body.global_expression(module.constants[handle].init)?;
+        for (_, constant) in module.constants.iter() {
+            let value = body.global_expression(constant.init)?;
             if let (Some(name), [value]) = (&constant.name, value.as_slice()) {
                 definitions.push(Definition::of(&body, name.clone(), &[], *value));
             }
@@ -162,6 +144,35 @@ impl Definition {
         let (text, sort) = (body.terms.print(term), body.terms.sort(term));
         Definition { name, parameters: parameters.to_vec(), sort, text }
     }
+}
+
+/// What the kernel does to an array of so many levels, from its accesses to it: of any place, whether it reads and writes it, and what is
+/// there afterwards.
+fn accessed(
+    body: &mut Body,
+    name: &str,
+    parameters: &[(String, Sort)],
+    accesses: &[&Access],
+    levels: usize,
+) -> Result<[Definition; 3], Refusal> {
+    let mut parameters = parameters.to_vec();
+    parameters.extend((0..levels).map(|i| (format!("place.{i}"), WORD)));
+    let places = &parameters[parameters.len() - levels..];
+    let inputs: Vec<Term> = places.iter().map(|(name, _)| body.terms.input(name, WORD)).collect();
+    let mut after = body.found(accesses[0].global, &inputs, 0)?;
+    let [mut read, mut written] = [body.terms.bool(false); 2];
+    for access in accesses {
+        let mut here = access.live;
+        for (at, input) in access.place.iter().zip(&inputs) {
+            let same = body.terms.apply("=", &[*at, *input], Sort::Bool);
+            here = body.terms.and(here, same);
+        }
+        let kind = if access.value.is_some() { &mut written } else { &mut read };
+        *kind = body.terms.or(*kind, here);
+        after = access.value.map_or(after, |value| body.terms.ite(here, value, after));
+    }
+    let parts = [("read", read), ("written", written), ("after", after)];
+    Ok(parts.map(|(part, term)| Definition::of(body, format!("{name}.{part}"), &parameters, term)))
 }
 
 /// The parts of a body whose first loop is cut open.
