@@ -11,8 +11,8 @@ use crate::device::{Device, DeviceError, Memory, Slice};
 use crate::library::{Missing, Opened, candidates, functions};
 
 /// How to get the library, for error messages.
-pub const INSTALL: &str = "install the CUDA toolkit, or `pip install nvidia-cublas-cu12` and set TIEBREAK_CUBLAS to its \
-                           libcublas.so.12 or to the folder that holds it (site-packages/nvidia/cublas/lib)";
+const INSTALL: &str = "install the CUDA toolkit, or `pip install nvidia-cublas-cu12` and set TIEBREAK_CUBLAS to its \
+                       libcublas.so.12 or to the folder that holds it (site-packages/nvidia/cublas/lib)";
 
 /// The library's file names, best first. Its calls have these types from CUDA 12 on.
 const NAMES: &[&str] = if cfg!(windows) {
@@ -112,7 +112,7 @@ impl Precision {
     }
 
     /// Bytes of an element of the result.
-    pub fn result_bytes(self) -> usize {
+    pub(crate) fn result_bytes(self) -> usize {
         if self == Precision::Binary64 { 8 } else { 4 }
     }
 
@@ -137,7 +137,7 @@ impl Precision {
 
 /// How the rows of a product's operand lie in memory, in elements: what cuBLAS can take. Of rows and K, one is contiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub(crate) struct Layout {
     /// Whether K is contiguous, else rows are.
     pub along_k: bool,
     /// From one row (one place of K) to the next.
@@ -149,7 +149,7 @@ pub struct Layout {
 impl Layout {
     /// The layout of a [batch0, batch1, rows, K] view with these strides, if cuBLAS can take it: two dimensions of samples have to be
     /// as one, and rows must not overlap.
-    pub fn of([b0, b1, rows, k]: [u32; 4], [s0, s1, row, along]: [u32; 4]) -> Option<Layout> {
+    pub(crate) fn of([b0, b1, rows, k]: [u32; 4], [s0, s1, row, along]: [u32; 4]) -> Option<Layout> {
         let sample = match (b0, b1) {
             (_, 1) => u64::from(s0),
             (1, _) => u64::from(s1),
@@ -178,7 +178,7 @@ impl Layout {
 
 /// An operand: memory from its first element on, and how it lies there.
 #[derive(Clone, Copy)]
-pub struct Matrix<'a> {
+pub(crate) struct Matrix<'a> {
     pub at: Slice<'a>,
     pub layout: Layout,
 }
@@ -285,7 +285,7 @@ impl Blas {
     ///
     /// # Errors
     /// If it does not.
-    pub fn supports(&self, precision: Precision) -> Result<(), BlasError> {
+    pub(crate) fn supports(&self, precision: Precision) -> Result<(), BlasError> {
         let (needed, here) = (precision.needed(), self.device.description.capability);
         if here < needed {
             return Err(BlasError::Capability { precision, needed, here });
@@ -298,7 +298,7 @@ impl Blas {
     ///
     /// # Errors
     /// If an operand or the result does not fit its memory, the GPU lacks the precision, or the library or the GPU fails.
-    pub fn product(
+    pub(crate) fn product(
         &self,
         precision: Precision,
         [batch, m, n, k]: [u32; 4],

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::translate::{Kernel, Parameter, ParameterKind};
 
 /// The C++ headers that give a host CUDA's names.
-pub const SHIM: &str = concat!(include_str!("../shim/shim.h"), include_str!("../shim/warp.h"));
+const SHIM: &str = concat!(include_str!("../shim/shim.h"), include_str!("../shim/warp.h"));
 
 /// Why a kernel could not be compiled or run on the host.
 #[derive(Debug, thiserror::Error)]

@@ -18,8 +18,8 @@ use crate::device::{Device, DeviceError, Slice};
 use crate::library::{Missing, candidates, functions};
 
 /// How to get the library, for error messages.
-pub const INSTALL: &str = "install NVIDIA's package libnccl2, or `pip install nvidia-nccl-cu12` and set TIEBREAK_NCCL to its \
-                           libnccl.so.2 or to the folder that holds it (site-packages/nvidia/nccl/lib)";
+const INSTALL: &str = "install NVIDIA's package libnccl2, or `pip install nvidia-nccl-cu12` and set TIEBREAK_NCCL to its \
+                       libnccl.so.2 or to the folder that holds it (site-packages/nvidia/nccl/lib)";
 
 const NAMES: &[&str] = &["libnccl.so.2"];
 

@@ -11,8 +11,8 @@ use libloading::Library;
 use crate::library::{Missing, Opened, candidates, functions};
 
 /// How to get the library, for error messages.
-pub const INSTALL: &str = "install the CUDA toolkit, or `pip install nvidia-cuda-nvrtc-cu12` and set TIEBREAK_NVRTC to its \
-                           libnvrtc.so.12 or to the folder that holds it (site-packages/nvidia/cuda_nvrtc/lib)";
+const INSTALL: &str = "install the CUDA toolkit, or `pip install nvidia-cuda-nvrtc-cu12` and set TIEBREAK_NVRTC to its \
+                       libnvrtc.so.12 or to the folder that holds it (site-packages/nvidia/cuda_nvrtc/lib)";
 
 /// Why there is no machine code.
 #[derive(Debug, thiserror::Error)]

@@ -30,7 +30,7 @@ const SHARED_MAX: u32 = 48 << 10;
 
 /// Blocks of K of this length and more are left to the translated kernel: the word that takes what the highest sum leaves has
 /// room for K a few times as long, and nobody has longer rows.
-pub const PLACES_MAX: u32 = 1 << 25;
+const PLACES_MAX: u32 = 1 << 25;
 
 /// Why there is no kernel for a module.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -76,7 +76,7 @@ impl Shape {
         (k < PLACES_MAX).then_some(Shape { digits_a, digits_b, wide, long, small: false })
     }
 
-    /// Every completion that some K below [`PLACES_MAX`] asks for.
+    /// Every completion that [`Shape::new`] gives for some K, with large and with small tiles.
     pub fn all() -> impl Iterator<Item = Shape> {
         let pairs = (1..=4).flat_map(|digits_a| (1..=4).map(move |digits_b| (digits_a, digits_b)));
         pairs

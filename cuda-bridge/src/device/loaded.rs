@@ -147,7 +147,7 @@ impl Call {
     }
 
     /// The kernel's name, and the blocks that are launched.
-    pub fn what(&self) -> (&str, [u32; 3]) {
+    pub(crate) fn what(&self) -> (&str, [u32; 3]) {
         (&self.kernel.kernel.name, self.groups)
     }
 
