@@ -56,6 +56,7 @@ impl Key {
 /// Where machine code came from.
 #[derive(Debug)]
 pub enum Origin {
+    /// A file of the cache, whole and of this key. Nothing was compiled.
     Disk,
     /// The compiler, and whether the result could be kept.
     Compiler(io::Result<()>),

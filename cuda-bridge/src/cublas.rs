@@ -31,23 +31,55 @@ const EMULATION: [&str; 2] = ["CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATE
 /// Why there is no product.
 #[derive(Debug, thiserror::Error)]
 pub enum BlasError {
+    /// No file that may be the library can be loaded.
     #[error("NVIDIA's library cuBLAS was not found ({tried}): {INSTALL}")]
-    NotFound { tried: String },
+    NotFound {
+        /// The files that were tried, each with the loader's words.
+        tried: String,
+    },
+    /// The library is older than the functions that are called.
     #[error("{library} lacks {symbol}, which cuBLAS has had since CUDA 12: {source}")]
-    TooOld { library: String, symbol: &'static str, source: libloading::Error },
+    TooOld {
+        /// The file that was loaded.
+        library: String,
+        /// The function that it lacks.
+        symbol: &'static str,
+        /// The loader's error.
+        source: libloading::Error,
+    },
+    /// An environment variable has cuBLAS compute a precision from products in lower ones, whose errors have no proved bound here.
     #[error(
         "{variable} is set, with which cuBLAS does not compute in the precision it is asked for: unset it"
     )]
-    Emulation { variable: &'static str },
+    Emulation {
+        /// Its name.
+        variable: &'static str,
+    },
+    /// The GPU has no tensor cores for a precision.
     #[error(
         "{precision:?} products need compute capability {}.{}, and this GPU has {}.{}",
         .needed.0, .needed.1, .here.0, .here.1
     )]
-    Capability { precision: Precision, needed: (i32, i32), here: (i32, i32) },
+    Capability {
+        /// What was asked for.
+        precision: Precision,
+        /// The least compute capability that has it, major and minor.
+        needed: (i32, i32),
+        /// This GPU's.
+        here: (i32, i32),
+    },
+    /// A call of the library's failed.
     #[error("cuBLAS {call}: {status}")]
-    Failed { call: &'static str, status: Status },
+    Failed {
+        /// The function: `cublasGemmStridedBatchedEx`.
+        call: &'static str,
+        /// What it returned.
+        status: Status,
+    },
+    /// Operands are not of one product or too long for the library, or memory is too small for them or for the result; in words.
     #[error("a product's {0}")]
     Arguments(String),
+    /// The driver failed: memory is short, or the GPU was lost.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }

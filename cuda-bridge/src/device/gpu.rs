@@ -26,6 +26,7 @@ pub struct Device {
     context: Handle,
     /// Something runs on it that does not end.
     abandoned: AtomicBool,
+    /// What the driver said of it when it was opened.
     pub description: Description,
 }
 
