@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 /// Bytes that a cache keeps unless it is told otherwise: some thousand kernels.
-pub const BYTES_MAX: u64 = 256 << 20;
+const BYTES_MAX: u64 = 256 << 20;
 
 /// The variable that names the folder.
-pub const VARIABLE: &str = "TIEBREAK_CACHE";
+const VARIABLE: &str = "TIEBREAK_CACHE";
 
 /// What a file begins with, followed by the digest of the key and the rest, and the rest.
 const MAGIC: &[u8; 8] = b"tbcubin1";
@@ -56,6 +56,7 @@ impl Key {
 /// Where machine code came from.
 #[derive(Debug)]
 pub enum Origin {
+    /// A file of the cache, whole and of this key. Nothing was compiled.
     Disk,
     /// The compiler, and whether the result could be kept.
     Compiler(io::Result<()>),
@@ -78,11 +79,6 @@ impl Cache {
     /// A cache in this folder, made when something is kept, of at most as many bytes.
     pub fn at(folder: &Path, bytes_max: u64) -> Cache {
         Cache { folder: Some(folder.to_path_buf()), bytes_max }
-    }
-
-    /// Where it keeps things, if anywhere.
-    pub fn folder(&self) -> Option<&Path> {
-        self.folder.as_deref()
     }
 
     /// The machine code of a key: what is on disk, or what `compile` makes, which is then kept.

@@ -11,8 +11,8 @@ use crate::device::{Device, DeviceError, Memory, Slice};
 use crate::library::{Missing, Opened, candidates, functions};
 
 /// How to get the library, for error messages.
-pub const INSTALL: &str = "install the CUDA toolkit, or `pip install nvidia-cublas-cu12` and set TIEBREAK_CUBLAS to its \
-                           libcublas.so.12 or to the folder that holds it (site-packages/nvidia/cublas/lib)";
+const INSTALL: &str = "install the CUDA toolkit, or `pip install nvidia-cublas-cu12` and set TIEBREAK_CUBLAS to its \
+                       libcublas.so.12 or to the folder that holds it (site-packages/nvidia/cublas/lib)";
 
 /// The library's file names, best first. Its calls have these types from CUDA 12 on.
 const NAMES: &[&str] = if cfg!(windows) {
@@ -31,23 +31,55 @@ const EMULATION: [&str; 2] = ["CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATE
 /// Why there is no product.
 #[derive(Debug, thiserror::Error)]
 pub enum BlasError {
+    /// No file that may be the library can be loaded.
     #[error("NVIDIA's library cuBLAS was not found ({tried}): {INSTALL}")]
-    NotFound { tried: String },
+    NotFound {
+        /// The files that were tried, each with the loader's words.
+        tried: String,
+    },
+    /// The library is older than the functions that are called.
     #[error("{library} lacks {symbol}, which cuBLAS has had since CUDA 12: {source}")]
-    TooOld { library: String, symbol: &'static str, source: libloading::Error },
+    TooOld {
+        /// The file that was loaded.
+        library: String,
+        /// The function that it lacks.
+        symbol: &'static str,
+        /// The loader's error.
+        source: libloading::Error,
+    },
+    /// An environment variable has cuBLAS compute a precision from products in lower ones, whose errors have no proved bound here.
     #[error(
         "{variable} is set, with which cuBLAS does not compute in the precision it is asked for: unset it"
     )]
-    Emulation { variable: &'static str },
+    Emulation {
+        /// Its name.
+        variable: &'static str,
+    },
+    /// The GPU has no tensor cores for a precision.
     #[error(
         "{precision:?} products need compute capability {}.{}, and this GPU has {}.{}",
         .needed.0, .needed.1, .here.0, .here.1
     )]
-    Capability { precision: Precision, needed: (i32, i32), here: (i32, i32) },
+    Capability {
+        /// What was asked for.
+        precision: Precision,
+        /// The least compute capability that has it, major and minor.
+        needed: (i32, i32),
+        /// This GPU's.
+        here: (i32, i32),
+    },
+    /// A call of the library's failed.
     #[error("cuBLAS {call}: {status}")]
-    Failed { call: &'static str, status: Status },
+    Failed {
+        /// The function: `cublasGemmStridedBatchedEx`.
+        call: &'static str,
+        /// What it returned.
+        status: Status,
+    },
+    /// Operands are not of one product or too long for the library, or memory is too small for them or for the result; in words.
     #[error("a product's {0}")]
     Arguments(String),
+    /// The driver failed: memory is short, or the GPU was lost.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
@@ -112,7 +144,7 @@ impl Precision {
     }
 
     /// Bytes of an element of the result.
-    pub fn result_bytes(self) -> usize {
+    pub(crate) fn result_bytes(self) -> usize {
         if self == Precision::Binary64 { 8 } else { 4 }
     }
 
@@ -137,7 +169,7 @@ impl Precision {
 
 /// How the rows of a product's operand lie in memory, in elements: what cuBLAS can take. Of rows and K, one is contiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub(crate) struct Layout {
     /// Whether K is contiguous, else rows are.
     pub along_k: bool,
     /// From one row (one place of K) to the next.
@@ -149,7 +181,7 @@ pub struct Layout {
 impl Layout {
     /// The layout of a [batch0, batch1, rows, K] view with these strides, if cuBLAS can take it: two dimensions of samples have to be
     /// as one, and rows must not overlap.
-    pub fn of([b0, b1, rows, k]: [u32; 4], [s0, s1, row, along]: [u32; 4]) -> Option<Layout> {
+    pub(crate) fn of([b0, b1, rows, k]: [u32; 4], [s0, s1, row, along]: [u32; 4]) -> Option<Layout> {
         let sample = match (b0, b1) {
             (_, 1) => u64::from(s0),
             (1, _) => u64::from(s1),
@@ -178,7 +210,7 @@ impl Layout {
 
 /// An operand: memory from its first element on, and how it lies there.
 #[derive(Clone, Copy)]
-pub struct Matrix<'a> {
+pub(crate) struct Matrix<'a> {
     pub at: Slice<'a>,
     pub layout: Layout,
 }
@@ -285,7 +317,7 @@ impl Blas {
     ///
     /// # Errors
     /// If it does not.
-    pub fn supports(&self, precision: Precision) -> Result<(), BlasError> {
+    pub(crate) fn supports(&self, precision: Precision) -> Result<(), BlasError> {
         let (needed, here) = (precision.needed(), self.device.description.capability);
         if here < needed {
             return Err(BlasError::Capability { precision, needed, here });
@@ -298,7 +330,7 @@ impl Blas {
     ///
     /// # Errors
     /// If an operand or the result does not fit its memory, the GPU lacks the precision, or the library or the GPU fails.
-    pub fn product(
+    pub(crate) fn product(
         &self,
         precision: Precision,
         [batch, m, n, k]: [u32; 4],

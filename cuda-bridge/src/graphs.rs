@@ -62,6 +62,7 @@ pub struct Graphs {
 }
 
 impl Graphs {
+    /// Launches as graphs where the driver has them (from CUDA 11.4 on); no sequence is known yet.
     pub fn new(device: &Arc<Device>) -> Graphs {
         let off = device.graph_calls().is_none();
         Graphs { device: device.clone(), sequences: Mutex::new(Sequences { off, ..Sequences::default() }) }

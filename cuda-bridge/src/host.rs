@@ -11,23 +11,55 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::translate::{Kernel, Parameter, ParameterKind};
 
 /// The C++ headers that give a host CUDA's names.
-pub const SHIM: &str = concat!(include_str!("../shim/shim.h"), include_str!("../shim/warp.h"));
+const SHIM: &str = concat!(include_str!("../shim/shim.h"), include_str!("../shim/warp.h"));
 
 /// Why a kernel could not be compiled or run on the host.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
+    /// The folder cannot be made, or a file in it not be written, renamed or removed.
     #[error("{path}: {source}")]
-    Io { path: PathBuf, source: std::io::Error },
+    Io {
+        /// The file, or the folder.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The compiler cannot be started.
     #[error("cannot run the C++ compiler `{compiler}` (set CXX to another): {source}")]
-    NoCompiler { compiler: String, source: std::io::Error },
+    NoCompiler {
+        /// The command: what the environment variable CXX names, else `c++`.
+        compiler: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The compiler ends with an error.
     #[error("the C++ compiler rejects {path}:\n{message}")]
-    Rejected { path: PathBuf, message: String },
+    Rejected {
+        /// The text that it rejects, which stays there.
+        path: PathBuf,
+        /// The first 4000 characters of what it says.
+        message: String,
+    },
+    /// The loader does not take what the compiler made.
     #[error("the compiled kernel cannot be loaded: {0}")]
     Load(#[from] libloading::Error),
+    /// Buffers do not fit the kernel's parameters: a fault of the caller's own. Nothing ran.
     #[error("kernel {kernel}: {reason}")]
-    Arguments { kernel: String, reason: String },
+    Arguments {
+        /// The kernel's name.
+        kernel: String,
+        /// Which parameter, and what is wrong with its buffer, in words.
+        reason: String,
+    },
+    /// The kernel broke a rule of CUDA's that the shim checks: threads of a block, or lanes of a warp, part where all have to meet, or it
+    /// wrote past the end of a buffer. What the buffers hold afterwards means nothing.
     #[error("kernel {kernel} failed: {reason}")]
-    Failed { kernel: String, reason: String },
+    Failed {
+        /// The kernel's name.
+        kernel: String,
+        /// What it did, in words.
+        reason: String,
+    },
 }
 
 /// How the text is compiled.
@@ -39,7 +71,9 @@ pub struct Checks {
 
 /// A buffer for a kernel, in the order of its parameters.
 pub enum Buffer<'a> {
+    /// For a parameter that the kernel only reads.
     Read(&'a [u32]),
+    /// For any parameter. Afterwards it holds what the kernel left.
     Write(&'a mut [u32]),
 }
 

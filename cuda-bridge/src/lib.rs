@@ -4,6 +4,8 @@
 //! for a GPU at run time, [`device`] launches it, and [`host`] compiles the same text with the host's C++ compiler and runs it, which is how it is
 //! tested where there is no GPU. The crate builds without CUDA: everything of NVIDIA's is loaded at run time.
 
+#![warn(missing_docs)]
+
 pub mod attention;
 pub mod cache;
 pub mod columns;

@@ -17,8 +17,11 @@ const ALIGNMENT: usize = 256;
 /// A view of a binary32 tensor, in elements: [batch0, batch1, rows, K].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
+    /// How many elements there are along each dimension.
     pub dims: [u32; 4],
+    /// From one element to the next along each dimension; 0 where all are the same.
     pub strides: [u32; 4],
+    /// Where the view's first element lies in the tensor.
     pub offset: u32,
 }
 

@@ -18,8 +18,8 @@ use crate::device::{Device, DeviceError, Slice};
 use crate::library::{Missing, candidates, functions};
 
 /// How to get the library, for error messages.
-pub const INSTALL: &str = "install NVIDIA's package libnccl2, or `pip install nvidia-nccl-cu12` and set TIEBREAK_NCCL to its \
-                           libnccl.so.2 or to the folder that holds it (site-packages/nvidia/nccl/lib)";
+const INSTALL: &str = "install NVIDIA's package libnccl2, or `pip install nvidia-nccl-cu12` and set TIEBREAK_NCCL to its \
+                       libnccl.so.2 or to the folder that holds it (site-packages/nvidia/nccl/lib)";
 
 const NAMES: &[&str] = &["libnccl.so.2"];
 
@@ -37,17 +37,40 @@ const ENDING: Duration = Duration::from_secs(5);
 /// Why bytes do not come.
 #[derive(Debug, thiserror::Error)]
 pub enum NcclError {
+    /// No file that may be the library can be loaded.
     #[error("NVIDIA's library NCCL was not found ({tried}): {INSTALL}")]
-    NotFound { tried: String },
+    NotFound {
+        /// The files that were tried, each with the loader's words.
+        tried: String,
+    },
+    /// The library lacks a function.
     #[error("{library} lacks {symbol}, which NCCL has had since 2.7: {source}")]
-    TooOld { library: String, symbol: &'static str, source: libloading::Error },
+    TooOld {
+        /// The file that was loaded.
+        library: String,
+        /// The function: `ncclSend`.
+        symbol: &'static str,
+        /// The loader's error.
+        source: libloading::Error,
+    },
+    /// The library has the functions, but may not take as many transfers in a group as an exchange needs.
     #[error(
         "NCCL {version} is too old, and {} is the oldest that is used here: {INSTALL}",
         shown(VERSION_MIN)
     )]
-    OldVersion { version: String },
+    OldVersion {
+        /// What `ncclGetVersion` says: `2.12.7`.
+        version: String,
+    },
+    /// A call of the library's failed, or what it began: a rank that is gone, a network that is down.
     #[error("NCCL's {call}: {message} (NCCL_DEBUG=WARN says more)")]
-    Failed { call: &'static str, message: String },
+    Failed {
+        /// The function: `ncclCommInitRank`; `transfer` for what fails after the calls that began it.
+        call: &'static str,
+        /// The library's words (`ncclGetErrorString`), or ours where its thread has ended.
+        message: String,
+    },
+    /// The driver failed, or the GPU was lost.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }
@@ -86,11 +109,11 @@ functions! {
     receive = "ncclRecv" (*mut c_void, usize, c_int, c_int, Handle, Handle);
 }
 
-/// The library.
+/// NCCL, loaded into this process.
 pub struct Nccl {
     functions: Functions,
     _library: Library,
-    /// `2.27.5`.
+    /// What `ncclGetVersion` says: `2.27.5`.
     pub version: String,
 }
 
@@ -176,7 +199,9 @@ impl Nccl {
 /// Bytes from or to a rank.
 #[derive(Clone, Copy)]
 pub struct Transfer<'a> {
+    /// The other rank's number in the communicator, from 0.
     pub rank: u32,
+    /// The bytes to send, or the place for those that come, on this rank's GPU.
     pub at: Slice<'a>,
 }
 

@@ -11,24 +11,58 @@ use libloading::Library;
 use crate::library::{Missing, Opened, candidates, functions};
 
 /// How to get the library, for error messages.
-pub const INSTALL: &str = "install the CUDA toolkit, or `pip install nvidia-cuda-nvrtc-cu12` and set TIEBREAK_NVRTC to its \
-                           libnvrtc.so.12 or to the folder that holds it (site-packages/nvidia/cuda_nvrtc/lib)";
+const INSTALL: &str = "install the CUDA toolkit, or `pip install nvidia-cuda-nvrtc-cu12` and set TIEBREAK_NVRTC to its \
+                       libnvrtc.so.12 or to the folder that holds it (site-packages/nvidia/cuda_nvrtc/lib)";
 
 /// Why there is no machine code.
 #[derive(Debug, thiserror::Error)]
 pub enum NvrtcError {
+    /// No file that may be the library can be loaded.
     #[error("NVIDIA's compiler NVRTC was not found ({tried}): {INSTALL}")]
-    NotFound { tried: String },
+    NotFound {
+        /// The files that were tried, each with what is the matter with it.
+        tried: String,
+    },
+    /// Some can be loaded, but each lacks a function, is newer than the driver, or cannot compile a line.
     #[error("no NVRTC that was found here, NVIDIA's compiler, can be used ({tried}): {INSTALL}")]
-    Unusable { tried: String },
+    Unusable {
+        /// The files that were tried, each with what is the matter with it.
+        tried: String,
+    },
+    /// A library lacks a function.
     #[error("{library} lacks {symbol}, which CUDA 11.2 and later have: {source}")]
-    TooOld { library: String, symbol: &'static str, source: libloading::Error },
+    TooOld {
+        /// The file that was loaded.
+        library: String,
+        /// The function: `nvrtcGetCUBIN`.
+        symbol: &'static str,
+        /// The loader's error.
+        source: libloading::Error,
+    },
+    /// The text does not compile.
     #[error("NVRTC rejects {kernel} for {architecture}:\n{log}")]
-    Rejected { kernel: String, architecture: String, log: String },
+    Rejected {
+        /// The kernel's name.
+        kernel: String,
+        /// What it was compiled for: `sm_90a`, or any.
+        architecture: String,
+        /// The first 4000 characters of the compiler's messages (`nvrtcGetProgramLog`).
+        log: String,
+    },
+    /// A call of the library's failed in another way, or gave what cannot be used here.
     #[error("NVRTC {call}: {message}")]
-    Failed { call: &'static str, message: String },
+    Failed {
+        /// The function: `nvrtcCreateProgram`.
+        call: &'static str,
+        /// The library's words (`nvrtcGetErrorString`), or ours about its version.
+        message: String,
+    },
+    /// A text cannot be given to C, where a zero byte ends it.
     #[error("a kernel's {what} holds a zero byte")]
-    ZeroByte { what: &'static str },
+    ZeroByte {
+        /// Which text: the kernel's name, its text, or its options.
+        what: &'static str,
+    },
 }
 
 /// How every text is compiled. No contraction and no flushing: the translated text asks for each rounding by name anyway.
@@ -61,7 +95,7 @@ functions! {
     cubin = "nvrtcGetCUBIN" (Program, *mut c_char);
 }
 
-/// The library.
+/// NVRTC, loaded into this process.
 pub struct Nvrtc {
     opened: Opened,
     /// Where it was found.
@@ -147,7 +181,7 @@ impl Nvrtc {
         Err(NvrtcError::Failed { call, message: message.to_string_lossy().into_owned() })
     }
 
-    /// The compiler's version.
+    /// The compiler's version, major and minor: (12, 9).
     ///
     /// # Errors
     /// If the library does not say.

@@ -27,9 +27,11 @@ const GROUPS_MAX: u32 = 65_535;
 /// A strided view [batch0, batch1, rows, K] of binary32 words, whose rows are cut in scale groups along K.
 #[derive(Clone, Copy, Debug)]
 pub struct QuantiseOperand {
+    /// How many elements there are along each dimension.
     pub dims: [u32; 4],
+    /// Words from one element to the next along each dimension; 0 where all are the same.
     pub strides: [u32; 4],
-    /// Of the first element.
+    /// The word where the view's first element lies.
     pub offset: u32,
     /// Places of a scale group: 0 (all of K), or a multiple of 16.
     pub block: u32,
@@ -38,8 +40,11 @@ pub struct QuantiseOperand {
 /// A kernel with the uniform words and the blocks of one launch.
 #[derive(Clone, Debug)]
 pub struct Launch {
+    /// What is launched. Views of other sizes may share it, since sizes are in `words`.
     pub kernel: Kernel,
+    /// What its first parameter, `p`, holds in this launch.
     pub words: Vec<u32>,
+    /// Blocks along each dimension.
     pub groups: [u32; 3],
 }
 

@@ -30,24 +30,36 @@ const SHARED_MAX: u32 = 48 << 10;
 
 /// Blocks of K of this length and more are left to the translated kernel: the word that takes what the highest sum leaves has
 /// room for K a few times as long, and nobody has longer rows.
-pub const PLACES_MAX: u32 = 1 << 25;
+const PLACES_MAX: u32 = 1 << 25;
 
 /// Why there is no kernel for a module.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProductError {
+    /// The module lacks a function of the way back to binary32, or has something that is not translated.
     #[error(transparent)]
     Translate(#[from] TranslateError),
+    /// The entry point's buffers are not those of `shaders/product.wgsl`.
     #[error("the module is no completion of product.wgsl: {reason}")]
-    NotAProduct { reason: String },
+    NotAProduct {
+        /// The buffers that it has, in words.
+        reason: String,
+    },
+    /// A digit count has no kernel.
     #[error("{digits_a} and {digits_b} digits: there are 1 to 4")]
-    Digits { digits_a: u32, digits_b: u32 },
+    Digits {
+        /// Of the left operand, as it was asked for.
+        digits_a: u32,
+        /// Of the right operand, as it was asked for.
+        digits_b: u32,
+    },
 }
 
 /// What a completion depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
-    /// Digits of the operands, 1..=4.
+    /// Digits of an element of the left operand, 1..=4.
     pub digits_a: u32,
+    /// Digits of an element of the right operand, 1..=4.
     pub digits_b: u32,
     /// Whether exact sums may need more than 64 bits.
     pub wide: bool,
@@ -76,7 +88,7 @@ impl Shape {
         (k < PLACES_MAX).then_some(Shape { digits_a, digits_b, wide, long, small: false })
     }
 
-    /// Every completion that some K below [`PLACES_MAX`] asks for.
+    /// Every completion that [`Shape::new`] gives for some K, with large and with small tiles.
     pub fn all() -> impl Iterator<Item = Shape> {
         let pairs = (1..=4).flat_map(|digits_a| (1..=4).map(move |digits_b| (digits_a, digits_b)));
         pairs

@@ -13,7 +13,9 @@ use crate::device::{Device, DeviceError};
 pub struct Timed {
     /// What it was for, as its caller announced it; the kernel's name if nobody did.
     pub name: String,
+    /// The kernel's name.
     pub kernel: String,
+    /// Blocks along each dimension.
     pub groups: [u32; 3],
     /// From the end of what was launched before to its own. Events resolve half a microsecond, and an empty kernel takes a few.
     pub seconds: f64,
@@ -49,6 +51,8 @@ pub struct Timer {
 }
 
 impl Timer {
+    /// A timer for launches on this device, before the first of them.
+    ///
     /// # Errors
     /// If the driver lacks what this takes.
     pub fn new(device: &Arc<Device>) -> Result<Timer, DeviceError> {

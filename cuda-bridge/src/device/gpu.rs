@@ -26,6 +26,7 @@ pub struct Device {
     context: Handle,
     /// Something runs on it that does not end.
     abandoned: AtomicBool,
+    /// What the driver said of it when it was opened.
     pub description: Description,
 }
 
@@ -221,7 +222,7 @@ impl<'a> Slice<'a> {
     ///
     /// # Panics
     /// If there are fewer: a fault of the caller's own.
-    pub fn after(self, bytes: usize) -> Slice<'a> {
+    pub(crate) fn after(self, bytes: usize) -> Slice<'a> {
         let left = self.bytes.checked_sub(bytes).expect("the part lies in the slice");
         self.memory.slice(self.offset + bytes, left)
     }

@@ -140,6 +140,8 @@ pub struct Call {
 }
 
 impl Call {
+    /// A launch of `groups` blocks with buffers in the order of the kernel's parameters. Nothing runs yet.
+    ///
     /// # Errors
     /// Those of [`Loaded::launch`], but for the driver's.
     pub fn new(kernel: &Arc<Loaded>, groups: [u32; 3], buffers: &[Slice]) -> Result<Call, DeviceError> {
@@ -147,10 +149,12 @@ impl Call {
     }
 
     /// The kernel's name, and the blocks that are launched.
-    pub fn what(&self) -> (&str, [u32; 3]) {
+    pub(crate) fn what(&self) -> (&str, [u32; 3]) {
         (&self.kernel.kernel.name, self.groups)
     }
 
+    /// Starts it, after everything that was launched before.
+    ///
     /// # Errors
     /// If the driver refuses.
     pub fn launch(&self) -> Result<(), DeviceError> {

@@ -3,12 +3,19 @@
 /// The group that a refused construct belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
+    /// Matrices, atomics, scalars of other than 32 bits, a runtime-sized array inside a struct.
     Type,
+    /// Of a variable: textures, samplers and immediate data; for functions that are called by hand, every variable of the module.
     AddressSpace,
+    /// The remainder (`%`) of floats, overrides, and whatever else has no counterpart.
     Expression,
+    /// A built-in function whose result WGSL does not define to the bit: `sin`, `pow`, `dot` of floats.
     Function,
+    /// To scalars of other than 32 bits.
     Conversion,
+    /// Subgroup operations, barriers of subgroups and textures.
     Statement,
+    /// An input of the entry point that CUDA has no counterpart of, as `subgroup_size`.
     BuiltIn,
 }
 
@@ -31,24 +38,48 @@ impl std::fmt::Display for Group {
 pub enum TranslateError {
     /// There is no entry point of that name.
     #[error("the module has no entry point `{entry}`")]
-    NoEntryPoint { entry: String },
+    NoEntryPoint {
+        /// The name that was asked for.
+        entry: String,
+    },
     /// There is no function of that name.
     #[error("the module has no function `{function}`")]
-    NoFunction { function: String },
+    NoFunction {
+        /// The name that was asked for.
+        function: String,
+    },
     /// Only compute shaders become kernels.
     #[error("entry point `{entry}` is a {stage} shader: only compute shaders become kernels")]
-    Stage { entry: String, stage: String },
+    Stage {
+        /// The entry point's name.
+        entry: String,
+        /// Its stage in naga's words: `Fragment`.
+        stage: String,
+    },
     /// It asks for more than every GPU has.
     #[error("entry point `{entry}` takes {amount} {what}; at most {most} are portable")]
-    TooLarge { entry: String, what: &'static str, amount: u64, most: u64 },
+    TooLarge {
+        /// The entry point's name.
+        entry: String,
+        /// What there is too much of: threads of a block, or bytes of workgroup memory.
+        what: &'static str,
+        /// How much the entry point takes.
+        amount: u64,
+        /// How much every GPU has.
+        most: u64,
+    },
     /// It uses something whose meaning on CUDA is not defined to the bit here.
     #[error("entry point `{entry}`, {place}: {group} `{construct}` is not accepted: {reason}")]
     Construct {
+        /// The entry point, or the function that was asked for by name, whose translation met it.
         entry: String,
         /// The function or the module's variable that has it: "function `f_add`".
         place: String,
+        /// What kind of construct it is.
         group: Group,
+        /// Its name in naga's IR: `Sin`, `Modulo`, `Atomic`.
         construct: String,
+        /// Why, in words.
         reason: &'static str,
     },
 }

@@ -20,18 +20,27 @@ const SHARED_MAX: u64 = 48 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParameterKind {
     /// A buffer of a known size: one pointer.
-    Sized { bytes: u32 },
+    Sized {
+        /// The least length of the buffer.
+        bytes: u32,
+    },
     /// A runtime-sized array: a pointer and, as the next parameter, its number of elements as a u32, at least 1.
-    Elements { stride: u32 },
+    Elements {
+        /// Bytes from one element to the next.
+        stride: u32,
+    },
 }
 
 /// A buffer that a kernel takes, by its WGSL binding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
+    /// The number in WGSL's `@group`; 0 in kernels written by hand.
     pub group: u32,
+    /// The number in WGSL's `@binding`; in kernels written by hand the parameter's place among all.
     pub binding: u32,
     /// The variable's name in WGSL.
     pub name: String,
+    /// Whether its length is known, which decides what is passed to the kernel.
     pub kind: ParameterKind,
     /// Whether the kernel may write it. No other parameter may overlap one that is written.
     pub writable: bool,
