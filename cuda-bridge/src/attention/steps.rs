@@ -9,7 +9,7 @@ pub enum Operand {
     Step(usize),
     /// The place's own element of a tensor of [samples * rows, LEN].
     Element {
-        /// By number among the tensors that are read ([`Attention::reads`]), here and below.
+        /// By number among the tensors that are read ([`Attention::reads`]).
         tensor: usize,
         /// The word where place 0 of row 0 lies; place j of row i lies i * LEN + j words behind it.
         offset: u32,
@@ -51,7 +51,7 @@ pub enum Operation {
         /// The index space, whose last index varies fastest. The indices are those of the element's number in it, or of the row's number where
         /// the function is computed once a row.
         dims: [u32; 4],
-        /// What is written as numbers in the function's definition. A launch gives them ([`Attention::words`]), so no kernel depends on them.
+        /// The numbers of the function's definition, as words. A launch gives them ([`Attention::words`]), so kernels do not depend on them.
         constants: Vec<u32>,
     },
     /// The maximum of a row by WGSL's `f_order_key`, of one operand that has a number for every place.
