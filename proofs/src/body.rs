@@ -435,17 +435,23 @@ impl<'w, 'a> Body<'w, 'a> {
         Err(Refusal("a loop whose end does not follow from constants: cut it open".into()))
     }
 
-    /// Goes on behind a loop within the kernel's loop that is cut open: its variables may hold anything.
+    /// Goes on behind a loop within the kernel's loop that is cut open: its variables and workgroup memory may hold anything.
     fn forget(&mut self, body: &'a Block, continuing: &'a Block) -> Result<(), Refusal> {
         let mut written = Vec::new();
         self.written(body, &mut written)?;
         self.written(continuing, &mut written)?;
+        // It may pass barriers, and write.
+        self.memory()?.barriers += 1;
         for variable in written {
             let name = self.function.local_variables[variable].name.clone().unwrap_or_default();
             for i in 0..self.state.locals[variable.index()].len() {
                 let sort = self.terms.sort(self.state.locals[variable.index()][i]);
                 let name = if i == 0 { format!("any.{name}") } else { format!("any.{name}.{i}") };
-                self.memory()?.declare(&name, format!("() {sort}"));
+                if !self.memory()?.declare(&name, format!("() {sort}")) {
+                    return Err(Refusal(format!(
+                        "two loops write {name}: one name would equate what they leave"
+                    )));
+                }
                 self.state.locals[variable.index()][i] = self.terms.input(&name, sort);
             }
         }
@@ -462,6 +468,10 @@ impl<'w, 'a> Body<'w, 'a> {
         let mut written = Vec::new();
         self.written(body, &mut written)?;
         self.written(continuing, &mut written)?;
+        // Rounds before this one, and those after it, may pass barriers and write.
+        if let Some(memory) = &mut self.memory {
+            memory.barriers += 1;
+        }
         let reached = self.state.live;
         let variables: Vec<(String, Vec<Sort>)> = written
             .iter()
@@ -484,6 +494,9 @@ impl<'w, 'a> Body<'w, 'a> {
         self.inside = true;
         let breaks = self.round(body, continuing, break_if)?;
         self.inside = false;
+        if let Some(memory) = &mut self.memory {
+            memory.barriers += 1;
+        }
         let step = self.packed(&written);
         let never = self.terms.bool(false);
         let exits = breaks.iter().fold(never, |any, state| self.terms.or(any, state.live));

@@ -16,7 +16,7 @@ pub struct Access {
     pub place: Vec<Term>,
     /// What is written; nothing if this is a read.
     pub value: Option<Term>,
-    /// Barriers before it.
+    /// Barriers before it, as [`Memory::barriers`] counts them.
     pub barriers: u32,
 }
 
@@ -28,7 +28,7 @@ pub struct Memory {
     pub accesses: Vec<Access>,
     /// Declarations of what the kernel finds in memory: names, and the text.
     pub declared: Vec<(String, String)>,
-    /// Barriers so far.
+    /// Barriers so far; a loop that is not unrolled counts as one, where it begins and where it ends.
     pub barriers: u32,
 }
 
@@ -38,10 +38,12 @@ impl Memory {
         Memory { fixed, accesses: Vec::new(), declared: Vec::new(), barriers: 0 }
     }
 
-    /// Declares a name, once.
-    pub fn declare(&mut self, name: &str, sorts: String) {
-        if !self.declared.iter().any(|(known, _)| known == name) {
+    /// Declares a name, once; says whether it is new.
+    pub fn declare(&mut self, name: &str, sorts: String) -> bool {
+        let new = !self.declared.iter().any(|(known, _)| known == name);
+        if new {
             self.declared.push((name.into(), format!("(declare-fun {name} {sorts})")));
         }
+        new
     }
 }

@@ -239,3 +239,59 @@ impl Callees for Writer<'_> {
         Ok((name, sorts))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Writer;
+    use crate::parse::validated;
+    use crate::refusal::Refusal;
+
+    /// A kernel of one invocation, cut open: its loop's body is this text, `i` counts its rounds.
+    fn cut(round: &str) -> Result<String, Refusal> {
+        let text = format!(
+            "@group(0) @binding(0) var<storage, read_write> out: array<u32>;
+             var<workgroup> shared_words: array<u32, 8>;
+             @compute @workgroup_size(1) fn main() {{
+                 var seen = 0u;
+                 var other = 0u;
+                 for (var i = 0u; i < 8u; i++) {{ {round} }}
+                 out[0] = seen - other;
+             }}"
+        );
+        let (module, info) = validated("a test", &text)?;
+        let mut writer = Writer::new(&module, &info, Vec::new());
+        writer.kernel(Default::default(), true)?;
+        Ok(writer.out)
+    }
+
+    /// The names under which the loop reads the array. Before the kernel it has the first, `shared_words.0`.
+    fn names(text: &str) -> Vec<&str> {
+        let declared = text.lines().filter_map(|line| line.strip_prefix("(declare-fun "));
+        declared
+            .filter_map(|line| line.split(' ').next())
+            .filter(|name| name.starts_with("shared_") && !name.ends_with(".0"))
+            .collect()
+    }
+
+    #[test]
+    fn loads_with_nothing_between_them_find_the_same() {
+        let text = cut("seen = shared_words[1]; other = shared_words[1];").unwrap();
+        assert_eq!(names(&text).len(), 1, "{text}");
+    }
+
+    #[test]
+    fn a_forgotten_loop_may_change_workgroup_memory() {
+        let text = cut("seen = shared_words[1];
+             for (var j = 0u; j < 2u; j++) { workgroupBarrier(); shared_words[1] = i; workgroupBarrier(); }
+             other = shared_words[1];");
+        let text = text.unwrap();
+        assert_eq!(names(&text).len(), 2, "{text}");
+    }
+
+    #[test]
+    fn what_two_loops_leave_in_a_variable_is_not_equated() {
+        let inner = "for (var j = 0u; j < 2u; j++) { seen += j; }";
+        assert!(cut(inner).is_ok());
+        assert!(cut(&format!("{inner} other = seen; {inner}")).unwrap_err().0.contains("two loops write"));
+    }
+}
