@@ -511,7 +511,7 @@ int nvrtcCompileProgram(void* handle, int, const char* const*) {
     const char* compiler = getenv("CXX");
     // As the header was compiled beforehand (src/host.rs); its name changes with its text.
     std::string command = std::string(compiler ? compiler : "c++") +
-        " -std=c++17 -O1 -fPIC -shared -ffp-contract=off -w ";
+        " -std=c++17 -O1 -fPIC -shared -ffp-contract=off -w -DSHIM_ONE_LAUNCH_AT_A_TIME ";
     char stem[32];
     snprintf(stem, sizeof stem, "%016llx", (unsigned long long)hash(command + text));
     std::string library = folder() + "/" + stem + ".so";

@@ -2,9 +2,6 @@
 // operating system thread, which change at barriers and at the operations of a whole warp (warp.h), and nowhere else. A kernel
 // without barriers is a loop. Compile with -ffp-contract=off: the intrinsics below are plain operators.
 #pragma once
-// Switching fibers by longjmp is what a fortified C library takes for an attack.
-#undef _FORTIFY_SOURCE
-#include <csetjmp>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -20,13 +17,19 @@
 #define __launch_bounds__(...)
 #define TIEBREAK_SHIM
 #define __constant__ static
-// One copy for all threads of a block: a block runs on one operating system thread at a time.
-#define __shared__ static thread_local
+// One copy for all threads of a block: a block runs on one operating system thread at a time. The stand-in for the driver runs one launch
+// at a time, and says so, since what belongs to a thread takes a call to find.
+#ifdef SHIM_ONE_LAUNCH_AT_A_TIME
+#define SHIM_OF_LAUNCH static
+#else
+#define SHIM_OF_LAUNCH static thread_local
+#endif
+#define __shared__ SHIM_OF_LAUNCH
 
 namespace shim {
 
 struct Index3 { unsigned x, y, z; };
-inline thread_local Index3 thread_index, block_index, grid_size;
+SHIM_OF_LAUNCH Index3 thread_index, block_index, grid_size;
 
 }  // namespace shim
 
@@ -122,11 +125,13 @@ struct Copy {
 // What all lanes of a warp do together, once every lane has given its argument.
 typedef void (*Operation)(void* const* arguments);
 
+// What the compiler's own setjmp keeps: unlike the C library's, it switches in a few instructions, and takes a change of stacks for no attack.
+typedef void* Place[5];
+
 enum State { READY, AT_BARRIER, AT_OPERATION, ENDED };
 
 struct Fiber {
-    ucontext_t context;  // where it begins
-    jmp_buf place;       // where it goes on
+    Place place;  // where it goes on
     bool begun = false;
     Index3 index;
     void* stack = nullptr;
@@ -141,33 +146,36 @@ struct Fiber {
     std::vector<size_t> groups;
 };
 
-// Switches cost no system call: contexts of the C library, which keep signal masks, only begin a fiber.
-inline thread_local jmp_buf scheduler;
-inline thread_local Fiber* running = nullptr;
+SHIM_OF_LAUNCH Place scheduler;
+SHIM_OF_LAUNCH Fiber* running = nullptr;
 // What every thread runs. (std::function's header would take as long to compile as all of this.)
 struct Body {
     void (*run)(const void*);
     const void* kernel;
 };
-inline thread_local Body body;
+SHIM_OF_LAUNCH Body body;
 // The first thing that was found wrong.
-inline thread_local const char* fault = nullptr;
+SHIM_OF_LAUNCH const char* fault = nullptr;
 
 inline void expect(bool condition, const char* message) {
     if (!condition && !fault) fault = message;
 }
 
+// A place is left by another function than the one that keeps it, as the compiler asks.
+__attribute__((noinline)) inline void go_on(Place& place) { __builtin_longjmp(place, 1); }
+
 __attribute__((noinline)) inline void pause() {
-    if (_setjmp(running->place) == 0) _longjmp(scheduler, 1);
+    if (__builtin_setjmp(running->place) == 0) go_on(scheduler);
 }
+
+inline void begin(Fiber* fiber);
 
 __attribute__((noinline)) inline void resume(Fiber* fiber) {
     running = fiber;
     thread_index = fiber->index;
-    if (_setjmp(scheduler) != 0) return;
-    if (running->begun) _longjmp(running->place, 1);
-    running->begun = true;
-    setcontext(&running->context);
+    if (__builtin_setjmp(scheduler) != 0) return;
+    if (fiber->begun) go_on(fiber->place);
+    begin(fiber);
 }
 
 inline void wait_at(int line) {
@@ -185,11 +193,26 @@ inline void wait_for_warp(int line, Operation operation, void* argument) {
     pause();
 }
 
+// A fiber runs a thread of one block after another.
 inline void enter() {
-    body.run(body.kernel);
-    expect(running->copies.empty(), "a thread ended with copies that it did not wait for");
-    running->state = ENDED;
-    pause();
+    for (;;) {
+        body.run(body.kernel);
+        expect(running->copies.empty(), "a thread ended with copies that it did not wait for");
+        running->state = ENDED;
+        pause();
+    }
+}
+
+// Contexts of the C library keep signal masks, by system calls: they only begin a fiber.
+__attribute__((noinline)) inline void begin(Fiber* fiber) {
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = fiber->stack;
+    context.uc_stack.ss_size = STACK;
+    context.uc_link = nullptr;
+    fiber->begun = true;
+    makecontext(&context, enter, 0);
+    setcontext(&context);
 }
 
 // Runs a warp's lanes until each is at a barrier or at its end. Returns a message, or null.
@@ -220,16 +243,10 @@ inline const char* run_warp(Fiber* lanes, size_t count, bool& backwards) {
 inline const char* run_block(std::vector<Fiber>& fibers) {
     fault = nullptr;
     for (Fiber& fiber : fibers) {
-        getcontext(&fiber.context);
-        fiber.context.uc_stack.ss_sp = fiber.stack;
-        fiber.context.uc_stack.ss_size = STACK;
-        fiber.context.uc_link = nullptr;
-        fiber.begun = false;
         fiber.state = READY;
         fiber.operations = 0;
         fiber.copies.clear();
         fiber.groups.clear();
-        makecontext(&fiber.context, enter, 0);
     }
     const size_t warps = (fibers.size() + WARP - 1) / WARP;
     for (bool backwards = false;; backwards = !backwards) {

@@ -210,7 +210,8 @@ pub fn driver(folder: &Path) -> Result<PathBuf, HostError> {
     std::fs::create_dir_all(folder).map_err(io(folder))?;
     let folder = folder.canonicalize().map_err(io(folder))?;
     // As the stand-in compiles kernels.
-    let header = header(&folder, &compiler, &OPTIONS)?;
+    let options: Vec<&str> = OPTIONS.into_iter().chain(["-DSHIM_ONE_LAUNCH_AT_A_TIME"]).collect();
+    let header = header(&folder, &compiler, &options)?;
     let stem = format!("driver-{:016x}", hashed(&(DRIVER, &header, &compiler, &folder)));
     let library = folder.join(format!("{stem}{}", std::env::consts::DLL_SUFFIX));
     if !library.exists() {
