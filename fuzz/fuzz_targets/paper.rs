@@ -19,7 +19,7 @@ use tiebreak::job::Job;
 use tiebreak::job::identity::{CONTRACT, RunSummary, program_digest};
 use tiebreak::job::initial::InitialOrigin;
 use tiebreak::job::manifest::FileManifest;
-use tiebreak::rounding::log::{Log, SliceProof, elements, parts};
+use tiebreak::rounding::log::{Log, SliceProof, elements, parts, prove_slices, slice_values};
 
 const JOB: &str = r#"steps = 2
 model = { kind = "mlp", inputs = 3, hidden = [], classes = 2 }
@@ -227,7 +227,7 @@ impl Paper {
             Question::Supply { place } => {
                 let log = self.logs.get(place.step as usize - 1);
                 let proof = log.and_then(|log| {
-                    log.prove_slices(&log.slice_values(), place.first as usize, SUPPLY_SLICES as usize)
+                    prove_slices(log.bytes(), &slice_values(log.bytes()), place.first as usize, SUPPLY_SLICES as usize)
                 });
                 self.supplied(place.step, proof)
             }

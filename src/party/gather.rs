@@ -28,7 +28,7 @@ use crate::job::identity::RunSummary;
 use crate::job::initial::InitialOrigin;
 use crate::job::manifest::{GroupTree, files_root};
 use crate::rounding::codec::unreadable;
-use crate::rounding::log::{Log, elements, parts};
+use crate::rounding::log::{Log, elements, misplaced, parts, root as log_root};
 use crate::run::create::{NewRun, create};
 use crate::run::data::manifest;
 use crate::run::dir::{Run, RunFile};
@@ -110,7 +110,7 @@ impl Gatherer {
         let step = u32::try_from(part.record.index).unwrap_or(0);
         let place = LogPlace { step, first: part.log.slices.first().map_or(0, |slice| *slice as u64) };
         let (root, count) = verified(&self.rules, place, part).map_err(|unfit| match unfit {
-            Unfit::Record(why) => Malformed::invalid("supply of a log", why),
+            Unfit::Committed(why) => Malformed::invalid("supply of a log", why),
             Unfit::Other(why) => why,
         })?;
         let path = self.run.layout.log(step);
@@ -128,18 +128,18 @@ impl Gatherer {
         }
         if !path.exists() {
             let bytes = disk::read(&partial, self.rules.log_max())?;
-            let log = match Log::open(bytes, parts(self.rules.program())) {
-                Ok(log) => log,
-                Err(_) => return Ok(Answer::Unreadable { step, part: 0, block: 0 }),
-            };
-            let odd =
-                |part: usize| Some((part, unreadable(log.part(part), elements(self.rules.program(), part))?));
-            if let Some((part, block)) = (0..parts(self.rules.program())).find_map(odd) {
-                return Ok(Answer::Unreadable { step, part: part as u32, block });
-            }
-            if log.root() != root {
+            if log_root(&bytes) != root {
                 let why = "the parts do not give the log that the trainer commits: remove the folder and begin again";
                 return Err(RunError::invalid(&partial, why).into());
+            }
+            let program = self.rules.program();
+            if let Some(part) = misplaced(&bytes, parts(program)) {
+                return Ok(Answer::Unreadable { step, part: part as u32, block: 0 });
+            }
+            let log = Log::open(bytes, parts(program))?;
+            let odd = |part: usize| Some((part, unreadable(log.part(part), elements(program, part))?));
+            if let Some((part, block)) = (0..parts(program)).find_map(odd) {
+                return Ok(Answer::Unreadable { step, part: part as u32, block });
             }
             self.disk.replace(&path, log.bytes())?;
             if partial.exists() {

@@ -27,7 +27,7 @@ use crate::dispute::game::terms::Terms;
 use crate::engine::Engine;
 use crate::job::Job;
 use crate::program::step::StateTensor;
-use crate::rounding::log::{Log, elements, parts};
+use crate::rounding::log::{BlockPlace, elements, parts, prove, prove_slices, slice_values};
 use crate::run::dir::Run;
 use crate::run::transcript;
 use crate::train::conduct::{Conduct, Honest};
@@ -56,7 +56,7 @@ pub struct Party {
 /// The rounding log of a step, and the values of its slices.
 struct KeptLog {
     step: u32,
-    log: Log,
+    bytes: Vec<u8>,
     values: Vec<Hash>,
 }
 
@@ -239,17 +239,17 @@ impl Party {
             return Ok(None);
         }
         if self.log.as_ref().is_none_or(|kept| kept.step != step) {
-            let log = self.replays.run.rounding_log(step)?;
-            let values = log.slice_values();
-            self.log = Some(KeptLog { step, log, values });
+            let bytes = self.replays.run.log_bytes(step)?;
+            let values = slice_values(&bytes);
+            self.log = Some(KeptLog { step, bytes, values });
         }
         Ok(self.log.as_ref())
     }
 
     /// A part of a log that a challenger lacks.
     fn supply(&mut self, place: LogPlace) -> Result<Option<Answer>, PartyError> {
-        let proof = self.log(place.step)?.and_then(|KeptLog { log, values, .. }| {
-            log.prove_slices(values, usize::try_from(place.first).ok()?, SUPPLY_SLICES as usize)
+        let proof = self.log(place.step)?.and_then(|KeptLog { bytes, values, .. }| {
+            prove_slices(bytes, values, usize::try_from(place.first).ok()?, SUPPLY_SLICES as usize)
         });
         Ok(proof.and_then(|proof| {
             Some(Answer::Supplied(Supplied { record: self.proven(place.step as usize)?, log: proof.into() }))
@@ -258,11 +258,12 @@ impl Party {
 
     /// The decisions of a product, which a challenger says cannot be read.
     fn log_block(&mut self, step: u32, part: usize, block: u64) -> Result<Option<Answer>, PartyError> {
-        if part >= parts(&self.replays.run.program) {
+        let parts = parts(&self.replays.run.program);
+        if part >= parts {
             return Ok(None);
         }
-        let elements = elements(&self.replays.run.program, part);
-        let proof = self.log(step)?.map(|kept| kept.log.prove(part, elements, block));
+        let place = BlockPlace { part, elements: elements(&self.replays.run.program, part), block };
+        let proof = self.log(step)?.map(|kept| prove(&kept.bytes, parts, place));
         Ok(proof.and_then(|proof| {
             Some(Answer::Supplied(Supplied { record: self.proven(step as usize)?, log: proof.into() }))
         }))

@@ -26,6 +26,9 @@ const COUNT_BYTES_MAX: usize = 9;
 pub const BLOCK_BYTES_MAX: usize =
     COUNT_BYTES_MAX + (BLOCK * (2 * (UNARY_MAX + PLACE_BITS) as usize + 2 * BITS_MAX as usize)).div_ceil(8);
 
+/// The most bytes of a part that say where one of its blocks is: the number of decisions, and two entries of the directory.
+pub const PROVEN_PART_BYTES_MAX: usize = COUNT_BYTES_MAX + 2 * ENTRY_BYTES;
+
 /// The most bits that decisions about N elements take, divided by N; 20 bits for every element take 41 N.
 ///
 /// A gap g takes at most 3 g + 1 + k bits: g + 1 + k with a quotient below [`UNARY_MAX`], else 72, and then g is 24 or more. k is at most 3/8 of the

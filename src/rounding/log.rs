@@ -1,23 +1,21 @@
-//! The log of a step: one part for each logged product of each micro-batch, in execution order, behind an index of their
-//! lengths. Layout: `docs/ROUNDING.md`, section 5.
+//! The log of a step: one part for each logged product of each micro-batch, in execution order, in groups behind a directory. Layout:
+//! `docs/ROUNDING.md`, section 5.
 //!
-//! Its root is a tensor digest of the file's bytes, so a block of a part can be proven with the index and the entries that say where it lies
-//! and without the rest: [`SliceProof`].
+//! Its root is a tensor digest of the file's bytes, so a block of a part can be proven with the few entries that say where it lies
+//! and without the rest: [`SliceProof`]. Whatever is wrong with a log shows in one group or in one block.
 
 use std::convert::Infallible;
 use std::ops::Range;
 
 use super::Decision;
-use super::codec::{BLOCK_BYTES_MAX, Block, Head, part_bytes_max, put_varint, take_varint};
+use super::codec::{BLOCK_BYTES_MAX, Block, Head, PROVEN_PART_BYTES_MAX, part_bytes_max, put_varint};
+use super::groups::{ENTRY_BYTES, GROUP, Groups, LENGTH_BYTES_MAX, MAGIC};
 use crate::arith::DType;
 use crate::commit::digest::Digest;
 use crate::commit::tensor::{Hash, SLICE_BYTES};
 use crate::commit::{Malformed, multiproof, tensor};
 use crate::program::graph::{LoggedProduct, TensorType};
 use crate::program::step::Program;
-
-/// The first bytes of a log.
-const MAGIC: &[u8] = b"tiebreak log 2\n";
 
 /// The log of a step: encoded parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,27 +27,35 @@ pub struct Log {
 impl Log {
     /// Puts a log together.
     pub fn new(parts: &[Vec<u8>]) -> Log {
-        let mut bytes = MAGIC.to_vec();
-        put_varint(&mut bytes, parts.len() as u64);
-        for part in parts {
-            put_varint(&mut bytes, part.len() as u64);
-        }
+        let groups = Groups::of(parts.len());
+        let mut bytes = groups.beginning();
+        let directory = bytes.len();
+        bytes.resize(groups.first(), 0);
         let mut ranges = Vec::with_capacity(parts.len());
-        for part in parts {
-            ranges.push(bytes.len()..bytes.len() + part.len());
-            bytes.extend(part);
+        for (number, group) in parts.chunks(GROUP).enumerate() {
+            if let Some(entry) = number.checked_sub(1) {
+                let place = (bytes.len() as u64).to_le_bytes();
+                bytes[directory + entry * ENTRY_BYTES..][..ENTRY_BYTES]
+                    .copy_from_slice(&place[..ENTRY_BYTES]);
+            }
+            for part in group {
+                put_varint(&mut bytes, part.len() as u64);
+            }
+            for part in group {
+                ranges.push(bytes.len()..bytes.len() + part.len());
+                bytes.extend(part);
+            }
         }
         Log { bytes, parts: ranges }
     }
 
-    /// Reads the index of a log that must have `parts` parts. Parts are decoded when they are asked for.
+    /// Reads where the parts of a log are, which must be so many. Parts are decoded when they are asked for.
     ///
     /// # Errors
-    /// If the index is malformed, lists another number of parts, or does not fill the file.
+    /// If the log's beginning or a group is malformed.
     pub fn open(bytes: Vec<u8>, parts: usize) -> Result<Log, Malformed> {
-        let index = Index::read(&bytes, bytes.len() as u64, parts)?;
-        let parts = index.parts.into_iter().map(|part| part.start as usize..part.end as usize).collect();
-        Ok(Log { bytes, parts })
+        let ranges = ranges(&bytes, parts).map_err(|(_, why)| why)?;
+        Ok(Log { bytes, parts: ranges })
     }
 
     /// The file.
@@ -64,7 +70,7 @@ impl Log {
 
     /// What a record promises.
     pub fn root(&self) -> Digest {
-        tensor::digest(&file_type(self.bytes.len() as u32), &self.bytes)
+        root(&self.bytes)
     }
 
     /// The block of a part, about a product of so many elements, that has the decisions about a place, if any has.
@@ -73,35 +79,65 @@ impl Log {
         Head::read(part, part.len() as u64, elements).map_or(0, |head| head.block_of(part, place))
     }
 
-    /// What proves a block of a part, about a product of so many elements, to whoever knows the root; of a block that the part does not
-    /// have, that it has not; where the log is malformed, that it is.
-    pub fn prove(&self, number: usize, elements: u64, block: u64) -> SliceProof {
-        let index = self.parts.first().map_or(self.bytes.len(), |first| first.start);
-        let (part, bytes) = (self.parts[number].clone(), self.part(number));
-        let get = |range: &Range<u64>| Ok::<_, Infallible>(&bytes[range.start as usize..range.end as usize]);
-        let Ok(Located { ranges, .. }) = Located::new(bytes.len() as u64, elements, block, get);
-        self.proof(&self.slice_values(), slices(self.bytes.len(), needed(index, &part, ranges)).collect())
+    /// [`prove`] of a part about a product of so many elements.
+    pub fn prove(&self, part: usize, elements: u64, block: u64) -> SliceProof {
+        prove(&self.bytes, self.parts.len(), BlockPlace { part, elements, block })
     }
+}
 
-    /// The BLAKE3 values of the file's slices, for [`Log::prove_slices`].
-    pub fn slice_values(&self) -> Vec<Hash> {
-        tensor::piece_values(&self.bytes, SLICE_BYTES)
+/// The root of a log's bytes, whatever they are.
+pub fn root(bytes: &[u8]) -> Digest {
+    tensor::digest(&file_type(bytes.len() as u32), bytes)
+}
+
+/// Where the parts of a log are; what is malformed, and the first part of the group that shows it.
+fn ranges(bytes: &[u8], parts: usize) -> Result<Vec<Range<usize>>, (usize, Malformed)> {
+    let groups = Groups::of(parts);
+    let len = bytes.len() as u64;
+    let get = |range: &Range<u64>| &bytes[range.start as usize..range.end as usize];
+    groups.check(len, get(&groups.front(len))).map_err(|why| (0, why))?;
+    let mut ranges = Vec::with_capacity(parts.min(bytes.len()));
+    for number in 0..groups.count() {
+        let at = |why| (number * GROUP, why);
+        let group = groups.group(number, len, get(&groups.entries(number))).map_err(at)?;
+        let lengths = groups.lengths(number, &group);
+        let found = groups.parts(number, &group, get(&lengths)).map_err(at)?;
+        ranges.extend(found.into_iter().map(|part| part.start as usize..part.end as usize));
     }
+    Ok(ranges)
+}
 
-    /// What proves up to `count` slices from `first` on; `values` are the [`Log::slice_values`]. `None` if the file has no slice `first`.
-    pub fn prove_slices(&self, values: &[Hash], first: usize, count: usize) -> Option<SliceProof> {
-        let slices: Vec<usize> = (first..values.len()).take(count).collect();
-        (!slices.is_empty()).then(|| self.proof(values, slices))
-    }
+/// The first part of a group that shows that a log of so many parts is malformed; `None` if each part has its place.
+pub fn misplaced(bytes: &[u8], parts: usize) -> Option<usize> {
+    ranges(bytes, parts).err().map(|(part, _)| part)
+}
 
-    fn proof(&self, values: &[Hash], slices: Vec<usize>) -> SliceProof {
-        let piece = |&slice: &usize| &self.bytes[tensor::piece_range(self.bytes.len(), SLICE_BYTES, slice)];
-        SliceProof {
-            len: self.bytes.len() as u32,
-            bytes: slices.iter().map(piece).collect::<Vec<_>>().concat(),
-            siblings: multiproof::prove(multiproof::blake3, values, &slices),
-            slices,
-        }
+/// What proves a block of a part of a log's bytes to whoever knows the root; of a block that the part does not have, that it has not; where the
+/// log is malformed, that it is.
+pub fn prove(bytes: &[u8], parts: usize, place: BlockPlace) -> SliceProof {
+    let get = |range: &Range<u64>| Ok::<_, Infallible>(&bytes[range.start as usize..range.end as usize]);
+    let Ok(Located { ranges, .. }) = Located::new(bytes.len() as u64, parts, place, get);
+    proof(bytes, &slice_values(bytes), slices(bytes.len() as u64, &ranges).collect())
+}
+
+/// The BLAKE3 values of the slices of a log's bytes, for [`prove_slices`].
+pub fn slice_values(bytes: &[u8]) -> Vec<Hash> {
+    tensor::piece_values(bytes, SLICE_BYTES)
+}
+
+/// What proves up to `count` slices of a log's bytes from `first` on; `values` are their [`slice_values`]. `None` if there is no slice `first`.
+pub fn prove_slices(bytes: &[u8], values: &[Hash], first: usize, count: usize) -> Option<SliceProof> {
+    let slices: Vec<usize> = (first..values.len()).take(count).collect();
+    (!slices.is_empty()).then(|| proof(bytes, values, slices))
+}
+
+fn proof(bytes: &[u8], values: &[Hash], slices: Vec<usize>) -> SliceProof {
+    let piece = |&slice: &usize| &bytes[tensor::piece_range(bytes.len(), SLICE_BYTES, slice)];
+    SliceProof {
+        len: bytes.len() as u32,
+        bytes: slices.iter().map(piece).collect::<Vec<_>>().concat(),
+        siblings: multiproof::prove(multiproof::blake3, values, &slices),
+        slices,
     }
 }
 
@@ -111,11 +147,11 @@ pub fn values(products: &[LoggedProduct], micro_batches: u32) -> u64 {
     elements.saturating_mul(u64::from(micro_batches))
 }
 
-/// The most bytes of the log of a step: an index, and every part as long as it can be.
+/// The most bytes of the log of a step: every part as long as it can be, and what says where parts are.
 pub fn bytes_max(products: &[LoggedProduct], micro_batches: u32) -> u64 {
     let parts: u64 = products.iter().map(|product| part_bytes_max(product.elements() as u64)).sum();
     let most = parts.saturating_mul(u64::from(micro_batches));
-    most.saturating_add(index_bytes_max(products.len() * micro_batches as usize) as u64)
+    most.saturating_add(places_bytes_max(products.len() * micro_batches as usize) as u64)
 }
 
 /// How many parts the log of a step has: one for each logged product of each micro-batch.
@@ -134,20 +170,19 @@ fn file_type(len: u32) -> TensorType {
     TensorType { dtype: DType::U8, shape: vec![len] }
 }
 
-/// The bytes of a log that prove a block: the index, and the part's ranges moved to where the part is.
-fn needed(index: usize, part: &Range<usize>, ranges: [Range<u64>; 3]) -> [Range<usize>; 4] {
-    let [head, entries, block] =
-        ranges.map(|range| part.start + range.start as usize..part.start + range.end as usize);
-    [0..index, head, entries, block]
+/// The most bytes that say where so many parts are.
+fn places_bytes_max(parts: usize) -> usize {
+    Groups::of(parts).first() + LENGTH_BYTES_MAX * parts
 }
 
 /// The slices that byte ranges of a file lie in, ascending. Ranges that are not empty ascend, and end within the file.
-fn slices(len: usize, ranges: [Range<usize>; 4]) -> impl Iterator<Item = usize> {
+fn slices(len: u64, ranges: &[Range<u64>]) -> impl Iterator<Item = usize> {
     let mut next = 0;
-    ranges.into_iter().flat_map(move |range| {
+    ranges.iter().flat_map(move |range| {
         // An empty range lies nowhere; an empty file has one slice all the same.
-        let end = if range.is_empty() && len > 0 { 0 } else { range.end.div_ceil(SLICE_BYTES).max(1) };
-        let slices = (range.start / SLICE_BYTES).max(next)..end;
+        let (start, end) = (range.start as usize, range.end as usize);
+        let end = if range.is_empty() && len > 0 { 0 } else { end.div_ceil(SLICE_BYTES).max(1) };
+        let slices = (start / SLICE_BYTES).max(next)..end;
         next = next.max(end);
         slices
     })
@@ -166,11 +201,19 @@ pub struct SliceProof {
     pub siblings: Vec<Hash>,
 }
 
-/// The most bytes that [`SliceProof`] carries for a block of a log of so many parts: index, block, and the
-/// slices that the ends of four ranges lie in, of which the first begins with a slice.
-pub fn block_proof_bytes_max(parts: usize) -> usize {
-    index_bytes_max(parts) + BLOCK_BYTES_MAX + 7 * SLICE_BYTES
-}
+/// How many ranges of a log prove a block: its beginning, entries of its directory, the lengths of a group's parts, and those of the part.
+const RANGES: usize = 6;
+/// How many slices that prove a block can lie at an end of what is proved: two ends of each range, of which the first begins with a slice.
+pub const BLOCK_PROOF_ENDS: usize = 2 * RANGES - 1;
+
+/// The most bytes that [`SliceProof`] carries for a block of a log, however many parts it has.
+pub const BLOCK_PROOF_BYTES_MAX: usize = MAGIC.len()
+    + 9
+    + 2 * ENTRY_BYTES
+    + GROUP * LENGTH_BYTES_MAX
+    + PROVEN_PART_BYTES_MAX
+    + BLOCK_BYTES_MAX
+    + BLOCK_PROOF_ENDS * (SLICE_BYTES - 1);
 
 /// Where a part of a log is disputed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,35 +237,74 @@ pub enum Shown<'a> {
     Malformed(Malformed),
 }
 
-/// Where a part says that a block is.
+/// Where a log says that a block is.
 struct Located {
-    /// The block, `None` if there is no such one.
+    /// The block, `None` if the part has no such one.
     block: Result<Option<(Head, Block)>, Malformed>,
-    /// The ranges of the part that say so: its beginning, entries of its directory, the block.
-    ranges: [Range<u64>; 3],
+    /// The bytes of the log that say so, ascending: those that a malformed one keeps from being found are empty.
+    ranges: Vec<Range<u64>>,
 }
 
 impl Located {
-    /// Looks a block up in a part of `len` bytes.
+    /// Looks a block up in a log of `len` bytes and so many parts.
     fn new<'a, E>(
         len: u64,
-        elements: u64,
-        number: u64,
+        parts: usize,
+        place: BlockPlace,
         get: impl Fn(&Range<u64>) -> Result<&'a [u8], E>,
     ) -> Result<Located, E> {
-        let beginning = Head::bytes(len);
-        let head = match Head::read(get(&beginning)?, len, elements) {
-            Ok(head) => head,
-            Err(why) => return Ok(Located { block: Err(why), ranges: [beginning, 0..0, 0..0] }),
+        let mut ranges = Vec::with_capacity(RANGES);
+        let block = Located::found(len, parts, place, |range| {
+            ranges.push(range.clone());
+            get(&range)
+        });
+        let block = match block {
+            Ok(block) => Ok(block),
+            Err(Absent::Malformed(why)) => Err(why),
+            Err(Absent::Unseen(why)) => return Err(why),
         };
-        let entries = head.entries(number);
-        if number >= head.blocks() {
-            return Ok(Located { block: Ok(None), ranges: [beginning, entries, 0..0] });
+        Ok(Located { block, ranges })
+    }
+
+    fn found<'a, E>(
+        len: u64,
+        parts: usize,
+        place: BlockPlace,
+        mut get: impl FnMut(Range<u64>) -> Result<&'a [u8], E>,
+    ) -> Result<Option<(Head, Block)>, Absent<E>> {
+        let groups = Groups::of(parts);
+        let number = place.part / GROUP;
+        groups.check(len, get(groups.front(len)).map_err(Absent::Unseen)?)?;
+        let group = groups.group(number, len, get(groups.entries(number)).map_err(Absent::Unseen)?)?;
+        let lengths = get(groups.lengths(number, &group)).map_err(Absent::Unseen)?;
+        let all = groups.parts(number, &group, lengths)?;
+        let part = all.get(place.part % GROUP).ok_or_else(|| wrong("the log has no such part"))?;
+        let mut within =
+            |range: Range<u64>| get(part.start + range.start..part.start + range.end).map_err(Absent::Unseen);
+        let len = part.end - part.start;
+        let head = Head::read(within(Head::bytes(len))?, len, place.elements)?;
+        let entries = within(head.entries(place.block))?;
+        if place.block >= head.blocks() {
+            return Ok(None);
         }
-        let block = head.block(number, get(&entries)?);
-        let bytes = block.as_ref().map_or(0..0, |block| block.bytes.clone());
-        let block = block.map(|block| Some((head, block)));
-        Ok(Located { block, ranges: [beginning, entries, bytes] })
+        let block = head.block(place.block, entries)?;
+        let bytes = part.start + block.bytes.start..part.start + block.bytes.end;
+        within(block.bytes.clone())?;
+        Ok(Some((head, Block { bytes, ..block })))
+    }
+}
+
+/// Why a block is not found.
+enum Absent<E> {
+    /// The log says nothing right of it.
+    Malformed(Malformed),
+    /// Bytes of the log are not there.
+    Unseen(E),
+}
+
+impl<E> From<Malformed> for Absent<E> {
+    fn from(why: Malformed) -> Absent<E> {
+        Absent::Malformed(why)
     }
 }
 
@@ -258,34 +340,32 @@ impl SliceProof {
     /// A block of a log with this root, which has `parts` parts.
     ///
     /// # Errors
-    /// If the slices do not give `root`, do not hold the log's index, or are others than those that show the block.
+    /// If the slices do not give `root`, or are others than those that show the block.
     pub fn block(&self, root: &Digest, parts: usize, place: BlockPlace) -> Result<Shown<'_>, Malformed> {
         self.verify(root)?;
-        let leading = (0..).zip(&self.slices).take_while(|(i, slice)| i == *slice).count();
-        let beginning = &self.bytes[..self.bytes.len().min(leading * SLICE_BYTES)];
-        let index = Index::read(beginning, u64::from(self.len), parts)?;
-        let part = index.parts.get(place.part).ok_or_else(|| wrong("the log has no such part"))?;
-        let part = part.start as usize..part.end as usize;
-        let get =
-            |range: &Range<u64>| self.get(part.start + range.start as usize..part.start + range.end as usize);
-        let located = Located::new(part.len() as u64, place.elements, place.block, get)?;
-        let bytes = get(&located.ranges[2])?;
-        let needed = needed(index.bytes as usize, &part, located.ranges);
-        if !slices(self.len as usize, needed).eq(self.slices.iter().copied()) {
-            return Err(wrong("its slices are not those of the index, the entries and the block"));
+        if place.part >= parts {
+            return Err(wrong("the log has no such part"));
         }
-        Ok(match located.block {
-            Ok(Some((head, block))) => Shown::Block(Proven { head, number: place.block, block, bytes }),
+        let len = u64::from(self.len);
+        let Located { block, ranges } = Located::new(len, parts, place, |range| self.get(range))?;
+        if !slices(len, &ranges).eq(self.slices.iter().copied()) {
+            return Err(wrong("its slices are not those that show the block"));
+        }
+        Ok(match block {
+            Ok(Some((head, block))) => {
+                Shown::Block(Proven { head, number: place.block, bytes: self.get(&block.bytes)?, block })
+            }
             Ok(None) => Shown::Missing,
             Err(why) => Shown::Malformed(why),
         })
     }
 
     /// Bytes of the log that lie in the slices; call it after [`SliceProof::verify`].
-    fn get(&self, range: Range<usize>) -> Result<&[u8], Malformed> {
+    fn get(&self, range: &Range<u64>) -> Result<&[u8], Malformed> {
         if range.is_empty() {
             return Ok(&[]);
         }
+        let range = range.start as usize..range.end as usize;
         let (first, last) = (range.start / SLICE_BYTES, (range.end - 1) / SLICE_BYTES);
         let at = self.slices.iter().position(|&slice| slice == first);
         let at = at.filter(|at| self.slices.get(at + last - first) == Some(&last));
@@ -325,53 +405,6 @@ impl SliceProof {
     }
 }
 
-/// Where the parts of a log lie: all that a reader of one part needs beside it.
-pub struct Index {
-    /// Bytes of the index itself.
-    pub bytes: u64,
-    /// The bytes of each part in the log, in order.
-    pub parts: Vec<Range<u64>>,
-}
-
-/// The most bytes of an index of this many parts, in a file of at most 2^32 - 1 bytes: no length takes more than five.
-pub fn index_bytes_max(parts: usize) -> usize {
-    MAGIC.len() + 5 * (parts + 1)
-}
-
-impl Index {
-    /// Reads the index off the beginning of a file of `len` bytes.
-    ///
-    /// # Errors
-    /// If the index is malformed, lists another number of parts, or does not fill the file.
-    pub fn read(beginning: &[u8], len: u64, parts: usize) -> Result<Index, Malformed> {
-        let invalid = |why: String| Malformed::invalid("rounding log", why);
-        let mut rest = beginning
-            .strip_prefix(MAGIC)
-            .ok_or_else(|| invalid("it does not begin with `tiebreak log 2`".into()))?;
-        let count = take_varint(&mut rest)?;
-        if count != parts as u64 {
-            return Err(invalid(format!("it has {count} parts, the program's steps have {parts}")));
-        }
-        let mut lengths = Vec::with_capacity(parts);
-        for _ in 0..parts {
-            lengths.push(take_varint(&mut rest)?);
-        }
-        let bytes = (beginning.len() - rest.len()) as u64;
-        let mut at = bytes;
-        let mut ranges = Vec::with_capacity(parts);
-        for length in lengths {
-            let end = at.checked_add(length).filter(|&end| end <= len);
-            let end = end.ok_or_else(|| invalid("a part reaches past the end".into()))?;
-            ranges.push(at..end);
-            at = end;
-        }
-        if at != len {
-            return Err(Malformed::Trailing { what: "rounding log", extra: (len - at) as usize });
-        }
-        Ok(Index { bytes, parts: ranges })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::codec::{BLOCK, decode, encode, unreadable};
@@ -386,12 +419,58 @@ mod tests {
         for (i, part) in parts.iter().enumerate() {
             assert_eq!(again.part(i), part);
         }
-        let begin = &log.bytes()[..index_bytes_max(3).min(log.bytes().len())];
-        assert_eq!(Index::read(begin, log.bytes().len() as u64, 3).unwrap().parts.len(), 3);
         assert!(Log::open(log.bytes().to_vec(), 2).is_err());
         assert!(Log::open(log.bytes()[..log.bytes().len() - 1].to_vec(), 3).is_err());
         assert!(Log::open([log.bytes(), &[0]].concat(), 3).is_err());
         assert!(Log::open(Vec::new(), 0).is_err());
+    }
+
+    /// Parts of more than one group are proved by as few bytes as those of one, and whatever is malformed shows at a part of the group that has it.
+    #[test]
+    fn a_log_of_many_parts_shows_one_group() {
+        let parts: Vec<Vec<u8>> = (0..3 * GROUP + 7).map(|part| vec![7; part % 150]).collect();
+        let log = Log::new(&parts);
+        let count = parts.len();
+        assert_eq!(Log::open(log.bytes().to_vec(), count).unwrap(), log);
+        assert!((0..count).all(|part| log.part(part) == parts[part]));
+        let shown = |bytes: &[u8], part: usize| {
+            let place = BlockPlace { part, elements: 1, block: 0 };
+            let proof = prove(bytes, count, place);
+            assert!(proof.bytes.len() <= BLOCK_PROOF_BYTES_MAX && proof.bytes.len() <= 6 * SLICE_BYTES);
+            let malformed = |shown| matches!(shown, Shown::Malformed(_));
+            malformed(proof.block(&root(bytes), count, place).unwrap())
+        };
+        let empty = |part: usize| parts[part].is_empty();
+        // Bytes of 7 are no decisions about one element, so that only empty parts can be read.
+        assert!((0..count).all(|part| shown(log.bytes(), part) != empty(part)));
+        let groups = Groups::of(count);
+        let places =
+            [0, 9, 14, 15, 16, groups.directory, groups.directory + 6, groups.directory + 17, groups.first()];
+        let lengths = [1, 2, 3].map(|number| {
+            groups.group(number, log.bytes().len() as u64, log_bytes(&log, groups.entries(number)))
+        });
+        let places = places.into_iter().chain(lengths.into_iter().map(|group| group.unwrap().start as usize));
+        for place in places {
+            for changed in [1, 2, 0x80] {
+                let mut bytes = log.bytes().to_vec();
+                bytes[place] ^= changed;
+                let odd = misplaced(&bytes, count).expect("it is malformed");
+                assert!(odd.is_multiple_of(GROUP) && Log::open(bytes.clone(), count).is_err());
+                assert!((odd..count.min(odd + GROUP)).all(|part| shown(&bytes, part)), "{place}");
+                assert!(
+                    (0..odd).all(|part| shown(&bytes, part) != empty(part)),
+                    "{place}: the groups before it can be read"
+                );
+            }
+        }
+        for len in [0, 1, 15, 16, 17, groups.first() - 1, groups.first(), log.bytes().len() - 1] {
+            let odd = misplaced(&log.bytes()[..len], count).expect("it is malformed");
+            assert!(shown(&log.bytes()[..len], odd), "{len}");
+        }
+    }
+
+    fn log_bytes(log: &Log, range: Range<u64>) -> &[u8] {
+        &log.bytes()[range.start as usize..range.end as usize]
     }
 
     /// Decisions about every third element, some of two bits, and how many elements there are.
@@ -444,7 +523,9 @@ mod tests {
     /// A proof shows nothing of another log or part, and nothing if it is edited.
     fn refused_elsewhere(proof: &SliceProof, root: &Digest, parts: usize, place: BlockPlace) {
         assert!(proof.block(&Log::new(&[vec![9]]).root(), parts, place).is_err());
-        assert!(proof.block(root, parts + 1, place).is_err());
+        // A log of another number of parts is malformed for who expects so many.
+        let shown = proof.block(root, parts + 1, place);
+        assert!(matches!(shown, Err(_) | Ok(Shown::Malformed(_))), "{shown:?}");
         assert!(proof.block(root, parts, BlockPlace { part: parts, ..place }).is_err());
         type Edit = fn(&mut SliceProof);
         let edits: [Edit; 9] = [

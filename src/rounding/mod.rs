@@ -6,6 +6,7 @@
 
 pub mod bounds;
 pub mod codec;
+mod groups;
 pub mod legal;
 pub mod log;
 pub mod near_tie;

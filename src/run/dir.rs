@@ -23,7 +23,7 @@ use crate::job::manifest::{self, FileManifest, GroupTree, files_root};
 use crate::job::{JOB_MAX, Job};
 use crate::program::encoding::PROGRAM_MAX;
 use crate::program::step::{MicroBatch, Program, state_bytes};
-use crate::rounding::log::{Log, bytes_max};
+use crate::rounding::log::{Log, bytes_max, parts};
 
 /// The most bytes of `run.json`.
 pub const RUN_JSON_MAX: u64 = 1 << 28;
@@ -415,13 +415,19 @@ impl Run {
     /// # Errors
     /// If the log cannot be read, or is malformed.
     pub fn rounding_log(&self, step: u32) -> Result<Log, RunError> {
+        Log::open(self.log_bytes(step)?, parts(&self.program))
+            .map_err(|why| RunError::malformed(&self.layout.log(step), why))
+    }
+
+    /// The bytes of a step's rounding log, whatever they are.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or has more bytes than the log of a step can have.
+    pub fn log_bytes(&self, step: u32) -> Result<Vec<u8>, RunError> {
         let path = self.layout.log(step);
-        let products = &self.program.micro.logged;
-        let parts = products.len() * self.program.micro_batches as usize;
-        let most = bytes_max(products, self.program.micro_batches);
+        let most = bytes_max(&self.program.micro.logged, self.program.micro_batches);
         self.within_memory("a rounding log", fs::metadata(&path).map_or(0, |file| file.len().min(most)))?;
-        let bytes = disk::read(&path, most)?;
-        Log::open(bytes, parts).map_err(|why| RunError::malformed(&path, why))
+        disk::read(&path, most)
     }
 
     /// The steps whose checkpoints are there, ascending. What has not a checkpoint's name is passed over:

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use tiebreak::job::reference::{Type, keys};
 
+use super::common::many_files_job;
 use super::{output, path};
 
 /// Data files of the names that the table of keys has as examples: a few samples each.
@@ -35,4 +36,17 @@ fn a_new_job_of_every_kind_passes_its_check() {
     }
     let (code, _, stderr) = output(&["job", "new", "lstm"]);
     assert!(code == 2 && stderr.contains("gpt"), "{stderr}");
+}
+
+/// Of 19 files of .npy an element of a batch is shown in 64 KiB; of more the check says how much it takes.
+#[test]
+fn a_job_with_many_data_files_is_told_what_a_dispute_takes() {
+    for (files, warned) in [(19, false), (20, true), (200, true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let job = many_files_job(folder.path(), files);
+        let (code, _, stderr) = output(&["job", "check", job.to_str().unwrap()]);
+        let warning = "warning: in a dispute an element of a batch is shown with the manifests and headers of all data files";
+        assert_eq!((code, stderr.contains(warning)), (0, warned), "{files}: {stderr}");
+        assert_eq!(stderr.contains("where 64.00 KiB are meant to do"), warned, "{files}: {stderr}");
+    }
 }

@@ -136,6 +136,31 @@ fn npy(descr: &str, shape: &str, bytes: &[u8]) -> Vec<u8> {
     [b"\x93NUMPY\x01\x00".as_slice(), &(header.len() as u16).to_le_bytes(), header.as_bytes(), bytes].concat()
 }
 
+/// The job of a small GPT whose tokens lie in so many .npy files.
+pub fn many_files_job(folder: &Path, files: u16) -> PathBuf {
+    let names: Vec<String> = (0..files).map(|i| format!("\"{i}.npy\"")).collect();
+    for i in 0..files {
+        let header = "{'descr': '<u2', 'fortran_order': False, 'shape': (600,), }\n";
+        let head = [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes()];
+        let tokens = (0..600u16).flat_map(|j| ((i * 7 + j) % 31).to_le_bytes());
+        let file: Vec<u8> = head.concat().into_iter().chain(tokens).collect();
+        std::fs::write(folder.join(format!("{i}.npy")), file).unwrap();
+    }
+    let job = folder.join("job.toml");
+    let text = format!(
+        r#"steps = 2
+model = {{ kind = "gpt", vocabulary = 31, context = 3, layers = 1, heads = 1, width = 4 }}
+data = {{ kind = "tokens", paths = [{}], dtype = "u16" }}
+optimizer = {{ kind = "sgd", momentum = 0.9, weight_decay = 0.1 }}
+schedule = {{ peak = 0.1 }}
+batch = {{ micro_batch = 1, micro_batches = 1 }}
+"#,
+        names.join(", ")
+    );
+    std::fs::write(&job, text).unwrap();
+    job
+}
+
 /// Logistic regression of two classes with clipping and momentum, two steps, on `samples` samples of `width` numbers.
 pub fn logistic_job(
     folder: &Path,

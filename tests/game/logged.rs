@@ -9,14 +9,14 @@ use tiebreak::dispute::game::result::{Loss, Reason};
 use tiebreak::dispute::game::rules::Rules;
 use tiebreak::dispute::game::terms::{Claim, Terms};
 use tiebreak::dispute::game::verdict::{Event, GameVerdict};
-use tiebreak::rounding::log::parts;
+use tiebreak::rounding::log::{misplaced, parts};
 use tiebreak::run::dir::Run;
 
 use crate::common;
 use crate::play::{Seen, Trick, Tricks, key, play, terms};
 use crate::player::Player;
 use crate::run_of;
-use crate::world::{FieldLie, Lie, World};
+use crate::world::{FieldLie, Lie, LogLie, World};
 
 /// A toy of the logged profile.
 fn toy(folder: &std::path::Path) -> Run {
@@ -225,7 +225,7 @@ fn logs_are_supplied_part_by_part() {
     let folder = tempfile::tempdir().unwrap();
     let run = toy_of(folder.path(), 18_000);
     let world = World::of(&run, None);
-    let logs: Vec<&[u8]> = world.steps.iter().map(|step| step.log.as_ref().unwrap().bytes()).collect();
+    let logs: Vec<&[u8]> = world.steps.iter().map(|step| step.log.as_deref().unwrap()).collect();
     let parts: usize = logs.iter().map(|log| log.len().div_ceil(64 * 1024)).sum();
     assert!(parts > logs.len() + 1, "the logs are too short for this test");
     for stall in [false, true] {
@@ -254,9 +254,8 @@ fn a_supply_cannot_be_made_longer_than_the_logs() {
     let folder = tempfile::tempdir().unwrap();
     let run = toy_of(folder.path(), 18_000);
     let world = World::of(&run, None);
-    let count = |step: usize| {
-        piece_count(world.steps[step - 1].log.as_ref().unwrap().bytes().len(), SLICE_BYTES) as u64
-    };
+    let count =
+        |step: usize| piece_count(world.steps[step - 1].log.as_ref().unwrap().len(), SLICE_BYTES) as u64;
     let place = |step, first| LogPlace { step, first };
     let end = count(1).next_multiple_of(SUPPLY_SLICES);
     let garbage = vec![(1, Reason::Garbage)];
@@ -349,6 +348,35 @@ fn a_trainer_supplies_its_logs_or_loses() {
         let supplied = supply(&run, &lie, false, |_, _, honest| Some(honest));
         assert_eq!(supplied.losses(), [(0, Reason::WrongValue)], "{field:?}");
     }
+}
+
+/// A log that no step has convicts the trainer that committed to it: what is wrong is proved by a few of its bytes.
+#[test]
+fn a_malformed_log_convicts_its_trainer() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = toy_of(folder.path(), 18_000);
+    use LogLie::*;
+    for what in [Version, Parts, Longer, Shorter, NoLengths, Empty] {
+        let world = World::of(&run, Some(&Lie::Log { step: 2, log: what }));
+        let log = world.steps[1].log.as_deref().unwrap();
+        assert_eq!(misplaced(log, parts(&run.program)), Some(0), "{what:?}");
+        for part in [0, parts(&run.program) as u32 - 1] {
+            let supplied = supply(&run, &world, false, |_, asked, honest| match &asked.question {
+                Question::Logs { .. }
+                    if asked.carried.as_ref().is_some_and(|part| part.record.index == 2) =>
+                {
+                    Some(Answer::Unreadable { step: 2, part, block: 0 })
+                }
+                _ => Some(honest),
+            });
+            assert_eq!(supplied.losses(), [(0, Reason::WrongValue)], "{what:?}");
+            assert!(supplied.seen.result.convicts() && supplied.seen.result.upheld.is_none());
+        }
+    }
+    // One byte more than a log can have shows with its first part.
+    let long = World::of(&run, Some(&Lie::Log { step: 1, log: TooLong }));
+    let supplied = supply(&run, &long, false, |_, _, honest| Some(honest));
+    assert_eq!((supplied.losses(), supplied.parts), (vec![(0, Reason::WrongValue)], 0));
 }
 
 /// Decisions that cannot be read convict the trainer; a challenger who says so of others is convicted itself.

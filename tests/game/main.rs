@@ -11,10 +11,13 @@ mod player;
 mod real;
 mod world;
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::PublicKey;
+use tiebreak::commit::merkle;
 use tiebreak::commit::record::Record;
 use tiebreak::commit::trace::positions;
 use tiebreak::dispute::game::message::{Asked, Question};
@@ -36,9 +39,14 @@ use crate::play::{Numbers, Seen, Trick, Tricks, key, play, terms};
 use crate::player::Player;
 use crate::world::{FieldLie, Lie, World};
 
-/// How many sampled games are played: `TIEBREAK_GAMES`, or 300.
-fn games() -> u64 {
-    std::env::var("TIEBREAK_GAMES").ok().map_or(300, |text| text.parse().expect("TIEBREAK_GAMES is a number"))
+/// Which sampled games are played: those of `TIEBREAK_GAMES`, as N (from 0 on) or FROM..END, so that runs can be joined; else 300.
+fn games() -> Range<u64> {
+    let Ok(text) = std::env::var("TIEBREAK_GAMES") else { return 0..300 };
+    let number = |text: &str| text.parse().expect("TIEBREAK_GAMES is a number N, or FROM..END");
+    match text.split_once("..") {
+        Some((from, end)) => number(from)..number(end),
+        None => 0..number(&text),
+    }
 }
 
 /// Logistic regression on eight samples of three numbers.
@@ -375,10 +383,42 @@ fn sampled_games_are_fair() {
     let folder = tempfile::tempdir().unwrap();
     let run = run_of(&toy(folder.path(), 2, "microbatch"), folder.path());
     let honest = World::of(&run, None);
-    for seed in 0..games() {
+    let (games, start) = (games(), Instant::now());
+    for seed in games.clone() {
         sampled(&run, &honest, seed, None).unwrap_or_else(|unfair| panic!("{unfair}"));
     }
-    println!("{} sampled games", games());
+    let seconds = start.elapsed().as_secs_f64();
+    println!(
+        "sampled games {} to {}: {:.0} a second",
+        games.start,
+        games.end - 1,
+        (games.end - games.start) as f64 / seconds
+    );
+}
+
+/// Two liars who agree about a last step's record that is none, and differ after it: both lose by it, so that a game of two always has a loser.
+#[test]
+fn a_record_that_is_none_costs_both_that_committed_to_it_the_game() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = run_of(&toy(folder.path(), 2, "microbatch"), folder.path());
+    let honest = World::of(&run, None);
+    let liar = |lie: Option<&Lie>, byte: u8| {
+        let mut world = World::of(&run, lie);
+        let step = world.records.len() - 2;
+        world.records[step] = vec![byte; 70];
+        world.leaves = world.records.iter().map(|record| merkle::leaf(record)).collect();
+        world
+    };
+    let worlds = [liar(None, 7), liar(Some(&Lie::Final), 7)];
+    let terms = terms(&run, &[key(0), key(1)], &key(9));
+    let rules = Rules::new(&terms).unwrap();
+    let player =
+        |i: usize| Player { run: &run, rules: &rules, world: &worlds[i], truth: &honest, key: key(i as u8) };
+    let players = [0, 1].map(|i| (player(i), NONE));
+    let seen = play(&terms, &key(9), &players, 3, None);
+    let losses: Vec<(usize, Reason)> = seen.result.losses().map(|loss| (loss.party, loss.reason)).collect();
+    assert_eq!(losses, [(0, Reason::Garbage), (1, Reason::Garbage)], "{:?}", seen.result);
+    seen.verdict.check().unwrap();
 }
 
 /// A referee that leaves a check out is found by the same games.
@@ -469,26 +509,7 @@ fn an_element_of_a_large_sample_is_drawn_again() {
 fn a_batch_from_many_files_is_shown_within_its_bound() {
     for files in [19u16, 200] {
         let folder = tempfile::tempdir().unwrap();
-        let names: Vec<String> = (0..files).map(|i| format!("\"{i}.npy\"")).collect();
-        for i in 0..files {
-            let header = "{'descr': '<u2', 'fortran_order': False, 'shape': (600,), }\n";
-            let head = [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes()];
-            let tokens = (0..600u16).flat_map(|j| ((i * 7 + j) % 31).to_le_bytes());
-            let file: Vec<u8> = head.concat().into_iter().chain(tokens).collect();
-            std::fs::write(folder.path().join(format!("{i}.npy")), file).unwrap();
-        }
-        let job = folder.path().join("job.toml");
-        let text = format!(
-            r#"steps = 2
-model = {{ kind = "gpt", vocabulary = 31, context = 3, layers = 1, heads = 1, width = 4 }}
-data = {{ kind = "tokens", paths = [{}], dtype = "u16" }}
-optimizer = {{ kind = "sgd", momentum = 0.9, weight_decay = 0.1 }}
-schedule = {{ peak = 0.1 }}
-batch = {{ micro_batch = 1, micro_batches = 1 }}
-"#,
-            names.join(", ")
-        );
-        std::fs::write(&job, text).unwrap();
+        let job = common::many_files_job(folder.path(), files);
         let run = run_of(&job, folder.path());
         let bound = samples_bytes(&run.job.data.files);
         assert_eq!(bound <= LEAF_MAX, files == 19, "{bound}");

@@ -277,6 +277,13 @@ pub struct Seen {
     pub turns: u32,
 }
 
+/// A game removes a party, unless a rounding log lacks what decides it; a referee that leaves a check out may come to what cannot be.
+fn removing_somebody(result: &GameResult, may_not: bool) -> GameResult {
+    let nobody = result.games.iter().any(|game| game.losses.is_empty());
+    assert!(may_not || !nobody, "a game removes nobody: {result:?}");
+    result.clone()
+}
+
 /// Plays a game to its end. `seed` decides delays, which messages come twice, and when the referee is killed. `fault`: a check that the referee leaves out.
 pub fn play(
     terms: &Terms,
@@ -344,7 +351,7 @@ pub fn play(
             referee.tick(now);
         }
     }
-    let result = referee.result().unwrap().clone();
+    let result = removing_somebody(referee.result().unwrap(), terms.claim.is_some() || fault.is_some());
     let verdict = GameVerdict::new(terms.clone(), events, result.clone(), referee_key);
     Seen { result, verdict, messages, bytes, end: now, turns }
 }

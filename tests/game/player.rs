@@ -22,7 +22,7 @@ use tiebreak::dispute::verdict::{DataSlices, ProvenInput, ProvenTensor};
 use tiebreak::job::identity::philox_key;
 use tiebreak::program::graph::TensorId;
 use tiebreak::program::phase::{Phase, graph_of};
-use tiebreak::rounding::log::{SliceProof, elements};
+use tiebreak::rounding::log::{BlockPlace, SliceProof, elements, parts, prove, prove_slices, slice_values};
 use tiebreak::run::dir::Run;
 
 use crate::world::{World, leaves_of_batch};
@@ -65,16 +65,17 @@ impl Player<'_> {
             Question::Logs { .. } => Answer::Logs { lacks: None },
             Question::Supply { place } => {
                 let log = steps[place.step as usize - 1].log.as_ref().unwrap();
-                let (values, first) = (log.slice_values(), place.first as usize);
-                match log.prove_slices(&values, first, SUPPLY_SLICES as usize) {
+                let (values, first) = (slice_values(log), place.first as usize);
+                match prove_slices(log, &values, first, SUPPLY_SLICES as usize) {
                     Some(part) => self.supplied(place.step, part),
                     None => Answer::Decline,
                 }
             }
             Question::LogBlock { step, part, block } => {
                 let log = steps[step as usize - 1].log.as_ref().unwrap();
-                let elements = elements(&self.run.program, part as usize);
-                self.supplied(step, log.prove(part as usize, elements, block))
+                let (program, part) = (&self.run.program, part as usize);
+                let place = BlockPlace { part, elements: elements(program, part), block };
+                self.supplied(step, prove(log, parts(program), place))
             }
             Question::Commit => Answer::Commit {
                 commitment: commitment(&self.key.public(), &self.salt(), &self.world.root()),

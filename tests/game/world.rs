@@ -38,8 +38,37 @@ pub enum Lie {
     Batch { step: u32, micro: u32, tensor: usize, element: usize, mask: u32 },
     /// A field of a step's record, whatever the step gave.
     Field { step: u32, field: FieldLie },
+    /// The bytes of a step's log.
+    Log { step: u32, log: LogLie },
     /// The final record's state.
     Final,
+}
+
+/// What is wrong with a log of few parts before any part is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogLie {
+    Version,
+    Parts,
+    Longer,
+    Shorter,
+    NoLengths,
+    Empty,
+    /// Longer than the log of a step can be.
+    TooLong,
+}
+
+impl LogLie {
+    fn plant(self, bytes: &mut Vec<u8>) {
+        match self {
+            LogLie::Version => bytes[13] += 1,
+            LogLie::Parts => bytes[15] += 1,
+            LogLie::Longer => bytes.push(0),
+            LogLie::Shorter => bytes.truncate(bytes.len() - 1),
+            LogLie::NoLengths => bytes.truncate(16),
+            LogLie::Empty => bytes.clear(),
+            LogLie::TooLong => bytes.resize(1 << 22, 0),
+        }
+    }
 }
 
 /// A field of a record.
@@ -84,8 +113,8 @@ pub struct StepWorld {
     pub digests: BTreeMap<(Phase, usize), Digest>,
     /// The leaves of the micro-batches' gradients.
     pub gradients: Vec<Digest>,
-    /// The rounding log, in the logged profile.
-    pub log: Option<Log>,
+    /// The bytes of the rounding log, in the logged profile.
+    pub log: Option<Vec<u8>>,
 }
 
 /// A run.
@@ -227,7 +256,7 @@ fn gradient_roots(run: &Run, digests: &BTreeMap<(Phase, usize), Digest>) -> Vec<
 
 /// The log of a step of a world, in which every product is rounded to the nearest: its first part is long and no decisions. A large last product has
 /// decisions in two blocks, for games that do not come so far that they count.
-fn step_log(run: &Run, step: u32) -> Option<Log> {
+fn step_log(run: &Run, step: u32, lie: Option<&Lie>) -> Option<Vec<u8>> {
     run.job.rounding.as_ref()?;
     let (products, micro_batches) = (&run.program.micro.logged, run.program.micro_batches);
     let len = log::bytes_max(products, micro_batches) / u64::from(run.job.steps + 1) * u64::from(step);
@@ -239,7 +268,13 @@ fn step_log(run: &Run, step: u32) -> Option<Log> {
         let decisions: Vec<Decision> = (0..BLOCK as u64 + 9).map(decision).collect();
         *parts.last_mut().unwrap() = encode(&decisions, elements);
     }
-    Some(Log::new(&parts))
+    let mut bytes = Log::new(&parts).bytes().to_vec();
+    if let Some(Lie::Log { step: at, log }) = lie
+        && *at == step
+    {
+        log.plant(&mut bytes);
+    }
+    Some(bytes)
 }
 
 /// A step, its record, and the state after it.
@@ -276,7 +311,7 @@ fn one_step(
         _ => float::ONE,
     };
     let roots = gradient_roots(run, &digests);
-    let log = step_log(run, step);
+    let log = step_log(run, step, lie);
     let granularity = run.job.commit.granularity;
     let mut record = StepRecord {
         step,
@@ -284,7 +319,7 @@ fn one_step(
         batch: batch_digest(program, &batch),
         gradients: (granularity != Granularity::Step).then(|| gradients_root(&roots)),
         trace: (granularity == Granularity::Operator).then(|| merkle::root(&leaves)),
-        log: log.as_ref().map(Log::root),
+        log: log.as_deref().map(log::root),
         learning_rate: run.job.schedule.learning_rate(step, run.job.steps),
         clip: if run.job.never_clips() { float::ONE } else { word(Scalar::Clip) },
         loss: word(Scalar::Loss),

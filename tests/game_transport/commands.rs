@@ -97,13 +97,28 @@ fn liar(
     (desk, vec![works, looks])
 }
 
+/// Whether a command says what a game takes at most, and of a logged run what the supply of logs takes.
+fn bounds(said: &str, messages: u64, logged: bool) -> bool {
+    let game = format!("  a game of two takes at most {messages} answers, ");
+    let lines: Vec<&str> = said.lines().collect();
+    let says =
+        |begin: &str, what: &str| lines.iter().any(|line| line.starts_with(begin) && line.contains(what));
+    says(&game, "there are at most 1")
+        && says("  a party has ", " for its replays")
+        && says(&game, "of rounding logs") == logged
+        && says("  before it a challenger gets the rounding logs that it lacks, ", "to replay the run")
+            == logged
+        && says("    the log of a step is of ", "so that all logs take at most ") == logged
+}
+
 #[test]
 fn the_commands_convict_a_liar_and_nobody_else() {
     let folder = made();
     let new = folder.terms("bob", "--step-time 30", "terms.json");
     // Checkpoints are two steps apart.
     assert_eq!(new["clocks"]["replay"], 3 * 30_000 * 4);
-    assert!(new["bound"]["messages"].as_u64().unwrap() > 10, "{new}");
+    let messages = new["bound"]["messages"].as_u64().unwrap();
+    assert!(messages > 10, "{new}");
     let serve = "honest --key alice --terms terms.json --referee-key referee.pub --listen 127.0.0.1:0";
     let (alice, said) = folder.serve(serve);
     let (desk, threads) = liar(&folder, ["bob", "lying", "weight-before@2"], "bob-folder");
@@ -114,7 +129,9 @@ fn the_commands_convict_a_liar_and_nobody_else() {
     assert_eq!((losses.len(), &losses[0]["party"]), (1, &1.into()), "{result}");
     assert_eq!(result["result"]["remaining"], serde_json::json!([0]));
     assert!(result["messages"].as_u64() <= result["bound"]["messages"].as_u64(), "{result}");
-    // The same again: the journal has it all.
+    // The same again: the journal has it all. The bound is said before the game.
+    let (code, _, said) = folder.run(&play);
+    assert_eq!((code, bounds(&said, messages, false)), (1, true), "{said}");
     assert_eq!(folder.json(&play, 1)["verdict_file"], "v.json");
     desk.close();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
@@ -204,6 +221,8 @@ fn a_challenger_without_the_trainers_folder_plays() {
     let open = result["result"]["games"][0]["incomplete_log"].as_str().unwrap();
     assert!(open.contains("the log has no decision about it"), "{result}");
     // The same again: the journal has it all but the parts.
+    let (code, _, told) = folder.run(&play);
+    assert_eq!((code, bounds(&told, new["bound"]["messages"].as_u64().unwrap(), true)), (3, true), "{told}");
     assert_eq!(folder.json(&play, 3)["result"], result["result"]);
     assert_eq!(folder.run("verdict check v.json").0, 3);
     for step in 1..=8 {

@@ -11,10 +11,12 @@ use tiebreak::dispute::game::result::Reason;
 use tiebreak::dispute::game::terms::Terms;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::cpu::native::Native;
+use tiebreak::engine::reference::Reference;
 use tiebreak::party::{Gatherer, Gathering, Party, PartyError};
-use tiebreak::rounding::log::Log;
+use tiebreak::rounding::log::{Log, root};
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
+use tiebreak::run::paths::RunPaths;
 
 /// A trainer with native products, so that its logs have decisions.
 fn trainer(folder: &Path) -> Run {
@@ -125,12 +127,62 @@ fn a_trainer_whose_decisions_cannot_be_read_is_convicted() {
     let run = trainer(&folder);
     let mut parts = vec![Vec::new(); run.program.micro.logged.len() * 2];
     parts[3] = vec![0; 30_000];
-    let junk = Log::new(&parts);
-    fs::write(run.layout.log(2), junk.bytes()).unwrap();
-    sign_again(&run, |records| step_mut(records, 2).log = Some(junk.root()));
-    let game = played(&run, &terms(&run), &folder.join("mine"), &folder);
-    let losses: Vec<_> = game.result().unwrap().losses().map(|loss| (loss.party, loss.reason)).collect();
-    assert_eq!(losses, [(0, Reason::WrongValue)], "{:?}", game.result());
+    let junk = Log::new(&parts).bytes().to_vec();
+    // Decisions that are none, a log that does not end with its last part, one of another number of parts, and one without bytes.
+    let logs = [junk.clone(), [&junk[..], &[0]].concat(), Log::new(&parts[1..]).bytes().to_vec(), Vec::new()];
+    for (number, log) in logs.into_iter().enumerate() {
+        fs::write(run.layout.log(2), &log).unwrap();
+        sign_again(&run, |records| step_mut(records, 2).log = Some(root(&log)));
+        let game = played(&run, &terms(&run), &folder.join(format!("mine-{number}")), &folder);
+        let losses: Vec<_> = game.result().unwrap().losses().map(|loss| (loss.party, loss.reason)).collect();
+        assert_eq!(losses, [(0, Reason::WrongValue)], "{:?}", game.result());
+    }
+}
+
+/// What a challenger says that cannot go on: its folder has another run's logs, a part of one lacks, or the terms are not of the logged profile.
+#[test]
+fn a_challenger_says_what_is_in_its_way() {
+    let folder = folder("in-the-way");
+    let run = trainer(&folder);
+    let (terms, out) = (terms(&run), folder.join("mine"));
+    let mut party =
+        Party::open(terms.clone(), Run::open(&run.layout.root).unwrap(), key(), Box::new(Reference)).unwrap();
+    let mut game = Referee::new(&terms).unwrap();
+    game.start(0);
+    let asked = game.pending()[0].asked.clone();
+    let sealed = |asked: &Asked| Sealed::new(asked.clone(), &referee()).to_bytes();
+    let lacks = gatherer(&terms, &out, &folder).unwrap().reply(&sealed(&asked)).unwrap();
+    game.receive(1, &lacks, 0);
+    let part = party.reply(&sealed(&game.pending()[0].asked)).unwrap();
+    game.receive(0, &part, 0);
+    let handed = game.pending()[0].asked.clone();
+    assert!(handed.carried.is_some());
+    let log = RunPaths { root: out.clone() }.log(1);
+    let refused = |asked: &Asked| match gatherer(&terms, &out, &folder).unwrap().reply(&sealed(asked)) {
+        Ok(_) => panic!("it goes on"),
+        Err(error) => error.to_string(),
+    };
+    fs::create_dir_all(log.parent().unwrap()).unwrap();
+    let parts = vec![Vec::new(); run.program.micro.logged.len() * 2];
+    fs::write(&log, Log::new(&parts).bytes()).unwrap();
+    let why = refused(&handed);
+    assert!(why.contains("other records than those that the terms dispute: choose another folder"), "{why}");
+    fs::remove_file(&log).unwrap();
+    let mut without = handed.clone();
+    without.carried = None;
+    assert!(refused(&without).contains("it does not carry what it says"));
+    let mut elsewhere = handed.clone();
+    elsewhere.carried.as_mut().unwrap().record.index = 2;
+    assert!(refused(&elsewhere).contains("supply of a log"), "{}", refused(&elsewhere));
+    let other = Asked { game: terms.nonce, ..handed.clone() };
+    assert!(refused(&other).contains("another game"));
+    assert!(gatherer(&terms, &out, &folder).unwrap().reply(&sealed(&handed)).is_ok());
+
+    let exact = crate::asker::terms(&crate::asker::HONEST);
+    match gatherer(&exact, &folder.join("exact"), &folder) {
+        Ok(_) => panic!("it plays"),
+        Err(error) => assert!(error.to_string().contains("these terms are of the exact profile"), "{error}"),
+    }
 }
 
 #[test]

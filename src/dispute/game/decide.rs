@@ -11,14 +11,18 @@ use super::stage::{Folded, Next, Stage, Walk, short};
 use crate::dispute::verdict::Scalar;
 use crate::program::phase::Phase;
 
+const NO_ELEMENT: Next = Next::Impossible("an element is decided before one is in dispute");
+
 impl Duel {
     /// An element differs: what decides it?
     pub fn element(&mut self, rules: &Rules, subject: Subject, element: usize, claimed: [u32; 2]) -> Next {
         match subject {
             Subject::Initial { index } => match judge::initial(rules, index, element) {
                 Some(word) => self.judged(rules, word, "the initial state that the job gives"),
-                // Both records have the state that the computation names, so that nothing of it differs.
-                None => self.lost(&[], Reason::Contradiction, ""),
+                // Whoever's record had another state than the computation names has lost by its record.
+                None => Next::Impossible(
+                    "two records with the same state from files of weights have different states",
+                ),
             },
             Subject::Batch { .. } => self.ask(rules, Need::All, None),
             Subject::Node { phase, node, .. } => {
@@ -68,7 +72,7 @@ impl Duel {
 
     /// The value of the disputed element is `word`.
     fn judged(&mut self, rules: &Rules, word: u32, whose: &str) -> Next {
-        let Some(disputed) = self.disputed.clone() else { return Next::Ask };
+        let Some(disputed) = self.disputed.clone() else { return NO_ELEMENT };
         let wrong = |side: &usize| match rules.checks(Fault::Blame) {
             true => !disputed.agrees(*side, word),
             false => *side == 0,
@@ -82,7 +86,7 @@ impl Duel {
 
     /// A fold's frame is known: the parties' values of its root.
     fn framed(&mut self, rules: &Rules, folded: Folded) -> Next {
-        let Some(disputed) = self.disputed.clone() else { return Next::Ask };
+        let Some(disputed) = self.disputed.clone() else { return NO_ELEMENT };
         let fold = folded.fold;
         let terms = folded.frame.terms;
         self.found.push(format!("element {} has {terms} terms", disputed.element));
@@ -108,7 +112,7 @@ impl Duel {
     /// The search among an element's terms, whose totals differ.
     fn terms(&mut self, rules: &Rules, values: [Vec<u8>; 2]) -> Next {
         let (subject, element) = self.place();
-        let Some(Folded { fold, frame, .. }) = self.folded.clone() else { return Next::Ask };
+        let Some(Folded { fold, frame, .. }) = self.folded.clone() else { return NO_ELEMENT };
         let tree = Tree::Terms { subject, element, fold };
         self.enter(rules, Walk { tree, first: 0, count: frame.terms, total: frame.terms, values })
     }
@@ -116,9 +120,9 @@ impl Duel {
     /// Both have said what an element's terms come to.
     pub fn total(&mut self, rules: &Rules, values: [Vec<u8>; 2]) -> Next {
         let (Some(disputed), Some(folded)) = (self.disputed.clone(), self.folded.clone()) else {
-            return Next::Ask;
+            return NO_ELEMENT;
         };
-        let Subject::Node { phase, node, .. } = disputed.subject else { return Next::Ask };
+        let Subject::Node { phase, node, .. } = disputed.subject else { return NO_ELEMENT };
         let (graph, node) = rules.node(Phase::from(phase), node);
         let logged = matches!(folded.fold, Fold::Sums { .. });
         let parsed = [0, 1].map(|side: usize| {
@@ -194,7 +198,7 @@ impl Duel {
         (asked, declined): (usize, bool),
         claims: Option<&[Vec<u8>; 2]>,
     ) -> Next {
-        let Some(disputed) = self.disputed.clone() else { return Next::Ask };
+        let Some(disputed) = self.disputed.clone() else { return NO_ELEMENT };
         let shown = answer.map(|answer| {
             judge::evidence(rules, &self.sides[asked], &disputed, need, self.folded.as_ref(), answer)
         });
@@ -221,11 +225,15 @@ impl Duel {
         match evidence {
             Evidence::Word(word) => self.judged(rules, word, "what the operands give"),
             Evidence::Frame(frame) => {
-                let Stage::Evidence { need: Need::Frame { fold }, .. } = self.stage else { return Next::Ask };
+                let Stage::Evidence { need: Need::Frame { fold }, .. } = self.stage else {
+                    return Next::Impossible("a frame is evidence that nobody was asked for");
+                };
                 self.framed(rules, Folded { fold, frame, total: None })
             }
             Evidence::Subtotal(value) => {
-                let Some(claims) = claims else { return Next::Ask };
+                let Some(claims) = claims else {
+                    return Next::Impossible("a part of an element's terms is asked for that nobody claimed");
+                };
                 let wrong: Vec<usize> = (0..2).filter(|&side| claims[side] != value).collect();
                 self.found.push(format!("the referee computes {} for these terms", short(&value)));
                 self.lost(
@@ -244,7 +252,7 @@ impl Duel {
 
     /// A logged product's element was judged.
     fn rounding(&mut self, rules: &Rules, shown: &judge::Rounding) -> Next {
-        let Some(disputed) = self.disputed.clone() else { return Next::Ask };
+        let Some(disputed) = self.disputed.clone() else { return NO_ELEMENT };
         let trainer = usize::from(self.sides[1].party == 0);
         let challenger = 1 - trainer;
         let (claimed, other) = (disputed.claimed(trainer), disputed.claimed(challenger));

@@ -15,6 +15,8 @@ use crate::commit::record::Record;
 use crate::commit::state::StateRoots;
 use crate::commit::tensor::{SLICE_BYTES, piece_count, piece_range, piece_value};
 
+const UNASKED: Next = Next::Impossible("an answer is there to what was not asked");
+
 /// A game of two.
 pub(super) struct Duel {
     pub sides: [Side; 2],
@@ -91,7 +93,7 @@ impl Duel {
                     let what = "it did not open what it had committed to";
                     return self.lost(&refused, Reason::Refusal, what);
                 }
-                let [Some(first), Some(second)] = answers else { return Next::Ask };
+                let [Some(first), Some(second)] = answers else { return UNASKED };
                 self.opened(rules, stage, [first, second])
             }
         }
@@ -125,12 +127,15 @@ impl Duel {
                 self.slice(rules, subject, slice, &claimed, values)
             }
             Stage::Total => self.total(rules, values),
-            Stage::Evidence { .. } | Stage::Binding { .. } => Next::Ask, // `answered` takes these
+            Stage::Evidence { .. } | Stage::Binding { .. } => UNASKED, // `answered` takes these
         }
     }
 
-    /// These sides lose for one reason.
+    /// These sides lose for one reason. Of two sides that differ in what is compared here one at least is wrong.
     pub fn lost(&mut self, sides: &[usize], reason: Reason, what: &str) -> Next {
+        if sides.is_empty() {
+            return Next::Impossible("two parties that differ are both right");
+        }
         let loss = |&side: &usize| Loss { party: self.sides[side].party, reason, what: what.to_string() };
         Next::Lost(sides.iter().map(loss).collect())
     }
@@ -167,8 +172,7 @@ impl Duel {
             return lost;
         }
         let Some(child) = (0..ranges.len()).find(|&i| values[0][i] != values[1][i]) else {
-            // Both give their node's value, and these differ.
-            return self.lost(&[], Reason::Contradiction, "");
+            return Next::Impossible("the same values below a node give two values of it");
         };
         let (first, count) = ranges[child];
         let claims = [values[0][child].clone(), values[1][child].clone()];
@@ -205,7 +209,7 @@ impl Duel {
                     self.found.push(format!("the first tensor that differs: {}", rules.describe(subject)));
                     self.go(Stage::Root { subject, leaves: values })
                 }
-                None => self.lost(&[], Reason::Contradiction, ""),
+                None => Next::Impossible("a tree has a leaf that the computation has not"),
             },
         }
     }
@@ -266,14 +270,16 @@ impl Duel {
     fn fields(&mut self, rules: &mut Rules, index: u64) -> Next {
         let [Some((first, _)), Some((second, _))] = [0, 1].map(|side: usize| self.sides[side].record.clone())
         else {
-            return Next::Ask;
+            return Next::Impossible("records are compared before both are open");
         };
         match (first, second) {
             (Record::Initial { .. }, Record::Initial { .. }) => self.go(Stage::Parts),
             (Record::Final { roots: a, .. }, Record::Final { roots: b, .. }) => {
                 let last =
                     self.sides[0].before.as_ref().and_then(|before| Record::decode(&before.record.0).ok());
-                let Some(last) = last else { return self.lost(&[], Reason::Contradiction, "") };
+                let Some(last) = last else {
+                    return Next::Impossible("a record that was read when it was proved cannot be read");
+                };
                 let wrong: Vec<usize> =
                     (0..2).filter(|&side| [a, b][side].digest() != last.state()).collect();
                 self.lost(
@@ -302,7 +308,7 @@ impl Duel {
                 }
                 self.go(Stage::Statement { step })
             }
-            _ => self.lost(&[], Reason::Contradiction, ""),
+            _ => Next::Impossible("two records of one place are of two kinds"),
         }
     }
 
@@ -342,7 +348,9 @@ impl Duel {
             return self.descend(rules, Tree::Trace { step }, traces.map(|trace| trace.0.to_vec()));
         }
         self.found.push(format!("both state the same operators of step {step}"));
-        let [Some(a), Some(b)] = [self.sides[0].step(), self.sides[1].step()] else { return Next::Ask };
+        let [Some(a), Some(b)] = [self.sides[0].step(), self.sides[1].step()] else {
+            return Next::Impossible("a statement is about a record that is not a step's");
+        };
         if let (Some(a), Some(b)) = (a.gradients, b.gradients)
             && a != b
         {
@@ -357,7 +365,7 @@ impl Duel {
             Some((field, _)) => {
                 self.go(Stage::Binding { step, field, asked: 0, declined: false, claims: None })
             }
-            None => self.lost(&[], Reason::Contradiction, ""),
+            None => Next::Impossible("two records with the same fields have two leaves"),
         }
     }
 
@@ -375,7 +383,7 @@ impl Duel {
             return lost;
         }
         let Some(part) = (0..3).find(|&part| roots[0].0[part] != roots[1].0[part]) else {
-            return self.lost(&[], Reason::Contradiction, "");
+            return Next::Impossible("the same parts give two initial states");
         };
         if let Some(expected) = judge::part_of_earlier_run(rules, part) {
             let wrong: Vec<usize> = (0..2).filter(|&side| roots[side].0[part] != expected).collect();
@@ -411,7 +419,9 @@ impl Duel {
         claimed: &[Vec<u8>; 2],
         bytes: [Vec<u8>; 2],
     ) -> Next {
-        let Some((_, ty)) = rules.tensor(subject) else { return self.lost(&[], Reason::Contradiction, "") };
+        let Some((_, ty)) = rules.tensor(subject) else {
+            return Next::Impossible("a slice is open of a tensor that the computation has not");
+        };
         let (len, count) = (ty.bytes(), piece_count(ty.bytes(), SLICE_BYTES));
         let range = piece_range(len, SLICE_BYTES, slice);
         let right = |side: usize| {
@@ -425,7 +435,7 @@ impl Duel {
             return lost;
         }
         let Some(byte) = (0..range.len()).find(|&i| bytes[0][i] != bytes[1][i]) else {
-            return self.lost(&[], Reason::Contradiction, "");
+            return Next::Impossible("the same bytes give two values of a slice");
         };
         let element = (range.start + byte) / ty.dtype.size();
         let disputed = Disputed { subject, element, ty, slice, bytes };

@@ -15,8 +15,8 @@ use crate::rounding::log::{BlockPlace, Shown, SliceProof, elements, parts};
 /// Why a part is not what was asked for.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Unfit {
-    /// The record that the trainer committed to is none of this computation, in words: the trainer's own commitment is wrong.
-    Record(String),
+    /// What the trainer committed to is wrong, in words: a record that is none of this computation, or a log that no step has.
+    Committed(String),
     /// It does not prove what was asked for.
     Other(Malformed),
 }
@@ -41,9 +41,9 @@ fn log_root(rules: &Rules, step: u32, proven: &ProvenRecord) -> Result<Digest, U
         return Err(wrong("it does not prove the step's record").into());
     }
     let record = Record::decode(&proven.record.0)
-        .map_err(|error| Unfit::Record(format!("its record {step} is none: {error}")))?;
+        .map_err(|error| Unfit::Committed(format!("its record {step} is none: {error}")))?;
     if let Some(fault) = rules.record_fault(proven.index, &record) {
-        return Err(Unfit::Record(format!("record {step}: {fault}")));
+        return Err(Unfit::Committed(format!("record {step}: {fault}")));
     }
     match record {
         Record::Step { step: StepRecord { log: Some(log), .. }, .. } => Ok(log),
@@ -63,8 +63,11 @@ pub fn verified(rules: &Rules, place: LogPlace, supplied: &Supplied) -> Result<(
         return Err(wrong("its slices are not those that were asked for").into());
     }
     SliceProof::from(&supplied.log).verify(&root)?;
-    if u64::from(supplied.log.len) > rules.log_max() {
-        return Err(wrong("the log has more bytes than the log of a step can have").into());
+    let (len, most) = (u64::from(supplied.log.len), rules.log_max());
+    if len > most {
+        let what =
+            format!("its log of step {} has {len} bytes, and none can have more than {most}", place.step);
+        return Err(Unfit::Committed(what));
     }
     Ok((root, count))
 }
@@ -196,7 +199,7 @@ impl Supply {
 /// What a trainer loses by that does not supply what it was asked for.
 fn unfit_by(party: usize, unfit: Unfit) -> Turn {
     match unfit {
-        Unfit::Record(what) => Turn::Lost(party, Reason::WrongValue, what),
+        Unfit::Committed(what) => Turn::Lost(party, Reason::WrongValue, what),
         Unfit::Other(why) => Turn::Lost(
             party,
             Reason::Refusal,

@@ -329,7 +329,7 @@ pub enum Answer {
         step: u32,
         /// The part of the step's log.
         part: u32,
-        /// The part's first block that cannot be read; 0 as well if the part's beginning, or the log's index, cannot be.
+        /// The part's first block that cannot be read; 0 as well if the part's beginning cannot be, or the group of parts that it is in.
         block: u64,
     },
     /// To [`Question::Supply`] and [`Question::LogBlock`].

@@ -32,10 +32,6 @@ pub struct Ask {
     pub limit: u64,
 }
 
-/// Two trees with different roots have the same leaves.
-const COLLISION: &str =
-    "two different commitments open to the same: a collision of hashes, or a fault of the referee's program";
-
 /// What became of a question.
 pub(super) enum Said {
     Waiting,
@@ -480,11 +476,12 @@ impl Referee {
         self.duel = Some(duel);
         match next {
             Next::Ask => {}
-            Next::Lost(losses) => {
-                let fault = losses.is_empty().then(|| COLLISION.to_string());
-                self.finish(losses, fault);
-            }
+            Next::Lost(losses) => self.finish(losses, None),
             Next::IncompleteLog(why) => self.finish(Vec::new(), Some(why)),
+            Next::Impossible(why) => self.finish(
+                Vec::new(),
+                Some(format!("{why}: a collision of hashes, or a fault of the referee's program")),
+            ),
         }
     }
 

@@ -76,7 +76,7 @@ pub struct Played {
     pub found: Vec<String>,
     /// Who lost, in the order in which it was found.
     pub losses: Vec<Loss>,
-    /// Why nobody lost: the rounding log lacks the decision that would show who is right.
+    /// Why nobody lost: the rounding log lacks the decision that would show who is right, or the referee came to what cannot be.
     pub incomplete_log: Option<String>,
 }
 

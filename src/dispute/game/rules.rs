@@ -358,13 +358,7 @@ impl Rules {
 
     /// The most bytes of a block of a rounding log with what proves it, as text; none in the exact profile.
     pub fn log_bytes(&self) -> u64 {
-        let program = self.program();
-        let parts = log::parts(program);
-        // A slice has a number, and each end of four ranges of slices but the log's begin a sibling for every level of the log's tree, of 43 bytes.
-        let bytes = log::block_proof_bytes_max(parts) as u64;
-        let slices = bytes.div_ceil(SLICE_BYTES as u64);
-        let levels = u64::from((self.log_max() / SLICE_BYTES as u64).max(1).ilog2()) + 1;
-        if self.is_logged() { bytes.div_ceil(3) * 4 + 9 * slices + 7 * 44 * levels + 256 } else { 0 }
+        if self.is_logged() { shown_log_bytes(self.log_max()) } else { 0 }
     }
 
     /// The most bytes of the value of a subtree over terms.
@@ -427,8 +421,28 @@ impl Rules {
     }
 }
 
+/// The most bytes of a block of a log of so many bytes with what proves it, as text.
+fn shown_log_bytes(log: u64) -> u64 {
+    // A slice has a number, and each end of the ranges of slices a sibling for every level of the log's tree, of 43 bytes.
+    let bytes = log::BLOCK_PROOF_BYTES_MAX as u64;
+    let slices = bytes.div_ceil(SLICE_BYTES as u64);
+    let levels = u64::from((log / SLICE_BYTES as u64).max(1).ilog2()) + 1;
+    bytes.div_ceil(3) * 4 + 9 * slices + log::BLOCK_PROOF_ENDS as u64 * 44 * levels + 256
+}
+
 /// A digest over words, for tensors of one element.
 pub(super) fn scalar_digest(word: u32) -> Digest {
     let ty = TensorType { dtype: crate::arith::DType::F32, shape: vec![1] };
     tensor::digest(&ty, &word.to_le_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::moves::LEAF_MAX;
+    use super::*;
+
+    #[test]
+    fn a_decision_of_the_longest_log_fits_a_leaf() {
+        assert!(shown_log_bytes(u64::from(u32::MAX)) + 2048 <= LEAF_MAX);
+    }
 }

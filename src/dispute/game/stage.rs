@@ -111,10 +111,12 @@ pub(super) enum Stage {
 pub(super) enum Next {
     /// With another question.
     Ask,
-    /// It is over: who lost, or why nobody did.
+    /// It is over: who lost, at least one.
     Lost(Vec<Loss>),
     /// The trainer's log lacks the decision that would show who is right.
     IncompleteLog(String),
+    /// What two answers that were checked cannot show, in words. Nobody loses by it, since it shows a collision of hashes or a fault of this program.
+    Impossible(&'static str),
 }
 
 /// The first bytes of a value, for people.
