@@ -15,10 +15,16 @@ const KINDS: [(&str, &str); 8] = [
     ("mlp", r#"kind = "cifar10", paths = ["x", "y"]"#),
     ("mlp", r#"kind = "cifar100", paths = ["x", "y"], labels = "coarse""#),
     ("mlp", r#"kind = "arrays", inputs = "x.npy", labels = "y.npy", dtype = "f16""#),
-    ("mlp", r#"kind = "arrays", inputs = "x.safetensors", inputs_tensor = "x", labels = "y.npy", dtype = "bf16""#),
+    (
+        "mlp",
+        r#"kind = "arrays", inputs = "x.safetensors", inputs_tensor = "x", labels = "y.npy", dtype = "bf16""#,
+    ),
     ("gpt", r#"kind = "tokens", paths = ["x.npy", "y.npy"], dtype = "u16""#),
     ("gpt", r#"kind = "tokens", paths = ["x", "y"], dtype = "u32""#),
-    ("mlp", r#"kind = "arrays", inputs = "x.npy", labels = "y.npy", dtype = "u8", augment = { crop = 1, flip = true }"#),
+    (
+        "mlp",
+        r#"kind = "arrays", inputs = "x.npy", labels = "y.npy", dtype = "u8", augment = { crop = 1, flip = true }"#,
+    ),
 ];
 
 static JOBS: LazyLock<Vec<(Job, Program)>> = LazyLock::new(|| {
@@ -47,7 +53,9 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         let (manifest, tree) = GroupTree::of(&mut Cursor::new(bytes)).unwrap();
         DataFile::new(name.into(), manifest, tree, Box::new(Cursor::new(bytes.to_vec())))
     });
-    let Ok(mut dataset) = Dataset::of(files.into(), Path::new("data"), &job.data, &program.sample()) else { return };
+    let Ok(mut dataset) = Dataset::of(files.into(), Path::new("data"), &job.data, &program.sample()) else {
+        return;
+    };
     if let Ok(batch) = dataset.batch(program, [1, 2], 1) {
         for (tensor, bytes) in program.batch.iter().zip(&batch[0].tensors) {
             assert_eq!(bytes.len(), 4 * tensor.shape.iter().product::<u32>() as usize);

@@ -227,7 +227,12 @@ impl Paper {
             Question::Supply { place } => {
                 let log = self.logs.get(place.step as usize - 1);
                 let proof = log.and_then(|log| {
-                    prove_slices(log.bytes(), &slice_values(log.bytes()), place.first as usize, SUPPLY_SLICES as usize)
+                    prove_slices(
+                        log.bytes(),
+                        &slice_values(log.bytes()),
+                        place.first as usize,
+                        SUPPLY_SLICES as usize,
+                    )
                 });
                 self.supplied(place.step, proof)
             }

@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
+use tiebreak::job::Job;
+use tiebreak::job::identity::{CONTRACT, program_digest};
 use tiebreak::run::dir::Run;
 use tiebreak::run::paths::RunPaths;
-use tiebreak::job::identity::{CONTRACT, program_digest};
-use tiebreak::job::Job;
 use tiebreak::train::ranks::plan::ShardPlan;
 use tiebreak::train::ranks::share::{Contents, Share};
 

@@ -2,8 +2,8 @@
 #![no_main]
 
 use tiebreak::audit::report_file::decode;
-use tiebreak::commit::tree_head::Head;
 use tiebreak::commit::keys::{PrivateKey, PublicKey};
+use tiebreak::commit::tree_head::Head;
 use tiebreak::evaluate::Report;
 use tiebreak::job::Job;
 use tiebreak::run::released_config;
