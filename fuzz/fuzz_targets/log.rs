@@ -1,11 +1,13 @@
-//! Rounding logs: the index, and decisions; what decodes is canonical, and what does not is shown by one block.
+//! Rounding logs: places of parts, and decisions; what decodes is canonical, and what does not is shown by one block, or by what says where it is.
 #![no_main]
 
 use tiebreak::rounding::codec::{decode, encode, unreadable};
-use tiebreak::rounding::log::{BlockPlace, Log, Shown};
+use tiebreak::rounding::log::{BlockPlace, Log, Shown, misplaced, prove, root};
 
-libfuzzer_sys::fuzz_target!(|input: (u32, u8, &[u8])| {
-    let (elements, parts, bytes) = input;
+libfuzzer_sys::fuzz_target!(|input: (u32, u16, u8, &[u8])| {
+    let (elements, parts, change, bytes) = input;
+    // Up to four groups.
+    let parts = usize::from(parts % 1024);
     if let Ok(decisions) = decode(bytes, u64::from(elements)) {
         assert_eq!(encode(&decisions, u64::from(elements)), bytes);
     }
@@ -22,8 +24,17 @@ libfuzzer_sys::fuzz_target!(|input: (u32, u8, &[u8])| {
         Shown::Malformed(_) => true,
     };
     assert_eq!(shows, odd.is_some());
-    if let Ok(log) = Log::open(bytes.to_vec(), usize::from(parts)) {
-        let parts: Vec<Vec<u8>> = (0..usize::from(parts)).map(|i| log.part(i).to_vec()).collect();
+    if let Ok(log) = Log::open(bytes.to_vec(), parts) {
+        let parts: Vec<Vec<u8>> = (0..parts).map(|i| log.part(i).to_vec()).collect();
         assert_eq!(Log::new(&parts).bytes(), bytes);
+    }
+    let part = |i: usize| bytes[..i % (bytes.len().min(64) + 1)].to_vec();
+    let mut changed = Log::new(&(0..parts).map(part).collect::<Vec<_>>()).bytes().to_vec();
+    let at = elements as usize % changed.len();
+    changed[at] ^= change;
+    if let Some(part) = misplaced(&changed, parts).filter(|part| *part < parts) {
+        let place = BlockPlace { part, elements: elements.into(), block: 0 };
+        let proof = prove(&changed, parts, place);
+        assert!(matches!(proof.block(&root(&changed), parts, place), Ok(Shown::Malformed(_))));
     }
 });

@@ -140,11 +140,8 @@ fn npy(descr: &str, shape: &str, bytes: &[u8]) -> Vec<u8> {
 pub fn many_files_job(folder: &Path, files: u16) -> PathBuf {
     let names: Vec<String> = (0..files).map(|i| format!("\"{i}.npy\"")).collect();
     for i in 0..files {
-        let header = "{'descr': '<u2', 'fortran_order': False, 'shape': (600,), }\n";
-        let head = [b"\x93NUMPY\x01\x00", &(header.len() as u16).to_le_bytes()[..], header.as_bytes()];
-        let tokens = (0..600u16).flat_map(|j| ((i * 7 + j) % 31).to_le_bytes());
-        let file: Vec<u8> = head.concat().into_iter().chain(tokens).collect();
-        std::fs::write(folder.join(format!("{i}.npy")), file).unwrap();
+        let tokens: Vec<u8> = (0..600u16).flat_map(|j| ((i * 7 + j) % 31).to_le_bytes()).collect();
+        std::fs::write(folder.join(format!("{i}.npy")), npy("<u2", "(600,)", &tokens)).unwrap();
     }
     let job = folder.join("job.toml");
     let text = format!(

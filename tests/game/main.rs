@@ -384,6 +384,7 @@ fn sampled_games_are_fair() {
     let run = run_of(&toy(folder.path(), 2, "microbatch"), folder.path());
     let honest = World::of(&run, None);
     let (games, start) = (games(), Instant::now());
+    assert!(games.start < games.end, "TIEBREAK_GAMES names no game");
     for seed in games.clone() {
         sampled(&run, &honest, seed, None).unwrap_or_else(|unfair| panic!("{unfair}"));
     }
