@@ -202,6 +202,7 @@ fn main() {
         ("gpt-10m d=3", gpt(6, 368, 8), ProductTable::uniform(3)),
         ("gpt-10m d=preset", gpt(6, 368, 8), ProductTable::preset()),
         ("gpt2-124m d=preset", gpt2(), ProductTable::preset()),
+        ("gpt2-124m d=3", gpt2(), ProductTable::uniform(3)),
         ("resnet conv2d.v1 d=preset", resnet(ConvVersion::V1), ProductTable::preset()),
         ("resnet conv2d.v2 d=preset", resnet(ConvVersion::V2), ProductTable::preset()),
     ];

@@ -1,4 +1,4 @@
-//! How the work of a product is cut: bands of output rows, parts of integers, and rows interleaved as register tiles read them.
+//! How the work of a product is cut: bands of output rows, and parts of integers.
 
 /// The part of an integer that one multiplication takes: `q = high * 2^shift + low`, low in
 /// `-2^(shift-1)..2^(shift-1)`.
@@ -20,17 +20,6 @@ impl Piece {
             Piece::Whole => q,
             Piece::Low(shift) => q << (32 - shift) >> (32 - shift),
             Piece::High(shift) => (q - (q << (32 - shift) >> (32 - shift))) >> shift,
-        }
-    }
-}
-
-/// Puts a row's planes, `[plane][word of K]`, in their places of `[word of K][plane][row]`: how register tiles read operands.
-#[cfg(target_arch = "x86_64")]
-pub(super) fn interleave(planes: &[u32], words: usize, rows: usize, row: usize, to: &mut [u32]) {
-    let stride = planes.len() / words * rows;
-    for (plane, from) in planes.chunks_exact(words).enumerate() {
-        for (to, &word) in to[plane * rows + row..].iter_mut().step_by(stride).zip(from) {
-            *to = word;
         }
     }
 }

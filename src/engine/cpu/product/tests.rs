@@ -266,6 +266,29 @@ fn sums_at_the_ends_of_an_i32_are_exact() {
     }
 }
 
+/// Integers of three digits whose halves, and the halves' products, are as great as they get; rows longer than lanes add without a flush.
+#[test]
+fn halves_at_their_ends_are_exact() {
+    const K: usize = 1021;
+    const GREATEST: u32 = 0x3f7f_ffff;
+    // 2^22 - 2^10: the low half is -2^10, the high one 2^11.
+    const BOTH: u32 = 0x3f7f_f000;
+    const SIGN: u32 = crate::arith::float::SIGN;
+    for x in [GREATEST, BOTH] {
+        for y in [GREATEST, BOTH, GREATEST | SIGN, BOTH | SIGN] {
+            let (data_a, data_b) = (vec![x; 5 * K], vec![y; 33 * K]);
+            let a = Reference { data: &data_a, batch: 1, rows: 5, k: K, digits: 3 };
+            let b = Reference { data: &data_b, batch: 1, rows: 33, k: K, digits: 3 };
+            let expected = reference(&a, &b, 0);
+            for path in Path::ALL {
+                let mut out = vec![0; expected.len()];
+                product_on(path, &a.operand(0), &b.operand(0), &mut out);
+                assert!(out == expected, "{path:?} {x:08x} {y:08x}");
+            }
+        }
+    }
+}
+
 /// Patches of images, whichever way they are gathered, are the integers that their definition takes, and so are their products'.
 #[test]
 fn patches_are_gathered_as_defined() {

@@ -1,31 +1,61 @@
-//! Integer products by int8 dot products: AVX-512 VNNI's `vpdpbusd` adds four products of an unsigned and a signed
-//! byte to each i32 lane.
+//! Integer products by AVX-512 VNNI, whose instructions multiply short integers and add the products to lanes of 32 bits.
 //!
-//! Operands split into planes of balanced digits in -128..=127. a's digits are stored plus 128, so that they are
-//! unsigned; the surplus 128 * (sum of b's digits) is taken off at the end. Digits d of a and e of b have weight
-//! 256^(d + e), so pairs of one weight share an accumulator.
+//! A [`Form`] says how integers are cut in words: digits as [`bytes`], or [`halves`] of integers of three digits.
 
-use std::arch::x86_64::{
-    __m512i, _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_setzero_si512,
-    _mm512_storeu_si512,
-};
+mod bytes;
+mod halves;
+mod packed;
+
+use std::arch::x86_64::{__m512i, _mm512_storeu_si512};
+use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::bands::{Band, band_height, bands, interleave};
+use super::bands::{Band, band_height, bands};
 use super::operand::Operand;
 use super::scale_back::{Scale, Sum, fits_i64, product_bits};
-use super::simd::{Path, vectorised};
+use super::simd::Path;
 use crate::arith::digits::ProductPart;
+use bytes::Bytes;
+use halves::Halves;
+use packed::{Panels, Rows};
 
 /// Rows of a register tile, and columns of a vector.
 const ROWS: usize = 4;
 const LANES: usize = 16;
-/// The most places of K between two flushes, a multiple of 4: an accumulator adds at most 3 pairs of 255 * 128.
-const FLUSH_K: usize = 16_384;
-const _: () = assert!(FLUSH_K * 3 * 255 * 128 < 1 << 31);
-/// Rows of a band: their packed digits stay in the first-level cache together with a panel of b.
+/// Rows of a band: their packed words stay in the second-level cache while panels of b pass.
 const BAND_ROWS: usize = 64;
+
+/// Columns that a band of rows adds up together: their sums stay in the second-level cache while words of K pass.
+const GROUP_COLUMNS: usize = 512;
+
+/// How the integers of both operands lie in words, and how words are multiplied.
+trait Form: Sync {
+    /// Words of a and of b that hold the same places of K.
+    const PLANES: [usize; 2];
+    /// Vectors of columns in a panel.
+    const VECTORS: usize;
+    /// Columns of a panel.
+    const WIDTH: usize = Self::VECTORS * LANES;
+    /// Places of K in a word.
+    const PLACES: usize;
+    /// The most words of K between two flushes of the lanes.
+    const FLUSH: usize;
+
+    /// What to add to sums of a column for the sum of its integers.
+    const SURPLUS: i64 = 0;
+
+    /// Cuts the places of a word, `[place][row]`, of rows of a (side 0) or of b (side 1): `[plane][row]`. Inlined always, since the
+    /// caller has the wide vectors.
+    fn cut(side: usize, places: &[[i32; LANES]], planes: &mut [[u32; LANES]]);
+
+    /// Adds the dot products of a tile of rows, `[word of K][plane][row]`, and a panel of columns, `[word of K][plane][vector][lane]`,
+    /// to `sums`, `[row][column]`.
+    ///
+    /// # Safety
+    /// The machine has AVX-512 VNNI.
+    unsafe fn add(a: &[u32], b: &[u32], sums: &mut [i64]);
+}
 
 /// Whether this kernel computes products of these digits and this length.
 pub(super) fn computes(a: &Operand, b: &Operand) -> bool {
@@ -45,194 +75,76 @@ pub(super) fn product(
 ) {
     let size = a.rows() * b.rows();
     out.par_chunks_mut(size).enumerate().for_each(|(matrix, out)| {
-        let (block, batch) = (matrix / batch, matrix % batch);
+        let at = [matrix / batch, matrix % batch];
         match (a.digits(), b.digits()) {
-            (1, 1) => matrix_product::<1, 1, 1, 4>(path, part, a, b, block, batch, out),
-            (2, 2) => matrix_product::<2, 2, 3, 2>(path, part, a, b, block, batch, out),
-            (3, 2) => matrix_product::<3, 2, 4, 1>(path, part, a, b, block, batch, out),
-            (2, 3) => matrix_product::<2, 3, 4, 1>(path, part, a, b, block, batch, out),
-            _ => matrix_product::<3, 3, 5, 1>(path, part, a, b, block, batch, out),
+            (1, 1) => matrix_product::<Bytes<1, 1, 1, 4>>(path, part, [a, b], at, out),
+            (2, 2) => matrix_product::<Bytes<2, 2, 3, 2>>(path, part, [a, b], at, out),
+            (3, 2) => matrix_product::<Bytes<3, 2, 4, 1>>(path, part, [a, b], at, out),
+            (2, 3) => matrix_product::<Bytes<2, 3, 4, 1>>(path, part, [a, b], at, out),
+            _ => matrix_product::<Halves>(path, part, [a, b], at, out),
         }
     });
 }
 
-/// One block of one sample of the batch: `DA` and `DB` digits, `SUMS` = DA + DB - 1, `NV` vectors of columns.
-fn matrix_product<const DA: usize, const DB: usize, const SUMS: usize, const NV: usize>(
+/// One block of one sample of the batch.
+fn matrix_product<F: Form>(
     path: Path,
     part: ProductPart,
-    a: &Operand,
-    b: &Operand,
-    block: usize,
-    batch: usize,
+    [a, b]: [&Operand; 2],
+    [block, batch]: [usize; 2],
     out: &mut [u32],
 ) {
     let (first, len) = a.block_range(block);
     let (m, n) = (a.rows(), b.rows());
     let scale = Scale::new(path, part, a, b, batch, block);
-    let panels = Panels::<DB, NV>::pack(path, b, DA, batch, first, len);
+    let places = first..first + len;
+    let panels = Panels::<F>::pack(b, batch, places.clone());
     let height = band_height(4, 1, m, BAND_ROWS);
-    bands(out, 1, m, n, height).into_par_iter().for_each(|band| {
+    bands(out, 1, m, n, height).into_par_iter().for_each_init(Default::default, |(packed, sums), band| {
+        let (packed, sums): (&mut Rows, &mut Vec<i64>) = (packed, sums);
         let Band { row, out, .. } = band;
-        let rows = out.len() / n;
-        let packed = pack_rows::<DA>(path, a, batch, row, rows, first, len);
-        let words = len.div_ceil(4);
-        let tile_words = words * DA * ROWS;
-        let mut sums = [[0i64; LANES * 4]; ROWS];
-        for panel in 0..n.div_ceil(NV * LANES) {
-            let column = panel * NV * LANES;
-            let columns = (n - column).min(NV * LANES);
-            for (tile, packed) in packed.chunks_exact(tile_words).enumerate() {
-                for row in &mut sums {
-                    row[..NV * LANES].copy_from_slice(panels.surplus(panel));
-                }
-                for start in (0..words).step_by(FLUSH_K / 4) {
-                    let count = (FLUSH_K / 4).min(words - start);
-                    let a = &packed[start * DA * ROWS..][..count * DA * ROWS];
-                    let b = panels.words(panel, start, count);
-                    // SAFETY: `product` runs on the VNNI path only, which was detected.
-                    unsafe { kernel::<DA, DB, SUMS, NV>(a, b, &mut sums) };
-                }
-                for (i, sums) in sums.iter().enumerate().take(rows - (tile * ROWS).min(rows)) {
-                    let to = &mut out[(tile * ROWS + i) * n + column..][..columns];
-                    i64::scale_back(&scale, row + tile * ROWS + i, column, &sums[..columns], to);
+        packed.pack::<F>(a, batch, row..row + out.len() / n, places.clone());
+        let panels_of_group = GROUP_COLUMNS / F::WIDTH;
+        for group in (0..n.div_ceil(F::WIDTH)).step_by(panels_of_group) {
+            let group = group..n.div_ceil(F::WIDTH).min(group + panels_of_group);
+            add_up(packed, &panels, group.clone(), sums);
+            let of_panels = sums.chunks_exact(packed.tiles() * ROWS * F::WIDTH);
+            for (column, sums) in group.map(|panel| panel * F::WIDTH).zip(of_panels) {
+                let columns = (n - column).min(F::WIDTH);
+                for (i, (sums, out)) in sums.chunks_exact(F::WIDTH).zip(out.chunks_exact_mut(n)).enumerate() {
+                    i64::scale_back(&scale, row + i, column, &sums[..columns], &mut out[column..][..columns]);
                 }
             }
         }
     });
 }
 
-/// 128 in every digit: with this added, the bytes of an integer are its balanced digits plus 128.
-fn offset(digits: usize) -> i64 {
-    (0..digits).map(|d| 128 << (8 * d)).sum()
-}
-
-vectorised! {
-    /// The digits of a row as words of four places of K, `[digit][word]`, each digit plus 128, then `xor`ed: with 0x80
-    /// that gives the signed digits. Places past the end are zeros.
-    fn digit_words(q: &[i32], digits: usize, xor: u32, out: &mut [u32]) {
-        let offset = offset(digits) as u32;
-        let words = out.len() / digits;
-        let whole = q.len() / 4;
-        for (d, out) in out.chunks_exact_mut(words).enumerate() {
-            let shift = 8 * d as u32;
-            for (word, q) in out.iter_mut().zip(q.chunks_exact(4)) {
-                let byte = |i: usize| ((q[i] as u32).wrapping_add(offset) >> shift) & 255;
-                *word = (byte(0) | byte(1) << 8 | byte(2) << 16 | byte(3) << 24) ^ xor;
-            }
-            if whole < words {
-                let mut word = 0;
-                for i in 0..4 {
-                    let q = q.get(4 * whole + i).map_or(0, |&q| q as u32);
-                    word |= ((q.wrapping_add(offset) >> shift) & 255) << (8 * i);
-                }
-                out[whole] = word ^ xor;
+/// The sums of packed rows and some panels, `[panel][row][column]`. Words of K are outside: those of a panel stay in the first
+/// caches while tiles pass, those of the rows while panels pass.
+fn add_up<F: Form>(rows: &Rows, panels: &Panels<F>, group: Range<usize>, sums: &mut Vec<i64>) {
+    sums.clear();
+    for panel in group.clone() {
+        for _ in 0..rows.tiles() * ROWS {
+            sums.extend_from_slice(panels.surplus(panel));
+        }
+    }
+    for start in (0..panels.words_of_k()).step_by(F::FLUSH) {
+        let words = start..panels.words_of_k().min(start + F::FLUSH);
+        for (panel, sums) in group.clone().zip(sums.chunks_exact_mut(rows.tiles() * ROWS * F::WIDTH)) {
+            let b = panels.words(panel, words.clone());
+            for (tile, sums) in sums.chunks_exact_mut(ROWS * F::WIDTH).enumerate() {
+                // SAFETY: `product` runs on the VNNI path only, which was detected.
+                unsafe { F::add(rows.words(tile, words.clone()), b, sums) };
             }
         }
     }
 }
 
-/// Rows of a as tiles: `[tile][word of K][digit][row of the tile]`, digits plus 128; missing rows are zeros.
-fn pack_rows<const DA: usize>(
-    path: Path,
-    a: &Operand,
-    batch: usize,
-    row: usize,
-    rows: usize,
-    first: usize,
-    len: usize,
-) -> Vec<u32> {
-    let words = len.div_ceil(4);
-    let mut packed = vec![0x8080_8080; rows.div_ceil(ROWS) * words * DA * ROWS];
-    let (mut planes, mut scratch) = (vec![0; words * DA], Vec::new());
-    for i in 0..rows {
-        let q = a.row(batch, row + i, first..first + len, &mut scratch);
-        digit_words(path, q, DA, 0, &mut planes);
-        interleave(&planes, words, ROWS, i % ROWS, &mut packed[i / ROWS * words * DA * ROWS..]);
-    }
-    packed
-}
-
-/// All rows of b as panels of `NV * LANES` columns of the product: `[panel][word of K][digit][vector][lane]`.
-struct Panels<const DB: usize, const NV: usize> {
-    words: Vec<u32>,
-    words_of_k: usize,
-    /// Minus the surplus of a's unsigned digits, for each column.
-    surplus: Vec<i64>,
-}
-
-impl<const DB: usize, const NV: usize> Panels<DB, NV> {
-    const WIDTH: usize = NV * LANES;
-
-    /// `digits_a` planes of a are stored plus 128: together plus 128 * (1 + 256 + ...).
-    fn pack(path: Path, b: &Operand, digits_a: usize, batch: usize, first: usize, len: usize) -> Self {
-        let offset = offset(digits_a);
-        let (n, words_of_k) = (b.rows(), len.div_ceil(4));
-        let panels = n.div_ceil(Self::WIDTH);
-        let mut words = vec![0u32; panels * words_of_k * DB * Self::WIDTH];
-        let mut surplus = vec![0i64; panels * Self::WIDTH];
-        let panel_words = (words_of_k * DB * Self::WIDTH).max(1);
-        words.par_chunks_mut(panel_words).zip(surplus.par_chunks_mut(Self::WIDTH)).enumerate().for_each(
-            |(panel, (words, surplus))| {
-                let columns = (n - panel * Self::WIDTH).min(Self::WIDTH);
-                let (mut planes, mut scratch) = (vec![0; words_of_k * DB], Vec::new());
-                for (c, surplus) in surplus.iter_mut().enumerate().take(columns) {
-                    let row = b.row(batch, panel * Self::WIDTH + c, first..first + len, &mut scratch);
-                    digit_words(path, row, DB, 0x8080_8080, &mut planes);
-                    interleave(&planes, words_of_k, Self::WIDTH, c, words);
-                    // The sum over digits e of 256^e times the digits is the sum of the integers.
-                    *surplus = -offset * row.iter().map(|&q| i64::from(q)).sum::<i64>();
-                }
-            },
-        );
-        Panels { words, words_of_k, surplus }
-    }
-
-    fn words(&self, panel: usize, start: usize, count: usize) -> &[u32] {
-        &self.words[(panel * self.words_of_k + start) * DB * Self::WIDTH..][..count * DB * Self::WIDTH]
-    }
-
-    fn surplus(&self, panel: usize) -> &[i64] {
-        &self.surplus[panel * Self::WIDTH..][..Self::WIDTH]
-    }
-}
-
-/// Adds the dot products of a tile of rows and a panel of columns to `sums`.
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-fn kernel<const DA: usize, const DB: usize, const SUMS: usize, const NV: usize>(
-    a: &[u32],
-    b: &[u32],
-    sums: &mut [[i64; LANES * 4]; ROWS],
-) {
-    let mut acc = [[[_mm512_setzero_si512(); NV]; ROWS]; SUMS];
-    for (a, b) in a.chunks_exact(DA * ROWS).zip(b.chunks_exact(DB * NV * LANES)) {
-        for e in 0..DB {
-            let mut vb = [_mm512_setzero_si512(); NV];
-            for (v, vb) in vb.iter_mut().enumerate() {
-                // SAFETY: the chunk holds DB * NV vectors of 16 words.
-                *vb = unsafe {
-                    _mm512_loadu_si512(b[(e * NV + v) * LANES..][..LANES].as_ptr().cast::<__m512i>())
-                };
-            }
-            for d in 0..DA {
-                for r in 0..ROWS {
-                    let va = _mm512_set1_epi32(a[d * ROWS + r] as i32);
-                    for v in 0..NV {
-                        acc[d + e][r][v] = _mm512_dpbusd_epi32(acc[d + e][r][v], va, vb[v]);
-                    }
-                }
-            }
-        }
-    }
-    for (s, acc) in acc.iter().enumerate() {
-        for (acc, sums) in acc.iter().zip(sums.iter_mut()) {
-            for (v, &acc) in acc.iter().enumerate() {
-                let mut lanes = [0i32; LANES];
-                // SAFETY: the array holds one vector.
-                unsafe { _mm512_storeu_si512(lanes.as_mut_ptr().cast::<__m512i>(), acc) };
-                for (sum, lane) in sums[v * LANES..].iter_mut().zip(lanes) {
-                    *sum += i64::from(lane) << (8 * s);
-                }
-            }
-        }
-    }
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn lanes(vector: __m512i) -> [i32; LANES] {
+    let mut lanes = [0; LANES];
+    // SAFETY: the array holds one vector.
+    unsafe { _mm512_storeu_si512(lanes.as_mut_ptr().cast(), vector) };
+    lanes
 }

@@ -1,0 +1,199 @@
+//! Operands in the words that a [`Form`] cuts, as register tiles read them.
+
+use std::arch::x86_64::{
+    __m512i, _mm512_loadu_si512, _mm512_shuffle_i32x4, _mm512_storeu_si512, _mm512_unpackhi_epi32,
+    _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+};
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::{Form, LANES, ROWS};
+use crate::engine::cpu::product::operand::Operand;
+
+/// The most planes of a form.
+const PLANES_MAX: usize = 3;
+
+/// Rows of a as tiles: `[tile][word of K][plane][row of the tile]`.
+#[derive(Default)]
+pub(super) struct Rows {
+    words: Vec<u32>,
+    tiles: usize,
+    /// Words of a tile, and of a tile and one word of K.
+    of_tile: usize,
+    together: usize,
+}
+
+impl Rows {
+    /// Lays rows and places of a in the memory of those before.
+    pub(super) fn pack<F: Form>(&mut self, a: &Operand, batch: usize, rows: Range<usize>, k: Range<usize>) {
+        let words_of_k = k.len().div_ceil(F::PLACES);
+        self.tiles = rows.len().div_ceil(ROWS);
+        self.together = F::PLANES[0] * ROWS;
+        self.of_tile = words_of_k * self.together;
+        // All words are written below.
+        self.words.resize(self.tiles * self.of_tile, 0);
+        let (of_tile, together) = (self.of_tile, self.together);
+        let of_sixteen = self.words.chunks_mut(of_tile * (LANES / ROWS));
+        for (first, to) in rows.clone().step_by(LANES).zip(of_sixteen) {
+            let some = first..rows.end.min(first + LANES);
+            for_each_word::<F>(0, a, batch, some, k.clone(), |word, plane, lanes| {
+                let to = to.chunks_exact_mut(of_tile);
+                for (to, lanes) in to.zip(lanes.as_chunks::<ROWS>().0) {
+                    to[word * together + plane * ROWS..][..ROWS].copy_from_slice(lanes);
+                }
+            });
+        }
+    }
+
+    pub(super) fn tiles(&self) -> usize {
+        self.tiles
+    }
+
+    pub(super) fn words(&self, tile: usize, words: Range<usize>) -> &[u32] {
+        &self.words[tile * self.of_tile..][words.start * self.together..words.end * self.together]
+    }
+}
+
+/// All rows of b as panels of columns of the product: `[panel][word of K][plane][vector][lane]`.
+pub(super) struct Panels<F> {
+    words: Vec<u32>,
+    words_of_k: usize,
+    /// [`Form::SURPLUS`] times the sum of each column's integers.
+    surplus: Vec<i64>,
+    form: PhantomData<F>,
+}
+
+impl<F: Form> Panels<F> {
+    /// Words of a panel that hold the same places of K.
+    const TOGETHER: usize = F::PLANES[1] * F::WIDTH;
+
+    pub(super) fn pack(b: &Operand, batch: usize, k: Range<usize>) -> Self {
+        let (n, words_of_k) = (b.rows(), k.len().div_ceil(F::PLACES));
+        let panels = n.div_ceil(F::WIDTH);
+        let mut words = vec![0; panels * words_of_k * Self::TOGETHER];
+        let mut surplus = vec![0; panels * F::WIDTH];
+        let of_panels = words.par_chunks_mut((words_of_k * Self::TOGETHER).max(1));
+        of_panels.zip(surplus.par_chunks_mut(F::WIDTH)).enumerate().for_each(|(panel, (to, surplus))| {
+            for (vector, surplus) in surplus.chunks_exact_mut(LANES).enumerate() {
+                let first = panel * F::WIDTH + vector * LANES;
+                let some = first.min(n)..n.min(first + LANES);
+                if F::SURPLUS != 0 {
+                    let mut scratch = Vec::new();
+                    for (surplus, row) in surplus.iter_mut().zip(some.clone()) {
+                        let q = b.row(batch, row, k.clone(), &mut scratch);
+                        *surplus = F::SURPLUS * q.iter().map(|&q| i64::from(q)).sum::<i64>();
+                    }
+                }
+                for_each_word::<F>(1, b, batch, some, k.clone(), |word, plane, lanes| {
+                    let at = word * Self::TOGETHER + plane * F::WIDTH + vector * LANES;
+                    to[at..at + LANES].copy_from_slice(lanes);
+                });
+            }
+        });
+        Panels { words, words_of_k, surplus, form: PhantomData }
+    }
+
+    pub(super) fn words_of_k(&self) -> usize {
+        self.words_of_k
+    }
+
+    pub(super) fn words(&self, panel: usize, words: Range<usize>) -> &[u32] {
+        let of_panel = &self.words[panel * self.words_of_k * Self::TOGETHER..];
+        &of_panel[words.start * Self::TOGETHER..words.end * Self::TOGETHER]
+    }
+
+    pub(super) fn surplus(&self, panel: usize) -> &[i64] {
+        &self.surplus[panel * F::WIDTH..][..F::WIDTH]
+    }
+}
+
+/// Gives all words of up to sixteen rows of an operand: (word of K, plane, a word of each row). Rows and places that are not there are 0.
+fn for_each_word<F: Form>(
+    side: usize,
+    operand: &Operand,
+    batch: usize,
+    rows: Range<usize>,
+    k: Range<usize>,
+    put: impl FnMut(usize, usize, &[u32; LANES]),
+) {
+    let mut scratch: [Vec<i32>; LANES] = Default::default();
+    let mut of_rows: [&[i32]; LANES] = [&[]; LANES];
+    for ((row, of_row), scratch) in rows.zip(&mut of_rows).zip(&mut scratch) {
+        *of_row = operand.row(batch, row, k.clone(), scratch);
+    }
+    // SAFETY: products run here on the VNNI path only, which was detected.
+    unsafe { turn_and_cut::<F>(side, &of_rows, k.len(), put) };
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn turn_and_cut<F: Form>(
+    side: usize,
+    rows: &[&[i32]; LANES],
+    len: usize,
+    mut put: impl FnMut(usize, usize, &[u32; LANES]),
+) {
+    for first in (0..len).step_by(LANES) {
+        let count = LANES.min(len - first);
+        let turned = turned(rows.map(|row| match row.get(first..first + LANES) {
+            Some(places) => load(places.as_array().expect("a vector has sixteen places")),
+            None => {
+                let mut places = [0; LANES];
+                if !row.is_empty() {
+                    places[..count].copy_from_slice(&row[first..]);
+                }
+                load(&places)
+            }
+        }));
+        for (word, places) in turned[..count].chunks(F::PLACES).enumerate() {
+            let mut full = [[0; LANES]; 4];
+            full[..places.len()].copy_from_slice(places);
+            let mut planes = [[0; LANES]; PLANES_MAX];
+            F::cut(side, &full[..F::PLACES], &mut planes[..F::PLANES[side]]);
+            for (plane, lanes) in planes[..F::PLANES[side]].iter().enumerate() {
+                put(first / F::PLACES + word, plane, lanes);
+            }
+        }
+    }
+}
+
+/// A 16 x 16 matrix of words turned.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn turned(rows: [__m512i; LANES]) -> [[i32; LANES]; LANES] {
+    let mut turned = [[0; LANES]; LANES];
+    let words = |a, b| [_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b)];
+    let pairs = |a, b| [_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b)];
+    // Four rows: place 4 q + i in quarter q of vector i.
+    let four = |r: usize| {
+        let [[ab, ab_high], [cd, cd_high]] = [words(rows[r], rows[r + 1]), words(rows[r + 2], rows[r + 3])];
+        let [[a, b], [c, d]] = [pairs(ab, cd), pairs(ab_high, cd_high)];
+        [a, b, c, d]
+    };
+    let of_rows = [four(0), four(4), four(8), four(12)];
+    for i in 0..4 {
+        let [a, b, c, d] = of_rows.map(|of_four| of_four[i]);
+        // Quarters 0 and 2, and 1 and 3, of both.
+        let [ab, ab_odd] = [_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b)];
+        let [cd, cd_odd] = [_mm512_shuffle_i32x4::<0x88>(c, d), _mm512_shuffle_i32x4::<0xdd>(c, d)];
+        let quarters = [
+            _mm512_shuffle_i32x4::<0x88>(ab, cd),
+            _mm512_shuffle_i32x4::<0x88>(ab_odd, cd_odd),
+            _mm512_shuffle_i32x4::<0xdd>(ab, cd),
+            _mm512_shuffle_i32x4::<0xdd>(ab_odd, cd_odd),
+        ];
+        for (q, places) in quarters.into_iter().enumerate() {
+            // SAFETY: the array holds one vector.
+            unsafe { _mm512_storeu_si512(turned[4 * q + i].as_mut_ptr().cast(), places) };
+        }
+    }
+    turned
+}
+
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn load(places: &[i32; LANES]) -> __m512i {
+    // SAFETY: the array holds one vector.
+    unsafe { _mm512_loadu_si512(places.as_ptr().cast()) }
+}
