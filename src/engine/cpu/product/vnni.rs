@@ -25,7 +25,6 @@ const ROWS: usize = 4;
 const LANES: usize = 16;
 /// Rows of a band: their packed words stay in the second-level cache while panels of b pass.
 const BAND_ROWS: usize = 64;
-
 /// Columns that a band of rows adds up together: their sums stay in the second-level cache while words of K pass.
 const GROUP_COLUMNS: usize = 512;
 

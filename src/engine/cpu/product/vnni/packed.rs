@@ -136,8 +136,8 @@ fn turn_and_cut<F: Form>(
 ) {
     for first in (0..len).step_by(LANES) {
         let count = LANES.min(len - first);
-        let turned = turned(rows.map(|row| match row.get(first..first + LANES) {
-            Some(places) => load(places.as_array().expect("a vector has sixteen places")),
+        let turned = turned(rows.map(|row| match row.get(first..).and_then(<[i32]>::first_chunk) {
+            Some(places) => load(places),
             None => {
                 let mut places = [0; LANES];
                 if !row.is_empty() {
@@ -146,11 +146,10 @@ fn turn_and_cut<F: Form>(
                 load(&places)
             }
         }));
-        for (word, places) in turned[..count].chunks(F::PLACES).enumerate() {
-            let mut full = [[0; LANES]; 4];
-            full[..places.len()].copy_from_slice(places);
+        for (word, places) in turned[..count.next_multiple_of(F::PLACES)].chunks_exact(F::PLACES).enumerate()
+        {
             let mut planes = [[0; LANES]; PLANES_MAX];
-            F::cut(side, &full[..F::PLACES], &mut planes[..F::PLANES[side]]);
+            F::cut(side, places, &mut planes[..F::PLANES[side]]);
             for (plane, lanes) in planes[..F::PLANES[side]].iter().enumerate() {
                 put(first / F::PLACES + word, plane, lanes);
             }
