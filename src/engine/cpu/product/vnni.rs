@@ -103,7 +103,8 @@ fn matrix_product<F: Form>(
         let (packed, sums): (&mut Rows, &mut Vec<i64>) = (packed, sums);
         let Band { row, out, .. } = band;
         packed.pack::<F>(a, batch, row..row + out.len() / n, places.clone());
-        let panels_of_group = GROUP_COLUMNS / F::WIDTH;
+        // Sums that are added to once stay in the first-level cache if those of a panel are rounded before the next panel's are made.
+        let panels_of_group = if panels.words_of_k() <= F::FLUSH { 1 } else { GROUP_COLUMNS / F::WIDTH };
         for group in (0..n.div_ceil(F::WIDTH)).step_by(panels_of_group) {
             let group = group..n.div_ceil(F::WIDTH).min(group + panels_of_group);
             add_up(packed, &panels, group.clone(), sums);
