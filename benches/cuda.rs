@@ -358,7 +358,7 @@ fn bench(small: bool, parts: &[String]) -> Result<(), EngineError> {
         engine = attention(engine, if small { [1, 2, 66, 8] } else { [8, 12, 1024, 64] })?;
     }
     if wants("steps") {
-        step(&mut engine, &trained, "default", ProductTable::preset(), size)?;
+        step(&mut engine, &trained, "2 and 3", ProductTable::preset(), size)?;
         step(&mut engine, &trained, "3", ProductTable::uniform(3), size)?;
     }
     if wants("variants") {

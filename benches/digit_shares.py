@@ -26,8 +26,6 @@ import loss_curve
 
 ROOT = Path(__file__).resolve().parent.parent
 TITLE = "Digits of a GPT's products, one by one"
-WIDE = ["head_dx", "head_dw", "scores_dq", "scores_dk", "values", "values_dv"]
-DEFAULT = {name: (3 if name in WIDE else 2, 2, 0) for name in loss_curve.CLASSES}
 LINEAR = ["linear", "linear_dx", "linear_dw"]
 HEAD = ["head", "head_dx", "head_dw"]
 
@@ -39,9 +37,9 @@ def with_three(table, names):
 
 SETTINGS = {
     **{name: loss_curve.DIGITS[name] for name in loss_curve.Gpt.DIGITS},
-    "default digits in blocks of 64": loss_curve.classes({name: (a, b, 64) for name, (a, b, _) in DEFAULT.items()}),
-    "default, head, linear and their gradients 3": with_three(DEFAULT, [*HEAD, *LINEAR]),
-    "the same, values_dv too": with_three(DEFAULT, [*HEAD, *LINEAR, "values_dv"]),
+    "2 and 3 digits in blocks of 64": loss_curve.classes({name: (a, b, 64) for name, (a, b, _) in loss_curve.TWO_AND_THREE.items()}),
+    "2 and 3, head, linear and their gradients 3": with_three(loss_curve.TWO_AND_THREE, [*HEAD, *LINEAR]),
+    "the same, values_dv too": with_three(loss_curve.TWO_AND_THREE, [*HEAD, *LINEAR, "values_dv"]),
     "the same, the rest of attention 2": with_three(dict.fromkeys(loss_curve.CLASSES, (2, 2, 0)), [*HEAD, *LINEAR, "values_dv"]),
 }
 

@@ -39,14 +39,18 @@ def classes(digits):
     return "".join(f"[digits.class.{c}]\ndigits_a = {a}\ndigits_b = {b}\nblock = {block}\n" for c, (a, b, block) in digits.items())
 
 
+# The defaults of models that are no gpt (docs/ARITHMETIC.md, section 8.1).
+WIDE = ["head_dx", "head_dw", "scores_dq", "scores_dk", "values", "values_dv"]
+TWO_AND_THREE = {name: (3 if name in WIDE else 2, 2, 0) for name in CLASSES}
 # What a job says of its products.
 DIGITS = {
     "d = 3": "[digits]\nall = 3\n",
     "d = 2": "[digits]\nall = 2\n",
     "d = 2, blocks of 64": classes({c: (2, 2, 64) for c in CLASSES}),
+    "2 and 3 digits": classes(TWO_AND_THREE),
+    "2 and 3, weights 3": classes(TWO_AND_THREE | {"linear": (2, 3, 0), "linear_dx": (2, 3, 0), "head_dx": (3, 3, 0)}),
+    "2 and 3, linear and its gradients 3": classes(TWO_AND_THREE | dict.fromkeys(("linear", "linear_dx", "linear_dw", "head_dx"), (3, 3, 0))),
     "default digits": "",
-    "default, weights 3": classes({"linear": (2, 3, 0), "linear_dx": (2, 3, 0), "head_dx": (3, 3, 0)}),
-    "default, linear and its gradients 3": classes(dict.fromkeys(("linear", "linear_dx", "linear_dw", "head_dx"), (3, 3, 0))),
 }
 try:
     import numpy as np
@@ -78,9 +82,9 @@ def philox(key, counter):
 
 class Gpt:
     NAME, JOB, TITLE, STEPS, SEEDS = "gpt", "shakespeare.toml", "A GPT on text", 600, 1
-    DIGITS = ["d = 3", "d = 2", "d = 2, blocks of 64", "default digits", "default, weights 3", "default, linear and its gradients 3"]
+    DIGITS = ["d = 3", "d = 2", "d = 2, blocks of 64", "2 and 3 digits", "2 and 3, weights 3", "2 and 3, linear and its gradients 3"]
     DATA = ROOT / "assets/jobs/text/shakespeare.txt"
-    MORE_DIGITS = ("*Weights 3*: three digits for the weights in `linear` (2 x 3 digits), `linear_dx` (2 x 3) and `head_dx` (3 x 3); *linear and its gradients 3*: 3 x 3 digits "
+    MORE_DIGITS = ("d = 3 is a gpt's default; *2 and 3 digits* are those of other models. *Weights 3*: three digits for the weights in `linear` (2 x 3 digits), `linear_dx` (2 x 3) and `head_dx` (3 x 3); *linear and its gradients 3*: 3 x 3 digits "
                    "there and in `linear_dw`")
     ABOUT = "4 layers, width 144, 1.06 M parameters, 8 x 128 tokens a step, AdamW, clipping, warm-up and cosine; %d bytes of text. " + MORE_DIGITS
     CONTEXT, LAYERS, HEADS, WIDTH, VOCABULARY, SAMPLES, STD = 128, 4, 4, 144, 256, 8, 0.02
@@ -133,7 +137,7 @@ class SmallGpt(Gpt):
     """So small that several seeds take minutes."""
 
     NAME, TITLE, SEEDS = "gpt-small", "A small GPT on text", 3
-    DIGITS = ["default digits", "default, weights 3", "d = 3", "default, linear and its gradients 3"]
+    DIGITS = ["d = 3", "2 and 3 digits", "2 and 3, weights 3", "2 and 3, linear and its gradients 3"]
     ABOUT = "2 layers, width 64, context 64, 0.12 M parameters, 8 x 64 tokens a step, else as the file has it; %d bytes of text. " + Gpt.MORE_DIGITS
     CONTEXT, LAYERS, WIDTH = 64, 2, 64
 

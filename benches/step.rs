@@ -197,14 +197,14 @@ fn main() {
     let filter = std::env::args().nth(1).filter(|a| !a.starts_with("--")).unwrap_or_default();
     let adapter = std::env::args().find_map(|a| a.strip_prefix("--adapter=").map(str::to_string));
     let cases = [
-        ("gpt-1m d=preset", gpt(4, 144, 4), ProductTable::preset()),
+        ("gpt-1m d=3", gpt(4, 144, 4), ProductTable::uniform(3)),
         ("gpt-10m d=2", gpt(6, 368, 8), ProductTable::uniform(2)),
         ("gpt-10m d=3", gpt(6, 368, 8), ProductTable::uniform(3)),
-        ("gpt-10m d=preset", gpt(6, 368, 8), ProductTable::preset()),
-        ("gpt2-124m d=preset", gpt2(), ProductTable::preset()),
+        ("gpt-10m d=2,3", gpt(6, 368, 8), ProductTable::preset()),
+        ("gpt2-124m d=2,3", gpt2(), ProductTable::preset()),
         ("gpt2-124m d=3", gpt2(), ProductTable::uniform(3)),
-        ("resnet conv2d.v1 d=preset", resnet(ConvVersion::V1), ProductTable::preset()),
-        ("resnet conv2d.v2 d=preset", resnet(ConvVersion::V2), ProductTable::preset()),
+        ("resnet conv2d.v1 d=2,3", resnet(ConvVersion::V1), ProductTable::preset()),
+        ("resnet conv2d.v2 d=2,3", resnet(ConvVersion::V2), ProductTable::preset()),
     ];
     for (name, model, products) in cases {
         match &adapter {

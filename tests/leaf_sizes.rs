@@ -19,7 +19,7 @@ const GPT2: [Exception; 2] = [
     // One token at every position of a micro-batch; n positions take about 1.5 KB each.
     ("segment_sum.v1", "embedding.backward", 6 << 20),
     // K is the vocabulary: the job can cut it into scale blocks.
-    ("product.v1", "head.backward", 384 << 10),
+    ("product.v1", "head.backward", 448 << 10),
 ];
 
 fn program(extra: &str) -> Program {

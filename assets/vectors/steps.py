@@ -340,7 +340,7 @@ WIDE = ("head_dx", "head_dw", "scores_dq", "scores_dk", "values", "values_dv")
 
 
 def digits_of(job):
-    table = job.get("digits", {})
+    table, three = job.get("digits", {}), job["model"]["kind"] == "gpt"
 
     def digits(kind):
         if kind in table.get("class", {}):
@@ -348,7 +348,7 @@ def digits_of(job):
             return own["digits_a"], own["digits_b"], own.get("block", 0)
         if "all" in table:
             return table["all"], table["all"], 0
-        return (3 if kind in WIDE else 2), 2, 0
+        return (3, 3, 0) if three else (3 if kind in WIDE else 2, 2, 0)
 
     return digits
 

@@ -80,13 +80,14 @@ impl JobText {
             }
             let mut model = self.model.ok_or_else(|| missing("model"))?;
             model.take(self.data.files.input());
+            let products = digits.products(&model, self.rounding.as_ref());
             ProgramSource::Model(Box::new(ModelJob {
                 model,
                 optimizer: self.optimizer.ok_or_else(|| missing("optimizer"))?,
                 batch: self.batch.ok_or_else(|| missing("batch"))?,
                 clip_norm: self.clip_norm,
                 loss: self.loss.unwrap_or_default(),
-                products: digits.products(self.rounding.as_ref()),
+                products,
                 frozen: self.frozen.unwrap_or_default(),
             }))
         };
@@ -329,10 +330,11 @@ digits_b = 3
 
     #[test]
     fn a_job_is_read() {
-        let job = Job::parse("job.toml", JOB).unwrap();
+        let job = Job::parse("job.toml", &JOB.replace("digits_b = 3", "digits_b = 1")).unwrap();
         let products = &job.model().unwrap().products;
-        assert_eq!(products.get(ProductClass::Head), ProductDigits::uniform(3));
-        assert_eq!(products.get(ProductClass::Linear), ProductDigits::uniform(2));
+        let head = ProductDigits { digits_a: 3, digits_b: 1, block: 0 };
+        assert_eq!(products.get(ProductClass::Head), head);
+        assert_eq!(products.get(ProductClass::Linear), ProductDigits::uniform(3));
         assert!(job.program(None).unwrap().parameter_count() > 1000);
     }
 

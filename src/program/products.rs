@@ -127,7 +127,7 @@ impl ProductTable {
         ProductTable { digits: [ProductDigits::uniform(digits); CLASSES], logged: [None; CLASSES] }
     }
 
-    /// The default preset: two digits, and three for the operands whose rows are wide in range: the loss's
+    /// The default of most models: two digits, and three for the operands whose rows are wide in range: the loss's
     /// gradient, attention probabilities and their gradients.
     pub fn preset() -> ProductTable {
         let mut table = ProductTable::uniform(2);

@@ -256,9 +256,9 @@ fn a_program_is_exported_shown_drawn_and_trained() {
     let shown: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     assert_eq!((&shown["program"], &shown["bytes"]), (&exported["program"], &exported["bytes"]));
     assert_eq!((&shown["micro_batch"], &shown["micro_batches"]), (&2.into(), &3.into()));
-    // 24 rows of 16 numbers by a weight of [64, 16], two digits each, exact.
+    // 24 rows of 16 numbers by a weight of [64, 16], three digits each, exact.
     let product = serde_json::json!({
-        "operator": "block0.mlp_in", "class": null, "digits": [2, 2], "block": 0, "batch": 1, "m": 24, "n": 64, "k": 16,
+        "operator": "block0.mlp_in", "class": null, "digits": [3, 3], "block": 0, "batch": 1, "m": 24, "n": 64, "k": 16,
         "grid": null
     });
     assert!(shown["products"].as_array().unwrap().contains(&product), "{}", shown["products"]);

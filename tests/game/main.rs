@@ -463,7 +463,7 @@ fn elements_of_many_terms_are_opened_by_folds() {
     let (truth_wide, truth_long) = (World::of(&wide, None), World::of(&long, None));
     for (run, honest, (phase, node), element, mask) in [
         (&wide, &truth_wide, product, 1, 1 << 20),
-        (&long, &truth_long, segment, 2, 1),
+        (&long, &truth_long, segment, 2, 1 << 20),
         (&long, &truth_long, order, 4100, 1),
         (&long, &truth_long, order, 7, 1 << 30),
         (&long, &truth_long, offsets, 1, 2),

@@ -1,12 +1,12 @@
 //! Integer products by AVX-512 VNNI, whose instructions multiply short integers and add the products to lanes of 32 bits.
 //!
-//! A [`Form`] says how integers are cut in words: digits as [`bytes`], or [`halves`] of integers of three digits.
+//! A [`Form`] says how integers are cut in words: digits as [`bytes`], or [`halves`] of integers of three digits; [`packed`] lays them.
 
 mod bytes;
+mod form;
 mod halves;
 mod packed;
 
-use std::arch::x86_64::{__m512i, _mm512_storeu_si512};
 use std::ops::Range;
 
 use rayon::prelude::*;
@@ -17,44 +17,14 @@ use super::scale_back::{Scale, Sum, fits_i64, product_bits};
 use super::simd::Path;
 use crate::arith::digits::ProductPart;
 use bytes::Bytes;
+use form::{Form, ROWS};
 use halves::Halves;
 use packed::{Panels, Rows};
 
-/// Rows of a register tile, and columns of a vector.
-const ROWS: usize = 4;
-const LANES: usize = 16;
 /// Rows of a band: their packed words stay in the second-level cache while panels of b pass.
 const BAND_ROWS: usize = 64;
 /// Columns that a band of rows adds up together: their sums stay in the second-level cache while words of K pass.
 const GROUP_COLUMNS: usize = 512;
-
-/// How the integers of both operands lie in words, and how words are multiplied.
-trait Form: Sync {
-    /// Words of a and of b that hold the same places of K.
-    const PLANES: [usize; 2];
-    /// Vectors of columns in a panel.
-    const VECTORS: usize;
-    /// Columns of a panel.
-    const WIDTH: usize = Self::VECTORS * LANES;
-    /// Places of K in a word.
-    const PLACES: usize;
-    /// The most words of K between two flushes of the lanes.
-    const FLUSH: usize;
-
-    /// What to add to sums of a column for the sum of its integers.
-    const SURPLUS: i64 = 0;
-
-    /// Cuts the places of a word, `[place][row]`, of rows of a (side 0) or of b (side 1): `[plane][row]`. Inlined always, since the
-    /// caller has the wide vectors.
-    fn cut(side: usize, places: &[[i32; LANES]], planes: &mut [[u32; LANES]]);
-
-    /// Adds the dot products of a tile of rows, `[word of K][plane][row]`, and a panel of columns, `[word of K][plane][vector][lane]`,
-    /// to `sums`, `[row][column]`.
-    ///
-    /// # Safety
-    /// The machine has AVX-512 VNNI.
-    unsafe fn add(a: &[u32], b: &[u32], sums: &mut [i64]);
-}
 
 /// Whether this kernel computes products of these digits and this length.
 pub(super) fn computes(a: &Operand, b: &Operand) -> bool {
@@ -138,13 +108,4 @@ fn add_up<F: Form>(rows: &Rows, panels: &Panels<F>, group: Range<usize>, sums: &
             }
         }
     }
-}
-
-#[target_feature(enable = "avx512f")]
-#[inline]
-fn lanes(vector: __m512i) -> [i32; LANES] {
-    let mut lanes = [0; LANES];
-    // SAFETY: the array holds one vector.
-    unsafe { _mm512_storeu_si512(lanes.as_mut_ptr().cast(), vector) };
-    lanes
 }

@@ -7,7 +7,7 @@ use std::arch::x86_64::{
     __m512i, _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_setzero_si512,
 };
 
-use super::{Form, LANES, ROWS, lanes};
+use super::form::{Form, LANES, ROWS, lanes};
 
 /// `DA` and `DB` digits, `SUMS` = DA + DB - 1 accumulators, `NV` vectors of columns.
 pub(super) struct Bytes<const DA: usize, const DB: usize, const SUMS: usize, const NV: usize>;

@@ -11,7 +11,7 @@ use std::arch::x86_64::{
     __m512i, _mm512_dpwssd_epi32, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_setzero_si512,
 };
 
-use super::{Form, LANES, ROWS, lanes};
+use super::form::{Form, LANES, ROWS, lanes};
 use crate::engine::cpu::product::bands::Piece;
 
 /// Bits of a low half.

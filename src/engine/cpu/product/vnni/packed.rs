@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::{Form, LANES, ROWS};
+use super::form::{Form, LANES, ROWS};
 use crate::engine::cpu::product::operand::Operand;
 
 /// The most planes of a form.

@@ -1,0 +1,45 @@
+//! What a way to multiply integers by AVX-512 VNNI consists of.
+
+use std::arch::x86_64::{__m512i, _mm512_storeu_si512};
+
+/// Rows of a register tile, and columns of a vector.
+pub(super) const ROWS: usize = 4;
+pub(super) const LANES: usize = 16;
+
+/// How the integers of both operands lie in words, and how words are multiplied.
+pub(super) trait Form: Sync {
+    /// Words of a and of b that hold the same places of K.
+    const PLANES: [usize; 2];
+    /// Vectors of columns in a panel.
+    const VECTORS: usize;
+    /// Columns of a panel.
+    const WIDTH: usize = Self::VECTORS * LANES;
+    /// Places of K in a word.
+    const PLACES: usize;
+    /// The most words of K between two flushes of the lanes.
+    const FLUSH: usize;
+
+    /// What to add to sums of a column for the sum of its integers.
+    const SURPLUS: i64 = 0;
+
+    /// Cuts the places of a word, `[place][row]`, of rows of a (side 0) or of b (side 1): `[plane][row]`. Inlined always, since the
+    /// caller has the wide vectors.
+    fn cut(side: usize, places: &[[i32; LANES]], planes: &mut [[u32; LANES]]);
+
+    /// Adds the dot products of a tile of rows, `[word of K][plane][row]`, and a panel of columns, `[word of K][plane][vector][lane]`,
+    /// to `sums`, `[row][column]`.
+    ///
+    /// # Safety
+    /// The machine has AVX-512 VNNI.
+    unsafe fn add(a: &[u32], b: &[u32], sums: &mut [i64]);
+}
+
+/// The lanes of a vector.
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(super) fn lanes(vector: __m512i) -> [i32; LANES] {
+    let mut lanes = [0; LANES];
+    // SAFETY: the array holds one vector.
+    unsafe { _mm512_storeu_si512(lanes.as_mut_ptr().cast(), vector) };
+    lanes
+}
