@@ -23,9 +23,9 @@ impl<const DA: usize, const DB: usize, const SUMS: usize, const NV: usize> Form 
     const SURPLUS: i64 = -offset(DA);
 
     #[inline(always)]
-    fn cut(side: usize, places: &[[i32; LANES]], planes: &mut [[u32; LANES]]) {
-        let signed = if side == 0 { 0 } else { 0x8080_8080 };
-        let offset = offset(planes.len()) as u32;
+    fn cut<const SIDE: usize>(places: &[[i32; LANES]], planes: &mut [[u32; LANES]]) {
+        let signed = if SIDE == 0 { 0 } else { 0x8080_8080 };
+        let offset = const { offset(Self::PLANES[SIDE]) } as u32;
         for (d, words) in planes.iter_mut().enumerate() {
             for (row, word) in words.iter_mut().enumerate() {
                 let byte = |i: usize| ((places[i][row] as u32).wrapping_add(offset) >> (8 * d)) & 255;

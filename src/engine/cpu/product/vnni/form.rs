@@ -24,7 +24,7 @@ pub(super) trait Form: Sync {
 
     /// Cuts the places of a word, `[place][row]`, of rows of a (side 0) or of b (side 1): `[plane][row]`. Inlined always, since the
     /// caller has the wide vectors.
-    fn cut(side: usize, places: &[[i32; LANES]], planes: &mut [[u32; LANES]]);
+    fn cut<const SIDE: usize>(places: &[[i32; LANES]], planes: &mut [[u32; LANES]]);
 
     /// Adds the dot products of a tile of rows, `[word of K][plane][row]`, and a panel of columns, `[word of K][plane][vector][lane]`,
     /// to `sums`, `[row][column]`.

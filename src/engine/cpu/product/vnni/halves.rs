@@ -31,7 +31,7 @@ impl Form for Halves {
     const FLUSH: usize = 255;
 
     #[inline(always)]
-    fn cut(_: usize, places: &[[i32; LANES]], planes: &mut [[u32; LANES]]) {
+    fn cut<const SIDE: usize>(places: &[[i32; LANES]], planes: &mut [[u32; LANES]]) {
         for row in 0..LANES {
             let pair = [places[0][row], places[1][row]];
             let low = pair.map(|q| Piece::Low(CUT).of(q));

@@ -1,8 +1,8 @@
 //! Operands in the words that a [`Form`] cuts, as register tiles read them.
 
 use std::arch::x86_64::{
-    __m512i, _mm512_loadu_si512, _mm512_shuffle_i32x4, _mm512_storeu_si512, _mm512_unpackhi_epi32,
-    _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    __m512i, _mm512_maskz_loadu_epi32, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_storeu_si512,
+    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -15,6 +15,9 @@ use crate::engine::cpu::product::operand::Operand;
 /// The most planes of a form.
 const PLANES_MAX: usize = 3;
 
+/// Where rows are gathered that do not lie one after another: new memory costs as much as to gather them.
+type Scratch = [Vec<i32>; LANES];
+
 /// Rows of a as tiles: `[tile][word of K][plane][row of the tile]`.
 #[derive(Default)]
 pub(super) struct Rows {
@@ -23,6 +26,7 @@ pub(super) struct Rows {
     /// Words of a tile, and of a tile and one word of K.
     of_tile: usize,
     together: usize,
+    scratch: Scratch,
 }
 
 impl Rows {
@@ -34,11 +38,11 @@ impl Rows {
         self.of_tile = words_of_k * self.together;
         // All words are written below.
         self.words.resize(self.tiles * self.of_tile, 0);
-        let (of_tile, together) = (self.of_tile, self.together);
+        let (of_tile, together, scratch) = (self.of_tile, self.together, &mut self.scratch);
         let of_sixteen = self.words.chunks_mut(of_tile * (LANES / ROWS));
         for (first, to) in rows.clone().step_by(LANES).zip(of_sixteen) {
             let some = first..rows.end.min(first + LANES);
-            for_each_word::<F>(0, a, batch, some, k.clone(), |word, plane, lanes| {
+            for_each_word::<F, 0>(a, batch, some, k.clone(), scratch, |word, plane, lanes| {
                 let to = to.chunks_exact_mut(of_tile);
                 for (to, lanes) in to.zip(lanes.as_chunks::<ROWS>().0) {
                     to[word * together + plane * ROWS..][..ROWS].copy_from_slice(lanes);
@@ -75,18 +79,18 @@ impl<F: Form> Panels<F> {
         let mut words = vec![0; panels * words_of_k * Self::TOGETHER];
         let mut surplus = vec![0; panels * F::WIDTH];
         let of_panels = words.par_chunks_mut((words_of_k * Self::TOGETHER).max(1));
-        of_panels.zip(surplus.par_chunks_mut(F::WIDTH)).enumerate().for_each(|(panel, (to, surplus))| {
+        let of_panels = of_panels.zip(surplus.par_chunks_mut(F::WIDTH)).enumerate();
+        of_panels.for_each_init(Scratch::default, |scratch, (panel, (to, surplus))| {
             for (vector, surplus) in surplus.chunks_exact_mut(LANES).enumerate() {
                 let first = panel * F::WIDTH + vector * LANES;
                 let some = first.min(n)..n.min(first + LANES);
                 if F::SURPLUS != 0 {
-                    let mut scratch = Vec::new();
                     for (surplus, row) in surplus.iter_mut().zip(some.clone()) {
-                        let q = b.row(batch, row, k.clone(), &mut scratch);
+                        let q = b.row(batch, row, k.clone(), &mut scratch[0]);
                         *surplus = F::SURPLUS * q.iter().map(|&q| i64::from(q)).sum::<i64>();
                     }
                 }
-                for_each_word::<F>(1, b, batch, some, k.clone(), |word, plane, lanes| {
+                for_each_word::<F, 1>(b, batch, some, k.clone(), scratch, |word, plane, lanes| {
                     let at = word * Self::TOGETHER + plane * F::WIDTH + vector * LANES;
                     to[at..at + LANES].copy_from_slice(lanes);
                 });
@@ -110,47 +114,43 @@ impl<F: Form> Panels<F> {
 }
 
 /// Gives all words of up to sixteen rows of an operand: (word of K, plane, a word of each row). Rows and places that are not there are 0.
-fn for_each_word<F: Form>(
-    side: usize,
+fn for_each_word<F: Form, const SIDE: usize>(
     operand: &Operand,
     batch: usize,
     rows: Range<usize>,
     k: Range<usize>,
+    scratch: &mut Scratch,
     put: impl FnMut(usize, usize, &[u32; LANES]),
 ) {
-    let mut scratch: [Vec<i32>; LANES] = Default::default();
     let mut of_rows: [&[i32]; LANES] = [&[]; LANES];
-    for ((row, of_row), scratch) in rows.zip(&mut of_rows).zip(&mut scratch) {
+    for ((row, of_row), scratch) in rows.zip(&mut of_rows).zip(scratch) {
         *of_row = operand.row(batch, row, k.clone(), scratch);
     }
     // SAFETY: products run here on the VNNI path only, which was detected.
-    unsafe { turn_and_cut::<F>(side, &of_rows, k.len(), put) };
+    unsafe { turn_and_cut::<F, SIDE>(&of_rows, k.len(), put) };
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn turn_and_cut<F: Form>(
-    side: usize,
+fn turn_and_cut<F: Form, const SIDE: usize>(
     rows: &[&[i32]; LANES],
     len: usize,
     mut put: impl FnMut(usize, usize, &[u32; LANES]),
 ) {
     for first in (0..len).step_by(LANES) {
         let count = LANES.min(len - first);
-        let turned = turned(rows.map(|row| match row.get(first..).and_then(<[i32]>::first_chunk) {
-            Some(places) => load(places),
-            None => {
-                let mut places = [0; LANES];
-                if !row.is_empty() {
-                    places[..count].copy_from_slice(&row[first..]);
-                }
-                load(&places)
+        let mut places = [_mm512_setzero_si512(); LANES];
+        // No `map`: it would not be inlined into a function that has wider vectors than itself.
+        for (places, row) in places.iter_mut().zip(rows) {
+            if !row.is_empty() {
+                *places = load(&row[first..first + count]);
             }
-        }));
+        }
+        let turned = turned(&places);
         for (word, places) in turned[..count.next_multiple_of(F::PLACES)].chunks_exact(F::PLACES).enumerate()
         {
             let mut planes = [[0; LANES]; PLANES_MAX];
-            F::cut(side, places, &mut planes[..F::PLANES[side]]);
-            for (plane, lanes) in planes[..F::PLANES[side]].iter().enumerate() {
+            F::cut::<SIDE>(places, &mut planes[..F::PLANES[SIDE]]);
+            for (plane, lanes) in planes[..F::PLANES[SIDE]].iter().enumerate() {
                 put(first / F::PLACES + word, plane, lanes);
             }
         }
@@ -160,7 +160,7 @@ fn turn_and_cut<F: Form>(
 /// A 16 x 16 matrix of words turned.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn turned(rows: [__m512i; LANES]) -> [[i32; LANES]; LANES] {
+fn turned(rows: &[__m512i; LANES]) -> [[i32; LANES]; LANES] {
     let mut turned = [[0; LANES]; LANES];
     let words = |a, b| [_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b)];
     let pairs = |a, b| [_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b)];
@@ -172,7 +172,7 @@ fn turned(rows: [__m512i; LANES]) -> [[i32; LANES]; LANES] {
     };
     let of_rows = [four(0), four(4), four(8), four(12)];
     for i in 0..4 {
-        let [a, b, c, d] = of_rows.map(|of_four| of_four[i]);
+        let [a, b, c, d] = [of_rows[0][i], of_rows[1][i], of_rows[2][i], of_rows[3][i]];
         // Quarters 0 and 2, and 1 and 3, of both.
         let [ab, ab_odd] = [_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b)];
         let [cd, cd_odd] = [_mm512_shuffle_i32x4::<0x88>(c, d), _mm512_shuffle_i32x4::<0xdd>(c, d)];
@@ -190,9 +190,11 @@ fn turned(rows: [__m512i; LANES]) -> [[i32; LANES]; LANES] {
     turned
 }
 
+/// Up to sixteen places, and zeros.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn load(places: &[i32; LANES]) -> __m512i {
-    // SAFETY: the array holds one vector.
-    unsafe { _mm512_loadu_si512(places.as_ptr().cast()) }
+fn load(places: &[i32]) -> __m512i {
+    assert!(places.len() <= LANES);
+    // SAFETY: the mask has as many lanes as there are places.
+    unsafe { _mm512_maskz_loadu_epi32(((1u32 << places.len()) - 1) as u16, places.as_ptr()) }
 }
