@@ -88,7 +88,7 @@ fn product(engine: &mut dyn Engine, digits: u8, [m, n, k]: [u32; 3]) -> Result<(
 
 /// Causal attention over a micro-batch with all gradients: seconds with a kernel for rows between products, and with one for each node.
 fn attention(mut engine: Cuda, [samples, heads, positions, channels]: [u32; 4]) -> Result<Cuda, EngineError> {
-    let mut builder = Builder::new(ProductTable::preset());
+    let mut builder = Builder::new(ProductTable::two_and_three());
     let shape = [samples * positions, heads * channels];
     let names = ["q", "k", "v", "dy"];
     let [q, k, v, dy] = names.map(|name| builder.input(name, DType::F32, &shape));
@@ -178,7 +178,7 @@ impl Trained {
         let (gelu, dropout, tied, init_std, norm_epsilon) = (Gelu::Tanh, 0.0, true, 0.02, 1e-5);
         let gpt =
             Gpt { vocabulary, context, layers, heads, width, gelu, dropout, tied, init_std, norm_epsilon };
-        let state = state(&program(&gpt, ProductTable::preset(), [1, 1]));
+        let state = state(&program(&gpt, ProductTable::two_and_three(), [1, 1]));
         Trained { gpt, state }
     }
 }
@@ -358,7 +358,7 @@ fn bench(small: bool, parts: &[String]) -> Result<(), EngineError> {
         engine = attention(engine, if small { [1, 2, 66, 8] } else { [8, 12, 1024, 64] })?;
     }
     if wants("steps") {
-        step(&mut engine, &trained, "2 and 3", ProductTable::preset(), size)?;
+        step(&mut engine, &trained, "2 and 3", ProductTable::two_and_three(), size)?;
         step(&mut engine, &trained, "3", ProductTable::uniform(3), size)?;
     }
     if wants("variants") {

@@ -33,7 +33,7 @@ import networks
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = "venv/bin/python benches/gradient_error.py"
 KEY = (1, 2)
-DIGITS = {"d = 3": "[digits]\nall = 3\n", "d = 4": "[digits]\nall = 4\n"}
+DIGITS = {"2 and 3 digits": loss_curve.DIGITS["2 and 3 digits"], "d = 3": "[digits]\nall = 3\n", "d = 4": "[digits]\nall = 4\n"}
 # What every job says beside its model and its data. The first step's momentum is its gradient.
 STEP = """steps = 1
 {model}
@@ -49,11 +49,6 @@ peak = 0.0
 [batch]
 micro_batch = {samples}
 {digits}"""
-
-
-def fewer(model):
-    """The fewest digits that are measured: the model's default, or of a gpt, whose default is d = 3, those of other models."""
-    return {"2 and 3 digits": loss_curve.DIGITS["2 and 3 digits"]} if isinstance(model, Gpt) else {"default digits": ""}
 
 
 class BatchNormResnet(loss_curve.Resnet):
@@ -212,7 +207,7 @@ def main():
             batch, data = model.data(network, options.data, folder)
             exact = of_torch(network, weights, batch, torch.float64)
             columns = {"PyTorch fp32": errors(of_torch(network, weights, batch, torch.float32), exact)}
-            for number, (digits, said) in enumerate((fewer(model) | DIGITS).items()):
+            for number, (digits, said) in enumerate(DIGITS.items()):
                 for job, text in jobs.items():
                     text = STEP.format(model=text, data=data, samples=network.SAMPLES, digits=said)
                     gradients = of_tiebreak(options.binary.resolve(), folder, f"{job}-{number}", text)

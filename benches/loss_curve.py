@@ -4,10 +4,11 @@
     python3 -m venv venv && venv/bin/pip install torch numpy safetensors
     venv/bin/python benches/loss_curve.py gpt [--data FILE] [--steps 600] [--seeds 3] [--only "d = 2"]
     venv/bin/python benches/loss_curve.py gpt-small [--data FILE]
-    venv/bin/python benches/loss_curve.py resnet --data FILE [--steps 300]
+    venv/bin/python benches/loss_curve.py resnet --data FILE [--steps 600] [--seeds 3]
+    venv/bin/python benches/loss_curve.py mlp --data FILE
 
-Trains assets/jobs/shakespeare.toml (gpt-small: with fewer and narrower layers, from three seeds), or cifar-resnet.toml on records in CIFAR-10's
-binary format, with several numbers of digits by `tiebreak train`, then the same model written in PyTorch; writes the model's part of
+Trains assets/jobs/shakespeare.toml (gpt-small: with fewer and narrower layers, from three seeds), or cifar-resnet.toml or cifar-mlp.toml (without
+dropout, from three seeds) on records in CIFAR-10's binary format, with several numbers of digits by `tiebreak train`, then the same model written in PyTorch; writes the model's part of
 docs/LOSS-CURVES.md, and docs/loss-curves-MODEL.csv and .svg. With --only, the model's other curves are what the csv file holds. With --most, the
 mean loss of the last 50 steps may be so far from PyTorch's fp32 for every number of digits but d = 2, else the exit status is 1.
 
@@ -39,7 +40,7 @@ def classes(digits):
     return "".join(f"[digits.class.{c}]\ndigits_a = {a}\ndigits_b = {b}\nblock = {block}\n" for c, (a, b, block) in digits.items())
 
 
-# The defaults of models that are no gpt (docs/ARITHMETIC.md, section 8.1).
+# Two digits, and three where rows are wide in range: the loss's gradient, attention's probabilities and their gradients.
 WIDE = ["head_dx", "head_dw", "scores_dq", "scores_dk", "values", "values_dv"]
 TWO_AND_THREE = {name: (3 if name in WIDE else 2, 2, 0) for name in CLASSES}
 # What a job says of its products.
@@ -47,16 +48,17 @@ DIGITS = {
     "d = 3": "[digits]\nall = 3\n",
     "d = 2": "[digits]\nall = 2\n",
     "d = 2, blocks of 64": classes({c: (2, 2, 64) for c in CLASSES}),
-    "2 and 3 digits": classes(TWO_AND_THREE),
+    "2 and 3 digits": "[digits]\nall = 2\n" + classes({name: TWO_AND_THREE[name] for name in WIDE}),
     "2 and 3, weights 3": classes(TWO_AND_THREE | {"linear": (2, 3, 0), "linear_dx": (2, 3, 0), "head_dx": (3, 3, 0)}),
     "2 and 3, linear and its gradients 3": classes(TWO_AND_THREE | dict.fromkeys(("linear", "linear_dx", "linear_dw", "head_dx"), (3, 3, 0))),
-    "default digits": "",
 }
 try:
     import numpy as np
     import torch
     import torch.nn.functional as F
     from safetensors.numpy import load_file
+
+    import networks
 except ImportError as error:
     sys.exit(f"{error}: run it in an environment with `pip install torch numpy safetensors`")
 
@@ -84,7 +86,7 @@ class Gpt:
     NAME, JOB, TITLE, STEPS, SEEDS = "gpt", "shakespeare.toml", "A GPT on text", 600, 1
     DIGITS = ["d = 3", "d = 2", "d = 2, blocks of 64", "2 and 3 digits", "2 and 3, weights 3", "2 and 3, linear and its gradients 3"]
     DATA = ROOT / "assets/jobs/text/shakespeare.txt"
-    MORE_DIGITS = ("d = 3 is a gpt's default; *2 and 3 digits* are those of other models. *Weights 3*: three digits for the weights in `linear` (2 x 3 digits), `linear_dx` (2 x 3) and `head_dx` (3 x 3); *linear and its gradients 3*: 3 x 3 digits "
+    MORE_DIGITS = ("*Weights 3*: three digits for the weights in `linear` (2 x 3 digits), `linear_dx` (2 x 3) and `head_dx` (3 x 3); *linear and its gradients 3*: 3 x 3 digits "
                    "there and in `linear_dw`")
     ABOUT = "4 layers, width 144, 1.06 M parameters, 8 x 128 tokens a step, AdamW, clipping, warm-up and cosine; %d bytes of text. " + MORE_DIGITS
     CONTEXT, LAYERS, HEADS, WIDTH, VOCABULARY, SAMPLES, STD = 128, 4, 4, 144, 256, 8, 0.02
@@ -162,13 +164,44 @@ class DecayedSgd(torch.optim.SGD):
         super().step()
 
 
-class Resnet:
-    NAME, JOB, TITLE, STEPS, SEEDS = "resnet", "cifar-resnet.toml", "A residual network on CIFAR-10", 300, 1
-    DIGITS = ["d = 3", "default digits"]
+class Cifar:
+    """Images of 32 x 32 pixels, SGD with momentum."""
+
+    DIGITS = ["d = 3", "2 and 3 digits"]
     DATA = None
+    SAMPLES, RECORD = 64, networks.RECORD
+
+    def batch(self, key, step, data, dtype):
+        records = data[:len(data) // self.RECORD * self.RECORD].reshape(-1, self.RECORD)
+        records = records[drawn(key, step, self.SAMPLES, len(records))]
+        images = torch.tensor(records[:, 1:].reshape(-1, 3, 32, 32)).to(dtype) / 255
+        return images, torch.tensor(records[:, 0].astype(np.int64))
+
+    def optimizer(self, decayed, others):
+        return DecayedSgd(decayed, others, 0.9, 5e-4)
+
+
+class Perceptron(Cifar, networks.Mlp):
+    """With clipping, as all networks here, and without dropout, of which PyTorch draws another."""
+
+    NAME, JOB, TITLE, STEPS, SEEDS = "mlp", "cifar-mlp.toml", "A perceptron on CIFAR-10", 600, 3
+    ABOUT = ("hidden layers of 256 and 128 channels, 0.82 M parameters, no dropout, 2 x 32 images a step, SGD with momentum, clipping, warm-up "
+             "and cosine; %d bytes of records")
+    PEAK, FLOOR, WARMUP = 0.02, 0.0, 20
+
+    def __init__(self):
+        super().__init__([256, 128])
+
+    def job(self):
+        text = (ROOT / "assets/jobs" / self.JOB).read_text()
+        return f"clip_norm = {CLIP}\n" + re.sub(r"(?m)^dropout = .*$", "dropout = 0.0", text)
+
+
+class Resnet(Cifar):
+    NAME, JOB, TITLE, STEPS, SEEDS = "resnet", "cifar-resnet.toml", "A residual network on CIFAR-10", 600, 1
     ABOUT = ("stages of 16, 32 and 64 channels, one block each, 78 k parameters, 2 x 32 images a step, SGD with momentum, clipping, "
              "warm-up and cosine; %d bytes of records")
-    STAGES, SAMPLES, RECORD = [16, 32, 64], 64, 3073
+    STAGES = [16, 32, 64]
     PEAK, FLOOR, WARMUP = 0.1, 0.0, 40
 
     def blocks(self):
@@ -192,15 +225,6 @@ class Resnet:
             table.append(conv(f"{name}.conv1", outputs, 3, outputs))
         last = self.STAGES[-1]
         return table + norm("norm", last) + [("head.weight", (10, last), np.sqrt(f32(1.0) / f32(last))), ("head.bias", (10,), 0)]
-
-    def batch(self, key, step, data, dtype):
-        records = data[:len(data) // self.RECORD * self.RECORD].reshape(-1, self.RECORD)
-        records = records[drawn(key, step, self.SAMPLES, len(records))]
-        images = torch.tensor(records[:, 1:].reshape(-1, 3, 32, 32)).to(dtype) / 255
-        return images, torch.tensor(records[:, 0].astype(np.int64))
-
-    def optimizer(self, decayed, others):
-        return DecayedSgd(decayed, others, 0.9, 5e-4)
 
     def normed(self, w, x, name):
         """Over the channels of each pixel."""
@@ -406,12 +430,12 @@ Made on {made_on} by `{COMMAND} {model.NAME} --data FILE --steps {steps} --seeds
 
 
 def main():
-    models = {model.NAME: model for model in (Gpt(), SmallGpt(), Resnet())}
+    models = {model.NAME: model for model in (Gpt(), SmallGpt(), Resnet(), Perceptron())}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=models)
     parser.add_argument("--data", type=Path, help="a text, whose bytes are the tokens; or CIFAR-10 records")
     parser.add_argument("--steps", type=int)
-    parser.add_argument("--seeds", type=int, help="trainings with each number of digits; 3 of gpt-small, else 1")
+    parser.add_argument("--seeds", type=int, help="trainings with each number of digits; 3 of gpt-small and mlp, else 1")
     parser.add_argument("--binary", default=ROOT / "target/release/tiebreak")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="the folder of LOSS-CURVES.md and the curves")
     parser.add_argument("--most", type=float, help="fail if a mean loss is further from PyTorch's than this")

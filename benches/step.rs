@@ -200,11 +200,13 @@ fn main() {
         ("gpt-1m d=3", gpt(4, 144, 4), ProductTable::uniform(3)),
         ("gpt-10m d=2", gpt(6, 368, 8), ProductTable::uniform(2)),
         ("gpt-10m d=3", gpt(6, 368, 8), ProductTable::uniform(3)),
-        ("gpt-10m d=2,3", gpt(6, 368, 8), ProductTable::preset()),
-        ("gpt2-124m d=2,3", gpt2(), ProductTable::preset()),
+        ("gpt-10m d=2,3", gpt(6, 368, 8), ProductTable::two_and_three()),
+        ("gpt2-124m d=2,3", gpt2(), ProductTable::two_and_three()),
         ("gpt2-124m d=3", gpt2(), ProductTable::uniform(3)),
-        ("resnet conv2d.v1 d=2,3", resnet(ConvVersion::V1), ProductTable::preset()),
-        ("resnet conv2d.v2 d=2,3", resnet(ConvVersion::V2), ProductTable::preset()),
+        ("resnet conv2d.v1 d=2,3", resnet(ConvVersion::V1), ProductTable::two_and_three()),
+        ("resnet conv2d.v2 d=2,3", resnet(ConvVersion::V2), ProductTable::two_and_three()),
+        ("resnet conv2d.v1 d=3", resnet(ConvVersion::V1), ProductTable::uniform(3)),
+        ("resnet conv2d.v2 d=3", resnet(ConvVersion::V2), ProductTable::uniform(3)),
     ];
     for (name, model, products) in cases {
         match &adapter {

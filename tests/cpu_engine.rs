@@ -129,7 +129,7 @@ fn gpt(gelu: Gelu, tied: bool) -> Model {
 
 #[test]
 fn gpt_steps_match_the_reference() {
-    compare(spec(gpt(Gelu::Tanh, true), ProductTable::preset()), |_, _| {});
+    compare(spec(gpt(Gelu::Tanh, true), ProductTable::two_and_three()), |_, _| {});
     compare(spec(gpt(Gelu::Erf, false), ProductTable::uniform(3)), |_, _| {});
 }
 
@@ -173,7 +173,7 @@ fn a_residual_network_matches_the_reference() {
             convolution,
             input: Input::Pixels,
         });
-        compare(spec(model, ProductTable::preset()), |_, _| {});
+        compare(spec(model, ProductTable::two_and_three()), |_, _| {});
     }
 }
 
@@ -201,7 +201,7 @@ fn blocks_and_sgd_match_the_reference() {
 #[test]
 fn convolutions_over_thousands_of_pixels_match_the_reference() {
     for (digits_a, digits_b) in [(2, 2), (3, 2), (2, 3), (4, 4)] {
-        let mut products = ProductTable::preset();
+        let mut products = ProductTable::two_and_three();
         for class in [ProductClass::Conv, ProductClass::ConvDx, ProductClass::ConvDw] {
             products.set(class, ProductDigits { digits_a, digits_b, block: 0 });
         }

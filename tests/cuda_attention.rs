@@ -154,7 +154,7 @@ fn attention(
     special: &str,
 ) -> (Graph, Vec<Vec<u8>>) {
     let mut b =
-        Builder::new(if digits == 0 { ProductTable::preset() } else { ProductTable::uniform(digits) });
+        Builder::new(if digits == 0 { ProductTable::two_and_three() } else { ProductTable::uniform(digits) });
     let shape = [samples * t, heads * d];
     let [q, k, v, dy] = ["q", "k", "v", "dy"].map(|name| b.input(name, DType::F32, &shape));
     let seed = b.input("seed", DType::U32, &[2]);
@@ -181,7 +181,7 @@ fn attention(
 /// Two products with what attention has not between them: a vector of the places, numbers of the rows from before and computed on the
 /// way, and values that wait while others are computed.
 fn chain(case: u32, [rows, len, k, n]: [u32; 4]) -> (Graph, Vec<Vec<u8>>) {
-    let mut table = ProductTable::preset();
+    let mut table = ProductTable::two_and_three();
     table.set(ProductClass::Linear, ProductDigits { digits_a: 3, digits_b: 1, block: 0 });
     let mut b = Builder::new(table);
     let samples = 2;

@@ -233,7 +233,7 @@ fn check_with(model: Model, loss: LossRule) {
         clip_norm: None,
         micro_batch: 3,
         micro_batches: 1,
-        products: ProductTable::preset(),
+        products: ProductTable::two_and_three(),
     };
     let program = Program::new(spec);
     let graph = &program.micro;
@@ -399,7 +399,7 @@ fn check_operator(name: &str, attributes: Attributes, shapes: &[&[u32]]) {
     let operator = Operator::by_name(name).unwrap();
     let shapes: Vec<Vec<u32>> = shapes.iter().map(|shape| shape.to_vec()).collect();
     let graph = |gradient| {
-        let mut b = Builder::new(ProductTable::preset());
+        let mut b = Builder::new(ProductTable::two_and_three());
         operator.append(&mut b, &shapes, &attributes, gradient).unwrap();
         b.finish()
     };

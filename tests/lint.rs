@@ -209,7 +209,7 @@ fn every_shader_of_every_program_passes() {
         (layer, sgd.clone()),
         (batch, sgd),
     ] {
-        let products = ProductTable::preset();
+        let products = ProductTable::two_and_three();
         let clip_norm = Some(1.0);
         let program = Program::new(StepSpec {
             loss: Default::default(),

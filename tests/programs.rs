@@ -106,7 +106,7 @@ fn programs() -> Vec<Program> {
     let mut blocks = ProductTable::uniform(3);
     blocks.set(ProductClass::Linear, ProductDigits { digits_a: 2, digits_b: 1, block: 64 });
     let specs = [
-        spec(gpt(0.1, true), adamw(0.1), ProductTable::preset()),
+        spec(gpt(0.1, true), adamw(0.1), ProductTable::two_and_three()),
         spec(gpt(0.0, false), adamw(0.0), logged(16)),
         spec(gpt(0.0, true), sgd(0.1), logged(27)),
         spec(gpt(0.5, true), sgd(0.0), logged(32)),
@@ -114,22 +114,22 @@ fn programs() -> Vec<Program> {
         spec(mlp(), sgd(0.1), logged(16)),
         spec(resnet(Norm::Layer), sgd(0.1), ProductTable::uniform(4)),
         spec(resnet(Norm::Layer), adamw(0.1), logged(16)),
-        spec(resnet(Norm::Batch), sgd(0.1), ProductTable::preset()),
+        spec(resnet(Norm::Batch), sgd(0.1), ProductTable::two_and_three()),
         StepSpec { micro_batches: 1, ..spec(resnet(Norm::Batch), adamw(0.1), logged(16)) },
         StepSpec {
             loss: LossRule { smoothing: 0.1, ignore: Some(2) },
-            ..spec(model(BOTTLENECKS), sgd(0.1), ProductTable::preset())
+            ..spec(model(BOTTLENECKS), sgd(0.1), ProductTable::two_and_three())
         },
-        spec(model(VGG), sgd(0.1), ProductTable::preset()),
+        spec(model(VGG), sgd(0.1), ProductTable::two_and_three()),
     ];
-    let frozen = Program::with_frozen(spec(gpt(0.1, false), adamw(0.1), ProductTable::preset()), |name| {
+    let frozen = Program::with_frozen(spec(gpt(0.1, false), adamw(0.1), ProductTable::two_and_three()), |name| {
         name.starts_with("block0")
     });
     specs.into_iter().map(Program::new).chain([frozen]).collect()
 }
 
 fn mlp_program() -> Program {
-    Program::new(spec(mlp(), adamw(0.1), ProductTable::preset()))
+    Program::new(spec(mlp(), adamw(0.1), ProductTable::two_and_three()))
 }
 
 /// The state after two steps on numbers that follow from their places.
@@ -323,7 +323,7 @@ fn convolutions_groupings_and_logged_products_are_checked() {
         let error = decode(&encode(program)).unwrap_err().to_string();
         assert!(error.contains(expected), "{expected:?} is due: {error}");
     };
-    let mut program = Program::new(spec(resnet(Norm::Layer), sgd(0.0), ProductTable::preset()));
+    let mut program = Program::new(spec(resnet(Norm::Layer), sgd(0.0), ProductTable::two_and_three()));
     let Primitive::Im2col { geometry, .. } = first(&mut program, |p| matches!(p, Primitive::Im2col { .. }))
     else {
         unreachable!("a residual network has convolutions")
@@ -331,7 +331,7 @@ fn convolutions_groupings_and_logged_products_are_checked() {
     geometry.stride = 0;
     refused(&program, "its stride is 0");
     // Convolutions of version 2.
-    let digits = Program::new(spec(resnet(Norm::Batch), sgd(0.0), ProductTable::preset()));
+    let digits = Program::new(spec(resnet(Norm::Batch), sgd(0.0), ProductTable::two_and_three()));
     let patches = |p: &mut Program, change: fn(&mut DigitPatches)| match first(p, |p| {
         matches!(p, Primitive::DigitPatches { .. })
     }) {
@@ -356,7 +356,7 @@ fn convolutions_groupings_and_logged_products_are_checked() {
     };
     inputs[0].strides = [0; 4];
     refused(&program, "is not quantised with these absmaxes and this block");
-    let mut program = Program::new(spec(gpt(0.0, true), sgd(0.0), ProductTable::preset()));
+    let mut program = Program::new(spec(gpt(0.0, true), sgd(0.0), ProductTable::two_and_three()));
     let Primitive::GroupOrder { bound, .. } =
         first(&mut program, |p| matches!(p, Primitive::GroupOrder { .. }))
     else {
@@ -366,7 +366,7 @@ fn convolutions_groupings_and_logged_products_are_checked() {
     refused(&program, "its order and offsets are of two groupings");
     let wide =
         Model::Mlp(Mlp { inputs: 5000, hidden: vec![2], classes: 2, dropout: 0.0, input: Input::Pixels });
-    let mut program = Program::new(spec(wide, sgd(0.0), ProductTable::preset()));
+    let mut program = Program::new(spec(wide, sgd(0.0), ProductTable::two_and_three()));
     let Primitive::Absmax { block, .. } = first(&mut program, |p| matches!(p, Primitive::Absmax { .. }))
     else {
         unreachable!("a product has absmaxes")
@@ -391,7 +391,7 @@ fn convolutions_groupings_and_logged_products_are_checked() {
 
 #[test]
 fn moments_are_pooled_and_named_apart() {
-    let batch = Program::new(spec(resnet(Norm::Batch), sgd(0.0), ProductTable::preset()));
+    let batch = Program::new(spec(resnet(Norm::Batch), sgd(0.0), ProductTable::two_and_three()));
     let statistics = batch.statistics();
     assert_eq!(batch.buffers.len(), 2 * statistics.len());
     assert_eq!((statistics[0].name.as_str(), statistics[0].channels), ("stage0.block0.norm0", 4));

@@ -52,7 +52,7 @@ fn partial_results_change_no_bit() {
             (|b, x| b.max_last(x), maxima),
         ];
         for (number, (build, expected)) in cases.into_iter().enumerate() {
-            let mut builder = Builder::new(ProductTable::preset());
+            let mut builder = Builder::new(ProductTable::two_and_three());
             let x = builder.input("x", DType::F32, &shape);
             let output = build(&mut builder, x);
             builder.output("out", output);
@@ -68,7 +68,7 @@ fn partial_results_change_no_bit() {
 fn partial_absmaxes_change_no_bit() {
     let (k, n) = (200u32, 130u32);
     for block in [0, 64] {
-        let mut table = ProductTable::preset();
+        let mut table = ProductTable::two_and_three();
         table.set(ProductClass::Linear, ProductDigits { digits_a: 2, digits_b: 3, block });
         let words = words((k * n) as usize);
         let build = |copied: bool| {

@@ -218,7 +218,7 @@ fn nan_patterns() {
     let rows = vectors().nan;
     assert_eq!(rows.len(), 60);
     for (name, word, want) in rows {
-        let mut b = Builder::new(ProductTable::preset());
+        let mut b = Builder::new(ProductTable::two_and_three());
         let shape: &[u32] = match name.as_str() {
             "patches" => &[1; 4],
             "segment_sum" | "gather" => &[1; 2],

@@ -9,13 +9,13 @@ optimizer = { kind = "adamw", beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_
 schedule = { peak = 1e-2, warmup = 2, floor = 1e-3 }
 batch = { micro_batch = 2, micro_batches = 2 }
 """,
-    "gpt, gelu by erf, not tied, three micro-batches, three digits everywhere": """steps = 3
+    "gpt, gelu by erf, not tied, three micro-batches, two and three digits": """steps = 3
 model = { kind = "gpt", vocabulary = 7, context = 4, layers = 1, heads = 1, width = 3, gelu = "erf", tied = false, init_std = 0.3 }
 data = { kind = "bytes", path = "none" }
 optimizer = { kind = "adamw", beta1 = 0.8, beta2 = 0.99, epsilon = 1e-6, weight_decay = 0.0 }
 schedule = { peak = 0.03, floor = 0.01 }
 batch = { micro_batch = 1, micro_batches = 3 }
-digits = { all = 3 }
+digits = { all = 2, class = { head_dx = { digits_a = 3, digits_b = 2 }, scores_dq = { digits_a = 3, digits_b = 2 }, scores_dk = { digits_a = 3, digits_b = 2 }, values = { digits_a = 3, digits_b = 2 }, values_dv = { digits_a = 2, digits_b = 3 } } }
 """,
     "mlp, dropout, SGD with momentum, a product of two blocks, four digits": """steps = 3
 clip_norm = 0.5
@@ -81,12 +81,13 @@ schedule = { peak = 0.05 }
 batch = { micro_batch = 2, micro_batches = 2 }
 loss = { smoothing = 0.1 }
 """,
-    "resnet, bottlenecks with groups, normalised before convolutions": """steps = 3
+    "resnet, bottlenecks with groups, normalised before convolutions, two digits": """steps = 3
 model = { kind = "resnet", height = 6, width = 5, planes = 1, stages = [2, 3], blocks = 1, classes = 3, block = "bottleneck", groups = 2, width_per_group = 40 }
 data = { kind = "idx", images = "none", labels = "none" }
 optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
 schedule = { peak = 0.05 }
 batch = { micro_batch = 2 }
+digits = { all = 2 }
 """,
     "vgg11, dropout": """steps = 3
 model = { kind = "vgg11", height = 32, width = 35, planes = 1, channels = [1, 2, 2, 2, 3, 3, 3, 3], classifier = 5, classes = 3, dropout = 0.25 }

@@ -336,11 +336,10 @@ class Vgg11(Convolutions):
 
 
 MODELS = {"gpt": Gpt, "mlp": Mlp, "resnet": Resnet, "vgg11": Vgg11}
-WIDE = ("head_dx", "head_dw", "scores_dq", "scores_dk", "values", "values_dv")
 
 
 def digits_of(job):
-    table, three = job.get("digits", {}), job["model"]["kind"] == "gpt"
+    table = job.get("digits", {})
 
     def digits(kind):
         if kind in table.get("class", {}):
@@ -348,7 +347,7 @@ def digits_of(job):
             return own["digits_a"], own["digits_b"], own.get("block", 0)
         if "all" in table:
             return table["all"], table["all"], 0
-        return (3, 3, 0) if three else (3 if kind in WIDE else 2, 2, 0)
+        return 3, 3, 0
 
     return digits
 

@@ -216,7 +216,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     if let Some(why) = digits.error() {
         return Err(usage(why));
     }
-    let mut table = ProductTable::preset();
+    let mut table = ProductTable::uniform(args.digits);
     ProductClass::ALL.into_iter().for_each(|class| table.set(class, digits));
     let mut b = Builder::new(table);
     let attributes = Attributes::from(args.attributes);

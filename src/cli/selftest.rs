@@ -162,7 +162,7 @@ fn stretch(
     row: &mut Row,
 ) -> Result<(), EngineError> {
     let shape = [(inputs.end - inputs.start) as u32];
-    let mut b = Builder::new(ProductTable::preset());
+    let mut b = Builder::new(ProductTable::two_and_three());
     let x = b.input("x", DType::F32, &shape);
     let y = b.map(body.clone(), &[x], &shape);
     b.output("y", y);

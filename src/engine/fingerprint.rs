@@ -192,7 +192,7 @@ fn corner_cases(engine: &mut dyn Engine, digester: &mut blake3::Hasher) -> Resul
     let x: Vec<u32> = (0..count * count).map(|i| pair(i).0).collect();
     let y: Vec<u32> = (0..count * count).map(|i| pair(i).1).collect();
     let shape = [(count * count) as u32];
-    digest_of(engine, digester, &shape, [&x, &y], ProductTable::preset(), |b, x, y| {
+    digest_of(engine, digester, &shape, [&x, &y], ProductTable::two_and_three(), |b, x, y| {
         let body = Body::new("corner_cases.v1", |w| {
             let (x, y) = (w.input(0), w.input(1));
             let values = [
@@ -249,7 +249,7 @@ fn full_products(engine: &mut dyn Engine, digester: &mut blake3::Hasher) -> Resu
     };
     let [a, b]: [Vec<u32>; 2] = [1, 2].map(|stream| (0..K).map(|i| word(i, stream)).collect());
     for (digits_a, digits_b) in [(1, 1), (2, 2), (3, 2), (3, 3), (4, 4)] {
-        let mut table = ProductTable::preset();
+        let mut table = ProductTable::two_and_three();
         table.set(ProductClass::Linear, ProductDigits { digits_a, digits_b, block: 0 });
         digest_of(engine, digester, &[1, K], [&a, &b], table, |builder, x, y| {
             let (x, y) = (builder.whole(x), builder.whole(y));

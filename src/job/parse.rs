@@ -80,14 +80,13 @@ impl JobText {
             }
             let mut model = self.model.ok_or_else(|| missing("model"))?;
             model.take(self.data.files.input());
-            let products = digits.products(&model, self.rounding.as_ref());
             ProgramSource::Model(Box::new(ModelJob {
                 model,
                 optimizer: self.optimizer.ok_or_else(|| missing("optimizer"))?,
                 batch: self.batch.ok_or_else(|| missing("batch"))?,
                 clip_norm: self.clip_norm,
                 loss: self.loss.unwrap_or_default(),
-                products,
+                products: digits.products(self.rounding.as_ref()),
                 frozen: self.frozen.unwrap_or_default(),
             }))
         };

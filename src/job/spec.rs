@@ -491,14 +491,14 @@ impl Default for CheckpointSpec {
 }
 
 impl DigitsSpec {
-    /// The digits and grid of every product of a model, with the grid of `rounding` if the job is of the logged profile.
-    pub fn products(&self, model: &Model, rounding: Option<&Rounding>) -> ProductTable {
-        let mut table = match (self.all, rounding) {
-            (Some(digits), _) => ProductTable::uniform(digits),
+    /// The digits and grid of every product, with the grid of `rounding` if the job is of the logged profile.
+    pub fn products(&self, rounding: Option<&Rounding>) -> ProductTable {
+        let default = match rounding {
             // What is rounded to a grid must be known well below the grid's steps.
-            (None, Some(_)) => ProductTable::logged_preset(),
-            (None, None) => model.digits(),
+            Some(_) => ProductTable::logged_preset,
+            None => ProductTable::preset,
         };
+        let mut table = self.all.map_or_else(default, ProductTable::uniform);
         for (class, digits) in &self.class {
             table.set(*class, *digits);
         }

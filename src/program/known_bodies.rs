@@ -163,7 +163,7 @@ fn operator(number: usize, second: u32, gradient: bool) -> Option<Graph> {
         words => words.split(' ').map(|word| word.parse().unwrap_or_else(|_| size(word))).collect(),
     };
     let shapes: Vec<Vec<u32>> = operator.inputs.iter().map(|input| shape(input.shape)).collect();
-    let mut builder = Builder::new(ProductTable::preset());
+    let mut builder = Builder::new(ProductTable::two_and_three());
     operator.append(&mut builder, &shapes, &attributes, gradient).ok()?;
     Some(builder.into_graph())
 }
@@ -182,14 +182,14 @@ fn specs(second: u32, decay: bool) -> Vec<StepSpec> {
         clip_norm: Some(1.7 + tenth),
         micro_batch: 2,
         micro_batches: 1,
-        products: ProductTable::preset(),
+        products: ProductTable::two_and_three(),
     };
     small(second).into_iter().zip([adamw, sgd].into_iter().cycle()).map(spec).collect()
 }
 
 /// The learning rate of a parameter group; `second`: with another factor.
 fn rate(second: u32) -> Graph {
-    let mut builder = Builder::new(ProductTable::preset());
+    let mut builder = Builder::new(ProductTable::two_and_three());
     let rate = builder.input("rate", DType::F32, &[1]);
     own_rate(&mut builder, rate, 0.5 + second as f32 / 16.0);
     builder.into_graph()
@@ -197,7 +197,7 @@ fn rate(second: u32) -> Graph {
 
 /// The loss of a part of a batch, and the mean over the batch; `second`: with other numbers.
 fn counted(second: u32) -> Graph {
-    let mut builder = Builder::new(ProductTable::preset());
+    let mut builder = Builder::new(ProductTable::two_and_three());
     let logits = builder.input("logits", DType::F32, &[3, 4 + second]);
     let labels = builder.input("labels", DType::U32, &[3]);
     let factor = builder.input("factor", DType::F32, &[1]);

@@ -447,14 +447,14 @@ fn append_pool(b: &mut Builder, statistic: &Statistic) {
 
 /// The sums of pairs of tensors, one node each, in order: `left/*` + `right/*` -> `*`.
 pub fn sum_graph(tensors: &[StateTensor]) -> Graph {
-    let mut b = Builder::new(ProductTable::preset());
+    let mut b = Builder::new(ProductTable::two_and_three());
     tensors.iter().for_each(|tensor| append_sum(&mut b, tensor));
     b.finish()
 }
 
 /// [`sum_graph`] of gradients, labels if they are counted, and loss, with the moments pooled between.
 fn accumulate_graph(parameters: &[Parameter], statistics: &[Statistic], counts_labels: bool) -> Graph {
-    let mut b = Builder::new(ProductTable::preset());
+    let mut b = Builder::new(ProductTable::two_and_three());
     gradient_table(parameters).iter().for_each(|tensor| append_sum(&mut b, tensor));
     statistics.iter().for_each(|statistic| append_pool(&mut b, statistic));
     scalar_table(counts_labels).for_each(|tensor| append_sum(&mut b, &tensor));
@@ -462,7 +462,7 @@ fn accumulate_graph(parameters: &[Parameter], statistics: &[Statistic], counts_l
 }
 
 fn update_graph(spec: &StepSpec, treatments: &[Treatment], parameters: &[Parameter]) -> Graph {
-    let mut b = Builder::new(ProductTable::preset());
+    let mut b = Builder::new(ProductTable::two_and_three());
     let ids: Vec<TensorId> = parameters.iter().map(|p| parameter_input(&mut b, &p.name, &p.shape)).collect();
     let averages = buffer_inputs(&mut b, &spec.model);
     let all = parameters.iter().zip(&ids).zip(treatments);

@@ -84,7 +84,7 @@ fn values(kind: u32, input: u32, dtype: DType, len: u32, bound: u32) -> Vec<u8> 
 /// The outputs of an operator on an engine.
 fn run(engine: &mut dyn Engine, operator: &Operator, kind: u32, gradient: bool) -> Vec<Vec<u8>> {
     let shapes = shapes(operator);
-    let mut b = Builder::new(ProductTable::preset());
+    let mut b = Builder::new(ProductTable::two_and_three());
     let Appended { inputs: ids, outputs } =
         operator.append(&mut b, &shapes, &attributes(), gradient).unwrap();
     let types: Vec<_> = ids.iter().map(|id| b.tensor(*id).clone()).collect();

@@ -83,7 +83,7 @@ fn scalar_operations_on_a_million_pairs() {
     at_once(&mut gpus().engines(), |engine| {
         let inputs = [upload(engine, DType::F32, &[COUNT], &a), upload(engine, DType::F32, &[COUNT], &b)];
         for (number, (write, right)) in operations.iter().enumerate() {
-            let mut builder = Builder::new(ProductTable::preset());
+            let mut builder = Builder::new(ProductTable::two_and_three());
             let (x, y) = (builder.input("a", DType::F32, &[COUNT]), builder.input("b", DType::F32, &[COUNT]));
             let body = Body::new("test.v1", |w| {
                 let (x, y) = (w.input(0), w.input(1));
@@ -115,7 +115,7 @@ fn elementary_functions_on_a_million_inputs() {
     at_once(&mut gpus().engines(), |engine| {
         let input = upload(engine, DType::F32, &[COUNT], &x);
         for (number, (write, right)) in functions.iter().enumerate() {
-            let mut builder = Builder::new(ProductTable::preset());
+            let mut builder = Builder::new(ProductTable::two_and_three());
             let input_id = builder.input("x", DType::F32, &[COUNT]);
             let body = Body::new("test.v1", |w| {
                 let x = w.input(0);
@@ -139,7 +139,7 @@ fn product(
     a: &[u32],
     b: &[u32],
 ) -> Vec<u32> {
-    let mut table = ProductTable::preset();
+    let mut table = ProductTable::two_and_three();
     table.set(ProductClass::Linear, digits);
     let mut builder = Builder::new(table);
     let a_id = builder.input("a", DType::F32, &[batch, m, k]);
@@ -243,7 +243,7 @@ fn reductions_of_every_length() {
             },
         ];
         for (number, build) in builds.into_iter().enumerate() {
-            let mut builder = Builder::new(ProductTable::preset());
+            let mut builder = Builder::new(ProductTable::two_and_three());
             let x = builder.input("x", DType::F32, &[rows, len]);
             let output = build(&mut builder, x);
             builder.output("out", output);
@@ -278,7 +278,7 @@ fn rows_computed_at_once_have_the_same_bits() {
     // more), the longest of all.
     const ROWS: u32 = 7;
     for len in [63, 64, 65, 257, 1324, 1325, 4096] {
-        let mut b = Builder::new(ProductTable::preset());
+        let mut b = Builder::new(ProductTable::two_and_three());
         let x = b.input("x", DType::F32, &[ROWS, len]);
         let [gain, bias] = ["gain", "bias"].map(|name| b.input(name, DType::F32, &[len]));
         let labels = b.input("labels", DType::U32, &[ROWS]);
@@ -331,7 +331,7 @@ fn sums_of_segments_have_the_same_bits() {
     let mut gpus = gpus();
     let mut engines = gpus.engines();
     for (positions, width, bound) in [(100u32, 3, 7), (16_384, 2, 5), (16_385, 9, 40), (90_001, 5, 3)] {
-        let mut b = Builder::new(ProductTable::preset());
+        let mut b = Builder::new(ProductTable::two_and_three());
         let rows = b.input("rows", DType::F32, &[positions, width]);
         let classes = b.input("classes", DType::U32, &[positions]);
         let order = b.node(Primitive::GroupOrder { classes, bound }, DType::U32, &[positions]);

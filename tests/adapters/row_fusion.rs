@@ -51,7 +51,7 @@ fn programs() -> Vec<Arc<Program>> {
         clip_norm,
         micro_batch: 2,
         micro_batches: 3,
-        products: ProductTable::preset(),
+        products: ProductTable::two_and_three(),
     };
     let sgd = Optimizer::Sgd { momentum: 0.9, weight_decay: 0.01 };
     let specs = [spec(Model::Gpt(gpt), adamw, Some(0.5)), spec(Model::Mlp(mlp), sgd, None)];

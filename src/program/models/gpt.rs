@@ -15,7 +15,7 @@ use crate::program::operators::{
     LinearClasses, causal_attention, dropout, gelu_erf, gelu_tanh, layer_norm, linear, position_embedding,
     residual, token_embedding,
 };
-use crate::program::products::{ProductClass, ProductTable};
+use crate::program::products::ProductClass;
 
 /// Which form of GELU (Hendrycks and Gimpel, 2016) the feed-forward layers use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -260,11 +260,6 @@ impl Network for Gpt {
             BatchTensor::u32("tokens", shape.clone(), self.vocabulary),
             BatchTensor::u32("labels", shape, self.vocabulary),
         ]
-    }
-
-    /// Fewer leave the loss curves of binary32 within some hundred steps (`docs/LOSS-CURVES.md`).
-    fn digits(&self) -> ProductTable {
-        ProductTable::uniform(3)
     }
 
     fn labels_per_sample(&self) -> u32 {

@@ -17,7 +17,6 @@ use super::expr::Body;
 use super::graph::{TensorId, TensorType};
 use super::keys::Key;
 use super::operators::{Dropout, LossRule, Moments, cross_entropy_by, cross_entropy_of_part};
-use super::products::ProductTable;
 use crate::arith::DType;
 
 /// Makes [`Model`] of a list of models: the module, the type in it and the types of its keys, and the model in a few words.
@@ -274,11 +273,6 @@ pub trait Network {
 
     /// Has a classifier take inputs of this kind. A model of tokens has no other.
     fn take(&mut self, _: Input) {}
-
-    /// The digits of its products in the exact profile, where a job names none (`docs/ARITHMETIC.md`, section 8.1).
-    fn digits(&self) -> ProductTable {
-        ProductTable::preset()
-    }
 
     /// Labels per sample: what the loss is averaged over.
     fn labels_per_sample(&self) -> u32 {

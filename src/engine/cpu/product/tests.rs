@@ -297,6 +297,7 @@ fn patches_are_gathered_as_defined() {
         ([8, 16], [3, 3], 2, 1),
         ([11, 13], [1, 1], 2, 0),
         ([4, 4], [3, 3], 1, 1),
+        ([3, 33], [3, 3], 1, 1),
         ([2, 1], [3, 3], 1, 1),
         ([9, 8], [4, 5], 3, 2),
         ([5, 12], [2, 2], 4, 0),
@@ -304,7 +305,7 @@ fn patches_are_gathered_as_defined() {
     let mut words = Words(3);
     for (image, kernel, stride, padding) in geometries {
         let forward = ConvGeometry::of_image(image, kernel, stride, padding).expect("the kernel fits");
-        for (samples, channels) in [(1, 8), (9, 2), (3, 3), (2, 16)] {
+        for (samples, channels) in [(1, 8), (9, 2), (3, 3), (2, 16), (1, 23)] {
             for (geometry, by_channel) in
                 [(forward, false), (forward.transposed(image), false), (forward, true)]
             {
@@ -335,10 +336,13 @@ fn patches_are_gathered_as_defined() {
                         let plain =
                             Operand::from_canonical(digits, [1, of_patches, places], block, absmaxes, &bytes);
                         let other = quantise(StridedView::contiguous(&other, 1, 10, places), 2, block);
-                        let mut outs = [(); 2].map(|()| vec![0; gathered.blocks() * of_patches * 10]);
-                        product(&gathered, &other, &mut outs[0]);
-                        product(&plain, &other, &mut outs[1]);
-                        assert!(outs[0] == outs[1], "{what} {block}");
+                        let of = |a: &Operand, b: &Operand| {
+                            let mut out = vec![0; gathered.blocks() * of_patches * 10];
+                            product(a, b, &mut out);
+                            out
+                        };
+                        assert!(of(&gathered, &other) == of(&plain, &other), "{what} {block}");
+                        assert!(of(&other, &gathered) == of(&other, &plain), "{what} {block}");
                     }
                 }
             }

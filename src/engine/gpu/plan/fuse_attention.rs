@@ -314,7 +314,7 @@ mod tests {
             clip_norm: None,
             micro_batch: 8,
             micro_batches: 1,
-            products: ProductTable::preset(),
+            products: ProductTable::two_and_three(),
         };
         Program::new(spec).micro
     }

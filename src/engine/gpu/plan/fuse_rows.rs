@@ -271,7 +271,7 @@ mod tests {
             clip_norm: Some(1.0),
             micro_batch: 2,
             micro_batches: 2,
-            products: ProductTable::preset(),
+            products: ProductTable::two_and_three(),
         }
     }
 
@@ -398,7 +398,7 @@ mod tests {
 
     /// The fusions of a chain over rows, by the names of their members with a star for what is written.
     fn chain(rows: u32, len: u32, more: impl FnOnce(&mut Builder, [TensorId; 3])) -> Vec<String> {
-        let mut b = Builder::new(ProductTable::preset());
+        let mut b = Builder::new(ProductTable::two_and_three());
         let x = b.input("x", DType::F32, &[rows, len]);
         let square = b.zip("square.v1", x, x, BodyWriter::mul);
         let sum = b.sum_last(square);

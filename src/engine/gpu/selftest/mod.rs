@@ -53,7 +53,7 @@ const ROW_LEN: u32 = 65;
 /// NaN and with infinities.
 pub fn rows(len: u32) -> (Graph, Vec<Vec<u8>>) {
     const ROWS: u32 = 5;
-    let mut b = Builder::new(ProductTable::preset());
+    let mut b = Builder::new(ProductTable::two_and_three());
     let x = b.input("x", DType::F32, &[ROWS, len]);
     let [gain, bias] = ["gain", "bias"].map(|name| b.input(name, DType::F32, &[len]));
     let labels = b.input("labels", DType::U32, &[ROWS]);
@@ -90,7 +90,7 @@ pub fn rows(len: u32) -> (Graph, Vec<Vec<u8>>) {
 /// subnormal one and a NaN.
 pub fn attention(positions: u32) -> (Graph, Vec<Vec<u8>>) {
     const WIDTH: u32 = 6;
-    let mut b = Builder::new(ProductTable::preset());
+    let mut b = Builder::new(ProductTable::two_and_three());
     let [q, k, v, dy] = ["q", "k", "v", "dy"].map(|name| b.input(name, DType::F32, &[positions, WIDTH]));
     let y = causal_attention(&mut b, [q, k, v], 1, 2, None);
     let gradients = b.backward(y, dy);
