@@ -174,7 +174,7 @@ fn dispute(network: &Network, folder: &Path, honest: &Run, target: &Target) -> R
     if game.convicted != [1] {
         return Err(format!("{:?} were convicted: {:#?}", game.convicted, game.found).into());
     }
-    if target.clever != game.events.iter().any(|event| event.question == "terms") {
+    if target.clever != game.events.iter().any(|event| event.question == "subtotals") {
         return Err(format!("whether terms are searched is not as meant: {:#?}", game.found).into());
     }
     let (start, calls) = timed(&terms, &game.events)?;

@@ -122,9 +122,10 @@ fn programs() -> Vec<Program> {
         },
         spec(model(VGG), sgd(0.1), ProductTable::two_and_three()),
     ];
-    let frozen = Program::with_frozen(spec(gpt(0.1, false), adamw(0.1), ProductTable::two_and_three()), |name| {
-        name.starts_with("block0")
-    });
+    let frozen =
+        Program::with_frozen(spec(gpt(0.1, false), adamw(0.1), ProductTable::two_and_three()), |name| {
+            name.starts_with("block0")
+        });
     specs.into_iter().map(Program::new).chain([frozen]).collect()
 }
 
