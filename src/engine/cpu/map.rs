@@ -113,9 +113,7 @@ pub fn run(body: &Body, dims: [u32; 4], words: &[&[u32]], views: &[View], out: &
             }
         }
         for (block, out) in out.chunks_mut(LANES).enumerate() {
-            let first = task * TASK + block * LANES;
-            run_block(body, dims, &inputs, first, &mut registers, out.len());
-            out.copy_from_slice(&registers[body.code.len() - 1][..out.len()]);
+            run_block(body, dims, &inputs, task * TASK + block * LANES, &mut registers, out);
         }
     });
 }
@@ -127,7 +125,7 @@ fn run_block(
     inputs: &[Input],
     first: usize,
     registers: &mut [Block],
-    len: usize,
+    out: &mut [u32],
 ) {
     #[cfg(all(target_arch = "x86_64", not(feature = "no-avx2")))]
     {
@@ -138,88 +136,117 @@ fn run_block(
             inputs: &[Input],
             first: usize,
             registers: &mut [Block],
-            len: usize,
+            out: &mut [u32],
         ) {
-            block(body, dims, inputs, first, registers, len);
+            block(body, dims, inputs, first, registers, out);
         }
         if std::arch::is_x86_feature_detected!("avx2") {
             // SAFETY: the feature was just detected.
-            return unsafe { wide(body, dims, inputs, first, registers, len) };
+            return unsafe { wide(body, dims, inputs, first, registers, out) };
         }
     }
-    block(body, dims, inputs, first, registers, len);
+    block(body, dims, inputs, first, registers, out);
 }
 
 #[inline(always)]
-fn unary(done: &[Block], out: &mut Block, a: Reg, f: impl Fn(u32) -> u32) {
-    for (x, &a) in out.iter_mut().zip(&done[a.0 as usize]) {
+fn unary(out: &mut Block, a: &Block, f: impl Fn(u32) -> u32) {
+    for (x, &a) in out.iter_mut().zip(a) {
         *x = f(a);
     }
 }
 
 #[inline(always)]
-fn binary(done: &[Block], out: &mut Block, a: Reg, b: Reg, f: impl Fn(u32, u32) -> u32) {
-    let (a, b) = (&done[a.0 as usize], &done[b.0 as usize]);
+fn binary(out: &mut Block, a: &Block, b: &Block, f: impl Fn(u32, u32) -> u32) {
     for i in 0..LANES {
         out[i] = f(a[i], b[i]);
     }
 }
 
+/// The places of the elements along a dimension.
+fn indices(dims: [u32; 4], dimension: usize, first: usize, out: &mut [u32]) {
+    for_runs(dims, first, out.len(), |at, index, run| {
+        for (j, x) in out[at..at + run].iter_mut().enumerate() {
+            *x = if dimension == 3 { index[3] + j as u32 } else { index[dimension] };
+        }
+    });
+}
+
 /// For functions that cost more than the loop: only the elements that count.
 #[inline(always)]
-fn called(done: &[Block], out: &mut Block, a: Reg, len: usize, f: fn(u32) -> u32) {
-    for (x, &a) in out[..len].iter_mut().zip(&done[a.0 as usize]) {
+fn called(out: &mut [u32], a: &Block, f: fn(u32) -> u32) {
+    for (x, &a) in out.iter_mut().zip(a) {
         *x = f(a);
     }
 }
 
-/// Every instruction over a whole block; elements past `len` are computed but never read.
+/// Every instruction over a whole block, the last one into `out` if that has all elements; elements past it are computed but never read.
 #[inline(always)]
-fn block(body: &Body, dims: [u32; 4], inputs: &[Input], first: usize, registers: &mut [Block], len: usize) {
+fn block(
+    body: &Body,
+    dims: [u32; 4],
+    inputs: &[Input],
+    first: usize,
+    registers: &mut [Block],
+    out: &mut [u32],
+) {
+    let (len, last) = (out.len(), body.code.len() - 1);
+    // What lies whole in an input is read there.
+    let in_place = |reg: usize| match body.code[reg] {
+        Instr::Input(k) => match inputs[k as usize] {
+            Input::Contiguous(words) => words[first..].first_chunk::<LANES>(),
+            _ => None,
+        },
+        _ => None,
+    };
     for (i, instr) in body.code.iter().enumerate() {
         let (done, rest) = registers.split_at_mut(i);
-        let out = &mut rest[0];
+        let of = |reg: Reg| in_place(reg.0 as usize).unwrap_or_else(|| &done[reg.0 as usize]);
+        let to = match out.first_chunk_mut() {
+            Some(out) if i == last => out,
+            _ => &mut rest[0],
+        };
         match *instr {
+            Instr::Const(word) if i == last => to.fill(word),
             Instr::Const(_) => {}
-            Instr::Input(k) => {
-                if !matches!(inputs[k as usize], Input::Uniform(_)) {
-                    inputs[k as usize].load(first, &mut out[..len]);
-                }
-            }
-            Instr::Index(d) => for_runs(dims, first, len, |at, index, run| {
-                for (j, x) in out[at..at + run].iter_mut().enumerate() {
-                    *x = if d == 3 { index[3] + j as u32 } else { index[d as usize] };
-                }
-            }),
-            Instr::FAdd(a, b) => binary(done, out, a, b, float::add),
-            Instr::FSub(a, b) => binary(done, out, a, b, float::sub),
-            Instr::FMul(a, b) => binary(done, out, a, b, float::mul),
-            Instr::FDiv(a, b) => binary(done, out, a, b, float::div),
-            Instr::FSqrt(a) => unary(done, out, a, float::sqrt),
-            Instr::FNeg(a) => unary(done, out, a, float::neg),
-            Instr::FExp(a) => elementary::exp_each(&done[a.0 as usize][..len], &mut out[..len]),
-            Instr::FLog(a) => called(done, out, a, len, elementary::log),
-            Instr::FTanh(a) => elementary::tanh_each(&done[a.0 as usize][..len], &mut out[..len]),
-            Instr::FErf(a) => called(done, out, a, len, elementary::erf),
-            Instr::FLt(a, b) => binary(done, out, a, b, float::lt),
-            Instr::FFromU(a) => unary(done, out, a, float::from_u32),
-            Instr::UAdd(a, b) => binary(done, out, a, b, u32::wrapping_add),
-            Instr::UMul(a, b) => binary(done, out, a, b, u32::wrapping_mul),
-            Instr::UAnd(a, b) => binary(done, out, a, b, |a, b| a & b),
-            Instr::UShr(a, b) => binary(done, out, a, b, |a, b| a >> (b & 31)),
-            Instr::ULt(a, b) => binary(done, out, a, b, |a, b| u32::from(a < b)),
-            Instr::UEq(a, b) => binary(done, out, a, b, |a, b| u32::from(a == b)),
+            Instr::Input(k) => match inputs[k as usize] {
+                Input::Uniform(word) if i == last => to.fill(word),
+                Input::Uniform(_) => {}
+                _ if i < last && in_place(i).is_some() => {}
+                ref input => input.load(first, &mut to[..len]),
+            },
+            Instr::Index(d) => indices(dims, d as usize, first, &mut to[..len]),
+            Instr::FAdd(a, b) => binary(to, of(a), of(b), float::add),
+            Instr::FSub(a, b) => binary(to, of(a), of(b), float::sub),
+            Instr::FMul(a, b) => binary(to, of(a), of(b), float::mul),
+            Instr::FDiv(a, b) => binary(to, of(a), of(b), float::div),
+            Instr::FSqrt(a) => unary(to, of(a), float::sqrt),
+            Instr::FNeg(a) => unary(to, of(a), float::neg),
+            Instr::FExp(a) => elementary::exp_each(&of(a)[..len], &mut to[..len]),
+            Instr::FLog(a) => called(&mut to[..len], of(a), elementary::log),
+            Instr::FTanh(a) => elementary::tanh_each(&of(a)[..len], &mut to[..len]),
+            Instr::FErf(a) => called(&mut to[..len], of(a), elementary::erf),
+            Instr::FLt(a, b) => binary(to, of(a), of(b), float::lt),
+            Instr::FFromU(a) => unary(to, of(a), float::from_u32),
+            Instr::UAdd(a, b) => binary(to, of(a), of(b), u32::wrapping_add),
+            Instr::UMul(a, b) => binary(to, of(a), of(b), u32::wrapping_mul),
+            Instr::UAnd(a, b) => binary(to, of(a), of(b), |a, b| a & b),
+            Instr::UShr(a, b) => binary(to, of(a), of(b), |a, b| a >> (b & 31)),
+            Instr::ULt(a, b) => binary(to, of(a), of(b), |a, b| u32::from(a < b)),
+            Instr::UEq(a, b) => binary(to, of(a), of(b), |a, b| u32::from(a == b)),
             Instr::Select(c, a, b) => {
-                let (c, a, b) = (&done[c.0 as usize], &done[a.0 as usize], &done[b.0 as usize]);
+                let (c, a, b) = (of(c), of(a), of(b));
                 for i in 0..LANES {
-                    out[i] = if c[i] != 0 { a[i] } else { b[i] };
+                    to[i] = if c[i] != 0 { a[i] } else { b[i] };
                 }
             }
             Instr::Philox { .. } => {
-                for (lane, x) in out[..len].iter_mut().enumerate() {
-                    *x = instr.eval(|r| done[r.0 as usize][lane], &[], [0; 4]);
+                for (lane, x) in to[..len].iter_mut().enumerate() {
+                    *x = instr.eval(|r| of(r)[lane], &[], [0; 4]);
                 }
             }
         }
+    }
+    if len < LANES {
+        out.copy_from_slice(&registers[last][..len]);
     }
 }
