@@ -46,8 +46,8 @@ pub(super) fn bands(out: &mut [u32], batches: usize, m: usize, n: usize, height:
         .collect()
 }
 
-/// The height of a band: a multiple of 16 that leaves every thread so many bands where there are rows enough.
-pub(super) fn band_height(bands: usize, matrices: usize, m: usize, most: usize) -> usize {
+/// The height of a band: a multiple of `multiple`, a power of two, that leaves every thread so many bands where there are rows enough.
+pub(super) fn band_height(bands: usize, matrices: usize, m: usize, multiple: usize, most: usize) -> usize {
     let rows_per_band = (matrices * m).div_ceil(bands * rayon::current_num_threads());
-    rows_per_band.next_multiple_of(16).min(most).min(m.next_multiple_of(16))
+    rows_per_band.next_multiple_of(multiple).min(most).min(m.next_multiple_of(multiple))
 }

@@ -97,7 +97,7 @@ fn compute<F: Exact, S: Sum>(
     out: &mut [u32],
 ) {
     let (m, n) = (a.rows(), b.rows());
-    let height = band_height(2, out.len() / (m * n), m, TILE_M);
+    let height = band_height(2, out.len() / (m * n), m, 16, TILE_M);
     bands(out, batch, m, n, height).into_par_iter().for_each_init(Memory::<F, S>::default, |memory, band| {
         compute_band(path, part, [a, b], memory, band)
     });

@@ -71,6 +71,27 @@ impl Gather {
         }
     }
 
+    /// A line of pixels arranged so that neighbouring patches take neighbouring places: the column that each place has, a multiple of
+    /// eight places, and where those of each tap across begin, patch after patch. A stride puts pixels of one remainder side by side;
+    /// patches the other way round have zeros between pixels.
+    #[cfg(target_arch = "x86_64")]
+    pub fn arranged_line(&self) -> (Vec<usize>, Vec<usize>) {
+        let (across, taps) = (self.geometry.size[1] as usize, self.geometry.kernel[1] as usize);
+        let stride = (self.geometry.stride as usize).max(1);
+        let (len, begins): (_, Vec<_>) = if self.geometry.transposed {
+            ((across + taps).saturating_sub(1), (0..taps).rev().collect())
+        } else {
+            let of_remainder = across + taps.saturating_sub(1) / stride;
+            let begin = |tap: usize| tap % stride * of_remainder + tap / stride;
+            (stride.min(taps) * of_remainder, (0..taps).map(begin).collect())
+        };
+        let mut columns = vec![OUTSIDE; len.next_multiple_of(8)];
+        for (i, &column) in self.sources[1].iter().enumerate() {
+            columns[begins[i % taps] + i / taps] = column;
+        }
+        (columns, begins)
+    }
+
     /// Sample, row and column of a patch.
     pub fn patch_at(&self, patch: usize) -> [usize; 3] {
         let [down, across] = self.geometry.size.map(|n| n as usize);

@@ -9,6 +9,8 @@ use rayon::prelude::*;
 
 #[cfg(target_arch = "x86_64")]
 use super::bands::Piece;
+#[cfg(target_arch = "x86_64")]
+use super::gather::Gather;
 use super::patches::Patches;
 use super::simd::{Path, vectorised};
 #[cfg(target_arch = "x86_64")]
@@ -202,6 +204,13 @@ impl Operand {
         let batch = if self.batch == 1 { 0 } else { batch };
         let len = strips::words([1, self.rows, self.k]);
         Some(&q[batch * len..][..len])
+    }
+
+    /// The images that rows are gathered from and all their integers, if these lie one after another.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn images(&self) -> Option<(&Gather, &[i32])> {
+        let Integers::Patches(patches) = &self.integers else { return None };
+        patches.images()
     }
 
     /// Lays the integers `k` of a strip of rows in its pairs, and zeros behind them, if they can be had so.

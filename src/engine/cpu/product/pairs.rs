@@ -135,7 +135,7 @@ impl<'o> Matrix<'o> {
         let k = self.first..self.first + self.len;
         let b = self.planes(self.b, 0..n, k.clone(), &mut Spare::new());
         let most = (BAND_BYTES / (2 * self.len)).next_multiple_of(2 * ROWS).max(BAND_ROWS);
-        let height = band_height(4, matrices, m, most);
+        let height = band_height(4, matrices, m, 16, most);
         bands(out, 1, m, n, height).into_par_iter().for_each_init(Spare::new, |spare, band| {
             let Band { row, out, .. } = band;
             let rows = row..row + out.len() / n;

@@ -27,17 +27,16 @@ impl Lines {
     /// Whether patches are read from lines: a pair of places never has channels of two pixels, and lines are not much longer than
     /// those of the images.
     pub fn serve(gather: &Gather) -> bool {
-        let (len, _) = line(gather);
-        !gather.by_channel && gather.channels.is_multiple_of(2) && len <= 4 * gather.image[1].max(ROWS)
+        let (columns, _) = gather.arranged_line();
+        !gather.by_channel
+            && gather.channels.is_multiple_of(2)
+            && columns.len() <= 4 * gather.image[1].max(ROWS)
     }
 
     /// Of images in strips of samples, in memory of at least so many words with any contents.
     pub fn new(gather: &Gather, strips: &[i32], memory: impl FnOnce(usize) -> Vec<i32>) -> Lines {
-        let (len, taps) = line(gather);
-        let mut columns = vec![OUTSIDE; len];
-        for (i, &column) in gather.sources[1].iter().enumerate() {
-            columns[taps[i % taps.len()] + i / taps.len()] = column;
-        }
+        let (columns, taps) = gather.arranged_line();
+        let len = columns.len();
         let ([height, width], half) = (gather.image, gather.channels / 2);
         let of_row = width * half;
         let (strips, _) = bytemuck::cast_slice::<i32, u32>(strips).as_chunks::<ROWS>();
@@ -104,20 +103,6 @@ impl Lines {
             }
         }
     }
-}
-
-/// The places of a line, a multiple of eight, and where those of each tap across begin: place x after that is patch x's. A stride
-/// puts pixels of one remainder side by side; patches the other way round have zeros between pixels.
-fn line(gather: &Gather) -> (usize, Vec<usize>) {
-    let geometry = &gather.geometry;
-    let (across, taps) = (geometry.size[1] as usize, geometry.kernel[1] as usize);
-    let stride = (geometry.stride as usize).max(1);
-    if geometry.transposed {
-        return ((across + taps).saturating_sub(1).next_multiple_of(ROWS), (0..taps).rev().collect());
-    }
-    let of_remainder = across + taps.saturating_sub(1) / stride;
-    let begin = |tap: usize| tap % stride * of_remainder + tap / stride;
-    ((stride.min(taps) * of_remainder).next_multiple_of(ROWS), (0..taps).map(begin).collect())
 }
 
 /// A row of eight samples' images, `[pixel][pair of channels][sample]`, as lines: `[sample][pair of channels][place]`.

@@ -56,6 +56,13 @@ impl Patches {
         Patches { gather, images }
     }
 
+    /// The images, if their integers lie one after another.
+    #[cfg(target_arch = "x86_64")]
+    pub fn images(&self) -> Option<(&Gather, &[i32])> {
+        let Images::Rows(q) = &self.images else { return None };
+        Some((&self.gather, q))
+    }
+
     /// The integers of row `row` from place `first` on, as many as `to` holds.
     pub fn row(&self, row: usize, first: usize, to: &mut [i32]) {
         match &self.images {

@@ -316,7 +316,7 @@ fn patches_are_gathered_as_defined() {
                 let data = fill(Fill::Ordinary, &mut words, len as usize);
                 let [rows, k] = [rows, len / rows].map(|n| n as usize);
                 let [of_patches, places] = patches.shape([samples, channels]).map(|n| n as usize);
-                let other = fill(Fill::Ordinary, &mut words, 10 * places);
+                let other = fill(Fill::Ordinary, &mut words, 40 * places);
                 for digits in [2, 3] {
                     let images = quantise(StridedView::contiguous(&data, 1, rows, k), digits, 0);
                     let gathered = images.patches(patches, |len| vec![-1; len]);
@@ -335,14 +335,17 @@ fn patches_are_gathered_as_defined() {
                         let bytes = to_canonical(&gathered);
                         let plain =
                             Operand::from_canonical(digits, [1, of_patches, places], block, absmaxes, &bytes);
-                        let other = quantise(StridedView::contiguous(&other, 1, 10, places), 2, block);
-                        let of = |a: &Operand, b: &Operand| {
-                            let mut out = vec![0; gathered.blocks() * of_patches * 10];
-                            product(a, b, &mut out);
-                            out
-                        };
-                        assert!(of(&gathered, &other) == of(&plain, &other), "{what} {block}");
-                        assert!(of(&other, &gathered) == of(&other, &plain), "{what} {block}");
+                        for (digits, columns) in [(2, 10), (3, 10), (3, 40)] {
+                            let other = StridedView::contiguous(&other, 1, columns, places);
+                            let other = quantise(other, digits, block);
+                            let of = |a: &Operand, b: &Operand| {
+                                let mut out = vec![0; gathered.blocks() * of_patches * columns];
+                                product(a, b, &mut out);
+                                out
+                            };
+                            assert!(of(&gathered, &other) == of(&plain, &other), "{what} {digits} {block}");
+                            assert!(of(&other, &gathered) == of(&other, &plain), "{what} {digits} {block}");
+                        }
                     }
                 }
             }

@@ -7,13 +7,18 @@ use std::arch::x86_64::{
     __m512i, _mm512_dpbusd_epi32, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_setzero_si512,
 };
 
-use super::form::{Form, LANES, ROWS, lanes};
+use super::form::{Form, LANES, lanes};
+use super::runs::{Runs, Words};
+
+/// Rows of a register tile.
+const ROWS: usize = 4;
 
 /// `DA` and `DB` digits, `SUMS` = DA + DB - 1 accumulators, `NV` vectors of columns.
 pub(super) struct Bytes<const DA: usize, const DB: usize, const SUMS: usize, const NV: usize>;
 
 impl<const DA: usize, const DB: usize, const SUMS: usize, const NV: usize> Form for Bytes<DA, DB, SUMS, NV> {
     const PLANES: [usize; 2] = [DA, DB];
+    const ROWS: usize = ROWS;
     const VECTORS: usize = NV;
     const PLACES: usize = 4;
     // An accumulator adds at most 3 pairs of 255 * 128.
@@ -34,9 +39,9 @@ impl<const DA: usize, const DB: usize, const SUMS: usize, const NV: usize> Form 
         }
     }
 
-    unsafe fn add(a: &[u32], b: &[u32], sums: &mut [i64]) {
+    unsafe fn add(a: &Words<'_>, runs: &Runs, b: &[u32], sums: &mut [i64]) {
         // SAFETY: the caller's.
-        unsafe { kernel::<DA, DB, SUMS, NV>(a, b, sums) }
+        unsafe { kernel::<DA, DB, SUMS, NV>(a, runs, b, sums) }
     }
 }
 
@@ -54,26 +59,36 @@ const fn offset(digits: usize) -> i64 {
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 fn kernel<const DA: usize, const DB: usize, const SUMS: usize, const NV: usize>(
-    a: &[u32],
+    a: &Words<'_>,
+    runs: &Runs,
     b: &[u32],
     sums: &mut [i64],
 ) {
     let mut acc = [[[_mm512_setzero_si512(); NV]; ROWS]; SUMS];
-    for (a, b) in a.chunks_exact(DA * ROWS).zip(b.chunks_exact(DB * NV * LANES)) {
-        let mut vb = [[_mm512_setzero_si512(); NV]; DB];
-        for (b, vb) in b.chunks_exact(LANES).zip(vb.as_flattened_mut()) {
-            // SAFETY: the chunk is a vector of 16 words.
-            *vb = unsafe { _mm512_loadu_si512(b.as_ptr().cast::<__m512i>()) };
-        }
-        // All digits of b meet one of a at a time: of a, no more than a register is held.
-        for d in 0..DA {
-            for r in 0..ROWS {
-                let va = _mm512_set1_epi32(a[d * ROWS + r] as i32);
-                for e in 0..DB {
-                    for v in 0..NV {
-                        acc[d + e][r][v] = _mm512_dpbusd_epi32(acc[d + e][r][v], va, vb[e][v]);
+    let of_word = DB * NV * LANES;
+    for (words, starts) in runs.iter::<ROWS>() {
+        let mut rows = a.rows(starts, words.len(), DA);
+        for b in b[words.start * of_word..words.end * of_word].chunks_exact(of_word) {
+            let mut vb = [[_mm512_setzero_si512(); NV]; DB];
+            for (b, vb) in b.chunks_exact(LANES).zip(vb.as_flattened_mut()) {
+                // SAFETY: the chunk is a vector of 16 words.
+                *vb = unsafe { _mm512_loadu_si512(b.as_ptr().cast::<__m512i>()) };
+            }
+            // All digits of b meet one of a at a time: of a, no more than a register is held.
+            for d in 0..DA {
+                for r in 0..ROWS {
+                    // SAFETY: `rows` has checked that all words of the run are there.
+                    let va = unsafe { rows[r].add(d * a.plane).cast::<i32>().read_unaligned() };
+                    let va = _mm512_set1_epi32(va);
+                    for e in 0..DB {
+                        for v in 0..NV {
+                            acc[d + e][r][v] = _mm512_dpbusd_epi32(acc[d + e][r][v], va, vb[e][v]);
+                        }
                     }
                 }
+            }
+            for row in &mut rows {
+                *row = row.wrapping_add(a.step);
             }
         }
     }

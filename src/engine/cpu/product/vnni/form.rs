@@ -2,19 +2,24 @@
 
 use std::arch::x86_64::{__m512i, _mm512_storeu_si512};
 
-/// Rows of a register tile, and columns of a vector.
-pub(super) const ROWS: usize = 4;
+use super::runs::{Runs, Words};
+
+/// Columns of a vector.
 pub(super) const LANES: usize = 16;
+/// The most planes of a form.
+pub(super) const PLANES_MAX: usize = 3;
 
 /// How the integers of both operands lie in words, and how words are multiplied.
 pub(super) trait Form: Sync {
     /// Words of a and of b that hold the same places of K.
     const PLANES: [usize; 2];
+    /// Rows of a register tile: a divisor of sixteen.
+    const ROWS: usize;
     /// Vectors of columns in a panel.
     const VECTORS: usize;
     /// Columns of a panel.
     const WIDTH: usize = Self::VECTORS * LANES;
-    /// Places of K in a word.
+    /// Places of K in a word, in their order from its lowest bits on.
     const PLACES: usize;
     /// The most words of K between two flushes of the lanes.
     const FLUSH: usize;
@@ -26,12 +31,12 @@ pub(super) trait Form: Sync {
     /// caller has the wide vectors.
     fn cut<const SIDE: usize>(places: &[[i32; LANES]], planes: &mut [[u32; LANES]]);
 
-    /// Adds the dot products of a tile of rows, `[word of K][plane][row]`, and a panel of columns, `[word of K][plane][vector][lane]`,
+    /// Adds the dot products of a tile of rows, in the words of some runs, and a panel of columns, `[word of K][plane][vector][lane]`,
     /// to `sums`, `[row][column]`.
     ///
     /// # Safety
     /// The machine has AVX-512 VNNI.
-    unsafe fn add(a: &[u32], b: &[u32], sums: &mut [i64]);
+    unsafe fn add(a: &Words<'_>, runs: &Runs, b: &[u32], sums: &mut [i64]);
 }
 
 /// The lanes of a vector.

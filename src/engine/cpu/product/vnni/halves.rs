@@ -11,21 +11,21 @@ use std::arch::x86_64::{
     __m512i, _mm512_dpwssd_epi32, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_setzero_si512,
 };
 
-use super::form::{Form, LANES, ROWS, lanes};
+use super::form::{Form, LANES, lanes};
+use super::runs::{Runs, Words};
 use crate::engine::cpu::product::bands::Piece;
 
 /// Bits of a low half.
 const CUT: u32 = 11;
 /// Low halves, high halves, both added.
 const PLANES: usize = 3;
-/// Vectors of columns.
-const NV: usize = 2;
 
-/// Both operands in halves.
-pub(super) struct Halves;
+/// Both operands in halves; register tiles of `ROWS` rows and `NV` vectors of columns.
+pub(super) struct Halves<const ROWS: usize, const NV: usize>;
 
-impl Form for Halves {
+impl<const ROWS: usize, const NV: usize> Form for Halves<ROWS, NV> {
     const PLANES: [usize; 2] = [PLANES; 2];
+    const ROWS: usize = ROWS;
     const VECTORS: usize = NV;
     const PLACES: usize = 2;
     const FLUSH: usize = 255;
@@ -43,30 +43,39 @@ impl Form for Halves {
         }
     }
 
-    unsafe fn add(a: &[u32], b: &[u32], sums: &mut [i64]) {
+    unsafe fn add(a: &Words<'_>, runs: &Runs, b: &[u32], sums: &mut [i64]) {
         // SAFETY: the caller's.
-        unsafe { kernel(a, b, sums) }
+        unsafe { kernel::<ROWS, NV>(a, runs, b, sums) }
     }
 }
 
 // A term of H is at most 2^11 * 2^11, one of B - H - L twice 2^11 * 2^10.
-const _: () = assert!(Halves::FLUSH * Halves::PLACES * (1 << (2 * CUT)) < 1 << 31);
+const _: () = assert!(Halves::<4, 2>::FLUSH * Halves::<4, 2>::PLACES * (1 << (2 * CUT)) < 1 << 31);
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-fn kernel(a: &[u32], b: &[u32], sums: &mut [i64]) {
+fn kernel<const ROWS: usize, const NV: usize>(a: &Words<'_>, runs: &Runs, b: &[u32], sums: &mut [i64]) {
     let mut acc = [[[_mm512_setzero_si512(); NV]; ROWS]; PLANES];
-    for (a, b) in a.chunks_exact(PLANES * ROWS).zip(b.chunks_exact(PLANES * NV * LANES)) {
-        for (p, acc) in acc.iter_mut().enumerate() {
-            let mut vb = [_mm512_setzero_si512(); NV];
-            for (b, vb) in b[p * NV * LANES..].chunks_exact(LANES).zip(&mut vb) {
-                // SAFETY: the chunk is a vector of 16 words.
-                *vb = unsafe { _mm512_loadu_si512(b.as_ptr().cast::<__m512i>()) };
-            }
-            for (r, acc) in acc.iter_mut().enumerate() {
-                let va = _mm512_set1_epi32(a[p * ROWS + r] as i32);
-                for (acc, &vb) in acc.iter_mut().zip(&vb) {
-                    *acc = _mm512_dpwssd_epi32(*acc, va, vb);
+    let of_word = PLANES * NV * LANES;
+    for (words, starts) in runs.iter::<ROWS>() {
+        let mut rows = a.rows(starts, words.len(), PLANES);
+        for b in b[words.start * of_word..words.end * of_word].chunks_exact(of_word) {
+            for (p, acc) in acc.iter_mut().enumerate() {
+                let mut vb = [_mm512_setzero_si512(); NV];
+                for (b, vb) in b[p * NV * LANES..].chunks_exact(LANES).zip(&mut vb) {
+                    // SAFETY: the chunk is a vector of 16 words.
+                    *vb = unsafe { _mm512_loadu_si512(b.as_ptr().cast::<__m512i>()) };
                 }
+                for (row, acc) in rows.iter().zip(acc) {
+                    // SAFETY: `rows` has checked that all words of the run are there.
+                    let va = unsafe { row.add(p * a.plane).cast::<i32>().read_unaligned() };
+                    let va = _mm512_set1_epi32(va);
+                    for (acc, &vb) in acc.iter_mut().zip(&vb) {
+                        *acc = _mm512_dpwssd_epi32(*acc, va, vb);
+                    }
+                }
+            }
+            for row in &mut rows {
+                *row = row.wrapping_add(a.step);
             }
         }
     }
@@ -78,7 +87,10 @@ fn kernel(a: &[u32], b: &[u32], sums: &mut [i64]) {
 /// Not inlined: beside its registers the compiler would keep accumulators in memory.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 #[inline(never)]
-fn flush([low, high, both]: &[[[__m512i; NV]; ROWS]; PLANES], sums: &mut [i64]) {
+fn flush<const ROWS: usize, const NV: usize>(
+    [low, high, both]: &[[[__m512i; NV]; ROWS]; PLANES],
+    sums: &mut [i64],
+) {
     for (r, sums) in sums.chunks_exact_mut(NV * LANES).enumerate() {
         for (v, sums) in sums.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
             let (low, high, both) = (lanes(low[r][v]), lanes(high[r][v]), lanes(both[r][v]));

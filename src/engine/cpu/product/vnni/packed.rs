@@ -9,11 +9,9 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::form::{Form, LANES, ROWS};
+use super::form::{Form, LANES, PLANES_MAX};
+use super::runs::{Runs, WORD, Words};
 use crate::engine::cpu::product::operand::Operand;
-
-/// The most planes of a form.
-const PLANES_MAX: usize = 3;
 
 /// Where rows are gathered that do not lie one after another: new memory costs as much as to gather them.
 type Scratch = [Vec<i32>; LANES];
@@ -33,19 +31,19 @@ impl Rows {
     /// Lays rows and places of a in the memory of those before.
     pub(super) fn pack<F: Form>(&mut self, a: &Operand, batch: usize, rows: Range<usize>, k: Range<usize>) {
         let words_of_k = k.len().div_ceil(F::PLACES);
-        self.tiles = rows.len().div_ceil(ROWS);
-        self.together = F::PLANES[0] * ROWS;
+        self.tiles = rows.len().div_ceil(F::ROWS);
+        self.together = F::PLANES[0] * F::ROWS;
         self.of_tile = words_of_k * self.together;
         // All words are written below.
         self.words.resize(self.tiles * self.of_tile, 0);
         let (of_tile, together, scratch) = (self.of_tile, self.together, &mut self.scratch);
-        let of_sixteen = self.words.chunks_mut(of_tile * (LANES / ROWS));
+        let of_sixteen = self.words.chunks_mut(of_tile * (LANES / F::ROWS));
         for (first, to) in rows.clone().step_by(LANES).zip(of_sixteen) {
             let some = first..rows.end.min(first + LANES);
             for_each_word::<F, 0>(a, batch, some, k.clone(), scratch, |word, plane, lanes| {
                 let to = to.chunks_exact_mut(of_tile);
-                for (to, lanes) in to.zip(lanes.as_chunks::<ROWS>().0) {
-                    to[word * together + plane * ROWS..][..ROWS].copy_from_slice(lanes);
+                for (to, lanes) in to.zip(lanes.chunks_exact(F::ROWS)) {
+                    to[word * together + plane * F::ROWS..][..F::ROWS].copy_from_slice(lanes);
                 }
             });
         }
@@ -55,8 +53,16 @@ impl Rows {
         self.tiles
     }
 
-    pub(super) fn words(&self, tile: usize, words: Range<usize>) -> &[u32] {
-        &self.words[tile * self.of_tile..][words.start * self.together..words.end * self.together]
+    pub(super) fn words<F: Form>(&self) -> Words<'_> {
+        let bytes = bytemuck::cast_slice(&self.words);
+        Words { bytes, step: self.together * WORD, plane: F::ROWS * WORD }
+    }
+
+    /// The words of a tile: one run.
+    pub(super) fn runs<F: Form>(&self, tile: usize, words: Range<usize>, runs: &mut Runs) {
+        let first = tile * self.of_tile + words.start * self.together;
+        let starts: [usize; LANES] = std::array::from_fn(|row| (first + row) * WORD);
+        runs.push(0..words.len(), &starts[..F::ROWS], self.together * WORD);
     }
 }
 
