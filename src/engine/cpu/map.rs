@@ -3,6 +3,7 @@
 
 use rayon::prelude::*;
 
+use super::product::simd::{Path, vectorised};
 use crate::arith::{elementary, float};
 use crate::program::element::unravel;
 use crate::program::expr::{Body, Instr, Reg};
@@ -98,6 +99,7 @@ pub fn run(body: &Body, dims: [u32; 4], words: &[&[u32]], views: &[View], out: &
         out.copy_from_slice(&words[..out.len()]);
         return;
     }
+    let path = Path::fastest();
     out.par_chunks_mut(TASK).enumerate().for_each(|(task, out)| {
         // Constants and uniform inputs are filled in once for the whole task.
         let mut registers = vec![[0u32; LANES]; body.code.len()];
@@ -113,39 +115,23 @@ pub fn run(body: &Body, dims: [u32; 4], words: &[&[u32]], views: &[View], out: &
             }
         }
         for (block, out) in out.chunks_mut(LANES).enumerate() {
-            run_block(body, dims, &inputs, task * TASK + block * LANES, &mut registers, out);
+            run_block(path, body, dims, &inputs, task * TASK + block * LANES, &mut registers, out);
         }
     });
 }
 
-/// One block through the widest vectors the machine has.
-fn run_block(
-    body: &Body,
-    dims: [u32; 4],
-    inputs: &[Input],
-    first: usize,
-    registers: &mut [Block],
-    out: &mut [u32],
-) {
-    #[cfg(all(target_arch = "x86_64", not(feature = "no-avx2")))]
-    {
-        #[target_feature(enable = "avx2")]
-        fn wide(
-            body: &Body,
-            dims: [u32; 4],
-            inputs: &[Input],
-            first: usize,
-            registers: &mut [Block],
-            out: &mut [u32],
-        ) {
-            block(body, dims, inputs, first, registers, out);
-        }
-        if std::arch::is_x86_feature_detected!("avx2") {
-            // SAFETY: the feature was just detected.
-            return unsafe { wide(body, dims, inputs, first, registers, out) };
-        }
+vectorised! {
+    /// One block through the widest vectors the machine has.
+    fn run_block(
+        operator: &Body,
+        dims: [u32; 4],
+        inputs: &[Input<'_>],
+        first: usize,
+        registers: &mut [Block],
+        out: &mut [u32],
+    ) {
+        block(operator, dims, inputs, first, registers, out);
     }
-    block(body, dims, inputs, first, registers, out);
 }
 
 #[inline(always)]

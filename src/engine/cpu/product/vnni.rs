@@ -166,7 +166,7 @@ fn matrix_product<F: Form>(
             add_up(&tiles, &panels, group.clone(), sums, runs);
             let of_panels = sums.chunks_exact(tiles.count() * F::ROWS * F::WIDTH);
             for (column, sums) in group.map(|panel| panel * F::WIDTH).zip(of_panels) {
-                let columns = (n - column).min(F::WIDTH);
+                let columns = panels.columns(column / F::WIDTH);
                 for (i, (sums, out)) in sums.chunks_exact(F::WIDTH).zip(out.chunks_exact_mut(n)).enumerate() {
                     i64::scale_back(&scale, row + i, column, &sums[..columns], &mut out[column..][..columns]);
                 }
@@ -201,7 +201,7 @@ fn add_up<F: Form>(
             let b = panels.words(panel, words.clone());
             for (runs, sums) in runs.iter().zip(sums.chunks_exact_mut(F::ROWS * F::WIDTH)) {
                 // SAFETY: `product` runs on the VNNI path only, which was detected.
-                unsafe { F::add(&tiles.words(), runs, b, sums) };
+                unsafe { F::add(&tiles.words(), runs, b, panels.columns(panel), sums) };
             }
         }
     }

@@ -39,7 +39,7 @@ impl<const DA: usize, const DB: usize, const SUMS: usize, const NV: usize> Form 
         }
     }
 
-    unsafe fn add(a: &Words<'_>, runs: &Runs, b: &[u32], sums: &mut [i64]) {
+    unsafe fn add(a: &Words<'_>, runs: &Runs, b: &[u32], _: usize, sums: &mut [i64]) {
         // SAFETY: the caller's.
         unsafe { kernel::<DA, DB, SUMS, NV>(a, runs, b, sums) }
     }

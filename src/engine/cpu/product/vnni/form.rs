@@ -32,11 +32,11 @@ pub(super) trait Form: Sync {
     fn cut<const SIDE: usize>(places: &[[i32; LANES]], planes: &mut [[u32; LANES]]);
 
     /// Adds the dot products of a tile of rows, in the words of some runs, and a panel of columns, `[word of K][plane][vector][lane]`,
-    /// to `sums`, `[row][column]`.
+    /// to `sums`, `[row][column]`. Sums past the first `columns` may be left out.
     ///
     /// # Safety
     /// The machine has AVX-512 VNNI.
-    unsafe fn add(a: &Words<'_>, runs: &Runs, b: &[u32], sums: &mut [i64]);
+    unsafe fn add(a: &Words<'_>, runs: &Runs, b: &[u32], columns: usize, sums: &mut [i64]);
 }
 
 /// The lanes of a vector.

@@ -43,24 +43,36 @@ impl<const ROWS: usize, const NV: usize> Form for Halves<ROWS, NV> {
         }
     }
 
-    unsafe fn add(a: &Words<'_>, runs: &Runs, b: &[u32], sums: &mut [i64]) {
+    unsafe fn add(a: &Words<'_>, runs: &Runs, b: &[u32], columns: usize, sums: &mut [i64]) {
         // SAFETY: the caller's.
-        unsafe { kernel::<ROWS, NV>(a, runs, b, sums) }
+        unsafe {
+            if columns <= LANES {
+                kernel::<ROWS, NV, 1>(a, runs, b, sums)
+            } else {
+                kernel::<ROWS, NV, NV>(a, runs, b, sums)
+            }
+        }
     }
 }
 
 // A term of H is at most 2^11 * 2^11, one of B - H - L twice 2^11 * 2^10.
 const _: () = assert!(Halves::<4, 2>::FLUSH * Halves::<4, 2>::PLACES * (1 << (2 * CUT)) < 1 << 31);
 
+/// The first `USED` of a panel's `NV` vectors of columns.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-fn kernel<const ROWS: usize, const NV: usize>(a: &Words<'_>, runs: &Runs, b: &[u32], sums: &mut [i64]) {
-    let mut acc = [[[_mm512_setzero_si512(); NV]; ROWS]; PLANES];
+fn kernel<const ROWS: usize, const NV: usize, const USED: usize>(
+    a: &Words<'_>,
+    runs: &Runs,
+    b: &[u32],
+    sums: &mut [i64],
+) {
+    let mut acc = [[[_mm512_setzero_si512(); USED]; ROWS]; PLANES];
     let of_word = PLANES * NV * LANES;
     for (words, starts) in runs.iter::<ROWS>() {
         let mut rows = a.rows(starts, words.len(), PLANES);
         for b in b[words.start * of_word..words.end * of_word].chunks_exact(of_word) {
             for (p, acc) in acc.iter_mut().enumerate() {
-                let mut vb = [_mm512_setzero_si512(); NV];
+                let mut vb = [_mm512_setzero_si512(); USED];
                 for (b, vb) in b[p * NV * LANES..].chunks_exact(LANES).zip(&mut vb) {
                     // SAFETY: the chunk is a vector of 16 words.
                     *vb = unsafe { _mm512_loadu_si512(b.as_ptr().cast::<__m512i>()) };
@@ -81,18 +93,18 @@ fn kernel<const ROWS: usize, const NV: usize>(a: &Words<'_>, runs: &Runs, b: &[u
     }
     // A copy, since accumulators whose address is taken would lie in memory.
     let done = acc;
-    flush(&done, sums);
+    flush::<ROWS, NV, USED>(&done, sums);
 }
 
 /// Not inlined: beside its registers the compiler would keep accumulators in memory.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 #[inline(never)]
-fn flush<const ROWS: usize, const NV: usize>(
-    [low, high, both]: &[[[__m512i; NV]; ROWS]; PLANES],
+fn flush<const ROWS: usize, const NV: usize, const USED: usize>(
+    [low, high, both]: &[[[__m512i; USED]; ROWS]; PLANES],
     sums: &mut [i64],
 ) {
     for (r, sums) in sums.chunks_exact_mut(NV * LANES).enumerate() {
-        for (v, sums) in sums.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+        for (v, sums) in sums.as_chunks_mut::<LANES>().0[..USED].iter_mut().enumerate() {
             let (low, high, both) = (lanes(low[r][v]), lanes(high[r][v]), lanes(both[r][v]));
             for i in 0..LANES {
                 let middle = both[i].wrapping_sub(high[i]).wrapping_sub(low[i]);

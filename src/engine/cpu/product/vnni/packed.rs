@@ -69,6 +69,7 @@ impl Rows {
 /// All rows of b as panels of columns of the product: `[panel][word of K][plane][vector][lane]`.
 pub(super) struct Panels<F> {
     words: Vec<u32>,
+    n: usize,
     words_of_k: usize,
     /// [`Form::SURPLUS`] times the sum of each column's integers.
     surplus: Vec<i64>,
@@ -102,7 +103,12 @@ impl<F: Form> Panels<F> {
                 });
             }
         });
-        Panels { words, words_of_k, surplus, form: PhantomData }
+        Panels { words, n, words_of_k, surplus, form: PhantomData }
+    }
+
+    /// The columns of a panel that the product has.
+    pub(super) fn columns(&self, panel: usize) -> usize {
+        F::WIDTH.min(self.n - panel * F::WIDTH)
     }
 
     pub(super) fn words_of_k(&self) -> usize {
