@@ -198,7 +198,7 @@ class Perceptron(Cifar, networks.Mlp):
 
 
 class Resnet(Cifar):
-    NAME, JOB, TITLE, STEPS, SEEDS = "resnet", "cifar-resnet.toml", "A residual network on CIFAR-10", 600, 1
+    NAME, JOB, TITLE, STEPS, SEEDS = "resnet", "cifar-resnet.toml", "A residual network on CIFAR-10", 600, 3
     ABOUT = ("stages of 16, 32 and 64 channels, one block each, 78 k parameters, 2 x 32 images a step, SGD with momentum, clipping, "
              "warm-up and cosine; %d bytes of records")
     STAGES = [16, 32, 64]
@@ -411,6 +411,7 @@ Within a row initial weights and batches are the same; they are others in every 
 arithmetic without its roundings: rounding errors grow chaotically over training, so two right fp32 trainings differ by about as much; how fast, the first steps show.
 The bar is 1e-3 from fp32 in every step in which fp32 is within 1e-4 of fp64. Once fp32 has left fp64, the trainings go separate ways. Two of
 their curves may cross later, by chance, and such steps say nothing of the third curve: so one column counts the steps before fp32 first leaves, another all steps.
+d = 3 is the default; *2 and 3 digits* are two, and three where rows are wide in range ([NUMERICS.md](NUMERICS.md)).
 
 """
 
@@ -438,7 +439,7 @@ def main():
     parser.add_argument("model", choices=models)
     parser.add_argument("--data", type=Path, help="a text, whose bytes are the tokens; or CIFAR-10 records")
     parser.add_argument("--steps", type=int)
-    parser.add_argument("--seeds", type=int, help="trainings with each number of digits; 3 of gpt-small and mlp, else 1")
+    parser.add_argument("--seeds", type=int, help="trainings with each number of digits; 3 without it, 1 of gpt")
     parser.add_argument("--binary", default=ROOT / "target/release/tiebreak")
     parser.add_argument("--docs", type=Path, default=ROOT / "docs", help="the folder of LOSS-CURVES.md and the curves")
     parser.add_argument("--most", type=float, help="fail if a mean loss is further from PyTorch's than this")

@@ -98,7 +98,7 @@ impl<'g, F: Form> Images<'g, F> {
 
     fn runs_of_patches(&self, rows: Range<usize>, first: usize, words: Range<usize>, runs: &mut Runs) {
         let gather = self.gather;
-        let half = gather.channels / F::PLACES;
+        let of_pixel = gather.channels / F::PLACES;
         let [taps_down, taps_across] = gather.geometry.kernel.map(|n| n as usize);
         let mut places = [[0; 3]; LANES];
         // Rows past the last one are it again, and nobody reads their sums.
@@ -107,8 +107,8 @@ impl<'g, F: Form> Images<'g, F> {
         }
         let mut word = words.start;
         while word < words.end {
-            let (tap, channel) = ((first + word) / half, (first + word) % half);
-            let count = (half - channel).min(words.end - word);
+            let (tap, channel) = ((first + word) / of_pixel, (first + word) % of_pixel);
+            let count = (of_pixel - channel).min(words.end - word);
             let (ky, kx) = (tap / taps_across, tap % taps_across);
             let mut starts = [0; LANES];
             let mut outside = true;
@@ -119,7 +119,7 @@ impl<'g, F: Form> Images<'g, F> {
                     self.plane - self.zeros
                 } else {
                     outside = false;
-                    (y * gather.image[1] + x) * half * WORD
+                    (y * gather.image[1] + x) * of_pixel * WORD
                 };
                 *start = sample * F::PLANES[0] * self.plane + pixel + channel * WORD;
             }
