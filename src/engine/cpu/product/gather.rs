@@ -73,9 +73,9 @@ impl Gather {
 
     /// A line of pixels arranged so that neighbouring patches take neighbouring places: the column that each place has, a multiple of
     /// eight places, and where those of each tap across begin, patch after patch. A stride puts pixels of one remainder side by side;
-    /// patches the other way round have zeros between pixels.
+    /// patches the other way round have zeros between pixels. None if the line would be much longer than the images' lines.
     #[cfg(target_arch = "x86_64")]
-    pub fn arranged_line(&self) -> (Vec<usize>, Vec<usize>) {
+    pub fn arranged_line(&self) -> Option<(Vec<usize>, Vec<usize>)> {
         let (across, taps) = (self.geometry.size[1] as usize, self.geometry.kernel[1] as usize);
         let stride = (self.geometry.stride as usize).max(1);
         let (len, begins): (_, Vec<_>) = if self.geometry.transposed {
@@ -85,11 +85,15 @@ impl Gather {
             let begin = |tap: usize| tap % stride * of_remainder + tap / stride;
             (stride.min(taps) * of_remainder, (0..taps).map(begin).collect())
         };
-        let mut columns = vec![OUTSIDE; len.next_multiple_of(8)];
+        let len = len.next_multiple_of(8);
+        if len > 4 * self.image[1].max(8) {
+            return None;
+        }
+        let mut columns = vec![OUTSIDE; len];
         for (i, &column) in self.sources[1].iter().enumerate() {
             columns[begins[i % taps] + i / taps] = column;
         }
-        (columns, begins)
+        Some((columns, begins))
     }
 
     /// Sample, row and column of a patch.

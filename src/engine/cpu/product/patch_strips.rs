@@ -24,18 +24,13 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Whether patches are read from lines: a pair of places never has channels of two pixels, and lines are not much longer than
-    /// those of the images.
-    pub fn serve(gather: &Gather) -> bool {
-        let (columns, _) = gather.arranged_line();
-        !gather.by_channel
-            && gather.channels.is_multiple_of(2)
-            && columns.len() <= 4 * gather.image[1].max(ROWS)
-    }
-
-    /// Of images in strips of samples, in memory of at least so many words with any contents.
-    pub fn new(gather: &Gather, strips: &[i32], memory: impl FnOnce(usize) -> Vec<i32>) -> Lines {
-        let (columns, taps) = gather.arranged_line();
+    /// Of images in strips of samples, in memory of at least so many words with any contents; None if a pair of places has channels of
+    /// two pixels, or there are no lines.
+    pub fn new(gather: &Gather, strips: &[i32], memory: impl FnOnce(usize) -> Vec<i32>) -> Option<Lines> {
+        if gather.by_channel || !gather.channels.is_multiple_of(2) {
+            return None;
+        }
+        let (columns, taps) = gather.arranged_line()?;
         let len = columns.len();
         let ([height, width], half) = (gather.image, gather.channels / 2);
         let of_row = width * half;
@@ -49,7 +44,7 @@ impl Lines {
             // SAFETY: operands lie in strips where AVX2 was detected.
             unsafe { turn_line(pixels, half, &columns, bytemuck::cast_slice_mut(to)) };
         });
-        Lines { words, len, taps }
+        Some(Lines { words, len, taps })
     }
 
     pub fn into_memory(self) -> Vec<i32> {

@@ -48,8 +48,8 @@ impl Patches {
         let gather = Gather::new(patches, images);
         let images = if channels_serve(&gather) {
             Images::Channels(strips.clone())
-        } else if Lines::serve(&gather) {
-            Images::Lines(Lines::new(&gather, strips, memory))
+        } else if let Some(lines) = Lines::new(&gather, strips, memory) {
+            Images::Lines(lines)
         } else {
             Images::Halves(integers().into_iter().map(|q| q as i16).collect())
         };

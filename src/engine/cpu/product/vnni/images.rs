@@ -29,7 +29,8 @@ pub(super) struct Images<'g, F> {
 const CHUNK: usize = LANES * 4;
 
 impl<'g, F: Form> Images<'g, F> {
-    /// Cuts images, whose integers are all here, unless a word would have places of two pixels or of two lines.
+    /// Cuts images, whose integers are all here, unless a word would have places of two pixels or of two lines, or there are no lines.
+    /// Those of eight pixels and more take at most six times the memory of their integers.
     pub fn cut(gather: &'g Gather, q: &[i32]) -> Option<Self> {
         if gather.by_channel { Self::cut_lines(gather, q) } else { Self::cut_pixels(gather, q) }
     }
@@ -57,10 +58,10 @@ impl<'g, F: Form> Images<'g, F> {
 
     fn cut_lines(gather: &'g Gather, q: &[i32]) -> Option<Self> {
         let [height, width] = gather.image;
-        let (columns, taps) = gather.arranged_line();
+        let (columns, taps) = gather.arranged_line()?;
         let lines = gather.samples() * height;
         let across = gather.geometry.size[1] as usize;
-        if lines * width == 0 || !across.is_multiple_of(F::PLACES) || columns.len() > 4 * width.max(LANES) {
+        if lines * width == 0 || !across.is_multiple_of(F::PLACES) {
             return None;
         }
         // A line has a multiple of eight places, which are whole words.
@@ -87,85 +88,91 @@ impl<'g, F: Form> Images<'g, F> {
         Words { bytes: &self.bytes, step: WORD, plane: self.plane }
     }
 
-    /// The words of a tile, whose first rows are these, from place `first` of K on.
+    /// The words of a tile, whose rows in the operand are these, from place `first` of K on.
     pub fn runs(&self, rows: Range<usize>, first: usize, words: Range<usize>, runs: &mut Runs) {
+        let first = first / F::PLACES;
+        let words = first + words.start..first + words.end;
         if self.gather.by_channel {
-            self.runs_of_lines(rows, first / F::PLACES, words, runs);
+            self.runs_of_lines(rows, words, runs);
         } else {
-            self.runs_of_patches(rows, first / F::PLACES, words, runs);
+            self.runs_of_patches(rows, words, runs);
         }
     }
 
-    fn runs_of_patches(&self, rows: Range<usize>, first: usize, words: Range<usize>, runs: &mut Runs) {
+    /// Rows are patches, and K goes through the pixels that the taps take.
+    fn runs_of_patches(&self, rows: Range<usize>, words: Range<usize>, runs: &mut Runs) {
         let gather = self.gather;
         let of_pixel = gather.channels / F::PLACES;
         let [taps_down, taps_across] = gather.geometry.kernel.map(|n| n as usize);
-        let mut places = [[0; 3]; LANES];
-        // Rows past the last one are it again, and nobody reads their sums.
-        for (row, place) in places.iter_mut().enumerate().take(F::ROWS) {
-            *place = gather.patch_at((rows.start + row).min(rows.end - 1));
-        }
-        let mut word = words.start;
-        while word < words.end {
-            let (tap, channel) = ((first + word) / of_pixel, (first + word) % of_pixel);
-            let count = (of_pixel - channel).min(words.end - word);
-            let (ky, kx) = (tap / taps_across, tap % taps_across);
-            let mut starts = [0; LANES];
-            let mut outside = true;
-            for (start, [sample, y, x]) in starts.iter_mut().zip(&places[..F::ROWS]) {
-                let source = [y * taps_down + ky, x * taps_across + kx];
-                let [y, x] = [0, 1].map(|d| gather.sources[d][source[d]]);
-                let pixel = if y == OUTSIDE || x == OUTSIDE {
-                    self.plane - self.zeros
-                } else {
-                    outside = false;
-                    (y * gather.image[1] + x) * of_pixel * WORD
-                };
-                *start = sample * F::PLANES[0] * self.plane + pixel + channel * WORD;
-            }
-            if !outside || F::SURPLUS != 0 {
-                runs.push(word - words.start..word + count - words.start, &starts[..F::ROWS], WORD);
-            }
-            word += count;
-        }
+        let patches = tile::<F, _>(rows, |row| gather.patch_at(row));
+        push_parts::<F, _>(runs, words, of_pixel, &patches, |tap, [sample, y, x]| {
+            let source = [y * taps_down + tap / taps_across, x * taps_across + tap % taps_across];
+            let [row, column] = [0, 1].map(|d| gather.sources[d][source[d]]);
+            let inside = row != OUTSIDE && column != OUTSIDE;
+            let pixel = if inside {
+                (row * gather.image[1] + column) * of_pixel * WORD
+            } else {
+                self.plane - self.zeros
+            };
+            (inside, sample * F::PLANES[0] * self.plane + pixel)
+        });
     }
 
-    fn runs_of_lines(&self, rows: Range<usize>, first: usize, words: Range<usize>, runs: &mut Runs) {
+    /// Rows are channels at a tap, and K goes through the patches: lines of them.
+    fn runs_of_lines(&self, rows: Range<usize>, words: Range<usize>, runs: &mut Runs) {
         let gather = self.gather;
         let [taps_down, taps_across] = gather.geometry.kernel.map(|n| n as usize);
         let [down, across] = gather.geometry.size.map(|n| n as usize);
         let element = WORD / F::PLACES;
-        // Of each row: its tap down, and where its channel and tap begin.
-        let mut of_rows = [[0; 2]; LANES];
-        for (row, of_row) in of_rows.iter_mut().enumerate().take(F::ROWS) {
-            let place = (rows.start + row).min(rows.end - 1);
+        // The tap down, and where channel and tap across begin.
+        let rows = tile::<F, _>(rows, |place| {
             let (tap, channel) = (place / gather.channels, place % gather.channels);
             let begin = channel * F::PLANES[0] * self.plane + self.taps[tap % taps_across] * element;
-            *of_row = [tap / taps_across, begin];
+            [tap / taps_across, begin]
+        });
+        push_parts::<F, _>(runs, words, across / F::PLACES, &rows, |line, [ky, begin]| {
+            let row = gather.sources[0][line % down * taps_down + ky];
+            let inside = row != OUTSIDE;
+            let images = if inside { line / down } else { gather.samples() };
+            let row = if inside { row } else { 0 };
+            (inside, begin + (images * gather.image[0] + row) * self.zeros)
+        });
+    }
+}
+
+/// What is known of each row of a tile. Rows past the last one are it again, and nobody reads their sums.
+fn tile<F: Form, R: Copy + Default>(rows: Range<usize>, of_row: impl Fn(usize) -> R) -> [R; LANES] {
+    let mut tile = [R::default(); LANES];
+    for (row, of) in tile.iter_mut().take(F::ROWS).enumerate() {
+        *of = of_row((rows.start + row).min(rows.end - 1));
+    }
+    tile
+}
+
+/// Adds words of K in parts of `of_part`, the words of a pixel or line: `start(part, row)` says whether a row's part is inside of its image,
+/// and where it begins. Parts that are zeros of all rows are left out, unless the form needs them.
+fn push_parts<F: Form, R: Copy>(
+    runs: &mut Runs,
+    words: Range<usize>,
+    of_part: usize,
+    rows: &[R; LANES],
+    start: impl Fn(usize, R) -> (bool, usize),
+) {
+    let mut word = words.start;
+    while word < words.end {
+        let (part, at) = (word / of_part, word % of_part);
+        let end = words.end.min(word + of_part - at);
+        let mut starts = [0; LANES];
+        let mut any_inside = false;
+        for (to, &row) in starts.iter_mut().zip(rows).take(F::ROWS) {
+            let (inside, begin) = start(part, row);
+            any_inside |= inside;
+            *to = begin + at * WORD;
         }
-        let of_line = across / F::PLACES;
-        let mut word = words.start;
-        while word < words.end {
-            let (line, at) = ((first + word) / of_line, (first + word) % of_line);
-            let count = (of_line - at).min(words.end - word);
-            let (sample, y) = (line / down, line % down);
-            let mut starts = [0; LANES];
-            let mut outside = true;
-            for (start, [ky, begin]) in starts.iter_mut().zip(&of_rows[..F::ROWS]) {
-                let line = match gather.sources[0][y * taps_down + ky] {
-                    OUTSIDE => gather.samples() * gather.image[0],
-                    row => {
-                        outside = false;
-                        sample * gather.image[0] + row
-                    }
-                };
-                *start = begin + line * self.zeros + at * WORD;
-            }
-            if !outside || F::SURPLUS != 0 {
-                runs.push(word - words.start..word + count - words.start, &starts[..F::ROWS], WORD);
-            }
-            word += count;
+        if any_inside || F::SURPLUS != 0 {
+            runs.push(word - words.start..end - words.start, &starts[..F::ROWS], WORD);
         }
+        word = end;
     }
 }
 
