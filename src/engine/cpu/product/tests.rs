@@ -303,6 +303,9 @@ fn patches_are_gathered_as_defined() {
         ([2, 1], [3, 3], 1, 1),
         ([9, 8], [4, 5], 3, 2),
         ([5, 12], [2, 2], 4, 0),
+        // Lines much longer than those of the images: as long as they may be, and longer.
+        ([2, 1], [2, 28], 1, 14),
+        ([2, 1], [2, 38], 1, 19),
     ];
     let mut words = Words(3);
     for (image, kernel, stride, padding) in geometries {
