@@ -17,7 +17,7 @@ use crate::commit::tree_head::{Head, NOTE_MAX};
 use crate::dispute::game::referee::Referee;
 use crate::dispute::game::result::GameResult;
 use crate::dispute::game::rules::{replay_clock, replay_of_steps};
-use crate::dispute::game::terms::{Claim, Clocks, Terms};
+use crate::dispute::game::terms::{Claim, ClaimedRun, Clocks, INCREMENT_MIN, MOVES_MIN, Terms};
 use crate::dispute::game::verdict::{Event, GameVerdict};
 use crate::net::journal::{Entry, Journal};
 use crate::net::link::Link;
@@ -99,10 +99,10 @@ struct New {
     /// Seconds that a party has for all its replays, in place of --step-time.
     #[arg(long, value_parser = milliseconds, conflicts_with = "step_time")]
     replay: Option<u64>,
-    /// Seconds that a party has for all its other answers together.
+    /// Seconds that a party has for all its other answers together; at least 20.
     #[arg(long, value_parser = milliseconds, default_value = "600")]
     moves: u64,
-    /// Seconds that each of these adds before it is made.
+    /// Seconds that each of these adds before it is made; at least 2.
     #[arg(long, value_parser = milliseconds, default_value = "10")]
     increment: u64,
     /// In the logged profile: the trainer's signed head of all records of the run, which is disputed, in place of its folder's records.
@@ -163,9 +163,11 @@ fn claim(args: &New, run: &Run, trainer: &PublicKey) -> Result<Option<Claim>, Fa
             let note = disk::read_text(path, NOTE_MAX as u64).map_err(named)?;
             let (head, _) =
                 Head::from_note(&note, Some(trainer)).map_err(|why| RunError::malformed(path, why))?;
-            Ok(Some(Claim { root: head.root, head: Some(note) }))
+            Ok(Some(Claim { run: ClaimedRun::of(run.file.summary()), root: head.root, head: Some(note) }))
         }
-        (Some(_), None, Some(root)) => Ok(Some(Claim { root, head: None })),
+        (Some(_), None, Some(root)) => {
+            Ok(Some(Claim { run: ClaimedRun::of(run.file.summary()), root, head: None }))
+        }
         (Some(_), None, None) if args.run.is_none() => Err(usage(
             "the run is of the logged profile: say by --head or --root which records are disputed".into(),
         )),
@@ -183,7 +185,11 @@ fn claim(args: &New, run: &Run, trainer: &PublicKey) -> Result<Option<Claim>, Fa
                 }
                 false => None,
             };
-            Ok(Some(Claim { root: transcript.root(transcript.leaves.len()), head }))
+            Ok(Some(Claim {
+                run: ClaimedRun::of(run.file.summary()),
+                root: transcript.root(transcript.leaves.len()),
+                head,
+            }))
         }
     }
 }
@@ -198,13 +204,25 @@ fn new(printer: Printer, args: New) -> CommandResult {
         Failure::new(Exit::Usage, "the job has no [dispute] table: give --step-time, how long a step takes")
     })?;
     let clocks = Clocks { moves: args.moves, increment: args.increment, replay };
+    for (option, given, least) in
+        [("moves", args.moves, MOVES_MIN), ("increment", args.increment, INCREMENT_MIN)]
+    {
+        if given < least {
+            let least = time_text(least);
+            let why = format!(
+                "--{option} is below {least}: an honest party refuses such terms, since strangers can disturb it for as long"
+            );
+            return Err(Failure::new(Exit::Usage, why));
+        }
+    }
     let nonce = Digest(random()?);
     let job = (run.job_text.clone(), run.program_file.clone());
-    let mut terms = Terms::new(run.file.summary(), job, &parties, &referee_key, clocks, nonce);
+    let mut terms = Terms::new(run.file.summary().computation(), job, &parties, &referee_key, clocks, nonce);
     if let Some(claim) = claim(&args, &run, &parties[0])? {
         terms = terms.claiming(claim);
     }
     let referee = Referee::new(&terms).map_err(|error| Failure::new(Exit::Usage, error))?;
+    referee.rules().check_initial().map_err(|error| Failure::new(Exit::Usage, error))?;
     if fs::symlink_metadata(&args.out).is_ok() {
         let why = format!(
             "{} is there already, and other terms are another game: name another file",
@@ -338,6 +356,7 @@ fn prepared(args: &Play) -> Result<Prepared, Failure> {
     let terms = read_terms(&args.terms)?;
     let referee = Referee::new(&terms).map_err(|error| RunError::malformed(&args.terms, error))?;
     let rules = referee.rules();
+    rules.check_initial().map_err(|error| RunError::malformed(&args.terms, error))?;
     if private.public().bytes() != rules.referee.bytes() {
         let why = format!("--key is not the referee's key that the terms name, {}", terms.referee);
         return Err(Failure::new(Exit::Usage, why));

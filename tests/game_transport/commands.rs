@@ -191,7 +191,19 @@ fn the_commands_end_with_the_code_of_what_came_out() {
     }
     parties.into_iter().for_each(|party| drop(terminated(party)));
 
-    folder.terms("bob", "--replay 60 --moves 0.5 --increment 0.5", "short.json");
+    // Nobody who is honest plays in such a time, so that nobody makes such terms but by hand.
+    let make = "referee new --run honest --party alice.pub --party bob.pub --referee referee.pub --replay 60 --out short.json";
+    for clock in ["--moves 0.5", "--increment 0.5"] {
+        let (code, _, why) = folder.run(&format!("{make} {clock}"));
+        assert!(code == 2 && why.contains("an honest party refuses such terms"), "{why}");
+    }
+    let terms = std::fs::read_to_string(folder.path("terms.json")).unwrap();
+    let short = terms.replace("\"moves\":600000,\"increment\":10000", "\"moves\":500,\"increment\":500");
+    assert_ne!(short, terms);
+    std::fs::write(folder.path("short.json"), short).unwrap();
+    let serve = "serve honest --key alice --terms short.json --referee-key referee.pub";
+    let (code, _, why) = folder.run(serve);
+    assert!(code == 2 && why.contains("clocks.moves of the terms is 500 ms"), "{why}");
     let result = folder.json("referee short.json --key referee alice=nobody-a bob=nobody-b --out f.json", 5);
     assert_eq!(result["result"]["absent"].as_array().unwrap().len(), 2, "{result}");
     let (code, stdout, _) = folder.run("verdict check f.json");

@@ -127,10 +127,6 @@ impl Game<'_> {
         match tree {
             Tree::Transcript => "records".into(),
             Tree::Batch { step } => format!("batch of step {step}"),
-            Tree::Part { part } => {
-                let part = ["parameters", "buffers", "slots"].get(usize::from(part)).copied();
-                format!("{} of the initial state", part.unwrap_or("part"))
-            }
             Tree::Gradients { step } => format!("gradients of step {step}'s micro-batches"),
             Tree::Trace { step } => format!("operators of step {step}"),
             Tree::Tensor { subject } => format!("bytes of {}", self.rules().describe(subject)),
@@ -161,7 +157,6 @@ impl Game<'_> {
             }
             Question::Record { index } => format!("record {index}"),
             Question::Statement { step } => format!("the root over the operators of step {step}"),
-            Question::Parts => "the parts of the initial state".into(),
             Question::Root { subject } => format!("the hash of {}", of(subject)),
             Question::Slice { subject, slice } => format!("slice {slice} of {}", of(subject)),
             Question::Total { subject, element, .. } => {
@@ -272,7 +267,7 @@ fn about(page: &mut Page, game: &Game, result: &GameResult, events: &[Event]) {
     let seconds = events.last().map_or(0, |event| event.at) as f64 / 1000.0;
     page.facts(&[
         ("computation", rules.computation().to_string()),
-        ("program", game.terms.run.program.to_string()),
+        ("program", game.terms.computation.program.to_string()),
         ("records", rules.records().to_string()),
         ("game", rules.game.to_string()),
         ("answers", format!("{messages}, {bytes} bytes, {seconds} s{supplied}")),
