@@ -4,6 +4,7 @@ use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::PrivateKey;
 use tiebreak::commit::proven::{Base64, Hashes, ProvenRecord};
 use tiebreak::commit::record::{Record, StepRecord};
+use tiebreak::commit::state::StateRoots;
 use tiebreak::commit::tensor::{self, SLICE_BYTES, piece_range, piece_values};
 use tiebreak::commit::{merkle, multiproof};
 use tiebreak::dispute::game::message::{
@@ -165,7 +166,7 @@ impl Paper {
             };
             records.push(Record::Step { computation, step });
         }
-        records.push(Record::Final { computation, steps: job.steps, roots });
+        records.push(Record::Final { computation, steps: job.steps, roots: StateRoots([INITIAL; 3]) });
         self.records = records.iter().map(Record::encode).collect();
         self
     }
