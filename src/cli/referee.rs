@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use serde_json::json;
 
+use super::parties::Parties;
 use super::report::named;
 use super::serve::read_terms;
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random, verdict_file};
@@ -15,7 +16,6 @@ use crate::commit::digest::Digest;
 use crate::commit::keys::{PrivateKey, PublicKey};
 use crate::commit::tree_head::{Head, NOTE_MAX};
 use crate::dispute::game::referee::Referee;
-use crate::dispute::game::result::GameResult;
 use crate::dispute::game::rules::{replay_clock, replay_of_steps};
 use crate::dispute::game::terms::{Claim, ClaimedRun, Clocks, INCREMENT_MIN, MOVES_MIN, Terms};
 use crate::dispute::game::verdict::{Event, GameVerdict};
@@ -239,6 +239,7 @@ fn new(printer: Printer, args: New) -> CommandResult {
         format!("  disputed: the records of party 0, the trainer, with root {}{signed}", claim.root)
     }));
     lines.extend(bound_lines(&referee, &terms));
+    lines.extend(Parties::own(referee.rules()).namesakes());
     let value = json!({
         "game": terms.game(), "computation": run.computation, "terms": args.out, "clocks": terms.clocks, "bound": referee.bound(), "claim": terms.claim,
         "parties": terms.parties,
@@ -375,15 +376,18 @@ fn referee(printer: Printer, args: Play) -> CommandResult {
     if !journal.1.is_empty() {
         printer.say(format!("  goes on after {} events of {}", journal.1.len(), path.display()));
     }
-    let names: Vec<String> = referee.rules().parties.iter().map(|key| key.name().to_string()).collect();
+    let parties = Parties::own(referee.rules());
+    parties.namesakes().into_iter().for_each(|line| printer.say(line));
     let mut troubles = BTreeMap::new();
     let entries = play(&mut referee, journal, links, &private, |said| match said {
         Said::Progress(line) => printer.say(line),
         // Who asks again and again is told the same again and again.
         Said::Trouble { party, why } => {
             if troubles.insert(party, why.clone()).as_ref() != Some(&why) {
-                printer
-                    .say(format!("party {party} ({}) is not reached, and asked again: {why}", names[party]));
+                printer.say(format!(
+                    "party {party} ({}) is not reached, and asked again: {why}",
+                    parties.name(party)
+                ));
             }
         }
     })?;
@@ -395,8 +399,8 @@ fn referee(printer: Printer, args: Play) -> CommandResult {
     let verdict = GameVerdict::new(terms, events, result.clone(), &private);
     let bytes = verdict.to_bytes();
     let written = verdict_file::save_bytes(&args.out, &bytes)?;
-    let exit = exit(&result);
-    let mut lines = result_lines(&result, &names);
+    let exit = parties.exit(&result);
+    let mut lines = parties.lines(&result);
     let size = bytes_text(bytes.len() as u64);
     lines.push(format!(
         "  {messages} answers in {}; verdict: {}, {size}",
@@ -421,45 +425,4 @@ fn event(entry: &Entry) -> Option<Event> {
         Entry::Supplied { at, party, part } => Some(Event::taken(*at, *party, *part)),
         Entry::Tick { at } => Some(Event::tick(*at)),
     }
-}
-
-/// The exit code of a result.
-pub fn exit(result: &GameResult) -> Exit {
-    if result.convicts() {
-        Exit::Diverges
-    } else if result.losses().next().is_some() {
-        Exit::Forfeit
-    } else if result.upheld.is_some() && result.games.is_empty() {
-        Exit::Match
-    } else {
-        Exit::Undecided
-    }
-}
-
-/// A result for people; the first line says it.
-pub fn result_lines(result: &GameResult, names: &[String]) -> Vec<String> {
-    let name = |party: usize| format!("party {party} ({})", names.get(party).map_or("", String::as_str));
-    let mut lines = Vec::new();
-    for loss in result.losses() {
-        let lost = if loss.reason.convicts() { "CONVICTED" } else { "FORFEITED" };
-        lines.push(format!("{}: {lost}, {}: {}", name(loss.party), loss.reason.name(), loss.what));
-    }
-    for game in &result.games {
-        if let Some(why) = &game.incomplete_log {
-            let [a, b] = game.parties.map(name);
-            lines.push(format!("{a} against {b} is not decided: {why}"));
-        }
-    }
-    if lines.is_empty() {
-        lines.push("nobody lost: the parties agree on all records".into());
-    }
-    let remaining: Vec<String> = result.remaining.iter().map(|party| name(*party)).collect();
-    lines.push(match (remaining.is_empty(), result.upheld) {
-        (true, _) => "  nobody remains".into(),
-        (false, Some(root)) => format!("  nothing was found against {}; root {root}", remaining.join(", ")),
-        (false, None) => {
-            format!("  nothing was found against {}, who claim different records", remaining.join(", "))
-        }
-    });
-    lines
 }

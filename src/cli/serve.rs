@@ -156,7 +156,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     let desk = Desk::new(game, referee);
     let desk = Arc::new(if logged { desk.carrying() } else { desk });
-    let mut lines = vec![format!("party {place} ({}) of game {}", own.name(), game.short())];
+    let mut lines = vec![format!("party {place} ({}) of game {}", own.identified(), game.short())];
     let listen = match (&args.listen, &args.files) {
         (Some(listen), _) => Some(listen.as_str()),
         (None, Some(_)) => None,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::super::parties::Parties;
 use super::verdict::{element_text, index_of, type_text};
 use super::{Page, Tone};
 use crate::arith::words::word_from_bytes;
@@ -25,6 +26,7 @@ struct Turn {
 /// A game that was played again.
 struct Game<'t> {
     terms: &'t Terms,
+    people: &'t Parties,
     names: Vec<String>,
     referee: Referee,
     turns: BTreeMap<u32, Turn>,
@@ -38,7 +40,7 @@ struct Difference {
 
 impl Game<'_> {
     /// Plays a game again, and keeps what was asked and answered.
-    fn replayed<'t>(terms: &'t Terms, events: &[Event]) -> Result<Game<'t>, Malformed> {
+    fn replayed<'t>(terms: &'t Terms, events: &[Event], people: &'t Parties) -> Result<Game<'t>, Malformed> {
         let (parties, _) = terms.keys()?;
         let mut referee = Referee::new(terms)?;
         let mut turns: BTreeMap<u32, Turn> = BTreeMap::new();
@@ -64,8 +66,8 @@ impl Game<'_> {
             }
             event.feed(&mut referee);
         }
-        let names = parties.iter().map(|key| key.name().to_string()).collect();
-        Ok(Game { terms, names, referee, turns })
+        let names = (0..parties.len()).map(|party| people.name(party)).collect();
+        Ok(Game { terms, people, names, referee, turns })
     }
 
     fn rules(&self) -> &Rules {
@@ -205,8 +207,8 @@ fn outcome(game: &Game, result: &GameResult) -> (Tone, String, String) {
     let names =
         |losses: &[&Loss]| losses.iter().map(|loss| game.name(loss.party)).collect::<Vec<_>>().join(" and ");
     let losses: Vec<&Loss> = result.losses().collect();
-    let (convicted, forfeited): (Vec<&Loss>, Vec<&Loss>) =
-        losses.iter().partition(|loss| loss.reason.convicts());
+    let known = losses.iter().copied().filter(|loss| game.people.counts(loss));
+    let (convicted, forfeited): (Vec<&Loss>, Vec<&Loss>) = known.partition(|loss| loss.reason.convicts());
     let why = losses
         .iter()
         .map(|loss| format!("{}: {}.", game.name(loss.party), loss.what))
@@ -214,6 +216,10 @@ fn outcome(game: &Game, result: &GameResult) -> (Tone, String, String) {
         .join(" ");
     let open = result.games.iter().find_map(|game| game.incomplete_log.clone());
     match (convicted.as_slice(), forfeited.as_slice(), open) {
+        _ if !losses.is_empty() && convicted.is_empty() && forfeited.is_empty() => {
+            let what = "No conviction of anybody known: this is about keys that you did not name, or by the word of a referee that you did not name.";
+            (Tone::Neutral, what.into(), why)
+        }
         ([], [], Some(why)) => (Tone::Neutral, "It is not decided.".into(), why),
         ([], [], None) => {
             (Tone::Neutral, "Nobody lost: all parties claim the same records.".into(), String::new())
@@ -223,14 +229,13 @@ fn outcome(game: &Game, result: &GameResult) -> (Tone, String, String) {
     }
 }
 
-/// The page of a game whose verdict lies in `file`.
+/// The page of a game whose verdict, which was checked, lies in `file`.
 ///
 /// # Errors
-/// If the verdict does not hold together.
-pub fn page(verdict: &GameVerdict, file: &str) -> Result<String, Malformed> {
-    verdict.check()?;
+/// If the terms do not hold together.
+pub fn page(verdict: &GameVerdict, parties: &Parties, file: &str) -> Result<String, Malformed> {
     let GameVerdict { terms, events, result, .. } = verdict;
-    let game = Game::replayed(terms, events)?;
+    let game = Game::replayed(terms, events, parties)?;
     let (tone, what, why) = outcome(&game, result);
     let mut page = Page::new("A dispute about a training run");
     page.outcome(tone, &what, &why);
@@ -249,7 +254,7 @@ pub fn page(verdict: &GameVerdict, file: &str) -> Result<String, Malformed> {
     all_turns(&mut page, &game);
     page.heading("Check it again");
     page.say("The file holds the terms and every message. The check plays the game again, verifies each signature and computes the disputed element once more; it asks nobody:");
-    page.commands(&[format!("tiebreak verdict check {file}")]);
+    page.commands(&[format!("tiebreak verdict check {file} --party-key KEY --referee-key KEY")]);
     page.remark("A conviction follows from what the party signed, whoever was the referee. A forfeit is the referee's word: only it can know what arrived when. A loss says nothing for the other party.");
     Ok(page.finish())
 }
@@ -279,6 +284,9 @@ fn about(page: &mut Page, game: &Game, result: &GameResult, events: &[Event]) {
             let loss = result.losses().find(|loss| loss.party == party);
             let came = match loss {
                 None => "nothing was found against it".into(),
+                Some(loss) if !game.people.counts(loss) => {
+                    format!("not shown of anybody known: {}", loss.reason.name())
+                }
                 Some(loss) if loss.reason.convicts() => format!("convicted: {}", loss.reason.name()),
                 Some(loss) => format!("forfeited: {}", loss.reason.name()),
             };
@@ -286,6 +294,7 @@ fn about(page: &mut Page, game: &Game, result: &GameResult, events: &[Event]) {
         })
         .collect();
     page.table(&["party", "outcome", "key"], &rows);
+    game.people.namesakes().iter().for_each(|line| page.say(line));
 }
 
 /// The last place that both parties opened and differ in.
