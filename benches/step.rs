@@ -89,6 +89,9 @@ fn resnet(convolution: ConvVersion) -> Model {
         norm_epsilon: 1e-5,
         norm_momentum: 0.1,
         convolution,
+        normalize: None,
+        image_mean: Vec::new(),
+        image_std: Vec::new(),
         input: Input::Pixels,
     })
 }

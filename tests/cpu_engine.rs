@@ -171,6 +171,9 @@ fn a_residual_network_matches_the_reference() {
             norm_epsilon: 1e-5,
             norm_momentum: 0.1,
             convolution,
+            normalize: None,
+            image_mean: Vec::new(),
+            image_std: Vec::new(),
             input: Input::Pixels,
         });
         compare(spec(model, ProductTable::two_and_three()), |_, _| {});
@@ -188,6 +191,9 @@ fn blocks_and_sgd_match_the_reference() {
         hidden: vec![70, 33],
         classes: 10,
         dropout: 0.2,
+        normalize: None,
+        image_mean: Vec::new(),
+        image_std: Vec::new(),
         input: Input::Pixels,
     });
     let mut spec = spec(model, products);

@@ -309,7 +309,16 @@ fn gpt_with_erf_gelu_and_own_head() {
 
 #[test]
 fn mlp_with_relu() {
-    check(Model::Mlp(Mlp { inputs: 10, hidden: vec![8, 6], classes: 7, dropout: 0.0, input: Input::Pixels }));
+    check(Model::Mlp(Mlp {
+        inputs: 10,
+        hidden: vec![8, 6],
+        classes: 7,
+        dropout: 0.0,
+        normalize: None,
+        image_mean: Vec::new(),
+        image_std: Vec::new(),
+        input: Input::Pixels,
+    }));
 }
 
 #[test]
@@ -331,6 +340,9 @@ fn residual_network_with_either_normalisation() {
             norm_epsilon: 1e-5,
             norm_momentum: 0.1,
             convolution: if norm == Norm::Layer { ConvVersion::V1 } else { ConvVersion::V2 },
+            normalize: None,
+            image_mean: Vec::new(),
+            image_std: Vec::new(),
             input: Input::Pixels,
         }));
     }
@@ -339,7 +351,16 @@ fn residual_network_with_either_normalisation() {
 /// Values in place of pixels, which a model takes as they are.
 #[test]
 fn values_in_place_of_pixels() {
-    check(Model::Mlp(Mlp { inputs: 10, hidden: vec![8], classes: 7, dropout: 0.0, input: Input::Values }));
+    check(Model::Mlp(Mlp {
+        inputs: 10,
+        hidden: vec![8],
+        classes: 7,
+        dropout: 0.0,
+        normalize: None,
+        image_mean: Vec::new(),
+        image_std: Vec::new(),
+        input: Input::Values,
+    }));
     check(Model::Resnet(Resnet {
         height: 5,
         width: 4,
@@ -356,6 +377,9 @@ fn values_in_place_of_pixels() {
         norm_epsilon: 1e-5,
         norm_momentum: 0.1,
         convolution: ConvVersion::V2,
+        normalize: None,
+        image_mean: Vec::new(),
+        image_std: Vec::new(),
         input: Input::Values,
     }));
 }
@@ -380,6 +404,9 @@ fn residual_network_with_bottlenecks_and_smoothed_targets() {
             norm_epsilon: 1e-3,
             norm_momentum: 0.1,
             convolution: ConvVersion::V1,
+            normalize: None,
+            image_mean: Vec::new(),
+            image_std: Vec::new(),
             input: Input::Values,
         })
     };
@@ -390,7 +417,16 @@ fn residual_network_with_bottlenecks_and_smoothed_targets() {
 /// Logistic regression, with a label that does not count.
 #[test]
 fn logistic_regression_with_a_label_to_ignore() {
-    let model = Model::Mlp(Mlp { inputs: 5, hidden: vec![], classes: 7, dropout: 0.0, input: Input::Values });
+    let model = Model::Mlp(Mlp {
+        inputs: 5,
+        hidden: vec![],
+        classes: 7,
+        dropout: 0.0,
+        normalize: None,
+        image_mean: Vec::new(),
+        image_std: Vec::new(),
+        input: Input::Values,
+    });
     check_with(model, LossRule { smoothing: 0.0, ignore: Some(3) });
 }
 

@@ -178,8 +178,16 @@ fn every_shader_of_every_program_passes() {
             norm_epsilon: 1e-5,
         })
     };
-    let mlp =
-        Model::Mlp(Mlp { inputs: 300, hidden: vec![8], classes: 3, dropout: 0.1, input: Input::Pixels });
+    let mlp = Model::Mlp(Mlp {
+        inputs: 300,
+        hidden: vec![8],
+        classes: 3,
+        dropout: 0.1,
+        normalize: None,
+        image_mean: Vec::new(),
+        image_std: Vec::new(),
+        input: Input::Pixels,
+    });
     let resnet = |norm| {
         Model::Resnet(Resnet {
             height: 6,
@@ -197,6 +205,9 @@ fn every_shader_of_every_program_passes() {
             norm_epsilon: 1e-5,
             norm_momentum: 0.1,
             convolution: if norm == Norm::Layer { ConvVersion::V1 } else { ConvVersion::V2 },
+            normalize: None,
+            image_mean: Vec::new(),
+            image_std: Vec::new(),
             input: Input::Pixels,
         })
     };

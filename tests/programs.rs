@@ -39,7 +39,16 @@ fn gpt(dropout: f32, tied: bool) -> Model {
 }
 
 fn mlp() -> Model {
-    Model::Mlp(Mlp { inputs: 70, hidden: vec![9], classes: 4, dropout: 0.25, input: Input::Pixels })
+    Model::Mlp(Mlp {
+        inputs: 70,
+        hidden: vec![9],
+        classes: 4,
+        dropout: 0.25,
+        normalize: None,
+        image_mean: Vec::new(),
+        image_std: Vec::new(),
+        input: Input::Pixels,
+    })
 }
 
 fn resnet(norm: Norm) -> Model {
@@ -59,6 +68,9 @@ fn resnet(norm: Norm) -> Model {
         norm_epsilon: 1e-5,
         norm_momentum: 0.1,
         convolution: if norm == Norm::Layer { ConvVersion::V1 } else { ConvVersion::V2 },
+        normalize: None,
+        image_mean: Vec::new(),
+        image_std: Vec::new(),
         input: Input::Pixels,
     })
 }
@@ -365,8 +377,16 @@ fn convolutions_groupings_and_logged_products_are_checked() {
     };
     *bound = 20;
     refused(&program, "its order and offsets are of two groupings");
-    let wide =
-        Model::Mlp(Mlp { inputs: 5000, hidden: vec![2], classes: 2, dropout: 0.0, input: Input::Pixels });
+    let wide = Model::Mlp(Mlp {
+        inputs: 5000,
+        hidden: vec![2],
+        classes: 2,
+        dropout: 0.0,
+        normalize: None,
+        image_mean: Vec::new(),
+        image_std: Vec::new(),
+        input: Input::Pixels,
+    });
     let mut program = Program::new(spec(wide, sgd(0.0), ProductTable::two_and_three()));
     let Primitive::Absmax { block, .. } = first(&mut program, |p| matches!(p, Primitive::Absmax { .. }))
     else {

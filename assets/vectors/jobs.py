@@ -127,4 +127,32 @@ schedule = { peak = 0.05 }
 batch = { micro_batch = 3, micro_batches = 2 }
 digits = { class = { conv_dw = { digits_a = 3, digits_b = 2, block = 64 } } }
 """,
+    "resnet, pixels normalised by ImageNet's constants": """steps = 3
+model = { kind = "resnet", height = 4, width = 5, planes = 3, stages = [2], blocks = 1, classes = 3, normalize = "imagenet" }
+data = { kind = "arrays", inputs = "none.npy", labels = "none.npy", dtype = "u8" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
+schedule = { peak = 0.05 }
+batch = { micro_batch = 2, micro_batches = 2 }
+""",
+    "mlp, pixels of two planes normalised by constants of its own": """steps = 3
+model = { kind = "mlp", inputs = 6, hidden = [5], classes = 3, image_mean = [0.1, 0.7], image_std = [0.3, 3e-3] }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
+schedule = { peak = 0.05 }
+batch = { micro_batch = 2 }
+""",
+    "vgg11, pixels normalised by MNIST's constants": """steps = 3
+model = { kind = "vgg11", height = 32, width = 32, planes = 1, channels = [1, 1, 1, 1, 1, 1, 1, 1], classifier = 3, classes = 2, dropout = 0.0, normalize = "mnist" }
+data = { kind = "idx", images = "none", labels = "none" }
+optimizer = { kind = "sgd", momentum = 0.9, weight_decay = 0.0 }
+schedule = { peak = 0.05 }
+batch = { micro_batch = 1 }
+""",
+    "logistic regression, pixels normalised by CIFAR-10's constants": """steps = 3
+model = { kind = "mlp", inputs = 12, hidden = [], classes = 4, normalize = "cifar10" }
+data = { kind = "arrays", inputs = "none.npy", labels = "none.npy", dtype = "u8" }
+optimizer = { kind = "sgd", momentum = 0.0, weight_decay = 0.0 }
+schedule = { peak = 0.1 }
+batch = { micro_batch = 3 }
+""",
 }

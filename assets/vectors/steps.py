@@ -161,6 +161,29 @@ class Gpt:
         return tape.loss(logits, batch[1], factor)
 
 
+NORMALIZE = {
+    "imagenet": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+    "cifar10": ([0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]),
+    "cifar100": ([0.5071, 0.4865, 0.4409], [0.2673, 0.2564, 0.2762]),
+    "mnist": ([0.1307], [0.3081]),
+    "fashion_mnist": ([0.2860], [0.3530]),
+    "half": ([0.5], [0.5]),
+}
+
+
+def pixel_of(m):
+    """The number that a model makes of a byte of a plane, and how many planes have constants."""
+    of_name = NORMALIZE.get(m.get("normalize"), ([], []))
+    means, stds = ([f32(x) for x in m.get(key, own)] for key, own in zip(("image_mean", "image_std"), of_name))
+
+    def pixel(byte, plane):
+        value = div(float(byte), 255.0)
+        plane = min(plane, len(means) - 1)
+        return div(sub(value, means[plane]), stds[plane]) if means else value
+
+    return pixel, max(len(means), 1)
+
+
 class Images:
     """What models of images share."""
 
@@ -175,13 +198,14 @@ class Mlp(Images):
     def __init__(self, m):
         self.bytes, self.classes, self.dropout = m["inputs"], m["classes"], f32(m.get("dropout", 0.0))
         self.widths = [m["inputs"], *m["hidden"], m["classes"]]
+        self.pixel, self.planes = pixel_of(m)
 
     def parameters(self):
         pairs = enumerate(zip(self.widths, self.widths[1:]))
         return [p for layer, (i, o) in pairs for p in linear(f"layer{layer}", o, i, sqrt(div(2.0, float(i))))]
 
     def forward(self, tape, samples, parameters, batch, factor, drop):
-        values = [div(float(v), 255.0) for v in batch[0]]
+        values = [self.pixel(v, i % self.bytes // (self.bytes // self.planes)) for i, v in enumerate(batch[0])]
         x = Tensor([values[i:i + self.bytes] for i in range(0, len(values), self.bytes)])
         last = len(parameters) // 2 - 1
         for layer in range(last):
@@ -198,6 +222,7 @@ class Convolutions(Images):
         self.bytes, self.dropout = m["height"] * m["width"] * m["planes"], 0.0
         self.epsilon, self.momentum = f32(m.get("norm_epsilon", 1e-5)), f32(m.get("norm_momentum", 0.1))
         self.version = m.get("convolution", 1)
+        self.pixel, _ = pixel_of(m)
 
     @staticmethod
     def kernel(name, outputs, size, inputs):
@@ -221,7 +246,7 @@ class Convolutions(Images):
         height, width = self.image
         byte = lambda b, y, x, c: batch[0][((b * self.planes + c) * height + y) * width + x]
         places = [(b, y, x) for b in range(samples) for y in range(height) for x in range(width)]
-        return Tensor([[div(float(byte(*place, c)), 255.0) for c in range(self.planes)] for place in places])
+        return Tensor([[self.pixel(byte(*place, c), c) for c in range(self.planes)] for place in places])
 
 
 class Resnet(Convolutions):

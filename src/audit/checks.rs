@@ -390,6 +390,12 @@ fn initial_state(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
         let what = format!("record 0 does not commit the initial state that {} gives", origin.source());
         return checked.fail(run, 0, what, |_| Ok((Some(0), Claim::Initial)));
     }
+    if let InitialOrigin::Weights { .. } = origin
+        && let Some(claim) = super::weights::drawn_claim(run)
+    {
+        let what = "record 0 commits other numbers than the seed gives where the job draws them";
+        return checked.fail(run, 0, what, |_| Ok((Some(0), claim)));
+    }
     match origin {
         InitialOrigin::Seed => checked.checkpoints.push(0), // it needs no file
         InitialOrigin::Run(earlier) => {

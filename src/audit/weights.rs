@@ -1,4 +1,4 @@
-//! Evidence that an initial state is not the one in the files of weights that a run names.
+//! Evidence that an initial state is not the one that the files of weights give which a run names, with what the seed gives beside them.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use crate::commit::multiproof;
 use crate::commit::state::{self, tensor_digests};
 use crate::commit::tensor::{SLICE_BYTES, piece_range, piece_values};
 use crate::dispute::verdict::{Base64, Claim, DataSlices, Hashes, ProvenInput, ProvenTensor, WeightsClaim};
-use crate::job::initial::{weights_element, weights_layout};
+use crate::job::initial::{Drawn, weights_element, weights_layout};
 use crate::job::manifest::DataFile;
 use crate::program::step::StateTensor;
 use crate::run::dir::Run;
@@ -18,7 +18,8 @@ use crate::run::{RunError, data, disk, initial};
 /// If a file of weights cannot be read.
 pub(super) fn claim(run: &Run, paths: &[PathBuf]) -> Result<Option<Claim>, RunError> {
     let Ok(theirs) = initial::state(run) else { return Ok(None) };
-    let expected = initial::from_weights(paths, &run.job, &run.program)?;
+    let drawn = Drawn::of(&run.job, run.key());
+    let expected = initial::from_weights(paths, &run.job, &run.program, &drawn)?;
     let table = run.program.state();
     let of_weights = run.program.released();
     let difference = (0..of_weights).find_map(|index| {
@@ -26,9 +27,38 @@ pub(super) fn claim(run: &Run, paths: &[PathBuf]) -> Result<Option<Claim>, RunEr
         pairs.into_iter().position(|(x, y)| x != y).map(|element| (index, element))
     });
     let Some((index, element)) = difference else { return Ok(None) };
-    let Some(file) = slices(run, paths, &table[index], element as u64)? else { return Ok(None) };
+    let file = match drawn.has(&table[index].name) {
+        true => None,
+        false => match slices(run, paths, &table[index], element as u64)? {
+            None => return Ok(None),
+            found => found,
+        },
+    };
     let state = proven(&table, &theirs, index, element);
     Ok(Some(Claim::Weights(Box::new(WeightsClaim { element, state, file }))))
+}
+
+/// The claim about the first element that the seed does not give, of the tensors that the job draws; `None` also if the trainer did not publish the state.
+pub(super) fn drawn_claim(run: &Run) -> Option<Claim> {
+    let drawn = Drawn::of(&run.job, run.key());
+    let table = run.program.state_with_init();
+    if !table.iter().any(|(tensor, _)| drawn.has(&tensor.name)) {
+        return None;
+    }
+    let theirs = initial::state(run).ok()?;
+    let differs = |index: usize| {
+        let (tensor, init) = &table[index];
+        if !drawn.has(&tensor.name) {
+            return None;
+        }
+        let expected = drawn.elements(index, [0, tensor.ty().len()], *init);
+        let words = theirs[index].chunks_exact(4).zip(expected);
+        words.into_iter().position(|(word, expected)| *word != expected.to_le_bytes())
+    };
+    let (index, element) =
+        (0..table.len()).find_map(|index| differs(index).map(|element| (index, element)))?;
+    let state = proven(&run.program.state(), &theirs, index, element);
+    Some(Claim::Weights(Box::new(WeightsClaim { element, state, file: None })))
 }
 
 /// The slices of a file of weights that hold its header and an element of a state tensor; `None` if no file has the element: a buffer that is

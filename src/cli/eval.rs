@@ -14,6 +14,7 @@ use crate::commit::state::{StateRoots, tensor_digests};
 use crate::evaluate::{Evaluation, Evaluator, Found, Report};
 use crate::job::Job;
 use crate::job::identity::program_digest;
+use crate::job::initial::Drawn;
 use crate::program::step::Program;
 use crate::run::dir::Run;
 use crate::run::disk::{self, Disk};
@@ -150,7 +151,9 @@ fn of_weights(args: &Args, job: &Path) -> Result<Subject, Failure> {
     let job = read_job(job)?.1;
     job.model().ok_or_else(only_models)?;
     let program = read_program(&files, &job)?.0;
-    let mut model = initial::from_weights(std::slice::from_ref(&args.of), &job, &program)?;
+    // What the job draws anew when it trains is in these files, if they are of a model that was trained.
+    let files_alone = Drawn::default();
+    let mut model = initial::from_weights(std::slice::from_ref(&args.of), &job, &program, &files_alone)?;
     model.truncate(program.released());
     let data = match args.data.is_empty() {
         false => named_data(args, &job, &program)?,

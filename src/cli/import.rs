@@ -6,10 +6,11 @@ use std::path::{Component, Path, PathBuf};
 use serde::Deserialize;
 use serde_json::json;
 
+use super::import_images::{Decided, ImageArgs};
 use super::limits::Limits;
 use super::{CommandResult, Exit, Failure, Printer};
 use crate::job::Job;
-use crate::job::initial::weights_layout;
+use crate::job::initial::{Drawn, weights_layout};
 use crate::program::models::Model;
 use crate::run::disk::{self, Disk};
 use crate::run::weights::WeightFiles;
@@ -34,6 +35,8 @@ pub struct Args {
     #[arg(long, value_name = "JOBDIR")]
     output: Option<PathBuf>,
     #[command(flatten)]
+    images: ImageArgs,
+    #[command(flatten)]
     limits: Limits,
 }
 
@@ -51,8 +54,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         .map_err(|error| super::report::named(RunError::io(&args.folder)(error)))?;
     let config = real(&folder.join("config.json"))?;
     let text = disk::read_text(&config, released_config::CONFIG_MAX)?;
-    let model =
+    let mut model =
         released_config::parse(&text).map_err(|why| RunError::invalid(&folder.join("config.json"), why))?;
+    let decided = args.images.decide(&mut model, &folder)?;
     if let Some((key, why)) = model.error() {
         return Err(
             RunError::invalid(&folder.join("config.json"), format!("the model's {key}: {why}")).into()
@@ -73,21 +77,22 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let names = paths.iter().map(|path| relative(&output, path)).collect::<Result<Vec<_>, _>>()?;
     let outside = paths.iter().any(|path| !path.starts_with(&output));
     let root = outside.then(|| common(&paths));
-    let text = job_text(&model, &names, root.as_deref());
+    let text = job_text(&model, &names, root.as_deref(), &decided);
     let job = Job::parse(&job_path.display().to_string(), &text).map_err(|error| {
         Failure::new(Exit::Malformed, format!("the model's sizes do not make a job: {error}"))
     })?;
     let program = job.program(None).map_err(|error| Failure::new(Exit::Malformed, error))?;
     let files = WeightFiles::open(&paths)?;
     let buffers = |tensor: &str| tensor.starts_with("buffer/");
-    files.check(&weights_layout(&job, &program), buffers)?;
+    files.check(&weights_layout(&job, &program), &Drawn::of(&job, [0; 2]), buffers)?;
     if let Some((map, index)) = map {
         check_map(&files, &map, &index)?;
     }
     disk.replace(&job_path, text.as_bytes())?;
     let root_option = root.as_ref().map_or(String::new(), |root| format!(" --data-root {}", root.display()));
     let said = format!(
-        "{} parameters in {} file(s) -> {}\nname your data in it, then: tiebreak train {}{root_option} --out RUN",
+        "{}{} parameters in {} file(s) -> {}\nname your data in it, then: tiebreak train {}{root_option} --out RUN",
+        decided.said.iter().map(|line| format!("{line}\n")).collect::<String>(),
         program.parameter_count(),
         paths.len(),
         job_path.display(),
@@ -95,7 +100,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     );
     printer.result(
         super::Lines::split(&said),
-        &json!({ "job": job_path, "parameters": program.parameter_count(), "weights": names, "data_root": root }),
+        &json!({ "job": job_path, "parameters": program.parameter_count(), "weights": names, "data_root": root, "said": decided.said }),
     );
     Ok(Exit::Match)
 }
@@ -196,7 +201,7 @@ fn common(paths: &[PathBuf]) -> PathBuf {
 }
 
 /// A job that goes on training the model.
-fn job_text(model: &Model, weights: &[String], root: Option<&Path>) -> String {
+fn job_text(model: &Model, weights: &[String], root: Option<&Path>, decided: &Decided) -> String {
     let (data, rate) = match model {
         Model::Gpt(gpt) => {
             let dtype = if gpt.vocabulary > 1 << 16 { "u32" } else { "u16" };
@@ -214,12 +219,12 @@ fn job_text(model: &Model, weights: &[String], root: Option<&Path>) -> String {
     let reach = root.map_or(String::new(), |_| {
         "# They lie outside of this folder: name their folder with --data-root when you train.\n".into()
     });
-    let (weights, model) = (json!(weights), released_config::model_table(model));
+    let (weights, model, init) = (json!(weights), released_config::model_table(model), decided.init());
     format!(
         "# Goes on training released weights. Name your data below, then `tiebreak job check` says whether all fits.\n\
          steps = 100\nclip_norm = 1.0\n\n\
          [init]\n# Read where they are; a run names them by length and BLAKE3.\n{reach}weights = {weights}\n\
-         # The names and layouts of transformers, torchvision or torch.nn.Sequential.\nnames = \"hf\"\n\n\
+         # The names and layouts of transformers, torchvision or torch.nn.Sequential.\nnames = \"hf\"\n{init}\n\
          [model]\n{model}\n\
          [data]\n{data}\n\
          [optimizer]\nkind = \"adamw\"\nbeta1 = 0.9\nbeta2 = 0.999\nepsilon = 1e-8\nweight_decay = 0.01\n\n\

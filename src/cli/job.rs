@@ -15,6 +15,8 @@ use crate::job::Job;
 use crate::job::identity::{philox_key, program_digest, seed};
 use crate::job::initial::InitialOrigin;
 use crate::job::manifest::files_root;
+use crate::job::spec::WeightNames;
+use crate::program::models::{Input, Model};
 use crate::program::step::{Program, state_bytes};
 use crate::run::data::JobData;
 use crate::run::disk::Disk;
@@ -77,6 +79,8 @@ struct Checked {
     bytes: u64,
     /// The root of the data's manifest.
     root: Digest,
+    /// The Philox key of a run without a challenge.
+    key: [u32; 2],
     /// The files that a run copies, with the bytes of each.
     copied: Vec<(String, u64)>,
     /// Files without a whole sample.
@@ -95,20 +99,36 @@ fn check_data(files: &JobFiles, job: &Job, program: &Program) -> Result<Checked,
     let copied = data.copied(job).into_iter().map(|(path, bytes)| (path.display().to_string(), bytes));
     let (copied, dataset) = (copied.collect(), &data.dataset);
     let kept = job.data.validation_split.map(|_| dataset.samples_in_order());
-    Ok(Checked { samples: dataset.samples(), kept, bytes: dataset.bytes(), root, copied, unused, drawn })
+    Ok(Checked { samples: dataset.samples(), kept, bytes: dataset.bytes(), root, key, copied, unused, drawn })
 }
 
 /// Reads what the initial state is made from, as training would. Where it comes from: in words, and as JSON.
-fn check_initial(files: &JobFiles, job: &Job, program: &Program) -> Result<(String, Value), Failure> {
-    let origin = initial::of_job(job, program, files)?.map_or(InitialOrigin::Seed, |(_, origin)| origin);
+fn check_initial(
+    files: &JobFiles,
+    job: &Job,
+    program: &Program,
+    key: [u32; 2],
+) -> Result<(String, Value), Failure> {
+    let origin = initial::of_job(job, program, files, key)?.map_or(InitialOrigin::Seed, |(_, origin)| origin);
     Ok(match &origin {
         InitialOrigin::Seed => ("made from the seed".into(), json!({ "kind": "seed" })),
         InitialOrigin::Weights { files } => {
             let bytes: u64 = files.iter().map(|file| file.bytes).sum();
             let paths = job.init.weights.join(", ");
-            let text =
-                format!("the weights in {paths} ({}); optimizer slots begin at zero", bytes_text(bytes));
-            (text, json!({ "kind": "weights", "paths": job.init.weights, "files": files }))
+            let drawn = job.reinitialized().unwrap_or_default();
+            let anew = match drawn.is_empty() {
+                true => String::new(),
+                false => format!("drawn from the seed: {}; ", drawn.join(", ")),
+            };
+            let text = format!(
+                "the weights in {paths} ({}); {anew}optimizer slots begin at zero",
+                bytes_text(bytes)
+            );
+            let mut value = json!({ "kind": "weights", "paths": job.init.weights, "files": files });
+            if !drawn.is_empty() {
+                value["drawn"] = json!(drawn);
+            }
+            (text, value)
         }
         InitialOrigin::Run(earlier) => {
             let path = job.init.run.as_deref().unwrap_or_default();
@@ -184,6 +204,25 @@ fn warn_of_files(printer: Printer, job: &Job) {
     }
 }
 
+/// Warns of a job whose pictures are others than those that its released weights were trained on, as far as anybody can tell.
+pub fn warn_of_pixels(printer: Printer, job: &Job) {
+    if is_unnormalised(job) {
+        printer.say(
+            "warning: init.weights are of a network over images, and the job does not say how pixels are normalised: it takes byte / 255. torchvision's \
+             weights expect model.normalize = \"imagenet\"; write \"none\" if these expect byte / 255",
+        );
+    }
+}
+
+/// Whether a job with released weights of a network in torchvision's layout leaves out how pixels are normalised.
+fn is_unnormalised(job: &Job) -> bool {
+    let Some(model) = job.model() else { return false };
+    let is_pixels = job.data.files.input() == Input::Pixels;
+    let is_network = matches!(model.model, Model::Resnet(_) | Model::Vgg11(_));
+    let is_said = model.model.normalization().is_none_or(|normalization| normalization.is_said());
+    !job.init.weights.is_empty() && job.init.names == WeightNames::Hf && is_pixels && is_network && !is_said
+}
+
 fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     let (_, job) = read_job(&args.job)?;
     let (path, files) = (&args.job, args.files()?);
@@ -193,7 +232,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     let (state, peak) = (state_bytes(&program.state()), step_bytes(&program));
     let digest = program_digest(&program);
     let data = check_data(&files, &job, &program)?;
-    let (origin, initial) = check_initial(&files, &job, &program)?;
+    let (origin, initial) = check_initial(&files, &job, &program, data.key)?;
     let advice = job.rounding.as_ref().and_then(|rounding| rounding.advice(&program.micro.logged));
     if let Some(advice) = &advice {
         printer.say(format!("warning: {advice}"));
@@ -202,6 +241,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
         printer.say(format!("warning: {path} is shorter than a sample; nothing of it is drawn"));
     }
     warn_of_files(printer, &job);
+    warn_of_pixels(printer, &job);
     say_copied(printer, data.copied.iter().map(|(path, bytes)| (path.as_str(), *bytes)));
     let steps_per_epoch = data.samples as f64 / f64::from(program.samples());
     let epochs = f64::from(job.steps) / steps_per_epoch;

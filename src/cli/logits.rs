@@ -67,7 +67,13 @@ fn state(args: &Args) -> Result<(ModelJob, Program, Vec<Vec<u8>>), Failure> {
     let (files, (_, job)) = (named.files()?, read_job(&args.model)?);
     let (program, _) = read_program(&files, &job)?;
     args.limits.check("the model", 2 * state_bytes(&program.state()))?;
-    let Some((mut state, _)) = initial::of_job(&job, &program, &files)? else {
+    if !job.init.reinitialize.is_empty() {
+        let why =
+            "the job draws parameters from its seed, which depends on its data: train it, and name the run";
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    // Nothing is drawn, so that the key makes no difference.
+    let Some((mut state, _)) = initial::of_job(&job, &program, &files, [0; 2])? else {
         return Err(Failure::new(Exit::Usage, "the job begins from its seed: train it, and name the run"));
     };
     state.truncate(program.released());

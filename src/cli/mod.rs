@@ -17,6 +17,7 @@ mod eval;
 mod expect;
 mod export;
 mod import;
+mod import_images;
 mod inspect;
 mod job;
 mod job_new;

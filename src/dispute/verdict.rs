@@ -179,7 +179,7 @@ pub struct RoundingClaim {
     pub inputs: Vec<ProvenInput>,
 }
 
-/// An element of the initial state is not the one in the files of weights that the run names.
+/// An element of the initial state is not the one in the files of weights that the run names, or that the seed gives where the job draws it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WeightsClaim {
@@ -187,8 +187,10 @@ pub struct WeightsClaim {
     pub element: usize,
     /// The slice of the state's tensor that holds it; `tensor` is the place in the state's table.
     pub state: ProvenInput,
-    /// The slices of the file (its place among those that the run names) that hold its header and the element.
-    pub file: DataSlices,
+    /// The slices of the file (its place among those that the run names) that hold its header and the element. None of a tensor that the job draws from the
+    /// seed, and of no other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<DataSlices>,
 }
 
 /// A scalar of a record that an output of the step's graphs gives.

@@ -1,4 +1,4 @@
-//! Verdicts on an initial state that is not the one in the files of weights that a run names: one element of each.
+//! Verdicts on an initial state that is not the one that the files of weights give which a run names: one element, of a file or of the seed.
 
 use std::path::PathBuf;
 
@@ -8,8 +8,9 @@ use super::verdict::{DataSlices, WeightsClaim};
 use crate::commit::digest::Digest;
 use crate::commit::tensor::SLICE_BYTES;
 use crate::commit::{Malformed, tensor};
-use crate::job::initial::{InitialOrigin, weights_element, weights_layout};
-use crate::job::manifest::{self, DataFile};
+use crate::job::identity::philox_key;
+use crate::job::initial::{Drawn, InitialOrigin, weights_element, weights_layout};
+use crate::job::manifest::{self, DataFile, FileManifest};
 use crate::program::step::StateTensor;
 
 impl Context {
@@ -36,17 +37,37 @@ impl Context {
         let word = claim.state.bytes.0[start..].first_chunk::<4>().copied().map(u32::from_le_bytes);
         let word = word.ok_or_else(|| wrong("the element is not in its slice"))?;
         steps.push(format!("element {element} of {} is under record 0's state", tensor.name));
-        let expected = self.in_weights(tensor, element, &claim.file)?;
-        steps.push(format!("the file's header and element {element} are under the file's root"));
         let subject = format!("element {element} of {} in the initial state", tensor.name);
-        Ok(shown(0, word == expected, &subject, "the one in the weights' file"))
-    }
-
-    /// Element `element` of a state tensor, in the slices of a file of weights that the run names.
-    fn in_weights(&self, tensor: &StateTensor, element: usize, file: &DataSlices) -> Result<u32, Malformed> {
+        let drawn = Drawn::of(&self.job, philox_key(&self.seed));
         let InitialOrigin::Weights { files } = &self.origin else {
             return Err(wrong("the run does not begin from weights"));
         };
+        match (&claim.file, drawn.has(&tensor.name)) {
+            (Some(file), false) => {
+                let expected = self.in_weights(files, tensor, element, file)?;
+                steps.push(format!("the file's header and element {element} are under the file's root"));
+                Ok(shown(0, word == expected, &subject, "the one in the weights' file"))
+            }
+            (None, true) => {
+                let (_, init) = self.program.state_with_init().swap_remove(index);
+                let expected = drawn.elements(index, [element, 1], init)[0];
+                steps.push(format!("the job draws {} from the seed", tensor.name));
+                Ok(shown(0, word == expected, &subject, "the one that the seed gives"))
+            }
+            // A file may have the tensor too, with other numbers.
+            (Some(_), true) => Err(wrong("the job takes the tensor from no file of weights")),
+            (None, false) => Err(wrong("it carries no file of weights, and the job draws no such tensor")),
+        }
+    }
+
+    /// Element `element` of a state tensor, in the slices of a file of weights that the run names.
+    fn in_weights(
+        &self,
+        files: &[FileManifest],
+        tensor: &StateTensor,
+        element: usize,
+        file: &DataSlices,
+    ) -> Result<u32, Malformed> {
         manifest::check(files)?;
         let manifest = files.get(file.file).ok_or_else(|| wrong("there is no such file of weights"))?;
         let path = PathBuf::from(format!("weights-{}", file.file));

@@ -36,6 +36,9 @@ impl Job {
             setting("seed", self.seed),
             setting("steps", self.steps),
         ];
+        // Names, so that it makes no difference by which patterns a job says them.
+        let drawn = self.reinitialized().unwrap_or_default();
+        settings.extend((!drawn.is_empty()).then(|| setting("init.reinitialize", drawn.join(" "))));
         schedule(&self.schedule, &mut settings);
         data(&self.data, &mut settings);
         if let Some(rounding) = &self.rounding {

@@ -1,10 +1,12 @@
-//! Which parameters a job's patterns name, and how training treats each parameter: frozen ones and optimizer groups.
+//! Which parameters a job's patterns name: how training treats each one (frozen, optimizer groups), and which begin anew beside files of weights.
 
 use std::collections::{HashMap, HashSet};
 
-use super::spec::ModelJob;
+use super::spec::{Job, ModelJob};
 use crate::program::models::ModelParameter;
+use crate::program::models::released::Released;
 use crate::program::optimizer::Treatment;
+use crate::program::step::port;
 
 /// The most patterns of a key that have a `*`: each is compared with every name of the model.
 const PATTERNS_MAX: usize = 256;
@@ -24,27 +26,27 @@ fn matches(pattern: &str, name: &str) -> bool {
     rest.ends_with(last)
 }
 
-/// The places in `parameters` of those that each list of patterns names.
+/// The places in `names` of those that each list of patterns names.
 ///
 /// # Errors
-/// If a pattern matches no parameter, or too many are no plain names.
+/// If a pattern matches none, or too many are no plain names.
 fn named<'a>(
     lists: impl Iterator<Item = &'a [String]> + Clone,
-    parameters: &[ModelParameter],
+    names: &[String],
 ) -> Result<Vec<HashSet<usize>>, String> {
     if lists.clone().flatten().filter(|pattern| pattern.contains('*')).count() > PATTERNS_MAX {
         return Err(format!("at most {PATTERNS_MAX} names may have a `*`"));
     }
     let places: HashMap<&str, usize> =
-        parameters.iter().enumerate().map(|(place, p)| (p.name.as_str(), place)).collect();
+        names.iter().enumerate().map(|(place, name)| (name.as_str(), place)).collect();
     let of_pattern = |pattern: &String| -> Result<Vec<usize>, String> {
         let found: Vec<usize> = match pattern.contains('*') {
             false => places.get(pattern.as_str()).copied().into_iter().collect(),
             true if pattern.len() > PATTERN_BYTES_MAX => Vec::new(),
-            true => (0..parameters.len()).filter(|&i| matches(pattern, &parameters[i].name)).collect(),
+            true => (0..names.len()).filter(|&i| matches(pattern, &names[i])).collect(),
         };
         if found.is_empty() {
-            let some = parameters.iter().take(8).map(|p| p.name.as_str()).collect::<Vec<_>>().join(", ");
+            let some = names.iter().take(8).map(String::as_str).collect::<Vec<_>>().join(", ");
             return Err(format!("no parameter is named {pattern:?}; the model has {some}, ..."));
         }
         Ok(found)
@@ -63,14 +65,15 @@ impl ModelJob {
     /// If a pattern matches no parameter, too many are no plain names, or every parameter is frozen: (key, why).
     pub fn treatments(&self) -> Result<Vec<Treatment>, (&'static str, String)> {
         let parameters = self.model.parameters();
-        let frozen = named([self.frozen.as_slice()].into_iter(), &parameters);
+        let names: Vec<String> = parameters.iter().map(|p| p.name.clone()).collect();
+        let frozen = named([self.frozen.as_slice()].into_iter(), &names);
         let frozen = frozen.map_err(|why| ("frozen", why))?.remove(0);
         if frozen.len() == parameters.len() {
             return Err(("frozen", "every parameter is frozen, so there is nothing to train".into()));
         }
         let spec = &self.optimizer;
         let lists = spec.groups.iter().map(|group| group.parameters.as_slice());
-        let groups = named(lists, &parameters).map_err(|why| ("optimizer.group", why))?;
+        let groups = named(lists, &names).map_err(|why| ("optimizer.group", why))?;
         let treatment = |(place, parameter): (usize, &ModelParameter)| {
             let usual = spec.optimizer.treatment(parameter.decayed);
             let usual = Treatment { frozen: frozen.contains(&place), decay: spec.decay, ..usual };
@@ -83,6 +86,53 @@ impl ModelJob {
         };
         Ok(parameters.iter().enumerate().map(treatment).collect())
     }
+}
+
+impl Job {
+    /// The state's parameters and buffers, `param/NAME` and `buffer/NAME`, that begin anew though the job begins from weights, in the state's order.
+    ///
+    /// # Errors
+    /// If a pattern matches none, too many are no plain names, or all parameters are named.
+    pub fn reinitialized(&self) -> Result<Vec<String>, String> {
+        let (Some(job), patterns) = (self.model(), self.init.reinitialize.as_slice()) else {
+            return Ok(Vec::new());
+        };
+        if patterns.is_empty() {
+            return Ok(Vec::new());
+        }
+        let parameters: Vec<String> = job.model.parameters().into_iter().map(|p| p.name).collect();
+        let buffers = job.model.statistics().into_iter().flat_map(|statistic| statistic.running());
+        let count = parameters.len();
+        let names: Vec<String> = parameters.into_iter().chain(buffers).collect();
+        let drawn = named([patterns].into_iter(), &names).map_err(|why| match theirs(self, patterns) {
+            Some(theirs) => format!("{why}; {theirs}"),
+            None => why,
+        });
+        let drawn = drawn?.remove(0);
+        if (0..count).all(|place| drawn.contains(&place)) {
+            return Err(
+                "every parameter is named, so the files give none: leave weights and this key out".into()
+            );
+        }
+        let state = |(place, name): (usize, String)| {
+            let port = if place < count { port::parameter(&name) } else { port::buffer(&name) };
+            drawn.contains(&place).then_some(port)
+        };
+        Ok(names.into_iter().enumerate().filter_map(state).collect())
+    }
+}
+
+/// What the program calls the first tensor of released files that a pattern names, for who took a name from there.
+fn theirs(job: &Job, patterns: &[String]) -> Option<String> {
+    let layout = job.model()?.model.released()?;
+    let found = |released: &&Released| {
+        patterns.iter().any(|pattern| {
+            pattern.len() <= PATTERN_BYTES_MAX && released.names().any(|name| matches(pattern, name))
+        })
+    };
+    let released = layout.iter().filter(|released| !released.parts().is_empty()).find(found)?;
+    let ours = released.parts()[0].tensor.split_once('/')?.1;
+    Some(format!("the files' {} is {ours} here", released.name))
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Where an initial state comes from, and what its digest must be if that follows from what a run declares.
 
+use std::collections::HashSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::Job;
@@ -54,6 +56,33 @@ pub enum Expected {
     State(Digest),
     /// What the weights' files hold: only who has them knows.
     InFiles,
+}
+
+/// What of an initial state is drawn from the seed, beside files of weights that give the rest.
+#[derive(Clone, Debug, Default)]
+pub struct Drawn {
+    /// The state tensors' names.
+    names: HashSet<String>,
+    /// The seed's Philox key.
+    key: [u32; 2],
+}
+
+impl Drawn {
+    /// What a job draws; `key`: the seed's Philox key.
+    pub fn of(job: &Job, key: [u32; 2]) -> Drawn {
+        // A job whose names match nothing was refused when it was read.
+        Drawn { names: job.reinitialized().unwrap_or_default().into_iter().collect(), key }
+    }
+
+    /// Whether a state tensor is drawn.
+    pub fn has(&self, tensor: &str) -> bool {
+        self.names.contains(tensor)
+    }
+
+    /// Elements of the state tensor in place `index` of the program's table, `count` of them from `first` on.
+    pub fn elements(&self, index: usize, [first, count]: [usize; 2], init: Init) -> Vec<u32> {
+        init::elements(self.key, index as u32, [first, count], init)
+    }
 }
 
 impl EarlierRun {

@@ -158,6 +158,11 @@ fn error(job: &Job) -> Found {
         ProgramSource::File(_) if job.init.names != WeightNames::Program => {
             found("init.names", "a program file has its own names only: leave the key out")
         }
+        ProgramSource::File(_) if !job.init.reinitialize.is_empty() => {
+            let why =
+                "a program file is without a model kind, whose parameters these would be: leave the key out";
+            found("init.reinitialize", why)
+        }
         ProgramSource::File(_) => None,
     }
 }
@@ -185,7 +190,8 @@ fn model_error(job: &Job, model: &ModelJob) -> Found {
         if named { None } else { found("init.names", why) }
     };
     let untreated = || model.treatments().err().map(|(key, why)| (key.to_string(), why));
-    sizes::error(job, model).or_else(untreated).or_else(unnamed)
+    let undrawn = || job.reinitialized().err().map(|why| ("init.reinitialize".to_string(), why));
+    sizes::error(job, model).or_else(untreated).or_else(unnamed).or_else(undrawn)
 }
 
 /// Of data files: whether they fit the batch tensors of one sample, and are named as their kind wants. Nothing is opened.

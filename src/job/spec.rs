@@ -336,6 +336,9 @@ pub struct InitSpec {
     /// Under which names, and in which layouts, these files have the tensors.
     #[serde(default)]
     pub names: WeightNames,
+    /// With `weights`: parameters and buffers that no file gives, drawn anew as if there were no files: names, with `*` for any characters.
+    #[serde(default)]
+    pub reinitialize: Vec<String>,
     /// The folder of a finished run of the same parameters, relative to the job file: its final state.
     #[serde(default)]
     pub run: Option<String>,
@@ -366,6 +369,10 @@ impl InitSpec {
         }
         if self.names != WeightNames::Program && self.weights.is_empty() {
             return Some(("names", "only files of weights have names: list them in init.weights".into()));
+        }
+        if !self.reinitialize.is_empty() && self.weights.is_empty() {
+            let why = "what no file of weights gives is drawn anyway; a finished run's model.safetensors is a file of weights: list it in init.weights";
+            return Some(("reinitialize", why.into()));
         }
         None
     }

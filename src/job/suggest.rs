@@ -72,6 +72,14 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("resume", "init.run"),
     ("resume_from", "init.run"),
     ("freeze", "frozen"),
+    ("fresh", "init.reinitialize"),
+    ("new", "init.reinitialize"),
+    ("reset", "init.reinitialize"),
+    ("reinit", "init.reinitialize"),
+    ("ignore_mismatched_sizes", "init.reinitialize"),
+    ("mean", "model.image_mean"),
+    ("std", "model.image_std"),
+    ("do_normalize", "model.normalize"),
 ];
 
 /// Longer names are compared with nothing.

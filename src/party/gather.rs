@@ -24,8 +24,8 @@ use crate::dispute::game::terms::Terms;
 use crate::engine::Engine;
 use crate::engine::reference::Reference;
 use crate::job::Job;
-use crate::job::identity::RunSummary;
-use crate::job::initial::InitialOrigin;
+use crate::job::identity::{RunSummary, philox_key};
+use crate::job::initial::{Drawn, InitialOrigin};
 use crate::job::manifest::{GroupTree, files_root};
 use crate::rounding::codec::unreadable;
 use crate::rounding::log::{Log, elements, misplaced, parts, root as log_root};
@@ -230,7 +230,9 @@ fn make(disk: &Disk, layout: &RunPaths, with: &Gathering) -> Result<(), PartyErr
             if given != *files {
                 return Err(refused("the files of weights are others than those of the disputed run".into()));
             }
-            Some(initial::from_weights(weights, &job, &program)?)
+            let identity = terms.run.identity(&job, &terms.job).map_err(refused)?;
+            let drawn = Drawn::of(&job, philox_key(&identity.seed));
+            Some(initial::from_weights(weights, &job, &program, &drawn)?)
         }
         InitialOrigin::Run(of) => {
             let folder = with.earlier.as_ref().ok_or_else(|| {

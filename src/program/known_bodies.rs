@@ -11,7 +11,7 @@ use super::catalogue::{Attributes, OPERATORS};
 use super::expr::{Body, Instr, Reg};
 use super::graph::{Graph, Primitive, View};
 use super::logged::ROUND_TO_GRID;
-use super::models::{Model, small};
+use super::models::{Model, normalize, small};
 use super::operators::{cross_entropy_of_part, means_of_counted};
 use super::optimizer::{Optimizer, own_rate};
 use super::products::{ProductClass, ProductTable};
@@ -125,6 +125,9 @@ fn table() -> Table {
     }
     add(&mut table, &rate(0), &rate(1));
     add(&mut table, &counted(0), &counted(1));
+    for planes in 1..=normalize::PLANES_MAX {
+        add(&mut table, &normalised(planes, 0), &normalised(planes, 1));
+    }
     for digits in 1..=3 {
         for bits in [16, 26] {
             let graph = product(digits, bits);
@@ -208,6 +211,17 @@ fn counted(second: u32) -> Graph {
     builder.into_graph()
 }
 
+/// Pixels normalised by constants of each plane; `second`: with other numbers.
+fn normalised(planes: usize, second: u32) -> Graph {
+    let mut builder = Builder::new(ProductTable::two_and_three());
+    let pixels = builder.input("pixels", DType::U32, &[2, 3]);
+    // Every constant is another number, so that each has an instruction.
+    let numbers = |first: usize| (0..planes).map(|i| (first + 4 * i) as f32 + second as f32).collect();
+    let [means, stds]: [Vec<f32>; 2] = [0, 2].map(|first| numbers(first + 1));
+    builder.map(normalize::body([&means, &stds], 3 + second), &[pixels], &[2, 3]);
+    builder.into_graph()
+}
+
 /// A product on a grid.
 fn product(digits: u8, bits: u8) -> Graph {
     let mut products = ProductTable::uniform(digits);
@@ -231,6 +245,7 @@ mod tests {
             "own_rate.v1",
             "dropout.v1",
             "pixel.v1",
+            "normalize.v1",
             "two_parts.v1",
             "split_low.v1",
             "mean_pool.v1",

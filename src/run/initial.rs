@@ -17,18 +17,24 @@ use crate::commit::record::Record;
 use crate::commit::state::{state_digest, tensor_digests};
 use crate::commit::tree_head::NOTE_MAX;
 use crate::job::Job;
-use crate::job::initial::{EarlierRun, InitialOrigin, weights_layout};
+use crate::job::initial::{Drawn, EarlierRun, InitialOrigin, weights_layout};
 use crate::program::init;
 use crate::program::step::{Program, StateTensor};
 
 /// An initial state, canonical bytes in the table's order, and where it comes from.
 pub type Sourced = (Vec<Vec<u8>>, InitialOrigin);
 
-/// The initial state of a job that names weights or a run. `None`: it follows from the seed. `files`: where the job's paths may lead.
+/// The initial state of a job that names weights or a run. `None`: it follows from the seed. `files`: where the job's paths may lead; `key`: the seed's
+/// Philox key, by which the tensors are drawn that the job takes from no file.
 ///
 /// # Errors
 /// If a file lies where the job may not reach, cannot be read, or does not hold the program's parameters.
-pub fn of_job(job: &Job, program: &Program, files: &JobFiles) -> Result<Option<Sourced>, RunError> {
+pub fn of_job(
+    job: &Job,
+    program: &Program,
+    files: &JobFiles,
+    key: [u32; 2],
+) -> Result<Option<Sourced>, RunError> {
     if let Some(run) = &job.init.run {
         let (state, earlier) = from_run(&files.path("init.run", run)?, program, job.init.optimizer_state)?;
         return Ok(Some((state, InitialOrigin::Run(Box::new(earlier)))));
@@ -38,19 +44,24 @@ pub fn of_job(job: &Job, program: &Program, files: &JobFiles) -> Result<Option<S
     }
     let paths: Vec<PathBuf> =
         job.init.weights.iter().map(|path| files.path("init.weights", path)).collect::<Result<_, _>>()?;
-    let state = from_weights(&paths, job, program)?;
+    let state = from_weights(&paths, job, program, &Drawn::of(job, key))?;
     let files = paths.iter().map(|path| Ok(data::manifest(path)?.0)).collect::<Result<_, RunError>>()?;
     Ok(Some((state, InitialOrigin::Weights { files })))
 }
 
-/// The state that files of weights give: every parameter, buffers that are there, the others as they begin without files, and zeros for the
-/// optimizer's slots. The job says under which names and in which layouts the files hold them.
+/// The state that files of weights give: every parameter that is not drawn, buffers that are there, the others as they begin without files, and zeros for
+/// the optimizer's slots. The job says under which names and in which layouts the files hold them.
 ///
 /// # Errors
 /// If a file cannot be read, a tensor is there twice, has another shape, is missing, or is none of the program's. Buffers that begin with random
 /// numbers are missed like parameters.
-pub fn from_weights(paths: &[PathBuf], job: &Job, program: &Program) -> Result<Vec<Vec<u8>>, RunError> {
-    WeightFiles::open(paths)?.state(program, &weights_layout(job, program))
+pub fn from_weights(
+    paths: &[PathBuf],
+    job: &Job,
+    program: &Program,
+    drawn: &Drawn,
+) -> Result<Vec<Vec<u8>>, RunError> {
+    WeightFiles::open(paths)?.state(program, &weights_layout(job, program), drawn)
 }
 
 /// The final state of a finished run, and what proves that it is.
@@ -151,8 +162,9 @@ pub fn of_weights(run: &Run, paths: &[PathBuf]) -> Result<Digest, RunError> {
             return Err(RunError::invalid(path, why));
         }
     }
-    let table = run.program.state();
-    Ok(state_digest(&table, &tensor_digests(&table, &from_weights(paths, &run.job, &run.program)?)))
+    let (table, drawn) = (run.program.state(), Drawn::of(&run.job, run.key()));
+    let state = from_weights(paths, &run.job, &run.program, &drawn)?;
+    Ok(state_digest(&table, &tensor_digests(&table, &state)))
 }
 
 /// The initial state of a run: of the seed, or what its first checkpoint holds, after checking that it is the one that the run names.

@@ -5,7 +5,8 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::program::models::{Gelu, Gpt, Model};
+use crate::arith::DType;
+use crate::program::models::{Gelu, Gpt, Model, Normalize};
 
 /// The most bytes of a `config.json`.
 pub const CONFIG_MAX: u64 = 1 << 20;
@@ -114,9 +115,20 @@ fn gpt2(config: &Gpt2) -> Result<Gpt, String> {
 pub fn text(model: &Model) -> String {
     let config = match model {
         Model::Gpt(gpt) => gpt2_config(gpt),
-        other => json!({ "model_type": OURS, "model": shortest(other) }),
+        other => json!({ "model_type": OURS, "model": shortest(&with_pixels(other)) }),
     };
     format!("{config:#}\n")
+}
+
+/// The model, which says that it takes pixels as byte / 255 if it does: else an import would take it for a network that expects other pixels. Of a model of
+/// numbers nobody knows what they were made of.
+fn with_pixels(model: &Model) -> Model {
+    let mut model = model.clone();
+    let is_unsaid = model.normalization().is_some_and(|normalization| !normalization.is_said());
+    if is_unsaid && model.batch(1)[0].dtype == DType::U32 {
+        model.normalize(Some(Normalize::None), Default::default());
+    }
+    model
 }
 
 /// JSON in which binary32 numbers are the shortest decimals that name them: 1e-5, not 9.999999747378752e-6.

@@ -13,8 +13,9 @@ use crate::commit::digest::Digest;
 use crate::commit::tensor;
 use crate::job::data::safetensors::{Header, PREAMBLE, header_len};
 use crate::job::element::ArrayPlace;
+use crate::job::initial::Drawn;
 use crate::program::models::Init;
-use crate::program::models::released::{Made, Released};
+use crate::program::models::released::{Made, Part, Released};
 use crate::program::step::{Program, StateTensor};
 
 /// The most names that an error lists.
@@ -73,22 +74,31 @@ impl WeightFiles {
         Ok(found.map(|(name, _)| name.clone()))
     }
 
-    /// Checks that the files hold what the layout lists, in its shapes, and nothing else, by their headers alone.
+    /// Checks that the files hold what the layout lists, in its shapes, and nothing else, by their headers alone. Tensors of which nothing is taken,
+    /// since all of it is drawn, may be missing or have another shape.
     ///
     /// # Errors
     /// If a tensor is missing that has no constant to begin with (`constant` says so of a state tensor), is left over, or has another shape.
-    pub fn check(&self, layout: &[Released], constant: impl Fn(&str) -> bool) -> Result<(), RunError> {
+    pub fn check(
+        &self,
+        layout: &[Released],
+        drawn: &Drawn,
+        constant: impl Fn(&str) -> bool,
+    ) -> Result<(), RunError> {
         let mut left = self.names.clone();
         let mut missing = Vec::new();
         for released in layout {
             let Some(name) = self.name_of(released)? else {
-                if released.parts().iter().any(|part| !constant(&part.tensor)) {
+                let begins = |part: &Part| constant(&part.tensor) || drawn.has(&part.tensor);
+                if !released.parts().iter().all(begins) {
                     missing.push(released.name.clone());
                 }
                 continue;
             };
             left.remove(&name);
-            if let Made::Of(_) | Made::CopyOf(_) = released.made {
+            if let Made::Of(parts) | Made::CopyOf(parts) = &released.made
+                && parts.iter().any(|part| !drawn.has(&part.tensor))
+            {
                 self.place(&name, &released.shape)?;
             }
         }
@@ -130,25 +140,37 @@ impl WeightFiles {
         place.element.words(&data).map_err(|_| RunError::invalid(path, format!("{name} holds no floats")))
     }
 
-    /// The initial state that the files give: every parameter, buffers that are there, the others as they begin without files, and zeros for the
-    /// optimizer's slots. Beside the state one tensor of the files is in memory at a time.
+    /// The initial state that the files give: every parameter that is not drawn, buffers that are there, the others as they begin without files, and zeros
+    /// for the optimizer's slots. Beside the state one tensor of the files is in memory at a time.
     ///
     /// # Errors
     /// As [`WeightFiles::check`], and if a file cannot be read, or a copy differs from what it is a copy of.
-    pub fn state(&mut self, program: &Program, layout: &[Released]) -> Result<Vec<Vec<u8>>, RunError> {
+    pub fn state(
+        &mut self,
+        program: &Program,
+        layout: &[Released],
+        drawn: &Drawn,
+    ) -> Result<Vec<Vec<u8>>, RunError> {
         let table = program.state_with_init();
         let begins: HashMap<&str, Option<u32>> =
             table.iter().map(|(tensor, init)| (tensor.name.as_str(), begins(&tensor.name, *init))).collect();
-        self.check(layout, |tensor| begins.get(tensor).is_some_and(Option::is_some))?;
+        self.check(layout, drawn, |tensor| begins.get(tensor).is_some_and(Option::is_some))?;
         let word = |tensor: &str| begins[tensor].unwrap_or(0).to_le_bytes();
-        let mut state: Vec<Vec<u8>> =
-            table.iter().map(|(tensor, _)| word(&tensor.name).repeat(tensor.ty().len())).collect();
+        let begin = |(index, (tensor, init)): (usize, &(StateTensor, Init))| match drawn.has(&tensor.name) {
+            true => bytes_of(&drawn.elements(index, [0, tensor.ty().len()], *init)),
+            false => word(&tensor.name).repeat(tensor.ty().len()),
+        };
+        let mut state: Vec<Vec<u8>> = table.iter().enumerate().map(begin).collect();
         let index: HashMap<&str, usize> = table.iter().map(|(t, _)| t.name.as_str()).zip(0..).collect();
         for released in layout {
             let (Made::Of(parts) | Made::CopyOf(parts)) = &released.made else { continue };
             let Some(name) = self.name_of(released)? else { continue };
+            let taken: Vec<&Part> = parts.iter().filter(|part| !drawn.has(&part.tensor)).collect();
+            if taken.is_empty() {
+                continue;
+            }
             let words = self.words(&name, &released.shape)?;
-            for part in parts {
+            for part in taken {
                 let tensor = state[index[part.tensor.as_str()]].as_chunks_mut::<4>().0;
                 let elements = part.places().map(|at| words[at as usize].to_le_bytes());
                 if let Made::Of(_) = released.made {

@@ -83,7 +83,7 @@ impl Prepared {
         let seed = seed(&job, &digest, &files_root(&data.manifest), challenge.as_ref());
         data.sample(&job, &program, philox_key(&seed))?;
         let table = program.state();
-        let (initial, origin, state) = match initial::of_job(&job, &program, &files)? {
+        let (initial, origin, state) = match initial::of_job(&job, &program, &files, philox_key(&seed))? {
             None => (seeded_digest(&program, philox_key(&seed)), InitialOrigin::Seed, None),
             Some((state, origin)) => {
                 (state_digest(&table, &tensor_digests(&table, &state)), origin, Some(state))

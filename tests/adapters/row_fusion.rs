@@ -43,7 +43,16 @@ fn programs() -> Vec<Arc<Program>> {
         init_std: 0.1,
         norm_epsilon: 1e-5,
     };
-    let mlp = Mlp { inputs: 70, hidden: vec![257, 64], classes: 65, dropout: 0.2, input: Input::Pixels };
+    let mlp = Mlp {
+        inputs: 70,
+        hidden: vec![257, 64],
+        classes: 65,
+        dropout: 0.2,
+        normalize: None,
+        image_mean: Vec::new(),
+        image_std: Vec::new(),
+        input: Input::Pixels,
+    };
     let spec = |model, optimizer, clip_norm| StepSpec {
         loss: Default::default(),
         model,

@@ -1,7 +1,7 @@
 //! The parts of networks over images: convolutions with their parameters and sizes, batch normalisations, and where the image comes in.
 
 use super::sizes::{ProductSize, times};
-use super::{Cursor, Init, Input, Inputs, Mode, ModelParameter, Statistic, pixel_body};
+use super::{Cursor, Init, Input, Inputs, Mode, ModelParameter, Network, Statistic};
 use crate::arith::DType;
 use crate::program::builder::Builder;
 use crate::program::expr::Body;
@@ -136,16 +136,26 @@ pub(super) fn norm_error(
     unused.then(|| ("norm_momentum", "only norm = \"batch\" has running averages".into()))
 }
 
-/// The image [samples, height, width, planes] that a model sees.
+/// What is wrong with how a network normalises images of so many planes, if anything.
+pub(super) fn normalize_error(
+    network: &dyn Network,
+    input: Input,
+    planes: u32,
+) -> Option<(&'static str, String)> {
+    let fits = |constants| constants == 1 || constants == planes;
+    network.normalization()?.error(input, fits, &format!("the images have {planes}"))
+}
+
+/// The image [samples, height, width, planes] that a network sees.
 pub(super) fn image(
     b: &mut Builder,
-    input: Input,
+    (network, input): (&dyn Network, Input),
     tensor: TensorId,
     [samples, height, width, planes]: [u32; 4],
 ) -> TensorId {
-    let body = match input {
-        Input::Pixels => pixel_body(),
-        Input::Values => Body::new("value.v1", |w| w.input(0)),
+    let body = match (input, network.normalization()) {
+        (Input::Pixels, Some(normalization)) => normalization.body(1),
+        _ => Body::new("value.v1", |w| w.input(0)),
     };
     b.scoped("pixels", |b| {
         // Files hold one plane after another; convolutions take a pixel's channels together.

@@ -3,14 +3,16 @@
 use serde::{Deserialize, Serialize};
 
 use super::released::Released;
+use super::normalize::{IMAGE_MEAN, MEANS, NORMALIZE, STDS};
 use super::{
-    BatchTensor, Init, Input, Inputs, Loss, ModelParameter, Network, ProductSize, Sizes, classified,
-    pixel_body,
+    BatchTensor, Init, Input, Inputs, Loss, ModelParameter, Network, Normalization, Normalize, ProductSize,
+    Sizes, classified, normalizes,
 };
 use crate::program::builder::Builder;
 use crate::program::graph::TensorId;
-use crate::program::keys::Presence::{Optional, Required};
-use crate::program::keys::{BELOW_ONE, Key, Type, integer, key};
+use crate::program::keys::Presence::{Absent, Optional, Required};
+use crate::program::keys::Type::{self, Choice};
+use crate::program::keys::{BELOW_ONE, Key, integer, key};
 use crate::program::operators::{LinearClasses, dropout, linear, relu};
 
 /// The widths from the numbers of a sample to its classes.
@@ -26,6 +28,15 @@ pub struct Mlp {
     /// Drop probability after each hidden layer.
     #[serde(default)]
     pub dropout: f32,
+    /// How pixels are normalised, by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub normalize: Option<Normalize>,
+    /// The pixels' means, in place of a name: one, or one for each plane.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub image_mean: Vec<f32>,
+    /// Their standard deviations.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub image_std: Vec<f32>,
     /// What the numbers are.
     #[serde(skip)]
     pub input: Input,
@@ -37,6 +48,9 @@ const KEYS: &[Key] = &[
     key("model.hidden", Type::List { of: &integer(1, 1 << 20), least: 0, most: 64 }, Required, "[256, 128]", "The widths of the hidden layers, in order.").kind("mlp").unit("channels"),
     key("model.classes", integer(1, 1 << 20), Required, "10", "Classes of an image; labels are below this.").kind("mlp").unit("classes"),
     key("model.dropout", BELOW_ONE, Optional("0.0"), "0.1", "Drop probability after each hidden layer.").kind("mlp"),
+    key("model.normalize", Choice(Normalize::NAMES), Absent("pixels are bytes / 255"), r#""mnist""#, NORMALIZE).kind("mlp").rule("its planes divide `inputs`, and the data are bytes"),
+    key("model.image_mean", MEANS, Absent("as `normalize` says"), "[0.5]", IMAGE_MEAN).kind("mlp").not_with("normalize").rule("as many as `image_std` has").beside("image_std = [0.25]"),
+    key("model.image_std", STDS, Absent("as `normalize` says"), "[0.25]", "The standard deviation of each of these.").kind("mlp").not_with("normalize").rule("as many as `image_mean` has").beside("image_mean = [0.5]"),
 ];
 
 impl Mlp {
@@ -57,6 +71,9 @@ impl Network for Mlp {
             hidden: vec![5],
             classes: 3,
             dropout: 0.11 + second as f32 / 16.0,
+            normalize: None,
+            image_mean: Vec::new(),
+            image_std: Vec::new(),
             input: Input::Pixels,
         }]
     }
@@ -76,7 +93,9 @@ impl Network for Mlp {
         if !(0.0..1.0).contains(&self.dropout) {
             return Some(("dropout", "must be at least 0 and below 1".into()));
         }
-        None
+        let inputs = self.inputs;
+        let fits = |planes| inputs.is_multiple_of(planes);
+        self.normalization()?.error(self.input, fits, &format!("a sample has {inputs} numbers"))
     }
 
     fn sizes(&self, samples: u64) -> Sizes {
@@ -129,11 +148,21 @@ impl Network for Mlp {
         self.input = input;
     }
 
+    normalizes!();
+
+    fn reclassify(&mut self, classes: u32) -> Option<String> {
+        self.classes = classes;
+        Some(format!("layer{}.*", self.hidden.len()))
+    }
+
     fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
         let (mut x, labels) = (inputs.batch[0], inputs.batch[1]);
         let drop = inputs.dropout(self.dropout);
         if self.input == Input::Pixels {
-            x = b.scoped("pixels", |b| b.map(pixel_body(), &[x], &[samples, self.inputs]));
+            let normalization = self.normalization().expect("a perceptron has the keys");
+            let planes = normalization.constants().map_or(1, |[means, _]| means.len() as u32);
+            let body = normalization.body(self.inputs / planes);
+            x = b.scoped("pixels", |b| b.map(body, &[x], &[samples, self.inputs]));
         }
         let last = self.hidden.len();
         for (layer, pair) in parameters.chunks(2).enumerate() {

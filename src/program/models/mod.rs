@@ -2,9 +2,11 @@
 //! the list below, which declares the file as well.
 
 mod images;
+pub(crate) mod normalize;
 pub mod released;
 mod sizes;
 
+pub use normalize::{Normalization, Normalize};
 pub use sizes::{ProductSize, Sizes};
 
 use std::ops::{Deref, DerefMut};
@@ -274,6 +276,19 @@ pub trait Network {
     /// Has a classifier take inputs of this kind. A model of tokens has no other.
     fn take(&mut self, _: Input) {}
 
+    /// How a model of images normalises their bytes; `None` of a model that has none of these keys.
+    fn normalization(&self) -> Option<Normalization<'_>> {
+        None
+    }
+
+    /// Has a model of images normalise their bytes by these constants: a name, or a mean and a standard deviation for each plane.
+    fn normalize(&mut self, _: Option<Normalize>, _: [Vec<f32>; 2]) {}
+
+    /// Has a classifier tell this many classes apart. Its head's parameters, as a pattern; `None` of a model of tokens.
+    fn reclassify(&mut self, _: u32) -> Option<String> {
+        None
+    }
+
     /// Labels per sample: what the loss is averaged over.
     fn labels_per_sample(&self) -> u32 {
         1
@@ -293,6 +308,21 @@ pub trait Network {
         self.parameters().into_iter().map(scalars).fold(0, u64::saturating_add)
     }
 }
+
+/// The part of [`Network`] that the keys `normalize`, `image_mean` and `image_std` of a model give.
+macro_rules! normalizes {
+    () => {
+        fn normalization(&self) -> Option<Normalization<'_>> {
+            Some(Normalization { preset: self.normalize, mean: &self.image_mean, std: &self.image_std })
+        }
+
+        fn normalize(&mut self, preset: Option<Normalize>, constants: [Vec<f32>; 2]) {
+            self.normalize = preset;
+            [self.image_mean, self.image_std] = constants;
+        }
+    };
+}
+use normalizes;
 
 /// Takes the tensors of parameters in the order of the table.
 struct Cursor<'a>(std::slice::Iter<'a, TensorId>);

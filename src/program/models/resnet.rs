@@ -6,16 +6,18 @@ use serde::{Deserialize, Serialize};
 
 use super::images::{
     CONVOLUTION, Convolution, Pass, default_epsilon, default_momentum, image, linear_parameters, norm_error,
-    norm_parameters, statistics,
+    norm_parameters, normalize_error, statistics,
 };
+use super::normalize::{IMAGE_MEAN, MEANS, NORMALIZE, STDS};
 use super::released::Released;
 use super::sizes::times;
 use super::{
-    BatchTensor, Input, Inputs, Loss, ModelParameter, Network, ProductSize, Sizes, Statistic, classified,
+    BatchTensor, Input, Inputs, Loss, ModelParameter, Network, Normalization, Normalize, ProductSize, Sizes,
+    Statistic, classified, normalizes,
 };
 use crate::program::builder::Builder;
 use crate::program::graph::TensorId;
-use crate::program::keys::Presence::{Optional, Required};
+use crate::program::keys::Presence::{Absent, Optional, Required};
 use crate::program::keys::Type::{self, Choice};
 use crate::program::keys::{BELOW_ONE, Key, integer, key};
 use crate::program::operators::{
@@ -142,6 +144,15 @@ pub struct Resnet {
     /// Which scales the patches of convolutions have.
     #[serde(default)]
     pub convolution: ConvVersion,
+    /// How pixels are normalised, by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub normalize: Option<Normalize>,
+    /// The pixels' means, in place of a name: one, or one for each plane.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub image_mean: Vec<f32>,
+    /// Their standard deviations.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub image_std: Vec<f32>,
     /// What the pixels are.
     #[serde(skip)]
     pub input: Input,
@@ -164,6 +175,9 @@ const KEYS: &[Key] = &[
     key("model.norm_epsilon", Type::Number { least: 0.0, above: true, below: None }, Optional("1e-5"), "1e-3", "What a normalisation adds to the variance.").kind("resnet"),
     key("model.norm_momentum", BELOW_ONE, Optional("0.1"), "0.2", "The part by which a step moves the running averages towards its own mean and variance.").kind("resnet").rule("0.1 unless `norm` is `batch`").beside(r#"norm = "batch""#),
     key("model.convolution", integer(1, 2), Optional("1"), "2", CONVOLUTION).kind("resnet"),
+    key("model.normalize", Choice(Normalize::NAMES), Absent("pixels are bytes / 255"), r#""imagenet""#, NORMALIZE).kind("resnet").rule("one plane, or as many as `planes`, and the data are bytes"),
+    key("model.image_mean", MEANS, Absent("as `normalize` says"), "[0.5]", IMAGE_MEAN).kind("resnet").not_with("normalize").rule("as many as `image_std` has").beside("image_std = [0.25]"),
+    key("model.image_std", STDS, Absent("as `normalize` says"), "[0.25]", "The standard deviation of each of these.").kind("resnet").not_with("normalize").rule("as many as `image_mean` has").beside("image_mean = [0.5]"),
 ];
 
 /// A residual block's convolutions.
@@ -352,6 +366,9 @@ impl Network for Resnet {
             norm_epsilon: 1e-5 + tenth,
             norm_momentum: if norm == Norm::Batch { 0.23 + tenth } else { default_momentum() },
             convolution: if norm == Norm::Batch { ConvVersion::V2 } else { ConvVersion::V1 },
+            normalize: None,
+            image_mean: Vec::new(),
+            image_std: Vec::new(),
             input: Input::Pixels,
         };
         vec![
@@ -379,7 +396,12 @@ impl Network for Resnet {
         let wrong = sizes.into_iter().chain(stages).find_map(|(key, value, max)| within(key, value, max));
         let has_batch_norm = self.norm == Norm::Batch;
         let of_norm = || norm_error(has_batch_norm, self.norm_epsilon, self.norm_momentum);
-        wrong.or_else(|| self.blocks_error()).or_else(|| self.groups_error()).or_else(of_norm)
+        let of_pixels = || normalize_error(self, self.input, self.planes);
+        wrong
+            .or_else(|| self.blocks_error())
+            .or_else(|| self.groups_error())
+            .or_else(of_norm)
+            .or_else(of_pixels)
     }
 
     fn sizes(&self, samples: u64) -> Sizes {
@@ -485,10 +507,17 @@ impl Network for Resnet {
         self.input = input;
     }
 
+    normalizes!();
+
+    fn reclassify(&mut self, classes: u32) -> Option<String> {
+        self.classes = classes;
+        Some("head.*".into())
+    }
+
     fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
         let (pixels, labels) = (inputs.batch[0], inputs.batch[1]);
         let mut pass = Pass::new(parameters, inputs, self.norm_epsilon, self.convolution);
-        let mut x = image(b, self.input, pixels, [samples, self.height, self.width, self.planes]);
+        let mut x = image(b, (self, self.input), pixels, [samples, self.height, self.width, self.planes]);
         x = pass.conv(b, "stem", x, self.stem());
         if self.order == Order::Post {
             x = self.norm_relu(b, &mut pass, "stem_norm", x);

@@ -5,17 +5,18 @@ use serde::{Deserialize, Serialize};
 
 use super::images::{
     CONVOLUTION, Convolution, Pass, default_epsilon, default_momentum, image, linear_parameters, norm_error,
-    norm_parameters, statistics,
+    norm_parameters, normalize_error, statistics,
 };
+use super::normalize::{IMAGE_MEAN, MEANS, NORMALIZE, STDS};
 use super::released::Released;
 use super::sizes::times;
 use super::{
-    BatchTensor, Init, Input, Inputs, Loss, ModelParameter, Network, ProductSize, Sizes, Statistic,
-    classified,
+    BatchTensor, Init, Input, Inputs, Loss, ModelParameter, Network, Normalization, Normalize, ProductSize,
+    Sizes, Statistic, classified, normalizes,
 };
 use crate::program::builder::Builder;
 use crate::program::graph::TensorId;
-use crate::program::keys::Presence::{Optional, Required};
+use crate::program::keys::Presence::{Absent, Optional, Required};
 use crate::program::keys::Type::{self, Choice};
 use crate::program::keys::{BELOW_ONE, Key, integer, key};
 use crate::program::operators::{
@@ -86,6 +87,15 @@ pub struct Vgg11 {
     /// Which scales the patches of convolutions have.
     #[serde(default)]
     pub convolution: ConvVersion,
+    /// How pixels are normalised, by name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub normalize: Option<Normalize>,
+    /// The pixels' means, in place of a name: one, or one for each plane.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub image_mean: Vec<f32>,
+    /// Their standard deviations.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub image_std: Vec<f32>,
     /// What the pixels are.
     #[serde(skip)]
     pub input: Input,
@@ -104,6 +114,9 @@ const KEYS: &[Key] = &[
     key("model.norm_epsilon", Type::Number { least: 0.0, above: true, below: None }, Optional("1e-5"), "1e-3", "What a normalisation adds to the variance.").kind("vgg11"),
     key("model.norm_momentum", BELOW_ONE, Optional("0.1"), "0.2", "The part by which a step moves the running averages towards its own mean and variance.").kind("vgg11").rule("0.1 unless `norm` is `batch`").beside(r#"norm = "batch""#),
     key("model.convolution", integer(1, 2), Optional("1"), "2", CONVOLUTION).kind("vgg11"),
+    key("model.normalize", Choice(Normalize::NAMES), Absent("pixels are bytes / 255"), r#""imagenet""#, NORMALIZE).kind("vgg11").rule("one plane, or as many as `planes`, and the data are bytes"),
+    key("model.image_mean", MEANS, Absent("as `normalize` says"), "[0.5]", IMAGE_MEAN).kind("vgg11").not_with("normalize").rule("as many as `image_std` has").beside("image_std = [0.25]"),
+    key("model.image_std", STDS, Absent("as `normalize` says"), "[0.25]", "The standard deviation of each of these.").kind("vgg11").not_with("normalize").rule("as many as `image_mean` has").beside("image_mean = [0.5]"),
 ];
 
 impl Vgg11 {
@@ -168,6 +181,9 @@ impl Network for Vgg11 {
             norm_epsilon: 1e-5 + tenth,
             norm_momentum: if norm == VggNorm::Batch { 0.23 + tenth } else { default_momentum() },
             convolution: ConvVersion::V1,
+            normalize: None,
+            image_mean: Vec::new(),
+            image_std: Vec::new(),
             input: Input::Pixels,
         };
         vec![vgg(VggNorm::None)]
@@ -198,6 +214,7 @@ impl Network for Vgg11 {
             return Some(("dropout", "must be at least 0 and below 1".into()));
         }
         norm_error(self.norm == VggNorm::Batch, self.norm_epsilon, self.norm_momentum)
+            .or_else(|| normalize_error(self, self.input, self.planes))
     }
 
     fn sizes(&self, samples: u64) -> Sizes {
@@ -284,10 +301,17 @@ impl Network for Vgg11 {
         self.input = input;
     }
 
+    normalizes!();
+
+    fn reclassify(&mut self, classes: u32) -> Option<String> {
+        self.classes = classes;
+        Some("head.*".into())
+    }
+
     fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss {
         let (pixels, labels) = (inputs.batch[0], inputs.batch[1]);
         let mut pass = Pass::new(parameters, inputs, self.norm_epsilon, self.convolution);
-        let x = image(b, self.input, pixels, [samples, self.height, self.width, self.planes]);
+        let x = image(b, (self, self.input), pixels, [samples, self.height, self.width, self.planes]);
         let mut x = self.features(b, &mut pass, x);
         for layer in 0..2 {
             let (weight, bias) = (pass.parameters.next(), pass.parameters.next());
