@@ -18,6 +18,7 @@ use crate::job::manifest::files_root;
 use crate::job::spec::WeightNames;
 use crate::program::models::{Input, Model};
 use crate::program::step::{Program, state_bytes};
+use crate::run::companions::Companions;
 use crate::run::data::JobData;
 use crate::run::disk::Disk;
 use crate::run::{JobFiles, RunError, check_thresholds, initial, read_job, read_program};
@@ -243,6 +244,10 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     warn_of_files(printer, &job);
     warn_of_pixels(printer, &job);
     say_copied(printer, data.copied.iter().map(|(path, bytes)| (path.as_str(), *bytes)));
+    let companions = Companions::of_job(&job, &files)?;
+    let companions: Vec<(String, u64)> =
+        companions.sources().map(|(path, bytes)| (path.display().to_string(), bytes)).collect();
+    say_copied(printer, companions.iter().map(|(path, bytes)| (path.as_str(), *bytes)));
     let steps_per_epoch = data.samples as f64 / f64::from(program.samples());
     let epochs = f64::from(job.steps) / steps_per_epoch;
     let drawn: Vec<String> = data.drawn.iter().map(u32::to_string).collect();

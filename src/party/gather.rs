@@ -29,6 +29,7 @@ use crate::job::initial::{Drawn, InitialOrigin};
 use crate::job::manifest::{GroupTree, files_root};
 use crate::rounding::codec::unreadable;
 use crate::rounding::log::{Log, elements, misplaced, parts, root as log_root};
+use crate::run::companions::Companions;
 use crate::run::create::{NewRun, create};
 use crate::run::data::manifest;
 use crate::run::dir::{Run, RunFile};
@@ -267,6 +268,7 @@ fn make(disk: &Disk, layout: &RunPaths, with: &Gathering) -> Result<(), PartyErr
         data: &sources,
         copied: job.data.copy,
         initial: state.as_ref().map(|state| (&table[..], &state[..])),
+        companions: &Companions::default(),
     };
     Ok(create(disk, layout, &new)?)
 }

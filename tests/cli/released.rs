@@ -313,3 +313,134 @@ fn exported_batch_norms_count_their_batches() {
         assert!(!counters.is_empty() && counters.iter().all(|n| n.to_string() == step), "{counters:?}");
     }
 }
+
+/// What `generate` of transformers needs goes through import, run and export as it was: a list of names, and nothing else of the folder.
+#[test]
+fn what_makes_a_model_usable_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let text = |name: &str| path(name).to_str().unwrap().to_string();
+    // As `save_pretrained` writes it: sorted keys, two blanks.
+    let config = serde_json::from_str::<serde_json::Value>(GPT2_CONFIG).unwrap();
+    let mut config = config.as_object().unwrap().clone();
+    let more = [("bos_token_id", 1.into()), ("eos_token_id", [2, 5].into()), ("pad_token_id", 3.into())];
+    config.extend(more.map(|(key, value): (&str, serde_json::Value)| (key.to_string(), value)));
+    config.insert("architectures".into(), ["GPT2LMHeadModel"].into());
+    config.insert(
+        "task_specific_params".into(),
+        serde_json::json!({ "text-generation": { "max_length": 50 } }),
+    );
+    let config = serde_json::to_string_pretty(&config).unwrap() + "\n";
+    let file = stored(&gpt2_tensors());
+    let others: [(&str, &[u8]); 6] = [
+        ("generation_config.json", b"{ \"eos_token_id\" : [2, 5], \"top_k\": 7 }"),
+        ("tokenizer.json", b"{\"not\": \"looked at\"}"),
+        ("tokenizer_config.json", b"{ \"eos_token\": \"<end>\" }\r\n"),
+        ("vocab.json", b"{}"),
+        ("merges.txt", b"#version: 0.2\nh e"),
+        ("chat_template.jinja", b"{{ messages }}\n\n"),
+    ];
+    let own: [(&str, &[u8]); 4] = [
+        ("config.json", config.as_bytes()),
+        ("model.safetensors", &file),
+        ("README.md", b"not carried"),
+        ("modeling_gpt2.py", b"import os"),
+    ];
+    let job = imported(&path("gpt2"), &[&own[..], &others].concat()).unwrap();
+    let export = |run: &str, out: &str| {
+        let (code, said) = command(&["export", &text(run), "--output", &text(out)]);
+        assert_eq!(code, 0, "{said}");
+        let mut names: Vec<String> = fs::read_dir(path(out))
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    let check = output(&["job", "check", job.to_str().unwrap()]);
+    assert!(
+        check.2.contains("the run will hold a copy of") && check.2.contains("tokenizer.json"),
+        "{}",
+        check.2
+    );
+    let run = trained(&job, &path("run"), None);
+    assert_eq!(run.unexpected_files().unwrap(), [""; 0]);
+    let expected = [
+        "chat_template.jinja",
+        "config.json",
+        "generation_config.json",
+        "merges.txt",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.json",
+    ];
+    assert_eq!(export("run", "out"), expected);
+    for (name, bytes) in others.iter().chain([&("config.json", config.as_bytes())]) {
+        assert!(fs::read(path("out").join(name)).unwrap() == *bytes, "{name}");
+    }
+    let (code, said) = command(&["export", &text("run"), "--output", &text("out")]);
+    assert!(code == 2 && said.contains("is there already"), "{said}");
+
+    // They decide nothing that a run computes: the same job without them is the same computation, of the same state.
+    let bare = imported(&path("bare"), &own[..2]).unwrap();
+    let other = trained(&bare, &path("bare/run"), None);
+    assert_eq!(run.computation, other.computation);
+    let model = |run: &Run| fs::read(run.layout.model()).unwrap();
+    assert!(model(&run) == model(&other));
+    assert_eq!(export("bare/run", "bare/out"), ["config.json", "model.safetensors"]);
+
+    // A job elsewhere has them from the import, and a run that goes on from a run from that.
+    let (code, said) = command(&["import", &text("gpt2"), "--output", &text("elsewhere")]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains("\"tokenizer.json\""), "{said}");
+    assert!(fs::read(path("elsewhere/chat_template.jinja")).unwrap() == others[5].1);
+    assert!(!path("elsewhere/README.md").exists());
+    let next = fs::read_to_string(&job).unwrap();
+    let from = next.find("[init]").unwrap()..next.find("[model]").unwrap();
+    fs::write(
+        path("next.toml"),
+        next.replace(&next[from], "[init]\nrun = \"run\"\n\n").replace("text.txt", "gpt2/text.txt"),
+    )
+    .unwrap();
+    trained(&path("next.toml"), &path("next"), None);
+    assert_eq!(export("next", "next-out"), expected);
+
+    // A configuration of another kind of model beside a job is none of its files; a link that leaves the folder is refused.
+    fs::write(path("bare/config.json"), "{ \"model_type\": \"bert\" }").unwrap();
+    let again = trained(&bare, &path("bare/again"), None);
+    assert!(!again.layout.companions().exists());
+    #[cfg(unix)]
+    {
+        fs::write(path("secret"), "mine").unwrap();
+        std::os::unix::fs::symlink(path("secret"), path("bare/vocab.json")).unwrap();
+        let error = begin_run(&Disk::default(), &bare, &path("bare/linked")).err().unwrap().to_string();
+        assert!(error.contains("vocab.json") && error.contains("--data-root"), "{error}");
+    }
+}
+
+/// A model that was trained from its seed has the tokenizer that `tiebreak-import` kept beside its tokens.
+#[test]
+fn a_new_model_has_the_tokenizer_of_its_tokens() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let header = "{'descr': '<u2', 'fortran_order': False, 'shape': (64,), }";
+    let tokens =
+        [b"\x93NUMPY\x01\0", &(header.len() as u16).to_le_bytes()[..], header.as_bytes(), &[7, 0].repeat(64)];
+    fs::write(path("t.npy"), tokens.concat()).unwrap();
+    fs::create_dir(path("t.npy.tokenizer")).unwrap();
+    fs::write(path("t.npy.tokenizer/tokenizer.json"), "{}").unwrap();
+    fs::write(path("t.npy.tokenizer/generation_config.json"), "{ \"eos_token_id\": 9, \"bos_token_id\": 9 }")
+        .unwrap();
+    let job = "steps = 1\nmodel = { kind = \"gpt\", vocabulary = 300, context = 4, layers = 1, heads = 1, width = 8 }\n\
+        data = { kind = \"tokens\", path = \"t.npy\", dtype = \"u16\" }\nbatch = { micro_batch = 1, micro_batches = 1 }\n\
+        optimizer = { kind = \"sgd\", momentum = 0.9, weight_decay = 0.0 }\nschedule = { peak = 1e-2 }\n";
+    fs::write(path("job.toml"), job).unwrap();
+    trained(&path("job.toml"), &path("run"), None);
+    let text = |name: &str| path(name).to_str().unwrap().to_string();
+    let (code, said) = command(&["export", &text("run"), "--output", &text("out")]);
+    assert!(code == 0 && said.contains("tokenizer.json"), "{said}");
+    let config: serde_json::Value =
+        serde_json::from_slice(&fs::read(path("out/config.json")).unwrap()).unwrap();
+    assert_eq!((&config["eos_token_id"], &config["bos_token_id"]), (&9.into(), &9.into()));
+}
