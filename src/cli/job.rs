@@ -6,6 +6,7 @@ use clap::Subcommand;
 use clap::builder::PossibleValuesParser;
 use serde_json::{Value, json};
 
+use super::limits::Limits;
 use super::{CommandResult, Exit, Failure, Lines, Printer, bytes_text, job_new, job_reference, one_line};
 use crate::commit::digest::Digest;
 use crate::dispute::game::moves::LEAF_MAX;
@@ -51,7 +52,12 @@ impl JobArgs {
 enum Command {
     /// Check a job file, its data, and the weights or the run that it begins from: errors name the key and the line, or the file.
     #[command(after_help = "Example: tiebreak job check assets/jobs/demo.toml")]
-    Check(JobArgs),
+    Check {
+        #[command(flatten)]
+        job: JobArgs,
+        #[command(flatten)]
+        limits: Limits,
+    },
     /// Write a job to begin with: every key with what it means, as comments.
     #[command(after_help = "Example: tiebreak job new gpt --output job.toml")]
     New {
@@ -147,7 +153,10 @@ fn check_initial(
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
-        Command::Check(args) => check(printer, &args),
+        Command::Check { job, limits } => {
+            let _watch = limits.watch(printer);
+            check(printer, &job)
+        }
         Command::New { model, output } => new(printer, &model, output.as_deref()),
         Command::Reference { json_schema } => {
             let schema = job_reference::schema();

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use serde_json::json;
 
+use super::limits::Limits;
 use super::parties::Parties;
 use super::report::named;
 use super::serve::read_terms;
@@ -73,6 +74,8 @@ struct Play {
     /// Where the verdict goes.
     #[arg(long, default_value = "game-verdict.json")]
     out: PathBuf,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 #[derive(clap::Args)]
@@ -114,6 +117,8 @@ struct New {
     /// Where the terms go.
     #[arg(long)]
     out: PathBuf,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 /// Seconds, as milliseconds.
@@ -127,8 +132,14 @@ fn milliseconds(text: &str) -> Result<u64, String> {
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match (args.command, args.play) {
-        (Some(Command::New(args)), _) => new(printer, args),
-        (None, Some(args)) => referee(printer, args),
+        (Some(Command::New(args)), _) => {
+            let _watch = args.limits.watch(printer);
+            new(printer, args)
+        }
+        (None, Some(args)) => {
+            let _watch = args.limits.watch(printer);
+            referee(printer, args)
+        }
         (None, None) => {
             Err(Failure::new(Exit::Usage, "the terms of a game are wanted: see tiebreak referee --help"))
         }
@@ -138,7 +149,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 /// The run whose computation the terms name.
 fn computation(args: &New) -> Result<Run, Failure> {
     match (&args.run, &args.job, &args.run_json) {
-        (Some(run), _, _) => Ok(Run::open(run)?),
+        (Some(run), _, _) => Ok(args.limits.open(run)?),
         (None, Some(path), Some(run_json)) => {
             let (text, job) = read_job(path)?;
             let (_, program) = read_program(&JobFiles::new(path, None)?, &job)?;

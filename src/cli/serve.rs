@@ -135,6 +135,7 @@ fn responder(
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let watch = args.limits.watch(printer);
     let key = key::read_private(&args.key)?;
     let referee = key::read_public(&args.referee_key)?;
     let terms = read_terms(&args.terms)?;
@@ -146,10 +147,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let own = key.public();
     let place = parties.iter().position(|party| party.bytes() == own.bytes());
     let place = place.ok_or_else(|| refused(format!("the terms name no party {}", own.to_text())))?;
-    let _watch = args.limits.watch(printer);
     let game = terms.game();
     let logged = terms.claim.is_some();
     let mut party = responder(printer, &args, terms, key)?;
+    watch.planned();
 
     if !printer.quiet {
         log(args.log_format);

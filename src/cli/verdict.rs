@@ -7,7 +7,7 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::engine::{EngineArgs, open};
-use super::limits::Limits;
+use super::limits::{Limits, Watch};
 use super::parties::{KnownKeys, Parties};
 use super::report::named;
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, page, verdict_file};
@@ -118,15 +118,17 @@ struct Narrow {
     /// Where the smaller verdict goes.
     #[arg(long)]
     out: PathBuf,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
         Command::Check(args) => {
-            let _watch = args.limits.watch(printer);
+            let watch = args.limits.watch(printer);
             match read_game(&args.file)? {
                 Some(game) => check_game(printer, args, game),
-                None => check(printer, args),
+                None => check(printer, args, &watch),
             }
         }
         Command::Report(args) => report(printer, args),
@@ -211,7 +213,7 @@ fn conviction(finding: &Finding) -> Vec<String> {
     ]
 }
 
-fn check(printer: Printer, args: Check) -> CommandResult {
+fn check(printer: Printer, args: Check, watch: &Watch) -> CommandResult {
     no_game(&args.known)?;
     let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
     let (verdict, size) = read(&args.file)?;
@@ -245,6 +247,7 @@ fn check(printer: Printer, args: Check) -> CommandResult {
                 0 => weights_verdict(&run, &args.weights)?,
                 step => {
                     args.limits.check("a replay", plan::memory(&run))?;
+                    watch.planned();
                     step_verdict(printer, &run, &verdict, step, public.as_ref())?
                 }
             };
@@ -297,7 +300,7 @@ fn report(printer: Printer, args: Report) -> CommandResult {
 }
 
 fn disclose(printer: Printer, args: Disclose) -> CommandResult {
-    let _watch = args.limits.watch(printer);
+    let watch = args.limits.watch(printer);
     let (verdict, _) = read(&args.file)?;
     let outcome = verdict.check(None).map_err(|error| RunError::malformed(&args.file, error))?;
     let (Claim::Tile(claim), Outcome::Convicts(finding)) = (&verdict.claim, outcome) else {
@@ -308,6 +311,7 @@ fn disclose(printer: Printer, args: Disclose) -> CommandResult {
         return Err(Failure::new(Exit::Usage, format!("{} is another run", args.run.display())));
     }
     args.limits.check("a replay", plan::memory(&run))?;
+    watch.planned();
     let mut engine = open(&args.engine)?;
     let tile = disclosed_tile(&run, engine.as_mut(), finding.step, claim)?.ok_or_else(|| {
         let why = "this engine computes another tile than the run commits: use the one that trained";
@@ -321,6 +325,7 @@ fn disclose(printer: Printer, args: Disclose) -> CommandResult {
 }
 
 fn narrow(printer: Printer, args: Narrow) -> CommandResult {
+    let _watch = args.limits.watch(printer);
     let (verdict, before) = read(&args.file)?;
     let tile = disk::read(&args.tile, TILE_BYTES as u64)?;
     let narrowed = verdict.narrowed(&tile).map_err(|error| RunError::malformed(&args.file, error))?;

@@ -21,7 +21,7 @@ use crate::dispute::verdict::Scalar;
 use crate::job::identity::{philox_key, program_digest};
 use crate::job::initial::{Expected, InitialOrigin};
 use crate::job::{Granularity, Job};
-use crate::program::graph::{Graph, TensorType};
+use crate::program::graph::{Graph, Makers, TensorType};
 use crate::program::phase::{Phase, graph_of};
 use crate::program::step::Program;
 use crate::rounding::log;
@@ -56,6 +56,8 @@ pub struct Rules {
     granularity: Granularity,
     /// The nodes that a step's trace holds, in order.
     positions: Vec<(Phase, usize)>,
+    /// The nodes that make the outputs of a micro-batch, and of the update.
+    makers: [Makers; 2],
     /// None but in tests.
     fault: Option<Fault>,
 }
@@ -131,7 +133,8 @@ impl Rules {
             places,
         };
         let game = terms.game();
-        Ok(Rules { game, parties, referee, context, claim, granularity, positions, fault: None })
+        let makers = [&context.program.micro, &context.program.update].map(Graph::makers);
+        Ok(Rules { game, parties, referee, context, claim, granularity, positions, makers, fault: None })
     }
 
     /// Checks that the initial state is the one that job and terms give: of a seed, or of the earlier run that a trainer claims to go on from. That
@@ -274,11 +277,7 @@ impl Rules {
     /// node makes are left out.
     pub fn outputs(&self, field: Field) -> Vec<(Phase, usize)> {
         let program = self.program();
-        let made = |phase: Phase, name: &str| {
-            let graph = graph_of(program, phase);
-            let tensor = graph.output(name)?;
-            Some((phase, graph.nodes.iter().position(|n| n.output == tensor)?))
-        };
+        let [micro_batch, update] = &self.makers;
         let scalar = |scalar| match origin::scalar(program, scalar) {
             Some(Origin::Node { phase, node }) => vec![(phase, node)],
             _ => Vec::new(),
@@ -287,10 +286,12 @@ impl Rules {
             Field::Clip => scalar(Scalar::Clip),
             Field::Loss => scalar(Scalar::Loss),
             Field::State => {
-                program.state().iter().filter_map(|tensor| made(Phase::Update, &tensor.name)).collect()
+                let made = |name: &str| Some((Phase::Update, update.output(name)?));
+                program.state().iter().filter_map(|tensor| made(&tensor.name)).collect()
             }
             Field::Gradient { micro } => {
-                program.gradients().iter().filter_map(|t| made(Phase::Micro(micro), &t.name)).collect()
+                let made = |name: &str| Some((Phase::Micro(micro), micro_batch.output(name)?));
+                program.gradients().iter().filter_map(|tensor| made(&tensor.name)).collect()
             }
         }
     }
