@@ -11,7 +11,8 @@ use common::{begin_run, files, gpt_job, key, trained};
 use tiebreak::audit::checks::{self, Checked};
 use tiebreak::audit::plan::{Choice, plan};
 use tiebreak::audit::{Outcome, Report, Silent as Quiet, audit};
-use tiebreak::dispute::verdict::{Outcome as VerdictOutcome, Verdict};
+use tiebreak::commit::state::{state_digest, tensor_digests};
+use tiebreak::dispute::verdict::{Claim, Outcome as VerdictOutcome, Verdict};
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::job::initial::InitialOrigin;
 use tiebreak::run::dir::{Run, RunFile};
@@ -166,6 +167,143 @@ fn a_run_goes_on_from_anothers_final_state() {
     let outcome = verdict.unwrap().check(Some(&key().public())).unwrap();
     let VerdictOutcome::Convicts(finding) = outcome else { panic!("{outcome:?}") };
     assert!(finding.what.contains("the earlier run's final state"), "{}", finding.what);
+}
+
+/// A perceptron of twelve classes that begins from one of ten: its head is drawn.
+fn job_with_a_new_head(folder: &Path, init: &str) -> PathBuf {
+    let job = common::mlp_job(folder, "operator", 2, 1);
+    let text = fs::read_to_string(&job).unwrap().replace("classes = 10", "classes = 12");
+    let path = folder.join("head.toml");
+    fs::write(&path, format!("{text}\n[init]\nweights = [\"weights.safetensors\"]\n{init}\n")).unwrap();
+    path
+}
+
+fn weights_of_ten_classes(folder: &Path) -> PathBuf {
+    let first = trained(&common::mlp_job(folder, "step", 2, 1), &folder.join("first"), None);
+    let weights = folder.join("weights.safetensors");
+    fs::copy(first.layout.model(), &weights).unwrap();
+    weights
+}
+
+#[test]
+fn a_new_head_is_the_seeds_and_the_rest_the_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let weights = weights_of_ten_classes(folder);
+    let job = job_with_a_new_head(folder, r#"reinitialize = ["layer2.*"]"#);
+    let run = trained(&job, &folder.join("run"), None);
+    let (table, first) = (run.program.state(), Run::open(&folder.join("first")).unwrap());
+    let state = checkpoint::read(&run.layout.checkpoint(0), &table).unwrap();
+    let theirs = checkpoint::read(&first.layout.checkpoint(2), &first.program.state()).unwrap();
+    assert!(state[..4] == theirs[..4]);
+    assert_eq!((&*table[4].name, &table[4].shape[..]), ("param/layer2.weight", &[12, 20][..]));
+    for index in [4, 5] {
+        let drawn = tiebreak::program::init::state_tensor(&run.program, run.key(), index);
+        assert!(state[index] == tiebreak::arith::words::bytes_of(&drawn));
+    }
+    assert!(state[4].iter().any(|byte| *byte != 0) && state[6..].iter().flatten().all(|byte| *byte == 0));
+
+    let mut found = checked(&run);
+    checks::weights(&run, &mut found, std::slice::from_ref(&weights)).unwrap();
+    assert!(found.inconsistent.is_none());
+    let (report, verdict) = audited(&run, found);
+    assert!(report.is_complete() && verdict.is_none(), "{:?}", report.outcome);
+    // The same tensors by other patterns are the same computation; others are another.
+    let again = |init: &str| {
+        let run = begin_run(&Disk::default(), &job_with_a_new_head(folder, init), &folder.join("again"));
+        let computation = run.unwrap().computation;
+        fs::remove_dir_all(folder.join("again")).unwrap();
+        computation
+    };
+    assert_eq!(again(r#"reinitialize = ["layer2.bias", "*2.weight"]"#), run.computation);
+    assert_ne!(again(r#"reinitialize = ["layer2.*", "layer0.bias"]"#), run.computation);
+}
+
+/// A run whose trainer changes element 37 of tensor `index` of the initial state that the job gives.
+fn lied(folder: &Path, job: &Path, name: &str, index: usize) -> Run {
+    let begun = begin_run(&Disk::default(), job, &folder.join(name)).unwrap();
+    let (table, path) = (begun.program.state(), begun.layout.checkpoint(0));
+    let mut state = initial::state(&begun).unwrap();
+    state[index][4 * 37 + 1] ^= 1;
+    checkpoint::write::<tiebreak::run::RunError>(&Disk::default(), &path, &table, |show| {
+        state.iter().for_each(|tensor| show(tensor));
+        Ok(())
+    })
+    .unwrap();
+    let initial = state_digest(&table, &tensor_digests(&table, &state));
+    let file = RunFile { initial, ..begun.file.clone() };
+    fs::write(begun.layout.run_json(), serde_json::to_string(&file).unwrap()).unwrap();
+    let run = Run::open(&begun.layout.root).unwrap();
+    train(&Disk::default(), &run, &mut Cpu::new(1).unwrap(), Some(&key()), &mut Silent).unwrap();
+    run
+}
+
+#[test]
+fn a_false_new_head_convicts_without_the_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let weights = weights_of_ten_classes(folder);
+    let job = job_with_a_new_head(folder, r#"reinitialize = ["layer2.*"]"#);
+    let honest = trained(&job, &folder.join("honest"), None);
+    let liar = lied(folder, &job, "liar", 4);
+    let table = liar.program.state();
+    // Nobody needs the files of weights to see it.
+    let (report, verdict) = audited(&liar, checked(&liar));
+    assert!(matches!(report.outcome, Outcome::Inconsistent { step: 0, .. }), "{:?}", report.outcome);
+    let verdict = Verdict::from_bytes(&verdict.unwrap().to_bytes()).unwrap();
+    let outcome = verdict.check(Some(&key().public())).unwrap();
+    let VerdictOutcome::Convicts(finding) = outcome else { panic!("{outcome:?}") };
+    assert!(finding.what.contains("element 37 of param/layer2.weight"), "{}", finding.what);
+    assert!(finding.what.contains("the one that the seed gives"), "{}", finding.what);
+
+    // The same claim about an honest run, and claims that take the element from a file, or none from any.
+    let convicts = |run: &Run, claim: Claim| {
+        let verdict = checked(run).verdict(run, 0, claim);
+        matches!(verdict.check(Some(&key().public())), Ok(VerdictOutcome::Convicts(_)))
+    };
+    assert!(convicts(&liar, verdict.claim.clone()) && !convicts(&honest, verdict.claim.clone()));
+    let Claim::Weights(mut claim) = verdict.claim else { panic!("{}", verdict.claim.kind()) };
+    assert!(claim.file.is_none());
+    let files = std::slice::from_ref(&weights);
+    claim.file = tiebreak::audit::weights::slices(&liar, files, &table[0], 0).unwrap();
+    assert!(claim.file.is_some() && !convicts(&liar, Claim::Weights(claim)));
+
+    // A false body is seen by who has the files, and needs them.
+    let liar = lied(folder, &job, "body", 0);
+    assert!(checked(&liar).inconsistent.is_none());
+    let mut found = checked(&liar);
+    checks::weights(&liar, &mut found, files).unwrap();
+    let verdict = found.inconsistent.unwrap().verdict.unwrap();
+    assert!(convicts(&liar, verdict.claim.clone()));
+    let Claim::Weights(mut claim) = verdict.claim else { panic!("{}", verdict.claim.kind()) };
+    claim.file = None;
+    assert!(!convicts(&liar, Claim::Weights(claim)));
+}
+
+#[test]
+fn names_of_a_new_head_that_are_wrong_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    weights_of_ten_classes(folder);
+    for (init, wanted) in [
+        ("", "layer2.weight is F32 [10, 20], the program has F32 [12, 20]"),
+        (r#"reinitialize = ["layer2.weight"]"#, "layer2.bias is F32 [10], the program has F32 [12]"),
+        (
+            r#"reinitialize = ["fc.*"]"#,
+            "init.reinitialize: no parameter is named \"fc.*\"; the model has layer0.w",
+        ),
+        // With dropout every third module of torch.nn.Sequential has parameters.
+        (r#"reinitialize = ["3.weight"]"#, "the files' 3.weight is layer1.weight here"),
+        (r#"reinitialize = ["*"]"#, "init.reinitialize: every parameter is named"),
+        (r#"fresh = ["layer2.*"]"#, "there is no such key; did you mean `reinitialize`?"),
+    ] {
+        let error = error_of(&job_with_a_new_head(folder, init), &folder.join("run"));
+        assert!(error.contains(wanted), "{wanted}: {error}");
+    }
+    let job = common::mlp_job(folder, "step", 2, 1);
+    let text = fs::read_to_string(&job).unwrap() + "\n[init]\nreinitialize = [\"layer2.*\"]\n";
+    fs::write(&job, text).unwrap();
+    assert!(error_of(&job, &folder.join("run")).contains("what no file of weights gives is drawn anyway"));
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod evaluations;
 mod hostile;
 mod jobs;
 mod released;
+mod released_images;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

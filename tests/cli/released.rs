@@ -55,11 +55,11 @@ fn stored(tensors: &[Stored]) -> Vec<u8> {
     safetensors::serialize(views, Some(metadata)).unwrap()
 }
 
-const GPT2_CONFIG: &str = r#"{ "model_type": "gpt2", "vocab_size": 128, "n_positions": 12, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_inner": null,
+pub const GPT2_CONFIG: &str = r#"{ "model_type": "gpt2", "vocab_size": 128, "n_positions": 12, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_inner": null,
     "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05, "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1 }"#;
 
 /// The exit code, and what a command says as JSON.
-fn command(arguments: &[&str]) -> (i32, String) {
+pub fn command(arguments: &[&str]) -> (i32, String) {
     let (code, stdout, stderr) = output(&[arguments, &["--json"]].concat());
     (code, if code == 0 { stdout } else { stderr })
 }
