@@ -33,6 +33,7 @@ mod page;
 mod plot;
 mod program;
 mod program_picture;
+mod program_reference;
 mod ranks;
 mod referee;
 mod replay;

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::job::JobArgs;
 use super::program_picture::svg;
 use super::report::named;
-use super::{CommandResult, Exit, Failure, Printer};
+use super::{CommandResult, Exit, Failure, Lines, Printer, program_reference};
 use crate::arith::DType;
 use crate::job::identity::program_digest;
 use crate::program::decoding::decode;
@@ -37,6 +37,9 @@ enum Command {
         #[arg(long)]
         out: PathBuf,
     },
+    /// Print what a program's bytes name: classes of products, bodies, and the nodes of logged products and of models (docs/PROGRAMS.md).
+    #[command(after_help = "Example: tiebreak program reference > PROGRAMS.md")]
+    Reference,
     /// Check a program file and say what it computes.
     #[command(after_help = "Example: tiebreak program show demo.program --svg demo.svg")]
     Show {
@@ -50,6 +53,11 @@ enum Command {
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
         Command::Export { job, out } => export(printer, &job, &out),
+        Command::Reference => {
+            let page = program_reference::markdown();
+            printer.document(Lines::split(page.trim_end()), &program_reference::names());
+            Ok(Exit::Match)
+        }
         Command::Show { file, svg } => show(printer, &file, svg.as_deref()),
     }
 }
