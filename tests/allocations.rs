@@ -175,7 +175,8 @@ fn huge_run(root: &Path) -> Run {
     };
     fs::create_dir_all(root.join("heads")).unwrap();
     fs::write(root.join("job.toml"), HUGE).unwrap();
-    fs::write(root.join("run.json"), serde_json::to_string(&file).unwrap()).unwrap();
+    fs::write(root.join("run.json"), file.text()).unwrap();
+    fs::write(root.join("program.bin"), encode(&program)).unwrap();
     let run = Run::open(root).unwrap();
     let (disk, record) = (Disk::default(), huge_record(&run));
     let (mut writer, _) = TranscriptWriter::open(&disk, &run.layout.transcript(), 0).unwrap();

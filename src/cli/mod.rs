@@ -35,6 +35,7 @@ mod parties;
 mod plot;
 mod program;
 mod program_picture;
+mod program_reference;
 mod ranks;
 mod referee;
 mod replay;

@@ -10,7 +10,7 @@ use super::job::JobArgs;
 use super::limits::Limits;
 use super::program_picture::svg;
 use super::report::named;
-use super::{CommandResult, Exit, Failure, Printer};
+use super::{CommandResult, Exit, Failure, Lines, Printer, program_reference};
 use crate::arith::DType;
 use crate::job::identity::program_digest;
 use crate::program::decoding::decode;
@@ -40,6 +40,9 @@ enum Command {
         #[command(flatten)]
         limits: Limits,
     },
+    /// Print what a program's bytes name: classes of products, bodies, and the nodes of logged products and of models (docs/PROGRAMS.md).
+    #[command(after_help = "Example: tiebreak program reference > PROGRAMS.md")]
+    Reference,
     /// Check a program file and say what it computes.
     #[command(after_help = "Example: tiebreak program show demo.program --svg demo.svg")]
     Show {
@@ -57,6 +60,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         Command::Export { job, out, limits } => {
             let _watch = limits.watch(printer);
             export(printer, &job, &out)
+        }
+        Command::Reference => {
+            let page = program_reference::markdown();
+            printer.document(Lines::split(page.trim_end()), &program_reference::names());
+            Ok(Exit::Match)
         }
         Command::Show { file, svg, limits } => {
             let _watch = limits.watch(printer);

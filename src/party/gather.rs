@@ -27,6 +27,7 @@ use crate::job::Job;
 use crate::job::identity::{RunSummary, philox_key};
 use crate::job::initial::{Drawn, InitialOrigin};
 use crate::job::manifest::{GroupTree, files_root};
+use crate::program::encoding::encode;
 use crate::rounding::codec::unreadable;
 use crate::rounding::log::{Log, elements, misplaced, parts, root as log_root};
 use crate::run::companions::Companions;
@@ -231,8 +232,8 @@ fn make(disk: &Disk, layout: &RunPaths, with: &Gathering) -> Result<(), PartyErr
             if given != *files {
                 return Err(refused("the files of weights are others than those of the disputed run".into()));
             }
-            let identity = terms.run.identity(&job, &terms.job).map_err(refused)?;
-            let drawn = Drawn::of(&job, philox_key(&identity.seed));
+            let (seed, _) = terms.computation.identity(&job).map_err(refused)?;
+            let drawn = Drawn::of(&job, philox_key(&seed));
             Some(initial::from_weights(weights, &job, &program, &drawn)?)
         }
         InitialOrigin::Run(of) => {
@@ -263,7 +264,7 @@ fn make(disk: &Disk, layout: &RunPaths, with: &Gathering) -> Result<(), PartyErr
     let new = NewRun {
         file: &file,
         job_text: &terms.job,
-        program: bytes,
+        program: &encode(&program),
         logged: true,
         data: &sources,
         copied: job.data.copy,

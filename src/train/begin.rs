@@ -9,6 +9,7 @@ use crate::job::Job;
 use crate::job::identity::{CONTRACT, philox_key, program_digest, seed};
 use crate::job::initial::{InitialOrigin, seeded_digest};
 use crate::job::manifest::files_root;
+use crate::program::encoding::encode;
 use crate::program::step::Program;
 use crate::run::companions::Companions;
 use crate::run::create::{NewRun, create};
@@ -46,7 +47,6 @@ pub struct Prepared {
     job: Job,
     job_text: String,
     program: Program,
-    program_file: Option<Vec<u8>>,
     data: JobData,
     /// The initial state, if it does not follow from the seed.
     state: Option<Vec<Vec<u8>>>,
@@ -79,7 +79,7 @@ impl Prepared {
         layout.check_unused()?;
         let (job_text, job) = if *logged { read_logged_job(job_path) } else { read_job(job_path) }?;
         let files = JobFiles::new(job_path, *data_root)?;
-        let (program, program_file) = read_program(&files, &job)?;
+        let (program, _) = read_program(&files, &job)?;
         check(job_path, &job, &program)?;
         let mut data = JobData::open(&files, &job, &program)?;
         let digest = program_digest(&program);
@@ -104,18 +104,7 @@ impl Prepared {
         };
         let evaluation = evaluation_files(&files, &job, &program)?;
         let companions = Companions::of_job(&job, &files)?;
-        Ok(Prepared {
-            layout,
-            file,
-            job,
-            job_text,
-            program,
-            program_file,
-            data,
-            state,
-            evaluation,
-            companions,
-        })
+        Ok(Prepared { layout, file, job, job_text, program, data, state, evaluation, companions })
     }
 
     /// The files of which the run will hold a copy, with the bytes of each.
@@ -135,7 +124,7 @@ impl Prepared {
         let new = NewRun {
             file: &self.file,
             job_text: &self.job_text,
-            program: self.program_file.as_deref(),
+            program: &encode(&self.program),
             logged: self.job.rounding.is_some(),
             data: &self.data.sources,
             copied: self.job.data.copy,

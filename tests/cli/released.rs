@@ -166,7 +166,7 @@ fn swapped_released_weights_convict() {
     fs::write(folder.join("gpt2/model.safetensors"), stored(&tensors)).unwrap();
     let swapped = begin_run(&Disk::default(), &job, &folder.join("swapped")).unwrap();
     let file = RunFile { origin: honest.file.origin.clone(), ..swapped.file.clone() };
-    fs::write(swapped.layout.run_json(), serde_json::to_string(&file).unwrap()).unwrap();
+    fs::write(swapped.layout.run_json(), file.text()).unwrap();
     let swapped = Run::open(&swapped.layout.root).unwrap();
     train(&Disk::default(), &swapped, &mut Cpu::new(1).unwrap(), Some(&key()), &mut Silent).unwrap();
     let opened = Run::open(&swapped.layout.root).unwrap();

@@ -203,14 +203,26 @@ impl Layout {
     }
 }
 
-/// Whether a kind of data gives what a model's batch tensors are; if not, what fits.
+/// Whether a kind of data gives what a program's batch tensors of one sample are; if not, what fits. Inputs that are named `tokens` are windows.
 ///
 /// # Errors
 /// If it does not.
 pub fn fits(spec: &DataFiles, tensors: &[BatchTensor]) -> Result<(), &'static str> {
     let wrong = "this kind of data does not fit the model: a gpt wants bytes or tokens, every other model idx (one plane), cifar10 or cifar100 (3 planes of 32 x 32) or arrays";
-    let [inputs, _] = tensors else { return Err(wrong) };
+    let [inputs, labels] = tensors else {
+        return Err("data files give two batch tensors, inputs and labels; the program has another number");
+    };
     let tokens = inputs.name == "tokens";
+    if !tokens && inputs.shape[0] != 1 {
+        return Err(
+            "a sample of the program's inputs has several rows; only those of windows, named tokens, may",
+        );
+    }
+    if labels.dtype != DType::U32 || elements(labels) != if tokens { elements(inputs) } else { 1 } {
+        return Err(
+            "the program's labels are not U32, one for each sample, or of windows one for each token",
+        );
+    }
     let fine = match spec {
         DataFiles::Bytes { .. } | DataFiles::Tokens { .. } => tokens,
         // IDX files of bytes have one plane.

@@ -80,9 +80,8 @@ impl<'a> Lead<'a> {
         session: &mut Session,
         state: Digest,
     ) -> Result<(), TrainError> {
-        let json = serde_json::to_vec(&run.file).expect("what was read as JSON can be written as JSON");
         let mut e = Encoder::default();
-        e.bytes(&json).bytes(run.job_text.as_bytes());
+        e.bytes(run.file.text().as_bytes()).bytes(run.job_text.as_bytes());
         // No program is empty, so no bytes stand for no file.
         e.bytes(run.program_file.as_deref().unwrap_or_default());
         self.tell(Kind::Welcome, &e.0)?;
