@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::engine::{EngineArgs, open_exact};
 use super::limits::Limits;
+use super::referee::beside;
 use super::report::named;
 use super::{CommandResult, Exit, Failure, Printer, key};
 use crate::commit::keys::PrivateKey;
@@ -54,7 +55,14 @@ pub struct Args {
     /// Answer the questions in this folder.
     #[arg(long)]
     files: Option<PathBuf>,
-    /// Requests a second; more get status 429.
+    /// The journal of your answers, which are on disk before they are sent: the same question is given the same answer. By default
+    /// TERMS.party-N.answers, where N is your place in the terms.
+    #[arg(long)]
+    journal: Option<PathBuf>,
+    /// Connections at a time, half of them from one address, that are not known to be the referee's: a new one ends the oldest.
+    #[arg(long, default_value_t = ServerLimits::default().connections, value_parser = clap::value_parser!(u32).range(2..=4096))]
+    connections: u32,
+    /// Requests a second of one address without the referee's pass, and ten times as many of all addresses; more get status 429.
     #[arg(long, default_value_t = ServerLimits::default().requests_per_second, value_parser = clap::value_parser!(u32).range(1..))]
     requests_per_second: u32,
     /// How lines of the log on stderr are written.
@@ -149,21 +157,28 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let place = place.ok_or_else(|| refused(format!("the terms name no party {}", own.to_text())))?;
     let game = terms.game();
     let logged = terms.claim.is_some();
+    let path =
+        args.journal.clone().unwrap_or_else(|| beside(&args.terms, &format!(".party-{place}.answers")));
+    let desk = Desk::open(game, &key, referee, (&path, Disk::default()))?;
     let mut party = responder(printer, &args, terms, key)?;
     watch.planned();
 
     if !printer.quiet {
         log(args.log_format);
     }
-    let desk = Desk::new(game, referee);
     let desk = Arc::new(if logged { desk.carrying() } else { desk });
     let mut lines = vec![format!("party {place} ({}) of game {}", own.identified(), game.short())];
+    lines.push(format!("  journal {}, {} answers", path.display(), desk.answered()));
     let listen = match (&args.listen, &args.files) {
         (Some(listen), _) => Some(listen.as_str()),
         (None, Some(_)) => None,
         (None, None) => Some("127.0.0.1:8700"),
     };
-    let limits = ServerLimits { requests_per_second: args.requests_per_second, ..ServerLimits::default() };
+    let limits = ServerLimits {
+        requests_per_second: args.requests_per_second,
+        connections: args.connections,
+        ..ServerLimits::default()
+    };
     let server = listen.map(|listen| {
         let why = |error: io::Error| {
             Failure::new(
@@ -189,7 +204,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         std::process::exit(Exit::Match as i32);
     });
     stop.map_err(|error| Failure::new(Exit::Undecided, format!("signals cannot be waited for: {error}")))?;
-    printer.result(lines, &json!({ "game": game, "party": place, "address": address, "files": args.files }));
+    printer.result(
+        lines,
+        &json!({ "game": game, "party": place, "address": address, "files": args.files, "journal": path }),
+    );
     desk.work(party.as_mut());
     // The thread that closed the desk ends the process.
     loop {
