@@ -1,7 +1,6 @@
 //! `tiebreak referee`.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +10,7 @@ use serde_json::json;
 use super::limits::Limits;
 use super::parties::Parties;
 use super::report::named;
-use super::serve::read_terms;
+use super::serve::{beside, read_terms};
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random, verdict_file};
 use crate::commit::digest::Digest;
 use crate::commit::keys::{PrivateKey, PublicKey};
@@ -354,13 +353,6 @@ fn links(
         return Err(usage(format!("say where party {name} is: {name}=http://HOST:PORT or {name}=FOLDER")));
     }
     Ok(links.into_iter().flatten().collect())
-}
-
-/// `path` with another ending behind its own.
-pub fn beside(path: &Path, ending: &str) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(ending);
-    name.into()
 }
 
 /// Terms, the referee of the game, and the ways to its parties.

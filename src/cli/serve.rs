@@ -1,5 +1,6 @@
 //! `tiebreak serve`.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +10,6 @@ use serde_json::json;
 
 use super::engine::{EngineArgs, open_exact};
 use super::limits::Limits;
-use super::referee::beside;
 use super::report::named;
 use super::{CommandResult, Exit, Failure, Printer, key};
 use crate::commit::keys::PrivateKey;
@@ -109,6 +109,13 @@ pub fn read_terms(path: &Path) -> Result<Terms, Failure> {
     Terms::from_bytes(&bytes).map_err(|error| RunError::malformed(path, error).into())
 }
 
+/// `path` with another ending behind its own.
+pub fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(ending);
+    name.into()
+}
+
 /// What answers: a run, or a challenger of the logged profile, who replays the trainer's folder now, or gets its logs through the game.
 fn responder(
     printer: Printer,
@@ -140,6 +147,18 @@ fn responder(
         bar.finish_and_clear();
     }
     Ok(Box::new(Party::open(terms, run, key, engine)?))
+}
+
+/// The party's server.
+fn start(args: &Args, listen: &str, desk: &Arc<Desk>) -> Result<Server, Failure> {
+    let limits = ServerLimits {
+        requests_per_second: args.requests_per_second,
+        connections: args.connections,
+        ..ServerLimits::default()
+    };
+    Server::start(listen, desk.clone(), limits).map_err(|error| {
+        Failure::new(Exit::Undecided, format!("cannot listen at {listen}: {error}; give another --listen"))
+    })
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
@@ -174,21 +193,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         (None, Some(_)) => None,
         (None, None) => Some("127.0.0.1:8700"),
     };
-    let limits = ServerLimits {
-        requests_per_second: args.requests_per_second,
-        connections: args.connections,
-        ..ServerLimits::default()
-    };
-    let server = listen.map(|listen| {
-        let why = |error: io::Error| {
-            Failure::new(
-                Exit::Undecided,
-                format!("cannot listen at {listen}: {error}; give another --listen"),
-            )
-        };
-        Server::start(listen, desk.clone(), limits).map_err(why)
-    });
-    let server = server.transpose()?;
+    let server = listen.map(|listen| start(&args, listen, &desk)).transpose()?;
     let address = server.as_ref().map(|server| format!("http://{}", server.address()));
     lines.extend(address.iter().map(|address| format!("  answers at {address}")));
     if let Some(folder) = &args.files {
