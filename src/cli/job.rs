@@ -7,6 +7,7 @@ use clap::builder::PossibleValuesParser;
 use serde_json::{Value, json};
 
 use super::limits::Limits;
+use super::report::ProgressBar;
 use super::{CommandResult, Exit, Failure, Lines, Printer, bytes_text, job_new, job_reference, one_line};
 use crate::commit::digest::Digest;
 use crate::dispute::game::moves::LEAF_MAX;
@@ -19,10 +20,12 @@ use crate::job::manifest::files_root;
 use crate::job::spec::WeightNames;
 use crate::program::models::{Input, Model};
 use crate::program::step::{Program, state_bytes};
+use crate::run::checked;
 use crate::run::companions::Companions;
 use crate::run::data::JobData;
 use crate::run::disk::Disk;
 use crate::run::{JobFiles, RunError, check_thresholds, initial, read_job, read_program};
+use crate::train::evaluation_files;
 
 /// Look at job files.
 #[derive(clap::Args)]
@@ -92,14 +95,33 @@ struct Checked {
     copied: Vec<(String, u64)>,
     /// Files without a whole sample.
     unused: Vec<String>,
-    /// Steps whose batches were drawn.
+    /// Steps of which samples were drawn.
     drawn: Vec<u32>,
 }
 
+/// Shows how far a pass over ids and labels is.
+pub fn scanning(printer: Printer) -> impl FnMut(u64, u64) {
+    let mut shown: Option<(u64, ProgressBar)> = None;
+    move |done, all| {
+        if shown.as_ref().is_none_or(|(of, _)| *of != all) {
+            shown = Some((all, printer.bar(all, "bytes of ids and labels")));
+        }
+        let Some((_, bar)) = &shown else { return };
+        bar.set_position(done);
+        bar.set_message("");
+        if done >= all {
+            bar.finish_and_clear();
+            shown = None;
+        }
+    }
+}
+
 /// Opens a job's data and draws a few batches, as training would.
-fn check_data(files: &JobFiles, job: &Job, program: &Program) -> Result<Checked, Failure> {
+fn check_data(printer: Printer, files: &JobFiles, job: &Job, program: &Program) -> Result<Checked, Failure> {
     let mut data = JobData::open(files, job, program)?;
-    let root = files_root(&data.manifest);
+    let (root, watch) = (files_root(&data.manifest), &mut scanning(printer));
+    checked::Checked::of_this_user().check(&mut data.dataset, &root, None, watch)?;
+    evaluation_files(files, job, program, watch)?;
     let key = philox_key(&seed(job, &program_digest(program), &root, None));
     let drawn = data.sample(job, program, key)?;
     let unused = data.dataset.unused().map(|path| path.display().to_string()).collect();
@@ -241,7 +263,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     let nodes = [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len());
     let (state, peak) = (state_bytes(&program.state()), step_bytes(&program));
     let digest = program_digest(&program);
-    let data = check_data(&files, &job, &program)?;
+    let data = check_data(printer, &files, &job, &program)?;
     let (origin, initial) = check_initial(&files, &job, &program, data.key)?;
     let advice = job.rounding.as_ref().and_then(|rounding| rounding.advice(&program.micro.logged));
     if let Some(advice) = &advice {
@@ -263,7 +285,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     printer.result(
         Lines::split(&format!(
             "{}: {} parameters, {} steps of {} samples\n{} samples{} in {} of data: {steps_per_epoch:.1} steps an epoch, {epochs:.2} \
-             epochs; the batches of steps {} were drawn\ninitial state: {}\nstate {}, tensors of a step take {} at most\n\
+             epochs; every id and label is the model's; samples of steps {} were drawn\ninitial state: {}\nstate {}, tensors of a step take {} at most\n\
              {} + {} + {} operators (micro-batch, accumulation, update)\njob     {}\nprogram {digest}\ndata    {}",
             one_line(&path.display().to_string()),
             program.parameter_count(),

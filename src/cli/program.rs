@@ -1,5 +1,6 @@
 //! `tiebreak program`.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
@@ -15,7 +16,7 @@ use crate::arith::DType;
 use crate::job::identity::program_digest;
 use crate::program::decoding::decode;
 use crate::program::encoding::{PROGRAM_MAX, encode};
-use crate::program::graph::{Graph, Node, Primitive};
+use crate::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId};
 use crate::program::models::Init;
 use crate::program::step::Program;
 use crate::run::{RunError, disk, read_job, read_program};
@@ -133,7 +134,7 @@ fn flops(graph: &Graph, node: &Node) -> u64 {
 
 /// The operators of a graph, in the order of their first nodes.
 fn operators(graph: &Graph) -> Vec<Operator> {
-    let mut places = std::collections::HashMap::new();
+    let mut places = HashMap::new();
     let mut found: Vec<Operator> = Vec::new();
     for node in &graph.nodes {
         let place = *places.entry(&node.operator).or_insert(found.len());
@@ -150,11 +151,16 @@ fn operators(graph: &Graph) -> Vec<Operator> {
 }
 
 fn products(graph: &Graph) -> Vec<Product> {
+    let logged: HashMap<TensorId, &LoggedProduct> = graph
+        .logged
+        .iter()
+        .flat_map(|logged| logged.exact.iter().chain([&logged.product]).map(move |&tensor| (tensor, logged)))
+        .collect();
     let of_node = |node: &Node| {
         let Primitive::Product { a, b, block, .. } = &node.primitive else { return None };
         let (left, right) = (graph.tensor(*a), graph.tensor(*b));
         let (DType::Q(digits_a), DType::Q(digits_b)) = (left.dtype, right.dtype) else { return None };
-        let logged = graph.logged.iter().find(|l| l.product == node.output || l.exact.contains(&node.output));
+        let logged = logged.get(&node.output);
         Some(Product {
             operator: node.operator.clone(),
             class: logged.map(|l| l.class.name()),

@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use serde_json::json;
 
 use super::engine::{EngineArgs, open};
-use super::job::say_copied;
+use super::job::{say_copied, scanning};
 use super::ranks::{Host, RanksArgs, Role, network};
 use super::report::ProgressBar;
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random};
@@ -20,6 +20,7 @@ use crate::engine::session::Session;
 use crate::engine::{Engine, EngineError};
 use crate::evaluate::Evaluator;
 use crate::job::{EvaluationSpec, Job, ModelJob};
+use crate::run::checked::Checked;
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
 use crate::run::evaluation::{self, EvaluationData};
@@ -257,7 +258,12 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let mut engine = open(&role.engine(&args.engine)?)?;
     let run = match (begun, &args.job) {
         (None, Some(job)) => new_run(printer, &args, job, out, private.as_ref())?,
-        (begun, _) => begun.expect("there is a job, or a run"),
+        (begun, _) => {
+            let run = begun.expect("there is a job, or a run");
+            // Of a run that was begun by a version that did not, or whose data lie elsewhere now.
+            Checked::of_this_user().check_run(&run, &mut scanning(printer))?;
+            run
+        }
     };
     let mut host = Host::new(&role, &args.engine)?;
     let joined = host.as_mut().map(|host| host.wait(printer)).transpose()?;
@@ -351,7 +357,8 @@ fn new_run(
 ) -> Result<Run, Failure> {
     let (data_root, challenge) = (args.data_root.as_deref(), args.challenge);
     let logged = args.profile == Some(Profile::Logged);
-    let run = Prepared::new(&Beginning { job, data_root, out, key, challenge, logged, nonce: random()? })?;
+    let beginning = Beginning { job, data_root, out, key, challenge, logged, nonce: random()? };
+    let run = Prepared::watched(&beginning, &mut scanning(printer))?;
     let copied: Vec<(String, u64)> =
         run.copied().into_iter().map(|(path, bytes)| (path.display().to_string(), bytes)).collect();
     say_copied(printer, copied.iter().map(|(path, bytes)| (path.as_str(), *bytes)));

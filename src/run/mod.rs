@@ -2,6 +2,7 @@
 //! follows links, and checks every size before it allocates. Layout: `docs/RUN-FORMAT.md`.
 
 pub mod arrays;
+pub mod checked;
 pub mod checkpoint;
 pub mod companions;
 pub mod create;

@@ -39,7 +39,7 @@ use crate::run::{RunError, checkpoint, initial, lock, traces};
 use crate::step::{CommittedStep, StepError, Tamper, committed_step, scalars, state_digests, state_root};
 #[cfg(feature = "testing")]
 pub use begin::begin_with_any_thresholds;
-pub use begin::{Beginning, Prepared, begin};
+pub use begin::{Beginning, Prepared, begin, evaluation_files};
 use conduct::{Conduct, Honest};
 pub use error::TrainError;
 use ranks::lead::Lead;

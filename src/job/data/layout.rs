@@ -68,6 +68,25 @@ impl Part {
     }
 }
 
+/// Integers of a part that the model bounds, and where they lie: runs of `elements` of them, `stride` bytes from one to the next.
+#[derive(Debug)]
+pub(super) struct Numbers {
+    pub file: usize,
+    pub first: u64,
+    pub stride: u64,
+    /// Of a run.
+    pub elements: u64,
+    /// Runs.
+    pub count: u64,
+    pub element: Element,
+    /// Every one is below it.
+    pub below: u32,
+    /// What a batch calls them.
+    pub name: String,
+    /// Of tokens of which a sample is any window: how many it takes beside the first.
+    pub window: Option<u64>,
+}
+
 /// The samples of a share s of n, a binary32 number above 0 and below 1: floor(s n + 1/2), without rounding in between. `n` is at most 2^40.
 pub fn share_of(share: f32, n: u64) -> u64 {
     // s is mantissa / 2^shift.
@@ -161,6 +180,40 @@ impl Layout {
             )),
             _ => Ok(layout),
         }
+    }
+
+    /// The integers that a model bounds, unless no element is large enough to leave its bound.
+    pub(super) fn numbers(&self, tensors: &[BatchTensor]) -> Vec<Numbers> {
+        let numbers = |(_, part): &(u64, Part)| -> Vec<Numbers> {
+            let of = |(column, tensor): (&Column, &BatchTensor)| {
+                let Column { file, first, stride, element, elements } = *column;
+                let BatchTensor { name, below, .. } = tensor.clone();
+                (tensor.dtype == DType::U32).then_some(Numbers {
+                    file,
+                    first,
+                    stride,
+                    elements,
+                    count: part.samples,
+                    element,
+                    below,
+                    name,
+                    window: None,
+                })
+            };
+            let mut all: Vec<Numbers> = part.columns.iter().zip(tensors).filter_map(of).collect();
+            if part.overlap > 0
+                && let [tokens, labels] = &mut all[..]
+            {
+                // Inputs and labels are the same tokens.
+                tokens.below = tokens.below.min(labels.below);
+                tokens.window = Some(part.overlap);
+                (tokens.elements, tokens.count) = (1, part.samples + part.overlap);
+                all.truncate(1);
+            }
+            all.retain(|n| n.element.largest().is_some_and(|largest| largest >= i64::from(n.below)));
+            all
+        };
+        self.parts.iter().flat_map(numbers).collect()
     }
 
     /// The samples before those of which the last `kept` are kept, and the first one of these: samples that share elements with a kept one are

@@ -6,6 +6,7 @@ pub mod layout;
 pub mod npy;
 pub mod safetensors;
 mod sampling;
+mod scan;
 
 pub use batch::{Dataset, batch_digest, batch_leaves};
 pub use sampling::{Place, Sampler};
