@@ -209,8 +209,8 @@ mod tests {
         let ends: Vec<Arc<Notify>> = (0..7).map(|_| Arc::default()).collect();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let ended = |connection: usize| {
-            let wait = tokio::time::timeout(Duration::from_millis(1), ends[connection].notified());
-            runtime.block_on(async { wait.await.is_ok() })
+            let end = ends[connection].notified();
+            runtime.block_on(async { tokio::time::timeout(Duration::from_millis(1), end).await.is_ok() })
         };
         let enter = |connection: usize, from: u32| lane.enter(v4(from), ends[connection].clone());
         let _inside = [enter(0, 7), enter(1, 1), enter(2, 1), enter(3, 1)];
