@@ -72,7 +72,6 @@ fn name(question: &Question) -> &'static str {
         Question::Children { .. } => "level",
         Question::Record { .. } => "record",
         Question::Statement { .. } => "statement",
-        Question::Parts => "parts",
         Question::Root { .. } => "root",
         Question::Slice { .. } => "slice",
         Question::Evidence { need: Need::Terms { .. }, .. } => "terms",
@@ -166,7 +165,14 @@ fn dispute(network: &Network, folder: &Path, honest: &Run, target: &Target) -> R
     let clocks = Clocks { moves: 600_000, increment: 1000, replay: 86_400_000 };
     let keys = [key(0)?.public(), key(1)?.public()];
     let job = (honest.job_text.clone(), honest.program_file.clone());
-    let terms = Terms::new(honest.file.summary(), job, &keys, &key(9)?.public(), clocks, Digest([9; 32]));
+    let terms = Terms::new(
+        honest.file.summary().computation(),
+        job,
+        &keys,
+        &key(9)?.public(),
+        clocks,
+        Digest([9; 32]),
+    );
     let bound = Referee::new(&terms)?.bound();
     println!("  {}: at most {} answers and {} bytes", target.name, bound.messages, bound.bytes);
     let game = played(&terms, folder, conduct(None), target.clever.then(Skew::default))?;

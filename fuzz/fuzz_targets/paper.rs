@@ -13,10 +13,10 @@ use tiebreak::dispute::game::message::{
 };
 use tiebreak::dispute::game::rules::Rules;
 use tiebreak::dispute::game::search;
-use tiebreak::dispute::game::terms::{Claim, Clocks, Terms};
+use tiebreak::dispute::game::terms::{Claim, ClaimedRun, Clocks, Terms};
 use tiebreak::dispute::verdict::{DataSlices, LogSlices, ProvenInput, ProvenTensor};
 use tiebreak::job::Job;
-use tiebreak::job::identity::{CONTRACT, RunSummary, program_digest};
+use tiebreak::job::identity::{CONTRACT, ComputationSummary, program_digest};
 use tiebreak::job::initial::InitialOrigin;
 use tiebreak::job::manifest::FileManifest;
 use tiebreak::rounding::log::{Log, SliceProof, elements, parts, prove_slices, slice_values};
@@ -79,11 +79,16 @@ impl<'a> Source<'a> {
 #[derive(Clone, Copy)]
 enum Lie {
     None,
+    /// The initial state.
+    Initial,
     /// A byte of a tensor.
     Tensor(Subject, usize),
     /// The state after a step, its loss, its log, or the gradient of its last micro-batch.
     Field(u32, u8),
 }
+
+/// The initial state that the terms name.
+const INITIAL: Digest = Digest([2; 32]);
 
 pub struct Paper {
     rules: Rules,
@@ -102,21 +107,19 @@ impl Paper {
         let program = Job::parse("job", &text).expect("a job").program(None).expect("a program");
         let count = parts(&program);
         let logs: Vec<Log> = (0..2).map(|_| log(source, count)).collect();
-        let run = RunSummary {
+        let summary = ComputationSummary {
             contract: CONTRACT.into(),
-            trainer_key: None,
             challenge: None,
-            nonce: "0".repeat(32),
             program: program_digest(&program),
             data: Digest([1; 32]),
-            initial: Digest([2; 32]),
-            origin: InitialOrigin::Seed,
+            initial: INITIAL,
         };
+        let run = ClaimedRun { trainer_key: None, nonce: "0".repeat(32), origin: InitialOrigin::Seed };
         let clocks = Clocks { moves: 1000, increment: 10, replay: 1000 };
         let keys = [key(1).public(), key(2).public()];
-        let terms = Terms::new(run, (text, None), &keys, &key(3).public(), clocks, Digest([4; 32]));
+        let terms = Terms::new(summary, (text, None), &keys, &key(3).public(), clocks, Digest([4; 32]));
         let of = |root: Digest| match logged {
-            true => terms.clone().claiming(Claim { root, head: None }),
+            true => terms.clone().claiming(Claim { run: run.clone(), root, head: None }),
             false => terms.clone(),
         };
         let rules = || Rules::new(&of(Digest([0; 32]))).expect("terms that hold together");
@@ -142,8 +145,8 @@ impl Paper {
     fn written(mut self) -> Paper {
         let job = Job::parse("job", &self.terms.job).expect("a job");
         let (computation, samples) = (*self.rules.computation(), u64::from(self.rules.program().samples()));
-        let roots = StateRoots([0, 1, 2].map(|part| merkle::root(&self.leaves(Tree::Part { part }))));
-        let mut records = vec![Record::Initial { computation, state: roots.digest() }];
+        let state = if matches!(self.lie, Lie::Initial) { Digest([5; 32]) } else { INITIAL };
+        let mut records = vec![Record::Initial { computation, state }];
         for step in 1..=job.steps {
             let says = |field: u8| matches!(self.lie, Lie::Field(of, what) if of == step && what == field);
             // Whoever has other operators has another state.
@@ -163,7 +166,7 @@ impl Paper {
             };
             records.push(Record::Step { computation, step });
         }
-        records.push(Record::Final { computation, steps: job.steps, roots });
+        records.push(Record::Final { computation, steps: job.steps, roots: StateRoots([INITIAL; 3]) });
         self.records = records.iter().map(Record::encode).collect();
         self
     }
@@ -262,9 +265,6 @@ impl Paper {
                 let key = key(self.number as u8 + 1);
                 Answer::Statement(Statement::new(computation, step, leaf, trace, &key))
             }
-            Question::Parts => {
-                Answer::Parts { roots: [0, 1, 2].map(|part| merkle::root(&self.leaves(Tree::Part { part }))) }
-            }
             Question::Root { subject } => Answer::Root { root: Digest(tensor::root(&self.tensor(subject))) },
             Question::Slice { subject, slice } => {
                 let bytes = self.tensor(subject);
@@ -318,7 +318,7 @@ fn lie(source: &mut Source, rules: &Rules) -> Lie {
     let step = 1 + u32::from(source.byte() % 2);
     let tree = match source.byte() % 8 {
         0 => return Lie::Field(step, source.byte() % 4),
-        part @ 1..=3 => Tree::Part { part: part - 1 },
+        1 => return Lie::Initial,
         4 => Tree::Batch { step },
         _ => Tree::Trace { step },
     };
@@ -372,8 +372,7 @@ pub fn any_answer(source: &mut Source) -> Answer {
             trace: source.digest(),
             signature: Base64(source.some()),
         }),
-        5 => Answer::Parts { roots: [0; 3].map(|_| source.digest()) },
-        6 => Answer::Root { root: source.digest() },
+        5 | 6 => Answer::Root { root: source.digest() },
         7 => Answer::Slice { bytes: Base64(source.some()) },
         8 => Answer::Total { value: Base64(source.some()) },
         9 => Answer::Operands { inputs: inputs(source) },

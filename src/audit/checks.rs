@@ -197,7 +197,7 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
     transcript.records.truncate(head.size as usize);
     transcript.leaves.truncate(head.size as usize);
     let (signed_text, signed_by_key) = match (signed, key) {
-        (Signed::By, Some(key)) => (format!("signed by {}", key.name()), true),
+        (Signed::By, Some(key)) => (format!("signed by {}", key.identified()), true),
         (_, Some(key)) => (signed_afterwards(run, key, size, &note)?, true),
         _ => ("consistent, signer unknown".to_string(), false),
     };
@@ -277,7 +277,7 @@ fn signed_afterwards(run: &Run, key: &PublicKey, size: u64, note: &str) -> Resul
     let time = time.ok_or_else(|| RunError::invalid(&path, "it is not signed by the trainer's key"))?;
     Ok(format!(
         "signed by {} afterwards, at {} by its own clock: the run names no key, so nothing binds its trainer to one history",
-        key.name(),
+        key.identified(),
         utc(time)
     ))
 }

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::expect::settings_that_differ;
 use super::limits::Limits;
 use super::{CommandResult, Exit, Printer, verdict_file};
 use crate::audit::checks::{self, Checked};
@@ -12,6 +11,8 @@ use crate::audit::step_of;
 use crate::commit::state::tensor_digests;
 use crate::commit::{Malformed, merkle};
 use crate::dispute::verdict::{Claim, Fork, Outcome, Verdict};
+use crate::job::canonical::settings_that_differ;
+use crate::job::identity::computation_settings;
 use crate::run::dir::Run;
 use crate::run::{RunError, checkpoint};
 
@@ -71,7 +72,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 
 fn compared(runs: &[Run; 2], checked: &[Checked; 2]) -> Result<Comparison, RunError> {
     if runs[0].computation != runs[1].computation {
-        let [first, second] = [0, 1].map(|side: usize| computation_settings(&runs[side]));
+        let [first, second] =
+            runs.each_ref().map(|run| computation_settings(&run.job, &run.file.summary().computation()));
         return Ok(Comparison::OtherComputation(settings_that_differ(&first, &second)));
     }
     if runs[0].job.rounding.is_some() && runs[0].id != runs[1].id {
@@ -117,20 +119,6 @@ fn tensor_that_differs(runs: &[Run; 2], step: u32) -> Result<Option<String>, Run
     let second = tensor_digests(&table, &checkpoint::read(&paths[1], &table)?);
     let differs = table.iter().zip(first.iter().zip(&second)).find(|(_, (x, y))| x != y);
     Ok(differs.map(|(tensor, _)| tensor.name.clone()))
-}
-
-/// Everything that a computation is made of, in words.
-fn computation_settings(run: &Run) -> Vec<(String, String)> {
-    let summary = run.file.summary();
-    let challenge = summary.challenge.map_or("none".into(), |challenge| challenge.to_string());
-    let mut settings = run.job.settings();
-    settings.extend([
-        ("program".into(), summary.program.to_string()),
-        ("data".into(), summary.data.to_string()),
-        ("initial state".into(), summary.initial.to_string()),
-        ("challenge".into(), challenge),
-    ]);
-    settings
 }
 
 /// A comparison as text, as JSON, and as an exit code.

@@ -43,7 +43,8 @@ pub fn dispute(
     let clocks = Clocks { moves: 600_000, increment: 10_000, replay: 600_000 };
     let nonce = Digest(super::random()?);
     let job = (honest.job_text.clone(), honest.program_file.clone());
-    let terms = Terms::new(honest.file.summary(), job, &public, &referee.public(), clocks, nonce);
+    let terms =
+        Terms::new(honest.file.summary().computation(), job, &public, &referee.public(), clocks, nonce);
     let open = |run: &Run| Run::open(&run.layout.root);
     let [a, b] = keys;
     let mut parties = [

@@ -201,7 +201,7 @@ fn evaluated(
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let _watch = args.limits.watch(printer);
+    let watch = args.limits.watch(printer);
     let expected = args.expect.as_deref().map(read).transpose()?;
     let mut subject = match &args.job {
         Some(job) => of_weights(&args, job)?,
@@ -213,6 +213,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     };
     // As many samples as the report is of.
     let samples = args.samples.or(expected.as_ref().map(|expected| expected.samples));
+    watch.planned();
     let (evaluation, engine) = evaluated(printer, &args, samples, &mut subject)?;
     let table = &subject.program.state()[..subject.program.released()];
     let [parameters, buffers, _] = StateRoots::of(table, &tensor_digests(table, &subject.model)).0;

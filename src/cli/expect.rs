@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use super::{Exit, Failure};
 use crate::audit::checks::Checked;
 use crate::commit::digest::Digest;
+use crate::job::canonical::settings_that_differ;
 use crate::job::identity::program_digest;
 use crate::run::dir::Run;
 use crate::run::{JobFiles, read_job, read_program};
@@ -79,21 +80,4 @@ impl Expected {
         checked.passed.extend(self.passed);
         checked.not_checked.extend(self.not_checked);
     }
-}
-
-/// Of two lists of settings, those that differ: (key, value of the first, value of the second).
-pub fn settings_that_differ(
-    first: &[(String, String)],
-    second: &[(String, String)],
-) -> Vec<(String, String, String)> {
-    let value = |settings: &[(String, String)], key: &str| {
-        settings.iter().find(|(k, _)| k == key).map_or("absent".to_string(), |(_, value)| value.clone())
-    };
-    let mut keys: Vec<&String> = first.iter().chain(second).map(|(key, _)| key).collect();
-    let mut seen = std::collections::BTreeSet::new();
-    keys.retain(|key| seen.insert(*key));
-    keys.into_iter()
-        .map(|key| (key.clone(), value(first, key), value(second, key)))
-        .filter(|(_, x, y)| x != y)
-        .collect()
 }

@@ -11,21 +11,25 @@ use crate::commit::record::Record;
 use crate::commit::state::StateRoots;
 use crate::job::initial::program_layout;
 use crate::program::step::StateTensor;
+use crate::run::companions::{CONFIG, Companions, GENERATION};
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
 use crate::run::weights::WeightFiles;
 use crate::run::{RunError, released_config, transcript};
 
+/// The file of a model's tensors.
+const WEIGHTS: &str = "model.safetensors";
+
 /// How an export names and lays out its tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// As transformers (GPT-2), torchvision or torch.nn.Sequential do, with a config.json.
+    /// As transformers (GPT-2), torchvision or torch.nn.Sequential do, with a config.json, and with the tokenizer's files that the run has.
     Hf,
     /// The program's own names, for `init.weights`.
     Safetensors,
 }
 
-/// Write a run's model as a folder that other programs load: model.safetensors, and config.json.
+/// Write a run's model as a folder that other programs load: model.safetensors, config.json, and what the run keeps of the model that it began from.
 #[derive(clap::Args)]
 #[command(after_help = "Example: tiebreak export runs/tuned --format hf --output tuned\n\
     Then in Python: transformers.GPT2LMHeadModel.from_pretrained(\"tuned\")")]
@@ -56,15 +60,23 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     };
     let (step, mut files, table) = state_files(&run, args.step)?;
     let output = std::path::absolute(&args.output).map_err(RunError::io(&args.output))?;
-    let path = output.join("model.safetensors");
-    refuse_used(&path)?;
+    let companions = match args.format {
+        Format::Hf => Companions::in_folder(&run.layout.companions())?,
+        Format::Safetensors => Companions::default(),
+    };
+    let mut written = vec![WEIGHTS];
+    if let (Format::Hf, Some(_)) = (args.format, model) {
+        written.push(CONFIG);
+        written.extend(companions.names().filter(|name| *name != CONFIG));
+    }
+    written.iter().try_for_each(|name| refuse_used(&output.join(name)))?;
     let disk = Disk::default();
     disk.create_folder(&output)?;
-    files.export(&disk, &path, &table, &layout, step)?;
-    let mut written = vec!["model.safetensors"];
+    files.export(&disk, &output.join(WEIGHTS), &table, &layout, step)?;
     if let (Format::Hf, Some(model)) = (args.format, model) {
-        disk.replace(&output.join("config.json"), released_config::text(model).as_bytes())?;
-        written.push("config.json");
+        let [config, generation] = [CONFIG, GENERATION].map(|name| companions.text(name));
+        disk.replace(&output.join(CONFIG), released_config::text(model, config, generation).as_bytes())?;
+        companions.write(&disk, &output, &[CONFIG])?;
     }
     let tensors = layout.iter().filter(|released| released.is_written()).count();
     let text = format!(
@@ -78,7 +90,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     Ok(Exit::Match)
 }
 
-/// Refuses to write over a model.
+/// Refuses to write over a file of a model.
 fn refuse_used(path: &Path) -> Result<(), RunError> {
     match path.symlink_metadata() {
         Ok(_) => Err(RunError::Refused(format!("{} is there already: name another folder", path.display()))),

@@ -1,6 +1,7 @@
 //! `tiebreak import`.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
@@ -12,6 +13,7 @@ use super::{CommandResult, Exit, Failure, Printer};
 use crate::job::Job;
 use crate::job::initial::{Drawn, weights_layout};
 use crate::program::models::Model;
+use crate::run::companions::Companions;
 use crate::run::disk::{self, Disk};
 use crate::run::weights::WeightFiles;
 use crate::run::{RunError, released_config};
@@ -88,6 +90,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     if let Some((map, index)) = map {
         check_map(&files, &map, &index)?;
     }
+    let companions = Companions::released(&folder)?;
+    if output != folder {
+        companions.names().try_for_each(|name| free_for(&companions, &output, name))?;
+        companions.write(&disk, &output, &[])?;
+    }
     disk.replace(&job_path, text.as_bytes())?;
     let root_option = root.as_ref().map_or(String::new(), |root| format!(" --data-root {}", root.display()));
     let said = format!(
@@ -100,9 +107,22 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     );
     printer.result(
         super::Lines::split(&said),
-        &json!({ "job": job_path, "parameters": program.parameter_count(), "weights": names, "data_root": root, "said": decided.said }),
+        &json!({ "job": job_path, "parameters": program.parameter_count(), "weights": names, "data_root": root,
+            "said": decided.said, "kept": companions.names().collect::<Vec<_>>() }),
     );
     Ok(Exit::Match)
+}
+
+/// Refuses to write over another file than the one that is to be there.
+fn free_for(companions: &Companions, folder: &Path, name: &str) -> Result<(), RunError> {
+    let path = folder.join(name);
+    if path.symlink_metadata().is_err() || fs::read(&path).ok().as_deref() == companions.get(name) {
+        return Ok(());
+    }
+    Err(RunError::Refused(format!(
+        "{} is there already and differs: give --output another folder",
+        path.display()
+    )))
 }
 
 /// A file of the model's folder, behind links: caches of downloads are made of them, and the user named the folder.

@@ -6,6 +6,7 @@ use clap::Subcommand;
 use clap::builder::PossibleValuesParser;
 use serde_json::{Value, json};
 
+use super::limits::Limits;
 use super::{CommandResult, Exit, Failure, Lines, Printer, bytes_text, job_new, job_reference, one_line};
 use crate::commit::digest::Digest;
 use crate::dispute::game::moves::LEAF_MAX;
@@ -18,6 +19,7 @@ use crate::job::manifest::files_root;
 use crate::job::spec::WeightNames;
 use crate::program::models::{Input, Model};
 use crate::program::step::{Program, state_bytes};
+use crate::run::companions::Companions;
 use crate::run::data::JobData;
 use crate::run::disk::Disk;
 use crate::run::{JobFiles, RunError, check_thresholds, initial, read_job, read_program};
@@ -50,7 +52,12 @@ impl JobArgs {
 enum Command {
     /// Check a job file, its data, and the weights or the run that it begins from: errors name the key and the line, or the file.
     #[command(after_help = "Example: tiebreak job check assets/jobs/demo.toml")]
-    Check(JobArgs),
+    Check {
+        #[command(flatten)]
+        job: JobArgs,
+        #[command(flatten)]
+        limits: Limits,
+    },
     /// Write a job to begin with: every key with what it means, as comments.
     #[command(after_help = "Example: tiebreak job new gpt --output job.toml")]
     New {
@@ -146,7 +153,10 @@ fn check_initial(
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
-        Command::Check(args) => check(printer, &args),
+        Command::Check { job, limits } => {
+            let _watch = limits.watch(printer);
+            check(printer, &job)
+        }
         Command::New { model, output } => new(printer, &model, output.as_deref()),
         Command::Reference { json_schema } => {
             let schema = job_reference::schema();
@@ -243,6 +253,10 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     warn_of_files(printer, &job);
     warn_of_pixels(printer, &job);
     say_copied(printer, data.copied.iter().map(|(path, bytes)| (path.as_str(), *bytes)));
+    let companions = Companions::of_job(&job, &files)?;
+    let companions: Vec<(String, u64)> =
+        companions.sources().map(|(path, bytes)| (path.display().to_string(), bytes)).collect();
+    say_copied(printer, companions.iter().map(|(path, bytes)| (path.as_str(), *bytes)));
     let steps_per_epoch = data.samples as f64 / f64::from(program.samples());
     let epochs = f64::from(job.steps) / steps_per_epoch;
     let drawn: Vec<String> = data.drawn.iter().map(u32::to_string).collect();

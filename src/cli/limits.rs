@@ -2,6 +2,8 @@
 
 use std::path::Path;
 use std::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +12,10 @@ use super::{Exit, Failure, Printer, bytes_text};
 use crate::audit::plan::ReplayPlan;
 use crate::run::RunError;
 use crate::run::dir::Run;
-use crate::run::limits::machine_memory;
+use crate::run::limits::{machine_memory, memory_in_use};
+
+/// How often the memory in use is looked at.
+const LOOKED_EVERY: Duration = Duration::from_millis(5);
 
 /// Limits of a command, from its first byte on.
 #[derive(clap::Args)]
@@ -23,9 +28,17 @@ pub(super) struct Limits {
     max_time: Option<u64>,
 }
 
-/// Ends the command when its time is up, until it is dropped.
+/// Ends the command when its time is up or its memory is used up, until it is dropped.
 pub(super) struct Watch {
     _held: Option<Sender<()>>,
+    memory: Arc<AtomicBool>,
+}
+
+impl Watch {
+    /// From here on a plan's figure counts, which was compared with the limit: the memory in use is looked at no more.
+    pub fn planned(&self) {
+        self.memory.store(false, Relaxed);
+    }
 }
 
 impl Limits {
@@ -39,17 +52,46 @@ impl Limits {
         self.max_time.map(Duration::from_secs)
     }
 
-    /// Begins to count the time of what cannot stop by itself: reading and checking files.
+    /// Begins to hold what cannot stop by itself to the limits: reading and checking files. Memory is what the system says that the
+    /// process takes, where somebody set a limit and the system says it.
     pub fn watch(&self, printer: Printer) -> Watch {
-        let Some(time) = self.time() else { return Watch { _held: None } };
+        let (time, most) = (self.time(), self.max_memory.map(|_| self.memory()));
+        let memory = Arc::new(AtomicBool::new(most.is_some()));
+        if time.is_none() && most.is_none() {
+            return Watch { _held: None, memory };
+        }
+        let (start, looking) = (Instant::now(), memory.clone());
+        let exceeded = move || {
+            let used = most.filter(|_| looking.load(Relaxed)).zip(memory_in_use());
+            match (left(time, start), used) {
+                (Some(Duration::ZERO), _) => Some("--max-time was reached; nothing was decided".to_string()),
+                (_, Some((most, used))) if used > most => {
+                    let (used, most) = (bytes_text(used), bytes_text(most));
+                    Some(format!(
+                        "it takes {used} of memory, the limit is {most}; nothing was decided; raise --max-memory"
+                    ))
+                }
+                _ => None,
+            }
+        };
+        let end = move |why| process::exit(printer.end(Err(Failure::new(Exit::Undecided, why))) as i32);
+        // At once, so that a limit of nothing is kept by the shortest command.
+        if let Some(why) = exceeded() {
+            end(why);
+        }
         let (held, dropped) = channel::<()>();
         thread::spawn(move || {
-            if dropped.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
-                let failure = Failure::new(Exit::Undecided, "--max-time was reached; nothing was decided");
-                process::exit(printer.end(Err(failure)) as i32);
+            let pause = || match most {
+                Some(_) => LOOKED_EVERY,
+                None => left(time, start).unwrap_or(LOOKED_EVERY),
+            };
+            while dropped.recv_timeout(pause()) == Err(RecvTimeoutError::Timeout) {
+                if let Some(why) = exceeded() {
+                    end(why);
+                }
             }
         });
-        Watch { _held: Some(held) }
+        Watch { _held: Some(held), memory }
     }
 
     /// Opens a run that is read within these limits.

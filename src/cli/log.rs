@@ -82,6 +82,8 @@ struct Calibrate {
     /// Write the thresholds into the job file, in place of those that it has.
     #[arg(long)]
     write: bool,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
@@ -338,6 +340,7 @@ fn kernels(printer: Printer, wide: bool) -> Result<Kernels, Failure> {
 }
 
 fn calibrate(printer: Printer, args: &Calibrate) -> CommandResult {
+    let _watch = args.limits.watch(printer);
     let (_, job) = read_logged_job(&args.job.job)?;
     let files = args.job.files()?;
     let rounding = job.rounding.clone().unwrap_or_default();

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
+use super::limits::Limits;
 use super::{CommandResult, Exit, Failure, Printer, key};
 use crate::audit::merge::{Apart, Conclusion, Merged, Range, Required, merge, union};
 use crate::audit::report_file::{Account, REPORT_MAX, decode, is_signed};
@@ -31,6 +32,8 @@ pub struct Args {
     /// The part of the run's steps that has to be replayed: `all`, or a share above 0 and at most 1.
     #[arg(long, default_value = "all", value_parser = parse_required)]
     require: Required,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 fn parse_required(text: &str) -> Result<Required, String> {
@@ -133,6 +136,7 @@ fn outcome_text(account: &Account) -> String {
 }
 
 pub fn run(printer: Printer, args: &Args) -> CommandResult {
+    let _watch = args.limits.watch(printer);
     let listed = read(args)?;
     let accounts: Vec<Account> = listed.iter().filter_map(|report| report.account.clone()).collect();
     let counted: Vec<&Listed> = listed.iter().filter(|report| report.account.is_some()).collect();

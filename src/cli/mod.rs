@@ -31,6 +31,7 @@ mod logits;
 mod merge;
 mod op;
 mod page;
+mod parties;
 mod plot;
 mod program;
 mod program_picture;

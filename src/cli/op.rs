@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::engine::{EngineArgs, open_exact};
+use super::limits::Limits;
 use super::{CommandResult, Exit, Failure, Printer};
 use crate::arith::DType;
 use crate::commit::tensor::digest;
@@ -49,6 +50,8 @@ pub struct Args {
     attributes: Flags,
     #[command(flatten)]
     engine: EngineArgs,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 /// [`FloatType`] on the command line.
@@ -198,6 +201,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     if args.list {
         return list(printer);
     }
+    let _watch = args.limits.watch(printer);
     let usage = |why: String| Failure::new(Exit::Usage, why);
     let name = args.operator.as_deref().unwrap_or_default();
     let operator = Operator::by_name(name)

@@ -7,6 +7,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::job::JobArgs;
+use super::limits::Limits;
 use super::program_picture::svg;
 use super::report::named;
 use super::{CommandResult, Exit, Failure, Printer};
@@ -36,6 +37,8 @@ enum Command {
         /// The file to write.
         #[arg(long)]
         out: PathBuf,
+        #[command(flatten)]
+        limits: Limits,
     },
     /// Check a program file and say what it computes.
     #[command(after_help = "Example: tiebreak program show demo.program --svg demo.svg")]
@@ -44,13 +47,21 @@ enum Command {
         /// Also draw the graph of a micro-batch as an SVG picture, a box an operator.
         #[arg(long)]
         svg: Option<PathBuf>,
+        #[command(flatten)]
+        limits: Limits,
     },
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
-        Command::Export { job, out } => export(printer, &job, &out),
-        Command::Show { file, svg } => show(printer, &file, svg.as_deref()),
+        Command::Export { job, out, limits } => {
+            let _watch = limits.watch(printer);
+            export(printer, &job, &out)
+        }
+        Command::Show { file, svg, limits } => {
+            let _watch = limits.watch(printer);
+            show(printer, &file, svg.as_deref())
+        }
     }
 }
 

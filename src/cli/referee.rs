@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use clap::Subcommand;
 use serde_json::json;
 
+use super::limits::Limits;
+use super::parties::Parties;
 use super::report::named;
 use super::serve::read_terms;
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random, verdict_file};
@@ -15,9 +17,8 @@ use crate::commit::digest::Digest;
 use crate::commit::keys::{PrivateKey, PublicKey};
 use crate::commit::tree_head::{Head, NOTE_MAX};
 use crate::dispute::game::referee::Referee;
-use crate::dispute::game::result::GameResult;
 use crate::dispute::game::rules::{replay_clock, replay_of_steps};
-use crate::dispute::game::terms::{Claim, Clocks, Terms};
+use crate::dispute::game::terms::{Claim, ClaimedRun, Clocks, INCREMENT_MIN, MOVES_MIN, Terms};
 use crate::dispute::game::verdict::{Event, GameVerdict};
 use crate::net::journal::{Entry, Journal};
 use crate::net::link::Link;
@@ -73,6 +74,8 @@ struct Play {
     /// Where the verdict goes.
     #[arg(long, default_value = "game-verdict.json")]
     out: PathBuf,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 #[derive(clap::Args)]
@@ -99,10 +102,10 @@ struct New {
     /// Seconds that a party has for all its replays, in place of --step-time.
     #[arg(long, value_parser = milliseconds, conflicts_with = "step_time")]
     replay: Option<u64>,
-    /// Seconds that a party has for all its other answers together.
+    /// Seconds that a party has for all its other answers together; at least 20.
     #[arg(long, value_parser = milliseconds, default_value = "600")]
     moves: u64,
-    /// Seconds that each of these adds before it is made.
+    /// Seconds that each of these adds before it is made; at least 2.
     #[arg(long, value_parser = milliseconds, default_value = "10")]
     increment: u64,
     /// In the logged profile: the trainer's signed head of all records of the run, which is disputed, in place of its folder's records.
@@ -114,6 +117,8 @@ struct New {
     /// Where the terms go.
     #[arg(long)]
     out: PathBuf,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 /// Seconds, as milliseconds.
@@ -127,8 +132,14 @@ fn milliseconds(text: &str) -> Result<u64, String> {
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match (args.command, args.play) {
-        (Some(Command::New(args)), _) => new(printer, args),
-        (None, Some(args)) => referee(printer, args),
+        (Some(Command::New(args)), _) => {
+            let _watch = args.limits.watch(printer);
+            new(printer, args)
+        }
+        (None, Some(args)) => {
+            let _watch = args.limits.watch(printer);
+            referee(printer, args)
+        }
         (None, None) => {
             Err(Failure::new(Exit::Usage, "the terms of a game are wanted: see tiebreak referee --help"))
         }
@@ -138,7 +149,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 /// The run whose computation the terms name.
 fn computation(args: &New) -> Result<Run, Failure> {
     match (&args.run, &args.job, &args.run_json) {
-        (Some(run), _, _) => Ok(Run::open(run)?),
+        (Some(run), _, _) => Ok(args.limits.open(run)?),
         (None, Some(path), Some(run_json)) => {
             let (text, job) = read_job(path)?;
             let (_, program) = read_program(&JobFiles::new(path, None)?, &job)?;
@@ -163,9 +174,11 @@ fn claim(args: &New, run: &Run, trainer: &PublicKey) -> Result<Option<Claim>, Fa
             let note = disk::read_text(path, NOTE_MAX as u64).map_err(named)?;
             let (head, _) =
                 Head::from_note(&note, Some(trainer)).map_err(|why| RunError::malformed(path, why))?;
-            Ok(Some(Claim { root: head.root, head: Some(note) }))
+            Ok(Some(Claim { run: ClaimedRun::of(run.file.summary()), root: head.root, head: Some(note) }))
         }
-        (Some(_), None, Some(root)) => Ok(Some(Claim { root, head: None })),
+        (Some(_), None, Some(root)) => {
+            Ok(Some(Claim { run: ClaimedRun::of(run.file.summary()), root, head: None }))
+        }
         (Some(_), None, None) if args.run.is_none() => Err(usage(
             "the run is of the logged profile: say by --head or --root which records are disputed".into(),
         )),
@@ -183,7 +196,11 @@ fn claim(args: &New, run: &Run, trainer: &PublicKey) -> Result<Option<Claim>, Fa
                 }
                 false => None,
             };
-            Ok(Some(Claim { root: transcript.root(transcript.leaves.len()), head }))
+            Ok(Some(Claim {
+                run: ClaimedRun::of(run.file.summary()),
+                root: transcript.root(transcript.leaves.len()),
+                head,
+            }))
         }
     }
 }
@@ -198,13 +215,25 @@ fn new(printer: Printer, args: New) -> CommandResult {
         Failure::new(Exit::Usage, "the job has no [dispute] table: give --step-time, how long a step takes")
     })?;
     let clocks = Clocks { moves: args.moves, increment: args.increment, replay };
+    for (option, given, least) in
+        [("moves", args.moves, MOVES_MIN), ("increment", args.increment, INCREMENT_MIN)]
+    {
+        if given < least {
+            let least = time_text(least);
+            let why = format!(
+                "--{option} is below {least}: an honest party refuses such terms, since strangers can disturb it for as long"
+            );
+            return Err(Failure::new(Exit::Usage, why));
+        }
+    }
     let nonce = Digest(random()?);
     let job = (run.job_text.clone(), run.program_file.clone());
-    let mut terms = Terms::new(run.file.summary(), job, &parties, &referee_key, clocks, nonce);
+    let mut terms = Terms::new(run.file.summary().computation(), job, &parties, &referee_key, clocks, nonce);
     if let Some(claim) = claim(&args, &run, &parties[0])? {
         terms = terms.claiming(claim);
     }
     let referee = Referee::new(&terms).map_err(|error| Failure::new(Exit::Usage, error))?;
+    referee.rules().check_initial().map_err(|error| Failure::new(Exit::Usage, error))?;
     if fs::symlink_metadata(&args.out).is_ok() {
         let why = format!(
             "{} is there already, and other terms are another game: name another file",
@@ -221,6 +250,7 @@ fn new(printer: Printer, args: New) -> CommandResult {
         format!("  disputed: the records of party 0, the trainer, with root {}{signed}", claim.root)
     }));
     lines.extend(bound_lines(&referee, &terms));
+    lines.extend(Parties::own(referee.rules()).namesakes());
     let value = json!({
         "game": terms.game(), "computation": run.computation, "terms": args.out, "clocks": terms.clocks, "bound": referee.bound(), "claim": terms.claim,
         "parties": terms.parties,
@@ -338,6 +368,7 @@ fn prepared(args: &Play) -> Result<Prepared, Failure> {
     let terms = read_terms(&args.terms)?;
     let referee = Referee::new(&terms).map_err(|error| RunError::malformed(&args.terms, error))?;
     let rules = referee.rules();
+    rules.check_initial().map_err(|error| RunError::malformed(&args.terms, error))?;
     if private.public().bytes() != rules.referee.bytes() {
         let why = format!("--key is not the referee's key that the terms name, {}", terms.referee);
         return Err(Failure::new(Exit::Usage, why));
@@ -356,15 +387,18 @@ fn referee(printer: Printer, args: Play) -> CommandResult {
     if !journal.1.is_empty() {
         printer.say(format!("  goes on after {} events of {}", journal.1.len(), path.display()));
     }
-    let names: Vec<String> = referee.rules().parties.iter().map(|key| key.name().to_string()).collect();
+    let parties = Parties::own(referee.rules());
+    parties.namesakes().into_iter().for_each(|line| printer.say(line));
     let mut troubles = BTreeMap::new();
     let entries = play(&mut referee, journal, links, &private, |said| match said {
         Said::Progress(line) => printer.say(line),
         // Who asks again and again is told the same again and again.
         Said::Trouble { party, why } => {
             if troubles.insert(party, why.clone()).as_ref() != Some(&why) {
-                printer
-                    .say(format!("party {party} ({}) is not reached, and asked again: {why}", names[party]));
+                printer.say(format!(
+                    "party {party} ({}) is not reached, and asked again: {why}",
+                    parties.name(party)
+                ));
             }
         }
     })?;
@@ -376,8 +410,8 @@ fn referee(printer: Printer, args: Play) -> CommandResult {
     let verdict = GameVerdict::new(terms, events, result.clone(), &private);
     let bytes = verdict.to_bytes();
     let written = verdict_file::save_bytes(&args.out, &bytes)?;
-    let exit = exit(&result);
-    let mut lines = result_lines(&result, &names);
+    let exit = parties.exit(&result);
+    let mut lines = parties.lines(&result);
     let size = bytes_text(bytes.len() as u64);
     lines.push(format!(
         "  {messages} answers in {}; verdict: {}, {size}",
@@ -402,45 +436,4 @@ fn event(entry: &Entry) -> Option<Event> {
         Entry::Supplied { at, party, part } => Some(Event::taken(*at, *party, *part)),
         Entry::Tick { at } => Some(Event::tick(*at)),
     }
-}
-
-/// The exit code of a result.
-pub fn exit(result: &GameResult) -> Exit {
-    if result.convicts() {
-        Exit::Diverges
-    } else if result.losses().next().is_some() {
-        Exit::Forfeit
-    } else if result.upheld.is_some() && result.games.is_empty() {
-        Exit::Match
-    } else {
-        Exit::Undecided
-    }
-}
-
-/// A result for people; the first line says it.
-pub fn result_lines(result: &GameResult, names: &[String]) -> Vec<String> {
-    let name = |party: usize| format!("party {party} ({})", names.get(party).map_or("", String::as_str));
-    let mut lines = Vec::new();
-    for loss in result.losses() {
-        let lost = if loss.reason.convicts() { "CONVICTED" } else { "FORFEITED" };
-        lines.push(format!("{}: {lost}, {}: {}", name(loss.party), loss.reason.name(), loss.what));
-    }
-    for game in &result.games {
-        if let Some(why) = &game.incomplete_log {
-            let [a, b] = game.parties.map(name);
-            lines.push(format!("{a} against {b} is not decided: {why}"));
-        }
-    }
-    if lines.is_empty() {
-        lines.push("nobody lost: the parties agree on all records".into());
-    }
-    let remaining: Vec<String> = result.remaining.iter().map(|party| name(*party)).collect();
-    lines.push(match (remaining.is_empty(), result.upheld) {
-        (true, _) => "  nobody remains".into(),
-        (false, Some(root)) => format!("  nothing was found against {}; root {root}", remaining.join(", ")),
-        (false, None) => {
-            format!("  nothing was found against {}, who claim different records", remaining.join(", "))
-        }
-    });
-    lines
 }

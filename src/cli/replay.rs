@@ -34,7 +34,7 @@ pub struct Args {
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let _watch = args.limits.watch(printer);
+    let watch = args.limits.watch(printer);
     let run = args.limits.open(&args.run)?.with_data(args.data);
     let checked = checks::structure(&run, None)?;
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job.steps);
@@ -52,6 +52,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let from = replay_begins_after(&run, &checked, args.step)?;
     let begin = plan(&run, &[from], args.step, &Choice::Range(args.step, args.step));
     args.limits.check_plan(&begin)?;
+    watch.planned();
     let mut engine = open_exact(&args.engine)?;
     let seconds = (args.limits.time().is_some() || worth_estimating(&run, &begin))
         .then(|| estimated_seconds(&run, engine.as_mut(), false, &checked, &begin))

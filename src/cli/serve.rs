@@ -135,6 +135,7 @@ fn responder(
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let watch = args.limits.watch(printer);
     let key = key::read_private(&args.key)?;
     let referee = key::read_public(&args.referee_key)?;
     let terms = read_terms(&args.terms)?;
@@ -146,17 +147,17 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let own = key.public();
     let place = parties.iter().position(|party| party.bytes() == own.bytes());
     let place = place.ok_or_else(|| refused(format!("the terms name no party {}", own.to_text())))?;
-    let _watch = args.limits.watch(printer);
     let game = terms.game();
     let logged = terms.claim.is_some();
     let mut party = responder(printer, &args, terms, key)?;
+    watch.planned();
 
     if !printer.quiet {
         log(args.log_format);
     }
     let desk = Desk::new(game, referee);
     let desk = Arc::new(if logged { desk.carrying() } else { desk });
-    let mut lines = vec![format!("party {place} ({}) of game {}", own.name(), game.short())];
+    let mut lines = vec![format!("party {place} ({}) of game {}", own.identified(), game.short())];
     let listen = match (&args.listen, &args.files) {
         (Some(listen), _) => Some(listen.as_str()),
         (None, Some(_)) => None,

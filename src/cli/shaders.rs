@@ -51,6 +51,8 @@ pub struct Args {
     /// Record only this way to compute products; without it all three.
     #[arg(long, value_enum, requires = "recorded")]
     products: Option<Products>,
+    #[command(flatten)]
+    taking: super::limits::Limits,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -98,7 +100,8 @@ fn program(job: PathBuf, data_root: Option<PathBuf>) -> Result<Program, Failure>
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let Args { job, data_root, dump, launches, limits, page, adapter, products } = args;
+    let Args { job, data_root, dump, launches, limits, page, adapter, products, taking } = args;
+    let _watch = taking.watch(printer);
     let about = job.as_ref().map(|job| job.display().to_string());
     let program = job.map(|job| program(job, data_root)).transpose()?;
     if !launches && page.is_none() {

@@ -5,12 +5,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
+use super::limits::Limits;
 use super::{CommandResult, Exit, Failure, Printer, key};
 use crate::audit::checks;
 use crate::commit::cosignature::{cosigned, cosigned_at, utc};
 use crate::commit::tree_head::NOTE_MAX;
 use crate::run::RunError;
-use crate::run::dir::Run;
 use crate::run::disk::Disk;
 
 /// Sign a finished run that was trained without --key. The signature says when it was made, and that is later than the run.
@@ -22,11 +22,14 @@ pub struct Args {
     /// The private key.
     #[arg(long)]
     key: PathBuf,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let _watch = args.limits.watch(printer);
     let private = key::read_private(&args.key)?;
-    let run = Run::open(&args.run)?;
+    let run = args.limits.open(&args.run)?;
     let refused = |why: &str| Err(Failure::new(Exit::Usage, format!("{}: {why}", args.run.display())));
     if run.file.trainer_key.is_some() {
         return refused("the run names its trainer's key, which signed every head while it was trained");

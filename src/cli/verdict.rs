@@ -7,9 +7,10 @@ use clap::Subcommand;
 use serde_json::json;
 
 use super::engine::{EngineArgs, open};
-use super::limits::Limits;
+use super::limits::{Limits, Watch};
+use super::parties::{KnownKeys, Parties};
 use super::report::named;
-use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, page, referee, verdict_file};
+use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, page, verdict_file};
 use crate::audit::evidence::disclosed_tile;
 use crate::audit::rounding::reference_outcome;
 use crate::audit::{self, checks, plan, replay_to};
@@ -35,7 +36,9 @@ pub struct Args {
 enum Command {
     /// Re-derive a verdict with the scalar reference, from the file alone (step verdicts need the run).
     #[command(after_help = "Example: tiebreak verdict check verdict.json --trainer-key trainer.key.pub\n\
-Exit code 1 when it convicts, 0 when it does not, 4 when the file does not hold together.")]
+A dispute game's: tiebreak verdict check game-verdict.json --party-key alice.pub --party-key bob.pub --referee-key referee.pub\n\
+Exit code 1 when it convicts, 0 when it does not, 3 when a game's verdict is about nobody whose key was given, 4 when the file does not hold together or\n\
+is about another key, 5 when a party forfeited a game.")]
     Check(Check),
     /// Write a verdict as one HTML file for people: both values, the recomputation, the path of hashes, how to check it again.
     #[command(after_help = "Example: tiebreak verdict report verdict.json -o report.html\n\
@@ -71,6 +74,8 @@ struct Check {
     #[arg(long)]
     weights: Vec<PathBuf>,
     #[command(flatten)]
+    known: KnownKeys,
+    #[command(flatten)]
     limits: Limits,
 }
 
@@ -83,6 +88,8 @@ struct Report {
     /// The trainer's public key: a file or its text.
     #[arg(long)]
     trainer_key: Option<String>,
+    #[command(flatten)]
+    known: KnownKeys,
     #[command(flatten)]
     limits: Limits,
 }
@@ -111,14 +118,19 @@ struct Narrow {
     /// Where the smaller verdict goes.
     #[arg(long)]
     out: PathBuf,
+    #[command(flatten)]
+    limits: Limits,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
-        Command::Check(args) => match read_game(&args.file)? {
-            Some(game) => check_game(printer, &args.file, game),
-            None => check(printer, args),
-        },
+        Command::Check(args) => {
+            let watch = args.limits.watch(printer);
+            match read_game(&args.file)? {
+                Some(game) => check_game(printer, args, game),
+                None => check(printer, args, &watch),
+            }
+        }
         Command::Report(args) => report(printer, args),
         Command::Disclose(args) => disclose(printer, args),
         Command::Narrow(args) => narrow(printer, args),
@@ -144,17 +156,22 @@ fn read_game(file: &Path) -> Result<Option<(GameVerdict, u64)>, Failure> {
 }
 
 /// Plays a game again.
-fn check_game(printer: Printer, file: &Path, (verdict, size): (GameVerdict, u64)) -> CommandResult {
-    let referee = verdict.check().map_err(|error| RunError::malformed(file, error))?;
+fn check_game(printer: Printer, args: Check, (verdict, size): (GameVerdict, u64)) -> CommandResult {
+    let given =
+        [("run", args.run.is_some()), ("data", args.data.is_some()), ("weights", !args.weights.is_empty())];
+    if let Some((option, _)) = given.into_iter().find(|(_, given)| *given) {
+        return Err(Failure::new(
+            Exit::Usage,
+            format!("--{option} is for verdicts on a run; this is a dispute game's, which needs no folder"),
+        ));
+    }
+    let trainer = args.trainer_key.as_deref().map(key::read_public).transpose()?;
+    let referee = verdict.check().map_err(|error| RunError::malformed(&args.file, error))?;
     let (result, rules) = (&verdict.result, referee.rules());
-    let names: Vec<String> = rules.parties.iter().map(|key| key.name().to_string()).collect();
-    let mut lines = referee::result_lines(result, &names);
+    let parties = Parties::told(rules, &args.known, trainer.as_ref())?;
+    let mut lines = parties.lines(result);
     lines.push(format!("  game verdict, {}, of computation {}", bytes_text(size), rules.computation()));
-    lines.push(format!(
-        "  signed by the referee {}; {} events played again give this result",
-        verdict.terms.referee,
-        verdict.events.len()
-    ));
+    lines.push(format!("  {}", parties.referee_line(verdict.events.len())));
     for game in result.games.iter() {
         let [a, b] = game.parties;
         lines.push(format!("  party {a} against party {b}:"));
@@ -163,14 +180,25 @@ fn check_game(printer: Printer, file: &Path, (verdict, size): (GameVerdict, u64)
     if result.losses().any(|loss| !loss.reason.convicts()) {
         lines.push("  a forfeit is the referee's word: nobody else can know what arrived when".into());
     }
-    let exit = referee::exit(result);
+    let exit = parties.exit(result);
+    let known = parties.json();
     let value = json!({
-        "kind": "game", "bytes": size, "game": rules.game, "computation": rules.computation(), "parties": verdict.terms.parties,
-        "referee": verdict.terms.referee, "events": verdict.events.len(), "convicts": result.convicts(), "result": result,
-        "exit": exit as u8,
+        "kind": "game", "bytes": size, "game": rules.game, "computation": rules.computation(), "parties": known["parties"],
+        "referee": known["referee"], "namesakes": parties.namesakes(), "events": verdict.events.len(),
+        "convicts": parties.convicts(result), "result": result, "exit": exit as u8,
     });
     printer.result(lines, &value);
     Ok(exit)
+}
+
+/// Refuses what only a dispute game's verdict has.
+fn no_game(known: &KnownKeys) -> Result<(), Failure> {
+    if known.party_key.is_empty() && known.referee_key.is_none() {
+        return Ok(());
+    }
+    let why =
+        "--party-key and --referee-key are of dispute games; this verdict is on a run: give --trainer-key";
+    Err(Failure::new(Exit::Usage, why))
 }
 
 /// A conviction in lines.
@@ -185,9 +213,9 @@ fn conviction(finding: &Finding) -> Vec<String> {
     ]
 }
 
-fn check(printer: Printer, args: Check) -> CommandResult {
+fn check(printer: Printer, args: Check, watch: &Watch) -> CommandResult {
+    no_game(&args.known)?;
     let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
-    let _watch = args.limits.watch(printer);
     let (verdict, size) = read(&args.file)?;
     // What is wrong with a verdict that has no such number is found below.
     args.limits.check("the check of this verdict", verdict.memory().unwrap_or(0))?;
@@ -219,6 +247,7 @@ fn check(printer: Printer, args: Check) -> CommandResult {
                 0 => weights_verdict(&run, &args.weights)?,
                 step => {
                     args.limits.check("a replay", plan::memory(&run))?;
+                    watch.planned();
                     step_verdict(printer, &run, &verdict, step, public.as_ref())?
                 }
             };
@@ -251,8 +280,13 @@ fn report(printer: Printer, args: Report) -> CommandResult {
     let malformed = |error| RunError::malformed(&args.file, error);
     let name = args.file.file_name().unwrap_or_default().to_string_lossy();
     let page = match read_game(&args.file)? {
-        Some((verdict, _)) => page::game::page(&verdict, &name).map_err(malformed)?,
+        Some((verdict, _)) => {
+            let referee = verdict.check().map_err(malformed)?;
+            let parties = Parties::told(referee.rules(), &args.known, public.as_ref())?;
+            page::game::page(&verdict, &parties, &name).map_err(malformed)?
+        }
         None => {
+            no_game(&args.known)?;
             let (verdict, _) = read(&args.file)?;
             args.limits.check("the check of this verdict", verdict.memory().unwrap_or(0))?;
             page::verdict::page(&verdict, public.as_ref(), &name).map_err(malformed)?
@@ -266,7 +300,7 @@ fn report(printer: Printer, args: Report) -> CommandResult {
 }
 
 fn disclose(printer: Printer, args: Disclose) -> CommandResult {
-    let _watch = args.limits.watch(printer);
+    let watch = args.limits.watch(printer);
     let (verdict, _) = read(&args.file)?;
     let outcome = verdict.check(None).map_err(|error| RunError::malformed(&args.file, error))?;
     let (Claim::Tile(claim), Outcome::Convicts(finding)) = (&verdict.claim, outcome) else {
@@ -277,6 +311,7 @@ fn disclose(printer: Printer, args: Disclose) -> CommandResult {
         return Err(Failure::new(Exit::Usage, format!("{} is another run", args.run.display())));
     }
     args.limits.check("a replay", plan::memory(&run))?;
+    watch.planned();
     let mut engine = open(&args.engine)?;
     let tile = disclosed_tile(&run, engine.as_mut(), finding.step, claim)?.ok_or_else(|| {
         let why = "this engine computes another tile than the run commits: use the one that trained";
@@ -290,6 +325,7 @@ fn disclose(printer: Printer, args: Disclose) -> CommandResult {
 }
 
 fn narrow(printer: Printer, args: Narrow) -> CommandResult {
+    let _watch = args.limits.watch(printer);
     let (verdict, before) = read(&args.file)?;
     let tile = disk::read(&args.tile, TILE_BYTES as u64)?;
     let narrowed = verdict.narrowed(&tile).map_err(|error| RunError::malformed(&args.file, error))?;

@@ -135,6 +135,16 @@ impl PublicKey {
         key_hash(kind, &self.name, &self.bytes())
     }
 
+    /// What tells keys of one name apart: the first 12 bytes of SHA-256 over the 32 key bytes, as 24 hexadecimal digits.
+    pub fn fingerprint(&self) -> String {
+        Sha256::digest(self.bytes()).iter().take(12).map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Name and fingerprint, for people: a name alone is whatever its owner says.
+    pub fn identified(&self) -> String {
+        format!("{}, key {}", self.name, self.fingerprint())
+    }
+
     /// `name+hash+base64`.
     pub fn to_text(&self) -> String {
         let data = STANDARD.encode([&[ED25519], &self.bytes()[..]].concat());

@@ -3,7 +3,6 @@
 //! Three outcomes stay apart. A file that does not hold together is [`Malformed`] and says nothing about the trainer;
 //! one that does either convicts or does not.
 
-use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use super::origin::{self, Origin};
@@ -23,7 +22,7 @@ use crate::job::initial::{Expected, InitialOrigin};
 use crate::job::manifest::DataError;
 use crate::job::manifest::{self, FileManifest, FileSlices, files_root};
 use crate::job::{Granularity, JOB_MAX, Job};
-use crate::program::graph::{TensorId, TensorType};
+use crate::program::graph::TensorType;
 use crate::program::phase::Phase;
 use crate::program::step::{Program, StateTensor, state_bytes};
 
@@ -466,11 +465,6 @@ pub(super) fn shown(step: u32, same: bool, subject: &str, predicate: &str) -> Sh
 
 /// The nodes of the update that make the state tensors, in the order of [`Program::state`]; none for frozen parameters.
 pub fn state_nodes(program: &Program) -> Vec<Option<usize>> {
-    let update = &program.update;
-    let places: HashMap<TensorId, usize> =
-        (0..).zip(&update.nodes).map(|(place, n)| (n.output, place)).collect();
-    let outputs: HashMap<&str, TensorId> =
-        update.outputs.iter().map(|p| (p.name.as_str(), p.tensor)).collect();
-    let node = |t: StateTensor| places.get(outputs.get(t.name.as_str())?).copied();
-    program.state().into_iter().map(node).collect()
+    let makers = program.update.makers();
+    program.state().into_iter().map(|tensor| makers.output(&tensor.name)).collect()
 }

@@ -134,3 +134,17 @@ fn rounding_rules(rounding: &Rounding, settings: &mut Vec<Setting>) {
     };
     settings.extend(rounding.class.iter().map(class));
 }
+
+/// Of two lists of settings, those that differ: (key, value of the first, value of the second).
+pub fn settings_that_differ(first: &[Setting], second: &[Setting]) -> Vec<(String, String, String)> {
+    let value = |settings: &[(String, String)], key: &str| {
+        settings.iter().find(|(k, _)| k == key).map_or("absent".to_string(), |(_, value)| value.clone())
+    };
+    let mut keys: Vec<&String> = first.iter().chain(second).map(|(key, _)| key).collect();
+    let mut seen = std::collections::BTreeSet::new();
+    keys.retain(|key| seen.insert(*key));
+    keys.into_iter()
+        .map(|key| (key.clone(), value(first, key), value(second, key)))
+        .filter(|(_, x, y)| x != y)
+        .collect()
+}

@@ -5,6 +5,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Job;
+use super::canonical::Setting;
 use super::initial::InitialOrigin;
 use crate::commit::Malformed;
 use crate::commit::codec::Encoder;
@@ -30,6 +31,39 @@ pub fn other_contract(contract: &str) -> Option<String> {
 /// The digest of a program.
 pub fn program_digest(program: &Program) -> Digest {
     hash("tiebreak 2 program", &encoding::encode(program))
+}
+
+/// What names a computation beside its job: nothing in it depends on who computes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ComputationSummary {
+    /// The contract's name.
+    pub contract: String,
+    /// The challenge that the seed depends on, if one was given.
+    pub challenge: Option<Digest>,
+    /// The program digest.
+    pub program: Digest,
+    /// The root of the data's manifest.
+    pub data: Digest,
+    /// The digest of the initial state.
+    pub initial: Digest,
+}
+
+impl ComputationSummary {
+    /// The seed and the name of the computation of `job`.
+    ///
+    /// # Errors
+    /// If the contract is another one.
+    pub fn identity(&self, job: &Job) -> Result<(Digest, Digest), String> {
+        if let Some(why) = other_contract(&self.contract) {
+            return Err(why);
+        }
+        let mut e = Encoder::default();
+        e.bytes(self.contract.as_bytes()).digest(&job.digest()).digest(&self.program).digest(&self.data);
+        e.digest(&self.initial).option(self.challenge.as_ref());
+        let computation = hash("tiebreak 2 computation", &e.0);
+        Ok((seed(job, &self.program, &self.data, self.challenge.as_ref()), computation))
+    }
 }
 
 /// What `run.json` says, with the data's root in place of its files: enough for computation and run id.
@@ -66,6 +100,17 @@ pub struct Identity {
 }
 
 impl RunSummary {
+    /// What of it names the computation.
+    pub fn computation(&self) -> ComputationSummary {
+        ComputationSummary {
+            contract: self.contract.clone(),
+            challenge: self.challenge,
+            program: self.program,
+            data: self.data,
+            initial: self.initial,
+        }
+    }
+
     /// The key that the run names as its trainer's, if it is signed.
     ///
     /// # Errors
@@ -79,24 +124,32 @@ impl RunSummary {
     /// # Errors
     /// If the contract is another one, or the key or the nonce is malformed.
     pub fn identity(&self, job: &Job, text: &str) -> Result<Identity, String> {
-        if let Some(why) = other_contract(&self.contract) {
-            return Err(why);
-        }
+        let (seed, computation) = self.computation().identity(job)?;
         let key = self.named_key().map_err(|error| error.to_string())?;
         let nonce = nonce_bytes(&self.nonce).ok_or("the nonce has 32 lower-case hexadecimal digits")?;
-        let mut e = Encoder::default();
-        e.bytes(self.contract.as_bytes()).digest(&job.digest()).digest(&self.program).digest(&self.data);
-        e.digest(&self.initial).option(self.challenge.as_ref());
-        let computation = hash("tiebreak 2 computation", &e.0);
         let mut e = Encoder::default();
         e.digest(&computation).digest(&hash("tiebreak 2 job-file", text.as_bytes()));
         e.digest(&self.origin.digest());
         e.digest(&Digest(key.map_or([0; 32], |key| key.bytes())));
         e.0.extend(nonce);
         let run = hash("tiebreak 2 run-id", &e.0);
-        let seed = seed(job, &self.program, &self.data, self.challenge.as_ref());
         Ok(Identity { seed, computation, run })
     }
+}
+
+/// Everything that a computation is made of, in words.
+pub fn computation_settings(job: &Job, summary: &ComputationSummary) -> Vec<Setting> {
+    let ComputationSummary { contract, challenge, program, data, initial } = summary;
+    let challenge = challenge.map_or("none".into(), |challenge| challenge.to_string());
+    let mut settings = job.settings();
+    settings.extend([
+        ("contract".into(), contract.clone()),
+        ("program".into(), program.to_string()),
+        ("data".into(), data.to_string()),
+        ("initial state".into(), initial.to_string()),
+        ("challenge".into(), challenge),
+    ]);
+    settings
 }
 
 /// The bytes of a nonce.

@@ -5,7 +5,7 @@
 //! `program` gives the program, `canonical` keeps what decides the records, [`identity`] derives what computation and run are called, [`initial`] says where the first
 //! state comes from, [`manifest`] says what files it reads, and [`data`] draws its batches. Nothing here opens a file.
 
-mod canonical;
+pub mod canonical;
 mod check;
 pub mod data;
 pub mod element;

@@ -12,7 +12,7 @@ use crate::commit::record::gradient_leaf;
 use crate::commit::state::tensor_digests;
 use crate::commit::table;
 use crate::commit::tensor::Hash;
-use crate::commit::trace::{Trace, leaf_place};
+use crate::commit::trace::{Places, Trace, leaf_place};
 use crate::dispute::game::message::{Answer, Field};
 use crate::dispute::origin::{self, Origin};
 use crate::dispute::verdict::{Claim, Scalar};
@@ -69,22 +69,23 @@ fn places(program: &Program, field: Field) -> Option<Vec<usize>> {
 
 /// The leaves of a step's gradients, a micro-batch each.
 pub fn gradient_leaves(program: &Program, trace: &Trace) -> Vec<Digest> {
-    let table = program.gradients();
+    let (table, nodes, all) = (program.gradients(), gradient_nodes(program), Places::of(program));
     let leaf = |micro: u32| {
-        let places = gradient(program, micro)?;
-        let digests = places.iter().map(|&place| &trace.nodes[place].digest);
+        let digest = |&node: &usize| Some(&trace.nodes[all.place(Phase::Micro(micro), node)?].digest);
+        let digests: Vec<&Digest> = nodes.as_ref()?.iter().map(digest).collect::<Option<_>>()?;
         Some(gradient_leaf(micro, &table::root(table.iter().map(|t| t.name.as_str()).zip(digests))))
     };
     (0..program.micro_batches).filter_map(leaf).collect()
 }
 
-/// Those of a micro-batch's gradients and loss.
+/// The nodes of a micro-batch that make its gradients and loss.
+fn gradient_nodes(program: &Program) -> Option<Vec<usize>> {
+    let makers = program.micro.makers();
+    program.gradients().iter().map(|tensor| makers.output(&tensor.name)).collect()
+}
+
+/// The places of a micro-batch's gradients and loss.
 fn gradient(program: &Program, micro: u32) -> Option<Vec<usize>> {
-    let graph = &program.micro;
-    let node = |name: &str| {
-        let tensor = graph.output(name)?;
-        graph.nodes.iter().position(|node| node.output == tensor)
-    };
-    let nodes: Vec<usize> = program.gradients().iter().map(|t| node(&t.name)).collect::<Option<_>>()?;
-    nodes.iter().map(|&node| leaf_place(program, Phase::Micro(micro), node)).collect()
+    let (nodes, all) = (gradient_nodes(program)?, Places::of(program));
+    nodes.iter().map(|&node| all.place(Phase::Micro(micro), node)).collect()
 }

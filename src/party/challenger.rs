@@ -10,6 +10,7 @@ use crate::commit::state::{StateRoots, state_digest, tensor_digests};
 use crate::engine::Engine;
 use crate::engine::session::Session;
 use crate::job::initial::InitialOrigin;
+use crate::run::companions::Companions;
 use crate::run::create::{NewRun, create};
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
@@ -127,6 +128,7 @@ fn folder(disk: &Disk, trainer: &Run, out: &Path) -> Result<Run, PartyError> {
             data: &sources,
             copied: false,
             initial: state.as_ref().map(|state| (&table[..], &state[..])),
+            companions: &Companions::default(),
         };
         create(disk, &layout, &new)?;
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::challenger::replay;
 use super::error::PartyError;
-use super::{Party, QUESTION_MAX};
+use super::{Party, QUESTION_MAX, agreement};
 use crate::commit::Malformed;
 use crate::commit::keys::PrivateKey;
 use crate::commit::state::{state_digest, tensor_digests};
@@ -29,6 +29,7 @@ use crate::job::initial::{Drawn, InitialOrigin};
 use crate::job::manifest::{GroupTree, files_root};
 use crate::rounding::codec::unreadable;
 use crate::rounding::log::{Log, elements, misplaced, parts, root as log_root};
+use crate::run::companions::Companions;
 use crate::run::create::{NewRun, create};
 use crate::run::data::manifest;
 use crate::run::dir::{Run, RunFile};
@@ -71,7 +72,10 @@ impl Gatherer {
     /// # Errors
     /// If the terms are malformed or of the exact profile, the data or weights are not theirs or are not there, or the folder cannot be written.
     pub fn open(disk: Disk, with: Gathering) -> Result<Gatherer, PartyError> {
+        agreement::names(&with.terms, &with.key.public())?;
         let rules = Rules::new(&with.terms)?;
+        // The folder is made of the terms, so what they say of the initial state is derived again.
+        rules.check_initial()?;
         if !rules.is_logged() {
             let why =
                 "these terms are of the exact profile, in which a party trains by itself: `tiebreak train`";
@@ -86,20 +90,16 @@ impl Gatherer {
     /// # Errors
     /// As [`Party::reply`]; or if a question hands on a part that is not the trainer's, or the folder cannot be written.
     pub fn reply(&mut self, sealed_question: &[u8]) -> Result<Vec<u8>, PartyError> {
-        let asked = Sealed::<Asked>::from_bytes(sealed_question, CARRIED_MAX, &self.rules.referee)?.body;
-        if asked.game != self.rules.game {
-            return Err(Malformed::invalid("question", "it is of another game").into());
-        }
-        let Question::Logs { supplied } = asked.question else {
+        let asked = Asked::read(sealed_question, CARRIED_MAX, &self.rules.referee, &self.rules.game)?;
+        let Question::Logs { .. } = asked.question else {
             if sealed_question.len() as u64 > QUESTION_MAX {
                 return Err(Malformed::TooLarge { what: "question", limit: QUESTION_MAX }.into());
             }
             return self.party()?.reply(sealed_question);
         };
-        let answer = match (supplied, &asked.carried) {
-            (None, None) => Answer::Logs { lacks: Some(LogPlace { step: 1, first: 0 }) },
-            (Some(_), Some(part)) => self.take(part)?,
-            _ => return Err(Malformed::invalid("question", "it does not carry what it says").into()),
+        let answer = match &asked.carried {
+            None => Answer::Logs { lacks: Some(LogPlace { step: 1, first: 0 }) },
+            Some(part) => self.take(part)?,
         };
         let (game, turn, question) = (asked.game, asked.turn, asked.digest());
         Ok(Sealed::new(Answered { game, turn, question, answer }, &self.with.key).to_bytes())
@@ -199,7 +199,7 @@ fn folder(disk: &Disk, with: &Gathering) -> Result<Run, PartyError> {
         make(disk, &layout, with)?;
     }
     let run = open(with)?;
-    if run.file.summary() != with.terms.run {
+    if with.terms.claim.as_ref().map(|claim| with.terms.claimed(claim)) != Some(run.file.summary()) {
         return refused(&format!("{} is of another run: choose another folder", with.out.display()));
     }
     Ok(run)
@@ -219,10 +219,11 @@ fn make(disk: &Disk, layout: &RunPaths, with: &Gathering) -> Result<(), PartyErr
         data.push(file);
         sources.push((path, tree));
     }
-    if files_root(&data) != terms.run.data {
+    let claim = terms.claim.as_ref().ok_or_else(|| refused("the terms have no claim".into()))?;
+    if files_root(&data) != terms.computation.data {
         return Err(refused("the data files are others than those of the disputed run".into()));
     }
-    let state = match &terms.run.origin {
+    let state = match &claim.run.origin {
         InitialOrigin::Seed => None,
         InitialOrigin::Weights { files } => {
             let given =
@@ -243,11 +244,10 @@ fn make(disk: &Disk, layout: &RunPaths, with: &Gathering) -> Result<(), PartyErr
         }
     };
     let table = program.state();
-    if state
-        .as_ref()
-        .is_some_and(|state| state_digest(&table, &tensor_digests(&table, state)) != terms.run.initial)
-    {
-        let why = match terms.run.origin {
+    if state.as_ref().is_some_and(|state| {
+        state_digest(&table, &tensor_digests(&table, state)) != terms.computation.initial
+    }) {
+        let why = match claim.run.origin {
             InitialOrigin::Run(_) => {
                 "the earlier run's last state is another than that which the disputed run goes on from"
             }
@@ -258,7 +258,7 @@ fn make(disk: &Disk, layout: &RunPaths, with: &Gathering) -> Result<(), PartyErr
         return Err(refused(why.into()));
     }
     let RunSummary { contract, trainer_key, challenge, nonce, program: digest, initial, origin, .. } =
-        terms.run.clone();
+        terms.claimed(claim);
     let file = RunFile { contract, trainer_key, challenge, nonce, program: digest, initial, origin, data };
     let new = NewRun {
         file: &file,
@@ -268,6 +268,7 @@ fn make(disk: &Disk, layout: &RunPaths, with: &Gathering) -> Result<(), PartyErr
         data: &sources,
         copied: job.data.copy,
         initial: state.as_ref().map(|state| (&table[..], &state[..])),
+        companions: &Companions::default(),
     };
     Ok(create(disk, layout, &new)?)
 }

@@ -2,6 +2,7 @@
 //!
 //! Every answer follows from terms, run and question alone, so that a party that was stopped gives the same bytes again.
 
+mod agreement;
 mod binding;
 mod challenger;
 mod error;
@@ -11,13 +12,11 @@ mod replay;
 mod table;
 mod trees;
 
-use crate::commit::Malformed;
 use crate::commit::digest::{Digest, hash};
 use crate::commit::keys::{PrivateKey, PublicKey};
 use crate::commit::merkle;
 use crate::commit::proven::{Base64, ProvenRecord};
 use crate::commit::record::Record;
-use crate::commit::state::{StateRoots, part_leaves, tensor_digests};
 use crate::commit::tensor::{Hash, SLICE_BYTES, piece_range, piece_values};
 use crate::dispute::game::message::{
     Answer, Answered, Asked, LogPlace, Question, SUPPLY_SLICES, Sealed, Statement, Subject, Supplied, Tree,
@@ -25,8 +24,6 @@ use crate::dispute::game::message::{
 };
 use crate::dispute::game::terms::Terms;
 use crate::engine::Engine;
-use crate::job::Job;
-use crate::program::step::StateTensor;
 use crate::rounding::log::{BlockPlace, elements, parts, prove, prove_slices, slice_values};
 use crate::run::dir::Run;
 use crate::run::transcript;
@@ -64,8 +61,8 @@ impl Party {
     /// The party of a game that has this run and key. Replays run on `engine`.
     ///
     /// # Errors
-    /// If the terms are malformed, of another computation than the run, or name no party with this key; if the run has no end yet; or if the
-    /// party is the trainer of a logged run, and the terms dispute another root.
+    /// If the terms are malformed, name no party with this key, leave no time, or have a field that the run does not give (the error names it); if the
+    /// run has no end yet; or if the party is the trainer of a logged run, and the terms dispute another root.
     pub fn open(
         terms: Terms,
         run: Run,
@@ -111,28 +108,9 @@ impl Party {
         engine: Box<dyn Engine>,
         conduct: Box<dyn Conduct>,
     ) -> Result<Party, PartyError> {
-        let (parties, referee) = terms.keys()?;
-        let own = key.public();
-        if !parties.iter().any(|party| party.bytes() == own.bytes()) {
-            let why = format!(
-                "the terms name no party with the key {}; they name {}",
-                own.to_text(),
-                terms.parties.join(", ")
-            );
-            return Err(PartyError::Refused(why));
-        }
-        let job = Job::parse("the job of the terms", &terms.job).map_err(|why| PartyError::Refused(why.0))?;
-        let identity = terms.run.identity(&job, &terms.job).map_err(PartyError::Refused)?;
-        terms.claim_about(&job, &identity.run)?;
-        if identity.computation != run.computation {
-            let why = format!(
-                "the terms are about computation {}, and {} is a run of computation {}: give the run of the terms' job, data and challenge",
-                identity.computation,
-                run.layout.root.display(),
-                run.computation
-            );
-            return Err(PartyError::Refused(why));
-        }
+        let (_, referee) = terms.keys()?;
+        agreement::names(&terms, &key.public())?;
+        agreement::check(&terms, &run)?;
         let (transcript, _) = transcript::read(&run.layout.transcript())?;
         let complete = transcript.records.len() == run.job.steps as usize + 2;
         if !complete || transcript.records.iter().any(|record| *record.computation() != run.computation) {
@@ -159,10 +137,7 @@ impl Party {
     /// If the question is malformed, of another game, or not the referee's; or if a file of the run cannot be read, the engine fails, or a step
     /// comes out differently than its record says. Then nothing is answered, and the question may be asked again.
     pub fn reply(&mut self, sealed_question: &[u8]) -> Result<Vec<u8>, PartyError> {
-        let asked = Sealed::<Asked>::from_bytes(sealed_question, QUESTION_MAX, &self.referee)?.body;
-        if asked.game != self.game {
-            return Err(Malformed::invalid("question", "it is of another game").into());
-        }
+        let asked = Asked::read(sealed_question, QUESTION_MAX, &self.referee, &self.game)?;
         let answer = self.answer(&asked.question)?.unwrap_or(Answer::Decline);
         let answered = Answered { game: self.game, turn: asked.turn, question: asked.digest(), answer };
         Ok(Sealed::new(answered, &self.key).to_bytes())
@@ -184,10 +159,6 @@ impl Party {
             }
             Question::Record { index } => Ok(self.record(index)),
             Question::Statement { step } => self.statement(step),
-            Question::Parts => {
-                let (table, digests) = self.initial_digests()?;
-                Ok(Some(Answer::Parts { roots: StateRoots::of(&table, &digests).0 }))
-            }
             Question::Root { subject } => {
                 let slices = self.slices(subject)?;
                 Ok(slices.map(|slices| Answer::Root { root: Digest(trees::blake3_root(slices)) }))
@@ -277,13 +248,6 @@ impl Party {
         Ok(Some(Answer::Statement(Statement::new(computation, step, record, trace, &self.key))))
     }
 
-    /// The initial state's table, and the digests of its tensors.
-    fn initial_digests(&mut self) -> Result<(Vec<StateTensor>, Vec<Digest>), PartyError> {
-        let table = self.replays.run.program.state();
-        let digests = tensor_digests(&table, self.replays.initial()?);
-        Ok((table, digests))
-    }
-
     fn children(&mut self, tree: Tree, first: u64, count: u64) -> Result<Option<Base64>, PartyError> {
         let leaves = match tree {
             Tree::Transcript => return Ok(trees::rfc6962(&self.replays.transcript.leaves, first, count)),
@@ -293,10 +257,6 @@ impl Party {
             }
             Tree::Terms { subject, element, fold } => {
                 return evidence::terms(&mut self.replays, subject, (element, fold), (first, count));
-            }
-            Tree::Part { part } => {
-                let (table, digests) = self.initial_digests()?;
-                part_leaves(&table, &digests).into_iter().nth(usize::from(part))
             }
             Tree::Batch { step } | Tree::Trace { step } | Tree::Gradients { step }
                 if self.replays.record(step).is_none() =>

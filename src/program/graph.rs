@@ -5,6 +5,8 @@
 //! a trainer commits to and the leaves that a referee checks are one thing. An engine may fuse what it likes.
 //! Contract: `docs/ARITHMETIC.md`, section 8.
 
+use std::collections::HashMap;
+
 use super::expr::Body;
 use super::im2col::{ConvGeometry, DigitPatches};
 use super::products::ProductClass;
@@ -399,6 +401,16 @@ impl Graph {
         self.outputs.iter().find(|p| p.name == name).map(|p| p.tensor)
     }
 
+    /// Which node makes each tensor, for whoever asks of many: to look for one node takes as long as there are nodes.
+    pub fn makers(&self) -> Makers {
+        let mut of = vec![None; self.tensors.len()];
+        for (number, node) in self.nodes.iter().enumerate() {
+            of[node.output.0 as usize] = Some(number);
+        }
+        let outputs = self.outputs.iter().map(|port| (port.name.clone(), port.tensor)).collect();
+        Makers { of, outputs }
+    }
+
     /// Takes out the nodes that no output needs, and the logged products whose nodes these are.
     pub fn remove_dead_nodes(&mut self) {
         let mut needed = vec![false; self.tensors.len()];
@@ -414,6 +426,24 @@ impl Graph {
         }
         self.nodes.retain(|node| needed[node.output.0 as usize]);
         self.logged.retain(|logged| needed[logged.output.0 as usize]);
+    }
+}
+
+/// The nodes that make a graph's tensors, by tensor and by output port.
+pub struct Makers {
+    of: Vec<Option<usize>>,
+    outputs: HashMap<String, TensorId>,
+}
+
+impl Makers {
+    /// The node that makes a tensor, if one does.
+    pub fn of(&self, tensor: TensorId) -> Option<usize> {
+        *self.of.get(tensor.0 as usize)?
+    }
+
+    /// The node that makes the output port with this name.
+    pub fn output(&self, name: &str) -> Option<usize> {
+        self.of(*self.outputs.get(name)?)
     }
 }
 

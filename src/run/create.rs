@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use super::companions::Companions;
 use super::dir::RunFile;
 use super::disk::{self, Disk};
 use super::error::RunError;
@@ -21,12 +22,14 @@ const COPY_BYTES: u64 = 1 << 23;
 /// If a file cannot be read or written. Then what was made is removed, and what was there before is left.
 pub fn create(disk: &Disk, layout: &RunPaths, new: &NewRun) -> Result<(), RunError> {
     let mut folders = vec![layout.data(), layout.heads(), layout.checkpoints(), layout.traces()];
+    folders.extend(new.companions.names().next().map(|_| layout.companions()));
     if new.logged {
         folders.push(layout.logs());
     }
     let data = (0..new.data.len()).flat_map(|number| [layout.data_tree(number), layout.data_file(number)]);
     let others = [layout.job(), layout.program(), layout.checkpoint(0), layout.run_json()];
-    let files: Vec<PathBuf> = data.chain(others).collect();
+    let beside = new.companions.names().map(|name| layout.companions().join(name));
+    let files: Vec<PathBuf> = data.chain(others).chain(beside).collect();
     let absent = |path: &&Path| fs::symlink_metadata(path).is_err();
     // A write that fails leaves a part of it, and a folder cannot go before what is in it.
     let partial: Vec<PathBuf> = files.iter().map(|path| disk::partial(path)).collect();
@@ -64,6 +67,8 @@ pub struct NewRun<'a> {
     pub copied: bool,
     /// The initial state, with its table, if it does not follow from the seed.
     pub initial: Option<(&'a [StateTensor], &'a [Vec<u8>])>,
+    /// What makes its model usable.
+    pub companions: &'a Companions,
 }
 
 fn write(disk: &Disk, layout: &RunPaths, new: &NewRun, folders: &[PathBuf]) -> Result<(), RunError> {
@@ -98,6 +103,7 @@ fn write(disk: &Disk, layout: &RunPaths, new: &NewRun, folders: &[PathBuf]) -> R
             Ok(())
         })?;
     }
+    new.companions.write(disk, &layout.companions(), &[])?;
     disk.replace(&layout.job(), job_text.as_bytes())?;
     if let Some(program) = program {
         disk.replace(&layout.program(), program)?;

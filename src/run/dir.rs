@@ -11,7 +11,7 @@ use super::disk;
 use super::error::RunError;
 use super::limits::machine_memory;
 use super::paths::RunPaths;
-use super::{data, gradients};
+use super::{companions, data, gradients};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PublicKey;
 use crate::commit::record::StepRecord;
@@ -376,12 +376,13 @@ impl Run {
             }
             "data" => data.contains(name),
             "evaluation" => (0..evaluated).any(|number| name == format!("data-{number}.bin")),
+            "companions" => companions::is_name(name),
             "heads" => numbered(name, "", 12, ""),
             "checkpoints" => numbered(name, "step-", 9, ".safetensors"),
             _ => numbered(name, "step-", 9, ""),
         };
         let mut found = Vec::new();
-        for folder in ["", "data", "evaluation", "heads", "checkpoints", "traces", "logs"] {
+        for folder in ["", "data", "evaluation", "companions", "heads", "checkpoints", "traces", "logs"] {
             let path = self.layout.root.join(folder);
             if folder == "logs" && self.job.rounding.is_none() || fs::symlink_metadata(&path).is_err() {
                 continue; // whatever is in logs is no part of another run, and named with the folder
@@ -396,7 +397,9 @@ impl Run {
                 }
                 let logs = name == "logs" && self.job.rounding.is_some();
                 let known_folder = folder.is_empty()
-                    && (logs || ["data", "evaluation", "heads", "checkpoints", "traces"].contains(&&*name));
+                    && (logs
+                        || ["data", "evaluation", "companions", "heads", "checkpoints", "traces"]
+                            .contains(&&*name));
                 let fine = if kind.is_dir() { known_folder } else { expected(folder, &name) };
                 if !fine {
                     found.push(if folder.is_empty() { name } else { format!("{folder}/{name}") });

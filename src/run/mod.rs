@@ -3,6 +3,7 @@
 
 pub mod arrays;
 pub mod checkpoint;
+pub mod companions;
 pub mod create;
 pub mod data;
 pub mod dir;

@@ -89,6 +89,10 @@ impl RunPaths {
     pub fn evaluation_file(&self, number: usize) -> PathBuf {
         self.evaluation().join(format!("data-{number}.bin"))
     }
+    /// The folder of what makes its model usable: configuration, tokenizer.
+    pub fn companions(&self) -> PathBuf {
+        self.root.join("companions")
+    }
     /// Metrics while it trains, a line of JSON a step.
     pub fn metrics(&self) -> PathBuf {
         self.root.join("metrics.jsonl")
@@ -126,7 +130,7 @@ impl RunPaths {
                 })
             };
             let fine = match name.as_str() {
-                "data" | "evaluation" | "job.toml" | "program.bin" => true,
+                "data" | "evaluation" | "companions" | "job.toml" | "program.bin" => true,
                 "heads" | "traces" | "logs" => empty(self.root.join(&name)),
                 // A run that begins from weights has its initial state before it has a run.json.
                 "checkpoints" => only_initial(&self.checkpoints()),

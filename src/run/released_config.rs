@@ -3,7 +3,7 @@
 //! Source: `GPT2Config` of transformers. Keys that change nothing that is computed here are not read; those that would make another model are refused.
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::arith::DType;
 use crate::program::models::{Gelu, Gpt, Model, Normalize};
@@ -14,6 +14,8 @@ pub const CONFIG_MAX: u64 = 1 << 20;
 const OURS: &str = "tiebreak";
 /// Classes of GPT-2's own tokenizer, whose last one begins and ends texts.
 const GPT2_VOCABULARY: u32 = 50_257;
+/// Keys of tokens: which begins a text, ends one, and fills what is behind its end.
+const TOKENS: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id"];
 
 /// What every `config.json` has.
 #[derive(Deserialize)]
@@ -111,13 +113,53 @@ fn gpt2(config: &Gpt2) -> Result<Gpt, String> {
     })
 }
 
-/// The `config.json` of a model, which [`parse`] reads back and, for GPT-2, transformers too.
-pub fn text(model: &Model) -> String {
-    let config = match model {
+/// Whether a `config.json` is of a model of the same kind as this one, whatever its sizes.
+pub fn is_of(config: &[u8], model: &Model) -> bool {
+    let parsed = std::str::from_utf8(config).ok().and_then(|text| parse(text).ok());
+    parsed.is_some_and(|parsed| std::mem::discriminant(&parsed) == std::mem::discriminant(model))
+}
+
+/// The `config.json` of a model, which [`parse`] reads back and, for GPT-2, transformers too. `config` is the one that the run has from the weights it began with:
+/// its other keys stay, and so does its text if it describes what is exported. `generation` is the `generation_config.json` beside, which says the tokens that begin and end
+/// texts where no `config` does.
+pub fn text(model: &Model, config: Option<&str>, generation: Option<&str>) -> String {
+    let mut ours = match model {
         Model::Gpt(gpt) => gpt2_config(gpt),
         other => json!({ "model_type": OURS, "model": shortest(&with_pixels(other)) }),
     };
-    format!("{config:#}\n")
+    let object = |text: &str| serde_json::from_str::<Map<String, Value>>(text).ok();
+    let Some((text, mut kept)) = config.and_then(|text| Some((text, object(text)?))) else {
+        let said = generation.and_then(object).unwrap_or_default();
+        let tokens = TOKENS.into_iter().filter_map(|key| Some((key, said.get(key)?.clone())));
+        tokens.for_each(|(key, token)| ours[key] = token);
+        return format!("{ours:#}\n");
+    };
+    let before = kept.clone();
+    let Value::Object(ours) = ours else { return text.into() };
+    let same = parse(text).as_ref() == Ok(model);
+    // Another architecture's files would have other names, and what is exported are F32.
+    let always = ["architectures", "dtype", "torch_dtype"];
+    for (key, value) in ours {
+        match key.as_str() {
+            "torch_dtype" => {
+                let named = ["dtype", "torch_dtype"].into_iter().filter(|key| before.contains_key(*key));
+                named.for_each(|key| drop(kept.insert(key.into(), value.clone())));
+            }
+            key if TOKENS.contains(&key) || same && !always.contains(&key) => {}
+            _ => drop(kept.insert(key, value)),
+        }
+    }
+    if kept == before { text.into() } else { format!("{:#}\n", Value::from(kept)) }
+}
+
+/// The tokens that end a text, as a `generation_config.json` or a `config.json` names them: one, several or none.
+pub fn ends(text: &str) -> Vec<u32> {
+    let config: Value = serde_json::from_str(text).unwrap_or_default();
+    let ids = match &config["eos_token_id"] {
+        Value::Array(ids) => ids.clone(),
+        one => vec![one.clone()],
+    };
+    ids.iter().filter_map(|id| u32::try_from(id.as_u64()?).ok()).collect()
 }
 
 /// The model, which says that it takes pixels as byte / 255 if it does: else an import would take it for a network that expects other pixels. Of a model of

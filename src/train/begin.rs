@@ -10,6 +10,7 @@ use crate::job::identity::{CONTRACT, philox_key, program_digest, seed};
 use crate::job::initial::{InitialOrigin, seeded_digest};
 use crate::job::manifest::files_root;
 use crate::program::step::Program;
+use crate::run::companions::Companions;
 use crate::run::create::{NewRun, create};
 use crate::run::data::{JobData, contents};
 use crate::run::dir::{Run, RunFile};
@@ -51,6 +52,8 @@ pub struct Prepared {
     state: Option<Vec<Vec<u8>>>,
     /// The files to evaluate with.
     evaluation: Vec<PathBuf>,
+    /// What makes the model usable.
+    companions: Companions,
 }
 
 impl Prepared {
@@ -100,12 +103,24 @@ impl Prepared {
             data: data.manifest.clone(),
         };
         let evaluation = evaluation_files(&files, &job, &program)?;
-        Ok(Prepared { layout, file, job, job_text, program, program_file, data, state, evaluation })
+        let companions = Companions::of_job(&job, &files)?;
+        Ok(Prepared {
+            layout,
+            file,
+            job,
+            job_text,
+            program,
+            program_file,
+            data,
+            state,
+            evaluation,
+            companions,
+        })
     }
 
-    /// The data files of which the run will hold a copy, with the bytes of each.
+    /// The files of which the run will hold a copy, with the bytes of each.
     pub fn copied(&self) -> Vec<(&Path, u64)> {
-        self.data.copied(&self.job)
+        self.data.copied(&self.job).into_iter().chain(self.companions.sources()).collect()
     }
 
     /// Makes the run's folder: job, data and identity.
@@ -125,6 +140,7 @@ impl Prepared {
             data: &self.data.sources,
             copied: self.job.data.copy,
             initial: self.state.as_ref().map(|state| (&table[..], &state[..])),
+            companions: &self.companions,
         };
         create(disk, &self.layout, &new)?;
         let paths = self.data.sources.iter().map(|(path, _)| path).chain(&self.evaluation);

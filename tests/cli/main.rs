@@ -8,6 +8,7 @@ mod common;
 mod evaluations;
 mod hostile;
 mod jobs;
+mod networks;
 mod released;
 
 use std::path::Path;

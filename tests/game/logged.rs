@@ -7,7 +7,7 @@ use tiebreak::dispute::game::message::{Answer, Asked, LogPlace, Question, SUPPLY
 use tiebreak::dispute::game::referee::Referee;
 use tiebreak::dispute::game::result::{Loss, Reason};
 use tiebreak::dispute::game::rules::Rules;
-use tiebreak::dispute::game::terms::{Claim, Terms};
+use tiebreak::dispute::game::terms::{Claim, ClaimedRun, Terms};
 use tiebreak::dispute::game::verdict::{Event, GameVerdict};
 use tiebreak::rounding::log::{misplaced, parts};
 use tiebreak::run::dir::Run;
@@ -33,7 +33,7 @@ fn toy_of(folder: &std::path::Path, width: u32) -> Run {
 
 /// Terms about the records of a world.
 fn about(run: &Run, world: &World) -> Terms {
-    terms(run, &[key(0), key(1)], &key(9)).claiming(Claim { root: world.root(), head: None })
+    terms(run, &[key(0), key(1)], &key(9)).claiming(claim_of(run, world.root(), None))
 }
 
 /// A game of a trainer and a challenger.
@@ -50,6 +50,10 @@ fn game(run: &Run, terms: &Terms, worlds: [&World; 2], tricks: [Trick; 2]) -> Se
     );
     GameVerdict::from_bytes(&seen.verdict.to_bytes()).unwrap().check().unwrap();
     seen
+}
+
+fn claim_of(run: &Run, root: Digest, head: Option<String>) -> Claim {
+    Claim { run: ClaimedRun::of(run.file.summary()), root, head }
 }
 
 fn losses(seen: &Seen) -> Vec<(usize, Reason)> {
@@ -70,7 +74,7 @@ fn a_trainer_stands_by_its_claim() {
     let head = Head { run: run.id, size: u64::from(run.job.steps) + 2, root: honest.root() };
     let claim = |head: &Head, signer: u8| {
         let note = Some(head.to_note(Some(&key(signer))));
-        about(&run, &honest).claiming(Claim { root: honest.root(), head: note })
+        about(&run, &honest).claiming(claim_of(&run, honest.root(), note))
     };
     let signed = claim(&head, 0);
     assert_eq!(losses(&game(&run, &signed, [&honest, &honest], none)), []);
@@ -87,7 +91,7 @@ fn a_trainer_stands_by_its_claim() {
     }
     assert!(refused(&claim(&head, 1)).contains("not the trainer's"));
     assert!(refused(&Terms { claim: None, ..unsigned.clone() }).contains("without the trainer's root"));
-    let long = Claim { root: honest.root(), head: Some("x".repeat(1 << 16)) };
+    let long = claim_of(&run, honest.root(), Some("x".repeat(1 << 16)));
     assert!(refused(&unsigned.clone().claiming(long)).contains("head"));
     assert_eq!(Terms::from_bytes(&signed.to_bytes()).unwrap(), signed);
 
@@ -217,6 +221,45 @@ fn supply(
         parts,
         given,
     }
+}
+
+/// What a challenger says to a part of a log follows from bytes that a verdict does not hold: two such answers are no equivocation, so that a referee
+/// that hands on two parts under one name convicts nobody.
+#[test]
+fn answers_about_parts_of_logs_are_no_equivocation() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = toy(folder.path());
+    let world = World::of(&run, None);
+    let terms = about(&run, &world);
+    let rules = Rules::new(&terms).unwrap();
+    let players =
+        [0, 1].map(|i| Player { run: &run, rules: &rules, world: &world, truth: &world, key: key(i) });
+    let mut referee = Referee::new(&terms).unwrap();
+    let mut events: Vec<Event> = Vec::new();
+    let mut twice = 0;
+    referee.start(0);
+    while referee.result().is_none() {
+        let ask = referee.pending().remove(0);
+        let (player, asked) = (&players[ask.party], &ask.asked);
+        let mut answers = vec![match asked.question {
+            Question::Logs { .. } => Answer::Logs { lacks: after(asked, run.job.steps) },
+            _ => player.answer(&asked.question),
+        }];
+        if asked.carried.is_some() {
+            twice += 1;
+            answers.push(Answer::Unreadable { step: 1, part: 0, block: 0 });
+        }
+        for answer in answers {
+            let event = Event::message(1, ask.party, &player.seal(asked, answer));
+            event.feed(&mut referee);
+            events.push(event.kept(&referee));
+        }
+    }
+    assert_eq!(twice, run.job.steps);
+    let result = referee.result().unwrap().clone();
+    assert_eq!((result.losses().count(), &result.remaining[..]), (0, &[0, 1][..]), "{result:?}");
+    let verdict = GameVerdict::new(terms, events, result, &key(9));
+    GameVerdict::from_bytes(&verdict.to_bytes()).unwrap().check().unwrap();
 }
 
 /// A challenger that has nothing gets every log, bit for bit, in as many parts as they have; a verdict does not carry them.

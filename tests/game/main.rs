@@ -25,11 +25,11 @@ use tiebreak::dispute::game::moves::{Bound, LEAF_MAX};
 use tiebreak::dispute::game::referee::Referee;
 use tiebreak::dispute::game::result::{GameResult, Reason};
 use tiebreak::dispute::game::rules::{Fault, Rules};
-use tiebreak::dispute::game::terms::{Claim, Clocks, Terms};
+use tiebreak::dispute::game::terms::{Claim, ClaimedRun, Clocks, Terms};
 use tiebreak::dispute::game::verdict::GameVerdict;
 use tiebreak::dispute::size::samples_bytes;
 use tiebreak::job::Job;
-use tiebreak::job::identity::{CONTRACT, RunSummary, program_digest};
+use tiebreak::job::identity::{CONTRACT, ComputationSummary, program_digest};
 use tiebreak::job::initial::InitialOrigin;
 use tiebreak::program::graph::Primitive;
 use tiebreak::program::phase::{Phase, graph_of};
@@ -544,20 +544,18 @@ fn a_game_about_a_large_model_is_small() {
 /// What a game of two about a job takes at most.
 fn bound_of(text: String) -> Bound {
     let job = Job::parse("job", &text).unwrap();
-    let summary = RunSummary {
+    let summary = ComputationSummary {
         contract: CONTRACT.into(),
-        trainer_key: None,
         challenge: None,
-        nonce: "0".repeat(32),
         program: program_digest(&job.program(None).unwrap()),
         data: Digest([1; 32]),
         initial: Digest([2; 32]),
-        origin: InitialOrigin::Seed,
     };
     let keys: Vec<PublicKey> = [0, 1].map(|i| key(i).public()).to_vec();
     let clocks = Clocks { moves: 3_600_000, increment: 60_000, replay: 3_600_000 };
     let logged = job.rounding.is_some();
     let terms = Terms::new(summary, (text, None), &keys, &key(9).public(), clocks, Digest([3; 32]));
-    let terms = if logged { terms.claiming(Claim { root: Digest([4; 32]), head: None }) } else { terms };
+    let run = ClaimedRun { trainer_key: None, nonce: "0".repeat(32), origin: InitialOrigin::Seed };
+    let terms = if logged { terms.claiming(Claim { run, root: Digest([4; 32]), head: None }) } else { terms };
     Referee::new(&terms).unwrap().bound()
 }

@@ -7,7 +7,7 @@ use tiebreak::dispute::game::message::{Answer, Asked};
 use tiebreak::dispute::game::referee::Referee;
 use tiebreak::dispute::game::result::GameResult;
 use tiebreak::dispute::game::rules::Fault;
-use tiebreak::dispute::game::terms::{Claim, Clocks, Terms};
+use tiebreak::dispute::game::terms::{Claim, ClaimedRun, Clocks, Terms};
 use tiebreak::dispute::game::verdict::{Event, GameVerdict};
 use tiebreak::run::transcript;
 
@@ -141,10 +141,6 @@ fn flipped(answer: Answer, at: u64) -> Answer {
         Answer::Statement(mut statement) => {
             statement.trace.0[at as usize % 32] ^= 1;
             Answer::Statement(statement)
-        }
-        Answer::Parts { mut roots } => {
-            roots[at as usize % 3].0[0] ^= 1;
-            Answer::Parts { roots }
         }
         Answer::Root { mut root } => {
             root.0[at as usize % 32] ^= 1;
@@ -359,9 +355,9 @@ pub fn play(
 /// Terms for players of a run; of a logged one, about its records.
 pub fn terms(run: &tiebreak::run::dir::Run, keys: &[PrivateKey], referee: &PrivateKey) -> Terms {
     let public: Vec<_> = keys.iter().map(PrivateKey::public).collect();
-    let clocks = Clocks { moves: 10_000, increment: 500, replay: 60_000 };
+    let clocks = Clocks { moves: 20_000, increment: 2_000, replay: 60_000 };
     let terms = Terms::new(
-        run.file.summary(),
+        run.file.summary().computation(),
         (run.job_text.clone(), run.program_file.clone()),
         &public,
         &referee.public(),
@@ -372,7 +368,11 @@ pub fn terms(run: &tiebreak::run::dir::Run, keys: &[PrivateKey], referee: &Priva
         return terms;
     }
     let (transcript, _) = transcript::read(&run.layout.transcript()).unwrap();
-    terms.claiming(Claim { root: transcript.root(transcript.leaves.len()), head: None })
+    terms.claiming(Claim {
+        run: ClaimedRun::of(run.file.summary()),
+        root: transcript.root(transcript.leaves.len()),
+        head: None,
+    })
 }
 
 /// A player's key.

@@ -6,10 +6,10 @@ use tiebreak::arith::words::bytes_of;
 use tiebreak::commit::digest::{Digest, hash};
 use tiebreak::commit::keys::PrivateKey;
 use tiebreak::commit::proven::{Base64, Hashes, ProvenRecord};
-use tiebreak::commit::state::{self, StateRoots, tensor_digests};
+use tiebreak::commit::state::{self, tensor_digests};
 use tiebreak::commit::tensor::{self, Hash, SLICE_BYTES, piece_count, piece_range, piece_values};
 use tiebreak::commit::trace::{leaf_place, positions};
-use tiebreak::commit::{merkle, multiproof, table};
+use tiebreak::commit::{merkle, multiproof};
 use tiebreak::dispute::game::element::{slices_read, subtotals, total};
 use tiebreak::dispute::game::message::{
     Answer, Answered, Asked, Field, Need, Question, SUPPLY_SLICES, Sealed, Statement, Subject, Supplied,
@@ -92,11 +92,6 @@ impl Player<'_> {
                 let leaf = leaves[step as usize];
                 Answer::Statement(Statement::new(self.run.computation, step, leaf, trace, &self.key))
             }
-            Question::Parts => {
-                let table = self.run.program.state();
-                let StateRoots(roots) = StateRoots::of(&table, &tensor_digests(&table, &self.world.initial));
-                Answer::Parts { roots }
-            }
             Question::Root { subject } => Answer::Root { root: Digest(tensor::root(&self.tensor(subject))) },
             Question::Slice { subject, slice } => {
                 let bytes = self.tensor(subject);
@@ -129,7 +124,6 @@ impl Player<'_> {
 
     fn tensor(&self, subject: Subject) -> Vec<u8> {
         match subject {
-            Subject::Initial { index } => self.world.initial[index].clone(),
             Subject::Batch { step, micro, tensor } => {
                 self.world.steps[step as usize - 1].batch[micro as usize].tensors[tensor].clone()
             }
@@ -152,14 +146,6 @@ impl Player<'_> {
             Tree::Transcript => of(&self.world.leaves),
             Tree::Batch { step } => {
                 of(&leaves_of_batch(self.run, &self.world.steps[step as usize - 1].batch))
-            }
-            Tree::Part { part } => {
-                let state = self.run.program.state();
-                let digests = tensor_digests(&state, &self.world.initial);
-                let places = self.rules.part(part);
-                let leaves: Vec<Digest> =
-                    places.iter().map(|&i| table::leaf(&state[i].name, &digests[i])).collect();
-                of(&leaves)
             }
             Tree::Gradients { step } => of(&self.world.steps[step as usize - 1].gradients),
             Tree::Trace { step } => of(&self.world.steps[step as usize - 1].leaves),
@@ -258,7 +244,6 @@ impl Player<'_> {
                 let slices = data.slices_read().unwrap().into_iter().map(DataSlices::from).collect();
                 Answer::Samples { files: self.run.file.data.clone(), slices }
             }
-            Subject::Initial { .. } => Answer::Decline,
         }
     }
 

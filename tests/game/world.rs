@@ -119,7 +119,6 @@ pub struct StepWorld {
 
 /// A run.
 pub struct World {
-    pub initial: Vec<Vec<u8>>,
     pub steps: Vec<StepWorld>,
     pub records: Vec<Vec<u8>>,
     pub leaves: Vec<Digest>,
@@ -165,7 +164,6 @@ impl World {
         if let Some(Lie::Initial { index, element, mask }) = lie {
             change(&mut state[*index], DType::F32, *element, *mask);
         }
-        let initial = state.clone();
         let digest = state_digest(&table, &tensor_digests(&table, &state));
         let mut records = vec![Record::Initial { computation: run.computation, state: digest }.encode()];
         let mut steps = Vec::new();
@@ -190,7 +188,7 @@ impl World {
         let roots = StateRoots::of(&table, &digests);
         records.push(Record::Final { computation: run.computation, steps: run.job.steps, roots }.encode());
         let leaves = records.iter().map(|record| merkle::leaf(record)).collect();
-        World { initial, steps, records, leaves }
+        World { steps, records, leaves }
     }
 
     /// The root over all records.

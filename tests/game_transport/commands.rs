@@ -139,19 +139,59 @@ fn the_commands_convict_a_liar_and_nobody_else() {
     let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(lines.iter().any(|line| line["message"] == "question"), "{log}");
 
-    let (code, stdout, _) = folder.run("verdict check v.json");
-    assert!(code == 1 && stdout.starts_with("party 1 (bob): CONVICTED, wrong value"), "{stdout}");
-    assert_eq!(folder.json("verdict check v.json", 1)["kind"], "game");
-    assert_eq!(folder.run("verdict report v.json -o report.html").0, 0);
+    verdict_is_about_keys(&folder);
+    assert_eq!(
+        folder.run("verdict report v.json -o report.html --party-key bob.pub --party-key alice.pub").0,
+        0
+    );
     let html = std::fs::read_to_string(folder.path("report.html")).unwrap();
-    for said in
-        ["bob is convicted", "alice against bob", "The path of hashes", "tiebreak verdict check v.json"]
-    {
+    for said in [
+        " is convicted, by what it signed itself",
+        "bob, key ",
+        "The path of hashes",
+        "tiebreak verdict check v.json",
+    ] {
         assert!(html.contains(said), "{said}: {html}");
     }
     let text = std::fs::read_to_string(folder.path("v.json")).unwrap();
     std::fs::write(folder.path("w.json"), text.replacen("\"party\":1", "\"party\":0", 1)).unwrap();
     assert_eq!(folder.run("verdict check w.json").0, 4);
+}
+
+/// What the verdict v.json against bob says depends on whose keys the checker names: a name by itself is anybody's.
+fn verdict_is_about_keys(folder: &Folder) {
+    let (code, stdout, _) = folder.run("verdict check v.json");
+    assert!(
+        code == 3 && stdout.starts_with("no conviction of anybody known: this is about keys"),
+        "{stdout}"
+    );
+    assert!(stdout.contains("which you did not name and which calls itself bob"), "{stdout}");
+    assert_eq!(folder.json("verdict check v.json", 3)["convicts"], false);
+    for known in ["--party-key bob.pub", "--trainer-key bob.pub", "--party-key alice.pub --party-key bob.pub"]
+    {
+        let (code, stdout, _) = folder.run(&format!("verdict check v.json {known}"));
+        assert!(code == 1 && stdout.contains("party 1 (bob, key "), "{stdout}");
+        assert!(stdout.contains("): CONVICTED, wrong value"), "{stdout}");
+    }
+    let told = folder.json("verdict check v.json --party-key bob.pub", 1);
+    assert_eq!((&told["kind"], &told["convicts"]), (&"game".into(), &true.into()));
+    let named = [0, 1].map(|party: usize| told["parties"][party]["named"].as_bool().unwrap());
+    assert_eq!(named, [false, true]);
+    assert_eq!(folder.run("verdict check v.json --party-key alice.pub").0, 3, "alice lost nothing");
+    // Another key of the same name.
+    assert_eq!(folder.run("key new namesake --name bob").0, 0);
+    for option in ["--party-key", "--trainer-key"] {
+        for command in ["verdict check v.json", "verdict report v.json -o none.html"] {
+            let (code, _, why) = folder.run(&format!("{command} {option} namesake.pub"));
+            assert!(code == 4 && why.contains("a party has the same name and another key"), "{why}");
+        }
+    }
+    for option in ["--run honest", "--data .", "--weights terms.json"] {
+        let (code, _, why) = folder.run(&format!("verdict check v.json {option}"));
+        assert!(code == 2 && why.contains("is for verdicts on a run"), "{why}");
+    }
+    let new = "referee new --run honest --party bob.pub --party namesake.pub --referee referee.pub --replay 9 --out n.json";
+    assert!(folder.run(new).1.contains("parties 0 and 1 call themselves bob alike"));
 }
 
 #[test]
@@ -191,11 +231,28 @@ fn the_commands_end_with_the_code_of_what_came_out() {
     }
     parties.into_iter().for_each(|party| drop(terminated(party)));
 
-    folder.terms("bob", "--replay 60 --moves 0.5 --increment 0.5", "short.json");
+    // Nobody who is honest plays in such a time, so that nobody makes such terms but by hand.
+    let make = "referee new --run honest --party alice.pub --party bob.pub --referee referee.pub --replay 60 --out short.json";
+    for clock in ["--moves 0.5", "--increment 0.5"] {
+        let (code, _, why) = folder.run(&format!("{make} {clock}"));
+        assert!(code == 2 && why.contains("an honest party refuses such terms"), "{why}");
+    }
+    let terms = std::fs::read_to_string(folder.path("terms.json")).unwrap();
+    let short = terms.replace("\"moves\":600000,\"increment\":10000", "\"moves\":500,\"increment\":500");
+    assert_ne!(short, terms);
+    std::fs::write(folder.path("short.json"), short).unwrap();
+    let serve = "serve honest --key alice --terms short.json --referee-key referee.pub";
+    let (code, _, why) = folder.run(serve);
+    assert!(code == 2 && why.contains("clocks.moves of the terms is 500 ms"), "{why}");
     let result = folder.json("referee short.json --key referee alice=nobody-a bob=nobody-b --out f.json", 5);
     assert_eq!(result["result"]["absent"].as_array().unwrap().len(), 2, "{result}");
-    let (code, stdout, _) = folder.run("verdict check f.json");
+    // A forfeit is the word of a referee, which counts where the referee is known.
+    let check = "verdict check f.json --party-key alice.pub";
+    let (code, stdout, _) = folder.run(check);
+    assert!(code == 3 && stdout.starts_with("no conviction: forfeits are the word of a referee"), "{stdout}");
+    let (code, stdout, _) = folder.run(&format!("{check} --referee-key referee.pub"));
     assert!(code == 5 && stdout.contains("FORFEITED, timeout"), "{stdout}");
+    assert_eq!(folder.run("verdict check f.json --referee-key bob.pub").0, 4);
 }
 
 /// A challenger that has nothing of the trainer's gets its logs over HTTP; a decision that they lack leaves the claim undecided.

@@ -15,7 +15,7 @@ use tiebreak::dispute::game::message::{
     Answer, Answered, Asked, Field, Need, Question, Sealed, Statement, Subject, Tree,
 };
 use tiebreak::dispute::game::search::{Join, children, parent};
-use tiebreak::dispute::game::terms::{Claim, Clocks, Terms};
+use tiebreak::dispute::game::terms::{Claim, ClaimedRun, Clocks, INCREMENT_MIN, MOVES_MIN, Terms};
 use tiebreak::dispute::leaf::Slices;
 use tiebreak::dispute::origin::{self, Origin};
 use tiebreak::dispute::verdict::ProvenInput;
@@ -35,15 +35,23 @@ pub fn other() -> PrivateKey {
 }
 
 pub fn terms(run: &Run) -> Terms {
-    let clocks = Clocks { moves: 1, increment: 1, replay: 1 };
+    let clocks = Clocks { moves: MOVES_MIN, increment: INCREMENT_MIN, replay: 1 };
     let parties = [key().public(), other().public()];
     let job = (run.job_text.clone(), run.program_file.clone());
-    let terms = Terms::new(run.file.summary(), job, &parties, &referee().public(), clocks, Digest([3; 32]));
+    let terms = Terms::new(
+        run.file.summary().computation(),
+        job,
+        &parties,
+        &referee().public(),
+        clocks,
+        Digest([3; 32]),
+    );
     if run.job.rounding.is_none() {
         return terms;
     }
     let (records, _) = transcript::read(&run.layout.transcript()).unwrap();
-    terms.claiming(Claim { root: records.root(records.leaves.len()), head: None })
+    let run = ClaimedRun::of(run.file.summary());
+    terms.claiming(Claim { run, root: records.root(records.leaves.len()), head: None })
 }
 
 pub fn folder(name: &str) -> PathBuf {

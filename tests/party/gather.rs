@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::asker::{folder, other, referee, terms};
 use crate::common::{key, mlp_job, sign_again, step_mut, trained_on};
-use tiebreak::dispute::game::message::{Asked, Question, Sealed};
+use tiebreak::dispute::game::message::{Asked, Question, Sealed, Supplied};
 use tiebreak::dispute::game::referee::Referee;
 use tiebreak::dispute::game::result::Reason;
 use tiebreak::dispute::game::terms::Terms;
@@ -112,7 +112,7 @@ fn a_challenger_without_the_folder_gets_the_logs_and_agrees() {
     }
     assert!(refused(&terms, "other", &other_data).contains("the data files are others"));
     let mut again = terms.clone();
-    again.run.nonce = "1".repeat(32);
+    again.claim.as_mut().unwrap().run.nonce = "1".repeat(32);
     assert!(refused(&again, "mine", &folder).contains("another run"));
     // What a question hands on is checked, whoever the referee is.
     let mut honest = gatherer(&terms, &folder.join("mine"), &folder).unwrap();
@@ -170,9 +170,11 @@ fn a_challenger_says_what_is_in_its_way() {
     fs::remove_file(&log).unwrap();
     let mut without = handed.clone();
     without.carried = None;
-    assert!(refused(&without).contains("it does not carry what it says"));
+    assert!(refused(&without).contains("it carries another part of a log than it names"));
     let mut elsewhere = handed.clone();
     elsewhere.carried.as_mut().unwrap().record.index = 2;
+    assert!(refused(&elsewhere).contains("it carries another part of a log than it names"));
+    elsewhere.question = Question::Logs { supplied: elsewhere.carried.as_ref().map(Supplied::digest) };
     assert!(refused(&elsewhere).contains("supply of a log"), "{}", refused(&elsewhere));
     let other = Asked { game: terms.nonce, ..handed.clone() };
     assert!(refused(&other).contains("another game"));

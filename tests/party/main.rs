@@ -6,6 +6,7 @@
 mod asker;
 #[path = "../common/mod.rs"]
 mod common;
+mod forged;
 mod gather;
 mod liars;
 
@@ -14,7 +15,7 @@ use crate::common::{key, mlp_job, trained};
 use tiebreak::commit::digest::Digest;
 use tiebreak::commit::keys::PrivateKey;
 use tiebreak::commit::record::{gradient_leaf, gradients_root};
-use tiebreak::commit::state::{StateRoots, state_digest};
+use tiebreak::commit::state::state_digest;
 use tiebreak::commit::tensor::{SLICE_BYTES, digest_from_root, piece_count};
 use tiebreak::commit::trace::{batch_leaf_name, leaf_name, positions};
 use tiebreak::commit::{merkle, table, tensor};
@@ -37,7 +38,7 @@ use tiebreak::run::disk::Disk;
 use tiebreak::run::transcript;
 
 #[test]
-fn records_and_the_initial_state_are_opened() {
+fn records_are_opened() {
     let mut asker = Asker::new(&HONEST, None);
     let Answer::Commit { commitment: committed } = asker.ask(Question::Commit) else {
         panic!("a commitment")
@@ -49,28 +50,6 @@ fn records_and_the_initial_state_are_opened() {
     for (index, record) in records.iter().enumerate() {
         assert_eq!(asker.record(index as u64, root), *record);
     }
-
-    let Answer::Parts { roots } = asker.ask(Question::Parts) else { panic!("parts") };
-    assert_eq!(StateRoots(roots).digest(), records[0].state());
-    let table = asker.run.program.state();
-    let parameters = asker.run.program.parameters.len();
-    for (part, first, count, index) in [
-        (0, 0, parameters, 0),
-        (0, 0, parameters, parameters - 1),
-        (2, parameters, 2 * parameters, parameters + 3),
-    ] {
-        let (subject, tensor) = (Subject::Initial { index }, &table[index]);
-        let place = (index - first) as u64;
-        let leaf =
-            asker.leaf(Tree::Part { part }, Join::Rfc6962, &roots[part as usize].0, count as u64, place);
-        let digest = digest_from_root(&tensor.ty(), &asker.root(subject));
-        assert_eq!(leaf, table::leaf(&tensor.name, &digest).0);
-        asker.slice(subject, tensor.ty().bytes(), 0);
-        asker.slice(subject, tensor.ty().bytes(), piece_count(tensor.ty().bytes(), SLICE_BYTES) - 1);
-    }
-    let subject = Subject::Initial { index: 0 };
-    let weights = asker.ask(Question::Evidence { subject, element: 0, need: Need::All });
-    assert_eq!(weights, Answer::Decline, "no file of weights gives a state of the seed");
 }
 
 #[test]
@@ -190,9 +169,8 @@ fn random_question(random: &mut impl FnMut(u64) -> u64) -> Question {
         1 => PhaseName::Accumulate(number(2) as u32),
         _ => PhaseName::Update,
     };
-    let subject = match number(3) {
-        0 => Subject::Initial { index: number(20) as usize },
-        1 => Subject::Batch { step, micro: number(2) as u32, tensor: number(3) as usize },
+    let subject = match number(2) {
+        0 => Subject::Batch { step, micro: number(2) as u32, tensor: number(3) as usize },
         _ => Subject::Node { step, phase, node: number(30) as usize },
     };
     let fold = match number(6) {
@@ -204,13 +182,12 @@ fn random_question(random: &mut impl FnMut(u64) -> u64) -> Question {
         _ => Fold::Count,
     };
     let (element, first, count) = (number(20), number(3), number(4));
-    let tree = match number(7) {
+    let tree = match number(6) {
         0 => Tree::Transcript,
         1 => Tree::Batch { step },
-        2 => Tree::Part { part: number(4) as u8 },
-        3 => Tree::Trace { step },
-        4 => Tree::Tensor { subject },
-        5 => Tree::Gradients { step },
+        2 => Tree::Trace { step },
+        3 => Tree::Tensor { subject },
+        4 => Tree::Gradients { step },
         _ => Tree::Terms { subject, element, fold },
     };
     let need = match number(4) {
@@ -282,9 +259,6 @@ fn a_party_plays_its_own_computation_only() {
     let mut twice = terms(&HONEST);
     twice.parties[1] = twice.parties[0].clone();
     assert!(refused(twice, gpt_again(), key()).contains("twice"));
-    let mut challenged = terms(&HONEST);
-    challenged.run.challenge = Some(Digest([1; 32]));
-    assert!(refused(challenged, gpt_again(), key()).contains("are about computation"));
 
     let folder = folder("unfinished");
     let job = mlp_job(&folder, "step", 3, 1);

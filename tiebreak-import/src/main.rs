@@ -11,6 +11,7 @@ mod progress;
 mod resize;
 mod text;
 mod tokenizer;
+mod whole;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -72,6 +73,9 @@ enum Command {
         /// Cut the middle of pictures of other sizes, and take means of areas; without it such a picture is an error.
         #[arg(long)]
         resize: bool,
+        /// What becomes of damaged pictures. `keep` takes what can be decoded of them; import.json names those that were kept or left out.
+        #[arg(long, value_enum, default_value = "refuse")]
+        damaged: pictures::Damaged,
         /// The folder that is made.
         #[arg(long, value_name = "DIR")]
         output: PathBuf,
@@ -117,10 +121,8 @@ fn run(cli: &Cli) -> Result<Value, Error> {
         Command::Text { tokenizer, output, end_of_text, files } => {
             text::import(&text::Texts { tokenizer, output, files, end_of_text: end_of_text.as_deref() })
         }
-        Command::Pictures { size, planes, resize, output, folder } => {
-            let pictures =
-                pictures::Pictures { folder, output, size: *size, planes: *planes, resize: *resize };
-            pictures::import(&pictures)
+        &Command::Pictures { size, planes, resize, damaged, ref output, ref folder } => {
+            pictures::import(&pictures::Pictures { folder, output, size, planes, resize, damaged })
         }
     })
 }
@@ -141,16 +143,22 @@ fn report(cli: &Cli, made: &Value) -> String {
             made["dtype"],
         ),
         Command::Pictures { output, .. } => {
-            let left_out = made["left_out"].as_array().map_or(0, Vec::len);
-            let note = match left_out {
+            let note = |key: &str, what: &str| match made[key].as_array().map_or(0, Vec::len) {
                 0 => String::new(),
-                n => format!(
-                    "{n} files are no .png, .jpg or .jpeg and were left out (import.json names them)\n"
-                ),
+                n => format!("{n} files are {what} (import.json names them)\n"),
             };
+            let others = note("left_out", "no .png, .jpg or .jpeg and were left out");
+            let damaged = note(
+                "damaged",
+                if made["damaged_kept"] == true {
+                    "damaged and were kept"
+                } else {
+                    "damaged and were left out"
+                },
+            );
             let [inputs, labels] = ["inputs.npy", "labels.npy"].map(|name| output.join(name));
             format!(
-                "{} pictures of {} classes\n{note}\nIn a job:\n[data]\nkind = \"arrays\"\ninputs = {inputs:?}\nlabels = {labels:?}\ndtype = \"u8\"\n",
+                "{} pictures of {} classes\n{others}{damaged}\nIn a job:\n[data]\nkind = \"arrays\"\ninputs = {inputs:?}\nlabels = {labels:?}\ndtype = \"u8\"\n",
                 made["samples"],
                 made["classes"].as_array().map_or(0, Vec::len),
             )

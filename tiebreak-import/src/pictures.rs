@@ -12,17 +12,27 @@ use crate::error::Error;
 use crate::output::{NpyFile, digest, is_free, partial, publish, write};
 use crate::progress;
 use crate::resize::{Size, resized};
+use crate::whole::{self, PIXELS_MAX};
 
 /// The most bytes of a picture's file.
 const FILE_MAX: u64 = 1 << 28;
 /// The most rows or columns of a picture.
 const SIDE_MAX: u32 = 1 << 16;
-/// The most bytes of a picture's pixels.
-const PIXELS_MAX: u64 = 1 << 28;
 /// The most folders inside of each other.
 const DEPTH_MAX: usize = 32;
 /// Pictures that are decoded at once, for each thread.
 const BATCH: usize = 16;
+
+/// What becomes of damaged pictures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Damaged {
+    /// The first one ends the import.
+    Refuse,
+    /// They are no samples.
+    LeaveOut,
+    /// What can be decoded of them is a sample.
+    Keep,
+}
 
 /// What is imported, and to where.
 pub struct Pictures<'a> {
@@ -36,6 +46,8 @@ pub struct Pictures<'a> {
     pub planes: u8,
     /// Whether pictures of another size are cut and resized; if not they are errors.
     pub resize: bool,
+    /// What becomes of damaged ones.
+    pub damaged: Damaged,
 }
 
 /// A picture's file.
@@ -58,10 +70,11 @@ struct Found {
 /// them) and import.json (what made them), which it returns.
 pub fn import(pictures: &Pictures) -> Result<Value, Error> {
     is_free(pictures.output)?;
-    let found = find(pictures.folder)?;
+    let mut found = find(pictures.folder)?;
     let unfinished = partial(pictures.output)?;
     fs::create_dir_all(&unfinished).map_err(Error::io(&unfinished))?;
-    let done = decode(pictures, &found, &unfinished).and_then(|()| describe(pictures, &found, &unfinished));
+    let done = decode(pictures, &mut found, &unfinished);
+    let done = done.and_then(|damaged| describe(pictures, &found, &damaged, &unfinished));
     let made = done.inspect_err(|_| {
         FILES.iter().for_each(|name| drop(fs::remove_file(unfinished.join(name))));
         drop(fs::remove_dir(&unfinished));
@@ -144,33 +157,45 @@ fn entries(folder: &Path) -> Result<Vec<(String, PathBuf, bool)>, Error> {
     Ok(entries)
 }
 
-/// Writes inputs, labels and the list of pictures.
-fn decode(pictures: &Pictures, found: &Found, folder: &Path) -> Result<(), Error> {
+/// Writes inputs, labels and the list of pictures. Returns the damaged ones; those that are left out are found no longer.
+fn decode(pictures: &Pictures, found: &mut Found, folder: &Path) -> Result<Vec<Value>, Error> {
     let [rows, columns] = pictures.size.map(u64::from);
     let planes = u64::from(pictures.planes);
     let mut inputs = NpyFile::create(folder.join(FILES[0]), "|u1", vec![planes, rows, columns])?;
     let mut labels = NpyFile::create(folder.join(FILES[1]), "<u4", Vec::new())?;
-    let mut list = String::new();
+    let (mut list, mut damaged, mut taken) = (String::new(), Vec::new(), Vec::new());
     let bar = progress::pictures(found.pictures.len() as u64);
     for batch in found.pictures.chunks(BATCH * rayon::current_num_threads()) {
-        let decoded: Vec<(Vec<u8>, String)> =
+        let decoded: Vec<Sample> =
             batch.par_iter().map(|picture| sample(&picture.path, pictures)).collect::<Result<_, _>>()?;
-        for (picture, (pixels, hash)) in batch.iter().zip(decoded) {
-            inputs.append(&pixels)?;
-            labels.append(&picture.class.to_le_bytes())?;
-            list += &format!("{hash}  {}\n", picture.name);
+        for (picture, Sample { pixels, hash, damage }) in batch.iter().zip(decoded) {
+            damaged.extend(damage.map(|why| json!({ "name": picture.name, "blake3": hash, "why": why })));
+            taken.push(pixels.is_some());
+            if let Some(pixels) = pixels {
+                inputs.append(&pixels)?;
+                labels.append(&picture.class.to_le_bytes())?;
+                list += &format!("{hash}  {}\n", picture.name);
+            }
         }
         bar.inc(batch.len() as u64);
     }
     bar.finish_and_clear();
+    let mut taken = taken.into_iter();
+    found.pictures.retain(|_| taken.next() == Some(true));
+    let is_empty = |class: &u32| !found.pictures.iter().any(|picture| picture.class == *class);
+    if let Some(class) = (0..found.classes.len() as u32).find(is_empty) {
+        let class = pictures.folder.join(&found.classes[class as usize]);
+        return Err(Error::malformed(&class, "every picture of the class is damaged"));
+    }
     let samples = found.pictures.len() as u64;
     inputs.finish(samples)?;
     labels.finish(samples)?;
-    write(&folder.join(FILES[2]), list.as_bytes())
+    write(&folder.join(FILES[2]), list.as_bytes())?;
+    Ok(damaged)
 }
 
 /// Writes what the files were made from, and returns it.
-fn describe(pictures: &Pictures, found: &Found, folder: &Path) -> Result<Value, Error> {
+fn describe(pictures: &Pictures, found: &Found, damaged: &[Value], folder: &Path) -> Result<Value, Error> {
     let mut counts = vec![0u64; found.classes.len()];
     found.pictures.iter().for_each(|picture| counts[picture.class as usize] += 1);
     let classes = found.classes.iter().zip(counts);
@@ -188,6 +213,8 @@ fn describe(pictures: &Pictures, found: &Found, folder: &Path) -> Result<Value, 
         "resized": pictures.resize,
         "classes": classes.map(|(name, samples)| json!({ "name": name, "samples": samples })).collect::<Vec<_>>(),
         "left_out": found.others,
+        "damaged": damaged,
+        "damaged_kept": pictures.damaged == Damaged::Keep,
         "output": FILES[..3].iter().map(|name| file(name)).collect::<Result<Vec<Value>, Error>>()?,
     });
     let text = serde_json::to_vec_pretty(&made).expect("JSON values can be written");
@@ -195,19 +222,47 @@ fn describe(pictures: &Pictures, found: &Found, folder: &Path) -> Result<Value, 
     Ok(made)
 }
 
-/// The planes of a picture, one after another, and the BLAKE3 of its file.
-fn sample(path: &Path, pictures: &Pictures) -> Result<(Vec<u8>, String), Error> {
+/// What becomes of a picture.
+struct Sample {
+    /// Its planes, one after another, if it is a sample.
+    pixels: Option<Vec<u8>>,
+    /// BLAKE3 of its file.
+    hash: String,
+    /// What is wrong with the file.
+    damage: Option<String>,
+}
+
+/// Reads a picture.
+fn sample(path: &Path, pictures: &Pictures) -> Result<Sample, Error> {
     let mut bytes = Vec::new();
     let file = fs::File::open(path).map_err(Error::io(path))?;
     file.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(Error::io(path))?;
     if bytes.len() as u64 > FILE_MAX {
         return Err(Error::malformed(path, format!("a picture's file has at most {FILE_MAX} bytes")));
     }
-    let (pixels, of) = planes(&bytes, pictures.planes).map_err(|why| Error::malformed(path, why))?;
     let hash = blake3::hash(&bytes).to_hex().to_string();
+    let damage = damage(&bytes).err();
+    let decoded = match (damage.clone(), pictures.damaged) {
+        (Some(why), Damaged::Refuse | Damaged::LeaveOut) => Err(why),
+        _ => decoded(&bytes),
+    };
+    let decoded = match decoded {
+        Err(why) if pictures.damaged == Damaged::LeaveOut => {
+            return Ok(Sample { pixels: None, hash, damage: Some(why) });
+        }
+        Err(why) => {
+            let more = match pictures.damaged {
+                Damaged::Keep => "`--damaged leave-out` imports the others",
+                _ => "`--damaged leave-out` imports the others, `--damaged keep` what can be decoded of it",
+            };
+            return Err(Error::malformed(path, format!("{why}; {more}")));
+        }
+        Ok(decoded) => decoded,
+    };
+    let (pixels, of) = planes(decoded, pictures.planes).map_err(|why| Error::malformed(path, why))?;
     let [rows, columns] = pictures.size;
     if of == pictures.size {
-        return Ok((pixels, hash));
+        return Ok(Sample { pixels: Some(pixels), hash, damage });
     }
     if !pictures.resize {
         let [have_rows, have_columns] = of;
@@ -217,11 +272,25 @@ fn sample(path: &Path, pictures: &Pictures) -> Result<(Vec<u8>, String), Error> 
         return Err(Error::malformed(path, why));
     }
     let planes = pixels.chunks_exact(of[0] as usize * of[1] as usize);
-    Ok((planes.flat_map(|plane| resized(plane, of, pictures.size)).collect(), hash))
+    let pixels = planes.flat_map(|plane| resized(plane, of, pictures.size)).collect();
+    Ok(Sample { pixels: Some(pixels), hash, damage })
 }
 
-/// The pixels of a PNG or JPEG file as planes of bytes, and their size. Transparency is dropped.
-fn planes(bytes: &[u8], planes: u8) -> Result<(Vec<u8>, Size), String> {
+/// Checks that a file is a whole picture.
+fn damage(bytes: &[u8]) -> Result<(), String> {
+    match image::guess_format(bytes) {
+        Ok(ImageFormat::Png) => whole::png(bytes)?,
+        Ok(ImageFormat::Jpeg) => whole::jpeg(bytes)?,
+        _ if bytes.trim_ascii_start().starts_with(b"<") => {
+            return Err("it is a page of HTML or XML, no picture".into());
+        }
+        _ => return Err("it is no PNG and no JPEG file".into()),
+    }
+    Ok(())
+}
+
+/// A PNG or JPEG file, decoded.
+fn decoded(bytes: &[u8]) -> Result<DynamicImage, String> {
     let mut reader =
         ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(|why| why.to_string())?;
     if !matches!(reader.format(), Some(ImageFormat::Png | ImageFormat::Jpeg)) {
@@ -231,7 +300,11 @@ fn planes(bytes: &[u8], planes: u8) -> Result<(Vec<u8>, Size), String> {
     (limits.max_image_width, limits.max_image_height) = (Some(SIDE_MAX), Some(SIDE_MAX));
     limits.max_alloc = Some(PIXELS_MAX);
     reader.limits(limits);
-    let decoded = reader.decode().map_err(|why| format!("it cannot be decoded: {why}"))?;
+    reader.decode().map_err(|why| format!("it cannot be decoded: {why}"))
+}
+
+/// The pixels of a picture as planes of bytes, and its size. Transparency is dropped.
+fn planes(decoded: DynamicImage, planes: u8) -> Result<(Vec<u8>, Size), String> {
     let size = [decoded.height(), decoded.width()];
     let (channels, pixels) = match decoded {
         DynamicImage::ImageLuma8(image) => (1, image.into_raw()),

@@ -189,6 +189,60 @@ fn pictures_become_arrays() {
     assert_eq!((&pixels[6..12], pixels[12 + 4]), (&grey[..], luma(colours(1, 1))));
 }
 
+#[test]
+fn damaged_pictures_are_errors_unless_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let file = |name: &str| {
+        fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pictures").join(name)).unwrap()
+    };
+    fs::create_dir_all(at("in/a")).unwrap();
+    let whole = file("baseline.jpg");
+    fs::write(at("in/a/1.jpg"), &whole).unwrap();
+    let arguments = ["pictures", "--size", "21x37", "in", "--output"];
+    let said = |output: &str, more: &[&str]| made(folder.path(), &[&arguments, &[output][..], more].concat());
+    let refused = |more: &[&str]| error(folder.path(), &[&arguments, &["out"][..], more].concat());
+    let mut bit = file("colours.png");
+    let middle = bit.len() / 2;
+    bit[middle] ^= 1;
+    let progressive = file("progressive.jpg");
+    let png = file("colours.png");
+    for (name, bytes, why) in [
+        ("2.jpg", &whole[..whole.len() - 60], "data end before its picture"),
+        ("2.jpg", &progressive[..progressive.len() / 2], "cut short"),
+        ("2.jpg", b"<!DOCTYPE html><html>", "page of HTML"),
+        ("2.png", &png[..png.len() / 2], "cut short"),
+        ("2.png", &png[..png.len() - 12], "end of the picture is missing"),
+        ("2.png", &bit, "checksum of its IDAT chunk"),
+        ("2.png", &[&png[..], b"more"].concat(), "4 bytes follow"),
+    ] {
+        let path = at("in/a").join(name);
+        fs::write(&path, bytes).unwrap();
+        let (exit, error) = refused(&[]);
+        assert!(exit == 4 && error.contains(why) && error.contains(name), "{exit} {error}");
+        assert!(error.contains("--damaged leave-out"), "{error}");
+        let left = said("left", &["--damaged", "leave-out"]);
+        assert_eq!((&left["samples"], &left["damaged"][0]["name"]), (&1.into(), &format!("a/{name}").into()));
+        assert!(left["damaged"][0]["why"].as_str().unwrap().contains(why), "{left}");
+        assert_eq!(fs::read_to_string(at("left/pictures.txt")).unwrap().lines().count(), 1);
+        fs::remove_dir_all(at("left")).unwrap();
+        fs::remove_file(path).unwrap();
+    }
+    fs::write(at("in/a/2.jpg"), &whole[..whole.len() - 60]).unwrap();
+    let kept = said("kept", &["--damaged", "keep"]);
+    assert_eq!((&kept["samples"], &kept["damaged_kept"]), (&2.into(), &true.into()));
+    assert_eq!(kept["damaged"][0]["blake3"], blake3::hash(&whole[..whole.len() - 60]).to_hex().as_str());
+    // The first row of blocks is there.
+    let (_, pixels) = npy(&at("kept/inputs.npy"));
+    let [first, second] = [&pixels[..3 * 21 * 37], &pixels[3 * 21 * 37..]];
+    assert!(first[..4 * 37] == second[..4 * 37] && first != second);
+    fs::write(at("in/a/1.jpg"), &whole[..100]).unwrap();
+    let (exit, error) = refused(&["--damaged", "leave-out"]);
+    assert!(exit == 4 && error.contains("every picture of the class"), "{error}");
+    let (exit, error) = refused(&["--damaged", "keep"]);
+    assert!(exit == 4 && error.contains("1.jpg") && error.contains("cannot be decoded"), "{error}");
+}
+
 fn luma([r, g, b]: [u8; 3]) -> u8 {
     (0.299 * f64::from(r) + 0.587 * f64::from(g) + 0.114 * f64::from(b)).round() as u8
 }

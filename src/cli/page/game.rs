@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::super::parties::Parties;
 use super::verdict::{element_text, index_of, type_text};
 use super::{Page, Tone};
 use crate::arith::words::word_from_bytes;
@@ -25,6 +26,7 @@ struct Turn {
 /// A game that was played again.
 struct Game<'t> {
     terms: &'t Terms,
+    people: &'t Parties,
     names: Vec<String>,
     referee: Referee,
     turns: BTreeMap<u32, Turn>,
@@ -38,7 +40,7 @@ struct Difference {
 
 impl Game<'_> {
     /// Plays a game again, and keeps what was asked and answered.
-    fn replayed<'t>(terms: &'t Terms, events: &[Event]) -> Result<Game<'t>, Malformed> {
+    fn replayed<'t>(terms: &'t Terms, events: &[Event], people: &'t Parties) -> Result<Game<'t>, Malformed> {
         let (parties, _) = terms.keys()?;
         let mut referee = Referee::new(terms)?;
         let mut turns: BTreeMap<u32, Turn> = BTreeMap::new();
@@ -64,8 +66,8 @@ impl Game<'_> {
             }
             event.feed(&mut referee);
         }
-        let names = parties.iter().map(|key| key.name().to_string()).collect();
-        Ok(Game { terms, names, referee, turns })
+        let names = (0..parties.len()).map(|party| people.name(party)).collect();
+        Ok(Game { terms, people, names, referee, turns })
     }
 
     fn rules(&self) -> &Rules {
@@ -127,10 +129,6 @@ impl Game<'_> {
         match tree {
             Tree::Transcript => "records".into(),
             Tree::Batch { step } => format!("batch of step {step}"),
-            Tree::Part { part } => {
-                let part = ["parameters", "buffers", "slots"].get(usize::from(part)).copied();
-                format!("{} of the initial state", part.unwrap_or("part"))
-            }
             Tree::Gradients { step } => format!("gradients of step {step}'s micro-batches"),
             Tree::Trace { step } => format!("operators of step {step}"),
             Tree::Tensor { subject } => format!("bytes of {}", self.rules().describe(subject)),
@@ -161,7 +159,6 @@ impl Game<'_> {
             }
             Question::Record { index } => format!("record {index}"),
             Question::Statement { step } => format!("the root over the operators of step {step}"),
-            Question::Parts => "the parts of the initial state".into(),
             Question::Root { subject } => format!("the hash of {}", of(subject)),
             Question::Slice { subject, slice } => format!("slice {slice} of {}", of(subject)),
             Question::Total { subject, element, .. } => {
@@ -210,8 +207,8 @@ fn outcome(game: &Game, result: &GameResult) -> (Tone, String, String) {
     let names =
         |losses: &[&Loss]| losses.iter().map(|loss| game.name(loss.party)).collect::<Vec<_>>().join(" and ");
     let losses: Vec<&Loss> = result.losses().collect();
-    let (convicted, forfeited): (Vec<&Loss>, Vec<&Loss>) =
-        losses.iter().partition(|loss| loss.reason.convicts());
+    let known = losses.iter().copied().filter(|loss| game.people.counts(loss));
+    let (convicted, forfeited): (Vec<&Loss>, Vec<&Loss>) = known.partition(|loss| loss.reason.convicts());
     let why = losses
         .iter()
         .map(|loss| format!("{}: {}.", game.name(loss.party), loss.what))
@@ -219,6 +216,10 @@ fn outcome(game: &Game, result: &GameResult) -> (Tone, String, String) {
         .join(" ");
     let open = result.games.iter().find_map(|game| game.incomplete_log.clone());
     match (convicted.as_slice(), forfeited.as_slice(), open) {
+        _ if !losses.is_empty() && convicted.is_empty() && forfeited.is_empty() => {
+            let what = "No conviction of anybody known: this is about keys that you did not name, or by the word of a referee that you did not name.";
+            (Tone::Neutral, what.into(), why)
+        }
         ([], [], Some(why)) => (Tone::Neutral, "It is not decided.".into(), why),
         ([], [], None) => {
             (Tone::Neutral, "Nobody lost: all parties claim the same records.".into(), String::new())
@@ -228,14 +229,13 @@ fn outcome(game: &Game, result: &GameResult) -> (Tone, String, String) {
     }
 }
 
-/// The page of a game whose verdict lies in `file`.
+/// The page of a game whose verdict, which was checked, lies in `file`.
 ///
 /// # Errors
-/// If the verdict does not hold together.
-pub fn page(verdict: &GameVerdict, file: &str) -> Result<String, Malformed> {
-    verdict.check()?;
+/// If the terms do not hold together.
+pub fn page(verdict: &GameVerdict, parties: &Parties, file: &str) -> Result<String, Malformed> {
     let GameVerdict { terms, events, result, .. } = verdict;
-    let game = Game::replayed(terms, events)?;
+    let game = Game::replayed(terms, events, parties)?;
     let (tone, what, why) = outcome(&game, result);
     let mut page = Page::new("A dispute about a training run");
     page.outcome(tone, &what, &why);
@@ -254,7 +254,7 @@ pub fn page(verdict: &GameVerdict, file: &str) -> Result<String, Malformed> {
     all_turns(&mut page, &game);
     page.heading("Check it again");
     page.say("The file holds the terms and every message. The check plays the game again, verifies each signature and computes the disputed element once more; it asks nobody:");
-    page.commands(&[format!("tiebreak verdict check {file}")]);
+    page.commands(&[format!("tiebreak verdict check {file} --party-key KEY --referee-key KEY")]);
     page.remark("A conviction follows from what the party signed, whoever was the referee. A forfeit is the referee's word: only it can know what arrived when. A loss says nothing for the other party.");
     Ok(page.finish())
 }
@@ -272,7 +272,7 @@ fn about(page: &mut Page, game: &Game, result: &GameResult, events: &[Event]) {
     let seconds = events.last().map_or(0, |event| event.at) as f64 / 1000.0;
     page.facts(&[
         ("computation", rules.computation().to_string()),
-        ("program", game.terms.run.program.to_string()),
+        ("program", game.terms.computation.program.to_string()),
         ("records", rules.records().to_string()),
         ("game", rules.game.to_string()),
         ("answers", format!("{messages}, {bytes} bytes, {seconds} s{supplied}")),
@@ -284,6 +284,9 @@ fn about(page: &mut Page, game: &Game, result: &GameResult, events: &[Event]) {
             let loss = result.losses().find(|loss| loss.party == party);
             let came = match loss {
                 None => "nothing was found against it".into(),
+                Some(loss) if !game.people.counts(loss) => {
+                    format!("not shown of anybody known: {}", loss.reason.name())
+                }
                 Some(loss) if loss.reason.convicts() => format!("convicted: {}", loss.reason.name()),
                 Some(loss) => format!("forfeited: {}", loss.reason.name()),
             };
@@ -291,6 +294,7 @@ fn about(page: &mut Page, game: &Game, result: &GameResult, events: &[Event]) {
         })
         .collect();
     page.table(&["party", "outcome", "key"], &rows);
+    game.people.namesakes().iter().for_each(|line| page.say(line));
 }
 
 /// The last place that both parties opened and differ in.

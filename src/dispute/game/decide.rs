@@ -17,13 +17,6 @@ impl Duel {
     /// An element differs: what decides it?
     pub fn element(&mut self, rules: &Rules, subject: Subject, element: usize, claimed: [u32; 2]) -> Next {
         match subject {
-            Subject::Initial { index } => match judge::initial(rules, index, element) {
-                Some(word) => self.judged(rules, word, "the initial state that the job gives"),
-                // Whoever's record had another state than the computation names has lost by its record.
-                None => Next::Impossible(
-                    "two records with the same state from files of weights have different states",
-                ),
-            },
             Subject::Batch { .. } => self.ask(rules, Need::All, None),
             Subject::Node { phase, node, .. } => {
                 let (graph, node) = rules.node(Phase::from(phase), node);

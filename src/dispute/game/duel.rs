@@ -3,7 +3,6 @@
 //! At every moment all that lies before the place in question is agreed: both parties have committed to the same hashes of it. So a
 //! loss rests on the loser's own commitments, whoever supplied the operands.
 
-use super::judge;
 use super::message::{Answer, Field, Fold, Need, Question, Subject, Tree};
 use super::result::{Loss, Reason};
 use super::rules::{Fault, Rules};
@@ -12,9 +11,10 @@ use super::stage::{Disputed, Folded, Next, Side, Stage, Walk, short};
 use crate::commit::digest::Digest;
 use crate::commit::merkle;
 use crate::commit::record::Record;
-use crate::commit::state::StateRoots;
 use crate::commit::tensor::{SLICE_BYTES, piece_count, piece_range, piece_value};
 
+/// What a game is about before it has come to a tensor.
+const NO_SUBJECT: Subject = Subject::Batch { step: 0, micro: 0, tensor: 0 };
 const UNASKED: Next = Next::Impossible("an answer is there to what was not asked");
 
 /// A game of two.
@@ -50,7 +50,6 @@ impl Duel {
             }
             Stage::Record { index, .. } => (Question::Record { index: *index }, both),
             Stage::Statement { step } => (Question::Statement { step: *step }, both),
-            Stage::Parts => (Question::Parts, both),
             Stage::Root { subject, .. } => (Question::Root { subject: *subject }, both),
             Stage::Slice { subject, slice, .. } => {
                 (Question::Slice { subject: *subject, slice: *slice as u64 }, both)
@@ -71,7 +70,7 @@ impl Duel {
     /// The disputed element.
     pub fn place(&self) -> (Subject, u64) {
         let disputed = self.disputed.as_ref();
-        disputed.map_or((Subject::Initial { index: 0 }, 0), |d| (d.subject, d.element as u64))
+        disputed.map_or((NO_SUBJECT, 0), |d| (d.subject, d.element as u64))
     }
 
     /// Takes the answers of those who were asked; `None`: the side did not answer in time, or declined.
@@ -105,7 +104,6 @@ impl Duel {
             (Stage::Walk(_), Answer::Children { values }) => Some(values.0.clone()),
             (Stage::Record { .. }, Answer::Record { record, .. }) => Some(record.0.clone()),
             (Stage::Statement { .. }, Answer::Statement(statement)) => Some(statement.trace.0.to_vec()),
-            (Stage::Parts, Answer::Parts { roots }) => Some(roots.iter().flat_map(|root| root.0).collect()),
             (Stage::Root { .. }, Answer::Root { root }) => Some(root.0.to_vec()),
             (Stage::Slice { .. }, Answer::Slice { bytes }) => Some(bytes.0.clone()),
             (Stage::Total, Answer::Total { value }) => Some(value.0.clone()),
@@ -121,7 +119,6 @@ impl Duel {
             Stage::Walk(walk) => self.walk(rules, &walk, &values),
             Stage::Record { index, leaves } => self.record(rules, index, &leaves, answers),
             Stage::Statement { step } => self.statement(rules, step, &answers),
-            Stage::Parts => self.parts(rules, &values),
             Stage::Root { subject, leaves } => self.root(rules, subject, &leaves, values),
             Stage::Slice { subject, slice, values: claimed } => {
                 self.slice(rules, subject, slice, &claimed, values)
@@ -204,7 +201,7 @@ impl Duel {
                 let field = Field::Gradient { micro: first as u32 };
                 self.go(Stage::Binding { step, field, asked: 0, declined: false, claims: Some(values) })
             }
-            Tree::Batch { .. } | Tree::Part { .. } | Tree::Trace { .. } => match rules.leaf(tree, first) {
+            Tree::Batch { .. } | Tree::Trace { .. } => match rules.leaf(tree, first) {
                 Some(subject) => {
                     self.found.push(format!("the first tensor that differs: {}", rules.describe(subject)));
                     self.go(Stage::Root { subject, leaves: values })
@@ -273,7 +270,6 @@ impl Duel {
             return Next::Impossible("records are compared before both are open");
         };
         match (first, second) {
-            (Record::Initial { .. }, Record::Initial { .. }) => self.go(Stage::Parts),
             (Record::Final { roots: a, .. }, Record::Final { roots: b, .. }) => {
                 let last =
                     self.sides[0].before.as_ref().and_then(|before| Record::decode(&before.record.0).ok());
@@ -308,7 +304,9 @@ impl Duel {
                 }
                 self.go(Stage::Statement { step })
             }
-            _ => Next::Impossible("two records of one place are of two kinds"),
+            _ => Next::Impossible(
+                "two records of one place are of two kinds, or one initial state has two leaves",
+            ),
         }
     }
 
@@ -369,34 +367,6 @@ impl Duel {
         }
     }
 
-    fn parts(&mut self, rules: &Rules, values: &[Vec<u8>; 2]) -> Next {
-        let roots = [0, 1].map(|side: usize| {
-            let part = |i: usize| Digest(values[side][32 * i..32 * i + 32].try_into().unwrap_or([0; 32]));
-            StateRoots([part(0), part(1), part(2)])
-        });
-        let state = |side: usize| self.sides[side].record.as_ref().map(|(record, _)| record.state());
-        let claimed = [state(0), state(1)];
-        if let Some(lost) = self.contradicted(
-            |side| Some(roots[side].digest()) != claimed[side],
-            "the parts of its initial state do not give the state of its record",
-        ) {
-            return lost;
-        }
-        let Some(part) = (0..3).find(|&part| roots[0].0[part] != roots[1].0[part]) else {
-            return Next::Impossible("the same parts give two initial states");
-        };
-        if let Some(expected) = judge::part_of_earlier_run(rules, part) {
-            let wrong: Vec<usize> = (0..2).filter(|&side| roots[side].0[part] != expected).collect();
-            let what = "its initial state is not the final one of the run that the job goes on from";
-            return self.lost(&wrong, Reason::WrongValue, what);
-        }
-        self.descend(
-            rules,
-            Tree::Part { part: part as u8 },
-            [0, 1].map(|side: usize| roots[side].0[part].0.to_vec()),
-        )
-    }
-
     fn root(&mut self, rules: &Rules, subject: Subject, leaves: &[Vec<u8>; 2], values: [Vec<u8>; 2]) -> Next {
         let leaf = |side: usize| {
             let root: [u8; 32] = values[side].as_slice().try_into().unwrap_or_default();
@@ -451,7 +421,6 @@ fn name(tree: Tree) -> &'static str {
     match tree {
         Tree::Transcript => "records",
         Tree::Batch { .. } => "batch",
-        Tree::Part { .. } => "initial state",
         Tree::Gradients { .. } => "gradients",
         Tree::Trace { .. } => "operators",
         Tree::Tensor { .. } => "slices",

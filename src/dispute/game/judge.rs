@@ -1,4 +1,4 @@
-//! What the referee computes itself: elements of the initial state and of a batch, parts of an element from verified operands, and what a
+//! What the referee computes itself: elements of a batch, parts of an element from verified operands, and what a
 //! field of a record must be.
 
 use super::element::{self, Frame, LoggedTotal, Part};
@@ -16,9 +16,7 @@ use crate::dispute::fold::{LoggedElement, logged_product};
 use crate::dispute::leaf::{LeafError, Slices};
 use crate::dispute::verdict::ProvenInput;
 use crate::job::identity::philox_key;
-use crate::job::initial::InitialOrigin;
 use crate::program::graph::{Graph, LoggedProduct, Primitive, TensorId};
-use crate::program::init;
 use crate::program::phase::{Phase, graph_of};
 
 /// What evidence comes to.
@@ -52,27 +50,6 @@ impl Rounding {
     pub fn legal(&self, pattern: u32) -> bool {
         pattern == self.nearest || self.judged.as_ref().is_some_and(|judged| judged.allows(pattern))
     }
-}
-
-/// The element of the initial state; `None` of a state from files of weights, which the computation names as a whole.
-pub(super) fn initial(rules: &Rules, index: usize, element: usize) -> Option<u32> {
-    let context = &rules.context;
-    match &context.origin {
-        InitialOrigin::Weights { .. } => None,
-        // Parts that are another run's are compared as a whole, so that only slots that begin at zero come here.
-        InitialOrigin::Run(_) => Some(0),
-        InitialOrigin::Seed => {
-            let (_, init) = context.program.state_with_init().into_iter().nth(index)?;
-            Some(init::element(philox_key(&context.seed), index as u32, element as u64, init))
-        }
-    }
-}
-
-/// The root that a part of the initial state has, if another run's final record says it.
-pub(super) fn part_of_earlier_run(rules: &Rules, part: usize) -> Option<Digest> {
-    let InitialOrigin::Run(earlier) = &rules.context.origin else { return None };
-    let (_, _, roots) = earlier.finish().ok()?;
-    (part < 2 || earlier.optimizer_state).then_some(roots.0[part])
 }
 
 /// How many terms a count, or an element of a logged product, has.

@@ -17,11 +17,6 @@ use crate::job::manifest::FileManifest;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(tag = "of", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Subject {
-    /// Tensor `index` of the initial state, in the order of the state's table.
-    Initial {
-        /// Its place.
-        index: usize,
-    },
     /// Tensor `tensor` of micro-batch `micro` of a step's batch.
     Batch {
         /// The step, from 1.
@@ -79,11 +74,6 @@ pub enum Tree {
     Batch {
         /// The step, from 1.
         step: u32,
-    },
-    /// A part of the initial state (0 parameters, 1 buffers, 2 slots): RFC 6962 over its tensors.
-    Part {
-        /// The part's number.
-        part: u8,
     },
     /// A step's gradients: RFC 6962 over its micro-batches.
     Gradients {
@@ -199,8 +189,6 @@ pub enum Question {
         /// The step, from 1.
         step: u32,
     },
-    /// The roots of the initial state's parts.
-    Parts,
     /// The BLAKE3 root of a tensor's bytes.
     Root {
         /// The tensor.
@@ -270,11 +258,6 @@ pub enum Answer {
     },
     /// To [`Question::Statement`].
     Statement(Statement),
-    /// To [`Question::Parts`].
-    Parts {
-        /// Parameters, buffers, slots.
-        roots: [Digest; 3],
-    },
     /// To [`Question::Root`].
     Root {
         /// The BLAKE3 root.
@@ -440,6 +423,27 @@ impl Asked {
     /// A question that carries nothing.
     pub fn new(game: Digest, turn: u32, question: Question) -> Asked {
         Asked { game, turn, question, carried: None }
+    }
+
+    /// The question of `referee` in a game, as it came.
+    ///
+    /// # Errors
+    /// If there are more than `limit` bytes, it is not sealed by the referee or of another game, or it carries another part than it names.
+    pub fn read(sealed: &[u8], limit: u64, referee: &PublicKey, game: &Digest) -> Result<Asked, Malformed> {
+        let wrong = |why: &str| Malformed::invalid("question", why);
+        let asked = Sealed::<Asked>::from_bytes(sealed, limit, referee)?.body;
+        if asked.game != *game {
+            return Err(wrong("it is of another game"));
+        }
+        let named = match asked.question {
+            Question::Logs { supplied } => supplied,
+            _ => None,
+        };
+        // An answer names the question without this part, so the question has to say which part it is.
+        if named != asked.carried.as_ref().map(Supplied::digest) {
+            return Err(wrong("it carries another part of a log than it names"));
+        }
+        Ok(asked)
     }
 
     /// What an answer refers to: the question without what it carries, of which it has the digest.

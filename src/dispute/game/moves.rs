@@ -28,10 +28,6 @@ pub enum Kind {
     Record,
     /// [`Question::Children`] of a batch.
     Batch,
-    /// [`Question::Parts`].
-    Parts,
-    /// [`Question::Children`] of a part of the initial state.
-    Part,
     /// [`Question::Statement`].
     Statement,
     /// [`Question::Children`] of operators.
@@ -122,7 +118,7 @@ pub const LEAF_MAX: u64 = 64 * 1024;
 pub const SUPPLY_MAX: u64 = 96 * 1024;
 
 /// All moves.
-pub const MOVES: [Move; 23] = {
+pub const MOVES: [Move; 21] = {
     use Clock::{Moves, Replay};
     use Kind::*;
     use Size::{Fixed, Level};
@@ -137,10 +133,8 @@ pub const MOVES: [Move; 23] = {
         row(Kind::Commit, Both, Clock::Run, Fixed(128), &[Reveal]),
         row(Kind::Reveal, Both, Moves, Fixed(256), &[Records]),
         row(Records, Both, Moves, Level, &[Records, Record]),
-        row(Record, Both, Moves, Fixed(6144), &[Parts, Batch, Statement]),
+        row(Record, Both, Moves, Fixed(6144), &[Batch, Statement]),
         row(Batch, Both, Moves, Level, &[Batch, Root]),
-        row(Parts, Both, Moves, Fixed(512), &[Part, Root]),
-        row(Part, Both, Moves, Level, &[Part, Root]),
         row(Statement, Both, Replay, Fixed(1024), &[Operators, Gradients, Root, Kind::Binding]),
         row(Operators, Both, Moves, Level, &[Operators, Root]),
         row(Gradients, Both, Moves, Level, &[Gradients, Kind::Binding]),
@@ -168,7 +162,6 @@ pub fn kind(question: &Question) -> Kind {
         Question::Children { tree, .. } => match tree {
             Tree::Transcript => Kind::Records,
             Tree::Batch { .. } => Kind::Batch,
-            Tree::Part { .. } => Kind::Part,
             Tree::Gradients { .. } => Kind::Gradients,
             Tree::Trace { .. } => Kind::Operators,
             Tree::Tensor { .. } => Kind::Bytes,
@@ -176,7 +169,6 @@ pub fn kind(question: &Question) -> Kind {
         },
         Question::Record { .. } => Kind::Record,
         Question::Statement { .. } => Kind::Statement,
-        Question::Parts => Kind::Parts,
         Question::Root { .. } => Kind::Root,
         Question::Slice { .. } => Kind::Slice,
         Question::Total { .. } => Kind::Total,
@@ -309,7 +301,6 @@ fn most(kind: Kind, rules: &Rules) -> u64 {
     match kind {
         Kind::Records => tree(Tree::Transcript),
         Kind::Batch => tree(Tree::Batch { step: 1 }),
-        Kind::Part => (0..3).map(|part| tree(Tree::Part { part })).max().unwrap_or(0),
         Kind::Gradients => tree(Tree::Gradients { step: 1 }),
         Kind::Operators => tree(Tree::Trace { step: 1 }),
         Kind::Bytes => depth(rules.slices_most(), 1),
@@ -320,10 +311,9 @@ fn most(kind: Kind, rules: &Rules) -> u64 {
 }
 
 /// The kinds of a path through a game that begins at its first question, and what it ends at; every path is a part of one of these.
-fn paths() -> [(&'static [Kind], Of); 5] {
+fn paths() -> [(&'static [Kind], Of); 4] {
     use Kind::*;
     [
-        (&[Records, Record, Parts, Part, Root, Bytes, Slice], Of::Node),
         (&[Records, Record, Batch, Root, Bytes, Slice, Element], Of::Batch),
         (
             &[Records, Record, Statement, Operators, Root, Bytes, Slice, Frame, Total, Subtotals, Terms],

@@ -18,10 +18,10 @@ use crate::dispute::check::{Context, parsed};
 use crate::dispute::fold;
 use crate::dispute::origin::{self, Origin};
 use crate::dispute::verdict::Scalar;
-use crate::job::identity::{other_contract, program_digest};
-use crate::job::initial::InitialOrigin;
+use crate::job::identity::{philox_key, program_digest};
+use crate::job::initial::{Expected, InitialOrigin};
 use crate::job::{Granularity, Job};
-use crate::program::graph::{Graph, TensorType};
+use crate::program::graph::{Graph, Makers, TensorType};
 use crate::program::phase::{Phase, graph_of};
 use crate::program::step::Program;
 use crate::rounding::log;
@@ -56,6 +56,8 @@ pub struct Rules {
     granularity: Granularity,
     /// The nodes that a step's trace holds, in order.
     positions: Vec<(Phase, usize)>,
+    /// The nodes that make the outputs of a micro-batch, and of the update.
+    makers: [Makers; 2],
     /// None but in tests.
     fault: Option<Fault>,
 }
@@ -90,20 +92,17 @@ impl Rules {
     /// If they do not hold together.
     pub fn new(terms: &Terms) -> Result<Rules, Malformed> {
         let (parties, referee) = terms.keys()?;
-        if let Some(why) = other_contract(&terms.run.contract) {
-            return Err(wrong(why));
-        }
         let program = terms.program.as_ref().map(|program| program.0.as_slice());
         let (mut job, program) = parsed(&terms.job, program)?;
-        if program_digest(&program) != terms.run.program {
+        let summary = &terms.computation;
+        let (seed, computation) = summary.identity(&job).map_err(wrong)?;
+        if program_digest(&program) != summary.program {
             return Err(wrong("the program digest is not that of the job"));
         }
-        let identity = terms.run.identity(&job, &terms.job).map_err(wrong)?;
         if replay_clock(&job).is_some_and(|replay| replay != terms.clocks.replay) {
             return Err(wrong("the clock of replays is not the one that the job fixes"));
         }
-        terms.run.origin.check(&job)?;
-        let claim = terms.claim_about(&job, &identity.run)?.cloned();
+        let claim = terms.claim_about(&job)?.cloned();
         let nodes =
             [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len() as u64);
         let leaves = u64::from(program.micro_batches) * (nodes[0] + nodes[1]) + nodes[2];
@@ -116,23 +115,45 @@ impl Rules {
         // In a game every party commits to operators, when it is asked.
         job.commit.granularity = Granularity::Operator;
         let positions = positions(&program);
-        let head = Head { run: identity.run, size: u64::from(job.steps) + 2, root: Digest([0; 32]) };
+        // Records are proved under the roots that parties reveal, and no question is about a party's run.
+        let run = Digest([0; 32]);
+        let head = Head { run, size: u64::from(job.steps) + 2, root: Digest([0; 32]) };
         let places = OnceLock::from(Places::of(&program));
         let context = Context {
             job,
             program,
-            seed: identity.seed,
-            computation: identity.computation,
-            run: identity.run,
-            data: terms.run.data,
-            initial: terms.run.initial,
-            origin: terms.run.origin.clone(),
+            seed,
+            computation,
+            run,
+            data: summary.data,
+            initial: summary.initial,
+            origin: claim.as_ref().map_or(InitialOrigin::Seed, |claim| claim.run.origin.clone()),
             head,
             key: None,
             places,
         };
         let game = terms.game();
-        Ok(Rules { game, parties, referee, context, claim, granularity, positions, fault: None })
+        let makers = [&context.program.micro, &context.program.update].map(Graph::makers);
+        Ok(Rules { game, parties, referee, context, claim, granularity, positions, makers, fault: None })
+    }
+
+    /// Checks that the initial state is the one that job and terms give: of a seed, or of the earlier run that a trainer claims to go on from. That
+    /// takes as long as the state is large, and a piece of a tensor in memory. Of files of weights, and of an earlier run in the exact profile, only
+    /// parties can tell.
+    ///
+    /// # Errors
+    /// If it is another one.
+    pub fn check_initial(&self) -> Result<(), Malformed> {
+        let Context { job, program, seed, origin, initial, .. } = &self.context;
+        if self.claim.is_none() && (job.init.run.is_some() || !job.init.weights.is_empty()) {
+            return Ok(());
+        }
+        match origin.expected(program, philox_key(seed))? {
+            Expected::State(expected) if expected != *initial => {
+                Err(wrong(format!("the initial state is not the one that {} gives", origin.source())))
+            }
+            Expected::State(_) | Expected::InFiles => Ok(()),
+        }
     }
 
     /// Leaves a check out.
@@ -182,17 +203,6 @@ impl Rules {
         self.program().batch.len()
     }
 
-    /// The tensors of a part of the state: their places in its table.
-    pub fn part(&self, part: u8) -> Vec<usize> {
-        let of = |name: &str| match name.split_once('/') {
-            Some(("param", _)) => 0,
-            Some(("buffer", _)) => 1,
-            _ => 2,
-        };
-        let state = self.program().state();
-        (0..state.len()).filter(|&i| of(&state[i].name) == part).collect()
-    }
-
     /// The leaves of a tree, how many of them one answer carries, and how its nodes are joined.
     pub fn shape(&self, tree: Tree) -> (u64, u64, Join) {
         match tree {
@@ -201,7 +211,6 @@ impl Rules {
                 let leaves = self.batch_tensors() as u64 * u64::from(self.program().micro_batches);
                 (leaves, 1, Join::Rfc6962)
             }
-            Tree::Part { part } => (self.part(part).len() as u64, 1, Join::Rfc6962),
             Tree::Gradients { .. } => (u64::from(self.program().micro_batches), 1, Join::Rfc6962),
             Tree::Trace { .. } => (self.positions.len() as u64, 1, Join::Rfc6962),
             Tree::Tensor { subject } => {
@@ -221,7 +230,6 @@ impl Rules {
                 let (micro, tensor) = (index / self.batch_tensors(), index % self.batch_tensors());
                 Some(Subject::Batch { step, micro: micro as u32, tensor })
             }
-            Tree::Part { part } => Some(Subject::Initial { index: *self.part(part).get(index)? }),
             Tree::Trace { step } => {
                 let &(phase, node) = self.positions.get(index)?;
                 Some(Subject::Node { step, phase: phase.into(), node })
@@ -234,11 +242,6 @@ impl Rules {
     pub fn tensor(&self, subject: Subject) -> Option<(String, TensorType)> {
         let program = self.program();
         match subject {
-            Subject::Initial { index } => {
-                let tensor = program.state().into_iter().nth(index)?;
-                let ty = tensor.ty();
-                Some((tensor.name, ty))
-            }
             Subject::Batch { micro, tensor, .. } => {
                 let tensor = program.batch.get(tensor).filter(|_| micro < program.micro_batches)?;
                 Some((batch_leaf_name(micro, &tensor.name), tensor.ty()))
@@ -256,7 +259,6 @@ impl Rules {
     pub fn describe(&self, subject: Subject) -> String {
         let name = self.tensor(subject).map_or_else(|| "no tensor".to_string(), |(name, _)| name);
         match subject {
-            Subject::Initial { .. } => format!("{name} of the initial state"),
             Subject::Batch { step, .. } => format!("{name} of step {step}'s batch"),
             Subject::Node { step, phase, node } => {
                 let node = &graph_of(self.program(), Phase::from(phase)).nodes[node];
@@ -275,11 +277,7 @@ impl Rules {
     /// node makes are left out.
     pub fn outputs(&self, field: Field) -> Vec<(Phase, usize)> {
         let program = self.program();
-        let made = |phase: Phase, name: &str| {
-            let graph = graph_of(program, phase);
-            let tensor = graph.output(name)?;
-            Some((phase, graph.nodes.iter().position(|n| n.output == tensor)?))
-        };
+        let [micro_batch, update] = &self.makers;
         let scalar = |scalar| match origin::scalar(program, scalar) {
             Some(Origin::Node { phase, node }) => vec![(phase, node)],
             _ => Vec::new(),
@@ -288,10 +286,12 @@ impl Rules {
             Field::Clip => scalar(Scalar::Clip),
             Field::Loss => scalar(Scalar::Loss),
             Field::State => {
-                program.state().iter().filter_map(|tensor| made(Phase::Update, &tensor.name)).collect()
+                let made = |name: &str| Some((Phase::Update, update.output(name)?));
+                program.state().iter().filter_map(|tensor| made(&tensor.name)).collect()
             }
             Field::Gradient { micro } => {
-                program.gradients().iter().filter_map(|t| made(Phase::Micro(micro), &t.name)).collect()
+                let made = |name: &str| Some((Phase::Micro(micro), micro_batch.output(name)?));
+                program.gradients().iter().filter_map(|tensor| made(&tensor.name)).collect()
             }
         }
     }
@@ -305,13 +305,9 @@ impl Rules {
         }
         match record {
             Record::Initial { .. } if index != 0 => Some("the first record stands at another place".into()),
-            // The computation names the state, so that no header of a file has to be shown. Of a seed or an earlier run the referee computes
-            // the element that differs, whatever the terms name.
-            Record::Initial { state, .. } => {
-                let named = matches!(self.context.origin, InitialOrigin::Weights { .. });
-                let other = named && *state != self.context.initial;
-                other.then(|| "its state is not the initial state that the computation names".into())
-            }
+            // The computation names the state, and who plays has derived it: no element of it has to be shown.
+            Record::Initial { state, .. } => (*state != self.context.initial)
+                .then(|| "its state is not the initial state that the computation names".into()),
             Record::Final { steps, .. } => {
                 let there = index + 1 == self.records() && *steps == job.steps;
                 (!there).then(|| "the final record stands at another place".into())

@@ -93,8 +93,6 @@ pub(super) enum Stage {
     Record { index: u64, leaves: [Digest; 2] },
     /// The operators of a step.
     Statement { step: u32 },
-    /// The parts of the initial state.
-    Parts,
     /// A tensor; its Merkle leaves.
     Root { subject: Subject, leaves: [Vec<u8>; 2] },
     /// A slice; its values.

@@ -9,13 +9,19 @@ use crate::commit::keys::PublicKey;
 use crate::commit::proven::Base64;
 use crate::commit::tree_head::{Head, NOTE_MAX};
 use crate::job::Job;
-use crate::job::identity::RunSummary;
+use crate::job::identity::{ComputationSummary, RunSummary};
+use crate::job::initial::InitialOrigin;
 
 /// The most bytes of terms: a job and, for a job that names one, a program file.
 pub const TERMS_MAX: u64 = 1 << 28;
 /// The most parties of a game.
 pub const PARTIES_MAX: usize = 64;
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+
+/// The shortest clock of moves, in milliseconds, that an honest party plays with: what a network needs to recover from a flood.
+pub const MOVES_MIN: u64 = 20_000;
+/// The shortest increment, likewise.
+pub const INCREMENT_MIN: u64 = 2_000;
 
 /// How long parties may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,10 +35,32 @@ pub struct Clocks {
     pub replay: u64,
 }
 
+/// Whose run of the computation a trainer claims: what the run id covers beside the computation and the job file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClaimedRun {
+    /// The trainer's public key, if the run is signed.
+    pub trainer_key: Option<String>,
+    /// The nonce, 32 hexadecimal digits.
+    pub nonce: String,
+    /// Where the initial state comes from.
+    pub origin: InitialOrigin,
+}
+
+impl ClaimedRun {
+    /// A run as a claim names it.
+    pub fn of(run: RunSummary) -> ClaimedRun {
+        let RunSummary { trainer_key, nonce, origin, .. } = run;
+        ClaimedRun { trainer_key, nonce, origin }
+    }
+}
+
 /// What the trainer of a logged run says that its records are, and so what is disputed: its log roots follow from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
+    /// The run.
+    pub run: ClaimedRun,
     /// The root over all records of the trainer's run.
     pub root: Digest,
     /// The run's head with this root, if the trainer signed it by its key of the game: then another root contradicts it.
@@ -44,10 +72,10 @@ pub struct Claim {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Terms {
-    /// The version of the format, 1.
+    /// The version of the format, 2.
     pub format: u32,
-    /// The computation: a run's summary, of which trainer's key and nonce do not count.
-    pub run: RunSummary,
+    /// What the parties claim to have computed. Each party derives all of it from its own run.
+    pub computation: ComputationSummary,
     /// The job file's text.
     pub job: String,
     /// The bytes of the program file, for a job that names one.
@@ -69,7 +97,7 @@ pub struct Terms {
 impl Terms {
     /// Terms in the current format. They are not checked.
     pub fn new(
-        run: RunSummary,
+        computation: ComputationSummary,
         (job, program): (String, Option<Vec<u8>>),
         parties: &[PublicKey],
         referee: &PublicKey,
@@ -78,7 +106,7 @@ impl Terms {
     ) -> Terms {
         let parties = parties.iter().map(PublicKey::to_text).collect();
         let (program, referee) = (program.map(Base64), referee.to_text());
-        Terms { format: FORMAT, run, job, program, parties, referee, clocks, nonce, claim: None }
+        Terms { format: FORMAT, computation, job, program, parties, referee, clocks, nonce, claim: None }
     }
 
     /// The terms of a game about what the trainer of a logged run claims.
@@ -127,11 +155,19 @@ impl Terms {
         Ok((parties, PublicKey::from_text(&self.referee)?))
     }
 
-    /// The trainer's claim about the run with this id; none in the exact profile.
+    /// The run that a claim is about.
+    pub fn claimed(&self, claim: &Claim) -> RunSummary {
+        let ComputationSummary { contract, challenge, program, data, initial } = self.computation.clone();
+        let ClaimedRun { trainer_key, nonce, origin } = claim.run.clone();
+        RunSummary { contract, trainer_key, challenge, nonce, program, data, initial, origin }
+    }
+
+    /// The trainer's claim; none in the exact profile.
     ///
     /// # Errors
-    /// If a claim lacks in the logged profile or stands in the exact one, or its head is not the trainer's of this run, size and root.
-    pub fn claim_about(&self, job: &Job, run: &Digest) -> Result<Option<&Claim>, Malformed> {
+    /// If a claim lacks in the logged profile or stands in the exact one, its run comes from elsewhere than the job says, or its head is not the
+    /// trainer's of this run, size and root.
+    pub fn claim_about(&self, job: &Job) -> Result<Option<&Claim>, Malformed> {
         let wrong = |why: String| Malformed::invalid("terms", why);
         let claim = match (&self.claim, &job.rounding) {
             (Some(claim), Some(_)) => claim,
@@ -141,6 +177,8 @@ impl Terms {
             }
             (Some(_), None) => return Err(wrong("a claim stands in the exact profile".into())),
         };
+        claim.run.origin.check(job)?;
+        let run = self.claimed(claim).identity(job, &self.job).map_err(wrong)?.run;
         if let Some(note) = &claim.head {
             if note.len() > NOTE_MAX {
                 return Err(Malformed::TooLarge { what: "head", limit: NOTE_MAX as u64 });
@@ -148,7 +186,7 @@ impl Terms {
             let (parties, _) = self.keys()?;
             let (head, _) = Head::from_note(note, parties.first())
                 .map_err(|why| wrong(format!("the claim's head is not the trainer's: {why}")))?;
-            if head != (Head { run: *run, size: u64::from(job.steps) + 2, root: claim.root }) {
+            if head != (Head { run, size: u64::from(job.steps) + 2, root: claim.root }) {
                 return Err(wrong("the claim's head is of another run, size or root".into()));
             }
         }

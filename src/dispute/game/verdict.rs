@@ -121,7 +121,7 @@ impl GameVerdict {
     /// Plays all events again and compares the result; gives the referee at the game's end.
     ///
     /// # Errors
-    /// If the referee of the terms did not sign the file, or the events give another result.
+    /// If the referee of the terms did not sign the file, its initial state is not the one that its terms give, or the events give another result.
     pub fn check(&self) -> Result<Referee, Malformed> {
         let wrong = |why: &str| Malformed::invalid("game verdict", why);
         let mut referee = Referee::new(&self.terms)?;
@@ -130,6 +130,7 @@ impl GameVerdict {
         if !referee.rules().referee.verifies(&self.signed(), signature) {
             return Err(wrong("the referee of its terms did not sign it"));
         }
+        referee.rules().check_initial()?;
         referee.start(0);
         self.events.iter().for_each(|event| event.feed(&mut referee));
         if referee.result() != Some(&self.result) {

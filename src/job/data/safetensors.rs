@@ -177,9 +177,12 @@ impl Header {
 /// The tensor of this name, by the header's bytes; the file has `file_bytes` bytes.
 ///
 /// # Errors
-/// As [`Header::parse`] and [`Header::place`].
+/// As [`Header::parse`], [`Header::place`] and [`Header::check_filled`].
 pub fn place(header: &[u8], name: &str, file_bytes: u64) -> Result<ArrayPlace, String> {
-    Header::parse(header, file_bytes)?.place(name)
+    let header = Header::parse(header, file_bytes)?;
+    let place = header.place(name)?;
+    header.check_filled()?;
+    Ok(place)
 }
 
 #[cfg(test)]
@@ -222,6 +225,8 @@ mod tests {
             ),
             ("[".repeat(100_000), "not understood"),
             (String::new(), "not understood"),
+            (x("F32", "[1]", "[0,4]"), "do not fill the file"),
+            (x("F32", "[1]", "[4,8]"), "do not fill the file"),
         ] {
             let error = place(header.as_bytes(), "x", (8 + header.len() + 8) as u64).unwrap_err();
             assert!(error.contains(why), "{error}");

@@ -1,0 +1,99 @@
+//! Whether terms say what a party's own run says: nothing that decides a game is taken over from whoever wrote the terms.
+
+use super::error::PartyError;
+use crate::commit::keys::PublicKey;
+use crate::dispute::game::rules::{Rules, replay_clock};
+use crate::dispute::game::terms::{Claim, ClaimedRun, INCREMENT_MIN, MOVES_MIN, Terms};
+use crate::job::Job;
+use crate::job::canonical::settings_that_differ;
+use crate::job::identity::computation_settings;
+use crate::job::initial::Expected;
+use crate::run::dir::Run;
+
+/// A refusal that names the field of the terms, and both values.
+fn differs(field: &str, theirs: &str, ours: &str) -> PartyError {
+    PartyError::Refused(format!(
+        "{field} of the terms is {theirs}, and here it is {ours}: these terms are not of this run"
+    ))
+}
+
+/// Checks that the terms name a party's key under its own name, and leave it time to answer.
+///
+/// # Errors
+/// If they do not.
+pub(super) fn names(terms: &Terms, own: &PublicKey) -> Result<(), PartyError> {
+    let (parties, _) = terms.keys()?;
+    let Some(named) = parties.iter().find(|party| party.bytes() == own.bytes()) else {
+        return Err(PartyError::Refused(format!(
+            "the terms name no party with the key {}; they name {}",
+            own.to_text(),
+            terms.parties.join(", ")
+        )));
+    };
+    if named.name() != own.name() {
+        return Err(differs("the name of your key among the parties", named.name(), own.name()));
+    }
+    let clocks =
+        [("moves", terms.clocks.moves, MOVES_MIN), ("increment", terms.clocks.increment, INCREMENT_MIN)];
+    match clocks.into_iter().find(|(_, given, least)| given < least) {
+        Some((clock, given, least)) => Err(PartyError::Refused(format!(
+            "clocks.{clock} of the terms is {given} ms, and a party that anybody can disturb needs at least {least} ms: ask for other terms"
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// Checks every field of the terms that decides a game against the run, from which each is derived again.
+///
+/// # Errors
+/// If a field differs, by its name; if the terms do not hold together; or if the run's own initial state is not the one that its origin gives.
+pub(super) fn check(terms: &Terms, run: &Run) -> Result<(), PartyError> {
+    let job = Job::parse("the job of the terms", &terms.job).map_err(|why| PartyError::Refused(why.0))?;
+    let own = run.file.summary().computation();
+    let theirs = computation_settings(&job, &terms.computation);
+    let different = settings_that_differ(&theirs, &computation_settings(&run.job, &own));
+    if let Some((key, theirs, ours)) = different.first() {
+        return Err(differs(key, theirs, ours));
+    }
+    if let Some(replay) = replay_clock(&run.job)
+        && replay != terms.clocks.replay
+    {
+        return Err(differs(
+            "clocks.replay",
+            &format!("{} ms", terms.clocks.replay),
+            &format!("{replay} ms"),
+        ));
+    }
+    if let Some(Claim { run: claimed, .. }) = &terms.claim {
+        let ClaimedRun { trainer_key, nonce, origin } = claimed;
+        let text = |key: &Option<String>| key.clone().unwrap_or_else(|| "none".into());
+        let job = |text: &str| blake3::hash(text.as_bytes()).to_string();
+        let fields = [
+            ("claim.run.trainer_key", text(trainer_key), text(&run.file.trainer_key)),
+            ("claim.run.nonce", nonce.clone(), run.file.nonce.clone()),
+            ("claim.run.origin", origin.digest().to_string(), run.file.origin.digest().to_string()),
+            ("the text of the job", job(&terms.job), job(&run.job_text)),
+        ];
+        if let Some((field, theirs, ours)) = fields.into_iter().find(|(_, theirs, ours)| theirs != ours) {
+            return Err(differs(field, &theirs, &ours));
+        }
+    }
+    let rules = Rules::new(terms)?;
+    if *rules.computation() != run.computation {
+        return Err(differs(
+            "the computation",
+            &rules.computation().to_string(),
+            &run.computation.to_string(),
+        ));
+    }
+    let origin = &run.file.origin;
+    let expected = origin.expected(&run.program, run.key())?;
+    if matches!(expected, Expected::State(state) if state != run.file.initial) {
+        return Err(PartyError::Refused(format!(
+            "{}: its initial state is not the one that {} gives: see `tiebreak verify`",
+            run.layout.root.display(),
+            origin.source()
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,196 @@
+//! What makes a model usable and is no weight: configuration, tokenizer, how text is generated. A run keeps these files as they were beside the weights it began from, and
+//! an export writes them again. Nothing commits them, and nothing that is computed depends on them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::disk::{self, Disk};
+use super::error::RunError;
+use super::job_files::{JobFiles, refuse_private_key};
+use super::paths::RunPaths;
+use super::released_config::{self, CONFIG_MAX};
+use crate::job::Job;
+use crate::job::spec::DataFiles;
+
+/// A model's configuration.
+pub const CONFIG: &str = "config.json";
+/// How text is generated: the tokens that begin, end and fill it among others.
+pub const GENERATION: &str = "generation_config.json";
+/// What a tokenizer is made of. No other name is ever read or written.
+const TOKENIZER: [&str; 12] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "encoder.json",
+    "vocab.bpe",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "chat_template.json",
+    "preprocessor_config.json",
+];
+/// What is taken together from one folder: files of several folders would not fit each other.
+const SETS: [&[&str]; 3] = [&[CONFIG], &[GENERATION], &TOKENIZER];
+/// The most bytes of a file; the largest tokenizers have a third of that.
+const FILE_MAX: u64 = 1 << 26;
+/// The most bytes of all files of a run.
+const ALL_MAX: u64 = 1 << 27;
+/// What follows the name of a file of tokens in the name of the folder where `tiebreak-import` keeps their tokenizer.
+const OF_TOKENS: &str = ".tokenizer";
+
+/// Whether a file of a run may have this name.
+pub fn is_name(name: &str) -> bool {
+    SETS.iter().any(|set| set.contains(&name))
+}
+
+/// The most bytes of a file.
+fn most(name: &str) -> u64 {
+    if [CONFIG, GENERATION].contains(&name) { CONFIG_MAX } else { FILE_MAX }
+}
+
+/// Files of [`is_name`], by their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Companions {
+    files: BTreeMap<&'static str, Vec<u8>>,
+    /// Where those of a job were found, with their lengths.
+    sources: Vec<(PathBuf, u64)>,
+}
+
+impl Companions {
+    /// Those of a run that begins with a job: beside the job file, else beside the weights or in the earlier run that it begins from, else what
+    /// `tiebreak-import` keeps beside its tokens.
+    ///
+    /// # Errors
+    /// If one lies where the job may not reach, is a private key or too large, or cannot be read.
+    pub fn of_job(job: &Job, reach: &JobFiles) -> Result<Companions, RunError> {
+        let mut folders = vec![("job", PathBuf::new())];
+        let beside = |path: &String| Path::new(path).parent().map(Path::to_path_buf);
+        folders.extend(job.init.weights.first().and_then(beside).map(|folder| ("init.weights", folder)));
+        let kept = |run: &String| RunPaths { root: run.into() }.companions();
+        folders.extend(job.init.run.iter().map(|run| ("init.run", kept(run))));
+        if let DataFiles::Tokens { paths, .. } = &job.data.files {
+            folders.extend(paths.iter().map(|path| ("data.path", format!("{path}{OF_TOKENS}").into())));
+        }
+        let mut found = Companions::default();
+        for set in SETS {
+            for (key, folder) in &folders {
+                let mut paths = Vec::new();
+                for name in set {
+                    // A name that is no text names none of the job's files.
+                    let Some(path) = folder.join(name).to_str().map(str::to_string) else { continue };
+                    let is_there = fs::symlink_metadata(reach.folder().join(&path)).is_ok();
+                    paths.extend(is_there.then_some((*name, path)));
+                }
+                for (name, path) in &paths {
+                    found.add_of_job(job, reach, name, key, path)?;
+                }
+                if set.iter().any(|name| found.files.contains_key(name)) {
+                    break;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn add_of_job(
+        &mut self,
+        job: &Job,
+        reach: &JobFiles,
+        name: &'static str,
+        key: &str,
+        path: &str,
+    ) -> Result<(), RunError> {
+        // Downloads are kept behind links; where these lead the job may reach, or not.
+        let path = reach.path(key, path)?;
+        let real = path.canonicalize().map_err(RunError::io(&path))?;
+        if real.is_dir() {
+            return Ok(());
+        }
+        let bytes = disk::read(&real, most(name))?;
+        refuse_private_key(&path, &bytes[..])?;
+        // Many programs have a config.json: one of another kind of model is not this one's.
+        if name == CONFIG && !job.model().is_some_and(|job| released_config::is_of(&bytes, &job.model)) {
+            return Ok(());
+        }
+        self.sources.push((path, bytes.len() as u64));
+        self.insert(name, bytes)
+    }
+
+    fn insert(&mut self, name: &'static str, bytes: Vec<u8>) -> Result<(), RunError> {
+        self.files.insert(name, bytes);
+        if self.files.values().map(|bytes| bytes.len() as u64).sum::<u64>() > ALL_MAX {
+            let why =
+                "the files beside the weights (configuration, tokenizer) have more than 128 MiB together";
+            return Err(RunError::Refused(why.into()));
+        }
+        Ok(())
+    }
+
+    /// The files of these names in a folder; none if there is no such folder.
+    ///
+    /// # Errors
+    /// If one is a link or too large, or cannot be read.
+    pub fn in_folder(folder: &Path) -> Result<Companions, RunError> {
+        let mut found = Companions::default();
+        for name in SETS.into_iter().flatten() {
+            let path = folder.join(name);
+            if fs::symlink_metadata(&path).is_ok() {
+                found.insert(name, disk::read(&path, most(name))?)?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// The files of these names beside released weights, behind links.
+    ///
+    /// # Errors
+    /// If one is too large, or cannot be read.
+    pub fn released(folder: &Path) -> Result<Companions, RunError> {
+        let mut found = Companions::default();
+        for name in SETS.into_iter().flatten() {
+            match folder.join(name).canonicalize() {
+                Ok(real) if real.is_file() => found.insert(name, disk::read(&real, most(name))?)?,
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// Where those of a job lie, with their lengths.
+    pub fn sources(&self) -> impl Iterator<Item = (&Path, u64)> {
+        self.sources.iter().map(|(path, len)| (path.as_path(), *len))
+    }
+
+    /// The files' names.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.files.keys().copied()
+    }
+
+    /// A file's bytes.
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        self.files.get(name).map(Vec::as_slice)
+    }
+
+    /// A file's text; `None` if it is not there, or no text.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        std::str::from_utf8(self.get(name)?).ok()
+    }
+
+    /// Writes the files into a folder, which is made if there are any, but for those of the names `without`.
+    ///
+    /// # Errors
+    /// If the disk refuses.
+    pub fn write(&self, disk: &Disk, folder: &Path, without: &[&str]) -> Result<(), RunError> {
+        let files = self.files.iter().filter(|(name, _)| !without.contains(name));
+        for (number, (name, bytes)) in files.enumerate() {
+            if number == 0 {
+                disk.create_folder(folder)?;
+            }
+            disk.replace(&folder.join(name), bytes)?;
+        }
+        Ok(())
+    }
+}
