@@ -231,8 +231,8 @@ fn make(disk: &Disk, layout: &RunPaths, with: &Gathering) -> Result<(), PartyErr
             if given != *files {
                 return Err(refused("the files of weights are others than those of the disputed run".into()));
             }
-            let identity = terms.run.identity(&job, &terms.job).map_err(refused)?;
-            let drawn = Drawn::of(&job, philox_key(&identity.seed));
+            let (seed, _) = terms.computation.identity(&job).map_err(refused)?;
+            let drawn = Drawn::of(&job, philox_key(&seed));
             Some(initial::from_weights(weights, &job, &program, &drawn)?)
         }
         InitialOrigin::Run(of) => {
