@@ -119,9 +119,10 @@ def classifier(checks, name, model, keys, shape):
     inputs = folder / "inputs.npy"
     np.save(inputs, values.numpy())
     np.save(folder / "labels.npy", np.arange(8) % 5)
-    checks.run("import", folder)
+    checks.run("import", folder, "--normalize", "none")
     job = folder / "job.toml"
-    edit(job, ("steps = 100", "steps = 2"), ('dtype = "u8"', 'dtype = "f32"'), ("warmup = 10", "warmup = 0"))
+    # These are numbers that torch prepared, which the model takes as they are.
+    edit(job, ("steps = 100", "steps = 2"), ('dtype = "u8"', 'dtype = "f32"'), ('normalize = "none"\n', ""), ("warmup = 10", "warmup = 0"))
     edit(job, ("peak = 1e-4", "peak = 1e-3"), ("micro_batch = 1", "micro_batch = 8"), ("micro_batches = 8", "micro_batches = 1"))
 
     def logits():
@@ -161,6 +162,42 @@ def classifiers(checks):
         classifier(checks, name, model, keys, (3, 32, 32))
 
 
+def pixels(checks):
+    """Networks of torchvision on bytes, which its own transforms prepare, and a new head for other classes."""
+    torch.manual_seed(8)
+    images = torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8)
+    picture = torchvision.transforms.functional.to_tensor
+    prepared = torchvision.transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    values = torch.stack([prepared(picture(image.permute(1, 2, 0).numpy())) for image in images])
+    image = {"height": 32, "width": 32, "planes": 3, "classes": 5}
+    resnet = {"kind": "resnet", "stem": "imagenet", "order": "post", "norm": "batch", "stages": [64, 128, 256, 512], "blocks": 2, **image}
+    for name, model, keys in [
+        ("resnet18, pixels", torchvision.models.resnet18(num_classes=5), resnet),
+        ("vgg11, pixels", narrow(torchvision.models.vgg11(num_classes=5)), {"kind": "vgg11", "classifier": 48, **image}),
+    ]:
+        folder = checks.folder / name.replace(", ", "-")
+        folder.mkdir()
+        save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
+        (folder / "config.json").write_text(json.dumps({"model_type": "tiebreak", "model": keys}))
+        np.save(folder / "inputs.npy", images.numpy())
+        np.save(folder / "labels.npy", np.arange(8) % 5)
+        checks.run("import", folder)
+        with torch.no_grad():
+            theirs = model.eval()(values).numpy()
+        checks.row(name, "imported", folder / "job.toml", folder / "inputs.npy", theirs)
+        checks.run("import", folder, "--classes", 3, "--output", folder / "head")
+        job = folder / "head" / "job.toml"
+        np.save(folder / "head" / "inputs.npy", images.numpy())
+        np.save(folder / "head" / "labels.npy", np.arange(8) % 3)
+        edit(job, ("steps = 100", "steps = 1"), ("warmup = 10", "warmup = 0"))
+        checks.run("train", job, "--data-root", folder, "--out", folder / "run")
+        checks.run("export", folder / "run", "--step", 0, "--output", folder / "first")
+        before, after = (load_file(path / "model.safetensors") for path in (folder, folder / "first"))
+        head = [key for key in before if before[key].shape != after[key].shape]
+        same = all(torch.equal(before[key], after[key]) for key in before if key not in head)
+        checks.same(f"{name}: all but a head of 3 classes ({', '.join(head)})", same and len(head) == 2)
+
+
 def narrow(vgg):
     """The same VGG with 48 channels in place of 4096 between its linear layers, which would be most of it."""
     linear, relu, dropout = torch.nn.Linear, torch.nn.ReLU, torch.nn.Dropout
@@ -181,6 +218,7 @@ def main():
         erf = {"activation_function": "gelu", "layer_norm_epsilon": 1e-3, "tie_word_embeddings": False}
         gpt2(checks, "gpt2-untied-erf", 2, **erf)
         classifiers(checks)
+        pixels(checks)
     print("\n| model | weights | four digits | the job's digits |\n|---|---|---|---|")
     print("\n".join(checks.rows))
     sys.exit(1 if checks.failed else 0)

@@ -8,6 +8,7 @@ mod common;
 mod evaluations;
 mod hostile;
 mod jobs;
+mod networks;
 mod released;
 mod released_images;
 
