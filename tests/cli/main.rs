@@ -10,7 +10,6 @@ mod hostile;
 mod jobs;
 mod networks;
 mod released;
-mod released_images;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
