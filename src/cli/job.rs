@@ -6,7 +6,9 @@ use clap::Subcommand;
 use clap::builder::PossibleValuesParser;
 use serde_json::{Value, json};
 
-use super::{CommandResult, Exit, Failure, Lines, Printer, bytes_text, job_new, job_reference, one_line};
+use super::{
+    CommandResult, Exit, Failure, Lines, Printer, bytes_text, job_finite, job_new, job_reference, one_line,
+};
 use crate::commit::digest::Digest;
 use crate::dispute::game::moves::LEAF_MAX;
 use crate::dispute::size::samples_bytes;
@@ -83,25 +85,51 @@ struct Checked {
     unused: Vec<String>,
     /// Steps whose batches were drawn.
     drawn: Vec<u32>,
+    /// Values of inputs that are not finite, file by file.
+    not_finite: Vec<Value>,
 }
 
 /// Opens a job's data and draws a few batches, as training would.
-fn check_data(files: &JobFiles, job: &Job, program: &Program) -> Result<Checked, Failure> {
+fn check_data(printer: Printer, files: &JobFiles, job: &Job, program: &Program) -> Result<Checked, Failure> {
     let mut data = JobData::open(files, job, program)?;
     let root = files_root(&data.manifest);
     let key = philox_key(&seed(job, &program_digest(program), &root, None));
     let drawn = data.sample(job, program, key)?;
+    let not_finite = job_finite::of_data(printer, &mut data.dataset, job)?;
     let unused = data.dataset.unused().map(|path| path.display().to_string()).collect();
     let copied = data.copied(job).into_iter().map(|(path, bytes)| (path.display().to_string(), bytes));
     let (copied, dataset) = (copied.collect(), &data.dataset);
     let kept = job.data.validation_split.map(|_| dataset.samples_in_order());
-    Ok(Checked { samples: dataset.samples(), kept, bytes: dataset.bytes(), root, copied, unused, drawn })
+    Ok(Checked {
+        samples: dataset.samples(),
+        kept,
+        bytes: dataset.bytes(),
+        root,
+        copied,
+        unused,
+        drawn,
+        not_finite,
+    })
 }
 
-/// Reads what the initial state is made from, as training would. Where it comes from: in words, and as JSON.
-fn check_initial(files: &JobFiles, job: &Job, program: &Program) -> Result<(String, Value), Failure> {
-    let origin = initial::of_job(job, program, files)?.map_or(InitialOrigin::Seed, |(_, origin)| origin);
-    Ok(match &origin {
+/// Reads what the initial state is made from, as training would. Where it comes from, in words and as JSON, and what of it is not finite.
+fn check_initial(
+    printer: Printer,
+    files: &JobFiles,
+    job: &Job,
+    program: &Program,
+) -> Result<(String, Value, Vec<Value>), Failure> {
+    let (state, origin) = initial::of_job(job, program, files)?.unwrap_or((Vec::new(), InitialOrigin::Seed));
+    let (text, json) = origin_text(files, job, &origin)?;
+    let paths =
+        job.init.run.iter().chain(&job.init.weights).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let spoiled = job_finite::of_initial(printer, program, &state, &paths);
+    Ok((text, json, spoiled))
+}
+
+/// Where an initial state comes from: in words, and as JSON.
+fn origin_text(files: &JobFiles, job: &Job, origin: &InitialOrigin) -> Result<(String, Value), Failure> {
+    Ok(match origin {
         InitialOrigin::Seed => ("made from the seed".into(), json!({ "kind": "seed" })),
         InitialOrigin::Weights { files } => {
             let bytes: u64 = files.iter().map(|file| file.bytes).sum();
@@ -192,8 +220,9 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     let nodes = [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len());
     let (state, peak) = (state_bytes(&program.state()), step_bytes(&program));
     let digest = program_digest(&program);
-    let data = check_data(&files, &job, &program)?;
-    let (origin, initial) = check_initial(&files, &job, &program)?;
+    let data = check_data(printer, &files, &job, &program)?;
+    let (origin, initial, spoiled) = check_initial(printer, &files, &job, &program)?;
+    let not_finite = [data.not_finite, spoiled].concat();
     let advice = job.rounding.as_ref().and_then(|rounding| rounding.advice(&program.micro.logged));
     if let Some(advice) = &advice {
         printer.say(format!("warning: {advice}"));
@@ -241,6 +270,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
             "steps_per_epoch": steps_per_epoch,
             "epochs": epochs,
             "initial": initial,
+            "not_finite": not_finite,
             "state_bytes": state,
             "step_bytes": peak,
             "nodes": nodes,

@@ -19,6 +19,7 @@ mod export;
 mod import;
 mod inspect;
 mod job;
+mod job_finite;
 mod job_new;
 mod job_reference;
 mod key;
@@ -43,6 +44,7 @@ mod serve;
 #[cfg(feature = "gpu")]
 mod shaders;
 mod sign;
+mod stopped;
 mod train;
 mod verdict;
 mod verdict_file;

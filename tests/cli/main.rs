@@ -8,7 +8,9 @@ mod common;
 mod evaluations;
 mod hostile;
 mod jobs;
+mod not_finite;
 mod released;
+mod signals;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

@@ -2,10 +2,12 @@
 
 mod augment;
 mod batch;
+mod finite;
 pub mod layout;
 pub mod npy;
 pub mod safetensors;
 mod sampling;
 
 pub use batch::{Dataset, batch_digest, batch_leaves};
+pub use finite::FileNotFinite;
 pub use sampling::{Place, Sampler};
