@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 
 use super::limits::Limits;
 use super::report::ProgressBar;
-use super::{CommandResult, Exit, Failure, Lines, Printer, bytes_text, job_new, job_reference, one_line};
+use super::{
+    CommandResult, Exit, Failure, Lines, Printer, bytes_text, job_finite, job_new, job_reference, one_line,
+};
 use crate::commit::digest::Digest;
 use crate::dispute::game::moves::LEAF_MAX;
 use crate::dispute::size::samples_bytes;
@@ -97,6 +99,8 @@ struct Checked {
     unused: Vec<String>,
     /// Steps of which samples were drawn.
     drawn: Vec<u32>,
+    /// Values of inputs that are not finite, file by file.
+    not_finite: Vec<Value>,
 }
 
 /// Shows how far a pass over ids and labels is.
@@ -124,22 +128,44 @@ fn check_data(printer: Printer, files: &JobFiles, job: &Job, program: &Program) 
     evaluation_files(files, job, program, watch)?;
     let key = philox_key(&seed(job, &program_digest(program), &root, None));
     let drawn = data.sample(job, program, key)?;
+    let not_finite = job_finite::of_data(printer, &mut data.dataset, job)?;
     let unused = data.dataset.unused().map(|path| path.display().to_string()).collect();
     let copied = data.copied(job).into_iter().map(|(path, bytes)| (path.display().to_string(), bytes));
     let (copied, dataset) = (copied.collect(), &data.dataset);
     let kept = job.data.validation_split.map(|_| dataset.samples_in_order());
-    Ok(Checked { samples: dataset.samples(), kept, bytes: dataset.bytes(), root, key, copied, unused, drawn })
+    Ok(Checked {
+        samples: dataset.samples(),
+        kept,
+        bytes: dataset.bytes(),
+        root,
+        key,
+        copied,
+        unused,
+        drawn,
+        not_finite,
+    })
 }
 
-/// Reads what the initial state is made from, as training would. Where it comes from: in words, and as JSON.
+/// Reads what the initial state is made from, as training would. Where it comes from, in words and as JSON, and what of it is not finite.
 fn check_initial(
+    printer: Printer,
     files: &JobFiles,
     job: &Job,
     program: &Program,
     key: [u32; 2],
-) -> Result<(String, Value), Failure> {
-    let origin = initial::of_job(job, program, files, key)?.map_or(InitialOrigin::Seed, |(_, origin)| origin);
-    Ok(match &origin {
+) -> Result<(String, Value, Vec<Value>), Failure> {
+    let (state, origin) =
+        initial::of_job(job, program, files, key)?.unwrap_or((Vec::new(), InitialOrigin::Seed));
+    let (text, json) = origin_text(files, job, &origin)?;
+    let paths =
+        job.init.run.iter().chain(&job.init.weights).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let spoiled = job_finite::of_initial(printer, program, &state, &paths);
+    Ok((text, json, spoiled))
+}
+
+/// Where an initial state comes from: in words, and as JSON.
+fn origin_text(files: &JobFiles, job: &Job, origin: &InitialOrigin) -> Result<(String, Value), Failure> {
+    Ok(match origin {
         InitialOrigin::Seed => ("made from the seed".into(), json!({ "kind": "seed" })),
         InitialOrigin::Weights { files } => {
             let bytes: u64 = files.iter().map(|file| file.bytes).sum();
@@ -264,7 +290,8 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     let (state, peak) = (state_bytes(&program.state()), step_bytes(&program));
     let digest = program_digest(&program);
     let data = check_data(printer, &files, &job, &program)?;
-    let (origin, initial) = check_initial(&files, &job, &program, data.key)?;
+    let (origin, initial, spoiled) = check_initial(printer, &files, &job, &program, data.key)?;
+    let not_finite = [data.not_finite, spoiled].concat();
     let advice = job.rounding.as_ref().and_then(|rounding| rounding.advice(&program.micro.logged));
     if let Some(advice) = &advice {
         printer.say(format!("warning: {advice}"));
@@ -317,6 +344,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
             "steps_per_epoch": steps_per_epoch,
             "epochs": epochs,
             "initial": initial,
+            "not_finite": not_finite,
             "state_bytes": state,
             "step_bytes": peak,
             "nodes": nodes,

@@ -20,6 +20,7 @@ mod import;
 mod import_images;
 mod inspect;
 mod job;
+mod job_finite;
 mod job_new;
 mod job_reference;
 mod key;
@@ -46,6 +47,7 @@ mod serve;
 #[cfg(feature = "gpu")]
 mod shaders;
 mod sign;
+mod stopped;
 mod train;
 mod verdict;
 mod verdict_file;

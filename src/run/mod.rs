@@ -20,6 +20,7 @@ pub mod lock;
 pub mod metrics;
 pub mod paths;
 pub mod released_config;
+pub mod shell;
 pub mod states;
 pub mod traces;
 pub mod transcript;

@@ -159,6 +159,23 @@ impl Dataset {
         Ok(words.unwrap_or_default())
     }
 
+    /// The inputs of a sample by its number: their words, the file that they are in, and the sample's number in that file.
+    pub(super) fn inputs(&mut self, number: u64) -> Result<(Vec<u32>, usize, u64), DataError> {
+        let (part, index) = self.layout.find(number);
+        let column = part.columns[0];
+        Ok((self.words(0, &column, index, column.bytes(index))?, column.file, index))
+    }
+
+    /// The samples of all files, whatever they are for.
+    pub(super) fn all_samples(&self) -> u64 {
+        self.layout.samples
+    }
+
+    /// Whether inputs are floats.
+    pub(super) fn has_float_inputs(&self) -> bool {
+        self.tensors[0].dtype == DType::F32
+    }
+
     /// The micro-batches of a step.
     ///
     /// # Errors
@@ -260,6 +277,22 @@ impl Dataset {
             let (step, n) = (at.step, self.drawn);
             DataError::Job(format!("steps: step {step} would need more than 2^32 epochs of {n} samples"))
         })
+    }
+
+    /// The file that holds the inputs of the sample at a place of a step's batch, by its number, and the sample's number in that file.
+    ///
+    /// # Errors
+    /// If the epochs' numbers are used up.
+    pub fn drawn_from(
+        &mut self,
+        program: &Program,
+        key: [u32; 2],
+        (step, place): (u32, u32),
+    ) -> Result<(usize, u64), DataError> {
+        let at = Place { step, batch: program.samples(), place };
+        let number = self.number_at(&mut self.sampler(key), at)?;
+        let (part, index) = self.layout.find(number);
+        Ok((part.columns[0].file, index))
     }
 
     /// The sample that is drawn at a place, moved as the job augments it.

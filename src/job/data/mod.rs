@@ -2,6 +2,7 @@
 
 mod augment;
 mod batch;
+mod finite;
 pub mod layout;
 pub mod npy;
 pub mod safetensors;
@@ -9,4 +10,5 @@ mod sampling;
 mod scan;
 
 pub use batch::{Dataset, batch_digest, batch_leaves};
+pub use finite::FileNotFinite;
 pub use sampling::{Place, Sampler};
