@@ -20,6 +20,8 @@ use tiebreak::commit::tree_head::Head;
 use tiebreak::dispute::verdict::Outcome as VerdictOutcome;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::session::Session;
+use tiebreak::program::encoding::encode;
+use tiebreak::program::step::Program;
 use tiebreak::run::dir::Run;
 use tiebreak::run::{RunError, initial, traces, transcript};
 
@@ -139,6 +141,64 @@ fn a_program_that_is_not_the_jobs_is_refused() {
     let text = fs::read_to_string(&path).unwrap();
     fs::write(&path, text.replace(&run.file.program.to_string(), &OTHER.to_string())).unwrap();
     assert!(error(&run).contains("the program digest is not that of the job"));
+}
+
+#[test]
+fn every_run_carries_its_program() {
+    let (run, _folder) = finished("microbatch");
+    let path = run.layout.program();
+    let bytes = fs::read(&path).unwrap();
+    assert_eq!(bytes, encode(&run.program));
+    fs::remove_file(&path).unwrap();
+    let missing = error(&run);
+    assert!(missing.contains("every run carries its program") && missing.contains("tiebreak program export"));
+    fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+    let changed = error(&run);
+    assert!(changed.contains("program.bin: ") && changed.contains("not what the job's model kind gives"));
+    fs::write(&path, &bytes).unwrap();
+    check(&run).unwrap();
+}
+
+/// A reader without the source of a model kind reads the program, and derives the same computation.
+#[test]
+fn the_program_serves_where_the_model_kind_is_unknown() {
+    let (run, _folder) = finished("microbatch");
+    let json = fs::read_to_string(run.layout.run_json()).unwrap();
+    let job = run.job_text.replace("kind = \"gpt\"", "kind = \"gpt9\"\nwhirls = 3");
+    assert_ne!(job, run.job_text);
+    let open = |program: Option<&Program>| {
+        Run::from_texts(run.layout.clone(), &json, &job, program.map(encode))
+            .map_err(|error| error.to_string())
+    };
+    let read = open(Some(&run.program)).unwrap();
+    assert_eq!((read.computation, read.seed), (run.computation, run.seed));
+    assert!(read.program == run.program && read.program_source().contains("no model kind vouches for it"));
+    assert!(open(None).err().unwrap().contains("gpt9"));
+    let refused = |edit: fn(&mut Program), why: &str| {
+        let mut other = run.program.clone();
+        edit(&mut other);
+        let error = open(Some(&other)).err().unwrap();
+        assert!(error.contains(why), "{error}");
+    };
+    refused(|other| other.corrections[0] ^= 1, "the program digest is not that of the job");
+    refused(|other| other.labels_per_sample += 1, "labels_per_sample: it is");
+}
+
+#[test]
+fn run_json_has_one_encoding() {
+    let (run, _folder) = finished("microbatch");
+    let path = run.layout.run_json();
+    let text = fs::read_to_string(&path).unwrap();
+    let compact = serde_json::to_string(&run.file).unwrap();
+    for other in
+        [compact, format!("{text}\n"), text.replace(": ", ":"), text.replace("\": \"t", "\": \"\\u0074")]
+    {
+        assert_ne!(other, text);
+        fs::write(&path, other).unwrap();
+        assert!(error(&run).contains("it is not in its one encoding"));
+    }
+    fs::write(&path, &text).unwrap();
+    check(&run).unwrap();
 }
 
 #[test]

@@ -484,7 +484,7 @@ fn a_job_that_fails_leaves_no_run() {
     let path = job(folder.path(), MLP, r#"kind = "idx", images = "images", labels = "labels""#);
     let out = folder.path().join("runs/first");
     let failed = begin_run(&Disk::default(), &path, &out).err().unwrap().to_string();
-    assert!(failed.contains("has 5 among its labels, which is not below 5"), "{failed}");
+    assert!(failed.contains("has 5 among its labels, and the model's are below 5"), "{failed}");
     assert!(!folder.path().join("runs").exists());
 
     labels[11] = 4;

@@ -77,7 +77,7 @@ fn a_run_from_weights_audits_clean_and_swapped_weights_convict() {
     let job = job_with(folder.path(), "swapped.toml", r#"weights = ["other.safetensors"]"#);
     let swapped = begin_run(&Disk::default(), &job, &folder.path().join("swapped")).unwrap();
     let file = RunFile { origin: tuned.file.origin.clone(), ..swapped.file.clone() };
-    fs::write(swapped.layout.run_json(), serde_json::to_string(&file).unwrap()).unwrap();
+    fs::write(swapped.layout.run_json(), file.text()).unwrap();
     let swapped = Run::open(&swapped.layout.root).unwrap();
     train(&Disk::default(), &swapped, &mut Cpu::new(1).unwrap(), Some(&key()), &mut Silent).unwrap();
     let mut found = checked(&swapped);
@@ -160,7 +160,7 @@ fn a_run_goes_on_from_anothers_final_state() {
     )
     .unwrap();
     let file = RunFile { initial: seeded.file.initial, ..begun.file.clone() };
-    fs::write(begun.layout.run_json(), serde_json::to_string(&file).unwrap()).unwrap();
+    fs::write(begun.layout.run_json(), file.text()).unwrap();
     let begun = Run::open(&begun.layout.root).unwrap();
     train(&Disk::default(), &begun, &mut Cpu::new(1).unwrap(), Some(&key()), &mut Silent).unwrap();
     let (_, verdict) = audited(&begun, checked(&begun));

@@ -21,6 +21,17 @@ fn printed(args: &[&str]) -> String {
 }
 
 #[test]
+fn the_page_of_programs_is_what_is_printed() {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_tiebreak")).args(["program", "reference"]).output().unwrap();
+    let page = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        page == include_str!("../docs/PROGRAMS.md"),
+        "run `tiebreak program reference > docs/PROGRAMS.md`"
+    );
+}
+
+#[test]
 fn the_page_and_the_schema_are_what_is_printed() {
     let again = "run `tiebreak job reference > docs/JOB.md` and `tiebreak job reference --json-schema > docs/job.schema.json`";
     assert!(printed(&[]) == include_str!("../docs/JOB.md"), "{again}");

@@ -14,7 +14,6 @@ use tiebreak::commit::keys::PrivateKey;
 use tiebreak::commit::merkle;
 use tiebreak::commit::record::{Record, StepRecord};
 use tiebreak::engine::cpu::Cpu;
-use tiebreak::program::encoding::encode;
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
 use tiebreak::train::{Beginning, Silent, begin, train};
@@ -35,14 +34,12 @@ fn has_python() -> bool {
     false
 }
 
-/// What the script says of a run, whose program it is given as a file.
+/// What the script says of a run.
 fn script(run: &Run, arguments: &[&str]) -> Output {
-    let program = run.layout.root.with_extension("program");
-    fs::write(&program, encode(&run.program)).unwrap();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/vectors/run_format.py");
     let mut command = Command::new("python3");
     // Compiled modules beside the scripts would be files that nobody asked for.
-    command.arg("-B").arg(script).arg(&run.layout.root).arg("--program").arg(&program).args(arguments);
+    command.arg("-B").arg(script).arg(&run.layout.root).args(arguments);
     command.output().unwrap()
 }
 

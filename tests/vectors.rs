@@ -9,11 +9,19 @@ use serde::Deserialize;
 use tiebreak::arith::digits::ProductPart;
 use tiebreak::arith::words::bytes_from_words;
 use tiebreak::arith::{DType, digits, float, philox, tree};
+use tiebreak::commit::digest::Digest;
+use tiebreak::commit::keys::PublicKey;
+use tiebreak::dispute::game::message::{Answer, Answered, Asked, Question, Sealed};
+use tiebreak::dispute::game::terms::Terms;
+use tiebreak::dispute::game::verdict::GameVerdict;
 use tiebreak::engine::cpu::Cpu;
 use tiebreak::engine::outputs_of;
 use tiebreak::engine::reference::Reference;
+use tiebreak::job::identity::program_digest;
 use tiebreak::program::builder::Builder;
 use tiebreak::program::catalogue::{Attributes, Operator};
+use tiebreak::program::decoding::decode;
+use tiebreak::program::encoding::encode;
 use tiebreak::program::expr::{Body, BodyWriter, Reg};
 use tiebreak::program::graph::{Primitive, TensorId, View, block_count};
 use tiebreak::program::im2col::ConvGeometry;
@@ -21,6 +29,8 @@ use tiebreak::program::init;
 use tiebreak::program::models::Init;
 use tiebreak::program::operators::{ConvVersion, conv2d};
 use tiebreak::program::products::ProductTable;
+use tiebreak::rounding::log::Log;
+use tiebreak::rounding::{Decision, codec};
 
 /// Shapes of x, weight and dy; stride, padding and digits; these tensors; y, dx and dw of version 1, and of version 2.
 type Convolution = ([u32; 4], [u32; 4], [u32; 4], [u32; 3], [Vec<u32>; 3], [Vec<u32>; 3], [Vec<u32>; 3]);
@@ -302,4 +312,116 @@ fn operators() {
         }
     }
     assert!(cases.len() > 20);
+}
+
+/// What assets/vectors/examples.py makes of the pages' text.
+#[derive(Deserialize)]
+struct Examples {
+    program: Vec<[String; 2]>,
+    program_digest: String,
+    game: Game,
+    log: LogExample,
+}
+
+#[derive(Deserialize)]
+struct LogExample {
+    elements: u64,
+    decisions: Vec<(u64, u8, u32)>,
+    bytes: Vec<[String; 2]>,
+    bits: Vec<[String; 2]>,
+    root: Digest,
+}
+
+#[derive(Deserialize)]
+struct Game {
+    terms: String,
+    game: Digest,
+    computation: Digest,
+    question: String,
+    question_digest: Digest,
+    answer: String,
+    statement: String,
+    verdict: String,
+}
+
+fn examples() -> Examples {
+    serde_json::from_str(include_str!("../assets/vectors/examples.json")).expect("the examples are JSON")
+}
+
+/// The bytes of rows of hexadecimal digits and what they are.
+fn bytes_of_rows(rows: &[[String; 2]]) -> Vec<u8> {
+    let hex: String = rows.iter().map(|[bytes, _]| bytes.as_str()).collect();
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    hex.as_bytes().chunks(2).map(byte).collect()
+}
+
+/// The bytes of the worked program.
+fn example_program() -> Vec<u8> {
+    bytes_of_rows(&examples().program)
+}
+
+#[test]
+fn the_worked_log_is_one() {
+    let LogExample { elements, decisions, bytes, bits, root } = examples().log;
+    let decisions: Vec<Decision> =
+        decisions.into_iter().map(|(place, bits, residue)| Decision { place, bits, residue }).collect();
+    let log = Log::new(&[codec::encode(&decisions, elements)]);
+    assert_eq!(log.bytes(), bytes_of_rows(&bytes));
+    assert_eq!((log.root(), codec::decode(log.part(0), elements).unwrap()), (root, decisions));
+    let page = include_str!("../docs/ROUNDING.md");
+    for [have, meaning] in bytes.iter().chain(&bits) {
+        assert!(page.contains(&format!("| `{have}` | {meaning} |")), "the page has no {meaning}");
+    }
+    assert!(page.contains(&root.to_string()));
+}
+
+#[test]
+fn the_worked_program_is_one() {
+    let (bytes, page) = (example_program(), include_str!("../docs/PROGRAMS.md"));
+    let program = decode(&bytes).unwrap();
+    assert_eq!(encode(&program), bytes);
+    assert_eq!(program_digest(&program).to_string(), examples().program_digest);
+    assert_eq!((program.parameter_count(), program.micro.nodes.len(), program.update.nodes.len()), (1, 3, 3));
+    for [bytes, meaning] in examples().program {
+        assert!(page.contains(format!("{bytes}  {meaning}").trim_start()), "the page has no {meaning}");
+    }
+}
+
+#[test]
+fn the_worked_game_is_one() {
+    let game = examples().game;
+    let terms = Terms::from_bytes(game.terms.as_bytes()).unwrap();
+    assert_eq!(terms.game(), game.game);
+    assert_eq!(terms.program.as_ref().unwrap().0, example_program());
+    let (parties, referee) = terms.keys().unwrap();
+    let asked = Asked::read(game.question.as_bytes(), 1024, &referee, &game.game).unwrap();
+    assert_eq!((asked.turn, &asked.question), (0, &Question::Commit));
+    assert_eq!(asked.digest(), game.question_digest);
+    let answer = |key: &PublicKey| Sealed::<Answered>::from_bytes(game.answer.as_bytes(), 1024, key);
+    assert_eq!(answer(&parties[0]).unwrap().body.question, game.question_digest);
+    assert!(answer(&parties[1]).is_err());
+    let Answer::Statement(statement) = serde_json::from_str(&game.statement).unwrap() else {
+        panic!("a statement")
+    };
+    assert!(statement.is_of(&parties[0]) && !statement.is_of(&parties[1]));
+    assert_eq!(statement.computation, game.computation);
+    assert_eq!(serde_json::to_string(&Answer::Statement(statement)).unwrap(), game.statement);
+    let verdict = GameVerdict::from_bytes(game.verdict.as_bytes()).unwrap();
+    let judge = verdict.check().unwrap();
+    assert_eq!(*judge.rules().computation(), game.computation);
+    assert_eq!(verdict.result.remaining, [0, 1]);
+    assert_eq!(verdict.result.upheld, Some(Digest([0x77; 32])));
+    for changed in ["\"turn\":0", "\"at\":100"] {
+        let other = game.verdict.replace(changed, &changed.replace('0', "1"));
+        assert!(other == game.verdict || GameVerdict::from_bytes(other.as_bytes()).unwrap().check().is_err());
+    }
+    // The page shows these bytes, its lines broken.
+    let page: String = include_str!("../docs/DISPUTE-WIRE.md").split('\n').collect();
+    let end = &game.verdict[game.verdict.find("\"result\"").unwrap()..];
+    for shown in [&game.terms, &game.question, &game.answer, &game.statement, end] {
+        assert!(page.contains(shown), "the page has no {shown}");
+    }
+    for shown in [game.game, game.computation, game.question_digest] {
+        assert!(page.contains(&shown.to_string()), "the page has no {shown}");
+    }
 }

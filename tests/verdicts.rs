@@ -218,9 +218,9 @@ fn a_verdict_on_a_program_file_carries_the_program() {
     let edits: [(&str, Edit, &str); 4] = [
         ("no program", |v| v.program = None, "is not given"),
         (
-            "another program",
+            "other samples of a micro-batch",
             |v| v.program.as_mut().unwrap().0[4] ^= 3,
-            "the program digest is not that of the job",
+            "labels_per_sample: it is 12, and a sample has 24 labels",
         ),
         ("no whole program", |v| v.program.as_mut().unwrap().0.truncate(9), "the bytes end"),
         ("another version", |v| v.program.as_mut().unwrap().0[0] = 1, "version 2 is read here"),
@@ -238,9 +238,13 @@ fn a_verdict_on_a_program_file_carries_the_program() {
     edited.program = Some(Base64(tiebreak::program::encoding::encode(&program)));
     let error = edited.check(Some(&public())).unwrap_err().to_string();
     assert!(error.contains("the program digest is not that of the job"), "{error}");
+    // A model kind's job need not bring its program; what it brings has to be what the kind gives.
     let mut with_program = CONVICTING[0].clone();
     with_program.program = verdict.program;
-    assert!(with_program.check(Some(&public())).is_err(), "the job names a model kind");
+    assert!(convicts(&with_program));
+    with_program.program.as_mut().unwrap().0[4] ^= 3;
+    let error = with_program.check(Some(&public())).unwrap_err().to_string();
+    assert!(error.contains("the file is not what the job's model kind gives"), "{error}");
 }
 
 #[test]

@@ -67,7 +67,7 @@ class Program(Reader):
         super().__init__(data, "program")
         if (version := self.u32()) != 2:
             raise Malformed(f"program: version {version}")
-        self.micro_batch, self.micro_batches, _ = self.u32(), self.u32(), self.u32()
+        self.micro_batch, self.micro_batches, self.labels_per_sample = self.u32(), self.u32(), self.u32()
         self.list(self.u32)
         self.batch = self.list(lambda: (self.name(), self.type(), self.shape(), self.u32())[:3])
         self.parameters = self.list(lambda: (self.name(), self.shape(), self.init(), self.u8()))

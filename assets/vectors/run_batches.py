@@ -29,7 +29,9 @@ class Samples:
             labels = 2 if kind == "cifar100" else 1
             learned = 1 if data.get("labels") == "fine" else 0
             size = labels + 3072
-            records = [file[at : at + size] for file in files for at in range(0, len(file) - size + 1, size)]
+            if any(len(file) % size for file in files):
+                raise ValueError(f"a file of {data['kind']} is no whole number of records of {size} bytes")
+            records = [file[at : at + size] for file in files for at in range(0, len(file), size)]
             self.count = len(records)
             self.planes = 32, 32
             self.sample = lambda i: {"pixels": records[i][labels:], "labels": records[i][learned : learned + 1]}

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 """Reads a run's folder and checks all that docs/RUN-FORMAT.md defines, from that page alone: it shares no code with the project.
 
-    python3 assets/vectors/run_format.py RUN [--program FILE] [--data FOLDER] [--json]
+    python3 assets/vectors/run_format.py RUN [--data FOLDER] [--json]
 
-Prints a line a check, and stops with exit code 1 at the first difference, which it names. For a run without program.bin, --program is the file that
-`tiebreak program export` writes; without it the leaves of traces have no names. What is left out is printed. --json prints the digests. Needs only the standard library.
+Prints a line a check, and stops with exit code 1 at the first difference, which it names. What is left out is
+printed. --json prints the digests. Needs only the standard library.
 """
 
 import argparse
 import base64
 import hashlib
 import json
+import math
 import os
 import pathlib
 import re
@@ -270,20 +271,25 @@ def read_safetensors(path):
 
 
 class Run:
-    def __init__(self, root, program, data, report):
+    def __init__(self, root, data, report):
         self.root, self.report, self.data = pathlib.Path(root), report, data
         self.digests, self.not_checked = {}, []
         self.job_text = (self.root / "job.toml").read_bytes()
         must("job.toml: above 1 MiB", len(self.job_text) <= 1 << 20)
         self.job = tomllib.loads(self.job_text.decode())
-        self.file = json.loads((self.root / "run.json").read_bytes(), object_pairs_hook=unique)
-        file = self.root / "program.bin" if "program" in self.job else program
-        self.program = file and Program(pathlib.Path(file).read_bytes())
-        if self.program:
-            same("program digest", unhex(self.file["program"], 32), derive("tiebreak 2 program", self.program.data))
+        text = (self.root / "run.json").read_bytes()
+        self.file = json.loads(text, object_pairs_hook=unique)
+        same("run.json: its one encoding", text, json.dumps(self.file, indent=2, ensure_ascii=False).encode())
+        self.program = Program((self.root / "program.bin").read_bytes())
+        same("program digest", unhex(self.file["program"], 32), derive("tiebreak 2 program", self.program.data))
         batch = self.job.get("batch", {})
-        self.micro_batches = self.program.micro_batches if self.program else batch.get("micro_batches", 1)
-        self.micro_batch = self.program.micro_batch if self.program else batch["micro_batch"]
+        self.micro_batches, self.micro_batch = self.program.micro_batches, self.program.micro_batch
+        if [name for name, _, _ in self.program.batch[1:]] == ["labels"]:
+            labels = math.prod(self.program.batch[1][2]) // self.micro_batch
+            same("labels of a sample", self.program.labels_per_sample, labels)
+        if "program" not in self.job:
+            same("micro-batches of the program and of the job", self.micro_batches, batch.get("micro_batches", 1))
+            same("samples of a micro-batch of the program and of the job", self.micro_batch, batch["micro_batch"])
 
     def check(self):
         self.names()
@@ -293,8 +299,6 @@ class Run:
         self.heads()
         self.states()
         self.commitments()
-        if self.program is None:
-            self.not_checked.append("the names and order of states' tensors against the program, which is not given")
 
     def passed(self, what):
         self.report(f"ok: {what}")
@@ -313,7 +317,7 @@ class Run:
 
     def identity(self):
         file = self.file
-        same("run.json: fields", set(file), {"contract", "trainer_key", "challenge", "nonce", "program", "initial", "origin", "data"})
+        same("run.json: fields", list(file), ["contract", "trainer_key", "challenge", "nonce", "program", "initial", "origin", "data"])
         same("run.json: contract", file["contract"], "tiebreak-contract-2")
         self.key = None if file["trainer_key"] is None else Key(file["trainer_key"])
         challenge = option(None if file["challenge"] is None else unhex(file["challenge"], 32))
@@ -336,15 +340,15 @@ class Run:
 
     @staticmethod
     def manifest_entry(entry):
-        same("run.json: fields of a data file", set(entry), {"bytes", "root"})
+        same("run.json: fields of a data file", list(entry), ["bytes", "root"])
         must("run.json: a data file above 2^40 bytes", 0 <= entry["bytes"] <= 1 << 40)
         return u64(entry["bytes"]) + unhex(entry["root"], 32)
 
     def origin(self):
         """The bytes that the origin's digest is of; of an earlier run, its final record is read."""
         origin = self.file["origin"]
-        fields = {"seed": {"kind"}, "weights": {"kind", "files"}, "run": {"kind", "head", "record", "optimizer_state"}}
-        same("run.json: fields of the origin", set(origin), fields.get(origin["kind"]))
+        fields = {"seed": ["kind"], "weights": ["kind", "files"], "run": ["kind", "head", "record", "optimizer_state"]}
+        same("run.json: fields of the origin", list(origin), fields.get(origin["kind"]))
         self.earlier = None
         if origin["kind"] == "seed":
             return b"\0"
@@ -352,7 +356,7 @@ class Run:
             self.not_checked.append("the files of weights, which are no part of the run")
             return b"\1" + listed([self.manifest_entry(entry) for entry in origin["files"]])
         proven = origin["record"]
-        same("run.json: fields of the origin's record", set(proven), {"index", "record", "proof"})
+        same("run.json: fields of the origin's record", list(proven), ["index", "record", "proof"])
         record, proof = base64.b64decode(proven["record"], validate=True), [unhex(hash, 32) for hash in proven["proof"]]
         _, size, root, _, _ = read_note(origin["head"])
         must("origin: the record is not under its head", proven["index"] < size)
@@ -469,10 +473,9 @@ class Run:
     def state_roots(self, path, whole=True):
         """The Merkle roots of parameters, buffers and slots of a file, whose tensors lie in the program's order."""
         tensors = read_safetensors(path)
-        if self.program:
-            state = self.program.state()
-            state = state if whole else state[: len(self.program.parameters) + len(self.program.buffers)]
-            same(f"{path.name}: tensors", [(name, shape) for name, shape, _ in tensors], state)
+        state = self.program.state()
+        state = state if whole else state[: len(self.program.parameters) + len(self.program.buffers)]
+        same(f"{path.name}: tensors", [(name, shape) for name, shape, _ in tensors], state)
         parts = ([], [], [])
         for name, shape, data in tensors:
             part = 0 if name.startswith("param/") else 1 if name.startswith("buffer/") else 2
@@ -496,8 +499,8 @@ class Run:
     def batches(self, steps):
         """The batch of each step, where the program says what a batch is and the data are at hand."""
         complete = len(self.data_bytes) == len(self.file["data"])
-        if self.program is None or not complete or self.job["data"]["kind"] not in KINDS:
-            self.not_checked.append("the batches of steps, for which a program, the data files and a known kind of data are needed")
+        if not complete or self.job["data"]["kind"] not in KINDS:
+            self.not_checked.append("the batches of steps, for which the data files and a known kind of data are needed")
             return
         for record in steps:
             tensors = batch_tensors(self.program, self.job, self.data_bytes, self.digests["seed"], record["step"])
@@ -523,9 +526,6 @@ class Run:
         r = Reader(data, what)
         nodes = r.list(lambda: (r.digest(), r.list(r.digest)))
         r.end()
-        if self.program is None:
-            self.not_checked.append(f"{what}: names and shapes of its leaves, which the program has")
-            return
         positions = list(phases(self.program))
         same(f"{what}: nodes", len(nodes), len(positions))
         leaves, outputs = [], {}
@@ -578,12 +578,11 @@ def phases(program):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("run", help="the run's folder")
-    parser.add_argument("--program", help="the job's program, as `tiebreak program export` writes it")
     parser.add_argument("--data", help="where data files are that the run does not hold")
     parser.add_argument("--json", action="store_true", help="print the digests")
     arguments = parser.parse_args()
     try:
-        run = Run(arguments.run, arguments.program, arguments.data, (lambda line: None) if arguments.json else print)
+        run = Run(arguments.run, arguments.data, (lambda line: None) if arguments.json else print)
         run.check()
     except (Differs, Malformed) as difference:
         sys.exit(f"DIFFERS: {difference}")

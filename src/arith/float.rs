@@ -14,6 +14,11 @@ pub const SIGN: u32 = 0x8000_0000;
 /// Minus zero, the neutral element of [`add`].
 pub const NEG_ZERO: u32 = SIGN;
 
+/// Whether the pattern is of a finite number.
+pub fn is_finite(x: u32) -> bool {
+    x & INFINITY != INFINITY
+}
+
 /// Whether the pattern is any NaN.
 pub fn is_nan(x: u32) -> bool {
     x & !SIGN > INFINITY

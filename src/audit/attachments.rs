@@ -1,16 +1,18 @@
-//! The files beside the records: gradients, traces and rounding logs. No step needs another's, and records commit to them all, so those
-//! that are withheld or damaged are named without a replay.
+//! The files beside the records: gradients, traces, rounding logs and data. No step needs another's, and records or `run.json` commit to them all,
+//! so those that are withheld or damaged are named without a replay.
 
 use std::fs;
 use std::path::Path;
 
-use super::checks::Checked;
-use crate::commit::record::StepRecord;
+use serde::Serialize;
+
+use super::checks::{Checked, damaged_text};
+use crate::commit::record::{Record, StepRecord};
 use crate::run::dir::Run;
-use crate::run::{RunError, traces};
+use crate::run::{RunError, data, traces, transcript};
 
 /// The most damaged files that are named.
-const DAMAGED_MAX: usize = 20;
+const DAMAGED_MAX: usize = 1000;
 
 /// What the files beside the records are, in words.
 #[derive(Debug, Default)]
@@ -19,8 +21,26 @@ pub struct Attachments {
     pub passed: Vec<String>,
     /// Files that are not here.
     pub missing: Vec<String>,
-    /// Files that are not what their records commit, and why; the first few.
-    pub damaged: Vec<String>,
+    /// Files that are not what their records commit, in words, and why; the first thousand.
+    pub damaged: Vec<(String, RunError)>,
+}
+
+/// A damaged file, for people and scripts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Damaged {
+    /// Its path in the run's folder.
+    pub file: String,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+impl Damaged {
+    /// The file of a run that an error is about.
+    pub fn of(run: &Run, error: &RunError) -> Damaged {
+        let root = &run.layout.root;
+        let file = error.path().map(|path| path.strip_prefix(root).unwrap_or(path).display().to_string());
+        Damaged { file: file.unwrap_or_default(), why: error.to_string() }
+    }
 }
 
 /// A kind of file.
@@ -70,8 +90,8 @@ fn other(path: &Path) -> RunError {
     RunError::invalid(path, "it is not the one that the record commits")
 }
 
-/// Looks at the files beside the records; `read`: not only whether they are here.
-pub fn attachments(run: &Run, checked: &Checked, read: bool) -> Attachments {
+/// Reads the files beside the records, and compares each with what commits it.
+pub fn attachments(run: &Run, checked: &Checked) -> Attachments {
     let mut found = Attachments::default();
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job.steps);
     for kind in KINDS {
@@ -83,13 +103,13 @@ pub fn attachments(run: &Run, checked: &Checked, read: bool) -> Attachments {
             if !(kind.here)(run, record.step) {
                 first_missing = if missing == 0 { record.step } else { first_missing };
                 missing += 1;
-            } else if read {
+            } else {
                 match (kind.check)(run, record) {
                     Ok(()) => fine += 1,
                     Err(why) => {
                         damaged += 1;
                         if found.damaged.len() < DAMAGED_MAX {
-                            found.damaged.push(format!("{} of step {}: {why}", kind.name, record.step));
+                            found.damaged.push((format!("{} of step {}", kind.name, record.step), why));
                         }
                     }
                 }
@@ -106,5 +126,54 @@ pub fn attachments(run: &Run, checked: &Checked, read: bool) -> Attachments {
             found.passed.push(format!("{} of {fine} steps are those that records commit", kind.name));
         }
     }
+    data(run, checked, &mut found);
+    if let Some(Record::Final { .. }) = checked.transcript.records.last() {
+        let after = after_the_end(run, checked.head.size).err();
+        found.damaged.extend(after.map(|error| ("records".to_string(), error)));
+    }
     found
+}
+
+/// Reads the data files that the run holds, to their ends: steps draw a part of them.
+fn data(run: &Run, checked: &Checked, found: &mut Attachments) {
+    let mut fine = 0;
+    for (number, promised) in run.file.data.iter().enumerate() {
+        let path = run.layout.data_file(number);
+        let known = |error: &RunError| error.path() == Some(&path);
+        if !is_here(&path) || checked.damaged.iter().any(known) {
+            continue;
+        }
+        let read = data::manifest(&path).and_then(|(manifest, _)| match manifest == *promised {
+            true => Ok(()),
+            false => Err(RunError::invalid(&path, "its bytes are not those that run.json promises")),
+        });
+        match read {
+            Ok(()) => fine += 1,
+            Err(error) if found.damaged.len() < DAMAGED_MAX => {
+                found.damaged.push((format!("data file {number}"), error));
+            }
+            Err(_) => {}
+        }
+    }
+    if fine == run.file.data.len() {
+        found.passed.push(format!("{fine} data files are those that run.json promises, to their ends"));
+    }
+}
+
+/// Notes what is withheld or damaged, for an audit.
+pub fn note(checked: &mut Checked, beside: Attachments) {
+    checked.not_checked.extend(beside.missing);
+    checked.not_checked.extend(beside.damaged.iter().map(|(_, error)| damaged_text(error)));
+    checked.damaged.extend(beside.damaged.into_iter().map(|(_, error)| error));
+}
+
+/// Checks that nothing follows the final record.
+fn after_the_end(run: &Run, records: u64) -> Result<(), RunError> {
+    let path = run.layout.transcript();
+    let (transcript, whole) = transcript::read(&path)?;
+    let len = fs::metadata(&path).map_err(RunError::io(&path))?.len();
+    match transcript.records.len() as u64 == records && whole == len {
+        true => Ok(()),
+        false => Err(RunError::invalid(&path, "something follows the final record")),
+    }
 }

@@ -20,6 +20,7 @@ use crate::job::initial::{Expected, InitialOrigin};
 use crate::run::dir::Run;
 use crate::run::transcript::{self, Transcript};
 use crate::run::{RunError, checkpoint, disk, initial, states};
+use crate::step::finite::{self, LossesNotFinite};
 
 /// The result of the checks.
 pub struct Checked {
@@ -93,6 +94,11 @@ impl Checked {
             record,
             claim,
         )
+    }
+
+    /// Which losses of its records are not finite: the bits of such a run are right, its training is not.
+    pub fn not_finite(&self) -> Option<LossesNotFinite> {
+        finite::of_records(&self.transcript.records)
     }
 
     /// For an auditor who asks for no more than the head covers: the run's end counts as not checked.
@@ -363,14 +369,17 @@ pub fn always(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
         }
         check(run, &mut checked)?;
     }
-    let damaged: Vec<String> =
-        checked.damaged.iter().map(|error| format!("a damaged file: {error}")).collect();
+    let damaged: Vec<String> = checked.damaged.iter().map(damaged_text).collect();
     checked.not_checked.extend(damaged);
     checked.not_checked.push(match &run.file.challenge {
         None => "where the seed comes from: it was chosen by the trainer".to_string(),
         Some(challenge) => format!("where the challenge comes from: compare {challenge} with the one given"),
     });
     Ok(checked)
+}
+
+pub(super) fn damaged_text(error: &RunError) -> String {
+    format!("a damaged file: {error}")
 }
 
 /// What is not checked of a run that begins from weights, unless its auditor has them.

@@ -9,7 +9,7 @@ use super::report::{AuditError, Found, Outcome, differences};
 use super::rounding::{may_lack_a_decision, missing};
 use crate::commit::digest::Digest;
 use crate::commit::record::StepRecord;
-use crate::commit::state::{prove, state_digest, tensor_digests};
+use crate::commit::state::{prove_each, state_digest, tensor_digests};
 use crate::commit::tensor::Hash;
 use crate::commit::trace::{Trace, leaf_place, positions};
 use crate::commit::{merkle, multiproof};
@@ -249,9 +249,12 @@ pub fn binding(
     let digests: Vec<Digest> = nodes.iter().zip(before).map(made).collect();
     let implied = state_digest(&state, &digests);
     let outputs = nodes.iter().zip(&digests).filter(|(node, _)| node.is_some()).map(|(_, d)| *d).collect();
-    let frozen = (0..nodes.len()).filter(|&index| nodes[index].is_none());
+    let frozen: Vec<usize> = (0..nodes.len()).filter(|&index| nodes[index].is_none()).collect();
+    let proofs = prove_each(&state, before, &frozen);
     let kept: Vec<ProvenTensor> = frozen
-        .map(|index| ProvenTensor { digest: before[index], proof: prove(&state, before, index) })
+        .into_iter()
+        .zip(proofs)
+        .map(|(index, proof)| ProvenTensor { digest: before[index], proof })
         .collect();
     let before = (!kept.is_empty()).then(|| Box::new(record_before()));
     let mut places: Vec<usize> = nodes.iter().flatten().map(|node| first + node).collect();

@@ -28,6 +28,7 @@ use crate::observers::tally::Tally;
 use crate::program::step::MicroBatch;
 use crate::run::dir::Run;
 use crate::step::{CommittedStep, gradient_root, replayed_micro_batch, replayed_step, scalars};
+use attachments::Damaged;
 use checks::Checked;
 use localise::Difference;
 pub use micro_batch::micro_batch;
@@ -110,6 +111,8 @@ fn audit_in(
         outcome: Outcome::Matches,
         checked: checked.passed.clone(),
         not_checked: Vec::new(),
+        damaged: checked.damaged.iter().map(|error| Damaged::of(run, error)).collect(),
+        not_finite: checked.not_finite(),
         replayed: Vec::new(),
         plan: plan.clone(),
         rounding: run.job.rounding.is_some().then(Tally::default),

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::attachments::Damaged;
 use super::plan::ReplayPlan;
 use crate::commit::digest::Digest;
 use crate::commit::record::{Record, StepRecord};
@@ -10,6 +11,7 @@ use crate::engine::EngineError;
 use crate::observers::tally::Tally;
 use crate::run::RunError;
 use crate::step::StepError;
+use crate::step::finite::LossesNotFinite;
 
 /// Why an audit could not be carried out.
 #[derive(Debug, thiserror::Error)]
@@ -139,6 +141,10 @@ pub struct Report {
     pub checked: Vec<String>,
     /// Checks that were not made, and why, in words.
     pub not_checked: Vec<String>,
+    /// Files that are damaged or cannot be read, none of which the audit needed.
+    pub damaged: Vec<Damaged>,
+    /// Which losses of the records are not finite, if some are.
+    pub not_finite: Option<LossesNotFinite>,
     /// Whether the auditor rounded native products of its own: then the audit is about replication only.
     pub native: bool,
     /// Replayed steps, as ranges first..=last.

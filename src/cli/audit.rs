@@ -10,7 +10,7 @@ use super::engine::{EngineArgs, open};
 use super::expect::Expectations;
 use super::limits::{Limits, left};
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, merge, random, verdict_file};
-use crate::audit::attachments::attachments;
+use crate::audit::attachments::{attachments, note};
 use crate::audit::plan::{Choice, ReplayPlan, plan};
 use crate::audit::{
     Outcome, Progress, Report, audit, audit_natively, checks, estimated_seconds, report_file,
@@ -24,9 +24,9 @@ use crate::engine::reference::Reference;
 use crate::observers::choices::Choices;
 use crate::observers::tally::Tally;
 use crate::rounding::thresholds::Rounding;
-use crate::run::RunError;
 use crate::run::dir::Run;
 use crate::run::disk::{self, Disk};
+use crate::run::{RunError, shell};
 
 /// Replay a run, or a part of it, and stop at the first difference.
 #[derive(clap::Args)]
@@ -163,7 +163,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let expected = options.expect.check(&run)?;
     let mut checked = checks::always(&run, public.as_ref())?;
     expected.note(&mut checked);
-    checked.not_checked.extend(attachments(&run, &checked, false).missing);
+    if checked.inconsistent.is_none() {
+        let beside = attachments(&run, &checked);
+        note(&mut checked, beside);
+    }
     if !options.weights.is_empty() {
         checks::weights(&run, &mut checked, &options.weights)?;
     }
@@ -319,11 +322,13 @@ fn report_text(report: &Report, verdict: Option<(&Verdict, Option<&Path>)>) -> V
         lines.push(format!("  ok: replayed steps {} in {:.1} s", ranges.join(", "), report.seconds));
     }
     lines.extend(report.rounding.iter().flat_map(rounding_lines));
+    lines
+        .extend(report.not_finite.iter().map(|losses| format!("  NOT FINITE, as the records say: {losses}")));
     lines.extend(report.not_checked.iter().map(|line| format!("  not checked: {line}")));
     if let Some((verdict, Some(file))) = verdict {
         let size = bytes_text(verdict.to_bytes().len() as u64);
         lines.push(format!("  verdict ({size}): {}", file.display()));
-        lines.push(format!("  anybody can check it: tiebreak verdict check {}", file.display()));
+        lines.push(format!("  anybody can check it: tiebreak verdict check {}", shell::path(file)));
     }
     lines
 }

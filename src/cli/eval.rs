@@ -9,6 +9,7 @@ use super::job::JobArgs;
 use super::limits::Limits;
 use super::sample::released;
 use super::{CommandResult, Exit, Failure, Printer, one_line};
+use crate::arith::float;
 use crate::commit::record::Record;
 use crate::commit::state::{StateRoots, tensor_digests};
 use crate::evaluate::{Evaluation, Evaluator, Found, Report};
@@ -20,6 +21,7 @@ use crate::run::dir::Run;
 use crate::run::disk::{self, Disk};
 use crate::run::evaluation::{self, EvaluationData};
 use crate::run::{RunError, initial, read_job, read_program, transcript};
+use crate::step::finite::{self, NotFinite};
 
 /// The most bytes of a report.
 const REPORT_MAX: u64 = 1 << 16;
@@ -240,7 +242,22 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         Disk::default()
             .replace(&std::path::absolute(path).map_err(RunError::io(path))?, report.text().as_bytes())?;
     }
-    Ok(said(printer, &subject.whose, &evaluation, &report, expected.as_ref()))
+    let not_finite = not_finite(&subject, &evaluation);
+    Ok(said(printer, &subject.whose, &evaluation, &report, expected.as_ref(), not_finite))
+}
+
+/// Why the loss is not finite, if it is not: a value of the model, else one of the data.
+fn not_finite(subject: &Subject, evaluation: &Evaluation) -> Option<NotFinite> {
+    if float::is_finite(evaluation.loss) {
+        return None;
+    }
+    let (table, loss) = (subject.program.state(), finite::in_words(evaluation.loss));
+    let tensors = table.iter().zip(&subject.model);
+    let first =
+        finite::of_tensors(tensors.map(|(t, bytes)| (t.name.as_str(), &t.shape[..], bytes.as_slice())));
+    let why = "the model's values are finite, so that they or the data are too large, or the data hold what is no number: tiebreak job check";
+    let unknown = first.is_none().then(|| why.to_string());
+    Some(NotFinite { loss, first, unknown })
 }
 
 /// Prints what was found, and how it compares.
@@ -250,6 +267,7 @@ fn said(
     evaluation: &Evaluation,
     report: &Report,
     expected: Option<&Report>,
+    not_finite: Option<NotFinite>,
 ) -> Exit {
     let number = f32::from_bits;
     let mut lines = vec![format!(
@@ -261,6 +279,10 @@ fn said(
         evaluation.labels,
         number(evaluation.perplexity())
     )];
+    lines.extend(not_finite.iter().map(|found| match &found.first {
+        Some(first) => format!("NOT FINITE: the loss is {}, since the model is not: {first}", found.loss),
+        None => format!("NOT FINITE: {found}"),
+    }));
     lines.push(format!("of {whose}; {} samples, data {}", evaluation.samples, report.data));
     let differing: Vec<_> = expected.map_or(Vec::new(), |expected| {
         let pairs = fields(report).into_iter().zip(fields(expected));
@@ -274,6 +296,7 @@ fn said(
         lines.push("MATCHES: every bit is the report's".into());
     }
     let mut json = json!(report);
+    json["not_finite"] = json!(not_finite);
     if expected.is_some() {
         json["result"] = json!(if exit == Exit::Match { "matches" } else { "diverges" });
         json["differs"] = json!(differing.iter().map(|((name, _), _)| name).collect::<Vec<_>>());

@@ -15,6 +15,7 @@ use crate::run::RunError;
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
 use crate::run::transcript::{self, Transcript};
+use crate::step::finite::{self, LossesNotFinite};
 
 /// Columns and rows of the curve on a terminal.
 const COLUMNS: usize = 72;
@@ -44,6 +45,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             losses.push(f32::from_bits(step.loss));
         }
     }
+    let not_finite = finite::of_records(&transcript.records);
     if let Some(path) = &args.svg {
         draw(path, &run, &losses)?;
     }
@@ -73,7 +75,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         heads.len(),
         transcript.records.len(),
         run.checkpoint_steps()?.len(),
-        curve(&losses),
+        curve(&losses, not_finite.as_ref()),
     );
     printer.result(
         super::Lines::split(&text),
@@ -96,6 +98,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             "records_under_head": covered,
             "signature_verified": false,
             "losses": losses,
+            "not_finite": not_finite,
         }),
     );
     Ok(Exit::Match)
@@ -138,11 +141,15 @@ fn origin_text(origin: &InitialOrigin) -> String {
     }
 }
 
-/// The mean loss of each of `columns` equal parts.
+/// The mean loss of each of `columns` equal parts, of the losses in it that are finite.
 fn columns(losses: &[f32], columns: usize) -> Vec<f32> {
     let count = columns.min(losses.len());
     let part = |i: usize| &losses[i * losses.len() / count..(i + 1) * losses.len() / count];
-    (0..count).map(|i| part(i).iter().sum::<f32>() / part(i).len() as f32).collect()
+    let mean = |part: &[f32]| {
+        let finite: Vec<f32> = part.iter().copied().filter(|x| x.is_finite()).collect();
+        finite.iter().sum::<f32>() / finite.len() as f32
+    };
+    (0..count).map(|i| mean(part(i))).collect()
 }
 
 fn range(values: &[f32]) -> Option<(f32, f32)> {
@@ -151,10 +158,11 @@ fn range(values: &[f32]) -> Option<(f32, f32)> {
     Some((low, if high > low { high } else { low + 1.0 }))
 }
 
-/// The loss curve as text.
-fn curve(losses: &[f32]) -> String {
+/// The loss curve as text, and which losses are not finite.
+fn curve(losses: &[f32], not_finite: Option<&LossesNotFinite>) -> String {
     let values = columns(losses, COLUMNS);
-    let Some((low, high)) = range(&values) else { return "no losses yet".into() };
+    let said = not_finite.map(|found| format!("NOT FINITE: {found}"));
+    let Some((low, high)) = range(&values) else { return said.unwrap_or_else(|| "no losses yet".into()) };
     let mut lines = vec![vec![' '; values.len()]; ROWS];
     for (x, value) in values.iter().enumerate().filter(|(_, v)| v.is_finite()) {
         let y = ((high - value) / (high - low) * (ROWS - 1) as f32).round() as usize;
@@ -165,7 +173,8 @@ fn curve(losses: &[f32]) -> String {
     let text: Vec<String> =
         rows.map(|(row, line)| format!("{:8.4} |{}", label(row), String::from_iter(line))).collect();
     format!(
-        "{}\n{:>9}+{}\n{:>10}1{:>width$}",
+        "{}{}\n{:>9}+{}\n{:>10}1{:>width$}",
+        said.map_or(String::new(), |said| format!("{said}\n\n")),
         text.join("\n"),
         "",
         "-".repeat(values.len()),

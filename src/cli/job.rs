@@ -7,7 +7,10 @@ use clap::builder::PossibleValuesParser;
 use serde_json::{Value, json};
 
 use super::limits::Limits;
-use super::{CommandResult, Exit, Failure, Lines, Printer, bytes_text, job_new, job_reference, one_line};
+use super::report::ProgressBar;
+use super::{
+    CommandResult, Exit, Failure, Lines, Printer, bytes_text, job_finite, job_new, job_reference, one_line,
+};
 use crate::commit::digest::Digest;
 use crate::dispute::game::moves::LEAF_MAX;
 use crate::dispute::size::samples_bytes;
@@ -19,10 +22,12 @@ use crate::job::manifest::files_root;
 use crate::job::spec::WeightNames;
 use crate::program::models::{Input, Model};
 use crate::program::step::{Program, state_bytes};
+use crate::run::checked;
 use crate::run::companions::Companions;
 use crate::run::data::JobData;
 use crate::run::disk::Disk;
 use crate::run::{JobFiles, RunError, check_thresholds, initial, read_job, read_program};
+use crate::train::evaluation_files;
 
 /// Look at job files.
 #[derive(clap::Args)]
@@ -92,32 +97,75 @@ struct Checked {
     copied: Vec<(String, u64)>,
     /// Files without a whole sample.
     unused: Vec<String>,
-    /// Steps whose batches were drawn.
+    /// Steps of which samples were drawn.
     drawn: Vec<u32>,
+    /// Values of inputs that are not finite, file by file.
+    not_finite: Vec<Value>,
+}
+
+/// Shows how far a pass over ids and labels is.
+pub fn scanning(printer: Printer) -> impl FnMut(u64, u64) {
+    let mut shown: Option<(u64, ProgressBar)> = None;
+    move |done, all| {
+        if shown.as_ref().is_none_or(|(of, _)| *of != all) {
+            shown = Some((all, printer.bar(all, "bytes of ids and labels")));
+        }
+        let Some((_, bar)) = &shown else { return };
+        bar.set_position(done);
+        bar.set_message("");
+        if done >= all {
+            bar.finish_and_clear();
+            shown = None;
+        }
+    }
 }
 
 /// Opens a job's data and draws a few batches, as training would.
-fn check_data(files: &JobFiles, job: &Job, program: &Program) -> Result<Checked, Failure> {
+fn check_data(printer: Printer, files: &JobFiles, job: &Job, program: &Program) -> Result<Checked, Failure> {
     let mut data = JobData::open(files, job, program)?;
-    let root = files_root(&data.manifest);
+    let (root, watch) = (files_root(&data.manifest), &mut scanning(printer));
+    checked::Checked::of_this_user().check(&mut data.dataset, &root, None, watch)?;
+    evaluation_files(files, job, program, watch)?;
     let key = philox_key(&seed(job, &program_digest(program), &root, None));
     let drawn = data.sample(job, program, key)?;
+    let not_finite = job_finite::of_data(printer, &mut data.dataset, job)?;
     let unused = data.dataset.unused().map(|path| path.display().to_string()).collect();
     let copied = data.copied(job).into_iter().map(|(path, bytes)| (path.display().to_string(), bytes));
     let (copied, dataset) = (copied.collect(), &data.dataset);
     let kept = job.data.validation_split.map(|_| dataset.samples_in_order());
-    Ok(Checked { samples: dataset.samples(), kept, bytes: dataset.bytes(), root, key, copied, unused, drawn })
+    Ok(Checked {
+        samples: dataset.samples(),
+        kept,
+        bytes: dataset.bytes(),
+        root,
+        key,
+        copied,
+        unused,
+        drawn,
+        not_finite,
+    })
 }
 
-/// Reads what the initial state is made from, as training would. Where it comes from: in words, and as JSON.
+/// Reads what the initial state is made from, as training would. Where it comes from, in words and as JSON, and what of it is not finite.
 fn check_initial(
+    printer: Printer,
     files: &JobFiles,
     job: &Job,
     program: &Program,
     key: [u32; 2],
-) -> Result<(String, Value), Failure> {
-    let origin = initial::of_job(job, program, files, key)?.map_or(InitialOrigin::Seed, |(_, origin)| origin);
-    Ok(match &origin {
+) -> Result<(String, Value, Vec<Value>), Failure> {
+    let (state, origin) =
+        initial::of_job(job, program, files, key)?.unwrap_or((Vec::new(), InitialOrigin::Seed));
+    let (text, json) = origin_text(files, job, &origin)?;
+    let paths =
+        job.init.run.iter().chain(&job.init.weights).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let spoiled = job_finite::of_initial(printer, program, &state, &paths);
+    Ok((text, json, spoiled))
+}
+
+/// Where an initial state comes from: in words, and as JSON.
+fn origin_text(files: &JobFiles, job: &Job, origin: &InitialOrigin) -> Result<(String, Value), Failure> {
+    Ok(match origin {
         InitialOrigin::Seed => ("made from the seed".into(), json!({ "kind": "seed" })),
         InitialOrigin::Weights { files } => {
             let bytes: u64 = files.iter().map(|file| file.bytes).sum();
@@ -250,8 +298,9 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     let nodes = [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len());
     let (state, peak) = (state_bytes(&program.state()), step_bytes(&program));
     let digest = program_digest(&program);
-    let data = check_data(&files, &job, &program)?;
-    let (origin, initial) = check_initial(&files, &job, &program, data.key)?;
+    let data = check_data(printer, &files, &job, &program)?;
+    let (origin, initial, spoiled) = check_initial(printer, &files, &job, &program, data.key)?;
+    let not_finite = [data.not_finite, spoiled].concat();
     let advice = job.rounding.as_ref().and_then(|rounding| rounding.advice(&program.micro.logged));
     if let Some(advice) = &advice {
         printer.say(format!("warning: {advice}"));
@@ -268,7 +317,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     printer.result(
         Lines::split(&format!(
             "{}: {} parameters, {} steps of {} samples\n{} samples{} in {} of data: {steps_per_epoch:.1} steps an epoch, {epochs:.2} \
-             epochs; the batches of steps {} were drawn\ninitial state: {}\nstate {}, tensors of a step take {} at most\n\
+             epochs; every id and label is the model's; samples of steps {} were drawn\ninitial state: {}\nstate {}, tensors of a step take {} at most\n\
              {} + {} + {} operators (micro-batch, accumulation, update)\njob     {}\nprogram {digest}\ndata    {}",
             one_line(&path.display().to_string()),
             program.parameter_count(),
@@ -300,6 +349,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
             "steps_per_epoch": steps_per_epoch,
             "epochs": epochs,
             "initial": initial,
+            "not_finite": not_finite,
             "state_bytes": state,
             "step_bytes": peak,
             "nodes": nodes,

@@ -62,7 +62,29 @@ pub fn markdown() -> String {
         }
     }
     let classes: Vec<String> = ProductClass::ALL.iter().map(|class| format!("`{}`", class.name())).collect();
-    page + &format!("\n`*` is a class of products, one of {}.\n", classes.join(", "))
+    page += &format!("\n`*` is a class of products, one of {}.\n", classes.join(", "));
+    page + &defaults()
+}
+
+/// Every key that may be left out, and what holds then; of a number its binary32 pattern too.
+fn defaults() -> String {
+    let row = |key: &Key| {
+        let kind = key.kind.map_or(String::new(), |kind| format!("`{kind}`"));
+        let without = match (key.presence, key.ty) {
+            (Presence::Required, _) => return None,
+            (Presence::Absent(meaning), _) => meaning.to_string(),
+            (Presence::Optional(value), Type::Number { .. }) => {
+                let number = value.parse::<f64>().map_or(f32::NAN, |number| number as f32);
+                format!("`{value}`, pattern `{:08x}`", number.to_bits())
+            }
+            (Presence::Optional(value), _) => format!("`{value}`"),
+        };
+        Some(format!("| `{}` | {kind} | {without} |\n", key.path))
+    };
+    let rows: String = keys().filter_map(row).collect();
+    format!(
+        "\n## Index of defaults\n\nEvery key that may be left out, and what holds then. Digits of products: ARITHMETIC.md, section 8.1; thresholds: ROUNDING.md, section 3.\n\n| key | kind | without it |\n|---|---|---|\n{rows}"
+    )
 }
 
 fn row(key: &Key, kind: Option<&str>) -> String {

@@ -98,15 +98,27 @@ pub fn chart(title: &str, quantity: &str, curves: Vec<Curve>) -> String {
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
-    let mut all = Vec::new();
+    let (mut all, mut not_finite) = (Vec::new(), Vec::new());
     for (colour, path) in args.runs.iter().enumerate() {
         let run = args.limits.open(path)?;
-        all.extend(curves(&run, args.quantity, &name_of(path), colour)?);
+        let drawn = curves(&run, args.quantity, &name_of(path), colour)?;
+        for curve in &drawn {
+            let gap = curve.points.iter().find(|(_, y)| !y.is_finite());
+            not_finite.extend(gap.map(|(step, _)| json!({ "curve": curve.name, "step": step })));
+            if let Some((step, _)) = gap {
+                let (name, quantity) = (&curve.name, args.quantity.name());
+                printer.say(format!(
+                    "warning: {name}: the {quantity} is not finite at step {step}: the curve has gaps"
+                ));
+            }
+        }
+        all.extend(drawn);
     }
     let quantity = args.quantity.name();
-    let points: usize = all.iter().map(|curve| curve.points.len()).sum();
+    let points: usize =
+        all.iter().flat_map(|curve: &Curve| &curve.points).filter(|(_, y)| y.is_finite()).count();
     let count = all.len();
-    if points == 0 {
+    if points == 0 && not_finite.is_empty() {
         printer.say(format!(
             "warning: the runs have no {quantity} to draw; accuracy and norm are in metrics.jsonl"
         ));
@@ -115,7 +127,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     Disk::default().replace(&path, chart(quantity, quantity, all).as_bytes())?;
     printer.result(
         vec![format!("{count} curves with {points} points: {}", args.output.display())],
-        &json!({ "output": args.output, "curves": count, "points": points }),
+        &json!({ "output": args.output, "curves": count, "points": points, "not_finite": not_finite }),
     );
     Ok(Exit::Match)
 }

@@ -1,5 +1,6 @@
 //! `tiebreak program`.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
@@ -10,12 +11,12 @@ use super::job::JobArgs;
 use super::limits::Limits;
 use super::program_picture::svg;
 use super::report::named;
-use super::{CommandResult, Exit, Failure, Printer};
+use super::{CommandResult, Exit, Failure, Lines, Printer, program_reference};
 use crate::arith::DType;
 use crate::job::identity::program_digest;
 use crate::program::decoding::decode;
 use crate::program::encoding::{PROGRAM_MAX, encode};
-use crate::program::graph::{Graph, Node, Primitive};
+use crate::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId};
 use crate::program::models::Init;
 use crate::program::step::Program;
 use crate::run::{RunError, disk, read_job, read_program};
@@ -40,6 +41,9 @@ enum Command {
         #[command(flatten)]
         limits: Limits,
     },
+    /// Print what a program's bytes name: classes of products, bodies, and the nodes of logged products and of models (docs/PROGRAMS.md).
+    #[command(after_help = "Example: tiebreak program reference > PROGRAMS.md")]
+    Reference,
     /// Check a program file and say what it computes.
     #[command(after_help = "Example: tiebreak program show demo.program --svg demo.svg")]
     Show {
@@ -57,6 +61,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         Command::Export { job, out, limits } => {
             let _watch = limits.watch(printer);
             export(printer, &job, &out)
+        }
+        Command::Reference => {
+            let page = program_reference::markdown();
+            printer.document(Lines::split(page.trim_end()), &program_reference::names());
+            Ok(Exit::Match)
         }
         Command::Show { file, svg, limits } => {
             let _watch = limits.watch(printer);
@@ -125,7 +134,7 @@ fn flops(graph: &Graph, node: &Node) -> u64 {
 
 /// The operators of a graph, in the order of their first nodes.
 fn operators(graph: &Graph) -> Vec<Operator> {
-    let mut places = std::collections::HashMap::new();
+    let mut places = HashMap::new();
     let mut found: Vec<Operator> = Vec::new();
     for node in &graph.nodes {
         let place = *places.entry(&node.operator).or_insert(found.len());
@@ -142,11 +151,16 @@ fn operators(graph: &Graph) -> Vec<Operator> {
 }
 
 fn products(graph: &Graph) -> Vec<Product> {
+    let logged: HashMap<TensorId, &LoggedProduct> = graph
+        .logged
+        .iter()
+        .flat_map(|logged| logged.exact.iter().chain([&logged.product]).map(move |&tensor| (tensor, logged)))
+        .collect();
     let of_node = |node: &Node| {
         let Primitive::Product { a, b, block, .. } = &node.primitive else { return None };
         let (left, right) = (graph.tensor(*a), graph.tensor(*b));
         let (DType::Q(digits_a), DType::Q(digits_b)) = (left.dtype, right.dtype) else { return None };
-        let logged = graph.logged.iter().find(|l| l.product == node.output || l.exact.contains(&node.output));
+        let logged = logged.get(&node.output);
         Some(Product {
             operator: node.operator.clone(),
             class: logged.map(|l| l.class.name()),

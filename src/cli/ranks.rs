@@ -107,6 +107,18 @@ fn launched() -> Result<Option<(u32, u32, String)>, Failure> {
 }
 
 impl RanksArgs {
+    /// The options by which a command line starts as many ranks again.
+    pub fn options(&self) -> Vec<String> {
+        let mut options: Vec<String> = self.ranks.iter().map(|ranks| format!("--ranks={ranks}")).collect();
+        options.extend(self.rank.map(|rank| format!("--rank={rank}")));
+        options.extend(self.coordinator.iter().map(|coordinator| format!("--coordinator={coordinator}")));
+        if self.transport != TransportKind::default() {
+            let name = self.transport.to_possible_value().map(|value| value.get_name().to_string());
+            options.extend(name.map(|name| format!("--transport={name}")));
+        }
+        options
+    }
+
     /// What this process is, by the command line or else the environment.
     pub fn role(&self) -> Result<Role, Failure> {
         let (timeout, transport) = (Duration::from_secs(self.rank_timeout), self.transport.into());

@@ -1,7 +1,6 @@
 //! `tiebreak referee`.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +10,7 @@ use serde_json::json;
 use super::limits::Limits;
 use super::parties::Parties;
 use super::report::named;
-use super::serve::read_terms;
+use super::serve::{beside, read_terms};
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random, verdict_file};
 use crate::commit::digest::Digest;
 use crate::commit::keys::{PrivateKey, PublicKey};
@@ -97,16 +96,16 @@ struct New {
     referee: String,
     /// Seconds that a step takes, for a job without a [dispute] table, which says it: a party may replay for (steps between checkpoints + 1)
     /// x this x 4.
-    #[arg(long, value_parser = milliseconds)]
+    #[arg(long, value_parser = step_time)]
     step_time: Option<u64>,
-    /// Seconds that a party has for all its replays, in place of --step-time.
-    #[arg(long, value_parser = milliseconds, conflicts_with = "step_time")]
+    /// Seconds that a party has for all its replays, in place of --step-time; at least 1.
+    #[arg(long, value_parser = short_clock, conflicts_with = "step_time")]
     replay: Option<u64>,
-    /// Seconds that a party has for all its other answers together; at least 20.
-    #[arg(long, value_parser = milliseconds, default_value = "600")]
+    /// Seconds that a party has for all its other answers together, at least 5.
+    #[arg(long, value_parser = moves_clock, default_value = "600")]
     moves: u64,
-    /// Seconds that each of these adds before it is made; at least 2.
-    #[arg(long, value_parser = milliseconds, default_value = "10")]
+    /// Seconds that each of these adds before it is made, at least 1.
+    #[arg(long, value_parser = short_clock, default_value = "10")]
     increment: u64,
     /// In the logged profile: the trainer's signed head of all records of the run, which is disputed, in place of its folder's records.
     #[arg(long, conflicts_with = "root")]
@@ -121,13 +120,28 @@ struct New {
     limits: Limits,
 }
 
-/// Seconds, as milliseconds.
-fn milliseconds(text: &str) -> Result<u64, String> {
+/// Seconds between `least` and some centuries, as milliseconds.
+fn milliseconds(text: &str, least: f64) -> Result<u64, String> {
     let seconds: f64 = text.parse().map_err(|_| "a number of seconds is wanted".to_string())?;
     match seconds {
-        _ if !(0.001..=1e10).contains(&seconds) => Err("0.001 to 10000000000 seconds are wanted".into()),
+        _ if !(least..=1e10).contains(&seconds) => Err(format!("{least} to 10000000000 seconds are wanted")),
         _ => Ok((seconds * 1000.0).round() as u64),
     }
+}
+
+/// How long a step takes.
+fn step_time(text: &str) -> Result<u64, String> {
+    milliseconds(text, 0.001)
+}
+
+/// The clock of moves. What is measured of hostile connections (docs/TRANSPORT.md) holds from these clocks on.
+fn moves_clock(text: &str) -> Result<u64, String> {
+    milliseconds(text, MOVES_MIN as f64 / 1000.0)
+}
+
+/// What a move adds, or the clock of replays.
+fn short_clock(text: &str) -> Result<u64, String> {
+    milliseconds(text, INCREMENT_MIN as f64 / 1000.0)
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
@@ -215,17 +229,6 @@ fn new(printer: Printer, args: New) -> CommandResult {
         Failure::new(Exit::Usage, "the job has no [dispute] table: give --step-time, how long a step takes")
     })?;
     let clocks = Clocks { moves: args.moves, increment: args.increment, replay };
-    for (option, given, least) in
-        [("moves", args.moves, MOVES_MIN), ("increment", args.increment, INCREMENT_MIN)]
-    {
-        if given < least {
-            let least = time_text(least);
-            let why = format!(
-                "--{option} is below {least}: an honest party refuses such terms, since strangers can disturb it for as long"
-            );
-            return Err(Failure::new(Exit::Usage, why));
-        }
-    }
     let nonce = Digest(random()?);
     let job = (run.job_text.clone(), run.program_file.clone());
     let mut terms = Terms::new(run.file.summary().computation(), job, &parties, &referee_key, clocks, nonce);
@@ -311,7 +314,11 @@ fn time_text(milliseconds: u64) -> String {
 }
 
 /// The ways to the parties, in the order of the terms.
-fn links(named: &[String], keys: &[PublicKey], game: &Digest) -> Result<Vec<Link>, Failure> {
+fn links(
+    named: &[String],
+    (key, keys): (&PrivateKey, &[PublicKey]),
+    game: &Digest,
+) -> Result<Vec<Link>, Failure> {
     let usage = |why: String| Failure::new(Exit::Usage, why);
     let mut links: Vec<Option<Link>> = keys.iter().map(|_| None).collect();
     for text in named {
@@ -338,7 +345,7 @@ fn links(named: &[String], keys: &[PublicKey], game: &Digest) -> Result<Vec<Link
         if links[party].is_some() {
             return Err(usage(format!("party {name:?} is named twice")));
         }
-        links[party] = Some(Link::new(place, game)?);
+        links[party] = Some(Link::new(place, game, key, &keys[party])?);
     }
     let absent = (0..keys.len()).find(|&party| links[party].is_none());
     if let Some(party) = absent {
@@ -346,13 +353,6 @@ fn links(named: &[String], keys: &[PublicKey], game: &Digest) -> Result<Vec<Link
         return Err(usage(format!("say where party {name} is: {name}=http://HOST:PORT or {name}=FOLDER")));
     }
     Ok(links.into_iter().flatten().collect())
-}
-
-/// `path` with another ending behind its own.
-fn beside(path: &Path, ending: &str) -> PathBuf {
-    let mut name = OsString::from(path);
-    name.push(ending);
-    name.into()
 }
 
 /// Terms, the referee of the game, and the ways to its parties.
@@ -373,7 +373,7 @@ fn prepared(args: &Play) -> Result<Prepared, Failure> {
         let why = format!("--key is not the referee's key that the terms name, {}", terms.referee);
         return Err(Failure::new(Exit::Usage, why));
     }
-    let links = links(&args.parties, &rules.parties, &rules.game)?;
+    let links = links(&args.parties, (&private, &rules.parties), &rules.game)?;
     Ok(Prepared { terms, referee, private, links })
 }
 
@@ -434,6 +434,6 @@ fn event(entry: &Entry) -> Option<Event> {
         Entry::Start { .. } => None,
         Entry::Message { at, party, bytes } => Some(Event::message(*at, *party, &bytes.0)),
         Entry::Supplied { at, party, part } => Some(Event::taken(*at, *party, *part)),
-        Entry::Tick { at } => Some(Event::tick(*at)),
+        Entry::Tick { at, tried } => Some(Event::tick_after(*at, tried.clone())),
     }
 }

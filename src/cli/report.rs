@@ -255,6 +255,11 @@ impl ProgressBar {
         self.bar.set_position(before);
     }
 
+    /// How much there is to do, where that is known only later.
+    pub fn set_length(&self, len: u64) {
+        self.bar.set_length(len);
+    }
+
     /// How much is done.
     pub fn set_position(&self, done: u64) {
         self.bar.set_position(done);

@@ -1,5 +1,6 @@
 //! `tiebreak serve`.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,7 +55,14 @@ pub struct Args {
     /// Answer the questions in this folder.
     #[arg(long)]
     files: Option<PathBuf>,
-    /// Requests a second; more get status 429.
+    /// The journal of your answers, which are on disk before they are sent: the same question is given the same answer. By default
+    /// TERMS.party-N.answers, where N is your place in the terms.
+    #[arg(long)]
+    journal: Option<PathBuf>,
+    /// Connections at a time, half of them from one address, that are not known to be the referee's: a new one ends the oldest.
+    #[arg(long, default_value_t = ServerLimits::default().connections, value_parser = clap::value_parser!(u32).range(2..=4096))]
+    connections: u32,
+    /// Requests a second of one address without the referee's pass, and ten times as many of all addresses; more get status 429.
     #[arg(long, default_value_t = ServerLimits::default().requests_per_second, value_parser = clap::value_parser!(u32).range(1..))]
     requests_per_second: u32,
     /// How lines of the log on stderr are written.
@@ -101,6 +109,13 @@ pub fn read_terms(path: &Path) -> Result<Terms, Failure> {
     Terms::from_bytes(&bytes).map_err(|error| RunError::malformed(path, error).into())
 }
 
+/// `path` with another ending behind its own.
+pub fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(ending);
+    name.into()
+}
+
 /// What answers: a run, or a challenger of the logged profile, who replays the trainer's folder now, or gets its logs through the game.
 fn responder(
     printer: Printer,
@@ -134,6 +149,18 @@ fn responder(
     Ok(Box::new(Party::open(terms, run, key, engine)?))
 }
 
+/// The party's server.
+fn start(args: &Args, listen: &str, desk: &Arc<Desk>) -> Result<Server, Failure> {
+    let limits = ServerLimits {
+        requests_per_second: args.requests_per_second,
+        connections: args.connections,
+        ..ServerLimits::default()
+    };
+    Server::start(listen, desk.clone(), limits).map_err(|error| {
+        Failure::new(Exit::Undecided, format!("cannot listen at {listen}: {error}; give another --listen"))
+    })
+}
+
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let watch = args.limits.watch(printer);
     let key = key::read_private(&args.key)?;
@@ -149,31 +176,24 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let place = place.ok_or_else(|| refused(format!("the terms name no party {}", own.to_text())))?;
     let game = terms.game();
     let logged = terms.claim.is_some();
+    let path =
+        args.journal.clone().unwrap_or_else(|| beside(&args.terms, &format!(".party-{place}.answers")));
+    let desk = Desk::open(game, &key, referee, (&path, Disk::default()))?;
     let mut party = responder(printer, &args, terms, key)?;
     watch.planned();
 
     if !printer.quiet {
         log(args.log_format);
     }
-    let desk = Desk::new(game, referee);
     let desk = Arc::new(if logged { desk.carrying() } else { desk });
     let mut lines = vec![format!("party {place} ({}) of game {}", own.identified(), game.short())];
+    lines.push(format!("  journal {}, {} answers", path.display(), desk.answered()));
     let listen = match (&args.listen, &args.files) {
         (Some(listen), _) => Some(listen.as_str()),
         (None, Some(_)) => None,
         (None, None) => Some("127.0.0.1:8700"),
     };
-    let limits = ServerLimits { requests_per_second: args.requests_per_second, ..ServerLimits::default() };
-    let server = listen.map(|listen| {
-        let why = |error: io::Error| {
-            Failure::new(
-                Exit::Undecided,
-                format!("cannot listen at {listen}: {error}; give another --listen"),
-            )
-        };
-        Server::start(listen, desk.clone(), limits).map_err(why)
-    });
-    let server = server.transpose()?;
+    let server = listen.map(|listen| start(&args, listen, &desk)).transpose()?;
     let address = server.as_ref().map(|server| format!("http://{}", server.address()));
     lines.extend(address.iter().map(|address| format!("  answers at {address}")));
     if let Some(folder) = &args.files {
@@ -189,7 +209,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         std::process::exit(Exit::Match as i32);
     });
     stop.map_err(|error| Failure::new(Exit::Undecided, format!("signals cannot be waited for: {error}")))?;
-    printer.result(lines, &json!({ "game": game, "party": place, "address": address, "files": args.files }));
+    printer.result(
+        lines,
+        &json!({ "game": game, "party": place, "address": address, "files": args.files, "journal": path }),
+    );
     desk.work(party.as_mut());
     // The thread that closed the desk ends the process.
     loop {

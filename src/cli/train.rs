@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use clap::ValueEnum;
+use clap::{ArgAction, ValueEnum};
 use serde_json::json;
 
 use super::engine::{EngineArgs, open};
-use super::job::say_copied;
+use super::job::{say_copied, scanning};
 use super::ranks::{Host, RanksArgs, Role, network};
 use super::report::ProgressBar;
+use super::stopped::{self, Asked};
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PrivateKey;
@@ -20,14 +21,16 @@ use crate::engine::session::Session;
 use crate::engine::{Engine, EngineError};
 use crate::evaluate::Evaluator;
 use crate::job::{EvaluationSpec, Job, ModelJob};
+use crate::run::checked::Checked;
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
 use crate::run::evaluation::{self, EvaluationData};
 use crate::run::job::logged;
 use crate::run::metrics::{EvaluationMetrics, Metrics, StepMetrics};
 use crate::run::paths::RunPaths;
-use crate::run::{JobFiles, RunError, read_job, read_program};
+use crate::run::{JobFiles, RunError, read_job, read_program, shell};
 use crate::step::StepError;
+use crate::step::finite::{NotFinite, in_words};
 use crate::train::ranks::collective::Collective;
 use crate::train::ranks::lead::{Lead, can_cross_check};
 use crate::train::ranks::plan::{ShardPlan, divides};
@@ -69,6 +72,9 @@ pub struct Args {
     /// With --resume: where data files are that the run does not hold (`data.copy = false`).
     #[arg(long, requires = "resume")]
     data: Option<PathBuf>,
+    /// Stop when the loss of a step, or the model in the end, is not finite. `false`: say so and go on.
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
+    stop_on_nan: bool,
     #[command(flatten)]
     engine: EngineArgs,
     // Last, since its heading holds for all that follow.
@@ -100,6 +106,10 @@ pub struct Bar {
     metrics: Option<Metrics>,
     evaluation: Option<Evaluating>,
     printer: Printer,
+    /// Whether training stops at what is not finite, and whether somebody asks it to.
+    stops: (bool, Option<Asked>),
+    /// Whether a gradient's norm that is not finite was told of.
+    told: bool,
 }
 
 /// Evaluations while a run trains.
@@ -178,6 +188,28 @@ impl Progress for Bar {
             samples_per_second: f64::from(self.samples) / seconds,
         };
         self.note(|metrics| metrics.step(&Disk::default(), &step));
+        if !step.norm.is_finite() && loss.is_finite() && !self.told {
+            self.told = true;
+            let step = record.step;
+            let why = format!(
+                "warning: step {step}: the gradient's norm is {}, though the loss is finite: the next loss may be none",
+                in_words(norm)
+            );
+            self.bar.aside(self.printer, why);
+        }
+    }
+
+    fn not_finite(&mut self, step: u32, found: &NotFinite) {
+        self.told = true;
+        self.bar.aside(self.printer, format!("warning: step {step}: {found}"));
+    }
+
+    fn stops_at_not_finite(&self) -> bool {
+        self.stops.0
+    }
+
+    fn is_asked_to_stop(&mut self) -> bool {
+        self.stops.1.as_ref().is_some_and(Asked::is_asked)
     }
 
     fn state(
@@ -218,6 +250,8 @@ impl Bar {
             metrics: None,
             evaluation: None,
             printer,
+            stops: (false, None),
+            told: false,
         }
     }
 
@@ -257,7 +291,12 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let mut engine = open(&role.engine(&args.engine)?)?;
     let run = match (begun, &args.job) {
         (None, Some(job)) => new_run(printer, &args, job, out, private.as_ref())?,
-        (begun, _) => begun.expect("there is a job, or a run"),
+        (begun, _) => {
+            let run = begun.expect("there is a job, or a run");
+            // Of a run that was begun by a version that did not, or whose data lie elsewhere now.
+            Checked::of_this_user().check_run(&run, &mut scanning(printer))?;
+            run
+        }
     };
     let mut host = Host::new(&role, &args.engine)?;
     let joined = host.as_mut().map(|host| host.wait(printer)).transpose()?;
@@ -265,23 +304,31 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     announce(printer, &run, engine.as_ref(), ranks.as_deref())?;
     let mut bar = Bar::new(printer, &run);
     bar.evaluation = Evaluating::of(&run)?;
+    bar.stops = (args.stop_on_nan, Some(Asked::listen(printer)));
     let trained = trained(&args, &run, engine.as_mut(), private.as_ref(), &mut ranks, &mut bar);
     if let (Err(_), Some(host)) = (&trained, &mut host) {
         host.workers.deaths(printer);
     }
-    let state = trained?;
     bar.bar.finish_and_clear();
+    let state = match trained {
+        Err(error) if !error.is_an_end() => return Err(error.into()),
+        trained => trained,
+    };
     // First, since the others' networks may end when this one does.
     drop(ranks);
     if let Some(host) = host {
         host.workers.finish();
     }
+    let state = match state {
+        Ok(state) => state,
+        Err(error) => return stopped::said(printer, &run, &error, &resume_options(&args)),
+    };
     let seconds = bar.start.elapsed().as_secs_f64();
     let done = match bar.done {
         0 => "the run was complete already".to_string(),
         steps => format!("trained {steps} steps"),
     };
-    let (id, out) = (run.id, out.display());
+    let (id, out) = (run.id, shell::path(out));
     let data = if run.holds_data() { "" } else { " --data FOLDER (where its data files are)" };
     printer.result(
         vec![
@@ -293,6 +340,18 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         &json!({ "run": id, "state": state, "steps": run.job.steps, "seconds": seconds }),
     );
     Ok(Exit::Match)
+}
+
+/// The options of this command line that a resume needs too, as a shell takes them.
+fn resume_options(args: &Args) -> String {
+    let mut words: Vec<String> = Vec::new();
+    for (option, path) in [("--key", &args.key), ("--data", &args.data)] {
+        words.extend(path.iter().map(|path| format!("{option} {}", shell::path(path))));
+    }
+    let default = ["--engine=cpu", "--threads=0"];
+    let engine = args.engine.options().into_iter().filter(|option| !default.contains(&option.as_str()));
+    words.extend(engine.chain(args.ranks.options()).map(|option| shell::word(&option)));
+    words.iter().map(|word| format!(" {word}")).collect()
 }
 
 /// Says the size of the run, and of the gradients that its ranks send.
@@ -351,7 +410,8 @@ fn new_run(
 ) -> Result<Run, Failure> {
     let (data_root, challenge) = (args.data_root.as_deref(), args.challenge);
     let logged = args.profile == Some(Profile::Logged);
-    let run = Prepared::new(&Beginning { job, data_root, out, key, challenge, logged, nonce: random()? })?;
+    let beginning = Beginning { job, data_root, out, key, challenge, logged, nonce: random()? };
+    let run = Prepared::watched(&beginning, &mut scanning(printer))?;
     let copied: Vec<(String, u64)> =
         run.copied().into_iter().map(|(path, bytes)| (path.display().to_string(), bytes)).collect();
     say_copied(printer, copied.iter().map(|(path, bytes)| (path.as_str(), *bytes)));
@@ -426,7 +486,8 @@ fn work(
     let tcp = Tcp::join(coordinator, place.clone()).map_err(|error| failed(&error))?;
     let mut ranks = network(tcp).map_err(|error| failed(&error))?;
     let engine = || open(engine).map_err(|failure| EngineError::Stopped(failure.message));
-    match worker::work_on(engine, ranks.as_mut()) {
+    let asked = Asked::listen(printer);
+    match worker::work_on(engine, ranks.as_mut(), &|| asked.is_asked()) {
         Ok(()) => Ok(Exit::Match),
         Err(error) if report(ranks.as_mut(), &error) => {
             printer.say(format!("rank {rank} stopped, and rank 0 knows why: {error}"));

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::expect::Expectations;
 use super::limits::Limits;
 use super::{CommandResult, Exit, Failure, Printer, key};
-use crate::audit::attachments::{Attachments, attachments};
+use crate::audit::attachments::{Attachments, Damaged, attachments};
 use crate::audit::checks;
 
 /// Check a run's structure, hashes and signature, in seconds, without replaying anything.
@@ -35,7 +35,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let mut checked = checks::always(&run, public.as_ref())?;
     expected.note(&mut checked);
     let beside = match checked.inconsistent {
-        None => attachments(&run, &checked, true),
+        None => attachments(&run, &checked),
         Some(_) => Attachments::default(), // what comes after a contradiction is not looked at
     };
     checked.passed.extend(beside.passed);
@@ -49,7 +49,12 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let unexpected = run.unexpected_files()?;
     lines.extend(unexpected.iter().map(|name| format!("  not of the run: {name}")));
     lines.push("  not checked: that any step computes what it says (tiebreak audit replays steps)".into());
-    lines.extend(beside.damaged.iter().map(|why| format!("  DAMAGED: {why}")));
+    let damaged = beside.damaged.iter().map(|(what, error)| format!("  DAMAGED: {what}: {error}"));
+    lines.extend(damaged.chain(checked.damaged.iter().map(|error| format!("  DAMAGED: {error}"))));
+    let not_finite = checked.not_finite();
+    lines.extend(not_finite.iter().map(|losses| format!("  NOT FINITE, as the records say: {losses}")));
+    let all = checked.damaged.iter().chain(beside.damaged.iter().map(|(_, error)| error));
+    let all: Vec<Damaged> = all.map(|error| Damaged::of(&run, error)).collect();
     let incomplete = checked.undecided();
     lines.extend(incomplete.iter().map(|why| format!("INCOMPLETE: {why}")));
     let wrong = checked.inconsistent.as_ref().map(|found| format!("step {}: {}", found.step, found.what));
@@ -62,7 +67,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             "passed": checked.passed,
             "not_checked": checked.not_checked,
             "unexpected": unexpected,
-            "damaged": beside.damaged,
+            "damaged": all,
+            "not_finite": not_finite,
             "incomplete": incomplete,
             "inconsistent": wrong,
         }),

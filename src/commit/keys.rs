@@ -109,6 +109,12 @@ impl PrivateKey {
         Ok(key)
     }
 
+    /// The secret that this key has with another one: X25519 (RFC 7748) of this key's scalar and the other's point in Montgomery form.
+    #[cfg(feature = "net")]
+    pub(crate) fn shared(&self, other: &PublicKey) -> [u8; 32] {
+        other.key.to_montgomery().mul_clamped(self.key.to_scalar_bytes()).to_bytes()
+    }
+
     /// The Ed25519 signature (RFC 8032) of a message.
     pub(crate) fn sign(&self, message: &[u8]) -> [u8; 64] {
         self.key.sign(message).to_bytes()

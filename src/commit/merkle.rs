@@ -35,6 +35,21 @@ fn split(n: usize) -> usize {
     n.div_ceil(2).next_power_of_two()
 }
 
+/// The root, and the siblings of every leaf from it up: what [`prove`] gives of each, for whoever wants many.
+pub fn prove_all(leaves: &[Digest]) -> (Digest, Vec<Vec<Digest>>) {
+    if leaves.len() < 2 {
+        return (root(leaves), vec![Vec::new(); leaves.len()]);
+    }
+    let (left, right) = leaves.split_at(split(leaves.len()));
+    let ((left, mut proofs), (right, others)) = (prove_all(left), prove_all(right));
+    proofs.iter_mut().for_each(|proof| proof.push(right));
+    proofs.extend(others.into_iter().map(|mut proof| {
+        proof.push(left);
+        proof
+    }));
+    (node(&left, &right), proofs)
+}
+
 /// The siblings from leaf `index` up.
 ///
 /// # Panics

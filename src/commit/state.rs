@@ -8,7 +8,7 @@ use crate::parallel;
 use crate::program::step::StateTensor;
 
 /// The parts of a state, in the order of their tensors in the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
     Parameters,
     Buffers,
@@ -68,8 +68,9 @@ pub fn state_digest(state: &[StateTensor], digests: &[Digest]) -> Digest {
 /// The place of a tensor among those of its part, and how many these are.
 fn place(state: &[StateTensor], index: usize) -> (Part, usize, usize) {
     let part = Part::of(&state[index].name);
-    let of_part = |tensors: &[StateTensor]| tensors.iter().filter(|t| Part::of(&t.name) == part).count();
-    (part, of_part(&state[..index]), of_part(state))
+    let first = state.partition_point(|tensor| Part::of(&tensor.name) < part);
+    let end = state.partition_point(|tensor| Part::of(&tensor.name) <= part);
+    (part, index - first, end - first)
 }
 
 /// The proof that a state digest commits to tensor `index`: the inclusion proof in its part's tree, then the roots of the two other
@@ -86,6 +87,22 @@ pub fn prove(state: &[StateTensor], digests: &[Digest], index: usize) -> Vec<Dig
         (0..).zip(roots).filter(|(other, _): &(usize, _)| *other != part as usize).map(|(_, root)| root),
     );
     proof
+}
+
+/// What [`prove`] gives of each of these tensors.
+///
+/// # Panics
+/// If an index is not a tensor of the state.
+pub fn prove_each(state: &[StateTensor], digests: &[Digest], indices: &[usize]) -> Vec<Vec<Digest>> {
+    let parts = part_leaves(state, digests).map(|leaves| merkle::prove_all(&leaves));
+    let proof = |&index: &usize| {
+        let (part, at, _) = place(state, index);
+        let others = (0..).zip(&parts).filter(|(other, _): &(usize, _)| *other != part as usize);
+        let mut proof = parts[part as usize].1[at].clone();
+        proof.extend(others.map(|(_, (root, _))| *root));
+        proof
+    };
+    indices.iter().map(proof).collect()
 }
 
 /// The state digest that a proof of [`prove`] gives for a tensor's digest.
@@ -122,8 +139,10 @@ mod tests {
             names.map(|name| StateTensor { name: name.into(), shape: vec![1] }).to_vec();
         let digests: Vec<Digest> = (0..10).map(|i| Digest([i; 32])).collect();
         let digest = state_digest(&state, &digests);
-        for index in 0..state.len() {
+        let all: Vec<usize> = (0..state.len()).collect();
+        for (index, each) in all.iter().copied().zip(prove_each(&state, &digests, &all)) {
             let proof = prove(&state, &digests, index);
+            assert_eq!(each, proof);
             let given =
                 |tensor: usize, proof: &[Digest]| digest_from_proof(&state, index, &digests[tensor], proof);
             assert_eq!(given(index, &proof), Ok(digest));

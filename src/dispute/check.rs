@@ -61,12 +61,16 @@ pub(super) fn wrong(why: impl Into<String>) -> Malformed {
     Malformed::invalid("verdict", why)
 }
 
-/// The job of this text, and its program; `file`: the bytes of the program file, for a job that names one.
+/// The job of this text, and its program; `file`: the bytes of the program, which a job has to have that names a file.
 pub(super) fn parsed(text: &str, file: Option<&[u8]>) -> Result<(Job, Program), Malformed> {
     if text.len() as u64 > JOB_MAX {
         return Err(Malformed::TooLarge { what: "job", limit: JOB_MAX });
     }
-    let job = Job::parse("job", text).map_err(|error| wrong(error.to_string()))?;
+    let job = match file {
+        Some(_) => Job::of_run("job", text),
+        None => Job::parse("job", text),
+    };
+    let job = job.map_err(|error| wrong(error.to_string()))?;
     let program = job.program(file).map_err(|error| wrong(error.to_string()))?;
     Ok((job, program))
 }

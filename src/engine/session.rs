@@ -371,10 +371,38 @@ impl<'e> Session<'e> {
         observer: &mut dyn StepObserver,
         micro_root: impl FnMut(&mut Session<'e>, u32, &Gradients) -> Result<(), EngineError>,
     ) -> Result<StepOutcome, EngineError> {
+        let total = self.whole_gradient(scalars, batches, observer, micro_root)?;
+        self.update(scalars, &total, observer)
+    }
+
+    /// The gradient of a whole step, from which [`Session::update`] goes on.
+    ///
+    /// # Errors
+    /// If the engine or `micro_root` fails, or the observer stops the run.
+    ///
+    /// # Panics
+    /// If there are no batches, or no state is loaded.
+    pub fn whole_gradient(
+        &mut self,
+        scalars: StepScalars,
+        batches: &[MicroBatch],
+        observer: &mut dyn StepObserver,
+        micro_root: impl FnMut(&mut Session<'e>, u32, &Gradients) -> Result<(), EngineError>,
+    ) -> Result<Gradients, EngineError> {
         let operations = tree::operations(batches.len() as u32);
         let mut sums = self.partial_sums(scalars, operations, batches, observer, micro_root)?;
-        let total = sums.pop().expect("a step has at least one micro-batch");
-        self.update(scalars, &total, observer)
+        Ok(sums.pop().expect("a step has at least one micro-batch"))
+    }
+
+    /// The loss in a whole gradient, a binary32 pattern: of a program that counts labels before it is made a mean.
+    ///
+    /// # Errors
+    /// If the engine cannot read it.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn loss(&mut self, total: &Gradients) -> Result<u32, EngineError> {
+        self.scalar(total.0.last().expect("the loss is the last of what a micro-batch yields"))
     }
 
     /// The update of the state from a step's whole gradient. The old state goes where the new one comes, so that an engine need not hold

@@ -20,8 +20,12 @@ pub struct Wrong {
 
 /// Looks for the first key that is unknown, missing or of a wrong type or value. A text that is no TOML is not looked at: `None`.
 pub fn check(text: &str) -> Option<Wrong> {
-    let root = DeTable::parse(text).ok()?;
-    Place { table: "", path: String::new(), at: 0 }.check(root.get_ref()).err()
+    check_table(DeTable::parse(text).ok()?.get_ref())
+}
+
+/// [`check`] of a text that is read.
+pub fn check_table(root: &DeTable<'_>) -> Option<Wrong> {
+    Place { table: "", path: String::new(), at: 0 }.check(root).err()
 }
 
 /// A table of the job.

@@ -56,6 +56,28 @@ impl Element {
         }
     }
 
+    /// The greatest integer that an element can be; nothing for floats.
+    pub fn largest(self) -> Option<i64> {
+        match self {
+            Element::U8 => Some(u8::MAX.into()),
+            Element::U16 => Some(u16::MAX.into()),
+            Element::U32 => Some(u32::MAX.into()),
+            Element::I64 => Some(i64::MAX),
+            Element::F16 | Element::Bf16 | Element::F32 => None,
+        }
+    }
+
+    /// Shows every integer of these bytes, in order; floats have none.
+    pub fn integers(self, bytes: &[u8], show: &mut impl FnMut(i64)) {
+        match self {
+            Element::U8 => bytes.iter().for_each(|&x| show(x.into())),
+            Element::U16 => bytes.as_chunks().0.iter().for_each(|x| show(u16::from_le_bytes(*x).into())),
+            Element::U32 => bytes.as_chunks().0.iter().for_each(|x| show(u32::from_le_bytes(*x).into())),
+            Element::I64 => bytes.as_chunks().0.iter().for_each(|x| show(i64::from_le_bytes(*x))),
+            Element::F16 | Element::Bf16 | Element::F32 => {}
+        }
+    }
+
     /// The words of elements: integers as they are, floats as the binary32 of the same value, with the contract's NaN.
     ///
     /// # Errors

@@ -74,11 +74,17 @@ impl ModelJob {
         let spec = &self.optimizer;
         let lists = spec.groups.iter().map(|group| group.parameters.as_slice());
         let groups = named(lists, &names).map_err(|why| ("optimizer.group", why))?;
+        // Of several groups that name a parameter the first counts.
+        let mut group_of = HashMap::new();
+        for (group, places) in spec.groups.iter().zip(&groups) {
+            places.iter().for_each(|&place| {
+                group_of.entry(place).or_insert(group);
+            });
+        }
         let treatment = |(place, parameter): (usize, &ModelParameter)| {
             let usual = spec.optimizer.treatment(parameter.decayed);
             let usual = Treatment { frozen: frozen.contains(&place), decay: spec.decay, ..usual };
-            let group = groups.iter().position(|group| group.contains(&place)).map(|i| &spec.groups[i]);
-            group.map_or(usual, |group| Treatment {
+            group_of.get(&place).map_or(usual, |group| Treatment {
                 weight_decay: group.weight_decay.unwrap_or(usual.weight_decay),
                 rate_factor: group.rate_factor,
                 ..usual

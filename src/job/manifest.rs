@@ -272,6 +272,31 @@ impl DataFile {
         Ok(bytes)
     }
 
+    /// [`DataFile::read`] for whoever goes through a file once, from its beginning to its end: nothing is noted as read, and no more is kept than
+    /// two groups.
+    ///
+    /// # Errors
+    /// As [`DataFile::read`].
+    pub fn read_passing(&mut self, first: u64, len: usize) -> Result<Vec<u8>, DataError> {
+        let end = first.checked_add(len as u64).filter(|end| *end <= self.manifest.bytes);
+        let end = end.ok_or_else(|| DataError::invalid(&self.path, "the file is too short"))?;
+        let (mut bytes, mut at) = (Vec::with_capacity(len), first);
+        while at < end {
+            let (number, start) = ((at / GROUP_BYTES as u64) as usize, (at % GROUP_BYTES as u64) as usize);
+            if let Contents::Source { checked, .. } = &mut self.contents
+                && checked.len() > 1
+                && !checked.contains_key(&number)
+            {
+                checked.clear();
+            }
+            let group = self.group(number)?;
+            let wanted = (group.len() - start).min((end - at) as usize);
+            bytes.extend(&group[start..start + wanted]);
+            at += wanted as u64;
+        }
+        Ok(bytes)
+    }
+
     /// Shows the bytes of a slice.
     fn with_slice(&mut self, slice: usize, show: impl FnOnce(&[u8])) -> Result<(), DataError> {
         if let Contents::Slices(slices) = &self.contents {

@@ -65,6 +65,18 @@ pub struct JobText {
 }
 
 impl JobText {
+    /// The job of this text, which errors are about.
+    pub(super) fn checked(self, name: &str, text: &str) -> Result<Job, JobError> {
+        let checked = self.job().and_then(|job| match error(&job) {
+            None => Ok(job),
+            Some(wrong) => Err(wrong),
+        });
+        checked.map_err(|(key, why)| {
+            let line = line_of(text, &key).map_or(String::new(), |line| format!(":{line}"));
+            JobError(format!("{name}{line}: {key}: {why}"))
+        })
+    }
+
     /// The job; else the key that is wrong and why. `check` has refused what is missing, or beside what it excludes.
     fn job(self) -> Result<Job, (String, String)> {
         let missing = |key: &str| (key.to_string(), "the key is missing".to_string());
@@ -121,14 +133,7 @@ impl Job {
             let source: String = source.chars().take(SHOWN_MAX).collect();
             JobError(format!("{name}:{line}: {} (in `{source}`)", error.message()))
         })?;
-        let checked = parsed.job().and_then(|job| match error(&job) {
-            None => Ok(job),
-            Some(wrong) => Err(wrong),
-        });
-        checked.map_err(|(key, why)| {
-            let line = line_of(text, &key).map_or(String::new(), |line| format!(":{line}"));
-            JobError(format!("{name}{line}: {key}: {why}"))
-        })
+        parsed.checked(name, text)
     }
 }
 
@@ -298,11 +303,11 @@ fn line_of(text: &str, key: &str) -> Option<usize> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::program::products::{ProductClass, ProductDigits};
 
-    const JOB: &str = r#"steps = 3
+    pub(in crate::job) const JOB: &str = r#"steps = 3
 
 [model]
 kind = "gpt"
@@ -425,56 +430,6 @@ batch = { micro_batch = 2 }
             unknown.starts_with("job.toml:20: optimizer.group: no parameter is named \"head*\""),
             "{unknown}"
         );
-    }
-
-    #[test]
-    fn a_program_file_takes_the_place_of_what_describes_a_program() {
-        const FILE: &str = r#"steps = 3
-program = "gpt.program"
-data = { kind = "bytes", path = "text.txt" }
-schedule = { peak = 1e-3 }
-"#;
-        let job = Job::parse("job.toml", FILE).unwrap();
-        assert_eq!(job.program_file(), Some("gpt.program"));
-        assert!(!job.never_clips());
-        let refused = |bytes: Option<&[u8]>| job.program(bytes).unwrap_err().to_string();
-        assert_eq!(refused(None), "program: the file \"gpt.program\" is not given");
-        assert_eq!(refused(Some(&[])), "program: the bytes end before the program does");
-        for (key, value) in [
-            ("clip_norm", "1.0"),
-            ("loss", "{ smoothing = 0.1 }"),
-            ("frozen", "[]"),
-            ("digits", "{ all = 2 }"),
-            ("batch", "{ micro_batch = 2 }"),
-            ("optimizer", "{ kind = \"sgd\", momentum = 0.9, weight_decay = 0.0 }"),
-        ] {
-            let error = Job::parse("job.toml", &format!("{key} = {value}\n{FILE}")).unwrap_err().to_string();
-            assert!(
-                error.starts_with(&format!("job.toml:1: {key}: it cannot be together with `program`")),
-                "{error}"
-            );
-        }
-        let neither = FILE.replace("program = \"gpt.program\"\n", "");
-        assert!(
-            Job::parse("job.toml", &neither).unwrap_err().to_string().contains("model: the key is missing")
-        );
-        // A file that does not fit the job's data, batch or rounding.
-        let described = Job::parse("job.toml", JOB).unwrap();
-        let bytes = crate::program::encoding::encode(&described.program(None).unwrap());
-        assert!(job.program(Some(&bytes)).is_ok());
-        assert!(described.program(Some(&bytes)).unwrap_err().to_string().contains("names a model kind"));
-        for (from, to, why) in [
-            (
-                "{ kind = \"bytes\", path = \"text.txt\" }",
-                "{ kind = \"cifar10\", path = \"a\" }",
-                "data.kind",
-            ),
-            ("schedule", "rounding = {}\nschedule", "leave the [rounding] table out"),
-        ] {
-            let job = Job::parse("job.toml", &FILE.replace(from, to)).unwrap();
-            let error = job.program(Some(&bytes)).unwrap_err().to_string();
-            assert!(error.contains(why), "{error}");
-        }
     }
 
     #[test]

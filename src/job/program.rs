@@ -1,23 +1,67 @@
 //! The program of a job: derived from a model kind, or decoded from a file and checked against the job.
 
-use super::parse::{JobError, batch_error, data_error};
+use serde::Deserialize;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue, Deserializer};
+
+use super::check::{Wrong, check_table};
+use super::parse::{JobError, JobText, batch_error, data_error};
+use super::reference::keys_of;
 use super::spec::{Job, ProgramSource};
 use crate::program::decoding::decode;
+use crate::program::encoding::encode;
+use crate::program::models::KINDS;
 use crate::program::step::Program;
 
+/// The job of a text without what describes a program, which is in a file; `None` if this version knows the job's model kind, or there is none.
+fn of_program_file(name: &str, text: &str) -> Option<Result<Job, JobError>> {
+    let mut job = DeTable::parse(text).ok()?;
+    let DeValue::Table(model) = job.get_ref().get("model")?.get_ref() else { return None };
+    let kind = model.get("kind")?.get_ref().as_str()?;
+    if KINDS.contains(&kind) {
+        return None;
+    }
+    for key in keys_of("", None).filter(|key| key.excludes() == Some("program")) {
+        job.get_mut().remove(key.name());
+    }
+    let file = DeValue::String("program.bin".into());
+    job.get_mut().insert(Spanned::new(0..0, "program".into()), Spanned::new(0..0, file));
+    if let Some(Wrong { key, why, .. }) = check_table(job.get_ref()) {
+        return Some(Err(JobError(format!("{name}: {key}: {why}"))));
+    }
+    let read = JobText::deserialize(Deserializer::from(job));
+    Some(
+        read.map_err(|error| JobError(format!("{name}: {}", error.message())))
+            .and_then(|read| read.checked(name, text)),
+    )
+}
+
 impl Job {
-    /// The program that the job is. `file`: the bytes of the program file, for a job that names one.
+    /// The job of a run, of which there is a program file: as [`Job::parse`], but of a model kind that this version does not know the file is the program.
     ///
     /// # Errors
-    /// If the job names a file and no bytes are given, or the other way round; if the bytes are no program, or one that does not
-    /// fit the job.
+    /// As [`Job::parse`].
+    pub fn of_run(name: &str, text: &str) -> Result<Job, JobError> {
+        Job::parse(name, text).or_else(|error| of_program_file(name, text).unwrap_or(Err(error)))
+    }
+
+    /// The program that the job is. `file`: the bytes of the program file, which a job has to have that names one. Those of a model kind's job are
+    /// compared with what the kind gives.
+    ///
+    /// # Errors
+    /// If the job names a file and no bytes are given; if the bytes are no program, one that does not fit the job, or another one than the
+    /// model kind's.
     pub fn program(&self, file: Option<&[u8]>) -> Result<Program, JobError> {
         let wrong = |why: String| JobError(format!("program: {why}"));
         match (&self.source, file) {
-            (ProgramSource::Model(model), None) => {
+            (ProgramSource::Model(model), file) => {
                 let treatments =
                     model.treatments().map_err(|(key, why)| JobError(format!("{key}: {why}")))?;
-                Ok(Program::with_treatments(model.step_spec(), treatments))
+                let program = Program::with_treatments(model.step_spec(), treatments);
+                match file.filter(|file| encode(&program) != *file) {
+                    Some(_) => Err(wrong("the file is not what the job's model kind gives: it was changed, or the trainer ran another version".into())),
+                    None => Ok(program),
+                }
             }
             (ProgramSource::File(_), Some(bytes)) => {
                 let program = decode(bytes).map_err(|error| wrong(error.to_string()))?;
@@ -25,9 +69,6 @@ impl Job {
                     Some(why) => Err(wrong(why)),
                     None => Ok(program),
                 }
-            }
-            (ProgramSource::Model(_), Some(_)) => {
-                Err(wrong("a program file is given, and the job names a model kind".into()))
             }
             (ProgramSource::File(path), None) => Err(wrong(format!("the file {path:?} is not given"))),
         }
@@ -42,6 +83,11 @@ impl Job {
         if let Some((key, why)) = data_error(&self.data, &program.sample()) {
             return Some(format!("{key}: {why}"));
         }
+        let labels: u32 = program.sample().last().map_or(0, |labels| labels.shape.iter().product());
+        if program.labels_per_sample != labels {
+            let said = program.labels_per_sample;
+            return Some(format!("labels_per_sample: it is {said}, and a sample has {labels} labels"));
+        }
         match (&self.rounding, program.micro.logged.first()) {
             (None, None) => None,
             (None, Some(_)) => Some("it has logged products; the job needs a [rounding] table".into()),
@@ -55,6 +101,67 @@ impl Job {
                     theirs.bits, theirs.floor, rule.bits, rule.floor
                 ))
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::parse::tests::JOB;
+
+    #[test]
+    fn a_program_file_takes_the_place_of_what_describes_a_program() {
+        const FILE: &str = r#"steps = 3
+program = "gpt.program"
+data = { kind = "bytes", path = "text.txt" }
+schedule = { peak = 1e-3 }
+"#;
+        let job = Job::parse("job.toml", FILE).unwrap();
+        assert_eq!(job.program_file(), Some("gpt.program"));
+        assert!(!job.never_clips());
+        let refused = |bytes: Option<&[u8]>| job.program(bytes).unwrap_err().to_string();
+        assert_eq!(refused(None), "program: the file \"gpt.program\" is not given");
+        assert_eq!(refused(Some(&[])), "program: the bytes end before the program does");
+        for (key, value) in [
+            ("clip_norm", "1.0"),
+            ("loss", "{ smoothing = 0.1 }"),
+            ("frozen", "[]"),
+            ("digits", "{ all = 2 }"),
+            ("batch", "{ micro_batch = 2 }"),
+            ("optimizer", "{ kind = \"sgd\", momentum = 0.9, weight_decay = 0.0 }"),
+        ] {
+            let error = Job::parse("job.toml", &format!("{key} = {value}\n{FILE}")).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("job.toml:1: {key}: it cannot be together with `program`")),
+                "{error}"
+            );
+        }
+        let neither = FILE.replace("program = \"gpt.program\"\n", "");
+        assert!(
+            Job::parse("job.toml", &neither).unwrap_err().to_string().contains("model: the key is missing")
+        );
+        // A file that does not fit the job's data, batch or rounding.
+        let described = Job::parse("job.toml", JOB).unwrap();
+        let bytes = crate::program::encoding::encode(&described.program(None).unwrap());
+        assert!(job.program(Some(&bytes)).is_ok());
+        assert!(described.program(Some(&bytes)).is_ok());
+        assert!(
+            described
+                .program(Some(&bytes[1..]))
+                .is_err_and(|why| why.0.contains("what the job's model kind gives"))
+        );
+        for (from, to, why) in [
+            (
+                "{ kind = \"bytes\", path = \"text.txt\" }",
+                "{ kind = \"cifar10\", path = \"a\" }",
+                "data.kind",
+            ),
+            ("schedule", "rounding = {}\nschedule", "leave the [rounding] table out"),
+        ] {
+            let job = Job::parse("job.toml", &FILE.replace(from, to)).unwrap();
+            let error = job.program(Some(&bytes)).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
         }
     }
 }

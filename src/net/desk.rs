@@ -1,22 +1,25 @@
-//! The desk of a party: takes questions from many sides, has one thread answer them in turn, and keeps the answers.
+//! The desk of a party: takes questions from many sides, has one thread answer them in turn, and keeps the answers before it gives them.
 
 use std::collections::{HashMap, VecDeque};
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-use crate::commit::digest::{Digest, hash};
-use crate::commit::keys::PublicKey;
-use crate::dispute::game::message::{Asked, Sealed};
+use super::kept::Kept;
+use super::pass::Pass;
+use crate::commit::digest::Digest;
+use crate::commit::keys::{PrivateKey, PublicKey};
+use crate::dispute::game::message::{Asked, Question, Sealed};
 use crate::dispute::game::moves::{CARRIED_MAX, QUESTION_MAX};
 use crate::party::{Gatherer, Party, PartyError};
+use crate::run::RunError;
+use crate::run::disk::Disk;
 
 /// The most questions that wait while one is answered.
 const QUEUE_MAX: usize = 16;
 /// The most askers of one question that wait for its answer.
 const WAITING_MAX: usize = 16;
-/// The most bytes of answers that are kept; the oldest go first.
-const KEPT_MAX: usize = 64 << 20;
 
 /// Why a party does not answer a question.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -66,6 +69,10 @@ fn refused(error: PartyError) -> Refused {
     }
 }
 
+fn failed(error: RunError) -> Refused {
+    Refused::Failed(error.to_string())
+}
+
 /// What came of a question.
 pub type Reply = Result<Arc<[u8]>, Refused>;
 
@@ -81,40 +88,51 @@ pub enum Taken {
 pub struct Desk {
     game: Digest,
     referee: PublicKey,
+    pass: Pass,
     /// The most bytes of a question.
     limit: u64,
+    kept: Mutex<Kept>,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    queue: VecDeque<(Digest, Vec<u8>)>,
+    queue: VecDeque<Waiting>,
     /// Who waits for which question: those in the queue, and the one that is being answered.
     open: HashMap<Digest, Vec<oneshot::Sender<Reply>>>,
-    answers: HashMap<Digest, Arc<[u8]>>,
-    oldest: VecDeque<Digest>,
-    kept: usize,
     closed: bool,
 }
 
-impl State {
-    fn keep(&mut self, name: Digest, answer: &Arc<[u8]>) {
-        self.kept += answer.len();
-        self.answers.insert(name, answer.clone());
-        self.oldest.push_back(name);
-        while self.kept > KEPT_MAX
-            && let Some(first) = self.oldest.pop_front()
-        {
-            self.kept -= self.answers.remove(&first).map_or(0, |answer| answer.len());
-        }
-    }
+/// A question that waits.
+struct Waiting {
+    name: Digest,
+    /// Whether its answer goes into the journal.
+    kept: bool,
+    sealed: Vec<u8>,
+}
+
+/// Whether the answer to a question goes into the journal. A part of a log does not: the root of the terms says what it has to be, transcripts do not hold
+/// it, and all of them together are as long as the logs.
+fn is_kept(question: &Question) -> bool {
+    !matches!(question, Question::Supply { .. })
 }
 
 impl Desk {
-    /// A desk for the questions of one game.
-    pub fn new(game: Digest, referee: PublicKey) -> Desk {
-        Desk { game, referee, limit: QUESTION_MAX, state: Mutex::default(), changed: Condvar::new() }
+    /// A desk for the questions of one game to the party with this key. Its answers go into a journal, where those lie that it gave before.
+    ///
+    /// # Errors
+    /// If another process has the journal, it is of another game or party or damaged, or the system refuses.
+    pub fn open(
+        game: Digest,
+        key: &PrivateKey,
+        referee: PublicKey,
+        journal: (&Path, Disk),
+    ) -> Result<Desk, RunError> {
+        let kept = Mutex::new(Kept::open(journal.0, &game, &key.public(), journal.1)?);
+        let pass = Pass::new(key, &referee, &game);
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        Ok(Desk { game, referee, pass, limit: QUESTION_MAX, kept, state, changed })
     }
 
     /// The desk, whose questions may hand on parts of rounding logs.
@@ -127,6 +145,16 @@ impl Desk {
         self.limit
     }
 
+    /// What knows the referee's passes.
+    pub fn pass(&self) -> &Pass {
+        &self.pass
+    }
+
+    /// How many answers the journal holds.
+    pub fn answered(&self) -> usize {
+        self.kept().count()
+    }
+
     /// The game.
     pub fn game(&self) -> Digest {
         self.game
@@ -135,6 +163,10 @@ impl Desk {
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing below panics while it holds the lock; if something did, the maps are still whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Checks who asks, so that nobody but the referee makes this party work.
@@ -155,56 +187,59 @@ impl Desk {
         Ok(asked)
     }
 
-    /// Takes a question that was checked.
+    /// Takes a question that was checked. Its name is [`Asked::digest`]: other signatures of one question do not make it another one.
     ///
     /// # Errors
-    /// If too many wait, or the desk is closed.
-    pub fn take(&self, sealed: Vec<u8>) -> Result<Taken, Refused> {
-        let name = hash("tiebreak 2 sealed question", &sealed);
+    /// If too many wait, the desk is closed, or the journal cannot be read.
+    pub fn take(&self, asked: &Asked, sealed: Vec<u8>) -> Result<Taken, Refused> {
+        let name = asked.digest();
         let mut state = self.state();
-        if let Some(answer) = state.answers.get(&name) {
-            return Ok(Taken::Known(answer.clone()));
-        }
-        if state.closed {
-            return Err(Refused::Closed);
-        }
-        let (tell, told) = oneshot::channel();
         if let Some(waiting) = state.open.get_mut(&name) {
             waiting.retain(|sender| !sender.is_closed());
             if waiting.len() >= WAITING_MAX {
                 return Err(Refused::Busy);
             }
+            let (tell, told) = oneshot::channel();
             waiting.push(tell);
             return Ok(Taken::Later(told));
+        }
+        // What is not open is in the journal or was never answered.
+        if let Some(answer) = self.kept().answer(&name).map_err(failed)? {
+            return Ok(Taken::Known(answer.into()));
+        }
+        if state.closed {
+            return Err(Refused::Closed);
         }
         if state.queue.len() >= QUEUE_MAX {
             return Err(Refused::Busy);
         }
+        let (tell, told) = oneshot::channel();
         state.open.insert(name, vec![tell]);
-        state.queue.push_back((name, sealed));
+        state.queue.push_back(Waiting { name, kept: is_kept(&asked.question), sealed });
         self.changed.notify_all();
         Ok(Taken::Later(told))
     }
 
     /// Answers questions, one after another, until the desk is closed.
     pub fn work(&self, responder: &mut (impl Respond + ?Sized)) {
-        while let Some((name, sealed)) = self.next() {
-            let reply: Reply = responder.reply(&sealed).map(Arc::from);
+        while let Some(Waiting { name, kept, sealed }) = self.next() {
+            let reply: Reply = responder.reply(&sealed).and_then(|answer| {
+                if kept {
+                    self.kept().keep(name, &answer).map_err(failed)?;
+                }
+                Ok(answer.into())
+            });
             if let Err(why) = &reply {
                 tracing::warn!(why = ?why.to_string(), "a question was not answered");
             }
-            let mut state = self.state();
-            if let Ok(answer) = &reply {
-                state.keep(name, answer);
-            }
-            for sender in state.open.remove(&name).unwrap_or_default() {
+            for sender in self.state().open.remove(&name).unwrap_or_default() {
                 // Who went away asks again.
                 let _ = sender.send(reply.clone());
             }
         }
     }
 
-    fn next(&self) -> Option<(Digest, Vec<u8>)> {
+    fn next(&self) -> Option<Waiting> {
         let mut state = self.state();
         loop {
             if state.closed {
@@ -256,7 +291,13 @@ mod tests {
     #[test]
     fn questions_are_answered_once_and_only_for_the_referee() {
         let key = PrivateKey::generate("referee", [1; 32]).unwrap();
-        let desk = Desk::new(Digest([7; 32]), key.public());
+        let own = PrivateKey::generate("party", [3; 32]).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let journal = folder.path().join("answers");
+        let open =
+            |key: &PrivateKey| Desk::open(Digest([7; 32]), &own, key.public(), (&journal, Disk::default()));
+        let desk = open(&key).unwrap();
+        assert!(open(&key).err().unwrap().to_string().contains("another process of this party"));
         assert!(matches!(desk.check(b"{}"), Err(Refused::Malformed(_))));
         assert!(matches!(desk.check(&question(&key, 8, 0)), Err(Refused::Foreign(_))));
         let other = PrivateKey::generate("referee", [2; 32]).unwrap();
@@ -264,7 +305,8 @@ mod tests {
         let first = question(&key, 7, 0);
         assert_eq!(desk.check(&first).unwrap().turn, 0);
 
-        let later = |sealed: &[u8]| match desk.take(sealed.to_vec()).unwrap() {
+        let take = |desk: &Desk, sealed: Vec<u8>| desk.take(&desk.check(&sealed).unwrap(), sealed);
+        let later = |sealed: &[u8]| match take(&desk, sealed.to_vec()).unwrap() {
             Taken::Later(told) => told,
             Taken::Known(_) => panic!("nobody has answered yet"),
         };
@@ -272,7 +314,7 @@ mod tests {
         for turn in 1..QUEUE_MAX as u32 {
             drop(later(&question(&key, 7, turn)));
         }
-        assert_eq!(desk.take(question(&key, 7, 99)).err(), Some(Refused::Busy));
+        assert_eq!(take(&desk, question(&key, 7, 99)).err(), Some(Refused::Busy));
         let mut counting = Counting(0);
         std::thread::scope(|scope| {
             scope.spawn(|| desk.work(&mut counting));
@@ -284,7 +326,13 @@ mod tests {
             desk.close();
         });
         assert_eq!(counting.0, QUEUE_MAX as u32 + 1);
-        assert!(matches!(desk.take(first), Ok(Taken::Known(_))));
-        assert_eq!(desk.take(question(&key, 7, 100)).err(), Some(Refused::Closed));
+        assert!(matches!(take(&desk, first.clone()), Ok(Taken::Known(_))));
+        assert_eq!(take(&desk, question(&key, 7, 100)).err(), Some(Refused::Closed));
+        // A new process has the answers, and nobody computes them again.
+        assert_eq!(desk.answered(), QUEUE_MAX + 1);
+        drop(desk);
+        let desk = open(&key).unwrap();
+        let Ok(Taken::Known(answer)) = take(&desk, first.clone()) else { panic!("it is in the journal") };
+        assert_eq!(answer[..], first);
     }
 }

@@ -3,14 +3,13 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use serde::de::IgnoredAny;
-
 use super::desk::{Desk, Refused, Taken};
-use crate::commit::digest::{Digest, hash};
+use super::pass::question_name;
+use crate::commit::digest::Digest;
 use crate::dispute::game::message::{Asked, Sealed};
 use crate::dispute::game::moves::CARRIED_MAX;
 use crate::run::RunError;
@@ -19,7 +18,7 @@ use crate::run::disk::{self, Disk};
 /// How often a folder is looked at.
 pub const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How long a question that could not be answered is left alone.
-const AGAIN_AFTER: Duration = Duration::from_secs(10);
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Where the question of a turn lies.
 pub fn question_path(folder: &Path, turn: u32) -> PathBuf {
@@ -38,7 +37,9 @@ fn turns(folder: &Path, kind: &str) -> Result<Vec<u32>, RunError> {
         let name = entry.map_err(RunError::io(folder))?.file_name();
         let name = name.to_string_lossy();
         let number = name.strip_prefix(kind).and_then(|rest| rest.strip_prefix('-')?.strip_suffix(".json"));
-        turns.extend(number.and_then(|number| number.parse::<u32>().ok()));
+        // Other spellings of a number, such as a copy's, are other files.
+        let turn = number.and_then(|number| number.parse::<u32>().ok());
+        turns.extend(turn.filter(|turn| name == format!("{kind}-{turn:04}.json")));
     }
     turns.sort_unstable();
     Ok(turns)
@@ -58,9 +59,14 @@ fn made(folder: &Path) -> Result<PathBuf, RunError> {
 /// A party's side of a folder.
 pub struct Answers {
     folder: PathBuf,
+    /// The highest turn of a question that the referee signed: the one that is asked now.
+    newest: u32,
     /// Questions that were not answered, and when to try again.
     refused: HashMap<Digest, Instant>,
 }
+
+/// The most questions that are remembered as not answered.
+const REFUSED_MAX: usize = 1024;
 
 impl Answers {
     /// Answers in a folder, which is made if it is not there.
@@ -68,47 +74,61 @@ impl Answers {
     /// # Errors
     /// If the system refuses.
     pub fn new(folder: &Path) -> Result<Answers, RunError> {
-        Ok(Answers { folder: made(folder)?, refused: HashMap::new() })
+        Ok(Answers { folder: made(folder)?, newest: 0, refused: HashMap::new() })
     }
 
     /// Answers what is asked there until the desk is closed.
     pub fn serve(&mut self, desk: &Desk) {
         while !desk.is_closed() {
-            if let Err(error) = self.pass(desk) {
+            let looked = turns(&self.folder, "question");
+            for turn in looked.as_deref().unwrap_or_default() {
+                if let Err(error) = self.answer(*turn, desk) {
+                    tracing::warn!(turn, error = ?error.to_string(), "a file of questions");
+                }
+            }
+            if let Err(error) = looked {
                 // A shared folder may be away for a while.
                 tracing::warn!(error = ?error.to_string(), "the folder of questions");
-                std::thread::sleep(AGAIN_AFTER.min(10 * LOOK_EVERY));
+                std::thread::sleep(AGAIN_AFTER);
             }
             std::thread::sleep(LOOK_EVERY);
         }
     }
 
-    /// Answers each question that has no answer yet.
-    fn pass(&mut self, desk: &Desk) -> Result<(), RunError> {
-        for turn in turns(&self.folder, "question")? {
-            let (question, answer) = (question_path(&self.folder, turn), answer_path(&self.folder, turn));
-            if is_there(&answer) {
-                continue;
+    /// Answers a question. An answer that is there stands for an earlier question. That to the newest is compared with the party's own: it may be cut off, an older
+    /// question's whose place this one took, or somebody else's file.
+    fn answer(&mut self, turn: u32, desk: &Desk) -> Result<(), RunError> {
+        let (question, answer) = (question_path(&self.folder, turn), answer_path(&self.folder, turn));
+        if turn < self.newest && is_there(&answer) {
+            return Ok(());
+        }
+        let sealed = match disk::read(&question, desk.limit()) {
+            Ok(sealed) => sealed,
+            Err(RunError::Malformed { source, .. }) => {
+                tracing::debug!(turn, why = ?source.to_string(), "a file is no question");
+                return Ok(());
             }
-            let sealed = match disk::read(&question, desk.limit()) {
-                Ok(sealed) => sealed,
-                Err(RunError::Malformed { source, .. }) => {
-                    tracing::debug!(turn, why = ?source.to_string(), "a file is no question");
-                    continue;
+            Err(error) => return Err(error),
+        };
+        let name = question_name(&sealed);
+        if self.refused.get(&name).is_some_and(|again| Instant::now() < *again) {
+            return Ok(());
+        }
+        match answered(desk, turn, sealed) {
+            Ok(bytes) => {
+                self.newest = self.newest.max(turn);
+                let same = |there: &[u8]| there == bytes;
+                if !disk::read(&answer, bytes.len() as u64).is_ok_and(|there| same(&there)) {
+                    Disk::default().replace(&answer, &bytes)?;
                 }
-                Err(error) => return Err(error),
-            };
-            let name = hash("tiebreak 2 sealed question", &sealed);
-            if self.refused.get(&name).is_some_and(|again| Instant::now() < *again) {
-                continue;
             }
-            match answered(desk, turn, sealed) {
-                Ok(bytes) => Disk::default().replace(&answer, &bytes)?,
-                Err(Refused::Closed) => return Ok(()),
-                Err(why) => {
-                    tracing::warn!(turn, why = ?why.to_string(), "a question was not answered");
-                    self.refused.insert(name, Instant::now() + AGAIN_AFTER);
+            Err(Refused::Closed) => {}
+            Err(why) => {
+                tracing::warn!(turn, why = ?why.to_string(), "a question was not answered");
+                if self.refused.len() >= REFUSED_MAX {
+                    self.refused.clear();
                 }
+                self.refused.insert(name, Instant::now() + AGAIN_AFTER);
             }
         }
         Ok(())
@@ -124,10 +144,10 @@ fn answered(desk: &Desk, turn: u32, sealed: Vec<u8>) -> Result<Vec<u8>, Refused>
             asked.turn
         )));
     }
-    tracing::info!(turn, question = ?asked.question, "question");
-    match desk.take(sealed)? {
+    match desk.take(&asked, sealed)? {
         Taken::Known(answer) => Ok(answer.to_vec()),
         Taken::Later(told) => {
+            tracing::info!(turn, question = ?asked.question, "question");
             told.blocking_recv().unwrap_or(Err(Refused::Closed)).map(|answer| answer.to_vec())
         }
     }
@@ -154,8 +174,9 @@ impl Questions {
         for turn in turns(&folder, "question")? {
             let path = question_path(&folder, turn);
             let bytes = disk::read(&path, CARRIED_MAX)?;
-            let ours = serde_json::from_slice::<Sealed<Asked>>(&bytes).is_ok_and(|q| q.body.game == *game);
-            if !ours {
+            // What is not whole is written again.
+            let parsed = serde_json::from_slice::<Sealed<Asked>>(&bytes);
+            if parsed.is_ok_and(|question| question.body.game != *game) {
                 return Err(other(&path));
             }
         }
@@ -167,28 +188,23 @@ impl Questions {
         Ok(Questions { folder })
     }
 
-    /// Writes a question, unless it is there.
-    ///
-    /// # Errors
-    /// If the system refuses, or another question stands in its place.
-    pub fn put(&self, turn: u32, sealed: &[u8]) -> Result<(), RunError> {
-        let path = question_path(&self.folder, turn);
-        if !is_there(&path) {
-            return Disk::default().replace(&path, sealed);
-        }
-        match disk::read(&path, CARRIED_MAX)? == sealed {
-            true => Ok(()),
-            false => Err(RunError::Refused(format!("{} holds another question", path.display()))),
-        }
-    }
-
-    /// The answer to a turn's question, if it is there: at most `limit` + 1 bytes of it. A file that ends within its JSON may be one that is
-    /// still being copied, and is no answer unless this is the `last` look.
+    /// Writes a question, unless it is there. What else is in its place is not this referee's question, or not whole: it is replaced.
     ///
     /// # Errors
     /// If the system refuses.
-    pub fn answer(&self, turn: u32, limit: u64, last: bool) -> Result<Option<Vec<u8>>, RunError> {
-        use io::Read;
+    pub fn put(&self, turn: u32, sealed: &[u8]) -> Result<(), RunError> {
+        let path = question_path(&self.folder, turn);
+        if disk::read(&path, sealed.len() as u64).is_ok_and(|there| there == sealed) {
+            return Ok(());
+        }
+        Disk::default().replace(&path, sealed)
+    }
+
+    /// The file in an answer's place, if there is one: at most `limit` + 1 bytes of it. It may be one that is still being copied.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn answer(&self, turn: u32, limit: u64) -> Result<Option<Vec<u8>>, RunError> {
         let path = answer_path(&self.folder, turn);
         if !is_there(&path) {
             return Ok(None);
@@ -196,7 +212,6 @@ impl Questions {
         let mut bytes = Vec::new();
         let read = disk::open(&path)?.take(limit.saturating_add(1)).read_to_end(&mut bytes);
         read.map_err(RunError::io(&path))?;
-        let cut = serde_json::from_slice::<IgnoredAny>(&bytes).is_err_and(|error| error.is_eof());
-        Ok((last || !cut || bytes.len() as u64 > limit).then_some(bytes))
+        Ok(Some(bytes))
     }
 }

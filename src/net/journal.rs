@@ -2,31 +2,19 @@
 //! again and is where it was.
 
 use std::ffi::OsString;
-use std::fs::{self, File, TryLockError};
-use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::lines::Lines;
 use crate::commit::digest::Digest;
 use crate::commit::proven::Base64;
 use crate::dispute::game::message::{Supplied, from_bytes, to_bytes};
 use crate::dispute::game::moves::CARRIED_MAX;
 use crate::dispute::game::referee::Taken;
+use crate::dispute::game::tried::Tried;
 use crate::run::RunError;
 use crate::run::disk::{self, Disk};
-
-/// The most bytes of a journal.
-const JOURNAL_MAX: u64 = 1 << 30;
-const FORMAT: u32 = 1;
-
-/// The first line.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Heading {
-    format: u32,
-    game: Digest,
-}
 
 /// What was fed to the game, and when: milliseconds of the game.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +47,9 @@ pub enum Entry {
     Tick {
         /// The time.
         at: u64,
+        /// How the parties were asked who had not answered.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        tried: Vec<Tried>,
     },
 }
 
@@ -69,16 +60,14 @@ impl Entry {
             Entry::Start { at }
             | Entry::Message { at, .. }
             | Entry::Supplied { at, .. }
-            | Entry::Tick { at } => *at,
+            | Entry::Tick { at, .. } => *at,
         }
     }
 }
 
 /// An open journal. No other process has it.
 pub struct Journal {
-    path: PathBuf,
-    file: File,
-    disk: Disk,
+    lines: Lines,
 }
 
 impl Journal {
@@ -88,69 +77,24 @@ impl Journal {
     /// # Errors
     /// If another process has it, it is of another game or damaged, or the system refuses.
     pub fn open(path: &Path, game: &Digest, disk: Disk) -> Result<(Journal, Vec<Entry>), RunError> {
-        let path = std::path::absolute(path).map_err(RunError::io(path))?;
-        disk::refuse_link(&path)?;
-        let mut options = fs::OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false);
-        let mut file = options.open(&path).map_err(RunError::io(&path))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(RunError::Refused(format!("another referee writes {}", path.display())));
+        let (lines, said) = Lines::open::<Entry>(path, (game, None), disk)?;
+        let mut entries: Vec<Entry> = Vec::new();
+        for line in said {
+            let entry = line.says;
+            if entries.is_empty() != matches!(entry, Entry::Start { .. }) {
+                return Err(lines.wrong(line.number, "a game starts once, before all else"));
             }
-            Err(TryLockError::Error(error)) => return Err(RunError::io(&path)(error)),
+            if entries.last().is_some_and(|before| before.at() > entry.at()) {
+                return Err(lines.wrong(line.number, "time does not run backwards"));
+            }
+            entries.push(entry);
         }
-        let mut text = Vec::new();
-        (&mut file).take(JOURNAL_MAX).read_to_end(&mut text).map_err(RunError::io(&path))?;
-        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        let mut journal = Journal { path, file, disk };
-        let entries = journal.parsed(&text[..whole], game)?;
-        if whole < text.len() {
-            journal.disk.truncate(&journal.file, whole as u64).map_err(RunError::io(&journal.path))?;
-        }
-        journal.file.seek(SeekFrom::End(0)).map_err(RunError::io(&journal.path))?;
-        if whole == 0 {
-            journal.line(&Heading { format: FORMAT, game: *game })?;
-            let folder = journal.path.parent().unwrap_or(Path::new("/"));
-            File::open(folder).and_then(|folder| journal.disk.sync(&folder)).map_err(RunError::io(folder))?;
-        }
-        Ok((journal, entries))
+        Ok((Journal { lines }, entries))
     }
 
     /// Where it lies.
     pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The entries of whole lines.
-    fn parsed(&self, text: &[u8], game: &Digest) -> Result<Vec<Entry>, RunError> {
-        let wrong = |line: usize, why: String| RunError::invalid(&self.path, format!("line {line}: {why}"));
-        let mut lines = (1..).zip(text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()));
-        if let Some((_, first)) = lines.next() {
-            let heading: Heading =
-                serde_json::from_slice(first).map_err(|error| wrong(1, error.to_string()))?;
-            if heading.format != FORMAT {
-                return Err(wrong(1, format!("format {} is not {FORMAT}", heading.format)));
-            }
-            if heading.game != *game {
-                let why =
-                    format!("it is the journal of game {}, not of {game}: name another file", heading.game);
-                return Err(RunError::Refused(format!("{}: {why}", self.path.display())));
-            }
-        }
-        let mut entries: Vec<Entry> = Vec::new();
-        for (number, line) in lines {
-            let entry: Entry =
-                serde_json::from_slice(line).map_err(|error| wrong(number, error.to_string()))?;
-            if entries.is_empty() != matches!(entry, Entry::Start { .. }) {
-                return Err(wrong(number, "a game starts once, before all else".into()));
-            }
-            if entries.last().is_some_and(|before| before.at() > entry.at()) {
-                return Err(wrong(number, "time does not run backwards".into()));
-            }
-            entries.push(entry);
-        }
-        Ok(entries)
+        self.lines.path()
     }
 
     /// Appends an entry, and returns when it is safe on disk.
@@ -158,12 +102,12 @@ impl Journal {
     /// # Errors
     /// If the system refuses. Then the journal is not to be written any more, but to be opened again.
     pub fn append(&mut self, entry: &Entry) -> Result<(), RunError> {
-        self.line(entry)
+        self.lines.append(entry).map(drop)
     }
 
     /// Where the part of a log lies that the pending question hands on.
     fn part_path(&self) -> PathBuf {
-        let mut name = OsString::from(&self.path);
+        let mut name = OsString::from(self.path());
         name.push(".part");
         name.into()
     }
@@ -173,7 +117,7 @@ impl Journal {
     /// # Errors
     /// If the system refuses.
     pub fn keep_part(&self, part: &Supplied) -> Result<(), RunError> {
-        self.disk.replace(&self.part_path(), &to_bytes(part))
+        self.lines.disk().replace(&self.part_path(), &to_bytes(part))
     }
 
     /// The part that was kept last.
@@ -184,12 +128,5 @@ impl Journal {
         let path = self.part_path();
         let bytes = disk::read(&path, CARRIED_MAX)?;
         from_bytes("part of a log", &bytes, CARRIED_MAX).map_err(|why| RunError::malformed(&path, why))
-    }
-
-    fn line(&mut self, what: &impl Serialize) -> Result<(), RunError> {
-        let mut line = serde_json::to_vec(what).expect("entries are plain data");
-        line.push(b'\n');
-        let written = self.disk.write(&mut self.file, &line).and_then(|()| self.disk.sync(&self.file));
-        written.map_err(RunError::io(&self.path))
     }
 }

@@ -1,22 +1,29 @@
 //! How a referee reaches a party, and how it insists.
 
-use std::io::Read;
+use std::fmt::Display;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use super::clock::Clock;
 use super::folder::{LOOK_EVERY, Questions};
+use super::pass::{self, Pass};
 use crate::commit::digest::Digest;
+use crate::commit::keys::{PrivateKey, PublicKey};
+use crate::dispute::game::message::{Answered, Sealed};
+use crate::dispute::game::tried::End;
 use crate::run::RunError;
 
-/// The longest that one request may last: longer than a server lets a question wait.
-const REQUEST: Duration = Duration::from_secs(60);
+/// How long one request may last: a share of the time that is left, and at least and at most so long. A server answers after 25 seconds in any case.
+const REQUEST: (u32, Duration, Duration) = (4, Duration::from_secs(2), Duration::from_secs(35));
 /// How long a party has to accept a connection.
-const CONNECT: Duration = Duration::from_secs(10);
+const CONNECT: Duration = Duration::from_secs(4);
 /// Pauses between tries that fail: the first, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// The pause after "ask again".
-const AGAIN: Duration = Duration::from_secs(1);
+const AGAIN: Duration = Duration::from_millis(250);
 /// How often a wait looks whether it is over.
 const SLICE: Duration = Duration::from_millis(50);
 /// The most bytes of an error text that are shown.
@@ -26,103 +33,172 @@ const ERROR_MAX: u64 = 300;
 pub struct Asking {
     /// Its turn.
     pub turn: u32,
+    /// Its name, to which the answer refers.
+    pub question: Digest,
     /// The sealed question.
     pub sealed: Vec<u8>,
     /// The most bytes of the answer.
     pub limit: u64,
     /// When nobody waits for the answer any more.
-    pub until: Instant,
+    pub deadline: u64,
+    /// The time of the game.
+    pub clock: Arc<Clock>,
 }
 
-/// The way to a party.
-pub enum Link {
-    /// Over HTTP.
+/// What is met on the way to an answer.
+pub enum Met {
+    /// A try that gave no answer.
+    Tried {
+        /// How it ended.
+        end: End,
+        /// What went wrong, for people; nothing if the answer is being made.
+        why: Option<String>,
+    },
+    /// The party's answer to an earlier question. Another one that it signed to the same would convict it.
+    Earlier(Vec<u8>),
+}
+
+enum Way {
     Http(Http),
-    /// In a folder.
     Folder(Questions),
 }
 
+/// A party at the end of a way.
+pub struct Link {
+    way: Way,
+    game: Digest,
+    party: PublicKey,
+}
+
 /// A party that listens at an address.
-pub struct Http {
+struct Http {
     agent: ureq::Agent,
     url: String,
+    pass: Pass,
 }
 
 /// Why there is no answer yet.
-enum Failed {
-    /// It is being made.
-    Computing,
-    /// Something went wrong.
-    Trouble(String),
+struct Failed {
+    end: End,
+    why: Option<String>,
 }
 
 impl Link {
-    /// The way that a text names: `http://HOST[:PORT][/PATH]`, or a folder.
+    /// The way that a text names: `http://HOST[:PORT][/PATH]`, or a folder. `key` is the referee's, `party` who is to be there.
     ///
     /// # Errors
     /// If it is another kind of address, or the folder is of another game.
-    pub fn new(place: &str, game: &Digest) -> Result<Link, RunError> {
-        if let Some(host) = place.strip_prefix("http://") {
-            if host.is_empty() || host.starts_with(['/', ':']) {
+    pub fn new(place: &str, game: &Digest, key: &PrivateKey, party: &PublicKey) -> Result<Link, RunError> {
+        let way = match place.strip_prefix("http://") {
+            Some(host) if host.is_empty() || host.starts_with(['/', ':']) => {
                 return Err(RunError::Refused(format!("{place} names no host")));
             }
-            return Ok(Link::Http(Http::new(place)));
-        }
-        if place.contains("://") {
-            return Err(RunError::Refused(format!(
-                "{place}: a party is reached by http:// or in a folder; messages are signed, and for TLS run a proxy here (such as stunnel) that \
-                 connects to the party's"
-            )));
-        }
-        Ok(Link::Folder(Questions::new(Path::new(place), game)?))
+            Some(_) => Way::Http(Http::new(place, Pass::new(key, party, game))),
+            None if place.contains("://") => {
+                return Err(RunError::Refused(format!(
+                    "{place}: a party is reached by http:// or in a folder; messages are signed, and for TLS run a proxy here (such as stunnel) \
+                     that connects to the party's"
+                )));
+            }
+            None => Way::Folder(Questions::new(Path::new(place), game)?),
+        };
+        Ok(Link { way, game: *game, party: party.clone() })
     }
 
-    /// Asks until there is an answer, the time is up, or `over`. `trouble` is told of tries that failed.
-    pub fn ask(&self, asking: &Asking, over: &AtomicBool, trouble: &dyn Fn(String)) -> Option<Vec<u8>> {
+    /// Asks until there is an answer that the party signed, its time is up, or `over`. `met` is told of everything else.
+    ///
+    /// What the party did not sign is no answer: somebody in between wrote it, or a file is not whole yet. So it is asked again.
+    pub fn ask(&self, asking: &Asking, over: &AtomicBool, met: &dyn Fn(Met)) -> Option<Vec<u8>> {
         let mut pause = PAUSES.0;
+        let mut earlier = false;
         loop {
-            let left = asking.until.saturating_duration_since(Instant::now());
-            let tried = match self {
-                Link::Http(http) => http.ask(asking, left.min(REQUEST)),
-                Link::Folder(questions) => look(questions, asking, left.is_zero()),
+            let left = asking.clock.until(asking.deadline);
+            if left.is_zero() || over.load(Ordering::Relaxed) {
+                return None;
+            }
+            let tried = match &self.way {
+                Way::Http(http) => http.ask(asking, (left / REQUEST.0).clamp(REQUEST.1, REQUEST.2)),
+                Way::Folder(questions) => look(questions, asking),
             };
-            let wait = match tried {
-                Ok(answer) => return Some(answer),
-                Err(Failed::Computing) => match self {
-                    Link::Http(_) => AGAIN,
-                    Link::Folder(_) => LOOK_EVERY,
-                },
-                Err(Failed::Trouble(why)) => {
-                    trouble(why);
+            let Failed { end, why } = match tried.and_then(|bytes| self.judged(asking, bytes)) {
+                Ok(Came::Answer(bytes)) => return Some(bytes),
+                Ok(Came::Earlier(bytes)) => {
+                    // Once is enough: what else there is of it would only fill the journal.
+                    if !std::mem::replace(&mut earlier, true) {
+                        met(Met::Earlier(bytes));
+                    }
+                    Failed { end: End::OtherQuestion, why: Some("it answered an earlier question".into()) }
+                }
+                Err(failed) => failed,
+            };
+            let wait = match (&self.way, &why) {
+                (Way::Folder(_), _) => LOOK_EVERY,
+                (Way::Http(_), None) => AGAIN,
+                (Way::Http(_), Some(_)) => {
                     pause = (pause * 2).min(PAUSES.1);
                     pause
                 }
             };
+            met(Met::Tried { end, why });
             let again = Instant::now() + wait.min(left);
-            while Instant::now() < again {
-                if over.load(Ordering::Relaxed) {
-                    return None;
-                }
+            while Instant::now() < again && !over.load(Ordering::Relaxed) {
                 std::thread::sleep(SLICE.min(again.saturating_duration_since(Instant::now())));
             }
-            if left.is_zero() || over.load(Ordering::Relaxed) {
-                return None;
+        }
+    }
+
+    /// What bytes are worth that came for an answer.
+    fn judged(&self, asking: &Asking, bytes: Vec<u8>) -> Result<Came, Failed> {
+        let failed = |end, why: &str| Err(Failed { end, why: Some(why.into()) });
+        let body = Sealed::<Answered>::from_bytes(&bytes, asking.limit.max(bytes.len() as u64), &self.party)
+            .map(|sealed| (sealed.body.game, sealed.body.turn, sealed.body.question));
+        match body {
+            Ok((_, turn, question)) if (turn, question) == (asking.turn, asking.question) => {
+                Ok(Came::Answer(bytes))
             }
+            Ok((game, turn, _)) if game == self.game && turn < asking.turn => Ok(Came::Earlier(bytes)),
+            Ok(_) => failed(End::OtherQuestion, "it answered another question"),
+            Err(_) if bytes.len() as u64 > asking.limit => failed(End::TooLong, "its answer is too long"),
+            Err(_) => failed(End::NotSigned, "what came is no answer that it signed"),
         }
     }
 }
 
-/// Writes the question and looks for the answer.
-fn look(questions: &Questions, asking: &Asking, last: bool) -> Result<Vec<u8>, Failed> {
+/// What came for an answer.
+enum Came {
+    Answer(Vec<u8>),
+    Earlier(Vec<u8>),
+}
+
+/// Looks for the answer, and writes the question if another file or none is in its place.
+fn look(questions: &Questions, asking: &Asking) -> Result<Vec<u8>, Failed> {
     let answer = questions
         .put(asking.turn, &asking.sealed)
-        .and_then(|()| questions.answer(asking.turn, asking.limit, last))
-        .map_err(|error| Failed::Trouble(error.to_string()))?;
-    answer.ok_or(Failed::Computing)
+        .and_then(|()| questions.answer(asking.turn, asking.limit))
+        .map_err(|error| Failed { end: End::NoFolder, why: Some(error.to_string()) })?;
+    answer.ok_or(Failed { end: End::NoFile, why: None })
+}
+
+/// How a request failed.
+fn end_of(error: &ureq::Error) -> End {
+    use ureq::{Error, Timeout};
+    match error {
+        Error::Timeout(Timeout::Connect | Timeout::Resolve) => End::NoConnection,
+        Error::Timeout(_) => End::Slow,
+        Error::HostNotFound | Error::ConnectionFailed => End::NoConnection,
+        Error::Io(error) => match error.kind() {
+            ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::BrokenPipe
+            | ErrorKind::UnexpectedEof => End::CutOff,
+            _ => End::NoConnection,
+        },
+        _ => End::CutOff,
+    }
 }
 
 impl Http {
-    fn new(place: &str) -> Http {
+    fn new(place: &str, pass: Pass) -> Http {
         // A redirect, or a proxy out of the environment, would be somebody else than the command line names.
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
@@ -131,24 +207,29 @@ impl Http {
             .timeout_connect(Some(CONNECT))
             .user_agent("tiebreak")
             .build();
-        Http { agent: config.new_agent(), url: format!("{}/v1/answer", place.trim_end_matches('/')) }
+        Http { agent: config.new_agent(), url: format!("{}/v1/answer", place.trim_end_matches('/')), pass }
     }
 
     fn ask(&self, asking: &Asking, time: Duration) -> Result<Vec<u8>, Failed> {
-        let trouble = |error: &dyn std::fmt::Display| Failed::Trouble(format!("{}: {error}", self.url));
+        let failed = |end, why: &dyn Display| Failed { end, why: Some(format!("{}: {why}", self.url)) };
         let request = self.agent.post(&self.url).header("content-type", "application/json");
-        let request = request.config().timeout_global(Some(time.max(SLICE))).build();
-        let mut response = request.send(asking.sealed.as_slice()).map_err(|error| trouble(&error))?;
+        let request = request.header(pass::HEADER, self.pass.header(&asking.sealed));
+        let request = request.config().timeout_global(Some(time)).build();
+        let mut response =
+            request.send(asking.sealed.as_slice()).map_err(|error| failed(end_of(&error), &error))?;
         let status = response.status().as_u16();
         let limit = if status == 200 { asking.limit.saturating_add(1) } else { ERROR_MAX };
         let mut bytes = Vec::new();
         let body =
             response.body_mut().with_config().limit(u64::MAX).reader().take(limit).read_to_end(&mut bytes);
-        body.map_err(|error| trouble(&error))?;
-        match status {
-            200 => Ok(bytes),
-            429 | 503 => Err(Failed::Computing),
-            _ => Err(trouble(&format!("status {status}: {}", String::from_utf8_lossy(&bytes).trim()))),
+        match (status, body) {
+            (200, Ok(_)) => Ok(bytes),
+            (200, Err(error)) => Err(failed(End::CutOff, &error)),
+            (503, _) => Err(Failed { end: End::Status(503), why: None }),
+            _ => {
+                let text = String::from_utf8_lossy(&bytes);
+                Err(failed(End::Status(status), &format!("status {status}: {}", text.trim())))
+            }
         }
     }
 }

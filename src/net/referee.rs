@@ -4,16 +4,18 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use super::clock::Clock;
 use super::journal::{Entry, Journal};
-use super::link::{Asking, Link};
+use super::link::{Asking, Link, Met};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PrivateKey;
 use crate::commit::proven::Base64;
 use crate::dispute::game::message::{Sealed, Supplied};
 use crate::dispute::game::referee::{Ask, Referee, Taken};
+use crate::dispute::game::tried::{End, Tried};
 use crate::run::RunError;
 
 /// A game: a state machine that asks, and is told answers and the time.
@@ -22,8 +24,8 @@ pub trait Machine {
     fn start(&mut self, now: u64);
     /// Takes a message of a party, whatever it is.
     fn receive(&mut self, party: usize, bytes: &[u8], now: u64);
-    /// Ends what has no time left.
-    fn tick(&mut self, now: u64);
+    /// Ends what has no time left; those who are late were asked so.
+    fn tick(&mut self, now: u64, tried: &[Tried]);
     /// The questions that nobody has answered yet.
     fn pending(&self) -> Vec<Ask>;
     /// Whether there is a result.
@@ -53,7 +55,8 @@ impl Machine for Referee {
     fn receive(&mut self, party: usize, bytes: &[u8], now: u64) {
         Referee::receive(self, party, bytes, now);
     }
-    fn tick(&mut self, now: u64) {
+    fn tick(&mut self, now: u64, tried: &[Tried]) {
+        Referee::tried(self, tried);
         Referee::tick(self, now);
     }
     fn pending(&self) -> Vec<Ask> {
@@ -94,28 +97,27 @@ pub enum Said {
 
 /// What a thread that asks a party reports.
 enum Report {
-    Answer { party: usize, question: Digest, bytes: Vec<u8> },
-    Trouble { party: usize, why: String },
+    Answer {
+        party: usize,
+        question: Digest,
+        bytes: Vec<u8>,
+    },
+    /// A message that answers an earlier question.
+    Earlier {
+        party: usize,
+        bytes: Vec<u8>,
+    },
+    /// A try that gave no answer; `why` is for people.
+    Tried {
+        party: usize,
+        question: Digest,
+        end: End,
+        why: Option<String>,
+    },
 }
 
-/// The time of a game: it stands still while no referee runs, so that no party loses by a referee's crash.
-struct Clock {
-    before: u64,
-    since: Instant,
-}
-
-impl Clock {
-    fn now(&self) -> u64 {
-        self.before.saturating_add(u64::try_from(self.since.elapsed().as_millis()).unwrap_or(u64::MAX))
-    }
-
-    /// When the game's time will be `at`.
-    fn instant(&self, at: u64) -> Instant {
-        // Farther than a century is never.
-        const CENTURY: u64 = 100 * 365 * 86_400_000;
-        self.since + Duration::from_millis(at.saturating_sub(self.before).min(CENTURY))
-    }
-}
+/// How long the loop waits at a time.
+const SLICE: Duration = Duration::from_millis(50);
 
 /// Feeds an entry to a game.
 fn feed(machine: &mut impl Machine, entry: &Entry) {
@@ -123,7 +125,7 @@ fn feed(machine: &mut impl Machine, entry: &Entry) {
         Entry::Start { at } => machine.start(*at),
         Entry::Message { at, party, bytes } => machine.receive(*party, &bytes.0, *at),
         Entry::Supplied { at, party, part } => machine.receive_taken(*party, *part, *at),
-        Entry::Tick { at } => machine.tick(*at),
+        Entry::Tick { at, tried } => machine.tick(*at, tried),
     }
 }
 
@@ -133,9 +135,9 @@ struct Loop<'a, M> {
     entries: Vec<Entry>,
     links: Vec<Arc<Link>>,
     key: &'a PrivateKey,
-    clock: Clock,
-    /// The questions that are on their way: by party, the question's name.
-    asked: BTreeMap<usize, Digest>,
+    clock: Arc<Clock>,
+    /// The questions that are on their way: by party, the question's name, and how it was asked.
+    asked: BTreeMap<usize, (Digest, Tried)>,
     reports: (Sender<Report>, Receiver<Report>),
     over: Arc<AtomicBool>,
 }
@@ -165,7 +167,7 @@ pub fn play<M: Machine>(
         entries,
         links: links.into_iter().map(Arc::new).collect(),
         key,
-        clock: Clock { before, since: Instant::now() },
+        clock: Arc::new(Clock::at(before)),
         asked: BTreeMap::new(),
         reports: channel(),
         over: Arc::default(),
@@ -197,22 +199,48 @@ impl<M: Machine> Loop<'_, M> {
                 return Err(RunError::io(self.journal.path())(io::Error::other(why)));
             };
             self.ask(&pending);
-            // At its last millisecond an answer is in time.
-            let late =
-                self.clock.instant(deadline.saturating_add(1)).saturating_duration_since(Instant::now());
-            match self.reports.1.recv_timeout(late) {
-                Ok(Report::Trouble { party, why }) => say(Said::Trouble { party, why }),
-                Ok(Report::Answer { party, question, bytes }) => {
+            match self.wait(deadline) {
+                Some(Report::Tried { party, question, end, why }) => {
+                    if let Some((asked, tried)) = self.asked.get_mut(&party)
+                        && *asked == question
+                    {
+                        tried.count(end);
+                    }
+                    why.into_iter().for_each(|why| say(Said::Trouble { party, why }));
+                }
+                Some(Report::Answer { party, question, bytes }) => {
                     let waits = |ask: &Ask| ask.party == party && ask.asked.digest() == question;
                     if pending.iter().any(waits) {
                         self.happened(Entry::Message { at: self.clock.now(), party, bytes: Base64(bytes) })?;
                     }
                 }
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                    self.happened(Entry::Tick { at: self.clock.now().max(deadline.saturating_add(1)) })?;
+                Some(Report::Earlier { party, bytes }) => {
+                    self.happened(Entry::Message { at: self.clock.now(), party, bytes: Base64(bytes) })?;
+                }
+                None if self.clock.now() < deadline => {}
+                None => {
+                    self.clock.not_before(deadline.saturating_add(1));
+                    let at = self.clock.now();
+                    let late = pending.iter().filter(|ask| ask.deadline <= at);
+                    let tried = late.filter_map(|ask| Some(self.asked.get(&ask.party)?.1.clone())).collect();
+                    self.happened(Entry::Tick { at, tried })?;
                 }
             }
         }
+    }
+
+    /// What the threads that ask report, or nothing for a while. Only here time passes: what the referee computes and writes is on nobody's clock.
+    fn wait(&mut self, deadline: u64) -> Option<Report> {
+        let wanted = self.clock.until(deadline).min(SLICE);
+        if wanted.is_zero() {
+            return None;
+        }
+        let begin = Instant::now();
+        let report = self.reports.1.recv_timeout(wanted).ok();
+        // What came in a wait for a deadline came before it, however late the system says so.
+        let last = if report.is_some() { deadline.saturating_sub(1) } else { u64::MAX };
+        self.clock.waited(wanted, begin.elapsed(), last);
+        report
     }
 
     /// Feeds an event and journals it; nobody is asked anything before it is safe on disk. Of a part of a log that was supplied well the journal
@@ -235,21 +263,30 @@ impl<M: Machine> Loop<'_, M> {
     fn ask(&mut self, pending: &[Ask]) {
         for ask in pending {
             let question = ask.asked.digest();
-            if self.asked.insert(ask.party, question) == Some(question) {
+            if self.asked.get(&ask.party).is_some_and(|(asked, _)| *asked == question) {
                 continue;
             }
-            let Some(link) = self.links.get(ask.party).cloned() else { continue };
+            let party = ask.party;
+            self.asked.insert(party, (question, Tried::new(party)));
+            let Some(link) = self.links.get(party).cloned() else { continue };
             let asking = Asking {
                 turn: ask.asked.turn,
+                question,
                 sealed: Sealed::new(ask.asked.clone(), self.key).to_bytes(),
                 limit: ask.limit,
-                until: self.clock.instant(ask.deadline),
+                deadline: ask.deadline,
+                clock: self.clock.clone(),
             };
-            let (party, report, over) = (ask.party, self.reports.0.clone(), self.over.clone());
+            let (report, over) = (self.reports.0.clone(), self.over.clone());
             std::thread::spawn(move || {
                 // Who does not listen any more has its result.
-                let trouble = |why| drop(report.send(Report::Trouble { party, why }));
-                if let Some(bytes) = link.ask(&asking, &over, &trouble) {
+                let met = |met| {
+                    drop(report.send(match met {
+                        Met::Tried { end, why } => Report::Tried { party, question, end, why },
+                        Met::Earlier(bytes) => Report::Earlier { party, bytes },
+                    }));
+                };
+                if let Some(bytes) = link.ask(&asking, &over, &met) {
                     let _ = report.send(Report::Answer { party, question, bytes });
                 }
             });

@@ -1,34 +1,42 @@
 //! A party over HTTP: `POST /v1/answer` takes a sealed question and gives the sealed answer.
 //!
-//! Anybody can connect, so everything is bounded: connections, requests a second, bytes, and the time for headers, bodies and answers. A question
+//! Anybody can connect, so everything is bounded: connections, requests a second, bytes, and the time for headers, bodies and answers. What strangers may take is
+//! apart from what the referee may: its pass is checked before anything else, and costs a hash. A question
 //! whose answer takes longer than a request may last gets status 503, goes on being answered, and is asked again.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use axum::Router;
 use axum::body::{Bytes, HttpBody};
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Extension, Router};
+use hyper::body::Incoming;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::sync::{Semaphore, watch};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use super::desk::{Desk, Refused, Taken};
+use super::gate::{Address, Budget, Lane, Place};
+use super::pass::{self, question_name};
+use crate::commit::digest::Digest;
 
 /// What requests may take.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerLimits {
-    /// Requests a second, on average; twice as many may come at once.
+    /// Requests a second of one address without the referee's pass, on average; twice as many may come at once. All addresses together have ten times as many.
     pub requests_per_second: u32,
-    /// Connections at a time.
+    /// Connections at a time that are not known to be the referee's; one address has half of them at most.
     pub connections: u32,
     /// How long a client may take to send its headers, and again its body.
     pub read: Duration,
@@ -43,10 +51,22 @@ impl Default for ServerLimits {
     }
 }
 
+/// Where questions are answered.
+const ANSWER: &str = "/v1/answer";
 /// How long a client may take to read its answer.
 const WRITE: Duration = Duration::from_secs(30);
 /// How long requests may go on when the server ends.
 const GRACE: Duration = Duration::from_secs(5);
+/// Connections at a time that are the referee's.
+const REFEREE: u32 = 16;
+/// Connections that the system keeps until they are accepted. One that finds no room is tried again by its system after a second.
+const BACKLOG: u32 = 1024;
+/// Requests a second for `/v1/health` and `/v1/game`: of one address, and of all.
+const INFO: (u32, u32) = (5, 50);
+/// How many times the requests of one address all addresses have.
+const ALL: u32 = 10;
+/// How often the log says how many requests were turned away.
+const LOG_EVERY: Duration = Duration::from_secs(10);
 
 /// A server that runs in a thread of its own.
 pub struct Server {
@@ -55,36 +75,56 @@ pub struct Server {
     thread: JoinHandle<()>,
 }
 
-/// A bucket of requests: it fills with time, and each request takes one.
-struct Bucket {
-    rate: f64,
-    left: Mutex<(f64, Instant)>,
-}
-
-impl Bucket {
-    fn new(rate: u32) -> Bucket {
-        let rate = f64::from(rate.max(1));
-        Bucket { rate, left: Mutex::new((2.0 * rate, Instant::now())) }
-    }
-
-    fn take(&self, now: Instant) -> bool {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        let since = now.saturating_duration_since(left.1).as_secs_f64();
-        *left = ((left.0 + since * self.rate).min(2.0 * self.rate), now);
-        if left.0 < 1.0 {
-            return false;
-        }
-        left.0 -= 1.0;
-        true
-    }
-}
-
 /// What handlers share.
 struct Shared {
     desk: Arc<Desk>,
-    bucket: Bucket,
     limits: ServerLimits,
+    /// Requests for answers without a pass.
+    questions: Budget,
+    info: Budget,
+    strangers: Arc<Lane>,
+    referee: Arc<Lane>,
+    away: TurnedAway,
 }
+
+/// How many requests were turned away since the log said so.
+struct TurnedAway {
+    count: AtomicU64,
+    said: Mutex<Instant>,
+}
+
+impl TurnedAway {
+    /// Counts one. A line for each would let strangers fill the log.
+    fn count(&self) {
+        let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if said.elapsed() >= LOG_EVERY {
+            tracing::warn!(count, "requests were turned away");
+            self.count.fetch_sub(count, Ordering::Relaxed);
+            *said = Instant::now();
+        }
+    }
+}
+
+/// A connection.
+struct Guest {
+    address: Address,
+    /// Notified when another one takes its place.
+    end: Arc<Notify>,
+    place: Mutex<Place>,
+}
+
+impl Guest {
+    /// The connection is the referee's: it leaves the strangers.
+    fn is_the_referee(&self, shared: &Shared) {
+        let place = shared.referee.enter(self.address, self.end.clone());
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = place;
+    }
+}
+
+/// The name of the question that the referee's pass is for.
+#[derive(Clone, Copy)]
+struct Passed(Digest);
 
 impl Server {
     /// Listens at an address (`127.0.0.1:8700`; port 0 = any) and serves the desk until it is stopped.
@@ -92,12 +132,22 @@ impl Server {
     /// # Errors
     /// If the system refuses.
     pub fn start(listen: &str, desk: Arc<Desk>, limits: ServerLimits) -> io::Result<Server> {
-        let listener = TcpListener::bind(listen)?;
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let inside = runtime.enter();
+        let listener = bound(listen)?;
+        drop(inside);
+        let address = listener.local_addr()?;
         let (stop, stopped) = watch::channel(false);
-        let shared = Arc::new(Shared { desk, bucket: Bucket::new(limits.requests_per_second), limits });
+        let rate = limits.requests_per_second;
+        let shared = Arc::new(Shared {
+            desk,
+            limits,
+            questions: Budget::new(rate, rate.saturating_mul(ALL)),
+            info: Budget::new(INFO.0, INFO.1),
+            strangers: Lane::new(limits.connections, limits.connections / 2),
+            referee: Lane::new(REFEREE, REFEREE),
+            away: TurnedAway { count: AtomicU64::new(0), said: Mutex::new(Instant::now()) },
+        });
         let thread = std::thread::Builder::new().name("http".into()).spawn(move || {
             runtime.block_on(serve(listener, shared, stopped));
         })?;
@@ -116,9 +166,25 @@ impl Server {
     }
 }
 
+/// A listener at the first of an address's places that the system gives.
+fn bound(listen: &str) -> io::Result<TcpListener> {
+    let mut last = io::Error::new(io::ErrorKind::InvalidInput, "it names no address");
+    for address in listen.to_socket_addrs()? {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        // Elsewhere this would let another program listen at the same place.
+        #[cfg(unix)]
+        socket.set_reuseaddr(true)?;
+        match socket.bind(address).and_then(|()| socket.listen(BACKLOG)) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
 fn router(shared: &Arc<Shared>) -> Router {
     Router::new()
-        .route("/v1/answer", post(answer))
+        .route(ANSWER, post(answer))
         .route("/v1/game", get(game))
         .route("/v1/health", get(|| async { "ok\n" }))
         .layer(DefaultBodyLimit::max(shared.desk.limit() as usize))
@@ -127,62 +193,87 @@ fn router(shared: &Arc<Shared>) -> Router {
 }
 
 async fn serve(listener: TcpListener, shared: Arc<Shared>, mut stopped: watch::Receiver<bool>) {
-    let listener = match tokio::net::TcpListener::from_std(listener) {
-        Ok(listener) => listener,
-        Err(error) => return tracing::error!(%error, "the listener cannot be used"),
-    };
-    let ServerLimits { connections, read, answer, .. } = shared.limits;
     let router = router(&shared);
-    let slots = Arc::new(Semaphore::new(connections as usize));
     loop {
-        let next = async {
-            let slot = slots.clone().acquire_owned().await;
-            (slot, listener.accept().await)
-        };
-        let (slot, accepted) = tokio::select! {
-            next = next => next,
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
             _ = stopped.changed() => break,
         };
-        let (Ok(slot), stream) = (slot, accepted) else { break };
-        let stream = match stream {
-            Ok((stream, _)) => stream,
+        match accepted {
+            Ok((stream, from)) => {
+                drop(tokio::spawn(connection(stream, from, router.clone(), shared.clone())))
+            }
             Err(error) => {
                 // Such as too many open files: others may close theirs.
                 tracing::warn!(%error, "a connection was not accepted");
                 tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
             }
-        };
-        let service = TowerToHyperService::new(router.clone());
-        tokio::spawn(async move {
-            let mut http = hyper::server::conn::http1::Builder::new();
-            // A question is a connection, so that nobody holds one without a question.
-            http.timer(TokioTimer::new()).header_read_timeout(read).keep_alive(false).max_buf_size(16 << 10);
-            let connection = http.serve_connection(TokioIo::new(stream), service);
-            let all = read + read + answer + WRITE;
-            match timeout(all, connection).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::debug!(error = ?error.to_string(), "a connection failed"),
-                Err(_) => tracing::debug!("a connection took too long"),
-            }
-            drop(slot);
-        });
+        }
     }
-    let _ = timeout(GRACE, slots.acquire_many(connections)).await;
+    let begin = Instant::now();
+    while !shared.referee.is_empty() && begin.elapsed() < GRACE {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
-/// Holds requests to their rate, and logs them.
-async fn limited(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
+/// Serves a connection until it ends, its time is up, or another one takes its place.
+async fn connection(stream: TcpStream, from: SocketAddr, router: Router, shared: Arc<Shared>) {
+    let (address, end) = (Address::from(from.ip()), Arc::new(Notify::new()));
+    let place = Mutex::new(shared.strangers.enter(address, end.clone()));
+    let guest = Arc::new(Guest { address, end: end.clone(), place });
+    let service = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(guest.clone());
+        service.call(request)
+    });
+    let ServerLimits { read, answer, .. } = shared.limits;
+    let mut http = hyper::server::conn::http1::Builder::new();
+    // A question is a connection, so that nobody holds one without a question.
+    http.timer(TokioTimer::new()).header_read_timeout(read).keep_alive(false).max_buf_size(16 << 10);
+    let served = timeout(read + read + answer + WRITE, http.serve_connection(TokioIo::new(stream), service));
+    tokio::select! {
+        served = served => match served {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(error = ?error.to_string(), "a connection failed"),
+            Err(_) => tracing::debug!("a connection took too long"),
+        },
+        () = end.notified() => tracing::debug!("a connection made room for another one"),
+    }
+}
+
+/// Knows the referee by its pass, holds all others to their budgets, and logs requests.
+async fn limited(
+    State(shared): State<Arc<Shared>>,
+    Extension(guest): Extension<Arc<Guest>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let begin = Instant::now();
     let (method, path) = (request.method().clone(), request.uri().path().to_string());
-    let response = if shared.bucket.take(begin) {
-        next.run(request).await
-    } else {
-        refusal(StatusCode::TOO_MANY_REQUESTS, "too many requests: ask again in a second")
+    let pass = request.headers().get(pass::HEADER).filter(|_| path == ANSWER);
+    let passed = pass.map(|pass| shared.desk.pass().lets_in(pass.as_bytes()));
+    let budget =
+        if matches!(path.as_str(), "/v1/health" | "/v1/game") { &shared.info } else { &shared.questions };
+    let response = match passed {
+        Some(Some(question)) => {
+            guest.is_the_referee(&shared);
+            request.extensions_mut().insert(Passed(question));
+            next.run(request).await
+        }
+        _ if !budget.take(guest.address, begin) => {
+            refusal(StatusCode::TOO_MANY_REQUESTS, "too many requests: ask again in a second")
+        }
+        Some(None) => refusal(StatusCode::FORBIDDEN, "the pass is not one of this game's referee"),
+        None => next.run(request).await,
     };
-    let milliseconds = begin.elapsed().as_millis() as u64;
+    let (milliseconds, status) = (begin.elapsed().as_millis() as u64, response.status());
     // Paths are foreign text: as Debug, control characters are escaped.
-    tracing::info!(%method, ?path, status = response.status().as_u16(), milliseconds, "request");
+    if status.is_client_error() {
+        shared.away.count();
+        tracing::debug!(%method, ?path, status = status.as_u16(), milliseconds, "request");
+    } else if path == ANSWER {
+        tracing::info!(%method, ?path, status = status.as_u16(), milliseconds, "request");
+    }
     response
 }
 
@@ -200,22 +291,33 @@ async fn game(State(shared): State<Arc<Shared>>) -> String {
     format!("{}\n", shared.desk.game())
 }
 
-async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+async fn answer(
+    State(shared): State<Arc<Shared>>,
+    Extension(guest): Extension<Arc<Guest>>,
+    request: Request,
+) -> Response {
     let limit = shared.desk.limit();
     if request.body().size_hint().lower() > limit {
         return refusal(StatusCode::PAYLOAD_TOO_LARGE, &format!("a question has at most {limit} bytes"));
     }
+    let passed = request.extensions().get::<Passed>().copied();
     let body = match timeout(shared.limits.read, Bytes::from_request(request, &())).await {
         Err(_) => return refusal(StatusCode::REQUEST_TIMEOUT, "the question came too slowly"),
         Ok(Err(rejection)) => return refusal(rejection.status(), &rejection.body_text()),
         Ok(Ok(body)) => body,
     };
+    if passed.is_some_and(|Passed(question)| question != question_name(&body)) {
+        return refusal(StatusCode::BAD_REQUEST, "the pass is of another question");
+    }
     let asked = match shared.desk.check(&body) {
         Ok(asked) => asked,
         Err(why) => return refused(&why),
     };
+    if passed.is_none() {
+        guest.is_the_referee(&shared);
+    }
     tracing::info!(turn = asked.turn, question = ?asked.question, "question");
-    let told = match shared.desk.take(body.into()) {
+    let told = match shared.desk.take(&asked, body.into()) {
         Err(why) => return refused(&why),
         Ok(Taken::Known(answer)) => return given(&answer),
         Ok(Taken::Later(told)) => told,
@@ -240,19 +342,4 @@ fn refused(why: &Refused) -> Response {
         Refused::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
     };
     refusal(status, &why.to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bucket_gives_its_rate_and_twice_that_at_once() {
-        let (bucket, begin) = (Bucket::new(5), Instant::now());
-        let taken = |at: u64| {
-            let now = begin + Duration::from_millis(at);
-            (0..100).filter(|_| bucket.take(now)).count()
-        };
-        assert_eq!([taken(0), taken(100), taken(1100), taken(60_000)], [10, 0, 5, 10]);
-    }
 }

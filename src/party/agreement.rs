@@ -48,7 +48,7 @@ pub(super) fn names(terms: &Terms, own: &PublicKey) -> Result<(), PartyError> {
 /// # Errors
 /// If a field differs, by its name; if the terms do not hold together; or if the run's own initial state is not the one that its origin gives.
 pub(super) fn check(terms: &Terms, run: &Run) -> Result<(), PartyError> {
-    let job = Job::parse("the job of the terms", &terms.job).map_err(|why| PartyError::Refused(why.0))?;
+    let job = Job::of_run("the job of the terms", &terms.job).map_err(|why| PartyError::Refused(why.0))?;
     let own = run.file.summary().computation();
     let theirs = computation_settings(&job, &terms.computation);
     let different = settings_that_differ(&theirs, &computation_settings(&run.job, &own));

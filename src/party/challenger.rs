@@ -10,6 +10,7 @@ use crate::commit::state::{StateRoots, state_digest, tensor_digests};
 use crate::engine::Engine;
 use crate::engine::session::Session;
 use crate::job::initial::InitialOrigin;
+use crate::program::encoding::encode;
 use crate::run::companions::Companions;
 use crate::run::create::{NewRun, create};
 use crate::run::dir::Run;
@@ -123,7 +124,7 @@ fn folder(disk: &Disk, trainer: &Run, out: &Path) -> Result<Run, PartyError> {
         let new = NewRun {
             file: &trainer.file,
             job_text: &trainer.job_text,
-            program: trainer.program_file.as_deref(),
+            program: &encode(&trainer.program),
             logged: true,
             data: &sources,
             copied: false,

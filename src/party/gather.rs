@@ -27,6 +27,7 @@ use crate::job::Job;
 use crate::job::identity::{RunSummary, philox_key};
 use crate::job::initial::{Drawn, InitialOrigin};
 use crate::job::manifest::{GroupTree, files_root};
+use crate::program::encoding::encode;
 use crate::rounding::codec::unreadable;
 use crate::rounding::log::{Log, elements, misplaced, parts, root as log_root};
 use crate::run::companions::Companions;
@@ -263,7 +264,7 @@ fn make(disk: &Disk, layout: &RunPaths, with: &Gathering) -> Result<(), PartyErr
     let new = NewRun {
         file: &file,
         job_text: &terms.job,
-        program: bytes,
+        program: &encode(&program),
         logged: true,
         data: &sources,
         copied: job.data.copy,

@@ -139,7 +139,7 @@ impl Replays {
             player.play(&mut session, &mut dataset, between, &Watch::default())?;
         }
         let before = session.download_state()?;
-        let watch = Watch { trace: true, outputs: BTreeSet::new() };
+        let watch = Watch { trace: true, ..Watch::default() };
         let done = player.play(&mut session, &mut dataset, step, &watch)?;
         let trace = done.trace.filter(|trace| trace.nodes.len() == leaf_count(&player.run.program));
         let trace = trace.ok_or_else(|| player.not_reproduced(step, &session))?;
@@ -187,7 +187,7 @@ impl Replays {
         let mut dataset = self.run.dataset()?;
         let (mut player, mut session) = self.player()?;
         session.load(before)?;
-        let watch = Watch { trace: false, outputs };
+        let watch = Watch { outputs, ..Watch::default() };
         Ok(player.play(&mut session, &mut dataset, step, &watch)?.outputs)
     }
 
@@ -328,7 +328,7 @@ impl NativeNames {
             };
             self.0.extend(place.map(|place| ((phase, place), (phase, node))));
         }
-        Watch { trace: watch.trace, outputs: self.0.keys().copied().collect() }
+        Watch { outputs: self.0.keys().copied().collect(), ..watch.clone() }
     }
 
     /// The program's node that a native trainer's is.

@@ -27,6 +27,48 @@ struct Template {
 
 type Table = HashMap<String, Vec<Template>>;
 
+/// A body that a name of this version means, for the page that lists them.
+pub struct KnownBody {
+    /// The name. A name may mean several bodies.
+    pub name: String,
+    /// The instructions.
+    pub code: Vec<Instr>,
+    /// For every instruction, whether it is a constant that depends on a program's numbers.
+    pub free: Vec<bool>,
+}
+
+/// Every body with a name of this version but [`ROUND_TO_GRID`], by name.
+pub fn all() -> Vec<KnownBody> {
+    let mut names: Vec<(String, Vec<Template>)> = table().into_iter().collect();
+    names.sort_by(|(a, _), (b, _)| a.cmp(b));
+    let bodies = |(name, templates): (String, Vec<Template>)| {
+        let body = move |Template { code, free }| KnownBody { name: name.clone(), code, free };
+        templates.into_iter().map(body)
+    };
+    names.into_iter().flat_map(bodies).collect()
+}
+
+/// Small programs of every model kind and optimizer, for the page that lists their nodes.
+pub fn small_programs() -> Vec<(Model, Optimizer, Program)> {
+    let program = |spec: StepSpec| (spec.model.clone(), spec.optimizer.clone(), Program::new(spec));
+    specs(0, true).into_iter().map(program).collect()
+}
+
+/// The nodes of one product on a grid, of operands [2, 3, 5, 11] and [2, 3, 7, 11] whose elements lie one after another.
+pub fn product_on_grid(rule: GridRule) -> Graph {
+    let mut products = ProductTable::logged_preset();
+    products.set_logged(ProductClass::Linear, rule);
+    let mut builder = Builder::new(products);
+    let mut operand = |name: &str, rows: u32| {
+        let dims = [2, 3, rows, 11];
+        let tensor = builder.input(name, DType::F32, &dims);
+        View { tensor, offset: 0, dims, strides: [3 * rows * 11, rows * 11, 11, 1] }
+    };
+    let [a, b] = [operand("a", 5), operand("b", 7)];
+    builder.product(ProductClass::Linear, a, b, &[2, 3, 5, 7]);
+    builder.into_graph()
+}
+
 /// What is wrong with a body that has a known name, if anything.
 pub fn error(body: &Body) -> Option<String> {
     static TABLE: OnceLock<Table> = OnceLock::new();

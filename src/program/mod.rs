@@ -11,7 +11,7 @@ pub mod graph;
 pub mod im2col;
 pub mod init;
 pub mod keys;
-mod known_bodies;
+pub mod known_bodies;
 pub mod logged;
 pub mod models;
 pub mod operators;

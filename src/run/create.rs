@@ -57,8 +57,8 @@ pub struct NewRun<'a> {
     pub file: &'a RunFile,
     /// The job file's text.
     pub job_text: &'a str,
-    /// The program file's bytes, for a job that names one.
-    pub program: Option<&'a [u8]>,
+    /// The bytes of the run's program.
+    pub program: &'a [u8],
     /// Whether the run is of the logged profile.
     pub logged: bool,
     /// Where the data files are copied from, in the manifest's order, with their trees.
@@ -105,10 +105,6 @@ fn write(disk: &Disk, layout: &RunPaths, new: &NewRun, folders: &[PathBuf]) -> R
     }
     new.companions.write(disk, &layout.companions(), &[])?;
     disk.replace(&layout.job(), job_text.as_bytes())?;
-    if let Some(program) = program {
-        disk.replace(&layout.program(), program)?;
-    }
-    let json = serde_json::to_string_pretty(file)
-        .map_err(|error| RunError::Refused(format!("{}: {error}", layout.run_json().display())))?;
-    disk.replace(&layout.run_json(), json.as_bytes())
+    disk.replace(&layout.program(), program)?;
+    disk.replace(&layout.run_json(), file.text().as_bytes())
 }

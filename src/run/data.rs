@@ -1,7 +1,7 @@
 //! The data files of runs and jobs, as they lie on disk. Files of a job that end in `.gz` are read as what they hold.
 
 use std::fs::File;
-use std::io::{self, BufReader, Cursor, Read};
+use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
@@ -9,7 +9,6 @@ use flate2::bufread::MultiGzDecoder;
 use super::disk;
 use super::error::RunError;
 use super::job_files::{self, JobFiles};
-use super::limits::machine_memory;
 use crate::job::Job;
 use crate::job::data::Dataset;
 use crate::job::manifest::{DataFile, FileManifest, GroupTree, Source};
@@ -17,10 +16,12 @@ use crate::program::step::Program;
 
 /// The most bytes that a `.gz` file may hold.
 const UNPACKED_MAX: u64 = 1 << 32;
-/// The part of this machine's memory that the `.gz` files of a job may fill together: before there is a run they are kept there.
-pub(super) const UNPACKED_PART: u64 = 4;
-/// The steps of a run whose batches are drawn before it begins, the first and the last among them.
+/// The bytes of what the `.gz` files of a job hold that are kept in memory together, before there is a run; the rest is unpacked as it is read.
+pub(super) const UNPACKED_KEPT: u64 = 1 << 26;
+/// The steps of a run from which samples are drawn before it begins, the first and the last among them.
 const SAMPLED_STEPS: u32 = 4;
+/// The samples that are drawn of each, at most.
+const SAMPLED_PLACES: u32 = 256;
 
 /// The contents of a packed file; more than [`UNPACKED_MAX`] bytes of them, or bytes behind them, are an error.
 struct Unpacked<R: Read> {
@@ -40,6 +41,44 @@ impl<R: Read> Read for Unpacked<R> {
     }
 }
 
+/// What a packed file holds, unpacked as it is read: whoever goes back begins again.
+struct Unpacking {
+    path: PathBuf,
+    contents: Box<dyn Read + Send>,
+    /// The bytes that were unpacked.
+    at: u64,
+    /// The place that is read next.
+    next: u64,
+}
+
+impl Read for Unpacking {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.next < self.at {
+            (self.contents, self.at) = (contents(&self.path).map_err(io::Error::other)?, 0);
+        }
+        self.at += io::copy(&mut (&mut self.contents).take(self.next - self.at), &mut io::sink())?;
+        if self.at < self.next {
+            return Ok(0);
+        }
+        let read = self.contents.read(buffer)?;
+        self.at += read as u64;
+        self.next = self.at;
+        Ok(read)
+    }
+}
+
+impl Seek for Unpacking {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let next = match to {
+            SeekFrom::Start(place) => Some(place),
+            SeekFrom::Current(by) => self.next.checked_add_signed(by),
+            SeekFrom::End(_) => None,
+        };
+        self.next = next.ok_or(io::ErrorKind::Unsupported)?;
+        Ok(self.next)
+    }
+}
+
 fn is_packed(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "gz")
 }
@@ -48,7 +87,7 @@ fn is_packed(path: &Path) -> bool {
 ///
 /// # Errors
 /// If the file is no plain file, or cannot be opened.
-pub fn contents(path: &Path) -> Result<Box<dyn Read>, RunError> {
+pub fn contents(path: &Path) -> Result<Box<dyn Read + Send>, RunError> {
     let file = disk::open(path)?;
     Ok(match is_packed(path) {
         true => Box::new(Unpacked { packed: MultiGzDecoder::new(BufReader::new(file)), left: UNPACKED_MAX }),
@@ -56,15 +95,16 @@ pub fn contents(path: &Path) -> Result<Box<dyn Read>, RunError> {
     })
 }
 
-/// The same, to be read anywhere: what was packed, from memory. `len`: its bytes, of at most `left` that may be kept.
+/// The same, to be read anywhere: what was packed from memory, as long as its bytes, `len`, are among the `left` ones that may be kept, else
+/// unpacked again whenever somebody goes back.
 pub(super) fn source(path: &Path, len: u64, left: &mut u64) -> Result<Box<dyn Source>, RunError> {
     if !is_packed(path) {
         return Ok(Box::new(disk::open(path)?));
     }
-    *left = left.checked_sub(len).ok_or_else(|| {
-        let why = "the .gz files hold more than a part of this machine's memory; unpack them and name the files without .gz";
-        RunError::Limit(format!("{}: {why}", path.display()))
-    })?;
+    let Some(rest) = left.checked_sub(len) else {
+        return Ok(Box::new(Unpacking { path: path.into(), contents: contents(path)?, at: 0, next: 0 }));
+    };
+    *left = rest;
     let mut bytes = Vec::with_capacity(len as usize);
     contents(path)?.take(len).read_to_end(&mut bytes).map_err(unreadable(path))?;
     Ok(Box::new(Cursor::new(bytes)))
@@ -127,7 +167,7 @@ impl JobData {
     /// # Errors
     /// If a file lies where the job may not reach, is a private key, cannot be read, is malformed, or does not fit the job's program.
     pub fn open(reach: &JobFiles, job: &Job, program: &Program) -> Result<JobData, RunError> {
-        let mut left = machine_memory() / UNPACKED_PART;
+        let mut left = UNPACKED_KEPT;
         let (mut sources, mut manifests, mut files) = (Vec::new(), Vec::new(), Vec::new());
         for (key, path) in job.data.files.named() {
             let path = reach.path(key, path)?;
@@ -157,7 +197,7 @@ impl JobData {
         all.filter(|_| job.data.copy).collect()
     }
 
-    /// Draws the batches of the first step, of the last, and of some between, with the Philox key of the run's seed: what is wrong with
+    /// Draws samples of the first step, of the last, and of some between, with the Philox key of the run's seed: what is wrong with
     /// them is found before a run begins. Returns their steps.
     ///
     /// # Errors
@@ -168,11 +208,7 @@ impl JobData {
         let steps =
             (0..=between).map(|i| 1 + (u64::from(last) * u64::from(i) / u64::from(between.max(1))) as u32);
         let steps: Vec<u32> = steps.collect();
-        for &step in &steps {
-            for micro in 0..program.micro_batches {
-                self.dataset.micro_batch(program, key, step, micro)?;
-            }
-        }
+        self.dataset.read_drawn(program, key, &steps, SAMPLED_PLACES)?;
         Ok(steps)
     }
 }
@@ -191,13 +227,25 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("text.gz");
         let mut packer = GzEncoder::new(Vec::new(), Compression::best());
-        packer.write_all(&[0; 10_000]).unwrap();
+        packer.write_all(&(0..10_000).map(|i| (i % 251) as u8).collect::<Vec<u8>>()).unwrap();
         std::fs::write(&path, packer.finish().unwrap()).unwrap();
         let (manifest, _) = manifest(&path).unwrap();
         let mut left = 15_000;
-        assert!(source(&path, manifest.bytes, &mut left).is_ok());
-        let refused = source(&path, manifest.bytes, &mut left);
-        assert!(matches!(refused, Err(RunError::Limit(_))) && left == 5_000);
+        let mut sources = [(); 2].map(|()| source(&path, manifest.bytes, &mut left).unwrap());
+        assert_eq!(left, 5_000);
+        // From memory and from the file they are the same, in whatever order they are read.
+        for (first, len) in [(9_990u64, 10usize), (3, 4), (0, 10_000), (7, 0), (5_000, 5_000)] {
+            let read = sources.each_mut().map(|source| {
+                let mut bytes = vec![0; len];
+                source.seek(SeekFrom::Start(first)).unwrap();
+                source.read_exact(&mut bytes).unwrap();
+                bytes
+            });
+            let expected: Vec<u8> = (first..).take(len).map(|i| (i % 251) as u8).collect();
+            assert_eq!(read, [expected.clone(), expected]);
+        }
+        assert!(sources[1].seek(SeekFrom::Start(9_999)).is_ok());
+        assert!(sources[1].read_exact(&mut [0; 2]).is_err());
     }
 
     #[test]

@@ -55,6 +55,11 @@ pub struct RunFile {
 }
 
 impl RunFile {
+    /// The one encoding: JSON with an indentation of two blanks, without a line end at the end.
+    pub fn text(&self) -> String {
+        serde_json::to_string_pretty(self).expect("a run file has no maps with keys that are no text")
+    }
+
     /// The same with the root of the data's manifest in place of the files.
     pub fn summary(&self) -> RunSummary {
         RunSummary {
@@ -88,7 +93,8 @@ pub struct Run {
     pub job: Job,
     /// The job's program.
     pub program: Program,
-    /// The bytes of the program file, for a job that names one: nothing but the program digest vouches for them.
+    /// The bytes of the program file, for a job that names one, or a model kind that this version does not know: nothing but the program digest
+    /// vouches for them.
     pub program_file: Option<Vec<u8>>,
     /// The run id.
     pub id: Digest,
@@ -127,18 +133,22 @@ impl Run {
         let json = disk::read_text(&path, RUN_JSON_MAX)?;
         let job = disk::read_text(&layout.job(), JOB_MAX)?;
         let program = layout.program();
-        let program = match fs::symlink_metadata(&program) {
-            Ok(_) => Some(disk::read(&program, PROGRAM_MAX)?),
-            Err(_) => None,
-        };
-        Run::from_texts(layout, &json, &job, program)
+        if fs::symlink_metadata(&program).is_err() {
+            let [job, out] = [layout.job(), program.clone()].map(|path| path.display().to_string());
+            let why = format!(
+                "it is not there, and every run carries its program; if the job names a model kind, `tiebreak program export '{job}' --out '{out}'` writes it again"
+            );
+            return Err(RunError::invalid(&program, why));
+        }
+        let program = disk::read(&program, PROGRAM_MAX)?;
+        Run::from_texts(layout, &json, &job, Some(program))
     }
 
-    /// Derives a run from the texts of its `run.json` and job, wherever they come from, and the bytes of its program file if it has
-    /// one.
+    /// Derives a run from the texts of its `run.json` and job, wherever they come from, and the bytes of its program file, which a job of a
+    /// model kind need not have: the kind gives the program, and it has to be the one that `run.json` names.
     ///
     /// # Errors
-    /// If a text is malformed, the run follows another contract, or `run.json` and the job contradict each other.
+    /// If a text is malformed, the run follows another contract, or `run.json`, the job and the program contradict each other.
     pub fn from_texts(
         layout: RunPaths,
         json: &str,
@@ -152,13 +162,22 @@ impl Run {
             let other = other.and_then(|preamble| other_contract(&preamble.contract));
             RunError::invalid(&path, other.unwrap_or_else(|| error.to_string()))
         })?;
+        if file.text() != json {
+            let why = "it is not in its one encoding: keys, their order, white space and line ends are those that `tiebreak train` writes";
+            return Err(RunError::invalid(&path, why));
+        }
         manifest::check(&file.data).map_err(|why| RunError::malformed(&path, why))?;
-        let job = Job::parse(&layout.job().display().to_string(), job_text)
-            .map_err(|error| RunError::invalid(&layout.job(), error.to_string()))?;
+        let name = layout.job().display().to_string();
+        let job = match &program_file {
+            Some(_) => Job::of_run(&name, job_text),
+            None => Job::parse(&name, job_text),
+        };
+        let job = job.map_err(|error| RunError::invalid(&layout.job(), error.to_string()))?;
         let at = if program_file.is_some() { layout.program() } else { layout.job() };
         let program = job
             .program(program_file.as_deref())
             .map_err(|error| RunError::invalid(&at, error.to_string()))?;
+        let program_file = program_file.filter(|_| job.model().is_none());
         if program_digest(&program) != file.program {
             let why = "the program digest is not that of the job: the trainer ran another program or another version";
             return Err(RunError::invalid(&path, why));
@@ -368,11 +387,18 @@ impl Run {
         let evaluated = self.job.evaluation.as_ref().and_then(|e| e.files.as_ref()).map_or(0, Vec::len);
         let expected = |folder: &str, name: &str| match folder {
             "" => {
-                let program = name == "program.bin" && self.program_file.is_some();
-                let always = ["run.json", "job.toml", "transcript", "gradients", "model.safetensors", "lock"];
+                let always = [
+                    "run.json",
+                    "job.toml",
+                    "program.bin",
+                    "transcript",
+                    "gradients",
+                    "model.safetensors",
+                    "lock",
+                ];
                 let metrics = [self.layout.metrics(), self.layout.events()];
                 let metrics = metrics.iter().any(|path| path.file_name() == Some(OsStr::new(name)));
-                program || metrics || always.contains(&name)
+                metrics || always.contains(&name)
             }
             "data" => data.contains(name),
             "evaluation" => (0..evaluated).any(|number| name == format!("data-{number}.bin")),

@@ -4,11 +4,10 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::data::{self, UNPACKED_PART};
+use super::data::{self, UNPACKED_KEPT};
 use super::dir::Run;
 use super::disk::{self, Disk};
 use super::error::RunError;
-use super::limits::machine_memory;
 use super::paths::RunPaths;
 use crate::commit::digest::Digest;
 use crate::job::data::Dataset;
@@ -32,7 +31,7 @@ pub struct EvaluationData {
 /// # Errors
 /// If a file cannot be read, is malformed, or the files do not fit a sample's batch tensors.
 pub fn open(spec: &DataSpec, paths: &[PathBuf], sample: &[BatchTensor]) -> Result<EvaluationData, RunError> {
-    let mut left = machine_memory() / UNPACKED_PART;
+    let mut left = UNPACKED_KEPT;
     let (mut files, mut manifests) = (Vec::new(), Vec::new());
     for path in paths {
         let (manifest, tree) = data::manifest(path)?;

@@ -1,6 +1,7 @@
 //! Metrics of a run while it trains: lines of JSON, and the event file that TensorBoard reads. They are for whoever watches; nothing commits
 //! them and no audit reads them. Layout: `docs/RUN-FORMAT.md`.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -84,7 +85,8 @@ impl Metrics {
             ("train/seconds_per_step", step.seconds as f32),
             ("train/samples_per_second", step.samples_per_second as f32),
         ];
-        self.append(disk, step.step, step, &scalars)
+        let named = [("loss", step.loss), ("norm", step.norm), ("clip", step.clip)];
+        self.append(disk, step.step, step, &named, &scalars)
     }
 
     /// Appends an evaluation.
@@ -97,7 +99,11 @@ impl Metrics {
             ("evaluation/accuracy", found.evaluation_accuracy as f32),
             ("evaluation/perplexity", found.evaluation_perplexity as f32),
         ];
-        self.append(disk, found.step, found, &scalars)
+        let named = [
+            ("evaluation_loss", found.evaluation_loss),
+            ("evaluation_perplexity", found.evaluation_perplexity as f32),
+        ];
+        self.append(disk, found.step, found, &named, &scalars)
     }
 
     fn append(
@@ -105,10 +111,12 @@ impl Metrics {
         disk: &Disk,
         step: u32,
         line: &impl Serialize,
+        named: &[(&str, f32)],
         scalars: &[(&str, f32)],
     ) -> Result<(), RunError> {
         let (path, file) = &mut self.lines;
-        let line = serde_json::to_string(line).map_err(io::Error::from).map_err(RunError::io(path))?;
+        let line = Line { line, not_finite: not_finite(named) };
+        let line = serde_json::to_string(&line).map_err(io::Error::from).map_err(RunError::io(path))?;
         disk.write(file, format!("{line}\n").as_bytes()).map_err(RunError::io(path))?;
         let (path, file) = &mut self.events;
         let values = scalars.iter().flat_map(|(tag, value)| {
@@ -118,6 +126,25 @@ impl Metrics {
         let summary = delimited(5, &values.collect::<Vec<u8>>());
         disk.write(file, &framed(&event(step, &summary))).map_err(RunError::io(path))
     }
+}
+
+/// A line as it is written. JSON has no number that is not finite: null stands for it, and its name beside.
+#[derive(Serialize)]
+struct Line<'a, T: Serialize> {
+    #[serde(flatten)]
+    line: &'a T,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    not_finite: BTreeMap<&'a str, &'static str>,
+}
+
+/// Which of these are not finite, and what they are: `NaN`, `inf` or `-inf`.
+fn not_finite<'a>(named: &[(&'a str, f32)]) -> BTreeMap<&'a str, &'static str> {
+    let name = |value: f32| match value {
+        f32::INFINITY => "inf",
+        f32::NEG_INFINITY => "-inf",
+        _ => "NaN",
+    };
+    named.iter().filter(|(_, value)| !value.is_finite()).map(|&(key, value)| (key, name(value))).collect()
 }
 
 /// The points (step, value) of every line of a run's metrics that has this key; none if there are no metrics. A value that is no number is NaN.
@@ -311,6 +338,30 @@ mod tests {
         std::fs::write(layout.events(), [0xff; 40]).unwrap();
         drop(Metrics::open(&disk, &layout, 5).unwrap());
         assert_eq!(steps(&layout), (vec![], vec![0]));
+    }
+
+    #[test]
+    fn a_line_is_json_whatever_the_values_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let (disk, layout) = (Disk::default(), RunPaths { root: folder.path().to_path_buf() });
+        let mut metrics = Metrics::open(&disk, &layout, 0).unwrap();
+        metrics.step(&disk, &StepMetrics { loss: f32::NEG_INFINITY, ..step(1) }).unwrap();
+        metrics.step(&disk, &StepMetrics { norm: 1.0, ..step(2) }).unwrap();
+        let found = EvaluationMetrics {
+            step: 2,
+            evaluation_loss: 100.0,
+            evaluation_accuracy: 0.5,
+            evaluation_perplexity: f64::INFINITY,
+        };
+        metrics.evaluation(&disk, &found).unwrap();
+        let text = std::fs::read_to_string(layout.metrics()).unwrap();
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let named = serde_json::json!({ "loss": "-inf", "norm": "NaN" });
+        assert_eq!((&lines[0]["loss"], &lines[0]["not_finite"]), (&serde_json::Value::Null, &named));
+        assert_eq!((lines[1]["loss"].as_f64(), lines[1].get("not_finite")), (Some(2.5), None));
+        assert_eq!(lines[2]["not_finite"], serde_json::json!({ "evaluation_perplexity": "inf" }));
+        assert!(points(&layout.metrics(), "loss").unwrap()[0].1.is_nan());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! follows links, and checks every size before it allocates. Layout: `docs/RUN-FORMAT.md`.
 
 pub mod arrays;
+pub mod checked;
 pub mod checkpoint;
 pub mod companions;
 pub mod create;
@@ -19,6 +20,7 @@ pub mod lock;
 pub mod metrics;
 pub mod paths;
 pub mod released_config;
+pub mod shell;
 pub mod states;
 pub mod traces;
 pub mod transcript;

@@ -21,7 +21,7 @@ impl RunPaths {
     pub fn job(&self) -> PathBuf {
         self.root.join("job.toml")
     }
-    /// The program file, for jobs that name one.
+    /// The program.
     pub fn program(&self) -> PathBuf {
         self.root.join("program.bin")
     }

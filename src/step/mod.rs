@@ -1,5 +1,6 @@
 //! One step with everything that its record promises. The trainer and the auditor both run this.
 
+pub mod finite;
 mod tracer;
 
 use crate::commit::digest::Digest;
@@ -18,6 +19,7 @@ use crate::program::step::{MicroBatch, Program};
 use crate::rounding::log::Log;
 use crate::run::RunError;
 use crate::run::dir::Run;
+use finite::NotFinite;
 pub(crate) use tracer::Tracer;
 pub use tracer::{Outputs, Tamper, Watch};
 
@@ -48,6 +50,8 @@ pub struct CommittedStep {
     pub log: Option<(Log, Logged)>,
     /// Outputs of nodes that were watched.
     pub outputs: Outputs,
+    /// Where values cease to be finite, if the loss is not and that was watched for.
+    pub not_finite: Option<NotFinite>,
 }
 
 /// What runs a step on a session's state and commits to it, as a trainer's [`committed_step`] or a replay of it: (session, scalars, batch, what
@@ -272,17 +276,23 @@ fn observed_step(
     let hashing = watch.trace || granularity == Granularity::Operator;
     let mut tracer = Tracer::new(hashing, &mut tamper, rounder).keeping(watch.outputs.clone());
     let mut micro_batches = Vec::new();
-    let outcome = session.step(scalars, batch, &mut tracer, |session, _, gradients| {
+    let total = session.whole_gradient(scalars, batch, &mut tracer, |session, _, gradients| {
         if granularity != Granularity::Step {
             micro_batches.push(gradient_root(session, gradients)?);
         }
         Ok(())
     })?;
+    let not_finite = match watch.finite {
+        true => finite::of_step(session, scalars, batch, &total, &mut || {})?,
+        false => None,
+    };
+    let outcome = session.update(scalars, &total, &mut tracer)?;
+    drop(total);
     let (nodes, outputs) = (tracer.nodes, tracer.kept);
     let trace = hashing.then_some(Trace { nodes });
     let state = state_digests(session)?;
     let done = Parts { outcome, state, micro_batches, trace, log: None }.commit(run, scalars, batch);
-    Ok(CommittedStep { outputs, ..done })
+    Ok(CommittedStep { outputs, not_finite, ..done })
 }
 
 /// What a step's record promises, wherever its parts were computed.
@@ -311,6 +321,6 @@ impl Parts {
             cursor: u64::from(scalars.step) * u64::from(run.program.samples()),
         };
         let (norm, gradients, outputs) = (outcome.norm, micro_batches, Outputs::new());
-        CommittedStep { record, norm, state, gradients, trace, log, outputs }
+        CommittedStep { record, norm, state, gradients, trace, log, outputs, not_finite: None }
     }
 }

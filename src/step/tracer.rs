@@ -23,6 +23,8 @@ pub struct Watch {
     pub trace: bool,
     /// The nodes whose outputs are kept.
     pub outputs: BTreeSet<(Phase, usize)>,
+    /// Whether to look for the first value that is not finite, should the loss be none.
+    pub finite: bool,
 }
 
 /// Outputs of nodes, canonical bytes.

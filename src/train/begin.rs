@@ -9,7 +9,9 @@ use crate::job::Job;
 use crate::job::identity::{CONTRACT, philox_key, program_digest, seed};
 use crate::job::initial::{InitialOrigin, seeded_digest};
 use crate::job::manifest::files_root;
+use crate::program::encoding::encode;
 use crate::program::step::Program;
+use crate::run::checked::{Checked, Watch};
 use crate::run::companions::Companions;
 use crate::run::create::{NewRun, create};
 use crate::run::data::{JobData, contents};
@@ -46,7 +48,6 @@ pub struct Prepared {
     job: Job,
     job_text: String,
     program: Program,
-    program_file: Option<Vec<u8>>,
     data: JobData,
     /// The initial state, if it does not follow from the seed.
     state: Option<Vec<Vec<u8>>>,
@@ -63,12 +64,21 @@ impl Prepared {
     /// If the folder is in use, the job is wrong, its thresholds are beyond what native kernels need, it names files that it may not reach, its data do
     /// not fit, or a file cannot be read.
     pub fn new(beginning: &Beginning) -> Result<Prepared, RunError> {
-        Prepared::of(beginning, check_thresholds)
+        Prepared::watched(beginning, &mut |_, _| {})
+    }
+
+    /// [`Prepared::new`]; `watch` sees how far the pass over ids and labels is.
+    ///
+    /// # Errors
+    /// As [`Prepared::new`].
+    pub fn watched(beginning: &Beginning, watch: Watch) -> Result<Prepared, RunError> {
+        Prepared::of(beginning, check_thresholds, watch)
     }
 
     fn of(
         beginning: &Beginning,
         check: impl FnOnce(&Path, &Job, &Program) -> Result<(), RunError>,
+        watch: Watch,
     ) -> Result<Prepared, RunError> {
         let Beginning { job: job_path, data_root, out, key, challenge, logged, nonce } = beginning;
         let layout = RunPaths { root: out.to_path_buf() };
@@ -79,9 +89,11 @@ impl Prepared {
         layout.check_unused()?;
         let (job_text, job) = if *logged { read_logged_job(job_path) } else { read_job(job_path) }?;
         let files = JobFiles::new(job_path, *data_root)?;
-        let (program, program_file) = read_program(&files, &job)?;
+        let (program, _) = read_program(&files, &job)?;
         check(job_path, &job, &program)?;
         let mut data = JobData::open(&files, &job, &program)?;
+        let checked = Checked::of_this_user();
+        checked.check(&mut data.dataset, &files_root(&data.manifest), None, watch)?;
         let digest = program_digest(&program);
         let seed = seed(&job, &digest, &files_root(&data.manifest), challenge.as_ref());
         data.sample(&job, &program, philox_key(&seed))?;
@@ -102,20 +114,9 @@ impl Prepared {
             origin,
             data: data.manifest.clone(),
         };
-        let evaluation = evaluation_files(&files, &job, &program)?;
+        let evaluation = evaluation_files(&files, &job, &program, watch)?;
         let companions = Companions::of_job(&job, &files)?;
-        Ok(Prepared {
-            layout,
-            file,
-            job,
-            job_text,
-            program,
-            program_file,
-            data,
-            state,
-            evaluation,
-            companions,
-        })
+        Ok(Prepared { layout, file, job, job_text, program, data, state, evaluation, companions })
     }
 
     /// The files of which the run will hold a copy, with the bytes of each.
@@ -135,7 +136,7 @@ impl Prepared {
         let new = NewRun {
             file: &self.file,
             job_text: &self.job_text,
-            program: self.program_file.as_deref(),
+            program: &encode(&self.program),
             logged: self.job.rounding.is_some(),
             data: &self.data.sources,
             copied: self.job.data.copy,
@@ -150,7 +151,15 @@ impl Prepared {
 }
 
 /// Where the files lie that a job names to evaluate with, which have to fit its model.
-fn evaluation_files(files: &JobFiles, job: &Job, program: &Program) -> Result<Vec<PathBuf>, RunError> {
+///
+/// # Errors
+/// If one cannot be read, is malformed, does not fit the model, or has an id or a label that the model has not.
+pub fn evaluation_files(
+    files: &JobFiles,
+    job: &Job,
+    program: &Program,
+    watch: Watch,
+) -> Result<Vec<PathBuf>, RunError> {
     let Some(names) = job.evaluation.as_ref().and_then(|evaluation| evaluation.files.as_ref()) else {
         return Ok(Vec::new());
     };
@@ -160,7 +169,8 @@ fn evaluation_files(files: &JobFiles, job: &Job, program: &Program) -> Result<Ve
         refuse_private_key(path, contents(path)?)?;
     }
     let spec = job.data.in_files(names).map_err(RunError::Refused)?;
-    evaluation::open(&spec, &paths, &program.sample())?;
+    let mut data = evaluation::open(&spec, &paths, &program.sample())?;
+    Checked::of_this_user().check(&mut data.dataset, &data.root, None, watch)?;
     Ok(paths)
 }
 
@@ -178,5 +188,5 @@ pub fn begin(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
 /// As [`begin`].
 #[cfg(feature = "testing")]
 pub fn begin_with_any_thresholds(disk: &Disk, beginning: &Beginning) -> Result<Run, RunError> {
-    Prepared::of(beginning, |_, _, _| Ok(()))?.create(disk)
+    Prepared::of(beginning, |_, _, _| Ok(()), &mut |_, _| {})?.create(disk)
 }

@@ -4,6 +4,7 @@ use crate::commit::Malformed;
 use crate::engine::EngineError;
 use crate::run::RunError;
 use crate::step::StepError;
+use crate::step::finite::{FirstValue, NotFinite};
 
 /// Why training stopped.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +28,38 @@ pub enum TrainError {
         /// The engine's device.
         device: String,
     },
+    /// The loss of a step is not finite, and the trainer stops then. Its record is the last one, and a head covers it.
+    #[error("step {step}: {found}")]
+    NotFinite {
+        /// The step.
+        step: u32,
+        /// What is not finite.
+        found: Box<NotFinite>,
+    },
+    /// The last state holds a value that is not finite, and the trainer stops then: there is no final record.
+    #[error("after the last step, {step}, the state holds a value that is not finite: {first}")]
+    LastStateNotFinite {
+        /// The last step.
+        step: u32,
+        /// The value.
+        first: Box<FirstValue>,
+    },
+    /// Somebody asked for the end. The state after the last step that was done is a checkpoint.
+    #[error("stopped after step {step}, as was asked")]
+    Asked {
+        /// The last step that was done.
+        step: u32,
+    },
+}
+
+impl TrainError {
+    /// Whether training ended as it was told to, and everything that it did is written.
+    pub fn is_an_end(&self) -> bool {
+        matches!(
+            self,
+            TrainError::NotFinite { .. } | TrainError::LastStateNotFinite { .. } | TrainError::Asked { .. }
+        )
+    }
 }
 
 impl From<StepError> for TrainError {

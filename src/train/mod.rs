@@ -15,8 +15,8 @@ pub mod ranks;
 
 use std::sync::Arc;
 
-use crate::arith::DType;
 use crate::arith::words::bytes_from_words;
+use crate::arith::{DType, float};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PrivateKey;
 use crate::commit::record::{Record, StepRecord};
@@ -36,10 +36,13 @@ use crate::run::disk::Disk;
 use crate::run::gradients::GradientsWriter;
 use crate::run::transcript::{Transcript, TranscriptWriter};
 use crate::run::{RunError, checkpoint, initial, lock, traces};
-use crate::step::{CommittedStep, StepError, Tamper, committed_step, scalars, state_digests, state_root};
+use crate::step::finite::{self, FirstValue, NotFinite, Place};
+use crate::step::{
+    CommittedStep, StepError, Tamper, Watch, recorded_step, scalars, state_digests, state_root,
+};
 #[cfg(feature = "testing")]
 pub use begin::begin_with_any_thresholds;
-pub use begin::{Beginning, Prepared, begin};
+pub use begin::{Beginning, Prepared, begin, evaluation_files};
 use conduct::{Conduct, Honest};
 pub use error::TrainError;
 use ranks::lead::Lead;
@@ -65,6 +68,19 @@ pub trait Progress {
         _waiting: &mut dyn FnMut(),
     ) -> Result<(), StepError> {
         Ok(())
+    }
+
+    /// The loss of a step is not finite; said once, before anything is written of the step.
+    fn not_finite(&mut self, _step: u32, _found: &NotFinite) {}
+
+    /// Whether training stops when a loss, or the model in the end, is not finite.
+    fn stops_at_not_finite(&self) -> bool {
+        false
+    }
+
+    /// Whether training is to stop now, with a checkpoint: asked after every step.
+    fn is_asked_to_stop(&mut self) -> bool {
+        false
     }
 }
 
@@ -116,6 +132,8 @@ struct Trainer<'a> {
     gradients: Option<GradientsWriter>,
     /// What was there when training began.
     before: Transcript,
+    /// Whether a loss that is not finite was told of.
+    told: bool,
 }
 
 /// Who computes the steps.
@@ -171,7 +189,9 @@ pub fn train_over(
     progress: &mut dyn Progress,
 ) -> Result<Digest, TrainError> {
     let trained = train_by(disk, run, engine, key, By::Ranks(&mut lead), progress);
-    if let Err(error) = &trained {
+    if let Err(error) = &trained
+        && !error.is_an_end()
+    {
         report(lead.collective, error);
     }
     trained
@@ -202,8 +222,10 @@ fn train_by(
             Some(GradientsWriter::open(&run.layout.gradients())?)
         }
     };
-    let mut trainer = Trainer { disk, run, key, writer, gradients, before };
-    let mut dataset = run.dataset()?;
+    let mut trainer = Trainer { disk, run, key, writer, gradients, before, told: false };
+    if progress.stops_at_not_finite() {
+        trainer.finite_before()?;
+    }
     let program = match &mut by {
         By::Alone(conduct) => Arc::new(conduct.program(run)),
         By::Ranks(_) => Arc::new(run.program.clone()),
@@ -226,13 +248,13 @@ fn train_by(
         trainer.checkpoint(&mut session, 0)?;
     }
     progress.begin(first);
-    for step in first + 1..=run.job.steps {
-        let done = trainer.step(&mut session, &mut dataset, step, &mut by)?;
-        digests.clone_from(&done.state);
-        progress.step(&done.record, done.norm);
-        by.meanwhile(|waiting| progress.state(step, &mut session, waiting))?;
-        trainer.keep(&mut session, done, step, &device)?;
+    let ended = trainer.steps(&mut session, &mut digests, first, &mut by, progress, &device);
+    if let (Err(error), By::Ranks(lead)) = (&ended, &mut by)
+        && error.is_an_end()
+    {
+        lead.finish();
     }
+    ended?;
     trainer.prune()?; // a crash may have come between the last checkpoint and this
     trainer.model(&mut session)?;
     let roots = StateRoots::of(&run.program.state(), &digests);
@@ -246,6 +268,11 @@ fn train_by(
 }
 
 impl By<'_, '_> {
+    /// Whether another rank was asked to stop.
+    fn is_asked_to_stop(&self) -> bool {
+        matches!(self, By::Ranks(lead) if lead.is_asked_to_stop())
+    }
+
     /// Does something while other ranks, if there are any, wait.
     fn meanwhile(
         &mut self,
@@ -262,6 +289,98 @@ impl By<'_, '_> {
 }
 
 impl Trainer<'_> {
+    /// All steps after `first`. The digests of the last state go to `digests`.
+    fn steps(
+        &mut self,
+        session: &mut Session,
+        digests: &mut Vec<Digest>,
+        first: u32,
+        by: &mut By,
+        progress: &mut dyn Progress,
+        device: &str,
+    ) -> Result<(), TrainError> {
+        let (run, mut dataset) = (self.run, self.run.dataset()?);
+        let last = run.job.steps;
+        for step in first + 1..=last {
+            let mut done = self.step(session, &mut dataset, step, by)?;
+            digests.clone_from(&done.state);
+            let found = self.not_finite(&mut dataset, &mut done)?;
+            progress.step(&done.record, done.norm);
+            if let Some(found) = &found {
+                progress.not_finite(step, found);
+            }
+            if let Some(found) = found.filter(|_| progress.stops_at_not_finite()) {
+                // No checkpoint, even if one is due: with it the last good one may go.
+                self.keep(done, step, device)?;
+                self.publish_head(u64::from(step) + 1)?;
+                return Err(TrainError::NotFinite { step, found: Box::new(found) });
+            }
+            by.meanwhile(|waiting| progress.state(step, session, waiting))?;
+            self.keep(done, step, device)?;
+            let asked = step < last && (progress.is_asked_to_stop() || by.is_asked_to_stop());
+            // After the head, so that a resume from this checkpoint leaves none out.
+            if run.job.is_checkpoint(step) || asked {
+                self.sync()?;
+                self.checkpoint(session, step)?;
+            }
+            if asked {
+                return Err(TrainError::Asked { step });
+            }
+        }
+        // A run that is complete has been asked for as it is.
+        let stops = progress.stops_at_not_finite() && !self.is_complete();
+        match stops.then(|| finite::of_state(session)).transpose()?.flatten() {
+            None => Ok(()),
+            Some(first) => {
+                self.publish_head(u64::from(last) + 1)?;
+                Err(TrainError::LastStateNotFinite { step: last, first: Box::new(first) })
+            }
+        }
+    }
+
+    /// Whether the final record was there when training began.
+    fn is_complete(&self) -> bool {
+        matches!(self.before.records.last(), Some(Record::Final { .. }))
+    }
+
+    /// Refuses to go on from a step whose loss is not finite, unless the run is complete.
+    fn finite_before(&self) -> Result<(), TrainError> {
+        if self.is_complete() {
+            return Ok(());
+        }
+        match finite::of_records(&self.before.records) {
+            None => Ok(()),
+            Some(losses) => {
+                let found = Box::new(NotFinite::recorded(losses.loss));
+                Err(TrainError::NotFinite { step: losses.first, found })
+            }
+        }
+    }
+
+    /// What is to be told of a step's loss: once, with the data's file where the values that are not finite begin there.
+    fn not_finite(
+        &mut self,
+        dataset: &mut Dataset,
+        done: &mut CommittedStep,
+    ) -> Result<Option<NotFinite>, TrainError> {
+        if self.told || float::is_finite(done.record.loss) {
+            return Ok(None);
+        }
+        self.told = true;
+        let run = self.run;
+        // Of a sum that is finite the mean may be none.
+        let mut found =
+            done.not_finite.take().unwrap_or_else(|| NotFinite::recorded(finite::in_words(done.record.loss)));
+        if let Some(FirstValue { place: Place::Batch { place, drawn_from, .. }, .. }) = &mut found.first {
+            let (file, sample) = dataset
+                .drawn_from(&run.program, run.key(), (done.record.step, *place))
+                .map_err(RunError::from)?;
+            let names = run.job.data.files.paths();
+            *drawn_from = names.get(file).map(|name| (name.to_string(), sample));
+        }
+        Ok(Some(found))
+    }
+
     /// Loads the last checkpoint whose record is there and agrees, or the initial state. Returns its step.
     fn load_state(&self, session: &mut Session, by: &mut By) -> Result<u32, TrainError> {
         let table = self.run.program.state();
@@ -295,13 +414,7 @@ impl Trainer<'_> {
     }
 
     /// Writes what a step promises and what proves it: whatever a crash leaves of that says how to go on.
-    fn keep(
-        &mut self,
-        session: &mut Session,
-        done: CommittedStep,
-        step: u32,
-        device: &str,
-    ) -> Result<(), TrainError> {
+    fn keep(&mut self, done: CommittedStep, step: u32, device: &str) -> Result<(), TrainError> {
         let run = self.run;
         if let Some(trace) = &done.trace {
             traces::write(self.disk, &run.layout.trace(step), trace)?;
@@ -315,11 +428,6 @@ impl Trainer<'_> {
         self.append(Record::Step { computation: run.computation, step: done.record }, step, device)?;
         if step.is_multiple_of(run.job.commit.head_every) && step < run.job.steps {
             self.publish_head(u64::from(step) + 1)?;
-        }
-        // After the head, so that a resume from this checkpoint leaves none out.
-        if run.job.is_checkpoint(step) {
-            self.sync()?;
-            self.checkpoint(session, step)?;
         }
         Ok(())
     }
@@ -348,6 +456,7 @@ impl Trainer<'_> {
     ) -> Result<CommittedStep, TrainError> {
         let batch = self.run.batch(dataset, step)?;
         let scalars = scalars(self.run, step);
+        let watch = Watch { finite: !self.told, ..Watch::default() };
         match by {
             By::Alone(conduct) => {
                 let run = self.run;
@@ -356,11 +465,11 @@ impl Trainer<'_> {
                                     batch: &[MicroBatch],
                                     tamper: Tamper,
                                     steer: Option<Steer>| {
-                    committed_step(run, session, scalars, batch, tamper, steer)
+                    recorded_step(run, session, scalars, batch, tamper, (steer, &watch))
                 };
                 conduct.step(run, session, scalars, batch, dataset, &mut run_step)
             }
-            By::Ranks(lead) => lead.step(self.run, session, scalars, &batch),
+            By::Ranks(lead) => lead.step(self.run, session, scalars, &batch, watch.finite),
         }
     }
 
@@ -409,12 +518,15 @@ impl Trainer<'_> {
 
     /// Removes checkpoints that the job does not keep.
     fn prune(&self) -> Result<(), TrainError> {
-        let Some(keep) = self.run.job.checkpoint.keep else { return Ok(()) };
         let steps = self.run.checkpoint_steps()?;
-        let kept = steps.len().saturating_sub(keep.max(1) as usize);
-        for &old in steps[..kept].iter().filter(|&&old| old != 0) {
-            self.disk.remove(&self.run.layout.checkpoint(old))?;
-        }
+        let job = &self.run.job;
+        let (due, extra): (Vec<u32>, Vec<u32>) =
+            steps.iter().filter(|&&step| step != 0).partition(|&&step| job.is_checkpoint(step));
+        let kept = job.checkpoint.keep.map_or(due.len(), |keep| keep.max(1) as usize);
+        let old = due.iter().take(due.len().saturating_sub(kept));
+        // What was written when somebody asked for the end is of no use any more when one that is due comes after it.
+        let passed = extra.iter().filter(|&&step| due.last().is_some_and(|&last| last > step));
+        old.chain(passed).try_for_each(|&step| self.disk.remove(&self.run.layout.checkpoint(step)))?;
         Ok(())
     }
 }

@@ -1,9 +1,14 @@
-//! `tiebreak job`: jobs to begin with.
+//! `tiebreak job`: jobs to begin with, and what their check finds of data.
 
 use std::fs;
 use std::path::Path;
 
+use tiebreak::job::Job;
+use tiebreak::job::manifest::files_root;
 use tiebreak::job::reference::{Type, keys};
+use tiebreak::run::JobFiles;
+use tiebreak::run::checked::Checked;
+use tiebreak::run::data::JobData;
 
 use super::common::many_files_job;
 use super::{output, path};
@@ -114,4 +119,113 @@ fn files_of_another_length_than_their_headers_say_are_refused() {
         }
         fs::write(at(file), whole).unwrap();
     }
+}
+
+/// One id, or one label, that the model has not is found before the first step, wherever it stands, by the name of the user's file.
+#[test]
+fn ids_and_labels_are_looked_at_before_the_first_step() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let write_job = |model: &str, data: &str, rest: &str| {
+        let text = format!(
+            "steps = 1\n{rest}\n[model]\n{model}\n[data]\n{data}\n[optimizer]\nkind = \"sgd\"\nmomentum = 0.0\nweight_decay = 0.0\n\
+             [schedule]\npeak = 0.1\n[batch]\nmicro_batch = 1\n"
+        );
+        fs::write(at("job.toml"), text).unwrap();
+    };
+    let gpt = "kind = \"gpt\"\nvocabulary = 512\ncontext = 4\nlayers = 1\nheads = 1\nwidth = 4";
+    let tokens = "kind = \"tokens\"\npath = \"ids.bin\"\ndtype = \"u16\"";
+    let ids = |bad: Option<(usize, u16)>| -> Vec<u8> {
+        let id = |i: usize| bad.filter(|(place, _)| *place == i).map_or(i as u16 % 512, |(_, id)| id);
+        (0..600_000).flat_map(|i| id(i).to_le_bytes()).collect()
+    };
+    let refused = |why: &[&str]| {
+        for args in [&["job", "check", &at("job.toml")][..], &["train", &at("job.toml"), "--out", &at("run")]]
+        {
+            let (code, _, error) = output(args);
+            assert_eq!(code, 4, "{args:?}: {error}");
+            assert!(why.iter().all(|part| error.contains(part)), "{args:?}: {error}");
+        }
+        assert!(!folder.path().join("run").exists());
+    };
+    // In the first group of 64 KiB, at its end, in the last one, and the file's last token.
+    for place in [0, 32_767, 32_768, 500_000, 599_999] {
+        fs::write(at("ids.bin"), ids(Some((place, 50_256)))).unwrap();
+        write_job(gpt, tokens, "");
+        let place = format!("token {place} ");
+        refused(&["ids.bin", &place, "is 50256", "below 512", "model.vocabulary to 50257"]);
+    }
+    fs::write(at("valid.bin"), ids(Some((7, 600)))).unwrap();
+    fs::write(at("ids.bin"), ids(None)).unwrap();
+    write_job(gpt, tokens, "evaluation = { every = 1, files = [\"valid.bin\"] }");
+    refused(&["valid.bin", "token 7 ", "is 600"]);
+    // EMNIST's letters count from 1: the last class is one too large.
+    let header = |numbers: &[u32]| numbers.iter().flat_map(|n| n.to_be_bytes()).collect::<Vec<u8>>();
+    let labels: Vec<u8> = (0..52).map(|i| 1 + i / 2).collect();
+    fs::write(at("images"), [header(&[0x803, 52, 2, 2]), vec![0; 208]].concat()).unwrap();
+    fs::write(at("labels"), [header(&[0x801, 52]), labels].concat()).unwrap();
+    write_job(
+        "kind = \"mlp\"\ninputs = 4\nhidden = [2]\nclasses = 26",
+        "kind = \"idx\"\nimages = \"images\"\nlabels = \"labels\"",
+        "",
+    );
+    refused(&["labels", "sample 50 ", "has 26", "They count from 1", "model.classes to 27"]);
+}
+
+/// What was looked at is remembered by the data's digest and the model's bound; a run's copy is called by the job's name for it.
+#[test]
+fn data_are_looked_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = folder.path().join("job.toml");
+    let looked_at = |ids: u16, vocabulary: u32| {
+        let bytes: Vec<u8> = (0..600u16).flat_map(|i| (i % ids).to_le_bytes()).collect();
+        fs::write(folder.path().join("ids.bin"), bytes).unwrap();
+        let text = format!(
+            "steps = 2\n[model]\nkind = \"gpt\"\nvocabulary = {vocabulary}\ncontext = 4\nlayers = 1\nheads = 1\nwidth = 4\n[data]\n\
+             kind = \"tokens\"\npath = \"ids.bin\"\ndtype = \"u16\"\n[optimizer]\nkind = \"sgd\"\nmomentum = 0.0\n\
+             weight_decay = 0.0\n[schedule]\npeak = 0.1\n[batch]\nmicro_batch = 1\n"
+        );
+        let spec = Job::parse("job", &text).unwrap();
+        let program = spec.program(None).unwrap();
+        let mut data = JobData::open(&JobFiles::new(&job, None).unwrap(), &spec, &program).unwrap();
+        let (mut passes, root) = (0, files_root(&data.manifest));
+        let checked = Checked::at(&folder.path().join("kept"), 0);
+        let names = Some(&["the-users.bin"][..]);
+        let result = checked
+            .check(&mut data.dataset, &root, names, &mut |done, all| passes += usize::from(done == all));
+        (passes, result.map_err(|error| error.to_string()))
+    };
+    assert_eq!(looked_at(300, 300), (1, Ok(())));
+    assert_eq!(looked_at(300, 300), (0, Ok(())));
+    // Another bound and other data are another question, and a refusal is not remembered.
+    assert_eq!(looked_at(300, 301), (1, Ok(())));
+    assert_eq!(looked_at(299, 300), (1, Ok(())));
+    for _ in 0..2 {
+        let (passes, result) = looked_at(300, 299);
+        let error = result.unwrap_err();
+        assert!(passes == 1 && error.starts_with("the-users.bin: "), "{error}");
+        assert!(error.contains("token 299 ") && error.contains("ids.bin)"), "{error}");
+    }
+}
+
+/// A packed file of some MB that holds gigabytes is gone through with as much memory as any other, and a damaged one is an error.
+#[test]
+fn packed_files_take_no_more_memory_than_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    for _ in 0..300 {
+        std::io::Write::write_all(&mut packer, &vec![0; 1 << 20]).unwrap();
+    }
+    let packed = packer.finish().unwrap();
+    fs::write(at("text.gz"), &packed).unwrap();
+    let job = "steps = 2\n[model]\nkind = \"gpt\"\ncontext = 4\nlayers = 1\nheads = 1\nwidth = 4\n[data]\nkind = \"bytes\"\n\
+        path = \"text.gz\"\n[optimizer]\nkind = \"sgd\"\nmomentum = 0.0\nweight_decay = 0.0\n[schedule]\npeak = 0.1\n[batch]\n\
+        micro_batch = 1\n";
+    fs::write(at("job.toml"), job).unwrap();
+    let (code, told, error) = output(&["job", "check", &at("job.toml"), "--max-memory", "64"]);
+    assert!(code == 0 && told.contains("300.00 MiB of data"), "{code} {told} {error}");
+    fs::write(at("text.gz"), &packed[..packed.len() / 2]).unwrap();
+    let (code, _, error) = output(&["job", "check", &at("job.toml")]);
+    assert!(code == 4 && error.contains("text.gz") && error.contains("does not unpack"), "{code} {error}");
 }

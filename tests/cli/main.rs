@@ -9,7 +9,9 @@ mod evaluations;
 mod hostile;
 mod jobs;
 mod networks;
+mod not_finite;
 mod released;
+mod signals;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

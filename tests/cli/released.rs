@@ -55,11 +55,11 @@ fn stored(tensors: &[Stored]) -> Vec<u8> {
     safetensors::serialize(views, Some(metadata)).unwrap()
 }
 
-const GPT2_CONFIG: &str = r#"{ "model_type": "gpt2", "vocab_size": 128, "n_positions": 12, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_inner": null,
+pub const GPT2_CONFIG: &str = r#"{ "model_type": "gpt2", "vocab_size": 128, "n_positions": 12, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_inner": null,
     "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05, "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1 }"#;
 
 /// The exit code, and what a command says as JSON.
-fn command(arguments: &[&str]) -> (i32, String) {
+pub fn command(arguments: &[&str]) -> (i32, String) {
     let (code, stdout, stderr) = output(&[arguments, &["--json"]].concat());
     (code, if code == 0 { stdout } else { stderr })
 }
@@ -166,7 +166,7 @@ fn swapped_released_weights_convict() {
     fs::write(folder.join("gpt2/model.safetensors"), stored(&tensors)).unwrap();
     let swapped = begin_run(&Disk::default(), &job, &folder.join("swapped")).unwrap();
     let file = RunFile { origin: honest.file.origin.clone(), ..swapped.file.clone() };
-    fs::write(swapped.layout.run_json(), serde_json::to_string(&file).unwrap()).unwrap();
+    fs::write(swapped.layout.run_json(), file.text()).unwrap();
     let swapped = Run::open(&swapped.layout.root).unwrap();
     train(&Disk::default(), &swapped, &mut Cpu::new(1).unwrap(), Some(&key()), &mut Silent).unwrap();
     let opened = Run::open(&swapped.layout.root).unwrap();

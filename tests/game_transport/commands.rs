@@ -10,30 +10,30 @@ use tiebreak::engine::cpu::Cpu;
 use tiebreak::party::Party as RunParty;
 use tiebreak::run::dir::Run;
 
-struct Folder(tempfile::TempDir);
+pub struct Folder(pub tempfile::TempDir);
 
 impl Folder {
-    fn path(&self, name: &str) -> String {
+    pub fn path(&self, name: &str) -> String {
         self.0.path().join(name).to_str().unwrap().to_string()
     }
-    fn command(&self, args: &str) -> Command {
+    pub fn command(&self, args: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tiebreak"));
         command.args(args.split(' ')).current_dir(self.0.path()).stdin(Stdio::null());
         command
     }
     /// The exit code, stdout and stderr.
-    fn run(&self, args: &str) -> (i32, String, String) {
+    pub fn run(&self, args: &str) -> (i32, String, String) {
         let Output { status, stdout, stderr } = self.command(args).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         (status.code().unwrap(), text(stdout), text(stderr))
     }
-    fn json(&self, args: &str, wanted: i32) -> serde_json::Value {
+    pub fn json(&self, args: &str, wanted: i32) -> serde_json::Value {
         let (code, stdout, stderr) = self.run(&format!("{args} --json"));
         assert_eq!(code, wanted, "{args}: {stdout}{stderr}");
         serde_json::from_str(&stdout).unwrap()
     }
     /// A party that serves, and what it says of itself.
-    fn serve(&self, args: &str) -> (Child, serde_json::Value) {
+    pub fn serve(&self, args: &str) -> (Child, serde_json::Value) {
         let mut command = self.command(&format!("serve {args} --json --log-format json"));
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut text = String::new();
@@ -46,14 +46,14 @@ impl Folder {
         }
         (child, serde_json::from_str(&text).unwrap())
     }
-    fn terms(&self, other: &str, clocks: &str, out: &str) -> serde_json::Value {
+    pub fn terms(&self, other: &str, clocks: &str, out: &str) -> serde_json::Value {
         let parties = format!("--party alice.pub --party {other}.pub --referee referee.pub");
         self.json(&format!("referee new --run honest {parties} {clocks} --out {out}"), 0)
     }
 }
 
 /// Ends a process as a service manager does; its log.
-fn terminated(child: Child) -> String {
+pub fn terminated(child: Child) -> String {
     assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
     let output = child.wait_with_output().unwrap();
     let log = String::from_utf8(output.stderr).unwrap();
@@ -61,7 +61,7 @@ fn terminated(child: Child) -> String {
     log
 }
 
-fn made() -> Folder {
+pub fn made() -> Folder {
     let folder = Folder(tempfile::tempdir().unwrap());
     let job = mlp_job(folder.0.path(), "step", 3, 1);
     trained(&job, &folder.0.path().join("honest"), None);
@@ -73,15 +73,16 @@ fn made() -> Folder {
 }
 
 /// A party (its key's name, its run, its cheat) that lies as its run does, in a folder.
-fn liar(
+pub fn liar(
     folder: &Folder,
     [name, run, cheat]: [&'static str; 3],
-    questions: &str,
+    [terms, questions]: [&str; 2],
 ) -> (Arc<Desk>, Vec<JoinHandle<()>>) {
-    let terms = "terms.json";
+    let journal = folder.path(&format!("{terms}.{name}.answers"));
     let terms = Terms::from_bytes(&std::fs::read(folder.path(terms)).unwrap()).unwrap();
     let key = PrivateKey::from_text(&std::fs::read_to_string(folder.path(name)).unwrap()).unwrap();
-    let desk = Arc::new(Desk::new(terms.game(), terms.keys().unwrap().1));
+    let journal = (Path::new(&journal), Disk::default());
+    let desk = Arc::new(Desk::open(terms.game(), &key, terms.keys().unwrap().1, journal).unwrap());
     let (run, questions) = (folder.path(run), folder.path(questions));
     let (one, other) = (desk.clone(), desk.clone());
     let works = thread::spawn(move || {
@@ -121,7 +122,7 @@ fn the_commands_convict_a_liar_and_nobody_else() {
     assert!(messages > 10, "{new}");
     let serve = "honest --key alice --terms terms.json --referee-key referee.pub --listen 127.0.0.1:0";
     let (alice, said) = folder.serve(serve);
-    let (desk, threads) = liar(&folder, ["bob", "lying", "weight-before@2"], "bob-folder");
+    let (desk, threads) = liar(&folder, ["bob", "lying", "weight-before@2"], ["terms.json", "bob-folder"]);
     let address = said["address"].as_str().unwrap();
     let play = format!("referee terms.json --key referee alice={address} bob=bob-folder --out v.json");
     let result = folder.json(&play, 1);
@@ -219,7 +220,7 @@ fn the_commands_end_with_the_code_of_what_came_out() {
         ("referee", 2, "Usage"),
         ("serve --key alice --terms terms.json --referee-key referee.pub", 2, "<RUN>"),
         (
-            "serve --challenge mine --key alice --terms terms.json --referee-key referee.pub",
+            "serve --challenge mine --key alice --terms terms.json --referee-key referee.pub --journal j",
             2,
             "exact profile",
         ),
@@ -231,28 +232,44 @@ fn the_commands_end_with_the_code_of_what_came_out() {
     }
     parties.into_iter().for_each(|party| drop(terminated(party)));
 
-    // Nobody who is honest plays in such a time, so that nobody makes such terms but by hand.
-    let make = "referee new --run honest --party alice.pub --party bob.pub --referee referee.pub --replay 60 --out short.json";
-    for clock in ["--moves 0.5", "--increment 0.5"] {
-        let (code, _, why) = folder.run(&format!("{make} {clock}"));
-        assert!(code == 2 && why.contains("an honest party refuses such terms"), "{why}");
+    // Clocks so short that anybody could make a party late are for those who write terms by hand.
+    let new = "referee new --run honest --party alice.pub --party bob.pub --referee referee.pub --out s.json";
+    for (clocks, why) in [
+        ("--replay 60 --moves 4.9 --increment 2", "5 to 10000000000 seconds"),
+        ("--replay 60 --moves 20 --increment 0.9", "1 to 10000000000 seconds"),
+        ("--replay 0.5", "1 to 10000000000 seconds"),
+    ] {
+        let (code, _, stderr) = folder.run(&format!("{new} {clocks}"));
+        assert!(code == 2 && stderr.contains(why), "{clocks}: {stderr}");
     }
-    let terms = std::fs::read_to_string(folder.path("terms.json")).unwrap();
-    let short = terms.replace("\"moves\":600000,\"increment\":10000", "\"moves\":500,\"increment\":500");
-    assert_ne!(short, terms);
-    std::fs::write(folder.path("short.json"), short).unwrap();
+    folder.terms("bob", "--replay 60", "short.json");
+    let mut short: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(folder.path("short.json")).unwrap()).unwrap();
+    short["clocks"] = serde_json::json!({ "moves": 500, "increment": 500, "replay": 60_000 });
+    let short: Terms = serde_json::from_value(short).unwrap();
+    std::fs::write(folder.path("short.json"), short.to_bytes()).unwrap();
     let serve = "serve honest --key alice --terms short.json --referee-key referee.pub";
     let (code, _, why) = folder.run(serve);
     assert!(code == 2 && why.contains("clocks.moves of the terms is 500 ms"), "{why}");
-    let result = folder.json("referee short.json --key referee alice=nobody-a bob=nobody-b --out f.json", 5);
+    let play = "referee short.json --key referee alice=nobody-a bob=http://127.0.0.1:9 --out f.json";
+    let result = folder.json(play, 5);
     assert_eq!(result["result"]["absent"].as_array().unwrap().len(), 2, "{result}");
-    // A forfeit is the word of a referee, which counts where the referee is known.
+    // A forfeit is the word of a referee, which counts where the referee is known. The verdict says how each of them was asked.
     let check = "verdict check f.json --party-key alice.pub";
     let (code, stdout, _) = folder.run(check);
     assert!(code == 3 && stdout.starts_with("no conviction: forfeits are the word of a referee"), "{stdout}");
-    let (code, stdout, _) = folder.run(&format!("{check} --referee-key referee.pub"));
-    assert!(code == 5 && stdout.contains("FORFEITED, timeout"), "{stdout}");
     assert_eq!(folder.run("verdict check f.json --referee-key bob.pub").0, 4);
+    let known = "--party-key alice.pub --party-key bob.pub --referee-key referee.pub";
+    let (code, stdout, _) = folder.run(&format!("verdict check f.json {known}"));
+    assert!(code == 5 && stdout.contains("FORFEITED, timeout: its time was up; asked "), "{stdout}");
+    assert!(stdout.contains(" x no answer in the folder") && stdout.contains(" x no connection"), "{stdout}");
+    assert_eq!(folder.run("verdict report f.json -o f.html").0, 0);
+    assert!(std::fs::read_to_string(folder.path("f.html")).unwrap().contains(" x no connection"));
+    // Another account of it is not what the referee signed.
+    let text = std::fs::read_to_string(folder.path("f.json")).unwrap();
+    assert!(text.contains("no_connection"), "{text}");
+    std::fs::write(folder.path("g.json"), text.replace("no_connection", "slow")).unwrap();
+    assert_eq!(folder.run("verdict check g.json").0, 4);
 }
 
 /// A challenger that has nothing of the trainer's gets its logs over HTTP; a decision that they lack leaves the claim undecided.
@@ -269,7 +286,8 @@ fn a_challenger_without_the_trainers_folder_plays() {
     assert!(new["claim"]["root"].is_string() && new["claim"]["head"].is_null(), "{new}");
     // Checkpoints are two steps apart, and the run has eight.
     assert_eq!(new["bound"]["supply"]["replay"], 8 * 30_000 * 4);
-    let (desk, threads) = liar(&folder, ["alice", "trainer", "decisions-dropped@4"], "alice-folder");
+    let (desk, threads) =
+        liar(&folder, ["alice", "trainer", "decisions-dropped@4"], ["terms.json", "alice-folder"]);
     let serve = "--challenge mine --data . --key bob --terms terms.json --referee-key referee.pub";
     let (bob, said) = folder.serve(&format!("{serve} --listen 127.0.0.1:0"));
     let address = said["address"].as_str().unwrap();

@@ -3,29 +3,36 @@
 #![cfg(feature = "net")]
 
 #[cfg(all(feature = "cli", unix))]
+mod again;
+#[cfg(all(feature = "cli", unix))]
 mod commands;
 #[cfg(all(feature = "cli", unix))]
 #[path = "../common/mod.rs"]
 mod common;
+#[cfg(all(feature = "cli", unix))]
+mod horde;
+mod hostile;
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use tempfile::TempDir;
 use tiebreak::commit::digest::{Digest, hash};
 use tiebreak::commit::keys::{PrivateKey, PublicKey};
 use tiebreak::commit::proven::Base64;
 use tiebreak::dispute::game::message::{Answer, Answered, Asked, Question, Sealed};
-use tiebreak::dispute::game::moves::QUESTION_MAX;
 use tiebreak::dispute::game::referee::Ask;
+use tiebreak::dispute::game::tried::{End, Tried};
+use tiebreak::net::clock::Clock;
 use tiebreak::net::desk::{Desk, Refused, Respond};
 use tiebreak::net::folder::{Answers, Questions, answer_path, question_path};
 use tiebreak::net::journal::{Entry, Journal};
-use tiebreak::net::link::{Asking, Link};
+use tiebreak::net::link::{Asking, Link, Met};
 use tiebreak::net::referee::{Machine, Said, play};
 use tiebreak::net::server::{Server, ServerLimits};
 use tiebreak::run::disk::Disk;
@@ -60,6 +67,7 @@ struct Toy {
     answered: Vec<usize>,
     messages: Vec<(usize, Vec<u8>)>,
     lost: Vec<(usize, &'static str)>,
+    tried: Vec<Tried>,
 }
 
 impl Machine for Toy {
@@ -68,6 +76,12 @@ impl Machine for Toy {
     }
     fn receive(&mut self, party: usize, bytes: &[u8], now: u64) {
         assert!(now >= self.began);
+        // An answer of an earlier turn is passed over, as the referee does.
+        if Sealed::<Answered>::from_bytes(bytes, 4096, &party_key(party).public())
+            .is_ok_and(|answer| answer.body.turn < self.turn)
+        {
+            return;
+        }
         self.messages.push((party, bytes.to_vec()));
         let key: PublicKey = party_key(party).public();
         match Sealed::<Answered>::from_bytes(bytes, 4096, &key) {
@@ -79,8 +93,9 @@ impl Machine for Toy {
             (self.turn, self.began, self.answered) = (self.turn + 1, now, Vec::new());
         }
     }
-    fn tick(&mut self, now: u64) {
+    fn tick(&mut self, now: u64, tried: &[Tried]) {
         assert!(now > self.began + self.time);
+        self.tried = tried.to_vec();
         self.lost
             .extend((0..2).filter(|party| !self.answered.contains(party)).map(|party| (party, "timeout")));
     }
@@ -128,8 +143,21 @@ impl Respond for Fake {
     }
 }
 
+fn journal_folder() -> Arc<TempDir> {
+    Arc::new(tempfile::tempdir().unwrap())
+}
+
+/// The referee's way to a party.
+fn link(place: &str, party: usize) -> Link {
+    Link::new(place, &GAME, &key("referee"), &party_key(party).public()).unwrap()
+}
+
 /// A party that runs.
 struct Party {
+    /// Which one.
+    place: usize,
+    /// Where its journal is.
+    folder: Arc<TempDir>,
     desk: Arc<Desk>,
     threads: Vec<JoinHandle<()>>,
     server: Option<Server>,
@@ -137,23 +165,29 @@ struct Party {
 }
 
 impl Party {
-    fn begin(party: usize, takes: Duration) -> Party {
-        let desk = Arc::new(Desk::new(GAME, key("referee").public()));
+    fn begin(party: usize, takes: Duration, folder: Arc<TempDir>) -> Party {
+        let journal = folder.path().join("answers");
+        let desk = Desk::open(GAME, &party_key(party), key("referee").public(), (&journal, Disk::default()));
+        let desk = Arc::new(desk.unwrap());
         let answers = Arc::new(AtomicU32::new(0));
         let mut fake = Fake { party, takes, answers: answers.clone() };
         let worker = {
             let desk = desk.clone();
             thread::spawn(move || desk.work(&mut fake))
         };
-        Party { desk, threads: vec![worker], server: None, answers }
+        Party { place: party, folder, desk, threads: vec![worker], server: None, answers }
     }
     fn http(party: usize, listen: &str, limits: ServerLimits) -> Party {
-        let mut party = Party::begin(party, Duration::ZERO);
+        Party::again(party, listen, limits, journal_folder())
+    }
+    /// A party whose journal is there already.
+    fn again(party: usize, listen: &str, limits: ServerLimits, folder: Arc<TempDir>) -> Party {
+        let mut party = Party::begin(party, Duration::ZERO, folder);
         party.server = Some(Server::start(listen, party.desk.clone(), limits).unwrap());
         party
     }
     fn folder(party: usize, folder: &Path) -> Party {
-        let mut party = Party::begin(party, Duration::ZERO);
+        let mut party = Party::begin(party, Duration::ZERO, journal_folder());
         let (desk, mut answers) = (party.desk.clone(), Answers::new(folder).unwrap());
         party.threads.push(thread::spawn(move || answers.serve(&desk)));
         party
@@ -162,7 +196,7 @@ impl Party {
         self.server.as_ref().unwrap().address()
     }
     fn link(&self) -> Link {
-        Link::new(&format!("http://{}", self.address()), &GAME).unwrap()
+        link(&format!("http://{}", self.address()), self.place)
     }
     fn end(self) {
         self.desk.close();
@@ -193,7 +227,7 @@ fn http_and_folders_give_one_transcript_also_if_a_party_is_killed_meanwhile() {
     let dir = tempfile::tempdir().unwrap();
     let folders = ["a", "b"].map(|name| dir.path().join(name));
     let parties = [0, 1].map(|party| Party::folder(party, &folders[party]));
-    let links = folders.iter().map(|folder| Link::new(folder.to_str().unwrap(), &GAME).unwrap()).collect();
+    let links = [0, 1].map(|party| link(folders[party].to_str().unwrap(), party)).into();
     let by_files = played(links, &dir.path().join("files"), LONG, |_| {}).transcript();
     parties.into_iter().for_each(Party::end);
     assert!(question_path(&folders[0], 2).exists() && answer_path(&folders[1], 2).exists());
@@ -208,14 +242,16 @@ fn http_and_folders_give_one_transcript_also_if_a_party_is_killed_meanwhile() {
     // Party 1 ends after the first turn, and is back while the referee asks for the second.
     let links = parties.iter().map(Party::link).collect();
     let [stays, goes] = parties;
-    let (address, mut goes, mut back) = (goes.address(), Some(goes), None);
+    let (address, journal) = (goes.address(), goes.folder.clone());
+    let (mut goes, mut back) = (Some(goes), None);
     let mut troubles = 0;
     let again = played(links, &dir.path().join("killed"), LONG, |said| match said {
         Said::Progress(line) if line == "turn 1" => {
             goes.take().unwrap().end();
+            let journal = journal.clone();
             back = Some(thread::spawn(move || {
                 thread::sleep(Duration::from_millis(300));
-                Party::http(1, &address.to_string(), quick())
+                Party::again(1, &address.to_string(), quick(), journal)
             }));
         }
         Said::Trouble { party, why } => {
@@ -259,16 +295,18 @@ fn a_referee_that_is_killed_anywhere_resumes_to_the_same_result() {
 fn who_does_not_answer_in_time_is_told_so_by_the_clock() {
     let dir = tempfile::tempdir().unwrap();
     let honest = Party::http(0, any(), quick());
-    let nobody = Link::new("http://127.0.0.1:9", &GAME).unwrap();
+    let nobody = link("http://127.0.0.1:9", 1);
     let begin = Instant::now();
     let path = dir.path().join("journal");
     let toy = played(vec![honest.link(), nobody], &path, 300, |_| {});
     assert_eq!(toy.lost, [(1, "timeout")]);
+    let [Tried { party: 1, ends }] = toy.tried.as_slice() else { panic!("{:?}", toy.tried) };
+    assert!(matches!(ends.as_slice(), [(End::NoConnection, 2..)]), "{ends:?}");
     assert!(begin.elapsed() < Duration::from_secs(5));
     // The journal alone gives the same result.
     let (_, entries) = Journal::open(&path, &GAME, Disk::default()).unwrap();
     assert!(
-        matches!(entries.as_slice(), [Entry::Start { .. }, Entry::Message { party: 0, .. }, Entry::Tick { at }] if *at > 300)
+        matches!(entries.as_slice(), [Entry::Start { .. }, Entry::Message { party: 0, .. }, Entry::Tick { at, tried }] if *at > 300 && *tried == toy.tried)
     );
     assert_eq!(played(Vec::new(), &path, 300, |_| {}).lost, [(1, "timeout")]);
     honest.end();
@@ -276,18 +314,30 @@ fn who_does_not_answer_in_time_is_told_so_by_the_clock() {
 
 #[test]
 fn a_long_answer_is_computed_once_however_often_it_is_asked_for() {
-    let mut party = Party::begin(0, Duration::from_millis(700));
+    let mut party = Party::begin(0, Duration::from_millis(700), journal_folder());
     party.server = Some(Server::start(any(), party.desk.clone(), quick()).unwrap());
     assert!(request(&party, &post(&sealed(0))).starts_with("HTTP/1.1 503 "));
-    let asking =
-        Asking { turn: 0, sealed: sealed(0), limit: 4096, until: Instant::now() + Duration::from_secs(20) };
-    let answer = party.link().ask(&asking, &AtomicBool::new(false), &|why| panic!("{why}")).unwrap();
+    let computing = |met| assert!(matches!(met, Met::Tried { end: End::Status(503), why: None }));
+    let answer = party.link().ask(&asking(0, 4096), &AtomicBool::new(false), &computing).unwrap();
     assert!(Sealed::<Answered>::from_bytes(&answer, 4096, &party_key(0).public()).is_ok());
     assert_eq!(party.answers.load(Ordering::Relaxed), 1);
-    // An answer is read no further than it may be long.
-    let asking = Asking { limit: 10, ..asking };
-    assert_eq!(party.link().ask(&asking, &AtomicBool::new(false), &|_| {}).unwrap().len(), 11);
+    // An answer is read no further than it may be long, and is asked for until the time is up.
+    let (begin, met) = (Instant::now(), Mutex::new(Vec::new()));
+    let over = AtomicBool::new(false);
+    let cut = party.link().ask(&asking(0, 10), &over, &|one| {
+        met.lock().unwrap().push(one);
+        over.store(begin.elapsed() > Duration::from_secs(1), Ordering::Relaxed);
+    });
+    assert!(cut.is_none());
+    let met = met.into_inner().unwrap();
+    assert!(met.len() > 2 && met.iter().all(|met| matches!(met, Met::Tried { end: End::TooLong, .. })));
     party.end();
+}
+
+/// A question of a turn on its way, whose time stands still.
+fn asking(turn: u32, limit: u64) -> Asking {
+    let question = asked(turn).digest();
+    Asking { turn, question, sealed: sealed(turn), limit, deadline: LONG, clock: Arc::new(Clock::at(0)) }
 }
 
 /// Sends bytes and reads what comes back.
@@ -307,61 +357,6 @@ fn post(body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn hostile_clients_get_an_error_and_no_work() {
-    let party = Party::http(0, any(), quick());
-    let status = |bytes: &[u8]| request(&party, bytes).get(9..12).unwrap_or("none").to_string();
-    let other_game = Asked { game: Digest([6; 32]), ..asked(0) };
-    let foreign = |asked: Asked, name: &str| post(&Sealed::new(asked, &key(name)).to_bytes());
-    let unsigned = Sealed { body: asked(0), signature: Base64(vec![0; 64]) }.to_bytes();
-    let spaced = String::from_utf8(sealed(0)).unwrap().replace(':', ": ");
-    for (bytes, wanted) in [
-        (post(&vec![b'x'; QUESTION_MAX as usize + 1]), "413"),
-        (post(b"no question"), "400"),
-        (post(b""), "400"),
-        (post(&[0xff; 100]), "400"),
-        (post(&unsigned), "403"),
-        (foreign(asked(0), "two"), "403"),
-        (foreign(other_game, "referee"), "403"),
-        (post(spaced.as_bytes()), "403"),
-        (b"GET /v1/answer HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(), "405"),
-        (b"GET /../etc/passwd HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(), "404"),
-        (b"\x16\x03\x01 no HTTP\r\n\r\n".to_vec(), "400"),
-        (b"POST /v1/answer HTTP/1.1\r\nhost: x\r\ncontent-length: 4000000000\r\n\r\n".to_vec(), "413"),
-        (
-            b"POST /v1/answer HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nffff\r\n".to_vec(),
-            "408",
-        ),
-        // A body that never comes, and headers that never end.
-        (b"POST /v1/answer HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{".to_vec(), "408"),
-        (b"POST /v1/answer HTTP/1.1\r\nhost".to_vec(), "none"),
-    ] {
-        let found = status(&bytes);
-        assert_eq!(found, wanted, "{}", String::from_utf8_lossy(&bytes[..bytes.len().min(100)]));
-    }
-    let chunked = |size: usize| {
-        let chunk = format!("{size:x}\r\n{}\r\n0\r\n\r\n", "x".repeat(size));
-        format!("POST /v1/answer HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n{chunk}")
-    };
-    assert_eq!(status(chunked(QUESTION_MAX as usize + 1).as_bytes()), "413");
-    assert_eq!(party.answers.load(Ordering::Relaxed), 0);
-    // Who is there with a question is answered all the same.
-    assert_eq!(status(&post(&sealed(0))), "200");
-    assert!(request(&party, b"GET /v1/game HTTP/1.1\r\nhost: x\r\n\r\n").ends_with(&format!("{GAME}\n")));
-    party.end();
-
-    let party = Party::http(0, any(), ServerLimits { requests_per_second: 2, ..quick() });
-    let health = |_| request(&party, b"GET /v1/health HTTP/1.1\r\nhost: x\r\n\r\n");
-    let refused: Vec<String> = (0..8).map(health).filter(|text| text.starts_with("HTTP/1.1 429")).collect();
-    assert!(refused.len() >= 3 && refused[0].contains("retry-after: 1"), "{refused:?}");
-    // Connections that say nothing end, and the server does.
-    let silent: Vec<TcpStream> = (0..80).map(|_| TcpStream::connect(party.address()).unwrap()).collect();
-    thread::sleep(Duration::from_millis(700));
-    assert!(request(&party, b"GET /v1/health HTTP/1.1\r\nhost: x\r\n\r\n").starts_with("HTTP/1.1 200"));
-    silent.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
-    party.end();
-}
-
-#[test]
 fn a_journal_ends_where_it_was_torn_and_is_refused_where_it_is_damaged() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("journal");
@@ -369,7 +364,7 @@ fn a_journal_ends_where_it_was_torn_and_is_refused_where_it_is_damaged() {
     let entries = [
         Entry::Start { at: 0 },
         Entry::Message { at: 3, party: 1, bytes: Base64(vec![0xff; 20]) },
-        Entry::Tick { at: 9 },
+        Entry::Tick { at: 9, tried: Vec::new() },
     ];
     let (mut journal, there) = open().unwrap();
     assert_eq!(there, []);
@@ -412,31 +407,35 @@ fn a_journal_ends_where_it_was_torn_and_is_refused_where_it_is_damaged() {
 }
 
 #[test]
-fn a_folder_is_of_one_game_and_an_answer_counts_when_it_is_whole() {
+fn a_folder_is_of_one_game_and_questions_in_it_are_the_referees() {
     let dir = tempfile::tempdir().unwrap();
     let questions = Questions::new(dir.path(), &GAME).unwrap();
     questions.put(4, &sealed(4)).unwrap();
     questions.put(4, &sealed(4)).unwrap();
-    assert!(questions.put(4, &sealed(5)).is_err());
+    assert_eq!(std::fs::read(question_path(dir.path(), 4)).unwrap(), sealed(4));
     assert!(Questions::new(dir.path(), &GAME).is_ok());
     assert!(Questions::new(dir.path(), &Digest([6; 32])).is_err());
+    // A question that is cut off or somebody else's is written again.
+    for other in [&sealed(4)[..50], b"", b"{}", &sealed(5)] {
+        std::fs::write(question_path(dir.path(), 4), other).unwrap();
+        assert!(Questions::new(dir.path(), &GAME).is_ok());
+        questions.put(4, &sealed(4)).unwrap();
+        assert_eq!(std::fs::read(question_path(dir.path(), 4)).unwrap(), sealed(4));
+    }
 
-    assert_eq!(questions.answer(4, 100, true).unwrap(), None);
+    assert_eq!(questions.answer(4, 100).unwrap(), None);
     std::fs::write(answer_path(dir.path(), 4), b"{\"body\":").unwrap();
-    assert_eq!(questions.answer(4, 100, false).unwrap(), None);
-    assert_eq!(questions.answer(4, 100, true).unwrap().unwrap(), b"{\"body\":");
-    assert_eq!(questions.answer(4, 3, false).unwrap().unwrap(), b"{\"bo");
-    std::fs::write(answer_path(dir.path(), 4), b"{}").unwrap();
-    assert_eq!(questions.answer(4, 100, false).unwrap().unwrap(), b"{}");
+    assert_eq!(questions.answer(4, 100).unwrap().unwrap(), b"{\"body\":");
+    assert_eq!(questions.answer(4, 3).unwrap().unwrap(), b"{\"bo");
     std::fs::write(answer_path(dir.path(), 5), b"{}").unwrap();
     let error = Questions::new(dir.path(), &GAME).err().unwrap().to_string();
     assert!(error.contains("answer-0005.json is not of this game"), "{error}");
     #[cfg(unix)]
     {
         std::os::unix::fs::symlink("/etc/hostname", answer_path(dir.path(), 6)).unwrap();
-        assert!(questions.answer(6, 100, true).is_err());
+        assert!(questions.answer(6, 100).is_err());
     }
     for place in ["https://party.example", "ftp://x", "http://", "http://:80"] {
-        assert!(Link::new(place, &GAME).is_err(), "{place}");
+        assert!(Link::new(place, &GAME, &key("referee"), &party_key(0).public()).is_err(), "{place}");
     }
 }

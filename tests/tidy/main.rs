@@ -2,6 +2,7 @@
 //! Each rule is tested on a small made-up tree beside it, and held against the repository here.
 
 mod dead;
+mod domains;
 mod imports;
 mod modules;
 mod rust;
@@ -54,6 +55,11 @@ fn nothing_lies_about_unused() {
     let tree = Tree::repository();
     check(&dead::unreached(&tree), "unreached ");
     check(&dead::unnamed(&tree), "unnamed ");
+}
+
+#[test]
+fn domains_stand_on_their_page() {
+    check(&domains::undocumented(&Tree::repository()), "domain ");
 }
 
 #[test]

@@ -17,4 +17,5 @@ pub mod search;
 mod stage;
 mod supply;
 pub mod terms;
+pub mod tried;
 pub mod verdict;

@@ -16,6 +16,7 @@ use super::result::{GameResult, Loss, Played, Reason};
 use super::rules::Rules;
 use super::stage::Next;
 use super::terms::{Clocks, Terms};
+use super::tried::Tried;
 use crate::commit::Malformed;
 use crate::commit::digest::{Digest, hash};
 
@@ -37,7 +38,8 @@ pub(super) enum Said {
     Waiting,
     Answer(Answer),
     Declined,
-    TimedOut,
+    /// With what the referee says of its tries.
+    TimedOut(String),
     Lost(Reason, String),
 }
 
@@ -103,6 +105,7 @@ pub struct Referee {
     unsettled: BTreeSet<usize>,
     /// The part of a log that came last.
     pub(super) taken: Option<Taken>,
+    tried: Vec<Tried>,
     pub(super) result: GameResult,
 }
 
@@ -136,6 +139,7 @@ impl Referee {
             statements: Vec::new(),
             unsettled: BTreeSet::new(),
             taken: None,
+            tried: Vec::new(),
             result,
             rules,
         })
@@ -309,16 +313,30 @@ impl Referee {
         self.result.absent.push(loss);
     }
 
+    /// How parties were asked whose time is up: what the next [`Referee::tick`] says of them.
+    pub fn tried(&mut self, tried: &[Tried]) {
+        self.tried = tried.to_vec();
+    }
+
+    /// Why a party lost whose time is up.
+    fn late_text(&self, party: usize) -> String {
+        let tried = self.tried.iter().find(|tried| tried.party == party);
+        let how = tried.map_or(String::new(), |tried| format!("; {}", tried.text()));
+        format!("its time was up{how}")
+    }
+
     /// Time passes: whoever has not answered in its time has lost it.
     pub fn tick(&mut self, now: u64) {
         self.now = self.now.max(now);
         loop {
             let due =
                 |pending: &Pending| matches!(pending.said, Said::Waiting) && pending.ask.deadline <= self.now;
-            let Some(place) = self.pending.iter().position(due) else { return };
-            self.settle(place, Said::TimedOut);
+            let Some(place) = self.pending.iter().position(due) else { break };
+            let why = self.late_text(self.pending[place].ask.party);
+            self.settle(place, Said::TimedOut(why));
             self.resolve();
         }
+        self.tried.clear();
     }
 
     /// Notes what became of a question, and takes the time from the party's clock.
@@ -464,7 +482,7 @@ impl Referee {
             match said {
                 Said::Answer(answer) => answers[side] = Some(answer),
                 // Both committed to what is asked for, so the other may supply it.
-                Said::Declined | Said::TimedOut if either => {}
+                Said::Declined | Said::TimedOut(_) if either => {}
                 said => {
                     let (reason, what) = fault(said);
                     losses.push(Loss { party, reason, what });
@@ -534,7 +552,7 @@ fn equivocation(turn: u32) -> Said {
 pub(super) fn fault(said: Said) -> (Reason, String) {
     match said {
         Said::Lost(reason, what) => (reason, what),
-        Said::TimedOut => (Reason::Timeout, "its time was up".into()),
+        Said::TimedOut(why) => (Reason::Timeout, why),
         Said::Declined => (Reason::Refusal, "it did not open what it had committed to".into()),
         Said::Answer(_) => (Reason::Garbage, "it answered another question".into()),
         Said::Waiting => (Reason::Timeout, "it has not answered".into()),

@@ -19,9 +19,9 @@ pub const PARTIES_MAX: usize = 64;
 const FORMAT: u32 = 2;
 
 /// The shortest clock of moves, in milliseconds, that an honest party plays with: what a network needs to recover from a flood.
-pub const MOVES_MIN: u64 = 20_000;
+pub const MOVES_MIN: u64 = 5_000;
 /// The shortest increment, likewise.
-pub const INCREMENT_MIN: u64 = 2_000;
+pub const INCREMENT_MIN: u64 = 1_000;
 
 /// How long parties may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

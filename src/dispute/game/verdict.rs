@@ -9,6 +9,7 @@ use super::message::{from_bytes, to_bytes};
 use super::referee::{Referee, Taken};
 use super::result::GameResult;
 use super::terms::{TERMS_MAX, Terms};
+use super::tried::Tried;
 use crate::commit::Malformed;
 use crate::commit::keys::PrivateKey;
 use crate::commit::proven::Base64;
@@ -32,22 +33,36 @@ pub struct Event {
     /// In place of a message: a part of a log that the trainer supplied well.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supplied: Option<Taken>,
+    /// Where time passed: how the parties were asked who had not answered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tried: Vec<Tried>,
 }
 
 impl Event {
     /// A message of a party.
     pub fn message(at: u64, party: usize, bytes: &[u8]) -> Event {
-        Event { at, party: Some(party), message: Some(Base64(bytes.to_vec())), supplied: None }
+        Event {
+            at,
+            party: Some(party),
+            message: Some(Base64(bytes.to_vec())),
+            supplied: None,
+            tried: Vec::new(),
+        }
     }
 
     /// A part of a log that a trainer supplied well.
     pub fn taken(at: u64, party: usize, taken: Taken) -> Event {
-        Event { at, party: Some(party), message: None, supplied: Some(taken) }
+        Event { at, party: Some(party), message: None, supplied: Some(taken), tried: Vec::new() }
     }
 
     /// Time passed.
     pub fn tick(at: u64) -> Event {
-        Event { at, party: None, message: None, supplied: None }
+        Event::tick_after(at, Vec::new())
+    }
+
+    /// Time passed, in which the referee asked so.
+    pub fn tick_after(at: u64, tried: Vec<Tried>) -> Event {
+        Event { at, party: None, message: None, supplied: None, tried }
     }
 
     /// Gives the event to a referee.
@@ -55,7 +70,10 @@ impl Event {
         match (self.party, &self.message, self.supplied) {
             (Some(party), Some(message), _) => referee.receive(party, &message.0, self.at),
             (Some(party), None, Some(taken)) => referee.receive_taken(party, taken, self.at),
-            _ => referee.tick(self.at),
+            _ => {
+                referee.tried(&self.tried);
+                referee.tick(self.at);
+            }
         }
     }
 

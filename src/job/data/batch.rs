@@ -1,9 +1,10 @@
 //! The batch of a step: samples that are drawn, read and checked.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::augment::Move;
-use super::layout::{Column, Layout, share_of};
+use super::layout::{Column, Layout, Numbers, share_of};
 use super::sampling::{Place, Sampler};
 use crate::arith::DType;
 use crate::arith::words::{bytes_of, with_words};
@@ -102,6 +103,19 @@ impl Dataset {
         Ok(Dataset { files, layout, sampling, augment, drawn, evaluated, tensors: tensors.to_vec() })
     }
 
+    /// Where the integers lie that the model bounds.
+    pub(super) fn numbers(&self) -> Vec<Numbers> {
+        self.layout.numbers(&self.tensors)
+    }
+
+    pub(super) fn file(&self, number: usize) -> &DataFile {
+        &self.files[number]
+    }
+
+    pub(super) fn file_mut(&mut self, number: usize) -> &mut DataFile {
+        &mut self.files[number]
+    }
+
     /// What draws a run's samples, with the key of its seed.
     pub fn sampler(&self, key: [u32; 2]) -> Sampler {
         Sampler::new(self.sampling, key, self.drawn)
@@ -145,6 +159,23 @@ impl Dataset {
         Ok(words.unwrap_or_default())
     }
 
+    /// The inputs of a sample by its number: their words, the file that they are in, and the sample's number in that file.
+    pub(super) fn inputs(&mut self, number: u64) -> Result<(Vec<u32>, usize, u64), DataError> {
+        let (part, index) = self.layout.find(number);
+        let column = part.columns[0];
+        Ok((self.words(0, &column, index, column.bytes(index))?, column.file, index))
+    }
+
+    /// The samples of all files, whatever they are for.
+    pub(super) fn all_samples(&self) -> u64 {
+        self.layout.samples
+    }
+
+    /// Whether inputs are floats.
+    pub(super) fn has_float_inputs(&self) -> bool {
+        self.tensors[0].dtype == DType::F32
+    }
+
     /// The micro-batches of a step.
     ///
     /// # Errors
@@ -156,6 +187,30 @@ impl Dataset {
         step: u32,
     ) -> Result<Vec<MicroBatch>, DataError> {
         (0..program.micro_batches).map(|micro| self.micro_batch(program, key, step, micro)).collect()
+    }
+
+    /// Reads samples that these steps draw, as many of each at most, the first and the last among them: in the order of the files, so that
+    /// each is gone through once.
+    ///
+    /// # Errors
+    /// As [`Dataset::batch`].
+    pub fn read_drawn(
+        &mut self,
+        program: &Program,
+        key: [u32; 2],
+        steps: &[u32],
+        most: u32,
+    ) -> Result<(), DataError> {
+        let (mut sampler, batch) = (self.sampler(key), program.samples());
+        let between = most.min(batch).max(2) - 1;
+        let place = |i: u32| (u64::from(batch - 1) * u64::from(i) / u64::from(between)) as u32;
+        let mut numbers = BTreeSet::new();
+        for &step in steps {
+            for i in 0..=between {
+                numbers.insert(self.number_at(&mut sampler, Place { step, batch, place: place(i) })?);
+            }
+        }
+        numbers.into_iter().try_for_each(|number| self.sample(number).map(drop))
     }
 
     /// One micro-batch: a tensor of inputs, and one of labels.
@@ -222,6 +277,22 @@ impl Dataset {
             let (step, n) = (at.step, self.drawn);
             DataError::Job(format!("steps: step {step} would need more than 2^32 epochs of {n} samples"))
         })
+    }
+
+    /// The file that holds the inputs of the sample at a place of a step's batch, by its number, and the sample's number in that file.
+    ///
+    /// # Errors
+    /// If the epochs' numbers are used up.
+    pub fn drawn_from(
+        &mut self,
+        program: &Program,
+        key: [u32; 2],
+        (step, place): (u32, u32),
+    ) -> Result<(usize, u64), DataError> {
+        let at = Place { step, batch: program.samples(), place };
+        let number = self.number_at(&mut self.sampler(key), at)?;
+        let (part, index) = self.layout.find(number);
+        Ok((part.columns[0].file, index))
     }
 
     /// The sample that is drawn at a place, moved as the job augments it.

@@ -68,6 +68,25 @@ impl Part {
     }
 }
 
+/// Integers of a part that the model bounds, and where they lie: runs of `elements` of them, `stride` bytes from one to the next.
+#[derive(Debug)]
+pub(super) struct Numbers {
+    pub file: usize,
+    pub first: u64,
+    pub stride: u64,
+    /// Of a run.
+    pub elements: u64,
+    /// Runs.
+    pub count: u64,
+    pub element: Element,
+    /// Every one is below it.
+    pub below: u32,
+    /// What a batch calls them.
+    pub name: String,
+    /// Of tokens of which a sample is any window: how many it takes beside the first.
+    pub window: Option<u64>,
+}
+
 /// The samples of a share s of n, a binary32 number above 0 and below 1: floor(s n + 1/2), without rounding in between. `n` is at most 2^40.
 pub fn share_of(share: f32, n: u64) -> u64 {
     // s is mantissa / 2^shift.
@@ -163,6 +182,40 @@ impl Layout {
         }
     }
 
+    /// The integers that a model bounds, unless no element is large enough to leave its bound.
+    pub(super) fn numbers(&self, tensors: &[BatchTensor]) -> Vec<Numbers> {
+        let numbers = |(_, part): &(u64, Part)| -> Vec<Numbers> {
+            let of = |(column, tensor): (&Column, &BatchTensor)| {
+                let Column { file, first, stride, element, elements } = *column;
+                let BatchTensor { name, below, .. } = tensor.clone();
+                (tensor.dtype == DType::U32).then_some(Numbers {
+                    file,
+                    first,
+                    stride,
+                    elements,
+                    count: part.samples,
+                    element,
+                    below,
+                    name,
+                    window: None,
+                })
+            };
+            let mut all: Vec<Numbers> = part.columns.iter().zip(tensors).filter_map(of).collect();
+            if part.overlap > 0
+                && let [tokens, labels] = &mut all[..]
+            {
+                // Inputs and labels are the same tokens.
+                tokens.below = tokens.below.min(labels.below);
+                tokens.window = Some(part.overlap);
+                (tokens.elements, tokens.count) = (1, part.samples + part.overlap);
+                all.truncate(1);
+            }
+            all.retain(|n| n.element.largest().is_some_and(|largest| largest >= i64::from(n.below)));
+            all
+        };
+        self.parts.iter().flat_map(numbers).collect()
+    }
+
     /// The samples before those of which the last `kept` are kept, and the first one of these: samples that share elements with a kept one are
     /// neither. `kept` is at most the number of samples, and not 0.
     pub fn split(&self, kept: u64) -> [u64; 2] {
@@ -203,14 +256,26 @@ impl Layout {
     }
 }
 
-/// Whether a kind of data gives what a model's batch tensors are; if not, what fits.
+/// Whether a kind of data gives what a program's batch tensors of one sample are; if not, what fits. Inputs that are named `tokens` are windows.
 ///
 /// # Errors
 /// If it does not.
 pub fn fits(spec: &DataFiles, tensors: &[BatchTensor]) -> Result<(), &'static str> {
     let wrong = "this kind of data does not fit the model: a gpt wants bytes or tokens, every other model idx (one plane), cifar10 or cifar100 (3 planes of 32 x 32) or arrays";
-    let [inputs, _] = tensors else { return Err(wrong) };
+    let [inputs, labels] = tensors else {
+        return Err("data files give two batch tensors, inputs and labels; the program has another number");
+    };
     let tokens = inputs.name == "tokens";
+    if !tokens && inputs.shape[0] != 1 {
+        return Err(
+            "a sample of the program's inputs has several rows; only those of windows, named tokens, may",
+        );
+    }
+    if labels.dtype != DType::U32 || elements(labels) != if tokens { elements(inputs) } else { 1 } {
+        return Err(
+            "the program's labels are not U32, one for each sample, or of windows one for each token",
+        );
+    }
     let fine = match spec {
         DataFiles::Bytes { .. } | DataFiles::Tokens { .. } => tokens,
         // IDX files of bytes have one plane.

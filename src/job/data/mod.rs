@@ -2,10 +2,13 @@
 
 mod augment;
 mod batch;
+mod finite;
 pub mod layout;
 pub mod npy;
 pub mod safetensors;
 mod sampling;
+mod scan;
 
 pub use batch::{Dataset, batch_digest, batch_leaves};
+pub use finite::FileNotFinite;
 pub use sampling::{Place, Sampler};

@@ -1,12 +1,12 @@
 //! Rank 0: gives the others the run, the state and each step's micro-batches, and commits to the step that all made.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::collective::{Collective, Kind};
 use super::plan::ShardPlan;
-use super::protocol::{END, NO_CHECK, READY_BYTES, WAIT, step_message};
+use super::protocol::{END, NO_CHECK, READY_BYTES, step_message, tell_waiting};
 use super::reduce::Adder;
-use super::share::{Contents, Share, Work, compute, merge};
+use super::share::{Contents, SIGN_OF_LIFE, Share, Work, compute, merge};
 use crate::commit::codec::{Decoder, Encoder};
 use crate::commit::digest::Digest;
 use crate::engine::session::{Session, StepScalars};
@@ -16,9 +16,6 @@ use crate::run::dir::Run;
 use crate::step::CommittedStep;
 use crate::train::error::TrainError;
 use crate::train::error::{Difference, RankError};
-
-/// How often the others hear from rank 0 while it does something of its own: `--rank-timeout` is a second at least.
-const SIGN_OF_LIFE: Duration = Duration::from_millis(250);
 
 /// Rank 0 of a run.
 pub struct Lead<'a> {
@@ -30,6 +27,8 @@ pub struct Lead<'a> {
     cross_check: Option<u32>,
     /// When the others heard from this rank last, while they wait for it.
     told: Instant,
+    /// Whether another rank was asked to stop.
+    asked: bool,
 }
 
 /// Checks that ranks can check each other's gradients.
@@ -53,7 +52,7 @@ impl<'a> Lead<'a> {
     pub fn new(run: &Run, collective: &'a mut dyn Collective) -> Result<Lead<'a>, RankError> {
         let plan = ShardPlan::new(&run.program, collective.ranks())?;
         let (contents, told) = (Contents::of(run), Instant::now());
-        Ok(Lead { collective, plan, contents, adder: None, cross_check: None, told })
+        Ok(Lead { collective, plan, contents, adder: None, cross_check: None, told, asked: false })
     }
 
     /// Every `steps` steps each rank also computes one micro-batch of the next rank, in turn, and the gradients must be equal.
@@ -80,9 +79,8 @@ impl<'a> Lead<'a> {
         session: &mut Session,
         state: Digest,
     ) -> Result<(), TrainError> {
-        let json = serde_json::to_vec(&run.file).expect("what was read as JSON can be written as JSON");
         let mut e = Encoder::default();
-        e.bytes(&json).bytes(run.job_text.as_bytes());
+        e.bytes(run.file.text().as_bytes()).bytes(run.job_text.as_bytes());
         // No program is empty, so no bytes stand for no file.
         e.bytes(run.program_file.as_deref().unwrap_or_default());
         self.tell(Kind::Welcome, &e.0)?;
@@ -110,13 +108,19 @@ impl<'a> Lead<'a> {
         self.collective.connect(session.engine_mut())
     }
 
-    /// One step over all ranks.
+    /// Whether another rank was asked to stop before it sent its share of the last step.
+    pub(crate) fn is_asked_to_stop(&self) -> bool {
+        self.asked
+    }
+
+    /// One step over all ranks. `finite`: whether to look for the first value that is not finite, should the loss be none.
     pub(crate) fn step(
         &mut self,
         run: &Run,
         session: &mut Session,
         scalars: StepScalars,
         batch: &[MicroBatch],
+        finite: bool,
     ) -> Result<CommittedStep, TrainError> {
         let own = |rank| {
             let micro_batches = self.plan.micro_batches(rank);
@@ -136,9 +140,10 @@ impl<'a> Lead<'a> {
             let tensors: Vec<&[u8]> = batches.flat_map(|batch| &batch.tensors).map(Vec::as_slice).collect();
             self.collective.send(rank, Kind::Batch, &tensors.concat())?;
         }
-        let work = Work { scalars, batches: own(0), check: check(0) };
+        let searched = finite.then_some(batch);
+        let work = Work { scalars, batches: own(0), check: check(0), searched, asked: false };
         let adder = self.adder.as_ref().expect("a run begins before its first step");
-        let computed = compute(run, session, self.collective, &self.plan, adder, &work)?;
+        let mut computed = compute(run, session, self.collective, &self.plan, adder, &work)?;
         let mut others = Vec::new();
         for rank in self.others() {
             let most = self.contents.bytes_max(&self.plan, rank);
@@ -152,7 +157,10 @@ impl<'a> Lead<'a> {
         if let Some(turn) = turn {
             agree_on_gradients(&self.plan, scalars.step, turn, &shares)?;
         }
-        Ok(merge(&self.contents, &self.plan, computed, others).commit(run, scalars, batch))
+        self.asked = shares.iter().any(|share| share.asked);
+        let not_finite = computed.not_finite.take();
+        let done = merge(&self.contents, &self.plan, computed, others).commit(run, scalars, batch);
+        Ok(CommittedStep { not_finite, ..done })
     }
 
     /// Tells ranks that wait for the next step, now and then, that this one is still there.
@@ -161,7 +169,7 @@ impl<'a> Lead<'a> {
             return Ok(());
         }
         self.told = Instant::now();
-        self.tell(Kind::Step, &step_message(WAIT, NO_CHECK))
+        tell_waiting(self.collective)
     }
 
     /// Lets the others go. The run is complete: one that is gone already takes nothing away from it.

@@ -1,8 +1,11 @@
 //! A rank's part of a step: computing it, telling rank 0 of it, and what rank 0 makes of all parts: the step that one process
 //! would have committed.
 
+use std::time::{Duration, Instant};
+
 use super::collective::Collective;
 use super::plan::ShardPlan;
+use super::protocol::tell_waiting;
 use super::reduce::{self, Adder};
 use crate::arith::tree::Operation;
 use crate::commit::Malformed;
@@ -19,9 +22,12 @@ use crate::program::step::MicroBatch;
 use crate::rounding::codec;
 use crate::rounding::log::Log;
 use crate::run::dir::Run;
+use crate::step::finite::{self, NotFinite};
 use crate::step::{Parts, Tracer, gradient_root, state_digests, state_root};
 use crate::train::error::TrainError;
 
+/// How often the others hear from rank 0 while it does something of its own: `--rank-timeout` is a second at least.
+pub(super) const SIGN_OF_LIFE: Duration = Duration::from_millis(250);
 /// The most bytes that a rounding decision takes, its element's share of the part's header included.
 const DECISION_BYTES: u64 = 16;
 
@@ -97,6 +103,8 @@ pub struct Share {
     parts: Vec<Vec<u8>>,
     /// The gradient root of another rank's micro-batch, if it was to be checked.
     pub checked: Option<Digest>,
+    /// Whether somebody asked this rank to stop.
+    pub asked: bool,
 }
 
 impl Share {
@@ -113,6 +121,7 @@ impl Share {
             e.bytes(part);
         });
         e.option(self.checked.as_ref());
+        e.u32(self.asked.into());
         e.0
     }
 
@@ -147,8 +156,18 @@ impl Share {
             parts.push(part);
         }
         let checked = d.option()?;
+        let asked = match d.u32()? {
+            0 => false,
+            1 => true,
+            _ => {
+                return Err(Malformed::invalid(
+                    "a rank's share of a step",
+                    "asked to stop is neither 0 nor 1",
+                ));
+            }
+        };
         d.finish()?;
-        Ok((Share { state, outcome, micro_batches, nodes, tiles, parts, checked }, logged))
+        Ok((Share { state, outcome, micro_batches, nodes, tiles, parts, checked, asked }, logged))
     }
 }
 
@@ -159,6 +178,10 @@ pub(super) struct Work<'a> {
     pub batches: &'a [MicroBatch],
     /// A micro-batch of another rank to compute as well, and its number.
     pub check: Option<(u32, &'a MicroBatch)>,
+    /// On rank 0, all micro-batches, where the first value that is not finite is looked for, should the loss be none.
+    pub searched: Option<&'a [MicroBatch]>,
+    /// Whether somebody asked this rank to stop.
+    pub asked: bool,
 }
 
 /// What a rank has when a step is done.
@@ -169,6 +192,8 @@ pub(super) struct Computed {
     pub state: Vec<Digest>,
     /// The traced outputs of the update, on rank 0.
     pub update: Vec<TracedNode>,
+    /// Where values cease to be finite, if that was looked for and the loss is not.
+    pub not_finite: Option<NotFinite>,
 }
 
 /// Runs a rank's part of a step on the session's state: its micro-batches, its shard of the sums, and the update.
@@ -180,7 +205,7 @@ pub(super) fn compute(
     adder: &Adder,
     work: &Work,
 ) -> Result<Computed, TrainError> {
-    let &Work { scalars, batches, check } = work;
+    let &Work { scalars, batches, check, searched, asked } = work;
     let rank = collective.rank();
     let granularity = run.job.commit.granularity;
     let hashing = granularity == Granularity::Operator;
@@ -208,6 +233,19 @@ pub(super) fn compute(
     }
     let mut tiles = Vec::new();
     let total = reduce::sum(session, collective, plan, adder, partials, hashing.then_some(&mut tiles))?;
+    let not_finite = match searched {
+        None => None,
+        Some(all) => {
+            let mut told = Instant::now();
+            finite::of_step(session, scalars, all, &total, &mut || {
+                if told.elapsed() > SIGN_OF_LIFE {
+                    told = Instant::now();
+                    // A rank that is gone is missed when its share is due.
+                    let _ = tell_waiting(collective);
+                }
+            })?
+        }
+    };
     // Everybody updates, and one is enough to trace it.
     let outcome = match rank {
         0 => session.update(scalars, &total, &mut tracer)?,
@@ -221,8 +259,8 @@ pub(super) fn compute(
     let parts = parts.split_off(own.start as usize * products);
     let state = state_digests(session)?;
     let root = state_root(&run.program, &state);
-    let share = Share { state: root, outcome, micro_batches, nodes, tiles, parts, checked };
-    Ok(Computed { share, logged, state, update })
+    let share = Share { state: root, outcome, micro_batches, nodes, tiles, parts, checked, asked };
+    Ok(Computed { share, logged, state, update, not_finite })
 }
 
 /// The step that the shares of all ranks, in order, make together with rank 0's state and update.
@@ -232,7 +270,7 @@ pub(super) fn merge(
     own: Computed,
     others: Vec<(Share, Logged)>,
 ) -> Parts {
-    let Computed { share, logged, state, update } = own;
+    let Computed { share, logged, state, update, not_finite: _ } = own;
     let outcome = share.outcome;
     let (mut shares, logged): (Vec<Share>, Vec<Logged>) = [(share, logged)].into_iter().chain(others).unzip();
     let micro_batches = shares.iter().flat_map(|share| &share.micro_batches).copied().collect();

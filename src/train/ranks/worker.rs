@@ -24,11 +24,15 @@ use crate::train::error::TrainError;
 /// Bytes of [`super::protocol::step_message`].
 const STEP_BYTES: usize = 8;
 
-/// Works for rank 0 until the run is complete.
+/// Works for rank 0 until the run is complete, or rank 0 ends it: it is told when `asked` says that this rank shall stop.
 ///
 /// # Errors
 /// If the engine fails, rank 0 or another rank is lost, or the run is not one that this version can work on.
-pub fn work(engine: &mut dyn Engine, collective: &mut dyn Collective) -> Result<(), TrainError> {
+pub fn work(
+    engine: &mut dyn Engine,
+    collective: &mut dyn Collective,
+    asked: &dyn Fn() -> bool,
+) -> Result<(), TrainError> {
     let malformed = |source: Malformed| RankError::Malformed { rank: 0, source };
     let welcome = collective.receive(0, Kind::Welcome, RUN_JSON_MAX + JOB_MAX + PROGRAM_MAX + 12)?;
     let mut d = Decoder::new("welcome", &welcome);
@@ -77,7 +81,13 @@ pub fn work(engine: &mut dyn Engine, collective: &mut dyn Collective) -> Result<
         let own = plan.micro_batches(rank).len();
         let batches = receive_batches(collective, &run.program, own + usize::from(check.is_some()))?;
         let check = check.map(|index| (index, &batches[own]));
-        let work = Work { scalars: scalars(&run, step), batches: &batches[..own], check };
+        let work = Work {
+            scalars: scalars(&run, step),
+            batches: &batches[..own],
+            check,
+            searched: None,
+            asked: asked(),
+        };
         let computed = compute(&run, &mut session, collective, &plan, &adder, &work)?;
         collective.send(0, Kind::Share, &computed.share.encode())?;
     }
@@ -121,6 +131,7 @@ fn receive_batches(
 pub fn work_on(
     open: impl FnOnce() -> Result<Box<dyn Engine>, EngineError>,
     collective: &mut dyn Collective,
+    asked: &dyn Fn() -> bool,
 ) -> Result<(), TrainError> {
-    work(open()?.as_mut(), collective)
+    work(open()?.as_mut(), collective, asked)
 }

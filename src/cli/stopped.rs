@@ -1,0 +1,91 @@
+//! Training that ends before its last step: because somebody asks for it, or because a value is not finite.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::json;
+
+use super::{CommandResult, Exit, Printer, one_line};
+use crate::net::stop::on_stop;
+use crate::run::dir::Run;
+use crate::run::shell;
+use crate::train::TrainError;
+
+/// Whether somebody asked for the end, by Ctrl-C or SIGTERM. Asking twice ends the process at once.
+pub struct Asked(Arc<AtomicBool>);
+
+impl Asked {
+    /// Listens from now on.
+    pub fn listen(printer: Printer) -> Asked {
+        let asked = Arc::new(AtomicBool::new(false));
+        let flag = asked.clone();
+        let listening = on_stop(move || {
+            flag.store(true, Ordering::Relaxed);
+            printer.say("stopping after this step, with a checkpoint; again ends at once, without one");
+        });
+        if let Err(error) = listening {
+            printer.problem(&format!("signals cannot be waited for, so that Ctrl-C ends at once: {error}"));
+        }
+        Asked(asked)
+    }
+
+    pub fn is_asked(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Says where a run stands that ended early, and how to go on. `options`: those of the command line that a resume needs too.
+pub fn said(printer: Printer, run: &Run, error: &TrainError, options: &str) -> CommandResult {
+    let (out, steps) = (&run.layout.root, run.job.steps);
+    let resume = |more: &str| format!("tiebreak train --out {} --resume{options}{more}", shell::path(out));
+    let anyway = || resume(" --stop-on-nan false");
+    // What is there may be of an earlier checkpoint, or none but the beginning.
+    let checkpoint = run.checkpoint_steps()?.last().copied();
+    let (step, headline, not_finite, command) = match error {
+        TrainError::Asked { step } => {
+            (*step, format!("STOPPED after step {step} of {steps}, as was asked"), json!(null), resume(""))
+        }
+        TrainError::NotFinite { step, found } => {
+            (*step, format!("STOPPED at step {step} of {steps}: {found}"), json!(found), anyway())
+        }
+        TrainError::LastStateNotFinite { step, first } => {
+            let why = format!("the model holds a value that is not finite: {first}");
+            (
+                *step,
+                format!("STOPPED after the last step, {step}: {why}"),
+                json!({ "first": first }),
+                anyway(),
+            )
+        }
+        _ => (0, error.to_string(), json!(null), resume("")),
+    };
+    let mut lines = vec![headline.clone()];
+    let path = checkpoint.map(|step| run.layout.checkpoint(step));
+    if let (Some(step), Some(path)) = (checkpoint, &path) {
+        lines.push(format!("  the last checkpoint is of step {step}: {}", path.display()));
+    }
+    if not_finite.is_null() {
+        lines.push(format!("  go on, to the same bits: {command}"));
+    } else {
+        let root = shell::path(out);
+        lines.push(format!("  the records up to this step are under a head: tiebreak audit {root} --prefix"));
+        lines.push("  mostly the learning rate (schedule.peak) is too high, there is no clip_norm, or the data hold what is no number \
+                    (tiebreak job check)".into());
+        lines.push(format!("  go on anyway, to the same bits: {command}"));
+    }
+    printer.result(
+        lines,
+        &json!({
+            "run": run.id,
+            "stopped": if not_finite.is_null() { "asked" } else { "not_finite" },
+            "why": one_line(&headline),
+            "step": step,
+            "steps": steps,
+            "not_finite": not_finite,
+            "checkpoint": path,
+            "checkpoint_step": checkpoint,
+            "resume": command,
+        }),
+    );
+    Ok(Exit::Undecided)
+}

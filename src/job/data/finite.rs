@@ -1,0 +1,47 @@
+//! Inputs that are no numbers: which samples of the data files hold them.
+
+use super::batch::Dataset;
+use crate::arith::float;
+use crate::job::manifest::DataError;
+
+/// What a file holds that is not finite.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileNotFinite {
+    /// The file's number among the job's.
+    pub file: usize,
+    /// The first sample in it with such a value.
+    pub sample: u64,
+    /// The first such element of that sample.
+    pub element: u64,
+    /// That element, a binary32 pattern.
+    pub value: u32,
+    /// Samples with such a value.
+    pub samples: u64,
+}
+
+impl Dataset {
+    /// What data files hold among their inputs that is not finite, file by file; nothing where inputs are integers. All samples are read, one after
+    /// another. `progress` is told the samples that are done, and all of them.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or is not what its manifest promises.
+    pub fn not_finite(
+        &mut self,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Vec<FileNotFinite>, DataError> {
+        let mut found: Vec<FileNotFinite> = Vec::new();
+        let samples = if self.has_float_inputs() { self.all_samples() } else { 0 };
+        for number in 0..samples {
+            let (words, file, sample) = self.inputs(number)?;
+            let bad = (0..).zip(words).find(|(_, word)| !float::is_finite(*word));
+            if let Some((element, value)) = bad {
+                match found.iter_mut().find(|found| found.file == file) {
+                    Some(found) => found.samples += 1,
+                    None => found.push(FileNotFinite { file, sample, element, value, samples: 1 }),
+                }
+            }
+            progress(number + 1, samples);
+        }
+        Ok(found)
+    }
+}

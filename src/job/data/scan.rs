@@ -1,0 +1,126 @@
+//! Whether every token id and every label is one that the model has: found in one pass over the files, before a run begins.
+//!
+//! A batch checks what it draws in any case, and a dispute is about that; this is so that nobody trains for a day to find it.
+
+use std::path::Path;
+
+use super::batch::Dataset;
+use super::layout::Numbers;
+use crate::job::manifest::DataError;
+
+/// Bytes that are looked at together.
+const PIECE: u64 = 1 << 20;
+
+/// What a pass over numbers finds.
+struct Found {
+    /// The first that is wrong: its place, and itself.
+    first: Option<(u64, i64)>,
+    wrong: u64,
+    least: i64,
+    most: i64,
+}
+
+impl Dataset {
+    /// What decides whether [`Dataset::scan`] finds something, but for the files' contents.
+    pub fn scanned(&self) -> String {
+        format!("{:?}", self.numbers())
+    }
+
+    /// The bytes that a scan goes through.
+    pub fn scanned_bytes(&self) -> u64 {
+        self.numbers().iter().map(Numbers::bytes).sum()
+    }
+
+    /// Looks at every token id and every label. `names`: what the job calls the files, for errors; without it errors name them by their paths.
+    ///
+    /// # Errors
+    /// If one is not below the model's bound, or a file cannot be read or is not the manifest's.
+    pub fn scan(&mut self, names: Option<&[&str]>, watch: &mut dyn FnMut(u64)) -> Result<(), DataError> {
+        let mut done = 0;
+        for numbers in self.numbers() {
+            let found = self.pass(&numbers, &mut |bytes| watch(done + bytes))?;
+            done += numbers.bytes();
+            let Some(first) = found.first else { continue };
+            let path = self.file(numbers.file).path();
+            let why = numbers.why(first, &found);
+            return Err(match names.and_then(|names| names.get(numbers.file)) {
+                Some(name) => DataError::invalid(
+                    Path::new(name),
+                    format!("{why} (the run reads it from {})", path.display()),
+                ),
+                None => DataError::invalid(path, why),
+            });
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, numbers: &Numbers, watch: &mut dyn FnMut(u64)) -> Result<Found, DataError> {
+        let Numbers { first, stride, elements, count, element, below, .. } = *numbers;
+        let mut found = Found { first: None, wrong: 0, least: i64::MAX, most: i64::MIN };
+        let span = elements * element.size();
+        let (mut sample, each) = (0, (PIECE / stride.max(1)).max(1));
+        while sample < count {
+            let many = each.min(count - sample);
+            let len = ((many - 1) * stride + span) as usize;
+            let bytes = self.file_mut(numbers.file).read_passing(first + sample * stride, len)?;
+            let mut place = sample * elements;
+            let mut look = |number: i64| {
+                if !(0..i64::from(below)).contains(&number) {
+                    found.first.get_or_insert((place, number));
+                    found.wrong += 1;
+                }
+                (found.least, found.most) = (found.least.min(number), found.most.max(number));
+                place += 1;
+            };
+            match stride == span {
+                true => element.integers(&bytes, &mut look),
+                false => bytes
+                    .chunks(stride as usize)
+                    .for_each(|one| element.integers(&one[..span as usize], &mut look)),
+            }
+            sample += many;
+            watch((sample * stride).min(numbers.bytes()));
+        }
+        Ok(found)
+    }
+}
+
+impl Numbers {
+    fn bytes(&self) -> u64 {
+        self.count * self.stride
+    }
+
+    /// What is wrong, and what to do about it.
+    fn why(&self, (place, number): (u64, i64), found: &Found) -> String {
+        let Numbers { below, count, elements, window, .. } = *self;
+        let Found { wrong, least, most, .. } = found;
+        let all = count * elements;
+        let range = format!("{wrong} of {all} are not below {below}; they go from {least} to {most}");
+        if let Some(context) = window {
+            let [from, to] = [place.saturating_sub(context), place.min(count - context - 1)];
+            return format!(
+                "its token {place} (of samples {from} to {to}, counted from 0) is {number}, and the model's tokens are below {below} \
+                 (model.vocabulary): {range}. Set model.vocabulary to {} or more, or use the tokenizer that the model is for",
+                most + 1
+            );
+        }
+        let name = &self.name;
+        let shift = match (*least, *most) {
+            (1, most) if most == i64::from(below) => {
+                " They count from 1: subtract 1 from each, or".to_string()
+            }
+            (least, _) if least < 0 => {
+                " A label that has no loss is one of the classes that loss.ignore names, never negative. Or"
+                    .into()
+            }
+            _ => String::new(),
+        };
+        let raise = if shift.is_empty() { "Set" } else { "set" };
+        format!(
+            "sample {} of the file (counted from 0) has {number} among its {name}, and the model's are below {below} (model.classes): \
+             {range}.{shift} {raise} model.classes to {} or more",
+            place / elements.max(1),
+            most + 1
+        )
+    }
+}

@@ -1,0 +1,202 @@
+//! A file of JSON lines that only grows: one process at a time has it, and a line counts when it is whole and safe on disk.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::commit::digest::Digest;
+use crate::run::RunError;
+use crate::run::disk::{self, Disk};
+
+/// The most bytes of a file.
+const LINES_MAX: u64 = 1 << 30;
+const FORMAT: u32 = 1;
+
+/// The first line.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Heading {
+    format: u32,
+    game: Digest,
+    /// Whose file it is; none is the referee's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    party: Option<String>,
+}
+
+/// An open file of lines. No other process has it.
+pub struct Lines {
+    path: PathBuf,
+    file: File,
+    disk: Disk,
+    len: u64,
+    /// Whether bytes of a line may lie behind `len`.
+    torn: bool,
+}
+
+/// A line that was read: its number from 1, where it begins, and what it says.
+pub struct Line<T> {
+    /// Its number.
+    pub number: usize,
+    /// Its first byte.
+    pub at: u64,
+    /// Its bytes, with the line's end.
+    pub len: u64,
+    /// What it says.
+    pub says: T,
+}
+
+/// How long a file may stay locked that somebody is about to let go: a process that ends, or one that another thread is just starting.
+const UNLOCK: Duration = Duration::from_secs(1);
+
+fn lock(file: &File, path: &Path, who: &str) -> Result<(), RunError> {
+    let begin = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) if begin.elapsed() < UNLOCK => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(RunError::Refused(format!("{who} writes {}", path.display())));
+            }
+            Err(TryLockError::Error(error)) => return Err(RunError::io(path)(error)),
+        }
+    }
+}
+
+impl Lines {
+    /// Opens the file of a game, and reads what is in it; one that is not there is begun. A last line without its end was being written when
+    /// the process was killed, so nobody went on from it: it is cut off. `party` is the key of a party whose file it is.
+    ///
+    /// # Errors
+    /// If another process has it, it is of another game or party or damaged, or the system refuses.
+    pub fn open<T: DeserializeOwned>(
+        path: &Path,
+        (game, party): (&Digest, Option<&str>),
+        disk: Disk,
+    ) -> Result<(Lines, Vec<Line<T>>), RunError> {
+        let path = std::path::absolute(path).map_err(RunError::io(path))?;
+        disk::refuse_link(&path)?;
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let mut file = options.open(&path).map_err(RunError::io(&path))?;
+        let who = if party.is_some() { "another process of this party" } else { "another referee" };
+        lock(&file, &path, who)?;
+        let mut text = Vec::new();
+        (&mut file).take(LINES_MAX).read_to_end(&mut text).map_err(RunError::io(&path))?;
+        let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let mut lines = Lines { path, file, disk, len: whole as u64, torn: false };
+        let said = lines.parsed(&text[..whole], game, party)?;
+        if whole < text.len() {
+            lines.disk.truncate(&lines.file, whole as u64).map_err(RunError::io(&lines.path))?;
+        }
+        if whole == 0 {
+            lines.append(&Heading { format: FORMAT, game: *game, party: party.map(String::from) })?;
+            let folder = lines.path.parent().unwrap_or(Path::new("/"));
+            File::open(folder).and_then(|folder| lines.disk.sync(&folder)).map_err(RunError::io(folder))?;
+        }
+        Ok((lines, said))
+    }
+
+    /// Where the file lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What writes it.
+    pub fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    /// The error that a line is wrong.
+    pub fn wrong(&self, line: usize, why: &str) -> RunError {
+        RunError::invalid(&self.path, format!("line {line}: {why}"))
+    }
+
+    fn parsed<T: DeserializeOwned>(
+        &self,
+        text: &[u8],
+        game: &Digest,
+        party: Option<&str>,
+    ) -> Result<Vec<Line<T>>, RunError> {
+        let mut at = 0;
+        let mut said = Vec::new();
+        for (number, line) in (1..).zip(text.split_inclusive(|byte| *byte == b'\n')) {
+            let (begin, len) = (at, line.len() as u64);
+            at += len;
+            let wrong = |error: serde_json::Error| self.wrong(number, &error.to_string());
+            if number > 1 {
+                said.push(Line {
+                    number,
+                    at: begin,
+                    len,
+                    says: serde_json::from_slice(line).map_err(wrong)?,
+                });
+                continue;
+            }
+            let heading: Heading = serde_json::from_slice(line).map_err(wrong)?;
+            if heading.format != FORMAT {
+                return Err(self.wrong(1, &format!("format {} is not {FORMAT}", heading.format)));
+            }
+            if heading.game != *game {
+                let why =
+                    format!("it is the journal of game {}, not of {game}: name another file", heading.game);
+                return Err(RunError::Refused(format!("{}: {why}", self.path.display())));
+            }
+            if heading.party.as_deref() != party {
+                let whose = |party: Option<&str>| party.unwrap_or("the referee").to_string();
+                let why = format!(
+                    "it is the journal of {}, not of {}: name another file",
+                    whose(heading.party.as_deref()),
+                    whose(party)
+                );
+                return Err(RunError::Refused(format!("{}: {why}", self.path.display())));
+            }
+        }
+        Ok(said)
+    }
+
+    /// Appends a line, and returns when it is safe on disk: where it begins, and its bytes.
+    ///
+    /// # Errors
+    /// If the file is full, or the system refuses. Then the line is not there, and the next one takes its place.
+    pub fn append(&mut self, what: &impl Serialize) -> Result<(u64, u64), RunError> {
+        let mut line = serde_json::to_vec(what).expect("lines are plain data");
+        line.push(b'\n');
+        let (at, len) = (self.len, line.len() as u64);
+        if at + len > LINES_MAX {
+            let why = format!("{} is full: it has {LINES_MAX} bytes at most", self.path.display());
+            return Err(RunError::Refused(why));
+        }
+        self.write(at, &line).map_err(RunError::io(&self.path))?;
+        self.len += len;
+        Ok((at, len))
+    }
+
+    fn write(&mut self, at: u64, line: &[u8]) -> io::Result<()> {
+        if self.torn {
+            self.disk.truncate(&self.file, at)?;
+        }
+        self.torn = true;
+        self.file.seek(SeekFrom::Start(at))?;
+        self.disk.write(&mut self.file, line)?;
+        self.disk.sync(&self.file)?;
+        self.torn = false;
+        Ok(())
+    }
+
+    /// Reads a line again.
+    ///
+    /// # Errors
+    /// If it is not there any more, or the system refuses.
+    pub fn again<T: DeserializeOwned>(&mut self, (at, len): (u64, u64)) -> Result<T, RunError> {
+        let mut line = vec![0; len as usize];
+        let read = self.file.seek(SeekFrom::Start(at)).and_then(|_| self.file.read_exact(&mut line));
+        read.map_err(RunError::io(&self.path))?;
+        serde_json::from_slice(&line).map_err(|error| RunError::invalid(&self.path, error.to_string()))
+    }
+}

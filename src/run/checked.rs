@@ -1,0 +1,90 @@
+//! Whether the ids and labels of data were looked at already: what a pass over large files found is kept, so that the next run of the same
+//! files need not make it again.
+//!
+//! What is kept is the name of an empty file: the digest of the data's manifest, and of where the model's bounds apply. Whoever puts such a file
+//! there has a run that fails at a sample's step, as it would have without the pass.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::dir::Run;
+use super::error::RunError;
+use super::evaluation;
+use crate::commit::digest::Digest;
+use crate::job::data::Dataset;
+use crate::job::manifest::files_root;
+
+/// The folder of everything that `tiebreak` keeps for a user.
+const VARIABLE: &str = "TIEBREAK_CACHE";
+/// Data of fewer bytes are looked at again: it takes no longer than to ask.
+const KEPT_FROM: u64 = 64 << 20;
+
+/// How far a pass is: bytes, of so many.
+pub type Watch<'a> = &'a mut dyn FnMut(u64, u64);
+
+/// The data that were looked at already.
+pub struct Checked {
+    folder: Option<PathBuf>,
+    kept_from: u64,
+}
+
+impl Checked {
+    /// Those of this user, in `$TIEBREAK_CACHE` or where this system has such things. Where there is neither, nothing is kept.
+    pub fn of_this_user() -> Checked {
+        let named = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let home = || Some(named("HOME")?.join(".cache"));
+        let usual = || {
+            Some(named("XDG_CACHE_HOME").or_else(|| named("LOCALAPPDATA")).or_else(home)?.join("tiebreak"))
+        };
+        let folder = named(VARIABLE).or_else(usual).map(|folder| folder.join("checked-data"));
+        Checked { folder, kept_from: KEPT_FROM }
+    }
+
+    /// Those in this folder, of at least as many bytes.
+    pub fn at(folder: &Path, kept_from: u64) -> Checked {
+        Checked { folder: Some(folder.to_path_buf()), kept_from }
+    }
+
+    /// Looks at every token id and every label of data with this manifest, unless somebody has. `names`: what the job calls the files of a run.
+    ///
+    /// # Errors
+    /// If one is not below the model's bound, or a file cannot be read or is not the manifest's.
+    pub fn check(
+        &self,
+        dataset: &mut Dataset,
+        root: &Digest,
+        names: Option<&[&str]>,
+        watch: Watch,
+    ) -> Result<(), RunError> {
+        let all = dataset.scanned_bytes();
+        let what = format!("tiebreak checked data 1\n{root}\n{}", dataset.scanned());
+        let name = blake3::hash(what.as_bytes()).to_hex().to_string();
+        let kept = self.folder.as_ref().filter(|_| all >= self.kept_from).map(|folder| folder.join(name));
+        if all == 0 || kept.as_ref().is_some_and(|kept| kept.exists()) {
+            return Ok(());
+        }
+        dataset.scan(names, &mut |done| watch(done, all))?;
+        if let Some(kept) = kept {
+            // A folder that cannot be written costs a pass, and is no reason not to train.
+            let _ = kept.parent().map(fs::create_dir_all);
+            let _ = fs::write(kept, "");
+        }
+        Ok(())
+    }
+
+    /// The same of the data that a run has, and of those that it evaluates with.
+    ///
+    /// # Errors
+    /// As [`Checked::check`], and if they are not there.
+    pub fn check_run(&self, run: &Run, watch: Watch) -> Result<(), RunError> {
+        let names = run.job.data.files.paths();
+        self.check(&mut run.dataset()?, &files_root(&run.file.data), Some(&names), watch)?;
+        let Some(files) = run.job.evaluation.as_ref().and_then(|evaluation| evaluation.files.as_ref()) else {
+            return Ok(());
+        };
+        let mut data = evaluation::of_run(run)?;
+        let names: Vec<&str> = files.iter().map(String::as_str).collect();
+        self.check(&mut data.dataset, &data.root, Some(&names), watch)
+    }
+}

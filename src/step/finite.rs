@@ -1,0 +1,364 @@
+//! The first value of a step that is not finite, in execution order: what a trainer names whose loss is none. Nothing is committed here, and
+//! a step whose values are finite costs one scalar that is read before the update instead of after it.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::arith::{DType, float, tree};
+use crate::commit::record::Record;
+use crate::engine::session::{Gradients, Session, StepObserver, StepScalars};
+use crate::engine::{EngineError, Inputs, Observer, Want};
+use crate::program::expr::Instr;
+use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType};
+use crate::program::models::BatchTensor;
+use crate::program::phase::Phase;
+use crate::program::step::MicroBatch;
+
+/// A step whose loss is not finite.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NotFinite {
+    /// The loss in words: `NaN`, `inf` or `-inf`.
+    pub loss: &'static str,
+    /// The first value that is not finite, where one was found: only the loss's own mean may be too large.
+    pub first: Option<FirstValue>,
+    /// Why the search did not end, if it did not.
+    pub unknown: Option<String>,
+}
+
+/// A value that is not finite.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FirstValue {
+    /// The tensor.
+    #[serde(flatten)]
+    pub place: Place,
+    /// The tensor's dimensions.
+    pub shape: Vec<u32>,
+    /// Which of its elements, in row-major order.
+    pub element: u64,
+    /// The value in words.
+    pub value: &'static str,
+}
+
+/// A tensor of a step.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Place {
+    /// Of the state before the step, or of the last state.
+    State {
+        /// Its name.
+        tensor: String,
+    },
+    /// Of the data.
+    Batch {
+        /// The micro-batch, from 0.
+        micro_batch: u32,
+        /// Its name.
+        tensor: String,
+        /// The sample, counted through the whole batch.
+        place: u32,
+        /// The data file that the job names, and the number of the sample in that file, if somebody looked.
+        drawn_from: Option<(String, u64)>,
+    },
+    /// What an operator made.
+    Output {
+        /// The part of the step.
+        part: String,
+        /// The operator.
+        operator: String,
+        /// Its primitive.
+        primitive: String,
+    },
+}
+
+impl fmt::Display for FirstValue {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let FirstValue { place, shape, element, value } = self;
+        match place {
+            Place::State { tensor } => write!(f, "{tensor} of the state")?,
+            Place::Batch { micro_batch, tensor, drawn_from, .. } => {
+                write!(f, "the {tensor} of micro-batch {micro_batch}")?;
+                if let Some((file, sample)) = drawn_from {
+                    write!(f, " (sample {sample} of {file})")?;
+                }
+            }
+            Place::Output { part, operator, primitive } => {
+                write!(f, "the output of operator {operator} ({primitive}) in {part}")?;
+            }
+        }
+        write!(f, ", {shape:?}: element {element} is {value}")
+    }
+}
+
+impl fmt::Display for NotFinite {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "the loss is {}", self.loss)?;
+        if let Some(first) = &self.first {
+            write!(f, "; the first value that is not finite, in execution order: {first}")?;
+            if matches!(first.place, Place::State { .. }) {
+                write!(f, ", which the update of the step before made")?;
+            }
+        }
+        self.unknown.iter().try_for_each(|why| write!(f, "; where it begins is not known: {why}"))
+    }
+}
+
+impl NotFinite {
+    /// Of a step of which nothing but its loss is here.
+    pub fn recorded(loss: &'static str) -> NotFinite {
+        NotFinite { loss, first: None, unknown: None }
+    }
+}
+
+/// What the losses of a run's records are that are not finite.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LossesNotFinite {
+    /// The first step with such a loss.
+    pub first: u32,
+    /// That loss in words.
+    pub loss: &'static str,
+    /// Steps with such a loss.
+    pub count: u32,
+    /// Steps from the first one on.
+    pub of: u32,
+}
+
+impl fmt::Display for LossesNotFinite {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let LossesNotFinite { first, loss, count, of } = self;
+        match count == of {
+            true => write!(f, "the loss is {loss} at step {first}, and not finite since then"),
+            false => write!(
+                f,
+                "the loss is {loss} at step {first}, and not finite in {count} of {of} steps since then"
+            ),
+        }
+    }
+}
+
+/// What of the losses in these records is not finite, if anything.
+pub fn of_records(records: &[Record]) -> Option<LossesNotFinite> {
+    let mut found: Option<LossesNotFinite> = None;
+    for record in records {
+        let Record::Step { step, .. } = record else { continue };
+        let is_finite = float::is_finite(step.loss);
+        if let Some(found) = &mut found {
+            found.of += 1;
+            found.count += u32::from(!is_finite);
+        } else if !is_finite {
+            found = Some(LossesNotFinite { first: step.step, loss: in_words(step.loss), count: 1, of: 1 });
+        }
+    }
+    found
+}
+
+/// The first value that is not finite among these tensors, each with its name, shape and canonical bytes.
+pub fn of_tensors<'a>(
+    tensors: impl IntoIterator<Item = (&'a str, &'a [u32], &'a [u8])>,
+) -> Option<FirstValue> {
+    tensors.into_iter().find_map(|(name, shape, bytes)| {
+        let place = || Place::State { tensor: name.to_string() };
+        first_in(bytes, |_| true).map(|found| value(place(), shape, found))
+    })
+}
+
+/// A pattern that is not of a finite number, in words.
+pub fn in_words(word: u32) -> &'static str {
+    match word {
+        float::INFINITY => "inf",
+        float::NEG_INFINITY => "-inf",
+        _ => "NaN",
+    }
+}
+
+/// The first of these canonical binary32 elements that is not finite, and that counts: its place, and itself.
+fn first_in(bytes: &[u8], counts: impl Fn(u32) -> bool) -> Option<(u64, u32)> {
+    let words = bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes));
+    (0..).zip(words).find(|&(_, word)| !float::is_finite(word) && counts(word))
+}
+
+fn value(place: Place, shape: &[u32], (element, word): (u64, u32)) -> FirstValue {
+    FirstValue { place, shape: shape.to_vec(), element, value: in_words(word) }
+}
+
+/// Looks for the first value of a step that is not finite if the loss in the whole gradient is none: the state is still that before the step.
+/// `waiting` is called while it takes long.
+///
+/// # Errors
+/// If the engine cannot read the loss.
+pub fn of_step(
+    session: &mut Session,
+    scalars: StepScalars,
+    batch: &[MicroBatch],
+    total: &Gradients,
+    waiting: &mut dyn FnMut(),
+) -> Result<Option<NotFinite>, EngineError> {
+    let loss = session.loss(total)?;
+    if float::is_finite(loss) {
+        return Ok(None);
+    }
+    let searched = search(session, scalars, batch, waiting);
+    let unknown = searched.as_ref().err().map(ToString::to_string);
+    Ok(Some(NotFinite { loss: in_words(loss), first: searched.unwrap_or(None), unknown }))
+}
+
+/// The first value of the parameters and buffers on a session that is not finite.
+///
+/// # Errors
+/// If the engine cannot read the state.
+pub fn of_state(session: &mut Session) -> Result<Option<FirstValue>, EngineError> {
+    let program = session.program().clone();
+    let table = program.state();
+    let mut first = None;
+    session.visit_state(|i, bytes| {
+        if first.is_none() && i < program.released() {
+            first = of_tensors([(table[i].name.as_str(), &table[i].shape[..], bytes)]);
+        }
+    })?;
+    Ok(first)
+}
+
+fn search(
+    session: &mut Session,
+    scalars: StepScalars,
+    batch: &[MicroBatch],
+    waiting: &mut dyn FnMut(),
+) -> Result<Option<FirstValue>, EngineError> {
+    if let Some(first) = of_state(session)? {
+        return Ok(Some(first));
+    }
+    let program = session.program().clone();
+    let mut finder = Finder {
+        batch,
+        tensors: &program.batch,
+        samples: program.micro_batch,
+        phase: Phase::Micro(0),
+        types: Vec::new(),
+        masked: HashSet::new(),
+        first: None,
+        waiting,
+    };
+    let mut sums: Vec<Gradients> = Vec::new();
+    for operation in tree::operations(batch.len() as u32) {
+        let sum = match (operation, sums.len()) {
+            (tree::Operation::Term(i), _) => {
+                session.micro_batch(scalars, i, &batch[i as usize], &mut finder)?
+            }
+            (tree::Operation::Add(i), waiting) => {
+                let last = sums.split_off(waiting - 2);
+                session.accumulate(i, &last[0], &last[1], &mut finder)?
+            }
+        };
+        // What comes after the first value is not computed.
+        if finder.first.is_some() {
+            break;
+        }
+        sums.push(sum);
+    }
+    Ok(finder.first)
+}
+
+/// Sees a step until a value is not finite.
+struct Finder<'a> {
+    batch: &'a [MicroBatch],
+    tensors: &'a [BatchTensor],
+    /// Of a micro-batch.
+    samples: u32,
+    phase: Phase,
+    /// What the nodes of the graph that runs make.
+    types: Vec<TensorType>,
+    /// Tensors in which minus infinity stands for "not this one": attention and pooling put it there.
+    masked: HashSet<TensorId>,
+    first: Option<FirstValue>,
+    waiting: &'a mut dyn FnMut(),
+}
+
+impl Finder<'_> {
+    /// Looks at the data of a micro-batch.
+    fn look_at_batch(&mut self, index: u32) {
+        let tensors = self.tensors.iter().zip(&self.batch[index as usize].tensors);
+        for (tensor, bytes) in tensors.filter(|(tensor, _)| tensor.dtype == DType::F32) {
+            let Some(found) = first_in(bytes, |_| true).filter(|_| self.first.is_none()) else { continue };
+            let of_sample = (tensor.ty().len() as u64 / u64::from(self.samples)).max(1);
+            let place = index * self.samples + (found.0 / of_sample) as u32;
+            let (tensor, shape) = (tensor.name.clone(), &tensor.shape);
+            let place = Place::Batch { micro_batch: index, tensor, place, drawn_from: None };
+            self.first = Some(value(place, shape, found));
+        }
+    }
+
+    fn part(&self) -> String {
+        match self.phase {
+            Phase::Micro(i) => format!("micro-batch {i}"),
+            Phase::Accumulate(i) => format!("addition {i} of micro-batches"),
+            Phase::Update => "the update".into(),
+        }
+    }
+}
+
+impl StepObserver for Finder<'_> {
+    fn phase(&mut self, phase: Phase, graph: &Graph) -> Option<&mut dyn Observer> {
+        self.phase = phase;
+        if let Phase::Micro(index) = phase {
+            self.look_at_batch(index);
+        }
+        if self.first.is_some() {
+            return None;
+        }
+        self.types = graph.nodes.iter().map(|node| graph.tensor(node.output).clone()).collect();
+        self.masked.clear();
+        Some(self)
+    }
+}
+
+impl Observer for Finder<'_> {
+    fn want(&self, index: usize, _: &Node) -> Want {
+        if self.types[index].dtype == DType::F32 { Want::Bytes } else { Want::No }
+    }
+
+    fn node(
+        &mut self,
+        index: usize,
+        node: &Node,
+        bytes: &[u8],
+        _: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        (self.waiting)();
+        if self.first.is_some() {
+            return Ok(None);
+        }
+        let masks = masks(&node.primitive) || node.primitive.inputs().iter().any(|t| self.masked.contains(t));
+        let counts = |word| word != float::NEG_INFINITY || !masks;
+        if let Some(found) = first_in(bytes, counts) {
+            let (operator, primitive) = (node.operator.clone(), node.primitive.name().to_string());
+            let place = Place::Output { part: self.part(), operator, primitive };
+            self.first = Some(value(place, &self.types[index].shape, found));
+        } else if first_in(bytes, |_| true).is_some() {
+            self.masked.insert(node.output);
+        }
+        Ok(None)
+    }
+}
+
+/// Whether an elementwise operator gives minus infinity by design.
+fn masks(primitive: &Primitive) -> bool {
+    matches!(primitive, Primitive::Map { body, .. } if body.code.contains(&Instr::Const(float::NEG_INFINITY)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arith::words::bytes_of;
+
+    #[test]
+    fn patterns_that_are_not_finite_are_told_from_large_ones() {
+        let large = [f32::MAX, f32::MIN, 0.0, -0.0, 1e-45].map(f32::to_bits);
+        assert!(large.iter().all(|&word| float::is_finite(word)));
+        let words = [f32::INFINITY.to_bits(), f32::NEG_INFINITY.to_bits(), float::NAN, 0x7f80_0001];
+        assert_eq!(words.map(in_words), ["inf", "-inf", "NaN", "NaN"]);
+        let bytes = bytes_of(&[large[0], words[1], words[2]]);
+        assert_eq!(first_in(&bytes, |_| true), Some((1, words[1])));
+        assert_eq!(first_in(&bytes, |word| word != float::NEG_INFINITY), Some((2, words[2])));
+    }
+}

@@ -1,0 +1,104 @@
+//! Ctrl-C and SIGTERM: a checkpoint, a word on where it is, and a resume to the same bits.
+
+#![cfg(unix)]
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::common::gpt_job;
+use crate::{output, path, same_as_without_interruption, tiebreak};
+
+/// Waits until a run has lines of metrics, then signals a process of it.
+fn signalled_after(run: &str, lines: usize, process: impl Fn() -> Option<u32>, signal: &str) {
+    let begin = Instant::now();
+    loop {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{run}: no step is done");
+        let text = std::fs::read_to_string(format!("{run}/metrics.jsonl")).unwrap_or_default();
+        if let (true, Some(id)) = (text.lines().count() >= lines, process()) {
+            let killed = Command::new("kill").args([signal, &id.to_string()]).status().unwrap();
+            assert!(killed.success());
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn started(args: &[&str]) -> Child {
+    tiebreak(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// A process that `parent` started.
+#[cfg(target_os = "linux")]
+fn child_of(parent: u32) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
+    text.split_whitespace().next()?.parse().ok()
+}
+
+#[test]
+fn a_trainer_that_is_asked_to_stop_leaves_a_checkpoint_and_resumes_to_the_same_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "operator", "");
+    let text = std::fs::read_to_string(&job).unwrap();
+    std::fs::write(&job, text.replace("steps = 8", "steps = 600").replace("every = 2", "every = 500"))
+        .unwrap();
+    let key = path(folder.path(), "my key");
+    assert_eq!(output(&["key", "new", &key, "--name", "trainer.example"]).0, 0);
+    for (name, signal, ranks) in
+        [("a run", "-INT", "1"), ("term", "-TERM", "1"), ("ranks", "-INT", "2"), ("rank", "-TERM", "2")]
+    {
+        let out = path(folder.path(), name);
+        let args = ["train", job.to_str().unwrap(), "--out", &out, "--key", &key, "--ranks", ranks, "--json"];
+        let child = started(&args);
+        let id = child.id();
+        #[cfg(target_os = "linux")]
+        let target = || if name == "rank" { child_of(id) } else { Some(id) };
+        #[cfg(not(target_os = "linux"))]
+        let target = || Some(id);
+        signalled_after(&out, 3, target, signal);
+        let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+        let stdout = String::from_utf8(stdout).unwrap();
+        assert_eq!(status.code(), Some(3), "{name}: {stdout}{}", String::from_utf8_lossy(&stderr));
+        let stopped: Value = serde_json::from_str(&stdout).unwrap();
+        let step = stopped["step"].as_u64().unwrap();
+        assert!((3..500).contains(&step) && stopped["stopped"] == "asked", "{stopped}");
+        assert_eq!(stopped["checkpoint_step"], step);
+        assert!(Path::new(stopped["checkpoint"].as_str().unwrap()).exists());
+        // The command that is printed goes on, whatever blanks its paths have.
+        let resume =
+            stopped["resume"].as_str().unwrap().replacen("tiebreak", env!("CARGO_BIN_EXE_tiebreak"), 1);
+        let resumed = Command::new("sh").args(["-c", &resume]).output().unwrap();
+        assert_eq!(resumed.status.code(), Some(0), "{resume}: {}", String::from_utf8_lossy(&resumed.stderr));
+        let trained = String::from_utf8(resumed.stdout).unwrap();
+        assert!(trained.starts_with(&format!("trained {} steps", 600 - step)), "{trained}");
+        same_as_without_interruption(&out, &key, &path(folder.path(), &format!("{name}-whole")));
+    }
+}
+
+#[test]
+fn asking_twice_ends_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "step", "");
+    let text = std::fs::read_to_string(&job).unwrap();
+    // Steps of the reference that take longer than the two signals are apart.
+    let text = text
+        .replace("context = 12", "context = 96")
+        .replace("layers = 1", "layers = 4")
+        .replace("width = 16", "width = 64");
+    std::fs::write(&job, text).unwrap();
+    let out = path(folder.path(), "run");
+    let mut child = started(&["train", job.to_str().unwrap(), "--out", &out, "--engine", "reference"]);
+    let id = child.id();
+    signalled_after(
+        &out,
+        0,
+        || Path::new(&out).join("checkpoints/step-000000000.safetensors").exists().then_some(id),
+        "-INT",
+    );
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(child.try_wait().unwrap().is_none(), "it did not wait for the step's end");
+    signalled_after(&out, 0, || Some(id), "-INT");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
