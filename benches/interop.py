@@ -103,7 +103,9 @@ def gpt2(checks, name, seed, **keys):
     moved = max((x - y).abs().max().item() for x, y in zip(model.parameters(), trained.parameters()))
     print(f"{name}: the largest change of a weight by training is {moved:.1e}")
     mine, theirs = (json.loads((path / "config.json").read_text()) for path in (folder / "first", folder))
-    del theirs["transformers_version"], mine["torch_dtype"]
+    for config in (theirs, mine):
+        for key in ("transformers_version", "torch_dtype", "dtype"):
+            config.pop(key, None)
     sizes = {key: theirs.get(key) for key in mine if not key.endswith("_token_id") and key != "tie_word_embeddings"}
     checks.same(f"{name}: config.json's keys that we write", all(mine[key] == sizes[key] for key in sizes))
 
@@ -169,6 +171,12 @@ def pixels(checks):
     picture = torchvision.transforms.functional.to_tensor
     prepared = torchvision.transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
     values = torch.stack([prepared(picture(image.permute(1, 2, 0).numpy())) for image in images])
+    # The text of docs/ARITHMETIC.md, section 8.3, in binary32: of every byte, for the constants of each plane.
+    ramp = np.arange(256, dtype=np.float32).reshape(1, 256, 1).repeat(3, axis=2)
+    mean, std = np.float32([0.485, 0.456, 0.406]), np.float32([0.229, 0.224, 0.225])
+    ours = (ramp / np.float32(255) - mean) / std
+    theirs = prepared(picture(ramp.astype(np.uint8))).permute(1, 2, 0).numpy()
+    checks.same("pixels: torchvision's and ours, bit by bit", ours.tobytes() == np.ascontiguousarray(theirs).tobytes())
     image = {"height": 32, "width": 32, "planes": 3, "classes": 5}
     resnet = {"kind": "resnet", "stem": "imagenet", "order": "post", "norm": "batch", "stages": [64, 128, 256, 512], "blocks": 2, **image}
     for name, model, keys in [

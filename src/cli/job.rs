@@ -249,6 +249,15 @@ pub fn say_copied<'a>(printer: Printer, files: impl Iterator<Item = (&'a str, u6
     }
 }
 
+/// Warns of what a job may not mean. `unused`: the files without a whole sample.
+fn warn(printer: Printer, job: &Job, unused: &[String]) {
+    for path in unused {
+        printer.say(format!("warning: {path} is shorter than a sample; nothing of it is drawn"));
+    }
+    warn_of_files(printer, job);
+    warn_of_pixels(printer, job);
+}
+
 /// Warns of a job whose batches a dispute shows by long answers.
 fn warn_of_files(printer: Printer, job: &Job) {
     let shown = samples_bytes(&job.data.files);
@@ -263,7 +272,7 @@ fn warn_of_files(printer: Printer, job: &Job) {
 }
 
 /// Warns of a job whose pictures are others than those that its released weights were trained on, as far as anybody can tell.
-pub fn warn_of_pixels(printer: Printer, job: &Job) {
+fn warn_of_pixels(printer: Printer, job: &Job) {
     if is_unnormalised(job) {
         printer.say(
             "warning: init.weights are of a network over images, and the job does not say how pixels are normalised: it takes byte / 255. torchvision's \
@@ -296,11 +305,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     if let Some(advice) = &advice {
         printer.say(format!("warning: {advice}"));
     }
-    for path in &data.unused {
-        printer.say(format!("warning: {path} is shorter than a sample; nothing of it is drawn"));
-    }
-    warn_of_files(printer, &job);
-    warn_of_pixels(printer, &job);
+    warn(printer, &job, &data.unused);
     say_copied(printer, data.copied.iter().map(|(path, bytes)| (path.as_str(), *bytes)));
     let companions = Companions::of_job(&job, &files)?;
     let companions: Vec<(String, u64)> =

@@ -108,10 +108,9 @@ fn specs() -> Vec<StepSpec> {
         products: ProductTable::uniform(2),
         ..mlp.clone()
     };
-    let convolutions = [resnet(ConvVersion::V1), resnet(ConvVersion::V2)];
-    let mut specs = vec![gpt(Gelu::Tanh, true, 2), gpt(Gelu::Erf, false, 3), gpt(Gelu::Tanh, true, 4), mlp];
-    specs.extend(convolutions);
-    specs
+    let [first, second] = [ConvVersion::V1, ConvVersion::V2].map(resnet);
+    let gpts = [gpt(Gelu::Tanh, true, 2), gpt(Gelu::Erf, false, 3), gpt(Gelu::Tanh, true, 4)];
+    gpts.into_iter().chain([mlp, first, second]).collect()
 }
 
 /// The fingerprint of this version: what [`fingerprint`] gives on every right engine. It changes with the operators that it covers, never without.

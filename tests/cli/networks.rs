@@ -64,7 +64,9 @@ fn import_says_how_released_networks_expect_pixels() {
         let text = fs::read_to_string(out.join("job.toml")).unwrap_or_default();
         if code == 0 { Ok((text, said, out)) } else { Err(said) }
     };
-    let cases: [(&str, Option<&str>, &[&str], Result<String, &str>, &str); 9] = [
+    // Configuration, image processor, options; the job's lines or the error; why.
+    type Case<'a> = (&'a str, Option<&'a str>, &'a [&'a str], Result<String, &'a str>, &'a str);
+    let cases: [Case; 9] = [
         (&unsaid, None, &[], preset("imagenet"), "as torchvision's weights expect"),
         (&unsaid, None, &["--normalize", "half"], preset("half"), "as --normalize says"),
         (&unsaid, Some(off), &[], preset("none"), "as preprocessor_config.json says"),
