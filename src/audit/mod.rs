@@ -145,6 +145,13 @@ fn audit_in(
     }
     conclude(&mut report, &checked, run.job.steps);
     report.not_checked.extend(plan.left_out(run.job.steps));
+    note_what_nobody_checks(&mut report, &checked, native);
+    report.seconds = start.elapsed().as_secs_f64();
+    Ok((report, verdict))
+}
+
+/// Lists what no audit like this one checks.
+fn note_what_nobody_checks(report: &mut Report, checked: &Checked, native: bool) {
     if native {
         let why = "whether roundings are legal: this auditor rounded native products of its own, which have no proved bound; the \
                    audit shows replication only, and an exact engine (no --native) judges";
@@ -154,8 +161,6 @@ fn audit_in(
         report.not_checked.push("who signed the head: no --trainer-key was given".into());
     }
     report.not_checked.extend(checked.not_checked.iter().cloned());
-    report.seconds = start.elapsed().as_secs_f64();
-    Ok((report, verdict))
 }
 
 /// Ends an audit that found no difference: as a match, or as incomplete if the run's end or a state that the plan wants is not here.

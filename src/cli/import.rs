@@ -16,7 +16,7 @@ use crate::program::models::Model;
 use crate::run::companions::Companions;
 use crate::run::disk::{self, Disk};
 use crate::run::weights::WeightFiles;
-use crate::run::{RunError, released_config};
+use crate::run::{RunError, released_config, shell};
 
 const ONE_FILE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -96,14 +96,15 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         companions.write(&disk, &output, &[])?;
     }
     disk.replace(&job_path, text.as_bytes())?;
-    let root_option = root.as_ref().map_or(String::new(), |root| format!(" --data-root {}", root.display()));
+    let root_option =
+        root.as_ref().map_or(String::new(), |root| format!(" --data-root {}", shell::path(root)));
     let said = format!(
         "{}{} parameters in {} file(s) -> {}\nname your data in it, then: tiebreak train {}{root_option} --out RUN",
         decided.said.iter().map(|line| format!("{line}\n")).collect::<String>(),
         program.parameter_count(),
         paths.len(),
         job_path.display(),
-        job_path.display()
+        shell::path(&job_path)
     );
     printer.result(
         super::Lines::split(&said),

@@ -26,7 +26,7 @@ use crate::run::checked;
 use crate::run::companions::Companions;
 use crate::run::data::JobData;
 use crate::run::disk::Disk;
-use crate::run::{JobFiles, RunError, check_thresholds, initial, read_job, read_program};
+use crate::run::{JobFiles, RunError, check_thresholds, initial, read_job, read_program, shell};
 use crate::train::evaluation_files;
 
 /// Look at job files.
@@ -235,7 +235,7 @@ fn new(printer: Printer, model: &str, output: Option<&Path>) -> CommandResult {
     printer.result(
         vec![
             format!("wrote {}", path.display()),
-            format!("put its data beside it ({files}), then: tiebreak job check {}", path.display()),
+            format!("put its data beside it ({files}), then: tiebreak job check {}", shell::path(path)),
         ],
         &json!({ "model": model, "output": path, "data": job.data.files.paths() }),
     );

@@ -325,7 +325,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     };
     let seconds = bar.start.elapsed().as_secs_f64();
     let done = match bar.done {
-        0 => "the run was complete already".to_string(),
+        0 => format!(
+            "the run was complete already (for more steps, begin a run from its end: a job with [init] run = {} and optimizer_state = true)",
+            toml_text(out)
+        ),
         steps => format!("trained {steps} steps"),
     };
     let (id, out) = (run.id, shell::path(out));
@@ -418,6 +421,11 @@ fn new_run(
     Ok(run.create(&Disk::default())?)
 }
 
+/// A path as a text in a job file.
+fn toml_text(path: &Path) -> String {
+    serde_json::Value::from(path.to_string_lossy()).to_string()
+}
+
 /// Checks that a run that is gone on with is the one that the rest of the command line describes.
 fn check_resumed(args: &Args, run: &Run) -> Result<(), Failure> {
     let refused = |why: &str| Err(Failure::new(Exit::Usage, why));
@@ -426,7 +434,13 @@ fn check_resumed(args: &Args, run: &Run) -> Result<(), Failure> {
         // The table that --profile logged adds to a job without one.
         if text != run.job_text && logged(&text) != run.job_text {
             let why = "is not the job that the run was begun with (its job.toml); with --resume leave it out";
-            return refused(&format!("{} {why}", path.display()));
+            let out = toml_text(&run.layout.root);
+            return refused(&format!(
+                "{} {why}. For more steps than the run's {}, begin a new run from its end: a job with [init] run = {out} and \
+                 optimizer_state = true, whose steps and schedule count from 1 again",
+                path.display(),
+                run.job.steps
+            ));
         }
     }
     if args.challenge.is_some() && args.challenge != run.file.challenge {

@@ -11,7 +11,7 @@ use super::disk;
 use super::error::RunError;
 use super::limits::machine_memory;
 use super::paths::RunPaths;
-use super::{companions, data, gradients};
+use super::{companions, data, gradients, shell};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PublicKey;
 use crate::commit::record::StepRecord;
@@ -120,7 +120,7 @@ impl Run {
             return Err(RunError::Refused(format!(
                 "{} is not a run: it has no run.json (make one with `tiebreak train JOB --out {}`)",
                 root.display(),
-                root.display()
+                shell::path(root)
             )));
         }
         // A folder that is not there is an empty one.

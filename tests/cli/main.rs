@@ -330,6 +330,11 @@ fn a_command_line_is_meant_as_a_whole() {
     assert_eq!(output(&["train", job, "--out", &run, "--key", &key]).0, 0);
     let resume = ["train", "--out", &run, "--key", &key, "--resume"];
     refused(&[&resume[..], &[&other]].concat(), "is not the job that the run was begun with");
+    refused(
+        &[&resume[..], &[&other]].concat(),
+        &format!("[init] run = \"{run}\" and optimizer_state = true"),
+    );
+    refused(&["verify", "no run's"], r"tiebreak train JOB --out 'no run'\''s'");
     refused(&[&resume[..], &["--challenge", &"0".repeat(64)]].concat(), "another --challenge");
     refused(&[&resume[..], &["--profile", "logged"]].concat(), "the exact profile");
     assert_eq!(output(&[&resume[..], &[job]].concat()).0, 0);

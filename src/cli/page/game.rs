@@ -16,6 +16,7 @@ use crate::dispute::game::rules::Rules;
 use crate::dispute::game::search::{Join, children};
 use crate::dispute::game::terms::Terms;
 use crate::dispute::game::verdict::{Event, GameVerdict};
+use crate::run::shell;
 
 /// A question, and what came of it by party: when, how many bytes, and the answer if it is one.
 struct Turn {
@@ -254,7 +255,10 @@ pub fn page(verdict: &GameVerdict, parties: &Parties, file: &str) -> Result<Stri
     all_turns(&mut page, &game);
     page.heading("Check it again");
     page.say("The file holds the terms and every message. The check plays the game again, verifies each signature and computes the disputed element once more; it asks nobody:");
-    page.commands(&[format!("tiebreak verdict check {file} --party-key KEY --referee-key KEY")]);
+    page.commands(&[format!(
+        "tiebreak verdict check {} --party-key KEY --referee-key KEY",
+        shell::word(file)
+    )]);
     page.remark("A conviction follows from what the party signed, whoever was the referee. A forfeit is the referee's word: only it can know what arrived when. A loss says nothing for the other party.");
     Ok(page.finish())
 }

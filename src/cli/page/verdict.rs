@@ -20,6 +20,7 @@ use crate::job::identity::Identity;
 use crate::program::graph::{Graph, TensorId, TensorType};
 use crate::program::phase::{Phase, graph_of};
 use crate::program::step::Program;
+use crate::run::shell;
 
 /// How many elements of a tile are shown.
 const SHOWN: usize = 8;
@@ -103,10 +104,13 @@ pub fn page(verdict: &Verdict, key: Option<&PublicKey>, file: &str) -> Result<St
     subject.hashes(&mut page);
     page.heading("Check it again");
     page.say("The file holds all that the check needs. It takes a second on any machine and asks nobody:");
-    let trainer =
-        verdict.run.trainer_key.as_deref().map_or(String::new(), |key| format!(" --trainer-key '{key}'"));
+    let trainer = verdict
+        .run
+        .trainer_key
+        .as_deref()
+        .map_or(String::new(), |key| format!(" --trainer-key {}", shell::word(key)));
     let run = if matches!(outcome, Outcome::NeedsReplay { .. }) { " --run FOLDER" } else { "" };
-    page.commands(&[format!("tiebreak verdict check {file}{trainer}{run}")]);
+    page.commands(&[format!("tiebreak verdict check {}{trainer}{run}", shell::word(file))]);
     page.remark("Give the key that you know to be the trainer's. The exit code is 1 if the file convicts, 0 if not, 4 if it does not hold together.");
     Ok(page.finish())
 }
