@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::afterwards::signed_afterwards;
 use crate::arith::float;
-use crate::commit::cosignature::{cosigned_at, utc};
 use crate::commit::keys::PublicKey;
 use crate::commit::merkle::{self, Frontier};
 use crate::commit::record::{Record, StepRecord};
@@ -271,21 +271,6 @@ fn latest_head(
         true => Err(RunError::Refused("the run has published no head yet".into())),
         false => Err(damaged.swap_remove(0)),
     }
-}
-
-/// Who signed a run that names no key, and when, in words.
-///
-/// # Errors
-/// If `key` did not.
-fn signed_afterwards(run: &Run, key: &PublicKey, size: u64, note: &str) -> Result<String, RunError> {
-    let path = run.layout.head(size);
-    let time = cosigned_at(note, key).map_err(|why| RunError::malformed(&path, why))?;
-    let time = time.ok_or_else(|| RunError::invalid(&path, "it is not signed by the trainer's key"))?;
-    Ok(format!(
-        "signed by {} afterwards, at {} by its own clock: the run names no key, so nothing binds its trainer to one history",
-        key.identified(),
-        utc(time)
-    ))
 }
 
 /// Of the published heads of these sizes, ascending, those that are over another history than the latest one, and why others cannot

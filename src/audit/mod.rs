@@ -4,6 +4,7 @@
 //! ([`plan`]) until something differs, then finds out what ([`localise`]). An audit says that a run *matches* or
 //! *diverges*; only a verdict whose evidence stands alone *convicts*.
 
+mod afterwards;
 pub mod attachments;
 pub mod checks;
 mod disputed_rounding;

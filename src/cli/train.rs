@@ -323,6 +323,12 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         Ok(state) => state,
         Err(error) => return stopped::said(printer, &run, &error, &resume_options(&args)),
     };
+    ended(printer, &run, out, &bar, &state);
+    Ok(Exit::Match)
+}
+
+/// Says that a run is at its end.
+fn ended(printer: Printer, run: &Run, out: &Path, bar: &Bar, state: &Digest) {
     let seconds = bar.start.elapsed().as_secs_f64();
     let done = match bar.done {
         0 => format!(
@@ -342,7 +348,6 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         ],
         &json!({ "run": id, "state": state, "steps": run.job.steps, "seconds": seconds }),
     );
-    Ok(Exit::Match)
 }
 
 /// The options of this command line that a resume needs too, as a shell takes them.

@@ -24,7 +24,7 @@ enum Kind {
 fn kind(file: &str, len: usize) -> Option<(Kind, usize)> {
     let middle = len / 2;
     Some(match file {
-        "run.json" | "job.toml" | "heads/000000000010" => (Kind::Needed, middle),
+        "run.json" | "job.toml" | "program.bin" | "heads/000000000010" => (Kind::Needed, middle),
         "transcript" | "data/data-0.tree" => (Kind::Needed, middle),
         // The second half is kept for evaluations.
         "data/data-0.bin" => (Kind::Named, len - 1),

@@ -1,0 +1,26 @@
+//! Signatures that were made when a run was trained already.
+
+use crate::commit::cosignature::{cosigned_at, utc};
+use crate::commit::keys::PublicKey;
+use crate::run::RunError;
+use crate::run::dir::Run;
+
+/// Who signed a run that names no key, and when, in words.
+///
+/// # Errors
+/// If `key` did not.
+pub(super) fn signed_afterwards(
+    run: &Run,
+    key: &PublicKey,
+    size: u64,
+    note: &str,
+) -> Result<String, RunError> {
+    let path = run.layout.head(size);
+    let time = cosigned_at(note, key).map_err(|why| RunError::malformed(&path, why))?;
+    let time = time.ok_or_else(|| RunError::invalid(&path, "it is not signed by the trainer's key"))?;
+    Ok(format!(
+        "signed by {} afterwards, at {} by its own clock: the run names no key, so nothing binds its trainer to one history",
+        key.identified(),
+        utc(time)
+    ))
+}
