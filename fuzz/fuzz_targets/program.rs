@@ -13,7 +13,16 @@ use tiebreak::program::step::{Program, StepSpec};
 static PROGRAM: LazyLock<Vec<u8>> = LazyLock::new(|| {
     encode(&Program::new(StepSpec {
         loss: Default::default(),
-        model: Model::Mlp(Mlp { inputs: 3, hidden: vec![2], classes: 2, dropout: 0.1, normalize: None, image_mean: Vec::new(), image_std: Vec::new(), input: Input::Pixels }),
+        model: Model::Mlp(Mlp {
+            inputs: 3,
+            hidden: vec![2],
+            classes: 2,
+            dropout: 0.1,
+            normalize: None,
+            image_mean: Vec::new(),
+            image_std: Vec::new(),
+            input: Input::Pixels,
+        }),
         optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0 },
         clip_norm: Some(1.0),
         micro_batch: 1,

@@ -14,7 +14,16 @@ use tiebreak::run::checkpoint;
 static PROGRAM: LazyLock<Program> = LazyLock::new(|| {
     Program::new(StepSpec {
         loss: Default::default(),
-        model: Model::Mlp(Mlp { inputs: 3, hidden: vec![2], classes: 2, dropout: 0.0, normalize: None, image_mean: Vec::new(), image_std: Vec::new(), input: Input::Pixels }),
+        model: Model::Mlp(Mlp {
+            inputs: 3,
+            hidden: vec![2],
+            classes: 2,
+            dropout: 0.0,
+            normalize: None,
+            image_mean: Vec::new(),
+            image_std: Vec::new(),
+            input: Input::Pixels,
+        }),
         optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0 },
         clip_norm: None,
         micro_batch: 1,

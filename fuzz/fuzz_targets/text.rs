@@ -27,6 +27,6 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
     if let Ok(model) = released_config::parse(text)
         && model.error().is_none()
     {
-        assert!(released_config::parse(&released_config::text(&model)).is_ok());
+        assert!(released_config::parse(&released_config::text(&model, None, None)).is_ok());
     }
 });
