@@ -255,7 +255,7 @@ fn withheld_checkpoints_are_named_and_hide_nothing() {
 /// How an audit ends, of what the head covers only if `prefix`.
 fn ended(run: &Run, prefix: bool, head: Option<&str>) -> Outcome {
     let mut checked = check(run).unwrap();
-    head.iter().for_each(|note| checked.other_head(run, note).unwrap());
+    head.iter().for_each(|note| checked.other_head(run, Path::new("head"), note).unwrap());
     if prefix {
         checked.allow_prefix();
     }
@@ -462,7 +462,8 @@ fn every_entry_point(root: &Path) {
     let _ = (checked.step(0).is_ok(), checked.step(99).is_ok(), checked.step(u32::MAX).is_ok());
     let _ = checked.step(1).map(|record| run.gradient_roots(record));
     let note = checked.note.clone();
-    let _ = (checked.other_head(&run, &note), checked.other_head(&run, "x"));
+    let path = Path::new("head");
+    let _ = (checked.other_head(&run, path, &note), checked.other_head(&run, path, "x"));
     let _ = checks::weights(&run, &mut checked, &[run.layout.model()]);
     let mut cpu = Cpu::new(1).unwrap();
     {

@@ -299,7 +299,7 @@ fn strangers_are_refused_and_the_others_train() {
     assert_eq!(code, 0, "{printed}");
     for says in [
         "no rank of tiebreak",
-        "it speaks version 9 of the protocol, this is version 3",
+        "it speaks version 9 of the protocol, this is version 4",
         "does not know the run's secret",
     ] {
         assert!(printed.contains(says), "{says}: {printed}");

@@ -117,7 +117,7 @@ fn other_history(index: usize) -> (String, ProvenRecord) {
 fn fork_of_heads() -> Verdict {
     let (run, _) = &*HONEST;
     let mut checked = checked(run);
-    checked.other_head(run, &other_history(0).0).unwrap();
+    checked.other_head(run, std::path::Path::new("head"), &other_history(0).0).unwrap();
     checked.inconsistent.expect("the histories differ").verdict.expect("both heads are signed")
 }
 

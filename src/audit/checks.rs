@@ -1,7 +1,7 @@
 //! What every audit checks before it replays anything, sampled ones too.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::arith::float;
 use crate::commit::cosignature::{cosigned_at, utc};
@@ -138,18 +138,17 @@ impl Checked {
         Ok(())
     }
 
-    /// Holds the run to a head that somebody else has of it: a witness, or whoever downloaded it. A longer one, which these records do
+    /// Holds the run to a head, at `path`, that somebody else has of it: a witness, or whoever downloaded it. A longer one, which these records do
     /// not reach, leaves the audit undecided: they may be cut short, or another history.
     ///
     /// # Errors
     /// If the note is malformed, of another run, or not signed by the key that the run names.
-    pub fn other_head(&mut self, run: &Run, note: &str) -> Result<(), RunError> {
-        let path = run.layout.heads();
-        let named = run.file.summary().named_key().map_err(|why| RunError::malformed(&path, why))?;
+    pub fn other_head(&mut self, run: &Run, path: &Path, note: &str) -> Result<(), RunError> {
+        let named = run.file.summary().named_key().map_err(|why| RunError::malformed(path, why))?;
         let (head, _) =
-            Head::from_note(note, named.as_ref()).map_err(|why| RunError::malformed(&path, why))?;
+            Head::from_note(note, named.as_ref()).map_err(|why| RunError::malformed(path, why))?;
         if head.run != run.id || head.size == 0 {
-            return Err(RunError::invalid(&path, "the other head is of another run, or over nothing"));
+            return Err(RunError::invalid(path, "the other head is of another run, or over nothing"));
         }
         if head.size > self.head.size {
             let signer = if named.is_some() {
@@ -170,7 +169,7 @@ impl Checked {
         }
         if named.is_none() {
             let why = format!("the head of size {} is not over these records", head.size);
-            return Err(RunError::invalid(&path, why));
+            return Err(RunError::invalid(path, why));
         }
         let what = format!("the trainer signed two histories: another head over {} records", head.size);
         self.fail(run, 0, what, |checked| {
@@ -238,9 +237,10 @@ pub fn structure(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError
     };
     for older in forks {
         // Only the trainer's signature tells a second history from a file that was damaged.
-        let note = older.and_then(|older| disk::read_text(&run.layout.head(older), NOTE_MAX as u64));
-        let error = note.and_then(|note| checked.other_head(run, &note)).err();
-        checked.damaged.extend(error);
+        let held = older
+            .map(|older| run.layout.head(older))
+            .and_then(|path| checked.other_head(run, &path, &disk::read_text(&path, NOTE_MAX as u64)?));
+        checked.damaged.extend(held.err());
     }
     Ok(checked)
 }
@@ -369,8 +369,7 @@ pub fn always(run: &Run, key: Option<&PublicKey>) -> Result<Checked, RunError> {
         }
         check(run, &mut checked)?;
     }
-    let damaged: Vec<String> = checked.damaged.iter().map(damaged_text).collect();
-    checked.not_checked.extend(damaged);
+    checked.not_checked.extend(checked.damaged.iter().map(damaged_text));
     checked.not_checked.push(match &run.file.challenge {
         None => "where the seed comes from: it was chosen by the trainer".to_string(),
         Some(challenge) => format!("where the challenge comes from: compare {challenge} with the one given"),

@@ -171,7 +171,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         checks::weights(&run, &mut checked, &options.weights)?;
     }
     for path in &options.head {
-        checked.other_head(&run, &disk::read_text(path, NOTE_MAX as u64)?)?;
+        checked.other_head(&run, path, &disk::read_text(path, NOTE_MAX as u64)?)?;
     }
     if options.prefix {
         checked.allow_prefix();

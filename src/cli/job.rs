@@ -306,11 +306,10 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
         printer.say(format!("warning: {advice}"));
     }
     warn(printer, &job, &data.unused);
-    say_copied(printer, data.copied.iter().map(|(path, bytes)| (path.as_str(), *bytes)));
     let companions = Companions::of_job(&job, &files)?;
-    let companions: Vec<(String, u64)> =
-        companions.sources().map(|(path, bytes)| (path.display().to_string(), bytes)).collect();
-    say_copied(printer, companions.iter().map(|(path, bytes)| (path.as_str(), *bytes)));
+    let companions = companions.sources().map(|(path, bytes)| (path.display().to_string(), bytes));
+    let copied: Vec<(String, u64)> = data.copied.iter().cloned().chain(companions).collect();
+    say_copied(printer, copied.iter().map(|(path, bytes)| (path.as_str(), *bytes)));
     let steps_per_epoch = data.samples as f64 / f64::from(program.samples());
     let epochs = f64::from(job.steps) / steps_per_epoch;
     let drawn: Vec<String> = data.drawn.iter().map(u32::to_string).collect();

@@ -38,7 +38,7 @@ const SETS: [&[&str]; 3] = [&[CONFIG], &[GENERATION], &TOKENIZER];
 const FILE_MAX: u64 = 1 << 26;
 /// The most bytes of all files of a run.
 const ALL_MAX: u64 = 1 << 27;
-/// What follows the name of a file of tokens in the name of the folder where `tiebreak-import` keeps their tokenizer.
+/// What follows the name of a file of tokens in the name of the folder where their tokenizer may be put.
 const OF_TOKENS: &str = ".tokenizer";
 
 /// Whether a file of a run may have this name.
@@ -60,8 +60,8 @@ pub struct Companions {
 }
 
 impl Companions {
-    /// Those of a run that begins with a job: beside the job file, else beside the weights or in the earlier run that it begins from, else what
-    /// `tiebreak-import` keeps beside its tokens.
+    /// Those of a run that begins with a job: beside the job file, else beside the weights or in the earlier run that it begins from, else in
+    /// the folder for the tokenizer of its tokens.
     ///
     /// # Errors
     /// If one lies where the job may not reach, is a private key or too large, or cannot be read.

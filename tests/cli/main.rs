@@ -5,6 +5,7 @@
 mod audits;
 #[path = "../common/mod.rs"]
 mod common;
+mod damage;
 mod evaluations;
 mod hostile;
 mod jobs;

@@ -419,7 +419,7 @@ fn what_makes_a_model_usable_is_kept() {
     }
 }
 
-/// A model that was trained from its seed has the tokenizer that `tiebreak-import` kept beside its tokens.
+/// A model that was trained from its seed has the tokenizer that was put beside its tokens.
 #[test]
 fn a_new_model_has_the_tokenizer_of_its_tokens() {
     let folder = tempfile::tempdir().unwrap();

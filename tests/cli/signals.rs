@@ -40,9 +40,9 @@ fn child_of(parent: u32) -> Option<u32> {
 #[test]
 fn a_trainer_that_is_asked_to_stop_leaves_a_checkpoint_and_resumes_to_the_same_run() {
     let folder = tempfile::tempdir().unwrap();
-    let job = gpt_job(folder.path(), "operator", "");
+    let job = gpt_job(folder.path(), "microbatch", "");
     let text = std::fs::read_to_string(&job).unwrap();
-    std::fs::write(&job, text.replace("steps = 8", "steps = 600").replace("every = 2", "every = 500"))
+    std::fs::write(&job, text.replace("steps = 8", "steps = 150").replace("every = 2", "every = 140"))
         .unwrap();
     let key = path(folder.path(), "my key");
     assert_eq!(output(&["key", "new", &key, "--name", "trainer.example"]).0, 0);
@@ -63,7 +63,7 @@ fn a_trainer_that_is_asked_to_stop_leaves_a_checkpoint_and_resumes_to_the_same_r
         assert_eq!(status.code(), Some(3), "{name}: {stdout}{}", String::from_utf8_lossy(&stderr));
         let stopped: Value = serde_json::from_str(&stdout).unwrap();
         let step = stopped["step"].as_u64().unwrap();
-        assert!((3..500).contains(&step) && stopped["stopped"] == "asked", "{stopped}");
+        assert!((3..140).contains(&step) && stopped["stopped"] == "asked", "{stopped}");
         assert_eq!(stopped["checkpoint_step"], step);
         assert!(Path::new(stopped["checkpoint"].as_str().unwrap()).exists());
         // The command that is printed goes on, whatever blanks its paths have.
@@ -72,7 +72,7 @@ fn a_trainer_that_is_asked_to_stop_leaves_a_checkpoint_and_resumes_to_the_same_r
         let resumed = Command::new("sh").args(["-c", &resume]).output().unwrap();
         assert_eq!(resumed.status.code(), Some(0), "{resume}: {}", String::from_utf8_lossy(&resumed.stderr));
         let trained = String::from_utf8(resumed.stdout).unwrap();
-        assert!(trained.starts_with(&format!("trained {} steps", 600 - step)), "{trained}");
+        assert!(trained.starts_with(&format!("trained {} steps", 150 - step)), "{trained}");
         same_as_without_interruption(&out, &key, &path(folder.path(), &format!("{name}-whole")));
     }
 }

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::released::Released;
 use super::normalize::{IMAGE_MEAN, MEANS, NORMALIZE, STDS};
+use super::released::Released;
 use super::{
     BatchTensor, Init, Input, Inputs, Loss, ModelParameter, Network, Normalization, Normalize, ProductSize,
     Sizes, classified, normalizes,

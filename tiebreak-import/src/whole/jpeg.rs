@@ -146,7 +146,7 @@ impl Frame {
             if tables.restart > 0 && unit > 0 && unit % tables.restart == 0 {
                 let behind = bits.end()?;
                 let fill = behind.iter().take_while(|&&byte| byte == 0xff).count();
-                if behind.get(fill) != Some(&(0xd0 | restarts % 8)) {
+                if behind.get(fill) != Some(&(0xd0 + restarts % 8)) {
                     return Err("a restart marker is missing or out of order".into());
                 }
                 (bits, runs, restarts) = (Bits::new(&behind[fill + 1..]), 0, restarts.wrapping_add(1));
