@@ -232,7 +232,7 @@ fn lied(folder: &Path, job: &Path, name: &str, index: usize) -> Run {
     .unwrap();
     let initial = state_digest(&table, &tensor_digests(&table, &state));
     let file = RunFile { initial, ..begun.file.clone() };
-    fs::write(begun.layout.run_json(), serde_json::to_string(&file).unwrap()).unwrap();
+    fs::write(begun.layout.run_json(), file.text()).unwrap();
     let run = Run::open(&begun.layout.root).unwrap();
     train(&Disk::default(), &run, &mut Cpu::new(1).unwrap(), Some(&key()), &mut Silent).unwrap();
     run
