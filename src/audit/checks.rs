@@ -371,21 +371,15 @@ const WEIGHTS_NOT_CHECKED: &str =
     "whether the initial state is that of the weights' files: give them with --weights";
 
 fn initial_state(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
-    let state = checked.transcript.records[0].state();
-    let origin = &run.file.origin;
+    let (state, origin) = (checked.transcript.records[0].state(), &run.file.origin);
     let expected = origin.expected(&run.program, run.key());
     let expected = expected.map_err(|why| RunError::malformed(&run.layout.run_json(), why))?;
-    let same = match expected {
-        Expected::State(expected) => state == expected,
-        Expected::InFiles => true,
-    };
+    let same = expected == Expected::InFiles || expected == Expected::State(state);
     if state != run.file.initial || !same {
         let what = format!("record 0 does not commit the initial state that {} gives", origin.source());
         return checked.fail(run, 0, what, |_| Ok((Some(0), Claim::Initial)));
     }
-    if let InitialOrigin::Weights { .. } = origin
-        && let Some(claim) = super::weights::drawn_claim(run)
-    {
+    if let Some(claim) = super::weights::drawn_claim(run) {
         let what = "record 0 commits other numbers than the seed gives where the job draws them";
         return checked.fail(run, 0, what, |_| Ok((Some(0), claim)));
     }
