@@ -43,6 +43,9 @@ pub struct Args {
     command: Option<Command>,
     #[command(flatten)]
     play: Option<Play>,
+    // Not in `Play`: a group of arguments that has another one in it is never there.
+    #[command(flatten)]
+    limits: Limits,
 }
 
 #[derive(Subcommand)]
@@ -73,8 +76,6 @@ struct Play {
     /// Where the verdict goes.
     #[arg(long, default_value = "game-verdict.json")]
     out: PathBuf,
-    #[command(flatten)]
-    limits: Limits,
 }
 
 #[derive(clap::Args)]
@@ -150,9 +151,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             let _watch = args.limits.watch(printer);
             new(printer, args)
         }
-        (None, Some(args)) => {
+        (None, Some(play)) => {
             let _watch = args.limits.watch(printer);
-            referee(printer, args)
+            referee(printer, play)
         }
         (None, None) => {
             Err(Failure::new(Exit::Usage, "the terms of a game are wanted: see tiebreak referee --help"))
