@@ -62,7 +62,7 @@ fn an_honest_run_matches_on_every_engine() {
         for mut engine in engines {
             let (report, verdict) = audited(&run, engine.as_mut(), &Choice::All);
             assert_eq!(report.outcome, Outcome::Matches);
-            assert_eq!(report.signed, "signed by trainer.example");
+            assert_eq!(report.signed, format!("signed by {}", key().public().identified()));
             assert_eq!(verdict, None);
             assert_eq!(report.replayed, [(1, 2), (3, 4), (5, 6), (7, 8)]);
         }

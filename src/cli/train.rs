@@ -330,13 +330,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 /// Says that a run is at its end.
 fn ended(printer: Printer, run: &Run, out: &Path, bar: &Bar, state: &Digest) {
     let seconds = bar.start.elapsed().as_secs_f64();
-    let done = match bar.done {
-        0 => format!(
-            "the run was complete already (for more steps, begin a run from its end: a job with [init] run = {} and optimizer_state = true)",
-            toml_text(out)
-        ),
-        steps => format!("trained {steps} steps"),
-    };
+    let done = done_text(bar.done, out);
     let (id, out) = (run.id, shell::path(out));
     let data = if run.holds_data() { "" } else { " --data FOLDER (where its data files are)" };
     printer.result(
@@ -348,6 +342,17 @@ fn ended(printer: Printer, run: &Run, out: &Path, bar: &Bar, state: &Digest) {
         ],
         &json!({ "run": id, "state": state, "steps": run.job.steps, "seconds": seconds }),
     );
+}
+
+/// What was done, in words.
+fn done_text(steps: u64, out: &Path) -> String {
+    match steps {
+        0 => format!(
+            "the run was complete already (for more steps, begin a run from its end: a job with [init] run = {} and optimizer_state = true)",
+            toml_text(out)
+        ),
+        steps => format!("trained {steps} steps"),
+    }
 }
 
 /// The options of this command line that a resume needs too, as a shell takes them.

@@ -2,16 +2,22 @@
 
 use std::io;
 
-/// Calls `then` in a thread of its own at the first Ctrl-C or SIGTERM. A second one ends the process at once, as it would have without this.
+/// Calls `then` in a thread of its own at the first Ctrl-C or SIGTERM after this returns. A second one ends the process at once, as it would have
+/// without this.
 ///
 /// # Errors
 /// If the system refuses.
 pub fn on_stop(then: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // Before the thread runs, which may take a while on a busy machine.
+    let mut signals = {
+        let _inside = runtime.enter();
+        Signals::listen()?
+    };
     std::thread::Builder::new().name("stop".into()).spawn(move || {
-        if runtime.block_on(asked()).is_ok() {
+        if runtime.block_on(signals.next()) {
             std::thread::spawn(then);
-            if runtime.block_on(asked()).is_ok() {
+            if runtime.block_on(signals.next()) {
                 std::process::exit(130);
             }
         }
@@ -19,17 +25,39 @@ pub fn on_stop(then: impl FnOnce() + Send + 'static) -> io::Result<()> {
     Ok(())
 }
 
+/// What asks for the end.
 #[cfg(unix)]
-async fn asked() -> io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    tokio::select! {
-        ended = tokio::signal::ctrl_c() => ended,
-        _ = terminate.recv() => Ok(()),
+struct Signals([tokio::signal::unix::Signal; 2]);
+
+#[cfg(unix)]
+impl Signals {
+    fn listen() -> io::Result<Signals> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Signals([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
+    }
+
+    /// Waits for the next one. Whether there can be one.
+    async fn next(&mut self) -> bool {
+        let [interrupt, terminate] = &mut self.0;
+        tokio::select! {
+            asked = interrupt.recv() => asked.is_some(),
+            asked = terminate.recv() => asked.is_some(),
+        }
     }
 }
 
-#[cfg(not(unix))]
-async fn asked() -> io::Result<()> {
-    tokio::signal::ctrl_c().await
+/// What asks for the end.
+#[cfg(windows)]
+struct Signals(tokio::signal::windows::CtrlC);
+
+#[cfg(windows)]
+impl Signals {
+    fn listen() -> io::Result<Signals> {
+        Ok(Signals(tokio::signal::windows::ctrl_c()?))
+    }
+
+    /// Waits for the next one. Whether there can be one.
+    async fn next(&mut self) -> bool {
+        self.0.recv().await.is_some()
+    }
 }
