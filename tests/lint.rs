@@ -1,6 +1,6 @@
 //! The lint: one shader that must be rejected for each rule, and every shader that the engine can make accepted.
 
-#![cfg(feature = "wgsl")]
+#![cfg(feature = "engine")]
 
 use tiebreak::shaders::lint::{Rule, check};
 

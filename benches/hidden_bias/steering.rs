@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tiebreak::engine::session::{Session, StepScalars};
 use tiebreak::job::data::Dataset;
+use tiebreak::observers::near_ties::Search as _;
 use tiebreak::observers::record::{Choice, Steer};
 use tiebreak::program::products::ProductClass;
 use tiebreak::program::step::MicroBatch;

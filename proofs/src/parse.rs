@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::refusal::Refusal;
 
-#[path = "../../src/shaders/compose.rs"]
+#[path = "../../crates/shaders/src/compose.rs"]
 mod compose;
 
 /// The text of a shader with its includes expanded.

@@ -7,7 +7,7 @@ use naga::Module;
 
 // The templates are completed as the engine does it; the engine asks for more than is used here.
 #[allow(dead_code)]
-#[path = "../../src/shaders/product.rs"]
+#[path = "../../crates/shaders/src/product.rs"]
 mod complete;
 
 use crate::bounds::Run;

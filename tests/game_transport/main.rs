@@ -1,6 +1,6 @@
 //! The dispute game between machines: HTTP and folders, journals, crashes, and clients that mean no good. A toy game is enough to show it.
 
-#![cfg(feature = "net")]
+#![cfg(feature = "game")]
 
 #[cfg(all(feature = "cli", unix))]
 mod again;

@@ -1,0 +1,322 @@
+//! Audits: is a run what its job says, bit for bit?
+//!
+//! Every audit first makes the checks that need no replay ([`checks`]), then replays checkpoint segments
+//! ([`plan`]) until something differs, then finds out what ([`localise`]). An audit says that a run *matches* or
+//! *diverges*; only a verdict whose evidence stands alone *convicts*.
+
+#![warn(missing_docs)]
+#![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]
+
+mod afterwards;
+pub mod attachments;
+pub mod checks;
+mod disputed_rounding;
+pub mod evidence;
+pub mod localise;
+pub mod merge;
+mod micro_batch;
+pub mod operands;
+pub mod plan;
+mod replay;
+mod report;
+pub mod report_file;
+pub mod rounding;
+pub mod weights;
+
+use tiebreak_contract::{arith, program};
+use tiebreak_record::{commit, job};
+use tiebreak_run::{observers, run, step};
+use {tiebreak_dispute as dispute, tiebreak_engine as engine};
+
+use std::time::{Duration, Instant};
+
+use crate::dispute::verdict::Verdict;
+use crate::engine::session::Session;
+use crate::engine::{Engine, EngineError};
+use crate::observers::tally::Tally;
+use crate::program::step::MicroBatch;
+use crate::run::dir::Run;
+use crate::step::{CommittedStep, gradient_root, replayed_micro_batch, replayed_step, scalars};
+use attachments::Damaged;
+use checks::Checked;
+use localise::Difference;
+pub use micro_batch::micro_batch;
+use plan::ReplayPlan;
+pub use replay::other_log;
+pub use replay::{reference_step, replay_begins_after, replay_to};
+use replay::{same_log, session};
+use report::Found;
+pub use report::{AuditError, Outcome, REPORT_FORMAT, Report, differences, step_of};
+
+/// What an auditor wants to know while it runs.
+pub trait Progress {
+    /// A step was replayed: `done` of `planned` steps are.
+    fn step(&mut self, step: u32, done: u64, planned: u64);
+}
+
+/// Tells nobody.
+pub struct Silent;
+
+impl Progress for Silent {
+    fn step(&mut self, _: u32, _: u64, _: u64) {}
+}
+
+/// Replays the segments of `plan` on `engine` after the checks that made `checked`. A divergence comes with its
+/// verdict.
+///
+/// # Errors
+/// If the engine fails, or a file that the plan needs cannot be read or is malformed. A difference is no error, nor is the end of
+/// `max_time`: the report says what was not replayed.
+pub fn audit(
+    run: &Run,
+    engine: &mut dyn Engine,
+    checked: Checked,
+    plan: ReplayPlan,
+    max_time: Option<Duration>,
+    progress: &mut dyn Progress,
+) -> Result<(Report, Option<Verdict>), AuditError> {
+    audit_in(run, session(run, engine, false)?, false, checked, plan, max_time, progress)
+}
+
+/// An audit of a run in the paper's preset by an engine whose native kernels compute the products again. It shows that the log
+/// makes two such machines agree, and nothing else: no rounding is judged, and no difference accuses anybody.
+///
+/// # Errors
+/// As [`audit`]; also if the run is not in the paper's preset.
+pub fn audit_natively(
+    run: &Run,
+    engine: &mut dyn Engine,
+    checked: Checked,
+    plan: ReplayPlan,
+    max_time: Option<Duration>,
+    progress: &mut dyn Progress,
+) -> Result<(Report, Option<Verdict>), AuditError> {
+    audit_in(run, session(run, engine, true)?, true, checked, plan, max_time, progress)
+}
+
+fn audit_in(
+    run: &Run,
+    session: Session,
+    native: bool,
+    checked: Checked,
+    plan: ReplayPlan,
+    max_time: Option<Duration>,
+    progress: &mut dyn Progress,
+) -> Result<(Report, Option<Verdict>), AuditError> {
+    let start = Instant::now();
+    let report = Report {
+        format: REPORT_FORMAT,
+        run: run.id,
+        computation: run.computation,
+        job: run.job.digest(),
+        data: run.file.summary().data,
+        steps: run.job.steps,
+        signed: checked.signed.clone(),
+        head_size: checked.head.size,
+        head_root: checked.head.root,
+        end_checked: checked.end_checked,
+        engine: session.engine().describe(),
+        native,
+        outcome: Outcome::Matches,
+        checked: checked.passed.clone(),
+        not_checked: Vec::new(),
+        damaged: checked.damaged.iter().map(|error| Damaged::of(run, error)).collect(),
+        not_finite: checked.not_finite(),
+        replayed: Vec::new(),
+        plan: plan.clone(),
+        rounding: run.job.rounding.is_some().then(Tally::default),
+        seconds: 0.0,
+        auditor: None,
+    };
+    let mut replay = Replay { run, session, native, checked: &checked, end: None, report };
+    replay.end = max_time.and_then(|limit| start.checked_add(limit));
+    replay.session.stop_at(replay.end);
+    let found = match &checked.inconsistent {
+        Some(found) => {
+            let outcome = Outcome::Inconsistent { step: found.step, what: found.what.clone() };
+            Some(Found { outcome, verdict: found.verdict.clone() })
+        }
+        None => replay.segments(&plan, progress)?,
+    };
+    let mut report = replay.report;
+    let verdict = found.and_then(|found| {
+        report.outcome = found.outcome;
+        found.verdict
+    });
+    if report.outcome == Outcome::Matches
+        && !native
+        && let Some(outcome) = rounding::without_meaning(run, report.rounding.as_ref())
+    {
+        report.outcome = outcome;
+    }
+    if let (Some(tally), Some(rounding)) = (&mut report.rounding, &run.job.rounding) {
+        tally.settle(rounding.accumulation());
+    }
+    conclude(&mut report, &checked, run.job.steps);
+    report.not_checked.extend(plan.left_out(run.job.steps));
+    note_what_nobody_checks(&mut report, &checked, native);
+    report.seconds = start.elapsed().as_secs_f64();
+    Ok((report, verdict))
+}
+
+/// Lists what no audit like this one checks.
+fn note_what_nobody_checks(report: &mut Report, checked: &Checked, native: bool) {
+    if native {
+        let why = "whether roundings are legal: this auditor rounded native products of its own, which have no proved bound; the \
+                   audit shows replication only, and an exact engine (no --native) judges";
+        report.not_checked.push(why.into());
+    }
+    if !checked.signed_by_key {
+        report.not_checked.push("who signed the head: no --trainer-key was given".into());
+    }
+    report.not_checked.extend(checked.not_checked.iter().cloned());
+}
+
+/// Ends an audit that found no difference: as a match, or as incomplete if the run's end or a state that the plan wants is not here.
+fn conclude(report: &mut Report, checked: &Checked, steps: u32) {
+    if checked.inconsistent.is_some() {
+        return; // what comes after a contradiction was not looked at
+    }
+    let gap = report.plan.unreachable.map(|(first, last)| {
+        format!("steps {first} to {last} cannot be replayed: no state before them is here (checkpoint 0 is withheld)")
+    });
+    let none = (report.plan.steps() == 0).then(|| "there is no step to replay".to_string());
+    let reasons: Vec<String> = [checked.undecided(), gap.or(none)].into_iter().flatten().collect();
+    if report.is_complete() && !reasons.is_empty() {
+        report.outcome = Outcome::Incomplete { what: reasons.join("; ") };
+    } else {
+        report.not_checked.extend(reasons);
+    }
+    if checked.end_checked && report.replayed.iter().any(|&(_, last)| last == steps) {
+        let what = "the state computed for the last step is the final record's, and the released model's";
+        report.checked.push(what.into());
+    }
+}
+
+/// An audit under way: steps are replayed until one differs.
+struct Replay<'a, 'e> {
+    run: &'a Run,
+    session: Session<'e>,
+    native: bool,
+    checked: &'a Checked,
+    /// When to stop, if the auditor set a limit.
+    end: Option<Instant>,
+    report: Report,
+}
+
+impl Replay<'_, '_> {
+    /// Replays the segments of a plan. Returns what the first difference came to, if there is one.
+    fn segments(
+        &mut self,
+        plan: &ReplayPlan,
+        progress: &mut dyn Progress,
+    ) -> Result<Option<Found>, AuditError> {
+        let (run, planned) = (self.run, plan.steps());
+        let mut dataset = run.dataset()?;
+        let mut done = 0;
+        for &(first, last) in &plan.segments {
+            self.session.load(&checks::state_after(run, self.checked, first - 1)?)?;
+            self.report.replayed.push((first, first - 1));
+            for step in first..=last {
+                if self.end.is_some_and(|end| Instant::now() > end) {
+                    return Ok(self.out_of_time(step));
+                }
+                let batch = run.batch(&mut dataset, step)?;
+                let found = match self.step(step, &batch) {
+                    Err(AuditError::Engine(EngineError::OutOfTime)) => return Ok(self.out_of_time(step)),
+                    found => found?,
+                };
+                done += 1;
+                progress.step(step, done, planned);
+                if found.is_some() {
+                    return Ok(found);
+                }
+                if let Some(replayed) = self.report.replayed.last_mut() {
+                    replayed.1 = step;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Time was up before `step` was replayed: nothing more is found.
+    fn out_of_time(&mut self, step: u32) -> Option<Found> {
+        self.report.not_checked.push(format!("steps from {step} of the plan: --max-time was reached"));
+        None
+    }
+
+    /// Replays one step. Returns what a difference came to, if there is one.
+    fn step(&mut self, step: u32, batch: &[MicroBatch]) -> Result<Option<Found>, AuditError> {
+        let (run, theirs) = (self.run, self.checked.step(step)?);
+        let before = self.session.download_state()?;
+        rounding::check_log(run, step, theirs)?;
+        let (mine, tally) = replayed_step(run, &mut self.session, scalars(run, step), batch, !self.native)?;
+        same_log(run, &mine.record, theirs)?;
+        if let (Some(all), Some(rounding)) = (&mut self.report.rounding, &run.job.rounding) {
+            all.add(step, &tally, rounding.accumulation());
+        }
+        let without_verdict = |outcome| Ok(Some(Found { outcome, verdict: None }));
+        let same = mine.record == *theirs;
+        if self.native && !same {
+            return without_verdict(rounding::not_replicated(step, &mine.record, theirs));
+        }
+        // Where the records differ, a decision may be about other operands than these: one that an honest trainer's log
+        // lacks would make later ones look wrong. Where they agree, everything that the decisions are about does.
+        if let Some(illegal) = tally.first_illegal.as_ref().filter(|_| same) {
+            return self.difference(&before, batch, &mine).illegal(illegal).map(Some);
+        }
+        if mine.trace.is_none()
+            && run.job.rounding.is_some()
+            && rounding::may_lack_a_decision(&mine.record, theirs)
+        {
+            return without_verdict(rounding::missing(step, &mine.record, theirs));
+        }
+        if same {
+            return Ok(None);
+        }
+        self.difference(&before, batch, &mine).localise().map(Some)
+    }
+
+    /// What is at hand to find out why a step differs. The engine keeps no idle memory meanwhile.
+    fn difference<'a>(
+        &'a mut self,
+        before: &'a [Vec<u8>],
+        batch: &'a [MicroBatch],
+        mine: &'a CommittedStep,
+    ) -> Difference<'a> {
+        self.session.engine_mut().release();
+        let Replay { run, checked, end, report, .. } = self;
+        Difference { run, checked, before, batch, mine, engine: &report.engine, end: *end }
+    }
+}
+
+/// Whether [`estimated_seconds`], which computes two micro-batches, is a small part of a plan.
+pub fn worth_estimating(run: &Run, plan: &ReplayPlan) -> bool {
+    plan.steps() * u64::from(run.program.micro_batches) >= 40
+}
+
+/// Seconds that a plan will take on an engine, about: a micro-batch of its first step is timed, after one that pays for
+/// what an engine does only once.
+///
+/// # Errors
+/// If the engine fails, or a file that the first step needs cannot be read or is malformed.
+pub fn estimated_seconds(
+    run: &Run,
+    engine: &mut dyn Engine,
+    native: bool,
+    checked: &Checked,
+    plan: &ReplayPlan,
+) -> Result<f64, AuditError> {
+    let Some(&(first, _)) = plan.segments.first() else { return Ok(0.0) };
+    let mut session = session(run, engine, native)?;
+    session.load(&checks::state_after(run, checked, first - 1)?)?;
+    let batch = run.micro_batch(&mut run.dataset()?, first, 0)?;
+    let mut start = Instant::now();
+    for _ in 0..2 {
+        start = Instant::now();
+        let (gradients, _) = replayed_micro_batch(run, &mut session, scalars(run, first), 0, &batch)?;
+        gradient_root(&mut session, &gradients)?; // waits for the engine
+    }
+    let micro_batches = plan.steps() * u64::from(run.program.micro_batches);
+    Ok(start.elapsed().as_secs_f64() * micro_batches as f64)
+}

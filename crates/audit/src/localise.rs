@@ -1,0 +1,283 @@
+//! From a step that differs to what differs in it, confirmed by the scalar reference.
+
+use std::time::Instant;
+
+use super::checks::Checked;
+use super::evidence::Disputed;
+use super::replay::reference_step_until;
+use super::report::{AuditError, Found, Outcome, differences};
+use super::rounding::{may_lack_a_decision, missing};
+use crate::commit::digest::Digest;
+use crate::commit::record::StepRecord;
+use crate::commit::state::{prove_each, state_digest, tensor_digests};
+use crate::commit::tensor::Hash;
+use crate::commit::trace::{Trace, leaf_place, positions};
+use crate::commit::{merkle, multiproof};
+use crate::dispute::check::state_nodes;
+use crate::dispute::origin::{self, Origin};
+use crate::dispute::verdict::{
+    Claim, Hashes, Outcome as VerdictOutcome, ProvenRecord, ProvenTensor, Scalar, Verdict,
+};
+use crate::engine::EngineError;
+use crate::program::phase::{Phase, graph_of};
+use crate::program::step::{MicroBatch, Program};
+use crate::run::dir::Run;
+use crate::run::{checkpoint, traces};
+use crate::step::CommittedStep;
+use tiebreak_record::rounding::legal::Illegal;
+
+/// A step that is not as the run commits it, and what is at hand to find out why.
+pub struct Difference<'a> {
+    /// The run that is audited.
+    pub run: &'a Run,
+    /// The result of the checks without a replay.
+    pub checked: &'a Checked,
+    /// The state that the step began from.
+    pub before: &'a [Vec<u8>],
+    /// The step's micro-batches, in order.
+    pub batch: &'a [MicroBatch],
+    /// The auditor's result.
+    pub mine: &'a CommittedStep,
+    /// The auditor's engine.
+    pub engine: &'a str,
+    /// When the auditor has no more time.
+    pub end: Option<Instant>,
+}
+
+impl Difference<'_> {
+    /// Finds out what differs in a step whose record is not the auditor's.
+    ///
+    /// # Errors
+    /// If an engine fails, or a file of the run that is needed cannot be read.
+    pub fn localise(&self) -> Result<Found, AuditError> {
+        let Difference { run, checked, before, mine, .. } = *self;
+        let step = mine.record.step;
+        let theirs = checked.step(step)?;
+        let Some(trace) = &mine.trace else { return self.whole_step() };
+        let Some(published) = published_trace(run, theirs) else { return self.without_trace() };
+        let difference = published.nodes.iter().zip(&trace.nodes).position(|(a, b)| a.digest != b.digest);
+        if let Some(index) = difference {
+            return self.operator(index, trace, &published);
+        }
+        let digests = tensor_digests(&run.program.state(), before);
+        let (claim, implied) = binding(&run.program, &published, &digests, || checked.proven(step - 1));
+        if implied != theirs.state {
+            let what = "the record's state is not the one that its own trace's update computed".to_string();
+            let verdict = checked.verdict(run, step, claim);
+            return Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) });
+        }
+        for (scalar, same) in
+            [(Scalar::Clip, theirs.clip == mine.record.clip), (Scalar::Loss, theirs.loss == mine.record.loss)]
+        {
+            if same {
+                continue;
+            }
+            let what = format!("the record's {} is not the one that its own trace computed", scalar.name());
+            let output = scalar_output(&run.program, &published, scalar);
+            let verdict = checked.verdict(run, step, Claim::Scalar { scalar, output });
+            return Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) });
+        }
+        self.whole_step()
+    }
+
+    /// A trainer who withholds a trace, or commits to one of another program, does not escape the step verdict; but in the logged
+    /// profile only a trace tells a missing decision from a cheat.
+    fn without_trace(&self) -> Result<Found, AuditError> {
+        let (step, record) = (self.mine.record.step, &self.mine.record);
+        let theirs = self.checked.step(step)?;
+        let withheld = "no published trace is the one that the record commits";
+        let mut found = if self.run.job.rounding.is_some() && may_lack_a_decision(record, theirs) {
+            Found { outcome: missing(step, record, theirs), verdict: None }
+        } else {
+            self.whole_step()?
+        };
+        if let Outcome::Diverges { what, .. } | Outcome::MissingDecision { what, .. } = &mut found.outcome {
+            what.push_str("; ");
+            what.push_str(withheld);
+        }
+        Ok(found)
+    }
+
+    /// The first node of the trace that differs is `index`.
+    fn operator(&self, index: usize, trace: &Trace, published: &Trace) -> Result<Found, AuditError> {
+        let Difference { run, checked, before, batch, mine, engine, end } = *self;
+        let step = mine.record.step;
+        // A verdict that does not stand alone is none: then the whole step is replayed by the reference.
+        let stands = |verdict: &Verdict| matches!(verdict.check(None), Ok(VerdictOutcome::Convicts(_)));
+        let disputed = Disputed { run, checked, step, before, batch, published, end };
+        let (phase, node) = positions(&run.program)[index];
+        let output = graph_of(&run.program, phase).nodes[node].output;
+        let logged = graph_of(&run.program, phase).logged.iter().position(|l| l.output == output);
+        let found = match (phase, logged) {
+            (Phase::Micro(micro), Some(number)) => disputed.rounding(micro, number, node, index).map(Some),
+            _ => disputed.tile(index, trace, engine),
+        };
+        match found {
+            Err(error) if out_of_time(&error) => Ok(self.unconfirmed(checked.step(step)?)),
+            Err(error) => Err(error),
+            Ok(Some(found)) if logged.is_some() || found.verdict.as_ref().is_none_or(stands) => Ok(found),
+            Ok(_) => self.whole_step(),
+        }
+    }
+
+    /// A decision that is outside the proved bound, in a step whose record is the auditor's. Runs with operator traces get a verdict
+    /// that stands alone, because its check is the scalar reference's; else the step is replayed by the scalar reference before
+    /// anybody is accused.
+    ///
+    /// # Errors
+    /// If the scalar reference or the CPU engine fails, or a file of the run cannot be read.
+    pub fn illegal(&self, found: &Illegal) -> Result<Found, AuditError> {
+        let Difference { run, checked, before, batch, mine, end, .. } = *self;
+        let step = mine.record.step;
+        let what = format!("by the rounding log, {found}");
+        // The records agree, so the auditor's trace is the committed one, published or not.
+        let alone = match &mine.trace {
+            Some(published) => {
+                Disputed { run, checked, step, before, batch, published, end }.decision_verdict(found)
+            }
+            None => Ok(None),
+        };
+        match alone {
+            Err(error) if out_of_time(&error) => return Ok(self.unconfirmed_by(what)),
+            Err(error) => return Err(error),
+            Ok(Some(verdict)) => {
+                return Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) });
+            }
+            Ok(None) => {}
+        }
+        let tally = match reference_step_until(run, before, checked.step(step)?, end) {
+            Err(error) if out_of_time(&error) => return Ok(self.unconfirmed_by(what)),
+            done => done?.1,
+        };
+        if tally.first_illegal.as_ref() != Some(found) {
+            let engine = self.engine.to_string();
+            return Ok(Found { outcome: Outcome::EngineFaulty { step, engine, what }, verdict: None });
+        }
+        let claim = Claim::Step { micro_batches: vec![found.micro_batch], tensors: Vec::new() };
+        let verdict = Some(checked.verdict(run, step, claim));
+        Ok(Found { outcome: Outcome::Diverges { step, what }, verdict })
+    }
+
+    /// A verdict on a whole step: what differs by name, after the scalar reference agreed.
+    fn whole_step(&self) -> Result<Found, AuditError> {
+        let Difference { run, checked, before, mine, end, .. } = *self;
+        let step = mine.record.step;
+        let theirs = checked.step(step)?;
+        let reference = match reference_step_until(run, before, theirs, end) {
+            Err(error) if out_of_time(&error) => return Ok(self.unconfirmed(theirs)),
+            done => done?.0,
+        };
+        let different = differences(&mine.record, theirs);
+        if reference.record == *theirs {
+            let what = format!("{} differ from the scalar reference too", different.join(", "));
+            let engine = self.engine.to_string();
+            return Ok(Found { outcome: Outcome::EngineFaulty { step, engine, what }, verdict: None });
+        }
+        // Without the trainer's roots a verdict names no micro-batch: what convicts is the record.
+        let published = run.gradient_roots(theirs).unwrap_or_default();
+        let micro_batches: Vec<u32> = (0..)
+            .zip(reference.gradients.iter().zip(&published))
+            .filter(|(_, (a, b))| a != b)
+            .map(|(i, _)| i)
+            .collect();
+        let micros = match micro_batches.len() {
+            0 => String::new(),
+            count => {
+                let few: Vec<String> = micro_batches.iter().take(8).map(u32::to_string).collect();
+                let more = if count > few.len() {
+                    format!(" and {} more", count - few.len())
+                } else {
+                    String::new()
+                };
+                format!("; gradients of micro-batches {}{more} differ", few.join(", "))
+            }
+        };
+        let tensors = state_differences(run, step, &mine.state);
+        let named = match tensors.len() {
+            0 => String::new(),
+            n => format!("; {n} state tensors differ, first {}", tensors[0]),
+        };
+        let what = format!("{}{micros}{named}", differences(&reference.record, theirs).join(", "));
+        let verdict = checked.verdict(run, step, Claim::Step { micro_batches, tensors });
+        Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) })
+    }
+
+    /// The auditor's time was up before the scalar reference had said who is right about a record.
+    fn unconfirmed(&self, theirs: &StepRecord) -> Found {
+        self.unconfirmed_by(format!("{} differ", differences(&self.mine.record, theirs).join(", ")))
+    }
+
+    fn unconfirmed_by(&self, found: String) -> Found {
+        let step = self.mine.record.step;
+        let what = format!(
+            "on {}, {found}; --max-time was reached before the scalar reference had confirmed it. Confirm it with `tiebreak replay RUN \
+             --step {step} --engine reference`",
+            self.engine
+        );
+        Found { outcome: Outcome::Unconfirmed { step, what }, verdict: None }
+    }
+}
+
+/// Whether the auditor's time was up.
+fn out_of_time(error: &AuditError) -> bool {
+    matches!(error, AuditError::Engine(EngineError::OutOfTime))
+}
+
+/// The output of a trace that a scalar of the record must be.
+pub fn scalar_output(program: &Program, published: &Trace, scalar: Scalar) -> Option<ProvenTensor> {
+    let Some(Origin::Node { phase, node }) = origin::scalar(program, scalar) else { return None };
+    let index = leaf_place(program, phase, node)?;
+    let proof = merkle::prove(&published.leaves(program), index);
+    Some(ProvenTensor { digest: published.nodes[index].digest, proof })
+}
+
+/// The claim that a trace's update computed another state than the record commits, and the state digest that it implies. `before`:
+/// the digests of the state that the step began from; `record_before`: the record that commits it.
+pub fn binding(
+    program: &Program,
+    published: &Trace,
+    before: &[Digest],
+    record_before: impl FnOnce() -> ProvenRecord,
+) -> (Claim, Digest) {
+    let leaves: Vec<Hash> = published.leaves(program).iter().map(|leaf| leaf.0).collect();
+    let first = leaves.len() - program.update.nodes.len();
+    let nodes = state_nodes(program);
+    let state = program.state();
+    let made = |(node, before): (&Option<usize>, &Digest)| {
+        node.map_or(*before, |n| published.nodes[first + n].digest)
+    };
+    let digests: Vec<Digest> = nodes.iter().zip(before).map(made).collect();
+    let implied = state_digest(&state, &digests);
+    let outputs = nodes.iter().zip(&digests).filter(|(node, _)| node.is_some()).map(|(_, d)| *d).collect();
+    let frozen: Vec<usize> = (0..nodes.len()).filter(|&index| nodes[index].is_none()).collect();
+    let proofs = prove_each(&state, before, &frozen);
+    let kept: Vec<ProvenTensor> = frozen
+        .into_iter()
+        .zip(proofs)
+        .map(|(index, proof)| ProvenTensor { digest: before[index], proof })
+        .collect();
+    let before = (!kept.is_empty()).then(|| Box::new(record_before()));
+    let mut places: Vec<usize> = nodes.iter().flatten().map(|node| first + node).collect();
+    places.sort_unstable();
+    let siblings = Hashes(multiproof::prove(multiproof::rfc6962, &leaves, &places));
+    (Claim::Binding { outputs, siblings, before, kept }, implied)
+}
+
+/// The trace that the run publishes for a step, if it is the one that the step's record commits.
+fn published_trace(run: &Run, theirs: &StepRecord) -> Option<Trace> {
+    let trace = traces::read(&run.program, &run.layout.trace(theirs.step)).ok()?;
+    (Some(trace.root(&run.program)) == theirs.trace).then_some(trace)
+}
+
+/// The state tensors that differ, if the trainer published the state after this step, undamaged.
+fn state_differences(run: &Run, step: u32, mine: &[Digest]) -> Vec<String> {
+    let table = run.program.state();
+    let Ok(theirs) = checkpoint::read(&run.layout.checkpoint(step), &table) else { return Vec::new() };
+    let theirs = tensor_digests(&table, &theirs);
+    table
+        .iter()
+        .zip(mine.iter().zip(&theirs))
+        .filter(|(_, (a, b))| a != b)
+        .map(|(t, _)| t.name.clone())
+        .collect()
+}

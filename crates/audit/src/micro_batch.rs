@@ -1,0 +1,76 @@
+//! The judgement on the gradients of one micro-batch, by the rules of a whole audit.
+
+use std::sync::Arc;
+
+use super::checks::Checked;
+use super::replay::replay_to;
+use super::report::{AuditError, Outcome};
+use super::rounding::check_log;
+use crate::commit::digest::Digest;
+use crate::engine::Engine;
+use crate::engine::reference::Reference;
+use crate::engine::session::Session;
+use crate::program::step::MicroBatch;
+use crate::run::dir::Run;
+use crate::step::{gradient_root, replayed_micro_batch, scalars};
+use tiebreak_record::rounding::legal::Illegal;
+
+/// Replays micro-batch `index` (from 0) of `step` (from 1) on `engine` and compares the root of its gradients with the one that the run
+/// commits. A difference, or a rounding that no honest kernel takes, is confirmed by the scalar reference. The run commits to
+/// gradients (`granularity` is not `step`).
+///
+/// # Errors
+/// If an engine fails, a file cannot be read or is malformed, or a step between the last checkpoint and this one differs already.
+pub fn micro_batch(
+    run: &Run,
+    engine: &mut dyn Engine,
+    checked: &Checked,
+    step: u32,
+    index: u32,
+) -> Result<Outcome, AuditError> {
+    let theirs = checked.step(step)?;
+    check_log(run, step, theirs)?;
+    let name = engine.describe();
+    let mut session = Session::new(engine, Arc::new(run.program.clone()))?;
+    if let Some((before, what)) = replay_to(run, checked, &mut session, step)? {
+        let why = format!(
+            "step {before} before it differs already ({what}): `tiebreak replay --step {before}` judges that"
+        );
+        return Err(AuditError::Limit(why));
+    }
+    let batch = run.micro_batch(&mut run.dataset()?, step, index)?;
+    let committed = run.gradient_roots(theirs)?.get(index as usize).copied();
+    let (mine, illegal) = gradients(run, &mut session, step, index, &batch)?;
+    let same = Some(mine) == committed;
+    if same && illegal.is_none() {
+        return Ok(Outcome::Matches);
+    }
+    let before = session.download_state()?;
+    let mut reference = Reference;
+    let mut session = Session::new(&mut reference, Arc::new(run.program.clone()))?;
+    session.load(&before)?;
+    let (confirmed, illegal) = gradients(run, &mut session, step, index, &batch)?;
+    let what = format!("gradients of micro-batch {index}");
+    Ok(match illegal {
+        _ if Some(confirmed) == committed && !same => Outcome::EngineFaulty { step, engine: name, what },
+        Some(illegal) if same => Outcome::Diverges { step, what: format!("by the rounding log, {illegal}") },
+        None if same => Outcome::EngineFaulty { step, engine: name, what },
+        _ if run.job.rounding.is_some() => {
+            let why = "a missing decision explains that as well as a trainer that computed something else";
+            Outcome::MissingDecision { step, what: format!("{what} differ; {why}") }
+        }
+        _ => Outcome::Diverges { step, what },
+    })
+}
+
+/// The root of a micro-batch's gradients, and the first of its logged roundings that no honest kernel takes.
+fn gradients(
+    run: &Run,
+    session: &mut Session,
+    step: u32,
+    index: u32,
+    batch: &MicroBatch,
+) -> Result<(Digest, Option<Illegal>), AuditError> {
+    let (gradients, tally) = replayed_micro_batch(run, session, scalars(run, step), index, batch)?;
+    Ok((gradient_root(session, &gradients)?, tally.first_illegal))
+}

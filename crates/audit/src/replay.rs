@@ -1,0 +1,122 @@
+//! An auditor's sessions, and how they come to the state before a step.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::checks::{self, Checked};
+use super::report::{AuditError, differences};
+use crate::commit::Malformed;
+use crate::commit::record::StepRecord;
+use crate::engine::Engine;
+use crate::engine::reference::ReferenceUntil;
+use crate::engine::session::Session;
+use crate::observers::tally::Tally;
+use crate::run::dir::Run;
+use crate::run::{RunError, states};
+use crate::step::{CommittedStep, replayed_step, scalars};
+use tiebreak_record::rounding::thresholds::Rounding;
+
+/// An auditor's session: exact, or with native products.
+pub(super) fn session<'e>(
+    run: &Run,
+    engine: &'e mut dyn Engine,
+    native: bool,
+) -> Result<Session<'e>, AuditError> {
+    let program = Arc::new(run.program.clone());
+    if !native {
+        return Ok(Session::new(engine, program)?);
+    }
+    if !run.job.rounding.as_ref().is_some_and(Rounding::is_paper) {
+        let why = "only a run whose job has rounding.preset = \"paper\" is audited natively";
+        return Err(AuditError::Limit(why.into()));
+    }
+    Ok(Session::native(engine, program)?)
+}
+
+/// Brings a session to the state before `step`, from the nearest state that can be had and through the steps between.
+/// If one of those differs from its record already, it is returned with what differs.
+///
+/// # Errors
+/// If the engine fails, or a file that the steps need cannot be read or is malformed.
+pub fn replay_to(
+    run: &Run,
+    checked: &Checked,
+    session: &mut Session,
+    step: u32,
+) -> Result<Option<(u32, String)>, AuditError> {
+    let (from, state) = nearest_state(run, checked, step)?;
+    session.load(&state)?;
+    drop(state);
+    let mut dataset = run.dataset()?;
+    for between in from + 1..step {
+        let batch = run.batch(&mut dataset, between)?;
+        let (mine, _) = replayed_step(run, session, scalars(run, between), &batch, false)?;
+        let different = differences(&mine.record, checked.step(between)?);
+        if !different.is_empty() {
+            return Ok(Some((between, different.join(", "))));
+        }
+    }
+    Ok(None)
+}
+
+/// The nearest state before a step, and the step after which it is: a checkpoint that is damaged is passed over.
+fn nearest_state(run: &Run, checked: &Checked, step: u32) -> Result<(u32, Vec<Vec<u8>>), RunError> {
+    match states::nearest_checkpoint(run, &checked.transcript.records, step)? {
+        Some(found) => Ok(found),
+        None => Ok((0, checks::state_after(run, checked, 0)?)),
+    }
+}
+
+/// The step after which the nearest state before `step` is that a replay begins from.
+///
+/// # Errors
+/// If there is none, since a run that does not begin from its seed lacks its first checkpoint.
+pub fn replay_begins_after(run: &Run, checked: &Checked, step: u32) -> Result<u32, RunError> {
+    Ok(nearest_state(run, checked, step)?.0)
+}
+
+/// Replays one step from a state with the scalar reference. `theirs`: the step's record.
+///
+/// # Errors
+/// If the run's data or log cannot be read or is malformed, or the log is not the one that the record commits.
+pub fn reference_step(
+    run: &Run,
+    before: &[Vec<u8>],
+    theirs: &StepRecord,
+) -> Result<(CommittedStep, Tally), AuditError> {
+    reference_step_until(run, before, theirs, None)
+}
+
+/// [`reference_step`], if it is done by `end`.
+///
+/// # Errors
+/// As [`reference_step`]; [`crate::engine::EngineError::OutOfTime`] if it is not.
+pub(super) fn reference_step_until(
+    run: &Run,
+    before: &[Vec<u8>],
+    theirs: &StepRecord,
+    end: Option<Instant>,
+) -> Result<(CommittedStep, Tally), AuditError> {
+    let mut reference = ReferenceUntil(end);
+    let mut session = Session::new(&mut reference, Arc::new(run.program.clone()))?;
+    session.stop_at(end);
+    session.load(before)?;
+    let batch = run.batch(&mut run.dataset()?, theirs.step)?;
+    let done = replayed_step(run, &mut session, scalars(run, theirs.step), &batch, false)?;
+    same_log(run, &done.0.record, theirs)?;
+    Ok(done)
+}
+
+/// Checks that a replay read the log that the record commits: the file may have changed since it was checked.
+///
+/// # Errors
+/// If it read another one.
+pub(super) fn same_log(run: &Run, mine: &StepRecord, theirs: &StepRecord) -> Result<(), AuditError> {
+    if mine.log == theirs.log { Ok(()) } else { Err(other_log(run, theirs.step)) }
+}
+
+/// The error for a log that is not the committed one.
+pub fn other_log(run: &Run, step: u32) -> AuditError {
+    let why = "it is not the rounding log that the record commits; get this file from the trainer again";
+    RunError::malformed(&run.layout.log(step), Malformed::invalid("rounding log", why)).into()
+}

@@ -1,0 +1,224 @@
+//! Keys of a job file as data: the rows of the table that `job::reference` collects. A model's keys stand in the model's own file.
+
+/// What a key's value may be, with its bounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Type {
+    /// An integer from `least` to `most`.
+    Integer {
+        /// The least value.
+        least: i128,
+        /// The greatest value.
+        most: i128,
+    },
+    /// A finite number; it is rounded to binary32 and compared then.
+    Number {
+        /// The number is at least this, or above it if `above`.
+        least: f32,
+        /// Whether `least` itself is not allowed.
+        above: bool,
+        /// The number is below this.
+        below: Option<f32>,
+    },
+    /// `true` or `false`.
+    Boolean,
+    /// Any text.
+    Text,
+    /// A text, or a list of texts.
+    Texts {
+        /// The most texts.
+        most: usize,
+    },
+    /// An integer from `least` to `most`, or a list of them.
+    Integers {
+        /// The least value.
+        least: i128,
+        /// The greatest value.
+        most: i128,
+        /// The most elements of a list.
+        elements: usize,
+    },
+    /// One of these texts.
+    Choice(&'static [&'static str]),
+    /// A list whose elements are all of one type.
+    List {
+        /// The type of an element.
+        of: &'static Type,
+        /// The fewest elements.
+        least: usize,
+        /// The most elements.
+        most: usize,
+    },
+    /// A table; its keys have entries of their own.
+    Table,
+    /// A list of tables; the keys of each have entries of their own.
+    Tables {
+        /// The most tables.
+        most: usize,
+    },
+}
+
+/// Whether a key has to be written, and what holds where it is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// The key must be written, if its table is.
+    Required,
+    /// The key may be left out; then this value holds, as TOML.
+    Optional(&'static str),
+    /// The key may be left out; what that means.
+    Absent(&'static str),
+}
+
+/// A key of a job file.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Key {
+    /// The dotted path; `*` stands for the name of a product class ([`super::products::ProductClass::name`]).
+    pub path: &'static str,
+    /// The `kind` of the key's table that has it; `None` = every kind, or a table without kinds.
+    pub kind: Option<&'static str>,
+    /// Type and bounds.
+    pub ty: Type,
+    /// Whether it has to be written, and what holds without it.
+    pub presence: Presence,
+    /// The key of the same table that may stand in its place, and not beside it; empty if there is none.
+    pub or: &'static str,
+    /// The key of the same table that must not be written beside it; empty if there is none, or `or` names it.
+    pub not_with: &'static str,
+    /// Keys of the same table without which the example is wrong, as lines of TOML; empty if it needs none.
+    pub beside: &'static str,
+    /// The unit of the value; empty if it has none.
+    pub unit: &'static str,
+    /// Bounds that the type does not say; empty if there are none.
+    pub rule: &'static str,
+    /// What the key is for.
+    pub meaning: &'static str,
+    /// A value, as TOML. The examples of all required keys of a table fit each other.
+    pub example: &'static str,
+}
+
+impl Key {
+    /// The path of the table that has the key; empty for the top of the file.
+    pub fn table(&self) -> &'static str {
+        self.path.rsplit_once('.').map_or("", |(table, _)| table)
+    }
+
+    /// The last part of the path.
+    pub fn name(&self) -> &'static str {
+        self.path.rsplit_once('.').map_or(self.path, |(_, name)| name)
+    }
+
+    /// Whether the value has keys of its own.
+    pub fn is_table(&self) -> bool {
+        matches!(self.ty, Type::Table | Type::Tables { .. })
+    }
+
+    /// The key of the same table that must not be written beside this one.
+    pub fn excludes(&self) -> Option<&'static str> {
+        [self.or, self.not_with].into_iter().find(|name| !name.is_empty())
+    }
+
+    pub const fn kind(self, kind: &'static str) -> Key {
+        Key { kind: Some(kind), ..self }
+    }
+
+    pub const fn or(self, or: &'static str) -> Key {
+        Key { or, ..self }
+    }
+
+    pub const fn not_with(self, not_with: &'static str) -> Key {
+        Key { not_with, ..self }
+    }
+
+    pub const fn beside(self, beside: &'static str) -> Key {
+        Key { beside, ..self }
+    }
+
+    pub const fn unit(self, unit: &'static str) -> Key {
+        Key { unit, ..self }
+    }
+
+    pub const fn rule(self, rule: &'static str) -> Key {
+        Key { rule, ..self }
+    }
+}
+
+/// A key with these columns, and nothing in the others.
+pub const fn key(
+    path: &'static str,
+    ty: Type,
+    presence: Presence,
+    example: &'static str,
+    meaning: &'static str,
+) -> Key {
+    Key {
+        path,
+        kind: None,
+        ty,
+        presence,
+        or: "",
+        not_with: "",
+        beside: "",
+        unit: "",
+        rule: "",
+        meaning,
+        example,
+    }
+}
+
+/// An integer from `least` to `most`.
+pub const fn integer(least: i128, most: i128) -> Type {
+    Type::Integer { least, most }
+}
+
+/// Any number of 32 bits.
+pub const U32_MAX: i128 = u32::MAX as i128;
+/// 0 and above.
+pub const NOT_NEGATIVE: Type = Type::Number { least: 0.0, above: false, below: None };
+/// A probability that is not 1, or a rate of decay.
+pub const BELOW_ONE: Type = Type::Number { least: 0.0, above: false, below: Some(1.0) };
+
+impl std::fmt::Display for Type {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let name = match self {
+            Type::Integer { .. } => "an integer",
+            Type::Number { .. } => "a number",
+            Type::Boolean => "true or false",
+            Type::Text => "a text",
+            Type::Texts { .. } => "a text, or a list of texts",
+            Type::Integers { .. } => "an integer, or a list of integers",
+            Type::Choice(_) => "one of",
+            Type::List { .. } => "a list",
+            Type::Table => "a table",
+            Type::Tables { .. } => "a list of tables",
+        };
+        f.write_str(name)?;
+        let bounds = self.bounds();
+        match self {
+            _ if bounds.is_empty() => Ok(()),
+            Type::Choice(_) => write!(f, " {bounds}"),
+            _ => write!(f, ", {bounds}"),
+        }
+    }
+}
+
+impl Type {
+    /// The bounds in words; empty if there are none.
+    pub fn bounds(&self) -> String {
+        match self {
+            Type::Integer { least, most } if *most >= U32_MAX => format!("at least {least}"),
+            Type::Integer { least, most } => format!("{least} to {most}"),
+            Type::Number { least, above, below } => {
+                let least = format!("{} {least}", if *above { "above" } else { "at least" });
+                below.map_or(least.clone(), |below| format!("{least} and below {below}"))
+            }
+            Type::Choice(choices) => {
+                choices.iter().map(|choice| format!("\"{choice}\"")).collect::<Vec<_>>().join(", ")
+            }
+            Type::List { of, least, most } => format!("{least} to {most} elements, each {of}"),
+            Type::Texts { most } | Type::Tables { most } => format!("1 to {most}"),
+            Type::Integers { least, most, elements } => {
+                format!("{least} to {most}, and a list has 1 to {elements} elements")
+            }
+            Type::Boolean | Type::Text | Type::Table => String::new(),
+        }
+    }
+}

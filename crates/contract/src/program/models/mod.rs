@@ -1,0 +1,353 @@
+//! Models: from a job's `[model]` table to a loss graph and a table of parameters. A model is a file here that implements [`Network`], and a line in
+//! the list below, which declares the file as well.
+
+mod images;
+pub mod normalize;
+pub mod released;
+mod sizes;
+
+pub use normalize::{Normalization, Normalize};
+pub use sizes::{ProductSize, Sizes};
+
+use std::ops::{Deref, DerefMut};
+
+use serde::{Deserialize, Serialize};
+
+use self::released::Released;
+use super::builder::Builder;
+use super::expr::Body;
+use super::graph::{TensorId, TensorType};
+use super::keys::Key;
+use super::operators::{Dropout, LossRule, Moments, cross_entropy_by, cross_entropy_of_part};
+use crate::arith::DType;
+
+/// Makes [`Model`] of a list of models: the module, the type in it and the types of its keys, and the model in a few words.
+macro_rules! models {
+    ($(mod $module:ident; $variant:ident $(, $part:ident)*: $about:literal;)*) => {
+        $(mod $module;
+        pub use $module::{$variant $(, $part)*};)*
+
+        /// The models a job can name, by the names of their modules.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+        pub enum Model {
+            $(#[doc = $about] $variant($variant)),*
+        }
+
+        impl Deref for Model {
+            type Target = dyn Network;
+
+            fn deref(&self) -> &(dyn Network + 'static) {
+                match self {
+                    $(Model::$variant(network) => network),*
+                }
+            }
+        }
+
+        impl DerefMut for Model {
+            fn deref_mut(&mut self) -> &mut (dyn Network + 'static) {
+                match self {
+                    $(Model::$variant(network) => network),*
+                }
+            }
+        }
+
+        /// The models' names in a job.
+        pub const KINDS: &[&str] = &[$(stringify!($module)),*];
+
+        /// What they are.
+        pub const KINDS_ARE: &str = concat!("The model." $(, " `", stringify!($module), "`: ", $about, ".")*);
+
+        /// The keys of each model, in the order of [`KINDS`].
+        pub fn keys() -> impl Iterator<Item = &'static [Key]> {
+            [$($variant::keys()),*].into_iter()
+        }
+
+        /// Small models of every kind: [`Network::small`].
+        pub(super) fn small(second: u32) -> Vec<Model> {
+            [$($variant::small(second).into_iter().map(Model::$variant).collect::<Vec<_>>()),*].concat()
+        }
+    };
+}
+
+models! {
+    mod gpt; Gpt, Gelu: "a decoder over tokens";
+    mod mlp; Mlp: "a multi-layer perceptron; without hidden layers, logistic regression";
+    mod resnet; Resnet, Block, Blocks, Norm, Order, Stem: "a residual network of convolutions over images";
+    mod vgg11; Vgg11, VggNorm: "a network of eight convolutions and three linear layers over images";
+}
+
+/// How a parameter begins.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Init {
+    /// +0.
+    Zeros,
+    /// 1.
+    Ones,
+    /// `init.v1` of `docs/ARITHMETIC.md`: approximately normal with this standard deviation, from Philox.
+    Normal {
+        /// The standard deviation.
+        std: f32,
+    },
+}
+
+/// One tensor that may be trained, in the table's order. The order is part of the program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelParameter {
+    /// The name, unique in the model.
+    pub name: String,
+    /// The dimensions.
+    pub shape: Vec<u32>,
+    /// The initial values.
+    pub init: Init,
+    /// Whether weight decay applies (matrices yes, gains and biases no).
+    pub decayed: bool,
+}
+
+/// Moments of columns that a micro-batch yields beside the gradients: those that a batch normalisation sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statistic {
+    /// The name of the batch normalisation, unique in the program.
+    pub name: String,
+    /// The number of columns.
+    pub channels: u32,
+}
+
+impl Statistic {
+    /// The names and shapes of [`Moments`]' tensors, in their order.
+    pub fn moments(&self) -> [(String, Vec<u32>); 3] {
+        let Statistic { name, channels } = self;
+        [("count", 1), ("mean", *channels), ("m2", *channels)]
+            .map(|(part, columns)| (format!("{name}.{part}"), vec![columns]))
+    }
+
+    /// The names of the running averages of mean and variance.
+    pub fn running(&self) -> [String; 2] {
+        ["running_mean", "running_var"].map(|part| format!("{}.{part}", self.name))
+    }
+}
+
+/// A tensor of one micro-batch that comes from data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchTensor {
+    /// The name, unique in the batch.
+    pub name: String,
+    /// The elements' type: U32 or F32.
+    pub dtype: DType,
+    /// The dimensions, samples first.
+    pub shape: Vec<u32>,
+    /// What the numbers of a U32 tensor must be below; 0 for F32, whose values have no bound.
+    pub below: u32,
+}
+
+impl BatchTensor {
+    /// The tensor's type.
+    pub fn ty(&self) -> TensorType {
+        TensorType { dtype: self.dtype, shape: self.shape.clone() }
+    }
+}
+
+impl BatchTensor {
+    fn u32(name: &str, shape: Vec<u32>, below: u32) -> BatchTensor {
+        BatchTensor { name: name.into(), dtype: DType::U32, shape, below }
+    }
+}
+
+/// What the inputs of a classifier are. A job's data decide it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Input {
+    /// Bytes, which the model maps to 0..=1: the batch tensor `pixels`, U32.
+    #[default]
+    Pixels,
+    /// Numbers that the model takes as they are: the batch tensor `values`, F32.
+    Values,
+}
+
+/// What a forward pass is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Training: dropout draws, and a batch normalisation takes the moments of its micro-batch.
+    Training,
+    /// Using what was trained: there is no dropout, and a batch normalisation takes its running averages. Such a pass has no gradient.
+    Evaluation,
+}
+
+/// What a model's forward function is given besides its parameters.
+pub struct Inputs {
+    /// What the pass is for.
+    pub mode: Mode,
+    /// Which targets the loss has, and which labels count. An evaluation's targets are not smoothed.
+    pub loss: LossRule,
+    /// Whether the micro-batch is one of several: then labels to ignore are counted here, and the update makes the mean over the step's.
+    pub part: bool,
+    /// One tensor for each [`BatchTensor`].
+    pub batch: Vec<TensorId>,
+    /// The running mean and variance, f32 [channels] each, of each of [`Network::statistics`].
+    pub averages: Vec<[TensorId; 2]>,
+    /// f32 [1]: 1 / the number of labels in the whole batch.
+    pub factor: TensorId,
+    /// u32 [2]: the run's Philox key, see [`Dropout`].
+    pub seed: TensorId,
+    /// u32 [1]: the step, from 1.
+    pub step: TensorId,
+    /// u32 [1]: the first sample of the micro-batch in the whole batch.
+    pub first_sample: TensorId,
+}
+
+impl Inputs {
+    /// The end of a classifier, of text too: the loss of these logits.
+    fn loss(&self, b: &mut Builder, logits: TensorId, labels: TensorId, moments: Vec<Moments>) -> Loss {
+        let mut rule = self.loss;
+        if self.mode == Mode::Evaluation {
+            rule.smoothing = 0.0;
+        }
+        let (loss, dlogits, counted) = b.scoped("loss", |b| match rule.ignore {
+            Some(ignored) if self.part => {
+                let inputs = [logits, labels, self.factor];
+                let [loss, dlogits, count] = cross_entropy_of_part(b, rule.smoothing, ignored, inputs);
+                (loss, dlogits, Some(count))
+            }
+            _ => {
+                let (loss, dlogits) = cross_entropy_by(b, rule, logits, labels, self.factor);
+                (loss, dlogits, None)
+            }
+        });
+        Loss { loss, logits, dlogits, counted, moments }
+    }
+
+    fn dropout(&self, p: f32) -> Option<Dropout> {
+        if p == 0.0 || self.mode == Mode::Evaluation {
+            return None;
+        }
+        let (threshold, scale) = Dropout::rates(p);
+        Some(Dropout { seed: self.seed, step: self.step, first_sample: self.first_sample, threshold, scale })
+    }
+}
+
+/// The result of a forward pass: where the gradient chain starts.
+pub struct Loss {
+    /// f32 [1].
+    pub loss: TensorId,
+    /// f32 [N, classes]: the model's output before softmax.
+    pub logits: TensorId,
+    /// f32 [N, classes]: the gradient of the loss.
+    pub dlogits: TensorId,
+    /// f32 [1]: the number of labels that count, where others are ignored and the micro-batch is a part of the batch.
+    pub counted: Option<TensorId>,
+    /// The moments of each of [`Network::statistics`]; none in an evaluation.
+    pub moments: Vec<Moments>,
+}
+
+/// What a model is to everything outside of this folder.
+pub trait Network {
+    /// The keys of its job table, in the order in which pages list them.
+    fn keys() -> &'static [Key]
+    where
+        Self: Sized;
+
+    /// Small models that together have every body of the model. `second` is 0 or 1: it changes every number that a body may depend on, and nothing
+    /// else, which is how the bodies' constants are told from their code.
+    fn small(second: u32) -> Vec<Self>
+    where
+        Self: Sized;
+
+    /// What is wrong with the numbers, if anything: (key, why).
+    fn error(&self) -> Option<(&'static str, String)>;
+
+    /// What has to be small enough before a graph of `samples` is built; called where [`Network::error`] finds nothing.
+    fn sizes(&self, samples: u64) -> Sizes;
+
+    /// The trained tensors, in the order of the program.
+    fn parameters(&self) -> Vec<ModelParameter>;
+
+    /// The statistics of its batch normalisations, in the order of the parameters.
+    fn statistics(&self) -> Vec<Statistic> {
+        Vec::new()
+    }
+
+    /// The part by which a step moves running averages towards its own moments.
+    fn norm_momentum(&self) -> f32 {
+        0.0
+    }
+
+    /// The data tensors of a micro-batch of `samples`.
+    fn batch(&self, samples: u32) -> Vec<BatchTensor>;
+
+    /// Has a classifier take inputs of this kind. A model of tokens has no other.
+    fn take(&mut self, _: Input) {}
+
+    /// How a model of images normalises their bytes; `None` of a model that has none of these keys.
+    fn normalization(&self) -> Option<Normalization<'_>> {
+        None
+    }
+
+    /// Has a model of images normalise their bytes by these constants: a name, or a mean and a standard deviation for each plane.
+    fn normalize(&mut self, _: Option<Normalize>, _: [Vec<f32>; 2]) {}
+
+    /// Has a classifier tell this many classes apart. Its head's parameters, as a pattern; `None` of a model of tokens.
+    fn reclassify(&mut self, _: u32) -> Option<String> {
+        None
+    }
+
+    /// Labels per sample: what the loss is averaged over.
+    fn labels_per_sample(&self) -> u32 {
+        1
+    }
+
+    /// Appends the forward pass of a micro-batch of `samples`; `parameters` are in the order of [`Network::parameters`].
+    fn forward(&self, b: &mut Builder, samples: u32, parameters: &[TensorId], inputs: &Inputs) -> Loss;
+
+    /// The tensors of its files in transformers', torchvision's or `torch.nn.Sequential`'s names and layouts; `None` if none of them has such a model.
+    fn released(&self) -> Option<Vec<Released>> {
+        None
+    }
+
+    /// Number of trained scalars.
+    fn parameter_count(&self) -> u64 {
+        let scalars = |p: ModelParameter| p.shape.iter().fold(1u64, |n, &d| n.saturating_mul(d.into()));
+        self.parameters().into_iter().map(scalars).fold(0, u64::saturating_add)
+    }
+}
+
+/// The part of [`Network`] that the keys `normalize`, `image_mean` and `image_std` of a model give.
+macro_rules! normalizes {
+    () => {
+        fn normalization(&self) -> Option<Normalization<'_>> {
+            Some(Normalization { preset: self.normalize, mean: &self.image_mean, std: &self.image_std })
+        }
+
+        fn normalize(&mut self, preset: Option<Normalize>, constants: [Vec<f32>; 2]) {
+            self.normalize = preset;
+            [self.image_mean, self.image_std] = constants;
+        }
+    };
+}
+use normalizes;
+
+/// Takes the tensors of parameters in the order of the table.
+struct Cursor<'a>(std::slice::Iter<'a, TensorId>);
+
+impl Cursor<'_> {
+    fn next(&mut self) -> TensorId {
+        *self.0.next().expect("the table of parameters and the forward pass list the same")
+    }
+}
+
+/// The batch of a classifier: inputs of this shape, and a label for each.
+fn classified(samples: u32, input: Input, shape: &[u32], classes: u32) -> Vec<BatchTensor> {
+    let shape = [&[samples], shape].concat();
+    let inputs = match input {
+        Input::Pixels => BatchTensor::u32("pixels", shape, 256),
+        Input::Values => BatchTensor { name: "values".into(), dtype: DType::F32, shape, below: 0 },
+    };
+    vec![inputs, BatchTensor::u32("labels", vec![samples], classes)]
+}
+
+/// Pixel bytes to 0..=1.
+fn pixel_body() -> Body {
+    Body::new("pixel.v1", |w| {
+        let (pixel, full) = (w.input(0), w.f(255.0));
+        let value = w.from_u(pixel);
+        w.div(value, full)
+    })
+}

@@ -1,0 +1,321 @@
+//! The end of a game: which element differs, and what decides it.
+
+use super::duel::Duel;
+use super::element::{self, LoggedTotal};
+use super::judge::{self, Evidence};
+use super::message::{Answer, Field, Fold, Need, Subject, Tree};
+use super::result::Reason;
+use super::rules::{Fault, Rules, scalar_digest};
+use super::search::Join;
+use super::stage::{Folded, Next, Stage, Walk, short};
+use crate::program::phase::Phase;
+use crate::verdict::Scalar;
+
+const NO_ELEMENT: Next = Next::Impossible("an element is decided before one is in dispute");
+
+impl Duel {
+    /// An element differs: what decides it?
+    pub fn element(&mut self, rules: &Rules, subject: Subject, element: usize, claimed: [u32; 2]) -> Next {
+        match subject {
+            Subject::Batch { .. } => self.ask(rules, Need::All, None),
+            Subject::Node { phase, node, .. } => {
+                let (graph, node) = rules.node(Phase::from(phase), node);
+                let Some(fold) = element::fold_of(graph, node, element, claimed[0]) else {
+                    return self.ask(rules, Need::All, None);
+                };
+                if let Fold::Rank { .. } = fold {
+                    let len = graph.tensor(graph.nodes[node].output).len() as u64;
+                    let outside: Vec<usize> =
+                        (0..2).filter(|&side| u64::from(claimed[side]) >= len).collect();
+                    if !outside.is_empty() {
+                        return self.lost(
+                            &outside,
+                            Reason::WrongValue,
+                            "it orders a position that there is not",
+                        );
+                    }
+                }
+                if matches!(fold, Fold::Count | Fold::Sums { .. }) {
+                    let frame = element::Frame { terms: judge::terms(graph, node), words: Vec::new() };
+                    return self.framed(rules, Folded { fold, frame, total: None });
+                }
+                self.ask(rules, Need::Frame { fold }, None)
+            }
+        }
+    }
+
+    /// Asks for operands: the first side, then the other. A rounding is the trainer's to show.
+    pub fn ask(&mut self, rules: &Rules, need: Need, claims: Option<[Vec<u8>; 2]>) -> Next {
+        let trainer = usize::from(self.sides[1].party == 0);
+        // Whose rounding it is has to show it, so that nobody else is asked.
+        let rounding = self.is_rounding(rules, need);
+        self.go(Stage::Evidence {
+            need,
+            asked: if rounding { trainer } else { 0 },
+            declined: rounding,
+            claims,
+        })
+    }
+
+    /// Whether what is asked for is a decision of the rounding log.
+    fn is_rounding(&self, rules: &Rules, need: Need) -> bool {
+        let logged = self.disputed.as_ref().is_some_and(|d| judge::logged(rules, d.subject).is_some());
+        logged && matches!(need, Need::All | Need::Decision)
+    }
+
+    /// The value of the disputed element is `word`.
+    fn judged(&mut self, rules: &Rules, word: u32, whose: &str) -> Next {
+        let Some(disputed) = self.disputed.clone() else { return NO_ELEMENT };
+        let wrong = |side: &usize| match rules.checks(Fault::Blame) {
+            true => !disputed.agrees(*side, word),
+            false => *side == 0,
+        };
+        let wrong: Vec<usize> = (0..2).filter(wrong).collect();
+        self.found.push(format!("the referee computes {word:08x}, {whose}"));
+        let of = rules.describe(disputed.subject);
+        let what = format!("element {} of {of} is not {word:08x}, {whose}", disputed.element);
+        self.lost(&wrong, Reason::WrongValue, &what)
+    }
+
+    /// A fold's frame is known: the parties' values of its root.
+    fn framed(&mut self, rules: &Rules, folded: Folded) -> Next {
+        let Some(disputed) = self.disputed.clone() else { return NO_ELEMENT };
+        let fold = folded.fold;
+        let terms = folded.frame.terms;
+        self.found.push(format!("element {} has {terms} terms", disputed.element));
+        self.folded = Some(folded);
+        match fold {
+            Fold::Segment if terms == 0 => self.judged(rules, 0, "the sum of no rows"),
+            Fold::Segment => {
+                let values = [0, 1].map(|side: usize| disputed.claimed(side).to_le_bytes().to_vec());
+                self.terms(rules, values)
+            }
+            Fold::Count => {
+                let values =
+                    [0, 1].map(|side: usize| u64::from(disputed.claimed(side)).to_le_bytes().to_vec());
+                self.terms(rules, values)
+            }
+            // Absmaxes are searched after the total alone.
+            Fold::Product | Fold::Rank { .. } | Fold::Sums { .. } | Fold::Absmax { .. } => {
+                self.go(Stage::Total)
+            }
+        }
+    }
+
+    /// The search among an element's terms, whose totals differ.
+    fn terms(&mut self, rules: &Rules, values: [Vec<u8>; 2]) -> Next {
+        let (subject, element) = self.place();
+        let Some(Folded { fold, frame, .. }) = self.folded.clone() else { return NO_ELEMENT };
+        let tree = Tree::Terms { subject, element, fold };
+        self.enter(rules, Walk { tree, first: 0, count: frame.terms, total: frame.terms, values })
+    }
+
+    /// Both have said what an element's terms come to.
+    pub fn total(&mut self, rules: &Rules, values: [Vec<u8>; 2]) -> Next {
+        let (Some(disputed), Some(folded)) = (self.disputed.clone(), self.folded.clone()) else {
+            return NO_ELEMENT;
+        };
+        let Subject::Node { phase, node, .. } = disputed.subject else { return NO_ELEMENT };
+        let (graph, node) = rules.node(Phase::from(phase), node);
+        let logged = matches!(folded.fold, Fold::Sums { .. });
+        let parsed = [0, 1].map(|side: usize| {
+            let total = LoggedTotal::of(graph, node, disputed.element, &values[side]);
+            total.filter(|_| logged)
+        });
+        let right = |side: usize| match logged {
+            true => parsed[side].is_some(),
+            false => values[side].len() == Join::Terms(folded.fold).bytes(),
+        };
+        let odd: Vec<usize> = (0..2).filter(|&side| !right(side)).collect();
+        if !odd.is_empty() {
+            return self.lost(&odd, Reason::Garbage, "a total has another length");
+        }
+        if let [Some(first), Some(second)] = &parsed {
+            return self.logged_totals(rules, folded, [first, second], &values[0]);
+        }
+        if let Fold::Rank { .. } = folded.fold {
+            // The first side says that this position stands here, the second that another does.
+            let rank = (disputed.element as u64).to_le_bytes();
+            let what = "the rank that it counts is not the one that its order says";
+            if let Some(lost) = self.contradicted(|side| (values[side] == rank) != (side == 0), what) {
+                return lost;
+            }
+            return self.terms(rules, values);
+        }
+        let word =
+            |side: usize| element::total_word(graph, node, disputed.element, &folded.frame, &values[side]);
+        let what = "the sum of its products does not give its element";
+        if let Some(lost) =
+            self.contradicted(|side| word(side).is_none_or(|word| !disputed.agrees(side, word)), what)
+        {
+            return lost;
+        }
+        self.terms(rules, values)
+    }
+
+    /// Both have said what the terms of a logged product's element come to: its absmaxes, in their order, then its sums. What differs is searched;
+    /// if nothing does, the trainer shows its decision.
+    fn logged_totals(
+        &mut self,
+        rules: &Rules,
+        folded: Folded,
+        totals: [&LoggedTotal; 2],
+        total: &[u8],
+    ) -> Next {
+        let Folded { fold, frame, .. } = folded;
+        let [first, second] = totals;
+        let scales = first.absmaxes.len();
+        let differs = (0..scales).find(|&i| first.absmaxes[i] != second.absmaxes[i]);
+        let known = differs.unwrap_or(scales);
+        let frame = element::Frame { words: first.absmaxes[..known].to_vec(), ..frame };
+        if let Some(scale) = differs {
+            self.found.push(format!("absmax {scale} of the element's row or column differs"));
+            self.folded = Some(Folded { fold: Fold::Absmax { scale: scale as u8 }, frame, total: None });
+            return self.terms(rules, totals.map(|total| total.absmaxes[scale].to_le_bytes().to_vec()));
+        }
+        if first.sums != second.sums {
+            self.folded = Some(Folded { fold, frame, total: None });
+            return self.terms(rules, totals.map(|total| total.sums.to_vec()));
+        }
+        self.found.push("both say the same absmaxes and sums of integers".into());
+        self.folded = Some(Folded { fold, frame, total: Some(total.to_vec()) });
+        self.ask(rules, Need::Decision, None)
+    }
+
+    /// Operands arrived, or did not.
+    pub fn evidence(
+        &mut self,
+        rules: &mut Rules,
+        answer: Option<Answer>,
+        need: Need,
+        (asked, declined): (usize, bool),
+        claims: Option<&[Vec<u8>; 2]>,
+    ) -> Next {
+        let Some(disputed) = self.disputed.clone() else { return NO_ELEMENT };
+        let shown = answer.map(|answer| {
+            judge::evidence(rules, &self.sides[asked], &disputed, need, self.folded.as_ref(), answer)
+        });
+        let why = match shown {
+            Some(Ok(evidence)) => return self.shown(rules, evidence, claims),
+            Some(Err(why)) => why.to_string(),
+            None => "it does not supply them".into(),
+        };
+        self.found.push(format!("operands by party {}: {why}", self.sides[asked].party));
+        if self.is_rounding(rules, need) {
+            return self.lost(&[asked], Reason::Refusal, "it does not show the rounding that its log has");
+        }
+        if declined {
+            return self.lost(
+                &[0, 1],
+                Reason::Refusal,
+                "neither party supplies operands that both committed to",
+            );
+        }
+        self.go(Stage::Evidence { need, asked: 1 - asked, declined: true, claims: claims.cloned() })
+    }
+
+    fn shown(&mut self, rules: &Rules, evidence: Evidence, claims: Option<&[Vec<u8>; 2]>) -> Next {
+        match evidence {
+            Evidence::Word(word) => self.judged(rules, word, "what the operands give"),
+            Evidence::Frame(frame) => {
+                let Stage::Evidence { need: Need::Frame { fold }, .. } = self.stage else {
+                    return Next::Impossible("a frame is evidence that nobody was asked for");
+                };
+                self.framed(rules, Folded { fold, frame, total: None })
+            }
+            Evidence::Subtotal(value) => {
+                let Some(claims) = claims else {
+                    return Next::Impossible("a part of an element's terms is asked for that nobody claimed");
+                };
+                let wrong: Vec<usize> = (0..2).filter(|&side| claims[side] != value).collect();
+                self.found.push(format!("the referee computes {} for these terms", short(&value)));
+                self.lost(
+                    &wrong,
+                    Reason::WrongValue,
+                    "a part of an element's terms does not come to what it claimed",
+                )
+            }
+            Evidence::Undefined(operator) => {
+                self.found.push(format!("{operator} is not defined for operands that both committed to"));
+                self.lost(&[0, 1], Reason::WrongValue, "it committed to operands that no honest step has")
+            }
+            Evidence::Rounding(rounding) => self.rounding(rules, &rounding),
+        }
+    }
+
+    /// A logged product's element was judged.
+    fn rounding(&mut self, rules: &Rules, shown: &judge::Rounding) -> Next {
+        let Some(disputed) = self.disputed.clone() else { return NO_ELEMENT };
+        let trainer = usize::from(self.sides[1].party == 0);
+        let challenger = 1 - trainer;
+        let (claimed, other) = (disputed.claimed(trainer), disputed.claimed(challenger));
+        self.found.push(shown.what.clone());
+        if !shown.legal(claimed) {
+            return self.lost(&[trainer], Reason::IllegalRounding, &shown.what);
+        }
+        match shown.logged {
+            Some(word) => self.judged(rules, word, "what the rounding log says"),
+            None if claimed == shown.nearest => {
+                self.judged(rules, shown.nearest, "the nearest value, since the log has no decision")
+            }
+            None if other != shown.nearest => {
+                let what = "its element is not the nearest value, and the log has no decision";
+                self.lost(&[challenger], Reason::WrongValue, what)
+            }
+            None => Next::IncompleteLog(format!(
+                "{}; the log has no decision about it, and the value is legal",
+                shown.what
+            )),
+        }
+    }
+
+    /// The outputs that a field is made of arrived, or did not.
+    pub fn binding(
+        &mut self,
+        rules: &mut Rules,
+        answer: Option<Answer>,
+        (step, field): (u32, Field),
+        (asked, declined): (usize, bool),
+        claims: Option<&[Vec<u8>; 2]>,
+    ) -> Next {
+        let implied = answer.map(|answer| judge::implied(rules, &self.sides[asked], field, answer));
+        let why = match implied {
+            Some(Ok(implied)) => {
+                let differs = |side: usize| match (field, self.sides[side].step()) {
+                    (_, None) => false,
+                    (Field::Gradient { .. }, _) => claims.is_some_and(|claims| claims[side] != implied.0),
+                    (Field::State, Some(record)) => record.state != implied,
+                    (Field::Clip, Some(record)) => scalar_digest(record.clip) != implied,
+                    (Field::Loss, Some(record)) => scalar_digest(record.loss) != implied,
+                };
+                let wrong: Vec<usize> = (0..2).filter(|&side| differs(side)).collect();
+                let name = match field {
+                    Field::Gradient { .. } => "gradient",
+                    Field::State => "state",
+                    Field::Clip => Scalar::Clip.name(),
+                    Field::Loss => Scalar::Loss.name(),
+                };
+                let what = format!(
+                    "the {name} of record {step} is not what the step's operators give, on which it agrees"
+                );
+                self.found.push(format!(
+                    "the operators give another {name} than {} of the records says",
+                    wrong.len()
+                ));
+                return self.lost(&wrong, Reason::WrongValue, &what);
+            }
+            Some(Err(why)) => why.to_string(),
+            None => "it does not supply them".into(),
+        };
+        self.found.push(format!("outputs by party {}: {why}", self.sides[asked].party));
+        if declined {
+            return self.lost(
+                &[0, 1],
+                Reason::Refusal,
+                "neither party supplies outputs that both committed to",
+            );
+        }
+        let claims = claims.cloned();
+        self.go(Stage::Binding { step, field, asked: 1 - asked, declined: true, claims })
+    }
+}

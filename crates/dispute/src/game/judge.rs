@@ -1,0 +1,284 @@
+//! What the referee computes itself: elements of a batch, parts of an element from verified operands, and what a
+//! field of a record must be.
+
+use super::element::{self, Frame, LoggedTotal, Part};
+use super::message::{Answer, Field, LogBlock, Need, Subject};
+use super::rules::Rules;
+use super::stage::{Disputed, Folded, Side};
+use crate::check::{Context, state_nodes, wrong};
+use crate::commit::digest::Digest;
+use crate::commit::record::gradient_leaf;
+use crate::commit::state::state_digest;
+use crate::commit::trace::leaf_name;
+use crate::commit::{Malformed, multiproof, table};
+use crate::cone::{Judged, Unlogged, judged_from_slices, operands, unlogged_from_slices};
+use crate::fold::{LoggedElement, logged_product};
+use crate::job::identity::philox_key;
+use crate::leaf::{LeafError, Slices};
+use crate::program::graph::{Graph, LoggedProduct, Primitive, TensorId};
+use crate::program::phase::{Phase, graph_of};
+use crate::verdict::ProvenInput;
+
+/// What evidence comes to.
+pub(super) enum Evidence {
+    /// The element.
+    Word(u32),
+    /// The frame of its fold.
+    Frame(Frame),
+    /// The value of some of its terms.
+    Subtotal(Vec<u8>),
+    /// The operator is not defined for these operands.
+    Undefined(String),
+    /// A rounding of the logged profile.
+    Rounding(Rounding),
+}
+
+/// A logged product's element.
+pub(super) struct Rounding {
+    /// Its exact product and bound; `None` where no decision can be about it, so that only the nearest value is legal.
+    judged: Option<Judged>,
+    /// The value that the log says, if it has a decision.
+    pub logged: Option<u32>,
+    /// The value without a decision.
+    pub nearest: u32,
+    /// The finding in words.
+    pub what: String,
+}
+
+impl Rounding {
+    /// Whether an honest kernel's result can have been rounded to this binary32.
+    pub fn legal(&self, pattern: u32) -> bool {
+        pattern == self.nearest || self.judged.as_ref().is_some_and(|judged| judged.allows(pattern))
+    }
+}
+
+/// How many terms a count, or an element of a logged product, has.
+pub(super) fn terms(graph: &Graph, node: usize) -> u64 {
+    if let Some(logged) = logged_product(graph, node) {
+        return logged.dims()[3] as u64;
+    }
+    match graph.nodes[node].primitive {
+        Primitive::GroupOffsets { classes, .. } | Primitive::GroupOrder { classes, .. } => {
+            graph.tensor(classes).len() as u64
+        }
+        _ => 0,
+    }
+}
+
+/// The micro-batch and the number of the logged product whose rounded output a subject is.
+pub(super) fn logged(rules: &Rules, subject: Subject) -> Option<(u32, usize)> {
+    let Subject::Node { phase, node, .. } = subject else { return None };
+    let Phase::Micro(micro) = Phase::from(phase) else { return None };
+    let graph = &rules.program().micro;
+    let output = graph.nodes.get(node)?.output;
+    Some((micro, graph.logged.iter().position(|logged| logged.output == output)?))
+}
+
+/// What one side's evidence comes to, after checking all of it against what that side committed to.
+///
+/// # Errors
+/// If it does not hold together: then the side has not supplied what it was asked for.
+pub(super) fn evidence(
+    rules: &mut Rules,
+    side: &Side,
+    disputed: &Disputed,
+    need: Need,
+    folded: Option<&Folded>,
+    answer: Answer,
+) -> Result<Evidence, Malformed> {
+    let rounding = logged(rules, disputed.subject);
+    let context = rules.under(&side.root);
+    let element = disputed.element;
+    match (disputed.subject, answer) {
+        (Subject::Batch { step, micro, tensor }, Answer::Samples { files, slices }) => {
+            let program = &context.program;
+            let width = disputed.ty.len() / (program.micro_batch as usize).max(1);
+            let place = micro * program.micro_batch + (element / width.max(1)) as u32;
+            let mut data = context.data_in(&files, &slices)?;
+            let within = (tensor, (element % width.max(1)) as u64);
+            let word = data.element_of(program, philox_key(&context.seed), (step, place), within);
+            word.map(Evidence::Word).map_err(|error| wrong(error.to_string()))
+        }
+        (Subject::Node { phase, node, .. }, Answer::Operands { inputs })
+            if rounding.is_none() || matches!(need, Need::Terms { .. }) =>
+        {
+            let phase = Phase::from(phase);
+            let graph = graph_of(&context.program, phase);
+            let slices = verified(context, side, phase, &element::reads(graph, node, need), &inputs)?;
+            let frame = folded.map(|folded| &folded.frame);
+            decided(graph, node, element::part(graph, node, element, need, frame, &slices))
+        }
+        (Subject::Node { phase, node, .. }, Answer::Rounding { inputs, log }) => {
+            let (micro, number) = rounding.ok_or_else(|| wrong("the element is not rounded by a log"))?;
+            let made = match folded.and_then(|folded| Some((&folded.frame, folded.total.as_ref()?))) {
+                Some(_) if !inputs.is_empty() => {
+                    return Err(wrong("it carries operands that nobody asked for"));
+                }
+                Some((frame, total)) => from_total(context, number, element, frame, total),
+                None => {
+                    let graph = &context.program.micro;
+                    let reads: Vec<TensorId> = operands(graph, &graph.logged[number]).into_iter().collect();
+                    let slices = verified(context, side, Phase::from(phase), &reads, &inputs)?;
+                    from_slices(context, number, element, &slices)
+                }
+            };
+            match made {
+                Ok(made) => rounded(context, side, (micro, number, element), made, log),
+                Err(error) => decided(&context.program.micro, node, Err(error)),
+            }
+        }
+        _ => Err(wrong("it answers another question")),
+    }
+}
+
+/// The slices of operands, after checking each against what the side committed to.
+fn verified(
+    context: &Context,
+    side: &Side,
+    phase: Phase,
+    reads: &[TensorId],
+    inputs: &[ProvenInput],
+) -> Result<Slices, Malformed> {
+    let step = side.step().ok_or_else(|| wrong("the record is not a step's"))?;
+    let before = side.before.as_ref().ok_or_else(|| wrong("there is no record before"))?;
+    context.inputs(&step, before, phase, &reads.iter().copied().collect(), inputs)
+}
+
+/// Operands that do not hold together were not supplied; operands that no honest step has are evidence.
+fn decided(graph: &Graph, node: usize, part: Result<Part, LeafError>) -> Result<Evidence, Malformed> {
+    match part {
+        Ok(Part::Word(word)) => Ok(Evidence::Word(word)),
+        Ok(Part::Frame(frame)) => Ok(Evidence::Frame(frame)),
+        Ok(Part::Subtotal(value)) => Ok(Evidence::Subtotal(value)),
+        Err(LeafError::Domain { .. } | LeafError::Outside { .. }) => {
+            Ok(Evidence::Undefined(graph.nodes[node].operator.clone()))
+        }
+        Err(error @ (LeafError::Missing { .. } | LeafError::TooLarge { .. })) => {
+            Err(wrong(error.to_string()))
+        }
+    }
+}
+
+/// What an element of a logged product is by itself, and what is legal where a decision can be about it.
+type Made = (Unlogged, Option<Judged>);
+
+/// From slices of its whole row and column.
+fn from_slices(context: &Context, number: usize, element: usize, slices: &Slices) -> Result<Made, LeafError> {
+    let graph = &context.program.micro;
+    let logged = &graph.logged[number];
+    let of = unlogged_from_slices(graph, logged, element, slices)?;
+    let Some(rounding) = context.job.rounding.as_ref().filter(|_| of.finite) else { return Ok((of, None)) };
+    let judged = judged_from_slices(graph, logged, element, rounding.accumulation(), slices)?;
+    Ok((of, Some(judged)))
+}
+
+/// From what both parties say that its terms come to.
+fn from_total(
+    context: &Context,
+    number: usize,
+    element: usize,
+    frame: &Frame,
+    total: &[u8],
+) -> Result<Made, LeafError> {
+    let graph = &context.program.micro;
+    let logged = &graph.logged[number];
+    let outside = || LeafError::Outside { tensor: logged.output };
+    let node = graph.nodes.iter().position(|node| node.output == logged.output).ok_or_else(outside)?;
+    let said = LoggedTotal::of(graph, node, element, total);
+    let sums = said.and_then(|said| said.integers(logged)).ok_or_else(outside)?;
+    let of = LoggedElement::of(graph, node, element).ok_or_else(outside)?;
+    let rounding = context.job.rounding.as_ref().ok_or_else(outside)?;
+    of.judged(rounding.accumulation(), &frame.words, &sums)
+}
+
+/// What the contract, the proved bound and the log say of one element of a logged product.
+fn rounded(
+    context: &Context,
+    side: &Side,
+    (micro, number, element): (u32, usize, usize),
+    (of, judged): Made,
+    log: Option<LogBlock>,
+) -> Result<Evidence, Malformed> {
+    let graph = &context.program.micro;
+    let logged: &LoggedProduct = &graph.logged[number];
+    let node = graph.nodes.iter().find(|node| node.output == logged.output);
+    let operator = node.map_or("", |node| node.operator.as_str());
+    let step = side.step().ok_or_else(|| wrong("the record is not a step's"))?;
+    let Some(LogBlock { block, log }) = log else {
+        return Err(wrong("it does not carry a block of the log"));
+    };
+    let decision =
+        context.logged_decision(&step, (micro, number, element), (block, &log), &mut Vec::new())?;
+    let Some(judged) = judged else {
+        let what = format!("element {element} of {operator} is {:08x}: nothing is rounded there", of.rounded);
+        return Ok(Evidence::Rounding(Rounding { judged: None, logged: None, nearest: of.rounded, what }));
+    };
+    let what = format!(
+        "element {element} of {operator}: exact product {:e}, bound {:e}, legal {:e} to {:e}, nearest {:e}",
+        judged.exact.value,
+        judged.bound,
+        judged.range()[0],
+        judged.range()[1],
+        f32::from_bits(of.rounded),
+    );
+    let logged = decision.map(|decision| judged.grid.pattern(decision.index(judged.grid, of.value)));
+    Ok(Evidence::Rounding(Rounding { judged: Some(judged), logged, nearest: of.rounded, what }))
+}
+
+/// What a field of a step's record must be, by the operators' outputs that one side supplies. A clip factor and a loss are given as the
+/// digest of a tensor of one element, a micro-batch's gradient as its leaf among all.
+///
+/// # Errors
+/// If the outputs are not those that the side stated.
+pub(super) fn implied(
+    rules: &mut Rules,
+    side: &Side,
+    field: Field,
+    answer: Answer,
+) -> Result<Digest, Malformed> {
+    let Answer::Binding { outputs, siblings, kept } = answer else {
+        return Err(wrong("it answers another question"));
+    };
+    let places = rules.outputs(field);
+    if outputs.len() != places.len() || outputs.is_empty() {
+        return Err(wrong("it lists another number of outputs"));
+    }
+    let trace = side.trace.ok_or_else(|| wrong("the side stated no operators"))?;
+    let mut leaves = Vec::new();
+    let mut count = 0;
+    for (&(phase, node), output) in places.iter().zip(&outputs) {
+        let (place, all) = rules.place(phase, node).ok_or_else(|| wrong("there is no such node"))?;
+        count = all;
+        leaves.push((place, table::leaf(&leaf_name(phase, node), output).0));
+    }
+    leaves.sort_unstable();
+    leaves.dedup();
+    if multiproof::root(multiproof::rfc6962, count, &leaves, &siblings.0)? != trace.0 {
+        return Err(wrong("the outputs are not what it stated"));
+    }
+    let context = rules.under(&side.root);
+    let program = &context.program;
+    match field {
+        Field::Clip | Field::Loss => Ok(outputs[0]),
+        Field::Gradient { micro } => {
+            let table = program.gradients();
+            let root = table::root(table.iter().map(|t| t.name.as_str()).zip(&outputs));
+            Ok(gradient_leaf(micro, &root))
+        }
+        Field::State => {
+            let step = side.step().ok_or_else(|| wrong("the record is not a step's"))?;
+            let nodes = state_nodes(program);
+            if kept.len() != nodes.iter().filter(|node| node.is_none()).count() {
+                return Err(wrong("it lists another number of frozen parameters"));
+            }
+            let before = side.before.as_ref().filter(|_| !kept.is_empty());
+            context.kept(&step, &nodes, before, &kept)?;
+            let (mut made, mut frozen) = (outputs.iter(), kept.iter().map(|tensor| &tensor.digest));
+            let digest = |node: &Option<usize>| if node.is_some() { made.next() } else { frozen.next() };
+            let digests: Option<Vec<Digest>> =
+                nodes.iter().map(digest).map(Option::<&Digest>::copied).collect();
+            let digests = digests.ok_or_else(|| wrong("it lists too few tensors"))?;
+            Ok(state_digest(&program.state(), &digests))
+        }
+    }
+}

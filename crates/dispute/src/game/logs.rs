@@ -1,0 +1,209 @@
+//! The supply of the trainer's logs to challengers that lack them, before anybody commits: a part at a time, proved under the root of the terms.
+//!
+//! Places only ascend and lie within the logs, so a challenger cannot make it longer than these are. The referee keeps one part.
+
+use super::message::{Answer, LogPlace, Question, SUPPLY_SLICES, Supplied};
+use super::result::Reason;
+use super::rules::Rules;
+use crate::commit::digest::Digest;
+use crate::commit::proven::ProvenRecord;
+use crate::commit::record::{Record, StepRecord};
+use crate::commit::tensor::{SLICE_BYTES, piece_count};
+use crate::commit::{Malformed, merkle};
+use tiebreak_record::rounding::log::{BlockPlace, Shown, SliceProof, elements, parts};
+
+/// Why a part is not what was asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// What the trainer committed to is wrong, in words: a record that is none of this computation, or a log that no step has.
+    Committed(String),
+    /// It does not prove what was asked for.
+    Other(Malformed),
+}
+
+impl From<Malformed> for Unfit {
+    fn from(why: Malformed) -> Unfit {
+        Unfit::Other(why)
+    }
+}
+
+fn wrong(why: &str) -> Malformed {
+    Malformed::invalid("supply of a log", why)
+}
+
+/// The root of a step's log, by the trainer's record under the root of the terms.
+fn log_root(rules: &Rules, step: u32, proven: &ProvenRecord) -> Result<Digest, Unfit> {
+    let claim =
+        rules.claim.as_ref().map(|claim| claim.root).ok_or_else(|| wrong("the terms have no claim"))?;
+    let leaf = merkle::leaf(&proven.record.0);
+    let root = merkle::root_from_proof(leaf, proven.index, rules.records(), &proven.proof)?;
+    if proven.index != u64::from(step) || root != claim {
+        return Err(wrong("it does not prove the step's record").into());
+    }
+    let record = Record::decode(&proven.record.0)
+        .map_err(|error| Unfit::Committed(format!("its record {step} is none: {error}")))?;
+    if let Some(fault) = rules.record_fault(proven.index, &record) {
+        return Err(Unfit::Committed(format!("record {step}: {fault}")));
+    }
+    match record {
+        Record::Step { step: StepRecord { log: Some(log), .. }, .. } => Ok(log),
+        _ => Err(wrong("the record has no log").into()),
+    }
+}
+
+/// Checks a part of a log; gives the log's root and its slices.
+///
+/// # Errors
+/// If it is not the part of this place, proved under the root of the terms.
+pub fn verified(rules: &Rules, place: LogPlace, supplied: &Supplied) -> Result<(Digest, u64), Unfit> {
+    let root = log_root(rules, place.step, &supplied.record)?;
+    let count = piece_count(supplied.log.len as usize, SLICE_BYTES) as u64;
+    let last = place.first.saturating_add(SUPPLY_SLICES).min(count);
+    if !supplied.log.slices.iter().map(|slice| *slice as u64).eq(place.first..last) {
+        return Err(wrong("its slices are not those that were asked for").into());
+    }
+    SliceProof::from(&supplied.log).verify(&root)?;
+    let (len, most) = (u64::from(supplied.log.len), rules.log_max());
+    if len > most {
+        let what =
+            format!("its log of step {} has {len} bytes, and none can have more than {most}", place.step);
+        return Err(Unfit::Committed(what));
+    }
+    Ok((root, count))
+}
+
+/// What the trainer was asked for.
+#[derive(Clone, Copy)]
+enum Wanted {
+    Nothing,
+    Place(LogPlace),
+    Block { step: u32, part: u32, block: u64 },
+}
+
+/// How the supply goes on.
+pub(super) enum Turn {
+    /// The trainer is asked.
+    Trainer(Question),
+    /// The challenger is asked what it lacks now, and gets what it asked for.
+    Challenger(Supplied, u64),
+    /// The challenger has what it needs.
+    Done,
+    /// A party loses.
+    Lost(usize, Reason, String),
+}
+
+/// The supply of logs to one challenger.
+pub(super) struct Supply {
+    /// Its place among the parties.
+    pub challenger: usize,
+    wanted: Wanted,
+    /// The part that was supplied last, and the slices of its log.
+    last: Option<(LogPlace, u64)>,
+}
+
+impl Supply {
+    /// Nothing was asked yet.
+    pub fn to(challenger: usize) -> Supply {
+        Supply { challenger, wanted: Wanted::Nothing, last: None }
+    }
+
+    /// Where it is, for people.
+    pub fn progress(&self) -> String {
+        let step = self.last.map_or(0, |(place, _)| place.step);
+        format!("party {} gets the trainer's rounding logs: step {step}", self.challenger)
+    }
+
+    /// Whether a challenger may ask for a part: behind the last one, and within the logs.
+    fn may_ask(&self, rules: &Rules, place: LogPlace) -> bool {
+        let steps = rules.records() - 2;
+        let begins = place.first == 0 && self.last.is_none_or(|(last, _)| place.step > last.step);
+        let goes_on = self.last.is_some_and(|(last, count)| {
+            place.step == last.step && place.first > last.first && place.first < count
+        });
+        (1..=steps).contains(&u64::from(place.step))
+            && place.first.is_multiple_of(SUPPLY_SLICES)
+            && (begins || goes_on)
+    }
+
+    /// The trainer's part was taken.
+    pub fn took(&mut self, slices: u64) -> bool {
+        let Wanted::Place(place) = self.wanted else { return false };
+        self.last = Some((place, slices));
+        self.wanted = Wanted::Nothing;
+        true
+    }
+
+    /// Takes an answer of whoever was asked.
+    pub fn answered(&mut self, rules: &Rules, party: usize, answer: Answer) -> Turn {
+        let other = |what: &str| Turn::Lost(party, Reason::Garbage, what.into());
+        match (answer, self.wanted) {
+            (Answer::Logs { lacks: None }, Wanted::Nothing) => Turn::Done,
+            (Answer::Logs { lacks: Some(place) }, Wanted::Nothing) => {
+                if !self.may_ask(rules, place) {
+                    return other(
+                        "it asks for a part of a log that there is not, or that comes before one that it asked for",
+                    );
+                }
+                self.wanted = Wanted::Place(place);
+                Turn::Trainer(Question::Supply { place })
+            }
+            (Answer::Unreadable { step, part, block }, Wanted::Nothing) => {
+                let there = (1..=rules.records() - 2).contains(&u64::from(step))
+                    && (part as usize) < parts(rules.program());
+                if !there {
+                    return other("it complains of a part of a log that there is not");
+                }
+                self.wanted = Wanted::Block { step, part, block };
+                Turn::Trainer(Question::LogBlock { step, part, block })
+            }
+            (Answer::Supplied(supplied), Wanted::Place(place)) => match verified(rules, place, &supplied) {
+                Ok((_, slices)) => {
+                    self.took(slices);
+                    Turn::Challenger(supplied, slices)
+                }
+                Err(unfit) => unfit_by(party, unfit),
+            },
+            (Answer::Supplied(supplied), Wanted::Block { step, part, block }) => {
+                let place = BlockPlace {
+                    part: part as usize,
+                    elements: elements(rules.program(), part as usize),
+                    block,
+                };
+                self.judged(rules, step, place, supplied).unwrap_or_else(|unfit| unfit_by(party, unfit))
+            }
+            _ => other("it answered another question"),
+        }
+    }
+
+    /// Whether a block of a log cannot be read, as the challenger says.
+    fn judged(&self, rules: &Rules, step: u32, place: BlockPlace, supplied: Supplied) -> Result<Turn, Unfit> {
+        let root = log_root(rules, step, &supplied.record)?;
+        let proof = SliceProof::from(&supplied.log);
+        let what = format!("block {} of part {} of the log of step {step}", place.block, place.part);
+        let read = match proof.block(&root, parts(rules.program()), place)? {
+            Shown::Block(proven) => Some(proven.decisions()),
+            Shown::Missing => None,
+            Shown::Malformed(why) => Some(Err(why)),
+        };
+        let (party, what) = match read {
+            Some(Ok(_)) => (self.challenger, format!("{what} can be read, against what it says")),
+            None => (self.challenger, format!("there is no {what}, against what it says")),
+            Some(Err(why)) => {
+                (0, format!("{what}, its own, cannot be read, so that nobody can replay the step: {why}"))
+            }
+        };
+        Ok(Turn::Lost(party, Reason::WrongValue, what))
+    }
+}
+
+/// What a trainer loses by that does not supply what it was asked for.
+fn unfit_by(party: usize, unfit: Unfit) -> Turn {
+    match unfit {
+        Unfit::Committed(what) => Turn::Lost(party, Reason::WrongValue, what),
+        Unfit::Other(why) => Turn::Lost(
+            party,
+            Reason::Refusal,
+            format!("it does not supply the part of its log that it was asked for: {why}"),
+        ),
+    }
+}

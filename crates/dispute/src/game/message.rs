@@ -1,0 +1,552 @@
+//! What a referee asks and a party answers, in one encoding: JSON without white space.
+//!
+//! A question says a place in what the party has committed to. An answer opens that place and nothing else. The party signs the
+//! answer together with game, turn and question, so that an answer to one question is worth nothing as an answer to another.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::commit::Malformed;
+use crate::commit::digest::{Digest, hash};
+use crate::commit::keys::{PrivateKey, PublicKey};
+use crate::commit::proven::{Base64, Hashes, ProvenRecord};
+use crate::job::manifest::FileManifest;
+use crate::verdict::{DataSlices, LogSlices, PhaseName, ProvenInput, ProvenTensor};
+
+/// A tensor that a computation has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(tag = "of", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Subject {
+    /// Tensor `tensor` of micro-batch `micro` of a step's batch.
+    Batch {
+        /// The step, from 1.
+        step: u32,
+        /// The micro-batch.
+        micro: u32,
+        /// The place in the model's batch.
+        tensor: usize,
+    },
+    /// The output of a node of a step's graphs.
+    Node {
+        /// The step, from 1.
+        step: u32,
+        /// The phase that runs the node.
+        phase: PhaseName,
+        /// The node's place in the phase's graph.
+        node: usize,
+    },
+}
+
+/// How an element that is made of many terms is opened: as the root of a tree over the terms, in the shape of RFC 6962's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Fold {
+    /// The integer sum of a product over its block of K, 16 bytes.
+    Product,
+    /// The tree sum of a segment's rows in one column, a binary32 pattern.
+    Segment,
+    /// How many positions stand before `position` in a grouping, 8 bytes: those of a lower class, and earlier ones of the same.
+    Rank {
+        /// The position.
+        position: u64,
+    },
+    /// How many positions have a class below an offset's, 8 bytes.
+    Count,
+    /// Absmax `scale` of those that the integers of a logged product's element depend on, 4 bytes.
+    Absmax {
+        /// Its place among them.
+        scale: u8,
+    },
+    /// The integer sums of a logged product's element ([`tiebreak_record::rounding::legal::IntegerSums`]), 16 bytes each.
+    Sums {
+        /// The parts of a row: one, or two.
+        parts: u8,
+    },
+}
+
+/// A tree whose nodes a party has claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "tree", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Tree {
+    /// The records: RFC 6962 over their leaves.
+    Transcript,
+    /// A step's batch: RFC 6962 over its tensors.
+    Batch {
+        /// The step, from 1.
+        step: u32,
+    },
+    /// A step's gradients: RFC 6962 over its micro-batches.
+    Gradients {
+        /// The step, from 1.
+        step: u32,
+    },
+    /// A step's operators: RFC 6962 over the outputs of its nodes.
+    Trace {
+        /// The step, from 1.
+        step: u32,
+    },
+    /// A tensor's bytes: BLAKE3 over slices of 1024 bytes.
+    Tensor {
+        /// The tensor.
+        subject: Subject,
+    },
+    /// The terms of an element.
+    Terms {
+        /// The tensor.
+        subject: Subject,
+        /// The element, row-major.
+        element: u64,
+        /// How it is opened.
+        fold: Fold,
+    },
+}
+
+/// Which operands of an element are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "need", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Need {
+    /// All that the element reads.
+    All,
+    /// What an element of many terms reads beside them: a product's scales, where a segment lies, the class of a position.
+    Frame {
+        /// How the element is opened.
+        fold: Fold,
+    },
+    /// Some of its terms, and what these read.
+    Terms {
+        /// How the element is opened.
+        fold: Fold,
+        /// The first term.
+        first: u64,
+        /// How many.
+        count: u64,
+    },
+    /// Of a rounding of the logged profile whose operands are known: the decision alone.
+    Decision,
+}
+
+/// A field of a step's record that follows from its operators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Field {
+    /// The gradient of a micro-batch, under the root over all.
+    Gradient {
+        /// The micro-batch.
+        micro: u32,
+    },
+    /// The state after the step.
+    State,
+    /// The clip factor.
+    Clip,
+    /// The loss.
+    Loss,
+}
+
+/// What the referee wants to know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Question {
+    /// H(key, salt, root) of the party's records.
+    Commit,
+    /// Salt and root.
+    Reveal,
+    /// Of a challenger of the logged profile: which part of the trainer's logs it lacks next. The part that it asked for before is carried by
+    /// the question ([`Asked::carried`]).
+    Logs {
+        /// [`Supplied::digest`] of what is carried.
+        supplied: Option<Digest>,
+    },
+    /// Of the trainer: a part of a log that a challenger lacks.
+    Supply {
+        /// Where it begins: at most [`SUPPLY_SLICES`] slices.
+        place: LogPlace,
+    },
+    /// Of the trainer: a block of the decisions of one product, which a challenger says cannot be read.
+    LogBlock {
+        /// The step, from 1.
+        step: u32,
+        /// The part of the step's log.
+        part: u32,
+        /// The part's block.
+        block: u64,
+    },
+    /// The values of the subtrees below a node, [`super::search::children`].
+    Children {
+        /// The tree.
+        tree: Tree,
+        /// The node's first leaf.
+        first: u64,
+        /// Its leaves.
+        count: u64,
+    },
+    /// A record, and the one before it with its proof.
+    Record {
+        /// The record's leaf number.
+        index: u64,
+    },
+    /// The root over all operators of a step.
+    Statement {
+        /// The step, from 1.
+        step: u32,
+    },
+    /// The BLAKE3 root of a tensor's bytes.
+    Root {
+        /// The tensor.
+        subject: Subject,
+    },
+    /// A slice of a tensor.
+    Slice {
+        /// The tensor.
+        subject: Subject,
+        /// The slice's number.
+        slice: u64,
+    },
+    /// The root of an element's terms.
+    Total {
+        /// The tensor.
+        subject: Subject,
+        /// The element, row-major.
+        element: u64,
+        /// How it is opened.
+        fold: Fold,
+    },
+    /// Committed operands, which both parties agree on.
+    Evidence {
+        /// The tensor.
+        subject: Subject,
+        /// The element, row-major.
+        element: u64,
+        /// Which operands.
+        need: Need,
+    },
+    /// The outputs of operators that a field of a record is made of, on which both parties agree.
+    Binding {
+        /// The step, from 1.
+        step: u32,
+        /// The field.
+        field: Field,
+    },
+}
+
+/// What a party says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Answer {
+    /// To [`Question::Commit`].
+    Commit {
+        /// H(key, salt, root), [`commitment`].
+        commitment: Digest,
+    },
+    /// To [`Question::Reveal`].
+    Reveal {
+        /// 32 bytes that nobody could guess.
+        salt: Digest,
+        /// The root over all records.
+        root: Digest,
+    },
+    /// To [`Question::Children`].
+    Children {
+        /// The values, of one length, from the first leaf on, one after another.
+        values: Base64,
+    },
+    /// To [`Question::Record`].
+    Record {
+        /// The record's canonical bytes.
+        record: Base64,
+        /// The record before, unless it is the first.
+        before: Option<ProvenRecord>,
+    },
+    /// To [`Question::Statement`].
+    Statement(Statement),
+    /// To [`Question::Root`].
+    Root {
+        /// The BLAKE3 root.
+        root: Digest,
+    },
+    /// To [`Question::Slice`].
+    Slice {
+        /// The slice's bytes.
+        bytes: Base64,
+    },
+    /// To [`Question::Total`].
+    Total {
+        /// The value of the tree's root.
+        value: Base64,
+    },
+    /// To [`Question::Evidence`] about a node.
+    Operands {
+        /// Slices of the tensors that the element reads, by ascending tensor.
+        inputs: Vec<ProvenInput>,
+    },
+    /// To [`Question::Evidence`] about a batch.
+    Samples {
+        /// The manifests of the data's files.
+        files: Vec<FileManifest>,
+        /// The slices that headers and the sample lie in, by ascending file.
+        slices: Vec<DataSlices>,
+    },
+    /// To [`Question::Evidence`] about a rounding of the logged profile: operands, and the decision, if the log has one.
+    Rounding {
+        /// Slices of the operands, by ascending tensor.
+        inputs: Vec<ProvenInput>,
+        /// The block of the step's log that holds the decisions about the element and those beside it.
+        log: Option<LogBlock>,
+    },
+    /// To [`Question::Binding`].
+    Binding {
+        /// The digests of the outputs, in the field's order.
+        outputs: Vec<Digest>,
+        /// What proves them together under the step's operators.
+        siblings: Hashes,
+        /// Frozen parameters, each under the state of the record before.
+        kept: Vec<ProvenTensor>,
+    },
+    /// To [`Question::Logs`].
+    Logs {
+        /// The next part that it lacks, behind all that it asked for before; none if it has them all.
+        lacks: Option<LogPlace>,
+    },
+    /// To [`Question::Logs`] as well: decisions that it was given cannot be read, so that nobody can replay the step.
+    Unreadable {
+        /// The step, from 1.
+        step: u32,
+        /// The part of the step's log.
+        part: u32,
+        /// The part's first block that cannot be read; 0 as well if the part's beginning cannot be, or the group of parts that it is in.
+        block: u64,
+    },
+    /// To [`Question::Supply`] and [`Question::LogBlock`].
+    Supplied(Supplied),
+    /// The party cannot answer, or does not want to.
+    Decline,
+}
+
+/// The most slices of a log that one answer supplies.
+pub const SUPPLY_SLICES: u64 = 64;
+
+/// A place in the trainer's logs, which are supplied in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogPlace {
+    /// The step, from 1.
+    pub step: u32,
+    /// The first slice of its log, a multiple of [`SUPPLY_SLICES`].
+    pub first: u64,
+}
+
+/// A part of one of the trainer's logs, with what proves it under the root of the terms.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Supplied {
+    /// The step's record, which has the log's root.
+    pub record: ProvenRecord,
+    /// The slices.
+    pub log: LogSlices,
+}
+
+impl Supplied {
+    /// What a question that carries it says of it.
+    pub fn digest(&self) -> Digest {
+        hash("tiebreak 2 supplied", &to_bytes(self))
+    }
+}
+
+/// A block of the decisions of one product.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogBlock {
+    /// The block of the product's part of the log.
+    pub block: u64,
+    /// The slices of the log that prove it.
+    pub log: LogSlices,
+}
+
+/// What a party signs once about a step: the root over its operators. Two of one key about one record convict it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Statement {
+    /// The computation.
+    pub computation: Digest,
+    /// The step, from 1.
+    pub step: u32,
+    /// The Merkle leaf of the step's record.
+    pub record: Digest,
+    /// The root over the step's operators.
+    pub trace: Digest,
+    /// The Ed25519 signature of the domain `tiebreak 2 statement` and the fields, a line each.
+    pub signature: Base64,
+}
+
+impl Statement {
+    /// A signed statement.
+    pub fn new(computation: Digest, step: u32, record: Digest, trace: Digest, key: &PrivateKey) -> Statement {
+        let mut statement = Statement { computation, step, record, trace, signature: Base64(Vec::new()) };
+        statement.signature = Base64(key.sign(&statement.signed()).to_vec());
+        statement
+    }
+
+    /// What is signed: a domain and the fields.
+    fn signed(&self) -> Vec<u8> {
+        let Statement { computation, step, record, trace, .. } = self;
+        format!("tiebreak 2 statement\n{computation}\n{step}\n{record}\n{trace}\n").into_bytes()
+    }
+
+    /// Whether it says another root than `other` says about the same record.
+    pub fn contradicts(&self, other: &Statement) -> bool {
+        let about = |s: &Statement| (s.computation, s.step, s.record);
+        about(self) == about(other) && self.trace != other.trace
+    }
+
+    /// Whether `key` signed it.
+    pub fn is_of(&self, key: &PublicKey) -> bool {
+        let signature = self.signature.0.as_slice().try_into();
+        signature.is_ok_and(|signature| key.verifies(&self.signed(), signature))
+    }
+}
+
+/// A question as it is sent: its game and turn beside it, signed by the referee so that parties work for nobody else.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Asked {
+    /// The game.
+    pub game: Digest,
+    /// The turn, from 0.
+    pub turn: u32,
+    /// The question.
+    pub question: Question,
+    /// What [`Question::Logs`] hands on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carried: Option<Supplied>,
+}
+
+impl Asked {
+    /// A question that carries nothing.
+    pub fn new(game: Digest, turn: u32, question: Question) -> Asked {
+        Asked { game, turn, question, carried: None }
+    }
+
+    /// The question of `referee` in a game, as it came.
+    ///
+    /// # Errors
+    /// If there are more than `limit` bytes, it is not sealed by the referee or of another game, or it carries another part than it names.
+    pub fn read(sealed: &[u8], limit: u64, referee: &PublicKey, game: &Digest) -> Result<Asked, Malformed> {
+        let wrong = |why: &str| Malformed::invalid("question", why);
+        let asked = Sealed::<Asked>::from_bytes(sealed, limit, referee)?.body;
+        if asked.game != *game {
+            return Err(wrong("it is of another game"));
+        }
+        let named = match asked.question {
+            Question::Logs { supplied } => supplied,
+            _ => None,
+        };
+        // An answer names the question without this part, so the question has to say which part it is.
+        if named != asked.carried.as_ref().map(Supplied::digest) {
+            return Err(wrong("it carries another part of a log than it names"));
+        }
+        Ok(asked)
+    }
+
+    /// What an answer refers to: the question without what it carries, of which it has the digest.
+    pub fn digest(&self) -> Digest {
+        hash("tiebreak 2 question", &to_bytes(&Asked::new(self.game, self.turn, self.question.clone())))
+    }
+}
+
+/// An answer and what it answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Answered {
+    /// The game.
+    pub game: Digest,
+    /// The turn.
+    pub turn: u32,
+    /// [`Asked::digest`] of the question.
+    pub question: Digest,
+    /// The answer.
+    pub answer: Answer,
+}
+
+/// Something with a signature of its canonical bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sealed<T> {
+    /// What is signed.
+    pub body: T,
+    /// The Ed25519 signature of the domain, a line end and the body's bytes.
+    pub signature: Base64,
+}
+
+/// What may be sealed: its domain separates its signatures from all others.
+pub trait Seal: Serialize + DeserializeOwned {
+    /// The domain.
+    const DOMAIN: &'static str;
+}
+
+impl Seal for Asked {
+    const DOMAIN: &'static str = "tiebreak 2 game question";
+}
+
+impl Seal for Answered {
+    const DOMAIN: &'static str = "tiebreak 2 game answer";
+}
+
+fn signed<T: Seal>(body: &T) -> Vec<u8> {
+    [T::DOMAIN.as_bytes(), b"\n", &to_bytes(body)].concat()
+}
+
+impl<T: Seal> Sealed<T> {
+    /// Signs `body`.
+    pub fn new(body: T, key: &PrivateKey) -> Sealed<T> {
+        let signature = Base64(key.sign(&signed(&body)).to_vec());
+        Sealed { body, signature }
+    }
+
+    /// The one encoding.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        to_bytes(self)
+    }
+
+    /// Parses strictly and checks the signature.
+    ///
+    /// # Errors
+    /// If there are more than `limit` bytes, they are not the one encoding of such a message, or `key` did not sign it.
+    pub fn from_bytes(bytes: &[u8], limit: u64, key: &PublicKey) -> Result<Sealed<T>, Malformed> {
+        let what = "message";
+        let sealed: Sealed<T> = from_bytes(what, bytes, limit)?;
+        let signature = sealed.signature.0.as_slice().try_into();
+        if !signature.is_ok_and(|signature| key.verifies(&signed(&sealed.body), signature)) {
+            return Err(Malformed::invalid(what, format!("it is not signed by {}", key.to_text())));
+        }
+        Ok(sealed)
+    }
+}
+
+/// The one encoding of a message.
+pub fn to_bytes<T: Serialize>(message: &T) -> Vec<u8> {
+    serde_json::to_vec(message).expect("messages are plain data")
+}
+
+/// Parses the one encoding of a message.
+///
+/// # Errors
+/// If there are more than `limit` bytes, or they are another encoding.
+pub fn from_bytes<T: Serialize + DeserializeOwned>(
+    what: &'static str,
+    bytes: &[u8],
+    limit: u64,
+) -> Result<T, Malformed> {
+    if bytes.len() as u64 > limit {
+        return Err(Malformed::TooLarge { what, limit });
+    }
+    let message =
+        serde_json::from_slice(bytes).map_err(|error| Malformed::invalid(what, error.to_string()))?;
+    if to_bytes(&message) != bytes {
+        return Err(Malformed::invalid(what, "it is not in its one encoding"));
+    }
+    Ok(message)
+}
+
+/// H(key, salt, root): what a party commits to before it sees what the others have.
+pub fn commitment(key: &PublicKey, salt: &Digest, root: &Digest) -> Digest {
+    hash("tiebreak 2 game commitment", &[key.bytes(), salt.0, root.0].concat())
+}

@@ -1,0 +1,369 @@
+//! The moves of the game as data: who is asked, on which clock, how large an answer may be, and what may come next.
+//!
+//! The referee looks up every question here before it asks it, and checks after every move that the next one is among those that may follow.
+
+use super::message::{Fold, Need, Question, SUPPLY_SLICES, Subject, Tree};
+use super::rules::{Rules, run_clock};
+use super::search;
+use crate::commit::tensor::SLICE_BYTES;
+use crate::size::samples_bytes;
+use tiebreak_record::rounding::log;
+
+/// A question without its places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// [`Question::Logs`].
+    Logs,
+    /// [`Question::Supply`].
+    Supply,
+    /// [`Question::LogBlock`].
+    LogBlock,
+    /// [`Question::Commit`].
+    Commit,
+    /// [`Question::Reveal`].
+    Reveal,
+    /// [`Question::Children`] of records.
+    Records,
+    /// [`Question::Record`].
+    Record,
+    /// [`Question::Children`] of a batch.
+    Batch,
+    /// [`Question::Statement`].
+    Statement,
+    /// [`Question::Children`] of operators.
+    Operators,
+    /// [`Question::Children`] of gradients.
+    Gradients,
+    /// [`Question::Root`].
+    Root,
+    /// [`Question::Children`] of a tensor's bytes.
+    Bytes,
+    /// [`Question::Slice`].
+    Slice,
+    /// [`Question::Evidence`] for a whole element.
+    Element,
+    /// [`Question::Evidence`] for the frame of a fold.
+    Frame,
+    /// [`Question::Total`].
+    Total,
+    /// [`Question::Children`] of terms.
+    Subtotals,
+    /// [`Question::Evidence`] for terms.
+    Terms,
+    /// [`Question::Evidence`] for a decision of the rounding log.
+    Decision,
+    /// [`Question::Binding`].
+    Binding,
+}
+
+/// Who is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// Both parties at once: each says what it claims.
+    Both,
+    /// One party, and the other if it does not supply: both agree on what is asked for.
+    Either,
+    /// One party.
+    One,
+}
+
+/// The clock that runs while a party answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// That of moves, with an increment.
+    Moves,
+    /// That of replays: the party has to compute a step again.
+    Replay,
+    /// That of a replay of the whole run, for a challenger of the logged profile that commits; for others that of moves.
+    Run,
+}
+
+/// How many bytes an answer may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// At most so many.
+    Fixed(u64),
+    /// A level of a tree.
+    Level,
+    /// Operands of a leaf, by [`Of`].
+    Leaf,
+    /// A part of the rounding log.
+    Log,
+    /// The outputs of a binding.
+    Binding,
+    /// A part of a log with the step's record.
+    Supply,
+}
+
+/// A move.
+pub struct Move {
+    /// The question.
+    pub kind: Kind,
+    /// Who is asked.
+    pub who: Who,
+    /// The clock that runs.
+    pub clock: Clock,
+    /// The size of an answer.
+    pub size: Size,
+    /// The questions that may follow in the same game.
+    pub next: &'static [Kind],
+}
+
+/// The bytes of an answer's frame: game, turn, question, signature.
+const FRAME: u64 = 512;
+/// The bytes of operands that a leaf takes.
+pub const LEAF_MAX: u64 = 64 * 1024;
+
+/// The bytes of a part of a log that is supplied, as text: slices, what proves them, and the step's record with its proof.
+pub const SUPPLY_MAX: u64 = 96 * 1024;
+
+/// All moves.
+pub const MOVES: [Move; 21] = {
+    use Clock::{Moves, Replay};
+    use Kind::*;
+    use Size::{Fixed, Level};
+    use Who::{Both, Either, One};
+    const fn row(kind: Kind, who: Who, clock: Clock, size: Size, next: &'static [Kind]) -> Move {
+        Move { kind, who, clock, size, next }
+    }
+    [
+        row(Kind::Logs, One, Moves, Fixed(128), &[Supply, LogBlock, Kind::Commit]),
+        row(Supply, One, Moves, Fixed(SUPPLY_MAX), &[Kind::Logs]),
+        row(LogBlock, One, Moves, Size::Supply, &[]),
+        row(Kind::Commit, Both, Clock::Run, Fixed(128), &[Reveal]),
+        row(Kind::Reveal, Both, Moves, Fixed(256), &[Records]),
+        row(Records, Both, Moves, Level, &[Records, Record]),
+        row(Record, Both, Moves, Fixed(6144), &[Batch, Statement]),
+        row(Batch, Both, Moves, Level, &[Batch, Root]),
+        row(Statement, Both, Replay, Fixed(1024), &[Operators, Gradients, Root, Kind::Binding]),
+        row(Operators, Both, Moves, Level, &[Operators, Root]),
+        row(Gradients, Both, Moves, Level, &[Gradients, Kind::Binding]),
+        row(Root, Both, Replay, Fixed(256), &[Bytes, Slice]),
+        row(Bytes, Both, Moves, Level, &[Bytes, Slice]),
+        row(Slice, Both, Moves, Fixed(2048), &[Element, Frame, Subtotals, Terms, Total]),
+        row(Element, Either, Replay, Size::Leaf, &[]),
+        row(Frame, Either, Replay, Size::Leaf, &[Total, Subtotals, Terms]),
+        row(Total, Both, Moves, Fixed(512), &[Subtotals, Terms, Decision]),
+        row(Subtotals, Both, Moves, Level, &[Subtotals, Terms]),
+        row(Terms, Either, Moves, Size::Leaf, &[]),
+        row(Decision, One, Moves, Size::Log, &[]),
+        row(Kind::Binding, Either, Moves, Size::Binding, &[]),
+    ]
+};
+
+/// A question's kind.
+pub fn kind(question: &Question) -> Kind {
+    match question {
+        Question::Commit => Kind::Commit,
+        Question::Logs { .. } => Kind::Logs,
+        Question::Supply { .. } => Kind::Supply,
+        Question::LogBlock { .. } => Kind::LogBlock,
+        Question::Reveal => Kind::Reveal,
+        Question::Children { tree, .. } => match tree {
+            Tree::Transcript => Kind::Records,
+            Tree::Batch { .. } => Kind::Batch,
+            Tree::Gradients { .. } => Kind::Gradients,
+            Tree::Trace { .. } => Kind::Operators,
+            Tree::Tensor { .. } => Kind::Bytes,
+            Tree::Terms { .. } => Kind::Subtotals,
+        },
+        Question::Record { .. } => Kind::Record,
+        Question::Statement { .. } => Kind::Statement,
+        Question::Root { .. } => Kind::Root,
+        Question::Slice { .. } => Kind::Slice,
+        Question::Total { .. } => Kind::Total,
+        Question::Evidence { need: Need::All, .. } => Kind::Element,
+        Question::Evidence { need: Need::Frame { .. }, .. } => Kind::Frame,
+        Question::Evidence { need: Need::Terms { .. }, .. } => Kind::Terms,
+        Question::Evidence { need: Need::Decision, .. } => Kind::Decision,
+        Question::Binding { .. } => Kind::Binding,
+    }
+}
+
+/// The row of a question.
+pub fn row(kind: Kind) -> &'static Move {
+    // The table has a row for each kind, in order; the test below holds it.
+    &MOVES[kind as usize]
+}
+
+/// The tensors that a question is about, by what evidence about them carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// A batch: manifests, headers and an element of a sample.
+    Batch,
+    /// All else, above all the outputs of nodes: operands, and of a logged product a part of the log.
+    Node,
+}
+
+/// What a question is about.
+pub fn of(question: &Question) -> Of {
+    match question {
+        Question::Evidence { subject: Subject::Batch { .. }, .. } => Of::Batch,
+        _ => Of::Node,
+    }
+}
+
+/// The most bytes of a sealed answer to a question of this kind.
+pub fn answer_max(kind: Kind, of: Of, rules: &Rules) -> u64 {
+    let base64 = |bytes: u64| bytes.div_ceil(3) * 4;
+    FRAME
+        + match row(kind).size {
+            Size::Fixed(bytes) => bytes,
+            Size::Level => {
+                let value = if kind == Kind::Subtotals { rules.subtotal_bytes() } else { 32 };
+                base64((1 << search::LEVELS) * value) + 64
+            }
+            Size::Leaf => match of {
+                Of::Batch => samples_bytes(&rules.context.job.data.files),
+                Of::Node => LEAF_MAX + log_bytes(kind, of, rules),
+            },
+            Size::Log => 1024 + log_bytes(kind, of, rules),
+            Size::Binding => rules.binding_bytes(),
+            Size::Supply => SUPPLY_MAX + rules.log_bytes(),
+        }
+}
+
+/// How many bytes of an answer can be a rounding log's.
+fn log_bytes(kind: Kind, of: Of, rules: &Rules) -> u64 {
+    match (kind, of) {
+        (Kind::Element | Kind::Decision, Of::Node) => rules.log_bytes(),
+        _ => 0,
+    }
+}
+
+/// The most bytes of a sealed question that carries nothing.
+pub const QUESTION_MAX: u64 = 1024;
+/// The most bytes of a sealed question that carries a part of a log.
+pub const CARRIED_MAX: u64 = QUESTION_MAX + SUPPLY_MAX;
+
+/// The most bytes of any sealed answer.
+pub fn largest(rules: &Rules) -> u64 {
+    let of = [Of::Batch, Of::Node];
+    let asked =
+        |row: &&Move| rules.is_logged() || !matches!(row.kind, Kind::Logs | Kind::Supply | Kind::LogBlock);
+    MOVES.iter().filter(asked).flat_map(|row| of.map(|of| answer_max(row.kind, of, rules))).max().unwrap_or(0)
+}
+
+/// What a game of two takes at most, and all games of some parties.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Bound {
+    /// Answers.
+    pub messages: u64,
+    /// Bytes of questions and answers, rounding logs apart.
+    pub bytes: u64,
+    /// Bytes of rounding logs.
+    pub log_bytes: u64,
+    /// Milliseconds, if every party uses all its time.
+    pub milliseconds: u64,
+    /// What the supply of logs to one challenger takes at most, before the game; in the exact profile there is none.
+    pub supply: SupplyBound,
+}
+
+/// What the supply of logs to one challenger takes at most, with its replay of the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct SupplyBound {
+    /// Rounded values of a step.
+    pub values: u64,
+    /// Bytes of a step's log, at most.
+    pub step_bytes: u64,
+    /// Parts of logs.
+    pub parts: u64,
+    /// Bytes of questions and answers; each part is sent twice.
+    pub bytes: u64,
+    /// Milliseconds that the challenger has to replay the run.
+    pub replay: u64,
+    /// Milliseconds, if trainer and challenger use all their time.
+    pub milliseconds: u64,
+}
+
+/// What the supply of logs to one challenger takes at most: all parts of the longest logs that the program's steps can have.
+fn supply_bound(rules: &Rules, clocks: &super::terms::Clocks) -> SupplyBound {
+    if !rules.is_logged() {
+        return SupplyBound::default();
+    }
+    let step_bytes = rules.log_max();
+    let parts = step_bytes.div_ceil(SLICE_BYTES as u64 * SUPPLY_SLICES).saturating_mul(rules.records() - 2);
+    let both = [Kind::Logs, Kind::Supply].map(|kind| answer_max(kind, Of::Node, rules)).iter().sum::<u64>();
+    let bytes = parts.saturating_add(1).saturating_mul(QUESTION_MAX + CARRIED_MAX + both);
+    let replay = run_clock(&rules.context.job, clocks.replay);
+    let increments = parts.saturating_mul(2).saturating_add(4).saturating_mul(clocks.increment);
+    let milliseconds = clocks.moves.saturating_mul(2).saturating_add(increments).saturating_add(replay);
+    let program = rules.program();
+    let values = log::values(&program.micro.logged, program.micro_batches);
+    let bytes = bytes.saturating_add(rules.log_bytes());
+    SupplyBound { values, step_bytes, parts, bytes, replay, milliseconds }
+}
+
+/// How often a kind is asked in a game of two, at most; each time of both parties, or of one after the other.
+fn most(kind: Kind, rules: &Rules) -> u64 {
+    let depth = |leaves: u64, leaf: u64| u64::from(search::depth(leaves, leaf));
+    let tree = |tree: Tree| depth(rules.shape(tree).0, 1);
+    match kind {
+        Kind::Records => tree(Tree::Transcript),
+        Kind::Batch => tree(Tree::Batch { step: 1 }),
+        Kind::Gradients => tree(Tree::Gradients { step: 1 }),
+        Kind::Operators => tree(Tree::Trace { step: 1 }),
+        Kind::Bytes => depth(rules.slices_most(), 1),
+        // The fewest terms that an answer carries.
+        Kind::Subtotals => depth(rules.terms_most(), Fold::Sums { parts: 1 }.terms_max()),
+        _ => 1,
+    }
+}
+
+/// The kinds of a path through a game that begins at its first question, and what it ends at; every path is a part of one of these.
+fn paths() -> [(&'static [Kind], Of); 4] {
+    use Kind::*;
+    [
+        (&[Records, Record, Batch, Root, Bytes, Slice, Element], Of::Batch),
+        (
+            &[Records, Record, Statement, Operators, Root, Bytes, Slice, Frame, Total, Subtotals, Terms],
+            Of::Node,
+        ),
+        (&[Records, Record, Statement, Operators, Root, Bytes, Slice, Total, Decision], Of::Node),
+        (&[Records, Record, Statement, Gradients, Kind::Binding], Of::Node),
+    ]
+}
+
+/// What a game of two takes at most.
+pub fn bound(rules: &Rules, clocks: &super::terms::Clocks) -> Bound {
+    let (supply, logs) = (supply_bound(rules, clocks), 2 * rules.log_bytes());
+    let mut bound = Bound { messages: 0, bytes: 0, log_bytes: logs, milliseconds: 0, supply };
+    for (path, of) in paths() {
+        let (mut messages, mut bytes) = (0, 0);
+        for &kind in path {
+            let times = 2 * most(kind, rules);
+            messages += times;
+            bytes += times * (QUESTION_MAX + answer_max(kind, of, rules) - log_bytes(kind, of, rules));
+        }
+        bound.messages = bound.messages.max(messages);
+        bound.bytes = bound.bytes.max(bytes);
+    }
+    let increments = (bound.messages / 2).saturating_mul(clocks.increment);
+    bound.milliseconds =
+        clocks.moves.saturating_add(clocks.replay).saturating_add(increments).saturating_mul(2);
+    bound
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_a_row_for_each_kind_in_order() {
+        for (place, row) in MOVES.iter().enumerate() {
+            assert_eq!(row.kind as usize, place);
+            assert!(row.next.iter().all(|next| (*next as usize) < MOVES.len()));
+        }
+    }
+
+    /// A game that follows the table ends: beside the levels of a tree, and parts of logs, whose places ascend, no kind leads back to itself.
+    #[test]
+    fn moves_go_forward() {
+        for row in &MOVES {
+            for &next in row.next {
+                let again = (next == row.kind && row.size == Size::Level) || row.kind == Kind::Supply;
+                assert!(next > row.kind || again, "{:?}", row.kind);
+            }
+        }
+    }
+}

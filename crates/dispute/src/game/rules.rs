@@ -1,0 +1,444 @@
+//! What the referee derives from the terms before it asks anything: program, sizes and names of everything that can be disputed.
+
+use std::collections::BTreeSet;
+use std::sync::OnceLock;
+
+use super::message::{Field, Fold, Subject, Tree};
+use super::search::{self, Join};
+use super::terms::{Claim, Terms};
+use crate::check::{Context, parsed};
+use crate::commit::digest::Digest;
+use crate::commit::keys::PublicKey;
+use crate::commit::multiproof::proof_len;
+use crate::commit::record::{Record, StepRecord};
+use crate::commit::tensor::{self, Hash, SLICE_BYTES, piece_count};
+use crate::commit::trace::{Places, batch_leaf_name, leaf_name, positions};
+use crate::commit::tree_head::Head;
+use crate::commit::{Malformed, table};
+use crate::fold;
+use crate::job::identity::{philox_key, program_digest};
+use crate::job::initial::{Expected, InitialOrigin};
+use crate::job::{Granularity, Job};
+use crate::origin::{self, Origin};
+use crate::program::graph::{Graph, Makers, TensorType};
+use crate::program::phase::{Phase, graph_of};
+use crate::program::step::Program;
+use crate::verdict::Scalar;
+use tiebreak_record::rounding::log;
+
+/// The most leaves of a step's operators, and of its batch: more are refused before they are listed.
+const LEAVES_MAX: u64 = 1 << 22;
+
+/// A check that a referee leaves out, so that tests show that they would notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Whether the values of a level give the value above.
+    Levels,
+    /// Whether a slice is the committed one.
+    Slices,
+    /// Whose element is wrong: it is always the first party's.
+    Blame,
+}
+
+/// A computation, and the parties that dispute it.
+pub struct Rules {
+    /// The game's name.
+    pub game: Digest,
+    /// The parties' keys.
+    pub parties: Vec<PublicKey>,
+    /// The referee's key.
+    pub referee: PublicKey,
+    /// Job, program and seed; its head is that of whichever party is looked at.
+    pub(crate) context: Context,
+    /// What the trainer of the logged profile claims.
+    pub(super) claim: Option<Claim>,
+    /// What records commit beside the state, by the job.
+    granularity: Granularity,
+    /// The nodes that a step's trace holds, in order.
+    positions: Vec<(Phase, usize)>,
+    /// The nodes that make the outputs of a micro-batch, and of the update.
+    makers: [Makers; 2],
+    /// None but in tests.
+    fault: Option<Fault>,
+}
+
+fn wrong(why: impl Into<String>) -> Malformed {
+    Malformed::invalid("terms", why)
+}
+
+/// Milliseconds that a party has for all its replays of a game, if the job fixes them: four times what the steps from a checkpoint to the one
+/// in dispute take.
+pub fn replay_clock(job: &Job) -> Option<u64> {
+    Some(replay_of_steps(job, u64::from(job.dispute?.step_seconds) * 1000))
+}
+
+/// The same for steps of so many milliseconds.
+pub fn replay_of_steps(job: &Job, step: u64) -> u64 {
+    let steps = u64::from(job.checkpoint.every.min(job.steps)) + 1;
+    steps.saturating_mul(step).saturating_mul(4)
+}
+
+/// Milliseconds that a challenger of the logged profile has to replay the whole run: the time of a step that the clock of replays stands for,
+/// times all steps.
+pub fn run_clock(job: &Job, replay: u64) -> u64 {
+    let steps = u64::from(job.checkpoint.every.min(job.steps)) + 1;
+    replay.div_ceil(steps).saturating_mul(u64::from(job.steps))
+}
+
+impl Rules {
+    /// What follows from terms.
+    ///
+    /// # Errors
+    /// If they do not hold together.
+    pub fn new(terms: &Terms) -> Result<Rules, Malformed> {
+        let (parties, referee) = terms.keys()?;
+        let program = terms.program.as_ref().map(|program| program.0.as_slice());
+        let (mut job, program) = parsed(&terms.job, program)?;
+        let summary = &terms.computation;
+        let (seed, computation) = summary.identity(&job).map_err(wrong)?;
+        if program_digest(&program) != summary.program {
+            return Err(wrong("the program digest is not that of the job"));
+        }
+        if replay_clock(&job).is_some_and(|replay| replay != terms.clocks.replay) {
+            return Err(wrong("the clock of replays is not the one that the job fixes"));
+        }
+        let claim = terms.claim_about(&job)?.cloned();
+        let nodes =
+            [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len() as u64);
+        let leaves = u64::from(program.micro_batches) * (nodes[0] + nodes[1]) + nodes[2];
+        if leaves > LEAVES_MAX {
+            return Err(wrong(format!(
+                "a step has {leaves} operators, and a game takes at most {LEAVES_MAX}"
+            )));
+        }
+        let granularity = job.commit.granularity;
+        // In a game every party commits to operators, when it is asked.
+        job.commit.granularity = Granularity::Operator;
+        let positions = positions(&program);
+        // Records are proved under the roots that parties reveal, and no question is about a party's run.
+        let run = Digest([0; 32]);
+        let head = Head { run, size: u64::from(job.steps) + 2, root: Digest([0; 32]) };
+        let places = OnceLock::from(Places::of(&program));
+        let context = Context {
+            job,
+            program,
+            seed,
+            computation,
+            run,
+            data: summary.data,
+            initial: summary.initial,
+            origin: claim.as_ref().map_or(InitialOrigin::Seed, |claim| claim.run.origin.clone()),
+            head,
+            key: None,
+            places,
+        };
+        let game = terms.game();
+        let makers = [&context.program.micro, &context.program.update].map(Graph::makers);
+        Ok(Rules { game, parties, referee, context, claim, granularity, positions, makers, fault: None })
+    }
+
+    /// Checks that the initial state is the one that job and terms give: of a seed, or of the earlier run that a trainer claims to go on from. That
+    /// takes as long as the state is large, and a piece of a tensor in memory. Of files of weights, and of an earlier run in the exact profile, only
+    /// parties can tell.
+    ///
+    /// # Errors
+    /// If it is another one.
+    pub fn check_initial(&self) -> Result<(), Malformed> {
+        let Context { job, program, seed, origin, initial, .. } = &self.context;
+        if self.claim.is_none() && (job.init.run.is_some() || !job.init.weights.is_empty()) {
+            return Ok(());
+        }
+        match origin.expected(program, philox_key(seed))? {
+            Expected::State(expected) if expected != *initial => {
+                Err(wrong(format!("the initial state is not the one that {} gives", origin.source())))
+            }
+            Expected::State(_) | Expected::InFiles => Ok(()),
+        }
+    }
+
+    /// Leaves a check out.
+    #[cfg(feature = "testing")]
+    pub fn plant(&mut self, fault: Fault) {
+        self.fault = Some(fault);
+    }
+
+    /// Whether a check is made.
+    pub(super) fn checks(&self, what: Fault) -> bool {
+        self.fault != Some(what)
+    }
+
+    /// The program.
+    pub fn program(&self) -> &Program {
+        &self.context.program
+    }
+
+    /// The computation that all parties claim to have carried out.
+    pub fn computation(&self) -> &Digest {
+        &self.context.computation
+    }
+
+    /// Records of a whole run.
+    pub fn records(&self) -> u64 {
+        u64::from(self.context.job.steps) + 2
+    }
+
+    /// Whether products are rounded by a log, so that the first party is the trainer.
+    pub fn is_logged(&self) -> bool {
+        self.context.job.rounding.is_some()
+    }
+
+    /// The context with the records of a party that has this root.
+    pub(crate) fn under(&mut self, root: &Digest) -> &Context {
+        self.context.head.root = *root;
+        &self.context
+    }
+
+    /// The graph and the node of a subject that is a node's output.
+    pub fn node(&self, phase: Phase, node: usize) -> (&Graph, usize) {
+        (graph_of(&self.context.program, phase), node)
+    }
+
+    /// The number of tensors of the batch.
+    fn batch_tensors(&self) -> usize {
+        self.program().batch.len()
+    }
+
+    /// The leaves of a tree, how many of them one answer carries, and how its nodes are joined.
+    pub fn shape(&self, tree: Tree) -> (u64, u64, Join) {
+        match tree {
+            Tree::Transcript => (self.records(), 1, Join::Rfc6962),
+            Tree::Batch { .. } => {
+                let leaves = self.batch_tensors() as u64 * u64::from(self.program().micro_batches);
+                (leaves, 1, Join::Rfc6962)
+            }
+            Tree::Gradients { .. } => (u64::from(self.program().micro_batches), 1, Join::Rfc6962),
+            Tree::Trace { .. } => (self.positions.len() as u64, 1, Join::Rfc6962),
+            Tree::Tensor { subject } => {
+                let bytes = self.tensor(subject).map_or(0, |(_, ty)| ty.bytes());
+                (piece_count(bytes, SLICE_BYTES) as u64, 1, Join::Blake3)
+            }
+            // How many terms there are the frame says.
+            Tree::Terms { fold, .. } => (0, fold.terms_max(), Join::Terms(fold)),
+        }
+    }
+
+    /// What the leaf of a tree of tensors commits to.
+    pub fn leaf(&self, tree: Tree, index: u64) -> Option<Subject> {
+        let index = index as usize;
+        match tree {
+            Tree::Batch { step } => {
+                let (micro, tensor) = (index / self.batch_tensors(), index % self.batch_tensors());
+                Some(Subject::Batch { step, micro: micro as u32, tensor })
+            }
+            Tree::Trace { step } => {
+                let &(phase, node) = self.positions.get(index)?;
+                Some(Subject::Node { step, phase: phase.into(), node })
+            }
+            _ => None,
+        }
+    }
+
+    /// The name and type of a tensor; `None` if the computation has no such tensor.
+    pub fn tensor(&self, subject: Subject) -> Option<(String, TensorType)> {
+        let program = self.program();
+        match subject {
+            Subject::Batch { micro, tensor, .. } => {
+                let tensor = program.batch.get(tensor).filter(|_| micro < program.micro_batches)?;
+                Some((batch_leaf_name(micro, &tensor.name), tensor.ty()))
+            }
+            Subject::Node { phase, node, .. } => {
+                let phase = Phase::from(phase);
+                let graph = graph_of(program, phase);
+                let output = graph.nodes.get(node)?.output;
+                Some((leaf_name(phase, node), graph.tensor(output).clone()))
+            }
+        }
+    }
+
+    /// A subject in words.
+    pub fn describe(&self, subject: Subject) -> String {
+        let name = self.tensor(subject).map_or_else(|| "no tensor".to_string(), |(name, _)| name);
+        match subject {
+            Subject::Batch { step, .. } => format!("{name} of step {step}'s batch"),
+            Subject::Node { step, phase, node } => {
+                let node = &graph_of(self.program(), Phase::from(phase)).nodes[node];
+                format!("{} ({}), {name} of step {step}", node.operator, node.primitive.name())
+            }
+        }
+    }
+
+    /// The Merkle leaf of a tensor with this BLAKE3 root.
+    pub fn tensor_leaf(&self, subject: Subject, root: &Hash) -> Option<Digest> {
+        let (name, ty) = self.tensor(subject)?;
+        Some(table::leaf(&name, &tensor::digest_from_root(&ty, root)))
+    }
+
+    /// The outputs that a field of a step's record is made of, in the field's order, and their places in the trace. State tensors that no
+    /// node makes are left out.
+    pub fn outputs(&self, field: Field) -> Vec<(Phase, usize)> {
+        let program = self.program();
+        let [micro_batch, update] = &self.makers;
+        let scalar = |scalar| match origin::scalar(program, scalar) {
+            Some(Origin::Node { phase, node }) => vec![(phase, node)],
+            _ => Vec::new(),
+        };
+        match field {
+            Field::Clip => scalar(Scalar::Clip),
+            Field::Loss => scalar(Scalar::Loss),
+            Field::State => {
+                let made = |name: &str| Some((Phase::Update, update.output(name)?));
+                program.state().iter().filter_map(|tensor| made(&tensor.name)).collect()
+            }
+            Field::Gradient { micro } => {
+                let made = |name: &str| Some((Phase::Micro(micro), micro_batch.output(name)?));
+                program.gradients().iter().filter_map(|tensor| made(&tensor.name)).collect()
+            }
+        }
+    }
+
+    /// Whether a step's record has the fields that the job promises, and what follows from job and step; `Some`: the first that is
+    /// wrong, in words.
+    pub fn record_fault(&self, index: u64, record: &Record) -> Option<String> {
+        let job = &self.context.job;
+        if record.computation() != self.computation() {
+            return Some("the record is of another computation".into());
+        }
+        match record {
+            Record::Initial { .. } if index != 0 => Some("the first record stands at another place".into()),
+            // The computation names the state, and who plays has derived it: no element of it has to be shown.
+            Record::Initial { state, .. } => (*state != self.context.initial)
+                .then(|| "its state is not the initial state that the computation names".into()),
+            Record::Final { steps, .. } => {
+                let there = index + 1 == self.records() && *steps == job.steps;
+                (!there).then(|| "the final record stands at another place".into())
+            }
+            Record::Step { step, .. } => self.step_fault(index, step),
+        }
+    }
+
+    fn step_fault(&self, index: u64, record: &StepRecord) -> Option<String> {
+        let job = &self.context.job;
+        if u64::from(record.step) != index || record.step == 0 || record.step > job.steps {
+            return Some("the record is not at its step's place".into());
+        }
+        let rate = job.schedule.learning_rate(record.step, job.steps);
+        if record.learning_rate != rate {
+            return Some(format!(
+                "the learning rate is {:08x}, and the schedule gives {rate:08x}",
+                record.learning_rate
+            ));
+        }
+        let drawn = u64::from(record.step) * u64::from(self.program().samples());
+        if record.cursor != drawn {
+            return Some(format!("the cursor is {}, and {drawn} samples are drawn", record.cursor));
+        }
+        if job.never_clips() && record.clip != crate::arith::float::ONE {
+            return Some("the clip factor is not 1, and the job does not clip".into());
+        }
+        let promised = [
+            ("gradients", record.gradients.is_some(), self.granularity != Granularity::Step),
+            ("operators", record.trace.is_some(), self.granularity == Granularity::Operator),
+            ("rounding log", record.log.is_some(), job.rounding.is_some()),
+        ];
+        let broken = promised.into_iter().find(|(_, is, should)| is != should);
+        broken.map(|(what, _, should)| {
+            format!("the record commits {} {what}, against its job", if should { "no" } else { "to" })
+        })
+    }
+
+    /// The most bytes of a step's rounding log.
+    pub fn log_max(&self) -> u64 {
+        let program = self.program();
+        log::bytes_max(&program.micro.logged, program.micro_batches).min(u64::from(u32::MAX))
+    }
+
+    /// The most bytes of a block of a rounding log with what proves it, as text; none in the exact profile.
+    pub fn log_bytes(&self) -> u64 {
+        if self.is_logged() { shown_log_bytes(self.log_max()) } else { 0 }
+    }
+
+    /// The most bytes of the value of a subtree over terms.
+    pub fn subtotal_bytes(&self) -> u64 {
+        let parts = self.program().micro.logged.iter().map(|logged| fold::parts(logged) as u8).max();
+        parts.map_or(16, |parts| Join::Terms(Fold::Sums { parts }).bytes() as u64)
+    }
+
+    /// The most bytes of an answer that lists the outputs that a field is made of, and what proves them.
+    pub fn binding_bytes(&self) -> u64 {
+        // A digest takes 67 bytes of text, and a sibling 43.
+        let proven = |field: Field| {
+            let outputs = self.outputs(field);
+            let places: BTreeSet<usize> =
+                outputs.iter().filter_map(|&(phase, node)| Some(self.place(phase, node)?.0)).collect();
+            let places: Vec<usize> = places.into_iter().collect();
+            let siblings = if places.is_empty() { 0 } else { proof_len(self.positions.len(), &places) };
+            (outputs.len() * 67 + siblings * 43 + 256) as u64
+        };
+        let state = self.program().state().len();
+        let frozen = (state - self.outputs(Field::State).len()) as u64;
+        let proof = u64::from(state.max(1).ilog2()) + 4;
+        let fields = [Field::State, Field::Clip, Field::Loss];
+        let most = fields.map(proven).into_iter().max().unwrap_or(0);
+        // How many siblings a gradient's outputs have depends on where the micro-batch stands: at most one a level each.
+        let levels = u64::from(self.positions.len().max(1).ilog2()) + 1;
+        let gradient = self.outputs(Field::Gradient { micro: 0 }).len() as u64 * (67 + 43 * levels) + 256;
+        most.max(gradient) + frozen * (128 + 67 * proof)
+    }
+
+    /// The terms that a fold of any element can have at most.
+    pub fn terms_most(&self) -> u64 {
+        let graphs = [&self.program().micro, &self.program().accumulate, &self.program().update];
+        let len = |graph: &Graph| graph.tensors.iter().map(|t| t.len() as u64).max().unwrap_or(1);
+        graphs.map(len).into_iter().max().unwrap_or(1)
+    }
+
+    /// The most slices of any tensor that can be disputed.
+    pub fn slices_most(&self) -> u64 {
+        let program = self.program();
+        let state = program.state();
+        let graphs = [&program.micro, &program.accumulate, &program.update].into_iter();
+        let bytes = graphs
+            .flat_map(|graph| graph.nodes.iter().map(|n| graph.tensor(n.output).bytes()))
+            .chain(state.iter().map(|t| t.ty().bytes()))
+            .chain(program.batch.iter().map(|t| t.ty().bytes()));
+        piece_count(bytes.max().unwrap_or(1), SLICE_BYTES) as u64
+    }
+
+    /// How many questions a tree takes at most.
+    pub fn depth(&self, tree: Tree) -> u32 {
+        let (leaves, leaf, _) = self.shape(tree);
+        search::depth(leaves, leaf)
+    }
+
+    /// The leaves of a step's trace, and where an output stands among them.
+    pub fn place(&self, phase: Phase, node: usize) -> Option<(usize, usize)> {
+        let places = self.context.places();
+        Some((places.place(phase, node)?, places.count()))
+    }
+}
+
+/// The most bytes of a block of a log of so many bytes with what proves it, as text.
+fn shown_log_bytes(log: u64) -> u64 {
+    // A slice has a number, and each end of the ranges of slices a sibling for every level of the log's tree, of 43 bytes.
+    let bytes = log::BLOCK_PROOF_BYTES_MAX as u64;
+    let slices = bytes.div_ceil(SLICE_BYTES as u64);
+    let levels = u64::from((log / SLICE_BYTES as u64).max(1).ilog2()) + 1;
+    bytes.div_ceil(3) * 4 + 9 * slices + log::BLOCK_PROOF_ENDS as u64 * 44 * levels + 256
+}
+
+/// A digest over words, for tensors of one element.
+pub(super) fn scalar_digest(word: u32) -> Digest {
+    let ty = TensorType { dtype: crate::arith::DType::F32, shape: vec![1] };
+    tensor::digest(&ty, &word.to_le_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::moves::LEAF_MAX;
+    use super::*;
+
+    #[test]
+    fn a_decision_of_the_longest_log_fits_a_leaf() {
+        assert!(shown_log_bytes(u64::from(u32::MAX)) + 2048 <= LEAF_MAX);
+    }
+}

@@ -1,0 +1,149 @@
+//! Rounding verdicts: one element of a logged product against the proved bound on what honest kernels compute.
+
+use super::check::{Context, Shown, wrong};
+use super::cone::{judged_from_slices, operands};
+use super::tile::{check_tile, undecided};
+use super::verdict::{LogSlices, ProvenTensor, Rounded, RoundingClaim};
+use crate::arith::DType;
+use crate::arith::words::word_from_bytes;
+use crate::commit::Malformed;
+use crate::commit::record::StepRecord;
+use crate::commit::tensor::{self, Hash};
+use crate::commit::trace::leaf_name;
+use crate::program::graph::{Graph, TensorId};
+use crate::program::phase::Phase;
+use tiebreak_record::rounding::Decision;
+use tiebreak_record::rounding::legal::Illegal;
+use tiebreak_record::rounding::log::{self, BlockPlace, SliceProof};
+
+impl Context {
+    pub fn rounding(
+        &self,
+        step: &StepRecord,
+        claim: &RoundingClaim,
+        steps: &mut Vec<String>,
+    ) -> Result<Shown, Malformed> {
+        let rounding = self.job.rounding.as_ref().ok_or_else(|| wrong("the job's products are exact"))?;
+        let graph = &self.program.micro;
+        let logged =
+            graph.logged.get(claim.product).ok_or_else(|| wrong("the program has no such product"))?;
+        if claim.micro_batch >= self.program.micro_batches || claim.element >= logged.elements() {
+            return Err(wrong("the step has no such micro-batch, or the product no such element"));
+        }
+        self.trace_root(step)?; // before nodes of the step are listed
+        let phase = Phase::Micro(claim.micro_batch);
+        let slices = self.inputs(step, &claim.before, phase, &operands(graph, logged), &claim.inputs)?;
+        let bytes: usize = claim.inputs.iter().map(|input| input.bytes.0.len()).sum();
+        steps.push(format!(
+            "{bytes} bytes of {} operands are under the trace, the batch or the state before",
+            claim.inputs.len()
+        ));
+        let accumulation = rounding.accumulation();
+        let judged =
+            judged_from_slices(graph, logged, claim.element, accumulation, &slices).map_err(undecided)?;
+        let operator = graph.nodes[node_of(graph, logged.product)].operator.clone();
+        steps.push(format!(
+            "the scalar reference computed element {} of {operator}: exact product {:e}, bound {:e}, legal {:e} to {:e}",
+            claim.element, judged.exact.value, judged.bound, judged.range()[0], judged.range()[1]
+        ));
+        let (pattern, legal, subject) = match &claim.rounded {
+            Rounded::Logged { block, log } => {
+                let place = (claim.micro_batch, claim.product, claim.element);
+                let decision = self.logged_decision(step, place, (*block, log), steps)?;
+                let decision = decision.ok_or_else(|| wrong("the log has no decision about the element"))?;
+                let pattern = judged.grid.pattern(decision.index(judged.grid, judged.exact.value));
+                (pattern, decision.is_of(judged.legal), "by the rounding log, ")
+            }
+            Rounded::Committed { output, bytes, siblings } => {
+                let pattern = self.committed_value(step, claim, output, &bytes.0, &siblings.0, steps)?;
+                (pattern, judged.allows(pattern), "as committed, ")
+            }
+        };
+        if legal {
+            return Ok(Shown::Right(format!(
+                "element {} of {operator} has a value that an honest kernel may round to",
+                claim.element
+            )));
+        }
+        let illegal = Illegal {
+            micro_batch: claim.micro_batch,
+            operator,
+            product: claim.product,
+            element: claim.element as u64,
+            exact: judged.exact.value,
+            bound: judged.bound,
+            value: f32::from_bits(pattern),
+            legal: judged.range(),
+        };
+        Ok(Shown::Wrong { step: step.step, what: format!("{subject}{illegal}") })
+    }
+
+    /// The decision that the step's log has about element `element` of a product of a micro-batch, if it has one.
+    pub fn logged_decision(
+        &self,
+        step: &StepRecord,
+        (micro_batch, product, element): (u32, usize, usize),
+        (block, log): (u64, &LogSlices),
+        steps: &mut Vec<String>,
+    ) -> Result<Option<Decision>, Malformed> {
+        let root = step.log.as_ref().ok_or_else(|| wrong("the record commits no rounding log"))?;
+        let logged = &self.program.micro.logged;
+        let parts = log::parts(&self.program);
+        let number = micro_batch as usize * logged.len() + product;
+        let place = BlockPlace { part: number, elements: logged[product].elements() as u64, block };
+        let proof = SliceProof::from(log);
+        let proven = match proof.block(root, parts, place)? {
+            log::Shown::Block(proven) => proven,
+            // A part without a first block has no decisions; another block that is not there shows nothing.
+            log::Shown::Missing if block == 0 => return Ok(None),
+            log::Shown::Missing => return Err(wrong("the log's part has no such block")),
+            log::Shown::Malformed(why) => return Err(why),
+        };
+        if !proven.places().contains(&(element as u64)) {
+            return Err(wrong("the block of the log is about other elements"));
+        }
+        steps.push(format!(
+            "block {block} of part {number} of {parts} of the step's log is under the record's log root"
+        ));
+        let decisions = proven.decisions()?;
+        let place = decisions.binary_search_by_key(&(element as u64), |decision| decision.place).ok();
+        if let Some(place) = place {
+            steps.push(format!("decision {place} of the block's {} is about the element", decisions.len()));
+        }
+        Ok(place.map(|place| decisions[place]))
+    }
+
+    /// The element's value in the tile that the trace commits to, a binary32 pattern.
+    fn committed_value(
+        &self,
+        step: &StepRecord,
+        claim: &RoundingClaim,
+        output: &ProvenTensor,
+        bytes: &[u8],
+        siblings: &[Hash],
+        steps: &mut Vec<String>,
+    ) -> Result<u32, Malformed> {
+        let (graph, phase) = (&self.program.micro, Phase::Micro(claim.micro_batch));
+        let logged = &graph.logged[claim.product];
+        let node = node_of(graph, logged.output);
+        self.trace_commitment(step, phase, node, output)?;
+        let ty = graph.tensor(logged.output);
+        let tile = 4 * claim.element / tensor::TILE_BYTES;
+        let (range, count) = (tensor::tile_range(ty.bytes(), tile), tensor::tile_count(ty.bytes()));
+        if bytes.len() != range.len() {
+            return Err(wrong("the committed tile has another length"));
+        }
+        let value = tensor::tile_value(bytes, tile, count);
+        check_tile(ty, tile, value, siblings, output)?;
+        let name = leaf_name(phase, node);
+        steps.push(format!("tile {tile} of {count} of {name} is under the record's trace root"));
+        let at = 4 * claim.element - range.start;
+        Ok(word_from_bytes(DType::F32, &bytes[at..at + 4]))
+    }
+}
+
+/// The node that makes a tensor of a logged product.
+fn node_of(graph: &Graph, tensor: TensorId) -> usize {
+    let place = graph.nodes.iter().position(|node| node.output == tensor);
+    place.expect("a graph has the products that it logs")
+}

@@ -1,0 +1,115 @@
+//! Integers of three digits as halves: `vpdpwssd` adds two products of 16-bit integers to each i32 lane.
+//!
+//! q = high * 2^11 + low, |low| <= 2^10 and |high| <= 2^11, and three products give the sum (Karatsuba, Ofman, 1962): with L those of
+//! the low halves, H of the high ones and B of both halves added, it is H * 2^22 + (B - H - L) * 2^11 + L. So two places of K take
+//! three instructions a vector, where digits as bytes take four and a half.
+//!
+//! H, L and B - H - L are below 2^31 for as many places as two flushes are apart. B itself may leave the lane's range; it wraps,
+//! and so does the difference, to the right bits.
+
+use std::arch::x86_64::{
+    __m512i, _mm512_dpwssd_epi32, _mm512_loadu_si512, _mm512_set1_epi32, _mm512_setzero_si512,
+};
+
+use super::form::{Form, LANES, lanes};
+use super::runs::{Runs, Words};
+use crate::cpu::product::bands::Piece;
+
+/// Bits of a low half.
+const CUT: u32 = 11;
+/// Low halves, high halves, both added.
+const PLANES: usize = 3;
+
+/// Both operands in halves; register tiles of `ROWS` rows and `NV` vectors of columns.
+pub(super) struct Halves<const ROWS: usize, const NV: usize>;
+
+impl<const ROWS: usize, const NV: usize> Form for Halves<ROWS, NV> {
+    const PLANES: [usize; 2] = [PLANES; 2];
+    const ROWS: usize = ROWS;
+    const VECTORS: usize = NV;
+    const PLACES: usize = 2;
+    const FLUSH: usize = 255;
+
+    #[inline(always)]
+    fn cut<const SIDE: usize>(places: &[[i32; LANES]], planes: &mut [[u32; LANES]]) {
+        for row in 0..LANES {
+            let pair = [places[0][row], places[1][row]];
+            let low = pair.map(|q| Piece::Low(CUT).of(q));
+            let high = pair.map(|q| Piece::High(CUT).of(q));
+            let both = [low[0] + high[0], low[1] + high[1]];
+            for (words, [first, second]) in planes.iter_mut().zip([low, high, both]) {
+                words[row] = first as u32 & 0xffff | (second as u32) << 16;
+            }
+        }
+    }
+
+    unsafe fn add(a: &Words<'_>, runs: &Runs, b: &[u32], columns: usize, sums: &mut [i64]) {
+        // SAFETY: the caller's.
+        unsafe {
+            if columns <= LANES {
+                kernel::<ROWS, NV, 1>(a, runs, b, sums)
+            } else {
+                kernel::<ROWS, NV, NV>(a, runs, b, sums)
+            }
+        }
+    }
+}
+
+// A term of H is at most 2^11 * 2^11, one of B - H - L twice 2^11 * 2^10.
+const _: () = assert!(Halves::<4, 2>::FLUSH * Halves::<4, 2>::PLACES * (1 << (2 * CUT)) < 1 << 31);
+
+/// The first `USED` of a panel's `NV` vectors of columns.
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+fn kernel<const ROWS: usize, const NV: usize, const USED: usize>(
+    a: &Words<'_>,
+    runs: &Runs,
+    b: &[u32],
+    sums: &mut [i64],
+) {
+    let mut acc = [[[_mm512_setzero_si512(); USED]; ROWS]; PLANES];
+    let of_word = PLANES * NV * LANES;
+    for (words, starts) in runs.iter::<ROWS>() {
+        let mut rows = a.rows(starts, words.len(), PLANES);
+        for b in b[words.start * of_word..words.end * of_word].chunks_exact(of_word) {
+            for (p, acc) in acc.iter_mut().enumerate() {
+                let mut vb = [_mm512_setzero_si512(); USED];
+                for (b, vb) in b[p * NV * LANES..].chunks_exact(LANES).zip(&mut vb) {
+                    // SAFETY: the chunk is a vector of 16 words.
+                    *vb = unsafe { _mm512_loadu_si512(b.as_ptr().cast::<__m512i>()) };
+                }
+                for (row, acc) in rows.iter().zip(acc) {
+                    // SAFETY: `rows` has checked that all words of the run are there.
+                    let va = unsafe { row.add(p * a.plane).cast::<i32>().read_unaligned() };
+                    let va = _mm512_set1_epi32(va);
+                    for (acc, &vb) in acc.iter_mut().zip(&vb) {
+                        *acc = _mm512_dpwssd_epi32(*acc, va, vb);
+                    }
+                }
+            }
+            for row in &mut rows {
+                *row = row.wrapping_add(a.step);
+            }
+        }
+    }
+    // A copy, since accumulators whose address is taken would lie in memory.
+    let done = acc;
+    flush::<ROWS, NV, USED>(&done, sums);
+}
+
+/// Not inlined: beside its registers the compiler would keep accumulators in memory.
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+#[inline(never)]
+fn flush<const ROWS: usize, const NV: usize, const USED: usize>(
+    [low, high, both]: &[[[__m512i; USED]; ROWS]; PLANES],
+    sums: &mut [i64],
+) {
+    for (r, sums) in sums.chunks_exact_mut(NV * LANES).enumerate() {
+        for (v, sums) in sums.as_chunks_mut::<LANES>().0[..USED].iter_mut().enumerate() {
+            let (low, high, both) = (lanes(low[r][v]), lanes(high[r][v]), lanes(both[r][v]));
+            for i in 0..LANES {
+                let middle = both[i].wrapping_sub(high[i]).wrapping_sub(low[i]);
+                sums[i] += (i64::from(high[i]) << (2 * CUT)) + (i64::from(middle) << CUT) + i64::from(low[i]);
+            }
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! Operands in the words that a [`Form`] cuts, as register tiles read them.
+
+use std::arch::x86_64::{
+    __m512i, _mm512_maskz_loadu_epi32, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_storeu_si512,
+    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+};
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::form::{Form, LANES, PLANES_MAX};
+use super::runs::{Runs, WORD, Words};
+use crate::cpu::product::operand::Operand;
+
+/// Where rows are gathered that do not lie one after another: new memory costs as much as to gather them.
+type Scratch = [Vec<i32>; LANES];
+
+/// Rows of a as tiles: `[tile][word of K][plane][row of the tile]`.
+#[derive(Default)]
+pub(super) struct Rows {
+    words: Vec<u32>,
+    tiles: usize,
+    /// Words of a tile, and of a tile and one word of K.
+    of_tile: usize,
+    together: usize,
+    scratch: Scratch,
+}
+
+impl Rows {
+    /// Lays rows and places of a in the memory of those before.
+    pub(super) fn pack<F: Form>(&mut self, a: &Operand, batch: usize, rows: Range<usize>, k: Range<usize>) {
+        let words_of_k = k.len().div_ceil(F::PLACES);
+        self.tiles = rows.len().div_ceil(F::ROWS);
+        self.together = F::PLANES[0] * F::ROWS;
+        self.of_tile = words_of_k * self.together;
+        // All words are written below.
+        self.words.resize(self.tiles * self.of_tile, 0);
+        let (of_tile, together, scratch) = (self.of_tile, self.together, &mut self.scratch);
+        let of_sixteen = self.words.chunks_mut(of_tile * (LANES / F::ROWS));
+        for (first, to) in rows.clone().step_by(LANES).zip(of_sixteen) {
+            let some = first..rows.end.min(first + LANES);
+            for_each_word::<F, 0>(a, batch, some, k.clone(), scratch, |word, plane, lanes| {
+                let to = to.chunks_exact_mut(of_tile);
+                for (to, lanes) in to.zip(lanes.chunks_exact(F::ROWS)) {
+                    to[word * together + plane * F::ROWS..][..F::ROWS].copy_from_slice(lanes);
+                }
+            });
+        }
+    }
+
+    pub(super) fn tiles(&self) -> usize {
+        self.tiles
+    }
+
+    pub(super) fn words<F: Form>(&self) -> Words<'_> {
+        let bytes = bytemuck::cast_slice(&self.words);
+        Words { bytes, step: self.together * WORD, plane: F::ROWS * WORD }
+    }
+
+    /// The words of a tile: one run.
+    pub(super) fn runs<F: Form>(&self, tile: usize, words: Range<usize>, runs: &mut Runs) {
+        let first = tile * self.of_tile + words.start * self.together;
+        let starts: [usize; LANES] = std::array::from_fn(|row| (first + row) * WORD);
+        runs.push(0..words.len(), &starts[..F::ROWS], self.together * WORD);
+    }
+}
+
+/// All rows of b as panels of columns of the product: `[panel][word of K][plane][vector][lane]`.
+pub(super) struct Panels<F> {
+    words: Vec<u32>,
+    n: usize,
+    words_of_k: usize,
+    /// [`Form::SURPLUS`] times the sum of each column's integers.
+    surplus: Vec<i64>,
+    form: PhantomData<F>,
+}
+
+impl<F: Form> Panels<F> {
+    /// Words of a panel that hold the same places of K.
+    const TOGETHER: usize = F::PLANES[1] * F::WIDTH;
+
+    pub(super) fn pack(b: &Operand, batch: usize, k: Range<usize>) -> Self {
+        let (n, words_of_k) = (b.rows(), k.len().div_ceil(F::PLACES));
+        let panels = n.div_ceil(F::WIDTH);
+        let mut words = vec![0; panels * words_of_k * Self::TOGETHER];
+        let mut surplus = vec![0; panels * F::WIDTH];
+        let of_panels = words.par_chunks_mut((words_of_k * Self::TOGETHER).max(1));
+        let of_panels = of_panels.zip(surplus.par_chunks_mut(F::WIDTH)).enumerate();
+        of_panels.for_each_init(Scratch::default, |scratch, (panel, (to, surplus))| {
+            for (vector, surplus) in surplus.chunks_exact_mut(LANES).enumerate() {
+                let first = panel * F::WIDTH + vector * LANES;
+                let some = first.min(n)..n.min(first + LANES);
+                if F::SURPLUS != 0 {
+                    for (surplus, row) in surplus.iter_mut().zip(some.clone()) {
+                        let q = b.row(batch, row, k.clone(), &mut scratch[0]);
+                        *surplus = F::SURPLUS * q.iter().map(|&q| i64::from(q)).sum::<i64>();
+                    }
+                }
+                for_each_word::<F, 1>(b, batch, some, k.clone(), scratch, |word, plane, lanes| {
+                    let at = word * Self::TOGETHER + plane * F::WIDTH + vector * LANES;
+                    to[at..at + LANES].copy_from_slice(lanes);
+                });
+            }
+        });
+        Panels { words, n, words_of_k, surplus, form: PhantomData }
+    }
+
+    /// The columns of a panel that the product has.
+    pub(super) fn columns(&self, panel: usize) -> usize {
+        F::WIDTH.min(self.n - panel * F::WIDTH)
+    }
+
+    pub(super) fn words_of_k(&self) -> usize {
+        self.words_of_k
+    }
+
+    pub(super) fn words(&self, panel: usize, words: Range<usize>) -> &[u32] {
+        let of_panel = &self.words[panel * self.words_of_k * Self::TOGETHER..];
+        &of_panel[words.start * Self::TOGETHER..words.end * Self::TOGETHER]
+    }
+
+    pub(super) fn surplus(&self, panel: usize) -> &[i64] {
+        &self.surplus[panel * F::WIDTH..][..F::WIDTH]
+    }
+}
+
+/// Gives all words of up to sixteen rows of an operand: (word of K, plane, a word of each row). Rows and places that are not there are 0.
+fn for_each_word<F: Form, const SIDE: usize>(
+    operand: &Operand,
+    batch: usize,
+    rows: Range<usize>,
+    k: Range<usize>,
+    scratch: &mut Scratch,
+    put: impl FnMut(usize, usize, &[u32; LANES]),
+) {
+    let mut of_rows: [&[i32]; LANES] = [&[]; LANES];
+    for ((row, of_row), scratch) in rows.zip(&mut of_rows).zip(scratch) {
+        *of_row = operand.row(batch, row, k.clone(), scratch);
+    }
+    // SAFETY: products run here on the VNNI path only, which was detected.
+    unsafe { turn_and_cut::<F, SIDE>(&of_rows, k.len(), put) };
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn turn_and_cut<F: Form, const SIDE: usize>(
+    rows: &[&[i32]; LANES],
+    len: usize,
+    mut put: impl FnMut(usize, usize, &[u32; LANES]),
+) {
+    for first in (0..len).step_by(LANES) {
+        let count = LANES.min(len - first);
+        let mut places = [_mm512_setzero_si512(); LANES];
+        // No `map`: it would not be inlined into a function that has wider vectors than itself.
+        for (places, row) in places.iter_mut().zip(rows) {
+            if !row.is_empty() {
+                *places = load(&row[first..first + count]);
+            }
+        }
+        let turned = turned(&places);
+        for (word, places) in turned[..count.next_multiple_of(F::PLACES)].chunks_exact(F::PLACES).enumerate()
+        {
+            let mut planes = [[0; LANES]; PLANES_MAX];
+            F::cut::<SIDE>(places, &mut planes[..F::PLANES[SIDE]]);
+            for (plane, lanes) in planes[..F::PLANES[SIDE]].iter().enumerate() {
+                put(first / F::PLACES + word, plane, lanes);
+            }
+        }
+    }
+}
+
+/// A 16 x 16 matrix of words turned.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn turned(rows: &[__m512i; LANES]) -> [[i32; LANES]; LANES] {
+    let mut turned = [[0; LANES]; LANES];
+    let words = |a, b| [_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b)];
+    let pairs = |a, b| [_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b)];
+    // Four rows: place 4 q + i in quarter q of vector i.
+    let four = |r: usize| {
+        let [[ab, ab_high], [cd, cd_high]] = [words(rows[r], rows[r + 1]), words(rows[r + 2], rows[r + 3])];
+        let [[a, b], [c, d]] = [pairs(ab, cd), pairs(ab_high, cd_high)];
+        [a, b, c, d]
+    };
+    let of_rows = [four(0), four(4), four(8), four(12)];
+    for i in 0..4 {
+        let [a, b, c, d] = [of_rows[0][i], of_rows[1][i], of_rows[2][i], of_rows[3][i]];
+        // Quarters 0 and 2, and 1 and 3, of both.
+        let [ab, ab_odd] = [_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b)];
+        let [cd, cd_odd] = [_mm512_shuffle_i32x4::<0x88>(c, d), _mm512_shuffle_i32x4::<0xdd>(c, d)];
+        let quarters = [
+            _mm512_shuffle_i32x4::<0x88>(ab, cd),
+            _mm512_shuffle_i32x4::<0x88>(ab_odd, cd_odd),
+            _mm512_shuffle_i32x4::<0xdd>(ab, cd),
+            _mm512_shuffle_i32x4::<0xdd>(ab_odd, cd_odd),
+        ];
+        for (q, places) in quarters.into_iter().enumerate() {
+            // SAFETY: the array holds one vector.
+            unsafe { _mm512_storeu_si512(turned[4 * q + i].as_mut_ptr().cast(), places) };
+        }
+    }
+    turned
+}
+
+/// Up to sixteen places, and zeros.
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn load(places: &[i32]) -> __m512i {
+    assert!(places.len() <= LANES);
+    // SAFETY: the mask has as many lanes as there are places.
+    unsafe { _mm512_maskz_loadu_epi32(((1u32 << places.len()) - 1) as u16, places.as_ptr()) }
+}

@@ -1,0 +1,165 @@
+//! How a program is executed. An engine knows nothing of logs, commitments or disputes: observers do.
+
+#![warn(missing_docs)]
+#![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]
+
+pub mod cpu;
+mod error;
+pub mod fingerprint;
+
+pub mod liveness;
+pub mod near_tie_search;
+pub mod observer;
+pub mod reference;
+pub mod session;
+
+use tiebreak_contract::{arith, program};
+
+use std::any::Any;
+use std::sync::Arc;
+
+use crate::program::graph::{Graph, TensorType};
+pub use error::EngineError;
+pub use observer::{Inputs, Observer, Want};
+
+/// A tensor in an engine's memory. Clones share it; the last one frees it.
+#[derive(Clone)]
+pub struct Tensor(Arc<dyn Any + Send + Sync>);
+
+impl Tensor {
+    /// A tensor of the engine that keeps `storage` for it.
+    pub fn new(storage: impl Any + Send + Sync) -> Tensor {
+        Tensor(Arc::new(storage))
+    }
+
+    /// The storage, as the engine that made the tensor knows it.
+    ///
+    /// # Panics
+    /// If another engine made it: a fault of our own.
+    pub fn storage<T: Any>(&self) -> &T {
+        self.0.downcast_ref().expect("a tensor is used with the engine that made it")
+    }
+}
+
+/// A graph made ready for one engine.
+pub struct Compiled {
+    /// The graph that was compiled.
+    pub graph: Arc<Graph>,
+    engine: Box<dyn Any + Send + Sync>,
+}
+
+impl Compiled {
+    /// A graph with what its engine keeps for it.
+    pub fn new(graph: Arc<Graph>, engine: impl Any + Send + Sync) -> Compiled {
+        Compiled { graph, engine: Box::new(engine) }
+    }
+
+    /// What the engine that compiled the graph keeps for it.
+    ///
+    /// # Panics
+    /// If another engine compiled it: a fault of our own.
+    pub fn of<T: Any>(&self) -> &T {
+        self.engine.downcast_ref().expect("a graph is run by the engine that compiled it")
+    }
+}
+
+/// Runs graphs. Canonical bytes are little-endian and row-major; quantised tensors are `d`-byte two's complement.
+pub trait Engine {
+    /// The engine and device, for people: `cpu (2 threads, avx512-vnni)`, `wgpu: llvmpipe (Vulkan)`.
+    fn describe(&self) -> String;
+
+    /// Copies canonical bytes to the engine. `bytes` has exactly `ty.bytes()` bytes.
+    ///
+    /// # Errors
+    /// If the device has no room for them, or fails.
+    fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError>;
+
+    /// Shows a tensor's canonical bytes (F32, U32 and U8 tensors).
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError>;
+
+    /// The BLAKE3 roots of tensors' canonical bytes, if the engine does better than to show the bytes.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn roots(&mut self, _tensors: &[Tensor]) -> Result<Option<Vec<[u8; 32]>>, EngineError> {
+        Ok(None)
+    }
+
+    /// Makes a graph ready to run: checks that the device can, and prepares its kernels.
+    ///
+    /// # Errors
+    /// If the device cannot run the graph, or fails.
+    fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError>;
+
+    /// Runs a graph: `inputs` in the order of its input ports; the result is in the order of its output ports.
+    /// With an observer every node's output is shown as soon as it is there, which is slow.
+    ///
+    /// # Errors
+    /// If the device fails or has no room, or with the observer's error.
+    fn run(
+        &mut self,
+        compiled: &Compiled,
+        inputs: &[Tensor],
+        observer: Option<&mut dyn Observer>,
+    ) -> Result<Vec<Tensor>, EngineError>;
+
+    /// [`Engine::run`] on inputs that nobody needs any more: an engine may free each as soon as its last reader is done, if the caller
+    /// holds no other reference to it.
+    ///
+    /// # Errors
+    /// As [`Engine::run`].
+    fn run_owning(
+        &mut self,
+        compiled: &Compiled,
+        inputs: Vec<Tensor>,
+        observer: Option<&mut dyn Observer>,
+    ) -> Result<Vec<Tensor>, EngineError> {
+        self.run(compiled, &inputs, observer)
+    }
+
+    /// Waits for everything that was begun, for those who measure time.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn finish(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// Gives memory that is kept for later graphs back to the system, for who needs it meanwhile.
+    fn release(&mut self) {}
+
+    /// This engine as what it is, for who asks more of an engine than this trait: to move tensors between GPUs without passing the host.
+    fn as_any(&mut self) -> Option<&mut dyn Any> {
+        None
+    }
+
+    /// Copies a tensor's canonical bytes out.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn download(&mut self, tensor: &Tensor) -> Result<Vec<u8>, EngineError> {
+        let mut copy = Vec::new();
+        self.read(tensor, &mut |bytes| copy.extend_from_slice(bytes))?;
+        Ok(copy)
+    }
+}
+
+/// A graph's outputs, in their canonical bytes, for inputs in theirs.
+///
+/// # Errors
+/// Those of the engine.
+pub fn outputs_of(
+    engine: &mut dyn Engine,
+    graph: &Arc<Graph>,
+    inputs: &[Vec<u8>],
+) -> Result<Vec<Vec<u8>>, EngineError> {
+    let compiled = engine.compile(graph.clone())?;
+    let ports = graph.inputs.iter().zip(inputs);
+    let inputs = ports.map(|(port, bytes)| engine.upload(graph.tensor(port.tensor), bytes));
+    let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+    let outputs = engine.run(&compiled, &inputs, None)?;
+    outputs.iter().map(|tensor| engine.download(tensor)).collect()
+}

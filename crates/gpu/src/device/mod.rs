@@ -1,0 +1,131 @@
+//! What the engine asks of a way to reach GPUs: memory, kernels, dispatches in order. Knows nothing of programs.
+
+#[cfg(feature = "cuda")]
+pub mod cublas;
+#[cfg(feature = "cuda")]
+pub mod cuda;
+#[cfg(feature = "cuda")]
+pub mod error;
+pub mod kernel;
+pub mod layout;
+#[cfg(feature = "cuda")]
+mod modules;
+#[cfg(feature = "wgpu")]
+pub mod recorder;
+#[cfg(feature = "wgpu")]
+pub mod wgpu;
+
+use self::kernel::{Kernel, Limits, Prepared};
+use crate::engine::EngineError;
+use crate::shaders::product::Variant;
+
+/// A GPU through wgpu or through NVIDIA's driver.
+pub trait Device: Sized + 'static {
+    /// Memory that shaders see; freed when it is dropped.
+    type Memory: Send + Sync + 'static;
+    /// Data that dispatches take as their first binding.
+    type Uniforms: Send + Sync + 'static;
+    /// What a dispatch runs.
+    type Pipeline: Clone + Send + Sync + 'static;
+    /// A copy to the host that is under way; dropping it waits for it.
+    type Copying;
+
+    /// How it is reached, for people.
+    const API: &'static str;
+
+    /// Opens the first device whose name contains `name` (any case), or the best one.
+    fn open(name: Option<&str>) -> Result<Self, EngineError>;
+
+    /// The GPU, for people.
+    fn name(&self) -> &str;
+
+    /// Whether it runs on the host's processor.
+    fn software(&self) -> bool;
+
+    /// How this device computes products, if that need not be measured.
+    fn variant(&self) -> Option<Variant>;
+
+    /// The most bytes of a buffer that a shader can see. Larger tensors lie in several.
+    fn binding_max(&self) -> u64;
+
+    /// What a kernel may take.
+    fn limits(&self) -> Limits;
+
+    /// Memory of at least `bytes`, with any contents.
+    fn allocate(&self, bytes: u64) -> Result<Self::Memory, EngineError>;
+
+    fn uniforms(&self, bytes: &[u8]) -> Result<Self::Uniforms, EngineError>;
+
+    /// Copies whole words to memory, after everything that was submitted before and before everything that is submitted later.
+    fn write(&self, memory: &Self::Memory, bytes: &[u8]) -> Result<(), EngineError>;
+
+    /// A kernel made ready; none if the device has none of this kind or for such sizes, which no shader is. No text reaches a driver
+    /// that the lint has not passed, but for the trainer's native kernels.
+    fn make(&mut self, kernel: &Kernel) -> Result<Option<Prepared<Self::Pipeline>>, EngineError>;
+
+    /// Gets the shaders among these kernels ready to be made, at once where a device can.
+    fn make_all(&mut self, _kernels: &[&Kernel]) -> Result<(), EngineError> {
+        Ok(())
+    }
+
+    /// Says what the dispatches of the next submissions are for, in order, to a device that times them.
+    fn announce(&self, _names: &mut dyn Iterator<Item = String>) {}
+
+    /// Runs dispatches in order.
+    fn submit(&self, dispatches: &[Dispatch<Self>]) -> Result<(), EngineError>;
+
+    /// Shows the first `bytes` of memory.
+    fn read(
+        &self,
+        memory: &Self::Memory,
+        bytes: u64,
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), EngineError>;
+
+    /// Begins to copy the first bytes of memories to the host, after everything that was submitted before and beside everything that is
+    /// submitted later; none where that cannot be. Nothing may write these memories until the copy is dropped.
+    fn begin_read(&self, _from: &[(&Self::Memory, u64)]) -> Result<Option<Self::Copying>, EngineError> {
+        Ok(None)
+    }
+
+    /// Waits for a copy, and for nothing that was submitted after it was begun, and shows the bytes of all memories, one after the other.
+    fn end_read(&self, copying: Self::Copying, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError>;
+
+    /// [`Device::read`], of memory that nothing has written since a copy was begun that has ended: what was submitted since need not be
+    /// waited for.
+    fn read_beside(
+        &self,
+        memory: &Self::Memory,
+        bytes: u64,
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), EngineError> {
+        self.read(memory, bytes, visit)
+    }
+
+    /// Waits for everything that was submitted.
+    fn finish(&self) -> Result<(), EngineError>;
+
+    /// Reports what the device complained of since it was last asked.
+    fn check(&self) -> Result<(), EngineError>;
+}
+
+/// One dispatch: a pipeline, its uniform data (offset and size in bytes) and its memory in binding order, each with
+/// the bytes that the shader sees.
+pub struct Dispatch<'a, D: Device> {
+    pub pipeline: &'a D::Pipeline,
+    pub uniform: (&'a D::Uniforms, u64, u64),
+    pub buffers: Vec<(&'a D::Memory, u64)>,
+    pub groups: [u32; 3],
+}
+
+/// Refuses a text that the lint does not pass.
+pub fn linted(device: &str, text: &str) -> Result<(), EngineError> {
+    use crate::shaders::{is_native, lint};
+    if is_native(text) {
+        return Ok(());
+    }
+    lint::check("pipeline", text).map_err(|violations| {
+        let reason = format!("a shader does not pass the lint: {}", violations[0]);
+        EngineError::Fault { device: device.into(), reason }
+    })
+}

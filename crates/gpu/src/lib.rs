@@ -1,0 +1,43 @@
+//! The GPU engines: programs in integer WGSL on whatever runs it. Through wgpu ([`Gpu`]) that is any GPU, or software adapter,
+//! that has Vulkan, Metal or DX12; through NVIDIA's driver ([`Cuda`]) the same shaders are translated to CUDA C++.
+//!
+//! Every node is a dispatch of a linted shader, or a few, or several nodes are one. Folders import what stands above them: what is
+//! asked of a device, rows that nodes share, the text of shaders, what may run for a graph, the engine.
+
+#![warn(missing_docs)]
+#![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]
+
+mod device;
+mod plan;
+mod rows;
+mod run;
+mod selftest;
+mod wgsl;
+
+use tiebreak_contract::{arith, program};
+use tiebreak_engine as engine;
+use tiebreak_shaders as shaders;
+
+#[cfg(feature = "cuda")]
+pub use device::cublas::Cublas;
+#[cfg(feature = "cuda")]
+pub use device::cuda::devices as cuda_devices;
+#[cfg(feature = "cuda")]
+pub use device::error::engine_error;
+pub use device::kernel::Shader;
+#[cfg(feature = "wgpu")]
+pub use device::recorder::{Command, Launches};
+#[cfg(feature = "wgpu")]
+pub use device::wgpu::{AdapterName, adapters};
+#[cfg(feature = "cuda")]
+pub use plan::attention_kernels;
+pub use plan::{TextLimits, shader, texts};
+#[cfg(feature = "cuda")]
+pub use run::engine::Cuda;
+#[cfg(feature = "wgpu")]
+pub use run::engine::Gpu;
+pub use run::engine::GpuEngine;
+#[cfg(feature = "wgpu")]
+pub use run::recording;
+
+pub use crate::shaders::product::Variant;

@@ -1,0 +1,110 @@
+//! What may run for a node, or for several at once, as data: kernels with the memory that they take.
+
+use super::windows::{Binding, Cut, volume};
+use crate::device::kernel::{Kernel, Limits};
+use crate::program::graph::{Graph, Node, TensorId, TensorType};
+use crate::shaders::product::Variant;
+
+/// What a graph is planned for.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    pub limits: Limits,
+    /// How products are computed.
+    pub variant: Variant,
+    /// The most bytes of a buffer: a multiple of 256. Larger tensors lie in pieces.
+    pub buffer: u64,
+    /// Whether nodes over the same rows are computed at once.
+    pub fuses_rows: bool,
+}
+
+impl Target {
+    /// How a tensor lies in memory.
+    pub fn cut(&self, ty: &TensorType) -> Cut {
+        Cut::of(ty, self.variant, self.buffer)
+    }
+
+    /// How what a node reads lies in memory, and then its output.
+    pub fn cuts(&self, graph: &Graph, node: &Node) -> Vec<Cut> {
+        let mut tensors = node.primitive.inputs();
+        tensors.push(node.output);
+        tensors.into_iter().map(|id| self.cut(graph.tensor(id))).collect()
+    }
+
+    /// Whether a node touches no tensor that lies in pieces.
+    pub fn is_whole(&self, graph: &Graph, node: &Node) -> bool {
+        self.cuts(graph, node).iter().all(Cut::is_whole)
+    }
+}
+
+/// Memory that a launch takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// A piece of a tensor, which is numbered as its unit reads and writes it.
+    Tensor { number: usize, piece: usize },
+    /// Memory beside the tensors, which the units of a graph share.
+    Scratch(usize),
+}
+
+/// The memory that a kernel takes in binding order, each with the bytes that it sees.
+pub type Buffers = Vec<(Slot, u64)>;
+
+/// A kernel with the memory that it takes.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    pub kernel: Kernel,
+    pub buffers: Buffers,
+}
+
+/// One way to compute a node, or several at once.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// The nodes, in order.
+    pub nodes: Vec<usize>,
+    /// The node in whose place it runs.
+    pub at: usize,
+    /// The tensors that launches number: those that it reads, then those that it writes. What no other node reads of its nodes'
+    /// outputs is not among them, and gets no memory.
+    pub reads: Vec<TensorId>,
+    pub writes: Vec<TensorId>,
+    /// In order; none for groupings, which run on the host.
+    pub launches: Vec<Launch>,
+}
+
+impl Candidate {
+    /// A node that runs by itself.
+    pub fn node(graph: &Graph, index: usize, launches: Vec<Launch>) -> Candidate {
+        let node = &graph.nodes[index];
+        let (reads, writes) = (node.primitive.inputs(), vec![node.output]);
+        Candidate { nodes: vec![index], at: index, reads, writes, launches }
+    }
+
+    /// Nodes that one kernel computes, which takes whole tensors: those that it reads, then those that it writes.
+    pub fn fused(
+        graph: &Graph,
+        target: &Target,
+        nodes: Vec<usize>,
+        at: usize,
+        [reads, writes]: [Vec<TensorId>; 2],
+        kernel: Kernel,
+    ) -> Candidate {
+        let cuts = reads.iter().chain(&writes).map(|id| target.cut(graph.tensor(*id))).enumerate();
+        let buffers = cuts.map(|(number, cut)| bound(number, &Binding::Piece(0), cut)).collect();
+        Candidate { nodes, at, reads, writes, launches: vec![Launch { kernel, buffers }] }
+    }
+
+    /// Whether shaders alone compute it.
+    pub fn has_shaders(&self) -> bool {
+        self.launches.iter().all(|launch| launch.kernel.shader().is_some())
+    }
+}
+
+/// What a kernel sees of tensor `number` where a window of it is bound: the memory and the bytes.
+pub fn bound(number: usize, binding: &Binding, cut: Cut) -> (Slot, u64) {
+    match binding {
+        Binding::Piece(piece) => {
+            let words = cut.piece.min(cut.words - *piece as u64 * cut.piece);
+            (Slot::Tensor { number, piece: *piece }, words * 4)
+        }
+        Binding::Copied(view) => (Slot::Scratch(number), volume(&view.dims).max(1) * 4),
+    }
+}

@@ -1,0 +1,247 @@
+//! Tensors larger than what a shader can see. Such a tensor lies in several pieces, and a node that reads or writes one runs as
+//! several smaller nodes: each computes a window of the output from windows of the inputs, by the same shaders. What an element is
+//! made of, and in which order, does not change, so neither does a bit.
+//!
+//! Here is what pieces and windows are. `split` says which windows a node has; `copies` has them bound, or copied together.
+
+use crate::arith::DType;
+use crate::device::layout::{self, words_of_k};
+use crate::program::graph::{Graph, TensorId, TensorType, View};
+use crate::rows::access::Index;
+use crate::shaders::product::Variant;
+
+/// How a tensor's words lie in memory: in pieces of so many words, the last one shorter.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut {
+    pub words: u64,
+    pub piece: u64,
+}
+
+impl Cut {
+    /// That of a tensor where a shader sees `limit` bytes, a multiple of 256. Pieces hold whole rows if a row fits, so that windows
+    /// of rows are pieces, and whole vectors of four words.
+    pub fn of(ty: &TensorType, variant: Variant, limit: u64) -> Cut {
+        let words = layout::bytes(ty, variant).div_ceil(4).max(1);
+        let most = limit / 4;
+        if words <= most {
+            return Cut { words, piece: words };
+        }
+        let last = *ty.shape.last().expect("tensors have rank 1 or more");
+        let row = match ty.dtype {
+            DType::Q(_) => u64::from(words_of_k(last) * words_of_group(variant)),
+            _ => u64::from(last),
+        };
+        let piece = if row <= most { row * (most / row) } else { most };
+        Cut { words, piece }
+    }
+
+    pub fn is_whole(&self) -> bool {
+        self.piece >= self.words
+    }
+
+    /// Where each piece begins, and how many words it has.
+    pub fn pieces(self) -> impl Iterator<Item = (u64, u64)> {
+        let starts = (0..self.words).step_by(self.piece as usize);
+        starts.map(move |start| (start, self.piece.min(self.words - start)))
+    }
+}
+
+/// Words, in one plane, of a group of four places of K, as `words_of_k` counts them.
+pub fn words_of_group(variant: Variant) -> u32 {
+    if variant == Variant::Words { 4 } else { 1 }
+}
+
+/// Where a window of a tensor is bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Binding {
+    /// In the piece with this number, where it lies.
+    Piece(usize),
+    /// Copied together: these words of the tensor, in row-major order, from or to memory of their own.
+    Copied(View),
+}
+
+/// A part of a node.
+pub struct Window {
+    /// The part as a graph of one node, which reads tensors 0, 1, ... and gives the last.
+    pub graph: Graph,
+    /// Where it begins in the index space of the node, if that is a map or patches.
+    pub origin: [u32; 4],
+    /// Where what the node reads lies, in the order of [`crate::program::graph::Primitive::inputs`], and then its output.
+    pub bindings: Vec<Binding>,
+}
+
+/// A tensor of which not even the smallest part that a node takes fits.
+#[derive(Debug)]
+pub struct TooLarge {
+    pub tensor: TensorId,
+    /// Bytes of that part.
+    pub bytes: u64,
+}
+
+/// A part of an operator's index space.
+#[derive(Clone, Copy)]
+pub struct IndexRange {
+    pub first: Index,
+    pub len: Index,
+}
+
+/// Words of a tensor that a part takes, and how many it may.
+pub type Volume = (u64, u64);
+
+pub fn volume(len: &[u32]) -> u64 {
+    len.iter().map(|&n| u64::from(n)).product()
+}
+
+/// The words of a tensor with these strides, `len` along each dimension from `first` on. Places are counted in 32 bits, which the
+/// engine checks of every tensor.
+pub fn window(strides: Index, first: Index, len: Index) -> View {
+    part_of(&View { tensor: TensorId(0), offset: 0, dims: len, strides }, first, len)
+}
+
+/// `len` of a view's elements along each dimension, from `first` on.
+pub fn part_of(view: &View, first: Index, len: Index) -> View {
+    View { offset: view.at(first) as u32, dims: len, ..view.clone() }
+}
+
+/// A view's dims without those along which it stays where it is.
+pub fn distinct(view: &View) -> Index {
+    std::array::from_fn(|d| if view.strides[d] == 0 { 1 } else { view.dims[d] })
+}
+
+/// The greatest parts of an index space that `volumes` allows, cut along outer dimensions first; or the number of the volume that is
+/// too large for any part.
+pub fn extents(dims: Index, volumes: &dyn Fn(Index) -> Vec<Volume>) -> Result<Index, usize> {
+    let mut len = dims;
+    while let Some(large) = volumes(len).iter().position(|(words, most)| words > most) {
+        let with = |d: usize, n: u32| {
+            let mut len = len;
+            len[d] = n;
+            volumes(len)[large]
+        };
+        let shrinks = |d: &usize| len[*d] > 1 && with(*d, 1).0 < volumes(len)[large].0;
+        let d = (0..4).find(shrinks).ok_or(large)?;
+        // Volumes grow with every extent.
+        let fits = |n: u32| with(d, n).0 <= with(d, n).1;
+        let (mut low, mut high) = (1, len[d]);
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if fits(middle) { low = middle } else { high = middle }
+        }
+        len[d] = low;
+    }
+    Ok(len)
+}
+
+/// Neighbouring dimensions along which every view goes on evenly, made one, so that parts need not end where a dimension does.
+pub fn merge(dims: &mut Index, views: &mut [View]) {
+    let mut d = 2;
+    for _ in 0..3 {
+        let even = |v: &View| dims[d + 1] == 1 || v.strides[d] == v.strides[d + 1].wrapping_mul(dims[d + 1]);
+        if dims[d] == 1 || views.iter().all(even) {
+            for view in views.iter_mut() {
+                if dims[d + 1] == 1 {
+                    view.strides[d + 1] = view.strides[d];
+                }
+                view.strides.copy_within(0..d, 1);
+                view.strides[0] = 0;
+            }
+            dims[d + 1] *= dims[d];
+            dims.copy_within(0..d, 1);
+            dims[0] = 1;
+        } else {
+            d = d.saturating_sub(1);
+        }
+    }
+    views.iter_mut().for_each(|view| view.dims = *dims);
+}
+
+/// The least part of a view that has all of its elements among `words` words of memory from `start` on: where it begins along each
+/// dimension, and how far it goes.
+pub fn overlap(view: &View, start: u64, words: u64) -> Option<(Index, Index)> {
+    let offset = u64::from(view.offset);
+    let reach = |d: usize| u64::from(view.dims[d].saturating_sub(1)) * u64::from(view.strides[d]);
+    let all: u64 = (0..4).map(reach).sum();
+    let (mut first, mut len) = ([0; 4], view.dims);
+    for d in (0..4).filter(|&d| view.strides[d] != 0) {
+        let stride = u64::from(view.strides[d]);
+        // Elements before the first lie before the memory, whatever their other indices; those from the end on behind it.
+        let low = start.saturating_sub(offset + all - reach(d)).div_ceil(stride);
+        let high = (start + words).checked_sub(offset + 1)? / stride + 1;
+        let end = high.min(u64::from(view.dims[d]));
+        (first[d], len[d]) = (low as u32, end.checked_sub(low)? as u32);
+    }
+    (!len.contains(&0)).then_some((first, len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Views of all kinds: padded, turned, broadcast, of one element.
+    fn views() -> Vec<View> {
+        let view = |offset, dims, strides| View { tensor: TensorId(0), offset, dims, strides };
+        vec![
+            view(0, [2, 3, 4, 5], [60, 20, 5, 1]),
+            view(7, [2, 3, 4, 5], [80, 21, 5, 1]),
+            view(3, [5, 4, 3, 2], [1, 5, 20, 60]),
+            view(9, [1, 6, 1, 11], [0, 1, 0, 6]),
+            view(4, [3, 1, 2, 7], [0, 9, 7, 1]),
+            view(65, [1; 4], [0; 4]),
+        ]
+    }
+
+    fn places(view: &View) -> Vec<(Index, usize)> {
+        let dims = view.dims.map(|n| n as usize);
+        let all = 0..dims.iter().product();
+        let index = all.map(|i| crate::program::element::unravel(i, view.dims));
+        index.map(|index| (index, view.at(index))).collect()
+    }
+
+    #[test]
+    fn an_overlap_has_every_element_of_its_memory() {
+        for view in views() {
+            for (start, words) in (0..200).flat_map(|start| [(start, 1), (start, 17), (start, 100)]) {
+                let found = overlap(&view, start, words);
+                for (index, place) in places(&view) {
+                    if !(start..start + words).contains(&(place as u64)) {
+                        continue;
+                    }
+                    let (first, len) = found.expect("an element lies there");
+                    assert!((0..4).all(|d| (first[d]..first[d] + len[d]).contains(&index[d])), "{view:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn merged_dimensions_name_the_same_elements_in_order() {
+        for (first, second) in views().into_iter().zip(views()) {
+            let mut dims = first.dims;
+            let broadcast = View { strides: [0, second.strides[1], 0, second.strides[3]], ..second };
+            let mut merged = [first.clone(), broadcast.clone()];
+            merge(&mut dims, &mut merged);
+            for (before, after) in [first, broadcast].iter().zip(&merged) {
+                let order =
+                    |view: &View| places(view).into_iter().map(|(_, place)| place).collect::<Vec<_>>();
+                assert_eq!(order(before), order(after));
+            }
+        }
+        let mut dims = [2, 3, 4, 5];
+        merge(&mut dims, &mut views()[..1]);
+        assert_eq!(dims, [1, 1, 1, 120]);
+    }
+
+    #[test]
+    fn parts_are_as_large_as_may_be_and_cut_from_outside() {
+        // Two operands of a product of [8, M] by [8, N], and its result.
+        let volumes = |most: u64| {
+            move |[_, _, m, n]: Index| {
+                [volume(&[8, m]), volume(&[8, n]), volume(&[m, n])].map(|words| (words, most)).to_vec()
+            }
+        };
+        assert_eq!(extents([1, 1, 30, 40], &volumes(1200)), Ok([1, 1, 30, 40]));
+        assert_eq!(extents([1, 1, 30, 40], &volumes(320)), Ok([1, 1, 8, 40]));
+        assert_eq!(extents([1, 1, 30, 40], &volumes(80)), Ok([1, 1, 8, 10]));
+        assert_eq!(extents([1, 1, 30, 40], &volumes(7)), Err(0));
+    }
+}

@@ -1,0 +1,86 @@
+//! What the engine on an NVIDIA GPU can do beside: how its driver is used, and the memory of tensors for who moves them between GPUs.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use cuda_bridge::device::{self, Slice};
+use cuda_bridge::timer::Timed;
+
+use super::engine::Cuda;
+use super::memory::Storage;
+use crate::arith::DType;
+use crate::device::Device;
+use crate::engine::{EngineError, Tensor};
+use crate::program::graph::TensorType;
+
+impl Cuda {
+    /// The engine with kernels launched as graphs of the driver's where the same ones come back with the same memory, as it is when
+    /// it is opened, or one by one: the results are the same.
+    pub fn graphs(mut self, on: bool) -> Self {
+        self.device.use_graphs(on);
+        self
+    }
+
+    /// Times every launch from now on, one by one.
+    ///
+    /// # Errors
+    /// If the driver lacks what that takes.
+    pub fn time_launches(&mut self) -> Result<(), EngineError> {
+        self.device.time_launches()
+    }
+
+    /// The launches since this was asked last with their times, and none more of them.
+    ///
+    /// # Errors
+    /// If the GPU was lost.
+    pub fn timed_launches(&mut self) -> Result<Vec<Timed>, EngineError> {
+        self.device.timed_launches()
+    }
+
+    /// Tells a profiler that watches this process to look from here on, or no more.
+    ///
+    /// # Errors
+    /// If the driver lacks what that takes.
+    pub fn profile(&mut self, on: bool) -> Result<(), EngineError> {
+        self.device.profile(on)
+    }
+
+    /// The engine with copies beside kernels where the driver has them, as it is when it is opened, or with those that wait for the whole
+    /// device: the results are the same.
+    ///
+    /// # Errors
+    /// If the GPU was lost.
+    pub fn copies(mut self, on: bool) -> Result<Self, EngineError> {
+        self.device.use_copies(on)?;
+        Ok(self)
+    }
+
+    /// The GPU, through NVIDIA's driver.
+    pub fn gpu(&self) -> &Arc<device::Device> {
+        self.device.gpu()
+    }
+
+    /// A tensor with any contents, which somebody else is to write.
+    ///
+    /// # Errors
+    /// If memory is short.
+    pub fn blank(&self, ty: &TensorType) -> Result<Tensor, EngineError> {
+        self.check_size("a tensor", ty)?;
+        Ok(Tensor::new(Storage { pieces: self.memory(ty, true)?, ty: ty.clone(), host: None }))
+    }
+
+    /// Where some canonical bytes of a tensor of this engine are.
+    ///
+    /// # Errors
+    /// If they are not in one place: quantised tensors lie there otherwise, and those larger than a shader can see in pieces.
+    pub fn place_of<'t>(&self, tensor: &'t Tensor, bytes: Range<usize>) -> Result<Slice<'t>, EngineError> {
+        let storage = tensor.storage::<Storage<device::Memory>>();
+        match (storage.ty.dtype, &storage.pieces[..]) {
+            (DType::F32 | DType::U32, [whole]) => Ok(whole.memory().slice(bytes.start, bytes.len())),
+            _ => Err(EngineError::Unsupported {
+                device: self.device.name().into(),
+                reason: format!("a tensor {:?} lies in memory in pieces", storage.ty.shape),
+            }),
+        }
+    }
+}

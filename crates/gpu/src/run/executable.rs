@@ -1,0 +1,150 @@
+//! A graph made ready: what runs for its nodes, and in which order for an observer.
+
+use std::collections::HashMap;
+
+use super::engine::Ready;
+use crate::device::Device;
+use crate::engine::Observer;
+use crate::engine::liveness::last_touches;
+use crate::plan::unit::{Buffers, Slot};
+use crate::program::graph::{Graph, TensorId};
+use crate::program::logged::Rounding;
+
+/// A candidate whose kernels the device made.
+pub struct Unit<P> {
+    /// The nodes, in order.
+    pub nodes: Vec<usize>,
+    /// The node in whose place it runs.
+    pub at: usize,
+    /// The tensors that slots number: those that it reads, then those that it writes.
+    pub reads: Vec<TensorId>,
+    pub writes: Vec<TensorId>,
+    pub dispatches: Vec<(Ready<P>, Buffers)>,
+}
+
+impl<P> Unit<P> {
+    /// For each dispatch the operator of the node in whose place it runs, and how many nodes run with it.
+    pub fn names(&self, graph: &Graph) -> impl Iterator<Item = String> {
+        let nodes = if self.is_fused() { format!(" (of {} nodes)", self.nodes.len()) } else { String::new() };
+        let name = format!("{}{nodes}", graph.nodes[self.at].operator);
+        std::iter::repeat_n(name, self.dispatches.len())
+    }
+
+    /// Whether it computes more than one node.
+    pub fn is_fused(&self) -> bool {
+        self.nodes.len() > 1
+    }
+}
+
+/// A graph made ready for one device.
+pub struct Executable<D: Device> {
+    /// The preferred first; every node has one of its own.
+    pub units: Vec<Unit<D::Pipeline>>,
+    /// What searches for near ties may compute beside them.
+    pub roundings: HashMap<usize, Rounding>,
+    pub uniforms: D::Uniforms,
+    /// Bytes of the memory beside the tensors, by number, which units share.
+    pub scratch: Vec<u64>,
+}
+
+/// Bytes of the memory beside the tensors that units take, by number.
+pub fn scratch<P>(units: &[Unit<P>]) -> Vec<u64> {
+    let mut scratch = Vec::new();
+    for (slot, bytes) in units.iter().flat_map(|unit| &unit.dispatches).flat_map(|(_, buffers)| buffers) {
+        if let Slot::Scratch(number) = *slot {
+            scratch.resize(scratch.len().max(number + 1), 0);
+            scratch[number] = scratch[number].max(*bytes);
+        }
+    }
+    scratch
+}
+
+/// What runs with this observer, in order, each with the tensors that nothing later touches: nodes run at once where it wants to see
+/// none of them.
+pub fn schedule<'u, P>(
+    units: &'u [Unit<P>],
+    graph: &Graph,
+    observer: Option<&dyn Observer>,
+) -> Vec<(&'u Unit<P>, Vec<TensorId>)> {
+    let wanted =
+        |&node: &usize| observer.is_some_and(|observer| observer.want(node, &graph.nodes[node]).is_any());
+    let mut taken = vec![false; graph.nodes.len()];
+    let mut places: Vec<Option<&Unit<P>>> = vec![None; graph.nodes.len()];
+    for unit in units {
+        let free = !unit.nodes.iter().any(|&node| taken[node]);
+        if free && !(unit.is_fused() && unit.nodes.iter().any(wanted)) {
+            unit.nodes.iter().for_each(|&node| taken[node] = true);
+            places[unit.at] = Some(unit);
+        }
+    }
+    let units: Vec<&Unit<P>> = places.into_iter().flatten().collect();
+    let touched = |unit: &&Unit<P>| [&unit.reads[..], &unit.writes].concat();
+    let dying = last_touches(graph, units.iter().map(touched).collect());
+    units.into_iter().zip(dying).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::kernel::Limits;
+    use crate::engine::{EngineError, Inputs, Want};
+    use crate::plan;
+    use crate::plan::unit::Target;
+    use crate::program::graph::Node;
+    use crate::selftest;
+    use crate::shaders::product::Variant;
+
+    /// Wants to see one node.
+    struct Sees(usize);
+
+    impl Observer for Sees {
+        fn want(&self, index: usize, _node: &Node) -> Want {
+            if index == self.0 { Want::Bytes } else { Want::No }
+        }
+
+        fn node(
+            &mut self,
+            _index: usize,
+            _node: &Node,
+            _bytes: &[u8],
+            _inputs: &mut dyn Inputs,
+        ) -> Result<Option<Vec<u8>>, EngineError> {
+            Ok(None)
+        }
+    }
+
+    /// Every candidate of a graph, as if a device made all kernels.
+    fn units(graph: &Graph) -> Vec<Unit<()>> {
+        let target =
+            Target { limits: Limits::CUDA, variant: Variant::Dot, buffer: 1 << 30, fuses_rows: true };
+        let candidates = plan::candidates(graph, &target).into_iter();
+        candidates
+            .map(|c| Unit { nodes: c.nodes, at: c.at, reads: c.reads, writes: c.writes, dispatches: vec![] })
+            .collect()
+    }
+
+    /// Whatever somebody looks at, every node runs once, finds what it reads, and nothing is freed that is read later.
+    #[test]
+    fn what_an_observer_sees_runs_by_itself() {
+        let (graph, _) = selftest::attention(65);
+        let units = units(&graph);
+        let all = schedule(&units, &graph, None).len();
+        for seen in 0..graph.nodes.len() {
+            let scheduled = schedule(&units, &graph, Some(&Sees(seen)));
+            let unit = scheduled.iter().find(|(unit, _)| unit.nodes.contains(&seen));
+            let unit = unit.map(|(unit, _)| &unit.nodes[..]);
+            assert_eq!(unit, Some(&[seen][..]));
+            let mut nodes: Vec<usize> = scheduled.iter().flat_map(|(unit, _)| unit.nodes.clone()).collect();
+            nodes.sort_unstable();
+            assert!(nodes.into_iter().eq(0..graph.nodes.len()));
+            let mut there: Vec<TensorId> = graph.inputs.iter().map(|port| port.tensor).collect();
+            for (unit, dying) in &scheduled {
+                assert!(unit.reads.iter().all(|tensor| there.contains(tensor)));
+                there.extend(&unit.writes);
+                there.retain(|tensor| !dying.contains(tensor));
+            }
+            assert!(graph.outputs.iter().all(|port| there.contains(&port.tensor)));
+            assert!((all..graph.nodes.len()).contains(&scheduled.len()), "the others still run at once");
+        }
+    }
+}

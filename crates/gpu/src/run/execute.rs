@@ -1,0 +1,300 @@
+//! Compiles and runs graphs. Recorded dispatches are submitted many at once, or before somebody looks at a tensor.
+
+use std::any::Any;
+use std::collections::HashSet;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::engine::GpuEngine;
+use super::executable::{Executable, Unit, schedule, scratch};
+use super::memory::{Shown, Storage, computed};
+use super::near_ties::Searches;
+use super::pool::Buffer;
+use crate::arith::words::bytes_from_words;
+use crate::device::{Device, Dispatch};
+use crate::engine::{Compiled, Engine, EngineError, Observer, Tensor, Want};
+use crate::plan;
+use crate::plan::unit::{Candidate, Slot};
+use crate::program::element::{self, Source};
+use crate::program::graph::{Graph, Primitive, TensorId, TensorType};
+use crate::program::logged::roundings;
+
+/// Dispatches of one submission.
+const BATCH: usize = 128;
+
+/// Batch tensors on the host.
+struct HostWords<'a, M>(&'a [Option<Tensor>], PhantomData<M>);
+
+impl<M: Send + Sync + 'static> Source for HostWords<'_, M> {
+    type Error = std::convert::Infallible;
+
+    fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, Self::Error> {
+        let storage = computed(self.0, tensor).storage::<Storage<M>>();
+        Ok(storage.host.as_ref().expect("groupings read batch tensors only")[index])
+    }
+}
+
+/// A run under way.
+struct Run<'a, D: Device> {
+    graph: &'a Graph,
+    executable: &'a Executable<D>,
+    /// The tensors that are there.
+    values: Vec<Option<Tensor>>,
+    /// Memory beside the tensors: launches run one after another, so that all may use the same.
+    scratch: Vec<Buffer<D::Memory>>,
+    /// What was not submitted yet, with the tensors that it touches, which so are kept until then.
+    recorded: Vec<(&'a Unit<D::Pipeline>, Vec<Tensor>)>,
+    /// Nodes that run by themselves.
+    alone: HashSet<usize>,
+    searches: Searches<D>,
+}
+
+impl<D: Device> Engine for GpuEngine<D> {
+    fn describe(&self) -> String {
+        format!("{}: {}, {:?} products", D::API, self.device.name(), self.variant)
+    }
+
+    fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
+        self.check_size("an input", ty)?;
+        Ok(Tensor::new(self.upload_words(ty, bytes, true)?))
+    }
+
+    fn roots(&mut self, tensors: &[Tensor]) -> Result<Option<Vec<[u8; 32]>>, EngineError> {
+        if self.hashes { self.roots_of(tensors) } else { Ok(None) }
+    }
+
+    fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
+        self.show(tensor.storage(), visit)
+    }
+
+    fn finish(&mut self) -> Result<(), EngineError> {
+        self.device.finish()
+    }
+
+    fn as_any(&mut self) -> Option<&mut dyn Any> {
+        Some(self)
+    }
+
+    fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
+        let candidates = plan::candidates(&graph, &self.target());
+        let mut data = Vec::new();
+        let units = self.units(&graph, &candidates, &mut data)?;
+        self.device.check()?;
+        let uniforms = self.device.uniforms(&data)?;
+        let roundings = roundings(&graph);
+        if let Some(rounding) = roundings.values().next() {
+            // One of a program's products is on the grid of all.
+            self.check_rounding(graph.logged[rounding.number].rule)?;
+        }
+        let scratch = scratch(&units);
+        Ok(Compiled::new(graph, Executable::<D> { units, roundings, uniforms, scratch }))
+    }
+
+    fn run(
+        &mut self,
+        compiled: &Compiled,
+        inputs: &[Tensor],
+        mut observer: Option<&mut dyn Observer>,
+    ) -> Result<Vec<Tensor>, EngineError> {
+        let graph: &Graph = &compiled.graph;
+        let executable = compiled.of::<Executable<D>>();
+        let schedule = schedule(&executable.units, graph, observer.as_deref());
+        let mut run = self.begin(graph, executable, inputs)?;
+        if !executable.roundings.is_empty() {
+            let alone = schedule.iter().filter(|(unit, _)| !unit.is_fused());
+            run.alone = alone.map(|(unit, _)| unit.at).collect();
+        }
+        let end = schedule.len();
+        for (number, (unit, dying)) in (1..).zip(schedule) {
+            self.record(&mut run, unit)?;
+            let wanted = self.is_wanted(graph, unit, observer.as_deref())?;
+            if wanted || run.recorded.len() >= BATCH || number == end {
+                self.submit(&mut run)?;
+            }
+            if let Some(observer) = observer.as_deref_mut() {
+                if wanted {
+                    self.answer(&mut run, unit.at, observer)?;
+                }
+                self.finish_searches(graph, &mut run.searches, number == end, observer)?;
+            }
+            for id in dying {
+                run.values[id.0 as usize] = None;
+            }
+        }
+        let outputs = graph.outputs.iter().map(|port| computed(&run.values, port.tensor).clone()).collect();
+        self.pool.trim();
+        Ok(outputs)
+    }
+}
+
+impl<D: Device> GpuEngine<D> {
+    /// Has the device make candidates' kernels, of those of the same nodes the first that it can; their uniform data goes to `data`.
+    ///
+    /// # Errors
+    /// Also if it can make none for a node.
+    fn units(
+        &mut self,
+        graph: &Graph,
+        candidates: &[Candidate],
+        data: &mut Vec<u8>,
+    ) -> Result<Vec<Unit<D::Pipeline>>, EngineError> {
+        let mut made: Vec<Option<Unit<D::Pipeline>>> = candidates.iter().map(|_| None).collect();
+        let mut nodes: HashSet<&[usize]> = HashSet::new();
+        // The device's own first, so that no shader is compiled where it has one.
+        for (candidate, place) in candidates.iter().zip(&mut made) {
+            if !candidate.has_shaders() && !nodes.contains(&candidate.nodes[..]) {
+                *place = self.unit(candidate, data)?;
+                nodes.extend(place.is_some().then_some(&candidate.nodes[..]));
+            }
+        }
+        let left = |candidate: &Candidate| candidate.has_shaders() && !nodes.contains(&candidate.nodes[..]);
+        let shaders: Vec<&Candidate> = candidates.iter().filter(|candidate| left(candidate)).collect();
+        let mut runs = vec![false; graph.nodes.len()];
+        shaders.iter().map(|candidate| &candidate.nodes[..]).chain(nodes.iter().copied()).for_each(|nodes| {
+            if let [node] = nodes {
+                runs[*node] = true;
+            }
+        });
+        if let Some(index) = runs.iter().position(|runs| !runs) {
+            let reason = plan::refusal(graph, &self.target(), index);
+            let none = || format!("{}: there is no kernel for it", graph.nodes[index].operator);
+            return Err(self.unsupported(reason.unwrap_or_else(none)));
+        }
+        let kernels = shaders.iter().flat_map(|candidate| &candidate.launches).map(|launch| &launch.kernel);
+        self.device.make_all(&kernels.collect::<Vec<_>>())?;
+        for (candidate, place) in candidates.iter().zip(&mut made).filter(|(candidate, _)| left(candidate)) {
+            *place = self.unit(candidate, data)?;
+        }
+        Ok(made.into_iter().flatten().collect())
+    }
+
+    /// A candidate with its kernels made; none if the device has not all of them.
+    fn unit(
+        &mut self,
+        candidate: &Candidate,
+        data: &mut Vec<u8>,
+    ) -> Result<Option<Unit<D::Pipeline>>, EngineError> {
+        let mut dispatches = Vec::new();
+        for launch in &candidate.launches {
+            let Some(ready) = self.ready(&launch.kernel, data)? else { return Ok(None) };
+            dispatches.extend(ready.into_iter().map(|ready| (ready, launch.buffers.clone())));
+        }
+        let Candidate { nodes, at, reads, writes, .. } = candidate.clone();
+        Ok(Some(Unit { nodes, at, reads, writes, dispatches }))
+    }
+
+    fn begin<'a>(
+        &self,
+        graph: &'a Graph,
+        executable: &'a Executable<D>,
+        inputs: &[Tensor],
+    ) -> Result<Run<'a, D>, EngineError> {
+        let mut values: Vec<Option<Tensor>> = vec![None; graph.tensors.len()];
+        for (port, tensor) in graph.inputs.iter().zip(inputs) {
+            values[port.tensor.0 as usize] = Some(tensor.clone());
+        }
+        let take = |bytes| self.pool.take(bytes, false, |bytes| self.device.allocate(bytes));
+        let scratch = executable.scratch.iter().map(|bytes| take(*bytes)).collect::<Result<Vec<_>, _>>()?;
+        let (recorded, alone, searches) = (Vec::new(), HashSet::new(), Searches::default());
+        Ok(Run { graph, executable, values, scratch, recorded, alone, searches })
+    }
+
+    /// Whether an observer wants to see the node in whose place a unit runs.
+    fn is_wanted(
+        &self,
+        graph: &Graph,
+        unit: &Unit<D::Pipeline>,
+        observer: Option<&dyn Observer>,
+    ) -> Result<bool, EngineError> {
+        let wants = |index: usize| observer.is_some_and(|o| o.want(index, &graph.nodes[index]).is_any());
+        if unit.is_fused() && unit.nodes.iter().any(|&index| wants(index)) {
+            let operator = &graph.nodes[unit.at].operator;
+            return Err(self.fault(format!("{operator}: an observer changed its mind")));
+        }
+        Ok(wants(unit.at))
+    }
+
+    /// Allocates what a unit writes and records its dispatches, or computes a grouping on the host.
+    fn record<'a>(&self, run: &mut Run<'a, D>, unit: &'a Unit<D::Pipeline>) -> Result<(), EngineError> {
+        let (graph, values) = (run.graph, &mut run.values);
+        let node = &graph.nodes[unit.at];
+        if values[node.output.0 as usize].is_some() {
+            return Ok(()); // a rounding that was computed with a search
+        }
+        if matches!(node.primitive, Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. }) {
+            let ty = graph.tensor(node.output);
+            let Ok(words) =
+                element::range(graph, node, 0..ty.len(), &mut HostWords::<D::Memory>(values, PhantomData));
+            let bytes = bytes_from_words(ty.dtype, &words);
+            // Written before the submission that reads it: the recorded dispatches do not touch this buffer.
+            values[node.output.0 as usize] = Some(Tensor::new(self.upload_words(ty, &bytes, false)?));
+            return Ok(());
+        }
+        for id in &unit.writes {
+            values[id.0 as usize] = Some(Tensor::new(self.blank_of(graph, *id)?));
+        }
+        if !unit.dispatches.is_empty() {
+            let touched = unit.reads.iter().chain(&unit.writes);
+            run.recorded.push((unit, touched.map(|id| computed(values, *id).clone()).collect()));
+        }
+        Ok(())
+    }
+
+    fn submit(&self, run: &mut Run<D>) -> Result<(), EngineError> {
+        let recorded = std::mem::take(&mut run.recorded);
+        let mut dispatches: Vec<Dispatch<D>> = Vec::new();
+        for (unit, tensors) in &recorded {
+            let memory = |slot: &Slot| match *slot {
+                Slot::Tensor { number, piece } => {
+                    tensors[number].storage::<Storage<D::Memory>>().pieces[piece].memory()
+                }
+                Slot::Scratch(number) => run.scratch[number].memory(),
+            };
+            dispatches.extend(unit.dispatches.iter().map(|(ready, buffers)| Dispatch {
+                pipeline: &ready.pipeline,
+                uniform: (&run.executable.uniforms, ready.uniform.0, ready.uniform.1),
+                buffers: buffers.iter().map(|(slot, bytes)| (memory(slot), *bytes)).collect(),
+                groups: ready.groups,
+            }));
+        }
+        self.device.announce(&mut recorded.iter().flat_map(|(unit, _)| unit.names(run.graph)));
+        // A node of many windows is more than one submission.
+        dispatches.chunks(BATCH).try_for_each(|batch| self.device.submit(batch))
+    }
+
+    /// Gives an observer what it wants to know of a node whose output is there: what a search finds in it, its tiles, or its bytes.
+    fn answer(
+        &mut self,
+        run: &mut Run<D>,
+        index: usize,
+        observer: &mut dyn Observer,
+    ) -> Result<(), EngineError> {
+        let (graph, node) = (run.graph, &run.graph.nodes[index]);
+        match observer.want(index, node) {
+            Want::Search(search) => {
+                // What is computed with other nodes stays with them.
+                let rounding = run.executable.roundings.get(&index);
+                let rounding = rounding.filter(|rounding| run.alone.contains(&rounding.node));
+                if self.start_search(graph, index, search, rounding, &mut run.values, &mut run.searches)? {
+                    return Ok(());
+                }
+            }
+            Want::Tiles if self.hashes => {
+                if let Some(tiles) = self.tiles_there(computed(&run.values, node.output))? {
+                    return observer.tiles(index, node, tiles);
+                }
+            }
+            Want::Tiles | Want::Bytes | Want::No => {}
+        }
+        let mut shown = Ok(None);
+        let mut inputs = Shown { engine: self, values: &run.values };
+        self.show(computed(&run.values, node.output).storage(), &mut |bytes| {
+            shown = observer.node(index, node, bytes, &mut inputs);
+        })?;
+        if let Some(bytes) = shown? {
+            let storage = self.upload_any(graph.tensor(node.output), &bytes)?;
+            run.values[node.output.0 as usize] = Some(Tensor::new(storage));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,143 @@
+//! Tensors in GPU memory: in one buffer, or in pieces that a shader can see; there and back.
+
+use std::borrow::Cow;
+
+use super::engine::GpuEngine;
+use super::pool::Buffer;
+use crate::arith::DType;
+use crate::arith::words::words_from_bytes;
+use crate::device::{Device, layout};
+use crate::engine::{EngineError, Inputs, Tensor};
+use crate::program::graph::{Graph, TensorId, TensorType};
+
+/// What a tensor is in GPU memory.
+pub struct Storage<M> {
+    /// One, or several that a shader can see for a tensor that it cannot.
+    pub pieces: Vec<Buffer<M>>,
+    pub ty: TensorType,
+    /// Small integers that came from the host, for groupings, which run there.
+    pub host: Option<Vec<u32>>,
+}
+
+impl<M> Storage<M> {
+    /// The memory of a tensor that lies in one piece.
+    pub fn whole(&self) -> &M {
+        debug_assert_eq!(self.pieces.len(), 1);
+        self.pieces[0].memory()
+    }
+}
+
+/// A tensor that is there.
+pub fn computed(values: &[Option<Tensor>], id: TensorId) -> &Tensor {
+    values[id.0 as usize].as_ref().expect("a tensor is computed before it is read")
+}
+
+/// The tensors of a run, for its observer.
+pub struct Shown<'a, D: Device> {
+    pub engine: &'a GpuEngine<D>,
+    pub values: &'a [Option<Tensor>],
+}
+
+impl<D: Device> Inputs for Shown<'_, D> {
+    fn visit(&mut self, tensor: TensorId, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
+        self.engine.show(computed(self.values, tensor).storage(), visit)
+    }
+}
+
+impl<D: Device> GpuEngine<D> {
+    /// Refuses a tensor whose words shaders cannot count.
+    pub(super) fn check_size(&self, what: &str, ty: &TensorType) -> Result<(), EngineError> {
+        let reason = layout::uncountable(what, ty, self.variant);
+        reason.map_or(Ok(()), |reason| Err(self.unsupported(reason)))
+    }
+
+    /// Memory for a tensor, with any contents; `lasts` says that it outlives the graph that computes it.
+    pub(super) fn memory(&self, ty: &TensorType, lasts: bool) -> Result<Vec<Buffer<D::Memory>>, EngineError> {
+        let allocate = |bytes| self.device.allocate(bytes);
+        let take = |(_, words): (u64, u64)| self.pool.take(words * 4, lasts, allocate);
+        self.cut(ty).pieces().map(take).collect()
+    }
+
+    /// A tensor of a graph with any contents.
+    pub(super) fn blank_of(&self, graph: &Graph, id: TensorId) -> Result<Storage<D::Memory>, EngineError> {
+        let ty = graph.tensor(id);
+        let lasts = graph.outputs.iter().any(|port| port.tensor == id);
+        Ok(Storage { pieces: self.memory(ty, lasts)?, ty: ty.clone(), host: None })
+    }
+
+    /// Memory that holds a tensor's bytes as they lie there.
+    fn filled(
+        &self,
+        ty: &TensorType,
+        bytes: &[u8],
+        lasts: bool,
+    ) -> Result<Vec<Buffer<D::Memory>>, EngineError> {
+        let pieces = self.memory(ty, lasts)?;
+        for (piece, (start, words)) in pieces.iter().zip(self.cut(ty).pieces()) {
+            let end = bytes.len().min(4 * (start + words) as usize);
+            let mut there = Cow::Borrowed(&bytes[4 * start as usize..end]);
+            if !there.len().is_multiple_of(4) {
+                let whole = there.len().next_multiple_of(4);
+                there.to_mut().resize(whole, 0);
+            }
+            self.device.write(piece.memory(), &there)?;
+        }
+        Ok(pieces)
+    }
+
+    pub(super) fn upload_any(
+        &self,
+        ty: &TensorType,
+        bytes: &[u8],
+    ) -> Result<Storage<D::Memory>, EngineError> {
+        let DType::Q(d) = ty.dtype else { return self.upload_words(ty, bytes, false) };
+        let pieces = self.filled(ty, &layout::from_canonical(ty, d, self.variant, bytes), false)?;
+        Ok(Storage { pieces, ty: ty.clone(), host: None })
+    }
+
+    /// A tensor of four-byte elements from the host; one that lasts may be a graph's input, which groupings read on the host.
+    pub(super) fn upload_words(
+        &self,
+        ty: &TensorType,
+        bytes: &[u8],
+        lasts: bool,
+    ) -> Result<Storage<D::Memory>, EngineError> {
+        let pieces = self.filled(ty, bytes, lasts)?;
+        let host = (lasts && ty.dtype == DType::U32).then(|| words_from_bytes(ty.dtype, bytes));
+        Ok(Storage { pieces, ty: ty.clone(), host })
+    }
+
+    /// Shows a tensor as it lies in memory, piece by piece.
+    pub(super) fn show_pieces(
+        &self,
+        storage: &Storage<D::Memory>,
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), EngineError> {
+        let mut left = layout::bytes(&storage.ty, self.variant);
+        for (piece, (_, words)) in storage.pieces.iter().zip(self.cut(&storage.ty).pieces()) {
+            let bytes = left.min(words * 4);
+            self.device.read(piece.memory(), bytes, visit)?;
+            left -= bytes;
+        }
+        Ok(())
+    }
+
+    /// Shows a tensor in the canonical layout, at once.
+    pub(super) fn show(
+        &self,
+        storage: &Storage<D::Memory>,
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), EngineError> {
+        let mut visit = |stored: &[u8]| match storage.ty.dtype {
+            DType::Q(d) => visit(&layout::to_canonical(&storage.ty, d, self.variant, stored)),
+            _ => visit(stored),
+        };
+        if storage.pieces.len() == 1 {
+            return self.show_pieces(storage, &mut visit);
+        }
+        let mut stored = Vec::with_capacity(layout::bytes(&storage.ty, self.variant) as usize);
+        self.show_pieces(storage, &mut |bytes| stored.extend_from_slice(bytes))?;
+        visit(&stored);
+        Ok(())
+    }
+}

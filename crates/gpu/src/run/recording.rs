@@ -1,0 +1,84 @@
+//! What an adapter is asked for while it is tested, or runs a step, so that a browser, or another program, can do the same.
+
+use std::sync::{Arc, PoisonError};
+
+use super::engine::GpuEngine;
+use crate::arith::philox::philox4x32_10;
+use crate::arith::words::bytes_of;
+use crate::device::recorder::{Launches, Log, Recorder};
+use crate::engine::session::{Session, StepScalars, Unobserved};
+use crate::engine::{Engine, EngineError};
+use crate::plan::TextLimits;
+use crate::program::init;
+use crate::program::step::{MicroBatch, Program};
+use crate::shaders::product::Variant;
+
+/// What the self-test asks for: every operator of small programs (the fingerprint), rows computed at once, and roots on the device.
+///
+/// # Errors
+/// If there is no such adapter, or it fails the test.
+pub fn of_selftest(
+    name: Option<&str>,
+    limits: TextLimits,
+    variant: Variant,
+) -> Result<Launches, EngineError> {
+    let (engine, log) = engine(name, limits)?;
+    drop(engine.chosen(Some(variant))?.tested()?);
+    Ok(taken(&log))
+}
+
+/// What a training step of a program asks for, from the initial state of a fixed seed on, on labels and inputs at random: the state after it is
+/// read.
+///
+/// # Errors
+/// If there is no such adapter, or it fails.
+pub fn of_step(
+    name: Option<&str>,
+    limits: TextLimits,
+    variant: Variant,
+    program: &Arc<Program>,
+) -> Result<Launches, EngineError> {
+    let (engine, log) = engine(name, limits)?;
+    let mut engine = engine.chosen(Some(variant))?;
+    state_after(&mut engine, program)?;
+    drop(engine);
+    Ok(taken(&log))
+}
+
+/// The state after that step, by any engine.
+///
+/// # Errors
+/// If it fails.
+pub fn state_after(engine: &mut dyn Engine, program: &Arc<Program>) -> Result<Vec<Vec<u8>>, EngineError> {
+    let state: Vec<Vec<u8>> = init::state(program, [1, 2]).iter().map(|words| bytes_of(words)).collect();
+    let batch: Vec<MicroBatch> = (0..program.micro_batches).map(|micro| drawn(program, micro)).collect();
+    let mut session = Session::new(engine, program.clone())?;
+    session.load(&state)?;
+    let scalars = StepScalars { step: 1, seed: [5, 6], learning_rate: 1e-3f32.to_bits() };
+    session.step(scalars, &batch, &mut Unobserved, |_, _, _| Ok(()))?;
+    session.download_state()
+}
+
+/// A micro-batch at random: classes below their bounds, and other numbers about one.
+fn drawn(program: &Program, micro: u32) -> MicroBatch {
+    let tensors = program.batch.iter().map(|tensor| {
+        let word = |i: u32| philox4x32_10([3, micro], [i, 0, 0, 0])[0];
+        let of = |i: u32| match tensor.below {
+            0 => word(i) & 0x80ff_ffff | 0x3f00_0000,
+            below => word(i) % below,
+        };
+        bytes_of(&(0..tensor.shape.iter().product::<u32>()).map(of).collect::<Vec<u32>>())
+    });
+    MicroBatch { tensors: tensors.collect() }
+}
+
+/// The engine as a GPU would be given it: in a browser, with WebGPU's limits.
+fn engine(name: Option<&str>, limits: TextLimits) -> Result<(GpuEngine<Recorder>, Log), EngineError> {
+    let device = Recorder::within(name, limits == TextLimits::Webgpu)?;
+    let log = device.log.clone();
+    Ok((GpuEngine::on(device).hashing(true).fusing_rows(true), log))
+}
+
+fn taken(log: &Log) -> Launches {
+    std::mem::take(&mut *log.lock().unwrap_or_else(PoisonError::into_inner))
+}

@@ -1,0 +1,179 @@
+//! Ed25519 keys in the text form of C2SP signed notes.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ed25519_dalek::{Signer, SigningKey, VerifyingKey};
+use sha2::{Digest as _, Sha256};
+
+use super::Malformed;
+
+/// The signature type byte of Ed25519 in signed notes.
+const ED25519: u8 = 1;
+/// That of a timestamped Ed25519 signature ([`super::cosignature`]).
+pub(super) const COSIGNATURE: u8 = 4;
+/// The most bytes of a key's text.
+const TEXT_MAX: usize = 512;
+
+/// A trainer's private key.
+#[derive(Clone)]
+pub struct PrivateKey {
+    name: String,
+    key: SigningKey,
+}
+
+/// The key that checks a trainer's heads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublicKey {
+    name: String,
+    key: VerifyingKey,
+}
+
+/// A key name: printable, without spaces and plus signs.
+fn check_name(name: &str) -> Result<(), Malformed> {
+    if name.is_empty()
+        || name.len() > 128
+        || name.chars().any(|c| c.is_whitespace() || c.is_control() || c == '+')
+    {
+        return Err(Malformed::invalid("key name", "1 to 128 characters without spaces and '+' are wanted"));
+    }
+    Ok(())
+}
+
+/// The four bytes that name a key in a line of signatures of this type.
+fn key_hash(kind: u8, name: &str, key: &[u8; 32]) -> [u8; 4] {
+    let hash = Sha256::new().chain_update(name).chain_update([b'\n', kind]).chain_update(key).finalize();
+    [hash[0], hash[1], hash[2], hash[3]]
+}
+
+fn hex4(hash: [u8; 4]) -> String {
+    hash.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// The 32 key bytes of `name+hash+base64`.
+fn parse(what: &'static str, text: &str) -> Result<(String, [u8; 4], [u8; 32]), Malformed> {
+    if text.len() > TEXT_MAX {
+        return Err(Malformed::TooLarge { what, limit: TEXT_MAX as u64 });
+    }
+    let mut parts = text.splitn(3, '+');
+    let (Some(name), Some(hash), Some(data)) = (parts.next(), parts.next(), parts.next()) else {
+        return Err(Malformed::invalid(what, "the form is name+hash+base64"));
+    };
+    check_name(name)?;
+    let bytes = STANDARD.decode(data).map_err(|error| Malformed::invalid(what, error.to_string()))?;
+    let [ED25519, key @ ..] = &bytes[..] else {
+        return Err(Malformed::invalid(what, "the algorithm is not Ed25519"));
+    };
+    let key = key.try_into().map_err(|_| Malformed::invalid(what, "an Ed25519 key has 32 bytes"))?;
+    let digits = hash.len() == 8 && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let number = u32::from_str_radix(hash, 16).ok().filter(|_| digits);
+    let hash =
+        number.ok_or_else(|| Malformed::invalid(what, "the key hash has 8 lowercase hexadecimal digits"))?;
+    Ok((name.to_string(), hash.to_be_bytes(), key))
+}
+
+impl PrivateKey {
+    /// A key from 32 bytes of the system's randomness.
+    ///
+    /// # Errors
+    /// If the name is not one that a signed note can carry.
+    pub fn generate(name: &str, seed: [u8; 32]) -> Result<PrivateKey, Malformed> {
+        check_name(name)?;
+        Ok(PrivateKey { name: name.to_string(), key: SigningKey::from_bytes(&seed) })
+    }
+
+    /// The public key of the pair.
+    pub fn public(&self) -> PublicKey {
+        PublicKey { name: self.name.clone(), key: self.key.verifying_key() }
+    }
+
+    /// `PRIVATE+KEY+name+hash+base64`.
+    pub fn to_text(&self) -> String {
+        let data = STANDARD.encode([&[ED25519], &self.key.to_bytes()[..]].concat());
+        format!("PRIVATE+KEY+{}+{}+{data}", self.name, hex4(self.public().hash()))
+    }
+
+    /// Parses the form of [`PrivateKey::to_text`]; white space at the end is ignored.
+    ///
+    /// # Errors
+    /// If the text has another form, or its key hash does not belong to the key.
+    pub fn from_text(text: &str) -> Result<PrivateKey, Malformed> {
+        let what = "private key";
+        let rest = text.trim_end().strip_prefix("PRIVATE+KEY+");
+        let rest =
+            rest.ok_or_else(|| Malformed::invalid(what, "the form is PRIVATE+KEY+name+hash+base64"))?;
+        let (name, hash, seed) = parse(what, rest)?;
+        let key = PrivateKey { name, key: SigningKey::from_bytes(&seed) };
+        if key.public().hash() != hash {
+            return Err(Malformed::invalid(what, "the key hash does not belong to the key"));
+        }
+        Ok(key)
+    }
+
+    /// The secret that this key has with another one: X25519 (RFC 7748) of this key's scalar and the other's point in Montgomery form.
+    pub fn shared(&self, other: &PublicKey) -> [u8; 32] {
+        other.key.to_montgomery().mul_clamped(self.key.to_scalar_bytes()).to_bytes()
+    }
+
+    /// The Ed25519 signature (RFC 8032) of a message.
+    pub fn sign(&self, message: &[u8]) -> [u8; 64] {
+        self.key.sign(message).to_bytes()
+    }
+}
+
+impl PublicKey {
+    /// The signer's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The Ed25519 public key.
+    pub fn bytes(&self) -> [u8; 32] {
+        self.key.to_bytes()
+    }
+
+    pub(super) fn hash(&self) -> [u8; 4] {
+        self.hash_as(ED25519)
+    }
+
+    /// The key's hash in lines of signatures of this type.
+    pub(super) fn hash_as(&self, kind: u8) -> [u8; 4] {
+        key_hash(kind, &self.name, &self.bytes())
+    }
+
+    /// What tells keys of one name apart: the first 12 bytes of SHA-256 over the 32 key bytes, as 24 hexadecimal digits.
+    pub fn fingerprint(&self) -> String {
+        Sha256::digest(self.bytes()).iter().take(12).map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Name and fingerprint, for people: a name alone is whatever its owner says.
+    pub fn identified(&self) -> String {
+        format!("{}, key {}", self.name, self.fingerprint())
+    }
+
+    /// `name+hash+base64`.
+    pub fn to_text(&self) -> String {
+        let data = STANDARD.encode([&[ED25519], &self.bytes()[..]].concat());
+        format!("{}+{}+{data}", self.name, hex4(self.hash()))
+    }
+
+    /// Parses the form of [`PublicKey::to_text`]; white space at the end is ignored.
+    ///
+    /// # Errors
+    /// If the text has another form, the bytes are no Ed25519 public key, or the key hash does not belong to the key.
+    pub fn from_text(text: &str) -> Result<PublicKey, Malformed> {
+        let what = "public key";
+        let (name, hash, bytes) = parse(what, text.trim_end())?;
+        let key =
+            VerifyingKey::from_bytes(&bytes).map_err(|error| Malformed::invalid(what, error.to_string()))?;
+        let key = PublicKey { name, key };
+        if key.hash() != hash {
+            return Err(Malformed::invalid(what, "the key hash does not belong to the key"));
+        }
+        Ok(key)
+    }
+
+    /// Whether this is the key's signature of a message; only canonical signatures by keys of full order are.
+    pub fn verifies(&self, message: &[u8], signature: &[u8; 64]) -> bool {
+        self.key.verify_strict(message, &ed25519_dalek::Signature::from_bytes(signature)).is_ok()
+    }
+}

@@ -1,0 +1,60 @@
+//! What is promised: digests of tensors, states, steps and runs, and signed heads. No I/O.
+//!
+//! What is hashed is a canonical little-endian encoding of ours, never a printer's output. Tensors are hashed with
+//! BLAKE3, whose tree gives verified tiles; everything above them is a Merkle tree of RFC 6962 with SHA-256.
+//! Layouts: `docs/RUN-FORMAT.md`.
+
+pub mod codec;
+pub mod cosignature;
+pub mod digest;
+pub mod keys;
+pub mod merkle;
+pub mod multiproof;
+pub mod proven;
+pub mod record;
+pub mod state;
+pub mod table;
+pub mod tensor;
+pub mod trace;
+pub mod tree_head;
+
+/// Bytes or text that do not mean what they should: always the fault of whoever made them.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// The bytes end before a value does.
+    #[error("{what} ends too early")]
+    Truncated {
+        /// The kind of thing that was decoded.
+        what: &'static str,
+    },
+    /// Bytes are left after the last value.
+    #[error("{what} has {extra} bytes too many")]
+    Trailing {
+        /// The kind of thing that was decoded.
+        what: &'static str,
+        /// How many bytes are left.
+        extra: usize,
+    },
+    /// A value is not allowed.
+    #[error("{what}: {why}")]
+    Invalid {
+        /// The kind of thing that was read.
+        what: &'static str,
+        /// The value and the rule that it breaks, in words.
+        why: String,
+    },
+    /// A length is above its limit.
+    #[error("{what} is larger than the limit of {limit}")]
+    TooLarge {
+        /// The kind of thing that was read.
+        what: &'static str,
+        /// The limit, in the unit of the length: bytes or items.
+        limit: u64,
+    },
+}
+
+impl Malformed {
+    pub fn invalid(what: &'static str, why: impl Into<String>) -> Malformed {
+        Malformed::Invalid { what, why: why.into() }
+    }
+}

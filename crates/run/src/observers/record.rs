@@ -1,0 +1,257 @@
+//! The trainer's side of a step: finds the near ties of every native product and logs the decisions, encoded by a thread of its
+//! own while the step goes on.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+
+use super::near_ties::Search as _;
+use super::norms::row_norms;
+use crate::arith::words::{replace_words, with_words};
+use crate::engine::near_tie_search::{NearTieSearch, NearTiesFound};
+use crate::engine::{EngineError, Inputs, Observer, Want};
+use crate::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId, View};
+use crate::program::phase::Phase;
+use crate::rounding::Decision;
+use crate::rounding::codec::{encode, entropy_bits};
+use crate::rounding::log::Log;
+use crate::rounding::near_tie::{NearTie, Product, Side};
+use crate::rounding::thresholds::Rounding;
+
+/// A side of the logged profile while a step runs.
+pub trait Rounder: Observer {
+    /// A graph of the step begins.
+    fn begin(&mut self, phase: Phase, graph: &Graph);
+}
+
+/// A near tie and the index that its element is rounded to.
+pub struct Choice {
+    /// The near tie.
+    pub tie: NearTie,
+    /// The index of a value on the element's grid.
+    pub index: i64,
+    /// Whether the log says so; an honest trainer's always does.
+    pub logged: bool,
+}
+
+/// Changes a trainer's choices (product number, the product, its results): an honest trainer has none. This is how tests play
+/// trainers that steer.
+pub type Steer = Box<dyn FnMut(usize, &Product, &[u32], &mut Vec<Choice>) + Send>;
+
+/// What was logged.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Logged {
+    /// Elements of the logged products.
+    pub elements: u64,
+    /// Decisions in the log.
+    pub decisions: u64,
+    /// Bits that decisions at random places need.
+    pub entropy_bits: f64,
+}
+
+/// Logs a step.
+pub struct Recorder {
+    rounding: Rounding,
+    products: Vec<LoggedProduct>,
+    /// Nodes of the native graph that are products: their number.
+    sites: HashMap<usize, usize>,
+    micro: usize,
+    steer: Option<Steer>,
+    /// The roundings of a trainer that steers.
+    roundings: HashSet<TensorId>,
+    /// Elements of the next rounding that are not what rounding gives, of a trainer that steers.
+    steered: HashMap<TensorId, Vec<(usize, u32)>>,
+    parts: Sender<(usize, u64, Vec<Decision>)>,
+    encoder: JoinHandle<(Vec<Vec<u8>>, Logged)>,
+}
+
+impl Recorder {
+    /// For a step of `micro_batches` of a graph with logged products.
+    pub fn new(rounding: &Rounding, graph: &Graph, micro_batches: u32, steer: Option<Steer>) -> Recorder {
+        let products = graph.logged.clone();
+        let (parts, received) = channel::<(usize, u64, Vec<Decision>)>();
+        let count = products.len() * micro_batches as usize;
+        let encoder = std::thread::spawn(move || {
+            let mut encoded = vec![Vec::new(); count];
+            let mut logged = Logged::default();
+            for (part, elements, decisions) in received {
+                logged.elements += elements;
+                logged.decisions += decisions.len() as u64;
+                logged.entropy_bits += entropy_bits(&decisions, elements);
+                encoded[part] = encode(&decisions, elements);
+            }
+            (encoded, logged)
+        });
+        Recorder {
+            rounding: rounding.clone(),
+            products,
+            sites: HashMap::new(),
+            micro: 0,
+            steer,
+            roundings: HashSet::new(),
+            steered: HashMap::new(),
+            parts,
+            encoder,
+        }
+    }
+
+    /// A product with what its sides are.
+    fn product<'a>(&self, number: usize, a: &'a Side, b: &'a Side) -> Product<'a> {
+        let logged = &self.products[number];
+        let tolerance = self.rounding.tolerance(logged.class, logged.dims()[3]);
+        Product { dims: logged.dims(), rule: logged.rule, a, b, tolerance }
+    }
+
+    /// The search that does in place of a product's results. Of a trainer that does not steer the near ties are all that is needed, and few: but not where a step is so near to binary32's
+    /// own that the fast test, which looks at the nearest binary32, marks a tenth of all results and more, nor where the paper's
+    /// thresholds do.
+    fn search(&self, index: usize) -> Option<NearTieSearch> {
+        let number = *self.sites.get(&index)?;
+        let logged = self.products.get(number).filter(|_| self.steer.is_none())?;
+        let none = Side { absmaxes: Vec::new(), norms: Vec::new() };
+        let product = self.product(number, &none, &none);
+        if matches!(logged.rule.bits, 27..=30) || product.tolerance.steps > 0.03 {
+            return None;
+        }
+        Some(NearTieSearch {
+            a: logged.a.clone(),
+            b: logged.b.clone(),
+            absmaxes: (logged.rule.floor != 0).then_some([logged.absmaxes_a, logged.absmaxes_b]),
+            bits: logged.rule.bits,
+            floor_offset: logged.rule.floor_offset(logged.dims()[3] as u32),
+            floor_min: logged.rule.floor_min(),
+            norms: product.tolerance.norms,
+            relative: product.relative(),
+        })
+    }
+
+    /// Hands a product's decisions to the encoder, if each has few enough bits.
+    fn log(
+        &mut self,
+        number: usize,
+        node: &Node,
+        decisions: Option<Vec<Decision>>,
+    ) -> Result<(), EngineError> {
+        let logged = &self.products[number];
+        let decisions = decisions.ok_or_else(|| {
+            let (operator, class) = (&node.operator, logged.class.name());
+            EngineError::Stopped(format!(
+                "{operator}: its threshold spans too many values of the grid; lower rounding.class.{class}, or take bits = 16, whose grid has a floor"
+            ))
+        })?;
+        let part = self.micro * self.products.len() + number;
+        // The encoder ends only after this sender.
+        let _ = self.parts.send((part, logged.elements() as u64, decisions));
+        Ok(())
+    }
+
+    /// The log of the step that was run.
+    pub fn finish(self) -> (Log, Logged) {
+        let (parts, logged) = self.finish_parts();
+        (Log::new(&parts), logged)
+    }
+
+    /// The parts of the log, micro-batch by micro-batch; those of micro-batches that were not run are empty.
+    pub fn finish_parts(self) -> (Vec<Vec<u8>>, Logged) {
+        drop(self.parts);
+        self.encoder.join().expect("the encoder does not panic")
+    }
+}
+
+/// The absmaxes and norms of an operand's rows.
+pub(super) fn side(
+    inputs: &mut dyn Inputs,
+    view: &View,
+    absmaxes: Option<TensorId>,
+) -> Result<Side, EngineError> {
+    let rows = (view.dims[0] * view.dims[1] * view.dims[2]) as usize;
+    let mut side = Side { absmaxes: vec![0; rows], norms: Vec::new() };
+    inputs.visit(view.tensor, &mut |bytes| {
+        side.norms = with_words(bytes, |words| row_norms(view, words));
+    })?;
+    if let Some(tensor) = absmaxes {
+        inputs.visit(tensor, &mut |bytes| with_words(bytes, |words| side.absmaxes.copy_from_slice(words)))?;
+    }
+    Ok(side)
+}
+
+impl Rounder for Recorder {
+    fn begin(&mut self, phase: Phase, graph: &Graph) {
+        self.sites.clear();
+        self.roundings.clear();
+        let Phase::Micro(micro) = phase else { return };
+        self.micro = micro as usize;
+        let numbers: HashMap<TensorId, usize> =
+            self.products.iter().enumerate().map(|(number, product)| (product.product, number)).collect();
+        let native = |node: &Node| matches!(node.primitive, Primitive::Native { .. });
+        let sites = graph.nodes.iter().enumerate().filter(|(_, node)| native(node));
+        self.sites = sites.map(|(index, node)| (index, numbers[&node.output])).collect();
+        if self.steer.is_some() {
+            self.roundings = self.products.iter().map(|product| product.output).collect();
+        }
+    }
+}
+
+impl Observer for Recorder {
+    fn want(&self, index: usize, node: &Node) -> Want {
+        match self.search(index) {
+            Some(search) => Want::Search(search),
+            None if self.sites.contains_key(&index) || self.roundings.contains(&node.output) => Want::Bytes,
+            None => Want::No,
+        }
+    }
+
+    fn node(
+        &mut self,
+        index: usize,
+        node: &Node,
+        bytes: &[u8],
+        inputs: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        if let Some(changes) = self.steered.remove(&node.output) {
+            let mut bytes = bytes.to_vec();
+            replace_words(&mut bytes, changes);
+            return Ok(Some(bytes));
+        }
+        let number = self.sites[&index];
+        let logged = &self.products[number];
+        let floored = logged.rule.floor != 0;
+        let a = side(inputs, &logged.a, floored.then_some(logged.absmaxes_a))?;
+        let b = side(inputs, &logged.b, floored.then_some(logged.absmaxes_b))?;
+        let product = self.product(number, &a, &b);
+        let infinite = |place| infinite(node, place);
+        let decisions = match &mut self.steer {
+            None => with_words(bytes, |words| product.decisions(words)).map_err(infinite)?,
+            Some(steer) => {
+                let ties = with_words(bytes, |words| product.near_ties(words)).map_err(infinite)?;
+                let mut choices: Vec<Choice> =
+                    ties.into_iter().map(|tie| Choice { index: tie.rounded, tie, logged: true }).collect();
+                with_words(bytes, |words| steer(number, &product, words, &mut choices));
+                let changed = choices.iter().filter(|c| c.index != c.tie.rounded);
+                let changes = changed.map(|c| (c.tie.place, c.tie.grid.pattern(c.index))).collect();
+                self.steered.insert(self.products[number].output, changes);
+                choices.iter().filter(|c| c.logged).map(|c| c.tie.decision(c.index)).collect()
+            }
+        };
+        self.log(number, node, decisions)?;
+        Ok(None)
+    }
+
+    fn found(&mut self, index: usize, node: &Node, found: NearTiesFound) -> Result<(), EngineError> {
+        let number = self.sites[&index];
+        let NearTiesFound { norms: [norms_a, norms_b], absmaxes, candidates } = found;
+        let none = || [norms_a.len(), norms_b.len()].map(|rows| vec![0; rows]);
+        let [absmaxes_a, absmaxes_b] = absmaxes.unwrap_or_else(none);
+        let a = Side { absmaxes: absmaxes_a, norms: norms_a };
+        let b = Side { absmaxes: absmaxes_b, norms: norms_b };
+        let ties = self.product(number, &a, &b).near_ties_among(candidates);
+        let ties = ties.map_err(|place| infinite(node, place))?;
+        self.log(number, node, ties.iter().map(|tie| tie.decision(tie.rounded)).collect())
+    }
+}
+
+/// A native kernel that overflows cannot be logged.
+fn infinite(node: &Node, place: usize) -> EngineError {
+    let why = "is not finite; the logged profile has no such values";
+    EngineError::Stopped(format!("{}: element {place} of a native product {why}", node.operator))
+}

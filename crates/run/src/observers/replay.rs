@@ -1,0 +1,487 @@
+//! The auditor's side of a step: takes the logged decisions in place of its own roundings, checks each that matters against
+//! the proved bound, and counts the freedom that the trainer had and used.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use rayon::prelude::*;
+
+use super::choices::Choices;
+use super::near_ties::Search as _;
+use super::record::Rounder;
+use super::tally::{MOVED_MAX, Tally};
+use crate::arith::DType;
+use crate::arith::digits::{exponent, is_marked, magnitude_bits};
+use crate::arith::words::{replace_words, with_words, word_from_bytes, words_from_bytes};
+use crate::commit::Malformed;
+use crate::engine::{EngineError, Inputs, Observer, Want};
+use crate::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId};
+use crate::program::phase::Phase;
+use crate::rounding::Decision;
+use crate::rounding::codec::decode;
+use crate::rounding::legal::{Accumulation, Exact, ExactRow, Illegal};
+use crate::rounding::log::Log;
+use crate::rounding::near_tie::{NearTie, Product, Side, Tolerance};
+use crate::rounding::thresholds::Rounding;
+
+/// Replays a step's log, on a program's graph or a native one ([`crate::program::logged::native_graph`]): there no rounding can be
+/// judged, and `beyond` and `needless` are about the auditor's own products.
+pub struct Replayer {
+    log: Log,
+    rounding: Rounding,
+    products: Vec<LoggedProduct>,
+    /// Of every tensor of the graph.
+    types: Vec<DType>,
+    /// Nodes of the program's graph that matter: the product's number, and whether its operands' integers are read there, its
+    /// results, or both.
+    sites: HashMap<usize, Site>,
+    /// Roundings about which the log decides something.
+    roundings: HashSet<TensorId>,
+    micro: u32,
+    /// The operands of a product whose results are to come.
+    operands: Vec<[Rows; 2]>,
+    /// Elements of the next rounding that the log decides otherwise.
+    pending: HashMap<TensorId, Vec<(usize, u32)>>,
+    /// The values that a product's decisions are about; and those not rounded to the nearest, with whether that is away from zero.
+    decided: Vec<u64>,
+    taken: Vec<(u64, bool)>,
+    tally: Tally,
+    malformed: Option<Malformed>,
+    /// A decision that had no effect.
+    void: Option<Malformed>,
+}
+
+/// What a node is to a logged product.
+#[derive(Clone, Copy)]
+struct Site {
+    number: usize,
+    operands: bool,
+    results: bool,
+}
+
+/// A quantised operand: its rows' integers, absmaxes and norms.
+struct Rows {
+    digits: u8,
+    k: usize,
+    bytes: Vec<u8>,
+    side: Side,
+}
+
+impl Rows {
+    fn read(
+        inputs: &mut dyn Inputs,
+        dtype: DType,
+        [quantised, absmaxes]: [TensorId; 2],
+        k: usize,
+    ) -> Result<Rows, EngineError> {
+        let DType::Q(digits) = dtype else { unreachable!("products take quantised operands") };
+        let side = Side { absmaxes: Vec::new(), norms: Vec::new() };
+        let mut rows = Rows { digits, k, bytes: Vec::new(), side };
+        inputs.visit(quantised, &mut |bytes| rows.bytes = bytes.to_vec())?;
+        inputs.visit(absmaxes, &mut |bytes| rows.side.absmaxes = with_words(bytes, <[u32]>::to_vec))?;
+        let (row_bytes, digits) = (k * usize::from(digits), usize::from(digits));
+        rows.side.norms = (0..rows.side.absmaxes.len())
+            .into_par_iter()
+            .map(|row| {
+                let absmax = rows.side.absmaxes[row];
+                let squares: f64 = rows.bytes[row * row_bytes..(row + 1) * row_bytes]
+                    .chunks_exact(digits.max(1))
+                    .map(|q| f64::from(word_from_bytes(dtype, q) as i32).powi(2))
+                    .sum();
+                let scale = 2f64.powi(exponent(absmax) - magnitude_bits(digits as u32) as i32);
+                (squares.sqrt() * scale * 1.000_001) as f32
+            })
+            .collect();
+        Ok(rows)
+    }
+
+    /// A row, as one more part of `to`.
+    fn row(&self, to: ExactRow, row: usize) -> ExactRow {
+        let bytes = self.k * usize::from(self.digits);
+        let row_bytes = &self.bytes[row * bytes..(row + 1) * bytes];
+        let integers =
+            words_from_bytes(DType::Q(self.digits), row_bytes).into_iter().map(|q| q as i32).collect();
+        to.with(integers, self.side.absmaxes[row], u32::from(self.digits))
+    }
+}
+
+impl Replayer {
+    /// For a step of a graph with logged products. The log is one part for each of them and each micro-batch.
+    pub fn new(rounding: &Rounding, graph: &Graph, log: Log) -> Replayer {
+        let tally = Tally { bytes: log.bytes().len() as u64, ..Tally::default() };
+        Replayer {
+            log,
+            rounding: rounding.clone(),
+            products: graph.logged.clone(),
+            types: graph.tensors.iter().map(|ty| ty.dtype).collect(),
+            sites: HashMap::new(),
+            roundings: HashSet::new(),
+            micro: 0,
+            operands: Vec::new(),
+            pending: HashMap::new(),
+            decided: Vec::new(),
+            taken: Vec::new(),
+            tally,
+            malformed: None,
+            void: None,
+        }
+    }
+
+    /// Also counts, product by product, how the trainer decided and what it could have chosen: a scan of every product.
+    pub fn count_choices(&mut self, graph: &Graph) {
+        self.tally.products = self.products.iter().map(|logged| Choices::of(graph, logged)).collect();
+    }
+
+    /// The log's root, for the record.
+    pub fn root(&self) -> crate::commit::digest::Digest {
+        self.log.root()
+    }
+
+    /// What was seen.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Why the log cannot be read, if that is what stopped the step.
+    pub fn malformed(&self) -> Option<&Malformed> {
+        self.malformed.as_ref()
+    }
+
+    /// What is wrong with a log that can be read: the first decision about a value that is not finite. It had no effect.
+    pub fn void(&self) -> Option<&Malformed> {
+        self.void.as_ref()
+    }
+
+    fn counts_choices(&self) -> bool {
+        !self.tally.products.is_empty()
+    }
+
+    /// Whether anything of a product is looked at.
+    fn looks_at(&self, number: usize) -> bool {
+        self.counts_choices() || !self.part(number).is_empty()
+    }
+
+    /// The log of a product in this micro-batch.
+    fn part(&self, number: usize) -> &[u8] {
+        self.log.part(self.micro as usize * self.products.len() + number)
+    }
+
+    /// Reads the operands of a digitised product.
+    fn read_operands(&mut self, site: Site, node: &Node, inputs: &mut dyn Inputs) -> Result<(), EngineError> {
+        let Primitive::Product { a, absmaxes_a, b, absmaxes_b, .. } = &node.primitive else {
+            unreachable!("operands are read where they are multiplied");
+        };
+        let k = self.products[site.number].dims()[3];
+        let read = |tensor: &TensorId, absmaxes: &TensorId, inputs: &mut dyn Inputs| {
+            Rows::read(inputs, self.types[tensor.0 as usize], [*tensor, *absmaxes], k)
+        };
+        let rows = [read(a, absmaxes_a, inputs)?, read(b, absmaxes_b, inputs)?];
+        self.operands.push(rows);
+        Ok(())
+    }
+
+    /// Takes the decisions of a product, whose results are the auditor's own.
+    fn product(&mut self, number: usize, node: &Node, results: &[u32]) -> Result<(), EngineError> {
+        let logged = self.products[number].clone();
+        let decisions = decode(self.part(number), logged.elements() as u64).map_err(|error| {
+            let why = format!("{}, micro-batch {}: {error}", node.operator, self.micro);
+            self.malformed = Some(error);
+            EngineError::Stopped(why)
+        })?;
+        self.tally.elements += logged.elements() as u64;
+        self.tally.decisions += decisions.len() as u64;
+        let operands = std::mem::take(&mut self.operands);
+        let mut changes = Vec::new();
+        if self.looks_at(number) {
+            let [batch, m, n, k] = logged.dims();
+            // Without the integers nothing is proved, and only grids without a floor are known: an auditor that rounds native
+            // products of its own, as in the paper's preset.
+            let blank =
+                [batch * m, batch * n].map(|rows| Side { absmaxes: vec![0; rows], norms: vec![0.0; rows] });
+            let [a, b] = operands.first().map_or(blank.each_ref(), |[a, b]| [&a.side, &b.side]);
+            let tolerance = self.rounding.tolerance(logged.class, k);
+            let product = Product { dims: logged.dims(), rule: logged.rule, a, b, tolerance };
+            let accumulation = self.rounding.accumulation();
+            let seen = Seen {
+                number,
+                operator: &node.operator,
+                product,
+                results,
+                operands: &operands,
+                accumulation,
+            };
+            for decision in &decisions {
+                self.decision(&seen, decision, &mut changes)?;
+            }
+            if let Some(choices) = self.tally.products.get_mut(number).filter(|_| !operands.is_empty()) {
+                choices.elements += logged.elements() as u64;
+                choices.count(&mut self.decided, &mut self.taken);
+                seen.count_free(choices);
+            }
+            self.decided.clear();
+            self.taken.clear();
+        }
+        self.pending.insert(logged.output, changes);
+        Ok(())
+    }
+
+    /// Counts a decision that is not the nearest value among its product's choices, if those are counted.
+    fn count_taken(&mut self, number: usize, place: u64, x: f64, up: bool, beyond: bool) {
+        let Some(choices) = self.tally.products.get_mut(number) else { return };
+        choices.beyond += u64::from(beyond);
+        self.taken.push((x.to_bits(), up == (x > 0.0)));
+        if self.tally.moved.len() < MOVED_MAX {
+            self.tally.moved.push((number as u32, place, up));
+        }
+    }
+
+    /// Takes one decision: counts it, notes the change that it makes, and judges it against the proved bound.
+    fn decision(
+        &mut self,
+        seen: &Seen,
+        decision: &Decision,
+        changes: &mut Vec<(usize, u32)>,
+    ) -> Result<(), EngineError> {
+        self.tally.bits += u64::from(decision.bits);
+        let (place, product) = (decision.place as usize, &seen.product);
+        let x = seen.value(place);
+        let [row, column] = product.sides(place);
+        let absmaxes = [product.a.absmaxes[row], product.b.absmaxes[column]];
+        if !x.is_finite() || absmaxes.into_iter().any(is_marked) {
+            // Nothing is rounded there, so that it changes nothing; an auditor refuses the log after the step.
+            self.void.get_or_insert_with(|| {
+                let why = format!("a decision about a value that is not finite: {}", seen.operator);
+                Malformed::invalid("rounding log", why)
+            });
+            return Ok(());
+        }
+        let grid = product.grid(place);
+        let mine = product.rule.rounded(grid, seen.results[place], x);
+        let theirs = decision.index(grid, x);
+        // A native result that is a near tie is within a tolerance of the boundary, and this value within one of the result.
+        let tolerance = product.tolerance(place, x);
+        let tie = NearTie { place, value: x, rounded: mine, tolerance: 2.0 * tolerance, grid };
+        let [low, high] = tie.range();
+        self.tally.needless += u64::from(low == high);
+        // The paper's thresholds are parts of a step, whatever the kernels' errors are.
+        let by_norms = product.tolerance.steps == 0.0;
+        if let Some(choices) = self.tally.products.get_mut(seen.number) {
+            choices.needless += u64::from(by_norms && low == high);
+            self.decided.push(x.to_bits());
+        }
+        let margin = 2.0 * tie.margin(); // of the tolerance itself
+        self.tally.margins.count(margin);
+        if theirs == mine {
+            return Ok(());
+        }
+        self.tally.margins_taken.count(margin);
+        changes.push((place, grid.pattern(theirs)));
+        self.tally.taken_up += u64::from(theirs > mine);
+        self.tally.taken_down += u64::from(theirs < mine);
+        // The norms are of the quantised rows, a little off.
+        let explained = if by_norms { 1.001 * tolerance } else { tie.tolerance };
+        let [low, high] = NearTie { tolerance: explained, ..tie }.range();
+        let beyond = !(low..=high).contains(&theirs);
+        self.tally.beyond += u64::from(beyond);
+        self.count_taken(seen.number, decision.place, x, theirs > mine, by_norms && beyond);
+        let Some(exact) = seen.exact([row, column]) else { return Ok(()) };
+        let legal = exact.legal(grid, seen.accumulation);
+        if !decision.is_of(legal) {
+            self.tally.illegal += 1;
+            self.tally.first_illegal.get_or_insert_with(|| Illegal {
+                micro_batch: self.micro,
+                operator: seen.operator.to_string(),
+                product: seen.number,
+                element: decision.place,
+                exact: exact.value,
+                bound: exact.bound(seen.accumulation),
+                value: grid.value(theirs) as f32,
+                legal: legal.map(|index| grid.value(index) as f32),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// A logged product as an auditor sees it: its own results, and its operands' integers if it digitised them.
+struct Seen<'a> {
+    number: usize,
+    operator: &'a str,
+    product: Product<'a>,
+    /// [batch, M, N] in one part or two.
+    results: &'a [u32],
+    operands: &'a [[Rows; 2]],
+    accumulation: Accumulation,
+}
+
+impl Seen<'_> {
+    /// The auditor's result of an element.
+    fn value(&self, place: usize) -> f64 {
+        let part = |place: usize| f64::from(f32::from_bits(self.results[place]));
+        let rest = self.product.rule.is_wide().then(|| part(self.product.elements() + place));
+        part(place) + rest.unwrap_or(0.0)
+    }
+
+    /// The exact product of a row and a column, if their integers are known.
+    fn exact(&self, sides: [usize; 2]) -> Option<Exact> {
+        let joined = |side: usize| {
+            self.operands.iter().fold(ExactRow::default(), |all, parts| parts[side].row(all, sides[side]))
+        };
+        (!self.operands.is_empty()).then(|| Exact::of(&joined(0), &joined(1)))
+    }
+
+    /// Counts the elements that the trainer could have chosen: those within the tolerance of a boundary, and with two legal values.
+    fn count_free(&self, choices: &mut Choices) {
+        let digits = |part: &[Rows; 2]| [0, 1].map(|side| u32::from(part[side].digits));
+        let digits: Vec<[u32; 2]> = self.operands.iter().map(digits).collect();
+        let [.., k] = self.product.dims;
+        let elements = self.product.elements();
+        let bound = self.accumulation.bound_by_norms(k, &digits) as f32;
+        let given = self.product.tolerance;
+        let values = self.results[..elements].par_chunks(1 << 15);
+        let sizes: Vec<f64> =
+            values.map(|part| part.iter().map(|&x| f64::from(f32::from_bits(x)).abs()).sum()).collect();
+        let size: f64 = sizes.iter().sum();
+        // What is not finite is no choice.
+        choices.size += if size.is_finite() { size } else { 0.0 };
+        let legal = Tolerance { norms: bound, ..Tolerance::default() };
+        let by_steps = given.steps > 0.0;
+        let nearer = if by_steps || bound <= given.norms { legal } else { given };
+        // A threshold in steps and a bound by the norms: which of them is the nearer one depends on the element.
+        let logged = |tie: &NearTie| {
+            let tolerance = self.product.tolerance(tie.place, tie.value);
+            let [low, high] = NearTie { tolerance, ..*tie }.range();
+            !by_steps || low != high
+        };
+        let parts = Product { tolerance: nearer, ..self.product }.fold(
+            self.results,
+            BTreeMap::new,
+            |shifts: &mut BTreeMap<i32, u64>, tie, [low, high]| {
+                if logged(&tie) {
+                    let shift = tie.grid.value(high) - tie.grid.value(low);
+                    *shifts.entry(shift.log2().ceil().clamp(-1000.0, 1000.0) as i32).or_default() += 1;
+                }
+            },
+        );
+        parts.unwrap_or_default().iter().for_each(|shifts| choices.add_free(shifts));
+    }
+}
+
+impl Rounder for Replayer {
+    fn begin(&mut self, phase: Phase, graph: &Graph) {
+        self.operands.clear();
+        self.sites.clear();
+        self.roundings.clear();
+        self.pending.clear();
+        let Phase::Micro(micro) = phase else { return };
+        self.micro = micro;
+        let places: HashMap<TensorId, usize> =
+            graph.nodes.iter().enumerate().map(|(index, node)| (node.output, index)).collect();
+        for (number, logged) in self.products.iter().enumerate() {
+            let none = Site { number, operands: false, results: false };
+            // A native graph has no integers.
+            let exact = logged.exact.iter().filter_map(|tensor| places.get(tensor));
+            let native = |&&place: &&usize| matches!(graph.nodes[place].primitive, Primitive::Native { .. });
+            for &place in exact.filter(|place| !native(place)) {
+                self.sites.entry(place).or_insert(none).operands = true;
+            }
+            self.sites.entry(places[&logged.product]).or_insert(none).results = true;
+        }
+        let decided = self.products.iter().enumerate().filter(|(number, _)| !self.part(*number).is_empty());
+        self.roundings = decided.map(|(_, logged)| logged.output).collect();
+    }
+}
+
+impl Observer for Replayer {
+    fn want(&self, index: usize, node: &Node) -> Want {
+        let site = self.sites.get(&index).is_some_and(|site| site.results || self.looks_at(site.number));
+        if site || self.roundings.contains(&node.output) { Want::Bytes } else { Want::No }
+    }
+
+    fn node(
+        &mut self,
+        index: usize,
+        node: &Node,
+        bytes: &[u8],
+        inputs: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        if let Some(changes) = self.pending.remove(&node.output) {
+            if changes.is_empty() {
+                return Ok(None);
+            }
+            let mut bytes = bytes.to_vec();
+            replace_words(&mut bytes, changes);
+            return Ok(Some(bytes));
+        }
+        if let Some(&site) = self.sites.get(&index) {
+            if site.operands && self.looks_at(site.number) {
+                self.read_operands(site, node, inputs)?;
+            }
+            if site.results {
+                with_words(bytes, |words| self.product(site.number, node, words))?;
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::arith::rounding_grid::GridRule;
+    use crate::arith::words::bytes_from_words;
+    use crate::engine::Engine;
+    use crate::engine::cpu::Cpu;
+    use crate::job::Job;
+    use crate::program::builder::Builder;
+    use crate::program::graph::View;
+    use crate::program::logged::logged_product;
+    use crate::program::products::{ProductClass, ProductTable};
+    use crate::rounding::codec::encode;
+
+    /// A decision about a value that is not finite changes nothing, and is told; the others of its product are taken.
+    #[test]
+    fn a_decision_about_a_value_that_is_not_finite_is_void() {
+        let mut b = Builder::new(ProductTable::logged_preset());
+        let operands = ["a", "b"].map(|name| {
+            let tensor = b.input(name, DType::F32, &[2, 3]);
+            View { tensor, offset: 0, dims: [1, 1, 2, 3], strides: [6, 6, 3, 1] }
+        });
+        let rule = GridRule { bits: 16, floor: 0 };
+        let output = logged_product(&mut b, ProductClass::Linear, rule, operands, &[2, 2]);
+        b.output("y", output);
+        let graph = Arc::new(b.finish());
+        let text = "steps = 1\nmodel = { kind = \"mlp\", inputs = 2, hidden = [], classes = 2 }\ndata = { kind = \"idx\", images = \"x\", labels = \"y\" }\n\
+            batch = { micro_batch = 1, micro_batches = 1 }\noptimizer = { kind = \"sgd\", momentum = 0.0, weight_decay = 0.0 }\nschedule = { peak = 1e-2 }\n[rounding]\n";
+        let rounding = Job::parse("job", text).unwrap().rounding.unwrap();
+        // The second row holds infinity, so that elements 2 and 3 are not finite.
+        let rows = [[1.0f32, 2.0, 3.0, 1.0, f32::INFINITY, 1.0], [1.5, 0.25, 1.0, 0.5, 1.0, 0.125]];
+        let run = |decisions: &[Decision]| {
+            let mut replayer = Replayer::new(&rounding, &graph, Log::new(&[encode(decisions, 4)]));
+            replayer.begin(Phase::Micro(0), &graph);
+            let mut cpu = Cpu::new(1).unwrap();
+            let compiled = cpu.compile(graph.clone()).unwrap();
+            let ty = graph.tensor(graph.inputs[0].tensor).clone();
+            let inputs = rows.map(|row| {
+                let bytes = bytes_from_words(DType::F32, &row.map(f32::to_bits));
+                cpu.upload(&ty, &bytes).unwrap()
+            });
+            let outputs = cpu.run(&compiled, &inputs, Some(&mut replayer)).unwrap();
+            let bytes = cpu.download(&outputs[0]).unwrap();
+            (bytes, replayer.malformed().is_some(), replayer.void().is_some())
+        };
+        let (plain, ..) = run(&[]);
+        let decision = |place, residue| Decision { place, residue, bits: 1 };
+        // Element 0 is moved by its decision for one of the two residues.
+        let moved: Vec<Vec<u8>> = [0, 1].map(|residue| run(&[decision(0, residue)]).0).to_vec();
+        assert_ne!(moved[0], moved[1]);
+        for residue in [0, 1] {
+            assert_eq!(run(&[decision(3, residue)]), (plain.clone(), false, true));
+            for first in [0, 1] {
+                let both = run(&[decision(0, first), decision(3, residue)]);
+                assert_eq!(both, (moved[first as usize].clone(), false, true));
+            }
+        }
+    }
+}

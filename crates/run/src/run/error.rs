@@ -1,0 +1,75 @@
+//! What can go wrong with files.
+
+use std::path::{Path, PathBuf};
+
+use crate::commit::Malformed;
+use crate::job::JobError;
+use crate::job::manifest::DataError;
+
+/// What can go wrong with files, by blame.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The file is not what it should be: the fault of whoever made it.
+    #[error("{}: {source}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Malformed,
+    },
+    /// The job file is wrong: the user's to mend.
+    #[error("{0}")]
+    Job(String),
+    /// This machine could not read or write.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// It would take more than the reader's limit.
+    #[error("{0}")]
+    Limit(String),
+    /// The command cannot be done on this run as it is.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl From<JobError> for RunError {
+    fn from(error: JobError) -> RunError {
+        RunError::Job(error.0)
+    }
+}
+
+impl From<DataError> for RunError {
+    fn from(error: DataError) -> RunError {
+        match error {
+            DataError::Malformed { path, source } => RunError::Malformed { path, source },
+            DataError::Io { path, source } => RunError::Io { path, source },
+            DataError::Job(why) => RunError::Job(why),
+        }
+    }
+}
+
+impl RunError {
+    /// The file or folder that the error is about, if it is about one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            RunError::Malformed { path, .. } | RunError::Io { path, .. } => Some(path),
+            RunError::Job(_) | RunError::Limit(_) | RunError::Refused(_) => None,
+        }
+    }
+
+    pub fn malformed(path: &Path, source: Malformed) -> RunError {
+        RunError::Malformed { path: path.to_path_buf(), source }
+    }
+
+    pub fn invalid(path: &Path, why: impl Into<String>) -> RunError {
+        RunError::malformed(path, Malformed::invalid("file", why))
+    }
+
+    pub fn io(path: &Path) -> impl FnOnce(std::io::Error) -> RunError + '_ {
+        move |source| RunError::Io { path: path.to_path_buf(), source }
+    }
+}

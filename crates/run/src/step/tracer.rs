@@ -1,0 +1,158 @@
+//! What observes a committed step: hashes every operator's output, and lets roundings be logged or taken from a log.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::commit::tensor::{self, Hash};
+use crate::commit::trace::TracedNode;
+use crate::engine::near_tie_search::NearTiesFound;
+use crate::engine::session::StepObserver;
+use crate::engine::{EngineError, Inputs, Observer, Want};
+use crate::observers::record::Rounder;
+use crate::program::graph::{Graph, Node, TensorType};
+use crate::program::logged::traced;
+use crate::program::phase::Phase;
+
+/// Changes an operator's output as it is made; the honest one changes nothing.
+pub type Tamper<'a> = Option<&'a mut dyn FnMut(Phase, usize, &Node, &[u8]) -> Option<Vec<u8>>>;
+
+/// What to look at in a step beside what its record promises. Nodes are those of the program's own graphs, not of a native trainer's.
+#[derive(Clone, Debug, Default)]
+pub struct Watch {
+    /// Whether to hash every operator's output, whatever the job commits.
+    pub trace: bool,
+    /// The nodes whose outputs are kept.
+    pub outputs: BTreeSet<(Phase, usize)>,
+    /// Whether to look for the first value that is not finite, should the loss be none.
+    pub finite: bool,
+}
+
+/// Outputs of nodes, canonical bytes.
+pub type Outputs = BTreeMap<(Phase, usize), Vec<u8>>;
+
+/// Hashes every node's output as it is shown, keeps some, and lets roundings be logged or taken from a log.
+pub struct Tracer<'a, 'b, 'c> {
+    pub nodes: Vec<TracedNode>,
+    /// Whether digests are wanted at all, and of which nodes of the graph that runs.
+    hashing: bool,
+    traced: Vec<bool>,
+    /// The nodes whose outputs are kept, and those that were.
+    wanted: BTreeSet<(Phase, usize)>,
+    pub kept: Outputs,
+    tamper: &'b mut Tamper<'a>,
+    rounder: Option<&'c mut (dyn Rounder + 'c)>,
+    phase: Phase,
+    graph: Option<Arc<Vec<TensorType>>>,
+}
+
+impl StepObserver for Tracer<'_, '_, '_> {
+    fn phase(&mut self, phase: Phase, graph: &Graph) -> Option<&mut dyn Observer> {
+        let keeping = self.wanted.iter().any(|(of, _)| *of == phase);
+        if !self.hashing && !keeping && self.tamper.is_none() && self.rounder.is_none() {
+            return None;
+        }
+        if let Some(rounder) = &mut self.rounder {
+            rounder.begin(phase, graph);
+        }
+        self.phase = phase;
+        self.graph = Some(Arc::new(graph.nodes.iter().map(|n| graph.tensor(n.output).clone()).collect()));
+        self.traced = if self.hashing { traced(graph) } else { Vec::new() };
+        Some(self)
+    }
+}
+
+impl<'a, 'b, 'c> Tracer<'a, 'b, 'c> {
+    /// A tracer that hashes if `hashing`.
+    pub fn new(
+        hashing: bool,
+        tamper: &'b mut Tamper<'a>,
+        rounder: Option<&'c mut (dyn Rounder + 'c)>,
+    ) -> Tracer<'a, 'b, 'c> {
+        Tracer {
+            nodes: Vec::new(),
+            hashing,
+            traced: Vec::new(),
+            wanted: BTreeSet::new(),
+            kept: Outputs::new(),
+            tamper,
+            rounder,
+            phase: Phase::Update,
+            graph: None,
+        }
+    }
+
+    /// The same, which keeps the outputs of these nodes.
+    pub fn keeping(mut self, wanted: BTreeSet<(Phase, usize)>) -> Tracer<'a, 'b, 'c> {
+        self.wanted = wanted;
+        self
+    }
+
+    /// Whether a node's output is kept.
+    fn keeps(&self, index: usize) -> bool {
+        self.wanted.contains(&(self.phase, index))
+    }
+
+    /// Whether the trace holds a node.
+    fn hashes(&self, index: usize) -> bool {
+        self.hashing && self.traced[index]
+    }
+
+    /// What the rounder wants to know of a node.
+    fn rounder_wants(&self, index: usize, node: &Node) -> Want {
+        self.rounder.as_ref().map_or(Want::No, |rounder| rounder.want(index, node))
+    }
+}
+
+impl Observer for Tracer<'_, '_, '_> {
+    fn want(&self, index: usize, node: &Node) -> Want {
+        if self.tamper.is_some() || self.keeps(index) {
+            return Want::Bytes;
+        }
+        match (self.hashes(index), self.rounder_wants(index, node)) {
+            (false, want) => want,
+            (true, Want::No) => Want::Tiles,
+            (true, _) => Want::Bytes,
+        }
+    }
+
+    fn found(&mut self, index: usize, node: &Node, found: NearTiesFound) -> Result<(), EngineError> {
+        match &mut self.rounder {
+            Some(rounder) => rounder.found(index, node, found),
+            None => Ok(()),
+        }
+    }
+
+    fn tiles(&mut self, index: usize, _node: &Node, tiles: Vec<Hash>) -> Result<(), EngineError> {
+        let types = self.graph.as_ref().expect("a phase was begun");
+        self.nodes.push(TracedNode::new(&types[index], tiles));
+        Ok(())
+    }
+
+    fn node(
+        &mut self,
+        index: usize,
+        node: &Node,
+        bytes: &[u8],
+        inputs: &mut dyn Inputs,
+    ) -> Result<Option<Vec<u8>>, EngineError> {
+        let mut changed = None;
+        if self.rounder_wants(index, node).is_any()
+            && let Some(rounder) = &mut self.rounder
+        {
+            changed = rounder.node(index, node, bytes, inputs)?;
+        }
+        if let Some(tamper) = &mut self.tamper {
+            let shown = changed.as_deref().unwrap_or(bytes);
+            changed = tamper(self.phase, index, node, shown).or(changed);
+        }
+        if self.keeps(index) {
+            self.kept.insert((self.phase, index), changed.as_deref().unwrap_or(bytes).to_vec());
+        }
+        if self.hashes(index) {
+            let types = self.graph.as_ref().expect("a phase was begun");
+            let tiles = tensor::tile_values(changed.as_deref().unwrap_or(bytes));
+            self.nodes.push(TracedNode::new(&types[index], tiles));
+        }
+        Ok(changed)
+    }
+}

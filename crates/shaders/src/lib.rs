@@ -1,0 +1,38 @@
+//! The verifier's shaders, put together and linted by the build script.
+
+#![warn(missing_docs)]
+#![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]
+
+pub mod compose;
+pub mod lint;
+pub mod product;
+
+include!(concat!(env!("OUT_DIR"), "/shaders.rs"));
+
+/// The text of the shader `shaders/NAME.wgsl`, includes expanded.
+pub fn source(name: &str) -> Option<&'static str> {
+    SHADERS.iter().find(|(n, _)| *n == name).map(|(_, text)| *text)
+}
+
+/// Every shader, sorted by name.
+pub fn all() -> &'static [(&'static str, &'static str)] {
+    SHADERS
+}
+
+/// The shader `shaders/native/NAME.wgsl`: no verifier shader, and not linted.
+pub fn native_source(name: &str) -> Option<&'static str> {
+    NATIVE.iter().find(|(n, _)| *n == name).map(|(_, text)| *text)
+}
+
+/// Whether a text is, to the letter, a shader of `shaders/native`.
+pub fn is_native(text: &str) -> bool {
+    NATIVE.iter().any(|(_, native)| *native == text)
+}
+
+/// Expands the includes of a shader that is written at run time.
+///
+/// # Errors
+/// If an included file is not there.
+pub fn compose_text(name: &str, text: &str) -> Result<String, compose::ComposeError> {
+    compose::compose(name, text, &|file| SHARED.iter().find(|(n, _)| *n == file).map(|(_, text)| *text))
+}

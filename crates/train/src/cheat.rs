@@ -1,0 +1,328 @@
+//! Cheating trainers, for the tests and the demo. Each does one thing wrong and carries on: later steps start from the
+//! cheated state, and every record, root and signature is what an honest trainer would write for it.
+
+use std::collections::HashSet;
+use std::str::FromStr;
+
+use super::conduct::Conduct;
+use super::error::TrainError;
+use crate::arith::words::bytes_of;
+use crate::engine::session::{Session, StepScalars};
+use crate::job::data::{Dataset, batch_digest};
+use crate::observers::near_ties::Search as _;
+use crate::observers::record::{Choice, Steer};
+use crate::program::graph::{LoggedProduct, Node, Primitive};
+use crate::program::init;
+use crate::program::phase::Phase;
+use crate::program::products::{ProductClass, ProductTable};
+use crate::program::step::{MicroBatch, Program, StepSpec};
+use crate::rounding::near_tie::{NearTie, Product, Tolerance};
+use crate::run::dir::Run;
+use crate::step::{CommittedStep, RunStep, Tamper, state_digests, state_root};
+
+/// What a cheat does at its step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// One weight has a flipped bit, an eighth of its value or so, when the step begins.
+    WeightBefore,
+    /// One weight has a flipped bit in the state that the step commits.
+    WeightAfter,
+    /// One element of an optimizer moment is off in the state that the step commits.
+    Moment,
+    /// One element of a buffer is off in the state that the step commits; nothing where the program has none.
+    Buffer,
+    /// The step trains on another step's batch.
+    Batch,
+    /// The step's update does not happen.
+    Skip,
+    /// The learning rate is one unit in the last place higher.
+    LearningRate,
+    /// One element of one operator's output is off.
+    Operator,
+    /// The initial weights are not those of the seed (whatever the step).
+    Init,
+    /// The step begins from another run's state.
+    Checkpoint,
+    /// Every product runs with one digit, whatever the job says.
+    Digits,
+    /// In the logged profile: every logged rounding goes the other way.
+    DecisionsFlipped,
+    /// One logged rounding goes the other way.
+    DecisionFlipped,
+    /// Every logged rounding goes up.
+    DecisionsBiased,
+    /// Every logged rounding of a weight's gradient goes up; all others are honest.
+    WeightDecisionsBiased,
+    /// Roundings are logged, and taken the other way, four times as far from a boundary as the thresholds say.
+    DecisionsBeyond,
+    /// Roundings are not logged at all, and in each product the nearest tie goes the other way.
+    DecisionsDropped,
+    /// A value in the middle between two boundaries is rounded to its neighbour, and the log says so.
+    DecisionFar,
+    /// The same, and the log does not.
+    DecisionHidden,
+}
+
+impl Kind {
+    /// The ones that a trainer of either profile can play.
+    pub const ALL: [Kind; 11] = {
+        use Kind::*;
+        [
+            WeightBefore,
+            WeightAfter,
+            Moment,
+            Buffer,
+            Batch,
+            Skip,
+            LearningRate,
+            Operator,
+            Init,
+            Checkpoint,
+            Digits,
+        ]
+    };
+
+    /// The ones that only a trainer of the logged profile can play.
+    pub const STEERING: [Kind; 8] = {
+        use Kind::*;
+        [
+            DecisionsFlipped,
+            DecisionFlipped,
+            DecisionsBiased,
+            WeightDecisionsBiased,
+            DecisionsBeyond,
+            DecisionsDropped,
+            DecisionFar,
+            DecisionHidden,
+        ]
+    };
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::WeightBefore => "weight-before",
+            Kind::WeightAfter => "weight-after",
+            Kind::Moment => "moment",
+            Kind::Buffer => "buffer",
+            Kind::Batch => "batch",
+            Kind::Skip => "skip",
+            Kind::LearningRate => "learning-rate",
+            Kind::Operator => "operator",
+            Kind::Init => "init",
+            Kind::Checkpoint => "checkpoint",
+            Kind::Digits => "digits",
+            Kind::DecisionsFlipped => "decisions-flipped",
+            Kind::DecisionFlipped => "decision-flipped",
+            Kind::DecisionsBiased => "decisions-biased",
+            Kind::WeightDecisionsBiased => "weight-decisions-biased",
+            Kind::DecisionsBeyond => "decisions-beyond",
+            Kind::DecisionsDropped => "decisions-dropped",
+            Kind::DecisionFar => "decision-far",
+            Kind::DecisionHidden => "decision-hidden",
+        }
+    }
+}
+
+/// A cheat at a step, written `operator@17`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cheat {
+    /// What the trainer does wrong.
+    pub kind: Kind,
+    /// The step at which it does so, from 1.
+    pub step: u32,
+}
+
+impl FromStr for Cheat {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Cheat, String> {
+        let all = || Kind::ALL.into_iter().chain(Kind::STEERING);
+        let names: Vec<&str> = all().map(Kind::name).collect();
+        let wrong = || format!("a cheat is NAME@STEP with NAME one of {}", names.join(", "));
+        let (name, step) = text.split_once('@').ok_or_else(wrong)?;
+        let kind = all().find(|kind| kind.name() == name).ok_or_else(wrong)?;
+        Ok(Cheat { kind, step: step.parse().map_err(|_| wrong())? })
+    }
+}
+
+impl Kind {
+    /// How the trainer's rounding decisions change, of a program with these products.
+    fn steer(self, products: &[LoggedProduct]) -> Option<Steer> {
+        fn other(range: [i64; 2], index: i64) -> i64 {
+            if index == range[0] { range[1] } else { range[0] }
+        }
+        let flip = |choice: &mut Choice| choice.index = other(choice.tie.range(), choice.index);
+        let mut done = false;
+        match self {
+            Kind::DecisionsFlipped => {
+                Some(Box::new(move |_, _, _, choices| choices.iter_mut().for_each(flip)))
+            }
+            Kind::DecisionFlipped => Some(Box::new(move |_, _, _, choices| {
+                if let Some(choice) = choices.first_mut().filter(|_| !done) {
+                    flip(choice);
+                    done = true;
+                }
+            })),
+            Kind::DecisionsBiased => Some(upwards(products, |_| true)),
+            Kind::WeightDecisionsBiased => Some(upwards(products, is_weight_gradient)),
+            Kind::DecisionsBeyond => Some(Box::new(|_, product, results, choices| {
+                let near = product.tolerance;
+                let tolerance =
+                    Tolerance { norms: 4.0 * near.norms, value: near.value, steps: 4.0 * near.steps };
+                let wider = Product { tolerance, ..*product };
+                let ties = wider.near_ties(results).unwrap_or_default();
+                let far = ties.into_iter().filter(|tie| {
+                    let near = NearTie { tolerance: tie.tolerance / 4.0, ..*tie };
+                    near.range()[0] == near.range()[1]
+                });
+                let logged: HashSet<usize> = choices.iter().map(|choice| choice.tie.place).collect();
+                for tie in far.filter(|tie| !logged.contains(&tie.place)) {
+                    let index = other(tie.range(), tie.rounded);
+                    choices.push(Choice { tie, index, logged: true });
+                }
+                choices.sort_by_key(|choice| choice.tie.place);
+            })),
+            Kind::DecisionsDropped => Some(Box::new(move |_, _, _, choices| {
+                choices.iter_mut().for_each(|choice| choice.logged = false);
+                if let Some(choice) =
+                    choices.iter_mut().min_by(|a, b| a.tie.margin().total_cmp(&b.tie.margin()))
+                {
+                    flip(choice);
+                }
+            })),
+            Kind::DecisionFar | Kind::DecisionHidden => Some(one_far(self == Kind::DecisionFar)),
+            _ => None,
+        }
+    }
+}
+
+/// Rounds the greatest value of the first product to its neighbour, from the middle between two boundaries. `logged`: whether the log
+/// says so.
+fn one_far(logged: bool) -> Steer {
+    let mut done = false;
+    Box::new(move |_, product, results, choices| {
+        let absmax = |&place: &usize| results[place] & 0x7fff_ffff;
+        let Some(place) = (0..results.len()).max_by_key(absmax).filter(|_| !done) else {
+            return;
+        };
+        done = true;
+        choices.retain(|choice| choice.tie.place != place);
+        let grid = product.grid(place);
+        let value = f64::from(f32::from_bits(results[place]));
+        // As if whole steps could not be told apart, so that the log can say it at all.
+        let tolerance = 2f64.powi(grid.quantum(value));
+        let rounded = grid.index(value);
+        let tie = NearTie { place, value, rounded, tolerance, grid };
+        choices.push(Choice { index: rounded + 1, tie, logged });
+        choices.sort_by_key(|choice| choice.tie.place);
+    })
+}
+
+fn is_weight_gradient(class: ProductClass) -> bool {
+    matches!(class, ProductClass::LinearDw | ProductClass::ConvDw | ProductClass::HeadDw)
+}
+
+/// Every logged rounding of some classes goes up.
+fn upwards(products: &[LoggedProduct], steered: impl Fn(ProductClass) -> bool) -> Steer {
+    let steered: Vec<bool> = products.iter().map(|product| steered(product.class)).collect();
+    Box::new(move |number, _, _, choices| {
+        let up = |choice: &mut Choice| choice.index = choice.tie.range()[1];
+        choices.iter_mut().filter(|_| steered[number]).for_each(up);
+    })
+}
+
+/// Flips a bit of the word in the middle that neither quantising nor an update rounds away.
+fn nudge(bytes: &mut [u8]) {
+    let word = bytes.len() / 8 * 4;
+    bytes[word + 2] ^= 0x10;
+}
+
+impl Conduct for Cheat {
+    fn program(&mut self, run: &Run) -> Program {
+        match (self.kind, run.job.model()) {
+            (Kind::Digits, Some(model)) => {
+                Program::new(StepSpec { products: ProductTable::uniform(1), ..model.step_spec() })
+            }
+            _ => run.program.clone(),
+        }
+    }
+
+    fn hides_decisions(&self) -> bool {
+        matches!(self.kind, Kind::DecisionsDropped | Kind::DecisionHidden)
+    }
+
+    fn initial(&mut self, index: usize, tensor: &mut [u8]) {
+        if self.kind == Kind::Init && index == 0 {
+            nudge(tensor);
+        }
+    }
+
+    fn step(
+        &mut self,
+        run: &Run,
+        session: &mut Session,
+        mut scalars: StepScalars,
+        mut batch: Vec<MicroBatch>,
+        dataset: &mut Dataset,
+        run_step: &mut RunStep,
+    ) -> Result<CommittedStep, TrainError> {
+        if scalars.step != self.step {
+            return Ok(run_step(session, scalars, &batch, None, None)?);
+        }
+        let (parameters, buffers) = (run.program.parameters.len(), run.program.buffers.len());
+        // Whatever it does, the record says what an honest one would.
+        let promised = (scalars.learning_rate, batch_digest(&run.program, &batch));
+        match self.kind {
+            Kind::WeightBefore => nudge_state(session, 0)?,
+            Kind::Batch => batch = run.batch(dataset, scalars.step + 1)?,
+            Kind::LearningRate => scalars.learning_rate += 1,
+            Kind::Checkpoint => {
+                let foreign = init::state(&run.program, [0x0bad, 0x5eed]);
+                for (i, words) in foreign.iter().enumerate() {
+                    session.replace_state(i, &bytes_of(words))?;
+                }
+            }
+            _ => {}
+        }
+        let before = if self.kind == Kind::Skip { session.download_state()? } else { Vec::new() };
+        // The operator cheat changes an activation in the middle of the forward pass.
+        let target = run
+            .program
+            .micro
+            .nodes
+            .iter()
+            .find(|n| matches!(&n.primitive, Primitive::Map { body, .. } if body.name.starts_with("gelu.") || body.name.starts_with("relu.")))
+            .map(|n| n.output);
+        let mut change = |phase: Phase, _: usize, node: &Node, bytes: &[u8]| {
+            if phase != Phase::Micro(0) || Some(node.output) != target {
+                return None;
+            }
+            let mut changed = bytes.to_vec();
+            // An element that matters: the first with a large exponent.
+            let word = changed.chunks(4).position(|w| w[3] & 0x7f >= 0x3d).unwrap_or(0);
+            // A bit that quantising to two digits does not round away.
+            changed[4 * word + 2] ^= 0x10;
+            Some(changed)
+        };
+        let tamper: Tamper = if self.kind == Kind::Operator { Some(&mut change) } else { None };
+        let steer = self.kind.steer(&run.program.micro.logged);
+        let mut done = run_step(session, scalars, &batch, tamper, steer)?;
+        (done.record.learning_rate, done.record.batch) = promised;
+        match self.kind {
+            Kind::WeightAfter => nudge_state(session, 0)?,
+            Kind::Moment => nudge_state(session, parameters + buffers)?,
+            Kind::Buffer if buffers > 0 => nudge_state(session, parameters)?,
+            Kind::Skip => session.load(&before)?,
+            _ => return Ok(done),
+        }
+        done.state = state_digests(session)?;
+        done.record.state = state_root(&run.program, &done.state);
+        Ok(done)
+    }
+}
+
+fn nudge_state(session: &mut Session, tensor: usize) -> Result<(), TrainError> {
+    let mut state = session.download_state()?;
+    nudge(&mut state[tensor]);
+    Ok(session.replace_state(tensor, &state[tensor])?)
+}

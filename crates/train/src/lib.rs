@@ -1,0 +1,540 @@
+//! Training: steps, records, heads and checkpoints, in an order that a kill at any moment cannot hurt.
+//!
+//! A record is appended before a head covers it, a head is published only over records that are safe on disk, and a
+//! checkpoint is written only for a step whose record is there. So whatever a crash leaves, the last checkpoint and
+//! the records after it say how to go on, and the same steps give the same records.
+
+#![warn(missing_docs)]
+#![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]
+
+mod begin;
+#[cfg(feature = "testing")]
+pub mod cheat;
+pub mod conduct;
+mod error;
+#[cfg(feature = "testing")]
+pub mod hostile;
+pub mod ranks;
+
+use tiebreak_contract::{arith, program};
+use tiebreak_engine as engine;
+use tiebreak_record::{commit, job, rounding};
+use tiebreak_run::{observers, run, step};
+
+use std::sync::Arc;
+
+use crate::arith::words::bytes_from_words;
+use crate::arith::{DType, float};
+use crate::commit::digest::Digest;
+use crate::commit::keys::PrivateKey;
+use crate::commit::record::{Record, StepRecord};
+use crate::commit::state::{StateRoots, state_digest, tensor_digests};
+use crate::commit::tree_head::Head;
+use crate::engine::Engine;
+use crate::engine::session::{Session, StepScalars};
+use crate::job::Granularity;
+use crate::job::data::Dataset;
+use crate::job::initial::InitialOrigin;
+use crate::observers::record::Steer;
+use crate::program::init;
+use crate::program::logged::traced;
+use crate::program::step::{MicroBatch, state_bytes};
+use crate::run::dir::Run;
+use crate::run::disk::Disk;
+use crate::run::gradients::GradientsWriter;
+use crate::run::transcript::{Transcript, TranscriptWriter};
+use crate::run::{RunError, checkpoint, initial, lock, traces};
+use crate::step::finite::{self, FirstValue, NotFinite, Place};
+use crate::step::{
+    CommittedStep, StepError, Tamper, Watch, recorded_step, scalars, state_digests, state_root,
+};
+#[cfg(feature = "testing")]
+pub use begin::begin_with_any_thresholds;
+pub use begin::{Beginning, Prepared, begin, evaluation_files};
+use conduct::{Conduct, Honest};
+pub use error::TrainError;
+use ranks::lead::Lead;
+use ranks::report;
+
+/// What a trainer wants to know while it runs.
+pub trait Progress {
+    /// The state after `done` steps is there, from which training goes on.
+    fn begin(&mut self, _done: u32) {}
+
+    /// A step was committed: its record, and the gradient's global norm before clipping, a binary32 pattern.
+    fn step(&mut self, record: &StepRecord, norm: u32);
+
+    /// The same step's state, before anything is written of it: for evaluations, which change nothing. Whoever takes long calls `waiting` now and
+    /// then, by which other ranks learn that this one is still there.
+    ///
+    /// # Errors
+    /// If what looks at the state fails; then training stops.
+    fn state(
+        &mut self,
+        _step: u32,
+        _session: &mut Session,
+        _waiting: &mut dyn FnMut(),
+    ) -> Result<(), StepError> {
+        Ok(())
+    }
+
+    /// The loss of a step is not finite; said once, before anything is written of the step.
+    fn not_finite(&mut self, _step: u32, _found: &NotFinite) {}
+
+    /// Whether training stops when a loss, or the model in the end, is not finite.
+    fn stops_at_not_finite(&self) -> bool {
+        false
+    }
+
+    /// Whether training is to stop now, with a checkpoint: asked after every step.
+    fn is_asked_to_stop(&mut self) -> bool {
+        false
+    }
+}
+
+/// Tells nobody.
+pub struct Silent;
+
+impl Progress for Silent {
+    fn step(&mut self, _: &StepRecord, _: u32) {}
+}
+
+/// Bytes that a run will take on disk, checkpoints, traces and rounding logs (about) included.
+pub fn disk_needed(run: &Run) -> u64 {
+    let state = state_bytes(&run.program.state());
+    let all = u64::from(run.job.steps / run.job.checkpoint.every) + 2;
+    let checkpoints = run.job.checkpoint.keep.map_or(all, |keep| all.min(u64::from(keep) + 2));
+    let data: u64 = run.file.data.iter().map(|f| f.bytes).sum();
+    let records = u64::from(run.job.steps) * (256 + 32 * u64::from(run.program.micro_batches));
+    let traces = match run.job.commit.granularity {
+        Granularity::Operator => trace_bytes(run) * u64::from(run.job.steps),
+        Granularity::Step | Granularity::Microbatch => 0,
+    };
+    // Thresholds that fit log about a hundredth of the values, in eight bits or so each.
+    let values: u64 = run.program.micro.logged.iter().map(|product| product.elements() as u64).sum();
+    let logs = values / 100 * u64::from(run.program.micro_batches) * u64::from(run.job.steps);
+    checkpoints * state + state / 3 + data + records + traces + logs
+}
+
+/// Bytes of one step's trace file.
+fn trace_bytes(run: &Run) -> u64 {
+    let graph_bytes = |graph: &crate::program::graph::Graph| -> u64 {
+        let node_bytes = |n: &crate::program::graph::Node| {
+            36 + 32 * crate::commit::tensor::tile_count(graph.tensor(n.output).bytes()) as u64
+        };
+        let held = traced(graph).into_iter();
+        graph.nodes.iter().zip(held).filter(|(_, held)| *held).map(|(node, _)| node_bytes(node)).sum()
+    };
+    let micro_batches = u64::from(run.program.micro_batches);
+    micro_batches * graph_bytes(&run.program.micro)
+        + (micro_batches - 1) * graph_bytes(&run.program.accumulate)
+        + graph_bytes(&run.program.update)
+}
+
+struct Trainer<'a> {
+    disk: &'a Disk,
+    run: &'a Run,
+    key: Option<&'a PrivateKey>,
+    writer: TranscriptWriter,
+    /// For jobs that commit the gradients of micro-batches.
+    gradients: Option<GradientsWriter>,
+    /// What was there when training began.
+    before: Transcript,
+    /// Whether a loss that is not finite was told of.
+    told: bool,
+}
+
+/// Who computes the steps.
+enum By<'a, 'b> {
+    /// This process.
+    Alone(&'a mut dyn Conduct),
+    /// Several, of which this is rank 0.
+    Ranks(&'a mut Lead<'b>),
+}
+
+/// Trains a run to its end, from wherever it stands.
+///
+/// Returns the last state digest.
+///
+/// # Errors
+/// If the engine fails, a file cannot be read or written, or a step that was done before comes out differently.
+pub fn train(
+    disk: &Disk,
+    run: &Run,
+    engine: &mut dyn Engine,
+    key: Option<&PrivateKey>,
+    progress: &mut dyn Progress,
+) -> Result<Digest, TrainError> {
+    train_by(disk, run, engine, key, By::Alone(&mut Honest), progress)
+}
+
+/// [`train`], as a trainer who need not be honest: how the tests and the demo plant a cheat.
+///
+/// # Errors
+/// As [`train`].
+#[cfg(feature = "testing")]
+pub fn train_as(
+    disk: &Disk,
+    run: &Run,
+    engine: &mut dyn Engine,
+    key: Option<&PrivateKey>,
+    conduct: &mut dyn Conduct,
+    progress: &mut dyn Progress,
+) -> Result<Digest, TrainError> {
+    train_by(disk, run, engine, key, By::Alone(conduct), progress)
+}
+
+/// [`train`], by rank 0 of several: the others run [`ranks::worker::work`]. The run has the bytes of one process.
+///
+/// # Errors
+/// As [`train`]; also if a rank is lost, silent, or computes something else than the others.
+pub fn train_over(
+    disk: &Disk,
+    run: &Run,
+    engine: &mut dyn Engine,
+    key: Option<&PrivateKey>,
+    mut lead: Lead,
+    progress: &mut dyn Progress,
+) -> Result<Digest, TrainError> {
+    let trained = train_by(disk, run, engine, key, By::Ranks(&mut lead), progress);
+    if let Err(error) = &trained
+        && !error.is_an_end()
+    {
+        report(lead.collective, error);
+    }
+    trained
+}
+
+fn train_by(
+    disk: &Disk,
+    run: &Run,
+    engine: &mut dyn Engine,
+    key: Option<&PrivateKey>,
+    mut by: By,
+    progress: &mut dyn Progress,
+) -> Result<Digest, TrainError> {
+    let _lock = lock::hold(&run.layout)?;
+    if key.map(|key| key.public().to_text()) != run.file.trainer_key {
+        let why = "the run was begun with another key, or with none: give the same --key";
+        return Err(RunError::Refused(why.into()).into());
+    }
+    let published = run.head_sizes()?.last().copied().unwrap_or(0);
+    let (writer, before) = TranscriptWriter::open(disk, &run.layout.transcript(), published)?;
+    if let Some(index) = before.records.iter().position(|record| *record.computation() != run.computation) {
+        let why = format!("record {index} is of another computation");
+        return Err(RunError::invalid(&run.layout.transcript(), why).into());
+    }
+    let gradients = match run.job.commit.granularity {
+        Granularity::Step => None,
+        Granularity::Microbatch | Granularity::Operator => {
+            Some(GradientsWriter::open(&run.layout.gradients())?)
+        }
+    };
+    let mut trainer = Trainer { disk, run, key, writer, gradients, before, told: false };
+    if progress.stops_at_not_finite() {
+        trainer.finite_before()?;
+    }
+    let program = match &mut by {
+        By::Alone(conduct) => Arc::new(conduct.program(run)),
+        By::Ranks(_) => Arc::new(run.program.clone()),
+    };
+    let device = engine.describe();
+    let mut session = match run.job.rounding {
+        Some(_) => Session::native(engine, program)?,
+        None => Session::new(engine, program)?,
+    };
+    let first = trainer.load_state(&mut session, &mut by)?;
+    let mut digests = state_digests(&mut session)?;
+    let state = state_root(&run.program, &digests);
+    if let By::Ranks(lead) = &mut by {
+        lead.begin(run, &mut session, state)?;
+    }
+    if first == 0 {
+        trainer.append(Record::Initial { computation: run.computation, state }, 0, &device)?;
+        // Before anything is computed: nobody can say later that they had begun from something else.
+        trainer.publish_head(1)?;
+        trainer.checkpoint(&mut session, 0)?;
+    }
+    progress.begin(first);
+    let ended = trainer.steps(&mut session, &mut digests, first, &mut by, progress, &device);
+    if let (Err(error), By::Ranks(lead)) = (&ended, &mut by)
+        && error.is_an_end()
+    {
+        lead.finish();
+    }
+    ended?;
+    trainer.prune()?; // a crash may have come between the last checkpoint and this
+    trainer.model(&mut session)?;
+    let roots = StateRoots::of(&run.program.state(), &digests);
+    let last = Record::Final { computation: run.computation, steps: run.job.steps, roots };
+    trainer.append(last, run.job.steps + 1, &device)?;
+    trainer.publish_head(u64::from(run.job.steps) + 2)?;
+    if let By::Ranks(lead) = &mut by {
+        lead.finish();
+    }
+    Ok(roots.digest())
+}
+
+impl By<'_, '_> {
+    /// Whether another rank was asked to stop.
+    fn is_asked_to_stop(&self) -> bool {
+        matches!(self, By::Ranks(lead) if lead.is_asked_to_stop())
+    }
+
+    /// Does something while other ranks, if there are any, wait.
+    fn meanwhile(
+        &mut self,
+        act: impl FnOnce(&mut dyn FnMut()) -> Result<(), StepError>,
+    ) -> Result<(), TrainError> {
+        let mut lost = Ok(());
+        act(&mut || {
+            if let (By::Ranks(lead), Ok(())) = (&mut *self, &lost) {
+                lost = lead.still_here();
+            }
+        })?;
+        lost
+    }
+}
+
+impl Trainer<'_> {
+    /// All steps after `first`. The digests of the last state go to `digests`.
+    fn steps(
+        &mut self,
+        session: &mut Session,
+        digests: &mut Vec<Digest>,
+        first: u32,
+        by: &mut By,
+        progress: &mut dyn Progress,
+        device: &str,
+    ) -> Result<(), TrainError> {
+        let (run, mut dataset) = (self.run, self.run.dataset()?);
+        let last = run.job.steps;
+        for step in first + 1..=last {
+            let mut done = self.step(session, &mut dataset, step, by)?;
+            digests.clone_from(&done.state);
+            let found = self.not_finite(&mut dataset, &mut done)?;
+            progress.step(&done.record, done.norm);
+            if let Some(found) = &found {
+                progress.not_finite(step, found);
+            }
+            if let Some(found) = found.filter(|_| progress.stops_at_not_finite()) {
+                // No checkpoint, even if one is due: with it the last good one may go.
+                self.keep(done, step, device)?;
+                self.publish_head(u64::from(step) + 1)?;
+                return Err(TrainError::NotFinite { step, found: Box::new(found) });
+            }
+            by.meanwhile(|waiting| progress.state(step, session, waiting))?;
+            self.keep(done, step, device)?;
+            let asked = step < last && (progress.is_asked_to_stop() || by.is_asked_to_stop());
+            // After the head, so that a resume from this checkpoint leaves none out.
+            if run.job.is_checkpoint(step) || asked {
+                self.sync()?;
+                self.checkpoint(session, step)?;
+            }
+            if asked {
+                return Err(TrainError::Asked { step });
+            }
+        }
+        // A run that is complete has been asked for as it is.
+        let stops = progress.stops_at_not_finite() && !self.is_complete();
+        match stops.then(|| finite::of_state(session)).transpose()?.flatten() {
+            None => Ok(()),
+            Some(first) => {
+                self.publish_head(u64::from(last) + 1)?;
+                Err(TrainError::LastStateNotFinite { step: last, first: Box::new(first) })
+            }
+        }
+    }
+
+    /// Whether the final record was there when training began.
+    fn is_complete(&self) -> bool {
+        matches!(self.before.records.last(), Some(Record::Final { .. }))
+    }
+
+    /// Refuses to go on from a step whose loss is not finite, unless the run is complete.
+    fn finite_before(&self) -> Result<(), TrainError> {
+        if self.is_complete() {
+            return Ok(());
+        }
+        match finite::of_records(&self.before.records) {
+            None => Ok(()),
+            Some(losses) => {
+                let found = Box::new(NotFinite::recorded(losses.loss));
+                Err(TrainError::NotFinite { step: losses.first, found })
+            }
+        }
+    }
+
+    /// What is to be told of a step's loss: once, with the data's file where the values that are not finite begin there.
+    fn not_finite(
+        &mut self,
+        dataset: &mut Dataset,
+        done: &mut CommittedStep,
+    ) -> Result<Option<NotFinite>, TrainError> {
+        if self.told || float::is_finite(done.record.loss) {
+            return Ok(None);
+        }
+        self.told = true;
+        let run = self.run;
+        // Of a sum that is finite the mean may be none.
+        let mut found =
+            done.not_finite.take().unwrap_or_else(|| NotFinite::recorded(finite::in_words(done.record.loss)));
+        if let Some(FirstValue { place: Place::Batch { place, drawn_from, .. }, .. }) = &mut found.first {
+            let (file, sample) = dataset
+                .drawn_from(&run.program, run.key(), (done.record.step, *place))
+                .map_err(RunError::from)?;
+            let names = run.job.data.files.paths();
+            *drawn_from = names.get(file).map(|name| (name.to_string(), sample));
+        }
+        Ok(Some(found))
+    }
+
+    /// Loads the last checkpoint whose record is there and agrees, or the initial state. Returns its step.
+    fn load_state(&self, session: &mut Session, by: &mut By) -> Result<u32, TrainError> {
+        let table = self.run.program.state();
+        for step in self.run.checkpoint_steps()?.into_iter().rev() {
+            let Some(record) = self.before.records.get(step as usize) else { continue };
+            let path = self.run.layout.checkpoint(step);
+            let tensors = checkpoint::read(&path, &table)?;
+            let digests = tensor_digests(&table, &tensors);
+            if state_digest(&table, &digests) != record.state() {
+                return Err(RunError::invalid(&path, "the checkpoint is not the state of its record").into());
+            }
+            session.load(&tensors)?;
+            return Ok(step);
+        }
+        let (program, seed) = (&self.run.program, self.run.key());
+        let mut state = match self.run.file.origin {
+            InitialOrigin::Seed => None, // tensor by tensor, as they are loaded
+            InitialOrigin::Weights { .. } | InitialOrigin::Run(_) => Some(initial::state(self.run)?),
+        };
+        session.load_each(|i| {
+            let mut tensor = match &mut state {
+                None => bytes_from_words(DType::F32, &init::state_tensor(program, seed, i)),
+                Some(state) => std::mem::take(&mut state[i]),
+            };
+            if let By::Alone(conduct) = by {
+                conduct.initial(i, &mut tensor);
+            }
+            tensor
+        })?;
+        Ok(0)
+    }
+
+    /// Writes what a step promises and what proves it: whatever a crash leaves of that says how to go on.
+    fn keep(&mut self, done: CommittedStep, step: u32, device: &str) -> Result<(), TrainError> {
+        let run = self.run;
+        if let Some(trace) = &done.trace {
+            traces::write(self.disk, &run.layout.trace(step), trace)?;
+        }
+        if let Some((log, _)) = &done.log {
+            self.disk.replace(&run.layout.log(step), log.bytes())?;
+        }
+        if let Some(gradients) = &mut self.gradients {
+            gradients.write(self.disk, step, &done.gradients)?;
+        }
+        self.append(Record::Step { computation: run.computation, step: done.record }, step, device)?;
+        if step.is_multiple_of(run.job.commit.head_every) && step < run.job.steps {
+            self.publish_head(u64::from(step) + 1)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the released model: the parameters, and the buffers that belong to them.
+    fn model(&self, session: &mut Session) -> Result<(), TrainError> {
+        let parameters = self.run.program.released();
+        let table = &self.run.program.state()[..parameters];
+        checkpoint::write(self.disk, &self.run.layout.model(), table, |show| {
+            session.visit_state(|i, bytes| {
+                if i < parameters {
+                    show(bytes);
+                }
+            })?;
+            Ok::<(), TrainError>(())
+        })
+    }
+
+    /// One step, by whoever computes it.
+    fn step(
+        &self,
+        session: &mut Session,
+        dataset: &mut Dataset,
+        step: u32,
+        by: &mut By,
+    ) -> Result<CommittedStep, TrainError> {
+        let batch = self.run.batch(dataset, step)?;
+        let scalars = scalars(self.run, step);
+        let watch = Watch { finite: !self.told, ..Watch::default() };
+        match by {
+            By::Alone(conduct) => {
+                let run = self.run;
+                let mut run_step = |session: &mut Session,
+                                    scalars: StepScalars,
+                                    batch: &[MicroBatch],
+                                    tamper: Tamper,
+                                    steer: Option<Steer>| {
+                    recorded_step(run, session, scalars, batch, tamper, (steer, &watch))
+                };
+                conduct.step(run, session, scalars, batch, dataset, &mut run_step)
+            }
+            By::Ranks(lead) => lead.step(self.run, session, scalars, &batch, watch.finite),
+        }
+    }
+
+    /// Appends a record, or checks it against the one that is there from before an interruption.
+    fn append(&mut self, record: Record, index: u32, device: &str) -> Result<(), TrainError> {
+        match self.before.records.get(index as usize) {
+            Some(have) if *have == record => Ok(()),
+            Some(_) => Err(TrainError::NotReproduced { step: index, device: device.to_string() }),
+            None => Ok(self.writer.append(self.disk, &record)?),
+        }
+    }
+
+    /// Makes all records, and what they commit, last.
+    fn sync(&self) -> Result<(), RunError> {
+        if let Some(gradients) = &self.gradients {
+            gradients.sync(self.disk)?;
+        }
+        self.writer.sync(self.disk)
+    }
+
+    /// Publishes the head over the first `size` records, unless it is out already.
+    fn publish_head(&mut self, size: u64) -> Result<(), TrainError> {
+        let path = self.run.layout.head(size);
+        if path.exists() {
+            return Ok(());
+        }
+        self.sync()?;
+        // After an interruption more records may be there than the head covers.
+        let root =
+            if size == self.writer.size() { self.writer.root() } else { self.before.root(size as usize) };
+        let head = Head { run: self.run.id, size, root };
+        Ok(self.disk.replace(&path, head.to_note(self.key).as_bytes())?)
+    }
+
+    /// Writes the state after `step`.
+    fn checkpoint(&self, session: &mut Session, step: u32) -> Result<(), TrainError> {
+        let path = self.run.layout.checkpoint(step);
+        if !path.exists() {
+            checkpoint::write(self.disk, &path, &self.run.program.state(), |show| {
+                session.visit_state(|_, bytes| show(bytes))?;
+                Ok::<(), TrainError>(())
+            })?;
+        }
+        self.prune()
+    }
+
+    /// Removes checkpoints that the job does not keep.
+    fn prune(&self) -> Result<(), TrainError> {
+        let steps = self.run.checkpoint_steps()?;
+        let job = &self.run.job;
+        let (due, extra): (Vec<u32>, Vec<u32>) =
+            steps.iter().filter(|&&step| step != 0).partition(|&&step| job.is_checkpoint(step));
+        let kept = job.checkpoint.keep.map_or(due.len(), |keep| keep.max(1) as usize);
+        let old = due.iter().take(due.len().saturating_sub(kept));
+        // What was written when somebody asked for the end is of no use any more when one that is due comes after it.
+        let passed = extra.iter().filter(|&&step| due.last().is_some_and(|&last| last > step));
+        old.chain(passed).try_for_each(|&step| self.disk.remove(&self.run.layout.checkpoint(step)))?;
+        Ok(())
+    }
+}

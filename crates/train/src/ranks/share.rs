@@ -1,0 +1,323 @@
+//! A rank's part of a step: computing it, telling rank 0 of it, and what rank 0 makes of all parts: the step that one process
+//! would have committed.
+
+use std::time::{Duration, Instant};
+
+use super::collective::Collective;
+use super::plan::ShardPlan;
+use super::protocol::tell_waiting;
+use super::reduce::{self, Adder};
+use crate::arith::tree::Operation;
+use crate::commit::Malformed;
+use crate::commit::codec::{Decoder, Encoder};
+use crate::commit::digest::Digest;
+use crate::commit::tensor::{Hash, tile_count};
+use crate::commit::trace::{Trace, TracedNode};
+use crate::engine::session::{Session, StepOutcome, StepScalars, Unobserved};
+use crate::error::TrainError;
+use crate::job::Granularity;
+use crate::observers::record::{Logged, Recorder, Rounder};
+use crate::program::graph::{Graph, TensorType};
+use crate::program::logged::traced;
+use crate::program::step::MicroBatch;
+use crate::rounding::codec;
+use crate::rounding::log::Log;
+use crate::run::dir::Run;
+use crate::step::finite::{self, NotFinite};
+use crate::step::{Parts, Tracer, gradient_root, state_digests, state_root};
+
+/// How often the others hear from rank 0 while it does something of its own: `--rank-timeout` is a second at least.
+pub(super) const SIGN_OF_LIFE: Duration = Duration::from_millis(250);
+/// The most bytes that a rounding decision takes, its element's share of the part's header included.
+const DECISION_BYTES: u64 = 16;
+
+/// What a job's records promise beside the state: what shares contain.
+pub struct Contents {
+    /// The roots of micro-batches' gradients.
+    roots: bool,
+    /// The outputs that traces hold of a micro-batch and of an addition; none for jobs that do not commit operators.
+    micro: Vec<TensorType>,
+    addition: Vec<TensorType>,
+    hashing: bool,
+    /// The elements of each logged product.
+    products: Vec<u64>,
+}
+
+impl Contents {
+    /// What the job of `run` asks of its records.
+    pub fn of(run: &Run) -> Contents {
+        let hashing = run.job.commit.granularity == Granularity::Operator;
+        let types = |graph: &Graph| -> Vec<TensorType> {
+            let held = graph.nodes.iter().zip(traced(graph)).filter(|(_, held)| *held && hashing);
+            held.map(|(node, _)| graph.tensor(node.output).clone()).collect()
+        };
+        Contents {
+            roots: run.job.commit.granularity != Granularity::Step,
+            micro: types(&run.program.micro),
+            addition: types(&run.program.accumulate),
+            hashing,
+            products: run.program.micro.logged.iter().map(|product| product.elements() as u64).collect(),
+        }
+    }
+
+    fn traced(&self, operation: Operation) -> &[TensorType] {
+        match operation {
+            Operation::Term(_) => &self.micro,
+            Operation::Add(_) => &self.addition,
+        }
+    }
+
+    /// How many tiles of its shard a rank hashes in a step.
+    fn tiles(&self, plan: &ShardPlan, rank: u32) -> usize {
+        if self.hashing { plan.shared_additions() * plan.shard_tiles(rank) } else { 0 }
+    }
+
+    /// The elements of the products whose decisions a rank logs, part by part.
+    fn parts(&self, plan: &ShardPlan, rank: u32) -> impl Iterator<Item = u64> {
+        plan.micro_batches(rank).flat_map(|_| self.products.iter().copied())
+    }
+
+    /// The most bytes of a rank's share.
+    pub fn bytes_max(&self, plan: &ShardPlan, rank: u32) -> u64 {
+        let nodes = plan.local(rank).flat_map(|operation| self.traced(operation));
+        let nodes: u64 = nodes.map(TracedNode::bytes).sum();
+        let parts: u64 = self.parts(plan, rank).map(|n| n.saturating_mul(DECISION_BYTES) + 64).sum();
+        128 + 32 * (plan.micro_batches(rank).len() + self.tiles(plan, rank)) as u64 + nodes + parts
+    }
+}
+
+/// What a rank tells of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Share {
+    /// The state after the step.
+    pub state: Digest,
+    /// Loss, clip factor and norm.
+    pub outcome: StepOutcome,
+    /// The gradient roots of its micro-batches.
+    pub micro_batches: Vec<Digest>,
+    /// The traced outputs of what it did alone.
+    nodes: Vec<TracedNode>,
+    /// What BLAKE3's tree says of each tile of its shard of every shared addition.
+    tiles: Vec<Hash>,
+    /// The log's parts of its micro-batches.
+    parts: Vec<Vec<u8>>,
+    /// The gradient root of another rank's micro-batch, if it was to be checked.
+    pub checked: Option<Digest>,
+    /// Whether somebody asked this rank to stop.
+    pub asked: bool,
+}
+
+impl Share {
+    /// The canonical bytes that go to rank 0.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut e = Encoder::default();
+        e.digest(&self.state).u32(self.outcome.loss).u32(self.outcome.clip).u32(self.outcome.norm);
+        self.micro_batches.iter().for_each(|root| {
+            e.digest(root);
+        });
+        self.nodes.iter().for_each(|node| node.encode(&mut e));
+        self.tiles.iter().for_each(|value| e.0.extend(value));
+        self.parts.iter().for_each(|part| {
+            e.bytes(part);
+        });
+        e.option(self.checked.as_ref());
+        e.u32(self.asked.into());
+        e.0
+    }
+
+    /// Decodes a rank's share: as many roots, nodes, tiles and parts as the plan gives it, nodes whose tiles give their digests,
+    /// parts that are logs of their products. Also says what is in the parts.
+    ///
+    /// # Errors
+    /// If the bytes are not the canonical ones of such a share.
+    pub fn decode(
+        contents: &Contents,
+        plan: &ShardPlan,
+        rank: u32,
+        bytes: &[u8],
+    ) -> Result<(Share, Logged), Malformed> {
+        let mut d = Decoder::new("a rank's share of a step", bytes);
+        let state = d.digest()?;
+        let outcome = StepOutcome { loss: d.u32()?, clip: d.u32()?, norm: d.u32()? };
+        let roots = if contents.roots { plan.micro_batches(rank).len() } else { 0 };
+        let micro_batches = (0..roots).map(|_| d.digest()).collect::<Result<_, _>>()?;
+        let types = plan.local(rank).flat_map(|operation| contents.traced(operation));
+        let nodes = types.map(|ty| TracedNode::decode(&mut d, ty)).collect::<Result<_, _>>()?;
+        let tiles = contents.tiles(plan, rank);
+        let tiles = (0..tiles).map(|_| Ok(d.digest()?.0)).collect::<Result<_, Malformed>>()?;
+        let (mut parts, mut logged) = (Vec::new(), Logged::default());
+        for elements in contents.parts(plan, rank) {
+            let most = elements.saturating_mul(DECISION_BYTES).try_into().unwrap_or(usize::MAX);
+            let part = d.bytes(most)?.to_vec();
+            let decisions = codec::decode(&part, elements)?;
+            logged.elements += elements;
+            logged.decisions += decisions.len() as u64;
+            logged.entropy_bits += codec::entropy_bits(&decisions, elements);
+            parts.push(part);
+        }
+        let checked = d.option()?;
+        let asked = match d.u32()? {
+            0 => false,
+            1 => true,
+            _ => {
+                return Err(Malformed::invalid(
+                    "a rank's share of a step",
+                    "asked to stop is neither 0 nor 1",
+                ));
+            }
+        };
+        d.finish()?;
+        Ok((Share { state, outcome, micro_batches, nodes, tiles, parts, checked, asked }, logged))
+    }
+}
+
+/// What a rank has to do in a step.
+pub(super) struct Work<'a> {
+    pub scalars: StepScalars,
+    /// Its micro-batches.
+    pub batches: &'a [MicroBatch],
+    /// A micro-batch of another rank to compute as well, and its number.
+    pub check: Option<(u32, &'a MicroBatch)>,
+    /// On rank 0, all micro-batches, where the first value that is not finite is looked for, should the loss be none.
+    pub searched: Option<&'a [MicroBatch]>,
+    /// Whether somebody asked this rank to stop.
+    pub asked: bool,
+}
+
+/// What a rank has when a step is done.
+pub(super) struct Computed {
+    pub share: Share,
+    pub logged: Logged,
+    /// The state's tensor digests.
+    pub state: Vec<Digest>,
+    /// The traced outputs of the update, on rank 0.
+    pub update: Vec<TracedNode>,
+    /// Where values cease to be finite, if that was looked for and the loss is not.
+    pub not_finite: Option<NotFinite>,
+}
+
+/// Runs a rank's part of a step on the session's state: its micro-batches, its shard of the sums, and the update.
+pub(super) fn compute(
+    run: &Run,
+    session: &mut Session,
+    collective: &mut dyn Collective,
+    plan: &ShardPlan,
+    adder: &Adder,
+    work: &Work,
+) -> Result<Computed, TrainError> {
+    let &Work { scalars, batches, check, searched, asked } = work;
+    let rank = collective.rank();
+    let granularity = run.job.commit.granularity;
+    let hashing = granularity == Granularity::Operator;
+    let mut recorder = run
+        .job
+        .rounding
+        .as_ref()
+        .map(|rounding| Recorder::new(rounding, &run.program.micro, run.program.micro_batches, None));
+    let mut honest = None;
+    let rounder = recorder.as_mut().map(|recorder| recorder as &mut dyn Rounder);
+    let mut tracer = Tracer::new(hashing, &mut honest, rounder);
+    let mut micro_batches = Vec::new();
+    let partials =
+        session.partial_sums(scalars, plan.local(rank), batches, &mut tracer, |session, _, gradients| {
+            if granularity != Granularity::Step {
+                micro_batches.push(gradient_root(session, gradients)?);
+            }
+            Ok(())
+        })?;
+    let nodes = std::mem::take(&mut tracer.nodes);
+    let mut checked = None;
+    if let Some((index, batch)) = check {
+        let gradients = session.micro_batch(scalars, index, batch, &mut Unobserved)?;
+        checked = Some(gradient_root(session, &gradients)?);
+    }
+    let mut tiles = Vec::new();
+    let total = reduce::sum(session, collective, plan, adder, partials, hashing.then_some(&mut tiles))?;
+    let not_finite = match searched {
+        None => None,
+        Some(all) => {
+            let mut told = Instant::now();
+            finite::of_step(session, scalars, all, &total, &mut || {
+                if told.elapsed() > SIGN_OF_LIFE {
+                    told = Instant::now();
+                    // A rank that is gone is missed when its share is due.
+                    let _ = tell_waiting(collective);
+                }
+            })?
+        }
+    };
+    // Everybody updates, and one is enough to trace it.
+    let outcome = match rank {
+        0 => session.update(scalars, &total, &mut tracer)?,
+        _ => session.update(scalars, &total, &mut Unobserved)?,
+    };
+    let update = tracer.nodes;
+    let (mut parts, logged) = recorder.map(Recorder::finish_parts).unwrap_or_default();
+    let products = run.program.micro.logged.len();
+    let own = plan.micro_batches(rank);
+    parts.truncate(own.end as usize * products);
+    let parts = parts.split_off(own.start as usize * products);
+    let state = state_digests(session)?;
+    let root = state_root(&run.program, &state);
+    let share = Share { state: root, outcome, micro_batches, nodes, tiles, parts, checked, asked };
+    Ok(Computed { share, logged, state, update, not_finite })
+}
+
+/// The step that the shares of all ranks, in order, make together with rank 0's state and update.
+pub(super) fn merge(
+    contents: &Contents,
+    plan: &ShardPlan,
+    own: Computed,
+    others: Vec<(Share, Logged)>,
+) -> Parts {
+    let Computed { share, logged, state, update, not_finite: _ } = own;
+    let outcome = share.outcome;
+    let (mut shares, logged): (Vec<Share>, Vec<Logged>) = [(share, logged)].into_iter().chain(others).unzip();
+    let micro_batches = shares.iter().flat_map(|share| &share.micro_batches).copied().collect();
+    let log = (!contents.products.is_empty()).then(|| {
+        let parts: Vec<Vec<u8>> =
+            shares.iter_mut().flat_map(|share| std::mem::take(&mut share.parts)).collect();
+        let mut whole = Logged::default();
+        for part in logged {
+            whole.elements += part.elements;
+            whole.decisions += part.decisions;
+            whole.entropy_bits += part.entropy_bits;
+        }
+        (Log::new(&parts), whole)
+    });
+    let trace = contents.hashing.then(|| Trace { nodes: trace(contents, plan, shares, update) });
+    Parts { outcome, state, micro_batches, trace, log }
+}
+
+/// The nodes of the step's trace in execution order.
+fn trace(
+    contents: &Contents,
+    plan: &ShardPlan,
+    shares: Vec<Share>,
+    update: Vec<TracedNode>,
+) -> Vec<TracedNode> {
+    let (mut nodes, tiles): (Vec<_>, Vec<_>) =
+        shares.into_iter().map(|share| (share.nodes.into_iter(), share.tiles)).unzip();
+    let mut whole = Vec::new();
+    let mut shared = 0;
+    for &(operation, by) in plan.operations() {
+        let types = contents.traced(operation);
+        if let Some(rank) = by {
+            whole.extend(nodes[rank as usize].by_ref().take(types.len()));
+            continue;
+        }
+        // The shards' tiles follow each other as ranks do.
+        let shards = (0..).zip(&tiles).flat_map(|(rank, tiles)| {
+            let count = plan.shard_tiles(rank);
+            &tiles[shared * count..(shared + 1) * count]
+        });
+        let mut shards = shards.copied();
+        whole.extend(types.iter().map(|ty| {
+            let tiles = shards.by_ref().take(tile_count(ty.bytes())).collect();
+            TracedNode::new(ty, tiles)
+        }));
+        shared += 1;
+    }
+    whole.extend(update);
+    whole
+}

@@ -1,0 +1,494 @@
+//! Ranks over TCP: every two are connected. They meet at rank 0, which tells each where the others listen.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use super::collective::{Collective, Kind, Transport};
+pub use super::link::RankPlace;
+use super::link::{Link, NoLink};
+use crate::commit::Malformed;
+use crate::commit::codec::{Decoder, Encoder};
+use crate::error::RankError;
+use crate::error::TrainError;
+
+/// How long whoever connects may take, in all, to show that it knows the run's secret.
+const GREETING: Duration = Duration::from_secs(5);
+/// How many connections more than there are ranks may be about to show that; of more the oldest are ended.
+const UNKNOWN_MAX: usize = 64;
+/// How many refused connections are told while ranks are waited for.
+const SAID_MAX: u64 = 20;
+/// How much longer than others rank 0 waits.
+const GRACE: Duration = Duration::from_secs(2);
+/// Between two looks for a connection.
+const PAUSE: Duration = Duration::from_millis(5);
+/// The most bytes of an address in text.
+const ADDRESS_MAX: usize = 64;
+/// How many refused connections an error names.
+const REFUSED_MAX: usize = 3;
+
+/// All links of a rank.
+pub struct Tcp {
+    place: RankPlace,
+    /// `None` for the rank itself.
+    links: Vec<Option<Link>>,
+}
+
+/// What rank 0 hears of while it waits for the others.
+pub trait Waiting {
+    /// Asked again and again: an error ends the waiting.
+    ///
+    /// # Errors
+    /// Whatever ends the waiting.
+    fn check(&mut self) -> Result<(), RankError>;
+
+    /// A connection was refused.
+    fn refused(&mut self, why: &str);
+}
+
+/// Waits without asking anybody.
+pub struct Quiet;
+
+impl Waiting for Quiet {
+    fn check(&mut self) -> Result<(), RankError> {
+        Ok(())
+    }
+
+    fn refused(&mut self, _: &str) {}
+}
+
+/// A rank that connected, where it connected from, and the port it listens on.
+struct Joined {
+    link: Link,
+    address: IpAddr,
+    port: u16,
+}
+
+/// What came of a connection: its link and the port that it listens on; or why it is refused; or an error of one who knows the secret.
+type Greeted = Result<Result<(Link, u16), String>, RankError>;
+
+/// Connections that have not shown yet that they know the secret, the oldest first. Each has a thread of its own, so none waits for another.
+struct Greetings {
+    place: RankPlace,
+    /// Number, when it came, and the connection, to end it with.
+    pending: VecDeque<(u64, Instant, TcpStream)>,
+    accepted: u64,
+    sender: Sender<(u64, SocketAddr, Greeted)>,
+    done: Receiver<(u64, SocketAddr, Greeted)>,
+}
+
+impl Greetings {
+    fn new(place: &RankPlace) -> Greetings {
+        let (sender, done) = channel();
+        Greetings { place: place.clone(), pending: VecDeque::new(), accepted: 0, sender, done }
+    }
+
+    /// Greets a connection beside the others. A machine that has no thread for it, or no second handle, drops it.
+    fn begin(&mut self, stream: TcpStream, from: SocketAddr) {
+        let Ok(ending) = stream.try_clone() else { return };
+        let number = self.accepted;
+        let (place, sender) = (self.place.clone(), self.sender.clone());
+        let greet = move || {
+            // Nobody waits any more when this rank has all that it waited for.
+            let _ = sender.send((number, from, greet(stream, &place)));
+        };
+        if std::thread::Builder::new().spawn(greet).is_ok() {
+            self.accepted += 1;
+            self.pending.push_back((number, Instant::now(), ending));
+        }
+    }
+
+    /// Ends those that take longer than [`GREETING`] over the whole of it, and the oldest of too many. Their threads end with them, and say so.
+    fn end_old(&mut self) {
+        let most = self.place.ranks as usize + UNKNOWN_MAX;
+        while let Some((_, begin, stream)) = self.pending.front()
+            && (begin.elapsed() > GREETING || self.pending.len() > most)
+        {
+            let _ = stream.shutdown(Shutdown::Both);
+            self.pending.pop_front();
+        }
+    }
+
+    /// The next that came to an end, if one did.
+    fn next(&mut self) -> Option<(SocketAddr, Greeted)> {
+        let (number, from, greeted) = self.done.try_recv().ok()?;
+        self.pending.retain(|(pending, ..)| *pending != number);
+        Some((from, greeted))
+    }
+}
+
+impl Drop for Greetings {
+    fn drop(&mut self) {
+        for (_, _, stream) in &self.pending {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Connections that were refused: how many, and why the first few were.
+#[derive(Default)]
+struct Refused {
+    count: u64,
+    why: Vec<String>,
+}
+
+impl Refused {
+    fn add(&mut self, why: String, waiting: &mut dyn Waiting) {
+        self.count += 1;
+        // Whoever comes again and again fills no screen with it.
+        if self.count <= SAID_MAX {
+            waiting.refused(&why);
+        }
+        if self.why.len() < REFUSED_MAX {
+            self.why.push(why);
+        }
+    }
+
+    /// The error of a rank that waited for too long for those of `missing`.
+    fn missing(&self, missing: &[String], timeout: Duration) -> RankError {
+        let (missing, seconds) = (missing.join(", "), timeout.as_secs());
+        let mut why = format!("rank {missing} did not join within {seconds} s (--rank-timeout)");
+        if self.count > 0 {
+            why += &format!("; refused connections: {} ({})", self.count, self.why.join("; "));
+        }
+        RankError::Refused(why)
+    }
+}
+
+/// Waits until a rank of each of `wanted` has connected.
+fn accept(
+    listener: &TcpListener,
+    place: &RankPlace,
+    wanted: std::ops::Range<u32>,
+    waiting: &mut dyn Waiting,
+) -> Result<Vec<Joined>, RankError> {
+    let begin = Instant::now();
+    let io = |error: io::Error| RankError::Refused(format!("cannot wait for other ranks: {error}"));
+    listener.set_nonblocking(true).map_err(io)?;
+    let mut joined: Vec<Option<Joined>> = wanted.clone().map(|_| None).collect();
+    let mut greetings = Greetings::new(place);
+    let mut refused = Refused::default();
+    while joined.iter().any(Option::is_none) {
+        waiting.check()?;
+        if begin.elapsed() > place.timeout {
+            let missing = wanted.clone().zip(&joined).filter(|(_, joined)| joined.is_none());
+            let missing: Vec<String> = missing.map(|(rank, _)| rank.to_string()).collect();
+            return Err(refused.missing(&missing, place.timeout));
+        }
+        match listener.accept() {
+            Ok((stream, from)) => greetings.begin(stream, from),
+            // Nobody is there, the connection is gone again, or the machine has no more handles.
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+        greetings.end_old();
+        while let Some((from, greeted)) = greetings.next() {
+            match greeted? {
+                Ok((link, port)) => take(&mut joined, wanted.start, place, from, (link, port))?,
+                Err(why) => refused.add(format!("{from}: {why}"), waiting),
+            }
+        }
+    }
+    Ok(joined.into_iter().flatten().collect())
+}
+
+/// Puts a rank that knows the secret in its place among those that are waited for, the first of which is rank `first`.
+fn take(
+    joined: &mut [Option<Joined>],
+    first: u32,
+    place: &RankPlace,
+    from: SocketAddr,
+    (link, port): (Link, u16),
+) -> Result<(), RankError> {
+    let rank = link.peer;
+    let slot = rank.checked_sub(first).and_then(|slot| joined.get_mut(slot as usize));
+    match slot {
+        Some(slot @ None) => {
+            *slot = Some(Joined { link, address: from.ip(), port });
+            Ok(())
+        }
+        Some(Some(_)) => {
+            let why = format!("two processes say that they are rank {rank}; the second is at {from}");
+            Err(RankError::Refused(why))
+        }
+        None => {
+            let why = format!("the process at {from} says that it is rank {rank}, of {} ranks", place.ranks);
+            Err(RankError::Refused(why))
+        }
+    }
+}
+
+/// A connection's rank and the port it listens on, if it is one of this run's.
+///
+/// # Errors
+/// If it knows the secret and is for another number of ranks. Whoever does not know it is refused and harms nobody.
+fn greet(stream: TcpStream, place: &RankPlace) -> Greeted {
+    let mut link = match Link::open(stream, &RankPlace { timeout: GREETING, ..place.clone() }) {
+        Ok(link) => link,
+        Err(NoLink::Stranger(why)) => return Ok(Err(why)),
+        Err(NoLink::Io(error)) => return Ok(Err(format!("it did not say who it is: {error}"))),
+    };
+    let hello = match link.incoming.receive(Kind::Hello, 7) {
+        Ok(hello) => hello,
+        Err(error) => {
+            // It cannot check this either, and sees so that the secret is another one.
+            link.outgoing.abort("another secret");
+            // Which rank it says that it is has been shown by nothing.
+            return Ok(Err(match error {
+                RankError::Malformed { source, .. } => source.to_string(),
+                _ => "it did not show that it knows the run's secret".into(),
+            }));
+        }
+    };
+    let mut d = Decoder::new("hello", &hello);
+    let read = d.u32().and_then(|ranks| Ok((ranks, d.take(3)?)));
+    let rank = link.peer;
+    let (ranks, rest) = read.map_err(|source| RankError::Malformed { rank, source })?;
+    let mut refused = |why: String| {
+        link.outgoing.abort(&why);
+        Err(RankError::Refused(why))
+    };
+    if ranks != place.ranks {
+        let why =
+            format!("rank {rank} was started for {ranks} ranks, rank {} for {}", place.rank, place.ranks);
+        return refused(why);
+    }
+    if rest[2] != place.transport as u8 {
+        let name = |nccl| if nccl { "nccl" } else { "tcp" };
+        let (theirs, own) =
+            (name(rest[2] == Transport::Nccl as u8), name(place.transport == Transport::Nccl));
+        let why = format!(
+            "rank {rank} was started with --transport {theirs}, rank {} with {own}: give all the same",
+            place.rank
+        );
+        return refused(why);
+    }
+    let port = u16::from_le_bytes([rest[0], rest[1]]);
+    let lost = |error: io::Error| RankError::Lost { rank, why: error.to_string() };
+    link.outgoing.send(Kind::Hello, &[])?;
+    link.set_timeout(place.timeout).map_err(lost)?;
+    Ok(Ok((link, port)))
+}
+
+/// Connects to `rank` at one of `addresses`, where it may not listen yet.
+fn connect(addresses: &[SocketAddr], rank: u32, place: &RankPlace) -> Result<TcpStream, RankError> {
+    let begin = Instant::now();
+    loop {
+        let mut last = "the name has no address".to_string();
+        for address in addresses {
+            match TcpStream::connect_timeout(address, place.timeout) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => last = format!("{address}: {error}"),
+            }
+        }
+        if begin.elapsed() > place.timeout {
+            let seconds = place.timeout.as_secs();
+            let why = format!("rank {rank} cannot be reached within {seconds} s (--rank-timeout): {last}");
+            return Err(RankError::Refused(why));
+        }
+        std::thread::sleep(20 * PAUSE);
+    }
+}
+
+/// Connects to `rank` and says who this is; `port` says on which port this rank listens, where it reaches the other from. A connection that is closed
+/// before the other knows who this is was one of too many there: it is made again.
+fn introduced(
+    addresses: &[SocketAddr],
+    rank: u32,
+    place: &RankPlace,
+    mut port: impl FnMut(&TcpStream) -> Result<u16, RankError>,
+) -> Result<Link, RankError> {
+    let begin = Instant::now();
+    loop {
+        let stream = connect(addresses, rank, place)?;
+        let port = port(&stream)?;
+        match introduce(stream, rank, place, port) {
+            Err(RankError::Lost { .. }) if begin.elapsed() < place.timeout => std::thread::sleep(20 * PAUSE),
+            other => return other,
+        }
+    }
+}
+
+/// Says to `rank` at the other end who this is, and the port that others can connect to.
+fn introduce(stream: TcpStream, rank: u32, place: &RankPlace, port: u16) -> Result<Link, RankError> {
+    let refused = |why: String| RankError::Refused(format!("rank {rank}: {why}"));
+    let mut link = Link::open(stream, place).map_err(|error| match error {
+        NoLink::Stranger(why) => refused(why),
+        NoLink::Io(error) => RankError::Lost { rank, why: format!("it did not say who it is: {error}") },
+    })?;
+    if link.peer != rank {
+        return Err(refused(format!("it says that it is rank {}", link.peer)));
+    }
+    let hello = [&place.ranks.to_le_bytes()[..], &port.to_le_bytes(), &[place.transport as u8]].concat();
+    link.outgoing.send(Kind::Hello, &hello)?;
+    match link.incoming.receive(Kind::Hello, 0) {
+        Err(RankError::Malformed { .. }) => Err(refused("it has another secret".into())),
+        other => other.map(|_| link),
+    }
+}
+
+impl Tcp {
+    /// Rank 0: waits at `listener` for the others.
+    ///
+    /// # Errors
+    /// If a rank does not come or is refused, or a connection is lost.
+    pub fn host(
+        listener: &TcpListener,
+        place: RankPlace,
+        waiting: &mut dyn Waiting,
+    ) -> Result<Tcp, RankError> {
+        let mut joined = accept(listener, &place, 1..place.ranks, waiting)?;
+        let mut e = Encoder::default();
+        for other in &joined {
+            e.bytes(SocketAddr::new(other.address, other.port).to_string().as_bytes());
+        }
+        for Joined { link, .. } in &mut joined {
+            link.outgoing.send(Kind::Peers, &e.0)?;
+            // Whoever waits for a third rank is to say so before rank 0 has waited too long for the one that waits.
+            let rank = link.peer;
+            let lost = |error: io::Error| RankError::Lost { rank, why: error.to_string() };
+            link.set_timeout(place.timeout + GRACE).map_err(lost)?;
+        }
+        let links = [None].into_iter().chain(joined.into_iter().map(|other| Some(other.link))).collect();
+        Ok(Tcp { place, links })
+    }
+
+    /// Every other rank: connects to rank 0 at one of `coordinator`, then to the rest.
+    ///
+    /// # Errors
+    /// If rank 0 cannot be reached or refuses this rank, or a connection is lost.
+    pub fn join(coordinator: &[SocketAddr], place: RankPlace) -> Result<Tcp, RankError> {
+        let io = |error: io::Error| RankError::Refused(format!("cannot listen for other ranks: {error}"));
+        let mut listening = None;
+        let mut first = introduced(coordinator, 0, &place, |stream| {
+            // At the address that rank 0 is reached from, so at no interface that nobody asked for.
+            let listener =
+                stream.local_addr().and_then(|own| TcpListener::bind((own.ip(), 0))).map_err(io)?;
+            let port = listener.local_addr().map_err(io)?.port();
+            listening = Some(listener);
+            Ok(port)
+        })?;
+        let listener = listening.expect("whoever is introduced listens");
+        let others = place.ranks as usize - 1;
+        let peers = first.incoming.receive(Kind::Peers, (others * (4 + ADDRESS_MAX)) as u64)?;
+        let malformed = |source| RankError::Malformed { rank: 0, source };
+        let mut d = Decoder::new("peers", &peers);
+        let mut links = vec![Some(first)];
+        for rank in 1..place.ranks {
+            let text = d.text(ADDRESS_MAX).map_err(malformed)?;
+            let address = text.parse().map_err(|_| malformed(Malformed::invalid("peers", "no address")))?;
+            if rank < place.rank {
+                links.push(Some(introduced(&[address], rank, &place, |_| Ok(0))?));
+            }
+        }
+        links.push(None);
+        let above = accept(&listener, &place, place.rank + 1..place.ranks, &mut Quiet)?;
+        links.extend(above.into_iter().map(|other| Some(other.link)));
+        Ok(Tcp { place, links })
+    }
+
+    /// Where this rank stands.
+    pub fn place(&self) -> &RankPlace {
+        &self.place
+    }
+
+    /// Whether all ranks are still there, as far as their connections say, without waiting for anything.
+    ///
+    /// # Errors
+    /// If one is gone, or has said why it stops.
+    pub fn look(&mut self) -> Result<(), RankError> {
+        self.links.iter_mut().flatten().try_for_each(Link::look)
+    }
+
+    /// The ranks of which nothing is heard within `patience`, neither why they stop nor that they are gone.
+    pub fn silent(&mut self, patience: Duration) -> Vec<u32> {
+        let begin = Instant::now();
+        let mut silent: Vec<&mut Link> = self.links.iter_mut().flatten().collect();
+        while !silent.is_empty() && begin.elapsed() < patience {
+            silent.retain_mut(|link| link.look().is_ok());
+            std::thread::sleep(PAUSE);
+        }
+        silent.iter().map(|link| link.peer).collect()
+    }
+
+    fn link(&mut self, rank: u32) -> &mut Link {
+        self.links[rank as usize].as_mut().expect("a rank sends itself no single messages")
+    }
+}
+
+impl Collective for Tcp {
+    fn rank(&self) -> u32 {
+        self.place.rank
+    }
+
+    fn ranks(&self) -> u32 {
+        self.place.ranks
+    }
+
+    fn send(&mut self, to: u32, kind: Kind, bytes: &[u8]) -> Result<(), TrainError> {
+        // A peer that stopped has said why, and that says more than a closed connection.
+        let link = self.link(to);
+        let Err(error) = link.outgoing.send(kind, bytes) else { return Ok(()) };
+        Err(link.last_words().unwrap_or(error).into())
+    }
+
+    fn receive(&mut self, from: u32, kind: Kind, max: u64) -> Result<Vec<u8>, TrainError> {
+        Ok(self.link(from).incoming.receive(kind, max)?)
+    }
+
+    /// Every link has a thread that sends, so nobody waits for whoever waits for it.
+    fn all_to_all(
+        &mut self,
+        outgoing: &[Vec<&[u8]>],
+        incoming: &[Vec<usize>],
+        each: &mut dyn FnMut(&[u8]) -> Result<(), TrainError>,
+    ) -> Result<(), TrainError> {
+        std::thread::scope(|scope| {
+            let mut senders = Vec::new();
+            let mut receivers = Vec::new();
+            for (link, messages) in self.links.iter_mut().zip(outgoing) {
+                let Some(Link { outgoing, incoming, .. }) = link else {
+                    receivers.push(None);
+                    continue;
+                };
+                receivers.push(Some(incoming));
+                senders.push(scope.spawn(move || {
+                    messages.iter().try_for_each(|message| outgoing.send(Kind::Gradient, message))
+                }));
+            }
+            let mut receive = || -> Result<(), TrainError> {
+                for (from, (receiver, lens)) in receivers.iter_mut().zip(incoming).enumerate() {
+                    let Some(receiver) = receiver else {
+                        outgoing[from].iter().try_for_each(|message| each(message))?;
+                        continue;
+                    };
+                    for &len in lens {
+                        let bytes = receiver.receive(Kind::Gradient, len as u64)?;
+                        if bytes.len() != len {
+                            let source = Malformed::Truncated { what: "message" };
+                            return Err(RankError::Malformed { rank: from as u32, source }.into());
+                        }
+                        each(&bytes)?;
+                    }
+                }
+                Ok(())
+            };
+            // What was received says more than what could not be sent.
+            let received = receive();
+            let sent = senders.into_iter().map(|sender| sender.join().expect("a sender does not panic"));
+            let sent = sent.collect::<Vec<_>>().into_iter().collect::<Result<(), _>>();
+            received?;
+            Ok(sent?)
+        })
+    }
+
+    fn abort(&mut self, why: &str) -> bool {
+        let mut told = false;
+        for (rank, link) in self.links.iter_mut().enumerate() {
+            let done = link.as_mut().is_some_and(|link| link.outgoing.abort(why));
+            told |= done && rank == 0;
+        }
+        told
+    }
+}

@@ -1,0 +1,137 @@
+//! Every rank but 0: computes what it is given. It reads and writes no file.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::collective::{Collective, Kind};
+use super::plan::ShardPlan;
+use super::protocol::{END, NO_CHECK, WAIT};
+use super::reduce::Adder;
+use super::share::{Work, compute};
+use crate::commit::Malformed;
+use crate::commit::codec::{Decoder, Encoder};
+use crate::engine::session::Session;
+use crate::engine::{Engine, EngineError};
+use crate::error::RankError;
+use crate::error::TrainError;
+use crate::job::JOB_MAX;
+use crate::program::encoding::PROGRAM_MAX;
+use crate::program::step::{MicroBatch, Program};
+use crate::run::dir::{RUN_JSON_MAX, Run};
+use crate::run::paths::RunPaths;
+use crate::step::{scalars, state_digests, state_root};
+
+/// Bytes of [`super::protocol::step_message`].
+const STEP_BYTES: usize = 8;
+
+/// Works for rank 0 until the run is complete, or rank 0 ends it: it is told when `asked` says that this rank shall stop.
+///
+/// # Errors
+/// If the engine fails, rank 0 or another rank is lost, or the run is not one that this version can work on.
+pub fn work(
+    engine: &mut dyn Engine,
+    collective: &mut dyn Collective,
+    asked: &dyn Fn() -> bool,
+) -> Result<(), TrainError> {
+    let malformed = |source: Malformed| RankError::Malformed { rank: 0, source };
+    let welcome = collective.receive(0, Kind::Welcome, RUN_JSON_MAX + JOB_MAX + PROGRAM_MAX + 12)?;
+    let mut d = Decoder::new("welcome", &welcome);
+    let mut texts = || {
+        let json = d.text(RUN_JSON_MAX as usize)?;
+        Ok((json, d.text(JOB_MAX as usize)?, d.bytes(PROGRAM_MAX as usize)?))
+    };
+    let (json, job, program_file) = texts().map_err(malformed)?;
+    // The folder only names the texts in errors: nothing is opened there.
+    let layout = RunPaths { root: PathBuf::from("run of rank 0") };
+    let run = Run::from_texts(
+        layout,
+        json,
+        job,
+        Some(program_file).filter(|file| !file.is_empty()).map(<[u8]>::to_vec),
+    )?;
+    let plan = ShardPlan::new(&run.program, collective.ranks())?;
+    let program = Arc::new(run.program.clone());
+    let mut session = match run.job.rounding {
+        Some(_) => Session::native(engine, program)?,
+        None => Session::new(engine, program)?,
+    };
+    let rank = collective.rank();
+    let adder = Adder::new(&mut session, &plan, rank)?;
+    let table = run.program.state();
+    session.try_load_each(|i| exactly(collective, Kind::State, table[i].ty().bytes()))?;
+    let state = state_root(&run.program, &state_digests(&mut session)?);
+    let mut e = Encoder::default();
+    e.digest(&run.id).digest(&run.file.program).digest(&state);
+    collective.send(0, Kind::Ready, &e.0)?;
+    collective.connect(session.engine_mut())?;
+    loop {
+        let message = exactly(collective, Kind::Step, STEP_BYTES)?;
+        let mut d = Decoder::new("step", &message);
+        let (step, check) = d.u32().and_then(|step| Ok((step, d.u32()?))).map_err(malformed)?;
+        match step {
+            END => return Ok(()),
+            WAIT => continue,
+            _ => {}
+        }
+        let check = Some(check).filter(|check| *check != NO_CHECK);
+        if step > run.job.steps || check.is_some_and(|check| check >= run.program.micro_batches) {
+            let why = "the run has no such step or micro-batch";
+            return Err(malformed(Malformed::invalid("step", why)).into());
+        }
+        let own = plan.micro_batches(rank).len();
+        let batches = receive_batches(collective, &run.program, own + usize::from(check.is_some()))?;
+        let check = check.map(|index| (index, &batches[own]));
+        let work = Work {
+            scalars: scalars(&run, step),
+            batches: &batches[..own],
+            check,
+            searched: None,
+            asked: asked(),
+        };
+        let computed = compute(&run, &mut session, collective, &plan, &adder, &work)?;
+        collective.send(0, Kind::Share, &computed.share.encode())?;
+    }
+}
+
+/// A message of rank 0 of `len` bytes.
+fn exactly(collective: &mut dyn Collective, kind: Kind, len: usize) -> Result<Vec<u8>, TrainError> {
+    let bytes = collective.receive(0, kind, len as u64)?;
+    if bytes.len() != len {
+        let why = format!("{} bytes where {len} are due", bytes.len());
+        return Err(RankError::Malformed { rank: 0, source: Malformed::invalid("message", why) }.into());
+    }
+    Ok(bytes)
+}
+
+/// This rank's micro-batches of a step.
+fn receive_batches(
+    collective: &mut dyn Collective,
+    program: &Program,
+    count: usize,
+) -> Result<Vec<MicroBatch>, TrainError> {
+    let types = &program.batch;
+    let lens: Vec<usize> = types
+        .iter()
+        .map(|ty| ty.shape.iter().map(|&d| d as usize).product::<usize>() * ty.dtype.size())
+        .collect();
+    let bytes = exactly(collective, Kind::Batch, count * lens.iter().sum::<usize>())?;
+    let mut rest = bytes.as_slice();
+    let mut take = |len| {
+        let (tensor, after) = rest.split_at(len);
+        rest = after;
+        tensor.to_vec()
+    };
+    Ok((0..count).map(|_| MicroBatch { tensors: lens.iter().map(|&len| take(len)).collect() }).collect())
+}
+
+/// [`work`], on an engine that is opened when the others can be told that it could not be.
+///
+/// # Errors
+/// As [`work`]; also if the engine cannot be opened.
+pub fn work_on(
+    open: impl FnOnce() -> Result<Box<dyn Engine>, EngineError>,
+    collective: &mut dyn Collective,
+    asked: &dyn Fn() -> bool,
+) -> Result<(), TrainError> {
+    work(open()?.as_mut(), collective, asked)
+}
