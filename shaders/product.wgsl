@@ -7,7 +7,7 @@
 // the next one, at most 2^23, and from the highest to a word of its own, which 2^24 places of K do not overflow. So an exact sum is
 // bytes and that word, and takes one register more than its digits' weights.
 //
-// This is a template: src/shaders/product.rs replaces the lines `//@...` for a pair of digit counts, every loop over
+// This is a template: crates/shaders/src/product.rs replaces the lines `//@...` for a pair of digit counts, every loop over
 // digits, rows and words of a tile written out. That keeps accumulators in registers; and some software adapters stop an
 // invocation's loops, silently, after 65535 rounds altogether, so the only long loop is the one over K. Two variants of the
 // arithmetic share it: dot4I8Packed on words, or fma on digits turned to f32, which is exact since the terms of a tile

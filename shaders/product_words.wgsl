@@ -4,7 +4,7 @@
 // A processor has no workgroup memory of its own and multiplies 32-bit integers in vectors, so this variant has neither
 // tiles nor digits: an invocation computes ROWS x COLUMNS outputs straight from the operands. The rows of A are the same
 // for the whole workgroup, so that their loads are one load and a broadcast; columns are LANES apart. A q too wide for a
-// 32-bit product is split into a few balanced parts in registers (src/shaders/product.rs chooses them, and says how many
+// 32-bit product is split into a few balanced parts in registers (crates/shaders/src/product.rs chooses them, and says how many
 // products an accumulator holds); products of equal split sides are Karatsuba's, three for two parts, six for three.
 //
 // This is a template, as product.wgsl is, and the loops over K and over the outputs are the only ones for the same reason.

@@ -1,4 +1,4 @@
-// Which results of a native product may lie near a boundary of their grid: what src/rounding/near_tie.rs and norms.rs of the root
+// Which results of a native product may lie near a boundary of their grid: what crates/record/src/rounding/near_tie.rs and norms.rs of the root
 // crate find on the host, operation by operation, so that both find the same. No verifier runs this: what is found decides what a
 // trainer logs, and the host tests each again in binary64.
 
@@ -74,7 +74,7 @@ __device__ __forceinline__ u32 to_odd(u32 x, u32 absmax, u32 rest) {
     return truncated | 1u;
 }
 
-// What round_to_grid.v1 (src/program/logged.rs of the root crate) makes of x, operation by operation. `floor` is the grid's exponent if
+// What round_to_grid.v1 (crates/contract/src/program/logged.rs of the root crate) makes of x, operation by operation. `floor` is the grid's exponent if
 // it is `floored`.
 __device__ __forceinline__ u32 rounded_to_grid(u32 x, u32 rest, u32 bits, bool floored, i32 floor) {
     u32 absmax = x & 0x7fffffffu;

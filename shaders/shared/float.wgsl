@@ -1,5 +1,5 @@
 //!include shared/wide.wgsl
-// binary32 on bit patterns, as src/arith/float.rs: round to nearest even, subnormals kept, one NaN. No float type.
+// binary32 on bit patterns, as crates/contract/src/arith/float.rs: round to nearest even, subnormals kept, one NaN. No float type.
 
 const F_NAN: u32 = 0x7fc00000u;
 const F_INFINITY: u32 = 0x7f800000u;

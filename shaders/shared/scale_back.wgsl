@@ -1,7 +1,7 @@
 //!include shared/float.wgsl
 //!include shared/digits.wgsl
 //!include shared/wide.wgsl
-// From the exact integer sum of a product to binary32, as src/arith/digits.rs.
+// From the exact integer sum of a product to binary32, as crates/contract/src/arith/digits.rs.
 
 // total * 2^exponent, rounded once; a 128-bit two's complement integer.
 fn scale_back(total: vec4<u32>, exponent: i32) -> u32 {

@@ -1,5 +1,5 @@
 //!include shared/float.wgsl
-// The fixed reduction tree of src/arith/tree.rs as a binary counter: bit h of the count says whether a finished
+// The fixed reduction tree of crates/contract/src/arith/tree.rs as a binary counter: bit h of the count says whether a finished
 // subtree of 2^h terms waits.
 
 var<private> tree_waiting: array<u32, 32>;

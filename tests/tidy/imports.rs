@@ -1,47 +1,10 @@
-//! Imports point one way: between modules by ARCHITECTURE.md's list, and in a folder around no circle.
+//! Imports point one way: between crates Cargo sees to it; here, in a folder around no circle.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::modules::Crate;
 use crate::rust;
 use crate::tree::{Finding, Tree};
-
-/// The modules of `src/` in the order of the list in ARCHITECTURE.md: its lines of two spaces and a folder's or a file's name.
-pub fn order(architecture: &str) -> Vec<&str> {
-    let list = architecture.lines().skip_while(|line| *line != "src/").skip(1);
-    let inside = list.take_while(|line| line.starts_with("  "));
-    inside
-        .filter_map(|line| {
-            let (name, _) = line.strip_prefix("  ")?.split_once(' ')?;
-            name.strip_suffix('/').or(name.strip_suffix(".rs"))
-        })
-        .collect()
-}
-
-/// A module imports only what stands above it in the list, and the list is complete.
-pub fn upwards(tree: &Tree) -> Vec<Finding> {
-    let order = order(tree.text("ARCHITECTURE.md"));
-    let found = Crate::of(tree, "src/lib.rs");
-    let listed: BTreeSet<&str> = order.iter().copied().collect();
-    let there: BTreeSet<&str> = found.modules.keys().filter_map(|m| m.first()).map(String::as_str).collect();
-    let mut findings = Vec::new();
-    for name in listed.symmetric_difference(&there) {
-        let message = format!("src/{name} stands in ARCHITECTURE.md's list or in src/, not in both");
-        findings.push(Finding { key: format!("import list: {name}"), message });
-    }
-    let place = |module: &str| order.iter().position(|name| *name == module);
-    for edge in found.edges() {
-        let Some(from) = edge.from.first() else { continue };
-        let to = edge.to.first().map_or("the root", String::as_str);
-        if to != from && place(to).is_none_or(|to| Some(to) > place(from)) {
-            let key = format!("import of {to} by {from}");
-            let message =
-                format!("{from} imports {to}, which ARCHITECTURE.md lists below it: {}", edge.place);
-            findings.push(Finding { key, message });
-        }
-    }
-    findings
-}
 
 /// In each folder, files and subfolders import each other around no circle.
 pub fn circles(tree: &Tree, root: &str) -> Vec<Finding> {
@@ -58,7 +21,8 @@ pub fn circles(tree: &Tree, root: &str) -> Vec<Finding> {
     }
     let mut findings = Vec::new();
     for (folder, graph) in graphs {
-        let folder = [vec![root.trim_end_matches("/lib.rs").to_string()], folder].concat().join("/");
+        let home = root.trim_end_matches("/lib.rs").trim_end_matches("/main.rs").to_string();
+        let folder = [vec![home], folder].concat().join("/");
         findings.extend(circles_of(&folder, &graph));
     }
     findings
@@ -122,43 +86,6 @@ pub fn bridge_knows_no_verifier(tree: &Tree) -> Vec<Finding> {
         }
     }
     findings
-}
-
-#[test]
-fn imports_that_point_downwards_are_found() {
-    let list = "x\n```\nsrc/\n  low/   what\n    deep/    more\n  mid/ x\n  high/ x\nshaders/\n```\n";
-    let lib = "pub mod high; pub mod low; pub mod mid; pub struct Root;";
-    let tree = |low: &str| {
-        Tree::made_up(&[
-            ("ARCHITECTURE.md", list),
-            ("src/lib.rs", lib),
-            ("src/low/mod.rs", low),
-            ("src/mid.rs", "use crate::low;"),
-            ("src/high.rs", "pub struct High; use crate::{low, mid};"),
-        ])
-    };
-    assert_eq!(order(list), ["low", "mid", "high"]);
-    assert_eq!(upwards(&tree("pub struct Low;")), []);
-    for (text, to) in [
-        ("use crate::high;", "high"),
-        ("use crate::{mid as m};", "mid"),
-        ("use super::high::High;", "high"),
-        ("mod inner { use super::super::mid; }", "mid"),
-        ("fn f() { println!(\"{}\", crate::high::High) }", "high"),
-        ("use crate::Root;", "the root"),
-    ] {
-        let keys: Vec<String> = upwards(&tree(text)).into_iter().map(|f| f.key).collect();
-        assert_eq!(keys, [format!("import of {to} by low")], "{text}");
-    }
-    let unlisted = Tree::made_up(&[
-        ("ARCHITECTURE.md", list),
-        ("src/lib.rs", "pub mod low; pub mod other; pub mod high;"),
-        ("src/low.rs", ""),
-        ("src/high.rs", ""),
-        ("src/other.rs", ""),
-    ]);
-    let keys: Vec<String> = upwards(&unlisted).into_iter().map(|f| f.key).collect();
-    assert_eq!(keys, ["import list: mid", "import list: other"]);
 }
 
 #[test]

@@ -16,11 +16,11 @@ pub struct Finding {
 }
 
 /// Folders and files that hold what people wrote; a build adds none of its own.
-const PLACES: [&str; 16] = [
+const PLACES: [&str; 18] = [
     ".ci",
     "assets",
     "benches",
-    "build.rs",
+    "crates",
     "cuda-bridge",
     "docs",
     "fuzz/Cargo.toml",
@@ -33,6 +33,9 @@ const PLACES: [&str; 16] = [
     "tiebreak-import",
     "Cargo.toml",
     "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "examples",
 ];
 
 /// Extensions of texts in which names of files stand; none: scripts of `.ci`.
@@ -44,15 +47,15 @@ impl Tree {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let mut files = BTreeMap::new();
         let mut open: Vec<_> = PLACES.iter().map(|place| root.join(place)).collect();
-        open.push(root.join("ARCHITECTURE.md"));
         while let Some(path) = open.pop() {
             if path.is_dir() {
                 if path.file_name().is_some_and(|name| name != "target") {
                     open.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
                 }
-            } else if TEXTS.iter().any(|e| path.extension().unwrap_or_default() == *e) {
+            } else {
                 let name = path.strip_prefix(root).unwrap().to_string_lossy().replace('\\', "/");
-                files.insert(name, fs::read_to_string(&path).unwrap());
+                let is_text = TEXTS.iter().any(|e| path.extension().unwrap_or_default() == *e);
+                files.insert(name, if is_text { fs::read_to_string(&path).unwrap() } else { String::new() });
             }
         }
         Tree(files)
@@ -64,6 +67,11 @@ impl Tree {
 
     pub fn text(&self, path: &str) -> &str {
         self.0.get(path).unwrap_or_else(|| panic!("{path} is not there"))
+    }
+
+    /// Paths with this end.
+    pub fn ending<'a>(&'a self, end: &str) -> Vec<&'a str> {
+        self.0.keys().map(String::as_str).filter(|path| path.ends_with(end)).collect()
     }
 
     /// Paths in a folder, at any depth, with one of the extensions.

@@ -116,26 +116,32 @@ impl Key {
         [self.or, self.not_with].into_iter().find(|name| !name.is_empty())
     }
 
+    /// This key, of the tables of one kind only.
     pub const fn kind(self, kind: &'static str) -> Key {
         Key { kind: Some(kind), ..self }
     }
 
+    /// This key, where either it or the named one must stand.
     pub const fn or(self, or: &'static str) -> Key {
         Key { or, ..self }
     }
 
+    /// This key, which excludes the named one.
     pub const fn not_with(self, not_with: &'static str) -> Key {
         Key { not_with, ..self }
     }
 
+    /// This key, with lines that its example needs in the same table.
     pub const fn beside(self, beside: &'static str) -> Key {
         Key { beside, ..self }
     }
 
+    /// This key, with the unit of its value.
     pub const fn unit(self, unit: &'static str) -> Key {
         Key { unit, ..self }
     }
 
+    /// This key, with a bound that its type does not say.
     pub const fn rule(self, rule: &'static str) -> Key {
         Key { rule, ..self }
     }

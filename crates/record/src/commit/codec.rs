@@ -9,21 +9,25 @@ use super::digest::Digest;
 pub struct Encoder(pub Vec<u8>);
 
 impl Encoder {
+    /// One byte.
     pub fn u8(&mut self, x: u8) -> &mut Self {
         self.0.push(x);
         self
     }
 
+    /// Four bytes, little-endian.
     pub fn u32(&mut self, x: u32) -> &mut Self {
         self.0.extend(x.to_le_bytes());
         self
     }
 
+    /// Eight bytes, little-endian.
     pub fn u64(&mut self, x: u64) -> &mut Self {
         self.0.extend(x.to_le_bytes());
         self
     }
 
+    /// The 32 bytes of a digest.
     pub fn digest(&mut self, digest: &Digest) -> &mut Self {
         self.0.extend(digest.0);
         self
@@ -59,10 +63,15 @@ pub struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
+    /// A decoder of `bytes`, which are a `what`.
     pub fn new(what: &'static str, bytes: &'a [u8]) -> Decoder<'a> {
         Decoder { rest: bytes, what }
     }
 
+    /// The next `len` bytes.
+    ///
+    /// # Errors
+    /// If fewer are left; so for every method that takes bytes.
     pub fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
         let (head, tail) = self.rest.split_at_checked(len).ok_or(Malformed::Truncated { what: self.what })?;
         self.rest = tail;
@@ -73,24 +82,42 @@ impl<'a> Decoder<'a> {
         Ok(self.take(N)?.try_into().expect("take gives the length asked for"))
     }
 
+    /// One byte.
+    ///
+    /// # Errors
+    /// If too few bytes are left.
     pub fn u8(&mut self) -> Result<u8, Malformed> {
         Ok(self.array::<1>()?[0])
     }
 
+    /// A little-endian u32.
+    ///
+    /// # Errors
+    /// If too few bytes are left.
     pub fn u32(&mut self) -> Result<u32, Malformed> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
+    /// A little-endian u64.
+    ///
+    /// # Errors
+    /// If too few bytes are left.
     pub fn u64(&mut self) -> Result<u64, Malformed> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
+    /// A digest of 32 bytes.
+    ///
+    /// # Errors
+    /// If too few bytes are left.
     pub fn digest(&mut self) -> Result<Digest, Malformed> {
         Ok(Digest(self.array()?))
     }
 
     /// A u32 length of at most `max`, and the bytes.
-
+    ///
+    /// # Errors
+    /// If the length is above `max`, or more than what is left.
     pub fn bytes(&mut self, max: usize) -> Result<&'a [u8], Malformed> {
         let len = self.u32()? as usize;
         if len > max {
@@ -100,11 +127,17 @@ impl<'a> Decoder<'a> {
     }
 
     /// UTF-8 text of at most `max` bytes.
-
+    ///
+    /// # Errors
+    /// As [`Decoder::bytes`], or if the bytes are not UTF-8.
     pub fn text(&mut self, max: usize) -> Result<&'a str, Malformed> {
         std::str::from_utf8(self.bytes(max)?).map_err(|_| Malformed::invalid(self.what, "text is not UTF-8"))
     }
 
+    /// A u8 presence flag, and the digest if it is 1.
+    ///
+    /// # Errors
+    /// If the flag is neither 0 nor 1, or the bytes end too early.
     pub fn option(&mut self) -> Result<Option<Digest>, Malformed> {
         match self.u8()? {
             0 => Ok(None),
@@ -115,6 +148,9 @@ impl<'a> Decoder<'a> {
 
     /// A list of at most `max` items, each of at least one byte, so that nothing is allocated for items that cannot
     /// be there.
+    ///
+    /// # Errors
+    /// If there are more than `max`, fewer than the count says, or an item is malformed.
     pub fn list<T>(
         &mut self,
         max: usize,
@@ -135,6 +171,9 @@ impl<'a> Decoder<'a> {
     }
 
     /// Checks that nothing is left.
+    ///
+    /// # Errors
+    /// If bytes are left.
     pub fn finish(self) -> Result<(), Malformed> {
         match self.rest.len() {
             0 => Ok(()),

@@ -54,6 +54,7 @@ pub enum Malformed {
 }
 
 impl Malformed {
+    /// A `what` that breaks a rule, and which.
     pub fn invalid(what: &'static str, why: impl Into<String>) -> Malformed {
         Malformed::Invalid { what, why: why.into() }
     }

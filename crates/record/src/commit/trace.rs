@@ -27,6 +27,7 @@ impl TracedNode {
         TracedNode { digest, tiles }
     }
 
+    /// Appends the digest and the tiles.
     pub fn encode(&self, e: &mut Encoder) {
         e.digest(&self.digest).list(&self.tiles, |e, value| e.0.extend(value));
     }
@@ -37,6 +38,9 @@ impl TracedNode {
     }
 
     /// Decodes an output of type `ty`: as many tiles as it has, and tiles that give the digest.
+    ///
+    /// # Errors
+    /// If the bytes end too early, or tiles and digest do not fit the type or each other.
     pub fn decode(d: &mut Decoder, ty: &TensorType) -> Result<TracedNode, Malformed> {
         let what = "trace";
         let digest = d.digest()?;

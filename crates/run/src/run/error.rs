@@ -61,14 +61,17 @@ impl RunError {
         }
     }
 
+    /// The file at `path` is malformed.
     pub fn malformed(path: &Path, source: Malformed) -> RunError {
         RunError::Malformed { path: path.to_path_buf(), source }
     }
 
+    /// The file at `path` breaks a rule, and which.
     pub fn invalid(path: &Path, why: impl Into<String>) -> RunError {
         RunError::malformed(path, Malformed::invalid("file", why))
     }
 
+    /// The system refuses to read or write `path`; for `map_err`.
     pub fn io(path: &Path) -> impl FnOnce(std::io::Error) -> RunError + '_ {
         move |source| RunError::Io { path: path.to_path_buf(), source }
     }

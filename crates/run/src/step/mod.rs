@@ -297,14 +297,20 @@ fn observed_step(
 
 /// What a step's record promises, wherever its parts were computed.
 pub struct Parts {
+    /// Loss, norm and clipping factor of the step.
     pub outcome: StepOutcome,
+    /// The digest of every tensor of the state after the step.
     pub state: Vec<Digest>,
+    /// The root of each micro-batch's gradients; empty if the job commits none.
     pub micro_batches: Vec<Digest>,
+    /// The digests of all operators' outputs, if they were wanted.
     pub trace: Option<Trace>,
+    /// The rounding log of the logged profile, with what it cost.
     pub log: Option<(Log, Logged)>,
 }
 
 impl Parts {
+    /// The step's record, with the parts that are kept beside it.
     pub fn commit(self, run: &Run, scalars: StepScalars, batch: &[MicroBatch]) -> CommittedStep {
         let Parts { outcome, state, micro_batches, trace, log } = self;
         let operators = run.job.commit.granularity == Granularity::Operator;

@@ -32,12 +32,14 @@ pub type Outputs = BTreeMap<(Phase, usize), Vec<u8>>;
 
 /// Hashes every node's output as it is shown, keeps some, and lets roundings be logged or taken from a log.
 pub struct Tracer<'a, 'b, 'c> {
+    /// The outputs that were hashed, in execution order.
     pub nodes: Vec<TracedNode>,
     /// Whether digests are wanted at all, and of which nodes of the graph that runs.
     hashing: bool,
     traced: Vec<bool>,
     /// The nodes whose outputs are kept, and those that were.
     wanted: BTreeSet<(Phase, usize)>,
+    /// The outputs that were kept.
     pub kept: Outputs,
     tamper: &'b mut Tamper<'a>,
     rounder: Option<&'c mut (dyn Rounder + 'c)>,
