@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use tiebreak::arith::DType;
 use tiebreak::engine::Engine;
-use tiebreak::engine::gpu::{Gpu, Variant, adapters};
+use tiebreak::engine::gpu::{Gpu, Variant, adapters, wgpu};
 use tiebreak::program::builder::Builder;
 use tiebreak::program::graph::TensorType;
 use tiebreak::program::products::{ProductClass, ProductTable};

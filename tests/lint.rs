@@ -1,6 +1,6 @@
 //! The lint: one shader that must be rejected for each rule, and every shader that the engine can make accepted.
 
-#![cfg(feature = "engine")]
+#![cfg(feature = "wgsl")]
 
 use tiebreak::shaders::lint::{Rule, check};
 

@@ -28,7 +28,7 @@ fn roots(tree: &Tree) -> Vec<String> {
         let home = folder(manifest);
         let at = |path: &str| if home.is_empty() { path.to_string() } else { format!("{home}/{path}") };
         roots.extend(["src/lib.rs", "src/main.rs", "build.rs"].map(at));
-        for kind in ["tests", "benches"] {
+        for kind in ["tests", "benches", "examples"] {
             let files = tree.0.keys().filter(|path| folder(path) == at(kind) && path.ends_with(".rs"));
             roots.extend(files.cloned());
             let inside = |path: &&String| base(path) == "main.rs" && folder(folder(path)) == at(kind);

@@ -1,6 +1,6 @@
 //! Files and folders that pages name are there.
 
-use crate::tree::{Finding, Tree};
+use crate::tree::{Finding, Tree, folder};
 
 /// The folders at the top by which a path is told from other words.
 const TOPS: [&str; 15] = [
@@ -21,7 +21,8 @@ const TOPS: [&str; 15] = [
     "tiebreak-import",
 ];
 
-/// Words in back quotes on pages that begin as paths do, and lead to nothing. A star stands for any name; what a command writes is not asked for.
+/// Words in back quotes on pages that begin as paths do, and lead to nothing. Paths are from the
+/// top or from the page's folder, and a star stands for any name.
 pub fn missing(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (page, text) in tree.0.iter().filter(|(path, _)| path.ends_with(".md")) {
@@ -29,7 +30,11 @@ pub fn missing(tree: &Tree) -> Vec<Finding> {
             let word = word.trim_end_matches(['/', '.', ',', ':', ')']);
             let Some((top, rest)) = word.split_once('/') else { continue };
             let is_path = |c: char| c.is_ascii_alphanumeric() || "._-/*".contains(c);
-            if !TOPS.contains(&top) || !rest.chars().all(is_path) || is_there(tree, word) {
+            if !TOPS.contains(&top)
+                || !rest.chars().all(is_path)
+                || is_there(tree, word)
+                || is_there(tree, &format!("{}/{word}", folder(page)))
+            {
                 continue;
             }
             let message = format!("{page} names {word}, which is not there");

@@ -16,7 +16,7 @@ pub struct Finding {
 }
 
 /// Folders and files that hold what people wrote; a build adds none of its own.
-const PLACES: [&str; 18] = [
+const PLACES: [&str; 19] = [
     ".ci",
     "assets",
     "benches",

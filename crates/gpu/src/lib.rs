@@ -41,3 +41,6 @@ pub use run::engine::GpuEngine;
 pub use run::recording;
 
 pub use crate::shaders::product::Variant;
+/// The version of wgpu that the engine uses.
+#[cfg(feature = "wgpu")]
+pub use wgpu;
