@@ -18,7 +18,7 @@ type Exception = (&'static str, &'static str, usize);
 const GPT2: [Exception; 2] = [
     // One token at every position of a micro-batch; n positions take about 1.5 KB each.
     ("segment_sum.v1", "embedding.backward", 6 << 20),
-    // K is the vocabulary: the job can cut it into scale blocks.
+    // K is the vocabulary: the job can cut it into scale groups.
     ("product.v1", "head.backward", 448 << 10),
 ];
 
@@ -103,7 +103,7 @@ fn leaves_of_gpt2_are_kilobytes() {
     are_kilobytes(&program(""), &GPT2);
 }
 
-/// K of a kernel's gradient is every pixel of a micro-batch, which the job can cut into scale blocks too.
+/// K of a kernel's gradient is every pixel of a micro-batch, which the job can cut into scale groups too.
 #[test]
 fn leaves_of_a_residual_network_are_kilobytes() {
     const UNCUT: [Exception; 6] = {

@@ -40,7 +40,7 @@ pub struct Args {
     /// Digits of both operands of products.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=4))]
     digits: u8,
-    /// Scale block of products along K: 0, or a power of two of at least 64.
+    /// Terms of a product's scale group along K: 0 (all of K), or a power of two of at least 64.
     #[arg(long, default_value_t = 0)]
     block: u32,
     /// What floats are written as: rounded to nearest, ties to even. bf16 needs a .safetensors file.

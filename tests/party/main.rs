@@ -177,7 +177,7 @@ fn random_question(random: &mut impl FnMut(u64) -> u64) -> Question {
         0 => Fold::Product,
         1 => Fold::Segment,
         2 => Fold::Rank { position: number(9) },
-        3 => Fold::Absmax { scale: number(9) as u8 },
+        3 => Fold::Absmax { number: number(9) as u8 },
         4 => Fold::Sums { parts: number(4) as u8 },
         _ => Fold::Count,
     };

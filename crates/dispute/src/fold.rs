@@ -11,7 +11,7 @@ use crate::arith::DType;
 use crate::arith::digits::{group_absmax, is_marked, scale_back_part};
 use crate::program::element::{Source, unravel};
 use crate::program::graph::{Graph, LoggedProduct, Primitive, TensorId};
-use tiebreak_record::rounding::legal::{Accumulation, Exact, IntegerSums, part_scale};
+use tiebreak_record::rounding::legal::{Accumulation, Exact, IntegerSums, part_unit};
 
 /// The logged product that a node rounds, if it rounds one.
 pub fn logged_product(graph: &Graph, node: usize) -> Option<&LoggedProduct> {
@@ -24,9 +24,9 @@ pub fn parts(logged: &LoggedProduct) -> usize {
     logged.exact.len()
 }
 
-/// An absmax that integers of an element depend on.
+/// Where an absmax is that integers of an element depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Scale {
+struct Absmax {
     /// u32 [batch, rows, 1].
     tensor: TensorId,
     row: usize,
@@ -45,7 +45,7 @@ pub struct LoggedElement<'a> {
     /// The digitised products among them, in order.
     products: Vec<usize>,
     /// The absmaxes that the element's integers depend on, in the order of their nodes: each follows from operands and from those before it.
-    scales: Vec<Scale>,
+    absmaxes: Vec<Absmax>,
     /// The tensors of integers of the parts of row and column, in the order of [`LoggedProduct::exact`].
     integers: [Vec<TensorId>; 2],
 }
@@ -73,15 +73,15 @@ impl<'a> LoggedElement<'a> {
             place,
             made,
             products,
-            scales: Vec::new(),
+            absmaxes: Vec::new(),
             integers: [vec![], vec![]],
         };
-        element.find_scales()?;
+        element.find_absmaxes()?;
         element.find_integers()?;
         Some(element)
     }
 
-    fn find_scales(&mut self) -> Option<()> {
+    fn find_absmaxes(&mut self) -> Option<()> {
         let (row, column) = row_and_column(self.logged, self.place);
         let mut all = vec![(self.logged.absmaxes_a, row), (self.logged.absmaxes_b, column)];
         for &node in &self.products {
@@ -89,11 +89,11 @@ impl<'a> LoggedElement<'a> {
                 all.extend([(absmaxes_a, row), (absmaxes_b, column)]);
             }
         }
-        let scale = |(tensor, row)| Some(Scale { tensor, row, node: *self.made.get(&tensor)? });
-        let mut scales: Vec<Scale> = all.into_iter().map(scale).collect::<Option<_>>()?;
-        scales.sort_by_key(|scale| (scale.node, scale.row));
-        scales.dedup();
-        self.scales = scales;
+        let absmax = |(tensor, row)| Some(Absmax { tensor, row, node: *self.made.get(&tensor)? });
+        let mut absmaxes: Vec<Absmax> = all.into_iter().map(absmax).collect::<Option<_>>()?;
+        absmaxes.sort_by_key(|absmax| (absmax.node, absmax.row));
+        absmaxes.dedup();
+        self.absmaxes = absmaxes;
         Some(())
     }
 
@@ -113,8 +113,8 @@ impl<'a> LoggedElement<'a> {
     }
 
     /// How many absmaxes its integers depend on.
-    pub fn scales(&self) -> usize {
-        self.scales.len()
+    pub fn absmax_count(&self) -> usize {
+        self.absmaxes.len()
     }
 
     /// The tensors that its terms are read from.
@@ -124,7 +124,7 @@ impl<'a> LoggedElement<'a> {
 
     /// Operands with the first absmaxes known.
     fn under<S>(&self, absmaxes: &[u32], source: S) -> Cone<'_, S> {
-        let known = self.scales.iter().zip(absmaxes).map(|(scale, &word)| ((scale.tensor, scale.row), word));
+        let known = self.absmaxes.iter().zip(absmaxes).map(|(of, &word)| ((of.tensor, of.row), word));
         Cone::new(self.graph, &self.made, known.collect(), source)
     }
 
@@ -142,11 +142,11 @@ impl<'a> LoggedElement<'a> {
         (first, count): (u64, u64),
         source: &mut S,
     ) -> Result<u32, LeafError> {
-        let scale = self.scales.get(before.len()).ok_or_else(|| self.outside())?;
-        let Primitive::Absmax { input, .. } = &self.graph.nodes[scale.node].primitive else {
+        let next = self.absmaxes.get(before.len()).ok_or_else(|| self.outside())?;
+        let Primitive::Absmax { input, .. } = &self.graph.nodes[next.node].primitive else {
             return Err(self.outside());
         };
-        let index = unravel(scale.row, [input.dims[0], input.dims[1], input.dims[2], 1]);
+        let index = unravel(next.row, [input.dims[0], input.dims[1], input.dims[2], 1]);
         let mut cone = self.under(before, source);
         let mut absmax = 0;
         for k in first as u32..(first + count) as u32 {
@@ -162,7 +162,7 @@ impl<'a> LoggedElement<'a> {
     /// If an operand cannot be had.
     pub fn absmaxes<S: Source<Error = LeafError>>(&self, source: &mut S) -> Result<Vec<u32>, LeafError> {
         let mut words = Vec::new();
-        for _ in &self.scales {
+        for _ in &self.absmaxes {
             words.push(self.absmax(&words, (0, self.k()), source)?);
         }
         Ok(words)
@@ -203,7 +203,7 @@ impl<'a> LoggedElement<'a> {
     ) -> Result<(Unlogged, Option<Judged>), LeafError> {
         let LoggedElement { graph, logged, place, .. } = *self;
         let parts = parts(logged);
-        if absmaxes.len() != self.scales.len() || sums.parts() != parts {
+        if absmaxes.len() != self.absmaxes.len() || sums.parts() != parts {
             return Err(self.outside());
         }
         let (row, column) = row_and_column(logged, place);
@@ -212,7 +212,7 @@ impl<'a> LoggedElement<'a> {
             DType::Q(digits) => u32::from(digits),
             _ => unreachable!("products take quantised operands"),
         };
-        // The scale of each part of the row and of the column.
+        // What an integer counts in each part of the row and of the column.
         let mut of_parts = [vec![0.0; parts], vec![0.0; parts]];
         for &node in &self.products {
             let Primitive::Product { a, absmaxes_a, b, absmaxes_b, part, .. } = graph.nodes[node].primitive
@@ -223,8 +223,8 @@ impl<'a> LoggedElement<'a> {
             let (Some(i), Some(j)) = (part_of(0, a), part_of(1, b)) else { return Err(self.outside()) };
             let of = [cone.get(absmaxes_a, row)?, cone.get(absmaxes_b, column)?];
             if !of.into_iter().any(is_marked) {
-                of_parts[0][i] = part_scale(of[0], digits(a));
-                of_parts[1][j] = part_scale(of[1], digits(b));
+                of_parts[0][i] = part_unit(of[0], digits(a));
+                of_parts[1][j] = part_unit(of[1], digits(b));
             }
             let sum = sums.products[i * parts + j];
             let word = scale_back_part(part, sum, of, [digits(a), digits(b)]);
@@ -334,9 +334,9 @@ mod tests {
                 let of = LoggedElement::of(&graph, rounding(&graph), place).unwrap();
                 let mut source = Whole { graph: &graph, tensors: &tensors };
                 let words = of.absmaxes(&mut source).unwrap();
-                for (i, (scale, &word)) in of.scales.iter().zip(&words).enumerate() {
+                for (i, (absmax, &word)) in of.absmaxes.iter().zip(&words).enumerate() {
                     let mut held = Whole { graph: &graph, tensors: &everything };
-                    assert_eq!(held.get(scale.tensor, scale.row), Ok(word), "the graph's own absmax");
+                    assert_eq!(held.get(absmax.tensor, absmax.row), Ok(word), "the graph's own absmax");
                     let ranges = [(0, 12), (12, 20), (32, 5)];
                     let parts = ranges.map(|range| of.absmax(&words[..i], range, &mut source).unwrap());
                     assert_eq!(group_absmax(parts), word);

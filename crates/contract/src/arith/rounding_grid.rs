@@ -1,5 +1,5 @@
 //! The numbers that a logged product may be rounded to: binary32 cut to its first `bits` bits (16 is bfloat16), and nothing
-//! finer than a floor for results far below the scale of their row and column. Contract: `docs/ROUNDING.md`, section 2.
+//! finer than a floor for results far below the absmaxes of their row and column. Contract: `docs/ROUNDING.md`, section 2.
 //!
 //! Every value of a grid has an *index*: an integer that grows with the value by one from neighbour to neighbour, 0 at
 //! zero. A rounding decision is the last bits of an index.
@@ -25,7 +25,7 @@ pub struct RoundingGrid {
 pub struct GridRule {
     /// Leading bits that are kept, 10..=32.
     pub bits: u8,
-    /// Bits between the product's scale and the floor; 0 = no floor but binary32's subnormals.
+    /// Bits between the product's size and the floor; 0 = no floor but binary32's subnormals.
     pub floor: u8,
 }
 
@@ -47,7 +47,7 @@ impl GridRule {
         self.bits > 16
     }
 
-    /// What is added to both absmaxes' fields to give the floor's exponent. The scale of a dot product of K terms is
+    /// What is added to both absmaxes' fields to give the floor's exponent. The size of a dot product of K terms is about
     /// 2^(ea + eb) * sqrt(K).
     pub fn floor_offset(self, k: u32) -> i32 {
         k.max(1).ilog2() as i32 / 2 - i32::from(self.floor) - 2 * 126

@@ -195,7 +195,7 @@ pub const OPERATORS: &[Operator] = &[
     ),
     operator!(
         "conv2d_v2",
-        "conv2d with a scale for each sample (--stride, --padding)",
+        "conv2d with a scale group for each sample (--stride, --padding)",
         &[input("x", "B H W C"), input("weight", "M R S C")],
         gradient,
         |b, i, a| out(operators::conv2d(b, i[0], i[1], ConvVersion::V2, a.stride, a.padding)?)

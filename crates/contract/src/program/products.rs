@@ -74,7 +74,7 @@ impl ProductClass {
     }
 }
 
-/// Digits of the two operands (a is the activation or incoming gradient) and the scale block along K (0 = all of K).
+/// Digits of the two operands (a is the activation or incoming gradient) and the terms of a scale group along K (0 = all of K).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProductDigits {
@@ -82,7 +82,7 @@ pub struct ProductDigits {
     pub digits_a: u8,
     /// Digits of the right operand, 1..=4.
     pub digits_b: u8,
-    /// Terms of a scale block along K; 0 = all of K.
+    /// Terms of a scale group along K; 0 = all of K.
     #[serde(default)]
     pub block: u32,
 }

@@ -47,7 +47,7 @@ pub fn are_of_operand<'g>(
             };
             let blocks = block_count(*places, block);
             let Some(images) = patches.images(*rows, *k) else { return false };
-            let [dims, strides] = patches.scales(images, blocks);
+            let [dims, strides] = patches.absmaxes(images, blocks);
             let copied = View { tensor: *own, offset: 0, dims, strides };
             let copies = matches!(primitive(absmaxes), Some(Primitive::Map { body, inputs, .. })
                 if body.name == "copy.v1" && *inputs == [copied]);

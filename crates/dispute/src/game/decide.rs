@@ -164,14 +164,14 @@ impl Duel {
     ) -> Next {
         let Folded { fold, frame, .. } = folded;
         let [first, second] = totals;
-        let scales = first.absmaxes.len();
-        let differs = (0..scales).find(|&i| first.absmaxes[i] != second.absmaxes[i]);
-        let known = differs.unwrap_or(scales);
+        let count = first.absmaxes.len();
+        let differs = (0..count).find(|&i| first.absmaxes[i] != second.absmaxes[i]);
+        let known = differs.unwrap_or(count);
         let frame = element::Frame { words: first.absmaxes[..known].to_vec(), ..frame };
-        if let Some(scale) = differs {
-            self.found.push(format!("absmax {scale} of the element's row or column differs"));
-            self.folded = Some(Folded { fold: Fold::Absmax { scale: scale as u8 }, frame, total: None });
-            return self.terms(rules, totals.map(|total| total.absmaxes[scale].to_le_bytes().to_vec()));
+        if let Some(number) = differs {
+            self.found.push(format!("absmax {number} of the element's row or column differs"));
+            self.folded = Some(Folded { fold: Fold::Absmax { number: number as u8 }, frame, total: None });
+            return self.terms(rules, totals.map(|total| total.absmaxes[number].to_le_bytes().to_vec()));
         }
         if first.sums != second.sums {
             self.folded = Some(Folded { fold, frame, total: None });

@@ -134,7 +134,7 @@ fn no_such_fold(node: &Node) -> LeafError {
 fn logged_element(graph: &Graph, node: usize, element: usize, fold: Fold) -> Option<LoggedElement<'_>> {
     let fits = |of: &LoggedElement| match fold {
         Fold::Sums { parts } => usize::from(parts) == fold::parts(of.logged),
-        Fold::Absmax { scale } => usize::from(scale) < of.scales(),
+        Fold::Absmax { number } => usize::from(number) < of.absmax_count(),
         _ => false,
     };
     LoggedElement::of(graph, node, element).filter(fits)
@@ -153,8 +153,8 @@ pub fn frame<S: Source<Error = LeafError>>(
 ) -> Result<Frame, LeafError> {
     if let Some(of) = logged_element(graph, node, element, fold) {
         let mut words = of.absmaxes(source)?;
-        if let Fold::Absmax { scale } = fold {
-            words.truncate(usize::from(scale));
+        if let Fold::Absmax { number } = fold {
+            words.truncate(usize::from(number));
         }
         return Ok(Frame { terms: of.k(), words });
     }
@@ -272,7 +272,7 @@ impl LoggedTotal<'_> {
     /// Parses a total; `None`: it has another length.
     pub fn of<'a>(graph: &Graph, node: usize, element: usize, total: &'a [u8]) -> Option<LoggedTotal<'a>> {
         let of = LoggedElement::of(graph, node, element)?;
-        let (absmaxes, sums) = total.split_at_checked(4 * of.scales())?;
+        let (absmaxes, sums) = total.split_at_checked(4 * of.absmax_count())?;
         let absmaxes = absmaxes.chunks(4).map(|word| u32::from_le_bytes(word.try_into().unwrap_or_default()));
         let all = search::sums(fold::parts(of.logged) as u8);
         (sums.len() == 16 * all).then(|| LoggedTotal { absmaxes: absmaxes.collect(), sums })

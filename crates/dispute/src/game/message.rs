@@ -52,10 +52,10 @@ pub enum Fold {
     },
     /// How many positions have a class below an offset's, 8 bytes.
     Count,
-    /// Absmax `scale` of those that the integers of a logged product's element depend on, 4 bytes.
+    /// One of the absmaxes that the integers of a logged product's element depend on, 4 bytes.
     Absmax {
-        /// Its place among them.
-        scale: u8,
+        /// Its number among them, from 0.
+        number: u8,
     },
     /// The integer sums of a logged product's element ([`tiebreak_record::rounding::legal::IntegerSums`]), 16 bytes each.
     Sums {
@@ -107,7 +107,7 @@ pub enum Tree {
 pub enum Need {
     /// All that the element reads.
     All,
-    /// What an element of many terms reads beside them: a product's scales, where a segment lies, the class of a position.
+    /// What an element of many terms reads beside them: a product's absmaxes, where a segment lies, the class of a position.
     Frame {
         /// How the element is opened.
         fold: Fold,

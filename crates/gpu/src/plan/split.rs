@@ -386,12 +386,12 @@ impl Split<'_> {
         let windows = parts.into_iter().map(|IndexRange { first, len }| {
             let ([o, i, r, _], [outer, samples, rows, _]) = (first, len);
             let (binding, input) = self.bind_view(0, part_of(view, first, [outer, samples, rows, k]));
-            let scales = window(strides, first, [outer, samples, rows, blocks]);
+            let absmaxes = window(strides, first, [outer, samples, rows, blocks]);
             let to = self.quantised(2, inner, [o, i, r], [outer, samples, rows]);
             let primitive = Primitive::Quantise { input, absmaxes: TensorId(1), digits, block };
             let quantised = TensorType { dtype: self.ty(2).dtype, shape: vec![outer * samples, rows, k] };
             let types = vec![elements(&[1]), elements(&[1]), quantised];
-            let bindings = vec![binding, self.bind(1, scales), self.bind(2, to)];
+            let bindings = vec![binding, self.bind(1, absmaxes), self.bind(2, to)];
             self.part(primitive, types, bindings)
         });
         Ok(windows.collect())
@@ -414,7 +414,7 @@ impl Split<'_> {
                 let operand = |number: usize, first: u32, rows: u32| {
                     self.bind(number, self.quantised(number, 1, [s, 0, first], [samples, 1, rows]))
                 };
-                let scales = |number: usize, all: u32, first: u32, rows: u32| {
+                let absmaxes = |number: usize, all: u32, first: u32, rows: u32| {
                     let strides = row_major([1, batch, all, blocks]);
                     self.bind(number, window(strides, [0, s, first, 0], [1, samples, rows, blocks]))
                 };
@@ -422,9 +422,9 @@ impl Split<'_> {
                 let to = window(strides, [0, s, i, j], [blocks, samples, rows, columns]);
                 let bindings = vec![
                     operand(0, i, rows),
-                    scales(1, m, i, rows),
+                    absmaxes(1, m, i, rows),
                     operand(2, j, columns),
-                    scales(3, n, j, columns),
+                    absmaxes(3, n, j, columns),
                     self.bind(4, to),
                 ];
                 let [a, absmaxes_a, b, absmaxes_b] = [0, 1, 2, 3].map(TensorId);
@@ -433,9 +433,9 @@ impl Split<'_> {
                     dtype: self.ty(number).dtype,
                     shape: vec![samples, rows, k],
                 };
-                let scale = elements(&[1]);
+                let absmaxes = elements(&[1]);
                 let output = elements(&[blocks * samples, rows, columns]);
-                let types = vec![side(0, rows), scale.clone(), side(2, columns), scale, output];
+                let types = vec![side(0, rows), absmaxes.clone(), side(2, columns), absmaxes, output];
                 self.part(primitive, types, bindings)
             });
         Ok(windows.collect())

@@ -53,7 +53,7 @@ impl Accumulation {
     }
 }
 
-/// A row of an operand as integers on power-of-two scales: their sum is the row but for half a unit of the last.
+/// A row of an operand as integers, each part in units of a power of two: their sum is the row but for half a unit of the last.
 #[derive(Default)]
 pub struct ExactRow {
     parts: Vec<(Vec<i32>, f64)>,
@@ -62,13 +62,13 @@ pub struct ExactRow {
 impl ExactRow {
     /// Appends a part: integers of `digits` digits of a row of this absmax, which is finite.
     pub fn with(mut self, integers: Vec<i32>, absmax: u32, digits: u32) -> ExactRow {
-        self.parts.push((integers, part_scale(absmax, digits)));
+        self.parts.push((integers, part_unit(absmax, digits)));
         self
     }
 }
 
 /// What an integer of `digits` digits counts in a row of this absmax, which is finite.
-pub fn part_scale(absmax: u32, digits: u32) -> f64 {
+pub fn part_unit(absmax: u32, digits: u32) -> f64 {
     2f64.powi(exponent(absmax) - magnitude_bits(digits) as i32)
 }
 
@@ -119,7 +119,7 @@ impl IntegerSums {
 /// One element's exact product of quantised rows, and what the bound is made of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Exact {
-    /// The exact integer product on its scale, to about binary64.
+    /// The exact integer product in its unit, to about binary64.
     pub value: f64,
     /// Above the sum of |a b| of the operands before they were quantised.
     absolute: f64,
@@ -142,26 +142,26 @@ impl Exact {
             }
             sums.add(&left, &right);
         }
-        let scales = [a, b].map(|row| row.parts.iter().map(|(_, scale)| *scale).collect::<Vec<f64>>());
-        Exact::of_sums(k, &sums, [&scales[0], &scales[1]])
+        let units = [a, b].map(|row| row.parts.iter().map(|(_, unit)| *unit).collect::<Vec<f64>>());
+        Exact::of_sums(k, &sums, [&units[0], &units[1]])
     }
 
-    /// From the sums over an element's K terms; `scales`: what an integer counts in each part of the row and of the column ([`part_scale`]).
-    pub fn of_sums(k: usize, sums: &IntegerSums, scales: [&[f64]; 2]) -> Exact {
+    /// From the sums over an element's K terms; `units`: what an integer counts in each part of the row and of the column ([`part_unit`]).
+    pub fn of_sums(k: usize, sums: &IntegerSums, units: [&[f64]; 2]) -> Exact {
         let parts = sums.parts();
         let (mut value, mut absolute) = (0.0, 0.0);
-        for (i, left) in scales[0].iter().enumerate() {
-            for (j, right) in scales[1].iter().enumerate() {
+        for (i, left) in units[0].iter().enumerate() {
+            for (j, right) in units[1].iter().enumerate() {
                 value += sums.products[i * parts + j] as f64 * (left * right);
                 absolute += sums.absolute[i * parts + j] as f64 * (left * right);
             }
         }
         let sum = |side: usize| -> f64 {
             let sums = &sums.operands[side * parts..];
-            scales[side].iter().zip(sums).map(|(scale, &sum)| sum as f64 * scale).sum()
+            units[side].iter().zip(sums).map(|(unit, &sum)| sum as f64 * unit).sum()
         };
         let (sum_a, sum_b) = (sum(0), sum(1));
-        let [half_a, half_b] = scales.map(|scales| scales.last().map_or(0.0, |scale| 0.5 * scale));
+        let [half_a, half_b] = units.map(|units| units.last().map_or(0.0, |unit| 0.5 * unit));
         let digitisation = half_a * sum_b + half_b * sum_a + k as f64 * half_a * half_b;
         let operands = sum_a + sum_b + k as f64 * (half_a + half_b);
         Exact { value, absolute: absolute + digitisation, digitisation, operands, k }

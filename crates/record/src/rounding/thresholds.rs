@@ -37,7 +37,7 @@ pub struct Rounding {
     /// the paper's preset 32.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bits: Option<u8>,
-    /// Results are not finer than 2^-floor of their row's and column's scale; 0 = no floor. Absent = 14 for bfloat16, else 0.
+    /// Results are not finer than 2^-floor of the size that their row's and column's absmaxes give; 0 = no floor. Absent = 14 for bfloat16, else 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<u8>,
     /// The threshold of every class that has none of its own, in units of 2^-32 of the norms, or 2^-60 for grids of more than

@@ -166,7 +166,7 @@ pub(super) fn image(
 }
 
 /// What the key `convolution` of a network over images is for.
-pub(super) const CONVOLUTION: &str = "Version of conv2d: with 2, every pixel is quantised once, by a scale for each sample (for each channel in a kernel's gradient); with 1, once for each patch that has it, by the patch's scale.";
+pub(super) const CONVOLUTION: &str = "Version of conv2d: with 2, every pixel is quantised once, in a scale group for each sample (for each channel in a kernel's gradient); with 1, once for each patch that has it, in the patch's scale group.";
 
 /// A forward pass: the parameters that are still to be taken, and the moments that batch normalisations saw.
 pub(super) struct Pass<'a> {

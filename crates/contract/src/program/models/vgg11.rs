@@ -84,7 +84,7 @@ pub struct Vgg11 {
     /// The part by which a step moves the running averages of a batch normalisation.
     #[serde(default = "default_momentum")]
     pub norm_momentum: f32,
-    /// Which scales the patches of convolutions have.
+    /// Which scale groups the patches of convolutions have.
     #[serde(default)]
     pub convolution: ConvVersion,
     /// How pixels are normalised, by name.

@@ -12,7 +12,7 @@ use crate::program::graph::{TensorId, View};
 use crate::program::im2col::{ConvGeometry, DigitPatches};
 use crate::program::products::ProductClass;
 
-/// Which scales patches have.
+/// Which scale groups patches have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 pub enum ConvVersion {

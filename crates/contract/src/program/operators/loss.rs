@@ -134,7 +134,7 @@ pub(super) fn of_labels(b: &mut Builder, table: TensorId, labels: TensorId) -> T
     b.node(pick, DType::F32, &[n, 1])
 }
 
-/// The loss and its gradient for targets smoothed by `smoothing`; `weights` [N, 1] or [1] multiply the rows, and a row of weight +0 has none.
+/// The loss and its gradient for targets smoothed by `smoothing`; `weights` [N, 1] or [1] multiply the rows; a row has no loss unless its weight is above 0.
 fn weighted_cross_entropy(
     b: &mut Builder,
     smoothing: f32,

@@ -77,8 +77,8 @@ impl Builder {
         let gathered = Primitive::DigitPatches { input: integers, patches };
         let gathered = self.node(gathered, DType::Q(digits), &[1, m, k]);
         let blocks = block_count(k, block);
-        let [dims, strides] = patches.scales([samples, channels], blocks);
-        let scales = View { tensor: absmaxes, offset: 0, dims, strides };
-        (gathered, self.copy(scales, &[1, m, blocks]))
+        let [dims, strides] = patches.absmaxes([samples, channels], blocks);
+        let of_rows = View { tensor: absmaxes, offset: 0, dims, strides };
+        (gathered, self.copy(of_rows, &[1, m, blocks]))
     }
 }
