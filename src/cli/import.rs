@@ -1,29 +1,22 @@
 //! `tiebreak import`.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::import_images::{Decided, ImageArgs};
+use super::import_weights::{check_map, real, weight_files};
 use super::limits::Limits;
 use super::{CommandResult, Exit, Failure, Printer};
 use crate::job::Job;
 use crate::job::initial::{Drawn, weights_layout};
 use crate::program::models::Model;
-use crate::run::companions::Companions;
+use crate::program::models::released::Released;
+use crate::run::companions::{CONFIG, Companions};
 use crate::run::disk::{self, Disk};
 use crate::run::weights::WeightFiles;
-use crate::run::{RunError, released_config, shell};
-
-const ONE_FILE: &str = "model.safetensors";
-const INDEX: &str = "model.safetensors.index.json";
-/// The most bytes of an index: ten times that of the largest models.
-const INDEX_MAX: u64 = 1 << 24;
-/// The most files that an index names, as many as a job may.
-const SHARDS_MAX: usize = 4096;
+use crate::run::{RunError, architectures, mistaken, released_config, shell};
 
 /// Make a job that goes on from released weights: a folder with config.json and *.safetensors, as transformers' save_pretrained or `tiebreak export` write it.
 #[derive(clap::Args)]
@@ -42,29 +35,27 @@ pub struct Args {
     limits: Limits,
 }
 
-/// What an index of several files says.
-#[derive(Deserialize)]
-struct Index {
-    weight_map: BTreeMap<String, String>,
-}
-
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let folder = args
         .folder
         .canonicalize()
         .map_err(|error| super::report::named(RunError::io(&args.folder)(error)))?;
-    let config = real(&folder.join("config.json"))?;
-    let text = disk::read_text(&config, released_config::CONFIG_MAX)?;
-    let mut model =
-        released_config::parse(&text).map_err(|why| RunError::invalid(&folder.join("config.json"), why))?;
-    let decided = args.images.decide(&mut model, &folder)?;
-    if let Some((key, why)) = model.error() {
-        return Err(
-            RunError::invalid(&folder.join("config.json"), format!("the model's {key}: {why}")).into()
-        );
+    if folder.is_file() {
+        let why = format!("{} is a file: name the folder that it lies in", args.folder.display());
+        return Err(Failure::new(Exit::Usage, why));
     }
+    // A pointer or a page in place of the configuration is found before any weights are.
+    let config = configuration(&folder)?;
     let (paths, map) = weight_files(&folder)?;
+    let mut files = WeightFiles::open(&paths)?;
+    let prefix = files.prefix().to_string();
+    let (mut model, said) = described(&args, &folder, config, &files, &prefix)?;
+    let mut decided = args.images.decide(&mut model, &folder)?;
+    decided.said.splice(0..0, said);
+    if let Some((key, why)) = model.error() {
+        return Err(RunError::invalid(&folder.join(CONFIG), format!("the model's {key}: {why}")).into());
+    }
     let output = args.output.as_ref().unwrap_or(&args.folder);
     let disk = Disk::default();
     if args.output.is_some() {
@@ -79,14 +70,15 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let names = paths.iter().map(|path| relative(&output, path)).collect::<Result<Vec<_>, _>>()?;
     let outside = paths.iter().any(|path| !path.starts_with(&output));
     let root = outside.then(|| common(&paths));
-    let text = job_text(&model, &names, root.as_deref(), &decided);
+    let text = job_text(&model, &names, &prefix, root.as_deref(), &decided);
     let job = Job::parse(&job_path.display().to_string(), &text).map_err(|error| {
         Failure::new(Exit::Malformed, format!("the model's sizes do not make a job: {error}"))
     })?;
     let program = job.program(None).map_err(|error| Failure::new(Exit::Malformed, error))?;
-    let files = WeightFiles::open(&paths)?;
     let buffers = |tensor: &str| tensor.starts_with("buffer/");
-    files.check(&weights_layout(&job, &program), &Drawn::of(&job, [0; 2]), buffers)?;
+    let (layout, drawn) = (weights_layout(&job, &program), Drawn::of(&job, [0; 2]));
+    files.check(&layout, &drawn, buffers)?;
+    files.check_copies(&layout, &drawn)?;
     if let Some((map, index)) = map {
         check_map(&files, &map, &index)?;
     }
@@ -114,6 +106,70 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     Ok(Exit::Match)
 }
 
+/// The text of the folder's `config.json`, if it has one.
+fn configuration(folder: &Path) -> Result<Option<String>, Failure> {
+    let path = folder.join(CONFIG);
+    if path.symlink_metadata().is_err() {
+        return Ok(None);
+    }
+    let bytes = disk::read(&real(&path)?, released_config::CONFIG_MAX)?;
+    let text = String::from_utf8(bytes);
+    let text = text.map_err(|error| mistaken::config(&path, error.as_bytes(), "the text is not UTF-8"))?;
+    match serde_json::from_str::<Value>(&text) {
+        Ok(_) => Ok(Some(text)),
+        Err(error) => Err(mistaken::config(
+            &path,
+            text.as_bytes(),
+            format!("it is no configuration of a model: {error}"),
+        )
+        .into()),
+    }
+}
+
+/// The model that the weights are of, and what the user has to know of how that was found.
+fn described(
+    args: &Args,
+    folder: &Path,
+    config: Option<String>,
+    files: &WeightFiles,
+    prefix: &str,
+) -> Result<(Model, Vec<String>), Failure> {
+    let mut said = Vec::new();
+    if !prefix.is_empty() {
+        said.push(format!("every tensor's name begins with {prefix}, as of a model that was compiled or wrapped: the job says init.prefix"));
+    }
+    let shape = |name: &str| files.shape(&format!("{prefix}{name}"));
+    if let Some(name) = &args.images.architecture {
+        let model =
+            architectures::of_shapes(name, shape).ok_or_else(|| Failure::new(Exit::Usage, name.clone()))?;
+        said.push(format!("the model is {name}, as --architecture says"));
+        return Ok((model, said));
+    }
+    let path = folder.join(CONFIG);
+    if let Some(text) = config {
+        let model = released_config::parse(&text).map_err(|why| RunError::invalid(&path, why))?;
+        return Ok((model, said));
+    }
+    let holds = |name: &&&str| {
+        architectures::of_shapes(name, shape).and_then(|model| model.released()).is_some_and(|layout| {
+            let layout: Vec<Released> = layout.into_iter().map(|released| released.behind(prefix)).collect();
+            files.check(&layout, &Drawn::default(), |tensor| tensor.starts_with("buffer/")).is_ok()
+        })
+    };
+    let why = match architectures::NAMES.iter().find(holds) {
+        Some(name) => format!("the tensors have the names and shapes of {name}: give --architecture {name}"),
+        None => format!(
+            "of a network of torchvision or timm give --architecture NAME ({}); of a GPT-2 get the file from where the weights are; for a model of your own \
+             write {{\"model_type\": \"tiebreak\", \"model\": {{...}}}} there, with the keys of a job's [model] table (docs/WEIGHTS.md)",
+            architectures::NAMES.join(", ")
+        ),
+    };
+    Err(Failure::new(
+        Exit::Usage,
+        format!("{} has no {CONFIG}, which says the model: {why}", folder.display()),
+    ))
+}
+
 /// Refuses to write over another file than the one that is to be there.
 fn free_for(companions: &Companions, folder: &Path, name: &str) -> Result<(), RunError> {
     let path = folder.join(name);
@@ -124,84 +180,6 @@ fn free_for(companions: &Companions, folder: &Path, name: &str) -> Result<(), Ru
         "{} is there already and differs: give --output another folder",
         path.display()
     )))
-}
-
-/// A file of the model's folder, behind links: caches of downloads are made of them, and the user named the folder.
-fn real(path: &Path) -> Result<PathBuf, Failure> {
-    path.canonicalize().map_err(|error| super::report::named(RunError::io(path)(error)))
-}
-
-/// What an index says, with its path.
-type Map = (BTreeMap<String, String>, PathBuf);
-
-/// The files of the weights, and the index that names them if there is one.
-fn weight_files(folder: &Path) -> Result<(Vec<PathBuf>, Option<Map>), Failure> {
-    let (one, index) = (folder.join(ONE_FILE), folder.join(INDEX));
-    if one.exists() {
-        return Ok((vec![real(&one)?], None));
-    }
-    if !index.exists() {
-        let why = format!(
-            "{} has neither {ONE_FILE} nor {INDEX}; save the model as safetensors: model.save_pretrained(DIR, safe_serialization=True)",
-            folder.display()
-        );
-        return Err(Failure::new(Exit::Usage, why));
-    }
-    let text = disk::read_text(&real(&index)?, INDEX_MAX)?;
-    let Index { weight_map } = serde_json::from_str(&text)
-        .map_err(|error| RunError::invalid(&index, format!("it is no index of weights: {error}")))?;
-    let mut shards: Vec<&String> = weight_map.values().collect();
-    shards.sort_unstable();
-    shards.dedup();
-    if shards.is_empty() || shards.len() > SHARDS_MAX {
-        return Err(RunError::invalid(
-            &index,
-            format!("it names {} files; 1 to {SHARDS_MAX} are read", shards.len()),
-        )
-        .into());
-    }
-    let mut paths = Vec::new();
-    for shard in shards {
-        if !is_plain(shard) {
-            return Err(RunError::invalid(
-                &index,
-                format!("{shard:?} is no name of a .safetensors file in the same folder"),
-            )
-            .into());
-        }
-        paths.push(real(&folder.join(shard))?);
-    }
-    Ok((paths, Some((weight_map, index))))
-}
-
-/// Whether a name leads to a safetensors file in the folder itself.
-fn is_plain(name: &str) -> bool {
-    let mut components = Path::new(name).components();
-    let one = matches!((components.next(), components.next()), (Some(Component::Normal(_)), None));
-    one && !name.contains(['/', '\\']) && name.ends_with(".safetensors")
-}
-
-/// Checks that every tensor is in the file that the index says, as readers that trust it would look there.
-fn check_map(files: &WeightFiles, map: &BTreeMap<String, String>, index: &Path) -> Result<(), RunError> {
-    let folder = index.parent().unwrap_or(Path::new("."));
-    let mut listed = 0;
-    for (name, path) in files.names() {
-        let there = map.get(name).and_then(|file| folder.join(file).canonicalize().ok());
-        if there.as_deref() != Some(path) {
-            return Err(RunError::invalid(
-                index,
-                format!("it does not say that {name} is in {}", path.display()),
-            ));
-        }
-        listed += 1;
-    }
-    if listed != map.len() {
-        return Err(RunError::invalid(
-            index,
-            format!("it lists {} tensors, the files hold {listed}", map.len()),
-        ));
-    }
-    Ok(())
 }
 
 /// A path as a job in `folder` names it. Both are canonical.
@@ -222,7 +200,13 @@ fn common(paths: &[PathBuf]) -> PathBuf {
 }
 
 /// A job that goes on training the model.
-fn job_text(model: &Model, weights: &[String], root: Option<&Path>, decided: &Decided) -> String {
+fn job_text(
+    model: &Model,
+    weights: &[String],
+    prefix: &str,
+    root: Option<&Path>,
+    decided: &Decided,
+) -> String {
     let (data, rate) = match model {
         Model::Gpt(gpt) => {
             let dtype = if gpt.vocabulary > 1 << 16 { "u32" } else { "u16" };
@@ -241,11 +225,15 @@ fn job_text(model: &Model, weights: &[String], root: Option<&Path>, decided: &De
         "# They lie outside of this folder: name their folder with --data-root when you train.\n".into()
     });
     let (weights, model, init) = (json!(weights), released_config::model_table(model), decided.init());
+    let prefix = match prefix.is_empty() {
+        true => String::new(),
+        false => format!("# What stands before every name in them.\nprefix = {}\n", json!(prefix)),
+    };
     format!(
         "# Goes on training released weights. Name your data below, then `tiebreak job check` says whether all fits.\n\
          steps = 100\nclip_norm = 1.0\n\n\
          [init]\n# Read where they are; a run names them by length and BLAKE3.\n{reach}weights = {weights}\n\
-         # The names and layouts of transformers, torchvision or torch.nn.Sequential.\nnames = \"hf\"\n{init}\n\
+         # The names and layouts of transformers, torchvision or torch.nn.Sequential.\nnames = \"hf\"\n{prefix}{init}\n\
          [model]\n{model}\n\
          [data]\n{data}\n\
          [optimizer]\nkind = \"adamw\"\nbeta1 = 0.9\nbeta2 = 0.999\nepsilon = 1e-8\nweight_decay = 0.01\n\n\
@@ -257,16 +245,6 @@ fn job_text(model: &Model, weights: &[String], root: Option<&Path>, decided: &De
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_that_leave_the_folder_are_told() {
-        for name in
-            ["../a.safetensors", "/a.safetensors", "a/b.safetensors", "a\\b.safetensors", "..", "a.bin", ""]
-        {
-            assert!(!is_plain(name), "{name}");
-        }
-        assert!(is_plain("model-00001-of-00002.safetensors"));
-    }
 
     #[test]
     fn paths_are_relative_to_the_job() {

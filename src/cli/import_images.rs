@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{Exit, Failure};
 use crate::program::models::{Model, Normalization, Normalize};
 use crate::run::released_config::CONFIG_MAX;
-use crate::run::{RunError, disk};
+use crate::run::{RunError, architectures, disk, mistaken};
 
 /// Where transformers' image processors say how pixels are normalised.
 const PREPROCESSOR: &str = "preprocessor_config.json";
@@ -17,6 +17,12 @@ const PREPROCESSOR: &str = "preprocessor_config.json";
 /// Options for models of images.
 #[derive(clap::Args)]
 pub struct ImageArgs {
+    /// The network of torchvision or timm that the weights are of; config.json is not read for it.
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(architectures::NAMES))]
+    pub architecture: Option<String>,
+    /// Rows and columns of your images, if they are others than config.json says.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 12))]
+    image_size: Option<u32>,
     /// How the weights expect pixels, in place of what the folder says: ((byte / 255) - mean) / std with the constants of this name; `none`: byte / 255.
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(Normalize::NAMES))]
     normalize: Option<String>,
@@ -62,6 +68,14 @@ impl ImageArgs {
     /// If the model is none of images, and an option is for these; or a file of the folder cannot be read.
     pub fn decide(&self, model: &mut Model, folder: &Path) -> Result<Decided, Failure> {
         let mut decided = Decided::default();
+        if let Some(size) = self.image_size {
+            let (height, width) = match model {
+                Model::Resnet(network) => (&mut network.height, &mut network.width),
+                Model::Vgg11(network) => (&mut network.height, &mut network.width),
+                _ => return Err(only_images("--image-size")),
+            };
+            (*height, *width) = (size, size);
+        }
         if let Some(classes) = self.classes {
             let before = model.clone();
             let head = model.reclassify(classes).ok_or_else(|| only_images("--classes"))?;
@@ -137,9 +151,9 @@ fn preprocessor(path: &Path) -> Result<Option<Constants>, Failure> {
         return Ok(None);
     }
     let real = path.canonicalize().map_err(RunError::io(path))?;
-    let text = disk::read_text(&real, CONFIG_MAX)?;
-    let wrong = |error| RunError::invalid(path, format!("it is no configuration of pixels: {error}"));
-    let value: Value = serde_json::from_str(&text).map_err(wrong)?;
+    let bytes = disk::read(&real, CONFIG_MAX)?;
+    let wrong = |error| mistaken::config(path, &bytes, format!("it is no configuration of pixels: {error}"));
+    let value: Value = serde_json::from_slice(&bytes).map_err(wrong)?;
     let Preprocessor { do_normalize, image_mean, image_std } =
         Preprocessor::deserialize(value).map_err(wrong)?;
     Ok(match (do_normalize, image_mean, image_std) {

@@ -18,6 +18,7 @@ mod expect;
 mod export;
 mod import;
 mod import_images;
+mod import_weights;
 mod inspect;
 mod job;
 mod job_finite;

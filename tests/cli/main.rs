@@ -7,6 +7,7 @@ mod audits;
 mod common;
 mod damage;
 mod evaluations;
+mod foreign;
 mod hostile;
 mod jobs;
 mod networks;

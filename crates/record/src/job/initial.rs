@@ -185,7 +185,8 @@ pub fn program_layout(program: &Program) -> Vec<Released> {
 /// How the files of weights that a job names hold its program's parameters and buffers.
 pub fn weights_layout(job: &Job, program: &Program) -> Vec<Released> {
     let released = job.model().filter(|_| job.init.names == WeightNames::Hf);
-    released.and_then(|model| model.model.released()).unwrap_or_else(|| program_layout(program))
+    let layout = released.and_then(|model| model.model.released()).unwrap_or_else(|| program_layout(program));
+    layout.into_iter().map(|released| released.behind(&job.init.prefix)).collect()
 }
 
 /// An element of a state tensor as a file of weights has it, a binary32 pattern. `layout`: how files hold the tensors.

@@ -326,6 +326,9 @@ impl DataFiles {
     }
 }
 
+/// The most bytes of `init.prefix`, which stands before every name.
+const PREFIX_MAX: usize = 256;
+
 /// The `[init]` table of a job: from what the initial state is made. Absent, or empty: from the seed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -336,6 +339,9 @@ pub struct InitSpec {
     /// Under which names, and in which layouts, these files have the tensors.
     #[serde(default)]
     pub names: WeightNames,
+    /// What stands before every name in these files, as compiling or wrapping a model puts it there.
+    #[serde(default)]
+    pub prefix: String,
     /// With `weights`: parameters and buffers that no file gives, drawn anew as if there were no files: names, with `*` for any characters.
     #[serde(default)]
     pub reinitialize: Vec<String>,
@@ -369,6 +375,18 @@ impl InitSpec {
         }
         if self.names != WeightNames::Program && self.weights.is_empty() {
             return Some(("names", "only files of weights have names: list them in init.weights".into()));
+        }
+        if !self.prefix.is_empty() && self.weights.is_empty() {
+            return Some((
+                "prefix",
+                "only names in files of weights have one: list the files in init.weights".into(),
+            ));
+        }
+        if self.prefix.len() > PREFIX_MAX {
+            return Some((
+                "prefix",
+                format!("at most {PREFIX_MAX} bytes are read, there are {}", self.prefix.len()),
+            ));
         }
         if !self.reinitialize.is_empty() && self.weights.is_empty() {
             let why = "what no file of weights gives is drawn anyway; a finished run's model.safetensors is a file of weights: list it in init.weights";

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use super::disk::{self, Disk};
 use super::error::RunError;
 use super::job_files::{JobFiles, refuse_private_key};
+use super::mistaken::refuse_stand_in;
 use super::paths::RunPaths;
 use super::released_config::{self, CONFIG_MAX};
 use crate::job::Job;
@@ -64,7 +65,7 @@ impl Companions {
     /// the folder for the tokenizer of its tokens.
     ///
     /// # Errors
-    /// If one lies where the job may not reach, is a private key or too large, or cannot be read.
+    /// If one lies where the job may not reach, is a private key, a pointer of Git LFS or too large, or cannot be read.
     pub fn of_job(job: &Job, reach: &JobFiles) -> Result<Companions, RunError> {
         let mut folders = vec![("job", PathBuf::new())];
         let beside = |path: &String| Path::new(path).parent().map(Path::to_path_buf);
@@ -111,6 +112,7 @@ impl Companions {
         }
         let bytes = disk::read(&real, most(name))?;
         refuse_private_key(&path, &bytes[..])?;
+        refuse_stand_in(&path, &bytes)?;
         // Many programs have a config.json: one of another kind of model is not this one's.
         if name == CONFIG && !job.model().is_some_and(|job| released_config::is_of(&bytes, &job.model)) {
             return Ok(());
@@ -147,12 +149,16 @@ impl Companions {
     /// The files of these names beside released weights, behind links.
     ///
     /// # Errors
-    /// If one is too large, or cannot be read.
+    /// If one is a pointer of Git LFS or too large, or cannot be read.
     pub fn released(folder: &Path) -> Result<Companions, RunError> {
         let mut found = Companions::default();
         for name in SETS.into_iter().flatten() {
             match folder.join(name).canonicalize() {
-                Ok(real) if real.is_file() => found.insert(name, disk::read(&real, most(name))?)?,
+                Ok(real) if real.is_file() => {
+                    let bytes = disk::read(&real, most(name))?;
+                    refuse_stand_in(&folder.join(name), &bytes)?;
+                    found.insert(name, bytes)?;
+                }
                 _ => {}
             }
         }

@@ -1,6 +1,7 @@
 //! What is on disk: data, transcripts, heads, checkpoints, traces. Reading never executes anything, never
 //! follows links, and checks every size before it allocates. Layout: `docs/RUN-FORMAT.md`.
 
+pub mod architectures;
 pub mod arrays;
 pub mod checked;
 pub mod checkpoint;
@@ -18,6 +19,7 @@ pub mod job_files;
 pub mod limits;
 pub mod lock;
 pub mod metrics;
+pub mod mistaken;
 pub mod paths;
 pub mod released_config;
 pub mod shell;

@@ -1,10 +1,11 @@
-//! `config.json` of a folder of released weights: which model it is, in transformers' keys for GPT-2, else in this program's own.
+//! `config.json` of a folder of released weights: which model it is, in transformers' keys for GPT-2, in timm's for residual networks, else in this program's own.
 //!
 //! Source: `GPT2Config` of transformers. Keys that change nothing that is computed here are not read; those that would make another model are refused.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::architectures;
 use crate::arith::DType;
 use crate::program::models::{Gelu, Gpt, Model, Normalize};
 
@@ -17,10 +18,11 @@ const GPT2_VOCABULARY: u32 = 50_257;
 /// Keys of tokens: which begins a text, ends one, and fills what is behind its end.
 const TOKENS: [&str; 3] = ["bos_token_id", "eos_token_id", "pad_token_id"];
 
-/// What every `config.json` has.
+/// What says whose a `config.json` is: transformers', or timm's.
 #[derive(Deserialize)]
 struct Preamble {
-    model_type: String,
+    model_type: Option<String>,
+    architecture: Option<String>,
 }
 
 /// The keys of `GPT2Config` that decide what is computed. Those with a default may be left out, as transformers takes the same.
@@ -56,14 +58,21 @@ struct Own {
 /// If the text is no JSON object of that kind, or says something that this version does not compute.
 pub fn parse(text: &str) -> Result<Model, String> {
     let wrong = |error: serde_json::Error| format!("it is no configuration of a model: {error}");
-    let Preamble { model_type } = serde_json::from_str(text).map_err(wrong)?;
+    let Preamble { model_type, architecture } = serde_json::from_str(text).map_err(wrong)?;
+    let Some(model_type) = model_type else {
+        let why = format!(
+            "it has neither model_type, as transformers writes it (\"gpt2\"), nor architecture, as timm writes it; for a model of your own write \
+             {{\"model_type\": \"{OURS}\", \"model\": {{...}}}} (docs/WEIGHTS.md)"
+        );
+        return architecture.map_or(Err(why), |_| architectures::timm(text));
+    };
     match model_type.as_str() {
         "gpt2" => gpt2(&serde_json::from_str(text).map_err(wrong)?).map(Model::Gpt),
         OURS => serde_json::from_str(text).map(|Own { model }| model).map_err(wrong),
         other => {
             let other: String = other.chars().take(40).collect();
             Err(format!(
-                "model_type is {other:?}; \"gpt2\" can be imported, and what `tiebreak export` wrote (\"{OURS}\")"
+                "model_type is {other:?}; \"gpt2\" can be imported, what `tiebreak export` wrote (\"{OURS}\"), and timm's residual networks"
             ))
         }
     }
@@ -149,7 +158,21 @@ pub fn text(model: &Model, config: Option<&str>, generation: Option<&str>) -> St
             _ => drop(kept.insert(key, value)),
         }
     }
+    if !same {
+        // timm builds its network by these.
+        let classes = model.batch(1).last().map_or(0, |labels| labels.below);
+        let beside = kept.get_mut("pretrained_cfg").and_then(Value::as_object_mut);
+        beside.into_iter().for_each(|keys| renumber(keys, classes));
+        renumber(&mut kept, classes);
+    }
     if kept == before { text.into() } else { format!("{:#}\n", Value::from(kept)) }
+}
+
+/// Has a configuration say another number of classes, if it says one.
+fn renumber(keys: &mut Map<String, Value>, classes: u32) {
+    if let Some(number) = keys.get_mut("num_classes") {
+        *number = classes.into();
+    }
 }
 
 /// The tokens that end a text, as a `generation_config.json` or a `config.json` names them: one, several or none.

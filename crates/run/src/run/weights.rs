@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::disk::{self, Disk};
 use super::error::RunError;
+use super::mistaken;
 use crate::arith::words::bytes_of;
 use crate::arith::{DType, float};
 use crate::commit::digest::Digest;
@@ -20,6 +21,8 @@ use crate::program::step::{Program, StateTensor};
 
 /// The most names that an error lists.
 const LISTED: usize = 12;
+/// What torch.compile, DataParallel, FSDP, DeepSpeed and Lightning put before the names of a model's tensors. No name of a released model begins so.
+const WRAPPERS: [&str; 5] = ["_orig_mod.", "module.", "_fsdp_wrapped_module.", "_forward_module.", "model."];
 /// Bytes of an I64.
 const COUNTER_BYTES: usize = 8;
 
@@ -46,8 +49,9 @@ impl WeightFiles {
         for (number, path) in paths.iter().enumerate() {
             let mut file = disk::open(path)?;
             let len = file.metadata().map_err(RunError::io(path))?.len();
+            let head = mistaken::head(&mut file);
             let header = header(&mut file, len).map_err(RunError::io(path))?;
-            let header = header.map_err(|why| RunError::invalid(path, why))?;
+            let header = header.map_err(|why| mistaken::weights(path, &head, why))?;
             for name in header.names() {
                 if names.insert(name.to_string(), number).is_some() {
                     return Err(RunError::invalid(path, format!("the tensor {name} is there twice")));
@@ -61,6 +65,30 @@ impl WeightFiles {
     /// The tensors' names, ascending, each with the path of its file.
     pub fn names(&self) -> impl Iterator<Item = (&str, &Path)> {
         self.names.iter().map(|(name, &number)| (name.as_str(), self.files[number].path.as_path()))
+    }
+
+    /// What compiling or wrapping put before the name of every tensor, if it did.
+    pub fn prefix(&self) -> &str {
+        let first = self.names.keys().next().map_or("", String::as_str);
+        let mut prefix = "";
+        // Of names that are nothing but a prefix nothing would be left.
+        let on_all = |prefix: &str| {
+            self.names.keys().all(|name| name.len() > prefix.len() && name.starts_with(prefix))
+        };
+        while let Some(next) = WRAPPERS.iter().find(|wrapper| first[prefix.len()..].starts_with(**wrapper)) {
+            let longer = &first[..prefix.len() + next.len()];
+            if !on_all(longer) {
+                break;
+            }
+            prefix = longer;
+        }
+        prefix
+    }
+
+    /// The dimensions of a tensor, whatever its elements are.
+    pub fn shape(&self, name: &str) -> Option<Vec<u64>> {
+        let number = *self.names.get(name)?;
+        Some(self.files[number].header.place(name).ok()?.shape)
     }
 
     /// The name under which a released tensor is there, if it is.
@@ -104,7 +132,16 @@ impl WeightFiles {
         }
         let first = self.files.first().map_or(Path::new("."), |file| &file.path);
         if !missing.is_empty() {
-            return Err(RunError::invalid(first, format!("no file has the parameters {}", listed(&missing))));
+            let prefix = self.prefix();
+            let is_known = layout.iter().any(|released| released.name.starts_with(prefix));
+            let hint = match prefix.is_empty() || is_known {
+                true => String::new(),
+                false => format!(
+                    "; every name in the files begins with {prefix}: say so with init.prefix = {prefix:?}"
+                ),
+            };
+            let why = format!("no file has the parameters {}{hint}", listed(&missing));
+            return Err(RunError::invalid(first, why));
         }
         let names: Vec<String> = left.into_keys().collect();
         if names.is_empty() {
@@ -140,6 +177,33 @@ impl WeightFiles {
         place.element.words(&data).map_err(|_| RunError::invalid(path, format!("{name} holds no floats")))
     }
 
+    /// Checks that copies hold, bit for bit, what they are copies of: a head that is tied to a table of tokens. Two tensors are in memory at a time.
+    ///
+    /// # Errors
+    /// If one does not, or a file cannot be read.
+    pub fn check_copies(&mut self, layout: &[Released], drawn: &Drawn) -> Result<(), RunError> {
+        for released in layout {
+            let (Made::CopyOf(copies), Some(name)) = (&released.made, self.name_of(released)?) else {
+                continue;
+            };
+            let words = self.words(&name, &released.shape)?;
+            for copy in copies.iter().filter(|copy| !drawn.has(&copy.tensor)) {
+                let is_source = |part: &&Part| part.tensor == copy.tensor;
+                let found = layout.iter().find_map(|r| Some((r, r.parts().iter().find(is_source)?)));
+                let Some((source, part)) = found else { continue };
+                let Some(source_name) = self.name_of(source)? else { continue };
+                let theirs = self.words(&source_name, &source.shape)?;
+                let mut places = copy.places().zip(part.places());
+                let differs = places.find(|&(ours, other)| words[ours as usize] != theirs[other as usize]);
+                let Some((at, other)) = differs else { continue };
+                let values = [words[at as usize], theirs[other as usize]];
+                let why = differing([&name, &source_name], index_of(at, &released.shape), values);
+                return Err(RunError::invalid(&self.files[self.names[&name]].path, why));
+            }
+        }
+        Ok(())
+    }
+
     /// The initial state that the files give: every parameter that is not drawn, buffers that are there, the others as they begin without files, and zeros
     /// for the optimizer's slots. Beside the state one tensor of the files is in memory at a time.
     ///
@@ -155,6 +219,7 @@ impl WeightFiles {
         let begins: HashMap<&str, Option<u32>> =
             table.iter().map(|(tensor, init)| (tensor.name.as_str(), begins(&tensor.name, *init))).collect();
         self.check(layout, drawn, |tensor| begins.get(tensor).is_some_and(Option::is_some))?;
+        self.check_copies(layout, drawn)?;
         let word = |tensor: &str| begins[tensor].unwrap_or(0).to_le_bytes();
         let begin = |(index, (tensor, init)): (usize, &(StateTensor, Init))| match drawn.has(&tensor.name) {
             true => bytes_of(&drawn.elements(index, [0, tensor.ty().len()], *init)),
@@ -163,7 +228,7 @@ impl WeightFiles {
         let mut state: Vec<Vec<u8>> = table.iter().enumerate().map(begin).collect();
         let index: HashMap<&str, usize> = table.iter().map(|(t, _)| t.name.as_str()).zip(0..).collect();
         for released in layout {
-            let (Made::Of(parts) | Made::CopyOf(parts)) = &released.made else { continue };
+            let Made::Of(parts) = &released.made else { continue };
             let Some(name) = self.name_of(released)? else { continue };
             let taken: Vec<&Part> = parts.iter().filter(|part| !drawn.has(&part.tensor)).collect();
             if taken.is_empty() {
@@ -173,13 +238,7 @@ impl WeightFiles {
             for part in taken {
                 let tensor = state[index[part.tensor.as_str()]].as_chunks_mut::<4>().0;
                 let elements = part.places().map(|at| words[at as usize].to_le_bytes());
-                if let Made::Of(_) = released.made {
-                    elements.zip(tensor).for_each(|(element, word)| *word = element);
-                } else if !elements.eq(tensor.iter().copied()) {
-                    let why =
-                        format!("{name} differs from {}, which the model uses in its place", part.tensor);
-                    return Err(RunError::invalid(&self.files[self.names[&name]].path, why));
-                }
+                elements.zip(tensor).for_each(|(element, word)| *word = element);
             }
         }
         Ok(state)
@@ -257,6 +316,7 @@ impl WeightFiles {
 /// Reads a file's header, and checks that its tensors fill the file.
 fn header(file: &mut File, len: u64) -> io::Result<Result<Header, String>> {
     let mut preamble = [0; PREAMBLE];
+    file.rewind()?;
     if len < PREAMBLE as u64 {
         return Ok(Err("it is no safetensors file: it is shorter than its header's length".into()));
     }
@@ -269,6 +329,24 @@ fn header(file: &mut File, len: u64) -> io::Result<Result<Header, String>> {
     let mut text = vec![0; bytes];
     file.read_exact(&mut text)?;
     Ok(Header::parse(&text, len).and_then(|header| header.check_filled().map(|()| header)))
+}
+
+/// The index of an element by its place.
+fn index_of(place: u64, shape: &[u32]) -> Vec<u64> {
+    let mut left = place;
+    let mut index: Vec<u64> =
+        shape.iter().rev().map(|&d| (left % u64::from(d), left /= u64::from(d)).0).collect();
+    index.reverse();
+    index
+}
+
+/// What is wrong with a copy, and what to do about it.
+fn differing([name, source]: [&str; 2], index: Vec<u64>, [word, other]: [u32; 2]) -> String {
+    let [value, theirs] = [word, other].map(|word| format!("{} ({word:08x})", f32::from_bits(word)));
+    format!(
+        "{name} differs from {source}, which the model uses in its place: element {index:?} is {value}, and {theirs} there. A head of its own is \
+         \"tie_word_embeddings\": false in config.json (model.tied = false in a job); else leave {name} out of the file"
+    )
 }
 
 fn is_counter(released: &Released) -> bool {

@@ -156,6 +156,13 @@ impl Released {
         Released { also: Some(also.into()), ..self }
     }
 
+    /// The same, with a text before its names.
+    #[must_use]
+    pub fn behind(self, prefix: &str) -> Released {
+        let name = |name: String| format!("{prefix}{name}");
+        Released { name: name(self.name), also: self.also.map(name), ..self }
+    }
+
     /// The names under which files have it, the exported one first.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         [self.name.as_str()].into_iter().chain(self.also.as_deref())
