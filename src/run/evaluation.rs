@@ -11,7 +11,7 @@ use super::error::RunError;
 use super::paths::RunPaths;
 use crate::commit::digest::Digest;
 use crate::job::data::Dataset;
-use crate::job::manifest::{DataFile, files_root};
+use crate::job::manifest::{DataFile, FileManifest, GroupTree, files_root};
 use crate::job::spec::DataSpec;
 use crate::program::models::BatchTensor;
 
@@ -31,10 +31,31 @@ pub struct EvaluationData {
 /// # Errors
 /// If a file cannot be read, is malformed, or the files do not fit a sample's batch tensors.
 pub fn open(spec: &DataSpec, paths: &[PathBuf], sample: &[BatchTensor]) -> Result<EvaluationData, RunError> {
+    opened(spec, paths, sample, data::manifest)
+}
+
+/// [`open`], of files that somebody names, which could be something else by mistake.
+///
+/// # Errors
+/// As [`open`], and if one is.
+pub fn open_named(
+    spec: &DataSpec,
+    paths: &[PathBuf],
+    sample: &[BatchTensor],
+) -> Result<EvaluationData, RunError> {
+    opened(spec, paths, sample, |path| data::named_manifest(path, &spec.files, sample))
+}
+
+fn opened(
+    spec: &DataSpec,
+    paths: &[PathBuf],
+    sample: &[BatchTensor],
+    manifest: impl Fn(&Path) -> Result<(FileManifest, GroupTree), RunError>,
+) -> Result<EvaluationData, RunError> {
     let mut left = UNPACKED_KEPT;
     let (mut files, mut manifests) = (Vec::new(), Vec::new());
     for path in paths {
-        let (manifest, tree) = data::manifest(path)?;
+        let (manifest, tree) = manifest(path)?;
         let source = data::source(path, manifest.bytes, &mut left)?;
         files.push(DataFile::new(path.clone(), manifest.clone(), tree, source));
         manifests.push(manifest);

@@ -11,6 +11,7 @@ pub mod dir;
 pub mod disk;
 mod error;
 pub mod evaluation;
+mod foreign;
 pub mod gradients;
 pub mod initial;
 pub mod job;

@@ -169,7 +169,7 @@ pub fn evaluation_files(
         refuse_private_key(path, contents(path)?)?;
     }
     let spec = job.data.in_files(names).map_err(RunError::Refused)?;
-    let mut data = evaluation::open(&spec, &paths, &program.sample())?;
+    let mut data = evaluation::open_named(&spec, &paths, &program.sample())?;
     Checked::of_this_user().check(&mut data.dataset, &data.root, None, watch)?;
     Ok(paths)
 }
