@@ -8,8 +8,8 @@ use flate2::bufread::MultiGzDecoder;
 use tiebreak_token_files::Looking;
 
 use super::error::RunError;
-use super::{disk, foreign};
 use super::job_files::{self, JobFiles};
+use super::{disk, foreign};
 use crate::job::Job;
 use crate::job::data::Dataset;
 use crate::job::manifest::{DataFile, FileManifest, GroupTree, Source};

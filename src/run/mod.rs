@@ -23,6 +23,7 @@ pub mod paths;
 pub mod released_config;
 pub mod shell;
 pub mod states;
+mod tokenizer_ids;
 pub mod traces;
 pub mod transcript;
 pub mod weights;

@@ -24,7 +24,8 @@ pub enum Format {
 impl Format {
     /// What the file is, and what to do about it.
     pub fn why(&self) -> String {
-        const IMPORT: &str = "`tiebreak-import tokens FILE --output NAME.npy` makes a file of them that a job takes";
+        const IMPORT: &str =
+            "`tiebreak-import tokens FILE --output NAME.npy` makes a file of them that a job takes";
         match self {
             Format::LlmC(Ok(_)) => {
                 format!("it is a token file of llm.c, whose header of 1024 bytes is no token: {IMPORT}")
@@ -118,7 +119,9 @@ fn tables(look: &Look) -> Option<Format> {
             "the index of a data set of Megatron",
             "the token ids are in the .bin file beside it",
         )),
-        [b'G', b'G', b'U', b'F', 1..=3, 0, 0, 0, ..] => Some(Format::Other("a GGUF file of weights", "token ids are wanted")),
+        [b'G', b'G', b'U', b'F', 1..=3, 0, 0, 0, ..] => {
+            Some(Format::Other("a GGUF file of weights", "token ids are wanted"))
+        }
         // A frame of protocol 4 or 5, and the opcode that ends every pickle.
         [0x80, 4 | 5, 0x95, _, _, _, _, _, 0, 0, 0, ..] if ends(b".") => is("a pickle of Python"),
         _ => None,
@@ -181,7 +184,10 @@ mod tests {
             (pointer.to_vec(), "Git LFS"),
             (b"\n<!DOCTYPE HTML><html><head>".to_vec(), "HTML"),
             (b"<html lang=\"en\">".to_vec(), "HTML"),
-            ("First Citizen:\nBefore we proceed any further, h\u{f6}rt mich an: speak, speak.\n".into(), "it is text"),
+            (
+                "First Citizen:\nBefore we proceed any further, h\u{f6}rt mich an: speak, speak.\n".into(),
+                "it is text",
+            ),
             ([b"[", "464, 3290, ".repeat(20_000).as_bytes()].concat(), "it is text"),
         ] {
             assert!(named(&bytes).contains(name), "{name}: {:?}", named(&bytes));

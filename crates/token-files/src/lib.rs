@@ -7,7 +7,7 @@ mod formats;
 mod llm_c;
 mod width;
 
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 
 pub use formats::Format;
 pub use llm_c::LlmC;
@@ -35,6 +35,21 @@ impl Look {
         let mut look = Look::default();
         look.add(bytes);
         look
+    }
+
+    /// Of a file, which is at its beginning again then.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn of(file: &mut (impl Read + Seek)) -> io::Result<Look> {
+        let bytes = file.seek(SeekFrom::End(0))?;
+        let mut look = Look { bytes, ..Look::default() };
+        file.seek(SeekFrom::Start(bytes.saturating_sub(END as u64)))?;
+        file.take(END as u64).read_to_end(&mut look.end)?;
+        file.rewind()?;
+        file.take(START as u64).read_to_end(&mut look.start)?;
+        file.rewind()?;
+        Ok(look)
     }
 
     fn add(&mut self, bytes: &[u8]) {
@@ -88,6 +103,7 @@ mod tests {
                 let look = looking.look;
                 assert!(look.bytes == len as u64 && look.start == bytes[..len.min(START)], "{len} {piece}");
                 assert_eq!(look.end, bytes[len.saturating_sub(END)..len]);
+                assert_eq!(look, Look::of(&mut io::Cursor::new(&bytes[..len])).unwrap());
             }
         }
     }

@@ -30,7 +30,8 @@ impl LlmC {
     /// # Errors
     /// If it is one of llm.c's, and its ids cannot be read.
     pub fn of(start: &[u8]) -> Option<Result<LlmC, String>> {
-        let words: Vec<u32> = start.as_chunks().0.iter().take(HEADER / 4).map(|b| u32::from_le_bytes(*b)).collect();
+        let words: Vec<u32> =
+            start.as_chunks().0.iter().take(HEADER / 4).map(|b| u32::from_le_bytes(*b)).collect();
         let [magic, version, ids, rest @ ..] = &words[..] else { return None };
         if let Some((_, what)) = OTHERS.iter().find(|(other, _)| other == magic).filter(|_| *version < 100) {
             return Some(Err(format!("it is {what}; token files are wanted")));
@@ -41,7 +42,9 @@ impl LlmC {
         }
         if rest.iter().any(|word| *word != 0) {
             // The magic number alone could be two ids.
-            return (*version == known).then(|| Err("it begins as a token file of llm.c, and its header holds more than three numbers".into()));
+            return (*version == known).then(|| {
+                Err("it begins as a token file of llm.c, and its header holds more than three numbers".into())
+            });
         }
         if *version != known {
             return Some(Err(format!(

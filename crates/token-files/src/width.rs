@@ -37,7 +37,9 @@ const PAIRS: usize = 8;
 /// Why ids of this width are not what a file of `bytes` bytes holds, if its first bytes show it. `below`: every id is below it, where that is known.
 pub fn other_width(start: &[u8], bytes: u64, width: Width, below: Option<u32>) -> Option<String> {
     let ids = width.ids(start);
-    doubled(&ids, bytes, width).or_else(|| halved(&ids, start, width, below?)).or_else(|| swapped(&ids, width, below?))
+    doubled(&ids, bytes, width)
+        .or_else(|| halved(&ids, start, width, below?))
+        .or_else(|| swapped(&ids, width, below?))
 }
 
 /// Every second id is 0: wider ids were cut in two.
@@ -135,7 +137,11 @@ mod tests {
             (&be16, Width::U16, vocabulary, "big-endian"),
             (&be32, Width::U32, vocabulary, "big-endian"),
         ] {
-            assert!(found(bytes, width, below).contains(why), "{width:?} {why}: {}", found(bytes, width, below));
+            assert!(
+                found(bytes, width, below).contains(why),
+                "{width:?} {why}: {}",
+                found(bytes, width, below)
+            );
         }
         for (bytes, width) in [(&le16, Width::U16), (&le32, Width::U32), (&le16, Width::U8)] {
             assert_eq!(found(bytes, width, vocabulary), "", "{width:?}");
