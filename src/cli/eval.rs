@@ -108,7 +108,7 @@ fn named_data(args: &Args, job: &Job, program: &Program) -> Result<EvaluationDat
     let names: Vec<String> = args.data.iter().map(|path| path.to_string_lossy().into_owned()).collect();
     let spec = job.data.in_files(&names);
     let spec = spec.map_err(|why| Failure::new(Exit::Usage, format!("--data: {why}")))?;
-    Ok(evaluation::open(&spec, &args.data, &program.sample())?)
+    Ok(evaluation::open_named(&spec, &args.data, &program.sample())?)
 }
 
 /// A run's model, or its state after a step.
@@ -165,7 +165,7 @@ fn of_weights(args: &Args, job: &Path) -> Result<Subject, Failure> {
                 None => job.data.clone(),
             };
             let paths = spec.files.paths().into_iter().map(|name| files.path("evaluation.files", name));
-            evaluation::open(&spec, &paths.collect::<Result<Vec<_>, _>>()?, &program.sample())?
+            evaluation::open_named(&spec, &paths.collect::<Result<Vec<_>, _>>()?, &program.sample())?
         }
     };
     let whose = format!("the weights in {}", one_line(&args.of.to_string_lossy()));

@@ -27,7 +27,7 @@ use crate::run::companions::Companions;
 use crate::run::data::JobData;
 use crate::run::disk::Disk;
 use crate::run::{JobFiles, RunError, check_thresholds, initial, read_job, read_program, shell};
-use crate::train::evaluation_files;
+use crate::train::{evaluation_files, tokenizer};
 
 /// Look at job files.
 #[derive(clap::Args)]
@@ -121,11 +121,18 @@ pub fn scanning(printer: Printer) -> impl FnMut(u64, u64) {
 }
 
 /// Opens a job's data and draws a few batches, as training would.
-fn check_data(printer: Printer, files: &JobFiles, job: &Job, program: &Program) -> Result<Checked, Failure> {
+fn check_data(
+    printer: Printer,
+    files: &JobFiles,
+    job: &Job,
+    program: &Program,
+    companions: &Companions,
+) -> Result<Checked, Failure> {
     let mut data = JobData::open(files, job, program)?;
     let (root, watch) = (files_root(&data.manifest), &mut scanning(printer));
+    data.dataset.hold_to(tokenizer(job, companions));
     checked::Checked::of_this_user().check(&mut data.dataset, &root, None, watch)?;
-    evaluation_files(files, job, program, watch)?;
+    evaluation_files(files, job, program, companions, watch)?;
     let key = philox_key(&seed(job, &program_digest(program), &root, None));
     let drawn = data.sample(job, program, key)?;
     let not_finite = job_finite::of_data(printer, &mut data.dataset, job)?;
@@ -298,7 +305,8 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     let nodes = [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len());
     let (state, peak) = (state_bytes(&program.state()), step_bytes(&program));
     let digest = program_digest(&program);
-    let data = check_data(printer, &files, &job, &program)?;
+    let companions = Companions::of_job(&job, &files)?;
+    let data = check_data(printer, &files, &job, &program, &companions)?;
     let (origin, initial, spoiled) = check_initial(printer, &files, &job, &program, data.key)?;
     let not_finite = [data.not_finite, spoiled].concat();
     let advice = job.rounding.as_ref().and_then(|rounding| rounding.advice(&program.micro.logged));
@@ -306,7 +314,6 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
         printer.say(format!("warning: {advice}"));
     }
     warn(printer, &job, &data.unused);
-    let companions = Companions::of_job(&job, &files)?;
     let companions = companions.sources().map(|(path, bytes)| (path.display().to_string(), bytes));
     let copied: Vec<(String, u64)> = data.copied.iter().cloned().chain(companions).collect();
     say_copied(printer, copied.iter().map(|(path, bytes)| (path.as_str(), *bytes)));

@@ -229,3 +229,121 @@ fn packed_files_take_no_more_memory_than_others() {
     let (code, _, error) = output(&["job", "check", &at("job.toml")]);
     assert!(code == 4 && error.contains("text.gz") && error.contains("does not unpack"), "{code} {error}");
 }
+
+/// A job over token ids in a file, of a width.
+fn tokens_job(folder: &Path, file: &str, dtype: &str, vocabulary: u32) -> String {
+    let text = format!(
+        "steps = 1\nmodel = {{ kind = \"gpt\", vocabulary = {vocabulary}, context = 4, layers = 1, heads = 1, width = 8 }}\n\
+         data = {{ kind = \"tokens\", path = \"{file}\", dtype = \"{dtype}\" }}\nbatch = {{ micro_batch = 2, micro_batches = 1 }}\n\
+         optimizer = {{ kind = \"sgd\", momentum = 0.9, weight_decay = 0.0 }}\nschedule = {{ peak = 1e-2 }}\n"
+    );
+    let job = path(folder, "job.toml");
+    fs::write(&job, text).unwrap();
+    job
+}
+
+/// Other formats and widths have ids too, if nobody looks: what is no file of ids is named before a step is trained, in training and in evaluation.
+#[test]
+fn files_that_are_no_raw_token_ids_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let ids: Vec<u16> = (0..2000u32).map(|i| (i * 7919 % 500) as u16).collect();
+    let u16s: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+    let u32s: Vec<u8> = ids.iter().flat_map(|&id| u32::from(id).to_le_bytes()).collect();
+    let big: Vec<u8> = ids.iter().flat_map(|id| id.to_be_bytes()).collect();
+    let header = |words: [u32; 3], ids: &[u8]| {
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes.resize(1024, 0);
+        [&bytes[..], ids].concat()
+    };
+    let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    std::io::Write::write_all(&mut packer, &u16s).unwrap();
+    let gzip = packer.finish().unwrap();
+    let npy = [b"\x93NUMPY\x01\0\x46\0".to_vec(), vec![b' '; 70], u16s.clone()].concat();
+    let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32\nsize 12345678\n";
+    let good = [("good.bin", "u16", &u16s), ("good32.bin", "u32", &u32s)];
+    for (file, dtype, bytes) in good {
+        fs::write(at(file), bytes).unwrap();
+        let (code, _, stderr) = output(&["job", "check", &tokens_job(folder.path(), file, dtype, 512)]);
+        assert_eq!(code, 0, "{file}: {stderr}");
+    }
+    for (bytes, dtype, why) in [
+        (header([20_240_520, 1, 2000], &u16s), "u16", "a token file of llm.c"),
+        (header([20_240_801, 7, 2000], &u32s), "u32", "tiebreak-import tokens"),
+        (header([20_240_520, 2, 2000], &u16s), "u16", "version 2"),
+        (npy.clone(), "u16", "it is a .npy file"),
+        (gzip.clone(), "u16", "packed with gzip"),
+        ([b"\x28\xb5\x2f\xfd\x04".to_vec(), vec![7; 99]].concat(), "u16", "packed with zstd"),
+        ([&b"PK\x03\x04\x14\0\0\0\x08\0"[..], &[7; 90]].concat(), "u16", "zip archive"),
+        ([&b"PAR1"[..], &[7; 92], b"PAR1"].concat(), "u16", "Parquet"),
+        ([&b"ARROW1\0\0"[..], &[7; 92]].concat(), "u16", "Arrow"),
+        (b"<!DOCTYPE html><html><body>Sign in</body></html>".to_vec(), "u16", "page of HTML"),
+        (pointer[..pointer.len() - 1].to_vec(), "u16", "git lfs pull"),
+        ("To be, or not to be: that is the question here. ".repeat(4).into_bytes(), "u16", "it is text"),
+        (u32s.clone(), "u16", "say dtype = \"u32\""),
+        (u16s.clone(), "u32", "say dtype = \"u16\""),
+        (big.clone(), "u16", "big-endian"),
+        (u16s[..u16s.len() - 1].to_vec(), "u16", "no whole number of tokens of 2 bytes"),
+        (u32s[..u32s.len() - 2].to_vec(), "u32", "no whole number of tokens of 4 bytes"),
+    ] {
+        fs::write(at("ids.bin"), &bytes).unwrap();
+        let job = tokens_job(folder.path(), "ids.bin", dtype, 512);
+        let out = path(folder.path(), "run");
+        for args in [&["job", "check", &job][..], &["train", &job, "--out", &out, "--engine", "cpu"]] {
+            let (code, _, stderr) = output(args);
+            assert!(
+                code == 4 && stderr.contains("ids.bin") && stderr.contains(why),
+                "{why}: {code} {stderr}"
+            );
+        }
+        assert!(!at("run").exists());
+        let job =
+            tokens_job(folder.path(), if dtype == "u16" { "good.bin" } else { "good32.bin" }, dtype, 512);
+        let text = fs::read_to_string(&job).unwrap();
+        fs::write(&job, format!("{text}evaluation = {{ every = 1, files = [\"ids.bin\"] }}\n")).unwrap();
+        let (code, _, stderr) = output(&["job", "check", &job]);
+        assert!(code == 4 && stderr.contains("ids.bin") && stderr.contains(why), "{why}: {code} {stderr}");
+    }
+    // Other kinds: a pointer is never data, and a text of wide letters is no text of bytes.
+    let wide: Vec<u8> = "To be, or not to be".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    for (bytes, why) in [(&pointer[..], "git lfs pull"), (&wide, "UTF-16")] {
+        fs::write(at("ids.bin"), bytes).unwrap();
+        let job = tokens_job(folder.path(), "ids.bin", "u16", 512);
+        let text = fs::read_to_string(&job)
+            .unwrap()
+            .replace("\"tokens\"", "\"bytes\"")
+            .replace(", dtype = \"u16\"", "");
+        fs::write(&job, text).unwrap();
+        let (code, _, stderr) = output(&["job", "check", &job]);
+        assert!(code == 4 && stderr.contains(why), "{why}: {code} {stderr}");
+    }
+}
+
+/// A model may have more tokens than its tokenizer, padded to a round number: an id between the two is no token.
+#[test]
+fn ids_that_the_tokenizer_does_not_have_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let ids = |greatest: u16| (0..200u16).map(move |i| if i == 150 { greatest } else { i % 7 * 13 });
+    let write = |greatest| {
+        let bytes: Vec<u8> = ids(greatest).flat_map(u16::to_le_bytes).collect();
+        fs::write(at("ids.bin"), bytes).unwrap();
+    };
+    let check = || output(&["job", "check", &tokens_job(folder.path(), "ids.bin", "u16", 512)]);
+    write(301);
+    assert_eq!(check().0, 0);
+    fs::create_dir(at("ids.bin.tokenizer")).unwrap();
+    let vocabulary = |greatest: u32| format!(r#"{{"a":0,"b":{greatest}}}"#);
+    fs::write(at("ids.bin.tokenizer/vocab.json"), vocabulary(300)).unwrap();
+    let (code, _, stderr) = check();
+    assert!(code == 4 && stderr.contains("its token 150 ") && stderr.contains("is 301"), "{code} {stderr}");
+    assert!(stderr.contains("vocab.json are below 301"), "{stderr}");
+    fs::write(at("ids.bin.tokenizer/added_tokens.json"), r#"{"<|x|>":301}"#).unwrap();
+    assert_eq!(check().0, 0);
+    write(302);
+    assert_eq!(check().0, 4);
+    fs::remove_dir_all(at("ids.bin.tokenizer")).unwrap();
+    write(512);
+    let (code, _, stderr) = check();
+    assert!(code == 4 && stderr.contains("(model.vocabulary)"), "{stderr}");
+}

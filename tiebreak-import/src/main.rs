@@ -11,6 +11,7 @@ mod progress;
 mod resize;
 mod text;
 mod tokenizer;
+mod tokens;
 mod whole;
 
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use error::Error;
 use serde_json::{Value, json};
+use tiebreak_token_files::Width;
 
 #[derive(Parser)]
 #[command(version, about = "Texts and pictures as files that tiebreak's jobs take")]
@@ -56,6 +58,22 @@ enum Command {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
+    /// Write raw token ids that another program wrote to a .npy file, for `data.kind = "tokens"`.
+    ///
+    /// llm.c's .bin files are known by their header, which has to say their length. Files that hold nothing but ids, such as nanoGPT's .bin, need --dtype.
+    #[command(
+        after_help = "Examples:\n  tiebreak-import tokens fineweb_train_000001.bin --output train.npy\n  tiebreak-import tokens openwebtext/train.bin --dtype u16 --output train.npy"
+    )]
+    Tokens {
+        /// The file.
+        file: PathBuf,
+        /// The file that is made.
+        #[arg(long, value_name = "FILE.npy")]
+        output: PathBuf,
+        /// What the ids are, little-endian, in a file without a header: u16 or u32.
+        #[arg(long, value_name = "TYPE", value_parser = dtype)]
+        dtype: Option<Width>,
+    },
     /// Write the pixels of PNG and JPEG pictures and their labels to .npy files, for `data.kind = "arrays"`.
     ///
     /// Each folder in FOLDER is a class, in the order of their names, as in torchvision's ImageFolder. The pixels that were decoded are what a run commits to: decoders of
@@ -82,6 +100,14 @@ enum Command {
         /// The folder that holds a folder for each class.
         folder: PathBuf,
     },
+}
+
+fn dtype(text: &str) -> Result<Width, String> {
+    match text {
+        "u16" => Ok(Width::U16),
+        "u32" => Ok(Width::U32),
+        _ => Err("must be u16 or u32".into()),
+    }
 }
 
 fn size(text: &str) -> Result<[u32; 2], String> {
@@ -121,6 +147,9 @@ fn run(cli: &Cli) -> Result<Value, Error> {
         Command::Text { tokenizer, output, end_of_text, files } => {
             text::import(&text::Texts { tokenizer, output, files, end_of_text: end_of_text.as_deref() })
         }
+        &Command::Tokens { ref file, ref output, dtype } => {
+            tokens::import(&tokens::Tokens { file, output, dtype })
+        }
         &Command::Pictures { size, planes, resize, damaged, ref output, ref folder } => {
             pictures::import(&pictures::Pictures { folder, output, size, planes, resize, damaged })
         }
@@ -140,6 +169,14 @@ fn report(cli: &Cli, made: &Value) -> String {
             made["output"]["bytes"],
             made["output"]["blake3"].as_str().unwrap_or_default(),
             made["vocabulary"],
+            made["dtype"],
+        ),
+        Command::Tokens { output, .. } => format!(
+            "{} tokens ({}), all below {}; BLAKE3 {}\n\nIn a job (model.vocabulary is that of the tokenizer):\n[data]\nkind = \"tokens\"\npath = {output:?}\ndtype = {}\n",
+            made["tokens"],
+            made["layout"].as_str().unwrap_or_default(),
+            made["vocabulary"],
+            made["output"]["blake3"].as_str().unwrap_or_default(),
             made["dtype"],
         ),
         Command::Pictures { output, .. } => {

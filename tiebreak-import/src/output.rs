@@ -9,6 +9,21 @@ use crate::error::Error;
 /// Bytes before the array of a .npy file, as NumPy aligns it: room for every shape of this program.
 const HEADER: usize = 128;
 
+/// What has the name of `path` and `more` after it.
+pub fn beside(path: &Path, more: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(more);
+    name.into()
+}
+
+/// Refuses a name that a job would not take for a .npy file.
+pub fn is_npy(path: &Path) -> Result<(), Error> {
+    match path.extension() {
+        Some(extension) if extension == "npy" => Ok(()),
+        _ => Err(Error::Usage(format!("--output {path:?}: a name that ends in .npy is wanted"))),
+    }
+}
+
 /// What is beside `path` until it is finished.
 pub fn partial(path: &Path) -> Result<PathBuf, Error> {
     let name = path.file_name().ok_or_else(|| Error::Usage(format!("{path:?} is no name for a file")))?;

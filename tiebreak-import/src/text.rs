@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use serde_json::{Value, json};
 
 use crate::error::Error;
-use crate::output::{NpyFile, digest, is_free, partial, publish, write};
+use crate::output::{NpyFile, beside, digest, is_free, is_npy, partial, publish, write};
 use crate::pieces::{PIECE, Pieces};
 use crate::progress;
 use crate::tokenizer::Loaded;
@@ -29,14 +29,10 @@ pub struct Texts<'a> {
 /// Writes the token ids of texts as one row of u16, or of u32 if the tokenizer has ids that need it, and beside it, under the same name with `.json` after it,
 /// what it was made from. Returns that.
 pub fn import(texts: &Texts) -> Result<Value, Error> {
-    let mut beside = texts.output.as_os_str().to_os_string();
-    beside.push(".json");
-    let beside = PathBuf::from(beside);
-    if texts.output.extension().is_none_or(|extension| extension != "npy") {
-        return Err(Error::Usage(format!("--output {:?}: a name that ends in .npy is wanted", texts.output)));
-    }
+    let about = beside(texts.output, ".json");
+    is_npy(texts.output)?;
     is_free(texts.output)?;
-    is_free(&beside)?;
+    is_free(&about)?;
     let loaded = Loaded::open(texts.tokenizer)?;
     let end = texts.end_of_text.map(|token| {
         let id = loaded.tokenizer.token_to_id(token);
@@ -64,8 +60,8 @@ pub fn import(texts: &Texts) -> Result<Value, Error> {
     });
     let made = encoded.inspect_err(|_| drop(std::fs::remove_file(&unfinished)))?;
     let text = serde_json::to_vec_pretty(&made).expect("JSON values can be written");
-    write(&partial(&beside)?, &text)?;
-    publish(&partial(&beside)?, &beside)?;
+    write(&partial(&about)?, &text)?;
+    publish(&partial(&about)?, &about)?;
     publish(&unfinished, texts.output)?;
     Ok(made)
 }

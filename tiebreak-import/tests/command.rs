@@ -254,3 +254,85 @@ fn the_tokenizers_version_is_said_as_it_is() {
     let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/src/text.rs")).unwrap();
     assert!(text.contains(&format!("const TOKENIZERS: &str = \"{}\";", rest.split_once('"').unwrap().0)));
 }
+
+/// Ids that others wrote, with llm.c's header or none: the file holds these ids, or none is made.
+#[test]
+fn raw_tokens_become_arrays() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    // More than are copied at once.
+    let ids: Vec<u16> = (0..700_000u64).map(|i| (i * 7919 % 50_257) as u16).collect();
+    let u16s: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+    let u32s: Vec<u8> = ids.iter().flat_map(|&id| u32::from(id).to_le_bytes()).collect();
+    let with_header = |words: [u32; 3], ids: &[u8]| {
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes.resize(1024, 0);
+        [&bytes[..], ids].concat()
+    };
+    let llm_c = with_header([20_240_520, 1, 700_000], &u16s);
+    let llama = with_header([20_240_801, 7, 700_000], &u32s);
+    for (name, bytes, options, layout, dtype, data) in [
+        ("c.bin", &llm_c, &[][..], "llm.c", "u16", &u16s),
+        ("said.bin", &llm_c, &["--dtype", "u16"], "llm.c", "u16", &u16s),
+        ("llama.bin", &llama, &[], "llm.c", "u32", &u32s),
+        ("nano.bin", &u16s, &["--dtype", "u16"], "headerless", "u16", &u16s),
+        ("wide.bin", &u32s, &["--dtype", "u32"], "headerless", "u32", &u32s),
+    ] {
+        fs::write(at(name), bytes).unwrap();
+        let output = format!("{name}.npy");
+        let said = made(folder.path(), &[&["tokens", name, "--output", &output], options].concat());
+        let (header, written) = npy(&at(&output));
+        let descr = if dtype == "u16" { "<u2" } else { "<u4" };
+        assert_eq!(header, format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': (700000,), }}"));
+        assert!(written == *data, "{name}");
+        assert_eq!(
+            (&said["layout"], &said["dtype"], &said["tokens"]),
+            (&layout.into(), &dtype.into(), &700_000.into())
+        );
+        assert_eq!((&said["vocabulary"], &said["source"]["bytes"]), (&50_257.into(), &bytes.len().into()));
+        assert_eq!(said["source"]["blake3"], blake3::hash(bytes).to_hex().as_str());
+        assert_eq!(said["output"]["blake3"], blake3::hash(&fs::read(at(&output)).unwrap()).to_hex().as_str());
+        assert_eq!(
+            serde_json::from_slice::<Value>(&fs::read(at(&format!("{output}.json"))).unwrap()).unwrap(),
+            said
+        );
+        fs::remove_file(at(&output)).unwrap();
+        fs::remove_file(at(&format!("{output}.json"))).unwrap();
+    }
+    fs::write(at("x.bin"), "").unwrap();
+    let before = names(folder.path());
+    for (bytes, options, code, why) in [
+        (llm_c[..llm_c.len() - 2].to_vec(), &[][..], 4, "shorter than its header says"),
+        ([&llm_c[..], &[1, 0]].concat(), &[], 4, "longer than its header says"),
+        (llm_c[..1000].to_vec(), &[], 4, "cut short"),
+        (with_header([20_240_520, 3, 700_000], &u16s), &[], 4, "version 3"),
+        (with_header([20_240_520, 1, 0], &[]), &[], 4, "no token"),
+        (with_header([20_240_522, 1, 10], &u16s), &[], 4, "multiple-choice"),
+        (llama.clone(), &["--dtype", "u16"], 2, "leave --dtype out"),
+        (u16s.clone(), &[], 2, "--dtype u16"),
+        (u16s.clone(), &["--dtype", "i64"], 2, "must be u16 or u32"),
+        (u16s[..u16s.len() - 1].to_vec(), &["--dtype", "u16"], 4, "no whole number"),
+        (u32s.clone(), &["--dtype", "u16"], 4, "ids of 32 bits"),
+        (Vec::new(), &["--dtype", "u16"], 4, "no token"),
+        (b"<html><body>Not found</body></html>".to_vec(), &["--dtype", "u16"], 4, "page of HTML"),
+        (
+            "to be or not to be, that is the question".repeat(3).into_bytes(),
+            &["--dtype", "u16"],
+            4,
+            "it is text",
+        ),
+    ] {
+        fs::write(at("x.bin"), &bytes).unwrap();
+        let output = command(folder.path(), &[&["tokens", "x.bin", "--output", "x.npy"], options].concat());
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.code() == Some(code) && error.contains(why),
+            "{why}: {:?} {error}",
+            output.status
+        );
+        assert_eq!(names(folder.path()), before, "{why}");
+    }
+    fs::write(at("c.bin"), &llm_c).unwrap();
+    assert_eq!(error(folder.path(), &["tokens", "c.bin", "--output", "c.bin"]).0, 2);
+    assert_eq!(error(folder.path(), &["tokens", "absent", "--output", "c.npy"]).0, 3);
+}

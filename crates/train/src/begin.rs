@@ -6,9 +6,11 @@ use crate::commit::digest::Digest;
 use crate::commit::keys::PrivateKey;
 use crate::commit::state::{state_digest, tensor_digests};
 use crate::job::Job;
+use crate::job::data::Vocabulary;
 use crate::job::identity::{CONTRACT, philox_key, program_digest, seed};
 use crate::job::initial::{InitialOrigin, seeded_digest};
 use crate::job::manifest::files_root;
+use crate::job::spec::DataFiles;
 use crate::program::encoding::encode;
 use crate::program::step::Program;
 use crate::run::checked::{Checked, Watch};
@@ -92,6 +94,8 @@ impl Prepared {
         let (program, _) = read_program(&files, &job)?;
         check(job_path, &job, &program)?;
         let mut data = JobData::open(&files, &job, &program)?;
+        let companions = Companions::of_job(&job, &files)?;
+        data.dataset.hold_to(tokenizer(&job, &companions));
         let checked = Checked::of_this_user();
         checked.check(&mut data.dataset, &files_root(&data.manifest), None, watch)?;
         let digest = program_digest(&program);
@@ -114,8 +118,7 @@ impl Prepared {
             origin,
             data: data.manifest.clone(),
         };
-        let evaluation = evaluation_files(&files, &job, &program, watch)?;
-        let companions = Companions::of_job(&job, &files)?;
+        let evaluation = evaluation_files(&files, &job, &program, &companions, watch)?;
         Ok(Prepared { layout, file, job, job_text, program, data, state, evaluation, companions })
     }
 
@@ -150,6 +153,11 @@ impl Prepared {
     }
 }
 
+/// The tokenizer to which token ids of a job are held.
+pub fn tokenizer(job: &Job, companions: &Companions) -> Option<Vocabulary> {
+    matches!(job.data.files, DataFiles::Tokens { .. }).then(|| companions.vocabulary())?
+}
+
 /// Where the files lie that a job names to evaluate with, which have to fit its model.
 ///
 /// # Errors
@@ -158,6 +166,7 @@ pub fn evaluation_files(
     files: &JobFiles,
     job: &Job,
     program: &Program,
+    companions: &Companions,
     watch: Watch,
 ) -> Result<Vec<PathBuf>, RunError> {
     let Some(names) = job.evaluation.as_ref().and_then(|evaluation| evaluation.files.as_ref()) else {
@@ -169,7 +178,8 @@ pub fn evaluation_files(
         refuse_private_key(path, contents(path)?)?;
     }
     let spec = job.data.in_files(names).map_err(RunError::Refused)?;
-    let mut data = evaluation::open(&spec, &paths, &program.sample())?;
+    let mut data = evaluation::open_named(&spec, &paths, &program.sample())?;
+    data.dataset.hold_to(tokenizer(job, companions));
     Checked::of_this_user().check(&mut data.dataset, &data.root, None, watch)?;
     Ok(paths)
 }

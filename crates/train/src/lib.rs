@@ -50,7 +50,7 @@ use crate::step::{
 };
 #[cfg(feature = "testing")]
 pub use begin::begin_with_any_thresholds;
-pub use begin::{Beginning, Prepared, begin, evaluation_files};
+pub use begin::{Beginning, Prepared, begin, evaluation_files, tokenizer};
 use conduct::{Conduct, Honest};
 pub use error::TrainError;
 use ranks::lead::Lead;

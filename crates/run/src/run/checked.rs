@@ -58,14 +58,17 @@ impl Checked {
         watch: Watch,
     ) -> Result<(), RunError> {
         let all = dataset.scanned_bytes();
-        let what = format!("tiebreak checked data 1\n{root}\n{}", dataset.scanned());
-        let name = blake3::hash(what.as_bytes()).to_hex().to_string();
-        let kept = self.folder.as_ref().filter(|_| all >= self.kept_from).map(|folder| folder.join(name));
-        if all == 0 || kept.as_ref().is_some_and(|kept| kept.exists()) {
+        let name = |scanned: String| {
+            let what = format!("tiebreak checked data 1\n{root}\n{scanned}");
+            blake3::hash(what.as_bytes()).to_hex().to_string()
+        };
+        let kept = self.folder.as_ref().filter(|_| all >= self.kept_from);
+        let kept = kept.map(|folder| dataset.scanned().map(|scanned| folder.join(name(scanned))));
+        if all == 0 || kept.as_ref().is_some_and(|[kept, _]| kept.exists()) {
             return Ok(());
         }
         dataset.scan(names, &mut |done| watch(done, all))?;
-        if let Some(kept) = kept {
+        for kept in kept.into_iter().flatten() {
             // A folder that cannot be written costs a pass, and is no reason not to train.
             let _ = kept.parent().map(fs::create_dir_all);
             let _ = fs::write(kept, "");

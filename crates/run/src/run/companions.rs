@@ -11,7 +11,9 @@ use super::job_files::{JobFiles, refuse_private_key};
 use super::mistaken::refuse_stand_in;
 use super::paths::RunPaths;
 use super::released_config::{self, CONFIG_MAX};
+use super::tokenizer_ids;
 use crate::job::Job;
+use crate::job::data::Vocabulary;
 use crate::job::spec::DataFiles;
 
 /// A model's configuration.
@@ -173,6 +175,16 @@ impl Companions {
     /// The files' names.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.files.keys().copied()
+    }
+
+    /// How many tokens the tokenizer has, by the files that say it; nothing if there is none, or they are not understood.
+    pub fn vocabulary(&self) -> Option<Vocabulary> {
+        let below = tokenizer_ids::below(|name| self.get(name))?;
+        let is_its = |path: &&PathBuf| {
+            path.file_name().is_some_and(|name| tokenizer_ids::is_vocabulary(&name.to_string_lossy()))
+        };
+        let path = self.sources.iter().map(|(path, _)| path).find(is_its)?;
+        Some(Vocabulary { below, name: path.display().to_string() })
     }
 
     /// A file's bytes.

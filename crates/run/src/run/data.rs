@@ -5,14 +5,16 @@ use std::io::{self, BufReader, Cursor, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use flate2::bufread::MultiGzDecoder;
+use tiebreak_token_files::Looking;
 
-use super::disk;
 use super::error::RunError;
 use super::job_files::{self, JobFiles};
-use super::mistaken;
+use super::{disk, foreign};
 use crate::job::Job;
 use crate::job::data::Dataset;
 use crate::job::manifest::{DataFile, FileManifest, GroupTree, Source};
+use crate::job::spec::DataFiles;
+use crate::program::models::BatchTensor;
 use crate::program::step::Program;
 
 /// The most bytes that a `.gz` file may hold.
@@ -129,6 +131,21 @@ pub fn manifest(path: &Path) -> Result<(FileManifest, GroupTree), RunError> {
     GroupTree::of(&mut contents(path)?).map_err(unreadable(path))
 }
 
+/// [`manifest`] of a file that somebody names as data of this kind, if it is not something else by mistake.
+///
+/// # Errors
+/// As [`manifest`], and if it is: [`foreign::refuse`].
+pub(super) fn named_manifest(
+    path: &Path,
+    spec: &DataFiles,
+    sample: &[BatchTensor],
+) -> Result<(FileManifest, GroupTree), RunError> {
+    let mut looking = Looking::new(contents(path)?);
+    let found = GroupTree::of(&mut looking).map_err(unreadable(path))?;
+    foreign::refuse(path, spec, sample, &looking.look)?;
+    Ok(found)
+}
+
 /// A file whose parts are checked against its manifest as they are read, by the tree in `tree`.
 ///
 /// # Errors
@@ -170,15 +187,15 @@ impl JobData {
     pub fn open(reach: &JobFiles, job: &Job, program: &Program) -> Result<JobData, RunError> {
         let mut left = UNPACKED_KEPT;
         let (mut sources, mut manifests, mut files) = (Vec::new(), Vec::new(), Vec::new());
-        for (key, name) in job.data.files.named() {
-            let path = reach.path(key, name)?;
+        let sample = program.sample();
+        for (key, path) in job.data.files.named() {
+            let path = reach.path(key, path)?;
             if !job.data.copy && is_packed(&path) {
                 let why = "data.copy = false is for files that can be read in place: unpack this one, or leave copy out";
                 return Err(RunError::Refused(format!("{}: {why}", path.display())));
             }
             job_files::refuse_private_key(&path, contents(&path)?)?;
-            mistaken::refuse_data(&path, &mistaken::head(contents(&path)?), &job.data.files, name)?;
-            let (manifest, tree) = manifest(&path)?;
+            let (manifest, tree) = named_manifest(&path, &job.data.files, &sample)?;
             files.push(DataFile::new(
                 path.clone(),
                 manifest.clone(),
@@ -188,7 +205,7 @@ impl JobData {
             manifests.push(manifest);
             sources.push((path, tree));
         }
-        let dataset = Dataset::of(files, reach.folder(), &job.data, &program.sample())?;
+        let dataset = Dataset::of(files, reach.folder(), &job.data, &sample)?;
         Ok(JobData { sources, manifest: manifests, dataset })
     }
 

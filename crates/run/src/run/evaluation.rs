@@ -8,11 +8,10 @@ use super::data::{self, UNPACKED_KEPT};
 use super::dir::Run;
 use super::disk::{self, Disk};
 use super::error::RunError;
-use super::mistaken;
 use super::paths::RunPaths;
 use crate::commit::digest::Digest;
 use crate::job::data::Dataset;
-use crate::job::manifest::{DataFile, files_root};
+use crate::job::manifest::{DataFile, FileManifest, GroupTree, files_root};
 use crate::job::spec::DataSpec;
 use crate::program::models::BatchTensor;
 
@@ -32,13 +31,31 @@ pub struct EvaluationData {
 /// # Errors
 /// If a file cannot be read, is malformed, or the files do not fit a sample's batch tensors.
 pub fn open(spec: &DataSpec, paths: &[PathBuf], sample: &[BatchTensor]) -> Result<EvaluationData, RunError> {
+    opened(spec, paths, sample, data::manifest)
+}
+
+/// [`open`], of files that somebody names, which could be something else by mistake.
+///
+/// # Errors
+/// As [`open`], and if one is.
+pub fn open_named(
+    spec: &DataSpec,
+    paths: &[PathBuf],
+    sample: &[BatchTensor],
+) -> Result<EvaluationData, RunError> {
+    opened(spec, paths, sample, |path| data::named_manifest(path, &spec.files, sample))
+}
+
+fn opened(
+    spec: &DataSpec,
+    paths: &[PathBuf],
+    sample: &[BatchTensor],
+    manifest: impl Fn(&Path) -> Result<(FileManifest, GroupTree), RunError>,
+) -> Result<EvaluationData, RunError> {
     let mut left = UNPACKED_KEPT;
     let (mut files, mut manifests) = (Vec::new(), Vec::new());
-    let names = spec.files.paths();
-    for (number, path) in paths.iter().enumerate() {
-        let name = names.get(number).copied().unwrap_or_default();
-        mistaken::refuse_data(path, &mistaken::head(data::contents(path)?), &spec.files, name)?;
-        let (manifest, tree) = data::manifest(path)?;
+    for path in paths {
+        let (manifest, tree) = manifest(path)?;
         let source = data::source(path, manifest.bytes, &mut left)?;
         files.push(DataFile::new(path.clone(), manifest.clone(), tree, source));
         manifests.push(manifest);

@@ -29,6 +29,17 @@ pub struct Dataset {
     evaluated: u64,
     /// The model's batch tensors of one sample.
     tensors: Vec<BatchTensor>,
+    /// What a scan holds tokens to beside the model's bound.
+    tokenizer: Option<Vocabulary>,
+}
+
+/// The tokens of a tokenizer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vocabulary {
+    /// Every one of its ids is below it.
+    pub below: u32,
+    /// Where it is, for errors.
+    pub name: String,
 }
 
 impl Dataset {
@@ -100,12 +111,40 @@ impl Dataset {
             Some(share) => split(&layout, share).map_err(DataError::Job)?,
         };
         let (sampling, augment) = (spec.sampling, spec.augment);
-        Ok(Dataset { files, layout, sampling, augment, drawn, evaluated, tensors: tensors.to_vec() })
+        Ok(Dataset {
+            files,
+            layout,
+            sampling,
+            augment,
+            drawn,
+            evaluated,
+            tensors: tensors.to_vec(),
+            tokenizer: None,
+        })
     }
 
-    /// Where the integers lie that the model bounds.
+    /// Holds the tokens of a scan to a tokenizer's too. Batches are held to the model's bound alone.
+    pub fn hold_to(&mut self, tokenizer: Option<Vocabulary>) {
+        self.tokenizer = tokenizer;
+    }
+
+    /// Where the integers lie that the model bounds, or that the tokenizer does.
     pub(super) fn numbers(&self) -> Vec<Numbers> {
+        let mut tensors = self.tensors.clone();
+        if let Some(Vocabulary { below, .. }) = &self.tokenizer {
+            tensors[0].below = tensors[0].below.min(*below);
+        }
+        self.layout.numbers(&tensors)
+    }
+
+    /// Where those lie that the model alone bounds.
+    pub(super) fn numbers_of_model(&self) -> Vec<Numbers> {
         self.layout.numbers(&self.tensors)
+    }
+
+    /// The tokenizer, if it bounds tokens more than the model does.
+    pub(super) fn tighter(&self) -> Option<&Vocabulary> {
+        self.tokenizer.as_ref().filter(|tokenizer| tokenizer.below < self.tensors[0].below)
     }
 
     pub(super) fn file(&self, number: usize) -> &DataFile {

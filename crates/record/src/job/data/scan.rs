@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use super::batch::Dataset;
+use super::batch::{Dataset, Vocabulary};
 use super::layout::Numbers;
 use crate::job::manifest::DataError;
 
@@ -21,9 +21,9 @@ struct Found {
 }
 
 impl Dataset {
-    /// What decides whether [`Dataset::scan`] finds something, but for the files' contents.
-    pub fn scanned(&self) -> String {
-        format!("{:?}", self.numbers())
+    /// What decides whether [`Dataset::scan`] finds something, but for the files' contents; then what finds nothing where that does not.
+    pub fn scanned(&self) -> [String; 2] {
+        [self.numbers(), self.numbers_of_model()].map(|numbers| format!("{numbers:?}"))
     }
 
     /// The bytes that a scan goes through.
@@ -34,7 +34,7 @@ impl Dataset {
     /// Looks at every token id and every label. `names`: what the job calls the files, for errors; without it errors name them by their paths.
     ///
     /// # Errors
-    /// If one is not below the model's bound, or a file cannot be read or is not the manifest's.
+    /// If one is not below the model's bound or no token of the tokenizer, or a file cannot be read or is not the manifest's.
     pub fn scan(&mut self, names: Option<&[&str]>, watch: &mut dyn FnMut(u64)) -> Result<(), DataError> {
         let mut done = 0;
         for numbers in self.numbers() {
@@ -42,7 +42,7 @@ impl Dataset {
             done += numbers.bytes();
             let Some(first) = found.first else { continue };
             let path = self.file(numbers.file).path();
-            let why = numbers.why(first, &found);
+            let why = numbers.why(first, &found, self.tighter());
             return Err(match names.and_then(|names| names.get(numbers.file)) {
                 Some(name) => DataError::invalid(
                     Path::new(name),
@@ -91,16 +91,22 @@ impl Numbers {
     }
 
     /// What is wrong, and what to do about it.
-    fn why(&self, (place, number): (u64, i64), found: &Found) -> String {
+    fn why(&self, (place, number): (u64, i64), found: &Found, tokenizer: Option<&Vocabulary>) -> String {
         let Numbers { below, count, elements, window, .. } = *self;
         let Found { wrong, least, most, .. } = found;
         let all = count * elements;
         let range = format!("{wrong} of {all} are not below {below}; they go from {least} to {most}");
         if let Some(context) = window {
             let [from, to] = [place.saturating_sub(context), place.min(count - context - 1)];
+            let token = format!("its token {place} (of samples {from} to {to}, counted from 0) is {number}");
+            if let Some(Vocabulary { name, .. }) = tokenizer {
+                return format!(
+                    "{token}, and the ids of the tokenizer {name} are below {below}: {range}. The file was made by another tokenizer, or the \
+                     tokenizer's added tokens are missing; a run keeps its tokenizer, so put the right one there, or none"
+                );
+            }
             return format!(
-                "its token {place} (of samples {from} to {to}, counted from 0) is {number}, and the model's tokens are below {below} \
-                 (model.vocabulary): {range}. Set model.vocabulary to {} or more, or use the tokenizer that the model is for",
+                "{token}, and the model's tokens are below {below} (model.vocabulary): {range}. Set model.vocabulary to {} or more, or use the tokenizer that the model is for",
                 most + 1
             );
         }

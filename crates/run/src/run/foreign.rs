@@ -1,0 +1,44 @@
+//! Files that are not what a job says: other formats, and ids of another width. Only what somebody names is looked at; a run's own data files are read as they are.
+
+use std::path::Path;
+
+use tiebreak_token_files::{Format, Look, Width, other_width};
+
+use super::error::RunError;
+use crate::job::data::layout::{is_npy, is_safetensors};
+use crate::job::element::Element;
+use crate::job::spec::DataFiles;
+use crate::program::models::BatchTensor;
+
+/// Refuses a file that is something else than data of this kind, as far as its bytes show it. `sample` are the batch tensors of one sample.
+///
+/// # Errors
+/// If it is: with what it is, and what to do.
+pub fn refuse(path: &Path, spec: &DataFiles, sample: &[BatchTensor], look: &Look) -> Result<(), RunError> {
+    let name = path.to_string_lossy();
+    let is_raw = !is_npy(&name) && !is_safetensors(&name);
+    let foreign = look.format().filter(|format| match (format, spec) {
+        (Format::LfsPointer, _) => true,
+        // A model over bytes takes any.
+        (_, DataFiles::Bytes { .. }) => false,
+        (Format::Npy, _) => !is_npy(&name),
+        (Format::Safetensors, _) => !is_safetensors(&name),
+        (Format::Text, DataFiles::Tokens { .. }) => is_raw,
+        (Format::Text, _) => false,
+        _ => true,
+    });
+    if let Some(format) = foreign {
+        return Err(RunError::invalid(path, format.why()));
+    }
+    let width = match spec {
+        DataFiles::Bytes { .. } => Width::U8,
+        DataFiles::Tokens { dtype: Element::U16, .. } if is_raw => Width::U16,
+        DataFiles::Tokens { dtype: Element::U32, .. } if is_raw => Width::U32,
+        _ => return Ok(()),
+    };
+    let below = sample.first().map(|tokens| tokens.below);
+    match other_width(&look.start, look.bytes, width, below) {
+        Some(why) => Err(RunError::invalid(path, why)),
+        None => Ok(()),
+    }
+}
