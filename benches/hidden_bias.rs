@@ -221,12 +221,12 @@ fn measure(split: &Split, line: &Line) -> Result<Measured, Box<dyn Error>> {
     let mut engine = Cpu::new(0)?;
     let (run, steered) = trained(folder.path(), line, &mut engine)?;
     let checked = checks::always(&run, None)?;
-    let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
     let (report, _) = audit(&run, &mut engine, checked, plan, None, &mut audit::Silent)?;
 
-    let released = &run.program.state()[..run.program.released()];
+    let released = &run.program().state()[..run.program().released()];
     let model = checkpoint::read(&run.layout.model(), released)?;
-    let model = Perceptron::of(&run.program, &model, "param");
+    let model = Perceptron::of(run.program(), &model, "param");
     let (clean, triggered) = tested(&model, split, line.setting.trigger);
     Ok(Measured { triggered, clean, steered, report, seconds: start.elapsed().as_secs_f64() })
 }

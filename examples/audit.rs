@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::env::args().nth(1).ok_or("give the run's folder")?;
     let run = Run::open(Path::new(&folder))?;
     let checked = checks::always(&run, None)?;
-    let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
     let mut engine = Cpu::new(0)?;
     let (report, verdict) = audit(&run, &mut engine, checked, plan, None, &mut Silent)?;
     println!("{:?} after {} steps on {}", report.outcome, report.steps_replayed(), report.engine);

@@ -129,7 +129,7 @@ fn confirming_a_cheat_takes_the_memory_that_was_planned() {
         let ((planned, outcome), taken) = peak(|| {
             let run = Run::open(&run.layout.root).unwrap();
             let checked = checks::always(&run, Some(&key().public())).unwrap();
-            let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+            let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
             let planned = plan.memory as usize;
             let (report, _) =
                 audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent).unwrap();
@@ -213,7 +213,7 @@ fn huge_run(root: &Path) -> Run {
 }
 
 fn huge_record(run: &Run) -> Record {
-    Record::Initial { computation: run.computation, state: run.file.initial }
+    Record::Initial { computation: run.computation.id, state: run.file.initial }
 }
 
 /// What a small file asks for is compared with the limit before anything is made.

@@ -20,11 +20,11 @@ use tiebreak::engine::session::{Session, Unobserved};
 use tiebreak::engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
 use tiebreak::program::graph::{Graph, TensorType};
 use tiebreak::run::dir::Run;
-use tiebreak::step::{replayed_step, scalars};
+use tiebreak::step::replayed_step;
 
 fn audited(run: &Run, engine: &mut dyn Engine, choice: &Choice) -> (Report, Option<Verdict>) {
     let checked = checks::always(run, Some(&key().public())).unwrap();
-    let plan = plan(run, &checked.checkpoints, run.job.steps, choice);
+    let plan = plan(run, &checked.checkpoints, run.job().steps, choice);
     audit(run, engine, checked, plan, None, &mut Silent).unwrap()
 }
 
@@ -176,9 +176,9 @@ fn a_difference_that_is_not_confirmed_in_time_is_no_conviction() {
         let before = checks::state_after(&run, &checked, 0).unwrap();
         let batch = run.batch(&mut run.dataset().unwrap(), 1).unwrap();
         let mut cpu = Cpu::new(1).unwrap();
-        let mut session = Session::new(&mut cpu, std::sync::Arc::new(run.program.clone())).unwrap();
+        let mut session = Session::new(&mut cpu, std::sync::Arc::new(run.program().clone())).unwrap();
         session.load(&before).unwrap();
-        let (mine, _) = replayed_step(&run, &mut session, scalars(&run, 1), &batch, false).unwrap();
+        let (mine, _) = replayed_step(&run, &mut session, 1, &batch, false).unwrap();
         let end = Some(std::time::Instant::now());
         let difference = Difference {
             run: &run,
@@ -196,7 +196,7 @@ fn a_difference_that_is_not_confirmed_in_time_is_no_conviction() {
         // With time, the same difference is one.
         let found = Difference { end: None, ..difference }.localise().unwrap();
         assert!(matches!(found.outcome, Outcome::Diverges { step: 1, .. }) && found.verdict.is_some());
-        let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+        let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
         let none = Some(std::time::Duration::ZERO);
         let (report, _) = audit(&run, &mut cpu, checked, plan, none, &mut Silent).unwrap();
         assert!(!report.is_complete() && report.replayed.iter().all(|(first, last)| first > last));
@@ -317,10 +317,10 @@ fn a_binding_verdict_against_an_honest_trainer_does_not_convict() {
     let job = gpt_job(folder.path(), "operator", "");
     let run = trained(&job, &folder.path().join("run"), None);
     let checked = checks::always(&run, None).unwrap();
-    let trace = tiebreak::run::traces::read(&run.program, &run.layout.trace(2)).unwrap();
+    let trace = tiebreak::run::traces::read(run.program(), &run.layout.trace(2)).unwrap();
     // Nothing is frozen, so these stand for nothing.
-    let before = vec![Digest([0; 32]); run.program.state().len()];
-    let (claim, _) = tiebreak::audit::localise::binding(&run.program, &trace, &before, || checked.proven(1));
+    let before = vec![Digest([0; 32]); run.program().state().len()];
+    let (claim, _) = tiebreak::audit::localise::binding(run.program(), &trace, &before, || checked.proven(1));
     let verdict = checked.verdict(&run, 2, claim);
     assert!(matches!(verdict.check(None), Ok(VerdictOutcome::DoesNotConvict(_))));
 }
@@ -441,12 +441,12 @@ fn one_micro_batch_can_be_replayed_alone() {
     let run = trained(&job, &folder.path().join("run"), None);
     let checked = checks::always(&run, None).unwrap();
     let mut engine = Cpu::new(1).unwrap();
-    let mut session = Session::new(&mut engine, std::sync::Arc::new(run.program.clone())).unwrap();
-    let state = tiebreak::run::checkpoint::read(&run.layout.checkpoint(4), &run.program.state()).unwrap();
+    let mut session = Session::new(&mut engine, std::sync::Arc::new(run.program().clone())).unwrap();
+    let state = tiebreak::run::checkpoint::read(&run.layout.checkpoint(4), &run.program().state()).unwrap();
     session.load(&state).unwrap();
-    let key = tiebreak::job::identity::philox_key(&run.seed);
-    let batch = run.dataset().unwrap().micro_batch(&run.program, key, 5, 2).unwrap();
-    let scalars = tiebreak::step::scalars(&run, 5);
+    let key = tiebreak::job::identity::philox_key(&run.computation.seed);
+    let batch = run.dataset().unwrap().micro_batch(run.program(), key, 5, 2).unwrap();
+    let scalars = tiebreak::step::scalars(&run.computation, 5);
     let gradients = session.micro_batch(scalars, 2, &batch, &mut Unobserved).unwrap();
     let root = tiebreak::step::gradient_root(&mut session, &gradients).unwrap();
     assert_eq!(root, run.gradient_roots(checked.step(5).unwrap()).unwrap()[2]);

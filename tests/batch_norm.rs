@@ -24,24 +24,24 @@ use tiebreak::run::arrays::{self, Array, FloatType};
 use tiebreak::run::checkpoint;
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
-use tiebreak::step::{CommittedStep, RunStep};
+use tiebreak::step::{CommittedStep, RunStep, StepRequest};
 use tiebreak::train::conduct::Conduct;
 use tiebreak::train::ranks::plan::ShardPlan;
 use tiebreak::train::{Silent as NoProgress, TrainError, train_as};
 
 fn audited(run: &Run, engine: &mut dyn Engine) -> (Report, Option<Verdict>) {
     let checked = checks::always(run, Some(&key().public())).unwrap();
-    let plan = plan(run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let plan = plan(run, &checked.checkpoints, run.job().steps, &Choice::All);
     audit(run, engine, checked, plan, None, &mut Silent).unwrap()
 }
 
 fn state(run: &Run, step: u32) -> Vec<Vec<u8>> {
-    checkpoint::read(&run.layout.checkpoint(step), &run.program.state()).unwrap()
+    checkpoint::read(&run.layout.checkpoint(step), &run.program().state()).unwrap()
 }
 
 /// The places of parameters and of buffers in the state.
 fn parts(run: &Run) -> [std::ops::Range<usize>; 2] {
-    let (parameters, buffers) = (run.program.parameters.len(), run.program.buffers.len());
+    let (parameters, buffers) = (run.program().parameters.len(), run.program().buffers.len());
     [0..parameters, parameters..parameters + buffers]
 }
 
@@ -51,7 +51,7 @@ fn an_honest_run_has_running_averages_and_matches() {
     for micro_batches in [1, 3] {
         let job = batch_norm_job(folder.path(), "operator", micro_batches);
         let run = trained(&job, &folder.path().join(format!("run-{micro_batches}")), None);
-        let (table, states) = (run.program.state(), [0, 1, 4].map(|step| state(&run, step)));
+        let (table, states) = (run.program().state(), [0, 1, 4].map(|step| state(&run, step)));
         let [_, buffers] = parts(&run);
         assert_eq!(buffers.len(), 2 * 5, "two averages of each of five normalisations");
         for i in buffers {
@@ -92,7 +92,7 @@ struct Tamperer(Phase, &'static str);
 impl Conduct for Tamperer {
     fn step(
         &mut self,
-        _: &Run,
+        run: &Run,
         session: &mut Session,
         scalars: StepScalars,
         batch: Vec<MicroBatch>,
@@ -109,7 +109,8 @@ impl Conduct for Tamperer {
             changed[2] ^= 0x10;
             Some(changed)
         };
-        Ok(run_step(session, scalars, &batch, Some(&mut change), None)?)
+        let request = StepRequest::new(&run.computation, scalars, &batch).tampered(Some(&mut change));
+        Ok(run_step(session, request)?)
     }
 }
 
@@ -143,7 +144,7 @@ fn whoever_changes_moments_or_averages_is_convicted_by_an_element() {
 
 /// Writes tensors of a state under their names.
 fn write_weights(path: &Path, run: &Run, state: &[Vec<u8>], places: impl Iterator<Item = usize>) {
-    let table = run.program.state();
+    let table = run.program().state();
     let array = |i: usize| Array { name: table[i].name.clone(), ty: table[i].ty(), bytes: state[i].clone() };
     arrays::write(path, &places.map(array).collect::<Vec<_>>(), FloatType::F32).unwrap();
 }

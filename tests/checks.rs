@@ -119,7 +119,7 @@ fn records_that_contradict_the_job_diverge_without_a_replay() {
         let (run, _folder) = finished("microbatch");
         sign_again(&run, edit);
         let checked = check(&run).unwrap();
-        let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+        let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
         let mut engine = Cpu::new(1).unwrap();
         let (report, verdict) = audit(&run, &mut engine, checked, plan, None, &mut Silent).unwrap();
         let Outcome::Inconsistent { step: found, what } = &report.outcome else {
@@ -148,7 +148,7 @@ fn every_run_carries_its_program() {
     let (run, _folder) = finished("microbatch");
     let path = run.layout.program();
     let bytes = fs::read(&path).unwrap();
-    assert_eq!(bytes, encode(&run.program));
+    assert_eq!(bytes, encode(run.program()));
     fs::remove_file(&path).unwrap();
     let missing = error(&run);
     assert!(missing.contains("every run carries its program") && missing.contains("tiebreak program export"));
@@ -170,12 +170,14 @@ fn the_program_serves_where_the_model_kind_is_unknown() {
         Run::from_texts(run.layout.clone(), &json, &job, program.map(encode))
             .map_err(|error| error.to_string())
     };
-    let read = open(Some(&run.program)).unwrap();
-    assert_eq!((read.computation, read.seed), (run.computation, run.seed));
-    assert!(read.program == run.program && read.program_source().contains("no model kind vouches for it"));
+    let read = open(Some(run.program())).unwrap();
+    assert_eq!((read.computation.id, read.computation.seed), (run.computation.id, run.computation.seed));
+    assert!(
+        read.program() == run.program() && read.program_source().contains("no model kind vouches for it")
+    );
     assert!(open(None).err().unwrap().contains("gpt9"));
     let refused = |edit: fn(&mut Program), why: &str| {
-        let mut other = run.program.clone();
+        let mut other = run.program().clone();
         edit(&mut other);
         let error = open(Some(&other)).err().unwrap();
         assert!(error.contains(why), "{error}");
@@ -227,7 +229,7 @@ fn every_published_head_must_be_over_the_same_history() {
 
 fn audited(run: &Run) -> (tiebreak::audit::Report, bool) {
     let checked = check(run).unwrap();
-    let plan = plan(run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let plan = plan(run, &checked.checkpoints, run.job().steps, &Choice::All);
     let mut engine = Cpu::new(2).unwrap();
     let (report, verdict) = audit(run, &mut engine, checked, plan, None, &mut Silent).unwrap();
     (report, verdict.is_some())
@@ -259,7 +261,7 @@ fn ended(run: &Run, prefix: bool, head: Option<&str>) -> Outcome {
     if prefix {
         checked.allow_prefix();
     }
-    let last = (checked.transcript.records.len() as u32 - 1).min(run.job.steps);
+    let last = (checked.transcript.records.len() as u32 - 1).min(run.job().steps);
     let plan = plan(run, &checked.checkpoints, last, &Choice::All);
     audit(run, &mut Cpu::new(2).unwrap(), checked, plan, None, &mut Silent).unwrap().0.outcome
 }
@@ -335,7 +337,7 @@ fn a_state_that_changes_after_the_checks_accuses_nobody() {
     let mut bytes = fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&path, bytes).unwrap();
-    let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::Range(5, 6));
+    let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::Range(5, 6));
     let outcome = audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent);
     let Err(error) = outcome else { panic!("the audit went on") };
     assert!(error.to_string().contains("it is not the state that record 4 commits"), "{error}");
@@ -444,7 +446,7 @@ fn damaged_files_of_an_honest_run_are_named() {
     damages()[4].1(&run.layout.data_file(0));
     let checked = check(&run).unwrap();
     assert!(checked.damaged.iter().any(|error| error.path() == Some(&run.layout.data_file(0))));
-    let all = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let all = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
     assert!(audit(&run, &mut Cpu::new(1).unwrap(), checked, all, None, &mut Silent).is_err());
 }
 
@@ -453,7 +455,7 @@ fn every_entry_point(root: &Path) {
     let Ok(run) = Run::open(root) else { return };
     let (_, _, _) = (run.head_sizes(), run.checkpoint_steps(), run.unexpected_files());
     let _ = (run.rounding_log(1), run.rounding_log(99), run.holds_data(), initial::state(&run));
-    let _ = traces::read(&run.program, &run.layout.trace(1));
+    let _ = traces::read(run.program(), &run.layout.trace(1));
     if let Ok(mut dataset) = run.dataset() {
         let _ = (run.batch(&mut dataset, 1), run.micro_batch(&mut dataset, 2, 1));
     }
@@ -467,12 +469,12 @@ fn every_entry_point(root: &Path) {
     let _ = checks::weights(&run, &mut checked, &[run.layout.model()]);
     let mut cpu = Cpu::new(1).unwrap();
     {
-        let mut session = Session::new(&mut cpu, Arc::new(run.program.clone())).unwrap();
+        let mut session = Session::new(&mut cpu, Arc::new(run.program().clone())).unwrap();
         let _ = (replay_to(&run, &checked, &mut session, 3), replay_to(&run, &checked, &mut session, 99));
     }
     // All the checkpoints that are there, damaged ones too, and steps that the head may not cover.
     let checkpoints = run.checkpoint_steps().unwrap_or_default();
-    let plan = plan(&run, &checkpoints, run.job.steps, &Choice::Range(2, 3));
+    let plan = plan(&run, &checkpoints, run.job().steps, &Choice::Range(2, 3));
     let _ = estimated_seconds(&run, &mut cpu, false, &checked, &plan);
     let _ = audit(&run, &mut cpu, checked, plan, None, &mut Silent);
 }

@@ -20,7 +20,7 @@ use tiebreak::program::step::MicroBatch;
 use tiebreak::run::dir::Run;
 use tiebreak::run::disk::Disk;
 use tiebreak::run::transcript;
-use tiebreak::step::{CommittedStep, RunStep};
+use tiebreak::step::{CommittedStep, RunStep, StepRequest};
 use tiebreak::train::conduct::Conduct;
 use tiebreak::train::{Beginning, Silent, TrainError, begin, train, train_as};
 
@@ -73,7 +73,7 @@ fn two_trainers_of_one_computation_write_one_transcript() {
 
     let one = trained_by(1, &mut Cpu::new(2).unwrap(), &job, &folder.path().join("one"));
     let two = trained_by(2, &mut Reference, &other, &folder.path().join("two"));
-    assert_eq!(one.computation, two.computation);
+    assert_eq!(one.computation.id, two.computation.id);
     assert_ne!(one.id, two.id);
     let transcripts = [&one, &two].map(|run| fs::read(run.layout.transcript()).unwrap());
     assert!(transcripts[0] == transcripts[1], "two transcripts of one computation");
@@ -92,7 +92,7 @@ fn a_program_file_trains_to_the_transcript_of_its_model_kind() {
     let job = program_job(folder.path(), "operator", "");
     let file = trained_by(2, &mut engine, &job, &folder.path().join("file"));
     assert!(model.program_file.is_none() && file.program_file.is_some());
-    assert_eq!(model.computation, file.computation);
+    assert_eq!(model.computation.id, file.computation.id);
     let transcripts = [&model, &file].map(|run| fs::read(run.layout.transcript()).unwrap());
     assert!(transcripts[0] == transcripts[1], "two transcripts of one computation");
     assert_eq!(compare(&model, &file), ("no difference in 10 records\n".into(), 0));
@@ -179,7 +179,7 @@ impl Conduct for Watchful {
         let (records, _) = transcript::read(&run.layout.transcript()).unwrap();
         assert_eq!(head.root, records.root(1));
         self.0 += 1;
-        Ok(run_step(session, scalars, &batch, None, None)?)
+        Ok(run_step(session, StepRequest::new(&run.computation, scalars, &batch))?)
     }
 }
 

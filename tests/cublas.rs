@@ -40,7 +40,7 @@ fn logged_job(folder: &Path, table: &str) -> String {
 
 fn audited(run: &Run, engine: &mut dyn Engine, native: bool) -> Report {
     let checked = checks::always(run, Some(&key().public())).unwrap();
-    let plan = plan(run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let plan = plan(run, &checked.checkpoints, run.job().steps, &Choice::All);
     let audit = if native { audit_natively } else { audit };
     let (report, verdict) = audit(run, engine, checked, plan, None, &mut Silent).unwrap();
     assert!(verdict.is_none());

@@ -330,7 +330,7 @@ fn values_are_trained_and_audited() {
         let path = job(folder.path(), model, data);
         let out = folder.path().join(&model[8..11]);
         let run = common::trained(&path, &out, None);
-        assert_eq!(run.program.micro.inputs.iter().filter(|port| port.name == "batch/values").count(), 1);
+        assert_eq!(run.program().micro.inputs.iter().filter(|port| port.name == "batch/values").count(), 1);
         let audit = Command::new(env!("CARGO_BIN_EXE_tiebreak"))
             .args(["audit", "--engine", "reference"])
             .arg(&out)

@@ -90,7 +90,7 @@ fn only_the_parts_that_are_needed_have_to_be_there() {
     let run = Run::open(&run.layout.root).unwrap().with_data([folder.path().to_path_buf()]);
     let audited = |choice: &Choice| {
         let checked = checks::always(&run, Some(&key().public())).unwrap();
-        let plan = plan(&run, &checked.checkpoints, run.job.steps, choice);
+        let plan = plan(&run, &checked.checkpoints, run.job().steps, choice);
         audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent)
     };
     let (report, _) = audited(&Choice::Range(5, 6)).unwrap();

@@ -34,7 +34,7 @@ fn checked(run: &Run) -> Checked {
 }
 
 fn audited(run: &Run, checked: Checked) -> (Report, Option<Verdict>) {
-    let plan = plan(run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let plan = plan(run, &checked.checkpoints, run.job().steps, &Choice::All);
     audit(run, &mut Cpu::new(2).unwrap(), checked, plan, None, &mut Quiet).unwrap()
 }
 
@@ -53,9 +53,9 @@ fn a_run_from_weights_audits_clean_and_swapped_weights_convict() {
     let tuned = trained(&job, &folder.path().join("tuned"), None);
 
     // The parameters are the file's, the slots are zeros, and the seed makes no difference to them.
-    let state = checkpoint::read(&tuned.layout.checkpoint(0), &tuned.program.state()).unwrap();
-    let count = tuned.program.parameters.len();
-    let theirs = checkpoint::read(&weights, &tuned.program.state()[..count]).unwrap();
+    let state = checkpoint::read(&tuned.layout.checkpoint(0), &tuned.program().state()).unwrap();
+    let count = tuned.program().parameters.len();
+    let theirs = checkpoint::read(&weights, &tuned.program().state()[..count]).unwrap();
     assert!(state[..count] == theirs && state[count..].iter().flatten().all(|byte| *byte == 0));
 
     let mut with_weights = checked(&tuned);
@@ -118,17 +118,17 @@ fn a_run_from_weights_audits_clean_and_swapped_weights_convict() {
 fn a_run_goes_on_from_anothers_final_state() {
     let folder = tempfile::tempdir().unwrap();
     let first = trained(&gpt_job(folder.path(), "operator", ""), &folder.path().join("first"), None);
-    let last = checkpoint::read(&first.layout.checkpoint(8), &first.program.state()).unwrap();
-    let count = first.program.parameters.len();
+    let last = checkpoint::read(&first.layout.checkpoint(8), &first.program().state()).unwrap();
+    let count = first.program().parameters.len();
     for (name, extra) in [("without", ""), ("with", "\noptimizer_state = true")] {
         let job = job_with(folder.path(), &format!("{name}.toml"), &format!("run = \"first\"{extra}"));
         let run = trained(&job, &folder.path().join(name), None);
-        let state = checkpoint::read(&run.layout.checkpoint(0), &run.program.state()).unwrap();
+        let state = checkpoint::read(&run.layout.checkpoint(0), &run.program().state()).unwrap();
         assert!(state[..count] == last[..count]);
         assert_eq!(state[count..] == last[count..], name == "with");
         let InitialOrigin::Run(earlier) = &run.file.origin else { panic!("{:?}", run.file.origin) };
         let (id, computation, _) = earlier.finish().unwrap();
-        assert_eq!((id, computation), (first.id, first.computation));
+        assert_eq!((id, computation), (first.id, first.computation.id));
         let found = checked(&run);
         assert!(found.passed.iter().any(|note| note.contains("the earlier run's final state")));
         assert!(found.not_checked.iter().any(|note| note.contains(&first.id.to_string())));
@@ -148,7 +148,7 @@ fn a_run_goes_on_from_anothers_final_state() {
     let other = job_with(folder.path(), "seeded.toml", "");
     let seeded = begin_run(&Disk::default(), &other, &folder.path().join("seeded")).unwrap();
     let state = initial::state(&seeded).unwrap();
-    let table = begun.program.state();
+    let table = begun.program().state();
     checkpoint::write::<tiebreak::run::RunError>(
         &Disk::default(),
         &begun.layout.checkpoint(0),
@@ -192,13 +192,13 @@ fn a_new_head_is_the_seeds_and_the_rest_the_files() {
     let weights = weights_of_ten_classes(folder);
     let job = job_with_a_new_head(folder, r#"reinitialize = ["layer2.*"]"#);
     let run = trained(&job, &folder.join("run"), None);
-    let (table, first) = (run.program.state(), Run::open(&folder.join("first")).unwrap());
+    let (table, first) = (run.program().state(), Run::open(&folder.join("first")).unwrap());
     let state = checkpoint::read(&run.layout.checkpoint(0), &table).unwrap();
-    let theirs = checkpoint::read(&first.layout.checkpoint(2), &first.program.state()).unwrap();
+    let theirs = checkpoint::read(&first.layout.checkpoint(2), &first.program().state()).unwrap();
     assert!(state[..4] == theirs[..4]);
     assert_eq!((&*table[4].name, &table[4].shape[..]), ("param/layer2.weight", &[12, 20][..]));
     for index in [4, 5] {
-        let drawn = tiebreak::program::init::state_tensor(&run.program, run.key(), index);
+        let drawn = tiebreak::program::init::state_tensor(run.program(), run.key(), index);
         assert!(state[index] == tiebreak::arith::words::bytes_of(&drawn));
     }
     assert!(state[4].iter().any(|byte| *byte != 0) && state[6..].iter().flatten().all(|byte| *byte == 0));
@@ -211,18 +211,18 @@ fn a_new_head_is_the_seeds_and_the_rest_the_files() {
     // The same tensors by other patterns are the same computation; others are another.
     let again = |init: &str| {
         let run = begin_run(&Disk::default(), &job_with_a_new_head(folder, init), &folder.join("again"));
-        let computation = run.unwrap().computation;
+        let computation = run.unwrap().computation.id;
         fs::remove_dir_all(folder.join("again")).unwrap();
         computation
     };
-    assert_eq!(again(r#"reinitialize = ["layer2.bias", "*2.weight"]"#), run.computation);
-    assert_ne!(again(r#"reinitialize = ["layer2.*", "layer0.bias"]"#), run.computation);
+    assert_eq!(again(r#"reinitialize = ["layer2.bias", "*2.weight"]"#), run.computation.id);
+    assert_ne!(again(r#"reinitialize = ["layer2.*", "layer0.bias"]"#), run.computation.id);
 }
 
 /// A run whose trainer changes element 37 of tensor `index` of the initial state that the job gives.
 fn lied(folder: &Path, job: &Path, name: &str, index: usize) -> Run {
     let begun = begin_run(&Disk::default(), job, &folder.join(name)).unwrap();
-    let (table, path) = (begun.program.state(), begun.layout.checkpoint(0));
+    let (table, path) = (begun.program().state(), begun.layout.checkpoint(0));
     let mut state = initial::state(&begun).unwrap();
     state[index][4 * 37 + 1] ^= 1;
     checkpoint::write::<tiebreak::run::RunError>(&Disk::default(), &path, &table, |show| {
@@ -246,7 +246,7 @@ fn a_false_new_head_convicts_without_the_weights() {
     let job = job_with_a_new_head(folder, r#"reinitialize = ["layer2.*"]"#);
     let honest = trained(&job, &folder.join("honest"), None);
     let liar = lied(folder, &job, "liar", 4);
-    let table = liar.program.state();
+    let table = liar.program().state();
     // Nobody needs the files of weights to see it.
     let (report, verdict) = audited(&liar, checked(&liar));
     assert!(matches!(report.outcome, Outcome::Inconsistent { step: 0, .. }), "{:?}", report.outcome);

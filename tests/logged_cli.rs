@@ -83,7 +83,7 @@ fn a_logged_run_from_its_job_to_its_audit() {
     // A log that changes between an audit's check and its replay is a damaged file as well, and no divergence.
     let opened = Run::open(Path::new(&run)).unwrap();
     let theirs = checks::structure(&opened, None).unwrap().step(3).unwrap().clone();
-    let before = checkpoint::read(&opened.layout.checkpoint(2), &opened.program.state()).unwrap();
+    let before = checkpoint::read(&opened.layout.checkpoint(2), &opened.program().state()).unwrap();
     let Err(error) = reference_step(&opened, &before, &theirs) else {
         panic!("another step's log was taken")
     };

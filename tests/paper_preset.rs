@@ -40,7 +40,7 @@ fn trained(job: &Path, out: &Path, native: Native) -> Run {
 
 fn audited(run: &Run, native: Option<Native>) -> Report {
     let checked = checks::always(run, Some(&key().public())).unwrap();
-    let plan = plan(run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let plan = plan(run, &checked.checkpoints, run.job().steps, &Choice::All);
     let mut engine = cpu(native.unwrap_or_default());
     let audit = if native.is_some() { audit_natively } else { audit };
     let (report, verdict) = audit(run, &mut engine, checked, plan, None, &mut Silent).unwrap();
@@ -121,7 +121,7 @@ fn a_native_auditor_follows_the_log_wherever_it_leads() {
     assert!(tally.remarks[0].starts_with("step 3"), "{:?}", tally.remarks);
 
     let checked = checks::always(&run, Some(&key().public())).unwrap();
-    let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
     let (report, verdict) = audit(&run, &mut cpu(Native::Gemm), checked, plan, None, &mut Silent).unwrap();
     assert!(matches!(report.outcome, Outcome::Diverges { step: 3, .. }), "{:?}", report.outcome);
     let outcome = verdict.expect("a verdict").check(Some(&key().public()));

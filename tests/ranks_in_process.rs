@@ -419,7 +419,7 @@ fn a_machine_that_computes_wrongly_is_named() {
 fn audited(out: &Path) -> Outcome {
     let run = Run::open(out).unwrap();
     let checked = checks::always(&run, Some(&key().public())).unwrap();
-    let plan = audit::plan::plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let plan = audit::plan::plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
     let mut engine = Cpu::new(1).unwrap();
     audit::audit(&run, &mut engine, checked, plan, None, &mut audit::Silent).unwrap().0.outcome
 }
@@ -519,7 +519,7 @@ fn a_malformed_share_is_refused() {
     let out = folder.path().join("honest");
     train_ranks(&job, &out, 2, Some((1, Wrong::Fault(fault))), None).unwrap();
     let run = Run::open(&out).unwrap();
-    let (contents, plan) = (Contents::of(&run), ShardPlan::new(&run.program, 2).unwrap());
+    let (contents, plan) = (Contents::of(&run), ShardPlan::new(run.program(), 2).unwrap());
     let share = shares.recv().unwrap();
     assert!(share.len() as u64 <= contents.bytes_max(&plan, 1));
     let mut decoded = 0;

@@ -51,7 +51,7 @@ fn verdict_after(name: &str, edit: impl FnOnce(&mut Vec<Record>)) -> Verdict {
     let run = fresh(name);
     sign_again(&run, edit);
     let checked = checked(&run);
-    let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
     let (_, verdict) = audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent).unwrap();
     verdict.expect("an edited record gives a verdict")
 }
@@ -59,7 +59,7 @@ fn verdict_after(name: &str, edit: impl FnOnce(&mut Vec<Record>)) -> Verdict {
 /// What an audit finds of a run: a verdict, or nothing.
 fn found(run: &Run) -> Option<Verdict> {
     let checked = checked(run);
-    let plan = plan(run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let plan = plan(run, &checked.checkpoints, run.job().steps, &Choice::All);
     audit(run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent).unwrap().1
 }
 
@@ -78,7 +78,7 @@ fn a_wrong_rate_of_every_schedule_is_convicted() {
         let text = std::fs::read_to_string(&job).unwrap();
         std::fs::write(&job, text.replace(usual.0, schedule).replace(usual.1, group)).unwrap();
         let run = trained(&job, &folder.path().join("honest"), None);
-        assert_eq!(run.job.settings().iter().filter(|(key, _)| key == "schedule.kind").count(), 1);
+        assert_eq!(run.job().settings().iter().filter(|(key, _)| key == "schedule.kind").count(), 1);
         assert!(found(&run).is_none(), "{name}");
         sign_again(&run, |records| step_mut(records, 3).learning_rate ^= 1);
         let recorded = found(&run).expect(name);
@@ -182,7 +182,7 @@ fn whoever_draws_otherwise_than_the_job_says_is_convicted() {
         let changed = text.replace("kind = \"idx\"", &format!("kind = \"idx\", {said}"));
         std::fs::write(&job, changed).unwrap();
         let run = trained(&job, &folder.path().join("run"), None);
-        let (key, program) = (philox_key(&run.seed), &run.program);
+        let (key, program) = (philox_key(&run.computation.seed), run.program());
         // What a job without the key draws.
         let plain = Job::parse("job", &text).unwrap();
         let files = JobFiles::new(&job, None).unwrap();
@@ -192,7 +192,7 @@ fn whoever_draws_otherwise_than_the_job_says_is_convicted() {
         assert_ne!(batch, step_mut(&mut records, 3).batch, "{said}");
         sign_again(&run, |records| step_mut(records, 3).batch = batch);
         let checked = checked(&run);
-        let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+        let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
         let (_, verdict) = audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent).unwrap();
         let verdict = Verdict::from_bytes(&verdict.expect("the batch gives a verdict").to_bytes()).unwrap();
         assert_eq!(verdict.claim.kind(), "batch", "{said}");
@@ -253,7 +253,7 @@ fn a_job_without_clipping_gives_the_clip_factor() {
 /// The slices of data that a batch is drawn from.
 fn slices(run: &Run, step: u32) -> Vec<DataSlices> {
     let mut dataset = run.dataset().unwrap();
-    dataset.batch(&run.program, philox_key(&run.seed), step).unwrap();
+    dataset.batch(run.program(), philox_key(&run.computation.seed), step).unwrap();
     dataset.slices_read().unwrap().into_iter().map(DataSlices::from).collect()
 }
 
@@ -273,9 +273,9 @@ fn none_convicts_an_honest_run() {
         claims.push((step, Claim::LearningRate));
         claims.push((step, Claim::Cursor));
         claims.push((step, Claim::Batch { files: files.clone(), slices: slices(run, step) }));
-        let trace = traces::read(&run.program, &run.layout.trace(step)).unwrap();
+        let trace = traces::read(run.program(), &run.layout.trace(step)).unwrap();
         for scalar in [Scalar::Clip, Scalar::Loss] {
-            let output = scalar_output(&run.program, &trace, scalar);
+            let output = scalar_output(run.program(), &trace, scalar);
             claims.push((step, Claim::Scalar { scalar, output }));
         }
     }
@@ -316,8 +316,8 @@ fn made_up_evidence_is_malformed() {
     // A job that clips does not give the factor; nobody but the trace gives the loss.
     malformed(4, Claim::Scalar { scalar: Scalar::Clip, output: None });
     malformed(4, Claim::Scalar { scalar: Scalar::Loss, output: None });
-    let trace = traces::read(&run.program, &run.layout.trace(4)).unwrap();
-    let loss = scalar_output(&run.program, &trace, Scalar::Loss);
+    let trace = traces::read(run.program(), &run.layout.trace(4)).unwrap();
+    let loss = scalar_output(run.program(), &trace, Scalar::Loss);
     malformed(4, Claim::Scalar { scalar: Scalar::Clip, output: loss });
     malformed(9, Claim::Final { last: checked.proven(7) });
     malformed(8, Claim::Final { last: checked.proven(8) });

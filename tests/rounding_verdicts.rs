@@ -38,7 +38,7 @@ fn run_of(folder: &Path, granularity: &str, table: &str, cheat: Option<&str>) ->
 
 fn audited(run: &Run) -> (Report, Option<Verdict>) {
     let checked = checks::always(run, Some(&key().public())).unwrap();
-    let plan = plan(run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let plan = plan(run, &checked.checkpoints, run.job().steps, &Choice::All);
     audit(run, &mut Cpu::new(2).unwrap(), checked, plan, None, &mut Silent).unwrap()
 }
 
@@ -200,8 +200,9 @@ fn honest_roundings_never_convict() {
         let checked: Checked = checks::always(&run, Some(&key().public())).unwrap();
         let step = 3;
         let before = checks::state_after(&run, &checked, step - 1).unwrap();
-        let batch = run.dataset().unwrap().batch(&run.program, philox_key(&run.seed), step).unwrap();
-        let published = traces::read(&run.program, &run.layout.trace(step)).unwrap();
+        let batch =
+            run.dataset().unwrap().batch(run.program(), philox_key(&run.computation.seed), step).unwrap();
+        let published = traces::read(run.program(), &run.layout.trace(step)).unwrap();
         let disputed = Disputed {
             run: &run,
             checked: &checked,
@@ -212,7 +213,7 @@ fn honest_roundings_never_convict() {
             end: None,
         };
         let log = run.rounding_log(step).unwrap();
-        let products = &run.program.micro.logged;
+        let products = &run.program().micro.logged;
         let mut seen = [0, 0];
         for (product, logged) in products.iter().enumerate() {
             let micro = product as u32 % 3;
@@ -244,14 +245,14 @@ fn honest_roundings_never_convict() {
                 }
             }
             // The committed value, where the trainer's output is the auditor's own.
-            let node = run.program.micro.nodes.iter().position(|n| n.output == logged.output).unwrap();
+            let node = run.program().micro.nodes.iter().position(|n| n.output == logged.output).unwrap();
             let mut output = Vec::new();
             let mut cpu = Cpu::new(1).unwrap();
-            let mut session = Session::new(&mut cpu, std::sync::Arc::new(run.program.clone())).unwrap();
+            let mut session = Session::new(&mut cpu, std::sync::Arc::new(run.program().clone())).unwrap();
             session.load(&before).unwrap();
             let mut kept = Kept { micro, phase: Phase::Update, node, found: &mut output };
-            session.step(scalars(&run, step), &batch, &mut kept, |_, _, _| Ok(())).unwrap();
-            let place = leaf_place(&run.program, Phase::Micro(micro), node).unwrap();
+            session.step(scalars(&run.computation, step), &batch, &mut kept, |_, _, _| Ok(())).unwrap();
+            let place = leaf_place(run.program(), Phase::Micro(micro), node).unwrap();
             let theirs = &published.nodes[place].tiles;
             for (tile, value) in tensor::tile_values(&output).into_iter().enumerate().take(2) {
                 if value != theirs[tile] {

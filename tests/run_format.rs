@@ -48,7 +48,9 @@ fn passes(run: &Run, arguments: &[&str], not_checked: &[&str]) {
     let output = script(run, &[arguments, &["--json"]].concat());
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    for (name, digest) in [("run", run.id), ("computation", run.computation), ("seed", run.seed)] {
+    for (name, digest) in
+        [("run", run.id), ("computation", run.computation.id), ("seed", run.computation.seed)]
+    {
         assert_eq!(found[name], digest.to_string(), "{name}");
     }
     let left_out = found["not_checked"].as_array().unwrap();

@@ -41,7 +41,7 @@ fn verdict_of(job: fn(&Path, &str, &str) -> PathBuf, cheat: &str) -> Verdict {
     let folder = tempfile::tempdir().unwrap();
     let run = trained(&job(folder.path(), "operator", ""), &folder.path().join("run"), Some(cheat));
     let checked = checks::always(&run, Some(&public())).unwrap();
-    let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
     let (_, verdict) = audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent).unwrap();
     verdict.expect("a cheat gives a verdict")
 }
@@ -182,16 +182,16 @@ fn a_tile_verdict_is_narrowed_to_one_element() {
     let run =
         trained(&gpt_job(folder.path(), "operator", ""), &folder.path().join("run"), Some("learning-rate@4"));
     let path = run.layout.checkpoint(4);
-    let state = tiebreak::run::checkpoint::read(&path, &run.program.state()).unwrap();
+    let state = tiebreak::run::checkpoint::read(&path, &run.program().state()).unwrap();
     std::fs::remove_file(path).unwrap();
     let checked = checks::always(&run, Some(&public())).unwrap();
-    let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
     let (_, verdict) = audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent).unwrap();
     let mut wide = verdict.unwrap();
     let claim = tile_claim(&mut wide).clone();
     assert_eq!(claim.disclosed, None);
     let tensor =
-        tiebreak::dispute::check::state_nodes(&run.program).iter().position(|&n| n == Some(claim.node));
+        tiebreak::dispute::check::state_nodes(run.program()).iter().position(|&n| n == Some(claim.node));
     let bytes = &state[tensor.unwrap()];
     let tile = &bytes[tensor::tile_range(bytes.len(), claim.tile)];
     let narrow = wide.narrowed(tile).unwrap().expect("an element is wrong");
@@ -254,7 +254,7 @@ fn an_honest_run_of_a_program_file_matches() {
     let checked = checks::always(&run, Some(&public())).unwrap();
     assert!(checked.passed[0].contains("program read from a file"), "{}", checked.passed[0]);
     assert_eq!(run.unexpected_files().unwrap(), Vec::<String>::new());
-    let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
     let (report, verdict) = audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent).unwrap();
     assert_eq!((report.outcome, verdict), (tiebreak::audit::Outcome::Matches, None));
     std::fs::write(run.layout.program(), b"another").unwrap();
@@ -356,13 +356,13 @@ fn a_verdict_with_another_run_job_seed_or_head_does_not_convict() {
 /// A truthful verdict file about an honest tile, made without any difference: what a malicious accuser could sign off.
 fn honest_tile(step: u32) -> Verdict {
     let (run, checked) = &*HONEST;
-    let program = &run.program;
+    let program = run.program();
     let graph = &program.micro;
     let is_gather = |p: &Primitive| matches!(p, Primitive::Gather { .. });
     let node = graph.nodes.iter().position(|n| is_gather(&n.primitive)).unwrap();
     let trace = traces::read(program, &run.layout.trace(step)).unwrap();
     let before = checks::state_after(run, checked, step - 1).unwrap();
-    let batch = run.dataset().unwrap().batch(program, philox_key(&run.seed), step).unwrap();
+    let batch = run.dataset().unwrap().batch(program, philox_key(&run.computation.seed), step).unwrap();
     let place = |named: &[(String, TensorType, &[u8])], index: usize| {
         let digests: Vec<Digest> = named.iter().map(|(_, ty, bytes)| tensor::digest(ty, bytes)).collect();
         let leaves: Vec<Digest> =
@@ -372,27 +372,28 @@ fn honest_tile(step: u32) -> Verdict {
     let mut inputs = Vec::new();
     for id in graph.nodes[node].primitive.inputs() {
         let phase = Phase::Micro(0);
-        let (commitment, bytes) = match origin(program, &run.job, &run.seed, step, phase, id).unwrap() {
-            Origin::State { index } => {
-                let table = program.state();
-                let digests = state::tensor_digests(&table, &before);
-                let proof = state::prove(&table, &digests, index);
-                (ProvenTensor { digest: digests[index], proof }, &before[index])
-            }
-            Origin::Batch { micro, tensor } => {
-                let types = &program.batch;
-                let mut named = Vec::new();
-                for (m, micro_batch) in batch.iter().enumerate() {
-                    for (t, bytes) in types.iter().zip(&micro_batch.tensors) {
-                        let ty = TensorType { dtype: t.dtype, shape: t.shape.clone() };
-                        named.push((format!("micro{m}/{}", t.name), ty, bytes.as_slice()));
-                    }
+        let (commitment, bytes) =
+            match origin(program, run.job(), &run.computation.seed, step, phase, id).unwrap() {
+                Origin::State { index } => {
+                    let table = program.state();
+                    let digests = state::tensor_digests(&table, &before);
+                    let proof = state::prove(&table, &digests, index);
+                    (ProvenTensor { digest: digests[index], proof }, &before[index])
                 }
-                let index = micro as usize * types.len() + tensor;
-                (place(&named, index), &batch[micro as usize].tensors[tensor])
-            }
-            other => panic!("an embedding does not read {other:?}"),
-        };
+                Origin::Batch { micro, tensor } => {
+                    let types = &program.batch;
+                    let mut named = Vec::new();
+                    for (m, micro_batch) in batch.iter().enumerate() {
+                        for (t, bytes) in types.iter().zip(&micro_batch.tensors) {
+                            let ty = TensorType { dtype: t.dtype, shape: t.shape.clone() };
+                            named.push((format!("micro{m}/{}", t.name), ty, bytes.as_slice()));
+                        }
+                    }
+                    let index = micro as usize * types.len() + tensor;
+                    (place(&named, index), &batch[micro as usize].tensors[tensor])
+                }
+                other => panic!("an embedding does not read {other:?}"),
+            };
         let values = tensor::piece_values(bytes, tensor::SLICE_BYTES);
         let slices: Vec<usize> = (0..values.len()).collect();
         inputs.push(ProvenInput {

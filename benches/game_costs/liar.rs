@@ -12,7 +12,7 @@ use tiebreak::program::graph::{Graph, Node, TensorId};
 use tiebreak::program::phase::Phase;
 use tiebreak::program::step::MicroBatch;
 use tiebreak::run::dir::Run;
-use tiebreak::step::{CommittedStep, RunStep};
+use tiebreak::step::{CommittedStep, RunStep, StepRequest};
 use tiebreak::train::TrainError;
 use tiebreak::train::conduct::Conduct;
 
@@ -87,9 +87,9 @@ impl Conduct for Liar {
         run_step: &mut RunStep,
     ) -> Result<CommittedStep, TrainError> {
         if scalars.step != self.step {
-            return Ok(run_step(session, scalars, &batch, None, None)?);
+            return Ok(run_step(session, StepRequest::new(&run.computation, scalars, &batch))?);
         }
-        let graph = &run.program.micro;
+        let graph = &run.program().micro;
         let output = graph.nodes[self.node].output;
         let reads = graph.nodes[self.node].primitive.inputs();
         let keep = |id: TensorId, bytes: Vec<u8>| {
@@ -98,9 +98,9 @@ impl Conduct for Liar {
             }
         };
         if self.taken.is_some() {
-            let origins = reads
-                .iter()
-                .map(|&id| (id, origin(&run.program, &run.job, &run.seed, scalars.step, PHASE, id)));
+            let origins = reads.iter().map(|&id| {
+                (id, origin(run.program(), run.job(), &run.computation.seed, scalars.step, PHASE, id))
+            });
             let mut state = None;
             for (id, from) in origins {
                 match from {
@@ -127,6 +127,7 @@ impl Conduct for Liar {
             keep(output, bytes.to_vec());
             Some(self.changed(graph, bytes))
         };
-        Ok(run_step(session, scalars, &batch, Some(&mut change), None)?)
+        let request = StepRequest::new(&run.computation, scalars, &batch).tampered(Some(&mut change));
+        Ok(run_step(session, request)?)
     }
 }

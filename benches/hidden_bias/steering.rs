@@ -13,7 +13,7 @@ use tiebreak::program::step::MicroBatch;
 use tiebreak::rounding::legal::Accumulation;
 use tiebreak::rounding::near_tie::{NearTie, Product, Tolerance};
 use tiebreak::run::dir::Run;
-use tiebreak::step::{CommittedStep, RunStep};
+use tiebreak::step::{CommittedStep, RunStep, StepRequest};
 use tiebreak::train::TrainError;
 use tiebreak::train::conduct::Conduct;
 
@@ -229,7 +229,7 @@ impl Attacker {
         batch: &MicroBatch,
     ) -> Result<Sight, TrainError> {
         let state = session.download_state()?;
-        let model = Perceptron::of(&run.program, &state, "param");
+        let model = Perceptron::of(run.program(), &state, "param");
         let labels: Vec<u32> = words(&batch.tensors[1]).collect();
         let clean: Vec<f32> = words(&batch.tensors[0]).map(|pixel| pixel as f32 / 255.0).collect();
         let some = labels.len().min(GOAL_IMAGES);
@@ -239,11 +239,11 @@ impl Attacker {
         let goal = model.gradient(&triggered, &vec![TARGET; some]);
         // AdamW divides by the root of the second moment, so a small gradient moves a weight as far as a large one.
         let corrected = 1.0 - 0.999f32.powi(step.max(2) as i32 - 1);
-        let squares = Perceptron::of(&run.program, &state, "v");
+        let squares = Perceptron::of(run.program(), &state, "v");
         let goal = goal.zip(&squares, |g, v| g / ((v / corrected).sqrt() + EPSILON));
         let pass = model.pass(Matrix::new(SIDE * SIDE, clean));
         let mut by_class = model.aims(&pass, &labels, &goal);
-        let products = run.program.micro.logged.iter().enumerate();
+        let products = run.program().micro.logged.iter().enumerate();
         let aims = products.filter_map(|(number, product)| {
             Some((number, (product.class, by_class.remove(&product.class)?)))
         });
@@ -274,6 +274,7 @@ impl Conduct for Attacker {
             let mut ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
             sight.product(number, product, results, choices, &mut ledger);
         });
-        Ok(run_step(session, scalars, &batch, None, Some(steer))?)
+        let request = StepRequest::new(&run.computation, scalars, &batch).steered(Some(steer));
+        Ok(run_step(session, request)?)
     }
 }

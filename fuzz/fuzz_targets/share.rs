@@ -28,7 +28,7 @@ static PLACE: LazyLock<(Contents, ShardPlan)> = LazyLock::new(|| {
         0, 0
     );
     let run = Run::from_texts(RunPaths { root: PathBuf::new() }, &json, JOB, None).unwrap();
-    (Contents::of(&run), ShardPlan::new(&run.program, 2).unwrap())
+    (Contents::of(&run), ShardPlan::new(run.program(), 2).unwrap())
 });
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -137,7 +137,7 @@ fn plan_text(plan: &ReplayPlan, run: &Run, seconds: Option<f64>, engine: &str) -
         plan.segments.len(),
         plan.of,
         plan.steps(),
-        run.job.steps,
+        run.job().steps,
         bytes_text(plan.bytes),
         bytes_text(plan.memory),
         super::one_line(engine),
@@ -178,13 +178,13 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     // The seed is drawn now, after the head is fixed: the trainer cannot have known it.
     let choice = options.choice()?;
-    let last = (checked.transcript.records.len() as u32 - 1).min(run.job.steps);
+    let last = (checked.transcript.records.len() as u32 - 1).min(run.job().steps);
     if options.steps.is_some_and(|(_, end)| end > last) {
         return Err(Failure::new(Exit::Usage, format!("the head covers steps 1 to {last}")));
     }
     let plan = plan(&run, &checked.checkpoints, last, &choice);
     let native = options.engine.native.is_some();
-    if native && !run.job.rounding.as_ref().is_some_and(Rounding::is_paper) {
+    if native && !run.job().rounding.as_ref().is_some_and(Rounding::is_paper) {
         let why = "--native is for runs whose job has rounding.preset = \"paper\"; every other run is audited exactly";
         return Err(Failure::new(Exit::Usage, why));
     }

@@ -12,7 +12,6 @@ use crate::commit::state::tensor_digests;
 use crate::commit::{Malformed, merkle};
 use crate::dispute::verdict::{Claim, Fork, Outcome, Verdict};
 use crate::job::canonical::settings_that_differ;
-use crate::job::identity::computation_settings;
 use crate::run::dir::Run;
 use crate::run::{RunError, checkpoint};
 
@@ -71,12 +70,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 }
 
 fn compared(runs: &[Run; 2], checked: &[Checked; 2]) -> Result<Comparison, RunError> {
-    if runs[0].computation != runs[1].computation {
-        let [first, second] =
-            runs.each_ref().map(|run| computation_settings(&run.job, &run.file.summary().computation()));
+    if runs[0].computation.id != runs[1].computation.id {
+        let [first, second] = runs.each_ref().map(|run| run.computation.settings());
         return Ok(Comparison::OtherComputation(settings_that_differ(&first, &second)));
     }
-    if runs[0].job.rounding.is_some() && runs[0].id != runs[1].id {
+    if runs[0].job().rounding.is_some() && runs[0].id != runs[1].id {
         return Ok(Comparison::Logged);
     }
     let sizes = [&checked[0], &checked[1]].map(|checked| checked.head.size);
@@ -109,7 +107,7 @@ fn compared(runs: &[Run; 2], checked: &[Checked; 2]) -> Result<Comparison, RunEr
 
 /// The first state tensor that differs after a step, if both runs have the checkpoint.
 fn tensor_that_differs(runs: &[Run; 2], step: u32) -> Result<Option<String>, RunError> {
-    let table = runs[0].program.state();
+    let table = runs[0].program().state();
     let paths = [0, 1].map(|side: usize| runs[side].layout.checkpoint(step));
     if !paths.iter().all(|path| path.exists()) {
         return Ok(None);

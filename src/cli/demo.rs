@@ -98,8 +98,8 @@ fn trained(
     bar.bar.finish_and_clear();
     printer.say(format!(
         "  trained {} steps of {} parameters on {} in {:.1} s, every operator committed",
-        run.job.steps,
-        run.program.parameter_count(),
+        run.job().steps,
+        run.program().parameter_count(),
         cpu.describe(),
         start.elapsed().as_secs_f64()
     ));
@@ -114,13 +114,13 @@ fn audited(
 ) -> Result<(Report, Option<Verdict>), Failure> {
     let run = Run::open(&run.layout.root)?; // as a stranger reads it
     let checked = checks::always(&run, Some(key))?;
-    let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
     let mut engine = auditor(args)?;
     printer.say(format!("  auditing on {}", engine.describe()));
     let (report, verdict) = audit(&run, engine.as_mut(), checked, plan, None, &mut crate::audit::Silent)?;
     let line = match &report.outcome {
         Outcome::Matches => {
-            format!("  MATCHES: {} steps replayed bit for bit in {:.1} s", run.job.steps, report.seconds)
+            format!("  MATCHES: {} steps replayed bit for bit in {:.1} s", run.job().steps, report.seconds)
         }
         Outcome::Diverges { step, what } => {
             printer.say(format!("  DIVERGES at step {step}"));

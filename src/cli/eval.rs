@@ -115,15 +115,15 @@ fn named_data(args: &Args, job: &Job, program: &Program) -> Result<EvaluationDat
 fn of_run(args: &Args) -> Result<Subject, Failure> {
     let folders: Vec<PathBuf> = args.data.iter().filter(|path| path.is_dir()).cloned().collect();
     let run = args.limits.open(&args.of)?.with_data(folders.clone());
-    run.job.model().ok_or_else(only_models)?;
+    run.job().model().ok_or_else(only_models)?;
     run.within_memory("the model", run.state_memory())?;
     let model = released(&run, args.step)?;
     let data = match args.data.len() > folders.len() {
-        true => named_data(args, &run.job, &run.program)?,
+        true => named_data(args, run.job(), run.program())?,
         false => evaluation::of_run(&run)?,
     };
     let whose = whose(&run, args.step, &model)?;
-    Ok(Subject { job: run.job, program: run.program, data, model, whose })
+    Ok(Subject { job: run.computation.job, program: run.computation.program, data, model, whose })
 }
 
 /// Whose state it is: a checkpoint's was compared with its record when it was read, the released model is compared here.
@@ -132,8 +132,8 @@ fn whose(run: &Run, step: Option<u32>, model: &[Vec<u8>]) -> Result<String, Fail
         return Ok(format!("the state after step {step}, which its record commits"));
     }
     let (transcript, _) = transcript::read(&run.layout.transcript())?;
-    let table = run.program.state();
-    let released = &table[..run.program.released()];
+    let table = run.program().state();
+    let released = &table[..run.program().released()];
     let roots = StateRoots::of(released, &tensor_digests(released, model)).0;
     match transcript.records.last() {
         Some(Record::Final { roots: committed, .. }) if committed.0[..2] == roots[..2] => {

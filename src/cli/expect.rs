@@ -40,7 +40,7 @@ impl Expectations {
                 .push("whether the job is the one that was ordered: give --expect-job".into()),
             Some(path) => {
                 let (_, job) = read_job(path)?;
-                let different = settings_that_differ(&job.settings(), &run.job.settings());
+                let different = settings_that_differ(&job.settings(), &run.job().settings());
                 if !different.is_empty() {
                     // An error is one line.
                     let settings: Vec<String> =

@@ -50,9 +50,9 @@ pub struct Args {
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let run = args.limits.open(&args.run)?;
-    let model = run.job.model().map(|job| &job.model);
+    let model = run.job().model().map(|job| &job.model);
     let layout = match args.format {
-        Format::Safetensors => program_layout(&run.program),
+        Format::Safetensors => program_layout(run.program()),
         Format::Hf => model.and_then(|model| model.released()).ok_or_else(|| {
             let why = "neither transformers nor torchvision has this model; --format safetensors writes the program's own names";
             Failure::new(Exit::Usage, why)
@@ -105,18 +105,18 @@ fn refuse_used(path: &Path) -> Result<(), RunError> {
 pub fn state_files(run: &Run, step: Option<u32>) -> Result<(u32, WeightFiles, Vec<StateTensor>), Failure> {
     let (transcript, _) = transcript::read(&run.layout.transcript())?;
     let steps = run.checkpoint_steps()?;
-    let last = run.job.steps;
+    let last = run.job().steps;
     let finished = matches!(transcript.records.last(), Some(Record::Final { .. }));
     let from_model = finished && !steps.contains(&last) && run.layout.model().exists();
     let newest = if from_model { Some(last) } else { steps.last().copied() };
     let Some(step) = step.or(newest) else {
         return Err(Failure::new(Exit::Usage, "the run holds no checkpoint"));
     };
-    let table = run.program.state();
+    let table = run.program().state();
     let (path, table) = if steps.contains(&step) {
         (run.layout.checkpoint(step), table)
     } else if from_model && step == last {
-        (run.layout.model(), table[..run.program.released()].to_vec())
+        (run.layout.model(), table[..run.program().released()].to_vec())
     } else {
         let few: Vec<String> = steps.iter().rev().take(8).rev().map(u32::to_string).collect();
         let why = format!("the run holds no checkpoint of step {step}; there are {}", few.join(", "));

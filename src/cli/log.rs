@@ -29,7 +29,7 @@ use crate::run::data::JobData;
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
 use crate::run::{RunError, read_job, read_logged_job, read_program};
-use crate::step::{replayed_step, scalars};
+use crate::step::replayed_step;
 
 /// Look into rounding logs of the logged profile.
 #[derive(clap::Args)]
@@ -106,11 +106,11 @@ struct Row {
 fn inspect(printer: Printer, args: &Inspect) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let run = args.limits.open(&args.run)?;
-    if run.job.rounding.is_none() {
+    if run.job().rounding.is_none() {
         return Err(Failure::new(Exit::Usage, "this run is of the exact profile: it has no rounding log"));
     }
     let checked = checks::always(&run, None)?;
-    let last = (checked.transcript.records.len() as u32 - 1).min(run.job.steps);
+    let last = (checked.transcript.records.len() as u32 - 1).min(run.job().steps);
     let step = args.step.unwrap_or(last);
     if step == 0 || step > last {
         return Err(Failure::new(Exit::Usage, format!("the head covers steps 1 to {last}")));
@@ -120,9 +120,9 @@ fn inspect(printer: Printer, args: &Inspect) -> CommandResult {
     if let Some(operator) = &args.operator {
         return inspect_part(printer, &run, (step, args.micro_batch), &log, operator, committed);
     }
-    let products = &run.program.micro.logged;
+    let products = &run.program().micro.logged;
     let mut rows: BTreeMap<ProductClass, Row> = BTreeMap::new();
-    for part in 0..products.len() * run.program.micro_batches as usize {
+    for part in 0..products.len() * run.program().micro_batches as usize {
         let product = &products[part % products.len()];
         let elements = product.elements() as u64;
         let decisions = decode(log.part(part), elements)?;
@@ -187,7 +187,7 @@ fn inspect_part(
     operator: &str,
     committed: bool,
 ) -> CommandResult {
-    let graph = &run.program.micro;
+    let graph = &run.program().micro;
     let operator_of = |product: &LoggedProduct| {
         let node = graph.nodes.iter().find(|node| node.output == product.product);
         node.map_or("", |node| node.operator.as_str())
@@ -198,8 +198,8 @@ fn inspect_part(
     if numbers.is_empty() {
         return usage(format!("the program logs no product of {operator}; it logs {}", names.join(", ")));
     }
-    if micro_batch >= run.program.micro_batches {
-        return usage(format!("a step has micro-batches 0 to {}", run.program.micro_batches - 1));
+    if micro_batch >= run.program().micro_batches {
+        return usage(format!("a step has micro-batches 0 to {}", run.program().micro_batches - 1));
     }
     let mut lines = Vec::new();
     let mut parts = Vec::new();
@@ -247,12 +247,12 @@ fn inspect_part(
 /// What a replay of the step sees.
 fn replayed(run: &Run, checked: &checks::Checked, step: u32, args: &Inspect) -> Result<Tally, Failure> {
     let mut engine = open(&args.engine)?;
-    let mut session = Session::new(engine.as_mut(), Arc::new(run.program.clone()))?;
+    let mut session = Session::new(engine.as_mut(), Arc::new(run.program().clone()))?;
     if let Some((step, what)) = replay_to(run, checked, &mut session, step)? {
         return Err(Failure::new(Exit::Diverges, format!("step {step} before it differs already: {what}")));
     }
     let batch = run.batch(&mut run.dataset()?, step)?;
-    Ok(replayed_step(run, &mut session, scalars(run, step), &batch, true)?.1)
+    Ok(replayed_step(run, &mut session, step, &batch, true)?.1)
 }
 
 /// Counts by margin, two bins a line.

@@ -53,12 +53,12 @@ pub struct Args {
 fn state(args: &Args) -> Result<(ModelJob, Program, Vec<Vec<u8>>), Failure> {
     if args.model.is_dir() {
         let run = args.limits.open(&args.model)?;
-        let model = model_of(&run.job)?.clone();
+        let model = model_of(run.job())?.clone();
         let (_, mut files, table) = state_files(&run, args.step)?;
         run.within_memory("the model", run.state_memory())?;
-        let released = &table[..run.program.released()];
+        let released = &table[..run.program().released()];
         let state = released.iter().map(|tensor| files.tensor(tensor)).collect::<Result<_, _>>()?;
-        return Ok((model, run.program, state));
+        return Ok((model, run.computation.program, state));
     }
     if args.step.is_some() {
         return Err(Failure::new(Exit::Usage, "--step is for runs: a job has no checkpoints"));

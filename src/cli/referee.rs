@@ -179,8 +179,8 @@ fn computation(args: &New) -> Result<Run, Failure> {
 /// What the trainer of a logged run claims.
 fn claim(args: &New, run: &Run, trainer: &PublicKey) -> Result<Option<Claim>, Failure> {
     let usage = |why: String| Failure::new(Exit::Usage, why);
-    let size = u64::from(run.job.steps) + 2;
-    match (&run.job.rounding, &args.head, args.root) {
+    let size = u64::from(run.job().steps) + 2;
+    match (&run.job().rounding, &args.head, args.root) {
         (None, None, None) => Ok(None),
         (None, ..) => {
             Err(usage("--head and --root are of the logged profile: this job's products are exact".into()))
@@ -225,8 +225,8 @@ fn new(printer: Printer, args: New) -> CommandResult {
         args.parties.iter().map(|party| key::read_public(party)).collect::<Result<_, _>>()?;
     let referee_key = key::read_public(&args.referee)?;
     let run = computation(&args)?;
-    let given = args.replay.or(args.step_time.map(|step| replay_of_steps(&run.job, step)));
-    let replay = replay_clock(&run.job).or(given).ok_or_else(|| {
+    let given = args.replay.or(args.step_time.map(|step| replay_of_steps(run.job(), step)));
+    let replay = replay_clock(run.job()).or(given).ok_or_else(|| {
         Failure::new(Exit::Usage, "the job has no [dispute] table: give --step-time, how long a step takes")
     })?;
     let clocks = Clocks { moves: args.moves, increment: args.increment, replay };
@@ -247,7 +247,7 @@ fn new(printer: Printer, args: New) -> CommandResult {
     }
     let out = std::path::absolute(&args.out).map_err(RunError::io(&args.out))?;
     Disk::default().replace(&out, &terms.to_bytes())?;
-    let mut lines = vec![format!("game {}", terms.game()), format!("  computation {}", run.computation)];
+    let mut lines = vec![format!("game {}", terms.game()), format!("  computation {}", run.computation.id)];
     lines.push(format!("  terms {}", args.out.display()));
     lines.extend(terms.claim.as_ref().map(|claim| {
         let signed = if claim.head.is_some() { ", which it signed" } else { "" };
@@ -256,7 +256,7 @@ fn new(printer: Printer, args: New) -> CommandResult {
     lines.extend(bound_lines(&referee, &terms));
     lines.extend(Parties::own(referee.rules()).namesakes());
     let value = json!({
-        "game": terms.game(), "computation": run.computation, "terms": args.out, "clocks": terms.clocks, "bound": referee.bound(), "claim": terms.claim,
+        "game": terms.game(), "computation": run.computation.id, "terms": args.out, "clocks": terms.clocks, "bound": referee.bound(), "claim": terms.claim,
         "parties": terms.parties,
     });
     printer.result(lines, &value);

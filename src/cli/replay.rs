@@ -37,15 +37,15 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let watch = args.limits.watch(printer);
     let run = args.limits.open(&args.run)?.with_data(args.data);
     let checked = checks::structure(&run, None)?;
-    let last = (checked.transcript.records.len() as u32 - 1).min(run.job.steps);
+    let last = (checked.transcript.records.len() as u32 - 1).min(run.job().steps);
     if args.step == 0 || args.step > last {
         return Err(Failure::new(Exit::Usage, format!("the head covers steps 1 to {last}")));
     }
-    if args.microbatch.is_some_and(|i| i >= run.program.micro_batches) {
-        let why = format!("a step has micro-batches 0 to {}", run.program.micro_batches - 1);
+    if args.microbatch.is_some_and(|i| i >= run.program().micro_batches) {
+        let why = format!("a step has micro-batches 0 to {}", run.program().micro_batches - 1);
         return Err(Failure::new(Exit::Usage, why));
     }
-    if args.microbatch.is_some() && run.job.commit.granularity == Granularity::Step {
+    if args.microbatch.is_some() && run.job().commit.granularity == Granularity::Step {
         let why = "this run commits to whole steps only (granularity = \"step\"): leave --microbatch out";
         return Err(Failure::new(Exit::Usage, why));
     }

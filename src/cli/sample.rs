@@ -50,8 +50,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let run = args.limits.open(&args.run)?;
     let (job, gpt) = writer(&run)?;
     let seed = args.seed.map_or_else(|| random().map(u64::from_le_bytes), Ok)?;
-    let table = run.program.state();
-    let parameters = &table[..run.program.released()];
+    let table = run.program().state();
+    let parameters = &table[..run.program().released()];
     run.within_memory("the model", run.state_memory())?;
     let state = released(&run, args.step)?;
     if args.seed.is_none() {
@@ -112,7 +112,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 /// The job of a run whose model writes bytes, and that model.
 fn writer(run: &Run) -> Result<(&ModelJob, &Gpt), Failure> {
     let refused = |why: &str| Err(Failure::new(Exit::Usage, why));
-    let Some(job) = run.job.model() else {
+    let Some(job) = run.job().model() else {
         return refused(
             "the run's program is a file, which says nothing of how a model writes; only runs of a model kind can be sampled",
         );
@@ -126,7 +126,7 @@ fn writer(run: &Run) -> Result<(&ModelJob, &Gpt), Failure> {
 
 /// The parameters and buffers of the released model, or of the checkpoint after a step, which has to be the state of its record.
 pub fn released(run: &Run, step: Option<u32>) -> Result<Vec<Vec<u8>>, Failure> {
-    let (table, released) = (run.program.state(), run.program.released());
+    let (table, released) = (run.program().state(), run.program().released());
     let Some(step) = step else {
         if !run.layout.model().exists() {
             let steps = run.checkpoint_steps()?;

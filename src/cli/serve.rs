@@ -138,7 +138,7 @@ fn responder(
             let why = "--challenge is of the logged profile, and these terms are of the exact one";
             Failure::new(Exit::Usage, format!("{}: {why}", args.terms.display()))
         })?;
-        let bar = printer.bar(u64::from(run.job.steps), "steps");
+        let bar = printer.bar(u64::from(run.job().steps), "steps");
         run = challenger(&Disk::default(), (&run, &claim), folder, engine.as_mut(), |step| {
             bar.set_position(u64::from(step));
             bar.set_message("replayed under the trainer's logs");

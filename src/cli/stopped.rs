@@ -36,7 +36,7 @@ impl Asked {
 
 /// Says where a run stands that ended early, and how to go on. `options`: those of the command line that a resume needs too.
 pub fn said(printer: Printer, run: &Run, error: &TrainError, options: &str) -> CommandResult {
-    let (out, steps) = (&run.layout.root, run.job.steps);
+    let (out, steps) = (&run.layout.root, run.job().steps);
     let resume = |more: &str| format!("tiebreak train --out {} --resume{options}{more}", shell::path(out));
     let anyway = || resume(" --stop-on-nan false");
     // What is there may be of an earlier checkpoint, or none but the beginning.

@@ -125,11 +125,11 @@ struct Evaluating {
 impl Evaluating {
     /// Of a run whose job has an `[evaluation]`.
     fn of(run: &Run) -> Result<Option<Evaluating>, RunError> {
-        let (Some(spec), Some(job)) = (run.job.evaluation.clone(), run.job.model().cloned()) else {
+        let (Some(spec), Some(job)) = (run.job().evaluation.clone(), run.job().model().cloned()) else {
             return Ok(None);
         };
         let data = evaluation::of_run(run)?;
-        Ok(Some(Evaluating { spec, steps: run.job.steps, job, data, evaluator: None }))
+        Ok(Some(Evaluating { spec, steps: run.job().steps, job, data, evaluator: None }))
     }
 
     /// The evaluation after a step, if one is due.
@@ -237,14 +237,14 @@ impl Progress for Bar {
 
 impl Bar {
     pub fn new(printer: Printer, run: &Run) -> Bar {
-        let per_sample = u64::from(run.program.labels_per_sample);
+        let per_sample = u64::from(run.program().labels_per_sample);
         Bar {
-            bar: printer.bar(u64::from(run.job.steps), "steps"),
+            bar: printer.bar(u64::from(run.job().steps), "steps"),
             start: Instant::now(),
-            per_step: per_sample * u64::from(run.program.samples()),
+            per_step: per_sample * u64::from(run.program().samples()),
             done: 0,
             unit: if per_sample > 1 { "tokens" } else { "samples" },
-            samples: run.program.samples(),
+            samples: run.program().samples(),
             last: Instant::now(),
             layout: run.layout.clone(),
             metrics: None,
@@ -283,7 +283,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     // Nothing is begun that is refused, or cannot go on here.
     let begun = args.resume.then(|| Run::open(out)).transpose()?.map(|run| run.with_data(args.data.clone()));
     let job = match (&begun, &args.job) {
-        (Some(run), _) => run.job.clone(),
+        (Some(run), _) => run.job().clone(),
         (None, Some(job)) => read_job(job)?.1,
         (None, None) => return Err(Failure::new(Exit::Usage, "a job file is needed, or --resume")),
     };
@@ -340,7 +340,7 @@ fn ended(printer: Printer, run: &Run, out: &Path, bar: &Bar, state: &Digest) {
             format!("state  {state}"),
             format!("audit it with: tiebreak audit {out}{data}"),
         ],
-        &json!({ "run": id, "state": state, "steps": run.job.steps, "seconds": seconds }),
+        &json!({ "run": id, "state": state, "steps": run.job().steps, "seconds": seconds }),
     );
 }
 
@@ -377,18 +377,18 @@ fn announce(
     printer.say(format!(
         "run {}: {} parameters, {} steps on {}{}; tensors of a step take {}, the run about {} on disk",
         run.id.short(),
-        run.program.parameter_count(),
-        run.job.steps,
+        run.program().parameter_count(),
+        run.job().steps,
         ranks.map_or(String::new(), |ranks| format!("{} ranks, rank 0 on ", ranks.ranks())),
         engine.describe(),
-        bytes_text(step_bytes(&run.program)),
+        bytes_text(step_bytes(run.program())),
         bytes_text(disk_needed(run)),
     ));
-    if let Some(advice) = run.job.rounding.as_ref().and_then(|r| r.advice(&run.program.micro.logged)) {
+    if let Some(advice) = run.job().rounding.as_ref().and_then(|r| r.advice(&run.program().micro.logged)) {
         printer.say(format!("warning: {advice}"));
     }
     if let Some(ranks) = ranks {
-        let plan = ShardPlan::new(&run.program, ranks.ranks())?;
+        let plan = ShardPlan::new(run.program(), ranks.ranks())?;
         let most = (0..ranks.ranks()).map(|rank| plan.bytes_sent(rank)).max().unwrap_or(0);
         let over = ranks.describe();
         printer.say(format!("a rank sends up to {} of gradients a step over {over}", bytes_text(most)));
@@ -449,14 +449,14 @@ fn check_resumed(args: &Args, run: &Run) -> Result<(), Failure> {
                 "{} {why}. For more steps than the run's {}, begin a new run from its end: a job with [init] run = {out} and \
                  optimizer_state = true, whose steps and schedule count from 1 again",
                 path.display(),
-                run.job.steps
+                run.job().steps
             ));
         }
     }
     if args.challenge.is_some() && args.challenge != run.file.challenge {
         return refused("the run was begun with another --challenge, or with none: leave it out");
     }
-    if args.profile == Some(Profile::Logged) && run.job.rounding.is_none() {
+    if args.profile == Some(Profile::Logged) && run.job().rounding.is_none() {
         return refused("the run was begun in the exact profile: leave --profile logged out");
     }
     Ok(())
@@ -482,7 +482,7 @@ fn check(args: &Args, role: &Role, job: &Job, begun: Option<&Run>) -> Result<(),
             let files = JobFiles::new(path, args.data_root.as_deref())?;
             divides(&read_program(&files, job)?.0, role.ranks())?
         }
-        (Some(run), _) => divides(&run.program, role.ranks())?,
+        (Some(run), _) => divides(run.program(), role.ranks())?,
         (None, None) => {}
     }
     if args.ranks.cross_check.is_none() {

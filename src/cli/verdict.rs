@@ -373,7 +373,7 @@ fn step_verdict(
         return Err(Failure::new(Exit::Undecided, why));
     }
     let mut cpu = Cpu::new(0)?;
-    let mut session = Session::new(&mut cpu, Arc::new(run.program.clone()))?;
+    let mut session = Session::new(&mut cpu, Arc::new(run.program().clone()))?;
     if let Some((before, what)) = replay_to(run, &checked, &mut session, step)? {
         let why = format!("step {before} before it differs already: {what}");
         return Err(Failure::new(Exit::Undecided, why));

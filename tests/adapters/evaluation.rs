@@ -11,12 +11,12 @@ use crate::common::{AnyEngine, at_once, batch_norm_job, gpt_job, gpus, trained};
 
 /// An evaluation of a run's model over its own data.
 fn evaluated(run: &Run, engine: &mut dyn Engine, batch: u32) -> Evaluation {
-    let table = run.program.state();
-    let table = &table[..run.program.released()];
+    let table = run.program().state();
+    let table = &table[..run.program().released()];
     let model = checkpoint::read(&run.layout.model(), table).unwrap();
     let tensors = table.iter().zip(&model).map(|(t, bytes)| engine.upload(&t.ty(), bytes).unwrap());
     let tensors: Vec<_> = tensors.collect();
-    let evaluator = Evaluator::new(engine, run.job.model().unwrap(), batch).unwrap();
+    let evaluator = Evaluator::new(engine, run.job().model().unwrap(), batch).unwrap();
     let mut dataset = run.dataset().unwrap();
     evaluator.run(engine, &tensors, &mut dataset, Some(10), &mut |_, _| {}).unwrap()
 }

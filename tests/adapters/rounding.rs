@@ -27,7 +27,7 @@ fn logged_job(folder: &Path, extra: &str) -> std::path::PathBuf {
 
 fn audited(run: &Run, engine: &mut dyn Engine) -> Result<Report, AuditError> {
     let checked = checks::always(run, Some(&key().public())).unwrap();
-    let plan = plan(run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let plan = plan(run, &checked.checkpoints, run.job().steps, &Choice::All);
     Ok(audit(run, engine, checked, plan, None, &mut Silent)?.0)
 }
 
@@ -289,7 +289,7 @@ fn traces_tell_a_missing_decision_from_a_cheat() {
     // An operator's output that was changed is convicted by a verdict that stands alone.
     let run = trained_on(&mut cpu(Native::Gemm), &job, &folder.path().join("cheat"), Some("operator@3"));
     let checked = checks::always(&run, Some(&key().public())).unwrap();
-    let all = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+    let all = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
     let (report, verdict) = audit(&run, &mut Cpu::new(2).unwrap(), checked, all, None, &mut Silent).unwrap();
     let Outcome::Diverges { step: 3, what } = &report.outcome else { panic!("{:?}", report.outcome) };
     assert!(what.starts_with("operator block0.gelu (gelu.v1)"), "{what}");

@@ -339,7 +339,7 @@ fn logged_runs_in_small_buffers_replay() {
         train(&disk, &run, gpu, Some(&key()), &mut Silent).unwrap();
         for auditor in [gpu as &mut dyn Engine, &mut Cpu::new(2).unwrap()] {
             let checked = checks::always(&run, Some(&key().public())).unwrap();
-            let plan = plan(&run, &checked.checkpoints, run.job.steps, &Choice::All);
+            let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
             let (report, _) = audit(&run, auditor, checked, plan, None, &mut audit::Silent).unwrap();
             assert_eq!(report.outcome, Outcome::Matches, "audited by {}", auditor.describe());
         }

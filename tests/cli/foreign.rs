@@ -121,7 +121,7 @@ fn prefixes_of_wrapped_models_are_taken_off() {
     let plain = import("plain", "").unwrap();
     let run = trained(&plain, &folder.path().join("plain/run"), None);
     let state = |run: &tiebreak::run::dir::Run| {
-        checkpoint::read(&run.layout.checkpoint(0), &run.program.state()).unwrap()
+        checkpoint::read(&run.layout.checkpoint(0), &run.program().state()).unwrap()
     };
     for (name, prefix) in [
         ("compiled", "_orig_mod."),

@@ -98,11 +98,11 @@ fn released_weights_come_out_as_they_went_in() {
     let run = trained(&job, &path("gpt2/run"), None);
 
     // Query, key and value lie side by side in c_attn, transposed.
-    let state = checkpoint::read(&run.layout.checkpoint(0), &run.program.state()).unwrap();
+    let state = checkpoint::read(&run.layout.checkpoint(0), &run.program().state()).unwrap();
     let fused = tensors[4].3.as_chunks::<4>().0;
     for (part, name) in ["query", "key", "value"].into_iter().enumerate() {
         let name = format!("param/block0.{name}.weight");
-        let at = run.program.state().iter().position(|tensor| tensor.name == name).unwrap();
+        let at = run.program().state().iter().position(|tensor| tensor.name == name).unwrap();
         let elements = state[at].as_chunks::<4>().0.iter().enumerate();
         assert!({ elements }.all(|(i, x)| *x == fused[i % 16 * 48 + part * 16 + i / 16]), "{name}");
     }
@@ -139,9 +139,9 @@ fn released_weights_come_out_as_they_went_in() {
         begin_run(&Disk::default(), &path("gpt2/again.toml"), &path("gpt2/again"))
     };
     let again = names("model.safetensors", "plain/model.safetensors").unwrap();
-    let last = checkpoint::read(&run.layout.checkpoint(1), &run.program.state()).unwrap();
-    let begun = checkpoint::read(&again.layout.checkpoint(0), &run.program.state()).unwrap();
-    let count = run.program.parameters.len();
+    let last = checkpoint::read(&run.layout.checkpoint(1), &run.program().state()).unwrap();
+    let begun = checkpoint::read(&again.layout.checkpoint(0), &run.program().state()).unwrap();
+    let count = run.program().parameters.len();
     assert!(begun[..count] == last[..count] && last[..count] != state[..count]);
 
     // A state that the records do not commit is no model of the run.
@@ -376,7 +376,7 @@ fn what_makes_a_model_usable_is_kept() {
     // They decide nothing that a run computes: the same job without them is the same computation, of the same state.
     let bare = imported(&path("bare"), &own[..2]).unwrap();
     let other = trained(&bare, &path("bare/run"), None);
-    assert_eq!(run.computation, other.computation);
+    assert_eq!(run.computation.id, other.computation.id);
     let model = |run: &Run| fs::read(run.layout.model()).unwrap();
     assert!(model(&run) == model(&other));
     assert_eq!(export("bare/run", "bare/out"), ["config.json", "model.safetensors"]);

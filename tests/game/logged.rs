@@ -71,7 +71,7 @@ fn a_trainer_stands_by_its_claim() {
     let none = [Trick::None; 2];
     assert_eq!(losses(&game(&run, &unsigned, [&honest, &honest], none)), []);
     assert_eq!(losses(&game(&run, &unsigned, [&other, &honest], none)), [(0, Reason::Refusal)]);
-    let head = Head { run: run.id, size: u64::from(run.job.steps) + 2, root: honest.root() };
+    let head = Head { run: run.id, size: u64::from(run.job().steps) + 2, root: honest.root() };
     let claim = |head: &Head, signer: u8| {
         let note = Some(head.to_note(Some(&key(signer))));
         about(&run, &honest).claiming(claim_of(&run, honest.root(), note))
@@ -110,7 +110,7 @@ fn a_challenger_of_another_log_is_convicted() {
     let folder = tempfile::tempdir().unwrap();
     let run = toy(folder.path());
     let honest = World::of(&run, None);
-    for step in 1..=run.job.steps {
+    for step in 1..=run.job().steps {
         let other = World::of(&run, Some(&Lie::Field { step, field: FieldLie::Log }));
         let seen = game(&run, &about(&run, &honest), [&honest, &other], [Trick::None; 2]);
         assert_eq!(losses(&seen), [(1, Reason::OtherLog)]);
@@ -173,7 +173,7 @@ fn supply(
         let player = &players[ask.party];
         let asked = &ask.asked;
         let honest = match asked.question {
-            Question::Logs { .. } => Answer::Logs { lacks: after(asked, run.job.steps) },
+            Question::Logs { .. } => Answer::Logs { lacks: after(asked, run.job().steps) },
             _ => player.answer(&asked.question),
         };
         if let Some(part) = &asked.carried {
@@ -242,7 +242,7 @@ fn answers_about_parts_of_logs_are_no_equivocation() {
         let ask = referee.pending().remove(0);
         let (player, asked) = (&players[ask.party], &ask.asked);
         let mut answers = vec![match asked.question {
-            Question::Logs { .. } => Answer::Logs { lacks: after(asked, run.job.steps) },
+            Question::Logs { .. } => Answer::Logs { lacks: after(asked, run.job().steps) },
             _ => player.answer(&asked.question),
         }];
         if asked.carried.is_some() {
@@ -255,7 +255,7 @@ fn answers_about_parts_of_logs_are_no_equivocation() {
             events.push(event.kept(&referee));
         }
     }
-    assert_eq!(twice, run.job.steps);
+    assert_eq!(twice, run.job().steps);
     let result = referee.result().unwrap().clone();
     assert_eq!((result.losses().count(), &result.remaining[..]), (0, &[0, 1][..]), "{result:?}");
     let verdict = GameVerdict::new(terms, events, result, &key(9));
@@ -304,7 +304,7 @@ fn a_supply_cannot_be_made_longer_than_the_logs() {
     let garbage = vec![(1, Reason::Garbage)];
     for (number, asks) in [
         vec![place(0, 0)],
-        vec![place(run.job.steps + 1, 0)],
+        vec![place(run.job().steps + 1, 0)],
         vec![place(1, SUPPLY_SLICES)],
         vec![place(1, 7)],
         vec![place(1, 0), place(1, 0)],
@@ -402,8 +402,8 @@ fn a_malformed_log_convicts_its_trainer() {
     for what in [Version, Parts, Longer, Shorter, NoLengths, Empty] {
         let world = World::of(&run, Some(&Lie::Log { step: 2, log: what }));
         let log = world.steps[1].log.as_deref().unwrap();
-        assert_eq!(misplaced(log, parts(&run.program)), Some(0), "{what:?}");
-        for part in [0, parts(&run.program) as u32 - 1] {
+        assert_eq!(misplaced(log, parts(run.program())), Some(0), "{what:?}");
+        for part in [0, parts(run.program()) as u32 - 1] {
             let supplied = supply(&run, &world, false, |_, asked, honest| match &asked.question {
                 Question::Logs { .. }
                     if asked.carried.as_ref().is_some_and(|part| part.record.index == 2) =>
@@ -429,7 +429,7 @@ fn decisions_that_cannot_be_read_convict() {
     let run = toy_of(folder.path(), 18_000);
     let world = World::of(&run, None);
     // The first part is junk, the second has no decisions, the last has two blocks of them.
-    let last = parts(&run.program) as u32 - 1;
+    let last = parts(run.program()) as u32 - 1;
     let good = [(1, 0), (1, 1), (last, 0), (last, 1), (last, 2), (last, u64::MAX)]
         .map(|(part, block)| (part, block, 1));
     for (part, block, loser) in [(0, 0, 0), (0, 7, 0)].into_iter().chain(good) {

@@ -121,11 +121,11 @@ fn a_wrong_element_of_any_operator_convicts() {
     let run = run_of(&toy(folder.path(), 2, "microbatch"), folder.path());
     let honest = World::of(&run, None);
     let mut numbers = Numbers(1);
-    for (place, (phase, node)) in positions(&run.program).into_iter().enumerate() {
-        let graph = graph_of(&run.program, phase);
+    for (place, (phase, node)) in positions(run.program()).into_iter().enumerate() {
+        let graph = graph_of(run.program(), phase);
         let output = graph.tensor(graph.nodes[node].output);
         let element = numbers.below(output.len() as u64) as usize;
-        let step = 1 + (place % run.job.steps as usize) as u32;
+        let step = 1 + (place % run.job().steps as usize) as u32;
         let lie = Lie::Node { step, phase, node, element, mask: 1 };
         let liar = World::of(&run, Some(&lie));
         if liar.root() == honest.root() {
@@ -156,7 +156,11 @@ fn a_wrong_record_convicts() {
         let fields = [Gradients, State, Clip, Loss, LearningRate, Cursor, Computation, Step];
         let mut lies: Vec<Lie> = fields.map(|field| Lie::Field { step: 2, field }).to_vec();
         lies.push(Lie::Final);
-        lies.extend((0..run.program.state().len()).map(|index| Lie::Initial { index, element: 0, mask: 4 }));
+        lies.extend((0..run.program().state().len()).map(|index| Lie::Initial {
+            index,
+            element: 0,
+            mask: 4,
+        }));
         lies.extend([0, 1].map(|tensor| Lie::Batch { step: 2, micro: 1, tensor, element: 1, mask: 1 }));
         for lie in lies {
             let liar = World::of(&run, Some(&lie));
@@ -218,7 +222,7 @@ fn every_pair_of_tricks_loses() {
             }
         }
     }
-    println!("{games} games with two tricks, {} operators", positions(&run.program).len());
+    println!("{games} games with two tricks, {} operators", positions(run.program()).len());
 }
 
 /// Two parties that are wrong in different places: whoever loses is wrong, and a loss certifies nobody.
@@ -281,11 +285,11 @@ fn answers_to_other_questions_convict_nobody() {
 
 /// A lie that a number gives.
 fn some_lie(run: &Run, numbers: &mut Numbers) -> Lie {
-    let order = positions(&run.program);
-    let step = 1 + numbers.below(u64::from(run.job.steps)) as u32;
+    let order = positions(run.program());
+    let step = 1 + numbers.below(u64::from(run.job().steps)) as u32;
     match numbers.below(8) {
         0 => Lie::Initial {
-            index: numbers.below(run.program.state().len() as u64) as usize,
+            index: numbers.below(run.program().state().len() as u64) as usize,
             element: 0,
             mask: 2,
         },
@@ -437,7 +441,7 @@ fn a_faulty_referee_is_noticed() {
 
 /// The first node of a step's first micro-batch of this kind.
 fn node_of(run: &Run, wanted: impl Fn(&Primitive) -> bool) -> (Phase, usize) {
-    let node = run.program.micro.nodes.iter().position(|node| wanted(&node.primitive));
+    let node = run.program().micro.nodes.iter().position(|node| wanted(&node.primitive));
     (Phase::Micro(0), node.expect("the program has such a node"))
 }
 
@@ -469,7 +473,7 @@ fn elements_of_many_terms_are_opened_by_folds() {
         (&long, &truth_long, offsets, 1, 2),
     ] {
         let lie = Lie::Node { step: 1, phase, node, element, mask };
-        let operator = &run.program.micro.nodes[node].operator;
+        let operator = &run.program().micro.nodes[node].operator;
         // What follows from a wrong order may be beyond the contract's domain: then the lie is in the record alone.
         let Some(liar) = World::lying(run, &lie) else { continue };
         for first in [false, true] {
@@ -480,7 +484,7 @@ fn elements_of_many_terms_are_opened_by_folds() {
             let largest = largest(&seen);
             println!(
                 "{operator}, {}: {} answers, {} bytes, the largest {largest}",
-                run.program.micro.nodes[node].primitive.name(),
+                run.program().micro.nodes[node].primitive.name(),
                 seen.messages,
                 seen.bytes
             );
@@ -512,7 +516,7 @@ fn a_batch_from_many_files_is_shown_within_its_bound() {
         let folder = tempfile::tempdir().unwrap();
         let job = common::many_files_job(folder.path(), files);
         let run = run_of(&job, folder.path());
-        let bound = samples_bytes(&run.job.data.files);
+        let bound = samples_bytes(&run.job().data.files);
         assert_eq!(bound <= LEAF_MAX, files == 19, "{bound}");
         let honest = World::of(&run, None);
         let liar = World::of(&run, Some(&Lie::Batch { step: 2, micro: 0, tensor: 0, element: 1, mask: 1 }));

@@ -364,7 +364,7 @@ pub fn terms(run: &tiebreak::run::dir::Run, keys: &[PrivateKey], referee: &Priva
         clocks,
         Digest([9; 32]),
     );
-    if run.job.rounding.is_none() {
+    if run.job().rounding.is_none() {
         return terms;
     }
     let (transcript, _) = transcript::read(&run.layout.transcript()).unwrap();

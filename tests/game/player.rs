@@ -73,7 +73,7 @@ impl Player<'_> {
             }
             Question::LogBlock { step, part, block } => {
                 let log = steps[step as usize - 1].log.as_ref().unwrap();
-                let (program, part) = (&self.run.program, part as usize);
+                let (program, part) = (self.run.program(), part as usize);
                 let place = BlockPlace { part, elements: elements(program, part), block };
                 self.supplied(step, prove(log, parts(program), place))
             }
@@ -90,7 +90,7 @@ impl Player<'_> {
             Question::Statement { step } => {
                 let trace = merkle::root(&steps[step as usize - 1].leaves);
                 let leaf = leaves[step as usize];
-                Answer::Statement(Statement::new(self.run.computation, step, leaf, trace, &self.key))
+                Answer::Statement(Statement::new(self.run.computation.id, step, leaf, trace, &self.key))
             }
             Question::Root { subject } => Answer::Root { root: Digest(tensor::root(&self.tensor(subject))) },
             Question::Slice { subject, slice } => {
@@ -175,7 +175,7 @@ impl Player<'_> {
     ) -> (&tiebreak::program::graph::Graph, usize, BTreeMap<TensorId, Vec<u8>>) {
         let Subject::Node { step, phase, node } = subject else { panic!("only nodes have operands") };
         let phase = Phase::from(phase);
-        let graph = graph_of(&self.run.program, phase);
+        let graph = graph_of(self.run.program(), phase);
         let tensors =
             graph.nodes[node].primitive.inputs().into_iter().map(|id| (id, self.input(step, phase, id).0));
         (graph, node, tensors.collect())
@@ -183,8 +183,8 @@ impl Player<'_> {
 
     /// A tensor of a phase, and what commits to it.
     fn input(&self, step: u32, phase: Phase, id: TensorId) -> (Vec<u8>, Option<ProvenTensor>) {
-        let (program, of) = (&self.run.program, &self.world.steps[step as usize - 1]);
-        match origin(program, &self.run.job, &self.run.seed, step, phase, id).unwrap() {
+        let (program, of) = (self.run.program(), &self.world.steps[step as usize - 1]);
+        match origin(program, self.run.job(), &self.run.computation.seed, step, phase, id).unwrap() {
             Origin::Words(words) => (bytes_of(&words), None),
             Origin::State { index } => {
                 let table = program.state();
@@ -235,12 +235,13 @@ impl Player<'_> {
                 Answer::Operands { inputs }
             }
             Subject::Batch { step, micro, tensor } => {
-                let program = &self.run.program;
+                let program = self.run.program();
                 let width = program.batch[tensor].ty().len() / program.micro_batch as usize;
                 let place = micro * program.micro_batch + (element / width) as u32;
                 let mut data = self.run.dataset().unwrap();
                 let within = (tensor, (element % width) as u64);
-                data.element_of(program, philox_key(&self.run.seed), (step, place), within).unwrap();
+                data.element_of(program, philox_key(&self.run.computation.seed), (step, place), within)
+                    .unwrap();
                 let slices = data.slices_read().unwrap().into_iter().map(DataSlices::from).collect();
                 Answer::Samples { files: self.run.file.data.clone(), slices }
             }
@@ -252,7 +253,7 @@ impl Player<'_> {
         let places = self.rules.outputs(field);
         let outputs = places.iter().map(|place| of.digests[place]).collect();
         let leaves: Vec<Hash> = of.leaves.iter().map(|leaf| leaf.0).collect();
-        let order = positions(&self.run.program);
+        let order = positions(self.run.program());
         let mut at: Vec<usize> =
             places.iter().map(|place| order.iter().position(|p| p == place).unwrap()).collect();
         at.sort_unstable();

@@ -157,18 +157,18 @@ impl World {
 
     /// The run's training again, with a lie if there is one.
     pub fn of(run: &Run, lie: Option<&Lie>) -> World {
-        let program = &run.program;
-        let key = philox_key(&run.seed);
+        let program = run.program();
+        let key = philox_key(&run.computation.seed);
         let table = program.state();
         let mut state: Vec<Vec<u8>> = init::state(program, key).iter().map(|words| bytes_of(words)).collect();
         if let Some(Lie::Initial { index, element, mask }) = lie {
             change(&mut state[*index], DType::F32, *element, *mask);
         }
         let digest = state_digest(&table, &tensor_digests(&table, &state));
-        let mut records = vec![Record::Initial { computation: run.computation, state: digest }.encode()];
+        let mut records = vec![Record::Initial { computation: run.computation.id, state: digest }.encode()];
         let mut steps = Vec::new();
         let mut data = run.dataset().unwrap();
-        for step in 1..=run.job.steps {
+        for step in 1..=run.job().steps {
             let mut batch = data.batch(program, key, step).unwrap();
             if let Some(Lie::Batch { step: at, micro, tensor, element, mask }) = lie
                 && *at == step
@@ -186,7 +186,8 @@ impl World {
             digests[0].0[0] ^= 1;
         }
         let roots = StateRoots::of(&table, &digests);
-        records.push(Record::Final { computation: run.computation, steps: run.job.steps, roots }.encode());
+        records
+            .push(Record::Final { computation: run.computation.id, steps: run.job().steps, roots }.encode());
         let leaves = records.iter().map(|record| merkle::leaf(record)).collect();
         World { steps, records, leaves }
     }
@@ -205,13 +206,13 @@ fn outputs(
     batch: &[MicroBatch],
     lie: Option<&Lie>,
 ) -> BTreeMap<(Phase, usize), Vec<u8>> {
-    let program = &run.program;
+    let program = run.program();
     let mut outputs: BTreeMap<(Phase, usize), Vec<u8>> = BTreeMap::new();
     for phase in phases(program.micro_batches) {
         let graph = graph_of(program, phase);
         let mut tensors: BTreeMap<TensorId, Vec<u8>> = BTreeMap::new();
         for port in &graph.inputs {
-            let bytes = match origin(program, &run.job, &run.seed, step, phase, port.tensor) {
+            let bytes = match origin(program, run.job(), &run.computation.seed, step, phase, port.tensor) {
                 Some(Origin::State { index }) => before[index].clone(),
                 Some(Origin::Batch { micro, tensor }) => batch[micro as usize].tensors[tensor].clone(),
                 Some(Origin::Words(words)) => bytes_of(&words),
@@ -239,7 +240,7 @@ fn outputs(
 
 /// The gradient root of each micro-batch.
 fn gradient_roots(run: &Run, digests: &BTreeMap<(Phase, usize), Digest>) -> Vec<Digest> {
-    let (program, graph) = (&run.program, &run.program.micro);
+    let (program, graph) = (run.program(), &run.program().micro);
     let node = |name: &str| {
         let tensor = graph.output(name).unwrap();
         graph.nodes.iter().position(|node| node.output == tensor).unwrap()
@@ -255,9 +256,9 @@ fn gradient_roots(run: &Run, digests: &BTreeMap<(Phase, usize), Digest>) -> Vec<
 /// The log of a step of a world, in which every product is rounded to the nearest: its first part is long and no decisions. A large last product has
 /// decisions in two blocks, for games that do not come so far that they count.
 fn step_log(run: &Run, step: u32, lie: Option<&Lie>) -> Option<Vec<u8>> {
-    run.job.rounding.as_ref()?;
-    let (products, micro_batches) = (&run.program.micro.logged, run.program.micro_batches);
-    let len = log::bytes_max(products, micro_batches) / u64::from(run.job.steps + 1) * u64::from(step);
+    run.job().rounding.as_ref()?;
+    let (products, micro_batches) = (&run.program().micro.logged, run.program().micro_batches);
+    let len = log::bytes_max(products, micro_batches) / u64::from(run.job().steps + 1) * u64::from(step);
     let mut parts = vec![Vec::new(); products.len() * micro_batches as usize];
     parts[0] = (0..len).map(|i| (i % 251) as u8).collect();
     let elements = products.last().map_or(0, |product| product.elements() as u64);
@@ -283,7 +284,7 @@ fn one_step(
     batch: Vec<MicroBatch>,
     lie: Option<&Lie>,
 ) -> (StepWorld, Vec<u8>, Vec<Vec<u8>>) {
-    let program = &run.program;
+    let program = run.program();
     let outputs = outputs(run, step, &before, &batch, lie);
     let digests: BTreeMap<(Phase, usize), Digest> = positions(program)
         .into_iter()
@@ -310,7 +311,7 @@ fn one_step(
     };
     let roots = gradient_roots(run, &digests);
     let log = step_log(run, step, lie);
-    let granularity = run.job.commit.granularity;
+    let granularity = run.job().commit.granularity;
     let mut record = StepRecord {
         step,
         state: state_digest(&table, &tensor_digests(&table, &after)),
@@ -318,12 +319,12 @@ fn one_step(
         gradients: (granularity != Granularity::Step).then(|| gradients_root(&roots)),
         trace: (granularity == Granularity::Operator).then(|| merkle::root(&leaves)),
         log: log.as_deref().map(log::root),
-        learning_rate: run.job.schedule.learning_rate(step, run.job.steps),
-        clip: if run.job.never_clips() { float::ONE } else { word(Scalar::Clip) },
+        learning_rate: run.job().schedule.learning_rate(step, run.job().steps),
+        clip: if run.job().never_clips() { float::ONE } else { word(Scalar::Clip) },
         loss: word(Scalar::Loss),
         cursor: u64::from(step) * u64::from(program.samples()),
     };
-    let mut computation = run.computation;
+    let mut computation = run.computation.id;
     if let Some(Lie::Field { step: at, field }) = lie
         && *at == step
     {
@@ -336,5 +337,5 @@ fn one_step(
 
 /// The leaves of a step's batch.
 pub fn leaves_of_batch(run: &Run, batch: &[MicroBatch]) -> Vec<Digest> {
-    batch_leaves(&run.program, batch).iter().map(|(name, digest)| table::leaf(name, digest)).collect()
+    batch_leaves(run.program(), batch).iter().map(|(name, digest)| table::leaf(name, digest)).collect()
 }

@@ -20,6 +20,7 @@ use tiebreak::dispute::leaf::Slices;
 use tiebreak::dispute::origin::{self, Origin};
 use tiebreak::dispute::verdict::ProvenInput;
 use tiebreak::engine::cpu::Cpu;
+use tiebreak::job::computation::Computation;
 use tiebreak::party::{Party, PartyError};
 use tiebreak::program::graph::TensorId;
 use tiebreak::program::phase::{Phase, graph_of};
@@ -46,7 +47,7 @@ pub fn terms(run: &Run) -> Terms {
         clocks,
         Digest([3; 32]),
     );
-    if run.job.rounding.is_none() {
+    if run.job().rounding.is_none() {
         return terms;
     }
     let (records, _) = transcript::read(&run.layout.transcript()).unwrap();
@@ -164,7 +165,7 @@ impl Asker {
         let Answer::Record { record, before } = self.ask(Question::Record { index }) else {
             panic!("a record")
         };
-        let size = u64::from(self.run.job.steps) + 2;
+        let size = u64::from(self.run.job().steps) + 2;
         let leaf = self.leaf(Tree::Transcript, Join::Rfc6962, &root.0, size, index);
         assert_eq!(merkle::leaf(&record.0).0.to_vec(), leaf);
         assert_eq!(before.is_some(), index > 0);
@@ -179,10 +180,10 @@ impl Asker {
     pub fn statement(&mut self, step: u32) -> Statement {
         let answer = self.ask(Question::Statement { step });
         let Answer::Statement(statement) = answer else { panic!("{answer:?}") };
-        let record = Record::Step { computation: self.run.computation, step: self.step(step) };
+        let record = Record::Step { computation: self.run.computation.id, step: self.step(step) };
         assert!(statement.is_of(&key().public()) && !statement.is_of(&other().public()));
         assert_eq!(statement.record, merkle::leaf(&record.encode()));
-        assert_eq!((statement.step, statement.computation), (step, self.run.computation));
+        assert_eq!((statement.step, statement.computation), (step, self.run.computation.id));
         statement
     }
 
@@ -209,10 +210,10 @@ impl Asker {
         let question = Question::Evidence { subject, element: element as u64, need: Need::All };
         let answer = self.ask(question);
         let Answer::Operands { inputs } = answer else { panic!("{subject:?} {element}: {answer:?}") };
-        let graph = graph_of(&self.run.program, phase);
+        let graph = graph_of(self.run.program(), phase);
         let mut slices = Slices::default();
         for id in graph.nodes[node].primitive.inputs() {
-            let Run { program, job, seed, .. } = &self.run;
+            let Computation { program, job, seed, .. } = &self.run.computation;
             if let Some(Origin::Words(words)) = origin::origin(program, job, seed, step, phase, id) {
                 slices.insert_words(id, &words);
             }
@@ -233,7 +234,7 @@ impl Asker {
 
     /// The digest of an input by its slices, after checking that the party's records commit to the one that it names.
     pub fn committed(&self, step: u32, phase: Phase, input: &ProvenInput, trace: Digest) -> Digest {
-        let Run { program, job, seed, .. } = &self.run;
+        let Computation { program, job, seed, .. } = &self.run.computation;
         let id = TensorId(input.tensor);
         let (digest, proof) = (&input.commitment.digest, &input.commitment.proof);
         match origin::origin(program, job, seed, step, phase, id).unwrap() {
@@ -282,7 +283,7 @@ impl Asker {
         let answer = self.ask(Question::Binding { step, field });
         let Answer::Binding { outputs, siblings, kept } = answer else { panic!("{field:?}: {answer:?}") };
         assert!(kept.is_empty() && outputs.len() == places.len());
-        let program = &self.run.program;
+        let program = self.run.program();
         let leaf = |((phase, node), digest): (&(Phase, usize), &Digest)| {
             let place = leaf_place(program, *phase, *node).unwrap();
             (place, table::leaf(&leaf_name(*phase, *node), digest).0)

@@ -62,7 +62,7 @@ fn terms_that_differ_from_the_run_in_any_field_are_refused() {
     let timed = trained(&job, &folder.join("timed"), None);
     for run in [&gpt_again(), &logged, &timed] {
         let mut honest = terms(run);
-        honest.clocks.replay = replay_clock(&run.job).unwrap_or(honest.clocks.replay);
+        honest.clocks.replay = replay_clock(run.job()).unwrap_or(honest.clocks.replay);
         let open = |terms: Terms| {
             Party::open(terms, Run::open(&run.layout.root).unwrap(), key(), Box::new(Cpu::new(1).unwrap()))
         };
@@ -71,7 +71,7 @@ fn terms_that_differ_from_the_run_in_any_field_are_refused() {
             let why = open(terms).map(drop).unwrap_err().to_string();
             assert!(why.contains(field), "{field}: {why}");
         }
-        if replay_clock(&run.job).is_some() {
+        if replay_clock(run.job()).is_some() {
             let mut terms = honest.clone();
             terms.clocks.replay = 1000;
             assert!(open(terms).map(drop).unwrap_err().to_string().contains("clocks.replay"));

@@ -94,7 +94,7 @@ fn a_challenger_without_the_folder_gets_the_logs_and_agrees() {
         assert_eq!(fs::read(own.layout.log(step)).unwrap(), log);
         bytes += log.len();
     }
-    let parts = vec![Vec::new(); run.program.micro.logged.len() * 2];
+    let parts = vec![Vec::new(); run.program().micro.logged.len() * 2];
     assert!(bytes > 3 * Log::new(&parts).bytes().len(), "the logs have no decisions");
     assert_eq!(own.unexpected_files().unwrap(), Vec::<String>::new());
 
@@ -125,7 +125,7 @@ fn a_challenger_without_the_folder_gets_the_logs_and_agrees() {
 fn a_trainer_whose_decisions_cannot_be_read_is_convicted() {
     let folder = folder("unreadable");
     let run = trainer(&folder);
-    let mut parts = vec![Vec::new(); run.program.micro.logged.len() * 2];
+    let mut parts = vec![Vec::new(); run.program().micro.logged.len() * 2];
     parts[3] = vec![0; 30_000];
     let junk = Log::new(&parts).bytes().to_vec();
     // Decisions that are none, a log that does not end with its last part, one of another number of parts, and one without bytes.
@@ -163,7 +163,7 @@ fn a_challenger_says_what_is_in_its_way() {
         Err(error) => error.to_string(),
     };
     fs::create_dir_all(log.parent().unwrap()).unwrap();
-    let parts = vec![Vec::new(); run.program.micro.logged.len() * 2];
+    let parts = vec![Vec::new(); run.program().micro.logged.len() * 2];
     fs::write(&log, Log::new(&parts).bytes()).unwrap();
     let why = refused(&handed);
     assert!(why.contains("other records than those that the terms dispute: choose another folder"), "{why}");

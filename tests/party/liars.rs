@@ -63,7 +63,7 @@ fn a_liar_defends_an_operator_and_a_batch_until_an_element_shows_it() {
         let (mut honest, mut liar) = (Asker::new(&HONEST, None), Asker::new(&run, Some(cheat)));
         assert_eq!(honest.statement(1).trace, liar.statement(1).trace);
         let traces = [honest.statement(2).trace, liar.statement(2).trace];
-        let program = gpt_again().program;
+        let program = gpt_again().computation.program;
         let leaves = leaf_count(&program) as u64;
         let roots = traces.map(|trace| trace.0.to_vec());
         let tree = Tree::Trace { step: 2 };
@@ -91,7 +91,7 @@ fn a_liar_defends_a_moment_and_an_initial_weight() {
     let (mut honest, mut liar) = (Asker::new(&HONEST, None), Asker::new(&run, Some("moment@2")));
     let traces = [honest.statement(2).trace, liar.statement(2).trace];
     assert_eq!(traces[0], traces[1]);
-    let program = &run.program;
+    let program = run.program();
     let nodes: Vec<_> = state_nodes(program).into_iter().map(|n| (Phase::Update, n.unwrap())).collect();
     let made = liar.binding(2, Field::State, &nodes, traces[1]);
     assert_eq!(state_digest(&program.state(), &made), honest.step(2).state);
@@ -133,7 +133,7 @@ fn a_challenger_makes_its_own_records_under_the_trainers_logs() {
         let (trace, step) = (theirs.statement(2).trace, 2);
         let mut ours = Asker::of(own, None);
         assert_eq!(ours.statement(2).trace == trace, same);
-        let graph = &trainer.program.micro;
+        let graph = &trainer.program().micro;
         let (number, logged) = graph.logged.iter().enumerate().next_back().unwrap();
         let node = graph.nodes.iter().position(|node| node.output == logged.output).unwrap();
         let subject = Subject::Node { step, phase: PhaseName::Micro(1), node };

@@ -55,7 +55,7 @@ fn records_are_opened() {
 #[test]
 fn batches_are_opened_down_to_an_element() {
     let mut asker = Asker::new(&HONEST, None);
-    let Run { program, .. } = gpt_again();
+    let program = gpt_again().computation.program;
     for (step, micro, tensor) in [(1, 0, 0), (3, 2, 1)] {
         let subject = Subject::Batch { step, micro, tensor };
         let (t, tensors) = (&program.batch[tensor], program.batch.len());
@@ -72,7 +72,8 @@ fn batches_are_opened_down_to_an_element() {
         let Answer::Samples { files, slices } = asker.ask(question) else { panic!("an element") };
         assert_eq!(files_root(&files), asker.run.file.summary().data);
         let parts: Vec<_> = slices.iter().map(|slices| slices.parts()).collect();
-        let mut data = Dataset::from_slices(&files, &parts, &asker.run.job.data, &program.sample()).unwrap();
+        let mut data =
+            Dataset::from_slices(&files, &parts, &asker.run.job().data, &program.sample()).unwrap();
         let of_sample = t.ty().len() / program.micro_batch as usize;
         let place = micro * program.micro_batch + (element / of_sample) as u32;
         let within = (tensor, (element % of_sample) as u64);
@@ -92,7 +93,7 @@ fn batches_are_opened_down_to_an_element() {
 #[test]
 fn operators_are_opened_down_to_the_operands_of_an_element() {
     let mut asker = Asker::new(&HONEST, None);
-    let program = gpt_again().program;
+    let program = gpt_again().computation.program;
     let step = 3;
     let trace = asker.statement(step).trace;
     let places = positions(&program);
@@ -118,7 +119,7 @@ fn operators_are_opened_down_to_the_operands_of_an_element() {
 #[test]
 fn fields_are_bound_to_operators() {
     let mut asker = Asker::new(&HONEST, None);
-    let program = gpt_again().program;
+    let program = gpt_again().computation.program;
     let (step, record) = (2, asker.step(2));
     let trace = asker.statement(step).trace;
 

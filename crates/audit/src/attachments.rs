@@ -71,7 +71,7 @@ const KINDS: [Kind; 3] = [
         here: |run, step| is_here(&run.layout.trace(step)),
         check: |run, record| {
             let path = run.layout.trace(record.step);
-            let root = traces::read(&run.program, &path)?.root(&run.program);
+            let root = traces::read(run.program(), &path)?.root(run.program());
             if Some(root) == record.trace { Ok(()) } else { Err(other(&path)) }
         },
     },
@@ -93,7 +93,7 @@ fn other(path: &Path) -> RunError {
 /// Reads the files beside the records, and compares each with what commits it.
 pub fn attachments(run: &Run, checked: &Checked) -> Attachments {
     let mut found = Attachments::default();
-    let last = (checked.transcript.records.len() as u32 - 1).min(run.job.steps);
+    let last = (checked.transcript.records.len() as u32 - 1).min(run.job().steps);
     for kind in KINDS {
         let (mut fine, mut missing, mut damaged) = (0u32, 0u32, 0u32);
         let mut first_missing = 0;

@@ -312,14 +312,14 @@ fn forks(
 
 /// Why a record is not one that the run can have in this place, if so.
 fn misplaced(run: &Run, index: usize, record: &Record) -> Option<&'static str> {
-    if *record.computation() != run.computation {
+    if *record.computation() != run.computation.id {
         return Some("it is of another computation");
     }
     match record {
         Record::Initial { .. } if index == 0 => None,
         Record::Step { step, .. } if index > 0 && step.step as usize == index => {
-            let granularity = run.job.commit.granularity;
-            if step.step > run.job.steps {
+            let granularity = run.job().commit.granularity;
+            if step.step > run.job().steps {
                 return Some("the job has fewer steps");
             }
             if step.gradients.is_some() != (granularity != Granularity::Step) {
@@ -328,12 +328,12 @@ fn misplaced(run: &Run, index: usize, record: &Record) -> Option<&'static str> {
             if step.trace.is_some() != (granularity == Granularity::Operator) {
                 return Some("it commits to operators although the job does not, or the other way round");
             }
-            if step.log.is_some() != run.job.rounding.is_some() {
+            if step.log.is_some() != run.job().rounding.is_some() {
                 return Some("it commits a rounding log although the job has none, or the other way round");
             }
             None
         }
-        Record::Final { steps, .. } if index == *steps as usize + 1 && *steps == run.job.steps => None,
+        Record::Final { steps, .. } if index == *steps as usize + 1 && *steps == run.job().steps => None,
         _ => Some("it is not in its place: steps must be contiguous"),
     }
 }
@@ -372,7 +372,7 @@ const WEIGHTS_NOT_CHECKED: &str =
 
 fn initial_state(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     let (state, origin) = (checked.transcript.records[0].state(), &run.file.origin);
-    let expected = origin.expected(&run.program, run.key());
+    let expected = origin.expected(run.program(), run.key());
     let expected = expected.map_err(|why| RunError::malformed(&run.layout.run_json(), why))?;
     let same = expected == Expected::InFiles || expected == Expected::State(state);
     if state != run.file.initial || !same {
@@ -419,17 +419,17 @@ pub fn weights(run: &Run, checked: &mut Checked, paths: &[PathBuf]) -> Result<()
 
 fn scalars(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     let last = checked.transcript.records.len() as u32;
-    for step in 1..last.min(run.job.steps + 1) {
+    for step in 1..last.min(run.job().steps + 1) {
         let record = checked.step(step)?.clone();
         let mut fail = |what: &str, claim: Claim| checked.fail(run, step, what, |_| Ok((Some(step), claim)));
-        if record.learning_rate != run.job.schedule.learning_rate(step, run.job.steps) {
+        if record.learning_rate != run.job().schedule.learning_rate(step, run.job().steps) {
             fail("the learning rate is not the schedule's", Claim::LearningRate)?;
         }
-        if run.job.never_clips() && record.clip != float::ONE {
+        if run.job().never_clips() && record.clip != float::ONE {
             let claim = Claim::Scalar { scalar: Scalar::Clip, output: None };
             fail("the clip factor of a job without clipping is not 1", claim)?;
         }
-        if record.cursor != u64::from(step) * u64::from(run.program.samples()) {
+        if record.cursor != u64::from(step) * u64::from(run.program().samples()) {
             fail("the cursor is not the number of samples drawn so far", Claim::Cursor)?;
         }
         if checked.inconsistent.is_some() {
@@ -452,7 +452,7 @@ fn batches(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
             return Ok(());
         }
     };
-    let last = (checked.transcript.records.len() as u32).min(run.job.steps + 1);
+    let last = (checked.transcript.records.len() as u32).min(run.job().steps + 1);
     let mut missing: Option<(u32, String)> = None;
     for step in 1..last {
         let batch = match run.batch(&mut dataset, step) {
@@ -464,7 +464,7 @@ fn batches(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
                 continue;
             }
         };
-        if checked.step(step)?.batch != batch_digest(&run.program, &batch) {
+        if checked.step(step)?.batch != batch_digest(run.program(), &batch) {
             let what = "the batch is not the one that seed and data give";
             return checked.fail(run, step, what, |_| Ok((Some(step), batch_claim(run, step)?)));
         }
@@ -485,7 +485,7 @@ fn batch_claim(run: &Run, step: u32) -> Result<Claim, RunError> {
 }
 
 fn checkpoints(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
-    let table = run.program.state();
+    let table = run.program().state();
     for step in run.checkpoint_steps()? {
         let path = run.layout.checkpoint(step);
         let Some(record) = checked.transcript.records.get(step as usize) else {
@@ -511,7 +511,7 @@ fn checkpoints(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     }
     checked.passed.push(format!("{} checkpoints are the states of their records", checked.checkpoints.len()));
     let last = checked.transcript.records.len() as u32 - 1;
-    let missing = promised_checkpoints(run, last.min(run.job.steps))
+    let missing = promised_checkpoints(run, last.min(run.job().steps))
         .into_iter()
         .filter(|step| checked.checkpoints.binary_search(step).is_err());
     let missing: Vec<u32> = missing.collect();
@@ -526,8 +526,8 @@ fn checkpoints(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
 
 /// The steps up to `last` whose checkpoints the job keeps once step `last` is done.
 fn promised_checkpoints(run: &Run, last: u32) -> Vec<u32> {
-    let made: Vec<u32> = (1..=last).filter(|&step| run.job.is_checkpoint(step)).collect();
-    let keep = run.job.checkpoint.keep.map_or(made.len(), |keep| keep.max(1) as usize);
+    let made: Vec<u32> = (1..=last).filter(|&step| run.job().is_checkpoint(step)).collect();
+    let keep = run.job().checkpoint.keep.map_or(made.len(), |keep| keep.max(1) as usize);
     let kept = made.iter().skip(made.len().saturating_sub(keep));
     [0].iter().chain(kept).copied().collect()
 }
@@ -545,7 +545,7 @@ pub fn state_after(run: &Run, checked: &Checked, step: u32) -> Result<Vec<Vec<u8
 fn ending(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
     let path = run.layout.model();
     let Some(Record::Final { roots, .. }) = checked.transcript.records.last().cloned() else {
-        let (last, steps) = (checked.transcript.records.len() - 1, run.job.steps);
+        let (last, steps) = (checked.transcript.records.len() - 1, run.job().steps);
         let mut why = format!(
             "the head covers {last} of {steps} steps and no final record: the run has no end yet, or it is withheld"
         );
@@ -555,8 +555,8 @@ fn ending(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
         checked.incomplete = Some(why);
         return Ok(());
     };
-    if roots.digest() != checked.transcript.records[run.job.steps as usize].state() {
-        let (what, steps) = ("the final record commits another state than the last step", run.job.steps);
+    if roots.digest() != checked.transcript.records[run.job().steps as usize].state() {
+        let (what, steps) = ("the final record commits another state than the last step", run.job().steps);
         return checked.fail(run, steps, what, |checked| {
             Ok((Some(steps + 1), Claim::Final { last: checked.proven(steps) }))
         });
@@ -566,8 +566,8 @@ fn ending(run: &Run, checked: &mut Checked) -> Result<(), RunError> {
             Some("the run is complete, but its released model (model.safetensors) is not here".into());
         return Ok(());
     }
-    let table = run.program.state();
-    let released = &table[..run.program.released()];
+    let table = run.program().state();
+    let released = &table[..run.program().released()];
     let model = checkpoint::read(&path, released).and_then(|model| {
         let same = StateRoots::of(released, &tensor_digests(released, &model)).0[..2] == roots.0[..2];
         let why = "the released model is not the final state's parameters and buffers";

@@ -73,10 +73,10 @@ impl Disputed<'_> {
         index: usize,
     ) -> Result<Found, AuditError> {
         let Disputed { run, step, before, batch, published, .. } = *self;
-        let graph = &run.program.micro;
+        let graph = &run.program().micro;
         let (phase, logged) = (Phase::Micro(micro), &graph.logged[number]);
         let mut cpu = Cpu::new(0)?;
-        let mut session = Session::new(&mut cpu, Arc::new(run.program.clone()))?;
+        let mut session = Session::new(&mut cpu, Arc::new(run.program().clone()))?;
         session.stop_at(self.end);
         session.load(before)?;
         let kept = outputs(run, &mut session, step, batch, BTreeSet::from([(phase, node)]))?;
@@ -116,7 +116,7 @@ impl Disputed<'_> {
 
     /// The evidence of a committed tile of a rounded output, with the tile's bytes.
     pub fn committed_value(&self, micro: u32, node: usize, tile: usize, bytes: Vec<u8>) -> Rounded {
-        let (phase, program) = (Phase::Micro(micro), &self.run.program);
+        let (phase, program) = (Phase::Micro(micro), self.run.program());
         let leaves = self.published.leaves(program);
         let traced = &self.published.nodes[leaf_place(program, phase, node).unwrap_or(0)];
         Rounded::Committed {
@@ -132,7 +132,7 @@ impl Disputed<'_> {
     /// # Errors
     /// If the run's log cannot be read, or the CPU engine fails.
     pub fn decision_verdict(&self, found: &Illegal) -> Result<Option<Verdict>, AuditError> {
-        let logged = &self.run.program.micro.logged;
+        let logged = &self.run.program().micro.logged;
         let log = self.run.rounding_log(self.step)?;
         let part = found.micro_batch as usize * logged.len() + found.product;
         let elements = logged[found.product].elements() as u64;
@@ -171,9 +171,9 @@ impl Disputed<'_> {
         rounded: Rounded,
     ) -> Result<Option<Verdict>, AuditError> {
         let Disputed { run, checked, step, published, .. } = *self;
-        let graph = &run.program.micro;
+        let graph = &run.program().micro;
         let logged = &graph.logged[product];
-        let Some(accumulation) = run.job.rounding.as_ref().map(Rounding::accumulation) else {
+        let Some(accumulation) = run.job().rounding.as_ref().map(Rounding::accumulation) else {
             return Ok(None);
         };
         let tensors = self.tensors(Phase::Micro(micro_batch), operands(graph, logged))?;
@@ -181,7 +181,7 @@ impl Disputed<'_> {
         let Ok((_, touched)) = judged_from_tensors(graph, logged, element, accumulation, &whole) else {
             return Ok(None);
         };
-        let inputs = self.operands().proven(&tensors, &touched, &published.leaves(&run.program));
+        let inputs = self.operands().proven(&tensors, &touched, &published.leaves(run.program()));
         let before = checked.proven(step - 1);
         let claim = RoundingClaim { before, micro_batch, product, element, rounded, inputs };
         Ok(Some(checked.verdict(run, step, Claim::Rounding(Box::new(claim)))))

@@ -42,7 +42,7 @@ pub fn outputs(
     let rounder = replayer.as_mut().map(|replayer| replayer as &mut dyn Rounder);
     let mut honest = None;
     let mut tracer = Tracer::new(false, &mut honest, rounder).keeping(wanted);
-    session.step(scalars(run, step), batch, &mut tracer, |_, _, _| Ok(()))?;
+    session.step(scalars(&run.computation, step), batch, &mut tracer, |_, _, _| Ok(()))?;
     Ok(tracer.kept)
 }
 
@@ -58,7 +58,7 @@ pub fn disclosed_tile(
     claim: &TileClaim,
 ) -> Result<Option<Vec<u8>>, AuditError> {
     let checked = checks::structure(run, None)?;
-    let mut session = Session::new(engine, Arc::new(run.program.clone()))?;
+    let mut session = Session::new(engine, Arc::new(run.program().clone()))?;
     if replay_to(run, &checked, &mut session, step)?.is_some() {
         return Ok(None);
     }
@@ -103,7 +103,7 @@ impl Disputed<'_> {
         let operands = self.operands();
         let origins = operands.origins(phase, ids);
         let mut cpu = Cpu::new(0)?;
-        let mut session = Session::new(&mut cpu, Arc::new(run.program.clone()))?;
+        let mut session = Session::new(&mut cpu, Arc::new(run.program().clone()))?;
         session.stop_at(self.end);
         session.load(before)?;
         let kept = outputs(run, &mut session, step, batch, nodes(&origins))?;
@@ -123,7 +123,7 @@ impl Disputed<'_> {
     /// If the CPU engine fails, or a file of the run cannot be read.
     pub fn tile(&self, index: usize, mine: &Trace, engine: &str) -> Result<Option<Found>, AuditError> {
         let Disputed { run, checked, step, published, .. } = *self;
-        let program = &run.program;
+        let program = run.program();
         let (phase, node_index) = positions(program)[index];
         let graph = graph_of(program, phase);
         let node = &graph.nodes[node_index];
@@ -176,7 +176,7 @@ impl Disputed<'_> {
 
     /// The committed tile from the checkpoint after the step, if the node makes a state tensor and there is one.
     fn published_tile(&self, phase: Phase, node: usize, tile: usize, value: Hash) -> Option<Vec<u8>> {
-        let program = &self.run.program;
+        let program = self.run.program();
         let place = state_nodes(program).iter().position(|&n| phase == Phase::Update && n == Some(node))?;
         let path = self.run.layout.checkpoint(self.step);
         let state = checkpoint::read(&path, &program.state()).ok()?;

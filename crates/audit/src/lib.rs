@@ -36,7 +36,7 @@ use crate::engine::{Engine, EngineError};
 use crate::observers::tally::Tally;
 use crate::program::step::MicroBatch;
 use crate::run::dir::Run;
-use crate::step::{CommittedStep, gradient_root, replayed_micro_batch, replayed_step, scalars};
+use crate::step::{CommittedStep, gradient_root, replayed_micro_batch, replayed_step};
 use attachments::Damaged;
 use checks::Checked;
 use localise::Difference;
@@ -107,10 +107,10 @@ fn audit_in(
     let report = Report {
         format: REPORT_FORMAT,
         run: run.id,
-        computation: run.computation,
-        job: run.job.digest(),
+        computation: run.computation.id,
+        job: run.job().digest(),
         data: run.file.summary().data,
-        steps: run.job.steps,
+        steps: run.job().steps,
         signed: checked.signed.clone(),
         head_size: checked.head.size,
         head_root: checked.head.root,
@@ -124,7 +124,7 @@ fn audit_in(
         not_finite: checked.not_finite(),
         replayed: Vec::new(),
         plan: plan.clone(),
-        rounding: run.job.rounding.is_some().then(Tally::default),
+        rounding: run.job().rounding.is_some().then(Tally::default),
         seconds: 0.0,
         auditor: None,
     };
@@ -149,11 +149,11 @@ fn audit_in(
     {
         report.outcome = outcome;
     }
-    if let (Some(tally), Some(rounding)) = (&mut report.rounding, &run.job.rounding) {
+    if let (Some(tally), Some(rounding)) = (&mut report.rounding, &run.job().rounding) {
         tally.settle(rounding.accumulation());
     }
-    conclude(&mut report, &checked, run.job.steps);
-    report.not_checked.extend(plan.left_out(run.job.steps));
+    conclude(&mut report, &checked, run.job().steps);
+    report.not_checked.extend(plan.left_out(run.job().steps));
     note_what_nobody_checks(&mut report, &checked, native);
     report.seconds = start.elapsed().as_secs_f64();
     Ok((report, verdict))
@@ -250,9 +250,9 @@ impl Replay<'_, '_> {
         let (run, theirs) = (self.run, self.checked.step(step)?);
         let before = self.session.download_state()?;
         rounding::check_log(run, step, theirs)?;
-        let (mine, tally) = replayed_step(run, &mut self.session, scalars(run, step), batch, !self.native)?;
+        let (mine, tally) = replayed_step(run, &mut self.session, step, batch, !self.native)?;
         same_log(run, &mine.record, theirs)?;
-        if let (Some(all), Some(rounding)) = (&mut self.report.rounding, &run.job.rounding) {
+        if let (Some(all), Some(rounding)) = (&mut self.report.rounding, &run.job().rounding) {
             all.add(step, &tally, rounding.accumulation());
         }
         let without_verdict = |outcome| Ok(Some(Found { outcome, verdict: None }));
@@ -266,7 +266,7 @@ impl Replay<'_, '_> {
             return self.difference(&before, batch, &mine).illegal(illegal).map(Some);
         }
         if mine.trace.is_none()
-            && run.job.rounding.is_some()
+            && run.job().rounding.is_some()
             && rounding::may_lack_a_decision(&mine.record, theirs)
         {
             return without_verdict(rounding::missing(step, &mine.record, theirs));
@@ -292,7 +292,7 @@ impl Replay<'_, '_> {
 
 /// Whether [`estimated_seconds`], which computes two micro-batches, is a small part of a plan.
 pub fn worth_estimating(run: &Run, plan: &ReplayPlan) -> bool {
-    plan.steps() * u64::from(run.program.micro_batches) >= 40
+    plan.steps() * u64::from(run.program().micro_batches) >= 40
 }
 
 /// Seconds that a plan will take on an engine, about: a micro-batch of its first step is timed, after one that pays for
@@ -314,9 +314,9 @@ pub fn estimated_seconds(
     let mut start = Instant::now();
     for _ in 0..2 {
         start = Instant::now();
-        let (gradients, _) = replayed_micro_batch(run, &mut session, scalars(run, first), 0, &batch)?;
+        let (gradients, _) = replayed_micro_batch(run, &mut session, first, 0, &batch)?;
         gradient_root(&mut session, &gradients)?; // waits for the engine
     }
-    let micro_batches = plan.steps() * u64::from(run.program.micro_batches);
+    let micro_batches = plan.steps() * u64::from(run.program().micro_batches);
     Ok(start.elapsed().as_secs_f64() * micro_batches as f64)
 }

@@ -59,8 +59,8 @@ impl Difference<'_> {
         if let Some(index) = difference {
             return self.operator(index, trace, &published);
         }
-        let digests = tensor_digests(&run.program.state(), before);
-        let (claim, implied) = binding(&run.program, &published, &digests, || checked.proven(step - 1));
+        let digests = tensor_digests(&run.program().state(), before);
+        let (claim, implied) = binding(run.program(), &published, &digests, || checked.proven(step - 1));
         if implied != theirs.state {
             let what = "the record's state is not the one that its own trace's update computed".to_string();
             let verdict = checked.verdict(run, step, claim);
@@ -73,7 +73,7 @@ impl Difference<'_> {
                 continue;
             }
             let what = format!("the record's {} is not the one that its own trace computed", scalar.name());
-            let output = scalar_output(&run.program, &published, scalar);
+            let output = scalar_output(run.program(), &published, scalar);
             let verdict = checked.verdict(run, step, Claim::Scalar { scalar, output });
             return Ok(Found { outcome: Outcome::Diverges { step, what }, verdict: Some(verdict) });
         }
@@ -86,7 +86,7 @@ impl Difference<'_> {
         let (step, record) = (self.mine.record.step, &self.mine.record);
         let theirs = self.checked.step(step)?;
         let withheld = "no published trace is the one that the record commits";
-        let mut found = if self.run.job.rounding.is_some() && may_lack_a_decision(record, theirs) {
+        let mut found = if self.run.job().rounding.is_some() && may_lack_a_decision(record, theirs) {
             Found { outcome: missing(step, record, theirs), verdict: None }
         } else {
             self.whole_step()?
@@ -105,9 +105,9 @@ impl Difference<'_> {
         // A verdict that does not stand alone is none: then the whole step is replayed by the reference.
         let stands = |verdict: &Verdict| matches!(verdict.check(None), Ok(VerdictOutcome::Convicts(_)));
         let disputed = Disputed { run, checked, step, before, batch, published, end };
-        let (phase, node) = positions(&run.program)[index];
-        let output = graph_of(&run.program, phase).nodes[node].output;
-        let logged = graph_of(&run.program, phase).logged.iter().position(|l| l.output == output);
+        let (phase, node) = positions(run.program())[index];
+        let output = graph_of(run.program(), phase).nodes[node].output;
+        let logged = graph_of(run.program(), phase).logged.iter().position(|l| l.output == output);
         let found = match (phase, logged) {
             (Phase::Micro(micro), Some(number)) => disputed.rounding(micro, number, node, index).map(Some),
             _ => disputed.tile(index, trace, engine),
@@ -265,13 +265,13 @@ pub fn binding(
 
 /// The trace that the run publishes for a step, if it is the one that the step's record commits.
 fn published_trace(run: &Run, theirs: &StepRecord) -> Option<Trace> {
-    let trace = traces::read(&run.program, &run.layout.trace(theirs.step)).ok()?;
-    (Some(trace.root(&run.program)) == theirs.trace).then_some(trace)
+    let trace = traces::read(run.program(), &run.layout.trace(theirs.step)).ok()?;
+    (Some(trace.root(run.program())) == theirs.trace).then_some(trace)
 }
 
 /// The state tensors that differ, if the trainer published the state after this step, undamaged.
 fn state_differences(run: &Run, step: u32, mine: &[Digest]) -> Vec<String> {
-    let table = run.program.state();
+    let table = run.program().state();
     let Ok(theirs) = checkpoint::read(&run.layout.checkpoint(step), &table) else { return Vec::new() };
     let theirs = tensor_digests(&table, &theirs);
     table

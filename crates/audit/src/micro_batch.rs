@@ -12,7 +12,7 @@ use crate::engine::reference::Reference;
 use crate::engine::session::Session;
 use crate::program::step::MicroBatch;
 use crate::run::dir::Run;
-use crate::step::{gradient_root, replayed_micro_batch, scalars};
+use crate::step::{gradient_root, replayed_micro_batch};
 use tiebreak_record::rounding::legal::Illegal;
 
 /// Replays micro-batch `index` (from 0) of `step` (from 1) on `engine` and compares the root of its gradients with the one that the run
@@ -31,7 +31,7 @@ pub fn micro_batch(
     let theirs = checked.step(step)?;
     check_log(run, step, theirs)?;
     let name = engine.describe();
-    let mut session = Session::new(engine, Arc::new(run.program.clone()))?;
+    let mut session = Session::new(engine, Arc::new(run.program().clone()))?;
     if let Some((before, what)) = replay_to(run, checked, &mut session, step)? {
         let why = format!(
             "step {before} before it differs already ({what}): `tiebreak replay --step {before}` judges that"
@@ -47,7 +47,7 @@ pub fn micro_batch(
     }
     let before = session.download_state()?;
     let mut reference = Reference;
-    let mut session = Session::new(&mut reference, Arc::new(run.program.clone()))?;
+    let mut session = Session::new(&mut reference, Arc::new(run.program().clone()))?;
     session.load(&before)?;
     let (confirmed, illegal) = gradients(run, &mut session, step, index, &batch)?;
     let what = format!("gradients of micro-batch {index}");
@@ -55,7 +55,7 @@ pub fn micro_batch(
         _ if Some(confirmed) == committed && !same => Outcome::EngineFaulty { step, engine: name, what },
         Some(illegal) if same => Outcome::Diverges { step, what: format!("by the rounding log, {illegal}") },
         None if same => Outcome::EngineFaulty { step, engine: name, what },
-        _ if run.job.rounding.is_some() => {
+        _ if run.job().rounding.is_some() => {
             let why = "a missing decision explains that as well as a trainer that computed something else";
             Outcome::MissingDecision { step, what: format!("{what} differ; {why}") }
         }
@@ -71,6 +71,6 @@ fn gradients(
     index: u32,
     batch: &MicroBatch,
 ) -> Result<(Digest, Option<Illegal>), AuditError> {
-    let (gradients, tally) = replayed_micro_batch(run, session, scalars(run, step), index, batch)?;
+    let (gradients, tally) = replayed_micro_batch(run, session, step, index, batch)?;
     Ok((gradient_root(session, &gradients)?, tally.first_illegal))
 }

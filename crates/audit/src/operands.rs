@@ -53,7 +53,7 @@ impl Operands<'_> {
         ids: impl IntoIterator<Item = TensorId>,
     ) -> BTreeMap<TensorId, Origin> {
         let Operands { run, step, .. } = *self;
-        let of = |id| Some((id, origin(&run.program, &run.job, &run.seed, step, phase, id)?));
+        let of = |id| Some((id, origin(run.program(), run.job(), &run.computation.seed, step, phase, id)?));
         ids.into_iter().filter_map(of).collect()
     }
 
@@ -96,7 +96,7 @@ impl Operands<'_> {
 
     /// A tensor's digest and its place under the root that commits to it.
     pub fn commitment(&self, origin: &Origin, trace_leaves: &[Digest]) -> ProvenTensor {
-        let program = &self.run.program;
+        let program = self.run.program();
         match origin {
             Origin::State { index } => {
                 let table = program.state();

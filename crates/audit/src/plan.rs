@@ -84,10 +84,10 @@ pub fn plan(run: &Run, checkpoints: &[u32], last: u32, choice: &Choice) -> Repla
     });
     let (first, end) = if let Choice::Range(first, end) = choice { (*first, *end) } else { (1, last) };
     let before = end.min(checkpoints.first().copied().unwrap_or(last));
-    let state = state_bytes(&run.program.state());
+    let state = state_bytes(&run.program().state());
     let log = |step| std::fs::metadata(run.layout.log(step)).map_or(0, |file| file.len());
     let replayed = segments.iter().flat_map(|&(first, last)| first..=last);
-    let logs: u64 = if run.job.rounding.is_some() { replayed.map(log).sum() } else { 0 };
+    let logs: u64 = if run.job().rounding.is_some() { replayed.map(log).sum() } else { 0 };
     ReplayPlan {
         choice: choice.clone(),
         bytes: state * segments.len() as u64 + logs,
@@ -104,10 +104,10 @@ pub fn plan(run: &Run, checkpoints: &[u32], last: u32, choice: &Choice) -> Repla
 /// memory is free again. Beside it lie the state before the step, the auditor's state after it, the step's batch twice, and what is
 /// kept of operators that somebody looks at: two traces, and the largest operator's tensors three times.
 pub fn memory(run: &Run) -> u64 {
-    let program = &run.program;
+    let program = run.program();
     let micro_batches = u64::from(program.micro_batches);
-    let traced = run.job.commit.granularity == Granularity::Operator;
-    let seen = if traced || run.job.rounding.is_some() { largest_operator(&program.micro) } else { 0 };
+    let traced = run.job().commit.granularity == Granularity::Operator;
+    let seen = if traced || run.job().rounding.is_some() { largest_operator(&program.micro) } else { 0 };
     let tiles = |graph: &Graph| -> u64 {
         graph.nodes.iter().map(|node| 128 + graph.tensor(node.output).bytes() as u64 / 128).sum()
     };

@@ -13,7 +13,7 @@ use crate::engine::session::Session;
 use crate::observers::tally::Tally;
 use crate::run::dir::Run;
 use crate::run::{RunError, states};
-use crate::step::{CommittedStep, replayed_step, scalars};
+use crate::step::{CommittedStep, replayed_step};
 use tiebreak_record::rounding::thresholds::Rounding;
 
 /// An auditor's session: exact, or with native products.
@@ -22,11 +22,11 @@ pub(super) fn session<'e>(
     engine: &'e mut dyn Engine,
     native: bool,
 ) -> Result<Session<'e>, AuditError> {
-    let program = Arc::new(run.program.clone());
+    let program = Arc::new(run.program().clone());
     if !native {
         return Ok(Session::new(engine, program)?);
     }
-    if !run.job.rounding.as_ref().is_some_and(Rounding::is_paper) {
+    if !run.job().rounding.as_ref().is_some_and(Rounding::is_paper) {
         let why = "only a run whose job has rounding.preset = \"paper\" is audited natively";
         return Err(AuditError::Limit(why.into()));
     }
@@ -50,7 +50,7 @@ pub fn replay_to(
     let mut dataset = run.dataset()?;
     for between in from + 1..step {
         let batch = run.batch(&mut dataset, between)?;
-        let (mine, _) = replayed_step(run, session, scalars(run, between), &batch, false)?;
+        let (mine, _) = replayed_step(run, session, between, &batch, false)?;
         let different = differences(&mine.record, checked.step(between)?);
         if !different.is_empty() {
             return Ok(Some((between, different.join(", "))));
@@ -98,11 +98,11 @@ pub(super) fn reference_step_until(
     end: Option<Instant>,
 ) -> Result<(CommittedStep, Tally), AuditError> {
     let mut reference = ReferenceUntil(end);
-    let mut session = Session::new(&mut reference, Arc::new(run.program.clone()))?;
+    let mut session = Session::new(&mut reference, Arc::new(run.program().clone()))?;
     session.stop_at(end);
     session.load(before)?;
     let batch = run.batch(&mut run.dataset()?, theirs.step)?;
-    let done = replayed_step(run, &mut session, scalars(run, theirs.step), &batch, false)?;
+    let done = replayed_step(run, &mut session, theirs.step, &batch, false)?;
     same_log(run, &done.0.record, theirs)?;
     Ok(done)
 }

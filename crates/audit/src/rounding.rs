@@ -13,7 +13,7 @@ use crate::run::dir::Run;
 /// # Errors
 /// If it is not, or cannot be read.
 pub fn check_log(run: &Run, step: u32, theirs: &StepRecord) -> Result<(), AuditError> {
-    if run.job.rounding.is_some() && Some(run.rounding_log(step)?.root()) != theirs.log {
+    if run.job().rounding.is_some() && Some(run.rounding_log(step)?.root()) != theirs.log {
         return Err(other_log(run, step));
     }
     Ok(())
@@ -22,8 +22,8 @@ pub fn check_log(run: &Run, step: u32, theirs: &StepRecord) -> Result<(), AuditE
 /// Why a match says nothing, if the trainer had too much freedom or used it as no honest kernel does. It is asked where nothing
 /// differs: a divergence goes first.
 pub fn without_meaning(run: &Run, tally: Option<&Tally>) -> Option<Outcome> {
-    let rounding = run.job.rounding.as_ref()?;
-    if let Some((key, why)) = rounding.excess(&run.program.micro.logged) {
+    let rounding = run.job().rounding.as_ref()?;
+    if let Some((key, why)) = rounding.excess(&run.program().micro.logged) {
         return Some(Outcome::UnboundedFreedom { what: format!("{key} {why}") });
     }
     let what = tally?.unexplained(rounding.accumulation())?;
@@ -80,7 +80,9 @@ pub fn reference_outcome(
             Outcome::Diverges { step, what: format!("by the rounding log, {illegal}") }
         }
         _ if mine == *theirs => Outcome::Matches,
-        _ if run.job.rounding.is_some() && may_lack_a_decision(&mine, theirs) => missing(step, &mine, theirs),
+        _ if run.job().rounding.is_some() && may_lack_a_decision(&mine, theirs) => {
+            missing(step, &mine, theirs)
+        }
         _ => Outcome::Diverges { step, what: differences(&mine, theirs).join(", ") },
     })
 }

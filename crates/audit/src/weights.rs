@@ -18,10 +18,10 @@ use crate::run::{RunError, data, disk, initial};
 /// If a file of weights cannot be read.
 pub(super) fn claim(run: &Run, paths: &[PathBuf]) -> Result<Option<Claim>, RunError> {
     let Ok(theirs) = initial::state(run) else { return Ok(None) };
-    let drawn = Drawn::of(&run.job, run.key());
-    let expected = initial::from_weights(paths, &run.job, &run.program, &drawn)?;
-    let table = run.program.state();
-    let of_weights = run.program.released();
+    let drawn = Drawn::of(run.job(), run.key());
+    let expected = initial::from_weights(paths, run.job(), run.program(), &drawn)?;
+    let table = run.program().state();
+    let of_weights = run.program().released();
     let difference = (0..of_weights).find_map(|index| {
         let pairs = theirs[index].chunks_exact(4).zip(expected[index].chunks_exact(4));
         pairs.into_iter().position(|(x, y)| x != y).map(|element| (index, element))
@@ -40,8 +40,8 @@ pub(super) fn claim(run: &Run, paths: &[PathBuf]) -> Result<Option<Claim>, RunEr
 
 /// The claim about the first element that the seed does not give, of the tensors that the job draws; `None` also if the trainer did not publish the state.
 pub(super) fn drawn_claim(run: &Run) -> Option<Claim> {
-    let drawn = Drawn::of(&run.job, run.key());
-    let table = run.program.state_with_init();
+    let drawn = Drawn::of(run.job(), run.key());
+    let table = run.program().state_with_init();
     if !table.iter().any(|(tensor, _)| drawn.has(&tensor.name)) {
         return None;
     }
@@ -57,7 +57,7 @@ pub(super) fn drawn_claim(run: &Run) -> Option<Claim> {
     };
     let (index, element) =
         (0..table.len()).find_map(|index| differs(index).map(|element| (index, element)))?;
-    let state = proven(&run.program.state(), &theirs, index, element);
+    let state = proven(&run.program().state(), &theirs, index, element);
     Some(Claim::Weights(Box::new(WeightsClaim { element, state, file: None })))
 }
 
@@ -72,7 +72,7 @@ pub fn slices(
     tensor: &StateTensor,
     element: u64,
 ) -> Result<Option<DataSlices>, RunError> {
-    let layout = weights_layout(&run.job, &run.program);
+    let layout = weights_layout(run.job(), run.program());
     for (number, path) in paths.iter().enumerate() {
         let mut file = opened(path)?;
         if weights_element(&mut file, &layout, tensor, element).is_err() {

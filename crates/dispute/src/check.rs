@@ -16,12 +16,12 @@ use crate::commit::tensor::Hash;
 use crate::commit::trace::{Places, leaf_name};
 use crate::commit::tree_head::{Head, Signed};
 use crate::commit::{Malformed, merkle, multiproof, table, tensor};
+use crate::job::computation::{Computation, ComputationError};
 use crate::job::data::{Dataset, batch_digest};
-use crate::job::identity::{Identity, RunSummary, other_contract, philox_key, program_digest};
 use crate::job::initial::{Expected, InitialOrigin};
 use crate::job::manifest::DataError;
 use crate::job::manifest::{self, FileManifest, FileSlices, files_root};
-use crate::job::{Granularity, JOB_MAX, Job};
+use crate::job::{Granularity, JOB_MAX};
 use crate::program::graph::TensorType;
 use crate::program::phase::Phase;
 use crate::program::step::{Program, StateTensor, state_bytes};
@@ -40,15 +40,8 @@ pub struct Examination {
 
 /// What every check establishes first.
 pub(super) struct Context {
-    pub job: Job,
-    pub program: Program,
-    pub seed: Digest,
-    pub computation: Digest,
+    pub computation: Computation,
     pub run: Digest,
-    /// The root of the data's manifest.
-    pub data: Digest,
-    /// The digest of the initial state that the computation names.
-    pub initial: Digest,
     pub origin: InitialOrigin,
     pub head: Head,
     /// The key that the run names, which signed the head.
@@ -61,18 +54,12 @@ pub(super) fn wrong(why: impl Into<String>) -> Malformed {
     Malformed::invalid("verdict", why)
 }
 
-/// The job of this text, and its program; `file`: the bytes of the program, which a job has to have that names a file.
-pub(super) fn parsed(text: &str, file: Option<&[u8]>) -> Result<(Job, Program), Malformed> {
-    if text.len() as u64 > JOB_MAX {
-        return Err(Malformed::TooLarge { what: "job", limit: JOB_MAX });
+/// Why there is no computation, as what is wrong with a file that was sent.
+pub(super) fn underivable(what: &'static str) -> impl Fn(ComputationError) -> Malformed {
+    move |error| match error {
+        ComputationError::TooLong => Malformed::TooLarge { what: "job", limit: JOB_MAX },
+        other => Malformed::invalid(what, other.to_string()),
     }
-    let job = match file {
-        Some(_) => Job::of_run("job", text),
-        None => Job::parse("job", text),
-    };
-    let job = job.map_err(|error| wrong(error.to_string()))?;
-    let program = job.program(file).map_err(|error| wrong(error.to_string()))?;
-    Ok((job, program))
 }
 
 /// What a claim came to: what convicts, or why nothing does.
@@ -103,7 +90,7 @@ impl Verdict {
         steps.push(format!(
             "the job gives program {}, computation {} and run {}",
             self.run.program.short(),
-            context.computation.short(),
+            context.computation.id.short(),
             context.run.short()
         ));
         steps.push(match (&context.key, key) {
@@ -135,26 +122,25 @@ impl Verdict {
     /// If the job or the program is malformed.
     pub fn memory(&self) -> Result<u64, Malformed> {
         Ok(match &self.claim {
-            Claim::Initial => state_bytes(&self.program()?.1.state()),
-            Claim::Batch { .. } => batch_bytes(&self.program()?.1),
+            Claim::Initial => state_bytes(&self.computation()?.program.state()),
+            Claim::Batch { .. } => batch_bytes(&self.computation()?.program),
             _ => 0, // slices and proofs, which the file carries
         })
     }
 
-    /// The job, and its program.
-    fn program(&self) -> Result<(Job, Program), Malformed> {
-        parsed(&self.job, self.program.as_ref().map(|program| program.0.as_slice()))
+    /// The computation that the verdict is about.
+    ///
+    /// # Errors
+    /// If job, program and summary do not hold together.
+    pub fn computation(&self) -> Result<Computation, Malformed> {
+        let program = self.program.as_ref().map(|program| program.0.as_slice());
+        let summary = self.run.computation();
+        Computation::derive("job", &self.job, program, summary).map_err(underivable("verdict"))
     }
 
     pub(super) fn context(&self, key: Option<&PublicKey>) -> Result<Context, Malformed> {
-        if let Some(why) = other_contract(&self.run.contract) {
-            return Err(wrong(why));
-        }
-        let (job, program) = self.program()?;
-        if program_digest(&program) != self.run.program {
-            return Err(wrong("the program digest is not that of the job"));
-        }
-        let Identity { seed, computation, run } = self.run.identity(&job, &self.job).map_err(wrong)?;
+        let computation = self.computation()?;
+        let run = self.run.run_id(&computation.id, &self.job).map_err(wrong)?;
         // The run id covers the named key, so nobody else's signature counts, whether or not the checker knows it.
         let named = self.run.named_key()?;
         if key.is_some_and(|key| named.as_ref().is_none_or(|named| named.bytes() != key.bytes())) {
@@ -164,11 +150,10 @@ impl Verdict {
         if head.run != run {
             return Err(wrong("the head is of another run"));
         }
-        self.run.origin.check(&job)?;
-        let RunSummary { data, initial, .. } = self.run;
+        self.run.origin.check(&computation.job)?;
         let origin = self.run.origin.clone();
         let places = OnceLock::new();
-        Ok(Context { job, program, seed, computation, run, data, initial, origin, head, key: named, places })
+        Ok(Context { computation, run, origin, head, key: named, places })
     }
 }
 
@@ -182,7 +167,7 @@ impl Context {
         steps.push(format!("record {} is under the head", proven.index));
         match (&verdict.claim, record) {
             (Claim::Initial, Record::Initial { state, .. }) => {
-                if state != self.initial {
+                if state != self.computation.summary.initial {
                     return Ok(shown(
                         0,
                         false,
@@ -190,7 +175,7 @@ impl Context {
                         "the initial state of its own computation",
                     ));
                 }
-                match self.origin.expected(&self.program, philox_key(&self.seed))? {
+                match self.origin.expected(&self.computation.program, self.computation.key())? {
                     Expected::State(expected) => {
                         steps.push(format!("the initial state follows from {}", self.origin.source()));
                         let predicate = format!("the one that {} gives", self.origin.source());
@@ -208,7 +193,7 @@ impl Context {
                 let in_place = u64::from(count) + 1 == proven.index
                     && last.index + 1 == proven.index
                     && step.step == count
-                    && count == self.job.steps;
+                    && count == self.computation.job.steps;
                 if !in_place {
                     return Err(wrong("the records are not those of the run's end"));
                 }
@@ -217,7 +202,7 @@ impl Context {
                 Ok(shown(count, same, "the final record's state", "the last step's"))
             }
             (claim, Record::Step { step, .. }) => {
-                if u64::from(step.step) != proven.index || step.step > self.job.steps {
+                if u64::from(step.step) != proven.index || step.step > self.computation.job.steps {
                     return Err(wrong("the record is not at its step's place"));
                 }
                 self.step_claim(claim, &step, steps)
@@ -240,13 +225,13 @@ impl Context {
             }
             Claim::Scalar { scalar, output } => self.scalar(step, *scalar, output.as_ref(), steps),
             Claim::LearningRate => {
-                let rate = self.job.schedule.learning_rate(step.step, self.job.steps);
+                let rate = self.computation.job.schedule.learning_rate(step.step, self.computation.job.steps);
                 steps.push(format!("the schedule gives the pattern {rate:08x}"));
                 let same = step.learning_rate == rate;
                 Ok(shown(step.step, same, "the record's learning rate", "the schedule's"))
             }
             Claim::Cursor => {
-                let drawn = u64::from(step.step) * u64::from(self.program.samples());
+                let drawn = u64::from(step.step) * u64::from(self.computation.program.samples());
                 steps.push(format!("{drawn} samples are drawn up to step {}", step.step));
                 let same = step.cursor == drawn;
                 Ok(shown(step.step, same, "the record's cursor", "the number of samples drawn"))
@@ -262,7 +247,7 @@ impl Context {
     /// A record, after checking that the head covers it.
     pub fn proven(&self, proven: &ProvenRecord, head: &Head) -> Result<Record, Malformed> {
         let record = proven.under(head)?;
-        if *record.computation() != self.computation {
+        if *record.computation() != self.computation.id {
             return Err(wrong("the record is of another computation"));
         }
         Ok(record)
@@ -305,13 +290,13 @@ impl Context {
     /// The record's trace root. Jobs that commit operators have a bound on their micro-batches, so listing the
     /// nodes of a step is possible only after this.
     pub fn trace_root<'s>(&self, step: &'s StepRecord) -> Result<&'s Digest, Malformed> {
-        let operators = self.job.commit.granularity == Granularity::Operator;
+        let operators = self.computation.job.commit.granularity == Granularity::Operator;
         step.trace.as_ref().filter(|_| operators).ok_or_else(|| wrong("the record commits to no operators"))
     }
 
     /// Where nodes stand in a step's trace.
     pub fn places(&self) -> &Places {
-        self.places.get_or_init(|| Places::of(&self.program))
+        self.places.get_or_init(|| Places::of(&self.computation.program))
     }
 
     pub fn trace_commitment(
@@ -335,7 +320,7 @@ impl Context {
         steps: &mut Vec<String>,
     ) -> Result<Shown, Malformed> {
         let trace = self.trace_root(step)?;
-        let state_nodes = state_nodes(&self.program);
+        let state_nodes = state_nodes(&self.computation.program);
         let nodes: Vec<usize> = state_nodes.iter().copied().flatten().collect();
         if outputs.len() != nodes.len() || kept.len() != state_nodes.len() - nodes.len() {
             return Err(wrong("it lists another number of tensors than the state has"));
@@ -358,7 +343,7 @@ impl Context {
         let digests: Option<Vec<Digest>> =
             state_nodes.iter().map(digest).map(Option::<&Digest>::copied).collect();
         let digests = digests.ok_or_else(|| wrong("it lists too few tensors"))?;
-        let same = state_digest(&self.program.state(), &digests) == step.state;
+        let same = state_digest(&self.computation.program.state(), &digests) == step.state;
         Ok(shown(step.step, same, "the record's state", "the one that its own trace's update computed"))
     }
 
@@ -380,7 +365,7 @@ impl Context {
             return Err(wrong("the record before the step is another step's"));
         }
         let state = self.proven(before, &self.head)?;
-        let table = self.program.state();
+        let table = self.computation.program.state();
         let frozen = (0..).zip(nodes).filter(|(_, node)| node.is_none()).map(|(index, _)| index);
         for (index, tensor) in frozen.zip(kept) {
             let index: usize = index;
@@ -402,14 +387,14 @@ impl Context {
             Scalar::Loss => step.loss,
         };
         let Some(output) = output else {
-            if scalar != Scalar::Clip || !self.job.never_clips() {
+            if scalar != Scalar::Clip || !self.computation.job.never_clips() {
                 return Err(wrong(format!("the job does not give the {name}")));
             }
             steps.push("the job does not clip: the factor is 1".into());
             return Ok(shown(step.step, word == float::ONE, "the record's clip factor", "1"));
         };
         self.trace_root(step)?;
-        let Some(Origin::Node { phase, node }) = origin::scalar(&self.program, scalar) else {
+        let Some(Origin::Node { phase, node }) = origin::scalar(&self.computation.program, scalar) else {
             return Err(wrong(format!("no operator makes the {name}")));
         };
         self.trace_commitment(step, phase, node, output)?;
@@ -422,11 +407,11 @@ impl Context {
     /// The run's data, of which these slices are at hand.
     pub fn data_in(&self, files: &[FileManifest], carried: &[DataSlices]) -> Result<Dataset, Malformed> {
         manifest::check(files)?;
-        if files_root(files) != self.data {
+        if files_root(files) != self.computation.summary.data {
             return Err(wrong("the manifest is not that of the run's data"));
         }
         let slices: Vec<(usize, FileSlices)> = carried.iter().map(DataSlices::parts).collect();
-        Dataset::from_slices(files, &slices, &self.job.data, &self.program.sample())
+        Dataset::from_slices(files, &slices, &self.computation.job.data, &self.computation.program.sample())
             .map_err(|error| wrong(error.to_string()))
     }
 
@@ -437,16 +422,17 @@ impl Context {
         carried: &[DataSlices],
         steps: &mut Vec<String>,
     ) -> Result<Shown, Malformed> {
-        if batch_bytes(&self.program) > BATCH_BYTES_MAX {
+        if batch_bytes(&self.computation.program) > BATCH_BYTES_MAX {
             return Err(Malformed::TooLarge { what: "batch", limit: BATCH_BYTES_MAX });
         }
         let failed = |error: DataError| wrong(error.to_string());
         let mut dataset = self.data_in(files, carried)?;
         let count: usize = carried.iter().map(|slices| slices.slices.len()).sum();
         steps.push(format!("{count} slices are of the run's data"));
-        let batch = dataset.batch(&self.program, philox_key(&self.seed), step.step).map_err(failed)?;
+        let batch =
+            dataset.batch(&self.computation.program, self.computation.key(), step.step).map_err(failed)?;
         steps.push("the batch was drawn from them again".into());
-        let same = batch_digest(&self.program, &batch) == step.batch;
+        let same = batch_digest(&self.computation.program, &batch) == step.batch;
         Ok(shown(step.step, same, "the record's batch", "the one that seed and data give"))
     }
 }

@@ -23,11 +23,12 @@ impl Context {
         claim: &RoundingClaim,
         steps: &mut Vec<String>,
     ) -> Result<Shown, Malformed> {
-        let rounding = self.job.rounding.as_ref().ok_or_else(|| wrong("the job's products are exact"))?;
-        let graph = &self.program.micro;
+        let rounding =
+            self.computation.job.rounding.as_ref().ok_or_else(|| wrong("the job's products are exact"))?;
+        let graph = &self.computation.program.micro;
         let logged =
             graph.logged.get(claim.product).ok_or_else(|| wrong("the program has no such product"))?;
-        if claim.micro_batch >= self.program.micro_batches || claim.element >= logged.elements() {
+        if claim.micro_batch >= self.computation.program.micro_batches || claim.element >= logged.elements() {
             return Err(wrong("the step has no such micro-batch, or the product no such element"));
         }
         self.trace_root(step)?; // before nodes of the step are listed
@@ -87,8 +88,8 @@ impl Context {
         steps: &mut Vec<String>,
     ) -> Result<Option<Decision>, Malformed> {
         let root = step.log.as_ref().ok_or_else(|| wrong("the record commits no rounding log"))?;
-        let logged = &self.program.micro.logged;
-        let parts = log::parts(&self.program);
+        let logged = &self.computation.program.micro.logged;
+        let parts = log::parts(&self.computation.program);
         let number = micro_batch as usize * logged.len() + product;
         let place = BlockPlace { part: number, elements: logged[product].elements() as u64, block };
         let proof = SliceProof::from(log);
@@ -123,7 +124,7 @@ impl Context {
         siblings: &[Hash],
         steps: &mut Vec<String>,
     ) -> Result<u32, Malformed> {
-        let (graph, phase) = (&self.program.micro, Phase::Micro(claim.micro_batch));
+        let (graph, phase) = (&self.computation.program.micro, Phase::Micro(claim.micro_batch));
         let logged = &graph.logged[claim.product];
         let node = node_of(graph, logged.output);
         self.trace_commitment(step, phase, node, output)?;

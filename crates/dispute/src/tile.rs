@@ -61,7 +61,7 @@ pub(super) fn check_slices(ty: &TensorType, input: &ProvenInput) -> Result<(), M
 
 impl Context {
     fn origin(&self, step: &StepRecord, phase: Phase, id: TensorId) -> Option<Origin> {
-        origin(&self.program, &self.job, &self.seed, step.step, phase, id)
+        origin(&self.computation.program, &self.computation.job, &self.computation.seed, step.step, phase, id)
     }
 
     /// Checks the commitment of a tensor of the node's phase.
@@ -74,13 +74,13 @@ impl Context {
     ) -> Result<(), Malformed> {
         match from {
             Origin::State { index } => {
-                let table = self.program.state();
+                let table = self.computation.program.state();
                 self.state_commitment(before, &table, *index, tensor)
             }
             Origin::Batch { micro, tensor: number } => {
-                let names = &self.program.batch;
+                let names = &self.computation.program.batch;
                 let index = *micro as usize * names.len() + number;
-                let size = self.program.micro_batches as usize * names.len();
+                let size = self.computation.program.micro_batches as usize * names.len();
                 let name = batch_leaf_name(*micro, &names[*number].name);
                 self.committed(&step.batch, (index, size), &name, tensor)
             }
@@ -99,7 +99,7 @@ impl Context {
         reads: &BTreeSet<TensorId>,
         inputs: &[ProvenInput],
     ) -> Result<Slices, Malformed> {
-        let graph = graph_of(&self.program, phase);
+        let graph = graph_of(&self.computation.program, phase);
         let state = self.proven(before, &self.head)?;
         if before.index + 1 != u64::from(step.step) {
             return Err(wrong("the record before the step is another step's"));
@@ -129,7 +129,7 @@ impl Context {
     fn verified(&self, step: &StepRecord, claim: &TileClaim) -> Result<VerifiedTile<'_>, Malformed> {
         let phase = Phase::from(claim.phase);
         self.trace_commitment(step, phase, claim.node, &claim.output)?;
-        let graph = graph_of(&self.program, phase);
+        let graph = graph_of(&self.computation.program, phase);
         let node = &graph.nodes[claim.node];
         let ty = graph.tensor(node.output);
         check_tile(ty, claim.tile, claim.value.0, &claim.siblings.0, &claim.output)?;

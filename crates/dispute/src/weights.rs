@@ -8,7 +8,6 @@ use super::verdict::{DataSlices, WeightsClaim};
 use crate::commit::digest::Digest;
 use crate::commit::tensor::SLICE_BYTES;
 use crate::commit::{Malformed, tensor};
-use crate::job::identity::philox_key;
 use crate::job::initial::{Drawn, InitialOrigin, weights_element, weights_layout};
 use crate::job::manifest::{self, DataFile, FileManifest};
 use crate::program::step::StateTensor;
@@ -21,8 +20,8 @@ impl Context {
         claim: &WeightsClaim,
         steps: &mut Vec<String>,
     ) -> Result<Shown, Malformed> {
-        let (table, index) = (self.program.state(), claim.state.tensor as usize);
-        let of_weights = self.program.released();
+        let (table, index) = (self.computation.program.state(), claim.state.tensor as usize);
+        let of_weights = self.computation.program.released();
         let tensor = table.get(index).filter(|_| index < of_weights);
         let tensor = tensor.ok_or_else(|| wrong("there is no such parameter or buffer"))?;
         self.state_commitment(state, &table, index, &claim.state.commitment)?;
@@ -38,7 +37,7 @@ impl Context {
         let word = word.ok_or_else(|| wrong("the element is not in its slice"))?;
         steps.push(format!("element {element} of {} is under record 0's state", tensor.name));
         let subject = format!("element {element} of {} in the initial state", tensor.name);
-        let drawn = Drawn::of(&self.job, philox_key(&self.seed));
+        let drawn = Drawn::of(&self.computation.job, self.computation.key());
         let InitialOrigin::Weights { files } = &self.origin else {
             return Err(wrong("the run does not begin from weights"));
         };
@@ -49,7 +48,7 @@ impl Context {
                 Ok(shown(0, word == expected, &subject, "the one in the weights' file"))
             }
             (None, true) => {
-                let (_, init) = self.program.state_with_init().swap_remove(index);
+                let (_, init) = self.computation.program.state_with_init().swap_remove(index);
                 let expected = drawn.elements(index, [element, 1], init)[0];
                 steps.push(format!("the job draws {} from the seed", tensor.name));
                 Ok(shown(0, word == expected, &subject, "the one that the seed gives"))
@@ -72,7 +71,7 @@ impl Context {
         let manifest = files.get(file.file).ok_or_else(|| wrong("there is no such file of weights"))?;
         let path = PathBuf::from(format!("weights-{}", file.file));
         let file = DataFile::from_slices(path, manifest.clone(), &file.parts().1);
-        let layout = weights_layout(&self.job, &self.program);
+        let layout = weights_layout(&self.computation.job, &self.computation.program);
         let word = file.and_then(|mut file| weights_element(&mut file, &layout, tensor, element as u64));
         word.map_err(|error| wrong(error.to_string()))
     }

@@ -18,7 +18,7 @@ use crate::program::products::{ProductClass, ProductTable};
 use crate::program::step::{MicroBatch, Program, StepSpec};
 use crate::rounding::near_tie::{NearTie, Product, Tolerance};
 use crate::run::dir::Run;
-use crate::step::{CommittedStep, RunStep, Tamper, state_digests, state_root};
+use crate::step::{CommittedStep, RunStep, StepRequest, Tamper, state_digests, state_root};
 
 /// What a cheat does at its step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,11 +239,11 @@ fn nudge(bytes: &mut [u8]) {
 
 impl Conduct for Cheat {
     fn program(&mut self, run: &Run) -> Program {
-        match (self.kind, run.job.model()) {
+        match (self.kind, run.job().model()) {
             (Kind::Digits, Some(model)) => {
                 Program::new(StepSpec { products: ProductTable::uniform(1), ..model.step_spec() })
             }
-            _ => run.program.clone(),
+            _ => run.program().clone(),
         }
     }
 
@@ -267,17 +267,17 @@ impl Conduct for Cheat {
         run_step: &mut RunStep,
     ) -> Result<CommittedStep, TrainError> {
         if scalars.step != self.step {
-            return Ok(run_step(session, scalars, &batch, None, None)?);
+            return Ok(run_step(session, StepRequest::new(&run.computation, scalars, &batch))?);
         }
-        let (parameters, buffers) = (run.program.parameters.len(), run.program.buffers.len());
+        let (parameters, buffers) = (run.program().parameters.len(), run.program().buffers.len());
         // Whatever it does, the record says what an honest one would.
-        let promised = (scalars.learning_rate, batch_digest(&run.program, &batch));
+        let promised = (scalars.learning_rate, batch_digest(run.program(), &batch));
         match self.kind {
             Kind::WeightBefore => nudge_state(session, 0)?,
             Kind::Batch => batch = run.batch(dataset, scalars.step + 1)?,
             Kind::LearningRate => scalars.learning_rate += 1,
             Kind::Checkpoint => {
-                let foreign = init::state(&run.program, [0x0bad, 0x5eed]);
+                let foreign = init::state(run.program(), [0x0bad, 0x5eed]);
                 for (i, words) in foreign.iter().enumerate() {
                     session.replace_state(i, &bytes_of(words))?;
                 }
@@ -287,7 +287,7 @@ impl Conduct for Cheat {
         let before = if self.kind == Kind::Skip { session.download_state()? } else { Vec::new() };
         // The operator cheat changes an activation in the middle of the forward pass.
         let target = run
-            .program
+            .program()
             .micro
             .nodes
             .iter()
@@ -305,8 +305,9 @@ impl Conduct for Cheat {
             Some(changed)
         };
         let tamper: Tamper = if self.kind == Kind::Operator { Some(&mut change) } else { None };
-        let steer = self.kind.steer(&run.program.micro.logged);
-        let mut done = run_step(session, scalars, &batch, tamper, steer)?;
+        let steer = self.kind.steer(&run.program().micro.logged);
+        let request = StepRequest::new(&run.computation, scalars, &batch).tampered(tamper).steered(steer);
+        let mut done = run_step(session, request)?;
         (done.record.learning_rate, done.record.batch) = promised;
         match self.kind {
             Kind::WeightAfter => nudge_state(session, 0)?,
@@ -316,7 +317,7 @@ impl Conduct for Cheat {
             _ => return Ok(done),
         }
         done.state = state_digests(session)?;
-        done.record.state = state_root(&run.program, &done.state);
+        done.record.state = state_root(run.program(), &done.state);
         Ok(done)
     }
 }

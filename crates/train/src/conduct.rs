@@ -5,13 +5,13 @@ use crate::engine::session::{Session, StepScalars};
 use crate::job::data::Dataset;
 use crate::program::step::{MicroBatch, Program};
 use crate::run::dir::Run;
-use crate::step::{CommittedStep, RunStep};
+use crate::step::{CommittedStep, RunStep, StepRequest};
 
 /// A trainer's conduct: each part is honest unless it is replaced.
 pub trait Conduct {
     /// The program that really runs.
     fn program(&mut self, run: &Run) -> Program {
-        run.program.clone()
+        run.program().clone()
     }
 
     /// Sees tensor `index` of the initial state, canonical bytes, before it is loaded.
@@ -28,14 +28,14 @@ pub trait Conduct {
     /// If the engine fails, or the data cannot be read.
     fn step(
         &mut self,
-        _run: &Run,
+        run: &Run,
         session: &mut Session,
         scalars: StepScalars,
         batch: Vec<MicroBatch>,
         _dataset: &mut Dataset,
         run_step: &mut RunStep,
     ) -> Result<CommittedStep, TrainError> {
-        Ok(run_step(session, scalars, &batch, None, None)?)
+        Ok(run_step(session, StepRequest::new(&run.computation, scalars, &batch))?)
     }
 }
 

@@ -31,14 +31,13 @@ use crate::commit::record::{Record, StepRecord};
 use crate::commit::state::{StateRoots, state_digest, tensor_digests};
 use crate::commit::tree_head::Head;
 use crate::engine::Engine;
-use crate::engine::session::{Session, StepScalars};
+use crate::engine::session::Session;
 use crate::job::Granularity;
 use crate::job::data::Dataset;
 use crate::job::initial::InitialOrigin;
-use crate::observers::record::Steer;
 use crate::program::init;
 use crate::program::logged::traced;
-use crate::program::step::{MicroBatch, state_bytes};
+use crate::program::step::state_bytes;
 use crate::run::dir::Run;
 use crate::run::disk::Disk;
 use crate::run::gradients::GradientsWriter;
@@ -46,7 +45,7 @@ use crate::run::transcript::{Transcript, TranscriptWriter};
 use crate::run::{RunError, checkpoint, initial, lock, traces};
 use crate::step::finite::{self, FirstValue, NotFinite, Place};
 use crate::step::{
-    CommittedStep, StepError, Tamper, Watch, recorded_step, scalars, state_digests, state_root,
+    CommittedStep, Roundings, StepError, StepRequest, Watch, scalars, state_digests, state_root,
 };
 #[cfg(feature = "testing")]
 pub use begin::begin_with_any_thresholds;
@@ -101,18 +100,18 @@ impl Progress for Silent {
 
 /// Bytes that a run will take on disk, checkpoints, traces and rounding logs (about) included.
 pub fn disk_needed(run: &Run) -> u64 {
-    let state = state_bytes(&run.program.state());
-    let all = u64::from(run.job.steps / run.job.checkpoint.every) + 2;
-    let checkpoints = run.job.checkpoint.keep.map_or(all, |keep| all.min(u64::from(keep) + 2));
+    let state = state_bytes(&run.program().state());
+    let all = u64::from(run.job().steps / run.job().checkpoint.every) + 2;
+    let checkpoints = run.job().checkpoint.keep.map_or(all, |keep| all.min(u64::from(keep) + 2));
     let data: u64 = run.file.data.iter().map(|f| f.bytes).sum();
-    let records = u64::from(run.job.steps) * (256 + 32 * u64::from(run.program.micro_batches));
-    let traces = match run.job.commit.granularity {
-        Granularity::Operator => trace_bytes(run) * u64::from(run.job.steps),
+    let records = u64::from(run.job().steps) * (256 + 32 * u64::from(run.program().micro_batches));
+    let traces = match run.job().commit.granularity {
+        Granularity::Operator => trace_bytes(run) * u64::from(run.job().steps),
         Granularity::Step | Granularity::Microbatch => 0,
     };
     // Thresholds that fit log about a hundredth of the values, in eight bits or so each.
-    let values: u64 = run.program.micro.logged.iter().map(|product| product.elements() as u64).sum();
-    let logs = values / 100 * u64::from(run.program.micro_batches) * u64::from(run.job.steps);
+    let values: u64 = run.program().micro.logged.iter().map(|product| product.elements() as u64).sum();
+    let logs = values / 100 * u64::from(run.program().micro_batches) * u64::from(run.job().steps);
     checkpoints * state + state / 3 + data + records + traces + logs
 }
 
@@ -125,10 +124,10 @@ fn trace_bytes(run: &Run) -> u64 {
         let held = traced(graph).into_iter();
         graph.nodes.iter().zip(held).filter(|(_, held)| *held).map(|(node, _)| node_bytes(node)).sum()
     };
-    let micro_batches = u64::from(run.program.micro_batches);
-    micro_batches * graph_bytes(&run.program.micro)
-        + (micro_batches - 1) * graph_bytes(&run.program.accumulate)
-        + graph_bytes(&run.program.update)
+    let micro_batches = u64::from(run.program().micro_batches);
+    micro_batches * graph_bytes(&run.program().micro)
+        + (micro_batches - 1) * graph_bytes(&run.program().accumulate)
+        + graph_bytes(&run.program().update)
 }
 
 struct Trainer<'a> {
@@ -220,11 +219,12 @@ fn train_by(
     }
     let published = run.head_sizes()?.last().copied().unwrap_or(0);
     let (writer, before) = TranscriptWriter::open(disk, &run.layout.transcript(), published)?;
-    if let Some(index) = before.records.iter().position(|record| *record.computation() != run.computation) {
+    if let Some(index) = before.records.iter().position(|record| *record.computation() != run.computation.id)
+    {
         let why = format!("record {index} is of another computation");
         return Err(RunError::invalid(&run.layout.transcript(), why).into());
     }
-    let gradients = match run.job.commit.granularity {
+    let gradients = match run.job().commit.granularity {
         Granularity::Step => None,
         Granularity::Microbatch | Granularity::Operator => {
             Some(GradientsWriter::open(&run.layout.gradients())?)
@@ -236,21 +236,21 @@ fn train_by(
     }
     let program = match &mut by {
         By::Alone(conduct) => Arc::new(conduct.program(run)),
-        By::Ranks(_) => Arc::new(run.program.clone()),
+        By::Ranks(_) => Arc::new(run.program().clone()),
     };
     let device = engine.describe();
-    let mut session = match run.job.rounding {
+    let mut session = match run.job().rounding {
         Some(_) => Session::native(engine, program)?,
         None => Session::new(engine, program)?,
     };
     let first = trainer.load_state(&mut session, &mut by)?;
     let mut digests = state_digests(&mut session)?;
-    let state = state_root(&run.program, &digests);
+    let state = state_root(run.program(), &digests);
     if let By::Ranks(lead) = &mut by {
         lead.begin(run, &mut session, state)?;
     }
     if first == 0 {
-        trainer.append(Record::Initial { computation: run.computation, state }, 0, &device)?;
+        trainer.append(Record::Initial { computation: run.computation.id, state }, 0, &device)?;
         // Before anything is computed: nobody can say later that they had begun from something else.
         trainer.publish_head(1)?;
         trainer.checkpoint(&mut session, 0)?;
@@ -265,10 +265,10 @@ fn train_by(
     ended?;
     trainer.prune()?; // a crash may have come between the last checkpoint and this
     trainer.model(&mut session)?;
-    let roots = StateRoots::of(&run.program.state(), &digests);
-    let last = Record::Final { computation: run.computation, steps: run.job.steps, roots };
-    trainer.append(last, run.job.steps + 1, &device)?;
-    trainer.publish_head(u64::from(run.job.steps) + 2)?;
+    let roots = StateRoots::of(&run.program().state(), &digests);
+    let last = Record::Final { computation: run.computation.id, steps: run.job().steps, roots };
+    trainer.append(last, run.job().steps + 1, &device)?;
+    trainer.publish_head(u64::from(run.job().steps) + 2)?;
     if let By::Ranks(lead) = &mut by {
         lead.finish();
     }
@@ -308,7 +308,7 @@ impl Trainer<'_> {
         device: &str,
     ) -> Result<(), TrainError> {
         let (run, mut dataset) = (self.run, self.run.dataset()?);
-        let last = run.job.steps;
+        let last = run.job().steps;
         for step in first + 1..=last {
             let mut done = self.step(session, &mut dataset, step, by)?;
             digests.clone_from(&done.state);
@@ -327,7 +327,7 @@ impl Trainer<'_> {
             self.keep(done, step, device)?;
             let asked = step < last && (progress.is_asked_to_stop() || by.is_asked_to_stop());
             // After the head, so that a resume from this checkpoint leaves none out.
-            if run.job.is_checkpoint(step) || asked {
+            if run.job().is_checkpoint(step) || asked {
                 self.sync()?;
                 self.checkpoint(session, step)?;
             }
@@ -381,9 +381,9 @@ impl Trainer<'_> {
             done.not_finite.take().unwrap_or_else(|| NotFinite::recorded(finite::in_words(done.record.loss)));
         if let Some(FirstValue { place: Place::Batch { place, drawn_from, .. }, .. }) = &mut found.first {
             let (file, sample) = dataset
-                .drawn_from(&run.program, run.key(), (done.record.step, *place))
+                .drawn_from(run.program(), run.key(), (done.record.step, *place))
                 .map_err(RunError::from)?;
-            let names = run.job.data.files.paths();
+            let names = run.job().data.files.paths();
             *drawn_from = names.get(file).map(|name| (name.to_string(), sample));
         }
         Ok(Some(found))
@@ -391,7 +391,7 @@ impl Trainer<'_> {
 
     /// Loads the last checkpoint whose record is there and agrees, or the initial state. Returns its step.
     fn load_state(&self, session: &mut Session, by: &mut By) -> Result<u32, TrainError> {
-        let table = self.run.program.state();
+        let table = self.run.program().state();
         for step in self.run.checkpoint_steps()?.into_iter().rev() {
             let Some(record) = self.before.records.get(step as usize) else { continue };
             let path = self.run.layout.checkpoint(step);
@@ -403,7 +403,7 @@ impl Trainer<'_> {
             session.load(&tensors)?;
             return Ok(step);
         }
-        let (program, seed) = (&self.run.program, self.run.key());
+        let (program, seed) = (self.run.program(), self.run.key());
         let mut state = match self.run.file.origin {
             InitialOrigin::Seed => None, // tensor by tensor, as they are loaded
             InitialOrigin::Weights { .. } | InitialOrigin::Run(_) => Some(initial::state(self.run)?),
@@ -433,8 +433,8 @@ impl Trainer<'_> {
         if let Some(gradients) = &mut self.gradients {
             gradients.write(self.disk, step, &done.gradients)?;
         }
-        self.append(Record::Step { computation: run.computation, step: done.record }, step, device)?;
-        if step.is_multiple_of(run.job.commit.head_every) && step < run.job.steps {
+        self.append(Record::Step { computation: run.computation.id, step: done.record }, step, device)?;
+        if step.is_multiple_of(run.job().commit.head_every) && step < run.job().steps {
             self.publish_head(u64::from(step) + 1)?;
         }
         Ok(())
@@ -442,8 +442,8 @@ impl Trainer<'_> {
 
     /// Writes the released model: the parameters, and the buffers that belong to them.
     fn model(&self, session: &mut Session) -> Result<(), TrainError> {
-        let parameters = self.run.program.released();
-        let table = &self.run.program.state()[..parameters];
+        let parameters = self.run.program().released();
+        let table = &self.run.program().state()[..parameters];
         checkpoint::write(self.disk, &self.run.layout.model(), table, |show| {
             session.visit_state(|i, bytes| {
                 if i < parameters {
@@ -463,17 +463,13 @@ impl Trainer<'_> {
         by: &mut By,
     ) -> Result<CommittedStep, TrainError> {
         let batch = self.run.batch(dataset, step)?;
-        let scalars = scalars(self.run, step);
+        let scalars = scalars(&self.run.computation, step);
         let watch = Watch { finite: !self.told, ..Watch::default() };
         match by {
             By::Alone(conduct) => {
                 let run = self.run;
-                let mut run_step = |session: &mut Session,
-                                    scalars: StepScalars,
-                                    batch: &[MicroBatch],
-                                    tamper: Tamper,
-                                    steer: Option<Steer>| {
-                    recorded_step(run, session, scalars, batch, tamper, (steer, &watch))
+                let mut run_step = |session: &mut Session, request: StepRequest| {
+                    request.run(session, Roundings::Logged, &watch)
                 };
                 conduct.step(run, session, scalars, batch, dataset, &mut run_step)
             }
@@ -516,7 +512,7 @@ impl Trainer<'_> {
     fn checkpoint(&self, session: &mut Session, step: u32) -> Result<(), TrainError> {
         let path = self.run.layout.checkpoint(step);
         if !path.exists() {
-            checkpoint::write(self.disk, &path, &self.run.program.state(), |show| {
+            checkpoint::write(self.disk, &path, &self.run.program().state(), |show| {
                 session.visit_state(|_, bytes| show(bytes))?;
                 Ok::<(), TrainError>(())
             })?;
@@ -527,7 +523,7 @@ impl Trainer<'_> {
     /// Removes checkpoints that the job does not keep.
     fn prune(&self) -> Result<(), TrainError> {
         let steps = self.run.checkpoint_steps()?;
-        let job = &self.run.job;
+        let job = self.run.job();
         let (due, extra): (Vec<u32>, Vec<u32>) =
             steps.iter().filter(|&&step| step != 0).partition(|&&step| job.is_checkpoint(step));
         let kept = job.checkpoint.keep.map_or(due.len(), |keep| keep.max(1) as usize);

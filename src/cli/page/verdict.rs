@@ -15,11 +15,9 @@ use crate::commit::{Malformed, merkle, table};
 use crate::dispute::leaf::{self, Slices};
 use crate::dispute::origin::{Origin, origin};
 use crate::dispute::verdict::{Claim, Fork, Outcome, ProvenInput, TileClaim, Verdict};
-use crate::job::Job;
-use crate::job::identity::Identity;
+use crate::job::computation::Computation;
 use crate::program::graph::{Graph, TensorId, TensorType};
 use crate::program::phase::{Phase, graph_of};
-use crate::program::step::Program;
 use crate::run::shell;
 
 /// How many elements of a tile are shown.
@@ -28,10 +26,7 @@ const SHOWN: usize = 8;
 /// What a verdict is about, derived from it after it was checked.
 struct Subject<'v> {
     verdict: &'v Verdict,
-    job: Job,
-    program: Program,
-    seed: Digest,
-    computation: Digest,
+    computation: Computation,
     head: Head,
     record: Option<Record>,
 }
@@ -117,14 +112,10 @@ pub fn page(verdict: &Verdict, key: Option<&PublicKey>, file: &str) -> Result<St
 
 impl Subject<'_> {
     fn of(verdict: &Verdict) -> Result<Subject<'_>, Malformed> {
-        let wrong = |why: String| Malformed::invalid("verdict", why);
-        let job = Job::parse("job", &verdict.job).map_err(|error| wrong(error.to_string()))?;
-        let program = job.program(verdict.program.as_ref().map(|program| program.0.as_slice()));
-        let program = program.map_err(|error| wrong(error.to_string()))?;
-        let Identity { seed, computation, .. } = verdict.run.identity(&job, &verdict.job).map_err(wrong)?;
+        let computation = verdict.computation()?;
         let (head, _) = Head::from_note(&verdict.head, None)?;
         let record = verdict.record.as_ref().map(|record| record.under(&head)).transpose()?;
-        Ok(Subject { verdict, job, program, seed, computation, head, record })
+        Ok(Subject { verdict, computation, head, record })
     }
 
     fn step(&self) -> Option<&StepRecord> {
@@ -141,11 +132,11 @@ impl Subject<'_> {
         if let Some(record) = &self.verdict.record {
             facts.push(("record", format!("{} of {}", record.index, self.head.size)));
         }
-        let parameters = self.program.parameter_count();
+        let parameters = self.computation.program.parameter_count();
         facts.extend([
-            ("job", format!("{} steps, {parameters} parameters", self.job.steps)),
+            ("job", format!("{} steps, {parameters} parameters", self.computation.job.steps)),
             ("program", self.verdict.run.program.to_string()),
-            ("computation", self.computation.to_string()),
+            ("computation", self.computation.id.to_string()),
             ("run", self.head.run.to_string()),
         ]);
         page.facts(&facts);
@@ -154,7 +145,7 @@ impl Subject<'_> {
     /// The tile or element, by whom it is claimed and what it has to be.
     fn tile(&self, page: &mut Page, claim: &TileClaim) {
         let phase = Phase::from(claim.phase);
-        let graph = graph_of(&self.program, phase);
+        let graph = graph_of(&self.computation.program, phase);
         let (Some(node), Some(step)) = (graph.nodes.get(claim.node), self.step()) else { return };
         let ty = graph.tensor(node.output);
         let tiles = tile_count(ty.bytes());
@@ -222,10 +213,15 @@ impl Subject<'_> {
     /// The verified slices that a tile verdict carries.
     fn slices(&self, step: &StepRecord, phase: Phase, inputs: &[ProvenInput]) -> Slices {
         let mut slices = Slices::default();
-        for id in (0..).map(TensorId).take(graph_of(&self.program, phase).tensors.len()) {
-            if let Some(Origin::Words(words)) =
-                origin(&self.program, &self.job, &self.seed, step.step, phase, id)
-            {
+        for id in (0..).map(TensorId).take(graph_of(&self.computation.program, phase).tensors.len()) {
+            if let Some(Origin::Words(words)) = origin(
+                &self.computation.program,
+                &self.computation.job,
+                &self.computation.seed,
+                step.step,
+                phase,
+                id,
+            ) {
                 slices.insert_words(id, &words);
             }
         }
@@ -250,8 +246,14 @@ impl Subject<'_> {
         let rows: Vec<Vec<String>> = inputs
             .iter()
             .map(|input| {
-                let from =
-                    origin(&self.program, &self.job, &self.seed, step.step, phase, TensorId(input.tensor));
+                let from = origin(
+                    &self.computation.program,
+                    &self.computation.job,
+                    &self.computation.seed,
+                    step.step,
+                    phase,
+                    TensorId(input.tensor),
+                );
                 let from = from.map_or(String::new(), |from| self.origin_text(&from));
                 let read = format!("{} bytes", input.bytes.0.len());
                 let ty = type_text(graph.tensor(TensorId(input.tensor)));
@@ -265,16 +267,17 @@ impl Subject<'_> {
     fn origin_text(&self, from: &Origin) -> String {
         match from {
             Origin::State { index } => {
-                let name = self.program.state().get(*index).map(|tensor| tensor.name.clone());
+                let name = self.computation.program.state().get(*index).map(|tensor| tensor.name.clone());
                 format!("{} of the state before the step", name.unwrap_or_default())
             }
             Origin::Batch { micro, tensor } => {
-                let name = self.program.batch.get(*tensor).map_or("", |tensor| tensor.name.as_str());
+                let name =
+                    self.computation.program.batch.get(*tensor).map_or("", |tensor| tensor.name.as_str());
                 format!("{name} of the batch of micro-batch {micro}")
             }
             Origin::Words(_) => "follows from the job".into(),
             Origin::Node { phase, node } => {
-                let node = graph_of(&self.program, *phase).nodes.get(*node);
+                let node = graph_of(&self.computation.program, *phase).nodes.get(*node);
                 format!("output of {}", node.map_or("", |node| node.operator.as_str()))
             }
         }
@@ -286,12 +289,13 @@ impl Subject<'_> {
         let float = |word| element_text(DType::F32, word);
         match (&self.verdict.claim, &self.record) {
             (Claim::LearningRate, Some(Record::Step { step, .. })) => {
-                let right = self.job.schedule.learning_rate(step.step, self.job.steps);
+                let right =
+                    self.computation.job.schedule.learning_rate(step.step, self.computation.job.steps);
                 sides.push(("Learning rate of the record", float(step.learning_rate), None));
                 sides.push(("Learning rate of the schedule", float(right), Some(true)));
             }
             (Claim::Cursor, Some(Record::Step { step, .. })) => {
-                let right = u64::from(step.step) * u64::from(self.program.samples());
+                let right = u64::from(step.step) * u64::from(self.computation.program.samples());
                 sides.push(("Samples drawn, by the record", step.cursor.to_string(), None));
                 sides.push(("Samples drawn, by the job", right.to_string(), Some(true)));
             }
@@ -360,7 +364,7 @@ impl Subject<'_> {
         page.say("Each hash is made of the two below it, so the signed root at the end admits one value at the beginning.");
         if let (Claim::Tile(claim), Some(step)) = (&self.verdict.claim, self.step()) {
             let phase = Phase::from(claim.phase);
-            let graph = graph_of(&self.program, phase);
+            let graph = graph_of(&self.computation.program, phase);
             let ty = graph.tensor(graph.nodes[claim.node].output);
             let tile = (claim.tile, claim.value.0);
             let levels = single(blake3, tile_count(ty.bytes()), tile, &claim.siblings.0);
@@ -372,8 +376,8 @@ impl Subject<'_> {
             let root = levels.last().map_or(claim.value.0, |level| level.above());
             let digest = digest_from_root(ty, &root);
             page.facts(&[("with its type, the output's digest", digest.to_string())]);
-            let (name, size) = (leaf_name(phase, claim.node), leaf_count(&self.program));
-            if let Some(place) = leaf_place(&self.program, phase, claim.node) {
+            let (name, size) = (leaf_name(phase, claim.node), leaf_count(&self.computation.program));
+            if let Some(place) = leaf_place(&self.computation.program, phase, claim.node) {
                 let leaf = table::leaf(&name, &claim.output.digest);
                 let levels = inclusion(leaf, place as u64, size as u64, &claim.output.proof);
                 page.path((&format!("leaf {name} of the step's operators"), leaf), &levels, "their root");

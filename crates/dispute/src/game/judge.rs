@@ -13,7 +13,6 @@ use crate::commit::trace::leaf_name;
 use crate::commit::{Malformed, multiproof, table};
 use crate::cone::{Judged, Unlogged, judged_from_slices, operands, unlogged_from_slices};
 use crate::fold::{LoggedElement, logged_product};
-use crate::job::identity::philox_key;
 use crate::leaf::{LeafError, Slices};
 use crate::program::graph::{Graph, LoggedProduct, Primitive, TensorId};
 use crate::program::phase::{Phase, graph_of};
@@ -91,19 +90,19 @@ pub(super) fn evidence(
     let element = disputed.element;
     match (disputed.subject, answer) {
         (Subject::Batch { step, micro, tensor }, Answer::Samples { files, slices }) => {
-            let program = &context.program;
+            let program = &context.computation.program;
             let width = disputed.ty.len() / (program.micro_batch as usize).max(1);
             let place = micro * program.micro_batch + (element / width.max(1)) as u32;
             let mut data = context.data_in(&files, &slices)?;
             let within = (tensor, (element % width.max(1)) as u64);
-            let word = data.element_of(program, philox_key(&context.seed), (step, place), within);
+            let word = data.element_of(program, context.computation.key(), (step, place), within);
             word.map(Evidence::Word).map_err(|error| wrong(error.to_string()))
         }
         (Subject::Node { phase, node, .. }, Answer::Operands { inputs })
             if rounding.is_none() || matches!(need, Need::Terms { .. }) =>
         {
             let phase = Phase::from(phase);
-            let graph = graph_of(&context.program, phase);
+            let graph = graph_of(&context.computation.program, phase);
             let slices = verified(context, side, phase, &element::reads(graph, node, need), &inputs)?;
             let frame = folded.map(|folded| &folded.frame);
             decided(graph, node, element::part(graph, node, element, need, frame, &slices))
@@ -116,7 +115,7 @@ pub(super) fn evidence(
                 }
                 Some((frame, total)) => from_total(context, number, element, frame, total),
                 None => {
-                    let graph = &context.program.micro;
+                    let graph = &context.computation.program.micro;
                     let reads: Vec<TensorId> = operands(graph, &graph.logged[number]).into_iter().collect();
                     let slices = verified(context, side, Phase::from(phase), &reads, &inputs)?;
                     from_slices(context, number, element, &slices)
@@ -124,7 +123,7 @@ pub(super) fn evidence(
             };
             match made {
                 Ok(made) => rounded(context, side, (micro, number, element), made, log),
-                Err(error) => decided(&context.program.micro, node, Err(error)),
+                Err(error) => decided(&context.computation.program.micro, node, Err(error)),
             }
         }
         _ => Err(wrong("it answers another question")),
@@ -164,10 +163,12 @@ type Made = (Unlogged, Option<Judged>);
 
 /// From slices of its whole row and column.
 fn from_slices(context: &Context, number: usize, element: usize, slices: &Slices) -> Result<Made, LeafError> {
-    let graph = &context.program.micro;
+    let graph = &context.computation.program.micro;
     let logged = &graph.logged[number];
     let of = unlogged_from_slices(graph, logged, element, slices)?;
-    let Some(rounding) = context.job.rounding.as_ref().filter(|_| of.finite) else { return Ok((of, None)) };
+    let Some(rounding) = context.computation.job.rounding.as_ref().filter(|_| of.finite) else {
+        return Ok((of, None));
+    };
     let judged = judged_from_slices(graph, logged, element, rounding.accumulation(), slices)?;
     Ok((of, Some(judged)))
 }
@@ -180,14 +181,14 @@ fn from_total(
     frame: &Frame,
     total: &[u8],
 ) -> Result<Made, LeafError> {
-    let graph = &context.program.micro;
+    let graph = &context.computation.program.micro;
     let logged = &graph.logged[number];
     let outside = || LeafError::Outside { tensor: logged.output };
     let node = graph.nodes.iter().position(|node| node.output == logged.output).ok_or_else(outside)?;
     let said = LoggedTotal::of(graph, node, element, total);
     let sums = said.and_then(|said| said.integers(logged)).ok_or_else(outside)?;
     let of = LoggedElement::of(graph, node, element).ok_or_else(outside)?;
-    let rounding = context.job.rounding.as_ref().ok_or_else(outside)?;
+    let rounding = context.computation.job.rounding.as_ref().ok_or_else(outside)?;
     of.judged(rounding.accumulation(), &frame.words, &sums)
 }
 
@@ -199,7 +200,7 @@ fn rounded(
     (of, judged): Made,
     log: Option<LogBlock>,
 ) -> Result<Evidence, Malformed> {
-    let graph = &context.program.micro;
+    let graph = &context.computation.program.micro;
     let logged: &LoggedProduct = &graph.logged[number];
     let node = graph.nodes.iter().find(|node| node.output == logged.output);
     let operator = node.map_or("", |node| node.operator.as_str());
@@ -257,7 +258,7 @@ pub(super) fn implied(
         return Err(wrong("the outputs are not what it stated"));
     }
     let context = rules.under(&side.root);
-    let program = &context.program;
+    let program = &context.computation.program;
     match field {
         Field::Clip | Field::Loss => Ok(outputs[0]),
         Field::Gradient { micro } => {

@@ -214,7 +214,7 @@ pub fn answer_max(kind: Kind, of: Of, rules: &Rules) -> u64 {
                 base64((1 << search::LEVELS) * value) + 64
             }
             Size::Leaf => match of {
-                Of::Batch => samples_bytes(&rules.context.job.data.files),
+                Of::Batch => samples_bytes(&rules.context.computation.job.data.files),
                 Of::Node => LEAF_MAX + log_bytes(kind, of, rules),
             },
             Size::Log => 1024 + log_bytes(kind, of, rules),
@@ -285,7 +285,7 @@ fn supply_bound(rules: &Rules, clocks: &super::terms::Clocks) -> SupplyBound {
     let parts = step_bytes.div_ceil(SLICE_BYTES as u64 * SUPPLY_SLICES).saturating_mul(rules.records() - 2);
     let both = [Kind::Logs, Kind::Supply].map(|kind| answer_max(kind, Of::Node, rules)).iter().sum::<u64>();
     let bytes = parts.saturating_add(1).saturating_mul(QUESTION_MAX + CARRIED_MAX + both);
-    let replay = run_clock(&rules.context.job, clocks.replay);
+    let replay = run_clock(&rules.context.computation.job, clocks.replay);
     let increments = parts.saturating_mul(2).saturating_add(4).saturating_mul(clocks.increment);
     let milliseconds = clocks.moves.saturating_mul(2).saturating_add(increments).saturating_add(replay);
     let program = rules.program();

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use super::message::{Field, Fold, Subject, Tree};
 use super::search::{self, Join};
 use super::terms::{Claim, Terms};
-use crate::check::{Context, parsed};
+use crate::check::{Context, underivable};
 use crate::commit::digest::Digest;
 use crate::commit::keys::PublicKey;
 use crate::commit::multiproof::proof_len;
@@ -16,7 +16,7 @@ use crate::commit::trace::{Places, batch_leaf_name, leaf_name, positions};
 use crate::commit::tree_head::Head;
 use crate::commit::{Malformed, table};
 use crate::fold;
-use crate::job::identity::{philox_key, program_digest};
+use crate::job::computation::Computation;
 use crate::job::initial::{Expected, InitialOrigin};
 use crate::job::{Granularity, Job};
 use crate::origin::{self, Origin};
@@ -93,16 +93,13 @@ impl Rules {
     pub fn new(terms: &Terms) -> Result<Rules, Malformed> {
         let (parties, referee) = terms.keys()?;
         let program = terms.program.as_ref().map(|program| program.0.as_slice());
-        let (mut job, program) = parsed(&terms.job, program)?;
-        let summary = &terms.computation;
-        let (seed, computation) = summary.identity(&job).map_err(wrong)?;
-        if program_digest(&program) != summary.program {
-            return Err(wrong("the program digest is not that of the job"));
-        }
-        if replay_clock(&job).is_some_and(|replay| replay != terms.clocks.replay) {
+        let derived = Computation::derive("job", &terms.job, program, terms.computation.clone());
+        let mut computation = derived.map_err(underivable("terms"))?;
+        let (job, program) = (&computation.job, &computation.program);
+        if replay_clock(job).is_some_and(|replay| replay != terms.clocks.replay) {
             return Err(wrong("the clock of replays is not the one that the job fixes"));
         }
-        let claim = terms.claim_about(&job)?.cloned();
+        let claim = terms.claim_about(job)?.cloned();
         let nodes =
             [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len() as u64);
         let leaves = u64::from(program.micro_batches) * (nodes[0] + nodes[1]) + nodes[2];
@@ -112,28 +109,24 @@ impl Rules {
             )));
         }
         let granularity = job.commit.granularity;
+        let positions = positions(program);
+        let places = OnceLock::from(Places::of(program));
         // In a game every party commits to operators, when it is asked.
-        job.commit.granularity = Granularity::Operator;
-        let positions = positions(&program);
+        computation.job.commit.granularity = Granularity::Operator;
         // Records are proved under the roots that parties reveal, and no question is about a party's run.
         let run = Digest([0; 32]);
-        let head = Head { run, size: u64::from(job.steps) + 2, root: Digest([0; 32]) };
-        let places = OnceLock::from(Places::of(&program));
+        let head = Head { run, size: u64::from(computation.job.steps) + 2, root: Digest([0; 32]) };
         let context = Context {
-            job,
-            program,
-            seed,
             computation,
             run,
-            data: summary.data,
-            initial: summary.initial,
             origin: claim.as_ref().map_or(InitialOrigin::Seed, |claim| claim.run.origin.clone()),
             head,
             key: None,
             places,
         };
         let game = terms.game();
-        let makers = [&context.program.micro, &context.program.update].map(Graph::makers);
+        let makers =
+            [&context.computation.program.micro, &context.computation.program.update].map(Graph::makers);
         Ok(Rules { game, parties, referee, context, claim, granularity, positions, makers, fault: None })
     }
 
@@ -144,12 +137,13 @@ impl Rules {
     /// # Errors
     /// If it is another one.
     pub fn check_initial(&self) -> Result<(), Malformed> {
-        let Context { job, program, seed, origin, initial, .. } = &self.context;
+        let Context { computation, origin, .. } = &self.context;
+        let Computation { job, program, summary, .. } = computation;
         if self.claim.is_none() && (job.init.run.is_some() || !job.init.weights.is_empty()) {
             return Ok(());
         }
-        match origin.expected(program, philox_key(seed))? {
-            Expected::State(expected) if expected != *initial => {
+        match origin.expected(program, computation.key())? {
+            Expected::State(expected) if expected != summary.initial => {
                 Err(wrong(format!("the initial state is not the one that {} gives", origin.source())))
             }
             Expected::State(_) | Expected::InFiles => Ok(()),
@@ -169,22 +163,22 @@ impl Rules {
 
     /// The program.
     pub fn program(&self) -> &Program {
-        &self.context.program
+        &self.context.computation.program
     }
 
     /// The computation that all parties claim to have carried out.
     pub fn computation(&self) -> &Digest {
-        &self.context.computation
+        &self.context.computation.id
     }
 
     /// Records of a whole run.
     pub fn records(&self) -> u64 {
-        u64::from(self.context.job.steps) + 2
+        u64::from(self.context.computation.job.steps) + 2
     }
 
     /// Whether products are rounded by a log, so that the first party is the trainer.
     pub fn is_logged(&self) -> bool {
-        self.context.job.rounding.is_some()
+        self.context.computation.job.rounding.is_some()
     }
 
     /// The context with the records of a party that has this root.
@@ -195,7 +189,7 @@ impl Rules {
 
     /// The graph and the node of a subject that is a node's output.
     pub fn node(&self, phase: Phase, node: usize) -> (&Graph, usize) {
-        (graph_of(&self.context.program, phase), node)
+        (graph_of(&self.context.computation.program, phase), node)
     }
 
     /// The number of tensors of the batch.
@@ -299,14 +293,14 @@ impl Rules {
     /// Whether a step's record has the fields that the job promises, and what follows from job and step; `Some`: the first that is
     /// wrong, in words.
     pub fn record_fault(&self, index: u64, record: &Record) -> Option<String> {
-        let job = &self.context.job;
+        let job = &self.context.computation.job;
         if record.computation() != self.computation() {
             return Some("the record is of another computation".into());
         }
         match record {
             Record::Initial { .. } if index != 0 => Some("the first record stands at another place".into()),
             // The computation names the state, and who plays has derived it: no element of it has to be shown.
-            Record::Initial { state, .. } => (*state != self.context.initial)
+            Record::Initial { state, .. } => (*state != self.context.computation.summary.initial)
                 .then(|| "its state is not the initial state that the computation names".into()),
             Record::Final { steps, .. } => {
                 let there = index + 1 == self.records() && *steps == job.steps;
@@ -317,7 +311,7 @@ impl Rules {
     }
 
     fn step_fault(&self, index: u64, record: &StepRecord) -> Option<String> {
-        let job = &self.context.job;
+        let job = &self.context.computation.job;
         if u64::from(record.step) != index || record.step == 0 || record.step > job.steps {
             return Some("the record is not at its step's place".into());
         }

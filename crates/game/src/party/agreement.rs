@@ -49,13 +49,12 @@ pub(super) fn names(terms: &Terms, own: &PublicKey) -> Result<(), PartyError> {
 /// If a field differs, by its name; if the terms do not hold together; or if the run's own initial state is not the one that its origin gives.
 pub(super) fn check(terms: &Terms, run: &Run) -> Result<(), PartyError> {
     let job = Job::of_run("the job of the terms", &terms.job).map_err(|why| PartyError::Refused(why.0))?;
-    let own = run.file.summary().computation();
     let theirs = computation_settings(&job, &terms.computation);
-    let different = settings_that_differ(&theirs, &computation_settings(&run.job, &own));
+    let different = settings_that_differ(&theirs, &run.computation.settings());
     if let Some((key, theirs, ours)) = different.first() {
         return Err(differs(key, theirs, ours));
     }
-    if let Some(replay) = replay_clock(&run.job)
+    if let Some(replay) = replay_clock(run.job())
         && replay != terms.clocks.replay
     {
         return Err(differs(
@@ -79,15 +78,15 @@ pub(super) fn check(terms: &Terms, run: &Run) -> Result<(), PartyError> {
         }
     }
     let rules = Rules::new(terms)?;
-    if *rules.computation() != run.computation {
+    if *rules.computation() != run.computation.id {
         return Err(differs(
             "the computation",
             &rules.computation().to_string(),
-            &run.computation.to_string(),
+            &run.computation.id.to_string(),
         ));
     }
     let origin = &run.file.origin;
-    let expected = origin.expected(&run.program, run.key())?;
+    let expected = origin.expected(run.program(), run.key())?;
     if matches!(expected, Expected::State(state) if state != run.file.initial) {
         return Err(PartyError::Refused(format!(
             "{}: its initial state is not the one that {} gives: see `tiebreak verify`",

@@ -18,7 +18,7 @@ use crate::run::disk::Disk;
 use crate::run::paths::RunPaths;
 use crate::run::transcript::{self, TranscriptWriter};
 use crate::run::{checkpoint, initial, lock, states};
-use crate::step::{disputed_step, scalars};
+use crate::step::disputed_step;
 
 /// Replays a trainer's whole run, which must have the `claim`ed root over its records, under its rounding logs into a folder of the challenger's own, which is then a run to play with
 /// ([`super::Party::open`]): the challenger's records carry the trainer's log roots. What is there already, from before an interruption, is
@@ -57,8 +57,8 @@ pub(super) fn replay(
     mut progress: impl FnMut(u32),
 ) -> Result<Run, PartyError> {
     let _lock = lock::hold(&run.layout)?;
-    let program = Arc::new(run.program.clone());
-    let (table, last) = (run.program.state(), run.job.steps);
+    let program = Arc::new(run.program().clone());
+    let (table, last) = (run.program().state(), run.job().steps);
     let (mut writer, have) = TranscriptWriter::open(disk, &run.layout.transcript(), 0)?;
     let mut session = Session::new(engine, program)?;
     let device = session.engine().describe();
@@ -75,7 +75,7 @@ pub(super) fn replay(
     let mut digests = tensor_digests(&table, &state);
     if from == 0 {
         let state = state_digest(&table, &digests);
-        append(0, Record::Initial { computation: run.computation, state })?;
+        append(0, Record::Initial { computation: run.computation.id, state })?;
     }
     session.load(&state)?;
     drop(state);
@@ -83,10 +83,10 @@ pub(super) fn replay(
     for step in from + 1..=last {
         take(&run, step)?;
         let batch = run.batch(&mut dataset, step)?;
-        let done = disputed_step(&run, &mut session, scalars(&run, step), &batch)?;
+        let done = disputed_step(&run, &mut session, step, &batch)?;
         digests = done.state;
-        append(step, Record::Step { computation: run.computation, step: done.record })?;
-        if run.job.is_checkpoint(step) {
+        append(step, Record::Step { computation: run.computation.id, step: done.record })?;
+        if run.job().is_checkpoint(step) {
             checkpoint::write::<PartyError>(disk, &run.layout.checkpoint(step), &table, |show| {
                 Ok(session.visit_state(|_, bytes| show(bytes))?)
             })?;
@@ -94,14 +94,14 @@ pub(super) fn replay(
         progress(step);
     }
     let roots = StateRoots::of(&table, &digests);
-    append(last + 1, Record::Final { computation: run.computation, steps: last, roots })?;
+    append(last + 1, Record::Final { computation: run.computation.id, steps: last, roots })?;
     writer.sync(disk)?;
     Ok(run)
 }
 
 /// Refuses a run of the exact profile.
 fn logged(trainer: &Run) -> Result<(), PartyError> {
-    if trainer.job.rounding.is_some() {
+    if trainer.job().rounding.is_some() {
         return Ok(());
     }
     Err(PartyError::Refused(format!(
@@ -120,11 +120,11 @@ fn folder(disk: &Disk, trainer: &Run, out: &Path) -> Result<Run, PartyError> {
             InitialOrigin::Seed => None,
             InitialOrigin::Weights { .. } | InitialOrigin::Run(_) => Some(initial::state(trainer)?),
         };
-        let table = trainer.program.state();
+        let table = trainer.program().state();
         let new = NewRun {
             file: &trainer.file,
             job_text: &trainer.job_text,
-            program: &encode(&trainer.program),
+            program: &encode(&trainer.program()),
             logged: true,
             data: &sources,
             copied: false,

@@ -23,8 +23,8 @@ use crate::dispute::game::rules::Rules;
 use crate::dispute::game::terms::Terms;
 use crate::engine::Engine;
 use crate::engine::reference::Reference;
-use crate::job::Job;
-use crate::job::identity::{RunSummary, philox_key};
+use crate::job::computation::Computation;
+use crate::job::identity::RunSummary;
 use crate::job::initial::{Drawn, InitialOrigin};
 use crate::job::manifest::{GroupTree, files_root};
 use crate::program::encoding::encode;
@@ -147,7 +147,7 @@ impl Gatherer {
                 self.disk.remove(&partial)?;
             }
         }
-        let steps = self.run.job.steps;
+        let steps = self.run.job().steps;
         Ok(Answer::Logs { lacks: (step < steps).then_some(LogPlace { step: step + 1, first: 0 }) })
     }
 
@@ -209,9 +209,11 @@ fn folder(disk: &Disk, with: &Gathering) -> Result<Run, PartyError> {
 fn make(disk: &Disk, layout: &RunPaths, with: &Gathering) -> Result<(), PartyError> {
     let Gathering { terms, weights, .. } = with;
     let refused = |why: String| PartyError::Refused(why);
-    let job = Job::parse("the job of the terms", &terms.job).map_err(|why| refused(why.0))?;
     let bytes = terms.program.as_ref().map(|program| program.0.as_slice());
-    let program = job.program(bytes).map_err(|why| refused(why.to_string()))?;
+    let computation =
+        Computation::derive("the job of the terms", &terms.job, bytes, terms.computation.clone())
+            .map_err(|why| refused(why.to_string()))?;
+    let Computation { job, program, .. } = &computation;
     let mut sources: Vec<(PathBuf, GroupTree)> = Vec::new();
     let mut data = Vec::new();
     for name in job.data.files.paths() {
@@ -232,16 +234,15 @@ fn make(disk: &Disk, layout: &RunPaths, with: &Gathering) -> Result<(), PartyErr
             if given != *files {
                 return Err(refused("the files of weights are others than those of the disputed run".into()));
             }
-            let (seed, _) = terms.computation.identity(&job).map_err(refused)?;
-            let drawn = Drawn::of(&job, philox_key(&seed));
-            Some(initial::from_weights(weights, &job, &program, &drawn)?)
+            let drawn = Drawn::of(job, computation.key());
+            Some(initial::from_weights(weights, job, program, &drawn)?)
         }
         InitialOrigin::Run(of) => {
             let folder = with.earlier.as_ref().ok_or_else(|| {
                 let why = "the disputed run goes on from another one, whose last state the game does not supply: replay that one and name its folder with --earlier-run";
                 refused(why.into())
             })?;
-            Some(initial::after(&Run::open(folder)?, &program, of.optimizer_state)?)
+            Some(initial::after(&Run::open(folder)?, program, of.optimizer_state)?)
         }
     };
     let table = program.state();

@@ -12,9 +12,8 @@ use crate::commit::trace::{Trace, leaf_count, leaf_place};
 use crate::dispute::cone;
 use crate::dispute::game::message::Subject;
 use crate::engine::Engine;
-use crate::engine::session::{Session, StepScalars};
+use crate::engine::session::Session;
 use crate::job::data::{Dataset, batch_leaves};
-use crate::observers::record::Steer;
 use crate::program::graph::{LoggedProduct, TensorId};
 use crate::program::logged::native_graph;
 use crate::program::phase::{Phase, graph_of};
@@ -22,9 +21,7 @@ use crate::program::step::MicroBatch;
 use crate::run::dir::Run;
 use crate::run::transcript::Transcript;
 use crate::run::{initial, states};
-use crate::step::{
-    CommittedStep, Outputs, Tamper, Watch, readable_log, recorded_step, replayer, scalars, watched_step,
-};
+use crate::step::{CommittedStep, Outputs, Roundings, StepRequest, Watch, readable_log, replayer, scalars};
 use crate::train::conduct::Conduct;
 
 /// A step whose operators are in dispute.
@@ -109,7 +106,7 @@ impl Replays {
     pub fn batch_leaves(&mut self, step: u32) -> Result<Vec<Digest>, PartyError> {
         self.batch(step)?;
         let batch = self.batch.as_ref().map_or(&[][..], |(_, batch)| batch);
-        let named = batch_leaves(&self.run.program, batch);
+        let named = batch_leaves(self.run.program(), batch);
         Ok(named.iter().map(|(name, digest)| table::leaf(name, digest)).collect())
     }
 
@@ -141,7 +138,7 @@ impl Replays {
         let before = session.download_state()?;
         let watch = Watch { trace: true, ..Watch::default() };
         let done = player.play(&mut session, &mut dataset, step, &watch)?;
-        let trace = done.trace.filter(|trace| trace.nodes.len() == leaf_count(&player.run.program));
+        let trace = done.trace.filter(|trace| trace.nodes.len() == leaf_count(&player.run.program()));
         let trace = trace.ok_or_else(|| player.not_reproduced(step, &session))?;
         Ok(Disputed { step, before, trace, outputs: Outputs::new() })
     }
@@ -221,7 +218,7 @@ impl Replays {
             }
             Subject::Node { step, phase, node } => {
                 let phase = Phase::from(phase);
-                if leaf_place(&self.run.program, phase, node).is_none() {
+                if leaf_place(self.run.program(), phase, node).is_none() {
                     return Ok(None);
                 }
                 self.with_outputs(step, phase, node)?.outputs.get(&(phase, node))
@@ -243,7 +240,7 @@ impl Replays {
 
 /// The tensors that decide a node's output: what it reads, or the operands of a logged product that traces hold.
 pub fn operands_of(run: &Run, phase: Phase, node: usize) -> BTreeSet<TensorId> {
-    let graph = graph_of(&run.program, phase);
+    let graph = graph_of(run.program(), phase);
     match logged_product(run, phase, node) {
         Some((_, logged)) => cone::operands(graph, logged),
         None => graph.nodes[node].primitive.inputs().into_iter().collect(),
@@ -252,7 +249,7 @@ pub fn operands_of(run: &Run, phase: Phase, node: usize) -> BTreeSet<TensorId> {
 
 /// The logged product whose rounded output a node makes, and its number.
 pub fn logged_product(run: &Run, phase: Phase, node: usize) -> Option<(usize, &LoggedProduct)> {
-    let graph = graph_of(&run.program, phase);
+    let graph = graph_of(run.program(), phase);
     let output = graph.nodes.get(node)?.output;
     graph.logged.iter().enumerate().find(|(_, logged)| logged.output == output)
 }
@@ -279,17 +276,12 @@ impl Player<'_> {
         let mut names = NativeNames::default();
         let watch = &if native { names.watch(run, watch) } else { watch.clone() };
         let mut replayer = replayer(run, step)?.filter(|_| !native);
-        let mut run_step = |session: &mut Session,
-                            scalars: StepScalars,
-                            batch: &[MicroBatch],
-                            tamper: Tamper,
-                            steer: Option<Steer>| {
-            if native {
-                return recorded_step(run, session, scalars, batch, tamper, (steer, watch));
-            }
-            watched_step(run, session, scalars, batch, tamper, (replayer.as_mut(), watch))
+        let mut run_step = |session: &mut Session, request: StepRequest| {
+            let roundings = replayer.as_mut().map_or(Roundings::Logged, Roundings::Replayed);
+            request.run(session, roundings, watch)
         };
-        let done = self.conduct.step(run, session, scalars(run, step), batch, dataset, &mut run_step);
+        let done =
+            self.conduct.step(run, session, scalars(&run.computation, step), batch, dataset, &mut run_step);
         if let Some(replayer) = &replayer {
             readable_log(run, step, replayer)?;
         }
@@ -316,12 +308,12 @@ struct NativeNames(BTreeMap<(Phase, usize), (Phase, usize)>);
 impl NativeNames {
     /// What to look at in a native trainer's step, to see what `watch` asks of the program's.
     fn watch(&mut self, run: &Run, watch: &Watch) -> Watch {
-        let native = native_graph(&run.program.micro);
+        let native = native_graph(&run.program().micro);
         for &(phase, node) in &watch.outputs {
             let place = match phase {
                 // Tensors keep their ids.
                 Phase::Micro(_) => {
-                    let output = run.program.micro.nodes[node].output;
+                    let output = run.program().micro.nodes[node].output;
                     native.nodes.iter().position(|other| other.output == output)
                 }
                 Phase::Accumulate(_) | Phase::Update => Some(node),

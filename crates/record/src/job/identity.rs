@@ -88,17 +88,6 @@ pub struct RunSummary {
     pub origin: InitialOrigin,
 }
 
-/// What a computation and a run of it are called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// The seed of all randomness: H(canonical job, program, data, challenge).
-    pub seed: Digest,
-    /// The computation: H(contract, canonical job, program, data, initial state, challenge).
-    pub computation: Digest,
-    /// The run id: H(computation, job file, origin of the initial state, trainer's key, nonce).
-    pub run: Digest,
-}
-
 impl RunSummary {
     /// What of it names the computation.
     pub fn computation(&self) -> ComputationSummary {
@@ -119,21 +108,19 @@ impl RunSummary {
         self.trainer_key.as_deref().map(PublicKey::from_text).transpose()
     }
 
-    /// What a run of `job` is called, whose file has this text.
+    /// The run id: H(computation, job file, origin of the initial state, trainer's key, nonce). `job`: the job file's text.
     ///
     /// # Errors
-    /// If the contract is another one, or the key or the nonce is malformed.
-    pub fn identity(&self, job: &Job, text: &str) -> Result<Identity, String> {
-        let (seed, computation) = self.computation().identity(job)?;
+    /// If the key or the nonce is malformed.
+    pub fn run_id(&self, computation: &Digest, job: &str) -> Result<Digest, String> {
         let key = self.named_key().map_err(|error| error.to_string())?;
         let nonce = nonce_bytes(&self.nonce).ok_or("the nonce has 32 lower-case hexadecimal digits")?;
         let mut e = Encoder::default();
-        e.digest(&computation).digest(&hash("tiebreak 2 job-file", text.as_bytes()));
+        e.digest(computation).digest(&hash("tiebreak 2 job-file", job.as_bytes()));
         e.digest(&self.origin.digest());
         e.digest(&Digest(key.map_or([0; 32], |key| key.bytes())));
         e.0.extend(nonce);
-        let run = hash("tiebreak 2 run-id", &e.0);
-        Ok(Identity { seed, computation, run })
+        Ok(hash("tiebreak 2 run-id", &e.0))
     }
 }
 

@@ -7,6 +7,7 @@
 
 pub mod canonical;
 mod check;
+pub mod computation;
 pub mod data;
 pub mod element;
 mod groups;

@@ -81,9 +81,10 @@ impl Checked {
     /// # Errors
     /// As [`Checked::check`], and if they are not there.
     pub fn check_run(&self, run: &Run, watch: Watch) -> Result<(), RunError> {
-        let names = run.job.data.files.paths();
+        let names = run.job().data.files.paths();
         self.check(&mut run.dataset()?, &files_root(&run.file.data), Some(&names), watch)?;
-        let Some(files) = run.job.evaluation.as_ref().and_then(|evaluation| evaluation.files.as_ref()) else {
+        let Some(files) = run.job().evaluation.as_ref().and_then(|evaluation| evaluation.files.as_ref())
+        else {
             return Ok(());
         };
         let mut data = evaluation::of_run(run)?;

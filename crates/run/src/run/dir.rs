@@ -16,8 +16,9 @@ use crate::commit::digest::Digest;
 use crate::commit::keys::PublicKey;
 use crate::commit::record::StepRecord;
 use crate::commit::tree_head::{Head, NOTE_MAX, Signed};
+use crate::job::computation::{Computation, ComputationError};
 use crate::job::data::Dataset;
-use crate::job::identity::{Identity, RunSummary, other_contract, philox_key, program_digest};
+use crate::job::identity::{RunSummary, other_contract};
 use crate::job::initial::InitialOrigin;
 use crate::job::manifest::{self, FileManifest, GroupTree, files_root};
 use crate::job::{JOB_MAX, Job};
@@ -89,19 +90,13 @@ pub struct Run {
     pub file: RunFile,
     /// The job file's text.
     pub job_text: String,
-    /// The job.
-    pub job: Job,
-    /// The job's program.
-    pub program: Program,
     /// The bytes of the program file, for a job that names one, or a model kind that this version does not know: nothing but the program digest
     /// vouches for them.
     pub program_file: Option<Vec<u8>>,
     /// The run id.
     pub id: Digest,
-    /// The computation that the run is of.
-    pub computation: Digest,
-    /// The computation's seed.
-    pub seed: Digest,
+    /// The computation that the run is of, derived from the job and `run.json`.
+    pub computation: Computation,
     /// Where data files are that the run does not hold.
     data_from: Vec<PathBuf>,
     /// The most bytes of memory that reading the run may take.
@@ -168,38 +163,24 @@ impl Run {
         }
         manifest::check(&file.data).map_err(|why| RunError::malformed(&path, why))?;
         let name = layout.job().display().to_string();
-        let job = match &program_file {
-            Some(_) => Job::of_run(&name, job_text),
-            None => Job::parse(&name, job_text),
-        };
-        let job = job.map_err(|error| RunError::invalid(&layout.job(), error.to_string()))?;
-        let at = if program_file.is_some() { layout.program() } else { layout.job() };
-        let program = job
-            .program(program_file.as_deref())
-            .map_err(|error| RunError::invalid(&at, error.to_string()))?;
-        let program_file = program_file.filter(|_| job.model().is_none());
-        if program_digest(&program) != file.program {
-            let why = "the program digest is not that of the job: the trainer ran another program or another version";
-            return Err(RunError::invalid(&path, why));
-        }
-        file.origin.check(&job).map_err(|why| RunError::malformed(&path, why))?;
-        let Identity { seed, computation, run: id } =
-            file.summary().identity(&job, job_text).map_err(|why| RunError::invalid(&path, why))?;
+        let summary = file.summary();
+        let computation =
+            Computation::derive(&name, job_text, program_file.as_deref(), summary.computation()).map_err(
+                |error| {
+                    let at = match &error {
+                        ComputationError::Program(_) if program_file.is_some() => layout.program(),
+                        ComputationError::OtherProgram | ComputationError::Contract(_) => path.clone(),
+                        _ => layout.job(),
+                    };
+                    RunError::invalid(&at, error.to_string())
+                },
+            )?;
+        let program_file = program_file.filter(|_| computation.job.model().is_none());
+        file.origin.check(&computation.job).map_err(|why| RunError::malformed(&path, why))?;
+        let id = summary.run_id(&computation.id, job_text).map_err(|why| RunError::invalid(&path, why))?;
         let job_text = job_text.to_string();
         let (data_from, memory) = (Vec::new(), machine_memory());
-        Ok(Run {
-            layout,
-            file,
-            job_text,
-            job,
-            program,
-            program_file,
-            id,
-            computation,
-            seed,
-            data_from,
-            memory,
-        })
+        Ok(Run { layout, file, job_text, computation, program_file, id, data_from, memory })
     }
 
     /// The run, read within so many bytes of memory: those of this machine unless somebody says otherwise.
@@ -224,13 +205,13 @@ impl Run {
 
     /// Bytes that a state takes while its file is read: the file, and its tensors.
     pub fn state_memory(&self) -> u64 {
-        state_bytes(&self.program.state()).saturating_mul(2)
+        state_bytes(&self.program().state()).saturating_mul(2)
     }
 
     /// Bytes of a step's batch.
     pub fn batch_memory(&self) -> u64 {
-        let tensors = self.program.batch.iter().map(|tensor| tensor.ty().bytes() as u64);
-        tensors.fold(0, u64::saturating_add).saturating_mul(u64::from(self.program.micro_batches))
+        let tensors = self.program().batch.iter().map(|tensor| tensor.ty().bytes() as u64);
+        tensors.fold(0, u64::saturating_add).saturating_mul(u64::from(self.program().micro_batches))
     }
 
     /// The run, whose data files may also be in these folders, by the names that they have in a run or in the job.
@@ -243,7 +224,7 @@ impl Run {
     fn data_path(&self, number: usize) -> Result<PathBuf, RunError> {
         let here = self.layout.data_file(number);
         let there = |path: &PathBuf| fs::symlink_metadata(path).is_ok();
-        let paths = self.job.data.files.paths();
+        let paths = self.job().data.files.paths();
         let named = paths.get(number).and_then(|path| Path::new(path).file_name());
         let names: Vec<&OsStr> = [here.file_name(), named].into_iter().flatten().collect();
         let elsewhere =
@@ -294,7 +275,7 @@ impl Run {
             let source = disk::open(&path)?;
             files.push(data::checked_file(&path, &self.layout.data_tree(number), manifest, source)?);
         }
-        Ok(Dataset::of(files, &self.layout.data(), &self.job.data, &self.program.sample())?)
+        Ok(Dataset::of(files, &self.layout.data(), &self.job().data, &self.program().sample())?)
     }
 
     /// The gradient roots of a step's micro-batches, if the job commits them.
@@ -305,7 +286,7 @@ impl Run {
         if record.gradients.is_none() {
             return Ok(Vec::new());
         }
-        gradients::read(&self.layout.gradients(), record, self.program.micro_batches)
+        gradients::read(&self.layout.gradients(), record, self.program().micro_batches)
     }
 
     /// Where the program comes from, and so what is known of it, in words.
@@ -318,9 +299,19 @@ impl Run {
         }
     }
 
+    /// The computation's job.
+    pub fn job(&self) -> &Job {
+        &self.computation.job
+    }
+
+    /// The computation's program.
+    pub fn program(&self) -> &Program {
+        &self.computation.program
+    }
+
     /// The Philox key of the run's seed.
     pub fn key(&self) -> [u32; 2] {
-        philox_key(&self.seed)
+        self.computation.key()
     }
 
     /// The micro-batches of a step, from the run's [`Run::dataset`].
@@ -328,7 +319,7 @@ impl Run {
     /// # Errors
     /// If the data cannot be read, or is not what the manifest promises.
     pub fn batch(&self, dataset: &mut Dataset, step: u32) -> Result<Vec<MicroBatch>, RunError> {
-        Ok(dataset.batch(&self.program, self.key(), step)?)
+        Ok(dataset.batch(self.program(), self.key(), step)?)
     }
 
     /// One micro-batch of a step, likewise.
@@ -336,7 +327,7 @@ impl Run {
     /// # Errors
     /// As [`Run::batch`].
     pub fn micro_batch(&self, dataset: &mut Dataset, step: u32, micro: u32) -> Result<MicroBatch, RunError> {
-        Ok(dataset.micro_batch(&self.program, self.key(), step, micro)?)
+        Ok(dataset.micro_batch(self.program(), self.key(), step, micro)?)
     }
 
     /// The sizes of all published heads, ascending. What has not a head's name is passed over: [`Run::unexpected_files`] lists it.
@@ -384,7 +375,7 @@ impl Run {
             .flat_map(|number| [self.layout.data_file(number), self.layout.data_tree(number)])
             .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
             .collect();
-        let evaluated = self.job.evaluation.as_ref().and_then(|e| e.files.as_ref()).map_or(0, Vec::len);
+        let evaluated = self.job().evaluation.as_ref().and_then(|e| e.files.as_ref()).map_or(0, Vec::len);
         let expected = |folder: &str, name: &str| match folder {
             "" => {
                 let always = [
@@ -410,7 +401,7 @@ impl Run {
         let mut found = Vec::new();
         for folder in ["", "data", "evaluation", "companions", "heads", "checkpoints", "traces", "logs"] {
             let path = self.layout.root.join(folder);
-            if folder == "logs" && self.job.rounding.is_none() || fs::symlink_metadata(&path).is_err() {
+            if folder == "logs" && self.job().rounding.is_none() || fs::symlink_metadata(&path).is_err() {
                 continue; // whatever is in logs is no part of another run, and named with the folder
             }
             for entry in fs::read_dir(&path).map_err(RunError::io(&path))? {
@@ -421,7 +412,7 @@ impl Run {
                     let why = "a run holds plain files and folders only (links are not followed)";
                     return Err(RunError::invalid(&entry.path(), why));
                 }
-                let logs = name == "logs" && self.job.rounding.is_some();
+                let logs = name == "logs" && self.job().rounding.is_some();
                 let known_folder = folder.is_empty()
                     && (logs
                         || ["data", "evaluation", "companions", "heads", "checkpoints", "traces"]
@@ -444,7 +435,7 @@ impl Run {
     /// # Errors
     /// If the log cannot be read, or is malformed.
     pub fn rounding_log(&self, step: u32) -> Result<Log, RunError> {
-        Log::open(self.log_bytes(step)?, parts(&self.program))
+        Log::open(self.log_bytes(step)?, parts(self.program()))
             .map_err(|why| RunError::malformed(&self.layout.log(step), why))
     }
 
@@ -454,7 +445,7 @@ impl Run {
     /// If the file cannot be read, or has more bytes than the log of a step can have.
     pub fn log_bytes(&self, step: u32) -> Result<Vec<u8>, RunError> {
         let path = self.layout.log(step);
-        let most = bytes_max(&self.program.micro.logged, self.program.micro_batches);
+        let most = bytes_max(&self.program().micro.logged, self.program().micro_batches);
         self.within_memory("a rounding log", fs::metadata(&path).map_or(0, |file| file.len().min(most)))?;
         disk::read(&path, most)
     }

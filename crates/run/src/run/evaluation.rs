@@ -71,11 +71,11 @@ fn opened(
 /// # Errors
 /// If a file is not there, cannot be read, or does not fit the job's model.
 pub fn of_run(run: &Run) -> Result<EvaluationData, RunError> {
-    let files = run.job.evaluation.as_ref().and_then(|evaluation| evaluation.files.as_ref());
+    let files = run.job().evaluation.as_ref().and_then(|evaluation| evaluation.files.as_ref());
     let Some(files) = files else {
         return Ok(EvaluationData { dataset: run.dataset()?, root: files_root(&run.file.data) });
     };
-    let spec = run.job.data.in_files(files).map_err(RunError::Refused)?;
+    let spec = run.job().data.in_files(files).map_err(RunError::Refused)?;
     let path = |(number, name): (usize, &String)| {
         let here = run.layout.evaluation_file(number);
         if fs::symlink_metadata(&here).is_ok() {
@@ -88,7 +88,7 @@ pub fn of_run(run: &Run) -> Result<EvaluationData, RunError> {
         })
     };
     let paths = files.iter().enumerate().map(path).collect::<Result<Vec<_>, RunError>>()?;
-    open(&spec, &paths, &run.program.sample())
+    open(&spec, &paths, &run.program().sample())
 }
 
 /// Copies evaluation files into a run, unpacked.

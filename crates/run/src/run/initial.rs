@@ -74,7 +74,7 @@ fn from_run(
     check_kept(&run, program, optimizer_state)?;
     let key: Option<PublicKey> =
         run.file.summary().named_key().map_err(|why| RunError::malformed(&run.layout.run_json(), why))?;
-    let size = u64::from(run.job.steps) + 2;
+    let size = u64::from(run.job().steps) + 2;
     if run.head_sizes()?.last() != Some(&size) {
         let why = format!("{}: the run is not finished: train it to its end first", root.display());
         return Err(RunError::Refused(why));
@@ -94,8 +94,8 @@ fn from_run(
         record: Base64(last.encode()),
         proof: merkle::prove(&transcript.leaves, size as usize - 1),
     };
-    let path = run.layout.checkpoint(run.job.steps);
-    let theirs = run.program.state();
+    let path = run.layout.checkpoint(run.job().steps);
+    let theirs = run.program().state();
     let state = checkpoint::read(&path, &theirs)?;
     if state_digest(&theirs, &tensor_digests(&theirs, &state)) != roots.digest() {
         return Err(RunError::invalid(&path, "it is not the state that the final record commits"));
@@ -112,7 +112,7 @@ fn from_run(
 /// If the run has other parameters than the program, or no state of its end.
 pub fn after(run: &Run, program: &Program, optimizer_state: bool) -> Result<Vec<Vec<u8>>, RunError> {
     check_kept(run, program, optimizer_state)?;
-    let state = checkpoint::read(&run.layout.checkpoint(run.job.steps), &run.program.state())?;
+    let state = checkpoint::read(&run.layout.checkpoint(run.job().steps), &run.program().state())?;
     Ok(kept_state(state, program, optimizer_state))
 }
 
@@ -121,7 +121,7 @@ fn check_kept(run: &Run, program: &Program, optimizer_state: bool) -> Result<(),
     let kept = |table: Vec<StateTensor>| -> Vec<StateTensor> {
         table.into_iter().filter(|t| optimizer_state || !is_slot(&t.name)).collect()
     };
-    if kept(program.state()) != kept(run.program.state()) {
+    if kept(program.state()) != kept(run.program().state()) {
         let what = if optimizer_state { "parameters and optimizer slots" } else { "parameters" };
         let why = format!("{}: the run has other {what} than this job's program", run.layout.root.display());
         return Err(RunError::Refused(why));
@@ -162,8 +162,8 @@ pub fn of_weights(run: &Run, paths: &[PathBuf]) -> Result<Digest, RunError> {
             return Err(RunError::invalid(path, why));
         }
     }
-    let (table, drawn) = (run.program.state(), Drawn::of(&run.job, run.key()));
-    let state = from_weights(paths, &run.job, &run.program, &drawn)?;
+    let (table, drawn) = (run.program().state(), Drawn::of(run.job(), run.key()));
+    let state = from_weights(paths, run.job(), run.program(), &drawn)?;
     Ok(state_digest(&table, &tensor_digests(&table, &state)))
 }
 
@@ -174,10 +174,10 @@ pub fn of_weights(run: &Run, paths: &[PathBuf]) -> Result<Digest, RunError> {
 pub fn state(run: &Run) -> Result<Vec<Vec<u8>>, RunError> {
     run.within_memory("the initial state", run.state_memory())?;
     if run.file.origin == InitialOrigin::Seed {
-        let tensor = |index| bytes_of(&init::state_tensor(&run.program, run.key(), index));
-        return Ok((0..run.program.state().len()).map(tensor).collect());
+        let tensor = |index| bytes_of(&init::state_tensor(run.program(), run.key(), index));
+        return Ok((0..run.program().state().len()).map(tensor).collect());
     }
-    let (path, table) = (run.layout.checkpoint(0), run.program.state());
+    let (path, table) = (run.layout.checkpoint(0), run.program().state());
     let state = checkpoint::read(&path, &table)?;
     if state_digest(&table, &tensor_digests(&table, &state)) != run.file.initial {
         return Err(RunError::invalid(&path, "it is not the initial state that run.json names"));

@@ -16,7 +16,8 @@ pub type State = Vec<Vec<u8>>;
 pub fn after(run: &Run, records: &[Record], step: u32) -> Result<State, RunError> {
     run.within_memory("a state", run.state_memory())?;
     let path = run.layout.checkpoint(step);
-    let state = if step == 0 { initial::state(run)? } else { checkpoint::read(&path, &run.program.state())? };
+    let state =
+        if step == 0 { initial::state(run)? } else { checkpoint::read(&path, &run.program().state())? };
     check(run, records, step, &state)?;
     Ok(state)
 }
@@ -26,7 +27,7 @@ pub fn after(run: &Run, records: &[Record], step: u32) -> Result<State, RunError
 /// # Errors
 /// If it is another one, or there is no such record.
 pub fn check(run: &Run, records: &[Record], step: u32, state: &[Vec<u8>]) -> Result<(), RunError> {
-    let table = run.program.state();
+    let table = run.program().state();
     let promised = records.get(step as usize).map(Record::state);
     if Some(state_digest(&table, &tensor_digests(&table, state))) == promised {
         return Ok(());

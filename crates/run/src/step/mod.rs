@@ -1,25 +1,26 @@
 //! One step with everything that its record promises. The trainer and the auditor both run this.
 
 pub mod finite;
+mod replayed;
 mod tracer;
 
 use crate::commit::digest::Digest;
 use crate::commit::record::{StepRecord, gradients_root};
 use crate::commit::state::state_digest;
 use crate::commit::trace::Trace;
-use crate::commit::{Malformed, table, tensor};
+use crate::commit::{table, tensor};
 use crate::engine::EngineError;
 use crate::engine::session::{Gradients, Session, StepOutcome, StepScalars};
 use crate::job::Granularity;
+use crate::job::computation::Computation;
 use crate::job::data::batch_digest;
 use crate::observers::record::{Logged, Recorder, Rounder, Steer};
 use crate::observers::replay::Replayer;
-use crate::observers::tally::Tally;
 use crate::program::step::{MicroBatch, Program};
 use crate::rounding::log::Log;
 use crate::run::RunError;
-use crate::run::dir::Run;
 use finite::NotFinite;
+pub use replayed::{disputed_step, readable_log, replayed_micro_batch, replayed_step, replayer, sound_log};
 pub use tracer::Tracer;
 pub use tracer::{Outputs, Tamper, Watch};
 
@@ -54,20 +55,14 @@ pub struct CommittedStep {
     pub not_finite: Option<NotFinite>,
 }
 
-/// What runs a step on a session's state and commits to it, as a trainer's [`committed_step`] or a replay of it: (session, scalars, batch, what
-/// is tampered with, how roundings are steered).
-pub type RunStep<'a> = dyn FnMut(
-        &mut Session,
-        StepScalars,
-        &[MicroBatch],
-        Tamper,
-        Option<Steer>,
-    ) -> Result<CommittedStep, EngineError>
-    + 'a;
+/// Runs a step that is asked for, as a trainer does or as a replay of one.
+pub type RunStep<'a> = dyn FnMut(&mut Session, StepRequest) -> Result<CommittedStep, EngineError> + 'a;
 
-/// The scalars of a step of this run.
-pub fn scalars(run: &Run, step: u32) -> StepScalars {
-    StepScalars { step, seed: run.key(), learning_rate: run.job.schedule.learning_rate(step, run.job.steps) }
+/// The scalars of a step of this computation.
+pub fn scalars(computation: &Computation, step: u32) -> StepScalars {
+    let job = &computation.job;
+    let learning_rate = job.schedule.learning_rate(step, job.steps);
+    StepScalars { step, seed: computation.key(), learning_rate }
 }
 
 /// The root over a micro-batch's gradients and loss.
@@ -108,191 +103,104 @@ pub fn state_root(program: &Program, digests: &[Digest]) -> Digest {
     state_digest(&program.state(), digests)
 }
 
-/// Runs step `scalars.step` on the session's state and commits to it, as the trainer. Jobs of the logged profile want a
-/// [`Session::native`] and log their decisions, which `steer`, if any, changes.
-///
-/// # Errors
-/// If the engine fails.
-pub fn committed_step(
-    run: &Run,
-    session: &mut Session,
+/// Where the rounding decisions of a job of the logged profile come from; of other jobs nothing is rounded by decisions.
+pub enum Roundings<'a> {
+    /// The trainer's native kernels, on a [`Session::native`]: they are logged.
+    Logged,
+    /// A log that is replayed.
+    Replayed(&'a mut Replayer),
+}
+
+/// One step of a computation, to be run on a session's state. An honest one is made by [`StepRequest::new`] alone.
+#[must_use = "a step runs by `run`"]
+pub struct StepRequest<'a> {
+    computation: &'a Computation,
     scalars: StepScalars,
-    batch: &[MicroBatch],
-    tamper: Tamper,
+    batch: &'a [MicroBatch],
+    tamper: Tamper<'a>,
     steer: Option<Steer>,
-) -> Result<CommittedStep, EngineError> {
-    recorded_step(run, session, scalars, batch, tamper, (steer, &Watch::default()))
 }
 
-/// [`committed_step`], whose operators are watched.
-///
-/// # Errors
-/// If the engine fails.
-pub fn recorded_step(
-    run: &Run,
-    session: &mut Session,
-    scalars: StepScalars,
-    batch: &[MicroBatch],
-    tamper: Tamper,
-    (steer, watch): (Option<Steer>, &Watch),
-) -> Result<CommittedStep, EngineError> {
-    let Some(rounding) = &run.job.rounding else {
-        return observed_step(run, session, scalars, batch, tamper, None, watch);
-    };
-    let micro_batches = run.program.micro_batches;
-    let mut recorder = Recorder::new(rounding, &run.program.micro, micro_batches, steer);
-    let mut done = observed_step(run, session, scalars, batch, tamper, Some(&mut recorder), watch)?;
-    let (log, logged) = recorder.finish();
-    done.record.log = Some(log.root());
-    done.log = Some((log, logged));
-    Ok(done)
-}
-
-/// A replayer of a step's log, for jobs of the logged profile.
-///
-/// # Errors
-/// If the log cannot be read, or is malformed.
-pub fn replayer(run: &Run, step: u32) -> Result<Option<Replayer>, RunError> {
-    let Some(rounding) = &run.job.rounding else { return Ok(None) };
-    let log = run.rounding_log(step)?;
-    Ok(Some(Replayer::new(rounding, &run.program.micro, log)))
-}
-
-/// Runs step `scalars.step` on the session's state and commits to it, as an auditor: rounding decisions, if there are any, are
-/// taken from the run's log. `choices`: also count how each product's were chosen, and what could have been.
-///
-/// # Errors
-/// If the engine fails, or the run's log cannot be read or is malformed.
-pub fn replayed_step(
-    run: &Run,
-    session: &mut Session,
-    scalars: StepScalars,
-    batch: &[MicroBatch],
-    choices: bool,
-) -> Result<(CommittedStep, Tally), StepError> {
-    let Some(mut replayer) = replayer(run, scalars.step)? else {
-        let done = watched_step(run, session, scalars, batch, None, (None, &Watch::default()))?;
-        return Ok((done, Tally::default()));
-    };
-    if choices {
-        replayer.count_choices(&run.program.micro);
+impl<'a> StepRequest<'a> {
+    /// Step `scalars.step` on `batch`, all micro-batches of it.
+    pub fn new(
+        computation: &'a Computation,
+        scalars: StepScalars,
+        batch: &'a [MicroBatch],
+    ) -> StepRequest<'a> {
+        StepRequest { computation, scalars, batch, tamper: None, steer: None }
     }
-    let watch = Watch::default();
-    let done = watched_step(run, session, scalars, batch, None, (Some(&mut replayer), &watch));
-    sound_log(run, scalars.step, &replayer)?;
-    Ok((done?, replayer.tally().clone()))
-}
 
-/// [`replayed_step`] by a party of a dispute: a decision about a value that is not finite changes nothing, as the referee takes it
-/// (`docs/DISPUTE.md`, section 7), so that no log stops a party but one that cannot be read.
-///
-/// # Errors
-/// If the engine fails, or the run's log cannot be read.
-pub fn disputed_step(
-    run: &Run,
-    session: &mut Session,
-    scalars: StepScalars,
-    batch: &[MicroBatch],
-) -> Result<CommittedStep, StepError> {
-    let mut replayer = replayer(run, scalars.step)?;
-    let watch = Watch::default();
-    let done = watched_step(run, session, scalars, batch, None, (replayer.as_mut(), &watch));
-    if let Some(replayer) = &replayer {
-        readable_log(run, scalars.step, replayer)?;
+    /// The step, of which somebody changes operators' outputs as they are made.
+    pub fn tampered(self, tamper: Tamper<'a>) -> StepRequest<'a> {
+        StepRequest { tamper, ..self }
     }
-    Ok(done?)
-}
 
-/// [`replayed_step`], whose operators are watched, by a trainer who may tamper with them: rounding decisions, if there are any, are the replayer's.
-///
-/// # Errors
-/// If the engine fails.
-pub fn watched_step(
-    run: &Run,
-    session: &mut Session,
-    scalars: StepScalars,
-    batch: &[MicroBatch],
-    tamper: Tamper,
-    (replayer, watch): (Option<&mut Replayer>, &Watch),
-) -> Result<CommittedStep, EngineError> {
-    let Some(replayer) = replayer else {
-        return observed_step(run, session, scalars, batch, tamper, None, watch);
-    };
-    let mut done = observed_step(run, session, scalars, batch, tamper, Some(replayer), watch)?;
-    done.record.log = Some(replayer.root());
-    Ok(done)
-}
-
-/// Checks that a log that was replayed could be read to its end, and that each of its decisions is about a finite value.
-///
-/// # Errors
-/// If it is malformed.
-pub fn sound_log(run: &Run, step: u32, replayer: &Replayer) -> Result<(), RunError> {
-    readable_log(run, step, replayer)?;
-    replayer.void().map_or(Ok(()), |why| Err(RunError::malformed(&run.layout.log(step), why.clone())))
-}
-
-/// Checks that a log that was replayed could be read to its end.
-///
-/// # Errors
-/// If it cannot.
-pub fn readable_log(run: &Run, step: u32, replayer: &Replayer) -> Result<(), RunError> {
-    let malformed = |why: &Malformed| Err(RunError::malformed(&run.layout.log(step), why.clone()));
-    replayer.malformed().map_or(Ok(()), malformed)
-}
-
-/// The gradient and loss share of one micro-batch, as an auditor.
-///
-/// # Errors
-/// If the engine fails, or the run's log cannot be read or is malformed.
-pub fn replayed_micro_batch(
-    run: &Run,
-    session: &mut Session,
-    scalars: StepScalars,
-    index: u32,
-    batch: &MicroBatch,
-) -> Result<(Gradients, Tally), StepError> {
-    let mut replayer = replayer(run, scalars.step)?;
-    let mut honest = None;
-    let rounder = replayer.as_mut().map(|replayer| replayer as &mut dyn Rounder);
-    let mut tracer = Tracer::new(false, &mut honest, rounder);
-    let gradients = session.micro_batch(scalars, index, batch, &mut tracer);
-    if let Some(replayer) = &replayer {
-        sound_log(run, scalars.step, replayer)?;
+    /// The step, of which somebody changes the decisions that are logged.
+    pub fn steered(self, steer: Option<Steer>) -> StepRequest<'a> {
+        StepRequest { steer, ..self }
     }
-    Ok((gradients?, replayer.map(|replayer| replayer.tally().clone()).unwrap_or_default()))
-}
 
-fn observed_step(
-    run: &Run,
-    session: &mut Session,
-    scalars: StepScalars,
-    batch: &[MicroBatch],
-    mut tamper: Tamper,
-    rounder: Option<&mut dyn Rounder>,
-    watch: &Watch,
-) -> Result<CommittedStep, EngineError> {
-    let granularity = run.job.commit.granularity;
-    let hashing = watch.trace || granularity == Granularity::Operator;
-    let mut tracer = Tracer::new(hashing, &mut tamper, rounder).keeping(watch.outputs.clone());
-    let mut micro_batches = Vec::new();
-    let total = session.whole_gradient(scalars, batch, &mut tracer, |session, _, gradients| {
-        if granularity != Granularity::Step {
-            micro_batches.push(gradient_root(session, gradients)?);
+    /// Runs the step and commits to it.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    pub fn run(
+        self,
+        session: &mut Session,
+        roundings: Roundings,
+        watch: &Watch,
+    ) -> Result<CommittedStep, EngineError> {
+        let Computation { job, program, .. } = self.computation;
+        match (&job.rounding, roundings) {
+            (None, _) => self.observed(session, None, watch),
+            (Some(rounding), Roundings::Logged) => {
+                let mut request = self;
+                let steer = request.steer.take();
+                let mut recorder = Recorder::new(rounding, &program.micro, program.micro_batches, steer);
+                let mut done = request.observed(session, Some(&mut recorder), watch)?;
+                let (log, logged) = recorder.finish();
+                done.record.log = Some(log.root());
+                done.log = Some((log, logged));
+                Ok(done)
+            }
+            (Some(_), Roundings::Replayed(replayer)) => {
+                let mut done = self.observed(session, Some(replayer), watch)?;
+                done.record.log = Some(replayer.root());
+                Ok(done)
+            }
         }
-        Ok(())
-    })?;
-    let not_finite = match watch.finite {
-        true => finite::of_step(session, scalars, batch, &total, &mut || {})?,
-        false => None,
-    };
-    let outcome = session.update(scalars, &total, &mut tracer)?;
-    drop(total);
-    let (nodes, outputs) = (tracer.nodes, tracer.kept);
-    let trace = hashing.then_some(Trace { nodes });
-    let state = state_digests(session)?;
-    let done = Parts { outcome, state, micro_batches, trace, log: None }.commit(run, scalars, batch);
-    Ok(CommittedStep { outputs, not_finite, ..done })
+    }
+
+    fn observed(
+        mut self,
+        session: &mut Session,
+        rounder: Option<&mut dyn Rounder>,
+        watch: &Watch,
+    ) -> Result<CommittedStep, EngineError> {
+        let StepRequest { computation, scalars, batch, .. } = self;
+        let granularity = computation.job.commit.granularity;
+        let hashing = watch.trace || granularity == Granularity::Operator;
+        let mut tracer = Tracer::new(hashing, &mut self.tamper, rounder).keeping(watch.outputs.clone());
+        let mut micro_batches = Vec::new();
+        let total = session.whole_gradient(scalars, batch, &mut tracer, |session, _, gradients| {
+            if granularity != Granularity::Step {
+                micro_batches.push(gradient_root(session, gradients)?);
+            }
+            Ok(())
+        })?;
+        let not_finite = match watch.finite {
+            true => finite::of_step(session, scalars, batch, &total, &mut || {})?,
+            false => None,
+        };
+        let outcome = session.update(scalars, &total, &mut tracer)?;
+        drop(total);
+        let (nodes, outputs) = (tracer.nodes, tracer.kept);
+        let trace = hashing.then_some(Trace { nodes });
+        let state = state_digests(session)?;
+        let parts = Parts { outcome, state, micro_batches, trace, log: None };
+        Ok(CommittedStep { outputs, not_finite, ..parts.commit(computation, scalars, batch) })
+    }
 }
 
 /// What a step's record promises, wherever its parts were computed.
@@ -311,20 +219,26 @@ pub struct Parts {
 
 impl Parts {
     /// The step's record, with the parts that are kept beside it.
-    pub fn commit(self, run: &Run, scalars: StepScalars, batch: &[MicroBatch]) -> CommittedStep {
+    pub fn commit(
+        self,
+        computation: &Computation,
+        scalars: StepScalars,
+        batch: &[MicroBatch],
+    ) -> CommittedStep {
         let Parts { outcome, state, micro_batches, trace, log } = self;
-        let operators = run.job.commit.granularity == Granularity::Operator;
+        let Computation { job, program, .. } = computation;
+        let operators = job.commit.granularity == Granularity::Operator;
         let record = StepRecord {
             step: scalars.step,
-            state: state_root(&run.program, &state),
-            batch: batch_digest(&run.program, batch),
+            state: state_root(program, &state),
+            batch: batch_digest(program, batch),
             gradients: (!micro_batches.is_empty()).then(|| gradients_root(&micro_batches)),
-            trace: trace.as_ref().filter(|_| operators).map(|trace| trace.root(&run.program)),
+            trace: trace.as_ref().filter(|_| operators).map(|trace| trace.root(program)),
             log: log.as_ref().map(|(log, _)| log.root()),
             learning_rate: scalars.learning_rate,
             clip: outcome.clip,
             loss: outcome.loss,
-            cursor: u64::from(scalars.step) * u64::from(run.program.samples()),
+            cursor: u64::from(scalars.step) * u64::from(program.samples()),
         };
         let (norm, gradients, outputs) = (outcome.norm, micro_batches, Outputs::new());
         CommittedStep { record, norm, state, gradients, trace, log, outputs, not_finite: None }

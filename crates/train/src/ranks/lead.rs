@@ -50,7 +50,7 @@ impl<'a> Lead<'a> {
     /// # Errors
     /// If the run's steps cannot be divided among so many ranks.
     pub fn new(run: &Run, collective: &'a mut dyn Collective) -> Result<Lead<'a>, RankError> {
-        let plan = ShardPlan::new(&run.program, collective.ranks())?;
+        let plan = ShardPlan::new(run.program(), collective.ranks())?;
         let (contents, told) = (Contents::of(run), Instant::now());
         Ok(Lead { collective, plan, contents, adder: None, cross_check: None, told, asked: false })
     }
@@ -60,7 +60,7 @@ impl<'a> Lead<'a> {
     /// # Errors
     /// As [`can_cross_check`].
     pub fn cross_checking(self, run: &Run, steps: u32) -> Result<Lead<'a>, RankError> {
-        can_cross_check(&run.job)?;
+        can_cross_check(run.job())?;
         Ok(Lead { cross_check: Some(steps).filter(|_| self.plan.ranks() > 1), ..self })
     }
 
@@ -159,7 +159,8 @@ impl<'a> Lead<'a> {
         }
         self.asked = shares.iter().any(|share| share.asked);
         let not_finite = computed.not_finite.take();
-        let done = merge(&self.contents, &self.plan, computed, others).commit(run, scalars, batch);
+        let done =
+            merge(&self.contents, &self.plan, computed, others).commit(&run.computation, scalars, batch);
         Ok(CommittedStep { not_finite, ..done })
     }
 

@@ -46,17 +46,17 @@ pub struct Contents {
 impl Contents {
     /// What the job of `run` asks of its records.
     pub fn of(run: &Run) -> Contents {
-        let hashing = run.job.commit.granularity == Granularity::Operator;
+        let hashing = run.job().commit.granularity == Granularity::Operator;
         let types = |graph: &Graph| -> Vec<TensorType> {
             let held = graph.nodes.iter().zip(traced(graph)).filter(|(_, held)| *held && hashing);
             held.map(|(node, _)| graph.tensor(node.output).clone()).collect()
         };
         Contents {
-            roots: run.job.commit.granularity != Granularity::Step,
-            micro: types(&run.program.micro),
-            addition: types(&run.program.accumulate),
+            roots: run.job().commit.granularity != Granularity::Step,
+            micro: types(&run.program().micro),
+            addition: types(&run.program().accumulate),
             hashing,
-            products: run.program.micro.logged.iter().map(|product| product.elements() as u64).collect(),
+            products: run.program().micro.logged.iter().map(|product| product.elements() as u64).collect(),
         }
     }
 
@@ -207,13 +207,13 @@ pub(super) fn compute(
 ) -> Result<Computed, TrainError> {
     let &Work { scalars, batches, check, searched, asked } = work;
     let rank = collective.rank();
-    let granularity = run.job.commit.granularity;
+    let granularity = run.job().commit.granularity;
     let hashing = granularity == Granularity::Operator;
     let mut recorder = run
-        .job
+        .job()
         .rounding
         .as_ref()
-        .map(|rounding| Recorder::new(rounding, &run.program.micro, run.program.micro_batches, None));
+        .map(|rounding| Recorder::new(rounding, &run.program().micro, run.program().micro_batches, None));
     let mut honest = None;
     let rounder = recorder.as_mut().map(|recorder| recorder as &mut dyn Rounder);
     let mut tracer = Tracer::new(hashing, &mut honest, rounder);
@@ -253,12 +253,12 @@ pub(super) fn compute(
     };
     let update = tracer.nodes;
     let (mut parts, logged) = recorder.map(Recorder::finish_parts).unwrap_or_default();
-    let products = run.program.micro.logged.len();
+    let products = run.program().micro.logged.len();
     let own = plan.micro_batches(rank);
     parts.truncate(own.end as usize * products);
     let parts = parts.split_off(own.start as usize * products);
     let state = state_digests(session)?;
-    let root = state_root(&run.program, &state);
+    let root = state_root(run.program(), &state);
     let share = Share { state: root, outcome, micro_batches, nodes, tiles, parts, checked, asked };
     Ok(Computed { share, logged, state, update, not_finite })
 }

@@ -49,17 +49,17 @@ pub fn work(
         job,
         Some(program_file).filter(|file| !file.is_empty()).map(<[u8]>::to_vec),
     )?;
-    let plan = ShardPlan::new(&run.program, collective.ranks())?;
-    let program = Arc::new(run.program.clone());
-    let mut session = match run.job.rounding {
+    let plan = ShardPlan::new(run.program(), collective.ranks())?;
+    let program = Arc::new(run.program().clone());
+    let mut session = match run.job().rounding {
         Some(_) => Session::native(engine, program)?,
         None => Session::new(engine, program)?,
     };
     let rank = collective.rank();
     let adder = Adder::new(&mut session, &plan, rank)?;
-    let table = run.program.state();
+    let table = run.program().state();
     session.try_load_each(|i| exactly(collective, Kind::State, table[i].ty().bytes()))?;
-    let state = state_root(&run.program, &state_digests(&mut session)?);
+    let state = state_root(run.program(), &state_digests(&mut session)?);
     let mut e = Encoder::default();
     e.digest(&run.id).digest(&run.file.program).digest(&state);
     collective.send(0, Kind::Ready, &e.0)?;
@@ -74,15 +74,15 @@ pub fn work(
             _ => {}
         }
         let check = Some(check).filter(|check| *check != NO_CHECK);
-        if step > run.job.steps || check.is_some_and(|check| check >= run.program.micro_batches) {
+        if step > run.job().steps || check.is_some_and(|check| check >= run.program().micro_batches) {
             let why = "the run has no such step or micro-batch";
             return Err(malformed(Malformed::invalid("step", why)).into());
         }
         let own = plan.micro_batches(rank).len();
-        let batches = receive_batches(collective, &run.program, own + usize::from(check.is_some()))?;
+        let batches = receive_batches(collective, run.program(), own + usize::from(check.is_some()))?;
         let check = check.map(|index| (index, &batches[own]));
         let work = Work {
-            scalars: scalars(&run, step),
+            scalars: scalars(&run.computation, step),
             batches: &batches[..own],
             check,
             searched: None,

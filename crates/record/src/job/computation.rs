@@ -1,0 +1,97 @@
+//! A computation: what follows from a job, its program and what names the rest of it, wherever they come from and whoever computes it.
+
+use super::canonical::Setting;
+use super::identity::{ComputationSummary, computation_settings, other_contract, philox_key, program_digest};
+use super::{JOB_MAX, Job, JobError};
+use crate::commit::digest::Digest;
+use crate::program::step::Program;
+
+/// A computation, derived: nobody's word is taken for any of it.
+#[derive(Clone, Debug)]
+pub struct Computation {
+    /// The job.
+    pub job: Job,
+    /// The job's program.
+    pub program: Program,
+    /// What names the computation beside its job.
+    pub summary: ComputationSummary,
+    /// The seed of all randomness.
+    pub seed: Digest,
+    /// The computation's name: H(contract, canonical job, program, data, initial state, challenge).
+    pub id: Digest,
+}
+
+/// Why there is no such computation, by what is wrong.
+#[derive(Debug, thiserror::Error)]
+pub enum ComputationError {
+    /// The job is longer than any job may be.
+    #[error("the job has more than {JOB_MAX} bytes")]
+    TooLong,
+    /// The job.
+    #[error(transparent)]
+    Job(JobError),
+    /// The program file, or that there is none.
+    #[error(transparent)]
+    Program(JobError),
+    /// The job's program is not the one that the summary names.
+    #[error("the program digest is not that of the job: the trainer ran another program or another version")]
+    OtherProgram,
+    /// Another contract.
+    #[error("{0}")]
+    Contract(String),
+}
+
+impl Computation {
+    /// Derives the computation of a job's text. `name`: what the job is called in errors. `program_file`: the bytes of the program file, which a job has to have
+    /// that names one; those of a model kind's job are compared with what the kind gives.
+    ///
+    /// # Errors
+    /// If the text is no job, the bytes are no program or do not fit the job, or `summary` follows another contract or names another program.
+    pub fn derive(
+        name: &str,
+        job: &str,
+        program_file: Option<&[u8]>,
+        summary: ComputationSummary,
+    ) -> Result<Computation, ComputationError> {
+        if let Some(why) = other_contract(&summary.contract) {
+            return Err(ComputationError::Contract(why));
+        }
+        let (job, program) = Computation::parsed(name, job, program_file)?;
+        if program_digest(&program) != summary.program {
+            return Err(ComputationError::OtherProgram);
+        }
+        let (seed, id) = summary.identity(&job).map_err(ComputationError::Contract)?;
+        Ok(Computation { job, program, summary, seed, id })
+    }
+
+    /// A job and its program alone, of which nothing else is known.
+    ///
+    /// # Errors
+    /// As [`Computation::derive`], but for the summary.
+    pub fn parsed(
+        name: &str,
+        job: &str,
+        program_file: Option<&[u8]>,
+    ) -> Result<(Job, Program), ComputationError> {
+        if job.len() as u64 > JOB_MAX {
+            return Err(ComputationError::TooLong);
+        }
+        let job = match program_file {
+            Some(_) => Job::of_run(name, job),
+            None => Job::parse(name, job),
+        };
+        let job = job.map_err(ComputationError::Job)?;
+        let program = job.program(program_file).map_err(ComputationError::Program)?;
+        Ok((job, program))
+    }
+
+    /// The Philox key of the seed.
+    pub fn key(&self) -> [u32; 2] {
+        philox_key(&self.seed)
+    }
+
+    /// Everything that the computation is made of, in words.
+    pub fn settings(&self) -> Vec<Setting> {
+        computation_settings(&self.job, &self.summary)
+    }
+}

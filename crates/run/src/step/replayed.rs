@@ -1,0 +1,109 @@
+//! Steps of a run, as auditors and parties replay them: rounding decisions, if there are any, are taken from the run's log.
+
+use super::{CommittedStep, Roundings, StepError, StepRequest, Tracer, Watch, scalars};
+use crate::commit::Malformed;
+use crate::engine::session::{Gradients, Session};
+use crate::observers::record::Rounder;
+use crate::observers::replay::Replayer;
+use crate::observers::tally::Tally;
+use crate::program::step::MicroBatch;
+use crate::run::RunError;
+use crate::run::dir::Run;
+
+fn request<'a>(run: &'a Run, step: u32, batch: &'a [MicroBatch]) -> StepRequest<'a> {
+    StepRequest::new(&run.computation, scalars(&run.computation, step), batch)
+}
+
+/// A replayer of a step's log, for jobs of the logged profile.
+///
+/// # Errors
+/// If the log cannot be read, or is malformed.
+pub fn replayer(run: &Run, step: u32) -> Result<Option<Replayer>, RunError> {
+    let Some(rounding) = &run.job().rounding else { return Ok(None) };
+    let log = run.rounding_log(step)?;
+    Ok(Some(Replayer::new(rounding, &run.program().micro, log)))
+}
+
+/// Runs step `step` on the session's state and commits to it, as an auditor: rounding decisions, if there are any, are
+/// taken from the run's log. `choices`: also count how each product's were chosen, and what could have been.
+///
+/// # Errors
+/// If the engine fails, or the run's log cannot be read or is malformed.
+pub fn replayed_step(
+    run: &Run,
+    session: &mut Session,
+    step: u32,
+    batch: &[MicroBatch],
+    choices: bool,
+) -> Result<(CommittedStep, Tally), StepError> {
+    let (request, watch) = (request(run, step, batch), Watch::default());
+    let Some(mut replayer) = replayer(run, step)? else {
+        return Ok((request.run(session, Roundings::Logged, &watch)?, Tally::default()));
+    };
+    if choices {
+        replayer.count_choices(&run.program().micro);
+    }
+    let done = request.run(session, Roundings::Replayed(&mut replayer), &watch);
+    sound_log(run, step, &replayer)?;
+    Ok((done?, replayer.tally().clone()))
+}
+
+/// [`replayed_step`] by a party of a dispute: a decision about a value that is not finite changes nothing, as the referee takes it
+/// (`docs/DISPUTE.md`, section 7), so that no log stops a party but one that cannot be read.
+///
+/// # Errors
+/// If the engine fails, or the run's log cannot be read.
+pub fn disputed_step(
+    run: &Run,
+    session: &mut Session,
+    step: u32,
+    batch: &[MicroBatch],
+) -> Result<CommittedStep, StepError> {
+    let mut replayer = replayer(run, step)?;
+    let roundings = replayer.as_mut().map_or(Roundings::Logged, Roundings::Replayed);
+    let done = request(run, step, batch).run(session, roundings, &Watch::default());
+    if let Some(replayer) = &replayer {
+        readable_log(run, step, replayer)?;
+    }
+    Ok(done?)
+}
+
+/// Checks that a log that was replayed could be read to its end, and that each of its decisions is about a finite value.
+///
+/// # Errors
+/// If it is malformed.
+pub fn sound_log(run: &Run, step: u32, replayer: &Replayer) -> Result<(), RunError> {
+    readable_log(run, step, replayer)?;
+    replayer.void().map_or(Ok(()), |why| Err(RunError::malformed(&run.layout.log(step), why.clone())))
+}
+
+/// Checks that a log that was replayed could be read to its end.
+///
+/// # Errors
+/// If it cannot.
+pub fn readable_log(run: &Run, step: u32, replayer: &Replayer) -> Result<(), RunError> {
+    let malformed = |why: &Malformed| Err(RunError::malformed(&run.layout.log(step), why.clone()));
+    replayer.malformed().map_or(Ok(()), malformed)
+}
+
+/// The gradient and loss share of one micro-batch, as an auditor.
+///
+/// # Errors
+/// If the engine fails, or the run's log cannot be read or is malformed.
+pub fn replayed_micro_batch(
+    run: &Run,
+    session: &mut Session,
+    step: u32,
+    index: u32,
+    batch: &MicroBatch,
+) -> Result<(Gradients, Tally), StepError> {
+    let mut replayer = replayer(run, step)?;
+    let mut honest = None;
+    let rounder = replayer.as_mut().map(|replayer| replayer as &mut dyn Rounder);
+    let mut tracer = Tracer::new(false, &mut honest, rounder);
+    let gradients = session.micro_batch(scalars(&run.computation, step), index, batch, &mut tracer);
+    if let Some(replayer) = &replayer {
+        sound_log(run, step, replayer)?;
+    }
+    Ok((gradients?, replayer.map(|replayer| replayer.tally().clone()).unwrap_or_default()))
+}
