@@ -3,6 +3,9 @@
 #![cfg(feature = "testing")]
 
 mod common;
+#[cfg(feature = "cli")]
+#[path = "allocations/steps.rs"]
+mod steps;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;

@@ -76,7 +76,7 @@ struct Options {
     #[arg(long, requires = "sample")]
     seed: Option<u64>,
     /// Print what would be replayed and what it costs, and stop.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["report", "key", "verdict"])]
     plan: bool,
     #[command(flatten)]
     limits: Limits,
@@ -159,7 +159,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let public = options.trainer_key.as_deref().map(key::read_public).transpose()?;
     // Read now: a key that cannot be read must not cost a replay.
     let signer = options.key.as_deref().map(key::read_private).transpose()?;
-    let run = options.limits.open(&path)?.with_data(options.data.clone());
+    options.engine.check()?;
+    let run = options.limits.open_with_data(&path, options.data.as_ref())?;
     let expected = options.expect.check(&run)?;
     let mut checked = checks::always(&run, public.as_ref())?;
     expected.note(&mut checked);

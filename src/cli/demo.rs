@@ -48,6 +48,13 @@ pub struct Args {
     adapter: Option<String>,
 }
 
+/// Checks, before anything is trained, that the auditor's engine can be meant.
+fn check_engine(args: &Args) -> Result<(), Failure> {
+    let engine = args.engine.or(if cfg!(feature = "gpu") { None } else { Some(Kind::Cpu) });
+    let args = EngineArgs { adapter: args.adapter.clone(), ..EngineArgs::default() };
+    engine.map_or(Ok(()), |engine| EngineArgs { engine, ..args }.check())
+}
+
 /// The auditor's engine, another one than the trainer's.
 fn auditor(args: &Args) -> Result<Box<dyn Engine>, Failure> {
     let engine_args = |engine, threads| EngineArgs {
@@ -171,6 +178,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         let why = format!("{} is there already: remove it, or give another --dir", folder.display());
         return Err(Failure::new(Exit::Usage, why));
     }
+    check_engine(&args)?;
     let disk = Disk::default();
     let job = prepare(&disk, folder)?;
     let key = PrivateKey::generate("trainer.demo", super::random()?)?;

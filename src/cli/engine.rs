@@ -114,6 +114,11 @@ impl EngineArgs {
         Err(Failure::new(Exit::Usage, why))
     }
 
+    /// Whether tensors lie in the memory of this process.
+    pub fn is_on_host(&self) -> bool {
+        matches!(self.engine, Kind::Cpu | Kind::Reference)
+    }
+
     /// The options that say the same to another process.
     pub fn options(&self) -> Vec<String> {
         let name =

@@ -114,7 +114,7 @@ fn named_data(args: &Args, job: &Job, program: &Program) -> Result<EvaluationDat
 /// A run's model, or its state after a step.
 fn of_run(args: &Args) -> Result<Subject, Failure> {
     let folders: Vec<PathBuf> = args.data.iter().filter(|path| path.is_dir()).cloned().collect();
-    let run = args.limits.open(&args.of)?.with_data(folders.clone());
+    let run = args.limits.open_with_data(&args.of, folders.first())?.with_data(folders.clone());
     run.job().model().ok_or_else(only_models)?;
     run.within_memory("the model", run.state_memory())?;
     let model = released(&run, args.step)?;

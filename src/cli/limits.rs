@@ -1,6 +1,6 @@
 //! What a command that reads files of others may take: memory and time.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -18,7 +18,7 @@ use crate::run::limits::{machine_memory, memory_in_use};
 const LOOKED_EVERY: Duration = Duration::from_millis(5);
 
 /// Limits of a command, from its first byte on.
-#[derive(clap::Args)]
+#[derive(clap::Args, Clone, Default)]
 pub(super) struct Limits {
     /// Refuse what needs more memory, in MiB; by default the machine's memory.
     #[arg(long)]
@@ -97,6 +97,35 @@ impl Limits {
     /// Opens a run that is read within these limits.
     pub fn open(&self, path: &Path) -> Result<Run, RunError> {
         Ok(Run::open(path)?.with_memory(self.memory()))
+    }
+
+    /// [`open`](Limits::open), for who may say where the data files are.
+    ///
+    /// # Errors
+    /// If the run cannot be read, or holds its data files already.
+    pub fn open_with_data(&self, path: &Path, data: Option<&PathBuf>) -> Result<Run, Failure> {
+        let run = self.open(path)?;
+        if let Some(folder) = data.filter(|_| run.holds_data()) {
+            let why = format!("the run holds its data files: leave --data {} out", folder.display());
+            return Err(Failure::new(Exit::Usage, why));
+        }
+        Ok(run.with_data(data.cloned()))
+    }
+
+    /// The limit of memory as an option for another process.
+    pub fn memory_option(&self) -> Option<String> {
+        self.max_memory.map(|most| format!("--max-memory={most}"))
+    }
+
+    /// Which limit is reached by now, in words, for what began at `start` and stops by itself.
+    pub fn reached(&self, start: Instant) -> Option<String> {
+        if left(self.time(), start) == Some(Duration::ZERO) {
+            return Some("since --max-time was reached".into());
+        }
+        let most = self.max_memory.map(|_| self.memory())?;
+        let used = memory_in_use().filter(|&used| used > most)?;
+        let (used, most) = (bytes_text(used), bytes_text(most));
+        Some(format!("since it takes {used} of memory, and --max-memory allows {most}"))
     }
 
     /// Refuses what takes more memory.

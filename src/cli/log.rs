@@ -8,7 +8,7 @@ use clap::Subcommand;
 use serde::Serialize;
 use serde_json::json;
 
-use super::engine::{EngineArgs, open};
+use super::engine::{EngineArgs, open_exact};
 use super::job::JobArgs;
 use super::limits::Limits;
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, calibrated};
@@ -47,6 +47,7 @@ enum Command {
 /// Sizes and entries of a step's log, by class of product; with --operator, the decisions of one product; with --margins, how near its decisions are to their boundaries.
 #[derive(clap::Args)]
 #[command(after_help = "Example: tiebreak log inspect runs/logged --step 10 --margins margins.svg")]
+#[command(mut_group("EngineArgs", |group| group.requires("margins")))]
 struct Inspect {
     run: PathBuf,
     /// The step; the last one by default.
@@ -246,7 +247,7 @@ fn inspect_part(
 
 /// What a replay of the step sees.
 fn replayed(run: &Run, checked: &checks::Checked, step: u32, args: &Inspect) -> Result<Tally, Failure> {
-    let mut engine = open(&args.engine)?;
+    let mut engine = open_exact(&args.engine)?;
     let mut session = Session::new(engine.as_mut(), Arc::new(run.program().clone()))?;
     if let Some((step, what)) = replay_to(run, checked, &mut session, step)? {
         return Err(Failure::new(Exit::Diverges, format!("step {step} before it differs already: {what}")));

@@ -52,6 +52,9 @@ pub struct Args {
 /// The model, and canonical bytes of its parameters and buffers.
 fn state(args: &Args) -> Result<(ModelJob, Program, Vec<Vec<u8>>), Failure> {
     if args.model.is_dir() {
+        if args.data_root.is_some() {
+            return Err(Failure::new(Exit::Usage, "--data-root is for jobs: a run names no files outside"));
+        }
         let run = args.limits.open(&args.model)?;
         let model = model_of(run.job())?.clone();
         let (_, mut files, table) = state_files(&run, args.step)?;

@@ -54,9 +54,10 @@ mod verdict;
 mod verdict_file;
 mod verify;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use escape::{Lines, one_line};
 use report::{CommandResult, bytes_text, random};
@@ -111,11 +112,21 @@ enum Command {
     Log(log::Args),
 }
 
+/// Every command and option, as the parser knows them.
+pub fn command() -> clap::Command {
+    Args::command()
+}
+
 /// Parses the command line, runs the command, reports errors.
 pub fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    ExitCode::from(run(&std::env::args_os().collect::<Vec<_>>()))
+}
+
+/// [`main`] with a command line, whose first word is the program's name: the exit code.
+pub fn run(line: &[OsString]) -> u8 {
+    let args = match Args::try_parse_from(line) {
         Ok(args) => args,
-        Err(error) => return ExitCode::from(not_parsed(&error) as u8),
+        Err(error) => return not_parsed(line, &error) as u8,
     };
     let printer = Printer { json: args.json, quiet: args.quiet };
     let result = match args.command {
@@ -146,19 +157,19 @@ pub fn main() -> ExitCode {
         Command::Key(args) => key::run(printer, args),
         Command::Log(args) => log::run(printer, args),
     };
-    ExitCode::from(printer.end(result) as u8)
+    printer.end(result) as u8
 }
 
 /// Prints what is wrong with a command line, or the help that it asks for.
-fn not_parsed(error: &clap::Error) -> Exit {
-    let json = std::env::args_os().any(|argument| argument == "--json");
+fn not_parsed(line: &[OsString], error: &clap::Error) -> Exit {
+    let json = line.iter().any(|argument| argument == "--json");
     let printer = Printer { json, quiet: false };
     if !error.use_stderr() {
         let _ = error.print();
         return Exit::Match;
     }
     // What it quotes of the command line may be a file's name, which somebody else chose: so it is asked again about escaped arguments.
-    let escaped = std::env::args_os().map(|argument| one_line(&argument.to_string_lossy()).into_owned());
+    let escaped = line.iter().map(|argument| one_line(&argument.to_string_lossy()).into_owned());
     let text = match Args::try_parse_from(escaped) {
         Err(again) => again.to_string(),
         Ok(_) => one_line(&error.to_string()).into_owned(),

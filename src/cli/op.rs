@@ -17,6 +17,10 @@ use crate::program::products::{ProductClass, ProductDigits, ProductTable};
 use crate::run::RunError;
 use crate::run::arrays::{self, Array, FloatType};
 
+/// What a list of operators has no use for: arguments, and groups of them.
+const ALL_BUT_LIST: [&str; 9] =
+    ["operator", "inputs", "out", "gradient", "digits", "block", "out_dtype", "Flags", "EngineArgs"];
+
 /// Run one operator of the contract on arrays of your own, on any engine.
 ///
 /// Inputs are .npy files in the operator's order, or one safetensors file with tensors of the inputs' names. Floats of 16 bits
@@ -32,7 +36,7 @@ pub struct Args {
     #[arg(long, short, required_unless_present = "list")]
     out: Option<PathBuf>,
     /// Print every operator: name, inputs with shapes, whether it has a gradient.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ALL_BUT_LIST)]
     list: bool,
     /// The gradients instead: takes one more input, `dy`, of the output's shape.
     #[arg(long)]
@@ -148,6 +152,71 @@ impl From<Flags> for Attributes {
     }
 }
 
+impl Attributes {
+    /// The names of those that are not the defaults, and how each becomes its default.
+    fn given(&self) -> Vec<(&'static str, Attributes)> {
+        let default = Attributes::default();
+        let mut given = Vec::new();
+        macro_rules! each {
+            ($($field:ident)*) => {$(
+                if self.$field != default.$field {
+                    given.push((stringify!($field), Attributes { $field: default.$field, ..self.clone() }));
+                }
+            )*};
+        }
+        each!(samples heads stride padding kernel windows groups smoothing ignore p number);
+        each!(epsilon beta1 beta2 weight_decay momentum max_norm);
+        given
+    }
+}
+
+/// An operator in a graph, as the command line asks for it.
+struct Asked<'a> {
+    operator: &'a Operator,
+    shapes: Vec<Vec<u32>>,
+    gradient: bool,
+}
+
+impl Asked<'_> {
+    /// Appends the operator to a graph of its own.
+    fn append(&self, digits: ProductDigits, attributes: &Attributes) -> Result<(Builder, Appended), String> {
+        let mut table = ProductTable::uniform(digits.digits_a);
+        ProductClass::ALL.into_iter().for_each(|class| table.set(class, digits));
+        let mut b = Builder::new(table);
+        let appended = self.operator.append(&mut b, &self.shapes, attributes, self.gradient)?;
+        Ok((b, appended))
+    }
+
+    /// The graph that `digits` and `attributes` give.
+    ///
+    /// # Errors
+    /// If the operator refuses its inputs, or one of the options changes nothing of it.
+    fn appended(
+        &self,
+        digits: ProductDigits,
+        attributes: &Attributes,
+    ) -> Result<(Builder, Appended), String> {
+        let appended = self.append(digits, attributes)?;
+        let (two, whole) =
+            (ProductDigits { digits_a: 2, digits_b: 2, ..digits }, ProductDigits { block: 0, ..digits });
+        let others = attributes.given().into_iter().map(|(name, other)| (name, digits, other));
+        let others =
+            others.chain([("digits", two, attributes.clone()), ("block", whole, attributes.clone())]);
+        let graph = self.append(digits, attributes)?.0.finish();
+        for (name, other, otherwise) in others {
+            let is_given = other != digits || !matches!(name, "digits" | "block");
+            if is_given && self.append(other, &otherwise).is_ok_and(|(b, _)| b.finish() == graph) {
+                let option = name.replace('_', "-");
+                return Err(format!(
+                    "--{option} changes nothing of {} here: leave it out",
+                    self.operator.name
+                ));
+            }
+        }
+        Ok(appended)
+    }
+}
+
 fn list(printer: Printer) -> CommandResult {
     let mut text = Vec::new();
     let mut rows = Vec::new();
@@ -220,12 +289,10 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     if let Some(why) = digits.error() {
         return Err(usage(why));
     }
-    let mut table = ProductTable::uniform(args.digits);
-    ProductClass::ALL.into_iter().for_each(|class| table.set(class, digits));
-    let mut b = Builder::new(table);
-    let attributes = Attributes::from(args.attributes);
-    let Appended { inputs: ids, outputs } =
-        operator.append(&mut b, &shapes, &attributes, args.gradient).map_err(usage)?;
+    let asked = Asked { operator, shapes, gradient: args.gradient };
+    let (b, Appended { inputs: ids, outputs }) =
+        asked.appended(digits, &Attributes::from(args.attributes)).map_err(usage)?;
+    let shapes = asked.shapes;
     for (array, id) in inputs.iter().zip(&ids) {
         let ty = b.tensor(*id);
         if array.ty != *ty {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 
 use super::engine::{EngineArgs, Kind};
+use super::limits::Limits;
 use super::{Exit, Failure, Printer, random};
 use crate::commit::digest::Digest;
 use crate::train::TrainError;
@@ -18,6 +19,9 @@ use crate::train::ranks::tcp::{RankPlace, Tcp, Waiting};
 const TOKEN: &str = "TIEBREAK_RANKS_TOKEN";
 /// How long ranks that were started here may take to end when the run is complete.
 const ENDING: Duration = Duration::from_secs(10);
+
+/// Seconds that a rank may do nothing while others wait for it.
+const RANK_TIMEOUT: u64 = 600;
 
 /// How gradients go between ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -64,7 +68,7 @@ pub struct RanksArgs {
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(1..))]
     pub cross_check: Option<u32>,
     /// Stop if a rank does nothing for so long while others wait for it.
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    #[arg(long, value_name = "SECONDS", default_value_t = RANK_TIMEOUT, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rank_timeout: u64,
 }
 
@@ -131,7 +135,12 @@ impl RanksArgs {
             }
             _ => launched()?,
         };
-        let Some((rank, ranks, coordinator)) = named else { return Ok(Role::Alone) };
+        let Some((rank, ranks, coordinator)) = named else {
+            if self.rank_timeout != RANK_TIMEOUT {
+                return Err(usage("--rank-timeout is for several ranks: give --ranks too, or leave it out"));
+            }
+            return Ok(Role::Alone);
+        };
         if rank >= ranks {
             return Err(usage(format!("{ranks} ranks have no rank {rank}: the first is rank 0")));
         }
@@ -240,7 +249,12 @@ impl Drop for Workers {
 
 impl Workers {
     /// Starts all ranks but 0, to find rank 0 at `address`.
-    fn spawn(place: &RankPlace, engine: &EngineArgs, address: SocketAddr) -> Result<Workers, Failure> {
+    fn spawn(
+        place: &RankPlace,
+        engine: &EngineArgs,
+        limits: &Limits,
+        address: SocketAddr,
+    ) -> Result<Workers, Failure> {
         let failed = |error: std::io::Error| {
             Failure::new(Exit::Undecided, format!("cannot start another process of tiebreak: {error}"))
         };
@@ -251,6 +265,7 @@ impl Workers {
             command.arg("train").arg("--quiet").arg(format!("--coordinator={address}"));
             command.arg(format!("--rank={rank}")).arg(format!("--ranks={}", place.ranks));
             command.arg(format!("--rank-timeout={}", place.timeout.as_secs())).args(engine.options());
+            command.args(limits.memory_option());
             if place.transport == Transport::Nccl {
                 command.arg("--transport=nccl");
             }
@@ -313,12 +328,12 @@ pub struct Host {
 
 impl Host {
     /// Listens, and starts the other ranks if nobody else does.
-    pub fn new(role: &Role, engine: &EngineArgs) -> Result<Option<Host>, Failure> {
+    pub fn new(role: &Role, engine: &EngineArgs, limits: &Limits) -> Result<Option<Host>, Failure> {
         match role {
             Role::Spawns { place } => {
                 let listener = listen(&[SocketAddr::from(([127, 0, 0, 1], 0))])?;
                 let address = listener.local_addr().map_err(|error| Failure::new(Exit::Undecided, error))?;
-                let workers = Workers::spawn(place, engine, address)?;
+                let workers = Workers::spawn(place, engine, limits, address)?;
                 Ok(Some(Host { listener, place: place.clone(), workers }))
             }
             Role::Joins { place, coordinator } if place.rank == 0 => {

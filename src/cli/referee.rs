@@ -226,7 +226,12 @@ fn new(printer: Printer, args: New) -> CommandResult {
     let referee_key = key::read_public(&args.referee)?;
     let run = computation(&args)?;
     let given = args.replay.or(args.step_time.map(|step| replay_of_steps(run.job(), step)));
-    let replay = replay_clock(run.job()).or(given).ok_or_else(|| {
+    let said = replay_clock(run.job());
+    if said.is_some() && given.is_some() {
+        let why = "the job's [dispute] table says how long a step takes: leave --step-time and --replay out";
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    let replay = said.or(given).ok_or_else(|| {
         Failure::new(Exit::Usage, "the job has no [dispute] table: give --step-time, how long a step takes")
     })?;
     let clocks = Clocks { moves: args.moves, increment: args.increment, replay };

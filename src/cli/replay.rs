@@ -35,7 +35,7 @@ pub struct Args {
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let watch = args.limits.watch(printer);
-    let run = args.limits.open(&args.run)?.with_data(args.data);
+    let run = args.limits.open_with_data(&args.run, args.data.as_ref())?;
     let checked = checks::structure(&run, None)?;
     let last = (checked.transcript.records.len() as u32 - 1).min(run.job().steps);
     if args.step == 0 || args.step > last {

@@ -42,7 +42,7 @@ pub struct Args {
     from: Option<u32>,
     /// Write runs of cheats, rewritten histories and damaged files to this new folder, with the exit code of each in `cases.json`: for whoever
     /// writes or packages another auditor.
-    #[arg(long, value_name = "FOLDER", conflicts_with = "exhaustive")]
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["exhaustive", "EngineArgs"])]
     hostile: Option<PathBuf>,
     #[command(flatten)]
     engine: EngineArgs,

@@ -75,7 +75,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "run")]
     weights: Vec<PathBuf>,
     /// Of a challenger without the trainer's folder: the run that the disputed one goes on from, the trainer's or as the challenger replayed it.
-    #[arg(long, value_name = "FOLDER")]
+    #[arg(long, value_name = "FOLDER", conflicts_with = "run")]
     earlier_run: Option<PathBuf>,
     #[command(flatten)]
     limits: Limits,
@@ -132,7 +132,7 @@ fn responder(
         let with = Gathering { terms, out, data, weights, earlier, key, engine, progress };
         return Ok(Box::new(Gatherer::open(Disk::default(), with)?));
     };
-    let mut run = args.limits.open(run)?.with_data(data);
+    let mut run = args.limits.open_with_data(run, args.data.as_ref())?;
     if let Some(folder) = &args.challenge {
         let claim = terms.claim.as_ref().map(|claim| claim.root).ok_or_else(|| {
             let why = "--challenge is of the logged profile, and these terms are of the exact one";
@@ -161,8 +161,24 @@ fn start(args: &Args, listen: &str, desk: &Arc<Desk>) -> Result<Server, Failure>
     })
 }
 
+/// Refuses options of a server where there is none, and of a log that is not written.
+fn refuse_unused(printer: Printer, args: &Args) -> Result<(), Failure> {
+    let usual = ServerLimits::default();
+    let of_server =
+        args.connections != usual.connections || args.requests_per_second != usual.requests_per_second;
+    let refused = |why: &str| Err(Failure::new(Exit::Usage, why));
+    if of_server && args.files.is_some() && args.listen.is_none() {
+        return refused("--connections and --requests-per-second are of a server: give --listen too");
+    }
+    if printer.quiet && args.log_format != LogFormat::default() {
+        return refused("--quiet writes no log: leave --log-format out");
+    }
+    Ok(())
+}
+
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let watch = args.limits.watch(printer);
+    refuse_unused(printer, &args)?;
     let key = key::read_private(&args.key)?;
     let referee = key::read_public(&args.referee_key)?;
     let terms = read_terms(&args.terms)?;

@@ -1,22 +1,30 @@
 //! Training that ends before its last step: because somebody asks for it, or because a value is not finite.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use serde_json::json;
 
+use super::limits::Limits;
 use super::{CommandResult, Exit, Printer, one_line};
 use crate::net::stop::on_stop;
 use crate::run::dir::Run;
 use crate::run::shell;
 use crate::train::TrainError;
 
-/// Whether somebody asked for the end, by Ctrl-C or SIGTERM. Asking twice ends the process at once.
-pub struct Asked(Arc<AtomicBool>);
+/// Whether somebody asked for the end: by Ctrl-C or SIGTERM (asking twice ends the process at once), or by a limit that is reached.
+pub struct Asked {
+    signalled: Arc<AtomicBool>,
+    limits: Limits,
+    start: Instant,
+    /// The limit that was reached first, in words.
+    reached: OnceLock<String>,
+}
 
 impl Asked {
-    /// Listens from now on.
-    pub fn listen(printer: Printer) -> Asked {
+    /// Listens from now on. The limits are those of a command that began at `start`.
+    pub fn listen(printer: Printer, limits: &Limits, start: Instant) -> Asked {
         let asked = Arc::new(AtomicBool::new(false));
         let flag = asked.clone();
         let listening = on_stop(move || {
@@ -26,16 +34,29 @@ impl Asked {
         if let Err(error) = listening {
             printer.problem(&format!("signals cannot be waited for, so that Ctrl-C ends at once: {error}"));
         }
-        Asked(asked)
+        Asked { signalled: asked, limits: limits.clone(), start, reached: OnceLock::new() }
     }
 
     pub fn is_asked(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        if let Some(why) = self.limits.reached(self.start) {
+            let _ = self.reached.set(why);
+        }
+        self.reached.get().is_some() || self.signalled.load(Ordering::Relaxed)
+    }
+
+    /// Why it ends, in words.
+    fn why(&self) -> &str {
+        self.reached.get().map_or("as was asked", String::as_str)
     }
 }
 
 /// Says where a run stands that ended early, and how to go on. `options`: those of the command line that a resume needs too.
-pub fn said(printer: Printer, run: &Run, error: &TrainError, options: &str) -> CommandResult {
+pub fn said(
+    printer: Printer,
+    run: &Run,
+    (error, asked): (&TrainError, Option<&Asked>),
+    options: &str,
+) -> CommandResult {
     let (out, steps) = (&run.layout.root, run.job().steps);
     let resume = |more: &str| format!("tiebreak train --out {} --resume{options}{more}", shell::path(out));
     let anyway = || resume(" --stop-on-nan false");
@@ -43,7 +64,8 @@ pub fn said(printer: Printer, run: &Run, error: &TrainError, options: &str) -> C
     let checkpoint = run.checkpoint_steps()?.last().copied();
     let (step, headline, not_finite, command) = match error {
         TrainError::Asked { step } => {
-            (*step, format!("STOPPED after step {step} of {steps}, as was asked"), json!(null), resume(""))
+            let why = asked.map_or("as was asked", Asked::why);
+            (*step, format!("STOPPED after step {step} of {steps}, {why}"), json!(null), resume(""))
         }
         TrainError::NotFinite { step, found } => {
             (*step, format!("STOPPED at step {step} of {steps}: {found}"), json!(found), anyway())
@@ -77,7 +99,11 @@ pub fn said(printer: Printer, run: &Run, error: &TrainError, options: &str) -> C
         lines,
         &json!({
             "run": run.id,
-            "stopped": if not_finite.is_null() { "asked" } else { "not_finite" },
+            "stopped": match asked.and_then(|asked| asked.reached.get()) {
+                _ if !not_finite.is_null() => "not_finite",
+                Some(_) => "limit",
+                None => "asked",
+            },
             "why": one_line(&headline),
             "step": step,
             "steps": steps,

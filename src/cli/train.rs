@@ -9,10 +9,12 @@ use serde_json::json;
 
 use super::engine::{EngineArgs, open};
 use super::job::{say_copied, scanning};
+use super::limits::Limits;
 use super::ranks::{Host, RanksArgs, Role, network};
 use super::report::ProgressBar;
 use super::stopped::{self, Asked};
 use super::{CommandResult, Exit, Failure, Printer, bytes_text, key, random};
+use crate::audit::plan;
 use crate::commit::digest::Digest;
 use crate::commit::keys::PrivateKey;
 use crate::commit::record::StepRecord;
@@ -75,6 +77,8 @@ pub struct Args {
     /// Stop when the loss of a step, or the model in the end, is not finite. `false`: say so and go on.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = ArgAction::Set)]
     stop_on_nan: bool,
+    #[command(flatten)]
+    limits: Limits,
     #[command(flatten)]
     engine: EngineArgs,
     // Last, since its heading holds for all that follow.
@@ -269,19 +273,22 @@ impl Bar {
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
+    let (start, watch) = (Instant::now(), args.limits.watch(printer));
     let role = args.ranks.role()?;
     role.check_transport(&args.ranks, &args.engine)?;
     if let Role::Joins { place, coordinator } = &role
         && place.rank > 0
     {
-        return work(printer, place, coordinator, &role.engine(&args.engine)?);
+        drop(watch);
+        return work(printer, place, coordinator, &role.engine(&args.engine)?, &args.limits);
     }
     let Some(out) = &args.out else {
         return Err(Failure::new(Exit::Usage, "rank 0 needs --out"));
     };
     let private = args.key.as_deref().map(key::read_private).transpose()?;
     // Nothing is begun that is refused, or cannot go on here.
-    let begun = args.resume.then(|| Run::open(out)).transpose()?.map(|run| run.with_data(args.data.clone()));
+    let reopened = || args.limits.open_with_data(out, args.data.as_ref());
+    let begun = args.resume.then(reopened).transpose()?;
     let job = match (&begun, &args.job) {
         (Some(run), _) => run.job().clone(),
         (None, Some(job)) => read_job(job)?.1,
@@ -298,13 +305,16 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             run
         }
     };
-    let mut host = Host::new(&role, &args.engine)?;
+    args.limits.check("training", host_memory(&run, &args.engine))?;
+    // From here on training stops by itself, with a checkpoint.
+    drop(watch);
+    let mut host = Host::new(&role, &args.engine, &args.limits)?;
     let joined = host.as_mut().map(|host| host.wait(printer)).transpose()?;
     let mut ranks = joined.map(network).transpose()?;
     announce(printer, &run, engine.as_ref(), ranks.as_deref())?;
     let mut bar = Bar::new(printer, &run);
     bar.evaluation = Evaluating::of(&run)?;
-    bar.stops = (args.stop_on_nan, Some(Asked::listen(printer)));
+    bar.stops = (args.stop_on_nan, Some(Asked::listen(printer, &args.limits, start)));
     let trained = trained(&args, &run, engine.as_mut(), private.as_ref(), &mut ranks, &mut bar);
     if let (Err(_), Some(host)) = (&trained, &mut host) {
         host.workers.deaths(printer);
@@ -321,10 +331,18 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     }
     let state = match state {
         Ok(state) => state,
-        Err(error) => return stopped::said(printer, &run, &error, &resume_options(&args)),
+        Err(error) => {
+            return stopped::said(printer, &run, (&error, bar.stops.1.as_ref()), &resume_options(&args));
+        }
     };
     ended(printer, &run, out, &bar, &state);
     Ok(Exit::Match)
+}
+
+/// The memory that training takes on this side of an engine: a GPU has the tensors of a step.
+fn host_memory(run: &Run, engine: &EngineArgs) -> u64 {
+    let on_device = if engine.is_on_host() { 0 } else { step_bytes(run.program()) };
+    plan::memory(run).saturating_sub(on_device)
 }
 
 /// Says that a run is at its end.
@@ -503,14 +521,15 @@ fn work(
     place: &RankPlace,
     coordinator: &[SocketAddr],
     engine: &EngineArgs,
+    limits: &Limits,
 ) -> CommandResult {
-    let rank = place.rank;
+    let (rank, start) = (place.rank, Instant::now());
     let failed =
         |error: &dyn std::fmt::Display| Failure::new(Exit::Undecided, format!("rank {rank}: {error}"));
     let tcp = Tcp::join(coordinator, place.clone()).map_err(|error| failed(&error))?;
     let mut ranks = network(tcp).map_err(|error| failed(&error))?;
     let engine = || open(engine).map_err(|failure| EngineError::Stopped(failure.message));
-    let asked = Asked::listen(printer);
+    let asked = Asked::listen(printer, limits, start);
     match worker::work_on(engine, ranks.as_mut(), &|| asked.is_asked()) {
         Ok(()) => Ok(Exit::Match),
         Err(error) if report(ranks.as_mut(), &error) => {

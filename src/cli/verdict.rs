@@ -201,6 +201,25 @@ fn no_game(known: &KnownKeys) -> Result<(), Failure> {
     Err(Failure::new(Exit::Usage, why))
 }
 
+/// Refuses what the check of a verdict would not look at.
+fn refuse_unused(args: &Check, outcome: &Outcome) -> Result<(), Failure> {
+    let (run, data, weights) = (args.run.is_some(), args.data.is_some(), !args.weights.is_empty());
+    let why = match outcome {
+        Outcome::NeedsReplay { step: 0, .. } if data => {
+            "--data is for verdicts on a step; this one is on an initial state"
+        }
+        Outcome::NeedsReplay { step: 1.., .. } if weights => {
+            "--weights is for verdicts on an initial state; this one is on a step"
+        }
+        Outcome::NeedsReplay { .. } => return Ok(()),
+        _ if run || data || weights => {
+            "this verdict is checked from its file alone: leave --run, --data and --weights out"
+        }
+        _ => return Ok(()),
+    };
+    Err(Failure::new(Exit::Usage, why))
+}
+
 /// A conviction in lines.
 fn conviction(finding: &Finding) -> Vec<String> {
     let signed = match finding.signed {
@@ -228,6 +247,7 @@ fn check(printer: Printer, args: Check, watch: &Watch) -> CommandResult {
         printer.say(std::mem::take(&mut lines));
         Failure::from(RunError::malformed(&args.file, error))
     })?;
+    refuse_unused(&args, &outcome)?;
     let (convicts, step, finding) = match outcome {
         Outcome::Convicts(finding) => (true, Some(finding.step), conviction(&finding)),
         Outcome::DoesNotConvict(why) => (false, None, vec![format!("does not convict: {why}")]),
@@ -239,7 +259,7 @@ fn check(printer: Printer, args: Check, watch: &Watch) -> CommandResult {
                 };
                 Failure::new(Exit::Usage, why)
             })?;
-            let run = args.limits.open(&path)?.with_data(args.data);
+            let run = args.limits.open_with_data(&path, args.data.as_ref())?;
             if run.id != id {
                 return Err(Failure::new(Exit::Usage, format!("{} is another run", path.display())));
             }
@@ -310,6 +330,16 @@ fn disclose(printer: Printer, args: Disclose) -> CommandResult {
     if run.id != finding.run {
         return Err(Failure::new(Exit::Usage, format!("{} is another run", args.run.display())));
     }
+    if args.engine.native.is_some() && run.job().rounding.is_none() {
+        let why = "--native is for the logged profile, and the run is of the exact one: leave it out";
+        return Err(Failure::new(Exit::Usage, why));
+    }
+    let out = std::path::absolute(&args.out).map_err(RunError::io(&args.out))?;
+    // Known now: a folder that is not there must not cost a replay.
+    if !out.parent().is_some_and(Path::is_dir) {
+        let why = format!("there is no folder for {}", args.out.display());
+        return Err(Failure::new(Exit::Usage, why));
+    }
     args.limits.check("a replay", plan::memory(&run))?;
     watch.planned();
     let mut engine = open(&args.engine)?;
@@ -317,7 +347,6 @@ fn disclose(printer: Printer, args: Disclose) -> CommandResult {
         let why = "this engine computes another tile than the run commits: use the one that trained";
         Failure::new(Exit::Undecided, why)
     })?;
-    let out = std::path::absolute(&args.out).map_err(RunError::io(&args.out))?;
     Disk::default().replace(&out, &tile)?;
     let text = format!("{} of tile {}: {}", bytes_text(tile.len() as u64), claim.tile, args.out.display());
     printer.result(text, &json!({ "tile": claim.tile, "bytes": tile.len() }));

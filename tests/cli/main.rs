@@ -12,6 +12,7 @@ mod hostile;
 mod jobs;
 mod networks;
 mod not_finite;
+mod options;
 mod released;
 mod signals;
 

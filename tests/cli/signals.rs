@@ -77,6 +77,37 @@ fn a_trainer_that_is_asked_to_stop_leaves_a_checkpoint_and_resumes_to_the_same_r
     }
 }
 
+/// The time may end while files are read, when nothing was begun, or between two steps, when it is as if somebody had asked.
+#[test]
+fn a_trainer_whose_time_is_up_leaves_a_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "step", "");
+    let text = std::fs::read_to_string(&job).unwrap();
+    std::fs::write(&job, text.replace("steps = 8", "steps = 90000").replace("every = 2", "every = 90000"))
+        .unwrap();
+    let (job, out) = (job.to_str().unwrap(), path(folder.path(), "run"));
+    assert_eq!(output(&["train", job, "--out", &out, "--max-time", "0"]).0, 3);
+    let (code, _, stderr) = output(&["train", job, "--out", &out, "--max-memory", "1"]);
+    assert!(code == 3 && stderr.contains("--max-memory"), "{stderr}");
+    assert!(!Path::new(&out).exists());
+    let mut before = 0;
+    for (more, ranks) in [(&[job][..], "1"), (&["--resume"], "1"), (&["--resume"], "2")] {
+        let args = [&["train", "--out", &out, "--max-time", "4", "--ranks", ranks, "--json"], more].concat();
+        let (code, stdout, stderr) = output(&args);
+        let stopped: Value = serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{stdout}{stderr}"));
+        let step = stopped["step"].as_u64().unwrap();
+        assert!(code == 3 && stopped["stopped"] == "limit" && step > before, "{stopped}");
+        assert!(stopped["why"].as_str().unwrap().contains("--max-time was reached"), "{stopped}");
+        assert_eq!(stopped["checkpoint_step"], step);
+        assert!(Path::new(stopped["checkpoint"].as_str().unwrap()).exists());
+        before = step;
+    }
+    let last = format!("{}..{before}", before - 1);
+    let (code, stdout, stderr) =
+        output(&["audit", &out, "--prefix", "--steps", &last, "--engine", "reference"]);
+    assert_eq!(code, 0, "{stdout}{stderr}");
+}
+
 #[test]
 fn asking_twice_ends_at_once() {
     let folder = tempfile::tempdir().unwrap();

@@ -127,7 +127,7 @@ pub fn batch_norm_job(folder: &Path, granularity: &str, micro_batches: u32) -> P
 }
 
 /// A NumPy file, version 1.0.
-fn npy(descr: &str, shape: &str, bytes: &[u8]) -> Vec<u8> {
+pub fn npy(descr: &str, shape: &str, bytes: &[u8]) -> Vec<u8> {
     let mut header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
     while (10 + header.len() + 1) % 64 != 0 {
         header.push(' ');

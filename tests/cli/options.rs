@@ -1,0 +1,442 @@
+//! No option is accepted and then ignored. The parser lists every command with its options; options.txt says for each one how it shows: a command line
+//! without it, one with it, and what only the second one comes to. An option without a row fails, and so does a row without an option.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::thread;
+
+use tiebreak::commit::keys::PrivateKey;
+use tiebreak::commit::tensor::tile_range;
+use tiebreak::dispute::check::state_nodes;
+use tiebreak::dispute::game::terms::Terms;
+use tiebreak::dispute::verdict::{Claim, Verdict};
+use tiebreak::engine::cpu::Cpu;
+use tiebreak::party::{Party, play};
+use tiebreak::run::dir::Run;
+
+use crate::common::{gpt_job, key, npy, trained};
+use crate::tiebreak;
+
+/// What all commands take alike.
+const OF_ALL: [&str; 2] = ["json", "quiet"];
+/// Commands that are called for a text, which `--quiet` leaves whole.
+const DOCUMENTS: [&str; 7] =
+    ["adapters", "job reference", "log calibrate", "op", "program reference", "program show", "sample"];
+/// Commands that read no file of others, though they name one: with the reason.
+const OWN_FILES: [(&str, &str); 4] = [
+    ("demo", "the folder is written"),
+    ("selftest", "the folder is written"),
+    ("key new", "the files are written"),
+    ("job new", "the file is written"),
+];
+
+/// A command, with the words that lead to it, and its options.
+struct Known {
+    path: String,
+    options: BTreeSet<String>,
+    reads_files: bool,
+}
+
+/// Every command that does something, as the parser knows them.
+fn known() -> Vec<Known> {
+    fn collect(path: &str, command: &clap::Command, found: &mut Vec<Known>) {
+        for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+            collect(&format!("{path} {}", sub.get_name()), sub, found);
+        }
+        let arguments = || {
+            command
+                .get_arguments()
+                .filter(|argument| !matches!(argument.get_id().as_str(), "help" | "version"))
+        };
+        let own = arguments().any(|argument| !OF_ALL.contains(&argument.get_id().as_str()));
+        if own || !command.has_subcommands() {
+            let is_path = |argument: &clap::Arg| {
+                argument.get_value_parser().type_id() == std::any::TypeId::of::<PathBuf>()
+            };
+            found.push(Known {
+                path: path.trim_start().to_string(),
+                options: arguments().filter_map(clap::Arg::get_long).map(String::from).collect(),
+                reads_files: arguments().any(is_path),
+            });
+        }
+    }
+    let (mut command, mut found) = (tiebreak::cli::command(), Vec::new());
+    command.build();
+    collect("", &command, &mut found);
+    found
+}
+
+/// How an option shows.
+enum Shown {
+    /// Of the two command lines only the second one comes to this.
+    By { without: String, with: String, says: String },
+    /// In a test of this name.
+    Test(String),
+}
+
+/// What options.txt says of a command.
+struct Section {
+    /// A command line that has none of what is said of single options.
+    base: String,
+    rows: BTreeMap<String, Shown>,
+}
+
+/// Reads options.txt. A section begins with `[command] arguments`; `*` stands for them.
+fn sections() -> BTreeMap<String, Section> {
+    let text =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli/options.txt")).unwrap();
+    let mut sections = BTreeMap::new();
+    let mut current = String::new();
+    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        if let Some((path, arguments)) = line.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            current = path.to_string();
+            let base = format!("{path} {}", arguments.trim()).trim_end().to_string();
+            assert!(
+                sections.insert(current.clone(), Section { base, rows: BTreeMap::new() }).is_none(),
+                "{line}"
+            );
+            continue;
+        }
+        let section: &mut Section = sections.get_mut(&current).expect("a section comes first");
+        let (option, rest) = line.split_once(": ").unwrap_or_else(|| panic!("{line}"));
+        let option = option.strip_prefix("--").unwrap_or_else(|| panic!("{line}")).to_string();
+        let shown = match rest.strip_prefix("test ") {
+            Some(name) => Shown::Test(name.trim().to_string()),
+            None => {
+                let (lines, says) = rest.split_once(" ## ").unwrap_or_else(|| panic!("{line}"));
+                let (without, with) = lines.split_once(" => ").unwrap_or(("*", lines));
+                let whole = |line: &str| match line.trim().strip_prefix('*') {
+                    Some(more) => format!("{}{more}", section.base),
+                    None => format!("{current} {}", line.trim()),
+                };
+                Shown::By { without: whole(without), with: whole(with), says: says.trim().to_string() }
+            }
+        };
+        assert!(section.rows.insert(option, shown).is_none(), "{line}: a second row");
+    }
+    sections
+}
+
+/// How options that several commands share show, where the command's section does not say it.
+fn shared(base: &str, option: &str) -> Option<Shown> {
+    let by = |more: &str, says: &str| {
+        let (without, with) = (base.to_string(), format!("{base} {more}"));
+        Some(Shown::By { without, with, says: says.into() })
+    };
+    match option {
+        "max-time" => by("--max-time 0", "--max-time was reached"),
+        "max-memory" => by("--max-memory 1", "--max-memory"),
+        "engine" => Some(Shown::By {
+            without: format!("{base} --threads 1"),
+            with: format!("{base} --threads 1 --engine reference"),
+            says: "--threads is for the CPU engine".into(),
+        }),
+        "threads" => by("--threads 99999", "cores; give no more"),
+        "adapter" => by("--adapter any", "--adapter names a GPU"),
+        "native" => by("--native gemm", "--native is for"),
+        _ => None,
+    }
+}
+
+/// A folder of small jobs, runs, keys and verdicts, in which command lines run.
+struct World(tempfile::TempDir);
+
+impl World {
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// What a command line comes to: exit code, output, and the files that it wrote to OUT, a folder of its own.
+    fn outcome(&self, line: &str) -> (Output, String) {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let out = format!("out-{}", NUMBER.fetch_add(1, Relaxed));
+        fs::create_dir(self.path(&out)).unwrap();
+        let line = line.replace("OUT", &out);
+        let arguments: Vec<&str> = line.split_whitespace().collect();
+        let output = tiebreak(&arguments).current_dir(self.0.path()).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let code = output.status.code().unwrap();
+        let mut told = format!("exit {code}\n{}\n{}\n", text(&output.stdout), text(&output.stderr));
+        assert!(!told.contains("panicked"), "{line}: {told}");
+        for (name, bytes) in crate::files(&self.path(&out)) {
+            told += &format!("file {}\n{}\n", name.display(), text(&bytes[..bytes.len().min(20_000)]));
+        }
+        fs::remove_dir_all(self.path(&out)).unwrap();
+        (output, told.replace(&out, "OUT"))
+    }
+
+    fn done(&self, line: &str, code: i32) {
+        let (output, told) = self.outcome(line);
+        assert_eq!(output.status.code(), Some(code), "{line}: {told}");
+    }
+
+    /// A job of eight steps with changes, and a run of it.
+    fn trained(&self, name: &str, changes: &[(&str, &str)], cheat: Option<&str>) -> Run {
+        let mut text = fs::read_to_string(self.path("job.toml")).unwrap();
+        for (from, to) in changes {
+            assert!(text.contains(from), "{from}");
+            text = text.replacen(from, to, 1);
+        }
+        let job = self.path(&format!("{name}.toml"));
+        fs::write(&job, text).unwrap();
+        trained(&job, &self.path(name), cheat)
+    }
+
+    fn new() -> World {
+        let world = World(tempfile::tempdir().unwrap());
+        let at = |name: &str| world.path(name);
+        gpt_job(world.0.path(), "operator", "");
+        for name in ["trainer", "alice", "bob", "referee"] {
+            match name {
+                "trainer" => {
+                    fs::write(at(name), key().to_text()).unwrap();
+                    fs::write(at("trainer.pub"), key().public().to_text()).unwrap();
+                }
+                name => world.done(&format!("key new {name} --name {name}.example"), 0),
+            }
+        }
+        let (run, cheat) = (world.trained("run", &[], None), world.trained("cheat", &[], Some("operator@5")));
+        let by_step = ("\"operator\"", "\"step\"");
+        world.trained("step", &[by_step], Some("weight-before@5"));
+        world.trained("logged", &[by_step, ("[checkpoint]", "[rounding]\n[checkpoint]")], None);
+        world.trained("elsewhere", &[by_step, ("\"text.txt\"", "\"text.txt\"\ncopy = false")], None);
+        world.trained("beginning", &[by_step], None);
+        for head in ["000000000007", "000000000010"] {
+            fs::remove_file(at("beginning/heads").join(head)).unwrap();
+        }
+        world.done("export run --format safetensors --output exported", 0);
+        world.done("export run --output released", 0);
+        let weights = "[init]\nweights = [\"exported/model.safetensors\"]\n[checkpoint]";
+        world.trained("weights", &[by_step, ("[checkpoint]", weights)], None);
+        world.done("audit cheat --verdict tile.json", 1);
+        world.done("audit step --verdict step.json", 1);
+        world.tile();
+        world.files();
+        world.reports();
+        world.game(&run, &cheat);
+        world
+    }
+
+    /// A verdict on a tile whose bytes the trainer has, and these bytes.
+    fn tile(&self) {
+        let run = self.trained("rate", &[], Some("learning-rate@4"));
+        let checkpoint = run.layout.checkpoint(4);
+        let state = tiebreak::run::checkpoint::read(&checkpoint, &run.program().state()).unwrap();
+        fs::remove_file(checkpoint).unwrap();
+        self.done("audit rate --verdict wide.json", 1);
+        let verdict = Verdict::from_bytes(&fs::read(self.path("wide.json")).unwrap()).unwrap();
+        let Claim::Tile(claim) = verdict.claim else { panic!("no tile: {:?}", verdict.claim) };
+        let tensor = state_nodes(run.program()).iter().position(|&node| node == Some(claim.node)).unwrap();
+        let bytes = &state[tensor];
+        fs::write(self.path("tile.bin"), &bytes[tile_range(bytes.len(), claim.tile)]).unwrap();
+    }
+
+    /// Jobs that no run is of, data that lie elsewhere, and arrays.
+    fn files(&self) {
+        let job = fs::read_to_string(self.path("job.toml")).unwrap();
+        let changed = |name: &str, from: &str, to: &str| {
+            assert!(job.contains(from));
+            fs::write(self.path(name), job.replacen(from, to, 1)).unwrap();
+        };
+        changed("other.toml", "steps = 8", "steps = 9");
+        changed("nan.toml", "peak = 1e-2\nwarmup = 3\nfloor = 1e-3", "peak = 1e38\nwarmup = 0\nfloor = 1e38");
+        changed("calibrated.toml", "[checkpoint]", "[rounding]\n[checkpoint]");
+        changed("clocked.toml", "[checkpoint]", "[dispute]\nstep_seconds = 1\n[checkpoint]");
+        fs::create_dir_all(self.path("deep/inner")).unwrap();
+        fs::copy(self.path("text.txt"), self.path("deep/text.txt")).unwrap();
+        changed("deep/inner/job.toml", "\"text.txt\"", "\"../text.txt\"");
+        fs::create_dir(self.path("tiebreak-demo")).unwrap();
+        let floats = |count: u32| -> Vec<u8> {
+            (0..count).flat_map(|i| (i as f32 * 0.37).sin().to_le_bytes()).collect()
+        };
+        for (name, shape) in [
+            ("a", &[4u32, 8][..]),
+            ("b", &[6, 8]),
+            ("dy", &[4, 6]),
+            ("long", &[4, 128]),
+            ("image", &[2, 6, 6, 4]),
+            ("kernels", &[4, 3, 3, 4]),
+            ("grouped", &[4, 3, 3, 2]),
+            ("row", &[8]),
+        ] {
+            let text: Vec<String> = shape.iter().map(u32::to_string).collect();
+            let bytes = floats(shape.iter().product());
+            fs::write(
+                self.path(&format!("{name}.npy")),
+                npy("<f4", &format!("({},)", text.join(", ")), &bytes),
+            )
+            .unwrap();
+        }
+        let same = |count: usize, value: f32| value.to_le_bytes().repeat(count);
+        fs::write(self.path("one.npy"), npy("<f4", "(1,)", &same(1, 0.5))).unwrap();
+        fs::write(self.path("halves.npy"), npy("<f4", "(8,)", &same(8, 0.5))).unwrap();
+        fs::write(self.path("seed.npy"), npy("<u4", "(2,)", &[7; 8])).unwrap();
+        fs::write(self.path("count.npy"), npy("<u4", "(1,)", &[1, 0, 0, 0])).unwrap();
+        let labels: Vec<u8> = (0..4u32).flat_map(u32::to_le_bytes).collect();
+        fs::write(self.path("labels.npy"), npy("<u4", "(4,)", &labels)).unwrap();
+        let tokens: Vec<u8> = (0..12u32).flat_map(u32::to_le_bytes).collect();
+        fs::write(self.path("tokens.npy"), npy("<u4", "(1, 12)", &tokens)).unwrap();
+    }
+
+    /// Reports of audits, and of evaluations.
+    fn reports(&self) {
+        for (report, more) in [("one.json", "--steps 1..1 --key alice"), ("two.json", "--steps 2..8")] {
+            self.done(&format!("audit run {more} --report {report}"), 0);
+        }
+        self.done("eval run --samples 3 --report evaluated.json", 0);
+        self.done("train job.toml --out unsigned -q", 0);
+    }
+
+    /// Terms, the verdict of a game between an honest run and one that cheats, and the journal of a game that nobody answered.
+    fn game(&self, run: &Run, cheat: &Run) {
+        let parties = "--party alice.pub --party bob.pub --referee referee.pub";
+        self.done(&format!("referee new --run run {parties} --step-time 30 --out terms.json"), 0);
+        let clocks = "--replay 1 --moves 5 --increment 1";
+        self.done(&format!("referee new --run run {parties} {clocks} --out short.json"), 0);
+        fs::create_dir(self.path("nobody")).unwrap();
+        fs::create_dir(self.path("no-one")).unwrap();
+        self.done("referee short.json --key referee 0=nobody 1=no-one --out forfeits.json", 5);
+        let read = |name: &str| PrivateKey::from_text(&fs::read_to_string(self.path(name)).unwrap()).unwrap();
+        let terms = Terms::from_bytes(&fs::read(self.path("terms.json")).unwrap()).unwrap();
+        let open = |run: &Run| Run::open(&run.layout.root).unwrap();
+        let cpu = || Box::new(Cpu::new(1).unwrap());
+        let mut parties = [
+            Party::open(terms.clone(), open(run), read("alice"), cpu()).unwrap(),
+            Party::open_cheating(
+                terms.clone(),
+                open(cheat),
+                read("bob"),
+                cpu(),
+                "operator@5".parse().unwrap(),
+            )
+            .unwrap(),
+        ];
+        let verdict = play(&terms, &read("referee"), &mut parties, |_| {}).unwrap();
+        fs::write(self.path("game.json"), verdict.to_bytes()).unwrap();
+    }
+}
+
+/// Whether one of a command line's words is an option.
+fn has(line: &str, option: &str) -> bool {
+    let short = match option {
+        "quiet" => "-q",
+        "output" | "out" => "-o",
+        _ => "",
+    };
+    line.split_whitespace().any(|word| word == format!("--{option}") || word == short)
+}
+
+/// What is wrong with an option's row, if anything is.
+fn wrong(world: &World, command: &str, option: &str, shown: &Shown) -> Option<String> {
+    let (without, with, says) = match shown {
+        Shown::By { without, with, says } => (without, with, says),
+        Shown::Test(name) => {
+            return (!is_test(name)).then(|| format!("{command} --{option}: there is no test {name}"));
+        }
+    };
+    // One that is always needed has two values.
+    if !has(with, option) || without == with {
+        return Some(format!("{command} --{option}: the row does not use it: {with}"));
+    }
+    let (before, after) = (world.outcome(without).1, world.outcome(with).1);
+    let shows = match says.as_str() {
+        "*" => after != before && world.outcome(without).1 == before,
+        _ => after.contains(says) && !before.contains(says),
+    };
+    (!shows).then(|| format!("{command} --{option}: {says:?} is to be said with it alone\n$ {without}\n{before}$ {with}\n{after}"))
+}
+
+/// Whether a file of the tests has a function of this name.
+fn is_test(name: &str) -> bool {
+    static TESTS: LazyLock<String> = LazyLock::new(|| {
+        let files = crate::files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests"));
+        let rust =
+            files.into_iter().filter(|(path, _)| path.extension().is_some_and(|ending| ending == "rs"));
+        rust.map(|(_, bytes)| String::from_utf8(bytes).unwrap()).collect()
+    });
+    TESTS.contains(&format!("#[test]\nfn {name}()"))
+}
+
+/// What is wrong with what all commands take.
+fn wrong_of_all(world: &World, section: &Section, command: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let is_json = |output: &Output| {
+        let all = if output.stdout.is_empty() { &output.stderr } else { &output.stdout };
+        serde_json::from_slice::<serde_json::Value>(all).is_ok()
+    };
+    let (plain, _) = world.outcome(&section.base);
+    let (json, told) = world.outcome(&format!("{} --json", section.base));
+    if is_json(&plain) || !is_json(&json) || plain.status != json.status {
+        found.push(format!("{command} --json: {told}"));
+    }
+    let (quiet, told) = world.outcome(&format!("{} -q", section.base));
+    let (said, errors) = (text(&quiet.stdout), text(&quiet.stderr));
+    let whole = DOCUMENTS.contains(&command);
+    let is_short =
+        whole || said.lines().count() <= 1 && (said.is_empty() || text(&plain.stdout).lines().count() >= 1);
+    if !is_short || errors.lines().any(|line| !line.starts_with("error: ")) || plain.status != quiet.status {
+        found.push(format!("{command} --quiet: {told}"));
+    }
+    found
+}
+
+#[test]
+fn every_option_changes_something_or_is_refused() {
+    let (known, mut sections) = (known(), sections());
+    if cfg!(not(feature = "gpu")) {
+        sections.remove("shaders");
+    }
+    let mut problems: Vec<String> = Vec::new();
+    for path in sections.keys().filter(|path| !known.iter().any(|known| known.path == **path)) {
+        problems.push(format!("there is no command {path}"));
+    }
+    let mut work: Vec<(&Known, &Section)> = Vec::new();
+    for command in &known {
+        let Some(section) = sections.get(&command.path) else {
+            problems.push(format!("options.txt has no section of {}", command.path));
+            continue;
+        };
+        let gone = section.rows.keys().filter(|option| !command.options.contains(*option));
+        problems.extend(gone.map(|option| format!("{} has no option --{option}", command.path)));
+        work.push((command, section));
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+    let world = World::new();
+    let next = AtomicUsize::new(0);
+    let each = || {
+        let mut found = Vec::new();
+        while let Some((command, section)) = work.get(next.fetch_add(1, Relaxed)) {
+            found.extend(wrong_of_all(&world, section, &command.path));
+            for option in command.options.iter().filter(|option| !OF_ALL.contains(&option.as_str())) {
+                let common = shared(&section.base, option);
+                found.extend(match section.rows.get(option).or(common.as_ref()) {
+                    Some(shown) => wrong(&world, &command.path, option, shown),
+                    None => Some(format!("{} --{option}: options.txt has no row of it", command.path)),
+                });
+            }
+        }
+        found
+    };
+    let found: Vec<String> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..3).map(|_| scope.spawn(each)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(found.is_empty(), "{} options:\n{}", found.len(), found.join("\n\n"));
+}
+
+#[test]
+fn every_command_that_reads_files_takes_limits() {
+    for command in known() {
+        let has_both = ["max-time", "max-memory"].iter().all(|limit| command.options.contains(*limit));
+        let is_own = OWN_FILES.iter().any(|(path, _)| *path == command.path);
+        assert!(has_both != is_own || !command.reads_files, "{}: limits {has_both}", command.path);
+    }
+    for (path, why) in OWN_FILES {
+        assert!(known().iter().any(|command| command.path == path), "{path}: {why}");
+    }
+}
