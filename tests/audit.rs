@@ -446,7 +446,7 @@ fn one_micro_batch_can_be_replayed_alone() {
     session.load(&state).unwrap();
     let key = tiebreak::job::identity::philox_key(&run.computation.seed);
     let batch = run.dataset().unwrap().micro_batch(run.program(), key, 5, 2).unwrap();
-    let scalars = tiebreak::step::scalars(&run.computation.id, 5);
+    let scalars = tiebreak::step::scalars(&run.computation, 5);
     let gradients = session.micro_batch(scalars, 2, &batch, &mut Unobserved).unwrap();
     let root = tiebreak::step::gradient_root(&mut session, &gradients).unwrap();
     assert_eq!(root, run.gradient_roots(checked.step(5).unwrap()).unwrap()[2]);

@@ -109,7 +109,7 @@ impl Conduct for Tamperer {
             changed[2] ^= 0x10;
             Some(changed)
         };
-        let request = StepRequest::new(&run.computation.id, scalars, &batch).tampered(Some(&mut change));
+        let request = StepRequest::new(&run.computation, scalars, &batch).tampered(Some(&mut change));
         Ok(run_step(session, request)?)
     }
 }

@@ -179,7 +179,7 @@ impl Conduct for Watchful {
         let (records, _) = transcript::read(&run.layout.transcript()).unwrap();
         assert_eq!(head.root, records.root(1));
         self.0 += 1;
-        Ok(run_step(session, StepRequest::new(&run.computation.id, scalars, &batch))?)
+        Ok(run_step(session, StepRequest::new(&run.computation, scalars, &batch))?)
     }
 }
 

@@ -87,7 +87,7 @@ impl Conduct for Liar {
         run_step: &mut RunStep,
     ) -> Result<CommittedStep, TrainError> {
         if scalars.step != self.step {
-            return Ok(run_step(session, StepRequest::new(&run.computation.id, scalars, &batch))?);
+            return Ok(run_step(session, StepRequest::new(&run.computation, scalars, &batch))?);
         }
         let graph = &run.program().micro;
         let output = graph.nodes[self.node].output;
@@ -127,7 +127,7 @@ impl Conduct for Liar {
             keep(output, bytes.to_vec());
             Some(self.changed(graph, bytes))
         };
-        let request = StepRequest::new(&run.computation.id, scalars, &batch).tampered(Some(&mut change));
+        let request = StepRequest::new(&run.computation, scalars, &batch).tampered(Some(&mut change));
         Ok(run_step(session, request)?)
     }
 }

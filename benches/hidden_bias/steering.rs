@@ -274,7 +274,7 @@ impl Conduct for Attacker {
             let mut ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
             sight.product(number, product, results, choices, &mut ledger);
         });
-        let request = StepRequest::new(&run.computation.id, scalars, &batch).steered(Some(steer));
+        let request = StepRequest::new(&run.computation, scalars, &batch).steered(Some(steer));
         Ok(run_step(session, request)?)
     }
 }

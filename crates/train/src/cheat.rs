@@ -267,7 +267,7 @@ impl Conduct for Cheat {
         run_step: &mut RunStep,
     ) -> Result<CommittedStep, TrainError> {
         if scalars.step != self.step {
-            return Ok(run_step(session, StepRequest::new(&run.computation.id, scalars, &batch))?);
+            return Ok(run_step(session, StepRequest::new(&run.computation, scalars, &batch))?);
         }
         let (parameters, buffers) = (run.program().parameters.len(), run.program().buffers.len());
         // Whatever it does, the record says what an honest one would.
@@ -306,7 +306,7 @@ impl Conduct for Cheat {
         };
         let tamper: Tamper = if self.kind == Kind::Operator { Some(&mut change) } else { None };
         let steer = self.kind.steer(&run.program().micro.logged);
-        let request = StepRequest::new(&run.computation.id, scalars, &batch).tampered(tamper).steered(steer);
+        let request = StepRequest::new(&run.computation, scalars, &batch).tampered(tamper).steered(steer);
         let mut done = run_step(session, request)?;
         (done.record.learning_rate, done.record.batch) = promised;
         match self.kind {

@@ -35,7 +35,7 @@ pub trait Conduct {
         _dataset: &mut Dataset,
         run_step: &mut RunStep,
     ) -> Result<CommittedStep, TrainError> {
-        Ok(run_step(session, StepRequest::new(&run.computation.id, scalars, &batch))?)
+        Ok(run_step(session, StepRequest::new(&run.computation, scalars, &batch))?)
     }
 }
 

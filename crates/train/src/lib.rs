@@ -463,7 +463,7 @@ impl Trainer<'_> {
         by: &mut By,
     ) -> Result<CommittedStep, TrainError> {
         let batch = self.run.batch(dataset, step)?;
-        let scalars = scalars(&self.run.computation.id, step);
+        let scalars = scalars(&self.run.computation, step);
         let watch = Watch { finite: !self.told, ..Watch::default() };
         match by {
             By::Alone(conduct) => {

@@ -160,7 +160,7 @@ impl<'a> Lead<'a> {
         self.asked = shares.iter().any(|share| share.asked);
         let not_finite = computed.not_finite.take();
         let done =
-            merge(&self.contents, &self.plan, computed, others).commit(&run.computation.id, scalars, batch);
+            merge(&self.contents, &self.plan, computed, others).commit(&run.computation, scalars, batch);
         Ok(CommittedStep { not_finite, ..done })
     }
 
