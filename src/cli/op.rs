@@ -152,22 +152,20 @@ impl From<Flags> for Attributes {
     }
 }
 
-impl Attributes {
-    /// The names of those that are not the defaults, and how each becomes its default.
-    fn given(&self) -> Vec<(&'static str, Attributes)> {
-        let default = Attributes::default();
-        let mut given = Vec::new();
-        macro_rules! each {
-            ($($field:ident)*) => {$(
-                if self.$field != default.$field {
-                    given.push((stringify!($field), Attributes { $field: default.$field, ..self.clone() }));
-                }
-            )*};
-        }
-        each!(samples heads stride padding kernel windows groups smoothing ignore p number);
-        each!(epsilon beta1 beta2 weight_decay momentum max_norm);
-        given
+/// The names of those that are not the defaults, and how each becomes its default.
+fn given(attributes: &Attributes) -> Vec<(&'static str, Attributes)> {
+    let default = Attributes::default();
+    let mut given = Vec::new();
+    macro_rules! each {
+        ($($field:ident)*) => {$(
+            if attributes.$field != default.$field {
+                given.push((stringify!($field), Attributes { $field: default.$field, ..attributes.clone() }));
+            }
+        )*};
     }
+    each!(samples heads stride padding kernel windows groups smoothing ignore p number);
+    each!(epsilon beta1 beta2 weight_decay momentum max_norm);
+    given
 }
 
 /// An operator in a graph, as the command line asks for it.
@@ -199,7 +197,7 @@ impl Asked<'_> {
         let appended = self.append(digits, attributes)?;
         let (two, whole) =
             (ProductDigits { digits_a: 2, digits_b: 2, ..digits }, ProductDigits { block: 0, ..digits });
-        let others = attributes.given().into_iter().map(|(name, other)| (name, digits, other));
+        let others = given(attributes).into_iter().map(|(name, other)| (name, digits, other));
         let others =
             others.chain([("digits", two, attributes.clone()), ("block", whole, attributes.clone())]);
         let graph = self.append(digits, attributes)?.0.finish();

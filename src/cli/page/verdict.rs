@@ -135,7 +135,7 @@ impl Subject<'_> {
         let parameters = self.computation.program.parameter_count();
         facts.extend([
             ("job", format!("{} steps, {parameters} parameters", self.computation.job.steps)),
-            ("program", self.verdict.run.program().to_string()),
+            ("program", self.verdict.run.program.to_string()),
             ("computation", self.computation.id.to_string()),
             ("run", self.head.run.to_string()),
         ]);

@@ -280,14 +280,8 @@ impl Player<'_> {
             let roundings = replayer.as_mut().map_or(Roundings::Logged, Roundings::Replayed);
             request.run(session, roundings, watch)
         };
-        let done = self.conduct.step(
-            run,
-            session,
-            scalars(&run.computation, step),
-            batch,
-            dataset,
-            &mut run_step,
-        );
+        let done =
+            self.conduct.step(run, session, scalars(&run.computation, step), batch, dataset, &mut run_step);
         if let Some(replayer) = &replayer {
             readable_log(run, step, replayer)?;
         }
