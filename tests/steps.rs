@@ -58,7 +58,7 @@ fn sha256(bytes: &[u8]) -> String {
 
 fn train(engine: &mut dyn Engine, run: &Run) {
     let name = format!("{}, {}", run.name, engine.describe());
-    let job = Job::parse(&run.name, run.job()).unwrap();
+    let job = Job::parse(&run.name, &run.job).unwrap();
     let program = Arc::new(job.program(None).unwrap());
     let mut session = Session::new(engine, program.clone()).unwrap();
     let state: Vec<Vec<u8>> = init::state(&program, run.key).iter().map(|words| bytes_of(words)).collect();

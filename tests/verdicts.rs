@@ -328,7 +328,7 @@ fn a_verdict_with_another_run_job_seed_or_head_does_not_convict() {
         ("another nonce", |v| v.run.nonce = "0".repeat(32)),
         ("no trainer", |v| v.run.trainer_key = None),
         ("other data", |v| v.run.data = Digest([1; 32])),
-        ("another program", |v| v.run.program() = Digest([1; 32])),
+        ("another program", |v| v.run.program = Digest([1; 32])),
         ("another job", |v| v.job = v.job.replace("peak = 1e-2", "peak = 2e-2")),
         ("the same job in other words", |v| v.job.push('\n')),
     ];

@@ -213,7 +213,7 @@ impl Asker {
         let graph = graph_of(self.run.program(), phase);
         let mut slices = Slices::default();
         for id in graph.nodes[node].primitive.inputs() {
-            let Computation { program, job, seed, .. } = &self.run.computation.id;
+            let Computation { program, job, seed, .. } = &self.run.computation;
             if let Some(Origin::Words(words)) = origin::origin(program, job, seed, step, phase, id) {
                 slices.insert_words(id, &words);
             }
@@ -234,7 +234,7 @@ impl Asker {
 
     /// The digest of an input by its slices, after checking that the party's records commit to the one that it names.
     pub fn committed(&self, step: u32, phase: Phase, input: &ProvenInput, trace: Digest) -> Digest {
-        let Computation { program, job, seed, .. } = &self.run.computation.id;
+        let Computation { program, job, seed, .. } = &self.run.computation;
         let id = TensorId(input.tensor);
         let (digest, proof) = (&input.commitment.digest, &input.commitment.proof);
         match origin::origin(program, job, seed, step, phase, id).unwrap() {
