@@ -9,7 +9,6 @@ use flate2::bufread::MultiGzDecoder;
 use super::disk;
 use super::error::RunError;
 use super::job_files::{self, JobFiles};
-use super::mistaken;
 use crate::job::Job;
 use crate::job::data::Dataset;
 use crate::job::manifest::{DataFile, FileManifest, GroupTree, Source};
@@ -170,14 +169,13 @@ impl JobData {
     pub fn open(reach: &JobFiles, job: &Job, program: &Program) -> Result<JobData, RunError> {
         let mut left = UNPACKED_KEPT;
         let (mut sources, mut manifests, mut files) = (Vec::new(), Vec::new(), Vec::new());
-        for (key, name) in job.data.files.named() {
-            let path = reach.path(key, name)?;
+        for (key, path) in job.data.files.named() {
+            let path = reach.path(key, path)?;
             if !job.data.copy && is_packed(&path) {
                 let why = "data.copy = false is for files that can be read in place: unpack this one, or leave copy out";
                 return Err(RunError::Refused(format!("{}: {why}", path.display())));
             }
             job_files::refuse_private_key(&path, contents(&path)?)?;
-            mistaken::refuse_data(&path, &mistaken::head(contents(&path)?), &job.data.files, name)?;
             let (manifest, tree) = manifest(&path)?;
             files.push(DataFile::new(
                 path.clone(),

@@ -8,7 +8,6 @@ use super::data::{self, UNPACKED_KEPT};
 use super::dir::Run;
 use super::disk::{self, Disk};
 use super::error::RunError;
-use super::mistaken;
 use super::paths::RunPaths;
 use crate::commit::digest::Digest;
 use crate::job::data::Dataset;
@@ -34,10 +33,7 @@ pub struct EvaluationData {
 pub fn open(spec: &DataSpec, paths: &[PathBuf], sample: &[BatchTensor]) -> Result<EvaluationData, RunError> {
     let mut left = UNPACKED_KEPT;
     let (mut files, mut manifests) = (Vec::new(), Vec::new());
-    let names = spec.files.paths();
-    for (number, path) in paths.iter().enumerate() {
-        let name = names.get(number).copied().unwrap_or_default();
-        mistaken::refuse_data(path, &mistaken::head(data::contents(path)?), &spec.files, name)?;
+    for path in paths {
         let (manifest, tree) = data::manifest(path)?;
         let source = data::source(path, manifest.bytes, &mut left)?;
         files.push(DataFile::new(path.clone(), manifest.clone(), tree, source));
