@@ -193,6 +193,8 @@ def pixels(checks):
         with torch.no_grad():
             theirs = model.eval()(values).numpy()
         checks.row(name, "imported", folder / "job.toml", folder / "inputs.npy", theirs)
+        if name.startswith("resnet18"):
+            named(checks, model, folder / "inputs.npy", theirs)
         checks.run("import", folder, "--classes", 3, "--output", folder / "head")
         job = folder / "head" / "job.toml"
         np.save(folder / "head" / "inputs.npy", images.numpy())
@@ -204,6 +206,24 @@ def pixels(checks):
         head = [key for key in before if before[key].shape != after[key].shape]
         same = all(torch.equal(before[key], after[key]) for key in before if key not in head)
         checks.same(f"{name}: all but a head of 3 classes ({', '.join(head)})", same and len(head) == 2)
+
+
+def named(checks, model, inputs, theirs):
+    """The weights of a wrapped ResNet-18 without a configuration, and with timm's."""
+    wrapped = {f"_orig_mod.module.{name}": tensor for name, tensor in model.state_dict().items()}
+    picture = {"input_size": [3, 32, 32], "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "num_classes": 5}
+    timm = {"architecture": "resnet18", "num_classes": 5, "num_features": 512, "global_pool": "avg", "pretrained_cfg": picture}
+    for name, config, flags in [
+        ("resnet18, wrapped", None, ("--architecture", "resnet18", "--image-size", 32)),
+        ("resnet18, timm's config.json", timm, ()),
+    ]:
+        folder = checks.folder / name.split(", ")[1].split("'")[0]
+        folder.mkdir()
+        save_file(wrapped, folder / "resnet18.safetensors")
+        if config:
+            (folder / "config.json").write_text(json.dumps(config))
+        checks.run("import", folder, *flags)
+        checks.row(name, "imported", folder / "job.toml", inputs, theirs)
 
 
 def narrow(vgg):

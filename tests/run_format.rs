@@ -140,9 +140,21 @@ fn runs_of_every_identity_and_origin_pass() {
     passes(&run, &[], &["data file 0", "the batches of steps"]);
     passes(&run, &["--data", folder.path().to_str().unwrap()], &[]);
 
+    // What nothing commits is a file of the run all the same.
     fs::copy(first.layout.model(), at("weights.safetensors")).unwrap();
+    fs::write(at("tokenizer.json"), "{}").unwrap();
+    let evaluated = "[evaluation]\nevery = 2\nfiles = [\"text.txt\"]\n[checkpoint]";
+    let run = trained(&with(&job, "evaluated.toml", "[checkpoint]", evaluated), &at("evaluated"), None);
+    assert!(
+        run.layout.evaluation_file(0).exists() && run.layout.companions().join("tokenizer.json").exists()
+    );
+    passes(&run, &[], &[]);
+    fs::write(run.layout.companions().join("modeling.py"), "").unwrap();
+    passes(&run, &[], &["companions/modeling.py, which is no file of a run"]);
+    let drawn = "weights = [\"weights.safetensors\"]\nreinitialize = [\"final_norm.*\", \"block0.query.weight\", \"*_embedding\"]";
     for (name, init, left_out) in [
         ("tuned", "weights = [\"weights.safetensors\"]", &["the files of weights"][..]),
+        ("redrawn", drawn, &["the files of weights", "init.reinitialize draws"]),
         ("continued", "run = \"first\"", &[]),
         ("resumed", "run = \"first\"\noptimizer_state = true", &[]),
     ] {

@@ -22,9 +22,13 @@ import tomllib
 from hashes import blake3, derive, ed25519_verifies, group_values, merkle_root, merkle_root_from_proof, root_of_groups
 from program_format import Malformed, Program, Reader, bytes_of
 from run_batches import KINDS, batch_tensors
+from run_job import canonical_job, data_paths, drawn
 
 GROUP, TILE, RECORD_MAX = 65536, 4096, 256
 F32, U32, U8 = 1, 2, 3
+# The names of docs/WEIGHTS.md, "What makes a model usable".
+COMPANIONS = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"]
+COMPANIONS += ["vocab.json", "merges.txt", "encoder.json", "vocab.bpe", "tokenizer.model", "chat_template.jinja", "chat_template.json", "preprocessor_config.json"]
 
 
 class Differs(Exception):
@@ -73,85 +77,6 @@ def table_root(entries):
 
 def tensor_digest(code, shape, root):
     return derive("tiebreak 2 tensor", bytes([code]) + listed([struct.pack("<I", dim) for dim in shape]) + root)
-
-
-def pattern(number):
-    """A number's binary32 pattern; Python rounds a numeral to binary64, and `struct` that to binary32."""
-    return struct.unpack("<I", struct.pack("<f", number))[0]
-
-
-# --- The job ---
-
-
-def endings(paths):
-    def ending(path):
-        path = path.removesuffix(".gz")
-        return "npy" if path.endswith(".npy") else "safetensors" if path.endswith(".safetensors") else "raw"
-
-    return " ".join(ending(path) for path in paths)
-
-
-def data_paths(data):
-    """The paths of the job's data files, in the run's order."""
-    if "images" in data:
-        return [data["images"], data["labels"]]
-    if "inputs" in data:
-        return list(dict.fromkeys([data["inputs"], data["labels"]]))
-    paths = data.get("paths", data.get("path"))
-    return [paths] if isinstance(paths, str) else paths
-
-
-def data_settings(data):
-    settings = {"data.kind": data["kind"], "data.sampling": data.get("sampling", "permutation")}
-    settings |= {f"data.augment.{key}": str(value).lower() for key, value in data.get("augment", {}).items() if value}
-    settings |= {f"data.{key}": f"{pattern(data[key]):08x}" for key in ("validation_split",) if key in data}
-    if data["kind"] == "cifar100":
-        settings["data.labels"] = data["labels"]
-    if data["kind"] in ("tokens", "arrays"):
-        settings["data.dtype"] = data["dtype"]
-    if data["kind"] == "tokens":
-        settings["data.formats"] = endings(data_paths(data))
-    if data["kind"] == "arrays":
-        settings["data.formats"] = endings([data["inputs"], data["labels"]])
-        settings["data.one_file"] = str(data["inputs"] == data["labels"]).lower()
-        settings |= {f"data.{key}": data[key] for key in ("inputs_tensor", "labels_tensor") if key in data}
-    return settings
-
-
-def rounding_settings(rounding):
-    paper = rounding.get("preset") == "paper"
-    bits = rounding.get("bits", 32 if paper else 16)
-    settings = {"rounding.preset": "paper" if paper else "default", "rounding.bits": bits}
-    settings["rounding.floor"] = rounding.get("floor", 14 if bits == 16 else 0)
-    if "threshold" in rounding:
-        settings["rounding.threshold"] = rounding["threshold"]
-    return settings | {f"rounding.class.{name}": value for name, value in rounding.get("class", {}).items()}
-
-
-def canonical_job(job):
-    schedule = job["schedule"]
-    settings = data_settings(job["data"]) | {
-        "commit.granularity": job.get("commit", {}).get("granularity", "microbatch"),
-        "commit.scheme": 0,
-        "schedule.peak": f"{pattern(schedule['peak']):08x}",
-        "schedule.warmup": schedule.get("warmup", 0),
-        "seed": job.get("seed", 0),
-        "steps": job["steps"],
-    }
-    kind = schedule.get("kind", "cosine" if "floor" in schedule else "constant")
-    if kind in ("linear", "cosine"):
-        settings["schedule.floor"] = f"{pattern(schedule.get('floor', 0.0)):08x}"
-    if kind in ("linear", "step"):
-        settings["schedule.kind"] = kind
-    if "gamma" in schedule:
-        settings["schedule.gamma"] = f"{pattern(schedule['gamma']):08x}"
-    if "every" in schedule:
-        settings["schedule.every"] = str(schedule["every"])
-    if "milestones" in schedule:
-        settings["schedule.milestones"] = " ".join(str(m) for m in schedule["milestones"])
-    if "rounding" in job:
-        settings |= rounding_settings(job["rounding"])
-    return listed([sized(key.encode()) + sized(str(value).encode()) for key, value in sorted(settings.items())])
 
 
 # --- Records ---
@@ -305,6 +230,7 @@ class Run:
 
     def names(self):
         known = "run.json|job.toml|program.bin|data/data-[0-9]+.(bin|tree)|transcript|gradients|heads/[0-9]{12}"
+        known += "|evaluation/data-[0-9]+.bin|metrics.jsonl|events.out.tfevents.tiebreak|companions/(" + "|".join(map(re.escape, COMPANIONS)) + ")"
         known += "|checkpoints/step-[0-9]{9}.safetensors|(traces|logs)/step-[0-9]{9}|model.safetensors|lock"
         for folder, folders, files in os.walk(self.root):
             for name in folders + files:
@@ -321,7 +247,8 @@ class Run:
         same("run.json: contract", file["contract"], "tiebreak-contract-2")
         self.key = None if file["trainer_key"] is None else Key(file["trainer_key"])
         challenge = option(None if file["challenge"] is None else unhex(file["challenge"], 32))
-        job = derive("tiebreak 2 job", canonical_job(self.job))
+        settings = sorted(canonical_job(self.job, self.program).items())
+        job = derive("tiebreak 2 job", listed([sized(key.encode()) + sized(value.encode()) for key, value in settings]))
         program, self.initial = unhex(file["program"], 32), unhex(file["initial"], 32)
         must("run.json: above 65536 data files", len(file["data"]) <= 65536)
         data = merkle_root([self.manifest_entry(entry) for entry in file["data"]])
@@ -354,6 +281,8 @@ class Run:
             return b"\0"
         if origin["kind"] == "weights":
             self.not_checked.append("the files of weights, which are no part of the run")
+            if drawn(self.job, self.program):
+                self.not_checked.append("the elements that init.reinitialize draws")
             return b"\1" + listed([self.manifest_entry(entry) for entry in origin["files"]])
         proven = origin["record"]
         same("run.json: fields of the origin's record", list(proven), ["index", "record", "proof"])

@@ -7,7 +7,7 @@ use tiebreak::run::architectures;
 use tiebreak::run::checkpoint;
 use tiebreak::run::disk::Disk;
 
-use crate::common::{begin_run, gpt_job, trained};
+use crate::common::{begin_run, trained};
 use crate::output;
 use crate::released::{GPT2_CONFIG, command, gpt2_tensors, imported, stored};
 
@@ -73,42 +73,7 @@ fn files_in_place_of_others_are_named() {
     assert!(code == 2 && said.contains("name the folder"), "{said}");
 }
 
-/// The same of data, before anything is trained; a page is a text to train on.
-#[test]
-fn data_in_place_of_others_are_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let job = gpt_job(folder.path(), "step", "");
-    let text = fs::read_to_string(&job).unwrap();
-    let (from, source) = ("kind = \"bytes\"\npath = \"text.txt\"", folder.path().join("data"));
-    let check = |data: &str, bytes: &[u8]| {
-        let name = data.split('"').find(|part| part.starts_with("data.")).unwrap();
-        fs::write(source.with_file_name(name), bytes).unwrap();
-        fs::write(&job, text.replace(from, data)).unwrap();
-        let (code, _, said) = output(&["job", "check", job.to_str().unwrap()]);
-        (code, said)
-    };
-    let long = [LFS, &[b' '; 4000]].concat();
-    let npy = "kind = \"tokens\"\npath = \"data.npy\"\ndtype = \"u16\"";
-    let raw = "kind = \"tokens\"\npath = \"data.bin\"\ndtype = \"u16\"";
-    let bytes = "kind = \"bytes\"\npath = \"data.txt\"";
-    for (data, contents, wanted) in [
-        (npy, LFS, "git lfs pull"),
-        (npy, PAGE, "a web page (HTML)"),
-        (npy, b"PK\x03\x04", "numpy.savez"),
-        (npy, b"\x1f\x8b\x08\x00", "name it with .gz"),
-        (npy, b"", "empty"),
-        (raw, &long, "git lfs pull"),
-        (raw, PAGE, "a web page (HTML)"),
-        (bytes, &long, "git lfs pull"),
-    ] {
-        let (code, said) = check(data, contents);
-        assert!(code == 4 && said.contains(wanted) && said.contains("data."), "{wanted}: {code} {said}");
-    }
-    let (code, said) = check(bytes, &PAGE.repeat(10));
-    assert_eq!(code, 0, "{said}");
-}
-
-/// torch.compile, DataParallel and the like put a text before every name: the import finds it, a verdict's element too.
+/// torch.compile, DataParallel and the like put a text before every name: the import finds it.
 #[test]
 fn prefixes_of_wrapped_models_are_taken_off() {
     let folder = tempfile::tempdir().unwrap();

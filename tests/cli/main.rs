@@ -3,6 +3,7 @@
 #![cfg(feature = "cli")]
 
 mod audits;
+mod bounds;
 #[path = "../common/mod.rs"]
 mod common;
 mod damage;

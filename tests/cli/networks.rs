@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::common::trained;
 use crate::output;
+use crate::released::{gpt2_tensors, stored};
 
 /// The exit code, and what a command says as JSON.
 fn command(arguments: &[&str]) -> (i32, String) {
@@ -163,6 +164,7 @@ fn a_released_network_is_tuned_for_other_classes() {
     fs::create_dir(&gpt2).unwrap();
     let config = r#"{ "model_type": "gpt2", "vocab_size": 8, "n_positions": 4, "n_embd": 4, "n_layer": 1, "n_head": 1 }"#;
     fs::write(gpt2.join("config.json"), config).unwrap();
+    fs::write(gpt2.join("model.safetensors"), stored(&gpt2_tensors())).unwrap();
     for flag in [["--classes", "4"], ["--normalize", "imagenet"]] {
         let (code, said) = command(&["import", gpt2.to_str().unwrap(), flag[0], flag[1]]);
         assert!(code == 2 && said.contains("only models of images have it"), "{said}");

@@ -152,11 +152,16 @@ fn released_weights_come_out_as_they_went_in() {
     assert!(code == 4 && said.contains("the record of step 1 commits"), "{said}");
 }
 
-/// The element of a verdict is found in a fused and transposed tensor.
+/// The element of a verdict is found in a fused and transposed tensor, also of a model that was wrapped.
 #[test]
 fn swapped_released_weights_convict() {
-    let folder = tempfile::tempdir().unwrap();
-    let (mut tensors, folder) = (gpt2_tensors(), folder.path());
+    ["", "_orig_mod.module."].into_iter().for_each(swapped_weights_convict);
+}
+
+fn swapped_weights_convict(prefix: &str) {
+    let (mut tensors, folder) = (gpt2_tensors(), tempfile::tempdir().unwrap());
+    let folder = folder.path();
+    tensors.iter_mut().for_each(|tensor| tensor.0 = format!("{prefix}{}", tensor.0));
     let released = [("config.json", GPT2_CONFIG.as_bytes()), ("model.safetensors", &stored(&tensors)[..])];
     let job = imported(&folder.join("gpt2"), &released).unwrap();
     let honest = begin_run(&Disk::default(), &job, &folder.join("honest")).unwrap();

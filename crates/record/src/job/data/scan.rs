@@ -8,6 +8,8 @@ use super::batch::{Dataset, Vocabulary};
 use super::layout::Numbers;
 use crate::job::manifest::DataError;
 
+/// More classes than any model has.
+const CLASSES_MAX: i64 = 1 << 20;
 /// Bytes that are looked at together.
 const PIECE: u64 = 1 << 20;
 
@@ -121,12 +123,17 @@ impl Numbers {
             }
             _ => String::new(),
         };
-        let raise = if shift.is_empty() { "Set" } else { "set" };
+        let advice = match *most < CLASSES_MAX {
+            true => format!(
+                "{} model.classes to {} or more (make a program file for as many)",
+                if shift.is_empty() { "Set" } else { "set" },
+                (most + 1).max(1)
+            ),
+            false => "No model has so many classes: these are no labels".into(),
+        };
         format!(
-            "sample {} of the file (counted from 0) has {number} among its {name}, and the model's are below {below} (model.classes): \
-             {range}.{shift} {raise} model.classes to {} or more",
-            place / elements.max(1),
-            most + 1
+            "sample {} of the file (counted from 0) has {number} among its {name}, and the model's are below {below} (model.classes): {range}.{shift} {advice}",
+            place / elements.max(1)
         )
     }
 }
