@@ -5,6 +5,7 @@
 //! badly signed, 5 somebody forfeited a dispute game and nobody was convicted.
 
 mod adapters;
+mod alphabet;
 mod audit;
 mod calibrated;
 mod chart;
@@ -48,6 +49,8 @@ mod serve;
 mod shaders;
 mod sign;
 mod stopped;
+#[cfg(feature = "tokenizer")]
+mod tokens;
 mod train;
 mod verdict;
 mod verdict_file;

@@ -12,6 +12,7 @@ mod jobs;
 mod networks;
 mod not_finite;
 mod released;
+mod samples;
 mod signals;
 
 use std::path::Path;

@@ -16,11 +16,12 @@ pub struct Finding {
 }
 
 /// Folders and files that hold what people wrote; a build adds none of its own.
-const PLACES: [&str; 16] = [
+const PLACES: [&str; 17] = [
     ".ci",
     "assets",
     "benches",
     "build.rs",
+    "crates",
     "cuda-bridge",
     "docs",
     "fuzz/Cargo.toml",
