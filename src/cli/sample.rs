@@ -54,11 +54,11 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let run = args.limits.open(&args.run)?;
     let (job, gpt) = writer(&run)?;
-    let alphabet = Alphabet::of(&run, gpt.vocabulary, args.tokenizer.as_deref())?;
     let seed = args.seed.map_or_else(|| random().map(u64::from_le_bytes), Ok)?;
     let table = run.program.state();
     let parameters = &table[..run.program.released()];
     run.within_memory("the model", run.state_memory())?;
+    let alphabet = Alphabet::of(&run, gpt.vocabulary, args.tokenizer.as_deref())?;
     let state = released(&run, args.step)?;
     if args.seed.is_none() {
         printer.say(format!("seed {seed} (--seed {seed} writes this text again)"));

@@ -268,20 +268,26 @@ fn the_tokenizers_version_is_said_as_it_is() {
     assert!(text.contains(&format!("const TOKENIZERS: &str = \"{}\";", rest.split_once('"').unwrap().0)));
 }
 
-/// Ids that others wrote, with llm.c's header or none: the file holds these ids, or none is made.
+/// Ids of 16 bits, and the same of 32: more than are copied at once.
+fn ids() -> [Vec<u8>; 2] {
+    let ids: Vec<u16> = (0..700_000u64).map(|i| (i * 7919 % 50_257) as u16).collect();
+    let wide = ids.iter().flat_map(|&id| u32::from(id).to_le_bytes()).collect();
+    [ids.iter().flat_map(|id| id.to_le_bytes()).collect(), wide]
+}
+
+/// A file of llm.c: a header with these numbers, and ids.
+fn with_header(words: [u32; 3], ids: &[u8]) -> Vec<u8> {
+    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    bytes.resize(1024, 0);
+    [&bytes[..], ids].concat()
+}
+
+/// Ids that others wrote, with llm.c's header or none: the file holds these ids.
 #[test]
 fn raw_tokens_become_arrays() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    // More than are copied at once.
-    let ids: Vec<u16> = (0..700_000u64).map(|i| (i * 7919 % 50_257) as u16).collect();
-    let u16s: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-    let u32s: Vec<u8> = ids.iter().flat_map(|&id| u32::from(id).to_le_bytes()).collect();
-    let with_header = |words: [u32; 3], ids: &[u8]| {
-        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        bytes.resize(1024, 0);
-        [&bytes[..], ids].concat()
-    };
+    let [u16s, u32s] = ids();
     let llm_c = with_header([20_240_520, 1, 700_000], &u16s);
     let llama = with_header([20_240_801, 7, 700_000], &u32s);
     for (name, bytes, options, layout, dtype, data) in [
@@ -312,6 +318,15 @@ fn raw_tokens_become_arrays() {
         fs::remove_file(at(&output)).unwrap();
         fs::remove_file(at(&format!("{output}.json"))).unwrap();
     }
+}
+
+#[test]
+fn raw_files_that_are_not_what_they_say_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let [u16s, u32s] = ids();
+    let llm_c = with_header([20_240_520, 1, 700_000], &u16s);
+    let llama = with_header([20_240_801, 7, 700_000], &u32s);
     fs::write(at("x.bin"), "").unwrap();
     let before = names(folder.path());
     for (bytes, options, code, why) in [

@@ -242,11 +242,12 @@ fn settings(path: &Path, files: &mut Vec<(PathBuf, Vec<u8>)>) -> Result<bool, Er
 fn described(path: &Path, bytes: &[u8]) -> Result<(Tokenizer, Cuts), Error> {
     let other = |why: &str| Err(Error::malformed(path, format!("this is no tokenizer.json: {why}")));
     // A SentencePiece model is a protocol buffer, whose first field are its pieces.
-    if bytes.starts_with(b"\n") && bytes.contains(&0) {
-        return Err(Error::malformed(path, SENTENCE_PIECE));
-    }
+    let is_model = path.extension().is_some_and(|extension| extension == "model");
     let description: Value = match serde_json::from_slice(bytes) {
         Ok(description) => description,
+        Err(_) if is_model || bytes.starts_with(b"\n") && bytes.contains(&0) => {
+            return Err(Error::malformed(path, SENTENCE_PIECE));
+        }
         Err(why) => return other(&format!("{why}; a tokenizer.json is wanted, or the folder that has it")),
     };
     if !description["model"].is_object() {
@@ -379,6 +380,7 @@ mod tests {
                 "tokenizer.model",
                 "this is no tokenizer.json; convert SentencePiece models first",
             ),
+            (&[("tokenizer.model", "")], "tokenizer.model", "convert SentencePiece models first"),
             (&[("vocab.json", &ids)], "vocab.json", "name the folder"),
             (&[("t.json", "to be")], "t.json", "this is no tokenizer.json"),
             (&[("t.json", "<!DOCTYPE html>")], "t.json", "page of HTML"),
