@@ -5,6 +5,7 @@
 //! badly signed, 5 somebody forfeited a dispute game and nobody was convicted.
 
 mod adapters;
+mod alphabet;
 mod audit;
 mod calibrated;
 mod chart;
@@ -49,6 +50,8 @@ mod serve;
 mod shaders;
 mod sign;
 mod stopped;
+#[cfg(feature = "tokenizer")]
+mod tokens;
 mod train;
 mod verdict;
 mod verdict_file;

@@ -242,6 +242,10 @@ fn tokens_job(folder: &Path, file: &str, dtype: &str, vocabulary: u32) -> String
     job
 }
 
+/// What Git LFS puts in place of a file.
+const POINTER: &[u8] =
+    b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32\nsize 12345678\n";
+
 /// Other formats and widths have ids too, if nobody looks: what is no file of ids is named before a step is trained, in training and in evaluation.
 #[test]
 fn files_that_are_no_raw_token_ids_are_refused_by_name() {
@@ -260,7 +264,6 @@ fn files_that_are_no_raw_token_ids_are_refused_by_name() {
     std::io::Write::write_all(&mut packer, &u16s).unwrap();
     let gzip = packer.finish().unwrap();
     let npy = [b"\x93NUMPY\x01\0\x46\0".to_vec(), vec![b' '; 70], u16s.clone()].concat();
-    let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32\nsize 12345678\n";
     let good = [("good.bin", "u16", &u16s), ("good32.bin", "u32", &u32s)];
     for (file, dtype, bytes) in good {
         fs::write(at(file), bytes).unwrap();
@@ -278,7 +281,7 @@ fn files_that_are_no_raw_token_ids_are_refused_by_name() {
         ([&b"PAR1"[..], &[7; 92], b"PAR1"].concat(), "u16", "Parquet"),
         ([&b"ARROW1\0\0"[..], &[7; 92]].concat(), "u16", "Arrow"),
         (b"<!DOCTYPE html><html><body>Sign in</body></html>".to_vec(), "u16", "page of HTML"),
-        (pointer[..pointer.len() - 1].to_vec(), "u16", "git lfs pull"),
+        (POINTER[..POINTER.len() - 1].to_vec(), "u16", "git lfs pull"),
         ("To be, or not to be: that is the question here. ".repeat(4).into_bytes(), "u16", "it is text"),
         (u32s.clone(), "u16", "say dtype = \"u32\""),
         (u16s.clone(), "u32", "say dtype = \"u16\""),
@@ -304,15 +307,18 @@ fn files_that_are_no_raw_token_ids_are_refused_by_name() {
         let (code, _, stderr) = output(&["job", "check", &job]);
         assert!(code == 4 && stderr.contains("ids.bin") && stderr.contains(why), "{why}: {code} {stderr}");
     }
-    // Other kinds: a pointer is never data, and a text of wide letters is no text of bytes.
+}
+
+/// A pointer is never data, and a text of wide letters is no text of bytes.
+#[test]
+fn pointers_and_wide_letters_are_no_bytes() {
+    let folder = tempfile::tempdir().unwrap();
     let wide: Vec<u8> = "To be, or not to be".encode_utf16().flat_map(u16::to_le_bytes).collect();
-    for (bytes, why) in [(&pointer[..], "git lfs pull"), (&wide, "UTF-16")] {
-        fs::write(at("ids.bin"), bytes).unwrap();
+    for (bytes, why) in [(POINTER, "git lfs pull"), (&wide, "UTF-16")] {
+        fs::write(folder.path().join("ids.bin"), bytes).unwrap();
         let job = tokens_job(folder.path(), "ids.bin", "u16", 512);
-        let text = fs::read_to_string(&job)
-            .unwrap()
-            .replace("\"tokens\"", "\"bytes\"")
-            .replace(", dtype = \"u16\"", "");
+        let text = fs::read_to_string(&job).unwrap();
+        let text = text.replace("\"tokens\"", "\"bytes\"").replace(", dtype = \"u16\"", "");
         fs::write(&job, text).unwrap();
         let (code, _, stderr) = output(&["job", "check", &job]);
         assert!(code == 4 && stderr.contains(why), "{why}: {code} {stderr}");

@@ -15,6 +15,7 @@ mod networks;
 mod not_finite;
 mod options;
 mod released;
+mod samples;
 mod signals;
 
 use std::path::Path;

@@ -37,3 +37,12 @@ impl Error {
         Error::Malformed(format!("{path:?}: {why}"))
     }
 }
+
+impl From<tiebreak_tokenizer::Error> for Error {
+    fn from(error: tiebreak_tokenizer::Error) -> Error {
+        match error {
+            tiebreak_tokenizer::Error::Io(..) => Error::Machine(error.to_string()),
+            tiebreak_tokenizer::Error::Malformed(..) => Error::Malformed(error.to_string()),
+        }
+    }
+}

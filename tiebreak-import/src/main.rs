@@ -4,13 +4,13 @@
 //! written here, whatever wrote them.
 
 mod error;
+mod json_lines;
 mod output;
 mod pictures;
 mod pieces;
 mod progress;
 mod resize;
 mod text;
-mod tokenizer;
 mod tokens;
 mod whole;
 
@@ -40,12 +40,12 @@ enum Command {
     /// Write the token ids of texts (UTF-8) to a .npy file, for `data.kind = "tokens"`.
     ///
     /// The tokens are those of each whole text, though no more than a part of it is in memory. FILE.npy.json beside the file says what made it: the tokenizer's and the
-    /// texts' BLAKE3 among it.
+    /// texts' BLAKE3 among it. FILE.npy.tokenizer holds the tokenizer's files, which a run of these tokens keeps.
     #[command(
-        after_help = "Example:\n  tiebreak-import text --tokenizer gpt2/tokenizer.json --output train.npy part1.txt part2.txt"
+        after_help = "Examples:\n  tiebreak-import text --tokenizer gpt2 --output train.npy part1.txt part2.txt\n  tiebreak-import text --tokenizer gpt2/tokenizer.json --end-of-text '<|endoftext|>' --output train.npy pages.jsonl"
     )]
     Text {
-        /// A tokenizer.json, or a folder with GPT-2's encoder.json and vocab.bpe.
+        /// A tokenizer.json, or a folder that has one, or vocab.json and merges.txt, or GPT-2's encoder.json and vocab.bpe.
         #[arg(long, value_name = "PATH")]
         tokenizer: PathBuf,
         /// The file that is made.
@@ -54,6 +54,12 @@ enum Command {
         /// Write this token after each text, such as "<|endoftext|>".
         #[arg(long, value_name = "TOKEN")]
         end_of_text: Option<String>,
+        /// What the files are: a text each, or a text a line under a key of JSON. By default .jsonl and .ndjson are JSON Lines.
+        #[arg(long, value_enum)]
+        form: Option<text::Form>,
+        /// The key of a line's text in JSON Lines; by default text.
+        #[arg(long, value_name = "NAME")]
+        json_key: Option<String>,
         /// The texts, in order.
         #[arg(required = true)]
         files: Vec<PathBuf>,
@@ -144,8 +150,9 @@ fn run(cli: &Cli) -> Result<Value, Error> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
     let pool = pool.map_err(|why| Error::Machine(format!("no threads: {why}")))?;
     pool.install(|| match &cli.command {
-        Command::Text { tokenizer, output, end_of_text, files } => {
-            text::import(&text::Texts { tokenizer, output, files, end_of_text: end_of_text.as_deref() })
+        &Command::Text { ref tokenizer, ref output, ref end_of_text, form, ref json_key, ref files } => {
+            let [end_of_text, json_key] = [end_of_text, json_key].map(Option::as_deref);
+            text::import(&text::Texts { tokenizer, output, files, end_of_text, form, json_key })
         }
         &Command::Tokens { ref file, ref output, dtype } => {
             tokens::import(&tokens::Tokens { file, output, dtype })
@@ -163,11 +170,12 @@ fn report(cli: &Cli, made: &Value) -> String {
     }
     match &cli.command {
         Command::Text { output, .. } => format!(
-            "{} tokens of {} texts, {} bytes, BLAKE3 {}\n\nIn a job (model.vocabulary is at least {}):\n[data]\nkind = \"tokens\"\npath = {output:?}\ndtype = {}\n",
+            "{} tokens of {} texts, {} bytes, BLAKE3 {}\nThe tokenizer's files are in {:?}, where a run of these tokens finds them.\n\nIn a job (model.vocabulary is at least {}):\n[data]\nkind = \"tokens\"\npath = {output:?}\ndtype = {}\n",
             made["tokens"],
-            made["texts"].as_array().map_or(0, Vec::len),
+            made["documents"],
             made["output"]["bytes"],
             made["output"]["blake3"].as_str().unwrap_or_default(),
+            output::beside(output, tiebreak_token_files::OF_TOKENS),
             made["vocabulary"],
             made["dtype"],
         ),

@@ -58,6 +58,15 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
         .map_err(Error::io(path))
 }
 
+/// Writes small files into a folder, which is made anew.
+pub fn write_folder(folder: &Path, files: &[(String, Vec<u8>)]) -> Result<(), Error> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).map_err(Error::io(folder))?;
+    }
+    fs::create_dir(folder).map_err(Error::io(folder))?;
+    files.iter().try_for_each(|(name, bytes)| write(&folder.join(name), bytes))
+}
+
 /// Length and BLAKE3 of a file, as `b3sum` prints it.
 pub fn digest(path: &Path) -> Result<(u64, String), Error> {
     let mut hasher = blake3::Hasher::new();

@@ -5,9 +5,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use tiebreak_tokenizer::Cuts;
 
 use crate::error::Error;
-use crate::tokenizer::Cuts;
 
 /// Bytes after which a piece ends, at the next place where it may.
 pub const PIECE: usize = 1 << 18;
@@ -135,13 +135,13 @@ fn last_cut(text: &str, cuts: Cuts) -> Option<usize> {
 mod tests {
     use std::fs;
 
+    use tiebreak_tokenizer::{SPLITS, cuts};
     use tokenizers::models::TrainerWrapper;
     use tokenizers::models::bpe::BpeTrainer;
     use tokenizers::pre_tokenizers::byte_level::ByteLevel;
     use tokenizers::{AddedToken, Tokenizer};
 
     use super::*;
-    use crate::tokenizer::{SPLITS, cuts};
 
     const TEXT: &str = "I'll say it:  \"don't\" -- he'd 12345 67\n\n  said;\t\tthen \u{3000}\u{a0} gone.\r\n\n \u{4f60}\u{597d}\u{ff0c}\u{4e16}\u{754c}\u{3002}\n\
         e\u{301}a \u{308}o !!! \n?? <|end|> x<|end|>\n<|end|> \u{1f600} \u{1f600}tail   \u{915}\u{93e} \u{915}\u{93f}\n7 x";

@@ -1,22 +1,27 @@
 //! `tiebreak-import text`: texts as a file of token ids.
 
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
 use rayon::prelude::*;
 use serde_json::{Value, json};
+use tiebreak_token_files::{Format, Look, OF_TOKENS, TOKENIZER_FILES};
+use tiebreak_tokenizer::{Cuts, Loaded};
 
 use crate::error::Error;
-use crate::output::{NpyFile, beside, digest, is_free, is_npy, partial, publish, write};
-use crate::pieces::{PIECE, Pieces};
+use crate::json_lines::Lines;
+use crate::output::{NpyFile, beside, digest, is_free, is_npy, partial, publish, write, write_folder};
+use crate::pieces::{PIECE, Piece, Pieces};
 use crate::progress;
-use crate::tokenizer::Loaded;
 
 /// Pieces that are encoded at once, for each thread.
 const PIECES: usize = 2;
 
 /// What is imported, and to where.
 pub struct Texts<'a> {
-    /// A tokenizer.json, or a folder with GPT-2's files.
+    /// A tokenizer.json, or a folder that has one, or the two files of GPT-2.
     pub tokenizer: &'a Path,
     /// The .npy file.
     pub output: &'a Path,
@@ -24,81 +29,224 @@ pub struct Texts<'a> {
     pub files: &'a [PathBuf],
     /// The token that is written after each text.
     pub end_of_text: Option<&'a str>,
+    /// What the files are; by their names if it is not said.
+    pub form: Option<Form>,
+    /// The key of a line's text in JSON Lines.
+    pub json_key: Option<&'a str>,
 }
 
-/// Writes the token ids of texts as one row of u16, or of u32 if the tokenizer has ids that need it, and beside it, under the same name with `.json` after it,
-/// what it was made from. Returns that.
+/// How texts lie in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// The file is a text.
+    Text,
+    /// Each line is an object of JSON with a text.
+    JsonLines,
+}
+
+/// The key of a line's text, if none is said.
+const JSON_KEY: &str = "text";
+/// The most bytes of a first line that is looked at.
+const LOOK: u64 = 1 << 20;
+
+impl Texts<'_> {
+    /// How texts lie in a file: as it was said, else by its name. What looks like JSON Lines under another name is not taken for either.
+    fn form_of(&self, path: &Path) -> Result<Form, Error> {
+        let mut start = Vec::new();
+        let mut file = BufReader::new(File::open(path).map_err(Error::io(path))?.take(LOOK));
+        file.read_until(b'\n', &mut start).map_err(Error::io(path))?;
+        match Look::at(&start).format() {
+            Some(format @ Format::LfsPointer) => return Err(Error::malformed(path, format.why())),
+            Some(Format::Other(name, _)) => {
+                return Err(Error::malformed(path, format!("it is {name}; texts in UTF-8 are wanted")));
+            }
+            _ => {}
+        }
+        let extension = path.extension().map(|extension| extension.to_ascii_lowercase());
+        if let Some(form) = self.form {
+            return Ok(form);
+        }
+        if extension.is_some_and(|extension| extension == "jsonl" || extension == "ndjson") {
+            return Ok(Form::JsonLines);
+        }
+        match serde_json::from_slice(&start) {
+            Ok(Value::Object(_)) => Err(Error::Usage(format!(
+                "{path:?} looks like JSON Lines: say --form json-lines (the text under --json-key {JSON_KEY} of each line), or --form text"
+            ))),
+            _ => Ok(Form::Text),
+        }
+    }
+}
+
+/// Writes the token ids of texts as one row of u16, or of u32 if the tokenizer has ids that need it. Beside it, under the same name with more after it, are
+/// what it was made from (`.json`) and the tokenizer's files (`.tokenizer`). Returns the former.
 pub fn import(texts: &Texts) -> Result<Value, Error> {
-    let about = beside(texts.output, ".json");
+    let [about, kept] = [".json", OF_TOKENS].map(|more| beside(texts.output, more));
     is_npy(texts.output)?;
-    is_free(texts.output)?;
-    is_free(&about)?;
+    [texts.output, &about, &kept].into_iter().try_for_each(is_free)?;
     let loaded = Loaded::open(texts.tokenizer)?;
     let end = texts.end_of_text.map(|token| {
-        let id = loaded.tokenizer.token_to_id(token);
+        let id = loaded.id(token);
         id.ok_or_else(|| Error::Usage(format!("--end-of-text: the tokenizer has no token {token:?}")))
     });
     let end = end.transpose()?;
+    let forms = texts.files.iter().map(|path| texts.form_of(path)).collect::<Result<Vec<Form>, Error>>()?;
+    if texts.json_key.is_some() && !forms.contains(&Form::JsonLines) {
+        let why =
+            "--json-key is for JSON Lines (.jsonl, .ndjson, or --form json-lines), and no file is of them";
+        return Err(Error::Usage(why.into()));
+    }
+    let files = tokenizer_files(texts.tokenizer, &loaded)?;
     let small = loaded.greatest <= u32::from(u16::MAX);
     let unfinished = partial(texts.output)?;
     let mut npy = NpyFile::create(unfinished.clone(), if small { "<u2" } else { "<u4" }, Vec::new())?;
-    let encoded = encode(texts, &loaded, end, small, &mut npy).and_then(|(tokens, sources)| {
+    let mut reader = Reader { texts, forms, cuts: loaded.cuts, file: 0, current: None, sources: Vec::new() };
+    let encoded = encode(&mut reader, &loaded, end, small, &mut npy).and_then(|(tokens, documents)| {
         npy.finish(tokens)?;
         let (bytes, blake3) = digest(&unfinished)?;
+        write_folder(&partial(&kept)?, &files)?;
         Ok(json!({
             "made_by": concat!("tiebreak-import ", env!("CARGO_PKG_VERSION")),
             "kind": "tokens",
             "dtype": if small { "u16" } else { "u32" },
             "tokens": tokens,
+            "documents": documents,
             "vocabulary": loaded.greatest + 1,
             "end_of_text": texts.end_of_text,
-            "tokenizer": loaded.files,
+            "tokenizer": loaded.files.iter().map(|(path, bytes)| source(path, bytes)).collect::<Vec<Value>>(),
+            "tokenizer_kept": files.iter().map(|(name, _)| name.as_str()).collect::<Vec<&str>>(),
             "tokenizers_version": TOKENIZERS,
-            "texts": sources,
+            "texts": reader.sources,
             "output": { "bytes": bytes, "blake3": blake3 },
         }))
     });
-    let made = encoded.inspect_err(|_| drop(std::fs::remove_file(&unfinished)))?;
+    let made = encoded.inspect_err(|_| {
+        drop(fs::remove_file(&unfinished));
+        drop(partial(&kept).map(fs::remove_dir_all));
+    })?;
     let text = serde_json::to_vec_pretty(&made).expect("JSON values can be written");
     write(&partial(&about)?, &text)?;
     publish(&partial(&about)?, &about)?;
+    publish(&partial(&kept)?, &kept)?;
     publish(&unfinished, texts.output)?;
     Ok(made)
+}
+
+/// Name, length and BLAKE3 of a file.
+fn source(path: &Path, bytes: &[u8]) -> Value {
+    let name = path.file_name().map(|name| name.to_string_lossy());
+    json!({ "name": name, "bytes": bytes.len(), "blake3": blake3::hash(bytes).to_hex().as_str() })
+}
+
+/// The tokenizer's files, under the names by which a run keeps them.
+fn tokenizer_files(path: &Path, loaded: &Loaded) -> Result<Vec<(String, Vec<u8>)>, Error> {
+    if !path.is_dir() {
+        // Whatever its name is, it was read as a tokenizer.json.
+        return Ok(loaded
+            .files
+            .iter()
+            .map(|(_, bytes)| ("tokenizer.json".to_string(), bytes.clone()))
+            .collect());
+    }
+    let mut files = Vec::new();
+    for name in TOKENIZER_FILES.into_iter().chain(["generation_config.json"]) {
+        let from = path.join(name);
+        if from.is_file() {
+            let read = loaded.files.iter().find(|(path, _)| *path == from);
+            let bytes = match read {
+                Some((_, bytes)) => bytes.clone(),
+                None => fs::read(&from).map_err(Error::io(&from))?,
+            };
+            files.push((name.to_string(), bytes));
+        }
+    }
+    Ok(files)
+}
+
+/// Texts of files of either form, one file after another.
+struct Reader<'a> {
+    texts: &'a Texts<'a>,
+    forms: Vec<Form>,
+    cuts: Cuts,
+    /// The file that is read next.
+    file: usize,
+    current: Option<Current<'a>>,
+    /// What the files are that were read to their end.
+    sources: Vec<Value>,
+}
+
+enum Current<'a> {
+    Text(Pieces<'a>),
+    Lines(Lines<'a>),
+}
+
+impl Reader<'_> {
+    /// The next piece; `None` after the last file's last.
+    fn next(&mut self) -> Result<Option<Piece>, Error> {
+        loop {
+            let Some(current) = &mut self.current else {
+                let Some(path) = self.texts.files.get(self.file) else { return Ok(None) };
+                self.current = Some(match self.forms[self.file] {
+                    Form::Text => Current::Text(Pieces::new(std::slice::from_ref(path), self.cuts, PIECE)),
+                    Form::JsonLines => {
+                        Current::Lines(Lines::open(path, self.texts.json_key.unwrap_or(JSON_KEY))?)
+                    }
+                });
+                self.file += 1;
+                continue;
+            };
+            let piece = match current {
+                Current::Text(pieces) => pieces.next()?,
+                Current::Lines(lines) => lines.next()?,
+            };
+            if piece.is_some() {
+                return Ok(piece);
+            }
+            match self.current.take() {
+                Some(Current::Text(pieces)) => self.sources.extend(pieces.sources),
+                Some(Current::Lines(lines)) => self.sources.push(lines.source()),
+                None => {}
+            }
+        }
+    }
 }
 
 /// The version of the crate that makes the tokens, as Cargo.lock has it; a test holds it to that.
 pub const TOKENIZERS: &str = "0.22.2";
 
-/// Appends the tokens of all texts. Returns their number, and what the texts are.
+/// Appends the tokens of all texts. Returns their number, and that of the texts.
 fn encode(
-    texts: &Texts,
+    reader: &mut Reader,
     loaded: &Loaded,
     end: Option<u32>,
     small: bool,
     npy: &mut NpyFile,
-) -> Result<(u64, Vec<Value>), Error> {
-    let sizes = texts.files.iter().map(|path| std::fs::metadata(path).map_or(0, |data| data.len()));
+) -> Result<(u64, u64), Error> {
+    let sizes = reader.texts.files.iter().map(|path| fs::metadata(path).map_or(0, |data| data.len()));
     let bar = progress::bytes(sizes.sum());
-    let mut pieces = Pieces::new(texts.files, loaded.cuts, PIECE);
     let most = PIECES * rayon::current_num_threads();
-    let mut tokens = 0;
+    let (mut tokens, mut documents) = (0, 0);
     loop {
         let mut batch = Vec::with_capacity(most);
         // Of pieces that are larger than usual, fewer are at hand.
         while batch.len() < most
             && batch.iter().map(|(text, _): &(String, bool)| text.len()).sum::<usize>() < most * PIECE
         {
-            let Some(piece) = pieces.next()? else { break };
+            let Some(piece) = reader.next()? else { break };
             batch.push((piece.text, piece.last));
         }
         if batch.is_empty() {
             break;
         }
-        let ids: Vec<Vec<u32>> =
-            batch.par_iter().map(|(text, _)| loaded.ids(text)).collect::<Result<_, _>>()?;
+        let ids: Vec<Vec<u32>> = batch
+            .par_iter()
+            .map(|(text, _)| loaded.ids(text))
+            .collect::<Result<_, _>>()
+            .map_err(Error::Malformed)?;
         for ((text, last), ids) in batch.iter().zip(ids) {
             let ids: Vec<u32> = ids.into_iter().chain(end.filter(|_| *last)).collect();
             tokens += ids.len() as u64;
+            documents += u64::from(*last);
             // `small`: every id is below 2^16.
             let bytes: Vec<u8> = match small {
                 true => ids.iter().flat_map(|&id| (id as u16).to_le_bytes()).collect(),
@@ -112,5 +260,5 @@ fn encode(
     if tokens == 0 {
         return Err(Error::Malformed("the texts have no token".into()));
     }
-    Ok((tokens, pieces.sources))
+    Ok((tokens, documents))
 }

@@ -110,6 +110,12 @@ fn what_cannot_be_imported_leaves_no_file() {
     fs::write(at("there.npy"), "mine").unwrap();
     fs::write(at("tokenizer.json"), r#"{"model":{"type":"BPE","dropout":0.1,"vocab":{},"merges":[]}}"#)
         .unwrap();
+    fs::write(at("tokenizer.model"), "\n\u{e}\n\u{5}<unk>\u{15}\0\0\0\0").unwrap();
+    fs::write(at("bad.jsonl"), "{\"text\":\"he\"}\n\n{\"text\":\"he\n").unwrap();
+    fs::write(at("number.ndjson"), "{\"text\":5}\n").unwrap();
+    fs::write(at("other.jsonl"), "{\"content\":\"he\",\"id\":5}\n").unwrap();
+    fs::write(at("lines.json"), "{\"text\":\"he\"}\n").unwrap();
+    fs::write(at("packed.gz"), b"\x1f\x8b\x08\0\0\0\0\0\x02\xff\x01\0").unwrap();
     fs::create_dir(at("pictures")).unwrap();
     let before = names(folder.path());
     for (arguments, code, why) in [
@@ -117,7 +123,14 @@ fn what_cannot_be_imported_leaves_no_file() {
         (["gpt2", "out.npy", "absent"], 3, "absent"),
         (["gpt2", "there.npy", "text"], 2, "is there already"),
         (["gpt2", "out.bin", "text"], 2, "ends in .npy"),
-        (["text", "out.npy", "text"], 4, "expected value"),
+        (["text", "out.npy", "text"], 4, "this is no tokenizer.json"),
+        (["pictures", "out.npy", "text"], 4, "vocab.json with merges.txt"),
+        (["tokenizer.model", "out.npy", "text"], 4, "convert SentencePiece models first"),
+        (["gpt2", "out.npy", "bad.jsonl"], 4, "bad.jsonl\": line 3: it is no JSON"),
+        (["gpt2", "out.npy", "number.ndjson"], 4, "line 1: what is under the key \"text\" is no string"),
+        (["gpt2", "out.npy", "other.jsonl"], 4, "--json-key names another: \"content\""),
+        (["gpt2", "out.npy", "lines.json"], 2, "--form json-lines"),
+        (["gpt2", "out.npy", "packed.gz"], 4, "packed with gzip"),
         (["tokenizer.json", "out.npy", "text"], 4, "dropout"),
         (["gpt2", "no/such/out.npy", "text"], 3, "no/such"),
     ] {
@@ -255,20 +268,26 @@ fn the_tokenizers_version_is_said_as_it_is() {
     assert!(text.contains(&format!("const TOKENIZERS: &str = \"{}\";", rest.split_once('"').unwrap().0)));
 }
 
-/// Ids that others wrote, with llm.c's header or none: the file holds these ids, or none is made.
+/// Ids of 16 bits, and the same of 32: more than are copied at once.
+fn ids() -> [Vec<u8>; 2] {
+    let ids: Vec<u16> = (0..700_000u64).map(|i| (i * 7919 % 50_257) as u16).collect();
+    let wide = ids.iter().flat_map(|&id| u32::from(id).to_le_bytes()).collect();
+    [ids.iter().flat_map(|id| id.to_le_bytes()).collect(), wide]
+}
+
+/// A file of llm.c: a header with these numbers, and ids.
+fn with_header(words: [u32; 3], ids: &[u8]) -> Vec<u8> {
+    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    bytes.resize(1024, 0);
+    [&bytes[..], ids].concat()
+}
+
+/// Ids that others wrote, with llm.c's header or none: the file holds these ids.
 #[test]
 fn raw_tokens_become_arrays() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    // More than are copied at once.
-    let ids: Vec<u16> = (0..700_000u64).map(|i| (i * 7919 % 50_257) as u16).collect();
-    let u16s: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-    let u32s: Vec<u8> = ids.iter().flat_map(|&id| u32::from(id).to_le_bytes()).collect();
-    let with_header = |words: [u32; 3], ids: &[u8]| {
-        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        bytes.resize(1024, 0);
-        [&bytes[..], ids].concat()
-    };
+    let [u16s, u32s] = ids();
     let llm_c = with_header([20_240_520, 1, 700_000], &u16s);
     let llama = with_header([20_240_801, 7, 700_000], &u32s);
     for (name, bytes, options, layout, dtype, data) in [
@@ -299,6 +318,15 @@ fn raw_tokens_become_arrays() {
         fs::remove_file(at(&output)).unwrap();
         fs::remove_file(at(&format!("{output}.json"))).unwrap();
     }
+}
+
+#[test]
+fn raw_files_that_are_not_what_they_say_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let [u16s, u32s] = ids();
+    let llm_c = with_header([20_240_520, 1, 700_000], &u16s);
+    let llama = with_header([20_240_801, 7, 700_000], &u32s);
     fs::write(at("x.bin"), "").unwrap();
     let before = names(folder.path());
     for (bytes, options, code, why) in [
@@ -335,4 +363,89 @@ fn raw_tokens_become_arrays() {
     fs::write(at("c.bin"), &llm_c).unwrap();
     assert_eq!(error(folder.path(), &["tokens", "c.bin", "--output", "c.bin"]).0, 2);
     assert_eq!(error(folder.path(), &["tokens", "absent", "--output", "c.npy"]).0, 3);
+}
+
+/// A folder as transformers writes it gives the tokens of its other forms, and lies beside them byte for byte, where a run finds it.
+#[test]
+fn a_tokenizers_folder_is_taken_and_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    gpt2(&at("gpt2"));
+    fs::create_dir(at("hf")).unwrap();
+    fs::copy(at("gpt2/encoder.json"), at("hf/vocab.json")).unwrap();
+    fs::copy(at("gpt2/vocab.bpe"), at("hf/merges.txt")).unwrap();
+    fs::write(at("hf/tokenizer_config.json"), "{ \"eos_token\": \"<|endoftext|>\" }\r\n").unwrap();
+    fs::write(at("hf/generation_config.json"), "{\"eos_token_id\": 258}").unwrap();
+    fs::write(at("hf/README.md"), "not its").unwrap();
+    fs::write(at("a.txt"), "he said <|endoftext|>").unwrap();
+    let text = |tokenizer: &str, output: &str| {
+        let said = made(folder.path(), &["text", "--tokenizer", tokenizer, "--output", output, "a.txt"]);
+        (npy(&at(output)).1, said)
+    };
+    let (expected, _) = text("gpt2", "a.npy");
+    assert!(expected.ends_with(&258u16.to_le_bytes()));
+    assert_eq!(names(&at("a.npy.tokenizer")), ["encoder.json", "vocab.bpe"]);
+    let (tokens, said) = text("hf", "b.npy");
+    assert_eq!(tokens, expected);
+    let kept = ["generation_config.json", "merges.txt", "tokenizer_config.json", "vocab.json"];
+    assert_eq!(names(&at("b.npy.tokenizer")), kept);
+    for name in kept {
+        assert!(
+            fs::read(at("b.npy.tokenizer").join(name)).unwrap() == fs::read(at("hf").join(name)).unwrap(),
+            "{name}"
+        );
+        assert!(said["tokenizer_kept"].as_array().unwrap().contains(&name.into()), "{said}");
+    }
+    // A folder that was kept is a tokenizer again; a file of another name is kept as what it is.
+    assert_eq!(text("b.npy.tokenizer", "c.npy").0, expected);
+    let described = r#"{"version":"1.0","added_tokens":[],"normalizer":null,"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},"model":{"type":"BPE","vocab":{"h":0,"e":1,"he":2},"merges":["h e"]}}"#;
+    fs::write(at("mine.json"), described).unwrap();
+    fs::write(at("a.txt"), "hehe").unwrap();
+    assert_eq!(text("mine.json", "d.npy").0, [2u16, 2].map(u16::to_le_bytes).concat());
+    assert_eq!(fs::read_to_string(at("d.npy.tokenizer/tokenizer.json")).unwrap(), described);
+    let (exit, why) = error(folder.path(), &["text", "--tokenizer", "hf", "--output", "a.npy", "a.txt"]);
+    assert!(exit == 2 && why.contains("is there already"), "{why}");
+}
+
+/// Each line's text is a text, as if it lay in a file of its own.
+#[test]
+fn json_lines_are_texts() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    gpt2(&at("gpt2"));
+    let texts = ["he\nsaid", "", "\u{e9} \u{1f600} \"quoted\"", "the end"];
+    let (mut lines, mut other) = (String::new(), String::new());
+    for (number, text) in texts.iter().enumerate() {
+        fs::write(at(&format!("{number}.txt")), text).unwrap();
+        lines += &format!("{}\n", serde_json::json!({ "id": number, "text": text, "body": "x" }));
+        // Escapes, blank lines, the other end of a line, and none after the last.
+        let escaped: String = text.encode_utf16().map(|unit| format!("\\u{unit:04x}")).collect();
+        other += &format!("{}{{\"body\":\"{escaped}\"}}", if number == 0 { "" } else { "\r\n \n" });
+    }
+    fs::write(at("a.jsonl"), &lines).unwrap();
+    fs::write(at("b.NDJSON"), &other).unwrap();
+    fs::write(at("c.json"), &lines).unwrap();
+    let run = |output: &str, more: &[&str]| {
+        let arguments = ["text", "--tokenizer", "gpt2", "--end-of-text", "<|endoftext|>", "--output", output];
+        let said = made(folder.path(), &[&arguments, more].concat());
+        (npy(&at(output)).1, said)
+    };
+    let (expected, _) = run("files.npy", &["0.txt", "1.txt", "2.txt", "3.txt"]);
+    let (tokens, said) = run("a.npy", &["a.jsonl"]);
+    assert_eq!(tokens, expected);
+    let source = serde_json::json!({ "name": "a.jsonl", "bytes": lines.len(), "blake3": blake3::hash(lines.as_bytes()).to_hex().as_str(), "documents": 4, "json_key": "text" });
+    assert_eq!((&said["documents"], &said["texts"][0]), (&4.into(), &source));
+    assert_eq!(run("b.npy", &["--json-key", "body", "b.NDJSON"]).0, expected);
+    assert_eq!(run("c.npy", &["--form", "json-lines", "c.json"]).0, expected);
+    assert_eq!(
+        run("both.npy", &["a.jsonl", "3.txt"]).0,
+        [&expected[..], &run("3.npy", &["3.txt"]).0].concat()
+    );
+    // As text on demand: the quotes and braces are tokens then.
+    assert_ne!(run("plain.npy", &["--form", "text", "a.jsonl"]).0, expected);
+    let (exit, why) = error(
+        folder.path(),
+        &["text", "--tokenizer", "gpt2", "--output", "x.npy", "--json-key", "body", "0.txt"],
+    );
+    assert!(exit == 2 && why.contains("--json-key is for JSON Lines"), "{why}");
 }

@@ -18,6 +18,24 @@ pub const START: usize = 1 << 16;
 /// Bytes at its end.
 const END: usize = 16;
 
+/// The files that a tokenizer is made of, and what is used with it: a run keeps those of these names, and no others.
+pub const TOKENIZER_FILES: [&str; 12] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "encoder.json",
+    "vocab.bpe",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "chat_template.json",
+    "preprocessor_config.json",
+];
+/// What follows the name of a file of token ids in the name of the folder where its tokenizer is.
+pub const OF_TOKENS: &str = ".tokenizer";
+
 /// The beginning and the end of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Look {

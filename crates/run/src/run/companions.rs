@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use tiebreak_token_files::{OF_TOKENS, TOKENIZER_FILES};
+
 use super::disk::{self, Disk};
 use super::error::RunError;
 use super::job_files::{JobFiles, refuse_private_key};
@@ -20,30 +22,12 @@ use crate::job::spec::DataFiles;
 pub const CONFIG: &str = "config.json";
 /// How text is generated: the tokens that begin, end and fill it among others.
 pub const GENERATION: &str = "generation_config.json";
-/// What a tokenizer is made of. No other name is ever read or written.
-const TOKENIZER: [&str; 12] = [
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "encoder.json",
-    "vocab.bpe",
-    "tokenizer.model",
-    "chat_template.jinja",
-    "chat_template.json",
-    "preprocessor_config.json",
-];
 /// What is taken together from one folder: files of several folders would not fit each other.
-const SETS: [&[&str]; 3] = [&[CONFIG], &[GENERATION], &TOKENIZER];
+const SETS: [&[&str]; 3] = [&[CONFIG], &[GENERATION], &TOKENIZER_FILES];
 /// The most bytes of a file; the largest tokenizers have a third of that.
 const FILE_MAX: u64 = 1 << 26;
 /// The most bytes of all files of a run.
 const ALL_MAX: u64 = 1 << 27;
-/// What follows the name of a file of tokens in the name of the folder where their tokenizer may be put.
-const OF_TOKENS: &str = ".tokenizer";
-
 /// Whether a file of a run may have this name.
 pub fn is_name(name: &str) -> bool {
     SETS.iter().any(|set| set.contains(&name))

@@ -1,0 +1,117 @@
+//! `tiebreak sample`: text from a model over tokens, by the tokenizer that its run keeps or that is named.
+
+use std::fs;
+use std::path::Path;
+
+use super::{output, path};
+
+/// The end of text in [`tokenizer`].
+const END: u16 = 257;
+
+/// The files of GPT-2's tokenizer, with the bytes as tokens, one merge ("he", 256) and an end of text ([`END`]).
+fn tokenizer(folder: &Path) {
+    fs::create_dir(folder).unwrap();
+    // Source: bytes_to_unicode in encoder.py of openai/gpt-2.
+    let shown = |byte: &u32| matches!(byte, 33..=126 | 161..=172 | 174..=255);
+    let others = (0..256u32).filter(|byte| !shown(byte)).zip(256..).map(|(_, letter)| letter);
+    let letters =
+        (0..256u32).filter(shown).chain(others).map(|letter| char::from_u32(letter).unwrap().to_string());
+    let tokens = letters.chain(["he".to_string(), "<|endoftext|>".to_string()]);
+    let ids: serde_json::Map<String, serde_json::Value> =
+        tokens.zip((0..).map(serde_json::Value::from)).collect();
+    fs::write(folder.join("vocab.json"), serde_json::Value::from(ids).to_string()).unwrap();
+    fs::write(folder.join("merges.txt"), "#version: 0.2\nh e\n").unwrap();
+}
+
+/// Trains a model that has seen nothing but one id, of a vocabulary that is padded beyond the tokenizer's. Returns the run.
+fn trained(folder: &Path, name: &str, id: u16) -> String {
+    let file = format!("{name}.bin");
+    fs::write(folder.join(&file), id.to_le_bytes().repeat(200)).unwrap();
+    let job = path(folder, &format!("{name}.toml"));
+    let text = format!(
+        "steps = 30\nmodel = {{ kind = \"gpt\", vocabulary = 300, context = 4, layers = 1, heads = 1, width = 8 }}\n\
+         data = {{ kind = \"tokens\", path = \"{file}\", dtype = \"u16\" }}\nbatch = {{ micro_batch = 4, micro_batches = 1 }}\n\
+         optimizer = {{ kind = \"sgd\", momentum = 0.9, weight_decay = 0.0 }}\nschedule = {{ peak = 0.1 }}\n"
+    );
+    fs::write(&job, text).unwrap();
+    let run = path(folder, &format!("{name}-run"));
+    let (code, _, stderr) = output(&["train", &job, "--out", &run, "--engine", "cpu"]);
+    assert_eq!(code, 0, "{stderr}");
+    run
+}
+
+/// Without any tokenizer nobody knows what the ids mean, so the command says which option helps.
+#[test]
+fn tokens_without_a_tokenizer_are_no_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = trained(folder.path(), "bare", 7);
+    let (code, stdout, stderr) = output(&["sample", &run, "--length", "3", "--engine", "cpu"]);
+    assert!(code == 2 && stdout.is_empty() && stderr.contains("--tokenizer PATH"), "{code} {stderr}");
+    #[cfg(not(feature = "tokenizer"))]
+    {
+        tokenizer(&folder.path().join("gpt2"));
+        let named = path(folder.path(), "gpt2");
+        let (code, stdout, stderr) = output(&["sample", &run, "--length", "3", "--tokenizer", &named]);
+        assert!(code == 2 && stdout.is_empty() && stderr.contains("--features tokenizer"), "{code} {stderr}");
+    }
+}
+
+/// What was learned is written as the tokenizer's text, and the text ends where the model ends it.
+#[cfg(feature = "tokenizer")]
+#[test]
+fn tokens_are_written_by_the_runs_tokenizer() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let sampled = |run: &str, more: &[&str]| {
+        let asked = [
+            "sample",
+            run,
+            "--json",
+            "--prompt",
+            "\u{e9} he",
+            "--length",
+            "3",
+            "--temperature",
+            "0",
+            "--seed",
+            "1",
+        ];
+        let (code, stdout, stderr) = output(&[&asked, more].concat());
+        assert_eq!(code, 0, "{stderr}");
+        let found: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+        (
+            found["text"].as_str().unwrap().to_string(),
+            found["tokens"].as_u64().unwrap(),
+            found["ended"] == true,
+        )
+    };
+    tokenizer(&at("he.bin.tokenizer"));
+    let run = trained(folder.path(), "he", 256);
+    assert_eq!(sampled(&run, &[]), ("\u{e9} hehehehe".into(), 3, false));
+    let (code, stdout, _) = output(&["sample", &run, "--prompt", "x", "--length", "2", "--temperature", "0"]);
+    assert_eq!((code, &stdout[..]), (0, "xhehe\n"));
+    let (code, _, stderr) = output(&["sample", &run, "--prompt", ""]);
+    assert!(code == 2 && stderr.contains("a token or more"), "{stderr}");
+
+    tokenizer(&at("end.bin.tokenizer"));
+    let run = trained(folder.path(), "end", END);
+    assert_eq!(sampled(&run, &[]), ("\u{e9} he".into(), 0, true));
+    // Another end is said by the files of the model's maker.
+    tokenizer(&at("other"));
+    fs::write(at("other/generation_config.json"), "{\"eos_token_id\": [256]}").unwrap();
+    let other = path(folder.path(), "other");
+    let text = format!("\u{e9} he{}", "<|endoftext|>".repeat(3));
+    assert_eq!(sampled(&run, &["--tokenizer", &other]), (text, 3, false));
+
+    // 127 is the byte 0xc3: halves of characters are written when the text ends.
+    let bare = trained(folder.path(), "half", 127);
+    assert_eq!(sampled(&bare, &["--tokenizer", &other]).0, "\u{e9} he\u{fffd}\u{fffd}\u{fffd}");
+
+    // A run is somebody else's: what is no tokenizer in it is an error.
+    fs::write(path(Path::new(&run), "companions/vocab.json"), "{\"a\": 0}").unwrap();
+    let (code, _, stderr) = output(&["sample", &run]);
+    assert!(
+        code == 4 && stderr.contains("vocab.json") && stderr.contains("--tokenizer PATH"),
+        "{code} {stderr}"
+    );
+}

@@ -1,0 +1,89 @@
+//! Texts in JSON Lines: of each line the string under one key is a text.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::error::Error;
+use crate::pieces::{PIECE_MAX, Piece};
+
+/// The texts of a file of JSON Lines, one line after another.
+pub struct Lines<'a> {
+    path: &'a Path,
+    key: &'a str,
+    file: BufReader<File>,
+    hasher: blake3::Hasher,
+    /// Lines that were read.
+    lines: u64,
+    /// Texts in them.
+    texts: u64,
+}
+
+impl<'a> Lines<'a> {
+    /// The texts under `key`.
+    pub fn open(path: &'a Path, key: &'a str) -> Result<Lines<'a>, Error> {
+        let file = BufReader::with_capacity(1 << 20, File::open(path).map_err(Error::io(path))?);
+        Ok(Lines { path, key, file, hasher: blake3::Hasher::new(), lines: 0, texts: 0 })
+    }
+
+    /// The next line's text; `None` after the last. Lines of white space alone are passed over.
+    pub fn next(&mut self) -> Result<Option<Piece>, Error> {
+        loop {
+            let mut line = Vec::new();
+            let most = PIECE_MAX as u64 + 1;
+            self.file.by_ref().take(most).read_until(b'\n', &mut line).map_err(Error::io(self.path))?;
+            if line.is_empty() {
+                return Ok(None);
+            }
+            self.lines += 1;
+            self.hasher.update(&line);
+            if !line.trim_ascii().is_empty() {
+                self.texts += 1;
+                let text = text(&line, self.key);
+                let text =
+                    text.map_err(|why| Error::malformed(self.path, format!("line {}: {why}", self.lines)))?;
+                return Ok(Some(Piece { text, last: true }));
+            }
+        }
+    }
+
+    /// What the file is, once it was read to its end.
+    pub fn source(self) -> Value {
+        let name = self.path.file_name().map(|name| name.to_string_lossy());
+        let blake3 = self.hasher.finalize().to_hex();
+        json!({ "name": name, "bytes": self.hasher.count(), "blake3": blake3.as_str(), "documents": self.texts, "json_key": self.key })
+    }
+}
+
+/// The string under a key of a line.
+fn text(line: &[u8], key: &str) -> Result<String, String> {
+    if line.len() > PIECE_MAX {
+        return Err(format!("it has more than {PIECE_MAX} bytes"));
+    }
+    let object: Value = serde_json::from_slice(line).map_err(|why| {
+        // It counts lines from this one on.
+        let text = why.to_string();
+        let what = text.split_once(" at line").map_or(&text[..], |(what, _)| what);
+        format!("it is no JSON: {what} at byte {}", why.column())
+    })?;
+    let Value::Object(mut object) = object else {
+        return Err("it is no object of JSON".into());
+    };
+    match object.remove(key) {
+        Some(Value::String(text)) => Ok(text),
+        Some(_) => Err(format!("what is under the key {key:?} is no string")),
+        None => {
+            let keys =
+                object.iter().filter(|(_, value)| value.is_string()).map(|(key, _)| format!("{key:?}"));
+            let keys = keys.take(8).collect::<Vec<String>>().join(", ");
+            let there = if keys.is_empty() {
+                "it has no string".into()
+            } else {
+                format!("--json-key names another: {keys}")
+            };
+            Err(format!("it has no key {key:?}; {there}"))
+        }
+    }
+}
