@@ -23,7 +23,7 @@ const TOKENIZERS: [&str; 4] = ["tokenizer.json", "vocab.json", "encoder.json", "
 impl Alphabet {
     /// That of a run's model: of the tokenizer that the command line names, else of the one that the run keeps.
     pub fn of(run: &Run, vocabulary: u32, named: Option<&Path>) -> Result<Alphabet, Failure> {
-        let over_bytes = vocabulary <= 256 && matches!(run.job.data.files, DataFiles::Bytes { .. });
+        let over_bytes = vocabulary <= 256 && matches!(run.job().data.files, DataFiles::Bytes { .. });
         if let Some(path) = named {
             let beside = if path.is_dir() { Companions::released(path)? } else { Companions::default() };
             return Alphabet::tokens(path.into(), &beside);

@@ -1,9 +1,9 @@
 //! Signatures that were made when a run was trained already.
 
-use crate::commit::cosignature::{cosigned_at, utc};
-use crate::commit::keys::PublicKey;
-use crate::run::RunError;
-use crate::run::dir::Run;
+use tiebreak_record::commit::cosignature::{cosigned_at, utc};
+use tiebreak_record::commit::keys::PublicKey;
+use tiebreak_run::run::RunError;
+use tiebreak_run::run::dir::Run;
 
 /// Who signed a run that names no key, and when, in words.
 ///

@@ -7,9 +7,9 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::checks::{Checked, damaged_text};
-use crate::commit::record::{Record, StepRecord};
-use crate::run::dir::Run;
-use crate::run::{RunError, data, traces, transcript};
+use tiebreak_record::commit::record::{Record, StepRecord};
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::{RunError, data, traces, transcript};
 
 /// The most damaged files that are named.
 const DAMAGED_MAX: usize = 1000;

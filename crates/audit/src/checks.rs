@@ -4,23 +4,23 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::afterwards::signed_afterwards;
-use crate::arith::float;
-use crate::commit::keys::PublicKey;
-use crate::commit::merkle::{self, Frontier};
-use crate::commit::record::{Record, StepRecord};
-use crate::commit::state::{StateRoots, state_digest, tensor_digests};
-use crate::commit::tree_head::{Head, NOTE_MAX, Signed};
-use crate::dispute::verdict::{
+use tiebreak_contract::arith::float;
+use tiebreak_dispute::verdict::{
     Base64, Claim, DataSlices, Fork, Outcome, ProvenRecord, Scalar, VERDICT_MAX, Verdict,
 };
-use crate::job::Granularity;
-use crate::job::data::batch_digest;
-use crate::job::identity::CONTRACT;
-use crate::job::initial::{Expected, InitialOrigin};
-use crate::run::dir::Run;
-use crate::run::transcript::{self, Transcript};
-use crate::run::{RunError, checkpoint, disk, initial, states};
-use crate::step::finite::{self, LossesNotFinite};
+use tiebreak_record::commit::keys::PublicKey;
+use tiebreak_record::commit::merkle::{self, Frontier};
+use tiebreak_record::commit::record::{Record, StepRecord};
+use tiebreak_record::commit::state::{StateRoots, state_digest, tensor_digests};
+use tiebreak_record::commit::tree_head::{Head, NOTE_MAX, Signed};
+use tiebreak_record::job::Granularity;
+use tiebreak_record::job::data::batch_digest;
+use tiebreak_record::job::identity::CONTRACT;
+use tiebreak_record::job::initial::{Expected, InitialOrigin};
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::transcript::{self, Transcript};
+use tiebreak_run::run::{RunError, checkpoint, disk, initial, states};
+use tiebreak_run::step::finite::{self, LossesNotFinite};
 
 /// The result of the checks.
 pub struct Checked {

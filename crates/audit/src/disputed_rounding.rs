@@ -8,18 +8,18 @@ use std::sync::Arc;
 
 use super::evidence::{Disputed, outputs};
 use super::report::{AuditError, Found, Outcome};
-use crate::arith::rounding_grid::RoundingGrid;
-use crate::commit::multiproof;
-use crate::commit::tensor::{self, Hash};
-use crate::commit::trace::leaf_place;
-use crate::dispute::cone::{grid_from_tensors, judged_from_tensors, operands};
-use crate::dispute::origin::Origin;
-use crate::dispute::verdict::{
+use tiebreak_contract::arith::rounding_grid::RoundingGrid;
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_dispute::cone::{grid_from_tensors, judged_from_tensors, operands};
+use tiebreak_dispute::origin::Origin;
+use tiebreak_dispute::verdict::{
     Base64, Claim, Hashes, Outcome as VerdictOutcome, Rounded, RoundingClaim, Verdict,
 };
-use crate::engine::cpu::Cpu;
-use crate::engine::session::Session;
-use crate::program::phase::Phase;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::session::Session;
+use tiebreak_record::commit::multiproof;
+use tiebreak_record::commit::tensor::{self, Hash};
+use tiebreak_record::commit::trace::leaf_place;
 use tiebreak_record::rounding::legal::Illegal;
 use tiebreak_record::rounding::thresholds::Rounding;
 

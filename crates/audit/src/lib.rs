@@ -23,20 +23,8 @@ pub mod report_file;
 pub mod rounding;
 pub mod weights;
 
-use tiebreak_contract::{arith, program};
-use tiebreak_record::{commit, job};
-use tiebreak_run::{observers, run, step};
-use {tiebreak_dispute as dispute, tiebreak_engine as engine};
-
 use std::time::{Duration, Instant};
 
-use crate::dispute::verdict::Verdict;
-use crate::engine::session::Session;
-use crate::engine::{Engine, EngineError};
-use crate::observers::tally::Tally;
-use crate::program::step::MicroBatch;
-use crate::run::dir::Run;
-use crate::step::{CommittedStep, gradient_root, replayed_micro_batch, replayed_step};
 use attachments::Damaged;
 use checks::Checked;
 use localise::Difference;
@@ -47,6 +35,13 @@ pub use replay::{reference_step, replay_begins_after, replay_to};
 use replay::{same_log, session};
 use report::Found;
 pub use report::{AuditError, Outcome, REPORT_FORMAT, Report, differences, step_of};
+use tiebreak_contract::program::step::MicroBatch;
+use tiebreak_dispute::verdict::Verdict;
+use tiebreak_engine::session::Session;
+use tiebreak_engine::{Engine, EngineError};
+use tiebreak_run::observers::tally::Tally;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::step::{CommittedStep, gradient_root, replayed_micro_batch, replayed_step};
 
 /// What an auditor wants to know while it runs.
 pub trait Progress {

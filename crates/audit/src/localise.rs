@@ -7,24 +7,24 @@ use super::evidence::Disputed;
 use super::replay::reference_step_until;
 use super::report::{AuditError, Found, Outcome, differences};
 use super::rounding::{may_lack_a_decision, missing};
-use crate::commit::digest::Digest;
-use crate::commit::record::StepRecord;
-use crate::commit::state::{prove_each, state_digest, tensor_digests};
-use crate::commit::tensor::Hash;
-use crate::commit::trace::{Trace, leaf_place, positions};
-use crate::commit::{merkle, multiproof};
-use crate::dispute::check::state_nodes;
-use crate::dispute::origin::{self, Origin};
-use crate::dispute::verdict::{
+use tiebreak_contract::program::phase::{Phase, graph_of};
+use tiebreak_contract::program::step::{MicroBatch, Program};
+use tiebreak_dispute::check::state_nodes;
+use tiebreak_dispute::origin::{self, Origin};
+use tiebreak_dispute::verdict::{
     Claim, Hashes, Outcome as VerdictOutcome, ProvenRecord, ProvenTensor, Scalar, Verdict,
 };
-use crate::engine::EngineError;
-use crate::program::phase::{Phase, graph_of};
-use crate::program::step::{MicroBatch, Program};
-use crate::run::dir::Run;
-use crate::run::{checkpoint, traces};
-use crate::step::CommittedStep;
+use tiebreak_engine::EngineError;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::record::StepRecord;
+use tiebreak_record::commit::state::{prove_each, state_digest, tensor_digests};
+use tiebreak_record::commit::tensor::Hash;
+use tiebreak_record::commit::trace::{Trace, leaf_place, positions};
+use tiebreak_record::commit::{merkle, multiproof};
 use tiebreak_record::rounding::legal::Illegal;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::{checkpoint, traces};
+use tiebreak_run::step::CommittedStep;
 
 /// A step that is not as the run commits it, and what is at hand to find out why.
 pub struct Difference<'a> {

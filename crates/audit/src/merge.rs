@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::report::Outcome;
 use super::report_file::Account;
-use crate::commit::digest::Digest;
+use tiebreak_record::commit::digest::Digest;
 
 /// Steps first..=last.
 pub type Range = (u32, u32);

@@ -6,14 +6,14 @@ use super::checks::Checked;
 use super::replay::replay_to;
 use super::report::{AuditError, Outcome};
 use super::rounding::check_log;
-use crate::commit::digest::Digest;
-use crate::engine::Engine;
-use crate::engine::reference::Reference;
-use crate::engine::session::Session;
-use crate::program::step::MicroBatch;
-use crate::run::dir::Run;
-use crate::step::{gradient_root, replayed_micro_batch};
+use tiebreak_contract::program::step::MicroBatch;
+use tiebreak_engine::Engine;
+use tiebreak_engine::reference::Reference;
+use tiebreak_engine::session::Session;
+use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::rounding::legal::Illegal;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::step::{gradient_root, replayed_micro_batch};
 
 /// Replays micro-batch `index` (from 0) of `step` (from 1) on `engine` and compares the root of its gradients with the one that the run
 /// commits. A difference, or a rounding that no honest kernel takes, is confirmed by the scalar reference. The run commits to

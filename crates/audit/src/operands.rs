@@ -2,22 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::arith::DType;
-use crate::arith::words::bytes_from_words;
-use crate::commit::digest::Digest;
-use crate::commit::state::{self, tensor_digests};
-use crate::commit::tensor::SLICE_BYTES;
-use crate::commit::trace::{Trace, leaf_place};
-use crate::commit::{merkle, multiproof, table, tensor};
-use crate::dispute::leaf::Touched;
-use crate::dispute::origin::{Origin, origin};
-use crate::dispute::verdict::{Base64, Hashes, ProvenInput, ProvenTensor};
-use crate::job::data::batch_leaves;
-use crate::program::graph::TensorId;
-use crate::program::phase::Phase;
-use crate::program::step::MicroBatch;
-use crate::run::dir::Run;
-use crate::step::Outputs;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::words::bytes_from_words;
+use tiebreak_contract::program::graph::TensorId;
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_contract::program::step::MicroBatch;
+use tiebreak_dispute::leaf::Touched;
+use tiebreak_dispute::origin::{Origin, origin};
+use tiebreak_dispute::verdict::{Base64, Hashes, ProvenInput, ProvenTensor};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::state::{self, tensor_digests};
+use tiebreak_record::commit::tensor::SLICE_BYTES;
+use tiebreak_record::commit::trace::{Trace, leaf_place};
+use tiebreak_record::commit::{merkle, multiproof, table, tensor};
+use tiebreak_record::job::data::batch_leaves;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::step::Outputs;
 
 /// Whole tensors of a phase's graph, and where each comes from.
 pub type Tensors = BTreeMap<TensorId, (Origin, Vec<u8>)>;

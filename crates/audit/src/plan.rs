@@ -7,12 +7,12 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::arith::philox;
-use crate::engine::liveness::step_bytes;
-use crate::job::Granularity;
-use crate::program::graph::{Graph, Node};
-use crate::program::step::state_bytes;
-use crate::run::dir::Run;
+use tiebreak_contract::arith::philox;
+use tiebreak_contract::program::graph::{Graph, Node};
+use tiebreak_contract::program::step::state_bytes;
+use tiebreak_engine::liveness::step_bytes;
+use tiebreak_record::job::Granularity;
+use tiebreak_run::run::dir::Run;
 
 /// How an auditor chooses.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -5,16 +5,16 @@ use std::time::Instant;
 
 use super::checks::{self, Checked};
 use super::report::{AuditError, differences};
-use crate::commit::Malformed;
-use crate::commit::record::StepRecord;
-use crate::engine::Engine;
-use crate::engine::reference::ReferenceUntil;
-use crate::engine::session::Session;
-use crate::observers::tally::Tally;
-use crate::run::dir::Run;
-use crate::run::{RunError, states};
-use crate::step::{CommittedStep, replayed_step};
+use tiebreak_engine::Engine;
+use tiebreak_engine::reference::ReferenceUntil;
+use tiebreak_engine::session::Session;
+use tiebreak_record::commit::Malformed;
+use tiebreak_record::commit::record::StepRecord;
 use tiebreak_record::rounding::thresholds::Rounding;
+use tiebreak_run::observers::tally::Tally;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::{RunError, states};
+use tiebreak_run::step::{CommittedStep, replayed_step};
 
 /// An auditor's session: exact, or with native products.
 pub(super) fn session<'e>(
@@ -90,7 +90,7 @@ pub fn reference_step(
 /// [`reference_step`], if it is done by `end`.
 ///
 /// # Errors
-/// As [`reference_step`]; [`crate::engine::EngineError::OutOfTime`] if it is not.
+/// As [`reference_step`]; [`tiebreak_engine::EngineError::OutOfTime`] if it is not.
 pub(super) fn reference_step_until(
     run: &Run,
     before: &[Vec<u8>],

@@ -4,14 +4,14 @@ use serde::{Deserialize, Serialize};
 
 use super::attachments::Damaged;
 use super::plan::ReplayPlan;
-use crate::commit::digest::Digest;
-use crate::commit::record::{Record, StepRecord};
-use crate::dispute::verdict::Verdict;
-use crate::engine::EngineError;
-use crate::observers::tally::Tally;
-use crate::run::RunError;
-use crate::step::StepError;
-use crate::step::finite::LossesNotFinite;
+use tiebreak_dispute::verdict::Verdict;
+use tiebreak_engine::EngineError;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::record::{Record, StepRecord};
+use tiebreak_run::observers::tally::Tally;
+use tiebreak_run::run::RunError;
+use tiebreak_run::step::StepError;
+use tiebreak_run::step::finite::LossesNotFinite;
 
 /// Why an audit could not be carried out.
 #[derive(Debug, thiserror::Error)]

@@ -5,9 +5,9 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 
 use super::report::{Outcome, REPORT_FORMAT, Report};
-use crate::commit::Malformed;
-use crate::commit::digest::Digest;
-use crate::commit::keys::{PrivateKey, PublicKey};
+use tiebreak_record::commit::Malformed;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 
 /// The most bytes of a report.
 pub const REPORT_MAX: u64 = 1 << 26;

@@ -3,9 +3,9 @@
 
 use super::replay::{other_log, reference_step};
 use super::report::{AuditError, Outcome, differences};
-use crate::commit::record::StepRecord;
-use crate::observers::tally::Tally;
-use crate::run::dir::Run;
+use tiebreak_record::commit::record::StepRecord;
+use tiebreak_run::observers::tally::Tally;
+use tiebreak_run::run::dir::Run;
 
 /// Checks, before a step is replayed, that its log is the one that its record commits. Another one says nothing about the trainer: whoever keeps the run
 /// may have changed it, or shows this auditor another.

@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::commit::multiproof;
-use crate::commit::state::{self, tensor_digests};
-use crate::commit::tensor::{SLICE_BYTES, piece_range, piece_values};
-use crate::dispute::verdict::{Base64, Claim, DataSlices, Hashes, ProvenInput, ProvenTensor, WeightsClaim};
-use crate::job::initial::{Drawn, weights_element, weights_layout};
-use crate::job::manifest::DataFile;
-use crate::program::step::StateTensor;
-use crate::run::dir::Run;
-use crate::run::{RunError, data, disk, initial};
+use tiebreak_contract::program::step::StateTensor;
+use tiebreak_dispute::verdict::{Base64, Claim, DataSlices, Hashes, ProvenInput, ProvenTensor, WeightsClaim};
+use tiebreak_record::commit::multiproof;
+use tiebreak_record::commit::state::{self, tensor_digests};
+use tiebreak_record::commit::tensor::{SLICE_BYTES, piece_range, piece_values};
+use tiebreak_record::job::initial::{Drawn, weights_element, weights_layout};
+use tiebreak_record::job::manifest::DataFile;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::{RunError, data, disk, initial};
 
 /// The claim about the first element that differs, if the trainer published the initial state.
 ///

@@ -6,12 +6,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::leaf::{Guarded, LeafError, READS_MAX, Recording, Slices, Touched, Verified, Whole};
-use crate::arith::DType;
-use crate::arith::digits::is_marked;
-use crate::arith::rounding_grid::RoundingGrid;
-use crate::program::element::{self, Source};
-use crate::program::graph::{Graph, LoggedProduct, Primitive, TensorId};
-use crate::program::logged::traced;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::digits::is_marked;
+use tiebreak_contract::arith::rounding_grid::RoundingGrid;
+use tiebreak_contract::program::element::{self, Source};
+use tiebreak_contract::program::graph::{Graph, LoggedProduct, Primitive, TensorId};
+use tiebreak_contract::program::logged::traced;
 use tiebreak_record::rounding::legal::{Accumulation, Exact, ExactRow};
 
 /// Serves elements of committed tensors from `source` and computes those of the others from them.

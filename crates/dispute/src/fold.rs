@@ -7,10 +7,10 @@ use std::collections::HashMap;
 
 use super::cone::{Cone, Judged, Unlogged, judged_from_exact, row_and_column, unlogged_in};
 use super::leaf::LeafError;
-use crate::arith::DType;
-use crate::arith::digits::{group_absmax, is_marked, scale_back_part};
-use crate::program::element::{Source, unravel};
-use crate::program::graph::{Graph, LoggedProduct, Primitive, TensorId};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::digits::{group_absmax, is_marked, scale_back_part};
+use tiebreak_contract::program::element::{Source, unravel};
+use tiebreak_contract::program::graph::{Graph, LoggedProduct, Primitive, TensorId};
 use tiebreak_record::rounding::legal::{Accumulation, Exact, IntegerSums, part_unit};
 
 /// The logged product that a node rounds, if it rounds one.
@@ -256,16 +256,16 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::arith::float;
-    use crate::arith::rounding_grid::GridRule;
-    use crate::arith::words::bytes_from_words;
     use crate::cone::{judged_from_tensors, operands};
     use crate::leaf::Whole;
-    use crate::program::builder::Builder;
-    use crate::program::element;
-    use crate::program::graph::View;
-    use crate::program::logged;
-    use crate::program::products::{ProductClass, ProductTable};
+    use tiebreak_contract::arith::float;
+    use tiebreak_contract::arith::rounding_grid::GridRule;
+    use tiebreak_contract::arith::words::bytes_from_words;
+    use tiebreak_contract::program::builder::Builder;
+    use tiebreak_contract::program::element;
+    use tiebreak_contract::program::graph::View;
+    use tiebreak_contract::program::logged;
+    use tiebreak_contract::program::products::{ProductClass, ProductTable};
 
     const K: u32 = 37;
 

@@ -2,8 +2,8 @@
 
 use super::check::{Context, Shown, shown, wrong};
 use super::verdict::{Fork, ProvenRecord};
-use crate::commit::tree_head::Head;
-use crate::commit::{Malformed, merkle};
+use tiebreak_record::commit::tree_head::Head;
+use tiebreak_record::commit::{Malformed, merkle};
 
 impl Context {
     /// What two heads of one run show. Both must bear the signature of the key that the run names: the second head is

@@ -7,11 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::arith::float;
-use crate::arith::words::{bytes_from_words, bytes_of, word_from_bytes};
-use crate::commit::tensor::{SLICE_BYTES, tile_range};
-use crate::program::element::{self, Source};
-use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View};
+use tiebreak_contract::arith::float;
+use tiebreak_contract::arith::words::{bytes_from_words, bytes_of, word_from_bytes};
+use tiebreak_contract::program::element::{self, Source};
+use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View};
+use tiebreak_record::commit::tensor::{SLICE_BYTES, tile_range};
 
 /// The most single elements that a leaf may read, counted before anything is computed: minutes of one core.
 pub const READS_MAX: u64 = 1 << 31;

@@ -17,6 +17,3 @@ pub mod size;
 mod tile;
 pub mod verdict;
 mod weights;
-
-use tiebreak_contract::{arith, program};
-use tiebreak_record::{commit, job};

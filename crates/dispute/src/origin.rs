@@ -1,12 +1,12 @@
 //! Where the inputs of a node come from, in terms of what a trainer has committed to.
 
 use super::verdict::Scalar;
-use crate::commit::digest::Digest;
-use crate::job::Job;
-use crate::job::identity::philox_key;
-use crate::program::graph::TensorId;
-use crate::program::phase::{Phase, graph_of};
-use crate::program::step::{Program, port};
+use tiebreak_contract::program::graph::TensorId;
+use tiebreak_contract::program::phase::{Phase, graph_of};
+use tiebreak_contract::program::step::{Program, port};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::job::Job;
+use tiebreak_record::job::identity::philox_key;
 
 /// What commits to a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]

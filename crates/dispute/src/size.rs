@@ -1,16 +1,16 @@
 //! How large verdicts are, from the program alone: what one element of each operator's output takes at worst.
 
 use super::leaf::{LeafError, worst_touched};
-use crate::commit::multiproof;
-use crate::commit::tensor::{SLICE_BYTES, TILE_BYTES, piece_count, piece_range, tile_count};
-use crate::commit::trace::leaf_count;
-use crate::job::data::layout::is_npy;
-use crate::job::data::safetensors::DATA_HEADER_MAX;
-use crate::job::manifest::FILE_MAX;
-use crate::job::spec::DataFiles;
-use crate::program::graph::TensorId;
-use crate::program::phase::{Phase, graph_of};
-use crate::program::step::Program;
+use tiebreak_contract::program::graph::TensorId;
+use tiebreak_contract::program::phase::{Phase, graph_of};
+use tiebreak_contract::program::step::Program;
+use tiebreak_record::commit::multiproof;
+use tiebreak_record::commit::tensor::{SLICE_BYTES, TILE_BYTES, piece_count, piece_range, tile_count};
+use tiebreak_record::commit::trace::leaf_count;
+use tiebreak_record::job::data::layout::is_npy;
+use tiebreak_record::job::data::safetensors::DATA_HEADER_MAX;
+use tiebreak_record::job::manifest::FILE_MAX;
+use tiebreak_record::job::spec::DataFiles;
 
 /// Elements that are tried for each output: enough to meet rows that begin and end inside a slice.
 const TRIED: usize = 24;

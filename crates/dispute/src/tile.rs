@@ -12,14 +12,14 @@ use super::origin::{Origin, origin};
 use super::verdict::{
     Base64, Claim, Disclosed, Hashes, ProvenInput, ProvenRecord, ProvenTensor, TileClaim, Verdict,
 };
-use crate::arith::words::bytes_from_words;
-use crate::commit::digest::Digest;
-use crate::commit::record::{Record, StepRecord};
-use crate::commit::tensor::{Hash, SLICE_BYTES};
-use crate::commit::trace::{batch_leaf_name, leaf_name};
-use crate::commit::{Malformed, multiproof, tensor};
-use crate::program::graph::{Graph, TensorId, TensorType};
-use crate::program::phase::{Phase, graph_of};
+use tiebreak_contract::arith::words::bytes_from_words;
+use tiebreak_contract::program::graph::{Graph, TensorId, TensorType};
+use tiebreak_contract::program::phase::{Phase, graph_of};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::record::{Record, StepRecord};
+use tiebreak_record::commit::tensor::{Hash, SLICE_BYTES};
+use tiebreak_record::commit::trace::{batch_leaf_name, leaf_name};
+use tiebreak_record::commit::{Malformed, multiproof, tensor};
 
 /// What a tile claim is about, with everything in it verified.
 struct VerifiedTile<'c> {

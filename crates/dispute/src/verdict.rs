@@ -5,13 +5,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::commit::Malformed;
-use crate::commit::digest::Digest;
-pub use crate::commit::proven::{Base64, Hashes, ProvenRecord};
-use crate::commit::tree_head::Signed;
-use crate::job::identity::{RunSummary, other_contract};
-use crate::job::manifest::{FileManifest, FileSlices};
-use crate::program::phase::Phase;
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_record::commit::Malformed;
+use tiebreak_record::commit::digest::Digest;
+pub use tiebreak_record::commit::proven::{Base64, Hashes, ProvenRecord};
+use tiebreak_record::commit::tree_head::Signed;
+use tiebreak_record::job::identity::{RunSummary, other_contract};
+use tiebreak_record::job::manifest::{FileManifest, FileSlices};
 use tiebreak_record::rounding::log::SliceProof;
 
 /// The most bytes of a verdict file.
@@ -40,7 +40,7 @@ pub struct ProvenInput {
     pub slices: Vec<usize>,
     /// Their bytes, one after another.
     pub bytes: Base64,
-    /// What proves them together ([`crate::commit::multiproof`]).
+    /// What proves them together ([`tiebreak_record::commit::multiproof`]).
     pub siblings: Hashes,
 }
 
@@ -223,7 +223,7 @@ pub struct DataSlices {
     pub slices: Vec<usize>,
     /// Their bytes, one after another.
     pub bytes: Base64,
-    /// What proves them together under the file's root ([`crate::commit::multiproof`]).
+    /// What proves them together under the file's root ([`tiebreak_record::commit::multiproof`]).
     pub siblings: Hashes,
 }
 

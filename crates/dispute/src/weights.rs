@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use super::check::{Context, Shown, shown, wrong};
 use super::tile::check_slices;
 use super::verdict::{DataSlices, WeightsClaim};
-use crate::commit::digest::Digest;
-use crate::commit::tensor::SLICE_BYTES;
-use crate::commit::{Malformed, tensor};
-use crate::job::initial::{Drawn, InitialOrigin, weights_element, weights_layout};
-use crate::job::manifest::{self, DataFile, FileManifest};
-use crate::program::step::StateTensor;
+use tiebreak_contract::program::step::StateTensor;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::tensor::SLICE_BYTES;
+use tiebreak_record::commit::{Malformed, tensor};
+use tiebreak_record::job::initial::{Drawn, InitialOrigin, weights_element, weights_layout};
+use tiebreak_record::job::manifest::{self, DataFile, FileManifest};
 
 impl Context {
     /// What a claim about record 0's state comes to.

@@ -5,20 +5,22 @@ use std::sync::Arc;
 
 use super::session::{Session, StepObserver, StepScalars};
 use super::{Engine, EngineError, Inputs, Observer};
-use crate::arith::DType;
-use crate::arith::philox::philox4x32_10;
-use crate::arith::rounding_grid::GridRule;
-use crate::arith::words::{bytes_from_words, bytes_of};
-use crate::program::builder::Builder;
-use crate::program::expr::Body;
-use crate::program::graph::{Graph, Node, TensorId};
-use crate::program::init;
-use crate::program::models::{Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem};
-use crate::program::operators::ConvVersion;
-use crate::program::optimizer::Optimizer;
-use crate::program::phase::Phase;
-use crate::program::products::{ProductClass, ProductDigits, ProductTable};
-use crate::program::step::{MicroBatch, Program, StepSpec};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::arith::rounding_grid::GridRule;
+use tiebreak_contract::arith::words::{bytes_from_words, bytes_of};
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::expr::Body;
+use tiebreak_contract::program::graph::{Graph, Node, TensorId};
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::models::{
+    Block, Blocks, Gelu, Gpt, Input, Mlp, Model, Norm, Order, Resnet, Stem,
+};
+use tiebreak_contract::program::operators::ConvVersion;
+use tiebreak_contract::program::optimizer::Optimizer;
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
+use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
 
 /// Hashes every output that it is shown.
 struct Digester(blake3::Hasher);

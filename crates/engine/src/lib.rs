@@ -13,14 +13,12 @@ pub mod observer;
 pub mod reference;
 pub mod session;
 
-use tiebreak_contract::{arith, program};
-
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::program::graph::{Graph, TensorType};
 pub use error::EngineError;
 pub use observer::{Inputs, Observer, Want};
+use tiebreak_contract::program::graph::{Graph, TensorType};
 
 /// A tensor in an engine's memory. Clones share it; the last one frees it.
 #[derive(Clone)]

@@ -1,7 +1,7 @@
 //! When tensors live: what an engine may free, and the least memory a graph needs.
 
-use crate::program::graph::{Graph, Node, TensorId};
-use crate::program::step::{Program, state_bytes};
+use tiebreak_contract::program::graph::{Graph, Node, TensorId};
+use tiebreak_contract::program::step::{Program, state_bytes};
 
 /// The tensors whose last reader is each node, so that engines can free them there; inputs of the graph and
 /// outputs never are.
@@ -55,7 +55,7 @@ pub fn peak_bytes(graph: &Graph) -> u64 {
 /// The most bytes of tensors that live at once in a step: the state, the gradients that wait for their sum, and what
 /// the graph that runs needs.
 pub fn step_bytes(program: &Program) -> u64 {
-    let bytes = |ports: &[crate::program::graph::Port], graph: &Graph| -> u64 {
+    let bytes = |ports: &[tiebreak_contract::program::graph::Port], graph: &Graph| -> u64 {
         ports.iter().map(|port| graph.tensor(port.tensor).bytes() as u64).sum()
     };
     let gradients = bytes(&program.micro.outputs, &program.micro);

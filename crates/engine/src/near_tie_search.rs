@@ -2,7 +2,7 @@
 //! asks for it in place of the results, so that these need not leave a GPU. What is found is a superset that whoever asked tests
 //! again (`observers/near_ties.rs`), so an engine's search decides nothing.
 
-use crate::program::graph::{TensorId, View};
+use tiebreak_contract::program::graph::{TensorId, View};
 
 /// What is searched: the results of a node that is a product of two views, [batch, M, N] in one part or two.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,7 +2,7 @@
 
 use super::error::EngineError;
 use super::near_tie_search::{NearTieSearch, NearTiesFound};
-use crate::program::graph::{Node, TensorId};
+use tiebreak_contract::program::graph::{Node, TensorId};
 
 /// What an observer wants to know of a node's output. What nobody wants to know stays on the device, and may be computed with others.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use super::liveness::last_uses;
 use super::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
-use crate::arith::DType;
-use crate::arith::words::{bytes_from_words, word_from_bytes};
-use crate::program::element::{self, Source};
-use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::words::{bytes_from_words, word_from_bytes};
+use tiebreak_contract::program::element::{self, Source};
+use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, TensorType};
 
 /// A tensor's canonical bytes, so that it takes no more memory than a plan counts.
 struct Elements {

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{Compiled, Engine, EngineError, Observer, Tensor};
-use crate::arith::DType;
-use crate::arith::tree::{self, Operation};
-use crate::arith::words::bytes_of;
-use crate::program::graph::{Graph, TensorType};
-use crate::program::logged::native_graph;
-use crate::program::phase::Phase;
-use crate::program::step::{MicroBatch, Program};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::tree::{self, Operation};
+use tiebreak_contract::arith::words::bytes_of;
+use tiebreak_contract::program::graph::{Graph, TensorType};
+use tiebreak_contract::program::logged::native_graph;
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_contract::program::step::{MicroBatch, Program};
 
 /// The scalars of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

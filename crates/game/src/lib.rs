@@ -5,10 +5,3 @@
 
 pub mod net;
 pub mod party;
-
-use tiebreak_contract::program;
-use tiebreak_record::{commit, job, rounding};
-use tiebreak_run::{run, step};
-use {
-    tiebreak_audit as audit, tiebreak_dispute as dispute, tiebreak_engine as engine, tiebreak_train as train,
-};

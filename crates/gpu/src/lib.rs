@@ -14,10 +14,6 @@ mod run;
 mod selftest;
 mod wgsl;
 
-use tiebreak_contract::{arith, program};
-use tiebreak_engine as engine;
-use tiebreak_shaders as shaders;
-
 #[cfg(feature = "cuda")]
 pub use device::cublas::Cublas;
 #[cfg(feature = "cuda")]
@@ -40,7 +36,7 @@ pub use run::engine::GpuEngine;
 #[cfg(feature = "wgpu")]
 pub use run::recording;
 
-pub use crate::shaders::product::Variant;
+pub use tiebreak_shaders::product::Variant;
 /// The version of wgpu that the engine uses.
 #[cfg(feature = "wgpu")]
 pub use wgpu;

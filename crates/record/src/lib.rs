@@ -8,5 +8,3 @@
 pub mod commit;
 pub mod job;
 pub mod rounding;
-
-use tiebreak_contract::{arith, parallel, program};

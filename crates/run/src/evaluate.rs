@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::arith::words::{bytes_of, words_from_bytes};
-use crate::arith::{DType, elementary, float, tree};
-use crate::commit::Malformed;
-use crate::commit::digest::Digest;
-use crate::commit::tensor::VectorDigest;
-use crate::engine::liveness::peak_bytes;
-use crate::engine::{Compiled, Engine, EngineError, Tensor};
-use crate::job::data::Dataset;
-use crate::job::{BatchSpec, Job, ModelJob, size_error};
-use crate::program::evaluation::evaluation_graph;
-use crate::program::graph::TensorType;
 use crate::run::RunError;
 use crate::step::StepError;
+use tiebreak_contract::arith::words::{bytes_of, words_from_bytes};
+use tiebreak_contract::arith::{DType, elementary, float, tree};
+use tiebreak_contract::program::evaluation::evaluation_graph;
+use tiebreak_contract::program::graph::TensorType;
+use tiebreak_engine::liveness::peak_bytes;
+use tiebreak_engine::{Compiled, Engine, EngineError, Tensor};
+use tiebreak_record::commit::Malformed;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::tensor::VectorDigest;
+use tiebreak_record::job::data::Dataset;
+use tiebreak_record::job::{BatchSpec, Job, ModelJob, size_error};
 
 /// The most labels of an evaluation: their losses are one tensor. They are summed and hashed as they come, so that none waits in memory.
 const LABELS_MAX: u64 = (1 << 31) - 1;

@@ -7,7 +7,3 @@ pub mod evaluate;
 pub mod observers;
 pub mod run;
 pub mod step;
-
-use tiebreak_contract::{arith, program};
-use tiebreak_engine as engine;
-use tiebreak_record::{commit, job, rounding};

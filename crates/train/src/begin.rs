@@ -2,26 +2,26 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::commit::digest::Digest;
-use crate::commit::keys::PrivateKey;
-use crate::commit::state::{state_digest, tensor_digests};
-use crate::job::Job;
-use crate::job::data::Vocabulary;
-use crate::job::identity::{CONTRACT, philox_key, program_digest, seed};
-use crate::job::initial::{InitialOrigin, seeded_digest};
-use crate::job::manifest::files_root;
-use crate::job::spec::DataFiles;
-use crate::program::encoding::encode;
-use crate::program::step::Program;
-use crate::run::checked::{Checked, Watch};
-use crate::run::companions::Companions;
-use crate::run::create::{NewRun, create};
-use crate::run::data::{JobData, contents};
-use crate::run::dir::{Run, RunFile};
-use crate::run::disk::Disk;
-use crate::run::job_files::refuse_private_key;
-use crate::run::paths::RunPaths;
-use crate::run::{
+use tiebreak_contract::program::encoding::encode;
+use tiebreak_contract::program::step::Program;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::state::{state_digest, tensor_digests};
+use tiebreak_record::job::Job;
+use tiebreak_record::job::data::Vocabulary;
+use tiebreak_record::job::identity::{CONTRACT, philox_key, program_digest, seed};
+use tiebreak_record::job::initial::{InitialOrigin, seeded_digest};
+use tiebreak_record::job::manifest::files_root;
+use tiebreak_record::job::spec::DataFiles;
+use tiebreak_run::run::checked::{Checked, Watch};
+use tiebreak_run::run::companions::Companions;
+use tiebreak_run::run::create::{NewRun, create};
+use tiebreak_run::run::data::{JobData, contents};
+use tiebreak_run::run::dir::{Run, RunFile};
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::job_files::refuse_private_key;
+use tiebreak_run::run::paths::RunPaths;
+use tiebreak_run::run::{
     JobFiles, RunError, check_thresholds, evaluation, initial, read_job, read_logged_job, read_program,
 };
 

@@ -6,19 +6,19 @@ use std::str::FromStr;
 
 use super::conduct::Conduct;
 use super::error::TrainError;
-use crate::arith::words::bytes_of;
-use crate::engine::session::{Session, StepScalars};
-use crate::job::data::{Dataset, batch_digest};
-use crate::observers::near_ties::Search as _;
-use crate::observers::record::{Choice, Steer};
-use crate::program::graph::{LoggedProduct, Node, Primitive};
-use crate::program::init;
-use crate::program::phase::Phase;
-use crate::program::products::{ProductClass, ProductTable};
-use crate::program::step::{MicroBatch, Program, StepSpec};
-use crate::rounding::near_tie::{NearTie, Product, Tolerance};
-use crate::run::dir::Run;
-use crate::step::{CommittedStep, RunStep, StepRequest, Tamper, state_digests, state_root};
+use tiebreak_contract::arith::words::bytes_of;
+use tiebreak_contract::program::graph::{LoggedProduct, Node, Primitive};
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_contract::program::products::{ProductClass, ProductTable};
+use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
+use tiebreak_engine::session::{Session, StepScalars};
+use tiebreak_record::job::data::{Dataset, batch_digest};
+use tiebreak_record::rounding::near_tie::{NearTie, Product, Tolerance};
+use tiebreak_run::observers::near_ties::Search as _;
+use tiebreak_run::observers::record::{Choice, Steer};
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::step::{CommittedStep, RunStep, StepRequest, Tamper, state_digests, state_root};
 
 /// What a cheat does at its step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! How a trainer goes about its job. The honest way is the only one that ships in a trainer; the tests and the demo bring others.
 
 use super::error::TrainError;
-use crate::engine::session::{Session, StepScalars};
-use crate::job::data::Dataset;
-use crate::program::step::{MicroBatch, Program};
-use crate::run::dir::Run;
-use crate::step::{CommittedStep, RunStep, StepRequest};
+use tiebreak_contract::program::step::{MicroBatch, Program};
+use tiebreak_engine::session::{Session, StepScalars};
+use tiebreak_record::job::data::Dataset;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::step::{CommittedStep, RunStep, StepRequest};
 
 /// A trainer's conduct: each part is honest unless it is replaced.
 pub trait Conduct {

@@ -1,10 +1,10 @@
 //! Why training stops.
 
-use crate::commit::Malformed;
-use crate::engine::EngineError;
-use crate::run::RunError;
-use crate::step::StepError;
-use crate::step::finite::{FirstValue, NotFinite};
+use tiebreak_engine::EngineError;
+use tiebreak_record::commit::Malformed;
+use tiebreak_run::run::RunError;
+use tiebreak_run::step::StepError;
+use tiebreak_run::step::finite::{FirstValue, NotFinite};
 
 /// Why training stopped.
 #[derive(Debug, thiserror::Error)]

@@ -9,16 +9,16 @@ use serde::Serialize;
 use super::cheat::{Cheat, Kind};
 use super::error::TrainError;
 use super::{Beginning, Silent, begin, train, train_as};
-use crate::commit::digest::Digest;
-use crate::commit::keys::PrivateKey;
-use crate::commit::record::{Record, StepRecord};
-use crate::commit::tree_head::Head;
-use crate::engine::cpu::Cpu;
-use crate::run::RunError;
-use crate::run::dir::Run;
-use crate::run::disk::Disk;
-use crate::run::paths::RunPaths;
-use crate::run::transcript::{self, TranscriptWriter};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::record::{Record, StepRecord};
+use tiebreak_record::commit::tree_head::Head;
+use tiebreak_run::run::RunError;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::paths::RunPaths;
+use tiebreak_run::run::transcript::{self, TranscriptWriter};
 
 /// A small GPT, every operator of every step committed.
 const JOB: &str = r#"steps = 8

@@ -16,37 +16,8 @@ mod error;
 pub mod hostile;
 pub mod ranks;
 
-use tiebreak_contract::{arith, program};
-use tiebreak_engine as engine;
-use tiebreak_record::{commit, job, rounding};
-use tiebreak_run::{observers, run, step};
-
 use std::sync::Arc;
 
-use crate::arith::words::bytes_from_words;
-use crate::arith::{DType, float};
-use crate::commit::digest::Digest;
-use crate::commit::keys::PrivateKey;
-use crate::commit::record::{Record, StepRecord};
-use crate::commit::state::{StateRoots, state_digest, tensor_digests};
-use crate::commit::tree_head::Head;
-use crate::engine::Engine;
-use crate::engine::session::Session;
-use crate::job::Granularity;
-use crate::job::data::Dataset;
-use crate::job::initial::InitialOrigin;
-use crate::program::init;
-use crate::program::logged::traced;
-use crate::program::step::state_bytes;
-use crate::run::dir::Run;
-use crate::run::disk::Disk;
-use crate::run::gradients::GradientsWriter;
-use crate::run::transcript::{Transcript, TranscriptWriter};
-use crate::run::{RunError, checkpoint, initial, lock, traces};
-use crate::step::finite::{self, FirstValue, NotFinite, Place};
-use crate::step::{
-    CommittedStep, Roundings, StepError, StepRequest, Watch, scalars, state_digests, state_root,
-};
 #[cfg(feature = "testing")]
 pub use begin::begin_with_any_thresholds;
 pub use begin::{Beginning, Prepared, begin, evaluation_files, tokenizer};
@@ -54,6 +25,30 @@ use conduct::{Conduct, Honest};
 pub use error::TrainError;
 use ranks::lead::Lead;
 use ranks::report;
+use tiebreak_contract::arith::words::bytes_from_words;
+use tiebreak_contract::arith::{DType, float};
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::logged::traced;
+use tiebreak_contract::program::step::state_bytes;
+use tiebreak_engine::Engine;
+use tiebreak_engine::session::Session;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::record::{Record, StepRecord};
+use tiebreak_record::commit::state::{StateRoots, state_digest, tensor_digests};
+use tiebreak_record::commit::tree_head::Head;
+use tiebreak_record::job::Granularity;
+use tiebreak_record::job::data::Dataset;
+use tiebreak_record::job::initial::InitialOrigin;
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::gradients::GradientsWriter;
+use tiebreak_run::run::transcript::{Transcript, TranscriptWriter};
+use tiebreak_run::run::{RunError, checkpoint, initial, lock, traces};
+use tiebreak_run::step::finite::{self, FirstValue, NotFinite, Place};
+use tiebreak_run::step::{
+    CommittedStep, Roundings, StepError, StepRequest, Watch, scalars, state_digests, state_root,
+};
 
 /// What a trainer wants to know while it runs.
 pub trait Progress {
@@ -117,9 +112,9 @@ pub fn disk_needed(run: &Run) -> u64 {
 
 /// Bytes of one step's trace file.
 fn trace_bytes(run: &Run) -> u64 {
-    let graph_bytes = |graph: &crate::program::graph::Graph| -> u64 {
-        let node_bytes = |n: &crate::program::graph::Node| {
-            36 + 32 * crate::commit::tensor::tile_count(graph.tensor(n.output).bytes()) as u64
+    let graph_bytes = |graph: &tiebreak_contract::program::graph::Graph| -> u64 {
+        let node_bytes = |n: &tiebreak_contract::program::graph::Node| {
+            36 + 32 * tiebreak_record::commit::tensor::tile_count(graph.tensor(n.output).bytes()) as u64
         };
         let held = traced(graph).into_iter();
         graph.nodes.iter().zip(held).filter(|(_, held)| *held).map(|(node, _)| node_bytes(node)).sum()

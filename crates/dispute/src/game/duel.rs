@@ -8,10 +8,10 @@ use super::result::{Loss, Reason};
 use super::rules::{Fault, Rules};
 use super::search;
 use super::stage::{Disputed, Folded, Next, Side, Stage, Walk, short};
-use crate::commit::digest::Digest;
-use crate::commit::merkle;
-use crate::commit::record::Record;
-use crate::commit::tensor::{SLICE_BYTES, piece_count, piece_range, piece_value};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::merkle;
+use tiebreak_record::commit::record::Record;
+use tiebreak_record::commit::tensor::{SLICE_BYTES, piece_count, piece_range, piece_value};
 
 /// What a game is about before it has come to a tensor.
 const NO_SUBJECT: Subject = Subject::Batch { step: 0, micro: 0, tensor: 0 };

@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 
 use super::message::{Fold, Need};
 use super::search;
-use crate::arith::digits::scale_back_part;
-use crate::arith::{DType, tree};
 use crate::fold::{self, LoggedElement, logged_product};
 use crate::leaf::{
     Guarded, LeafError, Recording, Slices, Touched, Verified, Whole, expected, recorded_from_tensors,
 };
-use crate::program::element::Source;
-use crate::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId, block_count};
+use tiebreak_contract::arith::digits::scale_back_part;
+use tiebreak_contract::arith::{DType, tree};
+use tiebreak_contract::program::element::Source;
+use tiebreak_contract::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId, block_count};
 use tiebreak_record::rounding::legal::IntegerSums;
 
 /// The most bytes of two quantised rows that are carried whole.

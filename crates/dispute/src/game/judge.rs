@@ -6,17 +6,17 @@ use super::message::{Answer, Field, LogBlock, Need, Subject};
 use super::rules::Rules;
 use super::stage::{Disputed, Folded, Side};
 use crate::check::{Context, state_nodes, wrong};
-use crate::commit::digest::Digest;
-use crate::commit::record::gradient_leaf;
-use crate::commit::state::state_digest;
-use crate::commit::trace::leaf_name;
-use crate::commit::{Malformed, multiproof, table};
 use crate::cone::{Judged, Unlogged, judged_from_slices, operands, unlogged_from_slices};
 use crate::fold::{LoggedElement, logged_product};
 use crate::leaf::{LeafError, Slices};
-use crate::program::graph::{Graph, LoggedProduct, Primitive, TensorId};
-use crate::program::phase::{Phase, graph_of};
 use crate::verdict::ProvenInput;
+use tiebreak_contract::program::graph::{Graph, LoggedProduct, Primitive, TensorId};
+use tiebreak_contract::program::phase::{Phase, graph_of};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::record::gradient_leaf;
+use tiebreak_record::commit::state::state_digest;
+use tiebreak_record::commit::trace::leaf_name;
+use tiebreak_record::commit::{Malformed, multiproof, table};
 
 /// What evidence comes to.
 pub(super) enum Evidence {

@@ -5,11 +5,11 @@
 use super::message::{Answer, LogPlace, Question, SUPPLY_SLICES, Supplied};
 use super::result::Reason;
 use super::rules::Rules;
-use crate::commit::digest::Digest;
-use crate::commit::proven::ProvenRecord;
-use crate::commit::record::{Record, StepRecord};
-use crate::commit::tensor::{SLICE_BYTES, piece_count};
-use crate::commit::{Malformed, merkle};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::proven::ProvenRecord;
+use tiebreak_record::commit::record::{Record, StepRecord};
+use tiebreak_record::commit::tensor::{SLICE_BYTES, piece_count};
+use tiebreak_record::commit::{Malformed, merkle};
 use tiebreak_record::rounding::log::{BlockPlace, Shown, SliceProof, elements, parts};
 
 /// Why a part is not what was asked for.

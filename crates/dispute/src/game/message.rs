@@ -6,12 +6,12 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::commit::Malformed;
-use crate::commit::digest::{Digest, hash};
-use crate::commit::keys::{PrivateKey, PublicKey};
-use crate::commit::proven::{Base64, Hashes, ProvenRecord};
-use crate::job::manifest::FileManifest;
 use crate::verdict::{DataSlices, LogSlices, PhaseName, ProvenInput, ProvenTensor};
+use tiebreak_record::commit::Malformed;
+use tiebreak_record::commit::digest::{Digest, hash};
+use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+use tiebreak_record::commit::proven::{Base64, Hashes, ProvenRecord};
+use tiebreak_record::job::manifest::FileManifest;
 
 /// A tensor that a computation has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -5,8 +5,8 @@
 use super::message::{Fold, Need, Question, SUPPLY_SLICES, Subject, Tree};
 use super::rules::{Rules, run_clock};
 use super::search;
-use crate::commit::tensor::SLICE_BYTES;
 use crate::size::samples_bytes;
+use tiebreak_record::commit::tensor::SLICE_BYTES;
 use tiebreak_record::rounding::log;
 
 /// A question without its places.

@@ -17,8 +17,8 @@ use super::rules::Rules;
 use super::stage::Next;
 use super::terms::{Clocks, Terms};
 use super::tried::Tried;
-use crate::commit::Malformed;
-use crate::commit::digest::{Digest, hash};
+use tiebreak_record::commit::Malformed;
+use tiebreak_record::commit::digest::{Digest, hash};
 
 /// A question that a party has not answered yet.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::commit::digest::Digest;
+use tiebreak_record::commit::digest::Digest;
 
 /// Why a party lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -7,23 +7,23 @@ use super::message::{Field, Fold, Subject, Tree};
 use super::search::{self, Join};
 use super::terms::{Claim, Terms};
 use crate::check::{Context, underivable};
-use crate::commit::digest::Digest;
-use crate::commit::keys::PublicKey;
-use crate::commit::multiproof::proof_len;
-use crate::commit::record::{Record, StepRecord};
-use crate::commit::tensor::{self, Hash, SLICE_BYTES, piece_count};
-use crate::commit::trace::{Places, batch_leaf_name, leaf_name, positions};
-use crate::commit::tree_head::Head;
-use crate::commit::{Malformed, table};
 use crate::fold;
-use crate::job::computation::Computation;
-use crate::job::initial::{Expected, InitialOrigin};
-use crate::job::{Granularity, Job};
 use crate::origin::{self, Origin};
-use crate::program::graph::{Graph, Makers, TensorType};
-use crate::program::phase::{Phase, graph_of};
-use crate::program::step::Program;
 use crate::verdict::Scalar;
+use tiebreak_contract::program::graph::{Graph, Makers, TensorType};
+use tiebreak_contract::program::phase::{Phase, graph_of};
+use tiebreak_contract::program::step::Program;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PublicKey;
+use tiebreak_record::commit::multiproof::proof_len;
+use tiebreak_record::commit::record::{Record, StepRecord};
+use tiebreak_record::commit::tensor::{self, Hash, SLICE_BYTES, piece_count};
+use tiebreak_record::commit::trace::{Places, batch_leaf_name, leaf_name, positions};
+use tiebreak_record::commit::tree_head::Head;
+use tiebreak_record::commit::{Malformed, table};
+use tiebreak_record::job::computation::Computation;
+use tiebreak_record::job::initial::{Expected, InitialOrigin};
+use tiebreak_record::job::{Granularity, Job};
 use tiebreak_record::rounding::log;
 
 /// The most leaves of a step's operators, and of its batch: more are refused before they are listed.
@@ -326,7 +326,7 @@ impl Rules {
         if record.cursor != drawn {
             return Some(format!("the cursor is {}, and {drawn} samples are drawn", record.cursor));
         }
-        if job.never_clips() && record.clip != crate::arith::float::ONE {
+        if job.never_clips() && record.clip != tiebreak_contract::arith::float::ONE {
             return Some("the clip factor is not 1, and the job does not clip".into());
         }
         let promised = [
@@ -422,7 +422,7 @@ fn shown_log_bytes(log: u64) -> u64 {
 
 /// A digest over words, for tensors of one element.
 pub(super) fn scalar_digest(word: u32) -> Digest {
-    let ty = TensorType { dtype: crate::arith::DType::F32, shape: vec![1] };
+    let ty = TensorType { dtype: tiebreak_contract::arith::DType::F32, shape: vec![1] };
     tensor::digest(&ty, &word.to_le_bytes())
 }
 

@@ -4,9 +4,9 @@
 //! whole. A question opens a node [`LEVELS`] levels deep.
 
 use super::message::Fold;
-use crate::arith::float;
-use crate::commit::multiproof;
-use crate::commit::tensor::Hash;
+use tiebreak_contract::arith::float;
+use tiebreak_record::commit::multiproof;
+use tiebreak_record::commit::tensor::Hash;
 
 /// How many levels of a binary tree one question opens: up to 64 subtrees.
 pub const LEVELS: u32 = 6;
@@ -130,10 +130,10 @@ pub fn depth(count: u64, leaf: u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arith::tree;
-    use crate::commit::digest::Digest;
-    use crate::commit::merkle;
-    use crate::commit::tensor::{SLICE_BYTES, piece_values};
+    use tiebreak_contract::arith::tree;
+    use tiebreak_record::commit::digest::Digest;
+    use tiebreak_record::commit::merkle;
+    use tiebreak_record::commit::tensor::{SLICE_BYTES, piece_values};
 
     /// The values of a node's children in a tree over `leaves`, each made by `of`.
     fn opened(first: u64, count: u64, leaf: u64, of: impl Fn(u64, u64) -> Vec<u8>) -> Vec<Vec<u8>> {

@@ -3,12 +3,12 @@
 use super::element;
 use super::message::{Field, Fold, Need, Subject, Tree};
 use super::result::Loss;
-use crate::arith::words::bytes_from_words;
-use crate::commit::digest::Digest;
-use crate::commit::proven::ProvenRecord;
-use crate::commit::record::{Record, StepRecord};
-use crate::commit::tensor::SLICE_BYTES;
-use crate::program::graph::TensorType;
+use tiebreak_contract::arith::words::bytes_from_words;
+use tiebreak_contract::program::graph::TensorType;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::proven::ProvenRecord;
+use tiebreak_record::commit::record::{Record, StepRecord};
+use tiebreak_record::commit::tensor::SLICE_BYTES;
 
 /// A party of the game.
 pub(super) struct Side {

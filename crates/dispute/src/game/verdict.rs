@@ -10,9 +10,9 @@ use super::referee::{Referee, Taken};
 use super::result::GameResult;
 use super::terms::{TERMS_MAX, Terms};
 use super::tried::Tried;
-use crate::commit::Malformed;
-use crate::commit::keys::PrivateKey;
-use crate::commit::proven::Base64;
+use tiebreak_record::commit::Malformed;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::proven::Base64;
 
 /// The most bytes of a file.
 pub const GAME_VERDICT_MAX: u64 = 2 * TERMS_MAX;

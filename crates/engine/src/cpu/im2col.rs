@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::program::im2col::ConvGeometry;
+use tiebreak_contract::program::im2col::ConvGeometry;
 
 /// The patches of `input` [N, height, width, channels] into `out`, a row of patches a task.
 pub fn run(input: &[u32], [height, width, channels]: [u32; 3], geometry: &ConvGeometry, out: &mut [u32]) {

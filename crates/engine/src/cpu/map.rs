@@ -4,10 +4,10 @@
 use rayon::prelude::*;
 
 use super::product::simd::{Path, vectorised};
-use crate::arith::{elementary, float};
-use crate::program::element::unravel;
-use crate::program::expr::{Body, Instr, Reg};
-use crate::program::graph::View;
+use tiebreak_contract::arith::{elementary, float};
+use tiebreak_contract::program::element::unravel;
+use tiebreak_contract::program::expr::{Body, Instr, Reg};
+use tiebreak_contract::program::graph::View;
 
 /// Elements of a block: a register is one kilobyte, so a body's registers stay in the first-level caches.
 const LANES: usize = 256;

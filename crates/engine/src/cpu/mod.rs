@@ -13,13 +13,13 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::liveness::last_uses_with_inputs;
 use super::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
-use crate::arith::DType;
-use crate::arith::words::bytes_of;
-use crate::program::element::{self, Source};
-use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View};
 use native::Native;
 use product::{Axis, Operand, StridedView};
 use reduce::Blocks;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::words::bytes_of;
+use tiebreak_contract::program::element::{self, Source};
+use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View};
 
 /// Freed memory by length, so that a step does not return it to the system after every node. It serves lengths down to half its own: the
 /// graphs of a step share memory, and little of it is idle.

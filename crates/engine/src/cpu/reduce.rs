@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use crate::arith::float;
+use tiebreak_contract::arith::float;
 
 /// Columns that one task sums at a time: the partial sums of a tree's path stay in the second-level cache.
 const COLUMNS: usize = 512;

@@ -1,14 +1,14 @@
-//! The casts and roundings of logged products as single loops. Their meaning is the bodies in [`crate::program::logged`], which other
+//! The casts and roundings of logged products as single loops. Their meaning is the bodies in [`tiebreak_contract::program::logged`], which other
 //! engines run as they are; these loops only save this one from running thirty instructions block by block.
 
 use rayon::prelude::*;
 
 use super::product::simd::{Path, vectorised};
-use crate::arith::float;
-use crate::arith::rounding_grid::{FLOOR_MAX, field};
-use crate::program::expr::Body;
-use crate::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId};
-use crate::program::logged::{bf16_body, round_body};
+use tiebreak_contract::arith::float;
+use tiebreak_contract::arith::rounding_grid::{FLOOR_MAX, field};
+use tiebreak_contract::program::expr::Body;
+use tiebreak_contract::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId};
+use tiebreak_contract::program::logged::{bf16_body, round_body};
 
 /// Elements of a task, about.
 const TASK: usize = 1 << 15;
@@ -107,9 +107,9 @@ vectorised! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arith::rounding_grid::GridRule;
-    use crate::program::graph::View;
-    use crate::program::products::ProductClass;
+    use tiebreak_contract::arith::rounding_grid::GridRule;
+    use tiebreak_contract::program::graph::View;
+    use tiebreak_contract::program::products::ProductClass;
 
     fn words(mut state: u64, len: usize) -> Vec<u32> {
         let mut next = move || {

@@ -8,13 +8,13 @@ use tokio::sync::oneshot;
 
 use super::kept::Kept;
 use super::pass::Pass;
-use crate::commit::digest::Digest;
-use crate::commit::keys::{PrivateKey, PublicKey};
-use crate::dispute::game::message::{Asked, Question, Sealed};
-use crate::dispute::game::moves::{CARRIED_MAX, QUESTION_MAX};
 use crate::party::{Gatherer, Party, PartyError};
-use crate::run::RunError;
-use crate::run::disk::Disk;
+use tiebreak_dispute::game::message::{Asked, Question, Sealed};
+use tiebreak_dispute::game::moves::{CARRIED_MAX, QUESTION_MAX};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+use tiebreak_run::run::RunError;
+use tiebreak_run::run::disk::Disk;
 
 /// The most questions that wait while one is answered.
 const QUEUE_MAX: usize = 16;
@@ -272,8 +272,8 @@ impl Desk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commit::keys::PrivateKey;
-    use crate::dispute::game::message::Question;
+    use tiebreak_dispute::game::message::Question;
+    use tiebreak_record::commit::keys::PrivateKey;
 
     struct Counting(u32);
 

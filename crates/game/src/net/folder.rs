@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use super::desk::{Desk, Refused, Taken};
 use super::pass::question_name;
-use crate::commit::digest::Digest;
-use crate::dispute::game::message::{Asked, Sealed};
-use crate::dispute::game::moves::CARRIED_MAX;
-use crate::run::RunError;
-use crate::run::disk::{self, Disk};
+use tiebreak_dispute::game::message::{Asked, Sealed};
+use tiebreak_dispute::game::moves::CARRIED_MAX;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_run::run::RunError;
+use tiebreak_run::run::disk::{self, Disk};
 
 /// How often a folder is looked at.
 pub const LOOK_EVERY: Duration = Duration::from_millis(200);

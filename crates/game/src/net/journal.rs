@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::lines::Lines;
-use crate::commit::digest::Digest;
-use crate::commit::proven::Base64;
-use crate::dispute::game::message::{Supplied, from_bytes, to_bytes};
-use crate::dispute::game::moves::CARRIED_MAX;
-use crate::dispute::game::referee::Taken;
-use crate::dispute::game::tried::Tried;
-use crate::run::RunError;
-use crate::run::disk::{self, Disk};
+use tiebreak_dispute::game::message::{Supplied, from_bytes, to_bytes};
+use tiebreak_dispute::game::moves::CARRIED_MAX;
+use tiebreak_dispute::game::referee::Taken;
+use tiebreak_dispute::game::tried::Tried;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::proven::Base64;
+use tiebreak_run::run::RunError;
+use tiebreak_run::run::disk::{self, Disk};
 
 /// What was fed to the game, and when: milliseconds of the game.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,11 +7,11 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::lines::Lines;
-use crate::commit::digest::Digest;
-use crate::commit::keys::PublicKey;
-use crate::commit::proven::Base64;
-use crate::run::RunError;
-use crate::run::disk::Disk;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PublicKey;
+use tiebreak_record::commit::proven::Base64;
+use tiebreak_run::run::RunError;
+use tiebreak_run::run::disk::Disk;
 
 /// A line: the question that was answered, and the sealed answer.
 #[derive(Serialize, Deserialize)]

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::commit::digest::Digest;
-use crate::run::RunError;
-use crate::run::disk::{self, Disk};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_run::run::RunError;
+use tiebreak_run::run::disk::{self, Disk};
 
 /// The most bytes of a file.
 const LINES_MAX: u64 = 1 << 30;

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use super::clock::Clock;
 use super::folder::{LOOK_EVERY, Questions};
 use super::pass::{self, Pass};
-use crate::commit::digest::Digest;
-use crate::commit::keys::{PrivateKey, PublicKey};
-use crate::dispute::game::message::{Answered, Sealed};
-use crate::dispute::game::tried::End;
-use crate::run::RunError;
+use tiebreak_dispute::game::message::{Answered, Sealed};
+use tiebreak_dispute::game::tried::End;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+use tiebreak_run::run::RunError;
 
 /// How long one request may last: a share of the time that is left, and at least and at most so long. A server answers after 25 seconds in any case.
 const REQUEST: (u32, Duration, Duration) = (4, Duration::from_secs(2), Duration::from_secs(35));

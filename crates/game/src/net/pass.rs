@@ -4,8 +4,8 @@
 //! The secret is X25519 of the one's private and the other's public key. A stranger has neither. The code is of one question, so that somebody
 //! who reads it on its way can hand in this question again and nothing else.
 
-use crate::commit::digest::{Digest, hash};
-use crate::commit::keys::{PrivateKey, PublicKey};
+use tiebreak_record::commit::digest::{Digest, hash};
+use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 
 /// The header that carries it: the question's name and the code, 64 hexadecimal digits each.
 pub const HEADER: &str = "tiebreak-pass";

@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use super::clock::Clock;
 use super::journal::{Entry, Journal};
 use super::link::{Asking, Link, Met};
-use crate::commit::digest::Digest;
-use crate::commit::keys::PrivateKey;
-use crate::commit::proven::Base64;
-use crate::dispute::game::message::{Sealed, Supplied};
-use crate::dispute::game::referee::{Ask, Referee, Taken};
-use crate::dispute::game::tried::{End, Tried};
-use crate::run::RunError;
+use tiebreak_dispute::game::message::{Sealed, Supplied};
+use tiebreak_dispute::game::referee::{Ask, Referee, Taken};
+use tiebreak_dispute::game::tried::{End, Tried};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::proven::Base64;
+use tiebreak_run::run::RunError;
 
 /// A game: a state machine that asks, and is told answers and the time.
 pub trait Machine {

@@ -29,7 +29,7 @@ use tokio::time::timeout;
 use super::desk::{Desk, Refused, Taken};
 use super::gate::{Address, Budget, Lane, Place};
 use super::pass::{self, question_name};
-use crate::commit::digest::Digest;
+use tiebreak_record::commit::digest::Digest;
 
 /// What requests may take.
 #[derive(Clone, Copy, Debug)]

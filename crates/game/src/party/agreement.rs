@@ -1,14 +1,14 @@
 //! Whether terms say what a party's own run says: nothing that decides a game is taken over from whoever wrote the terms.
 
 use super::error::PartyError;
-use crate::commit::keys::PublicKey;
-use crate::dispute::game::rules::{Rules, replay_clock};
-use crate::dispute::game::terms::{Claim, ClaimedRun, INCREMENT_MIN, MOVES_MIN, Terms};
-use crate::job::Job;
-use crate::job::canonical::settings_that_differ;
-use crate::job::identity::computation_settings;
-use crate::job::initial::Expected;
-use crate::run::dir::Run;
+use tiebreak_dispute::game::rules::{Rules, replay_clock};
+use tiebreak_dispute::game::terms::{Claim, ClaimedRun, INCREMENT_MIN, MOVES_MIN, Terms};
+use tiebreak_record::commit::keys::PublicKey;
+use tiebreak_record::job::Job;
+use tiebreak_record::job::canonical::settings_that_differ;
+use tiebreak_record::job::identity::computation_settings;
+use tiebreak_record::job::initial::Expected;
+use tiebreak_run::run::dir::Run;
 
 /// A refusal that names the field of the terms, and both values.
 fn differs(field: &str, theirs: &str, ours: &str) -> PartyError {

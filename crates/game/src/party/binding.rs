@@ -4,20 +4,20 @@ use std::collections::BTreeSet;
 
 use super::error::PartyError;
 use super::replay::Replays;
-use crate::audit::localise::binding;
-use crate::commit::digest::Digest;
-use crate::commit::multiproof;
-use crate::commit::proven::{Base64, Hashes, ProvenRecord};
-use crate::commit::record::gradient_leaf;
-use crate::commit::state::tensor_digests;
-use crate::commit::table;
-use crate::commit::tensor::Hash;
-use crate::commit::trace::{Places, Trace, leaf_place};
-use crate::dispute::game::message::{Answer, Field};
-use crate::dispute::origin::{self, Origin};
-use crate::dispute::verdict::{Claim, Scalar};
-use crate::program::phase::Phase;
-use crate::program::step::Program;
+use tiebreak_audit::localise::binding;
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_contract::program::step::Program;
+use tiebreak_dispute::game::message::{Answer, Field};
+use tiebreak_dispute::origin::{self, Origin};
+use tiebreak_dispute::verdict::{Claim, Scalar};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::multiproof;
+use tiebreak_record::commit::proven::{Base64, Hashes, ProvenRecord};
+use tiebreak_record::commit::record::gradient_leaf;
+use tiebreak_record::commit::state::tensor_digests;
+use tiebreak_record::commit::table;
+use tiebreak_record::commit::tensor::Hash;
+use tiebreak_record::commit::trace::{Places, Trace, leaf_place};
 
 /// What binds a field of a step's record to the step's operators. The run has the step.
 ///

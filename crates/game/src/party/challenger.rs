@@ -4,21 +4,21 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::error::PartyError;
-use crate::commit::digest::Digest;
-use crate::commit::record::Record;
-use crate::commit::state::{StateRoots, state_digest, tensor_digests};
-use crate::engine::Engine;
-use crate::engine::session::Session;
-use crate::job::initial::InitialOrigin;
-use crate::program::encoding::encode;
-use crate::run::companions::Companions;
-use crate::run::create::{NewRun, create};
-use crate::run::dir::Run;
-use crate::run::disk::Disk;
-use crate::run::paths::RunPaths;
-use crate::run::transcript::{self, TranscriptWriter};
-use crate::run::{checkpoint, initial, lock, states};
-use crate::step::disputed_step;
+use tiebreak_contract::program::encoding::encode;
+use tiebreak_engine::Engine;
+use tiebreak_engine::session::Session;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::record::Record;
+use tiebreak_record::commit::state::{StateRoots, state_digest, tensor_digests};
+use tiebreak_record::job::initial::InitialOrigin;
+use tiebreak_run::run::companions::Companions;
+use tiebreak_run::run::create::{NewRun, create};
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::disk::Disk;
+use tiebreak_run::run::paths::RunPaths;
+use tiebreak_run::run::transcript::{self, TranscriptWriter};
+use tiebreak_run::run::{checkpoint, initial, lock, states};
+use tiebreak_run::step::disputed_step;
 
 /// Replays a trainer's whole run, which must have the `claim`ed root over its records, under its rounding logs into a folder of the challenger's own, which is then a run to play with
 /// ([`super::Party::open`]): the challenger's records carry the trainer's log roots. What is there already, from before an interruption, is
@@ -153,7 +153,7 @@ fn take_log(
     let log = trainer.rounding_log(step)?;
     match promised {
         Some(Record::Step { step: record, .. }) if record.log == Some(log.root()) => {}
-        _ => return Err(crate::audit::other_log(trainer, step).into()),
+        _ => return Err(tiebreak_audit::other_log(trainer, step).into()),
     }
     Ok(disk.replace(&run.layout.log(step), log.bytes())?)
 }

@@ -1,11 +1,11 @@
 //! Why a party has no answer that it could send.
 
-use crate::audit::AuditError;
-use crate::commit::Malformed;
-use crate::engine::EngineError;
-use crate::run::RunError;
-use crate::step::StepError;
-use crate::train::TrainError;
+use tiebreak_audit::AuditError;
+use tiebreak_engine::EngineError;
+use tiebreak_record::commit::Malformed;
+use tiebreak_run::run::RunError;
+use tiebreak_run::step::StepError;
+use tiebreak_train::TrainError;
 
 /// Why a party could not answer, by blame.
 #[derive(Debug, thiserror::Error)]

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 
 use super::error::PartyError;
 use super::replay::{Replays, logged_product, operands_of};
-use crate::audit::operands::Tensors;
-use crate::commit::proven::Base64;
-use crate::dispute::cone;
-use crate::dispute::game::element;
-use crate::dispute::game::message::{Answer, Fold, LogBlock, Need, Subject};
-use crate::dispute::game::search;
-use crate::dispute::verdict::DataSlices;
-use crate::program::graph::{Graph, TensorId};
-use crate::program::phase::{Phase, graph_of};
-use crate::rounding::thresholds::Rounding;
-use crate::run::RunError;
-use crate::run::dir::Run;
+use tiebreak_audit::operands::Tensors;
+use tiebreak_contract::program::graph::{Graph, TensorId};
+use tiebreak_contract::program::phase::{Phase, graph_of};
+use tiebreak_dispute::cone;
+use tiebreak_dispute::game::element;
+use tiebreak_dispute::game::message::{Answer, Fold, LogBlock, Need, Subject};
+use tiebreak_dispute::game::search;
+use tiebreak_dispute::verdict::DataSlices;
+use tiebreak_record::commit::proven::Base64;
+use tiebreak_record::rounding::thresholds::Rounding;
+use tiebreak_run::run::RunError;
+use tiebreak_run::run::dir::Run;
 
 /// The operands of an element that a question asks for; `None` if the computation has no such element, or it has not these operands.
 ///

@@ -10,33 +10,33 @@ use std::path::{Path, PathBuf};
 use super::challenger::replay;
 use super::error::PartyError;
 use super::{Party, QUESTION_MAX, agreement};
-use crate::commit::Malformed;
-use crate::commit::keys::PrivateKey;
-use crate::commit::state::{state_digest, tensor_digests};
-use crate::commit::tensor::SLICE_BYTES;
-use crate::dispute::game::logs::{Unfit, verified};
-use crate::dispute::game::message::{
+use tiebreak_contract::program::encoding::encode;
+use tiebreak_dispute::game::logs::{Unfit, verified};
+use tiebreak_dispute::game::message::{
     Answer, Answered, Asked, LogPlace, Question, SUPPLY_SLICES, Sealed, Supplied,
 };
-use crate::dispute::game::moves::CARRIED_MAX;
-use crate::dispute::game::rules::Rules;
-use crate::dispute::game::terms::Terms;
-use crate::engine::Engine;
-use crate::engine::reference::Reference;
-use crate::job::computation::Computation;
-use crate::job::identity::RunSummary;
-use crate::job::initial::{Drawn, InitialOrigin};
-use crate::job::manifest::{GroupTree, files_root};
-use crate::program::encoding::encode;
-use crate::rounding::codec::unreadable;
-use crate::rounding::log::{Log, elements, misplaced, parts, root as log_root};
-use crate::run::companions::Companions;
-use crate::run::create::{NewRun, create};
-use crate::run::data::manifest;
-use crate::run::dir::{Run, RunFile};
-use crate::run::disk::{self, Disk};
-use crate::run::paths::RunPaths;
-use crate::run::{RunError, initial};
+use tiebreak_dispute::game::moves::CARRIED_MAX;
+use tiebreak_dispute::game::rules::Rules;
+use tiebreak_dispute::game::terms::Terms;
+use tiebreak_engine::Engine;
+use tiebreak_engine::reference::Reference;
+use tiebreak_record::commit::Malformed;
+use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::state::{state_digest, tensor_digests};
+use tiebreak_record::commit::tensor::SLICE_BYTES;
+use tiebreak_record::job::computation::Computation;
+use tiebreak_record::job::identity::RunSummary;
+use tiebreak_record::job::initial::{Drawn, InitialOrigin};
+use tiebreak_record::job::manifest::{GroupTree, files_root};
+use tiebreak_record::rounding::codec::unreadable;
+use tiebreak_record::rounding::log::{Log, elements, misplaced, parts, root as log_root};
+use tiebreak_run::run::companions::Companions;
+use tiebreak_run::run::create::{NewRun, create};
+use tiebreak_run::run::data::manifest;
+use tiebreak_run::run::dir::{Run, RunFile};
+use tiebreak_run::run::disk::{self, Disk};
+use tiebreak_run::run::paths::RunPaths;
+use tiebreak_run::run::{RunError, initial};
 
 /// What a challenger plays with.
 pub struct Gathering {

@@ -12,27 +12,27 @@ mod replay;
 mod table;
 mod trees;
 
-use crate::commit::digest::{Digest, hash};
-use crate::commit::keys::{PrivateKey, PublicKey};
-use crate::commit::merkle;
-use crate::commit::proven::{Base64, ProvenRecord};
-use crate::commit::record::Record;
-use crate::commit::tensor::{Hash, SLICE_BYTES, piece_range, piece_values};
-use crate::dispute::game::message::{
-    Answer, Answered, Asked, LogPlace, Question, SUPPLY_SLICES, Sealed, Statement, Subject, Supplied, Tree,
-    commitment,
-};
-use crate::dispute::game::terms::Terms;
-use crate::engine::Engine;
-use crate::rounding::log::{BlockPlace, elements, parts, prove, prove_slices, slice_values};
-use crate::run::dir::Run;
-use crate::run::transcript;
-use crate::train::conduct::{Conduct, Honest};
 pub use challenger::challenger;
 pub use error::PartyError;
 pub use gather::{Gatherer, Gathering};
 use replay::Replays;
 pub use table::play;
+use tiebreak_dispute::game::message::{
+    Answer, Answered, Asked, LogPlace, Question, SUPPLY_SLICES, Sealed, Statement, Subject, Supplied, Tree,
+    commitment,
+};
+use tiebreak_dispute::game::terms::Terms;
+use tiebreak_engine::Engine;
+use tiebreak_record::commit::digest::{Digest, hash};
+use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+use tiebreak_record::commit::merkle;
+use tiebreak_record::commit::proven::{Base64, ProvenRecord};
+use tiebreak_record::commit::record::Record;
+use tiebreak_record::commit::tensor::{Hash, SLICE_BYTES, piece_range, piece_values};
+use tiebreak_record::rounding::log::{BlockPlace, elements, parts, prove, prove_slices, slice_values};
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::transcript;
+use tiebreak_train::conduct::{Conduct, Honest};
 
 /// The most bytes of a question.
 pub const QUESTION_MAX: u64 = 1 << 14;
@@ -92,7 +92,7 @@ impl Party {
         run: Run,
         key: PrivateKey,
         engine: Box<dyn Engine>,
-        cheat: crate::train::cheat::Cheat,
+        cheat: tiebreak_train::cheat::Cheat,
     ) -> Result<Party, PartyError> {
         Party::open_as(terms, run, key, engine, Box::new(cheat))
     }

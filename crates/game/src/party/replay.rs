@@ -4,25 +4,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::error::PartyError;
-use crate::audit::operands::{Operands, nodes};
-use crate::commit::digest::Digest;
-use crate::commit::record::{Record, StepRecord};
-use crate::commit::table;
-use crate::commit::trace::{Trace, leaf_count, leaf_place};
-use crate::dispute::cone;
-use crate::dispute::game::message::Subject;
-use crate::engine::Engine;
-use crate::engine::session::Session;
-use crate::job::data::{Dataset, batch_leaves};
-use crate::program::graph::{LoggedProduct, TensorId};
-use crate::program::logged::native_graph;
-use crate::program::phase::{Phase, graph_of};
-use crate::program::step::MicroBatch;
-use crate::run::dir::Run;
-use crate::run::transcript::Transcript;
-use crate::run::{initial, states};
-use crate::step::{CommittedStep, Outputs, Roundings, StepRequest, Watch, readable_log, replayer, scalars};
-use crate::train::conduct::Conduct;
+use tiebreak_audit::operands::{Operands, nodes};
+use tiebreak_contract::program::graph::{LoggedProduct, TensorId};
+use tiebreak_contract::program::logged::native_graph;
+use tiebreak_contract::program::phase::{Phase, graph_of};
+use tiebreak_contract::program::step::MicroBatch;
+use tiebreak_dispute::cone;
+use tiebreak_dispute::game::message::Subject;
+use tiebreak_engine::Engine;
+use tiebreak_engine::session::Session;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::record::{Record, StepRecord};
+use tiebreak_record::commit::table;
+use tiebreak_record::commit::trace::{Trace, leaf_count, leaf_place};
+use tiebreak_record::job::data::{Dataset, batch_leaves};
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::transcript::Transcript;
+use tiebreak_run::run::{initial, states};
+use tiebreak_run::step::{
+    CommittedStep, Outputs, Roundings, StepRequest, Watch, readable_log, replayer, scalars,
+};
+use tiebreak_train::conduct::Conduct;
 
 /// A step whose operators are in dispute.
 pub struct Disputed {

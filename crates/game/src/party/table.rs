@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use super::Party;
 use super::error::PartyError;
-use crate::commit::keys::PrivateKey;
-use crate::dispute::game::message::Sealed;
-use crate::dispute::game::referee::Referee;
-use crate::dispute::game::terms::Terms;
-use crate::dispute::game::verdict::{Event, GameVerdict};
+use tiebreak_dispute::game::message::Sealed;
+use tiebreak_dispute::game::referee::Referee;
+use tiebreak_dispute::game::terms::Terms;
+use tiebreak_dispute::game::verdict::{Event, GameVerdict};
+use tiebreak_record::commit::keys::PrivateKey;
 
 /// Plays a game to its end, by the clock. The parties stand in the order of the terms. `turn` sees the referee after every answer.
 ///

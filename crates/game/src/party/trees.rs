@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use crate::commit::digest::Digest;
-use crate::commit::proven::Base64;
-use crate::commit::tensor::Hash;
-use crate::commit::{merkle, multiproof};
-use crate::dispute::game::search;
+use tiebreak_dispute::game::search;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::proven::Base64;
+use tiebreak_record::commit::tensor::Hash;
+use tiebreak_record::commit::{merkle, multiproof};
 
 /// The leaves below each child of a node of a tree over `leaves` leaves; `None` if it has no such node.
 fn ranges(leaves: usize, first: u64, count: u64) -> Option<Vec<Range<usize>>> {

@@ -8,8 +8,8 @@ use cuda_bridge::native::{self, Product};
 use cuda_bridge::translate::Kernel;
 
 use super::error::{blas_error, engine_error};
-use crate::engine::EngineError;
-use crate::program::graph::View;
+use tiebreak_contract::program::graph::View;
+use tiebreak_engine::EngineError;
 
 /// What cuBLAS computes a native product with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,10 +20,9 @@ use super::error::{blas_error, engine_error};
 use super::kernel::{Digitise, Kernel, Limits, Prepared, ProductSize, Shader};
 use super::modules::{Key, Modules, OPTIONS};
 use super::{Device, Dispatch};
-use crate::engine::EngineError;
-use crate::program::graph::View;
-use crate::shaders;
-use crate::shaders::product::Variant;
+use tiebreak_contract::program::graph::View;
+use tiebreak_engine::EngineError;
+use tiebreak_shaders::product::Variant;
 
 /// A GPU with the kernels that were compiled for it.
 pub struct CudaDevice {
@@ -69,7 +68,7 @@ fn operand(view: &View, block: u32) -> QuantiseOperand {
 
 /// The way back from exact sums, for kernels that are written by hand.
 fn scale_back() -> String {
-    shaders::compose_text("scale_back", "//!include shared/scale_back.wgsl\n").expect("it is there")
+    tiebreak_shaders::compose_text("scale_back", "//!include shared/scale_back.wgsl\n").expect("it is there")
 }
 
 impl CudaDevice {

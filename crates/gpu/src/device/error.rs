@@ -3,7 +3,7 @@
 use cuda_bridge::cublas::BlasError;
 use cuda_bridge::device::DeviceError;
 
-use crate::engine::EngineError;
+use tiebreak_engine::EngineError;
 
 /// What an error of the bridge means for who runs a program.
 pub fn engine_error(device: &str, error: DeviceError) -> EngineError {

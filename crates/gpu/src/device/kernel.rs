@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use crate::arith::DType;
-use crate::arith::words::bytes_from_words;
-use crate::program::graph::View;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::words::bytes_from_words;
+use tiebreak_contract::program::graph::View;
 
 /// Invocations of a workgroup.
 pub const GROUP: u32 = 64;

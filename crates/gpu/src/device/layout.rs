@@ -1,10 +1,10 @@
 //! How tensors lie in GPU memory. Everything but quantised tensors is as in the canonical layout; these are digit
 //! planes, or words of whole q's, whichever the adapter's product variant reads.
 
-use crate::arith::words::words_from_bytes;
-use crate::arith::{DType, digits};
-use crate::program::graph::TensorType;
-use crate::shaders::product::Variant;
+use tiebreak_contract::arith::words::words_from_bytes;
+use tiebreak_contract::arith::{DType, digits};
+use tiebreak_contract::program::graph::TensorType;
+use tiebreak_shaders::product::Variant;
 
 /// Groups of four places in a row of a quantised tensor: K padded with zeros to whole steps of the products. A group is
 /// a word of a digit plane, or four words.

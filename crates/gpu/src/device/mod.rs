@@ -16,8 +16,8 @@ pub mod recorder;
 pub mod wgpu;
 
 use self::kernel::{Kernel, Limits, Prepared};
-use crate::engine::EngineError;
-use crate::shaders::product::Variant;
+use tiebreak_engine::EngineError;
+use tiebreak_shaders::product::Variant;
 
 /// A GPU through wgpu or through NVIDIA's driver.
 pub trait Device: Sized + 'static {
@@ -120,7 +120,7 @@ pub struct Dispatch<'a, D: Device> {
 
 /// Refuses a text that the lint does not pass.
 pub fn linted(device: &str, text: &str) -> Result<(), EngineError> {
-    use crate::shaders::{is_native, lint};
+    use tiebreak_shaders::{is_native, lint};
     if is_native(text) {
         return Ok(());
     }

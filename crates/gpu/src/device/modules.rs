@@ -14,7 +14,7 @@ use rayon::prelude::*;
 
 use super::error::engine_error;
 use super::linted;
-use crate::engine::EngineError;
+use tiebreak_engine::EngineError;
 
 /// How shaders are translated: with the GPU's own instructions where those are exact.
 pub const OPTIONS: Options = Options { native: true };

@@ -10,8 +10,8 @@ use sha2::{Digest as _, Sha256};
 use super::kernel::{Kernel, Limits, Prepared};
 use super::wgpu::Adapter;
 use super::{Device, Dispatch};
-use crate::engine::EngineError;
-use crate::shaders::product::Variant;
+use tiebreak_engine::EngineError;
+use tiebreak_shaders::product::Variant;
 
 /// Bytes of data: where they begin in [`Launches::data`], and how many there are.
 pub type Span = (u64, u64);

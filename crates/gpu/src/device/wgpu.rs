@@ -8,8 +8,8 @@ use wgpu::{Backends, BufferUsages};
 
 use super::kernel::{BUFFERS_MAX, Kernel, Limits, Prepared, Shader};
 use super::{Device, Dispatch, linted};
-use crate::engine::EngineError;
-use crate::shaders::product::Variant;
+use tiebreak_engine::EngineError;
+use tiebreak_shaders::product::Variant;
 
 /// An adapter as people choose it.
 #[derive(Clone, Debug)]

@@ -3,9 +3,8 @@
 use super::unit::{Launch, Slot, Target, bound};
 use super::windows::{Binding, Cut, Window, overlap, part_of, volume, window};
 use crate::device::kernel::{GRID_WIDTH, Kernel, Shader, linear_groups};
-use crate::program::graph::{Graph, Node, row_major};
 use crate::rows::access::Index;
-use crate::shaders;
+use tiebreak_contract::program::graph::{Graph, Node, row_major};
 
 /// A node, or a window of one: a node of the same primitive.
 pub struct NodePart<'a> {
@@ -81,7 +80,7 @@ enum Way {
 /// Copies a window, if it has to be, between the pieces of tensor `number` and scratch memory.
 fn copy(number: usize, binding: &Binding, cut: Cut, way: Way, launches: &mut Vec<Launch>) {
     let Binding::Copied(view) = binding else { return };
-    let text = shaders::source("window_copy").expect("the build script made this shader");
+    let text = tiebreak_shaders::source("window_copy").expect("the build script made this shader");
     let dense = row_major(view.dims);
     let words = volume(&view.dims);
     for (piece, (start, piece_words)) in cut.pieces().enumerate() {

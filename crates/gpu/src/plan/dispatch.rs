@@ -1,17 +1,16 @@
 //! From a node to its kernels: which shader, which uniform data, how many workgroups; and what a device may have in its place.
 
 use super::copies::NodePart;
-use crate::arith::{DType, digits};
 use crate::device::kernel::{
     Digitise, GRID_WIDTH, Kernel, ProductSize, Shader, linear_groups, workgroup_each,
 };
 use crate::device::layout::words_of_k;
-use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View, block_count};
-use crate::program::im2col::{ConvGeometry, DigitPatches};
 use crate::rows::access::Index;
-use crate::shaders;
-use crate::shaders::product::{Choice, Variant};
 use crate::wgsl::map;
+use tiebreak_contract::arith::{DType, digits};
+use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View, block_count};
+use tiebreak_contract::program::im2col::{ConvGeometry, DigitPatches};
+use tiebreak_shaders::product::{Choice, Variant};
 
 /// A node's shader; none for groupings, which run on the host. Public for the CUDA translation's tests, which run the same
 /// dispatches.
@@ -145,7 +144,7 @@ fn view_words(view: &View) -> Vec<u32> {
 
 /// The text of a shader file; the build put it there.
 fn file(name: &str) -> &'static str {
-    shaders::source(name).expect("the build script made this shader")
+    tiebreak_shaders::source(name).expect("the build script made this shader")
 }
 
 /// The width that a shader is told, and its workgroups: one for each output, which `shared` ones work on together, or one invocation.
@@ -292,6 +291,6 @@ fn native(a: &View, b: &View) -> Shader {
     uniform.extend(a.strides.iter().chain(&b.strides));
     // The last word says where a dispatch begins in the third dimension.
     uniform.extend([a.dims[1].max(1), a.offset, b.offset, 0]);
-    let text = shaders::native_source("native_product").expect("the build script put it there");
+    let text = tiebreak_shaders::native_source("native_product").expect("the build script put it there");
     Shader { text: text.into(), uniform, groups: [n.div_ceil(32), m.div_ceil(8), batch] }
 }

@@ -8,12 +8,12 @@ use super::fuse_rows;
 use super::unit::{Candidate, Target};
 use super::uses::{Uses, product_operands};
 use crate::device::kernel::{Kernel, Limits};
-use crate::program::graph::{Graph, Node, Primitive, TensorId};
 use crate::rows::attention::AttentionFusion;
 use crate::rows::fusion::{Role, RowFusion, has_words};
 use crate::rows::layout::{RowLayout, RowOperand};
-use crate::shaders::product::Variant;
 use crate::wgsl;
+use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId};
+use tiebreak_shaders::product::Variant;
 
 /// What computes a row fusion with the products around it, wherever all of it lies whole in memory.
 pub fn candidates(
@@ -222,11 +222,11 @@ mod tests {
 
     use super::*;
     use crate::plan::fuse_digits::{absmaxes_of, on_the_way};
-    use crate::program::models::{Gelu, Gpt, Model};
-    use crate::program::optimizer::Optimizer;
-    use crate::program::products::ProductTable;
-    use crate::program::step::{Program, StepSpec};
     use crate::selftest::attention;
+    use tiebreak_contract::program::models::{Gelu, Gpt, Model};
+    use tiebreak_contract::program::optimizer::Optimizer;
+    use tiebreak_contract::program::products::ProductTable;
+    use tiebreak_contract::program::step::{Program, StepSpec};
 
     /// What is found in a graph: whether it is causal, how many tensors it writes beside the second product, and its nodes.
     fn found(graph: &Graph) -> Vec<(bool, usize, String)> {
@@ -254,7 +254,9 @@ mod tests {
     fn scores_that_others_read_are_not_left_out() {
         let (mut graph, _) = attention(65);
         let product = graph.nodes.iter().find(|node| product_operands(node).is_some()).unwrap().output;
-        graph.outputs.push(crate::program::graph::Port { name: "scores".into(), tensor: product });
+        graph
+            .outputs
+            .push(tiebreak_contract::program::graph::Port { name: "scores".into(), tensor: product });
         assert_eq!(found(&graph).len(), 1, "the gradient's alone");
     }
 
@@ -289,7 +291,7 @@ mod tests {
         inputs.iter_mut().for_each(|view| view.strides.swap(2, 3));
         let output = early.output;
         graph.nodes.insert(second, early);
-        graph.outputs.push(crate::program::graph::Port { name: "early".into(), tensor: output });
+        graph.outputs.push(tiebreak_contract::program::graph::Port { name: "early".into(), tensor: output });
         assert_eq!(found(&graph).len(), 1, "the gradient's alone");
     }
 

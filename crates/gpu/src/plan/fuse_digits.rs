@@ -3,10 +3,10 @@
 use super::dispatch::{digitising, product_size};
 use super::unit::{Candidate, Target};
 use super::uses::{Uses, product_operands};
-use crate::arith::DType;
 use crate::device::kernel::{Digitise, Kernel};
-use crate::program::graph::{Graph, Primitive, TensorId, View, block_count};
-use crate::shaders::product::Variant;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::program::graph::{Graph, Primitive, TensorId, View, block_count};
+use tiebreak_shaders::product::Variant;
 
 /// What computes an operand's absmaxes and digits at once, of every operand that lies whole in memory.
 pub fn digits(graph: &Graph, uses: &Uses, target: &Target) -> Vec<Candidate> {
@@ -103,9 +103,9 @@ pub fn absmaxes_of(graph: &Graph, uses: &Uses, quantise: usize) -> Option<Vec<us
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::builder::Builder;
-    use crate::program::graph::Node;
-    use crate::program::products::{ProductClass, ProductDigits, ProductTable};
+    use tiebreak_contract::program::builder::Builder;
+    use tiebreak_contract::program::graph::Node;
+    use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
 
     /// The fusions of a product of rows of `k` places with themselves, by operator name.
     fn of(k: u32, block: u32, more: impl FnOnce(&mut Builder, TensorId)) -> Vec<Option<Vec<usize>>> {

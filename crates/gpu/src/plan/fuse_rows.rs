@@ -10,11 +10,11 @@
 use super::unit::{Candidate, Target};
 use super::uses::Uses;
 use crate::device::kernel::{GROUP, Kernel, Limits};
-use crate::program::graph::{Graph, Node, Primitive, TensorId, View};
 use crate::rows::access::{Access, RowAccess, access, is_indexed, row_access};
 use crate::rows::fusion::{Member, Role, RowFusion, has_words};
 use crate::rows::layout::RowLayout;
 use crate::wgsl;
+use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, View};
 
 /// The least and the greatest length of a row fusion's rows.
 const LEN_MIN: u32 = GROUP;
@@ -251,13 +251,13 @@ impl Finder<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arith::DType;
-    use crate::program::builder::Builder;
-    use crate::program::expr::{Body, BodyWriter};
-    use crate::program::models::{Gelu, Gpt, Model};
-    use crate::program::optimizer::Optimizer;
-    use crate::program::products::ProductTable;
-    use crate::program::step::{Program, StepSpec};
+    use tiebreak_contract::arith::DType;
+    use tiebreak_contract::program::builder::Builder;
+    use tiebreak_contract::program::expr::{Body, BodyWriter};
+    use tiebreak_contract::program::models::{Gelu, Gpt, Model};
+    use tiebreak_contract::program::optimizer::Optimizer;
+    use tiebreak_contract::program::products::ProductTable;
+    use tiebreak_contract::program::step::{Program, StepSpec};
 
     fn gpt(width: u32, context: u32, dropout: f32) -> Program {
         Program::new(spec(Gpt { width, context, dropout, ..GPT }))

@@ -20,9 +20,9 @@ use self::unit::{Candidate, Target};
 use self::uses::Uses;
 use self::windows::Window;
 use crate::device::layout;
-use crate::program::graph::{Graph, Node, Primitive};
-use crate::shaders::product::Variant;
 pub use fuse_rows::TextLimits;
+use tiebreak_contract::program::graph::{Graph, Node, Primitive};
+use tiebreak_shaders::product::Variant;
 
 /// Every way to compute nodes of a graph, the preferred first: what takes more nodes at once comes before what takes some of them, and
 /// nodes by themselves come last, in order, by kernels of a device's own before shaders. A node that has none cannot run (see
@@ -115,12 +115,12 @@ fn refused(parts: &[NodePart], target: &Target) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arith::DType;
     use crate::device::kernel::{Kernel, Limits};
-    use crate::program::builder::Builder;
-    use crate::program::graph::View;
-    use crate::program::products::ProductTable;
     use crate::selftest;
+    use tiebreak_contract::arith::DType;
+    use tiebreak_contract::program::builder::Builder;
+    use tiebreak_contract::program::graph::View;
+    use tiebreak_contract::program::products::ProductTable;
 
     const CUDA: Target =
         Target { limits: Limits::CUDA, variant: Variant::Dot, buffer: 1 << 30, fuses_rows: true };

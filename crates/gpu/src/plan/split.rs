@@ -4,13 +4,15 @@ use super::windows::{
     Binding, Cut, IndexRange, TooLarge, Volume, Window, distinct, extents, merge, part_of, volume, window,
     words_of_group,
 };
-use crate::arith::DType;
 use crate::device::layout::words_of_k;
-use crate::program::expr::Instr;
-use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View, block_count, row_major};
-use crate::program::im2col::{ConvGeometry, DigitPatches};
 use crate::rows::access::Index;
-use crate::shaders::product::Variant;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::program::expr::Instr;
+use tiebreak_contract::program::graph::{
+    Graph, Node, Primitive, TensorId, TensorType, View, block_count, row_major,
+};
+use tiebreak_contract::program::im2col::{ConvGeometry, DigitPatches};
+use tiebreak_shaders::product::Variant;
 
 /// The windows of a node where a shader sees `limit` bytes, a multiple of 256; none if it need not be split.
 ///

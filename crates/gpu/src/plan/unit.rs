@@ -2,8 +2,8 @@
 
 use super::windows::{Binding, Cut, volume};
 use crate::device::kernel::{Kernel, Limits};
-use crate::program::graph::{Graph, Node, TensorId, TensorType};
-use crate::shaders::product::Variant;
+use tiebreak_contract::program::graph::{Graph, Node, TensorId, TensorType};
+use tiebreak_shaders::product::Variant;
 
 /// What a graph is planned for.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! Who writes and who reads the tensors of a graph.
 
-use crate::arith::digits::ProductPart;
-use crate::program::graph::{Graph, Node, Primitive, TensorId};
+use tiebreak_contract::arith::digits::ProductPart;
+use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId};
 
 /// Who writes and who reads tensors.
 pub struct Uses {

@@ -4,11 +4,11 @@
 //!
 //! Here is what pieces and windows are. `split` says which windows a node has; `copies` has them bound, or copied together.
 
-use crate::arith::DType;
 use crate::device::layout::{self, words_of_k};
-use crate::program::graph::{Graph, TensorId, TensorType, View};
 use crate::rows::access::Index;
-use crate::shaders::product::Variant;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::program::graph::{Graph, TensorId, TensorType, View};
+use tiebreak_shaders::product::Variant;
 
 /// How a tensor's words lie in memory: in pieces of so many words, the last one shorter.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +66,7 @@ pub struct Window {
     pub graph: Graph,
     /// Where it begins in the index space of the node, if that is a map or patches.
     pub origin: [u32; 4],
-    /// Where what the node reads lies, in the order of [`crate::program::graph::Primitive::inputs`], and then its output.
+    /// Where what the node reads lies, in the order of [`tiebreak_contract::program::graph::Primitive::inputs`], and then its output.
     pub bindings: Vec<Binding>,
 }
 
@@ -193,7 +193,7 @@ mod tests {
     fn places(view: &View) -> Vec<(Index, usize)> {
         let dims = view.dims.map(|n| n as usize);
         let all = 0..dims.iter().product();
-        let index = all.map(|i| crate::program::element::unravel(i, view.dims));
+        let index = all.map(|i| tiebreak_contract::program::element::unravel(i, view.dims));
         index.map(|index| (index, view.at(index))).collect()
     }
 

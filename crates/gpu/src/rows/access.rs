@@ -1,7 +1,7 @@
 //! How views find their elements: by an element's own number, by its row's, or by its indices.
 
-use crate::program::expr::{Body, Instr};
-use crate::program::graph::View;
+use tiebreak_contract::program::expr::{Body, Instr};
+use tiebreak_contract::program::graph::View;
 
 /// Indices along up to four dimensions, the outermost first: where a part begins, or how far it goes.
 pub type Index = [u32; 4];

@@ -2,7 +2,7 @@
 //! softmax's gradient and ds k. `plan/fuse_attention` finds them in a graph; `wgsl/attention` describes them to the device.
 
 use super::fusion::RowFusion;
-use crate::program::graph::TensorId;
+use tiebreak_contract::program::graph::TensorId;
 
 /// A product, a fusion over the rows of its result, and the product of what one of the fusion's nodes gives, digitised by rows.
 pub struct AttentionFusion {

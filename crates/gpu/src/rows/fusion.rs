@@ -1,8 +1,8 @@
 //! A row fusion: nodes over the same rows that one kernel computes, a workgroup a row, so that what only they read never gets memory.
 //! `plan/fuse_rows` finds them in a graph; `wgsl/rows` writes their shader.
 
-use crate::arith::DType;
-use crate::program::graph::{Graph, Node, TensorId};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::program::graph::{Graph, Node, TensorId};
 
 /// What a node is to the rows of a fusion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

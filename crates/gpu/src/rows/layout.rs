@@ -9,8 +9,8 @@ use std::collections::HashMap;
 use super::access::{Access, RowAccess, access, row_access};
 use super::fusion::{Role, RowFusion};
 use crate::device::kernel::{GROUP, Limits};
-use crate::program::expr::{Body, Instr};
-use crate::program::graph::{Graph, Primitive, TensorId, View};
+use tiebreak_contract::program::expr::{Body, Instr};
+use tiebreak_contract::program::graph::{Graph, Primitive, TensorId, View};
 
 /// What a member of a row fusion takes.
 #[derive(Clone, Copy)]

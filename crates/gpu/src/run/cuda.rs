@@ -8,10 +8,10 @@ use cuda_bridge::timer::Timed;
 
 use super::engine::Cuda;
 use super::memory::Storage;
-use crate::arith::DType;
 use crate::device::Device;
-use crate::engine::{EngineError, Tensor};
-use crate::program::graph::TensorType;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::program::graph::TensorType;
+use tiebreak_engine::{EngineError, Tensor};
 
 impl Cuda {
     /// The engine with kernels launched as graphs of the driver's where the same ones come back with the same memory, as it is when

@@ -3,18 +3,18 @@
 use std::collections::{HashMap, HashSet};
 
 use super::pool::Pool;
-use crate::arith::rounding_grid::GridRule;
 use crate::device::Device;
 #[cfg(feature = "cuda")]
 use crate::device::cuda::CudaDevice;
 use crate::device::kernel::{GROUPS_MAX, Kernel, Prepared, append_uniform};
 #[cfg(feature = "wgpu")]
 use crate::device::wgpu::Adapter;
-use crate::engine::EngineError;
 use crate::plan::unit::Target;
 use crate::plan::windows::Cut;
-use crate::program::graph::TensorType;
-use crate::shaders::product::Variant;
+use tiebreak_contract::arith::rounding_grid::GridRule;
+use tiebreak_contract::program::graph::TensorType;
+use tiebreak_engine::EngineError;
+use tiebreak_shaders::product::Variant;
 
 /// The engine on one device.
 pub struct GpuEngine<D: Device> {

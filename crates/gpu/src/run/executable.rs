@@ -4,11 +4,11 @@ use std::collections::HashMap;
 
 use super::engine::Ready;
 use crate::device::Device;
-use crate::engine::Observer;
-use crate::engine::liveness::last_touches;
 use crate::plan::unit::{Buffers, Slot};
-use crate::program::graph::{Graph, TensorId};
-use crate::program::logged::Rounding;
+use tiebreak_contract::program::graph::{Graph, TensorId};
+use tiebreak_contract::program::logged::Rounding;
+use tiebreak_engine::Observer;
+use tiebreak_engine::liveness::last_touches;
 
 /// A candidate whose kernels the device made.
 pub struct Unit<P> {
@@ -87,12 +87,12 @@ pub fn schedule<'u, P>(
 mod tests {
     use super::*;
     use crate::device::kernel::Limits;
-    use crate::engine::{EngineError, Inputs, Want};
     use crate::plan;
     use crate::plan::unit::Target;
-    use crate::program::graph::Node;
     use crate::selftest;
-    use crate::shaders::product::Variant;
+    use tiebreak_contract::program::graph::Node;
+    use tiebreak_engine::{EngineError, Inputs, Want};
+    use tiebreak_shaders::product::Variant;
 
     /// Wants to see one node.
     struct Sees(usize);

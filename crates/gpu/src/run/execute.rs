@@ -10,14 +10,14 @@ use super::executable::{Executable, Unit, schedule, scratch};
 use super::memory::{Shown, Storage, computed};
 use super::near_ties::Searches;
 use super::pool::Buffer;
-use crate::arith::words::bytes_from_words;
 use crate::device::{Device, Dispatch};
-use crate::engine::{Compiled, Engine, EngineError, Observer, Tensor, Want};
 use crate::plan;
 use crate::plan::unit::{Candidate, Slot};
-use crate::program::element::{self, Source};
-use crate::program::graph::{Graph, Primitive, TensorId, TensorType};
-use crate::program::logged::roundings;
+use tiebreak_contract::arith::words::bytes_from_words;
+use tiebreak_contract::program::element::{self, Source};
+use tiebreak_contract::program::graph::{Graph, Primitive, TensorId, TensorType};
+use tiebreak_contract::program::logged::roundings;
+use tiebreak_engine::{Compiled, Engine, EngineError, Observer, Tensor, Want};
 
 /// Dispatches of one submission.
 const BATCH: usize = 128;

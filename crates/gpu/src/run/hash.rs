@@ -4,15 +4,14 @@
 use super::engine::GpuEngine;
 use super::memory::Storage;
 use super::pool::Buffer;
-use crate::arith::DType;
-use crate::arith::words::bytes_from_words;
 use crate::device::kernel::{GRID_WIDTH, GROUPS_MAX, Kernel, Shader, append_uniform, linear_groups};
 use crate::device::layout::{self, words_of_k};
 use crate::device::{Device, Dispatch};
-use crate::engine::{Engine, EngineError, Tensor};
-use crate::program::graph::TensorType;
-use crate::shaders;
-use crate::shaders::product::Variant;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::words::bytes_from_words;
+use tiebreak_contract::program::graph::TensorType;
+use tiebreak_engine::{Engine, EngineError, Tensor};
+use tiebreak_shaders::product::Variant;
 
 /// Bytes of a BLAKE3 chunk, and of a chaining value.
 const CHUNK: u64 = 1024;
@@ -96,7 +95,7 @@ impl<D: Device> GpuEngine<D> {
 
     /// The pipeline of the shader `shaders/NAME.wgsl`.
     fn pipeline(&mut self, name: &str) -> Result<D::Pipeline, EngineError> {
-        let text = shaders::source(name).expect("the build script made this shader");
+        let text = tiebreak_shaders::source(name).expect("the build script made this shader");
         let shader = Shader { text: text.into(), uniform: Vec::new(), groups: [0; 3] };
         let prepared = self.device.make(&Kernel::Wgsl(shader))?;
         prepared.map(|prepared| prepared.pipeline).ok_or_else(|| self.fault(format!("{name} is not made")))

@@ -4,11 +4,11 @@ use std::borrow::Cow;
 
 use super::engine::GpuEngine;
 use super::pool::Buffer;
-use crate::arith::DType;
-use crate::arith::words::words_from_bytes;
 use crate::device::{Device, layout};
-use crate::engine::{EngineError, Inputs, Tensor};
-use crate::program::graph::{Graph, TensorId, TensorType};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::words::words_from_bytes;
+use tiebreak_contract::program::graph::{Graph, TensorId, TensorType};
+use tiebreak_engine::{EngineError, Inputs, Tensor};
 
 /// What a tensor is in GPU memory.
 pub struct Storage<M> {

@@ -8,16 +8,16 @@ use std::collections::VecDeque;
 use super::engine::{GpuEngine, Ready};
 use super::memory::{Shown, Storage};
 use super::pool::Buffer;
-use crate::arith::DType;
-use crate::arith::rounding_grid::GridRule;
-use crate::arith::words::words_from_bytes;
 use crate::device::kernel::Kernel;
 use crate::device::{Device, Dispatch, layout};
-use crate::engine::near_tie_search::{Candidate, NearTieSearch, NearTiesFound};
-use crate::engine::{EngineError, Observer, Tensor};
-use crate::program::graph::{Graph, LoggedProduct, TensorId, View};
-use crate::program::logged::Rounding;
 use crate::selftest;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::rounding_grid::GridRule;
+use tiebreak_contract::arith::words::words_from_bytes;
+use tiebreak_contract::program::graph::{Graph, LoggedProduct, TensorId, View};
+use tiebreak_contract::program::logged::Rounding;
+use tiebreak_engine::near_tie_search::{Candidate, NearTieSearch, NearTiesFound};
+use tiebreak_engine::{EngineError, Observer, Tensor};
 
 /// One in so many results has a place among what is found, and a few more for small products; where more are near, the host
 /// searches all. Thresholds that fit their kernels mark one in a hundred.

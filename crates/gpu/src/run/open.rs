@@ -11,9 +11,9 @@ use super::engine::GpuEngine;
 use crate::device::Device;
 #[cfg(feature = "cuda")]
 use crate::device::{cublas::Cublas, cuda::CudaDevice};
-use crate::engine::{Engine, EngineError, fingerprint};
 use crate::selftest;
-use crate::shaders::product::Variant;
+use tiebreak_engine::{Engine, EngineError, fingerprint};
+use tiebreak_shaders::product::Variant;
 
 impl<D: Device> GpuEngine<D> {
     /// Opens a device by a part of its name (NVIDIA's also by its number), or the best one, and tests it: every operator of small
@@ -63,7 +63,7 @@ impl<D: Device> GpuEngine<D> {
 
     /// The engine, if it passes its self-test; if not, the error has its fingerprint.
     pub(super) fn tested(mut self) -> Result<Self, EngineError> {
-        let expected = fingerprint::fingerprint(&mut crate::engine::reference::Reference)?;
+        let expected = fingerprint::fingerprint(&mut tiebreak_engine::reference::Reference)?;
         let have = fingerprint::fingerprint(&mut self)?;
         let check = if have != expected {
             "an operator's bits differ from the scalar reference"

@@ -3,15 +3,15 @@
 use std::sync::{Arc, PoisonError};
 
 use super::engine::GpuEngine;
-use crate::arith::philox::philox4x32_10;
-use crate::arith::words::bytes_of;
 use crate::device::recorder::{Launches, Log, Recorder};
-use crate::engine::session::{Session, StepScalars, Unobserved};
-use crate::engine::{Engine, EngineError};
 use crate::plan::TextLimits;
-use crate::program::init;
-use crate::program::step::{MicroBatch, Program};
-use crate::shaders::product::Variant;
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::arith::words::bytes_of;
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::step::{MicroBatch, Program};
+use tiebreak_engine::session::{Session, StepScalars, Unobserved};
+use tiebreak_engine::{Engine, EngineError};
+use tiebreak_shaders::product::Variant;
 
 /// What the self-test asks for: every operator of small programs (the fingerprint), rows computed at once, and roots on the device.
 ///

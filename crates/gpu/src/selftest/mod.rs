@@ -9,18 +9,18 @@ use std::sync::Arc;
 #[cfg(feature = "cuda")]
 pub use native::multiplies_integers_well;
 
-use crate::arith::philox::philox4x32_10;
-use crate::arith::rounding_grid::GridRule;
-use crate::arith::words::bytes_from_words;
-use crate::arith::{DType, float};
-use crate::engine::near_tie_search::{NearTieSearch, NearTiesFound};
-use crate::engine::reference::Reference;
-use crate::engine::{Engine, EngineError, Inputs, Observer, Want, outputs_of};
-use crate::program::builder::Builder;
-use crate::program::graph::{Graph, Node, Primitive};
-use crate::program::logged::{logged_product, native_graph};
-use crate::program::operators::{causal_attention, cross_entropy, layer_norm};
-use crate::program::products::{ProductClass, ProductTable};
+use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::arith::rounding_grid::GridRule;
+use tiebreak_contract::arith::words::bytes_from_words;
+use tiebreak_contract::arith::{DType, float};
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::graph::{Graph, Node, Primitive};
+use tiebreak_contract::program::logged::{logged_product, native_graph};
+use tiebreak_contract::program::operators::{causal_attention, cross_entropy, layer_norm};
+use tiebreak_contract::program::products::{ProductClass, ProductTable};
+use tiebreak_engine::near_tie_search::{NearTieSearch, NearTiesFound};
+use tiebreak_engine::reference::Reference;
+use tiebreak_engine::{Engine, EngineError, Inputs, Observer, Want, outputs_of};
 
 /// A product of two digits that takes a while, and the bytes of either operand.
 pub fn product() -> (Graph, Vec<u8>) {

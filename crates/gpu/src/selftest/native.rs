@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::arith::DType;
-use crate::arith::words::bytes_from_words;
-use crate::engine::cpu::Cpu;
-use crate::engine::{Engine, EngineError, outputs_of};
-use crate::program::builder::Builder;
-use crate::program::graph::{Graph, Primitive, View};
-use crate::program::products::ProductTable;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::words::bytes_from_words;
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::graph::{Graph, Primitive, View};
+use tiebreak_contract::program::products::ProductTable;
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::{Engine, EngineError, outputs_of};
 
 /// Whether an engine's native products in so many parts are right for integers.
 pub fn multiplies_integers_well(engine: &mut dyn Engine, parts: u32) -> Result<bool, EngineError> {

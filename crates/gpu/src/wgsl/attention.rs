@@ -6,15 +6,14 @@ use std::fmt::Write;
 use cuda_bridge::attention::{Attention, Operand, Operation, Step};
 
 use super::map::{constants, includes, operation};
-use crate::arith::DType;
 use crate::device::kernel::{Kernel, Limits};
-use crate::program::expr::{Body, Instr};
-use crate::program::graph::{Graph, Node, Primitive, TensorId, View};
 use crate::rows::access::RowAccess;
 use crate::rows::attention::AttentionFusion;
 use crate::rows::fusion::Role;
 use crate::rows::layout::{RowLayout, RowOperand};
-use crate::shaders;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::program::expr::{Body, Instr};
+use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, View};
 
 /// The kernel that computes a fusion; none where a node takes something that such kernels do not.
 pub fn kernel(graph: &Graph, found: &AttentionFusion, limits: &Limits) -> Option<Kernel> {
@@ -37,7 +36,7 @@ pub fn kernel(graph: &Graph, found: &AttentionFusion, limits: &Limits) -> Option
         })
         .collect();
     let text = includes(&bodies) + "//!include shared/scale_back.wgsl\n" + &functions;
-    let text = shaders::compose_text("attention", &text).expect("its includes are there");
+    let text = tiebreak_shaders::compose_text("attention", &text).expect("its includes are there");
     let kernel = Attention {
         samples: left[0],
         rows: left[1],

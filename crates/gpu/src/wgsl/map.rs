@@ -4,10 +4,9 @@
 use std::fmt::Write;
 
 use crate::device::kernel::{GRID_WIDTH, GROUP, Shader, linear_groups};
-use crate::program::expr::{Body, Instr};
-use crate::program::graph::View;
 use crate::rows::access::{Access, access, is_indexed};
-use crate::shaders;
+use tiebreak_contract::program::expr::{Body, Instr};
+use tiebreak_contract::program::graph::View;
 
 /// Components of a vector of uniform data.
 const COMPONENTS: [&str; 4] = ["x", "y", "z", "w"];
@@ -30,7 +29,7 @@ pub fn shader(body: &Body, dims: [u32; 4], origin: [u32; 4], inputs: &[View]) ->
 
     let mut text = includes(&[body]);
     write_text(&mut text, body, inputs, uniform.len() / 4, first_constant);
-    let text = shaders::compose_text(&body.name, &text).expect("its includes are there");
+    let text = tiebreak_shaders::compose_text(&body.name, &text).expect("its includes are there");
     Shader { text: text.into(), uniform, groups: linear_groups(elements) }
 }
 

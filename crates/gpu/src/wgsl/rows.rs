@@ -5,12 +5,11 @@ use std::fmt::Write;
 
 use super::map::{includes, operation, strided, unravel};
 use crate::device::kernel::{GROUP, Shader, workgroup_each};
-use crate::program::expr::{Body, Instr};
-use crate::program::graph::{Graph, Primitive, TensorId, View};
 use crate::rows::access::RowAccess;
 use crate::rows::fusion::{Role, RowFusion};
 use crate::rows::layout::{RowLayout, RowOperand, stretch_words};
-use crate::shaders;
+use tiebreak_contract::program::expr::{Body, Instr};
+use tiebreak_contract::program::graph::{Graph, Primitive, TensorId, View};
 
 /// A row fusion's shader. It takes the tensors that the fusion reads, then those that it writes.
 pub fn shader(graph: &Graph, fusion: &RowFusion, layout: &RowLayout) -> Shader {
@@ -19,7 +18,7 @@ pub fn shader(graph: &Graph, fusion: &RowFusion, layout: &RowLayout) -> Shader {
     let passes: String = (0..layout.passes()).map(|pass| writer.pass(pass)).collect();
     let uniform = writer.uniform;
     let text = header(graph, fusion, layout, uniform.len() / 4) + &passes + "}\n";
-    let text = shaders::compose_text("rows", &text).expect("its includes are there");
+    let text = tiebreak_shaders::compose_text("rows", &text).expect("its includes are there");
     Shader { text: text.into(), uniform, groups }
 }
 

@@ -14,7 +14,7 @@ pub const RECORD_BYTES_MAX: usize = 256;
 pub struct StepRecord {
     /// From 1.
     pub step: u32,
-    /// The state after the step: root over [`crate::program::step::Program::state`].
+    /// The state after the step: root over [`tiebreak_contract::program::step::Program::state`].
     pub state: Digest,
     /// The batch: root over its tensors, micro-batch by micro-batch.
     pub batch: Digest,

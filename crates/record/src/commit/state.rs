@@ -4,8 +4,8 @@
 use super::codec::Encoder;
 use super::digest::{Digest, hash};
 use super::{Malformed, merkle, table, tensor};
-use crate::parallel;
-use crate::program::step::StateTensor;
+use tiebreak_contract::parallel;
+use tiebreak_contract::program::step::StateTensor;
 
 /// The parts of a state, in the order of their tensors in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

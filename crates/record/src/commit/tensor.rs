@@ -11,10 +11,10 @@ use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_ro
 
 use super::codec::Encoder;
 use super::digest::{Digest, hash};
-use crate::arith::DType;
-use crate::arith::words::bytes_of;
-use crate::parallel;
-use crate::program::graph::TensorType;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::words::bytes_of;
+use tiebreak_contract::parallel;
+use tiebreak_contract::program::graph::TensorType;
 
 /// Bytes of a tile: four BLAKE3 chunks, 1024 elements of four bytes.
 pub const TILE_BYTES: usize = 4096;
@@ -175,7 +175,7 @@ pub fn root_from_tiles(values: &[Hash]) -> Hash {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arith::DType;
+    use tiebreak_contract::arith::DType;
 
     #[test]
     fn tiles_give_the_same_digest_as_plain_blake3() {

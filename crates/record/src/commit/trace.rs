@@ -6,10 +6,10 @@ use std::collections::HashMap;
 use super::codec::{Decoder, Encoder};
 use super::digest::Digest;
 use super::{Malformed, merkle, table, tensor};
-use crate::program::graph::{Graph, TensorType};
-use crate::program::logged::traced;
-use crate::program::phase::{Phase, graph_of, phases};
-use crate::program::step::Program;
+use tiebreak_contract::program::graph::{Graph, TensorType};
+use tiebreak_contract::program::logged::traced;
+use tiebreak_contract::program::phase::{Phase, graph_of, phases};
+use tiebreak_contract::program::step::Program;
 
 /// The committed output of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use super::data::layout;
 use super::spec::{Augment, DataFiles, DataSpec, Granularity, Job, Sampling};
 use crate::commit::codec::Encoder;
 use crate::commit::digest::{Digest, hash};
-use crate::program::schedule::{Kind, Schedule};
 use crate::rounding::thresholds::Rounding;
+use tiebreak_contract::program::schedule::{Kind, Schedule};
 
 /// A setting: a dotted key and its value. Integers are decimal, binary32 numbers their patterns in eight hexadecimal digits.
 pub type Setting = (String, String);
@@ -129,7 +129,7 @@ fn rounding_rules(rounding: &Rounding, settings: &mut Vec<Setting>) {
     settings.push(setting("rounding.bits", rounding.rule().bits));
     settings.push(setting("rounding.floor", rounding.rule().floor));
     settings.extend(rounding.threshold.map(|threshold| setting("rounding.threshold", threshold)));
-    let class = |(class, threshold): (&crate::program::products::ProductClass, &u32)| {
+    let class = |(class, threshold): (&tiebreak_contract::program::products::ProductClass, &u32)| {
         setting(&format!("rounding.class.{}", class.name()), threshold)
     };
     settings.extend(rounding.class.iter().map(class));

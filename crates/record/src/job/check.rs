@@ -6,7 +6,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::reference::{Key, Presence, Type, keys_of, kinds};
 use super::suggest;
-use crate::program::products::ProductClass;
+use tiebreak_contract::program::products::ProductClass;
 
 /// What is wrong, and where.
 pub struct Wrong {

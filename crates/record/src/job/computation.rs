@@ -4,7 +4,7 @@ use super::canonical::Setting;
 use super::identity::{ComputationSummary, computation_settings, other_contract, philox_key, program_digest};
 use super::{JOB_MAX, Job, JobError};
 use crate::commit::digest::Digest;
-use crate::program::step::Program;
+use tiebreak_contract::program::step::Program;
 
 /// A computation, derived: nobody's word is taken for any of it.
 #[derive(Clone, Debug)]

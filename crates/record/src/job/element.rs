@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::arith::{DType, float};
+use tiebreak_contract::arith::{DType, float};
 
 /// What a file's elements are, little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

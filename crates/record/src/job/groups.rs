@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use super::spec::{Job, ModelJob};
-use crate::program::models::ModelParameter;
-use crate::program::models::released::Released;
-use crate::program::optimizer::Treatment;
-use crate::program::step::port;
+use tiebreak_contract::program::models::ModelParameter;
+use tiebreak_contract::program::models::released::Released;
+use tiebreak_contract::program::optimizer::Treatment;
+use tiebreak_contract::program::step::port;
 
 /// The most patterns of a key that have a `*`: each is compared with every name of the model.
 const PATTERNS_MAX: usize = 256;

@@ -11,8 +11,8 @@ use crate::commit::Malformed;
 use crate::commit::codec::Encoder;
 use crate::commit::digest::{Digest, hash};
 use crate::commit::keys::PublicKey;
-use crate::program::encoding;
-use crate::program::step::Program;
+use tiebreak_contract::program::encoding;
+use tiebreak_contract::program::step::Program;
 
 /// The contract that this version of the program implements. An auditor replays runs of this contract only.
 pub const CONTRACT: &str = "tiebreak-contract-2";

@@ -8,7 +8,6 @@ use super::Job;
 use super::data::safetensors::{Header, PREAMBLE, header_len};
 use super::manifest::{self, DataError, DataFile, FileManifest};
 use super::spec::WeightNames;
-use crate::arith::DType;
 use crate::commit::codec::Encoder;
 use crate::commit::digest::{Digest, hash};
 use crate::commit::proven::ProvenRecord;
@@ -16,10 +15,11 @@ use crate::commit::record::Record;
 use crate::commit::state::{StateRoots, state_digest};
 use crate::commit::tree_head::Head;
 use crate::commit::{Malformed, tensor};
-use crate::program::init;
-use crate::program::models::Init;
-use crate::program::models::released::Released;
-use crate::program::step::{Program, StateTensor};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::program::init;
+use tiebreak_contract::program::models::Init;
+use tiebreak_contract::program::models::released::Released;
+use tiebreak_contract::program::step::{Program, StateTensor};
 
 /// A finished run that another one goes on from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

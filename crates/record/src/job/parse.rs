@@ -9,10 +9,10 @@ use super::spec::{
     BatchSpec, CheckpointSpec, CommitSpec, DataFiles, DataSpec, DigitsSpec, DisputeSpec, EvaluationSpec,
     Granularity, InitSpec, Job, Labelled, ModelJob, OptimizerSpec, ProgramSource, WeightNames,
 };
-use crate::program::models::{BatchTensor, Model};
-use crate::program::operators::LossRule;
-use crate::program::schedule::Schedule;
 use crate::rounding::thresholds::Rounding;
+use tiebreak_contract::program::models::{BatchTensor, Model};
+use tiebreak_contract::program::operators::LossRule;
+use tiebreak_contract::program::schedule::Schedule;
 
 /// The most bytes of a job file.
 pub const JOB_MAX: u64 = 1 << 20;
@@ -305,7 +305,7 @@ fn line_of(text: &str, key: &str) -> Option<usize> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::program::products::{ProductClass, ProductDigits};
+    use tiebreak_contract::program::products::{ProductClass, ProductDigits};
 
     pub(in crate::job) const JOB: &str = r#"steps = 3
 

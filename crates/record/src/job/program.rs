@@ -8,10 +8,10 @@ use super::check::{Wrong, check_table};
 use super::parse::{JobError, JobText, batch_error, data_error};
 use super::reference::keys_of;
 use super::spec::{Job, ProgramSource};
-use crate::program::decoding::decode;
-use crate::program::encoding::encode;
-use crate::program::models::KINDS;
-use crate::program::step::Program;
+use tiebreak_contract::program::decoding::decode;
+use tiebreak_contract::program::encoding::encode;
+use tiebreak_contract::program::models::KINDS;
+use tiebreak_contract::program::step::Program;
 
 /// The job of a text without what describes a program, which is in a file; `None` if this version knows the job's model kind, or there is none.
 fn of_program_file(name: &str, text: &str) -> Option<Result<Job, JobError>> {
@@ -143,7 +143,7 @@ schedule = { peak = 1e-3 }
         );
         // A file that does not fit the job's data, batch or rounding.
         let described = Job::parse("job.toml", JOB).unwrap();
-        let bytes = crate::program::encoding::encode(&described.program(None).unwrap());
+        let bytes = tiebreak_contract::program::encoding::encode(&described.program(None).unwrap());
         assert!(job.program(Some(&bytes)).is_ok());
         assert!(described.program(Some(&bytes)).is_ok());
         assert!(

@@ -2,9 +2,9 @@
 //! test holds it to what serde accepts (`tests/job_reference.rs`). A new key is one entry here beside its field in [`super::spec`].
 
 use super::spec::CROP_MAX;
-use crate::program::keys::{BELOW_ONE, NOT_NEGATIVE, U32_MAX, integer, key};
-pub use crate::program::keys::{Key, Presence, Type};
-use crate::program::models;
+use tiebreak_contract::program::keys::{BELOW_ONE, NOT_NEGATIVE, U32_MAX, integer, key};
+pub use tiebreak_contract::program::keys::{Key, Presence, Type};
+use tiebreak_contract::program::models;
 
 use Presence::{Absent, Optional, Required};
 use Type::{Boolean, Choice, Table, Tables, Text, Texts};

@@ -1,8 +1,8 @@
 //! Whether what a job asks for fits: found from its numbers alone, before anything is allocated.
 
 use super::spec::{Job, ModelJob};
-use crate::program::graph::block_count;
-use crate::program::models::ProductSize;
+use tiebreak_contract::program::graph::block_count;
+use tiebreak_contract::program::models::ProductSize;
 
 /// The most bytes of a training state that a job may ask for.
 const STATE_MAX: u64 = 1 << 40;

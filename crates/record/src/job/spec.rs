@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer};
 
 use super::element::Element;
-use crate::arith::DType;
-use crate::program::models::{Input, Model};
-use crate::program::operators::LossRule;
-use crate::program::optimizer::{Decay, Optimizer};
-use crate::program::products::{ProductClass, ProductDigits, ProductTable};
-use crate::program::schedule::Schedule;
-use crate::program::step::StepSpec;
 use crate::rounding::thresholds::Rounding;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::program::models::{Input, Model};
+use tiebreak_contract::program::operators::LossRule;
+use tiebreak_contract::program::optimizer::{Decay, Optimizer};
+use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
+use tiebreak_contract::program::schedule::Schedule;
+use tiebreak_contract::program::step::StepSpec;
 
 /// A parsed and validated job.
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ pub struct Job {
 pub enum ProgramSource {
     /// It is derived from a model kind and an optimizer.
     Model(Box<ModelJob>),
-    /// It is read from a file with this path, relative to the job file: the bytes of [`crate::program::encoding::encode`].
+    /// It is read from a file with this path, relative to the job file: the bytes of [`tiebreak_contract::program::encoding::encode`].
     File(String),
 }
 

@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::arith::digits::{exponent, magnitude_bits};
-use crate::arith::rounding_grid::RoundingGrid;
+use tiebreak_contract::arith::digits::{exponent, magnitude_bits};
+use tiebreak_contract::arith::rounding_grid::RoundingGrid;
 
 /// How native kernels accumulate: every product and sum is one of the two neighbours of its exact value, in any order, fused or
 /// not, subnormals kept or flushed; or as tensor cores do, which is shown to cost no more.
@@ -217,8 +217,8 @@ impl std::fmt::Display for Illegal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arith::digits::{group_absmax, quantise};
-    use crate::arith::rounding_grid::GridRule;
+    use tiebreak_contract::arith::digits::{group_absmax, quantise};
+    use tiebreak_contract::arith::rounding_grid::GridRule;
     use tiebreak_engine::cpu::native::{Native, product};
     use tiebreak_engine::cpu::product::StridedView;
 

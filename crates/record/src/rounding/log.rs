@@ -10,12 +10,12 @@ use std::ops::Range;
 use super::Decision;
 use super::codec::{BLOCK_BYTES_MAX, Block, Head, PROVEN_PART_BYTES_MAX, part_bytes_max, put_varint};
 use super::groups::{ENTRY_BYTES, GROUP, Groups, LENGTH_BYTES_MAX, MAGIC};
-use crate::arith::DType;
 use crate::commit::digest::Digest;
 use crate::commit::tensor::{Hash, SLICE_BYTES};
 use crate::commit::{Malformed, multiproof, tensor};
-use crate::program::graph::{LoggedProduct, TensorType};
-use crate::program::step::Program;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::program::graph::{LoggedProduct, TensorType};
+use tiebreak_contract::program::step::Program;
 
 /// The log of a step: encoded parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -28,7 +28,7 @@ pub const BITS_MAX: u8 = 20;
 
 impl Decision {
     /// The index nearest to `near`, where x lies, that has this residue; of two as near, the one on x's side.
-    pub fn index(&self, grid: crate::arith::rounding_grid::RoundingGrid, x: f64) -> i64 {
+    pub fn index(&self, grid: tiebreak_contract::arith::rounding_grid::RoundingGrid, x: f64) -> i64 {
         let near = grid.index(x);
         let modulus = 1i64 << self.bits;
         let up = (i64::from(self.residue) - near).rem_euclid(modulus);

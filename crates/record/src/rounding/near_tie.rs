@@ -5,7 +5,7 @@
 //! scales with these, and a small part of the result itself (`docs/ROUNDING.md`, section 3).
 
 use super::{BITS_MAX, Decision};
-use crate::arith::rounding_grid::{GridRule, RoundingGrid};
+use tiebreak_contract::arith::rounding_grid::{GridRule, RoundingGrid};
 
 /// What the scan of a product needs of its rows or columns.
 pub struct Side {

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::bounds::{Adding, FREE_MAX};
 use super::legal::Accumulation;
 use super::near_tie::Tolerance;
-use crate::arith::rounding_grid::GridRule;
-use crate::program::graph::LoggedProduct;
-use crate::program::products::{ProductClass, ProductTable};
+use tiebreak_contract::arith::rounding_grid::GridRule;
+use tiebreak_contract::program::graph::LoggedProduct;
+use tiebreak_contract::program::products::{ProductClass, ProductTable};
 
 /// The most a threshold may be.
 const MOST: u32 = 1 << 24;

@@ -8,19 +8,19 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use super::record::side;
-use crate::arith::DType;
-use crate::arith::rounding_grid::RoundingGrid;
-use crate::arith::words::words_from_bytes;
-use crate::engine::cpu::Cpu;
-use crate::engine::session::StepObserver;
-use crate::engine::{Engine, EngineError, Inputs, Observer, Want, outputs_of};
-use crate::program::builder::Builder;
-use crate::program::graph::{Graph, LoggedProduct, Node, Port, Primitive, TensorId, View};
-use crate::program::logged::{native_graph, product_table};
-use crate::program::phase::Phase;
-use crate::program::products::{ProductClass, ProductTable};
-use crate::rounding::near_tie::{Product, Tolerance};
-use crate::rounding::thresholds::Rounding;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::rounding_grid::RoundingGrid;
+use tiebreak_contract::arith::words::words_from_bytes;
+use tiebreak_contract::program::builder::Builder;
+use tiebreak_contract::program::graph::{Graph, LoggedProduct, Node, Port, Primitive, TensorId, View};
+use tiebreak_contract::program::logged::{native_graph, product_table};
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_contract::program::products::{ProductClass, ProductTable};
+use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::session::StepObserver;
+use tiebreak_engine::{Engine, EngineError, Inputs, Observer, Want, outputs_of};
+use tiebreak_record::rounding::near_tie::{Product, Tolerance};
+use tiebreak_record::rounding::thresholds::Rounding;
 
 /// Engines with names, whose native products are compared.
 pub type Kernels = Vec<(String, Box<dyn Engine>)>;
@@ -223,7 +223,7 @@ impl Observer for Calibrator {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arith::rounding_grid::GridRule;
+    use tiebreak_contract::arith::rounding_grid::GridRule;
 
     #[test]
     fn values_that_round_apart_are_found_with_their_distance() {

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::program::graph::{Graph, LoggedProduct};
-use crate::program::products::ProductClass;
-use crate::rounding::bounds::{FREE_MAX, SAME_WAY_MAX};
+use tiebreak_contract::program::graph::{Graph, LoggedProduct};
+use tiebreak_contract::program::products::ProductClass;
+use tiebreak_record::rounding::bounds::{FREE_MAX, SAME_WAY_MAX};
 
 /// Counters of a sketch.
 const BUCKETS: usize = 1 << 10;

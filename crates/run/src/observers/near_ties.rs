@@ -3,11 +3,11 @@
 
 use rayon::prelude::*;
 
-use crate::arith::rounding_grid::{FLOOR_MAX, field};
-use crate::engine::cpu::product::simd::{Path, vectorised};
-use crate::engine::near_tie_search::Candidate;
-use crate::rounding::Decision;
-use crate::rounding::near_tie::{NearTie, Product};
+use tiebreak_contract::arith::rounding_grid::{FLOOR_MAX, field};
+use tiebreak_engine::cpu::product::simd::{Path, vectorised};
+use tiebreak_engine::near_tie_search::Candidate;
+use tiebreak_record::rounding::Decision;
+use tiebreak_record::rounding::near_tie::{NearTie, Product};
 
 /// Elements whose fast tests are one loop.
 const RUN: usize = 512;
@@ -233,8 +233,8 @@ fn may_be_near_binary32(x: u32, error: u32, tolerance: f32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arith::rounding_grid::GridRule;
-    use crate::rounding::near_tie::{Side, Tolerance};
+    use tiebreak_contract::arith::rounding_grid::GridRule;
+    use tiebreak_record::rounding::near_tie::{Side, Tolerance};
 
     fn by_norms(norms: f32) -> Tolerance {
         Tolerance { norms, ..Tolerance::default() }

@@ -4,8 +4,8 @@
 
 use rayon::prelude::*;
 
-use crate::engine::cpu::product::simd::{Path, vectorised};
-use crate::program::graph::View;
+use tiebreak_contract::program::graph::View;
+use tiebreak_engine::cpu::product::simd::{Path, vectorised};
 
 /// Rows summed at once where rows, not K, are contiguous.
 const ROWS: usize = 128;
@@ -85,7 +85,7 @@ fn root(sum: f64) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program::graph::TensorId;
+    use tiebreak_contract::program::graph::TensorId;
 
     #[test]
     fn rows_and_columns_have_their_norms() {

@@ -7,16 +7,16 @@ use std::thread::JoinHandle;
 
 use super::near_ties::Search as _;
 use super::norms::row_norms;
-use crate::arith::words::{replace_words, with_words};
-use crate::engine::near_tie_search::{NearTieSearch, NearTiesFound};
-use crate::engine::{EngineError, Inputs, Observer, Want};
-use crate::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId, View};
-use crate::program::phase::Phase;
-use crate::rounding::Decision;
-use crate::rounding::codec::{encode, entropy_bits};
-use crate::rounding::log::Log;
-use crate::rounding::near_tie::{NearTie, Product, Side};
-use crate::rounding::thresholds::Rounding;
+use tiebreak_contract::arith::words::{replace_words, with_words};
+use tiebreak_contract::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId, View};
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_engine::near_tie_search::{NearTieSearch, NearTiesFound};
+use tiebreak_engine::{EngineError, Inputs, Observer, Want};
+use tiebreak_record::rounding::Decision;
+use tiebreak_record::rounding::codec::{encode, entropy_bits};
+use tiebreak_record::rounding::log::Log;
+use tiebreak_record::rounding::near_tie::{NearTie, Product, Side};
+use tiebreak_record::rounding::thresholds::Rounding;
 
 /// A side of the logged profile while a step runs.
 pub trait Rounder: Observer {

@@ -9,21 +9,21 @@ use super::choices::Choices;
 use super::near_ties::Search as _;
 use super::record::Rounder;
 use super::tally::{MOVED_MAX, Tally};
-use crate::arith::DType;
-use crate::arith::digits::{exponent, is_marked, magnitude_bits};
-use crate::arith::words::{replace_words, with_words, word_from_bytes, words_from_bytes};
-use crate::commit::Malformed;
-use crate::engine::{EngineError, Inputs, Observer, Want};
-use crate::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId};
-use crate::program::phase::Phase;
-use crate::rounding::Decision;
-use crate::rounding::codec::decode;
-use crate::rounding::legal::{Accumulation, Exact, ExactRow, Illegal};
-use crate::rounding::log::Log;
-use crate::rounding::near_tie::{NearTie, Product, Side, Tolerance};
-use crate::rounding::thresholds::Rounding;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::digits::{exponent, is_marked, magnitude_bits};
+use tiebreak_contract::arith::words::{replace_words, with_words, word_from_bytes, words_from_bytes};
+use tiebreak_contract::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId};
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_engine::{EngineError, Inputs, Observer, Want};
+use tiebreak_record::commit::Malformed;
+use tiebreak_record::rounding::Decision;
+use tiebreak_record::rounding::codec::decode;
+use tiebreak_record::rounding::legal::{Accumulation, Exact, ExactRow, Illegal};
+use tiebreak_record::rounding::log::Log;
+use tiebreak_record::rounding::near_tie::{NearTie, Product, Side, Tolerance};
+use tiebreak_record::rounding::thresholds::Rounding;
 
-/// Replays a step's log, on a program's graph or a native one ([`crate::program::logged::native_graph`]): there no rounding can be
+/// Replays a step's log, on a program's graph or a native one ([`tiebreak_contract::program::logged::native_graph`]): there no rounding can be
 /// judged, and `beyond` and `needless` are about the auditor's own products.
 pub struct Replayer {
     log: Log,
@@ -132,7 +132,7 @@ impl Replayer {
     }
 
     /// The log's root, for the record.
-    pub fn root(&self) -> crate::commit::digest::Digest {
+    pub fn root(&self) -> tiebreak_record::commit::digest::Digest {
         self.log.root()
     }
 
@@ -429,16 +429,16 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::arith::rounding_grid::GridRule;
-    use crate::arith::words::bytes_from_words;
-    use crate::engine::Engine;
-    use crate::engine::cpu::Cpu;
-    use crate::job::Job;
-    use crate::program::builder::Builder;
-    use crate::program::graph::View;
-    use crate::program::logged::logged_product;
-    use crate::program::products::{ProductClass, ProductTable};
-    use crate::rounding::codec::encode;
+    use tiebreak_contract::arith::rounding_grid::GridRule;
+    use tiebreak_contract::arith::words::bytes_from_words;
+    use tiebreak_contract::program::builder::Builder;
+    use tiebreak_contract::program::graph::View;
+    use tiebreak_contract::program::logged::logged_product;
+    use tiebreak_contract::program::products::{ProductClass, ProductTable};
+    use tiebreak_engine::Engine;
+    use tiebreak_engine::cpu::Cpu;
+    use tiebreak_record::job::Job;
+    use tiebreak_record::rounding::codec::encode;
 
     /// A decision about a value that is not finite changes nothing, and is told; the others of its product are taken.
     #[test]

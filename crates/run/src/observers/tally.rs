@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use super::choices::{Choices, most_taken};
-use crate::program::products::ProductClass;
-use crate::rounding::bounds::{FALSE_ALARM, taken_max};
-use crate::rounding::legal::{Accumulation, Illegal};
+use tiebreak_contract::program::products::ProductClass;
+use tiebreak_record::rounding::bounds::{FALSE_ALARM, taken_max};
+use tiebreak_record::rounding::legal::{Accumulation, Illegal};
 
 /// The most remarks of a report.
 const REMARKS_MAX: usize = 8;

@@ -5,7 +5,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::program::models::{Model, Normalize};
+use tiebreak_contract::program::models::{Model, Normalize};
 
 /// Names that torchvision has.
 pub const NAMES: [&str; 12] = [

@@ -7,11 +7,11 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 
 use super::disk::{self, Disk};
 use super::error::RunError;
-use crate::arith::words::{bytes_of, words_from_bytes};
-use crate::arith::{DType, float};
-use crate::job::data::npy;
-use crate::job::data::safetensors::header_len;
-use crate::program::graph::TensorType;
+use tiebreak_contract::arith::words::{bytes_of, words_from_bytes};
+use tiebreak_contract::arith::{DType, float};
+use tiebreak_contract::program::graph::TensorType;
+use tiebreak_record::job::data::npy;
+use tiebreak_record::job::data::safetensors::header_len;
 
 /// The most bytes of a file.
 const FILE_MAX: u64 = 1 << 34;

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use super::dir::Run;
 use super::error::RunError;
 use super::evaluation;
-use crate::commit::digest::Digest;
-use crate::job::data::Dataset;
-use crate::job::manifest::files_root;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::job::data::Dataset;
+use tiebreak_record::job::manifest::files_root;
 
 /// The folder of everything that `tiebreak` keeps for a user.
 const VARIABLE: &str = "TIEBREAK_CACHE";

@@ -8,7 +8,7 @@ use safetensors::tensor::{Dtype, SafeTensors};
 
 use super::disk::{self, Disk};
 use super::error::RunError;
-use crate::program::step::{StateTensor, state_bytes};
+use tiebreak_contract::program::step::{StateTensor, state_bytes};
 
 /// The bytes that other writers' headers may have beyond ours, for blanks and what they say of themselves.
 const HEADER_SLACK: usize = 1 << 16;

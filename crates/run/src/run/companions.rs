@@ -14,9 +14,9 @@ use super::mistaken::refuse_stand_in;
 use super::paths::RunPaths;
 use super::released_config::{self, CONFIG_MAX};
 use super::tokenizer_ids;
-use crate::job::Job;
-use crate::job::data::Vocabulary;
-use crate::job::spec::DataFiles;
+use tiebreak_record::job::Job;
+use tiebreak_record::job::data::Vocabulary;
+use tiebreak_record::job::spec::DataFiles;
 
 /// A model's configuration.
 pub const CONFIG: &str = "config.json";

@@ -10,8 +10,8 @@ use super::disk::{self, Disk};
 use super::error::RunError;
 use super::paths::RunPaths;
 use super::{checkpoint, data};
-use crate::job::manifest::GroupTree;
-use crate::program::step::StateTensor;
+use tiebreak_contract::program::step::StateTensor;
+use tiebreak_record::job::manifest::GroupTree;
 
 /// Bytes of data that are copied at once.
 const COPY_BYTES: u64 = 1 << 23;

@@ -10,12 +10,12 @@ use tiebreak_token_files::Looking;
 use super::error::RunError;
 use super::job_files::{self, JobFiles};
 use super::{disk, foreign};
-use crate::job::Job;
-use crate::job::data::Dataset;
-use crate::job::manifest::{DataFile, FileManifest, GroupTree, Source};
-use crate::job::spec::DataFiles;
-use crate::program::models::BatchTensor;
-use crate::program::step::Program;
+use tiebreak_contract::program::models::BatchTensor;
+use tiebreak_contract::program::step::Program;
+use tiebreak_record::job::Job;
+use tiebreak_record::job::data::Dataset;
+use tiebreak_record::job::manifest::{DataFile, FileManifest, GroupTree, Source};
+use tiebreak_record::job::spec::DataFiles;
 
 /// The most bytes that a `.gz` file may hold.
 const UNPACKED_MAX: u64 = 1 << 32;

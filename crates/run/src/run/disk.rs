@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use super::error::RunError;
-use crate::commit::Malformed;
+use tiebreak_record::commit::Malformed;
 
 /// The writing side of a run directory.
 #[derive(Default)]

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::commit::Malformed;
-use crate::job::JobError;
-use crate::job::manifest::DataError;
+use tiebreak_record::commit::Malformed;
+use tiebreak_record::job::JobError;
+use tiebreak_record::job::manifest::DataError;
 
 /// What can go wrong with files, by blame.
 #[derive(Debug, thiserror::Error)]

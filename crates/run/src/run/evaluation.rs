@@ -9,11 +9,11 @@ use super::dir::Run;
 use super::disk::{self, Disk};
 use super::error::RunError;
 use super::paths::RunPaths;
-use crate::commit::digest::Digest;
-use crate::job::data::Dataset;
-use crate::job::manifest::{DataFile, FileManifest, GroupTree, files_root};
-use crate::job::spec::DataSpec;
-use crate::program::models::BatchTensor;
+use tiebreak_contract::program::models::BatchTensor;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::job::data::Dataset;
+use tiebreak_record::job::manifest::{DataFile, FileManifest, GroupTree, files_root};
+use tiebreak_record::job::spec::DataSpec;
 
 /// Bytes that are copied at once.
 const COPY_BYTES: usize = 1 << 20;

@@ -5,10 +5,10 @@ use std::path::Path;
 use tiebreak_token_files::{Format, Look, Width, other_width};
 
 use super::error::RunError;
-use crate::job::data::layout::{is_npy, is_safetensors};
-use crate::job::element::Element;
-use crate::job::spec::DataFiles;
-use crate::program::models::BatchTensor;
+use tiebreak_contract::program::models::BatchTensor;
+use tiebreak_record::job::data::layout::{is_npy, is_safetensors};
+use tiebreak_record::job::element::Element;
+use tiebreak_record::job::spec::DataFiles;
 
 /// Refuses a file that is something else than data of this kind, as far as its bytes show it. `sample` are the batch tensors of one sample.
 ///

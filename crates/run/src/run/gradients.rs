@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use super::disk::{self, Disk};
 use super::error::RunError;
-use crate::commit::digest::Digest;
-use crate::commit::record::{StepRecord, gradients_root};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::record::{StepRecord, gradients_root};
 
 /// Where the roots of a step of `micro_batches` begin.
 fn offset(step: u32, micro_batches: usize) -> u64 {

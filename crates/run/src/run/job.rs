@@ -6,9 +6,9 @@ use std::path::Path;
 use super::disk;
 use super::error::RunError;
 use super::job_files::JobFiles;
-use crate::job::{JOB_MAX, Job};
-use crate::program::encoding::PROGRAM_MAX;
-use crate::program::step::Program;
+use tiebreak_contract::program::encoding::PROGRAM_MAX;
+use tiebreak_contract::program::step::Program;
+use tiebreak_record::job::{JOB_MAX, Job};
 
 /// Reads a job file: its text and what it says.
 ///

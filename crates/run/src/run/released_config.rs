@@ -6,8 +6,8 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::architectures;
-use crate::arith::DType;
-use crate::program::models::{Gelu, Gpt, Model, Normalize};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::program::models::{Gelu, Gpt, Model, Normalize};
 
 /// The most bytes of a `config.json`.
 pub const CONFIG_MAX: u64 = 1 << 20;

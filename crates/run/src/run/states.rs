@@ -3,8 +3,8 @@
 use super::dir::Run;
 use super::error::RunError;
 use super::{checkpoint, initial};
-use crate::commit::record::Record;
-use crate::commit::state::{state_digest, tensor_digests};
+use tiebreak_record::commit::record::Record;
+use tiebreak_record::commit::state::{state_digest, tensor_digests};
 
 /// A state: canonical bytes in the table's order.
 pub type State = Vec<Vec<u8>>;

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::disk::{self, Disk};
 use super::error::RunError;
-use crate::commit::trace::Trace;
-use crate::program::step::Program;
+use tiebreak_contract::program::step::Program;
+use tiebreak_record::commit::trace::Trace;
 
 /// Writes a step's trace.
 ///

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use super::disk::{self, Disk};
 use super::error::RunError;
-use crate::commit::digest::Digest;
-use crate::commit::merkle::{self, Frontier};
-use crate::commit::record::{RECORD_BYTES_MAX, Record};
-use crate::commit::{Malformed, codec::Encoder};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::merkle::{self, Frontier};
+use tiebreak_record::commit::record::{RECORD_BYTES_MAX, Record};
+use tiebreak_record::commit::{Malformed, codec::Encoder};
 
 /// The most records of a transcript.
 const RECORDS_MAX: usize = 1 << 26;

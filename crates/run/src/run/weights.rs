@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 use super::disk::{self, Disk};
 use super::error::RunError;
 use super::mistaken;
-use crate::arith::words::bytes_of;
-use crate::arith::{DType, float};
-use crate::commit::digest::Digest;
-use crate::commit::tensor;
-use crate::job::data::safetensors::{Header, PREAMBLE, header_len};
-use crate::job::element::ArrayPlace;
-use crate::job::initial::Drawn;
-use crate::program::models::Init;
-use crate::program::models::released::{Made, Part, Released};
-use crate::program::step::{Program, StateTensor};
+use tiebreak_contract::arith::words::bytes_of;
+use tiebreak_contract::arith::{DType, float};
+use tiebreak_contract::program::models::Init;
+use tiebreak_contract::program::models::released::{Made, Part, Released};
+use tiebreak_contract::program::step::{Program, StateTensor};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::tensor;
+use tiebreak_record::job::data::safetensors::{Header, PREAMBLE, header_len};
+use tiebreak_record::job::element::ArrayPlace;
+use tiebreak_record::job::initial::Drawn;
 
 /// The most names that an error lists.
 const LISTED: usize = 12;

@@ -6,15 +6,15 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::arith::{DType, float, tree};
-use crate::commit::record::Record;
-use crate::engine::session::{Gradients, Session, StepObserver, StepScalars};
-use crate::engine::{EngineError, Inputs, Observer, Want};
-use crate::program::expr::Instr;
-use crate::program::graph::{Graph, Node, Primitive, TensorId, TensorType};
-use crate::program::models::BatchTensor;
-use crate::program::phase::Phase;
-use crate::program::step::MicroBatch;
+use tiebreak_contract::arith::{DType, float, tree};
+use tiebreak_contract::program::expr::Instr;
+use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, TensorType};
+use tiebreak_contract::program::models::BatchTensor;
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_contract::program::step::MicroBatch;
+use tiebreak_engine::session::{Gradients, Session, StepObserver, StepScalars};
+use tiebreak_engine::{EngineError, Inputs, Observer, Want};
+use tiebreak_record::commit::record::Record;
 
 /// A step whose loss is not finite.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -349,7 +349,7 @@ fn masks(primitive: &Primitive) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arith::words::bytes_of;
+    use tiebreak_contract::arith::words::bytes_of;
 
     #[test]
     fn patterns_that_are_not_finite_are_told_from_large_ones() {

@@ -1,14 +1,14 @@
 //! Steps of a run, as auditors and parties replay them: rounding decisions, if there are any, are taken from the run's log.
 
 use super::{CommittedStep, Roundings, StepError, StepRequest, Tracer, Watch, scalars};
-use crate::commit::Malformed;
-use crate::engine::session::{Gradients, Session};
 use crate::observers::record::Rounder;
 use crate::observers::replay::Replayer;
 use crate::observers::tally::Tally;
-use crate::program::step::MicroBatch;
 use crate::run::RunError;
 use crate::run::dir::Run;
+use tiebreak_contract::program::step::MicroBatch;
+use tiebreak_engine::session::{Gradients, Session};
+use tiebreak_record::commit::Malformed;
 
 fn request<'a>(run: &'a Run, step: u32, batch: &'a [MicroBatch]) -> StepRequest<'a> {
     StepRequest::new(&run.computation, scalars(&run.computation, step), batch)

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::commit::tensor::{self, Hash};
-use crate::commit::trace::TracedNode;
-use crate::engine::near_tie_search::NearTiesFound;
-use crate::engine::session::StepObserver;
-use crate::engine::{EngineError, Inputs, Observer, Want};
 use crate::observers::record::Rounder;
-use crate::program::graph::{Graph, Node, TensorType};
-use crate::program::logged::traced;
-use crate::program::phase::Phase;
+use tiebreak_contract::program::graph::{Graph, Node, TensorType};
+use tiebreak_contract::program::logged::traced;
+use tiebreak_contract::program::phase::Phase;
+use tiebreak_engine::near_tie_search::NearTiesFound;
+use tiebreak_engine::session::StepObserver;
+use tiebreak_engine::{EngineError, Inputs, Observer, Want};
+use tiebreak_record::commit::tensor::{self, Hash};
+use tiebreak_record::commit::trace::TracedNode;
 
 /// Changes an operator's output as it is made; the honest one changes nothing.
 pub type Tamper<'a> = Option<&'a mut dyn FnMut(Phase, usize, &Node, &[u8]) -> Option<Vec<u8>>>;

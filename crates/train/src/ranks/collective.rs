@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use crate::engine::{Engine, EngineError, Tensor};
 use crate::error::{RankError, TrainError};
-use crate::program::graph::TensorType;
+use tiebreak_contract::program::graph::TensorType;
+use tiebreak_engine::{Engine, EngineError, Tensor};
 
 /// How gradients go between ranks; everything else goes over TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

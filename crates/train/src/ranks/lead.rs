@@ -7,15 +7,15 @@ use super::plan::ShardPlan;
 use super::protocol::{END, NO_CHECK, READY_BYTES, step_message, tell_waiting};
 use super::reduce::Adder;
 use super::share::{Contents, SIGN_OF_LIFE, Share, Work, compute, merge};
-use crate::commit::codec::{Decoder, Encoder};
-use crate::commit::digest::Digest;
-use crate::engine::session::{Session, StepScalars};
 use crate::error::TrainError;
 use crate::error::{Difference, RankError};
-use crate::job::{Granularity, Job};
-use crate::program::step::MicroBatch;
-use crate::run::dir::Run;
-use crate::step::CommittedStep;
+use tiebreak_contract::program::step::MicroBatch;
+use tiebreak_engine::session::{Session, StepScalars};
+use tiebreak_record::commit::codec::{Decoder, Encoder};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::job::{Granularity, Job};
+use tiebreak_run::run::dir::Run;
+use tiebreak_run::step::CommittedStep;
 
 /// Rank 0 of a run.
 pub struct Lead<'a> {

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use super::collective::{Kind, Transport};
 use super::protocol::REASON_MAX;
-use crate::commit::Malformed;
 use crate::error::RankError;
+use tiebreak_record::commit::Malformed;
 
 /// The protocol's version: ranks of different ones do not work together.
 pub const VERSION: u32 = 4;

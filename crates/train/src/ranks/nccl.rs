@@ -13,13 +13,13 @@ use cuda_bridge::nccl::{self, Communicator, NcclError, Transfer, UNIQUE_ID_BYTES
 
 use super::collective::{Collective, Devices, Kind, ShardPart};
 use super::tcp::Tcp;
-use crate::commit::Malformed;
-use crate::commit::codec::{Decoder, Encoder};
-use crate::engine::{Engine, EngineError, Tensor};
 use crate::error::RankError;
 use crate::error::TrainError;
-use crate::program::graph::TensorType;
+use tiebreak_contract::program::graph::TensorType;
+use tiebreak_engine::{Engine, EngineError, Tensor};
 use tiebreak_gpu::{Cuda, engine_error};
+use tiebreak_record::commit::Malformed;
+use tiebreak_record::commit::codec::{Decoder, Encoder};
 
 /// The most bytes of a library's version.
 const VERSION_BYTES: usize = 32;

@@ -3,10 +3,10 @@
 
 use std::ops::Range;
 
-use crate::arith::tree::{self, Operation};
-use crate::commit::tensor::{TILE_BYTES, piece_range, tile_count};
 use crate::error::RankError;
-use crate::program::step::{Program, StateTensor};
+use tiebreak_contract::arith::tree::{self, Operation};
+use tiebreak_contract::program::step::{Program, StateTensor};
+use tiebreak_record::commit::tensor::{TILE_BYTES, piece_range, tile_count};
 
 /// A step of the part of the tree that no rank can evaluate alone, on a stack of shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use super::collective::{Collective, Devices, ShardPart};
 use super::plan::{Piece, ShardPlan, Shared};
-use crate::arith::DType;
-use crate::commit::tensor::{Hash, TILE_BYTES, piece_value, tile_count};
-use crate::engine::session::{Gradients, Session};
-use crate::engine::{Compiled, EngineError, Inputs, Observer, Tensor};
 use crate::error::TrainError;
-use crate::program::graph::{Node, TensorType};
-use crate::program::step::{StateTensor, sum_graph};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::program::graph::{Node, TensorType};
+use tiebreak_contract::program::step::{StateTensor, sum_graph};
+use tiebreak_engine::session::{Gradients, Session};
+use tiebreak_engine::{Compiled, EngineError, Inputs, Observer, Tensor};
+use tiebreak_record::commit::tensor::{Hash, TILE_BYTES, piece_value, tile_count};
 
 /// Adds this rank's shards.
 pub struct Adder {

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use super::collective::{Collective, Kind, Transport};
 pub use super::link::RankPlace;
 use super::link::{Link, NoLink};
-use crate::commit::Malformed;
-use crate::commit::codec::{Decoder, Encoder};
 use crate::error::RankError;
 use crate::error::TrainError;
+use tiebreak_record::commit::Malformed;
+use tiebreak_record::commit::codec::{Decoder, Encoder};
 
 /// How long whoever connects may take, in all, to show that it knows the run's secret.
 const GREETING: Duration = Duration::from_secs(5);

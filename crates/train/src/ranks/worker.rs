@@ -8,18 +8,18 @@ use super::plan::ShardPlan;
 use super::protocol::{END, NO_CHECK, WAIT};
 use super::reduce::Adder;
 use super::share::{Work, compute};
-use crate::commit::Malformed;
-use crate::commit::codec::{Decoder, Encoder};
-use crate::engine::session::Session;
-use crate::engine::{Engine, EngineError};
 use crate::error::RankError;
 use crate::error::TrainError;
-use crate::job::JOB_MAX;
-use crate::program::encoding::PROGRAM_MAX;
-use crate::program::step::{MicroBatch, Program};
-use crate::run::dir::{RUN_JSON_MAX, Run};
-use crate::run::paths::RunPaths;
-use crate::step::{scalars, state_digests, state_root};
+use tiebreak_contract::program::encoding::PROGRAM_MAX;
+use tiebreak_contract::program::step::{MicroBatch, Program};
+use tiebreak_engine::session::Session;
+use tiebreak_engine::{Engine, EngineError};
+use tiebreak_record::commit::Malformed;
+use tiebreak_record::commit::codec::{Decoder, Encoder};
+use tiebreak_record::job::JOB_MAX;
+use tiebreak_run::run::dir::{RUN_JSON_MAX, Run};
+use tiebreak_run::run::paths::RunPaths;
+use tiebreak_run::step::{scalars, state_digests, state_root};
 
 /// Bytes of [`super::protocol::step_message`].
 const STEP_BYTES: usize = 8;

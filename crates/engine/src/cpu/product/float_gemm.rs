@@ -7,8 +7,8 @@ use super::bands::{Band, Piece, band_height, bands};
 use super::operand::Operand;
 use super::scale_back::{Scale, Sum, fits_i64, product_bits};
 use super::simd::{Path, vectorised};
-use crate::arith::digits::{ProductPart, magnitude_bits};
-use crate::arith::float;
+use tiebreak_contract::arith::digits::{ProductPart, magnitude_bits};
+use tiebreak_contract::arith::float;
 
 /// Rows and columns of a tile, and the most of K in one call.
 const TILE_M: usize = 512;

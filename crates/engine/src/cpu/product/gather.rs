@@ -1,6 +1,6 @@
 //! Rows of patches from the integers of images: what `digit_patches.v1` makes, read where the pixels lie.
 
-use crate::program::im2col::{ConvGeometry, DigitPatches};
+use tiebreak_contract::program::im2col::{ConvGeometry, DigitPatches};
 
 /// What a table says of a place outside of the image.
 pub(super) const OUTSIDE: usize = usize::MAX;

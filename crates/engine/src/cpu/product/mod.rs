@@ -1,5 +1,5 @@
 //! The matrix product on the CPU: digitising, the exact integer dot products, one rounding back to binary32.
-//! Contract: `docs/ARITHMETIC.md`, section 4; the scalar reference is [`crate::arith::digits`].
+//! Contract: `docs/ARITHMETIC.md`, section 4; the scalar reference is [`tiebreak_contract::arith::digits`].
 //!
 //! An integer sum has no order, so every [`Path`], tiling and number of threads gives the same bits; which one runs
 //! is a question of speed alone. Work is spread over rayon's current pool.
@@ -25,7 +25,7 @@ mod view;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
 
-use crate::arith::digits::ProductPart;
+use tiebreak_contract::arith::digits::ProductPart;
 
 pub use operand::{Operand, absmaxes, memory_of, quantise, quantise_into, quantise_with, to_canonical};
 pub use simd::Path;

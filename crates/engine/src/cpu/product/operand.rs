@@ -18,8 +18,8 @@ use super::strips::{self, Pair};
 use super::view::{
     DEPTH, INTEGERS, ROWS, StridedView, blocks, for_each_strip, group_len, power_of_two, units_of_task,
 };
-use crate::arith::{digits, float};
-use crate::program::im2col::DigitPatches;
+use tiebreak_contract::arith::{digits, float};
+use tiebreak_contract::program::im2col::DigitPatches;
 
 /// Rows whose absmaxes are found side by side where rows, not K, are contiguous.
 const COLUMNS: usize = 128;

@@ -24,8 +24,8 @@ use super::planes::Plane;
 use super::scale_back::{Scale, Sum, product_bits};
 use super::simd::{Path, load, store};
 use super::strips::{GROUP, Pair, ROWS};
-use crate::arith::digits::{ProductPart, magnitude_bits};
-use crate::arith::float;
+use tiebreak_contract::arith::digits::{ProductPart, magnitude_bits};
+use tiebreak_contract::arith::float;
 
 /// Rows of a register tile, half a strip; its columns are a strip.
 const HALF: usize = ROWS / 2;

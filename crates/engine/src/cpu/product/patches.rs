@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::gather::Gather;
 #[cfg(target_arch = "x86_64")]
 use super::patch_strips::{Lines, channel_strip, channels_serve};
-use crate::program::im2col::DigitPatches;
+use tiebreak_contract::program::im2col::DigitPatches;
 
 /// Patches of images, whose integers are kept once.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,10 +1,10 @@
-//! From exact integer sums to binary32: one rounding, as [`crate::arith::digits::scale_back`] does it.
+//! From exact integer sums to binary32: one rounding, as [`tiebreak_contract::arith::digits::scale_back`] does it.
 
 use super::operand::Operand;
 use super::simd::{Path, vectorised};
 use super::view::power_of_two;
-use crate::arith::digits::{self, ProductPart};
-use crate::arith::float;
+use tiebreak_contract::arith::digits::{self, ProductPart};
+use tiebreak_contract::arith::float;
 
 /// An integer wide enough for the exact sums of a product.
 pub(super) trait Sum:

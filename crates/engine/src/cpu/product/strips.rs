@@ -17,7 +17,7 @@ use super::simd::{Path, load, store, turned};
 use super::view::{
     DEPTH, INTEGERS, StridedView, for_each_strip, group_len, pieces, power_of_two, units_of_task,
 };
-use crate::arith::digits;
+use tiebreak_contract::arith::digits;
 
 /// Rows of a strip.
 pub(super) const ROWS: usize = 8;

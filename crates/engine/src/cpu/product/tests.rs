@@ -1,10 +1,10 @@
 //! Every path and number of threads against the scalar reference: equal bits, always.
 
 use super::*;
-use crate::arith::digits;
-use crate::program::im2col::{ConvGeometry, DigitPatches};
+use tiebreak_contract::arith::digits;
+use tiebreak_contract::program::im2col::{ConvGeometry, DigitPatches};
 
-const INFINITY: u32 = crate::arith::float::INFINITY;
+const INFINITY: u32 = tiebreak_contract::arith::float::INFINITY;
 
 /// A deterministic stream of words.
 struct Words(u64);
@@ -252,7 +252,7 @@ fn sums_at_the_ends_of_an_i32_are_exact() {
     const GREATEST: u32 = 0x3f7f_ffff;
     const ROUNDS_UP: u32 = 0x3f7f_fe00;
     const A_UNIT_BELOW: u32 = 0x3f7f_fdff;
-    const SIGN: u32 = crate::arith::float::SIGN;
+    const SIGN: u32 = tiebreak_contract::arith::float::SIGN;
     for x in [GREATEST, ROUNDS_UP, A_UNIT_BELOW] {
         for y in [GREATEST, ROUNDS_UP, A_UNIT_BELOW, GREATEST | SIGN, ROUNDS_UP | SIGN, A_UNIT_BELOW | SIGN] {
             let (data_a, data_b) = (vec![x; 9 * K], vec![y; 9 * K]);
@@ -275,7 +275,7 @@ fn halves_at_their_ends_are_exact() {
     const GREATEST: u32 = 0x3f7f_ffff;
     // 2^22 - 2^10: the low half is -2^10, the high one 2^11.
     const BOTH: u32 = 0x3f7f_f000;
-    const SIGN: u32 = crate::arith::float::SIGN;
+    const SIGN: u32 = tiebreak_contract::arith::float::SIGN;
     for x in [GREATEST, BOTH] {
         for y in [GREATEST, BOTH, GREATEST | SIGN, BOTH | SIGN] {
             let (data_a, data_b) = (vec![x; 5 * K], vec![y; 33 * K]);

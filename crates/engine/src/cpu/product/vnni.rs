@@ -18,13 +18,13 @@ use super::bands::{Band, band_height, bands};
 use super::operand::Operand;
 use super::scale_back::{Scale, Sum, fits_i64, product_bits};
 use super::simd::Path;
-use crate::arith::digits::ProductPart;
 use bytes::Bytes;
 use form::{Form, LANES};
 use halves::Halves;
 use images::Images;
 use packed::{Panels, Rows};
 use runs::{Runs, Words};
+use tiebreak_contract::arith::digits::ProductPart;
 
 /// Rows of a band: their packed words stay in the second-level cache while panels of b pass.
 const BAND_ROWS: usize = 64;

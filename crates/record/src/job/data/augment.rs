@@ -1,8 +1,8 @@
 //! Images that are cropped and flipped at random as they are drawn. Contract: `docs/ARITHMETIC.md`, section 6.
 
 use super::sampling::Place;
-use crate::arith::philox::philox4x32_10;
 use crate::job::spec::Augment;
+use tiebreak_contract::arith::philox::philox4x32_10;
 
 /// The last counter word of the blocks that move images, which no other use of the generator has.
 const MOVES: u32 = 0xffff_fffb;

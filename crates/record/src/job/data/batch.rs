@@ -6,16 +6,16 @@ use std::path::Path;
 use super::augment::Move;
 use super::layout::{Column, Layout, Numbers, share_of};
 use super::sampling::{Place, Sampler};
-use crate::arith::DType;
-use crate::arith::words::{bytes_of, with_words};
 use crate::commit::digest::Digest;
 use crate::commit::trace::batch_leaf_name;
 use crate::commit::{table, tensor};
 use crate::job::manifest::DataError;
 use crate::job::manifest::{DataFile, FileManifest, FileSlices};
 use crate::job::spec::{Augment, DataSpec, Sampling};
-use crate::program::models::BatchTensor;
-use crate::program::step::{MicroBatch, Program};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::words::{bytes_of, with_words};
+use tiebreak_contract::program::models::BatchTensor;
+use tiebreak_contract::program::step::{MicroBatch, Program};
 
 /// The samples of a job.
 pub struct Dataset {

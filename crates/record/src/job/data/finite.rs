@@ -1,8 +1,8 @@
 //! Inputs that are no numbers: which samples of the data files hold them.
 
 use super::batch::Dataset;
-use crate::arith::float;
 use crate::job::manifest::DataError;
+use tiebreak_contract::arith::float;
 
 /// What a file holds that is not finite.
 #[derive(Clone, Debug, PartialEq, Eq)]

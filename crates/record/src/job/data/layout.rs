@@ -4,12 +4,12 @@
 //! labels), from a first byte on, with a stride. A window's labels are the window one token on.
 
 use super::{npy, safetensors};
-use crate::arith::DType;
 use crate::job::element::{ArrayPlace, Element};
 use crate::job::manifest::DataError;
 use crate::job::manifest::DataFile;
 use crate::job::spec::{DataFiles, Labelled};
-use crate::program::models::{BatchTensor, Input};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::program::models::{BatchTensor, Input};
 
 /// Planes, rows and columns of the images of CIFAR-10 and CIFAR-100.
 pub const CIFAR: [u64; 3] = [3, 32, 32];

@@ -4,8 +4,8 @@
 //! on a Card Shuffle", CRYPTO 2012, figure 1): it gives the image of one index without the others', so that an auditor who replays
 //! a step needs no epoch from its beginning.
 
-use crate::arith::philox::philox4x32_10;
 use crate::job::spec::Sampling;
+use tiebreak_contract::arith::philox::philox4x32_10;
 
 /// Rounds of the shuffle: one for each bit of a Philox block.
 const ROUNDS: usize = 128;
