@@ -237,7 +237,7 @@ fn job_text(
     let (weights, model, init) = (json!(weights), released_config::model_table(model), decided.init());
     let prefix = match prefix.is_empty() {
         true => String::new(),
-        false => format!("# What stands before every name in them.\nprefix = {}\n", json!(prefix)),
+        false => format!("# The text before every name in them.\nprefix = {}\n", json!(prefix)),
     };
     format!(
         "# Goes on training released weights. Name your data below, then `tiebreak job check` says whether all fits.\n\
