@@ -1,6 +1,7 @@
 //! `tiebreak import`.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -37,16 +38,9 @@ pub struct Args {
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
-    let folder = args
-        .folder
-        .canonicalize()
-        .map_err(|error| super::report::named(RunError::io(&args.folder)(error)))?;
-    if folder.is_file() {
-        let why = format!("{} is a file: name the folder that it lies in", args.folder.display());
-        return Err(Failure::new(Exit::Usage, why));
-    }
+    let folder = folder_of(&args.folder)?;
     // A pointer or a page in place of the configuration is found before any weights are.
-    let config = configuration(&folder)?;
+    let config = if args.images.architecture.is_some() { None } else { configuration(&folder)? };
     let (paths, map) = weight_files(&folder)?;
     let mut files = WeightFiles::open(&paths)?;
     let prefix = files.prefix().to_string();
@@ -106,6 +100,21 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     Ok(Exit::Match)
 }
 
+/// The folder that was named.
+fn folder_of(named: &Path) -> Result<PathBuf, Failure> {
+    let why = match named.metadata() {
+        Ok(kind) if kind.is_dir() => {
+            return named.canonicalize().map_err(|error| RunError::io(named)(error).into());
+        }
+        Ok(_) => "it is a file: name the folder that it lies in",
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            "there is no such folder here; a model of the Hugging Face hub is downloaded first: hf download NAME --local-dir FOLDER"
+        }
+        Err(error) => return Err(super::report::named(RunError::io(named)(error))),
+    };
+    Err(Failure::new(Exit::Usage, format!("{}: {why}", named.display())))
+}
+
 /// The text of the folder's `config.json`, if it has one.
 fn configuration(folder: &Path) -> Result<Option<String>, Failure> {
     let path = folder.join(CONFIG);
@@ -151,7 +160,8 @@ fn described(
         return Ok((model, said));
     }
     let holds = |name: &&&str| {
-        architectures::of_shapes(name, shape).and_then(|model| model.released()).is_some_and(|layout| {
+        let model = architectures::of_shapes(name, shape).filter(|model| model.error().is_none());
+        model.and_then(|model| model.released()).is_some_and(|layout| {
             let layout: Vec<Released> = layout.into_iter().map(|released| released.behind(prefix)).collect();
             files.check(&layout, &Drawn::default(), |tensor| tensor.starts_with("buffer/")).is_ok()
         })
@@ -227,7 +237,7 @@ fn job_text(
     let (weights, model, init) = (json!(weights), released_config::model_table(model), decided.init());
     let prefix = match prefix.is_empty() {
         true => String::new(),
-        false => format!("# What stands before every name in them.\nprefix = {}\n", json!(prefix)),
+        false => format!("# The text before every name in them.\nprefix = {}\n", json!(prefix)),
     };
     format!(
         "# Goes on training released weights. Name your data below, then `tiebreak job check` says whether all fits.\n\

@@ -71,6 +71,8 @@ fn files_in_place_of_others_are_named() {
     let path = folder.path().join("named/gpt2-tuned.safetensors");
     let (code, said) = command(&["import", path.to_str().unwrap()]);
     assert!(code == 2 && said.contains("name the folder"), "{said}");
+    let (code, said) = command(&["import", "openai-community/gpt2"]);
+    assert!(code == 2 && said.contains("hf download NAME --local-dir"), "{said}");
 }
 
 /// torch.compile, DataParallel and the like put a text before every name: the import finds it.
@@ -247,7 +249,9 @@ fn networks_are_imported_by_timms_configuration_or_by_name() {
         "{said}"
     );
     // The option is worth more than a configuration that nobody here reads.
-    assert!(import(Some("{ \"family\": \"resnet\" }"), &["--architecture", "resnet34"]).is_ok());
+    for config in ["{ \"family\": \"resnet\" }", "no JSON", GPT2_CONFIG] {
+        assert!(import(Some(config), &["--architecture", "resnet34"]).is_ok(), "{config}");
+    }
     for (config, flags, wanted) in [
         (
             None,
