@@ -107,7 +107,7 @@ fn every_damaged_file_is_named_by_an_audit_that_did_not_need_it() {
         }
         std::fs::write(Path::new(&run).join(file), &bytes).unwrap();
     }
-    assert_eq!(kinds.len(), 16, "{kinds:?}");
+    assert_eq!(kinds.len(), 17, "{kinds:?}");
     // What follows the final record is no record.
     let transcript = format!("{run}/transcript");
     let bytes = std::fs::read(&transcript).unwrap();
