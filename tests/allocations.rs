@@ -87,15 +87,14 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// One test at a time measures, or takes much.
+/// One test at a time: each begins with this, since all allocations are counted together.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The most bytes that `f` has in use beyond those before it.
+/// The most bytes that `f` has in use beyond those before it, in a test that runs alone.
 fn peak<R>(f: impl FnOnce() -> R) -> (R, usize) {
-    let _alone = alone();
     let before = LIVE.load(Relaxed);
     PEAK.store(before, Relaxed);
     let result = f();
@@ -122,6 +121,7 @@ fn deep_job(folder: &Path, granularity: &str) -> PathBuf {
 /// A cheat is confirmed by the scalar reference within the memory that the plan announced before anything was replayed.
 #[test]
 fn confirming_a_cheat_takes_the_memory_that_was_planned() {
+    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     for granularity in ["microbatch", "operator"] {
         let job = deep_job(folder.path(), granularity);
@@ -150,6 +150,7 @@ fn confirming_a_cheat_takes_the_memory_that_was_planned() {
 /// A file of pictures of 92 MB is read where the samples lie: neither a job's check nor a run's batches hold it.
 #[test]
 fn data_are_read_where_samples_lie() {
+    let _alone = alone();
     const SAMPLES: u64 = 30_000;
     let folder = tempfile::tempdir().unwrap();
     // Zeros that take no place on disk: pictures of class 0.
@@ -222,6 +223,7 @@ fn huge_record(run: &Run) -> Record {
 /// What a small file asks for is compared with the limit before anything is made.
 #[test]
 fn sizes_are_refused_before_anything_is_made() {
+    let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("run");
     let run = huge_run(&root);
@@ -374,6 +376,7 @@ fn hostile_encodings() -> Vec<Parser> {
 /// Nothing that is parsed takes memory by what it claims: bytes in use are bounded by those of the input.
 #[test]
 fn parsers_take_memory_in_proportion_to_their_input() {
+    let _alone = alone();
     for (name, bytes, parse) in hostile_files() {
         let started = std::time::Instant::now();
         let ((), taken) = peak(|| parse(&bytes));

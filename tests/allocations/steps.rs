@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
 
 use crate::common::trained;
 use crate::{alone, spent};
@@ -27,11 +29,12 @@ checkpoint = {{ every = 10 }}
     path
 }
 
-/// Runs a command in this process, whose allocations are counted.
+/// Runs a command in this process, whose allocations are counted. A run of so few numbers leaves its trainer more freedom than an audit takes.
 fn command(line: &str, run: &str) {
     let words = format!("tiebreak {line} -q").replace("RUN", run);
     let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
-    assert_eq!(tiebreak::cli::run(&words), 0, "{words:?}");
+    let code = tiebreak::cli::run(&words);
+    assert!(code == 0 || code == 3 && run.contains("logged"), "{words:?}: {code}");
 }
 
 const COMMANDS: [&str; 9] = [
@@ -40,45 +43,62 @@ const COMMANDS: [&str; 9] = [
     "compare RUN RUN",
     "plot RUN --output RUN.svg",
     "plot RUN --quantity norm --output RUN.svg",
-    "export RUN --output RUN.RANDOM",
+    "export RUN --output OUT",
     "audit RUN --plan --threads 1",
     "audit RUN --sample 0 --seed 1 --threads 1",
     "replay RUN --step 5 --threads 1",
 ];
 
-/// What a thing takes for a run of some steps and for one of four times as many, compared.
-fn compare(what: &str, [few, many]: [[f64; 2]; 2]) {
-    let [time, bytes] = [many[0] / few[0], many[1] / few[1]];
-    println!("{what}: {:.1} ms, x {time:.1}; {} KB, x {bytes:.1}", many[0] / 1e6, many[1] as u64 / 1000);
-    assert!(bytes < 6.0, "{what} takes {bytes} times the bytes for 4 times the steps");
-    // What is over in a moment has more of the clock's grain than of work.
-    assert!(time < 10.0 || many[0] < 20e6, "{what} takes {time} times the time for 4 times the steps");
+/// Whether what something takes for so many steps, twice and four times as many, grows as they do. What does not depend on steps is in all three, and so in
+/// no difference: of a square the second difference is four times the first one.
+fn grows_as_steps([once, twice, four_times]: [[f64; 2]; 3], grain: [f64; 2]) -> bool {
+    (0..2).all(|i| four_times[i] - twice[i] < 3.0 * (twice[i] - once[i]).max(0.0) + grain[i])
+}
+
+/// Compares what `work` takes for each of three runs. A busy machine disturbs the clock, so that it is tried again.
+fn compare<T>(what: &str, subjects: &[T; 3], work: impl Fn(&T)) {
+    for attempt in 0.. {
+        let found = subjects.each_ref().map(|subject| spent(|| work(subject)));
+        let bytes = found.map(|[_, bytes]| bytes as u64 / 1000);
+        let times = found.map(|[time, _]| (time / 1e6) as u64);
+        println!("{what}: {bytes:?} KB in {times:?} ms");
+        // 30 ms and 30 KB: the grain of the clock, and of growing vectors.
+        if grows_as_steps(found, [30e6, 3e4]) {
+            return;
+        }
+        assert!(attempt < 4, "{what} takes {bytes:?} KB and {times:?} ms for N, 2 N and 4 N steps");
+        thread::sleep(Duration::from_secs(1));
+    }
 }
 
 #[test]
 fn work_is_in_proportion_to_steps() {
+    let square = [[1.0; 2], [4.0; 2], [16.0; 2]].map(|[time, bytes]| [time * 1e8, bytes * 1e6]);
+    let line = [[1.0; 2], [2.0; 2], [4.0; 2]].map(|[time, bytes]| [time * 1e8, bytes * 1e6]);
+    assert!(!grows_as_steps(square, [30e6, 3e4]) && grows_as_steps(line, [30e6, 3e4]));
     let _alone = alone();
-    let folder = tempfile::tempdir().unwrap();
+    // Where files wait for no disk, if there is such a place: steps are many, and each is on disk before the next.
+    let memory = Path::new("/dev/shm");
+    let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
     let numbers = AtomicU32::new(0);
     let fresh = |name: &str| folder.path().join(format!("{name}-{}", numbers.fetch_add(1, Relaxed)));
     for (profile, rounding) in [("exact", ""), ("logged", "[rounding]\n")] {
-        let jobs = [60, 240].map(|steps| job(folder.path(), steps, rounding));
+        let jobs = [60, 120, 240].map(|steps| job(folder.path(), steps, rounding));
         let runs = jobs.each_ref().map(|job| {
             let root = fresh(profile);
             trained(job, &root, None);
             root.to_str().unwrap().to_string()
         });
-        let train = |job: &PathBuf| spent(|| drop(trained(job, &fresh("again"), None)));
-        compare(&format!("{profile}: train"), jobs.each_ref().map(train));
         let logged = ["log inspect RUN --step 7"].into_iter().filter(|_| profile == "logged");
         for line in COMMANDS.into_iter().chain(logged) {
-            let each = |run: &String| {
-                spent(|| {
-                    let out = fresh("out");
-                    command(&line.replace("RUN.RANDOM", out.to_str().unwrap()), run);
-                })
-            };
-            compare(&format!("{profile}: {line}"), runs.each_ref().map(each));
+            compare(&format!("{profile}: {line}"), &runs, |run| {
+                command(&line.replace("OUT", fresh("out").to_str().unwrap()), run);
+            });
         }
+        compare(&format!("{profile}: train"), &jobs, |job| {
+            let again = fresh("again");
+            trained(job, &again, None);
+            fs::remove_dir_all(again).unwrap();
+        });
     }
 }

@@ -102,9 +102,9 @@ fn a_trainer_whose_time_is_up_leaves_a_checkpoint() {
         assert!(Path::new(stopped["checkpoint"].as_str().unwrap()).exists());
         before = step;
     }
-    let last = format!("{}..{before}", before - 1);
-    let (code, stdout, stderr) =
-        output(&["audit", &out, "--prefix", "--steps", &last, "--engine", "reference"]);
+    // A head covers three steps, and the last ones have none yet.
+    let last = format!("{0}..{0}", before - 3);
+    let (code, stdout, stderr) = output(&["audit", &out, "--prefix", "--steps", &last, "--engine", "cpu"]);
     assert_eq!(code, 0, "{stdout}{stderr}");
 }
 
