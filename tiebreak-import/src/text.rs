@@ -55,7 +55,7 @@ impl Texts<'_> {
         let mut start = Vec::new();
         let mut file = BufReader::new(File::open(path).map_err(Error::io(path))?.take(LOOK));
         file.read_until(b'\n', &mut start).map_err(Error::io(path))?;
-        match Look::at(&start).format() {
+        match Format::of(&Look::at(&start)) {
             Some(format @ Format::LfsPointer) => return Err(Error::malformed(path, format.why())),
             Some(Format::Other(name, _)) => {
                 return Err(Error::malformed(path, format!("it is {name}; texts in UTF-8 are wanted")));

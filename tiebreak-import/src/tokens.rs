@@ -71,7 +71,7 @@ fn layout(tokens: &Tokens, file: &mut File) -> Result<Layout, Error> {
     let path = tokens.file;
     let look = Look::of(file).map_err(Error::io(path))?;
     let bytes = look.bytes;
-    match look.format() {
+    match Format::of(&look) {
         Some(Format::LlmC(Ok(header))) => {
             header.fits(bytes).map_err(|why| Error::malformed(path, why))?;
             if tokens.dtype.is_some_and(|width| width != header.width) {

@@ -1,6 +1,7 @@
 //! Formats of files that are taken for token ids, or for other data without a header, by mistake.
 
-use crate::{LlmC, Look};
+use crate::llm_c::LlmC;
+use crate::look::Look;
 
 /// A known format.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +23,29 @@ pub enum Format {
 }
 
 impl Format {
+    /// The format of a file, if it is one that is known.
+    pub fn of(look: &Look) -> Option<Format> {
+        let start = &look.start[..];
+        let lines = start.trim_ascii_start();
+        if lines.starts_with(b"version https://git-lfs.github.com/spec/") {
+            return Some(Format::LfsPointer);
+        }
+        if is_html(lines) {
+            return Some(Format::Html);
+        }
+        if let Some(read) = LlmC::of(start) {
+            return Some(Format::LlmC(read));
+        }
+        // Its versions are 1.0 to 3.0.
+        if start.starts_with(b"\x93NUMPY") && matches!(start.get(6..8), Some([1..=3, 0])) {
+            return Some(Format::Npy);
+        }
+        if is_safetensors(look) {
+            return Some(Format::Safetensors);
+        }
+        packed(start).or_else(|| tables(look)).or_else(|| is_text(look).then_some(Format::Text))
+    }
+
     /// What the file is, and what to do about it.
     pub fn why(&self) -> String {
         const IMPORT: &str =
@@ -47,28 +71,6 @@ impl Format {
 
 const UNPACK: &str = "unpack it first";
 const WRITE_IDS: &str = "write the token ids in it as .npy";
-
-pub fn of(look: &Look) -> Option<Format> {
-    let start = &look.start[..];
-    let lines = start.trim_ascii_start();
-    if lines.starts_with(b"version https://git-lfs.github.com/spec/") {
-        return Some(Format::LfsPointer);
-    }
-    if is_html(lines) {
-        return Some(Format::Html);
-    }
-    if let Some(read) = LlmC::of(start) {
-        return Some(Format::LlmC(read));
-    }
-    // Its versions are 1.0 to 3.0.
-    if start.starts_with(b"\x93NUMPY") && matches!(start.get(6..8), Some([1..=3, 0])) {
-        return Some(Format::Npy);
-    }
-    if is_safetensors(look) {
-        return Some(Format::Safetensors);
-    }
-    packed(start).or_else(|| tables(look)).or_else(|| is_text(look).then_some(Format::Text))
-}
 
 fn is_html(lines: &[u8]) -> bool {
     let begins = |tag: &[u8]| lines.get(..tag.len()).is_some_and(|start| start.eq_ignore_ascii_case(tag));
@@ -154,7 +156,7 @@ mod tests {
     use super::*;
 
     fn named(bytes: &[u8]) -> String {
-        Look::at(bytes).format().map_or(String::new(), |format| format.why())
+        Format::of(&Look::at(bytes)).map_or(String::new(), |format| format.why())
     }
 
     #[test]
@@ -208,7 +210,7 @@ mod tests {
         let ids = (0..200_000u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) % 50_257);
         let bytes: Vec<u8> = ids.flat_map(|id| (id as u16).to_le_bytes()).collect();
         for at in (0..bytes.len() - 4096).step_by(2) {
-            assert_eq!(Look::at(&bytes[at..at + 128]).format(), None, "{at}");
+            assert_eq!(Format::of(&Look::at(&bytes[at..at + 128])), None, "{at}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The token files of llm.c. Source: dev/data/data_common.py and llmc/dataloader.h of karpathy/llm.c.
 
-use crate::Width;
+use crate::width::Width;
 
 /// Bytes of the header: 256 integers of 32 bits, of which the first three are used and the others are 0.
 const HEADER: usize = 1024;

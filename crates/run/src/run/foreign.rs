@@ -17,7 +17,7 @@ use tiebreak_record::job::spec::DataFiles;
 pub fn refuse(path: &Path, spec: &DataFiles, sample: &[BatchTensor], look: &Look) -> Result<(), RunError> {
     let name = path.to_string_lossy();
     let is_raw = !is_npy(&name) && !is_safetensors(&name);
-    let foreign = look.format().filter(|format| match (format, spec) {
+    let foreign = Format::of(look).filter(|format| match (format, spec) {
         (Format::LfsPointer, _) => true,
         // A model over bytes takes any.
         (_, DataFiles::Bytes { .. }) => false,
