@@ -62,7 +62,7 @@ impl Compiled {
 }
 
 /// Runs graphs. Canonical bytes are little-endian and row-major; quantised tensors are `d`-byte two's complement.
-pub trait Engine {
+pub trait Engine: Send {
     /// The engine and device, for people: `cpu (2 threads, avx512-vnni)`, `wgpu: llvmpipe (Vulkan)`.
     fn describe(&self) -> String;
 
