@@ -312,3 +312,22 @@ fn a_computation_that_does_not_hold_together_is_refused_by_what_is_wrong() {
     let contract = refused(job, |summary| summary.contract = "another".into());
     assert!(matches!(contract, ComputationError::Contract(why) if why.contains("\"another\"")));
 }
+
+#[test]
+fn a_session_with_an_engine_of_its_own_goes_to_another_thread() {
+    let (computation, mut dataset) = in_memory("");
+    let program = Arc::new(computation.program.clone());
+    let watch = Watch::default();
+    let mut engine: Box<dyn Engine> = Box::new(Cpu::new(1).unwrap());
+    let lent = Session::new(&mut engine, program.clone()).unwrap();
+    let here = records(&computation, &mut dataset, lent, |session, request, _| {
+        request.run(session, Roundings::Logged, &watch).unwrap()
+    });
+    let own: Session<'static> = Session::new(engine, program).unwrap();
+    let there = std::thread::spawn(move || {
+        records(&computation, &mut dataset, own, |session, request, _| {
+            request.run(session, Roundings::Logged, &Watch::default()).unwrap()
+        })
+    });
+    assert_eq!(there.join().unwrap(), here);
+}
