@@ -30,6 +30,16 @@ use tiebreak_record::job::{Granularity, JOB_MAX};
 const BATCH_BYTES_MAX: u64 = 1 << 30;
 
 /// A check, and what it went through.
+///
+/// ```
+/// use tiebreak_dispute::verdict::Verdict;
+///
+/// let bytes = std::fs::read("../../assets/verdicts/operator.json")?;
+/// let examination = Verdict::from_bytes(&bytes)?.examine(None);
+/// assert!(examination.outcome.is_ok());
+/// assert!(examination.steps[0].starts_with("the job gives program "));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Examination {
     /// What held, in order.
     pub steps: Vec<String>,
@@ -74,6 +84,21 @@ impl Verdict {
     ///
     /// # Errors
     /// If the file does not hold together: then it says nothing about the trainer.
+    ///
+    /// ```
+    /// use tiebreak_dispute::verdict::{Outcome, Verdict};
+    /// use tiebreak_record::commit::keys::PrivateKey;
+    ///
+    /// // A trainer changed one element of a GELU, and an auditor wrote what shows it.
+    /// let bytes = std::fs::read("../../assets/verdicts/operator.json")?;
+    /// let verdict = Verdict::from_bytes(&bytes)?;
+    /// let Outcome::Convicts(finding) = verdict.check(None)? else { panic!("the evidence shows it") };
+    /// assert_eq!(finding.step, 17);
+    /// // Of somebody else the file says nothing.
+    /// let other = PrivateKey::generate("somebody.example", [1; 32])?.public();
+    /// assert!(verdict.check(Some(&other)).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn check(&self, key: Option<&PublicKey>) -> Result<Outcome, Malformed> {
         self.examine(key).outcome
     }

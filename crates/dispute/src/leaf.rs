@@ -249,6 +249,28 @@ fn compute<S: Source<Error = LeafError>>(
 /// # Errors
 /// If a slice that the elements read is missing, a committed index points outside of its tensor, a committed value is one that no honest
 /// step has, or the elements read more than [`READS_MAX`].
+///
+/// ```
+/// use tiebreak_contract::arith::DType;
+/// use tiebreak_contract::program::builder::Builder;
+/// use tiebreak_contract::program::operators::relu;
+/// use tiebreak_contract::program::products::ProductTable;
+/// use tiebreak_dispute::leaf::{LeafError, Slices, expected};
+///
+/// let mut b = Builder::new(ProductTable::preset());
+/// let x = b.input("x", DType::F32, &[4]);
+/// let y = relu(&mut b, x);
+/// b.output("y", y);
+/// let graph = b.finish();
+///
+/// let mut slices = Slices::default();
+/// slices.insert_words(x, &[1.0f32, -1.0, 2.0, -2.0].map(f32::to_bits));
+/// // Elements 1 and 2 of the only node's output: what a referee holds a committed tile to.
+/// assert_eq!(expected(&graph, 0, 1..3, &slices)?, [0, 2.0f32.to_bits()]);
+/// // Nothing is guessed.
+/// assert!(matches!(expected(&graph, 0, 1..3, &Slices::default()), Err(LeafError::Missing { .. })));
+/// # Ok::<(), LeafError>(())
+/// ```
 pub fn expected(
     graph: &Graph,
     node: usize,

@@ -23,6 +23,27 @@ struct TapeEntry {
 }
 
 /// A graph under construction.
+///
+/// ```
+/// use tiebreak_contract::arith::DType;
+/// use tiebreak_contract::program::builder::Builder;
+/// use tiebreak_contract::program::operators::{LinearClasses, linear, relu};
+/// use tiebreak_contract::program::products::ProductTable;
+///
+/// let mut b = Builder::new(ProductTable::preset());
+/// let x = b.input("x", DType::F32, &[4, 8]);
+/// let w = b.input("w", DType::F32, &[16, 8]);
+/// let dy = b.input("dy", DType::F32, &[4, 16]);
+/// let hidden = linear(&mut b, LinearClasses::HIDDEN, x, w, None);
+/// let y = relu(&mut b, hidden);
+/// // Every operator said how its gradient is made.
+/// let gradients = b.backward(y, dy);
+/// b.output("y", y);
+/// b.output("dw", gradients[&w]);
+/// let graph = b.finish();
+/// let dw = graph.output("dw").expect("it is an output");
+/// assert_eq!(graph.tensor(dw).shape, [16, 8]);
+/// ```
 pub struct Builder {
     graph: Graph,
     products: ProductTable,

@@ -143,6 +143,30 @@ pub struct Buffer {
 }
 
 /// What a run computes in a step: all that the program digest covers.
+///
+/// ```
+/// use tiebreak_contract::program::models::Model;
+/// use tiebreak_contract::program::operators::LossRule;
+/// use tiebreak_contract::program::optimizer::Optimizer;
+/// use tiebreak_contract::program::products::ProductTable;
+/// use tiebreak_contract::program::step::{Program, StepSpec};
+///
+/// let model: Model = serde_json::from_str(r#"{"kind": "mlp", "inputs": 6, "hidden": [4], "classes": 3}"#)?;
+/// let program = Program::new(StepSpec {
+///     model,
+///     optimizer: Optimizer::Sgd { momentum: 0.9, weight_decay: 0.0 },
+///     clip_norm: None,
+///     loss: LossRule::default(),
+///     micro_batch: 2,
+///     micro_batches: 3,
+///     products: ProductTable::preset(),
+/// });
+/// // Weights and biases of two layers; the state holds a momentum for each, too.
+/// assert_eq!(program.parameter_count(), 6 * 4 + 4 + 4 * 3 + 3);
+/// assert_eq!((program.parameters.len(), program.state().len()), (4, 8));
+/// assert_eq!(program.samples(), 6);
+/// # Ok::<(), serde_json::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
     /// Samples of a micro-batch.

@@ -37,6 +37,17 @@ pub fn digest_from_root(ty: &TensorType, root: &[u8; 32]) -> Digest {
 }
 
 /// The digest of a tensor's canonical bytes.
+///
+/// ```
+/// use tiebreak_contract::arith::DType;
+/// use tiebreak_contract::program::graph::TensorType;
+/// use tiebreak_record::commit::tensor::digest;
+///
+/// let ty = |shape: &[u32]| TensorType { dtype: DType::F32, shape: shape.to_vec() };
+/// let bytes = [0; 24];
+/// // Type and shape are part of what is promised.
+/// assert_ne!(digest(&ty(&[2, 3]), &bytes), digest(&ty(&[3, 2]), &bytes));
+/// ```
 pub fn digest(ty: &TensorType, bytes: &[u8]) -> Digest {
     debug_assert_eq!(ty.bytes(), bytes.len(), "canonical bytes have the type's length");
     digest_from_root(ty, &root(bytes))

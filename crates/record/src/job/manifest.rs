@@ -65,6 +65,17 @@ pub struct FileManifest {
 }
 
 /// The root over files: RFC 6962's tree over the leaves (u64 bytes, root), in order.
+///
+/// ```
+/// use tiebreak_record::job::manifest::{GroupTree, files_root};
+///
+/// let (first, _) = GroupTree::of(&mut &b"the first file"[..])?;
+/// let (second, _) = GroupTree::of(&mut &b"the second"[..])?;
+/// assert_eq!(first.bytes, 14);
+/// let [one, other] = [[first.clone(), second.clone()], [second, first]];
+/// assert_ne!(files_root(&one), files_root(&other));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn files_root(files: &[FileManifest]) -> Digest {
     let leaf = |file: &FileManifest| {
         let mut e = Encoder::default();
