@@ -176,8 +176,7 @@ fn layer_norm(x: &Matrix, gain: &Matrix, bias: &Matrix, epsilon: f32) -> (Matrix
     let sums = x.sums();
     let d = Matrix::new(x.shape(), |n, c| x[(n, c)] - sums[n] / width);
     let squares = d.times(&d).sums();
-    let rstd: Vec<Float> =
-        squares.iter().map(|&square| ONE / (square / width + number(epsilon)).sqrt()).collect();
+    let rstd: Vec<Float> = squares.iter().map(|&s| ONE / (s / width + number(epsilon)).sqrt()).collect();
     let xhat = Matrix::new(x.shape(), |n, c| d[(n, c)] * rstd[n]);
     let y = Matrix::new(x.shape(), |n, c| xhat[(n, c)] * gain[(0, c)] + bias[(0, c)]);
     (y, Normed(xhat, rstd))
@@ -200,7 +199,7 @@ pub enum Gelu {
     Erf,
 }
 
-// c, a and a3 of the tanh form.
+// c, a and a3 of the tanh form. Formulas of the erf form hold 1/sqrt(2) and 1/sqrt(2 pi) as they are.
 const C: Float = Float(0x3f4c_422a);
 const A: Float = Float(0x3d37_2713);
 const A3: Float = Float(0x3e09_5d4e);
@@ -350,8 +349,8 @@ impl Gpt {
                 let scores = product(&q, &k);
                 let masked = |i, j| if i < j { Float(float::NEG_INFINITY) } else { scores[(i, j)] * r };
                 let (p, ..) = softmax(&Matrix::new([t, t], masked));
-                let drop = |i, j| drop.element(3 * l + 1, b, (h * t + i) * t + j, p[(i, j)]);
-                let dropped = Matrix::new([t, t], drop);
+                let dropped = |i, j| drop.element(3 * l + 1, b, (h * t + i) * t + j, p[(i, j)]);
+                let dropped = Matrix::new([t, t], dropped);
                 outputs.push(product(&dropped, &v.transposed()));
                 probabilities.push([p, dropped]);
             }
@@ -370,8 +369,8 @@ impl Gpt {
                 let dy = self.head(dy, b, h);
                 dv.push(product(&dropped.transposed(), &dy.transposed()));
                 let dp = product(&dy, &v);
-                let drop = |i, j| drop.element(3 * kept.l + 1, b, (h * t + i) * t + j, dp[(i, j)]);
-                let dp = Matrix::new([t, t], drop);
+                let through = |i, j| drop.element(3 * kept.l + 1, b, (h * t + i) * t + j, dp[(i, j)]);
+                let dp = Matrix::new([t, t], through);
                 let along = p.times(&dp).sums();
                 let ds = |i, j| if i < j { ZERO } else { (p[(i, j)] * (dp[(i, j)] - along[i])) * r };
                 let dscores = Matrix::new([t, t], ds);
@@ -421,7 +420,7 @@ impl Gpt {
         (dx.plus(&dx_of_norm), gradients)
     }
 
-    /// The model forward and backward, over one micro-batch.
+    /// Forward and backward. Parameters are two tables, 16 of each block, two of the last norm, and a head if it is not tied.
     fn gradient(&self, p: &[Matrix], batch: &MicroBatch, factor: Float, drop: &Dropout) -> Gradient {
         let [tokens, labels] = batch;
         let (table, positions) = (&p[0], &p[1]);
@@ -449,6 +448,7 @@ impl Gpt {
         }
         let sizes = [self.vocabulary, self.context];
         let [dtable, dpositions] = embedding_backward(&drop.rows(0, &dx), tokens, sizes);
+        // The head's gradient reached a tied table first.
         let dtable = if self.tied { dhead.plus(&dtable) } else { dtable };
         tensors.splice(0..0, [dtable, dpositions]);
         tensors.extend((!self.tied).then_some(dhead));
