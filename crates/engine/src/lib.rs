@@ -92,7 +92,7 @@ impl Compiled {
 /// assert_eq!(engine.download(&outputs[0])?, bytes_of(&[3.0f32, 7.0].map(f32::to_bits)));
 /// # Ok::<(), tiebreak_engine::EngineError>(())
 /// ```
-pub trait Engine {
+pub trait Engine: Send {
     /// The engine and device, for people: `cpu (2 threads, avx512-vnni)`, `wgpu: llvmpipe (Vulkan)`.
     fn describe(&self) -> String;
 
@@ -174,6 +174,58 @@ pub trait Engine {
         Ok(copy)
     }
 }
+
+/// An engine behind a pointer is one: every method is passed on, those with defaults too.
+macro_rules! passed_on {
+    ($($pointer:ty),*) => {$(
+        impl<E: Engine + ?Sized> Engine for $pointer {
+            fn describe(&self) -> String {
+                (**self).describe()
+            }
+            fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
+                (**self).upload(ty, bytes)
+            }
+            fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
+                (**self).read(tensor, visit)
+            }
+            fn roots(&mut self, tensors: &[Tensor]) -> Result<Option<Vec<[u8; 32]>>, EngineError> {
+                (**self).roots(tensors)
+            }
+            fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
+                (**self).compile(graph)
+            }
+            fn run(
+                &mut self,
+                compiled: &Compiled,
+                inputs: &[Tensor],
+                observer: Option<&mut dyn Observer>,
+            ) -> Result<Vec<Tensor>, EngineError> {
+                (**self).run(compiled, inputs, observer)
+            }
+            fn run_owning(
+                &mut self,
+                compiled: &Compiled,
+                inputs: Vec<Tensor>,
+                observer: Option<&mut dyn Observer>,
+            ) -> Result<Vec<Tensor>, EngineError> {
+                (**self).run_owning(compiled, inputs, observer)
+            }
+            fn finish(&mut self) -> Result<(), EngineError> {
+                (**self).finish()
+            }
+            fn release(&mut self) {
+                (**self).release()
+            }
+            fn as_any(&mut self) -> Option<&mut dyn Any> {
+                (**self).as_any()
+            }
+            fn download(&mut self, tensor: &Tensor) -> Result<Vec<u8>, EngineError> {
+                (**self).download(tensor)
+            }
+        }
+    )*};
+}
+passed_on!(&mut E, Box<E>);
 
 /// A graph's outputs, in their canonical bytes, for inputs in theirs.
 ///

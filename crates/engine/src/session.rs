@@ -65,7 +65,7 @@ impl StepObserver for Unobserved {
     }
 }
 
-/// A training state on an engine.
+/// A training state on an engine, which is the session's own (a `Session<'static>`, which other threads and languages can hold) or lent to it.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -110,7 +110,7 @@ impl StepObserver for Unobserved {
 /// # Ok::<(), tiebreak_engine::EngineError>(())
 /// ```
 pub struct Session<'e> {
-    engine: &'e mut dyn Engine,
+    engine: Box<dyn Engine + 'e>,
     program: Arc<Program>,
     micro: Compiled,
     accumulate: Compiled,
@@ -126,7 +126,7 @@ impl<'e> Session<'e> {
     ///
     /// # Errors
     /// If the engine cannot compile one of the program's graphs.
-    pub fn new(engine: &'e mut dyn Engine, program: Arc<Program>) -> Result<Session<'e>, EngineError> {
+    pub fn new(engine: impl Engine + 'e, program: Arc<Program>) -> Result<Session<'e>, EngineError> {
         let micro = program.micro.clone();
         Session::with_micro(engine, program, micro)
     }
@@ -136,16 +136,17 @@ impl<'e> Session<'e> {
     ///
     /// # Errors
     /// If the engine cannot compile one of the program's graphs.
-    pub fn native(engine: &'e mut dyn Engine, program: Arc<Program>) -> Result<Session<'e>, EngineError> {
+    pub fn native(engine: impl Engine + 'e, program: Arc<Program>) -> Result<Session<'e>, EngineError> {
         let micro = native_graph(&program.micro);
         Session::with_micro(engine, program, micro)
     }
 
     fn with_micro(
-        engine: &'e mut dyn Engine,
+        engine: impl Engine + 'e,
         program: Arc<Program>,
         micro: Graph,
     ) -> Result<Session<'e>, EngineError> {
+        let mut engine: Box<dyn Engine + 'e> = Box::new(engine);
         let micro = engine.compile(Arc::new(micro))?;
         let accumulate = engine.compile(Arc::new(program.accumulate.clone()))?;
         let update = engine.compile(Arc::new(program.update.clone()))?;
@@ -171,7 +172,7 @@ impl<'e> Session<'e> {
 
     /// For those who run graphs of their own beside the program's, on tensors of their own.
     pub fn engine_mut(&mut self) -> &mut dyn Engine {
-        self.engine
+        &mut *self.engine
     }
 
     /// The program that it runs.
@@ -181,7 +182,7 @@ impl<'e> Session<'e> {
 
     /// The engine and the state's tensors on it, for those who run graphs of their own on the state.
     pub fn engine_and_state(&mut self) -> (&mut dyn Engine, &[Tensor]) {
-        (self.engine, &self.state)
+        (&mut *self.engine, &self.state)
     }
 
     /// Replaces the state: canonical bytes of every tensor of [`Program::state`].

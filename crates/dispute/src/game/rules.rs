@@ -59,6 +59,7 @@ pub struct Rules {
     /// The nodes that make the outputs of a micro-batch, and of the update.
     makers: [Makers; 2],
     /// None but in tests.
+    #[cfg(feature = "faults")]
     fault: Option<Fault>,
 }
 
@@ -127,7 +128,18 @@ impl Rules {
         let game = terms.game();
         let makers =
             [&context.computation.program.micro, &context.computation.program.update].map(Graph::makers);
-        Ok(Rules { game, parties, referee, context, claim, granularity, positions, makers, fault: None })
+        Ok(Rules {
+            game,
+            parties,
+            referee,
+            context,
+            claim,
+            granularity,
+            positions,
+            makers,
+            #[cfg(feature = "faults")]
+            fault: None,
+        })
     }
 
     /// Checks that the initial state is the one that job and terms give: of a seed, or of the earlier run that a trainer claims to go on from. That
@@ -151,14 +163,21 @@ impl Rules {
     }
 
     /// Leaves a check out.
-    #[cfg(feature = "testing")]
+    #[cfg(feature = "faults")]
     pub fn plant(&mut self, fault: Fault) {
         self.fault = Some(fault);
     }
 
     /// Whether a check is made.
+    #[cfg(feature = "faults")]
     pub(super) fn checks(&self, what: Fault) -> bool {
         self.fault != Some(what)
+    }
+
+    /// Whether a check is made: each is.
+    #[cfg(not(feature = "faults"))]
+    pub(super) fn checks(&self, _: Fault) -> bool {
+        true
     }
 
     /// The program.

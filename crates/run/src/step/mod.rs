@@ -178,8 +178,12 @@ impl<'a> StepRequest<'a> {
     }
 
     /// The step, of which somebody changes operators' outputs as they are made.
-    pub fn tampered(self, tamper: Tamper<'a>) -> StepRequest<'a> {
-        StepRequest { tamper, ..self }
+    pub fn tampered<'b>(self, tamper: Tamper<'b>) -> StepRequest<'b>
+    where
+        'a: 'b,
+    {
+        let StepRequest { computation, scalars, batch, steer, .. } = self;
+        StepRequest { computation, scalars, batch, tamper, steer }
     }
 
     /// The step, of which somebody changes the decisions that are logged.
