@@ -430,7 +430,11 @@ impl Context {
     }
 
     /// The run's data, of which these slices are at hand.
-    pub(crate) fn data_in(&self, files: &[FileManifest], carried: &[DataSlices]) -> Result<Dataset, Malformed> {
+    pub(crate) fn data_in(
+        &self,
+        files: &[FileManifest],
+        carried: &[DataSlices],
+    ) -> Result<Dataset, Malformed> {
         manifest::check(files)?;
         if files_root(files) != self.computation.summary.data {
             return Err(wrong("the manifest is not that of the run's data"));

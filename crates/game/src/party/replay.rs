@@ -149,7 +149,12 @@ impl Replays {
     ///
     /// # Errors
     /// As [`Replays::disputed`].
-    pub(crate) fn with_outputs(&mut self, step: u32, phase: Phase, node: usize) -> Result<&Disputed, PartyError> {
+    pub(crate) fn with_outputs(
+        &mut self,
+        step: u32,
+        phase: Phase,
+        node: usize,
+    ) -> Result<&Disputed, PartyError> {
         self.disputed(step)?;
         let mut wanted = self.read_by(step, phase, node)?;
         wanted.insert((phase, node));
