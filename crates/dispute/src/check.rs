@@ -299,7 +299,7 @@ impl Context {
     }
 
     /// Checks that a state digest commits to tensor `index` of the state.
-    pub fn state_commitment(
+    pub(crate) fn state_commitment(
         &self,
         state: &Digest,
         table: &[StateTensor],
@@ -314,7 +314,7 @@ impl Context {
 
     /// The record's trace root. Jobs that commit operators have a bound on their micro-batches, so listing the
     /// nodes of a step is possible only after this.
-    pub fn trace_root<'s>(&self, step: &'s StepRecord) -> Result<&'s Digest, Malformed> {
+    pub(crate) fn trace_root<'s>(&self, step: &'s StepRecord) -> Result<&'s Digest, Malformed> {
         let operators = self.computation.job.commit.granularity == Granularity::Operator;
         step.trace.as_ref().filter(|_| operators).ok_or_else(|| wrong("the record commits to no operators"))
     }
@@ -324,7 +324,7 @@ impl Context {
         self.places.get_or_init(|| Places::of(&self.computation.program))
     }
 
-    pub fn trace_commitment(
+    pub(crate) fn trace_commitment(
         &self,
         step: &StepRecord,
         phase: Phase,
@@ -430,7 +430,11 @@ impl Context {
     }
 
     /// The run's data, of which these slices are at hand.
-    pub fn data_in(&self, files: &[FileManifest], carried: &[DataSlices]) -> Result<Dataset, Malformed> {
+    pub(crate) fn data_in(
+        &self,
+        files: &[FileManifest],
+        carried: &[DataSlices],
+    ) -> Result<Dataset, Malformed> {
         manifest::check(files)?;
         if files_root(files) != self.computation.summary.data {
             return Err(wrong("the manifest is not that of the run's data"));

@@ -14,7 +14,7 @@ use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, Tensor
 use tiebreak_record::commit::tensor::{SLICE_BYTES, tile_range};
 
 /// The most single elements that a leaf may read, counted before anything is computed: minutes of one core.
-pub const READS_MAX: u64 = 1 << 31;
+pub(crate) const READS_MAX: u64 = 1 << 31;
 
 /// Why a leaf cannot be decided.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -330,7 +330,7 @@ pub fn recorded_from_slices(
 ///
 /// # Errors
 /// If the element can read more than [`READS_MAX`] elements.
-pub fn worst_touched(graph: &Graph, node: usize, element: usize) -> Result<Touched, LeafError> {
+pub(crate) fn worst_touched(graph: &Graph, node: usize, element: usize) -> Result<Touched, LeafError> {
     let shape = &graph.tensor(graph.nodes[node].output).shape;
     let segment = element / shape.last().map_or(1, |&width| width.max(1) as usize);
     let source = Worst { node: &graph.nodes[node], graph, segment };

@@ -130,7 +130,7 @@ impl Builder {
     }
 
     /// A tensor of its own with the elements of this one, for a second port: no two ports name one tensor.
-    pub fn duplicate(&mut self, tensor: TensorId) -> TensorId {
+    pub(crate) fn duplicate(&mut self, tensor: TensorId) -> TensorId {
         let (view, ty) = (self.whole(tensor), self.tensor(tensor).clone());
         let body = Body::new("copy.v1", |w| w.input(0));
         let primitive = Primitive::Map { body, dims: view.dims, inputs: vec![view] };
@@ -230,7 +230,7 @@ impl Builder {
     }
 
     /// Adds tensors of one shape by the fixed tree: pair neighbours, promote an odd last one, repeat.
-    pub fn add_tree(&mut self, terms: &[TensorId]) -> TensorId {
+    pub(crate) fn add_tree(&mut self, terms: &[TensorId]) -> TensorId {
         assert!(!terms.is_empty(), "a tree of tensors has at least one");
         let mut level = terms.to_vec();
         while level.len() > 1 {

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use crate::arith::{elementary, float, philox};
 
 /// The most instructions a body may have; registers are numbered by instruction.
-pub const INSTRUCTIONS_MAX: usize = 128;
+pub(crate) const INSTRUCTIONS_MAX: usize = 128;
 
 /// A register: the result of the instruction with this index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -68,7 +68,7 @@ fn places(program: &Program, field: Field) -> Option<Vec<usize>> {
 }
 
 /// The leaves of a step's gradients, a micro-batch each.
-pub fn gradient_leaves(program: &Program, trace: &Trace) -> Vec<Digest> {
+pub(crate) fn gradient_leaves(program: &Program, trace: &Trace) -> Vec<Digest> {
     let (table, nodes, all) = (program.gradients(), gradient_nodes(program), Places::of(program));
     let leaf = |micro: u32| {
         let digest = |&node: &usize| Some(&trace.nodes[all.place(Phase::Micro(micro), node)?].digest);

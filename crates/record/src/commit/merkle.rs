@@ -36,7 +36,7 @@ fn split(n: usize) -> usize {
 }
 
 /// The root, and the siblings of every leaf from it up: what [`prove`] gives of each, for whoever wants many.
-pub fn prove_all(leaves: &[Digest]) -> (Digest, Vec<Vec<Digest>>) {
+pub(crate) fn prove_all(leaves: &[Digest]) -> (Digest, Vec<Vec<Digest>>) {
     if leaves.len() < 2 {
         return (root(leaves), vec![Vec::new(); leaves.len()]);
     }

@@ -57,7 +57,7 @@ pub fn digest(ty: &TensorType, bytes: &[u8]) -> Digest {
 const PIECE: usize = 1 << 20;
 
 /// The digest of a tensor of elements of four bytes that is made piece by piece: `words` gives so many elements from one on.
-pub fn digest_by(ty: &TensorType, mut words: impl FnMut(usize, usize) -> Vec<u32>) -> Digest {
+pub(crate) fn digest_by(ty: &TensorType, mut words: impl FnMut(usize, usize) -> Vec<u32>) -> Digest {
     let mut hasher = blake3::Hasher::new();
     for first in (0..ty.len()).step_by(PIECE) {
         hasher.update(&bytes_of(&words(first, PIECE.min(ty.len() - first))));
@@ -176,7 +176,7 @@ pub fn tile_value(bytes: &[u8], tile: usize, tiles: usize) -> Hash {
 ///
 /// # Panics
 /// If there is none.
-pub fn root_from_tiles(values: &[Hash]) -> Hash {
+pub(crate) fn root_from_tiles(values: &[Hash]) -> Hash {
     match values {
         [one] => *one,
         _ => merge_root(values),
