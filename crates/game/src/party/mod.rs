@@ -242,8 +242,7 @@ impl Party {
 
     fn statement(&mut self, step: u32) -> Result<Option<Answer>, PartyError> {
         let Some(record) = self.replays.record(step).cloned() else { return Ok(None) };
-        let trace =
-            self.replays.operands(step, |operands, _| operands.trace.root(operands.run.program()))?;
+        let trace = self.replays.operands(step, |operands, _| operands.trace.root(operands.run.program()))?;
         let computation = self.replays.run.computation.id;
         let record = merkle::leaf(&Record::Step { computation, step: record }.encode());
         Ok(Some(Answer::Statement(Statement::new(computation, step, record, trace, &self.key))))
